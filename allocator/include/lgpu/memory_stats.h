@@ -1,0 +1,39 @@
+#ifndef LGPU_MEMORY_STATS_H_
+#define LGPU_MEMORY_STATS_H_
+
+#include <cstdint>
+
+#include "lgpu/bytes.h"
+#include "lgpu/refusal.h"
+
+namespace lgpu {
+
+/// MemoryStats is what a Pool knows of itself at one moment; a value type.
+struct MemoryStats {
+  Bytes limit;               // as asked for; used never exceeds it
+  Bytes requested;           // what the owners of live blocks asked for
+  Bytes used;                // bytes in live blocks, after rounding
+  Bytes peak_used;           // since the start, or the last reset
+  Bytes held;                // bytes in granted chunks
+  Bytes idle;                // bytes of held chunks that no live block touches
+  Bytes largest_free_block;  // the largest request that mapped memory serves now
+  std::uint64_t live_blocks = 0;
+  std::uint64_t num_allocs = 0;          // successful allocations
+  std::uint64_t num_refusals = 0;        // allocations that were refused
+  std::uint64_t source_round_trips = 0;  // calls of RegionSource::Grow
+  std::uint64_t remapped_chunks = 0;     // chunks moved to another address
+  RefusalReason last_refusal = RefusalReason::kUnspecified;
+
+  Bytes slack() const { return held - used; }
+  /// 1 - largest free block / free bytes that are held; 0 where nothing is free.
+  double Fragmentation() const {
+    const Bytes free = slack();
+    return free.is_zero()
+               ? 0.0
+               : 1.0 - static_cast<double>(largest_free_block.count()) / static_cast<double>(free.count());
+  }
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_MEMORY_STATS_H_

@@ -1,0 +1,192 @@
+#ifndef LGPU_CONTEXT_H_
+#define LGPU_CONTEXT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lgpu/bytes.h"
+#include "lgpu/export.h"
+#include "lgpu/memory_stats.h"
+#include "lgpu/tensor.h"
+
+namespace lgpu {
+
+namespace internal {
+class ContextState;
+}
+
+enum class MemoryMode {
+  kGrowth,       // chunks on demand, up to the limit
+  kPreallocate,  // the whole limit exists from creation; allocation up to it cannot fail
+};
+
+/// One logical device to ask for.
+struct LogicalDeviceOptions {
+  /// Zero: all that the card can give.
+  Bytes memory_limit = {};
+  /// Growth only: memory that is set aside, at most memory_limit.
+  Bytes guarantee = {};
+  MemoryMode mode = MemoryMode::kGrowth;
+  /// "" (the daemon chooses), an index among the machine's GPUs, or a (prefix of a) UUID. Only GPUs that
+  /// CUDA_VISIBLE_DEVICES leaves this process can be had.
+  std::string physical_device = {};
+  std::string name = {};  // for people
+};
+
+/// What happens when an op needs a tensor that lies on another device. TensorFlow's words.
+enum class DevicePolicy { kExplicit = 0, kWarn = 1, kSilent = 2, kSilentForInt32 = 3 };
+
+struct ContextOptions {
+  /// Empty: one device on the first visible card with default options, or the devices of `lease`.
+  std::vector<LogicalDeviceOptions> logical_devices = {};
+  /// The handle or name of an existing lease to attach to. Default: the variable LGPU_LEASE, if
+  /// `logical_devices` is empty.
+  std::string lease = {};
+  /// A name for the lease that is created.
+  std::string lease_name = {};
+  /// A runtime directory of lgpud, or `local`, or `local:2x1GiB` (this process alone, with simulated
+  /// GPUs). Default: LGPU_ENDPOINT; else the system's daemon; else the user's.
+  std::string endpoint = {};
+  /// Default: LGPU_LOG_DEVICE_PLACEMENT, else off.
+  std::optional<bool> log_device_placement = {};
+  /// Default: LGPU_SOFT_PLACEMENT, else on.
+  std::optional<bool> soft_device_placement = {};
+  DevicePolicy device_policy = DevicePolicy::kSilent;
+  /// How long an allocation may wait for memory that others hold or that is on its way back.
+  std::chrono::milliseconds allocation_timeout = std::chrono::seconds(10);
+  /// Registers Cast on GPUs; TensorFlow's guide has it on the CPU only.
+  bool cast_on_gpu = false;
+  /// Gets every placement line and note instead of stderr; called on the thread that runs the op.
+  std::function<void(std::string_view line)> log_sink = {};
+};
+
+struct LogicalDeviceInfo {
+  std::string name;  // "/job:localhost/replica:0/task:0/device:GPU:0"
+  Bytes memory_limit;
+  Bytes guarantee;
+  MemoryMode mode = MemoryMode::kGrowth;
+  std::string card_uuid;
+  std::string card_name;
+  std::string pci_bus_id;
+  int compute_major = 0;
+  int compute_minor = 0;
+  bool simulated = false;
+};
+
+/// TensorFlow's get_memory_info: bytes in live blocks, now and at their peak.
+struct MemoryInfo {
+  Bytes current;
+  Bytes peak;
+};
+
+namespace internal {
+/// One, two or three braces deep: the values of a constant, row-major.
+template <typename T>
+struct NestedValues {
+  NestedValues(std::initializer_list<T> row)
+      : values(row), shape{static_cast<std::int64_t>(row.size())} {}  // NOLINT
+  NestedValues(std::initializer_list<std::initializer_list<T>> rows)  // NOLINT
+      : shape{static_cast<std::int64_t>(rows.size()),
+              static_cast<std::int64_t>(rows.size() == 0 ? 0 : rows.begin()->size())} {
+    for (const auto& row : rows) {
+      ragged = ragged || row.size() != rows.begin()->size();
+      values.insert(values.end(), row.begin(), row.end());
+    }
+  }
+  std::vector<T> values;
+  Shape shape;
+  bool ragged = false;
+};
+}  // namespace internal
+
+/// A Context is a program's connection to its logical devices: it holds a lease (or shares one), and
+/// allocates, copies and runs ops on its devices inside their limits. When it goes, every chunk goes
+/// back first. Several contexts may live in one process.
+///
+/// Thread-safety: all members, from any thread. Move-only; a moved-from Context is closed.
+/// Fork: the child's copy is dead (FAILED_PRECONDITION); fork and exec attaches anew through LGPU_LEASE.
+class LGPU_API Context {
+ public:
+  /// UNAVAILABLE: no daemon there; NOT_FOUND: no such lease or card; RESOURCE_EXHAUSTED with a
+  /// Refusal: not enough memory for a guarantee; INVALID_ARGUMENT; PERMISSION_DENIED. Never falls back to the
+  /// whole GPU.
+  static absl::StatusOr<Context> Create(const ContextOptions& options);
+  ~Context();
+  Context(Context&& other) noexcept;
+  Context& operator=(Context&& other) noexcept;
+
+  /// Gives everything back now and waits until the quota is free. Tensors and ops fail afterwards.
+  /// Repeating it is fine.
+  absl::Status Close();
+
+  /// The GPUs, in the order of their index. Constant.
+  const std::vector<LogicalDeviceInfo>& logical_devices() const;
+  /// The handle of the lease ("" for `local`); what LGPU_LEASE of a child would hold.
+  const std::string& lease() const;
+
+  /// A tensor with these values, on the device of the innermost DeviceScope of this thread, else where
+  /// default placement puts it (the first GPU; int32 too). INVALID_ARGUMENT if rows differ in length.
+  template <typename T>
+  absl::StatusOr<Tensor> Constant(const internal::NestedValues<T>& values) const;
+  template <typename T>
+  absl::StatusOr<Tensor> Constant(std::initializer_list<T> row) const {
+    return Constant<T>(internal::NestedValues<T>(row));
+  }
+  template <typename T>
+  absl::StatusOr<Tensor> Constant(std::initializer_list<std::initializer_list<T>> rows) const {
+    return Constant<T>(internal::NestedValues<T>(rows));
+  }
+  /// `values.size()` must be the shape's number of elements.
+  template <typename T>
+  absl::StatusOr<Tensor> Constant(const Shape& shape, std::span<const T> values) const {
+    return ConstantBytes(kDTypeOf<T>, shape, std::as_bytes(values));
+  }
+  absl::StatusOr<Tensor> ConstantBytes(DType dtype, const Shape& shape,
+                                       std::span<const std::byte> values) const;
+
+  /// `device` as TensorFlow's get_memory_info takes it ("GPU:0"); errors with its texts.
+  absl::StatusOr<MemoryInfo> GetMemoryInfo(std::string_view device) const;
+  absl::Status ResetMemoryStats(std::string_view device) const;
+  /// Everything that the pool of a GPU knows.
+  absl::StatusOr<MemoryStats> GetMemoryStats(std::string_view device) const;
+  /// Gives chunks that no tensor needs back to the daemon; says how much it was.
+  absl::StatusOr<Bytes> Trim() const;
+
+  void SetLogDevicePlacement(bool on) const;
+  void SetSoftDevicePlacement(bool on) const;
+
+  /// How many ops ran on each device (by full name), and how many of them elsewhere than asked for.
+  struct OpCount {
+    std::string device;
+    std::uint64_t ops = 0;
+    std::uint64_t soft_placed = 0;
+  };
+  std::vector<OpCount> OpCounts() const;
+
+ private:
+  friend class DeviceScope;
+  explicit Context(std::shared_ptr<internal::ContextState> state);
+
+  std::shared_ptr<internal::ContextState> state_;
+};
+
+template <typename T>
+absl::StatusOr<Tensor> Context::Constant(const internal::NestedValues<T>& values) const {
+  static_assert(kDTypeOf<T> != DType::kInvalid, "not an element type of lgpu");
+  if (values.ragged) return absl::InvalidArgumentError("the rows of a constant differ in length");
+  return Constant<T>(values.shape, std::span<const T>(values.values));
+}
+
+}  // namespace lgpu
+
+#endif  // LGPU_CONTEXT_H_

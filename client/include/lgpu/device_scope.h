@@ -1,0 +1,30 @@
+#ifndef LGPU_DEVICE_SCOPE_H_
+#define LGPU_DEVICE_SCOPE_H_
+
+#include <memory>
+#include <string_view>
+
+#include "lgpu/context.h"
+#include "lgpu/export.h"
+
+namespace lgpu {
+
+/// A DeviceScope asks for a device for all ops and constants of one context on this thread, as long as it
+/// lives: `DeviceScope cpu(gpu, "/CPU:0");`. Scopes nest, the innermost counts, and they end in
+/// reverse order. Names are TensorFlow's ("/device:GPU:1", "/GPU:1", "GPU:1", or full ones); a name that
+/// is wrong makes the next op in the scope fail with that error. The name is resolved once, here.
+class LGPU_API DeviceScope {
+ public:
+  DeviceScope(const Context& context, std::string_view device);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  struct Entry;
+  std::unique_ptr<Entry> entry_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_DEVICE_SCOPE_H_

@@ -1,0 +1,70 @@
+#ifndef LGPU_TENSOR_H_
+#define LGPU_TENSOR_H_
+
+#include <cstddef>
+#include <iosfwd>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lgpu/bytes.h"
+#include "lgpu/dtype.h"
+#include "lgpu/export.h"
+#include "lgpu/shape.h"
+
+namespace lgpu {
+
+namespace internal {
+class TensorBuffer;
+}
+
+/// A Tensor is an immutable array on one device: the CPU or a logical GPU. Copies of a Tensor share its
+/// memory, which goes back to its device with the last of them. Row-major, dense.
+///
+/// Thread-safety: as std::shared_ptr. A tensor may outlive its Context; then every use of its data is
+/// FAILED_PRECONDITION.
+class LGPU_API Tensor {
+ public:
+  Tensor() = default;
+
+  /// False for a default-constructed tensor; its other members then answer with nothing or an error.
+  bool has_value() const { return buffer_ != nullptr; }
+  DType dtype() const;
+  const Shape& shape() const;
+  Bytes bytes() const;
+  /// "/job:localhost/replica:0/task:0/device:GPU:0"
+  const std::string& device() const;
+
+  /// Waits for the tensor and copies it to the host. INVALID_ARGUMENT if `size` or T do not fit.
+  absl::Status CopyToHost(void* to, std::size_t size) const;
+  template <typename T>
+  absl::StatusOr<std::vector<T>> ToVector() const;
+
+ private:
+  friend class internal::TensorBuffer;
+  explicit Tensor(std::shared_ptr<internal::TensorBuffer> buffer) : buffer_(std::move(buffer)) {}
+  absl::Status CheckType(DType dtype) const;
+
+  std::shared_ptr<internal::TensorBuffer> buffer_;
+};
+
+/// The values as nested lists: "[[44 56] [98 128]]"; long axes are shortened with "...". An error is
+/// printed in their place.
+LGPU_API std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
+
+template <typename T>
+absl::StatusOr<std::vector<T>> Tensor::ToVector() const {
+  static_assert(kDTypeOf<T> != DType::kInvalid, "not an element type of lgpu");
+  if (absl::Status status = CheckType(kDTypeOf<T>); !status.ok()) return status;
+  std::vector<T> values(static_cast<std::size_t>(shape().elements()));
+  if (absl::Status status = CopyToHost(values.data(), values.size() * sizeof(T)); !status.ok()) {
+    return status;
+  }
+  return values;
+}
+
+}  // namespace lgpu
+
+#endif  // LGPU_TENSOR_H_

@@ -1,0 +1,34 @@
+# The compiler settings that every lgpu target shares, as one interface target.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# Debian's protobuf and gRPC are shared libraries; lgpu exports only what LGPU_API marks.
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
+endif()
+
+find_program(LGPU_CCACHE ccache)
+if(LGPU_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${LGPU_CCACHE})
+endif()
+
+add_library(lgpu_options INTERFACE)
+target_compile_options(lgpu_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
+  -Woverloaded-virtual -Wundef -Wcast-qual -Wformat=2)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  target_compile_options(lgpu_options INTERFACE -Wthread-safety)
+endif()
+if(LGPU_WERROR)
+  target_compile_options(lgpu_options INTERFACE -Werror)
+endif()
+if(LGPU_SANITIZE)
+  add_compile_options(-fsanitize=${LGPU_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${LGPU_SANITIZE})
+endif()

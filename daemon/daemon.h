@@ -1,0 +1,39 @@
+#ifndef LGPU_DAEMON_DAEMON_H_
+#define LGPU_DAEMON_DAEMON_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "allocator/unique_fd.h"
+#include "daemon/config.h"
+#include "daemon/device_registry.h"
+#include "proto/session_channel.h"
+
+namespace lgpu::daemon {
+
+/// A Daemon is everything behind the two sockets: broker, leases, sessions, control service, events.
+/// Thread-safe.
+class Daemon {
+ public:
+  /// `registry` outlives the daemon.
+  static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Config& config, DeviceRegistry& registry);
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  /// Serves a connection that was accepted on the session socket, on a thread of its own. Returns at once.
+  void ServeSession(UniqueFd socket, const PeerCredentials& peer);
+  /// Hands a connection that was accepted on the control socket to gRPC. Returns at once.
+  void ServeControl(UniqueFd socket, const PeerCredentials& peer);
+  /// Says goodbye to all sessions, ends streams, frees everything; within 1 s. Repeating it is fine.
+  void Stop();
+
+ private:
+  class Impl;
+  explicit Daemon(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_DAEMON_H_

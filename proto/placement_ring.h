@@ -1,0 +1,76 @@
+#ifndef LGPU_PROTO_PLACEMENT_RING_H_
+#define LGPU_PROTO_PLACEMENT_RING_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+namespace lgpu {
+
+/// What is known of one executed op; made where its kernel is launched. Plain numbers, as they lie in
+/// shared memory: names are indices into the client page's table of op names.
+struct PlacementEntry {
+  static constexpr std::uint16_t kNoDevice = 0xffff;    // nothing was asked for
+  static constexpr std::uint16_t kHostDevice = 0xfffe;  // the CPU
+  std::uint16_t op = 0;                                 // index into ClientPage::op_names
+  std::uint16_t dtype = 0;                              // lgpu::DType
+  std::uint16_t requested = kNoDevice;                  // GPU index in the lease, kHostDevice or kNoDevice
+  std::uint16_t device = kHostDevice;                   // where it ran
+  std::uint16_t flags = 0;
+  static constexpr std::uint16_t kSoftPlaced = 1;  // ran elsewhere than asked for
+  static constexpr std::uint16_t kHasDeviceTime = 2;
+  std::uint64_t output_bytes = 0;
+  std::uint64_t submitted_unix_ns = 0;
+  std::uint64_t host_ns = 0;
+  std::uint64_t device_ns = 0;
+  friend bool operator==(const PlacementEntry&, const PlacementEntry&) = default;
+};
+
+/// The ring in shared memory: many producers in one process, one reader in another. Producers never
+/// wait: what the reader has not read within a lap is overwritten. All words are lock-free atomics, so a
+/// process killed at any instruction leaves nothing locked.
+///
+/// Slot `t % kSlots` belongs to ticket t. Its word 0 is 2t+1 while ticket t writes and 2t+2 when it is
+/// written. A producer claims its slot by compare-and-swap from an even value; a slot whose writer is
+/// still at work is left alone and the new record is counted as dropped.
+struct PlacementRing {
+  static constexpr std::uint64_t kSlots = 8192;  // a power of two
+  struct alignas(64) Slot {
+    std::array<std::atomic<std::uint64_t>, 8> words;
+  };
+  alignas(64) std::atomic<std::uint64_t> head;     // next ticket
+  alignas(64) std::atomic<std::uint64_t> dropped;  // records that found their slot busy
+  Slot slots[kSlots];
+
+  /// Thread-safe; no system call, no wait.
+  void Push(const PlacementEntry& entry);
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(sizeof(PlacementRing::Slot) == 64);
+
+/// A PlacementRingReader reads a ring that somebody hostile may write: it bounds every step, copies a
+/// slot before it looks at it, and keeps its cursor in private memory. One thread.
+class PlacementRingReader {
+ public:
+  /// `ring` outlives the reader.
+  explicit PlacementRingReader(const PlacementRing* ring) : ring_(ring) {}
+
+  /// The next record, or nothing when there is none now. Records that were overwritten, or whose writer
+  /// died, are skipped and counted in lost().
+  std::optional<PlacementEntry> Next();
+  /// The writer is gone: a slot that is still being written will never be finished, skip it.
+  void WriterIsGone() { writer_is_gone_ = true; }
+  /// Records that were made but never read, as far as can be known.
+  std::uint64_t lost() const { return lost_; }
+
+ private:
+  const PlacementRing* ring_;
+  std::uint64_t cursor_ = 0;
+  std::uint64_t lost_ = 0;
+  bool writer_is_gone_ = false;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_PROTO_PLACEMENT_RING_H_

@@ -1,0 +1,77 @@
+#ifndef LGPU_PROTO_SESSION_CHANNEL_H_
+#define LGPU_PROTO_SESSION_CHANNEL_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/unique_fd.h"
+#include "lgpu/v1/session.pb.h"
+
+namespace lgpu {
+
+/// Who is at the other end of a Unix socket, as the kernel says.
+struct PeerCredentials {
+  std::uint32_t uid = 0;
+  std::uint32_t gid = 0;
+  std::int64_t pid = 0;  // 0: in a pid namespace that this process cannot see
+};
+absl::StatusOr<PeerCredentials> GetPeerCredentials(int socket);
+
+/// A frame with the descriptors that came with it.
+struct ReceivedFrame {
+  v1::Frame frame;
+  std::vector<UniqueFd> fds;
+};
+
+/// A SessionChannel is one end of a session: a connected AF_UNIX SOCK_SEQPACKET socket that carries one
+/// v1::Frame per packet, with descriptors beside it. It owns the socket.
+///
+/// Thread-safety: one thread may Send while another one Receives; two senders, or two receivers, need a
+/// lock of the caller's.
+class SessionChannel {
+ public:
+  static constexpr std::uint32_t kProtocolVersion = 1;
+  static constexpr std::uint32_t kOldestVersion = 1;
+  static constexpr std::size_t kMaxFrameBytes = 64 * 1024;
+  static constexpr std::size_t kMaxFdsPerFrame = 253;  // SCM_MAX_FD of the kernel
+  static constexpr std::size_t kMaxReturnChunks = 4096;
+
+  using Deadline = std::optional<std::chrono::steady_clock::time_point>;  // nothing: wait for ever
+
+  SessionChannel() = default;
+  explicit SessionChannel(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  /// Connects to a listening socket. UNAVAILABLE: nobody there, naming path and cause;
+  /// PERMISSION_DENIED: no right to; INVALID_ARGUMENT: the path is too long for a socket.
+  static absl::StatusOr<SessionChannel> Connect(const std::string& path);
+
+  /// RESOURCE_EXHAUSTED: the frame or its descriptors are over the limits (a bug or a hostile size);
+  /// UNAVAILABLE: the peer is gone, or DEADLINE_EXCEEDED it did not read in time; ABORTED: the kernel has too
+  /// many descriptors in flight (ETOOMANYREFS), send again later. Never raises SIGPIPE.
+  absl::Status Send(const v1::Frame& frame, std::span<const int> fds = {}, Deadline deadline = {});
+  /// The next frame. UNAVAILABLE: end of file; DEADLINE_EXCEEDED; INVALID_ARGUMENT: the packet is no Frame,
+  /// is too long, or its descriptors were cut off (they are closed); the connection is of no use after that.
+  absl::StatusOr<ReceivedFrame> Receive(Deadline deadline = {});
+
+  /// Ends both directions; a blocked Receive of another thread returns. The socket stays open.
+  void Shutdown();
+
+  int fd() const { return socket_.get(); }
+  explicit operator bool() const { return static_cast<bool>(socket_); }
+
+ private:
+  UniqueFd socket_;
+  std::vector<char> buffer_;  // of Receive
+  std::string encoded_;       // of Send
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_PROTO_SESSION_CHANNEL_H_

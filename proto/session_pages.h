@@ -1,0 +1,111 @@
+#ifndef LGPU_PROTO_SESSION_PAGES_H_
+#define LGPU_PROTO_SESSION_PAGES_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/unique_fd.h"
+#include "proto/placement_ring.h"
+
+namespace lgpu {
+
+/// The two shared pages of a session. Both are memfds, sealed so that neither side can shrink or
+/// grow them under the other, and made of lock-free atomics only.
+
+/// The daemon writes, the client reads. `epoch` is odd while the daemon writes and rises by two; a reader
+/// takes its copy again if it changed meanwhile.
+struct StatsPage {
+  static constexpr std::uint64_t kMagic = 0x3153'5550'474cULL;  // "LGPUS1"
+  static constexpr int kMaxDevices = 64;
+  struct Device {
+    std::atomic<std::uint64_t> id;  // LogicalDevice.id; 0: unused
+    std::atomic<std::uint64_t> limit;
+    std::atomic<std::uint64_t> guarantee;
+    std::atomic<std::uint64_t> held;       // of the logical device, all sessions
+    std::atomic<std::uint64_t> card_free;  // of its card
+    std::array<std::atomic<std::uint64_t>, 3> reserved;
+  };
+  std::atomic<std::uint64_t> magic;
+  std::atomic<std::uint64_t> epoch;
+  std::atomic<std::uint64_t> device_count;
+  std::array<std::atomic<std::uint64_t>, 5> reserved;
+  std::array<Device, kMaxDevices> devices;
+};
+static_assert(std::is_standard_layout_v<StatsPage>);
+
+/// The client writes, the daemon reads and believes nothing.
+struct ClientPage {
+  static constexpr std::uint64_t kMagic = 0x3143'5550'474cULL;  // "LGPUC1"
+  static constexpr int kMaxDevices = StatsPage::kMaxDevices;
+  static constexpr int kMaxOps = 128;
+  static constexpr int kOpNameBytes = 32;
+  struct Device {  // by GPU index in the lease
+    std::atomic<std::uint64_t> used;
+    std::atomic<std::uint64_t> peak_used;
+    std::atomic<std::uint64_t> requested;
+    std::atomic<std::uint64_t> largest_free_block;
+    std::atomic<std::uint64_t> live_blocks;
+    std::atomic<std::uint64_t> allocations;
+    std::atomic<std::uint64_t> refusals;
+    std::atomic<std::uint64_t> ops;
+  };
+  /// Letters, digits and '_', padded with zeros; written before `op_count` covers it.
+  struct OpName {
+    std::array<std::atomic<std::uint64_t>, kOpNameBytes / 8> words;
+  };
+  std::atomic<std::uint64_t> magic;
+  std::atomic<std::uint64_t> op_count;
+  std::array<std::atomic<std::uint64_t>, 6> reserved;
+  std::array<Device, kMaxDevices> devices;
+  std::array<OpName, kMaxOps> op_names;
+  PlacementRing ring;
+};
+static_assert(std::is_standard_layout_v<ClientPage>);
+
+/// Writes the name of op `index` (< kMaxOps) and raises op_count over it. Callers hold a lock of their own.
+void SetOpName(ClientPage& page, int index, std::string_view name);
+/// The name of op `index`; "?" for an index or a name that is not sensible. For hostile pages.
+std::string GetOpName(const ClientPage& page, int index);
+
+/// A SharedPage is one such page, created or received, mapped into this process. It owns its mapping and
+/// its descriptor. The mapping is not inherited by a forked child.
+template <typename Page>
+class SharedPage {
+ public:
+  SharedPage() = default;
+  Page* get() const { return page_; }
+  Page* operator->() const { return page_; }
+  Page& operator*() const { return *page_; }
+  explicit operator bool() const { return page_ != nullptr; }
+  int fd() const { return fd_.get(); }
+
+ private:
+  friend class SharedPages;
+  std::shared_ptr<void> region_;  // a boost::interprocess::mapped_region
+  Page* page_ = nullptr;
+  UniqueFd fd_;
+};
+
+/// Makes and opens the pages.
+class SharedPages {
+ public:
+  /// The daemon's: mapped writable, then sealed SHRINK|GROW|FUTURE_WRITE|SEAL, so that the client can only
+  /// read. Named "lgpu-stats".
+  static absl::StatusOr<SharedPage<StatsPage>> CreateStatsPage();
+  /// The daemon's: sealed SHRINK|GROW|SEAL; mapped readable by the daemon. Named "lgpu-client".
+  static absl::StatusOr<SharedPage<ClientPage>> CreateClientPage();
+  /// The client's ends, from the descriptors of Welcome. INVALID_ARGUMENT if size or magic do not fit.
+  static absl::StatusOr<SharedPage<const StatsPage>> OpenStatsPage(UniqueFd fd);
+  static absl::StatusOr<SharedPage<ClientPage>> OpenClientPage(UniqueFd fd);
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_PROTO_SESSION_PAGES_H_
