@@ -1,0 +1,361 @@
+#include "lgpu/refusal.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/cord.h"
+
+namespace lgpu {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kPayloadUrl = "type.lgpu/lgpu.Refusal";
+constexpr std::size_t kMostHoldersShown = 8;
+
+// Names come from programs; one with a line break must not forge a line of its own.
+std::string OneLine(std::string_view text) {
+  std::string line(text);
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < ' ' || c == 127; }, ' ');
+  return line;
+}
+
+// All sizes from 1 MiB on in MiB, so that a column of them compares at a glance.
+std::string ColumnBytes(Bytes amount) {
+  constexpr int kShift = 20;
+  if (amount.count() >> kShift == 0) return FormatBytes(amount);
+  const std::uint64_t rest = amount.count() & ((std::uint64_t{1} << kShift) - 1);
+  const std::string hundredths = std::to_string(100 + ((rest * 100) >> kShift));
+  return std::to_string(amount.count() >> kShift) + "." + hundredths.substr(1) + "MiB";
+}
+
+// A Table lines up a label, a size and a remark.
+class Table {
+ public:
+  void Add(std::string label, Bytes amount, std::string remark = "") {
+    label_width_ = std::max(label_width_, label.size());
+    std::string number = ColumnBytes(amount);
+    number_width_ = std::max(number_width_, number.size());
+    rows_.push_back({std::move(label), std::move(number), std::move(remark)});
+  }
+  void AppendTo(std::string& text) const {
+    for (const Row& row : rows_) {
+      text.append("\n  ").append(row.label).append(label_width_ - row.label.size() + 2, ' ');
+      text.append(number_width_ - row.number.size(), ' ').append(row.number);
+      if (!row.remark.empty()) text.append("   ").append(row.remark);
+    }
+  }
+
+ private:
+  struct Row {
+    std::string label, number, remark;
+  };
+  std::vector<Row> rows_;
+  std::size_t label_width_ = 9;  // "asked for"
+  std::size_t number_width_ = 0;
+};
+
+std::string CardName(const Refusal& refusal) {
+  return refusal.card.empty() ? "the card" : OneLine(refusal.card);
+}
+
+// What happened, and the word that leads on to where.
+std::pair<std::string, std::string_view> Headline(const Refusal& refusal) {
+  switch (refusal.reason) {
+    case RefusalReason::kLimit:
+      return {"memory limit reached", " on "};
+    case RefusalReason::kCard:
+      return {"not enough memory on " + CardName(refusal), " for "};
+    case RefusalReason::kAddressRange:
+      return {"reserved address range used up", " on "};
+    case RefusalReason::kMapCount:
+      return {"too many memory mappings (vm.max_map_count)", " on "};
+    case RefusalReason::kDeadlock:
+      return {"all holders of " + CardName(refusal) + " wait for each other; refused", " for "};
+    case RefusalReason::kBackend:
+      return {"driver or machine had less memory than expected", " on "};
+    case RefusalReason::kDescriptors:
+      return {"file descriptors used up (RLIMIT_NOFILE)", " on "};
+    case RefusalReason::kUnspecified:
+      break;
+  }
+  return {"memory refused", " on "};
+}
+
+std::string FirstLine(const Refusal& refusal) {
+  auto [line, link] = Headline(refusal);
+  if (!refusal.device.empty()) line.append(link).append(OneLine(refusal.device));
+  if (!refusal.lease.empty()) {
+    line.append(refusal.device.empty() ? " for lease " : " of lease ").append(OneLine(refusal.lease));
+  }
+  return line;
+}
+
+void AppendPart(std::string& remark, std::string_view part) {
+  if (!remark.empty()) remark.append(", ");
+  remark.append(part);
+}
+
+std::string UseRemark(const Refusal& refusal) {
+  std::string remark;
+  if (refusal.live_blocks) {
+    AppendPart(remark,
+               std::to_string(*refusal.live_blocks) + (*refusal.live_blocks == 1 ? " block" : " blocks"));
+  }
+  if (refusal.peak_used) AppendPart(remark, "peak " + ColumnBytes(*refusal.peak_used));
+  return remark;
+}
+
+std::string FreeRemark(const Refusal& refusal, Bytes free_of_limit) {
+  if (!refusal.largest_free_block) return "";
+  std::string remark = "largest free block " + ColumnBytes(*refusal.largest_free_block);
+  const Bytes free =
+      refusal.held ? SaturatingSub(*refusal.held, refusal.used.value_or(Bytes())) : free_of_limit;
+  if (!free.is_zero() && *refusal.largest_free_block <= free) {
+    const double share =
+        static_cast<double>(refusal.largest_free_block->count()) / static_cast<double>(free.count());
+    remark += " (fragmentation " + std::to_string(static_cast<int>((1 - share) * 100)) + "%)";
+  }
+  return remark;
+}
+
+std::string HolderRemark(const Refusal::Holder& holder) {
+  std::string remark = holder.device.empty() ? "" : OneLine(holder.device);
+  if (!holder.lease.empty()) remark += (remark.empty() ? "lease " : " of lease ") + OneLine(holder.lease);
+  std::string who = holder.owner.empty() ? "" : "user " + OneLine(holder.owner);
+  AppendPart(who, holder.pid > 0 ? "pid " + std::to_string(holder.pid) : "no process now");
+  remark += (remark.empty() ? "" : " ") + ("(" + who + ")");
+  if (!holder.guarantee.is_zero()) remark += ", guaranteed " + ColumnBytes(holder.guarantee);
+  return remark;
+}
+
+void AddCardRows(const Refusal& refusal, Table& table) {
+  if (refusal.card_free) {
+    std::string remark = "not promised to anyone";
+    if (refusal.card_total) remark = "of " + ColumnBytes(*refusal.card_total) + ", " + remark;
+    if (refusal.reason == RefusalReason::kLimit) remark += "; other leases are not affected";
+    table.Add(CardName(refusal), *refusal.card_free, std::move(remark));
+  } else if (refusal.card_total) {
+    table.Add(CardName(refusal), *refusal.card_total, "in all");
+  }
+  std::size_t shown = 0;
+  Bytes rest;
+  for (const Refusal::Holder& holder : refusal.holders) {
+    // Without held memory it is the promise that takes the room.
+    if (shown++ < kMostHoldersShown) {
+      table.Add(holder.held.is_zero() ? "promised" : "held by",
+                holder.held.is_zero() ? holder.guarantee : holder.held, HolderRemark(holder));
+    } else {
+      rest = SaturatingAdd(rest, std::max(holder.held, holder.guarantee));
+    }
+  }
+  if (shown > kMostHoldersShown) {
+    table.Add("held by", rest, std::to_string(shown - kMostHoldersShown) + " more");
+  }
+}
+
+}  // namespace
+
+std::string_view RefusalReasonName(RefusalReason reason) {
+  switch (reason) {
+    case RefusalReason::kLimit:
+      return "limit";
+    case RefusalReason::kCard:
+      return "card";
+    case RefusalReason::kAddressRange:
+      return "address range";
+    case RefusalReason::kMapCount:
+      return "map count";
+    case RefusalReason::kDeadlock:
+      return "deadlock";
+    case RefusalReason::kBackend:
+      return "backend";
+    case RefusalReason::kDescriptors:
+      return "descriptors";
+    case RefusalReason::kUnspecified:
+      break;
+  }
+  return "unspecified";
+}
+
+std::string FormatRefusal(const Refusal& refusal) {
+  std::string text = FirstLine(refusal);
+  Table table;
+  table.Add("asked for", refusal.asked, OneLine(refusal.what));
+  if (refusal.limit) table.Add("limit", *refusal.limit);
+  if (refusal.used) table.Add("in use", *refusal.used, UseRemark(refusal));
+  if (refusal.held) table.Add("held", *refusal.held, "in granted chunks");
+  if (refusal.limit && refusal.used) {
+    const Bytes free = SaturatingSub(*refusal.limit, *refusal.used);
+    table.Add("free", free, FreeRemark(refusal, free));
+  }
+  if (refusal.coming_back)
+    table.Add("returning", *refusal.coming_back, "given back, but not confirmed free yet");
+  AddCardRows(refusal, table);
+  table.AppendTo(text);
+  if (refusal.waited) {
+    text.append("\n  waited ").append(std::to_string(std::max<std::int64_t>(refusal.waited->count(), 0)));
+    text.append(" ms for memory to come back");
+  }
+  for (std::size_t i = 0; i < refusal.advice.size(); ++i) {
+    text.append(i == 0 ? "\n  try: " : "\n       ").append(OneLine(refusal.advice[i]));
+  }
+  return text;
+}
+
+namespace {
+
+// The names are those of the wire message, so that every JSON of a refusal reads alike.
+Json ToJson(const Refusal& refusal) {
+  Json json = {{"reason", static_cast<int>(refusal.reason)},
+               {"device", refusal.device},
+               {"lease", refusal.lease},
+               {"what", refusal.what},
+               {"asked_bytes", refusal.asked.count()},
+               {"card", refusal.card},
+               {"holders", Json::array()},
+               {"advice", refusal.advice}};
+  const auto add = [&json](const char* key, const std::optional<Bytes>& amount) {
+    if (amount) json[key] = amount->count();
+  };
+  add("limit_bytes", refusal.limit);
+  add("used_bytes", refusal.used);
+  add("held_bytes", refusal.held);
+  add("peak_used_bytes", refusal.peak_used);
+  add("largest_free_block_bytes", refusal.largest_free_block);
+  add("card_total_bytes", refusal.card_total);
+  add("card_free_bytes", refusal.card_free);
+  add("coming_back_bytes", refusal.coming_back);
+  if (refusal.live_blocks) json["live_blocks"] = *refusal.live_blocks;
+  if (refusal.waited) json["waited_ms"] = refusal.waited->count();
+  for (const Refusal::Holder& holder : refusal.holders) {
+    json["holders"].push_back({{"lease", holder.lease},
+                               {"owner", holder.owner},
+                               {"pid", holder.pid},
+                               {"device", holder.device},
+                               {"held_bytes", holder.held.count()},
+                               {"guarantee_bytes", holder.guarantee.count()}});
+  }
+  return json;
+}
+
+// A Reader takes members out of a JSON object; ok() tells whether all had the right type.
+class Reader {
+ public:
+  explicit Reader(const Json& json) : json_(json), ok_(json.is_object()) {}
+
+  bool ok() const { return ok_; }
+  void Read(const char* key, std::string& value) {
+    const Json* member = Find(key);
+    if (Require(member != nullptr && member->is_string())) value = member->get<std::string>();
+  }
+  void Read(const char* key, std::int64_t& value) {
+    const Json* member = Find(key);
+    if (Require(member != nullptr && IsInt64(*member))) value = member->get<std::int64_t>();
+  }
+  void Read(const char* key, Bytes& value) {
+    const Json* member = Find(key);
+    if (Require(member != nullptr && member->is_number_unsigned()))
+      value = Bytes(member->get<std::uint64_t>());
+  }
+  void Read(const char* key, std::optional<Bytes>& value) {
+    if (Find(key) != nullptr) Read(key, value.emplace());
+  }
+  void Read(const char* key, std::optional<std::uint64_t>& value) {
+    std::optional<Bytes> number;
+    Read(key, number);
+    if (number) value = number->count();
+  }
+  template <typename Function>
+  void ForEach(const char* key, Function function) {
+    const Json* member = Find(key);
+    if (!Require(member != nullptr && member->is_array())) return;
+    for (const Json& element : *member) function(element);
+  }
+  bool Require(bool condition) {
+    ok_ = ok_ && condition;
+    return condition;
+  }
+  const Json* Find(const char* key) const {
+    if (!json_.is_object()) return nullptr;
+    const auto found = json_.find(key);
+    return found == json_.end() ? nullptr : &*found;
+  }
+
+ private:
+  static bool IsInt64(const Json& number) {
+    return number.is_number_integer() &&
+           (!number.is_number_unsigned() || number.get<std::uint64_t>() >> 63 == 0);
+  }
+
+  const Json& json_;
+  bool ok_;
+};
+
+std::optional<Refusal> FromJson(const Json& json) {
+  Refusal refusal;
+  Reader reader(json);
+  std::int64_t reason = 0;
+  reader.Read("reason", reason);
+  // A reason that a later version added is kept as a refusal without one.
+  const bool known = reason > 0 && reason <= static_cast<int>(RefusalReason::kDescriptors);
+  if (known) refusal.reason = static_cast<RefusalReason>(reason);
+  reader.Read("device", refusal.device);
+  reader.Read("lease", refusal.lease);
+  reader.Read("what", refusal.what);
+  reader.Read("asked_bytes", refusal.asked);
+  reader.Read("card", refusal.card);
+  reader.Read("limit_bytes", refusal.limit);
+  reader.Read("used_bytes", refusal.used);
+  reader.Read("held_bytes", refusal.held);
+  reader.Read("peak_used_bytes", refusal.peak_used);
+  reader.Read("largest_free_block_bytes", refusal.largest_free_block);
+  reader.Read("card_total_bytes", refusal.card_total);
+  reader.Read("card_free_bytes", refusal.card_free);
+  reader.Read("coming_back_bytes", refusal.coming_back);
+  reader.Read("live_blocks", refusal.live_blocks);
+  if (reader.Find("waited_ms") != nullptr) {
+    std::int64_t milliseconds = 0;
+    reader.Read("waited_ms", milliseconds);
+    refusal.waited = std::chrono::milliseconds(milliseconds);
+  }
+  reader.ForEach("holders", [&](const Json& element) {
+    Refusal::Holder& holder = refusal.holders.emplace_back();
+    Reader member(element);
+    member.Read("lease", holder.lease);
+    member.Read("owner", holder.owner);
+    member.Read("pid", holder.pid);
+    member.Read("device", holder.device);
+    member.Read("held_bytes", holder.held);
+    member.Read("guarantee_bytes", holder.guarantee);
+    reader.Require(member.ok());
+  });
+  reader.ForEach("advice", [&](const Json& line) {
+    if (reader.Require(line.is_string())) refusal.advice.push_back(line.get<std::string>());
+  });
+  if (!reader.ok()) return std::nullopt;
+  return refusal;
+}
+
+}  // namespace
+
+absl::Status RefusalStatus(const Refusal& refusal) {
+  absl::Status status = absl::ResourceExhaustedError(FormatRefusal(refusal));
+  // A name that is no UTF-8 is shown with replacement characters; it never throws.
+  const std::string text = ToJson(refusal).dump(-1, ' ', false, Json::error_handler_t::replace);
+  status.SetPayload(absl::string_view(kPayloadUrl.data(), kPayloadUrl.size()), absl::Cord(text));
+  return status;
+}
+
+std::optional<Refusal> GetRefusal(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload =
+      status.GetPayload(absl::string_view(kPayloadUrl.data(), kPayloadUrl.size()));
+  if (!payload) return std::nullopt;
+  const Json json = Json::parse(std::string(*payload), nullptr, false);
+  return FromJson(json);
+}
+
+}  // namespace lgpu
