@@ -32,8 +32,10 @@ struct PlacementEntry {
 /// process killed at any instruction leaves nothing locked.
 ///
 /// Slot `t % kSlots` belongs to ticket t. Its word 0 is 2t+1 while ticket t writes and 2t+2 when it is
-/// written. A producer claims its slot by compare-and-swap from an even value; a slot whose writer is
-/// still at work is left alone and the new record is counted as dropped.
+/// written. A producer claims its slot by compare-and-swap from an older even value; a slot whose writer is
+/// still at work, or that a later ticket has taken, is left alone and the new record is counted as dropped.
+/// Words 1 to 6: op, dtype, requested and device, 16 bits each from the low end; flags; output_bytes;
+/// submitted_unix_ns; host_ns; device_ns. Word 7 is zero.
 struct PlacementRing {
   static constexpr std::uint64_t kSlots = 8192;  // a power of two
   struct alignas(64) Slot {
@@ -51,23 +53,35 @@ static_assert(sizeof(PlacementRing::Slot) == 64);
 
 /// A PlacementRingReader reads a ring that somebody hostile may write: it bounds every step, copies a
 /// slot before it looks at it, and keeps its cursor in private memory. One thread.
+///
+/// A ticket whose slot is not written yet is waited for, with three ends: the ring went once around; or
+/// WriterIsGone; or two calls in turn found it unwritten while a later one was complete (its writer was
+/// killed, or found the slot busy and dropped its record). So one dead slot costs one empty answer.
 class PlacementRingReader {
  public:
   /// `ring` outlives the reader.
   explicit PlacementRingReader(const PlacementRing* ring) : ring_(ring) {}
 
   /// The next record, or nothing when there is none now. Records that were overwritten, or whose writer
-  /// died, are skipped and counted in lost().
+  /// died, are skipped and counted in lost(). At most kSlots steps; somebody who writes for ever is read for
+  /// ever, so callers bound how many records they take at a time.
   std::optional<PlacementEntry> Next();
   /// The writer is gone: a slot that is still being written will never be finished, skip it.
   void WriterIsGone() { writer_is_gone_ = true; }
-  /// Records that were made but never read, as far as can be known.
+  /// Records that were made but never read, as far as can be known. What was read and what was lost are
+  /// together the tickets that the reader has passed.
   std::uint64_t lost() const { return lost_; }
 
  private:
+  static constexpr std::uint64_t kNoTicket = ~std::uint64_t{0};
+
+  bool GivesUpOnCursor(std::uint64_t head);
+  void Skip(std::uint64_t count);
+
   const PlacementRing* ring_;
-  std::uint64_t cursor_ = 0;
+  std::uint64_t cursor_ = 0;  // the next ticket to read
   std::uint64_t lost_ = 0;
+  std::uint64_t unwritten_ = kNoTicket;  // the ticket that the last call found unwritten
   bool writer_is_gone_ = false;
 };
 

@@ -4,9 +4,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -54,11 +56,18 @@ class SessionChannel {
 
   /// RESOURCE_EXHAUSTED: the frame or its descriptors are over the limits (a bug or a hostile size);
   /// UNAVAILABLE: the peer is gone, or DEADLINE_EXCEEDED it did not read in time; ABORTED: the kernel has too
-  /// many descriptors in flight (ETOOMANYREFS), send again later. Never raises SIGPIPE.
+  /// many descriptors in flight (ETOOMANYREFS) or too little memory, send again later; INVALID_ARGUMENT: a
+  /// descriptor that is not open, or a frame without a body (no bytes, which would read as an end of file).
+  /// Nothing was sent then. A deadline that has passed means: try once, without waiting. Never raises
+  /// SIGPIPE.
   absl::Status Send(const v1::Frame& frame, std::span<const int> fds = {}, Deadline deadline = {});
   /// The next frame. UNAVAILABLE: end of file; DEADLINE_EXCEEDED; INVALID_ARGUMENT: the packet is no Frame,
   /// is too long, or its descriptors were cut off (they are closed); the connection is of no use after that.
+  /// A deadline that has passed means: look once, without waiting.
   absl::StatusOr<ReceivedFrame> Receive(Deadline deadline = {});
+  /// As Receive, into a frame of the caller's, whose memory is used again and whose descriptors are closed.
+  /// On an error it is empty.
+  absl::Status ReceiveInto(ReceivedFrame& received, Deadline deadline = {});
 
   /// Ends both directions; a blocked Receive of another thread returns. The socket stays open.
   void Shutdown();
@@ -68,8 +77,10 @@ class SessionChannel {
 
  private:
   UniqueFd socket_;
-  std::vector<char> buffer_;  // of Receive
-  std::string encoded_;       // of Send
+  // Not a vector: what no packet ever filled is never touched, so an idle session costs a page and not 64
+  // KiB.
+  std::unique_ptr<char[]> buffer_;  // of Receive
+  std::string encoded_;             // of Send; only grows
 };
 
 }  // namespace lgpu

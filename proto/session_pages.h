@@ -74,8 +74,9 @@ void SetOpName(ClientPage& page, int index, std::string_view name);
 /// The name of op `index`; "?" for an index or a name that is not sensible. For hostile pages.
 std::string GetOpName(const ClientPage& page, int index);
 
-/// A SharedPage is one such page, created or received, mapped into this process. It owns its mapping and
-/// its descriptor. The mapping is not inherited by a forked child.
+/// A SharedPage is one such page, created or received, mapped into this process; a const Page is mapped
+/// read-only. Its file has exactly sizeof(Page) bytes. It owns its mapping and its descriptor. The mapping is
+/// not inherited by a forked child.
 template <typename Page>
 class SharedPage {
  public:
@@ -85,6 +86,8 @@ class SharedPage {
   Page& operator*() const { return *page_; }
   explicit operator bool() const { return page_ != nullptr; }
   int fd() const { return fd_.get(); }
+  /// The mapping stays: for a daemon that has sent the descriptor away and wants its number back.
+  void CloseFd() { fd_.Reset(); }
 
  private:
   friend class SharedPages;
@@ -99,9 +102,10 @@ class SharedPages {
   /// The daemon's: mapped writable, then sealed SHRINK|GROW|FUTURE_WRITE|SEAL, so that the client can only
   /// read. Named "lgpu-stats".
   static absl::StatusOr<SharedPage<StatsPage>> CreateStatsPage();
-  /// The daemon's: sealed SHRINK|GROW|SEAL; mapped readable by the daemon. Named "lgpu-client".
-  static absl::StatusOr<SharedPage<ClientPage>> CreateClientPage();
-  /// The client's ends, from the descriptors of Welcome. INVALID_ARGUMENT if size or magic do not fit.
+  /// The daemon's: sealed SHRINK|GROW|SEAL; mapped read-only by the daemon, which writes nothing but the
+  /// magic, before it is mapped. Named "lgpu-client".
+  static absl::StatusOr<SharedPage<const ClientPage>> CreateClientPage();
+  /// The client's ends, from the descriptors of Welcome. INVALID_ARGUMENT if size, seals or magic do not fit.
   static absl::StatusOr<SharedPage<const StatsPage>> OpenStatsPage(UniqueFd fd);
   static absl::StatusOr<SharedPage<ClientPage>> OpenClientPage(UniqueFd fd);
 };

@@ -1,0 +1,151 @@
+#include "proto/socket_connect.h"
+
+#include <grp.h>
+#include <pwd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace lgpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kConnectTimeout{10};
+
+std::string DirectoryOf(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string GroupName(gid_t gid) {
+  std::array<char, 4096> buffer;
+  group entry;
+  group* found = nullptr;
+  const bool known = ::getgrgid_r(gid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr;
+  return known ? found->gr_name : absl::StrCat(gid);
+}
+
+std::string UserName(uid_t uid) {
+  std::array<char, 4096> buffer;
+  passwd entry;
+  passwd* found = nullptr;
+  const bool known = ::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr;
+  return known ? found->pw_name : absl::StrCat(uid);
+}
+
+std::string OwnGroups() {
+  std::vector<gid_t> groups(static_cast<std::size_t>(std::max(::getgroups(0, nullptr), 0)));
+  const int count = ::getgroups(static_cast<int>(groups.size()), groups.data());
+  groups.resize(static_cast<std::size_t>(std::max(count, 0)));
+  if (groups.empty()) {
+    groups.push_back(::getegid());
+  }
+  return absl::StrJoin(groups, " ",
+                       [](std::string* out, gid_t gid) { absl::StrAppend(out, GroupName(gid)); });
+}
+
+absl::Status NobodyThere(const std::string& path, std::string_view cause) {
+  const std::string directory = DirectoryOf(path);
+  return absl::UnavailableError(absl::StrCat("no lgpud at ", directory, " (", std::string(cause),
+                                             ")\n  try: lgpud --dir ", directory,
+                                             "    or    export LGPU_ENDPOINT=DIR of a running lgpud"));
+}
+
+absl::Status NoRight(const std::string& path) {
+  const std::string directory = DirectoryOf(path);
+  const std::string user = UserName(::geteuid());
+  struct stat info = {};
+  if (::stat(directory.c_str(), &info) != 0) {
+    return absl::PermissionDeniedError(absl::StrCat("a folder above ", directory, " is closed to ", user,
+                                                    "\n  try: another runtime directory in LGPU_ENDPOINT"));
+  }
+  if ((info.st_mode & S_IXGRP) == 0) {
+    return absl::PermissionDeniedError(absl::StrCat(directory, " is open to its owner ",
+                                                    UserName(info.st_uid), " only; you are ", user,
+                                                    "\n  try: a daemon of your own: lgpud --dir DIR"));
+  }
+  const std::string group = GroupName(info.st_gid);
+  return absl::PermissionDeniedError(absl::StrCat(directory, " belongs to group ", group, "; you are ", user,
+                                                  ", groups: ", OwnGroups(), "\n  try: sudo usermod -aG ",
+                                                  group, " ", user, "   then log in again"));
+}
+
+absl::Status ConnectError(const std::string& path, int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return NobodyThere(path, "no such file");
+    case ECONNREFUSED:
+      return NobodyThere(path, "nobody listens at its socket");
+    case EPROTOTYPE:
+      return NobodyThere(path, "something else listens at its socket");
+    case EAGAIN:
+      return absl::UnavailableError(
+          absl::StrCat("lgpud at ", DirectoryOf(path), " has not taken this connection for ",
+                       kConnectTimeout.count(), " s\n  try: again later; is it stopped?"));
+    case EACCES:
+    case EPERM:
+      return NoRight(path);
+    default:
+      return absl::UnavailableError(
+          absl::StrCat("cannot connect to lgpud at ", DirectoryOf(path), ": ", std::strerror(error)));
+  }
+}
+
+// The time that a blocking connect may wait for a place in the daemon's queue.
+void SetSendTimeout(int socket, std::chrono::microseconds timeout) {
+  timeval value = {.tv_sec = static_cast<time_t>(timeout.count() / 1000000),
+                   .tv_usec = static_cast<suseconds_t>(timeout.count() % 1000000)};
+  ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof(value));
+}
+
+}  // namespace
+
+absl::StatusOr<UniqueFd> ConnectSeqpacket(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the socket path ", path, " has ", path.size(), " bytes; from 1 to ", sizeof(address.sun_path) - 1,
+        " are possible\n  try: a runtime directory with a shorter path"));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket) {
+    return absl::ResourceExhaustedError(absl::StrCat("no socket for a session: ", std::strerror(errno)));
+  }
+  const Clock::time_point deadline = Clock::now() + kConnectTimeout;
+  int error = EAGAIN;
+  // A signal ends the wait early; what is left of it goes on.
+  for (auto left = Clock::duration(kConnectTimeout); left > Clock::duration::zero();
+       left = deadline - Clock::now()) {
+    // Zero microseconds would mean "for ever".
+    SetSendTimeout(socket.get(), std::chrono::duration_cast<std::chrono::microseconds>(left) +
+                                     std::chrono::microseconds(1));
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+      SetSendTimeout(socket.get(), std::chrono::microseconds(0));
+      return socket;
+    }
+    error = errno;
+    if (error != EINTR && error != EAGAIN) {
+      break;
+    }
+    error = EAGAIN;
+  }
+  return ConnectError(path, error);
+}
+
+}  // namespace lgpu
