@@ -1,0 +1,34 @@
+#ifndef LGPU_ALLOCATOR_DEVICE_MEMFD_H_
+#define LGPU_ALLOCATOR_DEVICE_MEMFD_H_
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/unique_fd.h"
+#include "lgpu/bytes.h"
+#include "lgpu/refusal.h"
+
+namespace lgpu {
+
+/// INTERNAL: the system call `call` (with what it was for) broke its promise with `error`, an errno.
+absl::Status SystemCallError(const char* call, int error);
+/// RESOURCE_EXHAUSTED with a Refusal of one of kBackend (machine memory), kDescriptors, kMapCount, whose
+/// advice says what to change.
+absl::Status MachineRefusal(RefusalReason reason, std::string_view what, Bytes asked);
+/// What a failed mmap or mprotect over many mappings means: RESOURCE_EXHAUSTED that tells a process out
+/// of mappings (vm.max_map_count) from a machine out of memory, or INTERNAL.
+absl::Status MappingError(const char* call, int error, Bytes asked);
+
+/// The memory of one simulated chunk: a memfd named "lgpu-chunk" of `bytes`, sealed so that it can
+/// shrink but never grow, and that no seal can be added. Unless `sparse` its pages exist afterwards, or
+/// the answer is RESOURCE_EXHAUSTED.
+absl::StatusOr<UniqueFd> CreateChunkMemfd(Bytes bytes, bool sparse);
+/// INVALID_ARGUMENT unless `fd` is what CreateChunkMemfd makes, with that size.
+absl::Status CheckChunkMemfd(int fd, Bytes bytes);
+/// Frees the pages of a chunk for good, whoever maps it.
+absl::Status EmptyChunkMemfd(int fd);
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_DEVICE_MEMFD_H_

@@ -1,0 +1,22 @@
+#ifndef LGPU_ALLOCATOR_PROCESS_EPOCH_H_
+#define LGPU_ALLOCATOR_PROCESS_EPOCH_H_
+
+#include <cstdint>
+
+namespace lgpu {
+
+/// A ProcessEpoch remembers in which process it was made. Regions, threads and locks do not survive a
+/// fork, so their owners ask it before they touch any of them. Asking costs one load.
+class ProcessEpoch {
+ public:
+  ProcessEpoch();
+  /// True in a child that was forked after this was made.
+  bool IsForked() const;
+
+ private:
+  std::uint64_t made_in_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_PROCESS_EPOCH_H_
