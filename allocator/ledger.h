@@ -1,10 +1,12 @@
 #ifndef LGPU_ALLOCATOR_LEDGER_H_
 #define LGPU_ALLOCATOR_LEDGER_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <optional>
+#include <set>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,13 +28,16 @@ using WaiterId = Id<struct WaiterTag>;
 ///   held(logical)    = granted + leaving           (leaving: returned or draining, not confirmed free)
 ///   held(logical)   <= roundup(limit), or what it was when the limit was lowered; never rising while over
 ///   guarantee       <= roundup(limit)
-///   promised(card)   = sum over its logicals of max(guarantee, held) + overhead + reserve <= total
+///   promised(card)   = sum over its logicals of max(guarantee, held) + overhead + reserve <= total,
+///                      or what Adopt brought it to; never rising while over
 ///
 /// `foreign` is an observation and no part of these: it lowers what may be granted next, and can
 /// make a card overcommitted. All roundings are to the card's granularity.
 ///
 /// Queue: requests that are short of the card wait in the card's FIFO. A request inside its guarantee
-/// never waits; no other request overtakes the head of the queue. Wrong ids are bugs and abort.
+/// never waits; no other request overtakes the head of the queue. Whoever frees room, lowers foreign
+/// or takes a waiter out calls ServeQueue afterwards. Wrong ids, amounts that are no multiple of the
+/// granularity and giving back more than there is are bugs and abort.
 ///
 /// Not thread-safe: the owner brings a lock.
 class Ledger {
@@ -50,13 +55,16 @@ class Ledger {
   /// The answer to a request. With kNone the bytes are charged.
   struct Verdict {
     Shortage shortage = Shortage::kNone;
-    Bytes short_by;         // how much is missing of the limit or the card
-    Bytes coming_back;      // leaving memory that counts against it and will be free without anybody's doing
-    bool hopeless = false;  // not even an otherwise idle card, and limit, would have room
+    Bytes short_by;     // how much is missing of the limit or the card; all, where others wait already
+    Bytes coming_back;  // leaving memory that counts against it and will be free without anybody's doing
+    /// It would not fit even if all that is leaving of this logical device came back, and (short of the
+    /// card) all that others hold beyond their guarantees, and all foreign memory.
+    bool hopeless = false;
   };
   struct LogicalView {
     CardId card;
-    Bytes limit, guarantee;
+    Bytes limit;      // as asked
+    Bytes guarantee;  // rounded up: what is set aside
     Bytes granted, leaving;
     Bytes held() const { return granted + leaving; }
   };
@@ -91,7 +99,8 @@ class Ledger {
   /// Leaving bytes are confirmed free.
   void ConfirmFree(LogicalId logical, Bytes bytes);
   /// Charges memory that exists already, whatever the card says (re-adoption after a restart). It may
-  /// put the logical device over its limit, never above what is asked here.
+  /// put the logical device over its limit, and the card over its total, never above what is asked here.
+  /// An amount that no card could have (a sum above 2^62) is a bug of the caller.
   void Adopt(LogicalId logical, Bytes bytes);
 
   /// Device memory of clients that is in no chunk. RESOURCE_EXHAUSTED if the card has no room.
@@ -105,7 +114,8 @@ class Ledger {
   /// Leaves the queue; fine for one that was served already.
   void Leave(WaiterId waiter);
   /// Serves the queue of a card from its head as far as room goes: charges each and takes it out. A head
-  /// that is now short of its limit is taken out uncharged and listed in `failed`.
+  /// that is now short of its limit is taken out uncharged and listed in `failed`. One that has come to
+  /// lie inside its guarantee is served wherever it stands.
   struct Served {
     std::vector<WaiterId> granted;
     std::vector<WaiterId> failed;
@@ -124,9 +134,74 @@ class Ledger {
   absl::Status CheckInvariants() const;
 
  private:
-  struct Card;
-  struct Logical;
-  struct Waiter;
+  struct Card {
+    CardOptions options;
+    Bytes overhead;
+    Bytes foreign;
+    std::set<LogicalId> logicals;
+    std::set<WaiterId> queue;  // ids rise, so that this is the order of arrival
+    // Sums over `logicals`, kept up to date so that a request costs no loop.
+    Bytes held;
+    Bytes leaving;
+    Bytes guaranteed;                 // sum of guarantee
+    Bytes promised;                   // sum of max(guarantee, held)
+    Bytes coming_back;                // how much of `promised` goes when all that is leaving has left
+    std::size_t holders = 0;          // logical devices that hold memory
+    std::size_t waiting_holders = 0;  // those of them that have a waiter
+    Bytes adopted_ceiling;            // what Adopt brought the whole promise to, while that is above total
+  };
+  struct Logical {
+    CardId card;
+    Bytes limit;      // as asked
+    Bytes guarantee;  // rounded up
+    Bytes granted;
+    Bytes leaving;
+    std::size_t waiters = 0;
+    Bytes ceiling;  // the most it may hold while that is above the limit; zero otherwise
+
+    Bytes held() const { return granted + leaving; }
+    Bytes promise() const { return std::max(guarantee, held()); }
+  };
+  struct Waiter {
+    LogicalId logical;
+    Bytes bytes;
+  };
+
+  Card& CardOf(CardId card);
+  const Card& CardOf(CardId card) const;
+  Logical& LogicalOf(LogicalId logical);
+  const Logical& LogicalOf(LogicalId logical) const;
+
+  static Bytes LimitOf(const Card& card, const Logical& logical);
+  static Bytes Promised(const Card& card);
+  static Bytes Free(const Card& card);
+  // How much more of the card is promised once `bytes` more are granted.
+  static Bytes Need(const Logical& logical, Bytes bytes);
+  static bool FitsLimit(const Card& card, const Logical& logical, Bytes bytes);
+  static Verdict LimitVerdict(const Card& card, const Logical& logical, Bytes bytes);
+  static Verdict CardVerdict(const Card& card, const Logical& logical, Bytes bytes, Bytes short_by);
+
+  static absl::Status CheckOptions(const Card& card, const LogicalOptions& options);
+  // Takes a logical device out of the sums of its card, changes it, and puts it back.
+  template <typename Change>
+  void Update(Logical& logical, Change change);
+  void Charge(Logical& logical, Bytes bytes);
+  static void LowerCeiling(Card& card);
+  static void AddToSums(Card& card, const Logical& logical);
+  static void TakeFromSums(Card& card, const Logical& logical);
+  void TakeOut(Card& card, WaiterId waiter);
+
+  absl::Status CheckLogical(LogicalId id, const Logical& logical) const;
+  absl::Status CheckCard(CardId id, const Card& card) const;
+  absl::Status CheckQueues() const;
+
+  std::unordered_map<CardId, Card> cards_;
+  std::unordered_map<LogicalId, Logical> logicals_;
+  std::unordered_map<WaiterId, Waiter> waiters_;
+  // Ids are never used again.
+  std::uint64_t last_card_ = 0;
+  std::uint64_t last_logical_ = 0;
+  std::uint64_t last_waiter_ = 0;
 };
 
 }  // namespace lgpu

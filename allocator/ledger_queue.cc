@@ -1,0 +1,70 @@
+#include "allocator/check.h"
+#include "allocator/ledger.h"
+
+namespace lgpu {
+
+WaiterId Ledger::Enqueue(LogicalId logical, Bytes bytes) {
+  Logical& waiting = LogicalOf(logical);
+  Card& card = CardOf(waiting.card);
+  LGPU_CHECK(!bytes.is_zero() && RoundDown(bytes, card.options.granularity) == bytes);
+  const WaiterId id{++last_waiter_};
+  waiters_.emplace(id, Waiter{logical, bytes});
+  card.queue.insert(card.queue.end(), id);
+  if (waiting.waiters++ == 0 && !waiting.held().is_zero()) ++card.waiting_holders;
+  return id;
+}
+
+void Ledger::TakeOut(Card& card, WaiterId waiter) {
+  const auto found = waiters_.find(waiter);
+  Logical& waiting = LogicalOf(found->second.logical);
+  if (--waiting.waiters == 0 && !waiting.held().is_zero()) --card.waiting_holders;
+  card.queue.erase(waiter);
+  waiters_.erase(found);
+}
+
+void Ledger::Leave(WaiterId waiter) {
+  LGPU_CHECK(waiter && waiter.value <= last_waiter_);
+  const auto found = waiters_.find(waiter);
+  if (found == waiters_.end()) return;
+  TakeOut(CardOf(LogicalOf(found->second.logical).card), waiter);
+}
+
+Ledger::Served Ledger::ServeQueue(CardId card) {
+  Card& on = CardOf(card);
+  Served served;
+  bool blocked = false;  // a waiter further ahead stays
+  for (auto next = on.queue.begin(); next != on.queue.end();) {
+    const WaiterId id = *next++;
+    const Waiter waiter = waiters_.at(id);
+    Logical& waiting = LogicalOf(waiter.logical);
+    const Bytes need = Need(waiting, waiter.bytes);
+    if (!blocked && !FitsLimit(on, waiting, waiter.bytes)) {
+      TakeOut(on, id);
+      served.failed.push_back(id);
+    } else if (need.is_zero() || (!blocked && need <= Free(on))) {
+      TakeOut(on, id);
+      Charge(waiting, waiter.bytes);
+      served.granted.push_back(id);
+    } else {
+      blocked = true;
+    }
+  }
+  return served;
+}
+
+std::optional<WaiterId> Ledger::DeadlockVictim(CardId card) const {
+  const Card& on = CardOf(card);
+  const bool all_wait = on.holders > 0 && on.waiting_holders == on.holders;
+  if (!all_wait || !on.leaving.is_zero()) return std::nullopt;
+  for (auto waiter = on.queue.rbegin(); waiter != on.queue.rend(); ++waiter) {
+    if (!LogicalOf(waiters_.at(*waiter).logical).held().is_zero()) return *waiter;
+  }
+  return std::nullopt;
+}
+
+std::vector<WaiterId> Ledger::QueueOf(CardId card) const {
+  const Card& on = CardOf(card);
+  return {on.queue.begin(), on.queue.end()};
+}
+
+}  // namespace lgpu
