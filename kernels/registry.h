@@ -1,6 +1,7 @@
 #ifndef LGPU_KERNELS_REGISTRY_H_
 #define LGPU_KERNELS_REGISTRY_H_
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@ const Op& MatMulOp();
 const Op& AddNOp();
 const Op& CastOp();
 const Op& IdentityOp();
+const Op& EagerConstOp();                 // a constant: its one input lies on the host
 const Op* FindOp(std::string_view name);  // null: unknown
 
 /// A KernelRegistry maps (op, device type, dtype) to a kernel. A Context owns one; it is filled before
@@ -29,17 +31,28 @@ class KernelRegistry {
   /// The kernels of the CPU, and the same ones as kernels of simulated GPUs.
   static KernelRegistry ForSimulatedDevices(const Options& options);
 
+  /// Replaces a kernel of the same op, device type and dtype.
   void Add(const Kernel& kernel);
   /// O(1); null if there is none.
-  const Kernel* Find(const Op& op, DeviceType device, DType dtype) const;
+  const Kernel* Find(const Op& op, DeviceType device, DType dtype) const {
+    const std::size_t slot = Slot(op, device, dtype);
+    return slot < index_.size() && index_[slot] >= 0 ? &kernels_[static_cast<std::size_t>(index_[slot])]
+                                                     : nullptr;
+  }
   /// The device types with a kernel, best first: by priority, then GPU before CPU.
   std::vector<DeviceType> SupportedDevices(const Op& op, DType dtype) const;
   /// TensorFlow's list: "  device='GPU'; T in [DT_FLOAT]" lines, or "  <no registered kernels>".
   std::string DescribeKernels(const Op& op) const;
 
  private:
+  static constexpr std::size_t kDTypes = 32;
+  static std::size_t Slot(const Op& op, DeviceType device, DType dtype) {
+    return (op.index * std::size_t{2} + static_cast<std::size_t>(device)) * kDTypes +
+           static_cast<std::size_t>(dtype) % kDTypes;
+  }
+
   std::vector<Kernel> kernels_;
-  std::vector<const Kernel*> index_;
+  std::vector<int> index_;  // by (op, device type, dtype): position in kernels_, or -1
 };
 
 }  // namespace lgpu

@@ -1,0 +1,131 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/kernel_arguments.h"
+
+namespace lgpu {
+
+namespace {
+
+constexpr std::int64_t kBlockElements = 2048;  // the partial sums stay in the first-level cache
+
+float Load(Half value) { return cpu::Widen(value); }
+float Load(BFloat16 value) { return cpu::Widen(value); }
+template <typename T>
+T Load(T value) {
+  return value;
+}
+
+/// sum = (first ? 0 : sum) + inputs[0] + ... in this order, for up to four inputs at a time. Starting
+/// from the first input and not from zero keeps -0.
+template <bool first, typename Sum, typename T>
+void AddUpToFour(Sum* __restrict sum, std::span<const T* const> in, std::int64_t n) {
+  const auto add = [&](auto terms) {
+    for (std::int64_t i = 0; i < n; ++i) sum[i] = terms(i);
+  };
+  const T* a = in[0];
+  const T* b = in.size() > 1 ? in[1] : nullptr;
+  const T* c = in.size() > 2 ? in[2] : nullptr;
+  const T* d = in.size() > 3 ? in[3] : nullptr;
+  const auto start = [&](std::int64_t i) -> Sum {
+    if constexpr (first) return Load(a[i]);
+    if constexpr (!first) return sum[i] + Load(a[i]);
+  };
+  switch (in.size()) {
+    case 1:
+      return add([&](std::int64_t i) -> Sum { return start(i); });
+    case 2:
+      return add([&](std::int64_t i) -> Sum { return start(i) + Load(b[i]); });
+    case 3:
+      return add([&](std::int64_t i) -> Sum { return start(i) + Load(b[i]) + Load(c[i]); });
+    default:
+      return add([&](std::int64_t i) -> Sum { return start(i) + Load(b[i]) + Load(c[i]) + Load(d[i]); });
+  }
+}
+
+/// sum[0..n) += the inputs' elements from `offset` on; `fresh`: sum holds nothing yet.
+template <typename Sum, typename T>
+void SumBlock(Sum* sum, const KernelArguments& args, std::int64_t offset, std::int64_t n, bool fresh) {
+  for (std::int32_t i = 0; i < args.input_count; i += 4) {
+    const T* group[4] = {};
+    const std::size_t count = static_cast<std::size_t>(std::min(4, args.input_count - i));
+    for (std::size_t j = 0; j < count; ++j) {
+      group[j] = reinterpret_cast<const T*>(args.inputs[static_cast<std::size_t>(i) + j]) + offset;
+    }
+    const std::span<const T* const> in(group, count);
+    if (fresh && i == 0) {
+      AddUpToFour<true, Sum, T>(sum, in, n);
+    } else {
+      AddUpToFour<false, Sum, T>(sum, in, n);
+    }
+  }
+}
+
+/// T is unsigned for whole numbers: they wrap around.
+template <typename T>
+void Add(const void* block) {
+  const auto& args = *static_cast<const KernelArguments*>(block);
+  T* output = reinterpret_cast<T*>(args.output);
+  for (std::int64_t offset = 0; offset < args.elements; offset += kBlockElements) {
+    const std::int64_t n = std::min(kBlockElements, args.elements - offset);
+    if constexpr (cpu::kIsSmallFloat<T>) {
+      float sum[kBlockElements];
+      if (args.accumulate) {
+        for (std::int64_t i = 0; i < n; ++i) sum[i] = Load(output[offset + i]);
+      }
+      SumBlock<float, T>(sum, args, offset, n, !args.accumulate);
+      for (std::int64_t i = 0; i < n; ++i) output[offset + i] = cpu::Convert<T>(sum[i]);
+    } else {
+      SumBlock<T, T>(output + offset, args, offset, n, !args.accumulate);
+    }
+  }
+}
+
+void (*AddFor(DType dtype))(const void*) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return Add<float>;
+    case DType::kFloat64:
+      return Add<double>;
+    case DType::kInt32:
+      return Add<std::uint32_t>;
+    case DType::kInt64:
+      return Add<std::uint64_t>;
+    case DType::kBFloat16:
+      return Add<BFloat16>;
+    case DType::kFloat16:
+      return Add<Half>;
+    case DType::kInvalid:
+      break;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+// One launch takes up to kMaxInputs inputs; half and bfloat16 are rounded once a launch.
+absl::Status RunAddN(std::span<const TensorView> inputs, const TensorView& output, const OpAttributes&,
+                     Launcher& launcher) {
+  if (output.spec.shape.elements() == 0) return absl::OkStatus();
+  KernelArguments args;
+  args.output = output.data;
+  args.elements = output.spec.shape.elements();
+  args.accumulate = false;
+  while (!inputs.empty()) {
+    const std::size_t count = std::min<std::size_t>(inputs.size(), KernelArguments::kMaxInputs);
+    args.input_count = static_cast<std::int32_t>(count);
+    for (std::size_t i = 0; i < count; ++i) args.inputs[i] = inputs[i].data;
+    const absl::Status status = launcher.Launch(HostLaunch(AddFor(output.spec.dtype), args));
+    if (!status.ok()) return status;
+    inputs = inputs.subspan(count);
+    args.accumulate = true;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lgpu

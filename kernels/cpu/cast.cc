@@ -1,0 +1,75 @@
+#include <cstdint>
+
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/kernel_arguments.h"
+
+namespace lgpu {
+
+namespace {
+
+using HostFunction = void (*)(const void*);
+
+template <typename From, typename To>
+void CastElements(const void* block) {
+  const auto& args = *static_cast<const KernelArguments*>(block);
+  const From* __restrict from = reinterpret_cast<const From*>(args.inputs[0]);
+  To* __restrict to = reinterpret_cast<To*>(args.output);
+  for (std::int64_t i = 0; i < args.elements; ++i) to[i] = cpu::Convert<To>(from[i]);
+}
+
+template <typename From>
+HostFunction CastFrom(DType to) {
+  switch (to) {
+    case DType::kFloat32:
+      return CastElements<From, float>;
+    case DType::kFloat64:
+      return CastElements<From, double>;
+    case DType::kInt32:
+      return CastElements<From, std::int32_t>;
+    case DType::kInt64:
+      return CastElements<From, std::int64_t>;
+    case DType::kBFloat16:
+      return CastElements<From, BFloat16>;
+    case DType::kFloat16:
+      return CastElements<From, Half>;
+    case DType::kInvalid:
+      break;
+  }
+  return nullptr;
+}
+
+HostFunction CastFunction(DType from, DType to) {
+  switch (from) {
+    case DType::kFloat32:
+      return CastFrom<float>(to);
+    case DType::kFloat64:
+      return CastFrom<double>(to);
+    case DType::kInt32:
+      return CastFrom<std::int32_t>(to);
+    case DType::kInt64:
+      return CastFrom<std::int64_t>(to);
+    case DType::kBFloat16:
+      return CastFrom<BFloat16>(to);
+    case DType::kFloat16:
+      return CastFrom<Half>(to);
+    case DType::kInvalid:
+      break;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+absl::Status RunCast(std::span<const TensorView> inputs, const TensorView& output, const OpAttributes&,
+                     Launcher& launcher) {
+  if (output.spec.shape.elements() == 0) return absl::OkStatus();
+  KernelArguments args;
+  args.output = output.data;
+  args.elements = output.spec.shape.elements();
+  args.input_count = 1;
+  args.inputs[0] = inputs[0].data;
+  return launcher.Launch(HostLaunch(CastFunction(inputs[0].spec.dtype, output.spec.dtype), args));
+}
+
+}  // namespace lgpu

@@ -1,0 +1,115 @@
+#include <array>
+#include <limits>
+
+#include "kernels/registry.h"
+#include "kernels/text.h"
+
+namespace lgpu {
+
+namespace {
+
+absl::Status WrongDType(std::string_view op, std::size_t input, DType expected, DType actual) {
+  return absl::InvalidArgumentError(Cat("cannot compute ", op, " as input #", input,
+                                        "(zero-based) was expected to be a ", DTypeName(expected),
+                                        " tensor but is a ", DTypeName(actual), " tensor"));
+}
+
+absl::Status CheckInputCount(std::string_view op, std::size_t expected, std::size_t actual) {
+  if (actual == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(Cat(op, " takes ", expected, " inputs, got ", actual));
+}
+
+absl::StatusOr<TensorSpec> InferMatMul(std::span<const TensorSpec> inputs, const OpAttributes& attributes) {
+  if (absl::Status status = CheckInputCount("MatMul", 2, inputs.size()); !status.ok()) return status;
+  const TensorSpec& a = inputs[0];
+  const TensorSpec& b = inputs[1];
+  if (a.dtype != b.dtype) return WrongDType("MatMul", 1, a.dtype, b.dtype);
+  if (a.shape.rank() != b.shape.rank()) {
+    return absl::InvalidArgumentError(
+        Cat("In[0] and In[1] has different ndims: ", a.shape.ToString(), " vs. ", b.shape.ToString()));
+  }
+  if (a.shape.rank() != 2) {
+    return absl::InvalidArgumentError(Cat("In[0] and In[1] ndims must be == 2: ", a.shape.rank()));
+  }
+  const int a_row = attributes.transpose_a ? 1 : 0;
+  const int b_row = attributes.transpose_b ? 1 : 0;
+  if (a.shape[1 - a_row] != b.shape[b_row]) {
+    return absl::InvalidArgumentError(
+        Cat("Matrix size-incompatible: In[0]: ", a.shape.ToString(), ", In[1]: ", b.shape.ToString()));
+  }
+  for (const TensorSpec& input : inputs) {
+    for (const std::int64_t dimension : input.shape.dimensions()) {
+      if (dimension > std::numeric_limits<std::int32_t>::max()) {  // what BLAS can count
+        return absl::InvalidArgumentError(
+            Cat("MatMul takes dimensions up to ", std::numeric_limits<std::int32_t>::max(),
+                ", got a matrix of shape ", input.shape.ToString(), "; split it"));
+      }
+    }
+  }
+  return TensorSpec{a.dtype, Shape{a.shape[a_row], b.shape[1 - b_row]}};
+}
+
+absl::StatusOr<TensorSpec> InferAddN(std::span<const TensorSpec> inputs, const OpAttributes&) {
+  if (inputs.empty()) {
+    return absl::InvalidArgumentError(
+        "inputs must be an iterable of at least one Tensor/IndexedSlices with the same dtype and shape");
+  }
+  const TensorSpec& first = inputs[0];
+  for (std::size_t i = 1; i < inputs.size(); ++i) {
+    if (inputs[i].dtype != first.dtype) return WrongDType("AddN", i, first.dtype, inputs[i].dtype);
+    if (inputs[i].shape != first.shape) {
+      return absl::InvalidArgumentError(
+          Cat("Inputs to operation AddN of type AddN must have the same size and shape.  Input 0: ",
+              first.shape.ToString(), " != input ", i, ": ", inputs[i].shape.ToString()));
+    }
+  }
+  return first;
+}
+
+absl::StatusOr<TensorSpec> InferCast(std::span<const TensorSpec> inputs, const OpAttributes& attributes) {
+  if (absl::Status status = CheckInputCount("Cast", 1, inputs.size()); !status.ok()) return status;
+  if (ElementBytes(attributes.cast_to) == 0) {
+    return absl::InvalidArgumentError(Cat("Cast of a ", DTypeName(inputs[0].dtype),
+                                          " tensor to dtype number ", static_cast<int>(attributes.cast_to),
+                                          ", which lgpu does not have"));
+  }
+  return TensorSpec{attributes.cast_to, inputs[0].shape};
+}
+
+absl::StatusOr<TensorSpec> InferIdentity(std::span<const TensorSpec> inputs, const OpAttributes&) {
+  if (absl::Status status = CheckInputCount("Identity", 1, inputs.size()); !status.ok()) return status;
+  return inputs[0];
+}
+
+absl::StatusOr<TensorSpec> InferEagerConst(std::span<const TensorSpec> inputs, const OpAttributes&) {
+  if (absl::Status status = CheckInputCount("_EagerConst", 1, inputs.size()); !status.ok()) return status;
+  return inputs[0];
+}
+
+constexpr std::array<Op, 5> kOps = {{
+    {"MatMul", 2, 2, InferMatMul, 0},
+    {"AddN", 1, -1, InferAddN, 1},
+    {"Cast", 1, 1, InferCast, 2},
+    {"Identity", 1, 1, InferIdentity, 3},
+    {"_EagerConst", 1, 1, InferEagerConst, 4},
+}};
+
+}  // namespace
+
+std::string_view DeviceTypeName(DeviceType type) { return type == DeviceType::kGpu ? "GPU" : "CPU"; }
+
+std::span<const Op> AllOps() { return kOps; }
+const Op& MatMulOp() { return kOps[0]; }
+const Op& AddNOp() { return kOps[1]; }
+const Op& CastOp() { return kOps[2]; }
+const Op& IdentityOp() { return kOps[3]; }
+const Op& EagerConstOp() { return kOps[4]; }
+
+const Op* FindOp(std::string_view name) {
+  for (const Op& op : kOps) {
+    if (op.name == name) return &op;
+  }
+  return nullptr;
+}
+
+}  // namespace lgpu

@@ -1,0 +1,108 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/kernels/kernel_testing.h"
+
+namespace lgpu {
+namespace {
+
+using testing::Array;
+using testing::Random;
+using testing::RunOnCpu;
+
+template <typename To, typename From>
+std::vector<To> Cast(const std::vector<From>& values) {
+  const Array<From> input(Shape{static_cast<std::int64_t>(values.size())}, values);
+  const std::vector<TensorView> inputs = {input.view()};
+  return RunOnCpu<To>(CastOp(), inputs, {.cast_to = kDTypeOf<To>}).values;
+}
+
+template <typename To, typename From>
+void SmallNumbersSurvive() {
+  std::vector<From> values;
+  for (int i = -100; i <= 100; ++i) values.push_back(testing::FromDouble<From>(i));
+  const std::vector<To> cast = Cast<To>(values);
+  for (int i = -100; i <= 100; ++i) {
+    ASSERT_EQ(testing::ToDouble(cast[static_cast<std::size_t>(i + 100)]), i)
+        << DTypeName(kDTypeOf<From>) << " to " << DTypeName(kDTypeOf<To>);
+  }
+}
+
+template <typename From>
+void SmallNumbersSurviveFrom() {
+  SmallNumbersSurvive<float, From>();
+  SmallNumbersSurvive<double, From>();
+  SmallNumbersSurvive<std::int32_t, From>();
+  SmallNumbersSurvive<std::int64_t, From>();
+  SmallNumbersSurvive<Half, From>();
+  SmallNumbersSurvive<BFloat16, From>();
+}
+
+TEST(CastTest, AllPairs) {
+  SmallNumbersSurviveFrom<float>();
+  SmallNumbersSurviveFrom<double>();
+  SmallNumbersSurviveFrom<std::int32_t>();
+  SmallNumbersSurviveFrom<std::int64_t>();
+  SmallNumbersSurviveFrom<Half>();
+  SmallNumbersSurviveFrom<BFloat16>();
+}
+
+TEST(CastTest, FloatingToWholeTruncatesAndStaysInRange) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {1.9F, -1.9F, nan, infinity, -infinity, 3e9F, -3e9F, 0x1p31F, -0x1p31F};
+  constexpr std::int32_t kMax = std::numeric_limits<std::int32_t>::max();
+  constexpr std::int32_t kMin = std::numeric_limits<std::int32_t>::min();
+  EXPECT_EQ(Cast<std::int32_t>(values),
+            (std::vector<std::int32_t>{1, -1, 0, kMax, kMin, kMax, kMin, kMax, kMin}));
+  const std::vector<double> wide = {2147483647.9, -2147483648.9, 0x1p63, -0x1p63, 9007199254740993.0};
+  EXPECT_EQ(Cast<std::int32_t>(wide), (std::vector<std::int32_t>{kMax, kMin, kMax, kMin, kMax}));
+  EXPECT_EQ(Cast<std::int64_t>(wide),
+            (std::vector<std::int64_t>{2147483647, -2147483648, std::numeric_limits<std::int64_t>::max(),
+                                       std::numeric_limits<std::int64_t>::min(), 9007199254740992}));
+  const std::vector<Half> halves = {Half{0x7c00}, Half{0xfc00}, Half{0x7e00}, Half{0x7bff}};
+  EXPECT_EQ(Cast<std::int32_t>(halves), (std::vector<std::int32_t>{kMax, kMin, 0, 65504}));
+}
+
+TEST(CastTest, WholeNarrowsByItsLowBits) {
+  const std::vector<std::int64_t> values = {(std::int64_t{1} << 32) + 5, -1, std::int64_t{1} << 31};
+  EXPECT_EQ(Cast<std::int32_t>(values),
+            (std::vector<std::int32_t>{5, -1, std::numeric_limits<std::int32_t>::min()}));
+}
+
+TEST(CastTest, NarrowFloatsAreRoundedOnce) {
+  Random random;
+  std::vector<double> values;
+  for (int i = 0; i < 20000; ++i) {
+    // Close to the middle of two halves, where rounding twice goes wrong.
+    const double half = HalfToFloat(Half{static_cast<std::uint16_t>(random.Whole(0x0400, 0x7a00))});
+    values.push_back(half * (1 + 0x1p-11) + random.Uniform(-1, 1) * half * 0x1p-36);
+  }
+  const std::vector<Half> cast = Cast<Half>(values);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint16_t bits = cast[i].bits;
+    const double error = std::fabs(HalfToFloat(cast[i]) - values[i]);
+    const double below = std::fabs(HalfToFloat(Half{static_cast<std::uint16_t>(bits - 1)}) - values[i]);
+    const double above = std::fabs(HalfToFloat(Half{static_cast<std::uint16_t>(bits + 1)}) - values[i]);
+    ASSERT_LE(error, below) << values[i];
+    ASSERT_LE(error, above) << values[i];
+  }
+}
+
+TEST(CastTest, OverflowGoesToInfinityAndNanStays) {
+  const std::vector<double> values = {1e300, -1e300, std::nan(""), 1e-320};
+  const std::vector<float> floats = Cast<float>(values);
+  EXPECT_EQ(floats[0], std::numeric_limits<float>::infinity());
+  EXPECT_EQ(floats[1], -std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(std::isnan(floats[2]));
+  const std::vector<BFloat16> narrow = Cast<BFloat16>(values);
+  EXPECT_EQ(narrow[0].bits, 0x7f80);
+  EXPECT_EQ(narrow[1].bits, 0xff80);
+  EXPECT_TRUE(std::isnan(BFloat16ToFloat(narrow[2])));
+  EXPECT_EQ(narrow[3].bits, 0);
+}
+
+}  // namespace
+}  // namespace lgpu
