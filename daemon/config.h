@@ -1,13 +1,13 @@
 #ifndef LGPU_DAEMON_CONFIG_H_
 #define LGPU_DAEMON_CONFIG_H_
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lgpu/bytes.h"
 
@@ -15,18 +15,20 @@ namespace lgpu::daemon {
 
 /// One simulated GPU.
 struct SimulatedDeviceConfig {
-  Bytes memory;
-  std::string uuid;  // empty: made from the runtime directory and the index
+  Bytes memory = {};
+  std::string uuid = {};  // empty: made from the runtime directory and the index
   std::string name = "Simulated GPU";
   bool sparse = false;  // do not allocate chunks really: more memory than the machine has
+  friend bool operator==(const SimulatedDeviceConfig&, const SimulatedDeviceConfig&) = default;
 };
 
 /// Caps for one user or group, over all of its leases; an absent one does not limit.
 struct CapConfig {
-  std::string name;                   // a user or group name, or a number; "*": everybody else
-  std::optional<Bytes> memory_limit;  // sum of limits of its logical devices
-  std::optional<Bytes> guarantee;     // sum of guarantees
-  std::optional<std::uint32_t> leases;
+  std::string name = {};                   // a user or group name, or a number; "*": everybody else
+  std::optional<Bytes> memory_limit = {};  // sum of limits of its logical devices
+  std::optional<Bytes> guarantee = {};     // sum of guarantees
+  std::optional<std::uint32_t> leases = {};
+  friend bool operator==(const CapConfig&, const CapConfig&) = default;
 };
 
 /// A Config is lgpud's whole configuration, after defaults, files, environment and flags.
@@ -48,6 +50,50 @@ struct Config {
   std::uint32_t max_sessions = 4096;
   std::string log_level = "info";
 };
+
+/// The variables of the environment that matter here; a value of its own so that tests need none.
+struct Environment {
+  std::uint32_t uid = 0;
+  std::optional<std::string> cuda_visible_devices;
+  std::optional<std::string> endpoint;   // LGPU_ENDPOINT: a directory is the runtime directory
+  std::optional<std::string> log_level;  // LGPU_LOG_LEVEL
+  std::string home;
+  std::string xdg_config_home;
+  std::string xdg_runtime_dir;
+  std::string xdg_state_home;
+
+  static Environment OfThisProcess();
+};
+
+/// What the flags say; an absent one says nothing.
+struct Flags {
+  std::optional<std::string> simulate;     // "2x1GiB", "1GiB", "2x1GiB,1x512MiB"
+  std::optional<std::string> dir;          // the runtime directory
+  std::optional<std::string> config_file;  // instead of the system's and the user's files
+  std::optional<std::string> log_level;
+};
+
+/// The files that are read when no flag names one, the later ones winning: the system's file, its drop-ins in
+/// lexical order, the user's. Only existing ones.
+std::vector<std::string> ConfigFiles(const Environment& environment,
+                                     const std::string& system_dir = "/etc/lgpu");
+
+/// The whole configuration, in the order flag > environment > user's file > system's files > default.
+/// INVALID_ARGUMENT, with file:line:column where a file is to blame; NOT_FOUND for a file that a flag names.
+absl::StatusOr<Config> LoadConfig(const Flags& flags, const Environment& environment,
+                                  const std::string& system_dir = "/etc/lgpu");
+
+/// Reads TOML `text` into `config`, over what it has; `path` is for messages only. Unknown keys are errors.
+absl::Status ApplyConfigText(std::string_view text, std::string_view path, Config& config);
+
+/// Reads "2x1GiB,1x512MiB". INVALID_ARGUMENT with what to write instead.
+absl::StatusOr<std::vector<SimulatedDeviceConfig>> ParseSimulate(std::string_view text);
+
+/// INVALID_ARGUMENT, with the levels there are, unless `level` is one of them.
+absl::Status CheckLogLevel(std::string_view level);
+
+/// The absolute form of a directory that a flag or variable names, without a trailing slash.
+std::string AbsolutePath(const std::string& path);
 
 }  // namespace lgpu::daemon
 

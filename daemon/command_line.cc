@@ -1,0 +1,47 @@
+#include "daemon/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <sstream>
+
+#include "proto/exit_codes.h"
+
+#ifndef LGPU_VERSION
+#error "the build defines LGPU_VERSION"
+#endif
+
+namespace lgpu::daemon {
+
+CommandLine ParseCommandLine(int argc, const char* const* argv) {
+  CommandLine result;
+  CLI::App app("lgpud shares the GPUs of this machine as logical GPUs, each with a hard memory limit.",
+               "lgpud");
+  app.set_version_flag("-V,--version", "lgpud " LGPU_VERSION);
+  app.add_option("--simulate", result.flags.simulate, "Serve simulated GPUs: 1GiB, 2x1GiB or 2x1GiB,1x512MiB")
+      ->type_name("COUNTxSIZE");
+  app.add_option("--dir", result.flags.dir, "Runtime directory with sockets and lock (/run/lgpu for root)")
+      ->type_name("DIRECTORY");
+  app.add_option("--config", result.flags.config_file,
+                 "Read this file instead of /etc/lgpu/lgpud.toml, lgpud.d/ and the user's file")
+      ->type_name("FILE");
+  app.add_flag("--check-config", result.check_config,
+               "Read the whole configuration, say what is wrong with it (exit 78), and stop");
+  app.add_option("--log-level", result.flags.log_level, "trace, debug, info, warn, error or off")
+      ->type_name("LEVEL");
+  app.footer(
+      "Order: flag, environment (CUDA_VISIBLE_DEVICES, LGPU_ENDPOINT, LGPU_LOG_LEVEL), user's file, "
+      "system's\n"
+      "files, default. Exit codes: 0 ok, 1 failure, 2 usage, 4 not permitted, 9 no usable GPU, 78 "
+      "configuration wrong.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream out;
+    std::ostringstream err;
+    const int code = app.exit(error, out, err);
+    result.exit_code = code == 0 ? kExitOk : kExitUsage;
+    result.message = code == 0 ? out.str() : "lgpud: error: " + err.str();
+  }
+  return result;
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,173 @@
+#include "daemon/config.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/device/simulated_spec.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+constexpr std::size_t kMaxSimulatedDevices = 64;
+
+std::optional<std::string> Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+// The XDG rule: a relative path is to be ignored.
+std::string XdgDirectory(const char* name) {
+  std::string value = Variable(name).value_or("");
+  return value.starts_with('/') ? value : "";
+}
+
+std::string DefaultRuntimeDir(const Environment& environment) {
+  if (environment.uid == 0) return "/run/lgpu";
+  if (!environment.xdg_runtime_dir.empty()) return environment.xdg_runtime_dir + "/lgpu";
+  return absl::StrCat("/tmp/lgpu-", environment.uid);
+}
+
+std::string DefaultStateDir(const Environment& environment, const std::string& runtime_dir) {
+  // A daemon in a directory of its own shares nothing with the user's ordinary one.
+  if (runtime_dir != DefaultRuntimeDir(environment)) return runtime_dir + "/state";
+  if (environment.uid == 0) return "/var/lib/lgpu";
+  if (!environment.xdg_state_home.empty()) return environment.xdg_state_home + "/lgpu";
+  if (!environment.home.empty()) return environment.home + "/.local/state/lgpu";
+  return runtime_dir + "/state";
+}
+
+// The same for every user of the machine: this is where daemons of different users meet.
+std::string DefaultLockDir() {
+  std::error_code error;
+  return std::filesystem::is_directory("/run/lock", error) ? "/run/lock/lgpu" : "/tmp/lgpu-locks";
+}
+
+absl::Status Check(const Config& config) {
+  if (config.simulated.size() > kMaxSimulatedDevices) {
+    return absl::InvalidArgumentError(absl::StrCat(config.simulated.size(),
+                                                   " simulated GPUs were asked for; at most ",
+                                                   kMaxSimulatedDevices, " are possible"));
+  }
+  for (const SimulatedDeviceConfig& device : config.simulated) {
+    const auto same = [&](const SimulatedDeviceConfig& other) {
+      return !device.uuid.empty() && device.uuid == other.uuid;
+    };
+    if (std::count_if(config.simulated.begin(), config.simulated.end(), same) > 1) {
+      return absl::InvalidArgumentError(absl::StrCat("two simulated GPUs have the uuid '", device.uuid,
+                                                     "'; every card needs one of its own"));
+    }
+  }
+  return CheckLogLevel(config.log_level);
+}
+
+absl::Status ApplyFile(const std::string& path, Config& config) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    const std::error_code error(errno, std::generic_category());
+    return absl::Status(error == std::errc::no_such_file_or_directory ? absl::StatusCode::kNotFound
+                                                                      : absl::StatusCode::kPermissionDenied,
+                        absl::StrCat("cannot read the configuration file ", path, ": ", error.message()));
+  }
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (file.bad()) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read the configuration file ", path));
+  }
+  return ApplyConfigText(text, path, config);
+}
+
+}  // namespace
+
+Environment Environment::OfThisProcess() {
+  return {.uid = ::geteuid(),
+          .cuda_visible_devices = Variable("CUDA_VISIBLE_DEVICES"),
+          .endpoint = Variable("LGPU_ENDPOINT"),
+          .log_level = Variable("LGPU_LOG_LEVEL"),
+          .home = Variable("HOME").value_or(""),
+          .xdg_config_home = XdgDirectory("XDG_CONFIG_HOME"),
+          .xdg_runtime_dir = XdgDirectory("XDG_RUNTIME_DIR"),
+          .xdg_state_home = XdgDirectory("XDG_STATE_HOME")};
+}
+
+absl::Status CheckLogLevel(std::string_view level) {
+  static constexpr std::string_view kLevels[] = {"trace", "debug", "info", "warn", "error", "off"};
+  if (std::find(std::begin(kLevels), std::end(kLevels), level) != std::end(kLevels)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("log level '", std::string(level),
+                                                 "' is unknown; use trace, debug, info, warn, error or off"));
+}
+
+std::string AbsolutePath(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  std::string text = (error ? std::filesystem::path(path) : absolute).lexically_normal().string();
+  while (text.size() > 1 && text.ends_with('/')) text.pop_back();
+  return text;
+}
+
+std::vector<std::string> ConfigFiles(const Environment& environment, const std::string& system_dir) {
+  std::error_code error;
+  std::vector<std::string> files;
+  if (std::string path = system_dir + "/lgpud.toml"; std::filesystem::exists(path, error))
+    files.push_back(path);
+  std::vector<std::string> drop_ins;
+  for (std::filesystem::directory_iterator it(system_dir + "/lgpud.d", error), end; !error && it != end;
+       it.increment(error)) {
+    if (it->path().extension() == ".toml") drop_ins.push_back(it->path().string());
+  }
+  std::sort(drop_ins.begin(), drop_ins.end());
+  files.insert(files.end(), drop_ins.begin(), drop_ins.end());
+  std::string user_dir = environment.xdg_config_home;
+  if (user_dir.empty() && !environment.home.empty()) user_dir = environment.home + "/.config";
+  if (environment.uid != 0 && !user_dir.empty()) {
+    if (std::string path = user_dir + "/lgpu/lgpud.toml"; std::filesystem::exists(path, error))
+      files.push_back(path);
+  }
+  return files;
+}
+
+absl::StatusOr<std::vector<SimulatedDeviceConfig>> ParseSimulate(std::string_view text) {
+  LGPU_ASSIGN_OR_RETURN(const std::vector<Bytes> sizes, ParseSimulatedSpec(text));
+  std::vector<SimulatedDeviceConfig> devices(sizes.size());
+  for (std::size_t i = 0; i < sizes.size(); ++i) devices[i].memory = sizes[i];
+  return devices;
+}
+
+absl::StatusOr<Config> LoadConfig(const Flags& flags, const Environment& environment,
+                                  const std::string& system_dir) {
+  Config config;
+  const std::vector<std::string> files =
+      flags.config_file ? std::vector<std::string>{*flags.config_file} : ConfigFiles(environment, system_dir);
+  for (const std::string& file : files) {
+    LGPU_RETURN_IF_ERROR(ApplyFile(file, config));
+  }
+
+  if (environment.endpoint && environment.endpoint->starts_with('/'))
+    config.runtime_dir = *environment.endpoint;
+  if (environment.log_level && !environment.log_level->empty()) config.log_level = *environment.log_level;
+  config.has_cuda_visible_devices = environment.cuda_visible_devices.has_value();
+  config.cuda_visible_devices = environment.cuda_visible_devices.value_or("");
+
+  if (flags.simulate) {
+    LGPU_ASSIGN_OR_RETURN(config.simulated, ParseSimulate(*flags.simulate));
+  }
+  if (flags.dir) config.runtime_dir = *flags.dir;
+  if (flags.log_level) config.log_level = *flags.log_level;
+
+  if (config.runtime_dir.empty()) config.runtime_dir = DefaultRuntimeDir(environment);
+  config.runtime_dir = AbsolutePath(config.runtime_dir);
+  if (config.state_dir.empty()) config.state_dir = DefaultStateDir(environment, config.runtime_dir);
+  if (config.lock_dir.empty()) config.lock_dir = DefaultLockDir();
+  LGPU_RETURN_IF_ERROR(Check(config));
+  return config;
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,263 @@
+// The TOML side of lgpud's configuration; docs/configuration.md and packaging/lgpud.toml describe the keys.
+
+#include <toml++/toml.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/config.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// Reads the keys of one table; every message starts with file:line:column.
+class Reader {
+ public:
+  explicit Reader(std::string_view path) : path_(path) {}
+
+  struct Key {
+    std::string_view name;
+    std::function<absl::Status(const toml::node& value)> read;
+  };
+
+  absl::Status ReadTable(const toml::table& table, std::string_view where,
+                         const std::vector<Key>& keys) const {
+    for (const auto& [key, value] : table) {
+      const Key* known = nullptr;
+      std::string names;
+      for (const Key& candidate : keys) {
+        if (candidate.name == key.str()) known = &candidate;
+        absl::StrAppend(&names, names.empty() ? "" : ", ", std::string(candidate.name));
+      }
+      if (known == nullptr) {
+        return Error(key.source(), absl::StrCat("unknown key '", std::string(key.str()), "' ",
+                                                std::string(where), "; known are: ", names));
+      }
+      LGPU_RETURN_IF_ERROR(known->read(value));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Error(const toml::source_region& source, const std::string& message) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path_, ":", source.begin.line, ":", source.begin.column, ": ", message));
+  }
+
+  absl::Status WrongType(const toml::node& value, std::string_view expected) const {
+    return Error(value.source(),
+                 absl::StrCat("expected ", std::string(expected), ", found ", TypeName(value.type())));
+  }
+
+  Key Table(std::string_view name, std::vector<Key> keys) const {
+    return {name, [this, name, keys = std::move(keys)](const toml::node& value) {
+              const toml::table* table = value.as_table();
+              if (table == nullptr)
+                return WrongType(value, absl::StrCat("a table [", std::string(name), "]"));
+              return ReadTable(*table, absl::StrCat("in [", std::string(name), "]"), keys);
+            }};
+  }
+
+  Key String(std::string_view name, std::string& to) const {
+    return {name, [this, &to](const toml::node& value) {
+              const auto* text = value.as_string();
+              if (text == nullptr) return WrongType(value, "a string in quotes");
+              to = text->get();
+              return absl::OkStatus();
+            }};
+  }
+
+  Key Directory(std::string_view name, std::string& to) const {
+    return {name, [this, &to](const toml::node& value) {
+              const auto* text = value.as_string();
+              if (text == nullptr) return WrongType(value, "a directory in quotes");
+              if (!text->get().starts_with('/')) {
+                return Error(value.source(), absl::StrCat("'", text->get(), "' is not an absolute path"));
+              }
+              to = AbsolutePath(text->get());
+              return absl::OkStatus();
+            }};
+  }
+
+  Key LogLevel(std::string_view name, std::string& to) const {
+    return {name, [this, &to](const toml::node& value) {
+              const auto* text = value.as_string();
+              if (text == nullptr) return WrongType(value, "a log level in quotes");
+              if (absl::Status status = CheckLogLevel(text->get()); !status.ok()) {
+                return Error(value.source(), std::string(status.message()));
+              }
+              to = text->get();
+              return absl::OkStatus();
+            }};
+  }
+
+  Key Boolean(std::string_view name, bool& to) const {
+    return {name, [this, &to](const toml::node& value) {
+              const auto* flag = value.as_boolean();
+              if (flag == nullptr) return WrongType(value, "true or false");
+              to = flag->get();
+              return absl::OkStatus();
+            }};
+  }
+
+  template <typename T>
+  Key Count(std::string_view name, T& to, std::uint32_t smallest, std::uint32_t largest) const {
+    return {name, [this, &to, smallest, largest](const toml::node& value) {
+              const auto* number = value.as_integer();
+              if (number == nullptr) return WrongType(value, "a whole number");
+              if (number->get() < smallest || number->get() > largest) {
+                return Error(value.source(), absl::StrCat(number->get(), " is out of range; allowed are ",
+                                                          smallest, " to ", largest));
+              }
+              to = static_cast<std::uint32_t>(number->get());
+              return absl::OkStatus();
+            }};
+  }
+
+  template <typename T>
+  Key Size(std::string_view name, T& to) const {
+    return {name, [this, &to](const toml::node& value) {
+              std::string text;
+              if (const auto* string = value.as_string()) {
+                text = string->get();
+              } else if (const auto* number = value.as_integer()) {
+                text = std::to_string(number->get());
+              } else {
+                return WrongType(value, "a size such as \"2GiB\"");
+              }
+              const absl::StatusOr<Bytes> size = ParseBytes(text);
+              if (!size.ok()) return Error(value.source(), std::string(size.status().message()));
+              to = *size;
+              return absl::OkStatus();
+            }};
+  }
+
+  Key FileMode(std::string_view name, std::uint32_t& to) const {
+    return {name, [this, &to](const toml::node& value) {
+              const auto* number = value.as_integer();
+              // 660 instead of 0o660 would silently be the mode 1224.
+              if (number == nullptr || number->get() < 0 || number->get() > 0777) {
+                return WrongType(value, "a file mode such as 0o660");
+              }
+              to = static_cast<std::uint32_t>(number->get());
+              return absl::OkStatus();
+            }};
+  }
+
+  Key Caps(std::string_view name, std::vector<CapConfig>& to) const {
+    return {name, [this, name, &to](const toml::node& value) {
+              const toml::table* table = value.as_table();
+              if (table == nullptr)
+                return WrongType(value, absl::StrCat("tables [caps.", std::string(name), ".NAME]"));
+              for (const auto& [key, entry] : *table) {
+                const toml::table* cap_table = entry.as_table();
+                if (cap_table == nullptr) return WrongType(entry, "a table");
+                LGPU_RETURN_IF_ERROR(ReadCap(std::string(key.str()), name, *cap_table, to));
+              }
+              return absl::OkStatus();
+            }};
+  }
+
+  Key SimulatedDevices(std::vector<SimulatedDeviceConfig>& to) const {
+    return {
+        "simulated_device", [this, &to](const toml::node& value) {
+          const toml::array* array = value.as_array();
+          if (array == nullptr) return WrongType(value, "tables [[simulated_device]]");
+          to.clear();  // the cards of one file replace those of another
+          for (const toml::node& entry : *array) {
+            const toml::table* table = entry.as_table();
+            if (table == nullptr) return WrongType(entry, "a table [[simulated_device]]");
+            SimulatedDeviceConfig device;
+            LGPU_RETURN_IF_ERROR(ReadTable(*table, "in [[simulated_device]]",
+                                           {Size("memory", device.memory), String("uuid", device.uuid),
+                                            String("name", device.name), Boolean("sparse", device.sparse)}));
+            if (!table->contains("memory")) {
+              return Error(table->source(),
+                           "this simulated device has no memory; add, say, memory = \"1GiB\"");
+            }
+            if (device.memory < 2_MiB) {
+              return Error(table->source(),
+                           "this simulated device is smaller than one chunk; give it at least 2MiB");
+            }
+            to.push_back(std::move(device));
+          }
+          return absl::OkStatus();
+        }};
+  }
+
+ private:
+  static std::string TypeName(toml::node_type type) {
+    switch (type) {
+      case toml::node_type::table:
+        return "a table";
+      case toml::node_type::array:
+        return "an array";
+      case toml::node_type::string:
+        return "a string";
+      case toml::node_type::integer:
+        return "a whole number that does not fit";
+      case toml::node_type::floating_point:
+        return "a number with a fraction";
+      case toml::node_type::boolean:
+        return "true or false";
+      default:
+        return "a date or time";
+    }
+  }
+
+  absl::Status ReadCap(const std::string& who, std::string_view kind, const toml::table& table,
+                       std::vector<CapConfig>& to) const {
+    CapConfig cap;
+    cap.name = who;
+    LGPU_RETURN_IF_ERROR(
+        ReadTable(table, absl::StrCat("in [caps.", std::string(kind), ".", who, "]"),
+                  {Size("memory_limit", cap.memory_limit), Size("guarantee", cap.guarantee),
+                   Count("leases", cap.leases, 0, std::numeric_limits<std::int32_t>::max())}));
+    for (CapConfig& present : to) {
+      if (present.name == who) {
+        present = std::move(cap);
+        return absl::OkStatus();
+      }
+    }
+    to.push_back(std::move(cap));
+    return absl::OkStatus();
+  }
+
+  std::string path_;
+};
+
+}  // namespace
+
+absl::Status ApplyConfigText(std::string_view text, std::string_view path, Config& config) {
+  const Reader reader(path);
+  toml::table root;
+  try {
+    root = toml::parse(text, path);
+  } catch (const toml::parse_error& error) {
+    return reader.Error(error.source(), std::string(error.description()));
+  }
+  constexpr std::uint32_t kMany = 1u << 20;
+  return reader.ReadTable(
+      root, "at the top",
+      {reader.Table("daemon", {reader.Directory("runtime_dir", config.runtime_dir),
+                               reader.Directory("state_dir", config.state_dir),
+                               reader.Directory("lock_dir", config.lock_dir),
+                               reader.String("socket_group", config.socket_group),
+                               reader.FileMode("socket_mode", config.socket_mode),
+                               reader.LogLevel("log_level", config.log_level),
+                               reader.Count("max_sessions", config.max_sessions, 1, kMany)}),
+       reader.SimulatedDevices(config.simulated),
+       reader.Table("memory", {reader.Size("reserve", config.reserve),
+                               reader.Size("overhead_allowance", config.overhead_allowance)}),
+       reader.Table("caps",
+                    {reader.Caps("users", config.user_caps), reader.Caps("groups", config.group_caps)}),
+       reader.Table("placements", {reader.Count("records", config.placement_records, 1, kMany)}),
+       reader.Table("events", {reader.Count("kept", config.kept_events, 1, kMany)})});
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,158 @@
+// lgpud: builds every object of the daemon, connects them, and waits for the signal to stop.
+
+#include <poll.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "daemon/acceptor.h"
+#include "daemon/command_line.h"
+#include "daemon/config.h"
+#include "daemon/daemon.h"
+#include "daemon/device_registry.h"
+#include "daemon/server_dir.h"
+#include "daemon/service_manager.h"
+#include "proto/exit_codes.h"
+
+namespace lgpu::daemon {
+namespace {
+
+int Fail(const absl::Status& status, int exit_code) {
+  std::fprintf(stderr, "lgpud: error: %s\n", std::string(status.message()).c_str());
+  return exit_code;
+}
+
+int ExitCodeForStart(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      return kExitConfig;
+    case absl::StatusCode::kPermissionDenied:
+      return kExitNotPermitted;
+    default:
+      return kExitFailure;
+  }
+}
+
+void SetUpLog(const std::string& level) {
+  auto logger = std::make_shared<spdlog::logger>("lgpud", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("%Y-%m-%d %H:%M:%S.%f: %L lgpud] %v");
+  logger->set_level(spdlog::level::from_str(level));
+  logger->flush_on(spdlog::level::trace);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+// Every session needs a few descriptors and every grant one in flight.
+void RaiseDescriptorLimit() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    spdlog::warn("the limit of open files stays at its soft value");
+  }
+}
+
+// Before the first thread, so that all of them inherit the mask and the signals come to the descriptor.
+absl::StatusOr<UniqueFd> BlockStopSignals() {
+  std::signal(SIGPIPE, SIG_IGN);
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  if (const int error = ::pthread_sigmask(SIG_BLOCK, &signals, nullptr); error != 0) {
+    return absl::ErrnoToStatus(error, "cannot block signals");
+  }
+  UniqueFd fd(::signalfd(-1, &signals, SFD_CLOEXEC));
+  if (!fd) return absl::ErrnoToStatus(errno, "cannot make a signalfd");
+  return fd;
+}
+
+int WaitForSignal(int fd) {
+  signalfd_siginfo info = {};
+  while (::read(fd, &info, sizeof info) < 0 && errno == EINTR) {
+  }
+  return static_cast<int>(info.ssi_signo);
+}
+
+std::string CountedCards(const DeviceRegistry& registry) {
+  int served = 0;
+  for (const DeviceRegistry::Card& card : registry.cards()) served += card.served ? 1 : 0;
+  return std::to_string(served) + (registry.simulated() ? " simulated" : "") +
+         (served == 1 ? " GPU" : " GPUs");
+}
+
+int Serve(const Config& config, int signals) {
+  absl::StatusOr<ServerDir::Inherited> inherited = ServerDir::TakeInherited();
+  if (!inherited.ok()) return Fail(inherited.status(), ExitCodeForStart(inherited.status()));
+  absl::StatusOr<ServerDir> dir = ServerDir::Open(config, *std::move(inherited));
+  if (!dir.ok()) return Fail(dir.status(), ExitCodeForStart(dir.status()));
+  absl::StatusOr<std::unique_ptr<DeviceRegistry>> registry = DeviceRegistry::Open(config);
+  if (!registry.ok()) {
+    const bool no_gpu = absl::IsFailedPrecondition(registry.status());
+    return Fail(registry.status(), no_gpu ? kExitNoGpu : ExitCodeForStart(registry.status()));
+  }
+  absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Start(config, **registry);
+  if (!daemon.ok()) return Fail(daemon.status(), ExitCodeForStart(daemon.status()));
+
+  auto sessions =
+      Acceptor::Start(dir->session_socket(), "session", [&](UniqueFd socket, const PeerCredentials& peer) {
+        (*daemon)->ServeSession(std::move(socket), peer);
+      });
+  if (!sessions.ok()) return Fail(sessions.status(), kExitFailure);
+  auto controls =
+      Acceptor::Start(dir->control_socket(), "control", [&](UniqueFd socket, const PeerCredentials& peer) {
+        (*daemon)->ServeControl(std::move(socket), peer);
+      });
+  if (!controls.ok()) return Fail(controls.status(), kExitFailure);
+
+  std::fprintf(stderr, "lgpud %s ready: %s, directory %s\n", LGPU_VERSION, CountedCards(**registry).c_str(),
+               dir->path().c_str());
+  NotifyServiceManager("READY=1");
+  const int signal = WaitForSignal(signals);
+  spdlog::info("stopping on signal {}", signal);
+  NotifyServiceManager("STOPPING=1");
+  (*controls)->Stop();
+  (*sessions)->Stop();
+  (*daemon)->Stop();
+  return kExitOk;
+}
+
+int Main(int argc, const char* const* argv) {
+  const CommandLine command_line = ParseCommandLine(argc, argv);
+  if (command_line.exit_code) {
+    std::fputs(command_line.message.c_str(), *command_line.exit_code == kExitOk ? stdout : stderr);
+    return *command_line.exit_code;
+  }
+  const absl::StatusOr<Config> config = LoadConfig(command_line.flags, Environment::OfThisProcess());
+  if (!config.ok()) return Fail(config.status(), kExitConfig);
+  if (command_line.check_config) {
+    std::puts("configuration ok");
+    return kExitOk;
+  }
+  SetUpLog(config->log_level);
+  RaiseDescriptorLimit();
+  const absl::StatusOr<UniqueFd> signals = BlockStopSignals();
+  if (!signals.ok()) return Fail(signals.status(), kExitFailure);
+  return Serve(*config, signals->get());
+}
+
+}  // namespace
+}  // namespace lgpu::daemon
+
+int main(int argc, char** argv) {
+  try {
+    return lgpu::daemon::Main(argc, argv);
+  } catch (const std::exception& error) {  // of the libraries; lgpu itself throws nothing
+    std::fprintf(stderr, "lgpud: error: %s\n", error.what());
+    return lgpu::kExitFailure;
+  }
+}

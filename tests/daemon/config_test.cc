@@ -1,0 +1,283 @@
+#include "daemon/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "daemon/command_line.h"
+#include "proto/exit_codes.h"
+#include "tests/daemon/temporary_directory.h"
+
+namespace lgpu::daemon {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+void Write(const std::string& path, const std::string& text) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path) << text;
+}
+
+std::string ErrorOf(const std::string& text) {
+  Config config;
+  const absl::Status status = ApplyConfigText(text, "lgpud.toml", config);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+  return std::string(status.message());
+}
+
+Config Parsed(const std::string& text) {
+  Config config;
+  EXPECT_EQ(ApplyConfigText(text, "lgpud.toml", config), absl::OkStatus());
+  return config;
+}
+
+TEST(ConfigTest, ReadsEveryKey) {
+  const Config config = Parsed(R"(
+[daemon]
+runtime_dir = "/run/a/"
+state_dir = "/var/lib/a"
+lock_dir = "/run/lock/a"
+socket_group = "gpu"
+socket_mode = 0o600
+log_level = "debug"
+max_sessions = 7
+[[simulated_device]]
+memory = "1GiB"
+[[simulated_device]]
+memory = 4194304
+uuid = "GPU-1"
+name = "small"
+sparse = true
+[memory]
+reserve = "64MiB"
+overhead_allowance = "1.5MiB"
+[caps.users.alice]
+memory_limit = "8GiB"
+guarantee = "2GiB"
+leases = 4
+[caps.users."*"]
+leases = 0
+[caps.groups.students]
+memory_limit = "1G"
+[placements]
+records = 5
+[events]
+kept = 6
+)");
+  EXPECT_EQ(config.runtime_dir, "/run/a");
+  EXPECT_EQ(config.state_dir, "/var/lib/a");
+  EXPECT_EQ(config.lock_dir, "/run/lock/a");
+  EXPECT_EQ(config.socket_group, "gpu");
+  EXPECT_EQ(config.socket_mode, 0600u);
+  EXPECT_EQ(config.log_level, "debug");
+  EXPECT_EQ(config.max_sessions, 7u);
+  EXPECT_THAT(
+      config.simulated,
+      ElementsAre(SimulatedDeviceConfig{.memory = 1_GiB},
+                  SimulatedDeviceConfig{.memory = 4_MiB, .uuid = "GPU-1", .name = "small", .sparse = true}));
+  EXPECT_EQ(config.reserve, 64_MiB);
+  EXPECT_EQ(config.overhead_allowance, Bytes(1536 * 1024));
+  EXPECT_THAT(config.user_caps,
+              testing::UnorderedElementsAre(
+                  CapConfig{.name = "alice", .memory_limit = 8_GiB, .guarantee = 2_GiB, .leases = 4},
+                  CapConfig{.name = "*", .memory_limit = {}, .guarantee = {}, .leases = 0}));
+  EXPECT_THAT(
+      config.group_caps,
+      ElementsAre(CapConfig{.name = "students", .memory_limit = 1_GiB, .guarantee = {}, .leases = {}}));
+  EXPECT_EQ(config.placement_records, 5u);
+  EXPECT_EQ(config.kept_events, 6u);
+}
+
+TEST(ConfigTest, ErrorsSayFileLineAndColumn) {
+  EXPECT_THAT(ErrorOf("[daemon]\nlog_level = \n"), testing::StartsWith("lgpud.toml:2:"));
+  EXPECT_THAT(ErrorOf("[daemon]\nlog_leve = \"info\"\n"),
+              testing::StartsWith("lgpud.toml:2:1: unknown key 'log_leve' in [daemon]; known are: "));
+  EXPECT_THAT(ErrorOf("\n[deamon]\n"), HasSubstr("lgpud.toml:2:2: unknown key 'deamon' at the top"));
+  EXPECT_THAT(ErrorOf("[memory]\nreserve = \"2GB\"\n"), testing::StartsWith("lgpud.toml:2:11: "));
+  EXPECT_THAT(ErrorOf("[daemon]\nmax_sessions = 0\n"), HasSubstr("0 is out of range; allowed are 1 to "));
+  EXPECT_THAT(ErrorOf("[daemon]\nmax_sessions = \"9\"\n"),
+              HasSubstr("expected a whole number, found a string"));
+  EXPECT_THAT(ErrorOf("[daemon]\nsocket_mode = 660\n"), HasSubstr("a file mode such as 0o660"));
+  EXPECT_THAT(ErrorOf("[daemon]\nlog_level = \"loud\"\n"), HasSubstr("2:13: log level 'loud' is unknown"));
+  EXPECT_THAT(ErrorOf("[daemon]\nruntime_dir = \"lgpu\"\n"), HasSubstr("'lgpu' is not an absolute path"));
+  EXPECT_THAT(ErrorOf("[[simulated_device]]\nname = \"x\"\n"), HasSubstr("has no memory"));
+  EXPECT_THAT(ErrorOf("[[simulated_device]]\nmemory = \"1MiB\"\n"), HasSubstr("at least 2MiB"));
+  EXPECT_THAT(ErrorOf("simulated_device = 3\n"), HasSubstr("[[simulated_device]]"));
+  EXPECT_THAT(ErrorOf("[caps.users.alice]\nmemory = \"1GiB\"\n"), HasSubstr("in [caps.users.alice]"));
+  EXPECT_THAT(ErrorOf("[caps.users]\nalice = 3\n"), HasSubstr("expected a table"));
+  EXPECT_THAT(ErrorOf("[memory]\nreserve = 1.5\n"), HasSubstr("a number with a fraction"));
+  EXPECT_THAT(ErrorOf("[memory]\nreserve = -1\n"), testing::StartsWith("lgpud.toml:2:11: "));
+}
+
+TEST(ConfigTest, FlagWinsOverEnvironmentOverUserFileOverSystemFilesOverDefault) {
+  const TemporaryDirectory temporary;
+  const std::string system = temporary.path() + "/etc";
+  Environment environment;
+  environment.uid = 1000;
+  environment.home = temporary.path() + "/home";
+  environment.xdg_runtime_dir = "/run/user/1000";
+  Flags flags;
+  const auto level = [&] {
+    const absl::StatusOr<Config> config = LoadConfig(flags, environment, system);
+    EXPECT_EQ(config.status(), absl::OkStatus());
+    return config.ok() ? config->log_level : "";
+  };
+  EXPECT_EQ(level(), "info");
+  Write(system + "/lgpud.toml", "[daemon]\nlog_level = \"trace\"\nmax_sessions = 3\n");
+  EXPECT_EQ(level(), "trace");
+  Write(system + "/lgpud.d/20.toml", "[daemon]\nlog_level = \"debug\"\n");
+  Write(system + "/lgpud.d/10.toml", "[daemon]\nlog_level = \"off\"\n");
+  Write(system + "/lgpud.d/30.toml.off", "[daemon]\nlog_level = \"error\"\n");
+  EXPECT_EQ(level(), "debug");
+  Write(environment.home + "/.config/lgpu/lgpud.toml", "[daemon]\nlog_level = \"warn\"\n");
+  EXPECT_EQ(level(), "warn");
+  environment.log_level = "error";
+  EXPECT_EQ(level(), "error");
+  flags.log_level = "off";
+  EXPECT_EQ(level(), "off");
+  EXPECT_EQ(LoadConfig(flags, environment, system)->max_sessions, 3u);
+}
+
+TEST(ConfigTest, DefaultDirectoriesOfRootAndOfOthers) {
+  const TemporaryDirectory empty;
+  Environment environment;
+  absl::StatusOr<Config> config = LoadConfig({}, environment, empty.path());
+  EXPECT_EQ(config->runtime_dir, "/run/lgpu");
+  EXPECT_EQ(config->state_dir, "/var/lib/lgpu");
+
+  environment.uid = 1000;
+  environment.xdg_runtime_dir = "/run/user/1000";
+  environment.xdg_state_home = "/home/a/state";
+  config = LoadConfig({}, environment, empty.path());
+  EXPECT_EQ(config->runtime_dir, "/run/user/1000/lgpu");
+  EXPECT_EQ(config->state_dir, "/home/a/state/lgpu");
+
+  environment.xdg_runtime_dir = "";
+  environment.xdg_state_home = "";
+  environment.home = empty.path();
+  config = LoadConfig({}, environment, empty.path());
+  EXPECT_EQ(config->runtime_dir, "/tmp/lgpu-1000");
+  EXPECT_EQ(config->state_dir, empty.path() + "/.local/state/lgpu");
+}
+
+TEST(ConfigTest, ADirectoryOfItsOwnKeepsItsStateToItself) {
+  const TemporaryDirectory empty;
+  Environment environment;
+  environment.endpoint = "/srv/a";
+  EXPECT_EQ(LoadConfig({}, environment, empty.path())->runtime_dir, "/srv/a");
+  Flags flags;
+  flags.dir = "/srv/b/../c/";
+  const absl::StatusOr<Config> config = LoadConfig(flags, environment, empty.path());
+  EXPECT_EQ(config->runtime_dir, "/srv/c");
+  EXPECT_EQ(config->state_dir, "/srv/c/state");
+  environment.endpoint = "local";
+  EXPECT_EQ(LoadConfig({}, environment, empty.path())->runtime_dir, "/run/lgpu");
+}
+
+TEST(ConfigTest, VisibleDevicesSetToNothingIsNotUnset) {
+  const TemporaryDirectory empty;
+  Environment environment;
+  EXPECT_FALSE(LoadConfig({}, environment, empty.path())->has_cuda_visible_devices);
+  environment.cuda_visible_devices = "";
+  EXPECT_TRUE(LoadConfig({}, environment, empty.path())->has_cuda_visible_devices);
+}
+
+TEST(ConfigTest, SimulateIsCountsAndSizes) {
+  const SimulatedDeviceConfig gib{.memory = 1_GiB};
+  EXPECT_THAT(*ParseSimulate("1GiB"), ElementsAre(gib));
+  EXPECT_THAT(*ParseSimulate("2x1GiB,1x512MiB"),
+              ElementsAre(gib, gib, SimulatedDeviceConfig{.memory = 512_MiB}));
+  for (const char* wrong : {"", "x", "0x1GiB", "-1x1GiB", "2x", "2x1GB", "1GiB,", "65x1GiB",
+                            "33x1GiB,32x1GiB", "99999999999999999999x1GiB", "1x2x1GiB", "1MiB"}) {
+    EXPECT_EQ(ParseSimulate(wrong).status().code(), absl::StatusCode::kInvalidArgument) << wrong;
+  }
+}
+
+TEST(ConfigTest, SimulateOnTheCommandLineReplacesTheFilesDevices) {
+  const TemporaryDirectory temporary;
+  Write(temporary.path() + "/a.toml", "[[simulated_device]]\nmemory = \"3GiB\"\n");
+  Flags flags;
+  flags.config_file = temporary.path() + "/a.toml";
+  EXPECT_THAT(LoadConfig(flags, {})->simulated, ElementsAre(SimulatedDeviceConfig{.memory = 3_GiB}));
+  flags.simulate = "1GiB";
+  EXPECT_THAT(LoadConfig(flags, {})->simulated, ElementsAre(SimulatedDeviceConfig{.memory = 1_GiB}));
+}
+
+TEST(ConfigTest, OneUuidForTwoCardsIsRefused) {
+  const TemporaryDirectory temporary;
+  Write(temporary.path() + "/a.toml",
+        "[[simulated_device]]\nmemory = \"1GiB\"\nuuid = \"GPU-1\"\n"
+        "[[simulated_device]]\nmemory = \"1GiB\"\nuuid = \"GPU-1\"\n");
+  Flags flags;
+  flags.config_file = temporary.path() + "/a.toml";
+  EXPECT_THAT(std::string(LoadConfig(flags, {}).status().message()), HasSubstr("uuid 'GPU-1'"));
+}
+
+TEST(ConfigTest, AFileThatIsAskedForMustBeThere) {
+  Flags flags;
+  flags.config_file = "/nowhere/lgpud.toml";
+  const absl::Status status = LoadConfig(flags, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/nowhere/lgpud.toml"));
+}
+
+// The example says that its values are the defaults; with its commented keys switched on it is still right.
+TEST(ConfigTest, TheExampleFileHoldsTheDefaultsAndEveryKeyOfItIsKnown) {
+  std::ifstream file(LGPU_SOURCE_DIR "/packaging/lgpud.toml");
+  std::ostringstream text;
+  text << file.rdbuf();
+  ASSERT_FALSE(text.str().empty());
+  const Config defaults;
+  const Config example = Parsed(text.str());
+  EXPECT_EQ(example.socket_group, defaults.socket_group);
+  EXPECT_EQ(example.socket_mode, defaults.socket_mode);
+  EXPECT_EQ(example.log_level, defaults.log_level);
+  EXPECT_EQ(example.max_sessions, defaults.max_sessions);
+  EXPECT_EQ(example.reserve, defaults.reserve);
+  EXPECT_EQ(example.overhead_allowance, defaults.overhead_allowance);
+  EXPECT_EQ(example.placement_records, defaults.placement_records);
+  EXPECT_EQ(example.kept_events, defaults.kept_events);
+
+  std::string all;
+  std::istringstream lines(text.str());
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t start = line.find_first_not_of("# ");
+    const bool commented_key = line.starts_with('#') && start != std::string::npos &&
+                               (line[start] == '[' || line.find(" = ") != std::string::npos) &&
+                               line.find("  ") != 1;
+    all += (commented_key ? line.substr(start) : line) + "\n";
+  }
+  const Config everything = Parsed(all);
+  EXPECT_EQ(everything.runtime_dir, "/run/lgpu");
+  EXPECT_EQ(everything.simulated.size(), 1u);
+  EXPECT_EQ(everything.user_caps.size(), 2u);
+  EXPECT_EQ(everything.group_caps.size(), 1u);
+}
+
+TEST(CommandLineTest, FlagsAndTheirErrors) {
+  const char* good[] = {"lgpud", "--simulate", "2x1GiB", "--dir=/tmp/x", "--check-config"};
+  const CommandLine line = ParseCommandLine(5, good);
+  EXPECT_FALSE(line.exit_code.has_value());
+  EXPECT_EQ(line.flags.simulate, "2x1GiB");
+  EXPECT_EQ(line.flags.dir, "/tmp/x");
+  EXPECT_EQ(line.flags.config_file, std::nullopt);
+  EXPECT_TRUE(line.check_config);
+
+  const char* bad[] = {"lgpud", "--simulat", "2x1GiB"};
+  EXPECT_EQ(ParseCommandLine(3, bad).exit_code, kExitUsage);
+  const char* version[] = {"lgpud", "--version"};
+  EXPECT_EQ(ParseCommandLine(2, version).exit_code, kExitOk);
+  EXPECT_THAT(ParseCommandLine(2, version).message, testing::StartsWith("lgpud "));
+  const char* help[] = {"lgpud", "--help"};
+  EXPECT_EQ(ParseCommandLine(2, help).exit_code, kExitOk);
+  EXPECT_THAT(ParseCommandLine(2, help).message, HasSubstr("--simulate"));
+}
+
+}  // namespace
+}  // namespace lgpu::daemon
