@@ -236,9 +236,10 @@ Ledger::Verdict Ledger::Request(LogicalId logical, Bytes bytes) {
   if (!FitsLimit(card, asking, bytes)) return LimitVerdict(card, asking, bytes);
   const Bytes need = Need(asking, bytes);
   if (!need.is_zero()) {
+    Bytes missing = SaturatingSub(SaturatingAdd(Promised(card) + need, card.foreign), card.options.total);
     // What is free belongs to the head of the queue.
-    const Bytes available = card.queue.empty() ? Free(card) : Bytes();
-    if (need > available) return CardVerdict(card, asking, bytes, need - available);
+    if (!card.queue.empty()) missing = std::max(missing, need);
+    if (!missing.is_zero()) return CardVerdict(card, asking, bytes, missing);
   }
   Charge(asking, bytes);
   return Verdict();

@@ -35,21 +35,23 @@ using WaiterId = Id<struct WaiterTag>;
 /// make a card overcommitted. All roundings are to the card's granularity.
 ///
 /// Queue: requests that are short of the card wait in the card's FIFO. A request inside its guarantee
-/// never waits; no other request overtakes the head of the queue. Whoever frees room, lowers foreign
-/// or takes a waiter out calls ServeQueue afterwards. Wrong ids, amounts that are no multiple of the
-/// granularity and giving back more than there is are bugs and abort.
+/// never waits; no other request overtakes the head of the queue. The owner calls ServeQueue after every
+/// change of a card; where nobody waits that costs nothing.
+///
+/// Wrong ids, amounts that are no multiple of the granularity and giving back more than there is are bugs
+/// and abort.
 ///
 /// Not thread-safe: the owner brings a lock.
 class Ledger {
  public:
   struct CardOptions {
-    Bytes total;
-    Bytes reserve;                                      // never granted
+    Bytes total = {};
+    Bytes reserve = {};                                 // never granted
     Bytes granularity = Bytes(std::uint64_t{2} << 20);  // a power of two
   };
   struct LogicalOptions {
-    Bytes limit;
-    Bytes guarantee;  // set aside: nobody else can take it
+    Bytes limit = {};
+    Bytes guarantee = {};  // set aside: nobody else can take it
   };
   enum class Shortage { kNone, kLimit, kCard };
   /// The answer to a request. With kNone the bytes are charged.

@@ -45,6 +45,11 @@ Ledger::Served Ledger::ServeQueue(CardId card) {
       TakeOut(on, id);
       Charge(waiting, waiter.bytes);
       served.granted.push_back(id);
+      // What the others of this logical device wait for may now be above its limit.
+      if (blocked && waiting.waiters > 0) {
+        next = on.queue.begin();
+        blocked = false;
+      }
     } else {
       blocked = true;
     }
