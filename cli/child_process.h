@@ -1,0 +1,63 @@
+#ifndef LGPU_CLI_CHILD_PROCESS_H_
+#define LGPU_CLI_CHILD_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "allocator/unique_fd.h"
+
+namespace lgpu::cli {
+
+/// ForwardedSignals are held back from this process while it lives, so that they can be passed on to a child.
+/// Made before any other thread, so that these hold them back as well.
+class ForwardedSignals {
+ public:
+  ForwardedSignals();
+  ~ForwardedSignals();
+  ForwardedSignals(const ForwardedSignals&) = delete;
+  ForwardedSignals& operator=(const ForwardedSignals&) = delete;
+
+ private:
+  friend class ChildProcess;
+  sigset_t held_;
+  sigset_t before_;
+};
+
+/// How a command could not be started.
+struct SpawnFailure {
+  int error_number = 0;
+  bool not_found = false;  // else: there, but not executable
+};
+
+/// A ChildProcess is a started command, in the foreground with this process's terminal and files. Wait must
+/// be called: the destructor does not kill. One thread.
+class ChildProcess {
+ public:
+  /// Starts `command` (searched in PATH) with this process's variables, changed by `variables`. The value is
+  /// a child, or why there is none.
+  static std::pair<std::optional<ChildProcess>, SpawnFailure> Spawn(
+      const ForwardedSignals& signals, const std::vector<std::string>& command,
+      const std::vector<std::pair<std::string, std::string>>& variables);
+
+  /// Passes signals on until the command ends: its exit code, or 128 + n when signal n killed it.
+  /// `watched` (or -1) is polled as well: `on_readable` is called when it can be read and says whether to go
+  /// on watching.
+  absl::StatusOr<int> Wait(const ForwardedSignals& signals, int watched,
+                           const std::function<bool()>& on_readable);
+
+  pid_t pid() const { return pid_; }
+
+ private:
+  explicit ChildProcess(pid_t pid) : pid_(pid) {}
+  pid_t pid_;
+};
+
+}  // namespace lgpu::cli
+
+#endif  // LGPU_CLI_CHILD_PROCESS_H_

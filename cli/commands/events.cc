@@ -1,0 +1,60 @@
+#include "cli/commands/events.h"
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "cli/connection.h"
+#include "cli/json.h"
+#include "lgpu/status.h"
+#include "proto/exit_codes.h"
+
+namespace lgpu::cli {
+namespace {
+
+std::string FormatEvent(const v1::Event& event) {
+  // The lines of an explanation stay together, under the first one; nothing else of a text may break lines.
+  std::string text;
+  for (std::string_view rest = event.text(); !rest.empty();) {
+    const std::size_t end = rest.find('\n');
+    absl::StrAppend(&text, text.empty() ? "" : "\n    ", Printable(rest.substr(0, end)));
+    rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
+  }
+  const std::string lease = event.lease_name().empty() ? event.lease_id() : event.lease_name();
+  return absl::StrCat(FormatClock(event.at()), "  ", lease.empty() ? "-" : Printable(lease), "  ", text,
+                      "\n");
+}
+
+class EventsCommand final : public Command {
+ public:
+  CLI::App* Define(CLI::App& app) override {
+    CLI::App* verb = app.add_subcommand("events", "Show what happened in the daemon");
+    verb->add_flag("-f,--follow", follow_, "Go on with new events as they happen");
+    verb->add_option("--lease", lease_, "Only those of this lease")->type_name("LEASE");
+    return verb;
+  }
+
+  absl::StatusOr<int> Run(const CommonOptions& options) override {
+    LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
+    v1::WatchEventsRequest request;
+    request.set_lease(lease_);
+    request.set_kept_only(!follow_);
+    const auto print = [&](const v1::Event& event) {
+      return WriteOut(options.json ? Line(ToJson(event)) : FormatEvent(event));
+    };
+    LGPU_RETURN_IF_ERROR((connection.Watch<v1::WatchEventsRequest, v1::Event>(&v1::Control::Stub::WatchEvents,
+                                                                              request, print)));
+    return kExitOk;
+  }
+
+ private:
+  bool follow_ = false;
+  std::string lease_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeEventsCommand() { return std::make_unique<EventsCommand>(); }
+
+}  // namespace lgpu::cli

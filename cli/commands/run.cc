@@ -1,0 +1,134 @@
+#include "cli/commands/run.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/child_process.h"
+#include "cli/connection.h"
+#include "cli/device_flags.h"
+#include "lgpu/status.h"
+#include "proto/exit_codes.h"
+
+namespace lgpu::cli {
+namespace {
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+std::string CardUuids(const v1::Lease& lease) {
+  std::vector<std::string> uuids;
+  for (const v1::LogicalDevice& device : lease.devices()) {
+    if (std::find(uuids.begin(), uuids.end(), device.card_uuid()) == uuids.end()) {
+      uuids.push_back(device.card_uuid());
+    }
+  }
+  return absl::StrJoin(uuids, ",");
+}
+
+class RunCommand final : public Command {
+ public:
+  CLI::App* Define(CLI::App& app) override {
+    CLI::App* verb =
+        app.add_subcommand("run", "Run a command inside a lease of its own: run [flags] -- CMD ...");
+    flags_.AddTo(*verb);
+    verb->add_flag("--require-attach", require_attach_,
+                   "Fail with 125 if the command never used the lease (its memory was not limited)");
+    verb->add_option("-e,--env", variables_, "Set a variable for the command")
+        ->type_name("K=V")
+        ->expected(1)
+        ->take_all();
+    return verb;
+  }
+  bool TakesCommand() const override { return true; }
+  // Like env and timeout: every failure of our own is 125, so that the command's codes stay its own.
+  int ExitCode(const absl::Status&) const override { return kExitRunFailed; }
+
+  absl::StatusOr<int> Run(const CommonOptions& options) override {
+    if (options.command.empty()) {
+      return absl::InvalidArgumentError("run needs a command\ntry: lgpu run --memory 256MiB -- CMD [ARGS]");
+    }
+    LGPU_ASSIGN_OR_RETURN(Variables variables, ParseVariables());
+    // Before gRPC starts its threads, which must not take the signals either.
+    const ForwardedSignals signals;
+    LGPU_RETURN_IF_ERROR(flags_.Spec().status());  // what is wrong whatever the daemon says
+    LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
+    LGPU_ASSIGN_OR_RETURN(v1::CreateLeaseRequest request, MakeCreateRequest(flags_, connection, options));
+    LGPU_ASSIGN_OR_RETURN(Session session, Session::Open(connection.runtime_dir(), options.timeout));
+    connection.SetSessionToken(session.token);
+    LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(&v1::Control::Stub::CreateLease, request));
+    for (const std::string& line : DescribeLease(lease)) options.Note("lgpu: " + line);
+
+    variables.insert(variables.begin(), {{"LGPU_LEASE", lease.id()},
+                                         {"LGPU_ENDPOINT", connection.runtime_dir()},
+                                         {"CUDA_VISIBLE_DEVICES", CardUuids(lease)}});
+    auto [child, failure] = ChildProcess::Spawn(signals, options.command, variables);
+    if (!child) {
+      options.Error(absl::StrCat("lgpu: error: cannot run ", Printable(options.command[0]), ": ",
+                                 std::strerror(failure.error_number)));
+      return failure.not_found ? kExitCommandNotFound : kExitNotExecutable;
+    }
+    const auto daemon_spoke = [&] { return HearGoodbye(session, options); };
+    LGPU_ASSIGN_OR_RETURN(const int code, child->Wait(signals, session.channel.fd(), daemon_spoke));
+    return AfterCommand(connection, lease, code, options);
+  }
+
+ private:
+  absl::StatusOr<Variables> ParseVariables() const {
+    Variables parsed;
+    for (const std::string& text : variables_) {
+      const std::size_t equals = text.find('=');
+      if (equals == 0 || equals == std::string::npos) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--env ", Printable(text), ": no K=V\ntry: --env NAME=VALUE"));
+      }
+      parsed.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+    }
+    return parsed;
+  }
+
+  /// True while there may be more to hear.
+  static bool HearGoodbye(Session& session, const CommonOptions& options) {
+    const absl::StatusOr<ReceivedFrame> frame = session.channel.Receive();
+    if (frame.ok() && frame->frame.has_goodbye()) {
+      options.Note(absl::StrCat("lgpu: note: the daemon ended the lease: ",
+                                Printable(frame->frame.goodbye().message())));
+      return false;
+    }
+    if (!frame.ok()) options.Note("lgpu: note: the daemon is gone; the command goes on");
+    return frame.ok();
+  }
+
+  /// Whether the command used its lease, and what follows from that.
+  absl::StatusOr<int> AfterCommand(Connection& connection, const v1::Lease& lease, int code,
+                                   const CommonOptions& options) const {
+    v1::GetLeaseRequest request;
+    request.set_lease(lease.id());
+    const absl::StatusOr<v1::Lease> now = connection.Call(&v1::Control::Stub::GetLease, request);
+    // The first session is lgpu's own.
+    if (now.ok() && now->sessions_ever() > 1) return code;
+    const std::string command = Printable(options.command[0]);
+    if (now.ok()) {
+      options.Note(absl::StrCat("lgpu: ", command, " never attached: its memory was not limited"));
+    } else if (require_attach_) {
+      options.Error(absl::StrCat("lgpu: error: cannot tell whether ", command,
+                                 " attached: ", Printable(std::string(now.status().message()))));
+    }
+    return require_attach_ ? static_cast<int>(kExitRunFailed) : code;
+  }
+
+  DeviceFlags flags_;
+  bool require_attach_ = false;
+  std::vector<std::string> variables_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeRunCommand() { return std::make_unique<RunCommand>(); }
+
+}  // namespace lgpu::cli

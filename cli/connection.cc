@@ -1,0 +1,88 @@
+#include "cli/connection.h"
+
+#include <grpcpp/create_channel_posix.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/endpoint.h"
+#include "lgpu/status.h"
+#include "proto/refusal_codec.h"
+
+namespace lgpu::cli {
+namespace {
+
+constexpr char kTokenKey[] = "lgpu-session-token-bin";
+constexpr char kDetailsKey[] = "grpc-status-details-bin";
+
+}  // namespace
+
+absl::StatusOr<Connection> Connection::Open(const CommonOptions& options) {
+  Connection connection;
+  LGPU_ASSIGN_OR_RETURN(const Endpoint endpoint,
+                        ResolveEndpoint(options.endpoint, EndpointEnvironment::OfThisProcess()));
+  if (endpoint.local) {
+    return absl::InvalidArgumentError(
+        "a `local` endpoint is one process alone: there is no daemon to ask\n"
+        "try: --endpoint DIR or LGPU_ENDPOINT=DIR with the runtime directory of a lgpud");
+  }
+  LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon(endpoint));
+  connection.runtime_dir_ = daemon.directory;
+  connection.timeout_ = options.timeout;
+  if (options.verbose > 0) options.Note(absl::StrCat("lgpu: using the daemon at ", daemon.directory));
+  connection.channel_ = grpc::CreateInsecureChannelFromFd("lgpud", daemon.control.Release());
+  connection.stub_ = v1::Control::NewStub(connection.channel_);
+  return connection;
+}
+
+void Connection::Prepare(grpc::ClientContext& context, std::chrono::milliseconds timeout) const {
+  if (timeout.count() > 0) context.set_deadline(std::chrono::system_clock::now() + timeout);
+  if (!token_.empty()) context.AddMetadata(kTokenKey, token_);
+}
+
+absl::Status Connection::ToStatus(const grpc::ClientContext& context, const grpc::Status& status) const {
+  if (status.ok()) return absl::OkStatus();
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  if (code == absl::StatusCode::kDeadlineExceeded) {
+    return absl::DeadlineExceededError(
+        absl::StrFormat("the daemon at %s did not answer within %.1fs\ntry: --timeout with more time",
+                        runtime_dir_, static_cast<double>(timeout_.count()) / 1e3));
+  }
+  if (code == absl::StatusCode::kUnavailable) {
+    return absl::UnavailableError(
+        absl::StrCat("the daemon at ", runtime_dir_, " ended the connection: ", status.error_message()));
+  }
+  const absl::Status plain(code, status.error_message());
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto details = trailers.find(kDetailsKey);
+  if (details == trailers.end()) return plain;
+  return DecodeStatusDetails(plain, std::string_view(details->second.data(), details->second.size()));
+}
+
+absl::StatusOr<Session> Session::Open(const std::string& runtime_dir, std::chrono::milliseconds timeout) {
+  Session session;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  LGPU_ASSIGN_OR_RETURN(session.channel, SessionChannel::Connect(SessionSocketPath(runtime_dir)));
+  v1::Frame hello;
+  hello.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
+  hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
+  hello.mutable_hello()->set_client(absl::StrCat("lgpu ", LGPU_VERSION));
+  hello.mutable_hello()->set_pid(::getpid());
+  hello.mutable_hello()->set_command("lgpu run");
+  LGPU_RETURN_IF_ERROR(session.channel.Send(hello, {}, deadline));
+  LGPU_ASSIGN_OR_RETURN(ReceivedFrame answer, session.channel.Receive(deadline));
+  if (answer.frame.has_goodbye()) {
+    return StatusFromWire(answer.frame.goodbye().code(), answer.frame.goodbye().message(), nullptr);
+  }
+  if (!answer.frame.has_welcome()) {
+    return absl::InternalError(absl::StrCat("the daemon at ", runtime_dir, " answered Hello with frame ",
+                                            static_cast<int>(answer.frame.body_case()),
+                                            ", not with Welcome"));
+  }
+  session.token = answer.frame.welcome().session_token();
+  return session;
+}
+
+}  // namespace lgpu::cli

@@ -1,0 +1,165 @@
+#include "cli/device_flags.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "cli/output.h"
+#include "lgpu/bytes.h"
+#include "lgpu/status.h"
+
+namespace lgpu::cli {
+namespace {
+
+constexpr std::uint32_t kMaxDevices = 64;
+
+std::string ListCards(const v1::ListPhysicalDevicesResponse& cards) {
+  return absl::StrJoin(cards.devices(), ", ", [](std::string* out, const v1::CardStats& card) {
+    absl::StrAppend(out, card.index(), " (", card.uuid(), card.served() ? ")" : ", not served)");
+  });
+}
+
+absl::StatusOr<std::string> FindCard(const std::string& entry, const v1::ListPhysicalDevicesResponse& cards) {
+  std::uint32_t index = 0;
+  const bool is_index = absl::SimpleAtoi(entry, &index);
+  std::vector<std::string> found;
+  for (const v1::CardStats& card : cards.devices()) {
+    const bool named = is_index ? card.index() == index : card.uuid().rfind(entry, 0) == 0;
+    if (named) found.push_back(card.uuid());
+  }
+  if (found.size() == 1) return found[0];
+  if (found.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("--gpus: no GPU ", Printable(entry).c_str(), "\nthe daemon knows: ", ListCards(cards)));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--gpus: ", Printable(entry).c_str(), " is the start of ",
+                                                 found.size(), " UUIDs: ", absl::StrJoin(found, ", ")));
+}
+
+/// The UUIDs that --gpus names, in its order; empty for "all".
+absl::StatusOr<std::vector<std::string>> NamedCards(const std::string& gpus,
+                                                    const v1::ListPhysicalDevicesResponse& cards) {
+  std::vector<std::string> uuids;
+  if (gpus == "all") return uuids;
+  for (const std::string& entry : std::vector<std::string>(absl::StrSplit(gpus, ','))) {
+    if (entry.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--gpus: an empty entry in \"", gpus, "\"\ntry: --gpus 0,1 or --gpus all"));
+    }
+    LGPU_ASSIGN_OR_RETURN(const std::string uuid, FindCard(entry, cards));
+    if (std::find(uuids.begin(), uuids.end(), uuid) == uuids.end()) uuids.push_back(uuid);
+  }
+  return uuids;
+}
+
+/// The cards that the daemon may choose among: those of --gpus that CUDA_VISIBLE_DEVICES leaves; empty for
+/// all that it serves.
+absl::StatusOr<std::vector<std::string>> CandidateCards(const std::string& gpus,
+                                                        const v1::ListPhysicalDevicesResponse& cards,
+                                                        const std::optional<std::string>& visible_devices) {
+  LGPU_ASSIGN_OR_RETURN(const std::vector<std::string> named, NamedCards(gpus, cards));
+  if (!visible_devices) return named;
+  return named;
+}
+
+absl::StatusOr<std::uint64_t> Size(const char* flag, const std::string& text) {
+  const absl::StatusOr<Bytes> bytes = ParseBytes(text);
+  if (!bytes.ok()) {
+    return absl::Status(bytes.status().code(), absl::StrCat(flag, ": ", bytes.status().message()));
+  }
+  if (bytes->is_zero()) return absl::InvalidArgumentError(absl::StrCat(flag, ": 0 bytes are no memory"));
+  return bytes->count();
+}
+
+}  // namespace
+
+void DeviceFlags::AddTo(CLI::App& verb) {
+  verb.add_option("-m,--memory", memory,
+                  "Memory limit of every logical device (256MiB, 1.5GiB, ...); default: "
+                  "all that its GPU can give")
+      ->type_name("SIZE");
+  verb.add_option("-n,--devices", devices, "How many logical devices")->type_name("N")->default_val(1);
+  auto* growth_flag = verb.add_flag("--growth", growth, "Take memory on demand, up to the limit (default)");
+  verb.add_flag("--preallocate", preallocate,
+                "Set the whole limit aside now: allocation up to it cannot fail")
+      ->excludes(growth_flag);
+  verb.add_option("--guarantee", guarantee, "With --growth: memory that is set aside, at most the limit")
+      ->type_name("SIZE");
+  verb.add_option("--gpus", gpus, "GPUs to choose among: indices, UUIDs or their beginnings, or all")
+      ->type_name("LIST");
+  verb.add_option("--name", name, "Name of the lease; default: one is made up")->type_name("NAME");
+}
+
+absl::StatusOr<v1::LogicalDeviceSpec> DeviceFlags::Spec() const {
+  if (devices < 1 || devices > kMaxDevices) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--devices ", devices, ": a lease has 1 to ", kMaxDevices, " logical devices"));
+  }
+  if (preallocate && !guarantee.empty()) {
+    return absl::InvalidArgumentError(
+        "--guarantee goes with --growth: --preallocate guarantees the whole limit");
+  }
+  v1::LogicalDeviceSpec spec;
+  spec.set_mode(preallocate ? v1::LogicalDeviceSpec::MODE_PREALLOCATE : v1::LogicalDeviceSpec::MODE_GROWTH);
+  if (!memory.empty()) {
+    LGPU_ASSIGN_OR_RETURN(const std::uint64_t limit, Size("--memory", memory));
+    spec.set_memory_limit_bytes(limit);
+  }
+  if (!guarantee.empty()) {
+    LGPU_ASSIGN_OR_RETURN(const std::uint64_t set_aside, Size("--guarantee", guarantee));
+    spec.set_guarantee_bytes(set_aside);
+  }
+  return spec;
+}
+
+absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flags,
+                                                         const v1::ListPhysicalDevicesResponse& cards,
+                                                         std::optional<std::string> visible_devices) {
+  LGPU_ASSIGN_OR_RETURN(v1::LogicalDeviceSpec spec, flags.Spec());
+  LGPU_ASSIGN_OR_RETURN(const std::vector<std::string> candidates,
+                        CandidateCards(flags.gpus, cards, visible_devices));
+  for (const std::string& uuid : candidates) spec.add_candidate_uuids(uuid);
+
+  v1::CreateLeaseRequest request;
+  request.set_name(flags.name);
+  for (std::uint32_t i = 0; i < flags.devices; ++i) *request.add_devices() = spec;
+  return request;
+}
+
+absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flags, Connection& connection,
+                                                         const CommonOptions& options) {
+  LGPU_ASSIGN_OR_RETURN(
+      const v1::ListPhysicalDevicesResponse cards,
+      connection.Call(&v1::Control::Stub::ListPhysicalDevices, v1::ListPhysicalDevicesRequest()));
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  LGPU_ASSIGN_OR_RETURN(
+      v1::CreateLeaseRequest request,
+      MakeCreateRequest(flags, cards,
+                        visible == nullptr ? std::nullopt : std::optional<std::string>(visible)));
+  const std::uint64_t limit = request.devices(0).memory_limit_bytes();
+  if (limit > 0 && limit < (std::uint64_t{1} << 20)) {
+    options.Note(absl::StrFormat("lgpu: note: --memory %s is %d bytes; did you mean %sMiB?", flags.memory,
+                                 limit, flags.memory));
+  }
+  return request;
+}
+
+std::vector<std::string> DescribeLease(const v1::Lease& lease) {
+  std::vector<std::string> lines;
+  for (const v1::LogicalDevice& device : lease.devices()) {
+    const bool preallocate = device.mode() == v1::LogicalDeviceSpec::MODE_PREALLOCATE;
+    lines.push_back(absl::StrCat(
+        "lease ", Printable(lease.name().empty() ? lease.id() : lease.name()), ": GPU:", device.index(),
+        " = ", FormatBytes(Bytes(device.memory_limit_bytes())), preallocate ? " (preallocate)" : " (growth)",
+        " on GPU ", device.card_index(), " ", Printable(device.card_name())));
+  }
+  return lines;
+}
+
+}  // namespace lgpu::cli

@@ -1,0 +1,50 @@
+#ifndef LGPU_CLI_DEVICE_FLAGS_H_
+#define LGPU_CLI_DEVICE_FLAGS_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cli/connection.h"
+#include "lgpu/v1/control.pb.h"
+
+namespace CLI {
+class App;
+}
+
+namespace lgpu::cli {
+
+/// The flags that say what a lease is to have; `create` and `run` share them.
+struct DeviceFlags {
+  std::string memory;     // -m: of every logical device; empty: all that its card can give
+  std::string guarantee;  // --guarantee: growth only
+  std::uint32_t devices = 1;
+  bool growth = false;
+  bool preallocate = false;
+  std::string gpus = "all";
+  std::string name;
+
+  void AddTo(CLI::App& verb);
+  /// One logical device as the flags have it, before any card is known. INVALID_ARGUMENT names the flag.
+  absl::StatusOr<v1::LogicalDeviceSpec> Spec() const;
+};
+
+/// The request that the flags stand for. `visible_devices` is CUDA_VISIBLE_DEVICES, which narrows what --gpus
+/// may choose; `order` is CUDA_DEVICE_ORDER. INVALID_ARGUMENT: a size that cannot be read; NOT_FOUND: no such
+/// GPU, naming those that are there.
+absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flags,
+                                                         const v1::ListPhysicalDevicesResponse& cards,
+                                                         std::optional<std::string> visible_devices);
+
+/// Asks the daemon for its cards and makes the request, with the variables of this process.
+absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flags, Connection& connection,
+                                                         const CommonOptions& options);
+
+/// "lease train: GPU:0 = 256.00MiB (growth) on GPU 0 Simulated GPU", a line for every logical device, without
+/// newlines.
+std::vector<std::string> DescribeLease(const v1::Lease& lease);
+
+}  // namespace lgpu::cli
+
+#endif  // LGPU_CLI_DEVICE_FLAGS_H_

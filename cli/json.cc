@@ -1,0 +1,213 @@
+#include "cli/json.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/strip.h"
+#include "cli/output.h"
+#include "lgpu/refusal.h"
+#include "proto/refusal_codec.h"
+
+namespace lgpu::cli {
+namespace {
+
+using nlohmann::json;
+
+std::string ShortName(const std::string& name, std::string_view prefix) {
+  return absl::AsciiStrToLower(std::string(absl::StripPrefix(name, {prefix.data(), prefix.size()})));
+}
+
+std::string ModeName(v1::LogicalDeviceSpec::Mode mode) {
+  return mode == v1::LogicalDeviceSpec::MODE_PREALLOCATE ? "preallocate" : "growth";
+}
+
+void SetIfKnown(json& object, const char* key, const std::optional<Bytes>& value) {
+  if (value) object[key] = value->count();
+}
+
+json CardToJson(const v1::CardStats& card) {
+  json result = {{"schema", "lgpu.card/v1"},
+                 {"index", card.index()},
+                 {"uuid", card.uuid()},
+                 {"name", card.name()},
+                 {"pci_bus_id", card.pci_bus_id()},
+                 {"simulated", card.simulated()},
+                 {"served", card.served()},
+                 {"total_bytes", card.total_bytes()},
+                 {"reserve_bytes", card.reserve_bytes()},
+                 {"held_bytes", card.held_bytes()},
+                 {"promised_bytes", card.promised_bytes()},
+                 {"overhead_bytes", card.overhead_bytes()},
+                 {"free_bytes", card.free_bytes()},
+                 {"draining_bytes", card.draining_bytes()},
+                 {"granularity_bytes", card.granularity_bytes()},
+                 {"overcommitted", card.overcommitted()},
+                 {"waiting_requests", card.waiting_requests()}};
+  if (!card.not_served_because().empty()) result["not_served_because"] = card.not_served_because();
+  if (card.has_foreign_bytes()) result["foreign_bytes"] = card.foreign_bytes();
+  return result;
+}
+
+json DeviceToJson(const v1::LogicalDeviceStats& device) {
+  return {{"name", device.name()},
+          {"gpu", device.card_index()},
+          {"card_uuid", device.card_uuid()},
+          {"mode", device.mode()},
+          {"memory_limit_bytes", device.limit_bytes()},
+          {"guarantee_bytes", device.guarantee_bytes()},
+          {"held_bytes", device.held_bytes()},
+          {"leaving_bytes", device.leaving_bytes()},
+          {"used_bytes", device.used_bytes()},
+          {"peak_used_bytes", device.peak_used_bytes()},
+          {"requested_bytes", device.requested_bytes()},
+          {"largest_free_block_bytes", device.largest_free_block_bytes()},
+          {"live_blocks", device.live_blocks()},
+          {"allocations_total", device.allocations_total()},
+          {"refusals_total", device.refusals_total()},
+          {"ops_total", device.ops_total()}};
+}
+
+json SessionToJson(const v1::SessionStats& session) {
+  return {{"id", session.id()},
+          {"pid", session.pid()},
+          {"uid", session.uid()},
+          {"command", session.command()},
+          {"state", ShortName(v1::SessionStats::State_Name(session.state()), "STATE_")},
+          {"connected_at", FormatIso8601(session.connected_at())},
+          {"held_bytes", session.held_bytes()}};
+}
+
+json LeaseToJson(const v1::LeaseStats& lease) {
+  json result = {
+      {"schema", "lgpu.lease/v1"},  {"id", lease.id()},
+      {"name", lease.name()},       {"owner", {{"uid", lease.owner_uid()}, {"user", lease.owner()}}},
+      {"lasting", lease.lasting()}, {"created_at", FormatIso8601(lease.created_at())},
+      {"devices", json::array()},   {"sessions", json::array()}};
+  for (const auto& device : lease.devices()) result["devices"].push_back(DeviceToJson(device));
+  for (const auto& session : lease.sessions()) result["sessions"].push_back(SessionToJson(session));
+  return result;
+}
+
+}  // namespace
+
+json ToJson(const v1::StatsSnapshot& snapshot) {
+  json result = {{"schema", "lgpu.snapshot/v1"},
+                 {"taken_at", FormatIso8601(snapshot.taken_at())},
+                 {"daemon", snapshot.daemon()},
+                 {"accounting", snapshot.accounting()},
+                 {"uptime_seconds", snapshot.uptime_seconds()},
+                 {"grants_total", snapshot.grants_total()},
+                 {"refusals_total", snapshot.refusals_total()},
+                 {"returns_total", snapshot.returns_total()},
+                 {"sessions_lost_total", snapshot.sessions_lost_total()},
+                 {"placements_total", snapshot.placements_total()},
+                 {"placements_dropped_total", snapshot.placements_dropped_total()},
+                 {"cards", json::array()},
+                 {"leases", json::array()}};
+  for (const auto& card : snapshot.cards()) result["cards"].push_back(CardToJson(card));
+  for (const auto& lease : snapshot.leases()) result["leases"].push_back(LeaseToJson(lease));
+  return result;
+}
+
+json ToJson(const v1::Lease& lease) {
+  json result = {
+      {"schema", "lgpu.lease/v1"},  {"id", lease.id()},
+      {"name", lease.name()},       {"owner", {{"uid", lease.owner_uid()}, {"user", lease.owner()}}},
+      {"lasting", lease.lasting()}, {"created_at", FormatIso8601(lease.created_at())},
+      {"devices", json::array()}};
+  for (const auto& device : lease.devices()) {
+    result["devices"].push_back({{"name", device.name()},
+                                 {"label", device.label()},
+                                 {"gpu", device.card_index()},
+                                 {"card_uuid", device.card_uuid()},
+                                 {"card_name", device.card_name()},
+                                 {"mode", ModeName(device.mode())},
+                                 {"memory_limit_bytes", device.memory_limit_bytes()},
+                                 {"guarantee_bytes", device.guarantee_bytes()}});
+  }
+  return result;
+}
+
+json ToJson(const v1::PlacementReport& report) {
+  json result = {{"schema", "lgpu.placements/v1"},
+                 {"lease", {{"id", report.lease_id()}, {"name", report.lease_name()}}},
+                 {"records_total", report.records_total()},
+                 {"dropped_total", report.dropped_total()},
+                 {"totals", json::array()},
+                 {"records", json::array()}};
+  for (const auto& total : report.totals()) {
+    result["totals"].push_back({{"device", total.device()},
+                                {"op", total.op()},
+                                {"dtype", total.dtype()},
+                                {"count", total.count()},
+                                {"output_bytes", total.output_bytes()},
+                                {"host_seconds", static_cast<double>(total.host_ns()) / 1e9},
+                                {"soft_placed", total.soft_placed()}});
+  }
+  for (const auto& record : report.records()) result["records"].push_back(ToJson(record));
+  return result;
+}
+
+json ToJson(const v1::PlacementRecord& record) {
+  json result = {{"schema", "lgpu.placement/v1"},
+                 {"sequence", record.sequence()},
+                 {"session_id", record.session_id()},
+                 {"pid", record.pid()},
+                 {"op", record.op()},
+                 {"dtype", record.dtype()},
+                 {"requested_device", record.requested_device()},
+                 {"device", record.device()},
+                 {"output_bytes", record.output_bytes()},
+                 {"submitted_at", FormatIso8601(record.submitted_at())},
+                 {"host_seconds", static_cast<double>(record.host_ns()) / 1e9},
+                 {"soft_placed", record.soft_placed()}};
+  if (record.has_device_ns()) result["device_seconds"] = static_cast<double>(record.device_ns()) / 1e9;
+  return result;
+}
+
+json ToJson(const v1::Event& event) {
+  json result = {{"schema", "lgpu.event/v1"},
+                 {"sequence", event.sequence()},
+                 {"at", FormatIso8601(event.at())},
+                 {"kind", ShortName(v1::Event::Kind_Name(event.kind()), "KIND_")},
+                 {"text", event.text()}};
+  if (!event.lease_id().empty()) result["lease"] = {{"id", event.lease_id()}, {"name", event.lease_name()}};
+  if (event.session_id() != 0) result["session_id"] = event.session_id();
+  if (event.pid() != 0) result["pid"] = event.pid();
+  if (event.has_refusal()) result["refusal"] = RefusalToJson(RefusalFromProto(event.refusal()));
+  return result;
+}
+
+json RefusalToJson(const Refusal& refusal) {
+  json result = {{"reason", std::string(RefusalReasonName(refusal.reason))},
+                 {"asked_bytes", refusal.asked.count()}};
+  if (!refusal.device.empty()) result["device"] = refusal.device;
+  if (!refusal.lease.empty()) result["lease"] = refusal.lease;
+  if (!refusal.what.empty()) result["what"] = refusal.what;
+  if (!refusal.card.empty()) result["card"] = refusal.card;
+  SetIfKnown(result, "limit_bytes", refusal.limit);
+  SetIfKnown(result, "used_bytes", refusal.used);
+  SetIfKnown(result, "held_bytes", refusal.held);
+  SetIfKnown(result, "peak_used_bytes", refusal.peak_used);
+  SetIfKnown(result, "largest_free_block_bytes", refusal.largest_free_block);
+  SetIfKnown(result, "card_total_bytes", refusal.card_total);
+  SetIfKnown(result, "card_free_bytes", refusal.card_free);
+  SetIfKnown(result, "coming_back_bytes", refusal.coming_back);
+  if (refusal.live_blocks) result["live_blocks"] = *refusal.live_blocks;
+  if (refusal.waited) result["waited_seconds"] = static_cast<double>(refusal.waited->count()) / 1e3;
+  result["holders"] = json::array();
+  for (const Refusal::Holder& holder : refusal.holders) {
+    result["holders"].push_back({{"lease", holder.lease},
+                                 {"owner", holder.owner},
+                                 {"pid", holder.pid},
+                                 {"device", holder.device},
+                                 {"held_bytes", holder.held.count()},
+                                 {"guarantee_bytes", holder.guarantee.count()}});
+  }
+  result["advice"] = refusal.advice;
+  return result;
+}
+
+std::string Line(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace lgpu::cli

@@ -1,0 +1,17 @@
+#ifndef LGPU_CLI_LS_TABLES_H_
+#define LGPU_CLI_LS_TABLES_H_
+
+#include <string>
+
+#include "cli/output.h"
+#include "lgpu/v1/stats.pb.h"
+
+namespace lgpu::cli {
+
+/// What `lgpu ls` prints: a block of GPUs, a block of leases with a row per logical device, and how much of
+/// every card can still be promised.
+std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style);
+
+}  // namespace lgpu::cli
+
+#endif  // LGPU_CLI_LS_TABLES_H_

@@ -1,0 +1,152 @@
+#include "cli/output.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <ctime>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace lgpu::cli {
+namespace {
+
+std::size_t Width(std::string_view text) {
+  return static_cast<std::size_t>(std::count_if(
+      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+}  // namespace
+
+bool UseColor(ColorMode mode, const ColorEnvironment& environment) {
+  if (mode != ColorMode::kAuto) return mode == ColorMode::kAlways;
+  if (environment.no_color) return false;
+  if (environment.clicolor_force) return true;
+  return environment.is_terminal && !environment.dumb_terminal;
+}
+
+std::string Style::Bold(std::string_view text) const {
+  return color ? "\033[1m" + std::string(text) + "\033[0m" : std::string(text);
+}
+
+std::string Style::Red(std::string_view text) const {
+  return color ? "\033[1;31m" + std::string(text) + "\033[0m" : std::string(text);
+}
+
+void Table::AddRow(std::vector<std::string> cells) {
+  cells.resize(columns_.size());
+  for (std::string& cell : cells) {
+    if (cell.empty()) cell = "-";
+  }
+  rows_.push_back(std::move(cells));
+}
+
+std::string Table::Format(const Style& style) const {
+  std::vector<std::size_t> widths;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    std::size_t width = Width(columns_[i].title);
+    for (const auto& row : rows_) width = std::max(width, Width(row[i]));
+    widths.push_back(width);
+  }
+  const auto line = [&](const auto& cell_of) {
+    std::string text;
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      const std::string& cell = cell_of(i);
+      const std::string padding(widths[i] - Width(cell), ' ');
+      if (i > 0) text += "  ";
+      if (columns_[i].align == Align::kRight) {
+        text += padding + cell;
+      } else {
+        text += cell;
+        if (i + 1 < columns_.size()) text += padding;
+      }
+    }
+    return text;
+  };
+  std::string text =
+      style.Bold(line([&](std::size_t i) -> const std::string& { return columns_[i].title; })) + "\n";
+  for (const auto& row : rows_) {
+    text += line([&](std::size_t i) -> const std::string& { return row[i]; }) + "\n";
+  }
+  return text;
+}
+
+std::string FormatAge(std::chrono::seconds age) {
+  const auto s = age.count();
+  if (s < 0) return "-";
+  if (s < 60) return absl::StrCat(s, "s");
+  if (s < 60 * 60) return absl::StrCat(s / 60, "m");
+  if (s < 24 * 60 * 60) return absl::StrCat(s / (60 * 60), "h");
+  return absl::StrCat(s / (24 * 60 * 60), "d");
+}
+
+std::string FormatNanoseconds(std::uint64_t ns) {
+  const double value = static_cast<double>(ns);
+  if (ns < 1'000) return absl::StrCat(ns, "ns");
+  if (ns < 1'000'000) return absl::StrFormat("%.1fus", value / 1e3);
+  if (ns < 1'000'000'000) return absl::StrFormat("%.1fms", value / 1e6);
+  return absl::StrFormat("%.2fs", value / 1e9);
+}
+
+std::string FormatClock(const google::protobuf::Timestamp& time) {
+  const std::time_t seconds = time.seconds();
+  std::tm parts{};
+  if (localtime_r(&seconds, &parts) == nullptr) return "-";
+  return absl::StrFormat("%02d:%02d:%02d.%03d", parts.tm_hour, parts.tm_min, parts.tm_sec,
+                         time.nanos() / 1'000'000);
+}
+
+std::string FormatIso8601(const google::protobuf::Timestamp& time) {
+  const std::time_t seconds = time.seconds();
+  std::tm parts{};
+  if (gmtime_r(&seconds, &parts) == nullptr) return "";
+  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", parts.tm_year + 1900, parts.tm_mon + 1,
+                         parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, time.nanos() / 1'000);
+}
+
+std::string FormatOwner(std::string_view owner, std::uint32_t uid) {
+  return owner.empty() ? absl::StrCat(uid) : Printable(owner);
+}
+
+std::string Printable(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return result;
+}
+
+absl::StatusOr<std::chrono::milliseconds> ParseDuration(std::string_view text) {
+  const std::size_t end = text.find_first_not_of("0123456789.");
+  const std::string_view unit = end == std::string_view::npos ? "" : text.substr(end);
+  double factor = 0;
+  if (unit == "ms") factor = 1;
+  if (unit.empty() || unit == "s") factor = 1e3;
+  if (unit == "m" || unit == "min") factor = 60e3;
+  if (unit == "h") factor = 3600e3;
+  const std::string number(text.substr(0, text.size() - unit.size()));
+  double value = 0;
+  // A year is far beyond any use and far below what the clocks overflow at.
+  constexpr double kMaxMs = 366.0 * 24 * 3600e3;
+  if (factor == 0 || !absl::SimpleAtod(number, &value) || !std::isfinite(value) || value * factor > kMaxMs) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", Printable(text).c_str(), "\" is no duration\ntry: 500ms, 10s, 2m, 1h, or a number of seconds"));
+  }
+  return std::chrono::milliseconds(static_cast<std::int64_t>(value * factor));
+}
+
+absl::Status WriteOut(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return absl::UnavailableError(absl::StrCat("cannot write: ", std::strerror(errno)));
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lgpu::cli

@@ -1,0 +1,77 @@
+#ifndef LGPU_CLI_OUTPUT_H_
+#define LGPU_CLI_OUTPUT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "google/protobuf/timestamp.pb.h"
+
+namespace lgpu::cli {
+
+enum class ColorMode { kAuto, kAlways, kNever };
+
+/// What decides about colour besides the flag; taken from the environment once, by main.
+struct ColorEnvironment {
+  bool no_color = false;        // NO_COLOR is set and not empty
+  bool clicolor_force = false;  // CLICOLOR_FORCE is set and not "0"
+  bool dumb_terminal = false;   // TERM=dumb
+  bool is_terminal = false;
+};
+/// The flag first, then NO_COLOR, then CLICOLOR_FORCE, then whether a terminal is there.
+bool UseColor(ColorMode mode, const ColorEnvironment& environment);
+
+struct Style {
+  bool color = false;
+  std::string Bold(std::string_view text) const;
+  std::string Red(std::string_view text) const;
+};
+
+/// A Table lines its columns up; numbers to the right, words to the left. The last column is not padded,
+/// so that no line ends in blanks. Widths are counted in characters of UTF-8.
+class Table {
+ public:
+  enum class Align { kLeft, kRight };
+  struct Column {
+    std::string title;
+    Align align = Align::kLeft;
+  };
+
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+  /// One cell a column; an empty one is shown as "-".
+  void AddRow(std::vector<std::string> cells);
+  bool empty() const { return rows_.empty(); }
+  std::string Format(const Style& style) const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+/// "7s", "12m", "3h", "2d": the largest unit that is not zero. "-" for a time that lies ahead.
+std::string FormatAge(std::chrono::seconds age);
+/// "850ns", "12.3us", "4.5ms", "1.20s"
+std::string FormatNanoseconds(std::uint64_t ns);
+/// "12:03:58.123", in local time.
+std::string FormatClock(const google::protobuf::Timestamp& time);
+/// "2026-01-31T12:00:00.123456Z"
+std::string FormatIso8601(const google::protobuf::Timestamp& time);
+/// "root" or, for a user without a name, the number.
+std::string FormatOwner(std::string_view owner, std::uint32_t uid);
+/// Text of others, safe for a terminal: control characters become '?'.
+std::string Printable(std::string_view text);
+
+/// "500ms", "10s", "2m", "1h", or seconds as a number ("2.5"). INVALID_ARGUMENT for anything else.
+absl::StatusOr<std::chrono::milliseconds> ParseDuration(std::string_view text);
+
+/// Writes all of it to stdout; UNAVAILABLE when nobody reads it (SIGPIPE usually ends the process first).
+absl::Status WriteOut(std::string_view text);
+
+}  // namespace lgpu::cli
+
+#endif  // LGPU_CLI_OUTPUT_H_

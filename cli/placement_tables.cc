@@ -1,0 +1,68 @@
+#include "cli/placement_tables.h"
+
+#include "absl/strings/str_cat.h"
+#include "lgpu/bytes.h"
+
+namespace lgpu::cli {
+namespace {
+
+using Align = Table::Align;
+
+std::string HostTime(std::uint64_t ns) { return ns == 0 ? "-" : FormatNanoseconds(ns); }
+
+std::string DeviceTime(const v1::PlacementRecord& record) {
+  return record.has_device_ns() ? FormatNanoseconds(record.device_ns()) : "-";
+}
+
+}  // namespace
+
+std::string FormatReport(const v1::PlacementReport& report, const Style& style) {
+  Table totals({{"DEVICE"},
+                {"OP"},
+                {"DTYPE"},
+                {"COUNT", Align::kRight},
+                {"OUTPUT", Align::kRight},
+                {"HOST TIME", Align::kRight},
+                {"SOFT PLACED", Align::kRight}});
+  for (const auto& total : report.totals()) {
+    totals.AddRow({Printable(total.device()), Printable(total.op()), Printable(total.dtype()),
+                   absl::StrCat(total.count()), FormatBytes(Bytes(total.output_bytes())),
+                   HostTime(total.host_ns()), absl::StrCat(total.soft_placed())});
+  }
+  std::string text =
+      absl::StrCat("Lease ", Printable(report.lease_name().empty() ? report.lease_id() : report.lease_name()),
+                   ": ", report.records_total(), report.records_total() == 1 ? " op" : " ops", " recorded, ",
+                   report.dropped_total(), " dropped.\n");
+  if (!totals.empty()) absl::StrAppend(&text, "\n", totals.Format(style));
+  if (report.records().empty()) return text;
+
+  Table records({{"TIME"},
+                 {"PID", Align::kRight},
+                 {"OP"},
+                 {"DTYPE"},
+                 {"DEVICE"},
+                 {"ASKED FOR"},
+                 {"OUTPUT", Align::kRight},
+                 {"HOST TIME", Align::kRight},
+                 {"DEVICE TIME", Align::kRight}});
+  for (const auto& record : report.records()) {
+    records.AddRow({FormatClock(record.submitted_at()), absl::StrCat(record.pid()), Printable(record.op()),
+                    Printable(record.dtype()), Printable(record.device()),
+                    Printable(record.requested_device()) + (record.soft_placed() ? " (soft)" : ""),
+                    FormatBytes(Bytes(record.output_bytes())), HostTime(record.host_ns()),
+                    DeviceTime(record)});
+  }
+  absl::StrAppend(&text, "\n", records.Format(style));
+  return text;
+}
+
+std::string FormatRecord(const v1::PlacementRecord& record) {
+  std::string line = absl::StrCat(FormatClock(record.submitted_at()), "  ", record.pid(), "  ",
+                                  Printable(record.op()), " ", Printable(record.dtype()), " in device ",
+                                  Printable(record.device()), "  ", FormatBytes(Bytes(record.output_bytes())),
+                                  "  host ", HostTime(record.host_ns()), "  device ", DeviceTime(record));
+  if (record.soft_placed()) absl::StrAppend(&line, "  asked for ", Printable(record.requested_device()));
+  return line;
+}
+
+}  // namespace lgpu::cli

@@ -1,0 +1,18 @@
+#ifndef LGPU_CLI_PLACEMENT_TABLES_H_
+#define LGPU_CLI_PLACEMENT_TABLES_H_
+
+#include <string>
+
+#include "cli/output.h"
+#include "lgpu/v1/control.pb.h"
+
+namespace lgpu::cli {
+
+/// What `lgpu placements` prints: the sums by device, op and dtype, then the last records.
+std::string FormatReport(const v1::PlacementReport& report, const Style& style);
+/// One executed op as a line, as `--follow` prints it; times that were not measured are "-".
+std::string FormatRecord(const v1::PlacementRecord& record);
+
+}  // namespace lgpu::cli
+
+#endif  // LGPU_CLI_PLACEMENT_TABLES_H_

@@ -1,0 +1,43 @@
+#include "tests/support/daemon_process.h"
+
+#include <signal.h>
+
+#include "absl/strings/str_cat.h"
+#include "lgpu/status.h"
+
+namespace lgpu::testing {
+
+std::string DaemonProcess::LgpudPath() { return LGPU_TEST_LGPUD; }
+std::string DaemonProcess::LgpuPath() { return LGPU_TEST_LGPU_CLI; }
+
+absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Options& options) {
+  std::unique_ptr<DaemonProcess> daemon(new DaemonProcess());
+  daemon->temp_dir_ = std::make_unique<TempDir>();
+  const std::string& base = daemon->temp_dir_->path();
+  daemon->dir_ = options.dir.empty() ? base + "/run" : options.dir;
+
+  ChildProgram::Options program{.argv = {LgpudPath(), "--dir", daemon->dir_},
+                                .environment = options.environment,
+                                .open_files = options.open_files};
+  if (!options.simulate.empty()) program.argv.insert(program.argv.end(), {"--simulate", options.simulate});
+  program.argv.insert(program.argv.end(), options.arguments.begin(), options.arguments.end());
+  program.environment.try_emplace("XDG_RUNTIME_DIR", base + "/xdg-run");
+  program.environment.try_emplace("XDG_STATE_HOME", base + "/xdg-state");
+  LGPU_ASSIGN_OR_RETURN(daemon->program_, ChildProgram::Start(program));
+
+  const auto ready = [&] { return daemon->program_->Errors().find(" ready: ") != std::string::npos; };
+  const bool settled = Eventually([&] { return !daemon->program_->running() || ready(); });
+  if (!settled || !daemon->program_->running()) {
+    return absl::InternalError(absl::StrCat("lgpud is not ready; code ",
+                                            daemon->program_->Wait(std::chrono::milliseconds(0)).value_or(-1),
+                                            ", stderr: ", daemon->program_->Errors()));
+  }
+  return daemon;
+}
+
+std::optional<int> DaemonProcess::Stop(std::chrono::milliseconds patience) {
+  program_->Signal(SIGTERM);
+  return program_->Wait(patience);
+}
+
+}  // namespace lgpu::testing
