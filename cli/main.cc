@@ -158,7 +158,7 @@ int Main(int argc, char** argv) {
     const auto verb = std::find_if(words.begin(), words.end(), is_verb);
     options.json = std::find(words.begin(), words.end(), "--json") != words.end();
     if (verb != words.end()) return ReportParseError(error.what(), *verb, options);
-    const bool other_verb = !words.empty() && words[0].front() != '-';
+    const bool other_verb = !words.empty() && !words[0].starts_with("-");
     return ReportParseError(
         other_verb ? absl::StrCat("there is no verb ", Printable(words[0])) : error.what(), "", options);
   }
