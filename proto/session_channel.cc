@@ -112,7 +112,7 @@ absl::StatusOr<PeerCredentials> GetPeerCredentials(int socket) {
 }
 
 absl::StatusOr<SessionChannel> SessionChannel::Connect(const std::string& path) {
-  absl::StatusOr<UniqueFd> socket = ConnectSeqpacket(path);
+  absl::StatusOr<UniqueFd> socket = ConnectUnix(path, SOCK_SEQPACKET);
   if (!socket.ok()) {
     return std::move(socket).status();
   }

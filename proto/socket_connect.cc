@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -22,8 +23,6 @@ namespace lgpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr std::chrono::seconds kConnectTimeout{10};
 
 std::string DirectoryOf(const std::string& path) {
   const std::size_t slash = path.rfind('/');
@@ -94,8 +93,9 @@ absl::Status ConnectError(const std::string& path, int error) {
       return NobodyThere(path, "something else listens at its socket");
     case EAGAIN:
       return absl::UnavailableError(
-          absl::StrCat("lgpud at ", DirectoryOf(path), " has not taken this connection for ",
-                       kConnectTimeout.count(), " s\n  try: again later; is it stopped?"));
+          absl::StrCat("lgpud at ", DirectoryOf(path),
+                       " takes no connections (its queue is full)\n"
+                       "  try: again later, or see whether that daemon is stopped or hangs"));
     case EACCES:
     case EPERM:
       return NoRight(path);
@@ -114,7 +114,7 @@ void SetSendTimeout(int socket, std::chrono::microseconds timeout) {
 
 }  // namespace
 
-absl::StatusOr<UniqueFd> ConnectSeqpacket(const std::string& path) {
+absl::StatusOr<UniqueFd> ConnectUnix(const std::string& path, int type, std::chrono::milliseconds patience) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
@@ -123,14 +123,14 @@ absl::StatusOr<UniqueFd> ConnectSeqpacket(const std::string& path) {
         " are possible\n  try: a runtime directory with a shorter path"));
   }
   std::memcpy(address.sun_path, path.data(), path.size());
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
   if (!socket) {
-    return absl::ResourceExhaustedError(absl::StrCat("no socket for a session: ", std::strerror(errno)));
+    return absl::ResourceExhaustedError(absl::StrCat("no socket to talk to lgpud: ", std::strerror(errno)));
   }
-  const Clock::time_point deadline = Clock::now() + kConnectTimeout;
+  const Clock::time_point deadline = Clock::now() + patience;
   int error = EAGAIN;
   // A signal ends the wait early; what is left of it goes on.
-  for (auto left = Clock::duration(kConnectTimeout); left > Clock::duration::zero();
+  for (auto left = Clock::duration(patience); left > Clock::duration::zero();
        left = deadline - Clock::now()) {
     // Zero microseconds would mean "for ever".
     SetSendTimeout(socket.get(), std::chrono::duration_cast<std::chrono::microseconds>(left) +

@@ -1,6 +1,7 @@
 #ifndef LGPU_PROTO_SOCKET_CONNECT_H_
 #define LGPU_PROTO_SOCKET_CONNECT_H_
 
+#include <chrono>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -8,11 +9,13 @@
 
 namespace lgpu {
 
-/// Connects to the listening AF_UNIX SOCK_SEQPACKET socket `path` of a daemon's runtime directory. While the
-/// daemon's queue of new connections is full it waits, at most 10 seconds. Errors say what is wrong with
-/// the directory and what to try: UNAVAILABLE, PERMISSION_DENIED, INVALID_ARGUMENT (the path is too long for
-/// a socket), RESOURCE_EXHAUSTED (no descriptors left).
-absl::StatusOr<UniqueFd> ConnectSeqpacket(const std::string& path);
+/// Connects to the listening AF_UNIX socket `path` of a daemon's runtime directory; `type` is SOCK_SEQPACKET
+/// (sessions) or SOCK_STREAM (control). While the daemon's queue of new connections is full it waits, at most
+/// `patience` (a microsecond or more). Errors say what is wrong with the directory and what to try:
+/// UNAVAILABLE, PERMISSION_DENIED, INVALID_ARGUMENT (the path is too long for a socket), RESOURCE_EXHAUSTED
+/// (no descriptors left).
+absl::StatusOr<UniqueFd> ConnectUnix(const std::string& path, int type,
+                                     std::chrono::milliseconds patience = std::chrono::seconds(10));
 
 }  // namespace lgpu
 
