@@ -1,0 +1,83 @@
+// A client page that somebody hostile writes between any two steps of the reader.
+//
+// Input: steps of 11 bytes: what to do, which word (2 bytes), which value (8 bytes).
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "allocator/check.h"
+#include "proto/session_pages.h"
+
+namespace lgpu {
+namespace {
+
+constexpr std::size_t kStepBytes = 11;
+
+class Harness {
+ public:
+  void Step(const std::uint8_t* step) {
+    std::uint16_t where;
+    std::uint64_t value;
+    std::memcpy(&where, step + 1, sizeof(where));
+    std::memcpy(&value, step + 3, sizeof(value));
+    const std::uint64_t slot = where % PlacementRing::kSlots;
+    switch (step[0] % 8) {
+      case 0:
+        page_->ring.head.store(value);
+        break;
+      case 1:  // a word of a slot
+        page_->ring.slots[slot].words[value % 8].store(value);
+        break;
+      case 2:  // a mark near the ones that the reader expects
+        page_->ring.slots[slot].words[0].store(2 * (slot + PlacementRing::kSlots * (value >> 32)) +
+                                               value % 4);
+        break;
+      case 3:
+        page_->ring.Push({.op = where, .output_bytes = value});
+        break;
+      case 4:
+        page_->op_names[where % ClientPage::kMaxOps].words[value % 4].store(value);
+        break;
+      case 5:
+        page_->op_count.store(value);
+        CheckOpName(static_cast<int>(where) - 8);
+        break;
+      case 6:
+        reader_.WriterIsGone();
+        break;
+      default:
+        Read();
+    }
+  }
+
+ private:
+  void Read() {
+    // Nothing writes meanwhile, so what is there at once is at most one lap.
+    for (std::uint64_t read = 0; reader_.Next(); ++read) {
+      LGPU_CHECK_OP(read, <, PlacementRing::kSlots);
+    }
+  }
+  void CheckOpName(int index) const {
+    const std::string name = GetOpName(*page_, index);
+    LGPU_CHECK(!name.empty() && name.size() <= ClientPage::kOpNameBytes);
+    for (const char c : name) {
+      LGPU_CHECK(c > ' ' && c < 0x7f && c != '<' && c != '"');
+    }
+  }
+
+  std::unique_ptr<ClientPage> page_ = std::make_unique<ClientPage>();
+  PlacementRingReader reader_{&page_->ring};
+};
+
+}  // namespace
+}  // namespace lgpu
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  lgpu::Harness harness;
+  for (; size >= lgpu::kStepBytes; data += lgpu::kStepBytes, size -= lgpu::kStepBytes) {
+    harness.Step(data);
+  }
+  return 0;
+}
