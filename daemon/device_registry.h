@@ -22,7 +22,7 @@ class DeviceRegistry {
     int index = 0;  // in PCI order among all of the machine, and in backend().devices()
     PhysicalDevice device;
     bool served = false;
-    std::string not_served_because;  // "owned by the daemon of /run/lgpu (pid 812)"
+    std::string not_served_because;  // empty if served; "owned by the daemon of /run/lgpu (pid 812)"
     UniqueFd lock;
   };
 

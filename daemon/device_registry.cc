@@ -1,0 +1,134 @@
+#include "daemon/device_registry.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/device/simulated_backend.h"
+#include "daemon/lock_file.h"
+#include "lgpu/status.h"
+#include "lgpu/visibility.h"
+
+namespace lgpu::daemon {
+namespace {
+
+constexpr std::string_view kSimulateAdvice = "to try lgpu without a GPU: lgpud --simulate 2x1GiB";
+
+absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenBackend(const Config& config) {
+  if (config.simulated.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no usable GPU: this lgpud is built without the CUDA backend and serves simulated GPUs only; ",
+        std::string(kSimulateAdvice)));
+  }
+  SimulatedBackendOptions options;
+  int index = 0;
+  for (const SimulatedDeviceConfig& simulated : config.simulated) {
+    PhysicalDevice device = SimulatedDevice(index++, simulated.memory, config.runtime_dir);
+    if (!simulated.uuid.empty()) device.uuid = simulated.uuid;
+    device.name = simulated.name;
+    options.devices.push_back(std::move(device));
+    options.sparse = options.sparse || simulated.sparse;
+  }
+  return MakeSimulatedBackend(std::move(options));
+}
+
+// Every user's daemons meet here, so the directory is open to all, sticky as /tmp is.
+absl::StatusOr<UniqueFd> OpenLockDir(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  if (::mkdir(path.c_str(), 0777) == 0) {
+    ::chmod(path.c_str(), 01777);  // whatever the umask; its failure keeps other users' daemons out
+  } else if (errno != EEXIST) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the directory for locks on cards ", path));
+  }
+  UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!directory) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot open the directory for locks on cards ", path));
+  }
+  return directory;
+}
+
+absl::Status Serve(int lock_dir, const Config& config, DeviceRegistry::Card& card) {
+  absl::StatusOr<UniqueFd> lock = LockFile(lock_dir, card.device.uuid + ".lock", 0666);
+  if (absl::IsAlreadyExists(lock.status())) {
+    const std::string owner(lock.status().message());
+    card.not_served_because = absl::StrCat("owned by ", owner.empty() ? "another lgpud" : owner);
+    return absl::OkStatus();
+  }
+  if (!lock.ok()) {
+    return absl::Status(lock.status().code(),
+                        absl::StrCat("cannot lock GPU ", card.index, " in ", config.lock_dir, ": ",
+                                     std::string(lock.status().message())));
+  }
+  LGPU_RETURN_IF_ERROR(WriteLockFile(
+      lock->get(), absl::StrCat("the daemon of ", config.runtime_dir, " (pid ", ::getpid(), ")\n")));
+  card.lock = *std::move(lock);
+  card.served = true;
+  card.not_served_because.clear();
+  return absl::OkStatus();
+}
+
+absl::Status NothingServed(const std::vector<DeviceRegistry::Card>& cards) {
+  std::string text = "no usable GPU: this lgpud can serve none of the machine's cards";
+  for (const DeviceRegistry::Card& card : cards) {
+    absl::StrAppend(&text, "\n  GPU ", card.index, " ", card.device.name, " ", card.device.uuid, ": ",
+                    card.not_served_because);
+  }
+  absl::StrAppend(&text, "\n  stop the daemon that owns them, or change CUDA_VISIBLE_DEVICES; ",
+                  std::string(kSimulateAdvice));
+  return absl::FailedPreconditionError(text);
+}
+
+// A uuid is a file name of the lock directory.
+absl::Status CheckUuid(const std::string& uuid) {
+  const bool plain = std::all_of(uuid.begin(), uuid.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
+  });
+  if (plain && !uuid.empty() && uuid.size() <= 128) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", uuid, "' cannot be the uuid of a GPU; use letters, digits, - and _, ",
+                   "for example GPU-11111111-2222-3333-4444-555555555555"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Open(const Config& config) {
+  std::unique_ptr<DeviceRegistry> registry(new DeviceRegistry());
+  LGPU_ASSIGN_OR_RETURN(registry->backend_, OpenBackend(config));
+  registry->simulated_ = !config.simulated.empty();
+
+  std::vector<std::string> uuids;
+  for (const PhysicalDevice& device : registry->backend_->devices()) {
+    LGPU_RETURN_IF_ERROR(CheckUuid(device.uuid));
+    uuids.push_back(device.uuid);
+    Card card;
+    card.index = static_cast<int>(registry->cards_.size());
+    card.device = device;
+    card.not_served_because =
+        absl::StrCat("hidden from this lgpud by CUDA_VISIBLE_DEVICES=", config.cuda_visible_devices);
+    registry->cards_.push_back(std::move(card));
+  }
+  LGPU_ASSIGN_OR_RETURN(const UniqueFd lock_dir, OpenLockDir(config.lock_dir));
+  // The cards are in PCI order; simulated ones are equally fast, so CUDA_DEVICE_ORDER changes nothing.
+  std::optional<std::string_view> visible;
+  if (config.has_cuda_visible_devices) visible = config.cuda_visible_devices;
+  bool any_served = false;
+  for (const int index : VisibleDevices(visible, uuids)) {
+    Card& card = registry->cards_[static_cast<std::size_t>(index)];
+    LGPU_RETURN_IF_ERROR(Serve(lock_dir.get(), config, card));
+    any_served = any_served || card.served;
+  }
+  if (!any_served) return NothingServed(registry->cards_);
+  return registry;
+}
+
+}  // namespace lgpu::daemon
