@@ -13,6 +13,7 @@
 #include "cli/output.h"
 #include "lgpu/bytes.h"
 #include "lgpu/status.h"
+#include "lgpu/visibility.h"
 
 namespace lgpu::cli {
 namespace {
@@ -65,7 +66,21 @@ absl::StatusOr<std::vector<std::string>> CandidateCards(const std::string& gpus,
                                                         const std::optional<std::string>& visible_devices) {
   LGPU_ASSIGN_OR_RETURN(const std::vector<std::string> named, NamedCards(gpus, cards));
   if (!visible_devices) return named;
-  return named;
+  std::vector<std::string> uuids;
+  for (const v1::CardStats& card : cards.devices()) uuids.push_back(card.uuid());
+  std::vector<std::string> candidates;
+  for (const int index : VisibleDevices(*visible_devices, uuids)) {
+    const std::string& uuid = uuids[static_cast<std::size_t>(index)];
+    const bool wanted = named.empty() || std::find(named.begin(), named.end(), uuid) != named.end();
+    if (wanted) candidates.push_back(uuid);
+  }
+  if (candidates.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        "CUDA_VISIBLE_DEVICES=", Printable(*visible_devices), " leaves none of the GPUs that --gpus ", gpus,
+        " names\nthe daemon knows: ", ListCards(cards),
+        "\ntry: unset CUDA_VISIBLE_DEVICES, or set it to an index or UUID of this list"));
+  }
+  return candidates;
 }
 
 absl::StatusOr<std::uint64_t> Size(const char* flag, const std::string& text) {

@@ -1,0 +1,205 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/device_flags.h"
+#include "cli/json.h"
+#include "cli/ls_tables.h"
+#include "cli/placement_tables.h"
+
+namespace lgpu::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+v1::StatsSnapshot Snapshot() {
+  v1::StatsSnapshot snapshot;
+  snapshot.mutable_taken_at()->set_seconds(1000);
+  v1::CardStats& card = *snapshot.add_cards();
+  card.set_name("Simulated GPU");
+  card.set_uuid("GPU-1");
+  card.set_served(true);
+  card.set_total_bytes(1024 * kMiB);
+  card.set_held_bytes(96 * kMiB);
+  card.set_promised_bytes(608 * kMiB);
+  card.set_free_bytes(416 * kMiB);
+  card.set_draining_bytes(2 * kMiB);
+  v1::CardStats& other = *snapshot.add_cards();
+  other.set_index(1);
+  other.set_name("Simulated GPU");
+  other.set_not_served_because("owned by another daemon");
+  v1::LeaseStats& lease = *snapshot.add_leases();
+  lease.set_name("train");
+  lease.set_owner("user1");
+  lease.mutable_created_at()->set_seconds(1000 - 720);
+  v1::LogicalDeviceStats& device = *lease.add_devices();
+  device.set_name("/job:localhost/replica:0/task:0/device:GPU:0");
+  device.set_mode("growth");
+  device.set_limit_bytes(256 * kMiB);
+  device.set_held_bytes(96 * kMiB);
+  device.set_used_bytes(90 * kMiB);
+  device.set_peak_used_bytes(95 * kMiB);
+  for (const int pid : {11, 12, 13, 14, 15}) {
+    v1::SessionStats& session = *lease.add_sessions();
+    session.set_pid(pid);
+    session.set_state(pid < 15 ? v1::SessionStats::STATE_LIVE : v1::SessionStats::STATE_DRAINING);
+  }
+  return snapshot;
+}
+
+TEST(LsTest, ShowsCardsThenLeasesThenWhatCanBePromised) {
+  EXPECT_EQ(FormatSnapshot(Snapshot(), {}),
+            "GPU  NAME               HELD   PROMISED    TOTAL       FREE  FOREIGN  STATE\n"
+            "  0  Simulated GPU  96.00MiB  608.00MiB  1.00GiB  416.00MiB        -  ok, 2.00MiB draining\n"
+            "  1  Simulated GPU        0B         0B       0B         0B        -  "
+            "not served: owned by another daemon\n"
+            "\n"
+            "LEASE  DEVICE  GPU  MODE        USED      HELD      LIMIT      PEAK  OWNER  PID          STATE"
+            "             AGE\n"
+            "train  GPU:0     0  growth  90.00MiB  96.00MiB  256.00MiB  95.00MiB  user1  11,12,13,+2  "
+            "4 LIVE, DRAINING  12m\n"
+            "\n"
+            "416.00MiB of GPU 0 can still be promised.\n");
+}
+
+TEST(LsTest, AnEmptyDaemonSaysThatThereAreNoLeases) {
+  v1::StatsSnapshot snapshot = Snapshot();
+  snapshot.clear_leases();
+  EXPECT_THAT(FormatSnapshot(snapshot, {}), HasSubstr("\nNo leases.\n"));
+}
+
+TEST(LsTest, JsonHasBytesAndLeavesOutWhatIsUnknown) {
+  const nlohmann::json json = ToJson(Snapshot());
+  EXPECT_EQ(json["schema"], "lgpu.snapshot/v1");
+  EXPECT_EQ(json["cards"][0]["held_bytes"], 96 * kMiB);
+  EXPECT_FALSE(json["cards"][0].contains("foreign_bytes"));
+  EXPECT_EQ(json["leases"][0]["schema"], "lgpu.lease/v1");
+  EXPECT_EQ(json["leases"][0]["devices"][0]["memory_limit_bytes"], 256 * kMiB);
+  EXPECT_EQ(json["leases"][0]["sessions"][4]["state"], "draining");
+}
+
+TEST(LsTest, JsonSurvivesBytesThatAreNoText) {
+  v1::StatsSnapshot snapshot = Snapshot();
+  const std::string line = Line({{"text", "a\xff"}});
+  EXPECT_TRUE(nlohmann::json::accept(line)) << line;
+}
+
+TEST(PlacementsTest, TimesThatWereNotMeasuredAreDashes) {
+  v1::PlacementReport report;
+  report.set_lease_name("train");
+  report.set_records_total(1);
+  auto& total = *report.add_totals();
+  total.set_device("/job:localhost/replica:0/task:0/device:GPU:0");
+  total.set_op("MatMul");
+  total.set_dtype("float");
+  total.set_count(1);
+  total.set_output_bytes(16);
+  total.set_host_ns(1500);
+  auto& record = *report.add_records();
+  record.set_pid(7);
+  record.set_op("MatMul");
+  record.set_dtype("float");
+  record.set_device(total.device());
+  record.set_requested_device("/device:GPU:9");
+  record.set_soft_placed(true);
+  record.set_output_bytes(16);
+  const std::string text = FormatReport(report, {});
+  EXPECT_THAT(text, HasSubstr("Lease train: 1 op recorded, 0 dropped.\n"));
+  EXPECT_THAT(text, HasSubstr("/device:GPU:9 (soft)     16B          -            -\n"));
+  EXPECT_THAT(FormatRecord(record), HasSubstr("MatMul float in device /job:localhost/replica:0/task:0/device:"
+                                              "GPU:0  16B  host -  device -  asked for /device:GPU:9"));
+  EXPECT_FALSE(ToJson(record).contains("device_seconds"));
+}
+
+v1::ListPhysicalDevicesResponse ThreeCards() {
+  v1::ListPhysicalDevicesResponse cards;
+  for (const char* uuid : {"GPU-aaaa", "GPU-aabb", "GPU-cccc"}) {
+    v1::CardStats& card = *cards.add_devices();
+    card.set_index(static_cast<std::uint32_t>(cards.devices_size() - 1));
+    card.set_uuid(uuid);
+    card.set_served(true);
+  }
+  return cards;
+}
+
+TEST(DeviceFlagsTest, GpusAreIndicesOrBeginningsOfUuids) {
+  DeviceFlags flags;
+  flags.gpus = "2,GPU-aaa,2";
+  flags.devices = 2;
+  flags.memory = "1.5GiB";
+  const auto request = MakeCreateRequest(flags, ThreeCards(), std::nullopt);
+  ASSERT_TRUE(request.ok()) << request.status();
+  ASSERT_EQ(request->devices_size(), 2);
+  EXPECT_THAT(request->devices(1).candidate_uuids(), ElementsAre("GPU-cccc", "GPU-aaaa"));
+  EXPECT_EQ(request->devices(1).memory_limit_bytes(), 1536 * kMiB);
+  EXPECT_EQ(request->devices(1).mode(), v1::LogicalDeviceSpec::MODE_GROWTH);
+}
+
+TEST(DeviceFlagsTest, VisibleDevicesNarrowTheChoice) {
+  DeviceFlags flags;
+  const auto request = MakeCreateRequest(flags, ThreeCards(), "2,0");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_THAT(request->devices(0).candidate_uuids(), ElementsAre("GPU-cccc", "GPU-aaaa"));
+  flags.gpus = "0,1";
+  const auto both = MakeCreateRequest(flags, ThreeCards(), "2,0");
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_THAT(both->devices(0).candidate_uuids(), ElementsAre("GPU-aaaa"));
+}
+
+TEST(DeviceFlagsTest, NothingVisibleIsAnErrorThatShowsBothLists) {
+  DeviceFlags flags;
+  flags.gpus = "1";
+  for (const char* visible : {"2,0", "", "-1"}) {
+    const auto request = MakeCreateRequest(flags, ThreeCards(), visible);
+    ASSERT_EQ(request.status().code(), absl::StatusCode::kNotFound) << visible;
+    EXPECT_THAT(std::string(request.status().message()), HasSubstr("GPU-aabb"));
+    EXPECT_THAT(std::string(request.status().message()),
+                HasSubstr("CUDA_VISIBLE_DEVICES=" + std::string(visible)));
+  }
+}
+
+TEST(DeviceFlagsTest, WrongFlagsNameThemselves) {
+  const auto message = [](const DeviceFlags& flags) {
+    const auto request = MakeCreateRequest(flags, ThreeCards(), std::nullopt);
+    return request.ok() ? std::string("ok") : std::string(request.status().message());
+  };
+  DeviceFlags flags;
+  flags.gpus = "GPU-aa";
+  EXPECT_THAT(message(flags), HasSubstr("2 UUIDs"));
+  flags.gpus = "7";
+  EXPECT_THAT(message(flags), HasSubstr("no GPU 7"));
+  flags.gpus = "0,,1";
+  EXPECT_THAT(message(flags), HasSubstr("empty entry"));
+  flags = {};
+  flags.memory = "1GB";
+  EXPECT_THAT(message(flags), HasSubstr("--memory"));
+  flags.memory = "0";
+  EXPECT_THAT(message(flags), HasSubstr("0 bytes"));
+  flags = {};
+  flags.devices = 65;
+  EXPECT_THAT(message(flags), HasSubstr("--devices 65"));
+  flags = {};
+  flags.preallocate = true;
+  flags.guarantee = "1MiB";
+  EXPECT_THAT(message(flags), HasSubstr("--guarantee"));
+}
+
+TEST(DeviceFlagsTest, DescribesEveryLogicalDevice) {
+  v1::Lease lease;
+  lease.set_name("sim");
+  for (int i = 0; i < 2; ++i) {
+    v1::LogicalDevice& device = *lease.add_devices();
+    device.set_index(static_cast<std::uint32_t>(i));
+    device.set_memory_limit_bytes(256 * kMiB);
+    device.set_mode(i == 0 ? v1::LogicalDeviceSpec::MODE_GROWTH : v1::LogicalDeviceSpec::MODE_PREALLOCATE);
+    device.set_card_name("Simulated GPU");
+  }
+  EXPECT_THAT(DescribeLease(lease),
+              ElementsAre("lease sim: GPU:0 = 256.00MiB (growth) on GPU 0 Simulated GPU",
+                          "lease sim: GPU:1 = 256.00MiB (preallocate) on GPU 0 Simulated GPU"));
+}
+
+}  // namespace
+}  // namespace lgpu::cli
