@@ -49,9 +49,6 @@ struct DaemonSocket {
 };
 absl::StatusOr<DaemonSocket> FindDaemon(const Endpoint& endpoint);
 
-/// The error for a runtime directory whose socket could not be connected to with `error_number`.
-absl::Status NoDaemonError(const std::string& directory, int error_number);
-
 }  // namespace lgpu
 
 #endif  // LGPU_CLIENT_ENDPOINT_H_

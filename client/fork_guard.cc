@@ -1,6 +1,8 @@
 #include "client/fork_guard.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <utility>
@@ -41,17 +43,25 @@ struct ForkGuardList {
   static void BeforeFork() { pthread_mutex_lock(&Get().mutex); }
   static void InParent() { pthread_mutex_unlock(&Get().mutex); }
   static void InChild() {
+    const int dead = ::eventfd(0, EFD_CLOEXEC);
     for (ForkGuard* guard = std::exchange(Get().first, nullptr); guard != nullptr;) {
-      for (const int fd : guard->close_in_child_) ::close(fd);
+      for (const int fd : guard->dead_in_child_) (void)::dup3(dead, fd, O_CLOEXEC);
       ForkGuard* next = std::exchange(guard->next_, nullptr);
       guard->previous_ = nullptr;
       guard = next;
     }
+    if (dead >= 0) ::close(dead);
     pthread_mutex_unlock(&Get().mutex);
   }
 };
 
-ForkGuard::ForkGuard(std::vector<int> close_in_child) : close_in_child_(std::move(close_in_child)) {
+absl::Status ForkedError() {
+  return absl::FailedPreconditionError(
+      "this process was forked from the one that opened the Context, and GPU memory does not survive a fork; "
+      "open a Context of its own after exec (LGPU_LEASE attaches it to the same lease)");
+}
+
+ForkGuard::ForkGuard(std::vector<int> dead_in_child) : dead_in_child_(std::move(dead_in_child)) {
   ForkGuardList::Get().Add(this);
 }
 

@@ -3,19 +3,22 @@
 
 #include <vector>
 
+#include "absl/status/status.h"
 #include "allocator/process_epoch.h"
 
 namespace lgpu {
 
-/// A ForkGuard closes descriptors in a child that is forked during its lifetime, so that the child keeps no
-/// session alive, and tells that child that it is one. The owner of the descriptors makes the guard after
-/// them and destroys it before them; in a child (IsForked) it gives them up with UniqueFd::Release, because the
-/// numbers may name something else there by now.
+/// What every call says in a forked child: FAILED_PRECONDITION, and what to do instead.
+absl::Status ForkedError();
+
+/// A ForkGuard puts dead descriptors in the place of some descriptors in every child that is forked during its
+/// lifetime, so that the child keeps no session alive (the numbers stay taken: whoever owns them closes
+/// them as ever), and tells that child that it is one. It is destroyed before the descriptors are closed.
 ///
 /// Thread-safe. The list of all guards is the one thing that the library shares between contexts.
 class ForkGuard {
  public:
-  explicit ForkGuard(std::vector<int> close_in_child);
+  explicit ForkGuard(std::vector<int> dead_in_child);
   ~ForkGuard();
   ForkGuard(const ForkGuard&) = delete;
   ForkGuard& operator=(const ForkGuard&) = delete;
@@ -25,7 +28,7 @@ class ForkGuard {
  private:
   friend struct ForkGuardList;
   const ProcessEpoch epoch_;
-  const std::vector<int> close_in_child_;
+  const std::vector<int> dead_in_child_;
   ForkGuard* previous_ = nullptr;
   ForkGuard* next_ = nullptr;
 };

@@ -23,7 +23,8 @@ namespace lgpu {
 
 namespace internal {
 class ContextState;
-}
+struct ContextMaker;
+}  // namespace internal
 
 enum class MemoryMode {
   kGrowth,       // chunks on demand, up to the limit
@@ -66,7 +67,8 @@ struct ContextOptions {
   std::chrono::milliseconds allocation_timeout = std::chrono::seconds(10);
   /// Registers Cast on GPUs; TensorFlow's guide has it on the CPU only.
   bool cast_on_gpu = false;
-  /// Gets every placement line and note instead of stderr; called on the thread that runs the op.
+  /// Gets every placement line and note instead of stderr; called on the thread that runs the op, and
+  /// must not close the context.
   std::function<void(std::string_view line)> log_sink = {};
 };
 
@@ -90,22 +92,11 @@ struct MemoryInfo {
 };
 
 namespace internal {
-/// One, two or three braces deep: the values of a constant, row-major.
+/// One value of a row. Its user-defined conversion makes overload resolution read `{{5}}` as rows.
 template <typename T>
-struct NestedValues {
-  NestedValues(std::initializer_list<T> row)
-      : values(row), shape{static_cast<std::int64_t>(row.size())} {}  // NOLINT
-  NestedValues(std::initializer_list<std::initializer_list<T>> rows)  // NOLINT
-      : shape{static_cast<std::int64_t>(rows.size()),
-              static_cast<std::int64_t>(rows.size() == 0 ? 0 : rows.begin()->size())} {
-    for (const auto& row : rows) {
-      ragged = ragged || row.size() != rows.begin()->size();
-      values.insert(values.end(), row.begin(), row.end());
-    }
-  }
-  std::vector<T> values;
-  Shape shape;
-  bool ragged = false;
+struct RowValue {
+  RowValue(T v) : value(v) {}  // NOLINT(google-explicit-constructor)
+  T value;
 };
 }  // namespace internal
 
@@ -134,21 +125,17 @@ class LGPU_API Context {
   /// The handle of the lease ("" for `local`); what LGPU_LEASE of a child would hold.
   const std::string& lease() const;
 
-  /// A tensor with these values, on the device of the innermost DeviceScope of this thread, else where
-  /// default placement puts it (the first GPU; int32 too). INVALID_ARGUMENT if rows differ in length.
+  /// A tensor with these values, `{1, 2, 3}` or `{{1, 2}, {3, 4}}`, on the device of the innermost
+  /// DeviceScope of this thread, else where default placement puts it (the first GPU; int32 too).
+  /// INVALID_ARGUMENT if rows differ in length.
   template <typename T>
-  absl::StatusOr<Tensor> Constant(const internal::NestedValues<T>& values) const;
+  absl::StatusOr<Tensor> Constant(std::initializer_list<internal::RowValue<T>> row) const;
   template <typename T>
-  absl::StatusOr<Tensor> Constant(std::initializer_list<T> row) const {
-    return Constant<T>(internal::NestedValues<T>(row));
-  }
-  template <typename T>
-  absl::StatusOr<Tensor> Constant(std::initializer_list<std::initializer_list<T>> rows) const {
-    return Constant<T>(internal::NestedValues<T>(rows));
-  }
+  absl::StatusOr<Tensor> Constant(std::initializer_list<std::initializer_list<T>> rows) const;
   /// `values.size()` must be the shape's number of elements.
   template <typename T>
   absl::StatusOr<Tensor> Constant(const Shape& shape, std::span<const T> values) const {
+    static_assert(kDTypeOf<T> != DType::kInvalid, "not an element type of lgpu");
     return ConstantBytes(kDTypeOf<T>, shape, std::as_bytes(values));
   }
   absl::StatusOr<Tensor> ConstantBytes(DType dtype, const Shape& shape,
@@ -173,18 +160,42 @@ class LGPU_API Context {
   };
   std::vector<OpCount> OpCounts() const;
 
+  /// Tensors that were copied between devices, automatically or by Identity.
+  struct CopyCount {
+    std::uint64_t copies = 0;
+    Bytes bytes;
+  };
+  CopyCount CopyCounts() const;
+
  private:
   friend class DeviceScope;
+  friend struct internal::ContextMaker;
   explicit Context(std::shared_ptr<internal::ContextState> state);
 
   std::shared_ptr<internal::ContextState> state_;
 };
 
 template <typename T>
-absl::StatusOr<Tensor> Context::Constant(const internal::NestedValues<T>& values) const {
-  static_assert(kDTypeOf<T> != DType::kInvalid, "not an element type of lgpu");
-  if (values.ragged) return absl::InvalidArgumentError("the rows of a constant differ in length");
-  return Constant<T>(values.shape, std::span<const T>(values.values));
+absl::StatusOr<Tensor> Context::Constant(std::initializer_list<internal::RowValue<T>> row) const {
+  std::vector<T> values;
+  values.reserve(row.size());
+  for (const internal::RowValue<T>& value : row) values.push_back(value.value);
+  return Constant<T>(Shape{static_cast<std::int64_t>(values.size())}, std::span<const T>(values));
+}
+
+template <typename T>
+absl::StatusOr<Tensor> Context::Constant(std::initializer_list<std::initializer_list<T>> rows) const {
+  const std::size_t columns = rows.size() == 0 ? 0 : rows.begin()->size();
+  std::vector<T> values;
+  values.reserve(rows.size() * columns);
+  for (const std::initializer_list<T>& row : rows) {
+    if (row.size() != columns) {
+      return absl::InvalidArgumentError("the rows of a constant differ in length");
+    }
+    values.insert(values.end(), row.begin(), row.end());
+  }
+  const Shape shape{static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(columns)};
+  return Constant<T>(shape, std::span<const T>(values));
 }
 
 }  // namespace lgpu

@@ -20,8 +20,9 @@ class LGPU_API DeviceScope {
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
 
+  struct Entry;  // of the library
+
  private:
-  struct Entry;
   std::unique_ptr<Entry> entry_;
 };
 

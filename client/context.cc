@@ -1,0 +1,140 @@
+#include "lgpu/context.h"
+
+#include <utility>
+
+#include "client/context_maker.h"
+#include "client/context_state.h"
+#include "client/executor.h"
+#include "client/lease.h"
+#include "kernels/text.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+
+namespace {
+
+absl::Status NoContext() {
+  return absl::FailedPreconditionError("this Context was moved from; use the one that it was moved to");
+}
+
+/// The one device that `name` means, and that has a pool. `refusal` is what TensorFlow says of a CPU.
+absl::StatusOr<internal::Device*> FindGpu(internal::ContextState& state, std::string_view name,
+                                          std::string_view refusal) {
+  LGPU_ASSIGN_OR_RETURN(const int position, state.placer().FindOne(name));
+  internal::Device& device = state.device(position);
+  if (!device.is_gpu()) return absl::InvalidArgumentError(Cat(refusal, " for device '", name, "'"));
+  return &device;
+}
+
+}  // namespace
+
+absl::StatusOr<Context> internal::ContextMaker::Make(std::unique_ptr<Lease> lease,
+                                                     const ContextOptions& options) {
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<ContextState> state, ContextState::Create(std::move(lease), options));
+  return Context(std::move(state));
+}
+
+absl::StatusOr<Context> Context::Create(const ContextOptions& options) {
+  if (options.allocation_timeout < std::chrono::milliseconds(0)) {
+    return absl::InvalidArgumentError(
+        Cat("allocation_timeout is ", options.allocation_timeout.count(), " ms; it must be 0 or more"));
+  }
+  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Lease> lease, OpenLease(options));
+  return internal::ContextMaker::Make(std::move(lease), options);
+}
+
+Context::Context(std::shared_ptr<internal::ContextState> state) : state_(std::move(state)) {}
+Context::Context(Context&& other) noexcept = default;
+
+Context& Context::operator=(Context&& other) noexcept {
+  if (this != &other) {
+    if (state_ != nullptr) Close().IgnoreError();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
+Context::~Context() {
+  if (state_ != nullptr) Close().IgnoreError();
+}
+
+absl::Status Context::Close() { return state_ == nullptr ? absl::OkStatus() : state_->Close(); }
+
+const std::vector<LogicalDeviceInfo>& Context::logical_devices() const {
+  static const std::vector<LogicalDeviceInfo> kNone;
+  return state_ == nullptr ? kNone : state_->infos();
+}
+
+const std::string& Context::lease() const {
+  static const std::string kNone;
+  return state_ == nullptr ? kNone : state_->lease_id();
+}
+
+absl::StatusOr<Tensor> Context::ConstantBytes(DType dtype, const Shape& shape,
+                                              std::span<const std::byte> values) const {
+  if (state_ == nullptr) return NoContext();
+  return internal::MakeConstant(state_, {dtype, shape}, values);
+}
+
+absl::StatusOr<MemoryStats> Context::GetMemoryStats(std::string_view device) const {
+  if (state_ == nullptr) return NoContext();
+  if (state_->IsForked()) return state_->ClosedError();
+  const internal::GatePass pass(state_->gate());
+  if (!pass) return state_->ClosedError();
+  LGPU_ASSIGN_OR_RETURN(internal::Device * gpu, FindGpu(*state_, device, "Allocator stats not available"));
+  gpu->PublishStats();
+  return gpu->pool().stats();
+}
+
+absl::StatusOr<MemoryInfo> Context::GetMemoryInfo(std::string_view device) const {
+  LGPU_ASSIGN_OR_RETURN(const MemoryStats stats, GetMemoryStats(device));
+  return MemoryInfo{stats.used, stats.peak_used};
+}
+
+absl::Status Context::ResetMemoryStats(std::string_view device) const {
+  if (state_ == nullptr) return NoContext();
+  if (state_->IsForked()) return state_->ClosedError();
+  const internal::GatePass pass(state_->gate());
+  if (!pass) return state_->ClosedError();
+  LGPU_ASSIGN_OR_RETURN(internal::Device * gpu, FindGpu(*state_, device, "Cannot reset memory stats"));
+  gpu->ResetPeak();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Bytes> Context::Trim() const {
+  if (state_ == nullptr) return NoContext();
+  if (state_->IsForked()) return state_->ClosedError();
+  const internal::GatePass pass(state_->gate());
+  if (!pass) return state_->ClosedError();
+  Bytes total;
+  for (const auto& device : state_->devices()) {
+    if (!device->is_gpu()) continue;
+    LGPU_ASSIGN_OR_RETURN(const Bytes trimmed, device->Trim());
+    total += trimmed;
+  }
+  return total;
+}
+
+void Context::SetLogDevicePlacement(bool on) const {
+  if (state_ != nullptr) state_->recorder().set_logging(on);
+}
+
+void Context::SetSoftDevicePlacement(bool on) const {
+  if (state_ != nullptr) state_->set_soft_placement(on);
+}
+
+std::vector<Context::OpCount> Context::OpCounts() const {
+  std::vector<OpCount> counts;
+  if (state_ == nullptr) return counts;
+  for (const auto& device : state_->devices()) {
+    counts.push_back({device->name(), device->ops(), device->soft_placed()});
+  }
+  return counts;
+}
+
+Context::CopyCount Context::CopyCounts() const {
+  if (state_ == nullptr) return {};
+  return {state_->recorder().copies(), state_->recorder().copied_bytes()};
+}
+
+}  // namespace lgpu

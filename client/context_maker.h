@@ -1,0 +1,20 @@
+#ifndef LGPU_CLIENT_CONTEXT_MAKER_H_
+#define LGPU_CLIENT_CONTEXT_MAKER_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "client/lease.h"
+#include "lgpu/context.h"
+
+namespace lgpu::internal {
+
+/// Makes a Context on a lease that is already open: the second half of Context::Create, for tests of all
+/// that is above the lease.
+struct ContextMaker {
+  static absl::StatusOr<Context> Make(std::unique_ptr<Lease> lease, const ContextOptions& options);
+};
+
+}  // namespace lgpu::internal
+
+#endif  // LGPU_CLIENT_CONTEXT_MAKER_H_

@@ -1,0 +1,127 @@
+#include "client/context_state.h"
+
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "client/fork_guard.h"
+#include "kernels/text.h"
+#include "lgpu/refusal.h"
+#include "lgpu/status.h"
+
+namespace lgpu::internal {
+
+namespace {
+
+/// The variable's meaning, if it is set to 1 or 0; anything else is reported and changes nothing.
+std::optional<bool> ReadSwitch(const char* name, const PlacementRecorder& recorder) {
+  const char* text = std::getenv(name);
+  if (text == nullptr) return std::nullopt;
+  const std::string_view value = text;
+  if (value == "1") return true;
+  if (value == "0") return false;
+  recorder.Log(
+      Cat("lgpu: error: the variable ", name, " is \"", value, "\"; it may be 1 or 0, and is ignored"));
+  return std::nullopt;
+}
+
+/// The same refusal, and what the memory was for.
+absl::Status SayWhat(const absl::Status& status, const Op& op, const TensorSpec& spec) {
+  std::optional<Refusal> refusal = GetRefusal(status);
+  if (!refusal) return status;
+  refusal->what =
+      Cat("output of op ", op.name, ", shape ", spec.shape.ToString(), ", ", DTypeName(spec.dtype));
+  return RefusalStatus(*refusal);
+}
+
+}  // namespace
+
+ContextState::ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options)
+    : lease_(std::move(lease)),
+      lease_id_(lease_->id()),
+      infos_(lease_->devices()),
+      policy_(options.device_policy),
+      allocation_timeout_(options.allocation_timeout),
+      registry_(KernelRegistry::ForSimulatedDevices({.cast_on_gpu = options.cast_on_gpu})),
+      placer_(registry_, static_cast<int>(infos_.size())),
+      recorder_(lease_->page(), options.log_sink) {
+  std::optional<bool> logging = options.log_device_placement;
+  if (!logging) logging = ReadSwitch("LGPU_LOG_DEVICE_PLACEMENT", recorder_);
+  recorder_.set_logging(logging.value_or(false));
+  std::optional<bool> soft = options.soft_device_placement;
+  if (!soft) soft = ReadSwitch("LGPU_SOFT_PLACEMENT", recorder_);
+  set_soft_placement(soft.value_or(true));
+}
+
+absl::StatusOr<std::shared_ptr<ContextState>> ContextState::Create(std::unique_ptr<Lease> lease,
+                                                                   const ContextOptions& options) {
+  const std::shared_ptr<ContextState> state(new ContextState(std::move(lease), options));
+  LGPU_RETURN_IF_ERROR(state->OpenDevices());
+  return state;
+}
+
+absl::Status ContextState::OpenDevices() {
+  for (std::size_t i = 0; i < infos_.size(); ++i) {
+    const int index = static_cast<int>(i);
+    Device::GpuParts parts;
+    parts.index = index;
+    parts.card = lease_->backend_device(index);
+    parts.backend = &lease_->backend();
+    LGPU_ASSIGN_OR_RETURN(parts.stream, parts.backend->CreateStream(parts.card, 0));
+    parts.pool =
+        std::make_unique<Pool>(lease_->TakeSource(index),
+                               PoolOptions{.device = Cat("/device:GPU:", index), .lease = lease_->name()});
+    if (index < ClientPage::kMaxDevices) parts.counters = &lease_->page().devices[i];
+    devices_.push_back(std::make_unique<Device>(std::move(parts)));
+  }
+  devices_.push_back(std::make_unique<Device>());
+  return absl::OkStatus();
+}
+
+ContextState::~ContextState() {
+  if (IsForked()) {
+    for (const auto& device : devices_) device->Abandon();
+    return;
+  }
+  Close().IgnoreError();
+}
+
+absl::Status ContextState::Close() {
+  if (IsForked()) return ForkedError();
+  const MutexLock lock(close_mutex_);
+  if (closed_) return close_status_;
+  gate_.CloseAndWait();
+  for (const auto& device : devices_) close_status_.Update(device->Shutdown());
+  close_status_.Update(lease_->Close());
+  closed_ = true;
+  return close_status_;
+}
+
+absl::Status ContextState::ClosedError() const {
+  if (IsForked()) return ForkedError();
+  return absl::FailedPreconditionError(
+      "the Context is closed: its memory went back, and what its tensors held is gone; open another one");
+}
+
+absl::StatusOr<std::shared_ptr<TensorBuffer>> ContextState::Allocate(
+    const std::shared_ptr<ContextState>& state, Device& device, const TensorSpec& spec, const Op& op) {
+  const auto most =
+      std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(ElementBytes(spec.dtype));
+  if (spec.shape.elements() > most) {
+    return absl::InvalidArgumentError(Cat("the output of op ", op.name, ", shape ", spec.shape.ToString(),
+                                          ", ", DTypeName(spec.dtype),
+                                          ", has more bytes than 63 bits can count"));
+  }
+  const Bytes bytes = TensorBuffer::SpecBytes(spec);
+  Block block;
+  if (!bytes.is_zero()) {
+    absl::StatusOr<Block> allocated = device.Allocate(bytes, state->allocation_timeout_);
+    if (!allocated.ok()) return SayWhat(allocated.status(), op, spec);
+    block = *allocated;
+  }
+  return std::make_shared<TensorBuffer>(state, device, spec, block);
+}
+
+}  // namespace lgpu::internal

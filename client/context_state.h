@@ -1,0 +1,86 @@
+#ifndef LGPU_CLIENT_CONTEXT_STATE_H_
+#define LGPU_CLIENT_CONTEXT_STATE_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/mutex.h"
+#include "allocator/process_epoch.h"
+#include "client/device.h"
+#include "client/gate.h"
+#include "client/lease.h"
+#include "client/placement_recorder.h"
+#include "client/placer.h"
+#include "client/tensor_buffer.h"
+#include "kernels/registry.h"
+#include "lgpu/context.h"
+
+namespace lgpu::internal {
+
+/// A ContextState is what a Context, its tensors and its scopes share: the lease, the devices on it, and
+/// the rules by which ops run there. Work on devices happens behind its gate, which Close shuts.
+/// Thread-safe.
+class ContextState {
+ public:
+  static absl::StatusOr<std::shared_ptr<ContextState>> Create(std::unique_ptr<Lease> lease,
+                                                              const ContextOptions& options);
+  ~ContextState();
+  ContextState(const ContextState&) = delete;
+  ContextState& operator=(const ContextState&) = delete;
+
+  /// Context::Close.
+  absl::Status Close();
+
+  const std::vector<LogicalDeviceInfo>& infos() const { return infos_; }
+  const std::string& lease_id() const { return lease_id_; }
+
+  Gate& gate() { return gate_; }
+  bool IsForked() const { return epoch_.IsForked(); }
+  /// Why the gate is shut: FAILED_PRECONDITION.
+  absl::Status ClosedError() const;
+
+  /// By the placer's position: the GPUs, then the CPU.
+  Device& device(int position) { return *devices_[static_cast<std::size_t>(position)]; }
+  const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
+  const KernelRegistry& registry() const { return registry_; }
+  const Placer& placer() const { return placer_; }
+  PlacementRecorder& recorder() { return recorder_; }
+
+  DevicePolicy policy() const { return policy_; }
+  bool soft_placement() const { return soft_placement_.load(std::memory_order_relaxed); }
+  void set_soft_placement(bool on) { soft_placement_.store(on, std::memory_order_relaxed); }
+
+  /// A tensor without contents on `device`. `op` is for the refusal. Callers are behind the gate.
+  static absl::StatusOr<std::shared_ptr<TensorBuffer>> Allocate(const std::shared_ptr<ContextState>& state,
+                                                                Device& device, const TensorSpec& spec,
+                                                                const Op& op);
+
+ private:
+  ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options);
+  absl::Status OpenDevices();
+
+  const ProcessEpoch epoch_;
+  const std::unique_ptr<Lease> lease_;
+  const std::string lease_id_;
+  const std::vector<LogicalDeviceInfo> infos_;
+  const DevicePolicy policy_;
+  const std::chrono::nanoseconds allocation_timeout_;
+  const KernelRegistry registry_;
+  const Placer placer_;
+  PlacementRecorder recorder_;
+  std::atomic<bool> soft_placement_{true};
+  std::vector<std::unique_ptr<Device>> devices_;
+  Gate gate_;
+  Mutex close_mutex_;  // orders calls of Close; held over the whole of it, nothing else waits for it
+  bool closed_ ABSL_GUARDED_BY(close_mutex_) = false;
+  absl::Status close_status_ ABSL_GUARDED_BY(close_mutex_);
+};
+
+}  // namespace lgpu::internal
+
+#endif  // LGPU_CLIENT_CONTEXT_STATE_H_

@@ -1,0 +1,68 @@
+#include "client/control_client.h"
+
+#include <grpcpp/create_channel_posix.h>
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <utility>
+
+#include "lgpu/v1/control.grpc.pb.h"
+#include "proto/refusal_codec.h"
+
+namespace lgpu {
+namespace {
+
+// Long: preallocation makes every chunk before it answers.
+constexpr std::chrono::seconds kCallTimeout{60};
+
+}  // namespace
+
+class ControlClient::Impl {
+ public:
+  Impl(UniqueFd socket, std::string directory, std::string token)
+      : directory_(std::move(directory)),
+        token_(std::move(token)),
+        stub_(v1::Control::NewStub(grpc::CreateInsecureChannelFromFd("lgpud", socket.Release()))) {}
+
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (v1::Control::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                                          Response*),
+                                const Request& request) {
+    grpc::ClientContext context;
+    context.AddMetadata("lgpu-session-token-bin", token_);
+    context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+    Response response;
+    const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
+    if (status.ok()) return response;
+    const auto code = static_cast<absl::StatusCode>(status.error_code());
+    if (code == absl::StatusCode::kUnavailable) {
+      return absl::UnavailableError("lgpud at " + directory_ + " is gone (" + status.error_message() +
+                                    ")\n  try: is it still running? its log says why it stopped");
+    }
+    return DecodeStatusDetails(absl::Status(code, status.error_message()), status.error_details());
+  }
+
+ private:
+  const std::string directory_;
+  const std::string token_;
+  const std::unique_ptr<v1::Control::Stub> stub_;
+};
+
+ControlClient::ControlClient(UniqueFd socket, std::string directory, std::string token)
+    : impl_(std::make_unique<Impl>(std::move(socket), std::move(directory), std::move(token))) {}
+
+ControlClient::~ControlClient() = default;
+
+absl::StatusOr<v1::ListPhysicalDevicesResponse> ControlClient::ListPhysicalDevices() {
+  return impl_->Call(&v1::Control::Stub::ListPhysicalDevices, v1::ListPhysicalDevicesRequest());
+}
+
+absl::StatusOr<v1::Lease> ControlClient::CreateLease(const v1::CreateLeaseRequest& request) {
+  return impl_->Call(&v1::Control::Stub::CreateLease, request);
+}
+
+absl::StatusOr<v1::Lease> ControlClient::AttachLease(const v1::AttachLeaseRequest& request) {
+  return impl_->Call(&v1::Control::Stub::AttachLease, request);
+}
+
+}  // namespace lgpu

@@ -1,0 +1,163 @@
+#ifndef LGPU_CLIENT_DAEMON_CONNECTION_H_
+#define LGPU_CLIENT_DAEMON_CONNECTION_H_
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/mutex.h"
+#include "allocator/unique_fd.h"
+#include "client/fork_guard.h"
+#include "lgpu/bytes.h"
+#include "lgpu/region_source.h"
+#include "proto/session_channel.h"
+#include "proto/session_pages.h"
+
+namespace lgpu {
+
+/// A DaemonConnection is the client's end of a session: the channel, its two pages, and the session
+/// thread, which reads what the daemon says while nobody waits for an answer. A thread that waits for one reads
+/// the channel itself (the session thread sleeps meanwhile), so that a grant costs no hand-over between
+/// threads; of several that wait, one reads for all.
+///
+/// Once the daemon is gone, or ends the session, every call fails with UNAVAILABLE and its reason; in a
+/// forked child with FAILED_PRECONDITION. (A connection does not come back; the session thread is where a later
+/// version reconnects.) Thread-safe; no lock of the state is held over a system call on the socket.
+class DaemonConnection {
+ public:
+  struct Options {
+    std::string directory;  // said in errors
+    /// How long the daemon may take for an answer, beside the time that a request itself may wait.
+    std::chrono::milliseconds answer_timeout = std::chrono::seconds(10);
+  };
+  struct GrantedChunk {
+    Chunk chunk;
+    UniqueFd fd;
+  };
+  struct GrantPage {
+    std::vector<GrantedChunk> chunks;
+    bool more = false;  // another page follows
+  };
+
+  /// A GrowCall is one request for chunks whose answer comes in pages. Chunks that its owner did not ask for
+  /// any more when it went are given back. One thread at a time.
+  class GrowCall {
+   public:
+    ~GrowCall();
+    GrowCall(GrowCall&& other) noexcept;
+    GrowCall& operator=(GrowCall&&) = delete;
+    /// The next page; it is acknowledged already. The refusal or error of the daemon; a page after the last
+    /// one is a bug of the caller's.
+    absl::StatusOr<GrantPage> Next();
+
+   private:
+    friend class DaemonConnection;
+    GrowCall(DaemonConnection& connection, std::uint64_t request) : connection_(&connection), request_(request) {}
+    DaemonConnection* connection_;  // null: moved from
+    std::uint64_t request_;
+    v1::Frame frame_;  // the request, until it is sent
+    std::chrono::nanoseconds timeout_{0};
+  };
+
+  /// Says Hello on a connected channel and takes Welcome. What the daemon answers instead; UNAVAILABLE.
+  static absl::StatusOr<std::unique_ptr<DaemonConnection>> Open(SessionChannel channel, Options options);
+  /// Ends the session without Close if there was none: the daemon takes this for a death.
+  ~DaemonConnection();
+  DaemonConnection(const DaemonConnection&) = delete;
+  DaemonConnection& operator=(const DaemonConnection&) = delete;
+
+  const std::string& token() const { return token_; }
+  std::uint64_t session_id() const { return session_id_; }
+  const StatsPage& stats() const { return *stats_; }
+  ClientPage& page() const { return *page_; }
+  bool IsForked() const { return fork_guard_->IsForked(); }
+  absl::Status status() const;
+
+  /// Asks for chunks; what is sent goes out with the call's first Next().
+  absl::StatusOr<GrowCall> Grow(std::uint64_t device, const GrowRequest& request);
+  /// Gives chunks back; the caller has no mapping and no reference left.
+  absl::Status Return(std::uint64_t device, std::span<const ChunkId> chunks);
+  /// Ends the session and waits until the daemon has it all back. Repeating it is fine.
+  absl::Status Close();
+  /// The session thread drops `object` soon: for what is slow to destroy.
+  void DropLater(std::shared_ptr<void> object);
+
+ private:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  struct Waiter {
+    std::deque<ReceivedFrame> inbox;
+  };
+  /// A grant that nobody waits for any more.
+  struct Orphan {
+    std::uint64_t grant = 0;
+    std::uint64_t device = 0;
+    std::vector<std::uint64_t> chunks;
+  };
+
+  DaemonConnection(SessionChannel channel, Options options);
+  absl::Status Handshake();
+  absl::Status StartSessionThread();
+  void RunSessionThread();
+  void ReadForNobody();
+
+  /// Sends `frame`, if there is one, and waits for the next frame that answers `request`; acknowledges a grant.
+  absl::StatusOr<ReceivedFrame> Call(std::uint64_t request, const v1::Frame* frame, TimePoint deadline);
+  absl::Status Send(const v1::Frame& frame, TimePoint deadline) ABSL_LOCKS_EXCLUDED(send_mutex_, mutex_);
+  /// A new request id with an inbox.
+  absl::StatusOr<std::uint64_t> NewRequest() ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetRequest(std::uint64_t request) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Between these two the session thread leaves the channel alone.
+  void StartWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
+  void StopWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<ReceivedFrame> Await(std::uint64_t request, TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Receives one frame, with the lock given up meanwhile, and hands it to whom it is for.
+  void ReadOne(TimePoint deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Deliver(ReceivedFrame received) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Fail(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Arm(bool on) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static Orphan OrphanOf(const v1::Grant& grant);
+  void GiveBack(const std::vector<Orphan>& orphans) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<GrantPage> TakePage(ReceivedFrame received) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Confused() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Broken(const std::string& what) const;
+
+  const Options options_;
+  SessionChannel channel_;
+  UniqueFd epoll_;
+  UniqueFd wake_;  // an eventfd: something in the queues of the session thread
+  std::optional<ForkGuard> fork_guard_;
+  SharedPage<const StatsPage> stats_;
+  SharedPage<ClientPage> page_;
+  std::string token_;
+  std::uint64_t session_id_ = 0;
+
+  /// Only to have one sender at a time, as SessionChannel asks for; guards nothing else.
+  Mutex send_mutex_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t next_request_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::unordered_map<std::uint64_t, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Orphan> orphans_ ABSL_GUARDED_BY(mutex_);
+  int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // somebody is in Receive
+  bool armed_ ABSL_GUARDED_BY(mutex_) = false;    // the session thread hears of what arrives
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::shared_ptr<void>> to_drop_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<std::thread> thread_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_CLIENT_DAEMON_CONNECTION_H_

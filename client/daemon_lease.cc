@@ -1,0 +1,158 @@
+#include "client/daemon_lease.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "allocator/device/simulated_backend.h"
+#include "client/lease_common.h"
+#include "client/leased_region_source.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+namespace {
+
+std::vector<MachineCard> CardsOf(const v1::ListPhysicalDevicesResponse& response) {
+  std::vector<MachineCard> cards;
+  for (const v1::CardStats& card : response.devices()) {
+    cards.push_back({.index = static_cast<int>(card.index()),
+                     .uuid = card.uuid(),
+                     .served = card.served(),
+                     .not_served_because = card.not_served_because(),
+                     .available = SaturatingSub(Bytes(card.total_bytes()), Bytes(card.reserve_bytes()))});
+  }
+  std::sort(cards.begin(), cards.end(), [](const MachineCard& a, const MachineCard& b) { return a.index < b.index; });
+  return cards;
+}
+
+v1::LogicalDeviceSpec SpecOf(const ChosenDevice& chosen) {
+  v1::LogicalDeviceSpec spec;
+  if (chosen.cards.size() == 1) spec.set_card_uuid(chosen.cards.front());
+  for (const std::string& uuid : chosen.cards) spec.add_candidate_uuids(uuid);
+  spec.set_memory_limit_bytes(chosen.limit.count());
+  spec.set_guarantee_bytes(chosen.guarantee.count());
+  spec.set_mode(chosen.mode == MemoryMode::kPreallocate ? v1::LogicalDeviceSpec::MODE_PREALLOCATE
+                                                        : v1::LogicalDeviceSpec::MODE_GROWTH);
+  spec.set_name(chosen.name);
+  return spec;
+}
+
+absl::StatusOr<v1::Lease> NewLease(ControlClient& control, const ContextOptions& options,
+                                   const DeviceEnvironment& environment) {
+  LGPU_ASSIGN_OR_RETURN(const v1::ListPhysicalDevicesResponse machine, control.ListPhysicalDevices());
+  LGPU_ASSIGN_OR_RETURN(const DeviceChoice choice,
+                        ChooseDevices(options.logical_devices, CardsOf(machine), environment));
+  for (const std::string& note : choice.notes) LogNote(options, note);
+  v1::CreateLeaseRequest request;
+  request.set_name(options.lease_name);
+  for (const ChosenDevice& chosen : choice.devices) *request.add_devices() = SpecOf(chosen);
+  return control.CreateLease(request);
+}
+
+LogicalDeviceInfo InfoOf(const v1::LogicalDevice& device) {
+  LogicalDeviceInfo info;
+  info.name = device.name();
+  info.memory_limit = Bytes(device.memory_limit_bytes());
+  info.guarantee = Bytes(device.guarantee_bytes());
+  info.mode = device.mode() == v1::LogicalDeviceSpec::MODE_PREALLOCATE ? MemoryMode::kPreallocate
+                                                                       : MemoryMode::kGrowth;
+  info.card_uuid = device.card_uuid();
+  info.card_name = device.card_name();
+  info.pci_bus_id = device.pci_bus_id();
+  info.compute_major = static_cast<int>(device.compute_major());
+  info.compute_minor = static_cast<int>(device.compute_minor());
+  info.simulated = device.simulated();
+  return info;
+}
+
+/// The cards of a lease, each once, as this process's backend is to know them.
+std::vector<PhysicalDevice> CardsOf(const v1::Lease& lease) {
+  std::vector<PhysicalDevice> cards;
+  for (const v1::LogicalDevice& device : lease.devices()) {
+    const auto known = std::find_if(cards.begin(), cards.end(),
+                                    [&](const PhysicalDevice& card) { return card.uuid == device.card_uuid(); });
+    if (known != cards.end()) continue;
+    PhysicalDevice card;
+    card.uuid = device.card_uuid();
+    card.name = device.card_name();
+    card.pci_bus_id = device.pci_bus_id();
+    card.total = Bytes(device.card_total_bytes());
+    card.granularity = Bytes(device.granularity_bytes());
+    card.compute_major = static_cast<int>(device.compute_major());
+    card.compute_minor = static_cast<int>(device.compute_minor());
+    card.simulated = device.simulated();
+    cards.push_back(std::move(card));
+  }
+  return cards;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceBackend>> BackendFor(const v1::Lease& lease) {
+  std::vector<PhysicalDevice> cards = CardsOf(lease);
+  for (const PhysicalDevice& card : cards) {
+    const std::uint64_t unit = card.granularity.count();
+    if (!card.simulated) {
+      return absl::UnimplementedError("lease " + lease.name() + " has a device on " + card.name +
+                                      ", and this liblgpu has no backend for real GPUs\n"
+                                      "  try: an lgpud with simulated GPUs (lgpud --simulate 2x1GiB)");
+    }
+    if (unit == 0 || (unit & (unit - 1)) != 0) {
+      return absl::InternalError("lgpud says that " + card.uuid + " has chunks in units of " + std::to_string(unit) +
+                                 " bytes; are liblgpu and lgpud of one version?");
+    }
+  }
+  return MakeSimulatedBackend({.devices = std::move(cards)});
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(const Endpoint& endpoint, const ContextOptions& options,
+                                                         const std::string& attach_to,
+                                                         const DeviceEnvironment& environment) {
+  LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon(endpoint));
+  LGPU_ASSIGN_OR_RETURN(SessionChannel channel, SessionChannel::Connect(SessionSocketPath(daemon.directory)));
+  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<DaemonConnection> connection,
+                        DaemonConnection::Open(std::move(channel), {.directory = daemon.directory}));
+  auto control =
+      std::make_shared<ControlClient>(std::move(daemon.control), daemon.directory, connection->token());
+  absl::StatusOr<v1::Lease> granted;
+  if (attach_to.empty()) {
+    granted = NewLease(*control, options, environment);
+  } else {
+    v1::AttachLeaseRequest request;
+    request.set_lease(attach_to);
+    granted = control->AttachLease(request);
+  }
+  connection->DropLater(std::move(control));
+  if (!granted.ok()) return granted.status();
+  std::unique_ptr<DaemonLease> lease(new DaemonLease(std::move(connection)));
+  LGPU_RETURN_IF_ERROR(lease->TakeDevices(*granted));
+  return lease;
+}
+
+absl::Status DaemonLease::TakeDevices(const v1::Lease& lease) {
+  id_ = lease.id();
+  name_ = lease.name();
+  LGPU_ASSIGN_OR_RETURN(backend_, BackendFor(lease));
+  const std::vector<PhysicalDevice>& cards = backend_->devices();
+  for (const v1::LogicalDevice& device : lease.devices()) {
+    const auto card = std::find_if(cards.begin(), cards.end(),
+                                   [&](const PhysicalDevice& c) { return c.uuid == device.card_uuid(); });
+    LeasedRegionSource::Options options;
+    options.device_id = device.id();
+    options.backend_device = static_cast<int>(card - cards.begin());
+    options.granularity = card->granularity;
+    options.limit = Bytes(device.memory_limit_bytes());
+    LGPU_ASSIGN_OR_RETURN(std::unique_ptr<RegionSource> source,
+                          LeasedRegionSource::Create(*connection_, *backend_, options));
+    sources_.push_back(std::move(source));
+    backend_devices_.push_back(options.backend_device);
+    devices_.push_back(InfoOf(device));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DaemonLease::Close() {
+  sources_.clear();
+  return connection_->Close();
+}
+
+}  // namespace lgpu

@@ -1,0 +1,132 @@
+#include "client/device.h"
+
+#include <new>
+#include <utility>
+
+#include "allocator/check.h"
+#include "kernels/text.h"
+#include "lgpu/refusal.h"
+#include "lgpu/status.h"
+
+namespace lgpu::internal {
+
+namespace {
+
+constexpr std::align_val_t kHostAlignment{64};
+constexpr std::uint64_t kOpsPerPublish = 256;
+
+constexpr std::string_view kLocalTask = "/job:localhost/replica:0/task:0";
+
+}  // namespace
+
+Device::Device() : type_(DeviceType::kCpu), name_(Cat(kLocalTask, "/device:CPU:0")) {}
+
+Device::Device(GpuParts parts)
+    : type_(DeviceType::kGpu), name_(Cat(kLocalTask, "/device:GPU:", parts.index)), gpu_(std::move(parts)) {}
+
+Device::~Device() {
+  // Shutdown says what went wrong; here nobody listens.
+  Shutdown().IgnoreError();
+}
+
+std::uint16_t Device::record_id() const {
+  return is_gpu() ? static_cast<std::uint16_t>(gpu_.index) : PlacementEntry::kHostDevice;
+}
+
+absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::chrono::nanoseconds timeout) {
+  if (!is_gpu()) {
+    void* data = ::operator new(bytes.count(), kHostAlignment, std::nothrow);
+    if (data != nullptr) return Block{static_cast<std::byte*>(data), bytes, 0};
+    Refusal refusal;
+    refusal.reason = RefusalReason::kBackend;
+    refusal.device = "/device:CPU:0";
+    refusal.asked = bytes;
+    refusal.advice = {"a smaller tensor, or a machine with more memory"};
+    return RefusalStatus(refusal);
+  }
+  absl::StatusOr<Block> block = gpu_.pool->Allocate(bytes, {.timeout = timeout});
+  ClientPage::Device* counters = gpu_.counters;
+  if (counters == nullptr) return block;
+  if (!block.ok()) {
+    counters->refusals.fetch_add(1, std::memory_order_relaxed);
+    PublishStats();
+    return block;
+  }
+  const std::uint64_t used =
+      counters->used.fetch_add(block->bytes.count(), std::memory_order_relaxed) + block->bytes.count();
+  std::uint64_t peak = counters->peak_used.load(std::memory_order_relaxed);
+  while (peak < used && !counters->peak_used.compare_exchange_weak(peak, used, std::memory_order_relaxed)) {
+  }
+  counters->requested.fetch_add(bytes.count(), std::memory_order_relaxed);
+  counters->live_blocks.fetch_add(1, std::memory_order_relaxed);
+  counters->allocations.fetch_add(1, std::memory_order_relaxed);
+  return block;
+}
+
+void Device::Free(const Block& block, Bytes requested) {
+  if (!is_gpu()) {
+    ::operator delete(block.address, kHostAlignment);
+    return;
+  }
+  const absl::Status freed = gpu_.pool->Free(block);
+  LGPU_CHECK(freed.ok());
+  if (gpu_.counters == nullptr) return;
+  gpu_.counters->used.fetch_sub(block.bytes.count(), std::memory_order_relaxed);
+  gpu_.counters->requested.fetch_sub(requested.count(), std::memory_order_relaxed);
+  gpu_.counters->live_blocks.fetch_sub(1, std::memory_order_relaxed);
+}
+
+absl::Status Device::Launch(const KernelLaunch& launch) {
+  if (is_gpu()) return gpu_.backend->Launch(gpu_.stream, launch);
+  launch.host_function(launch.arguments);
+  return absl::OkStatus();
+}
+
+absl::Status Device::Synchronize() {
+  if (!is_gpu()) return absl::OkStatus();
+  LGPU_ASSIGN_OR_RETURN(const Fence fence, gpu_.backend->Record(gpu_.stream));
+  return gpu_.backend->Wait(fence);
+}
+
+absl::StatusOr<Bytes> Device::Trim() {
+  LGPU_RETURN_IF_ERROR(Synchronize());
+  LGPU_ASSIGN_OR_RETURN(const Bytes trimmed, gpu_.pool->Trim(Bytes(~std::uint64_t{0})));
+  PublishStats();
+  return trimmed;
+}
+
+void Device::CountOp(bool soft_placed) {
+  const std::uint64_t before = ops_.fetch_add(1, std::memory_order_relaxed);
+  if (soft_placed) soft_placed_.fetch_add(1, std::memory_order_relaxed);
+  if (gpu_.counters == nullptr) return;
+  gpu_.counters->ops.fetch_add(1, std::memory_order_relaxed);
+  if (before % kOpsPerPublish == 0) PublishStats();
+}
+
+void Device::PublishStats() {
+  if (gpu_.counters == nullptr) return;
+  gpu_.counters->largest_free_block.store(gpu_.pool->stats().largest_free_block.count(),
+                                          std::memory_order_relaxed);
+}
+
+void Device::ResetPeak() {
+  gpu_.pool->ResetPeak();
+  if (gpu_.counters == nullptr) return;
+  gpu_.counters->peak_used.store(gpu_.counters->used.load(std::memory_order_relaxed),
+                                 std::memory_order_relaxed);
+}
+
+absl::Status Device::Shutdown() {
+  if (gpu_.pool == nullptr) return absl::OkStatus();
+  absl::Status status = Synchronize();
+  status.Update(gpu_.backend->DestroyStream(gpu_.stream));
+  gpu_.pool.reset();
+  return status;
+}
+
+void Device::Abandon() {
+  // Its destructor would unmap and return chunks that belong to the parent process.
+  [[maybe_unused]] const Pool* leaked = gpu_.pool.release();
+}
+
+}  // namespace lgpu::internal

@@ -1,0 +1,79 @@
+#ifndef LGPU_CLIENT_DEVICE_H_
+#define LGPU_CLIENT_DEVICE_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/device/device_backend.h"
+#include "kernels/op.h"
+#include "lgpu/pool.h"
+#include "proto/session_pages.h"
+
+namespace lgpu::internal {
+
+/// A Device is where tensors of a context lie and its ops run: the CPU, or a logical GPU with its pool and
+/// its stream. It is a Launcher for its own kernels. Thread-safe until Shutdown, which runs alone.
+class Device final : public Launcher {
+ public:
+  struct GpuParts {
+    int index = 0;
+    int card = 0;  // index in backend->devices()
+    DeviceBackend* backend = nullptr;
+    std::unique_ptr<Pool> pool;
+    StreamHandle stream;
+    ClientPage::Device* counters = nullptr;  // null: an index that the page has no place for
+  };
+  Device();  // the CPU
+  explicit Device(GpuParts parts);
+  ~Device() override;
+
+  DeviceType type() const { return type_; }
+  bool is_gpu() const { return type_ == DeviceType::kGpu; }
+  int index() const { return gpu_.index; }
+  int card() const { return gpu_.card; }
+  const std::string& name() const { return name_; }  // "/job:localhost/replica:0/task:0/device:GPU:0"
+  std::uint16_t record_id() const;                   // as PlacementEntry writes it
+  StreamHandle stream() const { return gpu_.stream; }
+  DeviceBackend& backend() const { return *gpu_.backend; }  // GPUs only
+  Pool& pool() const { return *gpu_.pool; }                 // GPUs only
+
+  /// Memory for `bytes` > 0. RESOURCE_EXHAUSTED carries a Refusal whose `what` is still empty.
+  absl::StatusOr<Block> Allocate(Bytes bytes, std::chrono::nanoseconds timeout);
+  void Free(const Block& block, Bytes requested);
+  absl::Status Launch(const KernelLaunch& launch) override;
+  /// Waits until the stream has done what was queued.
+  absl::Status Synchronize();
+  /// Gives chunks without live blocks back.
+  absl::StatusOr<Bytes> Trim();
+
+  /// Counts an op that ran here.
+  void CountOp(bool soft_placed);
+  std::uint64_t ops() const { return ops_.load(std::memory_order_relaxed); }
+  std::uint64_t soft_placed() const { return soft_placed_.load(std::memory_order_relaxed); }
+  /// The peak starts again from what is used now.
+  void ResetPeak();
+  /// Writes the counters that are too dear for every allocation.
+  void PublishStats();
+
+  /// Waits for the stream and gives all memory back; blocks die.
+  absl::Status Shutdown();
+  /// Forgets everything without touching it: in a forked child it is not ours.
+  void Abandon();
+
+ private:
+  const DeviceType type_;
+  const std::string name_;
+  GpuParts gpu_;
+  std::atomic<std::uint64_t> ops_{0};
+  std::atomic<std::uint64_t> soft_placed_{0};
+};
+
+}  // namespace lgpu::internal
+
+#endif  // LGPU_CLIENT_DEVICE_H_

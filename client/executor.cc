@@ -1,0 +1,140 @@
+#include "client/executor.h"
+
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "client/copies.h"
+#include "client/scope_stack.h"
+#include "kernels/text.h"
+#include "lgpu/status.h"
+
+namespace lgpu::internal {
+
+namespace {
+
+constexpr std::size_t kInlineInputs = 4;
+template <typename T>
+using Inputs = absl::InlinedVector<T, kInlineInputs>;
+
+/// Where an op goes, and who says so.
+struct Decision {
+  const DeviceRequest* request = nullptr;
+  Placement placement;
+  Device* device = nullptr;
+};
+
+absl::StatusOr<Decision> Decide(ContextState& state, const Op& op, DType dtype) {
+  Decision decision;
+  decision.request = CurrentRequest(state);
+  LGPU_ASSIGN_OR_RETURN(decision.placement,
+                        state.placer().Place(op, dtype, decision.request, state.soft_placement()));
+  decision.device = &state.device(decision.placement.device);
+  if (decision.placement.soft_placed) {
+    state.recorder().NoteSoftPlacement(op, dtype, *decision.request, *decision.device);
+  }
+  return decision;
+}
+
+/// The context that all inputs share.
+absl::StatusOr<ContextState*> CommonState(const Op& op, std::span<const Tensor> inputs) {
+  ContextState* state = nullptr;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const auto& buffer = TensorBuffer::Of(inputs[i]);
+    if (buffer == nullptr) {
+      return absl::InvalidArgumentError(
+          Cat("input #", i, " of op ", op.name, " is a Tensor without a value"));
+    }
+    if (state != nullptr && buffer->state().get() != state) {
+      return absl::InvalidArgumentError(Cat("input #", i, " of op ", op.name,
+                                            " belongs to another Context than input #0; copy it through the "
+                                            "host (ToVector, Constant)"));
+    }
+    state = buffer->state().get();
+  }
+  return state;
+}
+
+/// Identity on another device than its input's is the copy itself.
+absl::StatusOr<Tensor> CopyAsOp(ContextState& state, const Decision& decision,
+                                const std::shared_ptr<TensorBuffer>& input) {
+  const std::uint64_t submitted = MonotonicNanoseconds();
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> output, CopyTo(input, *decision.device, IdentityOp()));
+  state.recorder().AfterOp(IdentityOp(), input->spec().dtype, decision.request, *decision.device,
+                           decision.placement.soft_placed, output->bytes(),
+                           {submitted, MonotonicNanoseconds()});
+  return TensorBuffer::MakeTensor(std::move(output));
+}
+
+/// The inputs as the kernel sees them; `copies` keeps those alive that were made for it.
+absl::Status BringInputs(ContextState& state, const Op& op, std::span<const Tensor> inputs, Device& device,
+                         Inputs<TensorView>& views, Inputs<std::shared_ptr<TensorBuffer>>& copies) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const auto& buffer = TensorBuffer::Of(inputs[i]);
+    if (&buffer->device() == &device) {
+      views.push_back(buffer->view());
+      continue;
+    }
+    LGPU_RETURN_IF_ERROR(CheckCopyPolicy(state, op, i, *buffer, device));
+    LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> copy, CopyTo(buffer, device, op));
+    views.push_back(copy->view());
+    copies.push_back(std::move(copy));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> Execute(const Op& op, std::span<const Tensor> inputs, const OpAttributes& attributes) {
+  LGPU_ASSIGN_OR_RETURN(ContextState * state, CommonState(op, inputs));
+  if (state->IsForked()) return state->ClosedError();
+  const GatePass pass(state->gate());
+  if (!pass) return state->ClosedError();
+
+  Inputs<TensorSpec> specs;
+  for (const Tensor& input : inputs) specs.push_back(TensorBuffer::Of(input)->spec());
+  LGPU_ASSIGN_OR_RETURN(const TensorSpec spec, op.infer(specs, attributes));
+  const DType dtype = specs[0].dtype;
+  LGPU_ASSIGN_OR_RETURN(const Decision decision, Decide(*state, op, dtype));
+  state->recorder().BeforeOp(op, *decision.device);
+  const auto& first = TensorBuffer::Of(inputs[0]);
+  if (&op == &IdentityOp() && &first->device() != decision.device) {
+    return CopyAsOp(*state, decision, first);
+  }
+
+  Inputs<TensorView> views;
+  Inputs<std::shared_ptr<TensorBuffer>> copies;
+  LGPU_RETURN_IF_ERROR(BringInputs(*state, op, inputs, *decision.device, views, copies));
+  const std::uint64_t submitted = MonotonicNanoseconds();
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> output,
+                        ContextState::Allocate(first->state(), *decision.device, spec, op));
+  LGPU_RETURN_IF_ERROR(decision.placement.kernel->run(views, output->view(), attributes, *decision.device));
+  state->recorder().AfterOp(op, dtype, decision.request, *decision.device, decision.placement.soft_placed,
+                            output->bytes(), {submitted, MonotonicNanoseconds()});
+  return TensorBuffer::MakeTensor(std::move(output));
+}
+
+absl::StatusOr<Tensor> MakeConstant(const std::shared_ptr<ContextState>& state, const TensorSpec& spec,
+                                    std::span<const std::byte> values) {
+  if (state->IsForked()) return state->ClosedError();
+  const GatePass pass(state->gate());
+  if (!pass) return state->ClosedError();
+  const std::size_t element = ElementBytes(spec.dtype);
+  if (element == 0 || values.size() % element != 0 ||
+      values.size() / element != static_cast<std::uint64_t>(spec.shape.elements())) {
+    return absl::InvalidArgumentError(Cat("a ", DTypeName(spec.dtype), " constant of shape ",
+                                          spec.shape.ToString(), " takes ", spec.shape.elements(),
+                                          " values of ", element, " bytes; got ", values.size(), " bytes"));
+  }
+  LGPU_ASSIGN_OR_RETURN(const Decision decision, Decide(*state, EagerConstOp(), spec.dtype));
+  state->recorder().BeforeOp(EagerConstOp(), *decision.device);
+  const std::uint64_t submitted = MonotonicNanoseconds();
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> output,
+                        ContextState::Allocate(state, *decision.device, spec, EagerConstOp()));
+  LGPU_RETURN_IF_ERROR(CopyFromHost(*output, values));
+  state->recorder().AfterOp(EagerConstOp(), spec.dtype, decision.request, *decision.device,
+                            decision.placement.soft_placed, output->bytes(),
+                            {submitted, MonotonicNanoseconds()});
+  return TensorBuffer::MakeTensor(std::move(output));
+}
+
+}  // namespace lgpu::internal

@@ -1,0 +1,23 @@
+#ifndef LGPU_CLIENT_EXECUTOR_H_
+#define LGPU_CLIENT_EXECUTOR_H_
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "client/context_state.h"
+
+namespace lgpu::internal {
+
+/// Runs an op eagerly: checks its inputs, places it, brings the inputs there, launches the kernel, and
+/// records it. At least one input; all of one open context.
+absl::StatusOr<Tensor> Execute(const Op& op, std::span<const Tensor> inputs, const OpAttributes& attributes);
+
+/// A constant, placed like an op.
+absl::StatusOr<Tensor> MakeConstant(const std::shared_ptr<ContextState>& state, const TensorSpec& spec,
+                                    std::span<const std::byte> values);
+
+}  // namespace lgpu::internal
+
+#endif  // LGPU_CLIENT_EXECUTOR_H_

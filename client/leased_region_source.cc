@@ -1,0 +1,117 @@
+#include "client/leased_region_source.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "client/fork_guard.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+
+absl::StatusOr<std::unique_ptr<LeasedRegionSource>> LeasedRegionSource::Create(DaemonConnection& connection,
+                                                                              DeviceBackend& backend,
+                                                                              const Options& options) {
+  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, Region::Reserve(backend, options.backend_device,
+                                                                        options.granularity, options.limit));
+  return std::unique_ptr<LeasedRegionSource>(new LeasedRegionSource(connection, std::move(region), options));
+}
+
+LeasedRegionSource::~LeasedRegionSource() {
+  if (connection_.IsForked()) return;
+  // Where the daemon is gone, so is the session: there is nobody to tell.
+  (void)ReleaseAndReturn(region_->TakeAll());
+}
+
+Bytes LeasedRegionSource::limit() const {
+  const StatsPage& page = connection_.stats();
+  const auto at = [&page](int slot) -> const StatsPage::Device& {
+    return page.devices[static_cast<std::size_t>(slot)];
+  };
+  int slot = slot_.load(std::memory_order_relaxed);
+  if (slot < 0 || at(slot).id.load(std::memory_order_acquire) != options_.device_id) {
+    for (slot = 0; slot < StatsPage::kMaxDevices; ++slot) {
+      if (at(slot).id.load(std::memory_order_acquire) == options_.device_id) break;
+    }
+    if (slot == StatsPage::kMaxDevices) return options_.limit;
+    slot_.store(slot, std::memory_order_relaxed);
+  }
+  // One word, so no look at the epoch: it is either the limit before a resize or the one after.
+  const Bytes limit(at(slot).limit.load(std::memory_order_acquire));
+  return limit.is_zero() ? options_.limit : limit;
+}
+
+absl::StatusOr<std::vector<Chunk>> LeasedRegionSource::Grow(const GrowRequest& request) {
+  if (connection_.IsForked()) return ForkedError();
+  if (request.at_least.is_zero() || request.at_least.count() % granularity().count() != 0) {
+    return absl::InvalidArgumentError("chunks come in multiples of " + FormatBytes(granularity()) +
+                                      ", not zero; asked for " + std::to_string(request.at_least.count()) + " bytes");
+  }
+  GrowRequest rounded = request;
+  rounded.wanted = std::max(request.at_least, RoundDown(request.wanted, granularity()));
+  LGPU_ASSIGN_OR_RETURN(DaemonConnection::GrowCall call, connection_.Grow(options_.device_id, rounded));
+  std::vector<Chunk> granted;
+  std::vector<ChunkId> imported;
+  absl::Status status;
+  for (bool more = true; more && status.ok();) {
+    absl::StatusOr<DaemonConnection::GrantPage> page = call.Next();
+    if (!page.ok()) {
+      status = page.status();
+      break;
+    }
+    more = page->more;
+    status = ImportPage(*std::move(page), granted, imported);
+  }
+  if (status.ok()) return granted;
+  // What came before the error goes back; pages that are still on their way are the call's to give back.
+  if (absl::StatusOr<std::vector<Region::Held>> held = region_->Take(imported); held.ok()) {
+    for (const Region::Held& chunk : *held) (void)region_->backend().Release(chunk.memory);
+  }
+  std::vector<ChunkId> ids;
+  for (const Chunk& chunk : granted) ids.push_back(chunk.id);
+  if (!ids.empty()) (void)connection_.Return(options_.device_id, ids);
+  return status;
+}
+
+absl::Status LeasedRegionSource::ImportPage(DaemonConnection::GrantPage page, std::vector<Chunk>& granted,
+                                             std::vector<ChunkId>& imported) {
+  absl::Status first_error;
+  for (DaemonConnection::GrantedChunk& chunk : page.chunks) {
+    granted.push_back(chunk.chunk);
+    if (!first_error.ok()) continue;
+    absl::StatusOr<MemoryHandle> memory =
+        region_->backend().Import(region_->device(), std::move(chunk.fd), chunk.chunk.bytes);
+    first_error = memory.ok() ? region_->Add({chunk.chunk, *memory}) : memory.status();
+    if (first_error.ok()) {
+      imported.push_back(chunk.chunk.id);
+    } else if (memory.ok()) {
+      (void)region_->backend().Release(*memory);
+    }
+  }
+  return first_error;
+}
+
+absl::Status LeasedRegionSource::Map(std::span<const ChunkPlacement> placements) {
+  return region_->Map(placements);
+}
+
+absl::Status LeasedRegionSource::Unmap(std::span<const ChunkId> chunks) { return region_->Unmap(chunks); }
+
+absl::Status LeasedRegionSource::Return(std::span<const ChunkId> chunks) {
+  LGPU_ASSIGN_OR_RETURN(const std::vector<Region::Held> held, region_->Take(chunks));
+  return ReleaseAndReturn(held);
+}
+
+absl::Status LeasedRegionSource::ReleaseAndReturn(std::span<const Region::Held> chunks) {
+  absl::Status first_error;
+  std::vector<ChunkId> ids;
+  ids.reserve(chunks.size());
+  for (const Region::Held& held : chunks) {
+    first_error.Update(region_->backend().Release(held.memory));
+    ids.push_back(held.chunk.id);
+  }
+  if (!ids.empty()) first_error.Update(connection_.Return(options_.device_id, ids));
+  return first_error;
+}
+
+}  // namespace lgpu

@@ -1,0 +1,338 @@
+#include "client/local_broker.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "allocator/check.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::hours kLongest{24};
+constexpr Bytes kLargeChunk = 32_MiB;
+// From here on few large chunks cost less than many small ones; an eighth stays small for small blocks.
+constexpr Bytes kManyBytes = 256_MiB;
+
+std::string DeviceName(int index) { return "/device:GPU:" + std::to_string(index); }
+
+std::string CardName(const DeviceBackend& backend, int card) {
+  const PhysicalDevice& device = backend.devices()[static_cast<std::size_t>(card)];
+  return "GPU " + std::to_string(card) + " (" + (device.simulated ? "simulated" : device.name) + ")";
+}
+
+bool SpeaksOfDescriptors(const absl::Status& status) {
+  const std::string_view text(status.message().data(), status.message().size());
+  return text.find("descriptor") != std::string_view::npos || text.find("open files") != std::string_view::npos;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalBroker>> LocalBroker::Create(DeviceBackend& backend) {
+  std::unique_ptr<LocalBroker> broker(new LocalBroker(backend));
+  MutexLock lock(broker->mutex_);
+  for (const PhysicalDevice& device : backend.devices()) {
+    LGPU_ASSIGN_OR_RETURN(const CardId card,
+                          broker->ledger_.AddCard({.total = device.total, .reserve = {}, .granularity = device.granularity}));
+    broker->cards_.push_back(card);
+  }
+  return broker;
+}
+
+LocalBroker::~LocalBroker() {
+  std::unordered_map<LogicalId, Device> devices;
+  {
+    MutexLock lock(mutex_);
+    devices.swap(devices_);
+  }
+  for (const auto& [id, device] : devices) {
+    for (const Region::Held& held : device.stock) (void)backend_.Reclaim(held.memory);
+  }
+}
+
+absl::StatusOr<LogicalId> LocalBroker::AddDevice(const DeviceSpec& spec) {
+  Device device{spec, {}};
+  if (spec.preallocate) device.spec.guarantee = spec.limit;
+  LogicalId id;
+  Bytes all;
+  {
+    MutexLock lock(mutex_);
+    const CardId card = cards_.at(static_cast<std::size_t>(spec.card));
+    absl::StatusOr<LogicalId> added =
+        ledger_.AddLogical(card, {.limit = spec.limit, .guarantee = device.spec.guarantee});
+    if (absl::IsResourceExhausted(added.status())) {
+      Refusal refusal = MakeRefusal(RefusalReason::kCard, spec, device.spec.guarantee);
+      refusal.what = spec.preallocate ? "preallocated memory" : "guaranteed memory";
+      AddCardNumbers(refusal, ledger_.View(card));
+      refusal.advice.push_back("ask for at most " + FormatBytes(ledger_.View(card).free()) +
+                               ", or use growth without a guarantee");
+      return RefusalStatus(refusal);
+    }
+    if (!added.ok()) return added.status();
+    id = *added;
+    all = RoundUp(spec.limit, ledger_.View(card).granularity);
+  }
+  if (spec.preallocate) {
+    absl::StatusOr<std::vector<Region::Held>> chunks = CreateChunks(spec.card, all);
+    if (!chunks.ok()) {
+      MutexLock lock(mutex_);
+      (void)ledger_.RemoveLogical(id);
+      return BackendRefusal(chunks.status(), spec, all);
+    }
+    device.stock = *std::move(chunks);
+  }
+  MutexLock lock(mutex_);
+  devices_.emplace(id, std::move(device));
+  return id;
+}
+
+Bytes LocalBroker::limit(LogicalId device) const {
+  MutexLock lock(mutex_);
+  return ledger_.View(device).limit;
+}
+
+// Granting.
+
+absl::StatusOr<std::vector<Region::Held>> LocalBroker::Grow(LogicalId id, const GrowRequest& request) {
+  DeviceSpec spec;
+  Bytes charged;
+  {
+    MutexLock lock(mutex_);
+    Device& device = devices_.at(id);
+    spec = device.spec;
+    const Bytes unit = ledger_.View(ledger_.View(id).card).granularity;
+    if (request.at_least.is_zero() || request.at_least.count() % unit.count() != 0) {
+      return absl::InvalidArgumentError("chunks come in multiples of " + FormatBytes(unit) + ", not zero; asked for " +
+                                        std::to_string(request.at_least.count()) + " bytes");
+    }
+    if (std::vector<Region::Held> taken = TakeStock(id, device, request); !taken.empty()) return taken;
+    LGPU_ASSIGN_OR_RETURN(charged, Charge(id, device, request));
+  }
+  absl::StatusOr<std::vector<Region::Held>> chunks = CreateChunks(spec.card, charged);
+  if (!chunks.ok()) {
+    const absl::Status status = BackendRefusal(chunks.status(), spec, request.at_least);
+    MutexLock lock(mutex_);
+    ledger_.Refund(id, charged);
+    Serve(ledger_.View(id).card);
+    return status;
+  }
+  return chunks;
+}
+
+std::vector<Region::Held> LocalBroker::TakeStock(LogicalId id, Device& device, const GrowRequest& request) {
+  // Large ones first, as long as all of one is wanted; then the smallest, until it is enough.
+  std::vector<Region::Held>& stock = device.stock;  // largest first
+  const Bytes wanted = std::max(request.at_least, request.wanted);
+  std::vector<Region::Held> taken;
+  std::vector<Region::Held> left;
+  Bytes sum;
+  for (const Region::Held& held : stock) {
+    const bool fits = held.chunk.bytes <= SaturatingSub(wanted, sum);
+    (fits ? taken : left).push_back(held);
+    if (fits) sum += held.chunk.bytes;
+  }
+  for (; sum < request.at_least && !left.empty(); left.pop_back()) {
+    taken.push_back(left.back());
+    sum += left.back().chunk.bytes;
+  }
+  if (sum.is_zero() || sum < request.at_least) return {};
+  const Ledger::Verdict verdict = ledger_.Request(id, sum);
+  LGPU_CHECK(verdict.shortage == Ledger::Shortage::kNone);  // it is within the guarantee
+  stock = std::move(left);
+  return taken;
+}
+
+absl::StatusOr<Bytes> LocalBroker::Charge(LogicalId id, const Device& device, const GrowRequest& request) {
+  const DeviceSpec spec = device.spec;
+  const TimePoint start = Clock::now();
+  const TimePoint deadline =
+      start + std::clamp<std::chrono::nanoseconds>(request.timeout, std::chrono::nanoseconds(0), kLongest);
+  const Bytes unit = ledger_.View(ledger_.View(id).card).granularity;
+  while (true) {
+    // More than the least only where it costs nobody a wait.
+    const Ledger::LogicalView view = ledger_.View(id);
+    const Bytes room = SaturatingSub(RoundUp(view.limit, unit), view.held());
+    const Bytes more = std::min(RoundDown(request.wanted, unit), room);
+    if (more > request.at_least && ledger_.Request(id, more).shortage == Ledger::Shortage::kNone) return more;
+    const Ledger::Verdict verdict = ledger_.Request(id, request.at_least);
+    if (verdict.shortage == Ledger::Shortage::kNone) return request.at_least;
+
+    const bool late = Clock::now() >= deadline;
+    const auto waited = Clock::now() - start;
+    if (verdict.shortage == Ledger::Shortage::kLimit) {
+      if (verdict.hopeless || verdict.coming_back.is_zero() || late) {
+        return Refuse(RefusalReason::kLimit, id, spec, request.at_least, waited);
+      }
+      changed_.WaitUntil(mutex_, deadline);
+      continue;
+    }
+    if (verdict.hopeless || late) return Refuse(RefusalReason::kCard, id, spec, request.at_least, waited);
+    switch (WaitInQueue(id, request.at_least, deadline)) {
+      case Outcome::kGranted:
+        return request.at_least;
+      case Outcome::kDeadlock:
+        return Refuse(RefusalReason::kDeadlock, id, spec, request.at_least, Clock::now() - start);
+      case Outcome::kPending:  // too late: the next round refuses
+      case Outcome::kOverLimit:
+        break;
+    }
+  }
+}
+
+LocalBroker::Outcome LocalBroker::WaitInQueue(LogicalId id, Bytes bytes, TimePoint deadline) {
+  const CardId card = ledger_.View(id).card;
+  const WaiterId waiter = ledger_.Enqueue(id, bytes);
+  waiters_.emplace(waiter, Outcome::kPending);
+  Serve(card);
+  while (waiters_.at(waiter) == Outcome::kPending && changed_.WaitUntil(mutex_, deadline)) {
+  }
+  const Outcome outcome = waiters_.at(waiter);
+  waiters_.erase(waiter);
+  if (outcome == Outcome::kPending) {
+    ledger_.Leave(waiter);
+    Serve(card);
+  }
+  return outcome;
+}
+
+void LocalBroker::Serve(CardId card) {
+  while (true) {
+    const Ledger::Served served = ledger_.ServeQueue(card);
+    for (const WaiterId waiter : served.granted) waiters_.at(waiter) = Outcome::kGranted;
+    for (const WaiterId waiter : served.failed) waiters_.at(waiter) = Outcome::kOverLimit;
+    const std::optional<WaiterId> victim = ledger_.DeadlockVictim(card);
+    if (!victim.has_value()) break;
+    ledger_.Leave(*victim);
+    waiters_.at(*victim) = Outcome::kDeadlock;
+  }
+  changed_.NotifyAll();
+}
+
+absl::StatusOr<std::vector<Region::Held>> LocalBroker::CreateChunks(int card, Bytes bytes) {
+  const Bytes unit = backend_.devices()[static_cast<std::size_t>(card)].granularity;
+  const Bytes large = std::max(kLargeChunk, unit);
+  const Bytes in_large = bytes < kManyBytes ? Bytes() : RoundDown(bytes - bytes / 8, large);
+  std::vector<Region::Held> chunks;
+  for (Bytes made; made < bytes; made += chunks.back().chunk.bytes) {
+    const Bytes size = made < in_large ? large : unit;
+    absl::StatusOr<MemoryHandle> memory = backend_.Create(card, size);
+    if (!memory.ok()) {
+      for (const Region::Held& held : chunks) (void)backend_.Reclaim(held.memory);
+      return memory.status();
+    }
+    chunks.push_back({{ChunkId{}, size}, *memory});
+  }
+  MutexLock lock(mutex_);
+  for (Region::Held& held : chunks) held.chunk.id = ChunkId{next_chunk_++};
+  return chunks;
+}
+
+// Taking back.
+
+absl::Status LocalBroker::Return(LogicalId id, std::span<const Region::Held> chunks) {
+  Bytes sum;
+  for (const Region::Held& held : chunks) sum += held.chunk.bytes;
+  {
+    MutexLock lock(mutex_);
+    Device& device = devices_.at(id);
+    if (device.spec.preallocate) {
+      device.stock.insert(device.stock.end(), chunks.begin(), chunks.end());
+      std::stable_sort(device.stock.begin(), device.stock.end(), [](const Region::Held& a, const Region::Held& b) {
+        return a.chunk.bytes > b.chunk.bytes;
+      });
+      ledger_.Refund(id, sum);
+      Serve(ledger_.View(id).card);
+      return absl::OkStatus();
+    }
+    ledger_.StartLeaving(id, sum);
+  }
+  Bytes free;
+  absl::Status first_error;
+  for (const Region::Held& held : chunks) {
+    const absl::Status status = backend_.Reclaim(held.memory);
+    if (status.ok()) free += held.chunk.bytes;
+    first_error.Update(status);  // it stays leaving: the card is short of it until the process ends
+  }
+  MutexLock lock(mutex_);
+  ledger_.ConfirmFree(id, free);
+  Serve(ledger_.View(id).card);
+  return first_error;
+}
+
+absl::Status LocalBroker::CheckAllReturned() const {
+  MutexLock lock(mutex_);
+  LGPU_RETURN_IF_ERROR(ledger_.CheckInvariants());
+  for (const CardId card : cards_) {
+    if (const Bytes held = ledger_.View(card).held; !held.is_zero()) {
+      return absl::InternalError(FormatBytes(held) + " are still held");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Refusing.
+
+Refusal LocalBroker::MakeRefusal(RefusalReason reason, const DeviceSpec& spec, Bytes asked) const {
+  Refusal refusal;
+  refusal.reason = reason;
+  refusal.device = DeviceName(spec.index);
+  refusal.asked = asked;
+  refusal.limit = spec.limit;
+  refusal.card = CardName(backend_, spec.card);
+  return refusal;
+}
+
+void LocalBroker::AddCardNumbers(Refusal& refusal, const Ledger::CardView& card) {
+  refusal.card_total = card.total;
+  refusal.card_free = card.free();
+}
+
+absl::Status LocalBroker::Refuse(RefusalReason reason, LogicalId id, const DeviceSpec& spec, Bytes asked,
+                                 std::chrono::nanoseconds waited) const {
+  const Ledger::LogicalView view = ledger_.View(id);
+  Refusal refusal = MakeRefusal(reason, spec, asked);
+  refusal.held = view.held();
+  AddCardNumbers(refusal, ledger_.View(view.card));
+  if (waited >= std::chrono::milliseconds(1)) {
+    refusal.waited = std::chrono::duration_cast<std::chrono::milliseconds>(waited);
+  }
+  if (reason == RefusalReason::kLimit) {
+    refusal.advice.push_back("give the device a higher memory_limit than " + FormatBytes(view.limit) +
+                             ", or free tensors");
+    return RefusalStatus(refusal);
+  }
+  for (const LogicalId other : ledger_.LogicalsOf(view.card)) {
+    const Ledger::LogicalView its = ledger_.View(other);
+    const auto device = devices_.find(other);
+    if (other == id || device == devices_.end() || (its.held().is_zero() && its.guarantee.is_zero())) continue;
+    refusal.holders.push_back({.lease = "",
+                               .owner = std::to_string(::getuid()),
+                               .pid = ::getpid(),
+                               .device = DeviceName(device->second.spec.index),
+                               .held = its.held(),
+                               .guarantee = its.guarantee});
+  }
+  std::stable_sort(refusal.holders.begin(), refusal.holders.end(),
+                   [](const Refusal::Holder& a, const Refusal::Holder& b) {
+                     return std::max(a.held, a.guarantee) > std::max(b.held, b.guarantee);
+                   });
+  refusal.advice.push_back(reason == RefusalReason::kDeadlock
+                               ? "all devices of the card wait for each other: free tensors, or give them a guarantee"
+                               : "free tensors of the other devices of this card, or simulate a larger one");
+  return RefusalStatus(refusal);
+}
+
+absl::Status LocalBroker::BackendRefusal(const absl::Status& status, const DeviceSpec& spec, Bytes asked) const {
+  if (!absl::IsResourceExhausted(status)) return status;
+  Refusal refusal = MakeRefusal(
+      SpeaksOfDescriptors(status) ? RefusalReason::kDescriptors : RefusalReason::kBackend, spec, asked);
+  refusal.advice.push_back(std::string(status.message()));
+  return RefusalStatus(refusal);
+}
+
+}  // namespace lgpu

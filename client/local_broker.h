@@ -1,0 +1,96 @@
+#ifndef LGPU_CLIENT_LOCAL_BROKER_H_
+#define LGPU_CLIENT_LOCAL_BROKER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/device/device_backend.h"
+#include "allocator/ledger.h"
+#include "allocator/mutex.h"
+#include "client/region.h"
+#include "lgpu/bytes.h"
+#include "lgpu/refusal.h"
+#include "lgpu/region_source.h"
+
+namespace lgpu {
+
+/// A LocalBroker partitions the cards of one process by the Ledger, as a daemon does for all processes of a
+/// machine: the same limits, guarantees, queue and refusals.
+///
+/// Thread-safe; no lock is held over a call of the backend.
+class LocalBroker {
+ public:
+  struct DeviceSpec {
+    int card = 0;   // in DeviceBackend::devices()
+    Bytes limit;
+    Bytes guarantee;  // preallocate: the limit, whatever is said here
+    bool preallocate = false;
+    int index = 0;  // GPU:index
+  };
+
+  /// `backend` outlives it. INVALID_ARGUMENT for a card that the Ledger cannot take.
+  static absl::StatusOr<std::unique_ptr<LocalBroker>> Create(DeviceBackend& backend);
+  /// All sources are gone.
+  ~LocalBroker();
+  LocalBroker(const LocalBroker&) = delete;
+  LocalBroker& operator=(const LocalBroker&) = delete;
+
+  /// Sets the guarantee aside and, for preallocate, makes all chunks. INVALID_ARGUMENT: a size that can never
+  /// be; RESOURCE_EXHAUSTED with a Refusal.
+  absl::StatusOr<LogicalId> AddDevice(const DeviceSpec& spec);
+  Bytes limit(LogicalId device) const;
+
+  /// As RegionSource::Grow; the chunks are the caller's until Return.
+  absl::StatusOr<std::vector<Region::Held>> Grow(LogicalId device, const GrowRequest& request);
+  /// Takes unmapped chunks back.
+  absl::Status Return(LogicalId device, std::span<const Region::Held> chunks);
+
+  /// The Ledger's, and that nobody holds anything: what must be so when all sources are gone.
+  absl::Status CheckAllReturned() const;
+
+ private:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  enum class Outcome { kPending, kGranted, kOverLimit, kDeadlock };
+  struct Device {
+    DeviceSpec spec;
+    std::vector<Region::Held> stock;  // preallocated, in nobody's hands
+  };
+
+  explicit LocalBroker(DeviceBackend& backend) : backend_(backend) {}
+  /// Chunks out of the stock of a preallocated device, charged; empty: there is not enough.
+  std::vector<Region::Held> TakeStock(LogicalId id, Device& device, const GrowRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Charges at_least or more, after waiting where that helps; says how much.
+  absl::StatusOr<Bytes> Charge(LogicalId id, const Device& device, const GrowRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Outcome WaitInQueue(LogicalId id, Bytes bytes, TimePoint deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Serves those who wait for memory of the card, after any change.
+  void Serve(CardId card) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Refuse(RefusalReason reason, LogicalId id, const DeviceSpec& spec, Bytes asked,
+                      std::chrono::nanoseconds waited) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Makes chunks of `bytes` in all; on an error none is left.
+  absl::StatusOr<std::vector<Region::Held>> CreateChunks(int card, Bytes bytes);
+  /// A backend's error as a refusal, where it is one of memory.
+  absl::Status BackendRefusal(const absl::Status& status, const DeviceSpec& spec, Bytes asked) const;
+  Refusal MakeRefusal(RefusalReason reason, const DeviceSpec& spec, Bytes asked) const;
+  static void AddCardNumbers(Refusal& refusal, const Ledger::CardView& card);
+
+  DeviceBackend& backend_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  Ledger ledger_ ABSL_GUARDED_BY(mutex_);
+  std::vector<CardId> cards_ ABSL_GUARDED_BY(mutex_);  // by index in the backend
+  std::unordered_map<LogicalId, Device> devices_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<WaiterId, Outcome> waiters_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t next_chunk_ ABSL_GUARDED_BY(mutex_) = 1;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_CLIENT_LOCAL_BROKER_H_

@@ -1,0 +1,30 @@
+#include <cstdlib>
+#include <string>
+
+#include "client/daemon_lease.h"
+#include "client/device_choice.h"
+#include "client/endpoint.h"
+#include "client/lease.h"
+#include "client/local_lease.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+
+absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options) {
+  if (!options.lease.empty() && !options.logical_devices.empty()) {
+    return absl::InvalidArgumentError("lease \"" + options.lease +
+                                      "\" has its own logical devices; give `lease` or `logical_devices`, not both");
+  }
+  LGPU_ASSIGN_OR_RETURN(const Endpoint endpoint,
+                        ResolveEndpoint(options.endpoint, EndpointEnvironment::OfThisProcess()));
+  const DeviceEnvironment environment = DeviceEnvironment::OfThisProcess();
+  if (endpoint.local) return LocalLease::Open(endpoint, options, environment);
+  std::string attach_to = options.lease;
+  if (attach_to.empty() && options.logical_devices.empty()) {
+    const char* variable = std::getenv("LGPU_LEASE");
+    attach_to = variable == nullptr ? "" : variable;
+  }
+  return DaemonLease::Open(endpoint, options, attach_to, environment);
+}
+
+}  // namespace lgpu

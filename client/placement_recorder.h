@@ -1,0 +1,73 @@
+#ifndef LGPU_CLIENT_PLACEMENT_RECORDER_H_
+#define LGPU_CLIENT_PLACEMENT_RECORDER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "allocator/mutex.h"
+#include "client/device.h"
+#include "client/placer.h"
+#include "kernels/op.h"
+#include "proto/session_pages.h"
+
+namespace lgpu::internal {
+
+/// What happened to one op, by the clock.
+struct OpTimes {
+  std::uint64_t submitted_ns = 0;  // of the monotonic clock
+  std::uint64_t returned_ns = 0;
+};
+std::uint64_t MonotonicNanoseconds();
+
+/// A PlacementRecorder tells where ops run: a record in the client page for the daemon, and lines for
+/// people. Thread-safe.
+class PlacementRecorder {
+ public:
+  using Sink = std::function<void(std::string_view line)>;
+
+  /// `page` outlives the recorder; names of all ops are written to it. An empty `sink` is stderr.
+  PlacementRecorder(ClientPage& page, Sink sink);
+
+  /// One line, to the sink or stderr.
+  void Log(std::string_view line) const;
+
+  void set_logging(bool on) { logging_.store(on, std::memory_order_relaxed); }
+  /// TensorFlow's line, if logging is on; before the op runs.
+  void BeforeOp(const Op& op, const Device& device) const {
+    if (logging_.load(std::memory_order_relaxed)) LogOp(op, device);
+  }
+  /// Records an op whose kernel was launched.
+  void AfterOp(const Op& op, DType dtype, const DeviceRequest* request, Device& device, bool soft_placed,
+               Bytes output, const OpTimes& times);
+  /// Says once for each (op, device asked for) that soft placement went elsewhere, and why.
+  void NoteSoftPlacement(const Op& op, DType dtype, const DeviceRequest& request, const Device& device);
+
+  void CountCopy(Bytes bytes) {
+    copies_.fetch_add(1, std::memory_order_relaxed);
+    copied_bytes_.fetch_add(bytes.count(), std::memory_order_relaxed);
+  }
+  std::uint64_t copies() const { return copies_.load(std::memory_order_relaxed); }
+  Bytes copied_bytes() const { return Bytes(copied_bytes_.load(std::memory_order_relaxed)); }
+
+ private:
+  void LogOp(const Op& op, const Device& device) const;
+
+  ClientPage& page_;
+  const Sink sink_;
+  const std::uint64_t unix_offset_ns_;  // unix time - monotonic time
+  std::atomic<bool> logging_{false};
+  std::atomic<std::uint64_t> copies_{0};
+  std::atomic<std::uint64_t> copied_bytes_{0};
+  Mutex mutex_;
+  std::set<std::pair<std::uint16_t, std::string>> noted_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace lgpu::internal
+
+#endif  // LGPU_CLIENT_PLACEMENT_RECORDER_H_

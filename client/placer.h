@@ -1,0 +1,78 @@
+#ifndef LGPU_CLIENT_PLACER_H_
+#define LGPU_CLIENT_PLACER_H_
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/registry.h"
+
+namespace lgpu::internal {
+
+/// A device that was asked for, resolved once against the devices of a context.
+struct DeviceRequest {
+  static constexpr int kNone = -1;
+  /// Empty, or why the name is of no use; the op that needs the device fails with it.
+  bool malformed = false;
+  /// False: anything will do.
+  bool constrained = false;
+  /// The first device that fits, by DeviceType; kNone.
+  std::array<int, 2> match = {kNone, kNone};
+  /// Soft placement may choose another device: the name is of this program's task.
+  bool may_fall_back = true;
+  std::uint16_t record_id = 0xffff;  // PlacementEntry::requested
+  std::string given;                 // as it was written
+  std::string full_name;             // "/job:localhost/replica:0/task:0/device:GPU:2"
+  std::string local_name;            // "/device:GPU:2"
+};
+
+/// Where an op runs: a position among the context's devices, and the kernel there.
+struct Placement {
+  int device = 0;
+  const Kernel* kernel = nullptr;
+  bool soft_placed = false;  // elsewhere than asked for
+};
+
+/// A Placer chooses devices as TensorFlow does: kernels by priority, GPU before CPU, then the lowest
+/// index. Devices are positions: the GPUs by index, then the CPU. Constant, so thread-safe; pure.
+class Placer {
+ public:
+  /// `registry` outlives the placer and does not change any more.
+  Placer(const KernelRegistry& registry, int gpu_count);
+
+  DeviceRequest Resolve(std::string_view name) const;
+
+  /// `request` may be null. INVALID_ARGUMENT: a malformed request, or one that cannot be met; NOT_FOUND:
+  /// no kernel at all; with TensorFlow's texts.
+  absl::StatusOr<Placement> Place(const Op& op, DType dtype, const DeviceRequest* request, bool soft) const;
+
+  /// The one device that TensorFlow's get_memory_info would find, or its error.
+  absl::StatusOr<int> FindOne(std::string_view name) const;
+
+  int cpu() const { return gpu_count_; }
+
+ private:
+  struct Supported {
+    std::uint8_t count = 0;
+    std::array<DeviceType, 2> types = {};
+  };
+  static constexpr std::size_t kDTypes = 32;
+  const Supported& SupportedFor(const Op& op, DType dtype) const {
+    return supported_[op.index * kDTypes + static_cast<std::size_t>(dtype) % kDTypes];
+  }
+  int First(DeviceType type) const;
+  absl::StatusOr<Placement> Fail(const Op& op, DType dtype, const DeviceRequest* request, bool soft) const;
+
+  const KernelRegistry& registry_;
+  const int gpu_count_;
+  std::vector<Supported> supported_;
+};
+
+}  // namespace lgpu::internal
+
+#endif  // LGPU_CLIENT_PLACER_H_
