@@ -12,8 +12,6 @@ namespace lgpu::internal {
 
 namespace {
 
-constexpr std::array<DeviceType, 2> kTypes = {DeviceType::kGpu, DeviceType::kCpu};
-
 DeviceName ThisTask() { return {.job = "localhost", .replica = 0, .task = 0}; }
 
 DeviceName NameOf(DeviceType type, int id) {

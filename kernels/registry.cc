@@ -16,7 +16,9 @@ constexpr std::array<DType, 6> kAllTypes = {DType::kFloat16, DType::kBFloat16, D
 
 bool IsFloating(DType dtype) { return dtype != DType::kInt32 && dtype != DType::kInt64; }
 
-std::string_view AttributeName(DType dtype) {
+}  // namespace
+
+std::string_view DTypeAttributeName(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
       return "DT_FLOAT";
@@ -35,8 +37,6 @@ std::string_view AttributeName(DType dtype) {
   }
   return "DT_INVALID";
 }
-
-}  // namespace
 
 KernelRegistry KernelRegistry::ForSimulatedDevices(const Options& options) {
   KernelRegistry registry;
@@ -82,7 +82,7 @@ std::string KernelRegistry::DescribeKernels(const Op& op) const {
   for (const Kernel& kernel : kernels_) {
     if (kernel.op != &op) continue;
     text += Cat(text.empty() ? "" : "\n", "  device='", DeviceTypeName(kernel.device), "'; ",
-                &op == &CastOp() ? "SrcT" : "T", " in [", AttributeName(kernel.dtype), "]");
+                &op == &CastOp() ? "SrcT" : "T", " in [", DTypeAttributeName(kernel.dtype), "]");
   }
   return text.empty() ? "  <no registered kernels>" : text;
 }

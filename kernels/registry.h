@@ -20,6 +20,9 @@ const Op& IdentityOp();
 const Op& EagerConstOp();                 // a constant: its one input lies on the host
 const Op* FindOp(std::string_view name);  // null: unknown
 
+/// TensorFlow's name of a dtype as an attribute: "DT_FLOAT".
+std::string_view DTypeAttributeName(DType dtype);
+
 /// A KernelRegistry maps (op, device type, dtype) to a kernel. A Context owns one; it is filled before
 /// use and constant after that (then thread-safe).
 class KernelRegistry {
