@@ -266,7 +266,7 @@ TEST(PlacementRingTest, AScribblingThreadCannotHangTheReader) {
     }
   });
   PlacementRingReader reader(ring.get());
-  for (int call = 0; call < 20000; ++call) {
+  for (int call = 0; call < 5000; ++call) {
     reader.Next();
   }
   stop = true;
