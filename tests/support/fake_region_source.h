@@ -1,0 +1,73 @@
+#ifndef LGPU_TESTS_SUPPORT_FAKE_REGION_SOURCE_H_
+#define LGPU_TESTS_SUPPORT_FAKE_REGION_SOURCE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "allocator/device/device_backend.h"
+#include "allocator/mutex.h"
+#include "lgpu/region_source.h"
+#include "tests/support/failing_backend.h"
+
+namespace lgpu {
+
+/// What a test sees of a FakeRegionSource, and tells it, once a Pool owns it. Thread-safe.
+struct FakeUpstream {
+  std::atomic<std::uint64_t> limit{0};
+  /// The card gives no more than this, whatever the limit says.
+  std::atomic<std::uint64_t> card{~std::uint64_t{0}};
+  std::atomic<std::uint64_t> granted{0};  // bytes that are granted and not returned
+  std::atomic<std::uint64_t> mapped{0};   // bytes
+  FaultPlan faults;                       // every call of the source counts
+};
+
+/// A RegionSource of its own process without any daemon: chunks are created on a backend, up to a limit.
+class FakeRegionSource final : public RegionSource {
+ public:
+  struct Options {
+    Bytes limit{};
+    Bytes reserved{};                             // zero: eight times the limit
+    Bytes chunk = Bytes(std::uint64_t{2} << 20);  // a Grow answers in chunks of this, and one smaller
+    std::shared_ptr<FakeUpstream> upstream{};     // null: one of its own
+  };
+  /// `backend` outlives the source.
+  static absl::StatusOr<std::unique_ptr<FakeRegionSource>> Make(DeviceBackend& backend,
+                                                                const Options& options);
+  ~FakeRegionSource() override;
+
+  std::byte* base() const override { return base_; }
+  Bytes reserved() const override { return options_.reserved; }
+  Bytes granularity() const override { return backend_.devices()[0].granularity; }
+  Bytes limit() const override { return Bytes(upstream_->limit); }
+  absl::StatusOr<std::vector<Chunk>> Grow(const GrowRequest& request) override;
+  absl::Status Map(std::span<const ChunkPlacement> placements) override;
+  absl::Status Unmap(std::span<const ChunkId> chunks) override;
+  absl::Status Return(std::span<const ChunkId> chunks) override;
+
+ private:
+  struct Held {
+    MemoryHandle memory;
+    Bytes bytes;
+    std::byte* address = nullptr;  // null: not mapped
+  };
+  FakeRegionSource(DeviceBackend& backend, const Options& options, std::byte* base);
+  absl::StatusOr<Held> Find(ChunkId id, bool mapped);
+  void SetAddress(ChunkId id, std::byte* address);
+  absl::Status SetAccessByRuns(std::span<const ChunkPlacement> placements);
+
+  DeviceBackend& backend_;
+  const Options options_;
+  const std::shared_ptr<FakeUpstream> upstream_;
+  std::byte* const base_;
+  Mutex mutex_;
+  std::uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::unordered_map<ChunkId, Held> chunks_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_TESTS_SUPPORT_FAKE_REGION_SOURCE_H_
