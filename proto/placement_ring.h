@@ -41,8 +41,10 @@ struct PlacementRing {
   struct alignas(64) Slot {
     std::array<std::atomic<std::uint64_t>, 8> words;
   };
-  alignas(64) std::atomic<std::uint64_t> head;     // next ticket
-  alignas(64) std::atomic<std::uint64_t> dropped;  // records that found their slot busy
+  alignas(64) std::atomic<std::uint64_t> head;  // next ticket
+  /// Records that found their slot busy. For the client's own statistics: a reader passes their tickets
+  /// and has them in lost() already.
+  alignas(64) std::atomic<std::uint64_t> dropped;
   Slot slots[kSlots];
 
   /// Thread-safe; no system call, no wait.
