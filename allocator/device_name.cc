@@ -288,7 +288,9 @@ bool IsBareType(std::string_view part) { return KnownType(part.substr(0, part.fi
 absl::StatusOr<DeviceName> ParseLenientName(std::string_view text) {
   if (text.empty() || text == "/") return DeviceName();
   DeviceName name;
-  if (const std::optional<DeviceName> local = ParseLocalName(text)) {
+  // Without a first slash, "task:1" is a task and no device of the type "task".
+  const std::optional<DeviceName> local = ParseLocalName(text);
+  if (local && local->type != "replica" && local->type != "task") {
     name = *local;
   } else {
     std::string_view rest = text;
