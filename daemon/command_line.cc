@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <sstream>
 
+#include "absl/status/status.h"
+#include "lgpu/status.h"
 #include "proto/exit_codes.h"
 
 #ifndef LGPU_VERSION
@@ -10,6 +12,17 @@
 #endif
 
 namespace lgpu::daemon {
+namespace {
+
+// Wrong values of flags are wrong usage; the same ones in a file are a wrong configuration.
+absl::Status CheckValues(const Flags& flags) {
+  if (flags.simulate) LGPU_RETURN_IF_ERROR(ParseSimulate(*flags.simulate).status());
+  if (flags.log_level) LGPU_RETURN_IF_ERROR(CheckLogLevel(*flags.log_level));
+  if (flags.dir && flags.dir->empty()) return absl::InvalidArgumentError("--dir is empty; name a directory");
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 CommandLine ParseCommandLine(int argc, const char* const* argv) {
   CommandLine result;
@@ -40,6 +53,11 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
     const int code = app.exit(error, out, err);
     result.exit_code = code == 0 ? kExitOk : kExitUsage;
     result.message = code == 0 ? out.str() : "lgpud: error: " + err.str();
+    return result;
+  }
+  if (const absl::Status status = CheckValues(result.flags); !status.ok()) {
+    result.exit_code = kExitUsage;
+    result.message = "lgpud: error: " + std::string(status.message()) + "\n";
   }
   return result;
 }

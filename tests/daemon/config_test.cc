@@ -271,6 +271,11 @@ TEST(CommandLineTest, FlagsAndTheirErrors) {
 
   const char* bad[] = {"lgpud", "--simulat", "2x1GiB"};
   EXPECT_EQ(ParseCommandLine(3, bad).exit_code, kExitUsage);
+  const char* size[] = {"lgpud", "--simulate", "2x1GB"};
+  EXPECT_EQ(ParseCommandLine(3, size).exit_code, kExitUsage);
+  EXPECT_THAT(ParseCommandLine(3, size).message, HasSubstr("GiB"));
+  const char* level[] = {"lgpud", "--log-level", "loud"};
+  EXPECT_EQ(ParseCommandLine(3, level).exit_code, kExitUsage);
   const char* version[] = {"lgpud", "--version"};
   EXPECT_EQ(ParseCommandLine(2, version).exit_code, kExitOk);
   EXPECT_THAT(ParseCommandLine(2, version).message, testing::StartsWith("lgpud "));

@@ -6,12 +6,15 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "daemon/lock_file.h"
 #include "tests/daemon/temporary_directory.h"
@@ -149,6 +152,40 @@ TEST_F(ServerDirTest, InheritedSocketsAreUsedAndStay) {
   }
   EXPECT_TRUE(Exists("control.sock"));
   EXPECT_FALSE(Exists("session.sock"));
+}
+
+// In a child, whose descriptors 3 and 4 are free to be anything. Returns 0, or the number of what was wrong.
+int TakeInheritedInChild(int control, int session, bool ours) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::dup2(control, 3) != 3 || ::dup2(session, 4) != 4) ::_exit(1);
+    ::setenv("LISTEN_FDS", "2", 1);
+    ::setenv("LISTEN_PID", std::to_string(ours ? ::getpid() : 1).c_str(), 1);
+    const absl::StatusOr<ServerDir::Inherited> inherited = ServerDir::TakeInherited();
+    if (!inherited.ok()) ::_exit(2);
+    if (::getenv("LISTEN_FDS") != nullptr) ::_exit(3);
+    if (!ours) ::_exit(inherited->control || inherited->session ? 4 : 0);
+    const bool right = inherited->control.get() == 3 && inherited->session.get() == 4 &&
+                       (::fcntl(3, F_GETFD) & FD_CLOEXEC) != 0 && (::fcntl(4, F_GETFL) & O_NONBLOCK) != 0;
+    ::_exit(right ? 0 : 5);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_F(ServerDirTest, TakesTheSocketsOfAServiceManagerByTheirType) {
+  const absl::StatusOr<ServerDir> dir = Open();
+  ASSERT_EQ(dir.status(), absl::OkStatus());
+  // High numbers, so that neither is in the way of the other's place.
+  const UniqueFd control(::fcntl(dir->control_socket(), F_DUPFD_CLOEXEC, 100));
+  const UniqueFd session(::fcntl(dir->session_socket(), F_DUPFD_CLOEXEC, 100));
+  EXPECT_EQ(TakeInheritedInChild(control.get(), session.get(), /*ours=*/true), 0);
+  EXPECT_EQ(TakeInheritedInChild(control.get(), session.get(), /*ours=*/false), 0);
+  EXPECT_EQ(TakeInheritedInChild(control.get(), control.get(), /*ours=*/true), 2);
+  const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const UniqueFd high(::fcntl(file.get(), F_DUPFD_CLOEXEC, 100));
+  EXPECT_EQ(TakeInheritedInChild(high.get(), session.get(), /*ours=*/true), 2);
 }
 
 TEST(LockFileTest, OneOwnerAtATimeWhoSaysWhoHeIs) {
