@@ -3,6 +3,7 @@
 //
 // Input: byte 0 is the number of descriptors (modulo 8), the rest is the packet.
 
+#include <google/protobuf/stubs/logging.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -55,6 +56,9 @@ void Use(const v1::Frame& frame) {
   LGPU_CHECK(again.ParseFromString(frame.SerializeAsString()));
   LGPU_CHECK(again.body_case() == frame.body_case());
 }
+
+// protobuf writes a line for every string that is not UTF-8.
+[[maybe_unused]] google::protobuf::LogHandler* const kQuiet = google::protobuf::SetLogHandler(nullptr);
 
 void RunOne(const std::uint8_t* data, std::size_t size) {
   const std::size_t fd_count = data[0] % kMaxFds;
