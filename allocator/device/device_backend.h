@@ -93,7 +93,7 @@ class DeviceBackend {
   /// The whole range, with nothing mapped in it.
   virtual absl::Status Unreserve(std::byte* base, Bytes bytes) = 0;
   virtual absl::Status Map(std::byte* address, MemoryHandle memory) = 0;
-  /// [address, address + bytes) must be wholly mapped; one call may span many chunks.
+  /// [address, address + bytes) must be made of whole mappings; one call may span many chunks.
   virtual absl::Status SetAccess(std::byte* address, Bytes bytes) = 0;
   /// One whole mapping. FAILED_PRECONDITION while queued work of any stream may use it, where that is
   /// known.
@@ -107,6 +107,7 @@ class DeviceBackend {
   virtual absl::Status Wait(const Fence& fence) = 0;
   /// Work queued on `stream` after this waits for `fence` of another one.
   virtual absl::Status WaitOnStream(StreamHandle stream, const Fence& fence) = 0;
+  /// `from` may be reused when this returns.
   virtual absl::Status CopyToDevice(StreamHandle stream, std::byte* to, const void* from, Bytes bytes) = 0;
   /// Returns when `to` is written.
   virtual absl::Status CopyToHost(StreamHandle stream, void* to, const std::byte* from, Bytes bytes) = 0;

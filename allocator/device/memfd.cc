@@ -84,6 +84,11 @@ absl::Status MachineRefusal(RefusalReason reason, std::string_view what, Bytes a
   return RefusalStatus(refusal);
 }
 
+std::uint64_t MaxMappings() {
+  std::uint64_t most = 0;
+  return std::ifstream("/proc/sys/vm/max_map_count") >> most ? most : ~std::uint64_t{0};
+}
+
 absl::Status MappingError(const char* call, int error, Bytes asked) {
   if (error != ENOMEM) {
     return SystemCallError(call, error);
@@ -93,10 +98,9 @@ absl::Status MappingError(const char* call, int error, Bytes asked) {
   for (std::string line; std::getline(maps, line);) {
     ++mappings;
   }
-  std::uint64_t most = 0;
-  std::ifstream("/proc/sys/vm/max_map_count") >> most;
+  const std::uint64_t most = MaxMappings();
   constexpr std::uint64_t kNearly = 16;  // a call needs up to two more; others of this process race
-  const bool out_of_mappings = most != 0 && mappings + kNearly >= most;
+  const bool out_of_mappings = mappings + kNearly >= most;
   return MachineRefusal(out_of_mappings ? RefusalReason::kMapCount : RefusalReason::kBackend,
                         absl::StrCat(call, ", with ", mappings, " mappings of at most ", most), asked);
 }

@@ -1,6 +1,7 @@
 #ifndef LGPU_ALLOCATOR_DEVICE_MEMFD_H_
 #define LGPU_ALLOCATOR_DEVICE_MEMFD_H_
 
+#include <cstdint>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -16,6 +17,8 @@ absl::Status SystemCallError(const char* call, int error);
 /// RESOURCE_EXHAUSTED with a Refusal of one of kBackend (machine memory), kDescriptors, kMapCount, whose
 /// advice says what to change.
 absl::Status MachineRefusal(RefusalReason reason, std::string_view what, Bytes asked);
+/// vm.max_map_count; the largest number where it cannot be read.
+std::uint64_t MaxMappings();
 /// What a failed mmap or mprotect over many mappings means: RESOURCE_EXHAUSTED that tells a process out
 /// of mappings (vm.max_map_count) from a machine out of memory, or INTERNAL.
 absl::Status MappingError(const char* call, int error, Bytes asked);

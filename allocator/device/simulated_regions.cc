@@ -17,11 +17,16 @@ namespace lgpu {
 namespace {
 
 constexpr Bytes kRegionAlignment = 2_MiB;
+// Without a mapping left a process cannot even grow its heap: chunks stop before that.
+constexpr std::uint64_t kMappingsForTheRest = 1024;
 constexpr int kReservedFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 std::string At(const void* address) { return absl::StrFormat("%p", address); }
 
 }  // namespace
+
+SimulatedRegions::SimulatedRegions()
+    : max_mappings_(std::max(MaxMappings(), kMappingsForTheRest) - kMappingsForTheRest) {}
 
 SimulatedRegions::~SimulatedRegions() {
   for (const auto& [base, bytes] : reservations_) {
@@ -110,6 +115,9 @@ absl::Status SimulatedRegions::BeginMap(std::byte* address, const Mapping& mappi
   if (overlaps_next || overlaps_previous) {
     return absl::FailedPreconditionError(absl::StrCat("map: other memory is mapped already in ",
                                                       FormatBytes(mapping.bytes), " at ", At(address)));
+  }
+  if (mappings_.size() >= max_mappings_) {
+    return MachineRefusal(RefusalReason::kMapCount, "mapping of a chunk", mapping.bytes);
   }
   mappings_.emplace_hint(next, address, Entry{.mapping = mapping, .changing = true});
   return absl::OkStatus();

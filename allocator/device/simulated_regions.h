@@ -2,6 +2,7 @@
 #define LGPU_ALLOCATOR_DEVICE_SIMULATED_REGIONS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <vector>
 
@@ -30,7 +31,7 @@ class SimulatedRegions {
     Mapping mapping;
   };
 
-  SimulatedRegions() = default;
+  SimulatedRegions();
   ~SimulatedRegions();
   SimulatedRegions(const SimulatedRegions&) = delete;
   SimulatedRegions& operator=(const SimulatedRegions&) = delete;
@@ -61,6 +62,7 @@ class SimulatedRegions {
     bool accessible = false;  // SetAccess was done
   };
 
+  const std::uint64_t max_mappings_;
   mutable Mutex mutex_;
   std::map<std::byte*, Bytes> reservations_ ABSL_GUARDED_BY(mutex_);
   std::map<std::byte*, Entry> mappings_ ABSL_GUARDED_BY(mutex_);

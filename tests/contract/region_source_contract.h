@@ -3,7 +3,7 @@
 
 // What every RegionSource promises, as tests. A source joins with
 //
-//   INSTANTIATE_TEST_SUITE_P(Leased, RegionSourceContract, testing::Values(factory), RegionSourceName);
+//   INSTANTIATE_TEST_SUITE_P(Leased, RegionSourceContract, ::testing::Values(factory), RegionSourceName);
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,12 +38,12 @@ struct RegionSourceFactory {
   std::function<std::unique_ptr<RegionSourceWorld>(Bytes limit)> make;
 };
 
-inline std::string RegionSourceName(const testing::TestParamInfo<RegionSourceFactory>& info) {
+inline std::string RegionSourceName(const ::testing::TestParamInfo<RegionSourceFactory>& info) {
   return info.param.name;
 }
 inline void PrintTo(const RegionSourceFactory& factory, std::ostream* out) { *out << factory.name; }
 
-class RegionSourceContract : public testing::TestWithParam<RegionSourceFactory> {
+class RegionSourceContract : public ::testing::TestWithParam<RegionSourceFactory> {
  protected:
   static constexpr Bytes kLimit = 16_MiB;
 

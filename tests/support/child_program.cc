@@ -4,7 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/pidfd.h>
+#include <sys/syscall.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -112,7 +112,7 @@ absl::StatusOr<std::unique_ptr<ChildProgram>> ChildProgram::Start(const Options&
   if (error != 0) {
     return absl::InternalError(absl::StrCat("cannot start ", arguments[0], ": ", std::strerror(error)));
   }
-  child->pidfd_ = UniqueFd(::pidfd_open(child->pid_, 0));
+  child->pidfd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child->pid_, 0u)));
   child->stdin_ = std::move(in.write);
   child->stdout_ = std::move(out.read);
   return child;
