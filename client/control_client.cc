@@ -61,6 +61,10 @@ absl::StatusOr<v1::Lease> ControlClient::CreateLease(const v1::CreateLeaseReques
   return impl_->Call(&v1::Control::Stub::CreateLease, request);
 }
 
+absl::StatusOr<v1::StatsSnapshot> ControlClient::GetStats() {
+  return impl_->Call(&v1::Control::Stub::GetStats, v1::GetStatsRequest());
+}
+
 absl::StatusOr<v1::Lease> ControlClient::AttachLease(const v1::AttachLeaseRequest& request) {
   return impl_->Call(&v1::Control::Stub::AttachLease, request);
 }

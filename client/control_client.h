@@ -26,6 +26,7 @@ class ControlClient {
   absl::StatusOr<v1::ListPhysicalDevicesResponse> ListPhysicalDevices();
   absl::StatusOr<v1::Lease> CreateLease(const v1::CreateLeaseRequest& request);
   absl::StatusOr<v1::Lease> AttachLease(const v1::AttachLeaseRequest& request);
+  absl::StatusOr<v1::StatsSnapshot> GetStats();
 
  private:
   class Impl;

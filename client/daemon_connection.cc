@@ -104,7 +104,7 @@ absl::Status DaemonConnection::StartSessionThread() {
 }
 
 absl::Status DaemonConnection::Handshake() {
-  const TimePoint deadline = Clock::now() + options_.answer_timeout;
+  const TimePoint deadline = Clock::now() + options_.greeting_timeout;
   v1::Frame frame;
   v1::Hello& hello = *frame.mutable_hello();
   hello.set_protocol_version(SessionChannel::kProtocolVersion);

@@ -38,6 +38,7 @@ class DaemonConnection {
     std::string directory;  // said in errors
     /// How long the daemon may take for an answer, beside the time that a request itself may wait.
     std::chrono::milliseconds answer_timeout = std::chrono::seconds(10);
+    std::chrono::milliseconds greeting_timeout = std::chrono::seconds(10);
   };
   struct GrantedChunk {
     Chunk chunk;

@@ -22,9 +22,9 @@ struct MachineCard {
 
 /// The variables that have a say in which devices a Context gets.
 struct DeviceEnvironment {
-  std::optional<std::string> cuda_visible_devices;    // CUDA_VISIBLE_DEVICES
-  std::optional<std::string> cuda_device_order;       // CUDA_DEVICE_ORDER
-  std::optional<std::string> force_gpu_allow_growth;  // TF_FORCE_GPU_ALLOW_GROWTH
+  std::optional<std::string> cuda_visible_devices = {};    // CUDA_VISIBLE_DEVICES
+  std::optional<std::string> cuda_device_order = {};       // CUDA_DEVICE_ORDER
+  std::optional<std::string> force_gpu_allow_growth = {};  // TF_FORCE_GPU_ALLOW_GROWTH
 
   static DeviceEnvironment OfThisProcess();
 };

@@ -96,6 +96,11 @@ Bytes LocalBroker::limit(LogicalId device) const {
   return ledger_.View(device).limit;
 }
 
+Bytes LocalBroker::held(LogicalId device) const {
+  MutexLock lock(mutex_);
+  return ledger_.View(device).held();
+}
+
 // Granting.
 
 absl::StatusOr<std::vector<Region::Held>> LocalBroker::Grow(LogicalId id, const GrowRequest& request) {

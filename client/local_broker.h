@@ -27,9 +27,9 @@ namespace lgpu {
 class LocalBroker {
  public:
   struct DeviceSpec {
-    int card = 0;   // in DeviceBackend::devices()
-    Bytes limit;
-    Bytes guarantee;  // preallocate: the limit, whatever is said here
+    int card = 0;  // in DeviceBackend::devices()
+    Bytes limit = {};
+    Bytes guarantee = {};  // preallocate: the limit, whatever is said here
     bool preallocate = false;
     int index = 0;  // GPU:index
   };
@@ -45,6 +45,7 @@ class LocalBroker {
   /// be; RESOURCE_EXHAUSTED with a Refusal.
   absl::StatusOr<LogicalId> AddDevice(const DeviceSpec& spec);
   Bytes limit(LogicalId device) const;
+  Bytes held(LogicalId device) const;
 
   /// As RegionSource::Grow; the chunks are the caller's until Return.
   absl::StatusOr<std::vector<Region::Held>> Grow(LogicalId device, const GrowRequest& request);

@@ -1,0 +1,170 @@
+// What it costs to have a session: connect, lease and first block against a bare connect to the same
+// socket; the daemon's private memory for each idle session; many processes that start at once.
+
+#include <benchmark/benchmark.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/endpoint.h"
+#include "client/lease.h"
+#include "lgpu/pool.h"
+#include "proto/socket_connect.h"
+#include "tests/support/daemon_process.h"
+
+namespace lgpu {
+namespace {
+
+constexpr int kRepetitions = 9;
+constexpr int kIdleSessions = 100;
+constexpr int kProcesses = 200;
+
+/// A lease of 64 MiB with one block of 1 MiB in it.
+struct Client {
+  std::unique_ptr<Lease> lease;
+  std::unique_ptr<Pool> pool;
+};
+
+absl::StatusOr<Client> StartClient(const std::string& directory) {
+  ContextOptions options;
+  options.endpoint = directory;
+  options.logical_devices = {{.memory_limit = 64_MiB}};
+  absl::StatusOr<std::unique_ptr<Lease>> lease = OpenLease(options);
+  if (!lease.ok()) return lease.status();
+  Client client{*std::move(lease), nullptr};
+  client.pool = std::make_unique<Pool>(client.lease->TakeSource(0), PoolOptions());
+  const absl::StatusOr<Block> block = client.pool->Allocate(1_MiB, {});
+  if (!block.ok()) return block.status();
+  std::memset(block->address, 1, 4096);
+  return client;
+}
+
+absl::Status End(Client& client) {
+  client.pool.reset();
+  return client.lease->Close();
+}
+
+void BM_BareConnect(benchmark::State& state) {
+  auto daemon = testing::DaemonProcess::Start();
+  if (!daemon.ok()) {
+    state.SkipWithError("lgpud does not start");
+    return;
+  }
+  const std::string path = SessionSocketPath((*daemon)->dir());
+  for (auto _ : state) {
+    if (!ConnectUnix(path, SOCK_SEQPACKET).ok()) {
+      state.SkipWithError("no connection");
+      break;
+    }
+  }
+}
+BENCHMARK(BM_BareConnect)->UseRealTime()->Repetitions(kRepetitions)->Iterations(50)->ReportAggregatesOnly();
+
+void BM_ConnectLeaseFirstBlock(benchmark::State& state) {
+  auto daemon = testing::DaemonProcess::Start();
+  if (!daemon.ok()) {
+    state.SkipWithError("lgpud does not start");
+    return;
+  }
+  for (auto _ : state) {
+    absl::StatusOr<Client> client = StartClient((*daemon)->dir());
+    state.PauseTiming();
+    if (!client.ok() || !End(*client).ok()) {
+      state.SkipWithError(client.status().ToString().c_str());
+      break;
+    }
+    state.ResumeTiming();
+  }
+}
+BENCHMARK(BM_ConnectLeaseFirstBlock)->UseRealTime()->Repetitions(kRepetitions)->Iterations(50)->ReportAggregatesOnly();
+
+/// Private bytes of a process, from the kernel's account of its mappings.
+double PrivateBytes(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/smaps_rollup");
+  double kib = 0;
+  for (std::string word; file >> word;) {
+    double value = 0;
+    if ((word == "Private_Clean:" || word == "Private_Dirty:") && file >> value) kib += value;
+  }
+  return kib * 1024;
+}
+
+void BM_IdleSessionMemory(benchmark::State& state) {
+  auto daemon = testing::DaemonProcess::Start({.simulate = "8GiB"});
+  if (!daemon.ok()) {
+    state.SkipWithError("lgpud does not start");
+    return;
+  }
+  ContextOptions options;
+  options.endpoint = (*daemon)->dir();
+  options.logical_devices = {{.memory_limit = 64_MiB}};
+  (void)OpenLease(options);  // what the first one of all brings about is not counted
+  const double before = PrivateBytes((*daemon)->pid());
+  std::vector<std::unique_ptr<Lease>> leases;
+  for (auto _ : state) {
+    for (int i = 0; i < kIdleSessions; ++i) {
+      absl::StatusOr<std::unique_ptr<Lease>> lease = OpenLease(options);
+      if (!lease.ok()) {
+        state.SkipWithError(lease.status().ToString().c_str());
+        return;
+      }
+      leases.push_back(*std::move(lease));
+    }
+  }
+  state.counters["private_bytes_per_session"] = (PrivateBytes((*daemon)->pid()) - before) / kIdleSessions;
+  for (const std::unique_ptr<Lease>& lease : leases) (void)lease->Close();
+}
+BENCHMARK(BM_IdleSessionMemory)->UseRealTime()->Iterations(1)->Unit(benchmark::kMillisecond);
+
+void BM_ManyProcessesAtOnce(benchmark::State& state) {
+  auto daemon = testing::DaemonProcess::Start({.simulate = "16GiB"});
+  if (!daemon.ok()) {
+    state.SkipWithError("lgpud does not start");
+    return;
+  }
+  int succeeded = 0;
+  for (auto _ : state) {
+    std::vector<pid_t> children;
+    std::string program = "/proc/self/exe";
+    std::string flag = "--child";
+    std::string directory = (*daemon)->dir();
+    char* arguments[] = {program.data(), flag.data(), directory.data(), nullptr};
+    for (int i = 0; i < kProcesses; ++i) {
+      pid_t child = 0;
+      if (::posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments, environ) == 0) children.push_back(child);
+    }
+    for (const pid_t child : children) {
+      int status = 0;
+      if (::waitpid(child, &status, 0) == child && status == 0) ++succeeded;
+    }
+  }
+  state.counters["processes"] = kProcesses;
+  state.counters["succeeded"] = succeeded;
+}
+BENCHMARK(BM_ManyProcessesAtOnce)->UseRealTime()->Iterations(1)->Unit(benchmark::kMillisecond);
+
+int RunChild(const std::string& directory) {
+  absl::StatusOr<Client> client = StartClient(directory);
+  const absl::Status status = client.ok() ? End(*client) : client.status();
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return status.ok() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace lgpu
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "--child") return lgpu::RunChild(argv[2]);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

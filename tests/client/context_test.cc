@@ -1,0 +1,200 @@
+#include "lgpu/context.h"
+
+#include <cstdlib>
+#include <optional>
+#include <thread>
+
+#include "proto/session_pages.h"
+#include "tests/client/context_testing.h"
+
+namespace lgpu {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::FakeLeaseOptions;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::kCpu0;
+using testing::kGpu0;
+using testing::kGpu1;
+using testing::Must;
+using testing::TestContext;
+
+TEST(ContextTest, ConstantsOfOneAndTwoDimensions) {
+  const TestContext test;
+  EXPECT_EQ(Must(test.gpu->Constant<float>({1, 2, 3})).shape(), (Shape{3}));
+  EXPECT_EQ(Must(test.gpu->Constant<float>({{1, 2, 3}, {4, 5, 6}})).shape(), (Shape{2, 3}));
+  EXPECT_EQ(Must(test.gpu->Constant<float>({{5}})).shape(), (Shape{1, 1}));
+  EXPECT_EQ(Must(test.gpu->Constant<float>({{5}, {6}})).shape(), (Shape{2, 1}));
+  EXPECT_EQ(Must(test.gpu->Constant<std::int32_t>({7})).device(), kGpu0);
+  EXPECT_EQ(test.gpu->Constant<float>({{1, 2}, {3}}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ContextTest, ConstantsMustFitTheirShape) {
+  const TestContext test;
+  const std::vector<float> values(6);
+  EXPECT_TRUE(test.gpu->Constant<float>({2, 3}, values).ok());
+  EXPECT_EQ(test.gpu->Constant<float>({2, 2}, values).status().code(), absl::StatusCode::kInvalidArgument);
+  // 2^61 elements of 8 bytes: a size that would wrap around to zero.
+  const absl::Status huge = test.gpu->ConstantBytes(DType::kFloat64, {std::int64_t{1} << 61}, {}).status();
+  EXPECT_EQ(huge.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(test.gpu->ConstantBytes(DType::kInvalid, {0}, {}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ContextTest, ClosedContextFailsEveryUse) {
+  TestContext test;
+  const Tensor gpu_tensor = Must(test.gpu->Constant<float>({{1, 2}, {3, 4}}));
+  std::optional<Tensor> cpu_tensor;
+  {
+    const DeviceScope cpu(*test.gpu, "/CPU:0");
+    cpu_tensor = Must(test.gpu->Constant<float>({1, 2}));
+  }
+  EXPECT_TRUE(test.gpu->Close().ok());
+  EXPECT_TRUE(test.gpu->Close().ok());
+  EXPECT_EQ(test.log->closes, 1);
+  constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
+  EXPECT_EQ(gpu_tensor.ToVector<float>().status().code(), kFailed);
+  EXPECT_EQ(cpu_tensor->ToVector<float>().status().code(), kFailed);
+  EXPECT_EQ(MatMul(gpu_tensor, gpu_tensor).status().code(), kFailed);
+  EXPECT_EQ(test.gpu->Constant<float>({1}).status().code(), kFailed);
+  EXPECT_EQ(test.gpu->GetMemoryInfo("GPU:0").status().code(), kFailed);
+  EXPECT_EQ(test.gpu->Trim().status().code(), kFailed);
+  EXPECT_EQ(gpu_tensor.shape(), (Shape{2, 2}));
+  EXPECT_EQ(gpu_tensor.device(), kGpu0);
+  EXPECT_EQ(test.gpu->logical_devices().size(), 2U);
+}
+
+TEST(ContextTest, TensorsMayOutliveTheirContext) {
+  auto test = std::make_optional<TestContext>();
+  const auto log = test->log;
+  const Tensor tensor = Must(test->gpu->Constant<float>({1, 2}));
+  test.reset();
+  EXPECT_EQ(log->closes, 1);
+  EXPECT_EQ(tensor.ToVector<float>().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(ContextTest, MovedFromContextIsClosed) {
+  TestContext test;
+  const Context moved = std::move(*test.gpu);
+  EXPECT_TRUE(moved.Constant<float>({1}).ok());
+  EXPECT_EQ(test.gpu->Constant<float>({1}).status().code(),  // NOLINT(bugprone-use-after-move)
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(test.gpu->Close().ok());
+  EXPECT_THAT(test.gpu->logical_devices(), IsEmpty());
+}
+
+TEST(ContextTest, MemoryInfoFollowsTensors) {
+  const TestContext test;
+  const std::vector<float> values(1 << 18);
+  Tensor tensor = Must(test.gpu->Constant<float>({1 << 18}, values));
+  const MemoryInfo with = Must(test.gpu->GetMemoryInfo("GPU:0"));
+  EXPECT_GE(with.current, 1_MiB);
+  tensor = Tensor();
+  const MemoryInfo without = Must(test.gpu->GetMemoryInfo("GPU:0"));
+  EXPECT_EQ(without.current, Bytes(0));
+  EXPECT_EQ(without.peak, with.peak);
+  EXPECT_TRUE(test.gpu->ResetMemoryStats("/device:GPU:0").ok());
+  EXPECT_EQ(Must(test.gpu->GetMemoryInfo("GPU:0")).peak, Bytes(0));
+  EXPECT_EQ(test.gpu->GetMemoryInfo("CPU:0").status().message(),
+            "Allocator stats not available for device 'CPU:0'");
+  EXPECT_EQ(test.gpu->ResetMemoryStats("CPU:0").message(), "Cannot reset memory stats for device 'CPU:0'");
+}
+
+TEST(ContextTest, CountersOfTheClientPageFollowTensors) {
+  const TestContext test;
+  const ClientPage::Device& counters = test.page->devices[0];
+  Tensor tensor = Must(test.gpu->Constant<float>({1, 2, 3}));
+  EXPECT_EQ(counters.requested, 12U);
+  EXPECT_GE(counters.used, 12U);
+  EXPECT_EQ(counters.live_blocks, 1U);
+  EXPECT_EQ(counters.ops, 1U);
+  tensor = Tensor();
+  EXPECT_EQ(counters.requested, 0U);
+  EXPECT_EQ(counters.used, 0U);
+  EXPECT_EQ(counters.live_blocks, 0U);
+  EXPECT_EQ(counters.allocations, 1U);
+  EXPECT_GE(counters.peak_used, 12U);
+}
+
+TEST(ContextTest, RefusalSaysWhatTheMemoryWasFor) {
+  const TestContext test({.limit = 4_MiB});
+  const std::vector<float> values(1 << 19);
+  const Tensor column = Must(test.gpu->Constant<float>({1 << 19, 1}, values));
+  const absl::Status refused = MatMul(column, column, {.transpose_b = true}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  const std::optional<Refusal> refusal = GetRefusal(refused);
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_EQ(refusal->what, "output of op MatMul, shape [524288,524288], float");
+  EXPECT_EQ(test.page->devices[0].refusals, 1U);
+  EXPECT_TRUE(column.ToVector<float>().ok());
+}
+
+TEST(ContextTest, TrimGivesIdleMemoryBack) {
+  const TestContext test;
+  Tensor tensor = Must(test.gpu->Constant<float>({1 << 20}, std::vector<float>(1 << 20)));
+  tensor = Tensor();
+  EXPECT_GE(Must(test.gpu->Trim()), 4_MiB);
+  EXPECT_EQ(Must(test.gpu->GetMemoryStats("GPU:0")).held, Bytes(0));
+}
+
+TEST(ContextTest, SwitchesComeFromTheEnvironment) {
+  ::setenv("LGPU_LOG_DEVICE_PLACEMENT", "1", 1);
+  ::setenv("LGPU_SOFT_PLACEMENT", "yes", 1);
+  {
+    const TestContext test;
+    EXPECT_THAT(*test.lines, ElementsAre(HasSubstr("LGPU_SOFT_PLACEMENT is \"yes\"; it may be 1 or 0")));
+    test.lines->clear();
+    Must(test.gpu->Constant<float>({1}));
+    EXPECT_THAT(*test.lines, ElementsAre("Executing op _EagerConst in device "
+                                         "/job:localhost/replica:0/task:0/device:GPU:0"));
+  }
+  {
+    const TestContext test({}, {.log_device_placement = false, .soft_device_placement = true});
+    Must(test.gpu->Constant<float>({1}));
+    EXPECT_THAT(*test.lines, IsEmpty());
+  }
+  ::unsetenv("LGPU_LOG_DEVICE_PLACEMENT");
+  ::unsetenv("LGPU_SOFT_PLACEMENT");
+}
+
+TEST(ContextTest, CloseWaitsForOpsOfOtherThreads) {
+  for (int round = 0; round < 20; ++round) {
+    TestContext test({.asynchronous = round % 2 == 0});
+    const Tensor tensor = Must(test.gpu->Constant<float>({{1, 2}, {3, 4}}));
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&tensor] {
+        Tensor last = tensor;
+        while (true) {
+          absl::StatusOr<Tensor> next = AddN({last, tensor});
+          if (!next.ok()) {
+            EXPECT_EQ(next.status().code(), absl::StatusCode::kFailedPrecondition);
+            return;
+          }
+          last = *std::move(next);
+        }
+      });
+    }
+    EXPECT_TRUE(test.gpu->Close().ok());
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(test.log->closes, 1);
+  }
+}
+
+TEST(ContextTest, OpCountsAreByDevice) {
+  const TestContext test;
+  const Tensor tensor = Must(test.gpu->Constant<float>({1}));
+  const DeviceScope scope(*test.gpu, "/GPU:9");
+  Must(AddN({tensor, tensor}));
+  const auto counts = test.gpu->OpCounts();
+  ASSERT_EQ(counts.size(), 3U);
+  EXPECT_EQ(counts[0].device, kGpu0);
+  EXPECT_EQ(counts[0].ops, 2U);
+  EXPECT_EQ(counts[0].soft_placed, 1U);
+  EXPECT_EQ(counts[1].device, kGpu1);
+  EXPECT_EQ(counts[2].device, kCpu0);
+}
+
+}  // namespace
+}  // namespace lgpu

@@ -1,0 +1,58 @@
+#ifndef LGPU_TESTS_CLIENT_CONTEXT_TESTING_H_
+#define LGPU_TESTS_CLIENT_CONTEXT_TESTING_H_
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/context_maker.h"
+#include "lgpu/lgpu.h"
+#include "proto/placement_ring.h"
+#include "tests/client/fake_lease.h"
+
+namespace lgpu::testing {
+
+inline constexpr char kGpu0[] = "/job:localhost/replica:0/task:0/device:GPU:0";
+inline constexpr char kGpu1[] = "/job:localhost/replica:0/task:0/device:GPU:1";
+inline constexpr char kCpu0[] = "/job:localhost/replica:0/task:0/device:CPU:0";
+
+/// A Context on a FakeLease, the lines that it logs, and what it leaves behind.
+struct TestContext {
+  explicit TestContext(const FakeLeaseOptions& lease_options = {}, ContextOptions options = {}) {
+    options.log_sink = [lines = lines](std::string_view line) { lines->emplace_back(line); };
+    auto lease = std::make_unique<FakeLease>(lease_options, log);
+    page = &lease->page();
+    auto made = internal::ContextMaker::Make(std::move(lease), options);
+    EXPECT_TRUE(made.ok()) << made.status();
+    gpu = std::make_unique<Context>(*std::move(made));
+  }
+
+  /// The placement records that were not read yet.
+  std::vector<PlacementEntry> Records() {
+    if (reader == nullptr) reader = std::make_unique<PlacementRingReader>(&page->ring);
+    std::vector<PlacementEntry> records;
+    while (const auto record = reader->Next()) records.push_back(*record);
+    return records;
+  }
+
+  std::shared_ptr<FakeLeaseLog> log = std::make_shared<FakeLeaseLog>();
+  std::shared_ptr<std::vector<std::string>> lines = std::make_shared<std::vector<std::string>>();
+  ClientPage* page = nullptr;  // of the context
+  std::unique_ptr<PlacementRingReader> reader;
+  std::unique_ptr<Context> gpu;
+};
+
+/// The value of a StatusOr that must be OK.
+template <typename T>
+T Must(absl::StatusOr<T> value) {
+  EXPECT_TRUE(value.ok()) << value.status();
+  return value.ok() ? *std::move(value) : T();
+}
+
+}  // namespace lgpu::testing
+
+#endif  // LGPU_TESTS_CLIENT_CONTEXT_TESTING_H_

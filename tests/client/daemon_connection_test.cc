@@ -1,0 +1,396 @@
+#include "client/daemon_connection.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "lgpu/refusal.h"
+#include "proto/refusal_codec.h"
+#include "tests/client/fake_daemon.h"
+
+namespace lgpu {
+namespace {
+
+using ::lgpu::testing::FakeDaemon;
+using ::lgpu::testing::FakePeer;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kDevice = 1;
+
+std::string Text(const absl::Status& status) { return std::string(status.message()); }
+
+GrowRequest Ask(Bytes bytes) { return {.at_least = bytes, .wanted = bytes}; }
+
+/// The pages of a whole answer, as ids.
+absl::StatusOr<std::vector<std::uint64_t>> GrowAll(DaemonConnection& connection, Bytes bytes) {
+  absl::StatusOr<DaemonConnection::GrowCall> call = connection.Grow(kDevice, Ask(bytes));
+  if (!call.ok()) return call.status();
+  std::vector<std::uint64_t> ids;
+  for (bool more = true; more;) {
+    absl::StatusOr<DaemonConnection::GrantPage> page = call->Next();
+    if (!page.ok()) return page.status();
+    for (const auto& chunk : page->chunks) {
+      EXPECT_TRUE(static_cast<bool>(chunk.fd));
+      ids.push_back(chunk.chunk.id.value);
+    }
+    more = page->more;
+  }
+  return ids;
+}
+
+/// Answers Grow, Return and Close as a daemon with no limits would, until the session ends.
+void ServeAll(FakePeer& peer) {
+  peer.Greet();
+  std::uint64_t next_id = 1;
+  while (true) {
+    const v1::Frame frame = peer.Read();
+    if (frame.has_grow()) {
+      const auto count = static_cast<int>(frame.grow().at_least_bytes() >> 21);
+      peer.Grant({.request = frame.grow().request_id(), .first_id = next_id, .count = count});
+      next_id += static_cast<std::uint64_t>(count);
+    } else if (frame.has_return_chunks()) {
+      peer.Returned(frame.return_chunks().request_id());
+    } else if (frame.has_close()) {
+      peer.Closed(frame.close().request_id());
+    } else if (!frame.has_ack()) {
+      return;
+    }
+  }
+}
+
+TEST(DaemonConnectionTest, GrowReturnClose) {
+  FakeDaemon daemon(ServeAll);
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  EXPECT_EQ((*connection)->session_id(), 7u);
+  EXPECT_EQ((*connection)->token().size(), 32u);
+  absl::StatusOr<std::vector<std::uint64_t>> ids = GrowAll(**connection, 6_MiB);
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_THAT(*ids, ElementsAre(1, 2, 3));
+  EXPECT_TRUE((*connection)->Return(kDevice, std::vector{ChunkId{1}, ChunkId{2}}).ok());
+  EXPECT_TRUE((*connection)->Close().ok());
+  EXPECT_TRUE((*connection)->Close().ok());
+  EXPECT_EQ((*connection)->status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(GrowAll(**connection, 2_MiB).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(DaemonConnectionTest, PagesComeOneByOneAndEachIsAcknowledgedFirst) {
+  std::vector<std::uint64_t> acks;
+  FakeDaemon daemon([&acks](FakePeer& peer) {
+    peer.Greet();
+    const std::uint64_t request = peer.Read().grow().request_id();
+    for (int page = 0; page < 3; ++page) {
+      peer.Grant({.request = request,
+                  .first_id = static_cast<std::uint64_t>(page * 10 + 1),
+                  .count = 2,
+                  .more = page < 2});
+      acks.push_back(peer.Read().ack().grant_id());
+    }
+    peer.Read();
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok());
+  absl::StatusOr<std::vector<std::uint64_t>> ids = GrowAll(**connection, 12_MiB);
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_THAT(*ids, ElementsAre(1, 2, 11, 12, 21, 22));
+  connection->reset();
+  daemon.Join();
+  EXPECT_THAT(acks, ElementsAre(1, 2, 3));
+}
+
+TEST(DaemonConnectionTest, ARefusalKeepsItsNumbers) {
+  FakeDaemon daemon([](FakePeer& peer) {
+    peer.Greet();
+    v1::Frame frame;
+    v1::GrowRefused& refused = *frame.mutable_grow_refused();
+    refused.set_request_id(peer.Read().grow().request_id());
+    refused.set_code(static_cast<int>(absl::StatusCode::kResourceExhausted));
+    refused.set_message("no");
+    Refusal refusal;
+    refusal.reason = RefusalReason::kLimit;
+    refusal.asked = 2_MiB;
+    refusal.limit = 1_GiB;
+    *refused.mutable_refusal() = RefusalToProto(refusal);
+    peer.Send(frame);
+    peer.Read();
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok());
+  const absl::Status status = GrowAll(**connection, 2_MiB).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(GetRefusal(status).has_value());
+  EXPECT_EQ(GetRefusal(status)->limit, 1_GiB);
+  EXPECT_TRUE((*connection)->status().ok());
+}
+
+TEST(DaemonConnectionTest, ManyThreadsGetTheirOwnAnswers) {
+  FakeDaemon daemon(ServeAll);
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok());
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) {
+        const std::uint64_t count = static_cast<std::uint64_t>(t) + 1;
+        absl::StatusOr<std::vector<std::uint64_t>> ids = GrowAll(**connection, 2_MiB * count);
+        if (!ids.ok() || ids->size() != count) ++wrong;
+        if (i % 3 == 0 && !(*connection)->Return(kDevice, std::vector{ChunkId{1}}).ok()) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_TRUE((*connection)->Close().ok());
+}
+
+TEST(DaemonConnectionTest, LongReturnsArePaged) {
+  std::vector<int> sizes;
+  FakeDaemon daemon([&sizes](FakePeer& peer) {
+    peer.Greet();
+    for (int i = 0; i < 3; ++i) {
+      const v1::Frame frame = peer.Read();
+      sizes.push_back(frame.return_chunks().chunk_ids_size());
+      peer.Returned(frame.return_chunks().request_id());
+    }
+    peer.Read();
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok());
+  std::vector<ChunkId> ids;
+  for (std::uint64_t i = 1; i <= 2 * SessionChannel::kMaxReturnChunks + 5; ++i) ids.push_back(ChunkId{i << 40});
+  EXPECT_TRUE((*connection)->Return(kDevice, ids).ok());
+  connection->reset();
+  daemon.Join();
+  EXPECT_THAT(sizes, ElementsAre(4096, 4096, 5));
+}
+
+TEST(DaemonConnectionTest, AnAbandonedAnswerIsAcknowledgedAndGivenBack) {
+  std::promise<void> abandoned;
+  std::vector<std::uint64_t> given_back;
+  std::uint64_t acked = 0;
+  FakeDaemon daemon([&](FakePeer& peer) {
+    peer.Greet();
+    const std::uint64_t request = peer.Read().grow().request_id();
+    abandoned.get_future().wait();
+    peer.Grant({.request = request, .first_id = 5, .count = 2});
+    acked = peer.Read().ack().grant_id();
+    const v1::Frame back = peer.Read();
+    given_back.assign(back.return_chunks().chunk_ids().begin(), back.return_chunks().chunk_ids().end());
+    peer.Returned(back.return_chunks().request_id());
+  });
+  auto connection = daemon.Connect(std::chrono::milliseconds(20));
+  ASSERT_TRUE(connection.ok());
+  const absl::Status slow = GrowAll(**connection, 4_MiB).status();
+  EXPECT_EQ(slow.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Text(slow), HasSubstr("does not answer"));
+  EXPECT_TRUE((*connection)->status().ok());
+  abandoned.set_value();
+  daemon.Join();  // nobody waits here: the session thread takes the late grant
+  EXPECT_EQ(acked, 1u);
+  EXPECT_THAT(given_back, ElementsAre(5, 6));
+}
+
+TEST(DaemonConnectionTest, AGoodbyeEndsEverythingWithItsReason) {
+  std::promise<void> waiting;
+  FakeDaemon daemon([&](FakePeer& peer) {
+    peer.Greet();
+    peer.Read();
+    peer.Goodbye("the lease was removed by root");
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok());
+  const absl::Status grow = GrowAll(**connection, 2_MiB).status();
+  EXPECT_EQ(grow.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Text(grow), HasSubstr("the lease was removed by root"));
+  EXPECT_EQ((*connection)->status(), grow);
+  EXPECT_EQ((*connection)->Close(), grow);
+}
+
+TEST(DaemonConnectionTest, TheSessionThreadHearsAGoodbyeThatNobodyWaitsFor) {
+  FakeDaemon daemon([](FakePeer& peer) {
+    peer.Greet();
+    peer.Goodbye("stopped");
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok());
+  daemon.Join();
+  while ((*connection)->status().ok()) std::this_thread::yield();
+  EXPECT_THAT(Text((*connection)->status()), HasSubstr("stopped"));
+}
+
+TEST(DaemonConnectionTest, DeathAtEachStepIsUnavailable) {
+  // 0: before Hello, 1: after Hello, 2: before Grow, 3: after Grow, 4: between pages, 5: in Close.
+  for (int step = 0; step < 6; ++step) {
+    SCOPED_TRACE(step);
+    FakeDaemon daemon([step](FakePeer& peer) {
+      if (step == 0) return;
+      if (step == 1) {
+        peer.Read();
+        return;
+      }
+      peer.Greet();
+      if (step == 2) return;
+      const v1::Frame frame = peer.Read();
+      if (step == 4) {
+        peer.Grant({.request = frame.grow().request_id(), .more = true});
+        peer.Read();
+      }
+    });
+    auto connection = daemon.Connect();
+    if (step < 2) {
+      EXPECT_EQ(connection.status().code(), absl::StatusCode::kUnavailable);
+      continue;
+    }
+    ASSERT_TRUE(connection.ok()) << connection.status();
+    const absl::Status status =
+        step == 5 ? (*connection)->Close() : GrowAll(**connection, 4_MiB).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_EQ((*connection)->status().code(), absl::StatusCode::kUnavailable);
+  }
+}
+
+TEST(DaemonConnectionTest, AllWhoWaitHearOfTheEnd) {
+  FakeDaemon daemon([](FakePeer& peer) {
+    peer.Greet();
+    for (int i = 0; i < 3; ++i) peer.Read();
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok());
+  std::atomic<int> unavailable{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      if (absl::IsUnavailable(GrowAll(**connection, 2_MiB).status())) ++unavailable;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(unavailable, 3);
+}
+
+TEST(DaemonConnectionTest, GarbageEndsTheSessionAndNothingElse) {
+  enum { kNoFrame, kNotAsked, kFewFds, kWrongAnswer, kNoChunks, kCases };
+  for (int kind = 0; kind < kCases; ++kind) {
+    SCOPED_TRACE(kind);
+    FakeDaemon daemon([kind](FakePeer& peer) {
+      peer.Greet();
+      const std::uint64_t request = peer.Read().grow().request_id();
+      v1::Frame frame;
+      switch (kind) {
+        case kNoFrame: {
+          const char bytes[] = "\xff\xff\xff\xff";
+          ASSERT_GT(::send(peer.channel().fd(), bytes, 4, MSG_NOSIGNAL), 0);
+          break;
+        }
+        case kNotAsked:
+          peer.Grant({.request = request + 1000});
+          break;
+        case kFewFds:
+          frame.mutable_grant()->set_request_id(request);
+          frame.mutable_grant()->add_chunks()->set_id(1);
+          peer.Send(frame);
+          break;
+        case kWrongAnswer:
+          peer.Returned(request);
+          break;
+        default:
+          frame.mutable_grant()->set_request_id(request);
+          peer.Send(frame);
+      }
+      while (peer.Read().body_case() != v1::Frame::BODY_NOT_SET) {
+      }
+    });
+    auto connection = daemon.Connect();
+    ASSERT_TRUE(connection.ok());
+    const absl::Status status = GrowAll(**connection, 2_MiB).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(Text((*connection)->status()),
+                HasSubstr(kind == kNotAsked ? "answers nothing that was asked" : "not of the protocol"));
+    connection->reset();
+  }
+}
+
+TEST(DaemonConnectionTest, AWrongWelcomeIsRefused) {
+  for (int kind = 0; kind < 4; ++kind) {
+    SCOPED_TRACE(kind);
+    FakeDaemon daemon([kind](FakePeer& peer) {
+      peer.Read();
+      v1::Frame frame = FakePeer::WelcomeFrame();
+      auto stats = SharedPages::CreateStatsPage();
+      auto page = SharedPages::CreateClientPage();
+      if (kind == 0) {
+        frame.mutable_welcome()->set_protocol_version(99);
+        peer.Send(frame, {stats->fd(), page->fd()});
+      } else if (kind == 1) {
+        peer.Send(frame, {stats->fd()});
+      } else if (kind == 2) {
+        peer.Send(frame, {page->fd(), stats->fd()});
+      } else {
+        peer.Goodbye("too many sessions");
+      }
+    });
+    const absl::Status status = daemon.Connect().status();
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(Text(status), HasSubstr(kind == 0 ? "version 99" : kind == 3 ? "too many sessions" : ""));
+  }
+}
+
+TEST(DaemonConnectionTest, AForkedChildIsDeadAndTheParentGoesOn) {
+  FakeDaemon daemon(ServeAll);
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok());
+  ASSERT_TRUE(GrowAll(**connection, 2_MiB).ok());
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const bool dead = (*connection)->status().code() == absl::StatusCode::kFailedPrecondition &&
+                      GrowAll(**connection, 2_MiB).status().code() == absl::StatusCode::kFailedPrecondition &&
+                      (*connection)->Close().code() == absl::StatusCode::kFailedPrecondition;
+    connection->reset();
+    ::_exit(dead ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(GrowAll(**connection, 2_MiB).ok());
+  EXPECT_TRUE((*connection)->Close().ok());
+}
+
+TEST(DaemonConnectionTest, AChildDoesNotKeepTheSessionAlive) {
+  std::promise<void> ended;
+  FakeDaemon daemon([&ended](FakePeer& peer) {
+    ServeAll(peer);
+    ended.set_value();
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok());
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    while (true) ::pause();
+  }
+  connection->reset();
+  ended.get_future().wait();  // the end of file comes although the child lives
+  EXPECT_EQ(::kill(child, SIGKILL), 0);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+TEST(DaemonConnectionTest, WhatIsSlowToDropGoesOnTheSessionThread) {
+  FakeDaemon daemon(ServeAll);
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok());
+  std::promise<std::thread::id> dropped;
+  (*connection)->DropLater(std::shared_ptr<void>(nullptr, [&](void*) {
+    dropped.set_value(std::this_thread::get_id());
+  }));
+  EXPECT_NE(dropped.get_future().get(), std::this_thread::get_id());
+}
+
+}  // namespace
+}  // namespace lgpu

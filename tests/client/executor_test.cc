@@ -1,0 +1,138 @@
+#include "client/executor.h"
+
+#include "lgpu/ops.h"
+#include "tests/client/context_testing.h"
+
+namespace lgpu {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::FakeLeaseOptions;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::kCpu0;
+using testing::kGpu0;
+using testing::Must;
+using testing::TestContext;
+
+// Twice: as kernels run at once, and as a card would run them, behind the host's back.
+class ExecutorTest : public ::testing::TestWithParam<bool> {
+ protected:
+  TestContext test_{{.asynchronous = GetParam()}};
+};
+INSTANTIATE_TEST_SUITE_P(Modes, ExecutorTest, ::testing::Bool());
+
+TEST_P(ExecutorTest, TheFirstProgram) {
+  const Tensor a = Must(test_.gpu->Constant<float>({{1, 2, 3}, {4, 5, 6}}));
+  const Tensor b = Must(test_.gpu->Constant<float>({{1, 2}, {3, 4}, {5, 6}}));
+  const Tensor c = Must(MatMul(a, b));
+  EXPECT_EQ(c.device(), kGpu0);
+  EXPECT_THAT(Must(c.ToVector<float>()), ElementsAre(22, 28, 49, 64));
+  const DeviceScope cpu(*test_.gpu, "/CPU:0");
+  const Tensor sum = Must(AddN({c, c}));
+  EXPECT_EQ(sum.device(), kCpu0);
+  EXPECT_THAT(Must(sum.ToVector<float>()), ElementsAre(44, 56, 98, 128));
+}
+
+TEST_P(ExecutorTest, LongChainsReuseMemoryInStreamOrder) {
+  const std::vector<float> ones(100000, 1);
+  const Tensor one = Must(test_.gpu->Constant<float>({100000}, ones));
+  Tensor sum = one;
+  for (int i = 0; i < 200; ++i) sum = Must(AddN({sum, one}));
+  EXPECT_EQ(Must(sum.ToVector<float>()), std::vector<float>(100000, 201));
+  EXPECT_LE(Must(test_.gpu->GetMemoryInfo("GPU:0")).peak, 4_MiB);
+}
+
+TEST_P(ExecutorTest, AllDtypesRun) {
+  for (const DType dtype :
+       {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kInt64, DType::kFloat16, DType::kBFloat16}) {
+    const Tensor start = Must(test_.gpu->Constant<float>({{1, 2}, {3, 4}}));
+    const Tensor matrix = Must(Cast(start, dtype));
+    const Tensor product = Must(MatMul(matrix, Must(AddN({matrix, matrix}))));
+    EXPECT_EQ(product.dtype(), dtype);
+    EXPECT_THAT(Must(Must(Cast(product, DType::kFloat32)).ToVector<float>()), ElementsAre(14, 20, 30, 44))
+        << dtype;
+  }
+}
+
+TEST_P(ExecutorTest, EmptyTensorsNeedNoMemory) {
+  const Tensor a = Must(test_.gpu->Constant<float>({0, 3}, std::vector<float>()));
+  const Tensor b = Must(test_.gpu->Constant<float>({3, 2}, std::vector<float>(6)));
+  EXPECT_EQ(Must(MatMul(a, b)).shape(), (Shape{0, 2}));
+  EXPECT_EQ(Must(AddN({a, a})).bytes(), Bytes(0));
+  EXPECT_THAT(Must(MatMul(a, a, {.transpose_a = true})).shape(), (Shape{3, 3}));
+  EXPECT_THAT(Must(Must(MatMul(a, a, {.transpose_a = true})).ToVector<float>()), ::testing::Each(0));
+}
+
+TEST_P(ExecutorTest, RecordsEveryOpWhereItRan) {
+  const Tensor a = Must(test_.gpu->Constant<float>({{1, 2}, {3, 4}}));
+  {
+    const DeviceScope scope(*test_.gpu, "/GPU:7");
+    Must(MatMul(a, a));
+  }
+  const DeviceScope scope(*test_.gpu, "/CPU:0");
+  Must(AddN({a, a}));
+  const std::vector<PlacementEntry> records = test_.Records();
+  ASSERT_EQ(records.size(), 3U);
+  EXPECT_EQ(records[0].op, EagerConstOp().index);
+  EXPECT_EQ(records[0].requested, PlacementEntry::kNoDevice);
+  EXPECT_EQ(records[0].device, 0);
+  EXPECT_EQ(records[0].output_bytes, 16U);
+  EXPECT_EQ(records[1].op, MatMulOp().index);
+  EXPECT_EQ(records[1].requested, 7);
+  EXPECT_EQ(records[1].device, 0);
+  EXPECT_EQ(records[1].flags, PlacementEntry::kSoftPlaced);
+  EXPECT_EQ(records[2].op, AddNOp().index);
+  EXPECT_EQ(records[2].device, PlacementEntry::kHostDevice);
+  EXPECT_EQ(records[2].requested, PlacementEntry::kHostDevice);
+  EXPECT_EQ(records[2].dtype, static_cast<std::uint16_t>(DType::kFloat32));
+  EXPECT_GE(records[2].submitted_unix_ns, records[1].submitted_unix_ns);
+  EXPECT_EQ(GetOpName(*test_.page, records[1].op), "MatMul");
+}
+
+TEST_P(ExecutorTest, FailedOpsLeaveNothing) {
+  const Tensor a = Must(test_.gpu->Constant<float>({{1, 2}}));
+  test_.Records();
+  EXPECT_EQ(MatMul(a, a).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(test_.Records(), IsEmpty());
+  EXPECT_EQ(test_.page->devices[0].live_blocks, 1U);
+}
+
+TEST_P(ExecutorTest, LogsBeforeEachOp) {
+  const Tensor a = Must(test_.gpu->Constant<float>({{1, 2}, {3, 4}}));
+  test_.gpu->SetLogDevicePlacement(true);
+  Must(MatMul(a, a));
+  const DeviceScope scope(*test_.gpu, "/CPU:0");
+  Must(AddN({a, a}));
+  EXPECT_THAT(*test_.lines,
+              ElementsAre("Executing op MatMul in device /job:localhost/replica:0/task:0/device:GPU:0",
+                          "Executing op AddN in device /job:localhost/replica:0/task:0/device:CPU:0"));
+}
+
+TEST_P(ExecutorTest, AddNOfOneTensorIsThatTensor) {
+  const Tensor a = Must(test_.gpu->Constant<float>({1, 2}));
+  test_.Records();
+  const Tensor same = Must(AddN({a}));
+  EXPECT_THAT(Must(same.ToVector<float>()), ElementsAre(1, 2));
+  EXPECT_THAT(test_.Records(), IsEmpty());
+  EXPECT_EQ(AddN(std::span<const Tensor>()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(ExecutorTest, InputsMustHaveAValueAndOneContext) {
+  const TestContext other;
+  const Tensor a = Must(test_.gpu->Constant<float>({1}));
+  const Tensor b = Must(other.gpu->Constant<float>({1}));
+  EXPECT_THAT(std::string(AddN({a, b}).status().message()), HasSubstr("belongs to another Context"));
+  EXPECT_THAT(std::string(AddN({a, Tensor()}).status().message()), HasSubstr("without a value"));
+  EXPECT_EQ(Identity(Tensor()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(ExecutorTest, CastOnGpusIsAnOption) {
+  const Tensor a = Must(test_.gpu->Constant<float>({1.5F}));
+  EXPECT_EQ(Must(Cast(a, DType::kInt32)).device(), kCpu0);
+  const TestContext with({.asynchronous = GetParam()}, {.cast_on_gpu = true});
+  EXPECT_EQ(Must(Cast(Must(with.gpu->Constant<float>({1.5F})), DType::kInt32)).device(), kGpu0);
+}
+
+}  // namespace
+}  // namespace lgpu

@@ -1,0 +1,220 @@
+#include "client/local_region_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <thread>
+
+#include "allocator/device/simulated_backend.h"
+#include "client/local_lease.h"
+#include "tests/contract/region_source_contract.h"
+#include "tests/support/failing_backend.h"
+
+namespace lgpu {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr Bytes kCard = 64_MiB;
+
+/// One simulated card with a broker, and as many devices on it as a test makes.
+class LocalWorld : public RegionSourceWorld {
+ public:
+  LocalWorld() {
+    backend_ = MakeSimulatedBackend({.devices = {SimulatedDevice(0, kCard, "test")}});
+    broker_ = *LocalBroker::Create(*backend_);
+  }
+  LocalWorld(Bytes limit, bool preallocate) : LocalWorld() {
+    device_ = *Add({.limit = limit, .preallocate = preallocate});
+  }
+
+  absl::StatusOr<LogicalId> Add(LocalBroker::DeviceSpec spec) {
+    spec.index = next_index_++;
+    return broker_->AddDevice(spec);
+  }
+  std::unique_ptr<RegionSource> Source(LogicalId device) {
+    return *LocalRegionSource::Create(*broker_, device, *backend_, 0);
+  }
+  std::unique_ptr<RegionSource> TakeSource() override { return Source(device_); }
+  Bytes held() override { return broker_->held(device_); }
+  LocalBroker& broker() { return *broker_; }
+
+ private:
+  std::unique_ptr<DeviceBackend> backend_;
+  std::unique_ptr<LocalBroker> broker_;
+  LogicalId device_;
+  int next_index_ = 0;
+};
+
+RegionSourceFactory Factory(const char* name, bool preallocate) {
+  return {name, [preallocate](Bytes limit) { return std::make_unique<LocalWorld>(limit, preallocate); }};
+}
+INSTANTIATE_TEST_SUITE_P(Local, RegionSourceContract,
+                         testing::Values(Factory("Growth", false), Factory("Preallocate", true)),
+                         RegionSourceName);
+
+GrowRequest Ask(Bytes bytes, std::chrono::nanoseconds timeout = {}) {
+  return {.at_least = bytes, .wanted = bytes, .timeout = timeout};
+}
+
+std::vector<ChunkId> Ids(const std::vector<Chunk>& chunks) {
+  std::vector<ChunkId> ids;
+  for (const Chunk& chunk : chunks) ids.push_back(chunk.id);
+  return ids;
+}
+
+TEST(LocalRegionSourceTest, ShortOfTheCardNamesWhoHoldsTheRest) {
+  LocalWorld world;
+  const LogicalId first = *world.Add({.limit = kCard});
+  const LogicalId second = *world.Add({.limit = kCard});
+  auto one = world.Source(first);
+  auto two = world.Source(second);
+  ASSERT_TRUE(one->Grow(Ask(48_MiB)).ok());
+  const absl::Status status = two->Grow(Ask(32_MiB)).status();
+  ASSERT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  const std::optional<Refusal> refusal = GetRefusal(status);
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_EQ(refusal->reason, RefusalReason::kCard);
+  EXPECT_EQ(refusal->card_free, 16_MiB);
+  ASSERT_EQ(refusal->holders.size(), 1u);
+  EXPECT_EQ(refusal->holders[0].device, "/device:GPU:0");
+  EXPECT_EQ(refusal->holders[0].held, 48_MiB);
+}
+
+TEST(LocalRegionSourceTest, WaitsForWhatAnotherDeviceReturns) {
+  LocalWorld world;
+  auto one = world.Source(*world.Add({.limit = kCard}));
+  auto two = world.Source(*world.Add({.limit = kCard}));
+  const std::vector<Chunk> held = *one->Grow(Ask(kCard));
+  std::thread waiter([&] {
+    absl::StatusOr<std::vector<Chunk>> chunks = two->Grow(Ask(4_MiB, std::chrono::seconds(20)));
+    EXPECT_TRUE(chunks.ok()) << chunks.status();
+  });
+  EXPECT_TRUE(one->Return(Ids(held)).ok());
+  waiter.join();
+}
+
+TEST(LocalRegionSourceTest, TheOnlyHolderThatWaitsForItselfIsRefusedAtOnce) {
+  LocalWorld world;
+  auto one = world.Source(*world.Add({.limit = kCard}));
+  auto two = world.Source(*world.Add({.limit = kCard}));
+  ASSERT_TRUE(one->Grow(Ask(32_MiB)).ok());
+  ASSERT_TRUE(two->Grow(Ask(30_MiB)).ok());
+  std::thread other([&] { (void)two->Grow(Ask(8_MiB, std::chrono::seconds(20))); });
+  // Both wait for each other now, or one finds the other waiting: the younger is refused without a wait.
+  const absl::Status status = one->Grow(Ask(8_MiB, std::chrono::seconds(1))).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  one.reset();
+  other.join();
+}
+
+TEST(LocalRegionSourceTest, GuaranteesAreSetAsideForTheirDevice) {
+  LocalWorld world;
+  const LogicalId safe = *world.Add({.limit = 32_MiB, .guarantee = 32_MiB});
+  auto greedy = world.Source(*world.Add({.limit = kCard}));
+  auto guaranteed = world.Source(safe);
+  ASSERT_TRUE(greedy->Grow(Ask(32_MiB)).ok());
+  EXPECT_FALSE(greedy->Grow(Ask(2_MiB)).ok());
+  EXPECT_TRUE(guaranteed->Grow(Ask(32_MiB)).ok());
+}
+
+TEST(LocalRegionSourceTest, PreallocationThatDoesNotFitIsRefusedWithItsNumbers) {
+  LocalWorld world;
+  ASSERT_TRUE(world.Add({.limit = 48_MiB, .preallocate = true}).ok());
+  const absl::Status status = world.Add({.limit = 32_MiB, .preallocate = true}).status();
+  ASSERT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetRefusal(status)->card_free, 16_MiB);
+}
+
+TEST(LocalRegionSourceTest, ADeviceThatCanNeverBeIsInvalid) {
+  LocalWorld world;
+  EXPECT_EQ(world.Add({.limit = kCard + 2_MiB}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(world.Add({.limit = 2_MiB, .guarantee = 4_MiB}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(LocalRegionSourceTest, WrongSizesAreInvalid) {
+  LocalWorld world(16_MiB, false);
+  auto source = world.TakeSource();
+  for (const Bytes wrong : {Bytes(), Bytes(1), 2_MiB + 1_B, Bytes(~std::uint64_t{0})}) {
+    EXPECT_EQ(source->Grow(Ask(wrong)).status().code(), absl::StatusCode::kInvalidArgument) << wrong;
+  }
+  EXPECT_EQ(source->Grow(Ask(Bytes(std::uint64_t{1} << 62))).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST(LocalRegionSourceTest, AForkedChildCannotUseIt) {
+  LocalWorld world(16_MiB, false);
+  auto source = world.TakeSource();
+  const std::vector<Chunk> chunks = *source->Grow(Ask(2_MiB));
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const ChunkPlacement place{chunks[0].id, Bytes()};
+    const bool dead = absl::IsFailedPrecondition(source->Grow(Ask(2_MiB)).status()) &&
+                      absl::IsFailedPrecondition(source->Map({&place, 1}));
+    source.reset();
+    ::_exit(dead ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(source->Grow(Ask(2_MiB)).ok());
+}
+
+TEST(LocalLeaseTest, DefaultIsOneGrowingDeviceOverTheFirstVisibleCard) {
+  auto lease = LocalLease::Open({.local = true, .simulated = {64_MiB, 32_MiB}}, {}, {.cuda_visible_devices = "1,0"});
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  ASSERT_EQ((*lease)->devices().size(), 1u);
+  EXPECT_EQ((*lease)->devices()[0].memory_limit, 32_MiB);
+  EXPECT_EQ((*lease)->devices()[0].name, "/job:localhost/replica:0/task:0/device:GPU:0");
+  EXPECT_EQ((*lease)->backend_device(0), 1);
+  EXPECT_TRUE((*lease)->Close().ok());
+  EXPECT_EQ((*lease)->status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(LocalLeaseTest, WithoutAnyGpuItSaysWhatToTry) {
+  const absl::Status status = LocalLease::Open({.local = true}, {}, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("local:2x1GiB"));
+}
+
+TEST(LocalLeaseTest, CardsThatAreNotVisibleCannotBeHad) {
+  const Endpoint endpoint{.local = true, .simulated = {64_MiB, 64_MiB}};
+  EXPECT_EQ(LocalLease::Open(endpoint, {}, {.cuda_visible_devices = ""}).status().code(),
+            absl::StatusCode::kNotFound);
+  ContextOptions options;
+  options.logical_devices = {{.memory_limit = 2_MiB, .physical_device = "0"}};
+  EXPECT_TRUE(LocalLease::Open(endpoint, options, {}).ok());
+  const absl::Status hidden = LocalLease::Open(endpoint, options, {.cuda_visible_devices = "1"}).status();
+  EXPECT_EQ(hidden.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(hidden.message()), HasSubstr("CUDA_VISIBLE_DEVICES=\"1\""));
+  options.logical_devices[0].physical_device = "7";
+  EXPECT_EQ(LocalLease::Open(endpoint, options, {}).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(LocalLeaseTest, GrowthIsOverriddenAsTensorFlowDoes) {
+  const Endpoint endpoint{.local = true, .simulated = {64_MiB}};
+  std::vector<std::string> lines;
+  ContextOptions options;
+  options.log_sink = [&lines](std::string_view line) { lines.emplace_back(line); };
+  options.logical_devices = {{.memory_limit = 4_MiB, .mode = MemoryMode::kPreallocate}};
+  auto mode = [&](const char* value) {
+    lines.clear();
+    auto lease = LocalLease::Open(endpoint, options, {.force_gpu_allow_growth = value});
+    return (*lease)->devices()[0].mode;
+  };
+  EXPECT_EQ(mode("true"), MemoryMode::kGrowth);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_THAT(lines[0], HasSubstr("Overriding allow_growth setting because the TF_FORCE_GPU_ALLOW_GROWTH "
+                                  "environment variable is set. Original config value was 0."));
+  EXPECT_EQ(mode("false"), MemoryMode::kPreallocate);
+  EXPECT_TRUE(lines.empty());
+  EXPECT_EQ(mode("True"), MemoryMode::kPreallocate);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_THAT(lines[0], HasSubstr("could not be parsed: \"True\". Valid values are \"true\" or \"false\". Using "
+                                  "original config value of 0."));
+}
+
+}  // namespace
+}  // namespace lgpu
