@@ -1,0 +1,107 @@
+// What the runtime adds to an op: output allocation, placement, record; against the bare call on buffers that
+// exist, in the same run. And a large matmul against OpenBLAS itself. On one simulated GPU of this process.
+
+#include <benchmark/benchmark.h>
+#include <cblas.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/registry.h"
+#include "lgpu/lgpu.h"
+
+namespace lgpu {
+namespace {
+
+/// The program's context; ends the program if there is none.
+Context OpenContext() {
+  const char* endpoint = std::getenv("LGPU_ENDPOINT");
+  absl::StatusOr<Context> context =
+      Context::Create({.endpoint = endpoint == nullptr ? "local:1x1GiB" : endpoint});
+  if (!context.ok()) {
+    std::cerr << "dispatch_bench: " << context.status() << "\n";
+    std::exit(1);
+  }
+  return *std::move(context);
+}
+
+Tensor Square(const Context& context, std::int64_t size) {
+  const std::vector<float> ones(static_cast<std::size_t>(size * size), 1);
+  return context.Constant<float>({size, size}, ones).value();
+}
+
+/// The kernel of an op on buffers of this program, as the runtime calls it.
+void RunBare(benchmark::State& state, const Op& op) {
+  float data[3][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}, {}};
+  const TensorSpec spec{DType::kFloat32, {2, 2}};
+  const auto view = [&](int i) { return TensorView{reinterpret_cast<std::byte*>(data[i]), spec}; };
+  const TensorView inputs[] = {view(0), view(1)};
+  const TensorView output = view(2);
+  const KernelRegistry registry = KernelRegistry::ForSimulatedDevices({});
+  const Kernel* kernel = registry.Find(op, DeviceType::kGpu, DType::kFloat32);
+  CpuLauncher launcher;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(kernel->run(inputs, output, {}, launcher));
+    benchmark::ClobberMemory();
+  }
+}
+
+void BM_SmallAddNBare(benchmark::State& state) { RunBare(state, AddNOp()); }
+void BM_SmallMatMulBare(benchmark::State& state) { RunBare(state, MatMulOp()); }
+
+void BM_SmallAddN(benchmark::State& state, const Context* context) {
+  const std::vector<Tensor> inputs = {Square(*context, 2), Square(*context, 2)};
+  for (auto _ : state) benchmark::DoNotOptimize(AddN(inputs));
+}
+void BM_SmallMatMul(benchmark::State& state, const Context* context) {
+  const Tensor a = Square(*context, 2);
+  for (auto _ : state) benchmark::DoNotOptimize(MatMul(a, a));
+}
+void BM_SmallMatMulInScope(benchmark::State& state, const Context* context) {
+  const Tensor a = Square(*context, 2);
+  const DeviceScope scope(*context, "/GPU:0");
+  for (auto _ : state) benchmark::DoNotOptimize(MatMul(a, a));
+}
+
+constexpr std::int64_t kLarge = 1024;
+
+void BM_LargeMatMulBlas(benchmark::State& state) {
+  const std::vector<float> a(kLarge * kLarge, 1);
+  std::vector<float> c(kLarge * kLarge);
+  for (auto _ : state) {
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kLarge, kLarge, kLarge, 1, a.data(), kLarge,
+                a.data(), kLarge, 0, c.data(), kLarge);
+    benchmark::ClobberMemory();
+  }
+}
+void BM_LargeMatMul(benchmark::State& state, const Context* context) {
+  const Tensor a = Square(*context, kLarge);
+  for (auto _ : state) benchmark::DoNotOptimize(MatMul(a, a));
+}
+
+}  // namespace
+}  // namespace lgpu
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  const lgpu::Context context = lgpu::OpenContext();
+  benchmark::RegisterBenchmark("SmallAddN/bare", lgpu::BM_SmallAddNBare);
+  benchmark::RegisterBenchmark("SmallAddN/runtime", lgpu::BM_SmallAddN, &context);
+  benchmark::RegisterBenchmark("SmallMatMul/bare", lgpu::BM_SmallMatMulBare);
+  benchmark::RegisterBenchmark("SmallMatMul/runtime", lgpu::BM_SmallMatMul, &context);
+  benchmark::RegisterBenchmark("SmallMatMul/runtime_in_scope", lgpu::BM_SmallMatMulInScope, &context);
+  benchmark::RegisterBenchmark("MatMul1024/openblas", lgpu::BM_LargeMatMulBlas)
+      ->Unit(benchmark::kMillisecond)
+      ->UseRealTime();
+  benchmark::RegisterBenchmark("MatMul1024/runtime", lgpu::BM_LargeMatMul, &context)
+      ->Unit(benchmark::kMillisecond)
+      ->UseRealTime();
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
