@@ -1,0 +1,526 @@
+#include "daemon/broker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/check.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Broker>> Broker::Create(DeviceBackend& backend,
+                                                       const std::vector<BrokerCard>& cards, Bytes reserve) {
+  std::unique_ptr<Broker> broker(new Broker(backend));
+  MutexLock lock(broker->mutex_);
+  for (const BrokerCard& card : cards) {
+    LGPU_ASSIGN_OR_RETURN(const CardId id, broker->ledger_.AddCard({.total = card.device.total,
+                                                                    .reserve = reserve,
+                                                                    .granularity = card.device.granularity}));
+    broker->cards_.emplace(id, card);
+  }
+  return broker;
+}
+
+Broker::~Broker() {
+  // Whoever is gone by now cannot confirm; the process ends, and its references with it.
+  MutexLock lock(mutex_);
+  for (const auto& [id, chunk] : chunks_) {
+    if (!chunk.reference_gone) {
+      backend_.Reclaim(chunk.memory).IgnoreError();
+    }
+  }
+}
+
+void Broker::WakeAll(const Wakes& wakes) {
+  for (const std::shared_ptr<Waker>& waker : wakes) {
+    if (waker != nullptr) {
+      waker->Wake();
+    }
+  }
+}
+
+void Broker::AddSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker) {
+  MutexLock lock(mutex_);
+  Session& entry = sessions_[session];
+  entry.pid = pid;
+  entry.waker = std::move(waker);
+}
+
+void Broker::AttachSession(SessionId session, LeaseKey lease) {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(session);
+  if (found != sessions_.end()) {
+    found->second.lease = lease;
+  }
+}
+
+void Broker::RemoveSession(SessionId session) {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(session);
+  if (found != sessions_.end()) {
+    LGPU_CHECK(found->second.chunks.empty() && found->second.waiting.empty());
+    sessions_.erase(found);
+  }
+}
+
+absl::Status Broker::CheckGrow(const GrowSpec& spec) const {
+  const auto session = sessions_.find(spec.session);
+  const auto device = devices_.find(spec.device);
+  if (session == sessions_.end() || !session->second.lease) {
+    return absl::FailedPreconditionError(
+        "memory was asked for before the session was attached to a lease; call CreateLease or AttachLease "
+        "with the session's token first");
+  }
+  if (device == devices_.end() || device->second.spec.lease != session->second.lease) {
+    return absl::NotFoundError(absl::StrCat("logical device ", spec.device.value,
+                                            " is not of this session's lease; ask for an id that the lease "
+                                            "names"));
+  }
+  if (spec.at_least.is_zero()) {
+    return absl::InvalidArgumentError("zero bytes were asked for; ask for at least one granule of 2MiB");
+  }
+  return absl::OkStatus();
+}
+
+Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) {
+  Wakes wakes;
+  GrowId id;
+  {
+    MutexLock lock(mutex_);
+    if (absl::Status status = CheckGrow(spec); !status.ok()) {
+      return {.status = std::move(status)};
+    }
+    id = GrowId{++last_grow_};
+    Waiter& waiter = waiters_[id];
+    waiter.spec = spec;
+    waiter.started = Clock::now();
+    const CardId card = devices_.at(spec.device).spec.card;
+    const Bytes granularity = cards_.at(card).device.granularity;
+    waiter.spec.at_least = RoundUp(spec.at_least, granularity);
+    waiter.spec.wanted = std::max(waiter.spec.at_least, RoundUp(spec.wanted, granularity));
+    sessions_.at(spec.session).waiting.insert(id);
+    Charge(id, waiter);
+    if (waiter.phase == Waiter::Phase::kCard && RefuseDeadlock(card, wakes)) {
+      Serve(card, wakes);
+    }
+  }
+  WakeAll(wakes);
+  return Advance(id);
+}
+
+Broker::GrowAnswer Broker::Continue(GrowId grow) { return Advance(grow); }
+
+Broker::GrowAnswer Broker::Advance(GrowId id) {
+  GrowAnswer answer;
+  Wakes wakes;
+  {
+    MutexLock lock(mutex_);
+    const auto found = waiters_.find(id);
+    if (found == waiters_.end()) {
+      return {.status = absl::FailedPreconditionError("the session has ended")};
+    }
+    Waiter& waiter = found->second;
+    const TimePoint now = Clock::now();
+    if (waiter.phase == Waiter::Phase::kBackend) {
+      LeaveQueues(id, waiter);
+      Charge(id, waiter);
+      const CardId card = devices_.at(waiter.spec.device).spec.card;
+      if (waiter.phase == Waiter::Phase::kCard && RefuseDeadlock(card, wakes)) {
+        Serve(card, wakes);
+      }
+    }
+    if (IsQueued(waiter) && now >= waiter.spec.deadline) {
+      const bool card_is_short = waiter.phase == Waiter::Phase::kCard;
+      LeaveQueues(id, waiter);
+      Refuse(waiter, {.reason = card_is_short ? RefusalReason::kCard : RefusalReason::kLimit});
+      Serve(devices_.at(waiter.spec.device).spec.card, wakes);
+    }
+    if (IsQueued(waiter)) {
+      answer.wait = id;
+      answer.next_look = waiter.spec.deadline;
+    } else if (waiter.phase != Waiter::Phase::kCharged) {
+      answer.status = std::move(waiter.refusal);
+      answer.chunks = std::move(waiter.taken);
+      ++(answer.status.ok() ? counters_.grants : counters_.refusals);
+      Forget(id);
+    }
+  }
+  WakeAll(wakes);
+  return answer.wait || !answer.status.ok() || !answer.chunks.empty() ? answer : Materialise(id);
+}
+
+bool Broker::IsQueued(const Waiter& waiter) {
+  return waiter.phase == Waiter::Phase::kLimit || waiter.phase == Waiter::Phase::kCard;
+}
+
+void Broker::Forget(GrowId id) {
+  const auto found = waiters_.find(id);
+  sessions_.at(found->second.spec.session).waiting.erase(id);
+  waiters_.erase(found);
+}
+
+void Broker::Charge(GrowId id, Waiter& waiter) {
+  const Device& device = devices_.at(waiter.spec.device);
+  if (device.removed) {
+    waiter.phase = Waiter::Phase::kRefused;
+    waiter.refusal = absl::FailedPreconditionError(
+        absl::StrCat("lease ", device.spec.lease_name, " has ended; create another one"));
+  } else if (device.spec.preallocate) {
+    TakeSpare(id, waiter);
+  } else {
+    ChargeLedger(id, waiter);
+  }
+}
+
+void Broker::ChargeLedger(GrowId id, Waiter& waiter) {
+  Device& device = devices_.at(waiter.spec.device);
+  const Bytes at_least = waiter.spec.at_least;
+  const Bytes limit =
+      RoundUp(ledger_.View(waiter.spec.device).limit, cards_.at(device.spec.card).device.granularity);
+  if (at_least > limit) {
+    Refuse(waiter, {.reason = RefusalReason::kLimit});
+    return;
+  }
+  Bytes charged = std::min(waiter.spec.wanted, limit);
+  Ledger::Verdict verdict = ledger_.Request(waiter.spec.device, charged);
+  if (verdict.shortage != Ledger::Shortage::kNone && charged > at_least) {
+    charged = at_least;
+    verdict = ledger_.Request(waiter.spec.device, charged);
+  }
+  const bool may_wait = !verdict.hopeless && Clock::now() < waiter.spec.deadline;
+  switch (verdict.shortage) {
+    case Ledger::Shortage::kNone:
+      waiter.phase = Waiter::Phase::kCharged;
+      waiter.charged = charged;
+      device.charged += charged;
+      return;
+    case Ledger::Shortage::kLimit:
+      if (may_wait && verdict.coming_back >= verdict.short_by) {
+        waiter.phase = Waiter::Phase::kLimit;
+        device.limit_waiters.push_back(id);
+      } else {
+        Refuse(waiter, {.reason = RefusalReason::kLimit});
+      }
+      return;
+    case Ledger::Shortage::kCard:
+      if (may_wait) {
+        waiter.phase = Waiter::Phase::kCard;
+        waiter.queued = ledger_.Enqueue(waiter.spec.device, at_least);
+        queued_.emplace(waiter.queued, id);
+      } else {
+        Refuse(waiter, {.reason = RefusalReason::kCard});
+      }
+      return;
+  }
+}
+
+void Broker::TakeSpare(GrowId id, Waiter& waiter) {
+  Device& device = devices_.at(waiter.spec.device);
+  const Ledger::LogicalView view = ledger_.View(waiter.spec.device);
+  const Bytes limit = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
+  const Bytes room = SaturatingSub(limit, view.held() - device.spare_bytes);
+  const std::vector<ChunkId> picked = PickSpare(device, waiter.spec.at_least, waiter.spec.wanted, room);
+  if (!picked.empty()) {
+    waiter.phase = Waiter::Phase::kTaken;
+    for (const ChunkId chunk : picked) {
+      ChunkEntry& entry = chunks_.at(chunk);
+      device.spare.erase(chunk);
+      device.spare_bytes -= entry.bytes;
+      GiveTo(waiter.spec.session, chunk, entry);
+      waiter.taken.push_back({.id = chunk, .bytes = entry.bytes});
+    }
+    return;
+  }
+  const Bytes possible = std::min(device.spare_bytes, room) + device.draining + view.leaving;
+  if (possible >= waiter.spec.at_least && Clock::now() < waiter.spec.deadline) {
+    waiter.phase = Waiter::Phase::kLimit;
+    device.limit_waiters.push_back(id);
+  } else {
+    Refuse(waiter, {.reason = RefusalReason::kLimit});
+  }
+}
+
+std::vector<ChunkId> Broker::PickSpare(const Device& device, Bytes at_least, Bytes wanted, Bytes room) const {
+  const Bytes available = std::min(device.spare_bytes, room);
+  if (available < at_least) {
+    return {};
+  }
+  const Bytes target = std::max(at_least, std::min(wanted, available));
+  std::vector<ChunkId> by_size(device.spare.begin(), device.spare.end());
+  std::stable_sort(by_size.begin(), by_size.end(), [this](ChunkId a, ChunkId b) {
+    mutex_.AssertHeld();
+    return chunks_.at(a).bytes > chunks_.at(b).bytes;
+  });
+  // Large ones as long as they fit, small ones for the rest, so that small ones stay for small requests.
+  std::vector<ChunkId> picked;
+  std::vector<ChunkId> passed_over;
+  Bytes sum;
+  for (const ChunkId chunk : by_size) {
+    const Bytes bytes = chunks_.at(chunk).bytes;
+    if (sum + bytes <= target) {
+      picked.push_back(chunk);
+      sum += bytes;
+    } else {
+      passed_over.push_back(chunk);
+    }
+  }
+  // No small ones left: the smallest large one that the limit has room for.
+  for (auto chunk = passed_over.rbegin(); sum < at_least && chunk != passed_over.rend(); ++chunk) {
+    const Bytes bytes = chunks_.at(*chunk).bytes;
+    if (sum + bytes <= room) {
+      picked.push_back(*chunk);
+      sum += bytes;
+    }
+  }
+  return sum < at_least ? std::vector<ChunkId>() : picked;
+}
+
+void Broker::LeaveQueues(GrowId id, Waiter& waiter) {
+  Device& device = devices_.at(waiter.spec.device);
+  switch (waiter.phase) {
+    case Waiter::Phase::kCard:
+      ledger_.Leave(waiter.queued);
+      queued_.erase(waiter.queued);
+      break;
+    case Waiter::Phase::kLimit:
+      std::erase(device.limit_waiters, id);
+      break;
+    case Waiter::Phase::kBackend:
+      backend_waiters_.erase(id);
+      break;
+    case Waiter::Phase::kCharged:
+      ledger_.Refund(waiter.spec.device, waiter.charged);
+      device.charged -= waiter.charged;
+      waiter.charged = Bytes();
+      break;
+    case Waiter::Phase::kNew:
+    case Waiter::Phase::kTaken:
+    case Waiter::Phase::kRefused:
+      break;
+  }
+  waiter.phase = Waiter::Phase::kNew;
+}
+
+void Broker::DropWaiters(SessionId session, Wakes& wakes) {
+  std::set<CardId> touched;
+  const std::set<GrowId> waiting = sessions_.at(session).waiting;
+  for (const GrowId id : waiting) {
+    Waiter& waiter = waiters_.at(id);
+    touched.insert(devices_.at(waiter.spec.device).spec.card);
+    LeaveQueues(id, waiter);
+    Forget(id);
+  }
+  for (const CardId card : touched) {
+    Serve(card, wakes);
+  }
+}
+
+bool Broker::RefuseDeadlock(CardId card, Wakes& wakes) {
+  const std::optional<WaiterId> victim = ledger_.DeadlockVictim(card);
+  if (!victim) {
+    return false;
+  }
+  Waiter& waiter = waiters_.at(queued_.at(*victim));
+  LeaveQueues(queued_.at(*victim), waiter);
+  Refuse(waiter, {.reason = RefusalReason::kDeadlock});
+  wakes.push_back(sessions_.at(waiter.spec.session).waker);
+  return true;
+}
+
+void Broker::Serve(CardId card, Wakes& wakes) {
+  do {
+    const Ledger::Served served = ledger_.ServeQueue(card);
+    for (const WaiterId queued : served.granted) {
+      Waiter& waiter = waiters_.at(queued_.at(queued));
+      queued_.erase(queued);
+      waiter.phase = Waiter::Phase::kCharged;
+      waiter.charged = waiter.spec.at_least;
+      devices_.at(waiter.spec.device).charged += waiter.charged;
+      wakes.push_back(sessions_.at(waiter.spec.session).waker);
+    }
+    for (const WaiterId queued : served.failed) {
+      const GrowId id = queued_.at(queued);
+      Waiter& waiter = waiters_.at(id);
+      queued_.erase(queued);
+      waiter.phase = Waiter::Phase::kNew;
+      Charge(id, waiter);
+      wakes.push_back(sessions_.at(waiter.spec.session).waker);
+    }
+    for (const LogicalId logical : ledger_.LogicalsOf(card)) {
+      std::deque<GrowId> waiting = std::exchange(devices_.at(logical).limit_waiters, {});
+      for (const GrowId id : waiting) {
+        Waiter& waiter = waiters_.at(id);
+        Charge(id, waiter);
+        if (waiter.phase != Waiter::Phase::kLimit) {
+          wakes.push_back(sessions_.at(waiter.spec.session).waker);
+        }
+      }
+    }
+  } while (RefuseDeadlock(card, wakes));
+  for (const GrowId id : backend_waiters_) {
+    wakes.push_back(sessions_.at(waiters_.at(id).spec.session).waker);
+  }
+  freed_.NotifyAll();
+}
+
+void Broker::Refuse(Waiter& waiter, RefusalCause cause) {
+  cause.asked = waiter.spec.at_least;
+  const TimePoint now = Clock::now();
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - waiter.started);
+  if (waited.count() > 0) {
+    cause.waited = waited;
+  }
+  waiter.phase = Waiter::Phase::kRefused;
+  waiter.refusal = RefusalStatus(MakeRefusal(devices_.at(waiter.spec.device), waiter.spec.device, cause));
+}
+
+absl::StatusOr<LogicalId> Broker::AddDevice(const DeviceSpec& spec, TimePoint deadline) {
+  LogicalId id;
+  Bytes preallocated;
+  {
+    MutexLock lock(mutex_);
+    const Bytes guarantee = spec.preallocate ? spec.limit : spec.guarantee;
+    absl::StatusOr<LogicalId> added =
+        ledger_.AddLogical(spec.card, {.limit = spec.limit, .guarantee = guarantee});
+    while (absl::IsResourceExhausted(added.status()) && !Leaving(spec.card).is_zero() && !stopping_ &&
+           Clock::now() < deadline) {
+      freed_.WaitUntil(mutex_, deadline);
+      added = ledger_.AddLogical(spec.card, {.limit = spec.limit, .guarantee = guarantee});
+    }
+    if (!added.ok()) {
+      return absl::IsResourceExhausted(added.status()) ? RefusalStatus(RefuseDevice(spec, guarantee))
+                                                       : added.status();
+    }
+    id = *added;
+    Device& device = devices_[id];
+    device.spec = spec;
+    if (spec.preallocate) {
+      preallocated = RoundUp(spec.limit, cards_.at(spec.card).device.granularity);
+      const Ledger::Verdict verdict = ledger_.Request(id, preallocated);
+      if (verdict.shortage != Ledger::Shortage::kNone) {
+        const Refusal refusal = RefuseDevice(spec, guarantee);
+        devices_.erase(id);
+        LGPU_RETURN_IF_ERROR(ledger_.RemoveLogical(id));
+        return RefusalStatus(refusal);
+      }
+      device.charged = preallocated;
+    }
+  }
+  if (preallocated.is_zero()) {
+    return id;
+  }
+  if (absl::Status made = MakeSpare(id, preallocated, deadline); !made.ok()) {
+    RemoveDevice(id);
+    return made;
+  }
+  return id;
+}
+
+absl::Status Broker::ResizeDevice(LogicalId logical, Bytes limit, Bytes guarantee) {
+  Wakes wakes;
+  Bytes missing;
+  std::vector<ChunkId> surplus;
+  Ledger::LogicalView before;
+  {
+    MutexLock lock(mutex_);
+    Device& device = devices_.at(logical);
+    before = ledger_.View(logical);
+    if (device.spec.preallocate) {
+      guarantee = limit;
+    }
+    if (absl::Status status = ledger_.Resize(logical, {.limit = limit, .guarantee = guarantee});
+        !status.ok()) {
+      return absl::IsResourceExhausted(status)
+                 ? RefusalStatus(
+                       MakeRefusal(device, logical, {.reason = RefusalReason::kCard, .asked = limit}))
+                 : status;
+    }
+    if (device.spec.preallocate) {
+      const Bytes rounded = RoundUp(limit, cards_.at(device.spec.card).device.granularity);
+      missing = SaturatingSub(rounded, before.held());
+      if (!missing.is_zero() && ledger_.Request(logical, missing).shortage == Ledger::Shortage::kNone) {
+        device.charged += missing;
+      } else {
+        missing = Bytes();
+      }
+      surplus = TakeSurplus(device, SaturatingSub(before.held(), rounded));
+    }
+    Serve(device.spec.card, wakes);
+  }
+  WakeAll(wakes);
+  Reclaim(surplus);
+  if (missing.is_zero()) {
+    return absl::OkStatus();
+  }
+  absl::Status made = MakeSpare(logical, missing, Clock::now());
+  if (!made.ok()) {
+    MutexLock lock(mutex_);
+    // Going back to what was there cannot fail: it takes less than what was just possible.
+    ledger_.Resize(logical, {.limit = before.limit, .guarantee = before.guarantee}).IgnoreError();
+  }
+  return made;
+}
+
+void Broker::RemoveDevice(LogicalId logical) {
+  std::vector<ChunkId> spare;
+  {
+    MutexLock lock(mutex_);
+    Device& device = devices_.at(logical);
+    device.removed = true;
+    spare = TakeSurplus(device, device.spare_bytes);
+    ForgetIfEmpty(logical);
+  }
+  Reclaim(spare);
+}
+
+std::optional<Broker::DeviceInfo> Broker::Find(LogicalId logical) const {
+  MutexLock lock(mutex_);
+  const auto device = devices_.find(logical);
+  if (device == devices_.end()) {
+    return std::nullopt;
+  }
+  const Ledger::LogicalView view = ledger_.View(logical);
+  return DeviceInfo{.limit = view.limit,
+                    .guarantee = view.guarantee,
+                    .held = view.held(),
+                    .leaving = view.leaving + device->second.draining,
+                    .card_free = ledger_.View(view.card).free()};
+}
+
+Bytes Broker::Held(SessionId session) const {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? Bytes() : found->second.held;
+}
+
+std::vector<Broker::CardInfo> Broker::Cards() const {
+  std::vector<CardInfo> infos;
+  MutexLock lock(mutex_);
+  for (const auto& [id, card] : cards_) {
+    infos.push_back({.id = id,
+                     .card = card,
+                     .view = ledger_.View(id),
+                     .draining = Leaving(id),
+                     .waiting = ledger_.QueueOf(id).size()});
+  }
+  return infos;
+}
+
+void Broker::StopWaiting() {
+  MutexLock lock(mutex_);
+  stopping_ = true;
+  freed_.NotifyAll();
+}
+
+Broker::Counters Broker::counters() const {
+  MutexLock lock(mutex_);
+  return counters_;
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,290 @@
+#ifndef LGPU_DAEMON_BROKER_H_
+#define LGPU_DAEMON_BROKER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/device/device_backend.h"
+#include "allocator/ledger.h"
+#include "allocator/mutex.h"
+#include "allocator/unique_fd.h"
+#include "daemon/ids.h"
+#include "daemon/waker.h"
+#include "lgpu/bytes.h"
+#include "lgpu/id.h"
+#include "lgpu/refusal.h"
+#include "lgpu/region_source.h"
+
+namespace lgpu::daemon {
+
+/// A request for memory that waits.
+using GrowId = Id<struct GrowTag>;
+
+/// A card that the broker may use.
+struct BrokerCard {
+  int index = 0;           // as people count them
+  int backend_device = 0;  // in DeviceBackend::devices()
+  PhysicalDevice device;
+};
+
+/// A logical device that is to be made.
+struct DeviceSpec {
+  CardId card;
+  Bytes limit;
+  Bytes guarantee;           // preallocate: ignored, the limit is guaranteed
+  bool preallocate = false;  // all chunks exist from the start and stay with the lease
+  int index = 0;             // GPU:index in its lease
+  LeaseKey lease;
+  std::string lease_name;  // these two are for refusals
+  std::string owner;
+};
+
+/// A Broker decides who gets memory: it keeps the Ledger and the table of all chunks, and makes and frees
+/// chunks through the backend.
+///
+/// A chunk is GRANTED to a session; RETURNING from Return until the backend confirms that it is free;
+/// DRAINING from the death of its session until then; or SPARE: made for a preallocated device and in
+/// nobody's hands.
+///
+/// Thread-safe. No lock is held over a call of the backend or a wake-up. Calls for one session come from
+/// that session's thread, or, once that has ended, from the Reclaimer.
+class Broker {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// `backend` outlives the broker. INVALID_ARGUMENT if a card is smaller than `reserve`.
+  static absl::StatusOr<std::unique_ptr<Broker>> Create(DeviceBackend& backend,
+                                                        const std::vector<BrokerCard>& cards, Bytes reserve);
+  ~Broker();
+  Broker(const Broker&) = delete;
+  Broker& operator=(const Broker&) = delete;
+
+  // Cards.
+  struct CardInfo {
+    CardId id;
+    BrokerCard card;
+    Ledger::CardView view;
+    Bytes draining;  // leaving, of all its logical devices
+    std::size_t waiting = 0;
+  };
+  std::vector<CardInfo> Cards() const;
+
+  // Logical devices.
+  /// Sets the guarantee aside and, for preallocate, makes all chunks; nothing stays behind on an error.
+  /// Waits until `deadline` only for memory that is on its way back. INVALID_ARGUMENT: a size that can never
+  /// be; RESOURCE_EXHAUSTED with a Refusal.
+  absl::StatusOr<LogicalId> AddDevice(const DeviceSpec& spec, TimePoint deadline);
+  /// Errors as AddDevice; on an error nothing changes. A preallocated device guarantees its limit.
+  absl::Status ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee);
+  /// No session may hold memory of it or wait for some. Spare chunks are freed; the device is gone when the
+  /// last of them is.
+  void RemoveDevice(LogicalId device);
+  struct DeviceInfo {
+    Bytes limit;
+    Bytes guarantee;
+    Bytes held;
+    Bytes leaving;  // part of held: returning or draining
+    Bytes card_free;
+  };
+  std::optional<DeviceInfo> Find(LogicalId device) const;
+
+  // Sessions.
+  /// `waker` is woken when Continue has something to say, or memory of the session became free.
+  void AddSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker);
+  /// Gives the session the right to the devices of a lease.
+  void AttachSession(SessionId session, LeaseKey lease);
+  /// It must hold nothing any more.
+  void RemoveSession(SessionId session);
+  Bytes Held(SessionId session) const;
+
+  // Growing.
+  struct GrowSpec {
+    SessionId session;
+    LogicalId device;
+    Bytes at_least;
+    Bytes wanted;
+    TimePoint deadline;
+  };
+  struct GrowAnswer {
+    absl::Status status;         // OK: `chunks` are granted, or it waits
+    std::vector<Chunk> chunks;   // granted to the session
+    std::optional<GrowId> wait;  // call Continue when woken, at the latest at `next_look`
+    TimePoint next_look;
+  };
+  /// Grants at least `at_least`, or says that the request waits, or why it is refused.
+  GrowAnswer Grow(const GrowSpec& spec);
+  /// How a request that waits stands now; over when it does not wait any more.
+  GrowAnswer Continue(GrowId grow);
+
+  /// A descriptor of a granted chunk, for its session. NOT_FOUND if it is not the session's; the
+  /// backend's errors.
+  absl::StatusOr<UniqueFd> Export(SessionId session, ChunkId chunk);
+  /// What a failed Export means to the client: descriptors that ran out are a refusal.
+  absl::Status ExplainExport(LogicalId device, Bytes asked, const absl::Status& status) const;
+
+  // Giving back.
+  /// All of the chunks, or none: INVALID_ARGUMENT for one that is not granted to the session or not of this
+  /// device. What the backend does not confirm at once stays held until it does.
+  absl::Status Return(SessionId session, LogicalId device, std::span<const ChunkId> chunks);
+  /// Returns all that the session holds and drops its waiting requests.
+  void ReturnAll(SessionId session);
+  /// The session is lost: its requests leave the queues, its chunks are draining.
+  void StartDraining(SessionId session);
+  /// Frees what drains: the process is gone, or had its time. True when the session holds nothing any more.
+  bool FinishDraining(SessionId session);
+  /// Asks the backend again about chunks that it did not confirm; true when none is left.
+  bool RetryUnconfirmed();
+  /// Woken when there is something for RetryUnconfirmed.
+  void SetUnconfirmedWaker(std::shared_ptr<Waker> waker);
+
+  /// AddDevice waits no more.
+  void StopWaiting();
+
+  struct Counters {
+    std::uint64_t grants = 0;
+    std::uint64_t refusals = 0;
+    std::uint64_t returns = 0;
+  };
+  Counters counters() const;
+  /// The ledger's invariants, and that the table of chunks says the same as the ledger.
+  absl::Status CheckInvariants() const;
+
+ private:
+  enum class ChunkState { kGranted, kReturning, kDraining, kSpare };
+  struct ChunkEntry {
+    LogicalId device;
+    SessionId session;  // none: spare
+    Bytes bytes;
+    MemoryHandle memory;
+    ChunkState state = ChunkState::kGranted;
+    bool reference_gone = false;  // the backend dropped it but could not confirm
+  };
+  struct Device {
+    DeviceSpec spec;
+    Bytes charged;            // in the ledger, but no chunk yet
+    std::set<ChunkId> spare;  // of preallocated devices
+    Bytes spare_bytes;
+    Bytes draining;  // of preallocated devices: comes back as spare
+    std::map<SessionId, Bytes> held_by;
+    std::deque<GrowId> limit_waiters;
+    bool removed = false;
+  };
+  struct Session {
+    std::int64_t pid = 0;
+    std::shared_ptr<Waker> waker;
+    LeaseKey lease;
+    std::set<ChunkId> chunks;
+    Bytes held;
+    std::set<GrowId> waiting;
+  };
+  struct Waiter {
+    enum class Phase { kNew, kLimit, kCard, kBackend, kCharged, kTaken, kRefused };
+    GrowSpec spec;
+    TimePoint started;
+    Phase phase = Phase::kNew;
+    WaiterId queued;           // in kCard
+    Bytes charged;             // in kCharged
+    std::vector<Chunk> taken;  // in kTaken: spare chunks
+    absl::Status refusal;      // in kRefused
+  };
+  using Wakes = std::vector<std::shared_ptr<Waker>>;
+  struct RefusalCause {
+    RefusalReason reason = RefusalReason::kUnspecified;
+    Bytes asked;
+    Bytes coming_back;
+    std::optional<std::chrono::milliseconds> waited;
+    std::string detail = {};  // what the backend said
+  };
+
+  explicit Broker(DeviceBackend& backend) : backend_(backend) {}
+  static void WakeAll(const Wakes& wakes);
+
+  // broker.cc: requests.
+  absl::Status CheckGrow(const GrowSpec& spec) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Charge(GrowId id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ChargeLedger(GrowId id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeSpare(GrowId id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<ChunkId> PickSpare(const Device& device, Bytes at_least, Bytes wanted, Bytes room) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Refuse(Waiter& waiter, RefusalCause cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LeaveQueues(GrowId id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropWaiters(SessionId session, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Refuses the youngest waiter of a card where every holder waits; false where there is none.
+  bool RefuseDeadlock(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool IsQueued(const Waiter& waiter);
+  void Forget(GrowId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Memory of a card, or under a limit, became free: serves those that wait for it.
+  void Serve(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  GrowAnswer Advance(GrowId id);
+
+  // broker_chunks.cc: the table of chunks and the backend.
+  std::vector<Bytes> CutIntoChunks(const Device& device, Bytes bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Bytes> CutPreallocated(CardId card, Bytes bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Makes the chunks of a charged request.
+  GrowAnswer Materialise(GrowId id);
+  /// Makes chunks for memory that is charged already.
+  absl::Status MakeSpare(LogicalId device, Bytes bytes, TimePoint deadline);
+  struct Created {
+    std::vector<std::pair<Bytes, MemoryHandle>> chunks;
+    absl::Status status;
+  };
+  Created CreateChunks(int backend_device, const std::vector<Bytes>& sizes);
+  ChunkId Register(LogicalId device, SessionId session, Bytes bytes, MemoryHandle memory)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GiveTo(SessionId session, ChunkId id, ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeFromSession(ChunkId id, ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Spare chunks of at most `at_most` in all; they are leaving from here on.
+  std::vector<ChunkId> TakeSurplus(Device& device, Bytes at_most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool BecomesSpare(const ChunkEntry& chunk) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MakeItSpare(ChunkId id, ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartLeaving(ChunkEntry& chunk, ChunkState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Frees chunks that are leaving; what is not confirmed is left for RetryUnconfirmed.
+  void Reclaim(const std::vector<ChunkId>& chunks);
+  void Settle(ChunkId id, const absl::Status& result, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool LooksFree(const ChunkEntry& chunk);
+  void ForgetIfEmpty(LogicalId device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Bytes LeavingAnywhere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // broker_refusal.cc.
+  Refusal MakeRefusal(const Device& device, LogicalId id, const RefusalCause& cause) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Refusal RefuseDevice(const DeviceSpec& spec, Bytes guarantee) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddHolders(Refusal& refusal, CardId card, LogicalId except) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Bytes Leaving(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static RefusalReason BackendReason(const absl::Status& status);
+
+  DeviceBackend& backend_;
+  mutable Mutex mutex_;
+  CondVar freed_;  // some memory became free
+  Ledger ledger_ ABSL_GUARDED_BY(mutex_);
+  std::map<CardId, BrokerCard> cards_ ABSL_GUARDED_BY(mutex_);
+  std::map<LogicalId, Device> devices_ ABSL_GUARDED_BY(mutex_);
+  std::map<SessionId, Session> sessions_ ABSL_GUARDED_BY(mutex_);
+  std::map<ChunkId, ChunkEntry> chunks_ ABSL_GUARDED_BY(mutex_);
+  std::map<GrowId, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
+  std::map<WaiterId, GrowId> queued_ ABSL_GUARDED_BY(mutex_);
+  std::set<GrowId> backend_waiters_ ABSL_GUARDED_BY(mutex_);
+  std::set<ChunkId> unconfirmed_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Waker> unconfirmed_waker_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t last_chunk_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t last_grow_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  Counters counters_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_BROKER_H_

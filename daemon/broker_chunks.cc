@@ -1,0 +1,516 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/check.h"
+#include "daemon/broker.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Classes of chunks, in granules: 2 MiB where memory may have to move, 32 MiB where creating costs more.
+constexpr std::uint64_t kLargeGranules = 16;
+// Growth in steps of at least this many granules (64 MiB) uses large chunks.
+constexpr std::uint64_t kLargeStep = 32;
+// How often the backend is asked again that had less than the ledger said, while memory drains.
+constexpr std::chrono::milliseconds kBackendRetry{20};
+// Chunks that are freed between two looks at who waits for memory.
+constexpr std::size_t kReclaimBatch = 64;
+
+}  // namespace
+
+std::vector<Bytes> Broker::CutIntoChunks(const Device& device, Bytes bytes) const {
+  const Bytes granule = cards_.at(device.spec.card).device.granularity;
+  std::vector<Bytes> sizes;
+  if (bytes >= granule * kLargeStep) {
+    const Bytes large = granule * kLargeGranules;
+    sizes.assign(bytes / large, large);
+    bytes -= large * sizes.size();
+  }
+  sizes.insert(sizes.end(), bytes / granule, granule);
+  return sizes;
+}
+
+std::vector<Bytes> Broker::CutPreallocated(CardId card, Bytes bytes) const {
+  // At least an eighth in single granules: small blocks live only there.
+  const Bytes granule = cards_.at(card).device.granularity;
+  const Bytes large = granule * kLargeGranules;
+  const std::uint64_t count = (bytes - RoundUp(bytes / 8, granule)) / large;
+  std::vector<Bytes> sizes(count, large);
+  sizes.insert(sizes.end(), (bytes - large * count) / granule, granule);
+  return sizes;
+}
+
+Broker::Created Broker::CreateChunks(int backend_device, const std::vector<Bytes>& sizes) {
+  Created created;
+  for (const Bytes bytes : sizes) {
+    absl::StatusOr<MemoryHandle> memory = backend_.Create(backend_device, bytes);
+    if (!memory.ok()) {
+      created.status = memory.status();
+      break;
+    }
+    created.chunks.emplace_back(bytes, *memory);
+  }
+  return created;
+}
+
+ChunkId Broker::Register(LogicalId device, SessionId session, Bytes bytes, MemoryHandle memory) {
+  const ChunkId id{++last_chunk_};
+  ChunkEntry& chunk = chunks_[id];
+  chunk.device = device;
+  chunk.bytes = bytes;
+  chunk.memory = memory;
+  devices_.at(device).charged -= bytes;
+  if (session) {
+    GiveTo(session, id, chunk);
+  } else {
+    MakeItSpare(id, chunk);
+  }
+  return id;
+}
+
+void Broker::GiveTo(SessionId session, ChunkId id, ChunkEntry& chunk) {
+  Session& owner = sessions_.at(session);
+  chunk.session = session;
+  chunk.state = ChunkState::kGranted;
+  owner.chunks.insert(id);
+  owner.held += chunk.bytes;
+  devices_.at(chunk.device).held_by[session] += chunk.bytes;
+}
+
+void Broker::TakeFromSession(ChunkId id, ChunkEntry& chunk) {
+  if (!chunk.session) {
+    return;
+  }
+  Session& owner = sessions_.at(chunk.session);
+  owner.chunks.erase(id);
+  owner.held -= chunk.bytes;
+  std::map<SessionId, Bytes>& held_by = devices_.at(chunk.device).held_by;
+  Bytes& held = held_by.at(chunk.session);
+  held -= chunk.bytes;
+  if (held.is_zero()) {
+    held_by.erase(chunk.session);
+  }
+  chunk.session = SessionId();
+}
+
+void Broker::MakeItSpare(ChunkId id, ChunkEntry& chunk) {
+  Device& device = devices_.at(chunk.device);
+  TakeFromSession(id, chunk);
+  chunk.state = ChunkState::kSpare;
+  device.spare.insert(id);
+  device.spare_bytes += chunk.bytes;
+}
+
+bool Broker::BecomesSpare(const ChunkEntry& chunk) const {
+  const Device& device = devices_.at(chunk.device);
+  if (!device.spec.preallocate || device.removed) {
+    return false;
+  }
+  // Over a lowered limit, only as much stays as the limit promises.
+  const Ledger::LogicalView view = ledger_.View(chunk.device);
+  return SaturatingSub(view.granted, chunk.bytes) <
+         RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
+}
+
+std::vector<ChunkId> Broker::TakeSurplus(Device& device, Bytes at_most) {
+  std::vector<ChunkId> taken;
+  Bytes sum;
+  const std::set<ChunkId> spare = device.spare;
+  for (const ChunkId id : spare) {
+    ChunkEntry& chunk = chunks_.at(id);
+    if (sum + chunk.bytes <= at_most) {
+      sum += chunk.bytes;
+      device.spare.erase(id);
+      device.spare_bytes -= chunk.bytes;
+      StartLeaving(chunk, ChunkState::kReturning);
+      taken.push_back(id);
+    }
+  }
+  return taken;
+}
+
+void Broker::StartLeaving(ChunkEntry& chunk, ChunkState state) {
+  ledger_.StartLeaving(chunk.device, chunk.bytes);
+  chunk.state = state;
+}
+
+absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadline) {
+  std::vector<Bytes> sizes;
+  int backend_device = 0;
+  {
+    MutexLock lock(mutex_);
+    const CardId card = devices_.at(logical).spec.card;
+    sizes = CutPreallocated(card, bytes);
+    backend_device = cards_.at(card).backend_device;
+  }
+  Created created = CreateChunks(backend_device, sizes);
+  while (absl::IsResourceExhausted(created.status) && Clock::now() < deadline) {
+    {
+      MutexLock lock(mutex_);
+      if (stopping_ || LeavingAnywhere().is_zero()) {
+        break;
+      }
+      freed_.WaitUntil(mutex_, std::min(deadline, Clock::now() + kBackendRetry));
+    }
+    Created rest = CreateChunks(
+        backend_device,
+        std::vector<Bytes>(sizes.begin() + static_cast<std::ptrdiff_t>(created.chunks.size()), sizes.end()));
+    created.chunks.insert(created.chunks.end(), rest.chunks.begin(), rest.chunks.end());
+    created.status = rest.status;
+  }
+  std::vector<ChunkId> undo;
+  Wakes wakes;
+  absl::Status result = created.status;
+  {
+    MutexLock lock(mutex_);
+    Device& device = devices_.at(logical);
+    Bytes made;
+    for (const auto& [size, memory] : created.chunks) {
+      Register(logical, SessionId(), size, memory);
+      made += size;
+    }
+    if (!result.ok()) {
+      ledger_.Refund(logical, bytes - made);
+      device.charged -= bytes - made;
+      if (absl::IsResourceExhausted(result)) {
+        result = RefusalStatus(MakeRefusal(device, logical,
+                                           {.reason = BackendReason(created.status),
+                                            .asked = bytes,
+                                            .detail = std::string(created.status.message())}));
+      }
+      undo = TakeSurplus(device, made);
+    }
+    Serve(device.spec.card, wakes);
+  }
+  WakeAll(wakes);
+  Reclaim(undo);
+  return result;
+}
+
+Broker::GrowAnswer Broker::Materialise(GrowId id) {
+  GrowSpec spec;
+  std::vector<Bytes> sizes;
+  int backend_device = 0;
+  {
+    MutexLock lock(mutex_);
+    const Waiter& waiter = waiters_.at(id);
+    const Device& device = devices_.at(waiter.spec.device);
+    spec = waiter.spec;
+    sizes = CutIntoChunks(device, waiter.charged);
+    backend_device = cards_.at(device.spec.card).backend_device;
+  }
+  const Created created = CreateChunks(backend_device, sizes);
+  GrowAnswer answer;
+  std::vector<ChunkId> undo;
+  Wakes wakes;
+  {
+    MutexLock lock(mutex_);
+    Waiter& waiter = waiters_.at(id);
+    Device& device = devices_.at(spec.device);
+    const bool others_leave = !LeavingAnywhere().is_zero();
+    Bytes made;
+    for (const auto& [size, memory] : created.chunks) {
+      answer.chunks.push_back({.id = Register(spec.device, spec.session, size, memory), .bytes = size});
+      made += size;
+    }
+    const Bytes missing = waiter.charged - made;
+    if (!missing.is_zero()) {
+      ledger_.Refund(spec.device, missing);
+      device.charged -= missing;
+    }
+    waiter.charged = Bytes();
+    if (made >= spec.at_least) {
+      ++counters_.grants;
+      Forget(id);
+    } else {
+      for (const Chunk& chunk : answer.chunks) {
+        StartLeaving(chunks_.at(chunk.id), ChunkState::kReturning);
+        undo.push_back(chunk.id);
+      }
+      answer.chunks.clear();
+      const TimePoint now = Clock::now();
+      if (absl::IsResourceExhausted(created.status) && others_leave && now < spec.deadline) {
+        waiter.phase = Waiter::Phase::kBackend;
+        backend_waiters_.insert(id);
+        answer.wait = id;
+        answer.next_look = std::min(spec.deadline, now + kBackendRetry);
+      } else {
+        if (absl::IsResourceExhausted(created.status)) {
+          Refuse(waiter,
+                 {.reason = BackendReason(created.status), .detail = std::string(created.status.message())});
+          answer.status = waiter.refusal;
+        } else {
+          answer.status = created.status;
+        }
+        ++counters_.refusals;
+        Forget(id);
+      }
+    }
+    if (!missing.is_zero()) {
+      Serve(device.spec.card, wakes);
+    }
+  }
+  WakeAll(wakes);
+  Reclaim(undo);
+  return answer;
+}
+
+absl::StatusOr<UniqueFd> Broker::Export(SessionId session, ChunkId id) {
+  MemoryHandle memory;
+  {
+    MutexLock lock(mutex_);
+    const auto chunk = chunks_.find(id);
+    if (chunk == chunks_.end() || chunk->second.session != session ||
+        chunk->second.state != ChunkState::kGranted) {
+      return absl::NotFoundError(absl::StrCat("chunk ", id.value, " is not granted to this session"));
+    }
+    memory = chunk->second.memory;
+  }
+  return backend_.Export(memory);
+}
+
+absl::Status Broker::Return(SessionId session, LogicalId logical, std::span<const ChunkId> chunks) {
+  Wakes wakes;
+  std::vector<ChunkId> leaving;
+  {
+    MutexLock lock(mutex_);
+    std::set<ChunkId> seen;
+    for (const ChunkId id : chunks) {
+      const auto chunk = chunks_.find(id);
+      if (chunk == chunks_.end() || chunk->second.session != session || chunk->second.device != logical ||
+          chunk->second.state != ChunkState::kGranted || !seen.insert(id).second) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("chunk ", id.value, " is not granted to this session on device ", logical.value,
+                         "; none of the ", chunks.size(), " chunks was taken back"));
+      }
+    }
+    for (const ChunkId id : chunks) {
+      ChunkEntry& chunk = chunks_.at(id);
+      if (BecomesSpare(chunk)) {
+        MakeItSpare(id, chunk);
+      } else {
+        StartLeaving(chunk, ChunkState::kReturning);
+        leaving.push_back(id);
+      }
+    }
+    ++counters_.returns;
+    const auto device = devices_.find(logical);
+    if (leaving.size() < chunks.size() && device != devices_.end()) {
+      Serve(device->second.spec.card, wakes);
+    }
+  }
+  WakeAll(wakes);
+  Reclaim(leaving);
+  return absl::OkStatus();
+}
+
+void Broker::ReturnAll(SessionId session) {
+  Wakes wakes;
+  std::vector<ChunkId> leaving;
+  {
+    MutexLock lock(mutex_);
+    const auto found = sessions_.find(session);
+    if (found == sessions_.end()) {
+      return;
+    }
+    DropWaiters(session, wakes);
+    std::set<CardId> touched;
+    const std::set<ChunkId> chunks = found->second.chunks;
+    for (const ChunkId id : chunks) {
+      ChunkEntry& chunk = chunks_.at(id);
+      if (chunk.state != ChunkState::kGranted) {
+        continue;
+      }
+      const Device& device = devices_.at(chunk.device);
+      touched.insert(device.spec.card);
+      if (BecomesSpare(chunk)) {
+        MakeItSpare(id, chunk);
+      } else {
+        StartLeaving(chunk, ChunkState::kReturning);
+        leaving.push_back(id);
+      }
+    }
+    for (const CardId card : touched) {
+      Serve(card, wakes);
+    }
+  }
+  WakeAll(wakes);
+  Reclaim(leaving);
+}
+
+void Broker::StartDraining(SessionId session) {
+  Wakes wakes;
+  {
+    MutexLock lock(mutex_);
+    const auto found = sessions_.find(session);
+    if (found == sessions_.end()) {
+      return;
+    }
+    DropWaiters(session, wakes);
+    for (const ChunkId id : found->second.chunks) {
+      ChunkEntry& chunk = chunks_.at(id);
+      if (chunk.state != ChunkState::kGranted) {
+        continue;
+      }
+      Device& device = devices_.at(chunk.device);
+      if (device.spec.preallocate) {
+        chunk.state = ChunkState::kDraining;
+        device.draining += chunk.bytes;
+      } else {
+        StartLeaving(chunk, ChunkState::kDraining);
+      }
+    }
+  }
+  WakeAll(wakes);
+}
+
+bool Broker::FinishDraining(SessionId session) {
+  Wakes wakes;
+  std::vector<ChunkId> leaving;
+  {
+    MutexLock lock(mutex_);
+    const auto found = sessions_.find(session);
+    if (found == sessions_.end()) {
+      return true;
+    }
+    std::set<CardId> touched;
+    const std::set<ChunkId> chunks = found->second.chunks;
+    for (const ChunkId id : chunks) {
+      ChunkEntry& chunk = chunks_.at(id);
+      if (chunk.state != ChunkState::kDraining) {
+        continue;
+      }
+      Device& device = devices_.at(chunk.device);
+      touched.insert(device.spec.card);
+      if (device.spec.preallocate) {
+        device.draining -= chunk.bytes;
+        if (BecomesSpare(chunk)) {
+          MakeItSpare(id, chunk);
+          continue;
+        }
+        StartLeaving(chunk, ChunkState::kReturning);
+      }
+      // From here on the chunk is RetryUnconfirmed's, should the backend not confirm it.
+      chunk.state = ChunkState::kReturning;
+      leaving.push_back(id);
+    }
+    for (const CardId card : touched) {
+      Serve(card, wakes);
+    }
+  }
+  WakeAll(wakes);
+  Reclaim(leaving);
+  return Held(session).is_zero();
+}
+
+void Broker::Reclaim(const std::vector<ChunkId>& chunks) {
+  for (std::size_t start = 0; start < chunks.size(); start += kReclaimBatch) {
+    const std::size_t count = std::min(kReclaimBatch, chunks.size() - start);
+    std::vector<MemoryHandle> memories;
+    {
+      MutexLock lock(mutex_);
+      for (std::size_t i = 0; i < count; ++i) {
+        memories.push_back(chunks_.at(chunks[start + i]).memory);
+      }
+    }
+    std::vector<absl::Status> results;
+    results.reserve(count);
+    for (const MemoryHandle memory : memories) {
+      results.push_back(backend_.Reclaim(memory));
+    }
+    Wakes wakes;
+    {
+      MutexLock lock(mutex_);
+      std::set<CardId> touched;
+      for (std::size_t i = 0; i < count; ++i) {
+        touched.insert(devices_.at(chunks_.at(chunks[start + i]).device).spec.card);
+        Settle(chunks[start + i], results[i], wakes);
+      }
+      for (const CardId card : touched) {
+        Serve(card, wakes);
+      }
+    }
+    WakeAll(wakes);
+  }
+}
+
+void Broker::Settle(ChunkId id, const absl::Status& result, Wakes& wakes) {
+  ChunkEntry& chunk = chunks_.at(id);
+  // NOT_FOUND: an earlier call, which said something else, did free it.
+  if (!result.ok() && !absl::IsNotFound(result)) {
+    chunk.reference_gone = chunk.reference_gone || absl::IsUnavailable(result);
+    if (unconfirmed_.insert(id).second) {
+      wakes.push_back(unconfirmed_waker_);
+    }
+    return;
+  }
+  const LogicalId device = chunk.device;
+  if (chunk.session) {
+    wakes.push_back(sessions_.at(chunk.session).waker);
+  }
+  TakeFromSession(id, chunk);
+  ledger_.ConfirmFree(device, chunk.bytes);
+  unconfirmed_.erase(id);
+  chunks_.erase(id);
+  ForgetIfEmpty(device);
+}
+
+bool Broker::LooksFree(const ChunkEntry& chunk) {
+  int backend_device = 0;
+  Bytes expected;
+  {
+    MutexLock lock(mutex_);
+    const CardId card = devices_.at(chunk.device).spec.card;
+    const Ledger::CardView view = ledger_.View(card);
+    backend_device = cards_.at(card).backend_device;
+    expected = SaturatingSub(view.total, view.held + view.overhead + view.foreign) + chunk.bytes;
+  }
+  const std::optional<Bytes> free = backend_.FreeMemory(backend_device);
+  return free && *free >= expected;
+}
+
+bool Broker::RetryUnconfirmed() {
+  std::vector<std::pair<ChunkId, ChunkEntry>> pending;
+  {
+    MutexLock lock(mutex_);
+    for (const ChunkId id : unconfirmed_) {
+      pending.emplace_back(id, chunks_.at(id));
+    }
+  }
+  Wakes wakes;
+  for (const auto& [id, chunk] : pending) {
+    absl::Status result;
+    if (!chunk.reference_gone) {
+      result = backend_.Reclaim(chunk.memory);
+    } else if (!LooksFree(chunk)) {
+      result = absl::UnavailableError("another process pins it");
+    }
+    MutexLock lock(mutex_);
+    const CardId card = devices_.at(chunk.device).spec.card;
+    Settle(id, result, wakes);
+    Serve(card, wakes);
+  }
+  WakeAll(wakes);
+  MutexLock lock(mutex_);
+  return unconfirmed_.empty();
+}
+
+void Broker::SetUnconfirmedWaker(std::shared_ptr<Waker> waker) {
+  MutexLock lock(mutex_);
+  unconfirmed_waker_ = std::move(waker);
+}
+
+void Broker::ForgetIfEmpty(LogicalId logical) {
+  const Device& device = devices_.at(logical);
+  if (device.removed && device.charged.is_zero() && ledger_.View(logical).held().is_zero()) {
+    const absl::Status removed = ledger_.RemoveLogical(logical);
+    LGPU_CHECK(removed.ok());
+    devices_.erase(logical);
+  }
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,194 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/broker.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// The largest ones; a refusal has to fit into the 8 KiB of metadata that gRPC carries.
+constexpr std::size_t kMaxHolders = 10;
+
+std::string CardText(const BrokerCard& card) {
+  return absl::StrCat("GPU ", card.index, " (", card.device.simulated ? "simulated" : card.device.name, ")");
+}
+
+}  // namespace
+
+Bytes Broker::Leaving(CardId card) const {
+  Bytes sum;
+  for (const LogicalId logical : ledger_.LogicalsOf(card)) {
+    sum += ledger_.View(logical).leaving;
+    const auto device = devices_.find(logical);
+    sum += device == devices_.end() ? Bytes() : device->second.draining;
+  }
+  return sum;
+}
+
+Bytes Broker::LeavingAnywhere() const {
+  Bytes sum;
+  for (const auto& [id, card] : cards_) {
+    sum += Leaving(id);
+  }
+  return sum;
+}
+
+RefusalReason Broker::BackendReason(const absl::Status& status) {
+  const std::string_view text(status.message().data(), status.message().size());
+  const bool descriptors =
+      text.find("descriptor") != std::string_view::npos || text.find("open files") != std::string_view::npos;
+  return descriptors ? RefusalReason::kDescriptors : RefusalReason::kBackend;
+}
+
+void Broker::AddHolders(Refusal& refusal, CardId card, LogicalId except) const {
+  for (const LogicalId logical : ledger_.LogicalsOf(card)) {
+    const auto device = devices_.find(logical);
+    const Ledger::LogicalView view = ledger_.View(logical);
+    if (logical == except || device == devices_.end() ||
+        (view.held().is_zero() && view.guarantee.is_zero())) {
+      continue;
+    }
+    Refusal::Holder holder{.lease = device->second.spec.lease_name,
+                           .owner = device->second.spec.owner,
+                           .pid = 0,
+                           .device = DeviceName(device->second.spec.index),
+                           .held = view.held(),
+                           .guarantee = view.guarantee};
+    // Of several processes that share the device, the one that holds most.
+    Bytes most;
+    for (const auto& [session, held] : device->second.held_by) {
+      const auto found = sessions_.find(session);
+      if (held > most && found != sessions_.end()) {
+        most = held;
+        holder.pid = found->second.pid;
+      }
+    }
+    refusal.holders.push_back(std::move(holder));
+  }
+  std::stable_sort(refusal.holders.begin(), refusal.holders.end(),
+                   [](const Refusal::Holder& a, const Refusal::Holder& b) {
+                     return std::max(a.held, a.guarantee) > std::max(b.held, b.guarantee);
+                   });
+  if (refusal.holders.size() > kMaxHolders) {
+    refusal.holders.resize(kMaxHolders);
+  }
+}
+
+Refusal Broker::MakeRefusal(const Device& device, LogicalId id, const RefusalCause& cause) const {
+  const Ledger::LogicalView view = ledger_.View(id);
+  const Ledger::CardView card_view = ledger_.View(view.card);
+  const BrokerCard& card = cards_.at(view.card);
+  Refusal refusal;
+  refusal.reason = cause.reason;
+  refusal.device = DeviceName(device.spec.index);
+  refusal.lease = device.spec.lease_name;
+  refusal.asked = cause.asked;
+  refusal.limit = view.limit;
+  // What the daemon keeps ready for a preallocated device is held by nobody yet.
+  refusal.held = view.held() - device.spare_bytes;
+  refusal.waited = cause.waited;
+  const bool limit_is_short = cause.reason == RefusalReason::kLimit;
+  const Bytes coming_back = limit_is_short ? view.leaving + device.draining : Leaving(view.card);
+  if (!coming_back.is_zero()) {
+    refusal.coming_back = coming_back;
+  }
+  if (limit_is_short) {
+    refusal.advice.push_back(absl::StrCat("give the device a higher memory_limit than ",
+                                          FormatBytes(view.limit), ", or free tensors in its programs"));
+    return refusal;
+  }
+  refusal.card = CardText(card);
+  refusal.card_total = card_view.total;
+  refusal.card_free = card_view.free();
+  AddHolders(refusal, view.card, id);
+  switch (cause.reason) {
+    case RefusalReason::kCard:
+      refusal.advice.push_back(
+          "free memory in one of the holders, end one with `lgpu rm LEASE`, or wait longer");
+      break;
+    case RefusalReason::kDeadlock:
+      refusal.advice.push_back(
+          "every holder of the card waits for memory of another one, this request was the last to come: free "
+          "memory and ask again, or give the devices a guarantee");
+      break;
+    case RefusalReason::kDescriptors:
+      refusal.advice.push_back(
+          absl::StrCat("raise the daemon's open file limit (LimitNOFILE=, ulimit -n): ", cause.detail));
+      break;
+    default:
+      refusal.advice.push_back(absl::StrCat(
+          "the device has less than the ledger expects, something else uses it: ", cause.detail));
+      break;
+  }
+  return refusal;
+}
+
+Refusal Broker::RefuseDevice(const DeviceSpec& spec, Bytes guarantee) const {
+  const Ledger::CardView view = ledger_.View(spec.card);
+  Refusal refusal;
+  refusal.reason = RefusalReason::kCard;
+  refusal.device = DeviceName(spec.index);
+  refusal.lease = spec.lease_name;
+  refusal.what = spec.preallocate ? "preallocated memory" : "guaranteed memory";
+  refusal.asked = guarantee;
+  refusal.limit = spec.limit;
+  refusal.card = CardText(cards_.at(spec.card));
+  refusal.card_total = view.total;
+  refusal.card_free = view.free();
+  const Bytes leaving = Leaving(spec.card);
+  if (!leaving.is_zero()) {
+    refusal.coming_back = leaving;
+  }
+  AddHolders(refusal, spec.card, LogicalId());
+  refusal.advice.push_back(
+      absl::StrCat("ask for at most ", FormatBytes(view.free()),
+                   ", use growth without a guarantee, or end a lease with `lgpu rm LEASE`"));
+  return refusal;
+}
+
+absl::Status Broker::ExplainExport(LogicalId logical, Bytes asked, const absl::Status& status) const {
+  MutexLock lock(mutex_);
+  const auto device = devices_.find(logical);
+  if (!absl::IsResourceExhausted(status) || device == devices_.end()) {
+    return status;
+  }
+  return RefusalStatus(MakeRefusal(
+      device->second, logical,
+      {.reason = BackendReason(status), .asked = asked, .detail = std::string(status.message())}));
+}
+
+absl::Status Broker::CheckInvariants() const {
+  MutexLock lock(mutex_);
+  if (absl::Status status = ledger_.CheckInvariants(); !status.ok()) {
+    return status;
+  }
+  std::map<LogicalId, Bytes> granted;
+  std::map<LogicalId, Bytes> leaving;
+  std::map<SessionId, Bytes> held;
+  for (const auto& [id, chunk] : chunks_) {
+    const bool preallocated = devices_.at(chunk.device).spec.preallocate;
+    const bool leaves =
+        chunk.state == ChunkState::kReturning || (chunk.state == ChunkState::kDraining && !preallocated);
+    (leaves ? leaving : granted)[chunk.device] += chunk.bytes;
+    held[chunk.session] += chunk.bytes;
+  }
+  for (const auto& [id, device] : devices_) {
+    const Ledger::LogicalView view = ledger_.View(id);
+    if (view.granted != granted[id] + device.charged || view.leaving != leaving[id]) {
+      return absl::InternalError(
+          absl::StrCat("device ", id.value, ": the ledger has ", view.granted.count(), " bytes granted and ",
+                       view.leaving.count(), " leaving, the chunks say ",
+                       (granted[id] + device.charged).count(), " and ", leaving[id].count()));
+    }
+  }
+  for (const auto& [id, session] : sessions_) {
+    if (session.held != held[id]) {
+      return absl::InternalError(absl::StrCat("session ", id.value, " holds ", session.held.count(),
+                                              " bytes, its chunks are ", held[id].count()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lgpu::daemon

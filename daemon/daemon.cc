@@ -1,0 +1,192 @@
+#include "daemon/daemon.h"
+
+#include <malloc.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "allocator/mutex.h"
+#include "daemon/broker.h"
+#include "daemon/control_server.h"
+#include "daemon/descriptor_budget.h"
+#include "daemon/event_log.h"
+#include "daemon/lease_table.h"
+#include "daemon/reclaimer.h"
+#include "daemon/session_server.h"
+#include "daemon/session_state.h"
+#include "daemon/stats.h"
+#include "daemon/thread.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// How often rings are read and stats pages written while there are sessions.
+constexpr std::chrono::milliseconds kTick{50};
+constexpr std::chrono::milliseconds kIdleTick{500};
+
+std::size_t DescriptorLimit() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<std::size_t>(limit.rlim_cur) / 4 : 256;
+}
+
+std::vector<ListedCard> ListCards(const DeviceRegistry& registry) {
+  std::vector<ListedCard> cards;
+  for (const DeviceRegistry::Card& card : registry.cards()) {
+    cards.push_back({.index = card.index,
+                     .device = card.device,
+                     .served = card.served,
+                     .not_served_because = card.not_served_because});
+  }
+  return cards;
+}
+
+std::vector<BrokerCard> ServedCards(const DeviceRegistry& registry) {
+  std::vector<BrokerCard> cards;
+  for (const DeviceRegistry::Card& card : registry.cards()) {
+    if (card.served) {
+      cards.push_back({.index = card.index, .backend_device = card.index, .device = card.device});
+    }
+  }
+  return cards;
+}
+
+}  // namespace
+
+class Daemon::Impl {
+ public:
+  Impl(const Config& config, DeviceRegistry& registry, std::unique_ptr<Broker> broker)
+      : config_(config),
+        broker_(std::move(broker)),
+        events_(config.kept_events),
+        budget_(DescriptorLimit()),
+        leases_(config_, *broker_, sessions_, events_),
+        stats_(ListCards(registry), *broker_, leases_, sessions_, lost_),
+        simulated_(registry.simulated()) {}
+  ~Impl() { Stop(); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  absl::Status Start() {
+    LGPU_ASSIGN_OR_RETURN(reclaimer_, Reclaimer::Start(*broker_, leases_, sessions_, {}));
+    server_ = std::make_unique<SessionServer>(SessionServices{.broker = *broker_,
+                                                              .leases = leases_,
+                                                              .sessions = sessions_,
+                                                              .events = events_,
+                                                              .budget = budget_,
+                                                              .reclaimer = *reclaimer_,
+                                                              .lost = lost_},
+                                              config_.max_sessions);
+    LGPU_ASSIGN_OR_RETURN(control_, ControlServer::Start(leases_, sessions_, events_, stats_, simulated_));
+    LGPU_ASSIGN_OR_RETURN(ticker_, Thread::Start("lgpud-tick", [this] { Tick(); }));
+    Tell(v1::Event::KIND_DAEMON_STARTED, "lgpud " LGPU_VERSION " has started");
+    return absl::OkStatus();
+  }
+
+  void ServeSession(UniqueFd socket, const PeerCredentials& peer) { server_->Serve(std::move(socket), peer); }
+
+  void ServeControl(UniqueFd socket, const PeerCredentials& peer) {
+    if (const absl::Status status = control_->Serve(std::move(socket), peer); !status.ok()) {
+      spdlog::warn("a control connection of pid {} (uid {}) was not served: {}", peer.pid, peer.uid,
+                   std::string(status.message()));
+    }
+  }
+
+  void Stop() {
+    {
+      MutexLock lock(mutex_);
+      if (std::exchange(stopping_, true)) {
+        return;
+      }
+    }
+    Tell(v1::Event::KIND_DAEMON_STOPPING, "lgpud is stopping");
+    tick_.NotifyAll();
+    broker_->StopWaiting();
+    leases_.Close();
+    events_.Close();
+    if (server_ != nullptr) {
+      server_->Stop();
+    }
+    if (reclaimer_ != nullptr) {
+      reclaimer_->Stop();
+    }
+    if (control_ != nullptr) {
+      control_->Stop();
+    }
+    ticker_.Join();
+  }
+
+ private:
+  void Tell(v1::Event::Kind kind, std::string text) {
+    v1::Event event;
+    event.set_kind(kind);
+    event.set_text(std::move(text));
+    events_.Append(std::move(event), std::nullopt);
+  }
+
+  void Tick() {
+    while (true) {
+      {
+        MutexLock lock(mutex_);
+        if (!stopping_) {
+          tick_.WaitUntil(mutex_,
+                          std::chrono::steady_clock::now() + (sessions_.size() > 0 ? kTick : kIdleTick));
+        }
+        if (stopping_) {
+          return;
+        }
+      }
+      for (const std::shared_ptr<SessionState>& session : sessions_.All()) {
+        leases_.DrainPlacements(*session);
+        leases_.WriteStats(*session);
+      }
+      server_->Reap();
+    }
+  }
+
+  const Config config_;
+  std::unique_ptr<Broker> broker_;
+  SessionDirectory sessions_;
+  EventLog events_;
+  DescriptorBudget budget_;
+  std::atomic<std::uint64_t> lost_ = 0;
+  LeaseTable leases_;
+  StatsReporter stats_;
+  const bool simulated_;
+  std::unique_ptr<Reclaimer> reclaimer_;
+  std::unique_ptr<SessionServer> server_;
+  std::unique_ptr<ControlServer> control_;
+  Mutex mutex_;
+  CondVar tick_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  Thread ticker_;
+};
+
+Daemon::Daemon(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Daemon::~Daemon() = default;
+
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, DeviceRegistry& registry) {
+  // One arena per thread would cost every idle session more than all the rest of it.
+  ::mallopt(M_ARENA_MAX, 2);
+  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Broker> broker,
+                        Broker::Create(registry.backend(), ServedCards(registry), config.reserve));
+  auto impl = std::make_unique<Impl>(config, registry, std::move(broker));
+  LGPU_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));
+}
+
+void Daemon::ServeSession(UniqueFd socket, const PeerCredentials& peer) {
+  impl_->ServeSession(std::move(socket), peer);
+}
+void Daemon::ServeControl(UniqueFd socket, const PeerCredentials& peer) {
+  impl_->ServeControl(std::move(socket), peer);
+}
+void Daemon::Stop() { impl_->Stop(); }
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,72 @@
+#ifndef LGPU_DAEMON_LEASE_H_
+#define LGPU_DAEMON_LEASE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/broker.h"
+#include "daemon/ids.h"
+#include "daemon/placement_log.h"
+#include "daemon/users.h"
+#include "lgpu/v1/control.pb.h"
+
+namespace lgpu::daemon {
+
+/// One logical device of a lease. The numbers that change are the broker's.
+struct LeaseDevice {
+  LogicalId id;
+  int index = 0;
+  BrokerCard card;
+  bool preallocate = false;
+  std::string name;  // for people
+  Bytes limit;       // as asked for; the caps are over these
+  Bytes guarantee;
+};
+
+/// A Lease is the right to some logical devices, owned by a user. A plain record of the LeaseTable's.
+struct Lease {
+  LeaseKey key;
+  std::string id;  // the handle that users know
+  std::string name;
+  User owner;
+  bool lasting = false;
+  std::chrono::system_clock::time_point created_at;
+  std::string request_id;
+  std::vector<LeaseDevice> devices;
+  std::set<SessionId> live;
+  std::set<SessionId> draining;
+  std::uint32_t sessions_ever = 0;
+  bool ready = false;   // its devices exist
+  bool ending = false;  // nobody may attach; it goes when its last session is gone
+  std::shared_ptr<PlacementLog> placements;
+};
+
+/// What a request says about one device, checked and with its card chosen.
+struct PlannedDevice {
+  CardId card_id;
+  BrokerCard card;
+  Bytes limit;
+  Bytes guarantee;
+  bool preallocate = false;
+  std::string name;
+};
+
+/// Chooses cards: the named one (a uuid or a unique prefix), else the one with most room among the
+/// candidates. INVALID_ARGUMENT, NOT_FOUND or FAILED_PRECONDITION, with what there is.
+absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequest& request,
+                                                       const std::vector<Broker::CardInfo>& cards);
+
+/// A name of an adjective and an animal; `number` picks it.
+std::string DefaultLeaseName(std::uint64_t number);
+
+/// INVALID_ARGUMENT for a name that is not 1 to 63 letters, digits, '-', '_' or '.'.
+absl::Status CheckLeaseName(const std::string& name);
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_LEASE_H_

@@ -1,0 +1,123 @@
+#ifndef LGPU_DAEMON_LEASE_TABLE_H_
+#define LGPU_DAEMON_LEASE_TABLE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/mutex.h"
+#include "daemon/broker.h"
+#include "daemon/config.h"
+#include "daemon/event_log.h"
+#include "daemon/ids.h"
+#include "daemon/lease.h"
+#include "daemon/session_state.h"
+#include "lgpu/v1/control.pb.h"
+#include "lgpu/v1/stats.pb.h"
+
+namespace lgpu::daemon {
+
+/// Who calls, and with which session (none: just the user).
+struct Caller {
+  std::uint32_t uid = 0;
+  std::shared_ptr<SessionState> session;
+  bool is_root() const { return uid == 0; }
+};
+
+/// A LeaseTable has all leases and knows which session is attached to which. A user finds only his own;
+/// those of others are NOT_FOUND to him. Leases live as long as the daemon does, lasting ones too.
+///
+/// Thread-safe. Locks: the table's, then a session's, then the broker's; none over backend calls.
+class LeaseTable {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// All outlive the table.
+  LeaseTable(const Config& config, Broker& broker, SessionDirectory& sessions, EventLog& events)
+      : config_(config), broker_(broker), sessions_(sessions), events_(events) {}
+
+  // Requests of the control service; errors as control.proto says.
+  absl::StatusOr<v1::Lease> Create(const Caller& caller, const v1::CreateLeaseRequest& request,
+                                   TimePoint deadline);
+  absl::StatusOr<v1::Lease> Attach(const Caller& caller, const std::string& lease);
+  absl::StatusOr<v1::Lease> Get(const Caller& caller, const std::string& lease) const;
+  std::vector<v1::Lease> List(const Caller& caller) const;
+  absl::StatusOr<v1::Lease> Resize(const Caller& caller, const v1::ResizeLeaseRequest& request);
+  /// Tells its sessions to go and waits, until `deadline`, for their memory.
+  absl::Status Remove(const Caller& caller, const std::string& lease, TimePoint deadline);
+
+  struct Placements {
+    std::string id;
+    std::string name;
+    std::shared_ptr<PlacementLog> log;
+  };
+  /// With everything that lies in the rings now.
+  absl::StatusOr<Placements> FindPlacements(const Caller& caller, const std::string& lease);
+
+  /// The session is lost; its memory is on its way back.
+  void SessionLost(SessionState& session);
+  /// The session holds nothing any more. A lease that is not lasting ends with its last session.
+  void SessionGone(SessionState& session);
+
+  /// Reads the ring of a session.
+  void DrainPlacements(SessionState& session);
+  /// Shows a session's client how its devices stand.
+  void WriteStats(SessionState& session) const;
+
+  /// The leases that the caller may see, those that are ending too.
+  std::vector<Lease> Snapshot(const Caller& caller) const;
+  /// Records and drops of all leases that ever were.
+  PlacementLog::Counts placement_counts() const;
+  std::size_t size() const;
+  /// Id and name of a lease; empty ones for a lease that is gone.
+  std::pair<std::string, std::string> Names(LeaseKey key) const;
+  /// Ends the streams of placements and all waiting.
+  void Close();
+
+ private:
+  absl::StatusOr<LeaseKey> Announce(const Caller& caller, const v1::CreateLeaseRequest& request,
+                                    const User& user, const std::vector<PlannedDevice>& plan);
+  absl::Status MakeDevices(LeaseKey key, const std::vector<PlannedDevice>& plan, TimePoint deadline);
+  absl::Status CheckName(const Caller& caller, const std::string& name) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string ChooseName(std::uint32_t uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string ChooseId() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What `delta` on top of the caller's other leases would do to his caps.
+  absl::Status CheckCaps(const User& user, Holdings delta) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  template <typename Predicate>
+  Holdings SumHoldings(Predicate owner_matches) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<LeaseKey> FindKey(const Caller& caller, const std::string& text) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AttachLocked(const Caller& caller, Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::Lease ToProto(const Lease& lease) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<v1::Lease> Describe(LeaseKey key) const;
+  std::vector<LogicalId> DeviceIds(LeaseKey key) const;
+  /// Takes the lease out if nothing keeps it; the devices are the caller's to remove, without the lock.
+  std::vector<LogicalId> TakeIfOver(LeaseKey key, std::optional<Lease>& taken)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices);
+  void Tell(v1::Event::Kind kind, const Lease& lease, const SessionState* session, std::string text) const;
+
+  const Config& config_;
+  Broker& broker_;
+  SessionDirectory& sessions_;
+  EventLog& events_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::map<LeaseKey, Lease> leases_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::uint64_t last_key_ ABSL_GUARDED_BY(mutex_) = 0;
+  PlacementLog::Counts past_placements_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_LEASE_TABLE_H_

@@ -1,0 +1,280 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/lease_table.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+
+absl::StatusOr<v1::Lease> LeaseTable::Resize(const Caller& caller, const v1::ResizeLeaseRequest& request) {
+  const User user = LookUpUser(caller.uid);
+  Lease lease;
+  {
+    MutexLock lock(mutex_);
+    LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, request.lease()));
+    lease = leases_.at(key);
+    std::vector<LeaseDevice> devices = lease.devices;
+    for (const v1::ResizeLeaseRequest::Device& wish : request.devices()) {
+      if (wish.index() >= devices.size()) {
+        return absl::InvalidArgumentError(absl::StrCat("lease ", lease.name, " has no GPU:", wish.index(),
+                                                       ", it has ", devices.size(), " devices"));
+      }
+      if (wish.memory_limit_bytes() == 0) {
+        return absl::InvalidArgumentError("a memory_limit of zero bytes; give at least 2MiB");
+      }
+      LeaseDevice& device = devices[wish.index()];
+      device.limit = Bytes(wish.memory_limit_bytes());
+      if (device.preallocate) {
+        device.guarantee = device.limit;
+      } else if (wish.has_guarantee_bytes()) {
+        device.guarantee = Bytes(wish.guarantee_bytes());
+      }
+    }
+    Holdings more;
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      more.memory_limit =
+          SaturatingAdd(more.memory_limit, SaturatingSub(devices[i].limit, lease.devices[i].limit));
+      more.guarantee =
+          SaturatingAdd(more.guarantee, SaturatingSub(devices[i].guarantee, lease.devices[i].guarantee));
+    }
+    LGPU_RETURN_IF_ERROR(CheckCaps(lease.owner, more));
+    lease.devices = std::move(devices);
+  }
+  absl::Status status;
+  for (const LeaseDevice& device : lease.devices) {
+    status = broker_.ResizeDevice(device.id, device.limit, device.guarantee);
+    if (!status.ok()) {
+      break;
+    }
+    MutexLock lock(mutex_);
+    const auto found = leases_.find(lease.key);
+    if (found != leases_.end()) {
+      LeaseDevice& changed = found->second.devices[static_cast<std::size_t>(device.index)];
+      changed.limit = device.limit;
+      changed.guarantee = device.guarantee;
+    }
+  }
+  std::vector<SessionId> live(lease.live.begin(), lease.live.end());
+  for (const SessionId id : live) {
+    if (const std::shared_ptr<SessionState> session = sessions_.Find(id); session != nullptr) {
+      WriteStats(*session);
+    }
+  }
+  LGPU_RETURN_IF_ERROR(status);
+  Tell(v1::Event::KIND_LEASE_RESIZED, lease, nullptr, absl::StrCat("lease ", lease.name, " has new limits"));
+  return Describe(lease.key);
+}
+
+absl::Status LeaseTable::Remove(const Caller& caller, const std::string& text, TimePoint deadline) {
+  LeaseKey key;
+  std::string name;
+  std::set<SessionId> live;
+  std::optional<Lease> taken;
+  std::vector<LogicalId> devices;
+  {
+    MutexLock lock(mutex_);
+    LGPU_ASSIGN_OR_RETURN(key, FindKey(caller, text));
+    Lease& lease = leases_.at(key);
+    lease.ending = true;
+    name = lease.name;
+    live = lease.live;
+    devices = TakeIfOver(key, taken);
+  }
+  for (const SessionId id : live) {
+    if (const std::shared_ptr<SessionState> session = sessions_.Find(id); session != nullptr) {
+      session->RequestEnd(absl::FailedPreconditionError(absl::StrCat("lease ", name, " was removed")));
+    }
+  }
+  Finish(taken, devices);
+  MutexLock lock(mutex_);
+  while (!closed_ && leases_.contains(key) && changed_.WaitUntil(mutex_, deadline)) {
+  }
+  return absl::OkStatus();
+}
+
+void LeaseTable::SessionLost(SessionState& session) {
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(session.lease());
+  if (found == leases_.end()) {
+    return;
+  }
+  Lease& lease = found->second;
+  lease.live.erase(session.id());
+  lease.draining.insert(session.id());
+  if (lease.live.empty() && !lease.lasting) {
+    lease.ending = true;
+  }
+  Tell(v1::Event::KIND_SESSION_LOST, lease, &session,
+       absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ", lease.name,
+                    " ended without closing; ", FormatBytes(broker_.Held(session.id())), " are draining"));
+}
+
+void LeaseTable::SessionGone(SessionState& session) {
+  std::optional<Lease> taken;
+  std::vector<LogicalId> devices;
+  {
+    MutexLock lock(mutex_);
+    const auto found = leases_.find(session.lease());
+    if (found == leases_.end()) {
+      return;
+    }
+    Lease& lease = found->second;
+    const bool was_lost = lease.draining.erase(session.id()) > 0;
+    lease.live.erase(session.id());
+    Tell(was_lost ? v1::Event::KIND_SESSION_GONE : v1::Event::KIND_SESSION_CLOSED, lease, &session,
+         absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") ",
+                      was_lost ? "is gone from lease " : "has closed its session of lease ", lease.name,
+                      "; its memory is back"));
+    if (lease.live.empty() && !lease.lasting) {
+      lease.ending = true;
+    }
+    devices = TakeIfOver(found->first, taken);
+  }
+  Finish(taken, devices);
+}
+
+std::vector<LogicalId> LeaseTable::TakeIfOver(LeaseKey key, std::optional<Lease>& taken) {
+  const auto found = leases_.find(key);
+  Lease& lease = found->second;
+  if (!lease.ready || !lease.live.empty() || !lease.draining.empty() || (lease.lasting && !lease.ending)) {
+    return {};
+  }
+  // It stays in the table, unseen, until its devices are gone: whoever waits for that looks there.
+  lease.ending = true;
+  taken = lease;
+  std::vector<LogicalId> ids;
+  for (const LeaseDevice& device : lease.devices) {
+    ids.push_back(device.id);
+  }
+  return ids;
+}
+
+void LeaseTable::Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices) {
+  if (!lease) {
+    return;
+  }
+  for (const LogicalId device : devices) {
+    broker_.RemoveDevice(device);
+  }
+  lease->placements->Close();
+  const PlacementLog::Counts counts = lease->placements->counts();
+  {
+    MutexLock lock(mutex_);
+    past_placements_.records += counts.records;
+    past_placements_.dropped += counts.dropped;
+    leases_.erase(lease->key);
+  }
+  changed_.NotifyAll();
+  Tell(v1::Event::KIND_LEASE_REMOVED, *lease, nullptr, absl::StrCat("lease ", lease->name, " has ended"));
+}
+
+void LeaseTable::DrainPlacements(SessionState& session) {
+  std::shared_ptr<PlacementLog> log;
+  int devices = 0;
+  {
+    MutexLock lock(mutex_);
+    const auto found = leases_.find(session.lease());
+    if (found == leases_.end()) {
+      return;
+    }
+    log = found->second.placements;
+    devices = static_cast<int>(found->second.devices.size());
+  }
+  session.placements().Drain(*log, devices);
+}
+
+absl::StatusOr<LeaseTable::Placements> LeaseTable::FindPlacements(const Caller& caller,
+                                                                  const std::string& text) {
+  Placements placements;
+  std::set<SessionId> sessions;
+  {
+    MutexLock lock(mutex_);
+    LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, text));
+    const Lease& lease = leases_.at(key);
+    placements = {.id = lease.id, .name = lease.name, .log = lease.placements};
+    sessions = lease.live;
+    sessions.insert(lease.draining.begin(), lease.draining.end());
+  }
+  for (const SessionId id : sessions) {
+    if (const std::shared_ptr<SessionState> session = sessions_.Find(id); session != nullptr) {
+      DrainPlacements(*session);
+    }
+  }
+  return placements;
+}
+
+std::vector<LogicalId> LeaseTable::DeviceIds(LeaseKey key) const {
+  std::vector<LogicalId> ids;
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(key);
+  if (found != leases_.end()) {
+    for (const LeaseDevice& device : found->second.devices) {
+      ids.push_back(device.id);
+    }
+  }
+  return ids;
+}
+
+void LeaseTable::WriteStats(SessionState& session) const {
+  std::vector<std::pair<LogicalId, Broker::DeviceInfo>> devices;
+  for (const LogicalId id : DeviceIds(session.lease())) {
+    if (const std::optional<Broker::DeviceInfo> info = broker_.Find(id)) {
+      devices.emplace_back(id, *info);
+    }
+  }
+  if (!devices.empty()) {
+    session.WriteStats(devices);
+  }
+}
+
+std::vector<Lease> LeaseTable::Snapshot(const Caller& caller) const {
+  std::vector<Lease> leases;
+  MutexLock lock(mutex_);
+  for (const auto& [key, lease] : leases_) {
+    if (lease.ready && (caller.is_root() || lease.owner.uid == caller.uid)) {
+      leases.push_back(lease);
+    }
+  }
+  return leases;
+}
+
+PlacementLog::Counts LeaseTable::placement_counts() const {
+  MutexLock lock(mutex_);
+  PlacementLog::Counts sum = past_placements_;
+  for (const auto& [key, lease] : leases_) {
+    const PlacementLog::Counts counts = lease.placements->counts();
+    sum.records += counts.records;
+    sum.dropped += counts.dropped;
+  }
+  return sum;
+}
+
+std::size_t LeaseTable::size() const {
+  MutexLock lock(mutex_);
+  return leases_.size();
+}
+
+std::pair<std::string, std::string> LeaseTable::Names(LeaseKey key) const {
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(key);
+  return found == leases_.end() ? std::pair<std::string, std::string>()
+                                : std::pair(found->second.id, found->second.name);
+}
+
+void LeaseTable::Close() {
+  std::vector<std::shared_ptr<PlacementLog>> logs;
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    for (const auto& [key, lease] : leases_) {
+      logs.push_back(lease.placements);
+    }
+  }
+  changed_.NotifyAll();
+  for (const std::shared_ptr<PlacementLog>& log : logs) {
+    log->Close();
+  }
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,73 @@
+#include "daemon/process.h"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+
+bool Process::IsGone() const {
+  if (!pidfd) {
+    return false;
+  }
+  pollfd poll_fd{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&poll_fd, 1, 0) == 1;
+}
+
+absl::StatusOr<std::uint64_t> ProcessStartTime(std::int64_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // The second field is the command in parentheses and may hold anything, parentheses and blanks included.
+  const std::size_t end = text.rfind(')');
+  if (end == std::string::npos) {
+    return absl::NotFoundError(absl::StrCat("process ", pid, " is gone"));
+  }
+  const std::vector<std::string> fields = absl::StrSplit(text.substr(end + 1), ' ', absl::SkipEmpty());
+  constexpr std::size_t kStartTime = 22 - 3;  // the first field after the command is number 3
+  std::uint64_t ticks = 0;
+  if (fields.size() <= kStartTime || !absl::SimpleAtoi(fields[kStartTime], &ticks)) {
+    return absl::NotFoundError(absl::StrCat("/proc/", pid, "/stat has no start time"));
+  }
+  return ticks;
+}
+
+absl::StatusOr<Process> HoldProcess(std::int64_t pid) {
+  Process process;
+  process.pid = pid;
+  if (pid <= 0) {
+    return process;
+  }
+  LGPU_ASSIGN_OR_RETURN(const std::uint64_t before, ProcessStartTime(pid));
+  process.pidfd.Reset(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0u)));
+  if (!process.pidfd) {
+    return errno == ESRCH
+               ? absl::NotFoundError(absl::StrCat("process ", pid, " is gone"))
+               : absl::ResourceExhaustedError(absl::StrCat("pidfd_open(", pid, "): ", std::strerror(errno)));
+  }
+  LGPU_ASSIGN_OR_RETURN(process.start_time, ProcessStartTime(pid));
+  if (process.start_time != before || process.IsGone()) {
+    return absl::NotFoundError(absl::StrCat("process ", pid, " is gone; its pid was given to another one"));
+  }
+  return process;
+}
+
+std::string ProcessCommand(std::int64_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/comm"));
+  std::string name;
+  std::getline(file, name);
+  return name;
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,35 @@
+#ifndef LGPU_DAEMON_PROCESS_H_
+#define LGPU_DAEMON_PROCESS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "allocator/unique_fd.h"
+
+namespace lgpu::daemon {
+
+/// A Process is another process that cannot be confused with a later one of the same pid: a pidfd and the
+/// start time. It owns the pidfd. A process in a pid namespace that the daemon cannot see has pid 0 and no
+/// pidfd; of such a one only the socket tells that it is gone.
+struct Process {
+  std::int64_t pid = 0;
+  std::uint64_t start_time = 0;  // clock ticks after boot, field 22 of /proc/PID/stat
+  UniqueFd pidfd;                // readable when the process is gone
+
+  bool IsGone() const;
+};
+
+/// Takes hold of a peer. NOT_FOUND when it is gone already, or when its pid belongs to another process by
+/// now.
+absl::StatusOr<Process> HoldProcess(std::int64_t pid);
+
+/// Field 22 of /proc/PID/stat.
+absl::StatusOr<std::uint64_t> ProcessStartTime(std::int64_t pid);
+
+/// The name of a process, for people; empty when unknown.
+std::string ProcessCommand(std::int64_t pid);
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_PROCESS_H_

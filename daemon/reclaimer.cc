@@ -1,0 +1,104 @@
+#include "daemon/reclaimer.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// How often the backend is asked again about memory that it did not confirm.
+constexpr std::chrono::milliseconds kUnconfirmedRetry{20};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Reclaimer>> Reclaimer::Start(Broker& broker, LeaseTable& leases,
+                                                            SessionDirectory& sessions, Options options) {
+  LGPU_ASSIGN_OR_RETURN(Waker waker, Waker::Create());
+  auto shared = std::make_shared<Waker>(std::move(waker));
+  std::unique_ptr<Reclaimer> reclaimer(new Reclaimer(broker, leases, sessions, options, shared));
+  LGPU_ASSIGN_OR_RETURN(reclaimer->thread_,
+                        Thread::Start("lgpud-reclaim", [raw = reclaimer.get()] { raw->Run(); }));
+  broker.SetUnconfirmedWaker(std::move(shared));
+  return reclaimer;
+}
+
+void Reclaimer::Adopt(std::shared_ptr<SessionState> session) {
+  {
+    MutexLock lock(mutex_);
+    adopted_.push_back({.session = std::move(session), .grace_ends = Clock::now() + options_.grace});
+  }
+  waker_->Wake();
+}
+
+void Reclaimer::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  waker_->Wake();
+  thread_.Join();
+}
+
+void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfirmed) const {
+  std::vector<pollfd> polled{{.fd = waker_->fd(), .events = POLLIN, .revents = 0}};
+  std::optional<Clock::time_point> next;
+  if (unconfirmed) {
+    next = Clock::now() + kUnconfirmedRetry;
+  }
+  for (const Draining& entry : draining) {
+    if (Clock::now() < entry.grace_ends) {
+      // A negative descriptor (no pidfd) is ignored by poll.
+      polled.push_back({.fd = entry.session->process().pidfd.get(), .events = POLLIN, .revents = 0});
+      next = next ? std::min(*next, entry.grace_ends) : entry.grace_ends;
+    }
+  }
+  int timeout = -1;
+  if (next) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*next - Clock::now());
+    timeout = static_cast<int>(std::max<std::int64_t>(left.count() + 1, 0));
+  }
+  ::poll(polled.data(), polled.size(), timeout);
+  waker_->Clear();
+}
+
+bool Reclaimer::TryFinish(const Draining& draining, bool stopping) {
+  SessionState& session = *draining.session;
+  if (!stopping && !session.process().IsGone() && Clock::now() < draining.grace_ends) {
+    return false;
+  }
+  if (!broker_.FinishDraining(session.id())) {
+    return false;
+  }
+  session.placements().WriterIsGone();
+  leases_.DrainPlacements(session);
+  broker_.RemoveSession(session.id());
+  leases_.SessionGone(session);
+  sessions_.Remove(session.id());
+  return true;
+}
+
+void Reclaimer::Run() {
+  std::vector<Draining> draining;
+  while (true) {
+    bool stopping = false;
+    {
+      MutexLock lock(mutex_);
+      draining.insert(draining.end(), std::make_move_iterator(adopted_.begin()),
+                      std::make_move_iterator(adopted_.end()));
+      adopted_.clear();
+      stopping = stopping_;
+    }
+    const bool confirmed = broker_.RetryUnconfirmed();
+    std::erase_if(draining, [&](const Draining& entry) { return TryFinish(entry, stopping); });
+    if (stopping) {
+      return;
+    }
+    WaitForWork(draining, !confirmed);
+  }
+}
+
+}  // namespace lgpu::daemon

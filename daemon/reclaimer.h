@@ -1,0 +1,68 @@
+#ifndef LGPU_DAEMON_RECLAIMER_H_
+#define LGPU_DAEMON_RECLAIMER_H_
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "allocator/mutex.h"
+#include "daemon/broker.h"
+#include "daemon/lease_table.h"
+#include "daemon/session_state.h"
+#include "daemon/thread.h"
+#include "daemon/waker.h"
+
+namespace lgpu::daemon {
+
+/// A Reclaimer frees the memory of lost sessions, on a thread of its own: when their process is gone, or,
+/// for one that closed its socket and lives on, after a grace. It also asks the backend again about memory
+/// that was not confirmed free. Thread-safe.
+class Reclaimer {
+ public:
+  struct Options {
+    std::chrono::milliseconds grace{1000};
+  };
+
+  /// All outlive the reclaimer. RESOURCE_EXHAUSTED without a thread or a descriptor.
+  static absl::StatusOr<std::unique_ptr<Reclaimer>> Start(Broker& broker, LeaseTable& leases,
+                                                          SessionDirectory& sessions, Options options);
+  ~Reclaimer() { Stop(); }
+  Reclaimer(const Reclaimer&) = delete;
+  Reclaimer& operator=(const Reclaimer&) = delete;
+
+  /// Takes over a session whose thread ends; its memory is draining already.
+  void Adopt(std::shared_ptr<SessionState> session);
+  /// Nobody waits for processes any more: frees what is left and ends the thread.
+  void Stop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Draining {
+    std::shared_ptr<SessionState> session;
+    Clock::time_point grace_ends;
+  };
+
+  Reclaimer(Broker& broker, LeaseTable& leases, SessionDirectory& sessions, Options options,
+            std::shared_ptr<Waker> waker)
+      : broker_(broker), leases_(leases), sessions_(sessions), options_(options), waker_(std::move(waker)) {}
+  void Run();
+  void WaitForWork(const std::vector<Draining>& draining, bool unconfirmed) const;
+  /// True when the session is gone.
+  bool TryFinish(const Draining& draining, bool stopping);
+
+  Broker& broker_;
+  LeaseTable& leases_;
+  SessionDirectory& sessions_;
+  const Options options_;
+  const std::shared_ptr<Waker> waker_;
+  Mutex mutex_;
+  std::vector<Draining> adopted_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  Thread thread_;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_RECLAIMER_H_

@@ -1,0 +1,437 @@
+#include "daemon/session.h"
+
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lgpu/status.h"
+#include "proto/refusal_codec.h"
+
+namespace lgpu::daemon {
+namespace {
+
+constexpr std::size_t kTokenBytes = 32;
+constexpr std::size_t kMaxCommandBytes = 256;
+constexpr std::chrono::milliseconds kGoodbyeTimeout{200};
+constexpr std::chrono::hours kMaxGrowTimeout{24};
+
+absl::StatusOr<std::string> RandomBytes(std::size_t count) {
+  std::string bytes(count, '\0');
+  if (::getrandom(bytes.data(), count, 0) != static_cast<ssize_t>(count)) {
+    return absl::InternalError("getrandom gave too little");
+  }
+  return bytes;
+}
+
+// What a client calls itself, fit for a line of a log.
+std::string CleanCommand(const std::string& command, std::int64_t pid) {
+  std::string clean = command.substr(0, kMaxCommandBytes);
+  std::replace_if(
+      clean.begin(), clean.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  if (clean.empty()) {
+    clean = ProcessCommand(pid);
+  }
+  return clean.empty() ? "a program" : clean;
+}
+
+}  // namespace
+
+Session::Session(const SessionServices& services, SessionChannel channel, Peer peer,
+                 std::shared_ptr<Waker> waker)
+    : services_(services), channel_(std::move(channel)), peer_(std::move(peer)), waker_(std::move(waker)) {}
+
+void Session::RequestStop() {
+  stop_.store(true);
+  waker_->Wake();
+}
+
+void Session::Run() {
+  if (!Greet()) {
+    return;
+  }
+  Serve();
+  services_.budget.Forget(peer_.id);
+  ReleaseInFlight();
+  if (end_ == End::kLost) {
+    EndLost();
+  }
+}
+
+bool Session::Greet() {
+  absl::StatusOr<v1::Hello> hello = ReceiveHello();
+  absl::Status status = hello.status();
+  std::uint32_t version = 0;
+  if (status.ok()) {
+    version = std::min(hello->protocol_version(), SessionChannel::kProtocolVersion);
+    if (version < std::max(hello->oldest_version(), SessionChannel::kOldestVersion)) {
+      status = absl::FailedPreconditionError(absl::StrCat(
+          "the client speaks versions ", hello->oldest_version(), " to ", hello->protocol_version(),
+          " of the session protocol, this daemon ", SessionChannel::kOldestVersion, " to ",
+          SessionChannel::kProtocolVersion, "; update the older one"));
+    }
+  }
+  if (status.ok()) {
+    status = MakeState(*hello);
+  }
+  if (!status.ok()) {
+    if (absl::IsInvalidArgument(status)) {
+      Tell(v1::Event::KIND_PROTOCOL_ERROR, std::string(status.message()));
+    }
+    SayGoodbye(status);
+    return false;
+  }
+  if (absl::Status sent = SendWelcome(version); !sent.ok()) {
+    Break(sent);
+  }
+  return true;
+}
+
+absl::StatusOr<v1::Hello> Session::ReceiveHello() {
+  const Clock::time_point deadline = Clock::now() + kHelloTimeout;
+  pollfd polled[] = {{.fd = channel_.fd(), .events = POLLIN, .revents = 0},
+                     {.fd = waker_->fd(), .events = POLLIN, .revents = 0}};
+  const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(kHelloTimeout).count();
+  ::poll(polled, 2, static_cast<int>(timeout));
+  if (stop_.load()) {
+    return absl::UnavailableError("the daemon is stopping");
+  }
+  LGPU_ASSIGN_OR_RETURN(ReceivedFrame received, channel_.Receive(std::min(deadline, Clock::now())));
+  if (!received.frame.has_hello() || !received.fds.empty()) {
+    return absl::InvalidArgumentError("the first frame of a session is Hello, without descriptors");
+  }
+  return std::move(*received.frame.mutable_hello());
+}
+
+absl::Status Session::MakeState(const v1::Hello& hello) {
+  LGPU_ASSIGN_OR_RETURN(std::string token, RandomBytes(kTokenBytes));
+  LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage());
+  LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page, SharedPages::CreateClientPage());
+  SessionState::Identity identity{.id = peer_.id,
+                                  .uid = peer_.credentials.uid,
+                                  .command = CleanCommand(hello.command(), peer_.credentials.pid),
+                                  .token = std::move(token)};
+  state_ = std::make_shared<SessionState>(std::move(identity), std::move(peer_.process), waker_,
+                                          std::move(stats_page), std::move(client_page));
+  services_.broker.AddSession(peer_.id, peer_.credentials.pid, waker_);
+  services_.sessions.Add(state_);
+  return absl::OkStatus();
+}
+
+absl::Status Session::SendWelcome(std::uint32_t version) {
+  v1::Frame frame;
+  v1::Welcome& welcome = *frame.mutable_welcome();
+  welcome.set_protocol_version(version);
+  welcome.set_session_id(peer_.id.value);
+  welcome.set_session_token(state_->identity().token);
+  welcome.set_stats_page_bytes(sizeof(StatsPage));
+  welcome.set_client_page_bytes(sizeof(ClientPage));
+  welcome.set_daemon("lgpud " LGPU_VERSION);
+  const int fds[] = {state_->stats_page().fd(), state_->client_page().fd()};
+  const Clock::time_point deadline = Clock::now() + kSendTimeout;
+  while (!services_.budget.TryTake(peer_.id, waker_, std::size(fds))) {
+    pollfd polled = {.fd = waker_->fd(), .events = POLLIN, .revents = 0};
+    ::poll(&polled, 1, 100);
+    waker_->Clear();
+    if (Clock::now() >= deadline || stop_.load()) {
+      return absl::UnavailableError("too many descriptors lie unread in other sessions; connect again later");
+    }
+  }
+  fds_in_flight_ = std::size(fds);
+  welcome_in_flight_ = true;
+  sent_at_ = Clock::now();
+  absl::Status sent = channel_.Send(frame, fds, deadline);
+  while (absl::IsAborted(sent) && Clock::now() < deadline && !stop_.load()) {
+    pollfd polled = {.fd = waker_->fd(), .events = POLLIN, .revents = 0};
+    ::poll(&polled, 1, 10);
+    sent = channel_.Send(frame, fds, deadline);
+  }
+  return sent;
+}
+
+Session::Clock::time_point Session::NextTime() const {
+  Clock::time_point next = Clock::time_point::max();
+  for (const Waiting& waiting : waiting_) {
+    next = std::min(next, waiting.next_look);
+  }
+  if (retry_at_) {
+    next = std::min(next, *retry_at_);
+  }
+  if (fds_in_flight_ > 0) {
+    // Later on only others that wait make it matter; look now and then.
+    next = std::min(next, std::max(sent_at_ + kUnreadTimeout, Clock::now() + std::chrono::seconds(1)));
+  }
+  return next;
+}
+
+void Session::WaitForWork(bool& readable, bool& woken, bool& gone) {
+  pollfd polled[] = {{.fd = channel_.fd(), .events = POLLIN, .revents = 0},
+                     {.fd = waker_->fd(), .events = POLLIN, .revents = 0},
+                     {.fd = state_->process().pidfd.get(), .events = POLLIN, .revents = 0}};
+  const Clock::time_point next = NextTime();
+  int timeout = -1;
+  if (next != Clock::time_point::max()) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
+    timeout = static_cast<int>(std::clamp<std::int64_t>(left.count() + 1, 0, 60'000));
+  }
+  ::poll(polled, 3, timeout);
+  readable = polled[0].revents != 0;
+  woken = polled[1].revents != 0;
+  gone = polled[2].revents != 0;
+}
+
+void Session::Serve() {
+  while (end_ == End::kNone) {
+    bool readable = false;
+    bool woken = false;
+    bool gone = false;
+    WaitForWork(readable, woken, gone);
+    if (woken) {
+      waker_->Clear();
+      CheckRequests();
+    }
+    if (gone && !gone_since_) {
+      gone_since_ = Clock::now();
+    }
+    const bool last_frames = readable && (!gone || Clock::now() - *gone_since_ < kLastFrames);
+    if (end_ == End::kNone && last_frames) {
+      HandleFrame();
+    } else if (end_ == End::kNone && gone) {
+      end_ = End::kLost;
+    }
+    if (end_ == End::kNone) {
+      ContinueWaiting();
+      Pump();
+      CheckUnread();
+    }
+    if (end_ == End::kNone && close_request_) {
+      FinishClose();
+    }
+  }
+}
+
+void Session::CheckRequests() {
+  if (stop_.load()) {
+    SayGoodbye(absl::UnavailableError("the daemon is stopping"));
+    end_ = End::kLost;
+    return;
+  }
+  if (const absl::Status why = state_->end_request(); !why.ok()) {
+    SayGoodbye(why);
+    end_ = End::kLost;
+  }
+}
+
+void Session::HandleFrame() {
+  absl::StatusOr<ReceivedFrame> received = channel_.Receive(Clock::now());
+  if (absl::IsDeadlineExceeded(received.status())) {
+    return;
+  }
+  if (!received.ok()) {
+    if (absl::IsInvalidArgument(received.status())) {
+      Break(received.status());
+    } else {
+      end_ = End::kLost;
+    }
+    return;
+  }
+  if (!received->fds.empty()) {
+    Break(absl::InvalidArgumentError(
+        absl::StrCat(received->fds.size(), " descriptors came that nobody asked for")));
+    return;
+  }
+  if (close_request_) {
+    Break(absl::InvalidArgumentError("a frame came after Close"));
+    return;
+  }
+  Dispatch(received->frame);
+}
+
+void Session::Dispatch(const v1::Frame& frame) {
+  switch (frame.body_case()) {
+    case v1::Frame::kGrow:
+      HandleGrow(frame.grow());
+      break;
+    case v1::Frame::kAck:
+      HandleAck(frame.ack());
+      break;
+    case v1::Frame::kReturnChunks:
+      HandleReturn(frame.return_chunks());
+      break;
+    case v1::Frame::kClose:
+      HandleClose(frame.close());
+      break;
+    case v1::Frame::kHello:
+      Break(absl::InvalidArgumentError("Hello came twice"));
+      break;
+    default:
+      Break(absl::InvalidArgumentError("a frame came that is empty, unknown, or the daemon's to send"));
+      break;
+  }
+}
+
+void Session::HandleGrow(const v1::GrowRequest& request) {
+  const std::uint64_t id = request.request_id();
+  const auto is_same = [id](const auto& open) { return open.request_id == id; };
+  if (id == 0 || std::any_of(waiting_.begin(), waiting_.end(), is_same) ||
+      std::any_of(outgoing_.begin(), outgoing_.end(), is_same)) {
+    Break(absl::InvalidArgumentError(absl::StrCat("request_id ", id, " of Grow is zero or in use")));
+    return;
+  }
+  if (waiting_.size() + outgoing_.size() >= kMaxOpenGrows) {
+    Refuse(id, absl::ResourceExhaustedError(absl::StrCat(
+                   kMaxOpenGrows, " requests of this session are open already; wait for one of them")));
+    return;
+  }
+  const auto timeout = std::chrono::milliseconds(std::min<std::uint64_t>(
+      request.timeout_ms(), std::chrono::duration_cast<std::chrono::milliseconds>(kMaxGrowTimeout).count()));
+  const LogicalId device{request.device_id()};
+  Answer(id, device,
+         services_.broker.Grow({.session = peer_.id,
+                                .device = device,
+                                .at_least = Bytes(request.at_least_bytes()),
+                                .wanted = Bytes(request.wanted_bytes()),
+                                .deadline = Clock::now() + timeout}));
+}
+
+void Session::Answer(std::uint64_t request_id, LogicalId device, Broker::GrowAnswer answer) {
+  if (!answer.status.ok()) {
+    Refuse(request_id, answer.status);
+  } else if (answer.wait) {
+    waiting_.push_back(
+        {.request_id = request_id, .device = device, .grow = *answer.wait, .next_look = answer.next_look});
+  } else {
+    outgoing_.push_back({.request_id = request_id,
+                         .device = device,
+                         .chunks = std::deque<Chunk>(answer.chunks.begin(), answer.chunks.end()),
+                         .started = false});
+    Pump();
+  }
+}
+
+void Session::ContinueWaiting() {
+  std::deque<Waiting> waiting = std::exchange(waiting_, {});
+  for (Waiting& entry : waiting) {
+    if (end_ != End::kNone) {
+      return;
+    }
+    Answer(entry.request_id, entry.device, services_.broker.Continue(entry.grow));
+  }
+}
+
+void Session::HandleReturn(const v1::ReturnRequest& request) {
+  absl::Status status;
+  std::vector<ChunkId> chunks;
+  if (request.chunk_ids().empty() ||
+      static_cast<std::size_t>(request.chunk_ids_size()) > SessionChannel::kMaxReturnChunks) {
+    status = absl::InvalidArgumentError(absl::StrCat("1 to ", SessionChannel::kMaxReturnChunks,
+                                                     " chunks go into one Return, not ",
+                                                     request.chunk_ids_size()));
+  }
+  for (const std::uint64_t id : request.chunk_ids()) {
+    chunks.push_back(ChunkId{id});
+    if (status.ok() && IsUndelivered(ChunkId{id})) {
+      status = absl::InvalidArgumentError(absl::StrCat("chunk ", id, " was not received yet"));
+    }
+  }
+  if (status.ok()) {
+    status = services_.broker.Return(peer_.id, LogicalId{request.device_id()}, chunks);
+  }
+  v1::Frame frame;
+  v1::ReturnReply& reply = *frame.mutable_returned();
+  reply.set_request_id(request.request_id());
+  reply.set_code(static_cast<int>(status.code()));
+  reply.set_message(std::string(status.message()));
+  services_.leases.WriteStats(*state_);
+  Send(frame);
+}
+
+bool Session::IsUndelivered(ChunkId chunk) const {
+  return std::any_of(outgoing_.begin(), outgoing_.end(), [chunk](const Outgoing& outgoing) {
+    return std::any_of(outgoing.chunks.begin(), outgoing.chunks.end(),
+                       [chunk](const Chunk& entry) { return entry.id == chunk; });
+  });
+}
+
+void Session::HandleClose(const v1::CloseRequest& request) {
+  close_request_ = request.request_id();
+  waiting_.clear();
+  outgoing_.clear();
+  services_.broker.ReturnAll(peer_.id);
+}
+
+void Session::FinishClose() {
+  if (!services_.broker.Held(peer_.id).is_zero()) {
+    return;
+  }
+  state_->StartDraining();
+  state_->placements().WriterIsGone();
+  services_.leases.DrainPlacements(*state_);
+  services_.broker.RemoveSession(peer_.id);
+  services_.leases.SessionGone(*state_);
+  services_.sessions.Remove(peer_.id);
+  end_ = End::kClosed;
+  v1::Frame frame;
+  frame.mutable_closed()->set_request_id(*close_request_);
+  // Whether it still listens makes no difference any more.
+  channel_.Send(frame, {}, Clock::now() + kGoodbyeTimeout).IgnoreError();
+}
+
+void Session::Break(const absl::Status& why) {
+  Tell(v1::Event::KIND_PROTOCOL_ERROR, absl::StrCat("disconnected: ", std::string(why.message())));
+  SayGoodbye(why);
+  end_ = End::kLost;
+}
+
+void Session::SayGoodbye(const absl::Status& why) {
+  v1::Frame frame;
+  frame.mutable_goodbye()->set_code(static_cast<int>(why.code()));
+  frame.mutable_goodbye()->set_message(std::string(why.message()));
+  channel_.Send(frame, {}, Clock::now() + kGoodbyeTimeout).IgnoreError();
+  // A socket that is closed with unread frames in it would lose the Goodbye on its way.
+  constexpr int kMaxUnread = 1024;
+  for (int i = 0; i < kMaxUnread && channel_.Receive(Clock::now()).ok(); ++i) {
+  }
+}
+
+void Session::EndLost() {
+  state_->StartDraining();
+  if (!state_->lease()) {
+    services_.broker.ReturnAll(peer_.id);
+    services_.broker.RemoveSession(peer_.id);
+    services_.sessions.Remove(peer_.id);
+    return;
+  }
+  services_.broker.StartDraining(peer_.id);
+  services_.leases.SessionLost(*state_);
+  services_.lost.fetch_add(1);
+  services_.reclaimer.Adopt(state_);
+}
+
+void Session::Tell(v1::Event::Kind kind, std::string text, const absl::Status* refused) {
+  v1::Event event;
+  event.set_kind(kind);
+  event.set_session_id(peer_.id.value);
+  event.set_pid(peer_.credentials.pid);
+  if (refused != nullptr) {
+    if (const std::optional<Refusal> refusal = GetRefusal(*refused)) {
+      *event.mutable_refusal() = RefusalToProto(*refusal);
+    }
+  }
+  if (state_ != nullptr) {
+    const auto [id, name] = services_.leases.Names(state_->lease());
+    event.set_lease_id(id);
+    event.set_lease_name(name);
+  }
+  if (kind == v1::Event::KIND_PROTOCOL_ERROR) {
+    spdlog::warn("session {} (pid {}, uid {}): {}", peer_.id.value, peer_.credentials.pid,
+                 peer_.credentials.uid, text);
+  }
+  event.set_text(std::move(text));
+  services_.events.Append(std::move(event), peer_.credentials.uid);
+}
+
+}  // namespace lgpu::daemon

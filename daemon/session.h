@@ -1,0 +1,147 @@
+#ifndef LGPU_DAEMON_SESSION_H_
+#define LGPU_DAEMON_SESSION_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/broker.h"
+#include "daemon/descriptor_budget.h"
+#include "daemon/event_log.h"
+#include "daemon/ids.h"
+#include "daemon/lease_table.h"
+#include "daemon/process.h"
+#include "daemon/reclaimer.h"
+#include "daemon/session_state.h"
+#include "daemon/waker.h"
+#include "lgpu/v1/session.pb.h"
+#include "proto/session_channel.h"
+
+namespace lgpu::daemon {
+
+/// What a session works with. All outlive it.
+struct SessionServices {
+  Broker& broker;
+  LeaseTable& leases;
+  SessionDirectory& sessions;
+  EventLog& events;
+  DescriptorBudget& budget;
+  Reclaimer& reclaimer;
+  std::atomic<std::uint64_t>& lost;  // counts sessions that ended without Close
+};
+
+/// A Session serves one connection of the session socket, on one thread of its own: it receives and sends
+/// there, so that a client that does not read delays only itself. Requests that wait for memory are the
+/// Broker's; the thread goes on serving the other frames and is woken when one has its answer.
+///
+/// Not thread-safe but for RequestStop.
+class Session {
+ public:
+  struct Peer {
+    SessionId id;
+    PeerCredentials credentials;
+    Process process;
+  };
+  /// A client that does not take a frame for this long is lost.
+  static constexpr std::chrono::seconds kSendTimeout{5};
+  /// A connection that says nothing for this long is closed.
+  static constexpr std::chrono::seconds kHelloTimeout{10};
+  /// Descriptors that lie unread for this long, while others wait for some, end the session.
+  static constexpr std::chrono::seconds kUnreadTimeout{5};
+  /// Requests of one session that wait, or whose grants are on their way.
+  static constexpr std::size_t kMaxOpenGrows = 64;
+  /// Frames of a process that is gone are served this long: somebody else may have its socket.
+  static constexpr std::chrono::milliseconds kLastFrames{500};
+
+  Session(const SessionServices& services, SessionChannel channel, Peer peer, std::shared_ptr<Waker> waker);
+
+  /// Serves until the session is over.
+  void Run();
+  /// From any thread: says goodbye and ends.
+  void RequestStop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class End { kNone, kClosed, kLost };
+  struct Outgoing {
+    std::uint64_t request_id = 0;
+    LogicalId device;
+    std::deque<Chunk> chunks;  // not sent yet
+    bool started = false;
+  };
+  struct Waiting {
+    std::uint64_t request_id = 0;
+    LogicalId device;
+    GrowId grow;
+    Clock::time_point next_look;
+  };
+
+  // The greeting.
+  bool Greet();
+  absl::StatusOr<v1::Hello> ReceiveHello();
+  absl::Status MakeState(const v1::Hello& hello);
+  absl::Status SendWelcome(std::uint32_t version);
+
+  // The loop.
+  void Serve();
+  void WaitForWork(bool& readable, bool& woken, bool& gone);
+  Clock::time_point NextTime() const;
+  void HandleFrame();
+  void Dispatch(const v1::Frame& frame);
+  void HandleGrow(const v1::GrowRequest& request);
+  void HandleAck(const v1::Ack& ack);
+  void HandleReturn(const v1::ReturnRequest& request);
+  void HandleClose(const v1::CloseRequest& request);
+  void ContinueWaiting();
+  void CheckRequests();
+  void FinishClose();
+
+  // Sending.
+  void Answer(std::uint64_t request_id, LogicalId device, Broker::GrowAnswer answer);
+  void Refuse(std::uint64_t request_id, const absl::Status& status);
+  void Pump();
+  /// True when the whole grant is sent.
+  bool SendPage(Outgoing& outgoing);
+  /// True when the grant is over.
+  bool FailPage(Outgoing& outgoing, const absl::Status& status);
+  void ReleaseInFlight();
+  void CheckUnread();
+  bool IsUndelivered(ChunkId chunk) const;
+  void Send(const v1::Frame& frame);
+
+  // The end.
+  void Break(const absl::Status& why);
+  void SayGoodbye(const absl::Status& why);
+  void EndLost();
+  void Tell(v1::Event::Kind kind, std::string text, const absl::Status* refused = nullptr);
+
+  const SessionServices services_;
+  SessionChannel channel_;
+  Peer peer_;
+  const std::shared_ptr<Waker> waker_;
+  std::atomic<bool> stop_ = false;
+  std::shared_ptr<SessionState> state_;  // after Hello
+  End end_ = End::kNone;
+
+  std::deque<Outgoing> outgoing_;
+  std::deque<Waiting> waiting_;
+  std::uint64_t grant_in_flight_ = 0;  // 0: none
+  std::size_t fds_in_flight_ = 0;
+  bool welcome_in_flight_ = false;
+  Clock::time_point sent_at_;
+  std::optional<Clock::time_point> retry_at_;       // of a page that the kernel or the backend put off
+  std::optional<Clock::time_point> failing_since_;  // exports of a started grant fail since then
+  std::optional<std::uint64_t> close_request_;
+  std::optional<Clock::time_point> gone_since_;  // the process is, and frames may be left
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_SESSION_H_

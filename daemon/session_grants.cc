@@ -1,0 +1,179 @@
+// The sending half of a Session: grants in pages, within the budget of descriptors in flight.
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/session.h"
+#include "proto/refusal_codec.h"
+
+namespace lgpu::daemon {
+namespace {
+
+constexpr std::chrono::milliseconds kRetry{10};
+// How long a grant that is partly delivered may fail to export the rest.
+constexpr std::chrono::seconds kExportPatience{5};
+
+// A number that only the receiver of the grant can know: its Ack proves that the descriptors were read.
+std::uint64_t RandomGrantId() {
+  std::uint64_t id = 0;
+  while (id == 0) {
+    if (::getrandom(&id, sizeof(id), 0) != sizeof(id)) {
+      id = 0;
+    }
+  }
+  return id;
+}
+
+// Nothing that was sent is still unread.
+bool IsAllRead(int socket) {
+  int unread = 0;
+  return ::ioctl(socket, SIOCOUTQ, &unread) == 0 && unread == 0;
+}
+
+}  // namespace
+
+void Session::Send(const v1::Frame& frame) {
+  if (end_ == End::kNone && !channel_.Send(frame, {}, Clock::now() + kSendTimeout).ok()) {
+    end_ = End::kLost;
+  }
+}
+
+void Session::Refuse(std::uint64_t request_id, const absl::Status& status) {
+  v1::Frame frame;
+  v1::GrowRefused& refused = *frame.mutable_grow_refused();
+  refused.set_request_id(request_id);
+  refused.set_code(static_cast<int>(status.code()));
+  refused.set_message(std::string(status.message()));
+  if (const std::optional<Refusal> refusal = GetRefusal(status)) {
+    *refused.mutable_refusal() = RefusalToProto(*refusal);
+  }
+  Tell(v1::Event::KIND_REFUSED, std::string(status.message().substr(0, status.message().find('\n'))),
+       &status);
+  Send(frame);
+}
+
+void Session::HandleAck(const v1::Ack& ack) {
+  if (grant_in_flight_ == 0 || ack.grant_id() != grant_in_flight_) {
+    Break(absl::InvalidArgumentError(
+        absl::StrCat("Ack of grant ", ack.grant_id(), ", which does not wait for one")));
+    return;
+  }
+  ReleaseInFlight();
+}
+
+void Session::ReleaseInFlight() {
+  const std::size_t count = std::exchange(fds_in_flight_, 0);
+  grant_in_flight_ = 0;
+  welcome_in_flight_ = false;
+  if (count > 0) {
+    services_.budget.GiveBack(count);
+  }
+}
+
+void Session::CheckUnread() {
+  if (welcome_in_flight_ && IsAllRead(channel_.fd())) {
+    ReleaseInFlight();
+  }
+  if (fds_in_flight_ > 0 && Clock::now() >= sent_at_ + kUnreadTimeout && services_.budget.contended()) {
+    Break(absl::DeadlineExceededError(absl::StrCat(
+        fds_in_flight_, " descriptors lay unread for more than ", kUnreadTimeout.count(),
+        " s while other sessions waited for some; a client has to read its session and acknowledge grants")));
+  }
+}
+
+void Session::Pump() {
+  if (retry_at_ && Clock::now() < *retry_at_) {
+    return;
+  }
+  retry_at_.reset();
+  if (welcome_in_flight_ && IsAllRead(channel_.fd())) {
+    ReleaseInFlight();
+  }
+  if (end_ != End::kNone || outgoing_.empty()) {
+    return;
+  }
+  if (fds_in_flight_ == 0 && SendPage(outgoing_.front())) {
+    outgoing_.pop_front();
+  } else if (welcome_in_flight_) {
+    retry_at_ = Clock::now() + kRetry;
+  }
+}
+
+bool Session::SendPage(Outgoing& outgoing) {
+  const std::size_t count = std::min(outgoing.chunks.size(), services_.budget.per_message());
+  if (!services_.budget.TryTake(peer_.id, waker_, count)) {
+    return false;
+  }
+  v1::Frame frame;
+  v1::Grant& grant = *frame.mutable_grant();
+  std::vector<UniqueFd> fds;
+  std::vector<int> numbers;
+  for (std::size_t i = 0; i < count; ++i) {
+    absl::StatusOr<UniqueFd> fd = services_.broker.Export(peer_.id, outgoing.chunks[i].id);
+    if (!fd.ok()) {
+      services_.budget.GiveBack(count);
+      return FailPage(outgoing, fd.status());
+    }
+    numbers.push_back(fd->get());
+    fds.push_back(*std::move(fd));
+    v1::Chunk& chunk = *grant.add_chunks();
+    chunk.set_id(outgoing.chunks[i].id.value);
+    chunk.set_bytes(outgoing.chunks[i].bytes.count());
+  }
+  failing_since_.reset();
+  grant.set_request_id(outgoing.request_id);
+  grant.set_grant_id(RandomGrantId());
+  grant.set_device_id(outgoing.device.value);
+  grant.set_more(count < outgoing.chunks.size());
+  if (!grant.more()) {
+    services_.leases.WriteStats(*state_);
+  }
+  const absl::Status sent = channel_.Send(frame, numbers, Clock::now() + kSendTimeout);
+  if (!sent.ok()) {
+    services_.budget.GiveBack(count);
+    if (absl::IsAborted(sent)) {
+      retry_at_ = Clock::now() + kRetry;
+    } else {
+      end_ = End::kLost;
+    }
+    return false;
+  }
+  outgoing.started = true;
+  outgoing.chunks.erase(outgoing.chunks.begin(),
+                        outgoing.chunks.begin() + static_cast<std::ptrdiff_t>(count));
+  grant_in_flight_ = grant.grant_id();
+  fds_in_flight_ = count;
+  sent_at_ = Clock::now();
+  return outgoing.chunks.empty();
+}
+
+bool Session::FailPage(Outgoing& outgoing, const absl::Status& status) {
+  if (!outgoing.started) {
+    std::vector<ChunkId> chunks;
+    Bytes asked;
+    for (const Chunk& chunk : outgoing.chunks) {
+      chunks.push_back(chunk.id);
+      asked += chunk.bytes;
+    }
+    services_.broker.Return(peer_.id, outgoing.device, chunks).IgnoreError();
+    Refuse(outgoing.request_id, services_.broker.ExplainExport(outgoing.device, asked, status));
+    return true;
+  }
+  // Part of the grant is delivered: the rest has to follow, or the session ends.
+  const Clock::time_point now = Clock::now();
+  if (!failing_since_) {
+    failing_since_ = now;
+  }
+  if (now - *failing_since_ > kExportPatience) {
+    Break(status);
+  }
+  retry_at_ = now + kRetry;
+  return false;
+}
+
+}  // namespace lgpu::daemon

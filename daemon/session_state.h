@@ -1,0 +1,99 @@
+#ifndef LGPU_DAEMON_SESSION_STATE_H_
+#define LGPU_DAEMON_SESSION_STATE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "allocator/mutex.h"
+#include "daemon/broker.h"
+#include "daemon/ids.h"
+#include "daemon/placement_log.h"
+#include "daemon/process.h"
+#include "daemon/waker.h"
+#include "proto/session_pages.h"
+
+namespace lgpu::daemon {
+
+/// A SessionState is what all parts of the daemon know of one session; its thread's own things are in
+/// Session. Thread-safe; what is not guarded is constant.
+class SessionState {
+ public:
+  enum class Phase { kLive, kDraining };
+  struct Identity {
+    SessionId id;
+    std::uint32_t uid = 0;
+    std::string command;  // as the client calls itself, else as the kernel does
+    std::string token;    // secret
+  };
+
+  SessionState(Identity identity, Process process, std::shared_ptr<Waker> waker,
+               SharedPage<StatsPage> stats_page, SharedPage<const ClientPage> client_page);
+
+  const Identity& identity() const { return identity_; }
+  SessionId id() const { return identity_.id; }
+  std::uint32_t uid() const { return identity_.uid; }
+  const Process& process() const { return process_; }
+  const std::shared_ptr<Waker>& waker() const { return waker_; }
+  const SharedPage<StatsPage>& stats_page() const { return stats_page_; }
+  const SharedPage<const ClientPage>& client_page() const { return client_page_; }
+  PlacementReader& placements() { return placements_; }
+  std::chrono::system_clock::time_point connected_at() const { return connected_at_; }
+
+  Phase phase() const;
+  LeaseKey lease() const;
+  /// Attaches a live session that has no lease yet, or has this one. FAILED_PRECONDITION otherwise.
+  absl::Status Attach(LeaseKey lease);
+  /// From here on it cannot be attached.
+  void StartDraining();
+
+  /// Asks the session's thread to say goodbye and end.
+  void RequestEnd(absl::Status why);
+  /// Why the session is to end; OK: it is not.
+  absl::Status end_request() const;
+
+  /// Shows the client how its devices stand.
+  void WriteStats(const std::vector<std::pair<LogicalId, Broker::DeviceInfo>>& devices);
+
+ private:
+  const Identity identity_;
+  const Process process_;
+  const std::shared_ptr<Waker> waker_;
+  const SharedPage<StatsPage> stats_page_;
+  const SharedPage<const ClientPage> client_page_;
+  const std::chrono::system_clock::time_point connected_at_ = std::chrono::system_clock::now();
+  PlacementReader placements_;
+
+  mutable Mutex mutex_;
+  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kLive;
+  LeaseKey lease_ ABSL_GUARDED_BY(mutex_);
+  absl::Status end_request_ ABSL_GUARDED_BY(mutex_);
+  Mutex stats_mutex_;  // one writer of the stats page at a time
+};
+
+/// A SessionDirectory finds sessions by id and by token. Thread-safe.
+class SessionDirectory {
+ public:
+  void Add(std::shared_ptr<SessionState> session);
+  void Remove(SessionId id);
+  std::shared_ptr<SessionState> Find(SessionId id) const;
+  /// Nothing for a token that no session has.
+  std::shared_ptr<SessionState> FindToken(std::string_view token) const;
+  std::vector<std::shared_ptr<SessionState>> All() const;
+  std::size_t size() const;
+
+ private:
+  mutable Mutex mutex_;
+  std::map<SessionId, std::shared_ptr<SessionState>> sessions_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<SessionState>, std::less<>> tokens_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_SESSION_STATE_H_

@@ -1,0 +1,67 @@
+#include "daemon/thread.h"
+
+#include <signal.h>
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// Only what is touched becomes memory; this is room for a refusal's text and a log line on top of a frame.
+constexpr std::size_t kStackBytes = 512 * 1024;
+
+void* Run(void* argument) {
+  const std::unique_ptr<std::function<void()>> body(static_cast<std::function<void()>*>(argument));
+  (*body)();
+  return nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<Thread> Thread::Start(const char* name, std::function<void()> body) {
+  auto argument = std::make_unique<std::function<void()>>(std::move(body));
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  // Signals are the main thread's; a new thread inherits the mask.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  Thread thread;
+  const int error = pthread_create(&thread.thread_, &attributes, &Run, argument.get());
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&attributes);
+  if (error != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("no further thread: ", std::strerror(error)));
+  }
+  argument.release();
+  thread.joinable_ = true;
+  pthread_setname_np(thread.thread_, name);
+  return thread;
+}
+
+Thread::Thread(Thread&& other) noexcept
+    : thread_(other.thread_), joinable_(std::exchange(other.joinable_, false)) {}
+
+Thread& Thread::operator=(Thread&& other) noexcept {
+  if (this != &other) {
+    Join();
+    thread_ = other.thread_;
+    joinable_ = std::exchange(other.joinable_, false);
+  }
+  return *this;
+}
+
+void Thread::Join() {
+  if (std::exchange(joinable_, false)) {
+    pthread_join(thread_, nullptr);
+  }
+}
+
+}  // namespace lgpu::daemon

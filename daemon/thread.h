@@ -1,0 +1,34 @@
+#ifndef LGPU_DAEMON_THREAD_H_
+#define LGPU_DAEMON_THREAD_H_
+
+#include <pthread.h>
+
+#include <functional>
+
+#include "absl/status/statusor.h"
+
+namespace lgpu::daemon {
+
+/// A Thread is a thread with a small stack, all signals blocked; its destructor joins it.
+class Thread {
+ public:
+  Thread() = default;
+  /// RESOURCE_EXHAUSTED when the system allows no more threads. `name`: at most 15 characters.
+  static absl::StatusOr<Thread> Start(const char* name, std::function<void()> body);
+
+  Thread(Thread&& other) noexcept;
+  Thread& operator=(Thread&& other) noexcept;
+  Thread(const Thread&) = delete;
+  Thread& operator=(const Thread&) = delete;
+  ~Thread() { Join(); }
+
+  void Join();
+
+ private:
+  pthread_t thread_{};
+  bool joinable_ = false;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_THREAD_H_
