@@ -1,6 +1,10 @@
 #include "tests/support/daemon_process.h"
 
 #include <signal.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "lgpu/status.h"
@@ -16,13 +20,21 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Option
   const std::string& base = daemon->temp_dir_->path();
   daemon->dir_ = options.dir.empty() ? base + "/run" : options.dir;
 
-  ChildProgram::Options program{.argv = {LgpudPath(), "--dir", daemon->dir_},
+  if (options.open_to_everybody) {
+    daemon->temp_dir_->OpenToEverybody();
+    // A directory that is there keeps its mode.
+    if (::mkdir(daemon->dir_.c_str(), 0755) != 0) return absl::ErrnoToStatus(errno, daemon->dir_);
+  }
+  const std::string config = base + "/lgpud.toml";
+  std::ofstream(config) << "[daemon]\n"
+                        << "lock_dir = \"" << (options.lock_dir.empty() ? base + "/locks" : options.lock_dir)
+                        << "\"\nstate_dir = \"" << base << "/state\"\nsocket_group = \"\"\n"
+                        << (options.open_to_everybody ? "socket_mode = 0o666\n" : "") << options.config;
+
+  ChildProgram::Options program{.argv = {LgpudPath(), "--dir", daemon->dir_, "--config", config},
                                 .environment = options.environment,
                                 .open_files = options.open_files};
   if (!options.simulate.empty()) program.argv.insert(program.argv.end(), {"--simulate", options.simulate});
-  program.argv.insert(program.argv.end(), options.arguments.begin(), options.arguments.end());
-  program.environment.try_emplace("XDG_RUNTIME_DIR", base + "/xdg-run");
-  program.environment.try_emplace("XDG_STATE_HOME", base + "/xdg-state");
   LGPU_ASSIGN_OR_RETURN(daemon->program_, ChildProgram::Start(program));
 
   const auto ready = [&] { return daemon->program_->Errors().find(" ready: ") != std::string::npos; };

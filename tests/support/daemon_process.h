@@ -15,11 +15,12 @@ namespace lgpu::testing {
 class DaemonProcess {
  public:
   struct Options {
-    std::string simulate = "1GiB";            // empty: no --simulate
-    std::string dir = {};                     // empty: a new one
-    std::vector<std::string> arguments = {};  // further ones
+    std::string simulate = "1GiB";  // empty: no --simulate
+    std::string dir = {};           // the runtime directory; empty: a new one
+    std::string lock_dir = {};      // of the cards; empty: a new one
+    std::string config = {};        // further tables for its configuration file
     ChildProgram::Environment environment = {};
-    std::uint64_t open_files = 0;
+    std::uint64_t open_files = 0;    // not 0: RLIMIT_NOFILE, both of it
     bool open_to_everybody = false;  // other users may connect
   };
   /// Starts lgpud and waits until it says that it is ready; an error with its stderr if it ends instead.

@@ -1,0 +1,328 @@
+// The real lgpu against a real lgpud.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "tests/e2e/harness.h"
+
+namespace lgpu::testing {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class CliTest : public E2eTest {
+ protected:
+  ChildProgram::Options Lgpu(std::vector<std::string> words) {
+    words.insert(words.begin(), DaemonProcess::LgpuPath());
+    ChildProgram::Options options{.argv = std::move(words)};
+    if (daemon_) options.environment["LGPU_ENDPOINT"] = daemon_->dir();
+    options.environment["NO_COLOR"] = "1";
+    return options;
+  }
+  ProgramResult Run(const std::vector<std::string>& words) {
+    absl::StatusOr<ProgramResult> result = RunProgram(Lgpu(words));
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *result : ProgramResult();
+  }
+  json RunJson(std::vector<std::string> words) {
+    words.push_back("--json");
+    const ProgramResult result = Run(words);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return json::parse(result.out, nullptr, /*allow_exceptions=*/false);
+  }
+  /// The words of `run`: a client that holds a context open for a while.
+  static std::vector<std::string> Shell(const std::string& script) { return {"/bin/sh", "-c", script}; }
+};
+
+TEST_F(CliTest, HelpAndVersionNeedNoDaemon) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--help"}, {"help"}, {"run", "--help"}, {"help", "run"}}) {
+    const ProgramResult result = Run(words);
+    EXPECT_EQ(result.code, 0);
+    EXPECT_THAT(result.out, HasSubstr("Usage:"));
+    EXPECT_THAT(result.err, IsEmpty());
+  }
+  EXPECT_THAT(Run({"--version"}).out, StartsWith("lgpu "));
+}
+
+TEST_F(CliTest, WrongCommandLinesAreUsageErrorsButTheCodesOfRunStayTheCommands) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{},
+                                                {"bogus"},
+                                                {"ls", "--bogus"},
+                                                {"rm"},
+                                                {"create", "-m", "1GB"},
+                                                {"create", "-n", "0"},
+                                                {"ls", "--", "true"},
+                                                {"ls", "--timeout", "soon"}}) {
+    const ProgramResult result = Run(words);
+    EXPECT_EQ(result.code, 2) << result.err;
+    EXPECT_THAT(result.err, StartsWith("lgpu: error: "));
+    EXPECT_THAT(result.out, IsEmpty());
+  }
+  EXPECT_EQ(Run({"run", "--bogus", "--", "true"}).code, 125);
+  EXPECT_EQ(Run({"run"}).code, 125);
+}
+
+TEST_F(CliTest, NoDaemonIsUnavailableAndSaysWhereAndWhat) {
+  TempDir empty;
+  const ProgramResult result = Run({"ls", "--endpoint", empty.path()});
+  EXPECT_EQ(result.code, 69);
+  EXPECT_THAT(result.err, AllOf(HasSubstr(empty.path()), HasSubstr("[UNAVAILABLE]"), HasSubstr("try:")));
+  EXPECT_EQ(Run({"run", "--endpoint", empty.path(), "--", "true"}).code, 125);
+  const json error = json::parse(Run({"ls", "--json", "--endpoint", empty.path()}).err);
+  EXPECT_EQ(error["schema"], "lgpu.error/v1");
+  EXPECT_EQ(error["exit_code"], 69);
+}
+
+TEST_F(CliTest, LsShowsCardsAndLeases) {
+  StartDaemon({.simulate = "2x256MiB"});
+  EXPECT_THAT(Run({"ls"}).out,
+              AllOf(HasSubstr("Simulated GPU"), HasSubstr("256.00MiB"), HasSubstr("No leases.")));
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, absl::StrCat("open c lease_name=train limit=", 64 * kMiB)), StartsWith("ok "));
+  ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", 16 * kMiB)), StartsWith("ok "));
+  const ProgramResult result = Run({"ls"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, IsEmpty());
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("train"), HasSubstr("GPU:0"), HasSubstr("growth"), HasSubstr("64.00MiB"),
+                    HasSubstr(absl::StrCat(client->pid())), HasSubstr("LIVE")));
+  const json snapshot = RunJson({"ls"});
+  EXPECT_EQ(snapshot["schema"], "lgpu.snapshot/v1");
+  EXPECT_EQ(snapshot["cards"].size(), 2u);
+  EXPECT_EQ(snapshot["leases"][0]["devices"][0]["memory_limit_bytes"], 64 * kMiB);
+  EXPECT_EQ(snapshot["leases"][0]["devices"][0]["held_bytes"], 16 * kMiB);
+  EXPECT_EQ(snapshot["leases"][0]["sessions"][0]["pid"], client->pid());
+  EXPECT_EQ(Ask(*client, "close c"), "ok");
+}
+
+TEST_F(CliTest, CreatedLeasesLastUntilTheyAreRemoved) {
+  StartDaemon();
+  const json lease = RunJson({"create", "-m", "64MiB", "-n", "2", "--preallocate", "--name", "sim"});
+  EXPECT_EQ(lease["name"], "sim");
+  EXPECT_EQ(lease["devices"].size(), 2u);
+  EXPECT_EQ(lease["devices"][1]["mode"], "preallocate");
+  EXPECT_EQ(HeldBytes(), 128 * kMiB);
+  const ProgramResult twice = Run({"create", "-m", "64MiB", "--name", "sim"});
+  EXPECT_EQ(twice.code, 1) << twice.err;
+  EXPECT_THAT(twice.err, HasSubstr("[ALREADY_EXISTS]"));
+
+  auto client = StartClient({{"LGPU_LEASE", lease["id"].get<std::string>()}});
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "work c"), "ok");
+  EXPECT_EQ(Ask(*client, "close c"), "ok");
+  EXPECT_EQ(Stats().leases_size(), 1);
+  const ProgramResult removed = Run({"rm", "sim"});
+  EXPECT_EQ(removed.code, 0) << removed.err;
+  const ProgramResult gone = Run({"rm", "sim"});
+  EXPECT_EQ(gone.code, 6);
+  EXPECT_THAT(gone.err, AllOf(HasSubstr("sim"), HasSubstr("[NOT_FOUND]")));
+}
+
+TEST_F(CliTest, CreatePrintsTheHandleOnStdoutAndTheRestOnStderr) {
+  StartDaemon();
+  const ProgramResult created = Run({"create", "-m", "8MiB", "--name", "a"});
+  ASSERT_EQ(created.code, 0) << created.err;
+  EXPECT_EQ(created.out, Stats().leases(0).id() + "\n");
+  EXPECT_THAT(created.err, HasSubstr("lgpu: lease a: GPU:0 = 8.00MiB (growth) on GPU 0 Simulated GPU"));
+  const ProgramResult quiet = Run({"create", "-q", "-m", "8MiB", "--name", "b"});
+  EXPECT_THAT(quiet.err, IsEmpty());
+  EXPECT_EQ(Run({"rm", "a"}).code, 0);
+  EXPECT_EQ(Run({"rm", "b"}).code, 0);
+}
+
+TEST_F(CliTest, NotEnoughMemoryNowHasItsOwnCodeAndTheWholeExplanation) {
+  StartDaemon({.simulate = "128MiB"});
+  ASSERT_EQ(Run({"create", "-m", "96MiB", "--preallocate", "--name", "big"}).code, 0);
+  const ProgramResult refused = Run({"create", "-m", "64MiB", "--preallocate"});
+  EXPECT_EQ(refused.code, 75) << refused.err;
+  EXPECT_THAT(refused.err, AllOf(StartsWith("lgpu: error: "), HasSubstr("[RESOURCE_EXHAUSTED]\n"),
+                                 HasSubstr("big"), HasSubstr("96.00MiB"), HasSubstr("64.00MiB")));
+  const json error = json::parse(Run({"create", "--json", "-m", "64MiB", "--preallocate"}).err);
+  EXPECT_EQ(error["refusal"]["asked_bytes"], 64 * kMiB);
+  EXPECT_EQ(error["refusal"]["holders"][0]["lease"], "big");
+  EXPECT_EQ(Run({"rm", "big"}).code, 0);
+}
+
+TEST_F(CliTest, RunGivesTheCommandItsLeaseAndTakesItBackAtTheEnd) {
+  StartDaemon({.simulate = "2x256MiB"});
+  std::vector<std::string> words = {"run", "-m", "32MiB", "-n", "2", "--name", "job", "-e", "A=b c", "--"};
+  for (const std::string& word : Shell(
+           "echo $LGPU_LEASE; echo $LGPU_ENDPOINT; echo $CUDA_VISIBLE_DEVICES; echo $A; "
+           "printf 'open c\\nwork c\\nalloc c t 33554432\\nalloc c u 512\\nclose c\\n' | " LGPU_E2E_CLIENT)) {
+    words.push_back(word);
+  }
+  const ProgramResult result = Run(words);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("lgpu: lease job: GPU:0 = 32.00MiB (growth) on GPU "),
+                                HasSubstr("lgpu: lease job: GPU:1 = 32.00MiB (growth) on GPU "),
+                                Not(HasSubstr("never attached"))));
+  EXPECT_THAT(result.out, HasSubstr("\n" + daemon_->dir() + "\n"));
+  EXPECT_THAT(result.out, HasSubstr("\nb c\nok "));
+  EXPECT_THAT(result.out, HasSubstr("error RESOURCE_EXHAUSTED")) << "the lease's limit is the command's";
+  for (const v1::CardStats& card : Stats().cards()) {
+    const bool used = result.err.find(absl::StrCat("on GPU ", card.index(), " ")) != std::string::npos;
+    EXPECT_EQ(result.out.find(card.uuid()) != std::string::npos, used);
+  }
+  EXPECT_EQ(Stats().leases_size(), 0) << "the lease ends with the command";
+}
+
+TEST_F(CliTest, RunHandsTheExitCodeOn) {
+  StartDaemon();
+  const auto code_of = [&](const std::string& script) {
+    return Run({"run", "-q", "-m", "8MiB", "--", "/bin/sh", "-c", script}).code;
+  };
+  EXPECT_EQ(code_of("exit 0"), 0);
+  EXPECT_EQ(code_of("exit 3"), 3);
+  EXPECT_EQ(code_of("kill -TERM $$"), 128 + SIGTERM);
+  EXPECT_EQ(code_of("kill -KILL $$"), 128 + SIGKILL);
+  EXPECT_EQ(Run({"run", "-m", "8MiB", "--", "no-such-command-at-all"}).code, 127);
+  EXPECT_EQ(Run({"run", "-m", "8MiB", "--", "/etc/passwd"}).code, 126);
+  EXPECT_EQ(Run({"run", "-m", "8TiB", "--", "true"}).code, 125);
+  EXPECT_EQ(Run({"run", "-m", "8MiB", "-e", "novalue", "--", "true"}).code, 125);
+  // The words of the command are its own, whatever they look like.
+  EXPECT_EQ(Run({"run", "-q", "-m", "8MiB", "--", "echo", "ls", "--json", "--", "-m"}).out,
+            "ls --json -- -m\n");
+}
+
+TEST_F(CliTest, RunSaysWhenTheCommandNeverAttached) {
+  StartDaemon();
+  const ProgramResult loose = Run({"run", "-m", "8MiB", "--", "true"});
+  EXPECT_EQ(loose.code, 0);
+  EXPECT_THAT(loose.err, HasSubstr("lgpu: true never attached: its memory was not limited"));
+  EXPECT_THAT(Run({"run", "-q", "-m", "8MiB", "--", "true"}).err, IsEmpty());
+  EXPECT_EQ(Run({"run", "-m", "8MiB", "--require-attach", "--", "true"}).code, 125);
+  std::vector<std::string> words = {"run", "-m", "8MiB", "--require-attach", "--"};
+  for (const std::string& word : Shell("echo 'open c' | " LGPU_E2E_CLIENT)) words.push_back(word);
+  const ProgramResult attached = Run(words);
+  EXPECT_EQ(attached.code, 0) << attached.err;
+  EXPECT_THAT(attached.err, Not(HasSubstr("never attached")));
+}
+
+TEST_F(CliTest, RunPassesSignalsOnAndItsLeaseDiesWithIt) {
+  StartDaemon();
+  auto lgpu =
+      ChildProgram::Start(Lgpu({"run", "-m", "8MiB", "--", "/bin/sh", "-c",
+                                "trap 'echo got; exit 7' TERM; echo ready; while :; do sleep 0.05; done"}));
+  ASSERT_TRUE(lgpu.ok()) << lgpu.status();
+  ASSERT_EQ((*lgpu)->ReadLine(), "ready");
+  (*lgpu)->Signal(SIGTERM);
+  EXPECT_EQ((*lgpu)->ReadLine(), "got");
+  EXPECT_EQ((*lgpu)->Wait(), 7);
+
+  auto killed = ChildProgram::Start(Lgpu({"run", "-m", "8MiB", "--preallocate", "--", "cat"}));
+  ASSERT_TRUE(killed.ok()) << killed.status();
+  ASSERT_TRUE(Eventually([&] { return HeldBytes() == 8 * kMiB; }));
+  (*killed)->Signal(SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0 && HeldBytes() == 0; }));
+}
+
+TEST_F(CliTest, GpusAndVisibleDevicesChooseTheCard) {
+  StartDaemon({.simulate = "3x64MiB"});
+  const auto card_of = [&](const std::vector<std::string>& flags, const char* visible) {
+    std::vector<std::string> words = {"create", "--json", "-m", "8MiB", "--name", "x"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    ChildProgram::Options options = Lgpu(words);
+    if (visible != nullptr) options.environment["CUDA_VISIBLE_DEVICES"] = visible;
+    const auto result = RunProgram(options);
+    EXPECT_TRUE(result.ok());
+    if (result->code != 0) return -result->code;
+    EXPECT_EQ(Run({"rm", "x"}).code, 0);
+    return json::parse(result->out)["devices"][0]["gpu"].get<int>();
+  };
+  EXPECT_EQ(card_of({"--gpus", "2"}, nullptr), 2);
+  EXPECT_EQ(card_of({"--gpus", Stats().cards(1).uuid()}, nullptr), 1);
+  EXPECT_EQ(card_of({}, "2"), 2);
+  EXPECT_EQ(card_of({"--gpus", "0,1"}, "2,1"), 1);
+  EXPECT_EQ(card_of({"--gpus", "0"}, "2,1"), -6);
+  EXPECT_EQ(card_of({}, ""), -6);
+  EXPECT_EQ(card_of({"--gpus", "9"}, nullptr), -6);
+}
+
+TEST_F(CliTest, PlacementsShowTotalsRecordsAndFollow) {
+  StartDaemon();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, absl::StrCat("open c lease_name=train limit=", 64 * kMiB)), StartsWith("ok "));
+  ASSERT_EQ(Ask(*client, "work c 5"), "ok");
+  ASSERT_TRUE(Eventually([&] { return control_->GetPlacements("train")->records_total() >= 10; }));
+  const ProgramResult table = Run({"placements", "train"});
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, AllOf(HasSubstr("Lease train: "), HasSubstr("MatMul"), HasSubstr("AddN"),
+                               HasSubstr("/job:localhost/replica:0/task:0/device:GPU:0")));
+  const json report = RunJson({"placements", "train", "--records", "3"});
+  EXPECT_EQ(report["schema"], "lgpu.placements/v1");
+  EXPECT_EQ(report["records"].size(), 3u);
+
+  auto follow = ChildProgram::Start(Lgpu({"placements", "train", "--follow", "--json"}));
+  ASSERT_TRUE(follow.ok());
+  const std::uint64_t kept = control_->GetPlacements("train")->records().size();
+  for (std::uint64_t i = 0; i < kept; ++i) ASSERT_TRUE((*follow)->ReadLine().has_value());
+  ASSERT_EQ(Ask(*client, "work c"), "ok");
+  const std::optional<std::string> fresh = (*follow)->ReadLine();
+  ASSERT_TRUE(fresh.has_value());
+  EXPECT_EQ(json::parse(*fresh)["schema"], "lgpu.placement/v1");
+  EXPECT_EQ(json::parse(*fresh)["pid"], client->pid());
+  EXPECT_EQ(Run({"placements", "none"}).code, 6);
+  EXPECT_EQ(Ask(*client, "close c"), "ok");
+}
+
+TEST_F(CliTest, EventsTellWhatHappened) {
+  StartDaemon();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, absl::StrCat("open c timeout=0 lease_name=train limit=", 8 * kMiB)),
+              StartsWith("ok "));
+  ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", 6 * kMiB)), StartsWith("ok "));
+  auto follow = ChildProgram::Start(Lgpu({"events", "--follow", "--json", "--lease", "train"}));
+  ASSERT_TRUE(follow.ok());
+  std::vector<std::string> kinds;
+  const auto read_until = [&](const std::string& kind) {
+    while (const auto line = (*follow)->ReadLine()) {
+      kinds.push_back(json::parse(*line)["kind"]);
+      if (kinds.back() == kind) return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(read_until("session_attached"));
+  client->Signal(SIGKILL);
+  EXPECT_TRUE(read_until("session_lost"));
+  EXPECT_TRUE(read_until("session_gone"));
+  const ProgramResult kept = Run({"events"});
+  EXPECT_EQ(kept.code, 0) << kept.err;
+  EXPECT_THAT(kept.out, AllOf(HasSubstr("train"), HasSubstr("lgpud")));
+}
+
+TEST_F(CliTest, AReaderThatGoesAwayEndsItQuietly) {
+  StartDaemon();
+  auto shell = ChildProgram::Start(
+      {.argv = Shell("{ " + DaemonProcess::LgpuPath() + " events --follow; echo $? >&2; } | head -n 1"),
+       .environment = {{"LGPU_ENDPOINT", daemon_->dir()}}});
+  ASSERT_TRUE(shell.ok());
+  // The next event is what it cannot write any more.
+  ASSERT_TRUE((*shell)->ReadLine().has_value());
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "close c"), "ok");
+  EXPECT_EQ((*shell)->Wait(), 0);
+  EXPECT_EQ((*shell)->Errors(), absl::StrCat(128 + SIGPIPE, "\n"));
+}
+
+TEST_F(CliTest, VersionNamesBothSides) {
+  StartDaemon();
+  const json version = RunJson({"version"});
+  EXPECT_EQ(version["daemon"]["backend"], "simulated");
+  EXPECT_EQ(version["daemon"]["pid"], daemon_->pid());
+  EXPECT_THAT(Run({"version"}).out, AllOf(StartsWith("lgpu "), HasSubstr("\nlgpud ")));
+}
+
+}  // namespace
+}  // namespace lgpu::testing

@@ -1,0 +1,247 @@
+// A program of the public API that does what a test tells it, a line at a time: it reads commands from stdin
+// and answers each with one line, "ok ..." or "error CODE text", in which \n stands for a line break.
+
+#include <lgpu/lgpu.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using lgpu::Bytes;
+using lgpu::Context;
+using lgpu::Tensor;
+
+using Words = std::vector<std::string>;
+
+std::string Escape(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    if (c == '\n') {
+      line += "\\n";
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
+
+std::string Error(const absl::Status& status) {
+  return "error " + absl::StatusCodeToString(status.code()) + " " + Escape(std::string(status.message()));
+}
+
+std::string Answer(const absl::Status& status) { return status.ok() ? "ok" : Error(status); }
+
+class Client {
+ public:
+  std::string Do(const Words& words) {
+    const std::string& verb = words[0];
+    if (verb == "open") return Open(words);
+    if (verb == "alloc") return Allocate(words);
+    if (verb == "free") return Free(words);
+    if (verb == "read") return Read(words);
+    if (verb == "work") return Work(words);
+    if (verb == "ops") return Ops(words);
+    if (verb == "stats") return Stats(words);
+    if (verb == "trim") return Trim(words);
+    if (verb == "close") return Answer(contexts_.at(words.at(1)).Close());
+    if (verb == "drop") return Drop(words);
+    if (verb == "churn") return Churn(words);
+    if (verb == "fork") return Fork(words);
+    if (verb == "forkhold") return ForkHold();
+    if (verb == "setuid") return ::setuid(Number(words, 1)) == 0 ? "ok" : "error setuid";
+    return "error no such command";
+  }
+
+ private:
+  static std::uint32_t Number(const Words& words, std::size_t i) {
+    return static_cast<std::uint32_t>(std::stoul(words.at(i)));
+  }
+
+  static lgpu::ContextOptions ParseOptions(const Words& words) {
+    lgpu::ContextOptions options;
+    lgpu::LogicalDeviceOptions device;
+    int devices = 0;
+    for (std::size_t i = 2; i < words.size(); ++i) {
+      const std::string key = words[i].substr(0, words[i].find('='));
+      const std::string value = words[i].substr(key.size() + 1);
+      if (key == "limit") device.memory_limit = Bytes(std::stoull(value));
+      if (key == "guarantee") device.guarantee = Bytes(std::stoull(value));
+      if (key == "prealloc") device.mode = lgpu::MemoryMode::kPreallocate;
+      if (key == "card") device.physical_device = value;
+      if (key == "limit" || key == "card") devices = std::max(devices, 1);
+      if (key == "devices") devices = std::stoi(value);
+      if (key == "lease") options.lease = value;
+      if (key == "lease_name") options.lease_name = value;
+      if (key == "endpoint") options.endpoint = value;
+      if (key == "timeout") options.allocation_timeout = std::chrono::milliseconds(std::stoi(value));
+    }
+    options.logical_devices.assign(static_cast<std::size_t>(devices), device);
+    return options;
+  }
+
+  std::string Open(const Words& words) {
+    absl::StatusOr<Context> context = Context::Create(ParseOptions(words));
+    if (!context.ok()) return Error(context.status());
+    const std::string lease = context->lease();
+    contexts_.insert_or_assign(words.at(1), *std::move(context));
+    return "ok " + lease;
+  }
+
+  // alloc CONTEXT ID BYTES: a tensor of so many bytes, on the first GPU.
+  std::string Allocate(const Words& words) {
+    const std::size_t count = std::stoull(words.at(3)) / sizeof(float);
+    const std::vector<float> values(count, 1.0F);
+    absl::StatusOr<Tensor> tensor =
+        contexts_.at(words.at(1))
+            .Constant<float>(lgpu::Shape{static_cast<std::int64_t>(count)}, std::span<const float>(values));
+    if (!tensor.ok()) return Error(tensor.status());
+    tensors_[words.at(2)] = *std::move(tensor);
+    return "ok " + tensors_[words.at(2)].device();
+  }
+
+  std::string Free(const Words& words) { return tensors_.erase(words.at(1)) == 1 ? "ok" : "error none"; }
+
+  std::string Drop(const Words& words) { return contexts_.erase(words.at(1)) == 1 ? "ok" : "error none"; }
+
+  std::string Read(const Words& words) {
+    const auto values = tensors_.at(words.at(1)).ToVector<float>();
+    if (!values.ok()) return Error(values.status());
+    float sum = 0;
+    for (const float value : *values) sum += value;
+    std::ostringstream out;
+    out << "ok " << sum;
+    return out.str();
+  }
+
+  // work CONTEXT [REPEAT]: matmul on the GPU and add_n on the CPU, with the values that they must have.
+  std::string Work(const Words& words) {
+    const int repeat = words.size() > 2 ? std::stoi(words[2]) : 1;
+    for (int i = 0; i < repeat; ++i) {
+      if (absl::Status status = WorkOnce(contexts_.at(words.at(1))); !status.ok()) return Error(status);
+    }
+    return "ok";
+  }
+
+  static absl::Status WorkOnce(const Context& gpu) {
+    LGPU_ASSIGN_OR_RETURN(const Tensor a, gpu.Constant<float>({{1, 2, 3}, {4, 5, 6}}));
+    LGPU_ASSIGN_OR_RETURN(const Tensor b, gpu.Constant<float>({{1, 2}, {3, 4}, {5, 6}}));
+    LGPU_ASSIGN_OR_RETURN(const Tensor c, lgpu::MatMul(a, b));
+    const lgpu::DeviceScope cpu(gpu, "/CPU:0");
+    LGPU_ASSIGN_OR_RETURN(const Tensor sum, lgpu::AddN({c, c}));
+    LGPU_ASSIGN_OR_RETURN(const std::vector<float> values, sum.ToVector<float>());
+    if (values != std::vector<float>{44, 56, 98, 128}) return absl::InternalError("wrong values");
+    return absl::OkStatus();
+  }
+
+  // ops CONTEXT N: N small matmuls between two calls that a tracer sees.
+  std::string Ops(const Words& words) {
+    const Context& gpu = contexts_.at(words.at(1));
+    const auto a = gpu.Constant<float>({{1, 2}, {3, 4}});
+    if (!a.ok()) return Error(a.status());
+    absl::Status status = RunOps(*a, 1000);
+    ::access("/lgpu-ops-begin", F_OK);
+    if (status.ok()) status = RunOps(*a, std::stoi(words.at(2)));
+    ::access("/lgpu-ops-end", F_OK);
+    return Answer(status);
+  }
+
+  static absl::Status RunOps(const Tensor& a, int count) {
+    for (int i = 0; i < count; ++i) {
+      LGPU_ASSIGN_OR_RETURN(const Tensor product, lgpu::MatMul(a, a));
+      LGPU_ASSIGN_OR_RETURN(const Tensor sum, lgpu::AddN({product, a}));
+    }
+    return absl::OkStatus();
+  }
+
+  std::string Stats(const Words& words) {
+    const auto stats = contexts_.at(words.at(1)).GetMemoryStats("GPU:0");
+    if (!stats.ok()) return Error(stats.status());
+    std::ostringstream out;
+    out << "ok " << stats->used.count() << " " << stats->held.count() << " " << stats->peak_used.count();
+    return out.str();
+  }
+
+  std::string Trim(const Words& words) {
+    const auto trimmed = contexts_.at(words.at(1)).Trim();
+    return trimmed.ok() ? "ok " + std::to_string(trimmed->count()) : Error(trimmed.status());
+  }
+
+  // churn N: so many contexts, one after the other, each with a tensor and some work.
+  std::string Churn(const Words& words) {
+    for (int i = 0; i < std::stoi(words.at(1)); ++i) {
+      absl::StatusOr<Context> context =
+          Context::Create({.logical_devices = {{.memory_limit = Bytes(std::uint64_t{8} << 20)}}});
+      if (!context.ok()) return Error(context.status());
+      if (absl::Status status = WorkOnce(*context); !status.ok()) return Error(status);
+      if (absl::Status status = context->Close(); !status.ok()) return Error(status);
+    }
+    return "ok";
+  }
+
+  // fork CONTEXT: what the child gets from its copy of everything; the parent hands it on.
+  std::string Fork(const Words& words) {
+    int pipe[2];
+    if (::pipe(pipe) != 0) return "error pipe";
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const Context& gpu = contexts_.at(words.at(1));
+      const auto tensor = gpu.Constant<float>({1, 2});
+      const absl::Status work = tensor.ok() ? absl::OkStatus() : tensor.status();
+      const absl::Status read =
+          tensors_.empty() ? absl::OkStatus() : tensors_.begin()->second.ToVector<float>().status();
+      const std::string text = Answer(work) + "|" + Answer(read);
+      [[maybe_unused]] const ssize_t written = ::write(pipe[1], text.data(), text.size());
+      // As a program ends, with destructors: none of them may touch what is the parent's.
+      contexts_.clear();
+      tensors_.clear();
+      ::_exit(0);
+    }
+    ::close(pipe[1]);
+    std::string text;
+    char bytes[512];
+    ssize_t count = 0;
+    while ((count = ::read(pipe[0], bytes, sizeof(bytes))) > 0)
+      text.append(bytes, static_cast<std::size_t>(count));
+    ::close(pipe[0]);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return "error child died " + std::to_string(status);
+    return "ok " + text;
+  }
+
+  // A child without exec that lives on: "ok PID".
+  static std::string ForkHold() {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      while (true) ::pause();
+    }
+    return "ok " + std::to_string(child);
+  }
+
+  std::map<std::string, Context> contexts_;
+  std::map<std::string, Tensor> tensors_;
+};
+
+}  // namespace
+
+int main() {
+  Client client;
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    std::istringstream in(line);
+    Words words;
+    for (std::string word; in >> word;) words.push_back(word);
+    if (words.empty()) continue;
+    if (words[0] == "exit") return words.size() > 1 ? std::atoi(words[1].c_str()) : 0;
+    std::cout << client.Do(words) << std::endl;
+  }
+  return 0;
+}

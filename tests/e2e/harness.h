@@ -1,0 +1,103 @@
+#ifndef LGPU_TESTS_E2E_HARNESS_H_
+#define LGPU_TESTS_E2E_HARNESS_H_
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lgpu/v1/control.pb.h"
+#include "lgpu/v1/stats.pb.h"
+#include "proto/session_channel.h"
+#include "tests/support/daemon_process.h"
+
+namespace lgpu::testing {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+/// A Control is a gRPC connection to a daemon. Its members are Control's calls.
+class Control {
+ public:
+  static absl::StatusOr<std::unique_ptr<Control>> Open(const std::string& dir);
+  ~Control();
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  /// Calls are made in the name of this session from here on.
+  void SetSessionToken(const std::string& token);
+  absl::StatusOr<v1::StatsSnapshot> GetStats();
+  absl::StatusOr<v1::Lease> CreateLease(const v1::CreateLeaseRequest& request);
+  absl::StatusOr<v1::Lease> GetLease(const std::string& lease);
+  absl::StatusOr<v1::Lease> AttachLease(const std::string& lease);
+  absl::Status RemoveLease(const std::string& lease);
+  absl::StatusOr<v1::PlacementReport> GetPlacements(const std::string& lease);
+
+ private:
+  class Impl;
+  explicit Control(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// A session that speaks the protocol by hand: what a client may send that the library would not.
+struct RawSession {
+  SessionChannel channel;
+  std::string token;
+  std::uint64_t id = 0;
+  UniqueFd stats_page, client_page;
+
+  static absl::StatusOr<RawSession> Open(const std::string& dir);
+  SessionChannel::Deadline Patience() const {
+    return std::chrono::steady_clock::now() + ChildProgram::kPatience;
+  }
+  /// Sends and gives the next frame.
+  absl::StatusOr<ReceivedFrame> Ask(const v1::Frame& frame);
+  /// A grow with its Ack: the descriptors of all pages, and the ids of the chunks; or the refusal's status.
+  struct Grown {
+    std::vector<UniqueFd> fds;
+    std::vector<v1::Chunk> chunks;
+  };
+  absl::StatusOr<Grown> Grow(std::uint64_t request_id, std::uint64_t device_id, std::uint64_t bytes);
+};
+
+/// A request for one logical device.
+v1::CreateLeaseRequest OneDevice(std::uint64_t limit_bytes, bool preallocate = false, bool lasting = false);
+
+/// Bytes of all chunk memfds that a process has open, really allocated.
+std::uint64_t ChunkBytesOpen(pid_t pid);
+/// How many descriptors, threads, and mappings of lgpu's memfds a process has.
+std::size_t CountDescriptors(pid_t pid);
+std::size_t CountThreads(pid_t pid);
+std::size_t CountMappings(pid_t pid);
+/// Resident private memory (RssAnon) and the machine's Shmem, in bytes.
+std::uint64_t PrivateBytes(pid_t pid);
+std::uint64_t MachineShmem();
+
+/// One daemon, clients of it, and at the end the proof that everything is back: held is zero on every card,
+/// and neither the daemon nor the test maps or holds a chunk.
+class E2eTest : public ::testing::Test {
+ protected:
+  void StartDaemon(const DaemonProcess::Options& options);
+  void StartDaemon() { StartDaemon(DaemonProcess::Options()); }
+  void TearDown() override;
+
+  /// A client program (tests/e2e/client.cc) of this daemon.
+  std::unique_ptr<ChildProgram> StartClient(const ChildProgram::Environment& environment = {});
+  /// Tells a client what to do and gives its answer.
+  static std::string Ask(ChildProgram& client, const std::string& command);
+
+  v1::StatsSnapshot Stats();
+  /// Of all cards.
+  std::uint64_t HeldBytes();
+  ::testing::AssertionResult EverythingIsBack();
+
+  std::unique_ptr<DaemonProcess> daemon_;
+  std::unique_ptr<Control> control_;
+};
+
+}  // namespace lgpu::testing
+
+#endif  // LGPU_TESTS_E2E_HARNESS_H_
