@@ -11,6 +11,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <new>
 #include <random>
 #include <thread>
 #include <vector>
@@ -18,6 +19,22 @@
 #include "allocator/device/simulated_backend.h"
 #include "tests/support/failing_backend.h"
 #include "tests/support/fake_region_source.h"
+
+namespace {
+thread_local std::uint64_t heap_allocations = 0;
+}
+
+// Counts what this program takes from the heap; the array and nothrow forms come here as well.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  ++heap_allocations;
+  void* const memory = std::malloc(bytes);
+  if (memory == nullptr) {
+    throw std::bad_alloc();
+  }
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace lgpu {
 namespace {
@@ -109,6 +126,25 @@ TEST_F(PoolTest, SteadyStateNeedsNoSource) {
   }
   EXPECT_EQ(upstream_->faults.calls(), calls);
   EXPECT_EQ(pool_->stats().source_round_trips, 1u);
+}
+
+TEST_F(PoolTest, SteadyStateTakesNothingFromTheHeap) {
+  Open({});
+  std::vector<Block> blocks(64);
+  const auto churn = [&] {
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      blocks[i] = Must(Bytes(1 + i * 997));
+    }
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      MustFree(blocks[i * 37 % blocks.size()]);
+    }
+  };
+  churn();
+  const std::uint64_t before = heap_allocations;
+  for (int i = 0; i < 10; ++i) {
+    churn();
+  }
+  EXPECT_EQ(heap_allocations, before);
 }
 
 TEST_F(PoolTest, BadArgumentsAreRefusedWhateverTheState) {
