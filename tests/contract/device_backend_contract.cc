@@ -59,7 +59,7 @@ int DeviceBackendContract::ValueOf(StreamHandle stream, const std::byte* from, B
   std::vector<unsigned char> data(bytes.count());
   const absl::Status status = backend_->CopyToHost(stream, data.data(), from, bytes);
   EXPECT_TRUE(status.ok()) << status;
-  const bool uniform = std::all_of(data.begin(), data.end(), [&](unsigned char c) { return c == data[0]; });
+  const bool uniform = std::memcmp(data.data(), data.data() + 1, data.size() - 1) == 0;
   return uniform ? data[0] : -1;
 }
 
