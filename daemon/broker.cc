@@ -94,7 +94,9 @@ Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) {
   {
     MutexLock lock(mutex_);
     if (absl::Status status = CheckGrow(spec); !status.ok()) {
-      return {.status = std::move(status)};
+      GrowAnswer refused;
+      refused.status = std::move(status);
+      return refused;
     }
     id = GrowId{++last_grow_};
     Waiter& waiter = waiters_[id];
@@ -123,7 +125,8 @@ Broker::GrowAnswer Broker::Advance(GrowId id) {
     MutexLock lock(mutex_);
     const auto found = waiters_.find(id);
     if (found == waiters_.end()) {
-      return {.status = absl::FailedPreconditionError("the session has ended")};
+      answer.status = absl::FailedPreconditionError("the session has ended");
+      return answer;
     }
     Waiter& waiter = found->second;
     const TimePoint now = Clock::now();

@@ -201,9 +201,8 @@ class Broker {
   using Wakes = std::vector<std::shared_ptr<Waker>>;
   struct RefusalCause {
     RefusalReason reason = RefusalReason::kUnspecified;
-    Bytes asked;
-    Bytes coming_back;
-    std::optional<std::chrono::milliseconds> waited;
+    Bytes asked = {};
+    std::optional<std::chrono::milliseconds> waited = {};
     std::string detail = {};  // what the backend said
   };
 

@@ -50,15 +50,17 @@ void Session::RequestStop() {
 }
 
 void Session::Run() {
-  if (!Greet()) {
-    return;
+  if (Greet()) {
+    Serve();
+    services_.budget.Forget(peer_.id);
+    ReleaseInFlight();
+    if (end_ == End::kLost) {
+      EndLost();
+    }
   }
-  Serve();
-  services_.budget.Forget(peer_.id);
-  ReleaseInFlight();
-  if (end_ == End::kLost) {
-    EndLost();
-  }
+  // The client sees the end now, and not when the thread is joined.
+  channel_ = SessionChannel();
+  state_.reset();
 }
 
 bool Session::Greet() {

@@ -1,0 +1,286 @@
+#include "daemon/broker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "allocator/device/simulated_backend.h"
+#include "lgpu/refusal.h"
+#include "tests/support/failing_backend.h"
+
+namespace lgpu::daemon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr Bytes kMiB(std::uint64_t{1} << 20);
+constexpr LeaseKey kLease{1};
+
+// A broker over one simulated card, and clients that are only numbers.
+class Rig {
+ public:
+  explicit Rig(Bytes card, FailingBackend::Options options = {}) {
+    SimulatedBackendOptions simulated;
+    simulated.devices = {SimulatedDevice(0, card, "broker_test")};
+    simulated.sparse = true;
+    backend_ = std::make_unique<FailingBackend>(MakeSimulatedBackend(std::move(simulated)), options);
+    broker_ = *Broker::Create(*backend_,
+                              {{.index = 0, .backend_device = 0, .device = backend_->devices()[0]}}, Bytes());
+    card_ = broker_->Cards().front().id;
+  }
+
+  Broker& broker() { return *broker_; }
+  FaultPlan& faults() { return backend_->faults(); }
+
+  SessionId Session(std::uint64_t id, LeaseKey lease = kLease) {
+    const SessionId session{id};
+    wakers_.push_back(std::make_shared<Waker>(*Waker::Create()));
+    broker_->AddSession(session, static_cast<std::int64_t>(1000 + id), wakers_.back());
+    broker_->AttachSession(session, lease);
+    return session;
+  }
+  absl::StatusOr<LogicalId> Device(Bytes limit, LeaseKey lease = kLease, bool preallocate = false) {
+    return broker_->AddDevice({.card = card_,
+                               .limit = limit,
+                               .guarantee = Bytes(),
+                               .preallocate = preallocate,
+                               .index = 0,
+                               .lease = lease,
+                               .lease_name = "lease-" + std::to_string(lease.value),
+                               .owner = "kim"},
+                              Clock::now());
+  }
+  Broker::GrowAnswer Grow(SessionId session, LogicalId device, Bytes bytes,
+                          std::chrono::milliseconds timeout = {}) {
+    return broker_->Grow({.session = session,
+                          .device = device,
+                          .at_least = bytes,
+                          .wanted = bytes,
+                          .deadline = Clock::now() + timeout});
+  }
+  // Waits, as a session's thread does, until the request has its answer.
+  Broker::GrowAnswer Finish(Broker::GrowAnswer answer) {
+    while (answer.wait) {
+      answer = broker_->Continue(*answer.wait);
+    }
+    return answer;
+  }
+  Broker::CardInfo Card() const { return broker_->Cards().front(); }
+
+ private:
+  std::unique_ptr<FailingBackend> backend_;
+  std::unique_ptr<Broker> broker_;
+  std::vector<std::shared_ptr<Waker>> wakers_;
+  CardId card_;
+};
+
+std::vector<ChunkId> Ids(const std::vector<Chunk>& chunks) {
+  std::vector<ChunkId> ids;
+  for (const Chunk& chunk : chunks) {
+    ids.push_back(chunk.id);
+  }
+  return ids;
+}
+
+TEST(BrokerTest, GrowsToTheLimitAndNoFurther) {
+  Rig rig(kMiB * 64);
+  const SessionId session = rig.Session(1);
+  const LogicalId device = *rig.Device(kMiB * 5);
+  const Broker::GrowAnswer granted = rig.Grow(session, device, kMiB * 6);
+  ASSERT_TRUE(granted.status.ok()) << granted.status;
+  EXPECT_EQ(granted.chunks.size(), 3u);
+  const Broker::GrowAnswer refused = rig.Grow(session, device, kMiB * 2, std::chrono::seconds(60));
+  const std::optional<Refusal> refusal = GetRefusal(refused.status);
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_EQ(refusal->reason, RefusalReason::kLimit);
+  EXPECT_EQ(refusal->limit, kMiB * 5);
+  EXPECT_EQ(refusal->held, kMiB * 6);
+  EXPECT_TRUE(rig.broker().CheckInvariants().ok());
+}
+
+TEST(BrokerTest, AShortCardNamesItsHolders) {
+  Rig rig(kMiB * 64);
+  const SessionId first = rig.Session(1);
+  const SessionId second = rig.Session(2, LeaseKey{2});
+  const LogicalId a = *rig.Device(kMiB * 64);
+  const LogicalId b = *rig.Device(kMiB * 64, LeaseKey{2});
+  ASSERT_TRUE(rig.Grow(first, a, kMiB * 60).status.ok());
+  const Broker::GrowAnswer refused = rig.Grow(second, b, kMiB * 8);
+  const std::optional<Refusal> refusal = GetRefusal(refused.status);
+  ASSERT_TRUE(refusal.has_value()) << refused.status;
+  EXPECT_EQ(refusal->reason, RefusalReason::kCard);
+  ASSERT_EQ(refusal->holders.size(), 1u);
+  EXPECT_EQ(refusal->holders[0].lease, "lease-1");
+  EXPECT_EQ(refusal->holders[0].pid, 1001);
+  EXPECT_EQ(refusal->holders[0].held, kMiB * 60);
+}
+
+TEST(BrokerTest, AWaiterIsServedWhenAnotherOneReturns) {
+  Rig rig(kMiB * 64);
+  const SessionId first = rig.Session(1);
+  const SessionId second = rig.Session(2, LeaseKey{2});
+  const LogicalId a = *rig.Device(kMiB * 64);
+  const LogicalId b = *rig.Device(kMiB * 64, LeaseKey{2});
+  const Broker::GrowAnswer held = rig.Grow(first, a, kMiB * 60);
+  const Broker::GrowAnswer waiting = rig.Grow(second, b, kMiB * 8, std::chrono::hours(1));
+  ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
+  EXPECT_TRUE(rig.broker().Continue(*waiting.wait).wait.has_value());
+  ASSERT_TRUE(rig.broker().Return(first, a, Ids(held.chunks)).ok());
+  const Broker::GrowAnswer granted = rig.broker().Continue(*waiting.wait);
+  EXPECT_TRUE(granted.status.ok()) << granted.status;
+  EXPECT_EQ(granted.chunks.size(), 4u);
+}
+
+TEST(BrokerTest, HoldersThatWaitForEachOtherAreNotLeftWaiting) {
+  Rig rig(kMiB * 64);
+  const SessionId first = rig.Session(1);
+  const SessionId second = rig.Session(2, LeaseKey{2});
+  const LogicalId a = *rig.Device(kMiB * 64);
+  const LogicalId b = *rig.Device(kMiB * 64, LeaseKey{2});
+  ASSERT_TRUE(rig.Grow(first, a, kMiB * 32).status.ok());
+  ASSERT_TRUE(rig.Grow(second, b, kMiB * 32).status.ok());
+  ASSERT_TRUE(rig.Grow(first, a, kMiB * 8, std::chrono::hours(1)).wait.has_value());
+  const Broker::GrowAnswer victim = rig.Grow(second, b, kMiB * 8, std::chrono::hours(1));
+  const std::optional<Refusal> refusal = GetRefusal(victim.status);
+  ASSERT_TRUE(refusal.has_value()) << victim.status;
+  EXPECT_EQ(refusal->reason, RefusalReason::kDeadlock);
+}
+
+TEST(BrokerTest, DrainingMemoryOfTheLeaseIsWaitedFor) {
+  Rig rig(kMiB * 64);
+  const SessionId dying = rig.Session(1);
+  const SessionId living = rig.Session(2);
+  const LogicalId device = *rig.Device(kMiB * 8);
+  ASSERT_TRUE(rig.Grow(dying, device, kMiB * 8).status.ok());
+  rig.broker().StartDraining(dying);
+  const Broker::GrowAnswer waiting = rig.Grow(living, device, kMiB * 8, std::chrono::hours(1));
+  ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
+  EXPECT_TRUE(rig.broker().FinishDraining(dying));
+  EXPECT_TRUE(rig.broker().Continue(*waiting.wait).status.ok());
+  EXPECT_EQ(rig.broker().Held(living), kMiB * 8);
+  EXPECT_TRUE(rig.broker().CheckInvariants().ok());
+}
+
+TEST(BrokerTest, PreallocatedMemoryCannotFail) {
+  Rig rig(kMiB * 256);
+  const SessionId session = rig.Session(1);
+  const LogicalId device = *rig.Device(kMiB * 128, kLease, true);
+  EXPECT_EQ(rig.Card().view.held, kMiB * 128);
+  rig.faults().FailFrom(1);
+  Bytes sum;
+  std::vector<ChunkId> all;
+  while (sum < kMiB * 128) {
+    const Broker::GrowAnswer answer = rig.Grow(session, device, kMiB * 2);
+    ASSERT_TRUE(answer.status.ok()) << answer.status;
+    for (const Chunk& chunk : answer.chunks) {
+      sum += chunk.bytes;
+      all.push_back(chunk.id);
+    }
+  }
+  EXPECT_EQ(sum, kMiB * 128);
+  EXPECT_FALSE(rig.Grow(session, device, kMiB * 2).status.ok());
+  ASSERT_TRUE(rig.broker().Return(session, device, all).ok());
+  EXPECT_TRUE(rig.Grow(session, device, kMiB * 128).status.ok());
+  rig.broker().ReturnAll(session);
+  EXPECT_EQ(rig.Card().view.held, kMiB * 128);
+  rig.faults().Heal();
+  rig.broker().RemoveDevice(device);
+  EXPECT_EQ(rig.Card().view.held, Bytes());
+  EXPECT_TRUE(rig.broker().CheckInvariants().ok());
+}
+
+TEST(BrokerTest, OnlyWhatIsGrantedToTheSessionCanBeReturned) {
+  Rig rig(kMiB * 64);
+  const SessionId session = rig.Session(1);
+  const SessionId other = rig.Session(2);
+  const LogicalId device = *rig.Device(kMiB * 64);
+  const Broker::GrowAnswer granted = rig.Grow(session, device, kMiB * 4);
+  std::vector<ChunkId> ids = Ids(granted.chunks);
+  EXPECT_TRUE(absl::IsInvalidArgument(rig.broker().Return(other, device, ids)));
+  ids.push_back(ids.front());
+  EXPECT_TRUE(absl::IsInvalidArgument(rig.broker().Return(session, device, ids)));
+  EXPECT_EQ(rig.broker().Held(session), kMiB * 4);
+}
+
+TEST(BrokerTest, SizesThatCannotBeAreRefused) {
+  Rig rig(kMiB * 64);
+  const SessionId session = rig.Session(1);
+  const LogicalId device = *rig.Device(kMiB * 64);
+  EXPECT_TRUE(absl::IsInvalidArgument(rig.Grow(session, device, Bytes()).status));
+  EXPECT_TRUE(GetRefusal(rig.Grow(session, device, Bytes(~std::uint64_t{0})).status).has_value());
+  EXPECT_TRUE(absl::IsNotFound(rig.Grow(session, LogicalId{99}, kMiB).status));
+  EXPECT_EQ(rig.Grow(session, device, Bytes(1)).chunks.front().bytes, kMiB * 2);
+}
+
+// Everything that a lease goes through; returns whether all of it worked.
+bool Scenario(Rig& rig) {
+  const SessionId session = rig.Session(1);
+  const SessionId lost = rig.Session(2);
+  bool ok = true;
+  const absl::StatusOr<LogicalId> growing = rig.Device(kMiB * 96);
+  const absl::StatusOr<LogicalId> ready = rig.Device(kMiB * 64, kLease, true);
+  for (const absl::StatusOr<LogicalId>& device : {growing, ready}) {
+    ok = ok && device.ok();
+    if (!device.ok()) {
+      continue;
+    }
+    for (const SessionId user : {session, lost}) {
+      const Broker::GrowAnswer answer = rig.Finish(rig.Grow(user, *device, kMiB * 6));
+      ok = ok && answer.status.ok();
+      for (const Chunk& chunk : answer.chunks) {
+        ok = rig.broker().Export(user, chunk.id).ok() && ok;
+      }
+      if (!answer.chunks.empty() && user == session) {
+        ok = rig.broker().Return(user, *device, Ids(answer.chunks)).ok() && ok;
+      }
+    }
+    EXPECT_TRUE(rig.broker().CheckInvariants().ok()) << rig.broker().CheckInvariants();
+  }
+  rig.broker().StartDraining(lost);
+  rig.broker().ReturnAll(session);
+  rig.broker().FinishDraining(lost);
+  for (int i = 0; i < 3 && !rig.broker().RetryUnconfirmed(); ++i) {
+  }
+  for (const absl::StatusOr<LogicalId>& device : {growing, ready}) {
+    if (device.ok()) {
+      rig.broker().RemoveDevice(*device);
+    }
+  }
+  EXPECT_TRUE(rig.broker().RetryUnconfirmed() || rig.broker().RetryUnconfirmed());
+  EXPECT_EQ(rig.broker().Held(session), Bytes());
+  EXPECT_EQ(rig.broker().Held(lost), Bytes());
+  rig.broker().RemoveSession(session);
+  rig.broker().RemoveSession(lost);
+  return ok;
+}
+
+void Sweep(FailingBackend::Options options) {
+  std::uint64_t calls = 0;
+  for (std::uint64_t n = 1;; ++n) {
+    Rig rig(kMiB * 256, options);
+    rig.faults().FailCall(n);
+    Scenario(rig);
+    const Broker::CardInfo card = rig.Card();
+    EXPECT_EQ(card.view.held, Bytes()) << "call " << n;
+    EXPECT_EQ(card.view.promised, Bytes()) << "call " << n;
+    EXPECT_TRUE(rig.broker().CheckInvariants().ok()) << rig.broker().CheckInvariants();
+    if (!rig.faults().has_failed()) {
+      calls = rig.faults().calls();
+      break;
+    }
+  }
+  std::printf("the sweep saw %llu calls\n", static_cast<unsigned long long>(calls));
+  EXPECT_GE(calls, 20u);
+}
+
+TEST(BrokerTest, AnyFailedCallLeavesNothingBehind) { Sweep({}); }
+TEST(BrokerTest, AnyFailedCallOfAFullMachineLeavesNothingBehind) {
+  Sweep({.code = absl::StatusCode::kResourceExhausted, .cleanup_fails = true});
+}
+
+}  // namespace
+}  // namespace lgpu::daemon

@@ -1,0 +1,88 @@
+#include "daemon/placement_log.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <memory>
+#include <random>
+
+namespace lgpu::daemon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+PlacementEntry MatMulOn(std::uint16_t device) {
+  PlacementEntry entry;
+  entry.op = 0;
+  entry.dtype = 1;
+  entry.device = device;
+  entry.output_bytes = 16;
+  entry.host_ns = 5;
+  return entry;
+}
+
+TEST(PlacementLogTest, AddsUpByDeviceOpAndType) {
+  const auto page = std::make_unique<ClientPage>();
+  SetOpName(*page, 0, "MatMul");
+  PlacementLog log(2);
+  PlacementReader reader(page.get(), SessionId{3}, 42);
+  for (const std::uint16_t device : {0, 0, 1}) {
+    page->ring.Push(MatMulOn(device));
+  }
+  reader.Drain(log, 2);
+  const v1::PlacementReport report = log.Report(0);
+  ASSERT_EQ(report.totals_size(), 2);
+  EXPECT_EQ(report.totals(0).device(), "/job:localhost/replica:0/task:0/device:GPU:0");
+  EXPECT_EQ(report.totals(0).op(), "MatMul");
+  EXPECT_EQ(report.totals(0).dtype(), "float");
+  EXPECT_EQ(report.totals(0).count(), 2u);
+  EXPECT_EQ(report.records_total(), 3u);
+  ASSERT_EQ(report.records_size(), 2);
+  EXPECT_EQ(report.records(1).sequence(), 3u);
+  EXPECT_EQ(report.records(1).pid(), 42);
+  EXPECT_FALSE(report.records(1).has_device_ns());
+}
+
+TEST(PlacementLogTest, AStreamGetsWhatComesAndEnds) {
+  PlacementLog log(10);
+  log.Add({{.session = SessionId{1}, .pid = 1, .op = "AddN", .entry = MatMulOn(0)}}, 0);
+  EXPECT_EQ(log.Read(0, 10, Clock::now()).records.size(), 1u);
+  EXPECT_EQ(log.Before(0), 0u);
+  log.Close();
+  EXPECT_TRUE(log.Read(1, 10, Clock::now() + std::chrono::minutes(1)).closed);
+}
+
+TEST(PlacementLogTest, GarbageIsCountedAndBounded) {
+  const unsigned seed = std::random_device{}();
+  std::printf("seed %u\n", seed);
+  std::mt19937_64 random(seed);
+  const auto page = std::make_unique<ClientPage>();
+  auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(page.get());
+  PlacementLog log(16);
+  PlacementReader reader(page.get(), SessionId{1}, 1);
+  for (int round = 0; round < 5; ++round) {
+    for (std::size_t i = 0; i < sizeof(ClientPage) / 8; ++i) {
+      words[i].store(random());
+    }
+    page->ring.head.store(random() % (round < 3 ? 100'000 : ~0ULL));
+    reader.Drain(log, 2);
+  }
+  const v1::PlacementReport report = log.Report(0);
+  EXPECT_LE(report.records_size(), 16);
+  EXPECT_LE(report.totals_size(), static_cast<int>(PlacementLog::kMaxTotals));
+}
+
+TEST(PlacementLogTest, DevicesThatTheLeaseHasNotAreDropped) {
+  const auto page = std::make_unique<ClientPage>();
+  SetOpName(*page, 0, "MatMul");
+  PlacementLog log(10);
+  PlacementReader reader(page.get(), SessionId{1}, 1);
+  page->ring.Push(MatMulOn(2));
+  page->ring.Push(MatMulOn(PlacementEntry::kHostDevice));
+  reader.Drain(log, 2);
+  EXPECT_EQ(log.counts().records, 1u);
+  EXPECT_EQ(log.counts().dropped, 1u);
+}
+
+}  // namespace
+}  // namespace lgpu::daemon
