@@ -40,7 +40,7 @@ void RunBare(benchmark::State& state, const Op& op) {
   float data[3][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}, {}};
   const TensorSpec spec{DType::kFloat32, {2, 2}};
   const auto view = [&](int i) { return TensorView{reinterpret_cast<std::byte*>(data[i]), spec}; };
-  const TensorView inputs[] = {view(0), view(1)};
+  const std::vector<TensorView> inputs = {view(0), view(1)};
   const TensorView output = view(2);
   const KernelRegistry registry = KernelRegistry::ForSimulatedDevices({});
   const Kernel* kernel = registry.Find(op, DeviceType::kGpu, DType::kFloat32);

@@ -83,6 +83,8 @@ absl::Status ContextState::OpenDevices() {
 ContextState::~ContextState() {
   if (IsForked()) {
     for (const auto& device : devices_) device->Abandon();
+    // Its threads and locks stayed in the parent process.
+    [[maybe_unused]] const Lease* leaked = lease_.release();
     return;
   }
   Close().IgnoreError();

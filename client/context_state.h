@@ -65,7 +65,7 @@ class ContextState {
   absl::Status OpenDevices();
 
   const ProcessEpoch epoch_;
-  const std::unique_ptr<Lease> lease_;
+  std::unique_ptr<Lease> lease_;  // constant until the destructor
   const std::string lease_id_;
   const std::vector<LogicalDeviceInfo> infos_;
   const DevicePolicy policy_;

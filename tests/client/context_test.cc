@@ -1,5 +1,8 @@
 #include "lgpu/context.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <optional>
 #include <thread>
@@ -179,6 +182,31 @@ TEST(ContextTest, CloseWaitsForOpsOfOtherThreads) {
     EXPECT_TRUE(test.gpu->Close().ok());
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(test.log->closes, 1);
+  }
+}
+
+// The child touches every kind of handle and lets all of them go; it must neither fault nor hang, and the
+// parent must not notice.
+TEST(ContextTest, ForkedChildHasDeadHandles) {
+  for (const bool asynchronous : {false, true}) {
+    auto test = std::make_optional<TestContext>(FakeLeaseOptions{.asynchronous = asynchronous});
+    Tensor tensor = Must(test->gpu->Constant<float>({{1, 2}, {3, 4}}));
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
+      const bool dead = MatMul(tensor, tensor).status().code() == kFailed &&
+                        tensor.ToVector<float>().status().code() == kFailed &&
+                        test->gpu->Constant<float>({1}).status().code() == kFailed &&
+                        test->gpu->Close().code() == kFailed;
+      tensor = Tensor();
+      test.reset();
+      ::_exit(dead ? 0 : 1);
+    }
+    int state = -1;
+    ASSERT_EQ(::waitpid(child, &state, 0), child);
+    EXPECT_EQ(state, 0);
+    EXPECT_TRUE(MatMul(tensor, tensor).ok());
   }
 }
 

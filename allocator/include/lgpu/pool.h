@@ -32,8 +32,8 @@ struct AllocateOptions {
 
 struct PoolOptions {
   /// Said in refusals.
-  std::string device;  // "/device:GPU:0"
-  std::string lease;
+  std::string device = {};  // "/device:GPU:0"
+  std::string lease = {};
   /// Chunks are asked for in steps of at least this much where the limit allows it.
   Bytes growth_step = Bytes(std::uint64_t{2} << 20);
 };
