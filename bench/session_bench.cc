@@ -84,7 +84,11 @@ void BM_ConnectLeaseFirstBlock(benchmark::State& state) {
     state.ResumeTiming();
   }
 }
-BENCHMARK(BM_ConnectLeaseFirstBlock)->UseRealTime()->Repetitions(kRepetitions)->Iterations(50)->ReportAggregatesOnly();
+BENCHMARK(BM_ConnectLeaseFirstBlock)
+    ->UseRealTime()
+    ->Repetitions(kRepetitions)
+    ->Iterations(50)
+    ->ReportAggregatesOnly();
 
 /// Private bytes of a process, from the kernel's account of its mappings.
 double PrivateBytes(pid_t pid) {
@@ -139,7 +143,8 @@ void BM_ManyProcessesAtOnce(benchmark::State& state) {
     char* arguments[] = {program.data(), flag.data(), directory.data(), nullptr};
     for (int i = 0; i < kProcesses; ++i) {
       pid_t child = 0;
-      if (::posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments, environ) == 0) children.push_back(child);
+      if (::posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments, environ) == 0)
+        children.push_back(child);
     }
     for (const pid_t child : children) {
       int status = 0;

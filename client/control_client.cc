@@ -25,11 +25,11 @@ class ControlClient::Impl {
         stub_(v1::Control::NewStub(grpc::CreateInsecureChannelFromFd("lgpud", socket.Release()))) {}
 
   template <typename Request, typename Response>
-  absl::StatusOr<Response> Call(grpc::Status (v1::Control::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                                          Response*),
+  absl::StatusOr<Response> Call(grpc::Status (v1::Control::Stub::*method)(grpc::ClientContext*,
+                                                                          const Request&, Response*),
                                 const Request& request) {
     grpc::ClientContext context;
-    context.AddMetadata("lgpu-session-token-bin", token_);
+    if (!token_.empty()) context.AddMetadata("lgpu-session-token-bin", token_);
     context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
     Response response;
     const grpc::Status status = (stub_.get()->*method)(&context, request, &response);

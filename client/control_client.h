@@ -17,7 +17,8 @@ namespace lgpu {
 /// Thread-safe. Errors are the daemon's, with the Refusal where there is one; UNAVAILABLE when it is gone.
 class ControlClient {
  public:
-  /// `socket`: connected to control.sock, non-blocking; `directory` is said in errors; `token`: Welcome's.
+  /// `socket`: connected to control.sock, non-blocking; `directory` is said in errors; `token`: Welcome's, or
+  /// empty to be known by user id alone.
   ControlClient(UniqueFd socket, std::string directory, std::string token);
   ~ControlClient();
   ControlClient(const ControlClient&) = delete;

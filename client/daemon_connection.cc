@@ -63,9 +63,8 @@ DaemonConnection::DaemonConnection(SessionChannel channel, Options options)
     : options_(std::move(options)), channel_(std::move(channel)) {}
 
 absl::StatusOr<std::unique_ptr<DaemonConnection>> DaemonConnection::Open(SessionChannel channel,
-                                                                        Options options) {
-  std::unique_ptr<DaemonConnection> connection(
-      new DaemonConnection(std::move(channel), std::move(options)));
+                                                                         Options options) {
+  std::unique_ptr<DaemonConnection> connection(new DaemonConnection(std::move(channel), std::move(options)));
   LGPU_RETURN_IF_ERROR(connection->StartSessionThread());
   LGPU_RETURN_IF_ERROR(connection->Handshake());
   MutexLock lock(connection->mutex_);
@@ -132,7 +131,8 @@ absl::Status DaemonConnection::Handshake() {
     return absl::FailedPreconditionError(
         "lgpud at " + options_.directory + " speaks version " + std::to_string(welcome.protocol_version()) +
         " of the session protocol, this liblgpu versions " + std::to_string(SessionChannel::kOldestVersion) +
-        " to " + std::to_string(SessionChannel::kProtocolVersion) + "; use a liblgpu and an lgpud of one version");
+        " to " + std::to_string(SessionChannel::kProtocolVersion) +
+        "; use a liblgpu and an lgpud of one version");
   }
   LGPU_ASSIGN_OR_RETURN(stats_, SharedPages::OpenStatsPage(std::move(answer->fds[0])));
   LGPU_ASSIGN_OR_RETURN(page_, SharedPages::OpenClientPage(std::move(answer->fds[1])));
@@ -307,7 +307,8 @@ void DaemonConnection::ReadOne(TimePoint deadline) {
   } else if (absl::IsUnavailable(received.status())) {
     Fail(Broken("is gone (it closed the session without a reason: stopped, or killed)"));
   } else if (!absl::IsDeadlineExceeded(received.status())) {
-    Fail(Broken("sent something that is not of the protocol (" + std::string(received.status().message()) + ")"));
+    Fail(Broken("sent something that is not of the protocol (" + std::string(received.status().message()) +
+                ")"));
   }
 }
 
@@ -367,7 +368,8 @@ absl::StatusOr<DaemonConnection::GrowCall> DaemonConnection::Grow(std::uint64_t 
                                                                   const GrowRequest& request) {
   LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
   GrowCall call(*this, id);
-  call.timeout_ = std::clamp<std::chrono::nanoseconds>(request.timeout, std::chrono::nanoseconds(0), kLongest);
+  call.timeout_ =
+      std::clamp<std::chrono::nanoseconds>(request.timeout, std::chrono::nanoseconds(0), kLongest);
   v1::GrowRequest& grow = *call.frame_.mutable_grow();
   grow.set_request_id(id);
   grow.set_device_id(device);
@@ -401,8 +403,8 @@ absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::GrowCall::Next() {
 absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::TakePage(ReceivedFrame received) {
   if (received.frame.has_grow_refused()) {
     const v1::GrowRefused& refused = received.frame.grow_refused();
-    const absl::Status status =
-        StatusFromWire(refused.code(), refused.message(), refused.has_refusal() ? &refused.refusal() : nullptr);
+    const absl::Status status = StatusFromWire(refused.code(), refused.message(),
+                                               refused.has_refusal() ? &refused.refusal() : nullptr);
     return status.ok() ? Confused() : status;
   }
   const v1::Grant& grant = received.frame.grant();

@@ -25,13 +25,13 @@
 namespace lgpu {
 
 /// A DaemonConnection is the client's end of a session: the channel, its two pages, and the session
-/// thread, which reads what the daemon says while nobody waits for an answer. A thread that waits for one reads
-/// the channel itself (the session thread sleeps meanwhile), so that a grant costs no hand-over between
+/// thread, which reads what the daemon says while nobody waits for an answer. A thread that waits for one
+/// reads the channel itself (the session thread sleeps meanwhile), so that a grant costs no hand-over between
 /// threads; of several that wait, one reads for all.
 ///
 /// Once the daemon is gone, or ends the session, every call fails with UNAVAILABLE and its reason; in a
-/// forked child with FAILED_PRECONDITION. (A connection does not come back; the session thread is where a later
-/// version reconnects.) Thread-safe; no lock of the state is held over a system call on the socket.
+/// forked child with FAILED_PRECONDITION. (A connection does not come back; the session thread is where a
+/// later version reconnects.) Thread-safe; no lock of the state is held over a system call on the socket.
 class DaemonConnection {
  public:
   struct Options {
@@ -62,7 +62,8 @@ class DaemonConnection {
 
    private:
     friend class DaemonConnection;
-    GrowCall(DaemonConnection& connection, std::uint64_t request) : connection_(&connection), request_(request) {}
+    GrowCall(DaemonConnection& connection, std::uint64_t request)
+        : connection_(&connection), request_(request) {}
     DaemonConnection* connection_;  // null: moved from
     std::uint64_t request_;
     v1::Frame frame_;  // the request, until it is sent
@@ -110,7 +111,8 @@ class DaemonConnection {
   void RunSessionThread();
   void ReadForNobody();
 
-  /// Sends `frame`, if there is one, and waits for the next frame that answers `request`; acknowledges a grant.
+  /// Sends `frame`, if there is one, and waits for the next frame that answers `request`; acknowledges a
+  /// grant.
   absl::StatusOr<ReceivedFrame> Call(std::uint64_t request, const v1::Frame* frame, TimePoint deadline);
   absl::Status Send(const v1::Frame& frame, TimePoint deadline) ABSL_LOCKS_EXCLUDED(send_mutex_, mutex_);
   /// A new request id with an inbox.

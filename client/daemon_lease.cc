@@ -20,7 +20,8 @@ std::vector<MachineCard> CardsOf(const v1::ListPhysicalDevicesResponse& response
                      .not_served_because = card.not_served_because(),
                      .available = SaturatingSub(Bytes(card.total_bytes()), Bytes(card.reserve_bytes()))});
   }
-  std::sort(cards.begin(), cards.end(), [](const MachineCard& a, const MachineCard& b) { return a.index < b.index; });
+  std::sort(cards.begin(), cards.end(),
+            [](const MachineCard& a, const MachineCard& b) { return a.index < b.index; });
   return cards;
 }
 
@@ -68,8 +69,9 @@ LogicalDeviceInfo InfoOf(const v1::LogicalDevice& device) {
 std::vector<PhysicalDevice> CardsOf(const v1::Lease& lease) {
   std::vector<PhysicalDevice> cards;
   for (const v1::LogicalDevice& device : lease.devices()) {
-    const auto known = std::find_if(cards.begin(), cards.end(),
-                                    [&](const PhysicalDevice& card) { return card.uuid == device.card_uuid(); });
+    const auto known = std::find_if(cards.begin(), cards.end(), [&](const PhysicalDevice& card) {
+      return card.uuid == device.card_uuid();
+    });
     if (known != cards.end()) continue;
     PhysicalDevice card;
     card.uuid = device.card_uuid();
@@ -95,8 +97,8 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> BackendFor(const v1::Lease& lease
                                       "  try: an lgpud with simulated GPUs (lgpud --simulate 2x1GiB)");
     }
     if (unit == 0 || (unit & (unit - 1)) != 0) {
-      return absl::InternalError("lgpud says that " + card.uuid + " has chunks in units of " + std::to_string(unit) +
-                                 " bytes; are liblgpu and lgpud of one version?");
+      return absl::InternalError("lgpud says that " + card.uuid + " has chunks in units of " +
+                                 std::to_string(unit) + " bytes; are liblgpu and lgpud of one version?");
     }
   }
   return MakeSimulatedBackend({.devices = std::move(cards)});
@@ -104,7 +106,8 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> BackendFor(const v1::Lease& lease
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(const Endpoint& endpoint, const ContextOptions& options,
+absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(const Endpoint& endpoint,
+                                                         const ContextOptions& options,
                                                          const std::string& attach_to,
                                                          const DeviceEnvironment& environment) {
   LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon(endpoint));

@@ -40,7 +40,8 @@ std::string ListText(const List& cards) {
 }
 
 /// The cards that this process can have, in its own order.
-absl::StatusOr<Cards> UsableCards(const std::vector<MachineCard>& machine, const DeviceEnvironment& environment) {
+absl::StatusOr<Cards> UsableCards(const std::vector<MachineCard>& machine,
+                                  const DeviceEnvironment& environment) {
   std::vector<std::string> uuids;
   std::vector<std::string> served_uuids;
   Cards served;
@@ -50,15 +51,17 @@ absl::StatusOr<Cards> UsableCards(const std::vector<MachineCard>& machine, const
     served_uuids.push_back(card.uuid);
     served.push_back(&card);
   }
-  LGPU_ASSIGN_OR_RETURN(const std::vector<int> positions,
-                        VisibleCards({.value = environment.cuda_visible_devices, .machine = uuids, .served = served_uuids}));
+  LGPU_ASSIGN_OR_RETURN(
+      const std::vector<int> positions,
+      VisibleCards({.value = environment.cuda_visible_devices, .machine = uuids, .served = served_uuids}));
   Cards usable;
   for (const int position : positions) usable.push_back(served[static_cast<std::size_t>(position)]);
   return usable;
 }
 
 /// The card that `wanted` names: an index among the machine's, or a unique prefix of a uuid.
-absl::StatusOr<const MachineCard*> FindCard(const std::string& wanted, const std::vector<MachineCard>& machine) {
+absl::StatusOr<const MachineCard*> FindCard(const std::string& wanted,
+                                            const std::vector<MachineCard>& machine) {
   int index = 0;
   const auto [end, error] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), index);
   const bool is_index = error == std::errc() && end == wanted.data() + wanted.size();
@@ -66,8 +69,9 @@ absl::StatusOr<const MachineCard*> FindCard(const std::string& wanted, const std
   for (const MachineCard& card : machine) {
     if (is_index ? card.index != index : !card.uuid.starts_with(wanted)) continue;
     if (found != nullptr) {
-      return absl::InvalidArgumentError("physical_device \"" + wanted + "\" is the beginning of more than one UUID: " +
-                                        ListText(machine) + "; write more of it");
+      return absl::InvalidArgumentError("physical_device \"" + wanted +
+                                        "\" is the beginning of more than one UUID: " + ListText(machine) +
+                                        "; write more of it");
     }
     found = &card;
   }
@@ -85,9 +89,10 @@ void OverrideGrowth(const DeviceEnvironment& environment, DeviceChoice& choice) 
   const bool growth = choice.devices.empty() || choice.devices.front().mode == MemoryMode::kGrowth;
   const std::string original = std::string("Original config value was ") + (growth ? "1." : "0.");
   if (value != "true" && value != "false") {
-    choice.notes.push_back("E The TF_FORCE_GPU_ALLOW_GROWTH environment variable is set but could not be parsed: \"" +
-                           value + "\". Valid values are \"true\" or \"false\". Using original config value of " +
-                           (growth ? "1." : "0."));
+    choice.notes.push_back(
+        "E The TF_FORCE_GPU_ALLOW_GROWTH environment variable is set but could not be parsed: \"" + value +
+        "\". Valid values are \"true\" or \"false\". Using original config value of " +
+        (growth ? "1." : "0."));
     return;
   }
   const MemoryMode forced = value == "true" ? MemoryMode::kGrowth : MemoryMode::kPreallocate;
@@ -95,12 +100,14 @@ void OverrideGrowth(const DeviceEnvironment& environment, DeviceChoice& choice) 
   for (ChosenDevice& device : choice.devices) {
     if (device.mode == forced) continue;
     device.mode = forced;
-    device.guarantee = Bytes();  // a growing device gets what it would get by default, the other one its limit
+    device.guarantee =
+        Bytes();  // a growing device gets what it would get by default, the other one its limit
     changed = true;
   }
   if (changed) {
     choice.notes.push_back(
-        "W Overriding allow_growth setting because the TF_FORCE_GPU_ALLOW_GROWTH environment variable is set. " +
+        "W Overriding allow_growth setting because the TF_FORCE_GPU_ALLOW_GROWTH environment variable is "
+        "set. " +
         original);
   }
 }
@@ -108,7 +115,8 @@ void OverrideGrowth(const DeviceEnvironment& environment, DeviceChoice& choice) 
 }  // namespace
 
 DeviceEnvironment DeviceEnvironment::OfThisProcess() {
-  return {Variable("CUDA_VISIBLE_DEVICES"), Variable("CUDA_DEVICE_ORDER"), Variable("TF_FORCE_GPU_ALLOW_GROWTH")};
+  return {Variable("CUDA_VISIBLE_DEVICES"), Variable("CUDA_DEVICE_ORDER"),
+          Variable("TF_FORCE_GPU_ALLOW_GROWTH")};
 }
 
 absl::StatusOr<DeviceChoice> ChooseDevices(const std::vector<LogicalDeviceOptions>& options,
@@ -124,8 +132,8 @@ absl::StatusOr<DeviceChoice> ChooseDevices(const std::vector<LogicalDeviceOption
     } else {
       LGPU_ASSIGN_OR_RETURN(const MachineCard* card, FindCard(option.physical_device, machine));
       if (std::find(usable.begin(), usable.end(), card) == usable.end()) {
-        return absl::NotFoundError("physical_device \"" + option.physical_device + "\" is " + CardText(*card) +
-                                   ", which is not to be had here; CUDA_VISIBLE_DEVICES" +
+        return absl::NotFoundError("physical_device \"" + option.physical_device + "\" is " +
+                                   CardText(*card) + ", which is not to be had here; CUDA_VISIBLE_DEVICES" +
                                    (environment.cuda_visible_devices.has_value()
                                         ? "=\"" + *environment.cuda_visible_devices + "\""
                                         : " is not set") +

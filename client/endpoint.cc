@@ -52,7 +52,8 @@ absl::StatusOr<DaemonSocket> FindDaemon(const Endpoint& endpoint) {
   std::string others;
   for (const std::string& directory : endpoint.directories) {
     absl::StatusOr<UniqueFd> socket = ConnectUnix(ControlSocketPath(directory), SOCK_STREAM);
-    // Not before: a non-blocking connect fails while the backlog is full, as when many programs start at once.
+    // Not before: a non-blocking connect fails while the backlog is full, as when many programs start at
+    // once.
     if (socket.ok() && ::fcntl(socket->get(), F_SETFL, O_NONBLOCK) == 0) {
       return DaemonSocket{directory, *std::move(socket)};
     }

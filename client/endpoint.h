@@ -41,8 +41,8 @@ std::string SessionSocketPath(const std::string& directory);
 std::string ControlSocketPath(const std::string& directory);
 
 /// The first directory of `endpoint` (not local) where a daemon listens, which is found out by connecting
-/// to its control socket: that connection, of type SOCK_STREAM and non-blocking, and the directory. UNAVAILABLE
-/// or PERMISSION_DENIED, naming what was tried, why it failed and what to try.
+/// to its control socket: that connection, of type SOCK_STREAM and non-blocking, and the directory.
+/// UNAVAILABLE or PERMISSION_DENIED, naming what was tried, why it failed and what to try.
 struct DaemonSocket {
   std::string directory;
   UniqueFd control;

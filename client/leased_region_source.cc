@@ -10,10 +10,10 @@
 namespace lgpu {
 
 absl::StatusOr<std::unique_ptr<LeasedRegionSource>> LeasedRegionSource::Create(DaemonConnection& connection,
-                                                                              DeviceBackend& backend,
-                                                                              const Options& options) {
-  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, Region::Reserve(backend, options.backend_device,
-                                                                        options.granularity, options.limit));
+                                                                               DeviceBackend& backend,
+                                                                               const Options& options) {
+  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Region> region,
+                        Region::Reserve(backend, options.backend_device, options.granularity, options.limit));
   return std::unique_ptr<LeasedRegionSource>(new LeasedRegionSource(connection, std::move(region), options));
 }
 
@@ -45,7 +45,8 @@ absl::StatusOr<std::vector<Chunk>> LeasedRegionSource::Grow(const GrowRequest& r
   if (connection_.IsForked()) return ForkedError();
   if (request.at_least.is_zero() || request.at_least.count() % granularity().count() != 0) {
     return absl::InvalidArgumentError("chunks come in multiples of " + FormatBytes(granularity()) +
-                                      ", not zero; asked for " + std::to_string(request.at_least.count()) + " bytes");
+                                      ", not zero; asked for " + std::to_string(request.at_least.count()) +
+                                      " bytes");
   }
   GrowRequest rounded = request;
   rounded.wanted = std::max(request.at_least, RoundDown(request.wanted, granularity()));
@@ -74,7 +75,7 @@ absl::StatusOr<std::vector<Chunk>> LeasedRegionSource::Grow(const GrowRequest& r
 }
 
 absl::Status LeasedRegionSource::ImportPage(DaemonConnection::GrantPage page, std::vector<Chunk>& granted,
-                                             std::vector<ChunkId>& imported) {
+                                            std::vector<ChunkId>& imported) {
   absl::Status first_error;
   for (DaemonConnection::GrantedChunk& chunk : page.chunks) {
     granted.push_back(chunk.chunk);

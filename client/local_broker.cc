@@ -28,7 +28,8 @@ std::string CardName(const DeviceBackend& backend, int card) {
 
 bool SpeaksOfDescriptors(const absl::Status& status) {
   const std::string_view text(status.message().data(), status.message().size());
-  return text.find("descriptor") != std::string_view::npos || text.find("open files") != std::string_view::npos;
+  return text.find("descriptor") != std::string_view::npos ||
+         text.find("open files") != std::string_view::npos;
 }
 
 }  // namespace
@@ -37,8 +38,9 @@ absl::StatusOr<std::unique_ptr<LocalBroker>> LocalBroker::Create(DeviceBackend& 
   std::unique_ptr<LocalBroker> broker(new LocalBroker(backend));
   MutexLock lock(broker->mutex_);
   for (const PhysicalDevice& device : backend.devices()) {
-    LGPU_ASSIGN_OR_RETURN(const CardId card,
-                          broker->ledger_.AddCard({.total = device.total, .reserve = {}, .granularity = device.granularity}));
+    LGPU_ASSIGN_OR_RETURN(
+        const CardId card,
+        broker->ledger_.AddCard({.total = device.total, .reserve = {}, .granularity = device.granularity}));
     broker->cards_.push_back(card);
   }
   return broker;
@@ -112,8 +114,9 @@ absl::StatusOr<std::vector<Region::Held>> LocalBroker::Grow(LogicalId id, const 
     spec = device.spec;
     const Bytes unit = ledger_.View(ledger_.View(id).card).granularity;
     if (request.at_least.is_zero() || request.at_least.count() % unit.count() != 0) {
-      return absl::InvalidArgumentError("chunks come in multiples of " + FormatBytes(unit) + ", not zero; asked for " +
-                                        std::to_string(request.at_least.count()) + " bytes");
+      return absl::InvalidArgumentError("chunks come in multiples of " + FormatBytes(unit) +
+                                        ", not zero; asked for " + std::to_string(request.at_least.count()) +
+                                        " bytes");
     }
     if (std::vector<Region::Held> taken = TakeStock(id, device, request); !taken.empty()) return taken;
     LGPU_ASSIGN_OR_RETURN(charged, Charge(id, device, request));
@@ -247,9 +250,9 @@ absl::Status LocalBroker::Return(LogicalId id, std::span<const Region::Held> chu
     Device& device = devices_.at(id);
     if (device.spec.preallocate) {
       device.stock.insert(device.stock.end(), chunks.begin(), chunks.end());
-      std::stable_sort(device.stock.begin(), device.stock.end(), [](const Region::Held& a, const Region::Held& b) {
-        return a.chunk.bytes > b.chunk.bytes;
-      });
+      std::stable_sort(
+          device.stock.begin(), device.stock.end(),
+          [](const Region::Held& a, const Region::Held& b) { return a.chunk.bytes > b.chunk.bytes; });
       ledger_.Refund(id, sum);
       Serve(ledger_.View(id).card);
       return absl::OkStatus();
@@ -314,7 +317,8 @@ absl::Status LocalBroker::Refuse(RefusalReason reason, LogicalId id, const Devic
   for (const LogicalId other : ledger_.LogicalsOf(view.card)) {
     const Ledger::LogicalView its = ledger_.View(other);
     const auto device = devices_.find(other);
-    if (other == id || device == devices_.end() || (its.held().is_zero() && its.guarantee.is_zero())) continue;
+    if (other == id || device == devices_.end() || (its.held().is_zero() && its.guarantee.is_zero()))
+      continue;
     refusal.holders.push_back({.lease = "",
                                .owner = std::to_string(::getuid()),
                                .pid = ::getpid(),
@@ -326,13 +330,15 @@ absl::Status LocalBroker::Refuse(RefusalReason reason, LogicalId id, const Devic
                    [](const Refusal::Holder& a, const Refusal::Holder& b) {
                      return std::max(a.held, a.guarantee) > std::max(b.held, b.guarantee);
                    });
-  refusal.advice.push_back(reason == RefusalReason::kDeadlock
-                               ? "all devices of the card wait for each other: free tensors, or give them a guarantee"
-                               : "free tensors of the other devices of this card, or simulate a larger one");
+  refusal.advice.push_back(
+      reason == RefusalReason::kDeadlock
+          ? "all devices of the card wait for each other: free tensors, or give them a guarantee"
+          : "free tensors of the other devices of this card, or simulate a larger one");
   return RefusalStatus(refusal);
 }
 
-absl::Status LocalBroker::BackendRefusal(const absl::Status& status, const DeviceSpec& spec, Bytes asked) const {
+absl::Status LocalBroker::BackendRefusal(const absl::Status& status, const DeviceSpec& spec,
+                                         Bytes asked) const {
   if (!absl::IsResourceExhausted(status)) return status;
   Refusal refusal = MakeRefusal(
       SpeaksOfDescriptors(status) ? RefusalReason::kDescriptors : RefusalReason::kBackend, spec, asked);

@@ -11,7 +11,8 @@
 
 namespace lgpu {
 
-absl::StatusOr<std::unique_ptr<Lease>> LocalLease::Open(const Endpoint& endpoint, const ContextOptions& options,
+absl::StatusOr<std::unique_ptr<Lease>> LocalLease::Open(const Endpoint& endpoint,
+                                                        const ContextOptions& options,
                                                         const DeviceEnvironment& environment) {
   if (endpoint.simulated.empty()) {
     return absl::FailedPreconditionError(
@@ -42,7 +43,8 @@ absl::StatusOr<std::unique_ptr<Lease>> LocalLease::Open(const Endpoint& endpoint
                        .not_served_because = {},
                        .available = device.total});
   }
-  LGPU_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevices(options.logical_devices, machine, environment));
+  LGPU_ASSIGN_OR_RETURN(const DeviceChoice choice,
+                        ChooseDevices(options.logical_devices, machine, environment));
   for (const std::string& note : choice.notes) LogNote(options, note);
   for (const ChosenDevice& chosen : choice.devices) {
     LGPU_RETURN_IF_ERROR(lease->AddDevice(chosen));
@@ -55,7 +57,8 @@ absl::Status LocalLease::AddDevice(const ChosenDevice& chosen) {
   const std::vector<PhysicalDevice>& cards = backend_->devices();
   absl::Status first_error;
   for (const std::string& uuid : chosen.cards) {
-    const auto card = std::find_if(cards.begin(), cards.end(), [&](const PhysicalDevice& c) { return c.uuid == uuid; });
+    const auto card =
+        std::find_if(cards.begin(), cards.end(), [&](const PhysicalDevice& c) { return c.uuid == uuid; });
     LocalBroker::DeviceSpec spec;
     spec.card = static_cast<int>(card - cards.begin());
     spec.limit = chosen.limit.is_zero() ? card->total : chosen.limit;

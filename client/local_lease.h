@@ -29,7 +29,9 @@ class LocalLease final : public Lease {
   const std::vector<LogicalDeviceInfo>& devices() const override { return devices_; }
   int backend_device(int i) const override { return backend_devices_.at(static_cast<std::size_t>(i)); }
   DeviceBackend& backend() override { return *backend_; }
-  std::unique_ptr<RegionSource> TakeSource(int i) override { return std::move(sources_.at(static_cast<std::size_t>(i))); }
+  std::unique_ptr<RegionSource> TakeSource(int i) override {
+    return std::move(sources_.at(static_cast<std::size_t>(i)));
+  }
   ClientPage& page() override { return *page_; }
   absl::Status Close() override;
   absl::Status status() const override;

@@ -6,9 +6,9 @@
 namespace lgpu {
 
 absl::StatusOr<std::unique_ptr<LocalRegionSource>> LocalRegionSource::Create(LocalBroker& broker,
-                                                                            LogicalId device,
-                                                                            DeviceBackend& backend,
-                                                                            int backend_device) {
+                                                                             LogicalId device,
+                                                                             DeviceBackend& backend,
+                                                                             int backend_device) {
   const Bytes limit = broker.limit(device);
   const Bytes granularity = backend.devices()[static_cast<std::size_t>(backend_device)].granularity;
   LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Region> region,

@@ -19,7 +19,8 @@ class LocalRegionSource final : public RegionSource {
  public:
   /// `broker` and `backend` outlive it.
   static absl::StatusOr<std::unique_ptr<LocalRegionSource>> Create(LocalBroker& broker, LogicalId device,
-                                                                  DeviceBackend& backend, int backend_device);
+                                                                   DeviceBackend& backend,
+                                                                   int backend_device);
   ~LocalRegionSource() override;
 
   std::byte* base() const override { return region_->base(); }

@@ -12,8 +12,9 @@ namespace lgpu {
 
 absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options) {
   if (!options.lease.empty() && !options.logical_devices.empty()) {
-    return absl::InvalidArgumentError("lease \"" + options.lease +
-                                      "\" has its own logical devices; give `lease` or `logical_devices`, not both");
+    return absl::InvalidArgumentError(
+        "lease \"" + options.lease +
+        "\" has its own logical devices; give `lease` or `logical_devices`, not both");
   }
   LGPU_ASSIGN_OR_RETURN(const Endpoint endpoint,
                         ResolveEndpoint(options.endpoint, EndpointEnvironment::OfThisProcess()));

@@ -66,8 +66,8 @@ absl::StatusOr<Region::Move> Region::ClaimPlace(const ChunkPlacement& placement)
   const Bytes offset = placement.offset;
   if (offset.count() % granularity_.count() != 0 || offset > reserved_ || bytes > reserved_ - offset) {
     return absl::InvalidArgumentError(ChunkText(placement.id) + " of " + FormatBytes(bytes) +
-                                      " cannot lie at offset " + std::to_string(offset.count()) + " of a region of " +
-                                      FormatBytes(reserved_));
+                                      " cannot lie at offset " + std::to_string(offset.count()) +
+                                      " of a region of " + FormatBytes(reserved_));
   }
   if (entry->state != State::kUnmapped) {
     return absl::FailedPreconditionError(ChunkText(placement.id) + " is mapped already");

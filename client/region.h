@@ -32,8 +32,8 @@ class Region {
   };
 
   /// Reserves 8 times `limit` of addresses, or 4 times where 8 are not to be had. `backend` outlives it.
-  static absl::StatusOr<std::unique_ptr<Region>> Reserve(DeviceBackend& backend, int device, Bytes granularity,
-                                                         Bytes limit);
+  static absl::StatusOr<std::unique_ptr<Region>> Reserve(DeviceBackend& backend, int device,
+                                                         Bytes granularity, Bytes limit);
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;

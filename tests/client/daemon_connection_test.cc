@@ -164,7 +164,8 @@ TEST(DaemonConnectionTest, LongReturnsArePaged) {
   auto connection = daemon.Connect();
   ASSERT_TRUE(connection.ok());
   std::vector<ChunkId> ids;
-  for (std::uint64_t i = 1; i <= 2 * SessionChannel::kMaxReturnChunks + 5; ++i) ids.push_back(ChunkId{i << 40});
+  for (std::uint64_t i = 1; i <= 2 * SessionChannel::kMaxReturnChunks + 5; ++i)
+    ids.push_back(ChunkId{i << 40});
   EXPECT_TRUE((*connection)->Return(kDevice, ids).ok());
   connection->reset();
   daemon.Join();
@@ -249,8 +250,7 @@ TEST(DaemonConnectionTest, DeathAtEachStepIsUnavailable) {
       continue;
     }
     ASSERT_TRUE(connection.ok()) << connection.status();
-    const absl::Status status =
-        step == 5 ? (*connection)->Close() : GrowAll(**connection, 4_MiB).status();
+    const absl::Status status = step == 5 ? (*connection)->Close() : GrowAll(**connection, 4_MiB).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_EQ((*connection)->status().code(), absl::StatusCode::kUnavailable);
   }

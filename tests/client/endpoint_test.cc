@@ -57,8 +57,9 @@ TEST(EndpointTest, LocalNamesSimulatedGpus) {
 }
 
 TEST(EndpointTest, AWrongListOfGpusSaysWhatToWrite) {
-  for (const char* wrong : {"local:", "local:0x1GiB", "local:2x", "local:x1GiB", "local:2x1GB", "local:65x1GiB",
-                            "local:1GiB,", "local:1KiB", "local:-1x1GiB", "local:99999999999999999999x1GiB"}) {
+  for (const char* wrong :
+       {"local:", "local:0x1GiB", "local:2x", "local:x1GiB", "local:2x1GB", "local:65x1GiB", "local:1GiB,",
+        "local:1KiB", "local:-1x1GiB", "local:99999999999999999999x1GiB"}) {
     absl::StatusOr<Endpoint> endpoint = ResolveEndpoint(wrong, Nothing());
     EXPECT_EQ(endpoint.status().code(), absl::StatusCode::kInvalidArgument) << wrong;
     EXPECT_THAT(std::string(endpoint.status().message()), HasSubstr("2x1GiB")) << wrong;

@@ -136,7 +136,8 @@ class FakeDaemon {
   absl::StatusOr<std::unique_ptr<DaemonConnection>> Connect(
       std::chrono::milliseconds answer_timeout = std::chrono::seconds(20)) {
     return DaemonConnection::Open(SessionChannel(std::move(client_)),
-                                  {.directory = "/fake", .answer_timeout = answer_timeout,
+                                  {.directory = "/fake",
+                                   .answer_timeout = answer_timeout,
                                    .greeting_timeout = std::chrono::seconds(20)});
   }
 

@@ -130,7 +130,8 @@ TEST(LocalRegionSourceTest, PreallocationThatDoesNotFitIsRefusedWithItsNumbers) 
 TEST(LocalRegionSourceTest, ADeviceThatCanNeverBeIsInvalid) {
   LocalWorld world;
   EXPECT_EQ(world.Add({.limit = kCard + 2_MiB}).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(world.Add({.limit = 2_MiB, .guarantee = 4_MiB}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(world.Add({.limit = 2_MiB, .guarantee = 4_MiB}).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(LocalRegionSourceTest, WrongSizesAreInvalid) {
@@ -163,7 +164,8 @@ TEST(LocalRegionSourceTest, AForkedChildCannotUseIt) {
 }
 
 TEST(LocalLeaseTest, DefaultIsOneGrowingDeviceOverTheFirstVisibleCard) {
-  auto lease = LocalLease::Open({.local = true, .simulated = {64_MiB, 32_MiB}}, {}, {.cuda_visible_devices = "1,0"});
+  auto lease =
+      LocalLease::Open({.local = true, .simulated = {64_MiB, 32_MiB}}, {}, {.cuda_visible_devices = "1,0"});
   ASSERT_TRUE(lease.ok()) << lease.status();
   ASSERT_EQ((*lease)->devices().size(), 1u);
   EXPECT_EQ((*lease)->devices()[0].memory_limit, 32_MiB);
@@ -212,8 +214,9 @@ TEST(LocalLeaseTest, GrowthIsOverriddenAsTensorFlowDoes) {
   EXPECT_TRUE(lines.empty());
   EXPECT_EQ(mode("True"), MemoryMode::kPreallocate);
   ASSERT_EQ(lines.size(), 1u);
-  EXPECT_THAT(lines[0], HasSubstr("could not be parsed: \"True\". Valid values are \"true\" or \"false\". Using "
-                                  "original config value of 0."));
+  EXPECT_THAT(lines[0],
+              HasSubstr("could not be parsed: \"True\". Valid values are \"true\" or \"false\". Using "
+                        "original config value of 0."));
 }
 
 }  // namespace
