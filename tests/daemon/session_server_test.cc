@@ -75,7 +75,7 @@ TEST_F(SessionServerTest, AReturnIsServedWhileAGrowOfTheSameSessionWaits) {
     session.Send(Ack(page.frame.grant()));
     more = page.frame.grant().more();
   }
-  session.Send(Grow(2, lease, 60 * kMiB, 3'600'000));
+  session.Send(Grow(2, lease, 56 * kMiB, 3'600'000));
   v1::Frame give_back;
   give_back.mutable_return_chunks()->set_device_id(lease.devices(0).id());
   for (const std::uint64_t chunk : chunks) {
