@@ -25,6 +25,7 @@ struct Arguments {
   std::string device;  // a physical one; empty: any
   std::string name = "demo";
   double seconds = 2;
+  std::string until;  // a file: work ends when it exists, or after `seconds`
   bool until_refused = false;
 };
 
@@ -83,6 +84,8 @@ class Worker {
   }
 
  private:
+  bool Told() const { return !arguments_.until.empty() && ::access(arguments_.until.c_str(), F_OK) == 0; }
+
   absl::Status Step() {
     LGPU_ASSIGN_OR_RETURN(const lgpu::Tensor product, lgpu::MatMul(a_, b_));
     LGPU_ASSIGN_OR_RETURN(lgpu::Tensor sum, lgpu::AddN({product, product}));
@@ -95,7 +98,7 @@ class Worker {
 
   absl::Status WorkFor(double seconds, lgpu::Bytes limit) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-    while (std::chrono::steady_clock::now() < end) {
+    while (std::chrono::steady_clock::now() < end && !Told()) {
       LGPU_RETURN_IF_ERROR(Step());
       if (kept_.size() * kept_.front().bytes().count() > limit.count() / 4 * 3) kept_.pop_front();
     }
@@ -151,7 +154,8 @@ int main(int argc, char** argv) {
   app.add_option("--memory", arguments.memory, "Limit of the logical device");
   app.add_option("--device", arguments.device, "Physical device: an index or a uuid");
   app.add_option("--name", arguments.name, "Name of the lease");
-  app.add_option("--seconds", arguments.seconds);
+  app.add_option("--seconds", arguments.seconds, "How long to work");
+  app.add_option("--until", arguments.until, "End earlier, when this file exists");
   app.add_flag("--until-refused", arguments.until_refused, "Take memory until the limit refuses more");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = Run(arguments);
