@@ -35,33 +35,33 @@ LGPU_API std::string_view RefusalReasonName(RefusalReason reason);
 struct Refusal {
   /// Somebody who holds, or is promised, memory of the card.
   struct Holder {
-    std::string lease;
-    std::string owner;     // user name, or the uid in digits
-    std::int64_t pid = 0;  // 0: no process now
-    std::string device;    // "/device:GPU:0" of that lease
-    Bytes held;
-    Bytes guarantee;
+    std::string lease = {};
+    std::string owner = {};   // user name, or the uid in digits
+    std::int64_t pid = 0;     // 0: no process now
+    std::string device = {};  // "/device:GPU:0" of that lease
+    Bytes held = {};
+    Bytes guarantee = {};
     friend bool operator==(const Holder&, const Holder&) = default;
   };
 
   RefusalReason reason = RefusalReason::kUnspecified;
-  std::string device;  // "/device:GPU:0"; empty: before there is one
-  std::string lease;   // empty: a `local` context, or before there is one
-  std::string what;    // "output of op MatMul, shape [8192,16384], float"; may be empty
-  Bytes asked;
-  std::optional<Bytes> limit;
-  std::optional<Bytes> used;
-  std::optional<Bytes> held;
-  std::optional<Bytes> peak_used;
-  std::optional<std::uint64_t> live_blocks;
-  std::optional<Bytes> largest_free_block;
-  std::string card;  // "GPU 0 (simulated)"; empty where no card is involved
-  std::optional<Bytes> card_total;
-  std::optional<Bytes> card_free;    // neither held nor promised to anybody
-  std::optional<Bytes> coming_back;  // returning or draining memory that was waited for
-  std::vector<Holder> holders;       // of the rest of the card, largest first
-  std::optional<std::chrono::milliseconds> waited;
-  std::vector<std::string> advice;  // commands or changes that would help, one each
+  std::string device = {};  // "/device:GPU:0"; empty: before there is one
+  std::string lease = {};   // empty: a `local` context, or before there is one
+  std::string what = {};    // "output of op MatMul, shape [8192,16384], float"; may be empty
+  Bytes asked = {};
+  std::optional<Bytes> limit = {};
+  std::optional<Bytes> used = {};
+  std::optional<Bytes> held = {};
+  std::optional<Bytes> peak_used = {};
+  std::optional<std::uint64_t> live_blocks = {};
+  std::optional<Bytes> largest_free_block = {};
+  std::string card = {};  // "GPU 0 (simulated)"; empty where no card is involved
+  std::optional<Bytes> card_total = {};
+  std::optional<Bytes> card_free = {};    // neither held nor promised to anybody
+  std::optional<Bytes> coming_back = {};  // returning or draining memory that was waited for
+  std::vector<Holder> holders = {};       // of the rest of the card, largest first
+  std::optional<std::chrono::milliseconds> waited = {};
+  std::vector<std::string> advice = {};  // commands or changes that would help, one each
 
   friend bool operator==(const Refusal&, const Refusal&) = default;
 };
