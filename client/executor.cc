@@ -36,10 +36,10 @@ absl::StatusOr<Decision> Decide(ContextState& state, const Op& op, DType dtype) 
 }
 
 /// The context that all inputs share.
-absl::StatusOr<ContextState*> CommonState(const Op& op, std::span<const Tensor> inputs) {
+absl::StatusOr<ContextState*> CommonState(const Op& op, std::span<const Tensor* const> inputs) {
   ContextState* state = nullptr;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const auto& buffer = TensorBuffer::Of(inputs[i]);
+    const auto& buffer = TensorBuffer::Of(*inputs[i]);
     if (buffer == nullptr) {
       return absl::InvalidArgumentError(
           Cat("input #", i, " of op ", op.name, " is a Tensor without a value"));
@@ -66,10 +66,11 @@ absl::StatusOr<Tensor> CopyAsOp(ContextState& state, const Decision& decision,
 }
 
 /// The inputs as the kernel sees them; `copies` keeps those alive that were made for it.
-absl::Status BringInputs(ContextState& state, const Op& op, std::span<const Tensor> inputs, Device& device,
-                         Inputs<TensorView>& views, Inputs<std::shared_ptr<TensorBuffer>>& copies) {
+absl::Status BringInputs(ContextState& state, const Op& op, std::span<const Tensor* const> inputs,
+                         Device& device, Inputs<TensorView>& views,
+                         Inputs<std::shared_ptr<TensorBuffer>>& copies) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const auto& buffer = TensorBuffer::Of(inputs[i]);
+    const auto& buffer = TensorBuffer::Of(*inputs[i]);
     if (&buffer->device() == &device) {
       views.push_back(buffer->view());
       continue;
@@ -84,19 +85,20 @@ absl::Status BringInputs(ContextState& state, const Op& op, std::span<const Tens
 
 }  // namespace
 
-absl::StatusOr<Tensor> Execute(const Op& op, std::span<const Tensor> inputs, const OpAttributes& attributes) {
+absl::StatusOr<Tensor> Execute(const Op& op, std::span<const Tensor* const> inputs,
+                               const OpAttributes& attributes) {
   LGPU_ASSIGN_OR_RETURN(ContextState * state, CommonState(op, inputs));
   if (state->IsForked()) return state->ClosedError();
   const GatePass pass(state->gate());
   if (!pass) return state->ClosedError();
 
   Inputs<TensorSpec> specs;
-  for (const Tensor& input : inputs) specs.push_back(TensorBuffer::Of(input)->spec());
+  for (const Tensor* input : inputs) specs.push_back(TensorBuffer::Of(*input)->spec());
   LGPU_ASSIGN_OR_RETURN(const TensorSpec spec, op.infer(specs, attributes));
   const DType dtype = specs[0].dtype;
   LGPU_ASSIGN_OR_RETURN(const Decision decision, Decide(*state, op, dtype));
   state->recorder().BeforeOp(op, *decision.device);
-  const auto& first = TensorBuffer::Of(inputs[0]);
+  const auto& first = TensorBuffer::Of(*inputs[0]);
   if (&op == &IdentityOp() && &first->device() != decision.device) {
     return CopyAsOp(*state, decision, first);
   }

@@ -12,7 +12,8 @@ namespace lgpu::internal {
 
 /// Runs an op eagerly: checks its inputs, places it, brings the inputs there, launches the kernel, and
 /// records it. At least one input; all of one open context.
-absl::StatusOr<Tensor> Execute(const Op& op, std::span<const Tensor> inputs, const OpAttributes& attributes);
+absl::StatusOr<Tensor> Execute(const Op& op, std::span<const Tensor* const> inputs,
+                               const OpAttributes& attributes);
 
 /// A constant, placed like an op.
 absl::StatusOr<Tensor> MakeConstant(const std::shared_ptr<ContextState>& state, const TensorSpec& spec,
