@@ -33,8 +33,7 @@ TEST_P(CopiesTest, EveryDirectionKeepsTheValues) {
   std::vector<float> values(3'000'001);  // more than one piece of staging
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   Tensor tensor = Must(test.gpu->Constant<float>({3'000'001}, values));
-  for (const char* device :
-       {"GPU:1", "GPU:0", "CPU:0", "GPU:1", "CPU:0", "CPU:0", "GPU:0", "GPU:0"}) {
+  for (const char* device : {"GPU:1", "GPU:0", "CPU:0", "GPU:1", "CPU:0", "CPU:0", "GPU:0", "GPU:0"}) {
     tensor = On(test, device, tensor);
     EXPECT_THAT(tensor.device(), ::testing::EndsWith(device));
   }

@@ -30,8 +30,9 @@ inline absl::StatusOr<Tensor> AddN(std::initializer_list<Tensor> inputs) {
 }
 
 /// The same values in another dtype. To a floating type: rounded once, to nearest even; too large becomes
-/// infinity. From a floating to a whole type: towards zero; NaN becomes 0, and what is out of range the nearest
-/// end of the range. int64 to int32: the low bits. On the CPU only, unless ContextOptions::cast_on_gpu.
+/// infinity. From a floating to a whole type: towards zero; NaN becomes 0, and what is out of range the
+/// nearest end of the range. int64 to int32: the low bits. On the CPU only, unless
+/// ContextOptions::cast_on_gpu.
 LGPU_API absl::StatusOr<Tensor> Cast(const Tensor& input, DType to);
 
 /// A copy of the tensor on the device of this thread's scope: the explicit copy between devices.
