@@ -62,22 +62,23 @@ absl::Status SessionState::end_request() const {
 
 void SessionState::WriteStats(const std::vector<std::pair<LogicalId, Broker::DeviceInfo>>& devices) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
+  // Whoever sees one of the new values sees the odd epoch too.
+  constexpr auto kRelease = std::memory_order_release;
   MutexLock lock(stats_mutex_);
   StatsPage& page = *stats_page_;
   const std::uint64_t epoch = page.epoch.load(kRelaxed);
   page.epoch.store(epoch + 1, kRelaxed);
-  std::atomic_thread_fence(std::memory_order_release);
   const std::size_t count = std::min<std::size_t>(devices.size(), StatsPage::kMaxDevices);
   for (std::size_t i = 0; i < count; ++i) {
     const auto& [id, info] = devices[i];
     StatsPage::Device& device = page.devices[i];
-    device.id.store(id.value, kRelaxed);
-    device.limit.store(info.limit.count(), kRelaxed);
-    device.guarantee.store(info.guarantee.count(), kRelaxed);
-    device.held.store(info.held.count(), kRelaxed);
-    device.card_free.store(info.card_free.count(), kRelaxed);
+    device.id.store(id.value, kRelease);
+    device.limit.store(info.limit.count(), kRelease);
+    device.guarantee.store(info.guarantee.count(), kRelease);
+    device.held.store(info.held.count(), kRelease);
+    device.card_free.store(info.card_free.count(), kRelease);
   }
-  page.device_count.store(count, kRelaxed);
+  page.device_count.store(count, kRelease);
   page.epoch.store(epoch + 2, std::memory_order_release);
 }
 

@@ -1,0 +1,256 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/check.h"
+#include "daemon/broker.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// Chunks that are freed between two looks at who waits for memory.
+constexpr std::size_t kReclaimBatch = 64;
+
+}  // namespace
+
+absl::Status Broker::Return(SessionId session, LogicalId logical, std::span<const ChunkId> chunks) {
+  Wakes wakes;
+  std::vector<ChunkId> leaving;
+  {
+    MutexLock lock(mutex_);
+    std::set<ChunkId> seen;
+    for (const ChunkId id : chunks) {
+      const auto chunk = chunks_.find(id);
+      if (chunk == chunks_.end() || chunk->second.session != session || chunk->second.device != logical ||
+          chunk->second.state != ChunkState::kGranted || !seen.insert(id).second) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("chunk ", id.value, " is not granted to this session on device ", logical.value,
+                         "; none of the ", chunks.size(), " chunks was taken back"));
+      }
+    }
+    for (const ChunkId id : chunks) {
+      ChunkEntry& chunk = chunks_.at(id);
+      if (BecomesSpare(chunk)) {
+        MakeItSpare(id, chunk);
+      } else {
+        StartLeaving(chunk, ChunkState::kReturning);
+        leaving.push_back(id);
+      }
+    }
+    ++counters_.returns;
+    const auto device = devices_.find(logical);
+    if (leaving.size() < chunks.size() && device != devices_.end()) {
+      Serve(device->second.spec.card, wakes);
+    }
+  }
+  WakeAll(wakes);
+  Reclaim(leaving);
+  return absl::OkStatus();
+}
+
+void Broker::ReturnAll(SessionId session) {
+  Wakes wakes;
+  std::vector<ChunkId> leaving;
+  {
+    MutexLock lock(mutex_);
+    const auto found = sessions_.find(session);
+    if (found == sessions_.end()) {
+      return;
+    }
+    DropWaiters(session, wakes);
+    std::set<CardId> touched;
+    const std::set<ChunkId> chunks = found->second.chunks;
+    for (const ChunkId id : chunks) {
+      ChunkEntry& chunk = chunks_.at(id);
+      if (chunk.state != ChunkState::kGranted) {
+        continue;
+      }
+      const Device& device = devices_.at(chunk.device);
+      touched.insert(device.spec.card);
+      if (BecomesSpare(chunk)) {
+        MakeItSpare(id, chunk);
+      } else {
+        StartLeaving(chunk, ChunkState::kReturning);
+        leaving.push_back(id);
+      }
+    }
+    for (const CardId card : touched) {
+      Serve(card, wakes);
+    }
+  }
+  WakeAll(wakes);
+  Reclaim(leaving);
+}
+
+void Broker::StartDraining(SessionId session) {
+  Wakes wakes;
+  {
+    MutexLock lock(mutex_);
+    const auto found = sessions_.find(session);
+    if (found == sessions_.end()) {
+      return;
+    }
+    DropWaiters(session, wakes);
+    for (const ChunkId id : found->second.chunks) {
+      ChunkEntry& chunk = chunks_.at(id);
+      if (chunk.state != ChunkState::kGranted) {
+        continue;
+      }
+      Device& device = devices_.at(chunk.device);
+      if (device.spec.preallocate) {
+        chunk.state = ChunkState::kDraining;
+        device.draining += chunk.bytes;
+      } else {
+        StartLeaving(chunk, ChunkState::kDraining);
+      }
+    }
+  }
+  WakeAll(wakes);
+}
+
+bool Broker::FinishDraining(SessionId session) {
+  Wakes wakes;
+  std::vector<ChunkId> leaving;
+  {
+    MutexLock lock(mutex_);
+    const auto found = sessions_.find(session);
+    if (found == sessions_.end()) {
+      return true;
+    }
+    std::set<CardId> touched;
+    const std::set<ChunkId> chunks = found->second.chunks;
+    for (const ChunkId id : chunks) {
+      ChunkEntry& chunk = chunks_.at(id);
+      if (chunk.state != ChunkState::kDraining) {
+        continue;
+      }
+      Device& device = devices_.at(chunk.device);
+      touched.insert(device.spec.card);
+      if (device.spec.preallocate) {
+        device.draining -= chunk.bytes;
+        if (BecomesSpare(chunk)) {
+          MakeItSpare(id, chunk);
+          continue;
+        }
+        StartLeaving(chunk, ChunkState::kReturning);
+      }
+      // From here on the chunk is RetryUnconfirmed's, should the backend not confirm it.
+      chunk.state = ChunkState::kReturning;
+      leaving.push_back(id);
+    }
+    for (const CardId card : touched) {
+      Serve(card, wakes);
+    }
+  }
+  WakeAll(wakes);
+  Reclaim(leaving);
+  return Held(session).is_zero();
+}
+
+void Broker::Reclaim(const std::vector<ChunkId>& chunks) {
+  for (std::size_t start = 0; start < chunks.size(); start += kReclaimBatch) {
+    const std::size_t count = std::min(kReclaimBatch, chunks.size() - start);
+    std::vector<MemoryHandle> memories;
+    {
+      MutexLock lock(mutex_);
+      for (std::size_t i = 0; i < count; ++i) {
+        memories.push_back(chunks_.at(chunks[start + i]).memory);
+      }
+    }
+    std::vector<absl::Status> results;
+    results.reserve(count);
+    for (const MemoryHandle memory : memories) {
+      results.push_back(backend_.Reclaim(memory));
+    }
+    Wakes wakes;
+    {
+      MutexLock lock(mutex_);
+      std::set<CardId> touched;
+      for (std::size_t i = 0; i < count; ++i) {
+        touched.insert(devices_.at(chunks_.at(chunks[start + i]).device).spec.card);
+        Settle(chunks[start + i], results[i], wakes);
+      }
+      for (const CardId card : touched) {
+        Serve(card, wakes);
+      }
+    }
+    WakeAll(wakes);
+  }
+}
+
+void Broker::Settle(ChunkId id, const absl::Status& result, Wakes& wakes) {
+  ChunkEntry& chunk = chunks_.at(id);
+  // NOT_FOUND: an earlier call, which said something else, did free it.
+  if (!result.ok() && !absl::IsNotFound(result)) {
+    chunk.reference_gone = chunk.reference_gone || absl::IsUnavailable(result);
+    if (unconfirmed_.insert(id).second) {
+      wakes.push_back(unconfirmed_waker_);
+    }
+    return;
+  }
+  const LogicalId device = chunk.device;
+  if (chunk.session) {
+    wakes.push_back(sessions_.at(chunk.session).waker);
+  }
+  TakeFromSession(id, chunk);
+  ledger_.ConfirmFree(device, chunk.bytes);
+  unconfirmed_.erase(id);
+  chunks_.erase(id);
+  ForgetIfEmpty(device);
+}
+
+bool Broker::LooksFree(const ChunkEntry& chunk) {
+  int backend_device = 0;
+  Bytes expected;
+  {
+    MutexLock lock(mutex_);
+    const CardId card = devices_.at(chunk.device).spec.card;
+    const Ledger::CardView view = ledger_.View(card);
+    backend_device = cards_.at(card).backend_device;
+    expected = SaturatingSub(view.total, view.held + view.overhead + view.foreign) + chunk.bytes;
+  }
+  const std::optional<Bytes> free = backend_.FreeMemory(backend_device);
+  return free && *free >= expected;
+}
+
+bool Broker::RetryUnconfirmed() {
+  std::vector<std::pair<ChunkId, ChunkEntry>> pending;
+  {
+    MutexLock lock(mutex_);
+    for (const ChunkId id : unconfirmed_) {
+      pending.emplace_back(id, chunks_.at(id));
+    }
+  }
+  Wakes wakes;
+  for (const auto& [id, chunk] : pending) {
+    absl::Status result;
+    if (!chunk.reference_gone) {
+      result = backend_.Reclaim(chunk.memory);
+    } else if (!LooksFree(chunk)) {
+      result = absl::UnavailableError("another process pins it");
+    }
+    MutexLock lock(mutex_);
+    const CardId card = devices_.at(chunk.device).spec.card;
+    Settle(id, result, wakes);
+    Serve(card, wakes);
+  }
+  WakeAll(wakes);
+  MutexLock lock(mutex_);
+  return unconfirmed_.empty();
+}
+
+void Broker::SetUnconfirmedWaker(std::shared_ptr<Waker> waker) {
+  MutexLock lock(mutex_);
+  unconfirmed_waker_ = std::move(waker);
+}
+
+void Broker::ForgetIfEmpty(LogicalId logical) {
+  const Device& device = devices_.at(logical);
+  if (device.removed && device.charged.is_zero() && ledger_.View(logical).held().is_zero()) {
+    const absl::Status removed = ledger_.RemoveLogical(logical);
+    LGPU_CHECK(removed.ok());
+    devices_.erase(logical);
+  }
+}
+
+}  // namespace lgpu::daemon
