@@ -85,4 +85,12 @@ absl::StatusOr<Session> Session::Open(const std::string& runtime_dir, std::chron
   return session;
 }
 
+void Session::Close(std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  v1::Frame close;
+  close.mutable_close()->set_request_id(1);
+  if (channel.Send(close, {}, deadline).ok()) [[maybe_unused]]
+    const auto closed = channel.Receive(deadline);
+}
+
 }  // namespace lgpu::cli

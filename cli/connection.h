@@ -81,6 +81,8 @@ struct Session {
   /// Connects to the session socket in `runtime_dir` and says hello. Errors as Connection::Open, and
   /// FAILED_PRECONDITION for a daemon of another protocol version.
   static absl::StatusOr<Session> Open(const std::string& runtime_dir, std::chrono::milliseconds timeout);
+  /// Ends the session in good order; a daemon that is gone is fine.
+  void Close(std::chrono::milliseconds timeout);
 };
 
 }  // namespace lgpu::cli

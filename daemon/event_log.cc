@@ -1,6 +1,7 @@
 #include "daemon/event_log.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "google/protobuf/util/time_util.h"
@@ -8,7 +9,11 @@
 namespace lgpu::daemon {
 
 void EventLog::Append(v1::Event event, std::optional<std::uint32_t> owner) {
-  *event.mutable_at() = google::protobuf::util::TimeUtil::GetCurrentTime();
+  // TimeUtil::GetCurrentTime has whole seconds only.
+  *event.mutable_at() = google::protobuf::util::TimeUtil::NanosecondsToTimestamp(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(
+          std::chrono::system_clock::now().time_since_epoch())
+          .count());
   {
     MutexLock lock(mutex_);
     event.set_sequence(++last_);

@@ -128,7 +128,7 @@ v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease) const {
 
 v1::StatsSnapshot StatsReporter::Snapshot(const Caller& caller) const {
   v1::StatsSnapshot snapshot;
-  *snapshot.mutable_taken_at() = TimeUtil::GetCurrentTime();
+  *snapshot.mutable_taken_at() = ToTimestamp(std::chrono::system_clock::now());
   snapshot.set_daemon("lgpud " LGPU_VERSION);
   const bool exact =
       std::all_of(cards_.begin(), cards_.end(), [](const ListedCard& card) { return card.device.simulated; });

@@ -75,7 +75,9 @@ class RunCommand final : public Command {
     }
     const auto daemon_spoke = [&] { return HearGoodbye(session, options); };
     LGPU_ASSIGN_OR_RETURN(const int code, child->Wait(signals, session.channel.fd(), daemon_spoke));
-    return AfterCommand(connection, lease, code, options);
+    LGPU_ASSIGN_OR_RETURN(const int result, AfterCommand(connection, lease, code, options));
+    session.Close(options.timeout);
+    return result;
   }
 
  private:

@@ -170,7 +170,8 @@ TEST_F(CliTest, RunGivesTheCommandItsLeaseAndTakesItBackAtTheEnd) {
   EXPECT_THAT(result.out, HasSubstr("\n" + daemon_->dir() + "\n"));
   EXPECT_THAT(result.out, HasSubstr("\nb c\nok "));
   EXPECT_THAT(result.out, HasSubstr("error RESOURCE_EXHAUSTED")) << "the lease's limit is the command's";
-  for (const v1::CardStats& card : Stats().cards()) {
+  const v1::StatsSnapshot snapshot = Stats();
+  for (const v1::CardStats& card : snapshot.cards()) {
     const bool used = result.err.find(absl::StrCat("on GPU ", card.index(), " ")) != std::string::npos;
     EXPECT_EQ(result.out.find(card.uuid()) != std::string::npos, used);
   }

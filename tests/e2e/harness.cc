@@ -169,7 +169,8 @@ v1::StatsSnapshot E2eTest::Stats() {
 
 std::uint64_t E2eTest::HeldBytes() {
   std::uint64_t held = 0;
-  for (const v1::CardStats& card : Stats().cards()) held += card.held_bytes();
+  const v1::StatsSnapshot snapshot = Stats();
+  for (const v1::CardStats& card : snapshot.cards()) held += card.held_bytes();
   return held;
 }
 

@@ -23,7 +23,8 @@ class SharingTest : public E2eTest {
  protected:
   /// What the daemon says of a lease's first device.
   v1::LogicalDeviceStats Device(const std::string& lease_id) {
-    for (const v1::LeaseStats& lease : Stats().leases()) {
+    const v1::StatsSnapshot snapshot = Stats();
+    for (const v1::LeaseStats& lease : snapshot.leases()) {
       if (lease.id() == lease_id && lease.devices_size() > 0) return lease.devices(0);
     }
     ADD_FAILURE() << "no lease " << lease_id;
@@ -246,7 +247,8 @@ TEST_F(SharingTest, LeasesOfOthersAreInvisible) {
   EXPECT_EQ(Ask(*other, "work c"), "ok");
   // Root sees all, under the right owner.
   std::map<std::string, std::uint32_t> owners;
-  for (const v1::LeaseStats& lease : Stats().leases()) owners[lease.id()] = lease.owner_uid();
+  const v1::StatsSnapshot snapshot = Stats();
+  for (const v1::LeaseStats& lease : snapshot.leases()) owners[lease.id()] = lease.owner_uid();
   EXPECT_EQ(owners[mine->id()], 0u);
   EXPECT_EQ(owners[his], 65534u);
   EXPECT_EQ(Ask(*other, "close c"), "ok");
