@@ -114,7 +114,7 @@ class Client {
   std::string Read(const Words& words) {
     const auto values = tensors_.at(words.at(1)).ToVector<float>();
     if (!values.ok()) return Error(values.status());
-    float sum = 0;
+    double sum = 0;  // a float stops at 2^24
     for (const float value : *values) sum += value;
     std::ostringstream out;
     out << "ok " << sum;
