@@ -14,6 +14,10 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
 endif()
 
+# -O3 is for the kernels only (kernels/CMakeLists.txt): elsewhere it brings nothing, and g++ 12 warns falsely
+# of overlapping copies and array bounds inside its own library (GCC bugs 105651 and 107852).
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+
 find_program(LGPU_CCACHE ccache)
 if(LGPU_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${LGPU_CCACHE})
