@@ -5,6 +5,7 @@
 #include "client/device_choice.h"
 #include "client/endpoint.h"
 #include "client/lease.h"
+#include "client/lease_common.h"
 #include "client/local_lease.h"
 #include "lgpu/status.h"
 
@@ -21,9 +22,13 @@ absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options) 
   const DeviceEnvironment environment = DeviceEnvironment::OfThisProcess();
   if (endpoint.local) return LocalLease::Open(endpoint, options, environment);
   std::string attach_to = options.lease;
-  if (attach_to.empty() && options.logical_devices.empty()) {
-    const char* variable = std::getenv("LGPU_LEASE");
-    attach_to = variable == nullptr ? "" : variable;
+  const char* variable = std::getenv("LGPU_LEASE");
+  if (attach_to.empty() && variable != nullptr && *variable != '\0') {
+    attach_to = variable;
+    if (!options.logical_devices.empty()) {
+      LogNote(options, "lgpu: note: LGPU_LEASE is set: this program runs inside lease " + attach_to +
+                           "; the logical devices that it asks for itself are not made");
+    }
   }
   return DaemonLease::Open(endpoint, options, attach_to, environment);
 }

@@ -1,5 +1,6 @@
 // lgpud: builds every object of the daemon, connects them, and waits for the signal to stop.
 
+#include <google/protobuf/stubs/logging.h>
 #include <poll.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -50,6 +51,8 @@ void SetUpLog(const std::string& level) {
   logger->set_level(spdlog::level::from_str(level));
   logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));
+  // It would print a line for every malformed string that a client sends.
+  google::protobuf::SetLogHandler(nullptr);
 }
 
 // Every session needs a few descriptors and every grant one in flight.

@@ -200,11 +200,6 @@ void PlacementReader::Drain(PlacementLog& log, int devices) {
   }
   dropped = Saturate(dropped, ring_.lost() - lost_);
   lost_ = ring_.lost();
-  const std::uint64_t client = page_->ring.dropped.load(std::memory_order_relaxed);
-  if (client > client_dropped_) {
-    dropped = Saturate(dropped, client - client_dropped_);
-    client_dropped_ = client;
-  }
   log.Add(records, dropped);
 }
 

@@ -100,8 +100,7 @@ class PlacementReader {
   const std::int64_t pid_;
   Mutex mutex_;
   PlacementRingReader ring_ ABSL_GUARDED_BY(mutex_);
-  std::uint64_t lost_ ABSL_GUARDED_BY(mutex_) = 0;            // as ring_ counts
-  std::uint64_t client_dropped_ ABSL_GUARDED_BY(mutex_) = 0;  // as the client counts
+  std::uint64_t lost_ ABSL_GUARDED_BY(mutex_) = 0;  // as ring_ counts
 };
 
 }  // namespace lgpu::daemon

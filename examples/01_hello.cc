@@ -7,7 +7,7 @@
 using namespace lgpu;
 
 absl::Status Run() {
-  LGPU_ASSIGN_OR_RETURN(Context gpu, Context::Create({.logical_devices = {{.memory_limit = 2_GiB}},
+  LGPU_ASSIGN_OR_RETURN(Context gpu, Context::Create({.logical_devices = {{.memory_limit = 256_MiB}},
                                                       .log_device_placement = true}));
   LGPU_ASSIGN_OR_RETURN(Tensor a, gpu.Constant<float>({{1, 2, 3}, {4, 5, 6}}));
   LGPU_ASSIGN_OR_RETURN(Tensor b, gpu.Constant<float>({{1, 2}, {3, 4}, {5, 6}}));

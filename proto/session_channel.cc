@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -165,6 +166,27 @@ absl::Status SessionChannel::Send(const v1::Frame& frame, std::span<const int> f
   }
 }
 
+// A far deadline needs no poll before the receiving: the socket itself waits, a second at most.
+bool SessionChannel::MayBlock(Deadline deadline) {
+  constexpr std::chrono::seconds kSlice{1};
+  if (!deadline) {
+    return !has_receive_timeout_ || SetReceiveTimeout(std::chrono::seconds(0));
+  }
+  if (*deadline - std::chrono::steady_clock::now() < kSlice) {
+    return false;
+  }
+  return has_receive_timeout_ || SetReceiveTimeout(kSlice);
+}
+
+bool SessionChannel::SetReceiveTimeout(std::chrono::seconds timeout) {
+  const timeval value = {.tv_sec = timeout.count(), .tv_usec = 0};
+  if (::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &value, sizeof(value)) != 0) {
+    return false;
+  }
+  has_receive_timeout_ = timeout.count() != 0;
+  return true;
+}
+
 absl::StatusOr<ReceivedFrame> SessionChannel::Receive(Deadline deadline) {
   ReceivedFrame received;
   if (absl::Status status = ReceiveInto(received, deadline); !status.ok()) {
@@ -185,11 +207,10 @@ absl::Status SessionChannel::ReceiveInto(ReceivedFrame& received, Deadline deadl
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   message.msg_control = control;
-  const int flags = MSG_CMSG_CLOEXEC | (deadline ? MSG_DONTWAIT : 0);
   ssize_t bytes;
   for (;;) {
     message.msg_controllen = sizeof(control);
-    bytes = ::recvmsg(socket_.get(), &message, flags);
+    bytes = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | (MayBlock(deadline) ? 0 : MSG_DONTWAIT));
     if (bytes >= 0) {
       break;
     }
@@ -201,6 +222,9 @@ absl::Status SessionChannel::ReceiveInto(ReceivedFrame& received, Deadline deadl
     }
     if (errno != EAGAIN && errno != EWOULDBLOCK) {
       return absl::InternalError(absl::StrCat("recvmsg on a session: ", ErrnoText(errno)));
+    }
+    if (MayBlock(deadline)) {
+      continue;  // a slice has passed
     }
     if (absl::Status ready = WaitFor(socket_.get(), POLLIN, deadline, "a frame to arrive"); !ready.ok()) {
       return ready;

@@ -76,11 +76,16 @@ class SessionChannel {
   explicit operator bool() const { return static_cast<bool>(socket_); }
 
  private:
+  /// Whether recvmsg itself may wait, with the socket's receive time-out as the slice.
+  bool MayBlock(Deadline deadline);
+  bool SetReceiveTimeout(std::chrono::seconds timeout);
+
   UniqueFd socket_;
   // Not a vector: what no packet ever filled is never touched, so an idle session costs a page and not 64
   // KiB.
   std::unique_ptr<char[]> buffer_;  // of Receive
-  std::string encoded_;             // of Send; only grows
+  bool has_receive_timeout_ = false;
+  std::string encoded_;  // of Send; only grows
 };
 
 }  // namespace lgpu

@@ -50,8 +50,9 @@ enum class DevicePolicy { kExplicit = 0, kWarn = 1, kSilent = 2, kSilentForInt32
 struct ContextOptions {
   /// Empty: one device on the first visible card with default options, or the devices of `lease`.
   std::vector<LogicalDeviceOptions> logical_devices = {};
-  /// The handle or name of an existing lease to attach to. Default: the variable LGPU_LEASE, if
-  /// `logical_devices` is empty.
+  /// The handle or name of an existing lease to attach to; excludes `logical_devices`. Default: the
+  /// variable LGPU_LEASE. Where that is set, whoever started the program has decided: its lease is used in
+  /// place of `logical_devices`, and a note says so.
   std::string lease = {};
   /// A name for the lease that is created.
   std::string lease_name = {};
