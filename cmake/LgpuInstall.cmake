@@ -31,5 +31,6 @@ endif()
 if(TARGET lgpud)
   install(TARGETS lgpud RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpud.service DESTINATION lib/systemd/system)
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpud.service ${PROJECT_SOURCE_DIR}/packaging/lgpud.socket
+        DESTINATION lib/systemd/system)
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpud.toml DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/examples)
