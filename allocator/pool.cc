@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,11 @@
 #include "lgpu/status.h"
 
 namespace lgpu {
+namespace {
+
+constexpr std::chrono::hours kLongest{24};  // a deadline beyond this would overflow the clock at some point
+
+}  // namespace
 
 Pool::Pool(std::unique_ptr<RegionSource> source, PoolOptions options)
     : impl_(std::make_unique<Impl>(std::move(source), std::move(options))) {}
@@ -88,7 +94,8 @@ absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& o
   }
   Attempt attempt{.bytes = bytes,
                   .options = options,
-                  .deadline = std::chrono::steady_clock::now() + options.timeout,
+                  .deadline = std::chrono::steady_clock::now() +
+                              std::clamp<std::chrono::nanoseconds>(options.timeout, {}, kLongest),
                   .limit = limit};
   absl::StatusOr<Block> block = AllocateSlowly(attempt);
   MutexLock lock(mutex_);

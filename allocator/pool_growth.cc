@@ -95,7 +95,7 @@ absl::StatusOr<Block> Pool::Impl::AllocateSlowly(Attempt& attempt) {
         going_on = false;
         break;
       case Step::kFail:
-        going_on = WaitForOthers(attempt);
+        going_on = absl::IsResourceExhausted(attempt.status) && WaitForOthers(attempt);
         break;
     }
     if (!going_on) {
@@ -121,9 +121,18 @@ Pool::Impl::Step Pool::Impl::NextStep(Attempt& attempt) {
   Bytes needed = std::max(plan->unmapped, attempt.fresh_at_least);
   TakeSpare(attempt, needed);
   if (attempt.chunk_bytes >= needed) {
-    if (const auto claim = blocks_.ClaimGrowth(attempt.bytes, alignment, attempt.chunk_bytes)) {
-      attempt.claim = *claim;
-      return Step::kMap;
+    for (;;) {
+      if (const auto claim = blocks_.ClaimGrowth(attempt.bytes, alignment, attempt.chunk_bytes)) {
+        attempt.claim = *claim;
+        return Step::kMap;
+      }
+      // Fewer chunks may find a place where all of them do not.
+      if (attempt.chunk_bytes - attempt.chunks.back().bytes < needed) {
+        break;
+      }
+      attempt.chunk_bytes -= attempt.chunks.back().bytes;
+      spare_.push_back(attempt.chunks.back());
+      attempt.chunks.pop_back();
     }
     // The place that needs least has no room for chunks this large; behind everything there is.
     needed = RoundUp(rounded, granularity_);
@@ -169,6 +178,15 @@ Pool::Impl::Step Pool::Impl::StepToMove(Attempt& attempt, Bytes room) {
         SaturatingSub(std::max(plan->unmapped, attempt.fresh_at_least), attempt.chunk_bytes);
     const Bytes to_move = attempt.grow_refused ? shortage : SaturatingSub(shortage, room);
     attempt.runs = DetachIdle(to_move, Bound::kAtLeast, plan->block);
+    if (attempt.runs.empty() && attempt.grow_refused && absl::IsResourceExhausted(*attempt.grow_refused) &&
+        !attempt.combined) {
+      // Neither is enough alone: what there is, and a smaller step of growth for the rest.
+      attempt.combined = true;
+      attempt.runs = DetachIdle(to_move, Bound::kAtMost, plan->block);
+      if (!attempt.runs.empty()) {
+        attempt.grow_refused.reset();
+      }
+    }
     if (!attempt.runs.empty()) {
       return Step::kMove;
     }
@@ -193,6 +211,9 @@ bool Pool::Impl::Grow(Attempt& attempt) {
   {
     MutexLock lock(mutex_);
     patient_ += patient;
+    if (patient > 0 && waiting_ > 0) {
+      changed_.NotifyAll();  // who waited for this attempt waits only to its own deadline from here on
+    }
   }
   absl::StatusOr<std::vector<Chunk>> chunks = source_->Grow(attempt.request);
   MutexLock lock(mutex_);
@@ -201,7 +222,8 @@ bool Pool::Impl::Grow(Attempt& attempt) {
   if (!chunks.ok()) {
     attempt.grow_refused = chunks.status();
     attempt.status = chunks.status();
-    return absl::IsResourceExhausted(chunks.status());
+    // Chunks that are here already may do, whatever became of the other side.
+    return absl::IsResourceExhausted(chunks.status()) || absl::IsUnavailable(chunks.status());
   }
   for (const Chunk& chunk : *chunks) {
     attempt.chunks.push_back(chunk);
@@ -249,6 +271,7 @@ bool Pool::Impl::WaitForOthers(Attempt& attempt) {
   }
   attempt.grow_refused.reset();
   attempt.cleared = false;
+  attempt.combined = false;
   attempt.fresh_at_least = Bytes();
   return again && ++attempt.retries < kMostRetries;
 }
@@ -310,7 +333,7 @@ absl::Status Pool::Impl::Fail(Attempt& attempt) {
     to_return.assign(own, spare_.end());
     spare_.erase(own, spare_.end());
   }
-  // If this fails as well they stay spare, and the first error is the one to tell.
+  // If this fails as well, the first error is the one to tell.
   ReturnChunks(to_return).IgnoreError();
   return attempt.status;
 }
@@ -400,11 +423,8 @@ absl::Status Pool::Impl::ReturnChunks(const std::vector<Chunk>& chunks) {
     return absl::OkStatus();
   }
   const absl::Status status = source_->Return(IdsOf(chunks));
+  // An error says that the other side did not confirm; the chunks are gone from here all the same.
   MutexLock lock(mutex_);
-  if (!status.ok()) {
-    spare_.insert(spare_.end(), chunks.begin(), chunks.end());
-    return status;
-  }
   for (const Chunk& chunk : chunks) {
     held_ -= chunk.bytes;
   }

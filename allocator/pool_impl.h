@@ -58,7 +58,8 @@ class Pool::Impl {
     std::optional<absl::Status> grow_refused{};
     std::uint64_t seen_changes = 0;
     int retries = 0;
-    bool cleared = false;  // all idle chunks were moved out of the way once
+    bool cleared = false;   // all idle chunks were moved out of the way once
+    bool combined = false;  // idle chunks were taken to make a refused step of growth smaller
     // What the next step needs.
     GrowRequest request{};
     std::vector<Run> runs{};

@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <new>
@@ -314,6 +317,39 @@ TEST_F(PoolTest, LiveBlockInEveryChunkIsAHonestRefusal) {
   ExpectSound();
 }
 
+TEST_F(PoolTest, IdleChunksAndTheRestOfTheCardServeTogether) {
+  // Pages 1 and 3 of 5 are idle, the card has 2 more: 4 pages side by side take all of these.
+  Open({.limit = 32_MiB});
+  std::vector<Block> blocks;
+  for (int i = 0; i < 5; ++i) {
+    blocks.push_back(Must(2_MiB));
+  }
+  MustFree(blocks[1]);
+  MustFree(blocks[3]);
+  upstream_->card = (14_MiB).count();
+  const Block large = Must(8_MiB);
+  std::memset(large.address, 1, large.bytes.count());
+  EXPECT_EQ(pool_->stats().held, 14_MiB);
+  EXPECT_EQ(MustRefuse(2_MiB).reason, RefusalReason::kCard);
+  MustFree(large);
+  for (const int i : {0, 2, 4}) {
+    MustFree(blocks[static_cast<std::size_t>(i)]);
+  }
+  ExpectEmptyAfterTrim();
+}
+
+TEST_F(PoolTest, MoreChunksThanThereAreAddressesAreNoRefusal) {
+  Open({.limit = 32_MiB, .growth_step = 8_MiB, .reserved = 16_MiB});
+  const Block most = Must(14_MiB);
+  // It comes with three chunks that nothing asked for, and one page is left.
+  const Block last = Must(2_MiB);
+  std::memset(last.address, 1, last.bytes.count());
+  EXPECT_EQ(MustRefuse(2_MiB).reason, RefusalReason::kAddressRange);
+  MustFree(most);
+  MustFree(last);
+  ExpectEmptyAfterTrim();
+}
+
 TEST_F(PoolTest, AddressesAreReusedForEver) {
   // Only twice the limit of addresses, and blocks that never fit where the last one was.
   Open({.limit = 16_MiB, .reserved = 32_MiB});
@@ -503,6 +539,121 @@ TEST_F(PoolTest, SourceThatAlwaysRefusesIsRepeatedWithoutHarm) {
 }
 
 // ---- random operations
+
+TEST_F(PoolTest, IdleChunksServeWhereTheSourceIsGone) {
+  Open({});
+  std::vector<Block> blocks;
+  for (int i = 0; i < 5; ++i) {
+    blocks.push_back(Must(2_MiB));
+  }
+  MustFree(blocks[1]);
+  MustFree(blocks[3]);
+  upstream_->faults.FailCall(1);  // Grow, before anything is moved
+  const Block moved = Must(4_MiB);
+  EXPECT_TRUE(upstream_->faults.has_failed());
+  upstream_->faults.Heal();
+  MustFree(moved);
+  for (const int i : {0, 2, 4}) {
+    MustFree(blocks[static_cast<std::size_t>(i)]);
+  }
+  ExpectEmptyAfterTrim();
+}
+
+TEST_F(PoolTest, ChunksOfAReturnThatNobodyConfirmedAreNotUsedAgain) {
+  Open({});
+  MustFree(Must(4_MiB));
+  upstream_->faults.FailCall(2);  // Unmap, then Return
+  EXPECT_TRUE(absl::IsUnavailable(pool_->Trim(1_TiB).status()));
+  upstream_->faults.Heal();
+  ExpectSound();
+  MustFree(Must(16_MiB));
+  ExpectEmptyAfterTrim();
+}
+
+// A source that tells the test of its calls before they begin.
+class WatchedSource final : public RegionSource {
+ public:
+  struct Watch {
+    std::function<void()> limit = [] {};
+    std::function<void(const GrowRequest&)> grow = [](const GrowRequest&) {};
+  };
+  WatchedSource(std::unique_ptr<RegionSource> source, const Watch& watch)
+      : source_(std::move(source)), watch_(watch) {}
+  std::byte* base() const override { return source_->base(); }
+  Bytes reserved() const override { return source_->reserved(); }
+  Bytes granularity() const override { return source_->granularity(); }
+  Bytes limit() const override {
+    watch_.limit();
+    return source_->limit();
+  }
+  absl::StatusOr<std::vector<Chunk>> Grow(const GrowRequest& request) override {
+    watch_.grow(request);
+    return source_->Grow(request);
+  }
+  absl::Status Map(std::span<const ChunkPlacement> placements) override { return source_->Map(placements); }
+  absl::Status Unmap(std::span<const ChunkId> chunks) override { return source_->Unmap(chunks); }
+  absl::Status Return(std::span<const ChunkId> chunks) override { return source_->Return(chunks); }
+
+ private:
+  const std::unique_ptr<RegionSource> source_;
+  const Watch watch_;
+};
+
+TEST_F(PoolTest, AnyTimeoutIsPossible) {
+  std::vector<std::chrono::nanoseconds> seen;
+  auto source = FakeRegionSource::Make(backend_, {.limit = 16_MiB});
+  ASSERT_TRUE(source.ok()) << source.status();
+  Pool pool(
+      std::make_unique<WatchedSource>(
+          *std::move(source),
+          WatchedSource::Watch{.grow = [&](const GrowRequest& request) { seen.push_back(request.timeout); }}),
+      {});
+  ASSERT_TRUE(pool.Allocate(2_MiB, {.timeout = std::chrono::nanoseconds::max()}).ok());
+  ASSERT_TRUE(pool.Allocate(2_MiB, {.timeout = std::chrono::nanoseconds::min()}).ok());
+  EXPECT_GT(seen.at(0), std::chrono::hours(1));
+  EXPECT_EQ(seen.at(1), std::chrono::nanoseconds(0));
+}
+
+TEST_F(PoolTest, NobodyWaitsLongerThanAskedForAnotherOneThatDoes) {
+  // The patient one is stopped on its way to Grow until the other one has been refused by the card and waits
+  // for it; then it sits in Grow until the other one is done.
+  std::promise<void> refused;
+  std::promise<void> done;
+  std::shared_future<void> is_refused(refused.get_future());
+  std::shared_future<void> is_done(done.get_future());
+  std::promise<void> started;
+  thread_local bool patient = false;
+  thread_local int limits = 0;
+  WatchedSource::Watch watch;
+  watch.limit = [&] {
+    if (patient && ++limits == 2) {
+      started.set_value();
+      is_refused.wait();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  };
+  watch.grow = [&](const GrowRequest& request) {
+    if (patient) {
+      EXPECT_GT(request.timeout, std::chrono::minutes(1));
+      EXPECT_EQ(is_done.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    } else if (is_refused.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      refused.set_value();
+    }
+  };
+  auto upstream = std::make_shared<FakeUpstream>();
+  auto source = FakeRegionSource::Make(backend_, {.limit = 16_MiB, .upstream = upstream});
+  ASSERT_TRUE(source.ok()) << source.status();
+  Pool pool(std::make_unique<WatchedSource>(*std::move(source), watch), {});
+  upstream->card = 0;
+  std::thread waiter([&] {
+    patient = true;
+    EXPECT_FALSE(pool.Allocate(2_MiB, {.timeout = std::chrono::hours(1)}).ok());
+  });
+  started.get_future().wait();
+  EXPECT_TRUE(absl::IsResourceExhausted(pool.Allocate(2_MiB).status()));
+  done.set_value();
+  waiter.join();
+}
 
 TEST_F(PoolTest, RandomOperationsAgainstAnOracle) {
   const unsigned seed = Seed();

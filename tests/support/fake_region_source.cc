@@ -173,9 +173,9 @@ absl::Status FakeRegionSource::Unmap(std::span<const ChunkId> chunks) {
 }
 
 absl::Status FakeRegionSource::Return(std::span<const ChunkId> chunks) {
-  if (upstream_->faults.Next()) {
-    return absl::UnavailableError("injected: Return");
-  }
+  // The chunks go in any case, as those of a daemon that does not answer.
+  const absl::Status answer =
+      upstream_->faults.Next() ? absl::UnavailableError("injected: Return") : absl::OkStatus();
   for (const ChunkId id : chunks) {
     LGPU_RETURN_IF_ERROR(Find(id, false).status());
   }
@@ -188,7 +188,7 @@ absl::Status FakeRegionSource::Return(std::span<const ChunkId> chunks) {
     LGPU_RETURN_IF_ERROR(backend_.Reclaim(held.memory));
     upstream_->granted -= held.bytes.count();
   }
-  return absl::OkStatus();
+  return answer;
 }
 
 }  // namespace lgpu

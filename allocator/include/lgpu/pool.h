@@ -27,7 +27,7 @@ struct Block {
 struct AllocateOptions {
   Bytes alignment = Bytes(256);         // a power of two up to 2 MiB; smaller ones are raised to 256
   std::string_view what = {};           // said in a refusal: "output of op MatMul, shape [2,2], float"
-  std::chrono::nanoseconds timeout{0};  // see GrowRequest
+  std::chrono::nanoseconds timeout{0};  // see GrowRequest; more than a day means a day
 };
 
 struct PoolOptions {

@@ -69,7 +69,9 @@ class LGPU_API RegionSource {
   /// Takes mapped chunks out of the region; their contents go. The caller makes sure that nothing
   /// queued on the device still uses them (the fences of their last use have passed).
   virtual absl::Status Unmap(std::span<const ChunkId> chunks) = 0;
-  /// Gives unmapped chunks back. They count as held until the other side confirms that they are free.
+  /// Gives unmapped chunks back. They count as held until the other side confirms that they are free. Also
+  /// where it does not (UNAVAILABLE, or another error of its own) they are not the caller's any more; only
+  /// for chunks that are mapped or unknown nothing changes.
   virtual absl::Status Return(std::span<const ChunkId> chunks) = 0;
 
  protected:
