@@ -1,5 +1,7 @@
 #include "client/context_state.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <limits>
 #include <optional>
@@ -14,6 +16,8 @@
 namespace lgpu::internal {
 
 namespace {
+
+constexpr std::chrono::hours kLongestWait{24};
 
 /// The variable's meaning, if it is set to 1 or 0; anything else is reported and changes nothing.
 std::optional<bool> ReadSwitch(const char* name, const PlacementRecorder& recorder) {
@@ -43,7 +47,8 @@ ContextState::ContextState(std::unique_ptr<Lease> lease, const ContextOptions& o
       lease_id_(lease_->id()),
       infos_(lease_->devices()),
       policy_(options.device_policy),
-      allocation_timeout_(options.allocation_timeout),
+      // Milliseconds may count further than nanoseconds.
+      allocation_timeout_(std::min<std::chrono::milliseconds>(options.allocation_timeout, kLongestWait)),
       registry_(KernelRegistry::ForSimulatedDevices({.cast_on_gpu = options.cast_on_gpu})),
       placer_(registry_, static_cast<int>(infos_.size())),
       recorder_(lease_->page(), options.log_sink) {

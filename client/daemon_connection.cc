@@ -1,5 +1,7 @@
 #include "client/daemon_connection.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -10,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "allocator/check.h"
@@ -98,8 +101,21 @@ absl::Status DaemonConnection::StartSessionThread() {
                                         std::strerror(errno) + "; raise ulimit -n");
   }
   fork_guard_.emplace(std::vector<int>{channel_.fd(), epoll_.get(), wake_.get()});
-  thread_ = std::make_unique<std::thread>([this] { RunSessionThread(); });
-  return absl::OkStatus();
+  // The program's signals are for its own threads; faults stay where they are.
+  sigset_t blocked;
+  sigset_t previous;
+  sigfillset(&blocked);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&blocked, fault);
+  pthread_sigmask(SIG_SETMASK, &blocked, &previous);
+  absl::Status status;
+  try {
+    thread_ = std::make_unique<std::thread>([this] { RunSessionThread(); });
+  } catch (const std::system_error& error) {
+    status = absl::ResourceExhaustedError(std::string("no session thread: ") + error.what() +
+                                          "; see ulimit -u and the cgroup's pids.max");
+  }
+  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  return status;
 }
 
 absl::Status DaemonConnection::Handshake() {
@@ -146,6 +162,10 @@ absl::Status DaemonConnection::Handshake() {
 absl::Status DaemonConnection::Broken(const std::string& what) const {
   return absl::UnavailableError("lgpud at " + options_.directory + " " + what +
                                 "; memory that is mapped stays usable, more is not to be had");
+}
+
+absl::Status DaemonConnection::NoAnswer() const {
+  return absl::UnavailableError("lgpud at " + options_.directory + " does not answer; is it stopped?");
 }
 
 absl::Status DaemonConnection::status() const {
@@ -268,13 +288,19 @@ absl::StatusOr<ReceivedFrame> DaemonConnection::Await(std::uint64_t request, Tim
     }
     if (!status_.ok()) return status_;
     if (Clock::now() >= deadline) {
-      return absl::UnavailableError("lgpud at " + options_.directory + " does not answer; is it stopped?");
+      return NoAnswer();
     }
     if (reading_) {
       changed_.WaitUntil(mutex_, deadline);
     } else {
       ReadOne(deadline);
       if (waiting_ > 1) changed_.NotifyAll();
+      // At once: the daemon sends no other grant before this one is acknowledged.
+      if (std::vector<Orphan> orphans = std::exchange(orphans_, {}); !orphans.empty()) {
+        mutex_.Unlock();
+        GiveBack(orphans);
+        mutex_.Lock();
+      }
     }
   }
 }
@@ -287,6 +313,7 @@ absl::StatusOr<ReceivedFrame> DaemonConnection::Call(std::uint64_t request, cons
   // A daemon that is gone may have said why: whoever reads finds that before the end of file.
   absl::StatusOr<ReceivedFrame> answer =
       sent.ok() || absl::IsUnavailable(sent) ? Await(request, deadline) : sent;
+  if (absl::IsDeadlineExceeded(answer.status())) answer = NoAnswer();
   if (answer.ok() && answer->frame.has_grant()) {
     v1::Frame ack;
     ack.mutable_ack()->set_grant_id(answer->frame.grant().grant_id());

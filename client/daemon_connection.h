@@ -132,6 +132,7 @@ class DaemonConnection {
   absl::StatusOr<GrantPage> TakePage(ReceivedFrame received) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Confused() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Broken(const std::string& what) const;
+  absl::Status NoAnswer() const;
 
   const Options options_;
   SessionChannel channel_;

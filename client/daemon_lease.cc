@@ -11,6 +11,10 @@
 namespace lgpu {
 namespace {
 
+// What a simulated device can have: pages of the machine, and regions that are aligned to 2 MiB.
+constexpr std::uint64_t kLeastUnit = 4096;
+constexpr std::uint64_t kMostUnit = std::uint64_t{2} << 20;
+
 std::vector<MachineCard> CardsOf(const v1::ListPhysicalDevicesResponse& response) {
   std::vector<MachineCard> cards;
   for (const v1::CardStats& card : response.devices()) {
@@ -96,7 +100,7 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> BackendFor(const v1::Lease& lease
                                       ", and this liblgpu has no backend for real GPUs\n"
                                       "  try: an lgpud with simulated GPUs (lgpud --simulate 2x1GiB)");
     }
-    if (unit == 0 || (unit & (unit - 1)) != 0) {
+    if (unit < kLeastUnit || unit > kMostUnit || (unit & (unit - 1)) != 0) {
       return absl::InternalError("lgpud says that " + card.uuid + " has chunks in units of " +
                                  std::to_string(unit) + " bytes; are liblgpu and lgpud of one version?");
     }

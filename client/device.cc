@@ -68,12 +68,15 @@ void Device::Free(const Block& block, Bytes requested) {
     ::operator delete(block.address, kHostAlignment);
     return;
   }
+  // Counted before the pool has it: whoever gets the memory next counts it too, and the sum of both could be
+  // seen as more than the limit.
+  if (gpu_.counters != nullptr) {
+    gpu_.counters->used.fetch_sub(block.bytes.count(), std::memory_order_relaxed);
+    gpu_.counters->requested.fetch_sub(requested.count(), std::memory_order_relaxed);
+    gpu_.counters->live_blocks.fetch_sub(1, std::memory_order_relaxed);
+  }
   const absl::Status freed = gpu_.pool->Free(block);
   LGPU_CHECK(freed.ok());
-  if (gpu_.counters == nullptr) return;
-  gpu_.counters->used.fetch_sub(block.bytes.count(), std::memory_order_relaxed);
-  gpu_.counters->requested.fetch_sub(requested.count(), std::memory_order_relaxed);
-  gpu_.counters->live_blocks.fetch_sub(1, std::memory_order_relaxed);
 }
 
 absl::Status Device::Launch(const KernelLaunch& launch) {

@@ -1,5 +1,6 @@
 #include "lgpu/device_scope.h"
 
+#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -12,6 +13,7 @@ struct DeviceScope::Entry {
   std::shared_ptr<const internal::ContextState> state;
   internal::DeviceRequest request;
   Entry* outer = nullptr;
+  std::atomic<bool> ended{false};  // on another thread than its own
 };
 
 namespace {
@@ -37,11 +39,14 @@ DeviceScope::~DeviceScope() {
     *link = entry_->outer;
     return;
   }
+  // It was opened on another thread, whose list still holds it: it asks for nothing any more, and stays.
+  entry_->ended.store(true, std::memory_order_relaxed);
+  [[maybe_unused]] const Entry* leaked = entry_.release();
 }
 
 const internal::DeviceRequest* internal::CurrentRequest(const ContextState& state) {
   for (const DeviceScope::Entry* entry = innermost; entry != nullptr; entry = entry->outer) {
-    if (entry->state.get() == &state) return &entry->request;
+    if (entry->state.get() == &state && !entry->ended.load(std::memory_order_relaxed)) return &entry->request;
   }
   return nullptr;
 }

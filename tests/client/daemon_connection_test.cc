@@ -198,6 +198,37 @@ TEST(DaemonConnectionTest, AnAbandonedAnswerIsAcknowledgedAndGivenBack) {
   EXPECT_THAT(given_back, ElementsAre(5, 6));
 }
 
+TEST(DaemonConnectionTest, AnAbandonedAnswerDoesNotHoldUpTheNextOne) {
+  std::promise<void> abandoned;
+  std::vector<std::uint64_t> given_back;
+  FakeDaemon daemon([&](FakePeer& peer) {
+    peer.Greet();
+    const std::uint64_t late = peer.Read().grow().request_id();
+    abandoned.get_future().wait();
+    const std::uint64_t next = peer.Read().grow().request_id();
+    peer.Grant({.request = late, .first_id = 5, .count = 2});
+    // As lgpud: no other descriptors before these are acknowledged, and the waiting one reads them.
+    EXPECT_EQ(peer.Read().ack().grant_id(), 1u);
+    const v1::Frame back = peer.Read();
+    given_back.assign(back.return_chunks().chunk_ids().begin(), back.return_chunks().chunk_ids().end());
+    peer.Grant({.request = next, .first_id = 7, .count = 1});
+    EXPECT_TRUE(peer.Read().has_ack());
+  });
+  auto connection = daemon.Connect(std::chrono::milliseconds(20));
+  ASSERT_TRUE(connection.ok());
+  EXPECT_EQ(GrowAll(**connection, 4_MiB).status().code(), absl::StatusCode::kUnavailable);
+  abandoned.set_value();
+  GrowRequest patient = Ask(2_MiB);
+  patient.timeout = std::chrono::minutes(1);
+  absl::StatusOr<DaemonConnection::GrowCall> call = (*connection)->Grow(kDevice, patient);
+  ASSERT_TRUE(call.ok());
+  absl::StatusOr<DaemonConnection::GrantPage> page = call->Next();
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_EQ(page->chunks.front().chunk.id.value, 7u);
+  daemon.Join();
+  EXPECT_THAT(given_back, ElementsAre(5, 6));
+}
+
 TEST(DaemonConnectionTest, AGoodbyeEndsEverythingWithItsReason) {
   std::promise<void> waiting;
   FakeDaemon daemon([&](FakePeer& peer) {

@@ -1,5 +1,6 @@
 #include "lgpu/device_scope.h"
 
+#include <memory>
 #include <optional>
 #include <thread>
 
@@ -56,6 +57,16 @@ TEST(DeviceScopeTest, EndsInAnyOrderWithoutHarm) {
   EXPECT_EQ(Where(test), kCpu0);
   second.reset();
   EXPECT_EQ(Where(test), kGpu0);
+}
+
+TEST(DeviceScopeTest, EndsOnAnotherThreadWithoutHarm) {
+  const TestContext test;
+  auto scope = std::make_unique<DeviceScope>(*test.gpu, "/CPU:0");
+  EXPECT_EQ(Where(test), kCpu0);
+  std::thread([&scope] { scope.reset(); }).join();
+  EXPECT_EQ(Where(test), kGpu0);
+  const DeviceScope next(*test.gpu, "/GPU:1");
+  EXPECT_EQ(Where(test), kGpu1);
 }
 
 TEST(DeviceScopeTest, WrongNameFailsTheNextOp) {

@@ -11,8 +11,9 @@ namespace lgpu {
 
 /// A DeviceScope asks for a device for all ops and constants of one context on this thread, as long as it
 /// lives: `DeviceScope cpu(gpu, "/CPU:0");`. Scopes nest, the innermost counts, and they end in
-/// reverse order. Names are TensorFlow's ("/device:GPU:1", "/GPU:1", "GPU:1", or full ones); a name that
-/// is wrong makes the next op in the scope fail with that error. The name is resolved once, here.
+/// reverse order, on the thread that opened them. Names are TensorFlow's ("/device:GPU:1", "/GPU:1",
+/// "GPU:1", or full ones); a name that is wrong makes the next op in the scope fail with that error. The name
+/// is resolved once, here.
 class LGPU_API DeviceScope {
  public:
   DeviceScope(const Context& context, std::string_view device);
