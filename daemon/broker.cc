@@ -1,6 +1,8 @@
 #include "daemon/broker.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -130,8 +132,8 @@ Broker::GrowAnswer Broker::Advance(GrowId id) {
     }
     Waiter& waiter = found->second;
     const TimePoint now = Clock::now();
-    if (waiter.phase == Waiter::Phase::kBackend) {
-      LeaveQueues(id, waiter);
+    if (waiter.phase == Waiter::Phase::kBackend && !IsPutOff(waiter, now)) {
+      waiter.phase = Waiter::Phase::kNew;
       Charge(id, waiter);
       const CardId card = devices_.at(waiter.spec.device).spec.card;
       if (waiter.phase == Waiter::Phase::kCard && RefuseDeadlock(card, wakes)) {
@@ -144,7 +146,10 @@ Broker::GrowAnswer Broker::Advance(GrowId id) {
       Refuse(waiter, {.reason = card_is_short ? RefusalReason::kCard : RefusalReason::kLimit});
       Serve(devices_.at(waiter.spec.device).spec.card, wakes);
     }
-    if (IsQueued(waiter)) {
+    if (IsPutOff(waiter, now)) {
+      answer.wait = id;
+      answer.next_look = std::min(waiter.spec.deadline, waiter.retry_at);
+    } else if (IsQueued(waiter)) {
       answer.wait = id;
       answer.next_look = waiter.spec.deadline;
     } else if (waiter.phase != Waiter::Phase::kCharged) {
@@ -160,6 +165,10 @@ Broker::GrowAnswer Broker::Advance(GrowId id) {
 
 bool Broker::IsQueued(const Waiter& waiter) {
   return waiter.phase == Waiter::Phase::kLimit || waiter.phase == Waiter::Phase::kCard;
+}
+
+bool Broker::IsPutOff(const Waiter& waiter, TimePoint now) {
+  return waiter.phase == Waiter::Phase::kBackend && now < std::min(waiter.retry_at, waiter.spec.deadline);
 }
 
 void Broker::Forget(GrowId id) {
@@ -233,8 +242,7 @@ void Broker::TakeSpare(GrowId id, Waiter& waiter) {
     waiter.phase = Waiter::Phase::kTaken;
     for (const ChunkId chunk : picked) {
       ChunkEntry& entry = chunks_.at(chunk);
-      device.spare.erase(chunk);
-      device.spare_bytes -= entry.bytes;
+      TakeFromSpare(chunk, entry);
       GiveTo(waiter.spec.session, chunk, entry);
       waiter.taken.push_back({.id = chunk, .bytes = entry.bytes});
     }
@@ -255,28 +263,22 @@ std::vector<ChunkId> Broker::PickSpare(const Device& device, Bytes at_least, Byt
     return {};
   }
   const Bytes target = std::max(at_least, std::min(wanted, available));
-  std::vector<ChunkId> by_size(device.spare.begin(), device.spare.end());
-  std::stable_sort(by_size.begin(), by_size.end(), [this](ChunkId a, ChunkId b) {
-    mutex_.AssertHeld();
-    return chunks_.at(a).bytes > chunks_.at(b).bytes;
-  });
   // Large ones as long as they fit, small ones for the rest, so that small ones stay for small requests.
   std::vector<ChunkId> picked;
-  std::vector<ChunkId> passed_over;
+  std::map<Bytes, std::size_t> passed_over;
   Bytes sum;
-  for (const ChunkId chunk : by_size) {
-    const Bytes bytes = chunks_.at(chunk).bytes;
-    if (sum + bytes <= target) {
-      picked.push_back(chunk);
+  for (const auto& [bytes, chunks] : device.spare) {
+    auto chunk = chunks.begin();
+    for (; chunk != chunks.end() && sum + bytes <= target; ++chunk) {
+      picked.push_back(*chunk);
       sum += bytes;
-    } else {
-      passed_over.push_back(chunk);
     }
+    passed_over[bytes] = static_cast<std::size_t>(std::distance(chunk, chunks.end()));
   }
   // No small ones left: the smallest large one that the limit has room for.
-  for (auto chunk = passed_over.rbegin(); sum < at_least && chunk != passed_over.rend(); ++chunk) {
-    const Bytes bytes = chunks_.at(*chunk).bytes;
-    if (sum + bytes <= room) {
+  for (const auto& [bytes, count] : passed_over) {
+    auto chunk = device.spare.at(bytes).rbegin();
+    for (std::size_t i = 0; i < count && sum < at_least && sum + bytes <= room; ++i, ++chunk) {
       picked.push_back(*chunk);
       sum += bytes;
     }
@@ -294,15 +296,13 @@ void Broker::LeaveQueues(GrowId id, Waiter& waiter) {
     case Waiter::Phase::kLimit:
       std::erase(device.limit_waiters, id);
       break;
-    case Waiter::Phase::kBackend:
-      backend_waiters_.erase(id);
-      break;
     case Waiter::Phase::kCharged:
       ledger_.Refund(waiter.spec.device, waiter.charged);
       device.charged -= waiter.charged;
       waiter.charged = Bytes();
       break;
     case Waiter::Phase::kNew:
+    case Waiter::Phase::kBackend:
     case Waiter::Phase::kTaken:
     case Waiter::Phase::kRefused:
       break;
@@ -366,9 +366,6 @@ void Broker::Serve(CardId card, Wakes& wakes) {
       }
     }
   } while (RefuseDeadlock(card, wakes));
-  for (const GrowId id : backend_waiters_) {
-    wakes.push_back(sessions_.at(waiters_.at(id).spec.session).waker);
-  }
   freed_.NotifyAll();
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -85,8 +86,10 @@ class Broker {
   /// Waits until `deadline` only for memory that is on its way back. INVALID_ARGUMENT: a size that can never
   /// be; RESOURCE_EXHAUSTED with a Refusal.
   absl::StatusOr<LogicalId> AddDevice(const DeviceSpec& spec, TimePoint deadline);
-  /// Errors as AddDevice; on an error nothing changes. A preallocated device guarantees its limit.
-  absl::Status ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee);
+  /// Errors as AddDevice; on an error nothing changes. A preallocated device guarantees its limit, and waits
+  /// until `deadline` for its own memory that is on its way back. One call for a device at a time, and none
+  /// after RemoveDevice.
+  absl::Status ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee, TimePoint deadline);
   /// No session may hold memory of it or wait for some. Spare chunks are freed; the device is gone when the
   /// last of them is.
   void RemoveDevice(LogicalId device);
@@ -172,8 +175,9 @@ class Broker {
   };
   struct Device {
     DeviceSpec spec;
-    Bytes charged;            // in the ledger, but no chunk yet
-    std::set<ChunkId> spare;  // of preallocated devices
+    Bytes charged;  // in the ledger, but no chunk yet
+    // Of preallocated devices, by size, so that a pick looks only at what it takes. No set is empty.
+    std::map<Bytes, std::set<ChunkId>, std::greater<>> spare;
     Bytes spare_bytes;
     Bytes draining;  // of preallocated devices: comes back as spare
     std::map<SessionId, Bytes> held_by;
@@ -194,6 +198,7 @@ class Broker {
     TimePoint started;
     Phase phase = Phase::kNew;
     WaiterId queued;           // in kCard
+    TimePoint retry_at;        // in kBackend
     Bytes charged;             // in kCharged
     std::vector<Chunk> taken;  // in kTaken: spare chunks
     absl::Status refusal;      // in kRefused
@@ -222,6 +227,8 @@ class Broker {
   /// Refuses the youngest waiter of a card where every holder waits; false where there is none.
   bool RefuseDeadlock(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool IsQueued(const Waiter& waiter);
+  /// Waits for the backend, and may not ask it again yet.
+  static bool IsPutOff(const Waiter& waiter, TimePoint now);
   void Forget(GrowId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Memory of a card, or under a limit, became free: serves those that wait for it.
   void Serve(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -246,6 +253,11 @@ class Broker {
   void TakeFromSession(ChunkId id, ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Spare chunks of at most `at_most` in all; they are leaving from here on.
   std::vector<ChunkId> TakeSurplus(Device& device, Bytes at_most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeFromSpare(ChunkId id, const ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// A preallocated device has its new limit: charges what it lacks, which MakeSpare is to make. Nothing
+  /// where memory of its own that is still leaving stands in the way.
+  std::optional<Bytes> ChargeMissing(LogicalId id, Device& device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ResizeBack(LogicalId id, const Ledger::LogicalView& before);
   bool BecomesSpare(const ChunkEntry& chunk) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MakeItSpare(ChunkId id, ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartLeaving(ChunkEntry& chunk, ChunkState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -275,7 +287,6 @@ class Broker {
   std::map<ChunkId, ChunkEntry> chunks_ ABSL_GUARDED_BY(mutex_);
   std::map<GrowId, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
   std::map<WaiterId, GrowId> queued_ ABSL_GUARDED_BY(mutex_);
-  std::set<GrowId> backend_waiters_ ABSL_GUARDED_BY(mutex_);
   std::set<ChunkId> unconfirmed_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Waker> unconfirmed_waker_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t last_chunk_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -99,8 +99,18 @@ void Broker::MakeItSpare(ChunkId id, ChunkEntry& chunk) {
   Device& device = devices_.at(chunk.device);
   TakeFromSession(id, chunk);
   chunk.state = ChunkState::kSpare;
-  device.spare.insert(id);
+  device.spare[chunk.bytes].insert(id);
   device.spare_bytes += chunk.bytes;
+}
+
+void Broker::TakeFromSpare(ChunkId id, const ChunkEntry& chunk) {
+  Device& device = devices_.at(chunk.device);
+  const auto of_its_size = device.spare.find(chunk.bytes);
+  of_its_size->second.erase(id);
+  if (of_its_size->second.empty()) {
+    device.spare.erase(of_its_size);
+  }
+  device.spare_bytes -= chunk.bytes;
 }
 
 bool Broker::BecomesSpare(const ChunkEntry& chunk) const {
@@ -117,16 +127,16 @@ bool Broker::BecomesSpare(const ChunkEntry& chunk) const {
 std::vector<ChunkId> Broker::TakeSurplus(Device& device, Bytes at_most) {
   std::vector<ChunkId> taken;
   Bytes sum;
-  const std::set<ChunkId> spare = device.spare;
-  for (const ChunkId id : spare) {
-    ChunkEntry& chunk = chunks_.at(id);
-    if (sum + chunk.bytes <= at_most) {
-      sum += chunk.bytes;
-      device.spare.erase(id);
-      device.spare_bytes -= chunk.bytes;
-      StartLeaving(chunk, ChunkState::kReturning);
-      taken.push_back(id);
+  for (const auto& [bytes, chunks] : device.spare) {
+    for (auto chunk = chunks.begin(); chunk != chunks.end() && sum + bytes <= at_most; ++chunk) {
+      sum += bytes;
+      taken.push_back(*chunk);
     }
+  }
+  for (const ChunkId id : taken) {
+    ChunkEntry& chunk = chunks_.at(id);
+    TakeFromSpare(id, chunk);
+    StartLeaving(chunk, ChunkState::kReturning);
   }
   return taken;
 }
@@ -167,8 +177,9 @@ absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadlin
     MutexLock lock(mutex_);
     Device& device = devices_.at(logical);
     Bytes made;
+    std::vector<ChunkId> chunks;
     for (const auto& [size, memory] : created.chunks) {
-      Register(logical, SessionId(), size, memory);
+      chunks.push_back(Register(logical, SessionId(), size, memory));
       made += size;
     }
     if (!result.ok()) {
@@ -180,7 +191,13 @@ absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadlin
                                             .asked = bytes,
                                             .detail = std::string(created.status.message())}));
       }
-      undo = TakeSurplus(device, made);
+      // These and no others: what was there before stays.
+      for (const ChunkId id : chunks) {
+        ChunkEntry& chunk = chunks_.at(id);
+        TakeFromSpare(id, chunk);
+        StartLeaving(chunk, ChunkState::kReturning);
+        undo.push_back(id);
+      }
     }
     Serve(device.spec.card, wakes);
   }
@@ -209,7 +226,6 @@ Broker::GrowAnswer Broker::Materialise(GrowId id) {
     MutexLock lock(mutex_);
     Waiter& waiter = waiters_.at(id);
     Device& device = devices_.at(spec.device);
-    const bool others_leave = !LeavingAnywhere().is_zero();
     Bytes made;
     for (const auto& [size, memory] : created.chunks) {
       answer.chunks.push_back({.id = Register(spec.device, spec.session, size, memory), .bytes = size});
@@ -225,6 +241,7 @@ Broker::GrowAnswer Broker::Materialise(GrowId id) {
       ++counters_.grants;
       Forget(id);
     } else {
+      const bool others_leave = !LeavingAnywhere().is_zero();
       for (const Chunk& chunk : answer.chunks) {
         StartLeaving(chunks_.at(chunk.id), ChunkState::kReturning);
         undo.push_back(chunk.id);
@@ -233,9 +250,10 @@ Broker::GrowAnswer Broker::Materialise(GrowId id) {
       const TimePoint now = Clock::now();
       if (absl::IsResourceExhausted(created.status) && others_leave && now < spec.deadline) {
         waiter.phase = Waiter::Phase::kBackend;
-        backend_waiters_.insert(id);
+        // Not sooner, whatever wakes the session: what this attempt gives back wakes it too.
+        waiter.retry_at = now + kBackendRetry;
         answer.wait = id;
-        answer.next_look = std::min(spec.deadline, now + kBackendRetry);
+        answer.next_look = std::min(spec.deadline, waiter.retry_at);
       } else {
         if (absl::IsResourceExhausted(created.status)) {
           Refuse(waiter,

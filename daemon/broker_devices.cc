@@ -53,16 +53,17 @@ absl::StatusOr<LogicalId> Broker::AddDevice(const DeviceSpec& spec, TimePoint de
   return id;
 }
 
-absl::Status Broker::ResizeDevice(LogicalId logical, Bytes limit, Bytes guarantee) {
+absl::Status Broker::ResizeDevice(LogicalId logical, Bytes limit, Bytes guarantee, TimePoint deadline) {
   Wakes wakes;
-  Bytes missing;
+  std::optional<Bytes> missing = Bytes();
   std::vector<ChunkId> surplus;
   Ledger::LogicalView before;
   {
     MutexLock lock(mutex_);
     Device& device = devices_.at(logical);
     before = ledger_.View(logical);
-    if (device.spec.preallocate) {
+    const bool preallocate = device.spec.preallocate;
+    if (preallocate) {
       guarantee = limit;
     }
     if (absl::Status status = ledger_.Resize(logical, {.limit = limit, .guarantee = guarantee});
@@ -72,41 +73,75 @@ absl::Status Broker::ResizeDevice(LogicalId logical, Bytes limit, Bytes guarante
                        MakeRefusal(device, logical, {.reason = RefusalReason::kCard, .asked = limit}))
                  : status;
     }
-    if (device.spec.preallocate) {
+    if (preallocate) {
+      // What is leaving is lost to the device already: only what is granted counts.
       const Bytes rounded = RoundUp(limit, cards_.at(device.spec.card).device.granularity);
-      missing = SaturatingSub(rounded, before.held());
-      if (!missing.is_zero() && ledger_.Request(logical, missing).shortage == Ledger::Shortage::kNone) {
-        device.charged += missing;
-      } else {
-        missing = Bytes();
+      surplus = TakeSurplus(device, SaturatingSub(before.granted, rounded));
+      missing = ChargeMissing(logical, device);
+      while (!missing && !stopping_ && Clock::now() < deadline) {
+        freed_.WaitUntil(mutex_, deadline);
+        missing = ChargeMissing(logical, device);
       }
-      surplus = TakeSurplus(device, SaturatingSub(before.held(), rounded));
     }
     Serve(device.spec.card, wakes);
   }
   WakeAll(wakes);
   Reclaim(surplus);
-  if (missing.is_zero()) {
+  if (!missing) {
+    ResizeBack(logical, before);
+    return absl::UnavailableError(
+        "the device's own memory is still on its way back from a process that used it; try again later");
+  }
+  if (missing->is_zero()) {
     return absl::OkStatus();
   }
-  absl::Status made = MakeSpare(logical, missing, Clock::now());
+  absl::Status made = MakeSpare(logical, *missing, Clock::now());
   if (!made.ok()) {
-    MutexLock lock(mutex_);
-    // Going back to what was there cannot fail: it takes less than what was just possible.
-    ledger_.Resize(logical, {.limit = before.limit, .guarantee = before.guarantee}).IgnoreError();
+    ResizeBack(logical, before);
   }
   return made;
 }
 
+std::optional<Bytes> Broker::ChargeMissing(LogicalId logical, Device& device) {
+  const Ledger::LogicalView view = ledger_.View(logical);
+  const Bytes rounded = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
+  const Bytes missing = SaturatingSub(rounded, view.granted);
+  if (missing.is_zero()) {
+    return missing;
+  }
+  if (ledger_.Request(logical, missing).shortage != Ledger::Shortage::kNone) {
+    return std::nullopt;
+  }
+  device.charged += missing;
+  return missing;
+}
+
+void Broker::ResizeBack(LogicalId logical, const Ledger::LogicalView& before) {
+  Wakes wakes;
+  {
+    MutexLock lock(mutex_);
+    // It cannot fail: it takes less than what was just possible.
+    ledger_.Resize(logical, {.limit = before.limit, .guarantee = before.guarantee}).IgnoreError();
+    // The guarantee that is set free is for those who wait.
+    Serve(before.card, wakes);
+  }
+  WakeAll(wakes);
+}
+
 void Broker::RemoveDevice(LogicalId logical) {
+  Wakes wakes;
   std::vector<ChunkId> spare;
   {
     MutexLock lock(mutex_);
     Device& device = devices_.at(logical);
+    const CardId card = device.spec.card;
     device.removed = true;
     spare = TakeSurplus(device, device.spare_bytes);
     ForgetIfEmpty(logical);
+    // A guarantee may be free now that no chunk was made for.
+    Serve(card, wakes);
   }
+  WakeAll(wakes);
   Reclaim(spare);
 }
 

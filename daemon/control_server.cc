@@ -6,12 +6,15 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_posix.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -22,8 +25,20 @@ namespace lgpu::daemon {
 namespace {
 
 // Streams have a thread each; the rest are short calls.
-constexpr int kMaxThreads = ControlService::kMaxStreams + 64;
+constexpr int kMaxThreads = StreamCounts::kMax + 64;
 constexpr std::chrono::milliseconds kShutdown{300};
+
+std::size_t DescriptorLimit() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<std::size_t>(limit.rlim_cur) : 1024;
+}
+
+// Control connections get numbers from here up, where nothing else is: a user's numbers are free when his
+// connections are closed.
+int FirstNumber() { return static_cast<int>(std::min<std::size_t>(DescriptorLimit() / 2, 16'384)); }
+
+// Control connections that one user may have.
+std::size_t MaxOfOneUser() { return std::clamp<std::size_t>(DescriptorLimit() / 16, 8, 1024); }
 
 // Health and reflection are switched on for the whole process, once.
 void EnablePlugins() {
@@ -40,7 +55,8 @@ class ControlServer::Impl {
  public:
   Impl(LeaseTable& leases, SessionDirectory& sessions, EventLog& events, const StatsReporter& stats,
        bool simulated)
-      : service_({.leases = leases,
+      : users_(MaxOfOneUser()),
+        service_({.leases = leases,
                   .sessions = sessions,
                   .events = events,
                   .stats = stats,
@@ -96,18 +112,44 @@ class ControlServer::Impl {
  private:
   // Moves the socket to a number that is this user's, or nobody's yet.
   absl::Status Claim(UniqueFd& socket, std::uint32_t uid) {
-    while (!users_.Claim(socket.get(), uid)) {
-      UniqueFd moved(::fcntl(socket.get(), F_DUPFD_CLOEXEC, socket.get() + 1));
-      if (!moved) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("no descriptor left for a control connection: ", std::strerror(errno),
-                         "; raise the daemon's open file limit"));
+    LGPU_RETURN_IF_ERROR(Move(socket, first_number_));
+    while (true) {
+      switch (users_.Claim(socket.get(), uid)) {
+        case ConnectionUsers::Claimed::kYours:
+          return absl::OkStatus();
+        case ConnectionUsers::Claimed::kAnothers:
+          LGPU_RETURN_IF_ERROR(Move(socket, socket.get() + 1));
+          break;
+        case ConnectionUsers::Claimed::kTooMany:
+          return MoveToOneOf(users_.NumbersOf(uid), socket);
       }
-      socket = std::move(moved);
     }
+  }
+
+  static absl::Status Move(UniqueFd& socket, int least) {
+    UniqueFd moved(::fcntl(socket.get(), F_DUPFD_CLOEXEC, least));
+    if (!moved) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no descriptor left for a control connection: ", std::strerror(errno),
+                       "; raise the daemon's open file limit"));
+    }
+    socket = std::move(moved);
     return absl::OkStatus();
   }
 
+  static absl::Status MoveToOneOf(const std::vector<int>& numbers, UniqueFd& socket) {
+    for (const int number : numbers) {
+      UniqueFd moved(::fcntl(socket.get(), F_DUPFD_CLOEXEC, number));
+      if (moved.get() == number) {
+        socket = std::move(moved);
+        return absl::OkStatus();
+      }
+    }
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this user has ", numbers.size(), " control connections open already; close some"));
+  }
+
+  const int first_number_ = FirstNumber();
   ConnectionUsers users_;
   ControlService service_;
   Mutex mutex_;

@@ -51,32 +51,68 @@ Clock::time_point Deadline(const grpc::ServerContext& context) {
                             std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds(0)), kPatience);
 }
 
-// Counts the open streams.
+// Counts one stream while it is open.
 class StreamSlot {
  public:
-  explicit StreamSlot(std::atomic<int>& streams) : streams_(streams) {
-    granted_ = streams_.fetch_add(1) < ControlService::kMaxStreams;
+  StreamSlot(StreamCounts& streams, std::uint32_t uid)
+      : streams_(streams), uid_(uid), status_(streams.Open(uid)) {}
+  ~StreamSlot() {
+    if (status_.ok()) {
+      streams_.Close(uid_);
+    }
   }
-  ~StreamSlot() { streams_.fetch_sub(1); }
   StreamSlot(const StreamSlot&) = delete;
   StreamSlot& operator=(const StreamSlot&) = delete;
-  absl::Status status() const {
-    return granted_
-               ? absl::OkStatus()
-               : absl::ResourceExhaustedError(absl::StrCat("more than ", ControlService::kMaxStreams,
-                                                           " streams are open; close some and try again"));
-  }
+  const absl::Status& status() const { return status_; }
 
  private:
-  std::atomic<int>& streams_;
-  bool granted_ = false;
+  StreamCounts& streams_;
+  const std::uint32_t uid_;
+  const absl::Status status_;
 };
 
 }  // namespace
 
-bool ConnectionUsers::Claim(int fd, std::uint32_t uid) {
+absl::Status StreamCounts::Open(std::uint32_t uid) {
   MutexLock lock(mutex_);
-  return users_.emplace(fd, uid).first->second == uid;
+  const auto found = of_users_.find(uid);
+  const int mine = found == of_users_.end() ? 0 : found->second;
+  if (all_ >= kMax || mine >= kMaxOfOneUser) {
+    return absl::ResourceExhaustedError(absl::StrCat(all_, " streams are open, ", mine,
+                                                     " of them this user's; at most ", kMax, " and ",
+                                                     kMaxOfOneUser, " may be; close some and try again"));
+  }
+  ++all_;
+  ++of_users_[uid];
+  return absl::OkStatus();
+}
+
+void StreamCounts::Close(std::uint32_t uid) {
+  MutexLock lock(mutex_);
+  --all_;
+  if (--of_users_.at(uid) == 0) {
+    of_users_.erase(uid);
+  }
+}
+
+ConnectionUsers::Claimed ConnectionUsers::Claim(int fd, std::uint32_t uid) {
+  MutexLock lock(mutex_);
+  if (const auto found = users_.find(fd); found != users_.end()) {
+    return found->second == uid ? Claimed::kYours : Claimed::kAnothers;
+  }
+  std::vector<int>& numbers = numbers_[uid];
+  if (numbers.size() >= max_of_one_user_) {
+    return Claimed::kTooMany;
+  }
+  numbers.push_back(fd);
+  users_.emplace(fd, uid);
+  return Claimed::kYours;
+}
+
+std::vector<int> ConnectionUsers::NumbersOf(std::uint32_t uid) const {
+  MutexLock lock(mutex_);
+  const auto found = numbers_.find(uid);
+  return found == numbers_.end() ? std::vector<int>() : found->second;
 }
 
 std::optional<std::uint32_t> ConnectionUsers::Find(const std::string& peer) const {
@@ -188,7 +224,7 @@ grpc::Status ControlService::ResizeLease(grpc::ServerContext* context, const v1:
   if (!caller.ok()) {
     return ToGrpc(caller.status());
   }
-  absl::StatusOr<v1::Lease> lease = services_.leases.Resize(*caller, *request);
+  absl::StatusOr<v1::Lease> lease = services_.leases.Resize(*caller, *request, Deadline(*context));
   TellRefusal(*caller, lease.status());
   return Reply(std::move(lease), response);
 }
@@ -231,10 +267,13 @@ grpc::Status ControlService::GetPlacements(grpc::ServerContext* context,
 grpc::Status ControlService::WatchPlacements(grpc::ServerContext* context,
                                              const v1::GetPlacementsRequest* request,
                                              grpc::ServerWriter<v1::PlacementRecord>* writer) {
-  const StreamSlot slot(streams_);
   const absl::StatusOr<Caller> caller = Identify(*context);
-  if (!slot.status().ok() || !caller.ok()) {
-    return ToGrpc(slot.status().ok() ? caller.status() : slot.status());
+  if (!caller.ok()) {
+    return ToGrpc(caller.status());
+  }
+  const StreamSlot slot(streams_, caller->uid);
+  if (!slot.status().ok()) {
+    return ToGrpc(slot.status());
   }
   const absl::StatusOr<LeaseTable::Placements> placements =
       services_.leases.FindPlacements(*caller, request->lease());
@@ -259,10 +298,13 @@ grpc::Status ControlService::WatchPlacements(grpc::ServerContext* context,
 
 grpc::Status ControlService::WatchEvents(grpc::ServerContext* context, const v1::WatchEventsRequest* request,
                                          grpc::ServerWriter<v1::Event>* writer) {
-  const StreamSlot slot(streams_);
   const absl::StatusOr<Caller> caller = Identify(*context);
-  if (!slot.status().ok() || !caller.ok()) {
-    return ToGrpc(slot.status().ok() ? caller.status() : slot.status());
+  if (!caller.ok()) {
+    return ToGrpc(caller.status());
+  }
+  const StreamSlot slot(streams_, caller->uid);
+  if (!slot.status().ok()) {
+    return ToGrpc(slot.status());
   }
   const std::uint64_t last_kept = services_.events.last_sequence();
   std::uint64_t after = request->after_sequence();

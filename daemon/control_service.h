@@ -1,11 +1,11 @@
 #ifndef LGPU_DAEMON_CONTROL_SERVICE_H_
 #define LGPU_DAEMON_CONTROL_SERVICE_H_
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -21,25 +21,45 @@ namespace lgpu::daemon {
 
 /// ConnectionUsers remembers which user is behind which descriptor of a control connection. A number stays
 /// its user's for ever, so that a call that is still running can never be taken for somebody else's when its
-/// connection is closed and the number used again. Thread-safe.
+/// connection is closed and the number used again. A user gets a few numbers only, or one could take all.
+/// Thread-safe.
 class ConnectionUsers {
  public:
-  /// False: the number belongs to another user.
-  bool Claim(int fd, std::uint32_t uid);
+  explicit ConnectionUsers(std::size_t max_of_one_user) : max_of_one_user_(max_of_one_user) {}
+
+  enum class Claimed { kYours, kAnothers, kTooMany };
+  /// kAnothers: the number belongs to another user; kTooMany: to nobody, but this user has his share.
+  Claimed Claim(int fd, std::uint32_t uid);
+  std::vector<int> NumbersOf(std::uint32_t uid) const;
   /// The user of a `ServerContext::peer()`, which is "fd:N".
   std::optional<std::uint32_t> Find(const std::string& peer) const;
 
  private:
+  const std::size_t max_of_one_user_;
   mutable Mutex mutex_;
   std::map<int, std::uint32_t> users_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::uint32_t, std::vector<int>> numbers_ ABSL_GUARDED_BY(mutex_);
+};
+
+/// StreamCounts bounds the open streams, which hold a thread each. Thread-safe.
+class StreamCounts {
+ public:
+  static constexpr int kMax = 64;
+  static constexpr int kMaxOfOneUser = 32;
+
+  /// RESOURCE_EXHAUSTED when there are too many; else the stream is counted until Close.
+  absl::Status Open(std::uint32_t uid);
+  void Close(std::uint32_t uid);
+
+ private:
+  Mutex mutex_;
+  int all_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::uint32_t, int> of_users_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// The methods of lgpu.v1.Control: finds out who calls, and passes the call on. Thread-safe.
 class ControlService final : public v1::Control::Service {
  public:
-  /// Streams hold a thread each.
-  static constexpr int kMaxStreams = 64;
-
   struct Services {
     LeaseTable& leases;
     SessionDirectory& sessions;
@@ -82,7 +102,7 @@ class ControlService final : public v1::Control::Service {
   void TellRefusal(const Caller& caller, const absl::Status& status);
 
   const Services services_;
-  std::atomic<int> streams_ = 0;
+  StreamCounts streams_;
 };
 
 }  // namespace lgpu::daemon

@@ -24,6 +24,7 @@ constexpr std::array<const char*, 24> kAnimals = {"badger", "beaver", "bison", "
                                                   "ibis",   "koala",  "lynx",  "marten", "moose", "otter",
                                                   "owl",    "panda",  "raven", "seal",   "stork", "tapir"};
 constexpr std::size_t kMaxNameBytes = 63;
+constexpr int kMaxLabelBytes = 63;
 
 std::string ListCards(const std::vector<Broker::CardInfo>& cards) {
   return absl::StrJoin(cards, ", ", [](std::string* out, const Broker::CardInfo& info) {
@@ -51,6 +52,17 @@ absl::StatusOr<const Broker::CardInfo*> FindNamed(const std::string& uuid,
         absl::StrCat("no GPU \"", uuid, "\" is served here; there are: ", ListCards(cards)));
   }
   return found;
+}
+
+absl::Status CheckLabel(const std::string& label) {
+  const bool printable = std::all_of(
+      label.begin(), label.end(), [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); });
+  if (label.size() > kMaxLabelBytes || !printable) {
+    return absl::InvalidArgumentError(absl::StrCat("a device's name is at most ", kMaxLabelBytes,
+                                                   " printable characters; this one has ", label.size(),
+                                                   " bytes"));
+  }
+  return absl::OkStatus();
 }
 
 // The candidate with most room, less what this request has put on it already.
@@ -92,6 +104,7 @@ absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequ
   std::vector<PlannedDevice> plan;
   std::map<CardId, Bytes> planned;
   for (const v1::LogicalDeviceSpec& spec : request.devices()) {
+    LGPU_RETURN_IF_ERROR(CheckLabel(spec.name()));
     LGPU_ASSIGN_OR_RETURN(const Broker::CardInfo* const card, spec.card_uuid().empty()
                                                                   ? FindRoomiest(spec, cards, planned)
                                                                   : FindNamed(spec.card_uuid(), cards));

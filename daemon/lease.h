@@ -41,8 +41,10 @@ struct Lease {
   std::set<SessionId> live;
   std::set<SessionId> draining;
   std::uint32_t sessions_ever = 0;
-  bool ready = false;   // its devices exist
-  bool ending = false;  // nobody may attach; it goes when its last session is gone
+  bool ready = false;     // its devices exist
+  bool ending = false;    // nobody may attach; it goes when its last session is gone
+  bool resizing = false;  // by one call, which needs its devices
+  bool taken = false;     // out of the table as soon as whoever took it has removed its devices
   std::shared_ptr<PlacementLog> placements;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -62,15 +63,15 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
   if (!request.name().empty()) {
     LGPU_RETURN_IF_ERROR(CheckLeaseName(request.name()));
   }
+  if (request.request_id().size() > kMaxRequestIdBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a request_id has at most ", kMaxRequestIdBytes,
+                                                   " bytes; this one has ", request.request_id().size()));
+  }
   const User user = LookUpUser(caller.uid);
   LGPU_ASSIGN_OR_RETURN(const std::vector<PlannedDevice> plan, PlanDevices(request, broker_.Cards()));
-  LGPU_ASSIGN_OR_RETURN(const LeaseKey key, Announce(caller, request, user, plan));
-  bool is_new = false;
-  {
-    MutexLock lock(mutex_);
-    is_new = !leases_.at(key).ready;
-  }
-  if (is_new) {
+  LGPU_ASSIGN_OR_RETURN(const Announced announced, Announce(caller, request, user, plan));
+  const LeaseKey key = announced.key;
+  if (announced.is_new) {
     LGPU_RETURN_IF_ERROR(MakeDevices(key, plan, deadline));
   }
   absl::Status attached;
@@ -84,11 +85,13 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
     }
     if (caller.session != nullptr) {
       attached = AttachLocked(caller, found->second);
-      if (!attached.ok()) {
+      // The caller will not hear of the lease that was made for him; an earlier one is not his to end.
+      if (!attached.ok() && announced.is_new && found->second.live.empty()) {
+        found->second.ending = true;
         devices = TakeIfOver(key, taken);
       }
     }
-    if (is_new && attached.ok()) {
+    if (announced.is_new && attached.ok()) {
       Tell(v1::Event::KIND_LEASE_CREATED, found->second, caller.session.get(),
            absl::StrCat("lease ", found->second.name, ": ", DevicesText(found->second)));
     }
@@ -101,8 +104,10 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
   return Describe(key);
 }
 
-absl::StatusOr<LeaseKey> LeaseTable::Announce(const Caller& caller, const v1::CreateLeaseRequest& request,
-                                              const User& user, const std::vector<PlannedDevice>& plan) {
+absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
+                                                           const v1::CreateLeaseRequest& request,
+                                                           const User& user,
+                                                           const std::vector<PlannedDevice>& plan) {
   MutexLock lock(mutex_);
   const auto same_request = [&] {
     mutex_.AssertHeld();
@@ -118,7 +123,7 @@ absl::StatusOr<LeaseKey> LeaseTable::Announce(const Caller& caller, const v1::Cr
       same = same_request();
     }
     if (same != leases_.end()) {
-      return same->first;
+      return Announced{.key = same->first, .is_new = false};
     }
   }
   if (caller.session != nullptr && caller.session->lease()) {
@@ -127,6 +132,12 @@ absl::StatusOr<LeaseKey> LeaseTable::Announce(const Caller& caller, const v1::Cr
   }
   LGPU_RETURN_IF_ERROR(CheckName(caller, request.name()));
   LGPU_RETURN_IF_ERROR(CheckCaps(user, Sum(plan)));
+  const auto has = std::count_if(leases_.begin(), leases_.end(),
+                                 [&user](const auto& entry) { return entry.second.owner.uid == user.uid; });
+  if (has >= kMaxLeases) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("user ", user.name, " has ", has, " leases, the most that one may have; end some"));
+  }
   const LeaseKey key{++last_key_};
   Lease& lease = leases_[key];
   lease.key = key;
@@ -146,7 +157,7 @@ absl::StatusOr<LeaseKey> LeaseTable::Announce(const Caller& caller, const v1::Cr
                              .limit = plan[i].limit,
                              .guarantee = plan[i].guarantee});
   }
-  return key;
+  return Announced{.key = key, .is_new = true};
 }
 
 absl::Status LeaseTable::MakeDevices(LeaseKey key, const std::vector<PlannedDevice>& plan,
@@ -208,16 +219,18 @@ absl::Status LeaseTable::CheckName(const Caller& caller, const std::string& name
 }
 
 std::string LeaseTable::ChooseName(std::uint32_t uid) {
-  std::random_device random;
-  for (std::uint64_t number = random() % 576;; ++number) {
-    const std::string name = DefaultLeaseName(number);
-    const bool taken = std::any_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
-      return entry.second.owner.uid == uid && entry.second.name == name;
-    });
-    if (!taken) {
-      return name;
+  std::set<std::string> taken;
+  for (const auto& [key, lease] : leases_) {
+    if (lease.owner.uid == uid) {
+      taken.insert(lease.name);
     }
   }
+  std::random_device random;
+  std::uint64_t number = random() % 576;
+  while (taken.contains(DefaultLeaseName(number))) {
+    ++number;
+  }
+  return DefaultLeaseName(number);
 }
 
 std::string LeaseTable::ChooseId() const {
@@ -338,6 +351,7 @@ v1::Lease LeaseTable::ToProto(const Lease& lease) const {
     out.set_id(device.id.value);
     out.set_index(static_cast<std::uint32_t>(device.index));
     out.set_name(FullDeviceName(device.index));
+    out.set_label(device.name);
     out.set_card_uuid(physical.uuid);
     out.set_card_index(static_cast<std::uint32_t>(device.card.index));
     out.set_memory_limit_bytes(device.limit.count());

@@ -39,6 +39,9 @@ struct Caller {
 class LeaseTable {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
+  /// Of one user, whatever the caps allow: every one costs memory and time.
+  static constexpr std::uint32_t kMaxLeases = 1024;
+  static constexpr std::size_t kMaxRequestIdBytes = 128;
 
   /// All outlive the table.
   LeaseTable(const Config& config, Broker& broker, SessionDirectory& sessions, EventLog& events)
@@ -50,7 +53,9 @@ class LeaseTable {
   absl::StatusOr<v1::Lease> Attach(const Caller& caller, const std::string& lease);
   absl::StatusOr<v1::Lease> Get(const Caller& caller, const std::string& lease) const;
   std::vector<v1::Lease> List(const Caller& caller) const;
-  absl::StatusOr<v1::Lease> Resize(const Caller& caller, const v1::ResizeLeaseRequest& request);
+  /// One at a time for a lease; waits until `deadline` for another one, and for memory on its way back.
+  absl::StatusOr<v1::Lease> Resize(const Caller& caller, const v1::ResizeLeaseRequest& request,
+                                   TimePoint deadline);
   /// Tells its sessions to go and waits, until `deadline`, for their memory.
   absl::Status Remove(const Caller& caller, const std::string& lease, TimePoint deadline);
 
@@ -83,8 +88,12 @@ class LeaseTable {
   void Close();
 
  private:
-  absl::StatusOr<LeaseKey> Announce(const Caller& caller, const v1::CreateLeaseRequest& request,
-                                    const User& user, const std::vector<PlannedDevice>& plan);
+  struct Announced {
+    LeaseKey key;
+    bool is_new = true;  // else it is the one of an earlier call
+  };
+  absl::StatusOr<Announced> Announce(const Caller& caller, const v1::CreateLeaseRequest& request,
+                                     const User& user, const std::vector<PlannedDevice>& plan);
   absl::Status MakeDevices(LeaseKey key, const std::vector<PlannedDevice>& plan, TimePoint deadline);
   absl::Status CheckName(const Caller& caller, const std::string& name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -100,7 +109,17 @@ class LeaseTable {
   v1::Lease ToProto(const Lease& lease) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<v1::Lease> Describe(LeaseKey key) const;
   std::vector<LogicalId> DeviceIds(LeaseKey key) const;
-  /// Takes the lease out if nothing keeps it; the devices are the caller's to remove, without the lock.
+  struct Resizing {
+    Lease lease;                      // as it was
+    std::vector<LeaseDevice> wanted;  // its devices as they are to be
+  };
+  /// The devices of the lease are the caller's until EndResize.
+  absl::StatusOr<Resizing> StartResize(const Caller& caller, const v1::ResizeLeaseRequest& request,
+                                       TimePoint deadline);
+  /// `devices`: as they are now.
+  void EndResize(LeaseKey key, const std::vector<LeaseDevice>& devices);
+  /// Takes the lease out, once, if nothing keeps it; the devices are the caller's to remove, without the
+  /// lock.
   std::vector<LogicalId> TakeIfOver(LeaseKey key, std::optional<Lease>& taken)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices);

@@ -7,56 +7,92 @@
 
 namespace lgpu::daemon {
 
-absl::StatusOr<v1::Lease> LeaseTable::Resize(const Caller& caller, const v1::ResizeLeaseRequest& request) {
-  const User user = LookUpUser(caller.uid);
-  Lease lease;
+namespace {
+
+// The devices of a lease, as a request wants them.
+absl::StatusOr<std::vector<LeaseDevice>> Resized(const Lease& lease, const v1::ResizeLeaseRequest& request) {
+  std::vector<LeaseDevice> devices = lease.devices;
+  for (const v1::ResizeLeaseRequest::Device& wish : request.devices()) {
+    if (wish.index() >= devices.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("lease ", lease.name, " has no GPU:", wish.index(),
+                                                     ", it has ", devices.size(), " devices"));
+    }
+    if (wish.memory_limit_bytes() == 0) {
+      return absl::InvalidArgumentError("a memory_limit of zero bytes; give at least 2MiB");
+    }
+    LeaseDevice& device = devices[wish.index()];
+    device.limit = Bytes(wish.memory_limit_bytes());
+    if (device.preallocate) {
+      device.guarantee = device.limit;
+    } else if (wish.has_guarantee_bytes()) {
+      device.guarantee = Bytes(wish.guarantee_bytes());
+    }
+  }
+  return devices;
+}
+
+}  // namespace
+
+absl::StatusOr<LeaseTable::Resizing> LeaseTable::StartResize(const Caller& caller,
+                                                             const v1::ResizeLeaseRequest& request,
+                                                             TimePoint deadline) {
+  MutexLock lock(mutex_);
+  LGPU_ASSIGN_OR_RETURN(LeaseKey key, FindKey(caller, request.lease()));
+  while (leases_.at(key).resizing) {
+    if (!changed_.WaitUntil(mutex_, deadline) || closed_) {
+      return absl::UnavailableError("another call resizes the lease; try again later");
+    }
+    LGPU_ASSIGN_OR_RETURN(key, FindKey(caller, request.lease()));
+  }
+  Lease& lease = leases_.at(key);
+  LGPU_ASSIGN_OR_RETURN(std::vector<LeaseDevice> devices, Resized(lease, request));
+  Holdings more;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    more.memory_limit =
+        SaturatingAdd(more.memory_limit, SaturatingSub(devices[i].limit, lease.devices[i].limit));
+    more.guarantee =
+        SaturatingAdd(more.guarantee, SaturatingSub(devices[i].guarantee, lease.devices[i].guarantee));
+  }
+  LGPU_RETURN_IF_ERROR(CheckCaps(lease.owner, more));
+  Resizing resizing{.lease = lease, .wanted = std::move(devices)};
+  lease.resizing = true;
+  // The caps count the larger of both from here on, so that calls side by side do not add up beyond them.
+  for (std::size_t i = 0; i < lease.devices.size(); ++i) {
+    lease.devices[i].limit = std::max(lease.devices[i].limit, resizing.wanted[i].limit);
+    lease.devices[i].guarantee = std::max(lease.devices[i].guarantee, resizing.wanted[i].guarantee);
+  }
+  return resizing;
+}
+
+void LeaseTable::EndResize(LeaseKey key, const std::vector<LeaseDevice>& devices) {
+  std::optional<Lease> taken;
+  std::vector<LogicalId> over;
   {
     MutexLock lock(mutex_);
-    LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, request.lease()));
-    lease = leases_.at(key);
-    std::vector<LeaseDevice> devices = lease.devices;
-    for (const v1::ResizeLeaseRequest::Device& wish : request.devices()) {
-      if (wish.index() >= devices.size()) {
-        return absl::InvalidArgumentError(absl::StrCat("lease ", lease.name, " has no GPU:", wish.index(),
-                                                       ", it has ", devices.size(), " devices"));
-      }
-      if (wish.memory_limit_bytes() == 0) {
-        return absl::InvalidArgumentError("a memory_limit of zero bytes; give at least 2MiB");
-      }
-      LeaseDevice& device = devices[wish.index()];
-      device.limit = Bytes(wish.memory_limit_bytes());
-      if (device.preallocate) {
-        device.guarantee = device.limit;
-      } else if (wish.has_guarantee_bytes()) {
-        device.guarantee = Bytes(wish.guarantee_bytes());
-      }
-    }
-    Holdings more;
-    for (std::size_t i = 0; i < devices.size(); ++i) {
-      more.memory_limit =
-          SaturatingAdd(more.memory_limit, SaturatingSub(devices[i].limit, lease.devices[i].limit));
-      more.guarantee =
-          SaturatingAdd(more.guarantee, SaturatingSub(devices[i].guarantee, lease.devices[i].guarantee));
-    }
-    LGPU_RETURN_IF_ERROR(CheckCaps(lease.owner, more));
-    lease.devices = std::move(devices);
+    Lease& lease = leases_.at(key);
+    lease.devices = devices;
+    lease.resizing = false;
+    over = TakeIfOver(key, taken);
   }
+  changed_.NotifyAll();
+  Finish(taken, over);
+}
+
+absl::StatusOr<v1::Lease> LeaseTable::Resize(const Caller& caller, const v1::ResizeLeaseRequest& request,
+                                             TimePoint deadline) {
+  LGPU_ASSIGN_OR_RETURN(const Resizing resizing, StartResize(caller, request, deadline));
+  const Lease& lease = resizing.lease;
+  std::vector<LeaseDevice> devices = lease.devices;
   absl::Status status;
-  for (const LeaseDevice& device : lease.devices) {
-    status = broker_.ResizeDevice(device.id, device.limit, device.guarantee);
-    if (!status.ok()) {
-      break;
-    }
-    MutexLock lock(mutex_);
-    const auto found = leases_.find(lease.key);
-    if (found != leases_.end()) {
-      LeaseDevice& changed = found->second.devices[static_cast<std::size_t>(device.index)];
-      changed.limit = device.limit;
-      changed.guarantee = device.guarantee;
+  for (std::size_t i = 0; i < devices.size() && status.ok(); ++i) {
+    const LeaseDevice& wanted = resizing.wanted[i];
+    status = broker_.ResizeDevice(wanted.id, wanted.limit, wanted.guarantee, deadline);
+    if (status.ok()) {
+      devices[i] = wanted;
     }
   }
-  std::vector<SessionId> live(lease.live.begin(), lease.live.end());
-  for (const SessionId id : live) {
+  EndResize(lease.key, devices);
+  for (const SessionId id : lease.live) {
     if (const std::shared_ptr<SessionState> session = sessions_.Find(id); session != nullptr) {
       WriteStats(*session);
     }
@@ -137,11 +173,12 @@ void LeaseTable::SessionGone(SessionState& session) {
 std::vector<LogicalId> LeaseTable::TakeIfOver(LeaseKey key, std::optional<Lease>& taken) {
   const auto found = leases_.find(key);
   Lease& lease = found->second;
-  if (!lease.ready || !lease.live.empty() || !lease.draining.empty() || (lease.lasting && !lease.ending)) {
+  if (!lease.ready || !lease.ending || lease.taken || lease.resizing || !lease.live.empty() ||
+      !lease.draining.empty()) {
     return {};
   }
   // It stays in the table, unseen, until its devices are gone: whoever waits for that looks there.
-  lease.ending = true;
+  lease.taken = true;
   taken = lease;
   std::vector<LogicalId> ids;
   for (const LeaseDevice& device : lease.devices) {

@@ -29,12 +29,10 @@ absl::StatusOr<std::string> RandomBytes(std::size_t count) {
 
 // What a client calls itself, fit for a line of a log.
 std::string CleanCommand(const std::string& command, std::int64_t pid) {
-  std::string clean = command.substr(0, kMaxCommandBytes);
+  // A process names itself in /proc too.
+  std::string clean = command.empty() ? ProcessCommand(pid) : command.substr(0, kMaxCommandBytes);
   std::replace_if(
       clean.begin(), clean.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  if (clean.empty()) {
-    clean = ProcessCommand(pid);
-  }
   return clean.empty() ? "a program" : clean;
 }
 
@@ -362,6 +360,7 @@ void Session::HandleClose(const v1::CloseRequest& request) {
   close_request_ = request.request_id();
   waiting_.clear();
   outgoing_.clear();
+  services_.budget.Forget(peer_.id);
   services_.broker.ReturnAll(peer_.id);
 }
 

@@ -193,6 +193,87 @@ TEST(BrokerTest, PreallocatedMemoryCannotFail) {
   EXPECT_TRUE(rig.broker().CheckInvariants().ok());
 }
 
+TEST(BrokerTest, AGuaranteeThatGoesIsForThoseWhoWait) {
+  Rig rig(kMiB * 64);
+  const SessionId session = rig.Session(1);
+  const LogicalId device = *rig.Device(kMiB * 64);
+  const absl::StatusOr<LogicalId> guaranteed = rig.broker().AddDevice({.card = rig.Card().id,
+                                                                       .limit = kMiB * 32,
+                                                                       .guarantee = kMiB * 32,
+                                                                       .preallocate = false,
+                                                                       .index = 0,
+                                                                       .lease = LeaseKey{2},
+                                                                       .lease_name = "lease-2",
+                                                                       .owner = "kim"},
+                                                                      Clock::now());
+  ASSERT_TRUE(guaranteed.ok()) << guaranteed.status();
+  const SessionId idle = rig.Session(2, LeaseKey{3});
+  const LogicalId held = *rig.Device(kMiB * 64, LeaseKey{3});
+  ASSERT_TRUE(rig.Grow(idle, held, kMiB * 8).status.ok());
+  const Broker::GrowAnswer waiting = rig.Grow(session, device, kMiB * 32, std::chrono::hours(1));
+  ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
+  rig.broker().RemoveDevice(*guaranteed);
+  const Broker::GrowAnswer granted = rig.broker().Continue(*waiting.wait);
+  EXPECT_FALSE(granted.wait.has_value());
+  EXPECT_EQ(granted.chunks.size(), 16u) << granted.status;
+}
+
+// A backend that could not confirm a returned chunk must not cost a preallocated device its memory.
+TEST(BrokerTest, AResizeCountsOnlyMemoryThatIsThere) {
+  Rig rig(kMiB * 256, {.code = absl::StatusCode::kResourceExhausted, .cleanup_fails = true});
+  const SessionId session = rig.Session(1);
+  const LogicalId device = *rig.Device(kMiB * 128, kLease, true);
+  rig.faults().FailFrom(1);
+  ASSERT_TRUE(rig.broker().ResizeDevice(device, kMiB * 64, Bytes(), Clock::now()).ok());
+  EXPECT_EQ(rig.broker().Find(device)->leaving, kMiB * 64);
+  ASSERT_TRUE(rig.broker().ResizeDevice(device, kMiB * 64, Bytes(), Clock::now()).ok());
+  EXPECT_EQ(rig.broker().Find(device)->leaving, kMiB * 64);
+  EXPECT_TRUE(absl::IsUnavailable(rig.broker().ResizeDevice(device, kMiB * 128, Bytes(), Clock::now())));
+  EXPECT_EQ(rig.broker().Find(device)->limit, kMiB * 64);
+  EXPECT_TRUE(rig.broker().CheckInvariants().ok()) << rig.broker().CheckInvariants();
+  rig.faults().Heal();
+  ASSERT_TRUE(rig.broker().RetryUnconfirmed());
+  ASSERT_TRUE(rig.broker().ResizeDevice(device, kMiB * 128, Bytes(), Clock::now()).ok());
+  const Broker::GrowAnswer granted = rig.Grow(session, device, kMiB * 128);
+  EXPECT_TRUE(granted.status.ok()) << granted.status;
+  EXPECT_TRUE(rig.broker().CheckInvariants().ok()) << rig.broker().CheckInvariants();
+}
+
+TEST(BrokerTest, AResizeThatFailsLeavesThePreallocatedChunksAsTheyWere) {
+  Rig rig(kMiB * 256, {.code = absl::StatusCode::kResourceExhausted, .cleanup_fails = false});
+  const SessionId session = rig.Session(1);
+  const LogicalId device = *rig.Device(kMiB * 64, kLease, true);
+  rig.faults().FailCall(3);  // after two large chunks
+  EXPECT_FALSE(rig.broker().ResizeDevice(device, kMiB * 164, Bytes(), Clock::now()).ok());
+  EXPECT_EQ(rig.broker().Find(device)->limit, kMiB * 64);
+  EXPECT_EQ(rig.Card().view.held, kMiB * 64);
+  const Broker::GrowAnswer granted = rig.Grow(session, device, kMiB * 2);
+  ASSERT_EQ(granted.chunks.size(), 1u) << granted.status;
+  EXPECT_EQ(granted.chunks.front().bytes, kMiB * 2);
+  EXPECT_TRUE(rig.broker().CheckInvariants().ok()) << rig.broker().CheckInvariants();
+}
+
+TEST(BrokerTest, AnExhaustedBackendIsAskedNowAndThenOnly) {
+  Rig rig(kMiB * 64, {.code = absl::StatusCode::kResourceExhausted, .cleanup_fails = false});
+  const SessionId dying = rig.Session(1);
+  const SessionId living = rig.Session(2);
+  const LogicalId device = *rig.Device(kMiB * 64);
+  ASSERT_TRUE(rig.Grow(dying, device, kMiB * 8).status.ok());
+  rig.broker().StartDraining(dying);
+  rig.faults().FailFrom(1);
+  const Clock::time_point start = Clock::now();
+  Broker::GrowAnswer answer = rig.Grow(living, device, kMiB * 8, std::chrono::hours(1));
+  for (int i = 0; i < 1000 && answer.wait; ++i) {
+    answer = rig.broker().Continue(*answer.wait);
+  }
+  ASSERT_TRUE(answer.wait.has_value()) << answer.status;
+  const auto looks = (Clock::now() - start) / std::chrono::milliseconds(20);
+  EXPECT_LE(rig.faults().calls(), static_cast<std::uint64_t>(looks) + 1);
+  rig.faults().Heal();
+  EXPECT_TRUE(rig.broker().FinishDraining(dying));
+  EXPECT_TRUE(rig.Finish(answer).status.ok());
+}
+
 TEST(BrokerTest, OnlyWhatIsGrantedToTheSessionCanBeReturned) {
   Rig rig(kMiB * 64);
   const SessionId session = rig.Session(1);

@@ -1,5 +1,9 @@
+#include <poll.h>
+#include <sys/resource.h>
+
 #include <thread>
 
+#include "daemon/control_service.h"
 #include "proto/refusal_codec.h"
 #include "tests/daemon/daemon_fixture.h"
 
@@ -125,6 +129,112 @@ TEST_F(ControlServerTest, AResizedLimitHolds) {
   EXPECT_EQ(resized.devices(0).memory_limit_bytes(), 32 * kMiB);
   session.Send(Grow(1, lease, 32 * kMiB));
   EXPECT_TRUE(session.Receive().frame.has_grant());
+}
+
+TEST_F(ControlServerTest, ALeaseMayEndWhileItIsResized) {
+  for (int round = 0; round < 30; ++round) {
+    TestSession session = OpenSession();
+    const v1::Lease lease = CreateLease(session, 64, true);
+    std::vector<std::thread> resizers;
+    for (const std::uint64_t mib : {128, 96}) {
+      resizers.emplace_back([this, &lease, mib] {
+        for (int i = 0; i < 10; ++i) {
+          grpc::ClientContext context;
+          v1::ResizeLeaseRequest request;
+          request.set_lease(lease.id());
+          request.add_devices()->set_memory_limit_bytes((i % 2 == 0 ? mib : 64) * kMiB);
+          v1::Lease resized;
+          const grpc::Status status = stub_->ResizeLease(&context, request, &resized);
+          EXPECT_TRUE(status.ok() || status.error_code() == grpc::StatusCode::NOT_FOUND)
+              << status.error_message();
+        }
+      });
+    }
+    session.Send(Close());
+    EXPECT_TRUE(session.Receive().frame.has_closed());
+    for (std::thread& resizer : resizers) {
+      resizer.join();
+    }
+    ASSERT_EQ(HeldBytes(), 0u);
+    ASSERT_EQ(Stats().cards(0).promised_bytes(), 0u);
+    ASSERT_EQ(Stats().leases_size(), 0);
+  }
+}
+
+TEST_F(ControlServerTest, WhatARequestMakesTheDaemonKeepIsBounded) {
+  TestSession session = OpenSession();
+  v1::CreateLeaseRequest request;
+  AddDevice(request, 16);
+  request.set_request_id(std::string(100'000, 'x'));
+  v1::Lease lease;
+  EXPECT_EQ(Create(session, request, &lease).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  request.set_request_id("short");
+  request.mutable_devices(0)->set_name(std::string(100'000, 'x'));
+  EXPECT_EQ(Create(session, request, &lease).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  request.mutable_devices(0)->set_name("\033[2J");
+  EXPECT_EQ(Create(session, request, &lease).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  request.mutable_devices(0)->set_name("weights");
+  EXPECT_TRUE(Create(session, request, &lease).ok());
+  EXPECT_EQ(lease.devices(0).label(), "weights");
+}
+
+TEST(StreamCountsTest, OneUserLeavesRoomForOthers) {
+  StreamCounts streams;
+  for (int i = 0; i < StreamCounts::kMaxOfOneUser; ++i) {
+    EXPECT_TRUE(streams.Open(1).ok());
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(streams.Open(1)));
+  EXPECT_TRUE(streams.Open(2).ok());
+  streams.Close(1);
+  EXPECT_TRUE(streams.Open(1).ok());
+}
+
+// One user who opens connections without end must not use up the numbers that name connections.
+class FewDescriptorsTest : public ControlServerTest {
+ protected:
+  void SetUp() override {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit low = before_;
+    low.rlim_cur = 1024;
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+    ControlServerTest::SetUp();
+  }
+  void TearDown() override { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+  // A connection of somebody else's; nothing if the daemon closed it at once.
+  UniqueFd ConnectAs(std::uint32_t uid) {
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    UniqueFd end(ends[1]);
+    daemon_->ServeControl(UniqueFd(ends[0]), {.uid = uid, .gid = uid, .pid = 1});
+    pollfd entry = {.fd = end.get(), .events = POLLIN, .revents = 0};
+    ::poll(&entry, 1, 0);
+    return (entry.revents & POLLHUP) == 0 ? std::move(end) : UniqueFd();
+  }
+  rlimit before_{};
+};
+
+TEST_F(FewDescriptorsTest, OneUserGetsAShareOfTheConnections) {
+  constexpr int kShare = 1024 / 16;
+  std::vector<UniqueFd> open;
+  for (int i = 0; i < kShare; ++i) {
+    open.push_back(ConnectAs(12345));
+    ASSERT_TRUE(open.back()) << i;
+  }
+  EXPECT_FALSE(ConnectAs(12345));
+  EXPECT_TRUE(ConnectAs(54321));
+  const std::unique_ptr<v1::Control::Stub> other = Connect();
+  grpc::ClientContext context;
+  v1::GetVersionResponse version;
+  EXPECT_TRUE(other->GetVersion(&context, {}, &version).ok());
+  open.clear();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  UniqueFd again;
+  while (!again && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    again = ConnectAs(12345);
+  }
+  EXPECT_TRUE(again);
 }
 
 class CappedTest : public DaemonFixture {
