@@ -12,7 +12,10 @@
 namespace lgpu {
 namespace {
 
-constexpr std::chrono::hours kLongest{24};  // a deadline beyond this would overflow the clock at some point
+std::chrono::steady_clock::time_point DeadlineAfter(std::chrono::nanoseconds timeout) {
+  constexpr std::chrono::hours kLongest{24};  // one far beyond this would overflow the clock
+  return std::chrono::steady_clock::now() + std::clamp<std::chrono::nanoseconds>(timeout, {}, kLongest);
+}
 
 }  // namespace
 
@@ -67,6 +70,22 @@ Block Pool::Impl::BlockOf(Suballocator::Handle handle) {
   return {base_ + range.offset.count(), range.bytes, handle};
 }
 
+bool Pool::Impl::Fits(Bytes rounded, Bytes limit) const {
+  return SaturatingAdd(blocks_.used() + pending_, rounded) <= limit;
+}
+
+// What others are about to use may not come to be.
+void Pool::Impl::WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanoseconds timeout) {
+  const auto deadline = DeadlineAfter(timeout);
+  ++calls_;
+  ++waiting_;
+  while (!Fits(rounded, limit) && SaturatingAdd(blocks_.used(), rounded) <= limit &&
+         changed_.WaitUntil(mutex_, deadline)) {
+  }
+  --waiting_;
+  --calls_;
+}
+
 absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& options) {
   LGPU_RETURN_IF_ERROR(CheckRequest(bytes, options));
   const Bytes limit = source_->limit();
@@ -74,7 +93,10 @@ absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& o
   Refusal refusal;
   {
     MutexLock lock(mutex_);
-    if (SaturatingAdd(blocks_.used() + pending_, rounded) <= limit && rounded <= reserved_) {
+    if (!Fits(rounded, limit)) {
+      WaitForPending(rounded, limit, options.timeout);
+    }
+    if (Fits(rounded, limit) && rounded <= reserved_) {
       const auto handle = blocks_.Allocate(bytes, options.alignment, Suballocator::Effort::kQuick);
       if (handle) {
         return BlockOf(*handle);
@@ -92,11 +114,8 @@ absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& o
   if (refusal.reason != RefusalReason::kUnspecified) {
     return RefusalStatus(refusal);
   }
-  Attempt attempt{.bytes = bytes,
-                  .options = options,
-                  .deadline = std::chrono::steady_clock::now() +
-                              std::clamp<std::chrono::nanoseconds>(options.timeout, {}, kLongest),
-                  .limit = limit};
+  Attempt attempt{
+      .bytes = bytes, .options = options, .deadline = DeadlineAfter(options.timeout), .limit = limit};
   absl::StatusOr<Block> block = AllocateSlowly(attempt);
   MutexLock lock(mutex_);
   --calls_;

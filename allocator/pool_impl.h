@@ -1,6 +1,7 @@
 #ifndef LGPU_ALLOCATOR_POOL_IMPL_H_
 #define LGPU_ALLOCATOR_POOL_IMPL_H_
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -78,6 +79,9 @@ class Pool::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Block BlockOf(Suballocator::Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  bool Fits(Bytes rounded, Bytes limit) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanoseconds timeout)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Block> AllocateSlowly(Attempt& attempt);
   Step NextStep(Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Step StepWithoutAddresses(Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -111,7 +115,7 @@ class Pool::Impl {
   Bytes held_ ABSL_GUARDED_BY(mutex_);
   Bytes pending_ ABSL_GUARDED_BY(mutex_);              // what attempts are going to use
   int calls_ ABSL_GUARDED_BY(mutex_) = 0;              // attempts and trims on their way;
-  int waiting_ ABSL_GUARDED_BY(mutex_) = 0;            // of these: attempts that wait for others
+  int waiting_ ABSL_GUARDED_BY(mutex_) = 0;            // of these: that wait for others
   int patient_ ABSL_GUARDED_BY(mutex_) = 0;            // of these: in a Grow that may wait
   std::uint64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // how often chunks or room came back
   CondVar changed_;

@@ -17,6 +17,7 @@
 #include <new>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "allocator/device/simulated_backend.h"
@@ -653,6 +654,37 @@ TEST_F(PoolTest, NobodyWaitsLongerThanAskedForAnotherOneThatDoes) {
   EXPECT_TRUE(absl::IsResourceExhausted(pool.Allocate(2_MiB).status()));
   done.set_value();
   waiter.join();
+}
+
+TEST_F(PoolTest, AFailedAttemptOfAnotherThreadIsNoRefusal) {
+  std::promise<void> started;
+  std::promise<void> go_on;
+  thread_local bool first = false;
+  WatchedSource::Watch watch;
+  watch.grow = [&](const GrowRequest&) {
+    if (std::exchange(first, false)) {
+      started.set_value();
+      go_on.get_future().wait();
+    }
+  };
+  auto upstream = std::make_shared<FakeUpstream>();
+  auto source = FakeRegionSource::Make(backend_, {.limit = 16_MiB, .upstream = upstream});
+  ASSERT_TRUE(source.ok()) << source.status();
+  Pool pool(std::make_unique<WatchedSource>(*std::move(source), watch), {});
+  upstream->card = (10_MiB).count();
+  std::thread hopeless([&] {
+    first = true;
+    EXPECT_FALSE(pool.Allocate(12_MiB).ok());
+  });
+  started.get_future().wait();
+  EXPECT_FALSE(pool.Allocate(8_MiB).ok()) << "without any time to wait";
+  std::thread helper([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    go_on.set_value();
+  });
+  EXPECT_TRUE(pool.Allocate(8_MiB, {.timeout = std::chrono::seconds(20)}).ok());
+  hopeless.join();
+  helper.join();
 }
 
 TEST_F(PoolTest, RandomOperationsAgainstAnOracle) {
