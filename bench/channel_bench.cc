@@ -1,123 +1,60 @@
 // What the session protocol costs on top of its socket: a Grow answered by a Grant with one descriptor,
 // against a bare SEQPACKET ping-pong whose answer passes one descriptor. The other end is a process of its
-// own and does nothing but answer.
+// own and does nothing but answer. `cores` says where the two run: 0 as the scheduler likes, 1 both on one
+// core, 2 each on its own.
 
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstring>
+#include <memory>
+#include <string_view>
 #include <utility>
+#include <vector>
 
+#include "bench/bare_message.h"
+#include "bench/peer_process.h"
 #include "proto/session_channel.h"
 
-namespace lgpu {
+namespace lgpu::bench {
 namespace {
 
 constexpr std::uint64_t kChunkBytes = 2 << 20;
+constexpr int kRepetitions = 15;
+constexpr int kIterations = 400;
 
-// A forked process that runs `serve(socket)` until its socket ends.
-class Server {
- public:
-  template <typename Serve>
-  explicit Server(Serve serve) {
-    std::array<int, 2> ends;
-    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
-      return;
-    }
-    socket_ = UniqueFd(ends[0]);
-    UniqueFd server_end(ends[1]);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      socket_.Reset();
-      serve(std::move(server_end));
-      ::_exit(0);
-    }
-  }
-  Server(const Server&) = delete;
-  Server& operator=(const Server&) = delete;
-  ~Server() {
-    socket_.Reset();
-    if (pid_ > 0) {
-      ::waitpid(pid_, nullptr, 0);
-    }
-  }
-  UniqueFd TakeSocket() { return std::move(socket_); }
+double Least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
 
- private:
-  UniqueFd socket_;
-  pid_t pid_ = -1;
-};
-
-struct BareMessage {
-  std::array<std::uint64_t, 4> words = {};
-};
-
-bool BareSend(int socket, int fd) {
-  BareMessage bytes;
-  iovec part = {.iov_base = &bytes, .iov_len = sizeof(bytes)};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  if (fd >= 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-  }
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(bytes));
+void Settings(benchmark::internal::Benchmark* benchmark) {
+  benchmark->UseRealTime()->Iterations(kIterations)->Repetitions(kRepetitions)->ReportAggregatesOnly();
+  benchmark->ComputeStatistics("least", &Least)->Unit(benchmark::kMicrosecond);
 }
 
-// The descriptor that came, if any; false at the end of file.
-bool BareReceive(int socket, UniqueFd& fd) {
-  BareMessage bytes;
-  iovec part = {.iov_base = &bytes, .iov_len = sizeof(bytes)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof(bytes))) {
-    return false;
-  }
-  if (const cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr) {
-    int number;
-    std::memcpy(&number, CMSG_DATA(header), sizeof(number));
-    fd.Reset(number);
-  }
-  return true;
+std::unique_ptr<PeerProcess> StartPeer(benchmark::State& state, const char* name) {
+  auto peer = PeerProcess::Start(name, static_cast<Cores>(state.range(0)));
+  if (!peer.ok()) state.SkipWithError(peer.status().ToString().c_str());
+  return peer.ok() ? *std::move(peer) : nullptr;
 }
 
 void BM_BarePingPongWithOneFd(benchmark::State& state) {
-  Server server([](UniqueFd socket) {
-    const UniqueFd memory(::memfd_create("bench", MFD_CLOEXEC));
-    UniqueFd none;
-    while (BareReceive(socket.get(), none) && BareSend(socket.get(), memory.get())) {
-    }
-  });
-  const UniqueFd socket = server.TakeSocket();
+  const std::unique_ptr<PeerProcess> peer = StartPeer(state, "bare");
+  if (peer == nullptr) return;
+  const UniqueFd socket = peer->TakeSession();
+  UniqueFd first;  // the peer is up when it answers
+  bool ok = BareSend(socket.get(), -1) && BareReceive(socket.get(), first);
   for (auto _ : state) {
     UniqueFd fd;
-    if (!BareSend(socket.get(), -1) || !BareReceive(socket.get(), fd) || !fd) {
-      state.SkipWithError("the other end is gone");
-      break;
-    }
+    ok = ok && BareSend(socket.get(), -1) && BareReceive(socket.get(), fd) && fd;
   }
+  if (!ok) state.SkipWithError("the other end is gone");
 }
-BENCHMARK(BM_BarePingPongWithOneFd)->UseRealTime();
+BENCHMARK(BM_BarePingPongWithOneFd)->ArgName("cores")->Arg(0)->Arg(1)->Arg(2)->Apply(Settings);
 
 // Answers every Grow with one chunk; what a daemon does on a null backend, without its ledger.
 void ServeGrants(UniqueFd socket) {
-  const UniqueFd memory(::memfd_create("bench", MFD_CLOEXEC));
+  const UniqueFd memory(::memfd_create("lgpu-bench", MFD_CLOEXEC));
   SessionChannel channel(std::move(socket));
   ReceivedFrame received;
   v1::Frame answer;
@@ -140,38 +77,57 @@ void ServeGrants(UniqueFd socket) {
   }
 }
 
-// Arg 1: the client also acknowledges each grant, as it does with a daemon (nobody waits for that).
+// ack: the client also acknowledges each grant, as it does with a daemon (nobody waits for that).
 void BM_GrowAndGrantWithOneFd(benchmark::State& state) {
-  Server server(ServeGrants);
-  SessionChannel channel(server.TakeSocket());
+  const std::unique_ptr<PeerProcess> peer = StartPeer(state, "grants");
+  if (peer == nullptr) return;
+  SessionChannel channel(peer->TakeSession());
   v1::Frame request;
   v1::Frame ack;
   ReceivedFrame received;
   std::uint64_t next_id = 0;
-  for (auto _ : state) {
+  const auto grow = [&] {
     v1::GrowRequest& grow = *request.mutable_grow();
     grow.set_request_id(++next_id);
     grow.set_device_id(7);
     grow.set_at_least_bytes(kChunkBytes);
     grow.set_wanted_bytes(kChunkBytes);
     if (!channel.Send(request).ok() || !channel.ReceiveInto(received).ok() || received.fds.size() != 1) {
-      state.SkipWithError("the other end is gone");
-      break;
+      return false;
     }
     received.fds.clear();
-    if (state.range(0) != 0) {
-      ack.mutable_ack()->set_grant_id(received.frame.grant().grant_id());
-      if (!channel.Send(ack).ok()) {
-        state.SkipWithError("the other end is gone");
-        break;
-      }
-    }
+    if (state.range(1) == 0) return true;
+    ack.mutable_ack()->set_grant_id(received.frame.grant().grant_id());
+    return channel.Send(ack).ok();
+  };
+  bool ok = grow();
+  for (auto _ : state) {
+    ok = ok && grow();
   }
-  channel.Shutdown();
+  if (!ok) state.SkipWithError("the other end is gone");
 }
-BENCHMARK(BM_GrowAndGrantWithOneFd)->ArgName("ack")->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(BM_GrowAndGrantWithOneFd)
+    ->ArgNames({"cores", "ack"})
+    ->ArgsProduct({{0, 1, 2}, {0, 1}})
+    ->Apply(Settings);
 
 }  // namespace
-}  // namespace lgpu
+}  // namespace lgpu::bench
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  using lgpu::UniqueFd;
+  using lgpu::bench::PeerProcess;
+  const std::string_view peer = argc == 2 ? argv[1] : "";
+  if (peer == "--peer=bare") {
+    lgpu::bench::BareEcho(UniqueFd(PeerProcess::kSessionFd));
+    return 0;
+  }
+  if (peer == "--peer=grants") {
+    lgpu::bench::ServeGrants(UniqueFd(PeerProcess::kSessionFd));
+    return 0;
+  }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

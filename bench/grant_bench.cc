@@ -1,126 +1,115 @@
 // What growing costs.
 //
-// Protocol: a Grow through the client's session code, answered with one descriptor by an echo peer in a
-// process of its own (no ledger, no memory to make: a null backend), against a bare SEQPACKET ping-pong whose
-// answer passes one descriptor. Memory: a Grow and Map of one real chunk from an lgpud against create and
-// map of the same chunk without any daemon.
+// Protocol: DaemonConnection::Grow of one chunk from a process that runs lgpud's own session code over a
+// backend whose memory costs nothing, against a bare SEQPACKET ping-pong whose answer passes one descriptor;
+// and from an echo peer, which shows the client's half. Memory: Grow and Map of a real chunk from an lgpud
+// against create and map of the same chunk without any daemon.
+//
+// Every repetition is a peer process of its own. `cores` says where the two run: 0 as the scheduler likes, 1
+// both on one core, 2 each on its own.
 
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
+#include <iostream>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "allocator/device/simulated_backend.h"
+#include "bench/bare_message.h"
+#include "bench/null_daemon.h"
+#include "bench/peer_process.h"
 #include "client/daemon_connection.h"
 #include "client/lease.h"
+#include "lgpu/status.h"
 #include "proto/session_channel.h"
 #include "proto/session_pages.h"
 #include "tests/support/daemon_process.h"
 
-namespace lgpu {
+namespace lgpu::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRepetitions = 9;
+constexpr int kRepetitions = 15;
+constexpr int kIterations = 400;
+constexpr int kWarmUp = 50;
 constexpr Bytes kChunk = 2_MiB;
 
-/// A forked process that runs `serve(socket)` until its socket ends.
-class PeerProcess {
- public:
-  explicit PeerProcess(void (*serve)(UniqueFd)) {
-    std::array<int, 2> ends;
-    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) return;
-    socket_ = UniqueFd(ends[0]);
-    UniqueFd other(ends[1]);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      socket_.Reset();
-      serve(std::move(other));
-      ::_exit(0);
-    }
-  }
-  ~PeerProcess() {
-    socket_.Reset();
-    if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
-  }
-  PeerProcess(const PeerProcess&) = delete;
-  PeerProcess& operator=(const PeerProcess&) = delete;
-  UniqueFd TakeSocket() { return std::move(socket_); }
-
- private:
-  UniqueFd socket_;
-  pid_t pid_ = -1;
-};
-
-bool BareSend(int socket, int fd) {
-  std::array<std::uint64_t, 4> bytes = {};
-  iovec part = {.iov_base = bytes.data(), .iov_len = sizeof(bytes)};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control = {};
-  if (fd >= 0) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-  }
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL) > 0;
+void SetTime(benchmark::State& state, Clock::time_point start, int calls = 1) {
+  state.SetIterationTime(std::chrono::duration<double>(Clock::now() - start).count() / calls);
 }
 
-bool BareReceive(int socket, UniqueFd& fd) {
-  std::array<std::uint64_t, 4> bytes;
-  iovec part = {.iov_base = bytes.data(), .iov_len = sizeof(bytes)};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control;
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) <= 0) return false;
-  if (const cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr) {
-    int number;
-    std::memcpy(&number, CMSG_DATA(header), sizeof(number));
-    fd.Reset(number);
-  }
-  return true;
+double Least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
+
+void OnCores(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgName("cores")->Arg(0)->Arg(1)->Arg(2);
+  benchmark->UseManualTime()->Iterations(kIterations)->Repetitions(kRepetitions)->ReportAggregatesOnly();
+  benchmark->ComputeStatistics("least", &Least)->Unit(benchmark::kMicrosecond);
 }
 
-void BareEcho(UniqueFd socket) {
-  const UniqueFd memory(::memfd_create("bench", MFD_CLOEXEC));
-  UniqueFd none;
-  while (BareReceive(socket.get(), none) && BareSend(socket.get(), memory.get())) {
-  }
+std::unique_ptr<PeerProcess> StartPeer(benchmark::State& state, const std::string& name) {
+  auto peer = PeerProcess::Start(name, static_cast<Cores>(state.range(0)));
+  if (!peer.ok()) state.SkipWithError(peer.status().ToString().c_str());
+  return peer.ok() ? *std::move(peer) : nullptr;
 }
 
 void BM_BarePingPongWithOneFd(benchmark::State& state) {
-  PeerProcess peer(&BareEcho);
-  const UniqueFd socket = peer.TakeSocket();
-  for (auto _ : state) {
+  const std::unique_ptr<PeerProcess> peer = StartPeer(state, "bare");
+  if (peer == nullptr) return;
+  const UniqueFd socket = peer->TakeSession();
+  const auto ping = [&socket] {
     UniqueFd fd;
-    if (!BareSend(socket.get(), -1) || !BareReceive(socket.get(), fd) || !fd) {
-      state.SkipWithError("the other end is gone");
-      break;
-    }
+    return BareSend(socket.get(), -1) && BareReceive(socket.get(), fd) && fd;
+  };
+  bool ok = true;
+  for (int i = 0; i < kWarmUp; ++i) ok = ok && ping();
+  for (auto _ : state) {
+    const auto start = Clock::now();
+    ok = ok && ping();
+    SetTime(state, start);
   }
+  if (!ok) state.SkipWithError("the other end is gone");
 }
-BENCHMARK(BM_BarePingPongWithOneFd)->UseRealTime()->Repetitions(kRepetitions)->ReportAggregatesOnly();
+BENCHMARK(BM_BarePingPongWithOneFd)->Apply(OnCores);
 
-/// Greets, and answers every Grow with one chunk.
+/// A session with a peer and the device that it may grow on.
+struct Session {
+  std::unique_ptr<PeerProcess> peer;
+  std::unique_ptr<DaemonConnection> connection;
+  std::uint64_t device = 1;
+
+  absl::StatusOr<ChunkId> Grow() const {
+    LGPU_ASSIGN_OR_RETURN(auto call, connection->Grow(device, {.at_least = kChunk, .wanted = kChunk}));
+    LGPU_ASSIGN_OR_RETURN(const DaemonConnection::GrantPage page, call.Next());
+    return page.chunks.front().chunk.id;
+  }
+  absl::Status Return(std::span<const ChunkId> chunks) const { return connection->Return(device, chunks); }
+};
+
+absl::StatusOr<Session> OpenSession(std::unique_ptr<PeerProcess> peer, bool with_lease) {
+  Session session{.peer = std::move(peer), .connection = nullptr};
+  LGPU_ASSIGN_OR_RETURN(session.connection,
+                        DaemonConnection::Open(SessionChannel(session.peer->TakeSession()),
+                                               {.directory = "(a peer of the benchmark)"}));
+  const int control = session.peer->control();
+  if (with_lease && (::write(control, "L", 1) != 1 ||
+                     ::read(control, &session.device, sizeof(session.device)) != sizeof(session.device))) {
+    return absl::UnavailableError("the peer made no lease");
+  }
+  return session;
+}
+
+/// Greets, and answers every Grow with one chunk: what a daemon does, without everything behind it.
 void GrantEcho(UniqueFd socket) {
-  const UniqueFd memory(::memfd_create("bench", MFD_CLOEXEC));
+  const UniqueFd memory(::memfd_create("lgpu-bench", MFD_CLOEXEC));
   SessionChannel channel(std::move(socket));
   ReceivedFrame received;
   if (!channel.ReceiveInto(received).ok()) return;
@@ -147,24 +136,68 @@ void GrantEcho(UniqueFd socket) {
 }
 
 void BM_GrowFromEchoPeer(benchmark::State& state) {
-  PeerProcess peer(&GrantEcho);
-  auto connection = DaemonConnection::Open(SessionChannel(peer.TakeSocket()), {.directory = "(echo peer)"});
-  if (!connection.ok()) {
-    state.SkipWithError("no session");
-    return;
+  std::unique_ptr<PeerProcess> peer = StartPeer(state, "echo");
+  if (peer == nullptr) return;
+  const absl::StatusOr<Session> session = OpenSession(std::move(peer), false);
+  absl::Status status = session.status();
+  for (int i = 0; i < kWarmUp && status.ok(); ++i) status = session->Grow().status();
+  for (auto _ : state) {
+    const auto start = Clock::now();
+    if (status.ok()) status = session->Grow().status();
+    SetTime(state, start);
+  }
+  if (!status.ok()) state.SkipWithError(status.ToString().c_str());
+}
+BENCHMARK(BM_GrowFromEchoPeer)->Apply(OnCores);
+
+/// Grows `batch` times, then returns it all. One of the two is measured, for one call.
+enum class Measured { kGrow, kReturn };
+void GrowAndReturn(benchmark::State& state, Measured measured, int batch) {
+  std::unique_ptr<PeerProcess> peer = StartPeer(state, "daemon");
+  if (peer == nullptr) return;
+  const absl::StatusOr<Session> session = OpenSession(std::move(peer), true);
+  absl::Status status = session.status();
+  std::vector<ChunkId> chunks;
+  const auto grow = [&] {
+    for (int i = 0; i < batch && status.ok(); ++i) {
+      const absl::StatusOr<ChunkId> chunk = session->Grow();
+      status = chunk.status();
+      if (chunk.ok()) chunks.push_back(*chunk);
+    }
+  };
+  const auto give_back = [&] {
+    if (status.ok()) status = session->Return(chunks);
+    chunks.clear();
+  };
+  for (int i = 0; i < kWarmUp; ++i) {
+    grow();
+    give_back();
   }
   for (auto _ : state) {
-    auto call = (*connection)->Grow(1, {.at_least = kChunk, .wanted = kChunk});
-    if (!call.ok() || !call->Next().ok()) {
-      state.SkipWithError("the other end is gone");
-      break;
-    }
+    const auto start = Clock::now();
+    grow();
+    if (measured == Measured::kGrow) SetTime(state, start, batch);
+    const auto grown = Clock::now();
+    give_back();
+    if (measured == Measured::kReturn) SetTime(state, grown);
   }
+  if (status.ok()) status = session->connection->Close();
+  if (!status.ok()) state.SkipWithError(status.ToString().c_str());
 }
-BENCHMARK(BM_GrowFromEchoPeer)->UseRealTime()->Repetitions(kRepetitions)->ReportAggregatesOnly();
 
-void SetTime(benchmark::State& state, Clock::time_point start) {
-  state.SetIterationTime(std::chrono::duration<double>(Clock::now() - start).count());
+/// The daemon is idle when the request comes, as it is when a program grows now and then.
+void BM_Grow(benchmark::State& state) { GrowAndReturn(state, Measured::kGrow, 1); }
+BENCHMARK(BM_Grow)->Apply(OnCores);
+/// The daemon's work on the Ack of one grant comes before its work on the next request.
+void BM_GrowManyInARow(benchmark::State& state) { GrowAndReturn(state, Measured::kGrow, 8); }
+BENCHMARK(BM_GrowManyInARow)->Apply(OnCores);
+void BM_Return(benchmark::State& state) { GrowAndReturn(state, Measured::kReturn, 1); }
+BENCHMARK(BM_Return)->Apply(OnCores);
+
+void WithMemory(benchmark::internal::Benchmark* benchmark) {
+  constexpr int kChunks = 200;
+  benchmark->UseManualTime()->Iterations(kChunks)->Repetitions(kRepetitions)->ReportAggregatesOnly();
+  benchmark->ComputeStatistics("least", &Least)->Unit(benchmark::kMicrosecond);
 }
 
 void BM_CreateAndMapAlone(benchmark::State& state) {
@@ -184,7 +217,7 @@ void BM_CreateAndMapAlone(benchmark::State& state) {
   }
   (void)backend->Unreserve(base, 1_GiB);
 }
-BENCHMARK(BM_CreateAndMapAlone)->UseManualTime()->Repetitions(kRepetitions)->ReportAggregatesOnly();
+BENCHMARK(BM_CreateAndMapAlone)->Apply(WithMemory);
 
 void BM_GrowAndMapFromDaemon(benchmark::State& state) {
   auto daemon = testing::DaemonProcess::Start();
@@ -218,9 +251,33 @@ void BM_GrowAndMapFromDaemon(benchmark::State& state) {
     }
   }
 }
-BENCHMARK(BM_GrowAndMapFromDaemon)->UseManualTime()->Repetitions(kRepetitions)->ReportAggregatesOnly();
+BENCHMARK(BM_GrowAndMapFromDaemon)->Apply(WithMemory);
+
+int RunPeer(std::string_view name) {
+  UniqueFd session(PeerProcess::kSessionFd);
+  UniqueFd control(PeerProcess::kControlFd);
+  if (name == "bare") {
+    BareEcho(std::move(session));
+  } else if (name == "echo") {
+    GrantEcho(std::move(session));
+  } else if (const absl::Status status = ServeOverNullBackend(std::move(session), std::move(control));
+             !status.ok()) {
+    std::cerr << "grant_bench: " << status << "\n";
+    return 1;
+  }
+  return 0;
+}
 
 }  // namespace
-}  // namespace lgpu
+}  // namespace lgpu::bench
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  constexpr std::string_view kPeer = "--peer=";
+  if (argc == 2 && std::string_view(argv[1]).starts_with(kPeer)) {
+    return lgpu::bench::RunPeer(std::string_view(argv[1]).substr(kPeer.size()));
+  }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

@@ -1,5 +1,6 @@
-// What it costs to have a session: connect, lease and first block against a bare connect to the same
-// socket; the daemon's private memory for each idle session; many processes that start at once.
+// What it costs to have a session: the first tensor of a program, in a new process and in one that had a
+// Context before, and connect, lease and first block, against a bare connect to the same socket; the daemon's
+// private memory for each idle session; many processes that start at once.
 
 #include <benchmark/benchmark.h>
 #include <spawn.h>
@@ -7,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -16,14 +19,18 @@
 
 #include "client/endpoint.h"
 #include "client/lease.h"
+#include "lgpu/lgpu.h"
 #include "lgpu/pool.h"
 #include "proto/socket_connect.h"
+#include "tests/support/child_program.h"
 #include "tests/support/daemon_process.h"
 
 namespace lgpu {
 namespace {
 
-constexpr int kRepetitions = 9;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRepetitions = 15;
 constexpr int kIdleSessions = 100;
 constexpr int kProcesses = 200;
 
@@ -89,6 +96,76 @@ BENCHMARK(BM_ConnectLeaseFirstBlock)
     ->Repetitions(kRepetitions)
     ->Iterations(50)
     ->ReportAggregatesOnly();
+
+/// What a program does first: a Context with one logical device, and a tensor on it.
+struct FirstTensor {
+  absl::StatusOr<Context> context;
+  absl::StatusOr<Tensor> tensor;
+  std::chrono::duration<double> seconds;
+};
+
+FirstTensor MakeFirstTensor(const std::string& directory) {
+  const auto start = Clock::now();
+  FirstTensor first{
+      .context = Context::Create({.logical_devices = {{.memory_limit = 64_MiB}}, .endpoint = directory}),
+      .tensor = absl::UnknownError(""),
+      .seconds = {}};
+  first.tensor =
+      first.context.ok() ? first.context->Constant<float>({{1, 2, 3}, {4, 5, 6}}) : first.context.status();
+  first.seconds = Clock::now() - start;
+  return first;
+}
+
+/// Every one in a process of its own, which says how long it took from the start of Context::Create: what
+/// is lazy in the libraries is paid there. `process_ms`: with the start and the end of the process.
+void BM_FirstTensorOfProcess(benchmark::State& state) {
+  auto daemon = testing::DaemonProcess::Start();
+  if (!daemon.ok()) {
+    state.SkipWithError("lgpud does not start");
+    return;
+  }
+  double process_seconds = 0;
+  for (auto _ : state) {
+    const auto start = Clock::now();
+    const auto run = testing::RunProgram({.argv = {"/proc/self/exe", "--first-tensor", (*daemon)->dir()}});
+    process_seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    if (!run.ok() || run->code != 0) {
+      state.SkipWithError(run.ok() ? run->err.c_str() : run.status().ToString().c_str());
+      break;
+    }
+    state.SetIterationTime(std::stod(run->out));
+  }
+  state.counters["process_ms"] = process_seconds * 1e3 / static_cast<double>(state.iterations());
+}
+BENCHMARK(BM_FirstTensorOfProcess)
+    ->UseManualTime()
+    ->Repetitions(kRepetitions)
+    ->Iterations(10)
+    ->ReportAggregatesOnly()
+    ->Unit(benchmark::kMillisecond);
+
+void BM_FirstTensorOfLaterContext(benchmark::State& state) {
+  auto daemon = testing::DaemonProcess::Start();
+  if (!daemon.ok()) {
+    state.SkipWithError("lgpud does not start");
+    return;
+  }
+  (void)MakeFirstTensor((*daemon)->dir());
+  for (auto _ : state) {
+    const FirstTensor first = MakeFirstTensor((*daemon)->dir());
+    if (!first.tensor.ok()) {
+      state.SkipWithError(first.tensor.status().ToString().c_str());
+      break;
+    }
+    state.SetIterationTime(first.seconds.count());
+  }
+}
+BENCHMARK(BM_FirstTensorOfLaterContext)
+    ->UseManualTime()
+    ->Repetitions(kRepetitions)
+    ->Iterations(50)
+    ->ReportAggregatesOnly()
+    ->Unit(benchmark::kMillisecond);
 
 /// Private bytes of a process, from the kernel's account of its mappings.
 double PrivateBytes(pid_t pid) {
@@ -163,11 +240,22 @@ int RunChild(const std::string& directory) {
   return status.ok() ? 0 : 1;
 }
 
+int RunFirstTensor(const std::string& directory) {
+  const FirstTensor first = MakeFirstTensor(directory);
+  if (first.tensor.ok()) {
+    std::printf("%.9f\n", first.seconds.count());
+  } else {
+    std::fprintf(stderr, "%s\n", first.tensor.status().ToString().c_str());
+  }
+  return first.tensor.ok() ? 0 : 1;
+}
+
 }  // namespace
 }  // namespace lgpu
 
 int main(int argc, char** argv) {
   if (argc == 3 && std::string(argv[1]) == "--child") return lgpu::RunChild(argv[2]);
+  if (argc == 3 && std::string(argv[1]) == "--first-tensor") return lgpu::RunFirstTensor(argv[2]);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::RunSpecifiedBenchmarks();
