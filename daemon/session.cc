@@ -56,9 +56,17 @@ void Session::Run() {
       EndLost();
     }
   }
-  // The client sees the end now, and not when the thread is joined.
-  channel_ = SessionChannel();
+  {
+    // The client sees the end now, and not when the thread is joined.
+    MutexLock lock(closing_mutex_);
+    channel_ = SessionChannel();
+  }
   state_.reset();
+}
+
+void Session::Cut() {
+  MutexLock lock(closing_mutex_);
+  channel_.Shutdown();
 }
 
 bool Session::Greet() {

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "allocator/mutex.h"
 #include "daemon/broker.h"
 #include "daemon/descriptor_budget.h"
 #include "daemon/event_log.h"
@@ -41,7 +42,7 @@ struct SessionServices {
 /// there, so that a client that does not read delays only itself. Requests that wait for memory are the
 /// Broker's; the thread goes on serving the other frames and is woken when one has its answer.
 ///
-/// Not thread-safe but for RequestStop.
+/// Not thread-safe but for RequestStop and Cut.
 class Session {
  public:
   struct Peer {
@@ -66,6 +67,8 @@ class Session {
   void Run();
   /// From any thread: says goodbye and ends.
   void RequestStop();
+  /// From any thread: ends the connection at once, for a client that does not read its goodbye.
+  void Cut();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -124,6 +127,8 @@ class Session {
 
   const SessionServices services_;
   SessionChannel channel_;
+  Mutex
+      closing_mutex_;  // only between Cut and the end: the socket's number must not be another one's by then
   Peer peer_;
   const std::shared_ptr<Waker> waker_;
   std::atomic<bool> stop_ = false;

@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -58,6 +59,7 @@ void SessionServer::Run(SessionId id, Session* session) {
   session->Run();
   MutexLock lock(mutex_);
   running_.at(id).over = true;
+  ended_.NotifyAll();
 }
 
 void SessionServer::Reap() {
@@ -84,6 +86,15 @@ void SessionServer::Stop() {
     for (auto& [id, running] : running_) {
       running.session->RequestStop();
       threads.push_back(std::move(running.thread));
+    }
+    const auto is_over = [](const auto& entry) { return entry.second.over; };
+    const auto deadline = std::chrono::steady_clock::now() + kGoodbyePatience;
+    while (!std::all_of(running_.begin(), running_.end(), is_over) && ended_.WaitUntil(mutex_, deadline)) {
+    }
+    for (auto& [id, running] : running_) {
+      if (!running.over) {
+        running.session->Cut();
+      }
     }
   }
   threads.clear();  // joins

@@ -1,6 +1,7 @@
 #ifndef LGPU_DAEMON_SESSION_SERVER_H_
 #define LGPU_DAEMON_SESSION_SERVER_H_
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -29,6 +30,9 @@ class SessionServer {
   void Serve(UniqueFd socket, const PeerCredentials& peer);
   /// Joins the threads of sessions that are over.
   void Reap();
+  /// How long sessions may take to say goodbye; then they are cut off.
+  static constexpr std::chrono::milliseconds kGoodbyePatience{300};
+
   /// Says goodbye to all and waits for their threads.
   void Stop();
   /// Sessions with a thread.
@@ -46,6 +50,7 @@ class SessionServer {
   const SessionServices services_;
   const std::size_t max_sessions_;
   mutable Mutex mutex_;
+  CondVar ended_;
   std::map<SessionId, Running> running_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

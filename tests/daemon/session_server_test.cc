@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "daemon/session.h"
 #include "tests/daemon/daemon_fixture.h"
 
 namespace lgpu::daemon {
@@ -161,6 +162,21 @@ TEST_F(SessionServerTest, SizesAndDevicesThatCannotBeAreRefused) {
     EXPECT_EQ(answer.frame.grow_refused().code(), static_cast<int>(code)) << answer.frame.DebugString();
   }
   EXPECT_EQ(HeldBytes(), 0u);
+}
+
+TEST_F(SessionServerTest, StopDoesNotWaitForAClientThatDoesNotRead) {
+  TestSession session = OpenSession();
+  const v1::Lease lease = CreateLease(session, 64);
+  v1::Frame wrong;
+  wrong.mutable_return_chunks()->set_device_id(lease.devices(0).id());
+  absl::Status sent;
+  while (sent.ok()) {  // until the daemon's thread is stuck in its answers
+    sent = session.channel.Send(wrong, {}, std::chrono::steady_clock::now() + std::chrono::milliseconds(200));
+  }
+  ASSERT_TRUE(absl::IsDeadlineExceeded(sent)) << sent;
+  const auto start = std::chrono::steady_clock::now();
+  daemon_->Stop();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, Session::kSendTimeout - std::chrono::seconds(1));
 }
 
 // Clients that never read keep nobody from being served.
