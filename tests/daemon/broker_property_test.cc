@@ -1,0 +1,901 @@
+// The random sequences of the Ledger's own property test, through a Broker: every answer is foretold by a
+// model that follows from the invariants alone, so that a refusal that they do not demand fails as surely as
+// a grant that they forbid. After every step broker, model and backend must say the same.
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/broker.h"
+#include "lgpu/refusal.h"
+#include "tests/support/counting_backend.h"
+#include "tests/support/ledger_model.h"
+#include "tests/support/ledger_sequences.h"
+
+namespace lgpu::daemon {
+namespace {
+
+using testing::CountingBackend;
+using testing::LedgerModel;
+using testing::LedgerSequence;
+using testing::LedgerSequenceOptions;
+using testing::LedgerStep;
+using Clock = std::chrono::steady_clock;
+using State = LedgerModel::State;
+using Reclaiming = CountingBackend::Reclaiming;
+
+constexpr Bytes kUnit = 2_MiB;
+// Preallocated devices up to here are made of single granules, which says exactly what they can give.
+constexpr Bytes kMostPreallocated = 36_MiB;
+
+struct Counts {
+  std::size_t granted = 0, limit = 0, card = 0, deadlock = 0, backend = 0;  // answers of Grow
+  std::size_t waited = 0, served = 0, late = 0;
+  std::size_t preallocated = 0, unconfirmed = 0, unavailable = 0;
+};
+
+class Runner {
+ public:
+  /// `contended`: growth only, limits that add up to far more than the card, and nearly all wait: the mix in
+  /// which all holders come to wait for each other.
+  Runner(const LedgerSequenceOptions& options, bool contended, Counts& counts)
+      : counts_(counts), contended_(contended) {
+    const Bytes reserve(123457 * (options.seed % 3));
+    std::vector<Bytes> totals;
+    for (int i = 0; i < options.cards; ++i) {
+      // Neither total nor reserve is a multiple of the granularity.
+      totals.push_back(options.card_total + Bytes(4711u * static_cast<unsigned>(i)));
+      model_.cards.push_back({totals.back(), reserve});
+    }
+    model_.unit = kUnit;
+    stuck_.resize(totals.size());
+    backend_ = std::make_unique<CountingBackend>(totals, kUnit);
+    std::vector<BrokerCard> cards;
+    for (int i = 0; i < options.cards; ++i) {
+      cards.push_back(
+          {.index = i, .backend_device = i, .device = backend_->devices()[static_cast<std::size_t>(i)]});
+    }
+    broker_ = *Broker::Create(*backend_, cards, reserve);
+    for (const Broker::CardInfo& info : broker_->Cards()) card_ids_.push_back(info.id);
+    slots_.resize(static_cast<std::size_t>(options.slots));
+    for (std::size_t lease = 0; 2 * lease < slots_.size(); ++lease) {
+      for (int i = 0; i < 2; ++i) sessions_.push_back(NewSession(LeaseKey{lease + 1}));
+    }
+  }
+
+  void Apply(LedgerStep step) {
+    using Kind = LedgerStep::Kind;
+    if (contended_) Contend(step);
+    if (step.share % 6 == 0) step.limit = RoundUp(step.limit, kUnit);
+    std::optional<LogicalId>& slot = slots_[static_cast<std::size_t>(step.slot)];
+    switch (step.kind) {
+      case Kind::kAdd:
+        if (!slot) Add(step, slot);
+        break;
+      case Kind::kRefundOverhead:
+        if (!slot) FailToAdd(step);
+        break;
+      case Kind::kDie:
+        StartDraining(SessionOf(step));
+        break;
+      case Kind::kConfirm:
+        Confirm(step);
+        break;
+      case Kind::kForeign:
+        Stick(step.card, step.share % 2 == 0 ? Reclaiming::kFails : Reclaiming::kPinned);
+        break;
+      case Kind::kGiveUp:
+        GiveUp(step);
+        break;
+      default:
+        if (slot) ApplyTo(*slot, step, slot);
+    }
+    Fetch();
+  }
+
+  void Check() {
+    const absl::Status status = broker_->CheckInvariants();
+    ASSERT_TRUE(status.ok()) << status;
+    for (const auto& [id, device] : model_.devices) {
+      const std::optional<Broker::DeviceInfo> info = broker_->Find(id);
+      ASSERT_TRUE(info.has_value());
+      ASSERT_EQ(info->limit, device.limit);
+      ASSERT_EQ(info->guarantee, model_.Guarantee(id));
+      ASSERT_EQ(info->held, model_.Held(id));
+      ASSERT_EQ(info->leaving, model_.In(id, State::kLeaving) + model_.In(id, State::kDraining));
+    }
+    for (const SessionEntry& session : sessions_) {
+      ASSERT_EQ(broker_->Held(session.id), model_.HeldBy(session.id.value));
+    }
+    const std::vector<Broker::CardInfo> cards = broker_->Cards();
+    for (std::size_t i = 0; i < cards.size(); ++i) {
+      const int card = static_cast<int>(i);
+      ASSERT_EQ(cards[i].view.held, model_.HeldOn(card));
+      ASSERT_EQ(cards[i].view.promised, model_.Promised(card));
+      ASSERT_LE(cards[i].view.promised, cards[i].view.total);
+      ASSERT_EQ(cards[i].draining, model_.LeavingOn(card));
+      ASSERT_EQ(cards[i].waiting, model_.Queued(card));
+      ASSERT_EQ(backend_->InUse(card), model_.HeldOn(card)) << "the ledger and the card differ";
+    }
+  }
+
+  // Everything goes back; every card must be as on the first day.
+  void Drain() {
+    for (std::size_t i = 0; i < sessions_.size(); ++i) {
+      if (!sessions_[i].draining) i % 2 == 0 ? ReturnAll(sessions_[i]) : StartDraining(sessions_[i]);
+      Fetch();
+    }
+    for (std::size_t card = 0; card < stuck_.size(); ++card) Unstick(static_cast<int>(card));
+    for (SessionEntry& session : sessions_) FinishDraining(session);
+    for (std::optional<LogicalId>& slot : slots_) {
+      if (slot) Remove(*slot, slot);
+    }
+    Check();
+    ASSERT_TRUE(model_.devices.empty() && model_.pieces.empty() && waiting_.empty());
+    for (const SessionEntry& session : sessions_) broker_->RemoveSession(session.id);
+    for (const Broker::CardInfo& card : broker_->Cards()) {
+      EXPECT_EQ(card.view.held, Bytes());
+      EXPECT_EQ(card.view.promised, card.view.reserve);
+      EXPECT_EQ(card.view.free(), card.view.total - card.view.reserve);
+    }
+    EXPECT_EQ(backend_->Handles(), 0u);
+    EXPECT_TRUE(broker_->RetryUnconfirmed());
+  }
+
+ private:
+  struct SessionEntry {
+    SessionId id;
+    LeaseKey lease;
+    std::shared_ptr<Waker> waker;
+    bool draining = false;
+  };
+  struct Request {
+    enum class Phase { kCard, kLimit, kGranted, kRefused };
+    SessionId session;
+    LogicalId device;
+    Bytes at_least, wanted;
+    bool late = false;  // its deadline has passed
+    Phase phase = Phase::kRefused;
+    Bytes charged = {};
+    RefusalReason reason = RefusalReason::kUnspecified;
+  };
+  using Phase = Request::Phase;
+
+  SessionEntry NewSession(LeaseKey lease) {
+    SessionEntry session{SessionId{++last_session_}, lease, std::make_shared<Waker>(*Waker::Create())};
+    broker_->AddSession(session.id, static_cast<std::int64_t>(1000 + last_session_), session.waker);
+    broker_->AttachSession(session.id, lease);
+    return session;
+  }
+  // Of the lease that the step's slot belongs to.
+  SessionEntry& SessionOf(const LedgerStep& step) {
+    return sessions_[static_cast<std::size_t>(step.slot / 2 * 2) + step.share / 2 % 2];
+  }
+  DeviceSpec Spec(const LedgerStep& step, bool preallocate) const {
+    return {.card = card_ids_[static_cast<std::size_t>(step.card)],
+            .limit = step.limit,
+            .guarantee = preallocate ? Bytes() : step.guarantee,
+            .preallocate = preallocate,
+            .index = step.slot % 2,
+            .lease = LeaseKey{static_cast<std::uint64_t>(step.slot / 2 + 1)},
+            .lease_name = "lease-" + std::to_string(step.slot / 2 + 1),
+            .owner = "kim"};
+  }
+
+  // The model.
+
+  Bytes Granted(LogicalId id) const { return model_.Held(id) - model_.In(id, State::kLeaving); }
+  void SetSpare(LogicalId id, Bytes bytes) {
+    std::erase_if(model_.pieces, [&](const LedgerModel::Piece& piece) {
+      return piece.device == id && piece.state == State::kSpare;
+    });
+    if (!bytes.is_zero()) model_.pieces.push_back({id, 0, ChunkId(), bytes, State::kSpare});
+  }
+  void AddSpare(LogicalId id, Bytes bytes) { SetSpare(id, model_.In(id, State::kSpare) + bytes); }
+
+  void Charge(std::uint64_t grow) {
+    Request& request = waiting_.at(grow);
+    if (model_.devices.at(request.device).preallocate) return TakeSpare(grow, request);
+    const LogicalId id = request.device;
+    const Bytes most = std::min(request.wanted, model_.Limit(id));
+    if (model_.Allows(id, request.at_least)) {
+      return Grant(request, most > request.at_least && model_.Allows(id, most) ? most : request.at_least);
+    }
+    const bool in_limit = model_.InLimit(id, request.at_least);
+    const bool may_wait = !request.late && (in_limit ? model_.CanEverBeInCard(id, request.at_least)
+                                                     : model_.CanEverBeInLimit(id, request.at_least));
+    request.phase = may_wait ? (in_limit ? Phase::kCard : Phase::kLimit) : Phase::kRefused;
+    request.reason = in_limit ? RefusalReason::kCard : RefusalReason::kLimit;
+    if (!may_wait) return;
+    if (in_limit) {
+      model_.queue.push_back({grow, id, request.at_least});
+    } else {
+      limit_waiters_[id].push_back(grow);
+    }
+  }
+
+  void Grant(Request& request, Bytes bytes) {
+    request.phase = Phase::kGranted;
+    request.charged = bytes;
+    model_.pieces.push_back({request.device, 0, ChunkId(), bytes, State::kPromised});
+  }
+
+  void TakeSpare(std::uint64_t grow, Request& request) {
+    const LogicalId id = request.device;
+    const Bytes spare = model_.In(id, State::kSpare);
+    const Bytes coming = model_.In(id, State::kLeaving) + model_.In(id, State::kDraining);
+    const Bytes room = SaturatingSub(model_.Limit(id), model_.Held(id) - spare);
+    const Bytes available = std::min(spare, room);
+    if (available >= request.at_least) {
+      const Bytes bytes = std::max(request.at_least, std::min(request.wanted, available));
+      SetSpare(id, spare - bytes);
+      return Grant(request, bytes);
+    }
+    request.reason = RefusalReason::kLimit;
+    request.phase = Phase::kRefused;
+    if (!request.late && available + coming >= request.at_least) {
+      request.phase = Phase::kLimit;
+      limit_waiters_[id].push_back(grow);
+    }
+  }
+
+  void LeaveQueues(std::uint64_t grow) {
+    std::erase_if(model_.queue, [&](const LedgerModel::Waiter& waiter) { return waiter.id == grow; });
+    for (auto& [id, waiters] : limit_waiters_) std::erase(waiters, grow);
+  }
+
+  bool RefuseVictim(int card) {
+    const std::optional<std::uint64_t> victim = model_.Victim(card);
+    if (!victim) return false;
+    LeaveQueues(*victim);
+    waiting_.at(*victim).phase = Phase::kRefused;
+    waiting_.at(*victim).reason = RefusalReason::kDeadlock;
+    return true;
+  }
+
+  // One waiter at a time, looking from the head again after each.
+  std::optional<LedgerModel::Waiter> NextToServe(int card, bool& failed) {
+    bool at_head = true;
+    for (const LedgerModel::Waiter& waiter : model_.queue) {
+      if (model_.devices.at(waiter.device).card != card) continue;
+      failed = at_head && !model_.InLimit(waiter.device, waiter.bytes);
+      if (failed || model_.InGuarantee(waiter.device, waiter.bytes)) return waiter;
+      if (at_head && model_.InCard(waiter.device, waiter.bytes)) return waiter;
+      at_head = false;
+    }
+    return std::nullopt;
+  }
+
+  void Serve(int card) {
+    do {
+      std::vector<std::uint64_t> again;
+      bool failed = false;
+      while (const std::optional<LedgerModel::Waiter> next = NextToServe(card, failed)) {
+        LeaveQueues(next->id);
+        if (failed) {
+          again.push_back(next->id);
+        } else {
+          Grant(waiting_.at(next->id), next->bytes);
+          ++counts_.served;
+        }
+      }
+      for (const std::uint64_t grow : again) Charge(grow);
+      for (const auto& [id, device] : model_.devices) {
+        if (device.card != card) continue;
+        for (const std::uint64_t grow : std::exchange(limit_waiters_[id], {})) Charge(grow);
+      }
+    } while (RefuseVictim(card));
+  }
+  void Serve(const std::set<int>& cards) {
+    for (const int card : cards) Serve(card);
+  }
+
+  int CardOf(LogicalId id) const { return model_.devices.at(id).card; }
+
+  // A chunk comes back from its holder: to the device, or (true) to the card.
+  bool ComesBack(LedgerModel::Piece& piece) {
+    const LedgerModel::Device& device = model_.devices.at(piece.device);
+    if (device.preallocate && !device.removed &&
+        Granted(piece.device) - piece.bytes < model_.Limit(piece.device)) {
+      piece.state = State::kSpare;
+      piece.session = 0;
+      piece.chunk = ChunkId();
+      return false;
+    }
+    piece.state = State::kLeaving;
+    piece.asked = true;
+    return true;
+  }
+
+  // All that the backend was asked to free, unless the card does not give it.
+  void Reclaim(std::set<int> cards) {
+    std::set<LogicalId> touched;
+    std::erase_if(model_.pieces, [&](const LedgerModel::Piece& piece) {
+      const int card = CardOf(piece.device);
+      if (!piece.asked || cards.count(card) == 0 || stuck_[static_cast<std::size_t>(card)]) return false;
+      touched.insert(piece.device);
+      return true;
+    });
+    for (const LogicalId id : touched) ForgetIfEmpty(id);
+    Serve(cards);
+  }
+
+  void ForgetIfEmpty(LogicalId id) {
+    if (model_.devices.at(id).removed && model_.Held(id).is_zero()) {
+      model_.devices.erase(id);
+      limit_waiters_.erase(id);
+      EXPECT_FALSE(broker_->Find(id).has_value());
+    }
+  }
+
+  std::vector<LedgerModel::Piece*> PiecesOf(SessionId session, LogicalId device, State state) {
+    std::vector<LedgerModel::Piece*> pieces;
+    for (LedgerModel::Piece& piece : model_.pieces) {
+      const bool its = !device || piece.device == device;
+      if (piece.session == session.value && its && piece.state == state) pieces.push_back(&piece);
+    }
+    std::sort(pieces.begin(), pieces.end(), [](auto* a, auto* b) { return a->chunk < b->chunk; });
+    return pieces;
+  }
+
+  void DropWaiters(SessionId session) {
+    std::set<int> cards;
+    for (auto waiter = waiting_.begin(); waiter != waiting_.end();) {
+      if (waiter->second.session != session) {
+        ++waiter;
+        continue;
+      }
+      cards.insert(CardOf(waiter->second.device));
+      LeaveQueues(waiter->first);
+      waiter = waiting_.erase(waiter);
+    }
+    Serve(cards);
+  }
+
+  // The steps.
+
+  void Contend(LedgerStep& step) const {
+    using Kind = LedgerStep::Kind;
+    const Bytes total = model_.Total(step.card);
+    if (step.limit <= total / 2) step.limit = total / 2 + step.limit;
+    if (step.guarantee > 4_MiB) step.guarantee = Bytes();
+    if (step.kind == Kind::kRequest) step.wait = step.share % 8 != 7;
+    if (step.kind == Kind::kForeign) step.kind = Kind::kConfirm;
+    if (step.kind == Kind::kReturn) step.share /= 2;
+  }
+
+  void ApplyTo(LogicalId id, const LedgerStep& step, std::optional<LogicalId>& slot) {
+    using Kind = LedgerStep::Kind;
+    switch (step.kind) {
+      case Kind::kRemove:
+        return Remove(id, slot);
+      case Kind::kResize:
+        return Resize(id, step);
+      case Kind::kRequest:
+        return Grow(id, step);
+      case Kind::kReturn:
+        return Return(id, step);
+      case Kind::kRefund:
+        return ReturnWrongly(id, step);
+      case Kind::kChargeOverhead:
+        return FailToGrow(id, step);
+      default:
+        FAIL() << "not a step of a logical device: " << step;
+    }
+  }
+
+  void Add(const LedgerStep& step, std::optional<LogicalId>& slot) {
+    const bool preallocate = !contended_ && step.limit <= kMostPreallocated && step.share % 3 == 0;
+    const LedgerModel::Device device{step.card, step.limit, preallocate ? step.limit : step.guarantee,
+                                     preallocate};
+    const absl::StatusCode expected = model_.SizeAnswer(device);
+    const absl::StatusOr<LogicalId> added = broker_->AddDevice(Spec(step, preallocate), Clock::now());
+    ASSERT_EQ(added.status().code(), expected) << added.status();
+    ASSERT_EQ(GetRefusal(added.status()).has_value(), absl::IsResourceExhausted(added.status()));
+    if (!added.ok()) return;
+    slot = *added;
+    model_.devices.emplace(*added, device);
+    if (!preallocate) return;
+    ++counts_.preallocated;
+    SetSpare(*added, model_.Limit(*added));
+    Serve(step.card);
+  }
+
+  // The backend fails after some of the memory was made: nothing may stay.
+  void FailToAdd(const LedgerStep& step) {
+    if (step.limit > kMostPreallocated || stuck_[static_cast<std::size_t>(step.card)]) return;
+    const LedgerModel::Device device{step.card, step.limit, step.limit, true};
+    const absl::StatusCode expected = model_.SizeAnswer(device);
+    const auto chunks = static_cast<std::uint32_t>(RoundUp(step.limit, kUnit) / kUnit);
+    backend_->FailCreateAfter(static_cast<int>(step.share % std::max(chunks, 1u)));
+    const absl::StatusOr<LogicalId> added = broker_->AddDevice(Spec(step, true), Clock::now());
+    backend_->FailCreateAfter(-1);
+    if (expected != absl::StatusCode::kOk) {
+      ASSERT_EQ(added.status().code(), expected) << added.status();
+      return;
+    }
+    ASSERT_TRUE(GetRefusal(added.status()).has_value()) << added.status();
+    ASSERT_EQ(GetRefusal(added.status())->reason, RefusalReason::kBackend);
+    ++counts_.backend;
+  }
+
+  void Remove(LogicalId id, std::optional<LogicalId>& slot) {
+    const int card = CardOf(id);
+    const bool preallocate = model_.devices.at(id).preallocate;
+    const bool waits = std::any_of(waiting_.begin(), waiting_.end(),
+                                   [&](const auto& waiter) { return waiter.second.device == id; });
+    // Spare chunks that the card does not give back have no name that the model knows.
+    if (waits || !model_.In(id, State::kDraining).is_zero() ||
+        (preallocate && stuck_[static_cast<std::size_t>(card)])) {
+      return;
+    }
+    for (const SessionEntry& session : sessions_) {
+      ReturnChunks(session.id, id, PiecesOf(session.id, id, State::kGranted));
+    }
+    if (std::any_of(model_.pieces.begin(), model_.pieces.end(), [&](const LedgerModel::Piece& piece) {
+          return piece.device == id && piece.state == State::kLeaving && !piece.asked;
+        })) {
+      return;  // a session that is lost holds it
+    }
+    slot.reset();
+    broker_->RemoveDevice(id);
+    model_.devices.at(id).removed = true;
+    const bool spare = !model_.In(id, State::kSpare).is_zero();
+    for (LedgerModel::Piece& piece : model_.pieces) {
+      if (piece.device != id || piece.state != State::kSpare) continue;
+      piece.state = State::kLeaving;
+      piece.asked = true;
+    }
+    ForgetIfEmpty(id);
+    Serve(card);
+    if (spare) Reclaim({card});
+  }
+
+  void Resize(LogicalId id, const LedgerStep& step) {
+    const LedgerModel::Device before = model_.devices.at(id);
+    LedgerModel::Device after = before;
+    after.limit = step.limit;
+    after.guarantee = step.guarantee;
+    if (before.preallocate) {
+      if (step.limit > kMostPreallocated) return;
+      after.guarantee = after.limit;
+    }
+    const Bytes rounded = RoundUp(after.limit, kUnit);
+    const Bytes spare = model_.In(id, State::kSpare);
+    Bytes surplus, missing;
+    if (before.preallocate) {
+      surplus = std::min(spare, SaturatingSub(Granted(id), rounded));
+      missing = SaturatingSub(rounded, Granted(id));
+    }
+    const bool unavailable = !missing.is_zero() && !model_.In(id, State::kLeaving).is_zero();
+    if (!surplus.is_zero() && stuck_[static_cast<std::size_t>(before.card)]) return;
+    // The broker goes back to a limit of whole granules only.
+    if (unavailable && RoundUp(before.limit, kUnit) != before.limit) return;
+    absl::StatusCode expected = model_.SizeAnswer(after, id);
+    const bool possible = expected == absl::StatusCode::kOk;
+    if (possible && unavailable) {
+      expected = absl::StatusCode::kUnavailable;
+      ++counts_.unavailable;
+    }
+    const absl::Status status = broker_->ResizeDevice(id, after.limit, after.guarantee, Clock::now());
+    ASSERT_EQ(status.code(), expected) << status;
+    if (!possible) return;
+    model_.devices.at(id) = after;
+    if (unavailable) {
+      Serve(before.card);
+      model_.devices.at(id) = before;
+      return Serve(before.card);
+    }
+    SetSpare(id, spare - surplus);
+    if (!surplus.is_zero()) {
+      model_.pieces.push_back({id, 0, ChunkId(), surplus, State::kLeaving, true});
+    }
+    if (!missing.is_zero()) model_.pieces.push_back({id, 0, ChunkId(), missing, State::kPromised});
+    Serve(before.card);
+    if (!surplus.is_zero()) Reclaim({before.card});
+    if (missing.is_zero()) return;
+    std::erase_if(model_.pieces, [&](const LedgerModel::Piece& piece) {
+      return piece.device == id && piece.state == State::kPromised && piece.session == 0;
+    });
+    AddSpare(id, missing);
+    Serve(before.card);
+  }
+
+  void Grow(LogicalId id, const LedgerStep& step) {
+    const SessionEntry& session = SessionOf(step);
+    if (session.draining) return;
+    const int card = CardOf(id);
+    Request request{session.id, id, step.bytes, step.bytes + kUnit * (step.share % 4)};
+    request.late = !step.wait;
+    LedgerModel queued = model_;
+    queued.queue.push_back({0, id, step.bytes});
+    // A short deadline may be over before the broker looks, so only where that changes nothing else.
+    const bool brief = step.wait && step.share % 8 == 0 && !queued.Victim(card);
+    const Clock::time_point start = Clock::now();
+    const Clock::time_point deadline =
+        !step.wait ? start
+                   : start + (brief ? std::chrono::nanoseconds(std::chrono::microseconds(200))
+                                    : std::chrono::nanoseconds(std::chrono::hours(1)));
+    const bool guaranteed = model_.InGuarantee(id, step.bytes) && !model_.devices.at(id).preallocate;
+    Broker::GrowAnswer answer = broker_->Grow({.session = session.id,
+                                               .device = id,
+                                               .at_least = step.bytes,
+                                               .wanted = request.wanted,
+                                               .deadline = deadline});
+    if (guaranteed) {
+      ASSERT_TRUE(answer.status.ok() && !answer.wait) << "refused inside its guarantee";
+    }
+    // Ids of requests rise by one; only one that waits has a name.
+    const std::uint64_t grow = ++last_grow_;
+    if (answer.wait) {
+      ASSERT_EQ(answer.wait->value, grow);
+    }
+    waiting_.emplace(grow, request);
+    Charge(grow);
+    if (waiting_.at(grow).phase == Phase::kCard && RefuseVictim(card)) Serve(card);
+    Request& now = waiting_.at(grow);
+    const bool waits = now.phase == Phase::kCard || now.phase == Phase::kLimit;
+    if (brief && waits && !answer.wait) {
+      LeaveQueues(grow);
+      now.phase = Phase::kRefused;
+    }
+    if (brief && waits && answer.wait) {
+      while (Clock::now() < deadline) {
+      }
+      now.late = true;
+    }
+    if (waits) ++counts_.waited;
+    ExpectAnswer(grow, answer);
+  }
+
+  void FailToGrow(LogicalId id, const LedgerStep& step) {
+    const SessionEntry& session = SessionOf(step);
+    const LedgerModel::Device& device = model_.devices.at(id);
+    if (session.draining || device.preallocate || stuck_[static_cast<std::size_t>(device.card)]) return;
+    const Bytes bytes = kUnit * (1 + step.share % 4);
+    const bool allowed = model_.Allows(id, bytes);
+    backend_->FailCreateAfter(static_cast<int>(step.share / 4 % (bytes / kUnit)));
+    const Broker::GrowAnswer answer = broker_->Grow(
+        {.session = session.id, .device = id, .at_least = bytes, .wanted = bytes, .deadline = Clock::now()});
+    backend_->FailCreateAfter(-1);
+    ++last_grow_;
+    ASSERT_FALSE(answer.wait.has_value());
+    const std::optional<Refusal> refusal = GetRefusal(answer.status);
+    ASSERT_TRUE(refusal.has_value()) << answer.status;
+    ASSERT_EQ(refusal->reason == RefusalReason::kBackend, allowed);
+    counts_.backend += allowed ? 1 : 0;
+  }
+
+  // What the broker says about a request, against what the model says; it is over unless it waits.
+  void ExpectAnswer(std::uint64_t grow, const Broker::GrowAnswer& answer) {
+    const Request request = waiting_.at(grow);
+    if (request.phase == Phase::kCard || request.phase == Phase::kLimit) {
+      ASSERT_TRUE(answer.status.ok() && answer.wait == GrowId{grow}) << answer.status;
+      return;
+    }
+    ASSERT_FALSE(answer.wait.has_value());
+    waiting_.erase(grow);
+    if (request.phase == Phase::kRefused) {
+      const std::optional<Refusal> refusal = GetRefusal(answer.status);
+      ASSERT_TRUE(refusal.has_value()) << answer.status;
+      ASSERT_EQ(refusal->reason, request.reason) << answer.status;
+      counts_.limit += refusal->reason == RefusalReason::kLimit ? 1 : 0;
+      counts_.card += refusal->reason == RefusalReason::kCard ? 1 : 0;
+      counts_.deadlock += refusal->reason == RefusalReason::kDeadlock ? 1 : 0;
+      return;
+    }
+    ASSERT_TRUE(answer.status.ok()) << answer.status;
+    ++counts_.granted;
+    const auto promised =
+        std::find_if(model_.pieces.begin(), model_.pieces.end(), [&](const LedgerModel::Piece& piece) {
+          return piece.device == request.device && piece.state == State::kPromised &&
+                 piece.bytes == request.charged;
+        });
+    ASSERT_NE(promised, model_.pieces.end());
+    model_.pieces.erase(promised);
+    Bytes sum;
+    for (const Chunk& chunk : answer.chunks) {
+      sum += chunk.bytes;
+      model_.pieces.push_back(
+          {request.device, request.session.value, chunk.id, chunk.bytes, State::kGranted});
+    }
+    ASSERT_EQ(sum, request.charged);
+  }
+
+  // Each waiting request is looked at again, as sessions do when they are woken.
+  void Fetch() {
+    std::vector<std::uint64_t> requests;
+    for (const auto& [grow, request] : waiting_) requests.push_back(grow);
+    for (const std::uint64_t grow : requests) {
+      const Request& request = waiting_.at(grow);
+      const bool over = request.phase == Phase::kGranted || request.phase == Phase::kRefused;
+      if (over) {
+        ASSERT_TRUE(WasWoken(request.session)) << "nobody told it";
+      }
+      if (over || !request.late) ExpectAnswer(grow, broker_->Continue(GrowId{grow}));
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    for (const SessionEntry& session : sessions_) session.waker->Clear();
+  }
+
+  bool WasWoken(SessionId id) {
+    const auto session = std::find_if(sessions_.begin(), sessions_.end(),
+                                      [&](const SessionEntry& entry) { return entry.id == id; });
+    pollfd polled{.fd = session->waker->fd(), .events = POLLIN, .revents = 0};
+    return ::poll(&polled, 1, 0) == 1;
+  }
+
+  void ReturnChunks(SessionId session, LogicalId id, const std::vector<LedgerModel::Piece*>& pieces) {
+    if (pieces.empty()) return;
+    std::vector<ChunkId> ids;
+    std::size_t leaving = 0;
+    for (LedgerModel::Piece* piece : pieces) {
+      ids.push_back(piece->chunk);
+      leaving += ComesBack(*piece) ? 1 : 0;
+    }
+    const absl::Status status = broker_->Return(session, id, ids);
+    ASSERT_TRUE(status.ok()) << status;
+    if (leaving < pieces.size()) {
+      AddSpare(id, Bytes());
+      Serve(CardOf(id));
+    }
+    if (leaving > 0) Reclaim({CardOf(id)});
+    if (stuck_[static_cast<std::size_t>(CardOf(id))]) counts_.unconfirmed += leaving;
+  }
+
+  void Return(LogicalId id, const LedgerStep& step) {
+    const SessionEntry& session = SessionOf(step);
+    std::vector<LedgerModel::Piece*> pieces = PiecesOf(session.id, id, State::kGranted);
+    pieces.resize((pieces.size() * step.share + LedgerStep::kWhole - 1) / LedgerStep::kWhole);
+    ReturnChunks(session.id, id, pieces);
+  }
+
+  // A list with one wrong entry changes nothing.
+  void ReturnWrongly(LogicalId id, const LedgerStep& step) {
+    const SessionEntry& session = SessionOf(step);
+    std::vector<ChunkId> ids;
+    for (const LedgerModel::Piece* piece : PiecesOf(session.id, id, State::kGranted)) {
+      ids.push_back(piece->chunk);
+    }
+    ChunkId wrong = ids.empty() ? ChunkId{std::uint64_t{1} << 40} : ids.front();
+    for (const LedgerModel::Piece& piece : model_.pieces) {
+      const bool mine = piece.session == session.id.value && piece.device == id;
+      if (piece.chunk && (!mine || piece.state != State::kGranted)) wrong = piece.chunk;
+    }
+    ids.push_back(wrong);
+    ASSERT_TRUE(absl::IsInvalidArgument(broker_->Return(session.id, id, ids)));
+  }
+
+  void ReturnAll(const SessionEntry& session) {
+    broker_->ReturnAll(session.id);
+    DropWaiters(session.id);
+    std::set<int> cards, leaving;
+    for (LedgerModel::Piece* piece : PiecesOf(session.id, LogicalId(), State::kGranted)) {
+      const int card = CardOf(piece->device);
+      cards.insert(card);
+      if (ComesBack(*piece)) leaving.insert(card);
+    }
+    Serve(cards);
+    if (!leaving.empty()) Reclaim(leaving);
+  }
+
+  void StartDraining(SessionEntry& session) {
+    if (session.draining) return;
+    session.draining = true;
+    broker_->StartDraining(session.id);
+    DropWaiters(session.id);
+    for (LedgerModel::Piece* piece : PiecesOf(session.id, LogicalId(), State::kGranted)) {
+      piece->state = model_.devices.at(piece->device).preallocate ? State::kDraining : State::kLeaving;
+    }
+  }
+
+  void FinishDraining(SessionEntry& session) {
+    if (!session.draining) return;
+    const bool done = broker_->FinishDraining(session.id);
+    std::set<int> cards, leaving;
+    for (const State state : {State::kDraining, State::kLeaving}) {
+      for (LedgerModel::Piece* piece : PiecesOf(session.id, LogicalId(), state)) {
+        if (piece->asked) continue;
+        const int card = CardOf(piece->device);
+        cards.insert(card);
+        if (ComesBack(*piece)) leaving.insert(card);
+      }
+    }
+    Serve(cards);
+    if (!leaving.empty()) Reclaim(leaving);
+    ASSERT_EQ(done, model_.HeldBy(session.id.value).is_zero());
+    if (!done) return;
+    broker_->RemoveSession(session.id);
+    session = NewSession(session.lease);
+  }
+
+  void Stick(int card, Reclaiming how) {
+    if (stuck_[static_cast<std::size_t>(card)]) return;
+    stuck_[static_cast<std::size_t>(card)] = true;
+    backend_->SetReclaiming(card, how);
+  }
+
+  void Unstick(int card) {
+    stuck_[static_cast<std::size_t>(card)] = false;
+    backend_->SetReclaiming(card, Reclaiming::kAtOnce);
+    const bool done = broker_->RetryUnconfirmed();
+    // One by one, and whoever waits is served after each.
+    std::vector<ChunkId> asked;
+    for (const LedgerModel::Piece& piece : model_.pieces) {
+      if (piece.asked) asked.push_back(piece.chunk);
+    }
+    std::sort(asked.begin(), asked.end());
+    bool left = false;
+    for (const ChunkId chunk : asked) {
+      const auto piece = std::find_if(model_.pieces.begin(), model_.pieces.end(),
+                                      [&](const LedgerModel::Piece& it) { return it.chunk == chunk; });
+      const LogicalId id = piece->device;
+      const int on = CardOf(id);
+      if (stuck_[static_cast<std::size_t>(on)]) {
+        left = true;
+      } else {
+        model_.pieces.erase(piece);
+        ForgetIfEmpty(id);
+      }
+      Serve(on);
+    }
+    ASSERT_EQ(done, !left);
+  }
+
+  void Confirm(const LedgerStep& step) {
+    if (step.share % 4 == 0) return Unstick(step.card);
+    for (std::size_t i = 0; i < sessions_.size(); ++i) {
+      SessionEntry& session = sessions_[(i + step.share) % sessions_.size()];
+      if (session.draining) return FinishDraining(session);
+    }
+  }
+
+  void GiveUp(const LedgerStep& step) {
+    for (const auto& [grow, request] : waiting_) {
+      if (!request.late) continue;
+      const std::uint64_t id = grow;
+      const int card = CardOf(request.device);
+      const Broker::GrowAnswer answer = broker_->Continue(GrowId{id});
+      Request& now = waiting_.at(id);
+      now.reason = now.phase == Phase::kCard ? RefusalReason::kCard : RefusalReason::kLimit;
+      now.phase = Phase::kRefused;
+      LeaveQueues(id);
+      ++counts_.late;
+      ExpectAnswer(id, answer);
+      return Serve(card);
+    }
+    if (!SessionOf(step).draining) ReturnAll(SessionOf(step));
+  }
+
+  Counts& counts_;
+  const bool contended_;
+  LedgerModel model_;
+  std::unique_ptr<CountingBackend> backend_;
+  std::unique_ptr<Broker> broker_;
+  std::vector<CardId> card_ids_;
+  std::vector<bool> stuck_;  // by card: what is to be freed there is not
+  std::vector<std::optional<LogicalId>> slots_;
+  std::vector<SessionEntry> sessions_;  // two of each lease; two slots are a lease
+  std::map<std::uint64_t, Request> waiting_;
+  std::map<LogicalId, std::vector<std::uint64_t>> limit_waiters_;
+  std::uint64_t last_session_ = 0;
+  std::uint64_t last_grow_ = 0;
+};
+
+TEST(BrokerPropertyTest, RandomSequencesKeepTheInvariantsAndRefuseNothingThatTheyAllow) {
+  constexpr std::uint32_t kSeeds = 12;
+  constexpr int kSteps = 4000;
+  Counts counts;
+  for (std::uint32_t seed = 1; seed <= kSeeds; ++seed) {
+    const LedgerSequenceOptions options{.seed = seed,
+                                        .cards = 1 + static_cast<int>(seed % 2),
+                                        .slots = 4 + 2 * static_cast<int>(seed % 3),
+                                        .card_total = 34_MiB + 3_MiB * seed,
+                                        .granularity = kUnit};
+    LedgerSequence sequence(options);
+    Runner runner(options, seed % 4 == 0, counts);
+    for (int i = 0; i < kSteps; ++i) {
+      const LedgerStep step = sequence.Next();
+      runner.Apply(step);
+      if (!HasFailure()) runner.Check();
+      ASSERT_FALSE(HasFailure()) << "seed " << seed << ", step " << i << ": " << step;
+    }
+    runner.Drain();
+    ASSERT_FALSE(HasFailure()) << "seed " << seed << ", after everything went back";
+  }
+  std::printf(
+      "seeds 1 to %u of %d steps: %zu granted, %zu short of the limit, %zu of the card, %zu deadlocks, "
+      "%zu backend failures, %zu waited, %zu served, %zu late, %zu preallocated, %zu unconfirmed, "
+      "%zu unavailable\n",
+      kSeeds, kSteps, counts.granted, counts.limit, counts.card, counts.deadlock, counts.backend,
+      counts.waited, counts.served, counts.late, counts.preallocated, counts.unconfirmed, counts.unavailable);
+  // A sequence that never comes to a case proves nothing about it.
+  EXPECT_GT(counts.granted, 1000u);
+  EXPECT_GT(counts.limit, 1000u);
+  EXPECT_GT(counts.card, 300u);
+  EXPECT_GT(counts.deadlock, 20u);
+  EXPECT_GT(counts.backend, 100u);
+  EXPECT_GT(counts.waited, 300u);
+  EXPECT_GT(counts.served, 100u);
+  EXPECT_GT(counts.late, 20u);
+  EXPECT_GT(counts.preallocated, 50u);
+  EXPECT_GT(counts.unconfirmed, 100u);
+}
+
+// Preallocated memory of any size, in small and large chunks: what is not in somebody's hands is there for
+// whoever of the lease asks, however it is cut.
+TEST(BrokerPropertyTest, PreallocatedMemoryIsThereDownToTheLastGranule) {
+  constexpr std::uint32_t kSeeds = 10;
+  constexpr int kSteps = 1000;
+  for (std::uint32_t seed = 1; seed <= kSeeds; ++seed) {
+    std::mt19937_64 random(seed);
+    CountingBackend backend({1_GiB}, kUnit);
+    const std::unique_ptr<Broker> broker = *Broker::Create(
+        backend, {{.index = 0, .backend_device = 0, .device = backend.devices()[0]}}, Bytes());
+    const LeaseKey lease{1};
+    for (std::uint64_t i = 1; i <= 3; ++i) {
+      broker->AddSession(SessionId{i}, 1, nullptr);
+      broker->AttachSession(SessionId{i}, lease);
+    }
+    const Bytes limit(1 + random() % (400_MiB).count());
+    const LogicalId device = *broker->AddDevice({.card = broker->Cards().front().id,
+                                                 .limit = limit,
+                                                 .guarantee = {},
+                                                 .preallocate = true,
+                                                 .index = 0,
+                                                 .lease = lease,
+                                                 .lease_name = "lease",
+                                                 .owner = "kim"},
+                                                Clock::now());
+    const Bytes all = RoundUp(limit, kUnit);
+    std::map<SessionId, std::vector<Chunk>> held;
+    Bytes out;
+    for (int step = 0; step < kSteps; ++step) {
+      const SessionId session{1 + random() % 3};
+      std::vector<Chunk>& mine = held[session];
+      if (random() % 2 == 0) {
+        const Bytes bytes = kUnit * (1 + random() % (random() % 2 == 0 ? 4 : 60));
+        const Broker::GrowAnswer answer = broker->Grow({.session = session,
+                                                        .device = device,
+                                                        .at_least = bytes,
+                                                        .wanted = bytes + kUnit * (random() % 8),
+                                                        .deadline = Clock::now()});
+        ASSERT_EQ(answer.status.ok(), out + bytes <= all) << "seed " << seed << ": " << answer.status;
+        Bytes sum;
+        for (const Chunk& chunk : answer.chunks) sum += chunk.bytes;
+        ASSERT_TRUE(sum >= bytes || !answer.status.ok());
+        out += sum;
+        mine.insert(mine.end(), answer.chunks.begin(), answer.chunks.end());
+      } else {
+        std::shuffle(mine.begin(), mine.end(), random);
+        std::vector<ChunkId> back;
+        for (std::size_t count = std::min<std::size_t>(mine.size(), random() % 12); count > 0; --count) {
+          back.push_back(mine.back().id);
+          out -= mine.back().bytes;
+          mine.pop_back();
+        }
+        ASSERT_TRUE(broker->Return(session, device, back).ok());
+      }
+      ASSERT_EQ(broker->Find(device)->held, all);
+      ASSERT_EQ(backend.InUse(0), all);
+      ASSERT_TRUE(broker->CheckInvariants().ok()) << broker->CheckInvariants();
+    }
+    for (std::uint64_t i = 1; i <= 3; ++i) broker->ReturnAll(SessionId{i});
+    broker->RemoveDevice(device);
+    EXPECT_EQ(backend.Handles(), 0u);
+    EXPECT_TRUE(broker->Cards().front().view.held.is_zero());
+  }
+}
+
+}  // namespace
+}  // namespace lgpu::daemon

@@ -1,0 +1,86 @@
+#ifndef LGPU_TESTS_SUPPORT_COUNTING_BACKEND_H_
+#define LGPU_TESTS_SUPPORT_COUNTING_BACKEND_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "allocator/device/device_backend.h"
+#include "allocator/mutex.h"
+
+namespace lgpu::testing {
+
+/// A CountingBackend has cards without any memory: it only counts what exists, so that what a broker says
+/// can be held against it. It has physical memory (Create, Release, Reclaim, FreeMemory) and nothing else:
+/// all other calls are UNIMPLEMENTED.
+///
+/// Thread-safe.
+class CountingBackend final : public DeviceBackend {
+ public:
+  /// What a card does with memory that is to be reclaimed.
+  enum class Reclaiming {
+    kAtOnce,
+    kFails,   // INTERNAL, and nothing happens
+    kPinned,  // UNAVAILABLE: the reference goes, the memory stays until the card reclaims at once again
+  };
+
+  CountingBackend(std::vector<Bytes> totals, Bytes granularity);
+
+  void SetReclaiming(int device, Reclaiming reclaiming);
+  /// The (n + 1)-th Create from here is RESOURCE_EXHAUSTED; none if n is below zero.
+  void FailCreateAfter(int n);
+
+  /// What is there of the card's memory, pinned or referred to.
+  Bytes InUse(int device) const;
+  /// How many handles there are.
+  std::size_t Handles() const;
+
+  const std::vector<PhysicalDevice>& devices() const override { return devices_; }
+  std::optional<Bytes> FreeMemory(int device) override;
+  absl::StatusOr<MemoryHandle> Create(int device, Bytes bytes) override;
+  absl::Status Release(MemoryHandle memory) override;
+  absl::Status Reclaim(MemoryHandle memory) override;
+
+  absl::StatusOr<UniqueFd> Export(MemoryHandle) override { return None(); }
+  absl::StatusOr<MemoryHandle> Import(int, UniqueFd, Bytes) override { return None(); }
+  absl::StatusOr<std::byte*> Reserve(int, Bytes) override { return None(); }
+  absl::Status Unreserve(std::byte*, Bytes) override { return None(); }
+  absl::Status Map(std::byte*, MemoryHandle) override { return None(); }
+  absl::Status SetAccess(std::byte*, Bytes) override { return None(); }
+  absl::Status Unmap(std::byte*) override { return None(); }
+  absl::StatusOr<StreamHandle> CreateStream(int, int) override { return None(); }
+  absl::Status DestroyStream(StreamHandle) override { return None(); }
+  absl::StatusOr<Fence> Record(StreamHandle) override { return None(); }
+  absl::StatusOr<bool> HasPassed(const Fence&) override { return None(); }
+  absl::Status Wait(const Fence&) override { return None(); }
+  absl::Status WaitOnStream(StreamHandle, const Fence&) override { return None(); }
+  absl::Status CopyToDevice(StreamHandle, std::byte*, const void*, Bytes) override { return None(); }
+  absl::Status CopyToHost(StreamHandle, void*, const std::byte*, Bytes) override { return None(); }
+  absl::Status CopyOnDevice(StreamHandle, std::byte*, const std::byte*, Bytes) override { return None(); }
+  absl::Status Launch(StreamHandle, const KernelLaunch&) override { return None(); }
+
+ private:
+  struct Memory {
+    int device = 0;
+    Bytes bytes;
+  };
+  struct Card {
+    Bytes referred;
+    Bytes pinned;
+    Reclaiming reclaiming = Reclaiming::kAtOnce;
+  };
+
+  static absl::Status None() { return absl::UnimplementedError("this backend only counts memory"); }
+
+  std::vector<PhysicalDevice> devices_;
+  mutable Mutex mutex_;
+  std::vector<Card> cards_ ABSL_GUARDED_BY(mutex_);
+  std::map<MemoryHandle, Memory> memory_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
+  int creates_to_failure_ ABSL_GUARDED_BY(mutex_) = -1;
+};
+
+}  // namespace lgpu::testing
+
+#endif  // LGPU_TESTS_SUPPORT_COUNTING_BACKEND_H_
