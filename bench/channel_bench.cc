@@ -87,11 +87,11 @@ void BM_GrowAndGrantWithOneFd(benchmark::State& state) {
   ReceivedFrame received;
   std::uint64_t next_id = 0;
   const auto grow = [&] {
-    v1::GrowRequest& grow = *request.mutable_grow();
-    grow.set_request_id(++next_id);
-    grow.set_device_id(7);
-    grow.set_at_least_bytes(kChunkBytes);
-    grow.set_wanted_bytes(kChunkBytes);
+    v1::GrowRequest& body = *request.mutable_grow();
+    body.set_request_id(++next_id);
+    body.set_device_id(7);
+    body.set_at_least_bytes(kChunkBytes);
+    body.set_wanted_bytes(kChunkBytes);
     if (!channel.Send(request).ok() || !channel.ReceiveInto(received).ok() || received.fds.size() != 1) {
       return false;
     }

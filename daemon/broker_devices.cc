@@ -120,8 +120,9 @@ void Broker::ResizeBack(LogicalId logical, const Ledger::LogicalView& before) {
   Wakes wakes;
   {
     MutexLock lock(mutex_);
-    // It cannot fail: it takes less than what was just possible.
-    ledger_.Resize(logical, {.limit = before.limit, .guarantee = before.guarantee}).IgnoreError();
+    // It cannot fail: it takes less than what was just possible. (The ledger keeps guarantees rounded up.)
+    ledger_.Resize(logical, {.limit = before.limit, .guarantee = std::min(before.guarantee, before.limit)})
+        .IgnoreError();
     // The guarantee that is set free is for those who wait.
     Serve(before.card, wakes);
   }

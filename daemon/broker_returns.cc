@@ -207,7 +207,13 @@ bool Broker::LooksFree(const ChunkEntry& chunk) {
     const CardId card = devices_.at(chunk.device).spec.card;
     const Ledger::CardView view = ledger_.View(card);
     backend_device = cards_.at(card).backend_device;
-    expected = SaturatingSub(view.total, view.held + view.overhead + view.foreign) + chunk.bytes;
+    Bytes exists = view.held + view.overhead + view.foreign;
+    for (const auto& [id, device] : devices_) {
+      if (device.spec.card == card) {
+        exists -= device.charged;  // no chunk was made for it yet
+      }
+    }
+    expected = SaturatingSub(view.total, exists) + chunk.bytes;
   }
   const std::optional<Bytes> free = backend_.FreeMemory(backend_device);
   return free && *free >= expected;

@@ -321,6 +321,9 @@ void Session::Answer(std::uint64_t request_id, LogicalId device, Broker::GrowAns
 }
 
 void Session::ContinueWaiting() {
+  if (waiting_.empty()) {
+    return;
+  }
   std::deque<Waiting> waiting = std::exchange(waiting_, {});
   for (Waiting& entry : waiting) {
     if (end_ != End::kNone) {

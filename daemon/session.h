@@ -110,6 +110,8 @@ class Session {
   void Answer(std::uint64_t request_id, LogicalId device, Broker::GrowAnswer answer);
   void Refuse(std::uint64_t request_id, const absl::Status& status);
   void Pump();
+  /// A number that only the receiver of the grant can know: its Ack proves that the descriptors were read.
+  std::uint64_t NextGrantId();
   /// True when the whole grant is sent.
   bool SendPage(Outgoing& outgoing);
   /// True when the grant is over.
@@ -137,7 +139,9 @@ class Session {
 
   std::deque<Outgoing> outgoing_;
   std::deque<Waiting> waiting_;
-  std::uint64_t grant_in_flight_ = 0;  // 0: none
+  static constexpr std::size_t kGrantIdsAtOnce = 16;  // of one system call
+  std::vector<std::uint64_t> grant_ids_;              // random, not used yet
+  std::uint64_t grant_in_flight_ = 0;                 // 0: none
   std::size_t fds_in_flight_ = 0;
   bool welcome_in_flight_ = false;
   Clock::time_point sent_at_;

@@ -18,17 +18,6 @@ constexpr std::chrono::milliseconds kRetry{10};
 // How long a grant that is partly delivered may fail to export the rest.
 constexpr std::chrono::seconds kExportPatience{5};
 
-// A number that only the receiver of the grant can know: its Ack proves that the descriptors were read.
-std::uint64_t RandomGrantId() {
-  std::uint64_t id = 0;
-  while (id == 0) {
-    if (::getrandom(&id, sizeof(id), 0) != sizeof(id)) {
-      id = 0;
-    }
-  }
-  return id;
-}
-
 // Nothing that was sent is still unread.
 bool IsAllRead(int socket) {
   int unread = 0;
@@ -36,6 +25,23 @@ bool IsAllRead(int socket) {
 }
 
 }  // namespace
+
+std::uint64_t Session::NextGrantId() {
+  std::uint64_t id = 0;
+  while (id == 0) {
+    if (grant_ids_.empty()) {
+      grant_ids_.resize(kGrantIdsAtOnce);
+      const std::size_t bytes = kGrantIdsAtOnce * sizeof(id);
+      if (::getrandom(grant_ids_.data(), bytes, 0) != static_cast<ssize_t>(bytes)) {
+        grant_ids_.clear();
+        continue;
+      }
+    }
+    id = grant_ids_.back();
+    grant_ids_.pop_back();
+  }
+  return id;
+}
 
 void Session::Send(const v1::Frame& frame) {
   if (end_ == End::kNone && !channel_.Send(frame, {}, Clock::now() + kSendTimeout).ok()) {
@@ -127,7 +133,7 @@ bool Session::SendPage(Outgoing& outgoing) {
   }
   failing_since_.reset();
   grant.set_request_id(outgoing.request_id);
-  grant.set_grant_id(RandomGrantId());
+  grant.set_grant_id(NextGrantId());
   grant.set_device_id(outgoing.device.value);
   grant.set_more(count < outgoing.chunks.size());
   if (!grant.more()) {

@@ -28,7 +28,7 @@ namespace {
 thread_local std::uint64_t heap_allocations = 0;
 }
 
-// Counts what this program takes from the heap; the array and nothrow forms come here as well.
+// Counts what this program takes from the heap; the array forms come here as well.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++heap_allocations;
   void* const memory = std::malloc(bytes);
@@ -36,6 +36,10 @@ thread_local std::uint64_t heap_allocations = 0;
     throw std::bad_alloc();
   }
   return memory;
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  ++heap_allocations;
+  return std::malloc(bytes);
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }

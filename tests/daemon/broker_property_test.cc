@@ -301,8 +301,6 @@ class Runner : BrokerModel {
     }
     const bool unavailable = !missing.is_zero() && !model_.In(id, State::kLeaving).is_zero();
     if (!surplus.is_zero() && stuck_[static_cast<std::size_t>(before.card)]) return;
-    // The broker goes back to a limit of whole granules only.
-    if (unavailable && RoundUp(before.limit, kUnit) != before.limit) return;
     absl::StatusCode expected = model_.SizeAnswer(after, id);
     const bool possible = expected == absl::StatusCode::kOk;
     if (possible && unavailable) {
