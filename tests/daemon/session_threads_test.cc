@@ -1,0 +1,144 @@
+// Sessions of many threads at once against the daemon's own parts without gRPC, so that ThreadSanitizer sees
+// every lock that orders them.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "allocator/device/simulated_backend.h"
+#include "daemon/broker.h"
+#include "daemon/config.h"
+#include "daemon/descriptor_budget.h"
+#include "daemon/event_log.h"
+#include "daemon/lease_table.h"
+#include "daemon/reclaimer.h"
+#include "daemon/session_server.h"
+#include "daemon/session_state.h"
+
+namespace lgpu::daemon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class SessionThreadsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    backend_ = MakeSimulatedBackend({.devices = {SimulatedDevice(0, 64_MiB, "threads")}, .sparse = true});
+    broker_ = *Broker::Create(*backend_, {{.device = backend_->devices().front()}}, Bytes());
+    leases_ = std::make_unique<LeaseTable>(config_, *broker_, sessions_, events_);
+    reclaimer_ = *Reclaimer::Start(*broker_, *leases_, sessions_, {.grace = std::chrono::milliseconds(10)});
+    server_ = std::make_unique<SessionServer>(SessionServices{.broker = *broker_,
+                                                              .leases = *leases_,
+                                                              .sessions = sessions_,
+                                                              .events = events_,
+                                                              .budget = budget_,
+                                                              .reclaimer = *reclaimer_,
+                                                              .lost = lost_},
+                                              kThreads * 8);
+  }
+
+  static constexpr int kThreads = 6;
+  static constexpr int kRounds = 25;
+
+  // Connects, makes a lease, takes memory and ends: by Close, by returning first, or without a word.
+  void LiveOnce(int round) {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    SessionChannel channel{UniqueFd(ends[1])};
+    server_->Serve(UniqueFd(ends[0]), *GetPeerCredentials(ends[1]));
+    const v1::Lease lease = Enter(channel);
+    ASSERT_EQ(lease.devices_size(), 1);
+    v1::Frame grow;
+    grow.mutable_grow()->set_request_id(1);
+    grow.mutable_grow()->set_device_id(lease.devices(0).id());
+    grow.mutable_grow()->set_at_least_bytes((16_MiB).count());
+    grow.mutable_grow()->set_wanted_bytes((16_MiB).count());
+    grow.mutable_grow()->set_timeout_ms(10'000);
+    ASSERT_TRUE(channel.Send(grow).ok());
+    v1::Frame back;
+    back.mutable_return_chunks()->set_request_id(2);
+    back.mutable_return_chunks()->set_device_id(lease.devices(0).id());
+    for (bool more = true; more;) {
+      absl::StatusOr<ReceivedFrame> page = channel.Receive();
+      ASSERT_TRUE(page.ok() && page->frame.has_grant()) << page.status() << page->frame.DebugString();
+      for (const v1::Chunk& chunk : page->frame.grant().chunks()) {
+        back.mutable_return_chunks()->add_chunk_ids(chunk.id());
+      }
+      v1::Frame ack;
+      ack.mutable_ack()->set_grant_id(page->frame.grant().grant_id());
+      ASSERT_TRUE(channel.Send(ack).ok());
+      more = page->frame.grant().more();
+    }
+    granted_.fetch_add(1);
+    if (round % 3 == 0) return;  // lost
+    if (round % 3 == 1) {
+      ASSERT_TRUE(channel.Send(back).ok());
+      ASSERT_EQ(channel.Receive()->frame.returned().code(), 0);
+    }
+    v1::Frame close;
+    close.mutable_close()->set_request_id(3);
+    ASSERT_TRUE(channel.Send(close).ok());
+    ASSERT_EQ(channel.Receive()->frame.closed().request_id(), 3u);
+  }
+
+  v1::Lease Enter(SessionChannel& channel) {
+    v1::Frame hello;
+    hello.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
+    hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
+    EXPECT_TRUE(channel.Send(hello).ok());
+    const absl::StatusOr<ReceivedFrame> welcome = channel.Receive();
+    EXPECT_TRUE(welcome.ok() && welcome->frame.has_welcome());
+    v1::CreateLeaseRequest request;
+    request.add_devices()->set_memory_limit_bytes((32_MiB).count());
+    const absl::StatusOr<v1::Lease> lease =
+        leases_->Create({.uid = 0, .session = sessions_.FindToken(welcome->frame.welcome().session_token())},
+                        request, Clock::now() + std::chrono::seconds(1));
+    EXPECT_TRUE(lease.ok()) << lease.status();
+    return lease.ok() ? *lease : v1::Lease();
+  }
+
+  Config config_;
+  std::unique_ptr<DeviceBackend> backend_;
+  std::unique_ptr<Broker> broker_;
+  SessionDirectory sessions_;
+  EventLog events_{64};
+  DescriptorBudget budget_{64};
+  std::atomic<std::uint64_t> lost_ = 0;
+  std::atomic<int> granted_ = 0;
+  std::unique_ptr<LeaseTable> leases_;
+  std::unique_ptr<Reclaimer> reclaimer_;
+  std::unique_ptr<SessionServer> server_;
+};
+
+TEST_F(SessionThreadsTest, SessionsComeWaitAndGoSideBySide) {
+  std::atomic<bool> over = false;
+  std::thread observer([&] {
+    while (!over) {
+      leases_->List({.uid = 0, .session = nullptr});
+      EXPECT_TRUE(broker_->CheckInvariants().ok());
+      std::this_thread::yield();
+    }
+  });
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([this, i] {
+      for (int round = 0; round < kRounds && !HasFatalFailure(); ++round) LiveOnce(i + round);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  over = true;
+  observer.join();
+  EXPECT_EQ(granted_, kThreads * kRounds);
+  server_->Stop();
+  reclaimer_->Stop();
+  EXPECT_TRUE(broker_->CheckInvariants().ok());
+  EXPECT_EQ(broker_->Cards().front().view.held, Bytes());
+  EXPECT_EQ(sessions_.size(), 0u);
+}
+
+}  // namespace
+}  // namespace lgpu::daemon
