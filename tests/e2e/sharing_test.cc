@@ -217,8 +217,9 @@ TEST_F(SharingTest, TheDaemonKnowsWhereEveryOpOfTwoProgramsRan) {
     const auto found = counts.find({op, device});
     return found == counts.end() ? 0 : found->second;
   };
-  for (const auto& [lease, expected] : {std::pair(first, 7), std::pair(second, 3)}) {
-    const auto all = static_cast<std::uint64_t>(expected);
+  for (const auto& expected : {std::pair(first, 7), std::pair(second, 3)}) {
+    const auto& lease = expected.first;
+    const auto all = static_cast<std::uint64_t>(expected.second);
     EXPECT_TRUE(Eventually([&] { return ops_of(counts_of(lease), "AddN", kCpu) == all; }));
     const Counts counts = counts_of(lease);
     EXPECT_EQ(ops_of(counts, "MatMul", kGpu), all);
