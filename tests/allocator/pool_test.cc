@@ -1,3 +1,6 @@
+// The whole contract of pool.h, a file past the usual length: all cases share one fixture, and the heap count below, which
+// replaces operator new for its program.
+
 #include "lgpu/pool.h"
 
 #include <gmock/gmock.h>

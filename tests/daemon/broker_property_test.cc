@@ -1,6 +1,9 @@
 // The random sequences of the Ledger's own property test, through a Broker: every answer is foretold by a
 // model that follows from the invariants alone, so that a refusal that they do not demand fails as surely as
 // a grant that they forbid. After every step broker, model and backend must say the same.
+//
+// Past the usual length, because the Runner is one class: each kind of step acts on the broker and foretells its
+// answer, and what is foretold lives in the same few tables.
 
 #include <gtest/gtest.h>
 #include <poll.h>
