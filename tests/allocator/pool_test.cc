@@ -1,5 +1,5 @@
-// The whole contract of pool.h, a file past the usual length: all cases share one fixture, and the heap count below, which
-// replaces operator new for its program.
+// The whole contract of pool.h, a file past the usual length: all cases share one fixture, and the heap count
+// below, which replaces operator new for its program.
 
 #include "lgpu/pool.h"
 

@@ -2,8 +2,8 @@
 // model that follows from the invariants alone, so that a refusal that they do not demand fails as surely as
 // a grant that they forbid. After every step broker, model and backend must say the same.
 //
-// Past the usual length, because the Runner is one class: each kind of step acts on the broker and foretells its
-// answer, and what is foretold lives in the same few tables.
+// Past the usual length, because the Runner is one class: each kind of step acts on the broker and foretells
+// its answer, and what is foretold lives in the same few tables.
 
 #include <gtest/gtest.h>
 #include <poll.h>
