@@ -1,9 +1,9 @@
 #include "bench/null_backend.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <atomic>
+#include <memory>
 #include <utility>
 
 namespace lgpu::bench {
@@ -15,7 +15,7 @@ absl::Status NotHere() {
 
 class NullBackend final : public DeviceBackend {
  public:
-  explicit NullBackend(UniqueFd memory) : memory_(std::move(memory)) {}
+  explicit NullBackend(UniqueFd memory) : memory_(std::make_shared<const UniqueFd>(std::move(memory))) {}
 
   const std::vector<PhysicalDevice>& devices() const override { return devices_; }
   std::optional<Bytes> FreeMemory(int) override { return devices_.front().total; }
@@ -23,11 +23,7 @@ class NullBackend final : public DeviceBackend {
   absl::StatusOr<MemoryHandle> Create(int, Bytes) override {
     return MemoryHandle{last_.fetch_add(1, std::memory_order_relaxed) + 1};
   }
-  absl::StatusOr<UniqueFd> Export(MemoryHandle) override {
-    UniqueFd copy(::fcntl(memory_.get(), F_DUPFD_CLOEXEC, 0));
-    if (!copy) return absl::ResourceExhaustedError("no descriptor is left");
-    return copy;
-  }
+  absl::StatusOr<ExportedFd> Export(MemoryHandle) override { return memory_; }
   absl::Status Release(MemoryHandle) override { return absl::OkStatus(); }
   absl::Status Reclaim(MemoryHandle) override { return absl::OkStatus(); }
 
@@ -49,7 +45,7 @@ class NullBackend final : public DeviceBackend {
   absl::Status Launch(StreamHandle, const KernelLaunch&) override { return NotHere(); }
 
  private:
-  const UniqueFd memory_;
+  const ExportedFd memory_;
   const std::vector<PhysicalDevice> devices_ = {{.uuid = "GPU-00000000-0000-0000-0000-000000000000",
                                                  .name = "Null GPU",
                                                  .pci_bus_id = "0000:00:00.0",

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -95,12 +96,15 @@ DaemonConnection::~DaemonConnection() {
 absl::Status DaemonConnection::StartSessionThread() {
   epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  epoll_event event = {.events = EPOLLIN, .data = {.fd = wake_.get()}};
-  if (!epoll_ || !wake_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) {
+  quiet_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  epoll_event wake = {.events = EPOLLIN, .data = {.fd = wake_.get()}};
+  epoll_event quiet = {.events = EPOLLIN, .data = {.fd = quiet_.get()}};
+  if (!epoll_ || !wake_ || !quiet_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &wake) != 0 ||
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, quiet_.get(), &quiet) != 0) {
     return absl::ResourceExhaustedError(std::string("no descriptors for a session thread: ") +
                                         std::strerror(errno) + "; raise ulimit -n");
   }
-  fork_guard_.emplace(std::vector<int>{channel_.fd(), epoll_.get(), wake_.get()});
+  fork_guard_.emplace(std::vector<int>{channel_.fd(), epoll_.get(), wake_.get(), quiet_.get()});
   // The program's signals are for its own threads; faults stay where they are.
   sigset_t blocked;
   sigset_t previous;
@@ -178,26 +182,46 @@ absl::Status DaemonConnection::status() const {
 
 void DaemonConnection::RunSessionThread() {
   while (true) {
-    std::array<epoll_event, 2> events;
+    std::array<epoll_event, 3> events;
     const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
     for (int i = 0; i < count; ++i) {
-      if (events[static_cast<std::size_t>(i)].data.fd != wake_.get()) {
+      const int fd = events[static_cast<std::size_t>(i)].data.fd;
+      if (fd == wake_.get()) {
+        if (DropAndSeeWhetherToStop()) return;
+      } else if (fd == quiet_.get()) {
+        TakeChannelBack();
+      } else {
         ReadForNobody();
-        continue;
       }
-      eventfd_t ignored;
-      (void)::eventfd_read(wake_.get(), &ignored);
-      std::vector<std::shared_ptr<void>> to_drop;
-      bool stopping;
-      {
-        MutexLock lock(mutex_);
-        to_drop.swap(to_drop_);
-        stopping = stopping_;
-      }
-      to_drop.clear();
-      if (stopping) return;
     }
   }
+}
+
+bool DaemonConnection::DropAndSeeWhetherToStop() {
+  eventfd_t ignored;
+  (void)::eventfd_read(wake_.get(), &ignored);
+  std::vector<std::shared_ptr<void>> to_drop;
+  MutexLock lock(mutex_);
+  to_drop.swap(to_drop_);
+  if (stopping_) return true;
+  mutex_.Unlock();
+  to_drop.clear();
+  mutex_.Lock();
+  return false;
+}
+
+void DaemonConnection::TakeChannelBack() {
+  std::uint64_t expirations;
+  (void)!::read(quiet_.get(), &expirations, sizeof(expirations));
+  std::uint64_t grant = 0;
+  {
+    MutexLock lock(mutex_);
+    quiet_is_set_ = false;
+    if (waiting_ > 0) return;  // the end of that call sets it again
+    grant = std::exchange(unacknowledged_, 0);
+    Arm(true);
+  }
+  if (grant != 0) Acknowledge(grant);
 }
 
 void DaemonConnection::ReadForNobody() {
@@ -205,7 +229,8 @@ void DaemonConnection::ReadForNobody() {
   {
     MutexLock lock(mutex_);
     if (!armed_ || reading_) return;  // a waiter took over after the event was reported
-    ReadOne(Clock::now());
+    constexpr std::uint64_t kNobody = 0;
+    (void)ReadOne(kNobody, SessionChannel::kAtOnce);
     if (waiting_ > 0) changed_.NotifyAll();
     orphans.swap(orphans_);
   }
@@ -233,41 +258,51 @@ absl::StatusOr<std::uint64_t> DaemonConnection::NewRequest() {
   if (closed_) return ClosedError();
   if (!status_.ok()) return status_;
   const std::uint64_t request = next_request_++;
-  waiters_.try_emplace(request);
+  waiters_.push_back({.request = request, .inbox = {}});
   return request;
+}
+
+DaemonConnection::Waiter* DaemonConnection::FindWaiter(std::uint64_t request) {
+  const auto found = std::find_if(waiters_.begin(), waiters_.end(),
+                                  [request](const Waiter& waiter) { return waiter.request == request; });
+  return found == waiters_.end() ? nullptr : &*found;
 }
 
 void DaemonConnection::ForgetRequest(std::uint64_t request) {
   std::vector<Orphan> orphans;
   {
     MutexLock lock(mutex_);
-    const auto waiter = waiters_.extract(request);
-    if (waiter.empty()) return;
-    for (const ReceivedFrame& received : waiter.mapped().inbox) {
+    Waiter* const waiter = FindWaiter(request);
+    if (waiter == nullptr) return;
+    for (const ReceivedFrame& received : waiter->inbox) {
       if (received.frame.has_grant()) orphans.push_back(OrphanOf(received.frame.grant()));
     }
+    std::swap(*waiter, waiters_.back());
+    waiters_.pop_back();
   }
   GiveBack(orphans);
 }
 
 void DaemonConnection::StartWaiting() {
-  MutexLock lock(mutex_);
   ++waiting_;
   Arm(false);
 }
 
 void DaemonConnection::StopWaiting() {
-  std::vector<Orphan> orphans;
-  {
-    MutexLock lock(mutex_);
-    orphans.swap(orphans_);
-    if (--waiting_ > 0) {
-      if (!reading_) changed_.NotifyAll();  // one of them reads now
-    } else {
-      Arm(true);
-    }
+  if (--waiting_ > 0) {
+    if (!reading_) changed_.NotifyAll();  // one of them reads now
+  } else if (!quiet_is_set_) {
+    const itimerspec soon = {.it_interval = {},
+                             .it_value = {.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kQuiet).count()}};
+    quiet_is_set_ = ::timerfd_settime(quiet_.get(), 0, &soon, nullptr) == 0;
   }
-  GiveBack(orphans);
+}
+
+void DaemonConnection::Acknowledge(std::uint64_t grant) {
+  v1::Frame ack;
+  ack.mutable_ack()->set_grant_id(grant);
+  // Where this fails the session is at its end, which the next call finds.
+  (void)Send(ack, Clock::now() + options_.answer_timeout);
 }
 
 void DaemonConnection::Arm(bool on) {
@@ -278,84 +313,103 @@ void DaemonConnection::Arm(bool on) {
 }
 
 absl::StatusOr<ReceivedFrame> DaemonConnection::Await(std::uint64_t request, TimePoint deadline) {
-  MutexLock lock(mutex_);
-  while (true) {
-    std::deque<ReceivedFrame>& inbox = waiters_.at(request).inbox;
+  for (bool first = true;; first = false) {
+    std::vector<ReceivedFrame>& inbox = FindWaiter(request)->inbox;
     if (!inbox.empty()) {
       ReceivedFrame received = std::move(inbox.front());
-      inbox.pop_front();
+      inbox.erase(inbox.begin());
       return received;
     }
     if (!status_.ok()) return status_;
-    if (Clock::now() >= deadline) {
-      return NoAnswer();
-    }
+    if (!first && Clock::now() >= deadline) return NoAnswer();
     if (reading_) {
       changed_.WaitUntil(mutex_, deadline);
-    } else {
-      ReadOne(deadline);
-      if (waiting_ > 1) changed_.NotifyAll();
-      // At once: the daemon sends no other grant before this one is acknowledged.
-      if (std::vector<Orphan> orphans = std::exchange(orphans_, {}); !orphans.empty()) {
-        mutex_.Unlock();
-        GiveBack(orphans);
-        mutex_.Lock();
-      }
+      continue;
+    }
+    std::optional<ReceivedFrame> answer = ReadOne(request, deadline);
+    if (waiting_ > 1) changed_.NotifyAll();
+    if (answer) return *std::move(answer);
+    // At once: the daemon sends no other grant before this one is acknowledged.
+    if (std::vector<Orphan> orphans = std::exchange(orphans_, {}); !orphans.empty()) {
+      mutex_.Unlock();
+      GiveBack(orphans);
+      mutex_.Lock();
     }
   }
 }
 
-absl::StatusOr<ReceivedFrame> DaemonConnection::Call(std::uint64_t request, const v1::Frame* frame,
+absl::StatusOr<ReceivedFrame> DaemonConnection::Call(std::uint64_t request, v1::Frame* frame,
                                                      TimePoint deadline) {
   if (IsForked()) return ForkedError();
-  StartWaiting();
-  const absl::Status sent = frame != nullptr ? Send(*frame, deadline) : absl::OkStatus();
-  // A daemon that is gone may have said why: whoever reads finds that before the end of file.
-  absl::StatusOr<ReceivedFrame> answer =
-      sent.ok() || absl::IsUnavailable(sent) ? Await(request, deadline) : sent;
-  if (absl::IsDeadlineExceeded(answer.status())) answer = NoAnswer();
-  if (answer.ok() && answer->frame.has_grant()) {
-    v1::Frame ack;
-    ack.mutable_ack()->set_grant_id(answer->frame.grant().grant_id());
-    (void)Send(ack, deadline);  // where this fails the session is at its end, which the next call finds
+  absl::Status sent;
+  absl::StatusOr<ReceivedFrame> answer = NoAnswer();
+  std::uint64_t acknowledge = 0;
+  std::vector<Orphan> orphans;
+  {
+    MutexLock lock(mutex_);
+    StartWaiting();
+    if (frame != nullptr) {
+      acknowledge = std::exchange(unacknowledged_, 0);
+      frame->set_acknowledges(acknowledge);
+      mutex_.Unlock();
+      sent = Send(*frame, deadline);
+      mutex_.Lock();
+      if (!sent.ok()) unacknowledged_ = acknowledge;
+      acknowledge = 0;
+    }
+    // A daemon that is gone may have said why: whoever reads finds that before the end of file.
+    if (sent.ok() || absl::IsUnavailable(sent)) {
+      answer = Await(request, deadline);
+    } else if (!absl::IsDeadlineExceeded(sent)) {
+      answer = sent;
+    }
+    if (answer.ok() && answer->frame.has_grant()) {
+      const v1::Grant& grant = answer->frame.grant();
+      // The daemon sends nobody the next page or grant before it knows of this one.
+      if (grant.more() || waiting_ > 1) {
+        acknowledge = grant.grant_id();
+      } else {
+        unacknowledged_ = grant.grant_id();
+      }
+    }
+    StopWaiting();
+    orphans.swap(orphans_);
   }
-  StopWaiting();
+  if (acknowledge != 0) Acknowledge(acknowledge);
+  GiveBack(orphans);
   return answer;
 }
 
-void DaemonConnection::ReadOne(TimePoint deadline) {
+std::optional<ReceivedFrame> DaemonConnection::ReadOne(std::uint64_t request, TimePoint deadline) {
   reading_ = true;
   mutex_.Unlock();
   absl::StatusOr<ReceivedFrame> received = channel_.Receive(deadline);
   mutex_.Lock();
   reading_ = false;
-  if (received.ok()) {
-    Deliver(*std::move(received));
-  } else if (absl::IsUnavailable(received.status())) {
+  if (received.ok()) return Deliver(*std::move(received), request);
+  if (absl::IsUnavailable(received.status())) {
     Fail(Broken("is gone (it closed the session without a reason: stopped, or killed)"));
   } else if (!absl::IsDeadlineExceeded(received.status())) {
     Fail(Broken("sent something that is not of the protocol (" + std::string(received.status().message()) +
                 ")"));
   }
+  return std::nullopt;
 }
 
-void DaemonConnection::Deliver(ReceivedFrame received) {
+std::optional<ReceivedFrame> DaemonConnection::Deliver(ReceivedFrame received, std::uint64_t request) {
   const v1::Frame& frame = received.frame;
+  const std::uint64_t answered = RequestOf(frame);
+  if (answered != 0 && answered == request) return received;
   if (frame.has_goodbye()) {
     Fail(Broken("ended the session: " + frame.goodbye().message()));
-    return;
-  }
-  const std::uint64_t request = RequestOf(frame);
-  if (request == 0 || request >= next_request_) {
+  } else if (answered == 0 || answered >= next_request_) {
     Fail(Broken("sent a frame that answers nothing that was asked"));
-    return;
-  }
-  const auto waiter = waiters_.find(request);
-  if (waiter != waiters_.end()) {
-    waiter->second.inbox.push_back(std::move(received));
+  } else if (Waiter* const waiter = FindWaiter(answered); waiter != nullptr) {
+    waiter->inbox.push_back(std::move(received));
   } else if (frame.has_grant()) {
     orphans_.push_back(OrphanOf(frame.grant()));
   }
+  return std::nullopt;
 }
 
 void DaemonConnection::Fail(absl::Status status) {
@@ -395,34 +449,39 @@ absl::StatusOr<DaemonConnection::GrowCall> DaemonConnection::Grow(std::uint64_t 
                                                                   const GrowRequest& request) {
   LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
   GrowCall call(*this, id);
-  call.timeout_ =
+  call.device_ = device;
+  call.to_send_ = request;
+  call.to_send_->timeout =
       std::clamp<std::chrono::nanoseconds>(request.timeout, std::chrono::nanoseconds(0), kLongest);
-  v1::GrowRequest& grow = *call.frame_.mutable_grow();
-  grow.set_request_id(id);
-  grow.set_device_id(device);
-  grow.set_at_least_bytes(request.at_least.count());
-  grow.set_wanted_bytes(std::max(request.at_least, request.wanted).count());
-  grow.set_timeout_ms(
-      static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(call.timeout_).count()));
   return call;
 }
 
 DaemonConnection::GrowCall::GrowCall(GrowCall&& other) noexcept
     : connection_(std::exchange(other.connection_, nullptr)),
       request_(other.request_),
-      frame_(std::move(other.frame_)),
-      timeout_(other.timeout_) {}
+      device_(other.device_),
+      to_send_(other.to_send_) {}
 
 DaemonConnection::GrowCall::~GrowCall() {
   if (connection_ != nullptr && !connection_->IsForked()) connection_->ForgetRequest(request_);
 }
 
 absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::GrowCall::Next() {
-  const bool first = frame_.has_grow();
-  const TimePoint deadline =
-      Clock::now() + connection_->options_.answer_timeout + (first ? timeout_ : std::chrono::nanoseconds(0));
-  absl::StatusOr<ReceivedFrame> answer = connection_->Call(request_, first ? &frame_ : nullptr, deadline);
-  frame_.Clear();
+  TimePoint deadline = Clock::now() + connection_->options_.answer_timeout;
+  v1::Frame frame;
+  const bool first = to_send_.has_value();
+  if (first) {
+    deadline += to_send_->timeout;
+    v1::GrowRequest& grow = *frame.mutable_grow();
+    grow.set_request_id(request_);
+    grow.set_device_id(device_);
+    grow.set_at_least_bytes(to_send_->at_least.count());
+    grow.set_wanted_bytes(std::max(to_send_->at_least, to_send_->wanted).count());
+    grow.set_timeout_ms(
+        static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(to_send_->timeout).count()));
+    to_send_.reset();
+  }
+  absl::StatusOr<ReceivedFrame> answer = connection_->Call(request_, first ? &frame : nullptr, deadline);
   if (!answer.ok()) return answer.status();
   return connection_->TakePage(*std::move(answer));
 }

@@ -3,13 +3,11 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,7 +25,9 @@ namespace lgpu {
 /// A DaemonConnection is the client's end of a session: the channel, its two pages, and the session
 /// thread, which reads what the daemon says while nobody waits for an answer. A thread that waits for one
 /// reads the channel itself (the session thread sleeps meanwhile), so that a grant costs no hand-over between
-/// threads; of several that wait, one reads for all.
+/// threads; of several that wait, one reads for all. After a call the session thread takes the channel back
+/// only a little later (kQuiet), and a grant is acknowledged by the next frame or then: of calls that follow
+/// one another, each costs two system calls of the channel's.
 ///
 /// Once the daemon is gone, or ends the session, every call fails with UNAVAILABLE and its reason; in a
 /// forked child with FAILED_PRECONDITION. (A connection does not come back; the session thread is where a
@@ -40,6 +40,8 @@ class DaemonConnection {
     std::chrono::milliseconds answer_timeout = std::chrono::seconds(10);
     std::chrono::milliseconds greeting_timeout = std::chrono::seconds(10);
   };
+  /// How long after a call the session thread looks again, and a grant may stay unacknowledged.
+  static constexpr std::chrono::milliseconds kQuiet{5};
   struct GrantedChunk {
     Chunk chunk;
     UniqueFd fd;
@@ -56,8 +58,8 @@ class DaemonConnection {
     ~GrowCall();
     GrowCall(GrowCall&& other) noexcept;
     GrowCall& operator=(GrowCall&&) = delete;
-    /// The next page; it is acknowledged already. The refusal or error of the daemon; a page after the last
-    /// one is a bug of the caller's.
+    /// The next page; it is acknowledged, or soon will be. The refusal or error of the daemon; a page after
+    /// the last one is a bug of the caller's.
     absl::StatusOr<GrantPage> Next();
 
    private:
@@ -66,8 +68,8 @@ class DaemonConnection {
         : connection_(&connection), request_(request) {}
     DaemonConnection* connection_;  // null: moved from
     std::uint64_t request_;
-    v1::Frame frame_;  // the request, until it is sent
-    std::chrono::nanoseconds timeout_{0};
+    std::uint64_t device_ = 0;
+    std::optional<GrowRequest> to_send_;  // until it is sent
   };
 
   /// Says Hello on a connected channel and takes Welcome. What the daemon answers instead; UNAVAILABLE.
@@ -96,7 +98,8 @@ class DaemonConnection {
  private:
   using TimePoint = std::chrono::steady_clock::time_point;
   struct Waiter {
-    std::deque<ReceivedFrame> inbox;
+    std::uint64_t request = 0;
+    std::vector<ReceivedFrame> inbox;
   };
   /// A grant that nobody waits for any more.
   struct Orphan {
@@ -110,21 +113,28 @@ class DaemonConnection {
   absl::Status StartSessionThread();
   void RunSessionThread();
   void ReadForNobody();
+  void TakeChannelBack();
+  bool DropAndSeeWhetherToStop();
 
-  /// Sends `frame`, if there is one, and waits for the next frame that answers `request`; acknowledges a
-  /// grant.
-  absl::StatusOr<ReceivedFrame> Call(std::uint64_t request, const v1::Frame* frame, TimePoint deadline);
+  /// Sends `frame`, if there is one, and waits for the next frame that answers `request`.
+  absl::StatusOr<ReceivedFrame> Call(std::uint64_t request, v1::Frame* frame, TimePoint deadline);
   absl::Status Send(const v1::Frame& frame, TimePoint deadline) ABSL_LOCKS_EXCLUDED(send_mutex_, mutex_);
   /// A new request id with an inbox.
   absl::StatusOr<std::uint64_t> NewRequest() ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetRequest(std::uint64_t request) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Between these two the session thread leaves the channel alone.
-  void StartWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
-  void StopWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<ReceivedFrame> Await(std::uint64_t request, TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
-  /// Receives one frame, with the lock given up meanwhile, and hands it to whom it is for.
-  void ReadOne(TimePoint deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Deliver(ReceivedFrame received) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StopWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Acknowledge(std::uint64_t grant) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<ReceivedFrame> Await(std::uint64_t request, TimePoint deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Receives one frame, with the lock given up meanwhile. One that answers `request` is the caller's;
+  /// others go to whom they are for.
+  std::optional<ReceivedFrame> ReadOne(std::uint64_t request, TimePoint deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<ReceivedFrame> Deliver(ReceivedFrame received, std::uint64_t request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Waiter* FindWaiter(std::uint64_t request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Arm(bool on) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static Orphan OrphanOf(const v1::Grant& grant);
@@ -137,7 +147,8 @@ class DaemonConnection {
   const Options options_;
   SessionChannel channel_;
   UniqueFd epoll_;
-  UniqueFd wake_;  // an eventfd: something in the queues of the session thread
+  UniqueFd wake_;   // an eventfd: something in the queues of the session thread
+  UniqueFd quiet_;  // a timerfd: some time has passed since a call
   std::optional<ForkGuard> fork_guard_;
   SharedPage<const StatsPage> stats_;
   SharedPage<ClientPage> page_;
@@ -151,11 +162,13 @@ class DaemonConnection {
   CondVar changed_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t next_request_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::unordered_map<std::uint64_t, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // few: one a thread that calls
   std::vector<Orphan> orphans_ ABSL_GUARDED_BY(mutex_);
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // somebody is in Receive
   bool armed_ ABSL_GUARDED_BY(mutex_) = false;    // the session thread hears of what arrives
+  bool quiet_is_set_ ABSL_GUARDED_BY(mutex_) = false;
+  std::uint64_t unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;  // a grant; 0: none
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<void>> to_drop_ ABSL_GUARDED_BY(mutex_);

@@ -91,76 +91,110 @@ absl::Status Broker::CheckGrow(const GrowSpec& spec) const {
 }
 
 Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) {
+  GrowAnswer answer;
   Wakes wakes;
   GrowId id;
+  Waiter mine;
+  std::optional<Making> making;
   {
     MutexLock lock(mutex_);
-    if (absl::Status status = CheckGrow(spec); !status.ok()) {
-      GrowAnswer refused;
-      refused.status = std::move(status);
-      return refused;
+    answer.status = CheckGrow(spec);
+    if (!answer.status.ok()) {
+      return answer;
     }
     id = GrowId{++last_grow_};
-    Waiter& waiter = waiters_[id];
-    waiter.spec = spec;
-    waiter.started = Clock::now();
     const CardId card = devices_.at(spec.device).spec.card;
     const Bytes granularity = cards_.at(card).device.granularity;
-    waiter.spec.at_least = RoundUp(spec.at_least, granularity);
-    waiter.spec.wanted = std::max(waiter.spec.at_least, RoundUp(spec.wanted, granularity));
-    sessions_.at(spec.session).waiting.insert(id);
-    Charge(id, waiter);
-    if (waiter.phase == Waiter::Phase::kCard && RefuseDeadlock(card, wakes)) {
-      Serve(card, wakes);
+    mine.spec = spec;
+    mine.spec.at_least = RoundUp(spec.at_least, granularity);
+    mine.spec.wanted = std::max(mine.spec.at_least, RoundUp(spec.wanted, granularity));
+    Charge(id, mine);
+    bool waits = IsQueued(mine);
+    if (waits) {
+      Park(id, std::move(mine));
+      BreakDeadlock(card, wakes);
+      waits = !TakeIfSettled(id, mine, answer, wakes);
+    }
+    if (!waits) {
+      making = Conclude(mine, answer);
     }
   }
   WakeAll(wakes);
-  return Advance(id);
+  return making ? Materialise(id, std::move(mine), *making) : answer;
 }
 
-Broker::GrowAnswer Broker::Continue(GrowId grow) { return Advance(grow); }
-
-Broker::GrowAnswer Broker::Advance(GrowId id) {
+Broker::GrowAnswer Broker::Continue(GrowId id) {
   GrowAnswer answer;
   Wakes wakes;
+  Waiter mine;
+  std::optional<Making> making;
   {
     MutexLock lock(mutex_);
-    const auto found = waiters_.find(id);
-    if (found == waiters_.end()) {
+    if (!waiters_.contains(id)) {
       answer.status = absl::FailedPreconditionError("the session has ended");
       return answer;
     }
-    Waiter& waiter = found->second;
-    const TimePoint now = Clock::now();
-    if (waiter.phase == Waiter::Phase::kBackend && !IsPutOff(waiter, now)) {
-      waiter.phase = Waiter::Phase::kNew;
-      Charge(id, waiter);
-      const CardId card = devices_.at(waiter.spec.device).spec.card;
-      if (waiter.phase == Waiter::Phase::kCard && RefuseDeadlock(card, wakes)) {
-        Serve(card, wakes);
-      }
-    }
-    if (IsQueued(waiter) && now >= waiter.spec.deadline) {
-      const bool card_is_short = waiter.phase == Waiter::Phase::kCard;
-      LeaveQueues(id, waiter);
-      Refuse(waiter, {.reason = card_is_short ? RefusalReason::kCard : RefusalReason::kLimit});
-      Serve(devices_.at(waiter.spec.device).spec.card, wakes);
-    }
-    if (IsPutOff(waiter, now)) {
-      answer.wait = id;
-      answer.next_look = std::min(waiter.spec.deadline, waiter.retry_at);
-    } else if (IsQueued(waiter)) {
-      answer.wait = id;
-      answer.next_look = waiter.spec.deadline;
-    } else if (waiter.phase != Waiter::Phase::kCharged) {
-      answer.status = std::move(waiter.refusal);
-      answer.chunks = std::move(waiter.taken);
-      ++(answer.status.ok() ? counters_.grants : counters_.refusals);
-      Forget(id);
+    if (TakeIfSettled(id, mine, answer, wakes)) {
+      making = Conclude(mine, answer);
     }
   }
   WakeAll(wakes);
-  return answer.wait || !answer.status.ok() || !answer.chunks.empty() ? answer : Materialise(id);
+  return making ? Materialise(id, std::move(mine), *making) : answer;
+}
+
+void Broker::Park(GrowId id, Waiter waiter) {
+  sessions_.at(waiter.spec.session).waiting.insert(id);
+  waiters_.emplace(id, std::move(waiter));
+}
+
+void Broker::BreakDeadlock(CardId card, Wakes& wakes) {
+  if (RefuseDeadlock(card, wakes)) {
+    Serve(card, wakes);
+  }
+}
+
+bool Broker::TakeIfSettled(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& wakes) {
+  Waiter& waiter = waiters_.at(id);
+  const CardId card = devices_.at(waiter.spec.device).spec.card;
+  const TimePoint now = Clock::now();
+  if (waiter.phase == Waiter::Phase::kBackend && !IsPutOff(waiter, now)) {
+    waiter.phase = Waiter::Phase::kNew;
+    Charge(id, waiter);
+    if (waiter.phase == Waiter::Phase::kCard) {
+      BreakDeadlock(card, wakes);
+    }
+  }
+  if (IsQueued(waiter) && now >= waiter.spec.deadline) {
+    const bool card_is_short = waiter.phase == Waiter::Phase::kCard;
+    LeaveQueues(id, waiter);
+    Refuse(waiter, {.reason = card_is_short ? RefusalReason::kCard : RefusalReason::kLimit});
+    Serve(card, wakes);
+  }
+  if (IsPutOff(waiter, now)) {
+    answer.wait = id;
+    answer.next_look = std::min(waiter.spec.deadline, waiter.retry_at);
+    return false;
+  }
+  if (IsQueued(waiter)) {
+    answer.wait = id;
+    answer.next_look = waiter.spec.deadline;
+    return false;
+  }
+  mine = std::move(waiter);
+  Forget(id);
+  return true;
+}
+
+std::optional<Broker::Making> Broker::Conclude(Waiter& mine, GrowAnswer& answer) {
+  if (mine.phase == Waiter::Phase::kCharged) {
+    const Device& device = devices_.at(mine.spec.device);
+    return Making{.sizes = CutIntoChunks(device, mine.charged),
+                  .backend_device = cards_.at(device.spec.card).backend_device};
+  }
+  answer.status = std::move(mine.refusal);
+  answer.chunks = std::move(mine.taken);
+  ++(answer.status.ok() ? counters_.grants : counters_.refusals);
+  return std::nullopt;
 }
 
 bool Broker::IsQueued(const Waiter& waiter) {
@@ -205,7 +239,7 @@ void Broker::ChargeLedger(GrowId id, Waiter& waiter) {
     charged = at_least;
     verdict = ledger_.Request(waiter.spec.device, charged);
   }
-  const bool may_wait = !verdict.hopeless && Clock::now() < waiter.spec.deadline;
+  const auto may_wait = [&] { return !verdict.hopeless && Clock::now() < waiter.spec.deadline; };
   switch (verdict.shortage) {
     case Ledger::Shortage::kNone:
       waiter.phase = Waiter::Phase::kCharged;
@@ -213,7 +247,7 @@ void Broker::ChargeLedger(GrowId id, Waiter& waiter) {
       device.charged += charged;
       return;
     case Ledger::Shortage::kLimit:
-      if (may_wait && verdict.coming_back >= verdict.short_by) {
+      if (verdict.coming_back >= verdict.short_by && may_wait()) {
         waiter.phase = Waiter::Phase::kLimit;
         device.limit_waiters.push_back(id);
       } else {
@@ -221,7 +255,7 @@ void Broker::ChargeLedger(GrowId id, Waiter& waiter) {
       }
       return;
     case Ledger::Shortage::kCard:
-      if (may_wait) {
+      if (may_wait()) {
         waiter.phase = Waiter::Phase::kCard;
         waiter.queued = ledger_.Enqueue(waiter.spec.device, at_least);
         queued_.emplace(waiter.queued, id);
@@ -372,7 +406,7 @@ void Broker::Serve(CardId card, Wakes& wakes) {
 void Broker::Refuse(Waiter& waiter, RefusalCause cause) {
   cause.asked = waiter.spec.at_least;
   const TimePoint now = Clock::now();
-  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - waiter.started);
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - waiter.spec.asked_at);
   if (waited.count() > 0) {
     cause.waited = waited;
   }

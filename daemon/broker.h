@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/device/device_backend.h"
@@ -103,7 +104,8 @@ class Broker {
   std::optional<DeviceInfo> Find(LogicalId device) const;
 
   // Sessions.
-  /// `waker` is woken when Continue has something to say, or memory of the session became free.
+  /// `waker` is woken when Continue has something to say, or memory of the session became free later than in
+  /// the call that returned it.
   void AddSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker);
   /// Gives the session the right to the devices of a lease.
   void AttachSession(SessionId session, LeaseKey lease);
@@ -117,6 +119,7 @@ class Broker {
     LogicalId device;
     Bytes at_least;
     Bytes wanted;
+    TimePoint asked_at;  // now
     TimePoint deadline;
   };
   struct GrowAnswer {
@@ -132,7 +135,7 @@ class Broker {
 
   /// A descriptor of a granted chunk, for its session. NOT_FOUND if it is not the session's; the
   /// backend's errors.
-  absl::StatusOr<UniqueFd> Export(SessionId session, ChunkId chunk);
+  absl::StatusOr<ExportedFd> Export(SessionId session, ChunkId chunk);
   /// What a failed Export means to the client: descriptors that ran out are a refusal.
   absl::Status ExplainExport(LogicalId device, Bytes asked, const absl::Status& status) const;
 
@@ -188,14 +191,13 @@ class Broker {
     std::int64_t pid = 0;
     std::shared_ptr<Waker> waker;
     LeaseKey lease;
-    std::set<ChunkId> chunks;
+    absl::flat_hash_set<ChunkId> chunks;
     Bytes held;
     std::set<GrowId> waiting;
   };
   struct Waiter {
     enum class Phase { kNew, kLimit, kCard, kBackend, kCharged, kTaken, kRefused };
     GrowSpec spec;
-    TimePoint started;
     Phase phase = Phase::kNew;
     WaiterId queued;           // in kCard
     TimePoint retry_at;        // in kBackend
@@ -232,14 +234,26 @@ class Broker {
   void Forget(GrowId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Memory of a card, or under a limit, became free: serves those that wait for it.
   void Serve(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  GrowAnswer Advance(GrowId id);
+  /// From here on it waits: queues, deadlocks and the end of its session find it.
+  void Park(GrowId id, Waiter waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BreakDeadlock(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Takes a parked request out if it waits no more; else says in `answer` how long it does.
+  bool TakeIfSettled(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& wakes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Chunks that are charged and have to be made.
+  struct Making {
+    std::vector<Bytes> sizes;
+    int backend_device = 0;
+  };
+  /// The answer of a request that does not wait, or what has to be made for it.
+  std::optional<Making> Conclude(Waiter& mine, GrowAnswer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // broker_chunks.cc: the table of chunks and the backend.
   std::vector<Bytes> CutIntoChunks(const Device& device, Bytes bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Bytes> CutPreallocated(CardId card, Bytes bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Makes the chunks of a charged request.
-  GrowAnswer Materialise(GrowId id);
+  GrowAnswer Materialise(GrowId id, Waiter mine, const Making& making);
   /// Makes chunks for memory that is charged already.
   absl::Status MakeSpare(LogicalId device, Bytes bytes, TimePoint deadline);
   struct Created {
@@ -260,6 +274,7 @@ class Broker {
   void ResizeBack(LogicalId id, const Ledger::LogicalView& before);
   bool BecomesSpare(const ChunkEntry& chunk) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MakeItSpare(ChunkId id, ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static std::vector<ChunkId> ChunksOf(const Session& session);
   void StartLeaving(ChunkEntry& chunk, ChunkState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Frees chunks that are leaving; what is not confirmed is left for RetryUnconfirmed.
   void Reclaim(const std::vector<ChunkId>& chunks);
@@ -285,7 +300,7 @@ class Broker {
   std::map<LogicalId, Device> devices_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionId, Session> sessions_ ABSL_GUARDED_BY(mutex_);
   std::map<ChunkId, ChunkEntry> chunks_ ABSL_GUARDED_BY(mutex_);
-  std::map<GrowId, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
+  std::map<GrowId, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // those that wait
   std::map<WaiterId, GrowId> queued_ ABSL_GUARDED_BY(mutex_);
   std::set<ChunkId> unconfirmed_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Waker> unconfirmed_waker_ ABSL_GUARDED_BY(mutex_);

@@ -206,40 +206,29 @@ absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadlin
   return result;
 }
 
-Broker::GrowAnswer Broker::Materialise(GrowId id) {
-  GrowSpec spec;
-  std::vector<Bytes> sizes;
-  int backend_device = 0;
-  {
-    MutexLock lock(mutex_);
-    const Waiter& waiter = waiters_.at(id);
-    const Device& device = devices_.at(waiter.spec.device);
-    spec = waiter.spec;
-    sizes = CutIntoChunks(device, waiter.charged);
-    backend_device = cards_.at(device.spec.card).backend_device;
-  }
-  const Created created = CreateChunks(backend_device, sizes);
+Broker::GrowAnswer Broker::Materialise(GrowId id, Waiter mine, const Making& making) {
+  const GrowSpec spec = mine.spec;
+  const Created created = CreateChunks(making.backend_device, making.sizes);
   GrowAnswer answer;
   std::vector<ChunkId> undo;
   Wakes wakes;
   {
     MutexLock lock(mutex_);
-    Waiter& waiter = waiters_.at(id);
     Device& device = devices_.at(spec.device);
     Bytes made;
+    answer.chunks.reserve(created.chunks.size());
     for (const auto& [size, memory] : created.chunks) {
       answer.chunks.push_back({.id = Register(spec.device, spec.session, size, memory), .bytes = size});
       made += size;
     }
-    const Bytes missing = waiter.charged - made;
+    const Bytes missing = mine.charged - made;
     if (!missing.is_zero()) {
       ledger_.Refund(spec.device, missing);
       device.charged -= missing;
     }
-    waiter.charged = Bytes();
+    mine.charged = Bytes();
     if (made >= spec.at_least) {
       ++counters_.grants;
-      Forget(id);
     } else {
       const bool others_leave = !LeavingAnywhere().is_zero();
       for (const Chunk& chunk : answer.chunks) {
@@ -249,21 +238,21 @@ Broker::GrowAnswer Broker::Materialise(GrowId id) {
       answer.chunks.clear();
       const TimePoint now = Clock::now();
       if (absl::IsResourceExhausted(created.status) && others_leave && now < spec.deadline) {
-        waiter.phase = Waiter::Phase::kBackend;
+        mine.phase = Waiter::Phase::kBackend;
         // Not sooner, whatever wakes the session: what this attempt gives back wakes it too.
-        waiter.retry_at = now + kBackendRetry;
+        mine.retry_at = now + kBackendRetry;
         answer.wait = id;
-        answer.next_look = std::min(spec.deadline, waiter.retry_at);
+        answer.next_look = std::min(spec.deadline, mine.retry_at);
+        Park(id, std::move(mine));
       } else {
         if (absl::IsResourceExhausted(created.status)) {
-          Refuse(waiter,
+          Refuse(mine,
                  {.reason = BackendReason(created.status), .detail = std::string(created.status.message())});
-          answer.status = waiter.refusal;
+          answer.status = mine.refusal;
         } else {
           answer.status = created.status;
         }
         ++counters_.refusals;
-        Forget(id);
       }
     }
     if (!missing.is_zero()) {
@@ -275,7 +264,7 @@ Broker::GrowAnswer Broker::Materialise(GrowId id) {
   return answer;
 }
 
-absl::StatusOr<UniqueFd> Broker::Export(SessionId session, ChunkId id) {
+absl::StatusOr<ExportedFd> Broker::Export(SessionId session, ChunkId id) {
   MemoryHandle memory;
   {
     MutexLock lock(mutex_);

@@ -48,6 +48,13 @@ absl::Status Broker::Return(SessionId session, LogicalId logical, std::span<cons
   return absl::OkStatus();
 }
 
+// In the order of their ids, so that what happens to them is the same every time.
+std::vector<ChunkId> Broker::ChunksOf(const Session& session) {
+  std::vector<ChunkId> chunks(session.chunks.begin(), session.chunks.end());
+  std::sort(chunks.begin(), chunks.end());
+  return chunks;
+}
+
 void Broker::ReturnAll(SessionId session) {
   Wakes wakes;
   std::vector<ChunkId> leaving;
@@ -59,7 +66,7 @@ void Broker::ReturnAll(SessionId session) {
     }
     DropWaiters(session, wakes);
     std::set<CardId> touched;
-    const std::set<ChunkId> chunks = found->second.chunks;
+    const std::vector<ChunkId> chunks = ChunksOf(found->second);
     for (const ChunkId id : chunks) {
       ChunkEntry& chunk = chunks_.at(id);
       if (chunk.state != ChunkState::kGranted) {
@@ -118,7 +125,7 @@ bool Broker::FinishDraining(SessionId session) {
       return true;
     }
     std::set<CardId> touched;
-    const std::set<ChunkId> chunks = found->second.chunks;
+    const std::vector<ChunkId> chunks = ChunksOf(found->second);
     for (const ChunkId id : chunks) {
       ChunkEntry& chunk = chunks_.at(id);
       if (chunk.state != ChunkState::kDraining) {
@@ -189,9 +196,6 @@ void Broker::Settle(ChunkId id, const absl::Status& result, Wakes& wakes) {
     return;
   }
   const LogicalId device = chunk.device;
-  if (chunk.session) {
-    wakes.push_back(sessions_.at(chunk.session).waker);
-  }
   TakeFromSession(id, chunk);
   ledger_.ConfirmFree(device, chunk.bytes);
   unconfirmed_.erase(id);
@@ -237,6 +241,9 @@ bool Broker::RetryUnconfirmed() {
     }
     MutexLock lock(mutex_);
     const CardId card = devices_.at(chunk.device).spec.card;
+    if (const auto session = sessions_.find(chunk.session); session != sessions_.end()) {
+      wakes.push_back(session->second.waker);  // it may wait for this to close
+    }
     Settle(id, result, wakes);
     Serve(card, wakes);
   }

@@ -26,6 +26,43 @@ absl::StatusOr<std::unique_ptr<Reclaimer>> Reclaimer::Start(Broker& broker, Leas
   return reclaimer;
 }
 
+void Reclaimer::Watch(std::shared_ptr<SessionState> session) {
+  if (!session->process().pidfd) {
+    return;
+  }
+  {
+    MutexLock lock(mutex_);
+    const SessionId id = session->id();
+    watched_.emplace(id, std::move(session));
+  }
+  waker_->Wake();
+}
+
+void Reclaimer::Unwatch(SessionId session) {
+  {
+    MutexLock lock(mutex_);
+    if (watched_.erase(session) == 0) {
+      return;
+    }
+  }
+  waker_->Wake();  // it lets go of the descriptor
+}
+
+void Reclaimer::TellGone(const std::vector<SessionId>& gone) {
+  std::vector<std::shared_ptr<SessionState>> sessions;
+  {
+    MutexLock lock(mutex_);
+    for (const SessionId id : gone) {
+      if (auto session = watched_.extract(id); !session.empty()) {
+        sessions.push_back(std::move(session.mapped()));
+      }
+    }
+  }
+  for (const std::shared_ptr<SessionState>& session : sessions) {
+    session->waker()->Wake();
+  }
+}
+
 void Reclaimer::Adopt(std::shared_ptr<SessionState> session) {
   {
     MutexLock lock(mutex_);
@@ -43,8 +80,16 @@ void Reclaimer::Stop() {
   thread_.Join();
 }
 
-void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfirmed) const {
+void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfirmed) {
   std::vector<pollfd> polled{{.fd = waker_->fd(), .events = POLLIN, .revents = 0}};
+  std::vector<std::shared_ptr<SessionState>> watched;  // keeps the descriptors open
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [id, session] : watched_) {
+      polled.push_back({.fd = session->process().pidfd.get(), .events = POLLIN, .revents = 0});
+      watched.push_back(session);
+    }
+  }
   std::optional<Clock::time_point> next;
   if (unconfirmed) {
     next = Clock::now() + kUnconfirmedRetry;
@@ -63,6 +108,15 @@ void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfir
   }
   ::poll(polled.data(), polled.size(), timeout);
   waker_->Clear();
+  std::vector<SessionId> gone;
+  for (std::size_t i = 0; i < watched.size(); ++i) {
+    if (polled[i + 1].revents != 0) {
+      gone.push_back(watched[i]->id());
+    }
+  }
+  if (!gone.empty()) {
+    TellGone(gone);
+  }
 }
 
 bool Reclaimer::TryFinish(const Draining& draining, bool stopping) {

@@ -2,6 +2,7 @@
 #define LGPU_DAEMON_RECLAIMER_H_
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -17,8 +18,9 @@
 namespace lgpu::daemon {
 
 /// A Reclaimer frees the memory of lost sessions, on a thread of its own: when their process is gone, or,
-/// for one that closed its socket and lives on, after a grace. It also asks the backend again about memory
-/// that was not confirmed free. Thread-safe.
+/// for one that closed its socket and lives on, after a grace. It watches the processes of live sessions too,
+/// and wakes a session whose process is gone although its socket is still open (a child has it). It also asks
+/// the backend again about memory that was not confirmed free. Thread-safe.
 class Reclaimer {
  public:
   struct Options {
@@ -32,6 +34,9 @@ class Reclaimer {
   Reclaimer(const Reclaimer&) = delete;
   Reclaimer& operator=(const Reclaimer&) = delete;
 
+  /// Watches the process of a session until Unwatch.
+  void Watch(std::shared_ptr<SessionState> session);
+  void Unwatch(SessionId session);
   /// Takes over a session whose thread ends; its memory is draining already.
   void Adopt(std::shared_ptr<SessionState> session);
   /// Nobody waits for processes any more: frees what is left and ends the thread.
@@ -48,7 +53,9 @@ class Reclaimer {
             std::shared_ptr<Waker> waker)
       : broker_(broker), leases_(leases), sessions_(sessions), options_(options), waker_(std::move(waker)) {}
   void Run();
-  void WaitForWork(const std::vector<Draining>& draining, bool unconfirmed) const;
+  void WaitForWork(const std::vector<Draining>& draining, bool unconfirmed);
+  /// Wakes the live sessions whose process is gone; each once.
+  void TellGone(const std::vector<SessionId>& gone);
   /// True when the session is gone.
   bool TryFinish(const Draining& draining, bool stopping);
 
@@ -59,6 +66,7 @@ class Reclaimer {
   const std::shared_ptr<Waker> waker_;
   Mutex mutex_;
   std::vector<Draining> adopted_ ABSL_GUARDED_BY(mutex_);
+  std::map<SessionId, std::shared_ptr<SessionState>> watched_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Thread thread_;
 };

@@ -51,6 +51,7 @@ void Session::Run() {
   if (Greet()) {
     Serve();
     services_.budget.Forget(peer_.id);
+    services_.reclaimer.Unwatch(peer_.id);
     ReleaseInFlight();
     if (end_ == End::kLost) {
       EndLost();
@@ -99,7 +100,6 @@ bool Session::Greet() {
 }
 
 absl::StatusOr<v1::Hello> Session::ReceiveHello() {
-  const Clock::time_point deadline = Clock::now() + kHelloTimeout;
   pollfd polled[] = {{.fd = channel_.fd(), .events = POLLIN, .revents = 0},
                      {.fd = waker_->fd(), .events = POLLIN, .revents = 0}};
   const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(kHelloTimeout).count();
@@ -107,7 +107,7 @@ absl::StatusOr<v1::Hello> Session::ReceiveHello() {
   if (stop_.load()) {
     return absl::UnavailableError("the daemon is stopping");
   }
-  LGPU_ASSIGN_OR_RETURN(ReceivedFrame received, channel_.Receive(std::min(deadline, Clock::now())));
+  LGPU_ASSIGN_OR_RETURN(ReceivedFrame received, channel_.Receive(SessionChannel::kAtOnce));
   if (!received.frame.has_hello() || !received.fds.empty()) {
     return absl::InvalidArgumentError("the first frame of a session is Hello, without descriptors");
   }
@@ -126,6 +126,7 @@ absl::Status Session::MakeState(const v1::Hello& hello) {
                                           std::move(stats_page), std::move(client_page));
   services_.broker.AddSession(peer_.id, peer_.credentials.pid, waker_);
   services_.sessions.Add(state_);
+  services_.reclaimer.Watch(state_);
   return absl::OkStatus();
 }
 
@@ -160,7 +161,12 @@ absl::Status Session::SendWelcome(std::uint32_t version) {
   return sent;
 }
 
-Session::Clock::time_point Session::NextTime() const {
+int Session::TimeUntilNextLook() const {
+  // Unread descriptors matter only while others wait for some: looked at now and then.
+  constexpr int kLookAtUnread = 1000;
+  if (gone_since_) {
+    return 0;
+  }
   Clock::time_point next = Clock::time_point::max();
   for (const Waiting& waiting : waiting_) {
     next = std::min(next, waiting.next_look);
@@ -168,46 +174,39 @@ Session::Clock::time_point Session::NextTime() const {
   if (retry_at_) {
     next = std::min(next, *retry_at_);
   }
-  if (fds_in_flight_ > 0) {
-    // Later on only others that wait make it matter; look now and then.
-    next = std::min(next, std::max(sent_at_ + kUnreadTimeout, Clock::now() + std::chrono::seconds(1)));
+  const int at_most = fds_in_flight_ > 0 ? kLookAtUnread : -1;
+  if (next == Clock::time_point::max()) {
+    return at_most;
   }
-  return next;
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
+  return static_cast<int>(std::clamp<std::int64_t>(left.count() + 1, 0, at_most < 0 ? 60'000 : at_most));
 }
 
-void Session::WaitForWork(bool& readable, bool& woken, bool& gone) {
+void Session::WaitForWork(bool& readable, bool& woken) {
   pollfd polled[] = {{.fd = channel_.fd(), .events = POLLIN, .revents = 0},
-                     {.fd = waker_->fd(), .events = POLLIN, .revents = 0},
-                     {.fd = state_->process().pidfd.get(), .events = POLLIN, .revents = 0}};
-  const Clock::time_point next = NextTime();
-  int timeout = -1;
-  if (next != Clock::time_point::max()) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
-    timeout = static_cast<int>(std::clamp<std::int64_t>(left.count() + 1, 0, 60'000));
-  }
-  ::poll(polled, 3, timeout);
+                     {.fd = waker_->fd(), .events = POLLIN, .revents = 0}};
+  ::poll(polled, std::size(polled), TimeUntilNextLook());
+  turn_ = Clock::now();
   readable = polled[0].revents != 0;
   woken = polled[1].revents != 0;
-  gone = polled[2].revents != 0;
 }
 
 void Session::Serve() {
   while (end_ == End::kNone) {
     bool readable = false;
     bool woken = false;
-    bool gone = false;
-    WaitForWork(readable, woken, gone);
+    WaitForWork(readable, woken);
     if (woken) {
       waker_->Clear();
       CheckRequests();
+      if (!gone_since_ && state_->process().IsGone()) {
+        gone_since_ = turn_;
+      }
     }
-    if (gone && !gone_since_) {
-      gone_since_ = Clock::now();
-    }
-    const bool last_frames = readable && (!gone || Clock::now() - *gone_since_ < kLastFrames);
+    const bool last_frames = readable && (!gone_since_ || turn_ - *gone_since_ < kLastFrames);
     if (end_ == End::kNone && last_frames) {
       HandleFrame();
-    } else if (end_ == End::kNone && gone) {
+    } else if (end_ == End::kNone && gone_since_) {
       end_ = End::kLost;
     }
     if (end_ == End::kNone) {
@@ -234,28 +233,33 @@ void Session::CheckRequests() {
 }
 
 void Session::HandleFrame() {
-  absl::StatusOr<ReceivedFrame> received = channel_.Receive(Clock::now());
-  if (absl::IsDeadlineExceeded(received.status())) {
+  const absl::Status status = channel_.ReceiveInto(received_, SessionChannel::kAtOnce);
+  if (absl::IsDeadlineExceeded(status)) {
     return;
   }
-  if (!received.ok()) {
-    if (absl::IsInvalidArgument(received.status())) {
-      Break(received.status());
+  if (!status.ok()) {
+    if (absl::IsInvalidArgument(status)) {
+      Break(status);
     } else {
       end_ = End::kLost;
     }
     return;
   }
-  if (!received->fds.empty()) {
+  if (!received_.fds.empty()) {
     Break(absl::InvalidArgumentError(
-        absl::StrCat(received->fds.size(), " descriptors came that nobody asked for")));
+        absl::StrCat(received_.fds.size(), " descriptors came that nobody asked for")));
     return;
   }
   if (close_request_) {
     Break(absl::InvalidArgumentError("a frame came after Close"));
     return;
   }
-  Dispatch(received->frame);
+  if (received_.frame.acknowledges() != 0) {
+    HandleAck(received_.frame.acknowledges());
+  }
+  if (end_ == End::kNone) {
+    Dispatch(received_.frame);
+  }
 }
 
 void Session::Dispatch(const v1::Frame& frame) {
@@ -264,7 +268,7 @@ void Session::Dispatch(const v1::Frame& frame) {
       HandleGrow(frame.grow());
       break;
     case v1::Frame::kAck:
-      HandleAck(frame.ack());
+      HandleAck(frame.ack().grant_id());
       break;
     case v1::Frame::kReturnChunks:
       HandleReturn(frame.return_chunks());
@@ -302,7 +306,8 @@ void Session::HandleGrow(const v1::GrowRequest& request) {
                                 .device = device,
                                 .at_least = Bytes(request.at_least_bytes()),
                                 .wanted = Bytes(request.wanted_bytes()),
-                                .deadline = Clock::now() + timeout}));
+                                .asked_at = turn_,
+                                .deadline = turn_ + timeout}));
 }
 
 void Session::Answer(std::uint64_t request_id, LogicalId device, Broker::GrowAnswer answer) {
@@ -312,10 +317,7 @@ void Session::Answer(std::uint64_t request_id, LogicalId device, Broker::GrowAns
     waiting_.push_back(
         {.request_id = request_id, .device = device, .grow = *answer.wait, .next_look = answer.next_look});
   } else {
-    outgoing_.push_back({.request_id = request_id,
-                         .device = device,
-                         .chunks = std::deque<Chunk>(answer.chunks.begin(), answer.chunks.end()),
-                         .started = false});
+    outgoing_.push_back({.request_id = request_id, .device = device, .chunks = std::move(answer.chunks)});
     Pump();
   }
 }
@@ -356,14 +358,13 @@ void Session::HandleReturn(const v1::ReturnRequest& request) {
   reply.set_request_id(request.request_id());
   reply.set_code(static_cast<int>(status.code()));
   reply.set_message(std::string(status.message()));
-  services_.leases.WriteStats(*state_);
   Send(frame);
 }
 
 bool Session::IsUndelivered(ChunkId chunk) const {
   return std::any_of(outgoing_.begin(), outgoing_.end(), [chunk](const Outgoing& outgoing) {
-    return std::any_of(outgoing.chunks.begin(), outgoing.chunks.end(),
-                       [chunk](const Chunk& entry) { return entry.id == chunk; });
+    const std::span<const Chunk> rest = outgoing.rest();
+    return std::any_of(rest.begin(), rest.end(), [chunk](const Chunk& entry) { return entry.id == chunk; });
   });
 }
 
@@ -405,7 +406,7 @@ void Session::SayGoodbye(const absl::Status& why) {
   channel_.Send(frame, {}, Clock::now() + kGoodbyeTimeout).IgnoreError();
   // A socket that is closed with unread frames in it would lose the Goodbye on its way.
   constexpr int kMaxUnread = 1024;
-  for (int i = 0; i < kMaxUnread && channel_.Receive(Clock::now()).ok(); ++i) {
+  for (int i = 0; i < kMaxUnread && channel_.Receive(SessionChannel::kAtOnce).ok(); ++i) {
   }
 }
 

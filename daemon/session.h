@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -76,8 +77,9 @@ class Session {
   struct Outgoing {
     std::uint64_t request_id = 0;
     LogicalId device;
-    std::deque<Chunk> chunks;  // not sent yet
-    bool started = false;
+    std::vector<Chunk> chunks;
+    std::size_t sent = 0;
+    std::span<const Chunk> rest() const { return std::span(chunks).subspan(sent); }
   };
   struct Waiting {
     std::uint64_t request_id = 0;
@@ -94,12 +96,13 @@ class Session {
 
   // The loop.
   void Serve();
-  void WaitForWork(bool& readable, bool& woken, bool& gone);
-  Clock::time_point NextTime() const;
+  void WaitForWork(bool& readable, bool& woken);
+  /// When to look again whatever happens, in milliseconds for poll(); -1: never.
+  int TimeUntilNextLook() const;
   void HandleFrame();
   void Dispatch(const v1::Frame& frame);
   void HandleGrow(const v1::GrowRequest& request);
-  void HandleAck(const v1::Ack& ack);
+  void HandleAck(std::uint64_t grant);
   void HandleReturn(const v1::ReturnRequest& request);
   void HandleClose(const v1::CloseRequest& request);
   void ContinueWaiting();
@@ -137,7 +140,12 @@ class Session {
   std::shared_ptr<SessionState> state_;  // after Hello
   End end_ = End::kNone;
 
+  Clock::time_point turn_;  // when this turn of the loop began
   std::deque<Outgoing> outgoing_;
+  ReceivedFrame received_;  // these four only to use their memory again
+  v1::Frame page_;
+  std::vector<int> page_fds_;
+  std::vector<ExportedFd> exported_;
   std::deque<Waiting> waiting_;
   static constexpr std::size_t kGrantIdsAtOnce = 16;  // of one system call
   std::vector<std::uint64_t> grant_ids_;              // random, not used yet

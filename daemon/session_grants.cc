@@ -63,10 +63,9 @@ void Session::Refuse(std::uint64_t request_id, const absl::Status& status) {
   Send(frame);
 }
 
-void Session::HandleAck(const v1::Ack& ack) {
-  if (grant_in_flight_ == 0 || ack.grant_id() != grant_in_flight_) {
-    Break(absl::InvalidArgumentError(
-        absl::StrCat("Ack of grant ", ack.grant_id(), ", which does not wait for one")));
+void Session::HandleAck(std::uint64_t grant) {
+  if (grant_in_flight_ == 0 || grant != grant_in_flight_) {
+    Break(absl::InvalidArgumentError(absl::StrCat("Ack of grant ", grant, ", which does not wait for one")));
     return;
   }
   ReleaseInFlight();
@@ -85,7 +84,7 @@ void Session::CheckUnread() {
   if (welcome_in_flight_ && IsAllRead(channel_.fd())) {
     ReleaseInFlight();
   }
-  if (fds_in_flight_ > 0 && Clock::now() >= sent_at_ + kUnreadTimeout && services_.budget.contended()) {
+  if (fds_in_flight_ > 0 && turn_ >= sent_at_ + kUnreadTimeout && services_.budget.contended()) {
     Break(absl::DeadlineExceededError(absl::StrCat(
         fds_in_flight_, " descriptors lay unread for more than ", kUnreadTimeout.count(),
         " s while other sessions waited for some; a client has to read its session and acknowledge grants")));
@@ -111,35 +110,36 @@ void Session::Pump() {
 }
 
 bool Session::SendPage(Outgoing& outgoing) {
-  const std::size_t count = std::min(outgoing.chunks.size(), services_.budget.per_message());
+  const std::size_t count = std::min(outgoing.rest().size(), services_.budget.per_message());
   if (!services_.budget.TryTake(peer_.id, waker_, count)) {
     return false;
   }
-  v1::Frame frame;
-  v1::Grant& grant = *frame.mutable_grant();
-  std::vector<UniqueFd> fds;
-  std::vector<int> numbers;
-  for (std::size_t i = 0; i < count; ++i) {
-    absl::StatusOr<UniqueFd> fd = services_.broker.Export(peer_.id, outgoing.chunks[i].id);
+  const std::span<const Chunk> chunks = outgoing.rest().first(count);
+  v1::Grant& grant = *page_.mutable_grant();
+  grant.Clear();
+  exported_.clear();
+  page_fds_.clear();
+  for (const Chunk& granted : chunks) {
+    absl::StatusOr<ExportedFd> fd = services_.broker.Export(peer_.id, granted.id);
     if (!fd.ok()) {
+      exported_.clear();
       services_.budget.GiveBack(count);
       return FailPage(outgoing, fd.status());
     }
-    numbers.push_back(fd->get());
-    fds.push_back(*std::move(fd));
+    page_fds_.push_back((*fd)->get());
+    exported_.push_back(*std::move(fd));
     v1::Chunk& chunk = *grant.add_chunks();
-    chunk.set_id(outgoing.chunks[i].id.value);
-    chunk.set_bytes(outgoing.chunks[i].bytes.count());
+    chunk.set_id(granted.id.value);
+    chunk.set_bytes(granted.bytes.count());
   }
   failing_since_.reset();
   grant.set_request_id(outgoing.request_id);
   grant.set_grant_id(NextGrantId());
   grant.set_device_id(outgoing.device.value);
-  grant.set_more(count < outgoing.chunks.size());
-  if (!grant.more()) {
-    services_.leases.WriteStats(*state_);
-  }
-  const absl::Status sent = channel_.Send(frame, numbers, Clock::now() + kSendTimeout);
+  grant.set_more(count < outgoing.rest().size());
+  const Clock::time_point now = Clock::now();
+  const absl::Status sent = channel_.Send(page_, page_fds_, now + kSendTimeout);
+  exported_.clear();
   if (!sent.ok()) {
     services_.budget.GiveBack(count);
     if (absl::IsAborted(sent)) {
@@ -149,17 +149,15 @@ bool Session::SendPage(Outgoing& outgoing) {
     }
     return false;
   }
-  outgoing.started = true;
-  outgoing.chunks.erase(outgoing.chunks.begin(),
-                        outgoing.chunks.begin() + static_cast<std::ptrdiff_t>(count));
+  outgoing.sent += count;
   grant_in_flight_ = grant.grant_id();
   fds_in_flight_ = count;
-  sent_at_ = Clock::now();
-  return outgoing.chunks.empty();
+  sent_at_ = now;
+  return outgoing.rest().empty();
 }
 
 bool Session::FailPage(Outgoing& outgoing, const absl::Status& status) {
-  if (!outgoing.started) {
+  if (outgoing.sent == 0) {
     std::vector<ChunkId> chunks;
     Bytes asked;
     for (const Chunk& chunk : outgoing.chunks) {

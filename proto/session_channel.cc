@@ -25,7 +25,7 @@ std::string ErrnoText(int error) { return std::strerror(error); }
 absl::Status WaitFor(int fd, short events, SessionChannel::Deadline deadline, const char* waiting_for) {
   for (;;) {
     timespec timeout = {};
-    if (deadline) {
+    if (deadline && *deadline != SessionChannel::kAtOnce) {
       const auto left = std::max(*deadline - Clock::now(), Clock::duration::zero());
       const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
       timeout.tv_sec = static_cast<time_t>(seconds.count());
@@ -172,7 +172,7 @@ bool SessionChannel::MayBlock(Deadline deadline) {
   if (!deadline) {
     return !has_receive_timeout_ || SetReceiveTimeout(std::chrono::seconds(0));
   }
-  if (*deadline - std::chrono::steady_clock::now() < kSlice) {
+  if (*deadline == kAtOnce || *deadline - Clock::now() < kSlice) {
     return false;
   }
   return has_receive_timeout_ || SetReceiveTimeout(kSlice);

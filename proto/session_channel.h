@@ -46,6 +46,7 @@ class SessionChannel {
   static constexpr std::size_t kMaxReturnChunks = 4096;
 
   using Deadline = std::optional<std::chrono::steady_clock::time_point>;  // nothing: wait for ever
+  static constexpr std::chrono::steady_clock::time_point kAtOnce{};       // try once, look at no clock
 
   SessionChannel() = default;
   explicit SessionChannel(UniqueFd socket) : socket_(std::move(socket)) {}

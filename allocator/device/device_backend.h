@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,6 +51,10 @@ struct KernelLaunch {
   static constexpr std::size_t kMaxArgumentBytes = 4096;
 };
 
+/// A descriptor of memory, which keeps the memory alive. It may be the backend's own: only duplicates, as
+/// sending makes one, are a caller's to close.
+using ExportedFd = std::shared_ptr<const UniqueFd>;
+
 /// A DeviceBackend is the only way to touch devices of one kind. `device` is an index into
 /// devices(). Two implementations stand under one contract suite (tests/contract): simulated and
 /// CUDA.
@@ -76,8 +81,8 @@ class DeviceBackend {
   // Physical memory.
   /// Really allocates; a machine without that much is RESOURCE_EXHAUSTED here and never a fault later.
   virtual absl::StatusOr<MemoryHandle> Create(int device, Bytes bytes) = 0;
-  /// A descriptor that lets another process import the memory. Keeps it alive until closed.
-  virtual absl::StatusOr<UniqueFd> Export(MemoryHandle memory) = 0;
+  /// A descriptor that lets another process import the memory, to be sent.
+  virtual absl::StatusOr<ExportedFd> Export(MemoryHandle memory) = 0;
   /// `bytes` as granted; INVALID_ARGUMENT if the descriptor is not a chunk of that size.
   virtual absl::StatusOr<MemoryHandle> Import(int device, UniqueFd fd, Bytes bytes) = 0;
   /// Drops this process's reference. FAILED_PRECONDITION while it is mapped here.

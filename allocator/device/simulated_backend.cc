@@ -105,17 +105,10 @@ absl::StatusOr<MemoryHandle> SimulatedBackend::Create(int device, Bytes bytes) {
   return Insert(std::move(fd), device, bytes);
 }
 
-absl::StatusOr<UniqueFd> SimulatedBackend::Export(MemoryHandle memory) {
-  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ChunkFile> file, Find(memory));
-  UniqueFd fd(fcntl(file->fd.get(), F_DUPFD_CLOEXEC, 0));
-  if (!fd) {
-    const int error = errno;
-    if (error == EMFILE) {
-      return MachineRefusal(RefusalReason::kDescriptors, "descriptor of an exported chunk", file->bytes);
-    }
-    return SystemCallError("fcntl(F_DUPFD_CLOEXEC) of a chunk", error);
-  }
-  return fd;
+absl::StatusOr<ExportedFd> SimulatedBackend::Export(MemoryHandle memory) {
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<ChunkFile> file, Find(memory));
+  const UniqueFd* const fd = &file->fd;
+  return ExportedFd(std::move(file), fd);
 }
 
 absl::StatusOr<MemoryHandle> SimulatedBackend::Import(int device, UniqueFd fd, Bytes bytes) {

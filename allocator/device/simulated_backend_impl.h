@@ -54,7 +54,7 @@ class SimulatedBackend final : public DeviceBackend {
   std::optional<Bytes> FreeMemory(int) override { return std::nullopt; }
 
   absl::StatusOr<MemoryHandle> Create(int device, Bytes bytes) override;
-  absl::StatusOr<UniqueFd> Export(MemoryHandle memory) override;
+  absl::StatusOr<ExportedFd> Export(MemoryHandle memory) override;
   absl::StatusOr<MemoryHandle> Import(int device, UniqueFd fd, Bytes bytes) override;
   absl::Status Release(MemoryHandle memory) override { return TakeUnmapped(memory).status(); }
   absl::Status Reclaim(MemoryHandle memory) override;

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <future>
+#include <numeric>
 #include <thread>
 
 #include "lgpu/refusal.h"
@@ -82,7 +83,8 @@ TEST(DaemonConnectionTest, GrowReturnClose) {
 
 TEST(DaemonConnectionTest, PagesComeOneByOneAndEachIsAcknowledgedFirst) {
   std::vector<std::uint64_t> acks;
-  FakeDaemon daemon([&acks](FakePeer& peer) {
+  std::promise<void> acknowledged;
+  FakeDaemon daemon([&](FakePeer& peer) {
     peer.Greet();
     const std::uint64_t request = peer.Read().grow().request_id();
     for (int page = 0; page < 3; ++page) {
@@ -92,6 +94,7 @@ TEST(DaemonConnectionTest, PagesComeOneByOneAndEachIsAcknowledgedFirst) {
                   .more = page < 2});
       acks.push_back(peer.Read().ack().grant_id());
     }
+    acknowledged.set_value();
     peer.Read();
   });
   auto connection = daemon.Connect();
@@ -99,9 +102,34 @@ TEST(DaemonConnectionTest, PagesComeOneByOneAndEachIsAcknowledgedFirst) {
   absl::StatusOr<std::vector<std::uint64_t>> ids = GrowAll(**connection, 12_MiB);
   ASSERT_TRUE(ids.ok()) << ids.status();
   EXPECT_THAT(*ids, ElementsAre(1, 2, 11, 12, 21, 22));
+  // The last one by the session thread, since no other call follows.
+  acknowledged.get_future().wait();
   connection->reset();
   daemon.Join();
   EXPECT_THAT(acks, ElementsAre(1, 2, 3));
+}
+
+TEST(DaemonConnectionTest, EveryGrantIsAcknowledgedOnce) {
+  constexpr int kGrants = 50;
+  std::vector<std::uint64_t> acks;
+  FakeDaemon daemon([&acks](FakePeer& peer) {
+    peer.Greet();
+    for (v1::Frame frame = peer.Read(); frame.body_case() != v1::Frame::BODY_NOT_SET; frame = peer.Read()) {
+      if (frame.acknowledges() != 0) acks.push_back(frame.acknowledges());
+      if (frame.has_ack()) acks.push_back(frame.ack().grant_id());
+      if (frame.has_grow()) peer.Grant({.request = frame.grow().request_id(), .first_id = 1, .count = 1});
+      if (frame.has_close()) peer.Closed(frame.close().request_id());
+    }
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok());
+  for (int i = 0; i < kGrants; ++i) ASSERT_TRUE(GrowAll(**connection, 2_MiB).ok());
+  ASSERT_TRUE((*connection)->Close().ok());
+  connection->reset();
+  daemon.Join();
+  std::vector<std::uint64_t> expected(kGrants);
+  std::iota(expected.begin(), expected.end(), std::uint64_t{1});
+  EXPECT_EQ(acks, expected);
 }
 
 TEST(DaemonConnectionTest, ARefusalKeepsItsNumbers) {

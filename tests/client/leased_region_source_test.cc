@@ -67,8 +67,8 @@ TEST(LeasedRegionSourceTest, AFailedImportGivesTheWholeGrantBack) {
     peer.Greet();
     // Plain memfds without seals are no chunks of a simulated device.
     peer.Grant({.request = peer.Read().grow().request_id(), .first_id = 3, .count = 3});
-    EXPECT_TRUE(peer.Read().has_ack());
-    const v1::Frame back = peer.Read();
+    v1::Frame back = peer.Read();
+    if (back.has_ack()) back = peer.Read();  // else the Return itself acknowledges
     given_back.assign(back.return_chunks().chunk_ids().begin(), back.return_chunks().chunk_ids().end());
     peer.Returned(back.return_chunks().request_id());
     EXPECT_EQ(peer.Read().body_case(), v1::Frame::BODY_NOT_SET);

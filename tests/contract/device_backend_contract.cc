@@ -215,15 +215,17 @@ TEST_P(DeviceBackendContract, MappedMemoryIsNotReleased) {
   EXPECT_TRUE(absl::IsNotFound(backend_->Reclaim(other)));
 }
 
+UniqueFd Duplicate(const UniqueFd& fd) { return UniqueFd(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0)); }
+
 TEST_P(DeviceBackendContract, AnotherProcessSharesExportedMemory) {
   const MemoryHandle memory = MustMap(region_, unit_);
   Fill(stream_, region_, unit_, 5);
   MustWait(stream_);
-  absl::StatusOr<UniqueFd> fd = backend_->Export(memory);
+  absl::StatusOr<ExportedFd> fd = backend_->Export(memory);
   ASSERT_TRUE(fd.ok()) << fd.status();
-  EXPECT_NE(fcntl(fd->get(), F_GETFD) & FD_CLOEXEC, 0);
+  EXPECT_NE(fcntl((*fd)->get(), F_GETFD) & FD_CLOEXEC, 0);
   DevicePeer peer(GetParam().name);
-  ASSERT_EQ(peer.Import(*std::move(fd), unit_), "ok");
+  ASSERT_EQ(peer.Import(**fd, unit_), "ok");
   EXPECT_EQ(peer.Ask("check 5"), "same");
   EXPECT_EQ(peer.Ask("fill 6"), "ok");
   EXPECT_EQ(ValueOf(stream_, region_, unit_), 6);
@@ -236,11 +238,11 @@ TEST_P(DeviceBackendContract, DescriptorAloneKeepsMemoryAlive) {
   const MemoryHandle memory = MustMap(region_, unit_);
   Fill(stream_, region_, unit_, 8);
   MustWait(stream_);
-  absl::StatusOr<UniqueFd> fd = backend_->Export(memory);
+  absl::StatusOr<ExportedFd> fd = backend_->Export(memory);
   ASSERT_TRUE(fd.ok());
   ASSERT_TRUE(backend_->Unmap(region_).ok());
   ASSERT_TRUE(backend_->Release(memory).ok());
-  const absl::StatusOr<MemoryHandle> again = backend_->Import(0, *std::move(fd), unit_);
+  const absl::StatusOr<MemoryHandle> again = backend_->Import(0, Duplicate(**fd), unit_);
   ASSERT_TRUE(again.ok()) << again.status();
   ASSERT_TRUE(backend_->Map(region_, *again).ok());
   ASSERT_TRUE(backend_->SetAccess(region_, unit_).ok());
@@ -274,9 +276,9 @@ TEST_P(DeviceBackendContract, ImportTakesNothingButAChunkOfThatSize) {
   }
   const MemoryHandle memory = MustCreate(unit_ * 2);
   for (const std::uint64_t units : {1u, 3u}) {
-    absl::StatusOr<UniqueFd> fd = backend_->Export(memory);
+    absl::StatusOr<ExportedFd> fd = backend_->Export(memory);
     ASSERT_TRUE(fd.ok());
-    EXPECT_TRUE(absl::IsInvalidArgument(backend_->Import(0, *std::move(fd), unit_ * units).status()));
+    EXPECT_TRUE(absl::IsInvalidArgument(backend_->Import(0, Duplicate(**fd), unit_ * units).status()));
   }
 }
 
@@ -285,10 +287,10 @@ TEST_P(DeviceBackendContract, ReclaimedMemoryIsGoneForWhoeverKeptIt) {
     GTEST_SKIP() << "this backend cannot take memory from a process that maps it";
   }
   const MemoryHandle memory = MustCreate(unit_);
-  absl::StatusOr<UniqueFd> fd = backend_->Export(memory);
+  absl::StatusOr<ExportedFd> fd = backend_->Export(memory);
   ASSERT_TRUE(fd.ok());
   DevicePeer peer(GetParam().name);
-  ASSERT_EQ(peer.Import(*std::move(fd), unit_), "ok");
+  ASSERT_EQ(peer.Import(**fd, unit_), "ok");
   ASSERT_EQ(peer.Ask("fill 3"), "ok");
   EXPECT_EQ(peer.Ask("grow"), "got ftruncate fallocate write reopened") << "it may write, but not add a seal";
   EXPECT_OK(backend_->Reclaim(memory));

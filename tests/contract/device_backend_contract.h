@@ -52,7 +52,7 @@ class DevicePeer {
   /// The answer; "(died)" if there is none.
   std::string Ask(const std::string& line);
   /// Sends a descriptor, which the peer imports, maps and gives itself access to.
-  std::string Import(UniqueFd fd, Bytes bytes);
+  std::string Import(const UniqueFd& fd, Bytes bytes);
   int WaitForEnd();
 
  private:

@@ -82,19 +82,19 @@ std::uint64_t AllocatedBytes(int fd) {
 TEST(SimulatedBackendTest, ChunksAreReallyAllocatedAndReallyReclaimed) {
   const auto backend = Backend(false);
   const MemoryHandle memory = backend->Create(0, 4_MiB).value_or(MemoryHandle());
-  const absl::StatusOr<UniqueFd> fd = backend->Export(memory);
+  const absl::StatusOr<ExportedFd> fd = backend->Export(memory);
   ASSERT_TRUE(fd.ok());
-  EXPECT_EQ(AllocatedBytes(fd->get()), (4_MiB).count());
+  EXPECT_EQ(AllocatedBytes((*fd)->get()), (4_MiB).count());
   ASSERT_TRUE(backend->Reclaim(memory).ok());
-  EXPECT_EQ(AllocatedBytes(fd->get()), 0u);
+  EXPECT_EQ(AllocatedBytes((*fd)->get()), 0u);
 }
 
 TEST(SimulatedBackendTest, SparseChunksTakeMemoryWhenTouched) {
   const auto backend = MakeSimulatedBackend({.devices = {SimulatedDevice(0, 1_TiB, "test")}, .sparse = true});
   const MemoryHandle memory = backend->Create(0, 512_GiB).value_or(MemoryHandle());
-  const absl::StatusOr<UniqueFd> fd = backend->Export(memory);
+  const absl::StatusOr<ExportedFd> fd = backend->Export(memory);
   ASSERT_TRUE(fd.ok()) << fd.status();
-  EXPECT_EQ(AllocatedBytes(fd->get()), 0u);
+  EXPECT_EQ(AllocatedBytes((*fd)->get()), 0u);
 }
 
 TEST(SimulatedBackendTest, ExhaustedMachineIsAnErrorOfCreate) {

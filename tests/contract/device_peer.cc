@@ -185,9 +185,8 @@ std::string DevicePeer::Ask(const std::string& line) {
   return program_->ReadLine().value_or("(died)");
 }
 
-std::string DevicePeer::Import(UniqueFd fd, Bytes bytes) {
+std::string DevicePeer::Import(const UniqueFd& fd, Bytes bytes) {
   SendDescriptor(socket_.get(), fd.get());
-  fd.Reset();
   return Ask("import " + std::to_string(bytes.count()));
 }
 

@@ -354,6 +354,7 @@ class Runner : BrokerModel {
                                                .device = id,
                                                .at_least = step.bytes,
                                                .wanted = request.wanted,
+                                               .asked_at = Clock::now(),
                                                .deadline = deadline});
     if (guaranteed) {
       ASSERT_TRUE(answer.status.ok() && !answer.wait) << "refused inside its guarantee";
@@ -388,8 +389,12 @@ class Runner : BrokerModel {
     const Bytes bytes = kUnit * (1 + step.share % 4);
     const bool allowed = model_.Allows(id, bytes);
     backend_->FailCreateAfter(static_cast<int>(step.share / 4 % (bytes / kUnit)));
-    const Broker::GrowAnswer answer = broker_->Grow(
-        {.session = session.id, .device = id, .at_least = bytes, .wanted = bytes, .deadline = Clock::now()});
+    const Broker::GrowAnswer answer = broker_->Grow({.session = session.id,
+                                                     .device = id,
+                                                     .at_least = bytes,
+                                                     .wanted = bytes,
+                                                     .asked_at = Clock::now(),
+                                                     .deadline = Clock::now()});
     backend_->FailCreateAfter(-1);
     ++last_grow_;
     ASSERT_FALSE(answer.wait.has_value());
@@ -690,6 +695,7 @@ TEST(BrokerPropertyTest, PreallocatedMemoryIsThereDownToTheLastGranule) {
                                                         .device = device,
                                                         .at_least = bytes,
                                                         .wanted = bytes + kUnit * (random() % 8),
+                                                        .asked_at = Clock::now(),
                                                         .deadline = Clock::now()});
         ASSERT_EQ(answer.status.ok(), out + bytes <= all) << "seed " << seed << ": " << answer.status;
         Bytes sum;

@@ -41,6 +41,7 @@ TEST(BrokerRepairsTest, AGrantThatWasNotFetchedYetHidesNoPinnedMemory) {
                          .device = devices[session - 1],
                          .at_least = bytes,
                          .wanted = bytes,
+                         .asked_at = Clock::now(),
                          .deadline = deadline});
   };
   const Broker::GrowAnswer first = grow(1, 4_MiB, Clock::now());

@@ -60,6 +60,7 @@ class Rig {
                           .device = device,
                           .at_least = bytes,
                           .wanted = bytes,
+                          .asked_at = Clock::now(),
                           .deadline = Clock::now() + timeout});
   }
   // Waits, as a session's thread does, until the request has its answer.

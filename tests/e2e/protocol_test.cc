@@ -298,9 +298,31 @@ TEST_F(ProtocolTest, FramesOutOfOrderEndTheSession) {
   EXPECT_EQ(fate({hello}), kBroken) << "a second Hello";
   EXPECT_EQ(fate({ack}), kBroken) << "an Ack of nothing";
   EXPECT_EQ(fate({zero}), kBroken) << "a request id of zero";
+  v1::Frame wrong;
+  wrong.mutable_close()->set_request_id(1);
+  wrong.set_acknowledges(12345);
+  EXPECT_EQ(fate({wrong}), kBroken) << "a frame that acknowledges nothing";
   v1::Frame unknown;
   unknown.GetReflection()->MutableUnknownFields(&unknown)->AddVarint(4000, 1);
   EXPECT_EQ(fate({unknown}), kBroken) << "a body that nobody knows";
+  ExpectOthersAreServed();
+}
+
+TEST_F(ProtocolTest, AnyFrameMayAcknowledgeAGrant) {
+  StartDaemon();
+  Leased client = OpenLeased(16 * kMiB);
+  v1::Frame frame;
+  for (std::uint64_t request = 1; request <= 5; ++request) {
+    frame.mutable_grow()->set_request_id(request);
+    frame.mutable_grow()->set_device_id(client.device());
+    frame.mutable_grow()->set_at_least_bytes(2 * kMiB);
+    const absl::StatusOr<ReceivedFrame> answer = client.session.Ask(frame);
+    ASSERT_TRUE(answer.ok() && answer->frame.has_grant()) << answer.status();
+    frame.set_acknowledges(answer->frame.grant().grant_id());
+  }
+  frame.mutable_close()->set_request_id(6);
+  const absl::StatusOr<ReceivedFrame> answer = client.session.Ask(frame);
+  ASSERT_TRUE(answer.ok() && answer->frame.has_closed()) << answer.status();
   ExpectOthersAreServed();
 }
 

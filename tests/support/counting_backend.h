@@ -42,7 +42,7 @@ class CountingBackend final : public DeviceBackend {
   absl::Status Release(MemoryHandle memory) override;
   absl::Status Reclaim(MemoryHandle memory) override;
 
-  absl::StatusOr<UniqueFd> Export(MemoryHandle) override { return None(); }
+  absl::StatusOr<ExportedFd> Export(MemoryHandle) override { return None(); }
   absl::StatusOr<MemoryHandle> Import(int, UniqueFd, Bytes) override { return None(); }
   absl::StatusOr<std::byte*> Reserve(int, Bytes) override { return None(); }
   absl::Status Unreserve(std::byte*, Bytes) override { return None(); }

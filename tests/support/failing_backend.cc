@@ -22,7 +22,7 @@ absl::StatusOr<MemoryHandle> FailingBackend::Create(int device, Bytes bytes) {
   return backend_->Create(device, bytes);
 }
 
-absl::StatusOr<UniqueFd> FailingBackend::Export(MemoryHandle memory) {
+absl::StatusOr<ExportedFd> FailingBackend::Export(MemoryHandle memory) {
   LGPU_RETURN_IF_ERROR(Fault("Export"));
   return backend_->Export(memory);
 }

@@ -65,7 +65,7 @@ class FailingBackend final : public DeviceBackend {
   const std::vector<PhysicalDevice>& devices() const override { return backend_->devices(); }
   std::optional<Bytes> FreeMemory(int device) override { return backend_->FreeMemory(device); }
   absl::StatusOr<MemoryHandle> Create(int device, Bytes bytes) override;
-  absl::StatusOr<UniqueFd> Export(MemoryHandle memory) override;
+  absl::StatusOr<ExportedFd> Export(MemoryHandle memory) override;
   absl::StatusOr<MemoryHandle> Import(int device, UniqueFd fd, Bytes bytes) override;
   absl::Status Release(MemoryHandle memory) override;
   absl::Status Reclaim(MemoryHandle memory) override;
