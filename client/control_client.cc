@@ -4,8 +4,10 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <system_error>
 #include <utility>
 
+#include "client/blocked_signals.h"
 #include "lgpu/v1/control.grpc.pb.h"
 #include "proto/refusal_codec.h"
 
@@ -19,10 +21,11 @@ constexpr std::chrono::seconds kCallTimeout{60};
 
 class ControlClient::Impl {
  public:
-  Impl(UniqueFd socket, std::string directory, std::string token)
+  Impl(UniqueFd socket, std::string directory)
       : directory_(std::move(directory)),
-        token_(std::move(token)),
         stub_(v1::Control::NewStub(grpc::CreateInsecureChannelFromFd("lgpud", socket.Release()))) {}
+
+  void UseToken(std::string token) { token_ = std::move(token); }
 
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(grpc::Status (v1::Control::Stub::*method)(grpc::ClientContext*,
@@ -44,12 +47,27 @@ class ControlClient::Impl {
 
  private:
   const std::string directory_;
-  const std::string token_;
+  std::string token_;
   const std::unique_ptr<v1::Control::Stub> stub_;
 };
 
-ControlClient::ControlClient(UniqueFd socket, std::string directory, std::string token)
-    : impl_(std::make_unique<Impl>(std::move(socket), std::move(directory), std::move(token))) {}
+ControlClient::ControlClient(UniqueFd socket, std::string directory)
+    : impl_(std::make_unique<Impl>(std::move(socket), std::move(directory))) {}
+
+std::future<std::shared_ptr<ControlClient>> ControlClient::Start(UniqueFd socket, std::string directory) {
+  // Shared, so that it is still there after a thread that could not be had.
+  auto make = [connected = std::make_shared<UniqueFd>(std::move(socket)), directory = std::move(directory)] {
+    return std::make_shared<ControlClient>(std::move(*connected), directory);
+  };
+  const BlockedSignals blocked;  // gRPC's threads inherit it
+  try {
+    return std::async(std::launch::async, make);
+  } catch (const std::system_error&) {
+    return std::async(std::launch::deferred, make);
+  }
+}
+
+void ControlClient::UseToken(std::string token) { impl_->UseToken(std::move(token)); }
 
 ControlClient::~ControlClient() = default;
 

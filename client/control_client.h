@@ -1,6 +1,7 @@
 #ifndef LGPU_CLIENT_CONTROL_CLIENT_H_
 #define LGPU_CLIENT_CONTROL_CLIENT_H_
 
+#include <future>
 #include <memory>
 #include <string>
 
@@ -14,15 +15,21 @@ namespace lgpu {
 /// over a connected socket: channels made by address share connections within a process, and one call in a
 /// forked child would break those of its parent. It is slow to destroy (milliseconds the first time).
 ///
-/// Thread-safe. Errors are the daemon's, with the Refusal where there is one; UNAVAILABLE when it is gone.
+/// Thread-safe, once UseToken was called. Errors are the daemon's, with the Refusal where there is one;
+/// UNAVAILABLE when it is gone.
 class ControlClient {
  public:
-  /// `socket`: connected to control.sock, non-blocking; `directory` is said in errors; `token`: Welcome's, or
-  /// empty to be known by user id alone.
-  ControlClient(UniqueFd socket, std::string directory, std::string token);
+  /// `socket`: connected to control.sock, non-blocking; `directory` is said in errors.
+  ControlClient(UniqueFd socket, std::string directory);
+  /// As the constructor, on a thread of its own: gRPC's first channel of a process takes a millisecond.
+  static std::future<std::shared_ptr<ControlClient>> Start(UniqueFd socket, std::string directory);
   ~ControlClient();
   ControlClient(const ControlClient&) = delete;
   ControlClient& operator=(const ControlClient&) = delete;
+
+  /// Makes the following calls in the name of a session; `token`: Welcome's. Without it the caller is known
+  /// by user id alone.
+  void UseToken(std::string token);
 
   absl::StatusOr<v1::ListPhysicalDevicesResponse> ListPhysicalDevices();
   absl::StatusOr<v1::Lease> CreateLease(const v1::CreateLeaseRequest& request);

@@ -1,7 +1,5 @@
 #include "client/daemon_connection.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -17,6 +15,7 @@
 #include <utility>
 
 #include "allocator/check.h"
+#include "client/blocked_signals.h"
 #include "lgpu/status.h"
 #include "proto/refusal_codec.h"
 
@@ -105,21 +104,14 @@ absl::Status DaemonConnection::StartSessionThread() {
                                         std::strerror(errno) + "; raise ulimit -n");
   }
   fork_guard_.emplace(std::vector<int>{channel_.fd(), epoll_.get(), wake_.get(), quiet_.get()});
-  // The program's signals are for its own threads; faults stay where they are.
-  sigset_t blocked;
-  sigset_t previous;
-  sigfillset(&blocked);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&blocked, fault);
-  pthread_sigmask(SIG_SETMASK, &blocked, &previous);
-  absl::Status status;
+  const BlockedSignals blocked;
   try {
     thread_ = std::make_unique<std::thread>([this] { RunSessionThread(); });
   } catch (const std::system_error& error) {
-    status = absl::ResourceExhaustedError(std::string("no session thread: ") + error.what() +
-                                          "; see ulimit -u and the cgroup's pids.max");
+    return absl::ResourceExhaustedError(std::string("no session thread: ") + error.what() +
+                                        "; see ulimit -u and the cgroup's pids.max");
   }
-  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
-  return status;
+  return absl::OkStatus();
 }
 
 absl::Status DaemonConnection::Handshake() {

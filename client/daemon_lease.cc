@@ -1,6 +1,7 @@
 #include "client/daemon_lease.h"
 
 #include <algorithm>
+#include <future>
 #include <utility>
 
 #include "allocator/device/simulated_backend.h"
@@ -115,11 +116,13 @@ absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(const Endpoint& endpoin
                                                          const std::string& attach_to,
                                                          const DeviceEnvironment& environment) {
   LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon(endpoint));
+  std::future<std::shared_ptr<ControlClient>> starting =
+      ControlClient::Start(std::move(daemon.control), daemon.directory);
   LGPU_ASSIGN_OR_RETURN(SessionChannel channel, SessionChannel::Connect(SessionSocketPath(daemon.directory)));
   LGPU_ASSIGN_OR_RETURN(std::unique_ptr<DaemonConnection> connection,
                         DaemonConnection::Open(std::move(channel), {.directory = daemon.directory}));
-  auto control =
-      std::make_shared<ControlClient>(std::move(daemon.control), daemon.directory, connection->token());
+  std::shared_ptr<ControlClient> control = starting.get();
+  control->UseToken(connection->token());
   absl::StatusOr<v1::Lease> granted;
   if (attach_to.empty()) {
     granted = NewLease(*control, options, environment);

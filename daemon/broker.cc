@@ -108,19 +108,23 @@ Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) {
     mine.spec = spec;
     mine.spec.at_least = RoundUp(spec.at_least, granularity);
     mine.spec.wanted = std::max(mine.spec.at_least, RoundUp(spec.wanted, granularity));
-    Charge(id, mine);
-    bool waits = IsQueued(mine);
-    if (waits) {
-      Park(id, std::move(mine));
-      BreakDeadlock(card, wakes);
-      waits = !TakeIfSettled(id, mine, answer, wakes);
-    }
-    if (!waits) {
-      making = Conclude(mine, answer);
-    }
+    making = Place(id, mine, answer, wakes);
   }
   WakeAll(wakes);
-  return making ? Materialise(id, std::move(mine), *making) : answer;
+  return making ? Make(id, std::move(mine), *making) : answer;
+}
+
+std::optional<Broker::Making> Broker::Place(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& wakes) {
+  Charge(id, mine);
+  if (IsQueued(mine)) {
+    const CardId card = devices_.at(mine.spec.device).spec.card;
+    Park(id, std::move(mine));
+    BreakDeadlock(card, wakes);
+    if (!TakeIfSettled(id, mine, answer, wakes)) {
+      return std::nullopt;
+    }
+  }
+  return Conclude(mine, answer);
 }
 
 Broker::GrowAnswer Broker::Continue(GrowId id) {
@@ -139,7 +143,7 @@ Broker::GrowAnswer Broker::Continue(GrowId id) {
     }
   }
   WakeAll(wakes);
-  return making ? Materialise(id, std::move(mine), *making) : answer;
+  return making ? Make(id, std::move(mine), *making) : answer;
 }
 
 void Broker::Park(GrowId id, Waiter waiter) {
@@ -190,6 +194,9 @@ std::optional<Broker::Making> Broker::Conclude(Waiter& mine, GrowAnswer& answer)
     const Device& device = devices_.at(mine.spec.device);
     return Making{.sizes = CutIntoChunks(device, mine.charged),
                   .backend_device = cards_.at(device.spec.card).backend_device};
+  }
+  if (mine.phase == Waiter::Phase::kTooLarge) {
+    return Making();
   }
   answer.status = std::move(mine.refusal);
   answer.chunks = std::move(mine.taken);
@@ -282,6 +289,20 @@ void Broker::TakeSpare(GrowId id, Waiter& waiter) {
     }
     return;
   }
+  if (std::min(device.spare_bytes, room) >= waiter.spec.at_least) {
+    // After the limit was lowered: there is memory for it, in a chunk that is more than the limit has room
+    // for.
+    const Bytes granule = cards_.at(device.spec.card).device.granularity;
+    const auto smallest_large = std::find_if(device.spare.rbegin(), device.spare.rend(),
+                                             [&](const auto& spare) { return spare.first > granule; });
+    LGPU_CHECK(smallest_large != device.spare.rend());
+    waiter.phase = Waiter::Phase::kTooLarge;
+    waiter.too_large = *smallest_large->second.begin();
+    ChunkEntry& chunk = chunks_.at(waiter.too_large);
+    TakeFromSpare(waiter.too_large, chunk);
+    StartLeaving(chunk, ChunkState::kReturning);
+    return;
+  }
   const Bytes possible = std::min(device.spare_bytes, room) + device.draining + view.leaving;
   if (possible >= waiter.spec.at_least && Clock::now() < waiter.spec.deadline) {
     waiter.phase = Waiter::Phase::kLimit;
@@ -338,6 +359,7 @@ void Broker::LeaveQueues(GrowId id, Waiter& waiter) {
     case Waiter::Phase::kNew:
     case Waiter::Phase::kBackend:
     case Waiter::Phase::kTaken:
+    case Waiter::Phase::kTooLarge:
     case Waiter::Phase::kRefused:
       break;
   }
@@ -350,6 +372,9 @@ void Broker::DropWaiters(SessionId session, Wakes& wakes) {
   for (const GrowId id : waiting) {
     Waiter& waiter = waiters_.at(id);
     touched.insert(devices_.at(waiter.spec.device).spec.card);
+    if (waiter.phase == Waiter::Phase::kTooLarge && unconfirmed_.insert(waiter.too_large).second) {
+      wakes.push_back(unconfirmed_waker_);  // it is leaving, and who was to free it is gone
+    }
     LeaveQueues(id, waiter);
     Forget(id);
   }
@@ -358,13 +383,44 @@ void Broker::DropWaiters(SessionId session, Wakes& wakes) {
   }
 }
 
+// Sessions, not logical devices, decide: another session of a waiting one's lease may still return memory.
+std::optional<GrowId> Broker::DeadlockVictim(CardId card) const {
+  std::map<SessionId, GrowId> youngest;  // of each session that waits for the card
+  for (const auto& [queued, id] : queued_) {
+    const GrowSpec& spec = waiters_.at(id).spec;
+    if (devices_.at(spec.device).spec.card == card) {
+      youngest[spec.session] = id;
+    }
+  }
+  if (youngest.empty() || !Leaving(card).is_zero()) {
+    return std::nullopt;
+  }
+  std::optional<GrowId> victim;
+  for (const LogicalId logical : ledger_.LogicalsOf(card)) {
+    const Device& device = devices_.at(logical);
+    const bool has_memory = !ledger_.View(logical).held().is_zero();
+    // A preallocated device never waits, and what is charged is about to be somebody's who does not wait.
+    if (has_memory && (device.spec.preallocate || !device.charged.is_zero())) {
+      return std::nullopt;
+    }
+    for (const auto& [session, held] : device.held_by) {
+      const auto waits = youngest.find(session);
+      if (waits == youngest.end()) {
+        return std::nullopt;
+      }
+      victim = std::max(victim, std::optional(waits->second));
+    }
+  }
+  return victim;
+}
+
 bool Broker::RefuseDeadlock(CardId card, Wakes& wakes) {
-  const std::optional<WaiterId> victim = ledger_.DeadlockVictim(card);
+  const std::optional<GrowId> victim = DeadlockVictim(card);
   if (!victim) {
     return false;
   }
-  Waiter& waiter = waiters_.at(queued_.at(*victim));
-  LeaveQueues(queued_.at(*victim), waiter);
+  Waiter& waiter = waiters_.at(*victim);
+  LeaveQueues(*victim, waiter);
   Refuse(waiter, {.reason = RefusalReason::kDeadlock});
   wakes.push_back(sessions_.at(waiter.spec.session).waker);
   return true;

@@ -196,14 +196,21 @@ class Broker {
     std::set<GrowId> waiting;
   };
   struct Waiter {
-    enum class Phase { kNew, kLimit, kCard, kBackend, kCharged, kTaken, kRefused };
+    enum class Phase { kNew, kLimit, kCard, kBackend, kCharged, kTaken, kTooLarge, kRefused };
     GrowSpec spec;
     Phase phase = Phase::kNew;
     WaiterId queued;           // in kCard
     TimePoint retry_at;        // in kBackend
     Bytes charged;             // in kCharged
     std::vector<Chunk> taken;  // in kTaken: spare chunks
-    absl::Status refusal;      // in kRefused
+    ChunkId too_large;     // in kTooLarge: a spare chunk, on its way back, for which small ones are to come
+    absl::Status refusal;  // in kRefused
+  };
+  /// What has to be done for a request without the lock: chunks that are charged to be made, or a spare chunk
+  /// to be cut (`sizes` is empty).
+  struct Making {
+    std::vector<Bytes> sizes;
+    int backend_device = 0;
   };
   using Wakes = std::vector<std::shared_ptr<Waker>>;
   struct RefusalCause {
@@ -226,7 +233,9 @@ class Broker {
   void Refuse(Waiter& waiter, RefusalCause cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LeaveQueues(GrowId id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropWaiters(SessionId session, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Refuses the youngest waiter of a card where every holder waits; false where there is none.
+  /// The youngest request, by a session that holds memory of the card, if all that do wait for the card.
+  std::optional<GrowId> DeadlockVictim(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Refuses the victim of a deadlock; false where there is none.
   bool RefuseDeadlock(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool IsQueued(const Waiter& waiter);
   /// Waits for the backend, and may not ask it again yet.
@@ -237,14 +246,12 @@ class Broker {
   /// From here on it waits: queues, deadlocks and the end of its session find it.
   void Park(GrowId id, Waiter waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BreakDeadlock(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Charges it, or lets it wait, and says what is to do about it.
+  std::optional<Making> Place(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& wakes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Takes a parked request out if it waits no more; else says in `answer` how long it does.
   bool TakeIfSettled(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& wakes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Chunks that are charged and have to be made.
-  struct Making {
-    std::vector<Bytes> sizes;
-    int backend_device = 0;
-  };
   /// The answer of a request that does not wait, or what has to be made for it.
   std::optional<Making> Conclude(Waiter& mine, GrowAnswer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -254,6 +261,9 @@ class Broker {
   std::vector<Bytes> CutPreallocated(CardId card, Bytes bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Makes the chunks of a charged request.
   GrowAnswer Materialise(GrowId id, Waiter mine, const Making& making);
+  GrowAnswer Make(GrowId id, Waiter mine, const Making& making);
+  /// Frees a spare chunk that the limit has no room for, and makes small ones for as much as it has.
+  GrowAnswer CutSpare(GrowId id, Waiter mine);
   /// Makes chunks for memory that is charged already.
   absl::Status MakeSpare(LogicalId device, Bytes bytes, TimePoint deadline);
   struct Created {

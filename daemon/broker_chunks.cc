@@ -264,6 +264,37 @@ Broker::GrowAnswer Broker::Materialise(GrowId id, Waiter mine, const Making& mak
   return answer;
 }
 
+Broker::GrowAnswer Broker::Make(GrowId id, Waiter mine, const Making& making) {
+  return mine.phase == Waiter::Phase::kTooLarge ? CutSpare(id, std::move(mine))
+                                                : Materialise(id, std::move(mine), making);
+}
+
+Broker::GrowAnswer Broker::CutSpare(GrowId id, Waiter mine) {
+  const LogicalId logical = mine.spec.device;
+  Reclaim({mine.too_large});
+  std::optional<Bytes> missing;
+  {
+    MutexLock lock(mutex_);
+    missing = ChargeMissing(logical, devices_.at(logical));
+  }
+  GrowAnswer answer;
+  if (missing && !missing->is_zero()) {
+    answer.status = MakeSpare(logical, *missing, mine.spec.deadline);
+    if (!answer.status.ok()) {
+      return answer;
+    }
+  }
+  Wakes wakes;
+  std::optional<Making> making;
+  {
+    MutexLock lock(mutex_);
+    mine.phase = Waiter::Phase::kNew;
+    making = Place(id, mine, answer, wakes);
+  }
+  WakeAll(wakes);
+  return making ? Make(id, std::move(mine), *making) : answer;
+}
+
 absl::StatusOr<ExportedFd> Broker::Export(SessionId session, ChunkId id) {
   MemoryHandle memory;
   {

@@ -41,7 +41,7 @@ class LeasedWorld : public RegionSourceWorld {
   Bytes held() override {
     auto socket = FindDaemon({.directories = {daemon_->dir()}});
     if (!socket.ok()) return Bytes(~std::uint64_t{0});
-    ControlClient control(std::move(socket->control), socket->directory, "");
+    ControlClient control(std::move(socket->control), socket->directory);
     auto stats = control.GetStats();
     EXPECT_TRUE(stats.ok()) << stats.status();
     // The session's: of a preallocated device the lease holds everything, granted or not.

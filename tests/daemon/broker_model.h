@@ -94,8 +94,30 @@ class BrokerModel {
     for (auto& [id, waiters] : limit_waiters_) std::erase(waiters, grow);
   }
 
+  // If every session that holds memory of the card waits for it, and none of it is on its way to anybody: the
+  // youngest request of such a session.
+  std::optional<std::uint64_t> Victim(int card) const {
+    const auto waits = [&](std::uint64_t session) {
+      std::optional<std::uint64_t> youngest;
+      for (const LedgerModel::Waiter& waiter : model_.queue) {
+        const bool here = model_.devices.at(waiter.device).card == card;
+        if (here && waiting_.at(waiter.id).session.value == session) youngest = waiter.id;
+      }
+      return youngest;
+    };
+    std::optional<std::uint64_t> victim;
+    for (const LedgerModel::Piece& piece : model_.pieces) {
+      if (model_.devices.at(piece.device).card != card) continue;
+      if (model_.devices.at(piece.device).preallocate || piece.state != State::kGranted) return std::nullopt;
+      const std::optional<std::uint64_t> youngest = waits(piece.session);
+      if (!youngest) return std::nullopt;
+      victim = std::max(victim, youngest);
+    }
+    return victim;
+  }
+
   bool RefuseVictim(int card) {
-    const std::optional<std::uint64_t> victim = model_.Victim(card);
+    const std::optional<std::uint64_t> victim = Victim(card);
     if (!victim) return false;
     LeaveQueues(*victim);
     waiting_.at(*victim).phase = Phase::kRefused;

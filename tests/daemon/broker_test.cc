@@ -151,6 +151,36 @@ TEST(BrokerTest, HoldersThatWaitForEachOtherAreNotLeftWaiting) {
   EXPECT_EQ(refusal->reason, RefusalReason::kDeadlock);
 }
 
+TEST(BrokerTest, ASessionThatDoesNotWaitMayStillReturn) {
+  Rig rig(kMiB * 64);
+  const SessionId first = rig.Session(1);
+  const SessionId idle = rig.Session(2);  // of the same lease
+  const SessionId second = rig.Session(3, LeaseKey{2});
+  const LogicalId a = *rig.Device(kMiB * 64);
+  const LogicalId b = *rig.Device(kMiB * 64, LeaseKey{2});
+  ASSERT_TRUE(rig.Grow(first, a, kMiB * 16).status.ok());
+  const Broker::GrowAnswer idle_has = rig.Grow(idle, a, kMiB * 16);
+  ASSERT_TRUE(rig.Grow(second, b, kMiB * 32).status.ok());
+  const Broker::GrowAnswer one = rig.Grow(first, a, kMiB * 8, std::chrono::hours(1));
+  const Broker::GrowAnswer two = rig.Grow(second, b, kMiB * 8, std::chrono::hours(1));
+  ASSERT_TRUE(one.wait && two.wait) << one.status << two.status;
+  ASSERT_TRUE(rig.broker().Return(idle, a, Ids(idle_has.chunks)).ok());
+  EXPECT_TRUE(rig.broker().Continue(*one.wait).status.ok());
+  EXPECT_TRUE(rig.broker().Continue(*two.wait).status.ok());
+}
+
+TEST(BrokerTest, AHolderThatWaitsWithAnotherDeviceOfTheCardIsADeadlockToo) {
+  Rig rig(kMiB * 64);
+  const SessionId session = rig.Session(1);
+  const LogicalId a = *rig.Device(kMiB * 64);
+  const LogicalId b = *rig.Device(kMiB * 64);
+  ASSERT_TRUE(rig.Grow(session, a, kMiB * 64).status.ok());
+  const Broker::GrowAnswer victim = rig.Grow(session, b, kMiB * 8, std::chrono::hours(1));
+  const std::optional<Refusal> refusal = GetRefusal(victim.status);
+  ASSERT_TRUE(refusal.has_value()) << victim.status;
+  EXPECT_EQ(refusal->reason, RefusalReason::kDeadlock);
+}
+
 TEST(BrokerTest, DrainingMemoryOfTheLeaseIsWaitedFor) {
   Rig rig(kMiB * 64);
   const SessionId dying = rig.Session(1);
@@ -164,6 +194,38 @@ TEST(BrokerTest, DrainingMemoryOfTheLeaseIsWaitedFor) {
   EXPECT_TRUE(rig.broker().Continue(*waiting.wait).status.ok());
   EXPECT_EQ(rig.broker().Held(living), kMiB * 8);
   EXPECT_TRUE(rig.broker().CheckInvariants().ok());
+}
+
+TEST(BrokerTest, ALoweredPreallocatedLimitIsStillGrantedInFull) {
+  Rig rig(kMiB * 256);
+  const SessionId session = rig.Session(1);
+  const LogicalId device = *rig.Device(kMiB * 64, kLease, true);
+  // All small chunks are in use, so that only large ones are left.
+  std::vector<Chunk> small;
+  while (true) {
+    const Broker::GrowAnswer answer = rig.Grow(session, device, kMiB * 2);
+    ASSERT_TRUE(answer.status.ok()) << answer.status;
+    ASSERT_EQ(answer.chunks.size(), 1u);
+    if (answer.chunks[0].bytes > kMiB * 2) {
+      ASSERT_TRUE(rig.broker().Return(session, device, Ids(answer.chunks)).ok());
+      break;
+    }
+    small.push_back(answer.chunks[0]);
+  }
+  ASSERT_EQ(small.size(), 16u);
+  const Bytes limit = kMiB * 42;
+  ASSERT_TRUE(rig.broker().ResizeDevice(device, limit, Bytes(), Clock::now()).ok());
+  for (Bytes held = kMiB * 32; held < limit; held += kMiB * 2) {
+    const Broker::GrowAnswer answer = rig.Grow(session, device, kMiB * 2);
+    ASSERT_TRUE(answer.status.ok()) << answer.status;
+    EXPECT_TRUE(rig.broker().CheckInvariants().ok()) << rig.broker().CheckInvariants();
+  }
+  EXPECT_EQ(rig.Card().view.held, limit);
+  EXPECT_EQ(GetRefusal(rig.Grow(session, device, kMiB * 2).status).value_or(Refusal()).reason,
+            RefusalReason::kLimit);
+  // As much comes back to the device as its limit promises, and no more.
+  rig.broker().ReturnAll(session);
+  EXPECT_EQ(rig.Card().view.held, limit);
 }
 
 TEST(BrokerTest, PreallocatedMemoryCannotFail) {
