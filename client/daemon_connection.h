@@ -143,6 +143,7 @@ class DaemonConnection {
   absl::Status Confused() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Broken(const std::string& what) const;
   absl::Status NoAnswer() const;
+  static absl::Status ClosedError();
 
   const Options options_;
   SessionChannel channel_;

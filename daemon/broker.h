@@ -255,7 +255,7 @@ class Broker {
   /// The answer of a request that does not wait, or what has to be made for it.
   std::optional<Making> Conclude(Waiter& mine, GrowAnswer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // broker_chunks.cc: the table of chunks and the backend.
+  // broker_chunks.cc, broker_spare.cc: the table of chunks and the backend.
   std::vector<Bytes> CutIntoChunks(const Device& device, Bytes bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Bytes> CutPreallocated(CardId card, Bytes bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -95,52 +95,6 @@ void Broker::TakeFromSession(ChunkId id, ChunkEntry& chunk) {
   chunk.session = SessionId();
 }
 
-void Broker::MakeItSpare(ChunkId id, ChunkEntry& chunk) {
-  Device& device = devices_.at(chunk.device);
-  TakeFromSession(id, chunk);
-  chunk.state = ChunkState::kSpare;
-  device.spare[chunk.bytes].insert(id);
-  device.spare_bytes += chunk.bytes;
-}
-
-void Broker::TakeFromSpare(ChunkId id, const ChunkEntry& chunk) {
-  Device& device = devices_.at(chunk.device);
-  const auto of_its_size = device.spare.find(chunk.bytes);
-  of_its_size->second.erase(id);
-  if (of_its_size->second.empty()) {
-    device.spare.erase(of_its_size);
-  }
-  device.spare_bytes -= chunk.bytes;
-}
-
-bool Broker::BecomesSpare(const ChunkEntry& chunk) const {
-  const Device& device = devices_.at(chunk.device);
-  if (!device.spec.preallocate || device.removed) {
-    return false;
-  }
-  // Over a lowered limit, only as much stays as the limit promises.
-  const Ledger::LogicalView view = ledger_.View(chunk.device);
-  return SaturatingSub(view.granted, chunk.bytes) <
-         RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
-}
-
-std::vector<ChunkId> Broker::TakeSurplus(Device& device, Bytes at_most) {
-  std::vector<ChunkId> taken;
-  Bytes sum;
-  for (const auto& [bytes, chunks] : device.spare) {
-    for (auto chunk = chunks.begin(); chunk != chunks.end() && sum + bytes <= at_most; ++chunk) {
-      sum += bytes;
-      taken.push_back(*chunk);
-    }
-  }
-  for (const ChunkId id : taken) {
-    ChunkEntry& chunk = chunks_.at(id);
-    TakeFromSpare(id, chunk);
-    StartLeaving(chunk, ChunkState::kReturning);
-  }
-  return taken;
-}
-
 void Broker::StartLeaving(ChunkEntry& chunk, ChunkState state) {
   ledger_.StartLeaving(chunk.device, chunk.bytes);
   chunk.state = state;
@@ -267,32 +221,6 @@ Broker::GrowAnswer Broker::Materialise(GrowId id, Waiter mine, const Making& mak
 Broker::GrowAnswer Broker::Make(GrowId id, Waiter mine, const Making& making) {
   return mine.phase == Waiter::Phase::kTooLarge ? CutSpare(id, std::move(mine))
                                                 : Materialise(id, std::move(mine), making);
-}
-
-Broker::GrowAnswer Broker::CutSpare(GrowId id, Waiter mine) {
-  const LogicalId logical = mine.spec.device;
-  Reclaim({mine.too_large});
-  std::optional<Bytes> missing;
-  {
-    MutexLock lock(mutex_);
-    missing = ChargeMissing(logical, devices_.at(logical));
-  }
-  GrowAnswer answer;
-  if (missing && !missing->is_zero()) {
-    answer.status = MakeSpare(logical, *missing, mine.spec.deadline);
-    if (!answer.status.ok()) {
-      return answer;
-    }
-  }
-  Wakes wakes;
-  std::optional<Making> making;
-  {
-    MutexLock lock(mutex_);
-    mine.phase = Waiter::Phase::kNew;
-    making = Place(id, mine, answer, wakes);
-  }
-  WakeAll(wakes);
-  return making ? Make(id, std::move(mine), *making) : answer;
 }
 
 absl::StatusOr<ExportedFd> Broker::Export(SessionId session, ChunkId id) {

@@ -1,0 +1,301 @@
+// The channel of a DaemonConnection: who reads it, and to whom a frame goes.
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "client/daemon_connection.h"
+
+namespace lgpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::uint64_t RequestOf(const v1::Frame& frame) {
+  switch (frame.body_case()) {
+    case v1::Frame::kGrant:
+      return frame.grant().request_id();
+    case v1::Frame::kGrowRefused:
+      return frame.grow_refused().request_id();
+    case v1::Frame::kReturned:
+      return frame.returned().request_id();
+    case v1::Frame::kClosed:
+      return frame.closed().request_id();
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
+// The session thread.
+
+void DaemonConnection::RunSessionThread() {
+  while (true) {
+    std::array<epoll_event, 3> events;
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
+    for (int i = 0; i < count; ++i) {
+      const int fd = events[static_cast<std::size_t>(i)].data.fd;
+      if (fd == wake_.get()) {
+        if (DropAndSeeWhetherToStop()) return;
+      } else if (fd == quiet_.get()) {
+        TakeChannelBack();
+      } else {
+        ReadForNobody();
+      }
+    }
+  }
+}
+
+bool DaemonConnection::DropAndSeeWhetherToStop() {
+  eventfd_t ignored;
+  (void)::eventfd_read(wake_.get(), &ignored);
+  std::vector<std::shared_ptr<void>> to_drop;
+  MutexLock lock(mutex_);
+  to_drop.swap(to_drop_);
+  if (stopping_) return true;
+  mutex_.Unlock();
+  to_drop.clear();
+  mutex_.Lock();
+  return false;
+}
+
+void DaemonConnection::TakeChannelBack() {
+  std::uint64_t expirations;
+  (void)!::read(quiet_.get(), &expirations, sizeof(expirations));
+  std::uint64_t grant = 0;
+  {
+    MutexLock lock(mutex_);
+    quiet_is_set_ = false;
+    if (waiting_ > 0) return;  // the end of that call sets it again
+    grant = std::exchange(unacknowledged_, 0);
+    Arm(true);
+  }
+  if (grant != 0) Acknowledge(grant);
+}
+
+void DaemonConnection::ReadForNobody() {
+  std::vector<Orphan> orphans;
+  {
+    MutexLock lock(mutex_);
+    if (!armed_ || reading_) return;  // a waiter took over after the event was reported
+    constexpr std::uint64_t kNobody = 0;
+    (void)ReadOne(kNobody, SessionChannel::kAtOnce);
+    if (waiting_ > 0) changed_.NotifyAll();
+    orphans.swap(orphans_);
+  }
+  GiveBack(orphans);
+}
+
+void DaemonConnection::DropLater(std::shared_ptr<void> object) {
+  {
+    MutexLock lock(mutex_);
+    to_drop_.push_back(std::move(object));
+  }
+  (void)::eventfd_write(wake_.get(), 1);
+}
+
+// Requests and their answers.
+
+absl::Status DaemonConnection::Send(const v1::Frame& frame, TimePoint deadline) {
+  MutexLock lock(send_mutex_);
+  return channel_.Send(frame, {}, deadline);
+}
+
+absl::StatusOr<std::uint64_t> DaemonConnection::NewRequest() {
+  if (IsForked()) return ForkedError();
+  MutexLock lock(mutex_);
+  if (closed_) return ClosedError();
+  if (!status_.ok()) return status_;
+  const std::uint64_t request = next_request_++;
+  waiters_.push_back({.request = request, .inbox = {}});
+  return request;
+}
+
+DaemonConnection::Waiter* DaemonConnection::FindWaiter(std::uint64_t request) {
+  const auto found = std::find_if(waiters_.begin(), waiters_.end(),
+                                  [request](const Waiter& waiter) { return waiter.request == request; });
+  return found == waiters_.end() ? nullptr : &*found;
+}
+
+void DaemonConnection::ForgetRequest(std::uint64_t request) {
+  std::vector<Orphan> orphans;
+  {
+    MutexLock lock(mutex_);
+    Waiter* const waiter = FindWaiter(request);
+    if (waiter == nullptr) return;
+    for (const ReceivedFrame& received : waiter->inbox) {
+      if (received.frame.has_grant()) orphans.push_back(OrphanOf(received.frame.grant()));
+    }
+    std::swap(*waiter, waiters_.back());
+    waiters_.pop_back();
+  }
+  GiveBack(orphans);
+}
+
+void DaemonConnection::StartWaiting() {
+  ++waiting_;
+  Arm(false);
+}
+
+void DaemonConnection::StopWaiting() {
+  if (--waiting_ > 0) {
+    if (!reading_) changed_.NotifyAll();  // one of them reads now
+  } else if (!quiet_is_set_) {
+    const itimerspec soon = {.it_interval = {},
+                             .it_value = {.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kQuiet).count()}};
+    quiet_is_set_ = ::timerfd_settime(quiet_.get(), 0, &soon, nullptr) == 0;
+  }
+}
+
+void DaemonConnection::Acknowledge(std::uint64_t grant) {
+  v1::Frame ack;
+  ack.mutable_ack()->set_grant_id(grant);
+  // Where this fails the session is at its end, which the next call finds.
+  (void)Send(ack, Clock::now() + options_.answer_timeout);
+}
+
+void DaemonConnection::Arm(bool on) {
+  if (on == armed_ || (on && (!status_.ok() || closed_))) return;
+  epoll_event event = {.events = EPOLLIN, .data = {.fd = channel_.fd()}};
+  (void)::epoll_ctl(epoll_.get(), on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, channel_.fd(), &event);
+  armed_ = on;
+}
+
+absl::StatusOr<ReceivedFrame> DaemonConnection::Await(std::uint64_t request, TimePoint deadline) {
+  for (bool first = true;; first = false) {
+    std::vector<ReceivedFrame>& inbox = FindWaiter(request)->inbox;
+    if (!inbox.empty()) {
+      ReceivedFrame received = std::move(inbox.front());
+      inbox.erase(inbox.begin());
+      return received;
+    }
+    if (!status_.ok()) return status_;
+    if (!first && Clock::now() >= deadline) return NoAnswer();
+    if (reading_) {
+      changed_.WaitUntil(mutex_, deadline);
+      continue;
+    }
+    std::optional<ReceivedFrame> answer = ReadOne(request, deadline);
+    if (waiting_ > 1) changed_.NotifyAll();
+    if (answer) return *std::move(answer);
+    // At once: the daemon sends no other grant before this one is acknowledged.
+    if (std::vector<Orphan> orphans = std::exchange(orphans_, {}); !orphans.empty()) {
+      mutex_.Unlock();
+      GiveBack(orphans);
+      mutex_.Lock();
+    }
+  }
+}
+
+absl::StatusOr<ReceivedFrame> DaemonConnection::Call(std::uint64_t request, v1::Frame* frame,
+                                                     TimePoint deadline) {
+  if (IsForked()) return ForkedError();
+  absl::Status sent;
+  absl::StatusOr<ReceivedFrame> answer = NoAnswer();
+  std::uint64_t acknowledge = 0;
+  std::vector<Orphan> orphans;
+  {
+    MutexLock lock(mutex_);
+    StartWaiting();
+    if (frame != nullptr) {
+      acknowledge = std::exchange(unacknowledged_, 0);
+      frame->set_acknowledges(acknowledge);
+      mutex_.Unlock();
+      sent = Send(*frame, deadline);
+      mutex_.Lock();
+      if (!sent.ok()) unacknowledged_ = acknowledge;
+      acknowledge = 0;
+    }
+    // A daemon that is gone may have said why: whoever reads finds that before the end of file.
+    if (sent.ok() || absl::IsUnavailable(sent)) {
+      answer = Await(request, deadline);
+    } else if (!absl::IsDeadlineExceeded(sent)) {
+      answer = sent;
+    }
+    if (answer.ok() && answer->frame.has_grant()) {
+      const v1::Grant& grant = answer->frame.grant();
+      // The daemon sends nobody the next page or grant before it knows of this one.
+      if (grant.more() || waiting_ > 1) {
+        acknowledge = grant.grant_id();
+      } else {
+        unacknowledged_ = grant.grant_id();
+      }
+    }
+    StopWaiting();
+    orphans.swap(orphans_);
+  }
+  if (acknowledge != 0) Acknowledge(acknowledge);
+  GiveBack(orphans);
+  return answer;
+}
+
+std::optional<ReceivedFrame> DaemonConnection::ReadOne(std::uint64_t request, TimePoint deadline) {
+  reading_ = true;
+  mutex_.Unlock();
+  absl::StatusOr<ReceivedFrame> received = channel_.Receive(deadline);
+  mutex_.Lock();
+  reading_ = false;
+  if (received.ok()) return Deliver(*std::move(received), request);
+  if (absl::IsUnavailable(received.status())) {
+    Fail(Broken("is gone (it closed the session without a reason: stopped, or killed)"));
+  } else if (!absl::IsDeadlineExceeded(received.status())) {
+    Fail(Broken("sent something that is not of the protocol (" + std::string(received.status().message()) +
+                ")"));
+  }
+  return std::nullopt;
+}
+
+std::optional<ReceivedFrame> DaemonConnection::Deliver(ReceivedFrame received, std::uint64_t request) {
+  const v1::Frame& frame = received.frame;
+  const std::uint64_t answered = RequestOf(frame);
+  if (answered != 0 && answered == request) return received;
+  if (frame.has_goodbye()) {
+    Fail(Broken("ended the session: " + frame.goodbye().message()));
+  } else if (answered == 0 || answered >= next_request_) {
+    Fail(Broken("sent a frame that answers nothing that was asked"));
+  } else if (Waiter* const waiter = FindWaiter(answered); waiter != nullptr) {
+    waiter->inbox.push_back(std::move(received));
+  } else if (frame.has_grant()) {
+    orphans_.push_back(OrphanOf(frame.grant()));
+  }
+  return std::nullopt;
+}
+
+void DaemonConnection::Fail(absl::Status status) {
+  if (!status_.ok()) return;
+  Arm(false);
+  status_ = std::move(status);
+  changed_.NotifyAll();
+}
+
+DaemonConnection::Orphan DaemonConnection::OrphanOf(const v1::Grant& grant) {
+  Orphan orphan{.grant = grant.grant_id(), .device = grant.device_id(), .chunks = {}};
+  for (const v1::Chunk& chunk : grant.chunks()) orphan.chunks.push_back(chunk.id());
+  return orphan;
+}
+
+void DaemonConnection::GiveBack(const std::vector<Orphan>& orphans) {
+  for (const Orphan& orphan : orphans) {
+    const TimePoint deadline = Clock::now() + options_.answer_timeout;
+    v1::Frame ack;
+    ack.mutable_ack()->set_grant_id(orphan.grant);
+    v1::Frame back;
+    {
+      MutexLock lock(mutex_);
+      // An id without an inbox: the answer is of no interest.
+      back.mutable_return_chunks()->set_request_id(next_request_++);
+    }
+    back.mutable_return_chunks()->set_device_id(orphan.device);
+    back.mutable_return_chunks()->mutable_chunk_ids()->Add(orphan.chunks.begin(), orphan.chunks.end());
+    // Where this fails the session is at its end, and the daemon takes everything back by itself.
+    if (Send(ack, deadline).ok()) (void)Send(back, deadline);
+  }
+}
+
+}  // namespace lgpu
