@@ -15,6 +15,7 @@
 #include "allocator/mutex.h"
 #include "allocator/unique_fd.h"
 #include "client/fork_guard.h"
+#include "client/maintenance.h"
 #include "lgpu/bytes.h"
 #include "lgpu/region_source.h"
 #include "proto/session_channel.h"
@@ -92,6 +93,11 @@ class DaemonConnection {
   absl::Status Return(std::uint64_t device, std::span<const ChunkId> chunks);
   /// Ends the session and waits until the daemon has it all back. Repeating it is fine.
   absl::Status Close();
+  /// The session thread does the task between its other work.
+  void StartMaintenance(Maintenance::Task task);
+  /// From any thread, without blocking.
+  void WakeMaintenance();
+  void StopMaintenance() { maintenance_.Stop(); }
   /// The session thread drops `object` soon: for what is slow to destroy.
   void DropLater(std::shared_ptr<void> object);
 
@@ -155,6 +161,8 @@ class DaemonConnection {
   SharedPage<ClientPage> page_;
   std::string token_;
   std::uint64_t session_id_ = 0;
+
+  Maintenance maintenance_;
 
   /// Only to have one sender at a time, as SessionChannel asks for; guards nothing else.
   Mutex send_mutex_;

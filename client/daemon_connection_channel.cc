@@ -31,6 +31,16 @@ std::uint64_t RequestOf(const v1::Frame& frame) {
   }
 }
 
+/// As epoll_wait takes it; -1: for ever.
+int MillisecondsUntil(std::optional<Clock::time_point> next) {
+  if (!next) return -1;
+  const Clock::time_point now = Clock::now();
+  if (*next <= now) return 0;
+  constexpr std::int64_t kMost = 60'000;
+  return static_cast<int>(
+      std::min<std::int64_t>(std::chrono::ceil<std::chrono::milliseconds>(*next - now).count(), kMost));
+}
+
 }  // namespace
 
 // The session thread.
@@ -38,7 +48,8 @@ std::uint64_t RequestOf(const v1::Frame& frame) {
 void DaemonConnection::RunSessionThread() {
   while (true) {
     std::array<epoll_event, 3> events;
-    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                   MillisecondsUntil(maintenance_.next()));
     for (int i = 0; i < count; ++i) {
       const int fd = events[static_cast<std::size_t>(i)].data.fd;
       if (fd == wake_.get()) {
@@ -49,7 +60,17 @@ void DaemonConnection::RunSessionThread() {
         ReadForNobody();
       }
     }
+    maintenance_.RunIfDue();
   }
+}
+
+void DaemonConnection::StartMaintenance(Maintenance::Task task) {
+  maintenance_.Start(std::move(task));
+  WakeMaintenance();
+}
+
+void DaemonConnection::WakeMaintenance() {
+  if (maintenance_.Wake()) (void)::eventfd_write(wake_.get(), 1);
 }
 
 bool DaemonConnection::DropAndSeeWhetherToStop() {

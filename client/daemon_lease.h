@@ -32,6 +32,9 @@ class DaemonLease final : public Lease {
   std::unique_ptr<RegionSource> TakeSource(int i) override {
     return std::move(sources_.at(static_cast<std::size_t>(i)));
   }
+  void StartMaintenance(Maintenance::Task task) override { connection_->StartMaintenance(std::move(task)); }
+  void WakeMaintenance() override { connection_->WakeMaintenance(); }
+  void StopMaintenance() override { connection_->StopMaintenance(); }
   ClientPage& page() override { return connection_->page(); }
   absl::Status Close() override;
   absl::Status status() const override { return connection_->status(); }

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/device/device_backend.h"
+#include "client/maintenance.h"
 #include "lgpu/context.h"
 #include "lgpu/region_source.h"
 #include "proto/session_pages.h"
@@ -32,6 +33,11 @@ class Lease {
   virtual DeviceBackend& backend() = 0;
   /// The source of devices()[i]; once each. It lives no longer than the lease.
   virtual std::unique_ptr<RegionSource> TakeSource(int i) = 0;
+  /// A background thread of the lease does the task, at once and whenever it wants to be called or is woken,
+  /// until StopMaintenance, which waits for it. WakeMaintenance never blocks.
+  virtual void StartMaintenance(Maintenance::Task task) = 0;
+  virtual void WakeMaintenance() = 0;
+  virtual void StopMaintenance() = 0;
   /// Where counters and placement records go; the daemon reads it. A local lease has one of its own.
   virtual ClientPage& page() = 0;
   /// All sources are gone; ends the session and waits until the quota is free.

@@ -32,6 +32,9 @@ class LocalLease final : public Lease {
   std::unique_ptr<RegionSource> TakeSource(int i) override {
     return std::move(sources_.at(static_cast<std::size_t>(i)));
   }
+  void StartMaintenance(Maintenance::Task task) override { maintenance_.Start(std::move(task)); }
+  void WakeMaintenance() override { maintenance_.Wake(); }
+  void StopMaintenance() override { maintenance_.Stop(); }
   ClientPage& page() override { return *page_; }
   absl::Status Close() override;
   absl::Status status() const override;
@@ -50,6 +53,7 @@ class LocalLease final : public Lease {
   std::vector<int> backend_devices_;
   std::vector<std::unique_ptr<RegionSource>> sources_;
 
+  MaintenanceThread maintenance_;
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -132,6 +132,25 @@ TEST(DaemonConnectionTest, EveryGrantIsAcknowledgedOnce) {
   EXPECT_EQ(acks, expected);
 }
 
+TEST(DaemonConnectionTest, TheSessionThreadDoesMaintenanceWhichMayItselfGrow) {
+  FakeDaemon daemon(ServeAll);
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok());
+  std::promise<absl::Status> grown;
+  std::atomic<int> calls = 0;
+  (*connection)->StartMaintenance([&](std::chrono::steady_clock::time_point) {
+    if (++calls == 2) grown.set_value(GrowAll(**connection, 2_MiB).status());
+    return std::optional<std::chrono::steady_clock::time_point>();
+  });
+  while (calls < 1) std::this_thread::yield();
+  (*connection)->WakeMaintenance();
+  EXPECT_TRUE(grown.get_future().get().ok());
+  (*connection)->StopMaintenance();
+  EXPECT_TRUE(GrowAll(**connection, 2_MiB).ok());
+  EXPECT_TRUE((*connection)->Close().ok());
+  EXPECT_EQ(calls, 2);
+}
+
 TEST(DaemonConnectionTest, ARefusalKeepsItsNumbers) {
   FakeDaemon daemon([](FakePeer& peer) {
     peer.Greet();

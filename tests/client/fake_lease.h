@@ -111,6 +111,9 @@ class FakeLease final : public Lease {
   std::unique_ptr<RegionSource> TakeSource(int i) override {
     return std::make_unique<FakeSource>(*backend_, backend_device(i), options_.limit);
   }
+  void StartMaintenance(Maintenance::Task task) override { maintenance_.Start(std::move(task)); }
+  void WakeMaintenance() override { maintenance_.Wake(); }
+  void StopMaintenance() override { maintenance_.Stop(); }
   ClientPage& page() override { return *page_; }
   absl::Status Close() override {
     ++log_->closes;
@@ -122,6 +125,7 @@ class FakeLease final : public Lease {
   const FakeLeaseOptions options_;
   const std::shared_ptr<FakeLeaseLog> log_;
   const std::string name_ = "fake";
+  MaintenanceThread maintenance_;
   const std::unique_ptr<ClientPage> page_;
   std::unique_ptr<DeviceBackend> backend_;
   std::vector<LogicalDeviceInfo> devices_;
