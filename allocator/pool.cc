@@ -97,7 +97,8 @@ absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& o
       WaitForPending(rounded, limit, options.timeout);
     }
     if (Fits(rounded, limit) && rounded <= reserved_) {
-      const auto handle = blocks_.Allocate(bytes, options.alignment, Suballocator::Effort::kQuick);
+      const auto handle =
+          blocks_.Allocate({.bytes = bytes, .alignment = options.alignment}, Suballocator::Effort::kQuick);
       if (handle) {
         return BlockOf(*handle);
       }
@@ -135,7 +136,7 @@ absl::Status Pool::Impl::Free(const Block& block) {
     if (blocks_.IsLive(block.node)) {
       const Suballocator::Range range = blocks_.range(block.node);
       if (block.address == base_ + range.offset.count() && block.bytes == range.bytes) {
-        blocks_.Free(block.node);
+        blocks_.Free(block.node, ++stamp_);
         return absl::OkStatus();
       }
     }
@@ -161,7 +162,7 @@ absl::StatusOr<Bytes> Pool::Impl::Trim(Bytes at_most) {
         spare_.erase(spare_.begin() + static_cast<std::ptrdiff_t>(i));
       }
     }
-    runs = DetachIdle(at_most - taken, Bound::kAtMost, {});
+    runs = DetachIdle({.amount = at_most - taken, .bound = Bound::kAtMost});
   }
   absl::Status status = UnmapRuns(runs);
   if (status.ok()) {
@@ -195,9 +196,7 @@ MemoryStats Pool::Impl::stats() const {
   for (const Chunk& chunk : spare_) {
     stats.idle += chunk.bytes;
   }
-  for (const Run& run : IdleRuns()) {
-    stats.idle += run.range.bytes;
-  }
+  stats.idle += blocks_.idle(Suballocator::kYoungest);
   stats.largest_free_block = blocks_.largest_free();
   stats.live_blocks = blocks_.live_blocks();
   stats.num_allocs = num_allocs_;

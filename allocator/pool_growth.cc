@@ -88,6 +88,12 @@ absl::StatusOr<Block> Pool::Impl::AllocateSlowly(Attempt& attempt) {
       case Step::kMove:
         going_on = Move(attempt);
         break;
+      case Step::kReturn:
+        going_on = ReturnSurplus(attempt);
+        break;
+      case Step::kSettle:
+        going_on = WaitForFences(attempt);
+        break;
       case Step::kMap:
         if (Map(attempt)) {
           return attempt.block;
@@ -104,104 +110,273 @@ absl::StatusOr<Block> Pool::Impl::AllocateSlowly(Attempt& attempt) {
   }
 }
 
-Pool::Impl::Step Pool::Impl::NextStep(Attempt& attempt) {
-  const Bytes rounded = RoundUp(attempt.bytes, Suballocator::kGranule);
-  const Bytes alignment = attempt.options.alignment;
-  attempt.seen_changes = changes_;
-  if (const auto handle = blocks_.Allocate(attempt.bytes, alignment, Suballocator::Effort::kExhaustive)) {
-    pending_ -= rounded;
-    attempt.block = BlockOf(*handle);
-    spare_.insert(spare_.end(), attempt.chunks.begin(), attempt.chunks.end());
-    return Step::kDone;
-  }
-  const auto plan = blocks_.PlanGrowth(attempt.bytes, alignment, Suballocator::Prefer::kFewestNew);
-  if (!plan) {
-    return StepWithoutAddresses(attempt);
-  }
-  Bytes needed = std::max(plan->unmapped, attempt.fresh_at_least);
-  TakeSpare(attempt, needed);
-  if (attempt.chunk_bytes >= needed) {
-    for (;;) {
-      if (const auto claim = blocks_.ClaimGrowth(attempt.bytes, alignment, attempt.chunk_bytes)) {
-        attempt.claim = *claim;
-        return Step::kMap;
-      }
-      // Fewer chunks may find a place where all of them do not.
-      if (attempt.chunk_bytes - attempt.chunks.back().bytes < needed) {
-        break;
-      }
-      attempt.chunk_bytes -= attempt.chunks.back().bytes;
-      spare_.push_back(attempt.chunks.back());
-      attempt.chunks.pop_back();
-    }
-    // The place that needs least has no room for chunks this large; behind everything there is.
-    needed = RoundUp(rounded, granularity_);
-    if (attempt.chunk_bytes >= needed) {
-      return StepWithoutAddresses(attempt);
-    }
-    attempt.fresh_at_least = needed;
-    TakeSpare(attempt, needed);
-  }
-  const Bytes shortage = SaturatingSub(needed, attempt.chunk_bytes);
-  const Bytes room = SaturatingSub(RoundUp(attempt.limit, granularity_), held_);
-  if (shortage.is_zero()) {
-    return NextStep(attempt);
-  }
-  if (!attempt.grow_refused && shortage <= room) {
-    attempt.request.at_least = shortage;
-    attempt.request.wanted =
-        std::clamp(RoundUp(options_.growth_step, granularity_), shortage, RoundDown(room, granularity_));
-    return Step::kGrow;
-  }
-  return StepToMove(attempt, room);
+Pool::Impl::Step Pool::Impl::Done(Attempt& attempt, Suballocator::Handle block) {
+  pending_ -= RoundUp(attempt.bytes, Suballocator::kGranule);
+  attempt.block = BlockOf(block);
+  spare_.insert(spare_.end(), attempt.chunks.begin(), attempt.chunks.end());
+  return Step::kDone;
 }
 
-// No range of free addresses is long enough: make long ones by taking every idle chunk away, once.
-Pool::Impl::Step Pool::Impl::StepWithoutAddresses(Attempt& attempt) {
-  if (!attempt.cleared) {
-    attempt.cleared = true;
-    attempt.runs = DetachIdle(held_, Bound::kAtMost, {});
-    if (!attempt.runs.empty()) {
-      return Step::kMove;
-    }
-  }
-  attempt.status = RefusalStatus(MakeRefusal(RefusalReason::kAddressRange, attempt));
-  return Step::kFail;
-}
-
-// The limit or the card has not enough: use chunks that no live block touches, at another address.
-Pool::Impl::Step Pool::Impl::StepToMove(Attempt& attempt, Bytes room) {
-  const auto plan =
-      blocks_.PlanGrowth(attempt.bytes, attempt.options.alignment, Suballocator::Prefer::kFewestWhole);
-  if (plan) {
-    const Bytes shortage =
-        SaturatingSub(std::max(plan->unmapped, attempt.fresh_at_least), attempt.chunk_bytes);
-    const Bytes to_move = attempt.grow_refused ? shortage : SaturatingSub(shortage, room);
-    attempt.runs = DetachIdle(to_move, Bound::kAtLeast, plan->block);
-    if (attempt.runs.empty() && attempt.grow_refused && absl::IsResourceExhausted(*attempt.grow_refused) &&
-        !attempt.combined) {
-      // Neither is enough alone: what there is, and a smaller step of growth for the rest.
-      attempt.combined = true;
-      attempt.runs = DetachIdle(to_move, Bound::kAtMost, plan->block);
-      if (!attempt.runs.empty()) {
-        attempt.grow_refused.reset();
-      }
-    }
-    if (!attempt.runs.empty()) {
-      return Step::kMove;
-    }
-  }
+Pool::Impl::Step Pool::Impl::Refuse(Attempt& attempt, RefusalReason reason) {
   attempt.status = attempt.grow_refused ? WithNumbers(*attempt.grow_refused, attempt)
-                                        : RefusalStatus(MakeRefusal(RefusalReason::kLimit, attempt));
+                                        : RefusalStatus(MakeRefusal(reason, attempt));
   return Step::kFail;
 }
 
-void Pool::Impl::TakeSpare(Attempt& attempt, Bytes at_least) {
-  while (attempt.chunk_bytes < at_least && !spare_.empty()) {
-    attempt.chunks.push_back(spare_.back());
-    attempt.chunk_bytes += spare_.back().bytes;
-    spare_.pop_back();
+// What the source may still give.
+Bytes Pool::Impl::Room(const Attempt& attempt) const {
+  return attempt.grow_refused ? Bytes() : SaturatingSub(RoundUp(attempt.limit, granularity_), held_);
+}
+
+// The bytes of chunks that hold a live block, or one that may be in use. Chunks in the hands of other
+// attempts count as well; whoever is refused waits for those to finish first.
+Bytes Pool::Impl::Pinned(const Attempt& attempt, Suballocator::Stamp settled) const {
+  Bytes loose = blocks_.idle(settled);
+  for (const Chunk& chunk : spare_) {
+    loose += chunk.bytes;
   }
+  for (const Chunk& chunk : attempt.chunks) {
+    loose += chunk.bytes;
+  }
+  return held_ - loose;
+}
+
+Suballocator::Request Pool::Impl::RequestOf(const Attempt& attempt) {
+  return {.bytes = attempt.bytes, .alignment = attempt.options.alignment, .any_chunk = attempt.any_chunk};
+}
+
+bool Pool::Impl::IsSmall(const Attempt& attempt) const {
+  return RoundUp(attempt.bytes, Suballocator::kGranule) <=
+         std::min(Suballocator::kLargestSmall, granularity_);
+}
+
+Suballocator::Stamp Pool::Impl::SettledStamp(const Attempt&) const { return Suballocator::kYoungest; }
+
+Pool::Impl::Step Pool::Impl::NextStep(Attempt& attempt) {
+  attempt.seen_changes = changes_;
+  // More steps than any attempt needs: only a source that does not keep its word gets here.
+  constexpr int kMostSteps = 10000;
+  if (++attempt.steps > kMostSteps) {
+    attempt.status =
+        absl::InternalError("the source of chunks gives other chunks than those it is asked for");
+    return Step::kFail;
+  }
+  Suballocator::Request request = RequestOf(attempt);
+  if (const auto handle = blocks_.Allocate(request, Suballocator::Effort::kExhaustive)) {
+    return Done(attempt, *handle);
+  }
+  if (only_large_ && !attempt.any_chunk && IsSmall(attempt)) {
+    attempt.any_chunk = true;
+    request = RequestOf(attempt);
+    if (const auto handle = blocks_.Allocate(request, Suballocator::Effort::kExhaustive)) {
+      return Done(attempt, *handle);
+    }
+  }
+  const auto plan = blocks_.PlanGrowth(request, {.room_behind = attempt.room_behind});
+  if (plan) {
+    Fill fill = TryFill(attempt, *plan);
+    if (fill.missing.is_zero()) {
+      return StepToMap(attempt, *plan, std::move(fill));
+    }
+    if (fill.missing <= Room(attempt)) {
+      return StepToGrow(attempt, fill, Room(attempt));
+    }
+  }
+  if (const auto handle = blocks_.Allocate(request, Suballocator::Effort::kAnywhere)) {
+    return Done(attempt, *handle);
+  }
+  return StepUnderPressure(attempt);
+}
+
+Pool::Impl::Step Pool::Impl::StepToGrow(Attempt& attempt, const Fill& fill, Bytes room) {
+  attempt.request.at_least = fill.missing;
+  attempt.request.wanted = fill.missing;
+  if (!attempt.exact && !(fill.small && exact_small_)) {
+    attempt.request.wanted =
+        std::clamp(RoundUp(options_.growth_step, granularity_), fill.missing, RoundDown(room, granularity_));
+  }
+  if (attempt.exact) {
+    // One hole after the other, so that no chunk is larger than what it is for.
+    attempt.request.at_least = fill.largest_hole;
+    attempt.request.wanted = fill.largest_hole;
+  }
+  return Step::kGrow;
+}
+
+Pool::Impl::Step Pool::Impl::StepToMap(Attempt& attempt, const Suballocator::Placement& plan, Fill fill) {
+  const Suballocator::Request request = RequestOf(attempt);
+  TakeInHand(attempt, fill.chunks);
+  Suballocator::Range pages;
+  attempt.placements.clear();
+  for (std::size_t i = 0; i < fill.chunks.size(); ++i) {
+    attempt.placements.push_back({fill.chunks[i].id, fill.places[i].offset});
+  }
+  if (!fill.places.empty()) {
+    pages.offset = fill.places.front().offset;
+    pages.bytes = fill.places.back().end() - pages.offset;
+  }
+  attempt.placed = std::move(fill.chunks);
+  attempt.claim = blocks_.ClaimGrowth(request, plan, pages);
+  // What is in hand and not placed is everybody's again.
+  std::erase_if(attempt.chunks, [&](const Chunk& chunk) {
+    const bool used = std::any_of(attempt.placed.begin(), attempt.placed.end(),
+                                  [&](const Chunk& other) { return other.id == chunk.id; });
+    if (!used) {
+      spare_.push_back(chunk);
+    }
+    return !used;
+  });
+  return Step::kMap;
+}
+
+// Neither the mapped memory nor what the source may still give is enough as it lies.
+Pool::Impl::Step Pool::Impl::StepUnderPressure(Attempt& attempt) {
+  const Suballocator::Request request = RequestOf(attempt);
+  const Suballocator::Stamp settled = SettledStamp(attempt);
+  Suballocator::GrowthOptions options = {.prefer = Suballocator::Prefer::kFewestWhole,
+                                         .search = Suballocator::Search::kQuick,
+                                         .settled = settled,
+                                         .room_behind = attempt.room_behind};
+  const Bytes most = RoundUp(attempt.limit, granularity_);
+  const auto fits = [&](const std::optional<Suballocator::Placement>& plan, Suballocator::Stamp stamp) {
+    return plan && SaturatingAdd(Pinned(attempt, stamp), plan->whole) <= most;
+  };
+  auto plan = blocks_.PlanGrowth(request, options);
+  if (!fits(plan, settled)) {
+    options.search = Suballocator::Search::kExhaustive;
+    plan = blocks_.PlanGrowth(request, options);
+  }
+  if (!plan) {
+    return Refuse(attempt, RefusalReason::kAddressRange);
+  }
+  if (!fits(plan, settled)) {
+    if (settled != Suballocator::kYoungest) {
+      options.settled = Suballocator::kYoungest;
+      if (fits(blocks_.PlanGrowth(request, options), Suballocator::kYoungest)) {
+        return Step::kSettle;
+      }
+    }
+    return Refuse(attempt, RefusalReason::kLimit);
+  }
+  Fill fill = TryFill(attempt, *plan);
+  if (fill.missing.is_zero()) {
+    return StepToMap(attempt, *plan, std::move(fill));
+  }
+  TakeInHand(attempt, fill.chunks);
+  const Bytes room = Room(attempt);
+  if (fill.missing <= room) {
+    return StepToGrow(attempt, fill, room);
+  }
+  return StepToMakeRoom(attempt, *plan, fill);
+}
+
+Pool::Impl::Step Pool::Impl::StepToMakeRoom(Attempt& attempt, const Suballocator::Placement& plan,
+                                            const Fill& fill) {
+  const Bytes shortage = fill.missing - std::min(fill.missing, Room(attempt));
+  const Suballocator::Range span = {
+      RoundDown(plan.block.offset, granularity_),
+      RoundUp(plan.block.end(), granularity_) - RoundDown(plan.block.offset, granularity_)};
+  // Idle chunks that fit into what is missing, as they are.
+  Wanted wanted = {.amount = shortage,
+                   .largest_chunk = fill.small ? granularity_ : fill.largest_hole,
+                   .avoid = span,
+                   .settled = SettledStamp(attempt)};
+  attempt.runs = DetachIdle(wanted);
+  if (!attempt.runs.empty()) {
+    return Step::kMove;
+  }
+  wanted.bound = Bound::kAtMost;
+  attempt.runs = DetachIdle(wanted);
+  if (!attempt.runs.empty()) {
+    return Step::kMove;
+  }
+  // Larger ones go back to the source, which gives smaller ones for them.
+  const auto give_back = [&](std::vector<Chunk>& chunks) {
+    Bytes sum;
+    for (const Chunk& chunk : attempt.surplus) {
+      sum += chunk.bytes;
+    }
+    std::sort(chunks.begin(), chunks.end(), [](const Chunk& a, const Chunk& b) { return a.bytes > b.bytes; });
+    while (sum < shortage && !chunks.empty()) {
+      sum += chunks.back().bytes;
+      attempt.surplus.push_back(chunks.back());
+      chunks.pop_back();
+    }
+  };
+  std::vector<Chunk> unfit;
+  std::erase_if(attempt.chunks, [&](const Chunk& chunk) {
+    const bool used = std::any_of(fill.chunks.begin(), fill.chunks.end(),
+                                  [&](const Chunk& other) { return other.id == chunk.id; });
+    if (!used) {
+      unfit.push_back(chunk);
+    }
+    return !used;
+  });
+  unfit.insert(unfit.end(), spare_.begin(), spare_.end());
+  spare_.clear();
+  give_back(unfit);
+  spare_ = std::move(unfit);
+  attempt.exact = true;
+  if (!attempt.surplus.empty()) {
+    return Step::kReturn;
+  }
+  wanted.bound = Bound::kAtLeast;
+  wanted.largest_chunk = Bytes(~std::uint64_t{0});
+  wanted.straddling = true;
+  wanted.amount = granularity_;  // one chunk at a time: the next step may find that it fits
+  attempt.runs = DetachIdle(wanted);
+  if (!attempt.runs.empty()) {
+    return Step::kMove;
+  }
+  return Refuse(attempt, RefusalReason::kLimit);
+}
+
+void Pool::Impl::TakeInHand(Attempt& attempt, const std::vector<Chunk>& chunks) {
+  for (const Chunk& chunk : chunks) {
+    const auto at =
+        std::find_if(spare_.begin(), spare_.end(), [&](const Chunk& other) { return other.id == chunk.id; });
+    if (at != spare_.end()) {
+      attempt.chunks.push_back(chunk);
+      spare_.erase(at);
+    }
+  }
+}
+
+// Large chunks first, as long as all of one is needed; the last one may stick out where addresses are free.
+Pool::Impl::Fill Pool::Impl::TryFill(const Attempt& attempt, const Suballocator::Placement& plan) const {
+  Fill fill;
+  fill.small = !attempt.any_chunk && IsSmall(attempt);
+  std::vector<Chunk> chunks = attempt.chunks;
+  chunks.insert(chunks.end(), spare_.begin(), spare_.end());
+  std::stable_sort(chunks.begin(), chunks.end(),
+                   [](const Chunk& a, const Chunk& b) { return a.bytes > b.bytes; });
+  for (const Suballocator::Run& run : blocks_.UnmappedRuns(plan)) {
+    const bool one_page = fill.small || run.pages.end() > blocks_.small_zone();
+    Bytes at = run.pages.offset;
+    std::vector<Chunk> left;
+    for (const Chunk& chunk : chunks) {
+      if (chunk.bytes <= run.pages.end() - at && (chunk.bytes == granularity_ || !one_page)) {
+        fill.chunks.push_back(chunk);
+        fill.places.push_back({at, chunk.bytes});
+        at += chunk.bytes;
+      } else {
+        left.push_back(chunk);
+      }
+    }
+    chunks = std::move(left);
+    const Bytes open_end = std::min(run.around.end(), std::max(blocks_.small_zone(), run.pages.end()));
+    if (at < run.pages.end() && !one_page && !chunks.empty() && chunks.back().bytes <= open_end - at) {
+      fill.chunks.push_back(chunks.back());
+      fill.places.push_back({at, chunks.back().bytes});
+      at += chunks.back().bytes;
+      chunks.pop_back();
+    }
+    if (at < run.pages.end()) {
+      fill.missing += run.pages.end() - at;
+      fill.largest_hole = std::max(fill.largest_hole, run.pages.end() - at);
+    }
+  }
+  return fill;
 }
 
 bool Pool::Impl::Grow(Attempt& attempt) {
@@ -228,10 +403,24 @@ bool Pool::Impl::Grow(Attempt& attempt) {
   for (const Chunk& chunk : *chunks) {
     attempt.chunks.push_back(chunk);
     attempt.grown.push_back(chunk.id);
-    attempt.chunk_bytes += chunk.bytes;
     held_ += chunk.bytes;
+    NoteClass(attempt, chunk);
   }
   return true;
+}
+
+// A source may have no chunks as small as those it is asked for: preallocated ones exist as they are.
+void Pool::Impl::NoteClass(Attempt& attempt, const Chunk& chunk) {
+  if (IsSmall(attempt) && !attempt.any_chunk && chunk.bytes > granularity_) {
+    exact_small_ = true;
+    if (attempt.request.wanted == granularity_) {
+      only_large_ = true;
+      attempt.any_chunk = true;
+    }
+  }
+  if (chunk.bytes > attempt.request.wanted) {
+    attempt.room_behind = std::max(attempt.room_behind, chunk.bytes);
+  }
 }
 
 void Pool::Impl::NoteChange() {
@@ -253,7 +442,6 @@ bool Pool::Impl::WaitForOthers(Attempt& attempt) {
     if (!attempt.chunks.empty()) {
       spare_.insert(spare_.end(), attempt.chunks.begin(), attempt.chunks.end());
       attempt.chunks.clear();
-      attempt.chunk_bytes = Bytes();
       NoteChange();
     }
     const std::uint64_t seen = changes_;
@@ -270,9 +458,9 @@ bool Pool::Impl::WaitForOthers(Attempt& attempt) {
     again = changes_ != seen;
   }
   attempt.grow_refused.reset();
-  attempt.cleared = false;
   attempt.combined = false;
-  attempt.fresh_at_least = Bytes();
+  attempt.exact = false;
+  attempt.room_behind = Bytes();
   return again && ++attempt.retries < kMostRetries;
 }
 
@@ -292,31 +480,47 @@ bool Pool::Impl::Move(Attempt& attempt) {
   }
   for (const Run& run : runs) {
     attempt.chunks.insert(attempt.chunks.end(), run.chunks.begin(), run.chunks.end());
-    attempt.chunk_bytes += run.range.bytes;
     remapped_chunks_ += run.chunks.size();
+  }
+  if (attempt.grow_refused && absl::IsResourceExhausted(*attempt.grow_refused) && !attempt.combined) {
+    // Neither was enough alone: what there is, and a smaller step of growth for the rest.
+    attempt.combined = true;
+    attempt.grow_refused.reset();
   }
   return true;
 }
 
-bool Pool::Impl::Map(Attempt& attempt) {
-  std::vector<ChunkPlacement> placements;
-  Bytes offset = attempt.claim.map_offset;
-  for (const Chunk& chunk : attempt.chunks) {
-    placements.push_back({chunk.id, offset});
-    offset += chunk.bytes;
+bool Pool::Impl::ReturnSurplus(Attempt& attempt) {
+  const absl::Status status = ReturnChunks(std::exchange(attempt.surplus, {}));
+  MutexLock lock(mutex_);
+  if (!status.ok()) {
+    attempt.status = status;
+    return false;
   }
-  const absl::Status status = source_->Map(placements);
+  attempt.grow_refused.reset();
+  return true;
+}
+
+bool Pool::Impl::WaitForFences(Attempt& attempt) {
+  attempt.fences_passed = true;
+  return true;
+}
+
+bool Pool::Impl::Map(Attempt& attempt) {
+  const absl::Status status = source_->Map(attempt.placements);
   MutexLock lock(mutex_);
   if (!status.ok()) {
     blocks_.Abandon(attempt.claim);
     attempt.status = WithNumbers(status, attempt);
     return false;
   }
-  for (std::size_t i = 0; i < placements.size(); ++i) {
-    mapped_.emplace(placements[i].offset, attempt.chunks[i]);
+  std::vector<Suballocator::Range> places;
+  for (std::size_t i = 0; i < attempt.placements.size(); ++i) {
+    mapped_.emplace(attempt.placements[i].offset, attempt.placed[i]);
+    places.push_back({attempt.placements[i].offset, attempt.placed[i].bytes});
   }
   pending_ -= RoundUp(attempt.bytes, Suballocator::kGranule);
-  attempt.block = BlockOf(blocks_.Commit(attempt.claim));
+  attempt.block = BlockOf(blocks_.Commit(attempt.claim, places));
   return true;
 }
 
@@ -340,58 +544,46 @@ absl::Status Pool::Impl::Fail(Attempt& attempt) {
 
 // ---- idle chunks
 
-std::vector<Pool::Impl::Run> Pool::Impl::IdleRuns() const {
-  std::vector<Run> runs;
-  for (const Suballocator::Range& range : blocks_.FreeRanges(granularity_)) {
-    Run run;
-    for (auto at = mapped_.lower_bound(range.offset);
-         at != mapped_.end() && at->first + at->second.bytes <= range.end(); ++at) {
-      if (run.chunks.empty()) {
-        run.range.offset = at->first;
-      }
-      run.range.bytes += at->second.bytes;
-      run.chunks.push_back(at->second);
-    }
-    if (!run.chunks.empty()) {
-      runs.push_back(std::move(run));
-    }
-  }
-  return runs;
-}
-
-// Takes idle chunks out of use, those at the highest addresses first, but none that overlaps `avoid`:
-// kAtLeast takes `amount` or more, or nothing; kAtMost as much as there is up to `amount`.
-std::vector<Pool::Impl::Run> Pool::Impl::DetachIdle(Bytes amount, Bound bound, Suballocator::Range avoid) {
-  std::vector<Run> idle = IdleRuns();
-  std::sort(idle.begin(), idle.end(),
-            [](const Run& a, const Run& b) { return a.range.offset > b.range.offset; });
+// Takes idle chunks out of use, those that have been idle longest first: kAtLeast takes the amount or more,
+// or nothing; kAtMost as much as there is up to it.
+std::vector<Pool::Impl::Run> Pool::Impl::DetachIdle(const Wanted& wanted) {
+  std::vector<Suballocator::IdleRun> idle = blocks_.IdleRuns(wanted.settled);
+  std::sort(idle.begin(), idle.end(), [](const auto& a, const auto& b) {
+    return a.stamp != b.stamp ? a.stamp < b.stamp : a.range.offset > b.range.offset;
+  });
+  const auto may_go = [&](Suballocator::Range chunk) {
+    const bool inside = wanted.avoid.offset <= chunk.offset && chunk.end() <= wanted.avoid.end();
+    return chunk.bytes <= wanted.largest_chunk && !inside &&
+           (wanted.straddling || !Overlap(chunk, wanted.avoid));
+  };
   std::vector<Run> taken;
+  std::vector<Suballocator::IdleRun> sources;
   Bytes sum;
-  for (const Run& run : idle) {
-    Bytes offset = run.range.end();
+  for (const Suballocator::IdleRun& run : idle) {
     bool continues = false;
-    for (auto chunk = run.chunks.rbegin(); chunk != run.chunks.rend() && sum < amount; ++chunk) {
-      offset -= chunk->bytes;
-      if (Overlap({offset, chunk->bytes}, avoid) ||
-          (bound == Bound::kAtMost && chunk->bytes > amount - sum)) {
+    for (auto chunk = mapped_.lower_bound(run.range.end());
+         sum < wanted.amount && chunk != mapped_.begin() && std::prev(chunk)->first >= run.range.offset;) {
+      --chunk;
+      const Bytes bytes = chunk->second.bytes;
+      if (!may_go({chunk->first, bytes}) || (wanted.bound == Bound::kAtMost && bytes > wanted.amount - sum)) {
         continues = false;
         continue;
       }
       if (!continues) {
-        taken.push_back({.range = {offset + chunk->bytes, Bytes()}});
+        taken.push_back({.range = {chunk->first + bytes, Bytes()}});
+        sources.push_back(run);
         continues = true;
       }
-      taken.back().range.offset = offset;
-      taken.back().range.bytes += chunk->bytes;
-      taken.back().chunks.push_back(*chunk);
-      sum += chunk->bytes;
+      taken.back().range = {chunk->first, taken.back().range.bytes + bytes};
+      taken.back().chunks.push_back(chunk->second);
+      sum += bytes;
     }
   }
-  if (bound == Bound::kAtLeast && sum < amount) {
+  if (wanted.bound == Bound::kAtLeast && sum < wanted.amount) {
     return {};
   }
-  for (Run& run : taken) {
-    run.detached = blocks_.Detach(run.range);
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    taken[i].detached = blocks_.Detach(sources[i], taken[i].range);
   }
   return taken;
 }

@@ -46,30 +46,43 @@ class Pool::Impl {
     Suballocator::Range range{};
     std::vector<Chunk> chunks{};
   };
-  enum class Step { kDone, kGrow, kMove, kMap, kFail };
+  enum class Step { kDone, kGrow, kMove, kReturn, kSettle, kMap, kFail };
   struct Attempt {
     Bytes bytes{};
     const AllocateOptions& options;
     std::chrono::steady_clock::time_point deadline{};
     Bytes limit{};
-    std::vector<Chunk> chunks{};  // granted and not mapped, for this attempt
-    Bytes chunk_bytes{};
+    std::vector<Chunk> chunks{};   // granted and not mapped, for this attempt
     std::vector<ChunkId> grown{};  // which of them the source gave to this attempt
-    Bytes fresh_at_least{};
     std::optional<absl::Status> grow_refused{};
     std::uint64_t seen_changes = 0;
     int retries = 0;
-    bool cleared = false;   // all idle chunks were moved out of the way once
-    bool combined = false;  // idle chunks were taken to make a refused step of growth smaller
+    int steps = 0;
+    bool any_chunk = false;  // the source has none of one page for a small block
+    Bytes room_behind{};     // the source has none that are small enough: this much may stick out
+    bool exact = false;      // ask for no more than is missing
+    bool combined = false;   // idle chunks were taken to make a refused step of growth smaller
+    bool fences_passed = false;
     // What the next step needs.
     GrowRequest request{};
     std::vector<Run> runs{};
+    std::vector<Chunk> surplus{};  // to be returned
     Suballocator::Claim claim{};
+    std::vector<ChunkPlacement> placements{};
+    std::vector<Chunk> placed{};  // in the order of placements
     // The result.
     Block block{};
     absl::Status status{};
   };
   enum class Bound { kAtLeast, kAtMost };
+  /// Chunks for the pages that a place needs, out of those at hand.
+  struct Fill {
+    std::vector<Chunk> chunks{};
+    std::vector<Suballocator::Range> places{};
+    Bytes missing{};       // what no chunk was there for
+    Bytes largest_hole{};  // of what is missing, in one piece
+    bool small = false;    // only chunks of one page will do
+  };
 
   absl::Status CheckAlive() const;
   absl::Status CheckRequest(Bytes bytes, const AllocateOptions& options) const;
@@ -84,20 +97,44 @@ class Pool::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Block> AllocateSlowly(Attempt& attempt);
   Step NextStep(Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Step StepWithoutAddresses(Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Step StepToMove(Attempt& attempt, Bytes room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TakeSpare(Attempt& attempt, Bytes at_least) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Step StepUnderPressure(Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Step StepToMakeRoom(Attempt& attempt, const Suballocator::Placement& plan, const Fill& fill)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Step StepToGrow(Attempt& attempt, const Fill& fill, Bytes room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Step StepToMap(Attempt& attempt, const Suballocator::Placement& plan, Fill fill)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Step Done(Attempt& attempt, Suballocator::Handle block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Step Refuse(Attempt& attempt, RefusalReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static Suballocator::Request RequestOf(const Attempt& attempt);
+  bool IsSmall(const Attempt& attempt) const;
+  Fill TryFill(const Attempt& attempt, const Suballocator::Placement& plan) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeInHand(Attempt& attempt, const std::vector<Chunk>& chunks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Bytes Room(const Attempt& attempt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Bytes Pinned(const Attempt& attempt, Suballocator::Stamp settled) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Memory that was freed up to this stamp is used by nobody any more.
+  Suballocator::Stamp SettledStamp(const Attempt& attempt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Without the lock; false: the attempt failed with attempt.status.
   bool Grow(Attempt& attempt);
+  void NoteClass(Attempt& attempt, const Chunk& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Move(Attempt& attempt);
+  bool ReturnSurplus(Attempt& attempt);
+  bool WaitForFences(Attempt& attempt);
   bool Map(Attempt& attempt);
   bool WaitForOthers(Attempt& attempt);
   absl::Status Fail(Attempt& attempt);
 
   void NoteChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<Run> DetachIdle(Bytes amount, Bound bound, Suballocator::Range avoid)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<Run> IdleRuns() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  struct Wanted {  // idle chunks
+    Bytes amount;
+    Bound bound = Bound::kAtLeast;
+    Bytes largest_chunk = Bytes(~std::uint64_t{0});
+    Suballocator::Range avoid{};  // no chunk that lies wholly inside; none that overlaps unless `straddling`
+    bool straddling = false;
+    Suballocator::Stamp settled = Suballocator::kYoungest;
+  };
+  std::vector<Run> DetachIdle(const Wanted& wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status UnmapRuns(const std::vector<Run>& runs);
   absl::Status ReturnChunks(const std::vector<Chunk>& chunks);
 
@@ -112,6 +149,10 @@ class Pool::Impl {
   Suballocator blocks_ ABSL_GUARDED_BY(mutex_);
   std::map<Bytes, Chunk> mapped_ ABSL_GUARDED_BY(mutex_);  // by offset
   std::vector<Chunk> spare_ ABSL_GUARDED_BY(mutex_);       // granted, not mapped
+  bool only_large_ ABSL_GUARDED_BY(mutex_) = false;        // the source gave a larger chunk than one page
+                                                           // where one page was asked for
+  bool exact_small_ ABSL_GUARDED_BY(mutex_) = false;       // it gives larger ones unless asked for one page
+  Suballocator::Stamp stamp_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last Free
   Bytes held_ ABSL_GUARDED_BY(mutex_);
   Bytes pending_ ABSL_GUARDED_BY(mutex_);              // what attempts are going to use
   int calls_ ABSL_GUARDED_BY(mutex_) = 0;              // attempts and trims on their way;

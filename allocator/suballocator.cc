@@ -1,74 +1,105 @@
 #include "allocator/suballocator.h"
 
 #include <algorithm>
-#include <tuple>
 
-#include "absl/strings/str_cat.h"
 #include "allocator/check.h"
 
 namespace lgpu {
 namespace {
 
-// A handle is a slot and how often the slot was used, so that most stale handles are noticed.
-constexpr std::uint32_t kSlotBits = 26;
-constexpr std::uint32_t kSlotMask = (std::uint32_t{1} << kSlotBits) - 1;
-constexpr std::uint32_t kGenerationMask = ~std::uint32_t{0} >> kSlotBits;
 // How many ranges of the request's own class a quick search looks at before it rounds up.
-constexpr int kQuickTries = 4;
+constexpr int kQuickTries = 8;
 
 constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t alignment) {
   return (value + alignment - 1) & ~(alignment - 1);
 }
 
-std::uint32_t AlignmentInGranules(Bytes alignment) {
-  return static_cast<std::uint32_t>(std::max<std::uint64_t>(alignment / Suballocator::kGranule, 1));
-}
-
 }  // namespace
 
-Suballocator::Suballocator(Bytes reserved, Bytes page)
-    : page_(ToGranules(page)), reserved_(reserved / kGranule), nodes_(1), mapped_pages_(reserved / page) {
-  LGPU_CHECK(reserved <= kMaxReserved && !reserved.is_zero() && reserved == RoundDown(reserved, page));
+Suballocator::Suballocator(const Options& options)
+    : page_(ToGranules(options.page)),
+      reserved_(options.reserved / kGranule),
+      boundary_(options.reserved / options.page / 2 * page_),
+      last_generation_(options.names_per_slot),
+      nodes_(1),
+      pages_(options.reserved / options.page) {
+  LGPU_CHECK(options.reserved <= kMaxReserved && !options.reserved.is_zero() &&
+             options.reserved == RoundDown(options.reserved, options.page));
+  LGPU_CHECK(options.names_per_slot > 0 && options.names_per_slot <= 1u << 28);
   first_ = NewNode();
   nodes_[first_].size = static_cast<std::uint32_t>(reserved_);
-  nodes_[first_].state = State::kUnmapped;
-  unmapped_index_.Insert(nodes_, first_);
+  nodes_[first_].set_state(State::kUnmapped);
+  InsertFree(first_);
 }
 
 // ---- nodes
 
-std::uint32_t Suballocator::NodeOf(Handle handle) const {
-  const std::uint32_t index = handle & kSlotMask;
-  LGPU_CHECK(index != 0 && index < nodes_.size() && HandleOf(index) == handle);
-  return index;
+Suballocator::Handle Suballocator::HandleOf(std::uint32_t node) const {
+  return std::uint64_t{nodes_[node].generation} << 32 | node;
 }
 
-Suballocator::Handle Suballocator::HandleOf(std::uint32_t node) const {
-  return node | (std::uint32_t{nodes_[node].generation} << kSlotBits);
+std::uint32_t Suballocator::NodeOf(Handle handle, State state) const {
+  const auto index = static_cast<std::uint32_t>(handle);
+  LGPU_CHECK(index != 0 && index < nodes_.size() && HandleOf(index) == handle &&
+             nodes_[index].state() == state);
+  return index;
 }
 
 std::uint32_t Suballocator::NewNode() {
   if (vacant_ == 0) {
-    LGPU_CHECK(nodes_.size() <= kSlotMask);
     nodes_.emplace_back();
     return static_cast<std::uint32_t>(nodes_.size() - 1);
   }
   const std::uint32_t index = vacant_;
-  Node& node = nodes_[index];
-  vacant_ = node.link.next;
-  const auto generation = static_cast<std::uint8_t>((node.generation + 1) & kGenerationMask);
-  node = Node{};
-  node.generation = generation;
+  vacant_ = nodes_[index].link.next;
   return index;
 }
 
 void Suballocator::DropNode(std::uint32_t index) {
-  nodes_[index].state = State::kVacant;
-  nodes_[index].link.next = vacant_;
+  Node& node = nodes_[index];
+  if (node.generation >= last_generation_) {
+    node.set_state(State::kRetired);
+    ++retired_nodes_;
+    return;
+  }
+  node.set_state(State::kVacant);
+  node.link.next = vacant_;
   vacant_ = index;
 }
 
-// Cuts a node that is in no index; the new one is what lies behind the first `size` granules.
+// A node in no index in the place of one whose names are used up; else the node itself.
+std::uint32_t Suballocator::WithNames(std::uint32_t index) {
+  if (nodes_[index].generation < last_generation_) [[likely]] {
+    return index;
+  }
+  const std::uint32_t other = NewNode();
+  const std::uint32_t generation = nodes_[other].generation;
+  nodes_[other] = nodes_[index];
+  nodes_[other].generation = generation & ((1u << 29) - 1);
+  LinkBefore(index, other);
+  Unlink(index);
+  DropNode(index);
+  return other;
+}
+
+void Suballocator::LinkBefore(std::uint32_t index, std::uint32_t fresh) {
+  const std::uint32_t before = nodes_[index].previous;
+  nodes_[fresh].previous = before;
+  nodes_[fresh].next = index;
+  nodes_[index].previous = fresh;
+  (before != 0 ? nodes_[before].next : first_) = fresh;
+}
+
+void Suballocator::Unlink(std::uint32_t index) {
+  const Node& node = nodes_[index];
+  (node.previous != 0 ? nodes_[node.previous].next : first_) = node.next;
+  if (node.next != 0) {
+    nodes_[node.next].previous = node.previous;
+  }
+}
+
+// Cuts a node that is in no index; the new one, in no index either, is what lies behind the first `size`
+// granules.
 std::uint32_t Suballocator::SplitAfter(std::uint32_t index, std::uint32_t size) {
   const std::uint32_t rest = NewNode();
   Node& node = nodes_[index];
@@ -77,7 +108,8 @@ std::uint32_t Suballocator::SplitAfter(std::uint32_t index, std::uint32_t size) 
   behind.size = node.size - size;
   behind.previous = index;
   behind.next = node.next;
-  behind.state = node.state;
+  behind.stamp = node.stamp;
+  behind.state_bits = node.state_bits;
   if (node.next != 0) {
     nodes_[node.next].previous = rest;
   }
@@ -86,320 +118,255 @@ std::uint32_t Suballocator::SplitAfter(std::uint32_t index, std::uint32_t size) 
   return rest;
 }
 
-void Suballocator::AbsorbNext(std::uint32_t index) {
+// Changes the extent of a node that is in an index.
+void Suballocator::Resize(std::uint32_t index, std::uint32_t offset, std::uint32_t size) {
   Node& node = nodes_[index];
-  const std::uint32_t gone = node.next;
-  node.size += nodes_[gone].size;
-  node.next = nodes_[gone].next;
-  if (node.next != 0) {
-    nodes_[node.next].previous = index;
+  const bool same_zone = (node.offset >= boundary_) == (offset >= boundary_);
+  if (same_zone && Index::ClassOf(node.size) == Index::ClassOf(size)) {
+    node.offset = offset;
+    node.size = size;
+    return;
   }
-  DropNode(gone);
+  RemoveFree(index);
+  node.offset = offset;
+  node.size = size;
+  InsertFree(index);
 }
 
-// Cuts [start, start + size) out of a free node; it is in no index afterwards, the rest is.
-std::uint32_t Suballocator::Carve(std::uint32_t index, std::uint32_t start, std::uint32_t size, State state) {
-  const State kind = nodes_[index].state;
-  FitIndex<Node>& fits = IndexOf(kind);
-  fits.Remove(nodes_, index);
-  if (start != nodes_[index].offset) {
-    const std::uint32_t before = index;
-    index = SplitAfter(before, start - nodes_[before].offset);
-    fits.Insert(nodes_, before);
-  }
-  if (size != nodes_[index].size) {
-    fits.Insert(nodes_, SplitAfter(index, size));
-  }
-  nodes_[index].state = state;
-  if (kind == State::kFree) {
+// Cuts [start, start + size) out of a free or unmapped node; it is in no index afterwards, the rest is.
+std::uint32_t Suballocator::Carve(std::uint32_t index, std::uint32_t start, std::uint32_t size) {
+  if (nodes_[index].state() == State::kFree) {
     free_ -= size;
   }
-  return index;
+  if (nodes_[index].size == size) {
+    RemoveFree(index);
+    return index;
+  }
+  if (start != nodes_[index].offset) {
+    const std::uint64_t end = nodes_[index].end();
+    const std::uint32_t left = start - nodes_[index].offset;
+    RemoveFree(index);
+    const std::uint32_t piece = SplitAfter(index, left);
+    InsertFree(index);
+    if (start + std::uint64_t{size} != end) {
+      InsertFree(SplitAfter(piece, size));
+    }
+    return piece;
+  }
+  // The rest keeps its slot, so that it often stays where it is in its index.
+  const std::uint32_t piece = NewNode();
+  Node& node = nodes_[index];
+  Node& front = nodes_[piece];
+  front.offset = start;
+  front.size = size;
+  front.stamp = node.stamp;
+  front.state_bits = node.state_bits;
+  LinkBefore(index, piece);
+  Resize(index, start + size, node.size - size);
+  return piece;
 }
 
-// Makes a node that is in no index a free one of `kind` and merges it with neighbours of that kind.
-std::uint32_t Suballocator::MakeFree(std::uint32_t index, State kind) {
-  FitIndex<Node>& fits = IndexOf(kind);
+// Makes a node that is in no index one of `kind`, free or unmapped, and merges it with its neighbours.
+void Suballocator::Settle(std::uint32_t index, State kind, Stamp stamp) {
+  Node& node = nodes_[index];
   if (kind == State::kFree) {
-    free_ += nodes_[index].size;
+    free_ += node.size;
   }
-  nodes_[index].state = kind;
-  if (const std::uint32_t next = nodes_[index].next; next != 0 && nodes_[next].state == kind) {
-    fits.Remove(nodes_, next);
-    AbsorbNext(index);
+  const std::uint32_t previous = node.previous;
+  const std::uint32_t next = node.next;
+  const bool merges_next = next != 0 && nodes_[next].state() == kind;
+  if (previous != 0 && nodes_[previous].state() == kind) {
+    Node& whole = nodes_[previous];
+    std::uint32_t size = whole.size + node.size;
+    whole.stamp = std::max(whole.stamp, stamp);
+    Unlink(index);
+    DropNode(index);
+    if (merges_next) {
+      size += nodes_[next].size;
+      whole.stamp = std::max(whole.stamp, nodes_[next].stamp);
+      RemoveFree(next);
+      Unlink(next);
+      DropNode(next);
+    }
+    Resize(previous, whole.offset, size);
+    return;
   }
-  if (const std::uint32_t previous = nodes_[index].previous;
-      previous != 0 && nodes_[previous].state == kind) {
-    fits.Remove(nodes_, previous);
-    AbsorbNext(previous);
-    index = previous;
+  if (merges_next) {
+    Node& whole = nodes_[next];
+    whole.stamp = std::max(whole.stamp, stamp);
+    const std::uint32_t offset = node.offset;
+    const std::uint32_t size = node.size + whole.size;
+    Unlink(index);
+    DropNode(index);
+    Resize(next, offset, size);
+    return;
   }
-  fits.Insert(nodes_, index);
-  return index;
+  node.stamp = stamp;
+  node.set_state(kind);
+  InsertFree(index);
 }
 
 // ---- blocks
 
-Suballocator::Fit Suballocator::FindFit(std::uint32_t size, std::uint32_t alignment, Effort effort) const {
-  Fit fit;
-  int tries = effort == Effort::kQuick ? kQuickTries : -1;
-  const auto fits = [&](std::uint32_t index) {
-    const Node& node = nodes_[index];
-    const std::uint64_t start = AlignUp(node.offset, alignment);
-    if (start + size <= std::uint64_t{node.offset} + node.size) {
-      fit = {index, static_cast<std::uint32_t>(start)};
-      return false;
-    }
-    return --tries != 0;
-  };
-  const std::uint32_t own = FitIndex<Node>::ClassOf(size);
-  if (effort == Effort::kExhaustive) {
-    mapped_index_.ForEach(nodes_, own, fits);
-    return fit;
-  }
-  for (std::uint32_t index = mapped_index_.head(own); index != 0; index = nodes_[index].link.next) {
-    if (!fits(index)) {
-      break;
-    }
-  }
-  if (fit.node == 0) {
-    // Whatever lies in a higher class than this holds the size at any alignment.
-    const std::uint64_t enough = std::uint64_t{size} + alignment - 1;
-    const std::uint32_t above = FitIndex<Node>::ClassOf(static_cast<std::uint32_t>(
-                                    std::min<std::uint64_t>(enough, ~std::uint32_t{0}))) +
-                                1;
-    const std::uint32_t found = mapped_index_.NextClass(above);
-    if (found < FitIndex<Node>::kClasses) {
-      fits(mapped_index_.head(found));
-    }
-  }
-  return fit;
+Suballocator::Want Suballocator::WantOf(const Request& request) const {
+  const std::uint64_t size = RoundUp(request.bytes, kGranule) / kGranule;
+  return {.size = size,
+          .alignment = std::max<std::uint64_t>(request.alignment / kGranule, 1),
+          .small = !request.any_chunk && size <= std::min(ToGranules(kLargestSmall), page_)};
 }
 
-Suballocator::Handle Suballocator::MakeLive(std::uint32_t index, Bytes requested) {
+Suballocator::Fit Suballocator::FindQuick(const Want& want) const {
+  const Index& index = free_ranges_[want.small ? 1 : 0];
+  const auto size = static_cast<std::uint32_t>(want.size);
+  const std::uint32_t own = Index::ClassOf(size);
+  int tries = kQuickTries;
+  for (std::uint32_t at = index.head(own); at != 0 && tries > 0; at = nodes_[at].link.next, --tries) {
+    const Node& node = nodes_[at];
+    const std::uint64_t start = AlignUp(node.offset, want.alignment);
+    if (start + size <= node.end()) {
+      return {at, static_cast<std::uint32_t>(start)};
+    }
+  }
+  // Whatever lies in a higher class than this holds the size at any alignment.
+  const std::uint64_t enough = want.size + want.alignment - 1;
+  const std::uint32_t above =
+      Index::ClassOf(static_cast<std::uint32_t>(std::min<std::uint64_t>(enough, ~std::uint32_t{0}))) + 1;
+  const std::uint32_t found = index.NextClass(above);
+  if (found == Index::kClasses) {
+    return {};
+  }
+  const std::uint32_t at = index.head(found);
+  return {at, static_cast<std::uint32_t>(AlignUp(nodes_[at].offset, want.alignment))};
+}
+
+// A small block lies in chunks of one page.
+bool Suballocator::MayLieIn(const Want& want, std::uint64_t start) const {
+  return !want.small || start >= boundary_ ||
+         !pages_.AnyLargeChunk(start / page_, (start + want.size - 1) / page_ + 1);
+}
+
+// The smallest range that holds the size.
+Suballocator::Fit Suballocator::FindAny(const Index& index, const Want& want) const {
+  const auto size = static_cast<std::uint32_t>(want.size);
+  Fit best;
+  for (std::uint32_t c = index.NextClass(Index::ClassOf(size)); c < Index::kClasses && best.node == 0;
+       c = index.NextClass(c + 1)) {
+    for (std::uint32_t at = index.head(c); at != 0; at = nodes_[at].link.next) {
+      const Node& node = nodes_[at];
+      if (best.node != 0 && nodes_[best.node].size <= node.size) {
+        continue;
+      }
+      std::uint64_t start = AlignUp(node.offset, want.alignment);
+      // A few steps suffice: behind the first whole page of a larger chunk there is another one like it.
+      while (start + size <= node.end() && !MayLieIn(want, start)) {
+        start = AlignUp((start / page_ + 1) * page_, want.alignment);
+      }
+      if (start + size <= node.end()) {
+        best = {at, static_cast<std::uint32_t>(start)};
+      }
+    }
+  }
+  return best;
+}
+
+Suballocator::Handle Suballocator::MakeLive(std::uint32_t index, const Request& request) {
+  index = WithNames(index);
   Node& node = nodes_[index];
-  node.state = State::kLive;
-  node.padding = static_cast<std::uint16_t>((FromGranules(node.size) - requested).count());
-  node.generation = static_cast<std::uint8_t>((node.generation + 1) & kGenerationMask);
+  node.set_state(State::kLive);
+  node.stamp = 0;
+  const auto padding = static_cast<std::uint32_t>((FromGranules(node.size) - request.bytes).count());
+  node.link = {.previous = 0, .next = padding | (request.any_chunk ? kAnyChunkBit : 0)};
   used_ += node.size;
-  padding_ += node.padding;
+  padding_ += padding;
   ++live_blocks_;
   return HandleOf(index);
 }
 
-std::optional<Suballocator::Handle> Suballocator::Allocate(Bytes requested, Bytes alignment, Effort effort) {
-  const Bytes rounded = RoundUp(requested, kGranule);
-  if (rounded > free()) {
+std::optional<Suballocator::Handle> Suballocator::Allocate(const Request& request, Effort effort) {
+  const Want want = WantOf(request);
+  if (want.size > free_) {
     return std::nullopt;
   }
-  const std::uint32_t size = ToGranules(rounded);
-  const Fit fit = FindFit(size, AlignmentInGranules(alignment), effort);
+  Fit fit = FindQuick(want);
+  if (fit.node == 0 && effort != Effort::kQuick) {
+    fit = FindAny(free_ranges_[want.small ? 1 : 0], want);
+    if (fit.node == 0 && effort == Effort::kAnywhere) {
+      fit = FindAny(free_ranges_[want.small ? 0 : 1], want);
+    }
+  }
   if (fit.node == 0) {
     return std::nullopt;
   }
-  return MakeLive(Carve(fit.node, fit.start, size, State::kLive), requested);
+  return MakeLive(Carve(fit.node, fit.start, static_cast<std::uint32_t>(want.size)), request);
 }
 
-void Suballocator::Free(Handle block) {
-  const std::uint32_t index = NodeOf(block);
-  LGPU_CHECK(nodes_[index].state == State::kLive);
-  used_ -= nodes_[index].size;
-  padding_ -= nodes_[index].padding;
+void Suballocator::Free(Handle block, Stamp stamp) {
+  const std::uint32_t index = NodeOf(block, State::kLive);
+  const Node& node = nodes_[index];
+  used_ -= node.size;
+  padding_ -= node.padding();
   --live_blocks_;
-  MakeFree(index, State::kFree);
+  EndName(index);
+  Settle(index, State::kFree, stamp);
 }
 
 bool Suballocator::IsLive(Handle block) const {
-  const std::uint32_t index = block & kSlotMask;
-  return index != 0 && index < nodes_.size() && nodes_[index].state == State::kLive &&
+  const auto index = static_cast<std::uint32_t>(block);
+  return index != 0 && index < nodes_.size() && nodes_[index].state() == State::kLive &&
          HandleOf(index) == block;
 }
 
-Suballocator::Range Suballocator::range(Handle handle) const { return RangeOf(nodes_[NodeOf(handle)]); }
+Suballocator::Range Suballocator::range(Handle handle) const {
+  const auto index = static_cast<std::uint32_t>(handle);
+  LGPU_CHECK(index != 0 && index < nodes_.size() && HandleOf(index) == handle);
+  return RangeOf(nodes_[index]);
+}
+
+Bytes Suballocator::requested(Handle block) const {
+  return InfoOf(nodes_[NodeOf(block, State::kLive)]).requested;
+}
+
+void Suballocator::SetTag(Handle block, std::uint32_t tag) {
+  nodes_[NodeOf(block, State::kLive)].link.previous = tag;
+}
+
+std::uint32_t Suballocator::tag(Handle block) const {
+  return nodes_[NodeOf(block, State::kLive)].link.previous;
+}
+
+// ---- what there is
 
 Bytes Suballocator::largest_free() const {
   std::uint32_t largest = 0;
-  const std::uint32_t last = mapped_index_.LastClass();
-  if (last < FitIndex<Node>::kClasses) {
-    for (std::uint32_t index = mapped_index_.head(last); index != 0; index = nodes_[index].link.next) {
-      largest = std::max(largest, nodes_[index].size);
+  for (const Index& index : free_ranges_) {
+    if (const std::uint32_t last = index.LastClass(); last < Index::kClasses) {
+      for (std::uint32_t at = index.head(last); at != 0; at = nodes_[at].link.next) {
+        largest = std::max(largest, nodes_[at].size);
+      }
     }
   }
   return FromGranules(largest);
 }
 
-// ---- growth
-
-// The block starts in the free range in front of the unmapped one, if there is one, and may end in the
-// free range behind it.
-std::optional<Suballocator::Spot> Suballocator::SpotAt(std::uint32_t unmapped_node, std::uint64_t size,
-                                                       std::uint64_t alignment) const {
-  const Node& unmapped = nodes_[unmapped_node];
-  const Node& before = nodes_[unmapped.previous];
-  const Node& after = nodes_[unmapped.next];
-  std::uint64_t start = unmapped.offset;
-  if (unmapped.previous != 0 && before.state == State::kFree) {
-    start = AlignUp(before.offset, alignment);  // at most unmapped.offset, which is a page's
+void Suballocator::RebaseStamps(Stamp by) {
+  for (Node& node : nodes_) {
+    node.stamp -= std::min(node.stamp, by);
   }
-  const std::uint64_t end = start + size;
-  const std::uint64_t unmapped_end = std::uint64_t{unmapped.offset} + unmapped.size;
-  if (end <= unmapped_end) {
-    // A fit without any new page is Allocate's to find.
-    const std::uint64_t fresh = end <= unmapped.offset ? page_ : AlignUp(end - unmapped.offset, page_);
-    return Spot{unmapped_node, start, fresh};
-  }
-  if (unmapped.next != 0 && after.state == State::kFree && end <= std::uint64_t{after.offset} + after.size) {
-    return Spot{unmapped_node, start, unmapped.size};
-  }
-  return std::nullopt;
 }
 
-// The granules of pages that are wholly free and of which a block takes some, around its fresh pages.
-std::uint64_t Suballocator::WholeFreePages(const Spot& spot, std::uint64_t end) const {
-  const std::uint64_t down = ~std::uint64_t{page_ - 1};
-  const Node& unmapped = nodes_[spot.unmapped_node];
-  std::uint64_t whole = 0;
-  if (spot.start < unmapped.offset) {
-    const std::uint64_t first = std::max(spot.start & down, AlignUp(nodes_[unmapped.previous].offset, page_));
-    whole += unmapped.offset - std::min<std::uint64_t>(first, unmapped.offset);
-  }
-  const std::uint64_t behind = std::uint64_t{unmapped.offset} + unmapped.size;
-  if (end > behind) {
-    const Node& after = nodes_[unmapped.next];
-    whole += std::min(AlignUp(end, page_), (std::uint64_t{after.offset} + after.size) & down) - behind;
-  }
-  return whole;
+Suballocator::NodeInfo Suballocator::InfoOf(const Node& node) {
+  const Range range = RangeOf(node);
+  const bool live = node.state() == State::kLive;
+  return {.range = range,
+          .state = node.state(),
+          .stamp = node.stamp,
+          .requested = live ? range.bytes - Bytes(node.padding()) : Bytes(),
+          .tag = live ? node.link.previous : 0};
 }
 
-std::optional<Suballocator::Placement> Suballocator::PlanGrowth(Bytes requested, Bytes alignment,
-                                                                Prefer prefer) const {
-  const Bytes rounded = RoundUp(requested, kGranule);
-  const std::uint64_t size = rounded / kGranule;
-  const std::uint64_t aligned = AlignmentInGranules(alignment);
-  std::optional<Spot> best;
-  std::tuple<std::uint64_t, std::uint64_t, std::uint64_t> best_cost;
-  unmapped_index_.ForEach(nodes_, 0, [&](std::uint32_t index) {
-    if (const std::optional<Spot> spot = SpotAt(index, size, aligned)) {
-      const std::uint64_t whole = spot->fresh + WholeFreePages(*spot, spot->start + size);
-      const std::tuple cost = prefer == Prefer::kFewestNew ? std::tuple(spot->fresh, whole, spot->start)
-                                                           : std::tuple(whole, spot->fresh, spot->start);
-      if (!best || cost < best_cost) {
-        best = spot;
-        best_cost = cost;
-      }
-    }
-    return true;
-  });
-  if (!best) {
-    return std::nullopt;
-  }
-  return Placement{{FromGranules(best->start), rounded}, FromGranules(best->fresh)};
-}
-
-std::optional<Suballocator::Claim> Suballocator::ClaimGrowth(Bytes requested, Bytes alignment, Bytes fresh) {
-  const std::uint64_t size = RoundUp(requested, kGranule) / kGranule;
-  const std::uint64_t aligned = AlignmentInGranules(alignment);
-  const std::uint64_t new_size = fresh / kGranule;
-  std::optional<Spot> best;
-  unmapped_index_.ForEach(nodes_, 0, [&](std::uint32_t index) {
-    const std::optional<Spot> spot = SpotAt(index, size, aligned);
-    if (spot && spot->fresh <= new_size && nodes_[index].size >= new_size &&
-        (!best || spot->start < best->start)) {
-      best = spot;
-    }
-    return true;
-  });
-  if (!best) {
-    return std::nullopt;
-  }
-  const std::uint32_t unmapped = best->unmapped_node;
-  const std::uint32_t map_start = nodes_[unmapped].offset;
-  const std::uint32_t before = nodes_[unmapped].previous;
-  const std::uint32_t after = nodes_[unmapped].next;
-  const std::uint64_t map_end = map_start + new_size;
-  const std::uint64_t end = best->start + size;
-  Claim claim{.block = {FromGranules(best->start), FromGranules(size)},
-              .requested = requested,
-              .map_offset = FromGranules(map_start)};
-  if (best->start < map_start) {
-    const auto start = static_cast<std::uint32_t>(best->start);
-    claim.before = HandleOf(Carve(before, start, map_start - start, State::kClaimed));
-  }
-  claim.fresh = HandleOf(Carve(unmapped, map_start, static_cast<std::uint32_t>(new_size), State::kClaimed));
-  if (end > map_end) {
-    const auto taken = static_cast<std::uint32_t>(end - map_end);
-    claim.after = HandleOf(Carve(after, static_cast<std::uint32_t>(map_end), taken, State::kClaimed));
-  }
-  return claim;
-}
-
-Suballocator::Handle Suballocator::Commit(const Claim& claim) {
-  const std::uint32_t fresh = NodeOf(claim.fresh);
-  SetMapped(nodes_[fresh], true);
-  if (claim.before != 0) {
-    MakeFree(NodeOf(claim.before), State::kFree);
-  }
-  if (claim.after != 0) {
-    MakeFree(NodeOf(claim.after), State::kFree);
-  }
-  const std::uint32_t whole = MakeFree(fresh, State::kFree);
-  const std::uint32_t block =
-      Carve(whole, ToGranules(claim.block.offset), ToGranules(claim.block.bytes), State::kLive);
-  return MakeLive(block, claim.requested);
-}
-
-void Suballocator::Abandon(const Claim& claim) {
-  if (claim.before != 0) {
-    MakeFree(NodeOf(claim.before), State::kFree);
-  }
-  if (claim.after != 0) {
-    MakeFree(NodeOf(claim.after), State::kFree);
-  }
-  MakeFree(NodeOf(claim.fresh), State::kUnmapped);
-}
-
-// ---- giving back
-
-std::vector<Suballocator::Range> Suballocator::FreeRanges(Bytes at_least) const {
-  std::vector<Range> ranges;
-  mapped_index_.ForEach(nodes_, FitIndex<Node>::ClassOf(ToGranules(at_least)), [&](std::uint32_t index) {
-    if (FromGranules(nodes_[index].size) >= at_least) {
-      ranges.push_back(RangeOf(nodes_[index]));
-    }
-    return true;
-  });
-  return ranges;
-}
-
-Suballocator::Handle Suballocator::Detach(Range pages) {
-  std::uint32_t found = 0;
-  mapped_index_.ForEach(nodes_, FitIndex<Node>::ClassOf(ToGranules(pages.bytes)), [&](std::uint32_t index) {
-    const Range range = RangeOf(nodes_[index]);
-    if (range.offset <= pages.offset && pages.end() <= range.end()) {
-      found = index;
-    }
-    return found == 0;
-  });
-  LGPU_CHECK(found != 0);
-  return HandleOf(Carve(found, ToGranules(pages.offset), ToGranules(pages.bytes), State::kDetached));
-}
-
-void Suballocator::CommitUnmapped(Handle detached) {
-  const std::uint32_t index = NodeOf(detached);
-  LGPU_CHECK(nodes_[index].state == State::kDetached);
-  SetMapped(nodes_[index], false);
-  MakeFree(index, State::kUnmapped);
-}
-
-void Suballocator::Reattach(Handle detached) {
-  const std::uint32_t index = NodeOf(detached);
-  LGPU_CHECK(nodes_[index].state == State::kDetached);
-  MakeFree(index, State::kFree);
-}
-
-void Suballocator::SetMapped(const Node& node, bool mapped) {
-  const auto first = mapped_pages_.begin() + node.offset / page_;
-  std::fill(first, first + node.size / page_, mapped);
+void Suballocator::CopyTo(Snapshot& snapshot) const {
+  snapshot.nodes_ = nodes_;
+  snapshot.first_ = first_;
 }
 
 }  // namespace lgpu

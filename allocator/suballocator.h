@@ -3,156 +3,296 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "allocator/fit_index.h"
+#include "allocator/page_map.h"
 #include "lgpu/bytes.h"
 
 namespace lgpu {
 
 /// A Suballocator divides a region into live blocks and free ranges. It is pure arithmetic over
-/// offsets: it touches no device, clock or thread, and its nodes lie beside the memory, in a flat array
-/// with 32-bit handles. It knows which pages (of the chunks' granularity) are mapped, and says which
-/// unmapped bytes an allocation needs; its owner maps them, in two steps (Claim, then Commit or Abandon).
+/// offsets: it touches no device, clock or thread, and its nodes lie beside the memory, in a flat array.
+/// It knows which pages (of the granularity) are mapped and which chunks they belong to, and says which
+/// unmapped pages a block needs; its owner maps them, in two steps (ClaimGrowth, then Commit or Abandon).
+///
+/// The region has two zones: below small_zone() lie blocks larger than kLargestSmall, from it on the
+/// others; each zone has an index of its free mapped ranges, so large and small do not mix. A zone is a
+/// preference: where a request would otherwise be refused, Effort::kAnywhere looks into the other one.
+/// A small block lies in chunks of one page only (unless its request says any_chunk), so that it never
+/// pins more than two pages; in the small zone every chunk is one page.
+///
+/// Stamps: a free range has the number that the last Free of it passed; merged ranges have the youngest of
+/// theirs, fresh pages 0. Numbers rise. A range is settled up to a stamp when its own is not above it.
+/// An idle chunk lies wholly in one free range; it may be taken away (Detach) once the range is settled.
 ///
 /// Every offset and size is a multiple of a granule (512 bytes). The invariants, which
-/// CheckInvariants() walks:
+/// CheckInvariants() walks, together with PageMap's:
 ///
 ///   the nodes, in address order, cover [0, reserved) without gap or overlap, none is empty
-///   no two neighbours are both free and mapped, or both free and unmapped
-///   a live block and a free mapped range lie wholly in mapped pages; a free unmapped range is whole pages
-///   every free range is in the index of its kind, under its own size, and nothing else is
-///   used = sum of live blocks, free = sum of free mapped ranges
+///   no two neighbours are both free, or both unmapped
+///   a live block, a free range and a detached one lie wholly in mapped pages; detached ones are whole chunks
+///   an unmapped range is whole pages, none of them mapped
+///   a free range is in the index of the zone that it starts in, an unmapped one in that of unmapped ranges,
+///     under its own size, and nothing else is; the indices' bitmaps name exactly the classes that are not
+///     empty
+///   used = sum of live blocks, free = sum of free ranges, mapped pages = those under live, free, detached
+///   and
+///     claimed ranges
+///   chunks in the small zone, and under small blocks, have one page
+///   live + free + unmapped + claimed + detached + vacant + retired nodes = all nodes
+///
+/// After the last Free and with nothing claimed or detached, free ranges and unmapped ranges alternate: one
+/// free range for each run of mapped pages.
 ///
 /// Not thread-safe. Allocate and Free take O(1) steps and, in the steady state, no memory of the heap.
 class Suballocator {
  public:
   static constexpr Bytes kGranule = Bytes(512);
+  static constexpr Bytes kLargestSmall = Bytes(std::uint64_t{1} << 20);
+  static constexpr Bytes kMaxReserved = Bytes((std::uint64_t{1} << 32) * 512 - (std::uint64_t{2} << 20));
 
-  /// Names a live block, a claim's part or a detached range; changes when its slot is used again. Zero
-  /// names nothing.
-  using Handle = std::uint32_t;
+  /// Names a live block, a claim or a detached range: a slot, and how often it was given a name before. A
+  /// slot whose numbers are used up is retired, so a stale handle never names anything. Zero is no handle.
+  using Handle = std::uint64_t;
+  using Stamp = std::uint32_t;
+  static constexpr Stamp kYoungest = ~Stamp{0};
   struct Range {
     Bytes offset;
     Bytes bytes;
     Bytes end() const { return offset + bytes; }
+    friend bool operator==(const Range&, const Range&) = default;
+  };
+  struct Options {
+    Bytes reserved;                           // at most kMaxReserved, whole pages
+    Bytes page;                               // a power of two
+    std::uint32_t names_per_slot = 1u << 28;  // tests make this small
   };
 
-  /// Nothing is mapped yet. `page` is a power of two and divides `reserved`, which is at most kMaxReserved.
-  Suballocator(Bytes reserved, Bytes page);
-  static constexpr Bytes kMaxReserved = Bytes((std::uint64_t{1} << 32) * 512 - (std::uint64_t{2} << 20));
+  /// Nothing is mapped yet.
+  explicit Suballocator(const Options& options);
+  Suballocator(Bytes reserved, Bytes page) : Suballocator(Options{.reserved = reserved, .page = page}) {}
 
-  // Blocks. `requested` is not zero; `alignment` is a power of two up to `page`.
-  enum class Effort { kQuick, kExhaustive };
-  /// A block in mapped pages, or nothing. kQuick may miss a tight fit.
-  std::optional<Handle> Allocate(Bytes requested, Bytes alignment, Effort effort);
-  void Free(Handle block);
+  // ---- Blocks.
+  struct Request {
+    Bytes bytes;                   // not zero
+    Bytes alignment = Bytes(256);  // a power of two up to `page`
+    bool any_chunk = false;        // a small block may lie in a larger chunk: the source has no others
+  };
+  enum class Effort {
+    kQuick,       // O(1), in the own zone; may miss a tight fit
+    kExhaustive,  // in the own zone, misses nothing
+    kAnywhere,    // in both zones, misses nothing
+  };
+  /// A block in mapped pages, or nothing.
+  std::optional<Handle> Allocate(const Request& request, Effort effort);
+  void Free(Handle block, Stamp stamp);
   bool IsLive(Handle block) const;
   Range range(Handle handle) const;
+  Bytes requested(Handle block) const;
+  /// A number of the owner's, 0 at first; a snapshot has it.
+  void SetTag(Handle block, std::uint32_t tag);
+  std::uint32_t tag(Handle block) const;
 
-  // Growth.
+  // ---- Growth. Steps that change nothing first.
   enum class Prefer {
     kFewestNew,    // pages that are not mapped yet
-    kFewestWhole,  // pages that are not mapped yet or are wholly free: what counts when pages are moved
+    kFewestWhole,  // pages that no pinned chunk has: what counts when idle chunks are moved
   };
+  enum class Search { kQuick, kExhaustive };
   struct Placement {
     Range block;
-    Bytes unmapped;  // whole pages that have to be mapped for it, contiguous
+    Bytes fresh;         // of pages that are not mapped
+    Bytes whole;         // and of those in idle chunks that are settled: pages that no pinned chunk has
+    std::uint32_t node;  // where the block starts; valid until anything changes
   };
-  /// Where a block would go if pages could be mapped; nothing if the addresses do not suffice.
-  std::optional<Placement> PlanGrowth(Bytes requested, Bytes alignment, Prefer prefer) const;
+  struct GrowthOptions {
+    Prefer prefer = Prefer::kFewestNew;
+    Search search = Search::kQuick;
+    Stamp settled = kYoungest;
+    Bytes room_behind{};  // the place ends in an unmapped range, with this much of it behind its own pages
+  };
+  /// Where a block would go if pages could be mapped; nothing if the addresses do not suffice. kExhaustive:
+  /// no place has fewer such pages.
+  std::optional<Placement> PlanGrowth(const Request& request, const GrowthOptions& options) const;
+  /// Runs of pages, in order, that have to be mapped for a place.
+  struct Run {
+    Range pages;   // those that the block touches
+    Range around;  // the unmapped range that they are part of: a larger chunk may reach into it
+  };
+  std::vector<Run> UnmappedRuns(const Placement& placement) const;
   struct Claim {
-    Handle before = 0;  // the free mapped bytes that the block takes in front of the new pages
-    Handle fresh = 0;   // the new pages
-    Handle after = 0;   // the free mapped bytes that it takes behind them
+    Handle place = 0;
     Range block;
-    Bytes requested;
-    Bytes map_offset;  // where the new pages start
+    Request request;
   };
-  /// Sets a place aside where `fresh` contiguous bytes (whole pages) of new pages make a block possible.
-  std::optional<Claim> ClaimGrowth(Bytes requested, Bytes alignment, Bytes fresh);
-  /// The pages are mapped: the block is live, what is left of the pages is free.
-  Handle Commit(const Claim& claim);
+  /// Sets the place aside, with all of `pages`: unmapped pages next to or under the block.
+  Claim ClaimGrowth(const Request& request, const Placement& placement, Range pages);
+  /// Chunks were mapped at these places, all inside the claim; the block is live, what is left is free.
+  Handle Commit(const Claim& claim, std::span<const Range> chunks);
+  /// Nothing was mapped.
   void Abandon(const Claim& claim);
 
-  // Giving pages back.
-  /// Free mapped ranges of at least `at_least`, in no particular order.
-  std::vector<Range> FreeRanges(Bytes at_least) const;
-  /// Takes whole pages, all inside one free mapped range, out of use.
-  Handle Detach(Range pages);
+  // ---- Giving pages back.
+  /// Idle chunks that lie side by side in one free range.
+  struct IdleRun {
+    Range range;
+    Stamp stamp;
+    std::uint32_t node;  // valid until anything changes but a Detach of higher addresses of this run
+  };
+  /// Of settled ranges, in no particular order.
+  std::vector<IdleRun> IdleRuns(Stamp settled) const;
+  Bytes idle(Stamp settled) const;
+  /// Takes whole idle chunks of a run out of use.
+  Handle Detach(const IdleRun& run, Range chunks);
   /// They are not mapped any more.
   void CommitUnmapped(Handle detached);
   /// They stay mapped and are free again.
   void Reattach(Handle detached);
 
+  /// All stamps become smaller by this much, but not below 0: for an owner whose numbers run out.
+  void RebaseStamps(Stamp by);
+
+  // ---- What there is.
   Bytes used() const { return FromGranules(used_); }
   Bytes requested() const { return FromGranules(used_) - Bytes(padding_); }
   Bytes free() const { return FromGranules(free_); }
+  Bytes mapped() const { return FromGranules(pages_.mapped_pages() * page_); }
+  Bytes reserved() const { return FromGranules(reserved_); }
+  Bytes small_zone() const { return FromGranules(boundary_); }
   std::uint64_t live_blocks() const { return live_blocks_; }
   Bytes largest_free() const;
+  /// Bytes of the heap that nodes and page bits take.
+  std::uint64_t footprint() const { return nodes_.capacity() * sizeof(Node) + pages_.footprint(); }
+
+  enum class State : std::uint8_t { kVacant, kLive, kFree, kUnmapped, kClaimed, kDetached, kRetired };
+  struct NodeInfo {
+    Range range;
+    State state;
+    Stamp stamp;      // free: of its last use; live: 0
+    Bytes requested;  // live
+    std::uint32_t tag;
+  };
+  class Snapshot;
+  /// One copy of the node array; reading it takes no look at this object any more.
+  void CopyTo(Snapshot& snapshot) const;
 
   /// OK, or INTERNAL with the first invariant that does not hold.
   absl::Status CheckInvariants() const;
 
  private:
-  enum class State : std::uint8_t { kVacant, kLive, kFree, kUnmapped, kClaimed, kDetached };
+  static constexpr std::uint32_t kAnyChunkBit = 1u << 31;  // beside a live block's padding
   struct Node {
     std::uint32_t offset = 0;  // in granules, as size
     std::uint32_t size = 0;
     std::uint32_t previous = 0;  // by address; 0: none
     std::uint32_t next = 0;
-    FitLink link;               // in its index; `next` also chains the vacant slots
-    std::uint16_t padding = 0;  // of a live block: its bytes that nobody asked for
-    std::uint8_t generation = 0;
-    State state = State::kVacant;
+    FitLink link;  // free or unmapped: in its index; vacant: `next` chains; live: tag and padding
+    Stamp stamp = 0;
+    std::uint32_t generation : 29 = 0;
+    std::uint32_t state_bits : 3 = 0;
+
+    State state() const { return static_cast<State>(state_bits); }
+    void set_state(State state) { state_bits = static_cast<std::uint32_t>(state) & 7; }
+    std::uint64_t end() const { return std::uint64_t{offset} + size; }
+    std::uint32_t padding() const { return link.next & ~kAnyChunkBit; }  // live
   };
+  static_assert(sizeof(Node) == 32);
+  using Index = FitIndex<Node>;
   struct Fit {
     std::uint32_t node = 0;
     std::uint32_t start = 0;
   };
-  // A place for a block around one unmapped node; in granules.
-  struct Spot {
-    std::uint32_t unmapped_node = 0;
-    std::uint64_t start = 0;
-    std::uint64_t fresh = 0;
+  struct Want {  // a request in granules
+    std::uint64_t size;
+    std::uint64_t alignment;
+    bool small;
   };
 
   static constexpr Bytes FromGranules(std::uint64_t granules) { return kGranule * granules; }
   static std::uint32_t ToGranules(Bytes bytes) { return static_cast<std::uint32_t>(bytes / kGranule); }
-  std::uint32_t NodeOf(Handle handle) const;
+  static Range RangeOf(const Node& node) { return {FromGranules(node.offset), FromGranules(node.size)}; }
+  std::uint32_t NodeOf(Handle handle, State state) const;
   Handle HandleOf(std::uint32_t node) const;
-  Range RangeOf(const Node& node) const { return {FromGranules(node.offset), FromGranules(node.size)}; }
+  static NodeInfo InfoOf(const Node& node);
 
   std::uint32_t NewNode();
   void DropNode(std::uint32_t index);
+  Handle Name(std::uint32_t index);
+  std::uint32_t WithNames(std::uint32_t index);
+  void EndName(std::uint32_t index) { nodes_[index].generation += 1; }
+  void LinkBefore(std::uint32_t index, std::uint32_t fresh);
+  void Unlink(std::uint32_t index);
   std::uint32_t SplitAfter(std::uint32_t index, std::uint32_t size);
-  void AbsorbNext(std::uint32_t index);
-  std::uint32_t Carve(std::uint32_t index, std::uint32_t start, std::uint32_t size, State state);
-  std::uint32_t MakeFree(std::uint32_t index, State kind);
-  Handle MakeLive(std::uint32_t node, Bytes requested);
-  FitIndex<Node>& IndexOf(State kind) { return kind == State::kFree ? mapped_index_ : unmapped_index_; }
-  Fit FindFit(std::uint32_t size, std::uint32_t alignment, Effort effort) const;
-  std::optional<Spot> SpotAt(std::uint32_t unmapped_node, std::uint64_t size, std::uint64_t alignment) const;
-  std::uint64_t WholeFreePages(const Spot& spot, std::uint64_t end) const;
-  void SetMapped(const Node& node, bool mapped);
-  bool AllPages(const Node& node, bool mapped) const;
+
+  Index& IndexOf(const Node& node) {
+    return node.state() == State::kUnmapped ? unmapped_ : free_ranges_[node.offset >= boundary_ ? 1 : 0];
+  }
+  void InsertFree(std::uint32_t index) { IndexOf(nodes_[index]).Insert(nodes_, index); }
+  void RemoveFree(std::uint32_t index) { IndexOf(nodes_[index]).Remove(nodes_, index); }
+  void Resize(std::uint32_t index, std::uint32_t offset, std::uint32_t size);
+  std::uint32_t Carve(std::uint32_t index, std::uint32_t start, std::uint32_t size);
+  void Settle(std::uint32_t index, State kind, Stamp stamp);
+  void SettlePieces(std::uint32_t index, Stamp stamp);
+  Handle MakeLive(std::uint32_t index, const Request& request);
+
+  Want WantOf(const Request& request) const;
+  Fit FindQuick(const Want& want) const;
+  Fit FindAny(const Index& index, const Want& want) const;
+  bool MayLieIn(const Want& want, std::uint64_t start) const;
+
+  struct Planner;
+  std::uint64_t PageOf(std::uint64_t granule) const { return granule / page_; }
+  struct Pages {
+    std::uint64_t first;
+    std::uint64_t end;
+  };
+  Pages IdlePages(const Node& node) const;
+  template <typename Visit>
+  void ForEachIdle(Stamp settled, Visit visit) const;
+
   absl::Status CheckNode(std::uint32_t index) const;
-  absl::Status CheckIndices(std::uint64_t free_nodes, std::uint64_t unmapped_nodes) const;
+  absl::Status CheckIndex(const Index& fits, int zone, std::uint64_t expected) const;
+  absl::Status CheckSlots(std::uint64_t in_order) const;
 
   const std::uint32_t page_;  // in granules
   const std::uint64_t reserved_;
+  const std::uint64_t boundary_;  // where the small zone starts, in granules
+  const std::uint32_t last_generation_;
   std::vector<Node> nodes_;  // slot 0 is never used
   std::uint32_t vacant_ = 0;
   std::uint32_t first_ = 0;
-  std::vector<bool> mapped_pages_;
-  FitIndex<Node> mapped_index_;
-  FitIndex<Node> unmapped_index_;
+  PageMap pages_;
+  Index free_ranges_[2];  // of the large zone and of the small one
+  Index unmapped_;
   std::uint64_t used_ = 0;  // in granules, as free
   std::uint64_t free_ = 0;
   std::uint64_t padding_ = 0;
   std::uint64_t live_blocks_ = 0;
+  std::uint64_t retired_nodes_ = 0;
 };
+
+/// A Snapshot is a copy of a Suballocator's nodes at one moment.
+class Suballocator::Snapshot {
+ public:
+  /// Calls visit(const NodeInfo&) for every range, in address order.
+  template <typename Visit>
+  void ForEach(Visit visit) const;
+
+ private:
+  friend class Suballocator;
+  std::vector<Node> nodes_;
+  std::uint32_t first_ = 0;
+};
+
+template <typename Visit>
+void Suballocator::Snapshot::ForEach(Visit visit) const {
+  for (std::uint32_t index = first_; index != 0; index = nodes_[index].next) {
+    visit(InfoOf(nodes_[index]));
+  }
+}
 
 }  // namespace lgpu
 

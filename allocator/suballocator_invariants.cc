@@ -11,82 +11,97 @@ absl::Status Broken(const char* what, std::uint64_t offset, std::uint64_t a, std
 
 }  // namespace
 
-bool Suballocator::AllPages(const Node& node, bool mapped) const {
-  for (std::uint64_t page = node.offset / page_; page * page_ < std::uint64_t{node.offset} + node.size;
-       ++page) {
-    if (mapped_pages_[page] != mapped) {
-      return false;
-    }
-  }
-  return true;
-}
-
 absl::Status Suballocator::CheckNode(std::uint32_t index) const {
   const Node& node = nodes_[index];
+  const State state = node.state();
   if (node.size == 0) {
     return Broken("an empty node", node.offset, node.size, 0);
   }
-  const bool free = node.state == State::kFree || node.state == State::kUnmapped;
-  if (free && node.next != 0 && nodes_[node.next].state == node.state) {
+  if ((state == State::kFree || state == State::kUnmapped) && node.next != 0 &&
+      nodes_[node.next].state() == state) {
     return Broken("neighbours that are free and of one kind are not merged", node.offset, index, node.next);
   }
-  switch (node.state) {
+  const std::uint64_t first = PageOf(node.offset);
+  const std::uint64_t end = PageOf(node.end() - 1) + 1;
+  const std::uint64_t mapped = pages_.CountMapped(first, end);
+  const bool whole = node.offset % page_ == 0 && node.size % page_ == 0;
+  switch (state) {
     case State::kVacant:
+    case State::kRetired:
       return Broken("a vacant node in the address order", node.offset, index, 0);
     case State::kLive:
     case State::kFree:
     case State::kDetached:
-      if (!AllPages(node, true)) {
+      if (mapped != end - first) {
         return Broken("a live or free range touches a page that is not mapped", node.offset, node.size,
                       page_);
       }
       break;
     case State::kUnmapped:
-      if (!AllPages(node, false) || node.offset % page_ != 0 || node.size % page_ != 0) {
+      if (!whole || mapped != 0) {
         return Broken("an unmapped range is not made of whole unmapped pages", node.offset, node.size, page_);
       }
       break;
     case State::kClaimed:
       break;
   }
+  if (state == State::kDetached &&
+      (!whole || pages_.NextBorder(first, end) != first || pages_.PreviousBorder(end, first) != end)) {
+    return Broken("a detached range is not made of whole chunks", node.offset, node.size, page_);
+  }
+  if (state == State::kLive && (node.link.next & kAnyChunkBit) == 0 && node.size <= page_ &&
+      FromGranules(node.size) <= kLargestSmall && pages_.AnyLargeChunk(first, end)) {
+    return Broken("a small block lies in a chunk of more than one page", node.offset, node.size, page_);
+  }
   return absl::OkStatus();
 }
 
-absl::Status Suballocator::CheckIndices(std::uint64_t free_nodes, std::uint64_t unmapped_nodes) const {
-  absl::Status status;
-  const auto check = [&](const FitIndex<Node>& fits, State kind, std::uint64_t expected) {
-    std::uint64_t count = 0;
-    for (std::uint32_t c = 0; c < FitIndex<Node>::kClasses; ++c) {
-      std::uint32_t previous = 0;
-      for (std::uint32_t index = fits.head(c); index != 0; index = nodes_[index].link.next) {
-        ++count;
-        const Node& node = nodes_[index];
-        if (node.state != kind || node.link.previous != previous || FitIndex<Node>::ClassOf(node.size) != c) {
-          status.Update(Broken("an index holds a wrong node", node.offset, node.size, c));
-        }
-        previous = index;
+absl::Status Suballocator::CheckIndex(const Index& fits, int zone, std::uint64_t expected) const {
+  std::uint64_t count = 0;
+  for (std::uint32_t c = 0; c < Index::kClasses; ++c) {
+    std::uint32_t previous = 0;
+    for (std::uint32_t index = fits.head(c); index != 0; index = nodes_[index].link.next) {
+      ++count;
+      const Node& node = nodes_[index];
+      const State kind = zone < 2 ? State::kFree : State::kUnmapped;
+      if (node.state() != kind || node.link.previous != previous || Index::ClassOf(node.size) != c ||
+          (zone < 2 && (node.offset >= boundary_) != (zone == 1))) {
+        return Broken("an index holds a wrong node", node.offset, node.size, c);
       }
-      if (fits.head(c) != 0 && fits.NextClass(c) != c) {
-        status.Update(Broken("the bitmap of an index misses a class", 0, c, fits.NextClass(c)));
-      }
+      previous = index;
     }
-    if (count != expected) {
-      status.Update(Broken("an index misses nodes or has too many", 0, count, expected));
+    if ((fits.head(c) != 0) != (fits.NextClass(c) == c)) {
+      return Broken("the bitmap of an index is wrong about a class", 0, c, fits.NextClass(c));
     }
-  };
-  check(mapped_index_, State::kFree, free_nodes);
-  check(unmapped_index_, State::kUnmapped, unmapped_nodes);
-  return status;
+  }
+  return count == expected ? absl::OkStatus()
+                           : Broken("an index misses nodes or has too many", 0, count, expected);
+}
+
+absl::Status Suballocator::CheckSlots(std::uint64_t in_order) const {
+  std::uint64_t vacant = 0;
+  for (std::uint32_t index = vacant_; index != 0; index = nodes_[index].link.next) {
+    if (nodes_[index].state() != State::kVacant || nodes_[index].generation >= last_generation_ ||
+        ++vacant > nodes_.size()) {
+      return Broken("the list of vacant slots holds a wrong one", 0, index, vacant);
+    }
+  }
+  const std::uint64_t slots = nodes_.size() - 1;
+  return in_order + vacant + retired_nodes_ == slots
+             ? absl::OkStatus()
+             : Broken("nodes got lost", 0, in_order + vacant + retired_nodes_, slots);
 }
 
 absl::Status Suballocator::CheckInvariants() const {
   std::uint64_t reached = 0;
+  std::uint64_t nodes = 0;
   std::uint64_t used = 0;
   std::uint64_t free = 0;
   std::uint64_t padding = 0;
   std::uint64_t live = 0;
-  std::uint64_t free_nodes = 0;
+  std::uint64_t free_nodes[2] = {0, 0};
   std::uint64_t unmapped_nodes = 0;
+  std::uint64_t unmapped_pages = 0;
   std::uint32_t previous = 0;
   for (std::uint32_t index = first_; index != 0; index = nodes_[index].next) {
     const Node& node = nodes_[index];
@@ -96,17 +111,22 @@ absl::Status Suballocator::CheckInvariants() const {
     if (absl::Status status = CheckNode(index); !status.ok()) {
       return status;
     }
-    if (node.state == State::kLive) {
+    ++nodes;
+    if (node.state() == State::kLive) {
       used += node.size;
-      padding += node.padding;
+      padding += node.padding();
       ++live;
-    } else if (node.state == State::kFree) {
+    } else if (node.state() == State::kFree) {
       free += node.size;
-      ++free_nodes;
-    } else if (node.state == State::kUnmapped) {
+      ++free_nodes[node.offset >= boundary_ ? 1 : 0];
+    } else if (node.state() == State::kUnmapped) {
       ++unmapped_nodes;
+      unmapped_pages += node.size / page_;
+    } else if (node.state() == State::kClaimed) {
+      const std::uint64_t end = PageOf(node.end() - 1) + 1;
+      unmapped_pages += end - PageOf(node.offset) - pages_.CountMapped(PageOf(node.offset), end);
     }
-    reached += node.size;
+    reached = node.end();
     previous = index;
   }
   if (reached != reserved_) {
@@ -118,7 +138,21 @@ absl::Status Suballocator::CheckInvariants() const {
   if (free != free_) {
     return Broken("free is not the sum of free ranges", 0, free, free_);
   }
-  return CheckIndices(free_nodes, unmapped_nodes);
+  if (const char* broken = pages_.CheckInvariants(); broken != nullptr) {
+    return absl::InternalError(absl::StrCat("page map: ", broken));
+  }
+  if (unmapped_pages + pages_.mapped_pages() != pages_.pages()) {
+    return Broken("the unmapped ranges are not the pages that are not mapped", 0, unmapped_pages,
+                  pages_.mapped_pages());
+  }
+  if (pages_.AnyLargeChunk(boundary_ / page_, pages_.pages())) {
+    return Broken("a chunk of more than one page in the small zone", boundary_, 0, 0);
+  }
+  absl::Status status = CheckIndex(free_ranges_[0], 0, free_nodes[0]);
+  status.Update(CheckIndex(free_ranges_[1], 1, free_nodes[1]));
+  status.Update(CheckIndex(unmapped_, 2, unmapped_nodes));
+  status.Update(CheckSlots(nodes));
+  return status;
 }
 
 }  // namespace lgpu

@@ -21,7 +21,7 @@ namespace lgpu {
 struct Block {
   std::byte* address = nullptr;
   Bytes bytes;             // usable size, at least what was asked for
-  std::uint32_t node = 0;  // the allocator's own handle; makes Free need no look-up
+  std::uint64_t node = 0;  // the allocator's own handle; makes Free need no look-up
 };
 
 struct AllocateOptions {
