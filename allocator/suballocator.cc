@@ -19,7 +19,9 @@ constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t alignment) {
 Suballocator::Suballocator(const Options& options)
     : page_(ToGranules(options.page)),
       reserved_(options.reserved / kGranule),
-      boundary_(options.reserved / options.page / 2 * page_),
+      // Small blocks need no more addresses than there is memory: any unmapped page will do for them.
+      zones_{0, options.reserved / options.page * 6 / 8 * page_,
+             options.reserved / options.page * 7 / 8 * page_},
       last_generation_(options.names_per_slot),
       nodes_(1),
       pages_(options.reserved / options.page) {
@@ -121,7 +123,7 @@ std::uint32_t Suballocator::SplitAfter(std::uint32_t index, std::uint32_t size) 
 // Changes the extent of a node that is in an index.
 void Suballocator::Resize(std::uint32_t index, std::uint32_t offset, std::uint32_t size) {
   Node& node = nodes_[index];
-  const bool same_zone = (node.offset >= boundary_) == (offset >= boundary_);
+  const bool same_zone = ZoneOf(node.offset) == ZoneOf(offset);
   if (same_zone && Index::ClassOf(node.size) == Index::ClassOf(size)) {
     node.offset = offset;
     node.size = size;
@@ -210,38 +212,46 @@ void Suballocator::Settle(std::uint32_t index, State kind, Stamp stamp) {
 
 Suballocator::Want Suballocator::WantOf(const Request& request) const {
   const std::uint64_t size = RoundUp(request.bytes, kGranule) / kGranule;
+  const bool small = !request.any_chunk && size <= std::min(ToGranules(kLargestSmall), page_);
   return {.size = size,
           .alignment = std::max<std::uint64_t>(request.alignment / kGranule, 1),
-          .small = !request.any_chunk && size <= std::min(ToGranules(kLargestSmall), page_)};
+          .zone = small ? (size <= ToGranules(kLargestTiny) ? 2u : 1u) : 0u};
+}
+
+// The smallest of the first few ranges of a class that hold the size.
+Suballocator::Fit Suballocator::FindIn(const Index& index, std::uint32_t size_class, const Want& want) const {
+  Fit best;
+  std::uint32_t best_size = ~std::uint32_t{0};
+  int tries = kQuickTries;
+  for (std::uint32_t at = index.head(size_class); at != 0 && tries > 0; --tries) {
+    const Node& node = nodes_[at];
+    const std::uint64_t start = AlignUp(node.offset, want.alignment);
+    if (start + want.size <= node.end() && node.size < best_size) {
+      best = {at, static_cast<std::uint32_t>(start)};
+      best_size = node.size;
+    }
+    at = node.link.next;
+  }
+  return best;
 }
 
 Suballocator::Fit Suballocator::FindQuick(const Want& want) const {
-  const Index& index = free_ranges_[want.small ? 1 : 0];
-  const auto size = static_cast<std::uint32_t>(want.size);
-  const std::uint32_t own = Index::ClassOf(size);
-  int tries = kQuickTries;
-  for (std::uint32_t at = index.head(own); at != 0 && tries > 0; at = nodes_[at].link.next, --tries) {
-    const Node& node = nodes_[at];
-    const std::uint64_t start = AlignUp(node.offset, want.alignment);
-    if (start + size <= node.end()) {
-      return {at, static_cast<std::uint32_t>(start)};
-    }
+  const Index& index = free_ranges_[want.zone];
+  if (const Fit fit = FindIn(index, Index::ClassOf(static_cast<std::uint32_t>(want.size)), want);
+      fit.node != 0) {
+    return fit;
   }
   // Whatever lies in a higher class than this holds the size at any alignment.
   const std::uint64_t enough = want.size + want.alignment - 1;
   const std::uint32_t above =
       Index::ClassOf(static_cast<std::uint32_t>(std::min<std::uint64_t>(enough, ~std::uint32_t{0}))) + 1;
   const std::uint32_t found = index.NextClass(above);
-  if (found == Index::kClasses) {
-    return {};
-  }
-  const std::uint32_t at = index.head(found);
-  return {at, static_cast<std::uint32_t>(AlignUp(nodes_[at].offset, want.alignment))};
+  return found == Index::kClasses ? Fit{} : FindIn(index, found, want);
 }
 
 // A small block lies in chunks of one page.
 bool Suballocator::MayLieIn(const Want& want, std::uint64_t start) const {
-  return !want.small || start >= boundary_ ||
+  return want.zone == 0 || start >= zones_[1] ||
          !pages_.AnyLargeChunk(start / page_, (start + want.size - 1) / page_ + 1);
 }
 
@@ -289,9 +299,12 @@ std::optional<Suballocator::Handle> Suballocator::Allocate(const Request& reques
   }
   Fit fit = FindQuick(want);
   if (fit.node == 0 && effort != Effort::kQuick) {
-    fit = FindAny(free_ranges_[want.small ? 1 : 0], want);
-    if (fit.node == 0 && effort == Effort::kAnywhere) {
-      fit = FindAny(free_ranges_[want.small ? 0 : 1], want);
+    fit = FindAny(free_ranges_[want.zone], want);
+    if (effort == Effort::kAnywhere) {
+      // Into the zone of the next larger blocks first.
+      for (std::size_t i = 1; i < kZones && fit.node == 0; ++i) {
+        fit = FindAny(free_ranges_[(want.zone + kZones - i) % kZones], want);
+      }
     }
   }
   if (fit.node == 0) {

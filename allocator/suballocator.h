@@ -1,6 +1,8 @@
 #ifndef LGPU_ALLOCATOR_SUBALLOCATOR_H_
 #define LGPU_ALLOCATOR_SUBALLOCATOR_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -18,11 +20,12 @@ namespace lgpu {
 /// It knows which pages (of the granularity) are mapped and which chunks they belong to, and says which
 /// unmapped pages a block needs; its owner maps them, in two steps (ClaimGrowth, then Commit or Abandon).
 ///
-/// The region has two zones: below small_zone() lie blocks larger than kLargestSmall, from it on the
-/// others; each zone has an index of its free mapped ranges, so large and small do not mix. A zone is a
-/// preference: where a request would otherwise be refused, Effort::kAnywhere looks into the other one.
-/// A small block lies in chunks of one page only (unless its request says any_chunk), so that it never
-/// pins more than two pages; in the small zone every chunk is one page.
+/// The region has three zones: below small_zone() lie blocks larger than kLargestSmall, from it on the
+/// small ones, and behind those, in the last one, the tiny ones up to kLargestTiny. Each zone has an index of
+/// its free mapped ranges, so sizes that differ much do not mix. A zone is a preference: where a request
+/// would otherwise be refused, Effort::kAnywhere looks into the others. A small or tiny block lies in chunks
+/// of one page only (unless its request says any_chunk), so that it never pins more than two pages; from
+/// small_zone() on every chunk is one page.
 ///
 /// Stamps: a free range has the number that the last Free of it passed; merged ranges have the youngest of
 /// theirs, fresh pages 0. Numbers rise. A range is settled up to a stamp when its own is not above it.
@@ -41,7 +44,7 @@ namespace lgpu {
 ///   used = sum of live blocks, free = sum of free ranges, mapped pages = those under live, free, detached
 ///   and
 ///     claimed ranges
-///   chunks in the small zone, and under small blocks, have one page
+///   chunks in the small and tiny zones, and under small and tiny blocks, have one page
 ///   live + free + unmapped + claimed + detached + vacant + retired nodes = all nodes
 ///
 /// After the last Free and with nothing claimed or detached, free ranges and unmapped ranges alternate: one
@@ -52,6 +55,7 @@ class Suballocator {
  public:
   static constexpr Bytes kGranule = Bytes(512);
   static constexpr Bytes kLargestSmall = Bytes(std::uint64_t{1} << 20);
+  static constexpr Bytes kLargestTiny = Bytes(std::uint64_t{1} << 14);
   static constexpr Bytes kMaxReserved = Bytes((std::uint64_t{1} << 32) * 512 - (std::uint64_t{2} << 20));
 
   /// Names a live block, a claim or a detached range: a slot, and how often it was given a name before. A
@@ -84,7 +88,7 @@ class Suballocator {
   enum class Effort {
     kQuick,       // O(1), in the own zone; may miss a tight fit
     kExhaustive,  // in the own zone, misses nothing
-    kAnywhere,    // in both zones, misses nothing
+    kAnywhere,    // in all zones, misses nothing
   };
   /// A block in mapped pages, or nothing.
   std::optional<Handle> Allocate(const Request& request, Effort effort);
@@ -161,7 +165,7 @@ class Suballocator {
   Bytes free() const { return FromGranules(free_); }
   Bytes mapped() const { return FromGranules(pages_.mapped_pages() * page_); }
   Bytes reserved() const { return FromGranules(reserved_); }
-  Bytes small_zone() const { return FromGranules(boundary_); }
+  Bytes small_zone() const { return FromGranules(zones_[1]); }
   std::uint64_t live_blocks() const { return live_blocks_; }
   Bytes largest_free() const;
   /// Bytes of the heap that nodes and page bits take.
@@ -201,6 +205,7 @@ class Suballocator {
   };
   static_assert(sizeof(Node) == 32);
   using Index = FitIndex<Node>;
+  static constexpr int kZones = 3;  // large, small, tiny
   struct Fit {
     std::uint32_t node = 0;
     std::uint32_t start = 0;
@@ -208,7 +213,7 @@ class Suballocator {
   struct Want {  // a request in granules
     std::uint64_t size;
     std::uint64_t alignment;
-    bool small;
+    std::size_t zone;
   };
 
   static constexpr Bytes FromGranules(std::uint64_t granules) { return kGranule * granules; }
@@ -228,7 +233,7 @@ class Suballocator {
   std::uint32_t SplitAfter(std::uint32_t index, std::uint32_t size);
 
   Index& IndexOf(const Node& node) {
-    return node.state() == State::kUnmapped ? unmapped_ : free_ranges_[node.offset >= boundary_ ? 1 : 0];
+    return node.state() == State::kUnmapped ? unmapped_ : free_ranges_[ZoneOf(node.offset)];
   }
   void InsertFree(std::uint32_t index) { IndexOf(nodes_[index]).Insert(nodes_, index); }
   void RemoveFree(std::uint32_t index) { IndexOf(nodes_[index]).Remove(nodes_, index); }
@@ -239,11 +244,15 @@ class Suballocator {
   Handle MakeLive(std::uint32_t index, const Request& request);
 
   Want WantOf(const Request& request) const;
+  Fit FindIn(const Index& index, std::uint32_t size_class, const Want& want) const;
   Fit FindQuick(const Want& want) const;
   Fit FindAny(const Index& index, const Want& want) const;
   bool MayLieIn(const Want& want, std::uint64_t start) const;
 
   struct Planner;
+  std::size_t ZoneOf(std::uint64_t granule) const {
+    return (granule >= zones_[1] ? 1u : 0u) + (granule >= zones_[2] ? 1u : 0u);
+  }
   std::uint64_t PageOf(std::uint64_t granule) const { return granule / page_; }
   struct Pages {
     std::uint64_t first;
@@ -259,13 +268,13 @@ class Suballocator {
 
   const std::uint32_t page_;  // in granules
   const std::uint64_t reserved_;
-  const std::uint64_t boundary_;  // where the small zone starts, in granules
+  const std::array<std::uint64_t, kZones> zones_;  // where each starts, in granules
   const std::uint32_t last_generation_;
   std::vector<Node> nodes_;  // slot 0 is never used
   std::uint32_t vacant_ = 0;
   std::uint32_t first_ = 0;
   PageMap pages_;
-  Index free_ranges_[2];  // of the large zone and of the small one
+  std::array<Index, kZones> free_ranges_;
   Index unmapped_;
   std::uint64_t used_ = 0;  // in granules, as free
   std::uint64_t free_ = 0;

@@ -71,9 +71,12 @@ struct Suballocator::Planner {
     for (std::uint32_t at = first;; at = nodes[at].next) {
       Try(first, begin, end, AlignUp(nodes[at].offset, want.alignment));
       if (nodes[at].end() >= begin + want.size) {
-        const std::uint64_t latest = AlignDown(nodes[at].end() - want.size, want.alignment);
-        Try(first, begin, end, latest);
-        Try(first, begin, end, AlignDown(latest, core.page_));
+        Try(first, begin, end, AlignDown(nodes[at].end() - want.size, want.alignment));
+      }
+      // The empty middle of the region reaches over several zones.
+      if (const std::uint64_t zone = core.zones_[want.zone];
+          nodes[at].offset < zone && zone < nodes[at].end()) {
+        Try(first, begin, end, zone);
       }
       if (at == last) {
         break;
@@ -105,21 +108,18 @@ struct Suballocator::Planner {
       const std::uint64_t to = std::min(pages.end, span.end);
       (unmapped ? fresh : idle) += to > from ? to - from : 0;
       behind = unmapped
-                   ? std::min(node.end(), core.boundary_) - std::min(span.end * core.page_, core.boundary_)
+                   ? std::min(node.end(), core.zones_[1]) - std::min(span.end * core.page_, core.zones_[1])
                    : 0;
     }
     if (behind < options.room_behind / kGranule) {
       return;
     }
-    const bool wrong_zone = (start >= core.boundary_) != want.small;
+    const bool wrong_zone = core.ZoneOf(start) != want.zone;
     const std::uint64_t whole = fresh + idle;
-    // The small zone grows downwards, page by page, and each page is filled upwards.
-    const std::uint64_t key =
-        want.small ? core.reserved_ - AlignDown(start, core.page_) + start % core.page_ : start;
     const auto [major, minor] =
         options.prefer == Prefer::kFewestNew ? std::pair(fresh, whole) : std::pair(whole, fresh);
-    const Score score = options.search == Search::kQuick ? Score(wrong_zone, major, minor, key)
-                                                         : Score(major, minor, wrong_zone, key);
+    const Score score = options.search == Search::kQuick ? Score(wrong_zone, major, minor, start)
+                                                         : Score(major, minor, wrong_zone, start);
     if (!best || score < best_score) {
       best_score = score;
       best = Placement{.block = {FromGranules(start), FromGranules(want.size)},

@@ -63,9 +63,9 @@ absl::Status Suballocator::CheckIndex(const Index& fits, int zone, std::uint64_t
     for (std::uint32_t index = fits.head(c); index != 0; index = nodes_[index].link.next) {
       ++count;
       const Node& node = nodes_[index];
-      const State kind = zone < 2 ? State::kFree : State::kUnmapped;
+      const State kind = zone < kZones ? State::kFree : State::kUnmapped;
       if (node.state() != kind || node.link.previous != previous || Index::ClassOf(node.size) != c ||
-          (zone < 2 && (node.offset >= boundary_) != (zone == 1))) {
+          (zone < kZones && ZoneOf(node.offset) != static_cast<std::size_t>(zone))) {
         return Broken("an index holds a wrong node", node.offset, node.size, c);
       }
       previous = index;
@@ -99,7 +99,7 @@ absl::Status Suballocator::CheckInvariants() const {
   std::uint64_t free = 0;
   std::uint64_t padding = 0;
   std::uint64_t live = 0;
-  std::uint64_t free_nodes[2] = {0, 0};
+  std::array<std::uint64_t, kZones> free_nodes{};
   std::uint64_t unmapped_nodes = 0;
   std::uint64_t unmapped_pages = 0;
   std::uint32_t previous = 0;
@@ -118,7 +118,7 @@ absl::Status Suballocator::CheckInvariants() const {
       ++live;
     } else if (node.state() == State::kFree) {
       free += node.size;
-      ++free_nodes[node.offset >= boundary_ ? 1 : 0];
+      ++free_nodes[ZoneOf(node.offset)];
     } else if (node.state() == State::kUnmapped) {
       ++unmapped_nodes;
       unmapped_pages += node.size / page_;
@@ -145,12 +145,13 @@ absl::Status Suballocator::CheckInvariants() const {
     return Broken("the unmapped ranges are not the pages that are not mapped", 0, unmapped_pages,
                   pages_.mapped_pages());
   }
-  if (pages_.AnyLargeChunk(boundary_ / page_, pages_.pages())) {
-    return Broken("a chunk of more than one page in the small zone", boundary_, 0, 0);
+  if (pages_.AnyLargeChunk(zones_[1] / page_, pages_.pages())) {
+    return Broken("a chunk of more than one page among small blocks", zones_[1], 0, 0);
   }
-  absl::Status status = CheckIndex(free_ranges_[0], 0, free_nodes[0]);
-  status.Update(CheckIndex(free_ranges_[1], 1, free_nodes[1]));
-  status.Update(CheckIndex(unmapped_, 2, unmapped_nodes));
+  absl::Status status = CheckIndex(unmapped_, kZones, unmapped_nodes);
+  for (std::size_t zone = 0; zone < kZones; ++zone) {
+    status.Update(CheckIndex(free_ranges_[zone], static_cast<int>(zone), free_nodes[zone]));
+  }
   status.Update(CheckSlots(nodes));
   return status;
 }
