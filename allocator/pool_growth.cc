@@ -5,8 +5,16 @@
 #include "allocator/pool_impl.h"
 #include "lgpu/status.h"
 
+#ifndef LGPU_MUTATION
+#define LGPU_MUTATION 0
+#endif
+
 namespace lgpu {
 namespace {
+
+// A mistake that a test build makes, to see that its tests find it: 1: idle chunks are not moved, 2: only the
+// places that a quick search finds count, 3: chunks that are too large are not exchanged.
+constexpr int kMutation = LGPU_MUTATION;
 
 bool Overlap(Suballocator::Range a, Suballocator::Range b) {
   return a.offset < b.end() && b.offset < a.end();
@@ -174,7 +182,7 @@ Pool::Impl::Step Pool::Impl::NextStep(Attempt& attempt) {
   }
   const auto plan = blocks_.PlanGrowth(request, {.room_behind = attempt.room_behind});
   if (plan) {
-    Fill fill = TryFill(attempt, *plan);
+    Fill fill = TryFill(attempt, *plan, LastChunk::kMayStickOut);
     if (fill.missing.is_zero()) {
       return StepToMap(attempt, *plan, std::move(fill));
     }
@@ -242,8 +250,12 @@ Pool::Impl::Step Pool::Impl::StepUnderPressure(Attempt& attempt) {
     return plan && SaturatingAdd(Pinned(attempt, stamp), plan->whole) <= most;
   };
   auto plan = blocks_.PlanGrowth(request, options);
-  if (!fits(plan, settled)) {
+  if (!fits(plan, settled) && kMutation != 2) {
     options.search = Suballocator::Search::kExhaustive;
+    plan = blocks_.PlanGrowth(request, options);
+  }
+  if (!plan && !attempt.room_behind.is_zero()) {
+    attempt.room_behind = options.room_behind = Bytes();
     plan = blocks_.PlanGrowth(request, options);
   }
   if (!plan) {
@@ -258,10 +270,12 @@ Pool::Impl::Step Pool::Impl::StepUnderPressure(Attempt& attempt) {
     }
     return Refuse(attempt, RefusalReason::kLimit);
   }
-  Fill fill = TryFill(attempt, *plan);
+  Fill fill = TryFill(attempt, *plan, LastChunk::kMayStickOut);
   if (fill.missing.is_zero()) {
     return StepToMap(attempt, *plan, std::move(fill));
   }
+  // What sticks out would be missing elsewhere.
+  fill = TryFill(attempt, *plan, LastChunk::kFits);
   TakeInHand(attempt, fill.chunks);
   const Bytes room = Room(attempt);
   if (fill.missing <= room) {
@@ -281,6 +295,9 @@ Pool::Impl::Step Pool::Impl::StepToMakeRoom(Attempt& attempt, const Suballocator
                    .largest_chunk = fill.small ? granularity_ : fill.largest_hole,
                    .avoid = span,
                    .settled = SettledStamp(attempt)};
+  if (kMutation == 1) {
+    return Refuse(attempt, RefusalReason::kLimit);
+  }
   attempt.runs = DetachIdle(wanted);
   if (!attempt.runs.empty()) {
     return Step::kMove;
@@ -289,6 +306,9 @@ Pool::Impl::Step Pool::Impl::StepToMakeRoom(Attempt& attempt, const Suballocator
   attempt.runs = DetachIdle(wanted);
   if (!attempt.runs.empty()) {
     return Step::kMove;
+  }
+  if (kMutation == 3) {
+    return Refuse(attempt, RefusalReason::kLimit);
   }
   // Larger ones go back to the source, which gives smaller ones for them.
   const auto give_back = [&](std::vector<Chunk>& chunks) {
@@ -343,7 +363,8 @@ void Pool::Impl::TakeInHand(Attempt& attempt, const std::vector<Chunk>& chunks) 
 }
 
 // Large chunks first, as long as all of one is needed; the last one may stick out where addresses are free.
-Pool::Impl::Fill Pool::Impl::TryFill(const Attempt& attempt, const Suballocator::Placement& plan) const {
+Pool::Impl::Fill Pool::Impl::TryFill(const Attempt& attempt, const Suballocator::Placement& plan,
+                                     LastChunk last) const {
   Fill fill;
   fill.small = !attempt.any_chunk && IsSmall(attempt);
   std::vector<Chunk> chunks = attempt.chunks;
@@ -365,7 +386,8 @@ Pool::Impl::Fill Pool::Impl::TryFill(const Attempt& attempt, const Suballocator:
     }
     chunks = std::move(left);
     const Bytes open_end = std::min(run.around.end(), std::max(blocks_.small_zone(), run.pages.end()));
-    if (at < run.pages.end() && !one_page && !chunks.empty() && chunks.back().bytes <= open_end - at) {
+    if (last == LastChunk::kMayStickOut && at < run.pages.end() && !one_page && !chunks.empty() &&
+        chunks.back().bytes <= open_end - at) {
       fill.chunks.push_back(chunks.back());
       fill.places.push_back({at, chunks.back().bytes});
       at += chunks.back().bytes;

@@ -107,7 +107,8 @@ class Pool::Impl {
   Step Refuse(Attempt& attempt, RefusalReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static Suballocator::Request RequestOf(const Attempt& attempt);
   bool IsSmall(const Attempt& attempt) const;
-  Fill TryFill(const Attempt& attempt, const Suballocator::Placement& plan) const
+  enum class LastChunk { kFits, kMayStickOut };
+  Fill TryFill(const Attempt& attempt, const Suballocator::Placement& plan, LastChunk last) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeInHand(Attempt& attempt, const std::vector<Chunk>& chunks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Bytes Room(const Attempt& attempt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
