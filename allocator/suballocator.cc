@@ -49,6 +49,9 @@ std::uint32_t Suballocator::NodeOf(Handle handle, State state) const {
 
 std::uint32_t Suballocator::NewNode() {
   if (vacant_ == 0) {
+    if (nodes_.size() == nodes_.capacity()) {
+      nodes_.reserve(nodes_.size() + nodes_.size() / 4 + 64);  // twice as many would be too much beside a block
+    }
     nodes_.emplace_back();
     return static_cast<std::uint32_t>(nodes_.size() - 1);
   }
