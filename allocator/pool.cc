@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <ctime>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,9 @@ std::chrono::steady_clock::time_point DeadlineAfter(std::chrono::nanoseconds tim
   return std::chrono::steady_clock::now() + std::clamp<std::chrono::nanoseconds>(timeout, {}, kLongest);
 }
 
+// What all caches together may hold is at most the limit: 64 shards of a 64th.
+constexpr std::uint64_t kCacheShare = 64;
+
 }  // namespace
 
 Pool::Pool(std::unique_ptr<RegionSource> source, PoolOptions options)
@@ -27,14 +31,26 @@ absl::StatusOr<Block> Pool::Allocate(Bytes bytes, const AllocateOptions& options
   return impl_->Allocate(bytes, options);
 }
 absl::Status Pool::Free(const Block& block) { return impl_->Free(block); }
+absl::Status Pool::Free(const void* address) { return impl_->Free(address); }
+absl::StatusOr<Block> Pool::Find(const void* address) { return impl_->Find(address); }
+absl::Status Pool::UseOn(const Block& block, StreamId stream) { return impl_->UseOn(block, stream); }
 absl::StatusOr<Bytes> Pool::Trim(Bytes at_most) { return impl_->Trim(at_most); }
+std::optional<std::chrono::steady_clock::time_point> Pool::Maintain(
+    std::chrono::steady_clock::time_point now) {
+  return impl_->Maintain(now);
+}
 MemoryStats Pool::stats() const { return impl_->stats(); }
 void Pool::ResetPeak() { impl_->ResetPeak(); }
+MemorySnapshot Pool::Snapshot() const { return impl_->Snapshot(); }
+std::vector<MemoryOwner> Pool::LargestOwners(std::size_t n) const { return impl_->LargestOwners(n); }
+absl::Status Pool::StartTrace(const std::string& path) { return impl_->StartTrace(path); }
+absl::Status Pool::StopTrace() { return impl_->StopTrace(); }
 absl::Status Pool::CheckInvariants() const { return impl_->CheckInvariants(); }
 
 Pool::Impl::Impl(std::unique_ptr<RegionSource> source, PoolOptions options)
     : source_(std::move(source)),
       options_(std::move(options)),
+      fences_(options_.fences.get()),
       base_(source_->base()),
       reserved_(RoundDown(std::min(source_->reserved(), Suballocator::kMaxReserved), source_->granularity())),
       granularity_(source_->granularity()),
@@ -60,15 +76,127 @@ absl::Status Pool::Impl::CheckRequest(Bytes bytes, const AllocateOptions& option
                                                    "most ",
                                                    FormatBytes(granularity_)));
   }
-  return absl::OkStatus();
+  return CheckStreamId(options.stream);
 }
 
-Block Pool::Impl::BlockOf(Suballocator::Handle handle) {
-  const Suballocator::Range range = blocks_.range(handle);
-  ++num_allocs_;
-  peak_used_ = std::max(peak_used_, blocks_.used());
-  return {base_ + range.offset.count(), range.bytes, handle};
+// ---- entries of blocks
+
+Block Pool::Impl::MakeLive(std::uint32_t index, Bytes requested, const AllocateOptions& options) {
+  BlockTable::Entry& entry = table_.at(index);
+  const Bytes bytes = Suballocator::kGranule * entry.size.load(std::memory_order_relaxed);
+  const auto padding = static_cast<std::uint32_t>((bytes - requested).count());
+  entry.about.store(BlockTable::About(padding, options.stream, owners_.IdOf(options.op)),
+                    std::memory_order_relaxed);
+  entry.birth.store(CoarseMilliseconds(), std::memory_order_relaxed);
+  const std::uint32_t generation = BlockTable::NextGeneration(entry.word.load(std::memory_order_relaxed));
+  entry.word.store(BlockTable::Word(generation, BlockTable::kLive), std::memory_order_release);
+  const Bytes offset = Suballocator::kGranule * entry.offset.load(std::memory_order_relaxed);
+  return {base_ + offset.count(), bytes, index, generation};
 }
+
+Block Pool::Impl::BlockOf(Suballocator::Handle handle, Bytes requested, const AllocateOptions& options) {
+  const Suballocator::Range range = blocks_.range(handle);
+  const std::uint32_t index = table_.Take();
+  BlockTable::Entry& entry = table_.at(index);
+  const auto offset = static_cast<std::uint32_t>(range.offset / Suballocator::kGranule);
+  entry.slot.store(Suballocator::SlotOf(handle), std::memory_order_relaxed);
+  entry.offset.store(offset, std::memory_order_relaxed);
+  entry.size.store(static_cast<std::uint32_t>(range.bytes / Suballocator::kGranule),
+                   std::memory_order_relaxed);
+  if (by_address_.is_on()) {
+    by_address_.Insert(offset, index);
+  }
+  padding_ += static_cast<std::int64_t>((range.bytes - requested).count());
+  ++num_allocs_;
+  NoteCharged();
+  return MakeLive(index, requested, options);
+}
+
+void Pool::Impl::Release(std::uint32_t index, std::uint32_t stamp) {
+  BlockTable::Entry& entry = table_.at(index);
+  if (by_address_.is_on()) {
+    by_address_.Erase(entry.offset.load(std::memory_order_relaxed));
+  }
+  blocks_.Free(blocks_.HandleAt(entry.slot.load(std::memory_order_relaxed)), stamp);
+  entry.word.store(BlockTable::Word(BlockTable::GenerationOf(entry.word.load(std::memory_order_relaxed)),
+                                    BlockTable::kVacant),
+                   std::memory_order_release);
+  table_.Release(index);
+  NoteCharged();
+}
+
+void Pool::Impl::NoteCharged() {
+  const std::uint64_t charged = blocks_.used().count();
+  charged_.store(charged, std::memory_order_relaxed);
+  if (charged > peak_used_.load(std::memory_order_relaxed)) {
+    RaisePeak(charged);
+  }
+}
+
+// What is charged is an upper bound of what is used: only where that is beyond the peak it is worth while to
+// look at all caches.
+void Pool::Impl::RaisePeak(std::uint64_t charged) {
+  const std::int64_t used = static_cast<std::int64_t>(charged) - cache_.bytes() -
+                            static_cast<std::int64_t>(fenced_.load(std::memory_order_relaxed));
+  std::uint64_t peak = peak_used_.load(std::memory_order_relaxed);
+  while (
+      used > 0 && static_cast<std::uint64_t>(used) > peak &&
+      !peak_used_.compare_exchange_weak(peak, static_cast<std::uint64_t>(used), std::memory_order_relaxed)) {
+  }
+}
+
+Bytes Pool::Impl::Used() const {
+  const std::int64_t cached = std::max<std::int64_t>(cache_.bytes(), 0);
+  return SaturatingSub(blocks_.used(),
+                       Bytes(static_cast<std::uint64_t>(cached) + fenced_.load(std::memory_order_relaxed)));
+}
+
+std::uint64_t Pool::Impl::LiveBlocks() const {
+  const std::int64_t live =
+      static_cast<std::int64_t>(blocks_.live_blocks() - fenced_blocks_) - cache_.totals().blocks;
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(live, 0));
+}
+
+// ---- front cache
+
+Block Pool::Impl::TakeCached(Bytes requested, const AllocateOptions& options) {
+  // A lowered limit holds for cached blocks as well.
+  const std::uint64_t charged = charged_.load(std::memory_order_relaxed);
+  if (Bytes(charged) > source_->limit()) {
+    return {};
+  }
+  Shard* const shard = cache_.Mine();
+  if (shard == nullptr) {
+    return {};
+  }
+  const auto size = static_cast<std::uint32_t>((requested.count() + FrontCache::kUnit.count() - 1) /
+                                               FrontCache::kUnit.count());
+  const std::uint32_t index = shard->Take(size);
+  if (index == 0) {
+    return {};
+  }
+  const Block block = MakeLive(index, requested, options);
+  shard->AddPadding(static_cast<std::int64_t>((block.bytes - requested).count()));
+  shard->CountHit();
+  if (charged > peak_used_.load(std::memory_order_relaxed) && shard->IsLow(charged)) {
+    RaisePeak(charged);
+  }
+  return block;
+}
+
+bool Pool::Impl::FlushCaches() {
+  const bool any = cache_.Drain([this](std::uint32_t index) {
+    mutex_.AssertHeld();
+    Release(index, order_.stamp());
+  });
+  if (any) {
+    order_.NoteFree(StreamOrder::Only(StreamOrder::kHome));
+    ++cache_flushes_;
+  }
+  return any;
+}
+
+// ---- Allocate and Free
 
 bool Pool::Impl::Fits(Bytes rounded, Bytes limit) const {
   return SaturatingAdd(blocks_.used() + pending_, rounded) <= limit;
@@ -88,98 +216,146 @@ void Pool::Impl::WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanosec
 
 absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& options) {
   LGPU_RETURN_IF_ERROR(CheckRequest(bytes, options));
-  const Bytes limit = source_->limit();
-  const Bytes rounded = RoundUp(bytes, Suballocator::kGranule);
-  Refusal refusal;
-  {
-    MutexLock lock(mutex_);
-    if (!Fits(rounded, limit)) {
-      WaitForPending(rounded, limit, options.timeout);
-    }
-    if (Fits(rounded, limit) && rounded <= reserved_) {
-      const auto handle =
-          blocks_.Allocate({.bytes = bytes, .alignment = options.alignment}, Suballocator::Effort::kQuick);
-      if (handle) {
-        return BlockOf(*handle);
+  TraceRecorder* const trace = trace_.load(std::memory_order_acquire);
+  if (bytes <= FrontCache::kLargest && options.alignment <= Suballocator::kGranule &&
+      options.stream == StreamOrder::kHome) {
+    if (const Block block = TakeCached(bytes, options); block.address != nullptr) {
+      if (trace != nullptr) {
+        trace->Record(TraceRecorder::Action::kAllocate, block.address, bytes, options.stream);
       }
-      pending_ += rounded;
-      ++calls_;
-    } else {
-      const Attempt attempt{.bytes = bytes, .options = options, .limit = limit};
-      refusal =
-          MakeRefusal(rounded <= reserved_ ? RefusalReason::kLimit : RefusalReason::kAddressRange, attempt);
-      ++num_refusals_;
-      last_refusal_ = refusal.reason;
+      return block;
     }
   }
-  if (refusal.reason != RefusalReason::kUnspecified) {
-    return RefusalStatus(refusal);
+  absl::StatusOr<Block> block = AllocateUncached(bytes, options);
+  if (block.ok() && options.stream != StreamOrder::kHome) {
+    if (absl::Status status = OrderAfterHome(options.stream); !status.ok()) {
+      Free(*block).IgnoreError();
+      block = status;
+    }
   }
-  Attempt attempt{
-      .bytes = bytes, .options = options, .deadline = DeadlineAfter(options.timeout), .limit = limit};
+  if (trace != nullptr) {
+    trace->Record(block.ok() ? TraceRecorder::Action::kAllocate : TraceRecorder::Action::kFailure,
+                  block.ok() ? block->address : nullptr, bytes, options.stream);
+  }
+  return block;
+}
+
+// The part under the lock, out of mapped memory. kSlow: an attempt may get it, and is counted as pending.
+Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& options, Bytes limit,
+                                        Block& block) {
+  const Bytes rounded = RoundUp(bytes, Suballocator::kGranule);
+  cache_budget_.store(
+      static_cast<std::int64_t>(std::min(options_.cache_per_thread, limit / kCacheShare).count()),
+      std::memory_order_relaxed);
+  if (options.stream != StreamOrder::kHome) {
+    if (const std::optional<Block> parked = TakeParked(bytes, options)) {
+      block = *parked;
+      return Quick::kDone;
+    }
+  }
+  if (!Fits(rounded, limit)) {
+    FlushCaches();
+  }
+  if (!Fits(rounded, limit) && fenced_.load(std::memory_order_relaxed) == 0) {
+    WaitForPending(rounded, limit, options.timeout);
+  }
+  if (!Fits(rounded, limit) || rounded > reserved_) {
+    return Quick::kOver;
+  }
+  if (const auto handle =
+          blocks_.Allocate({.bytes = bytes, .alignment = options.alignment}, Suballocator::Effort::kQuick)) {
+    block = BlockOf(*handle, bytes, options);
+    return Quick::kDone;
+  }
+  pending_ += rounded;
+  ++calls_;
+  return Quick::kSlow;
+}
+
+absl::StatusOr<Block> Pool::Impl::AllocateUncached(Bytes bytes, const AllocateOptions& options) {
+  Attempt attempt{.bytes = bytes, .options = options, .limit = source_->limit()};
+  Quick quick = Quick::kOver;
+  for (int round = 0; quick == Quick::kOver && round < 2; ++round) {
+    if (round == 1) {
+      // Blocks that streams are not done with yet count against the limit: the last that can be had back.
+      if (fenced_.load(std::memory_order_relaxed) == 0) {
+        break;
+      }
+      LGPU_RETURN_IF_ERROR(AwaitFences());
+    }
+    MutexLock lock(mutex_);
+    quick = TryMapped(bytes, options, attempt.limit, attempt.block);
+  }
+  switch (quick) {
+    case Quick::kDone:
+      return attempt.block;
+    case Quick::kOver: {
+      Refusal refusal;
+      {
+        MutexLock lock(mutex_);
+        refusal =
+            MakeRefusal(bytes <= reserved_ ? RefusalReason::kLimit : RefusalReason::kAddressRange, attempt);
+        CountRefusal(refusal.reason);
+      }
+      return RefusalStatus(refusal);
+    }
+    case Quick::kSlow:
+      break;
+  }
+  attempt.deadline = DeadlineAfter(options.timeout);
   absl::StatusOr<Block> block = AllocateSlowly(attempt);
   MutexLock lock(mutex_);
   --calls_;
   NoteChange();
   if (absl::IsResourceExhausted(block.status())) {
-    ++num_refusals_;
     const std::optional<Refusal> known = GetRefusal(block.status());
-    last_refusal_ = known ? known->reason : RefusalReason::kUnspecified;
+    CountRefusal(known ? known->reason : RefusalReason::kUnspecified);
   }
   return block;
 }
 
-absl::Status Pool::Impl::Free(const Block& block) {
-  LGPU_RETURN_IF_ERROR(CheckAlive());
-  {
-    MutexLock lock(mutex_);
-    if (blocks_.IsLive(block.node)) {
-      const Suballocator::Range range = blocks_.range(block.node);
-      if (block.address == base_ + range.offset.count() && block.bytes == range.bytes) {
-        blocks_.Free(block.node, ++stamp_);
-        return absl::OkStatus();
-      }
-    }
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("the block of ", block.bytes.count(), " bytes at ",
-                   absl::Hex(reinterpret_cast<std::uintptr_t>(block.address)),
-                   " is not a live block of this pool: it was freed before, or belongs to another pool"));
+void Pool::Impl::CountRefusal(RefusalReason reason) {
+  ++num_refusals_;
+  last_refusal_ = reason;
 }
 
-absl::StatusOr<Bytes> Pool::Impl::Trim(Bytes at_most) {
+absl::Status Pool::Impl::Free(const Block& block) {
   LGPU_RETURN_IF_ERROR(CheckAlive());
-  std::vector<Chunk> chunks;
-  std::vector<Run> runs;
-  Bytes taken;
-  {
-    MutexLock lock(mutex_);
-    ++calls_;
-    for (std::size_t i = spare_.size(); i-- > 0;) {
-      if (spare_[i].bytes <= at_most - taken) {
-        taken += spare_[i].bytes;
-        chunks.push_back(spare_[i]);
-        spare_.erase(spare_.begin() + static_cast<std::ptrdiff_t>(i));
-      }
-    }
-    runs = DetachIdle({.amount = at_most - taken, .bound = Bound::kAtMost});
+  std::uint32_t word = LiveWord(block);
+  if (word == 0) {
+    return NotLive(block);
   }
-  absl::Status status = UnmapRuns(runs);
-  if (status.ok()) {
-    for (const Run& run : runs) {
-      chunks.insert(chunks.end(), run.chunks.begin(), run.chunks.end());
-      taken += run.range.bytes;
+  BlockTable::Entry& entry = table_.at(block.node);
+  const BlockTable::State state = BlockTable::StateOf(word);
+  const std::uint32_t size = entry.size.load(std::memory_order_relaxed);
+  if (TraceRecorder* const trace = trace_.load(std::memory_order_acquire)) {
+    trace->Record(TraceRecorder::Action::kFree, block.address, block.bytes - Bytes(entry.padding()),
+                  entry.stream());
+  }
+  const std::int64_t padding = entry.padding();
+  const StreamId stream = entry.stream();
+  // From here on it is this call's: of two that free the same block, one gets no further.
+  if (!entry.word.compare_exchange_strong(word, BlockTable::Word(block.generation, BlockTable::kCached),
+                                          std::memory_order_acq_rel, std::memory_order_relaxed)) {
+    return NotLive(block);
+  }
+  const bool at_home = state == BlockTable::kLive && stream == StreamOrder::kHome;
+  if (at_home && size <= FrontCache::kSizes) {
+    Shard* const shard = cache_.Mine();
+    if (shard != nullptr && shard->Put(size, block.node, cache_budget_.load(std::memory_order_relaxed))) {
+      shard->AddPadding(-padding);
+      return absl::OkStatus();
     }
   }
-  // Spare chunks go whatever became of the others.
-  status.Update(ReturnChunks(chunks));
   MutexLock lock(mutex_);
-  --calls_;
-  NoteChange();
-  if (!status.ok()) {
-    return status;
+  padding_ -= padding;
+  if (at_home) {
+    order_.NoteFree(StreamOrder::Only(StreamOrder::kHome));
+    Release(block.node, order_.stamp());
+  } else {
+    Park(block.node, state == BlockTable::kShared, stream);
   }
-  return taken;
+  return absl::OkStatus();
 }
 
 MemoryStats Pool::Impl::stats() const {
@@ -189,20 +365,29 @@ MemoryStats Pool::Impl::stats() const {
   }
   stats.limit = source_->limit();
   MutexLock lock(mutex_);
-  stats.requested = blocks_.requested();
-  stats.used = blocks_.used();
-  stats.peak_used = peak_used_;
+  const FrontCache::Totals cached = cache_.totals();
+  stats.used = Used();
+  stats.cached = Bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(cached.bytes, 0)));
+  stats.fenced = Bytes(fenced_.load(std::memory_order_relaxed));
+  const std::int64_t padding = std::max<std::int64_t>(padding_ + cached.padding, 0);
+  stats.requested = SaturatingSub(stats.used, Bytes(static_cast<std::uint64_t>(padding)));
+  stats.peak_used = std::max(Bytes(peak_used_.load(std::memory_order_relaxed)), stats.used);
   stats.held = held_;
   for (const Chunk& chunk : spare_) {
     stats.idle += chunk.bytes;
   }
   stats.idle += blocks_.idle(Suballocator::kYoungest);
   stats.largest_free_block = blocks_.largest_free();
-  stats.live_blocks = blocks_.live_blocks();
-  stats.num_allocs = num_allocs_;
+  stats.live_blocks = LiveBlocks();
+  stats.num_allocs = num_allocs_ + cached.hits;
   stats.num_refusals = num_refusals_;
+  stats.cache_hits = cached.hits;
+  stats.cache_flushes = cache_flushes_;
   stats.source_round_trips = source_round_trips_;
+  stats.source_round_trips_ahead = source_round_trips_ahead_;
   stats.remapped_chunks = remapped_chunks_;
+  stats.fences_recorded = fences_recorded_;
+  stats.fence_waits = fence_waits_;
   stats.last_refusal = last_refusal_;
   return stats;
 }
@@ -212,7 +397,7 @@ void Pool::Impl::ResetPeak() {
     return;
   }
   MutexLock lock(mutex_);
-  peak_used_ = blocks_.used();
+  peak_used_.store(Used().count(), std::memory_order_relaxed);
 }
 
 absl::Status Pool::Impl::CheckInvariants() const {

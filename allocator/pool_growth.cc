@@ -39,10 +39,10 @@ Refusal Pool::Impl::MakeRefusal(RefusalReason reason, const Attempt& attempt) co
   refusal.what = attempt.options.what;
   refusal.asked = attempt.bytes;
   refusal.limit = attempt.limit;
-  refusal.used = blocks_.used();
+  refusal.used = Used();
   refusal.held = held_;
-  refusal.peak_used = peak_used_;
-  refusal.live_blocks = blocks_.live_blocks();
+  refusal.peak_used = std::max(Bytes(peak_used_.load(std::memory_order_relaxed)), Used());
+  refusal.live_blocks = LiveBlocks();
   refusal.largest_free_block = blocks_.largest_free();
   if (reason == RefusalReason::kLimit) {
     refusal.advice.push_back("free blocks of this device, or ask for a higher memory_limit");
@@ -120,7 +120,7 @@ absl::StatusOr<Block> Pool::Impl::AllocateSlowly(Attempt& attempt) {
 
 Pool::Impl::Step Pool::Impl::Done(Attempt& attempt, Suballocator::Handle block) {
   pending_ -= RoundUp(attempt.bytes, Suballocator::kGranule);
-  attempt.block = BlockOf(block);
+  attempt.block = BlockOf(block, attempt.bytes, attempt.options);
   spare_.insert(spare_.end(), attempt.chunks.begin(), attempt.chunks.end());
   return Step::kDone;
 }
@@ -158,8 +158,6 @@ bool Pool::Impl::IsSmall(const Attempt& attempt) const {
          std::min(Suballocator::kLargestSmall, granularity_);
 }
 
-Suballocator::Stamp Pool::Impl::SettledStamp(const Attempt&) const { return Suballocator::kYoungest; }
-
 Pool::Impl::Step Pool::Impl::NextStep(Attempt& attempt) {
   attempt.seen_changes = changes_;
   // More steps than any attempt needs: only a source that does not keep its word gets here.
@@ -189,6 +187,9 @@ Pool::Impl::Step Pool::Impl::NextStep(Attempt& attempt) {
     if (fill.missing <= Room(attempt)) {
       return StepToGrow(attempt, fill, Room(attempt));
     }
+  }
+  if (FlushCaches()) {
+    return NextStep(attempt);
   }
   if (const auto handle = blocks_.Allocate(request, Suballocator::Effort::kAnywhere)) {
     return Done(attempt, *handle);
@@ -240,7 +241,7 @@ Pool::Impl::Step Pool::Impl::StepToMap(Attempt& attempt, const Suballocator::Pla
 // Neither the mapped memory nor what the source may still give is enough as it lies.
 Pool::Impl::Step Pool::Impl::StepUnderPressure(Attempt& attempt) {
   const Suballocator::Request request = RequestOf(attempt);
-  const Suballocator::Stamp settled = SettledStamp(attempt);
+  const Suballocator::Stamp settled = SettledStamp();
   Suballocator::GrowthOptions options = {.prefer = Suballocator::Prefer::kFewestWhole,
                                          .search = Suballocator::Search::kQuick,
                                          .settled = settled,
@@ -294,7 +295,7 @@ Pool::Impl::Step Pool::Impl::StepToMakeRoom(Attempt& attempt, const Suballocator
   Wanted wanted = {.amount = shortage,
                    .largest_chunk = fill.small ? granularity_ : fill.largest_hole,
                    .avoid = span,
-                   .settled = SettledStamp(attempt)};
+                   .settled = SettledStamp()};
   if (kMutation == 1) {
     return Refuse(attempt, RefusalReason::kLimit);
   }
@@ -489,6 +490,9 @@ bool Pool::Impl::WaitForOthers(Attempt& attempt) {
 bool Pool::Impl::Move(Attempt& attempt) {
   const std::vector<Run> runs = std::exchange(attempt.runs, {});
   const absl::Status status = UnmapRuns(runs);
+  if (absl::IsFailedPrecondition(status) && fences_ != nullptr && !attempt.fences_passed) {
+    return WaitForFences(attempt);  // the device knows of work that the fences of these chunks do not cover
+  }
   MutexLock lock(mutex_);
   if (!status.ok()) {
     attempt.status = status;
@@ -523,11 +527,6 @@ bool Pool::Impl::ReturnSurplus(Attempt& attempt) {
   return true;
 }
 
-bool Pool::Impl::WaitForFences(Attempt& attempt) {
-  attempt.fences_passed = true;
-  return true;
-}
-
 bool Pool::Impl::Map(Attempt& attempt) {
   const absl::Status status = source_->Map(attempt.placements);
   MutexLock lock(mutex_);
@@ -542,7 +541,7 @@ bool Pool::Impl::Map(Attempt& attempt) {
     places.push_back({attempt.placements[i].offset, attempt.placed[i].bytes});
   }
   pending_ -= RoundUp(attempt.bytes, Suballocator::kGranule);
-  attempt.block = BlockOf(blocks_.Commit(attempt.claim, places));
+  attempt.block = BlockOf(blocks_.Commit(attempt.claim, places), attempt.bytes, attempt.options);
   return true;
 }
 

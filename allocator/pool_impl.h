@@ -1,17 +1,26 @@
 #ifndef LGPU_ALLOCATOR_POOL_IMPL_H_
 #define LGPU_ALLOCATOR_POOL_IMPL_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "allocator/block_table.h"
 #include "allocator/mutex.h"
+#include "allocator/pool_cache.h"
+#include "allocator/pool_lookup.h"
+#include "allocator/pool_owners.h"
+#include "allocator/pool_streams.h"
+#include "allocator/pool_trace.h"
 #include "allocator/process_epoch.h"
 #include "allocator/suballocator.h"
 #include "lgpu/pool.h"
@@ -19,7 +28,19 @@
 
 namespace lgpu {
 
-/// The inside of a Pool: a Suballocator under a lock, and the chunks under it.
+/// The inside of a Pool: a Suballocator under a lock, the chunks under it, and what stands in front of it.
+///
+///   pool.cc            Allocate and Free, from the front cache down to the sub-allocator; statistics
+///   pool_growth.cc     what happens when mapped memory does not suffice
+///   pool_fences.cc     memory that streams are not done with yet
+///   pool_maintain.cc   growing ahead, decay, Trim
+///   pool_find.cc       addresses without handles, and what to say of wrong ones
+///   pool_snapshot.cc   everything for people to look at
+///
+/// A block of the sub-allocator is live there also while it lies in a front cache or waits for fences
+/// ("charged"). It has an entry in table_, whose state says which:
+///
+///   charged = used + cached + fenced;   charged + pending <= limit when an attempt starts
 ///
 /// A request that does not fit into mapped memory is an Attempt. It alternates between steps under the
 /// lock, which decide what is missing, and calls of the source without it, which get it. Whatever an
@@ -27,19 +48,28 @@ namespace lgpu {
 /// goes back when a call fails. held, which CheckInvariants() compares when no call is on its way, is
 ///
 ///   held = chunks that are mapped + spare chunks;   mapped pages are exactly those of mapped chunks
-///   used + pending <= limit when an attempt starts
 class Pool::Impl {
  public:
   Impl(std::unique_ptr<RegionSource> source, PoolOptions options);
 
   absl::StatusOr<Block> Allocate(Bytes bytes, const AllocateOptions& options);
   absl::Status Free(const Block& block);
+  absl::Status Free(const void* address);
+  absl::StatusOr<Block> Find(const void* address);
+  absl::Status UseOn(const Block& block, StreamId stream);
   absl::StatusOr<Bytes> Trim(Bytes at_most);
+  std::optional<std::chrono::steady_clock::time_point> Maintain(std::chrono::steady_clock::time_point now);
   MemoryStats stats() const;
   void ResetPeak();
+  MemorySnapshot Snapshot() const;
+  std::vector<MemoryOwner> LargestOwners(std::size_t n) const;
+  absl::Status StartTrace(const std::string& path);
+  absl::Status StopTrace();
   absl::Status CheckInvariants() const;
 
  private:
+  using Shard = FrontCache::Shard;
+  using Streams = StreamOrder::Streams;
   /// Neighbouring chunks that were taken out of use together.
   struct Run {
     Suballocator::Handle detached = 0;
@@ -62,6 +92,7 @@ class Pool::Impl {
     Bytes room_behind{};     // the source has none that are small enough: this much may stick out
     bool exact = false;      // ask for no more than is missing
     bool combined = false;   // idle chunks were taken to make a refused step of growth smaller
+    bool fences_asked = false;
     bool fences_passed = false;
     // What the next step needs.
     GrowRequest request{};
@@ -85,12 +116,67 @@ class Pool::Impl {
   };
 
   absl::Status CheckAlive() const;
+  absl::Status CheckStreamId(StreamId stream) const;
+  static std::uint32_t CoarseMilliseconds();
   absl::Status CheckRequest(Bytes bytes, const AllocateOptions& options) const;
   Refusal MakeRefusal(RefusalReason reason, const Attempt& attempt) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WithNumbers(const absl::Status& status, const Attempt& attempt)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Block BlockOf(Suballocator::Handle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Blocks.
+  absl::StatusOr<Block> AllocateUncached(Bytes bytes, const AllocateOptions& options);
+  /// Makes the entry of a block that the sub-allocator just made.
+  Block BlockOf(Suballocator::Handle handle, Bytes requested, const AllocateOptions& options)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Block MakeLive(std::uint32_t index, Bytes requested, const AllocateOptions& options);
+  /// A block out of this thread's cache; no address: there is none.
+  Block TakeCached(Bytes requested, const AllocateOptions& options);
+  enum class Quick { kDone, kOver, kSlow };
+  Quick TryMapped(Bytes bytes, const AllocateOptions& options, Bytes limit, Block& block)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Gives a block, which is nobody's any more, back to the sub-allocator.
+  void Release(std::uint32_t index, std::uint32_t stamp) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Empties the front caches; true if there was anything in them.
+  bool FlushCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What is charged changed.
+  void NoteCharged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::uint64_t LiveBlocks() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Bytes Used() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RaisePeak(std::uint64_t charged);
+  void CountRefusal(RefusalReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NotLive(const Block& block) const;
+  /// The word of its entry; zero if it is not live.
+  std::uint32_t LiveWord(const Block& block) const;
+  void IndexAddresses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string DescribeAddress(const void* address) const;
+
+  // For people.
+  struct EntryCopy {
+    std::uint32_t offset = 0;
+    std::uint32_t size = 0;
+    std::uint32_t about = 0;
+    std::uint32_t birth = 0;
+    BlockTable::State state = BlockTable::kVacant;
+  };
+  std::vector<EntryCopy> CopyEntries() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<MemoryOwner> OwnersOf(const std::vector<EntryCopy>& entries) const;
+
+  // Streams.
+  /// A block of exactly this size that only `stream` used, and gave back.
+  std::optional<Block> TakeParked(Bytes requested, const AllocateOptions& options)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Puts a block aside until `stream`, and the others that used it if it is shared, are done with it.
+  void Park(std::uint32_t index, bool is_shared, StreamId stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Unpark(std::uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Records fences for what was freed, asks those that are there, and takes what has passed. No lock.
+  absl::Status PollFences();
+  /// The same, and waits for all of them.
+  absl::Status AwaitFences();
+  absl::Status RecordFences();
+  void ReleaseReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Lets `stream` wait for the home stream's work with what it freed.
+  absl::Status OrderAfterHome(StreamId stream);
 
   bool Fits(Bytes rounded, Bytes limit) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanoseconds timeout)
@@ -115,7 +201,7 @@ class Pool::Impl {
   Bytes Pinned(const Attempt& attempt, Suballocator::Stamp settled) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Memory that was freed up to this stamp is used by nobody any more.
-  Suballocator::Stamp SettledStamp(const Attempt& attempt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Suballocator::Stamp SettledStamp() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Without the lock; false: the attempt failed with attempt.status.
   bool Grow(Attempt& attempt);
   void NoteClass(Attempt& attempt, const Chunk& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -141,19 +227,29 @@ class Pool::Impl {
 
   const std::unique_ptr<RegionSource> source_;
   const PoolOptions options_;
+  StreamFences* const fences_;  // of options_; may be null
   const ProcessEpoch epoch_;
   std::byte* const base_;
   const Bytes reserved_;
   const Bytes granularity_;
 
-  mutable Mutex mutex_;
+  // What the fast path reads. charged_ and peak_used_ are written under the lock, and peak_used_ by hits.
+  alignas(64) std::atomic<std::uint64_t> charged_{0};
+  std::atomic<std::uint64_t> peak_used_{0};
+  std::atomic<std::int64_t> cache_budget_{0};
+  std::atomic<std::uint64_t> fenced_{0};  // bytes
+  std::atomic<TraceRecorder*> trace_{nullptr};
+  BlockTable table_;  // Take and Release under mutex_
+  FrontCache cache_;
+  OwnerNames owners_;
+
+  alignas(64) mutable Mutex mutex_;
   Suballocator blocks_ ABSL_GUARDED_BY(mutex_);
   std::map<Bytes, Chunk> mapped_ ABSL_GUARDED_BY(mutex_);  // by offset
   std::vector<Chunk> spare_ ABSL_GUARDED_BY(mutex_);       // granted, not mapped
   bool only_large_ ABSL_GUARDED_BY(mutex_) = false;        // the source gave a larger chunk than one page
                                                            // where one page was asked for
   bool exact_small_ ABSL_GUARDED_BY(mutex_) = false;       // it gives larger ones unless asked for one page
-  Suballocator::Stamp stamp_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last Free
   Bytes held_ ABSL_GUARDED_BY(mutex_);
   Bytes pending_ ABSL_GUARDED_BY(mutex_);              // what attempts are going to use
   int calls_ ABSL_GUARDED_BY(mutex_) = 0;              // attempts and trims on their way;
@@ -161,12 +257,23 @@ class Pool::Impl {
   int patient_ ABSL_GUARDED_BY(mutex_) = 0;            // of these: in a Grow that may wait
   std::uint64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // how often chunks or room came back
   CondVar changed_;
-  Bytes peak_used_ ABSL_GUARDED_BY(mutex_);
+  CondVar fence_recorded_;
+  std::int64_t padding_ ABSL_GUARDED_BY(mutex_) = 0;  // of live blocks, less what the caches know
+  AddressIndex by_address_ ABSL_GUARDED_BY(mutex_);
+  StreamOrder order_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<std::uint32_t, Streams> shared_
+      ABSL_GUARDED_BY(mutex_);  // other streams of kShared blocks
+  std::uint64_t fenced_blocks_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t cache_flushes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t fences_recorded_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t fence_waits_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_allocs_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_refusals_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t source_round_trips_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t remapped_chunks_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t source_round_trips_ahead_ ABSL_GUARDED_BY(mutex_) = 0;
   RefusalReason last_refusal_ ABSL_GUARDED_BY(mutex_) = RefusalReason::kUnspecified;
+  std::vector<std::unique_ptr<TraceRecorder>> recorders_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace lgpu

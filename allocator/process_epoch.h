@@ -11,7 +11,9 @@ class ProcessEpoch {
  public:
   ProcessEpoch();
   /// True in a child that was forked after this was made.
-  bool IsForked() const;
+  bool IsForked() const { return Now() != made_in_; }
+  /// How many forks lie between the process that first made an epoch and this one.
+  static std::uint64_t Now();
 
  private:
   std::uint64_t made_in_;

@@ -96,6 +96,10 @@ class Suballocator {
   bool IsLive(Handle block) const;
   Range range(Handle handle) const;
   Bytes requested(Handle block) const;
+  /// For an owner that has something of its own beside every block: the slot is half of the handle, and the
+  /// handle of the live block in it.
+  static std::uint32_t SlotOf(Handle handle) { return static_cast<std::uint32_t>(handle); }
+  Handle HandleAt(std::uint32_t slot) const { return HandleOf(slot); }
   /// A number of the owner's, 0 at first; a snapshot has it.
   void SetTag(Handle block, std::uint32_t tag);
   std::uint32_t tag(Handle block) const;

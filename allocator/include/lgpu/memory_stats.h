@@ -8,20 +8,28 @@
 
 namespace lgpu {
 
-/// MemoryStats is what a Pool knows of itself at one moment; a value type.
+/// MemoryStats is what a Pool knows of itself at one moment; a value type. Where other threads allocate
+/// meanwhile, what they are doing at that moment may be in one number and not yet in another.
 struct MemoryStats {
   Bytes limit;               // as asked for; used never exceeds it
   Bytes requested;           // what the owners of live blocks asked for
   Bytes used;                // bytes in live blocks, after rounding
   Bytes peak_used;           // since the start, or the last reset
   Bytes held;                // bytes in granted chunks
-  Bytes idle;                // bytes of held chunks that no live block touches
+  Bytes idle;                // bytes of held chunks that no live, cached or fenced block touches
+  Bytes cached;              // freed, in a thread's front cache
+  Bytes fenced;              // freed, waiting for fences of other streams
   Bytes largest_free_block;  // the largest request that mapped memory serves now
   std::uint64_t live_blocks = 0;
-  std::uint64_t num_allocs = 0;          // successful allocations
-  std::uint64_t num_refusals = 0;        // allocations that were refused
-  std::uint64_t source_round_trips = 0;  // calls of RegionSource::Grow
-  std::uint64_t remapped_chunks = 0;     // chunks moved to another address
+  std::uint64_t num_allocs = 0;    // successful allocations
+  std::uint64_t num_refusals = 0;  // allocations that were refused
+  std::uint64_t cache_hits = 0;    // allocations that a front cache served
+  std::uint64_t cache_flushes = 0;
+  std::uint64_t source_round_trips = 0;        // calls of RegionSource::Grow on an allocation's path
+  std::uint64_t source_round_trips_ahead = 0;  // calls of it by Maintain
+  std::uint64_t remapped_chunks = 0;           // chunks moved to another address
+  std::uint64_t fences_recorded = 0;
+  std::uint64_t fence_waits = 0;  // times that a thread had to wait for one
   RefusalReason last_refusal = RefusalReason::kUnspecified;
 
   Bytes slack() const { return held - used; }

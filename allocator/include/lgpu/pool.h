@@ -4,29 +4,38 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lgpu/bytes.h"
 #include "lgpu/export.h"
+#include "lgpu/memory_snapshot.h"
 #include "lgpu/memory_stats.h"
 #include "lgpu/region_source.h"
+#include "lgpu/stream_fences.h"
 
 namespace lgpu {
 
 /// A piece of a region that Pool::Allocate handed out. A plain value: whoever allocated it frees it.
 struct Block {
   std::byte* address = nullptr;
-  Bytes bytes;             // usable size, at least what was asked for
-  std::uint64_t node = 0;  // the allocator's own handle; makes Free need no look-up
+  Bytes bytes;                   // usable size, at least what was asked for
+  std::uint32_t node = 0;        // the allocator's own handle; makes Free need no look-up
+  std::uint32_t generation = 0;  // tells this block from earlier ones with the same handle
+  friend bool operator==(const Block&, const Block&) = default;
 };
 
 struct AllocateOptions {
   Bytes alignment = Bytes(256);         // a power of two up to 2 MiB; smaller ones are raised to 256
   std::string_view what = {};           // said in a refusal: "output of op MatMul, shape [2,2], float"
+  std::string_view op = {};             // who owns it: "MatMul". Few different ones: reports add up by it
+  StreamId stream = 0;                  // where it will be used first, and freed
   std::chrono::nanoseconds timeout{0};  // see GrowRequest; more than a day means a day
 };
 
@@ -36,15 +45,25 @@ struct PoolOptions {
   std::string lease = {};
   /// Chunks are asked for in steps of at least this much where the limit allows it.
   Bytes growth_step = Bytes(std::uint64_t{2} << 20);
+  /// What the front cache of one thread may hold, in blocks of up to 64 KiB; never more than a 64th of the
+  /// limit. Zero: no front caches.
+  Bytes cache_per_thread = Bytes(std::uint64_t{2} << 20);
+  /// Null: there is one stream only, and whoever trims makes sure that it is done with freed blocks.
+  std::shared_ptr<StreamFences> fences = {};
+  /// Called from any thread, with no lock held, when memory runs low: Maintain should be called soon. It must
+  /// not block, and must not call the pool.
+  std::function<void()> wake = {};
 };
 
 /// A Pool hands out blocks of one logical device's memory. Bytes in live blocks never exceed the
 /// limit of its source. Blocks that fit into mapped memory cost no system call.
 ///
-/// Thread-safety: all members may be called from any thread. The source is called without the pool's
-/// lock, so that other threads allocate and free while one waits for memory.
+/// Thread-safety: all members may be called from any thread. The source and the fences are called without the
+/// pool's lock, so that other threads allocate and free while one waits for memory.
 /// Ownership: the pool owns its source. Its destructor returns all chunks; live blocks die with it.
-/// Stream order: a freed block may be handed out at once, to be used on the same stream.
+/// Stream order: a block belongs to the stream it was allocated for. Freed, it may be handed out at once for
+/// the same stream. Whoever queues work with it on another stream says so (UseOn) and it is handed out again
+/// when that work is done. Chunks are moved and returned only behind the fences of their last use.
 class LGPU_API Pool {
  public:
   Pool(std::unique_ptr<RegionSource> source, PoolOptions options);
@@ -52,18 +71,39 @@ class LGPU_API Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  /// A block of at least `bytes`. INVALID_ARGUMENT for zero bytes or a wrong alignment;
+  /// A block of at least `bytes`. INVALID_ARGUMENT for zero bytes, a wrong alignment or stream;
   /// RESOURCE_EXHAUSTED with a Refusal when it does not fit; what RegionSource::Grow says otherwise.
   absl::StatusOr<Block> Allocate(Bytes bytes, const AllocateOptions& options = {});
-  /// Gives a block back. INVALID_ARGUMENT, and nothing changes, for a block that is not live.
+  /// Gives a block back, after the last work with it was queued. INVALID_ARGUMENT, and nothing changes, for a
+  /// block that is not live: freed before, of another pool, or with another address or size than it had.
   absl::Status Free(const Block& block);
-  /// Returns wholly free chunks to the source, at most `at_most` bytes; says how much it was. The
-  /// caller makes sure that nothing queued on the device still uses freed blocks.
+  /// For callers that keep no handle: the block that starts at `address`. Slower; the first call makes an
+  /// index of all blocks. INVALID_ARGUMENT, with what lies there instead, where no live block starts.
+  absl::Status Free(const void* address);
+  absl::StatusOr<Block> Find(const void* address);
+  /// Work with a live block was queued on `stream`, which is not its own.
+  absl::Status UseOn(const Block& block, StreamId stream);
+
+  /// Returns wholly free chunks to the source, at most `at_most` bytes; says how much it was. Without
+  /// PoolOptions.fences the caller makes sure that nothing queued on the device still uses freed blocks.
   absl::StatusOr<Bytes> Trim(Bytes at_most);
+  /// What may take its time, for a thread that has it: grows ahead of demand, gives long idle memory back,
+  /// looks after fences. `now` is of a steady clock and never falls. Says when it wants to be called again,
+  /// if nobody wakes it before; nothing: only then.
+  std::optional<std::chrono::steady_clock::time_point> Maintain(std::chrono::steady_clock::time_point now);
 
   MemoryStats stats() const;
   /// peak_used starts again from used.
   void ResetPeak();
+  /// Every block. Other threads wait no longer than a copy of the nodes takes.
+  MemorySnapshot Snapshot() const;
+  /// Those who hold most, largest first, at most `n`.
+  std::vector<MemoryOwner> LargestOwners(std::size_t n) const;
+  /// Writes every allocation and free from now on to a file that allocator_replay reads ("Thread,Time,Action,
+  /// Pointer,Size,Stream", as RMM logs), until StopTrace or the pool's end.
+  absl::Status StartTrace(const std::string& path);
+  /// The first error of writing, if there was one.
+  absl::Status StopTrace();
   /// OK, or INTERNAL with the first invariant that does not hold. Slow: for tests and diagnosis.
   absl::Status CheckInvariants() const;
 

@@ -1,0 +1,218 @@
+// Memory that streams are not done with yet. The fences are called without the pool's lock.
+
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/pool_impl.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+
+absl::Status Pool::Impl::CheckStreamId(StreamId stream) const {
+  if (stream == StreamOrder::kHome || (stream < kMaxStreams && fences_ != nullptr)) {
+    return absl::OkStatus();
+  }
+  if (fences_ == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stream ", stream,
+                     " was named, but this pool knows one stream only, 0: it was made without "
+                     "PoolOptions.fences"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("stream ", stream, " was named; numbers of streams are below ", kMaxStreams));
+}
+
+absl::Status Pool::Impl::UseOn(const Block& block, StreamId stream) {
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  LGPU_RETURN_IF_ERROR(CheckStreamId(stream));
+  if (LiveWord(block) == 0) {
+    return NotLive(block);
+  }
+  BlockTable::Entry& entry = table_.at(block.node);
+  if (entry.stream() == stream) {
+    return absl::OkStatus();
+  }
+  MutexLock lock(mutex_);
+  std::uint32_t word = BlockTable::Word(block.generation, BlockTable::kLive);
+  if (!entry.word.compare_exchange_strong(word, BlockTable::Word(block.generation, BlockTable::kShared)) &&
+      word != BlockTable::Word(block.generation, BlockTable::kShared)) {
+    return NotLive(block);
+  }
+  shared_[block.node] |= StreamOrder::Only(stream);
+  return absl::OkStatus();
+}
+
+void Pool::Impl::Park(std::uint32_t index, bool is_shared, StreamId stream) {
+  BlockTable::Entry& entry = table_.at(index);
+  Streams streams = StreamOrder::Only(stream);
+  if (is_shared) {
+    const auto shared = shared_.find(index);
+    streams |= shared->second;
+    shared_.erase(shared);
+  }
+  const std::uint32_t generation = BlockTable::GenerationOf(entry.word.load(std::memory_order_relaxed));
+  entry.word.store(BlockTable::Word(generation, BlockTable::kFenced), std::memory_order_release);
+  const std::uint32_t size = entry.size.load(std::memory_order_relaxed);
+  order_.Park(index, generation, streams, size);
+  fenced_.fetch_add((Suballocator::kGranule * size).count(), std::memory_order_relaxed);
+  ++fenced_blocks_;
+}
+
+void Pool::Impl::Unpark(std::uint32_t index) {
+  fenced_.fetch_sub((Suballocator::kGranule * table_.at(index).size.load(std::memory_order_relaxed)).count(),
+                    std::memory_order_relaxed);
+  --fenced_blocks_;
+}
+
+std::optional<Block> Pool::Impl::TakeParked(Bytes requested, const AllocateOptions& options) {
+  const std::uint64_t size = RoundUp(requested, Suballocator::kGranule) / Suballocator::kGranule;
+  if (options.alignment > Suballocator::kGranule || size > ~std::uint32_t{0}) {
+    return std::nullopt;
+  }
+  const auto parked = order_.TakeParked(options.stream, static_cast<std::uint32_t>(size));
+  if (!parked) {
+    return std::nullopt;
+  }
+  Unpark(parked->index);
+  const Block block = MakeLive(parked->index, requested, options);
+  padding_ += static_cast<std::int64_t>((block.bytes - requested).count());
+  ++num_allocs_;
+  NoteCharged();
+  return block;
+}
+
+void Pool::Impl::ReleaseReady() {
+  while (const auto ready = order_.NextReady()) {
+    Unpark(ready->index);
+    Release(ready->index, ready->stamp);
+  }
+}
+
+absl::Status Pool::Impl::RecordFences() {
+  for (;;) {
+    std::optional<StreamOrder::Closing> closing;
+    {
+      MutexLock lock(mutex_);
+      closing = order_.Close();
+    }
+    if (!closing) {
+      return absl::OkStatus();
+    }
+    std::vector<StreamOrder::Fence> recorded;
+    absl::Status status;
+    for (Streams left = fences_ != nullptr ? closing->streams : 0; left != 0 && status.ok();
+         left &= left - 1) {
+      const auto stream = static_cast<StreamId>(std::countr_zero(left));
+      const absl::StatusOr<std::uint64_t> value = fences_->Record(stream);
+      status = value.status();
+      if (value.ok()) {
+        recorded.push_back({stream, *value});
+      }
+    }
+    MutexLock lock(mutex_);
+    fences_recorded_ += recorded.size();
+    fence_recorded_.NotifyAll();
+    if (!status.ok()) {
+      order_.Unrecorded(closing->stamp);
+      return status;
+    }
+    order_.Recorded(closing->stamp, std::move(recorded));
+  }
+}
+
+absl::Status Pool::Impl::PollFences() {
+  LGPU_RETURN_IF_ERROR(RecordFences());
+  for (;;) {
+    std::optional<std::pair<std::uint32_t, std::vector<StreamOrder::Fence>>> oldest;
+    {
+      MutexLock lock(mutex_);
+      oldest = order_.Oldest();
+    }
+    if (!oldest) {
+      return absl::OkStatus();
+    }
+    for (const StreamOrder::Fence& fence : oldest->second) {
+      LGPU_ASSIGN_OR_RETURN(const bool passed, fences_->HasPassed(fence.stream, fence.value));
+      if (!passed) {
+        return absl::OkStatus();
+      }
+    }
+    MutexLock lock(mutex_);
+    order_.Passed(oldest->first);
+    ReleaseReady();
+  }
+}
+
+absl::Status Pool::Impl::AwaitFences() {
+  LGPU_RETURN_IF_ERROR(PollFences());
+  std::uint32_t target = 0;
+  {
+    MutexLock lock(mutex_);
+    target = order_.stamp() - 1;
+  }
+  for (;;) {
+    std::optional<std::pair<std::uint32_t, std::vector<StreamOrder::Fence>>> oldest;
+    {
+      MutexLock lock(mutex_);
+      if (!order_.has_batches() || order_.passed() >= target) {
+        return absl::OkStatus();
+      }
+      oldest = order_.Oldest();
+      if (!oldest && order_.IsRecording()) {
+        fence_recorded_.Wait(mutex_);  // by another thread, which waits for nothing
+      }
+    }
+    if (!oldest) {
+      LGPU_RETURN_IF_ERROR(RecordFences());
+      continue;
+    }
+    for (const StreamOrder::Fence& fence : oldest->second) {
+      LGPU_RETURN_IF_ERROR(fences_->Wait(fence.stream, fence.value));
+    }
+    MutexLock lock(mutex_);
+    ++fence_waits_;
+    order_.Passed(oldest->first);
+    ReleaseReady();
+  }
+}
+
+Suballocator::Stamp Pool::Impl::SettledStamp() const {
+  return fences_ == nullptr ? Suballocator::kYoungest : order_.passed();
+}
+
+// Asking costs nothing and may be enough; waiting is the last thing before a refusal.
+bool Pool::Impl::WaitForFences(Attempt& attempt) {
+  const bool asks = !std::exchange(attempt.fences_asked, !attempt.fences_asked);
+  attempt.fences_passed = attempt.fences_passed || !asks;
+  attempt.status = asks ? PollFences() : AwaitFences();
+  return attempt.status.ok();
+}
+
+absl::Status Pool::Impl::OrderAfterHome(StreamId stream) {
+  std::uint32_t stamp = 0;
+  {
+    MutexLock lock(mutex_);
+    stamp = order_.last_home();
+    if (order_.IsOrdered(stream, stamp)) {
+      return absl::OkStatus();
+    }
+  }
+  LGPU_RETURN_IF_ERROR(RecordFences());
+  std::optional<StreamOrder::HomeFence> fence;
+  {
+    MutexLock lock(mutex_);
+    fence = order_.LastHomeFence();
+  }
+  if (!fence || fence->stamp < stamp) {
+    // It has passed meanwhile, or another thread is about to record it.
+    LGPU_ASSIGN_OR_RETURN(const std::uint64_t value, fences_->Record(StreamOrder::kHome));
+    fence = StreamOrder::HomeFence{stamp, value};
+  }
+  LGPU_RETURN_IF_ERROR(fences_->Order(stream, StreamOrder::kHome, fence->value));
+  MutexLock lock(mutex_);
+  order_.NoteOrdered(stream, fence->stamp);
+  return absl::OkStatus();
+}
+
+}  // namespace lgpu

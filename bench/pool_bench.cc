@@ -1,0 +1,245 @@
+// The whole Pool: lock, front cache, statistics. Beside it, in the same run, what it stands on (the
+// sub-allocator without lock), an uncontended lock, and, for the rows with threads, plain arithmetic: what
+// the machine gives to that many threads at that moment.
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <vector>
+
+#include "allocator/suballocator.h"
+#include "lgpu/pool.h"
+
+namespace lgpu {
+namespace {
+
+// Addresses out of nothing: no chunk is ever touched.
+class BumpSource final : public RegionSource {
+ public:
+  explicit BumpSource(Bytes limit) : limit_(limit) {}
+  std::byte* base() const override { return reinterpret_cast<std::byte*>(std::uintptr_t{1} << 44); }
+  Bytes reserved() const override { return limit_ * 4; }
+  Bytes granularity() const override { return 2_MiB; }
+  Bytes limit() const override { return limit_; }
+  absl::StatusOr<std::vector<Chunk>> Grow(const GrowRequest& request) override {
+    std::vector<Chunk> chunks;
+    for (Bytes left = request.at_least; !left.is_zero(); left -= 2_MiB) {
+      chunks.push_back({ChunkId{++next_}, 2_MiB});
+    }
+    return chunks;
+  }
+  absl::Status Map(std::span<const ChunkPlacement>) override { return absl::OkStatus(); }
+  absl::Status Unmap(std::span<const ChunkId>) override { return absl::OkStatus(); }
+  absl::Status Return(std::span<const ChunkId>) override { return absl::OkStatus(); }
+
+ private:
+  const Bytes limit_;
+  std::atomic<std::uint64_t> next_{0};
+};
+
+struct Workload {
+  std::size_t live;
+  double smallest;
+  double largest;
+  Bytes limit;
+};
+const Workload kA{100'000, 256, 1 << 20, 64_GiB};
+const Workload kB{20'000, 256, 64 << 20, 160_GiB};
+const Workload kD{1'000, 512, 64 << 10, 1_GiB};
+
+// Sizes whose logarithms are evenly spread, made beforehand.
+class Sizes {
+ public:
+  Sizes(const Workload& workload, unsigned seed) : random_(seed), sizes_(1 << 16), victims_(1 << 16) {
+    std::uniform_real_distribution<double> logs(std::log(workload.smallest), std::log(workload.largest));
+    for (std::size_t i = 0; i < sizes_.size(); ++i) {
+      sizes_[i] = static_cast<std::uint64_t>(std::exp(logs(random_)));
+      victims_[i] = static_cast<std::uint32_t>(random_() % workload.live);
+    }
+  }
+  Bytes size() const { return Bytes(sizes_[at_]); }
+  std::uint32_t victim() const { return victims_[at_]; }
+  void Next() { at_ = (at_ + 1) & (sizes_.size() - 1); }
+
+ private:
+  std::mt19937_64 random_;
+  std::vector<std::uint64_t> sizes_;
+  std::vector<std::uint32_t> victims_;
+  std::size_t at_ = 0;
+};
+
+std::unique_ptr<Pool> MakePool(Bytes limit) {
+  return std::make_unique<Pool>(std::make_unique<BumpSource>(limit), PoolOptions{});
+}
+
+// Frees a random block and allocates another one; the blocks of one thread.
+class Churn {
+ public:
+  Churn(Pool& pool, const Workload& workload, unsigned seed)
+      : pool_(pool), sizes_(workload, seed), live_(workload.live) {
+    for (Block& block : live_) {
+      block = *pool_.Allocate(sizes_.size());
+      sizes_.Next();
+    }
+    for (std::size_t i = 0; i < 4 * workload.live; ++i) {
+      Step();
+    }
+  }
+  ~Churn() {
+    for (const Block& block : live_) {
+      pool_.Free(block).IgnoreError();
+    }
+  }
+  void Step() {
+    Block& block = live_[sizes_.victim()];
+    benchmark::DoNotOptimize(pool_.Free(block));
+    block = *pool_.Allocate(sizes_.size());
+    sizes_.Next();
+  }
+  // By address, for callers that keep no handle.
+  void StepByAddress() {
+    Block& block = live_[sizes_.victim()];
+    benchmark::DoNotOptimize(pool_.Free(static_cast<const void*>(block.address)));
+    block = *pool_.Allocate(sizes_.size());
+    sizes_.Next();
+  }
+
+ private:
+  Pool& pool_;
+  Sizes sizes_;
+  std::vector<Block> live_;
+};
+
+void BM_Pool(benchmark::State& state, const Workload& workload) {
+  const auto pool = MakePool(workload.limit);
+  Churn churn(*pool, workload, 1);
+  const MemoryStats before = pool->stats();
+  for (auto _ : state) {
+    churn.Step();
+  }
+  const MemoryStats after = pool->stats();
+  state.counters["hits"] = static_cast<double>(after.cache_hits - before.cache_hits) /
+                           static_cast<double>(after.num_allocs - before.num_allocs);
+}
+BENCHMARK_CAPTURE(BM_Pool, A, kA);
+BENCHMARK_CAPTURE(BM_Pool, B, kB);
+BENCHMARK_CAPTURE(BM_Pool, D, kD);
+
+void BM_PoolByAddress(benchmark::State& state, const Workload& workload) {
+  const auto pool = MakePool(workload.limit);
+  Churn churn(*pool, workload, 1);
+  for (auto _ : state) {
+    churn.StepByAddress();
+  }
+}
+BENCHMARK_CAPTURE(BM_PoolByAddress, A, kA);
+BENCHMARK_CAPTURE(BM_PoolByAddress, D, kD);
+
+// The same without lock, cache, entries and statistics.
+void BM_Core(benchmark::State& state, const Workload& workload) {
+  const auto pool = std::make_unique<Suballocator>(workload.limit * 4, 2_MiB);
+  Sizes sizes(workload, 1);
+  const auto claim = pool->ClaimGrowth(2_MiB, 256_B, workload.limit);
+  pool->Free(pool->Commit(*claim));
+  std::vector<Suballocator::Handle> live(workload.live);
+  for (Suballocator::Handle& handle : live) {
+    handle = *pool->Allocate(sizes.size(), 256_B, Suballocator::Effort::kQuick);
+    sizes.Next();
+  }
+  const auto step = [&] {
+    Suballocator::Handle& handle = live[sizes.victim()];
+    pool->Free(handle);
+    handle = *pool->Allocate(sizes.size(), 256_B, Suballocator::Effort::kQuick);
+    sizes.Next();
+  };
+  for (std::size_t i = 0; i < 4 * workload.live; ++i) {
+    step();
+  }
+  for (auto _ : state) {
+    step();
+  }
+}
+BENCHMARK_CAPTURE(BM_Core, A, kA);
+BENCHMARK_CAPTURE(BM_Core, B, kB);
+BENCHMARK_CAPTURE(BM_Core, D, kD);
+
+void BM_UncontendedLock(benchmark::State& state) {
+  std::mutex mutex;
+  for (auto _ : state) {
+    mutex.lock();
+    benchmark::ClobberMemory();
+    mutex.unlock();
+  }
+}
+BENCHMARK(BM_UncontendedLock);
+
+// Single operations, timed one by one; the clock's own time is in all of them.
+void BM_PoolTail(benchmark::State& state, const Workload& workload) {
+  const auto pool = MakePool(workload.limit);
+  Churn churn(*pool, workload, 1);
+  std::vector<double> nanoseconds;
+  nanoseconds.reserve(1 << 22);
+  for (auto _ : state) {
+    const auto start = std::chrono::steady_clock::now();
+    churn.Step();
+    const auto end = std::chrono::steady_clock::now();
+    if (nanoseconds.size() < nanoseconds.capacity()) {
+      nanoseconds.push_back(std::chrono::duration<double, std::nano>(end - start).count());
+    }
+  }
+  std::sort(nanoseconds.begin(), nanoseconds.end());
+  const auto at = [&](double part) {
+    return nanoseconds[static_cast<std::size_t>(part * static_cast<double>(nanoseconds.size() - 1))];
+  };
+  state.counters["p50"] = at(0.5);
+  state.counters["p99.9"] = at(0.999);
+  state.counters["max"] = at(1);
+}
+BENCHMARK_CAPTURE(BM_PoolTail, A, kA);
+
+// ---- threads: each has its own blocks of one pool
+
+std::unique_ptr<Pool> shared_pool;
+
+void BM_PoolThreads(benchmark::State& state) {
+  if (state.thread_index() == 0) {
+    shared_pool = MakePool(16_GiB);
+  }
+  std::unique_ptr<Churn> churn;
+  for (auto _ : state) {
+    if (churn == nullptr) {
+      state.PauseTiming();
+      churn = std::make_unique<Churn>(*shared_pool, kD, static_cast<unsigned>(state.thread_index()));
+      state.ResumeTiming();
+    }
+    churn->Step();
+  }
+  churn.reset();
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(BM_PoolThreads)->Threads(1)->Threads(2)->Threads(8)->UseRealTime();
+
+void BM_ArithmeticThreads(benchmark::State& state) {
+  std::uint64_t x = static_cast<std::uint64_t>(state.thread_index()) + 1;
+  for (auto _ : state) {
+    for (int i = 0; i < 16; ++i) {
+      x ^= x << 13;
+      x ^= x >> 7;
+      x ^= x << 17;
+    }
+    benchmark::DoNotOptimize(x);
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(BM_ArithmeticThreads)->Threads(1)->Threads(2)->Threads(8)->UseRealTime();
+
+}  // namespace
+}  // namespace lgpu
+
+BENCHMARK_MAIN();
