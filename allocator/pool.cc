@@ -1,7 +1,6 @@
 #include "lgpu/pool.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <ctime>
 #include <utility>
@@ -56,13 +55,10 @@ Pool::Impl::Impl(std::unique_ptr<RegionSource> source, PoolOptions options)
       granularity_(source_->granularity()),
       blocks_(reserved_, granularity_) {}
 
-absl::Status Pool::Impl::CheckAlive() const {
-  if (epoch_.IsForked()) {
-    return absl::FailedPreconditionError(
-        "this process is a forked child: device memory does not work across fork; exec a program, or open a "
-        "context in the child only");
-  }
-  return absl::OkStatus();
+absl::Status Pool::Impl::ForkedError() const {
+  return absl::FailedPreconditionError(
+      "this process is a forked child: device memory does not work across fork; exec a program, or open a "
+      "context in the child only");
 }
 
 absl::Status Pool::Impl::CheckRequest(Bytes bytes, const AllocateOptions& options) const {
@@ -70,7 +66,8 @@ absl::Status Pool::Impl::CheckRequest(Bytes bytes, const AllocateOptions& option
   if (bytes.is_zero()) {
     return absl::InvalidArgumentError("a block of 0 bytes was asked for; ask for one byte at least");
   }
-  if (!std::has_single_bit(options.alignment.count()) || options.alignment > granularity_) {
+  const std::uint64_t alignment = options.alignment.count();
+  if (alignment == 0 || (alignment & (alignment - 1)) != 0 || options.alignment > granularity_) {
     return absl::InvalidArgumentError(absl::StrCat("an alignment of ", options.alignment.count(),
                                                    " bytes was asked for; it has to be a power of two, at "
                                                    "most ",

@@ -1,6 +1,7 @@
 #ifndef LGPU_ALLOCATOR_POOL_CACHE_H_
 #define LGPU_ALLOCATOR_POOL_CACHE_H_
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -10,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "allocator/mutex.h"
+#include "allocator/process_epoch.h"
 #include "lgpu/bytes.h"
 
 namespace lgpu {
@@ -48,6 +50,10 @@ class FrontCache {
    private:
     friend class FrontCache;
     static constexpr std::uint32_t kWays = 8;
+    // A few of every size, fewer of the large ones: what one size may pin is bounded as well.
+    static std::uint32_t WaysOf(std::uint32_t size) {
+      return std::clamp<std::uint32_t>(256 / size, 2, kWays);
+    }
     template <typename T>
     static void Add(std::atomic<T>& counter, T by) {  // one writer, so no read-modify-write
       counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
@@ -79,11 +85,7 @@ class FrontCache {
   template <typename Visit>
   bool Drain(Visit visit) {
     bool any = false;
-    for (std::uint32_t i = 0; i < kMostShards; ++i) {
-      if (Shard* const shard = shards_[i].load(std::memory_order_acquire)) {
-        any |= DrainShard(*shard, visit);
-      }
-    }
+    ForEachShard([&](Shard& shard) { any |= DrainShard(shard, visit); });
     return any;
   }
 
@@ -95,8 +97,6 @@ class FrontCache {
   };
   Totals totals() const;
   std::int64_t bytes() const;
-  /// The index of every cached block, a block that is on its way left out or not.
-  std::vector<std::uint32_t> Contents() const;
 
  private:
   static constexpr std::uint32_t kMostShards = 64;
@@ -122,13 +122,113 @@ class FrontCache {
     Shard::Add(shard.drained_blocks_, blocks);
     return blocks != 0;
   }
+  template <typename Visit>
+  void ForEachShard(Visit visit) const {
+    const std::uint32_t count = count_.load(std::memory_order_acquire);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      visit(*all_[i].load(std::memory_order_relaxed));
+    }
+  }
+
+  // The kernel's number of this thread, which it asks for once; a forked child's only thread asks again.
+  // Nobody else who lives has the same.
+  struct ThisThread {
+    std::uint64_t epoch;
+    std::int32_t tid;
+  };
+  [[gnu::tls_model("initial-exec")]] static constinit thread_local ThisThread this_thread;
+  static std::int32_t Self() {
+    return this_thread.epoch == ProcessEpoch::Now() ? this_thread.tid : AskForSelf();
+  }
+  static std::int32_t AskForSelf();
+  static std::uint32_t HashOf(std::int32_t tid) {
+    return static_cast<std::uint32_t>(tid) * 0x9e3779b9u >> 26;
+  }
+
+  Shard* MineOfMany(std::int32_t self);
   Shard* Claim(std::int32_t self);
 
-  std::array<std::atomic<Shard*>, kMostShards> shards_{};
+  std::array<std::atomic<Shard*>, kMostShards> shards_{};  // by hash
+  std::array<std::atomic<Shard*>, kMostShards> all_{};     // as they came
+  std::atomic<std::uint32_t> count_{0};
   std::atomic<std::uint32_t> crowded_{0};
   Mutex claim_mutex_;
   std::vector<std::unique_ptr<Shard>> owned_ ABSL_GUARDED_BY(claim_mutex_);
 };
+
+inline std::uint32_t FrontCache::Shard::Take(std::uint32_t size) {
+  std::atomic<std::uint8_t>& top = tops_[size - 1];
+  for (std::uint32_t way = top.load(std::memory_order_relaxed); way-- > 0;) {
+    std::atomic<std::uint32_t>& slot = slots_[size - 1][way];
+    if (slot.load(std::memory_order_relaxed) == 0) {
+      continue;
+    }
+    if (const std::uint32_t index = slot.exchange(0, std::memory_order_acq_rel); index != 0) {
+      top.store(static_cast<std::uint8_t>(way), std::memory_order_relaxed);
+      Add(bytes_, -static_cast<std::int64_t>(kUnit.count() * size));
+      Add(blocks_, std::int64_t{-1});
+      return index;
+    }
+  }
+  top.store(0, std::memory_order_relaxed);
+  return 0;
+}
+
+inline bool FrontCache::Shard::Put(std::uint32_t size, std::uint32_t index, std::int64_t budget) {
+  const auto added = static_cast<std::int64_t>(kUnit.count() * size);
+  if (bytes() + added > budget) {
+    return false;
+  }
+  const std::uint32_t ways = WaysOf(size);
+  std::atomic<std::uint8_t>& top = tops_[size - 1];
+  std::uint32_t way = top.load(std::memory_order_relaxed);
+  if (way == ways) {
+    // A drain may have emptied any of them.
+    for (way = 0; way < ways && slots_[size - 1][way].load(std::memory_order_relaxed) != 0; ++way) {
+    }
+    if (way == ways) {
+      return false;
+    }
+  } else {
+    top.store(static_cast<std::uint8_t>(way + 1), std::memory_order_relaxed);
+  }
+  slots_[size - 1][way].store(index, std::memory_order_release);
+  Add(bytes_, added);
+  Add(blocks_, std::int64_t{1});
+  return true;
+}
+
+inline bool FrontCache::Shard::IsLow(std::uint64_t charged) {
+  const std::int64_t now = bytes();
+  if (charged == low_charged_.load(std::memory_order_relaxed) &&
+      now >= low_.load(std::memory_order_relaxed)) {
+    return false;
+  }
+  low_charged_.store(charged, std::memory_order_relaxed);
+  low_.store(now, std::memory_order_relaxed);
+  return true;
+}
+
+inline FrontCache::Shard* FrontCache::Mine() {
+  const std::int32_t self = Self();
+  const std::uint32_t hash = HashOf(self);
+  for (std::uint32_t i = 0; i < kProbes; ++i) {
+    Shard* const shard = shards_[(hash + i) % kMostShards].load(std::memory_order_acquire);
+    if (shard == nullptr) {
+      return Claim(self);
+    }
+    if (shard->owner_.load(std::memory_order_relaxed) == self) {
+      return shard;
+    }
+  }
+  return MineOfMany(self);
+}
+
+inline std::int64_t FrontCache::bytes() const {
+  std::int64_t bytes = 0;
+  ForEachShard([&bytes](const Shard& shard) { bytes += shard.bytes(); });
+  return bytes;
+}
 
 }  // namespace lgpu
 

@@ -9,8 +9,8 @@
 
 namespace lgpu {
 
-absl::Status Pool::Impl::CheckStreamId(StreamId stream) const {
-  if (stream == StreamOrder::kHome || (stream < kMaxStreams && fences_ != nullptr)) {
+absl::Status Pool::Impl::CheckOtherStream(StreamId stream) const {
+  if (stream < kMaxStreams && fences_ != nullptr) {
     return absl::OkStatus();
   }
   if (fences_ == nullptr) {

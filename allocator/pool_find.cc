@@ -23,19 +23,6 @@ Bytes SizeOf(const BlockTable::Entry& entry) {
 
 }  // namespace
 
-std::uint32_t Pool::Impl::LiveWord(const Block& block) const {
-  if (!table_.Has(block.node)) {
-    return 0;
-  }
-  const BlockTable::Entry& entry = table_.at(block.node);
-  const std::uint32_t word = entry.word.load(std::memory_order_acquire);
-  const BlockTable::State state = BlockTable::StateOf(word);
-  const bool is_live = BlockTable::GenerationOf(word) == block.generation &&
-                       (state == BlockTable::kLive || state == BlockTable::kShared) &&
-                       block.bytes == SizeOf(entry) && block.address == base_ + OffsetOf(entry).count();
-  return is_live ? word : 0;
-}
-
 // A walk over all entries: this is on the way to an error.
 std::string Pool::Impl::DescribeAddress(const void* address) const {
   const auto at = reinterpret_cast<std::uintptr_t>(address);

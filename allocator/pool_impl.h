@@ -115,8 +115,12 @@ class Pool::Impl {
     bool small = false;    // only chunks of one page will do
   };
 
-  absl::Status CheckAlive() const;
-  absl::Status CheckStreamId(StreamId stream) const;
+  absl::Status CheckAlive() const { return epoch_.IsForked() ? ForkedError() : absl::OkStatus(); }
+  absl::Status CheckStreamId(StreamId stream) const {
+    return stream == StreamOrder::kHome ? absl::OkStatus() : CheckOtherStream(stream);
+  }
+  absl::Status CheckOtherStream(StreamId stream) const;
+  absl::Status ForkedError() const;
   static std::uint32_t CoarseMilliseconds();
   absl::Status CheckRequest(Bytes bytes, const AllocateOptions& options) const;
   Refusal MakeRefusal(RefusalReason reason, const Attempt& attempt) const
@@ -275,6 +279,22 @@ class Pool::Impl {
   RefusalReason last_refusal_ ABSL_GUARDED_BY(mutex_) = RefusalReason::kUnspecified;
   std::vector<std::unique_ptr<TraceRecorder>> recorders_ ABSL_GUARDED_BY(mutex_);
 };
+
+inline std::uint32_t Pool::Impl::LiveWord(const Block& block) const {
+  if (!table_.Has(block.node)) {
+    return 0;
+  }
+  const BlockTable::Entry& entry = table_.at(block.node);
+  const std::uint32_t word = entry.word.load(std::memory_order_acquire);
+  const BlockTable::State state = BlockTable::StateOf(word);
+  const bool is_live =
+      BlockTable::GenerationOf(word) == block.generation &&
+      (state == BlockTable::kLive || state == BlockTable::kShared) &&
+      block.bytes == Suballocator::kGranule * entry.size.load(std::memory_order_relaxed) &&
+      block.address ==
+          base_ + (Suballocator::kGranule * entry.offset.load(std::memory_order_relaxed)).count();
+  return is_live ? word : 0;
+}
 
 }  // namespace lgpu
 

@@ -1,6 +1,7 @@
 #ifndef LGPU_ALLOCATOR_PROCESS_EPOCH_H_
 #define LGPU_ALLOCATOR_PROCESS_EPOCH_H_
 
+#include <atomic>
 #include <cstdint>
 
 namespace lgpu {
@@ -13,9 +14,12 @@ class ProcessEpoch {
   /// True in a child that was forked after this was made.
   bool IsForked() const { return Now() != made_in_; }
   /// How many forks lie between the process that first made an epoch and this one.
-  static std::uint64_t Now();
+  static std::uint64_t Now() { return forks_survived_.load(std::memory_order_relaxed); }
 
  private:
+  static void CountFork();
+
+  static std::atomic<std::uint64_t> forks_survived_;
   std::uint64_t made_in_;
 };
 
