@@ -10,14 +10,15 @@
 
 namespace lgpu {
 
-/// A BlockTable has an entry for every block that a pool's sub-allocator calls live: what the pool must know
-/// of it without its lock, so that a front cache serves blocks and wrong frees are noticed there.
+/// A BlockTable has an entry for every slot of a pool's sub-allocator: what the pool must know of a block
+/// without its lock, so that a front cache serves small blocks and wrong frees are noticed there.
 ///
-/// Entries never move. `word` holds the generation and the state; whoever changes the state with one
-/// compare-and-exchange is the one that freed the block. The other fields are written by the one who makes a
-/// block live, before `word`; a reader with a stale handle sees some old or new value, never a torn one.
+/// Entries never move. `word` holds the generation and the state; whoever changes the state of a small block
+/// with one compare-and-exchange is the one that freed it. The other fields are written by the one who makes
+/// a block live, before `word`; a reader with a stale handle sees some old or new value, never a torn one.
+/// The entry of a large block is only written where it is freed: its sub-allocator's node tells all of it.
 ///
-/// Take and Release under the pool's lock; all else from any thread.
+/// Extend under the pool's lock; all else from any thread.
 class BlockTable {
  public:
   enum State : std::uint32_t {
@@ -29,11 +30,11 @@ class BlockTable {
   };
   struct Entry {
     std::atomic<std::uint32_t> word{0};
-    std::atomic<std::uint32_t> slot{0};    // the sub-allocator's; of a vacant entry: the next one
     std::atomic<std::uint32_t> offset{0};  // in granules, as size
     std::atomic<std::uint32_t> size{0};
     std::atomic<std::uint32_t> about{0};  // padding, stream, op
     std::atomic<std::uint32_t> birth{0};  // milliseconds of the pool's clock
+    std::atomic<std::uint32_t> lives{0};  // of small blocks: the last generation
 
     State state() const { return StateOf(word.load(std::memory_order_acquire)); }
     std::uint32_t padding() const { return PaddingOf(about.load(std::memory_order_relaxed)); }
@@ -43,7 +44,7 @@ class BlockTable {
   static std::uint32_t Word(std::uint32_t generation, State state) { return generation << 3 | state; }
   static State StateOf(std::uint32_t word) { return static_cast<State>(word & 7); }
   static std::uint32_t GenerationOf(std::uint32_t word) { return word >> 3; }
-  static std::uint32_t NextGeneration(std::uint32_t word) { return GenerationOf(word + 8); }
+  static constexpr std::uint32_t kGenerations = std::uint32_t{1} << 29;  // then they start again
   static std::uint32_t About(std::uint32_t padding, std::uint32_t stream, std::uint32_t op) {
     return padding | stream << 9 | op << 15;
   }
@@ -52,7 +53,7 @@ class BlockTable {
   static std::uint32_t StreamOf(std::uint32_t about) { return (about >> 9) & 0x3f; }
   static std::uint32_t OpOf(std::uint32_t about) { return about >> 15; }
 
-  /// One past the largest index that was ever taken. Index 0 is no entry.
+  /// One past the largest index. Index 0 is no entry.
   std::uint32_t end() const { return end_.load(std::memory_order_acquire); }
   bool Has(std::uint32_t index) const { return index != 0 && index < end(); }
   Entry& at(std::uint32_t index) const {
@@ -61,19 +62,11 @@ class BlockTable {
     return starts_[segment].load(std::memory_order_relaxed)[shifted - (kFirst << segment)];
   }
 
-  /// A vacant entry.
-  std::uint32_t Take() {
-    if (vacant_ == 0) {
-      return Extend();
+  /// Makes sure that there is an entry for `index`.
+  void Extend(std::uint32_t index) {
+    if (index >= end()) {
+      MakeUpTo(index);
     }
-    const std::uint32_t index = vacant_;
-    vacant_ = at(index).slot.load(std::memory_order_relaxed);
-    return index;
-  }
-  /// Its state is kVacant already.
-  void Release(std::uint32_t index) {
-    at(index).slot.store(vacant_, std::memory_order_relaxed);
-    vacant_ = index;
   }
 
  private:
@@ -82,9 +75,8 @@ class BlockTable {
   static constexpr std::uint32_t kFirstWidth = 11;
   static constexpr std::uint32_t kSegments = 20;
 
-  std::uint32_t Extend();
+  void MakeUpTo(std::uint32_t index);
 
-  std::uint32_t vacant_ = 0;
   std::atomic<std::uint32_t> end_{1};
   std::array<std::atomic<Entry*>, kSegments> starts_{};
   std::array<std::unique_ptr<std::byte[]>, kSegments> segments_;

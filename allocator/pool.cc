@@ -78,25 +78,31 @@ absl::Status Pool::Impl::CheckRequest(Bytes bytes, const AllocateOptions& option
 
 // ---- entries of blocks
 
+inline void Pool::Impl::Describe(BlockTable::Entry& entry, Bytes padding, const AllocateOptions& options) {
+  entry.about.store(BlockTable::About(static_cast<std::uint32_t>(padding.count()), options.stream,
+                                      owners_.IdOf(options.op)),
+                    std::memory_order_relaxed);
+  entry.birth.store(CoarseMilliseconds(), std::memory_order_relaxed);
+}
+
 Block Pool::Impl::MakeLive(std::uint32_t index, Bytes requested, const AllocateOptions& options) {
   BlockTable::Entry& entry = table_.at(index);
   const Bytes bytes = Suballocator::kGranule * entry.size.load(std::memory_order_relaxed);
-  const auto padding = static_cast<std::uint32_t>((bytes - requested).count());
-  entry.about.store(BlockTable::About(padding, options.stream, owners_.IdOf(options.op)),
-                    std::memory_order_relaxed);
-  entry.birth.store(CoarseMilliseconds(), std::memory_order_relaxed);
-  const std::uint32_t generation = BlockTable::NextGeneration(entry.word.load(std::memory_order_relaxed));
-  entry.word.store(BlockTable::Word(generation, BlockTable::kLive), std::memory_order_release);
   const Bytes offset = Suballocator::kGranule * entry.offset.load(std::memory_order_relaxed);
+  Describe(entry, bytes - requested, options);
+  const std::uint32_t generation =
+      (entry.lives.load(std::memory_order_relaxed) + 1) % BlockTable::kGenerations;
+  entry.lives.store(generation, std::memory_order_relaxed);
+  entry.word.store(BlockTable::Word(generation, BlockTable::kLive), std::memory_order_release);
   return {base_ + offset.count(), bytes, index, generation};
 }
 
 Block Pool::Impl::BlockOf(Suballocator::Handle handle, Bytes requested, const AllocateOptions& options) {
   const Suballocator::Range range = blocks_.range(handle);
-  const std::uint32_t index = table_.Take();
+  const std::uint32_t index = Suballocator::SlotOf(handle);
+  table_.Extend(index);
   BlockTable::Entry& entry = table_.at(index);
   const auto offset = static_cast<std::uint32_t>(range.offset / Suballocator::kGranule);
-  entry.slot.store(Suballocator::SlotOf(handle), std::memory_order_relaxed);
   entry.offset.store(offset, std::memory_order_relaxed);
   entry.size.store(static_cast<std::uint32_t>(range.bytes / Suballocator::kGranule),
                    std::memory_order_relaxed);
@@ -106,7 +112,13 @@ Block Pool::Impl::BlockOf(Suballocator::Handle handle, Bytes requested, const Al
   padding_ += static_cast<std::int64_t>((range.bytes - requested).count());
   ++num_allocs_;
   NoteCharged();
-  return MakeLive(index, requested, options);
+  if (IsCacheable(range.bytes)) {
+    return MakeLive(index, requested, options);
+  }
+  Describe(entry, range.bytes - requested, options);
+  const std::uint32_t generation = Suballocator::GenerationOf(handle);
+  entry.word.store(BlockTable::Word(generation, BlockTable::kLive), std::memory_order_release);
+  return {base_ + range.offset.count(), range.bytes, index, generation};
 }
 
 void Pool::Impl::Release(std::uint32_t index, std::uint32_t stamp) {
@@ -114,11 +126,8 @@ void Pool::Impl::Release(std::uint32_t index, std::uint32_t stamp) {
   if (by_address_.is_on()) {
     by_address_.Erase(entry.offset.load(std::memory_order_relaxed));
   }
-  blocks_.Free(blocks_.HandleAt(entry.slot.load(std::memory_order_relaxed)), stamp);
-  entry.word.store(BlockTable::Word(BlockTable::GenerationOf(entry.word.load(std::memory_order_relaxed)),
-                                    BlockTable::kVacant),
-                   std::memory_order_release);
-  table_.Release(index);
+  entry.word.store(BlockTable::Word(0, BlockTable::kVacant), std::memory_order_release);
+  blocks_.Free(blocks_.HandleAt(index), stamp);
   NoteCharged();
 }
 
@@ -214,7 +223,7 @@ void Pool::Impl::WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanosec
 absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& options) {
   LGPU_RETURN_IF_ERROR(CheckRequest(bytes, options));
   TraceRecorder* const trace = trace_.load(std::memory_order_acquire);
-  if (bytes <= FrontCache::kLargest && options.alignment <= Suballocator::kGranule &&
+  if (IsCacheable(bytes) && options.alignment <= Suballocator::kGranule &&
       options.stream == StreamOrder::kHome) {
     if (const Block block = TakeCached(bytes, options); block.address != nullptr) {
       if (trace != nullptr) {
@@ -241,10 +250,8 @@ absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& o
 Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& options, Bytes limit,
                                         Block& block) {
   const Bytes rounded = RoundUp(bytes, Suballocator::kGranule);
-  cache_budget_.store(
-      static_cast<std::int64_t>(std::min(options_.cache_per_thread, limit / kCacheShare).count()),
-      std::memory_order_relaxed);
   if (options.stream != StreamOrder::kHome) {
+    other_streams_ = true;
     if (const std::optional<Block> parked = TakeParked(bytes, options)) {
       block = *parked;
       return Quick::kDone;
@@ -252,11 +259,14 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
   }
   if (!Fits(rounded, limit)) {
     FlushCaches();
+    if (!Fits(rounded, limit) && fenced_.load(std::memory_order_relaxed) == 0) {
+      WaitForPending(rounded, limit, options.timeout);
+    }
+    if (!Fits(rounded, limit)) {
+      return Quick::kOver;
+    }
   }
-  if (!Fits(rounded, limit) && fenced_.load(std::memory_order_relaxed) == 0) {
-    WaitForPending(rounded, limit, options.timeout);
-  }
-  if (!Fits(rounded, limit) || rounded > reserved_) {
+  if (rounded > reserved_) {
     return Quick::kOver;
   }
   if (const auto handle =
@@ -270,36 +280,47 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
 }
 
 absl::StatusOr<Block> Pool::Impl::AllocateUncached(Bytes bytes, const AllocateOptions& options) {
-  Attempt attempt{.bytes = bytes, .options = options, .limit = source_->limit()};
-  Quick quick = Quick::kOver;
-  for (int round = 0; quick == Quick::kOver && round < 2; ++round) {
-    if (round == 1) {
-      // Blocks that streams are not done with yet count against the limit: the last that can be had back.
-      if (fenced_.load(std::memory_order_relaxed) == 0) {
-        break;
-      }
-      LGPU_RETURN_IF_ERROR(AwaitFences());
-    }
+  const Bytes limit = source_->limit();
+  cache_budget_.store(
+      static_cast<std::int64_t>(std::min(options_.cache_per_thread, limit / kCacheShare).count()),
+      std::memory_order_relaxed);
+  Block block;
+  Quick quick;
+  {
     MutexLock lock(mutex_);
-    quick = TryMapped(bytes, options, attempt.limit, attempt.block);
+    quick = TryMapped(bytes, options, limit, block);
+  }
+  if (quick == Quick::kOver && fenced_.load(std::memory_order_relaxed) != 0) {
+    // Blocks that streams are not done with yet count against the limit: the last that can be had back.
+    LGPU_RETURN_IF_ERROR(AwaitFences());
+    MutexLock lock(mutex_);
+    quick = TryMapped(bytes, options, limit, block);
   }
   switch (quick) {
     case Quick::kDone:
-      return attempt.block;
-    case Quick::kOver: {
-      Refusal refusal;
-      {
-        MutexLock lock(mutex_);
-        refusal =
-            MakeRefusal(bytes <= reserved_ ? RefusalReason::kLimit : RefusalReason::kAddressRange, attempt);
-        CountRefusal(refusal.reason);
-      }
-      return RefusalStatus(refusal);
-    }
+      return block;
+    case Quick::kOver:
+      return RefuseOver(bytes, options, limit);
     case Quick::kSlow:
       break;
   }
-  attempt.deadline = DeadlineAfter(options.timeout);
+  return AllocatePending(bytes, options, limit);
+}
+
+absl::Status Pool::Impl::RefuseOver(Bytes bytes, const AllocateOptions& options, Bytes limit) {
+  const Attempt attempt{.bytes = bytes, .options = options, .limit = limit};
+  Refusal refusal;
+  {
+    MutexLock lock(mutex_);
+    refusal = MakeRefusal(bytes <= reserved_ ? RefusalReason::kLimit : RefusalReason::kAddressRange, attempt);
+    CountRefusal(refusal.reason);
+  }
+  return RefusalStatus(refusal);
+}
+
+absl::StatusOr<Block> Pool::Impl::AllocatePending(Bytes bytes, const AllocateOptions& options, Bytes limit) {
+  Attempt attempt{
+      .bytes = bytes, .options = options, .deadline = DeadlineAfter(options.timeout), .limit = limit};
   absl::StatusOr<Block> block = AllocateSlowly(attempt);
   MutexLock lock(mutex_);
   --calls_;
@@ -318,27 +339,30 @@ void Pool::Impl::CountRefusal(RefusalReason reason) {
 
 absl::Status Pool::Impl::Free(const Block& block) {
   LGPU_RETURN_IF_ERROR(CheckAlive());
+  if (TraceRecorder* const trace = trace_.load(std::memory_order_acquire)) {
+    RecordFree(*trace, block);
+  }
+  return IsCacheable(block.bytes) ? FreeSmall(block) : FreeLarge(block);
+}
+
+absl::Status Pool::Impl::FreeSmall(const Block& block) {
   std::uint32_t word = LiveWord(block);
   if (word == 0) {
     return NotLive(block);
   }
   BlockTable::Entry& entry = table_.at(block.node);
-  const BlockTable::State state = BlockTable::StateOf(word);
-  const std::uint32_t size = entry.size.load(std::memory_order_relaxed);
-  if (TraceRecorder* const trace = trace_.load(std::memory_order_acquire)) {
-    trace->Record(TraceRecorder::Action::kFree, block.address, block.bytes - Bytes(entry.padding()),
-                  entry.stream());
-  }
-  const std::int64_t padding = entry.padding();
-  const StreamId stream = entry.stream();
+  const std::uint32_t about = entry.about.load(std::memory_order_relaxed);
+  const bool is_shared = BlockTable::StateOf(word) == BlockTable::kShared;
   // From here on it is this call's: of two that free the same block, one gets no further.
   if (!entry.word.compare_exchange_strong(word, BlockTable::Word(block.generation, BlockTable::kCached),
                                           std::memory_order_acq_rel, std::memory_order_relaxed)) {
     return NotLive(block);
   }
-  const bool at_home = state == BlockTable::kLive && stream == StreamOrder::kHome;
-  if (at_home && size <= FrontCache::kSizes) {
+  const auto padding = static_cast<std::int64_t>(BlockTable::PaddingOf(about));
+  const StreamId stream = BlockTable::StreamOf(about);
+  if (stream == StreamOrder::kHome && !is_shared) {
     Shard* const shard = cache_.Mine();
+    const auto size = static_cast<std::uint32_t>(block.bytes / Suballocator::kGranule);
     if (shard != nullptr && shard->Put(size, block.node, cache_budget_.load(std::memory_order_relaxed))) {
       shard->AddPadding(-padding);
       return absl::OkStatus();
@@ -346,13 +370,41 @@ absl::Status Pool::Impl::Free(const Block& block) {
   }
   MutexLock lock(mutex_);
   padding_ -= padding;
-  if (at_home) {
-    order_.NoteFree(StreamOrder::Only(StreamOrder::kHome));
-    Release(block.node, order_.stamp());
-  } else {
-    Park(block.node, state == BlockTable::kShared, stream);
-  }
+  GiveUp(block.node, is_shared, stream);
   return absl::OkStatus();
+}
+
+// All that has to be known is in the sub-allocator's node, which a free touches anyway.
+absl::Status Pool::Impl::FreeLarge(const Block& block) {
+  const Suballocator::Handle handle = Suballocator::MakeHandle(block.node, block.generation);
+  {
+    MutexLock lock(mutex_);
+    if (blocks_.IsLive(handle)) {
+      const Suballocator::Range range = blocks_.range(handle);
+      if (block.address == base_ + range.offset.count() && block.bytes == range.bytes &&
+          !IsParked(block.node)) {
+        padding_ -= static_cast<std::int64_t>((block.bytes - blocks_.requested(handle)).count());
+        const bool is_shared = other_streams_ && shared_.contains(block.node);
+        GiveUp(block.node, is_shared, other_streams_ ? table_.at(block.node).stream() : StreamOrder::kHome);
+        return absl::OkStatus();
+      }
+    }
+  }
+  return NotLive(block);
+}
+
+// A block whose owner is done with it.
+void Pool::Impl::GiveUp(std::uint32_t index, bool is_shared, StreamId stream) {
+  if (is_shared || stream != StreamOrder::kHome) {
+    Park(index, is_shared, stream);
+  } else {
+    order_.NoteFree(StreamOrder::Only(StreamOrder::kHome));
+    Release(index, order_.stamp());
+  }
+}
+
+bool Pool::Impl::IsParked(std::uint32_t index) const {
+  return other_streams_ && table_.at(index).state() == BlockTable::kFenced;
 }
 
 MemoryStats Pool::Impl::stats() const {

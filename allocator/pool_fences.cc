@@ -34,6 +34,7 @@ absl::Status Pool::Impl::UseOn(const Block& block, StreamId stream) {
     return absl::OkStatus();
   }
   MutexLock lock(mutex_);
+  other_streams_ = true;
   std::uint32_t word = BlockTable::Word(block.generation, BlockTable::kLive);
   if (!entry.word.compare_exchange_strong(word, BlockTable::Word(block.generation, BlockTable::kShared)) &&
       word != BlockTable::Word(block.generation, BlockTable::kShared)) {
@@ -75,11 +76,12 @@ std::optional<Block> Pool::Impl::TakeParked(Bytes requested, const AllocateOptio
     return std::nullopt;
   }
   Unpark(parked->index);
-  const Block block = MakeLive(parked->index, requested, options);
-  padding_ += static_cast<std::int64_t>((block.bytes - requested).count());
-  ++num_allocs_;
-  NoteCharged();
-  return block;
+  BlockTable::Entry& entry = table_.at(parked->index);
+  if (by_address_.is_on()) {
+    by_address_.Erase(entry.offset.load(std::memory_order_relaxed));
+  }
+  entry.word.store(BlockTable::Word(0, BlockTable::kVacant), std::memory_order_release);
+  return BlockOf(blocks_.Rename(blocks_.HandleAt(parked->index), requested), requested, options);
 }
 
 void Pool::Impl::ReleaseReady() {

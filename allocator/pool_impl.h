@@ -136,6 +136,15 @@ class Pool::Impl {
   Block MakeLive(std::uint32_t index, Bytes requested, const AllocateOptions& options);
   /// A block out of this thread's cache; no address: there is none.
   Block TakeCached(Bytes requested, const AllocateOptions& options);
+  static bool IsCacheable(Bytes bytes) { return bytes <= FrontCache::kLargest; }
+  void Describe(BlockTable::Entry& entry, Bytes padding, const AllocateOptions& options);
+  absl::Status RefuseOver(Bytes bytes, const AllocateOptions& options, Bytes limit);
+  absl::StatusOr<Block> AllocatePending(Bytes bytes, const AllocateOptions& options, Bytes limit);
+  absl::Status FreeSmall(const Block& block);
+  absl::Status FreeLarge(const Block& block);
+  void GiveUp(std::uint32_t index, bool is_shared, StreamId stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsParked(std::uint32_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RecordFree(TraceRecorder& trace, const Block& block) const;
   enum class Quick { kDone, kOver, kSlow };
   Quick TryMapped(Bytes bytes, const AllocateOptions& options, Bytes limit, Block& block)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -243,7 +252,7 @@ class Pool::Impl {
   std::atomic<std::int64_t> cache_budget_{0};
   std::atomic<std::uint64_t> fenced_{0};  // bytes
   std::atomic<TraceRecorder*> trace_{nullptr};
-  BlockTable table_;  // Take and Release under mutex_
+  BlockTable table_;  // by slot; extended under mutex_
   FrontCache cache_;
   OwnerNames owners_;
 
@@ -265,6 +274,7 @@ class Pool::Impl {
   std::int64_t padding_ ABSL_GUARDED_BY(mutex_) = 0;  // of live blocks, less what the caches know
   AddressIndex by_address_ ABSL_GUARDED_BY(mutex_);
   StreamOrder order_ ABSL_GUARDED_BY(mutex_);
+  bool other_streams_ ABSL_GUARDED_BY(mutex_) = false;  // anything was ever for one, or used on one
   std::unordered_map<std::uint32_t, Streams> shared_
       ABSL_GUARDED_BY(mutex_);  // other streams of kShared blocks
   std::uint64_t fenced_blocks_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -132,6 +132,14 @@ MemorySnapshot Pool::Impl::Snapshot() const {
   return snapshot;
 }
 
+void Pool::Impl::RecordFree(TraceRecorder& trace, const Block& block) const {
+  if (LiveWord(block) != 0) {
+    const BlockTable::Entry& entry = table_.at(block.node);
+    trace.Record(TraceRecorder::Action::kFree, block.address, block.bytes - Bytes(entry.padding()),
+                 entry.stream());
+  }
+}
+
 absl::Status Pool::Impl::StartTrace(const std::string& path) {
   LGPU_RETURN_IF_ERROR(CheckAlive());
   LGPU_ASSIGN_OR_RETURN(std::unique_ptr<TraceRecorder> recorder, TraceRecorder::Open(path));

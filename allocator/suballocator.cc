@@ -326,6 +326,18 @@ void Suballocator::Free(Handle block, Stamp stamp) {
   Settle(index, State::kFree, stamp);
 }
 
+Suballocator::Handle Suballocator::Rename(Handle block, Bytes requested) {
+  std::uint32_t index = NodeOf(block, State::kLive);
+  EndName(index);
+  index = WithNames(index);
+  Node& node = nodes_[index];
+  const auto padding = static_cast<std::uint32_t>((FromGranules(node.size) - requested).count());
+  padding_ += padding;
+  padding_ -= node.padding();
+  node.link.next = padding | (node.link.next & kAnyChunkBit);
+  return HandleOf(index);
+}
+
 bool Suballocator::IsLive(Handle block) const {
   const auto index = static_cast<std::uint32_t>(block);
   return index != 0 && index < nodes_.size() && nodes_[index].state() == State::kLive &&

@@ -93,12 +93,18 @@ class Suballocator {
   /// A block in mapped pages, or nothing.
   std::optional<Handle> Allocate(const Request& request, Effort effort);
   void Free(Handle block, Stamp stamp);
+  /// The same bytes for another owner: the old handle names nothing any more.
+  Handle Rename(Handle block, Bytes requested);
   bool IsLive(Handle block) const;
   Range range(Handle handle) const;
   Bytes requested(Handle block) const;
-  /// For an owner that has something of its own beside every block: the slot is half of the handle, and the
-  /// handle of the live block in it.
+  /// For an owner that has something of its own beside every block: the halves of a handle, and
+  /// the handle of the live block in a slot.
   static std::uint32_t SlotOf(Handle handle) { return static_cast<std::uint32_t>(handle); }
+  static std::uint32_t GenerationOf(Handle handle) { return static_cast<std::uint32_t>(handle >> 32); }
+  static Handle MakeHandle(std::uint32_t slot, std::uint32_t generation) {
+    return Handle{generation} << 32 | slot;
+  }
   Handle HandleAt(std::uint32_t slot) const { return HandleOf(slot); }
   /// A number of the owner's, 0 at first; a snapshot has it.
   void SetTag(Handle block, std::uint32_t tag);
