@@ -137,6 +137,7 @@ void Pool::Impl::NoteCharged() {
   if (charged > peak_used_.load(std::memory_order_relaxed)) {
     RaisePeak(charged);
   }
+  NoteDemand();
 }
 
 // What is charged is an upper bound of what is used: only where that is beyond the peak it is worth while to
@@ -288,8 +289,10 @@ absl::StatusOr<Block> Pool::Impl::AllocateUncached(Bytes bytes, const AllocateOp
   Quick quick;
   {
     MutexLock lock(mutex_);
+    limit_seen_ = limit;
     quick = TryMapped(bytes, options, limit, block);
   }
+  WakeIfDue();
   if (quick == Quick::kOver && fenced_.load(std::memory_order_relaxed) != 0) {
     // Blocks that streams are not done with yet count against the limit: the last that can be had back.
     LGPU_RETURN_IF_ERROR(AwaitFences());
@@ -322,6 +325,7 @@ absl::StatusOr<Block> Pool::Impl::AllocatePending(Bytes bytes, const AllocateOpt
   Attempt attempt{
       .bytes = bytes, .options = options, .deadline = DeadlineAfter(options.timeout), .limit = limit};
   absl::StatusOr<Block> block = AllocateSlowly(attempt);
+  WakeIfDue();
   MutexLock lock(mutex_);
   --calls_;
   NoteChange();
@@ -368,29 +372,38 @@ absl::Status Pool::Impl::FreeSmall(const Block& block) {
       return absl::OkStatus();
     }
   }
-  MutexLock lock(mutex_);
-  padding_ -= padding;
-  GiveUp(block.node, is_shared, stream);
+  {
+    MutexLock lock(mutex_);
+    padding_ -= padding;
+    GiveUp(block.node, is_shared, stream);
+  }
+  WakeIfDue();
   return absl::OkStatus();
 }
 
 // All that has to be known is in the sub-allocator's node, which a free touches anyway.
 absl::Status Pool::Impl::FreeLarge(const Block& block) {
-  const Suballocator::Handle handle = Suballocator::MakeHandle(block.node, block.generation);
-  {
-    MutexLock lock(mutex_);
-    if (blocks_.IsLive(handle)) {
-      const Suballocator::Range range = blocks_.range(handle);
-      if (block.address == base_ + range.offset.count() && block.bytes == range.bytes &&
-          !IsParked(block.node)) {
-        padding_ -= static_cast<std::int64_t>((block.bytes - blocks_.requested(handle)).count());
-        const bool is_shared = other_streams_ && shared_.contains(block.node);
-        GiveUp(block.node, is_shared, other_streams_ ? table_.at(block.node).stream() : StreamOrder::kHome);
-        return absl::OkStatus();
-      }
-    }
+  if (!FreeLargeLive(block)) {
+    return NotLive(block);
   }
-  return NotLive(block);
+  WakeIfDue();
+  return absl::OkStatus();
+}
+
+bool Pool::Impl::FreeLargeLive(const Block& block) {
+  const Suballocator::Handle handle = Suballocator::MakeHandle(block.node, block.generation);
+  MutexLock lock(mutex_);
+  if (!blocks_.IsLive(handle) || IsParked(block.node)) {
+    return false;
+  }
+  const Suballocator::Range range = blocks_.range(handle);
+  if (block.address != base_ + range.offset.count() || block.bytes != range.bytes) {
+    return false;
+  }
+  padding_ -= static_cast<std::int64_t>((block.bytes - blocks_.requested(handle)).count());
+  GiveUp(block.node, other_streams_ && shared_.contains(block.node),
+         other_streams_ ? table_.at(block.node).stream() : StreamOrder::kHome);
+  return true;
 }
 
 // A block whose owner is done with it.

@@ -49,10 +49,10 @@ class FrontCache {
 
    private:
     friend class FrontCache;
-    static constexpr std::uint32_t kWays = 8;
+    static constexpr std::uint32_t kWays = 16;
     // A few of every size, fewer of the large ones: what one size may pin is bounded as well.
     static std::uint32_t WaysOf(std::uint32_t size) {
-      return std::clamp<std::uint32_t>(256 / size, 2, kWays);
+      return std::clamp<std::uint32_t>(512 / size, 4, kWays);
     }
     template <typename T>
     static void Add(std::atomic<T>& counter, T by) {  // one writer, so no read-modify-write

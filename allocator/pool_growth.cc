@@ -202,7 +202,7 @@ Pool::Impl::Step Pool::Impl::StepToGrow(Attempt& attempt, const Fill& fill, Byte
   attempt.request.wanted = fill.missing;
   if (!attempt.exact && !(fill.small && exact_small_)) {
     attempt.request.wanted =
-        std::clamp(RoundUp(options_.growth_step, granularity_), fill.missing, RoundDown(room, granularity_));
+        std::clamp(GrowthStep(fill.missing, fill.small), fill.missing, RoundDown(room, granularity_));
   }
   if (attempt.exact) {
     // One hole after the other, so that no chunk is larger than what it is for.
@@ -417,6 +417,7 @@ bool Pool::Impl::Grow(Attempt& attempt) {
   MutexLock lock(mutex_);
   patient_ -= patient;
   ++source_round_trips_;
+  grew_ = true;
   if (!chunks.ok()) {
     attempt.grow_refused = chunks.status();
     attempt.status = chunks.status();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -142,6 +143,7 @@ class Pool::Impl {
   absl::StatusOr<Block> AllocatePending(Bytes bytes, const AllocateOptions& options, Bytes limit);
   absl::Status FreeSmall(const Block& block);
   absl::Status FreeLarge(const Block& block);
+  bool FreeLargeLive(const Block& block);
   void GiveUp(std::uint32_t index, bool is_shared, StreamId stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsParked(std::uint32_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RecordFree(TraceRecorder& trace, const Block& block) const;
@@ -163,6 +165,23 @@ class Pool::Impl {
   std::uint32_t LiveWord(const Block& block) const;
   void IndexAddresses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string DescribeAddress(const void* address) const;
+
+  // Growing ahead and giving back.
+  Bytes GrowthStep(Bytes missing, bool small) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteDemand() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WakeIfDue();
+  void GrowAhead();
+  struct Surplus {
+    Bytes bytes{};
+    bool with_spare = false;
+    Suballocator::Stamp settled = 0;
+  };
+  Surplus FindSurplus(std::chrono::steady_clock::time_point now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<std::uint32_t> StampOfAge(std::chrono::steady_clock::time_point now,
+                                          std::chrono::nanoseconds age) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteTime(std::chrono::steady_clock::time_point now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Bytes> GiveBack(const Surplus& surplus);
 
   // For people.
   struct EntryCopy {
@@ -252,6 +271,7 @@ class Pool::Impl {
   std::atomic<std::int64_t> cache_budget_{0};
   std::atomic<std::uint64_t> fenced_{0};  // bytes
   std::atomic<TraceRecorder*> trace_{nullptr};
+  std::atomic<bool> wake_due_{false};
   BlockTable table_;  // by slot; extended under mutex_
   FrontCache cache_;
   OwnerNames owners_;
@@ -287,6 +307,26 @@ class Pool::Impl {
   std::uint64_t remapped_chunks_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t source_round_trips_ahead_ ABSL_GUARDED_BY(mutex_) = 0;
   RefusalReason last_refusal_ ABSL_GUARDED_BY(mutex_) = RefusalReason::kUnspecified;
+
+  // Of Maintain. A mark says that memory freed up to a stamp was free by that time.
+  struct Mark {
+    std::uint32_t stamp = 0;
+    std::chrono::steady_clock::time_point time{};
+  };
+  std::deque<Mark> marks_ ABSL_GUARDED_BY(mutex_);
+  bool wake_sent_ ABSL_GUARDED_BY(mutex_) = false;
+  bool asleep_ ABSL_GUARDED_BY(mutex_) = false;  // nobody calls Maintain before the next wake
+  bool grew_ ABSL_GUARDED_BY(mutex_) = false;    // on an allocation's path, since the last Maintain
+  Bytes grown_for_ ABSL_GUARDED_BY(mutex_);      // what was used when it last grew ahead
+  Bytes limit_seen_ ABSL_GUARDED_BY(mutex_);
+  Bytes spare_seen_ ABSL_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point spare_since_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t operations_seen_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::chrono::steady_clock::time_point operations_since_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t round_trips_seen_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<std::chrono::steady_clock::time_point> gave_back_ ABSL_GUARDED_BY(mutex_);
+  int patience_ ABSL_GUARDED_BY(mutex_) = 1;
+
   std::vector<std::unique_ptr<TraceRecorder>> recorders_ ABSL_GUARDED_BY(mutex_);
 };
 

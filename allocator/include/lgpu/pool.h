@@ -47,7 +47,7 @@ struct PoolOptions {
   Bytes growth_step = Bytes(std::uint64_t{2} << 20);
   /// What the front cache of one thread may hold, in blocks of up to 64 KiB; never more than a 64th of the
   /// limit. Zero: no front caches.
-  Bytes cache_per_thread = Bytes(std::uint64_t{2} << 20);
+  Bytes cache_per_thread = Bytes(std::uint64_t{4} << 20);
   /// Null: there is one stream only, and whoever trims makes sure that it is done with freed blocks.
   std::shared_ptr<StreamFences> fences = {};
   /// Called from any thread, with no lock held, when memory runs low: Maintain should be called soon. It must
