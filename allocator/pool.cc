@@ -462,10 +462,41 @@ void Pool::Impl::ResetPeak() {
   peak_used_.store(Used().count(), std::memory_order_relaxed);
 }
 
+// Whether a block is there at all, or fenced, changes under the lock only.
+absl::Status Pool::Impl::CheckEntries() const {
+  std::uint64_t blocks = 0;
+  std::uint64_t fenced_blocks = 0;
+  Bytes bytes;
+  Bytes fenced;
+  for (const EntryCopy& entry : CopyEntries()) {
+    const Bytes size = Suballocator::kGranule * entry.size;
+    ++blocks;
+    bytes += size;
+    if (entry.state == BlockTable::kFenced) {
+      ++fenced_blocks;
+      fenced += size;
+    }
+  }
+  if (blocks != blocks_.live_blocks() || bytes != blocks_.used() || bytes.count() != charged_) {
+    return absl::InternalError(absl::StrCat("pool: ", blocks, " entries of ", bytes.count(), " bytes for ",
+                                            blocks_.live_blocks(), " blocks of ", blocks_.used().count()));
+  }
+  if (fenced_blocks != fenced_blocks_ || fenced.count() != fenced_) {
+    return absl::InternalError(
+        absl::StrCat("pool: ", fenced_blocks, " blocks are fenced, ", fenced_blocks_, " are counted"));
+  }
+  if (by_address_.is_on() && by_address_.size() != blocks) {
+    return absl::InternalError(
+        absl::StrCat("pool: ", by_address_.size(), " addresses for ", blocks, " blocks"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Pool::Impl::CheckInvariants() const {
   LGPU_RETURN_IF_ERROR(CheckAlive());
   MutexLock lock(mutex_);
   LGPU_RETURN_IF_ERROR(blocks_.CheckInvariants());
+  LGPU_RETURN_IF_ERROR(CheckEntries());
   Bytes chunk_bytes;
   Bytes mapped_bytes;
   Bytes reached;

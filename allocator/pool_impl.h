@@ -191,6 +191,7 @@ class Pool::Impl {
     std::uint32_t birth = 0;
     BlockTable::State state = BlockTable::kVacant;
   };
+  absl::Status CheckEntries() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<EntryCopy> CopyEntries() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<MemoryOwner> OwnersOf(const std::vector<EntryCopy>& entries) const;
 
