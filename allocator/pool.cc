@@ -55,6 +55,12 @@ Pool::Impl::Impl(std::unique_ptr<RegionSource> source, PoolOptions options)
       granularity_(source_->granularity()),
       blocks_(reserved_, granularity_) {}
 
+Pool::Impl::~Impl() {
+  if (!epoch_.IsForked()) {
+    StopTrace().IgnoreError();
+  }
+}
+
 absl::Status Pool::Impl::ForkedError() const {
   return absl::FailedPreconditionError(
       "this process is a forked child: device memory does not work across fork; exec a program, or open a "
@@ -234,12 +240,6 @@ absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& o
     }
   }
   absl::StatusOr<Block> block = AllocateUncached(bytes, options);
-  if (block.ok() && options.stream != StreamOrder::kHome) {
-    if (absl::Status status = OrderAfterHome(options.stream); !status.ok()) {
-      Free(*block).IgnoreError();
-      block = status;
-    }
-  }
   if (trace != nullptr) {
     trace->Record(block.ok() ? TraceRecorder::Action::kAllocate : TraceRecorder::Action::kFailure,
                   block.ok() ? block->address : nullptr, bytes, options.stream);
@@ -253,9 +253,10 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
   const Bytes rounded = RoundUp(bytes, Suballocator::kGranule);
   if (options.stream != StreamOrder::kHome) {
     other_streams_ = true;
-    if (const std::optional<Block> parked = TakeParked(bytes, options)) {
+    const std::optional<Block> parked = Fits(Bytes(), limit) ? TakeParked(bytes, options) : std::nullopt;
+    if (parked) {
       block = *parked;
-      return Quick::kDone;
+      return Quick::kParked;
     }
   }
   if (!Fits(rounded, limit)) {
@@ -299,15 +300,22 @@ absl::StatusOr<Block> Pool::Impl::AllocateUncached(Bytes bytes, const AllocateOp
     MutexLock lock(mutex_);
     quick = TryMapped(bytes, options, limit, block);
   }
-  switch (quick) {
-    case Quick::kDone:
-      return block;
-    case Quick::kOver:
-      return RefuseOver(bytes, options, limit);
-    case Quick::kSlow:
-      break;
+  if (quick == Quick::kParked) {
+    return block;
   }
-  return AllocatePending(bytes, options, limit);
+  if (quick == Quick::kOver) {
+    return RefuseOver(bytes, options, limit);
+  }
+  if (quick == Quick::kSlow) {
+    LGPU_ASSIGN_OR_RETURN(block, AllocatePending(bytes, options, limit));
+  }
+  if (options.stream != StreamOrder::kHome) {
+    if (absl::Status status = OrderAfterHome(options.stream); !status.ok()) {
+      Free(block).IgnoreError();
+      return status;
+    }
+  }
+  return block;
 }
 
 absl::Status Pool::Impl::RefuseOver(Bytes bytes, const AllocateOptions& options, Bytes limit) {

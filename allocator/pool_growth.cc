@@ -126,6 +126,9 @@ Pool::Impl::Step Pool::Impl::Done(Attempt& attempt, Suballocator::Handle block) 
 }
 
 Pool::Impl::Step Pool::Impl::Refuse(Attempt& attempt, RefusalReason reason) {
+  if (fenced_.load(std::memory_order_relaxed) != 0 && !attempt.fences_passed) {
+    return Step::kSettle;
+  }
   attempt.status = attempt.grow_refused ? WithNumbers(*attempt.grow_refused, attempt)
                                         : RefusalStatus(MakeRefusal(reason, attempt));
   return Step::kFail;

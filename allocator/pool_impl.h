@@ -52,6 +52,7 @@ namespace lgpu {
 class Pool::Impl {
  public:
   Impl(std::unique_ptr<RegionSource> source, PoolOptions options);
+  ~Impl();
 
   absl::StatusOr<Block> Allocate(Bytes bytes, const AllocateOptions& options);
   absl::Status Free(const Block& block);
@@ -147,7 +148,7 @@ class Pool::Impl {
   void GiveUp(std::uint32_t index, bool is_shared, StreamId stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsParked(std::uint32_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RecordFree(TraceRecorder& trace, const Block& block) const;
-  enum class Quick { kDone, kOver, kSlow };
+  enum class Quick { kDone, kParked, kOver, kSlow };
   Quick TryMapped(Bytes bytes, const AllocateOptions& options, Bytes limit, Block& block)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Gives a block, which is nobody's any more, back to the sub-allocator.

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "allocator/device/backend_fences.h"
 #include "client/fork_guard.h"
 #include "kernels/text.h"
 #include "lgpu/refusal.h"
@@ -75,9 +76,11 @@ absl::Status ContextState::OpenDevices() {
     parts.card = lease_->backend_device(index);
     parts.backend = &lease_->backend();
     LGPU_ASSIGN_OR_RETURN(parts.stream, parts.backend->CreateStream(parts.card, 0));
-    parts.pool =
-        std::make_unique<Pool>(lease_->TakeSource(index),
-                               PoolOptions{.device = Cat("/device:GPU:", index), .lease = lease_->name()});
+    parts.pool = std::make_unique<Pool>(
+        lease_->TakeSource(index),
+        PoolOptions{.device = Cat("/device:GPU:", index),
+                    .lease = lease_->name(),
+                    .fences = std::make_shared<BackendFences>(*parts.backend, std::vector{parts.stream})});
     if (index < ClientPage::kMaxDevices) parts.counters = &lease_->page().devices[i];
     devices_.push_back(std::make_unique<Device>(std::move(parts)));
   }
@@ -124,7 +127,7 @@ absl::StatusOr<std::shared_ptr<TensorBuffer>> ContextState::Allocate(
   const Bytes bytes = TensorBuffer::SpecBytes(spec);
   Block block;
   if (!bytes.is_zero()) {
-    absl::StatusOr<Block> allocated = device.Allocate(bytes, state->allocation_timeout_);
+    absl::StatusOr<Block> allocated = device.Allocate(bytes, op.name, state->allocation_timeout_);
     if (!allocated.ok()) return SayWhat(allocated.status(), op, spec);
     block = *allocated;
   }

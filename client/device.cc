@@ -33,7 +33,7 @@ std::uint16_t Device::record_id() const {
   return is_gpu() ? static_cast<std::uint16_t>(gpu_.index) : PlacementEntry::kHostDevice;
 }
 
-absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::chrono::nanoseconds timeout) {
+absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout) {
   if (!is_gpu()) {
     void* data = ::operator new(bytes.count(), kHostAlignment, std::nothrow);
     if (data != nullptr) return Block{static_cast<std::byte*>(data), bytes, 0};
@@ -44,7 +44,7 @@ absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::chrono::nanoseconds tim
     refusal.advice = {"a smaller tensor, or a machine with more memory"};
     return RefusalStatus(refusal);
   }
-  absl::StatusOr<Block> block = gpu_.pool->Allocate(bytes, {.timeout = timeout});
+  absl::StatusOr<Block> block = gpu_.pool->Allocate(bytes, {.op = op, .timeout = timeout});
   ClientPage::Device* counters = gpu_.counters;
   if (counters == nullptr) return block;
   if (!block.ok()) {

@@ -43,8 +43,9 @@ class Device final : public Launcher {
   DeviceBackend& backend() const { return *gpu_.backend; }  // GPUs only
   Pool& pool() const { return *gpu_.pool; }                 // GPUs only
 
-  /// Memory for `bytes` > 0. RESOURCE_EXHAUSTED carries a Refusal whose `what` is still empty.
-  absl::StatusOr<Block> Allocate(Bytes bytes, std::chrono::nanoseconds timeout);
+  /// Memory for `bytes` > 0, for a tensor that `op` makes. RESOURCE_EXHAUSTED carries a Refusal whose `what`
+  /// is still empty.
+  absl::StatusOr<Block> Allocate(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout);
   void Free(const Block& block, Bytes requested);
   absl::Status Launch(const KernelLaunch& launch) override;
   /// Waits until the stream has done what was queued.

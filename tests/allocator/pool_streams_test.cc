@@ -137,6 +137,35 @@ TEST_F(PoolStreamsTest, FencedMemoryIsWaitedForBeforeARefusal) {
   ExpectSound();
 }
 
+TEST_F(PoolStreamsTest, FencedMemoryIsWaitedForWhereTheCardIsFull) {
+  OpenWithFences(32_MiB);
+  std::vector<Block> blocks;
+  for (int i = 0; i < 8; ++i) {
+    blocks.push_back(Must(1_MiB + 256_KiB, {.stream = 1}));
+  }
+  fences_->Queue(1);
+  for (const Block& block : blocks) {
+    MustFree(block);
+  }
+  upstream_->card = pool_->stats().held.count();
+  const Block home = Must(6_MiB);
+  EXPECT_EQ(fences_->waits(), 1u);
+  EXPECT_EQ(pool_->stats().fenced, Bytes());
+  MustFree(home);
+  ExpectSound();
+}
+
+TEST_F(PoolStreamsTest, AParkedBlockNeedsNoOrder) {
+  OpenWithFences();
+  const Block first = Must(1_MiB, {.stream = 1});
+  MustFree(first);
+  MustFree(Must(2_MiB));
+  const Block again = Must(1_MiB, {.stream = 1});
+  EXPECT_EQ(again.address, first.address);
+  EXPECT_TRUE(fences_->ordered().empty());
+  MustFree(again);
+}
+
 TEST_F(PoolStreamsTest, ChunksMoveOnlyBehindTheirFences) {
   OpenWithFences(16_MiB);
   std::vector<Block> blocks;
