@@ -38,7 +38,11 @@ class FrontCache {
     bool Put(std::uint32_t size, std::uint32_t index, std::int64_t budget);
     /// A block whose owner asked for `padding` bytes less than its size is handed out (+) or came back (-).
     void AddPadding(std::int64_t padding) { Add(padding_, padding); }
-    void CountHit() { Add(hits_, std::uint64_t{1}); }
+    /// How many there were before.
+    std::uint64_t CountHit() {
+      Add(hits_, std::uint64_t{1});
+      return hits_.load(std::memory_order_relaxed) - 1;
+    }
     /// True if the shard holds less than ever since as much as now is charged to the pool.
     bool IsLow(std::uint64_t charged);
 

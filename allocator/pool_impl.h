@@ -274,7 +274,9 @@ class Pool::Impl {
   std::atomic<std::uint64_t> fenced_{0};  // bytes
   std::atomic<TraceRecorder*> trace_{nullptr};
   std::atomic<bool> wake_due_{false};
-  BlockTable table_;  // by slot; extended under mutex_
+  std::atomic<std::uint32_t> tick_{0};            // milliseconds, as of the last look at the clock
+  std::atomic<const std::byte*> nodes_{nullptr};  // the sub-allocator's, for prefetching only
+  BlockTable table_;                              // by slot; extended under mutex_
   FrontCache cache_;
   OwnerNames owners_;
 

@@ -165,6 +165,7 @@ std::optional<TimePoint> Pool::Impl::Maintain(TimePoint now) {
   }
   {
     MutexLock lock(mutex_);
+    tick_.store(CoarseMilliseconds(), std::memory_order_relaxed);
     wake_sent_ = false;
     asleep_ = false;
     // Caches of threads that do nothing keep pages from being idle.

@@ -106,6 +106,9 @@ class Suballocator {
     return Handle{generation} << 32 | slot;
   }
   Handle HandleAt(std::uint32_t slot) const { return HandleOf(slot); }
+  /// Where the node of slot 0 lies and how large each is: to prefetch them, never to read.
+  const std::byte* nodes() const { return reinterpret_cast<const std::byte*>(nodes_.data()); }
+  static constexpr std::size_t kNodeBytes = 32;
   /// A number of the owner's, 0 at first; a snapshot has it.
   void SetTag(Handle block, std::uint32_t tag);
   std::uint32_t tag(Handle block) const;
@@ -213,7 +216,7 @@ class Suballocator {
     std::uint64_t end() const { return std::uint64_t{offset} + size; }
     std::uint32_t padding() const { return link.next & ~kAnyChunkBit; }  // live
   };
-  static_assert(sizeof(Node) == 32);
+  static_assert(sizeof(Node) == kNodeBytes);
   using Index = FitIndex<Node>;
   static constexpr int kZones = 3;  // large, small, tiny
   struct Fit {

@@ -30,7 +30,7 @@ struct BlockInfo {
   Bytes requested;
   std::string op = {};  // AllocateOptions.op; empty: nobody said
   StreamId stream = 0;
-  std::chrono::milliseconds age{0};  // since it was allocated, within a few milliseconds
+  std::chrono::milliseconds age{0};  // since it was allocated, within a second or so
   BlockState state = BlockState::kLive;
 };
 
