@@ -80,7 +80,7 @@ void Pool::Impl::GrowAhead() {
     const Bytes step = GrowthStep({}, false);
     const Bytes free = SaturatingSub(held_, used);
     const Bytes room = SaturatingSub(RoundUp(source_->limit(), granularity_), held_);
-    if (!rises || spare >= step || free >= step * 2 || room.is_zero()) {
+    if (!options_.grow_ahead || !rises || spare >= step || free >= step * 2 || room.is_zero()) {
       return;
     }
     grown_for_ = used;

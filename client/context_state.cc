@@ -80,12 +80,25 @@ absl::Status ContextState::OpenDevices() {
         lease_->TakeSource(index),
         PoolOptions{.device = Cat("/device:GPU:", index),
                     .lease = lease_->name(),
-                    .fences = std::make_shared<BackendFences>(*parts.backend, std::vector{parts.stream})});
+                    .fences = std::make_shared<BackendFences>(*parts.backend, std::vector{parts.stream}),
+                    .grow_ahead = !lease_->is_shared(),
+                    .wake = [lease = lease_.get()] { lease->WakeMaintenance(); }});
     if (index < ClientPage::kMaxDevices) parts.counters = &lease_->page().devices[i];
     devices_.push_back(std::make_unique<Device>(std::move(parts)));
   }
   devices_.push_back(std::make_unique<Device>());
+  lease_->StartMaintenance([this](Maintenance::TimePoint now) { return Maintain(now); });
   return absl::OkStatus();
+}
+
+std::optional<Maintenance::TimePoint> ContextState::Maintain(Maintenance::TimePoint now) {
+  std::optional<Maintenance::TimePoint> next;
+  for (const auto& device : devices_) {
+    if (!device->is_gpu()) continue;
+    const std::optional<Maintenance::TimePoint> wanted = device->pool().Maintain(now);
+    if (wanted) next = std::min(next.value_or(*wanted), *wanted);
+  }
+  return next;
 }
 
 ContextState::~ContextState() {
@@ -103,6 +116,7 @@ absl::Status ContextState::Close() {
   const MutexLock lock(close_mutex_);
   if (closed_) return close_status_;
   gate_.CloseAndWait();
+  lease_->StopMaintenance();
   for (const auto& device : devices_) close_status_.Update(device->Shutdown());
   close_status_.Update(lease_->Close());
   closed_ = true;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,8 @@ class ContextState {
  private:
   ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options);
   absl::Status OpenDevices();
+  /// What the lease's background thread does for the pools.
+  std::optional<Maintenance::TimePoint> Maintain(Maintenance::TimePoint now);
 
   const ProcessEpoch epoch_;
   std::unique_ptr<Lease> lease_;  // constant until the destructor
