@@ -128,9 +128,10 @@ class DaemonConnection {
   /// A new request id with an inbox.
   absl::StatusOr<std::uint64_t> NewRequest() ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetRequest(std::uint64_t request) ABSL_LOCKS_EXCLUDED(mutex_);
-  /// Between these two the session thread leaves the channel alone.
+  /// Between StartWaiting and StopWaiting the session thread leaves the channel alone.
   void StartWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetQuietTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Acknowledge(std::uint64_t grant) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<ReceivedFrame> Await(std::uint64_t request, TimePoint deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -164,8 +165,9 @@ class DaemonConnection {
 
   Maintenance maintenance_;
 
-  /// Only to have one sender at a time, as SessionChannel asks for; guards nothing else.
+  /// To have one sender at a time, as SessionChannel asks for.
   Mutex send_mutex_;
+  bool close_is_sent_ ABSL_GUARDED_BY(send_mutex_) = false;  // nothing may follow it
 
   mutable Mutex mutex_;
   CondVar changed_;

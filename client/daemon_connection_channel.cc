@@ -93,9 +93,9 @@ void DaemonConnection::TakeChannelBack() {
   {
     MutexLock lock(mutex_);
     quiet_is_set_ = false;
-    if (waiting_ > 0) return;  // the end of that call sets it again
+    // With somebody waiting, it is one that could not be sent before, and he may wait for just that.
     grant = std::exchange(unacknowledged_, 0);
-    Arm(true);
+    if (waiting_ == 0) Arm(true);  // else the end of that call sets the timer again
   }
   if (grant != 0) Acknowledge(grant);
 }
@@ -125,7 +125,11 @@ void DaemonConnection::DropLater(std::shared_ptr<void> object) {
 
 absl::Status DaemonConnection::Send(const v1::Frame& frame, TimePoint deadline) {
   MutexLock lock(send_mutex_);
-  return channel_.Send(frame, {}, deadline);
+  // To the daemon a frame after Close is a broken protocol: it would take the session for lost.
+  if (close_is_sent_) return ClosedError();
+  const absl::Status sent = channel_.Send(frame, {}, deadline);
+  close_is_sent_ = sent.ok() && frame.has_close();
+  return sent;
 }
 
 absl::StatusOr<std::uint64_t> DaemonConnection::NewRequest() {
@@ -167,18 +171,28 @@ void DaemonConnection::StartWaiting() {
 void DaemonConnection::StopWaiting() {
   if (--waiting_ > 0) {
     if (!reading_) changed_.NotifyAll();  // one of them reads now
-  } else if (!quiet_is_set_) {
-    const itimerspec soon = {.it_interval = {},
-                             .it_value = {.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kQuiet).count()}};
-    quiet_is_set_ = ::timerfd_settime(quiet_.get(), 0, &soon, nullptr) == 0;
+  } else {
+    SetQuietTimer();
   }
+}
+
+void DaemonConnection::SetQuietTimer() {
+  if (quiet_is_set_) return;
+  const itimerspec soon = {.it_interval = {},
+                           .it_value = {.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kQuiet).count()}};
+  quiet_is_set_ = ::timerfd_settime(quiet_.get(), 0, &soon, nullptr) == 0;
 }
 
 void DaemonConnection::Acknowledge(std::uint64_t grant) {
   v1::Frame ack;
   ack.mutable_ack()->set_grant_id(grant);
-  // Where this fails the session is at its end, which the next call finds.
-  (void)Send(ack, Clock::now() + options_.answer_timeout);
+  if (absl::IsDeadlineExceeded(Send(ack, Clock::now() + options_.answer_timeout))) {
+    // The daemon does not read now. It gives this session no other grant before it knows of this one.
+    MutexLock lock(mutex_);
+    unacknowledged_ = grant;
+    SetQuietTimer();
+  }
+  // Where it fails otherwise the session is at its end, which the next call finds.
 }
 
 void DaemonConnection::Arm(bool on) {
@@ -230,7 +244,7 @@ absl::StatusOr<ReceivedFrame> DaemonConnection::Call(std::uint64_t request, v1::
       mutex_.Unlock();
       sent = Send(*frame, deadline);
       mutex_.Lock();
-      if (!sent.ok()) unacknowledged_ = acknowledge;
+      if (!sent.ok() && acknowledge != 0) unacknowledged_ = acknowledge;
       acknowledge = 0;
     }
     // A daemon that is gone may have said why: whoever reads finds that before the end of file.

@@ -151,6 +151,72 @@ TEST(DaemonConnectionTest, TheSessionThreadDoesMaintenanceWhichMayItselfGrow) {
   EXPECT_EQ(calls, 2);
 }
 
+// The daemon takes a frame after Close for a broken protocol, and the session for lost.
+TEST(DaemonConnectionTest, NothingFollowsClose) {
+  std::promise<void> grow_is_sent;
+  v1::Frame after_close;
+  FakeDaemon daemon([&](FakePeer& peer) {
+    peer.Greet();
+    const std::uint64_t grow = peer.Read().grow().request_id();
+    grow_is_sent.set_value();
+    const v1::Frame close = peer.Read();
+    ASSERT_TRUE(close.has_close());
+    peer.Grant({.request = grow});  // it was sent before Close came
+    peer.Closed(close.close().request_id());
+    after_close = peer.Read();
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok());
+  absl::StatusOr<std::vector<std::uint64_t>> ids;
+  std::thread growing([&] { ids = GrowAll(**connection, 2_MiB); });
+  grow_is_sent.get_future().wait();
+  EXPECT_TRUE((*connection)->Close().ok());
+  growing.join();
+  connection->reset();
+  daemon.Join();
+  EXPECT_EQ(after_close.body_case(), v1::Frame::BODY_NOT_SET) << after_close.DebugString();
+}
+
+// A daemon that does not read for a while, and a grant that cannot be acknowledged in that time.
+TEST(DaemonConnectionTest, AnAcknowledgementThatCouldNotBeSentIsSentLater) {
+  std::promise<void> grow_is_sent;
+  std::promise<void> full;
+  std::promise<void> granted;
+  std::uint64_t acknowledged = 0;
+  FakeDaemon daemon([&](FakePeer& peer) {
+    peer.Greet();
+    const std::uint64_t grow = peer.Read().grow().request_id();
+    grow_is_sent.set_value();
+    full.get_future().wait();
+    peer.Grant({.request = grow});
+    granted.get_future().wait();
+    // Time for the session thread to try and have no room; where it is slower, there is less to be seen.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    while (acknowledged == 0) {
+      const v1::Frame frame = peer.Read();
+      if (frame.body_case() == v1::Frame::BODY_NOT_SET) return;
+      if (frame.has_ack()) acknowledged = frame.ack().grant_id();
+    }
+  });
+  auto connection = daemon.Connect(std::chrono::milliseconds(20));
+  ASSERT_TRUE(connection.ok());
+  GrowRequest patient = Ask(2_MiB);
+  patient.timeout = std::chrono::minutes(1);
+  absl::StatusOr<DaemonConnection::GrowCall> call = (*connection)->Grow(kDevice, patient);
+  ASSERT_TRUE(call.ok());
+  absl::StatusOr<DaemonConnection::GrantPage> page;
+  std::thread growing([&] { page = call->Next(); });
+  const std::vector<ChunkId> many(SessionChannel::kMaxReturnChunks, ChunkId{~std::uint64_t{0}});
+  grow_is_sent.get_future().wait();
+  for (int i = 0; i < 12; ++i) EXPECT_FALSE((*connection)->Return(kDevice, many).ok());
+  full.set_value();
+  growing.join();
+  EXPECT_TRUE(page.ok()) << page.status();
+  granted.set_value();
+  daemon.Join();
+  EXPECT_EQ(acknowledged, 1u);
+}
+
 TEST(DaemonConnectionTest, ARefusalKeepsItsNumbers) {
   FakeDaemon daemon([](FakePeer& peer) {
     peer.Greet();
