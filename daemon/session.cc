@@ -96,6 +96,8 @@ bool Session::Greet() {
   if (absl::Status sent = SendWelcome(version); !sent.ok()) {
     Break(sent);
   }
+  // Not sooner: the one time that it tells must not be lost in what a greeting waits for.
+  services_.reclaimer.Watch(state_);
   return true;
 }
 
@@ -126,7 +128,6 @@ absl::Status Session::MakeState(const v1::Hello& hello) {
                                           std::move(stats_page), std::move(client_page));
   services_.broker.AddSession(peer_.id, peer_.credentials.pid, waker_);
   services_.sessions.Add(state_);
-  services_.reclaimer.Watch(state_);
   return absl::OkStatus();
 }
 

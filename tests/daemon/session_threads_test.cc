@@ -1,7 +1,10 @@
 // Sessions of many threads at once against the daemon's own parts without gRPC, so that ThreadSanitizer sees
 // every lock that orders them.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -138,6 +141,37 @@ TEST_F(SessionThreadsTest, SessionsComeWaitAndGoSideBySide) {
   EXPECT_TRUE(broker_->CheckInvariants().ok());
   EXPECT_EQ(broker_->Cards().front().view.held, Bytes());
   EXPECT_EQ(sessions_.size(), 0u);
+}
+
+// A child may have its socket, which stays open then.
+TEST_F(SessionThreadsTest, AProcessThatDiesWhileItIsGreetedIsNoticed) {
+  constexpr SessionId kOther{999};
+  const auto other_waker = std::make_shared<Waker>(*Waker::Create());
+  ASSERT_TRUE(budget_.TryTake(kOther, other_waker, budget_.limit()));
+  const pid_t process = ::fork();
+  if (process == 0) {
+    for (;;) ::pause();
+  }
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  SessionChannel channel{UniqueFd(ends[1])};
+  PeerCredentials credentials = *GetPeerCredentials(ends[1]);
+  credentials.pid = process;
+  server_->Serve(UniqueFd(ends[0]), credentials);
+  v1::Frame hello;
+  hello.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
+  hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
+  ASSERT_TRUE(channel.Send(hello).ok());
+  while (!budget_.contended()) std::this_thread::yield();
+  ASSERT_EQ(::kill(process, SIGKILL), 0);
+  ASSERT_EQ(::waitpid(process, nullptr, 0), process);
+  // Time for the news to come while it is greeted; where that is slower, there is less to be seen.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  budget_.GiveBack(budget_.limit());
+  EXPECT_TRUE(channel.Receive(Clock::now() + std::chrono::seconds(10))->frame.has_welcome());
+  const absl::Status end = channel.Receive(Clock::now() + std::chrono::seconds(10)).status();
+  EXPECT_TRUE(absl::IsUnavailable(end)) << end;
+  server_->Stop();
 }
 
 }  // namespace
