@@ -195,7 +195,7 @@ std::optional<Broker::Making> Broker::Conclude(Waiter& mine, GrowAnswer& answer)
     return Making{.sizes = CutIntoChunks(device, mine.charged),
                   .backend_device = cards_.at(device.spec.card).backend_device};
   }
-  if (mine.phase == Waiter::Phase::kTooLarge) {
+  if (mine.phase == Waiter::Phase::kTooLarge || mine.phase == Waiter::Phase::kMissing) {
     return Making();
   }
   answer.status = std::move(mine.refusal);
@@ -284,6 +284,7 @@ void Broker::LeaveQueues(GrowId id, Waiter& waiter) {
       std::erase(device.limit_waiters, id);
       break;
     case Waiter::Phase::kCharged:
+    case Waiter::Phase::kMissing:
       ledger_.Refund(waiter.spec.device, waiter.charged);
       device.charged -= waiter.charged;
       waiter.charged = Bytes();

@@ -196,18 +196,18 @@ class Broker {
     std::set<GrowId> waiting;
   };
   struct Waiter {
-    enum class Phase { kNew, kLimit, kCard, kBackend, kCharged, kTaken, kTooLarge, kRefused };
+    enum class Phase { kNew, kLimit, kCard, kBackend, kCharged, kTaken, kTooLarge, kMissing, kRefused };
     GrowSpec spec;
     Phase phase = Phase::kNew;
     WaiterId queued;           // in kCard
     TimePoint retry_at;        // in kBackend
-    Bytes charged;             // in kCharged
+    Bytes charged;             // in kCharged; in kMissing: for spare chunks
     std::vector<Chunk> taken;  // in kTaken: spare chunks
     ChunkId too_large;     // in kTooLarge: a spare chunk, on its way back, for which small ones are to come
     absl::Status refusal;  // in kRefused
   };
-  /// What has to be done for a request without the lock: chunks that are charged to be made, or a spare chunk
-  /// to be cut (`sizes` is empty).
+  /// What has to be done for a request without the lock: chunks that are charged to be made, or the spare
+  /// chunks to be filled up (`sizes` is empty).
   struct Making {
     std::vector<Bytes> sizes;
     int backend_device = 0;
@@ -219,6 +219,9 @@ class Broker {
     std::optional<std::chrono::milliseconds> waited = {};
     std::string detail = {};  // what the backend said
   };
+
+  /// How often the backend is asked again that had less than the ledger said, while memory drains.
+  static constexpr std::chrono::milliseconds kBackendRetry{20};
 
   explicit Broker(DeviceBackend& backend) : backend_(backend) {}
   static void WakeAll(const Wakes& wakes);
@@ -262,8 +265,13 @@ class Broker {
   /// Makes the chunks of a charged request.
   GrowAnswer Materialise(GrowId id, Waiter mine, const Making& making);
   GrowAnswer Make(GrowId id, Waiter mine, const Making& making);
-  /// Frees a spare chunk that the limit has no room for, and makes small ones for as much as it has.
-  GrowAnswer CutSpare(GrowId id, Waiter mine);
+  /// Makes the chunks that a preallocated device has not and its limit has room for, and then tries again;
+  /// before that, frees a spare chunk that is more than the room.
+  GrowAnswer FillUp(GrowId id, Waiter mine);
+  void FreeTooLarge(Waiter& mine);
+  /// What the limit of a preallocated device has room for; the guarantee holds it ready.
+  Bytes ChargeRoom(LogicalId id, Device& device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  GrowAnswer FillUpFailed(GrowId id, Waiter mine, const absl::Status& status);
   /// Makes chunks for memory that is charged already.
   absl::Status MakeSpare(LogicalId device, Bytes bytes, TimePoint deadline);
   struct Created {

@@ -15,8 +15,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint64_t kLargeGranules = 16;
 // Growth in steps of at least this many granules (64 MiB) uses large chunks.
 constexpr std::uint64_t kLargeStep = 32;
-// How often the backend is asked again that had less than the ledger said, while memory drains.
-constexpr std::chrono::milliseconds kBackendRetry{20};
 
 }  // namespace
 
@@ -219,8 +217,8 @@ Broker::GrowAnswer Broker::Materialise(GrowId id, Waiter mine, const Making& mak
 }
 
 Broker::GrowAnswer Broker::Make(GrowId id, Waiter mine, const Making& making) {
-  return mine.phase == Waiter::Phase::kTooLarge ? CutSpare(id, std::move(mine))
-                                                : Materialise(id, std::move(mine), making);
+  return mine.phase == Waiter::Phase::kCharged ? Materialise(id, std::move(mine), making)
+                                               : FillUp(id, std::move(mine));
 }
 
 absl::StatusOr<ExportedFd> Broker::Export(SessionId session, ChunkId id) {

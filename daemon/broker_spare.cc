@@ -31,9 +31,17 @@ void Broker::TakeSpare(GrowId id, Waiter& waiter) {
     }
     return;
   }
+  if (room >= waiter.spec.at_least) {
+    // No chunks are there for what the limit has room for, since one that was larger than that was freed.
+    waiter.charged = ChargeRoom(waiter.spec.device, device);
+    if (!waiter.charged.is_zero()) {
+      waiter.phase = Waiter::Phase::kMissing;
+      return;
+    }
+  }
+  // After the limit was lowered there may be memory for it in a chunk that is more than the limit has room
+  // for.
   if (std::min(device.spare_bytes, room) >= waiter.spec.at_least) {
-    // After the limit was lowered: there is memory for it, in a chunk that is more than the limit has room
-    // for.
     const Bytes granule = cards_.at(device.spec.card).device.granularity;
     const auto smallest_large = std::find_if(device.spare.rbegin(), device.spare.rend(),
                                              [&](const auto& spare) { return spare.first > granule; });
@@ -45,7 +53,7 @@ void Broker::TakeSpare(GrowId id, Waiter& waiter) {
     StartLeaving(chunk, ChunkState::kReturning);
     return;
   }
-  const Bytes possible = std::min(device.spare_bytes, room) + device.draining + view.leaving;
+  const Bytes possible = std::min(device.spare_bytes, room) + device.draining + view.leaving + device.charged;
   if (possible >= waiter.spec.at_least && Clock::now() < waiter.spec.deadline) {
     waiter.phase = Waiter::Phase::kLimit;
     device.limit_waiters.push_back(id);
@@ -83,21 +91,30 @@ std::vector<ChunkId> Broker::PickSpare(const Device& device, Bytes at_least, Byt
   return sum < at_least ? std::vector<ChunkId>() : picked;
 }
 
-Broker::GrowAnswer Broker::CutSpare(GrowId id, Waiter mine) {
-  const LogicalId logical = mine.spec.device;
-  Reclaim({mine.too_large});
-  std::optional<Bytes> missing;
-  {
-    MutexLock lock(mutex_);
-    missing = ChargeMissing(logical, devices_.at(logical));
+Bytes Broker::ChargeRoom(LogicalId logical, Device& device) {
+  const Ledger::LogicalView view = ledger_.View(logical);
+  const Bytes limit = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
+  const Bytes room = SaturatingSub(limit, view.held());
+  if (room.is_zero() || ledger_.Request(logical, room).shortage != Ledger::Shortage::kNone) {
+    return Bytes();
   }
-  GrowAnswer answer;
-  if (missing && !missing->is_zero()) {
-    answer.status = MakeSpare(logical, *missing, mine.spec.deadline);
-    if (!answer.status.ok()) {
-      return answer;
+  device.charged += room;
+  return room;
+}
+
+Broker::GrowAnswer Broker::FillUp(GrowId id, Waiter mine) {
+  const LogicalId logical = mine.spec.device;
+  if (mine.phase == Waiter::Phase::kTooLarge) {
+    FreeTooLarge(mine);
+  }
+  if (!mine.charged.is_zero()) {
+    // The thread of a session must not wait here, where it hears nothing of its client.
+    const absl::Status made = MakeSpare(logical, std::exchange(mine.charged, Bytes()), Clock::now());
+    if (!made.ok()) {
+      return FillUpFailed(id, std::move(mine), made);
     }
   }
+  GrowAnswer answer;
   Wakes wakes;
   std::optional<Making> making;
   {
@@ -107,6 +124,46 @@ Broker::GrowAnswer Broker::CutSpare(GrowId id, Waiter mine) {
   }
   WakeAll(wakes);
   return making ? Make(id, std::move(mine), *making) : answer;
+}
+
+void Broker::FreeTooLarge(Waiter& mine) {
+  MemoryHandle memory;
+  {
+    MutexLock lock(mutex_);
+    memory = chunks_.at(mine.too_large).memory;
+  }
+  const absl::Status freed = backend_.Reclaim(memory);
+  Wakes wakes;
+  {
+    MutexLock lock(mutex_);
+    Settle(mine.too_large, freed, wakes);
+    // Before anybody who waits is looked at: for him this memory is coming.
+    Device& device = devices_.at(mine.spec.device);
+    mine.charged = ChargeRoom(mine.spec.device, device);
+    Serve(device.spec.card, wakes);
+  }
+  WakeAll(wakes);
+}
+
+Broker::GrowAnswer Broker::FillUpFailed(GrowId id, Waiter mine, const absl::Status& status) {
+  GrowAnswer answer;
+  const TimePoint now = Clock::now();
+  MutexLock lock(mutex_);
+  if (absl::IsResourceExhausted(status) && !LeavingAnywhere().is_zero() && now < mine.spec.deadline) {
+    mine.phase = Waiter::Phase::kBackend;
+    mine.retry_at = now + kBackendRetry;
+    answer.wait = id;
+    answer.next_look = std::min(mine.spec.deadline, mine.retry_at);
+    Park(id, std::move(mine));
+    return answer;
+  }
+  answer.status = status;
+  if (std::optional<Refusal> refusal = GetRefusal(status)) {
+    refusal->asked = mine.spec.at_least;
+    answer.status = RefusalStatus(*refusal);
+  }
+  ++counters_.refusals;
+  return answer;
 }
 
 void Broker::MakeItSpare(ChunkId id, ChunkEntry& chunk) {

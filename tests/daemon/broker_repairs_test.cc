@@ -67,5 +67,123 @@ TEST(BrokerRepairsTest, AFailedResizeGoesBackToALimitOfNoWholeGranule) {
   EXPECT_EQ(broker->Find(device)->guarantee, 6_MiB);
 }
 
+// A preallocated device of 64 MiB in small chunks and one of 32 MiB, and sessions of its lease. All small
+// chunks are the first session's, and the limit is 42 MiB by then: there is room for 10 MiB, in a chunk
+// of 32.
+class LoweredDevice {
+ public:
+  LoweredDevice() : broker(MakeBroker(backend)) {
+    device = AddDevice(*broker, 1, 64_MiB, true);
+    for (std::uint64_t i = 1; i <= 3; ++i) {
+      broker->AddSession(SessionId{i}, 1, nullptr);
+      broker->AttachSession(SessionId{i}, LeaseKey{1});
+    }
+    EXPECT_EQ(Grow(1, 32_MiB).chunks.size(), 1u);
+    EXPECT_EQ(Grow(2, 32_MiB).chunks.size(), 16u);
+  }
+  void Lower() { EXPECT_TRUE(broker->ResizeDevice(device, 42_MiB, Bytes(), Clock::now()).ok()); }
+
+  Broker::GrowAnswer Grow(std::uint64_t session, Bytes bytes, std::chrono::milliseconds timeout = {}) {
+    return broker->Grow({.session = SessionId{session},
+                         .device = device,
+                         .at_least = bytes,
+                         .wanted = bytes,
+                         .asked_at = Clock::now(),
+                         .deadline = Clock::now() + timeout});
+  }
+
+  CountingBackend backend{{256_MiB}, 2_MiB};
+  std::unique_ptr<Broker> broker;
+  LogicalId device;
+};
+
+TEST(BrokerRepairsTest, WhatCouldNotBeMadeAgainIsMadeByTheNextRequest) {
+  LoweredDevice lowered;
+  lowered.broker->ReturnAll(SessionId{1});
+  lowered.Lower();
+  lowered.backend.FailCreateAfter(0);
+  EXPECT_TRUE(absl::IsResourceExhausted(lowered.Grow(3, 2_MiB).status));
+  EXPECT_TRUE(lowered.broker->CheckInvariants().ok()) << lowered.broker->CheckInvariants();
+  const Broker::GrowAnswer granted = lowered.Grow(3, 10_MiB);
+  EXPECT_TRUE(granted.status.ok()) << granted.status;
+  EXPECT_EQ(granted.chunks.size(), 5u);
+  EXPECT_EQ(lowered.broker->Cards().front().view.held, 42_MiB);
+}
+
+TEST(BrokerRepairsTest, WhoWaitsForAChunkThatIsBeingCutIsServed) {
+  for (const bool while_freed : {true, false}) {
+    SCOPED_TRACE(while_freed);
+    LoweredDevice lowered;
+    lowered.broker->ReturnAll(SessionId{1});
+    lowered.Lower();
+    Broker::GrowAnswer other;
+    const auto ask = [&] { other = lowered.Grow(3, 4_MiB, std::chrono::hours(1)); };
+    while_freed ? lowered.backend.BeforeNextReclaim(ask) : lowered.backend.BeforeNextCreate(ask);
+    const Broker::GrowAnswer mine = lowered.Grow(1, 4_MiB);
+    EXPECT_TRUE(mine.status.ok()) << mine.status;
+    ASSERT_TRUE(other.wait.has_value()) << other.status;
+    const Broker::GrowAnswer granted = lowered.broker->Continue(*other.wait);
+    EXPECT_TRUE(granted.status.ok()) << granted.status;
+    EXPECT_EQ(granted.chunks.size(), 2u);
+    EXPECT_TRUE(lowered.broker->CheckInvariants().ok()) << lowered.broker->CheckInvariants();
+  }
+}
+
+TEST(BrokerRepairsTest, ASessionThatEndsBeforeItsChunkIsCutCostsTheDeviceNothing) {
+  LoweredDevice lowered;
+  lowered.broker->StartDraining(SessionId{1});
+  lowered.Lower();
+  const Broker::GrowAnswer waiting = lowered.Grow(3, 2_MiB, std::chrono::hours(1));
+  ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
+  ASSERT_TRUE(lowered.broker->FinishDraining(SessionId{1}));  // now there is a chunk to be cut
+  lowered.broker->ReturnAll(SessionId{3});
+  EXPECT_TRUE(lowered.broker->RetryUnconfirmed());
+  const Broker::GrowAnswer granted = lowered.Grow(2, 10_MiB);
+  EXPECT_TRUE(granted.status.ok()) << granted.status;
+  EXPECT_EQ(lowered.broker->Cards().front().view.held, 42_MiB);
+  EXPECT_TRUE(lowered.broker->CheckInvariants().ok()) << lowered.broker->CheckInvariants();
+}
+
+// The chunk is not confirmed free at first: what it was to become comes later.
+TEST(BrokerRepairsTest, AChunkThatIsFreedLateIsCutLate) {
+  LoweredDevice lowered;
+  lowered.broker->ReturnAll(SessionId{1});
+  lowered.Lower();
+  lowered.backend.SetReclaiming(0, CountingBackend::Reclaiming::kFails);
+  const Broker::GrowAnswer waiting = lowered.Grow(3, 2_MiB, std::chrono::hours(1));
+  ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
+  lowered.backend.SetReclaiming(0, CountingBackend::Reclaiming::kAtOnce);
+  EXPECT_TRUE(lowered.broker->RetryUnconfirmed());
+  const Broker::GrowAnswer granted = lowered.broker->Continue(*waiting.wait);
+  EXPECT_TRUE(granted.status.ok()) << granted.status;
+  EXPECT_EQ(granted.chunks.size(), 1u);
+  EXPECT_EQ(lowered.broker->Cards().front().view.held, 42_MiB);
+}
+
+// The thread that serves a session must not wait in the broker, where it hears nothing of its client.
+TEST(BrokerRepairsTest, ACutThatHasToWaitLeavesItsThreadFree) {
+  LoweredDevice lowered;
+  lowered.broker->ReturnAll(SessionId{1});
+  lowered.Lower();
+  const LogicalId growing = AddDevice(*lowered.broker, 2, 64_MiB, false);
+  lowered.broker->AddSession(SessionId{4}, 1, nullptr);
+  lowered.broker->AttachSession(SessionId{4}, LeaseKey{2});
+  ASSERT_TRUE(lowered.broker
+                  ->Grow({.session = SessionId{4},
+                          .device = growing,
+                          .at_least = 2_MiB,
+                          .wanted = 2_MiB,
+                          .asked_at = Clock::now(),
+                          .deadline = Clock::now()})
+                  .status.ok());
+  lowered.broker->StartDraining(SessionId{4});  // memory that is on its way back somewhere
+  lowered.backend.FailCreateAfter(0);
+  Broker::GrowAnswer answer = lowered.Grow(3, 2_MiB, std::chrono::hours(1));
+  EXPECT_TRUE(answer.wait.has_value()) << answer.status;
+  while (answer.wait) answer = lowered.broker->Continue(*answer.wait);
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_TRUE(lowered.broker->CheckInvariants().ok()) << lowered.broker->CheckInvariants();
+}
+
 }  // namespace
 }  // namespace lgpu::daemon

@@ -1,5 +1,7 @@
 #include "tests/support/counting_backend.h"
 
+#include <utility>
+
 #include "allocator/device/simulated_backend.h"
 
 namespace lgpu::testing {
@@ -24,6 +26,25 @@ void CountingBackend::FailCreateAfter(int n) {
   creates_to_failure_ = n;
 }
 
+void CountingBackend::BeforeNextCreate(std::function<void()> call) {
+  MutexLock lock(mutex_);
+  before_create_ = std::move(call);
+}
+
+void CountingBackend::BeforeNextReclaim(std::function<void()> call) {
+  MutexLock lock(mutex_);
+  before_reclaim_ = std::move(call);
+}
+
+void CountingBackend::CallOnce(std::function<void()> CountingBackend::*call) {
+  std::function<void()> once;
+  {
+    MutexLock lock(mutex_);
+    once = std::exchange(this->*call, nullptr);
+  }
+  if (once) once();
+}
+
 Bytes CountingBackend::InUse(int device) const {
   MutexLock lock(mutex_);
   const Card& card = cards_.at(static_cast<std::size_t>(device));
@@ -40,6 +61,7 @@ std::optional<Bytes> CountingBackend::FreeMemory(int device) {
 }
 
 absl::StatusOr<MemoryHandle> CountingBackend::Create(int device, Bytes bytes) {
+  CallOnce(&CountingBackend::before_create_);
   MutexLock lock(mutex_);
   if (creates_to_failure_ >= 0 && creates_to_failure_-- == 0) {
     return absl::ResourceExhaustedError("this Create was to fail");
@@ -68,6 +90,7 @@ absl::Status CountingBackend::Release(MemoryHandle memory) {
 }
 
 absl::Status CountingBackend::Reclaim(MemoryHandle memory) {
+  CallOnce(&CountingBackend::before_reclaim_);
   MutexLock lock(mutex_);
   const auto found = memory_.find(memory);
   if (found == memory_.end()) return absl::NotFoundError("no such memory");

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -30,6 +31,9 @@ class CountingBackend final : public DeviceBackend {
   void SetReclaiming(int device, Reclaiming reclaiming);
   /// The (n + 1)-th Create from here is RESOURCE_EXHAUSTED; none if n is below zero.
   void FailCreateAfter(int n);
+  /// Called once, at the start of the next Create or Reclaim: what others do meanwhile.
+  void BeforeNextCreate(std::function<void()> call);
+  void BeforeNextReclaim(std::function<void()> call);
 
   /// What is there of the card's memory, pinned or referred to.
   Bytes InUse(int device) const;
@@ -71,6 +75,7 @@ class CountingBackend final : public DeviceBackend {
     Reclaiming reclaiming = Reclaiming::kAtOnce;
   };
 
+  void CallOnce(std::function<void()> CountingBackend::*call) ABSL_LOCKS_EXCLUDED(mutex_);
   static absl::Status None() { return absl::UnimplementedError("this backend only counts memory"); }
 
   std::vector<PhysicalDevice> devices_;
@@ -79,6 +84,8 @@ class CountingBackend final : public DeviceBackend {
   std::map<MemoryHandle, Memory> memory_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t last_handle_ ABSL_GUARDED_BY(mutex_) = 0;
   int creates_to_failure_ ABSL_GUARDED_BY(mutex_) = -1;
+  std::function<void()> before_create_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> before_reclaim_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace lgpu::testing
