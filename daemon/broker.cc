@@ -331,9 +331,8 @@ std::optional<GrowId> Broker::DeadlockVictim(CardId card) const {
   std::optional<GrowId> victim;
   for (const LogicalId logical : ledger_.LogicalsOf(card)) {
     const Device& device = devices_.at(logical);
-    const bool has_memory = !ledger_.View(logical).held().is_zero();
-    // A preallocated device never waits, and what is charged is about to be somebody's who does not wait.
-    if (has_memory && (device.spec.preallocate || !device.charged.is_zero())) {
+    // What is charged is about to be somebody's who does not wait. (Spare chunks are nobody's.)
+    if (!device.charged.is_zero()) {
       return std::nullopt;
     }
     for (const auto& [session, held] : device.held_by) {

@@ -209,6 +209,8 @@ Broker::GrowAnswer Broker::Materialise(GrowId id, Waiter mine, const Making& mak
     }
     if (!missing.is_zero()) {
       Serve(device.spec.card, wakes);
+    } else {
+      BreakDeadlock(device.spec.card, wakes);  // while it was only charged, nobody could tell
     }
   }
   WakeAll(wakes);

@@ -107,9 +107,11 @@ class BrokerModel {
     };
     std::optional<std::uint64_t> victim;
     for (const LedgerModel::Piece& piece : model_.pieces) {
-      if (model_.devices.at(piece.device).card != card) continue;
-      if (model_.devices.at(piece.device).preallocate || piece.state != State::kGranted) return std::nullopt;
-      const std::optional<std::uint64_t> youngest = waits(piece.session);
+      if (model_.devices.at(piece.device).card != card || piece.state == State::kSpare) continue;
+      // Spare chunks that were taken are their session's before it has fetched them.
+      const bool taken = model_.devices.at(piece.device).preallocate && piece.state == State::kPromised;
+      if (piece.state != State::kGranted && !taken) return std::nullopt;
+      const std::optional<std::uint64_t> youngest = waits(taken ? SessionOfPromised(piece) : piece.session);
       if (!youngest) return std::nullopt;
       victim = std::max(victim, youngest);
     }
@@ -231,6 +233,13 @@ class BrokerModel {
       return piece.device == request.device && piece.state == State::kPromised &&
              piece.bytes == request.charged;
     });
+  }
+  std::uint64_t SessionOfPromised(const LedgerModel::Piece& piece) const {
+    const auto request = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& entry) {
+      return entry.second.phase == Phase::kGranted && entry.second.device == piece.device &&
+             entry.second.charged == piece.bytes;
+    });
+    return request == waiting_.end() ? 0 : request->second.session.value;
   }
   Bytes PromisedOn(int card) const {
     return model_.Sum([&](const LedgerModel::Piece& piece) {

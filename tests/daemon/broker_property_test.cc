@@ -434,28 +434,36 @@ class Runner : BrokerModel {
           {request.device, request.session.value, chunk.id, chunk.bytes, State::kGranted});
     }
     ASSERT_EQ(sum, request.charged);
+    // While it was only promised, nobody could tell a deadlock.
+    const int card = CardOf(request.device);
+    if (!model_.devices.at(request.device).preallocate && RefuseVictim(card)) Serve(card);
   }
 
   // Each waiting request is looked at again, as sessions do when they are woken; `slowly`: growth that was
   // granted is not fetched yet.
   void Fetch(bool slowly) {
-    std::vector<std::uint64_t> requests;
-    for (const auto& [grow, request] : waiting_) requests.push_back(grow);
-    for (const std::uint64_t grow : requests) {
-      const Request& request = waiting_.at(grow);
-      const bool granted = request.phase == Phase::kGranted;
-      if (slowly && granted && !model_.devices.at(request.device).preallocate) continue;
-      if (granted || request.phase == Phase::kRefused) {
-        ASSERT_TRUE(WasWoken(request.session)) << "nobody told it";
-      }
-      if (granted || request.phase == Phase::kRefused || !request.late) {
-        ExpectAnswer(grow, broker_->Continue(GrowId{grow}));
-      }
-      if (::testing::Test::HasFatalFailure()) return;
+    // What one of them fetches may end the waiting of another one.
+    for (bool again = true; again && !::testing::Test::HasFatalFailure();) {
+      again = false;
+      std::vector<std::uint64_t> requests;
+      for (const auto& [grow, request] : waiting_) requests.push_back(grow);
+      for (const std::uint64_t grow : requests) FetchOne(grow, slowly, again);
     }
     for (const SessionEntry& session : sessions_) {
       if (!slowly) session.waker->Clear();
     }
+  }
+
+  void FetchOne(std::uint64_t grow, bool slowly, bool& settled) {
+    const Request& request = waiting_.at(grow);
+    const bool granted = request.phase == Phase::kGranted;
+    const bool refused = request.phase == Phase::kRefused;
+    if (slowly && granted && !model_.devices.at(request.device).preallocate) return;
+    if (granted || refused) {
+      ASSERT_TRUE(WasWoken(request.session)) << "nobody told it";
+      settled = true;
+    }
+    if (granted || refused || !request.late) ExpectAnswer(grow, broker_->Continue(GrowId{grow}));
   }
 
   bool WasWoken(SessionId id) {

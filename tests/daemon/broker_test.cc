@@ -181,6 +181,67 @@ TEST(BrokerTest, AHolderThatWaitsWithAnotherDeviceOfTheCardIsADeadlockToo) {
   EXPECT_EQ(refusal->reason, RefusalReason::kDeadlock);
 }
 
+// What a preallocated device guarantees is not coming back to the card, whoever waits for it.
+TEST(BrokerTest, PreallocatedMemoryHidesNoDeadlock) {
+  for (const bool in_use : {false, true}) {
+    SCOPED_TRACE(in_use);
+    Rig rig(kMiB * 64);
+    const SessionId first = rig.Session(1);
+    const SessionId second = rig.Session(2, LeaseKey{2});
+    const LogicalId ready = *rig.Device(kMiB * 16, kLease, true);
+    const LogicalId a = *rig.Device(kMiB * 64);
+    const LogicalId b = *rig.Device(kMiB * 64, LeaseKey{2});
+    if (in_use) {
+      ASSERT_TRUE(rig.Grow(first, ready, kMiB * 8).status.ok());
+    }
+    ASSERT_TRUE(rig.Grow(first, a, kMiB * 24).status.ok());
+    ASSERT_TRUE(rig.Grow(second, b, kMiB * 24).status.ok());
+    ASSERT_TRUE(rig.Grow(first, a, kMiB * 8, std::chrono::hours(1)).wait.has_value());
+    const Broker::GrowAnswer victim = rig.Grow(second, b, kMiB * 8, std::chrono::hours(1));
+    const std::optional<Refusal> refusal = GetRefusal(victim.status);
+    ASSERT_TRUE(refusal.has_value()) << victim.status;
+    EXPECT_EQ(refusal->reason, RefusalReason::kDeadlock);
+  }
+}
+
+TEST(BrokerTest, AHolderOfPreallocatedMemoryThatDoesNotWaitMayStillEnd) {
+  Rig rig(kMiB * 64);
+  const SessionId first = rig.Session(1);
+  const SessionId second = rig.Session(2, LeaseKey{2});
+  const SessionId idle = rig.Session(3, LeaseKey{3});
+  const LogicalId a = *rig.Device(kMiB * 64);
+  const LogicalId b = *rig.Device(kMiB * 64, LeaseKey{2});
+  const LogicalId ready = *rig.Device(kMiB * 16, LeaseKey{3}, true);
+  ASSERT_TRUE(rig.Grow(idle, ready, kMiB * 8).status.ok());
+  ASSERT_TRUE(rig.Grow(first, a, kMiB * 24).status.ok());
+  ASSERT_TRUE(rig.Grow(second, b, kMiB * 24).status.ok());
+  EXPECT_TRUE(rig.Grow(first, a, kMiB * 8, std::chrono::hours(1)).wait.has_value());
+  EXPECT_TRUE(rig.Grow(second, b, kMiB * 8, std::chrono::hours(1)).wait.has_value());
+}
+
+// The grant was on its way when the last of them began to wait.
+TEST(BrokerTest, AGrantThatIsFetchedMayLeaveADeadlockBehind) {
+  Rig rig(kMiB * 64);
+  const SessionId first = rig.Session(1);
+  const SessionId second = rig.Session(2, LeaseKey{2});
+  const SessionId third = rig.Session(3, LeaseKey{3});
+  const LogicalId a = *rig.Device(kMiB * 64);
+  const LogicalId b = *rig.Device(kMiB * 64, LeaseKey{2});
+  const LogicalId c = *rig.Device(kMiB * 64, LeaseKey{3});
+  ASSERT_TRUE(rig.Grow(second, b, kMiB * 56).status.ok());
+  const Broker::GrowAnswer held = rig.Grow(third, c, kMiB * 8);
+  const Broker::GrowAnswer one = rig.Grow(first, a, kMiB * 8, std::chrono::hours(1));
+  const Broker::GrowAnswer two = rig.Grow(first, a, kMiB * 8, std::chrono::hours(1));
+  ASSERT_TRUE(one.wait && two.wait);
+  ASSERT_TRUE(rig.broker().Return(third, c, Ids(held.chunks)).ok());  // `one` is granted
+  const Broker::GrowAnswer last = rig.Grow(second, b, kMiB * 8, std::chrono::hours(1));
+  ASSERT_TRUE(last.wait.has_value()) << last.status;
+  EXPECT_TRUE(rig.broker().Continue(*one.wait).status.ok());
+  const std::optional<Refusal> refusal = GetRefusal(rig.broker().Continue(*last.wait).status);
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_EQ(refusal->reason, RefusalReason::kDeadlock);
+}
+
 TEST(BrokerTest, DrainingMemoryOfTheLeaseIsWaitedFor) {
   Rig rig(kMiB * 64);
   const SessionId dying = rig.Session(1);
