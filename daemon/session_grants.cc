@@ -84,7 +84,13 @@ void Session::CheckUnread() {
   if (welcome_in_flight_ && IsAllRead(channel_.fd())) {
     ReleaseInFlight();
   }
-  if (fds_in_flight_ > 0 && turn_ >= sent_at_ + kUnreadTimeout && services_.budget.contended()) {
+  if (fds_in_flight_ == 0 || turn_ < sent_at_ + kUnreadTimeout || !services_.budget.contended()) {
+    return;
+  }
+  if (IsAllRead(channel_.fd())) {
+    // Only not acknowledged: a process that was stopped, say. The next page waits for that all the same.
+    services_.budget.GiveBack(std::exchange(fds_in_flight_, 0));
+  } else {
     Break(absl::DeadlineExceededError(absl::StrCat(
         fds_in_flight_, " descriptors lay unread for more than ", kUnreadTimeout.count(),
         " s while other sessions waited for some; a client has to read its session and acknowledge grants")));
@@ -102,7 +108,7 @@ void Session::Pump() {
   if (end_ != End::kNone || outgoing_.empty()) {
     return;
   }
-  if (fds_in_flight_ == 0 && SendPage(outgoing_.front())) {
+  if (fds_in_flight_ == 0 && grant_in_flight_ == 0 && SendPage(outgoing_.front())) {
     outgoing_.pop_front();
   } else if (welcome_in_flight_) {
     retry_at_ = Clock::now() + kRetry;

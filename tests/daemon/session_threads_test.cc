@@ -174,5 +174,38 @@ TEST_F(SessionThreadsTest, AProcessThatDiesWhileItIsGreetedIsNoticed) {
   server_->Stop();
 }
 
+// It is stopped, say, in a debugger. What it read is in nobody's way, which takes a while to be looked at.
+TEST_F(SessionThreadsTest, AClientThatReadAndOnlyDoesNotAcknowledgeIsNotCutOff) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  SessionChannel channel{UniqueFd(ends[1])};
+  server_->Serve(UniqueFd(ends[0]), *GetPeerCredentials(ends[1]));
+  const v1::Lease lease = Enter(channel);
+  v1::Frame grow;
+  grow.mutable_grow()->set_request_id(1);
+  grow.mutable_grow()->set_device_id(lease.devices(0).id());
+  grow.mutable_grow()->set_at_least_bytes((2_MiB).count());
+  ASSERT_TRUE(channel.Send(grow).ok());
+  const absl::StatusOr<ReceivedFrame> page = channel.Receive();
+  ASSERT_TRUE(page.ok() && page->frame.has_grant());
+  const auto waker = std::make_shared<Waker>(*Waker::Create());
+  ASSERT_TRUE(budget_.TryTake(SessionId{998}, waker, budget_.limit() - 1));
+  while (!budget_.TryTake(SessionId{999}, waker, 1)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  v1::Frame back;
+  back.set_acknowledges(page->frame.grant().grant_id());
+  back.mutable_return_chunks()->set_request_id(2);
+  back.mutable_return_chunks()->set_device_id(lease.devices(0).id());
+  back.mutable_return_chunks()->add_chunk_ids(page->frame.grant().chunks(0).id());
+  EXPECT_TRUE(channel.Send(back).ok());
+  const absl::StatusOr<ReceivedFrame> reply = channel.Receive();
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_TRUE(reply->frame.has_returned() && reply->frame.returned().code() == 0)
+      << reply->frame.DebugString();
+  budget_.GiveBack(budget_.limit());
+  server_->Stop();
+}
+
 }  // namespace
 }  // namespace lgpu::daemon
