@@ -1,0 +1,120 @@
+#include "bench/peers/space.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+namespace lgpu::bench {
+namespace {
+
+PageOperations Since(const PageOperations& now, const PageOperations& then) {
+  return {.mapped = now.mapped - then.mapped, .unmapped = now.unmapped - then.unmapped};
+}
+
+}  // namespace
+
+SpaceResult ReplayForSpace(const Trace& trace, Contender& contender, OnRefusal on_refusal) {
+  SpaceResult result;
+  const std::uint32_t warm_from = (trace.steps + 1) / 2;
+  std::vector<Bytes> live(trace.slots);  // zero: not live, or refused
+  Bytes sum;
+  PageOperations at_warm;
+  for (std::size_t i = 0; i < trace.drain_begin; ++i) {
+    const Event& event = trace.events[i];
+    if (event.kind == Event::Kind::kStep) {
+      if (event.slot == warm_from) {
+        at_warm = contender.page_operations();
+      }
+      continue;
+    }
+    if (event.kind == Event::Kind::kFree) {
+      if (!live[event.slot].is_zero()) {
+        contender.Free(event.slot);
+        sum -= live[event.slot];
+        live[event.slot] = Bytes();
+      }
+      continue;
+    }
+    if (!contender.Allocate(event.slot, event.bytes)) {
+      result.first_refusal = result.refusals == 0 ? i : result.first_refusal;
+      ++result.refusals;
+      if (on_refusal == OnRefusal::kStop) {
+        return result;
+      }
+      continue;
+    }
+    live[event.slot] = event.bytes;
+    sum += event.bytes;
+    result.peak_live = std::max(result.peak_live, sum);
+    result.peak_held = std::max(result.peak_held, contender.held());
+  }
+  result.operations = contender.page_operations();
+  if (trace.steps > 1) {
+    result.warm_operations = Since(result.operations, at_warm);
+    result.warm_steps = trace.steps - warm_from;
+  }
+  for (std::size_t i = trace.drain_begin; i < trace.events.size(); ++i) {
+    if (!live[trace.events[i].slot].is_zero()) {
+      contender.Free(trace.events[i].slot);
+    }
+  }
+  result.completed = result.refusals == 0;
+  return result;
+}
+
+std::optional<Bytes> SmallestLimit(const Trace& trace, const MakeContender& make, const LimitSearch& search) {
+  const Bytes peak = Summarize(trace).peak_live;
+  const auto completes = [&](std::uint64_t pages) {
+    const std::unique_ptr<Contender> contender = make({.limit = kPage * pages, .slots = trace.slots});
+    return ReplayForSpace(trace, *contender, OnRefusal::kStop).completed;
+  };
+  const std::uint64_t fewest = RoundUp(peak, kPage) / kPage;
+  const auto most = static_cast<std::uint64_t>(search.largest * static_cast<double>(fewest)) + 1;
+  const auto step =
+      std::max<std::uint64_t>(1, static_cast<std::uint64_t>(search.resolution * static_cast<double>(fewest)));
+  // A limit that is too small ends a replay early, so it costs least to come from below.
+  std::uint64_t too_few = fewest - 1;
+  std::uint64_t enough = fewest;
+  for (std::uint64_t stride = step; !completes(enough); stride *= 2) {
+    if (enough == most) {
+      return std::nullopt;
+    }
+    too_few = enough;
+    enough = std::min(most, enough + stride);
+  }
+  while (enough - too_few > step) {
+    const std::uint64_t middle = too_few + (enough - too_few) / 2;
+    (completes(middle) ? enough : too_few) = middle;
+  }
+  return kPage * enough;
+}
+
+double UseAtFirstRefusal(const RisingChurnShape& shape, const MakeContender& make, std::uint64_t seed) {
+  RisingChurn events(shape, seed);
+  const auto slots = static_cast<Slot>(std::min<std::uint64_t>(shape.limit / shape.smallest, 4'000'000));
+  const std::unique_ptr<Contender> contender = make({.limit = shape.limit, .slots = slots});
+  std::vector<Bytes> live(slots);
+  Bytes sum;
+  Bytes peak;
+  for (;;) {
+    const Event event = events.Next();
+    if (event.kind == Event::Kind::kFree) {
+      contender->Free(event.slot);
+      sum -= live[event.slot];
+      continue;
+    }
+    if (event.slot >= slots || !contender->Allocate(event.slot, event.bytes)) {
+      break;
+    }
+    live[event.slot] = event.bytes;
+    sum += event.bytes;
+    peak = std::max(peak, sum);
+  }
+  return static_cast<double>(peak.count()) / static_cast<double>(shape.limit.count());
+}
+
+Bytes LimitWithSpare(Bytes peak, double spare) {
+  return RoundDown(Bytes(static_cast<std::uint64_t>(static_cast<double>(peak.count()) * (1 + spare))), kPage);
+}
+
+}  // namespace lgpu::bench
