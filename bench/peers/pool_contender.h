@@ -33,14 +33,14 @@ class PoolContender final : public Contender {
 
   const Pool& pool() const { return *pool_; }
   const SourceCounters& source() const { return *counters_; }
-  /// Why the last Allocate was refused.
-  const absl::Status& last_refusal() const { return last_refusal_; }
+  /// Why an Allocate was refused for the first time.
+  const absl::Status& first_refusal() const { return first_refusal_; }
 
  private:
   std::shared_ptr<SourceCounters> counters_;
   std::unique_ptr<Pool> pool_;
   std::vector<Block> blocks_;  // by slot
-  absl::Status last_refusal_;
+  absl::Status first_refusal_;
 };
 
 }  // namespace lgpu::bench

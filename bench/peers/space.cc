@@ -11,20 +11,31 @@ PageOperations Since(const PageOperations& now, const PageOperations& then) {
   return {.mapped = now.mapped - then.mapped, .unmapped = now.unmapped - then.unmapped};
 }
 
+// The event at which the second half begins.
+std::size_t MiddleOf(const Trace& trace) {
+  if (trace.steps < 2) {
+    return trace.drain_begin / 2;
+  }
+  const auto middle = std::find_if(trace.events.begin(), trace.events.end(), [&](const Event& event) {
+    return event.kind == Event::Kind::kStep && event.slot == (trace.steps + 1) / 2;
+  });
+  return static_cast<std::size_t>(middle - trace.events.begin());
+}
+
 }  // namespace
 
 SpaceResult ReplayForSpace(const Trace& trace, Contender& contender, OnRefusal on_refusal) {
   SpaceResult result;
-  const std::uint32_t warm_from = (trace.steps + 1) / 2;
+  const std::size_t warm_from = MiddleOf(trace);
   std::vector<Bytes> live(trace.slots);  // zero: not live, or refused
   Bytes sum;
   PageOperations at_warm;
   for (std::size_t i = 0; i < trace.drain_begin; ++i) {
     const Event& event = trace.events[i];
+    if (i == warm_from) {
+      at_warm = contender.page_operations();
+    }
     if (event.kind == Event::Kind::kStep) {
-      if (event.slot == warm_from) {
-        at_warm = contender.page_operations();
-      }
       continue;
     }
     if (event.kind == Event::Kind::kFree) {
@@ -49,10 +60,8 @@ SpaceResult ReplayForSpace(const Trace& trace, Contender& contender, OnRefusal o
     result.peak_held = std::max(result.peak_held, contender.held());
   }
   result.operations = contender.page_operations();
-  if (trace.steps > 1) {
-    result.warm_operations = Since(result.operations, at_warm);
-    result.warm_steps = trace.steps - warm_from;
-  }
+  result.warm_operations = Since(result.operations, at_warm);
+  result.warm_steps = trace.steps > 1 ? trace.steps / 2 : 0;
   for (std::size_t i = trace.drain_begin; i < trace.events.size(); ++i) {
     if (!live[trace.events[i].slot].is_zero()) {
       contender.Free(trace.events[i].slot);

@@ -18,7 +18,7 @@ struct SpaceResult {
   Bytes peak_live;
   Bytes peak_held;
   PageOperations operations;
-  /// From the middle of its steps on, when it is warm; as a whole and for each step.
+  /// When it is warm: from the middle of its steps on, of its events where it has none.
   PageOperations warm_operations;
   std::uint32_t warm_steps = 0;
 

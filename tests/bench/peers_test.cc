@@ -110,7 +110,7 @@ TEST(PoolContenderTest, LeavesNothingBehind) {
     const Trace trace = *MakeWorkload(name, {.scale = Scale::kSmall});
     PoolContender contender({.limit = RoundUp(Summarize(trace).peak_live * 2, kPage), .slots = trace.slots});
     const SpaceResult result = ReplayForSpace(trace, contender, OnRefusal::kStop);
-    EXPECT_TRUE(result.completed) << name << ": " << contender.last_refusal();
+    EXPECT_TRUE(result.completed) << name << ": " << contender.first_refusal();
     EXPECT_EQ(contender.pool().stats().live_blocks, 0u) << name;
     EXPECT_TRUE(contender.pool().CheckInvariants().ok()) << contender.pool().CheckInvariants();
   }
