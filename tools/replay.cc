@@ -49,13 +49,16 @@ absl::StatusOr<Bytes> LimitOf(const ReplayConfiguration& configuration, Bytes pe
   return limit;
 }
 
-/// One replay with a stamp before and after each operation.
-ReplayTimes TimedPass(const bench::Trace& trace, Contender& contender, const bench::OperationClock& clock,
-                      bench::OnRefusal on_refusal) {
+struct PassTimes {  // ticks of each operation, in their order
   std::vector<std::uint32_t> allocations;
   std::vector<std::uint32_t> frees;
-  allocations.reserve(trace.events.size() / 2);
-  frees.reserve(trace.events.size() / 2);
+};
+
+/// One replay with a stamp before and after each operation.
+PassTimes TimedPass(const bench::Trace& trace, Contender& contender, bench::OnRefusal on_refusal) {
+  PassTimes times;
+  times.allocations.reserve(trace.events.size() / 2);
+  times.frees.reserve(trace.events.size() / 2);
   std::vector<bool> live(trace.slots);
   const auto since = [](std::uint64_t start) {
     const std::uint64_t ticks = bench::OperationClock::Now() - start;
@@ -65,7 +68,7 @@ ReplayTimes TimedPass(const bench::Trace& trace, Contender& contender, const ben
     if (event.kind == Event::Kind::kAllocate) {
       const std::uint64_t start = bench::OperationClock::Now();
       const bool allocated = contender.Allocate(event.slot, event.bytes);
-      allocations.push_back(since(start));
+      times.allocations.push_back(since(start));
       live[event.slot] = allocated;
       if (!allocated && on_refusal == bench::OnRefusal::kStop) {
         break;
@@ -73,18 +76,11 @@ ReplayTimes TimedPass(const bench::Trace& trace, Contender& contender, const ben
     } else if (event.kind == Event::Kind::kFree && live[event.slot]) {
       const std::uint64_t start = bench::OperationClock::Now();
       contender.Free(event.slot);
-      frees.push_back(since(start));
+      times.frees.push_back(since(start));
       live[event.slot] = false;
     }
   }
-  return {.allocate = clock.Summarize(allocations), .free = clock.Summarize(frees)};
-}
-
-void TakeLeast(Percentiles& least, const Percentiles& other) {
-  least.p50 = std::min(least.p50, other.p50);
-  least.p99 = std::min(least.p99, other.p99);
-  least.p999 = std::min(least.p999, other.p999);
-  least.max = std::min(least.max, other.max);
+  return times;
 }
 
 double RatioOf(Bytes part, Bytes whole) {
@@ -148,15 +144,14 @@ absl::StatusOr<ReplayReport> Replay(const bench::Trace& trace, const ReplayConfi
     }
   }
   if (configuration.passes > 0) {
-    const bench::OperationClock clock;
+    PassTimes least;
     for (int pass = 0; pass < configuration.passes; ++pass) {
-      const ReplayTimes now = TimedPass(trace, *make(options), clock, configuration.on_refusal);
-      if (!report.times) {
-        report.times = now;
-      }
-      TakeLeast(report.times->allocate, now.allocate);
-      TakeLeast(report.times->free, now.free);
+      const PassTimes now = TimedPass(trace, *make(options), configuration.on_refusal);
+      bench::MergePass(now.allocations, least.allocations);
+      bench::MergePass(now.frees, least.frees);
     }
+    const bench::OperationClock clock;
+    report.times = {.allocate = clock.Summarize(least.allocations), .free = clock.Summarize(least.frees)};
   }
   if (configuration.find_smallest_limit) {
     report.searched = true;

@@ -38,7 +38,7 @@ struct ReplayReport {
   bench::SpaceResult space;
   std::optional<bench::SourceCounters> source{};  // of a Pool
   std::string first_refusal{};                    // of a Pool: its text
-  std::optional<ReplayTimes> times{};             // of each figure the least of all passes
+  std::optional<ReplayTimes> times{};             // of each operation the shortest of all passes
   bool searched = false;
   std::optional<Bytes> smallest_limit{};  // nothing: not within four times the peak
 };

@@ -49,4 +49,15 @@ Percentiles OperationClock::Summarize(std::vector<std::uint32_t>& ticks) const {
   return {.count = ticks.size(), .p50 = at(0.5), .p99 = at(0.99), .p999 = at(0.999), .max = at(1)};
 }
 
+void MergePass(const std::vector<std::uint32_t>& pass, std::vector<std::uint32_t>& least) {
+  if (least.empty()) {
+    least = pass;
+    return;
+  }
+  least.resize(std::min(least.size(), pass.size()));
+  for (std::size_t i = 0; i < least.size(); ++i) {
+    least[i] = std::min(least[i], pass[i]);
+  }
+}
+
 }  // namespace lgpu::bench

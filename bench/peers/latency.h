@@ -29,6 +29,9 @@ class OperationClock {
   double ns_per_tick_ = 1;
 };
 
+/// Keeps of each operation the shorter time, as far as both passes went; an empty `least` takes all.
+void MergePass(const std::vector<std::uint32_t>& pass, std::vector<std::uint32_t>& least);
+
 }  // namespace lgpu::bench
 
 #endif  // LGPU_BENCH_PEERS_LATENCY_H_
