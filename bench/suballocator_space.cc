@@ -42,6 +42,14 @@ bool TakesTooLong(const ContenderKind& kind, const Trace& trace) {
   return kind.scans_lists && trace.events.size() > 150000;
 }
 
+LimitSearch SearchFor(const Settings& settings, const Trace& trace) {
+  if (!settings.is_short) {
+    return {};
+  }
+  return trace.events.size() < 200000 ? LimitSearch{.resolution = 0.0005}
+                                      : LimitSearch{.resolution = 0.0005, .confirmations = 4};
+}
+
 double Ratio(Bytes part, Bytes whole) {
   return static_cast<double>(part.count()) / static_cast<double>(whole.count());
 }
@@ -104,8 +112,7 @@ void SpaceTable(const Settings& settings, Goals& goals) {
         row.emplace_back("-");
         continue;
       }
-      const std::optional<Bytes> limit =
-          SmallestLimit(trace, kind->make, {.resolution = settings.is_short ? 0.0005 : 0.0002});
+      const std::optional<Bytes> limit = SmallestLimit(trace, kind->make, SearchFor(settings, trace));
       const double ratio = limit ? Ratio(*limit, Summarize(trace).peak_live) : 99;
       row.push_back(limit ? Fixed(ratio, 4) : ">4");
       if (kind->name == "pool") {
@@ -114,7 +121,7 @@ void SpaceTable(const Settings& settings, Goals& goals) {
     }
     table.AddRow(row);
   }
-  Print("The smallest limit at which a trace completes\n\n" + table.Text() + "\n");
+  Print("The smallest limit at which, and at larger ones, a trace completes\n\n" + table.Text() + "\n");
 }
 
 void WasteTable(const Settings& settings, Goals&) {

@@ -22,6 +22,24 @@ std::size_t MiddleOf(const Trace& trace) {
   return static_cast<std::size_t>(middle - trace.events.begin());
 }
 
+// Of some limits in (enough, enough + range] the largest that does not complete; 0 if all do.
+template <typename Completes>
+std::uint64_t LargestRefused(std::uint64_t enough, std::uint64_t range, const LimitSearch& search,
+                             const Completes& completes) {
+  std::uint64_t last = 0;
+  for (int i = search.confirmations; i > 0; --i) {
+    // Denser close by, where most of them are.
+    const double fraction = static_cast<double>(i) / search.confirmations;
+    const std::uint64_t pages =
+        enough + static_cast<std::uint64_t>(fraction * fraction * static_cast<double>(range));
+    if (pages != enough && pages != last && !completes(pages)) {
+      return pages;
+    }
+    last = pages;
+  }
+  return 0;
+}
+
 }  // namespace
 
 SpaceResult ReplayForSpace(const Trace& trace, Contender& contender, OnRefusal on_refusal) {
@@ -72,30 +90,37 @@ SpaceResult ReplayForSpace(const Trace& trace, Contender& contender, OnRefusal o
 }
 
 std::optional<Bytes> SmallestLimit(const Trace& trace, const MakeContender& make, const LimitSearch& search) {
-  const Bytes peak = Summarize(trace).peak_live;
+  const std::uint64_t fewest = RoundUp(Summarize(trace).peak_live, kPage) / kPage;
+  const auto pages_of = [&](double of_peak) {
+    return static_cast<std::uint64_t>(of_peak * static_cast<double>(fewest));
+  };
   const auto completes = [&](std::uint64_t pages) {
     const std::unique_ptr<Contender> contender = make({.limit = kPage * pages, .slots = trace.slots});
     return ReplayForSpace(trace, *contender, OnRefusal::kStop).completed;
   };
-  const std::uint64_t fewest = RoundUp(peak, kPage) / kPage;
-  const auto most = static_cast<std::uint64_t>(search.largest * static_cast<double>(fewest)) + 1;
-  const auto step =
-      std::max<std::uint64_t>(1, static_cast<std::uint64_t>(search.resolution * static_cast<double>(fewest)));
-  // A limit that is too small ends a replay early, so it costs least to come from below.
+  const std::uint64_t most = pages_of(search.largest) + 1;
+  const std::uint64_t step = std::max<std::uint64_t>(1, pages_of(search.resolution));
   std::uint64_t too_few = fewest - 1;
-  std::uint64_t enough = fewest;
-  for (std::uint64_t stride = step; !completes(enough); stride *= 2) {
-    if (enough == most) {
-      return std::nullopt;
+  for (;;) {
+    // A limit that is too small ends a replay early, so it costs least to come from below.
+    std::uint64_t enough = too_few + 1;
+    for (std::uint64_t stride = step; !completes(enough); stride *= 2) {
+      if (enough == most) {
+        return std::nullopt;
+      }
+      too_few = enough;
+      enough = std::min(most, enough + stride);
     }
-    too_few = enough;
-    enough = std::min(most, enough + stride);
+    while (enough - too_few > step) {
+      const std::uint64_t middle = too_few + (enough - too_few) / 2;
+      (completes(middle) ? enough : too_few) = middle;
+    }
+    const std::uint64_t refused = LargestRefused(enough, pages_of(search.confirmed_range), search, completes);
+    if (refused == 0) {
+      return kPage * enough;
+    }
+    too_few = refused;
   }
-  while (enough - too_few > step) {
-    const std::uint64_t middle = too_few + (enough - too_few) / 2;
-    (completes(middle) ? enough : too_few) = middle;
-  }
-  return kPage * enough;
 }
 
 double UseAtFirstRefusal(const RisingChurnShape& shape, const MakeContender& make, std::uint64_t seed) {

@@ -35,8 +35,13 @@ struct LimitSearch {
   /// Limits that were tried are this fraction of the peak apart at the end, at least a page.
   double resolution = 0.0002;
   double largest = 4;  // times the peak
+  /// More memory is not always better: other places are chosen, and the luck of a smaller limit is gone. So
+  /// many larger limits, up to `confirmed_range` of the peak above, are to do as well.
+  int confirmations = 16;
+  double confirmed_range = 0.04;
 };
-/// The smallest limit at which the trace completes, by bisection; nothing if the largest does not do.
+/// The smallest limit at which, and at the larger ones that were tried, the trace completes; nothing if the
+/// largest does not do.
 std::optional<Bytes> SmallestLimit(const Trace& trace, const MakeContender& make,
                                    const LimitSearch& search = {});
 

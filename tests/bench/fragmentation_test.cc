@@ -1,0 +1,83 @@
+// What the allocator promises about space, as tests: whole traces through a real Pool at limits close to
+// what is live at their peaks. docs/allocator-measured.md has the figures of others.
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <string>
+#include <string_view>
+
+#include "bench/peers/contenders.h"
+#include "bench/peers/pool_contender.h"
+#include "bench/peers/space.h"
+#include "bench/workloads/catalog.h"
+
+namespace lgpu::bench {
+namespace {
+
+struct Gate {
+  std::string_view workload;
+  double of_peak;  // the trace completes at a limit of this times its peak
+};
+
+void PrintTo(const Gate& gate, std::ostream* out) { *out << gate.workload << " at " << gate.of_peak; }
+
+class FragmentationTest : public testing::TestWithParam<Gate> {};
+
+TEST_P(FragmentationTest, TraceCompletesCloseToItsPeak) {
+  const Trace trace = *MakeWorkload(GetParam().workload);
+  const Bytes limit = LimitWithSpare(Summarize(trace).peak_live, GetParam().of_peak - 1);
+  PoolContender contender({.limit = limit, .slots = trace.slots});
+  const SpaceResult result = ReplayForSpace(trace, contender, OnRefusal::kStop);
+  EXPECT_TRUE(result.completed) << "refused at event " << result.first_refusal << " of "
+                                << trace.events.size() << ": " << contender.first_refusal();
+  if (result.completed) {
+    EXPECT_EQ(contender.pool().stats().live_blocks, 0u);
+  }
+  EXPECT_TRUE(contender.pool().CheckInvariants().ok()) << contender.pool().CheckInvariants();
+}
+
+// To come down: S3 to 1.006, S8 and S9 to 1.02.
+INSTANTIATE_TEST_SUITE_P(All, FragmentationTest,
+                         testing::Values(Gate{"S1", 1.003}, Gate{"S2", 1.003}, Gate{"S3", 1.01},
+                                         Gate{"S4", 1.002}, Gate{"S5", 1.003}, Gate{"S6", 1.003},
+                                         Gate{"S7", 1.006}, Gate{"S8", 1.03}, Gate{"S9", 1.035},
+                                         Gate{"S10", 1.0005}),
+                         [](const auto& gate) { return std::string(gate.param.workload); });
+
+TEST(PageMovesTest, SteadyTrainingMovesNothingWithAHundredthToSpare) {
+  for (const std::string_view name : {"S1", "S2", "S5"}) {
+    const Trace trace = *MakeWorkload(name);
+    PoolContender contender(
+        {.limit = LimitWithSpare(Summarize(trace).peak_live, 0.01), .slots = trace.slots});
+    const SpaceResult result = ReplayForSpace(trace, contender, OnRefusal::kStop);
+    EXPECT_TRUE(result.completed) << name;
+    EXPECT_EQ(result.warm_operations.unmapped, 0u) << name;
+  }
+}
+
+TEST(PageMovesTest, ShardedTrainingSettlesWithSomeToSpare) {
+  const Trace trace = *MakeWorkload("S3");
+  const auto moves_at = [&](double spare) {
+    PoolContender contender(
+        {.limit = LimitWithSpare(Summarize(trace).peak_live, spare), .slots = trace.slots});
+    const SpaceResult result = ReplayForSpace(trace, contender, OnRefusal::kStop);
+    EXPECT_TRUE(result.completed) << spare;
+    return result.WarmMovesPerStep();
+  };
+  EXPECT_LE(moves_at(0.05), 200);
+  EXPECT_EQ(moves_at(0.08), 0);
+}
+
+TEST(FirstRefusalTest, RisingChurnUsesNearlyAll) {
+  const MakeContender pool = (*FindContenderKind("pool"))->make;
+  const MakeContender bound = (*FindContenderKind("bound"))->make;
+  for (const RisingWorkload& workload : RisingWorkloads()) {
+    const double use = UseAtFirstRefusal(workload.shape, pool, 1000);
+    const double possible = UseAtFirstRefusal(workload.shape, bound, 1000);
+    EXPECT_GE(use / possible, 0.95) << workload.name << ": " << use;
+  }
+}
+
+}  // namespace
+}  // namespace lgpu::bench
