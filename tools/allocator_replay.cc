@@ -41,6 +41,7 @@ struct Flags {
   double spare_percent = 0;
   std::string growth_step;
   std::string chunk;
+  bool no_front_cache = false;
   bool stops_at_refusal = false;
   bool must_complete = false;
   std::string export_path;
@@ -77,6 +78,7 @@ Options Define(CLI::App& app, Flags& flags) {
   app.add_option("--growth-step", flags.growth_step, "Of the pool (default: 2MiB)")->type_name("SIZE");
   app.add_option("--chunk", flags.chunk, "The largest chunk that is granted (default: 2MiB)")
       ->type_name("SIZE");
+  app.add_flag("--no-front-cache", flags.no_front_cache, "The pool without its caches of small blocks");
   app.add_flag("--stop-at-refusal", flags.stops_at_refusal, "Default: the refused block is left out");
   app.add_flag("--must-complete", flags.must_complete, "A refusal makes the exit code 75");
   app.add_flag("--smallest-limit", flags.replay.find_smallest_limit,
@@ -121,9 +123,14 @@ absl::Status Configure(Flags& flags, const Options& options) {
           absl::StrCat("--chunk: ", FormatBytes(chunk), " is not a power of two from 2MiB on"));
     }
   }
-  if ((!flags.growth_step.empty() || !flags.chunk.empty()) && replay.allocator != "pool") {
+  if (flags.no_front_cache) {
+    replay.pool.pool.cache_per_thread = Bytes();
+  }
+  const bool configures_pool = !flags.growth_step.empty() || !flags.chunk.empty() || flags.no_front_cache;
+  if (configures_pool && replay.allocator != "pool") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--growth-step and --chunk are for the allocator pool, not for ", replay.allocator));
+        absl::StrCat("--growth-step, --chunk and --no-front-cache are for the allocator pool, not for ",
+                     replay.allocator));
   }
   replay.on_refusal = flags.stops_at_refusal ? bench::OnRefusal::kStop : bench::OnRefusal::kGoOn;
   if (flags.workload.empty() && (flags.is_small || flags.seed != 0)) {

@@ -177,7 +177,8 @@ std::string ReportText(const TraceReading& reading, const ReplayConfiguration& c
                   Ratio(report.limit, peak), " x peak)");
   if (report.source) {
     absl::StrAppend(&text, ", chunks up to ", FormatBytes(configuration.pool.chunk), ", growth step ",
-                    FormatBytes(configuration.pool.pool.growth_step));
+                    FormatBytes(configuration.pool.pool.growth_step), ", front cache ",
+                    FormatBytes(configuration.pool.pool.cache_per_thread));
   }
   absl::StrAppend(&text, "\nresult     ");
   if (space.completed) {
@@ -253,6 +254,7 @@ nlohmann::json ReportJson(const TraceReading& reading, const ReplayConfiguration
   if (report.source) {
     json["configuration"]["chunk_bytes"] = configuration.pool.chunk.count();
     json["configuration"]["growth_step_bytes"] = configuration.pool.pool.growth_step.count();
+    json["configuration"]["front_cache_bytes"] = configuration.pool.pool.cache_per_thread.count();
     json["result"]["grow_calls"] = report.source->grow_calls;
     json["result"]["map_calls"] = report.source->map_calls;
     json["result"]["unmap_calls"] = report.source->unmap_calls;

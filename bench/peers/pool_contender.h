@@ -31,6 +31,7 @@ class PoolContender final : public Contender {
     return {.mapped = counters_->mapped_pages, .unmapped = counters_->unmapped_pages};
   }
 
+  Pool& pool() { return *pool_; }
   const Pool& pool() const { return *pool_; }
   const SourceCounters& source() const { return *counters_; }
   /// Why an Allocate was refused for the first time.

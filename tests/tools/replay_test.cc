@@ -5,6 +5,9 @@
 
 #include <string>
 
+#include "bench/workloads/catalog.h"
+#include "tests/support/child_program.h"
+
 namespace lgpu {
 namespace {
 
@@ -90,6 +93,24 @@ TEST(ReplayTest, GrowthStepAndChunksReachThePool) {
   EXPECT_EQ(small->source->grow_calls, 2u);
   EXPECT_EQ(large->source->grow_calls, 1u);
   EXPECT_EQ(large->space.peak_held, 32_MiB);
+}
+
+TEST(ReplayTest, ReadsWhatAPoolRecorded) {
+  const testing::TempDir directory;
+  const std::string path = directory.path() + "/trace.csv";
+  const bench::Trace trace = *bench::MakeWorkload("S12", {.scale = bench::Scale::kSmall});
+  bench::PoolContender contender({.limit = 1_GiB, .slots = trace.slots});
+  ASSERT_TRUE(contender.pool().StartTrace(path).ok());
+  ASSERT_TRUE(bench::ReplayForSpace(trace, contender, bench::OnRefusal::kStop).completed);
+  ASSERT_TRUE(contender.pool().StopTrace().ok());
+  const auto recorded = ReadTraceFile(path);
+  ASSERT_TRUE(recorded.ok()) << recorded.status();
+  const bench::TraceSummary written = bench::Summarize(trace);
+  const bench::TraceSummary read = bench::Summarize(recorded->trace);
+  EXPECT_EQ(read.allocations, written.allocations);
+  EXPECT_EQ(read.peak_live, written.peak_live);
+  EXPECT_EQ(read.total, written.total);
+  EXPECT_EQ(recorded->never_freed, 0u);
 }
 
 TEST(ReplayTest, RefusesConfigurationsThatMakeNoSense) {
