@@ -141,44 +141,38 @@ void BM_PoolByAddress(benchmark::State& state, const Workload& workload) {
 BENCHMARK_CAPTURE(BM_PoolByAddress, A, kA);
 BENCHMARK_CAPTURE(BM_PoolByAddress, D, kD);
 
-// Maps memory for blocks of one size, page by page, as growth does.
-void MapAll(Suballocator& blocks, Bytes bytes, Bytes block) {
-  std::vector<Suballocator::Handle> handles;
-  for (Bytes done; done < bytes; done += block) {
-    const auto placement = blocks.PlanGrowth({.bytes = block}, {});
-    std::vector<Suballocator::Range> pages;
-    for (const Suballocator::Run& run : blocks.UnmappedRuns(*placement)) {
-      for (Bytes at; at < run.pages.bytes; at += 2_MiB) {
-        pages.push_back({run.pages.offset + at, 2_MiB});
-      }
-    }
-    if (pages.empty()) {
-      handles.push_back(*blocks.Allocate({.bytes = block}, Suballocator::Effort::kExhaustive));
-      continue;
-    }
-    const Suballocator::Range all{pages.front().offset, pages.back().end() - pages.front().offset};
-    handles.push_back(blocks.Commit(blocks.ClaimGrowth({.bytes = block}, *placement, all), pages));
+// A block, in new pages where the mapped ones have no place: as the pool does where the limit allows it.
+Suballocator::Handle Place(Suballocator& blocks, Bytes bytes) {
+  if (const auto handle = blocks.Allocate({.bytes = bytes}, Suballocator::Effort::kQuick)) {
+    return *handle;
   }
-  for (const Suballocator::Handle handle : handles) {
-    blocks.Free(handle, 1);
+  if (const auto handle = blocks.Allocate({.bytes = bytes}, Suballocator::Effort::kExhaustive)) {
+    return *handle;
   }
+  const auto placement = blocks.PlanGrowth({.bytes = bytes}, {});
+  std::vector<Suballocator::Range> pages;
+  for (const Suballocator::Run& run : blocks.UnmappedRuns(*placement)) {
+    for (Bytes at; at < run.pages.bytes; at += 2_MiB) {
+      pages.push_back({run.pages.offset + at, 2_MiB});
+    }
+  }
+  const Suballocator::Range all{pages.front().offset, pages.back().end() - pages.front().offset};
+  return blocks.Commit(blocks.ClaimGrowth({.bytes = bytes}, *placement, all), pages);
 }
 
 // The same without lock, cache, entries and statistics.
 void BM_Core(benchmark::State& state, const Workload& workload) {
   const auto pool = std::make_unique<Suballocator>(workload.limit * 4, 2_MiB);
   Sizes sizes(workload, 1);
-  MapAll(*pool, workload.limit, 64_MiB);
-  MapAll(*pool, workload.limit, 1_MiB);
   std::vector<Suballocator::Handle> live(workload.live);
   for (Suballocator::Handle& handle : live) {
-    handle = *pool->Allocate({.bytes = sizes.size()}, Suballocator::Effort::kQuick);
+    handle = Place(*pool, sizes.size());
     sizes.Next();
   }
   const auto step = [&] {
     Suballocator::Handle& handle = live[sizes.victim()];
     pool->Free(handle, 1);
-    handle = *pool->Allocate({.bytes = sizes.size()}, Suballocator::Effort::kQuick);
+    handle = Place(*pool, sizes.size());
     sizes.Next();
   };
   for (std::size_t i = 0; i < 4 * workload.live; ++i) {
