@@ -231,6 +231,7 @@ Pool::Impl::Step Pool::Impl::StepToMap(Attempt& attempt, const Suballocator::Pla
   attempt.claim = blocks_.ClaimGrowth(request, plan, pages);
   // What is in hand and not placed is everybody's again.
   std::erase_if(attempt.chunks, [&](const Chunk& chunk) {
+    mutex_.AssertHeld();
     const bool used = std::any_of(attempt.placed.begin(), attempt.placed.end(),
                                   [&](const Chunk& other) { return other.id == chunk.id; });
     if (!used) {
@@ -251,6 +252,7 @@ Pool::Impl::Step Pool::Impl::StepUnderPressure(Attempt& attempt) {
                                          .room_behind = attempt.room_behind};
   const Bytes most = RoundUp(attempt.limit, granularity_);
   const auto fits = [&](const std::optional<Suballocator::Placement>& plan, Suballocator::Stamp stamp) {
+    mutex_.AssertHeld();
     return plan && SaturatingAdd(Pinned(attempt, stamp), plan->whole) <= most;
   };
   auto plan = blocks_.PlanGrowth(request, options);

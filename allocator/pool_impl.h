@@ -31,11 +31,12 @@ namespace lgpu {
 
 /// The inside of a Pool: a Suballocator under a lock, the chunks under it, and what stands in front of it.
 ///
-///   pool.cc            Allocate and Free, from the front cache down to the sub-allocator; statistics
+///   pool.cc            Allocate and Free, from the front cache down to the sub-allocator
 ///   pool_growth.cc     what happens when mapped memory does not suffice
 ///   pool_fences.cc     memory that streams are not done with yet
 ///   pool_maintain.cc   growing ahead, decay, Trim
 ///   pool_find.cc       addresses without handles, and what to say of wrong ones
+///   pool_stats.cc      statistics, invariants
 ///   pool_snapshot.cc   everything for people to look at
 ///
 /// A block of the sub-allocator is live there also while it lies in a front cache or waits for fences
