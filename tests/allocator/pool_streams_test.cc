@@ -343,7 +343,7 @@ TEST_F(PoolOnDeviceTest, HomeWaitsForAnotherStreamsBlock) {
   EXPECT_TRUE(gate);
   Launch(0, second, 2);
   EXPECT_EQ(Read(0, second), 2);
-  EXPECT_EQ(pool_->stats().fence_waits, 1u);
+  EXPECT_EQ(pool_->stats().fenced, Bytes());
   opener.join();
   MustFree(second);
 }
