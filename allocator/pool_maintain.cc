@@ -37,6 +37,9 @@ constexpr milliseconds kTick{1000};
 // What to ask for where `missing` is needed. Small blocks live in chunks of one page, so for them the source
 // must not see a step that it would fill with larger ones.
 Bytes Pool::Impl::GrowthStep(Bytes missing, bool small) const {
+  if (!options_.grow_ahead) {
+    return RoundUp(std::max(options_.growth_step, missing), granularity_);
+  }
   const Bytes share = std::min(blocks_.used() / kGrowthShare, kLargestStep);
   const Bytes step = RoundUp(std::max({options_.growth_step, share, missing}), granularity_);
   if (small) {

@@ -138,6 +138,21 @@ TEST_F(PoolMaintainTest, NeverGrowsAheadBeyondTheLimit) {
   ExpectEmptyAfterTrim();
 }
 
+TEST_F(PoolMaintainTest, HoldsOnlyWhatIsNeededWhereOthersShareTheLimit) {
+  Open({.limit = 4_GiB, .options = {.grow_ahead = false, .wake = [this] { ++wakes_; }}});
+  std::vector<Block> blocks;
+  for (int i = 0; i < 20; ++i) {
+    blocks.push_back(Must(50_MiB));
+    Tick();
+    ASSERT_LE(pool_->stats().held, 50_MiB * (blocks.size()) + 2_MiB);
+  }
+  EXPECT_EQ(pool_->stats().source_round_trips_ahead, 0u);
+  for (const Block& block : blocks) {
+    MustFree(block);
+  }
+  ExpectEmptyAfterTrim();
+}
+
 TEST_F(PoolMaintainTest, ARefusalAheadOfDemandIsNobodysConcern) {
   OpenWithWake(1_GiB);
   const Block block = Must(64_MiB);

@@ -50,8 +50,8 @@ struct PoolOptions {
   Bytes cache_per_thread = Bytes(std::uint64_t{4} << 20);
   /// Null: there is one stream only, and whoever trims makes sure that it is done with freed blocks.
   std::shared_ptr<StreamFences> fences = {};
-  /// Whether Maintain asks for chunks before they are needed. Not for a source whose limit others share: they
-  /// could need what lies idle here.
+  /// Whether Maintain asks for chunks before they are needed, and growth for more than is missing. Not for a
+  /// source whose limit others share: they could need what lies idle here.
   bool grow_ahead = true;
   /// Called from any thread, with no lock held, when memory runs low: Maintain should be called soon. It must
   /// not block, and must not call the pool.
