@@ -548,6 +548,8 @@ bool Pool::Impl::Map(Attempt& attempt) {
   }
   pending_ -= RoundUp(attempt.bytes, Suballocator::kGranule);
   attempt.block = BlockOf(blocks_.Commit(attempt.claim, places), attempt.bytes, attempt.options);
+  // From here on every hole counts.
+  blocks_.SetScarce(blocks_.mapped() >= attempt.limit / 8 * 7);
   return true;
 }
 
@@ -629,6 +631,7 @@ absl::Status Pool::Impl::UnmapRuns(const std::vector<Run>& runs) {
   for (const Run& run : runs) {
     if (status.ok()) {
       blocks_.CommitUnmapped(run.detached);
+      blocks_.SetScarce(false);
       mapped_.erase(mapped_.lower_bound(run.range.offset), mapped_.lower_bound(run.range.end()));
     } else {
       blocks_.Reattach(run.detached);

@@ -7,8 +7,10 @@
 namespace lgpu {
 namespace {
 
-// How many ranges of the request's own class a quick search looks at before it rounds up.
-constexpr int kQuickTries = 8;
+// How many ranges of a class a quick search looks at. The first that holds the request will do, ...
+constexpr int kQuickTries = 4;
+// ... but the smallest of this many where memory is scarce.
+constexpr int kScarceTries = 64;
 
 constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t alignment) {
   return (value + alignment - 1) & ~(alignment - 1);
@@ -50,7 +52,8 @@ std::uint32_t Suballocator::NodeOf(Handle handle, State state) const {
 std::uint32_t Suballocator::NewNode() {
   if (vacant_ == 0) {
     if (nodes_.size() == nodes_.capacity()) {
-      nodes_.reserve(nodes_.size() + nodes_.size() / 4 + 64);  // twice as many would be too much beside a block
+      nodes_.reserve(nodes_.size() + nodes_.size() / 4 +
+                     64);  // twice as many would be too much beside a block
     }
     nodes_.emplace_back();
     return static_cast<std::uint32_t>(nodes_.size() - 1);
@@ -221,17 +224,20 @@ Suballocator::Want Suballocator::WantOf(const Request& request) const {
           .zone = small ? (size <= ToGranules(kLargestTiny) ? 2u : 1u) : 0u};
 }
 
-// The smallest of the first few ranges of a class that hold the size.
+// One of the first few ranges of a class, if it holds the size.
 Suballocator::Fit Suballocator::FindIn(const Index& index, std::uint32_t size_class, const Want& want) const {
   Fit best;
   std::uint32_t best_size = ~std::uint32_t{0};
-  int tries = kQuickTries;
+  int tries = scarce_ ? kScarceTries : kQuickTries;
   for (std::uint32_t at = index.head(size_class); at != 0 && tries > 0; --tries) {
     const Node& node = nodes_[at];
     const std::uint64_t start = AlignUp(node.offset, want.alignment);
     if (start + want.size <= node.end() && node.size < best_size) {
       best = {at, static_cast<std::uint32_t>(start)};
       best_size = node.size;
+      if (!scarce_ || node.size == want.size) {
+        break;
+      }
     }
     at = node.link.next;
   }

@@ -95,6 +95,8 @@ class Suballocator {
   void Free(Handle block, Stamp stamp);
   /// The same bytes for another owner: the old handle names nothing any more.
   Handle Rename(Handle block, Bytes requested);
+  /// Scarce: quick searches look at more ranges and take the smallest, which wastes less and costs more.
+  void SetScarce(bool scarce) { scarce_ = scarce; }
   bool IsLive(Handle block) const;
   Range range(Handle handle) const;
   Bytes requested(Handle block) const;
@@ -294,6 +296,7 @@ class Suballocator {
   std::uint64_t padding_ = 0;
   std::uint64_t live_blocks_ = 0;
   std::uint64_t retired_nodes_ = 0;
+  bool scarce_ = false;
 };
 
 /// A Snapshot is a copy of a Suballocator's nodes at one moment.
