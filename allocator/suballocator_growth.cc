@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "allocator/check.h"
-#include "allocator/suballocator.h"
+#include "allocator/suballocator_inl.h"
 
 namespace lgpu {
 namespace {
@@ -14,12 +14,8 @@ constexpr int kFewHoles = 32;
 constexpr int kQuickHoles = 8;
 constexpr int kQuickNeighbours = 4;
 
-constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t alignment) {
-  return (value + alignment - 1) & ~(alignment - 1);
-}
-constexpr std::uint64_t AlignDown(std::uint64_t value, std::uint64_t alignment) {
-  return value & ~(alignment - 1);
-}
+using suballocator_internal::AlignDown;
+using suballocator_internal::AlignUp;
 
 }  // namespace
 
