@@ -235,7 +235,7 @@ class Suballocator {
   static std::uint32_t ToGranules(Bytes bytes) { return static_cast<std::uint32_t>(bytes / kGranule); }
   static Range RangeOf(const Node& node) { return {FromGranules(node.offset), FromGranules(node.size)}; }
   std::uint32_t NodeOf(Handle handle, State state) const;
-  Handle HandleOf(std::uint32_t node) const;
+  Handle HandleOf(std::uint32_t node) const { return Handle{nodes_[node].generation} << 32 | node; }
   static NodeInfo InfoOf(const Node& node);
 
   std::uint32_t NewNode();

@@ -22,10 +22,6 @@ constexpr std::uint64_t AlignDown(std::uint64_t value, std::uint64_t alignment) 
 
 }  // namespace suballocator_internal
 
-[[gnu::always_inline]] inline Suballocator::Handle Suballocator::HandleOf(std::uint32_t node) const {
-  return std::uint64_t{nodes_[node].generation} << 32 | node;
-}
-
 [[gnu::always_inline]] inline std::uint32_t Suballocator::NodeOf(Handle handle, State state) const {
   const auto index = static_cast<std::uint32_t>(handle);
   LGPU_CHECK(index != 0 && index < nodes_.size() && HandleOf(index) == handle &&
