@@ -50,6 +50,18 @@ namespace lgpu {
 /// goes back when a call fails. held, which CheckInvariants() compares when no call is on its way, is
 ///
 ///   held = chunks that are mapped + spare chunks;   mapped pages are exactly those of mapped chunks
+///
+/// The promise: a refusal by the limit means exactly that, with everything flushed and all fences waited for,
+///
+///   bytes in live blocks + bytes asked for > limit, or pinned + needed > limit in whole pages
+///   pinned = bytes of all chunks that hold a byte of a live or fenced block
+///   needed = the fewest bytes of pages, in no pinned chunk, that the block touches, over all places that
+///   hold no
+///            live block (for a small block: nor a pinned chunk of more than one page)
+///
+/// for every mix of chunk classes, of a source that grants at_least as long as it fits and no chunk larger
+/// than `wanted`: idle chunks move, and larger ones than fit go back in exchange for smaller ones, hole by
+/// hole. Where a source has only larger chunks, what is needed counts in those.
 class Pool::Impl {
  public:
   Impl(std::unique_ptr<RegionSource> source, PoolOptions options);
