@@ -129,6 +129,10 @@ Pool::Impl::Step Pool::Impl::Refuse(Attempt& attempt, RefusalReason reason) {
   if (fenced_.load(std::memory_order_relaxed) != 0 && !attempt.fences_passed) {
     return Step::kSettle;
   }
+  if (reason == RefusalReason::kLimit && IsSmall(attempt) && !attempt.any_chunk) {
+    attempt.any_chunk = true;  // rather in a large chunk, which it pins, than nowhere
+    return NextStep(attempt);
+  }
   attempt.status = attempt.grow_refused ? WithNumbers(*attempt.grow_refused, attempt)
                                         : RefusalStatus(MakeRefusal(reason, attempt));
   return Step::kFail;

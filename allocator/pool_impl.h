@@ -56,8 +56,7 @@ namespace lgpu {
 ///   bytes in live blocks + bytes asked for > limit, or pinned + needed > limit in whole pages
 ///   pinned = bytes of all chunks that hold a byte of a live or fenced block
 ///   needed = the fewest bytes of pages, in no pinned chunk, that the block touches, over all places that
-///   hold no
-///            live block (for a small block: nor a pinned chunk of more than one page)
+///            hold no live block
 ///
 /// for every mix of chunk classes, of a source that grants at_least as long as it fits and no chunk larger
 /// than `wanted`: idle chunks move, and larger ones than fit go back in exchange for smaller ones, hole by

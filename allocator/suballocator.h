@@ -83,7 +83,7 @@ class Suballocator {
   struct Request {
     Bytes bytes;                   // not zero
     Bytes alignment = Bytes(256);  // a power of two up to `page`
-    bool any_chunk = false;        // a small block may lie in a larger chunk: the source has no others
+    bool any_chunk = false;        // a small block may lie in a larger chunk: it would be refused otherwise
   };
   enum class Effort {
     kQuick,       // O(1), in the own zone; may miss a tight fit

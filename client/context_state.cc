@@ -81,7 +81,7 @@ absl::Status ContextState::OpenDevices() {
         PoolOptions{.device = Cat("/device:GPU:", index),
                     .lease = lease_->name(),
                     .fences = std::make_shared<BackendFences>(*parts.backend, std::vector{parts.stream}),
-                    .grow_ahead = !lease_->is_shared(),
+                    .grow_ahead = false,  // until the daemon can ask for what lies idle here
                     .wake = [lease = lease_.get()] { lease->WakeMaintenance(); }});
     if (index < ClientPage::kMaxDevices) parts.counters = &lease_->page().devices[i];
     devices_.push_back(std::make_unique<Device>(std::move(parts)));

@@ -134,7 +134,6 @@ absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(const Endpoint& endpoin
   connection->DropLater(std::move(control));
   if (!granted.ok()) return granted.status();
   std::unique_ptr<DaemonLease> lease(new DaemonLease(std::move(connection)));
-  lease->is_shared_ = !attach_to.empty();
   LGPU_RETURN_IF_ERROR(lease->TakeDevices(*granted));
   return lease;
 }

@@ -27,7 +27,6 @@ class DaemonLease final : public Lease {
   const std::string& id() const override { return id_; }
   const std::string& name() const override { return name_; }
   const std::vector<LogicalDeviceInfo>& devices() const override { return devices_; }
-  bool is_shared() const override { return is_shared_; }
   int backend_device(int i) const override { return backend_devices_.at(static_cast<std::size_t>(i)); }
   DeviceBackend& backend() override { return *backend_; }
   std::unique_ptr<RegionSource> TakeSource(int i) override {
@@ -46,7 +45,6 @@ class DaemonLease final : public Lease {
 
   std::string id_;
   std::string name_;
-  bool is_shared_ = false;
   std::unique_ptr<DaemonConnection> connection_;
   std::unique_ptr<DeviceBackend> backend_;
   std::vector<LogicalDeviceInfo> devices_;

@@ -28,8 +28,6 @@ class Lease {
   virtual const std::string& id() const = 0;    // "" for local
   virtual const std::string& name() const = 0;  // for refusals
   virtual const std::vector<LogicalDeviceInfo>& devices() const = 0;
-  /// Others were there before: the limits are not this context's alone.
-  virtual bool is_shared() const = 0;
   /// Index of devices()[i]'s card in backend().devices().
   virtual int backend_device(int i) const = 0;
   virtual DeviceBackend& backend() = 0;

@@ -27,7 +27,6 @@ class LocalLease final : public Lease {
   const std::string& id() const override { return id_; }
   const std::string& name() const override { return name_; }
   const std::vector<LogicalDeviceInfo>& devices() const override { return devices_; }
-  bool is_shared() const override { return false; }
   int backend_device(int i) const override { return backend_devices_.at(static_cast<std::size_t>(i)); }
   DeviceBackend& backend() override { return *backend_; }
   std::unique_ptr<RegionSource> TakeSource(int i) override {

@@ -184,7 +184,7 @@ class Bench {
     world_.live[offset] = block->bytes.count();
     blocks_.push_back(*block);
     used_ += block->bytes;
-    CheckBacked(offset, block->bytes.count());
+    CheckBacked(offset, block->bytes.count(), alignment);
   }
 
   void Free(std::size_t i) {
@@ -230,14 +230,30 @@ class Bench {
     return reinterpret_cast<std::uintptr_t>(block.address) - (std::uintptr_t{1} << 45);
   }
 
-  void CheckBacked(std::uint64_t offset, std::uint64_t bytes) const {
+  // A small block lies in a large chunk: without that it would have been refused.
+  void CheckNoSmallChunkWouldDo(std::uint64_t offset, std::uint64_t bytes, Bytes alignment) const {
+    oracle::World before = World();
+    before.live.erase(offset);
+    const auto needed = oracle::Needed(before, {bytes, alignment.count(), true});
+    ASSERT_TRUE(!needed || oracle::Pinned(before) + *needed > RoundUp(ground_->limit, kPage).count())
+        << "a small block lies in a large chunk";
+  }
+  oracle::World World() const {
+    oracle::World world = world_;
+    world.page = kPage.count();
+    world.reserved = (RoundUp(test_.limit, kPage) * 8).count();
+    world.chunks = ground_->mapped;
+    return world;
+  }
+
+  void CheckBacked(std::uint64_t offset, std::uint64_t bytes, Bytes alignment) const {
     for (std::uint64_t at = offset; at < offset + bytes;) {
       const auto chunk = ground_->mapped.upper_bound(at);
       ASSERT_NE(chunk, ground_->mapped.begin()) << "nothing is mapped under a block";
       const auto& [start, size] = *std::prev(chunk);
       ASSERT_LT(at, start + size) << "nothing is mapped under a block";
-      if (bytes <= (1_MiB).count() && !test_.stock) {
-        ASSERT_EQ(size, kPage.count()) << "a small block lies in a large chunk";
+      if (bytes <= (1_MiB).count() && !test_.stock && size > kPage.count()) {
+        CheckNoSmallChunkWouldDo(offset, bytes, alignment);
       }
       at = start + size;
     }
@@ -248,11 +264,9 @@ class Bench {
     if (used_ + rounded > ground_->limit || ground_->card < ground_->limit || test_.stock) {
       return;
     }
-    world_.page = kPage.count();
-    world_.reserved = (RoundUp(test_.limit, kPage) * 8).count();
-    world_.chunks = ground_->mapped;
-    const auto needed = oracle::Needed(world_, {rounded.count(), alignment.count(), rounded <= 1_MiB});
-    const std::uint64_t pinned = oracle::Pinned(world_);
+    const oracle::World world = World();
+    const auto needed = oracle::Needed(world, {rounded.count(), alignment.count(), false});
+    const std::uint64_t pinned = oracle::Pinned(world);
     if (!needed) {
       ASSERT_EQ(refusal.reason, RefusalReason::kAddressRange);
       return;

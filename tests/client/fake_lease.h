@@ -106,7 +106,6 @@ class FakeLease final : public Lease {
   const std::string& id() const override { return name_; }
   const std::string& name() const override { return name_; }
   const std::vector<LogicalDeviceInfo>& devices() const override { return devices_; }
-  bool is_shared() const override { return false; }
   int backend_device(int i) const override { return i / options_.devices_per_card; }
   DeviceBackend& backend() override { return *backend_; }
   std::unique_ptr<RegionSource> TakeSource(int i) override {
