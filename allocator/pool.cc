@@ -185,7 +185,8 @@ Block Pool::Impl::TakeCached(Bytes requested, const AllocateOptions& options) {
   }
   const Block block = MakeLive(index, requested, options);
   shard->AddPadding(static_cast<std::int64_t>((block.bytes - requested).count()));
-  if (charged > peak_used_.load(std::memory_order_relaxed) && shard->IsLow(charged)) {
+  // Several threads would read each other's lines here: their peak is looked at where the lock is held.
+  if (charged > peak_used_.load(std::memory_order_relaxed) && cache_.is_single() && shard->IsLow(charged)) {
     RaisePeak(charged);
   }
   return block;
