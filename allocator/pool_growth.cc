@@ -96,7 +96,8 @@ absl::StatusOr<Block> Pool::Impl::AllocateSlowly(Attempt& attempt) {
         going_on = false;
         break;
       case Step::kFail:
-        going_on = absl::IsResourceExhausted(attempt.status) && WaitForOthers(attempt);
+        going_on =
+            absl::IsResourceExhausted(attempt.status) && (WaitForOthers(attempt) || AllowAnyChunk(attempt));
         break;
     }
     if (!going_on) {
@@ -116,13 +117,14 @@ Pool::Impl::Step Pool::Impl::Refuse(Attempt& attempt, RefusalReason reason) {
   if (fenced_.load(std::memory_order_relaxed) != 0 && !attempt.fences_passed) {
     return Step::kSettle;
   }
-  if (reason == RefusalReason::kLimit && IsSmall(attempt) && !attempt.any_chunk) {
-    attempt.any_chunk = true;  // rather in a large chunk, which it pins, than nowhere
-    return NextStep(attempt);
-  }
   attempt.status = attempt.grow_refused ? WithNumbers(*attempt.grow_refused, attempt)
                                         : RefusalStatus(MakeRefusal(reason, attempt));
   return Step::kFail;
+}
+
+// A small block had rather lie in a large chunk, which it pins, than nowhere.
+bool Pool::Impl::AllowAnyChunk(Attempt& attempt) const {
+  return IsSmall(attempt) && !std::exchange(attempt.any_chunk, true);
 }
 
 // What the source may still give.

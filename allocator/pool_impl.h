@@ -256,6 +256,7 @@ class Pool::Impl {
   bool WaitForFences(Attempt& attempt);
   bool Map(Attempt& attempt);
   bool WaitForOthers(Attempt& attempt);
+  bool AllowAnyChunk(Attempt& attempt) const;
   absl::Status Fail(Attempt& attempt);
 
   void NoteChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
