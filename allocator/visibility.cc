@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <set>
 
 #include "absl/status/status.h"
+#include "allocator/whole_number.h"
 
 namespace lgpu {
 namespace {
@@ -140,6 +143,38 @@ absl::StatusOr<std::vector<int>> VisibleCards(const VisibleCardsOptions& options
   text += "\n  the daemon serves: " + List(options.served);
   text += "\n  try: unset CUDA_VISIBLE_DEVICES, or name a GPU of the daemon by its UUID";
   return absl::NotFoundError(text);
+}
+
+absl::StatusOr<std::vector<int>> ParseVisibleDeviceList(std::string_view list, int count) {
+  std::vector<int> devices;
+  if (list.empty()) {
+    for (int i = 0; i < count; ++i) devices.push_back(i);
+    return devices;
+  }
+  std::set<int> distinct;
+  for (std::string_view rest = list;;) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view entry = rest.substr(0, comma);
+    const std::optional<std::int32_t> device = ParseWholeNumber<std::int32_t>(entry);
+    if (!device) {
+      return absl::InvalidArgumentError("Could not parse entry in 'visible_device_list': '" +
+                                        std::string(entry) + "'. visible_device_list = " + std::string(list));
+    }
+    if (*device < 0 || *device >= count) {
+      return absl::InvalidArgumentError("'visible_device_list' listed an invalid Device id '" +
+                                        std::to_string(*device) + "' but visible device count is " +
+                                        std::to_string(count));
+    }
+    devices.push_back(*device);
+    distinct.insert(*device);
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  if (distinct.size() != devices.size()) {
+    return absl::InvalidArgumentError("visible_device_list contained a duplicate entry: " +
+                                      std::string(list));
+  }
+  return devices;
 }
 
 }  // namespace lgpu

@@ -4,7 +4,9 @@
 #include <charconv>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
+#include "client/logical_plan.h"
 #include "lgpu/status.h"
 #include "lgpu/visibility.h"
 
@@ -82,34 +84,19 @@ absl::StatusOr<const MachineCard*> FindCard(const std::string& wanted,
   return found;
 }
 
-/// What TF_FORCE_GPU_ALLOW_GROWTH does, in TensorFlow's words.
-void OverrideGrowth(const DeviceEnvironment& environment, DeviceChoice& choice) {
-  if (!environment.force_gpu_allow_growth.has_value()) return;
-  const std::string& value = *environment.force_gpu_allow_growth;
-  const bool growth = choice.devices.empty() || choice.devices.front().mode == MemoryMode::kGrowth;
-  const std::string original = std::string("Original config value was ") + (growth ? "1." : "0.");
-  if (value != "true" && value != "false") {
-    choice.notes.push_back(
-        "E The TF_FORCE_GPU_ALLOW_GROWTH environment variable is set but could not be parsed: \"" + value +
-        "\". Valid values are \"true\" or \"false\". Using original config value of " +
-        (growth ? "1." : "0."));
-    return;
-  }
-  const MemoryMode forced = value == "true" ? MemoryMode::kGrowth : MemoryMode::kPreallocate;
-  bool changed = false;
+/// What TF_FORCE_GPU_ALLOW_GROWTH makes of each device; said once.
+void ApplyGrowthVariable(const DeviceEnvironment& environment, DeviceChoice& choice) {
+  std::string note;
   for (ChosenDevice& device : choice.devices) {
-    if (device.mode == forced) continue;
-    device.mode = forced;
+    const bool growth = device.mode == MemoryMode::kGrowth;
+    GrowthSwitch forced = OverrideGrowth(environment.force_gpu_allow_growth, growth);
+    if (note.empty()) note = std::move(forced.note);
+    if (forced.growth == growth) continue;
+    device.mode = forced.growth ? MemoryMode::kGrowth : MemoryMode::kPreallocate;
     device.guarantee =
         Bytes();  // a growing device gets what it would get by default, the other one its limit
-    changed = true;
   }
-  if (changed) {
-    choice.notes.push_back(
-        "W Overriding allow_growth setting because the TF_FORCE_GPU_ALLOW_GROWTH environment variable is "
-        "set. " +
-        original);
-  }
+  if (!note.empty()) choice.notes.push_back(std::move(note));
 }
 
 }  // namespace
@@ -144,7 +131,7 @@ absl::StatusOr<DeviceChoice> ChooseDevices(const std::vector<LogicalDeviceOption
     choice.devices.push_back(std::move(device));
   }
   if (options.empty()) choice.devices.push_back({{usable.front()->uuid}, {}, {}, MemoryMode::kGrowth, {}});
-  OverrideGrowth(environment, choice);
+  ApplyGrowthVariable(environment, choice);
   return choice;
 }
 

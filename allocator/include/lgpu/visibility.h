@@ -56,6 +56,11 @@ struct VisibleCardsOptions {
 /// positions in `served`, in the client's order. NOT_FOUND, with both lists, where none is left.
 LGPU_API absl::StatusOr<std::vector<int>> VisibleCards(const VisibleCardsOptions& options);
 
+/// Reads a visible_device_list: positions among the GPUs that CUDA_VISIBLE_DEVICES leaves, separated by
+/// commas, blanks around them allowed; an empty list stands for all `count` of them in order.
+/// INVALID_ARGUMENT with TensorFlow's texts, from left to right, and at last for a GPU that is named twice.
+LGPU_API absl::StatusOr<std::vector<int>> ParseVisibleDeviceList(std::string_view list, int count);
+
 }  // namespace lgpu
 
 #endif  // LGPU_VISIBILITY_H_
