@@ -157,6 +157,15 @@ void AddCardRows(const Refusal& refusal, Table& table) {
   }
 }
 
+void AddOwnerRows(const Refusal& refusal, Table& table) {
+  for (std::size_t i = 0; i < std::min(refusal.owners.size(), kMostHoldersShown); ++i) {
+    const Refusal::Owner& owner = refusal.owners[i];
+    std::string remark = owner.op.empty() ? "others" : "op " + OneLine(owner.op);
+    AppendPart(remark, std::to_string(owner.blocks) + (owner.blocks == 1 ? " block" : " blocks"));
+    table.Add("used by", owner.bytes, std::move(remark));
+  }
+}
+
 }  // namespace
 
 std::string_view RefusalReasonName(RefusalReason reason) {
@@ -187,6 +196,7 @@ std::string FormatRefusal(const Refusal& refusal) {
   table.Add("asked for", refusal.asked, OneLine(refusal.what));
   if (refusal.limit) table.Add("limit", *refusal.limit);
   if (refusal.used) table.Add("in use", *refusal.used, UseRemark(refusal));
+  AddOwnerRows(refusal, table);
   if (refusal.held) table.Add("held", *refusal.held, "in granted chunks");
   if (refusal.limit && refusal.used) {
     const Bytes free = SaturatingSub(*refusal.limit, *refusal.used);
@@ -238,6 +248,9 @@ Json ToJson(const Refusal& refusal) {
                                {"device", holder.device},
                                {"held_bytes", holder.held.count()},
                                {"guarantee_bytes", holder.guarantee.count()}});
+  }
+  for (const Refusal::Owner& owner : refusal.owners) {
+    json["owners"].push_back({{"op", owner.op}, {"bytes", owner.bytes.count()}, {"blocks", owner.blocks}});
   }
   return json;
 }
@@ -333,6 +346,18 @@ std::optional<Refusal> FromJson(const Json& json) {
     member.Read("guarantee_bytes", holder.guarantee);
     reader.Require(member.ok());
   });
+  if (reader.Find("owners") != nullptr) {
+    reader.ForEach("owners", [&](const Json& element) {
+      Refusal::Owner& owner = refusal.owners.emplace_back();
+      Bytes blocks;
+      Reader member(element);
+      member.Read("op", owner.op);
+      member.Read("bytes", owner.bytes);
+      member.Read("blocks", blocks);
+      owner.blocks = blocks.count();
+      reader.Require(member.ok());
+    });
+  }
   reader.ForEach("advice", [&](const Json& line) {
     if (reader.Require(line.is_string())) refusal.advice.push_back(line.get<std::string>());
   });

@@ -193,6 +193,9 @@ json RefusalToJson(const Refusal& refusal) {
   SetIfKnown(result, "coming_back_bytes", refusal.coming_back);
   if (refusal.live_blocks) result["live_blocks"] = *refusal.live_blocks;
   if (refusal.waited) result["waited_seconds"] = static_cast<double>(refusal.waited->count()) / 1e3;
+  for (const Refusal::Owner& owner : refusal.owners) {
+    result["owners"].push_back({{"op", owner.op}, {"bytes", owner.bytes.count()}, {"blocks", owner.blocks}});
+  }
   result["holders"] = json::array();
   for (const Refusal::Holder& holder : refusal.holders) {
     result["holders"].push_back({{"lease", holder.lease},

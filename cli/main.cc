@@ -13,6 +13,7 @@
 #include "cli/commands/command.h"
 #include "cli/commands/create.h"
 #include "cli/commands/events.h"
+#include "cli/commands/explain.h"
 #include "cli/commands/ls.h"
 #include "cli/commands/placements.h"
 #include "cli/commands/rm.h"
@@ -83,6 +84,7 @@ std::vector<Verb> DefineVerbs(CLI::App& app) {
   verbs.push_back({MakeCreateCommand()});
   verbs.push_back({MakeRmCommand()});
   verbs.push_back({MakePlacementsCommand()});
+  verbs.push_back({MakeExplainCommand()});
   verbs.push_back({MakeEventsCommand()});
   verbs.push_back({MakeVersionCommand()});
   for (Verb& verb : verbs) {

@@ -4,8 +4,12 @@
 
 #include "client/context_maker.h"
 #include "client/context_state.h"
+#include "client/device_text.h"
 #include "client/executor.h"
+#include "client/explain.h"
 #include "client/lease.h"
+#include "client/memory_report.h"
+#include "client/scope_stack.h"
 #include "kernels/text.h"
 #include "lgpu/status.h"
 
@@ -29,8 +33,10 @@ absl::StatusOr<internal::Device*> FindGpu(internal::ContextState& state, std::st
 }  // namespace
 
 absl::StatusOr<Context> internal::ContextMaker::Make(std::unique_ptr<Lease> lease,
-                                                     const ContextOptions& options) {
-  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<ContextState> state, ContextState::Create(std::move(lease), options));
+                                                     const ContextOptions& options,
+                                                     const RuntimeOptions& runtime) {
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<ContextState> state,
+                        ContextState::Create(std::move(lease), options, runtime));
   return Context(std::move(state));
 }
 
@@ -65,6 +71,65 @@ const std::vector<LogicalDeviceInfo>& Context::logical_devices() const {
   return state_ == nullptr ? kNone : state_->infos();
 }
 
+std::vector<LogicalDeviceName> Context::ListLogicalDevices(std::string_view device_type) const {
+  std::vector<LogicalDeviceName> devices;
+  if (state_ == nullptr) return devices;
+  for (const DeviceType type : {DeviceType::kCpu, DeviceType::kGpu}) {
+    const std::string_view word = DeviceTypeName(type);
+    if (!device_type.empty() && device_type != word) continue;
+    for (const auto& device : state_->devices()) {
+      if (device->type() != type) continue;
+      devices.push_back({Cat("/device:", word, ":", device->index()), std::string(word)});
+    }
+  }
+  return devices;
+}
+
+absl::Status Context::ResizeDevice(std::string_view device, const ResizeOptions& options) const {
+  if (state_ == nullptr) return NoContext();
+  LGPU_ASSIGN_OR_RETURN(const int position, state_->placer().Lookup(device));
+  const internal::Device& gpu = state_->device(position);
+  if (!gpu.is_gpu()) return absl::InvalidArgumentError(Cat(gpu.name(), " has no memory limit"));
+  if (options.guarantee && *options.guarantee > options.memory_limit) {
+    return absl::InvalidArgumentError(Cat("the guarantee of ", FormatBytes(*options.guarantee),
+                                          " is more than the memory_limit of ",
+                                          FormatBytes(options.memory_limit)));
+  }
+  return state_->ResizeGpu(gpu.index(), options.memory_limit, options.guarantee);
+}
+
+std::string Context::DeviceMapping() const { return internal::DeviceMappingText(logical_devices()); }
+
+absl::StatusOr<PlacementExplanation> Context::Explain(std::string_view op, std::span<const Tensor> inputs,
+                                                      const ExplainOptions& options) const {
+  if (state_ == nullptr) return NoContext();
+  LGPU_ASSIGN_OR_RETURN(const Op* found, internal::FindOpToExplain(op));
+  std::vector<TensorSpec> specs;
+  std::vector<int> devices;
+  for (const Tensor& input : inputs) {
+    const auto& buffer = internal::TensorBuffer::Of(input);
+    if (buffer == nullptr || buffer->state() != state_) {
+      return absl::InvalidArgumentError(Cat("input #", specs.size(), " is no Tensor of this Context"));
+    }
+    specs.push_back(buffer->spec());
+    const internal::Device& device = buffer->device();
+    devices.push_back(device.is_gpu() ? device.index() : state_->placer().cpu() + device.index());
+  }
+  const OpAttributes attributes{
+      .transpose_a = options.transpose_a, .transpose_b = options.transpose_b, .cast_to = options.cast_to};
+  return internal::Explain(state_->placer(), {.op = *found,
+                                              .inputs = specs,
+                                              .devices = devices,
+                                              .attributes = attributes,
+                                              .request = internal::CurrentRequest(*state_),
+                                              .soft = state_->soft_placement(),
+                                              .policy = internal::CurrentPolicy(*state_)});
+}
+
+void Context::SetDevicePolicy(DevicePolicy policy) const {
+  if (state_ != nullptr) state_->set_policy(policy);
+}
+
 const std::string& Context::lease() const {
   static const std::string kNone;
   return state_ == nullptr ? kNone : state_->lease_id();
@@ -91,13 +156,29 @@ absl::StatusOr<MemoryInfo> Context::GetMemoryInfo(std::string_view device) const
   return MemoryInfo{stats.used, stats.peak_used};
 }
 
+absl::StatusOr<AllocatorStats> Context::GetAllocatorStats(std::string_view device) const {
+  if (state_ == nullptr) return NoContext();
+  if (state_->IsForked()) return state_->ClosedError();
+  const internal::GatePass pass(state_->gate());
+  if (!pass) return state_->ClosedError();
+  LGPU_ASSIGN_OR_RETURN(const internal::Device* gpu,
+                        FindGpu(*state_, device, "Allocator stats not available"));
+  return internal::AllocatorStatsOf(*gpu);
+}
+
+std::string Context::MemorySummary() const {
+  if (state_ == nullptr || state_->IsForked()) return "";
+  const internal::GatePass pass(state_->gate());
+  return pass ? internal::MemorySummaryOf(state_->devices(), state_->recorder()) : "";
+}
+
 absl::Status Context::ResetMemoryStats(std::string_view device) const {
   if (state_ == nullptr) return NoContext();
   if (state_->IsForked()) return state_->ClosedError();
   const internal::GatePass pass(state_->gate());
   if (!pass) return state_->ClosedError();
   LGPU_ASSIGN_OR_RETURN(internal::Device * gpu, FindGpu(*state_, device, "Cannot reset memory stats"));
-  gpu->ResetPeak();
+  gpu->ResetStats();
   return absl::OkStatus();
 }
 
@@ -130,6 +211,15 @@ std::vector<Context::OpCount> Context::OpCounts() const {
     counts.push_back({device->name(), device->ops(), device->soft_placed()});
   }
   return counts;
+}
+
+std::vector<Context::CopyRoute> Context::CopyRoutes() const {
+  std::vector<CopyRoute> routes;
+  if (state_ == nullptr) return routes;
+  for (auto& [route, count] : state_->recorder().copy_routes()) {
+    routes.push_back({route.first, route.second, {count.first, Bytes(count.second)}});
+  }
+  return routes;
 }
 
 Context::CopyCount Context::CopyCounts() const {

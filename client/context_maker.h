@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "client/context_state.h"
 #include "client/lease.h"
 #include "lgpu/context.h"
 
@@ -12,7 +13,8 @@ namespace lgpu::internal {
 /// Makes a Context on a lease that is already open: the second half of Context::Create, for tests of all
 /// that is above the lease.
 struct ContextMaker {
-  static absl::StatusOr<Context> Make(std::unique_ptr<Lease> lease, const ContextOptions& options);
+  static absl::StatusOr<Context> Make(std::unique_ptr<Lease> lease, const ContextOptions& options,
+                                      const RuntimeOptions& runtime = {});
 };
 
 }  // namespace lgpu::internal

@@ -10,6 +10,7 @@
 
 #include "allocator/device/backend_fences.h"
 #include "client/fork_guard.h"
+#include "client/memory_report.h"
 #include "kernels/text.h"
 #include "lgpu/refusal.h"
 #include "lgpu/status.h"
@@ -32,27 +33,35 @@ std::optional<bool> ReadSwitch(const char* name, const PlacementRecorder& record
   return std::nullopt;
 }
 
-/// The same refusal, and what the memory was for.
-absl::Status SayWhat(const absl::Status& status, const Op& op, const TensorSpec& spec) {
+constexpr std::size_t kMostOwners = 5;
+
+/// TensorFlow's line for an op without memory, then the refusal with what the memory was for and who has it.
+absl::Status SayWhat(const absl::Status& status, const Device& device, const Op& op, const TensorSpec& spec) {
   std::optional<Refusal> refusal = GetRefusal(status);
   if (!refusal) return status;
   refusal->what =
       Cat("output of op ", op.name, ", shape ", spec.shape.ToString(), ", ", DTypeName(spec.dtype));
-  return RefusalStatus(*refusal);
+  if (device.is_gpu()) refusal->owners = device.LargestOwners(kMostOwners);
+  return PrefixedStatus(
+      RefusalStatus(*refusal),
+      Cat("OOM when allocating tensor with shape", spec.shape.ToString(), " and type ", DTypeName(spec.dtype),
+          " on ", device.name(), " by allocator ", device.allocator_name(), "\n"));
 }
 
 }  // namespace
 
-ContextState::ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options)
+ContextState::ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options,
+                           const RuntimeOptions& runtime)
     : lease_(std::move(lease)),
       lease_id_(lease_->id()),
       infos_(lease_->devices()),
+      runtime_(runtime),
       policy_(options.device_policy),
       // Milliseconds may count further than nanoseconds.
       allocation_timeout_(std::min<std::chrono::milliseconds>(options.allocation_timeout, kLongestWait)),
       registry_(KernelRegistry::ForSimulatedDevices({.cast_on_gpu = options.cast_on_gpu})),
-      placer_(registry_, static_cast<int>(infos_.size())),
-      recorder_(lease_->page(), options.log_sink) {
+      placer_(registry_, static_cast<int>(infos_.size()), runtime.cpu_count),
+      recorder_(lease_->page(), options.log_sink, options.placement_log_format) {
   std::optional<bool> logging = options.log_device_placement;
   if (!logging) logging = ReadSwitch("LGPU_LOG_DEVICE_PLACEMENT", recorder_);
   recorder_.set_logging(logging.value_or(false));
@@ -62,20 +71,23 @@ ContextState::ContextState(std::unique_ptr<Lease> lease, const ContextOptions& o
 }
 
 absl::StatusOr<std::shared_ptr<ContextState>> ContextState::Create(std::unique_ptr<Lease> lease,
-                                                                   const ContextOptions& options) {
-  const std::shared_ptr<ContextState> state(new ContextState(std::move(lease), options));
-  LGPU_RETURN_IF_ERROR(state->OpenDevices());
+                                                                   const ContextOptions& options,
+                                                                   const RuntimeOptions& runtime) {
+  const std::shared_ptr<ContextState> state(new ContextState(std::move(lease), options, runtime));
+  LGPU_RETURN_IF_ERROR(state->OpenDevices(options));
+  state->recorder().BeforeAll(state->infos(), runtime.strict);
   return state;
 }
 
-absl::Status ContextState::OpenDevices() {
+absl::Status ContextState::OpenDevices(const ContextOptions& options) {
   for (std::size_t i = 0; i < infos_.size(); ++i) {
     const int index = static_cast<int>(i);
+    const int priority = i < options.logical_devices.size() ? options.logical_devices[i].priority : 0;
     Device::GpuParts parts;
     parts.index = index;
     parts.card = lease_->backend_device(index);
     parts.backend = &lease_->backend();
-    LGPU_ASSIGN_OR_RETURN(parts.stream, parts.backend->CreateStream(parts.card, 0));
+    LGPU_ASSIGN_OR_RETURN(parts.stream, parts.backend->CreateStream(parts.card, priority));
     parts.pool = std::make_unique<Pool>(
         lease_->TakeSource(index),
         PoolOptions{.device = Cat("/device:GPU:", index),
@@ -86,7 +98,7 @@ absl::Status ContextState::OpenDevices() {
     if (index < ClientPage::kMaxDevices) parts.counters = &lease_->page().devices[i];
     devices_.push_back(std::make_unique<Device>(std::move(parts)));
   }
-  devices_.push_back(std::make_unique<Device>());
+  for (int i = 0; i < runtime_.cpu_count; ++i) devices_.push_back(std::make_unique<Device>(i));
   lease_->StartMaintenance([this](Maintenance::TimePoint now) { return Maintain(now); });
   return absl::OkStatus();
 }
@@ -99,6 +111,19 @@ std::optional<Maintenance::TimePoint> ContextState::Maintain(Maintenance::TimePo
     if (wanted) next = std::min(next.value_or(*wanted), *wanted);
   }
   return next;
+}
+
+DeviceRequest ContextState::ResolveScope(std::optional<std::string_view> device,
+                                         const DeviceRequest* outer) const {
+  if (!device) return placer_.Resolve("");
+  return runtime_.strict ? placer_.ResolveSpec(*device, outer) : placer_.Resolve(*device);
+}
+
+absl::Status ContextState::ResizeGpu(int index, Bytes limit, std::optional<Bytes> guarantee) {
+  if (IsForked()) return ForkedError();
+  const GatePass pass(gate_);
+  if (!pass) return ClosedError();
+  return lease_->Resize(index, limit, guarantee);
 }
 
 ContextState::~ContextState() {
@@ -142,7 +167,7 @@ absl::StatusOr<std::shared_ptr<TensorBuffer>> ContextState::Allocate(
   Block block;
   if (!bytes.is_zero()) {
     absl::StatusOr<Block> allocated = device.Allocate(bytes, op.name, state->allocation_timeout_);
-    if (!allocated.ok()) return SayWhat(allocated.status(), op, spec);
+    if (!allocated.ok()) return SayWhat(allocated.status(), device, op, spec);
     block = *allocated;
   }
   return std::make_shared<TensorBuffer>(state, device, spec, block);

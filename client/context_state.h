@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -23,13 +24,20 @@
 
 namespace lgpu::internal {
 
+/// What a Config says of a Context beside its options.
+struct RuntimeOptions {
+  int cpu_count = 1;
+  bool strict = false;  // scopes as tf.device has them
+};
+
 /// A ContextState is what a Context, its tensors and its scopes share: the lease, the devices on it, and
 /// the rules by which ops run there. Work on devices happens behind its gate, which Close shuts.
 /// Thread-safe.
 class ContextState {
  public:
   static absl::StatusOr<std::shared_ptr<ContextState>> Create(std::unique_ptr<Lease> lease,
-                                                              const ContextOptions& options);
+                                                              const ContextOptions& options,
+                                                              const RuntimeOptions& runtime = {});
   ~ContextState();
   ContextState(const ContextState&) = delete;
   ContextState& operator=(const ContextState&) = delete;
@@ -52,7 +60,14 @@ class ContextState {
   const Placer& placer() const { return placer_; }
   PlacementRecorder& recorder() { return recorder_; }
 
-  DevicePolicy policy() const { return policy_; }
+  /// What a scope that opens inside `outer` (or null) asks for; nothing: whatever fits.
+  DeviceRequest ResolveScope(std::optional<std::string_view> device, const DeviceRequest* outer) const;
+  int cpu_count() const { return runtime_.cpu_count; }
+  /// Of threads without a DevicePolicyScope.
+  DevicePolicy policy() const { return policy_.load(std::memory_order_relaxed); }
+  void set_policy(DevicePolicy policy) { policy_.store(policy, std::memory_order_relaxed); }
+  /// A new limit for GPU:index. Callers are outside the gate.
+  absl::Status ResizeGpu(int index, Bytes limit, std::optional<Bytes> guarantee);
   bool soft_placement() const { return soft_placement_.load(std::memory_order_relaxed); }
   void set_soft_placement(bool on) { soft_placement_.store(on, std::memory_order_relaxed); }
 
@@ -62,8 +77,8 @@ class ContextState {
                                                                 const Op& op);
 
  private:
-  ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options);
-  absl::Status OpenDevices();
+  ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options, const RuntimeOptions& runtime);
+  absl::Status OpenDevices(const ContextOptions& options);
   /// What the lease's background thread does for the pools.
   std::optional<Maintenance::TimePoint> Maintain(Maintenance::TimePoint now);
 
@@ -71,7 +86,8 @@ class ContextState {
   std::unique_ptr<Lease> lease_;  // constant until the destructor
   const std::string lease_id_;
   const std::vector<LogicalDeviceInfo> infos_;
-  const DevicePolicy policy_;
+  const RuntimeOptions runtime_;
+  std::atomic<DevicePolicy> policy_;
   const std::chrono::nanoseconds allocation_timeout_;
   const KernelRegistry registry_;
   const Placer placer_;

@@ -79,6 +79,10 @@ absl::StatusOr<v1::Lease> ControlClient::CreateLease(const v1::CreateLeaseReques
   return impl_->Call(&v1::Control::Stub::CreateLease, request);
 }
 
+absl::StatusOr<v1::Lease> ControlClient::ResizeLease(const v1::ResizeLeaseRequest& request) {
+  return impl_->Call(&v1::Control::Stub::ResizeLease, request);
+}
+
 absl::StatusOr<v1::StatsSnapshot> ControlClient::GetStats() {
   return impl_->Call(&v1::Control::Stub::GetStats, v1::GetStatsRequest());
 }

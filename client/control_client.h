@@ -34,6 +34,7 @@ class ControlClient {
   absl::StatusOr<v1::ListPhysicalDevicesResponse> ListPhysicalDevices();
   absl::StatusOr<v1::Lease> CreateLease(const v1::CreateLeaseRequest& request);
   absl::StatusOr<v1::Lease> AttachLease(const v1::AttachLeaseRequest& request);
+  absl::StatusOr<v1::Lease> ResizeLease(const v1::ResizeLeaseRequest& request);
   absl::StatusOr<v1::StatsSnapshot> GetStats();
 
  private:

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/text.h"
+#include "client/explain.h"
+#include "client/scope_stack.h"
 #include "lgpu/status.h"
 
 namespace lgpu::internal {
@@ -56,36 +57,18 @@ absl::StatusOr<std::shared_ptr<TensorBuffer>> CopyTo(const std::shared_ptr<Tenso
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> copy,
                         ContextState::Allocate(from->state(), to, from->spec(), op));
   LGPU_RETURN_IF_ERROR(CopyContents(*from, *copy));
-  from->state()->recorder().CountCopy(from->bytes());
+  from->state()->recorder().CountCopy(from->device(), to, from->bytes());
   return copy;
 }
 
 absl::Status CheckCopyPolicy(ContextState& state, const Op& op, std::size_t index, const TensorBuffer& input,
                              const Device& to) {
-  switch (state.policy()) {
-    case DevicePolicy::kSilent:
-      return absl::OkStatus();
-    case DevicePolicy::kSilentForInt32:
-      if (input.spec().dtype == DType::kInt32) return absl::OkStatus();
-      break;
-    case DevicePolicy::kWarn:
-    case DevicePolicy::kExplicit:
-      break;
-  }
-  if (&op == &IdentityOp()) return absl::OkStatus();  // the explicit copy
-  const std::string expectation =
-      Cat(op.name, " as input #", index, " was expected to be on ", to.name(), " but is actually on ",
-          input.device().name(), " (operation running on ", to.name(), ")");
-  if (state.policy() == DevicePolicy::kWarn) {
-    state.recorder().Log(Cat("before computing ", expectation,
-                             ". This triggers a copy which can be a performance bottleneck."));
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(Cat(
-      "Tensors on conflicting devices: cannot compute ", expectation,
-      " Tensors can be copied explicitly using: `DeviceScope scope(context, device_name); Identity(x)` or "
-      "transparently with DevicePolicy::kSilent. Copying tensors between devices may slow down your "
-      "model"));
+  const DevicePolicy policy = CurrentPolicy(state);
+  if (policy == DevicePolicy::kSilent) return absl::OkStatus();
+  const CopyVerdict verdict =
+      JudgeCopy(policy, {op, index, input.spec().dtype, to.name(), input.device().name()});
+  if (!verdict.warning.empty()) state.recorder().Log(verdict.warning);
+  return verdict.status;
 }
 
 absl::Status CopyFromHost(TensorBuffer& to, std::span<const std::byte> from) {

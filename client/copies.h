@@ -16,7 +16,8 @@ namespace lgpu::internal {
 /// A copy of `from` on `to`, ordered on the streams of both; it is counted. `op` asked for it.
 absl::StatusOr<std::shared_ptr<TensorBuffer>> CopyTo(const std::shared_ptr<TensorBuffer>& from, Device& to,
                                                      const Op& op);
-/// Whether `policy` lets input `index` of `op` be copied to `to`; says so where TensorFlow does.
+/// Whether the policy of this thread lets input `index` of `op` be copied to `to`; says so where TensorFlow
+/// does.
 absl::Status CheckCopyPolicy(ContextState& state, const Op& op, std::size_t index, const TensorBuffer& input,
                              const Device& to);
 

@@ -64,6 +64,7 @@ LogicalDeviceInfo InfoOf(const v1::LogicalDevice& device) {
   info.card_uuid = device.card_uuid();
   info.card_name = device.card_name();
   info.pci_bus_id = device.pci_bus_id();
+  info.card_index = static_cast<int>(device.card_index());
   info.compute_major = static_cast<int>(device.compute_major());
   info.compute_minor = static_cast<int>(device.compute_minor());
   info.simulated = device.simulated();
@@ -134,6 +135,7 @@ absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(const Endpoint& endpoin
   connection->DropLater(std::move(control));
   if (!granted.ok()) return granted.status();
   std::unique_ptr<DaemonLease> lease(new DaemonLease(std::move(connection)));
+  lease->directory_ = daemon.directory;
   LGPU_RETURN_IF_ERROR(lease->TakeDevices(*granted));
   return lease;
 }
@@ -158,6 +160,19 @@ absl::Status DaemonLease::TakeDevices(const v1::Lease& lease) {
     devices_.push_back(InfoOf(device));
   }
   return absl::OkStatus();
+}
+
+absl::Status DaemonLease::Resize(int i, Bytes limit, std::optional<Bytes> guarantee) {
+  LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon({.directories = {directory_}}));
+  ControlClient control(std::move(daemon.control), daemon.directory);
+  control.UseToken(connection_->token());
+  v1::ResizeLeaseRequest request;
+  request.set_lease(id_);
+  v1::ResizeLeaseRequest::Device& device = *request.add_devices();
+  device.set_index(static_cast<std::uint32_t>(i));
+  device.set_memory_limit_bytes(limit.count());
+  if (guarantee) device.set_guarantee_bytes(guarantee->count());
+  return control.ResizeLease(request).status();
 }
 
 absl::Status DaemonLease::Close() {

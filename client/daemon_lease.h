@@ -2,6 +2,7 @@
 #define LGPU_CLIENT_DAEMON_LEASE_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,7 @@ class DaemonLease final : public Lease {
   void WakeMaintenance() override { connection_->WakeMaintenance(); }
   void StopMaintenance() override { connection_->StopMaintenance(); }
   ClientPage& page() override { return connection_->page(); }
+  absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) override;
   absl::Status Close() override;
   absl::Status status() const override { return connection_->status(); }
 
@@ -43,6 +45,7 @@ class DaemonLease final : public Lease {
   explicit DaemonLease(std::unique_ptr<DaemonConnection> connection) : connection_(std::move(connection)) {}
   absl::Status TakeDevices(const v1::Lease& lease);
 
+  std::string directory_;  // of the daemon
   std::string id_;
   std::string name_;
   std::unique_ptr<DaemonConnection> connection_;

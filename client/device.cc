@@ -19,7 +19,9 @@ constexpr std::string_view kLocalTask = "/job:localhost/replica:0/task:0";
 
 }  // namespace
 
-Device::Device() : type_(DeviceType::kCpu), name_(Cat(kLocalTask, "/device:CPU:0")) {}
+Device::Device(int cpu_index) : type_(DeviceType::kCpu), name_(Cat(kLocalTask, "/device:CPU:", cpu_index)) {
+  gpu_.index = cpu_index;
+}
 
 Device::Device(GpuParts parts)
     : type_(DeviceType::kGpu), name_(Cat(kLocalTask, "/device:GPU:", parts.index)), gpu_(std::move(parts)) {}
@@ -45,6 +47,13 @@ absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::string_view op, std::ch
     return RefusalStatus(refusal);
   }
   absl::StatusOr<Block> block = gpu_.pool->Allocate(bytes, {.op = op, .timeout = timeout});
+  if (block.ok()) {
+    const std::uint64_t size = block->bytes.count();
+    std::uint64_t largest = largest_allocation();
+    while (largest < size &&
+           !largest_allocation_.compare_exchange_weak(largest, size, std::memory_order_relaxed)) {
+    }
+  }
   ClientPage::Device* counters = gpu_.counters;
   if (counters == nullptr) return block;
   if (!block.ok()) {
@@ -112,12 +121,24 @@ void Device::PublishStats() {
                                           std::memory_order_relaxed);
 }
 
-void Device::ResetPeak() {
+void Device::ResetStats() {
   gpu_.pool->ResetPeak();
+  largest_allocation_.store(0, std::memory_order_relaxed);
+  allocations_before_reset_.store(gpu_.pool->stats().num_allocs, std::memory_order_relaxed);
   if (gpu_.counters == nullptr) return;
   gpu_.counters->peak_used.store(gpu_.counters->used.load(std::memory_order_relaxed),
                                  std::memory_order_relaxed);
 }
+
+std::vector<Refusal::Owner> Device::LargestOwners(std::size_t n) const {
+  std::vector<Refusal::Owner> owners;
+  for (const MemoryOwner& owner : gpu_.pool->LargestOwners(n)) {
+    owners.push_back({owner.op, owner.bytes, owner.blocks});
+  }
+  return owners;
+}
+
+std::string Device::allocator_name() const { return is_gpu() ? Cat("GPU_", index(), "_lgpu") : "cpu"; }
 
 absl::Status Device::Shutdown() {
   if (gpu_.pool == nullptr) return absl::OkStatus();

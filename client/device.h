@@ -7,12 +7,14 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/device/device_backend.h"
 #include "kernels/op.h"
 #include "lgpu/pool.h"
+#include "lgpu/refusal.h"
 #include "proto/session_pages.h"
 
 namespace lgpu::internal {
@@ -29,7 +31,7 @@ class Device final : public Launcher {
     StreamHandle stream;
     ClientPage::Device* counters = nullptr;  // null: an index that the page has no place for
   };
-  Device();  // the CPU
+  explicit Device(int cpu_index);  // a CPU
   explicit Device(GpuParts parts);
   ~Device() override;
 
@@ -57,8 +59,17 @@ class Device final : public Launcher {
   void CountOp(bool soft_placed);
   std::uint64_t ops() const { return ops_.load(std::memory_order_relaxed); }
   std::uint64_t soft_placed() const { return soft_placed_.load(std::memory_order_relaxed); }
-  /// The peak starts again from what is used now.
-  void ResetPeak();
+  /// Peak, number and largest of allocations start again.
+  void ResetStats();
+  /// Those since the start or the last reset.
+  std::uint64_t largest_allocation() const { return largest_allocation_.load(std::memory_order_relaxed); }
+  std::uint64_t allocations_before_reset() const {
+    return allocations_before_reset_.load(std::memory_order_relaxed);
+  }
+  /// Who owns most of a GPU's memory, at most `n` ops; GPUs only.
+  std::vector<Refusal::Owner> LargestOwners(std::size_t n) const;
+  /// "GPU_0_lgpu", "cpu": what messages call the allocator.
+  std::string allocator_name() const;
   /// Writes the counters that are too dear for every allocation.
   void PublishStats();
 
@@ -73,6 +84,8 @@ class Device final : public Launcher {
   GpuParts gpu_;
   std::atomic<std::uint64_t> ops_{0};
   std::atomic<std::uint64_t> soft_placed_{0};
+  std::atomic<std::uint64_t> largest_allocation_{0};
+  std::atomic<std::uint64_t> allocations_before_reset_{0};
 };
 
 }  // namespace lgpu::internal

@@ -4,6 +4,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "client/copies.h"
+#include "client/memory_report.h"
 #include "client/scope_stack.h"
 #include "kernels/text.h"
 #include "lgpu/status.h"
@@ -65,6 +66,17 @@ absl::StatusOr<Tensor> CopyAsOp(ContextState& state, const Decision& decision,
   return TensorBuffer::MakeTensor(std::move(output));
 }
 
+/// The first input that is the same tensor as input `i`; `i` itself where a search would cost more than it
+/// saves.
+std::size_t FirstUse(std::span<const Tensor* const> inputs, std::size_t i) {
+  constexpr std::size_t kMostSearched = 64;
+  if (i >= kMostSearched) return i;
+  const TensorBuffer* const buffer = TensorBuffer::Of(*inputs[i]).get();
+  std::size_t first = 0;
+  while (TensorBuffer::Of(*inputs[first]).get() != buffer) ++first;
+  return first;
+}
+
 /// The inputs as the kernel sees them; `copies` keeps those alive that were made for it.
 absl::Status BringInputs(ContextState& state, const Op& op, std::span<const Tensor* const> inputs,
                          Device& device, Inputs<TensorView>& views,
@@ -76,7 +88,17 @@ absl::Status BringInputs(ContextState& state, const Op& op, std::span<const Tens
       continue;
     }
     LGPU_RETURN_IF_ERROR(CheckCopyPolicy(state, op, i, *buffer, device));
-    LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> copy, CopyTo(buffer, device, op));
+    const std::size_t same = FirstUse(inputs, i);
+    if (same < i) {
+      views.push_back(views[same]);
+      continue;
+    }
+    absl::StatusOr<std::shared_ptr<TensorBuffer>> copied = CopyTo(buffer, device, op);
+    if (!copied.ok()) {
+      return PrefixedStatus(copied.status(), Cat("Failed copying input tensor from ", buffer->device().name(),
+                                                 " to ", device.name(), " in order to run ", op.name, ": "));
+    }
+    std::shared_ptr<TensorBuffer> copy = *std::move(copied);
     views.push_back(copy->view());
     copies.push_back(std::move(copy));
   }
@@ -113,6 +135,20 @@ absl::StatusOr<Tensor> Execute(const Op& op, std::span<const Tensor* const> inpu
   state->recorder().AfterOp(op, dtype, decision.request, *decision.device, decision.placement.soft_placed,
                             output->bytes(), {submitted, MonotonicNanoseconds()});
   return TensorBuffer::MakeTensor(std::move(output));
+}
+
+absl::StatusOr<Tensor> CopyToNamed(const Tensor& tensor, std::string_view device) {
+  const auto& buffer = TensorBuffer::Of(tensor);
+  if (buffer == nullptr) return absl::InvalidArgumentError("this Tensor has no value");
+  ContextState& state = *buffer->state();
+  if (state.IsForked()) return state.ClosedError();
+  const GatePass pass(state.gate());
+  if (!pass) return state.ClosedError();
+  LGPU_ASSIGN_OR_RETURN(const int position, state.placer().Lookup(device));
+  if (&state.device(position) == &buffer->device()) return tensor;
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> copy,
+                        CopyTo(buffer, state.device(position), IdentityOp()));
+  return TensorBuffer::MakeTensor(std::move(copy));
 }
 
 absl::StatusOr<Tensor> MakeConstant(const std::shared_ptr<ContextState>& state, const TensorSpec& spec,

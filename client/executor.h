@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "client/context_state.h"
@@ -14,6 +15,10 @@ namespace lgpu::internal {
 /// records it. At least one input; all of one open context.
 absl::StatusOr<Tensor> Execute(const Op& op, std::span<const Tensor* const> inputs,
                                const OpAttributes& attributes);
+
+/// The tensor on that device: itself, or a copy. "... unknown device." where there is none, soft placement or
+/// not.
+absl::StatusOr<Tensor> CopyToNamed(const Tensor& tensor, std::string_view device);
 
 /// A constant, placed like an op.
 absl::StatusOr<Tensor> MakeConstant(const std::shared_ptr<ContextState>& state, const TensorSpec& spec,

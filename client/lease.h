@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ class Lease {
   virtual void StopMaintenance() = 0;
   /// Where counters and placement records go; the daemon reads it. A local lease has one of its own.
   virtual ClientPage& page() = 0;
+  /// A new limit for devices()[i]; no guarantee: it keeps its own, as far as the limit allows.
+  virtual absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) = 0;
   /// All sources are gone; ends the session and waits until the quota is free.
   virtual absl::Status Close() = 0;
   /// OK, or why the lease is of no use any more: closed, forked, or the daemon is gone.

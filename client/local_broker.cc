@@ -58,7 +58,7 @@ LocalBroker::~LocalBroker() {
 }
 
 absl::StatusOr<LogicalId> LocalBroker::AddDevice(const DeviceSpec& spec) {
-  Device device{spec, {}};
+  Device device{spec, {}, std::make_unique<std::atomic<std::uint64_t>>(spec.limit.count())};
   if (spec.preallocate) device.spec.guarantee = spec.limit;
   LogicalId id;
   Bytes all;
@@ -91,6 +91,36 @@ absl::StatusOr<LogicalId> LocalBroker::AddDevice(const DeviceSpec& spec) {
   MutexLock lock(mutex_);
   devices_.emplace(id, std::move(device));
   return id;
+}
+
+absl::Status LocalBroker::Resize(LogicalId id, Bytes limit, std::optional<Bytes> guarantee) {
+  MutexLock lock(mutex_);
+  Device& device = devices_.at(id);
+  if (device.spec.preallocate) {
+    return absl::FailedPreconditionError(
+        "a preallocated device of a `local` endpoint keeps its limit: its chunks were made for it\n"
+        "  try: growth, which takes a guarantee too, or an lgpud");
+  }
+  const Bytes promised = guarantee.value_or(std::min(device.spec.guarantee, limit));
+  const absl::Status resized = ledger_.Resize(id, {.limit = limit, .guarantee = promised});
+  if (absl::IsResourceExhausted(resized)) {
+    Refusal refusal = MakeRefusal(RefusalReason::kCard, device.spec, promised);
+    refusal.what = "guaranteed memory";
+    AddCardNumbers(refusal, ledger_.View(ledger_.View(id).card));
+    refusal.advice.push_back("a smaller guarantee");
+    return RefusalStatus(refusal);
+  }
+  LGPU_RETURN_IF_ERROR(resized);
+  device.spec.limit = limit;
+  device.spec.guarantee = promised;
+  device.limit_cell->store(limit.count(), std::memory_order_relaxed);
+  Serve(ledger_.View(id).card);
+  return absl::OkStatus();
+}
+
+const std::atomic<std::uint64_t>& LocalBroker::limit_cell(LogicalId device) const {
+  MutexLock lock(mutex_);
+  return *devices_.at(device).limit_cell;
 }
 
 Bytes LocalBroker::limit(LogicalId device) const {

@@ -1,9 +1,11 @@
 #ifndef LGPU_CLIENT_LOCAL_BROKER_H_
 #define LGPU_CLIENT_LOCAL_BROKER_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -44,7 +46,12 @@ class LocalBroker {
   /// Sets the guarantee aside and, for preallocate, makes all chunks. INVALID_ARGUMENT: a size that can never
   /// be; RESOURCE_EXHAUSTED with a Refusal.
   absl::StatusOr<LogicalId> AddDevice(const DeviceSpec& spec);
+  /// A new limit of a growing device; no guarantee: it keeps its own, as far as the limit allows. Errors as
+  /// AddDevice; FAILED_PRECONDITION for a preallocated device, whose chunks are made once.
+  absl::Status Resize(LogicalId device, Bytes limit, std::optional<Bytes> guarantee);
   Bytes limit(LogicalId device) const;
+  /// The same, to be read without a lock; it lives as long as the broker.
+  const std::atomic<std::uint64_t>& limit_cell(LogicalId device) const;
   Bytes held(LogicalId device) const;
 
   /// As RegionSource::Grow; the chunks are the caller's until Return.
@@ -61,6 +68,7 @@ class LocalBroker {
   struct Device {
     DeviceSpec spec;
     std::vector<Region::Held> stock;  // preallocated, in nobody's hands
+    std::unique_ptr<std::atomic<std::uint64_t>> limit_cell = {};
   };
 
   explicit LocalBroker(DeviceBackend& backend) : backend_(backend) {}

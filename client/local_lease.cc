@@ -74,6 +74,7 @@ absl::Status LocalLease::AddDevice(const ChosenDevice& chosen) {
                           LocalRegionSource::Create(*broker_, *device, *backend_, spec.card));
     sources_.push_back(std::move(source));
     backend_devices_.push_back(spec.card);
+    logical_ids_.push_back(*device);
     LogicalDeviceInfo info;
     info.name = FullDeviceName(spec.index);
     info.memory_limit = spec.limit;
@@ -82,6 +83,7 @@ absl::Status LocalLease::AddDevice(const ChosenDevice& chosen) {
     info.card_uuid = card->uuid;
     info.card_name = card->name;
     info.pci_bus_id = card->pci_bus_id;
+    info.card_index = spec.card;
     info.compute_major = card->compute_major;
     info.compute_minor = card->compute_minor;
     info.simulated = card->simulated;
@@ -89,6 +91,11 @@ absl::Status LocalLease::AddDevice(const ChosenDevice& chosen) {
     return absl::OkStatus();
   }
   return first_error;
+}
+
+absl::Status LocalLease::Resize(int i, Bytes limit, std::optional<Bytes> guarantee) {
+  if (epoch_.IsForked()) return ForkedError();
+  return broker_->Resize(logical_ids_.at(static_cast<std::size_t>(i)), limit, guarantee);
 }
 
 absl::Status LocalLease::Close() {

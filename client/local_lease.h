@@ -2,6 +2,7 @@
 #define LGPU_CLIENT_LOCAL_LEASE_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,7 @@ class LocalLease final : public Lease {
   void WakeMaintenance() override { maintenance_.Wake(); }
   void StopMaintenance() override { maintenance_.Stop(); }
   ClientPage& page() override { return *page_; }
+  absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) override;
   absl::Status Close() override;
   absl::Status status() const override;
 
@@ -51,6 +53,7 @@ class LocalLease final : public Lease {
   std::unique_ptr<ClientPage> page_;
   std::vector<LogicalDeviceInfo> devices_;
   std::vector<int> backend_devices_;
+  std::vector<LogicalId> logical_ids_;
   std::vector<std::unique_ptr<RegionSource>> sources_;
 
   MaintenanceThread maintenance_;

@@ -13,7 +13,7 @@ absl::StatusOr<std::unique_ptr<LocalRegionSource>> LocalRegionSource::Create(Loc
   const Bytes granularity = backend.devices()[static_cast<std::size_t>(backend_device)].granularity;
   LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Region> region,
                         Region::Reserve(backend, backend_device, granularity, limit));
-  return std::unique_ptr<LocalRegionSource>(new LocalRegionSource(broker, device, limit, std::move(region)));
+  return std::unique_ptr<LocalRegionSource>(new LocalRegionSource(broker, device, std::move(region)));
 }
 
 LocalRegionSource::~LocalRegionSource() {

@@ -1,6 +1,8 @@
 #ifndef LGPU_CLIENT_LOCAL_REGION_SOURCE_H_
 #define LGPU_CLIENT_LOCAL_REGION_SOURCE_H_
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <utility>
@@ -26,19 +28,19 @@ class LocalRegionSource final : public RegionSource {
   std::byte* base() const override { return region_->base(); }
   Bytes reserved() const override { return region_->reserved(); }
   Bytes granularity() const override { return region_->granularity(); }
-  Bytes limit() const override { return limit_; }
+  Bytes limit() const override { return Bytes(limit_.load(std::memory_order_relaxed)); }
   absl::StatusOr<std::vector<Chunk>> Grow(const GrowRequest& request) override;
   absl::Status Map(std::span<const ChunkPlacement> placements) override { return region_->Map(placements); }
   absl::Status Unmap(std::span<const ChunkId> chunks) override { return region_->Unmap(chunks); }
   absl::Status Return(std::span<const ChunkId> chunks) override;
 
  private:
-  LocalRegionSource(LocalBroker& broker, LogicalId device, Bytes limit, std::unique_ptr<Region> region)
-      : broker_(broker), device_(device), limit_(limit), region_(std::move(region)) {}
+  LocalRegionSource(LocalBroker& broker, LogicalId device, std::unique_ptr<Region> region)
+      : broker_(broker), device_(device), limit_(broker.limit_cell(device)), region_(std::move(region)) {}
 
   LocalBroker& broker_;
   const LogicalId device_;
-  const Bytes limit_;  // nobody resizes a local device
+  const std::atomic<std::uint64_t>& limit_;  // of the broker, which may change it
   const std::unique_ptr<Region> region_;
 };
 

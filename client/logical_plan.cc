@@ -120,14 +120,15 @@ absl::Status AppendDevices(const PlanRequest& request, int card, const VirtualDe
     LGPU_ASSIGN_OR_RETURN(const Bytes limit, DefaultMemoryLimit(request, card, notes));
     const int shares = std::max(request.options.num_virtual_devices_per_gpu, 1);
     for (int i = 0; i < shares; ++i) {
-      devices.push_back({card, Bytes(limit.count() / static_cast<std::uint64_t>(shares)), 0, 0});
+      devices.push_back({card, Bytes(limit.count() / static_cast<std::uint64_t>(shares)), 0, 0,
+                         static_cast<std::size_t>(i)});
     }
     return absl::OkStatus();
   }
   for (std::size_t i = 0; i < entry->memory_limit_mb.size(); ++i) {
     devices.push_back({card, LimitOf(entry->memory_limit_mb[i]),
                        entry->priority.empty() ? 0 : entry->priority[i],
-                       entry->device_ordinal.empty() ? 0 : entry->device_ordinal[i]});
+                       entry->device_ordinal.empty() ? 0 : entry->device_ordinal[i], i});
   }
   return absl::OkStatus();
 }

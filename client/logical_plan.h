@@ -1,6 +1,7 @@
 #ifndef LGPU_CLIENT_LOGICAL_PLAN_H_
 #define LGPU_CLIENT_LOGICAL_PLAN_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -53,6 +54,7 @@ struct PlannedDevice {
   Bytes memory_limit = {};
   int priority = 0;
   int device_ordinal = 0;
+  std::size_t part = 0;  // of the card's logical GPUs, as they were configured
   friend bool operator==(const PlannedDevice&, const PlannedDevice&) = default;
 };
 

@@ -27,6 +27,10 @@ absl::StatusOr<Tensor> Cast(const Tensor& input, DType to) {
   return internal::Execute(CastOp(), {&only, 1}, {.cast_to = to});
 }
 
+absl::StatusOr<Tensor> CopyToDevice(const Tensor& input, std::string_view device) {
+  return internal::CopyToNamed(input, device);
+}
+
 absl::StatusOr<Tensor> Identity(const Tensor& input) {
   const Tensor* const only = &input;
   return internal::Execute(IdentityOp(), {&only, 1}, {});

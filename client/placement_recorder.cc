@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "client/device_text.h"
 #include "kernels/registry.h"
 #include "kernels/text.h"
 
@@ -25,8 +26,11 @@ std::uint64_t MonotonicNanoseconds() {
                                         .count());
 }
 
-PlacementRecorder::PlacementRecorder(ClientPage& page, Sink sink)
-    : page_(page), sink_(std::move(sink)), unix_offset_ns_(UnixNanoseconds() - MonotonicNanoseconds()) {
+PlacementRecorder::PlacementRecorder(ClientPage& page, Sink sink, PlacementLogFormat format)
+    : page_(page),
+      sink_(std::move(sink)),
+      unix_offset_ns_(UnixNanoseconds() - MonotonicNanoseconds()),
+      format_(format) {
   for (const Op& op : AllOps()) SetOpName(page_, op.index, op.name);
 }
 
@@ -39,7 +43,44 @@ void PlacementRecorder::Log(std::string_view line) const {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
+void PlacementRecorder::BeforeAll(const std::vector<LogicalDeviceInfo>& devices, bool always) const {
+  const bool logging = logging_.load(std::memory_order_relaxed);
+  if (!logging && !always) return;
+  for (const LogicalDeviceInfo& device : devices) Log(CreatedDeviceLine(device));
+  if (format_ != PlacementLogFormat::kGraph || !logging) return;
+  std::string mapping = DeviceMappingText(devices);
+  mapping.pop_back();  // Log ends the line
+  Log(mapping);
+}
+
+std::string PlacementRecorder::NodeName(const Op& op) const {
+  std::uint64_t before = 0;
+  {
+    const MutexLock lock(mutex_);
+    before = nodes_[op.index]++;
+  }
+  return before == 0 ? std::string(op.name) : Cat(op.name, "_", before);
+}
+
+void PlacementRecorder::CountCopy(const Device& from, const Device& to, Bytes bytes) {
+  copies_.fetch_add(1, std::memory_order_relaxed);
+  copied_bytes_.fetch_add(bytes.count(), std::memory_order_relaxed);
+  const MutexLock lock(mutex_);
+  auto& count = routes_[{from.name(), to.name()}];
+  ++count.first;
+  count.second += bytes.count();
+}
+
+PlacementRecorder::CopyRoutes PlacementRecorder::copy_routes() const {
+  const MutexLock lock(mutex_);
+  return routes_;
+}
+
 void PlacementRecorder::LogOp(const Op& op, const Device& device) const {
+  if (format_ == PlacementLogFormat::kGraph) {
+    Log(Cat(NodeName(op), ": (", op.name, "): ", device.name()));
+    return;
+  }
   Log(Cat("Executing op ", op.name, " in device ", device.name()));
 }
 

@@ -4,16 +4,19 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "allocator/mutex.h"
 #include "client/device.h"
 #include "client/placer.h"
 #include "kernels/op.h"
+#include "lgpu/context.h"
 #include "proto/session_pages.h"
 
 namespace lgpu::internal {
@@ -32,12 +35,14 @@ class PlacementRecorder {
   using Sink = std::function<void(std::string_view line)>;
 
   /// `page` outlives the recorder; names of all ops are written to it. An empty `sink` is stderr.
-  PlacementRecorder(ClientPage& page, Sink sink);
+  PlacementRecorder(ClientPage& page, Sink sink, PlacementLogFormat format = PlacementLogFormat::kEager);
 
   /// One line, to the sink or stderr.
   void Log(std::string_view line) const;
 
   void set_logging(bool on) { logging_.store(on, std::memory_order_relaxed); }
+  /// The lines at the start of a context: its devices, if logging is on or `always`.
+  void BeforeAll(const std::vector<LogicalDeviceInfo>& devices, bool always) const;
   /// TensorFlow's line, if logging is on; before the op runs.
   void BeforeOp(const Op& op, const Device& device) const {
     if (logging_.load(std::memory_order_relaxed)) LogOp(op, device);
@@ -48,15 +53,17 @@ class PlacementRecorder {
   /// Says once for each (op, device asked for) that soft placement went elsewhere, and why.
   void NoteSoftPlacement(const Op& op, DType dtype, const DeviceRequest& request, const Device& device);
 
-  void CountCopy(Bytes bytes) {
-    copies_.fetch_add(1, std::memory_order_relaxed);
-    copied_bytes_.fetch_add(bytes.count(), std::memory_order_relaxed);
-  }
+  using CopyRoutes = std::map<std::pair<std::string, std::string>, std::pair<std::uint64_t, std::uint64_t>>;
+  void CountCopy(const Device& from, const Device& to, Bytes bytes);
+  /// Copies and bytes by the names of source and target.
+  CopyRoutes copy_routes() const;
   std::uint64_t copies() const { return copies_.load(std::memory_order_relaxed); }
   Bytes copied_bytes() const { return Bytes(copied_bytes_.load(std::memory_order_relaxed)); }
 
  private:
   void LogOp(const Op& op, const Device& device) const;
+  /// "MatMul", "MatMul_1", ...: the names that a graph gives its nodes.
+  std::string NodeName(const Op& op) const;
 
   ClientPage& page_;
   const Sink sink_;
@@ -64,7 +71,10 @@ class PlacementRecorder {
   std::atomic<bool> logging_{false};
   std::atomic<std::uint64_t> copies_{0};
   std::atomic<std::uint64_t> copied_bytes_{0};
-  Mutex mutex_;
+  const PlacementLogFormat format_;
+  mutable Mutex mutex_;
+  mutable std::map<std::uint16_t, std::uint64_t> nodes_ ABSL_GUARDED_BY(mutex_);
+  CopyRoutes routes_ ABSL_GUARDED_BY(mutex_);
   std::set<std::pair<std::uint16_t, std::string>> noted_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -14,29 +14,11 @@ namespace {
 
 DeviceName ThisTask() { return {.job = "localhost", .replica = 0, .task = 0}; }
 
-DeviceName NameOf(DeviceType type, int id) {
-  DeviceName name = ThisTask();
-  name.type = std::string(DeviceTypeName(type));
-  name.id = id;
-  return name;
-}
-
 std::string_view AttributeNameOf(const Op& op) { return &op == &CastOp() ? "SrcT" : "T"; }
 
 std::string TypeList(std::span<const DeviceType> types) {
   std::string text;
   for (const DeviceType type : types) text += Cat(text.empty() ? "" : ", ", DeviceTypeName(type));
-  return text;
-}
-
-/// All devices, better types first, then by name as text: GPU:10 comes before GPU:2.
-std::string DeviceList(int gpu_count) {
-  std::vector<std::string> names;
-  for (int i = 0; i < gpu_count; ++i) names.push_back(ToString(NameOf(DeviceType::kGpu, i)));
-  std::sort(names.begin(), names.end());
-  names.push_back(ToString(NameOf(DeviceType::kCpu, 0)));
-  std::string text;
-  for (const std::string& name : names) text += Cat(text.empty() ? "" : ", ", name);
   return text;
 }
 
@@ -51,7 +33,8 @@ std::uint16_t RecordId(const DeviceName& name, const DeviceRequest& request) {
 
 }  // namespace
 
-Placer::Placer(const KernelRegistry& registry, int gpu_count) : registry_(registry), gpu_count_(gpu_count) {
+Placer::Placer(const KernelRegistry& registry, int gpu_count, int cpu_count)
+    : registry_(registry), gpu_count_(gpu_count), cpu_count_(cpu_count) {
   for (const Op& op : AllOps()) {
     for (std::size_t dtype = 0; dtype < kDTypes; ++dtype) {
       Supported supported;
@@ -68,25 +51,83 @@ int Placer::First(DeviceType type) const {
   return gpu_count_ > 0 ? 0 : DeviceRequest::kNone;
 }
 
+DeviceName Placer::NameOf(int device) const {
+  DeviceName name = ThisTask();
+  name.type = std::string(DeviceTypeName(TypeOf(device)));
+  name.id = device < gpu_count_ ? device : device - gpu_count_;
+  return name;
+}
+
+std::vector<int> Placer::ByPreference() const {
+  std::vector<std::pair<std::string, int>> gpus;
+  std::vector<std::pair<std::string, int>> cpus;
+  for (int i = 0; i < device_count(); ++i)
+    (i < gpu_count_ ? gpus : cpus).emplace_back(ToString(NameOf(i)), i);
+  std::sort(gpus.begin(), gpus.end());
+  std::sort(cpus.begin(), cpus.end());
+  std::vector<int> order;
+  for (const auto& devices : {gpus, cpus}) {
+    for (const auto& [name, device] : devices) order.push_back(device);
+  }
+  return order;
+}
+
+std::string Placer::DeviceList() const {
+  std::string text;
+  for (const int device : ByPreference()) text += Cat(text.empty() ? "" : ", ", ToString(NameOf(device)));
+  return text;
+}
+
+DeviceRequest Placer::RequestFor(const DeviceName& name, std::string_view given) const {
+  DeviceRequest request;
+  request.given = std::string(given);
+  request.name = name;
+  request.constrained = name != DeviceName{};
+  request.may_fall_back = AreCompatible(name, ThisTask());
+  request.full_name = ToString(MergeUnset(name, ThisTask()));
+  request.local_name = ToString({.type = name.type, .id = name.id});
+  if (request.local_name.empty()) request.local_name = request.full_name;
+  const std::vector<int> order = ByPreference();
+  for (auto device = order.rbegin(); device != order.rend(); ++device) {  // the first one that fits stays
+    if (!AreCompatible(name, NameOf(*device))) continue;
+    request.match[static_cast<std::size_t>(TypeOf(*device))] = *device;
+  }
+  request.record_id = RecordId(name, request);
+  return request;
+}
+
 DeviceRequest Placer::Resolve(std::string_view text) const {
+  std::optional<DeviceName> name = ParseFullOrLocalName(text);
+  const bool known = name && (!name->type || name->type == "GPU" || name->type == "CPU");
+  if (!known) {
+    if (absl::StatusOr<DeviceName> lenient = ParseLenientName(text); lenient.ok()) name = *std::move(lenient);
+  }
+  if (name) return RequestFor(*name, text);
   DeviceRequest request;
   request.given = std::string(text);
-  const std::optional<DeviceName> name = ParseFullOrLocalName(text);
-  if (!name) {
-    request.malformed = true;
+  request.malformed = true;
+  return request;
+}
+
+DeviceRequest Placer::ResolveSpec(std::string_view text, const DeviceRequest* outer) const {
+  const absl::StatusOr<DeviceName> spec = ParseDeviceSpec(text);
+  DeviceRequest request;
+  request.given = std::string(text);
+  request.malformed = true;
+  if (!spec.ok()) {
+    request.malformed_because = std::string(spec.status().message());
     return request;
   }
-  request.constrained = *name != DeviceName{};
-  request.may_fall_back = AreCompatible(*name, ThisTask());
-  request.full_name = ToString(MergeUnset(*name, ThisTask()));
-  request.local_name = ToString({.type = name->type, .id = name->id});
-  if (request.local_name.empty()) request.local_name = request.full_name;
-  for (int i = gpu_count_ - 1; i >= 0; --i) {  // the lowest one that fits stays
-    if (AreCompatible(*name, NameOf(DeviceType::kGpu, i))) request.match[1] = i;
+  // A scope that asks for nothing builds on nothing.
+  const bool inside = outer != nullptr && outer->name != DeviceName{};
+  const DeviceName name = MergeUnset(*spec, inside ? outer->name : NameOf(cpu()));
+  const std::string text_of_name = ToString(name);
+  // What Python lets through and the runtime cannot read, such as a number below zero.
+  if (ParseFullName(text_of_name) != name) {
+    request.given = text_of_name;
+    return request;
   }
-  if (AreCompatible(*name, NameOf(DeviceType::kCpu, 0))) request.match[0] = cpu();
-  request.record_id = RecordId(*name, request);
-  return request;
+  return RequestFor(name, text_of_name);
 }
 
 absl::StatusOr<Placement> Placer::Place(const Op& op, DType dtype, const DeviceRequest* request,
@@ -112,6 +153,9 @@ absl::StatusOr<Placement> Placer::Place(const Op& op, DType dtype, const DeviceR
 
 absl::StatusOr<Placement> Placer::Fail(const Op& op, DType dtype, const DeviceRequest* request,
                                        bool soft) const {
+  if (request != nullptr && !request->malformed_because.empty()) {
+    return absl::InvalidArgumentError(request->malformed_because);
+  }
   if (request != nullptr && request->malformed) {
     return absl::InvalidArgumentError(Cat("Malformed device specification '", request->given,
                                           "' in eager op: ", op.name,
@@ -125,16 +169,40 @@ absl::StatusOr<Placement> Placer::Fail(const Op& op, DType dtype, const DeviceRe
                                    "]\nAll kernels registered for op ", op.name, ":\n",
                                    registry_.DescribeKernels(op)));
   }
+  if (&op == &EagerConstOp() && request != nullptr && request->match[0] == DeviceRequest::kNone &&
+      request->match[1] == DeviceRequest::kNone) {
+    return UnknownDevice(*request);
+  }
   const std::string types = TypeList({supported.types.data(), supported.count});
   const int flag = soft ? 1 : 0;
   if (request == nullptr) {
-    return absl::InvalidArgumentError(Cat("No supported device found in available devices [",
-                                          DeviceList(gpu_count_), "]. enable_soft_placement=", flag,
-                                          ". Supported devices types [", types, "]."));
+    return absl::InvalidArgumentError(Cat("No supported device found in available devices [", DeviceList(),
+                                          "]. enable_soft_placement=", flag, ". Supported devices types [",
+                                          types, "]."));
   }
   return absl::InvalidArgumentError(Cat("Could not satisfy device specification '", request->full_name,
                                         "'. enable_soft_placement=", flag, ". Supported device types [",
-                                        types, "]. All available devices [", DeviceList(gpu_count_), "]."));
+                                        types, "]. All available devices [", DeviceList(), "]."));
+}
+
+absl::Status Placer::UnknownDevice(const DeviceRequest& request) const {
+  std::string devices;
+  for (const int device : ByPreference()) {
+    const DeviceName name = NameOf(device);
+    devices += Cat(" ", ToString({.type = name.type, .id = name.id}));
+  }
+  return absl::InvalidArgumentError(Cat(request.full_name, " unknown device.\n  this context has:", devices,
+                                        "\n  try: one of these, a context with more logical devices, or soft "
+                                        "placement"));
+}
+
+absl::StatusOr<int> Placer::Lookup(std::string_view text) const {
+  const DeviceRequest request = Resolve(text);
+  if (request.malformed) return Fail(EagerConstOp(), DType::kInvalid, &request, false).status();
+  for (const int device : ByPreference()) {
+    if (request.match[static_cast<std::size_t>(TypeOf(device))] == device) return device;
+  }
+  return UnknownDevice(request);
 }
 
 absl::StatusOr<int> Placer::FindOne(std::string_view text) const {
@@ -146,15 +214,12 @@ absl::StatusOr<int> Placer::FindOne(std::string_view text) const {
             "\"GPU:0\"."));
   }
   std::optional<int> found;
-  for (int i = 0; i <= gpu_count_; ++i) {  // as TensorFlow lists them: the CPU, then the GPUs
-    const int position = i == 0 ? cpu() : i - 1;
-    const auto full = [this](int p) {
-      return p == cpu() ? NameOf(DeviceType::kCpu, 0) : NameOf(DeviceType::kGpu, p);
-    };
-    if (!AreCompatible(*name, full(position))) continue;
+  for (int i = 0; i < device_count(); ++i) {  // as TensorFlow lists them: the CPUs, then the GPUs
+    const int position = i < cpu_count_ ? gpu_count_ + i : i - cpu_count_;
+    if (!AreCompatible(*name, NameOf(position))) continue;
     if (found) {
       return absl::InvalidArgumentError(Cat("Multiple devices match the provided string '", text, "': '",
-                                            ToString(full(*found)), "' and '", ToString(full(position)),
+                                            ToString(NameOf(*found)), "' and '", ToString(NameOf(position)),
                                             "'."));
     }
     found = position;

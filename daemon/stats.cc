@@ -56,6 +56,8 @@ std::vector<v1::CardStats> StatsReporter::Cards() const {
     out.set_not_served_because(card.not_served_because);
     out.set_total_bytes(card.device.total.count());
     out.set_granularity_bytes(card.device.granularity.count());
+    out.set_compute_major(static_cast<std::uint32_t>(card.device.compute_major));
+    out.set_compute_minor(static_cast<std::uint32_t>(card.device.compute_minor));
     const auto info = std::find_if(infos.begin(), infos.end(), [&card](const Broker::CardInfo& candidate) {
       return candidate.card.device.uuid == card.device.uuid;
     });

@@ -34,6 +34,9 @@ class KernelRegistry {
   /// The kernels of the CPU, and the same ones as kernels of simulated GPUs.
   static KernelRegistry ForSimulatedDevices(const Options& options);
 
+  /// The same ops, device types and dtypes, and no code: for programs that ask where an op would run.
+  static KernelRegistry WithoutCode(const Options& options);
+
   /// Replaces a kernel of the same op, device type and dtype.
   void Add(const Kernel& kernel);
   /// O(1); null if there is none.

@@ -9,6 +9,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/cases.h"
@@ -104,6 +105,53 @@ TEST(DeviceNameTest, RelationsAndMergesAreAsTheTableSays) {
       EXPECT_EQ(answer, expected);
     }
   }
+}
+
+TEST(DeviceNameTest, SpecsOfPythonAreReadAsTheTableSays) {
+  const std::vector<testing::Case> cases = testing::ReadCases("device_specs.tsv");
+  ASSERT_GT(cases.size(), 35u);
+  for (const testing::Case& row : cases) {
+    SCOPED_TRACE(row.where);
+    const std::string base = row[3] == "-" ? "" : row[3];
+    EXPECT_EQ(row[1] == "parse" ? Text(ParseDeviceSpec(row[2])) : Text(CanonicalDeviceSpec(row[2], base)),
+              row[4]);
+  }
+}
+
+// What both front ends take, they take alike; what Python's alone takes is spelt without "device:", or in a
+// way that no full name has.
+TEST(DeviceNameTest, SpecsOfPythonAreNamesOfTheRuntimeWhereBothRead) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  int both = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string text;
+    bool typed = false;
+    for (std::size_t n = random() % 5; n-- > 0;) {
+      const std::string number = std::to_string(random() % 12);
+      switch (random() % 5) {
+        case 0:
+          text += "/job:" + std::string(1, static_cast<char>('a' + random() % 3));
+          break;
+        case 1:
+          text += "/replica:" + number;
+          break;
+        case 2:
+          text += "/task:" + number;
+          break;
+        default:
+          if (std::exchange(typed, true)) break;
+          text += random() % 2 ? "/device:GPU:" + number : "/cpu:" + (random() % 3 ? number : "*");
+      }
+    }
+    const std::optional<DeviceName> full = ParseFullName(text);
+    const absl::StatusOr<DeviceName> spec = ParseDeviceSpec(text);
+    ASSERT_TRUE(full.has_value() && spec.ok()) << text;
+    ASSERT_EQ(*full, *spec) << text;
+    both += typed ? 1 : 0;
+  }
+  EXPECT_GT(both, 5000);
 }
 
 TEST(DeviceNameTest, ALenientErrorSaysWhatToWrite) {

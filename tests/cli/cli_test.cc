@@ -274,6 +274,15 @@ TEST_F(CliTest, PlacementsShowTotalsRecordsAndFollow) {
   EXPECT_EQ(json::parse(*fresh)["schema"], "lgpu.placement/v1");
   EXPECT_EQ(json::parse(*fresh)["pid"], client->pid());
   EXPECT_EQ(Run({"placements", "none"}).code, 6);
+
+  const ProgramResult why = Run(
+      {"explain", "MatMul", "--lease", "train", "-d", "gpu:1", "-i", "float[2,3]@GPU:0", "-i", "float[3,2]"});
+  EXPECT_EQ(why.code, 0) << why.err;
+  EXPECT_THAT(why.out, HasSubstr("runs on /job:localhost/replica:0/task:0/device:GPU:0 (soft placement)"));
+  const json hard = RunJson({"explain", "MatMul", "--gpus", "2", "-d", "gpu:2", "--hard"});
+  EXPECT_EQ(hard["schema"], "lgpu.explanation/v1");
+  EXPECT_EQ(hard["error"]["code"], "INVALID_ARGUMENT");
+  EXPECT_EQ(Run({"explain", "Nothing"}).code, 2);
   EXPECT_EQ(Ask(*client, "close c"), "ok");
 }
 

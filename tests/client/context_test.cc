@@ -146,7 +146,8 @@ TEST(ContextTest, SwitchesComeFromTheEnvironment) {
   ::setenv("LGPU_SOFT_PLACEMENT", "yes", 1);
   {
     const TestContext test;
-    EXPECT_THAT(*test.lines, ElementsAre(HasSubstr("LGPU_SOFT_PLACEMENT is \"yes\"; it may be 1 or 0")));
+    EXPECT_THAT(*test.lines, ElementsAre(HasSubstr("LGPU_SOFT_PLACEMENT is \"yes\"; it may be 1 or 0"),
+                                         HasSubstr("Created device"), HasSubstr("Created device")));
     test.lines->clear();
     Must(test.gpu->Constant<float>({1}));
     EXPECT_THAT(*test.lines, ElementsAre("Executing op _EagerConst in device "

@@ -75,6 +75,7 @@ class FakeSource final : public RegionSource {
 /// What a test may look at after its Context is gone.
 struct FakeLeaseLog {
   int closes = 0;
+  std::vector<std::string> resizes;  // GPU:LIMIT:GUARANTEE
 };
 
 struct FakeLeaseOptions {
@@ -115,6 +116,10 @@ class FakeLease final : public Lease {
   void WakeMaintenance() override { maintenance_.Wake(); }
   void StopMaintenance() override { maintenance_.Stop(); }
   ClientPage& page() override { return *page_; }
+  absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) override {
+    log_->resizes.push_back(Cat(i, ":", FormatBytes(limit), ":", guarantee ? FormatBytes(*guarantee) : "-"));
+    return absl::OkStatus();
+  }
   absl::Status Close() override {
     ++log_->closes;
     return absl::OkStatus();

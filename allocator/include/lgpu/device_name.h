@@ -49,6 +49,15 @@ LGPU_API std::optional<DeviceName> ParseFullOrLocalName(std::string_view text);
 /// types in one name.
 LGPU_API absl::StatusOr<DeviceName> ParseLenientName(std::string_view text);
 
+/// Reads what TensorFlow's Python front end does (DeviceSpec.from_string): pieces between slashes, "gpu:0"
+/// and "CPU" in any case and without "device:", types become upper case; "device:" needs a type and a number.
+/// INVALID_ARGUMENT with Python's texts. Stricter than the C++ grammar here, laxer there.
+LGPU_API absl::StatusOr<DeviceName> ParseDeviceSpec(std::string_view text);
+/// The name that TensorFlow's Python makes of `text` (a DeviceSpec): what it leaves open comes from `base`,
+/// then from
+/// "/job:localhost/replica:0/task:0/device:CPU:0".
+LGPU_API absl::StatusOr<std::string> CanonicalDeviceSpec(std::string_view text, std::string_view base = {});
+
 /// "/job:J/replica:R/task:T/device:TYPE:ID" with the parts that are set; a type without an id ends in ":*";
 /// an id without a type is left out.
 LGPU_API std::string ToString(const DeviceName& name);

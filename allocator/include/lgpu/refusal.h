@@ -44,6 +44,14 @@ struct Refusal {
     friend bool operator==(const Holder&, const Holder&) = default;
   };
 
+  /// The live blocks of one op in this program.
+  struct Owner {
+    std::string op = {};  // empty: nobody said
+    Bytes bytes = {};
+    std::uint64_t blocks = 0;
+    friend bool operator==(const Owner&, const Owner&) = default;
+  };
+
   RefusalReason reason = RefusalReason::kUnspecified;
   std::string device = {};  // "/device:GPU:0"; empty: before there is one
   std::string lease = {};   // empty: a `local` context, or before there is one
@@ -60,6 +68,7 @@ struct Refusal {
   std::optional<Bytes> card_free = {};    // neither held nor promised to anybody
   std::optional<Bytes> coming_back = {};  // returning or draining memory that was waited for
   std::vector<Holder> holders = {};       // of the rest of the card, largest first
+  std::vector<Owner> owners = {};         // of what is in use here, largest first; stays in the process
   std::optional<std::chrono::milliseconds> waited = {};
   std::vector<std::string> advice = {};  // commands or changes that would help, one each
 

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lgpu/bytes.h"
+#include "lgpu/explain.h"
 #include "lgpu/export.h"
 #include "lgpu/memory_stats.h"
 #include "lgpu/tensor.h"
@@ -25,6 +26,8 @@ namespace internal {
 class ContextState;
 struct ContextMaker;
 }  // namespace internal
+
+class Config;
 
 enum class MemoryMode {
   kGrowth,       // chunks on demand, up to the limit
@@ -42,10 +45,17 @@ struct LogicalDeviceOptions {
   /// CUDA_VISIBLE_DEVICES leaves this process can be had.
   std::string physical_device = {};
   std::string name = {};  // for people
+  int priority = 0;       // of its stream; lower is more urgent, 0 is the default
 };
 
 /// What happens when an op needs a tensor that lies on another device. TensorFlow's words.
 enum class DevicePolicy { kExplicit = 0, kWarn = 1, kSilent = 2, kSilentForInt32 = 3 };
+
+/// How placement lines look.
+enum class PlacementLogFormat {
+  kEager,  // TensorFlow 2: "Executing op MatMul in device /job:..."
+  kGraph,  // TensorFlow 1: "Device mapping:" at the start, then "MatMul: (MatMul): /job:..."
+};
 
 struct ContextOptions {
   /// Empty: one device on the first visible card with default options, or the devices of `lease`.
@@ -61,6 +71,7 @@ struct ContextOptions {
   std::string endpoint = {};
   /// Default: LGPU_LOG_DEVICE_PLACEMENT, else off.
   std::optional<bool> log_device_placement = {};
+  PlacementLogFormat placement_log_format = PlacementLogFormat::kEager;
   /// Default: LGPU_SOFT_PLACEMENT, else on.
   std::optional<bool> soft_device_placement = {};
   DevicePolicy device_policy = DevicePolicy::kSilent;
@@ -81,15 +92,45 @@ struct LogicalDeviceInfo {
   std::string card_uuid;
   std::string card_name;
   std::string pci_bus_id;
+  int card_index = 0;  // among the machine's GPUs
   int compute_major = 0;
   int compute_minor = 0;
   bool simulated = false;
+};
+
+/// TensorFlow's LogicalDevice.
+struct LogicalDeviceName {
+  std::string name;         // "/device:GPU:0"
+  std::string device_type;  // "GPU", "CPU"
+  friend bool operator==(const LogicalDeviceName&, const LogicalDeviceName&) = default;
+};
+
+/// New sizes for a logical device.
+struct ResizeOptions {
+  Bytes memory_limit = {};
+  /// Nothing: the guarantee stays, as far as the limit allows.
+  std::optional<Bytes> guarantee = {};
 };
 
 /// TensorFlow's get_memory_info: bytes in live blocks, now and at their peak.
 struct MemoryInfo {
   Bytes current;
   Bytes peak;
+};
+
+/// TensorFlow's AllocatorStats of a GPU.
+struct AllocatorStats {
+  std::uint64_t num_allocs = 0;  // this one, the largest and the peak: since the start or the last reset
+  Bytes bytes_in_use;
+  Bytes peak_bytes_in_use;
+  Bytes largest_alloc_size;
+  Bytes bytes_limit;
+  Bytes pool_bytes;  // in granted chunks
+  Bytes largest_free_block_bytes;
+  double fragmentation = 0;
+
+  /// TensorFlow's eight lines; "Reserved" is pool_bytes, and what is not known is "-".
+  LGPU_API std::string DebugString() const;
 };
 
 namespace internal {
@@ -113,6 +154,10 @@ class LGPU_API Context {
   /// Refusal: not enough memory for a guarantee; INVALID_ARGUMENT; PERMISSION_DENIED. Never falls back to the
   /// whole GPU.
   static absl::StatusOr<Context> Create(const ContextOptions& options);
+  /// With the devices that a Config asks for (config.h): one GPU at least for each visible card, or none, if
+  /// none is visible. A Config makes one Context at a time; a strict one makes one in all
+  /// (FAILED_PRECONDITION).
+  static absl::StatusOr<Context> Create(Config& config);
   ~Context();
   Context(Context&& other) noexcept;
   Context& operator=(Context&& other) noexcept;
@@ -121,8 +166,15 @@ class LGPU_API Context {
   /// Repeating it is fine.
   absl::Status Close();
 
-  /// The GPUs, in the order of their index. Constant.
+  /// The GPUs, in the order of their index, as they were when the Context was made; GetMemoryStats has the
+  /// limit of now.
   const std::vector<LogicalDeviceInfo>& logical_devices() const;
+  /// TensorFlow's list_logical_devices: the CPUs, then the GPUs; `device_type` "GPU" or "CPU" lists only
+  /// these.
+  std::vector<LogicalDeviceName> ListLogicalDevices(std::string_view device_type = {}) const;
+  /// A new limit for a GPU while it runs. Lower than what it holds is fine: it gets nothing more until it is
+  /// below. Tensors stay. RESOURCE_EXHAUSTED with a Refusal: the card cannot guarantee that much.
+  absl::Status ResizeDevice(std::string_view device, const ResizeOptions& options) const;
   /// The handle of the lease ("" for `local`); what LGPU_LEASE of a child would hold.
   const std::string& lease() const;
 
@@ -144,12 +196,35 @@ class LGPU_API Context {
 
   /// `device` as TensorFlow's get_memory_info takes it ("GPU:0"); errors with its texts.
   absl::StatusOr<MemoryInfo> GetMemoryInfo(std::string_view device) const;
+  /// Peak, number and largest of allocations start again.
   absl::Status ResetMemoryStats(std::string_view device) const;
+  absl::StatusOr<AllocatorStats> GetAllocatorStats(std::string_view device) const;
+  /// A table for people: every GPU with its numbers and the ops that own most of its memory, and the copies
+  /// between devices. Empty once the context is closed.
+  std::string MemorySummary() const;
   /// Everything that the pool of a GPU knows.
   absl::StatusOr<MemoryStats> GetMemoryStats(std::string_view device) const;
   /// Gives chunks that no tensor needs back to the daemon; says how much it was.
   absl::StatusOr<Bytes> Trim() const;
 
+  /// Where an op of that name ("MatMul") would run on these inputs if this thread ran it now, and why:
+  /// nothing runs. INVALID_ARGUMENT for an op that there is not, or a tensor of another Context; what the op
+  /// itself would fail with is in the explanation.
+  struct ExplainOptions {
+    bool transpose_a = false;         // MatMul
+    bool transpose_b = false;         // MatMul
+    DType cast_to = DType::kInvalid;  // Cast
+  };
+  absl::StatusOr<PlacementExplanation> Explain(std::string_view op, std::span<const Tensor> inputs,
+                                               const ExplainOptions& options) const;
+  absl::StatusOr<PlacementExplanation> Explain(std::string_view op, std::span<const Tensor> inputs) const {
+    return Explain(op, inputs, {});
+  }
+
+  /// TensorFlow 1's "Device mapping:" block, a line for each GPU.
+  std::string DeviceMapping() const;
+  /// Of threads without a DevicePolicyScope (device_scope.h).
+  void SetDevicePolicy(DevicePolicy policy) const;
   void SetLogDevicePlacement(bool on) const;
   void SetSoftDevicePlacement(bool on) const;
 
@@ -167,8 +242,16 @@ class LGPU_API Context {
     Bytes bytes;
   };
   CopyCount CopyCounts() const;
+  /// The same by source and target, as full names, in their order.
+  struct CopyRoute {
+    std::string from;
+    std::string to;
+    CopyCount count;
+  };
+  std::vector<CopyRoute> CopyRoutes() const;
 
  private:
+  friend class DevicePolicyScope;
   friend class DeviceScope;
   friend struct internal::ContextMaker;
   explicit Context(std::shared_ptr<internal::ContextState> state);

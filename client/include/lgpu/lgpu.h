@@ -5,9 +5,11 @@
 
 // IWYU pragma: begin_exports
 #include "lgpu/bytes.h"
+#include "lgpu/config.h"
 #include "lgpu/context.h"
 #include "lgpu/device_scope.h"
 #include "lgpu/dtype.h"
+#include "lgpu/explain.h"
 #include "lgpu/ops.h"
 #include "lgpu/refusal.h"
 #include "lgpu/shape.h"

@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 #include <span>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "lgpu/export.h"
@@ -34,6 +35,11 @@ inline absl::StatusOr<Tensor> AddN(std::initializer_list<Tensor> inputs) {
 /// nearest end of the range. int64 to int32: the low bits. On the CPU only, unless
 /// ContextOptions::cast_on_gpu.
 LGPU_API absl::StatusOr<Tensor> Cast(const Tensor& input, DType to);
+
+/// The tensor on the named device: itself, or a copy; no op, and no policy or scope has a say.
+/// INVALID_ARGUMENT
+/// "/job:localhost/replica:0/task:0/device:GPU:2 unknown device." where there is none.
+LGPU_API absl::StatusOr<Tensor> CopyToDevice(const Tensor& input, std::string_view device);
 
 /// A copy of the tensor on the device of this thread's scope: the explicit copy between devices.
 LGPU_API absl::StatusOr<Tensor> Identity(const Tensor& input);

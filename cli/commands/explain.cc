@@ -1,0 +1,77 @@
+#include "cli/commands/explain.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <string>
+
+#include "cli/connection.h"
+#include "cli/explain.h"
+#include "cli/json.h"
+#include "lgpu/status.h"
+#include "proto/exit_codes.h"
+
+namespace lgpu::cli {
+namespace {
+
+class ExplainCommand final : public Command {
+ public:
+  CLI::App* Define(CLI::App& app) override {
+    CLI::App* verb = app.add_subcommand("explain", "Show where an op would run, and why; nothing runs");
+    verb->add_option("op", flags_.op, "MatMul, AddN, Cast, Identity or _EagerConst")
+        ->required()
+        ->type_name("OP");
+    verb->add_option("-d,--device", flags_.device, "The device that is asked for, as in GPU:1")
+        ->type_name("DEVICE");
+    verb->add_option("--dtype", flags_.dtype, "Of the inputs, where none is given")
+        ->type_name("DTYPE")
+        ->capture_default_str();
+    verb->add_option("-i,--input", flags_.inputs, "An input, as in float[2,3]@GPU:0; may be repeated")
+        ->type_name("INPUT")
+        ->allow_extra_args(false);
+    auto* gpus = verb->add_option("--gpus", flags_.gpus, "Of a context with so many logical GPUs")
+                     ->type_name("N")
+                     ->check(CLI::Range(0, 64))
+                     ->capture_default_str();
+    gpus_ = gpus;
+    verb->add_option("--lease", lease_, "Of a context on this lease (default: LGPU_LEASE, else --gpus)")
+        ->type_name("LEASE")
+        ->excludes(gpus);
+    verb->add_flag("!--no-soft-placement,!--hard", flags_.soft, "Fail rather than run elsewhere");
+    verb->add_option("--policy", flags_.policy, "Of copies between devices")
+        ->type_name("silent|silent_for_int32|warn|explicit")
+        ->capture_default_str();
+    verb->add_option("--to", flags_.cast_to, "Cast: the dtype of its output")
+        ->type_name("DTYPE")
+        ->capture_default_str();
+    verb->add_flag("--transpose-a", flags_.transpose_a, "MatMul: the first input is transposed");
+    verb->add_flag("--transpose-b", flags_.transpose_b, "MatMul: the second one is");
+    verb->add_flag("--cast-on-gpu", flags_.cast_on_gpu, "As ContextOptions::cast_on_gpu");
+    return verb;
+  }
+
+  absl::StatusOr<int> Run(const CommonOptions& options) override {
+    const char* variable = std::getenv("LGPU_LEASE");
+    if (lease_.empty() && gpus_->count() == 0 && variable != nullptr) lease_ = variable;
+    if (!lease_.empty()) {
+      LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
+      v1::GetLeaseRequest request;
+      request.set_lease(lease_);
+      LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(&v1::Control::Stub::GetLease, request));
+      flags_.gpus = lease.devices_size();
+    }
+    LGPU_ASSIGN_OR_RETURN(const PlacementExplanation explanation, ExplainFlagsOf(flags_));
+    LGPU_RETURN_IF_ERROR(WriteOut(options.json ? Line(ToJson(explanation)) : explanation.ToString()));
+    return kExitOk;
+  }
+
+ private:
+  ExplainFlags flags_;
+  std::string lease_;
+  CLI::Option* gpus_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeExplainCommand() { return std::make_unique<ExplainCommand>(); }
+
+}  // namespace lgpu::cli

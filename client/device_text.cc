@@ -1,0 +1,24 @@
+#include "client/device_text.h"
+
+#include "kernels/text.h"
+
+namespace lgpu::internal {
+
+std::string PhysicalDeviceDesc(const LogicalDeviceInfo& info) {
+  return Cat("device: ", info.card_index, ", name: ", info.card_name, ", pci bus id: ", info.pci_bus_id,
+             ", compute capability: ", info.compute_major, ".", info.compute_minor);
+}
+
+std::string CreatedDeviceLine(const LogicalDeviceInfo& info) {
+  return Cat("Created device ", info.name, " with ", info.memory_limit.count() >> 20, " MB memory:  -> ",
+             PhysicalDeviceDesc(info));
+}
+
+std::string DeviceMappingText(const std::vector<LogicalDeviceInfo>& infos) {
+  if (infos.empty()) return "Device mapping: no known devices.\n";
+  std::string text = "Device mapping:\n";
+  for (const LogicalDeviceInfo& info : infos) text += Cat(info.name, " -> ", PhysicalDeviceDesc(info), "\n");
+  return text;
+}
+
+}  // namespace lgpu::internal
