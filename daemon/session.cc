@@ -110,8 +110,9 @@ absl::StatusOr<v1::Hello> Session::ReceiveHello() {
     return absl::UnavailableError("the daemon is stopping");
   }
   LGPU_ASSIGN_OR_RETURN(ReceivedFrame received, channel_.Receive(SessionChannel::kAtOnce));
-  if (!received.frame.has_hello() || !received.fds.empty()) {
-    return absl::InvalidArgumentError("the first frame of a session is Hello, without descriptors");
+  if (!received.frame.has_hello() || !received.fds.empty() || received.frame.acknowledges() != 0) {
+    return absl::InvalidArgumentError(
+        "the first frame of a session is Hello, without descriptors and with nothing to acknowledge");
   }
   return std::move(*received.frame.mutable_hello());
 }
