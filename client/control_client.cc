@@ -54,17 +54,26 @@ class ControlClient::Impl {
 ControlClient::ControlClient(UniqueFd socket, std::string directory)
     : impl_(std::make_unique<Impl>(std::move(socket), std::move(directory))) {}
 
-std::future<std::shared_ptr<ControlClient>> ControlClient::Start(UniqueFd socket, std::string directory) {
+ControlClient::Starting ControlClient::Start(UniqueFd socket, std::string directory) {
+  Starting starting;
+  starting.client_ = std::make_shared<std::shared_ptr<ControlClient>>();
   // Shared, so that it is still there after a thread that could not be had.
-  auto make = [connected = std::make_shared<UniqueFd>(std::move(socket)), directory = std::move(directory)] {
-    return std::make_shared<ControlClient>(std::move(*connected), directory);
+  auto make = [connected = std::make_shared<UniqueFd>(std::move(socket)), directory = std::move(directory),
+               client = starting.client_] {
+    *client = std::make_shared<ControlClient>(std::move(*connected), directory);
   };
   const BlockedSignals blocked;  // gRPC's threads inherit it
   try {
-    return std::async(std::launch::async, make);
+    starting.made_ = std::async(std::launch::async, make);
   } catch (const std::system_error&) {
-    return std::async(std::launch::deferred, make);
+    starting.made_ = std::async(std::launch::deferred, make);
   }
+  return starting;
+}
+
+std::shared_ptr<ControlClient> ControlClient::Starting::Wait() {
+  made_.get();
+  return std::move(*client_);
 }
 
 void ControlClient::UseToken(std::string token) { impl_->UseToken(std::move(token)); }

@@ -22,7 +22,16 @@ class ControlClient {
   /// `socket`: connected to control.sock, non-blocking; `directory` is said in errors.
   ControlClient(UniqueFd socket, std::string directory);
   /// As the constructor, on a thread of its own: gRPC's first channel of a process takes a millisecond.
-  static std::future<std::shared_ptr<ControlClient>> Start(UniqueFd socket, std::string directory);
+  class Starting {
+   public:
+    std::shared_ptr<ControlClient> Wait();
+
+   private:
+    friend class ControlClient;
+    std::shared_ptr<std::shared_ptr<ControlClient>> client_;
+    std::future<void> made_;  // of nothing: a future of a class would be exported from the library
+  };
+  static Starting Start(UniqueFd socket, std::string directory);
   ~ControlClient();
   ControlClient(const ControlClient&) = delete;
   ControlClient& operator=(const ControlClient&) = delete;

@@ -1,7 +1,6 @@
 #include "client/daemon_lease.h"
 
 #include <algorithm>
-#include <future>
 #include <utility>
 
 #include "allocator/device/simulated_backend.h"
@@ -117,12 +116,11 @@ absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(const Endpoint& endpoin
                                                          const std::string& attach_to,
                                                          const DeviceEnvironment& environment) {
   LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon(endpoint));
-  std::future<std::shared_ptr<ControlClient>> starting =
-      ControlClient::Start(std::move(daemon.control), daemon.directory);
+  ControlClient::Starting starting = ControlClient::Start(std::move(daemon.control), daemon.directory);
   LGPU_ASSIGN_OR_RETURN(SessionChannel channel, SessionChannel::Connect(SessionSocketPath(daemon.directory)));
   LGPU_ASSIGN_OR_RETURN(std::unique_ptr<DaemonConnection> connection,
                         DaemonConnection::Open(std::move(channel), {.directory = daemon.directory}));
-  std::shared_ptr<ControlClient> control = starting.get();
+  std::shared_ptr<ControlClient> control = starting.Wait();
   control->UseToken(connection->token());
   absl::StatusOr<v1::Lease> granted;
   if (attach_to.empty()) {
