@@ -250,6 +250,13 @@ absl::StatusOr<Bytes> Pool::Impl::Trim(Bytes at_most) {
     MutexLock lock(mutex_);
     FlushCaches();
   }
+  LGPU_RETURN_IF_ERROR(RecordFences());
+  {
+    MutexLock lock(mutex_);
+    while (order_.is_recording()) {
+      fence_recorded_.Wait(mutex_);  // by another thread, which waits for nothing
+    }
+  }
   LGPU_RETURN_IF_ERROR(PollFences());
   Surplus surplus{.bytes = at_most, .with_spare = true};
   {

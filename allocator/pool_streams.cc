@@ -1,5 +1,6 @@
 #include "allocator/pool_streams.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "allocator/check.h"
@@ -48,6 +49,11 @@ void StreamOrder::Recorded(std::uint32_t stamp, std::vector<Fence> fences) {
 }
 
 void StreamOrder::Unrecorded(std::uint32_t stamp) { FindBatch(stamp)->failed = true; }
+
+bool StreamOrder::is_recording() const {
+  return std::any_of(batches_.begin(), batches_.end(),
+                     [](const Batch& batch) { return !batch.recorded && !batch.failed; });
+}
 
 std::optional<std::pair<std::uint32_t, std::vector<StreamOrder::Fence>>> StreamOrder::Oldest() const {
   if (batches_.empty() || !batches_.front().recorded) {

@@ -42,6 +42,8 @@ class StreamOrder {
   std::uint32_t passed() const { return passed_; }
   /// Something was freed whose streams are not known to be done with it.
   bool is_waiting() const { return used_on_ != 0 || !batches_.empty(); }
+  /// Somebody is about to record fences.
+  bool is_recording() const;
   /// There are stamps that are closed and have not passed.
   bool has_batches() const { return !batches_.empty(); }
 
