@@ -1,3 +1,6 @@
+// The whole contract of a DaemonConnection, a file past the usual length: every case is a dialogue with the
+// same fake daemon.
+
 #include "client/daemon_connection.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// What the Broker promises, case by case, over one rig; hence past the usual length.
+
 #include "daemon/broker.h"
 
 #include <gmock/gmock.h>
