@@ -34,6 +34,7 @@ absl::Status Pool::Free(const void* address) { return impl_->Free(address); }
 absl::StatusOr<Block> Pool::Find(const void* address) { return impl_->Find(address); }
 absl::Status Pool::UseOn(const Block& block, StreamId stream) { return impl_->UseOn(block, stream); }
 absl::StatusOr<Bytes> Pool::Trim(Bytes at_most) { return impl_->Trim(at_most); }
+absl::StatusOr<Pool::Trimmed> Pool::TrimFor(Bytes bytes) { return impl_->TrimFor(bytes); }
 std::optional<std::chrono::steady_clock::time_point> Pool::Maintain(
     std::chrono::steady_clock::time_point now) {
   return impl_->Maintain(now);

@@ -117,6 +117,12 @@ Pool::Impl::Step Pool::Impl::Refuse(Attempt& attempt, RefusalReason reason) {
   if (fenced_.load(std::memory_order_relaxed) != 0 && !attempt.fences_passed) {
     return Step::kSettle;
   }
+  if (attempt.grow_refused && attempt.hasty) {
+    attempt.hasty = false;
+    attempt.patient = true;
+    attempt.grow_refused.reset();
+    return NextStep(attempt);
+  }
   attempt.status = attempt.grow_refused ? WithNumbers(*attempt.grow_refused, attempt)
                                         : RefusalStatus(MakeRefusal(reason, attempt));
   return Step::kFail;

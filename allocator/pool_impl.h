@@ -72,6 +72,7 @@ class Pool::Impl {
   absl::StatusOr<Block> Find(const void* address);
   absl::Status UseOn(const Block& block, StreamId stream);
   absl::StatusOr<Bytes> Trim(Bytes at_most);
+  absl::StatusOr<Trimmed> TrimFor(Bytes bytes);
   std::optional<std::chrono::steady_clock::time_point> Maintain(std::chrono::steady_clock::time_point now);
   MemoryStats stats() const;
   void ResetPeak();
@@ -99,6 +100,8 @@ class Pool::Impl {
     std::vector<Chunk> chunks{};   // granted and not mapped, for this attempt
     std::vector<ChunkId> grown{};  // which of them the source gave to this attempt
     std::optional<absl::Status> grow_refused{};
+    bool hasty = false;    // that was without waiting, for there is idle memory to try first
+    bool patient = false;  // it was tried
     std::uint64_t seen_changes = 0;
     int retries = 0;
     int steps = 0;
@@ -187,8 +190,10 @@ class Pool::Impl {
   struct Surplus {
     Bytes bytes{};
     bool with_spare = false;
+    bool rather_more = false;  // a chunk that is larger than what is left of `bytes` goes too
     Suballocator::Stamp settled = 0;
   };
+  absl::Status SettleForTrim();
   Surplus FindSurplus(std::chrono::steady_clock::time_point now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<std::uint32_t> StampOfAge(std::chrono::steady_clock::time_point now,
                                           std::chrono::nanoseconds age) const

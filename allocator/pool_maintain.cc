@@ -87,7 +87,9 @@ void Pool::Impl::GrowAhead() {
       return;
     }
     grown_for_ = used;
-    request = {.at_least = granularity_, .wanted = std::min(step - spare, RoundDown(room, granularity_))};
+    request = {.at_least = granularity_,
+               .wanted = std::min(step - spare, RoundDown(room, granularity_)),
+               .ahead = true};
     ++calls_;
   }
   const absl::StatusOr<std::vector<Chunk>> chunks = source_->Grow(request);
@@ -225,6 +227,20 @@ absl::StatusOr<Bytes> Pool::Impl::GiveBack(const Surplus& surplus) {
       }
     }
     runs = DetachIdle({.amount = surplus.bytes - taken, .bound = Bound::kAtMost, .settled = surplus.settled});
+    Bytes idle;
+    for (const Run& run : runs) {
+      idle += run.range.bytes;
+    }
+    if (surplus.rather_more && taken + idle < surplus.bytes) {
+      if (surplus.with_spare && !spare_.empty()) {
+        taken += spare_.back().bytes;
+        chunks.push_back(spare_.back());
+        spare_.pop_back();
+      } else {
+        const std::vector<Run> one = DetachIdle({.amount = granularity_, .settled = surplus.settled});
+        runs.insert(runs.end(), one.begin(), one.end());
+      }
+    }
   }
   absl::Status status = UnmapRuns(runs);
   if (status.ok()) {
@@ -244,7 +260,8 @@ absl::StatusOr<Bytes> Pool::Impl::GiveBack(const Surplus& surplus) {
   return taken;
 }
 
-absl::StatusOr<Bytes> Pool::Impl::Trim(Bytes at_most) {
+// Whatever can be idle is, and what fences guard is as far as it is known.
+absl::Status Pool::Impl::SettleForTrim() {
   LGPU_RETURN_IF_ERROR(CheckAlive());
   {
     MutexLock lock(mutex_);
@@ -257,13 +274,31 @@ absl::StatusOr<Bytes> Pool::Impl::Trim(Bytes at_most) {
       fence_recorded_.Wait(mutex_);  // by another thread, which waits for nothing
     }
   }
-  LGPU_RETURN_IF_ERROR(PollFences());
+  return PollFences();
+}
+
+absl::StatusOr<Bytes> Pool::Impl::Trim(Bytes at_most) {
+  LGPU_RETURN_IF_ERROR(SettleForTrim());
   Surplus surplus{.bytes = at_most, .with_spare = true};
   {
     MutexLock lock(mutex_);
     surplus.settled = SettledStamp();
   }
   return GiveBack(surplus);
+}
+
+absl::StatusOr<Pool::Trimmed> Pool::Impl::TrimFor(Bytes bytes) {
+  LGPU_RETURN_IF_ERROR(SettleForTrim());
+  Surplus surplus{.bytes = bytes, .with_spare = true, .rather_more = true};
+  {
+    MutexLock lock(mutex_);
+    surplus.settled = SettledStamp();
+  }
+  Trimmed trimmed;
+  LGPU_ASSIGN_OR_RETURN(trimmed.returned, GiveBack(surplus));
+  MutexLock lock(mutex_);
+  trimmed.pending = blocks_.idle(Suballocator::kYoungest) - blocks_.idle(SettledStamp());
+  return trimmed;
 }
 
 }  // namespace lgpu

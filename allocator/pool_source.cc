@@ -27,9 +27,16 @@ std::vector<ChunkId> IdsOf(const std::vector<Chunk>& chunks) {
 bool Pool::Impl::Grow(Attempt& attempt) {
   const auto left = attempt.deadline - std::chrono::steady_clock::now();
   attempt.request.timeout = std::max(std::chrono::nanoseconds(0), std::chrono::nanoseconds(left));
-  const int patient = attempt.request.timeout.count() > 0 ? 1 : 0;
+  int patient = 0;
   {
     MutexLock lock(mutex_);
+    // Nobody waits for others' memory while his own lies idle.
+    attempt.hasty = !attempt.patient && blocks_.idle(SettledStamp()) >= attempt.request.at_least;
+    attempt.request.ahead = attempt.hasty;
+    if (attempt.hasty) {
+      attempt.request.timeout = {};
+    }
+    patient = attempt.request.timeout.count() > 0 ? 1 : 0;
     patient_ += patient;
     if (patient > 0 && waiting_ > 0) {
       changed_.NotifyAll();  // who waited for this attempt waits only to its own deadline from here on

@@ -93,7 +93,6 @@ absl::Status ContextState::OpenDevices(const ContextOptions& options) {
         PoolOptions{.device = Cat("/device:GPU:", index),
                     .lease = lease_->name(),
                     .fences = std::make_shared<BackendFences>(*parts.backend, std::vector{parts.stream}),
-                    .grow_ahead = false,  // until the daemon can ask for what lies idle here
                     .wake = [lease = lease_.get()] { lease->WakeMaintenance(); }});
     if (index < ClientPage::kMaxDevices) parts.counters = &lease_->page().devices[i];
     devices_.push_back(std::make_unique<Device>(std::move(parts)));
@@ -104,6 +103,12 @@ absl::Status ContextState::OpenDevices(const ContextOptions& options) {
 }
 
 std::optional<Maintenance::TimePoint> ContextState::Maintain(Maintenance::TimePoint now) {
+  for (const Lease::TrimOrder& order : lease_->TakeTrims()) {
+    Pool& pool = devices_[static_cast<std::size_t>(order.device)]->pool();
+    // An error is the device's, and whoever uses it next is told.
+    const absl::StatusOr<Pool::Trimmed> trimmed = pool.TrimFor(order.bytes);
+    lease_->AnswerTrim(order, trimmed.ok() && trimmed->returned < order.bytes && !trimmed->pending.is_zero());
+  }
   std::optional<Maintenance::TimePoint> next;
   for (const auto& device : devices_) {
     if (!device->is_gpu()) continue;

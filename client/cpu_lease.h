@@ -24,6 +24,8 @@ class CpuLease final : public Lease {
   int backend_device(int) const override { return 0; }
   DeviceBackend& backend() override { return *backend_; }
   std::unique_ptr<RegionSource> TakeSource(int) override { return nullptr; }
+  std::vector<TrimOrder> TakeTrims() override { return {}; }
+  void AnswerTrim(const TrimOrder& /*order*/, bool /*pending*/) override {}
   ClientPage& page() override { return *page_; }
   void StartMaintenance(Maintenance::Task) override {}  // there is nothing to maintain
   void WakeMaintenance() override {}

@@ -187,6 +187,7 @@ absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::GrowCall::Next() {
     grow.set_device_id(device_);
     grow.set_at_least_bytes(to_send_->at_least.count());
     grow.set_wanted_bytes(std::max(to_send_->at_least, to_send_->wanted).count());
+    grow.set_ahead(to_send_->ahead);
     grow.set_timeout_ms(
         static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(to_send_->timeout).count()));
     to_send_.reset();
@@ -242,6 +243,19 @@ absl::Status DaemonConnection::Return(std::uint64_t device, std::span<const Chun
     first_error.Update(StatusFromWire(reply.code(), reply.message(), nullptr));
   }
   return first_error;
+}
+
+std::vector<DaemonConnection::TrimOrder> DaemonConnection::TakeTrims() {
+  MutexLock lock(mutex_);
+  return std::exchange(trims_, {});
+}
+
+void DaemonConnection::AnswerTrim(std::uint64_t id, bool pending) {
+  v1::Frame frame;
+  frame.mutable_trimmed()->set_trim_id(id);
+  frame.mutable_trimmed()->set_pending(pending);
+  // Where this fails the session is at its end, and with it whoever waits for the answer.
+  (void)Send(frame, Clock::now() + options_.answer_timeout);
 }
 
 absl::Status DaemonConnection::Close() {

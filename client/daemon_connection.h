@@ -91,6 +91,16 @@ class DaemonConnection {
   absl::StatusOr<GrowCall> Grow(std::uint64_t device, const GrowRequest& request);
   /// Gives chunks back; the caller has no mapping and no reference left.
   absl::Status Return(std::uint64_t device, std::span<const ChunkId> chunks);
+  /// Somebody is short of memory: this session is to give back what is idle, and to answer. Comes from the
+  /// session thread's queue; WakeMaintenance happens with each.
+  struct TrimOrder {
+    std::uint64_t id = 0;
+    std::uint64_t device = 0;
+    Bytes bytes;
+  };
+  std::vector<TrimOrder> TakeTrims();
+  /// What there was is returned. `pending`: more is idle but for work that still runs.
+  void AnswerTrim(std::uint64_t id, bool pending);
   /// Ends the session and waits until the daemon has it all back. Repeating it is fine.
   absl::Status Close();
   /// The session thread does the task between its other work.
@@ -175,6 +185,7 @@ class DaemonConnection {
   std::uint64_t next_request_ ABSL_GUARDED_BY(mutex_) = 1;
   std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // few: one a thread that calls
   std::vector<Orphan> orphans_ ABSL_GUARDED_BY(mutex_);
+  std::vector<TrimOrder> trims_ ABSL_GUARDED_BY(mutex_);
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // somebody is in Receive
   bool armed_ ABSL_GUARDED_BY(mutex_) = false;    // the session thread hears of what arrives

@@ -292,6 +292,11 @@ std::optional<ReceivedFrame> DaemonConnection::Deliver(ReceivedFrame received, s
   if (answered != 0 && answered == request) return received;
   if (frame.has_goodbye()) {
     Fail(Broken("ended the session: " + frame.goodbye().message()));
+  } else if (frame.has_trim()) {
+    trims_.push_back({.id = frame.trim().trim_id(),
+                      .device = frame.trim().device_id(),
+                      .bytes = Bytes(frame.trim().bytes())});
+    WakeMaintenance();
   } else if (answered == 0 || answered >= next_request_) {
     Fail(Broken("sent a frame that answers nothing that was asked"));
   } else if (Waiter* const waiter = FindWaiter(answered); waiter != nullptr) {

@@ -155,9 +155,24 @@ absl::Status DaemonLease::TakeDevices(const v1::Lease& lease) {
                           LeasedRegionSource::Create(*connection_, *backend_, options));
     sources_.push_back(std::move(source));
     backend_devices_.push_back(options.backend_device);
+    device_ids_.push_back(options.device_id);
     devices_.push_back(InfoOf(device));
   }
   return absl::OkStatus();
+}
+
+std::vector<Lease::TrimOrder> DaemonLease::TakeTrims() {
+  std::vector<TrimOrder> orders;
+  for (const DaemonConnection::TrimOrder& order : connection_->TakeTrims()) {
+    const auto device = std::find(device_ids_.begin(), device_ids_.end(), order.device);
+    if (device == device_ids_.end()) {
+      connection_->AnswerTrim(order.id, /*pending=*/false);  // of a later daemon: nothing of it is here
+      continue;
+    }
+    orders.push_back(
+        {.id = order.id, .device = static_cast<int>(device - device_ids_.begin()), .bytes = order.bytes});
+  }
+  return orders;
 }
 
 absl::Status DaemonLease::Resize(int i, Bytes limit, std::optional<Bytes> guarantee) {

@@ -36,6 +36,10 @@ class DaemonLease final : public Lease {
   void StartMaintenance(Maintenance::Task task) override { connection_->StartMaintenance(std::move(task)); }
   void WakeMaintenance() override { connection_->WakeMaintenance(); }
   void StopMaintenance() override { connection_->StopMaintenance(); }
+  std::vector<TrimOrder> TakeTrims() override;
+  void AnswerTrim(const TrimOrder& order, bool pending) override {
+    connection_->AnswerTrim(order.id, pending);
+  }
   ClientPage& page() override { return connection_->page(); }
   absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) override;
   absl::Status Close() override;
@@ -52,6 +56,7 @@ class DaemonLease final : public Lease {
   std::unique_ptr<DeviceBackend> backend_;
   std::vector<LogicalDeviceInfo> devices_;
   std::vector<int> backend_devices_;
+  std::vector<std::uint64_t> device_ids_;  // as the daemon knows them
   std::vector<std::unique_ptr<RegionSource>> sources_;
 };
 

@@ -39,6 +39,16 @@ class Lease {
   virtual void StartMaintenance(Maintenance::Task task) = 0;
   virtual void WakeMaintenance() = 0;
   virtual void StopMaintenance() = 0;
+  /// Somebody is short of memory: devices()[device] is to give back what is idle. Maintenance is woken for
+  /// it, and takes and answers all of them.
+  struct TrimOrder {
+    std::uint64_t id = 0;
+    int device = 0;
+    Bytes bytes;
+  };
+  virtual std::vector<TrimOrder> TakeTrims() = 0;
+  /// What there was is returned. `pending`: more is idle but for work of the device that still uses it.
+  virtual void AnswerTrim(const TrimOrder& order, bool pending) = 0;
   /// Where counters and placement records go; the daemon reads it. A local lease has one of its own.
   virtual ClientPage& page() = 0;
   /// A new limit for devices()[i]; no guarantee: it keeps its own, as far as the limit allows.

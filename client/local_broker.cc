@@ -34,8 +34,9 @@ bool SpeaksOfDescriptors(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LocalBroker>> LocalBroker::Create(DeviceBackend& backend) {
-  std::unique_ptr<LocalBroker> broker(new LocalBroker(backend));
+absl::StatusOr<std::unique_ptr<LocalBroker>> LocalBroker::Create(DeviceBackend& backend,
+                                                                 MaintenanceThread* maintenance) {
+  std::unique_ptr<LocalBroker> broker(new LocalBroker(backend, maintenance));
   MutexLock lock(broker->mutex_);
   for (const PhysicalDevice& device : backend.devices()) {
     LGPU_ASSIGN_OR_RETURN(
@@ -80,7 +81,7 @@ absl::StatusOr<LogicalId> LocalBroker::AddDevice(const DeviceSpec& spec) {
     all = RoundUp(spec.limit, ledger_.View(card).granularity);
   }
   if (spec.preallocate) {
-    absl::StatusOr<std::vector<Region::Held>> chunks = CreateChunks(spec.card, all);
+    absl::StatusOr<std::vector<Region::Held>> chunks = CreateChunks(spec.card, all, all);
     if (!chunks.ok()) {
       MutexLock lock(mutex_);
       (void)ledger_.RemoveLogical(id);
@@ -151,7 +152,7 @@ absl::StatusOr<std::vector<Region::Held>> LocalBroker::Grow(LogicalId id, const 
     if (std::vector<Region::Held> taken = TakeStock(id, device, request); !taken.empty()) return taken;
     LGPU_ASSIGN_OR_RETURN(charged, Charge(id, device, request));
   }
-  absl::StatusOr<std::vector<Region::Held>> chunks = CreateChunks(spec.card, charged);
+  absl::StatusOr<std::vector<Region::Held>> chunks = CreateChunks(spec.card, request.at_least, charged);
   if (!chunks.ok()) {
     const absl::Status status = BackendRefusal(chunks.status(), spec, request.at_least);
     MutexLock lock(mutex_);
@@ -225,11 +226,14 @@ absl::StatusOr<Bytes> LocalBroker::Charge(LogicalId id, const Device& device, co
 LocalBroker::Outcome LocalBroker::WaitInQueue(LogicalId id, Bytes bytes, TimePoint deadline) {
   const CardId card = ledger_.View(id).card;
   const WaiterId waiter = ledger_.Enqueue(id, bytes);
-  waiters_.emplace(waiter, Outcome::kPending);
+  Waiter& mine = waiters_.emplace(waiter, Waiter{.device = id, .bytes = bytes}).first->second;
   Serve(card);
-  while (waiters_.at(waiter) == Outcome::kPending && changed_.WaitUntil(mutex_, deadline)) {
+  while (mine.outcome == Outcome::kPending && Clock::now() < deadline) {
+    const bool asks = mine.need.round != 0;
+    changed_.WaitUntil(mutex_, asks ? std::min(deadline, mine.need.look_again) : deadline);
+    if (mine.outcome == Outcome::kPending && asks) Serve(card);
   }
-  const Outcome outcome = waiters_.at(waiter);
+  const Outcome outcome = mine.outcome;
   waiters_.erase(waiter);
   if (outcome == Outcome::kPending) {
     ledger_.Leave(waiter);
@@ -241,20 +245,22 @@ LocalBroker::Outcome LocalBroker::WaitInQueue(LogicalId id, Bytes bytes, TimePoi
 void LocalBroker::Serve(CardId card) {
   while (true) {
     const Ledger::Served served = ledger_.ServeQueue(card);
-    for (const WaiterId waiter : served.granted) waiters_.at(waiter) = Outcome::kGranted;
-    for (const WaiterId waiter : served.failed) waiters_.at(waiter) = Outcome::kOverLimit;
+    for (const WaiterId waiter : served.granted) waiters_.at(waiter).outcome = Outcome::kGranted;
+    for (const WaiterId waiter : served.failed) waiters_.at(waiter).outcome = Outcome::kOverLimit;
+    AskForCard(card);
+    if (CardIsHopeful(card)) break;
     const std::optional<WaiterId> victim = ledger_.DeadlockVictim(card);
     if (!victim.has_value()) break;
     ledger_.Leave(*victim);
-    waiters_.at(*victim) = Outcome::kDeadlock;
+    waiters_.at(*victim).outcome = Outcome::kDeadlock;
   }
   changed_.NotifyAll();
 }
 
-absl::StatusOr<std::vector<Region::Held>> LocalBroker::CreateChunks(int card, Bytes bytes) {
+absl::StatusOr<std::vector<Region::Held>> LocalBroker::CreateChunks(int card, Bytes at_least, Bytes bytes) {
   const Bytes unit = backend_.devices()[static_cast<std::size_t>(card)].granularity;
   const Bytes large = std::max(kLargeChunk, unit);
-  const Bytes in_large = bytes < kManyBytes ? Bytes() : RoundDown(bytes - bytes / 8, large);
+  const Bytes in_large = at_least < kManyBytes ? Bytes() : RoundDown(at_least - at_least / 8, large);
   std::vector<Region::Held> chunks;
   for (Bytes made; made < bytes; made += chunks.back().chunk.bytes) {
     const Bytes size = made < in_large ? large : unit;

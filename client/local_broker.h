@@ -15,6 +15,8 @@
 #include "allocator/device/device_backend.h"
 #include "allocator/ledger.h"
 #include "allocator/mutex.h"
+#include "allocator/trim_table.h"
+#include "client/maintenance.h"
 #include "client/region.h"
 #include "lgpu/bytes.h"
 #include "lgpu/refusal.h"
@@ -36,8 +38,10 @@ class LocalBroker {
     int index = 0;  // GPU:index
   };
 
-  /// `backend` outlives it. INVALID_ARGUMENT for a card that the Ledger cannot take.
-  static absl::StatusOr<std::unique_ptr<LocalBroker>> Create(DeviceBackend& backend);
+  /// `backend` outlives it, and so does `maintenance`, whose task does what TakeTrims says (null: no device
+  /// is asked for what lies idle in it). INVALID_ARGUMENT for a card that the Ledger cannot take.
+  static absl::StatusOr<std::unique_ptr<LocalBroker>> Create(DeviceBackend& backend,
+                                                             MaintenanceThread* maintenance);
   /// All sources are gone.
   ~LocalBroker();
   LocalBroker(const LocalBroker&) = delete;
@@ -59,6 +63,17 @@ class LocalBroker {
   /// Takes unmapped chunks back.
   absl::Status Return(LogicalId device, std::span<const Region::Held> chunks);
 
+  /// Another device is short of the card: GPU:`index` is to return what lies idle in it, and to say when it
+  /// did.
+  struct TrimOrder {
+    TrimId id;
+    int index = 0;
+    Bytes bytes;
+  };
+  std::vector<TrimOrder> TakeTrims();
+  /// `pending`: more is idle but for work of the device that still uses it.
+  void Trimmed(TrimId id, bool pending);
+
   /// The Ledger's, and that nobody holds anything: what must be so when all sources are gone.
   absl::Status CheckAllReturned() const;
 
@@ -71,7 +86,15 @@ class LocalBroker {
     std::unique_ptr<std::atomic<std::uint64_t>> limit_cell = {};
   };
 
-  explicit LocalBroker(DeviceBackend& backend) : backend_(backend) {}
+  struct Waiter {
+    LogicalId device;
+    Bytes bytes;
+    TrimTable::Need need = {};
+    Outcome outcome = Outcome::kPending;
+  };
+
+  LocalBroker(DeviceBackend& backend, MaintenanceThread* maintenance)
+      : backend_(backend), maintenance_(maintenance) {}
   /// Chunks out of the stock of a preallocated device, charged; empty: there is not enough.
   std::vector<Region::Held> TakeStock(LogicalId id, Device& device, const GrowRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -83,20 +106,31 @@ class LocalBroker {
   void Serve(CardId card) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Refuse(RefusalReason reason, LogicalId id, const DeviceSpec& spec, Bytes asked,
                       std::chrono::nanoseconds waited) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Makes chunks of `bytes` in all; on an error none is left.
-  absl::StatusOr<std::vector<Region::Held>> CreateChunks(int card, Bytes bytes);
+  // local_broker_trims.cc.
+  /// Devices whose idle memory the card would get back.
+  std::vector<TrimTable::Holder> CardHolders(CardId card, LogicalId except) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// For the head of the card's queue.
+  void AskForCard(CardId card) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The head of the card's queue may still get what another device has idle.
+  bool CardIsHopeful(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Makes chunks of `bytes` in all; on an error none is left. What goes beyond `at_least` is in small ones:
+  /// it may have to go again.
+  absl::StatusOr<std::vector<Region::Held>> CreateChunks(int card, Bytes at_least, Bytes bytes);
   /// A backend's error as a refusal, where it is one of memory.
   absl::Status BackendRefusal(const absl::Status& status, const DeviceSpec& spec, Bytes asked) const;
   Refusal MakeRefusal(RefusalReason reason, const DeviceSpec& spec, Bytes asked) const;
   static void AddCardNumbers(Refusal& refusal, const Ledger::CardView& card);
 
   DeviceBackend& backend_;
+  MaintenanceThread* const maintenance_;
   mutable Mutex mutex_;
   CondVar changed_;
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);
   std::vector<CardId> cards_ ABSL_GUARDED_BY(mutex_);  // by index in the backend
   std::unordered_map<LogicalId, Device> devices_ ABSL_GUARDED_BY(mutex_);
-  std::unordered_map<WaiterId, Outcome> waiters_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<WaiterId, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
+  TrimTable trims_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t next_chunk_ ABSL_GUARDED_BY(mutex_) = 1;
 };
 

@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<Lease>> LocalLease::Open(const Endpoint& endpoint
     simulated.devices.push_back(SimulatedDevice(static_cast<int>(i), endpoint.simulated[i], "local"));
   }
   lease->backend_ = MakeSimulatedBackend(std::move(simulated));
-  LGPU_ASSIGN_OR_RETURN(lease->broker_, LocalBroker::Create(*lease->backend_));
+  LGPU_ASSIGN_OR_RETURN(lease->broker_, LocalBroker::Create(*lease->backend_, &lease->maintenance_));
   lease->page_ = std::make_unique<ClientPage>();
   lease->page_->magic.store(ClientPage::kMagic, std::memory_order_relaxed);
 
@@ -91,6 +91,14 @@ absl::Status LocalLease::AddDevice(const ChosenDevice& chosen) {
     return absl::OkStatus();
   }
   return first_error;
+}
+
+std::vector<Lease::TrimOrder> LocalLease::TakeTrims() {
+  std::vector<TrimOrder> orders;
+  for (const LocalBroker::TrimOrder& order : broker_->TakeTrims()) {
+    orders.push_back({.id = order.id.value, .device = order.index, .bytes = order.bytes});
+  }
+  return orders;
 }
 
 absl::Status LocalLease::Resize(int i, Bytes limit, std::optional<Bytes> guarantee) {

@@ -36,6 +36,10 @@ class LocalLease final : public Lease {
   void StartMaintenance(Maintenance::Task task) override { maintenance_.Start(std::move(task)); }
   void WakeMaintenance() override { maintenance_.Wake(); }
   void StopMaintenance() override { maintenance_.Stop(); }
+  std::vector<TrimOrder> TakeTrims() override;
+  void AnswerTrim(const TrimOrder& order, bool pending) override {
+    broker_->Trimmed(TrimId{order.id}, pending);
+  }
   ClientPage& page() override { return *page_; }
   absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) override;
   absl::Status Close() override;
@@ -49,6 +53,7 @@ class LocalLease final : public Lease {
   std::string name_;
   ProcessEpoch epoch_;
   std::unique_ptr<DeviceBackend> backend_;
+  MaintenanceThread maintenance_;
   std::unique_ptr<LocalBroker> broker_;
   std::unique_ptr<ClientPage> page_;
   std::vector<LogicalDeviceInfo> devices_;
@@ -56,7 +61,6 @@ class LocalLease final : public Lease {
   std::vector<LogicalId> logical_ids_;
   std::vector<std::unique_ptr<RegionSource>> sources_;
 
-  MaintenanceThread maintenance_;
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };

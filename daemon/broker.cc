@@ -47,11 +47,12 @@ void Broker::WakeAll(const Wakes& wakes) {
   }
 }
 
-void Broker::AddSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker) {
+void Broker::AddSession(SessionId session, SessionSpec spec) {
   MutexLock lock(mutex_);
   Session& entry = sessions_[session];
-  entry.pid = pid;
-  entry.waker = std::move(waker);
+  entry.pid = spec.pid;
+  entry.waker = std::move(spec.waker);
+  entry.trims = spec.trims;
 }
 
 void Broker::AttachSession(SessionId session, LeaseKey lease) {
@@ -67,6 +68,7 @@ void Broker::RemoveSession(SessionId session) {
   const auto found = sessions_.find(session);
   if (found != sessions_.end()) {
     LGPU_CHECK(found->second.chunks.empty() && found->second.waiting.empty());
+    StopTrimming(session);
     sessions_.erase(found);
   }
 }
@@ -115,7 +117,7 @@ Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) {
 }
 
 std::optional<Broker::Making> Broker::Place(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& wakes) {
-  Charge(id, mine);
+  Charge(id, mine, wakes);
   if (IsQueued(mine)) {
     const CardId card = devices_.at(mine.spec.device).spec.card;
     Park(id, std::move(mine));
@@ -163,10 +165,13 @@ bool Broker::TakeIfSettled(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& w
   const TimePoint now = Clock::now();
   if (waiter.phase == Waiter::Phase::kBackend && !IsPutOff(waiter, now)) {
     waiter.phase = Waiter::Phase::kNew;
-    Charge(id, waiter);
+    Charge(id, waiter, wakes);
     if (waiter.phase == Waiter::Phase::kCard) {
       BreakDeadlock(card, wakes);
     }
+  }
+  if (IsQueued(waiter) && now < waiter.spec.deadline) {
+    LookForIdle(id, waiter, wakes);
   }
   if (IsQueued(waiter) && now >= waiter.spec.deadline) {
     const bool card_is_short = waiter.phase == Waiter::Phase::kCard;
@@ -181,7 +186,8 @@ bool Broker::TakeIfSettled(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& w
   }
   if (IsQueued(waiter)) {
     answer.wait = id;
-    answer.next_look = waiter.spec.deadline;
+    answer.next_look = waiter.need.round == 0 ? waiter.spec.deadline
+                                              : std::min(waiter.spec.deadline, waiter.need.look_again);
     return false;
   }
   mine = std::move(waiter);
@@ -189,18 +195,41 @@ bool Broker::TakeIfSettled(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& w
   return true;
 }
 
+void Broker::LookForIdle(GrowId id, Waiter& waiter, Wakes& wakes) {
+  if (waiter.need.round == 0 || Clock::now() < waiter.need.look_again) {
+    return;
+  }
+  const CardId card = devices_.at(waiter.spec.device).spec.card;
+  if (waiter.phase == Waiter::Phase::kLimit) {
+    LeaveQueues(id, waiter);
+    Charge(id, waiter, wakes);
+  }
+  if (waiter.phase == Waiter::Phase::kCard) {
+    BreakDeadlock(card, wakes);
+  }
+}
+
 std::optional<Broker::Making> Broker::Conclude(Waiter& mine, GrowAnswer& answer) {
   if (mine.phase == Waiter::Phase::kCharged) {
     const Device& device = devices_.at(mine.spec.device);
-    return Making{.sizes = CutIntoChunks(device, mine.charged),
+    // What is wanted beyond the need is to lie in chunks of its own: it may have to go again.
+    Making making{.sizes = CutIntoChunks(device, mine.spec.at_least),
                   .backend_device = cards_.at(device.spec.card).backend_device};
+    const std::vector<Bytes> more = CutIntoChunks(device, mine.charged - mine.spec.at_least);
+    making.sizes.insert(making.sizes.end(), more.begin(), more.end());
+    return making;
   }
   if (mine.phase == Waiter::Phase::kTooLarge || mine.phase == Waiter::Phase::kMissing) {
     return Making();
   }
+  answer.ahead = mine.spec.ahead;
   answer.status = std::move(mine.refusal);
   answer.chunks = std::move(mine.taken);
-  ++(answer.status.ok() ? counters_.grants : counters_.refusals);
+  if (answer.status.ok()) {
+    ++counters_.grants;
+  } else if (!mine.spec.ahead) {
+    ++counters_.refusals;
+  }
   return std::nullopt;
 }
 
@@ -218,20 +247,20 @@ void Broker::Forget(GrowId id) {
   waiters_.erase(found);
 }
 
-void Broker::Charge(GrowId id, Waiter& waiter) {
+void Broker::Charge(GrowId id, Waiter& waiter, Wakes& wakes) {
   const Device& device = devices_.at(waiter.spec.device);
   if (device.removed) {
     waiter.phase = Waiter::Phase::kRefused;
     waiter.refusal = absl::FailedPreconditionError(
         absl::StrCat("lease ", device.spec.lease_name, " has ended; create another one"));
   } else if (device.spec.preallocate) {
-    TakeSpare(id, waiter);
+    TakeSpare(id, waiter, wakes);
   } else {
-    ChargeLedger(id, waiter);
+    ChargeLedger(id, waiter, wakes);
   }
 }
 
-void Broker::ChargeLedger(GrowId id, Waiter& waiter) {
+void Broker::ChargeLedger(GrowId id, Waiter& waiter, Wakes& wakes) {
   Device& device = devices_.at(waiter.spec.device);
   const Bytes at_least = waiter.spec.at_least;
   const Bytes limit =
@@ -246,7 +275,7 @@ void Broker::ChargeLedger(GrowId id, Waiter& waiter) {
     charged = at_least;
     verdict = ledger_.Request(waiter.spec.device, charged);
   }
-  const auto may_wait = [&] { return !verdict.hopeless && Clock::now() < waiter.spec.deadline; };
+  const auto in_time = [&] { return Clock::now() < waiter.spec.deadline; };
   switch (verdict.shortage) {
     case Ledger::Shortage::kNone:
       waiter.phase = Waiter::Phase::kCharged;
@@ -254,7 +283,9 @@ void Broker::ChargeLedger(GrowId id, Waiter& waiter) {
       device.charged += charged;
       return;
     case Ledger::Shortage::kLimit:
-      if (verdict.coming_back >= verdict.short_by && may_wait()) {
+      if ((in_time() && verdict.coming_back >= verdict.short_by) ||
+          (MayAsk(waiter) &&
+           AskUnderLimit(waiter, SaturatingSub(verdict.short_by, verdict.coming_back), wakes))) {
         waiter.phase = Waiter::Phase::kLimit;
         device.limit_waiters.push_back(id);
       } else {
@@ -262,8 +293,9 @@ void Broker::ChargeLedger(GrowId id, Waiter& waiter) {
       }
       return;
     case Ledger::Shortage::kCard:
-      if (may_wait()) {
+      if (!verdict.hopeless && (in_time() || (OthersMayHelp(waiter) && MayAsk(waiter)))) {
         waiter.phase = Waiter::Phase::kCard;
+        waiter.need = {};  // of others than under the limit
         waiter.queued = ledger_.Enqueue(waiter.spec.device, at_least);
         queued_.emplace(waiter.queued, id);
       } else {
@@ -325,7 +357,7 @@ std::optional<GrowId> Broker::DeadlockVictim(CardId card) const {
       youngest[spec.session] = id;
     }
   }
-  if (youngest.empty() || !Leaving(card).is_zero()) {
+  if (youngest.empty() || !Leaving(card).is_zero() || CardIsHopeful(card)) {
     return std::nullopt;
   }
   std::optional<GrowId> victim;
@@ -347,6 +379,10 @@ std::optional<GrowId> Broker::DeadlockVictim(CardId card) const {
 }
 
 bool Broker::RefuseDeadlock(CardId card, Wakes& wakes) {
+  AskForCard(card, wakes);
+  if (RefuseInGrace(card, wakes)) {
+    return true;
+  }
   const std::optional<GrowId> victim = DeadlockVictim(card);
   if (!victim) {
     return false;
@@ -374,15 +410,16 @@ void Broker::Serve(CardId card, Wakes& wakes) {
       Waiter& waiter = waiters_.at(id);
       queued_.erase(queued);
       waiter.phase = Waiter::Phase::kNew;
-      Charge(id, waiter);
+      Charge(id, waiter, wakes);
       wakes.push_back(sessions_.at(waiter.spec.session).waker);
     }
     for (const LogicalId logical : ledger_.LogicalsOf(card)) {
       std::deque<GrowId> waiting = std::exchange(devices_.at(logical).limit_waiters, {});
       for (const GrowId id : waiting) {
         Waiter& waiter = waiters_.at(id);
-        Charge(id, waiter);
-        if (waiter.phase != Waiter::Phase::kLimit) {
+        const TimePoint before = waiter.need.look_again;
+        Charge(id, waiter, wakes);
+        if (waiter.phase != Waiter::Phase::kLimit || waiter.need.look_again != before) {
           wakes.push_back(sessions_.at(waiter.spec.session).waker);
         }
       }
@@ -392,6 +429,11 @@ void Broker::Serve(CardId card, Wakes& wakes) {
 }
 
 void Broker::Refuse(Waiter& waiter, RefusalCause cause) {
+  if (waiter.spec.ahead) {
+    waiter.phase = Waiter::Phase::kRefused;
+    waiter.refusal = absl::ResourceExhaustedError("no memory is free for growing ahead");
+    return;
+  }
   cause.asked = waiter.spec.at_least;
   const TimePoint now = Clock::now();
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - waiter.spec.asked_at);

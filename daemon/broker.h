@@ -15,11 +15,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/device/device_backend.h"
 #include "allocator/ledger.h"
 #include "allocator/mutex.h"
+#include "allocator/trim_table.h"
 #include "allocator/unique_fd.h"
 #include "daemon/ids.h"
 #include "daemon/waker.h"
@@ -104,9 +106,14 @@ class Broker {
   std::optional<DeviceInfo> Find(LogicalId device) const;
 
   // Sessions.
-  /// `waker` is woken when Continue has something to say, or memory of the session became free later than in
-  /// the call that returned it.
-  void AddSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker);
+  struct SessionSpec {
+    std::int64_t pid = 0;
+    /// Woken when Continue or TakeTrims has something to say, or memory of the session became free later than
+    /// in the call that returned it.
+    std::shared_ptr<Waker> waker = {};
+    bool trims = false;  // its client can be asked for idle memory
+  };
+  void AddSession(SessionId session, SessionSpec spec);
   /// Gives the session the right to the devices of a lease.
   void AttachSession(SessionId session, LeaseKey lease);
   /// It must hold nothing any more.
@@ -121,12 +128,14 @@ class Broker {
     Bytes wanted;
     TimePoint asked_at;  // now
     TimePoint deadline;
+    bool ahead = false;  // of need: a refusal is nobody's concern, and says no more than that
   };
   struct GrowAnswer {
     absl::Status status;         // OK: `chunks` are granted, or it waits
     std::vector<Chunk> chunks;   // granted to the session
     std::optional<GrowId> wait;  // call Continue when woken, at the latest at `next_look`
     TimePoint next_look;
+    bool ahead = false;  // as in the request
   };
   /// Grants at least `at_least`, or says that the request waits, or why it is refused.
   GrowAnswer Grow(const GrowSpec& spec);
@@ -153,6 +162,13 @@ class Broker {
   bool RetryUnconfirmed();
   /// Woken when there is something for RetryUnconfirmed.
   void SetUnconfirmedWaker(std::shared_ptr<Waker> waker);
+
+  // Trimming: memory that lies idle in one session, for those who are short of it.
+  /// What the session's client is to give back; each is to be answered by Trimmed.
+  std::vector<TrimTable::Order> TakeTrims(SessionId session);
+  /// What comes of it was returned before. `pending`: more is idle but for work that still runs.
+  /// INVALID_ARGUMENT for what was not asked.
+  absl::Status Trimmed(SessionId session, TrimId trim, bool pending);
 
   /// AddDevice waits no more.
   void StopWaiting();
@@ -190,6 +206,7 @@ class Broker {
   struct Session {
     std::int64_t pid = 0;
     std::shared_ptr<Waker> waker;
+    bool trims = false;
     LeaseKey lease;
     absl::flat_hash_set<ChunkId> chunks;
     Bytes held;
@@ -201,6 +218,8 @@ class Broker {
     Phase phase = Phase::kNew;
     WaiterId queued;           // in kCard
     TimePoint retry_at;        // in kBackend
+    TrimTable::Need need;      // in kLimit, kCard
+    bool in_grace = false;     // it would not wait, but for what lies idle
     Bytes charged;             // in kCharged; in kMissing: for spare chunks
     std::vector<Chunk> taken;  // in kTaken: spare chunks
     ChunkId too_large;     // in kTooLarge: a spare chunk, on its way back, for which small ones are to come
@@ -220,6 +239,8 @@ class Broker {
     std::string detail = {};  // what the backend said
   };
 
+  /// Idle memory of others is everybody's: who does not want to wait waits this long for it.
+  static constexpr std::chrono::milliseconds kGrace{100};
   /// How often the backend is asked again that had less than the ledger said, while memory drains.
   static constexpr std::chrono::milliseconds kBackendRetry{20};
 
@@ -228,9 +249,9 @@ class Broker {
 
   // broker.cc: requests.
   absl::Status CheckGrow(const GrowSpec& spec) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Charge(GrowId id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ChargeLedger(GrowId id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TakeSpare(GrowId id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Charge(GrowId id, Waiter& waiter, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ChargeLedger(GrowId id, Waiter& waiter, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeSpare(GrowId id, Waiter& waiter, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<ChunkId> PickSpare(const Device& device, Bytes at_least, Bytes wanted, Bytes room) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(Waiter& waiter, RefusalCause cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -249,6 +270,8 @@ class Broker {
   /// From here on it waits: queues, deadlocks and the end of its session find it.
   void Park(GrowId id, Waiter waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BreakDeadlock(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// A request that waits looks again for others' idle memory, if it is time to.
+  void LookForIdle(GrowId id, Waiter& waiter, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Charges it, or lets it wait, and says what is to do about it.
   std::optional<Making> Place(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& wakes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -301,6 +324,37 @@ class Broker {
   void ForgetIfEmpty(LogicalId device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Bytes LeavingAnywhere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // broker_trims.cc.
+  /// It is not asked any more.
+  void StopTrimming(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Sessions whose idle memory would come back under the limit of a device.
+  std::vector<TrimTable::Holder> LimitHolders(LogicalId logical, SessionId except) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Sessions whose idle memory the card would get back; not what `session` holds of `device`.
+  std::vector<TrimTable::Holder> CardHolders(CardId card, LogicalId device, SessionId session) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Asks the next session for what is missing; true while there is one whose answer may help.
+  bool AskToTrim(TrimTable::Need& need, std::vector<TrimTable::Holder> holders, Bytes missing, Wakes& wakes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AskUnderLimit(Waiter& waiter, Bytes missing, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Whether it may wait for others' idle memory; the deadline is put off for that.
+  static bool MayAsk(Waiter& waiter);
+  /// It would be the head of its card's queue, and others may have idle memory.
+  bool OthersMayHelp(const Waiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Refuses the head of the card's queue if it waited only for idle memory, and there is no more of that.
+  bool RefuseInGrace(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<GrowId> HeadOf(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// For the head of the card's queue.
+  void AskForCard(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The head of the card's queue may still get what somebody has idle.
+  bool CardIsHopeful(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Asks all who hold memory of a device that is over its limit.
+  void AskForExcess(LogicalId logical, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Repeats what sets a guarantee of this size aside, as long as what is leaving or idle may make room for
+  /// it.
+  absl::Status MakeRoom(CardId card, Bytes guarantee, TimePoint deadline,
+                        absl::FunctionRef<absl::Status()> attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // broker_refusal.cc.
   Refusal MakeRefusal(const Device& device, LogicalId id, const RefusalCause& cause) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -320,6 +374,7 @@ class Broker {
   std::map<ChunkId, ChunkEntry> chunks_ ABSL_GUARDED_BY(mutex_);
   std::map<GrowId, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // those that wait
   std::map<WaiterId, GrowId> queued_ ABSL_GUARDED_BY(mutex_);
+  TrimTable trims_ ABSL_GUARDED_BY(mutex_);
   std::set<ChunkId> unconfirmed_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Waker> unconfirmed_waker_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t last_chunk_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -17,18 +17,14 @@ absl::StatusOr<LogicalId> Broker::AddDevice(const DeviceSpec& spec, TimePoint de
   {
     MutexLock lock(mutex_);
     const Bytes guarantee = spec.preallocate ? spec.limit : spec.guarantee;
-    absl::StatusOr<LogicalId> added =
-        ledger_.AddLogical(spec.card, {.limit = spec.limit, .guarantee = guarantee});
-    while (absl::IsResourceExhausted(added.status()) && !Leaving(spec.card).is_zero() && !stopping_ &&
-           Clock::now() < deadline) {
-      freed_.WaitUntil(mutex_, deadline);
-      added = ledger_.AddLogical(spec.card, {.limit = spec.limit, .guarantee = guarantee});
-    }
+    const absl::Status added = MakeRoom(spec.card, guarantee, deadline, [&] {
+      mutex_.AssertHeld();
+      LGPU_ASSIGN_OR_RETURN(id, ledger_.AddLogical(spec.card, {.limit = spec.limit, .guarantee = guarantee}));
+      return absl::OkStatus();
+    });
     if (!added.ok()) {
-      return absl::IsResourceExhausted(added.status()) ? RefusalStatus(RefuseDevice(spec, guarantee))
-                                                       : added.status();
+      return absl::IsResourceExhausted(added) ? RefusalStatus(RefuseDevice(spec, guarantee)) : added;
     }
-    id = *added;
     Device& device = devices_[id];
     device.spec = spec;
     if (spec.preallocate) {
@@ -66,13 +62,19 @@ absl::Status Broker::ResizeDevice(LogicalId logical, Bytes limit, Bytes guarante
     if (preallocate) {
       guarantee = limit;
     }
-    if (absl::Status status = ledger_.Resize(logical, {.limit = limit, .guarantee = guarantee});
-        !status.ok()) {
-      return absl::IsResourceExhausted(status)
+    const Bytes more = SaturatingSub(guarantee, std::max(before.guarantee, before.held()));
+    const absl::Status resized = MakeRoom(before.card, more, deadline, [&] {
+      mutex_.AssertHeld();
+      before = ledger_.View(logical);
+      return ledger_.Resize(logical, {.limit = limit, .guarantee = guarantee});
+    });
+    if (!resized.ok()) {
+      return absl::IsResourceExhausted(resized)
                  ? RefusalStatus(
                        MakeRefusal(device, logical, {.reason = RefusalReason::kCard, .asked = limit}))
-                 : status;
+                 : resized;
     }
+    AskForExcess(logical, wakes);
     if (preallocate) {
       // What is leaving is lost to the device already: only what is granted counts.
       const Bytes rounded = RoundUp(limit, cards_.at(device.spec.card).device.granularity);

@@ -65,6 +65,7 @@ void Broker::ReturnAll(SessionId session) {
       return;
     }
     DropWaiters(session, wakes);
+    StopTrimming(session);
     std::set<CardId> touched;
     const std::vector<ChunkId> chunks = ChunksOf(found->second);
     for (const ChunkId id : chunks) {
@@ -98,6 +99,7 @@ void Broker::StartDraining(SessionId session) {
       return;
     }
     DropWaiters(session, wakes);
+    StopTrimming(session);
     for (const ChunkId id : found->second.chunks) {
       ChunkEntry& chunk = chunks_.at(id);
       if (chunk.state != ChunkState::kGranted) {

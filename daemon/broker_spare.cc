@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-void Broker::TakeSpare(GrowId id, Waiter& waiter) {
+void Broker::TakeSpare(GrowId id, Waiter& waiter, Wakes& wakes) {
   Device& device = devices_.at(waiter.spec.device);
   const Ledger::LogicalView view = ledger_.View(waiter.spec.device);
   const Bytes limit = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
@@ -54,7 +54,9 @@ void Broker::TakeSpare(GrowId id, Waiter& waiter) {
     return;
   }
   const Bytes possible = std::min(device.spare_bytes, room) + device.draining + view.leaving + device.charged;
-  if (possible >= waiter.spec.at_least && Clock::now() < waiter.spec.deadline) {
+  const bool in_time = Clock::now() < waiter.spec.deadline;
+  if ((in_time && possible >= waiter.spec.at_least) ||
+      (MayAsk(waiter) && AskUnderLimit(waiter, SaturatingSub(waiter.spec.at_least, possible), wakes))) {
     waiter.phase = Waiter::Phase::kLimit;
     device.limit_waiters.push_back(id);
   } else {

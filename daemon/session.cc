@@ -84,7 +84,7 @@ bool Session::Greet() {
     }
   }
   if (status.ok()) {
-    status = MakeState(*hello);
+    status = MakeState(*hello, version);
   }
   if (!status.ok()) {
     if (absl::IsInvalidArgument(status)) {
@@ -117,7 +117,7 @@ absl::StatusOr<v1::Hello> Session::ReceiveHello() {
   return std::move(*received.frame.mutable_hello());
 }
 
-absl::Status Session::MakeState(const v1::Hello& hello) {
+absl::Status Session::MakeState(const v1::Hello& hello, std::uint32_t version) {
   LGPU_ASSIGN_OR_RETURN(std::string token, RandomBytes(kTokenBytes));
   LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage());
   LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page, SharedPages::CreateClientPage());
@@ -127,7 +127,9 @@ absl::Status Session::MakeState(const v1::Hello& hello) {
                                   .token = std::move(token)};
   state_ = std::make_shared<SessionState>(std::move(identity), std::move(peer_.process), waker_,
                                           std::move(stats_page), std::move(client_page));
-  services_.broker.AddSession(peer_.id, peer_.credentials.pid, waker_);
+  services_.broker.AddSession(
+      peer_.id,
+      {.pid = peer_.credentials.pid, .waker = waker_, .trims = version >= SessionChannel::kTrimVersion});
   services_.sessions.Add(state_);
   return absl::OkStatus();
 }
@@ -201,6 +203,7 @@ void Session::Serve() {
     if (woken) {
       waker_->Clear();
       CheckRequests();
+      SendTrims();
       if (!gone_since_ && state_->process().IsGone()) {
         gone_since_ = turn_;
       }
@@ -275,6 +278,9 @@ void Session::Dispatch(const v1::Frame& frame) {
     case v1::Frame::kReturnChunks:
       HandleReturn(frame.return_chunks());
       break;
+    case v1::Frame::kTrimmed:
+      HandleTrimmed(frame.trimmed());
+      break;
     case v1::Frame::kClose:
       HandleClose(frame.close());
       break;
@@ -309,12 +315,13 @@ void Session::HandleGrow(const v1::GrowRequest& request) {
                                 .at_least = Bytes(request.at_least_bytes()),
                                 .wanted = Bytes(request.wanted_bytes()),
                                 .asked_at = turn_,
-                                .deadline = turn_ + timeout}));
+                                .deadline = turn_ + timeout,
+                                .ahead = request.ahead()}));
 }
 
 void Session::Answer(std::uint64_t request_id, LogicalId device, Broker::GrowAnswer answer) {
   if (!answer.status.ok()) {
-    Refuse(request_id, answer.status);
+    Refuse(request_id, answer.status, answer.ahead ? Concern::kNobody : Concern::kSomebody);
   } else if (answer.wait) {
     waiting_.push_back(
         {.request_id = request_id, .device = device, .grow = *answer.wait, .next_look = answer.next_look});
@@ -361,6 +368,14 @@ void Session::HandleReturn(const v1::ReturnRequest& request) {
   reply.set_code(static_cast<int>(status.code()));
   reply.set_message(std::string(status.message()));
   Send(frame);
+}
+
+void Session::HandleTrimmed(const v1::Trimmed& trimmed) {
+  const absl::Status status =
+      services_.broker.Trimmed(peer_.id, TrimId{trimmed.trim_id()}, trimmed.pending());
+  if (!status.ok()) {
+    Break(status);
+  }
 }
 
 bool Session::IsUndelivered(ChunkId chunk) const {

@@ -91,7 +91,7 @@ class Session {
   // The greeting.
   bool Greet();
   absl::StatusOr<v1::Hello> ReceiveHello();
-  absl::Status MakeState(const v1::Hello& hello);
+  absl::Status MakeState(const v1::Hello& hello, std::uint32_t version);
   absl::Status SendWelcome(std::uint32_t version);
 
   // The loop.
@@ -104,6 +104,7 @@ class Session {
   void HandleGrow(const v1::GrowRequest& request);
   void HandleAck(std::uint64_t grant);
   void HandleReturn(const v1::ReturnRequest& request);
+  void HandleTrimmed(const v1::Trimmed& trimmed);
   void HandleClose(const v1::CloseRequest& request);
   void ContinueWaiting();
   void CheckRequests();
@@ -111,7 +112,8 @@ class Session {
 
   // Sending.
   void Answer(std::uint64_t request_id, LogicalId device, Broker::GrowAnswer answer);
-  void Refuse(std::uint64_t request_id, const absl::Status& status);
+  enum class Concern { kSomebody, kNobody };  // who was refused; of nobody's there is no event
+  void Refuse(std::uint64_t request_id, const absl::Status& status, Concern concern = Concern::kSomebody);
   void Pump();
   /// A number that only the receiver of the grant can know: its Ack proves that the descriptors were read.
   std::uint64_t NextGrantId();
@@ -119,6 +121,7 @@ class Session {
   bool SendPage(Outgoing& outgoing);
   /// True when the grant is over.
   bool FailPage(Outgoing& outgoing, const absl::Status& status);
+  void SendTrims();
   void ReleaseInFlight();
   void CheckUnread();
   bool IsUndelivered(ChunkId chunk) const;

@@ -49,7 +49,7 @@ void Session::Send(const v1::Frame& frame) {
   }
 }
 
-void Session::Refuse(std::uint64_t request_id, const absl::Status& status) {
+void Session::Refuse(std::uint64_t request_id, const absl::Status& status, Concern concern) {
   v1::Frame frame;
   v1::GrowRefused& refused = *frame.mutable_grow_refused();
   refused.set_request_id(request_id);
@@ -58,9 +58,22 @@ void Session::Refuse(std::uint64_t request_id, const absl::Status& status) {
   if (const std::optional<Refusal> refusal = GetRefusal(status)) {
     *refused.mutable_refusal() = RefusalToProto(*refusal);
   }
-  Tell(v1::Event::KIND_REFUSED, std::string(status.message().substr(0, status.message().find('\n'))),
-       &status);
+  if (concern == Concern::kSomebody) {
+    Tell(v1::Event::KIND_REFUSED, std::string(status.message().substr(0, status.message().find('\n'))),
+         &status);
+  }
   Send(frame);
+}
+
+void Session::SendTrims() {
+  for (const TrimTable::Order& order : services_.broker.TakeTrims(peer_.id)) {
+    v1::Frame frame;
+    v1::Trim& trim = *frame.mutable_trim();
+    trim.set_trim_id(order.id.value);
+    trim.set_device_id(order.device.value);
+    trim.set_bytes(order.bytes.count());
+    Send(frame);
+  }
 }
 
 void Session::HandleAck(std::uint64_t grant) {

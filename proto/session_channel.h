@@ -39,8 +39,9 @@ struct ReceivedFrame {
 /// lock of the caller's.
 class SessionChannel {
  public:
-  static constexpr std::uint32_t kProtocolVersion = 1;
+  static constexpr std::uint32_t kProtocolVersion = 2;
   static constexpr std::uint32_t kOldestVersion = 1;
+  static constexpr std::uint32_t kTrimVersion = 2;  // who speaks it answers Trim
   static constexpr std::size_t kMaxFrameBytes = 64 * 1024;
   static constexpr std::size_t kMaxFdsPerFrame = 253;  // SCM_MAX_FD of the kernel
   static constexpr std::size_t kMaxReturnChunks = 4096;

@@ -227,6 +227,67 @@ TEST_F(PoolMaintainTest, GivesNothingBackThatFencesGuard) {
   EXPECT_EQ(fences->waits(), 0u);
 }
 
+TEST_F(PoolMaintainTest, TrimForAnotherReturnsALargerChunkWhereNoneIsSmallEnough) {
+  Open({.limit = 256_MiB, .chunk = 32_MiB});
+  MustFree(Must(64_MiB));
+  ASSERT_EQ(pool_->stats().held, 64_MiB);
+  ASSERT_EQ(*pool_->Trim(2_MiB), Bytes()) << "at most is at most";
+  absl::StatusOr<Pool::Trimmed> trimmed = pool_->TrimFor(2_MiB);
+  ASSERT_TRUE(trimmed.ok()) << trimmed.status();
+  EXPECT_EQ(trimmed->returned, 32_MiB);
+  EXPECT_EQ(trimmed->pending, Bytes());
+  EXPECT_EQ(pool_->stats().held, 32_MiB);
+  EXPECT_EQ(pool_->TrimFor(40_MiB)->returned, 32_MiB) << "all there is";
+  ExpectEmptyAfterTrim();
+}
+
+TEST_F(PoolMaintainTest, TrimForAnotherReturnsWhatWasGrantedAheadFirst) {
+  OpenWithWake(1_GiB);
+  const Block block = Must(64_MiB);
+  Tick();
+  const MemoryStats before = pool_->stats();
+  ASSERT_GT(before.idle, Bytes());
+  EXPECT_EQ(pool_->TrimFor(before.idle)->returned, before.idle);
+  EXPECT_EQ(pool_->stats().held, 64_MiB);
+  ExpectSound();
+  MustFree(block);
+}
+
+TEST_F(PoolMaintainTest, TrimForAnotherSaysWhatFencesStillGuard) {
+  const auto fences = std::make_shared<FakeStreamFences>();
+  Open({.limit = 64_MiB, .options = {.fences = fences}});
+  const Block block = Must(32_MiB);
+  fences->Queue(0);
+  MustFree(block);
+  absl::StatusOr<Pool::Trimmed> trimmed = pool_->TrimFor(8_MiB);
+  ASSERT_TRUE(trimmed.ok()) << trimmed.status();
+  EXPECT_EQ(trimmed->returned, Bytes());
+  EXPECT_EQ(trimmed->pending, 32_MiB);
+  fences->Finish(0);
+  trimmed = pool_->TrimFor(8_MiB);
+  EXPECT_EQ(trimmed->returned, 8_MiB);
+  EXPECT_EQ(trimmed->pending, Bytes());
+  EXPECT_EQ(fences->waits(), 0u);
+}
+
+TEST_F(PoolMaintainTest, NobodyWaitsForOthersWhileHisOwnMemoryLiesIdle) {
+  Open({.limit = 64_MiB, .options = {.grow_ahead = false}});
+  upstream_->card = (32_MiB).count();
+  const Block first = Must(14_MiB);
+  const Block middle = Must(2_MiB);
+  const Block last = Must(14_MiB);
+  MustFree(first);
+  MustFree(last);
+  const Block block = Must(26_MiB, {.timeout = seconds(60)});
+  EXPECT_EQ(upstream_->waits, 0u);
+  EXPECT_EQ(pool_->Allocate(8_MiB, {.timeout = seconds(60)}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(upstream_->waits, 1u) << "where his own is not enough he does";
+  MustFree(block);
+  MustFree(middle);
+  ExpectEmptyAfterTrim();
+}
+
 TEST_F(PoolMaintainTest, SourceThatFailsAtAnyCallLeavesNoResidue) {
   for (std::uint64_t n = 1;; ++n) {
     OpenWithWake(64_MiB);

@@ -101,7 +101,9 @@ TEST_F(CliTest, LsShowsCardsAndLeases) {
   EXPECT_EQ(snapshot["schema"], "lgpu.snapshot/v1");
   EXPECT_EQ(snapshot["cards"].size(), 2u);
   EXPECT_EQ(snapshot["leases"][0]["devices"][0]["memory_limit_bytes"], 64 * kMiB);
-  EXPECT_EQ(snapshot["leases"][0]["devices"][0]["held_bytes"], 16 * kMiB);
+  // It may have grown ahead of its need.
+  EXPECT_GE(snapshot["leases"][0]["devices"][0]["held_bytes"], 16 * kMiB);
+  EXPECT_LE(snapshot["leases"][0]["devices"][0]["held_bytes"], 64 * kMiB);
   EXPECT_EQ(snapshot["leases"][0]["sessions"][0]["pid"], client->pid());
   EXPECT_EQ(Ask(*client, "close c"), "ok");
 }

@@ -115,6 +115,8 @@ class FakeLease final : public Lease {
   void StartMaintenance(Maintenance::Task task) override { maintenance_.Start(std::move(task)); }
   void WakeMaintenance() override { maintenance_.Wake(); }
   void StopMaintenance() override { maintenance_.Stop(); }
+  std::vector<TrimOrder> TakeTrims() override { return {}; }
+  void AnswerTrim(const TrimOrder& /*order*/, bool /*pending*/) override {}
   ClientPage& page() override { return *page_; }
   absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) override {
     log_->resizes.push_back(Cat(i, ":", FormatBytes(limit), ":", guarantee ? FormatBytes(*guarantee) : "-"));

@@ -49,7 +49,7 @@ class Runner {
     }
     model_.unit = kUnit;
     backend_ = std::make_unique<CountingBackend>(totals, kUnit);
-    broker_ = *LocalBroker::Create(*backend_);
+    broker_ = *LocalBroker::Create(*backend_, nullptr);
     slots_.resize(static_cast<std::size_t>(options.slots));
     stuck_.resize(totals.size());
     // A card that does not confirm is short of that memory for ever: only now and then.
@@ -294,7 +294,7 @@ TEST(LocalBrokerPropertyTest, WhatIsGuaranteedNeverFailsWhileOthersFightForTheCa
   constexpr int kSteps = 1500;
   CountingBackend backend({64_MiB}, kUnit);
   {
-    const std::unique_ptr<LocalBroker> broker = *LocalBroker::Create(backend);
+    const std::unique_ptr<LocalBroker> broker = *LocalBroker::Create(backend, nullptr);
     const std::vector<LocalBroker::DeviceSpec> specs = {
         {.limit = 12_MiB, .preallocate = true, .index = 0},
         {.limit = 32_MiB, .guarantee = 12_MiB, .index = 1},

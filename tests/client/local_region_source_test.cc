@@ -23,7 +23,7 @@ class LocalWorld : public RegionSourceWorld {
  public:
   LocalWorld() {
     backend_ = MakeSimulatedBackend({.devices = {SimulatedDevice(0, kCard, "test")}});
-    broker_ = *LocalBroker::Create(*backend_);
+    broker_ = *LocalBroker::Create(*backend_, nullptr);
   }
   LocalWorld(Bytes limit, bool preallocate) : LocalWorld() {
     device_ = *Add({.limit = limit, .preallocate = preallocate});

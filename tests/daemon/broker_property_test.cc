@@ -168,7 +168,8 @@ class Runner : BrokerModel {
 
   SessionEntry NewSession(LeaseKey lease) {
     SessionEntry session{SessionId{++last_session_}, lease, std::make_shared<Waker>(*Waker::Create())};
-    broker_->AddSession(session.id, static_cast<std::int64_t>(1000 + last_session_), session.waker);
+    broker_->AddSession(session.id,
+                        {.pid = static_cast<std::int64_t>(1000 + last_session_), .waker = session.waker});
     broker_->AttachSession(session.id, lease);
     return session;
   }
@@ -678,7 +679,7 @@ TEST(BrokerPropertyTest, PreallocatedMemoryIsThereDownToTheLastGranule) {
         backend, {{.index = 0, .backend_device = 0, .device = backend.devices()[0]}}, Bytes());
     const LeaseKey lease{1};
     for (std::uint64_t i = 1; i <= 3; ++i) {
-      broker->AddSession(SessionId{i}, 1, nullptr);
+      broker->AddSession(SessionId{i}, {.pid = 1});
       broker->AttachSession(SessionId{i}, lease);
     }
     const Bytes limit(1 + random() % (400_MiB).count());

@@ -32,7 +32,7 @@ TEST(BrokerRepairsTest, AGrantThatWasNotFetchedYetHidesNoPinnedMemory) {
   const std::unique_ptr<Broker> broker = MakeBroker(backend);
   std::vector<LogicalId> devices;
   for (std::uint64_t i = 1; i <= 2; ++i) {
-    broker->AddSession(SessionId{i}, 1, nullptr);
+    broker->AddSession(SessionId{i}, {.pid = 1});
     broker->AttachSession(SessionId{i}, LeaseKey{i});
     devices.push_back(AddDevice(*broker, i, 8_MiB, false));
   }
@@ -75,7 +75,7 @@ class LoweredDevice {
   LoweredDevice() : broker(MakeBroker(backend)) {
     device = AddDevice(*broker, 1, 64_MiB, true);
     for (std::uint64_t i = 1; i <= 3; ++i) {
-      broker->AddSession(SessionId{i}, 1, nullptr);
+      broker->AddSession(SessionId{i}, {.pid = 1});
       broker->AttachSession(SessionId{i}, LeaseKey{1});
     }
     EXPECT_EQ(Grow(1, 32_MiB).chunks.size(), 1u);
@@ -166,7 +166,7 @@ TEST(BrokerRepairsTest, ACutThatHasToWaitLeavesItsThreadFree) {
   lowered.broker->ReturnAll(SessionId{1});
   lowered.Lower();
   const LogicalId growing = AddDevice(*lowered.broker, 2, 64_MiB, false);
-  lowered.broker->AddSession(SessionId{4}, 1, nullptr);
+  lowered.broker->AddSession(SessionId{4}, {.pid = 1});
   lowered.broker->AttachSession(SessionId{4}, LeaseKey{2});
   ASSERT_TRUE(lowered.broker
                   ->Grow({.session = SessionId{4},

@@ -41,7 +41,7 @@ class Rig {
   SessionId Session(std::uint64_t id, LeaseKey lease = kLease) {
     const SessionId session{id};
     wakers_.push_back(std::make_shared<Waker>(*Waker::Create()));
-    broker_->AddSession(session, static_cast<std::int64_t>(1000 + id), wakers_.back());
+    broker_->AddSession(session, {.pid = static_cast<std::int64_t>(1000 + id), .waker = wakers_.back()});
     broker_->AttachSession(session, lease);
     return session;
   }

@@ -68,7 +68,8 @@ class DaemonFixture : public ::testing::Test {
   TestSession OpenSession() {
     TestSession session{.channel = ConnectSession(), .token = "", .pages = {}};
     v1::Frame hello;
-    hello.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
+    hello.mutable_hello()->set_protocol_version(
+        SessionChannel::kOldestVersion);  // which is never asked to trim
     hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
     hello.mutable_hello()->set_command("test");
     session.Send(hello);

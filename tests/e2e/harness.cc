@@ -41,7 +41,8 @@ absl::StatusOr<RawSession> RawSession::Open(const std::string& dir) {
   RawSession session;
   LGPU_ASSIGN_OR_RETURN(session.channel, SessionChannel::Connect(dir + "/session.sock"));
   v1::Frame hello;
-  hello.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
+  hello.mutable_hello()->set_protocol_version(
+      SessionChannel::kOldestVersion);  // which is never asked to trim
   hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
   hello.mutable_hello()->set_client("raw");
   hello.mutable_hello()->set_pid(::getpid());

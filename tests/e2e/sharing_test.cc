@@ -182,6 +182,49 @@ TEST_F(SharingTest, AProgramThatWaitsIsServedWhenAnotherCloses) {
   EXPECT_EQ(Ask(*two, "close c"), "ok");
 }
 
+// What a program has freed is idle in it for a while; nobody else has to wait for it, or to be refused.
+TEST_F(SharingTest, IdleMemoryOfOneProgramIsAnotherOnesAtOnce) {
+  StartDaemon({.simulate = "128MiB"});
+  auto one = StartClient();
+  auto two = StartClient();
+  ASSERT_THAT(Ask(*one, "open c timeout=0"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*two, "open c timeout=0"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*one, absl::StrCat("alloc c keep ", 8 * kMiB)), StartsWith("ok "));
+  ASSERT_THAT(Ask(*one, absl::StrCat("alloc c t ", 112 * kMiB)), StartsWith("ok "));
+  ASSERT_EQ(Ask(*one, "free t"), "ok");
+  ASSERT_THAT(Ask(*two, absl::StrCat("alloc c u ", 116 * kMiB)), StartsWith("ok "));
+  EXPECT_EQ(Ask(*one, "read keep"), "ok 2.09715e+06");
+  // And back again.
+  ASSERT_EQ(Ask(*two, "free u"), "ok");
+  ASSERT_THAT(Ask(*one, absl::StrCat("alloc c v ", 116 * kMiB)), StartsWith("ok "));
+  EXPECT_EQ(Stats().refusals_total(), 0u);
+  EXPECT_EQ(Ask(*one, "close c"), "ok");
+  EXPECT_EQ(Ask(*two, "close c"), "ok");
+}
+
+TEST_F(SharingTest, TwoProgramsThatWaitGiveEachOtherWhatLiesIdle) {
+  StartDaemon({.simulate = "128MiB"});
+  auto one = StartClient();
+  auto two = StartClient();
+  for (ChildProgram* client : {one.get(), two.get()}) {
+    ASSERT_THAT(Ask(*client, "open c timeout=20000"), StartsWith("ok "));
+  }
+  for (int round = 0; round < 6; ++round) {
+    for (ChildProgram* client : {one.get(), two.get()})
+      client->WriteLine(absl::StrCat("alloc c t ", 60 * kMiB));
+    for (ChildProgram* client : {one.get(), two.get()}) ASSERT_THAT(*client->ReadLine(), StartsWith("ok "));
+    for (ChildProgram* client : {one.get(), two.get()}) ASSERT_EQ(Ask(*client, "free t"), "ok");
+    // 60 lie idle in each: together they need more than is left.
+    ChildProgram& large = round % 2 == 0 ? *one : *two;
+    ChildProgram& small = round % 2 == 0 ? *two : *one;
+    large.WriteLine(absl::StrCat("alloc c t ", 100 * kMiB));
+    small.WriteLine(absl::StrCat("alloc c t ", 24 * kMiB));
+    for (ChildProgram* client : {one.get(), two.get()}) ASSERT_THAT(*client->ReadLine(), StartsWith("ok "));
+    for (ChildProgram* client : {one.get(), two.get()}) ASSERT_EQ(Ask(*client, "free t"), "ok");
+  }
+  for (ChildProgram* client : {one.get(), two.get()}) EXPECT_EQ(Ask(*client, "close c"), "ok");
+}
+
 TEST_F(SharingTest, AProgramThatDiesWhileItWaitsLeavesTheQueue) {
   StartDaemon({.simulate = "128MiB"});
   auto one = StartClient();

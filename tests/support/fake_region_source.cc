@@ -49,6 +49,7 @@ absl::StatusOr<std::vector<Chunk>> FakeRegionSource::Grow(const GrowRequest& req
   for (std::uint64_t granted = upstream_->granted;;) {
     const Bytes room = SaturatingSub(ceiling, Bytes(granted));
     if (room < request.at_least) {
+      upstream_->waits += request.timeout.count() > 0 ? 1 : 0;
       Refusal refusal;
       refusal.reason = ceiling < limit ? RefusalReason::kCard : RefusalReason::kLimit;
       refusal.asked = request.at_least;

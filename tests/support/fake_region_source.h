@@ -22,6 +22,7 @@ struct FakeUpstream {
   std::atomic<std::uint64_t> card{~std::uint64_t{0}};
   std::atomic<std::uint64_t> granted{0};  // bytes that are granted and not returned
   std::atomic<std::uint64_t> mapped{0};   // bytes
+  std::atomic<std::uint64_t> waits{0};    // refusals that a source with neighbours would have waited with
   FaultPlan faults;                       // every call of the source counts
 };
 

@@ -51,7 +51,7 @@ struct PoolOptions {
   /// Null: there is one stream only, and whoever trims makes sure that it is done with freed blocks.
   std::shared_ptr<StreamFences> fences = {};
   /// Whether Maintain asks for chunks before they are needed, and growth for more than is missing. Not for a
-  /// source whose limit others share: they could need what lies idle here.
+  /// source whose limit others share, unless somebody calls TrimFor for them.
   bool grow_ahead = true;
   /// Called from any thread, with no lock held, when memory runs low: Maintain should be called soon. It must
   /// not block, and must not call the pool.
@@ -90,6 +90,12 @@ class LGPU_API Pool {
   /// Returns wholly free chunks to the source, at most `at_most` bytes; says how much it was. Without
   /// PoolOptions.fences the caller makes sure that nothing queued on the device still uses freed blocks.
   absl::StatusOr<Bytes> Trim(Bytes at_most);
+  struct Trimmed {
+    Bytes returned;
+    Bytes pending;  // is free as well, but for work on the device that may still use it
+  };
+  /// As Trim, for somebody who needs `bytes`: where only a larger chunk is free, that one goes.
+  absl::StatusOr<Trimmed> TrimFor(Bytes bytes);
   /// What may take its time, for a thread that has it: grows ahead of demand, gives long idle memory back,
   /// looks after fences. `now` is of a steady clock and never falls. Says when it wants to be called again,
   /// if nobody wakes it before; nothing: only then.

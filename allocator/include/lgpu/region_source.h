@@ -32,6 +32,8 @@ struct GrowRequest {
   Bytes wanted;    // >= at_least: what would be useful; more than at_least is never waited for
   /// How long the source may wait for memory that is held by others or on its way back.
   std::chrono::nanoseconds timeout{0};
+  /// Nobody needs it yet: a refusal is not reported to anybody, and need not say why.
+  bool ahead = false;
 };
 
 /// A RegionSource is what a Pool stands on: one range of reserved addresses (the region) of one

@@ -75,7 +75,8 @@ struct ContextOptions {
   /// Default: LGPU_SOFT_PLACEMENT, else on.
   std::optional<bool> soft_device_placement = {};
   DevicePolicy device_policy = DevicePolicy::kSilent;
-  /// How long an allocation may wait for memory that others hold or that is on its way back.
+  /// How long an allocation may wait for memory that others use or that is on its way back. For what lies
+  /// idle in another program it waits up to 100 ms in any case.
   std::chrono::milliseconds allocation_timeout = std::chrono::seconds(10);
   /// Registers Cast on GPUs; TensorFlow's guide has it on the CPU only.
   bool cast_on_gpu = false;

@@ -1,0 +1,91 @@
+#ifndef LGPU_ALLOCATOR_TRIM_TABLE_H_
+#define LGPU_ALLOCATOR_TRIM_TABLE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "allocator/ledger.h"
+#include "lgpu/bytes.h"
+#include "lgpu/id.h"
+
+namespace lgpu {
+
+/// One request to a holder of memory for what lies idle there.
+using TrimId = Id<struct TrimTag>;
+/// Who holds memory and can be asked: a session, in the daemon.
+using HolderId = Id<struct HolderTag>;
+
+/// A TrimTable decides which holder is asked next for memory that lies idle in it, and knows what became of
+/// it. One is asked at a time, the one that holds most first, so that no more comes back than is needed; one
+/// that takes its time to answer does not keep the others from being asked.
+///
+/// Pure: the owner brings the lock and the clock.
+class TrimTable {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  /// Who might have idle memory, and how much of it would help.
+  struct Holder {
+    HolderId who;
+    LogicalId device;
+    Bytes bytes;
+  };
+  /// What a holder is asked for.
+  struct Order {
+    TrimId id;
+    LogicalId device;
+    Bytes bytes;
+  };
+  /// Somebody's want of memory. In each round everybody is asked once.
+  struct Need {
+    std::uint64_t round = 0;              // 0: did not ask yet
+    TimePoint look_again;                 // ask again then, whatever happens
+    std::optional<TimePoint> next_round;  // once all have answered
+  };
+  struct Asked {
+    bool hope = false;             // an answer is still to come
+    std::optional<HolderId> whom;  // has a new order to fetch
+  };
+
+  /// An answer that takes longer lets the next one be asked too.
+  static constexpr std::chrono::milliseconds kPatience{20};
+  /// Who still waits when all have answered asks them again after this time.
+  static constexpr std::chrono::milliseconds kNextRound{250};
+
+  /// Asks the next of `holders` for what is missing, if nobody's answer is awaited.
+  Asked Ask(Need& need, std::vector<Holder> holders, Bytes missing, TimePoint now);
+  /// Asks this one too, if it is not asked already; then true.
+  bool AskAlso(const Holder& holder, Bytes missing, TimePoint now);
+  /// Whether somebody was not asked in this round or did not answer.
+  bool IsHopeful(const Need& need, const std::vector<Holder>& holders) const;
+
+  /// The orders for a holder that it did not fetch yet.
+  std::vector<Order> Take(HolderId who);
+  /// An order is done; says of which device it was. `pending`: more will be idle soon, without anybody's
+  /// doing. INVALID_ARGUMENT for an order that is not open.
+  absl::StatusOr<LogicalId> Answer(HolderId who, TrimId id, bool pending, TimePoint now);
+  void Forget(HolderId who);
+
+ private:
+  using Key = std::pair<HolderId, LogicalId>;
+  struct State {
+    TrimId open;  // none: nothing is asked
+    TimePoint asked_at;
+    std::uint64_t asked_in = 0;  // the number of rounds begun by then
+    std::uint64_t tried_in = 0;  // as above, of the last order that was answered for good
+    TimePoint not_before;        // had something pending
+  };
+
+  std::map<Key, State> states_;
+  std::map<HolderId, std::vector<Order>> orders_;
+  std::uint64_t last_round_ = 0;
+  std::uint64_t last_id_ = 0;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_TRIM_TABLE_H_

@@ -1,0 +1,115 @@
+#include "allocator/trim_table.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+namespace lgpu {
+namespace {
+
+using std::chrono::milliseconds;
+using TimePoint = TrimTable::TimePoint;
+
+constexpr Bytes kMiB(std::uint64_t{1} << 20);
+constexpr HolderId kOne{1};
+constexpr HolderId kTwo{2};
+constexpr LogicalId kDevice{7};
+const TimePoint kStart = TimePoint() + std::chrono::hours(1);
+
+class TrimTableTest : public ::testing::Test {
+ protected:
+  std::vector<TrimTable::Holder> Holders() const {
+    return {{.who = kOne, .device = kDevice, .bytes = kMiB * 8},
+            {.who = kTwo, .device = kDevice, .bytes = kMiB * 32}};
+  }
+  // What `who` is asked for, which is one thing.
+  TrimTable::Order Order(HolderId who) {
+    const std::vector<TrimTable::Order> orders = table_.Take(who);
+    EXPECT_EQ(orders.size(), 1u);
+    return orders.empty() ? TrimTable::Order() : orders.front();
+  }
+
+  TrimTable table_;
+  TrimTable::Need need_;
+};
+
+TEST_F(TrimTableTest, AsksTheLargestHolderFirstAndTheNextOnlyAfterItsAnswer) {
+  TrimTable::Asked asked = table_.Ask(need_, Holders(), kMiB * 10, kStart);
+  EXPECT_TRUE(asked.hope);
+  EXPECT_EQ(asked.whom, kTwo);
+  const TrimTable::Order first = Order(kTwo);
+  EXPECT_EQ(first.device, kDevice);
+  EXPECT_EQ(first.bytes, kMiB * 10);
+  asked = table_.Ask(need_, Holders(), kMiB * 10, kStart + milliseconds(1));
+  EXPECT_TRUE(asked.hope);
+  EXPECT_FALSE(asked.whom.has_value());
+
+  EXPECT_EQ(*table_.Answer(kTwo, first.id, /*pending=*/false, kStart + milliseconds(2)), kDevice);
+  asked = table_.Ask(need_, Holders(), kMiB * 9, kStart + milliseconds(2));
+  EXPECT_EQ(asked.whom, kOne);
+  const TrimTable::Order second = Order(kOne);
+  EXPECT_EQ(second.bytes, kMiB * 8) << "more than it holds helps nobody";
+  EXPECT_TRUE(table_.IsHopeful(need_, Holders()));
+  EXPECT_TRUE(table_.Answer(kOne, second.id, false, kStart + milliseconds(3)).ok());
+  EXPECT_FALSE(table_.IsHopeful(need_, Holders()));
+  asked = table_.Ask(need_, Holders(), kMiB * 9, kStart + milliseconds(3));
+  EXPECT_FALSE(asked.hope);
+  EXPECT_FALSE(asked.whom.has_value());
+}
+
+TEST_F(TrimTableTest, OneThatDoesNotAnswerKeepsHopeButNotTheOthersFromBeingAsked) {
+  EXPECT_EQ(table_.Ask(need_, Holders(), kMiB, kStart).whom, kTwo);
+  EXPECT_EQ(need_.look_again, kStart + TrimTable::kPatience);
+  const TrimTable::Asked asked = table_.Ask(need_, Holders(), kMiB, need_.look_again);
+  EXPECT_EQ(asked.whom, kOne);
+  EXPECT_TRUE(table_.Answer(kOne, Order(kOne).id, false, kStart + milliseconds(30)).ok());
+  EXPECT_TRUE(table_.IsHopeful(need_, Holders())) << "the first answer is still to come";
+  EXPECT_FALSE(table_.Ask(need_, Holders(), kMiB, kStart + milliseconds(50)).whom.has_value());
+}
+
+TEST_F(TrimTableTest, WhoHasSomethingPendingIsAskedAgainSoon) {
+  EXPECT_EQ(table_.Ask(need_, {Holders()[1]}, kMiB, kStart).whom, kTwo);
+  EXPECT_TRUE(table_.Answer(kTwo, Order(kTwo).id, /*pending=*/true, kStart).ok());
+  TrimTable::Asked asked = table_.Ask(need_, {Holders()[1]}, kMiB, kStart + milliseconds(1));
+  EXPECT_TRUE(asked.hope);
+  EXPECT_FALSE(asked.whom.has_value());
+  asked = table_.Ask(need_, {Holders()[1]}, kMiB, kStart + TrimTable::kPatience);
+  EXPECT_EQ(asked.whom, kTwo);
+}
+
+TEST_F(TrimTableTest, WhoStillNeedsMemoryAsksAllAgainLater) {
+  EXPECT_EQ(table_.Ask(need_, {Holders()[1]}, kMiB, kStart).whom, kTwo);
+  EXPECT_TRUE(table_.Answer(kTwo, Order(kTwo).id, false, kStart).ok());
+  EXPECT_FALSE(table_.Ask(need_, {Holders()[1]}, kMiB, kStart + milliseconds(20)).hope);
+  const TimePoint again = need_.look_again;
+  EXPECT_FALSE(table_.Ask(need_, {Holders()[1]}, kMiB, kStart + milliseconds(30)).hope);
+  EXPECT_EQ(need_.look_again, again) << "a look in between does not put the next round off";
+  EXPECT_EQ(table_.Ask(need_, {Holders()[1]}, kMiB, again).whom, kTwo);
+}
+
+TEST_F(TrimTableTest, AnAnswerFromBeforeDoesNotCountForANewNeed) {
+  EXPECT_EQ(table_.Ask(need_, {Holders()[1]}, kMiB, kStart).whom, kTwo);
+  const TrimTable::Order open = Order(kTwo);
+  TrimTable::Need later;
+  EXPECT_TRUE(table_.Ask(later, {Holders()[1]}, kMiB, kStart + milliseconds(1)).hope);
+  EXPECT_TRUE(table_.Answer(kTwo, open.id, false, kStart + milliseconds(2)).ok());
+  EXPECT_FALSE(table_.IsHopeful(need_, {Holders()[1]}));
+  EXPECT_EQ(table_.Ask(later, {Holders()[1]}, kMiB, kStart + milliseconds(2)).whom, kTwo);
+}
+
+TEST_F(TrimTableTest, WrongAnswersAndForgottenHolders) {
+  EXPECT_EQ(table_.Ask(need_, Holders(), kMiB, kStart).whom, kTwo);
+  const TrimTable::Order open = Order(kTwo);
+  EXPECT_TRUE(absl::IsInvalidArgument(table_.Answer(kOne, open.id, false, kStart).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(table_.Answer(kTwo, TrimId{99}, false, kStart).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(table_.Answer(kTwo, TrimId{}, false, kStart).status()));
+  table_.Forget(kTwo);
+  EXPECT_TRUE(absl::IsInvalidArgument(table_.Answer(kTwo, open.id, false, kStart).status()));
+  EXPECT_TRUE(table_.AskAlso(Holders()[0], kMiB, kStart));
+  EXPECT_FALSE(table_.AskAlso(Holders()[0], kMiB, kStart)) << "it is asked already";
+  table_.Forget(kOne);
+  EXPECT_TRUE(table_.Take(kOne).empty());
+}
+
+}  // namespace
+}  // namespace lgpu

@@ -1,0 +1,271 @@
+// Memory that lies idle in one session is asked back for those who are short of it.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "allocator/device/simulated_backend.h"
+#include "daemon/broker.h"
+#include "lgpu/refusal.h"
+
+namespace lgpu::daemon {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Clock = std::chrono::steady_clock;
+constexpr Bytes kMiB(std::uint64_t{1} << 20);
+
+class BrokerTrimsTest : public ::testing::Test {
+ protected:
+  BrokerTrimsTest() {
+    SimulatedBackendOptions simulated;
+    simulated.devices = {SimulatedDevice(0, kMiB * 64, "broker_trims_test")};
+    simulated.sparse = true;
+    backend_ = MakeSimulatedBackend(std::move(simulated));
+    broker_ = *Broker::Create(*backend_,
+                              {{.index = 0, .backend_device = 0, .device = backend_->devices()[0]}}, Bytes());
+  }
+
+  SessionId Session(std::uint64_t id, LeaseKey lease, bool trims = true) {
+    broker_->AddSession(SessionId{id}, {.pid = 1, .waker = nullptr, .trims = trims});
+    broker_->AttachSession(SessionId{id}, lease);
+    return SessionId{id};
+  }
+  LogicalId Device(LeaseKey lease, Bytes limit, Bytes guarantee = {}) {
+    return *broker_->AddDevice(Spec(lease, limit, guarantee), Clock::now());
+  }
+  Broker::GrowAnswer Grow(SessionId session, LogicalId device, Bytes bytes,
+                          milliseconds timeout = seconds(60)) {
+    const auto now = Clock::now();
+    Broker::GrowAnswer answer = broker_->Grow({.session = session,
+                                               .device = device,
+                                               .at_least = bytes,
+                                               .wanted = bytes,
+                                               .asked_at = now,
+                                               .deadline = now + timeout});
+    for (const Chunk& chunk : answer.chunks) held_[session].push_back(chunk.id);
+    return answer;
+  }
+  Broker::GrowAnswer Continue(SessionId session, const Broker::GrowAnswer& before) {
+    Broker::GrowAnswer answer = broker_->Continue(*before.wait);
+    for (const Chunk& chunk : answer.chunks) held_[session].push_back(chunk.id);
+    return answer;
+  }
+  // The one order of a session; it gives back `bytes`, in chunks of 2 MiB, and answers.
+  Bytes AnswerTrim(SessionId session, LogicalId device, Bytes bytes) {
+    const std::vector<TrimTable::Order> orders = broker_->TakeTrims(session);
+    EXPECT_EQ(orders.size(), 1u);
+    if (orders.size() != 1) return Bytes();
+    EXPECT_EQ(orders[0].device, device);
+    std::vector<ChunkId>& held = held_[session];
+    const std::vector<ChunkId> back(held.end() - static_cast<std::ptrdiff_t>(bytes / (kMiB * 2)), held.end());
+    held.resize(held.size() - back.size());
+    if (!back.empty()) {
+      EXPECT_TRUE(broker_->Return(session, device, back).ok());
+    }
+    EXPECT_TRUE(broker_->Trimmed(session, orders[0].id, /*pending=*/false).ok());
+    return orders[0].bytes;
+  }
+  static RefusalReason Reason(const absl::Status& status) {
+    return GetRefusal(status).value_or(Refusal()).reason;
+  }
+  DeviceSpec Spec(LeaseKey lease, Bytes limit, Bytes guarantee = {}) const {
+    return {.card = broker_->Cards().front().id,
+            .limit = limit,
+            .guarantee = guarantee,
+            .preallocate = false,
+            .index = 0,
+            .lease = lease,
+            .lease_name = "lease",
+            .owner = "kim"};
+  }
+
+  std::unique_ptr<DeviceBackend> backend_;
+  std::unique_ptr<Broker> broker_;
+  std::map<SessionId, std::vector<ChunkId>> held_;
+};
+
+TEST_F(BrokerTrimsTest, AnotherSessionOfTheLeaseIsAskedBeforeTheLimitRefuses) {
+  const LogicalId device = Device(LeaseKey{1}, kMiB * 16);
+  const SessionId one = Session(1, LeaseKey{1});
+  const SessionId two = Session(2, LeaseKey{1});
+  ASSERT_EQ(Grow(one, device, kMiB * 16).chunks.size(), 8u);
+  Broker::GrowAnswer waits = Grow(two, device, kMiB * 6);
+  ASSERT_TRUE(waits.status.ok());
+  ASSERT_TRUE(waits.wait.has_value());
+  EXPECT_EQ(AnswerTrim(one, device, kMiB * 6), kMiB * 6);
+  EXPECT_EQ(Continue(two, waits).chunks.size(), 3u);
+
+  // Nothing is idle any more: refused at the answer, long before the deadline.
+  waits = Grow(two, device, kMiB * 4);
+  ASSERT_TRUE(waits.wait.has_value());
+  EXPECT_EQ(AnswerTrim(one, device, Bytes()), kMiB * 4);
+  EXPECT_EQ(Reason(Continue(two, waits).status), RefusalReason::kLimit);
+  EXPECT_TRUE(broker_->CheckInvariants().ok());
+}
+
+TEST_F(BrokerTrimsTest, OthersOfTheCardAreAskedLargestFirstAndOnlyBeyondTheirGuarantees) {
+  const LogicalId small = Device(LeaseKey{1}, kMiB * 64);
+  const LogicalId large = Device(LeaseKey{2}, kMiB * 64);
+  const LogicalId safe = Device(LeaseKey{3}, kMiB * 16, kMiB * 16);
+  const LogicalId asking = Device(LeaseKey{4}, kMiB * 64);
+  const SessionId one = Session(1, LeaseKey{1});
+  const SessionId two = Session(2, LeaseKey{2});
+  const SessionId three = Session(3, LeaseKey{3});
+  const SessionId four = Session(4, LeaseKey{4});
+  ASSERT_TRUE(Grow(one, small, kMiB * 16).status.ok());
+  ASSERT_TRUE(Grow(two, large, kMiB * 32).status.ok());
+  ASSERT_TRUE(Grow(three, safe, kMiB * 16).status.ok());
+  const Broker::GrowAnswer waits = Grow(four, asking, kMiB * 8);
+  ASSERT_TRUE(waits.wait.has_value());
+  EXPECT_TRUE(broker_->TakeTrims(one).empty());
+  EXPECT_EQ(AnswerTrim(two, large, kMiB * 2), kMiB * 8);
+  EXPECT_EQ(AnswerTrim(one, small, kMiB * 6), kMiB * 6);
+  EXPECT_TRUE(broker_->TakeTrims(three).empty()) << "its guarantee stays its own";
+  EXPECT_EQ(Continue(four, waits).chunks.size(), 4u);
+}
+
+TEST_F(BrokerTrimsTest, TwoThatWaitForEachOtherAreNoDeadlockWhileOneMayHaveIdleMemory) {
+  const LogicalId first = Device(LeaseKey{1}, kMiB * 64);
+  const LogicalId second = Device(LeaseKey{2}, kMiB * 64);
+  const SessionId one = Session(1, LeaseKey{1});
+  const SessionId two = Session(2, LeaseKey{2});
+  ASSERT_TRUE(Grow(one, first, kMiB * 32).status.ok());
+  ASSERT_TRUE(Grow(two, second, kMiB * 32).status.ok());
+  const Broker::GrowAnswer one_waits = Grow(one, first, kMiB * 8);
+  const Broker::GrowAnswer two_waits = Grow(two, second, kMiB * 8);
+  ASSERT_TRUE(one_waits.wait.has_value());
+  ASSERT_TRUE(two_waits.wait.has_value());
+  // Two, which waits itself, has something idle; so the first is served, and then one is asked for two.
+  EXPECT_EQ(AnswerTrim(two, second, kMiB * 8), kMiB * 8);
+  EXPECT_EQ(Continue(one, one_waits).chunks.size(), 4u);
+  EXPECT_TRUE(Continue(two, two_waits).wait.has_value());
+  EXPECT_EQ(AnswerTrim(one, first, Bytes()), kMiB * 8);
+  EXPECT_TRUE(Continue(two, two_waits).wait.has_value()) << "one does not wait, and may free some";
+  const Broker::GrowAnswer again = Grow(one, first, kMiB * 8);
+  EXPECT_EQ(Reason(again.status), RefusalReason::kDeadlock);
+}
+
+TEST_F(BrokerTrimsTest, WhoDoesNotWantToWaitGetsWhatLiesIdleAllTheSame) {
+  const LogicalId first = Device(LeaseKey{1}, kMiB * 64);
+  const LogicalId second = Device(LeaseKey{2}, kMiB * 64);
+  const SessionId one = Session(1, LeaseKey{1});
+  const SessionId two = Session(2, LeaseKey{2});
+  ASSERT_TRUE(Grow(one, first, kMiB * 64).status.ok());
+  Broker::GrowAnswer waits = Grow(two, second, kMiB * 2, milliseconds(0));
+  ASSERT_TRUE(waits.wait.has_value()) << waits.status;
+  held_[one].clear();  // it was granted large chunks
+  const std::vector<TrimTable::Order> orders = broker_->TakeTrims(one);
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_TRUE(broker_->Trimmed(one, orders[0].id, false).ok());
+  EXPECT_EQ(Reason(Continue(two, waits).status), RefusalReason::kCard) << "at the answer";
+  // One that never answers is waited for only a moment.
+  waits = Grow(two, second, kMiB * 2, milliseconds(0));
+  ASSERT_TRUE(waits.wait.has_value());
+  while (waits.wait) {
+    std::this_thread::sleep_until(waits.next_look);
+    waits = Continue(two, waits);
+  }
+  EXPECT_EQ(Reason(waits.status), RefusalReason::kCard);
+}
+
+TEST_F(BrokerTrimsTest, NobodyIsAskedAheadOfNeedAndTheRefusalCountsForNothing) {
+  const LogicalId first = Device(LeaseKey{1}, kMiB * 64);
+  const LogicalId second = Device(LeaseKey{2}, kMiB * 64);
+  const SessionId one = Session(1, LeaseKey{1});
+  const SessionId two = Session(2, LeaseKey{2});
+  ASSERT_TRUE(Grow(one, first, kMiB * 64).status.ok());
+  const Broker::GrowAnswer answer = broker_->Grow({.session = two,
+                                                   .device = second,
+                                                   .at_least = kMiB * 2,
+                                                   .wanted = kMiB * 2,
+                                                   .asked_at = Clock::now(),
+                                                   .deadline = Clock::now(),
+                                                   .ahead = true});
+  EXPECT_TRUE(absl::IsResourceExhausted(answer.status));
+  EXPECT_TRUE(answer.ahead);
+  EXPECT_FALSE(GetRefusal(answer.status).has_value());
+  EXPECT_TRUE(broker_->TakeTrims(one).empty());
+  EXPECT_EQ(broker_->counters().refusals, 0u);
+}
+
+TEST_F(BrokerTrimsTest, SessionsThatDoNotSpeakOfTrimsAreNotAsked) {
+  const LogicalId first = Device(LeaseKey{1}, kMiB * 16);
+  const SessionId old = Session(1, LeaseKey{1}, /*trims=*/false);
+  const SessionId two = Session(2, LeaseKey{1});
+  ASSERT_TRUE(Grow(old, first, kMiB * 16).status.ok());
+  EXPECT_EQ(Reason(Grow(two, first, kMiB * 2).status), RefusalReason::kLimit);
+  EXPECT_TRUE(broker_->TakeTrims(old).empty());
+}
+
+TEST_F(BrokerTrimsTest, TheDeathOfWhoWasAskedIsAnAnswer) {
+  const LogicalId device = Device(LeaseKey{1}, kMiB * 16);
+  const SessionId one = Session(1, LeaseKey{1});
+  const SessionId two = Session(2, LeaseKey{1});
+  ASSERT_TRUE(Grow(one, device, kMiB * 16).status.ok());
+  const Broker::GrowAnswer waits = Grow(two, device, kMiB * 6);
+  ASSERT_TRUE(waits.wait.has_value());
+  broker_->StartDraining(one);
+  EXPECT_TRUE(Continue(two, waits).wait.has_value()) << "its memory is on its way";
+  ASSERT_TRUE(broker_->FinishDraining(one));
+  broker_->RemoveSession(one);
+  EXPECT_EQ(Continue(two, waits).chunks.size(), 3u);
+  EXPECT_TRUE(broker_->CheckInvariants().ok());
+}
+
+TEST_F(BrokerTrimsTest, ALoweredLimitAsksForWhatIsOverIt) {
+  const LogicalId device = Device(LeaseKey{1}, kMiB * 32);
+  const SessionId one = Session(1, LeaseKey{1});
+  ASSERT_TRUE(Grow(one, device, kMiB * 16).status.ok());
+  ASSERT_TRUE(broker_->ResizeDevice(device, kMiB * 10, Bytes(), Clock::now()).ok());
+  EXPECT_EQ(AnswerTrim(one, device, kMiB * 6), kMiB * 6);
+  EXPECT_EQ(broker_->Find(device)->held, kMiB * 10);
+}
+
+TEST_F(BrokerTrimsTest, AGuaranteeIsSetAsideFromWhatLiesIdle) {
+  const LogicalId device = Device(LeaseKey{1}, kMiB * 64);
+  const SessionId one = Session(1, LeaseKey{1});
+  ASSERT_TRUE(Grow(one, device, kMiB * 48).status.ok());
+  absl::StatusOr<LogicalId> added;
+  std::thread adds([&] {
+    added = broker_->AddDevice(Spec(LeaseKey{2}, kMiB * 32, kMiB * 32), Clock::now() + seconds(60));
+  });
+  std::vector<TrimTable::Order> orders;
+  while (orders.empty()) {
+    std::this_thread::yield();
+    orders = broker_->TakeTrims(one);
+  }
+  EXPECT_EQ(orders[0].bytes, kMiB * 16);
+  std::vector<ChunkId>& held = held_[one];
+  const std::vector<ChunkId> back(held.end() - 8, held.end());
+  EXPECT_TRUE(broker_->Return(one, device, back).ok());
+  EXPECT_TRUE(broker_->Trimmed(one, orders[0].id, false).ok());
+  adds.join();
+  EXPECT_TRUE(added.ok()) << added.status();
+}
+
+TEST_F(BrokerTrimsTest, AGuaranteeThatIdleMemoryMakesNoRoomForIsRefusedAtTheAnswer) {
+  const LogicalId device = Device(LeaseKey{1}, kMiB * 64);
+  const SessionId one = Session(1, LeaseKey{1});
+  ASSERT_TRUE(Grow(one, device, kMiB * 48).status.ok());
+  absl::StatusOr<LogicalId> added;
+  std::thread adds([&] {
+    added = broker_->AddDevice(Spec(LeaseKey{2}, kMiB * 32, kMiB * 32), Clock::now() + seconds(3600));
+  });
+  std::vector<TrimTable::Order> orders;
+  while (orders.empty()) {
+    std::this_thread::yield();
+    orders = broker_->TakeTrims(one);
+  }
+  EXPECT_TRUE(broker_->Trimmed(one, orders[0].id, false).ok());
+  adds.join();
+  EXPECT_EQ(Reason(added.status()), RefusalReason::kCard);
+}
+
+}  // namespace
+}  // namespace lgpu::daemon
