@@ -40,3 +40,18 @@ if(LGPU_SANITIZE)
     add_compile_options(-fno-sanitize=vptr)
   endif()
 endif()
+
+# The CUDA backend needs the driver's header to be built and nothing at all to start: the driver is opened at run
+# time. cuda.h alone (LGPU_CUDA_INCLUDE) is enough; own kernels take nvcc too.
+find_program(LGPU_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+get_filename_component(LGPU_CUDA_HINT "${LGPU_NVCC}/../../include" ABSOLUTE)
+find_path(LGPU_CUDA_INCLUDE cudaTypedefs.h HINTS ${LGPU_CUDA_HINT} $ENV{CUDA_HOME}/include /usr/local/cuda/include)
+set(LGPU_CUDA_DEFAULT OFF)
+if(LGPU_CUDA_INCLUDE AND LGPU_NVCC)
+  set(LGPU_CUDA_DEFAULT ON)
+endif()
+option(LGPU_CUDA "Build the CUDA backend and its kernels" ${LGPU_CUDA_DEFAULT})
+if(LGPU_CUDA AND NOT LGPU_CUDA_DEFAULT)
+  message(FATAL_ERROR "LGPU_CUDA is on, and there is no CUDA toolkit (nvcc, cudaTypedefs.h); "
+                      "set CUDA_HOME, or configure with -DLGPU_CUDA=OFF")
+endif()

@@ -156,9 +156,9 @@ absl::Status SimulatedBackend::Map(std::byte* address, MemoryHandle memory) {
     found->second.mapped = true;
     file = found->second.file;
   }
-  const SimulatedRegions::Mapping mapping{memory, file->device, file->bytes};
+  const MappedRanges::Mapping mapping{memory, file->device, file->bytes};
   const Bytes granularity = options_.devices[static_cast<std::size_t>(file->device)].granularity;
-  absl::Status status = regions_.BeginMap(address, mapping, granularity);
+  absl::Status status = regions_.ranges().BeginMap(address, mapping, granularity);
   if (status.ok()) {
     void* const result =
         mmap(address, file->bytes.count(), PROT_NONE, MAP_SHARED | MAP_FIXED, file->fd.get(), 0);
@@ -168,7 +168,7 @@ absl::Status SimulatedBackend::Map(std::byte* address, MemoryHandle memory) {
       status = MappingError("madvise(MADV_DONTFORK) of a chunk", errno, file->bytes);
       MakeUnmapped(address, file->bytes).IgnoreError();
     }
-    regions_.Settle(address, status.ok());
+    regions_.ranges().Settle(address, status.ok());
   }
   if (!status.ok()) {
     SetUnmapped(memory);
@@ -181,17 +181,17 @@ absl::Status SimulatedBackend::SetAccess(std::byte* address, Bytes bytes) {
   if (bytes.is_zero()) {
     return absl::InvalidArgumentError("set access: an empty range");
   }
-  LGPU_ASSIGN_OR_RETURN(const std::vector<SimulatedRegions::MappedRange> ranges,
-                        regions_.BeginAccess(address, bytes));
+  LGPU_ASSIGN_OR_RETURN(const std::vector<MappedRanges::MappedRange> ranges,
+                        regions_.ranges().BeginAccess(address, bytes));
   absl::Status status;
   if (options_.asynchronous) {
-    for (const SimulatedRegions::MappedRange& range : ranges) {
+    for (const MappedRanges::MappedRange& range : ranges) {
       status.Update(windows_.Add(range.mapping.device, range.address, range.mapping.bytes));
     }
   } else if (mprotect(address, bytes.count(), PROT_READ | PROT_WRITE) != 0) {
     status = MappingError("mprotect of mapped chunks", errno, bytes);
   }
-  regions_.SettleAccess(ranges, status.ok());
+  regions_.ranges().SettleAccess(ranges, status.ok());
   return status;
 }
 
@@ -209,16 +209,16 @@ absl::Status SimulatedBackend::CheckNothingQueued(int device) {
 
 absl::Status SimulatedBackend::Unmap(std::byte* address) {
   LGPU_RETURN_IF_ERROR(CheckAlive());
-  LGPU_ASSIGN_OR_RETURN(const SimulatedRegions::Mapping mapping, regions_.BeginUnmap(address));
+  LGPU_ASSIGN_OR_RETURN(const MappedRanges::Mapping mapping, regions_.ranges().BeginUnmap(address));
   if (options_.asynchronous) {
     if (absl::Status status = CheckNothingQueued(mapping.device); !status.ok()) {
-      regions_.Settle(address, /*mapped=*/true);
+      regions_.ranges().Settle(address, /*mapped=*/true);
       return status;
     }
     windows_.Remove(mapping.device, address);
   }
   const absl::Status status = MakeUnmapped(address, mapping.bytes);
-  regions_.Settle(address, /*mapped=*/!status.ok());
+  regions_.ranges().Settle(address, /*mapped=*/!status.ok());
   if (status.ok()) {
     SetUnmapped(mapping.memory);
   }

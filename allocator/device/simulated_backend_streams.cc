@@ -112,7 +112,7 @@ absl::Status SimulatedBackend::WaitOnStream(StreamHandle stream, const Fence& fe
 absl::Status SimulatedBackend::CopyToDevice(StreamHandle stream, std::byte* to, const void* from,
                                             Bytes bytes) {
   LGPU_ASSIGN_OR_RETURN(const LiveStream live, FindStream(stream));
-  LGPU_RETURN_IF_ERROR(regions_.CheckAccessible(to, bytes));
+  LGPU_RETURN_IF_ERROR(regions_.ranges().CheckAccessible(to, bytes));
   if (bytes.is_zero()) {
     return absl::OkStatus();
   }
@@ -131,7 +131,7 @@ absl::Status SimulatedBackend::CopyToDevice(StreamHandle stream, std::byte* to, 
 
 absl::Status SimulatedBackend::CopyToHost(StreamHandle stream, void* to, const std::byte* from, Bytes bytes) {
   LGPU_ASSIGN_OR_RETURN(const LiveStream live, FindStream(stream));
-  LGPU_RETURN_IF_ERROR(regions_.CheckAccessible(from, bytes));
+  LGPU_RETURN_IF_ERROR(regions_.ranges().CheckAccessible(from, bytes));
   if (bytes.is_zero()) {
     return absl::OkStatus();
   }
@@ -149,8 +149,8 @@ absl::Status SimulatedBackend::CopyToHost(StreamHandle stream, void* to, const s
 absl::Status SimulatedBackend::CopyOnDevice(StreamHandle stream, std::byte* to, const std::byte* from,
                                             Bytes bytes) {
   LGPU_ASSIGN_OR_RETURN(const LiveStream live, FindStream(stream));
-  LGPU_RETURN_IF_ERROR(regions_.CheckAccessible(to, bytes));
-  LGPU_RETURN_IF_ERROR(regions_.CheckAccessible(from, bytes));
+  LGPU_RETURN_IF_ERROR(regions_.ranges().CheckAccessible(to, bytes));
+  LGPU_RETURN_IF_ERROR(regions_.ranges().CheckAccessible(from, bytes));
   if (bytes.is_zero()) {
     return absl::OkStatus();
   }
