@@ -24,8 +24,9 @@ if(LGPU_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 add_library(lgpu_options INTERFACE)
-target_compile_options(lgpu_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
-  -Woverloaded-virtual -Wundef -Wcast-qual -Wformat=2)
+target_compile_options(lgpu_options INTERFACE -Wall -Wextra -Wshadow
+  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>
+  -Wundef -Wcast-qual -Wformat=2)
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   target_compile_options(lgpu_options INTERFACE -Wthread-safety)
 endif()
@@ -41,17 +42,18 @@ if(LGPU_SANITIZE)
   endif()
 endif()
 
-# The CUDA backend needs the driver's header to be built and nothing at all to start: the driver is opened at run
-# time. cuda.h alone (LGPU_CUDA_INCLUDE) is enough; own kernels take nvcc too.
+# The CUDA backend needs the toolkit's headers and compiler to be built, and nothing at all to start: the driver is
+# opened at run time.
 find_program(LGPU_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+find_program(LGPU_BIN2C bin2c HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
 get_filename_component(LGPU_CUDA_HINT "${LGPU_NVCC}/../../include" ABSOLUTE)
 find_path(LGPU_CUDA_INCLUDE cudaTypedefs.h HINTS ${LGPU_CUDA_HINT} $ENV{CUDA_HOME}/include /usr/local/cuda/include)
 set(LGPU_CUDA_DEFAULT OFF)
-if(LGPU_CUDA_INCLUDE AND LGPU_NVCC)
+if(LGPU_CUDA_INCLUDE AND LGPU_NVCC AND LGPU_BIN2C)
   set(LGPU_CUDA_DEFAULT ON)
 endif()
 option(LGPU_CUDA "Build the CUDA backend and its kernels" ${LGPU_CUDA_DEFAULT})
 if(LGPU_CUDA AND NOT LGPU_CUDA_DEFAULT)
-  message(FATAL_ERROR "LGPU_CUDA is on, and there is no CUDA toolkit (nvcc, cudaTypedefs.h); "
+  message(FATAL_ERROR "LGPU_CUDA is on, and there is no CUDA toolkit (nvcc, bin2c, cudaTypedefs.h); "
                       "set CUDA_HOME, or configure with -DLGPU_CUDA=OFF")
 endif()

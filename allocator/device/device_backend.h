@@ -38,11 +38,19 @@ struct Fence {
   std::uint64_t sequence = 0;
 };
 
+/// A kernel of GPUs: the function `name` in `image`, a fat binary in the program. Constant tables of a
+/// program; a backend loads an image once per device, at the first launch of a kernel in it, and knows both
+/// by address.
+struct DeviceKernel {
+  const void* image = nullptr;
+  const char* name = nullptr;
+};
+
 /// A kernel to run on a stream. One of the two halves is used: a simulated device runs
-/// `host_function(arguments)`, a GPU `device_function` with `arguments` as its parameter block.
+/// `host_function(arguments)`, a GPU `device_kernel` with `arguments` as its parameter block.
 struct KernelLaunch {
   void (*host_function)(const void* arguments) = nullptr;
-  void* device_function = nullptr;
+  const DeviceKernel* device_kernel = nullptr;
   std::uint32_t grid[3] = {1, 1, 1};
   std::uint32_t block[3] = {1, 1, 1};
   std::uint32_t shared_bytes = 0;

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "allocator/device/backend_checks.h"
 #include "allocator/device/memfd.h"
 #include "allocator/device/simulated_backend_impl.h"
 #include "lgpu/refusal.h"
@@ -18,32 +19,17 @@
 namespace lgpu {
 
 absl::Status SimulatedBackend::CheckAlive() const {
-  if (epoch_.IsForked()) {
-    return absl::FailedPreconditionError(
-        "this process is a forked child: devices do not work across fork; exec a program, or open devices "
-        "in the child only");
-  }
-  return absl::OkStatus();
+  return epoch_.IsForked() ? ForkedBackendError() : absl::OkStatus();
 }
 
 absl::Status SimulatedBackend::CheckDevice(int device) const {
   LGPU_RETURN_IF_ERROR(CheckAlive());
-  if (device < 0 || static_cast<std::size_t>(device) >= options_.devices.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("there is no device ", device, ": this backend has ", options_.devices.size()));
-  }
-  return absl::OkStatus();
+  return CheckDeviceIndex(device, options_.devices.size());
 }
 
 absl::Status SimulatedBackend::CheckChunkSize(int device, Bytes bytes) const {
   LGPU_RETURN_IF_ERROR(CheckDevice(device));
-  const PhysicalDevice& about = options_.devices[static_cast<std::size_t>(device)];
-  if (bytes.is_zero() || bytes != RoundDown(bytes, about.granularity)) {
-    return absl::InvalidArgumentError(absl::StrCat("a chunk of ", bytes.count(),
-                                                   " bytes was asked for; it has to be a ", "multiple of ",
-                                                   FormatBytes(about.granularity)));
-  }
-  return absl::OkStatus();
+  return CheckWholeUnits("a chunk", bytes, options_.devices[static_cast<std::size_t>(device)].granularity);
 }
 
 // ---- physical memory
@@ -126,12 +112,8 @@ absl::Status SimulatedBackend::Reclaim(MemoryHandle memory) {
 
 absl::StatusOr<std::byte*> SimulatedBackend::Reserve(int device, Bytes bytes) {
   LGPU_RETURN_IF_ERROR(CheckDevice(device));
-  const Bytes granularity = options_.devices[static_cast<std::size_t>(device)].granularity;
-  if (bytes.is_zero() || bytes != RoundDown(bytes, granularity)) {
-    return absl::InvalidArgumentError(absl::StrCat("reserve: ", bytes.count(),
-                                                   " bytes were asked for; it has to be a ", "multiple of ",
-                                                   FormatBytes(granularity)));
-  }
+  LGPU_RETURN_IF_ERROR(CheckWholeUnits("an address range", bytes,
+                                       options_.devices[static_cast<std::size_t>(device)].granularity));
   return regions_.Reserve(bytes);
 }
 

@@ -38,6 +38,8 @@ struct DeviceBackendFactory {
   KernelLaunch fill;
   /// What was reclaimed is gone at once, and who maps it still dies of it.
   bool reclaim_is_immediate = true;
+  /// Import refuses a chunk of another size; else Map does, where the chunk is smaller than that.
+  bool import_checks_size = true;
 };
 
 inline std::string DeviceBackendName(const ::testing::TestParamInfo<DeviceBackendFactory>& info) {

@@ -1,0 +1,27 @@
+#include "allocator/device/backend_checks.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace lgpu {
+
+absl::Status ForkedBackendError() {
+  return absl::FailedPreconditionError(
+      "this process is a forked child: devices do not work across fork; exec a program, or open devices "
+      "in the child only");
+}
+
+absl::Status CheckDeviceIndex(int device, std::size_t count) {
+  if (device >= 0 && static_cast<std::size_t>(device) < count) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no device ", device, ": this backend has ", count));
+}
+
+absl::Status CheckWholeUnits(std::string_view what, Bytes bytes, Bytes granularity) {
+  if (!bytes.is_zero() && bytes == RoundDown(bytes, granularity)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(absl::string_view(what.data(), what.size()), " of ",
+                                                 bytes.count(), " bytes was asked for; it has to be a ",
+                                                 "multiple of ", FormatBytes(granularity)));
+}
+
+}  // namespace lgpu

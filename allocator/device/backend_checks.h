@@ -1,0 +1,23 @@
+#ifndef LGPU_ALLOCATOR_DEVICE_BACKEND_CHECKS_H_
+#define LGPU_ALLOCATOR_DEVICE_BACKEND_CHECKS_H_
+
+#include <cstddef>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "lgpu/bytes.h"
+
+namespace lgpu {
+
+// What every backend checks alike.
+
+/// FAILED_PRECONDITION: devices of a process that this one was forked from.
+absl::Status ForkedBackendError();
+/// INVALID_ARGUMENT unless `device` is below `count`.
+absl::Status CheckDeviceIndex(int device, std::size_t count);
+/// INVALID_ARGUMENT unless `bytes` is a multiple of `granularity` and not zero; `what` begins the text.
+absl::Status CheckWholeUnits(std::string_view what, Bytes bytes, Bytes granularity);
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_DEVICE_BACKEND_CHECKS_H_

@@ -1,0 +1,149 @@
+#ifndef LGPU_ALLOCATOR_DEVICE_CUDA_BACKEND_IMPL_H_
+#define LGPU_ALLOCATOR_DEVICE_CUDA_BACKEND_IMPL_H_
+
+// The class behind OpenCudaBackend. Its members stand in cuda_backend.cc (memory and addresses) and
+// cuda_backend_streams.cc (contexts, streams, copies, kernels).
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "allocator/device/cuda_backend.h"
+#include "allocator/device/cuda_driver.h"
+#include "allocator/device/cuda_stream.h"
+#include "allocator/device/mapped_ranges.h"
+#include "allocator/mutex.h"
+#include "allocator/process_epoch.h"
+
+namespace lgpu {
+
+// A handle of the driver's, released with its last user.
+class CudaChunk {
+ public:
+  CudaChunk(const CudaDriver& driver, CUmemGenericAllocationHandle handle, int of_device, Bytes size)
+      : device(of_device), bytes(size), driver_(driver), handle_(handle) {}
+  ~CudaChunk() { Free().IgnoreError(); }
+  CudaChunk(const CudaChunk&) = delete;
+  CudaChunk& operator=(const CudaChunk&) = delete;
+
+  CUmemGenericAllocationHandle handle() const { return handle_; }
+  absl::Status Free() {
+    const CUmemGenericAllocationHandle handle = std::exchange(handle_, 0);
+    return handle == 0 ? absl::OkStatus() : driver_.Check("cuMemRelease", driver_.MemRelease(handle));
+  }
+
+  const int device;
+  const Bytes bytes;
+
+ private:
+  const CudaDriver& driver_;
+  CUmemGenericAllocationHandle handle_;
+};
+
+class CudaBackend final : public DeviceBackend {
+ public:
+  struct Gpu {
+    PhysicalDevice about;
+    CUdevice device = 0;
+  };
+  CudaBackend(const CudaDriver& driver, const std::vector<Gpu>& gpus, CudaBackendOptions options);
+  ~CudaBackend() override;
+
+  const std::vector<PhysicalDevice>& devices() const override { return devices_; }
+  std::optional<Bytes> FreeMemory(int device) override;
+
+  absl::StatusOr<MemoryHandle> Create(int device, Bytes bytes) override;
+  absl::StatusOr<ExportedFd> Export(MemoryHandle memory) override;
+  absl::StatusOr<MemoryHandle> Import(int device, UniqueFd fd, Bytes bytes) override;
+  absl::Status Release(MemoryHandle memory) override;
+  absl::Status Reclaim(MemoryHandle memory) override;
+
+  absl::StatusOr<std::byte*> Reserve(int device, Bytes bytes) override;
+  absl::Status Unreserve(std::byte* base, Bytes bytes) override;
+  absl::Status Map(std::byte* address, MemoryHandle memory) override;
+  absl::Status SetAccess(std::byte* address, Bytes bytes) override;
+  absl::Status Unmap(std::byte* address) override;
+
+  absl::StatusOr<StreamHandle> CreateStream(int device, int priority) override;
+  absl::Status DestroyStream(StreamHandle stream) override;
+  absl::StatusOr<Fence> Record(StreamHandle stream) override;
+  absl::StatusOr<bool> HasPassed(const Fence& fence) override;
+  absl::Status Wait(const Fence& fence) override;
+  absl::Status WaitOnStream(StreamHandle stream, const Fence& fence) override;
+  absl::Status CopyToDevice(StreamHandle stream, std::byte* to, const void* from, Bytes bytes) override;
+  absl::Status CopyToHost(StreamHandle stream, void* to, const std::byte* from, Bytes bytes) override;
+  absl::Status CopyOnDevice(StreamHandle stream, std::byte* to, const std::byte* from, Bytes bytes) override;
+  absl::Status Launch(StreamHandle stream, const KernelLaunch& launch) override;
+
+ private:
+  static constexpr std::size_t kMaxStreams = 1024;
+  // What this process has on one device; `context` is null until something needs it.
+  struct DeviceState {
+    explicit DeviceState(const CudaDriver& driver) : events(driver) {}
+    CUdevice device = 0;
+    std::atomic<CUcontext> context{nullptr};
+    CudaEventPool events;
+    Mutex mutex;
+    absl::flat_hash_map<const void*, CUmodule> modules ABSL_GUARDED_BY(mutex);  // by image
+    absl::flat_hash_map<const DeviceKernel*, CUfunction> functions ABSL_GUARDED_BY(mutex);
+  };
+  struct Memory {
+    std::shared_ptr<CudaChunk> chunk;
+    bool mapped = false;
+  };
+  // What a call of the driver was for, should it fail.
+  struct Purpose {
+    std::string_view call;
+    std::string_view what;
+    int device = 0;
+    Bytes asked;
+  };
+
+  absl::Status CheckAlive() const;
+  absl::Status CheckDevice(int device) const;
+  absl::Status CheckClientHalf(int device) const;
+  absl::Status CheckChunkSize(int device, Bytes bytes) const;
+  /// OK, or what the result means: descriptors that ran out, a full card, or a promise that was broken.
+  absl::Status Explain(const Purpose& purpose, CUresult result);
+  MemoryHandle Insert(CUmemGenericAllocationHandle handle, int device, Bytes bytes);
+  absl::StatusOr<std::shared_ptr<CudaChunk>> Find(MemoryHandle memory);
+  absl::StatusOr<std::shared_ptr<CudaChunk>> TakeUnmapped(MemoryHandle memory);
+  void SetUnmapped(MemoryHandle memory);
+
+  DeviceState& state(int device) { return *states_[static_cast<std::size_t>(device)]; }
+  /// The primary context of the device, retained once for the backend's life.
+  absl::StatusOr<CUcontext> ContextOf(int device);
+  absl::StatusOr<std::shared_ptr<CudaStream>> FindStream(StreamHandle stream);
+  absl::StatusOr<CUfunction> FunctionOf(int device, const DeviceKernel& kernel);
+  void GiveEverythingBack();
+  void ForgetEverything();
+
+  const CudaDriver driver_;
+  const CudaBackendOptions options_;
+  const ProcessEpoch epoch_;
+  std::vector<PhysicalDevice> devices_;
+  std::vector<std::unique_ptr<DeviceState>> states_;
+  MappedRanges ranges_;
+  Mutex mutex_;
+  std::uint64_t next_memory_ ABSL_GUARDED_BY(mutex_) = 1;
+  absl::flat_hash_map<MemoryHandle, Memory> memory_ ABSL_GUARDED_BY(mutex_);
+  // A handle is slot + kMaxStreams * generation.
+  struct StreamSlot {
+    std::uint64_t handle = 0;
+    std::shared_ptr<CudaStream> stream;
+  };
+  std::uint64_t next_stream_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::vector<StreamSlot> streams_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_DEVICE_CUDA_BACKEND_IMPL_H_

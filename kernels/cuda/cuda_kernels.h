@@ -1,0 +1,28 @@
+#ifndef LGPU_KERNELS_CUDA_CUDA_KERNELS_H_
+#define LGPU_KERNELS_CUDA_CUDA_KERNELS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "kernels/op.h"
+
+namespace lgpu {
+
+// lgpu's kernels of GPUs; their parameter blocks are in kernel_parameters.h.
+extern const DeviceKernel kFillKernel;
+extern const DeviceKernel kCopyKernel;
+extern const DeviceKernel kAddNFloatKernel;
+
+/// Sets the grid for `threads` pieces of work.
+void SpreadOver(std::uint64_t threads, KernelLaunch& launch);
+
+// Kernel::run of the ops on GPUs. Inputs and output are as Op::infer checked them.
+absl::Status RunAddNFloatOnGpu(std::span<const TensorView> inputs, const TensorView& output,
+                               const OpAttributes& attributes, Launcher& launcher);
+absl::Status RunIdentityOnGpu(std::span<const TensorView> inputs, const TensorView& output,
+                              const OpAttributes& attributes, Launcher& launcher);
+
+}  // namespace lgpu
+
+#endif  // LGPU_KERNELS_CUDA_CUDA_KERNELS_H_

@@ -1,0 +1,21 @@
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/registry.h"
+
+namespace lgpu {
+
+KernelRegistry KernelRegistry::ForCudaDevices() {
+  const KernelRegistry simulated = ForSimulatedDevices({});
+  KernelRegistry registry;
+  for (const Kernel& kernel : simulated.kernels_) {
+    if (kernel.device == DeviceType::kCpu) registry.Add(kernel);
+    // EagerConst is a copy from the host, which the executor does.
+    const bool copies = kernel.op == &IdentityOp() || kernel.op == &EagerConstOp();
+    if (kernel.device == DeviceType::kGpu && copies) {
+      registry.Add({kernel.op, DeviceType::kGpu, kernel.dtype, 0, RunIdentityOnGpu});
+    }
+  }
+  registry.Add({&AddNOp(), DeviceType::kGpu, DType::kFloat32, 0, RunAddNFloatOnGpu});
+  return registry;
+}
+
+}  // namespace lgpu

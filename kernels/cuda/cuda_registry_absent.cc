@@ -1,0 +1,16 @@
+// In a build without CUDA no real GPU can be opened, and no kernel is asked for.
+
+#include "kernels/registry.h"
+
+namespace lgpu {
+
+KernelRegistry KernelRegistry::ForCudaDevices() {
+  const KernelRegistry simulated = ForSimulatedDevices({});
+  KernelRegistry registry;
+  for (const Kernel& kernel : simulated.kernels_) {
+    if (kernel.device == DeviceType::kCpu) registry.Add(kernel);
+  }
+  return registry;
+}
+
+}  // namespace lgpu

@@ -1,0 +1,202 @@
+// The CUDA backend under the contract of all backends, and what only it promises. Runs on whatever
+// libcuda.so.1 is found: a fake driver in the tests (fake_cuda_run), a real one on a machine with a GPU,
+// where the tests that make the driver misbehave are skipped.
+
+#include "allocator/device/cuda_backend.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <thread>
+
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/kernel_parameters.h"
+#include "lgpu/refusal.h"
+#include "tests/contract/device_backend_contract.h"
+
+namespace lgpu {
+namespace {
+
+static_assert(sizeof(FillArguments) == sizeof(FillParameters) &&
+              offsetof(FillArguments, value) == offsetof(FillParameters, value));
+
+std::unique_ptr<DeviceBackend> Open(const CudaBackendOptions& options = {}) {
+  absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend(options);
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  return backend.ok() ? *std::move(backend) : nullptr;
+}
+
+std::vector<DeviceBackendFactory> Backends() {
+  DeviceBackendFactory factory;
+  factory.name = "Cuda";
+  factory.make = [] { return Open({.nvml = Nvml::Open().value_or(nullptr)}); };
+  factory.fill.device_kernel = &kFillKernel;
+  SpreadOver(std::uint64_t{1} << 20, factory.fill);
+  factory.reclaim_is_immediate = false;
+  factory.import_checks_size = false;
+  return {factory};
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, DeviceBackendContract, ::testing::ValuesIn(Backends()), DeviceBackendName);
+
+std::size_t CountOpenFiles() {
+  DIR* const directory = ::opendir("/proc/self/fd");
+  std::size_t count = 0;
+  while (::readdir(directory) != nullptr) ++count;
+  ::closedir(directory);
+  return count;
+}
+
+class OpenFilesLimit {
+ public:
+  explicit OpenFilesLimit(std::size_t files) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit limit{files, before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  ~OpenFilesLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(CudaBackendTest, ElevenHundredChunksNeedNoDescriptors) {
+  const auto daemon = Open({.physical_memory_only = true});
+  const auto client = Open();
+  const Bytes unit = client->devices()[0].granularity;
+  const std::size_t kChunks = 1100;
+  if (client->devices()[0].total < unit * (kChunks + 64)) GTEST_SKIP() << "the card is too small";
+  const OpenFilesLimit limit(1024);
+  const std::size_t before = CountOpenFiles();
+  const absl::StatusOr<std::byte*> base = client->Reserve(0, unit * kChunks);
+  ASSERT_TRUE(base.ok()) << base.status();
+  const std::size_t with_context = CountOpenFiles();
+  std::vector<MemoryHandle> granted;
+  for (std::size_t i = 0; i < kChunks; ++i) {
+    const absl::StatusOr<MemoryHandle> memory = daemon->Create(0, unit);
+    ASSERT_TRUE(memory.ok()) << i << ": " << memory.status();
+    const absl::StatusOr<ExportedFd> fd = daemon->Export(*memory);
+    ASSERT_TRUE(fd.ok()) << i << ": " << fd.status();
+    const absl::StatusOr<MemoryHandle> imported =
+        client->Import(0, UniqueFd(::fcntl((*fd)->get(), F_DUPFD_CLOEXEC, 0)), unit);
+    ASSERT_TRUE(imported.ok()) << i << ": " << imported.status();
+    ASSERT_TRUE(client->Map(*base + i * unit.count(), *imported).ok());
+    granted.push_back(*memory);
+  }
+  ASSERT_TRUE(client->SetAccess(*base, unit * kChunks).ok()) << "one call for the whole grant";
+  EXPECT_LE(CountOpenFiles(), with_context + 8) << "before the context there were " << before;
+  for (const MemoryHandle memory : granted) EXPECT_TRUE(daemon->Release(memory).ok());
+}
+
+TEST(CudaBackendTest, OutOfDescriptorsIsNeverOutOfMemory) {
+  const auto backend = Open();
+  const Bytes unit = backend->devices()[0].granularity;
+  const absl::StatusOr<MemoryHandle> memory = backend->Create(0, unit);
+  ASSERT_TRUE(memory.ok());
+  const OpenFilesLimit limit(3);
+  const absl::Status exported = backend->Export(*memory).status();
+  ASSERT_TRUE(absl::IsResourceExhausted(exported)) << exported;
+  EXPECT_EQ(GetRefusal(exported)->reason, RefusalReason::kDescriptors);
+}
+
+TEST(CudaBackendTest, DaemonHalfTakesNothingThatNeedsAContext) {
+  const auto backend = Open({.physical_memory_only = true});
+  const Bytes unit = backend->devices()[0].granularity;
+  const absl::StatusOr<MemoryHandle> memory = backend->Create(0, unit);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_TRUE(backend->Export(*memory).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(backend->Reserve(0, unit).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(backend->CreateStream(0, 0).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(backend->Map(nullptr, *memory)));
+  EXPECT_TRUE(backend->Reclaim(*memory).ok());
+}
+
+TEST(CudaBackendTest, FreeMemoryFallsByAChunkAndRisesAgain) {
+  const absl::StatusOr<std::shared_ptr<Nvml>> nvml = Nvml::Open();
+  ASSERT_TRUE(nvml.ok()) << nvml.status();
+  const auto backend = Open({.physical_memory_only = true, .nvml = *nvml});
+  const Bytes unit = backend->devices()[0].granularity;
+  const Bytes before = backend->FreeMemory(0).value_or(Bytes());
+  const absl::StatusOr<MemoryHandle> memory = backend->Create(0, unit * 16);
+  ASSERT_TRUE(memory.ok());
+  EXPECT_LE(backend->FreeMemory(0).value_or(Bytes()) + unit * 16, before);
+  ASSERT_TRUE(backend->Release(*memory).ok());
+  EXPECT_EQ(backend->FreeMemory(0).value_or(Bytes()), before);
+}
+
+TEST(CudaBackendTest, NvmlAndTheDriverKnowTheSameGpus) {
+  const absl::StatusOr<std::shared_ptr<Nvml>> nvml = Nvml::Open();
+  ASSERT_TRUE(nvml.ok()) << nvml.status();
+  const absl::StatusOr<std::vector<Nvml::Device>> known = (*nvml)->Devices();
+  ASSERT_TRUE(known.ok()) << known.status();
+  const auto backend = Open();
+  for (const PhysicalDevice& device : backend->devices()) {
+    const auto same = std::find_if(known->begin(), known->end(),
+                                   [&](const Nvml::Device& other) { return other.uuid == device.uuid; });
+    ASSERT_NE(same, known->end()) << device.uuid;
+    EXPECT_EQ(same->name, device.name);
+    EXPECT_EQ(same->pci_bus_id, device.pci_bus_id);
+    EXPECT_EQ(same->compute_major, device.compute_major);
+    EXPECT_GE(same->total, device.total);
+  }
+}
+
+TEST(CudaBackendTest, ManyFencesOfManyThreadsPass) {
+  const auto backend = Open();
+  const Bytes unit = backend->devices()[0].granularity;
+  const absl::StatusOr<std::byte*> base = backend->Reserve(0, unit);
+  const absl::StatusOr<MemoryHandle> memory = backend->Create(0, unit);
+  ASSERT_TRUE(base.ok() && memory.ok());
+  ASSERT_TRUE(backend->Map(*base, *memory).ok() && backend->SetAccess(*base, unit).ok());
+  const absl::StatusOr<StreamHandle> stream = backend->CreateStream(0, 0);
+  ASSERT_TRUE(stream.ok());
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::byte* const mine = *base + t * 4096;
+      std::vector<Fence> fences;
+      for (int i = 0; i < 200; ++i) {
+        EXPECT_TRUE(backend->CopyOnDevice(*stream, mine + 2048, mine, Bytes(1024)).ok());
+        const absl::StatusOr<Fence> fence = backend->Record(*stream);
+        ASSERT_TRUE(fence.ok()) << fence.status();
+        fences.push_back(*fence);
+      }
+      EXPECT_TRUE(backend->Wait(fences.back()).ok());
+      for (const Fence& fence : fences) EXPECT_TRUE(backend->HasPassed(fence).value_or(false));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(CudaBackendTest, ForkedChildIsRefusedAndTakesNothingAway) {
+  auto backend = Open();
+  const Bytes unit = backend->devices()[0].granularity;
+  const absl::StatusOr<std::byte*> base = backend->Reserve(0, unit);
+  const absl::StatusOr<MemoryHandle> memory = backend->Create(0, unit);
+  const absl::StatusOr<StreamHandle> stream = backend->CreateStream(0, 0);
+  ASSERT_TRUE(base.ok() && memory.ok() && stream.ok());
+  ASSERT_TRUE(backend->Map(*base, *memory).ok() && backend->SetAccess(*base, unit).ok());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool refused = absl::IsFailedPrecondition(backend->Create(0, unit).status()) &&
+                         absl::IsFailedPrecondition(backend->Unmap(*base)) &&
+                         absl::IsFailedPrecondition(backend->Record(*stream).status());
+    backend.reset();
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  char byte = 1;
+  EXPECT_TRUE(backend->CopyToDevice(*stream, *base, &byte, Bytes(1)).ok()) << "the parent keeps it";
+}
+
+}  // namespace
+}  // namespace lgpu
+
+int main(int argc, char** argv) { return lgpu::RunDeviceBackendTests(argc, argv, lgpu::Backends()); }

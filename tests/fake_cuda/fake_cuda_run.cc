@@ -1,0 +1,54 @@
+// fake_cuda_run [--cards N] [--memory SIZE] -- PROGRAM ...: runs a program on a machine with fake GPUs. Its
+// exit code is the program's, or 3 if that or a child of it broke a rule of the driver.
+
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "tests/fake_cuda/fake_machine.h"
+
+extern char** environ;
+
+int main(int argc, char** argv) {
+  using lgpu::fake_cuda::FakeMachine;
+  int cards = 2;
+  FakeMachine::CardOptions card;
+  int at = 1;
+  for (; at + 1 < argc && std::string(argv[at]) != "--"; at += 2) {
+    const std::string option = argv[at];
+    if (option == "--cards") {
+      cards = std::atoi(argv[at + 1]);
+    } else if (const auto memory = lgpu::ParseBytes(argv[at + 1]); option == "--memory" && memory.ok()) {
+      card.total = *memory;
+    } else {
+      break;
+    }
+  }
+  if (at + 1 >= argc || std::string(argv[at]) != "--" || cards < 0) {
+    std::fprintf(stderr, "usage: fake_cuda_run [--cards N] [--memory SIZE] -- PROGRAM [ARGUMENT ...]\n");
+    return 2;
+  }
+  FakeMachine machine(std::vector<FakeMachine::CardOptions>(static_cast<std::size_t>(cards), card));
+  for (const auto& [name, value] : machine.environment()) {
+    if (value) {
+      ::setenv(name.c_str(), value->c_str(), 1);
+    }
+  }
+  pid_t child = -1;
+  if (::posix_spawnp(&child, argv[at + 1], nullptr, nullptr, argv + at + 1, environ) != 0) {
+    std::perror(argv[at + 1]);
+    return 2;
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  const auto violations = machine.TakeViolations();
+  for (const lgpu::fake_cuda::Violation& violation : violations) {
+    std::fprintf(stderr, "pid %d broke the rule %s: %s\n", violation.pid, violation.rule, violation.text);
+  }
+  return code == 0 && !violations.empty() ? 3 : code;
+}

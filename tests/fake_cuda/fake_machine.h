@@ -1,0 +1,54 @@
+#ifndef LGPU_TESTS_FAKE_CUDA_FAKE_MACHINE_H_
+#define LGPU_TESTS_FAKE_CUDA_FAKE_MACHINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lgpu/bytes.h"
+#include "tests/fake_cuda/fake_state.h"
+#include "tests/support/child_program.h"
+
+namespace lgpu::fake_cuda {
+
+/// A FakeMachine is a machine with GPUs for the processes that get its environment: they open the fake driver
+/// and the fake NVML. It lives in memory and goes with its owner. Thread-safe.
+class FakeMachine {
+ public:
+  struct CardOptions {
+    Bytes total = 256_MiB;
+    Bytes context = 16_MiB;  // what a context takes
+    int speed = 0;           // the order of FASTEST_FIRST
+  };
+  explicit FakeMachine(const std::vector<CardOptions>& cards);
+  ~FakeMachine();
+  FakeMachine(const FakeMachine&) = delete;
+  FakeMachine& operator=(const FakeMachine&) = delete;
+
+  /// LGPU_FAKE_CUDA and LD_LIBRARY_PATH.
+  testing::ChildProgram::Environment environment() const;
+  State& state() { return *state_; }
+  std::string uuid(int card) const { return UuidText(state_->cards[card]); }
+
+  void FailCall(std::string_view call, int result, int skip = 0, int times = 1, int pid = 0);
+  void ClearFaults();
+  /// What is allocated now, contexts and everything.
+  Bytes Used(int card);
+  /// How often a call was made, by all processes.
+  std::uint64_t CallsOf(std::string_view call);
+  /// How many contexts a process ever made.
+  int ContextsCreated(int pid);
+  std::vector<Violation> TakeViolations();
+
+ private:
+  UniqueFd state_fd_;
+  State* state_ = nullptr;
+  std::vector<UniqueFd> memories_;
+  std::unique_ptr<StateFile> view_;
+};
+
+}  // namespace lgpu::fake_cuda
+
+#endif  // LGPU_TESTS_FAKE_CUDA_FAKE_MACHINE_H_

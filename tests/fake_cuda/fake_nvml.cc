@@ -1,0 +1,138 @@
+// The calls of the fake NVML. It knows all cards, whatever CUDA_VISIBLE_DEVICES says, and lists the processes
+// that have a context, with what that takes.
+
+#include <cstdio>
+#include <cstring>
+
+#include "allocator/device/nvml_abi.h"
+#include "tests/fake_cuda/fake_state.h"
+
+#define FAKE_EXPORT extern "C" __attribute__((visibility("default")))
+
+using lgpu::fake_cuda::Card;
+using lgpu::fake_cuda::State;
+using lgpu::fake_cuda::StateFile;
+using lgpu::nvml::DeviceHandle;
+using lgpu::nvml::MemoryV2;
+using lgpu::nvml::PciInfoV3;
+using lgpu::nvml::ProcessInfoV2;
+using lgpu::nvml::Result;
+
+namespace {
+
+constexpr Result kUninitialised = 1, kInvalidArgument = 2, kNotFound = 6, kInsufficientSize = 7,
+                 kDriverNotLoaded = 9;
+
+// A handle is the card's number, from 1 on.
+const Card* CardOf(DeviceHandle handle) {
+  StateFile* const file = StateFile::OfThisProcess();
+  const auto number = reinterpret_cast<std::uintptr_t>(handle);
+  if (file == nullptr || number == 0 || number > static_cast<unsigned>(file->state().card_count))
+    return nullptr;
+  return &file->state().cards[number - 1];
+}
+
+Result Copy(const char* text, char* to, unsigned length) {
+  return static_cast<unsigned>(std::snprintf(to, length, "%s", text)) < length ? lgpu::nvml::kSuccess
+                                                                               : kInsufficientSize;
+}
+
+}  // namespace
+
+FAKE_EXPORT Result nvmlInit_v2() {
+  StateFile* const file = StateFile::OfThisProcess();
+  return file == nullptr || file->state().nvml_absent ? kDriverNotLoaded : lgpu::nvml::kSuccess;
+}
+FAKE_EXPORT Result nvmlShutdown() { return lgpu::nvml::kSuccess; }
+FAKE_EXPORT const char* nvmlErrorString(Result result) {
+  return result == lgpu::nvml::kSuccess ? "Success" : "An error of the fake NVML";
+}
+FAKE_EXPORT Result nvmlSystemGetDriverVersion(char* text, unsigned length) {
+  return Copy("580.00.fake", text, length);
+}
+
+FAKE_EXPORT Result nvmlDeviceGetCount_v2(unsigned* count) {
+  StateFile* const file = StateFile::OfThisProcess();
+  if (file == nullptr) return kUninitialised;
+  *count = static_cast<unsigned>(file->state().card_count);
+  return lgpu::nvml::kSuccess;
+}
+
+FAKE_EXPORT Result nvmlDeviceGetHandleByIndex_v2(unsigned index, DeviceHandle* handle) {
+  auto* const made = reinterpret_cast<DeviceHandle>(std::uintptr_t{index} + 1);
+  if (CardOf(made) == nullptr) return kInvalidArgument;
+  *handle = made;
+  return lgpu::nvml::kSuccess;
+}
+
+FAKE_EXPORT Result nvmlDeviceGetHandleByUUID(const char* uuid, DeviceHandle* handle) {
+  StateFile* const file = StateFile::OfThisProcess();
+  if (file == nullptr) return kUninitialised;
+  for (int i = 0; i < file->state().card_count; ++i) {
+    if (lgpu::fake_cuda::UuidText(file->state().cards[i]) == uuid) {
+      return nvmlDeviceGetHandleByIndex_v2(static_cast<unsigned>(i), handle);
+    }
+  }
+  return kNotFound;
+}
+
+FAKE_EXPORT Result nvmlDeviceGetUUID(DeviceHandle handle, char* text, unsigned length) {
+  const Card* const card = CardOf(handle);
+  return card == nullptr ? kInvalidArgument : Copy(lgpu::fake_cuda::UuidText(*card).c_str(), text, length);
+}
+
+FAKE_EXPORT Result nvmlDeviceGetName(DeviceHandle handle, char* text, unsigned length) {
+  const Card* const card = CardOf(handle);
+  return card == nullptr ? kInvalidArgument : Copy(card->name, text, length);
+}
+
+FAKE_EXPORT Result nvmlDeviceGetPciInfo_v3(DeviceHandle handle, PciInfoV3* pci) {
+  const Card* const card = CardOf(handle);
+  if (card == nullptr) return kInvalidArgument;
+  std::memset(pci, 0, sizeof(*pci));
+  pci->bus = card->pci_bus;
+  std::snprintf(pci->bus_id, sizeof(pci->bus_id), "00000000:%02X:00.0", card->pci_bus);
+  return lgpu::nvml::kSuccess;
+}
+
+FAKE_EXPORT Result nvmlDeviceGetMemoryInfo_v2(DeviceHandle handle, MemoryV2* memory) {
+  const Card* const card = CardOf(handle);
+  if (card == nullptr || memory->version != MemoryV2::kVersion) return kInvalidArgument;
+  StateFile& file = *StateFile::OfThisProcess();
+  const StateFile::Lock lock(file);
+  if (const int result = file.TakeFault("nvmlDeviceGetMemoryInfo"); result != 0) return result;
+  file.Sweep();
+  memory->total = card->total;
+  memory->reserved = 0;
+  memory->used = card->used;
+  memory->free = card->total - card->used;
+  return lgpu::nvml::kSuccess;
+}
+
+FAKE_EXPORT Result nvmlDeviceGetCudaComputeCapability(DeviceHandle handle, int* major, int* minor) {
+  const Card* const card = CardOf(handle);
+  if (card == nullptr) return kInvalidArgument;
+  *major = card->compute_major;
+  *minor = card->compute_minor;
+  return lgpu::nvml::kSuccess;
+}
+
+FAKE_EXPORT Result nvmlDeviceGetComputeRunningProcesses_v3(DeviceHandle handle, unsigned* count,
+                                                           ProcessInfoV2* infos) {
+  const Card* const card = CardOf(handle);
+  if (card == nullptr) return kInvalidArgument;
+  StateFile& file = *StateFile::OfThisProcess();
+  const StateFile::Lock lock(file);
+  file.Sweep();
+  unsigned found = 0;
+  for (const lgpu::fake_cuda::Slot& slot : file.state().slots) {
+    if (!slot.used || !slot.is_context || &file.state().cards[slot.card] != card) continue;
+    if (found < *count) {
+      infos[found] = {static_cast<unsigned>(slot.pid), slot.bytes, 0xffffffff, 0xffffffff};
+    }
+    ++found;
+  }
+  const bool fits = found <= *count;
+  *count = found;
+  return fits ? lgpu::nvml::kSuccess : kInsufficientSize;
+}

@@ -1,0 +1,156 @@
+#ifndef LGPU_TESTS_FAKE_CUDA_FAKE_PROCESS_H_
+#define LGPU_TESTS_FAKE_CUDA_FAKE_PROCESS_H_
+
+// What the fake driver knows in one process. A driver has one of these by nature, so here (and only here) is
+// a global.
+
+#include <cuda.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/fake_cuda/fake_state.h"
+
+namespace lgpu::fake_cuda {
+
+/// A reference to an allocation: the whole of it is mapped once, which keeps its range locked and takes no
+/// descriptor.
+class Allocation {
+ public:
+  /// `memory` is an open file of the card's that has the range locked.
+  static std::shared_ptr<Allocation> Hold(int memory, const Slot& slot);
+  ~Allocation();
+  Allocation(const Allocation&) = delete;
+  Allocation& operator=(const Allocation&) = delete;
+
+  const int card;
+  const std::uint64_t offset, bytes;
+  char* const data;
+
+ private:
+  Allocation(int card_index, const Slot& slot, char* address)
+      : card(card_index), offset(slot.offset), bytes(slot.bytes), data(address) {}
+};
+
+/// A range of device memory that a piece of work touches.
+struct Touch {
+  std::uint64_t address = 0, bytes = 0;
+  bool writes = false;
+};
+
+/// Work that an event marks, and that others wait for.
+struct Completion {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  void Set();
+  void Wait();
+  bool IsDone();
+};
+
+struct Context {
+  int card = 0;
+  int retained = 0;
+  std::shared_ptr<Allocation> memory;
+};
+
+class Stream {
+ public:
+  struct Work {
+    std::vector<Touch> touches;
+    std::function<void()> run;
+  };
+  explicit Stream(Context* of);
+  ~Stream();  // finishes what is queued
+  void Queue(Work work);
+  bool IsIdle();
+  void Drain();
+  /// Queued or running work that touches the range.
+  bool Touches(std::uint64_t address, std::uint64_t bytes);
+  Context* const context;
+
+ private:
+  void Run();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Work> work_;  // the front one may be running
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+struct Event {
+  std::shared_ptr<Completion> completion;  // null: never recorded
+};
+
+struct Emulation;  // of a kernel: fake_kernels.h
+
+struct Function {
+  const Emulation* emulation = nullptr;
+};
+
+struct Module {
+  Context* context = nullptr;
+  const void* image = nullptr;
+  std::map<std::string, std::unique_ptr<Function>> functions;
+};
+
+struct Mapping {
+  std::shared_ptr<Allocation> memory;
+  std::uint64_t bytes = 0;
+  int access = 0;  // CU_MEM_ACCESS_FLAGS_PROT_...
+};
+
+struct Reservation {
+  std::uint64_t bytes = 0;
+  char* shadow = nullptr;  // where the host sees what is mapped: never told to anybody
+};
+
+struct Handle {
+  std::shared_ptr<Allocation> memory;
+  int references = 1;
+};
+
+/// Everything that a process has of the driver. `mutex` guards all of it but `file`.
+struct Process {
+  std::mutex mutex;
+  StateFile* file = nullptr;                         // null: no GPU here
+  int pid = 0;                                       // that called cuInit; 0: nobody yet
+  std::vector<int> cards;                            // by CUDA's ordinal
+  CUresult sticky = CUDA_SUCCESS;                    // a fault that killed the contexts
+  std::map<int, std::unique_ptr<Context>> contexts;  // by card
+  std::map<std::uint64_t, Handle> handles;
+  std::set<std::uint64_t> dead_handles;
+  std::uint64_t next_handle = 0x1000;
+  std::map<std::uint64_t, Reservation> reservations;
+  std::map<std::uint64_t, Mapping> mappings;
+  std::map<Stream*, std::shared_ptr<Stream>> streams;
+  std::vector<std::shared_ptr<Stream>> zombies;  // destroyed, and perhaps not done yet
+  std::map<Event*, std::unique_ptr<Event>> events;
+  std::map<Module*, std::unique_ptr<Module>> modules;
+
+  static Process& This();
+  static std::vector<Context*>& ContextStack();  // of the calling thread
+
+  /// Records that the program broke a rule. Callers may hold `mutex`.
+  void Break(const char* rule, const std::string& text);
+  /// Where the host sees device memory; null unless it is mapped with that access, as one piece. Breaks the
+  /// rule of access otherwise. Callers hold `mutex`.
+  char* Reach(const Touch& touch, const char* call);
+  bool IsReserved(std::uint64_t address) const;
+  /// Work that is queued or runs on any stream and touches the range.
+  bool IsInUse(std::uint64_t address, std::uint64_t bytes);
+  CUresult CurrentContext(Context** context, const char* call);
+};
+
+}  // namespace lgpu::fake_cuda
+
+#endif  // LGPU_TESTS_FAKE_CUDA_FAKE_PROCESS_H_

@@ -1,0 +1,142 @@
+#ifndef LGPU_TESTS_FAKE_CUDA_FAKE_STATE_H_
+#define LGPU_TESTS_FAKE_CUDA_FAKE_STATE_H_
+
+// The hardware of the fake machine: what all processes share that open the fake driver or the fake NVML, and
+// the test that made it. The variable LGPU_FAKE_CUDA names the memfd that holds a State
+// ("/proc/PID/fd/N"); without it there is no GPU.
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "allocator/unique_fd.h"
+
+namespace lgpu::fake_cuda {
+
+inline constexpr char kVariable[] = "LGPU_FAKE_CUDA";
+
+/// One card. Its memory is a sparse file in which every allocation has a range of its own for good; an
+/// allocation lives as long as some open file, or a mapping of one, has its range locked: handles, exported
+/// descriptors, imports and mappings, in whatever process, and the kernel lets go for one that is killed.
+struct Card {
+  char name[64];
+  unsigned char uuid[16];
+  std::uint32_t pci_bus;
+  std::int32_t compute_major, compute_minor;
+  std::int32_t speed;  // FASTEST_FIRST: the highest comes first
+  std::uint64_t total;
+  std::uint64_t context_bytes;  // what one context takes
+  std::int32_t memory_fd;       // in the process that made the machine
+  std::uint64_t next_offset;
+  std::uint64_t used;  // of slots; what nobody references any more is found by Sweep
+};
+
+/// One allocation.
+struct Slot {
+  bool used;
+  bool is_context;
+  std::int32_t card;
+  std::int32_t pid;  // who made it
+  std::uint64_t offset, bytes;
+};
+
+/// One call that is to fail.
+struct Fault {
+  char call[48];       // "cuMemCreate"; empty: no fault
+  std::int32_t skip;   // so many calls succeed before
+  std::int32_t times;  // and so many fail; -1: all
+  std::int32_t pid;    // of this process only; 0: of all
+  std::int32_t result;
+};
+
+struct Violation {
+  std::int32_t pid;
+  char rule[32];
+  char text[200];
+};
+
+struct ProcessContexts {
+  std::int32_t pid;
+  std::uint32_t created, live;
+};
+
+struct CallCount {
+  char call[48];
+  std::uint64_t count;
+};
+
+struct State {
+  static constexpr std::uint64_t kMagic = 0x6c6770754641'4b45;
+  static constexpr int kMaxCards = 8, kMaxSlots = 8192, kMaxFaults = 16, kMaxViolations = 64;
+  static constexpr int kMaxProcesses = 128, kMaxCalls = 96;
+
+  std::uint64_t magic;
+  std::int32_t card_count;
+  std::atomic<std::int32_t> init_result;  // of cuInit
+  std::atomic<bool> hold_kernels;         // kernels wait until this is false
+  std::atomic<bool> nvml_absent;          // nvmlInit fails
+  std::atomic<bool> hold_freed;           // memory that is freed does not come back yet: a slow drain
+  // The rest is guarded by the lock of the file (StateFile::Lock).
+  Card cards[kMaxCards];
+  Slot slots[kMaxSlots];
+  Fault faults[kMaxFaults];
+  ProcessContexts processes[kMaxProcesses];
+  CallCount calls[kMaxCalls];
+  std::int32_t violation_count;
+  Violation violations[kMaxViolations];
+};
+
+/// A StateFile is one process's view of the machine.
+class StateFile {
+ public:
+  /// The machine that LGPU_FAKE_CUDA names; null without one.
+  static StateFile* OfThisProcess();
+  /// `memories`: of the cards, to be duplicated.
+  StateFile(UniqueFd fd, State* state, const std::vector<UniqueFd>& memories = {});
+
+  State& state() { return *state_; }
+  /// A new open file of a card's memory.
+  UniqueFd OpenMemory(int card);
+  /// The card of an exported descriptor, or -1.
+  int CardOfDescriptor(int fd);
+
+  /// Keeps other processes and threads out; nests not.
+  class Lock {
+   public:
+    explicit Lock(StateFile& file);
+    ~Lock();
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+   private:
+    StateFile& file_;
+  };
+
+  // Callers hold the lock.
+  /// Finds allocations that nobody references any more, and frees them (their contents are scrubbed).
+  void Sweep();
+  /// A new allocation, locked by `memory` (an open file of the card's); null: out of memory.
+  Slot* Allocate(int card, std::uint64_t bytes, bool is_context, int memory);
+  Slot* FindSlot(int card, std::uint64_t offset);
+  void AddViolation(std::string_view rule, const std::string& text);
+  /// The result of a call that a test wants to fail, or 0. Counts the call.
+  int TakeFault(std::string_view call);
+  ProcessContexts& ContextsOfThisProcess();
+
+  /// Locks an allocation's range for as long as the open file `memory` lives.
+  static bool LockRange(int memory, std::uint64_t offset, std::uint64_t bytes);
+
+ private:
+  UniqueFd fd_;
+  State* state_;
+  std::vector<UniqueFd> memories_;
+};
+
+/// "GPU-10fa4e00-..."
+std::string UuidText(const Card& card);
+
+}  // namespace lgpu::fake_cuda
+
+#endif  // LGPU_TESTS_FAKE_CUDA_FAKE_STATE_H_
