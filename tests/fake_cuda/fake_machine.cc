@@ -41,7 +41,8 @@ FakeMachine::FakeMachine(const std::vector<CardOptions>& cards) {
     card.total = cards[i].total.count();
     card.context_bytes = cards[i].context.count();
     card.memory_fd = memories_.back().get();
-    card.next_offset = std::uint64_t{2} << 20;  // not 0: that is where a descriptor stands that is no allocation
+    card.next_offset = std::uint64_t{2}
+                       << 20;  // not 0: that is where a descriptor stands that is no allocation
   }
   state_->magic = State::kMagic;
   view_ = std::make_unique<StateFile>(UniqueFd(::dup(state_fd_.get())), state_, memories_);

@@ -1,0 +1,132 @@
+// What opening the driver comes to on machines that have none, a wrong one, or GPUs that are hidden.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "tests/fake_cuda/fake_machine.h"
+
+namespace lgpu::fake_cuda {
+namespace {
+
+using testing::ChildProgram;
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using ::testing::StartsWith;
+using testing::TempDir;
+
+struct Opened {
+  std::string driver, nvml;
+};
+
+Opened Open(const ChildProgram::Environment& environment) {
+  const absl::StatusOr<ProgramResult> result =
+      testing::RunProgram({.argv = {LGPU_OPEN_CUDA}, .environment = environment});
+  EXPECT_TRUE(result.ok()) << result.status();
+  if (!result.ok()) return {};
+  EXPECT_EQ(result->code, 0) << result->err;
+  std::istringstream lines(result->out);
+  Opened opened;
+  std::getline(lines, opened.driver);
+  std::getline(lines, opened.nvml);
+  return opened;
+}
+
+/// A directory with `target` as its libcuda.so.1.
+class DriverDirectory {
+ public:
+  explicit DriverDirectory(const std::string& target) {
+    EXPECT_EQ(::symlink(target.c_str(), (directory_.path() + "/libcuda.so.1").c_str()), 0);
+  }
+  ChildProgram::Environment environment() const {
+    return {{"LD_LIBRARY_PATH", directory_.path()}, {"CUDA_VISIBLE_DEVICES", std::nullopt}};
+  }
+
+ private:
+  TempDir directory_;
+};
+
+constexpr char kNoDevices[] = "error FAILED_PRECONDITION no CUDA devices: ";
+
+TEST(CudaDriverTest, NoDriverIsSaid) {
+  const std::string said = Open({{"LD_LIBRARY_PATH", std::nullopt}}).driver;
+  if (said.rfind("ok", 0) == 0) GTEST_SKIP() << "this machine has a real driver: " << said;
+  EXPECT_THAT(said, StartsWith(kNoDevices));
+  EXPECT_THAT(said, HasSubstr("libcuda.so.1"));
+}
+
+TEST(CudaDriverTest, StubOfTheToolkitIsNoDriver) {
+  if (::access(LGPU_CUDA_STUB, R_OK) != 0)
+    GTEST_SKIP() << "the toolkit here has no stub at " << LGPU_CUDA_STUB;
+  const DriverDirectory stub(LGPU_CUDA_STUB);
+  const std::string said = Open(stub.environment()).driver;
+  EXPECT_THAT(said, StartsWith(kNoDevices));
+  EXPECT_THAT(said, HasSubstr("the toolkit's stub"));
+}
+
+TEST(CudaDriverTest, DriverWithoutGpuIsSaidWithWhatIsVisible) {
+  FakeMachine machine({});
+  const std::string said = Open(machine.environment()).driver;
+  EXPECT_THAT(said, StartsWith(kNoDevices));
+  EXPECT_THAT(said, HasSubstr("sees no GPU (CUDA_VISIBLE_DEVICES is not set)"));
+}
+
+TEST(CudaDriverTest, DriverThatDoesNotStartIsNamed) {
+  FakeMachine machine({FakeMachine::CardOptions()});
+  for (const int result : {999, 3, 802}) {
+    machine.state().init_result = result;
+    const std::string said = Open(machine.environment()).driver;
+    EXPECT_THAT(said, StartsWith(std::string(kNoDevices) + "the NVIDIA driver does not start: cuInit gave"));
+    EXPECT_THAT(said, HasSubstr("(" + std::to_string(result) + ")"));
+  }
+}
+
+TEST(CudaDriverTest, OldDriverIsNamedWithWhatItLacks) {
+  const DriverDirectory old(LGPU_OLD_DRIVER);
+  const std::string said = Open(old.environment()).driver;
+  EXPECT_THAT(said, StartsWith(std::string(kNoDevices) + "the NVIDIA driver (CUDA 9.2) is too old"));
+}
+
+TEST(CudaDriverTest, OtherLibraryAndDamagedFileAreNoDriver) {
+  const DriverDirectory other(LGPU_OTHER_LIBRARY);
+  EXPECT_THAT(Open(other.environment()).driver, HasSubstr("is no NVIDIA driver: it has no cuInit"));
+  const TempDir directory;
+  const std::string path = directory.path() + "/damaged";
+  std::ofstream(path) << "this is no library";
+  const DriverDirectory damaged(path);
+  EXPECT_THAT(Open(damaged.environment()).driver, StartsWith(kNoDevices));
+}
+
+TEST(CudaDriverTest, CudaVisibleDevicesIsTheDriversToRead) {
+  FakeMachine machine({{.speed = 1}, {.speed = 3}, {.speed = 2}});
+  const auto open = [&](const char* visible, const char* order) {
+    auto environment = machine.environment();
+    if (visible != nullptr) environment["CUDA_VISIBLE_DEVICES"] = visible;
+    if (order != nullptr) environment["CUDA_DEVICE_ORDER"] = order;
+    return Open(environment).driver;
+  };
+  const std::string a = " " + machine.uuid(0), b = " " + machine.uuid(1), c = " " + machine.uuid(2);
+  EXPECT_EQ(open(nullptr, nullptr), "ok" + b + c + a) << "the fastest first";
+  EXPECT_EQ(open(nullptr, "PCI_BUS_ID"), "ok" + a + b + c);
+  EXPECT_EQ(open("2,0", "PCI_BUS_ID"), "ok" + c + a);
+  EXPECT_EQ(open("0", nullptr), "ok" + b);
+  EXPECT_EQ(open(machine.uuid(2).substr(0, 8).c_str(), nullptr), "ok" + c);
+  EXPECT_THAT(open("", nullptr), HasSubstr("CUDA_VISIBLE_DEVICES is \"\""));
+  EXPECT_THAT(open("0,0", nullptr), StartsWith(kNoDevices));
+  EXPECT_THAT(open("-1", nullptr), StartsWith(kNoDevices));
+}
+
+TEST(CudaDriverTest, NvmlIsOptionalAndSaysWhy) {
+  FakeMachine machine({FakeMachine::CardOptions()});
+  EXPECT_EQ(Open(machine.environment()).nvml, "ok 580.00.fake");
+  machine.state().nvml_absent = true;
+  EXPECT_THAT(Open(machine.environment()).nvml, StartsWith("error NVML does not start"));
+  EXPECT_THAT(Open(machine.environment()).driver, StartsWith("ok "));
+}
+
+}  // namespace
+}  // namespace lgpu::fake_cuda
