@@ -33,6 +33,13 @@ std::optional<bool> ReadSwitch(const char* name, const PlacementRecorder& record
   return std::nullopt;
 }
 
+// All devices of a lease are of one kind.
+KernelRegistry KernelsFor(const std::vector<LogicalDeviceInfo>& devices, const ContextOptions& options) {
+  const bool real = !devices.empty() && !devices.front().simulated;
+  return real ? KernelRegistry::ForCudaDevices()
+              : KernelRegistry::ForSimulatedDevices({.cast_on_gpu = options.cast_on_gpu});
+}
+
 constexpr std::size_t kMostOwners = 5;
 
 /// TensorFlow's line for an op without memory, then the refusal with what the memory was for and who has it.
@@ -59,7 +66,7 @@ ContextState::ContextState(std::unique_ptr<Lease> lease, const ContextOptions& o
       policy_(options.device_policy),
       // Milliseconds may count further than nanoseconds.
       allocation_timeout_(std::min<std::chrono::milliseconds>(options.allocation_timeout, kLongestWait)),
-      registry_(KernelRegistry::ForSimulatedDevices({.cast_on_gpu = options.cast_on_gpu})),
+      registry_(KernelsFor(infos_, options)),
       placer_(registry_, static_cast<int>(infos_.size()), runtime.cpu_count),
       recorder_(lease_->page(), options.log_sink, options.placement_log_format) {
   std::optional<bool> logging = options.log_device_placement;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "allocator/device/cuda_backend.h"
 #include "allocator/device/simulated_backend.h"
 #include "client/lease_common.h"
 #include "client/leased_region_source.h"
@@ -29,6 +30,11 @@ std::vector<MachineCard> CardsOf(const v1::ListPhysicalDevicesResponse& response
   return cards;
 }
 
+bool HasRealCards(const v1::ListPhysicalDevicesResponse& response) {
+  return std::any_of(response.devices().begin(), response.devices().end(),
+                     [](const v1::CardStats& card) { return !card.simulated(); });
+}
+
 v1::LogicalDeviceSpec SpecOf(const ChosenDevice& chosen) {
   v1::LogicalDeviceSpec spec;
   if (chosen.cards.size() == 1) spec.set_card_uuid(chosen.cards.front());
@@ -44,8 +50,18 @@ v1::LogicalDeviceSpec SpecOf(const ChosenDevice& chosen) {
 absl::StatusOr<v1::Lease> NewLease(ControlClient& control, const ContextOptions& options,
                                    const DeviceEnvironment& environment) {
   LGPU_ASSIGN_OR_RETURN(const v1::ListPhysicalDevicesResponse machine, control.ListPhysicalDevices());
+  DeviceEnvironment asked = environment;
+  if (HasRealCards(machine)) {
+    std::vector<std::string> uuids;
+    std::vector<std::string> served;
+    for (const MachineCard& card : CardsOf(machine)) {
+      uuids.push_back(card.uuid);
+      if (card.served) served.push_back(card.uuid);
+    }
+    LGPU_ASSIGN_OR_RETURN(asked, AskDriver(environment, uuids, served));
+  }
   LGPU_ASSIGN_OR_RETURN(const DeviceChoice choice,
-                        ChooseDevices(options.logical_devices, CardsOf(machine), environment));
+                        ChooseDevices(options.logical_devices, CardsOf(machine), asked));
   for (const std::string& note : choice.notes) LogNote(options, note);
   v1::CreateLeaseRequest request;
   request.set_name(options.lease_name);
@@ -92,16 +108,43 @@ std::vector<PhysicalDevice> CardsOf(const v1::Lease& lease) {
   return cards;
 }
 
+/// The driver's GPUs, of which the lease's cards have to be some.
+absl::StatusOr<std::unique_ptr<DeviceBackend>> CudaBackendFor(const v1::Lease& lease,
+                                                              const std::vector<PhysicalDevice>& cards) {
+  absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
+  if (!backend.ok()) {
+    return absl::Status(backend.status().code(),
+                        "lease " + lease.name() + " has a device on " + cards.front().name +
+                            ", which this process cannot use: " + std::string(backend.status().message()));
+  }
+  const std::vector<PhysicalDevice>& shown = (*backend)->devices();
+  for (const PhysicalDevice& card : cards) {
+    const auto found = std::find_if(shown.begin(), shown.end(),
+                                    [&](const PhysicalDevice& device) { return device.uuid == card.uuid; });
+    if (found == shown.end()) {
+      std::string text = "lease " + lease.name() + " has a device on " + card.name + " (" + card.uuid +
+                         "), which the CUDA driver does not show this process; it shows:";
+      for (const PhysicalDevice& device : shown) text += "\n  " + device.uuid + " " + device.name;
+      return absl::FailedPreconditionError(
+          text + "\n  try: CUDA_VISIBLE_DEVICES with that UUID in it, or without the variable");
+    }
+    if (found->granularity != card.granularity) {
+      return absl::InternalError("lgpud grants chunks of " + card.uuid + " in units of " +
+                                 FormatBytes(card.granularity) + ", and the driver has units of " +
+                                 FormatBytes(found->granularity));
+    }
+  }
+  return backend;
+}
+
 absl::StatusOr<std::unique_ptr<DeviceBackend>> BackendFor(const v1::Lease& lease) {
   std::vector<PhysicalDevice> cards = CardsOf(lease);
+  const auto real =
+      std::count_if(cards.begin(), cards.end(), [](const PhysicalDevice& card) { return !card.simulated; });
+  if (real != 0 && static_cast<std::size_t>(real) == cards.size()) return CudaBackendFor(lease, cards);
   for (const PhysicalDevice& card : cards) {
     const std::uint64_t unit = card.granularity.count();
-    if (!card.simulated) {
-      return absl::UnimplementedError("lease " + lease.name() + " has a device on " + card.name +
-                                      ", and this liblgpu has no backend for real GPUs\n"
-                                      "  try: an lgpud with simulated GPUs (lgpud --simulate 2x1GiB)");
-    }
-    if (unit < kLeastUnit || unit > kMostUnit || (unit & (unit - 1)) != 0) {
+    if (!card.simulated || unit < kLeastUnit || unit > kMostUnit || (unit & (unit - 1)) != 0) {
       return absl::InternalError("lgpud says that " + card.uuid + " has chunks in units of " +
                                  std::to_string(unit) + " bytes; are liblgpu and lgpud of one version?");
     }

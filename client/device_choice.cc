@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "allocator/device/cuda_backend.h"
 #include "client/logical_plan.h"
 #include "lgpu/status.h"
 #include "lgpu/visibility.h"
@@ -53,9 +54,8 @@ absl::StatusOr<Cards> UsableCards(const std::vector<MachineCard>& machine,
     served_uuids.push_back(card.uuid);
     served.push_back(&card);
   }
-  LGPU_ASSIGN_OR_RETURN(
-      const std::vector<int> positions,
-      VisibleCards({.value = environment.cuda_visible_devices, .machine = uuids, .served = served_uuids}));
+  LGPU_ASSIGN_OR_RETURN(const std::vector<int> positions,
+                        lgpu::UsableCards(uuids, served_uuids, environment));
   Cards usable;
   for (const int position : positions) usable.push_back(served[static_cast<std::size_t>(position)]);
   return usable;
@@ -100,6 +100,40 @@ void ApplyGrowthVariable(const DeviceEnvironment& environment, DeviceChoice& cho
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<int>> UsableCards(std::span<const std::string> machine,
+                                             std::span<const std::string> served,
+                                             const DeviceEnvironment& environment) {
+  const absl::StatusOr<std::vector<int>> parsed =
+      VisibleCards({.value = environment.cuda_visible_devices, .machine = machine, .served = served});
+  if (!environment.driver_cards) return parsed;
+  std::vector<int> cards;
+  for (const std::string& uuid : *environment.driver_cards) {
+    const auto found = std::find(served.begin(), served.end(), uuid);
+    if (found != served.end()) cards.push_back(static_cast<int>(found - served.begin()));
+  }
+  if (!cards.empty()) return cards;
+  if (!parsed.ok()) return parsed.status();
+  std::string shown;
+  for (const std::string& uuid : *environment.driver_cards) shown += (shown.empty() ? "" : ", ") + uuid;
+  std::string has;
+  for (const std::string& uuid : served) has += (has.empty() ? "" : ", ") + uuid;
+  return absl::NotFoundError("no GPU is visible to this process\n  the CUDA driver shows it: " + shown +
+                             "\n  the daemon serves: " + has +
+                             "\n  try: unset CUDA_VISIBLE_DEVICES, or name a GPU of the daemon by its UUID");
+}
+
+absl::StatusOr<DeviceEnvironment> AskDriver(DeviceEnvironment environment,
+                                            std::span<const std::string> machine,
+                                            std::span<const std::string> served) {
+  absl::StatusOr<std::vector<std::string>> cards = CudaEnumeration();
+  if (cards.ok()) {
+    environment.driver_cards = *std::move(cards);
+  } else if (UsableCards(machine, served, environment).ok()) {
+    return cards.status();
+  }
+  return environment;
+}
 
 DeviceEnvironment DeviceEnvironment::OfThisProcess() {
   return {Variable("CUDA_VISIBLE_DEVICES"), Variable("CUDA_DEVICE_ORDER"),

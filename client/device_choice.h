@@ -2,6 +2,7 @@
 #define LGPU_CLIENT_DEVICE_CHOICE_H_
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,24 @@ struct DeviceEnvironment {
   std::optional<std::string> cuda_visible_devices = {};    // CUDA_VISIBLE_DEVICES
   std::optional<std::string> cuda_device_order = {};       // CUDA_DEVICE_ORDER
   std::optional<std::string> force_gpu_allow_growth = {};  // TF_FORCE_GPU_ALLOW_GROWTH
+  /// The UUIDs of the GPUs that the CUDA driver shows this process, in its order: what the first two come to,
+  /// where the cards are real. Else the list is read here, and the cards count in PCI order.
+  std::optional<std::vector<std::string>> driver_cards = {};
 
   static DeviceEnvironment OfThisProcess();
 };
+
+/// The served cards that this process can have, as positions in `served`, in its own order. `machine` has all
+/// UUIDs in PCI order. NOT_FOUND with both lists if none is left.
+absl::StatusOr<std::vector<int>> UsableCards(std::span<const std::string> machine,
+                                             std::span<const std::string> served,
+                                             const DeviceEnvironment& environment);
+
+/// `environment` with what the CUDA driver says, for a machine with real cards. The driver's error where it
+/// does not start although CUDA_VISIBLE_DEVICES leaves this process some of them.
+absl::StatusOr<DeviceEnvironment> AskDriver(DeviceEnvironment environment,
+                                            std::span<const std::string> machine,
+                                            std::span<const std::string> served);
 
 /// A logical device to ask for, after everything that this process decides by itself.
 struct ChosenDevice {

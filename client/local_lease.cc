@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "allocator/device/cuda_backend.h"
 #include "allocator/device/simulated_backend.h"
 #include "client/fork_guard.h"
 #include "client/lease_common.h"
@@ -10,15 +11,21 @@
 #include "lgpu/status.h"
 
 namespace lgpu {
+namespace {
+
+absl::Status NoGpu(const absl::Status& why) {
+  return absl::Status(why.code(),
+                      "endpoint `local` partitions a GPU of this machine, and there is none that lgpu can "
+                      "use: " +
+                          std::string(why.message()) +
+                          "\n  try: LGPU_ENDPOINT=local:2x1GiB simulates two GPUs of 1 GiB in this program");
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Lease>> LocalLease::Open(const Endpoint& endpoint,
                                                         const ContextOptions& options,
                                                         const DeviceEnvironment& environment) {
-  if (endpoint.simulated.empty()) {
-    return absl::FailedPreconditionError(
-        "endpoint `local` partitions a GPU of this machine, and there is none that lgpu can use\n"
-        "  try: LGPU_ENDPOINT=local:2x1GiB simulates two GPUs of 1 GiB in this program");
-  }
   if (!options.lease.empty()) {
     return absl::InvalidArgumentError("lease \"" + options.lease +
                                       "\" cannot be attached to: endpoint `local` has no leases\n"
@@ -26,11 +33,19 @@ absl::StatusOr<std::unique_ptr<Lease>> LocalLease::Open(const Endpoint& endpoint
   }
   std::unique_ptr<LocalLease> lease(new LocalLease());
   lease->name_ = options.lease_name;
-  SimulatedBackendOptions simulated;
-  for (std::size_t i = 0; i < endpoint.simulated.size(); ++i) {
-    simulated.devices.push_back(SimulatedDevice(static_cast<int>(i), endpoint.simulated[i], "local"));
+  DeviceEnvironment asked = environment;
+  if (endpoint.simulated.empty()) {
+    absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
+    if (!backend.ok()) return NoGpu(backend.status());
+    lease->backend_ = *std::move(backend);
+    LGPU_ASSIGN_OR_RETURN(asked.driver_cards, CudaEnumeration());
+  } else {
+    SimulatedBackendOptions simulated;
+    for (std::size_t i = 0; i < endpoint.simulated.size(); ++i) {
+      simulated.devices.push_back(SimulatedDevice(static_cast<int>(i), endpoint.simulated[i], "local"));
+    }
+    lease->backend_ = MakeSimulatedBackend(std::move(simulated));
   }
-  lease->backend_ = MakeSimulatedBackend(std::move(simulated));
   LGPU_ASSIGN_OR_RETURN(lease->broker_, LocalBroker::Create(*lease->backend_, &lease->maintenance_));
   lease->page_ = std::make_unique<ClientPage>();
   lease->page_->magic.store(ClientPage::kMagic, std::memory_order_relaxed);
@@ -43,8 +58,7 @@ absl::StatusOr<std::unique_ptr<Lease>> LocalLease::Open(const Endpoint& endpoint
                        .not_served_because = {},
                        .available = device.total});
   }
-  LGPU_ASSIGN_OR_RETURN(const DeviceChoice choice,
-                        ChooseDevices(options.logical_devices, machine, environment));
+  LGPU_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevices(options.logical_devices, machine, asked));
   for (const std::string& note : choice.notes) LogNote(options, note);
   for (const ChosenDevice& chosen : choice.devices) {
     LGPU_RETURN_IF_ERROR(lease->AddDevice(chosen));

@@ -4,13 +4,34 @@
 #include <cstddef>
 #include <utility>
 
+#include "allocator/device/cuda_backend.h"
 #include "allocator/device/simulated_backend.h"
 #include "client/control_client.h"
 #include "lgpu/status.h"
-#include "lgpu/visibility.h"
 
 namespace lgpu {
 namespace {
+
+// Those that the driver shows this process; where it does not start there is none, and `notes` says why.
+void AppendReal(std::vector<PhysicalDeviceInfo>& cards, std::vector<std::string>& notes) {
+  const absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
+  if (!backend.ok()) {
+    notes.push_back("lgpu: note: no GPU: " + std::string(backend.status().message()));
+    return;
+  }
+  for (const PhysicalDevice& device : (*backend)->devices()) {
+    cards.push_back({.name = {},
+                     .device_type = "GPU",
+                     .card_uuid = device.uuid,
+                     .card_name = device.name,
+                     .pci_bus_id = device.pci_bus_id,
+                     .total = device.total,
+                     .free = device.total,
+                     .compute_major = device.compute_major,
+                     .compute_minor = device.compute_minor,
+                     .simulated = false});
+  }
+}
 
 void AppendSimulated(const Endpoint& endpoint, std::vector<PhysicalDeviceInfo>& cards) {
   for (std::size_t i = 0; i < endpoint.simulated.size(); ++i) {
@@ -66,8 +87,12 @@ std::vector<PhysicalDeviceInfo> VisibleDevicesOf(const std::vector<PhysicalDevic
     served_uuids.push_back(cards[i].card_uuid);
     served_cards.push_back(i);
   }
+  const bool real =
+      std::any_of(cards.begin(), cards.end(), [](const PhysicalDeviceInfo& card) { return !card.simulated; });
+  absl::StatusOr<DeviceEnvironment> asked = environment;
+  if (real) asked = AskDriver(environment, machine, served_uuids);
   const absl::StatusOr<std::vector<int>> visible =
-      VisibleCards({.value = environment.cuda_visible_devices, .machine = machine, .served = served_uuids});
+      asked.ok() ? UsableCards(machine, served_uuids, *asked) : asked.status();
   std::vector<PhysicalDeviceInfo> devices = {{.name = "/physical_device:CPU:0", .device_type = "CPU"}};
   if (!visible.ok()) {
     notes.push_back("lgpu: note: no GPU: " + std::string(visible.status().message()));
@@ -86,6 +111,7 @@ absl::StatusOr<std::vector<PhysicalDeviceInfo>> ListMachine(const Endpoint& endp
   std::vector<PhysicalDeviceInfo> cards;
   std::vector<bool> served;
   if (endpoint.local) {
+    if (endpoint.simulated.empty()) AppendReal(cards, notes);
     AppendSimulated(endpoint, cards);
     served.assign(cards.size(), true);
   } else {

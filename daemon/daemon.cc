@@ -51,7 +51,7 @@ std::vector<BrokerCard> ServedCards(const DeviceRegistry& registry) {
   std::vector<BrokerCard> cards;
   for (const DeviceRegistry::Card& card : registry.cards()) {
     if (card.served) {
-      cards.push_back({.index = card.index, .backend_device = card.index, .device = card.device});
+      cards.push_back({.index = card.index, .backend_device = card.backend_device, .device = card.device});
     }
   }
   return cards;

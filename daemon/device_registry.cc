@@ -13,6 +13,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/device/cuda_backend.h"
+#include "allocator/device/nvml.h"
 #include "allocator/device/simulated_backend.h"
 #include "daemon/lock_file.h"
 #include "lgpu/status.h"
@@ -23,22 +25,21 @@ namespace {
 
 constexpr std::string_view kSimulateAdvice = "to try lgpu without a GPU: lgpud --simulate 2x1GiB";
 
-absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenBackend(const Config& config) {
-  if (config.simulated.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "no usable GPU: this lgpud is built without the CUDA backend and serves simulated GPUs only; ",
-        std::string(kSimulateAdvice)));
-  }
-  SimulatedBackendOptions options;
-  int index = 0;
-  for (const SimulatedDeviceConfig& simulated : config.simulated) {
-    PhysicalDevice device = SimulatedDevice(index++, simulated.memory, config.runtime_dir);
-    if (!simulated.uuid.empty()) device.uuid = simulated.uuid;
-    device.name = simulated.name;
-    options.devices.push_back(std::move(device));
-    options.sparse = options.sparse || simulated.sparse;
-  }
-  return MakeSimulatedBackend(std::move(options));
+std::string HiddenText(const Config& config) {
+  return absl::StrCat("hidden from this lgpud by CUDA_VISIBLE_DEVICES=", config.cuda_visible_devices);
+}
+
+// A card that only NVML knows.
+PhysicalDevice HiddenDevice(const Nvml::Device& known) {
+  PhysicalDevice device;
+  device.uuid = known.uuid;
+  device.name = known.name;
+  device.pci_bus_id = known.pci_bus_id;
+  device.total = known.total;
+  device.granularity = 2_MiB;
+  device.compute_major = known.compute_major;
+  device.compute_minor = known.compute_minor;
+  return device;
 }
 
 // Every user's daemons meet here, so the directory is open to all, sticky as /tmp is.
@@ -101,29 +102,89 @@ absl::Status CheckUuid(const std::string& uuid) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Open(const Config& config) {
-  std::unique_ptr<DeviceRegistry> registry(new DeviceRegistry());
-  LGPU_ASSIGN_OR_RETURN(registry->backend_, OpenBackend(config));
-  registry->simulated_ = !config.simulated.empty();
+DeviceRegistry::Card& DeviceRegistry::AddCard(const PhysicalDevice& device, int backend_device,
+                                              std::string not_served_because) {
+  Card card;
+  card.index = static_cast<int>(cards_.size());
+  card.backend_device = backend_device;
+  card.device = device;
+  card.not_served_because = std::move(not_served_because);
+  return cards_.emplace_back(std::move(card));
+}
 
-  std::vector<std::string> uuids;
-  for (const PhysicalDevice& device : registry->backend_->devices()) {
-    LGPU_RETURN_IF_ERROR(CheckUuid(device.uuid));
-    uuids.push_back(device.uuid);
-    Card card;
-    card.index = static_cast<int>(registry->cards_.size());
-    card.device = device;
-    card.not_served_because =
-        absl::StrCat("hidden from this lgpud by CUDA_VISIBLE_DEVICES=", config.cuda_visible_devices);
-    registry->cards_.push_back(std::move(card));
+absl::Status DeviceRegistry::OpenSimulated(const Config& config) {
+  SimulatedBackendOptions options;
+  int index = 0;
+  for (const SimulatedDeviceConfig& simulated : config.simulated) {
+    PhysicalDevice device = SimulatedDevice(index++, simulated.memory, config.runtime_dir);
+    if (!simulated.uuid.empty()) device.uuid = simulated.uuid;
+    device.name = simulated.name;
+    options.devices.push_back(std::move(device));
+    options.sparse = options.sparse || simulated.sparse;
   }
-  LGPU_ASSIGN_OR_RETURN(const UniqueFd lock_dir, OpenLockDir(config.lock_dir));
+  backend_ = MakeSimulatedBackend(std::move(options));
+  simulated_ = true;
+  std::vector<std::string> uuids;
+  for (const PhysicalDevice& device : backend_->devices()) {
+    AddCard(device, static_cast<int>(cards_.size()), HiddenText(config));
+    uuids.push_back(device.uuid);
+  }
   // The cards are in PCI order; simulated ones are equally fast, so CUDA_DEVICE_ORDER changes nothing.
   std::optional<std::string_view> visible;
   if (config.has_cuda_visible_devices) visible = config.cuda_visible_devices;
+  for (const int index_of_card : VisibleDevices(visible, uuids)) {
+    cards_[static_cast<std::size_t>(index_of_card)].not_served_because.clear();
+  }
+  return absl::OkStatus();
+}
+
+// The driver has read CUDA_VISIBLE_DEVICES itself: what it shows is visible.
+absl::Status DeviceRegistry::OpenCuda(const Config& config) {
+  absl::StatusOr<std::shared_ptr<Nvml>> nvml = Nvml::Open();
+  if (!nvml.ok()) accounting_note_ = std::string(nvml.status().message());
+  absl::StatusOr<std::unique_ptr<DeviceBackend>> backend =
+      OpenCudaBackend({.physical_memory_only = true, .nvml = nvml.value_or(nullptr)});
+  if (!backend.ok()) {
+    return absl::Status(backend.status().code(),
+                        absl::StrCat("no usable GPU: ", std::string(backend.status().message()), "\n  ",
+                                     std::string(kSimulateAdvice)));
+  }
+  backend_ = *std::move(backend);
+  std::vector<Nvml::Device> machine;
+  if (nvml.ok()) {
+    absl::StatusOr<std::vector<Nvml::Device>> known = (*nvml)->Devices();
+    if (known.ok()) machine = *std::move(known);
+  }
+  const std::vector<PhysicalDevice>& shown = backend_->devices();
+  std::vector<bool> listed(shown.size(), false);
+  for (const Nvml::Device& known : machine) {
+    const auto same = std::find_if(shown.begin(), shown.end(),
+                                   [&](const PhysicalDevice& device) { return device.uuid == known.uuid; });
+    if (same == shown.end()) {
+      AddCard(HiddenDevice(known), -1,
+              config.has_cuda_visible_devices
+                  ? HiddenText(config)
+                  : "the CUDA driver does not show it, or it cannot share memory between processes");
+      continue;
+    }
+    listed[static_cast<std::size_t>(same - shown.begin())] = true;
+    AddCard(*same, static_cast<int>(same - shown.begin()), "");
+  }
+  for (std::size_t i = 0; i < shown.size(); ++i) {
+    if (!listed[i]) AddCard(shown[i], static_cast<int>(i), "");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Open(const Config& config) {
+  std::unique_ptr<DeviceRegistry> registry(new DeviceRegistry());
+  LGPU_RETURN_IF_ERROR(config.simulated.empty() ? registry->OpenCuda(config)
+                                                : registry->OpenSimulated(config));
+  LGPU_ASSIGN_OR_RETURN(const UniqueFd lock_dir, OpenLockDir(config.lock_dir));
   bool any_served = false;
-  for (const int index : VisibleDevices(visible, uuids)) {
-    Card& card = registry->cards_[static_cast<std::size_t>(index)];
+  for (Card& card : registry->cards_) {
+    LGPU_RETURN_IF_ERROR(CheckUuid(card.device.uuid));
+    if (!card.not_served_because.empty()) continue;
     LGPU_RETURN_IF_ERROR(Serve(lock_dir.get(), config, card));
     any_served = any_served || card.served;
   }

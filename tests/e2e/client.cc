@@ -48,6 +48,9 @@ class Client {
     if (verb == "free") return Free(words);
     if (verb == "read") return Read(words);
     if (verb == "work") return Work(words);
+    if (verb == "sum") return Sum(words);
+    if (verb == "move") return Move(words);
+    if (verb == "visible") return Visible();
     if (verb == "ops") return Ops(words);
     if (verb == "stats") return Stats(words);
     if (verb == "trim") return Trim(words);
@@ -119,6 +122,33 @@ class Client {
     std::ostringstream out;
     out << "ok " << sum;
     return out.str();
+  }
+
+  // sum CONTEXT ID COUNT: add_n of so many times tensor ID: "ok SUM DEVICE".
+  std::string Sum(const Words& words) {
+    const std::vector<Tensor> inputs(Number(words, 3), tensors_.at(words.at(2)));
+    const absl::StatusOr<Tensor> sum = lgpu::AddN(inputs);
+    if (!sum.ok()) return Error(sum.status());
+    tensors_["sum"] = *sum;
+    return Read({"read", "sum"}) + " " + std::string(sum->device());
+  }
+
+  // move ID DEVICE: the tensor becomes a copy of itself there.
+  std::string Move(const Words& words) {
+    absl::StatusOr<Tensor> moved = lgpu::CopyToDevice(tensors_.at(words.at(1)), words.at(2));
+    if (!moved.ok()) return Error(moved.status());
+    tensors_[words.at(1)] = *std::move(moved);
+    return "ok " + std::string(tensors_[words.at(1)].device());
+  }
+
+  // visible: the UUIDs of the GPUs that this process may use, in its order.
+  static std::string Visible() {
+    const absl::StatusOr<lgpu::Config> config = lgpu::Config::Create({});
+    if (!config.ok()) return Error(config.status());
+    std::string line = "ok";
+    for (const lgpu::PhysicalDeviceInfo& device : config->ListPhysicalDevices("GPU"))
+      line += " " + device.card_uuid;
+    return line;
   }
 
   // work CONTEXT [REPEAT]: matmul on the GPU and add_n on the CPU, with the values that they must have.

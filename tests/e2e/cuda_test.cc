@@ -1,0 +1,248 @@
+// A daemon and real client processes on real GPUs, as the fake driver has them.
+
+#include <signal.h>
+
+#include <map>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "tests/e2e/harness.h"
+#include "tests/fake_cuda/fake_machine.h"
+#include "tests/support/cases.h"
+
+namespace lgpu::testing {
+namespace {
+
+using fake_cuda::FakeMachine;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+constexpr char kGpu[] = "/job:localhost/replica:0/task:0/device:GPU:0";
+constexpr char kCpu[] = "/job:localhost/replica:0/task:0/device:CPU:0";
+
+class CudaTest : public E2eTest {
+ protected:
+  explicit CudaTest(
+      const std::vector<FakeMachine::CardOptions>& cards = std::vector<FakeMachine::CardOptions>(2))
+      : machine_(cards) {}
+
+  void StartOnMachine(const ChildProgram::Environment& more = {}) {
+    DaemonProcess::Options options{.simulate = "", .environment = With(more)};
+    StartDaemon(options);
+  }
+  std::unique_ptr<ChildProgram> StartOnGpu(const ChildProgram::Environment& more = {}) {
+    return StartClient(With(more));
+  }
+  ChildProgram::Environment With(const ChildProgram::Environment& more) const {
+    ChildProgram::Environment environment = machine_.environment();
+    for (const auto& [name, value] : more) environment[name] = value;
+    return environment;
+  }
+  void TearDown() override {
+    const int daemon = daemon_ ? static_cast<int>(daemon_->pid()) : 0;
+    E2eTest::TearDown();
+    daemon_.reset();
+    EXPECT_EQ(machine_.ContextsCreated(daemon), 0) << "the daemon made a context";
+    for (const fake_cuda::Violation& violation : machine_.TakeViolations()) {
+      ADD_FAILURE() << "pid " << violation.pid << " broke the rule " << violation.rule << ": "
+                    << violation.text;
+    }
+    for (int card = 0; card < machine_.state().card_count; ++card) {
+      EXPECT_TRUE(Eventually([&] { return machine_.Used(card).is_zero(); })) << "card " << card;
+    }
+  }
+  static void End(ChildProgram& client) {
+    client.WriteLine("exit");
+    EXPECT_EQ(client.Wait(), 0) << client.Errors();
+  }
+
+  FakeMachine machine_;
+};
+
+TEST_F(CudaTest, DaemonServesTheGpusOfTheDriverAndHasNoContext) {
+  StartOnMachine();
+  EXPECT_THAT(daemon_->program().Errors(), HasSubstr("ready: 2 GPUs"));
+  const v1::StatsSnapshot stats = Stats();
+  ASSERT_EQ(stats.cards_size(), 2);
+  EXPECT_EQ(stats.cards(0).uuid(), machine_.uuid(0));
+  EXPECT_EQ(stats.cards(0).name(), "Fake GPU");
+  EXPECT_EQ(stats.cards(0).pci_bus_id(), "0000:01:00.0");
+  EXPECT_EQ(stats.cards(0).total_bytes(), 256 * kMiB);
+  EXPECT_EQ(stats.cards(0).compute_major(), 9u);
+  EXPECT_FALSE(stats.cards(0).simulated());
+  EXPECT_EQ(machine_.Used(0), Bytes());
+}
+
+TEST_F(CudaTest, TwoProgramsShareACardAndComputeOnIt) {
+  StartOnMachine();
+  auto one = StartOnGpu();
+  auto two = StartOnGpu();
+  ASSERT_THAT(Ask(*one, absl::StrCat("open c timeout=0 limit=", 64 * kMiB)), StartsWith("ok "));
+  ASSERT_THAT(Ask(*two, absl::StrCat("open c limit=", 64 * kMiB)), StartsWith("ok "));
+  for (ChildProgram* const client : {one.get(), two.get()}) {
+    EXPECT_EQ(Ask(*client, absl::StrCat("alloc c t ", 8 * kMiB)), absl::StrCat("ok ", kGpu));
+    EXPECT_EQ(Ask(*client, "read t"), "ok 2.09715e+06");
+    EXPECT_EQ(Ask(*client, "sum c t 3"), absl::StrCat("ok 6.29146e+06 ", kGpu)) << "a kernel of the GPU";
+    EXPECT_EQ(Ask(*client, "sum c t 19"), absl::StrCat("ok 3.98459e+07 ", kGpu)) << "three launches";
+    EXPECT_EQ(Ask(*client, "work c 3"), "ok") << "MatMul has no kernel for GPUs: it ran on the CPU";
+    EXPECT_EQ(machine_.ContextsCreated(static_cast<int>(client->pid())), 1);
+  }
+  EXPECT_THAT(Ask(*one, absl::StrCat("alloc c more ", 64 * kMiB)), HasSubstr("memory limit reached"));
+  EXPECT_EQ(Ask(*one, "read t"), "ok 2.09715e+06") << "what was there is untouched";
+  End(*one);
+  EXPECT_EQ(Ask(*two, "sum c t 2"), absl::StrCat("ok 4.1943e+06 ", kGpu));
+  End(*two);
+}
+
+TEST_F(CudaTest, MemoryGrowsAndIsGivenBackToTheCard) {
+  StartOnMachine();
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", 50 * kMiB)), StartsWith("ok "));
+  EXPECT_GE(machine_.Used(0), 66_MiB) << "and a context";
+  const std::uint64_t access_calls = machine_.CallsOf("cuMemSetAccess");
+  ASSERT_THAT(Ask(*client, absl::StrCat("alloc c u ", 100 * kMiB)), StartsWith("ok "));
+  EXPECT_EQ(machine_.CallsOf("cuMemSetAccess"), access_calls + 1) << "one access call per grant";
+  EXPECT_EQ(Ask(*client, "free t"), "ok");
+  EXPECT_EQ(Ask(*client, "free u"), "ok");
+  EXPECT_THAT(Ask(*client, "trim c"), StartsWith("ok "));
+  EXPECT_TRUE(Eventually([&] { return HeldBytes() == 0; }));
+  EXPECT_EQ(machine_.Used(0), 16_MiB) << "the context";
+  End(*client);
+}
+
+TEST_F(CudaTest, PoolHitCallsNoMemoryCallOfTheDriver) {
+  StartOnMachine();
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", 4 * kMiB)), StartsWith("ok "));
+  std::map<std::string, std::uint64_t> before;
+  const char* const calls[] = {"cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemSetAccess",
+                               "cuMemImportFromShareableHandle"};
+  for (const char* const call : calls) before[call] = machine_.CallsOf(call);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(Ask(*client, "free t"), "ok");
+    ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", 4 * kMiB)), StartsWith("ok "));
+  }
+  for (const char* const call : calls) EXPECT_EQ(machine_.CallsOf(call), before[call]) << call;
+  End(*client);
+}
+
+TEST_F(CudaTest, TensorsMoveBetweenDevicesOfOneCardOfTwoAndTheHost) {
+  StartOnMachine();
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, absl::StrCat("open c devices=2 limit=", 32 * kMiB)), StartsWith("ok "));
+  ASSERT_THAT(Ask(*client, absl::StrCat("open d card=1 limit=", 32 * kMiB)), StartsWith("ok "));
+  ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", kMiB)), StartsWith("ok "));
+  EXPECT_THAT(Ask(*client, "move t GPU:1"), HasSubstr("device:GPU:1"));
+  EXPECT_THAT(Ask(*client, "move t GPU:0"), HasSubstr("device:GPU:0"));
+  EXPECT_EQ(Ask(*client, "move t CPU:0"), absl::StrCat("ok ", kCpu));
+  EXPECT_EQ(Ask(*client, "read t"), "ok 262144");
+  ASSERT_THAT(Ask(*client, absl::StrCat("alloc d u ", kMiB)), StartsWith("ok "));
+  EXPECT_GE(machine_.Used(1), 16_MiB);
+  End(*client);
+}
+
+TEST_F(CudaTest, MemoryOfAKilledProgramIsTheNextOnes) {
+  StartOnMachine();
+  auto victim = StartOnGpu();
+  ASSERT_THAT(Ask(*victim, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*victim, absl::StrCat("alloc c t ", 200 * kMiB)), StartsWith("ok "));
+  victim->Signal(SIGKILL);
+  ASSERT_TRUE(victim->Wait().has_value());
+  auto next = StartOnGpu();
+  ASSERT_THAT(Ask(*next, "open c"), StartsWith("ok "));
+  EXPECT_THAT(Ask(*next, absl::StrCat("alloc c t ", 200 * kMiB)), StartsWith("ok "));
+  EXPECT_EQ(Ask(*next, "read t"), "ok 5.24288e+07");
+  End(*next);
+}
+
+TEST_F(CudaTest, FullCardIsRefusedAndNothingBreaks) {
+  StartOnMachine();
+  auto one = StartOnGpu();
+  auto two = StartOnGpu();
+  ASSERT_THAT(Ask(*one, "open c timeout=200"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*two, "open c timeout=200"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*one, absl::StrCat("alloc c t ", 150 * kMiB)), StartsWith("ok "));
+  EXPECT_THAT(Ask(*two, absl::StrCat("alloc c t ", 150 * kMiB)), StartsWith("error RESOURCE_EXHAUSTED"));
+  // The ledger has room for this, and the card does not: contexts are on it.
+  EXPECT_THAT(Ask(*two, absl::StrCat("alloc c t ", 80 * kMiB)), StartsWith("error RESOURCE_EXHAUSTED"));
+  EXPECT_THAT(Ask(*two, absl::StrCat("alloc c t ", 50 * kMiB)), StartsWith("ok "));
+  EXPECT_EQ(Ask(*one, "read t"), "ok 3.93216e+07");
+  End(*one);
+  End(*two);
+}
+
+TEST_F(CudaTest, FaultsOfTheDriverAreErrorsAndLeaveNothingBehind) {
+  StartOnMachine();
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, "open c timeout=100"), StartsWith("ok "));
+  const auto pid = static_cast<int>(client->pid());
+  for (const char* const call : {"cuMemImportFromShareableHandle", "cuMemMap", "cuMemSetAccess"}) {
+    machine_.FailCall(call, 999, 0, 1, pid);
+    EXPECT_THAT(Ask(*client, absl::StrCat("alloc c t ", 8 * kMiB)), StartsWith("error INTERNAL")) << call;
+    machine_.ClearFaults();
+    EXPECT_TRUE(Eventually([&] { return HeldBytes() == 0; })) << call;
+  }
+  for (const char* const call : {"cuMemCreate", "cuMemExportToShareableHandle"}) {
+    machine_.FailCall(call, 2, 0, 1);
+    EXPECT_THAT(Ask(*client, absl::StrCat("alloc c t ", 8 * kMiB)), StartsWith("error RESOURCE_EXHAUSTED"))
+        << call;
+    machine_.ClearFaults();
+  }
+  EXPECT_THAT(Ask(*client, absl::StrCat("alloc c t ", 8 * kMiB)), StartsWith("ok "));
+  End(*client);
+}
+
+class CudaVisibilityTest : public CudaTest {
+ protected:
+  CudaVisibilityTest() : CudaTest({{.speed = 2}, {.speed = 0}, {.speed = 3}, {.speed = 1}}) {}
+
+  std::optional<std::string> Value(const std::string& text) const {
+    if (text == "(unset)") return std::nullopt;
+    std::string value = text;
+    for (int card = 0; card < 4; ++card) {
+      absl::StrReplaceAll({{absl::StrCat("PREFIX", card), machine_.uuid(card).substr(0, 10)}}, &value);
+    }
+    return value;
+  }
+};
+
+TEST_F(CudaVisibilityTest, ProgramsSeeWhatBothListsLeaveInTheirOwnOrder) {
+  const std::vector<Case> cases = ReadCases("cuda_visibility.tsv");
+  ASSERT_GE(cases.size(), 17u);
+  std::string daemon_value = "(none yet)";
+  for (const Case& row : cases) {
+    if (row[1] != daemon_value) {
+      daemon_value = row[1];
+      if (daemon_) {
+        EXPECT_EQ(daemon_->Stop(), 0);
+      }
+      StartOnMachine({{"CUDA_VISIBLE_DEVICES", Value(row[1])}, {"CUDA_DEVICE_ORDER", "PCI_BUS_ID"}});
+      ASSERT_EQ(Stats().cards_size(), 4) << "hidden cards are listed too: NVML knows them";
+    }
+    auto client = StartOnGpu({{"CUDA_VISIBLE_DEVICES", Value(row[2])}, {"CUDA_DEVICE_ORDER", Value(row[3])}});
+    std::string expected = "ok";
+    if (row[4] != "(none)") {
+      for (const absl::string_view card : absl::StrSplit(row[4], ',')) {
+        absl::StrAppend(&expected, " ", machine_.uuid(std::stoi(std::string(card))));
+      }
+    }
+    EXPECT_EQ(Ask(*client, "visible"), expected) << row.where;
+    const std::string opened = Ask(*client, "open c");
+    EXPECT_THAT(opened, StartsWith(row[4] == "(none)" ? "error NOT_FOUND no GPU is visible" : "ok "))
+        << row.where;
+    if (row[4] != "(none)") {
+      const int first = row[4][0] - '0';
+      ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", kMiB)), StartsWith("ok "));
+      EXPECT_GT(machine_.Used(first), Bytes()) << row.where;
+    }
+    End(*client);
+  }
+}
+
+}  // namespace
+}  // namespace lgpu::testing
