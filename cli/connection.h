@@ -2,6 +2,7 @@
 #define LGPU_CLI_CONNECTION_H_
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -72,15 +73,19 @@ class Connection {
   std::unique_ptr<v1::Control::Stub> stub_;
 };
 
-/// A Session is the session channel of lgpu itself, which keeps a lease alive while a command runs. It asks
-/// for no memory.
+/// A Session is the session channel of lgpu itself, which keeps a lease alive while a command runs.
 struct Session {
   SessionChannel channel;
   std::string token;
 
   /// Connects to the session socket in `runtime_dir` and says hello. Errors as Connection::Open, and
   /// FAILED_PRECONDITION for a daemon of another protocol version.
-  static absl::StatusOr<Session> Open(const std::string& runtime_dir, std::chrono::milliseconds timeout);
+  /// `command` is what others see of it.
+  static absl::StatusOr<Session> Open(const std::string& runtime_dir, const std::string& command,
+                                      std::chrono::milliseconds timeout);
+  /// Asks for `bytes` on a device of the session's lease and does not wait for them: why they are refused, or
+  /// OK if they are granted (and gone with the session).
+  absl::Status Probe(std::uint64_t device_id, std::uint64_t bytes, std::chrono::milliseconds timeout);
   /// Ends the session in good order; a daemon that is gone is fine.
   void Close(std::chrono::milliseconds timeout);
 };

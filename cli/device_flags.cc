@@ -1,9 +1,13 @@
 #include "cli/device_flags.h"
 
+#include <signal.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -19,6 +23,8 @@ namespace lgpu::cli {
 namespace {
 
 constexpr std::uint32_t kMaxDevices = 64;
+constexpr std::chrono::milliseconds kFirstPause{100};
+constexpr std::chrono::milliseconds kLongestPause{1000};
 
 std::string ListCards(const v1::ListPhysicalDevicesResponse& cards) {
   return absl::StrJoin(cards.devices(), ", ", [](std::string* out, const v1::CardStats& card) {
@@ -83,7 +89,20 @@ absl::StatusOr<std::vector<std::string>> CandidateCards(const std::string& gpus,
   return candidates;
 }
 
-absl::StatusOr<std::uint64_t> Size(const char* flag, const std::string& text) {
+/// CANCELLED when a signal came that `run` holds back for its command, which does not exist yet.
+absl::Status Sleep(std::chrono::milliseconds pause) {
+  sigset_t stopping;
+  sigemptyset(&stopping);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&stopping, number);
+  const timespec time{.tv_sec = pause.count() / 1000, .tv_nsec = pause.count() % 1000 * 1'000'000};
+  const int number = ::sigtimedwait(&stopping, nullptr, &time);
+  if (number < 0) return absl::OkStatus();
+  return absl::CancelledError(absl::StrCat("stopped by signal ", number, " while waiting for memory"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::uint64_t> ParseSize(const char* flag, const std::string& text) {
   const absl::StatusOr<Bytes> bytes = ParseBytes(text);
   if (!bytes.ok()) {
     return absl::Status(bytes.status().code(), absl::StrCat(flag, ": ", bytes.status().message()));
@@ -92,15 +111,16 @@ absl::StatusOr<std::uint64_t> Size(const char* flag, const std::string& text) {
   return bytes->count();
 }
 
-}  // namespace
-
 void DeviceFlags::AddTo(CLI::App& verb) {
   verb.add_option("-m,--memory", memory,
                   "Memory limit of every logical device (256MiB, 1.5GiB, ...); default: "
                   "all that its GPU can give")
       ->type_name("SIZE");
   verb.add_option("-n,--devices", devices, "How many logical devices")->type_name("N")->default_val(1);
-  auto* growth_flag = verb.add_flag("--growth", growth, "Take memory on demand, up to the limit (default)");
+  auto* growth_flag =
+      verb.add_flag("--growth", growth,
+                    "Take memory on demand, up to the limit (default, unless the daemon is configured "
+                    "otherwise)");
   verb.add_flag("--preallocate", preallocate,
                 "Set the whole limit aside now: allocation up to it cannot fail")
       ->excludes(growth_flag);
@@ -109,6 +129,9 @@ void DeviceFlags::AddTo(CLI::App& verb) {
   verb.add_option("--gpus", gpus, "GPUs to choose among: indices, UUIDs or their beginnings, or all")
       ->type_name("LIST");
   verb.add_option("--name", name, "Name of the lease; default: one is made up")->type_name("NAME");
+  verb.add_flag("--wait{forever}", wait,
+                "If there is not enough memory now, wait for it (so long) and try again")
+      ->type_name("DUR");
 }
 
 absl::StatusOr<v1::LogicalDeviceSpec> DeviceFlags::Spec() const {
@@ -121,13 +144,20 @@ absl::StatusOr<v1::LogicalDeviceSpec> DeviceFlags::Spec() const {
         "--guarantee goes with --growth: --preallocate guarantees the whole limit");
   }
   v1::LogicalDeviceSpec spec;
-  spec.set_mode(preallocate ? v1::LogicalDeviceSpec::MODE_PREALLOCATE : v1::LogicalDeviceSpec::MODE_GROWTH);
+  if (preallocate) spec.set_mode(v1::LogicalDeviceSpec::MODE_PREALLOCATE);
+  if (growth || !guarantee.empty()) spec.set_mode(v1::LogicalDeviceSpec::MODE_GROWTH);
+  if (!wait.empty() && wait != "forever") {
+    const absl::StatusOr<std::chrono::milliseconds> patience = ParseDuration(wait);
+    if (!patience.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--wait: ", patience.status().message()));
+    }
+  }
   if (!memory.empty()) {
-    LGPU_ASSIGN_OR_RETURN(const std::uint64_t limit, Size("--memory", memory));
+    LGPU_ASSIGN_OR_RETURN(const std::uint64_t limit, ParseSize("--memory", memory));
     spec.set_memory_limit_bytes(limit);
   }
   if (!guarantee.empty()) {
-    LGPU_ASSIGN_OR_RETURN(const std::uint64_t set_aside, Size("--guarantee", guarantee));
+    LGPU_ASSIGN_OR_RETURN(const std::uint64_t set_aside, ParseSize("--guarantee", guarantee));
     spec.set_guarantee_bytes(set_aside);
   }
   return spec;
@@ -163,6 +193,33 @@ absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flag
                                  limit, flags.memory));
   }
   return request;
+}
+
+absl::StatusOr<v1::Lease> CreateLease(const DeviceFlags& flags, Connection& connection,
+                                      const v1::CreateLeaseRequest& request, const CommonOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  absl::StatusOr<v1::Lease> lease = connection.Call(&v1::Control::Stub::CreateLease, request);
+  if (flags.wait.empty()) return lease;
+  const Clock::time_point started = Clock::now();
+  const Clock::time_point deadline =
+      flags.wait == "forever" ? Clock::time_point::max() : started + *ParseDuration(flags.wait);
+  bool told = false;
+  // What others give back is not told to this user, so it is asked for.
+  for (std::chrono::milliseconds pause = kFirstPause; absl::IsResourceExhausted(lease.status());
+       pause = std::min(2 * pause, kLongestPause)) {
+    if (Clock::now() + pause > deadline) return lease;
+    if (!std::exchange(told, true)) {
+      const std::string why(lease.status().message());
+      options.Note("lgpu: waiting for memory: " + Printable(why.substr(0, why.find('\n'))));
+    }
+    LGPU_RETURN_IF_ERROR(Sleep(pause));
+    lease = connection.Call(&v1::Control::Stub::CreateLease, request);
+  }
+  if (told && lease.ok()) {
+    const auto waited = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - started);
+    options.Note(absl::StrCat("lgpu: there is memory after ", FormatAge(waited)));
+  }
+  return lease;
 }
 
 std::vector<std::string> DescribeLease(const v1::Lease& lease) {

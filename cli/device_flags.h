@@ -24,6 +24,7 @@ struct DeviceFlags {
   bool preallocate = false;
   std::string gpus = "all";
   std::string name;
+  std::string wait;  // empty: do not; a duration, or "forever"
 
   void AddTo(CLI::App& verb);
   /// One logical device as the flags have it, before any card is known. INVALID_ARGUMENT names the flag.
@@ -40,6 +41,13 @@ absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flag
 /// Asks the daemon for its cards and makes the request, with the variables of this process.
 absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flags, Connection& connection,
                                                          const CommonOptions& options);
+
+/// A size that a flag has; INVALID_ARGUMENT names the flag.
+absl::StatusOr<std::uint64_t> ParseSize(const char* flag, const std::string& text);
+
+/// Makes the lease; with --wait as soon as there is memory.
+absl::StatusOr<v1::Lease> CreateLease(const DeviceFlags& flags, Connection& connection,
+                                      const v1::CreateLeaseRequest& request, const CommonOptions& options);
 
 /// "lease train: GPU:0 = 256.00MiB (growth) on GPU 0 Simulated GPU", a line for every logical device, without
 /// newlines.

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "cli/json.h"
 #include "lgpu/refusal.h"
+#include "proto/messages_json.h"
 
 namespace lgpu::cli {
 namespace {

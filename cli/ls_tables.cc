@@ -1,12 +1,16 @@
 #include "cli/ls_tables.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lgpu/bytes.h"
+#include "proto/messages_json.h"
 
 namespace lgpu::cli {
 namespace {
@@ -18,6 +22,10 @@ std::string Size(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }
 std::string ShortDevice(const std::string& name) {
   const std::size_t at = name.rfind("device:");
   return Printable(at == std::string::npos ? name : name.substr(at + 7));
+}
+
+std::string LeaseName(const v1::LeaseStats& lease) {
+  return Printable(lease.name().empty() ? lease.id() : lease.name());
 }
 
 std::string CardState(const v1::CardStats& card) {
@@ -46,10 +54,7 @@ std::string SessionStates(const v1::LeaseStats& lease) {
   for (const auto& session : lease.sessions()) ++counts[session.state()];
   std::vector<std::string> states;
   for (const auto& [state, count] : counts) {
-    const char* name = state == v1::SessionStats::STATE_LIVE       ? "LIVE"
-                       : state == v1::SessionStats::STATE_DRAINING ? "DRAINING"
-                       : state == v1::SessionStats::STATE_ABSENT   ? "ABSENT"
-                                                                   : "?";
+    const std::string name = SessionStateName(state);
     states.push_back(count == 1 ? name : absl::StrCat(count, " ", name));
   }
   return absl::StrJoin(states, ", ");
@@ -91,15 +96,129 @@ std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style
   for (const auto& lease : snapshot.leases()) {
     const std::chrono::seconds age(snapshot.taken_at().seconds() - lease.created_at().seconds());
     for (const auto& device : lease.devices()) {
-      leases.AddRow({Printable(lease.name().empty() ? lease.id() : lease.name()), ShortDevice(device.name()),
-                     absl::StrCat(device.card_index()), device.mode(), Size(device.used_bytes()),
-                     Size(device.held_bytes()), Size(device.limit_bytes()), Size(device.peak_used_bytes()),
+      leases.AddRow({LeaseName(lease), ShortDevice(device.name()), absl::StrCat(device.card_index()),
+                     device.mode(), Size(device.used_bytes()), Size(device.held_bytes()),
+                     Size(device.limit_bytes()), Size(device.peak_used_bytes()),
                      FormatOwner(lease.owner(), lease.owner_uid()), Pids(lease), SessionStates(lease),
                      FormatAge(age)});
     }
   }
   const std::string rest = leases.empty() ? "No leases.\n" : leases.Format(style);
   return absl::StrCat(cards.Format(style), "\n", rest, free.empty() ? "" : "\n", free);
+}
+
+namespace {
+
+Table SessionTable() {
+  return Table({{"PID", Align::kRight},
+                {"USER"},
+                {"LEASE"},
+                {"STATE"},
+                {"HELD", Align::kRight},
+                {"CONNECTED", Align::kRight},
+                {"COMMAND"}});
+}
+
+void AddSession(const v1::StatsSnapshot& snapshot, const v1::LeaseStats& lease,
+                const v1::SessionStats& session, Table& table) {
+  const std::chrono::seconds age(snapshot.taken_at().seconds() - session.connected_at().seconds());
+  table.AddRow({absl::StrCat(session.pid()),
+                session.uid() == lease.owner_uid() ? FormatOwner(lease.owner(), lease.owner_uid())
+                                                   : absl::StrCat(session.uid()),
+                LeaseName(lease), SessionStateName(session.state()), Size(session.held_bytes()),
+                FormatAge(age), Printable(session.command())});
+}
+
+/// Lines of a name and its value, lined up.
+class Facts {
+ public:
+  void Add(std::string name, std::string value) {
+    width_ = std::max(width_, name.size());
+    facts_.emplace_back(std::move(name), std::move(value));
+  }
+  std::string Format(std::string_view indent) const {
+    std::string text;
+    for (const auto& [name, value] : facts_) {
+      absl::StrAppend(&text, std::string(indent), name, std::string(width_ - name.size() + 2, ' '), value,
+                      "\n");
+    }
+    return text;
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> facts_;
+  std::size_t width_ = 0;
+};
+
+std::string FormatDevice(const v1::LogicalDeviceStats& device) {
+  Facts facts;
+  facts.Add("gpu", absl::StrCat(device.card_index(), " (", Printable(device.card_uuid()), ")"));
+  facts.Add("mode", device.mode());
+  facts.Add("limit", Size(device.limit_bytes()));
+  facts.Add("guarantee", Size(device.guarantee_bytes()));
+  facts.Add("held", absl::StrCat(Size(device.held_bytes()), device.leaving_bytes() == 0 ? "" : ", of it ",
+                                 device.leaving_bytes() == 0 ? "" : Size(device.leaving_bytes()),
+                                 device.leaving_bytes() == 0 ? "" : " on its way back"));
+  facts.Add("used", absl::StrCat(Size(device.used_bytes()), " in ", device.live_blocks(), " blocks, peak ",
+                                 Size(device.peak_used_bytes())));
+  facts.Add("largest free block", Size(device.largest_free_block_bytes()));
+  facts.Add("allocations", absl::StrCat(device.allocations_total(), ", refused ", device.refusals_total()));
+  facts.Add("ops", absl::StrCat(device.ops_total()));
+  return facts.Format("  ");
+}
+
+}  // namespace
+
+std::string FormatSessions(const v1::StatsSnapshot& snapshot, const Style& style) {
+  Table table = SessionTable();
+  for (const v1::LeaseStats& lease : snapshot.leases()) {
+    for (const v1::SessionStats& session : lease.sessions()) AddSession(snapshot, lease, session, table);
+  }
+  return table.empty() ? "No processes are attached.\n" : table.Format(style);
+}
+
+std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& snapshot, const Style& style) {
+  const std::chrono::seconds age(snapshot.taken_at().seconds() - lease.created_at().seconds());
+  Facts facts;
+  facts.Add("lease", absl::StrCat(LeaseName(lease), " (", lease.id(), ")"));
+  facts.Add("owner",
+            absl::StrCat(FormatOwner(lease.owner(), lease.owner_uid()), " (uid ", lease.owner_uid(), ")"));
+  facts.Add("created", absl::StrCat(FormatIso8601(lease.created_at()), ", ", FormatAge(age), " ago"));
+  facts.Add("ends", lease.lasting() ? "when it is removed (lgpu rm)" : "with its last process");
+  std::string text = facts.Format("");
+  for (const v1::LogicalDeviceStats& device : lease.devices()) {
+    absl::StrAppend(&text, "\n", style.Bold(Printable(device.name())), "\n", FormatDevice(device));
+  }
+  Table sessions = SessionTable();
+  for (const v1::SessionStats& session : lease.sessions()) AddSession(snapshot, lease, session, sessions);
+  absl::StrAppend(&text, "\n", sessions.empty() ? "No processes are attached.\n" : sessions.Format(style));
+  return text;
+}
+
+std::string FormatCard(const v1::CardStats& card, const v1::StatsSnapshot& snapshot, const Style& style) {
+  Facts facts;
+  facts.Add("gpu", absl::StrCat(card.index(), " ", Printable(card.name())));
+  facts.Add("uuid", Printable(card.uuid()));
+  facts.Add("pci bus id", Printable(card.pci_bus_id()));
+  facts.Add("state", CardState(card));
+  facts.Add("total", Size(card.total_bytes()));
+  facts.Add("reserve", Size(card.reserve_bytes()));
+  facts.Add("held", Size(card.held_bytes()));
+  facts.Add("promised", Size(card.promised_bytes()));
+  facts.Add("overhead", Size(card.overhead_bytes()));
+  facts.Add("foreign", card.has_foreign_bytes() ? Size(card.foreign_bytes()) : "unknown");
+  facts.Add("free", Size(card.free_bytes()));
+  facts.Add("chunk", Size(card.granularity_bytes()));
+  Table devices({{"LEASE"}, {"DEVICE"}, {"OWNER"}, {"HELD", Align::kRight}, {"LIMIT", Align::kRight}});
+  for (const v1::LeaseStats& lease : snapshot.leases()) {
+    for (const v1::LogicalDeviceStats& device : lease.devices()) {
+      if (device.card_uuid() != card.uuid()) continue;
+      devices.AddRow({LeaseName(lease), ShortDevice(device.name()),
+                      FormatOwner(lease.owner(), lease.owner_uid()), Size(device.held_bytes()),
+                      Size(device.limit_bytes())});
+    }
+  }
+  return absl::StrCat(facts.Format(""), "\n", devices.empty() ? "No leases.\n" : devices.Format(style));
 }
 
 }  // namespace lgpu::cli

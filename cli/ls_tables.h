@@ -12,6 +12,13 @@ namespace lgpu::cli {
 /// every card can still be promised.
 std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style);
 
+/// What `lgpu ps` prints: a row per session.
+std::string FormatSessions(const v1::StatsSnapshot& snapshot, const Style& style);
+
+/// What `lgpu inspect` prints of a lease and of a GPU.
+std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& snapshot, const Style& style);
+std::string FormatCard(const v1::CardStats& card, const v1::StatsSnapshot& snapshot, const Style& style);
+
 }  // namespace lgpu::cli
 
 #endif  // LGPU_CLI_LS_TABLES_H_

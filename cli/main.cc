@@ -5,27 +5,41 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cli/commands/command.h"
+#include "cli/commands/completion.h"
 #include "cli/commands/create.h"
+#include "cli/commands/doctor.h"
 #include "cli/commands/events.h"
 #include "cli/commands/explain.h"
+#include "cli/commands/help.h"
+#include "cli/commands/inspect.h"
 #include "cli/commands/ls.h"
 #include "cli/commands/placements.h"
+#include "cli/commands/ps.h"
+#include "cli/commands/resize.h"
 #include "cli/commands/rm.h"
 #include "cli/commands/run.h"
+#include "cli/commands/verify.h"
 #include "cli/commands/version.h"
+#include "cli/completion.h"
 #include "cli/errors.h"
-#include "cli/json.h"
+#include "cli/flag_table.h"
+#include "cli/live_names.h"
 #include "cli/output.h"
 #include "proto/exit_codes.h"
+#include "proto/messages_json.h"
 
 namespace lgpu::cli {
 namespace {
+
+// A shell waits for it.
+constexpr std::chrono::milliseconds kCompletionTimeout{1000};
 
 /// The flags that every verb takes, as they are written.
 struct CommonFlags {
@@ -79,14 +93,12 @@ struct Verb {
 
 std::vector<Verb> DefineVerbs(CLI::App& app) {
   std::vector<Verb> verbs;
-  verbs.push_back({MakeLsCommand()});
-  verbs.push_back({MakeRunCommand()});
-  verbs.push_back({MakeCreateCommand()});
-  verbs.push_back({MakeRmCommand()});
-  verbs.push_back({MakePlacementsCommand()});
-  verbs.push_back({MakeExplainCommand()});
-  verbs.push_back({MakeEventsCommand()});
-  verbs.push_back({MakeVersionCommand()});
+  for (auto* const make : {&MakeRunCommand, &MakeLsCommand, &MakePsCommand, &MakeCreateCommand,
+                           &MakeResizeCommand, &MakeRmCommand, &MakeInspectCommand, &MakePlacementsCommand,
+                           &MakeExplainCommand, &MakeEventsCommand, &MakeVerifyCommand, &MakeDoctorCommand,
+                           &MakeCompletionCommand, &MakeVersionCommand, &MakeHelpCommand}) {
+    verbs.push_back({make()});
+  }
   for (Verb& verb : verbs) {
     verb.app = verb.command->Define(app);
     verb.app->footer("Flags that every verb takes (--json, --endpoint, --timeout, -q, ...): lgpu --help");
@@ -96,7 +108,7 @@ std::vector<Verb> DefineVerbs(CLI::App& app) {
 
 void ReportError(const absl::Status& status, int exit_code, const CommonOptions& options) {
   const std::string text =
-      options.json ? Line(ErrorToJson(status, exit_code)) : FormatError(status, options.err);
+      options.json ? JsonLine(ErrorToJson(status, exit_code)) : FormatError(status, options.err);
   std::fputs(text.c_str(), stderr);
 }
 
@@ -109,11 +121,21 @@ int ReportParseError(std::string_view what, std::string_view verb, const CommonO
   return exit_code;
 }
 
-/// `lgpu help [VERB]`: the words that the parser is to see instead.
-void TranslateHelp(std::vector<std::string>& words) {
-  if (words.empty() || words[0] != "help") return;
-  words.erase(words.begin());
-  words.push_back("--help");
+/// What shells and the build ask, and no person: `__complete SHELL -- WORD ...` and `__man [VERB]`.
+std::optional<int> RunHidden(const CLI::App& app, const std::vector<std::string>& words) {
+  if (words.empty()) return std::nullopt;
+  std::string text;
+  if (words[0] == "__complete" && words.size() >= 3) {
+    CommonOptions options;
+    options.timeout = kCompletionTimeout;
+    const Completion completion = Complete(app, {words.begin() + 3, words.end()}, LiveNamesOfDaemon(options));
+    text = FormatCompletion(completion, words[1]);
+  } else if (words[0] == "__man") {
+    text = ManPage(FlagTable(app), words.size() > 1 ? words[1] : "");
+  } else {
+    return std::nullopt;
+  }
+  return WriteOut(text).ok() ? kExitOk : kExitFailure;
 }
 
 int Main(int argc, char** argv) {
@@ -131,13 +153,13 @@ int Main(int argc, char** argv) {
   const std::vector<Verb> verbs = DefineVerbs(app);
 
   std::vector<std::string> words(argv + 1, argv + argc);
+  if (const std::optional<int> code = RunHidden(app, words)) return *code;
   const auto marker = std::find(words.begin(), words.end(), "--");
   const bool has_marker = marker != words.end();
   if (has_marker) {
     options.command.assign(marker + 1, words.end());
     words.erase(marker, words.end());
   }
-  TranslateHelp(words);
 
   const auto chosen = [&]() -> const Verb* {
     for (const Verb& verb : verbs) {

@@ -100,16 +100,21 @@ std::string FormatClock(const google::protobuf::Timestamp& time) {
                          time.nanos() / 1'000'000);
 }
 
-std::string FormatIso8601(const google::protobuf::Timestamp& time) {
-  const std::time_t seconds = time.seconds();
-  std::tm parts{};
-  if (gmtime_r(&seconds, &parts) == nullptr) return "";
-  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", parts.tm_year + 1900, parts.tm_mon + 1,
-                         parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, time.nanos() / 1'000);
-}
-
 std::string FormatOwner(std::string_view owner, std::uint32_t uid) {
   return owner.empty() ? absl::StrCat(uid) : Printable(owner);
+}
+
+std::string SessionStateName(v1::SessionStats::State state) {
+  switch (state) {
+    case v1::SessionStats::STATE_LIVE:
+      return "LIVE";
+    case v1::SessionStats::STATE_DRAINING:
+      return "DRAINING";
+    case v1::SessionStats::STATE_ABSENT:
+      return "ABSENT";
+    default:
+      return "?";
+  }
 }
 
 std::string Printable(std::string_view text) {

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "google/protobuf/timestamp.pb.h"
+#include "lgpu/v1/stats.pb.h"
 
 namespace lgpu::cli {
 
@@ -59,10 +60,10 @@ std::string FormatAge(std::chrono::seconds age);
 std::string FormatNanoseconds(std::uint64_t ns);
 /// "12:03:58.123", in local time.
 std::string FormatClock(const google::protobuf::Timestamp& time);
-/// "2026-01-31T12:00:00.123456Z"
-std::string FormatIso8601(const google::protobuf::Timestamp& time);
 /// "root" or, for a user without a name, the number.
 std::string FormatOwner(std::string_view owner, std::uint32_t uid);
+/// "LIVE", "DRAINING", "ABSENT"
+std::string SessionStateName(v1::SessionStats::State state);
 /// Text of others, safe for a terminal: control characters become '?'.
 std::string Printable(std::string_view text);
 

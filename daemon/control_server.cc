@@ -54,12 +54,13 @@ void EnablePlugins() {
 class ControlServer::Impl {
  public:
   Impl(LeaseTable& leases, SessionDirectory& sessions, EventLog& events, const StatsReporter& stats,
-       bool simulated)
+       const Diagnostician& diagnostician, bool simulated)
       : users_(MaxOfOneUser()),
         service_({.leases = leases,
                   .sessions = sessions,
                   .events = events,
                   .stats = stats,
+                  .diagnostician = diagnostician,
                   .users = users_,
                   .simulated = simulated}) {}
 
@@ -159,12 +160,10 @@ class ControlServer::Impl {
 ControlServer::ControlServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 ControlServer::~ControlServer() { Stop(); }
 
-absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(LeaseTable& leases,
-                                                                    SessionDirectory& sessions,
-                                                                    EventLog& events,
-                                                                    const StatsReporter& stats,
-                                                                    bool simulated) {
-  auto impl = std::make_unique<Impl>(leases, sessions, events, stats, simulated);
+absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
+    LeaseTable& leases, SessionDirectory& sessions, EventLog& events, const StatsReporter& stats,
+    const Diagnostician& diagnostician, bool simulated) {
+  auto impl = std::make_unique<Impl>(leases, sessions, events, stats, diagnostician, simulated);
   LGPU_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<ControlServer>(new ControlServer(std::move(impl)));
 }

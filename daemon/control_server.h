@@ -18,6 +18,7 @@ class ControlServer {
   /// All outlive the server. INTERNAL if gRPC does not start.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(LeaseTable& leases, SessionDirectory& sessions,
                                                               EventLog& events, const StatsReporter& stats,
+                                                              const Diagnostician& diagnostician,
                                                               bool simulated);
   ~ControlServer();
   ControlServer(const ControlServer&) = delete;

@@ -335,4 +335,14 @@ grpc::Status ControlService::WatchEvents(grpc::ServerContext* context, const v1:
   return grpc::Status::OK;
 }
 
+grpc::Status ControlService::Diagnose(grpc::ServerContext* context, const v1::DiagnoseRequest*,
+                                      v1::Diagnosis* response) {
+  const absl::StatusOr<Caller> caller = Identify(*context);
+  if (!caller.ok()) {
+    return ToGrpc(caller.status());
+  }
+  *response = services_.diagnostician.Examine(*caller);
+  return grpc::Status::OK;
+}
+
 }  // namespace lgpu::daemon

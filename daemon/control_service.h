@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/mutex.h"
+#include "daemon/diagnosis.h"
 #include "daemon/event_log.h"
 #include "daemon/lease_table.h"
 #include "daemon/session_state.h"
@@ -65,6 +66,7 @@ class ControlService final : public v1::Control::Service {
     SessionDirectory& sessions;
     EventLog& events;
     const StatsReporter& stats;
+    const Diagnostician& diagnostician;
     const ConnectionUsers& users;
     bool simulated = false;
   };
@@ -96,6 +98,8 @@ class ControlService final : public v1::Control::Service {
                                grpc::ServerWriter<v1::PlacementRecord>* writer) override;
   grpc::Status WatchEvents(grpc::ServerContext* context, const v1::WatchEventsRequest* request,
                            grpc::ServerWriter<v1::Event>* writer) override;
+  grpc::Status Diagnose(grpc::ServerContext* context, const v1::DiagnoseRequest* request,
+                        v1::Diagnosis* response) override;
 
  private:
   absl::StatusOr<Caller> Identify(const grpc::ServerContext& context) const;

@@ -15,6 +15,7 @@
 #include "daemon/broker.h"
 #include "daemon/control_server.h"
 #include "daemon/descriptor_budget.h"
+#include "daemon/diagnosis.h"
 #include "daemon/event_log.h"
 #include "daemon/lease_table.h"
 #include "daemon/reclaimer.h"
@@ -83,7 +84,7 @@ class Daemon::Impl {
                                                               .reclaimer = *reclaimer_,
                                                               .lost = lost_},
                                               config_.max_sessions);
-    LGPU_ASSIGN_OR_RETURN(control_, ControlServer::Start(leases_, sessions_, events_, stats_, simulated_));
+    LGPU_ASSIGN_OR_RETURN(control_, ControlServer::Start(leases_, sessions_, events_, stats_, diagnostician_, simulated_));
     LGPU_ASSIGN_OR_RETURN(ticker_, Thread::Start("lgpud-tick", [this] { Tick(); }));
     Tell(v1::Event::KIND_DAEMON_STARTED, "lgpud " LGPU_VERSION " has started");
     return absl::OkStatus();
@@ -158,6 +159,7 @@ class Daemon::Impl {
   std::atomic<std::uint64_t> lost_ = 0;
   LeaseTable leases_;
   StatsReporter stats_;
+  const Diagnostician diagnostician_{*broker_, stats_};
   const bool simulated_;
   std::unique_ptr<Reclaimer> reclaimer_;
   std::unique_ptr<SessionServer> server_;

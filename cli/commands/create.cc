@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "cli/connection.h"
 #include "cli/device_flags.h"
-#include "cli/json.h"
 #include "lgpu/status.h"
 #include "proto/exit_codes.h"
+#include "proto/messages_json.h"
 
 namespace lgpu::cli {
 namespace {
@@ -26,9 +26,9 @@ class CreateCommand final : public Command {
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     LGPU_ASSIGN_OR_RETURN(v1::CreateLeaseRequest request, MakeCreateRequest(flags_, connection, options));
     request.set_lasting(true);
-    LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(&v1::Control::Stub::CreateLease, request));
+    LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, CreateLease(flags_, connection, request, options));
     if (options.json) {
-      LGPU_RETURN_IF_ERROR(WriteOut(Line(ToJson(lease))));
+      LGPU_RETURN_IF_ERROR(WriteOut(JsonLine(ToJson(lease))));
       return kExitOk;
     }
     for (const std::string& line : DescribeLease(lease)) options.Note("lgpu: " + line);

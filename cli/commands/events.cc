@@ -3,28 +3,14 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "cli/connection.h"
-#include "cli/json.h"
+#include "cli/event_lines.h"
 #include "lgpu/status.h"
 #include "proto/exit_codes.h"
+#include "proto/messages_json.h"
 
 namespace lgpu::cli {
 namespace {
-
-std::string FormatEvent(const v1::Event& event) {
-  // The lines of an explanation stay together, under the first one; nothing else of a text may break lines.
-  std::string text;
-  for (std::string_view rest = event.text(); !rest.empty();) {
-    const std::size_t end = rest.find('\n');
-    absl::StrAppend(&text, text.empty() ? "" : "\n    ", Printable(rest.substr(0, end)));
-    rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
-  }
-  const std::string lease = event.lease_name().empty() ? event.lease_id() : event.lease_name();
-  return absl::StrCat(FormatClock(event.at()), "  ", lease.empty() ? "-" : Printable(lease), "  ", text,
-                      "\n");
-}
 
 class EventsCommand final : public Command {
  public:
@@ -41,7 +27,7 @@ class EventsCommand final : public Command {
     request.set_lease(lease_);
     request.set_kept_only(!follow_);
     const auto print = [&](const v1::Event& event) {
-      return WriteOut(options.json ? Line(ToJson(event)) : FormatEvent(event));
+      return WriteOut(options.json ? JsonLine(ToJson(event)) : FormatEvent(event));
     };
     LGPU_RETURN_IF_ERROR((connection.Watch<v1::WatchEventsRequest, v1::Event>(&v1::Control::Stub::WatchEvents,
                                                                               request, print)));

@@ -6,9 +6,9 @@
 
 #include "cli/connection.h"
 #include "cli/explain.h"
-#include "cli/json.h"
 #include "lgpu/status.h"
 #include "proto/exit_codes.h"
+#include "proto/messages_json.h"
 
 namespace lgpu::cli {
 namespace {
@@ -60,7 +60,7 @@ class ExplainCommand final : public Command {
       flags_.gpus = lease.devices_size();
     }
     LGPU_ASSIGN_OR_RETURN(const PlacementExplanation explanation, ExplainFlagsOf(flags_));
-    LGPU_RETURN_IF_ERROR(WriteOut(options.json ? Line(ToJson(explanation)) : explanation.ToString()));
+    LGPU_RETURN_IF_ERROR(WriteOut(options.json ? JsonLine(ToJson(explanation)) : explanation.ToString()));
     return kExitOk;
   }
 

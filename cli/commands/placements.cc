@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/connection.h"
-#include "cli/json.h"
 #include "cli/placement_tables.h"
 #include "lgpu/status.h"
 #include "proto/exit_codes.h"
+#include "proto/messages_json.h"
 
 namespace lgpu::cli {
 namespace {
@@ -31,7 +31,7 @@ class PlacementsCommand final : public Command {
     request.set_lease(lease_);
     if (follow_) {
       const auto print = [&](const v1::PlacementRecord& record) {
-        return WriteOut(options.json ? Line(ToJson(record)) : FormatRecord(record) + "\n");
+        return WriteOut(options.json ? JsonLine(ToJson(record)) : FormatRecord(record) + "\n");
       };
       LGPU_RETURN_IF_ERROR((connection.Watch<v1::GetPlacementsRequest, v1::PlacementRecord>(
           &v1::Control::Stub::WatchPlacements, request, print)));
@@ -40,7 +40,8 @@ class PlacementsCommand final : public Command {
     request.set_max_records(records_);
     LGPU_ASSIGN_OR_RETURN(const v1::PlacementReport report,
                           connection.Call(&v1::Control::Stub::GetPlacements, request));
-    LGPU_RETURN_IF_ERROR(WriteOut(options.json ? Line(ToJson(report)) : FormatReport(report, options.out)));
+    LGPU_RETURN_IF_ERROR(
+        WriteOut(options.json ? JsonLine(ToJson(report)) : FormatReport(report, options.out)));
     return kExitOk;
   }
 

@@ -4,9 +4,9 @@
 #include <string>
 
 #include "cli/connection.h"
-#include "cli/json.h"
 #include "lgpu/status.h"
 #include "proto/exit_codes.h"
+#include "proto/messages_json.h"
 
 namespace lgpu::cli {
 namespace {
@@ -25,7 +25,7 @@ class RmCommand final : public Command {
     request.set_lease(lease_);
     LGPU_RETURN_IF_ERROR(connection.Call(&v1::Control::Stub::RemoveLease, request).status());
     if (options.json) {
-      LGPU_RETURN_IF_ERROR(WriteOut(Line({{"schema", "lgpu.removed/v1"}, {"lease", lease_}})));
+      LGPU_RETURN_IF_ERROR(WriteOut(JsonLine({{"schema", "lgpu.removed/v1"}, {"lease", lease_}})));
     } else {
       options.Note("lgpu: lease " + Printable(lease_) + " is removed");
     }

@@ -39,6 +39,10 @@ class RunCommand final : public Command {
     flags_.AddTo(*verb);
     verb->add_flag("--require-attach", require_attach_,
                    "Fail with 125 if the command never used the lease (its memory was not limited)");
+    verb->add_flag("--soft-placement,!--no-soft-placement", soft_placement_,
+                   "Let ops run elsewhere if they cannot run where they were asked to (LGPU_SOFT_PLACEMENT)");
+    verb->add_flag("--log-device-placement", log_placement_,
+                   "A line for every op with its device (LGPU_LOG_DEVICE_PLACEMENT)");
     verb->add_option("-e,--env", variables_, "Set a variable for the command")
         ->type_name("K=V")
         ->expected(1)
@@ -59,14 +63,17 @@ class RunCommand final : public Command {
     LGPU_RETURN_IF_ERROR(flags_.Spec().status());  // what is wrong whatever the daemon says
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     LGPU_ASSIGN_OR_RETURN(v1::CreateLeaseRequest request, MakeCreateRequest(flags_, connection, options));
-    LGPU_ASSIGN_OR_RETURN(Session session, Session::Open(connection.runtime_dir(), options.timeout));
+    LGPU_ASSIGN_OR_RETURN(Session session,
+                          Session::Open(connection.runtime_dir(), "lgpu run", options.timeout));
     connection.SetSessionToken(session.token);
-    LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(&v1::Control::Stub::CreateLease, request));
+    LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, CreateLease(flags_, connection, request, options));
     for (const std::string& line : DescribeLease(lease)) options.Note("lgpu: " + line);
 
     variables.insert(variables.begin(), {{"LGPU_LEASE", lease.id()},
                                          {"LGPU_ENDPOINT", connection.runtime_dir()},
                                          {"CUDA_VISIBLE_DEVICES", CardUuids(lease)}});
+    if (soft_placement_) variables.emplace_back("LGPU_SOFT_PLACEMENT", *soft_placement_ ? "1" : "0");
+    if (log_placement_) variables.emplace_back("LGPU_LOG_DEVICE_PLACEMENT", "1");
     auto [child, failure] = ChildProcess::Spawn(signals, options.command, variables);
     if (!child) {
       options.Error(absl::StrCat("lgpu: error: cannot run ", Printable(options.command[0]), ": ",
@@ -126,6 +133,8 @@ class RunCommand final : public Command {
 
   DeviceFlags flags_;
   bool require_attach_ = false;
+  std::optional<bool> soft_placement_;
+  bool log_placement_ = false;
   std::vector<std::string> variables_;
 };
 

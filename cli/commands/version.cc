@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/connection.h"
-#include "cli/json.h"
 #include "lgpu/status.h"
 #include "proto/exit_codes.h"
+#include "proto/messages_json.h"
 
 namespace lgpu::cli {
 namespace {
@@ -39,7 +39,7 @@ class VersionCommand final : public Command {
       const std::string reason(daemon.status().message());
       options.Note("lgpu: note: " + Printable(reason.substr(0, reason.find('\n'))));
     }
-    LGPU_RETURN_IF_ERROR(WriteOut(options.json ? Line(json) : text));
+    LGPU_RETURN_IF_ERROR(WriteOut(options.json ? JsonLine(json) : text));
     return kExitOk;
   }
 };

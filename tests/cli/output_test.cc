@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "proto/messages_json.h"
+
 namespace lgpu::cli {
 namespace {
 

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "cli/device_flags.h"
-#include "cli/json.h"
 #include "cli/ls_tables.h"
 #include "cli/placement_tables.h"
+#include "proto/messages_json.h"
 
 namespace lgpu::cli {
 namespace {
@@ -82,7 +82,7 @@ TEST(LsTest, JsonHasBytesAndLeavesOutWhatIsUnknown) {
 
 TEST(LsTest, JsonSurvivesBytesThatAreNoText) {
   v1::StatsSnapshot snapshot = Snapshot();
-  const std::string line = Line({{"text", "a\xff"}});
+  const std::string line = JsonLine({{"text", "a\xff"}});
   EXPECT_TRUE(nlohmann::json::accept(line)) << line;
 }
 
@@ -134,7 +134,7 @@ TEST(DeviceFlagsTest, GpusAreIndicesOrBeginningsOfUuids) {
   ASSERT_EQ(request->devices_size(), 2);
   EXPECT_THAT(request->devices(1).candidate_uuids(), ElementsAre("GPU-cccc", "GPU-aaaa"));
   EXPECT_EQ(request->devices(1).memory_limit_bytes(), 1536 * kMiB);
-  EXPECT_EQ(request->devices(1).mode(), v1::LogicalDeviceSpec::MODE_GROWTH);
+  EXPECT_EQ(request->devices(1).mode(), v1::LogicalDeviceSpec::MODE_UNSPECIFIED);
 }
 
 TEST(DeviceFlagsTest, VisibleDevicesNarrowTheChoice) {
@@ -193,7 +193,7 @@ TEST(DeviceFlagsTest, DescribesEveryLogicalDevice) {
     v1::LogicalDevice& device = *lease.add_devices();
     device.set_index(static_cast<std::uint32_t>(i));
     device.set_memory_limit_bytes(256 * kMiB);
-    device.set_mode(i == 0 ? v1::LogicalDeviceSpec::MODE_GROWTH : v1::LogicalDeviceSpec::MODE_PREALLOCATE);
+    device.set_mode(i == 0 ? v1::LogicalDeviceSpec::MODE_UNSPECIFIED : v1::LogicalDeviceSpec::MODE_PREALLOCATE);
     device.set_card_name("Simulated GPU");
   }
   EXPECT_THAT(DescribeLease(lease),

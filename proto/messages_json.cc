@@ -1,12 +1,14 @@
-#include "cli/json.h"
+#include "proto/messages_json.h"
+
+#include <ctime>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "cli/output.h"
 #include "lgpu/refusal.h"
 #include "proto/refusal_codec.h"
 
-namespace lgpu::cli {
+namespace lgpu {
 namespace {
 
 using nlohmann::json;
@@ -23,7 +25,11 @@ void SetIfKnown(json& object, const char* key, const std::optional<Bytes>& value
   if (value) object[key] = value->count();
 }
 
-json CardToJson(const v1::CardStats& card) {
+}  // namespace
+
+namespace v1 {
+
+json ToJson(const CardStats& card) {
   json result = {{"schema", "lgpu.card/v1"},
                  {"index", card.index()},
                  {"uuid", card.uuid()},
@@ -46,7 +52,7 @@ json CardToJson(const v1::CardStats& card) {
   return result;
 }
 
-json DeviceToJson(const v1::LogicalDeviceStats& device) {
+static json DeviceToJson(const LogicalDeviceStats& device) {
   return {{"name", device.name()},
           {"gpu", device.card_index()},
           {"card_uuid", device.card_uuid()},
@@ -65,30 +71,30 @@ json DeviceToJson(const v1::LogicalDeviceStats& device) {
           {"ops_total", device.ops_total()}};
 }
 
-json SessionToJson(const v1::SessionStats& session) {
-  return {{"id", session.id()},
+json ToJson(const SessionStats& session) {
+  return {{"schema", "lgpu.session/v1"},
+          {"id", session.id()},
           {"pid", session.pid()},
           {"uid", session.uid()},
           {"command", session.command()},
-          {"state", ShortName(v1::SessionStats::State_Name(session.state()), "STATE_")},
+          {"state", ShortName(SessionStats::State_Name(session.state()), "STATE_")},
           {"connected_at", FormatIso8601(session.connected_at())},
           {"held_bytes", session.held_bytes()}};
 }
 
-json LeaseToJson(const v1::LeaseStats& lease) {
+json ToJson(const LeaseStats& lease) {
   json result = {
-      {"schema", "lgpu.lease/v1"},  {"id", lease.id()},
-      {"name", lease.name()},       {"owner", {{"uid", lease.owner_uid()}, {"user", lease.owner()}}},
-      {"lasting", lease.lasting()}, {"created_at", FormatIso8601(lease.created_at())},
-      {"devices", json::array()},   {"sessions", json::array()}};
+      {"schema", "lgpu.lease/v1"},     {"id", lease.id()},
+      {"name", lease.name()},          {"owner", {{"uid", lease.owner_uid()}, {"user", lease.owner()}}},
+      {"lasting", lease.lasting()},    {"created_at", FormatIso8601(lease.created_at())},
+      {"devices", json::array()},      {"sessions", json::array()},
+      {"anonymous", lease.anonymous()}};
   for (const auto& device : lease.devices()) result["devices"].push_back(DeviceToJson(device));
-  for (const auto& session : lease.sessions()) result["sessions"].push_back(SessionToJson(session));
+  for (const auto& session : lease.sessions()) result["sessions"].push_back(ToJson(session));
   return result;
 }
 
-}  // namespace
-
-json ToJson(const v1::StatsSnapshot& snapshot) {
+json ToJson(const StatsSnapshot& snapshot) {
   json result = {{"schema", "lgpu.snapshot/v1"},
                  {"taken_at", FormatIso8601(snapshot.taken_at())},
                  {"daemon", snapshot.daemon()},
@@ -102,12 +108,12 @@ json ToJson(const v1::StatsSnapshot& snapshot) {
                  {"placements_dropped_total", snapshot.placements_dropped_total()},
                  {"cards", json::array()},
                  {"leases", json::array()}};
-  for (const auto& card : snapshot.cards()) result["cards"].push_back(CardToJson(card));
-  for (const auto& lease : snapshot.leases()) result["leases"].push_back(LeaseToJson(lease));
+  for (const auto& card : snapshot.cards()) result["cards"].push_back(ToJson(card));
+  for (const auto& lease : snapshot.leases()) result["leases"].push_back(ToJson(lease));
   return result;
 }
 
-json ToJson(const v1::Lease& lease) {
+json ToJson(const Lease& lease) {
   json result = {
       {"schema", "lgpu.lease/v1"},  {"id", lease.id()},
       {"name", lease.name()},       {"owner", {{"uid", lease.owner_uid()}, {"user", lease.owner()}}},
@@ -126,7 +132,7 @@ json ToJson(const v1::Lease& lease) {
   return result;
 }
 
-json ToJson(const v1::PlacementReport& report) {
+json ToJson(const PlacementReport& report) {
   json result = {{"schema", "lgpu.placements/v1"},
                  {"lease", {{"id", report.lease_id()}, {"name", report.lease_name()}}},
                  {"records_total", report.records_total()},
@@ -146,7 +152,7 @@ json ToJson(const v1::PlacementReport& report) {
   return result;
 }
 
-json ToJson(const v1::PlacementRecord& record) {
+json ToJson(const PlacementRecord& record) {
   json result = {{"schema", "lgpu.placement/v1"},
                  {"sequence", record.sequence()},
                  {"session_id", record.session_id()},
@@ -163,11 +169,11 @@ json ToJson(const v1::PlacementRecord& record) {
   return result;
 }
 
-json ToJson(const v1::Event& event) {
+json ToJson(const Event& event) {
   json result = {{"schema", "lgpu.event/v1"},
                  {"sequence", event.sequence()},
                  {"at", FormatIso8601(event.at())},
-                 {"kind", ShortName(v1::Event::Kind_Name(event.kind()), "KIND_")},
+                 {"kind", ShortName(Event::Kind_Name(event.kind()), "KIND_")},
                  {"text", event.text()}};
   if (!event.lease_id().empty()) result["lease"] = {{"id", event.lease_id()}, {"name", event.lease_name()}};
   if (event.session_id() != 0) result["session_id"] = event.session_id();
@@ -176,7 +182,27 @@ json ToJson(const v1::Event& event) {
   return result;
 }
 
-json RefusalToJson(const Refusal& refusal) {
+json ToJson(const Diagnosis::Finding& finding) {
+  return {{"id", finding.id()},
+          {"level", ShortName(Diagnosis::Level_Name(finding.level()), "LEVEL_")},
+          {"text", finding.text()}};
+}
+
+json ToJson(const Diagnosis::Setting& setting) {
+  return {{"key", setting.key()}, {"value", setting.value()}, {"origin", setting.origin()}};
+}
+
+}  // namespace v1
+
+std::string FormatIso8601(const google::protobuf::Timestamp& time) {
+  const std::time_t seconds = time.seconds();
+  std::tm parts{};
+  if (gmtime_r(&seconds, &parts) == nullptr) return "";
+  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", parts.tm_year + 1900, parts.tm_mon + 1,
+                         parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, time.nanos() / 1'000);
+}
+
+json RefusalToJson(const lgpu::Refusal& refusal) {
   json result = {{"reason", std::string(RefusalReasonName(refusal.reason))},
                  {"asked_bytes", refusal.asked.count()}};
   if (!refusal.device.empty()) result["device"] = refusal.device;
@@ -209,8 +235,8 @@ json RefusalToJson(const Refusal& refusal) {
   return result;
 }
 
-std::string Line(const json& value) {
+std::string JsonLine(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace lgpu::cli
+}  // namespace lgpu

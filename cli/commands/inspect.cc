@@ -1,0 +1,95 @@
+#include "cli/commands/inspect.h"
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cli/connection.h"
+#include "cli/event_lines.h"
+#include "cli/ls_tables.h"
+#include "lgpu/status.h"
+#include "proto/exit_codes.h"
+#include "proto/messages_json.h"
+
+namespace lgpu::cli {
+namespace {
+
+constexpr std::size_t kShownEvents = 10;
+
+const v1::LeaseStats* FindLease(const v1::StatsSnapshot& snapshot, const std::string& name) {
+  for (const v1::LeaseStats& lease : snapshot.leases()) {
+    if (lease.id() == name || lease.name() == name) return &lease;
+  }
+  return nullptr;
+}
+
+const v1::CardStats* FindCard(const v1::StatsSnapshot& snapshot, const std::string& name) {
+  for (const v1::CardStats& card : snapshot.cards()) {
+    const bool begins = name.size() >= 5 && absl::StartsWith(card.uuid(), name);
+    if (absl::StrCat(card.index()) == name || begins || card.pci_bus_id() == name) return &card;
+  }
+  return nullptr;
+}
+
+class InspectCommand final : public Command {
+ public:
+  CLI::App* Define(CLI::App& app) override {
+    CLI::App* verb = app.add_subcommand("inspect", "Show everything about one lease or one GPU");
+    verb->add_option("what", what_, "Name or id of a lease, or index or UUID of a GPU")
+        ->required()
+        ->type_name("LEASE|GPU");
+    return verb;
+  }
+
+  absl::StatusOr<int> Run(const CommonOptions& options) override {
+    LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
+    LGPU_ASSIGN_OR_RETURN(const v1::StatsSnapshot snapshot,
+                          connection.Call(&v1::Control::Stub::GetStats, v1::GetStatsRequest()));
+    if (const v1::LeaseStats* lease = FindLease(snapshot, what_); lease != nullptr) {
+      LGPU_RETURN_IF_ERROR(ShowLease(connection, snapshot, *lease, options));
+      return kExitOk;
+    }
+    if (const v1::CardStats* card = FindCard(snapshot, what_); card != nullptr) {
+      LGPU_RETURN_IF_ERROR(
+          WriteOut(options.json ? JsonLine(ToJson(*card)) : FormatCard(*card, snapshot, options.out)));
+      return kExitOk;
+    }
+    return absl::NotFoundError(absl::StrCat("there is no lease of yours and no GPU \"", Printable(what_),
+                                            "\"\ntry: lgpu ls shows both"));
+  }
+
+ private:
+  static absl::Status ShowLease(Connection& connection, const v1::StatsSnapshot& snapshot,
+                                const v1::LeaseStats& lease, const CommonOptions& options) {
+    v1::WatchEventsRequest request;
+    request.set_lease(lease.id());
+    request.set_kept_only(true);
+    std::vector<v1::Event> events;
+    LGPU_RETURN_IF_ERROR((connection.Watch<v1::WatchEventsRequest, v1::Event>(
+        &v1::Control::Stub::WatchEvents, request, [&](const v1::Event& event) {
+          events.push_back(event);
+          return absl::OkStatus();
+        })));
+    if (events.size() > kShownEvents) events.erase(events.begin(), events.end() - kShownEvents);
+    if (options.json) {
+      nlohmann::json json = ToJson(lease);
+      json["events"] = nlohmann::json::array();
+      for (const v1::Event& event : events) json["events"].push_back(ToJson(event));
+      return WriteOut(JsonLine(json));
+    }
+    std::string text = FormatLease(lease, snapshot, options.out);
+    if (!events.empty()) absl::StrAppend(&text, "\nLast events:\n");
+    for (const v1::Event& event : events) absl::StrAppend(&text, FormatEvent(event));
+    return WriteOut(text);
+  }
+
+  std::string what_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeInspectCommand() { return std::make_unique<InspectCommand>(); }
+
+}  // namespace lgpu::cli

@@ -1,0 +1,91 @@
+#include "cli/commands/resize.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "cli/connection.h"
+#include "cli/device_flags.h"
+#include "lgpu/status.h"
+#include "proto/exit_codes.h"
+#include "proto/messages_json.h"
+
+namespace lgpu::cli {
+namespace {
+
+/// "GPU:1", "gpu:1", "/device:GPU:1" or "1".
+absl::StatusOr<std::uint32_t> ParseIndex(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  std::uint32_t index = 0;
+  if (absl::SimpleAtoi(colon == std::string::npos ? text : text.substr(colon + 1), &index)) return index;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--device ", Printable(text), " is no device of a lease\ntry: --device GPU:0"));
+}
+
+class ResizeCommand final : public Command {
+ public:
+  CLI::App* Define(CLI::App& app) override {
+    CLI::App* verb = app.add_subcommand("resize", "Change the limits of a lease while its programs run");
+    verb->add_option("lease", lease_, "Name or id of the lease")->required()->type_name("LEASE");
+    verb->add_option("-m,--memory", memory_, "New memory limit (256MiB, 1.5GiB, ...)")
+        ->required()
+        ->type_name("SIZE");
+    verb->add_option("--guarantee", guarantee_, "With growth: new guarantee, at most the limit")
+        ->type_name("SIZE");
+    verb->add_option("-d,--device", devices_, "Only this logical device; may be repeated; default: all")
+        ->type_name("DEVICE")
+        ->allow_extra_args(false);
+    return verb;
+  }
+
+  absl::StatusOr<int> Run(const CommonOptions& options) override {
+    LGPU_ASSIGN_OR_RETURN(const std::uint64_t limit, ParseSize("--memory", memory_));
+    std::vector<std::uint32_t> wanted;
+    for (const std::string& text : devices_) {
+      LGPU_ASSIGN_OR_RETURN(const std::uint32_t index, ParseIndex(text));
+      wanted.push_back(index);
+    }
+    v1::ResizeLeaseRequest::Device size;
+    size.set_memory_limit_bytes(limit);
+    if (!guarantee_.empty()) {
+      LGPU_ASSIGN_OR_RETURN(const std::uint64_t guarantee, ParseSize("--guarantee", guarantee_));
+      size.set_guarantee_bytes(guarantee);
+    }
+    LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
+    v1::ResizeLeaseRequest request;
+    request.set_lease(lease_);
+    if (wanted.empty()) {
+      v1::GetLeaseRequest get;
+      get.set_lease(lease_);
+      LGPU_ASSIGN_OR_RETURN(const v1::Lease before, connection.Call(&v1::Control::Stub::GetLease, get));
+      for (const v1::LogicalDevice& device : before.devices()) wanted.push_back(device.index());
+    }
+    for (const std::uint32_t index : wanted) {
+      size.set_index(index);
+      *request.add_devices() = size;
+    }
+    LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(&v1::Control::Stub::ResizeLease, request));
+    if (options.json) {
+      LGPU_RETURN_IF_ERROR(WriteOut(JsonLine(ToJson(lease))));
+      return kExitOk;
+    }
+    for (const std::string& line : DescribeLease(lease)) options.Note("lgpu: " + line);
+    return kExitOk;
+  }
+
+ private:
+  std::string lease_;
+  std::string memory_;
+  std::string guarantee_;
+  std::vector<std::string> devices_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeResizeCommand() { return std::make_unique<ResizeCommand>(); }
+
+}  // namespace lgpu::cli

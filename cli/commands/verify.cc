@@ -1,0 +1,47 @@
+#include "cli/commands/verify.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <string>
+
+#include "cli/connection.h"
+#include "cli/verification.h"
+#include "lgpu/status.h"
+#include "proto/exit_codes.h"
+#include "proto/messages_json.h"
+
+namespace lgpu::cli {
+namespace {
+
+class VerifyCommand final : public Command {
+ public:
+  CLI::App* Define(CLI::App& app) override {
+    CLI::App* verb = app.add_subcommand("verify", "Prove the limit of a lease: allocate until it is refused");
+    verb->add_option("--lease", lease_, "The lease (default: LGPU_LEASE)")->type_name("LEASE");
+    return verb;
+  }
+
+  absl::StatusOr<int> Run(const CommonOptions& options) override {
+    const char* variable = std::getenv("LGPU_LEASE");
+    if (lease_.empty() && variable != nullptr) lease_ = variable;
+    if (lease_.empty()) {
+      return absl::FailedPreconditionError(
+          "this is not inside a lease: LGPU_LEASE is not set\ntry: lgpu run --memory 256MiB -- lgpu verify\n"
+          "     lgpu verify --lease NAME");
+    }
+    LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
+    LGPU_ASSIGN_OR_RETURN(const Verification verification, VerifyLease(connection, lease_, options));
+    LGPU_RETURN_IF_ERROR(WriteOut(options.json ? JsonLine(ToJson(verification))
+                                               : FormatVerification(verification, options.out)));
+    return verification.holds() ? kExitOk : kExitFailure;
+  }
+
+ private:
+  std::string lease_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeVerifyCommand() { return std::make_unique<VerifyCommand>(); }
+
+}  // namespace lgpu::cli

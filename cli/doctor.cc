@@ -1,0 +1,228 @@
+#include "cli/doctor.h"
+
+#include <grp.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/helper_process.h"
+#include "client/endpoint.h"
+#include "lgpu/bytes.h"
+#include "lgpu/status.h"
+#include "proto/messages_json.h"
+
+namespace lgpu::cli {
+namespace {
+
+using Level = Check::Level;
+
+constexpr std::uint64_t kTestLimit = std::uint64_t{64} << 20;
+constexpr std::chrono::seconds kTestPatience{30};
+
+std::string FirstLine(const absl::Status& status) {
+  const std::string text(status.message());
+  return text.substr(0, text.find('\n'));
+}
+
+std::string UserName(uid_t uid) {
+  const passwd* entry = ::getpwuid(uid);
+  return entry == nullptr ? absl::StrCat(uid) : entry->pw_name;
+}
+
+std::string GroupName(gid_t gid) {
+  const group* entry = ::getgrgid(gid);
+  return entry == nullptr ? absl::StrCat(gid) : entry->gr_name;
+}
+
+bool InGroup(gid_t gid) {
+  std::vector<gid_t> groups(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
+  const int count = ::getgroups(static_cast<int>(groups.size()), groups.data());
+  groups.resize(static_cast<std::size_t>(std::max(0, count)));
+  return ::getegid() == gid || std::find(groups.begin(), groups.end(), gid) != groups.end();
+}
+
+Check CheckPermissions(const std::string& directory) {
+  struct stat info {};
+  const std::string path = ControlSocketPath(directory);
+  if (::stat(path.c_str(), &info) != 0) return {"permissions", Level::kFail, "cannot look at " + path};
+  const std::string you = ::geteuid() == 0             ? "you are root"
+                          : ::geteuid() == info.st_uid ? "it is yours"
+                          : InGroup(info.st_gid)       ? "you are in group " + GroupName(info.st_gid)
+                                                       : "open to everybody";
+  return {"permissions", Level::kOk,
+          absl::StrFormat("socket %s:%s %04o, %s", UserName(info.st_uid), GroupName(info.st_gid),
+                          info.st_mode & 0777U, you)};
+}
+
+Level LevelOf(v1::Diagnosis::Level level) {
+  switch (level) {
+    case v1::Diagnosis::LEVEL_OK:
+      return Level::kOk;
+    case v1::Diagnosis::LEVEL_WARN:
+      return Level::kWarn;
+    default:
+      return Level::kFail;
+  }
+}
+
+/// With the daemon's own findings.
+void ExamineDaemon(Connection& connection, Examination& examination) {
+  const auto started = std::chrono::steady_clock::now();
+  const auto version = connection.Call(&v1::Control::Stub::GetVersion, v1::GetVersionRequest());
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - started;
+  if (!version.ok()) {
+    examination.checks.push_back({"daemon", Level::kFail, FirstLine(version.status())});
+    return;
+  }
+  const bool same = version->version() == LGPU_VERSION;
+  examination.checks.push_back({"daemon", same ? Level::kOk : Level::kWarn,
+                                absl::StrFormat("lgpud %s (pid %d) at %s, session protocol %d, %.1fms%s",
+                                                Printable(version->version()), version->pid(),
+                                                connection.runtime_dir(), version->protocol_version(),
+                                                took.count(), same ? "" : "; this is lgpu " LGPU_VERSION)});
+  examination.checks.push_back(CheckPermissions(connection.runtime_dir()));
+  const auto diagnosis = connection.Call(&v1::Control::Stub::Diagnose, v1::DiagnoseRequest());
+  if (!diagnosis.ok()) {
+    examination.checks.push_back({"ledger", Level::kFail, FirstLine(diagnosis.status())});
+    return;
+  }
+  for (const v1::Diagnosis::Finding& finding : diagnosis->findings()) {
+    examination.checks.push_back({finding.id(), LevelOf(finding.level()), finding.text()});
+  }
+  examination.settings.assign(diagnosis->settings().begin(), diagnosis->settings().end());
+}
+
+Check RunSelfTest(Connection& connection) {
+  const auto fail = [](const std::string& why) { return Check{"self-test", Level::kFail, why}; };
+  absl::StatusOr<HelperProcess> helper = HelperProcess::Start(
+      {"check", absl::StrCat(kTestLimit)}, {{"LGPU_LEASE", ""}, {"LGPU_ENDPOINT", connection.runtime_dir()}});
+  if (!helper.ok()) return fail(FirstLine(helper.status()));
+  const absl::StatusOr<nlohmann::json> answer = helper->Read(kTestPatience);
+  if (!answer.ok()) return fail(FirstLine(answer.status()));
+  if (answer->contains("error")) {
+    const std::string text = (*answer)["error"].value("message", "");
+    const std::string line = Printable(text.substr(0, text.find('\n')));
+    const bool full = (*answer)["error"].value("code", "") == "RESOURCE_EXHAUSTED";
+    return full ? Check{"self-test", Level::kWarn, "there is no memory for it now: " + line} : fail(line);
+  }
+  const std::string reason = (*answer)["refused"].value("reason", "not refused");
+  if (!answer->value("agree", false)) return fail("MatMul on GPU:0 and on CPU:0 differ");
+  if (reason != "limit") return fail("65MiB in a limit of 64MiB: " + reason);
+  return {"self-test", Level::kOk,
+          "a lease of 64MiB, MatMul on GPU:0 and CPU:0 agree, 65MiB refused by the limit, all given back"};
+}
+
+std::string Shown(Level level, const Style& style) {
+  switch (level) {
+    case Level::kOk:
+      return "ok  ";
+    case Level::kWarn:
+      return style.Bold("warn");
+    case Level::kFail:
+      return style.Red("fail");
+    case Level::kSkip:
+      break;
+  }
+  return "skip";
+}
+
+const char* Name(Level level) {
+  return level == Level::kOk     ? "ok"
+         : level == Level::kWarn ? "warn"
+         : level == Level::kFail ? "fail"
+                                 : "skip";
+}
+
+std::string Plural(int count, const char* noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+int Examination::Count(Level level) const {
+  return static_cast<int>(std::count_if(checks.begin(), checks.end(),
+                                        [level](const Check& check) { return check.level == level; }));
+}
+
+Examination Examine(const CommonOptions& options, bool self_test) {
+  Examination examination;
+  const GetVariable get = [](const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+  absl::StatusOr<Connection> connection = Connection::Open(options);
+  if (!connection.ok()) {
+    examination.checks.push_back({"daemon", Level::kFail, FirstLine(connection.status())});
+    ExamineVariables(get, nullptr, examination);
+    for (const char* id : {"permissions", "ledger", "self-test"}) {
+      examination.checks.push_back({id, Level::kSkip, "no daemon to ask"});
+    }
+    return examination;
+  }
+  ExamineDaemon(*connection, examination);
+  const auto cards =
+      connection->Call(&v1::Control::Stub::ListPhysicalDevices, v1::ListPhysicalDevicesRequest());
+  ExamineVariables(get, cards.ok() ? &*cards : nullptr, examination);
+  const std::string from = !options.endpoint.empty()                 ? "flag --endpoint"
+                           : get("LGPU_ENDPOINT").value_or("") != "" ? "environment"
+                                                                     : "default: the first that answers";
+  examination.variables.push_back({"LGPU_ENDPOINT", connection->runtime_dir(), from});
+  examination.checks.push_back(self_test ? RunSelfTest(*connection)
+                                         : Check{"self-test", Level::kSkip, "--no-self-test"});
+  return examination;
+}
+
+std::string FormatExamination(const Examination& examination, const CommonOptions& options) {
+  std::size_t width = 0;
+  for (const Check& check : examination.checks) width = std::max(width, check.id.size());
+  std::string text;
+  for (const Check& check : examination.checks) {
+    absl::StrAppend(&text, Shown(check.level, options.out), "  ", check.id,
+                    std::string(width - check.id.size() + 2, ' '), Printable(check.text), "\n");
+  }
+  if (options.verbose > 0) {
+    Table variables({{"VARIABLE"}, {"IN EFFECT"}, {"FROM"}});
+    for (const VariableInEffect& variable : examination.variables) {
+      variables.AddRow({variable.name, Printable(variable.value), Printable(variable.origin)});
+    }
+    Table settings({{"SETTING OF LGPUD"}, {"IN EFFECT"}, {"FROM"}});
+    for (const v1::Diagnosis::Setting& setting : examination.settings) {
+      settings.AddRow({Printable(setting.key()), Printable(setting.value()), Printable(setting.origin())});
+    }
+    absl::StrAppend(&text, "\n", variables.Format(options.out));
+    if (!settings.empty()) absl::StrAppend(&text, "\n", settings.Format(options.out));
+    absl::StrAppend(&text, "\n");
+  }
+  const int warnings = examination.Count(Level::kWarn);
+  const int failures = examination.Count(Level::kFail);
+  absl::StrAppend(&text, Plural(failures, "failure"), ", ", Plural(warnings, "warning"), ".",
+                  options.verbose > 0 ? "" : " Values in effect: lgpu doctor -v.", "\n");
+  return text;
+}
+
+nlohmann::json ToJson(const Examination& examination) {
+  nlohmann::json json = {{"schema", "lgpu.diagnosis/v1"},
+                         {"failures", examination.Count(Level::kFail)},
+                         {"warnings", examination.Count(Level::kWarn)},
+                         {"checks", nlohmann::json::array()},
+                         {"variables", nlohmann::json::array()},
+                         {"settings", nlohmann::json::array()}};
+  for (const Check& check : examination.checks) {
+    json["checks"].push_back({{"id", check.id}, {"level", Name(check.level)}, {"text", check.text}});
+  }
+  for (const VariableInEffect& variable : examination.variables) {
+    json["variables"].push_back(
+        {{"name", variable.name}, {"value", variable.value}, {"origin", variable.origin}});
+  }
+  for (const v1::Diagnosis::Setting& setting : examination.settings) {
+    json["settings"].push_back(v1::ToJson(setting));
+  }
+  return json;
+}
+
+}  // namespace lgpu::cli

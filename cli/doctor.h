@@ -1,0 +1,54 @@
+#ifndef LGPU_CLI_DOCTOR_H_
+#define LGPU_CLI_DOCTOR_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/commands/command.h"
+#include "cli/connection.h"
+#include "lgpu/v1/control.pb.h"
+#include "nlohmann/json.hpp"
+
+namespace lgpu::cli {
+
+/// One thing that was looked at. `id` is stable; docs/troubleshooting.md has a section for each.
+struct Check {
+  enum class Level { kOk, kWarn, kFail, kSkip };
+  std::string id;
+  Level level = Level::kOk;
+  std::string text;
+};
+
+/// A variable of this process: what counts, and where it comes from.
+struct VariableInEffect {
+  std::string name;
+  std::string value;   // in effect
+  std::string origin;  // "environment", "default", ...
+};
+
+struct Examination {
+  std::vector<Check> checks;
+  std::vector<VariableInEffect> variables;
+  std::vector<v1::Diagnosis::Setting> settings;  // the daemon's
+  int Count(Check::Level level) const;
+};
+
+/// A variable's value; nothing: it is not set.
+using GetVariable = std::function<std::optional<std::string>(const char* name)>;
+
+/// The checks on the variables that lgpu and its programs read. `cards`: of the daemon, if one answered.
+void ExamineVariables(const GetVariable& get, const v1::ListPhysicalDevicesResponse* cards,
+                      Examination& examination);
+
+/// Looks at everything. `self_test`: also makes a small lease of its own, and gives it back.
+Examination Examine(const CommonOptions& options, bool self_test);
+
+std::string FormatExamination(const Examination& examination, const CommonOptions& options);
+/// "lgpu.diagnosis/v1"
+nlohmann::json ToJson(const Examination& examination);
+
+}  // namespace lgpu::cli
+
+#endif  // LGPU_CLI_DOCTOR_H_

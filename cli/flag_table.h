@@ -1,0 +1,44 @@
+#ifndef LGPU_CLI_FLAG_TABLE_H_
+#define LGPU_CLI_FLAG_TABLE_H_
+
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace lgpu::cli {
+
+/// One flag or positional word as the parser knows it.
+struct FlagInfo {
+  std::vector<std::string> names = {};  // "-m", "--memory"; a positional: its name alone
+  std::string type = {};                // "SIZE"; empty: takes no value
+  std::string description = {};
+  std::string default_value = {};
+  bool positional = false;
+  bool required = false;
+  bool optional_value = false;  // --wait or --wait=10m
+};
+
+/// One verb, or (without a name) what all verbs share.
+struct VerbInfo {
+  std::string name = {};
+  std::string description = {};
+  std::vector<FlagInfo> flags = {};
+};
+
+/// The table that help, man pages and completion are made of: first what all verbs share, then the verbs.
+std::vector<VerbInfo> FlagTable(const CLI::App& app);
+
+/// "lgpu.help/v1"
+nlohmann::json ToJson(const std::vector<VerbInfo>& table);
+
+/// The man page of a verb (empty: of lgpu itself) in roff.
+std::string ManPage(const std::vector<VerbInfo>& table, const std::string& verb);
+
+}  // namespace lgpu::cli
+
+#endif  // LGPU_CLI_FLAG_TABLE_H_

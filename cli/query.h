@@ -1,0 +1,60 @@
+#ifndef LGPU_CLI_QUERY_H_
+#define LGPU_CLI_QUERY_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lgpu/v1/stats.pb.h"
+
+namespace CLI {
+class App;
+}
+
+namespace lgpu::cli {
+
+/// The flags --query and --format of a verb that lists rows.
+struct QueryFlags {
+  std::string keys = {};
+  std::string format = "csv";
+  bool wanted() const { return !keys.empty(); }
+  /// `known`: the keys, for the help.
+  void AddTo(CLI::App& verb, const std::vector<std::string>& known);
+};
+
+/// What to leave of a snapshot: -u, -p and --lease.
+struct FilterFlags {
+  std::string user = {};
+  std::int64_t pid = 0;
+  std::string lease = {};
+  void AddTo(CLI::App& verb);
+  /// Drops the leases that do not match all of what is given; cards stay.
+  v1::StatsSnapshot Apply(v1::StatsSnapshot snapshot) const;
+};
+
+/// One logical device (or session) of a lease; `device` or `session` may be missing.
+struct QueryRow {
+  const v1::StatsSnapshot& snapshot;
+  const v1::LeaseStats* lease = nullptr;
+  const v1::LogicalDeviceStats* device = nullptr;
+  const v1::SessionStats* session = nullptr;
+  const v1::CardStats* card = nullptr;
+};
+
+/// The keys that rows of logical devices, of GPUs ("gpu.total") and of sessions have.
+std::vector<std::string> DeviceKeys();
+std::vector<std::string> SessionKeys();
+
+/// The rows as CSV (RFC 4180, lines end in \n). Rows of `ls` are logical devices, or GPUs if all keys start
+/// with "gpu."; those of `ps` are sessions. INVALID_ARGUMENT for an unknown key or format, naming those that
+/// there are.
+absl::StatusOr<std::string> QueryDevices(const QueryFlags& flags, const v1::StatsSnapshot& snapshot);
+absl::StatusOr<std::string> QuerySessions(const QueryFlags& flags, const v1::StatsSnapshot& snapshot);
+
+}  // namespace lgpu::cli
+
+#endif  // LGPU_CLI_QUERY_H_

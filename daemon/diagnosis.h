@@ -1,0 +1,31 @@
+#ifndef LGPU_DAEMON_DIAGNOSIS_H_
+#define LGPU_DAEMON_DIAGNOSIS_H_
+
+#include "daemon/broker.h"
+#include "daemon/lease_table.h"
+#include "daemon/stats.h"
+#include "lgpu/v1/control.pb.h"
+
+namespace lgpu::daemon {
+
+/// A Diagnostician looks at the daemon itself: are its books in order, is something left over, are its cards
+/// usable? Thread-safe.
+class Diagnostician {
+ public:
+  /// All outlive it.
+  Diagnostician(const Broker& broker, const StatsReporter& stats) : broker_(broker), stats_(stats) {}
+
+  /// With what the caller may see of leases.
+  v1::Diagnosis Examine(const Caller& caller) const;
+
+ private:
+  void ExamineCards(v1::Diagnosis& diagnosis) const;
+  void ExamineLeftovers(const Caller& caller, v1::Diagnosis& diagnosis) const;
+
+  const Broker& broker_;
+  const StatsReporter& stats_;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_DIAGNOSIS_H_
