@@ -173,6 +173,25 @@ absl::StatusOr<LogicalId> Ledger::AddLogical(CardId card, const LogicalOptions& 
   return id;
 }
 
+absl::Status Ledger::RestoreLogical(LogicalId id, CardId card, const LogicalOptions& options) {
+  Card& on = CardOf(card);
+  LGPU_RETURN_IF_ERROR(CheckOptions(on, options));
+  if (!id || logicals_.contains(id)) {
+    return absl::AlreadyExistsError("logical device " + std::to_string(id.value) + " is there already");
+  }
+  Logical logical;
+  logical.card = card;
+  logical.limit = options.limit;
+  logical.guarantee = RoundUp(options.guarantee, on.options.granularity);
+  AddToSums(on, logical);
+  on.adopted_ceiling = kMost;
+  LowerCeiling(on);
+  on.logicals.insert(id);
+  logicals_.emplace(id, logical);
+  SkipIds(id);
+  return absl::OkStatus();
+}
+
 absl::Status Ledger::RemoveLogical(LogicalId logical) {
   const Logical& gone = LogicalOf(logical);
   if (!gone.held().is_zero()) {

@@ -86,6 +86,11 @@ class Ledger {
   /// RESOURCE_EXHAUSTED: the guarantee cannot be set aside now (text with the numbers; the caller, who
   /// knows names, makes the Refusal of it).
   absl::StatusOr<LogicalId> AddLogical(CardId card, const LogicalOptions& options);
+  /// As AddLogical, for one that an earlier ledger had: with its id, and whatever the card says (a promise
+  /// above its total never rises, as after Adopt). ALREADY_EXISTS: the id is taken.
+  absl::Status RestoreLogical(LogicalId id, CardId card, const LogicalOptions& options);
+  /// Ids up to this one are never given out.
+  void SkipIds(LogicalId last) { last_logical_ = std::max(last_logical_, last.value); }
   /// FAILED_PRECONDITION while it holds memory or has waiters.
   absl::Status RemoveLogical(LogicalId logical);
   /// A lower limit than held is accepted: nothing more is granted until held <= limit. Errors as

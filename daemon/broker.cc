@@ -33,7 +33,12 @@ Broker::~Broker() {
   // Whoever is gone by now cannot confirm; the process ends, and its references with it.
   MutexLock lock(mutex_);
   for (const auto& [id, chunk] : chunks_) {
-    if (!chunk.reference_gone) {
+    if (chunk.reference_gone || chunk.lost) {
+      continue;
+    }
+    if (journal_ != nullptr && chunk.session && chunk.state == ChunkState::kGranted) {
+      backend_.Release(chunk.memory).IgnoreError();
+    } else {
       backend_.Reclaim(chunk.memory).IgnoreError();
     }
   }
@@ -113,7 +118,7 @@ Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) {
     making = Place(id, mine, answer, wakes);
   }
   WakeAll(wakes);
-  return making ? Make(id, std::move(mine), *making) : answer;
+  return Journaled(making ? Make(id, std::move(mine), *making) : std::move(answer));
 }
 
 std::optional<Broker::Making> Broker::Place(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& wakes) {
@@ -145,7 +150,7 @@ Broker::GrowAnswer Broker::Continue(GrowId id) {
     }
   }
   WakeAll(wakes);
-  return making ? Make(id, std::move(mine), *making) : answer;
+  return Journaled(making ? Make(id, std::move(mine), *making) : std::move(answer));
 }
 
 void Broker::Park(GrowId id, Waiter waiter) {

@@ -24,6 +24,7 @@
 #include "allocator/trim_table.h"
 #include "allocator/unique_fd.h"
 #include "daemon/ids.h"
+#include "daemon/journal.h"
 #include "daemon/waker.h"
 #include "lgpu/bytes.h"
 #include "lgpu/id.h"
@@ -70,9 +71,44 @@ class Broker {
   /// `backend` outlives the broker. INVALID_ARGUMENT if a card is smaller than `reserve`.
   static absl::StatusOr<std::unique_ptr<Broker>> Create(DeviceBackend& backend,
                                                         const std::vector<BrokerCard>& cards, Bytes reserve);
+  /// With a journal, memory that sessions hold outlives the broker: the next one takes it up.
   ~Broker();
   Broker(const Broker&) = delete;
   Broker& operator=(const Broker&) = delete;
+
+  /// From here on grants are in `journal` before Grow or Continue give them; without that they are refused
+  /// with UNAVAILABLE. It outlives the broker. Before the first session.
+  void UseJournal(Journal& journal);
+
+  // After a restart: what an earlier broker's journal says, before anything else. No descriptor of the memory
+  // is here then; whoever holds it brings one, or its memory is known by its identity only.
+  struct RestoredChunk {
+    ChunkId id;
+    LogicalId device;
+    Bytes bytes;
+    std::uint64_t identity = 0;
+  };
+  /// Errors as the ledger's RestoreLogical.
+  absl::Status RestoreDevice(LogicalId device, const DeviceSpec& spec);
+  /// Charges all of it, whatever the limits say. INVALID_ARGUMENT, and nothing is restored, for a device
+  /// that is not there.
+  absl::Status RestoreSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker,
+                              LeaseKey lease, std::span<const RestoredChunk> chunks);
+  /// Ids up to these are never given out.
+  void SkipIds(LogicalId device, ChunkId chunk);
+  /// Makes the chunks that a preallocated device lacks; OK where it lacks none, or cannot have them now.
+  absl::Status MakeMissing(LogicalId device);
+  /// The process of a restored session is connected again.
+  void StartAttesting(SessionId session, std::shared_ptr<Waker> waker);
+  /// It holds this chunk; `fd` where memory is known by descriptors, which is never mapped. INVALID_ARGUMENT
+  /// if the journal does not say the same.
+  absl::Status Attest(SessionId session, LogicalId device, const Chunk& chunk, UniqueFd fd);
+  /// What it did not name it does not hold: that is on its way back from here on.
+  void FinishAttesting(SessionId session);
+  /// Memory of a card that others use, as observed.
+  void SetForeign(CardId card, Bytes bytes);
+  /// The identities of all chunks of a card that are known.
+  std::vector<std::uint64_t> Identities(CardId card) const;
 
   // Cards.
   struct CardInfo {
@@ -101,6 +137,7 @@ class Broker {
     Bytes guarantee;
     Bytes held;
     Bytes leaving;  // part of held: returning or draining
+    Bytes missing;  // of a preallocated device: guaranteed, and no chunk is there for it
     Bytes card_free;
   };
   std::optional<DeviceInfo> Find(LogicalId device) const;
@@ -191,6 +228,9 @@ class Broker {
     MemoryHandle memory;
     ChunkState state = ChunkState::kGranted;
     bool reference_gone = false;  // the backend dropped it but could not confirm
+    std::uint64_t identity = 0;   // of the memory, as the backend knows it
+    bool lost = false;            // an earlier daemon's: there is no reference to it here
+    bool attested = false;        // its session said that it holds it
   };
   struct Device {
     DeviceSpec spec;
@@ -297,12 +337,17 @@ class Broker {
   GrowAnswer FillUpFailed(GrowId id, Waiter mine, const absl::Status& status);
   /// Makes chunks for memory that is charged already.
   absl::Status MakeSpare(LogicalId device, Bytes bytes, TimePoint deadline);
+  struct MadeChunk {
+    Bytes bytes;
+    MemoryHandle memory;
+    std::uint64_t identity = 0;
+  };
   struct Created {
-    std::vector<std::pair<Bytes, MemoryHandle>> chunks;
+    std::vector<MadeChunk> chunks;
     absl::Status status;
   };
   Created CreateChunks(int backend_device, const std::vector<Bytes>& sizes);
-  ChunkId Register(LogicalId device, SessionId session, Bytes bytes, MemoryHandle memory)
+  ChunkId Register(LogicalId device, SessionId session, const MadeChunk& made)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveTo(SessionId session, ChunkId id, ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeFromSession(ChunkId id, ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -321,6 +366,8 @@ class Broker {
   void Reclaim(const std::vector<ChunkId>& chunks);
   void Settle(ChunkId id, const absl::Status& result, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool LooksFree(const ChunkEntry& chunk);
+  /// Asks the backend about all those of `chunks` that were an earlier daemon's: what it said of each.
+  std::map<ChunkId, absl::Status> ReclaimLost(const std::vector<ChunkId>& chunks);
   void ForgetIfEmpty(LogicalId device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Bytes LeavingAnywhere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -355,6 +402,12 @@ class Broker {
   absl::Status MakeRoom(CardId card, Bytes guarantee, TimePoint deadline,
                         absl::FunctionRef<absl::Status()> attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // broker_restart.cc.
+  void NoteGranted(ChunkId id, const ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteFreed(ChunkId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The answer, once its chunks are in the journal; otherwise they are taken back.
+  GrowAnswer Journaled(GrowAnswer answer);
+
   // broker_refusal.cc.
   Refusal MakeRefusal(const Device& device, LogicalId id, const RefusalCause& cause) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -365,6 +418,7 @@ class Broker {
   static RefusalReason BackendReason(const absl::Status& status);
 
   DeviceBackend& backend_;
+  Journal* journal_ = nullptr;
   mutable Mutex mutex_;
   CondVar freed_;  // some memory became free
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);
@@ -377,6 +431,7 @@ class Broker {
   TrimTable trims_ ABSL_GUARDED_BY(mutex_);
   std::set<ChunkId> unconfirmed_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Waker> unconfirmed_waker_ ABSL_GUARDED_BY(mutex_);
+  TimePoint lost_retry_at_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t last_chunk_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t last_grow_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -63,18 +63,19 @@ Broker::Created Broker::CreateChunks(int backend_device, const std::vector<Bytes
       created.status = memory.status();
       break;
     }
-    created.chunks.emplace_back(bytes, *memory);
+    created.chunks.push_back({bytes, *memory, journal_ == nullptr ? 0 : backend_.Identity(*memory)});
   }
   return created;
 }
 
-ChunkId Broker::Register(LogicalId device, SessionId session, Bytes bytes, MemoryHandle memory) {
+ChunkId Broker::Register(LogicalId device, SessionId session, const MadeChunk& made) {
   const ChunkId id{++last_chunk_};
   ChunkEntry& chunk = chunks_[id];
   chunk.device = device;
-  chunk.bytes = bytes;
-  chunk.memory = memory;
-  devices_.at(device).charged -= bytes;
+  chunk.bytes = made.bytes;
+  chunk.memory = made.memory;
+  chunk.identity = made.identity;
+  devices_.at(device).charged -= made.bytes;
   if (session) {
     GiveTo(session, id, chunk);
   } else {
@@ -90,12 +91,14 @@ void Broker::GiveTo(SessionId session, ChunkId id, ChunkEntry& chunk) {
   owner.chunks.insert(id);
   owner.held += chunk.bytes;
   devices_.at(chunk.device).held_by[session] += chunk.bytes;
+  NoteGranted(id, chunk);
 }
 
 void Broker::TakeFromSession(ChunkId id, ChunkEntry& chunk) {
   if (!chunk.session) {
     return;
   }
+  NoteFreed(id);
   Session& owner = sessions_.at(chunk.session);
   owner.chunks.erase(id);
   owner.held -= chunk.bytes;
@@ -145,9 +148,9 @@ absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadlin
     Device& device = devices_.at(logical);
     Bytes made;
     std::vector<ChunkId> chunks;
-    for (const auto& [size, memory] : created.chunks) {
-      chunks.push_back(Register(logical, SessionId(), size, memory));
-      made += size;
+    for (const MadeChunk& chunk : created.chunks) {
+      chunks.push_back(Register(logical, SessionId(), chunk));
+      made += chunk.bytes;
     }
     if (!result.ok()) {
       ledger_.Refund(logical, bytes - made);
@@ -184,9 +187,9 @@ Broker::GrowAnswer Broker::Materialise(GrowId id, Waiter mine, const Making& mak
     Device& device = devices_.at(spec.device);
     Bytes made;
     answer.chunks.reserve(created.chunks.size());
-    for (const auto& [size, memory] : created.chunks) {
-      answer.chunks.push_back({.id = Register(spec.device, spec.session, size, memory), .bytes = size});
-      made += size;
+    for (const MadeChunk& chunk : created.chunks) {
+      answer.chunks.push_back({.id = Register(spec.device, spec.session, chunk), .bytes = chunk.bytes});
+      made += chunk.bytes;
     }
     const Bytes missing = mine.charged - made;
     if (!missing.is_zero()) {
@@ -244,7 +247,7 @@ absl::StatusOr<ExportedFd> Broker::Export(SessionId session, ChunkId id) {
     MutexLock lock(mutex_);
     const auto chunk = chunks_.find(id);
     if (chunk == chunks_.end() || chunk->second.session != session ||
-        chunk->second.state != ChunkState::kGranted) {
+        chunk->second.state != ChunkState::kGranted || chunk->second.lost) {
       return absl::NotFoundError(absl::StrCat("chunk ", id.value, " is not granted to this session"));
     }
     memory = chunk->second.memory;

@@ -155,10 +155,12 @@ std::optional<Broker::DeviceInfo> Broker::Find(LogicalId logical) const {
     return std::nullopt;
   }
   const Ledger::LogicalView view = ledger_.View(logical);
+  const Bytes all = RoundUp(view.limit, cards_.at(view.card).device.granularity);
   return DeviceInfo{.limit = view.limit,
                     .guarantee = view.guarantee,
                     .held = view.held(),
                     .leaving = view.leaving + device->second.draining,
+                    .missing = device->second.spec.preallocate ? SaturatingSub(all, view.held()) : Bytes(),
                     .card_free = ledger_.View(view.card).free()};
 }
 

@@ -10,6 +10,8 @@ namespace {
 
 // Chunks that are freed between two looks at who waits for memory.
 constexpr std::size_t kReclaimBatch = 64;
+// How often the machine's processes are looked through for memory of an earlier daemon's.
+constexpr std::chrono::milliseconds kLostRetry{250};
 
 }  // namespace
 
@@ -157,6 +159,7 @@ bool Broker::FinishDraining(SessionId session) {
 }
 
 void Broker::Reclaim(const std::vector<ChunkId>& chunks) {
+  const std::map<ChunkId, absl::Status> lost = ReclaimLost(chunks);
   for (std::size_t start = 0; start < chunks.size(); start += kReclaimBatch) {
     const std::size_t count = std::min(kReclaimBatch, chunks.size() - start);
     std::vector<MemoryHandle> memories;
@@ -168,8 +171,9 @@ void Broker::Reclaim(const std::vector<ChunkId>& chunks) {
     }
     std::vector<absl::Status> results;
     results.reserve(count);
-    for (const MemoryHandle memory : memories) {
-      results.push_back(backend_.Reclaim(memory));
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto found = lost.find(chunks[start + i]);
+      results.push_back(found == lost.end() ? backend_.Reclaim(memories[i]) : found->second);
     }
     Wakes wakes;
     {
@@ -227,16 +231,30 @@ bool Broker::LooksFree(const ChunkEntry& chunk) {
 
 bool Broker::RetryUnconfirmed() {
   std::vector<std::pair<ChunkId, ChunkEntry>> pending;
+  std::vector<ChunkId> lost;
   {
     MutexLock lock(mutex_);
+    const TimePoint now = std::chrono::steady_clock::now();
+    const bool ask_for_lost = now >= lost_retry_at_;
     for (const ChunkId id : unconfirmed_) {
-      pending.emplace_back(id, chunks_.at(id));
+      const ChunkEntry& chunk = chunks_.at(id);
+      if (chunk.lost && chunk.identity != 0) {
+        if (!ask_for_lost) {
+          continue;
+        }
+        lost.push_back(id);
+        lost_retry_at_ = now + kLostRetry;
+      }
+      pending.emplace_back(id, chunk);
     }
   }
+  const std::map<ChunkId, absl::Status> answers = ReclaimLost(lost);
   Wakes wakes;
   for (const auto& [id, chunk] : pending) {
     absl::Status result;
-    if (!chunk.reference_gone) {
+    if (const auto answer = answers.find(id); answer != answers.end()) {
+      result = answer->second;
+    } else if (!chunk.reference_gone) {
       result = backend_.Reclaim(chunk.memory);
     } else if (!LooksFree(chunk)) {
       result = absl::UnavailableError("another process pins it");

@@ -188,7 +188,7 @@ void Broker::TakeFromSpare(ChunkId id, const ChunkEntry& chunk) {
 
 bool Broker::BecomesSpare(const ChunkEntry& chunk) const {
   const Device& device = devices_.at(chunk.device);
-  if (!device.spec.preallocate || device.removed) {
+  if (!device.spec.preallocate || device.removed || chunk.lost) {
     return false;
   }
   // Over a lowered limit, only as much stays as the limit promises.

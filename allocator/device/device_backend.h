@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -100,6 +101,27 @@ class DeviceBackend {
   /// the same; FreeMemory tells when it comes back). Simulated memory goes at once: whoever still maps
   /// it faults.
   virtual absl::Status Reclaim(MemoryHandle memory) = 0;
+
+  // Memory that outlived the process that created it.
+  /// A number by which a later process knows this memory again; 0: there is none.
+  virtual std::uint64_t Identity(MemoryHandle /*memory*/) { return 0; }
+  /// As Reclaim, for memories to which this process has no reference: only their identities are known. One
+  /// answer each; UNAVAILABLE, naming the processes, while others have it.
+  virtual std::vector<absl::Status> ReclaimLost(std::span<const std::uint64_t> identities) {
+    return std::vector<absl::Status>(identities.size(),
+                                     absl::UnavailableError("another process may still pin it"));
+  }
+  /// Memory of a device that some process has, and that `known` does not name: (identity, pid) for each. For
+  /// a daemon that does not know what an earlier one granted. Nothing where that cannot be told.
+  struct Stray {
+    std::uint64_t identity = 0;
+    std::int64_t pid = 0;
+    Bytes bytes;
+  };
+  virtual std::optional<std::vector<Stray>> FindStrays(int /*device*/,
+                                                       std::span<const std::uint64_t> /*known*/) {
+    return std::nullopt;
+  }
 
   // Address space.
   virtual absl::StatusOr<std::byte*> Reserve(int device, Bytes bytes) = 0;

@@ -105,12 +105,17 @@ absl::Status MappingError(const char* call, int error, Bytes asked) {
                         absl::StrCat(call, ", with ", mappings, " mappings of at most ", most), asked);
 }
 
-absl::StatusOr<UniqueFd> CreateChunkMemfd(Bytes bytes, bool sparse) {
+std::string ChunkMemfdName(const std::string& uuid) {
+  constexpr std::size_t kMostBytes = 200;  // memfd_create takes 249
+  return kChunkMemfdName + uuid.substr(0, kMostBytes);
+}
+
+absl::StatusOr<UniqueFd> CreateChunkMemfd(Bytes bytes, bool sparse, const std::string& name) {
   constexpr std::string_view kWhat = "chunk of simulated device memory";
   if (!sparse && !MachineHasMemory(bytes)) {
     return MachineRefusal(RefusalReason::kBackend, kWhat, bytes);
   }
-  UniqueFd fd(memfd_create("lgpu-chunk", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  UniqueFd fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) {
     const int error = errno;
     if (error == EMFILE || error == ENFILE) {
@@ -146,6 +151,10 @@ absl::Status CheckChunkMemfd(int fd, Bytes bytes) {
   if (!S_ISREG(status.st_mode)) {
     return absl::InvalidArgumentError(
         absl::StrCat("descriptor ", fd, " is no memory file: a chunk was expected"));
+  }
+  if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("descriptor ", fd, " is not open for reading and writing: a chunk was expected"));
   }
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & kChunkSeals) != kChunkSeals || (seals & F_SEAL_SHRINK) != 0) {

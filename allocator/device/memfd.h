@@ -2,6 +2,7 @@
 #define LGPU_ALLOCATOR_DEVICE_MEMFD_H_
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -23,10 +24,15 @@ std::uint64_t MaxMappings();
 /// of mappings (vm.max_map_count) from a machine out of memory, or INTERNAL.
 absl::Status MappingError(const char* call, int error, Bytes asked);
 
-/// The memory of one simulated chunk: a memfd named "lgpu-chunk" of `bytes`, sealed so that it can
+/// What the names of all chunks' memfds begin with.
+inline constexpr char kChunkMemfdName[] = "lgpu-chunk:";
+/// The name of the memfds of a device's chunks, by which they are found in /proc.
+std::string ChunkMemfdName(const std::string& uuid);
+
+/// The memory of one simulated chunk: a memfd of `bytes` with that name, sealed so that it can
 /// shrink but never grow, and that no seal can be added. Unless `sparse` its pages exist afterwards, or
 /// the answer is RESOURCE_EXHAUSTED.
-absl::StatusOr<UniqueFd> CreateChunkMemfd(Bytes bytes, bool sparse);
+absl::StatusOr<UniqueFd> CreateChunkMemfd(Bytes bytes, bool sparse, const std::string& name);
 /// INVALID_ARGUMENT unless `fd` is what CreateChunkMemfd makes, with that size.
 absl::Status CheckChunkMemfd(int fd, Bytes bytes);
 /// Frees the pages of a chunk for good, whoever maps it.

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,11 +13,22 @@
 #include "absl/strings/str_format.h"
 #include "allocator/device/backend_checks.h"
 #include "allocator/device/memfd.h"
+#include "allocator/device/memfd_holders.h"
 #include "allocator/device/simulated_backend_impl.h"
 #include "lgpu/refusal.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
+
+namespace {
+
+std::vector<std::uint64_t> Sorted(std::span<const std::uint64_t> numbers) {
+  std::vector<std::uint64_t> sorted(numbers.begin(), numbers.end());
+  std::sort(sorted.begin(), sorted.end());
+  return sorted;
+}
+
+}  // namespace
 
 absl::Status SimulatedBackend::CheckAlive() const {
   return epoch_.IsForked() ? ForkedBackendError() : absl::OkStatus();
@@ -87,7 +99,7 @@ absl::StatusOr<MemoryHandle> SimulatedBackend::Create(int device, Bytes bytes) {
     refusal.card_total = about.total;
     return RefusalStatus(refusal);
   }
-  LGPU_ASSIGN_OR_RETURN(UniqueFd fd, CreateChunkMemfd(bytes, options_.sparse));
+  LGPU_ASSIGN_OR_RETURN(UniqueFd fd, CreateChunkMemfd(bytes, options_.sparse, ChunkMemfdName(about.uuid)));
   return Insert(std::move(fd), device, bytes);
 }
 
@@ -106,6 +118,54 @@ absl::StatusOr<MemoryHandle> SimulatedBackend::Import(int device, UniqueFd fd, B
 absl::Status SimulatedBackend::Reclaim(MemoryHandle memory) {
   LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ChunkFile> file, TakeUnmapped(memory));
   return EmptyChunkMemfd(file->fd.get());
+}
+
+std::uint64_t SimulatedBackend::Identity(MemoryHandle memory) {
+  const absl::StatusOr<std::shared_ptr<ChunkFile>> file = Find(memory);
+  struct stat info = {};
+  return file.ok() && fstat((*file)->fd.get(), &info) == 0 ? info.st_ino : 0;
+}
+
+std::vector<absl::Status> SimulatedBackend::ReclaimLost(std::span<const std::uint64_t> identities) {
+  absl::flat_hash_map<std::uint64_t, absl::Status> found;
+  const std::vector<std::uint64_t> sorted = Sorted(identities);
+  for (const MemfdHolder& holder : FindMemfdHolders(kChunkMemfdName)) {
+    if (!std::binary_search(sorted.begin(), sorted.end(), holder.inode)) {
+      continue;
+    }
+    const absl::Status emptied = EmptyHeldMemfd(holder);
+    const auto [entry, is_new] = found.emplace(holder.inode, emptied);
+    // One way of many is enough: the pages are gone then.
+    if (!is_new && emptied.ok()) {
+      entry->second = emptied;
+    }
+  }
+  std::vector<absl::Status> results;
+  for (const std::uint64_t identity : identities) {
+    const auto entry = found.find(identity);
+    results.push_back(entry == found.end() ? absl::OkStatus() : entry->second);
+  }
+  return results;
+}
+
+std::optional<std::vector<DeviceBackend::Stray>> SimulatedBackend::FindStrays(
+    int device, std::span<const std::uint64_t> known) {
+  std::vector<Stray> strays;
+  if (!CheckDevice(device).ok()) {
+    return strays;
+  }
+  const std::string name = ChunkMemfdName(options_.devices[static_cast<std::size_t>(device)].uuid);
+  std::vector<std::uint64_t> seen = Sorted(known);
+  for (const MemfdHolder& holder : FindMemfdHolders(name)) {
+    const auto place = std::lower_bound(seen.begin(), seen.end(), holder.inode);
+    // A mapping shows no size; whoever maps a chunk has it open too, but for one that is being closed.
+    if (holder.name != name || holder.bytes.is_zero() || (place != seen.end() && *place == holder.inode)) {
+      continue;
+    }
+    seen.insert(place, holder.inode);
+    strays.push_back({.identity = holder.inode, .pid = holder.pid, .bytes = holder.bytes});
+  }
+  return strays;
 }
 
 // ---- address space

@@ -18,8 +18,8 @@ struct SimulatedBackendOptions {
   bool asynchronous = false;
 };
 
-/// A simulated GPU: chunks are memfds named "lgpu-chunk" (really allocated, sealed against growing, so that
-/// what was reclaimed cannot come back), regions are reserved address ranges, kernels run on the CPU. It
+/// A simulated GPU: chunks are memfds named "lgpu-chunk:UUID" (really allocated, sealed against growing, so
+/// that what was reclaimed cannot come back), regions are reserved address ranges, kernels run on the CPU. It
 /// obeys the real driver's rules. Regions are not inherited by forked children.
 std::unique_ptr<DeviceBackend> MakeSimulatedBackend(SimulatedBackendOptions options);
 

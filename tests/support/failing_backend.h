@@ -69,6 +69,13 @@ class FailingBackend final : public DeviceBackend {
   absl::StatusOr<MemoryHandle> Import(int device, UniqueFd fd, Bytes bytes) override;
   absl::Status Release(MemoryHandle memory) override;
   absl::Status Reclaim(MemoryHandle memory) override;
+  std::uint64_t Identity(MemoryHandle memory) override { return backend_->Identity(memory); }
+  std::vector<absl::Status> ReclaimLost(std::span<const std::uint64_t> identities) override {
+    return backend_->ReclaimLost(identities);
+  }
+  std::optional<std::vector<Stray>> FindStrays(int device, std::span<const std::uint64_t> known) override {
+    return backend_->FindStrays(device, known);
+  }
   absl::StatusOr<std::byte*> Reserve(int device, Bytes bytes) override;
   absl::Status Unreserve(std::byte* base, Bytes bytes) override;
   absl::Status Map(std::byte* address, MemoryHandle memory) override;

@@ -1,0 +1,111 @@
+#include "allocator/device/memfd_holders.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "allocator/device/memfd.h"
+#include "allocator/unique_fd.h"
+
+namespace lgpu {
+namespace {
+
+constexpr std::string_view kPrefix = "/memfd:";
+
+/// The name in what /proc says of a file; nothing for one of no interest.
+std::string MemfdName(std::string_view target, std::string_view name) {
+  constexpr std::string_view kDeleted = " (deleted)";
+  if (target.substr(0, kPrefix.size()) != kPrefix) return "";
+  target.remove_prefix(kPrefix.size());
+  if (target.substr(0, name.size()) != name) return "";
+  if (target.size() >= kDeleted.size() && target.substr(target.size() - kDeleted.size()) == kDeleted) {
+    target.remove_suffix(kDeleted.size());
+  }
+  return std::string(target);
+}
+
+template <typename Visit>
+void ForEachEntry(const std::string& directory, Visit visit) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end;
+       it.increment(error)) {
+    visit(*it);
+  }
+}
+
+void AddOpen(std::int64_t pid, std::string_view name, std::vector<MemfdHolder>& holders) {
+  ForEachEntry(absl::StrCat("/proc/", pid, "/fd"), [&](const std::filesystem::directory_entry& entry) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    std::string found = MemfdName(target, name);
+    struct stat info = {};
+    if (found.empty() || ::stat(entry.path().c_str(), &info) != 0) return;
+    holders.push_back({.inode = info.st_ino,
+                       .pid = pid,
+                       .name = std::move(found),
+                       .path = entry.path().string(),
+                       .bytes = Bytes(static_cast<std::uint64_t>(info.st_blocks) * 512)});
+  });
+}
+
+void AddMapped(std::int64_t pid, std::string_view name, std::vector<MemfdHolder>& holders) {
+  std::ifstream maps(absl::StrCat("/proc/", pid, "/maps"));
+  for (std::string line; std::getline(maps, line);) {
+    const std::size_t at = line.find(kPrefix);
+    if (at == std::string::npos) continue;
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    std::uint64_t inode = 0;
+    std::string found = MemfdName(std::string_view(line).substr(at), name);
+    if (found.empty() || std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " %*s %*x %*x:%*x %" SCNu64, &begin,
+                                     &end, &inode) != 3) {
+      continue;
+    }
+    char range[64];
+    std::snprintf(range, sizeof(range), "%" PRIx64 "-%" PRIx64, begin, end);
+    holders.push_back({.inode = inode,
+                       .pid = pid,
+                       .name = std::move(found),
+                       .path = absl::StrCat("/proc/", pid, "/map_files/", range),
+                       .bytes = {}});
+  }
+}
+
+}  // namespace
+
+std::vector<MemfdHolder> FindMemfdHolders(std::string_view name) {
+  std::vector<MemfdHolder> holders;
+  ForEachEntry("/proc", [&](const std::filesystem::directory_entry& entry) {
+    std::int64_t pid = 0;
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || pid == ::getpid()) return;
+    AddOpen(pid, name, holders);
+    AddMapped(pid, name, holders);
+  });
+  return holders;
+}
+
+absl::Status EmptyHeldMemfd(const MemfdHolder& holder) {
+  const UniqueFd fd(::open(holder.path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd) {
+    if (errno == ENOENT) return absl::OkStatus();  // its process let go of it meanwhile
+    return absl::UnavailableError(absl::StrCat(
+        "process ", holder.pid, " still has it, and it cannot be taken away: ", std::strerror(errno)));
+  }
+  struct stat info = {};
+  // The number may be another file's by now.
+  if (::fstat(fd.get(), &info) != 0 || info.st_ino != holder.inode) return absl::OkStatus();
+  return EmptyChunkMemfd(fd.get());
+}
+
+}  // namespace lgpu

@@ -1,0 +1,32 @@
+#ifndef LGPU_ALLOCATOR_DEVICE_MEMFD_HOLDERS_H_
+#define LGPU_ALLOCATOR_DEVICE_MEMFD_HOLDERS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lgpu/bytes.h"
+
+namespace lgpu {
+
+/// One way in which a process has a memfd.
+struct MemfdHolder {
+  std::uint64_t inode = 0;
+  std::int64_t pid = 0;
+  std::string name;  // as it was given to memfd_create
+  std::string path;  // in /proc, through which it can be opened by whoever has the right to
+  Bytes bytes = {};  // allocated; zero where only a mapping is known
+};
+
+/// All memfds whose name begins with `name` that other processes have open or mapped, as /proc says.
+/// Processes that this one may not look into are passed over.
+std::vector<MemfdHolder> FindMemfdHolders(std::string_view name);
+
+/// Frees the pages of the memfd for good. UNAVAILABLE, naming the process: this one has no right to open it.
+absl::Status EmptyHeldMemfd(const MemfdHolder& holder);
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_DEVICE_MEMFD_HOLDERS_H_

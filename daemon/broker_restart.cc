@@ -1,0 +1,249 @@
+// What a broker knows of an earlier one: the journal, and the sessions that come back.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/check.h"
+#include "daemon/broker.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+absl::Status NotInJournal(const Chunk& chunk, std::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.id.value, " of ", FormatBytes(chunk.bytes),
+                                                 " is not this session's: ", std::string(why)));
+}
+
+}  // namespace
+
+void Broker::UseJournal(Journal& journal) { journal_ = &journal; }
+
+void Broker::NoteGranted(ChunkId id, const ChunkEntry& chunk) {
+  if (journal_ == nullptr) {
+    return;
+  }
+  v1::JournalRecord record;
+  v1::JournalGranted& granted = *record.mutable_granted();
+  granted.set_chunk_id(id.value);
+  granted.set_session_id(chunk.session.value);
+  granted.set_device_id(chunk.device.value);
+  granted.set_bytes(chunk.bytes.count());
+  granted.set_identity(chunk.identity);
+  journal_->Note(record);
+}
+
+void Broker::NoteFreed(ChunkId id) {
+  if (journal_ == nullptr) {
+    return;
+  }
+  v1::JournalRecord record;
+  record.mutable_freed()->set_chunk_id(id.value);
+  journal_->Note(record);
+}
+
+Broker::GrowAnswer Broker::Journaled(GrowAnswer answer) {
+  if (journal_ == nullptr || !answer.status.ok() || answer.chunks.empty()) {
+    return answer;
+  }
+  absl::Status committed = journal_->Commit();
+  if (committed.ok()) {
+    return answer;
+  }
+  SessionId session;
+  LogicalId device;
+  std::vector<ChunkId> chunks;
+  {
+    MutexLock lock(mutex_);
+    for (const Chunk& chunk : answer.chunks) {
+      chunks.push_back(chunk.id);
+    }
+    const ChunkEntry& first = chunks_.at(chunks.front());
+    session = first.session;
+    device = first.device;
+    --counters_.grants;
+    ++counters_.refusals;
+  }
+  Return(session, device, chunks).IgnoreError();
+  return {.status = std::move(committed), .chunks = {}, .wait = {}, .next_look = {}};
+}
+
+absl::Status Broker::RestoreDevice(LogicalId id, const DeviceSpec& spec) {
+  MutexLock lock(mutex_);
+  const Bytes guarantee = spec.preallocate ? spec.limit : spec.guarantee;
+  LGPU_RETURN_IF_ERROR(ledger_.RestoreLogical(id, spec.card, {.limit = spec.limit, .guarantee = guarantee}));
+  devices_[id].spec = spec;
+  return absl::OkStatus();
+}
+
+absl::Status Broker::RestoreSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker,
+                                    LeaseKey lease, std::span<const RestoredChunk> chunks) {
+  MutexLock lock(mutex_);
+  for (const RestoredChunk& chunk : chunks) {
+    const auto device = devices_.find(chunk.device);
+    const bool fits =
+        device != devices_.end() && !chunk.bytes.is_zero() && !chunks_.contains(chunk.id) &&
+        RoundDown(chunk.bytes, cards_.at(device->second.spec.card).device.granularity) == chunk.bytes;
+    if (!fits) {
+      return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.id.value, " cannot be restored"));
+    }
+  }
+  Session& entry = sessions_[session];
+  entry.pid = pid;
+  entry.waker = std::move(waker);
+  entry.lease = lease;
+  for (const RestoredChunk& restored : chunks) {
+    ChunkEntry& chunk = chunks_[restored.id];
+    chunk.device = restored.device;
+    chunk.session = session;
+    chunk.bytes = restored.bytes;
+    chunk.identity = restored.identity;
+    chunk.lost = true;
+    entry.chunks.insert(restored.id);
+    entry.held += restored.bytes;
+    devices_.at(restored.device).held_by[session] += restored.bytes;
+    ledger_.Adopt(restored.device, restored.bytes);
+    last_chunk_ = std::max(last_chunk_, restored.id.value);
+  }
+  return absl::OkStatus();
+}
+
+void Broker::SkipIds(LogicalId device, ChunkId chunk) {
+  MutexLock lock(mutex_);
+  ledger_.SkipIds(device);
+  last_chunk_ = std::max(last_chunk_, chunk.value);
+}
+
+absl::Status Broker::MakeMissing(LogicalId logical) {
+  Bytes charged;
+  {
+    MutexLock lock(mutex_);
+    const auto device = devices_.find(logical);
+    if (device == devices_.end() || !device->second.spec.preallocate || device->second.removed) {
+      return absl::OkStatus();
+    }
+    charged = ChargeRoom(logical, device->second);
+  }
+  return charged.is_zero() ? absl::OkStatus() : MakeSpare(logical, charged, Clock::now());
+}
+
+void Broker::StartAttesting(SessionId session, std::shared_ptr<Waker> waker) {
+  MutexLock lock(mutex_);
+  Session& entry = sessions_.at(session);
+  entry.waker = std::move(waker);
+  for (const ChunkId id : entry.chunks) {
+    chunks_.at(id).attested = false;
+  }
+}
+
+absl::Status Broker::Attest(SessionId session, LogicalId device, const Chunk& claimed, UniqueFd fd) {
+  std::uint64_t identity = 0;
+  int backend_device = 0;
+  {
+    MutexLock lock(mutex_);
+    const auto found = chunks_.find(claimed.id);
+    if (found == chunks_.end() || found->second.session != session) {
+      return NotInJournal(claimed, "it was not granted to it");
+    }
+    ChunkEntry& chunk = found->second;
+    if (chunk.device != device || chunk.bytes != claimed.bytes || chunk.state != ChunkState::kGranted) {
+      return NotInJournal(claimed, "it was granted otherwise, or given back");
+    }
+    if (chunk.attested) {
+      return NotInJournal(claimed, "it was named twice");
+    }
+    identity = chunk.identity;
+    if (!chunk.lost || identity == 0) {
+      chunk.attested = true;
+      return absl::OkStatus();
+    }
+    backend_device = cards_.at(devices_.at(device).spec.card).backend_device;
+  }
+  if (!fd) {
+    return NotInJournal(claimed, "its descriptor is missing");
+  }
+  LGPU_ASSIGN_OR_RETURN(const MemoryHandle memory,
+                        backend_.Import(backend_device, std::move(fd), claimed.bytes));
+  if (backend_.Identity(memory) != identity) {
+    backend_.Release(memory).IgnoreError();
+    return NotInJournal(claimed, "its descriptor is of other memory");
+  }
+  MutexLock lock(mutex_);
+  // Only this session's thread comes here.
+  ChunkEntry& chunk = chunks_.at(claimed.id);
+  chunk.memory = memory;
+  chunk.lost = false;
+  chunk.attested = true;
+  return absl::OkStatus();
+}
+
+void Broker::FinishAttesting(SessionId session) {
+  std::vector<ChunkId> leaving;
+  {
+    MutexLock lock(mutex_);
+    for (const ChunkId id : ChunksOf(sessions_.at(session))) {
+      ChunkEntry& chunk = chunks_.at(id);
+      if (chunk.state == ChunkState::kGranted && !chunk.attested) {
+        StartLeaving(chunk, ChunkState::kReturning);
+        leaving.push_back(id);
+      }
+    }
+  }
+  Reclaim(leaving);
+}
+
+std::map<ChunkId, absl::Status> Broker::ReclaimLost(const std::vector<ChunkId>& chunks) {
+  std::vector<ChunkId> lost;
+  std::vector<std::uint64_t> identities;
+  std::map<ChunkId, absl::Status> answers;
+  {
+    MutexLock lock(mutex_);
+    for (const ChunkId id : chunks) {
+      const ChunkEntry& chunk = chunks_.at(id);
+      if (chunk.lost && chunk.identity != 0) {
+        lost.push_back(id);
+        identities.push_back(chunk.identity);
+      } else if (chunk.lost) {
+        answers.emplace(id, absl::UnavailableError("an earlier lgpud granted it"));
+      }
+    }
+  }
+  if (lost.empty()) {
+    return answers;
+  }
+  const std::vector<absl::Status> said = backend_.ReclaimLost(identities);
+  LGPU_CHECK_OP(said.size(), ==, lost.size());
+  for (std::size_t i = 0; i < lost.size(); ++i) {
+    answers.emplace(lost[i], said[i]);
+  }
+  return answers;
+}
+
+void Broker::SetForeign(CardId card, Bytes bytes) {
+  Wakes wakes;
+  {
+    MutexLock lock(mutex_);
+    if (ledger_.View(card).foreign == bytes) {
+      return;
+    }
+    ledger_.SetForeign(card, bytes);
+    Serve(card, wakes);
+  }
+  WakeAll(wakes);
+}
+
+std::vector<std::uint64_t> Broker::Identities(CardId card) const {
+  std::vector<std::uint64_t> identities;
+  MutexLock lock(mutex_);
+  for (const auto& [id, chunk] : chunks_) {
+    if (devices_.at(chunk.device).spec.card == card) {
+      identities.push_back(chunk.identity);
+    }
+  }
+  return identities;
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,22 @@
+#ifndef LGPU_DAEMON_JOURNAL_IO_H_
+#define LGPU_DAEMON_JOURNAL_IO_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace lgpu::daemon {
+
+// What a journal does to the file system, in a place of its own: the lgpud of the tests has another one,
+// which dies at the n-th of these calls.
+
+/// Writes all of `bytes` at the end of the file. On an error some of it may be written.
+absl::Status AppendToFile(int fd, std::string_view bytes);
+/// Makes `name` in `directory` a file of `bytes`, whatever it was before: written beside it and renamed, so
+/// that a death in between leaves the one or the other. `sync`: it survives the machine's death too.
+absl::Status ReplaceFile(int directory, const std::string& name, std::string_view bytes, bool sync);
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_JOURNAL_IO_H_

@@ -1,0 +1,177 @@
+#include "daemon/journal_format.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+namespace lgpu::daemon {
+namespace {
+
+using Condition = ParsedJournal::Condition;
+using ::testing::HasSubstr;
+
+constexpr char kBoot[] = "01234567-89ab-cdef-0123-456789abcdef";
+constexpr char kOtherBoot[] = "11234567-89ab-cdef-0123-456789abcdef";
+
+v1::JournalRecord LeaseRecord(std::uint64_t key, std::uint64_t device) {
+  v1::JournalRecord record;
+  v1::JournalLease& lease = *record.mutable_lease();
+  lease.set_key(key);
+  lease.set_id("l-1");
+  lease.add_devices()->set_id(device);
+  lease.mutable_devices(0)->set_limit_bytes(1 << 30);
+  return record;
+}
+
+v1::JournalRecord SessionRecord(std::uint64_t id, std::uint64_t lease) {
+  v1::JournalRecord record;
+  record.mutable_session()->set_id(id);
+  record.mutable_session()->set_lease_key(lease);
+  record.mutable_session()->set_token("secret");
+  return record;
+}
+
+v1::JournalRecord GrantedRecord(std::uint64_t chunk, std::uint64_t session, std::uint64_t device) {
+  v1::JournalRecord record;
+  record.mutable_granted()->set_chunk_id(chunk);
+  record.mutable_granted()->set_session_id(session);
+  record.mutable_granted()->set_device_id(device);
+  record.mutable_granted()->set_bytes(2 << 20);
+  return record;
+}
+
+v1::JournalRecord FreedRecord(std::uint64_t chunk) {
+  v1::JournalRecord record;
+  record.mutable_freed()->set_chunk_id(chunk);
+  return record;
+}
+
+v1::JournalRecord SessionGoneRecord(std::uint64_t id) {
+  v1::JournalRecord record;
+  record.mutable_session_gone()->set_id(id);
+  return record;
+}
+
+v1::JournalRecord LeaseGoneRecord(std::uint64_t key) {
+  v1::JournalRecord record;
+  record.mutable_lease_gone()->set_key(key);
+  return record;
+}
+
+std::vector<v1::JournalRecord> Story() {
+  return {LeaseRecord(1, 5),       SessionRecord(3, 1), GrantedRecord(10, 3, 5),
+          GrantedRecord(11, 3, 5), FreedRecord(10),     GrantedRecord(12, 3, 5)};
+}
+
+std::string Encode(const std::vector<v1::JournalRecord>& records) {
+  std::string bytes = EncodeJournalHeader(kBoot);
+  for (const v1::JournalRecord& record : records) AppendJournalRecord(record, bytes);
+  return bytes;
+}
+
+TEST(JournalFormatTest, WhatIsWrittenIsRead) {
+  const ParsedJournal parsed = ParseJournal(Encode(Story()), kBoot);
+  ASSERT_EQ(parsed.condition, Condition::kWhole) << parsed.detail;
+  EXPECT_EQ(parsed.state.leases().size(), 1u);
+  EXPECT_EQ(parsed.state.sessions().at(3).token(), "secret");
+  ASSERT_EQ(parsed.state.chunks().size(), 2u);
+  EXPECT_TRUE(parsed.state.chunks().contains(11) && parsed.state.chunks().contains(12));
+  EXPECT_EQ(parsed.state.ids().chunk_id(), 12u);
+}
+
+TEST(JournalFormatTest, TheShortFormSaysTheSame) {
+  const ParsedJournal parsed = ParseJournal(Encode(Story()), kBoot);
+  std::string bytes = EncodeJournalHeader(kBoot);
+  parsed.state.Encode(bytes);
+  const ParsedJournal again = ParseJournal(bytes, kBoot);
+  ASSERT_EQ(again.condition, Condition::kWhole) << again.detail;
+  std::string twice = EncodeJournalHeader(kBoot);
+  again.state.Encode(twice);
+  EXPECT_EQ(bytes, twice);
+  EXPECT_EQ(again.state.chunks().size(), 2u);
+}
+
+TEST(JournalFormatTest, EveryCutIsATornTailOfTheRecordsBefore) {
+  const std::vector<v1::JournalRecord> story = Story();
+  std::vector<std::size_t> ends;
+  std::string bytes = EncodeJournalHeader(kBoot);
+  const std::size_t header = bytes.size();
+  for (const v1::JournalRecord& record : story) {
+    AppendJournalRecord(record, bytes);
+    ends.push_back(bytes.size());
+  }
+  for (std::size_t cut = header; cut < bytes.size(); ++cut) {
+    const ParsedJournal parsed = ParseJournal(std::string_view(bytes).substr(0, cut), kBoot);
+    const bool between = cut == header || std::find(ends.begin(), ends.end(), cut) != ends.end();
+    ASSERT_EQ(parsed.condition, between ? Condition::kWhole : Condition::kTorn) << "cut at " << cut;
+  }
+  EXPECT_EQ(ParseJournal(bytes.substr(0, ends[2] + 1), kBoot).state.chunks().size(), 1u);
+}
+
+TEST(JournalFormatTest, EveryFlippedBitIsNoticed) {
+  const std::string bytes = Encode(Story());
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string damaged = bytes;
+      damaged[at] = static_cast<char>(damaged[at] ^ (1 << bit));
+      ASSERT_EQ(ParseJournal(damaged, kBoot).condition, Condition::kDamaged)
+          << "bit " << bit << " of byte " << at;
+    }
+  }
+}
+
+TEST(JournalFormatTest, AnotherBootHasNothing) {
+  const ParsedJournal parsed = ParseJournal(Encode(Story()), kOtherBoot);
+  EXPECT_EQ(parsed.condition, Condition::kForeignBoot);
+  EXPECT_TRUE(parsed.state.chunks().empty());
+}
+
+TEST(JournalFormatTest, NoJournalIsDamage) {
+  EXPECT_EQ(ParseJournal("", kBoot).condition, Condition::kDamaged);
+  EXPECT_EQ(ParseJournal(std::string(200, 'x'), kBoot).condition, Condition::kDamaged);
+}
+
+TEST(JournalFormatTest, AnUnknownKindOfRecordIsDamage) {
+  std::string bytes = Encode(Story());
+  AppendJournalRecord(v1::JournalRecord(), bytes);
+  const ParsedJournal parsed = ParseJournal(bytes, kBoot);
+  EXPECT_EQ(parsed.condition, Condition::kDamaged);
+  EXPECT_THAT(parsed.detail, HasSubstr("does not know"));
+  EXPECT_EQ(parsed.state.chunks().size(), 2u);
+}
+
+TEST(JournalFormatTest, WhatCannotBeIsRefusedAndChangesNothing) {
+  JournalState state;
+  for (const v1::JournalRecord& record : Story()) ASSERT_TRUE(state.Apply(record).ok());
+  std::string before;
+  state.Encode(before);
+  const std::vector<v1::JournalRecord> impossible = {
+      GrantedRecord(11, 3, 5),  // granted already
+      GrantedRecord(20, 4, 5),  // no such session
+      GrantedRecord(20, 3, 6),  // no such device
+      GrantedRecord(0, 3, 5),   // no id
+      SessionRecord(9, 2),      // no such lease
+      LeaseRecord(2, 5),        // another one's device
+      LeaseRecord(1, 6),        // other devices than before
+      SessionGoneRecord(3),     // it holds memory
+      LeaseGoneRecord(1),       // it has a session
+  };
+  for (const v1::JournalRecord& record : impossible) {
+    EXPECT_TRUE(absl::IsInvalidArgument(state.Apply(record))) << record.ShortDebugString();
+  }
+  std::string after;
+  state.Encode(after);
+  EXPECT_EQ(before, after);
+  for (const v1::JournalRecord& record :
+       {FreedRecord(11), FreedRecord(12), SessionGoneRecord(3), LeaseGoneRecord(1), LeaseGoneRecord(1)}) {
+    EXPECT_TRUE(state.Apply(record).ok()) << record.ShortDebugString();
+  }
+  EXPECT_TRUE(state.leases().empty() && state.sessions().empty() && state.chunks().empty());
+}
+
+TEST(JournalFormatTest, Crc32cOfTheStandardsExample) { EXPECT_EQ(Crc32c("123456789"), 0xe3069283u); }
+
+}  // namespace
+}  // namespace lgpu::daemon

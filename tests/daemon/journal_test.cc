@@ -1,0 +1,149 @@
+#include "daemon/journal.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/daemon/temporary_directory.h"
+
+namespace lgpu::daemon {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kBoot[] = "01234567-89ab-cdef-0123-456789abcdef";
+
+v1::JournalRecord LeaseRecord() {
+  v1::JournalRecord record;
+  record.mutable_lease()->set_key(1);
+  record.mutable_lease()->add_devices()->set_id(1);
+  record.mutable_lease()->mutable_devices(0)->set_limit_bytes(std::uint64_t{1} << 40);
+  return record;
+}
+v1::JournalRecord SessionRecord() {
+  v1::JournalRecord record;
+  record.mutable_session()->set_id(1);
+  record.mutable_session()->set_lease_key(1);
+  return record;
+}
+v1::JournalRecord GrantedRecord(std::uint64_t chunk) {
+  v1::JournalRecord record;
+  record.mutable_granted()->set_chunk_id(chunk);
+  record.mutable_granted()->set_session_id(1);
+  record.mutable_granted()->set_device_id(1);
+  record.mutable_granted()->set_bytes(2 << 20);
+  return record;
+}
+v1::JournalRecord FreedRecord(std::uint64_t chunk) {
+  v1::JournalRecord record;
+  record.mutable_freed()->set_chunk_id(chunk);
+  return record;
+}
+
+class JournalTest : public ::testing::Test {
+ protected:
+  Journal::Opened Open(const std::string& boot = kBoot) {
+    absl::StatusOr<Journal::Opened> opened = Journal::Open(directory_.path(), boot);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    return opened.ok() ? *std::move(opened) : Journal::Opened();
+  }
+  std::string path() const { return directory_.path() + "/journal"; }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(JournalTest, WhatWasCommittedIsThereWhenTheDaemonWasKilled) {
+  {
+    Journal::Opened opened = Open();
+    EXPECT_EQ(opened.found, Journal::Found::kNone);
+    opened.journal->Note(LeaseRecord());
+    opened.journal->Note(SessionRecord());
+    opened.journal->Note(GrantedRecord(7));
+    ASSERT_TRUE(opened.journal->Commit().ok());
+    opened.journal->Note(FreedRecord(7));  // never committed: it counts as granted
+  }
+  const Journal::Opened opened = Open();
+  EXPECT_EQ(opened.found, Journal::Found::kWhole);
+  EXPECT_TRUE(opened.state.chunks().contains(7));
+  struct stat info = {};
+  ASSERT_EQ(::stat(path().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u) << "it holds the sessions' secrets";
+}
+
+TEST_F(JournalTest, IsWrittenAnewWhenMostOfItIsPast) {
+  Journal::Opened opened = Open();
+  opened.journal->Note(LeaseRecord());
+  opened.journal->Note(SessionRecord());
+  for (std::uint64_t chunk = 1; chunk <= 40'000; ++chunk) {
+    opened.journal->Note(GrantedRecord(chunk));
+    opened.journal->Note(FreedRecord(chunk));
+  }
+  ASSERT_TRUE(opened.journal->Commit().ok());
+  const auto before = std::filesystem::file_size(path());
+  opened.journal->Tend();
+  EXPECT_LT(std::filesystem::file_size(path()), before / 1000);
+  opened.journal->Note(GrantedRecord(50'000));
+  ASSERT_TRUE(opened.journal->Commit().ok());
+  const Journal::Opened again = Open();
+  EXPECT_EQ(again.state.chunks().size(), 1u);
+  EXPECT_EQ(again.state.ids().chunk_id(), 50'000u);
+}
+
+TEST_F(JournalTest, AnotherBootIsDiscarded) {
+  {
+    Journal::Opened opened = Open();
+    opened.journal->Note(LeaseRecord());
+    ASSERT_TRUE(opened.journal->Commit().ok());
+  }
+  const Journal::Opened opened = Open("11234567-89ab-cdef-0123-456789abcdef");
+  EXPECT_EQ(opened.found, Journal::Found::kForeignBoot);
+  EXPECT_TRUE(opened.state.leases().empty());
+}
+
+TEST_F(JournalTest, ADamagedOneIsKeptAsideAndSaysWhatCouldBeRead) {
+  {
+    Journal::Opened opened = Open();
+    opened.journal->Note(LeaseRecord());
+    ASSERT_TRUE(opened.journal->Commit().ok());
+  }
+  std::ofstream(path(), std::ios::app) << "this is no record at all";
+  const Journal::Opened opened = Open();
+  EXPECT_EQ(opened.found, Journal::Found::kDamaged);
+  EXPECT_EQ(opened.state.leases().size(), 1u);
+  EXPECT_THAT(opened.detail, HasSubstr("at byte"));
+  EXPECT_TRUE(std::filesystem::exists(path() + ".damaged"));
+  EXPECT_EQ(Open().found, Journal::Found::kWhole);
+}
+
+TEST_F(JournalTest, AFullDiskIsUnavailableAndPasses) {
+  Journal::Opened opened = Open();
+  opened.journal->Note(LeaseRecord());
+  opened.journal->Note(SessionRecord());
+  ASSERT_TRUE(opened.journal->Commit().ok());
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {.rlim_cur = std::filesystem::file_size(path()) + 10, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  opened.journal->Note(GrantedRecord(7));
+  const absl::Status full = opened.journal->Commit();
+  opened.journal->Note(FreedRecord(7));
+  opened.journal->Tend();
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_TRUE(absl::IsUnavailable(full)) << full;
+  EXPECT_THAT(std::string(full.message()), HasSubstr(path()));
+  opened.journal->Note(GrantedRecord(8));
+  EXPECT_TRUE(opened.journal->Commit().ok());
+  const Journal::Opened again = Open();
+  EXPECT_EQ(again.found, Journal::Found::kWhole) << again.detail;
+  EXPECT_EQ(again.state.chunks().size(), 1u);
+  EXPECT_TRUE(again.state.chunks().contains(8));
+}
+
+}  // namespace
+}  // namespace lgpu::daemon
