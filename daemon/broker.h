@@ -76,6 +76,14 @@ class Broker {
   Broker(const Broker&) = delete;
   Broker& operator=(const Broker&) = delete;
 
+  struct SessionSpec {
+    std::int64_t pid = 0;
+    /// Woken when Continue or TakeTrims has something to say, or memory of the session became free later than
+    /// in the call that returned it.
+    std::shared_ptr<Waker> waker = {};
+    bool trims = false;  // its client can be asked for idle memory
+  };
+
   /// From here on grants are in `journal` before Grow or Continue give them; without that they are refused
   /// with UNAVAILABLE. It outlives the broker. Before the first session.
   void UseJournal(Journal& journal);
@@ -99,7 +107,7 @@ class Broker {
   /// Makes the chunks that a preallocated device lacks; OK where it lacks none, or cannot have them now.
   absl::Status MakeMissing(LogicalId device);
   /// The process of a restored session is connected again.
-  void StartAttesting(SessionId session, std::shared_ptr<Waker> waker);
+  void StartAttesting(SessionId session, SessionSpec spec);
   /// It holds this chunk; `fd` where memory is known by descriptors, which is never mapped. INVALID_ARGUMENT
   /// if the journal does not say the same.
   absl::Status Attest(SessionId session, LogicalId device, const Chunk& chunk, UniqueFd fd);
@@ -143,13 +151,6 @@ class Broker {
   std::optional<DeviceInfo> Find(LogicalId device) const;
 
   // Sessions.
-  struct SessionSpec {
-    std::int64_t pid = 0;
-    /// Woken when Continue or TakeTrims has something to say, or memory of the session became free later than
-    /// in the call that returned it.
-    std::shared_ptr<Waker> waker = {};
-    bool trims = false;  // its client can be asked for idle memory
-  };
   void AddSession(SessionId session, SessionSpec spec);
   /// Gives the session the right to the devices of a lease.
   void AttachSession(SessionId session, LeaseKey lease);
@@ -247,6 +248,7 @@ class Broker {
     std::int64_t pid = 0;
     std::shared_ptr<Waker> waker;
     bool trims = false;
+    bool trims_when_back = false;  // as soon as it has told what it holds
     LeaseKey lease;
     absl::flat_hash_set<ChunkId> chunks;
     Bytes held;

@@ -130,10 +130,12 @@ absl::Status Broker::MakeMissing(LogicalId logical) {
   return charged.is_zero() ? absl::OkStatus() : MakeSpare(logical, charged, Clock::now());
 }
 
-void Broker::StartAttesting(SessionId session, std::shared_ptr<Waker> waker) {
+void Broker::StartAttesting(SessionId session, SessionSpec spec) {
   MutexLock lock(mutex_);
   Session& entry = sessions_.at(session);
-  entry.waker = std::move(waker);
+  entry.waker = std::move(spec.waker);
+  entry.trims = false;
+  entry.trims_when_back = spec.trims;
   for (const ChunkId id : entry.chunks) {
     chunks_.at(id).attested = false;
   }
@@ -184,7 +186,9 @@ void Broker::FinishAttesting(SessionId session) {
   std::vector<ChunkId> leaving;
   {
     MutexLock lock(mutex_);
-    for (const ChunkId id : ChunksOf(sessions_.at(session))) {
+    Session& entry = sessions_.at(session);
+    entry.trims = entry.trims_when_back;
+    for (const ChunkId id : ChunksOf(entry)) {
       ChunkEntry& chunk = chunks_.at(id);
       if (chunk.state == ChunkState::kGranted && !chunk.attested) {
         StartLeaving(chunk, ChunkState::kReturning);

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,8 +18,10 @@
 #include "daemon/descriptor_budget.h"
 #include "daemon/diagnosis.h"
 #include "daemon/event_log.h"
+#include "daemon/journal.h"
 #include "daemon/lease_table.h"
 #include "daemon/reclaimer.h"
+#include "daemon/recovery.h"
 #include "daemon/session_server.h"
 #include "daemon/session_state.h"
 #include "daemon/stats.h"
@@ -74,7 +77,13 @@ class Daemon::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  absl::Status Start() {
+  /// `journal`: none where the daemon is to remember nothing.
+  absl::Status Start(DeviceBackend& backend, std::optional<Journal::Opened> journal) {
+    if (journal) {
+      journal_ = std::move(journal->journal);
+      broker_->UseJournal(*journal_);
+      leases_.UseJournal(*journal_, config_.state_dir);
+    }
     LGPU_ASSIGN_OR_RETURN(reclaimer_, Reclaimer::Start(*broker_, leases_, sessions_, {}));
     server_ = std::make_unique<SessionServer>(SessionServices{.broker = *broker_,
                                                               .leases = leases_,
@@ -82,8 +91,12 @@ class Daemon::Impl {
                                                               .events = events_,
                                                               .budget = budget_,
                                                               .reclaimer = *reclaimer_,
-                                                              .lost = lost_},
+                                                              .lost = lost_,
+                                                              .outlives_daemon = journal_ != nullptr},
                                               config_.max_sessions);
+    if (journal) {
+      LGPU_RETURN_IF_ERROR(Recover(backend, *journal));
+    }
     LGPU_ASSIGN_OR_RETURN(control_, ControlServer::Start(leases_, sessions_, events_, stats_, diagnostician_, simulated_));
     LGPU_ASSIGN_OR_RETURN(ticker_, Thread::Start("lgpud-tick", [this] { Tick(); }));
     Tell(v1::Event::KIND_DAEMON_STARTED, "lgpud " LGPU_VERSION " has started");
@@ -121,9 +134,27 @@ class Daemon::Impl {
       control_->Stop();
     }
     ticker_.Join();
+    if (journal_ != nullptr) {
+      journal_->Tend();
+    }
   }
 
  private:
+  absl::Status Recover(DeviceBackend& backend, const Journal::Opened& found) {
+    LGPU_ASSIGN_OR_RETURN(const std::vector<v1::JournalLease> lasting,
+                          LeaseTable::ReadLasting(config_.state_dir));
+    recovery_ = std::make_unique<Recovery>(Recovery::Parts{.backend = backend,
+                                                           .broker = *broker_,
+                                                           .leases = leases_,
+                                                           .sessions = sessions_,
+                                                           .reclaimer = *reclaimer_,
+                                                           .events = events_,
+                                                           .journal = *journal_});
+    server_->SkipIds(SessionId{found.state.ids().session_id()});
+    recovery_->Run(found, lasting);
+    return absl::OkStatus();
+  }
+
   void Tell(v1::Event::Kind kind, std::string text) {
     v1::Event event;
     event.set_kind(kind);
@@ -148,10 +179,15 @@ class Daemon::Impl {
         leases_.WriteStats(*session);
       }
       server_->Reap();
+      if (recovery_ != nullptr) {
+        recovery_->Tend();
+        journal_->Tend();
+      }
     }
   }
 
   const Config config_;
+  std::unique_ptr<Journal> journal_;
   std::unique_ptr<Broker> broker_;
   SessionDirectory sessions_;
   EventLog events_;
@@ -164,6 +200,7 @@ class Daemon::Impl {
   std::unique_ptr<Reclaimer> reclaimer_;
   std::unique_ptr<SessionServer> server_;
   std::unique_ptr<ControlServer> control_;
+  std::unique_ptr<Recovery> recovery_;
   Mutex mutex_;
   CondVar tick_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -179,7 +216,12 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Devi
   LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Broker> broker,
                         Broker::Create(registry.backend(), ServedCards(registry), config.reserve));
   auto impl = std::make_unique<Impl>(config, registry, std::move(broker));
-  LGPU_RETURN_IF_ERROR(impl->Start());
+  std::optional<Journal::Opened> journal;
+  if (!config.runtime_dir.empty()) {
+    LGPU_ASSIGN_OR_RETURN(const std::string boot_id, ReadBootId());
+    LGPU_ASSIGN_OR_RETURN(journal, Journal::Open(config.runtime_dir, boot_id));
+  }
+  LGPU_RETURN_IF_ERROR(impl->Start(registry.backend(), std::move(journal)));
   return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));
 }
 

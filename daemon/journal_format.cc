@@ -170,6 +170,13 @@ absl::Status JournalState::Apply(const v1::JournalRecord& record) {
       ids_.set_chunk_id(std::max(ids_.chunk_id(), ids.chunk_id()));
       return absl::OkStatus();
     }
+    case v1::JournalRecord::kUnexplained:
+      if (record.unexplained().explained()) {
+        unexplained_.erase(record.unexplained().card_uuid());
+      } else {
+        unexplained_.insert(record.unexplained().card_uuid());
+      }
+      return absl::OkStatus();
     case v1::JournalRecord::BODY_NOT_SET:
       break;
   }
@@ -180,6 +187,10 @@ void JournalState::Encode(std::string& out) const {
   v1::JournalRecord record;
   *record.mutable_ids() = ids_;
   AppendJournalRecord(record, out);
+  for (const std::string& uuid : unexplained_) {
+    record.mutable_unexplained()->set_card_uuid(uuid);
+    AppendJournalRecord(record, out);
+  }
   for (const auto& [key, lease] : leases_) {
     *record.mutable_lease() = lease;
     AppendJournalRecord(record, out);

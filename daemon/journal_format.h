@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -37,6 +38,8 @@ class JournalState {
   const std::map<std::uint64_t, v1::JournalSession>& sessions() const { return sessions_; }
   const std::map<std::uint64_t, v1::JournalGranted>& chunks() const { return chunks_; }
   const v1::JournalIds& ids() const { return ids_; }
+  /// The uuids of cards of which somebody may hold memory that is not told of here.
+  const std::set<std::string>& unexplained() const { return unexplained_; }
   /// About as many bytes as Encode makes.
   std::size_t encoded_bytes() const;
 
@@ -54,6 +57,7 @@ class JournalState {
   std::map<std::uint64_t, std::uint64_t> device_leases_;     // which lease a device is of
   std::map<std::uint64_t, std::size_t> chunks_of_sessions_;  // how many; none is zero
   std::map<std::uint64_t, std::size_t> sessions_of_leases_;  // how many; none is zero
+  std::set<std::string> unexplained_;
   v1::JournalIds ids_;
 };
 

@@ -98,6 +98,10 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
   }
   Finish(taken, devices);
   LGPU_RETURN_IF_ERROR(attached);
+  LGPU_RETURN_IF_ERROR(Commit());
+  if (request.lasting()) {
+    LGPU_RETURN_IF_ERROR(SaveOrRemove(key));
+  }
   if (caller.session != nullptr) {
     WriteStats(*caller.session);
   }
@@ -199,6 +203,7 @@ absl::Status LeaseTable::MakeDevices(LeaseKey key, const std::vector<PlannedDevi
         lease.devices[i].id = made[i];
       }
       lease.ready = true;
+      NoteLease(lease);
     } else {
       leases_.erase(key);
     }
@@ -312,6 +317,8 @@ absl::Status LeaseTable::AttachLocked(const Caller& caller, Lease& lease) {
   LGPU_RETURN_IF_ERROR(session.Attach(lease.key));
   if (lease.live.insert(session.id()).second) {
     ++lease.sessions_ever;
+    NoteLease(lease);
+    NoteSession(lease, session);
     broker_.AttachSession(session.id(), lease.key);
     Tell(v1::Event::KIND_SESSION_ATTACHED, lease, &session,
          absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") is attached to lease ",
@@ -331,6 +338,7 @@ absl::StatusOr<v1::Lease> LeaseTable::Attach(const Caller& caller, const std::st
     LGPU_ASSIGN_OR_RETURN(key, FindKey(caller, text));
     LGPU_RETURN_IF_ERROR(AttachLocked(caller, leases_.at(key)));
   }
+  LGPU_RETURN_IF_ERROR(Commit());
   WriteStats(*caller.session);
   return Describe(key);
 }

@@ -18,6 +18,7 @@
 #include "daemon/config.h"
 #include "daemon/event_log.h"
 #include "daemon/ids.h"
+#include "daemon/journal.h"
 #include "daemon/lease.h"
 #include "daemon/session_state.h"
 #include "lgpu/v1/control.pb.h"
@@ -33,7 +34,8 @@ struct Caller {
 };
 
 /// A LeaseTable has all leases and knows which session is attached to which. A user finds only his own;
-/// those of others are NOT_FOUND to him. Leases live as long as the daemon does, lasting ones too.
+/// those of others are NOT_FOUND to him. With a journal, leases outlive the daemon, and those that were made
+/// to last the machine too.
 ///
 /// Thread-safe. Locks: the table's, then a session's, then the broker's; none over backend calls.
 class LeaseTable {
@@ -46,6 +48,24 @@ class LeaseTable {
   /// All outlive the table.
   LeaseTable(const Config& config, Broker& broker, SessionDirectory& sessions, EventLog& events)
       : config_(config), broker_(broker), sessions_(sessions), events_(events) {}
+
+  /// From here on leases and sessions are in `journal`, and leases that last in the file `leases` of
+  /// `state_directory` too. It outlives the table. Before anything else.
+  void UseJournal(Journal& journal, std::string state_directory);
+  /// What an earlier daemon's leases were that were made to last, whether its journal has them or not.
+  static absl::StatusOr<std::vector<v1::JournalLease>> ReadLasting(const std::string& state_directory);
+  /// A lease as an earlier daemon had it. NOT_FOUND: one of its cards is not served here; the broker's
+  /// errors.
+  absl::Status Restore(const v1::JournalLease& lease);
+  /// A lasting lease that cannot be restored now stays in its file.
+  void KeepInFile(const v1::JournalLease& lease);
+  /// An absent session, which is attached to a lease.
+  void RestoreSession(SessionState& session);
+  void SkipKeys(LeaseKey last);
+  /// An absent session is live again.
+  void SessionBack(SessionState& session);
+  /// Tries again to make what preallocated devices lack.
+  void MakeMissing();
 
   // Requests of the control service; errors as control.proto says.
   absl::StatusOr<v1::Lease> Create(const Caller& caller, const v1::CreateLeaseRequest& request,
@@ -123,6 +143,17 @@ class LeaseTable {
   std::vector<LogicalId> TakeIfOver(LeaseKey key, std::optional<Lease>& taken)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices);
+  // lease_table_restart.cc.
+  void NoteLease(const Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteSession(const Lease& lease, const SessionState& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteSessionGone(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteLeaseGone(LeaseKey lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What was noted before would survive the daemon.
+  absl::Status Commit();
+  /// As SaveLasting; a new lease for which that fails is removed.
+  absl::Status SaveOrRemove(LeaseKey key);
+  /// The leases that last would survive the machine.
+  absl::Status SaveLasting();
   void Tell(v1::Event::Kind kind, const Lease& lease, const SessionState* session, std::string text) const;
 
   const Config& config_;
@@ -135,6 +166,11 @@ class LeaseTable {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::uint64_t last_key_ ABSL_GUARDED_BY(mutex_) = 0;
   PlacementLog::Counts past_placements_ ABSL_GUARDED_BY(mutex_);
+
+  Journal* journal_ = nullptr;
+  Mutex file_mutex_;  // before mutex_: one writer of the file of lasting leases
+  std::string state_directory_;
+  std::vector<v1::JournalLease> kept_in_file_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace lgpu::daemon

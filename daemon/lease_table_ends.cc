@@ -72,6 +72,7 @@ void LeaseTable::EndResize(LeaseKey key, const std::vector<LeaseDevice>& devices
     Lease& lease = leases_.at(key);
     lease.devices = devices;
     lease.resizing = false;
+    NoteLease(lease);
     over = TakeIfOver(key, taken);
   }
   changed_.NotifyAll();
@@ -98,6 +99,10 @@ absl::StatusOr<v1::Lease> LeaseTable::Resize(const Caller& caller, const v1::Res
     }
   }
   LGPU_RETURN_IF_ERROR(status);
+  LGPU_RETURN_IF_ERROR(Commit());
+  if (lease.lasting) {
+    LGPU_RETURN_IF_ERROR(SaveLasting());
+  }
   Tell(v1::Event::KIND_LEASE_RESIZED, lease, nullptr, absl::StrCat("lease ", lease.name, " has new limits"));
   return Describe(lease.key);
 }
@@ -158,6 +163,7 @@ void LeaseTable::SessionGone(SessionState& session) {
     Lease& lease = found->second;
     const bool was_lost = lease.draining.erase(session.id()) > 0;
     lease.live.erase(session.id());
+    NoteSessionGone(session.id());
     Tell(was_lost ? v1::Event::KIND_SESSION_GONE : v1::Event::KIND_SESSION_CLOSED, lease, &session,
          absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") ",
                       was_lost ? "is gone from lease " : "has closed its session of lease ", lease.name,
@@ -200,7 +206,13 @@ void LeaseTable::Finish(const std::optional<Lease>& lease, const std::vector<Log
     MutexLock lock(mutex_);
     past_placements_.records += counts.records;
     past_placements_.dropped += counts.dropped;
+    NoteLeaseGone(lease->key);
     leases_.erase(lease->key);
+  }
+  if (lease->lasting) {
+    // If it cannot be written, the lease is back after the next start of the machine, and can be removed
+    // again.
+    SaveLasting().IgnoreError();
   }
   changed_.NotifyAll();
   Tell(v1::Event::KIND_LEASE_REMOVED, *lease, nullptr, absl::StrCat("lease ", lease->name, " has ended"));

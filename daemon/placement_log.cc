@@ -210,6 +210,11 @@ void PlacementReader::Drain(PlacementLog& log, int devices) {
   log.Add(records, dropped);
 }
 
+void PlacementReader::BeginWithLastLap() {
+  MutexLock lock(mutex_);
+  ring_.BeginWithLastLap();
+}
+
 void PlacementReader::WriterIsGone() {
   MutexLock lock(mutex_);
   ring_.WriterIsGone();

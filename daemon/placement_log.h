@@ -91,6 +91,8 @@ class PlacementReader {
   void Drain(PlacementLog& log, int devices);
   /// The client is gone: slots that were being written stay so. Call before the last Drain.
   void WriterIsGone();
+  /// The ring is a copy of one that an earlier daemon read.
+  void BeginWithLastLap();
 
  private:
   bool IsSensible(const PlacementEntry& entry, int devices) const;

@@ -59,8 +59,23 @@ void Reclaimer::TellGone(const std::vector<SessionId>& gone) {
     }
   }
   for (const std::shared_ptr<SessionState>& session : sessions) {
+    EndAbsent(session, /*is_gone=*/true);
     session->waker()->Wake();
   }
+}
+
+void Reclaimer::EndAbsent(std::shared_ptr<SessionState> session, bool is_gone) {
+  if (!session->LeaveAbsent()) {
+    return;
+  }
+  broker_.StartDraining(session->id());
+  leases_.SessionLost(*session);
+  {
+    MutexLock lock(mutex_);
+    const Clock::time_point now = Clock::now();
+    adopted_.push_back({.session = std::move(session), .grace_ends = is_gone ? now : now + options_.grace});
+  }
+  waker_->Wake();
 }
 
 void Reclaimer::Adopt(std::shared_ptr<SessionState> session) {

@@ -39,6 +39,8 @@ class Reclaimer {
   void Unwatch(SessionId session);
   /// Takes over a session whose thread ends; its memory is draining already.
   void Adopt(std::shared_ptr<SessionState> session);
+  /// An absent session does not come back: its process is gone (then it has no grace), or cannot be watched.
+  void EndAbsent(std::shared_ptr<SessionState> session, bool is_gone);
   /// Nobody waits for processes any more: frees what is left and ends the thread.
   void Stop();
 

@@ -54,7 +54,7 @@ void Session::Run() {
     services_.reclaimer.Unwatch(peer_.id);
     ReleaseInFlight();
     if (end_ == End::kLost) {
-      EndLost();
+      attesting_ ? GoAbsent() : EndLost();
     }
   }
   {
@@ -84,7 +84,7 @@ bool Session::Greet() {
     }
   }
   if (status.ok()) {
-    status = MakeState(*hello, version);
+    status = hello->has_resume() ? TakeUp(*hello, version) : MakeState(*hello, version);
   }
   if (!status.ok()) {
     if (absl::IsInvalidArgument(status)) {
@@ -143,6 +143,7 @@ absl::Status Session::SendWelcome(std::uint32_t version) {
   welcome.set_stats_page_bytes(sizeof(StatsPage));
   welcome.set_client_page_bytes(sizeof(ClientPage));
   welcome.set_daemon("lgpud " LGPU_VERSION);
+  welcome.set_resumed(attesting_);
   const int fds[] = {state_->stats_page().fd(), state_->client_page().fd()};
   const Clock::time_point deadline = Clock::now() + kSendTimeout;
   while (!services_.budget.TryTake(peer_.id, waker_, std::size(fds))) {
@@ -228,7 +229,8 @@ void Session::Serve() {
 void Session::CheckRequests() {
   if (stop_.load()) {
     SayGoodbye(absl::UnavailableError("the daemon is stopping"));
-    end_ = End::kLost;
+    // What it holds is in the journal, for the next daemon.
+    end_ = services_.outlives_daemon && state_->lease() ? End::kLeft : End::kLost;
     return;
   }
   if (const absl::Status why = state_->end_request(); !why.ok()) {
@@ -248,6 +250,10 @@ void Session::HandleFrame() {
     } else {
       end_ = End::kLost;
     }
+    return;
+  }
+  if (attesting_ && received_.frame.has_attest()) {
+    HandleAttest(received_.frame.attest(), received_.fds);
     return;
   }
   if (!received_.fds.empty()) {

@@ -37,6 +37,7 @@ struct SessionServices {
   DescriptorBudget& budget;
   Reclaimer& reclaimer;
   std::atomic<std::uint64_t>& lost;  // counts sessions that ended without Close
+  bool outlives_daemon = false;  // there is a journal: a later daemon takes sessions up that this one leaves
 };
 
 /// A Session serves one connection of the session socket, on one thread of its own: it receives and sends
@@ -73,7 +74,7 @@ class Session {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class End { kNone, kClosed, kLost };
+  enum class End { kNone, kClosed, kLost, kLeft };
   struct Outgoing {
     std::uint64_t request_id = 0;
     LogicalId device;
@@ -93,6 +94,14 @@ class Session {
   absl::StatusOr<v1::Hello> ReceiveHello();
   absl::Status MakeState(const v1::Hello& hello, std::uint32_t version);
   absl::Status SendWelcome(std::uint32_t version);
+
+  // session_resume.cc: a client of an earlier daemon.
+  /// In place of MakeState. The session is absent no more, until it is back or its connection ends.
+  absl::Status TakeUp(const v1::Hello& hello, std::uint32_t version);
+  void HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds);
+  void FinishAttesting();
+  /// The connection ended before all was told.
+  void GoAbsent();
 
   // The loop.
   void Serve();
@@ -141,6 +150,7 @@ class Session {
   const std::shared_ptr<Waker> waker_;
   std::atomic<bool> stop_ = false;
   std::shared_ptr<SessionState> state_;  // after Hello
+  bool attesting_ = false;               // a resumed session that has not told all that it holds
   End end_ = End::kNone;
 
   Clock::time_point turn_;  // when this turn of the loop began

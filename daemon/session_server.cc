@@ -28,6 +28,11 @@ void SessionServer::Serve(UniqueFd socket, const PeerCredentials& peer) {
   channel.Send(frame, {}, std::chrono::steady_clock::now()).IgnoreError();
 }
 
+void SessionServer::SkipIds(SessionId last) {
+  MutexLock lock(mutex_);
+  last_id_ = std::max(last_id_, last.value);
+}
+
 absl::Status SessionServer::TryServe(SessionChannel& channel, const PeerCredentials& peer) {
   LGPU_ASSIGN_OR_RETURN(Process process, HoldProcess(peer.pid));
   LGPU_ASSIGN_OR_RETURN(Waker waker, Waker::Create());

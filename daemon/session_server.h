@@ -26,6 +26,8 @@ class SessionServer {
   SessionServer(const SessionServer&) = delete;
   SessionServer& operator=(const SessionServer&) = delete;
 
+  /// Sessions get higher ids than this one.
+  void SkipIds(SessionId last);
   /// Takes hold of the peer and serves it. One too many, or a peer that is gone, is closed with a Goodbye.
   void Serve(UniqueFd socket, const PeerCredentials& peer);
   /// Joins the threads of sessions that are over.

@@ -45,6 +45,21 @@ void SessionState::StartDraining() {
   phase_ = Phase::kDraining;
 }
 
+void SessionState::SetAbsent(LeaseKey lease) {
+  MutexLock lock(mutex_);
+  phase_ = Phase::kAbsent;
+  lease_ = lease;
+}
+
+bool SessionState::LeaveAbsent() {
+  MutexLock lock(mutex_);
+  if (phase_ != Phase::kAbsent) {
+    return false;
+  }
+  phase_ = Phase::kDraining;
+  return true;
+}
+
 void SessionState::RequestEnd(absl::Status why) {
   {
     MutexLock lock(mutex_);
@@ -95,6 +110,13 @@ void SessionDirectory::Remove(SessionId id) {
     tokens_.erase(found->second->identity().token);
     sessions_.erase(found);
   }
+}
+
+void SessionDirectory::Replace(std::shared_ptr<SessionState> session) {
+  MutexLock lock(mutex_);
+  tokens_.insert_or_assign(session->identity().token, session);
+  const SessionId id = session->id();
+  sessions_.insert_or_assign(id, std::move(session));
 }
 
 std::shared_ptr<SessionState> SessionDirectory::Find(SessionId id) const {

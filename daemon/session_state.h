@@ -25,7 +25,8 @@ namespace lgpu::daemon {
 /// Session. Thread-safe; what is not guarded is constant.
 class SessionState {
  public:
-  enum class Phase { kLive, kDraining };
+  /// kAbsent: an earlier daemon's, whose process has not connected again.
+  enum class Phase { kLive, kDraining, kAbsent };
   struct Identity {
     SessionId id;
     std::uint32_t uid = 0;
@@ -52,6 +53,10 @@ class SessionState {
   absl::Status Attach(LeaseKey lease);
   /// From here on it cannot be attached.
   void StartDraining();
+  /// It is attached to `lease`, and nobody is connected for it.
+  void SetAbsent(LeaseKey lease);
+  /// It is absent no more: its process is back, or gone. False: it was not, or somebody else was faster.
+  bool LeaveAbsent();
 
   /// Asks the session's thread to say goodbye and end.
   void RequestEnd(absl::Status why);
@@ -82,6 +87,8 @@ class SessionDirectory {
  public:
   void Add(std::shared_ptr<SessionState> session);
   void Remove(SessionId id);
+  /// Puts `session` in the place of the one with its id and token.
+  void Replace(std::shared_ptr<SessionState> session);
   std::shared_ptr<SessionState> Find(SessionId id) const;
   /// Nothing for a token that no session has.
   std::shared_ptr<SessionState> FindToken(std::string_view token) const;

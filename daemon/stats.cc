@@ -93,7 +93,9 @@ void StatsReporter::AddSessions(const Lease& lease, v1::LeaseStats& out) const {
     entry.set_uid(session->uid());
     entry.set_command(session->identity().command);
     const bool live = session->phase() == SessionState::Phase::kLive;
-    entry.set_state(live ? v1::SessionStats::STATE_LIVE : v1::SessionStats::STATE_DRAINING);
+    entry.set_state(live                                               ? v1::SessionStats::STATE_LIVE
+                    : session->phase() == SessionState::Phase::kAbsent ? v1::SessionStats::STATE_ABSENT
+                                                                       : v1::SessionStats::STATE_DRAINING);
     *entry.mutable_connected_at() = ToTimestamp(session->connected_at());
     entry.set_held_bytes(broker_.Held(id).count());
     for (int i = 0; live && i < out.devices_size() && i < ClientPage::kMaxDevices; ++i) {
@@ -122,6 +124,8 @@ v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease) const {
     if (const std::optional<Broker::DeviceInfo> info = broker_.Find(device.id)) {
       entry.set_held_bytes(info->held.count());
       entry.set_leaving_bytes(info->leaving.count());
+      entry.set_missing_bytes(info->missing.count());
+      out.set_degraded(out.degraded() || !info->missing.is_zero());
     }
   }
   AddSessions(lease, out);

@@ -89,6 +89,11 @@ std::optional<PlacementEntry> PlacementRingReader::Next() {
   return std::nullopt;
 }
 
+void PlacementRingReader::BeginWithLastLap() {
+  const std::uint64_t head = ring_->head.load(std::memory_order_acquire);
+  cursor_ = head - std::min(head, PlacementRing::kSlots);
+}
+
 bool PlacementRingReader::GivesUpOnCursor(std::uint64_t head) {
   if (unwritten_ != cursor_) {
     unwritten_ = cursor_;

@@ -70,6 +70,8 @@ class PlacementRingReader {
   std::optional<PlacementEntry> Next();
   /// The writer is gone: a slot that is still being written will never be finished, skip it.
   void WriterIsGone() { writer_is_gone_ = true; }
+  /// Of a ring that had another reader before: begins with its last lap, and nothing before it is lost.
+  void BeginWithLastLap();
   /// Records that were made but never read, as far as can be known. What was read and what was lost are
   /// together the tickets that the reader has passed.
   std::uint64_t lost() const { return lost_; }

@@ -190,4 +190,37 @@ absl::StatusOr<SharedPage<ClientPage>> SharedPages::OpenClientPage(UniqueFd fd) 
   return page;
 }
 
+namespace {
+
+// Atomically: a thread that looks sees the one mapping or the other.
+absl::Status MapOver(const void* address, int fd, std::size_t bytes, int protection) {
+  void* const target = const_cast<void*>(address);
+  if (::mmap(target, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    return OsError("mmap of a session page", errno);
+  }
+  if (::madvise(target, bytes, MADV_DONTFORK) != 0) {
+    return OsError("madvise(MADV_DONTFORK) on a session page", errno);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status SharedPages::ReplaceStatsPage(SharedPage<const StatsPage>& page, UniqueFd fd) {
+  LGPU_ASSIGN_OR_RETURN(const SharedPage<const StatsPage> checked, OpenStatsPage(std::move(fd)));
+  return MapOver(page.get(), checked.fd(), sizeof(StatsPage), PROT_READ);
+}
+
+absl::Status SharedPages::ReplaceClientPage(SharedPage<ClientPage>& page, UniqueFd fd) {
+  LGPU_ASSIGN_OR_RETURN(const SharedPage<ClientPage> fresh, OpenClientPage(std::move(fd)));
+  using Word = std::atomic<std::uint64_t>;
+  static_assert(sizeof(ClientPage) % sizeof(Word) == 0);
+  const Word* const from = reinterpret_cast<const Word*>(page.get());
+  Word* const to = reinterpret_cast<Word*>(fresh.get());
+  for (std::size_t i = 0; i < sizeof(ClientPage) / sizeof(Word); ++i) {
+    to[i].store(from[i].load(std::memory_order_relaxed), std::memory_order_relaxed);
+  }
+  return MapOver(page.get(), fresh.fd(), sizeof(ClientPage), PROT_READ | PROT_WRITE);
+}
+
 }  // namespace lgpu

@@ -108,6 +108,12 @@ class SharedPages {
   /// The client's ends, from the descriptors of Welcome. INVALID_ARGUMENT if size, seals or magic do not fit.
   static absl::StatusOr<SharedPage<const StatsPage>> OpenStatsPage(UniqueFd fd);
   static absl::StatusOr<SharedPage<ClientPage>> OpenClientPage(UniqueFd fd);
+
+  /// After the daemon was restarted: puts the page of the new one at the addresses of the old one, so that
+  /// every reference to it stays good. What other threads write into a client page meanwhile may be lost; all
+  /// else in it is copied. Errors as above; nothing changes then.
+  static absl::Status ReplaceStatsPage(SharedPage<const StatsPage>& page, UniqueFd fd);
+  static absl::Status ReplaceClientPage(SharedPage<ClientPage>& page, UniqueFd fd);
 };
 
 }  // namespace lgpu

@@ -1,0 +1,206 @@
+#include "daemon/recovery.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// How often missing and unexplained memory is looked for.
+constexpr std::chrono::milliseconds kLook{500};
+
+// The process, or one that is known to be gone.
+struct Held {
+  Process process;
+  bool is_gone = false;
+};
+Held Hold(const v1::JournalSession& session) {
+  absl::StatusOr<Process> process = HoldProcess(session.pid());
+  if (process.ok() && process->start_time == session.start_time()) return {.process = *std::move(process)};
+  Held held;
+  held.process.pid = session.pid();
+  held.process.start_time = session.start_time();
+  held.is_gone = process.ok() || absl::IsNotFound(process.status());
+  return held;
+}
+
+}  // namespace
+
+void Recovery::Tell(v1::Event::Kind kind, std::string text) {
+  spdlog::warn("{}", text);
+  v1::Event event;
+  event.set_kind(kind);
+  event.set_text(std::move(text));
+  parts_.events.Append(std::move(event), std::nullopt);
+}
+
+void Recovery::Forget(const JournalState& state, const v1::JournalLease& lease) {
+  const bool in_use = std::any_of(state.sessions().begin(), state.sessions().end(), [&](const auto& session) {
+    return session.second.lease_key() == lease.key();
+  });
+  if (in_use) return;  // a later daemon may serve its cards again
+  v1::JournalRecord record;
+  record.mutable_lease_gone()->set_key(lease.key());
+  parts_.journal.Note(record);
+}
+
+void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::JournalLease>& lasting) {
+  std::set<std::string> restored;
+  const auto restore = [&](const v1::JournalLease& lease) {
+    const absl::Status status = parts_.leases.Restore(lease);
+    if (status.ok()) {
+      restored.insert(lease.id());
+      return true;
+    }
+    Tell(v1::Event::KIND_LEASE_DEGRADED,
+         absl::StrCat("lease ", lease.name(), " cannot be restored now: ", std::string(status.message())));
+    return false;
+  };
+  std::set<std::uint64_t> in_use;
+  for (const auto& [id, session] : state.sessions()) in_use.insert(session.lease_key());
+  for (const auto& [key, lease] : state.leases()) {
+    const bool wanted = lease.lasting() || in_use.contains(key);
+    if (!wanted || !restore(lease)) Forget(state, lease);
+  }
+  v1::JournalIds ids = state.ids();
+  for (v1::JournalLease lease : lasting) {
+    if (restored.contains(lease.id())) continue;
+    const v1::JournalLease original = lease;
+    ids.set_lease_key(ids.lease_key() + 1);
+    lease.set_key(ids.lease_key());
+    for (v1::JournalDevice& device : *lease.mutable_devices()) {
+      ids.set_device_id(ids.device_id() + 1);
+      device.set_id(ids.device_id());
+    }
+    if (!restore(lease)) parts_.leases.KeepInFile(original);
+  }
+  parts_.leases.SkipKeys(LeaseKey{ids.lease_key()});
+  parts_.broker.SkipIds(LogicalId{ids.device_id()}, ChunkId{ids.chunk_id()});
+}
+
+void Recovery::RestoreSession(const v1::JournalSession& session, const Chunks& chunks) {
+  const LeaseKey lease{session.lease_key()};
+  if (parts_.leases.Names(lease).first.empty()) return;  // it could not be restored
+  absl::StatusOr<Waker> waker = Waker::Create();
+  absl::StatusOr<SharedPage<StatsPage>> stats_page = SharedPages::CreateStatsPage();
+  absl::StatusOr<SharedPage<const ClientPage>> client_page = SharedPages::CreateClientPage();
+  if (!waker.ok() || !stats_page.ok() || !client_page.ok()) {
+    spdlog::critical("no descriptors or memory to restore session {}: raise LimitNOFILE= and start again",
+                     session.id());
+    return;
+  }
+  stats_page->CloseFd();
+  client_page->CloseFd();
+  Held held = Hold(session);
+  const bool watched = static_cast<bool>(held.process.pidfd);
+  auto shared_waker = std::make_shared<Waker>(*std::move(waker));
+  auto restored = std::make_shared<SessionState>(SessionState::Identity{.id = SessionId{session.id()},
+                                                                        .uid = session.uid(),
+                                                                        .command = session.command(),
+                                                                        .token = session.token()},
+                                                 std::move(held.process), shared_waker,
+                                                 *std::move(stats_page), *std::move(client_page));
+  if (const absl::Status status =
+          parts_.broker.RestoreSession(restored->id(), session.pid(), std::move(shared_waker), lease, chunks);
+      !status.ok()) {
+    spdlog::error("session {} cannot be restored: {}", session.id(), std::string(status.message()));
+    return;
+  }
+  restored->SetAbsent(lease);
+  parts_.sessions.Add(restored);
+  parts_.leases.RestoreSession(*restored);
+  if (held.is_gone) {
+    parts_.reclaimer.EndAbsent(std::move(restored), /*is_gone=*/true);
+  } else if (watched) {
+    parts_.reclaimer.Watch(std::move(restored));
+  } else {
+    unwatched_.push_back(std::move(restored));
+  }
+}
+
+Bytes Recovery::CountStrays(const Broker::CardInfo& card) {
+  const auto strays = parts_.backend.FindStrays(card.card.backend_device, parts_.broker.Identities(card.id));
+  if (!strays) return card.view.total;
+  Bytes sum;
+  for (const DeviceBackend::Stray& stray : *strays) sum = SaturatingAdd(sum, stray.bytes);
+  return RoundUp(sum, card.view.granularity);
+}
+
+void Recovery::SetUnexplained(const std::string& uuid, bool explained) {
+  v1::JournalRecord record;
+  record.mutable_unexplained()->set_card_uuid(uuid);
+  record.mutable_unexplained()->set_explained(explained);
+  parts_.journal.Note(record);
+  if (explained) {
+    unexplained_.erase(uuid);
+  } else {
+    unexplained_.insert(uuid);
+  }
+}
+
+void Recovery::FindUnexplained(const Journal::Opened& found) {
+  unexplained_ = found.state.unexplained();
+  const bool damaged = found.found == Journal::Found::kDamaged;
+  for (const Broker::CardInfo& card : parts_.broker.Cards()) {
+    const std::string& uuid = card.card.device.uuid;
+    if (found.found != Journal::Found::kNone && !damaged && !unexplained_.contains(uuid)) continue;
+    // Without a journal, and where nothing can be found out, this is taken for the first daemon here.
+    const bool can_tell = parts_.backend.FindStrays(card.card.backend_device, {}).has_value();
+    const Bytes strays = can_tell || damaged || unexplained_.contains(uuid) ? CountStrays(card) : Bytes();
+    if (strays.is_zero()) {
+      if (unexplained_.contains(uuid)) SetUnexplained(uuid, true);
+      continue;
+    }
+    SetUnexplained(uuid, false);
+    parts_.broker.SetForeign(card.id, strays);
+    Tell(v1::Event::KIND_UNEXPLAINED,
+         absl::StrCat(
+             "the journal is ", damaged ? absl::StrCat("damaged (", found.detail, ")") : "missing", ", and ",
+             FormatBytes(strays), " of GPU ", card.card.index,
+             " are held by processes that it does not tell of; nobody else gets these until they end"));
+  }
+}
+
+void Recovery::Run(const Journal::Opened& found, const std::vector<v1::JournalLease>& lasting) {
+  RestoreLeases(found.state, lasting);
+  std::map<std::uint64_t, Chunks> chunks;
+  for (const auto& [id, chunk] : found.state.chunks()) {
+    chunks[chunk.session_id()].push_back({.id = ChunkId{id},
+                                          .device = LogicalId{chunk.device_id()},
+                                          .bytes = Bytes(chunk.bytes()),
+                                          .identity = chunk.identity()});
+  }
+  for (const auto& [id, session] : found.state.sessions()) RestoreSession(session, chunks[id]);
+  FindUnexplained(found);
+  parts_.leases.MakeMissing();
+  if (const absl::Status status = parts_.journal.Commit(); !status.ok()) {
+    spdlog::error("{}", std::string(status.message()));
+  }
+}
+
+void Recovery::Tend() {
+  const Clock::time_point now = Clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + kLook;
+  parts_.leases.MakeMissing();
+  if (now - started_ > kUnwatchedPatience) {
+    for (const std::shared_ptr<SessionState>& session : std::exchange(unwatched_, {})) {
+      parts_.reclaimer.EndAbsent(session, /*is_gone=*/false);
+    }
+  }
+  if (unexplained_.empty()) return;
+  for (const Broker::CardInfo& card : parts_.broker.Cards()) {
+    if (!unexplained_.contains(card.card.device.uuid)) continue;
+    const Bytes strays = CountStrays(card);
+    parts_.broker.SetForeign(card.id, strays);
+    if (strays.is_zero()) SetUnexplained(card.card.device.uuid, true);
+  }
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,72 @@
+#ifndef LGPU_DAEMON_RECOVERY_H_
+#define LGPU_DAEMON_RECOVERY_H_
+
+#include <chrono>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "allocator/device/device_backend.h"
+#include "allocator/mutex.h"
+#include "daemon/broker.h"
+#include "daemon/event_log.h"
+#include "daemon/journal.h"
+#include "daemon/lease_table.h"
+#include "daemon/reclaimer.h"
+#include "daemon/session_state.h"
+
+namespace lgpu::daemon {
+
+/// A Recovery makes of an earlier daemon's journal what this one starts with: its leases, and its sessions as
+/// absent ones that are charged in full. Then it looks after what is not settled yet: absent sessions that
+/// nobody can watch, preallocated memory that is missing, cards whose memory somebody holds that no record
+/// tells of. One thread at a time.
+class Recovery {
+ public:
+  struct Parts {
+    DeviceBackend& backend;
+    Broker& broker;
+    LeaseTable& leases;
+    SessionDirectory& sessions;
+    Reclaimer& reclaimer;
+    EventLog& events;
+    Journal& journal;
+  };
+  /// An absent session whose process cannot be watched is given up after this long.
+  static constexpr std::chrono::seconds kUnwatchedPatience{60};
+
+  /// All outlive the recovery.
+  explicit Recovery(const Parts& parts) : parts_(parts) {}
+
+  /// Before anybody can connect. `found` is the journal as it was; `lasting`: the leases of the state
+  /// directory.
+  void Run(const Journal::Opened& found, const std::vector<v1::JournalLease>& lasting);
+  /// To be called now and then.
+  void Tend();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void RestoreLeases(const JournalState& state, const std::vector<v1::JournalLease>& lasting);
+  using Chunks = std::vector<Broker::RestoredChunk>;
+  void RestoreSession(const v1::JournalSession& session, const Chunks& chunks);
+  void Forget(const JournalState& state, const v1::JournalLease& lease);
+  void FindUnexplained(const Journal::Opened& found);
+  /// How much of the card somebody holds that the broker does not know of.
+  Bytes CountStrays(const Broker::CardInfo& card);
+  void SetUnexplained(const std::string& uuid, bool explained);
+  void Tell(v1::Event::Kind kind, std::string text);
+
+  const Parts parts_;
+  std::set<std::string> unexplained_;
+  std::vector<std::shared_ptr<SessionState>> unwatched_;
+  Clock::time_point started_ = Clock::now();
+  Clock::time_point next_look_ = Clock::now();
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_RECOVERY_H_

@@ -1,0 +1,96 @@
+// A session that an earlier daemon had: its client connects again and tells what it holds.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/session.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// The client's answer to it is to give up: it would be the same the next time.
+absl::Status CannotBeTakenUp(std::uint64_t session, std::string_view why) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("session ", session, " cannot be taken up again: ", std::string(why),
+                   "; open a new Context, what the old one holds counts until "
+                   "its process ends"));
+}
+
+}  // namespace
+
+absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
+  const v1::Resume& resume = hello.resume();
+  const std::shared_ptr<SessionState> absent = services_.sessions.FindToken(resume.session_token());
+  if (absent == nullptr || absent->id().value != resume.session_id() ||
+      absent->uid() != peer_.credentials.uid) {
+    return CannotBeTakenUp(resume.session_id(), "lgpud knows of no such session of yours");
+  }
+  const Process& process = absent->process();
+  if (process.pid != peer_.process.pid || process.start_time != peer_.process.start_time) {
+    return CannotBeTakenUp(resume.session_id(), "it is another process's");
+  }
+  if (absl::Status why = absent->end_request(); !why.ok()) {
+    return why;
+  }
+  LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage());
+  LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page, SharedPages::CreateClientPage());
+  if (!absent->LeaveAbsent()) {
+    return CannotBeTakenUp(resume.session_id(), "it is not one that waits for that");
+  }
+  services_.reclaimer.Unwatch(absent->id());
+  peer_.id = absent->id();
+  state_ = std::make_shared<SessionState>(absent->identity(), std::move(peer_.process), waker_,
+                                          std::move(stats_page), std::move(client_page));
+  const absl::Status attached = state_->Attach(absent->lease());
+  services_.sessions.Replace(state_);
+  services_.broker.StartAttesting(peer_.id,
+                                  {.pid = peer_.credentials.pid,
+                                   .waker = waker_,
+                                   .trims = version >= SessionChannel::kTrimVersion});
+  attesting_ = true;
+  if (absl::Status why = absent->end_request(); !why.ok()) {
+    state_->RequestEnd(std::move(why));
+  }
+  return attached;
+}
+
+void Session::HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds) {
+  const std::size_t count = static_cast<std::size_t>(page.chunks_size());
+  absl::Status status;
+  if (!fds.empty() && fds.size() != count) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat(count, " chunks were named, and ", fds.size(), " descriptors came with them"));
+  }
+  for (std::size_t i = 0; i < count && status.ok(); ++i) {
+    const v1::Chunk& chunk = page.chunks(static_cast<int>(i));
+    status = services_.broker.Attest(peer_.id, LogicalId{page.device_id()},
+                                     {.id = ChunkId{chunk.id()}, .bytes = Bytes(chunk.bytes())},
+                                     fds.empty() ? UniqueFd() : std::move(fds[i]));
+  }
+  if (!status.ok()) {
+    Break(status);
+    return;
+  }
+  if (!page.more()) {
+    FinishAttesting();
+  }
+  v1::Frame frame;
+  frame.mutable_attested();
+  Send(frame);
+}
+
+void Session::FinishAttesting() {
+  services_.broker.FinishAttesting(peer_.id);
+  attesting_ = false;
+  state_->placements().BeginWithLastLap();
+  services_.leases.SessionBack(*state_);
+  services_.leases.WriteStats(*state_);
+}
+
+void Session::GoAbsent() {
+  state_->SetAbsent(state_->lease());
+  services_.reclaimer.Watch(state_);
+}
+
+}  // namespace lgpu::daemon
