@@ -66,6 +66,7 @@ DaemonConnection::~DaemonConnection() {
     {
       MutexLock lock(mutex_);
       stopping_ = true;
+      changed_.NotifyAll();
     }
     (void)::eventfd_write(wake_.get(), 1);
     thread_->join();
@@ -95,8 +96,7 @@ absl::Status DaemonConnection::StartSessionThread() {
   return absl::OkStatus();
 }
 
-absl::Status DaemonConnection::Handshake() {
-  const TimePoint deadline = Clock::now() + options_.greeting_timeout;
+v1::Frame DaemonConnection::HelloFrame() {
   v1::Frame frame;
   v1::Hello& hello = *frame.mutable_hello();
   hello.set_protocol_version(SessionChannel::kProtocolVersion);
@@ -104,6 +104,12 @@ absl::Status DaemonConnection::Handshake() {
   hello.set_client("liblgpu " LGPU_VERSION);
   hello.set_pid(::getpid());
   hello.set_command(OwnCommand());
+  return frame;
+}
+
+absl::Status DaemonConnection::Handshake() {
+  const TimePoint deadline = Clock::now() + options_.greeting_timeout;
+  const v1::Frame frame = HelloFrame();
   // A daemon that does not want this client may have said so and closed before it reads anything.
   const absl::Status sent = channel_.Send(frame, {}, deadline);
   absl::StatusOr<ReceivedFrame> answer = channel_.Receive(deadline);
@@ -137,8 +143,11 @@ absl::Status DaemonConnection::Handshake() {
 }
 
 absl::Status DaemonConnection::Broken(const std::string& what) const {
-  return absl::UnavailableError("lgpud at " + options_.directory + " " + what +
-                                "; memory that is mapped stays usable, more is not to be had");
+  return absl::UnavailableError(
+      "lgpud at " + options_.directory + " " + what +
+      (options_.reconnect_path.empty()
+           ? "; memory that is mapped stays usable, more is not to be had"
+           : "; memory that is mapped stays usable, more is to be had when it is back"));
 }
 
 absl::Status DaemonConnection::ClosedError() {
@@ -177,9 +186,15 @@ DaemonConnection::GrowCall::~GrowCall() {
 }
 
 absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::GrowCall::Next() {
+  const bool first = to_send_.has_value();
+  if (first) {
+    const TimePoint asked_at = Clock::now();
+    LGPU_RETURN_IF_ERROR(connection_->AwaitDaemon(asked_at + to_send_->timeout));
+    to_send_->timeout = std::max<std::chrono::nanoseconds>(to_send_->timeout - (Clock::now() - asked_at),
+                                                           std::chrono::nanoseconds(0));
+  }
   TimePoint deadline = Clock::now() + connection_->options_.answer_timeout;
   v1::Frame frame;
-  const bool first = to_send_.has_value();
   if (first) {
     deadline += to_send_->timeout;
     v1::GrowRequest& grow = *frame.mutable_grow();
@@ -229,6 +244,17 @@ absl::Status DaemonConnection::Return(std::uint64_t device, std::span<const Chun
   while (!chunks.empty()) {
     const auto part = chunks.first(std::min(chunks.size(), SessionChannel::kMaxReturnChunks));
     chunks = chunks.subspan(part.size());
+    first_error.Update(ReturnPart(device, part));
+    FinishReturn(part);
+  }
+  return first_error;
+}
+
+absl::Status DaemonConnection::ReturnPart(std::uint64_t device, std::span<const ChunkId> chunks) {
+  while (true) {
+    const std::uint64_t generation = generation_.load();
+    const std::vector<ChunkId> part = StillToReturn(chunks);
+    if (part.empty()) return absl::OkStatus();
     LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
     v1::Frame frame;
     frame.mutable_return_chunks()->set_request_id(id);
@@ -237,12 +263,13 @@ absl::Status DaemonConnection::Return(std::uint64_t device, std::span<const Chun
     for (const ChunkId chunk : part) frame.mutable_return_chunks()->add_chunk_ids(chunk.value);
     absl::StatusOr<ReceivedFrame> answer = Call(id, &frame, Clock::now() + options_.answer_timeout);
     ForgetRequest(id);
+    // A daemon that is gone may have taken them back or not; the next one is not told of them.
+    if (!answer.ok() && IsLost(generation)) continue;
     if (!answer.ok()) return answer.status();
     if (!answer->frame.has_returned()) return Confused();
     const v1::ReturnReply& reply = answer->frame.returned();
-    first_error.Update(StatusFromWire(reply.code(), reply.message(), nullptr));
+    return StatusFromWire(reply.code(), reply.message(), nullptr);
   }
-  return first_error;
 }
 
 std::vector<DaemonConnection::TrimOrder> DaemonConnection::TakeTrims() {
@@ -255,7 +282,7 @@ void DaemonConnection::AnswerTrim(std::uint64_t id, bool pending) {
   frame.mutable_trimmed()->set_trim_id(id);
   frame.mutable_trimmed()->set_pending(pending);
   // Where this fails the session is at its end, and with it whoever waits for the answer.
-  (void)Send(frame, Clock::now() + options_.answer_timeout);
+  (void)Send(frame, generation_.load(), Clock::now() + options_.answer_timeout);
 }
 
 absl::Status DaemonConnection::Close() {
@@ -264,6 +291,9 @@ absl::Status DaemonConnection::Close() {
     MutexLock lock(mutex_);
     if (closed_) return absl::OkStatus();
   }
+  // A daemon that is back finds what this session held free as soon as the process ends, if not now.
+  constexpr std::chrono::milliseconds kPatience{1000};
+  LGPU_RETURN_IF_ERROR(AwaitDaemon(Clock::now() + std::min(kPatience, options_.answer_timeout)));
   LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
   v1::Frame frame;
   frame.mutable_close()->set_request_id(id);

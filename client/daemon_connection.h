@@ -1,6 +1,7 @@
 #ifndef LGPU_CLIENT_DAEMON_CONNECTION_H_
 #define LGPU_CLIENT_DAEMON_CONNECTION_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -8,10 +9,13 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "allocator/device/device_backend.h"
 #include "allocator/mutex.h"
 #include "allocator/unique_fd.h"
 #include "client/fork_guard.h"
@@ -30,9 +34,12 @@ namespace lgpu {
 /// only a little later (kQuiet), and a grant is acknowledged by the next frame or then: of calls that follow
 /// one another, each costs two system calls of the channel's.
 ///
-/// Once the daemon is gone, or ends the session, every call fails with UNAVAILABLE and its reason; in a
-/// forked child with FAILED_PRECONDITION. (A connection does not come back; the session thread is where a
-/// later version reconnects.) Thread-safe; no lock of the state is held over a system call on the socket.
+/// When the daemon is gone (killed, stopped, or started again) the session thread looks for it until it is
+/// back, and tells the new one what this process holds. Until then Grow waits for as long as its request may
+/// wait, and fails with UNAVAILABLE; Return succeeds at once, since what is not told of is given back; the
+/// two pages stay at their addresses. When the daemon ends the session for a reason that will not pass, or
+/// does not know it any more, every call fails with that reason; in a forked child with FAILED_PRECONDITION.
+/// Thread-safe; no lock of the state is held over a system call on the socket.
 class DaemonConnection {
  public:
   struct Options {
@@ -40,7 +47,24 @@ class DaemonConnection {
     /// How long the daemon may take for an answer, beside the time that a request itself may wait.
     std::chrono::milliseconds answer_timeout = std::chrono::seconds(10);
     std::chrono::milliseconds greeting_timeout = std::chrono::seconds(10);
+    /// Where to look for a daemon that is gone; empty: nowhere, the connection ends with it.
+    std::string reconnect_path = {};
   };
+  /// What somebody who uses the connection holds.
+  struct HeldChunk {
+    std::uint64_t device = 0;
+    Chunk chunk;
+    ExportedFd fd;  // none where the daemon knows memory without one
+  };
+  /// A Holder holds chunks that came over the connection. It is asked on the session thread.
+  class Holder {
+   public:
+    virtual ~Holder() = default;
+    virtual absl::StatusOr<std::vector<HeldChunk>> Held() = 0;
+  };
+  void AddHolder(Holder& holder);
+  /// It is not asked any more when this returns.
+  void RemoveHolder(Holder& holder);
   /// How long after a call the session thread looks again, and a grant may stay unacknowledged.
   static constexpr std::chrono::milliseconds kQuiet{5};
   struct GrantedChunk {
@@ -89,6 +113,14 @@ class DaemonConnection {
 
   /// Asks for chunks; what is sent goes out with the call's first Next().
   absl::StatusOr<GrowCall> Grow(std::uint64_t device, const GrowRequest& request);
+  /// True while the daemon is gone and looked for, and for a call that failed since `generation`.
+  bool IsLost(std::uint64_t generation) const;
+  /// How often the daemon was found again.
+  std::uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
+  /// Chunks are about to leave their holder, to be given back with Return: a new daemon is not told of them.
+  void StartReturn(std::span<const ChunkId> chunks);
+  /// They stay after all.
+  void CancelReturn(std::span<const ChunkId> chunks);
   /// Gives chunks back; the caller has no mapping and no reference left.
   absl::Status Return(std::uint64_t device, std::span<const ChunkId> chunks);
   /// Somebody is short of memory: this session is to give back what is idle, and to answer. Comes from the
@@ -116,6 +148,7 @@ class DaemonConnection {
   struct Waiter {
     std::uint64_t request = 0;
     std::vector<ReceivedFrame> inbox;
+    bool has_pages = false;  // its caller is at work on what it was granted
   };
   /// A grant that nobody waits for any more.
   struct Orphan {
@@ -125,6 +158,7 @@ class DaemonConnection {
   };
 
   DaemonConnection(SessionChannel channel, Options options);
+  static v1::Frame HelloFrame();
   absl::Status Handshake();
   absl::Status StartSessionThread();
   void RunSessionThread();
@@ -134,7 +168,9 @@ class DaemonConnection {
 
   /// Sends `frame`, if there is one, and waits for the next frame that answers `request`.
   absl::StatusOr<ReceivedFrame> Call(std::uint64_t request, v1::Frame* frame, TimePoint deadline);
-  absl::Status Send(const v1::Frame& frame, TimePoint deadline) ABSL_LOCKS_EXCLUDED(send_mutex_, mutex_);
+  /// To the daemon of `generation`; UNAVAILABLE: it is another one by now.
+  absl::Status Send(const v1::Frame& frame, std::uint64_t generation, TimePoint deadline)
+      ABSL_LOCKS_EXCLUDED(send_mutex_, mutex_);
   /// A new request id with an inbox.
   absl::StatusOr<std::uint64_t> NewRequest() ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetRequest(std::uint64_t request) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -142,8 +178,8 @@ class DaemonConnection {
   void StartWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetQuietTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Acknowledge(std::uint64_t grant) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<ReceivedFrame> Await(std::uint64_t request, TimePoint deadline)
+  void Acknowledge(std::uint64_t grant, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<ReceivedFrame> Await(std::uint64_t request, std::uint64_t generation, TimePoint deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Receives one frame, with the lock given up meanwhile. One that answers `request` is the caller's;
   /// others go to whom they are for.
@@ -153,14 +189,34 @@ class DaemonConnection {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Waiter* FindWaiter(std::uint64_t request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Fails, and is looked for again where that is wanted.
+  void Lose(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Arm(bool on) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// At most kMaxReturnChunks.
+  absl::Status ReturnPart(std::uint64_t device, std::span<const ChunkId> chunks);
   static Orphan OrphanOf(const v1::Grant& grant);
-  void GiveBack(const std::vector<Orphan>& orphans) ABSL_LOCKS_EXCLUDED(mutex_);
+  void GiveBack(const std::vector<Orphan>& orphans, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<GrantPage> TakePage(ReceivedFrame received) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Confused() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Broken(const std::string& what) const;
   absl::Status NoAnswer() const;
   static absl::Status ClosedError();
+
+  // daemon_connection_resume.cc.
+  /// Waits while the daemon is looked for; then OK, or why not.
+  absl::Status AwaitDaemon(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsAway() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status LostError() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<TimePoint> next_attempt() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void TryToReconnect() ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
+  absl::Status Reconnect();
+  absl::Status Greet(SessionChannel& channel, TimePoint deadline);
+  absl::StatusOr<std::vector<HeldChunk>> WhatIsHeld(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Attest(SessionChannel& channel, const std::vector<HeldChunk>& held, TimePoint deadline);
+  absl::Status GoOnWith(SessionChannel channel) ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
+  /// Those of `chunks` that the daemon knows of, and is to be told about now.
+  std::vector<ChunkId> StillToReturn(std::span<const ChunkId> chunks) ABSL_LOCKS_EXCLUDED(mutex_);
+  void FinishReturn(std::span<const ChunkId> chunks) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;
   SessionChannel channel_;
@@ -194,6 +250,16 @@ class DaemonConnection {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<void>> to_drop_ ABSL_GUARDED_BY(mutex_);
+
+  // Written under both locks, read under either of them or none.
+  std::atomic<std::uint64_t> generation_ = 0;
+  std::optional<TimePoint> next_attempt_ ABSL_GUARDED_BY(mutex_);  // the daemon is looked for then
+  std::chrono::milliseconds pause_ ABSL_GUARDED_BY(mutex_){0};
+  // Chunks that are being returned; true: by a call that has ended while the daemon was away.
+  std::unordered_map<std::uint64_t, bool> returning_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_set<std::uint64_t> given_up_ ABSL_GUARDED_BY(mutex_);  // and that a daemon was not told of
+  Mutex holders_mutex_;                                                 // before mutex_
+  std::vector<Holder*> holders_ ABSL_GUARDED_BY(holders_mutex_);
   std::unique_ptr<std::thread> thread_;
 };
 

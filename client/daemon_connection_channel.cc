@@ -48,8 +48,11 @@ int MillisecondsUntil(std::optional<Clock::time_point> next) {
 void DaemonConnection::RunSessionThread() {
   while (true) {
     std::array<epoll_event, 3> events;
-    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                                   MillisecondsUntil(maintenance_.next()));
+    std::optional<TimePoint> next = maintenance_.next();
+    if (const std::optional<TimePoint> attempt = next_attempt())
+      next = std::min(next.value_or(*attempt), *attempt);
+    const int count =
+        ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), MillisecondsUntil(next));
     for (int i = 0; i < count; ++i) {
       const int fd = events[static_cast<std::size_t>(i)].data.fd;
       if (fd == wake_.get()) {
@@ -61,6 +64,7 @@ void DaemonConnection::RunSessionThread() {
       }
     }
     maintenance_.RunIfDue();
+    TryToReconnect();
   }
 }
 
@@ -90,27 +94,31 @@ void DaemonConnection::TakeChannelBack() {
   std::uint64_t expirations;
   (void)!::read(quiet_.get(), &expirations, sizeof(expirations));
   std::uint64_t grant = 0;
+  std::uint64_t generation = 0;
   {
     MutexLock lock(mutex_);
+    generation = generation_.load();
     quiet_is_set_ = false;
     // With somebody waiting, it is one that could not be sent before, and he may wait for just that.
     grant = std::exchange(unacknowledged_, 0);
     if (waiting_ == 0) Arm(true);  // else the end of that call sets the timer again
   }
-  if (grant != 0) Acknowledge(grant);
+  if (grant != 0) Acknowledge(grant, generation);
 }
 
 void DaemonConnection::ReadForNobody() {
   std::vector<Orphan> orphans;
+  std::uint64_t generation = 0;
   {
     MutexLock lock(mutex_);
+    generation = generation_.load();
     if (!armed_ || reading_) return;  // a waiter took over after the event was reported
     constexpr std::uint64_t kNobody = 0;
     (void)ReadOne(kNobody, SessionChannel::kAtOnce);
     if (waiting_ > 0) changed_.NotifyAll();
     orphans.swap(orphans_);
   }
-  GiveBack(orphans);
+  GiveBack(orphans, generation);
 }
 
 void DaemonConnection::DropLater(std::shared_ptr<void> object) {
@@ -123,8 +131,9 @@ void DaemonConnection::DropLater(std::shared_ptr<void> object) {
 
 // Requests and their answers.
 
-absl::Status DaemonConnection::Send(const v1::Frame& frame, TimePoint deadline) {
+absl::Status DaemonConnection::Send(const v1::Frame& frame, std::uint64_t generation, TimePoint deadline) {
   MutexLock lock(send_mutex_);
+  if (generation != generation_.load()) return absl::UnavailableError("the daemon was started again");
   // To the daemon a frame after Close is a broken protocol: it would take the session for lost.
   if (close_is_sent_) return ClosedError();
   const absl::Status sent = channel_.Send(frame, {}, deadline);
@@ -136,9 +145,9 @@ absl::StatusOr<std::uint64_t> DaemonConnection::NewRequest() {
   if (IsForked()) return ForkedError();
   MutexLock lock(mutex_);
   if (closed_) return ClosedError();
-  if (!status_.ok()) return status_;
+  if (!status_.ok() && !IsAway()) return status_;
   const std::uint64_t request = next_request_++;
-  waiters_.push_back({.request = request, .inbox = {}});
+  waiters_.push_back({.request = request, .inbox = {}, .has_pages = false});
   return request;
 }
 
@@ -150,8 +159,10 @@ DaemonConnection::Waiter* DaemonConnection::FindWaiter(std::uint64_t request) {
 
 void DaemonConnection::ForgetRequest(std::uint64_t request) {
   std::vector<Orphan> orphans;
+  std::uint64_t generation = 0;
   {
     MutexLock lock(mutex_);
+    generation = generation_.load();
     Waiter* const waiter = FindWaiter(request);
     if (waiter == nullptr) return;
     for (const ReceivedFrame& received : waiter->inbox) {
@@ -159,8 +170,9 @@ void DaemonConnection::ForgetRequest(std::uint64_t request) {
     }
     std::swap(*waiter, waiters_.back());
     waiters_.pop_back();
+    if (IsAway()) changed_.NotifyAll();  // the session thread may wait for just this
   }
-  GiveBack(orphans);
+  GiveBack(orphans, generation);
 }
 
 void DaemonConnection::StartWaiting() {
@@ -183,12 +195,13 @@ void DaemonConnection::SetQuietTimer() {
   quiet_is_set_ = ::timerfd_settime(quiet_.get(), 0, &soon, nullptr) == 0;
 }
 
-void DaemonConnection::Acknowledge(std::uint64_t grant) {
+void DaemonConnection::Acknowledge(std::uint64_t grant, std::uint64_t generation) {
   v1::Frame ack;
   ack.mutable_ack()->set_grant_id(grant);
-  if (absl::IsDeadlineExceeded(Send(ack, Clock::now() + options_.answer_timeout))) {
+  if (absl::IsDeadlineExceeded(Send(ack, generation, Clock::now() + options_.answer_timeout))) {
     // The daemon does not read now. It gives this session no other grant before it knows of this one.
     MutexLock lock(mutex_);
+    if (generation != generation_.load()) return;
     unacknowledged_ = grant;
     SetQuietTimer();
   }
@@ -202,7 +215,8 @@ void DaemonConnection::Arm(bool on) {
   armed_ = on;
 }
 
-absl::StatusOr<ReceivedFrame> DaemonConnection::Await(std::uint64_t request, TimePoint deadline) {
+absl::StatusOr<ReceivedFrame> DaemonConnection::Await(std::uint64_t request, std::uint64_t generation,
+                                                      TimePoint deadline) {
   for (bool first = true;; first = false) {
     std::vector<ReceivedFrame>& inbox = FindWaiter(request)->inbox;
     if (!inbox.empty()) {
@@ -211,6 +225,7 @@ absl::StatusOr<ReceivedFrame> DaemonConnection::Await(std::uint64_t request, Tim
       return received;
     }
     if (!status_.ok()) return status_;
+    if (generation != generation_.load()) return LostError();
     if (!first && Clock::now() >= deadline) return NoAnswer();
     if (reading_) {
       changed_.WaitUntil(mutex_, deadline);
@@ -222,7 +237,7 @@ absl::StatusOr<ReceivedFrame> DaemonConnection::Await(std::uint64_t request, Tim
     // At once: the daemon sends no other grant before this one is acknowledged.
     if (std::vector<Orphan> orphans = std::exchange(orphans_, {}); !orphans.empty()) {
       mutex_.Unlock();
-      GiveBack(orphans);
+      GiveBack(orphans, generation);
       mutex_.Lock();
     }
   }
@@ -234,26 +249,30 @@ absl::StatusOr<ReceivedFrame> DaemonConnection::Call(std::uint64_t request, v1::
   absl::Status sent;
   absl::StatusOr<ReceivedFrame> answer = NoAnswer();
   std::uint64_t acknowledge = 0;
+  std::uint64_t generation = 0;
   std::vector<Orphan> orphans;
   {
     MutexLock lock(mutex_);
+    if (!status_.ok() && frame != nullptr) return status_;
+    generation = generation_.load();
     StartWaiting();
     if (frame != nullptr) {
       acknowledge = std::exchange(unacknowledged_, 0);
       frame->set_acknowledges(acknowledge);
       mutex_.Unlock();
-      sent = Send(*frame, deadline);
+      sent = Send(*frame, generation, deadline);
       mutex_.Lock();
-      if (!sent.ok() && acknowledge != 0) unacknowledged_ = acknowledge;
+      if (!sent.ok() && acknowledge != 0 && generation == generation_.load()) unacknowledged_ = acknowledge;
       acknowledge = 0;
     }
     // A daemon that is gone may have said why: whoever reads finds that before the end of file.
     if (sent.ok() || absl::IsUnavailable(sent)) {
-      answer = Await(request, deadline);
+      answer = Await(request, generation, deadline);
     } else if (!absl::IsDeadlineExceeded(sent)) {
       answer = sent;
     }
     if (answer.ok() && answer->frame.has_grant()) {
+      FindWaiter(request)->has_pages = true;
       const v1::Grant& grant = answer->frame.grant();
       // The daemon sends nobody the next page or grant before it knows of this one.
       if (grant.more() || waiting_ > 1) {
@@ -265,8 +284,8 @@ absl::StatusOr<ReceivedFrame> DaemonConnection::Call(std::uint64_t request, v1::
     StopWaiting();
     orphans.swap(orphans_);
   }
-  if (acknowledge != 0) Acknowledge(acknowledge);
-  GiveBack(orphans);
+  if (acknowledge != 0) Acknowledge(acknowledge, generation);
+  GiveBack(orphans, generation);
   return answer;
 }
 
@@ -278,7 +297,7 @@ std::optional<ReceivedFrame> DaemonConnection::ReadOne(std::uint64_t request, Ti
   reading_ = false;
   if (received.ok()) return Deliver(*std::move(received), request);
   if (absl::IsUnavailable(received.status())) {
-    Fail(Broken("is gone (it closed the session without a reason: stopped, or killed)"));
+    Lose(Broken("is gone (it closed the session without a reason: stopped, or killed)"));
   } else if (!absl::IsDeadlineExceeded(received.status())) {
     Fail(Broken("sent something that is not of the protocol (" + std::string(received.status().message()) +
                 ")"));
@@ -291,7 +310,9 @@ std::optional<ReceivedFrame> DaemonConnection::Deliver(ReceivedFrame received, s
   const std::uint64_t answered = RequestOf(frame);
   if (answered != 0 && answered == request) return received;
   if (frame.has_goodbye()) {
-    Fail(Broken("ended the session: " + frame.goodbye().message()));
+    absl::Status why = Broken("ended the session: " + frame.goodbye().message());
+    const bool passes = frame.goodbye().code() == static_cast<int>(absl::StatusCode::kUnavailable);
+    passes ? Lose(std::move(why)) : Fail(std::move(why));
   } else if (frame.has_trim()) {
     trims_.push_back({.id = frame.trim().trim_id(),
                       .device = frame.trim().device_id(),
@@ -320,7 +341,7 @@ DaemonConnection::Orphan DaemonConnection::OrphanOf(const v1::Grant& grant) {
   return orphan;
 }
 
-void DaemonConnection::GiveBack(const std::vector<Orphan>& orphans) {
+void DaemonConnection::GiveBack(const std::vector<Orphan>& orphans, std::uint64_t generation) {
   for (const Orphan& orphan : orphans) {
     const TimePoint deadline = Clock::now() + options_.answer_timeout;
     v1::Frame ack;
@@ -334,7 +355,7 @@ void DaemonConnection::GiveBack(const std::vector<Orphan>& orphans) {
     back.mutable_return_chunks()->set_device_id(orphan.device);
     back.mutable_return_chunks()->mutable_chunk_ids()->Add(orphan.chunks.begin(), orphan.chunks.end());
     // Where this fails the session is at its end, and the daemon takes everything back by itself.
-    if (Send(ack, deadline).ok()) (void)Send(back, deadline);
+    if (Send(ack, generation, deadline).ok()) (void)Send(back, generation, deadline);
   }
 }
 

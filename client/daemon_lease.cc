@@ -161,8 +161,10 @@ absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(const Endpoint& endpoin
   LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon(endpoint));
   ControlClient::Starting starting = ControlClient::Start(std::move(daemon.control), daemon.directory);
   LGPU_ASSIGN_OR_RETURN(SessionChannel channel, SessionChannel::Connect(SessionSocketPath(daemon.directory)));
-  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<DaemonConnection> connection,
-                        DaemonConnection::Open(std::move(channel), {.directory = daemon.directory}));
+  LGPU_ASSIGN_OR_RETURN(
+      std::unique_ptr<DaemonConnection> connection,
+      DaemonConnection::Open(std::move(channel), {.directory = daemon.directory,
+                                                  .reconnect_path = SessionSocketPath(daemon.directory)}));
   std::shared_ptr<ControlClient> control = starting.Wait();
   control->UseToken(connection->token());
   absl::StatusOr<v1::Lease> granted;
@@ -194,6 +196,7 @@ absl::Status DaemonLease::TakeDevices(const v1::Lease& lease) {
     options.backend_device = static_cast<int>(card - cards.begin());
     options.granularity = card->granularity;
     options.limit = Bytes(device.memory_limit_bytes());
+    options.known_by_descriptor = card->simulated;
     LGPU_ASSIGN_OR_RETURN(std::unique_ptr<RegionSource> source,
                           LeasedRegionSource::Create(*connection_, *backend_, options));
     sources_.push_back(std::move(source));

@@ -14,13 +14,36 @@ absl::StatusOr<std::unique_ptr<LeasedRegionSource>> LeasedRegionSource::Create(D
                                                                                const Options& options) {
   LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Region> region,
                         Region::Reserve(backend, options.backend_device, options.granularity, options.limit));
-  return std::unique_ptr<LeasedRegionSource>(new LeasedRegionSource(connection, std::move(region), options));
+  std::unique_ptr<LeasedRegionSource> source(new LeasedRegionSource(connection, std::move(region), options));
+  connection.AddHolder(*source);
+  return source;
 }
 
 LeasedRegionSource::~LeasedRegionSource() {
   if (connection_.IsForked()) return;
-  // Where the daemon is gone, so is the session: there is nobody to tell.
+  std::vector<ChunkId> ids;
+  for (const Region::Held& held : region_->All()) ids.push_back(held.chunk.id);
+  connection_.StartReturn(ids);
+  // Where the daemon is gone for good, so is the session: there is nobody to tell.
   (void)ReleaseAndReturn(region_->TakeAll());
+  connection_.RemoveHolder(*this);
+}
+
+absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> LeasedRegionSource::Held() {
+  std::vector<DaemonConnection::HeldChunk> chunks;
+  for (const Region::Held& held : region_->All()) {
+    DaemonConnection::HeldChunk& chunk = chunks.emplace_back();
+    chunk.device = options_.device_id;
+    chunk.chunk = held.chunk;
+    if (!options_.known_by_descriptor) continue;
+    absl::StatusOr<ExportedFd> fd = region_->backend().Export(held.memory);
+    if (fd.ok()) {
+      chunk.fd = *std::move(fd);
+    } else {
+      chunks.pop_back();  // it is being returned
+    }
+  }
+  return chunks;
 }
 
 Bytes LeasedRegionSource::limit() const {
@@ -50,7 +73,20 @@ absl::StatusOr<std::vector<Chunk>> LeasedRegionSource::Grow(const GrowRequest& r
   }
   GrowRequest rounded = request;
   rounded.wanted = std::max(request.at_least, RoundDown(request.wanted, granularity()));
-  LGPU_ASSIGN_OR_RETURN(DaemonConnection::GrowCall call, connection_.Grow(options_.device_id, rounded));
+  // Its time may be the longest there is: no deadline is worked out before it is needed.
+  const auto asked_at = std::chrono::steady_clock::now();
+  while (true) {
+    const std::uint64_t generation = connection_.generation();
+    absl::StatusOr<std::vector<Chunk>> granted = GrowOnce(rounded);
+    const auto waited = std::chrono::steady_clock::now() - asked_at;
+    const bool again = absl::IsUnavailable(granted.status()) && connection_.IsLost(generation);
+    if (!again || waited >= request.timeout) return granted;
+    rounded.timeout = request.timeout - waited;
+  }
+}
+
+absl::StatusOr<std::vector<Chunk>> LeasedRegionSource::GrowOnce(const GrowRequest& request) {
+  LGPU_ASSIGN_OR_RETURN(DaemonConnection::GrowCall call, connection_.Grow(options_.device_id, request));
   std::vector<Chunk> granted;
   std::vector<ChunkId> imported;
   absl::Status status;
@@ -65,11 +101,12 @@ absl::StatusOr<std::vector<Chunk>> LeasedRegionSource::Grow(const GrowRequest& r
   }
   if (status.ok()) return granted;
   // What came before the error goes back; pages that are still on their way are the call's to give back.
+  std::vector<ChunkId> ids;
+  for (const Chunk& chunk : granted) ids.push_back(chunk.id);
+  connection_.StartReturn(ids);
   if (absl::StatusOr<std::vector<Region::Held>> held = region_->Take(imported); held.ok()) {
     for (const Region::Held& chunk : *held) (void)region_->backend().Release(chunk.memory);
   }
-  std::vector<ChunkId> ids;
-  for (const Chunk& chunk : granted) ids.push_back(chunk.id);
   if (!ids.empty()) (void)connection_.Return(options_.device_id, ids);
   return status;
 }
@@ -99,8 +136,13 @@ absl::Status LeasedRegionSource::Map(std::span<const ChunkPlacement> placements)
 absl::Status LeasedRegionSource::Unmap(std::span<const ChunkId> chunks) { return region_->Unmap(chunks); }
 
 absl::Status LeasedRegionSource::Return(std::span<const ChunkId> chunks) {
-  LGPU_ASSIGN_OR_RETURN(const std::vector<Region::Held> held, region_->Take(chunks));
-  return ReleaseAndReturn(held);
+  connection_.StartReturn(chunks);
+  const absl::StatusOr<std::vector<Region::Held>> held = region_->Take(chunks);
+  if (!held.ok()) {
+    connection_.CancelReturn(chunks);
+    return held.status();
+  }
+  return ReleaseAndReturn(*held);
 }
 
 absl::Status LeasedRegionSource::ReleaseAndReturn(std::span<const Region::Held> chunks) {

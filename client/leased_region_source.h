@@ -18,13 +18,15 @@ namespace lgpu {
 
 /// A LeasedRegionSource is a RegionSource whose chunks a daemon grants: it asks over the session, imports
 /// what comes and gives back what is returned. Its limit is what the daemon says in the stats page.
-class LeasedRegionSource final : public RegionSource {
+class LeasedRegionSource final : public RegionSource, private DaemonConnection::Holder {
  public:
   struct Options {
     std::uint64_t device_id = 0;  // LogicalDevice.id
     int backend_device = 0;
     Bytes granularity;
     Bytes limit;  // until the stats page has one
+    /// A daemon that is started again knows the memory by its descriptors.
+    bool known_by_descriptor = false;
   };
   /// `connection` and `backend` outlive it.
   static absl::StatusOr<std::unique_ptr<LeasedRegionSource>> Create(DaemonConnection& connection,
@@ -45,6 +47,8 @@ class LeasedRegionSource final : public RegionSource {
   LeasedRegionSource(DaemonConnection& connection, std::unique_ptr<Region> region, const Options& options)
       : connection_(connection), region_(std::move(region)), options_(options) {}
 
+  absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> Held() override;
+  absl::StatusOr<std::vector<Chunk>> GrowOnce(const GrowRequest& request);
   /// Imports a page of a grant. All of its chunks are this session's, and appended to `granted`; `imported`
   /// gets those that are in the region.
   absl::Status ImportPage(DaemonConnection::GrantPage page, std::vector<Chunk>& granted,

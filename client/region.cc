@@ -196,6 +196,14 @@ absl::StatusOr<std::vector<Region::Held>> Region::Take(std::span<const ChunkId> 
   return taken;
 }
 
+std::vector<Region::Held> Region::All() {
+  std::vector<Held> all;
+  MutexLock lock(mutex_);
+  all.reserve(chunks_.size());
+  for (const auto& [id, entry] : chunks_) all.push_back(entry.held);
+  return all;
+}
+
 std::vector<Region::Held> Region::TakeAll() {
   std::unordered_map<ChunkId, Entry> chunks;
   {

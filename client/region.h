@@ -52,6 +52,8 @@ class Region {
   absl::Status Unmap(std::span<const ChunkId> chunks);
   /// Hands unmapped chunks over to the caller: all of them, or none on an error.
   absl::StatusOr<std::vector<Held>> Take(std::span<const ChunkId> chunks);
+  /// All chunks, mapped or not.
+  std::vector<Held> All();
   /// Unmaps what is mapped and hands everything over. For destructors: no other call may run.
   std::vector<Held> TakeAll();
 

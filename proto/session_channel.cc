@@ -1,5 +1,6 @@
 #include "proto/session_channel.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -240,6 +241,15 @@ absl::Status SessionChannel::ReceiveInto(ReceivedFrame& received, Deadline deadl
     received.fds.clear();
   }
   return status;
+}
+
+absl::Status SessionChannel::TakeOver(SessionChannel other) {
+  if (::dup3(other.fd(), fd(), O_CLOEXEC) < 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("dup3 of a session's socket: ", ErrnoText(errno)));
+  }
+  // A new socket has no receive time-out.
+  has_receive_timeout_ = other.has_receive_timeout_;
+  return absl::OkStatus();
 }
 
 void SessionChannel::Shutdown() { ::shutdown(socket_.get(), SHUT_RDWR); }

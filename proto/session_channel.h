@@ -73,6 +73,9 @@ class SessionChannel {
 
   /// Ends both directions; a blocked Receive of another thread returns. The socket stays open.
   void Shutdown();
+  /// Goes on with the connection of `other`, under the number that its own socket had. Nobody sends or
+  /// receives meanwhile. RESOURCE_EXHAUSTED, and nothing changes.
+  absl::Status TakeOver(SessionChannel other);
 
   int fd() const { return socket_.get(); }
   explicit operator bool() const { return static_cast<bool>(socket_); }
