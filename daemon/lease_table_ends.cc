@@ -214,6 +214,7 @@ void LeaseTable::Finish(const std::optional<Lease>& lease, const std::vector<Log
     // again.
     SaveLasting().IgnoreError();
   }
+  Commit().IgnoreError();
   changed_.NotifyAll();
   Tell(v1::Event::KIND_LEASE_REMOVED, *lease, nullptr, absl::StrCat("lease ", lease->name, " has ended"));
 }

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -114,6 +115,25 @@ std::uint64_t ChunkBytesOpen(pid_t pid) {
   return bytes;
 }
 
+std::uint64_t ChunkBytesHeldBy(const std::vector<pid_t>& pids) {
+  std::map<std::uint64_t, std::uint64_t> chunks;  // by inode
+  for (const pid_t pid : pids) {
+    std::error_code error;
+    for (std::filesystem::directory_iterator it(absl::StrCat("/proc/", pid, "/fd"), error), end;
+         !error && it != end; it.increment(error)) {
+      std::error_code gone;
+      const std::string target = std::filesystem::read_symlink(it->path(), gone).string();
+      struct stat info {};
+      if (target.rfind("/memfd:lgpu-chunk", 0) == 0 && ::stat(it->path().c_str(), &info) == 0) {
+        chunks[info.st_ino] = static_cast<std::uint64_t>(info.st_blocks) * 512;
+      }
+    }
+  }
+  std::uint64_t bytes = 0;
+  for (const auto& [inode, size] : chunks) bytes += size;
+  return bytes;
+}
+
 std::size_t CountDescriptors(pid_t pid) { return CountEntries(absl::StrCat("/proc/", pid, "/fd")); }
 std::size_t CountThreads(pid_t pid) { return CountEntries(absl::StrCat("/proc/", pid, "/task")); }
 
@@ -143,6 +163,30 @@ void E2eTest::StartDaemon(const DaemonProcess::Options& options) {
   absl::StatusOr<std::unique_ptr<Control>> control = Control::Open(daemon_->dir());
   ASSERT_TRUE(control.ok()) << control.status();
   control_ = *std::move(control);
+}
+
+void E2eTest::StartInDirectory(const std::string& simulate) {
+  simulate_ = simulate;
+  StartDaemon({.simulate = simulate,
+               .dir = directory_.path() + "/run",
+               .lock_dir = directory_.path() + "/locks",
+               .state_dir = directory_.path() + "/state"});
+}
+
+void E2eTest::KillDaemon() {
+  control_.reset();
+  daemon_->program().Signal(SIGKILL);
+  ASSERT_EQ(daemon_->program().Wait(), 128 + SIGKILL);
+}
+
+std::optional<v1::SessionStats> E2eTest::SessionOf(pid_t pid) {
+  const v1::StatsSnapshot snapshot = Stats();
+  for (const v1::LeaseStats& lease : snapshot.leases()) {
+    for (const v1::SessionStats& session : lease.sessions()) {
+      if (session.pid() == pid) return session;
+    }
+  }
+  return std::nullopt;
 }
 
 void E2eTest::TearDown() {

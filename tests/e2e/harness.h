@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,8 @@ v1::CreateLeaseRequest OneDevice(std::uint64_t limit_bytes, bool preallocate = f
 
 /// Bytes of all chunk memfds that a process has open, really allocated.
 std::uint64_t ChunkBytesOpen(pid_t pid);
+/// Bytes of all chunks that these processes have open, each counted once: what they really hold.
+std::uint64_t ChunkBytesHeldBy(const std::vector<pid_t>& pids);
 /// How many descriptors, threads, and mappings of lgpu's memfds a process has.
 std::size_t CountDescriptors(pid_t pid);
 std::size_t CountThreads(pid_t pid);
@@ -89,6 +92,16 @@ class E2eTest : public ::testing::Test {
   void StartDaemon(const DaemonProcess::Options& options);
   void StartDaemon() { StartDaemon(DaemonProcess::Options()); }
   void TearDown() override;
+  /// A daemon in a directory that stays, for restarts.
+  void StartInDirectory(const std::string& simulate = "1GiB");
+  /// SIGKILL, and nobody serves until StartInDirectory.
+  void KillDaemon();
+  void Restart() {
+    KillDaemon();
+    StartInDirectory(simulate_);
+  }
+  /// The state of the session of that process.
+  std::optional<v1::SessionStats> SessionOf(pid_t pid);
 
   /// A client program (tests/e2e/client.cc) of this daemon.
   std::unique_ptr<ChildProgram> StartClient(const ChildProgram::Environment& environment = {});
@@ -100,6 +113,8 @@ class E2eTest : public ::testing::Test {
   std::uint64_t HeldBytes();
   ::testing::AssertionResult EverythingIsBack();
 
+  TempDir directory_;  // of StartInDirectory
+  std::string simulate_;
   std::unique_ptr<DaemonProcess> daemon_;
   std::unique_ptr<Control> control_;
 };

@@ -28,10 +28,13 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Option
   const std::string config = base + "/lgpud.toml";
   std::ofstream(config) << "[daemon]\n"
                         << "lock_dir = \"" << (options.lock_dir.empty() ? base + "/locks" : options.lock_dir)
-                        << "\"\nstate_dir = \"" << base << "/state\"\nsocket_group = \"\"\n"
+                        << "\"\nstate_dir = \""
+                        << (options.state_dir.empty() ? base + "/state" : options.state_dir)
+                        << "\"\nsocket_group = \"\"\n"
                         << (options.open_to_everybody ? "socket_mode = 0o666\n" : "") << options.config;
 
-  ChildProgram::Options program{.argv = {LgpudPath(), "--dir", daemon->dir_, "--config", config},
+  ChildProgram::Options program{.argv = {options.lgpud.empty() ? LgpudPath() : options.lgpud, "--dir",
+                                         daemon->dir_, "--config", config},
                                 .environment = options.environment,
                                 .open_files = options.open_files};
   if (!options.simulate.empty()) program.argv.insert(program.argv.end(), {"--simulate", options.simulate});

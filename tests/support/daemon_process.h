@@ -18,6 +18,8 @@ class DaemonProcess {
     std::string simulate = "1GiB";  // empty: no --simulate
     std::string dir = {};           // the runtime directory; empty: a new one
     std::string lock_dir = {};      // of the cards; empty: a new one
+    std::string state_dir = {};     // of lasting leases; empty: a new one
+    std::string lgpud = {};         // another executable than this build's lgpud
     std::string config = {};        // further tables for its configuration file
     ChildProgram::Environment environment = {};
     std::uint64_t open_files = 0;    // not 0: RLIMIT_NOFILE, both of it

@@ -1,0 +1,383 @@
+// The daemon is killed and started again while clients compute, grow and give back. What is held is read from
+// /proc, never from the daemon's own word.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "tests/e2e/harness.h"
+
+namespace lgpu::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class RestartTest : public E2eTest {
+ protected:
+  static std::string Alloc(ChildProgram& client, const std::string& id, std::uint64_t mib) {
+    return Ask(client, absl::StrCat("alloc c ", id, " ", mib * kMiB));
+  }
+  bool IsBack(pid_t pid) {
+    const std::optional<v1::SessionStats> session = SessionOf(pid);
+    return session && session->state() == v1::SessionStats::STATE_LIVE;
+  }
+  /// The ledger says what the processes hold.
+  ::testing::AssertionResult LedgerIsTrue(const std::vector<pid_t>& pids) {
+    const auto equal = [&] { return HeldBytes() == ChunkBytesHeldBy(pids); };
+    if (Eventually(equal)) return ::testing::AssertionSuccess();
+    return ::testing::AssertionFailure()
+           << "ledger " << HeldBytes() << ", held " << ChunkBytesHeldBy(pids) << "\n"
+           << Stats().DebugString();
+  }
+  std::string journal() const { return directory_.path() + "/run/journal"; }
+};
+
+TEST_F(RestartTest, AClientGoesOnWhenItsDaemonIsKilledAndStartedAgain) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c timeout=0"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
+  ASSERT_EQ(Ask(*client, "work c"), "ok");  // has the chunk that it works in
+  KillDaemon();
+  EXPECT_EQ(Ask(*client, "work c 10"), "ok");
+  EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 100 * kMiB / 4 * 1.0));
+  EXPECT_THAT(Alloc(*client, "b", 300), AllOf(StartsWith("error UNAVAILABLE"), HasSubstr(directory_.path()),
+                                              HasSubstr("stays usable")));
+  StartInDirectory();
+  ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
+  EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 100 * kMiB / 4 * 1.0));
+  ASSERT_TRUE(Eventually([&] { return Alloc(*client, "b", 300).rfind("ok ", 0) == 0; }));
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
+  EXPECT_EQ(Ask(*client, "work c 10"), "ok");
+  EXPECT_EQ(Ask(*client, "close c"), "ok");
+  EXPECT_EQ(HeldBytes(), 0u);
+}
+
+TEST_F(RestartTest, AGrowWaitsForTheDaemonThatComes) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c timeout=20000"), StartsWith("ok "));
+  for (int i = 0; i < 5; ++i) {
+    KillDaemon();
+    client->WriteLine(absl::StrCat("alloc c t", i, " ", 30 * kMiB));
+    StartInDirectory();
+    const std::optional<std::string> answer = client->ReadLine();
+    ASSERT_TRUE(answer);
+    EXPECT_THAT(*answer, StartsWith("ok "));
+  }
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
+}
+
+TEST_F(RestartTest, WhatIsGivenBackWhileNobodyServesIsFree) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "b", 100), StartsWith("ok "));
+  KillDaemon();
+  ASSERT_EQ(Ask(*client, "free a"), "ok");
+  ASSERT_THAT(Ask(*client, "trim c"), StartsWith("ok "));
+  StartInDirectory();
+  ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
+  EXPECT_LT(HeldBytes(), 110 * kMiB);
+  EXPECT_EQ(Ask(*client, "read b"), absl::StrCat("ok ", 100 * kMiB / 4 * 1.0));
+}
+
+TEST_F(RestartTest, AClientThatDiedWhileNobodyServedHoldsNothing) {
+  StartInDirectory();
+  auto dead = StartClient();
+  auto alive = StartClient();
+  ASSERT_THAT(Ask(*dead, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*alive, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*dead, "a", 400), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*alive, "a", 100), StartsWith("ok "));
+  KillDaemon();
+  dead->Signal(SIGKILL);
+  ASSERT_EQ(dead->Wait(), 128 + SIGKILL);
+  StartInDirectory();
+  ASSERT_TRUE(Eventually([&] { return IsBack(alive->pid()); }));
+  EXPECT_TRUE(LedgerIsTrue({alive->pid()}));
+  EXPECT_THAT(Alloc(*alive, "b", 700), StartsWith("ok "));
+}
+
+TEST_F(RestartTest, AStoppedClientIsChargedInFullAndOthersGetTheRest) {
+  StartInDirectory();
+  auto stopped = StartClient();
+  ASSERT_THAT(Ask(*stopped, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*stopped, "a", 600), StartsWith("ok "));
+  stopped->Signal(SIGSTOP);
+  Restart();
+  const std::optional<v1::SessionStats> absent = SessionOf(stopped->pid());
+  ASSERT_TRUE(absent);
+  EXPECT_EQ(absent->state(), v1::SessionStats::STATE_ABSENT);
+  EXPECT_GE(absent->held_bytes(), 600 * kMiB);
+  auto other = StartClient();
+  ASSERT_THAT(Ask(*other, "open c timeout=0"), StartsWith("ok "));
+  EXPECT_THAT(Alloc(*other, "a", 300), StartsWith("ok "));
+  EXPECT_THAT(Alloc(*other, "b", 300), StartsWith("error RESOURCE_EXHAUSTED"));
+  stopped->Signal(SIGCONT);
+  ASSERT_TRUE(Eventually([&] { return IsBack(stopped->pid()); }));
+  EXPECT_TRUE(LedgerIsTrue({stopped->pid(), other->pid()}));
+  // One that is stopped for ever and then dies.
+  stopped->Signal(SIGSTOP);
+  Restart();
+  ASSERT_TRUE(Eventually([&] { return IsBack(other->pid()); }));
+  stopped->Signal(SIGKILL);
+  EXPECT_TRUE(LedgerIsTrue({other->pid()}));
+}
+
+TEST_F(RestartTest, AStoppedDaemonLeavesItsClientsTheirMemory) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
+  control_.reset();
+  ASSERT_EQ(daemon_->Stop(), 0) << daemon_->program().Errors();
+  EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 100 * kMiB / 4 * 1.0));
+  StartInDirectory();
+  ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
+  EXPECT_EQ(Ask(*client, "close c"), "ok");
+}
+
+TEST_F(RestartTest, PreallocatedMemoryIsThereAgainBeforeAnybodyElseIsServed) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, absl::StrCat("open c prealloc=1 limit=", 512 * kMiB)), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
+  Restart();
+  EXPECT_EQ(HeldBytes(), 512 * kMiB);
+  auto other = StartClient();
+  ASSERT_THAT(Ask(*other, "open c timeout=0"), StartsWith("ok "));
+  EXPECT_THAT(Alloc(*other, "a", 600), StartsWith("error RESOURCE_EXHAUSTED"));
+  ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
+  EXPECT_THAT(Alloc(*client, "b", 300), StartsWith("ok "));
+  EXPECT_FALSE(Stats().leases(0).degraded());
+  ASSERT_EQ(Ask(*client, "free a"), "ok");
+  ASSERT_THAT(Ask(*client, "trim c"), StartsWith("ok "));
+  EXPECT_EQ(HeldBytes(), 512 * kMiB);
+  // What a dead one held is made again.
+  client->Signal(SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return HeldBytes() == 0; }));
+}
+
+TEST_F(RestartTest, LeasesThatLastComeBack) {
+  StartInDirectory();
+  v1::CreateLeaseRequest request = OneDevice(256 * kMiB, /*preallocate=*/true, /*lasting=*/true);
+  request.set_name("for-ever");
+  const auto lease = control_->CreateLease(request);
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  Restart();
+  auto again = control_->GetLease("for-ever");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->id(), lease->id());
+  EXPECT_EQ(HeldBytes(), 256 * kMiB);
+  // As after a start of the machine: the runtime directory is new.
+  KillDaemon();
+  std::filesystem::remove_all(directory_.path() + "/run");
+  StartInDirectory();
+  again = control_->GetLease("for-ever");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->id(), lease->id());
+  EXPECT_EQ(HeldBytes(), 256 * kMiB);
+  EXPECT_TRUE(control_->RemoveLease("for-ever").ok());
+  Restart();
+  EXPECT_FALSE(control_->GetLease("for-ever").ok());
+  EXPECT_EQ(HeldBytes(), 0u);
+}
+
+TEST_F(RestartTest, ADamagedJournalHoldsBackWhatItDoesNotTellOf) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c timeout=0"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 600), StartsWith("ok "));
+  KillDaemon();
+  std::ofstream(journal(), std::ios::trunc) << "this is no journal at all, however long one looks at it; "
+                                               "none of it, from its beginning to its end";
+  StartInDirectory();
+  ASSERT_EQ(Stats().cards_size(), 1);
+  EXPECT_GE(Stats().cards(0).foreign_bytes(), 600 * kMiB);
+  auto other = StartClient();
+  ASSERT_THAT(Ask(*other, "open c timeout=0"), StartsWith("ok "));
+  EXPECT_THAT(Alloc(*other, "a", 600), StartsWith("error RESOURCE_EXHAUSTED"));
+  EXPECT_THAT(Alloc(*other, "a", 200), StartsWith("ok "));
+  // The session is lost, and says so; its memory stays usable.
+  EXPECT_TRUE(Eventually(
+      [&] { return Alloc(*client, "b", 100).find("error FAILED_PRECONDITION") != std::string::npos; }));
+  EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 600 * kMiB / 4 * 1.0));
+  // Also when the daemon is killed meanwhile, with a journal that is whole again.
+  Restart();
+  EXPECT_GE(Stats().cards(0).foreign_bytes(), 600 * kMiB);
+  client->Signal(SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Stats().cards(0).foreign_bytes() == 0; }));
+  ASSERT_TRUE(Eventually([&] { return IsBack(other->pid()); }));
+  EXPECT_THAT(Alloc(*other, "b", 600), StartsWith("ok "));
+}
+
+TEST_F(RestartTest, AMissingJournalHoldsBackWhatSomebodyHolds) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 300), StartsWith("ok "));
+  KillDaemon();
+  std::filesystem::remove(journal());
+  StartInDirectory();
+  EXPECT_GE(Stats().cards(0).foreign_bytes(), 300 * kMiB);
+  client->Signal(SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Stats().cards(0).foreign_bytes() == 0; }));
+}
+
+TEST_F(RestartTest, ATornJournalLosesOnlyWhatNeverHappened) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
+  KillDaemon();
+  std::ofstream(journal(), std::ios::app) << "short";
+  StartInDirectory();
+  ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
+  EXPECT_EQ(Stats().cards(0).foreign_bytes(), 0u);
+}
+
+TEST_F(RestartTest, AChildThatHasTheMemoryOfADeadClientLosesIt) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
+  const std::string answer = Ask(*client, "forkhold");
+  ASSERT_THAT(answer, StartsWith("ok "));
+  const pid_t child = static_cast<pid_t>(std::stoi(answer.substr(3)));
+  KillDaemon();
+  client->Signal(SIGKILL);
+  client->Wait();
+  EXPECT_GE(ChunkBytesHeldBy({child}), 100 * kMiB) << "the child has the descriptors";
+  StartInDirectory();
+  EXPECT_TRUE(Eventually([&] { return HeldBytes() == 0; }));
+  EXPECT_EQ(ChunkBytesHeldBy({child}), 0u);
+  EXPECT_EQ(::kill(child, SIGKILL), 0);
+}
+
+TEST_F(RestartTest, AClientThatLiesIsRefusedAndHarmsNobody) {
+  StartInDirectory();
+  auto honest = StartClient();
+  ASSERT_THAT(Ask(*honest, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*honest, "a", 100), StartsWith("ok "));
+  auto opened = RawSession::Open(daemon_->dir());
+  ASSERT_TRUE(opened.ok());
+  RawSession session = *std::move(opened);
+  control_->SetSessionToken(session.token);
+  const auto lease = control_->CreateLease(OneDevice(64 * kMiB));
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  const std::uint64_t device = lease->devices(0).id();
+  const auto grown = session.Grow(1, device, 8 * kMiB);
+  ASSERT_TRUE(grown.ok()) << grown.status();
+  ASSERT_EQ(grown->chunks.size(), 4u);
+  Restart();
+  ASSERT_TRUE(Eventually([&] { return IsBack(honest->pid()); }));
+  const std::uint64_t before = HeldBytes();
+
+  struct Lie {
+    const char* what;
+    std::uint64_t session;
+    std::string token;
+    std::uint64_t device;
+    std::vector<v1::Chunk> chunks;
+    std::vector<int> fds;
+  };
+  const auto fd = [&](std::size_t i) { return grown->fds[i].get(); };
+  std::string other_token = session.token;
+  other_token[0] ^= 1;
+  v1::Chunk larger = grown->chunks[0];
+  larger.set_bytes(4 * kMiB);
+  v1::Chunk foreign = grown->chunks[0];
+  foreign.set_id(1);  // the honest one's
+  v1::Chunk unknown = grown->chunks[0];
+  unknown.set_id(1'000'000);
+  UniqueFd read_only(::open(absl::StrCat("/proc/self/fd/", fd(0)).c_str(), O_RDONLY | O_CLOEXEC));
+  const std::vector<Lie> lies = {
+      {"a wrong secret", session.id, other_token, device, {}, {}},
+      {"another session's id", session.id + 1, session.token, device, {}, {}},
+      {"a chunk of another one", session.id, session.token, device, {foreign}, {fd(0)}},
+      {"a chunk that nobody has", session.id, session.token, device, {unknown}, {fd(0)}},
+      {"more bytes", session.id, session.token, device, {larger}, {fd(0)}},
+      {"another device", session.id, session.token, device + 7, {grown->chunks[0]}, {fd(0)}},
+      {"the descriptor of another chunk", session.id, session.token, device, {grown->chunks[0]}, {fd(1)}},
+      {"no descriptor", session.id, session.token, device, {grown->chunks[0]}, {}},
+      {"no chunk at all", session.id, session.token, device, {grown->chunks[0]}, {STDERR_FILENO}},
+      {"one that cannot be written",
+       session.id,
+       session.token,
+       device,
+       {grown->chunks[0]},
+       {read_only.get()}},
+      {"a chunk twice",
+       session.id,
+       session.token,
+       device,
+       {grown->chunks[2], grown->chunks[2]},
+       {fd(2), fd(2)}},
+  };
+  for (const Lie& lie : lies) {
+    SCOPED_TRACE(lie.what);
+    auto channel = SessionChannel::Connect(daemon_->dir() + "/session.sock");
+    ASSERT_TRUE(channel.ok());
+    v1::Frame hello;
+    hello.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
+    hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
+    hello.mutable_hello()->mutable_resume()->set_session_id(lie.session);
+    hello.mutable_hello()->mutable_resume()->set_session_token(lie.token);
+    ASSERT_TRUE(channel->Send(hello, {}, session.Patience()).ok());
+    auto answer = channel->Receive(session.Patience());
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    if (answer->frame.has_welcome()) {
+      v1::Frame attest;
+      attest.mutable_attest()->set_device_id(lie.device);
+      for (const v1::Chunk& chunk : lie.chunks) *attest.mutable_attest()->add_chunks() = chunk;
+      ASSERT_TRUE(channel->Send(attest, lie.fds, session.Patience()).ok());
+      answer = channel->Receive(session.Patience());
+      ASSERT_TRUE(answer.ok()) << answer.status();
+    }
+    EXPECT_TRUE(answer->frame.has_goodbye()) << answer->frame.ShortDebugString();
+    EXPECT_EQ(HeldBytes(), before);
+    EXPECT_TRUE(Eventually([&] {
+      const auto state = SessionOf(::getpid());
+      return state && state->state() == v1::SessionStats::STATE_ABSENT;
+    }));
+  }
+  EXPECT_EQ(Ask(*honest, "read a"), absl::StrCat("ok ", 100 * kMiB / 4 * 1.0));
+  EXPECT_EQ(Ask(*honest, "work c 3"), "ok");
+
+  // The truth, but for one chunk: that one is taken away.
+  auto channel = SessionChannel::Connect(daemon_->dir() + "/session.sock");
+  ASSERT_TRUE(channel.ok());
+  v1::Frame hello;
+  hello.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
+  hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
+  hello.mutable_hello()->mutable_resume()->set_session_id(session.id);
+  hello.mutable_hello()->mutable_resume()->set_session_token(session.token);
+  ASSERT_TRUE(channel->Send(hello, {}, session.Patience()).ok());
+  auto answer = channel->Receive(session.Patience());
+  ASSERT_TRUE(answer.ok() && answer->frame.has_welcome());
+  EXPECT_TRUE(answer->frame.welcome().resumed());
+  v1::Frame attest;
+  attest.mutable_attest()->set_device_id(device);
+  for (int i = 0; i < 3; ++i)
+    *attest.mutable_attest()->add_chunks() = grown->chunks[static_cast<std::size_t>(i)];
+  ASSERT_TRUE(channel->Send(attest, std::vector<int>{fd(0), fd(1), fd(2)}, session.Patience()).ok());
+  answer = channel->Receive(session.Patience());
+  ASSERT_TRUE(answer.ok() && answer->frame.has_attested());
+  EXPECT_EQ(SessionOf(::getpid())->held_bytes(), 6 * kMiB);
+  EXPECT_EQ(ChunkBytesHeldBy({::getpid()}), 6 * kMiB) << "it was emptied, although a descriptor was kept";
+}
+
+}  // namespace
+}  // namespace lgpu::testing
