@@ -192,7 +192,8 @@ absl::Status DaemonConnection::GoOnWith(SessionChannel channel) {
   status_ = absl::OkStatus();
   unacknowledged_ = 0;
   orphans_.clear();
-  trims_.clear();  // the new daemon knows nothing of them; none is being answered, that is done on this thread
+  trims_
+      .clear();  // the new daemon knows nothing of them; none is being answered, that is done on this thread
   if (waiting_ == 0) Arm(true);
   return absl::OkStatus();
 }

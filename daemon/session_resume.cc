@@ -44,10 +44,9 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
                                           std::move(stats_page), std::move(client_page));
   const absl::Status attached = state_->Attach(absent->lease());
   services_.sessions.Replace(state_);
-  services_.broker.StartAttesting(peer_.id,
-                                  {.pid = peer_.credentials.pid,
-                                   .waker = waker_,
-                                   .trims = version >= SessionChannel::kTrimVersion});
+  services_.broker.StartAttesting(
+      peer_.id,
+      {.pid = peer_.credentials.pid, .waker = waker_, .trims = version >= SessionChannel::kTrimVersion});
   attesting_ = true;
   if (absl::Status why = absent->end_request(); !why.ok()) {
     state_->RequestEnd(std::move(why));

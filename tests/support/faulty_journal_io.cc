@@ -1,0 +1,75 @@
+// What takes the place of daemon/journal_io.cc in the tests' own lgpud: the same, but it dies, or forgets,
+// when the environment says so. The lgpud that is installed has none of this.
+//
+//   LGPU_TEST_JOURNAL_DIE=N[:half|:after]  SIGKILL at the N-th write of the journal: before it, in its
+//   middle, or
+//                                          behind it
+//   LGPU_TEST_BREAK_LEDGER=1               a seeded bug: every seventh append is forgotten
+
+#define AppendToFile RealAppendToFile
+#define ReplaceFile RealReplaceFile
+#include "daemon/journal_io.cc"
+#undef AppendToFile
+#undef ReplaceFile
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+
+namespace lgpu::daemon {
+namespace {
+
+enum class Moment { kBefore, kHalf, kAfter };
+
+bool DiesNow(Moment moment) {
+  static const char* const plan = std::getenv("LGPU_TEST_JOURNAL_DIE");
+  static std::atomic<int> calls = 0;
+  if (plan == nullptr) return false;
+  const std::string_view text(plan);
+  const Moment wanted = text.find(":half") != std::string_view::npos    ? Moment::kHalf
+                        : text.find(":after") != std::string_view::npos ? Moment::kAfter
+                                                                        : Moment::kBefore;
+  // The first moment of a write counts it.
+  const int call = moment == Moment::kBefore ? ++calls : calls.load();
+  return call == std::atoi(plan) && moment == wanted;
+}
+
+void MaybeDie(Moment moment) {
+  if (DiesNow(moment)) ::raise(SIGKILL);
+}
+
+bool ForgetsNow() {
+  static const bool broken = std::getenv("LGPU_TEST_BREAK_LEDGER") != nullptr;
+  static std::atomic<int> calls = 0;
+  return broken && ++calls % 7 == 0;
+}
+
+}  // namespace
+
+absl::Status AppendToFile(int fd, std::string_view bytes);
+absl::Status ReplaceFile(int directory, const std::string& name, std::string_view bytes, bool sync);
+
+absl::Status AppendToFile(int fd, std::string_view bytes) {
+  MaybeDie(Moment::kBefore);
+  if (DiesNow(Moment::kHalf)) {
+    RealAppendToFile(fd, bytes.substr(0, bytes.size() / 2)).IgnoreError();
+    ::raise(SIGKILL);
+  }
+  if (ForgetsNow()) return absl::OkStatus();
+  absl::Status status = RealAppendToFile(fd, bytes);
+  MaybeDie(Moment::kAfter);
+  return status;
+}
+
+absl::Status ReplaceFile(int directory, const std::string& name, std::string_view bytes, bool sync) {
+  MaybeDie(Moment::kBefore);
+  if (DiesNow(Moment::kHalf)) {
+    RealReplaceFile(directory, name + ".half", bytes.substr(0, bytes.size() / 2), sync).IgnoreError();
+    ::raise(SIGKILL);
+  }
+  absl::Status status = RealReplaceFile(directory, name, bytes, sync);
+  MaybeDie(Moment::kAfter);
+  return status;
+}
+
+}  // namespace lgpu::daemon
