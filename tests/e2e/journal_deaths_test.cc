@@ -58,6 +58,8 @@ TEST_P(JournalDeathsTest, EachWriteInTurn) {
       EXPECT_EQ(Ask(*client, "work c"), "ok");
       EXPECT_TRUE(LedgerIsTrue(client->pid()));
       EXPECT_EQ(Ask(*client, "close c"), "ok");
+    } else {
+      client->Signal(SIGKILL);  // its lease may be known, and waits for it
     }
     EXPECT_TRUE(EverythingIsBack());
     control_.reset();
