@@ -34,3 +34,8 @@ endif()
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpud.service ${PROJECT_SOURCE_DIR}/packaging/lgpud.socket
         DESTINATION lib/systemd/system)
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpud.toml DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/examples)
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/prometheus/lgpu-alerts.yml ${PROJECT_SOURCE_DIR}/packaging/grafana/lgpu.json
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/examples)
+install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpu.7 DESTINATION ${CMAKE_INSTALL_MANDIR}/man7)
+install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpud.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)
+install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpud.toml.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)

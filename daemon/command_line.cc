@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "absl/status/status.h"
+#include "daemon/http_address.h"
 #include "lgpu/status.h"
 #include "proto/exit_codes.h"
 
@@ -18,6 +19,7 @@ namespace {
 absl::Status CheckValues(const Flags& flags) {
   if (flags.simulate) LGPU_RETURN_IF_ERROR(ParseSimulate(*flags.simulate).status());
   if (flags.log_level) LGPU_RETURN_IF_ERROR(CheckLogLevel(*flags.log_level));
+  if (flags.http) LGPU_RETURN_IF_ERROR(ParseHttpAddress(*flags.http).status());
   if (flags.dir && flags.dir->empty()) return absl::InvalidArgumentError("--dir is empty; name a directory");
   return absl::OkStatus();
 }
@@ -38,12 +40,17 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
       ->type_name("FILE");
   app.add_flag("--check-config", result.check_config,
                "Read the whole configuration, say what is wrong with it (exit 78), and stop");
+  app.add_flag("--print-config", result.print_config,
+               "The same, and list the settings in effect with where they come from");
+  app.add_option("--http", result.flags.http, "Serve /metrics and /api/v1 there (default: nowhere)")
+      ->type_name("ADDRESS:PORT");
   app.add_option("--log-level", result.flags.log_level, "trace, debug, info, warn, error or off")
       ->type_name("LEVEL");
   app.footer(
       "Order: flag, environment (CUDA_VISIBLE_DEVICES, LGPU_ENDPOINT, LGPU_LOG_LEVEL), user's file, "
       "system's\n"
-      "files, default. Exit codes: 0 ok, 1 failure, 2 usage, 4 not permitted, 9 no usable GPU, 78 "
+      "files, default. SIGHUP reads them again. Exit codes: 0 ok, 1 failure, 2 usage, 4 not permitted, 9 no "
+      "usable GPU, 78 "
       "configuration wrong.");
   try {
     app.parse(argc, argv);

@@ -12,6 +12,7 @@ namespace lgpu::daemon {
 struct CommandLine {
   Flags flags;
   bool check_config = false;
+  bool print_config = false;
 
   // --help, --version or a wrong flag: what to print, and where the program ends.
   std::optional<int> exit_code;

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/device/simulated_spec.h"
+#include "daemon/http_address.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
@@ -66,6 +67,13 @@ absl::Status Check(const Config& config) {
       return absl::InvalidArgumentError(absl::StrCat("two simulated GPUs have the uuid '", device.uuid,
                                                      "'; every card needs one of its own"));
     }
+  }
+  const auto at = [&config](const char* key) {
+    const auto found = config.origins.find(key);
+    return found == config.origins.end() ? std::string() : found->second + ": ";
+  };
+  if (absl::Status status = CheckHttpListen(config.http); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(at("http.listen"), std::string(status.message())));
   }
   return CheckLogLevel(config.log_level);
 }
@@ -150,17 +158,28 @@ absl::StatusOr<Config> LoadConfig(const Flags& flags, const Environment& environ
     LGPU_RETURN_IF_ERROR(ApplyFile(file, config));
   }
 
-  if (environment.endpoint && environment.endpoint->starts_with('/'))
-    config.runtime_dir = *environment.endpoint;
-  if (environment.log_level && !environment.log_level->empty()) config.log_level = *environment.log_level;
-  config.has_cuda_visible_devices = environment.cuda_visible_devices.has_value();
-  config.cuda_visible_devices = environment.cuda_visible_devices.value_or("");
+  const auto set = [&config](const char* key, std::string& to, const std::string& value, const char* origin) {
+    to = value;
+    config.origins[key] = origin;
+  };
+  if (environment.endpoint && environment.endpoint->starts_with('/')) {
+    set("daemon.runtime_dir", config.runtime_dir, *environment.endpoint, "LGPU_ENDPOINT");
+  }
+  if (environment.log_level && !environment.log_level->empty()) {
+    set("daemon.log_level", config.log_level, *environment.log_level, "LGPU_LOG_LEVEL");
+  }
+  if (environment.cuda_visible_devices) {
+    set("devices.visible", config.cuda_visible_devices, *environment.cuda_visible_devices,
+        "CUDA_VISIBLE_DEVICES");
+    config.has_cuda_visible_devices = true;
+  }
 
   if (flags.simulate) {
     LGPU_ASSIGN_OR_RETURN(config.simulated, ParseSimulate(*flags.simulate));
   }
-  if (flags.dir) config.runtime_dir = *flags.dir;
-  if (flags.log_level) config.log_level = *flags.log_level;
+  if (flags.dir) set("daemon.runtime_dir", config.runtime_dir, *flags.dir, "flag --dir");
+  if (flags.log_level) set("daemon.log_level", config.log_level, *flags.log_level, "flag --log-level");
+  if (flags.http) set("http.listen", config.http.listen, *flags.http, "flag --http");
 
   if (config.runtime_dir.empty()) config.runtime_dir = DefaultRuntimeDir(environment);
   config.runtime_dir = AbsolutePath(config.runtime_dir);

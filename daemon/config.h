@@ -2,6 +2,7 @@
 #define LGPU_DAEMON_CONFIG_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +32,35 @@ struct CapConfig {
   friend bool operator==(const CapConfig&, const CapConfig&) = default;
 };
 
+/// One logical device that is there from the start; those with the same owner and lease form one lease that
+/// lasts.
+struct StaticDeviceConfig {
+  std::string lease = {};
+  std::string owner = {};  // a user name or number; empty: lgpud's own
+  std::string name = {};   // for people
+  std::string gpu = {};    // an index, or a UUID or its beginning; empty: where most room is
+  Bytes memory = {};       // zero: all that its GPU can give
+  Bytes guarantee = {};
+  std::string mode = {};    // "growth" or "preallocate"; empty: the default mode
+  std::string origin = {};  // file:line:column
+  friend bool operator==(const StaticDeviceConfig&, const StaticDeviceConfig&) = default;
+};
+
+/// The port for metrics.
+struct HttpConfig {
+  std::string listen = {};      // "127.0.0.1:9400"; empty: none
+  std::string token_file = {};  // what `Authorization: Bearer` must hold; empty: nothing
+  friend bool operator==(const HttpConfig&, const HttpConfig&) = default;
+};
+
+/// What holds for leases that are made from now on; a running daemon can change it.
+struct LeasePolicy {
+  std::vector<CapConfig> user_caps = {};
+  std::vector<CapConfig> group_caps = {};
+  bool preallocate = false;                // of devices that nothing is said of
+  std::uint32_t placement_records = 1024;  // kept per lease
+};
+
 /// A Config is lgpud's whole configuration, after defaults, files, environment and flags.
 struct Config {
   std::string runtime_dir;  // sockets, lock, journal
@@ -43,13 +73,30 @@ struct Config {
   std::vector<SimulatedDeviceConfig> simulated;  // empty: the machine's GPUs
   Bytes reserve;                                 // of every card, never granted
   Bytes overhead_allowance;                      // charged per session and card until measured
-  std::vector<CapConfig> user_caps;
-  std::vector<CapConfig> group_caps;
-  std::uint32_t placement_records = 1024;  // kept per lease
+  std::vector<StaticDeviceConfig> static_devices;
+  LeasePolicy policy;
   std::uint32_t kept_events = 1024;
   std::uint32_t max_sessions = 4096;
   std::string log_level = "info";
+  std::string log_format = "text";  // "text", "json" or "journal"
+  HttpConfig http;
+  /// Where values come from, by key: "/etc/lgpu/lgpud.toml:3:1", "flag --dir". Missing: the default.
+  std::map<std::string, std::string> origins;
 };
+
+/// One value in effect, as text.
+struct Setting {
+  std::string key;  // "daemon.log_level"
+  std::string value;
+  std::string origin;
+};
+/// All that have one value (not the tables of devices, and not the caps, which are about people).
+std::vector<Setting> ListSettings(const Config& config);
+/// Every key that a file can have: "daemon.log_level", "simulated_device.memory", "caps.users.NAME.leases".
+std::vector<std::string> ConfigKeys();
+
+/// The keys whose values differ and that a running daemon cannot change.
+std::vector<std::string> NeedRestart(const Config& running, const Config& wanted);
 
 /// The variables of the environment that matter here; a value of its own so that tests need none.
 struct Environment {
@@ -71,6 +118,7 @@ struct Flags {
   std::optional<std::string> dir;          // the runtime directory
   std::optional<std::string> config_file;  // instead of the system's and the user's files
   std::optional<std::string> log_level;
+  std::optional<std::string> http;  // "127.0.0.1:9400"
 };
 
 /// The files that are read when no flag names one, the later ones winning: the system's file, its drop-ins in

@@ -18,12 +18,15 @@
 #include "daemon/descriptor_budget.h"
 #include "daemon/diagnosis.h"
 #include "daemon/event_log.h"
+#include "daemon/grant_times.h"
+#include "daemon/http_server.h"
 #include "daemon/journal.h"
 #include "daemon/lease_table.h"
 #include "daemon/reclaimer.h"
 #include "daemon/recovery.h"
 #include "daemon/session_server.h"
 #include "daemon/session_state.h"
+#include "daemon/static_devices.h"
 #include "daemon/stats.h"
 #include "daemon/thread.h"
 #include "lgpu/status.h"
@@ -92,13 +95,24 @@ class Daemon::Impl {
                                                               .budget = budget_,
                                                               .reclaimer = *reclaimer_,
                                                               .lost = lost_,
-                                                              .outlives_daemon = journal_ != nullptr},
+                                                              .outlives_daemon = journal_ != nullptr,
+                                                              .grant_times = &grant_times_},
                                               config_.max_sessions);
     if (journal) {
       LGPU_RETURN_IF_ERROR(Recover(backend, *journal));
     }
-    LGPU_ASSIGN_OR_RETURN(control_, ControlServer::Start(leases_, sessions_, events_, stats_, diagnostician_, simulated_));
+    LGPU_ASSIGN_OR_RETURN(
+        control_, ControlServer::Start(leases_, sessions_, events_, stats_, diagnostician_, simulated_));
     LGPU_ASSIGN_OR_RETURN(ticker_, Thread::Start("lgpud-tick", [this] { Tick(); }));
+    LGPU_RETURN_IF_ERROR(MakeStaticLeases(config_.static_devices, stats_.Cards(), leases_));
+    if (!config_.http.listen.empty()) {
+      LGPU_ASSIGN_OR_RETURN(http_,
+                            HttpServer::Start(config_.http, {.stats = stats_,
+                                                             .leases = leases_,
+                                                             .events = events_,
+                                                             .grants = grant_times_,
+                                                             .backend = simulated_ ? "simulated" : "cuda"}));
+    }
     Tell(v1::Event::KIND_DAEMON_STARTED, "lgpud " LGPU_VERSION " has started");
     return absl::OkStatus();
   }
@@ -112,6 +126,14 @@ class Daemon::Impl {
     }
   }
 
+  absl::Status Reload(const Config& config) {
+    leases_.SetPolicy(config.policy);
+    diagnostician_.SetSettings(ListSettings(config));
+    return MakeStaticLeases(config.static_devices, stats_.Cards(), leases_);
+  }
+
+  std::string http_address() const { return http_ == nullptr ? "" : http_->address(); }
+
   void Stop() {
     {
       MutexLock lock(mutex_);
@@ -120,6 +142,9 @@ class Daemon::Impl {
       }
     }
     Tell(v1::Event::KIND_DAEMON_STOPPING, "lgpud is stopping");
+    if (http_ != nullptr) {
+      http_->Stop();
+    }
     tick_.NotifyAll();
     broker_->StopWaiting();
     leases_.Close();
@@ -195,12 +220,14 @@ class Daemon::Impl {
   std::atomic<std::uint64_t> lost_ = 0;
   LeaseTable leases_;
   StatsReporter stats_;
-  const Diagnostician diagnostician_{*broker_, stats_};
+  GrantTimes grant_times_;
+  Diagnostician diagnostician_{*broker_, stats_, ListSettings(config_)};
   const bool simulated_;
   std::unique_ptr<Reclaimer> reclaimer_;
   std::unique_ptr<SessionServer> server_;
   std::unique_ptr<ControlServer> control_;
   std::unique_ptr<Recovery> recovery_;
+  std::unique_ptr<HttpServer> http_;
   Mutex mutex_;
   CondVar tick_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -231,6 +258,8 @@ void Daemon::ServeSession(UniqueFd socket, const PeerCredentials& peer) {
 void Daemon::ServeControl(UniqueFd socket, const PeerCredentials& peer) {
   impl_->ServeControl(std::move(socket), peer);
 }
+absl::Status Daemon::Reload(const Config& config) { return impl_->Reload(config); }
+std::string Daemon::http_address() const { return impl_->http_address(); }
 void Daemon::Stop() { impl_->Stop(); }
 
 }  // namespace lgpu::daemon

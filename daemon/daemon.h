@@ -2,6 +2,7 @@
 #define LGPU_DAEMON_DAEMON_H_
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "allocator/unique_fd.h"
@@ -15,7 +16,7 @@ namespace lgpu::daemon {
 /// Thread-safe.
 class Daemon {
  public:
-  /// `registry` outlives the daemon.
+  /// `registry` outlives the daemon. INVALID_ARGUMENT and others for HTTP and for static leases.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Config& config, DeviceRegistry& registry);
   ~Daemon();
   Daemon(const Daemon&) = delete;
@@ -25,6 +26,11 @@ class Daemon {
   void ServeSession(UniqueFd socket, const PeerCredentials& peer);
   /// Hands a connection that was accepted on the control socket to gRPC. Returns at once.
   void ServeControl(UniqueFd socket, const PeerCredentials& peer);
+  /// Takes over what a running daemon can change: caps, default mode, records per new lease; and makes the
+  /// static leases that are new. The first error of these.
+  absl::Status Reload(const Config& config);
+  /// The HTTP address; empty: none.
+  std::string http_address() const;
   /// Says goodbye to all sessions, ends streams, frees everything; within 1 s. Repeating it is fine.
   void Stop();
 

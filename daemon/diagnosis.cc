@@ -124,7 +124,19 @@ v1::Diagnosis Diagnostician::Examine(const Caller& caller) const {
     Add(diagnosis, "ledger", v1::Diagnosis::LEVEL_FAIL,
         absl::StrCat(std::string(ledger.message()), "; this is a bug of lgpu, please report it"));
   }
+  MutexLock lock(mutex_);
+  for (const Setting& setting : settings_) {
+    v1::Diagnosis::Setting& out = *diagnosis.add_settings();
+    out.set_key(setting.key);
+    out.set_value(setting.value);
+    out.set_origin(setting.origin);
+  }
   return diagnosis;
+}
+
+void Diagnostician::SetSettings(std::vector<Setting> settings) {
+  MutexLock lock(mutex_);
+  settings_ = std::move(settings);
 }
 
 }  // namespace lgpu::daemon

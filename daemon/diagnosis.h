@@ -1,7 +1,13 @@
 #ifndef LGPU_DAEMON_DIAGNOSIS_H_
 #define LGPU_DAEMON_DIAGNOSIS_H_
 
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "allocator/mutex.h"
 #include "daemon/broker.h"
+#include "daemon/config.h"
 #include "daemon/lease_table.h"
 #include "daemon/stats.h"
 #include "lgpu/v1/control.pb.h"
@@ -13,7 +19,10 @@ namespace lgpu::daemon {
 class Diagnostician {
  public:
   /// All outlive it.
-  Diagnostician(const Broker& broker, const StatsReporter& stats) : broker_(broker), stats_(stats) {}
+  Diagnostician(const Broker& broker, const StatsReporter& stats, std::vector<Setting> settings)
+      : broker_(broker), stats_(stats), settings_(std::move(settings)) {}
+
+  void SetSettings(std::vector<Setting> settings);
 
   /// With what the caller may see of leases.
   v1::Diagnosis Examine(const Caller& caller) const;
@@ -24,6 +33,8 @@ class Diagnostician {
 
   const Broker& broker_;
   const StatsReporter& stats_;
+  mutable Mutex mutex_;
+  std::vector<Setting> settings_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace lgpu::daemon

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "google/protobuf/util/time_util.h"
+#include "proto/refusal_codec.h"
 
 namespace lgpu::daemon {
 
@@ -17,6 +18,9 @@ void EventLog::Append(v1::Event event, std::optional<std::uint32_t> owner) {
   {
     MutexLock lock(mutex_);
     event.set_sequence(++last_);
+    if (event.has_refusal()) {
+      ++counts_.refusals[RefusalFromProto(event.refusal()).reason];
+    }
     entries_.push_back({std::move(event), owner});
     if (entries_.size() > kept_) {
       entries_.pop_front();
@@ -55,6 +59,11 @@ EventLog::Batch EventLog::Read(std::uint64_t after, std::uint32_t uid, std::size
 std::uint64_t EventLog::last_sequence() const {
   MutexLock lock(mutex_);
   return last_;
+}
+
+EventLog::Counts EventLog::counts() const {
+  MutexLock lock(mutex_);
+  return counts_;
 }
 
 void EventLog::Close() {

@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "allocator/mutex.h"
+#include "lgpu/refusal.h"
 #include "lgpu/v1/events.pb.h"
 
 namespace lgpu::daemon {
@@ -36,6 +38,12 @@ class EventLog {
              std::chrono::steady_clock::time_point deadline);
 
   std::uint64_t last_sequence() const;
+
+  /// Over the log's life.
+  struct Counts {
+    std::map<RefusalReason, std::uint64_t> refusals;
+  };
+  Counts counts() const;
   /// No Read waits any more.
   void Close();
 
@@ -49,6 +57,7 @@ class EventLog {
   CondVar changed_;
   std::deque<Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
+  Counts counts_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -34,6 +34,7 @@ struct Lease {
   std::string id;  // the handle that users know
   std::string name;
   User owner;
+  bool anonymous = false;  // its name was made up
   bool lasting = false;
   std::chrono::system_clock::time_point created_at;
   std::string request_id;
@@ -43,6 +44,7 @@ struct Lease {
   std::uint32_t sessions_ever = 0;
   bool ready = false;     // its devices exist
   bool ending = false;    // nobody may attach; it goes when its last session is gone
+  bool removed = false;   // by a request, not by the end of its last session
   bool resizing = false;  // by one call, which needs its devices
   bool taken = false;     // out of the table as soon as whoever took it has removed its devices
   std::shared_ptr<PlacementLog> placements;

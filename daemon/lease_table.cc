@@ -54,8 +54,26 @@ void LeaseTable::Tell(v1::Event::Kind kind, const Lease& lease, const SessionSta
   events_.Append(std::move(event), lease.owner.uid);
 }
 
-absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::CreateLeaseRequest& request,
+void LeaseTable::SetPolicy(const LeasePolicy& policy) {
+  MutexLock lock(mutex_);
+  policy_ = policy;
+}
+
+void LeaseTable::FillModes(v1::CreateLeaseRequest& request) const {
+  MutexLock lock(mutex_);
+  for (v1::LogicalDeviceSpec& device : *request.mutable_devices()) {
+    // Who asks for a guarantee of his own means growth.
+    if (device.mode() == v1::LogicalDeviceSpec::MODE_UNSPECIFIED && device.guarantee_bytes() == 0 &&
+        policy_.preallocate) {
+      device.set_mode(v1::LogicalDeviceSpec::MODE_PREALLOCATE);
+    }
+  }
+}
+
+absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::CreateLeaseRequest& asked,
                                              TimePoint deadline) {
+  v1::CreateLeaseRequest request = asked;
+  FillModes(request);
   if (!request.lasting() && caller.session == nullptr) {
     return absl::FailedPreconditionError(
         "a lease needs an owner: call with the token of a session, or make it lasting");
@@ -148,10 +166,11 @@ absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
   lease.id = ChooseId();
   lease.owner = user;
   lease.name = request.name().empty() ? ChooseName(caller.uid) : request.name();
+  lease.anonymous = request.name().empty();
   lease.lasting = request.lasting();
   lease.created_at = std::chrono::system_clock::now();
   lease.request_id = request.request_id();
-  lease.placements = std::make_shared<PlacementLog>(config_.placement_records);
+  lease.placements = std::make_shared<PlacementLog>(policy_.placement_records);
   for (std::size_t i = 0; i < plan.size(); ++i) {
     lease.devices.push_back({.id = LogicalId(),
                              .index = static_cast<int>(i),
@@ -273,11 +292,11 @@ absl::Status LeaseTable::CheckCaps(const User& user, Holdings delta) const {
                      .guarantee = SaturatingAdd(has.guarantee, delta.guarantee),
                      .leases = has.leases + delta.leases});
   };
-  if (const CapConfig* cap = FindUserCap(config_.user_caps, user); cap != nullptr) {
+  if (const CapConfig* cap = FindUserCap(policy_.user_caps, user); cap != nullptr) {
     const Holdings has = SumHoldings([&user](const User& owner) { return owner.uid == user.uid; });
     LGPU_RETURN_IF_ERROR(check(*cap, absl::StrCat("user ", user.name), has));
   }
-  for (const CapConfig* cap : FindGroupCaps(config_.group_caps, user)) {
+  for (const CapConfig* cap : FindGroupCaps(policy_.group_caps, user)) {
     const Holdings has = SumHoldings([cap](const User& owner) { return IsInGroup(owner, cap->name); });
     LGPU_RETURN_IF_ERROR(check(*cap, absl::StrCat("group ", cap->name), has));
   }

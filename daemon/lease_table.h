@@ -47,7 +47,7 @@ class LeaseTable {
 
   /// All outlive the table.
   LeaseTable(const Config& config, Broker& broker, SessionDirectory& sessions, EventLog& events)
-      : config_(config), broker_(broker), sessions_(sessions), events_(events) {}
+      : broker_(broker), sessions_(sessions), events_(events), policy_(config.policy) {}
 
   /// From here on leases and sessions are in `journal`, and leases that last in the file `leases` of
   /// `state_directory` too. It outlives the table. Before anything else.
@@ -101,6 +101,14 @@ class LeaseTable {
   std::vector<Lease> Snapshot(const Caller& caller) const;
   /// Records and drops of all leases that ever were.
   PlacementLog::Counts placement_counts() const;
+  OpCounts op_counts() const;
+  struct EndCounts {
+    std::uint64_t by_exit = 0;     // with their last session
+    std::uint64_t by_request = 0;  // RemoveLease
+  };
+  EndCounts end_counts() const;
+  /// What a running daemon can change: caps, the default mode, records per (new) lease.
+  void SetPolicy(const LeasePolicy& policy);
   std::size_t size() const;
   /// Id and name of a lease; empty ones for a lease that is gone.
   std::pair<std::string, std::string> Names(LeaseKey key) const;
@@ -112,6 +120,7 @@ class LeaseTable {
     LeaseKey key;
     bool is_new = true;  // else it is the one of an earlier call
   };
+  void FillModes(v1::CreateLeaseRequest& request) const;
   absl::StatusOr<Announced> Announce(const Caller& caller, const v1::CreateLeaseRequest& request,
                                      const User& user, const std::vector<PlannedDevice>& plan);
   absl::Status MakeDevices(LeaseKey key, const std::vector<PlannedDevice>& plan, TimePoint deadline);
@@ -156,7 +165,6 @@ class LeaseTable {
   absl::Status SaveLasting();
   void Tell(v1::Event::Kind kind, const Lease& lease, const SessionState* session, std::string text) const;
 
-  const Config& config_;
   Broker& broker_;
   SessionDirectory& sessions_;
   EventLog& events_;
@@ -165,7 +173,10 @@ class LeaseTable {
   std::map<LeaseKey, Lease> leases_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::uint64_t last_key_ ABSL_GUARDED_BY(mutex_) = 0;
+  LeasePolicy policy_ ABSL_GUARDED_BY(mutex_);
   PlacementLog::Counts past_placements_ ABSL_GUARDED_BY(mutex_);
+  OpCounts past_ops_ ABSL_GUARDED_BY(mutex_);
+  EndCounts ended_ ABSL_GUARDED_BY(mutex_);
 
   Journal* journal_ = nullptr;
   Mutex file_mutex_;  // before mutex_: one writer of the file of lasting leases

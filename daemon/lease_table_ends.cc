@@ -118,6 +118,7 @@ absl::Status LeaseTable::Remove(const Caller& caller, const std::string& text, T
     LGPU_ASSIGN_OR_RETURN(key, FindKey(caller, text));
     Lease& lease = leases_.at(key);
     lease.ending = true;
+    lease.removed = true;
     name = lease.name;
     live = lease.live;
     devices = TakeIfOver(key, taken);
@@ -206,8 +207,11 @@ void LeaseTable::Finish(const std::optional<Lease>& lease, const std::vector<Log
     MutexLock lock(mutex_);
     past_placements_.records += counts.records;
     past_placements_.dropped += counts.dropped;
+    lease->placements->AddTo(past_ops_);
     NoteLeaseGone(lease->key);
-    leases_.erase(lease->key);
+    const auto left = leases_.find(lease->key);
+    ++(left->second.removed ? ended_.by_request : ended_.by_exit);
+    leases_.erase(left);
   }
   if (lease->lasting) {
     // If it cannot be written, the lease is back after the next start of the machine, and can be removed
@@ -298,6 +302,20 @@ PlacementLog::Counts LeaseTable::placement_counts() const {
     sum.dropped += counts.dropped;
   }
   return sum;
+}
+
+OpCounts LeaseTable::op_counts() const {
+  MutexLock lock(mutex_);
+  OpCounts sum = past_ops_;
+  for (const auto& [key, lease] : leases_) {
+    lease.placements->AddTo(sum);
+  }
+  return sum;
+}
+
+LeaseTable::EndCounts LeaseTable::end_counts() const {
+  MutexLock lock(mutex_);
+  return ended_;
 }
 
 std::size_t LeaseTable::size() const {

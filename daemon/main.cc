@@ -2,6 +2,7 @@
 
 #include <google/protobuf/stubs/logging.h>
 #include <poll.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
@@ -13,6 +14,7 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
@@ -45,10 +47,41 @@ int ExitCodeForStart(const absl::Status& status) {
   }
 }
 
-void SetUpLog(const std::string& level) {
+// The message as a JSON string.
+class JsonMessage final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& to) override {
+    const std::string text(message.payload.data(), message.payload.size());
+    const std::string quoted =
+        nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    to.append(quoted.data(), quoted.data() + quoted.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<JsonMessage>(); }
+};
+
+// The level as syslog's number, by which the journal knows it.
+class SyslogLevel final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& to) override {
+    const char number = message.level <= spdlog::level::debug  ? '7'
+                        : message.level == spdlog::level::info ? '6'
+                        : message.level == spdlog::level::warn ? '4'
+                                                               : '3';
+    to.push_back(number);
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<SyslogLevel>(); }
+};
+
+void SetUpLog(const Config& config) {
   auto logger = std::make_shared<spdlog::logger>("lgpud", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_pattern("%Y-%m-%d %H:%M:%S.%f: %L lgpud] %v");
-  logger->set_level(spdlog::level::from_str(level));
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<JsonMessage>('*').add_flag<SyslogLevel>('#');
+  formatter->set_pattern(config.log_format == "json"
+                             ? R"({"time":"%Y-%m-%dT%H:%M:%S.%f%z","level":"%l","message":%*})"
+                         : config.log_format == "journal" ? "<%#>%v"
+                                                          : "%Y-%m-%d %H:%M:%S.%f: %L lgpud] %v");
+  logger->set_formatter(std::move(formatter));
+  logger->set_level(spdlog::level::from_str(config.log_level));
   logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));
   // It would print a line for every malformed string that a client sends.
@@ -93,7 +126,24 @@ std::string CountedCards(const DeviceRegistry& registry) {
          (served == 1 ? " GPU" : " GPUs");
 }
 
-int Serve(const Config& config, int signals) {
+// Reads the configuration again. What is wrong with it leaves everything as it is.
+void Reload(const Flags& flags, const Config& running, Daemon& daemon) {
+  const absl::StatusOr<Config> wanted = LoadConfig(flags, Environment::OfThisProcess());
+  if (!wanted.ok()) {
+    spdlog::error("the configuration is not taken over: {}", std::string(wanted.status().message()));
+    return;
+  }
+  for (const std::string& key : NeedRestart(running, *wanted)) {
+    spdlog::warn("{} has changed; that takes effect when lgpud is started again", key);
+  }
+  spdlog::default_logger()->set_level(spdlog::level::from_str(wanted->log_level));
+  if (const absl::Status status = daemon.Reload(*wanted); !status.ok()) {
+    spdlog::error("{}", std::string(status.message()));
+  }
+  spdlog::info("the configuration was read again");
+}
+
+int Serve(const Config& config, const Flags& flags, int signals) {
   absl::StatusOr<ServerDir::Inherited> inherited = ServerDir::TakeInherited();
   if (!inherited.ok()) return Fail(inherited.status(), ExitCodeForStart(inherited.status()));
   absl::StatusOr<ServerDir> dir = ServerDir::Open(config, *std::move(inherited));
@@ -119,8 +169,16 @@ int Serve(const Config& config, int signals) {
 
   std::fprintf(stderr, "lgpud %s ready: %s, directory %s\n", LGPU_VERSION, CountedCards(**registry).c_str(),
                dir->path().c_str());
+  if (const std::string http = (*daemon)->http_address(); !http.empty()) {
+    std::fprintf(stderr, "lgpud serves HTTP at http://%s/metrics\n", http.c_str());
+  }
   NotifyServiceManager("READY=1");
-  const int signal = WaitForSignal(signals);
+  int signal = WaitForSignal(signals);
+  for (; signal == SIGHUP; signal = WaitForSignal(signals)) {
+    NotifyServiceManager("RELOADING=1");
+    Reload(flags, config, **daemon);
+    NotifyServiceManager("READY=1");
+  }
   spdlog::info("stopping on signal {}", signal);
   NotifyServiceManager("STOPPING=1");
   (*controls)->Stop();
@@ -137,15 +195,21 @@ int Main(int argc, const char* const* argv) {
   }
   const absl::StatusOr<Config> config = LoadConfig(command_line.flags, Environment::OfThisProcess());
   if (!config.ok()) return Fail(config.status(), kExitConfig);
+  if (command_line.print_config) {
+    for (const Setting& setting : ListSettings(*config)) {
+      std::printf("%s = %s  # %s\n", setting.key.c_str(), setting.value.c_str(), setting.origin.c_str());
+    }
+    return kExitOk;
+  }
   if (command_line.check_config) {
     std::puts("configuration ok");
     return kExitOk;
   }
-  SetUpLog(config->log_level);
+  SetUpLog(*config);
   RaiseDescriptorLimit();
   const absl::StatusOr<UniqueFd> signals = BlockStopSignals();
   if (!signals.ok()) return Fail(signals.status(), kExitFailure);
-  return Serve(*config, signals->get());
+  return Serve(*config, command_line.flags, signals->get());
 }
 
 }  // namespace

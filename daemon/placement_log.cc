@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,8 @@ using google::protobuf::util::TimeUtil;
 constexpr std::uint64_t kMaxUnixSeconds = 253'402'300'799ULL;  // the last that a Timestamp can hold
 constexpr std::uint64_t kMaxHostNs = std::uint64_t{1} << 60;
 constexpr std::uint16_t kMaxDType = 255;
+// Those of this version of the library.
+constexpr std::string_view kOps[] = {"MatMul", "AddN", "Cast", "Identity", "_EagerConst"};
 
 // Names of the numbers that PlacementEntry::dtype carries (TensorFlow's DataType).
 std::string DTypeText(std::uint16_t dtype) {
@@ -109,6 +112,16 @@ void PlacementLog::Add(const std::vector<Record>& records, std::uint64_t dropped
 PlacementLog::Counts PlacementLog::counts() const {
   MutexLock lock(mutex_);
   return {.records = total_, .dropped = dropped_};
+}
+
+void PlacementLog::AddTo(OpCounts& counts) const {
+  MutexLock lock(mutex_);
+  for (const auto& [key, total] : totals_) {
+    const bool known = std::find(std::begin(kOps), std::end(kOps), key.op) != std::end(kOps);
+    OpCount& count = counts[{known ? key.op : "other", key.device != PlacementEntry::kHostDevice}];
+    count.executed = Saturate(count.executed, total.count);
+    count.soft_placed = Saturate(count.soft_placed, total.soft_placed);
+  }
 }
 
 v1::PlacementReport PlacementLog::Report(std::size_t max_records) const {

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "allocator/mutex.h"
 #include "daemon/ids.h"
+#include "daemon/op_counts.h"
 #include "lgpu/v1/control.pb.h"
 #include "proto/placement_ring.h"
 #include "proto/session_pages.h"
@@ -41,6 +42,8 @@ class PlacementLog {
     std::uint64_t dropped = 0;
   };
   Counts counts() const;
+  /// Adds what is in the totals.
+  void AddTo(OpCounts& counts) const;
   /// Everything but the lease's names. `max_records` 0: all that are kept.
   v1::PlacementReport Report(std::size_t max_records) const;
 

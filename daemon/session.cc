@@ -315,7 +315,7 @@ void Session::HandleGrow(const v1::GrowRequest& request) {
   const auto timeout = std::chrono::milliseconds(std::min<std::uint64_t>(
       request.timeout_ms(), std::chrono::duration_cast<std::chrono::milliseconds>(kMaxGrowTimeout).count()));
   const LogicalId device{request.device_id()};
-  Answer(id, device,
+  Answer(id, device, turn_,
          services_.broker.Grow({.session = peer_.id,
                                 .device = device,
                                 .at_least = Bytes(request.at_least_bytes()),
@@ -325,14 +325,21 @@ void Session::HandleGrow(const v1::GrowRequest& request) {
                                 .ahead = request.ahead()}));
 }
 
-void Session::Answer(std::uint64_t request_id, LogicalId device, Broker::GrowAnswer answer) {
+void Session::Answer(std::uint64_t request_id, LogicalId device, Clock::time_point asked_at,
+                     Broker::GrowAnswer answer) {
   if (!answer.status.ok()) {
     Refuse(request_id, answer.status, answer.ahead ? Concern::kNobody : Concern::kSomebody);
   } else if (answer.wait) {
-    waiting_.push_back(
-        {.request_id = request_id, .device = device, .grow = *answer.wait, .next_look = answer.next_look});
+    waiting_.push_back({.request_id = request_id,
+                        .device = device,
+                        .grow = *answer.wait,
+                        .asked_at = asked_at,
+                        .next_look = answer.next_look});
   } else {
-    outgoing_.push_back({.request_id = request_id, .device = device, .chunks = std::move(answer.chunks)});
+    outgoing_.push_back({.request_id = request_id,
+                         .device = device,
+                         .chunks = std::move(answer.chunks),
+                         .asked_at = asked_at});
     Pump();
   }
 }
@@ -346,7 +353,7 @@ void Session::ContinueWaiting() {
     if (end_ != End::kNone) {
       return;
     }
-    Answer(entry.request_id, entry.device, services_.broker.Continue(entry.grow));
+    Answer(entry.request_id, entry.device, entry.asked_at, services_.broker.Continue(entry.grow));
   }
 }
 

@@ -17,6 +17,7 @@
 #include "daemon/broker.h"
 #include "daemon/descriptor_budget.h"
 #include "daemon/event_log.h"
+#include "daemon/grant_times.h"
 #include "daemon/ids.h"
 #include "daemon/lease_table.h"
 #include "daemon/process.h"
@@ -36,8 +37,9 @@ struct SessionServices {
   EventLog& events;
   DescriptorBudget& budget;
   Reclaimer& reclaimer;
-  std::atomic<std::uint64_t>& lost;  // counts sessions that ended without Close
-  bool outlives_daemon = false;  // there is a journal: a later daemon takes sessions up that this one leaves
+  std::atomic<std::uint64_t>& lost;   // counts sessions that ended without Close
+  bool outlives_daemon = false;       // there is a journal: a later daemon takes sessions up that this one leaves
+  GrantTimes* grant_times = nullptr;  // may be left out
 };
 
 /// A Session serves one connection of the session socket, on one thread of its own: it receives and sends
@@ -79,6 +81,7 @@ class Session {
     std::uint64_t request_id = 0;
     LogicalId device;
     std::vector<Chunk> chunks;
+    Clock::time_point asked_at;
     std::size_t sent = 0;
     std::span<const Chunk> rest() const { return std::span(chunks).subspan(sent); }
   };
@@ -86,6 +89,7 @@ class Session {
     std::uint64_t request_id = 0;
     LogicalId device;
     GrowId grow;
+    Clock::time_point asked_at;
     Clock::time_point next_look;
   };
 
@@ -120,7 +124,8 @@ class Session {
   void FinishClose();
 
   // Sending.
-  void Answer(std::uint64_t request_id, LogicalId device, Broker::GrowAnswer answer);
+  void Answer(std::uint64_t request_id, LogicalId device, Clock::time_point asked_at,
+              Broker::GrowAnswer answer);
   enum class Concern { kSomebody, kNobody };  // who was refused; of nobody's there is no event
   void Refuse(std::uint64_t request_id, const absl::Status& status, Concern concern = Concern::kSomebody);
   void Pump();

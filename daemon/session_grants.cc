@@ -172,7 +172,13 @@ bool Session::SendPage(Outgoing& outgoing) {
   grant_in_flight_ = grant.grant_id();
   fds_in_flight_ = count;
   sent_at_ = now;
-  return outgoing.rest().empty();
+  if (!outgoing.rest().empty()) {
+    return false;
+  }
+  if (services_.grant_times != nullptr) {
+    services_.grant_times->Observe(now - outgoing.asked_at);
+  }
+  return true;
 }
 
 bool Session::FailPage(Outgoing& outgoing, const absl::Status& status) {

@@ -111,6 +111,7 @@ v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease) const {
   out.set_owner_uid(lease.owner.uid);
   out.set_owner(lease.owner.name);
   out.set_lasting(lease.lasting);
+  out.set_anonymous(lease.anonymous);
   *out.mutable_created_at() = ToTimestamp(lease.created_at);
   for (const LeaseDevice& device : lease.devices) {
     v1::LogicalDeviceStats& entry = *out.add_devices();

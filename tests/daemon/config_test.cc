@@ -6,8 +6,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "daemon/command_line.h"
 #include "proto/exit_codes.h"
@@ -83,14 +86,14 @@ kept = 6
                   SimulatedDeviceConfig{.memory = 4_MiB, .uuid = "GPU-1", .name = "small", .sparse = true}));
   EXPECT_EQ(config.reserve, 64_MiB);
   EXPECT_EQ(config.overhead_allowance, Bytes(1536 * 1024));
-  EXPECT_THAT(config.user_caps,
+  EXPECT_THAT(config.policy.user_caps,
               testing::UnorderedElementsAre(
                   CapConfig{.name = "alice", .memory_limit = 8_GiB, .guarantee = 2_GiB, .leases = 4},
                   CapConfig{.name = "*", .memory_limit = {}, .guarantee = {}, .leases = 0}));
   EXPECT_THAT(
-      config.group_caps,
+      config.policy.group_caps,
       ElementsAre(CapConfig{.name = "students", .memory_limit = 1_GiB, .guarantee = {}, .leases = {}}));
-  EXPECT_EQ(config.placement_records, 5u);
+  EXPECT_EQ(config.policy.placement_records, 5u);
   EXPECT_EQ(config.kept_events, 6u);
 }
 
@@ -241,7 +244,7 @@ TEST(ConfigTest, TheExampleFileHoldsTheDefaultsAndEveryKeyOfItIsKnown) {
   EXPECT_EQ(example.max_sessions, defaults.max_sessions);
   EXPECT_EQ(example.reserve, defaults.reserve);
   EXPECT_EQ(example.overhead_allowance, defaults.overhead_allowance);
-  EXPECT_EQ(example.placement_records, defaults.placement_records);
+  EXPECT_EQ(example.policy.placement_records, defaults.policy.placement_records);
   EXPECT_EQ(example.kept_events, defaults.kept_events);
 
   std::string all;
@@ -256,8 +259,117 @@ TEST(ConfigTest, TheExampleFileHoldsTheDefaultsAndEveryKeyOfItIsKnown) {
   const Config everything = Parsed(all);
   EXPECT_EQ(everything.runtime_dir, "/run/lgpu");
   EXPECT_EQ(everything.simulated.size(), 1u);
-  EXPECT_EQ(everything.user_caps.size(), 2u);
-  EXPECT_EQ(everything.group_caps.size(), 1u);
+  EXPECT_EQ(everything.static_devices.size(), 1u);
+  EXPECT_EQ(everything.http.listen, "127.0.0.1:9400");
+  EXPECT_EQ(everything.policy.user_caps.size(), 2u);
+  EXPECT_EQ(everything.policy.group_caps.size(), 1u);
+}
+
+std::string FileText(const std::string& path) {
+  std::ifstream file(LGPU_SOURCE_DIR "/" + path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(ConfigTest, EveryKeyIsInTheExampleAndInTheDocumentation) {
+  const std::string example = FileText("packaging/lgpud.toml");
+  const std::string page = FileText("docs/configuration.md");
+  const std::string man = FileText("docs/man/lgpud.toml.5");
+  const std::vector<std::string> keys = ConfigKeys();
+  EXPECT_GT(keys.size(), 25u);
+  for (std::string key : keys) {
+    const std::string last = key.substr(key.rfind('.') + 1);
+    const bool in_example = example.find("\n" + last + " = ") != std::string::npos ||
+                            example.find("\n# " + last + " = ") != std::string::npos;
+    EXPECT_TRUE(in_example) << key << " is not in the example";
+    if (key.starts_with("caps.")) key = "caps.*.NAME." + last;
+    EXPECT_THAT(page, HasSubstr("`" + key + "`")) << key << " is not in docs/configuration.md";
+    EXPECT_THAT(man, HasSubstr("\\fB" + last + "\\fR")) << key << " is not in lgpud.toml(5)";
+  }
+}
+
+TEST(ConfigTest, NewTablesAndTheirErrors) {
+  const Config config = Parsed(R"(
+[devices]
+visible = "1,0"
+[[logical_device]]
+lease = "shared"
+owner = "alice"
+memory = "1GiB"
+mode = "preallocate"
+gpu = "0"
+[[logical_device]]
+lease = "shared"
+guarantee = "64MiB"
+[memory]
+default_mode = "preallocate"
+[http]
+listen = "[::1]:0"
+token_file = "/etc/lgpu/token"
+[daemon]
+log_format = "json"
+)");
+  EXPECT_TRUE(config.has_cuda_visible_devices);
+  EXPECT_EQ(config.cuda_visible_devices, "1,0");
+  ASSERT_EQ(config.static_devices.size(), 2u);
+  EXPECT_EQ(config.static_devices[0].memory, 1_GiB);
+  EXPECT_EQ(config.static_devices[1].guarantee, 64_MiB);
+  EXPECT_EQ(config.static_devices[1].origin, "lgpud.toml:10:1");
+  EXPECT_TRUE(config.policy.preallocate);
+  EXPECT_EQ(config.http, (HttpConfig{.listen = "[::1]:0", .token_file = "/etc/lgpu/token"}));
+  EXPECT_EQ(config.log_format, "json");
+  EXPECT_EQ(config.origins.at("http.listen"), "lgpud.toml:16:1");
+
+  EXPECT_THAT(ErrorOf("[memory]\ndefault_mode = \"all\"\n"),
+              HasSubstr("2:16: expected \"growth\" or \"preallocate\""));
+  EXPECT_THAT(ErrorOf("[[logical_device]]\nmemory = \"1GiB\"\n"), HasSubstr("has no lease"));
+  EXPECT_THAT(ErrorOf("[[logical_device]]\nlease = \"a\"\nmode = \"preallocate\"\nguarantee = \"2MiB\"\n"),
+              HasSubstr("leave guarantee out"));
+  EXPECT_THAT(ErrorOf("[devices]\nvisible = 0\n"), HasSubstr("a list in quotes"));
+}
+
+TEST(ConfigTest, AnAddressThatOthersReachNeedsAToken) {
+  const TemporaryDirectory temporary;
+  const std::string path = temporary.path() + "/lgpud.toml";
+  Flags flags;
+  flags.config_file = path;
+  Write(path, "[http]\nlisten = \"0.0.0.0:9400\"\n");
+  EXPECT_THAT(std::string(LoadConfig(flags, {}).status().message()),
+              testing::AllOf(HasSubstr("lgpud.toml:2:1: "), HasSubstr("http.token_file")));
+  Write(path, "[http]\nlisten = \"9400\"\n");
+  EXPECT_THAT(std::string(LoadConfig(flags, {}).status().message()), HasSubstr("no ADDRESS:PORT"));
+  Write(path, "[http]\nlisten = \"0.0.0.0:9400\"\ntoken_file = \"/t\"\n");
+  EXPECT_EQ(LoadConfig(flags, {}).status(), absl::OkStatus());
+}
+
+TEST(ConfigTest, SettingsSayWhereTheyComeFrom) {
+  const TemporaryDirectory temporary;
+  const std::string path = temporary.path() + "/lgpud.toml";
+  Write(path, "[daemon]\nmax_sessions = 5\nlog_level = \"warn\"\n");
+  Environment environment;
+  environment.log_level = "debug";
+  Flags flags;
+  flags.config_file = path;
+  flags.dir = "/tmp/x";
+  const absl::StatusOr<Config> config = LoadConfig(flags, environment);
+  ASSERT_EQ(config.status(), absl::OkStatus());
+  std::map<std::string, std::pair<std::string, std::string>> settings;
+  for (const Setting& setting : ListSettings(*config))
+    settings[setting.key] = {setting.value, setting.origin};
+  using Pair = std::pair<std::string, std::string>;
+  EXPECT_EQ(settings["daemon.max_sessions"], (Pair{"5", path + ":2:1"}));
+  EXPECT_EQ(settings["daemon.log_level"], (Pair{"debug", "LGPU_LOG_LEVEL"}));
+  EXPECT_EQ(settings["daemon.runtime_dir"], (Pair{"/tmp/x", "flag --dir"}));
+  EXPECT_EQ(settings["events.kept"], (Pair{"1024", "default"}));
+
+  Config other = *config;
+  other.log_level = "off";
+  other.policy.preallocate = true;
+  EXPECT_THAT(NeedRestart(*config, other), testing::IsEmpty());
+  other.reserve = 1_MiB;
+  other.simulated.push_back({.memory = 1_GiB});
+  EXPECT_THAT(NeedRestart(*config, other), ElementsAre("memory.reserve", "simulated_device"));
 }
 
 TEST(CommandLineTest, FlagsAndTheirErrors) {

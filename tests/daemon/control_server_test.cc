@@ -241,7 +241,8 @@ class CappedTest : public DaemonFixture {
  protected:
   void SetUp() override {
     Config config;
-    config.user_caps = {{.name = "*", .memory_limit = Bytes(100 * kMiB), .guarantee = {}, .leases = 2}};
+    config.policy.user_caps = {
+        {.name = "*", .memory_limit = Bytes(100 * kMiB), .guarantee = {}, .leases = 2}};
     StartDaemon(config);
   }
 };
