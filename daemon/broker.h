@@ -23,6 +23,7 @@
 #include "allocator/mutex.h"
 #include "allocator/trim_table.h"
 #include "allocator/unique_fd.h"
+#include "daemon/card_watch.h"
 #include "daemon/ids.h"
 #include "daemon/journal.h"
 #include "daemon/waker.h"
@@ -207,6 +208,16 @@ class Broker {
   /// What comes of it was returned before. `pending`: more is idle but for work that still runs.
   /// INVALID_ARGUMENT for what was not asked.
   absl::Status Trimmed(SessionId session, TrimId trim, bool pending);
+  /// What a session gave back and its card does not have, after a grace: somebody keeps it. It stays charged
+  /// to the session, whose requests are refused meanwhile. Only real cards, and only where they report their
+  /// memory.
+  Bytes UnreturnedBy(SessionId session) const;
+  struct Unreturned {
+    SessionId session;
+    Bytes bytes;
+  };
+  /// Those that were found since the last call.
+  std::vector<Unreturned> TakeUnreturned();
 
   /// AddDevice waits no more.
   void StopWaiting();
@@ -232,6 +243,8 @@ class Broker {
     std::uint64_t identity = 0;   // of the memory, as the backend knows it
     bool lost = false;            // an earlier daemon's: there is no reference to it here
     bool attested = false;        // its session said that it holds it
+    bool unreturned = false;      // and that for longer than a driver takes
+    TimePoint leaving_since = {};
   };
   struct Device {
     DeviceSpec spec;
@@ -252,6 +265,7 @@ class Broker {
     LeaseKey lease;
     absl::flat_hash_set<ChunkId> chunks;
     Bytes held;
+    Bytes unreturned;  // part of held
     std::set<GrowId> waiting;
   };
   struct Waiter {
@@ -409,6 +423,25 @@ class Broker {
   void NoteFreed(ChunkId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The answer, once its chunks are in the journal; otherwise they are taken back.
   GrowAnswer Journaled(GrowAnswer answer);
+  // broker_unreturned.cc.
+  /// What the ledger and the table of chunks say of a card.
+  struct CardSums {
+    int backend_device = 0;
+    Bytes granule;
+    Bytes chunks;  // all that exist, but for `coming`
+    Bytes coming;  // chunks that the backend dropped and that are not confirmed
+    std::set<std::int64_t> suspects;
+  };
+  CardSums SumsOf(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What the real cards of `chunks`, which are about to be released, report; watches them from here on.
+  std::map<CardId, CardReport> BeforeRelease(const std::vector<ChunkId>& chunks);
+  /// Makes the results of released chunks UNAVAILABLE for which the card's memory has not risen.
+  void DoubtReleased(const std::map<CardId, CardReport>& before, const std::vector<ChunkId>& chunks,
+                     std::vector<absl::Status>& results);
+  /// The doubted chunks that their cards have by now.
+  std::set<ChunkId> LookAtCards();
+  void CountUnreturned(ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckReturned(const Session& session) const;
 
   // broker_refusal.cc.
   Refusal MakeRefusal(const Device& device, LogicalId id, const RefusalCause& cause) const
@@ -434,6 +467,10 @@ class Broker {
   std::set<ChunkId> unconfirmed_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Waker> unconfirmed_waker_ ABSL_GUARDED_BY(mutex_);
   TimePoint lost_retry_at_ ABSL_GUARDED_BY(mutex_);
+  std::map<CardId, CardWatch> watches_ ABSL_GUARDED_BY(mutex_);  // of cards with memory coming back
+  std::set<ChunkId> releasing_ ABSL_GUARDED_BY(mutex_);          // real cards: the backend is dropping them
+  std::map<CardId, TimePoint> late_looks_ ABSL_GUARDED_BY(mutex_);
+  std::map<SessionId, Unreturned> unreturned_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t last_chunk_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t last_grow_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

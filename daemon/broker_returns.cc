@@ -169,12 +169,16 @@ void Broker::Reclaim(const std::vector<ChunkId>& chunks) {
         memories.push_back(chunks_.at(chunks[start + i]).memory);
       }
     }
+    const std::vector<ChunkId> batch(chunks.begin() + static_cast<std::ptrdiff_t>(start),
+                                     chunks.begin() + static_cast<std::ptrdiff_t>(start + count));
+    const std::map<CardId, CardReport> before = BeforeRelease(batch);
     std::vector<absl::Status> results;
     results.reserve(count);
     for (std::size_t i = 0; i < count; ++i) {
       const auto found = lost.find(chunks[start + i]);
       results.push_back(found == lost.end() ? backend_.Reclaim(memories[i]) : found->second);
     }
+    DoubtReleased(before, batch, results);
     Wakes wakes;
     {
       MutexLock lock(mutex_);
@@ -193,6 +197,7 @@ void Broker::Reclaim(const std::vector<ChunkId>& chunks) {
 
 void Broker::Settle(ChunkId id, const absl::Status& result, Wakes& wakes) {
   ChunkEntry& chunk = chunks_.at(id);
+  releasing_.erase(id);
   // NOT_FOUND: an earlier call, which said something else, did free it.
   if (!result.ok() && !absl::IsNotFound(result)) {
     chunk.reference_gone = chunk.reference_gone || absl::IsUnavailable(result);
@@ -202,6 +207,9 @@ void Broker::Settle(ChunkId id, const absl::Status& result, Wakes& wakes) {
     return;
   }
   const LogicalId device = chunk.device;
+  if (const auto session = sessions_.find(chunk.session); chunk.unreturned && session != sessions_.end()) {
+    session->second.unreturned -= chunk.bytes;
+  }
   TakeFromSession(id, chunk);
   ledger_.ConfirmFree(device, chunk.bytes);
   unconfirmed_.erase(id);
@@ -215,6 +223,9 @@ bool Broker::LooksFree(const ChunkEntry& chunk) {
   {
     MutexLock lock(mutex_);
     const CardId card = devices_.at(chunk.device).spec.card;
+    if (watches_.count(card) != 0) {
+      return false;  // a watch knows better
+    }
     const Ledger::CardView view = ledger_.View(card);
     backend_device = cards_.at(card).backend_device;
     Bytes exists = view.held + view.overhead + view.foreign;
@@ -249,6 +260,7 @@ bool Broker::RetryUnconfirmed() {
     }
   }
   const std::map<ChunkId, absl::Status> answers = ReclaimLost(lost);
+  const std::set<ChunkId> back = LookAtCards();
   Wakes wakes;
   for (const auto& [id, chunk] : pending) {
     absl::Status result;
@@ -256,7 +268,7 @@ bool Broker::RetryUnconfirmed() {
       result = answer->second;
     } else if (!chunk.reference_gone) {
       result = backend_.Reclaim(chunk.memory);
-    } else if (!LooksFree(chunk)) {
+    } else if (back.count(id) == 0 && !LooksFree(chunk)) {
       result = absl::UnavailableError("another process pins it");
     }
     MutexLock lock(mutex_);

@@ -88,6 +88,8 @@ class LeaseTable {
   absl::StatusOr<Placements> FindPlacements(const Caller& caller, const std::string& lease);
 
   /// The session is lost; its memory is on its way back.
+  /// An event: the session gave memory back that its card does not have.
+  void TellUnreturned(SessionState& session, Bytes bytes);
   void SessionLost(SessionState& session);
   /// The session holds nothing any more. A lease that is not lasting ends with its last session.
   void SessionGone(SessionState& session);

@@ -152,6 +152,18 @@ void LeaseTable::SessionLost(SessionState& session) {
                     " ended without closing; ", FormatBytes(broker_.Held(session.id())), " are draining"));
 }
 
+void LeaseTable::TellUnreturned(SessionState& session, Bytes bytes) {
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(session.lease());
+  if (found == leases_.end()) {
+    return;
+  }
+  Tell(v1::Event::KIND_UNRETURNED, found->second, &session,
+       absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ",
+                    found->second.name, " gave back ", FormatBytes(bytes),
+                    " that the card does not have: it is charged to the program, which gets no more"));
+}
+
 void LeaseTable::SessionGone(SessionState& session) {
   std::optional<Lease> taken;
   std::vector<LogicalId> devices;

@@ -162,6 +162,11 @@ void Reclaimer::Run() {
       stopping = stopping_;
     }
     const bool confirmed = broker_.RetryUnconfirmed();
+    for (const Broker::Unreturned& unreturned : broker_.TakeUnreturned()) {
+      if (const std::shared_ptr<SessionState> session = sessions_.Find(unreturned.session)) {
+        leases_.TellUnreturned(*session, unreturned.bytes);
+      }
+    }
     std::erase_if(draining, [&](const Draining& entry) { return TryFinish(entry, stopping); });
     if (stopping) {
       return;

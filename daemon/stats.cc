@@ -98,6 +98,7 @@ void StatsReporter::AddSessions(const Lease& lease, v1::LeaseStats& out) const {
                                                                        : v1::SessionStats::STATE_DRAINING);
     *entry.mutable_connected_at() = ToTimestamp(session->connected_at());
     entry.set_held_bytes(broker_.Held(id).count());
+    entry.set_unreturned_bytes(broker_.UnreturnedBy(id).count());
     for (int i = 0; live && i < out.devices_size() && i < ClientPage::kMaxDevices; ++i) {
       AddClientNumbers(session->client_page()->devices[static_cast<std::size_t>(i)], *out.mutable_devices(i));
     }

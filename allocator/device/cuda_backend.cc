@@ -176,6 +176,18 @@ std::optional<Bytes> CudaBackend::FreeMemory(int device) {
   return memory.ok() ? std::optional<Bytes>(memory->free) : std::nullopt;
 }
 
+std::vector<DeviceBackend::ProcessMemory> CudaBackend::ProcessesOn(int device) {
+  std::vector<ProcessMemory> processes;
+  if (options_.nvml == nullptr || !CheckDevice(device).ok()) return processes;
+  const absl::StatusOr<std::vector<Nvml::Process>> known =
+      options_.nvml->ProcessesOf(devices_[static_cast<std::size_t>(device)].uuid);
+  if (!known.ok()) return processes;
+  for (const Nvml::Process& process : *known) {
+    if (process.used) processes.push_back({process.pid, *process.used});
+  }
+  return processes;
+}
+
 // ---- physical memory
 
 MemoryHandle CudaBackend::Insert(CUmemGenericAllocationHandle handle, int device, Bytes bytes) {

@@ -86,6 +86,13 @@ class DeviceBackend {
   virtual const std::vector<PhysicalDevice>& devices() const = 0;
   /// Memory that nobody uses, as the device reports it; nothing where it cannot be known.
   virtual std::optional<Bytes> FreeMemory(int device) = 0;
+  /// The processes that have a context on the device, with what they use of it as the device reports it.
+  /// Nothing where that cannot be known.
+  struct ProcessMemory {
+    std::int64_t pid = 0;
+    Bytes used;
+  };
+  virtual std::vector<ProcessMemory> ProcessesOn(int /*device*/) { return {}; }
 
   // Physical memory.
   /// Really allocates; a machine without that much is RESOURCE_EXHAUSTED here and never a fault later.

@@ -197,6 +197,68 @@ TEST_F(CudaTest, FaultsOfTheDriverAreErrorsAndLeaveNothingBehind) {
   End(*client);
 }
 
+// A client that speaks the protocol by hand and holds on to what it gave back: nothing can take it from it.
+TEST_F(CudaTest, KeptMemoryIsChargedReportedAndStopsGrantsUntilItIsBack) {
+  StartOnMachine();
+  absl::StatusOr<RawSession> liar = RawSession::Open(daemon_->dir());
+  ASSERT_TRUE(liar.ok()) << liar.status();
+  control_->SetSessionToken(liar->token);
+  const absl::StatusOr<v1::Lease> lease = control_->CreateLease(OneDevice(32 * kMiB));
+  control_->SetSessionToken("");
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  const std::uint64_t device = lease->devices(0).id();
+  absl::StatusOr<RawSession::Grown> grown = liar->Grow(1, device, 8 * kMiB);
+  ASSERT_TRUE(grown.ok()) << grown.status();
+  auto honest = StartOnGpu();
+  ASSERT_THAT(Ask(*honest, absl::StrCat("open c limit=", 64 * kMiB)), StartsWith("ok "));
+
+  v1::Frame give_back;
+  give_back.mutable_return_chunks()->set_request_id(2);
+  give_back.mutable_return_chunks()->set_device_id(device);
+  for (const v1::Chunk& chunk : grown->chunks) give_back.mutable_return_chunks()->add_chunk_ids(chunk.id());
+  ASSERT_TRUE(liar->Ask(give_back).ok());
+  const auto unreturned = [&] {
+    std::uint64_t bytes = 0;
+    const v1::StatsSnapshot snapshot = Stats();
+    for (const v1::LeaseStats& of : snapshot.leases()) {
+      for (const v1::SessionStats& session : of.sessions()) bytes += session.unreturned_bytes();
+    }
+    return bytes;
+  };
+  // Others come and go meanwhile, contexts too, and are not blamed.
+  ASSERT_THAT(Ask(*honest, absl::StrCat("alloc c t ", 8 * kMiB)), StartsWith("ok "));
+  EXPECT_EQ(Ask(*honest, "free t"), "ok");
+  EXPECT_THAT(Ask(*honest, "trim c"), StartsWith("ok "));
+  EXPECT_TRUE(Eventually([&] { return unreturned() == 8 * kMiB; })) << Stats().DebugString();
+  EXPECT_EQ(HeldBytes(), 8 * kMiB) << "charged, and to nobody else";
+  EXPECT_EQ(liar->Grow(3, device, 2 * kMiB).status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_THAT(Ask(*honest, absl::StrCat("alloc c t ", 8 * kMiB)), StartsWith("ok ")) << "others go on";
+
+  grown->fds.clear();
+  EXPECT_TRUE(Eventually([&] { return unreturned() == 0; })) << Stats().DebugString();
+  EXPECT_TRUE(liar->Grow(4, device, 2 * kMiB).ok());
+  const absl::StatusOr<ProgramResult> events = RunProgram(
+      {.argv = {DaemonProcess::LgpuPath(), "events"}, .environment = {{"LGPU_ENDPOINT", daemon_->dir()}}});
+  ASSERT_TRUE(events.ok()) << events.status();
+  EXPECT_THAT(events->out + events->err, HasSubstr("gave back 8.00MiB that the card does not have"));
+  liar = absl::CancelledError("done");
+  End(*honest);
+}
+
+TEST_F(CudaTest, WithoutNvmlReturnsAreTakenOnTrust) {
+  machine_.state().nvml_absent = true;
+  StartOnMachine();
+  EXPECT_EQ(Stats().cards_size(), 2);
+  EXPECT_EQ(Stats().accounting(), "estimated");
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", 50 * kMiB)), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "free t"), "ok");
+  EXPECT_THAT(Ask(*client, "trim c"), StartsWith("ok "));
+  EXPECT_TRUE(Eventually([&] { return HeldBytes() == 0; }));
+  End(*client);
+}
+
 class CudaVisibilityTest : public CudaTest {
  protected:
   CudaVisibilityTest() : CudaTest({{.speed = 2}, {.speed = 0}, {.speed = 3}, {.speed = 1}}) {}

@@ -1,0 +1,204 @@
+// Memory of real cards that programs gave back: whether the card has it.
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/broker.h"
+
+namespace lgpu::daemon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long the driver may take to free what everybody has let go of.
+constexpr std::chrono::seconds kUnreturnedGrace{2};
+// How often a card is asked that still lacks memory afterwards; asking takes the driver's locks.
+constexpr std::chrono::seconds kLateRetry{1};
+
+}  // namespace
+
+Broker::CardSums Broker::SumsOf(CardId card) const {
+  CardSums sums;
+  sums.backend_device = cards_.at(card).backend_device;
+  sums.granule = cards_.at(card).device.granularity;
+  Bytes exists = ledger_.View(card).held;
+  for (const auto& [id, device] : devices_) {
+    if (device.spec.card == card) exists -= device.charged;  // no chunk was made for it yet
+  }
+  const auto count = [&](const ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (devices_.at(chunk.device).spec.card != card) return;
+    sums.coming += chunk.bytes;
+    const auto session = sessions_.find(chunk.session);
+    if (session != sessions_.end()) sums.suspects.insert(session->second.pid);
+  };
+  for (const ChunkId id : unconfirmed_) {
+    if (chunks_.at(id).reference_gone) count(chunks_.at(id));
+  }
+  for (const ChunkId id : releasing_) count(chunks_.at(id));
+  sums.chunks = SaturatingSub(exists, sums.coming);
+  return sums;
+}
+
+std::map<CardId, CardReport> Broker::BeforeRelease(const std::vector<ChunkId>& chunks) {
+  std::map<CardId, int> cards;
+  {
+    MutexLock lock(mutex_);
+    if (std::all_of(cards_.begin(), cards_.end(),
+                    [](const auto& card) { return card.second.device.simulated; })) {
+      return {};
+    }
+    for (const ChunkId id : chunks) {
+      const CardId card = devices_.at(chunks_.at(id).device).spec.card;
+      if (!cards_.at(card).device.simulated) cards.emplace(card, cards_.at(card).backend_device);
+    }
+  }
+  std::map<CardId, CardReport> reports;
+  for (const auto& [card, backend_device] : cards) {
+    if (std::optional<CardReport> report = CardReport::Take(backend_, backend_device)) {
+      reports.emplace(card, *std::move(report));
+    }
+  }
+  MutexLock lock(mutex_);
+  for (const auto& [card, report] : reports) {
+    // While something else is coming back its watch goes on: only at its start everything was there.
+    if (!SumsOf(card).coming.is_zero()) continue;
+    watches_.erase(card);
+    Bytes leaving;
+    for (const ChunkId id : chunks) {
+      if (devices_.at(chunks_.at(id).device).spec.card == card) leaving += chunks_.at(id).bytes;
+    }
+    watches_.emplace(card, CardWatch(report, SaturatingSub(SumsOf(card).chunks, leaving), leaving));
+  }
+  for (const ChunkId id : chunks) {
+    if (reports.count(devices_.at(chunks_.at(id).device).spec.card) != 0) releasing_.insert(id);
+  }
+  return reports;
+}
+
+void Broker::DoubtReleased(const std::map<CardId, CardReport>& before, const std::vector<ChunkId>& chunks,
+                           std::vector<absl::Status>& results) {
+  for (const auto& [card, report] : before) {
+    std::vector<std::size_t> released;
+    Bytes amount;
+    int backend_device = 0;
+    Bytes granule;
+    {
+      MutexLock lock(mutex_);
+      backend_device = cards_.at(card).backend_device;
+      granule = cards_.at(card).device.granularity;
+      for (std::size_t i = 0; i < chunks.size(); ++i) {
+        if (!results[i].ok() || devices_.at(chunks_.at(chunks[i]).device).spec.card != card) continue;
+        released.push_back(i);
+        amount += chunks_.at(chunks[i]).bytes;
+      }
+    }
+    const std::optional<CardReport> after = CardReport::Take(backend_, backend_device);
+    if (!after) continue;
+    // What is less than half a granule belongs to nobody's chunk.
+    Bytes risen = CardWatch::Risen(report, *after, amount) + granule / 2;
+    MutexLock lock(mutex_);
+    for (const std::size_t i : released) {
+      const Bytes bytes = chunks_.at(chunks[i]).bytes;
+      if (bytes <= risen) {
+        risen -= bytes;
+      } else {
+        results[i] = absl::UnavailableError("the card does not have it back yet");
+        chunks_.at(chunks[i]).leaving_since = Clock::now();
+      }
+    }
+  }
+}
+
+std::set<ChunkId> Broker::LookAtCards() {
+  std::set<ChunkId> back;
+  std::vector<std::pair<CardId, int>> cards;
+  {
+    MutexLock lock(mutex_);
+    for (auto watch = watches_.begin(); watch != watches_.end();) {
+      const CardSums sums = SumsOf(watch->first);
+      if (sums.coming.is_zero()) {
+        late_looks_.erase(watch->first);
+        watch = watches_.erase(watch);
+        continue;
+      }
+      const auto late = late_looks_.find(watch->first);
+      if (late == late_looks_.end() || late->second <= Clock::now()) {
+        cards.emplace_back(watch->first, sums.backend_device);
+      }
+      ++watch;
+    }
+  }
+  for (const auto& [card, backend_device] : cards) {
+    const std::optional<CardReport> report = CardReport::Take(backend_, backend_device);
+    MutexLock lock(mutex_);
+    const auto watch = watches_.find(card);
+    if (watch == watches_.end()) continue;
+    const CardSums sums = SumsOf(card);
+    Bytes room = report
+                     ? watch->second.Back(*report, sums.chunks, sums.coming, sums.suspects) + sums.granule / 2
+                     : sums.coming;
+    // Whoever was found to keep memory is believed last, and then whoever gave it back first.
+    std::vector<std::tuple<bool, TimePoint::duration, ChunkId>> coming;
+    for (const ChunkId id : unconfirmed_) {
+      const ChunkEntry& chunk = chunks_.at(id);
+      if (chunk.reference_gone && devices_.at(chunk.device).spec.card == card) {
+        coming.emplace_back(chunk.unreturned, -chunk.leaving_since.time_since_epoch(), id);
+      }
+    }
+    std::sort(coming.begin(), coming.end());
+    bool late = false;
+    for (const auto& [known, since, id] : coming) {
+      ChunkEntry& chunk = chunks_.at(id);
+      if (chunk.bytes <= room) {
+        room -= chunk.bytes;
+        back.insert(id);
+      } else if (Clock::now() - chunk.leaving_since > kUnreturnedGrace) {
+        late = true;
+        CountUnreturned(chunk);
+      }
+    }
+    if (late) {
+      late_looks_[card] = Clock::now() + kLateRetry;
+    } else {
+      late_looks_.erase(card);
+    }
+  }
+  return back;
+}
+
+void Broker::CountUnreturned(ChunkEntry& chunk) {
+  const auto session = sessions_.find(chunk.session);
+  if (chunk.unreturned || session == sessions_.end()) return;
+  chunk.unreturned = true;
+  session->second.unreturned += chunk.bytes;
+  Unreturned& report = unreturned_[chunk.session];
+  report.session = chunk.session;
+  report.bytes = session->second.unreturned;
+}
+
+std::vector<Broker::Unreturned> Broker::TakeUnreturned() {
+  MutexLock lock(mutex_);
+  std::vector<Unreturned> reports;
+  for (const auto& [session, report] : unreturned_) reports.push_back(report);
+  unreturned_.clear();
+  return reports;
+}
+
+Bytes Broker::UnreturnedBy(SessionId session) const {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? Bytes() : found->second.unreturned;
+}
+
+absl::Status Broker::CheckReturned(const Session& session) const {
+  if (session.unreturned.is_zero()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this program gave back ", FormatBytes(session.unreturned),
+      " that the card does not have: something in it still maps the memory or holds a descriptor of "
+      "it. It is charged to the program, which gets no more until the card has it; end the program, "
+      "or whatever in it kept the memory"));
+}
+
+}  // namespace lgpu::daemon
