@@ -186,7 +186,10 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
   lease.request_id = record.request_id();
   lease.sessions_ever = record.sessions_ever();
   lease.ready = true;
-  lease.placements = std::make_shared<PlacementLog>(config_.placement_records);
+  {
+    MutexLock lock(mutex_);
+    lease.placements = std::make_shared<PlacementLog>(policy_.placement_records);
+  }
   absl::Status status;
   std::vector<LogicalId> made;
   for (const v1::JournalDevice& device : record.devices()) {
