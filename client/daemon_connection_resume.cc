@@ -150,6 +150,7 @@ absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::WhatI
     if (!call_has_ended) given_up_.insert(chunk);
   }
   std::erase_if(held, [&](const HeldChunk& chunk) {
+    mutex_.AssertHeld();
     return returning_.contains(chunk.chunk.id.value) || given_up_.contains(chunk.chunk.id.value);
   });
   returning_.clear();
@@ -217,9 +218,9 @@ std::vector<ChunkId> DaemonConnection::StillToReturn(std::span<const ChunkId> ch
   std::vector<ChunkId> part;
   MutexLock lock(mutex_);
   if (IsAway()) return part;
-  std::copy_if(chunks.begin(), chunks.end(), std::back_inserter(part),
-               [&](ChunkId chunk)
-                   ABSL_NO_THREAD_SAFETY_ANALYSIS { return !given_up_.contains(chunk.value); });
+  for (const ChunkId chunk : chunks) {
+    if (!given_up_.contains(chunk.value)) part.push_back(chunk);
+  }
   return part;
 }
 

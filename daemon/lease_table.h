@@ -62,6 +62,8 @@ class LeaseTable {
   /// An absent session, which is attached to a lease.
   void RestoreSession(SessionState& session);
   void SkipKeys(LeaseKey last);
+  /// The pages of a session changed; UNAVAILABLE: that cannot be written.
+  absl::Status RecordSession(const SessionState& session);
   /// An absent session is live again.
   void SessionBack(SessionState& session);
   /// Tries again to make what preallocated devices lack.

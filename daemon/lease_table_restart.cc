@@ -74,6 +74,9 @@ void LeaseTable::NoteSession(const Lease& lease, const SessionState& session) {
   out.set_pid(session.process().pid);
   out.set_start_time(session.process().start_time);
   out.set_command(session.identity().command);
+  for (const std::uint64_t page : session.pages()) {
+    out.add_page_inodes(page);
+  }
   journal_->Note(record);
 }
 
@@ -93,6 +96,18 @@ void LeaseTable::NoteLeaseGone(LeaseKey lease) {
   v1::JournalRecord record;
   record.mutable_lease_gone()->set_key(lease.value);
   journal_->Note(record);
+}
+
+absl::Status LeaseTable::RecordSession(const SessionState& session) {
+  {
+    MutexLock lock(mutex_);
+    const auto found = leases_.find(session.lease());
+    if (found == leases_.end()) {
+      return absl::FailedPreconditionError("the lease has ended");
+    }
+    NoteSession(found->second, session);
+  }
+  return Commit();
 }
 
 absl::Status LeaseTable::Commit() { return journal_ == nullptr ? absl::OkStatus() : journal_->Commit(); }

@@ -4,7 +4,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -61,6 +63,21 @@ absl::StatusOr<Process> HoldProcess(std::int64_t pid) {
     return absl::NotFoundError(absl::StrCat("process ", pid, " is gone; its pid was given to another one"));
   }
   return process;
+}
+
+std::optional<bool> MapsFile(std::int64_t pid, std::string_view name, std::span<const std::uint64_t> inodes) {
+  std::ifstream maps(absl::StrCat("/proc/", pid, "/maps"));
+  bool has_lines = false;
+  for (std::string line; std::getline(maps, line);) {
+    has_lines = true;
+    unsigned long long inode = 0;
+    if (line.find(name) != std::string::npos &&
+        std::sscanf(line.c_str(), "%*x-%*x %*s %*x %*x:%*x %llu", &inode) == 1 &&
+        std::find(inodes.begin(), inodes.end(), inode) != inodes.end()) {
+      return true;
+    }
+  }
+  return has_lines ? std::optional(false) : std::nullopt;
 }
 
 std::string ProcessCommand(std::int64_t pid) {

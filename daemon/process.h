@@ -2,7 +2,10 @@
 #define LGPU_DAEMON_PROCESS_H_
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "allocator/unique_fd.h"
@@ -26,6 +29,9 @@ absl::StatusOr<Process> HoldProcess(std::int64_t pid);
 
 /// Field 22 of /proc/PID/stat.
 absl::StatusOr<std::uint64_t> ProcessStartTime(std::int64_t pid);
+
+/// Whether a process maps one of these files, which are named `name`; nothing: it may not be looked at.
+std::optional<bool> MapsFile(std::int64_t pid, std::string_view name, std::span<const std::uint64_t> inodes);
 
 /// The name of a process, for people; empty when unknown.
 std::string ProcessCommand(std::int64_t pid);

@@ -100,10 +100,12 @@ void Recovery::RestoreSession(const v1::JournalSession& session, const Chunks& c
   Held held = Hold(session);
   const bool watched = static_cast<bool>(held.process.pidfd);
   auto shared_waker = std::make_shared<Waker>(*std::move(waker));
+  std::vector<std::uint64_t> pages(session.page_inodes().begin(), session.page_inodes().end());
   auto restored = std::make_shared<SessionState>(SessionState::Identity{.id = SessionId{session.id()},
                                                                         .uid = session.uid(),
                                                                         .command = session.command(),
-                                                                        .token = session.token()},
+                                                                        .token = session.token(),
+                                                                        .earlier_pages = std::move(pages)},
                                                  std::move(held.process), shared_waker,
                                                  *std::move(stats_page), *std::move(client_page));
   if (const absl::Status status =
@@ -184,6 +186,17 @@ void Recovery::Run(const Journal::Opened& found, const std::vector<v1::JournalLe
   }
 }
 
+void Recovery::EndAbandoned() {
+  for (const std::shared_ptr<SessionState>& session : parts_.sessions.All()) {
+    const std::vector<std::uint64_t> pages = session->pages();
+    if (session->phase() != SessionState::Phase::kAbsent || pages.empty() || !session->process().pidfd)
+      continue;
+    const std::optional<bool> maps = MapsFile(session->process().pid, "memfd:lgpu-client", pages);
+    // The pid is its own only while it lives; when it does not, the Reclaimer has heard of it.
+    if (maps == false && !session->process().IsGone()) parts_.reclaimer.EndAbsent(session, /*is_gone=*/true);
+  }
+}
+
 void Recovery::Tend() {
   const Clock::time_point now = Clock::now();
   if (now < next_look_) return;
@@ -194,6 +207,7 @@ void Recovery::Tend() {
       parts_.reclaimer.EndAbsent(session, /*is_gone=*/false);
     }
   }
+  if (now - started_ > kBackPatience) EndAbandoned();
   if (unexplained_.empty()) return;
   for (const Broker::CardInfo& card : parts_.broker.Cards()) {
     if (!unexplained_.contains(card.card.device.uuid)) continue;

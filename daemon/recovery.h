@@ -38,6 +38,9 @@ class Recovery {
   /// An absent session whose process cannot be watched is given up after this long.
   static constexpr std::chrono::seconds kUnwatchedPatience{60};
 
+  /// Who is absent for longer is looked at: a process that lives may have no Context any more.
+  static constexpr std::chrono::seconds kBackPatience{2};
+
   /// All outlive the recovery.
   explicit Recovery(const Parts& parts) : parts_(parts) {}
 
@@ -54,6 +57,9 @@ class Recovery {
   using Chunks = std::vector<Broker::RestoredChunk>;
   void RestoreSession(const v1::JournalSession& session, const Chunks& chunks);
   void Forget(const JournalState& state, const v1::JournalLease& lease);
+  /// Ends absent sessions whose Context is gone, though its process is not: it closed while nobody served,
+  /// or the process runs another program now.
+  void EndAbandoned();
   void FindUnexplained(const Journal::Opened& found);
   /// How much of the card somebody holds that the broker does not know of.
   Bytes CountStrays(const Broker::CardInfo& card);

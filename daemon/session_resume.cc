@@ -40,9 +40,11 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
   }
   services_.reclaimer.Unwatch(absent->id());
   peer_.id = absent->id();
-  state_ = std::make_shared<SessionState>(absent->identity(), std::move(peer_.process), waker_,
+  SessionState::Identity identity = absent->identity();
+  identity.earlier_pages = absent->pages();  // of attempts too that did not come to their end
+  state_ = std::make_shared<SessionState>(std::move(identity), std::move(peer_.process), waker_,
                                           std::move(stats_page), std::move(client_page));
-  const absl::Status attached = state_->Attach(absent->lease());
+  absl::Status attached = state_->Attach(absent->lease());
   services_.sessions.Replace(state_);
   services_.broker.StartAttesting(
       peer_.id,
@@ -50,6 +52,11 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
   attesting_ = true;
   if (absl::Status why = absent->end_request(); !why.ok()) {
     state_->RequestEnd(std::move(why));
+  }
+  // Before the client has the new page: by it, or by the one that it maps now, is it known that it lives.
+  attached.Update(services_.leases.RecordSession(*state_));
+  if (!attached.ok()) {
+    GoAbsent();
   }
   return attached;
 }
@@ -82,6 +89,8 @@ void Session::HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds) {
 void Session::FinishAttesting() {
   services_.broker.FinishAttesting(peer_.id);
   attesting_ = false;
+  state_->ForgetEarlierPages();
+  services_.leases.RecordSession(*state_).IgnoreError();  // what is in the journal now is right too
   state_->placements().BeginWithLastLap();
   services_.leases.SessionBack(*state_);
   services_.leases.WriteStats(*state_);

@@ -1,5 +1,7 @@
 #include "daemon/session_state.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <atomic>
 #include <utility>
@@ -7,6 +9,15 @@
 #include "absl/strings/str_cat.h"
 
 namespace lgpu::daemon {
+namespace {
+
+// 0: of no open file, a page that no client has.
+std::uint64_t InodeOf(int fd) {
+  struct stat info = {};
+  return ::fstat(fd, &info) == 0 ? info.st_ino : 0;
+}
+
+}  // namespace
 
 SessionState::SessionState(Identity identity, Process process, std::shared_ptr<Waker> waker,
                            SharedPage<StatsPage> stats_page, SharedPage<const ClientPage> client_page)
@@ -15,7 +26,23 @@ SessionState::SessionState(Identity identity, Process process, std::shared_ptr<W
       waker_(std::move(waker)),
       stats_page_(std::move(stats_page)),
       client_page_(std::move(client_page)),
-      placements_(client_page_.get(), identity_.id, process_.pid) {}
+      page_inode_(InodeOf(client_page_.fd())),
+      placements_(client_page_.get(), identity_.id, process_.pid),
+      earlier_pages_(identity_.earlier_pages) {}
+
+std::vector<std::uint64_t> SessionState::pages() const {
+  MutexLock lock(mutex_);
+  std::vector<std::uint64_t> pages = earlier_pages_;
+  if (page_inode_ != 0) {
+    pages.push_back(page_inode_);
+  }
+  return pages;
+}
+
+void SessionState::ForgetEarlierPages() {
+  MutexLock lock(mutex_);
+  earlier_pages_.clear();
+}
 
 SessionState::Phase SessionState::phase() const {
   MutexLock lock(mutex_);

@@ -32,6 +32,8 @@ class SessionState {
     std::uint32_t uid = 0;
     std::string command;  // as the client calls itself, else as the kernel does
     std::string token;    // secret
+    // Inodes of client pages that an earlier daemon gave to its process.
+    std::vector<std::uint64_t> earlier_pages = {};
   };
 
   SessionState(Identity identity, Process process, std::shared_ptr<Waker> waker,
@@ -51,6 +53,10 @@ class SessionState {
   LeaseKey lease() const;
   /// Attaches a live session that has no lease yet, or has this one. FAILED_PRECONDITION otherwise.
   absl::Status Attach(LeaseKey lease);
+  /// Inodes of the client pages of which its process maps one while its Context lives.
+  std::vector<std::uint64_t> pages() const;
+  /// The client maps the page of this state.
+  void ForgetEarlierPages();
   /// From here on it cannot be attached.
   void StartDraining();
   /// It is attached to `lease`, and nobody is connected for it.
@@ -73,9 +79,11 @@ class SessionState {
   const SharedPage<StatsPage> stats_page_;
   const SharedPage<const ClientPage> client_page_;
   const std::chrono::system_clock::time_point connected_at_ = std::chrono::system_clock::now();
+  const std::uint64_t page_inode_;
   PlacementReader placements_;
 
   mutable Mutex mutex_;
+  std::vector<std::uint64_t> earlier_pages_ ABSL_GUARDED_BY(mutex_);
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kLive;
   LeaseKey lease_ ABSL_GUARDED_BY(mutex_);
   absl::Status end_request_ ABSL_GUARDED_BY(mutex_);

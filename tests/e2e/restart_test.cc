@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -133,6 +134,24 @@ TEST_F(RestartTest, AStoppedClientIsChargedInFullAndOthersGetTheRest) {
   ASSERT_TRUE(Eventually([&] { return IsBack(other->pid()); }));
   stopped->Signal(SIGKILL);
   EXPECT_TRUE(LedgerIsTrue({other->pid()}));
+}
+
+TEST_F(RestartTest, AContextThatWasClosedWhileNobodyServedHoldsNothing) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*client, "open d"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
+  ASSERT_THAT(Ask(*client, absl::StrCat("alloc d b ", 50 * kMiB)), StartsWith("ok "));
+  KillDaemon();
+  ASSERT_EQ(Ask(*client, "free a"), "ok");
+  EXPECT_THAT(Ask(*client, "close c"), StartsWith("error UNAVAILABLE"));
+  ASSERT_EQ(Ask(*client, "drop c"), "ok");
+  StartInDirectory();
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
+  EXPECT_GE(HeldBytes(), 50 * kMiB);
+  EXPECT_EQ(Ask(*client, "read b"), absl::StrCat("ok ", 50 * kMiB / 4 * 1.0));
+  EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 1; }));
 }
 
 TEST_F(RestartTest, AStoppedDaemonLeavesItsClientsTheirMemory) {
@@ -275,6 +294,9 @@ TEST_F(RestartTest, AClientThatLiesIsRefusedAndHarmsNobody) {
   auto opened = RawSession::Open(daemon_->dir());
   ASSERT_TRUE(opened.ok());
   RawSession session = *std::move(opened);
+  // Whoever does not map his page has given up his session.
+  void* const page = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, session.client_page.get(), 0);
+  ASSERT_NE(page, MAP_FAILED);
   control_->SetSessionToken(session.token);
   const auto lease = control_->CreateLease(OneDevice(64 * kMiB));
   ASSERT_TRUE(lease.ok()) << lease.status();
@@ -378,6 +400,7 @@ TEST_F(RestartTest, AClientThatLiesIsRefusedAndHarmsNobody) {
   ASSERT_TRUE(answer.ok() && answer->frame.has_attested());
   EXPECT_EQ(SessionOf(::getpid())->held_bytes(), 6 * kMiB);
   EXPECT_EQ(ChunkBytesHeldBy({::getpid()}), 6 * kMiB) << "it was emptied, although a descriptor was kept";
+  ::munmap(page, 4096);
 }
 
 }  // namespace
