@@ -45,10 +45,11 @@ std::vector<std::string> Environment(const HelperProcess::Variables& variables) 
   }
   for (const auto& [name, value] : variables) merged[name] = value;
   std::vector<std::string> entries;
-  for (const auto& [name, value] : merged) {
-    const bool dropped = value.empty() && std::any_of(variables.begin(), variables.end(),
-                                                      [&](const auto& entry) { return entry.first == name; });
-    if (!dropped) entries.push_back(name + "=" + value);
+  for (const auto& variable : merged) {
+    const bool dropped = variable.second.empty() &&
+                         std::any_of(variables.begin(), variables.end(),
+                                     [&](const auto& entry) { return entry.first == variable.first; });
+    if (!dropped) entries.push_back(variable.first + "=" + variable.second);
   }
   return entries;
 }
