@@ -1,7 +1,9 @@
-// A daemon and real client processes on real GPUs, as the fake driver has them.
+// A daemon and real client processes on real GPUs, as the fake driver has them. With LGPU_REAL_GPU in the
+// environment they run on the machine's own GPUs, and what only a fake one can show is left out.
 
 #include <signal.h>
 
+#include <cstdlib>
 #include <map>
 #include <sstream>
 
@@ -37,6 +39,7 @@ class CudaTest : public E2eTest {
     return StartClient(With(more));
   }
   ChildProgram::Environment With(const ChildProgram::Environment& more) const {
+    if (real_) return more;
     ChildProgram::Environment environment = machine_.environment();
     for (const auto& [name, value] : more) environment[name] = value;
     return environment;
@@ -45,6 +48,7 @@ class CudaTest : public E2eTest {
     const int daemon = daemon_ ? static_cast<int>(daemon_->pid()) : 0;
     E2eTest::TearDown();
     daemon_.reset();
+    if (real_) return;
     EXPECT_EQ(machine_.ContextsCreated(daemon), 0) << "the daemon made a context";
     for (const fake_cuda::Violation& violation : machine_.TakeViolations()) {
       ADD_FAILURE() << "pid " << violation.pid << " broke the rule " << violation.rule << ": "
@@ -59,10 +63,15 @@ class CudaTest : public E2eTest {
     EXPECT_EQ(client.Wait(), 0) << client.Errors();
   }
 
+  const bool real_ = std::getenv("LGPU_REAL_GPU") != nullptr;
   FakeMachine machine_;
 };
 
+#define FAKE_ONLY() \
+  if (real_) GTEST_SKIP() << "only a fake GPU shows it"
+
 TEST_F(CudaTest, DaemonServesTheGpusOfTheDriverAndHasNoContext) {
+  FAKE_ONLY();
   StartOnMachine();
   EXPECT_THAT(daemon_->program().Errors(), HasSubstr("ready: 2 GPUs"));
   const v1::StatsSnapshot stats = Stats();
@@ -88,7 +97,9 @@ TEST_F(CudaTest, TwoProgramsShareACardAndComputeOnIt) {
     EXPECT_EQ(Ask(*client, "sum c t 3"), absl::StrCat("ok 6.29146e+06 ", kGpu)) << "a kernel of the GPU";
     EXPECT_EQ(Ask(*client, "sum c t 19"), absl::StrCat("ok 3.98459e+07 ", kGpu)) << "three launches";
     EXPECT_EQ(Ask(*client, "work c 3"), "ok") << "MatMul has no kernel for GPUs: it ran on the CPU";
-    EXPECT_EQ(machine_.ContextsCreated(static_cast<int>(client->pid())), 1);
+    if (!real_) {
+      EXPECT_EQ(machine_.ContextsCreated(static_cast<int>(client->pid())), 1);
+    }
   }
   EXPECT_THAT(Ask(*one, absl::StrCat("alloc c more ", 64 * kMiB)), HasSubstr("memory limit reached"));
   EXPECT_EQ(Ask(*one, "read t"), "ok 2.09715e+06") << "what was there is untouched";
@@ -98,6 +109,7 @@ TEST_F(CudaTest, TwoProgramsShareACardAndComputeOnIt) {
 }
 
 TEST_F(CudaTest, MemoryGrowsAndIsGivenBackToTheCard) {
+  FAKE_ONLY();
   StartOnMachine();
   auto client = StartOnGpu();
   ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
@@ -115,6 +127,7 @@ TEST_F(CudaTest, MemoryGrowsAndIsGivenBackToTheCard) {
 }
 
 TEST_F(CudaTest, PoolHitCallsNoMemoryCallOfTheDriver) {
+  FAKE_ONLY();
   StartOnMachine();
   auto client = StartOnGpu();
   ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
@@ -132,6 +145,7 @@ TEST_F(CudaTest, PoolHitCallsNoMemoryCallOfTheDriver) {
 }
 
 TEST_F(CudaTest, TensorsMoveBetweenDevicesOfOneCardOfTwoAndTheHost) {
+  FAKE_ONLY();
   StartOnMachine();
   auto client = StartOnGpu();
   ASSERT_THAT(Ask(*client, absl::StrCat("open c devices=2 limit=", 32 * kMiB)), StartsWith("ok "));
@@ -161,6 +175,7 @@ TEST_F(CudaTest, MemoryOfAKilledProgramIsTheNextOnes) {
 }
 
 TEST_F(CudaTest, FullCardIsRefusedAndNothingBreaks) {
+  FAKE_ONLY();
   StartOnMachine();
   auto one = StartOnGpu();
   auto two = StartOnGpu();
@@ -177,6 +192,7 @@ TEST_F(CudaTest, FullCardIsRefusedAndNothingBreaks) {
 }
 
 TEST_F(CudaTest, FaultsOfTheDriverAreErrorsAndLeaveNothingBehind) {
+  FAKE_ONLY();
   StartOnMachine();
   auto client = StartOnGpu();
   ASSERT_THAT(Ask(*client, "open c timeout=100"), StartsWith("ok "));
@@ -246,6 +262,7 @@ TEST_F(CudaTest, KeptMemoryIsChargedReportedAndStopsGrantsUntilItIsBack) {
 }
 
 TEST_F(CudaTest, WithoutNvmlReturnsAreTakenOnTrust) {
+  FAKE_ONLY();
   machine_.state().nvml_absent = true;
   StartOnMachine();
   EXPECT_EQ(Stats().cards_size(), 2);
@@ -274,6 +291,7 @@ class CudaVisibilityTest : public CudaTest {
 };
 
 TEST_F(CudaVisibilityTest, ProgramsSeeWhatBothListsLeaveInTheirOwnOrder) {
+  FAKE_ONLY();
   const std::vector<Case> cases = ReadCases("cuda_visibility.tsv");
   ASSERT_GE(cases.size(), 17u);
   std::string daemon_value = "(none yet)";

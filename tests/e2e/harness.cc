@@ -198,7 +198,8 @@ void E2eTest::TearDown() {
 }
 
 std::unique_ptr<ChildProgram> E2eTest::StartClient(const ChildProgram::Environment& environment) {
-  ChildProgram::Options options{.argv = {LGPU_E2E_CLIENT}, .environment = environment};
+  ChildProgram::Options options{.argv = {DaemonProcess::ProgramPath(LGPU_E2E_CLIENT)},
+                                .environment = environment};
   options.environment.try_emplace("LGPU_ENDPOINT", daemon_->dir());
   absl::StatusOr<std::unique_ptr<ChildProgram>> client = ChildProgram::Start(options);
   EXPECT_TRUE(client.ok()) << client.status();

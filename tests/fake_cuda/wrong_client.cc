@@ -176,7 +176,7 @@ class Client {
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     return properties;
   }
   CUmemGenericAllocationHandle Create(std::size_t bytes) {
@@ -189,7 +189,7 @@ class Client {
   void Unmap() { MUST(cu_.MemUnmap(base_, 2 * kUnit)); }
   void Access(std::size_t bytes, CUmemAccess_flags flags) {
     CUmemAccessDesc access{};
-    access.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     access.flags = flags;
     cu_.MemSetAccess(base_, bytes, &access, 1);
   }

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -11,8 +12,13 @@
 
 namespace lgpu::testing {
 
-std::string DaemonProcess::LgpudPath() { return LGPU_TEST_LGPUD; }
-std::string DaemonProcess::LgpuPath() { return LGPU_TEST_LGPU_CLI; }
+std::string DaemonProcess::LgpudPath() { return ProgramPath(LGPU_TEST_LGPUD); }
+std::string DaemonProcess::LgpuPath() { return ProgramPath(LGPU_TEST_LGPU_CLI); }
+
+std::string DaemonProcess::ProgramPath(const std::string& built) {
+  const char* const folder = std::getenv("LGPU_TEST_BIN");
+  return folder == nullptr ? built : folder + built.substr(built.rfind('/'));
+}
 
 absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Options& options) {
   std::unique_ptr<DaemonProcess> daemon(new DaemonProcess());

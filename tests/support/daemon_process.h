@@ -39,6 +39,8 @@ class DaemonProcess {
   /// Where the executables of this build lie.
   static std::string LgpudPath();
   static std::string LgpuPath();
+  /// Where a program of this build lies: `built`, or, in a bundle, its namesake in the folder LGPU_TEST_BIN.
+  static std::string ProgramPath(const std::string& built);
 
  private:
   DaemonProcess() = default;

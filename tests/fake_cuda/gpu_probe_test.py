@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Runs every experiment of gpu_probe against the fake driver: gpu_probe_test.py FAKE_CUDA_RUN GPU_PROBE"""
+
+import json
+import subprocess
+import sys
+
+
+def main():
+    run, probe = sys.argv[1:]
+    done = subprocess.run([run, "--cards", "1", "--memory", "512MiB", "--", probe, "--quick", "all"],
+                          capture_output=True, text=True, timeout=100, check=False)
+    # 3: some experiments break the driver's rules, and the fake says so.
+    if done.returncode not in (0, 3):
+        print(done.stdout, done.stderr)
+        return 1
+    out = json.loads(done.stdout)
+    wrong = []
+
+    def expect(what, ok):
+        if not ok:
+            wrong.append(what)
+
+    names = [f"e{i}" for i in range(1, 16)]
+    expect("all experiments", [name for name in names if name in out] == names)
+    expect("date, gpu, driver", all(out["about"].get(key) for key in ("date", "gpu", "driver")))
+    expect("e1", out["e1"]["beyond_payload"] == 0 and out["e1"]["nvml_process"] == "not listed")
+    expect("e3", out["e3"]["pattern"] == {"same": 1} and out["e3"]["pattern_after_keeper_closed"] == {"same": 1})
+    expect("e4", out["e4"]["pattern"] == {"same": 1})
+    expect("e5", all(case["create_again"] == "ok" for case in out["e5"]["cases"]))
+    expect("e6", out["e6"]["2MiB"]["first"]["create_us"] > 0)
+    expect("e7", out["e7"]["descriptors"]["count"] > 0)
+    expect("e8", all(found["found"] == 0 for found in out["e8"]["after_release"] + out["e8"]["after_sigkill"]))
+    expect("e9", out["e9"]["primary_context"]["bytes"] == 16 * 2**20)
+    expect("e10", "201" in out["e10"]["map_without_context"])
+    expect("e11", out["e11"]["unmap_after_the_work"] == "ok" and "700" in str(out["e11"]["the_stream_then"]))
+    expect("e12", out["e12"]['"0"']["devices"] == 1 and "no CUDA devices" in out["e12"]['"0,0"'])
+    for what in wrong:
+        print("not as the fake driver has it:", what)
+    if wrong:
+        print(done.stdout)
+    print(f"{len(names)} experiments ran")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

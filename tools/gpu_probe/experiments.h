@@ -1,0 +1,31 @@
+#ifndef LGPU_TOOLS_GPU_PROBE_EXPERIMENTS_H_
+#define LGPU_TOOLS_GPU_PROBE_EXPERIMENTS_H_
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+
+#include "allocator/device/nvml.h"
+
+namespace lgpu::gpu_probe {
+
+/// What experiments run on.
+struct Bench {
+  std::shared_ptr<Nvml> nvml;  // may be null
+  std::string uuid;            // of the first GPU, as NVML knows it; empty without
+  std::size_t total = 0;       // of that GPU
+  bool quick = false;          // less of everything
+};
+
+struct Experiment {
+  const char* name;      // "e1"
+  const char* question;  // what it is to find out
+  nlohmann::json (*run)(const Bench& bench);
+};
+
+/// In the order in which they matter.
+std::span<const Experiment> AllExperiments();
+
+}  // namespace lgpu::gpu_probe
+
+#endif  // LGPU_TOOLS_GPU_PROBE_EXPERIMENTS_H_
