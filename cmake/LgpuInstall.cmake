@@ -39,3 +39,26 @@ install(FILES ${PROJECT_SOURCE_DIR}/packaging/prometheus/lgpu-alerts.yml ${PROJE
 install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpu.7 DESTINATION ${CMAKE_INSTALL_MANDIR}/man7)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpud.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpud.toml.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
+
+# `cpack -G TGZ`: programs, library and headers with every shared library that the machine may lack, to be unpacked
+# anywhere. An RPATH, not a RUNPATH: it counts for the libraries of libraries too.
+foreach(program lgpud lgpu_cli)
+  if(TARGET ${program})
+    set_target_properties(${program} PROPERTIES
+      INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN/../lib/lgpu")
+    target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
+  endif()
+endforeach()
+if(TARGET lgpu)
+  file(RELATIVE_PATH LGPU_BUNDLED /prefix/${CMAKE_INSTALL_LIBDIR} /prefix/lib/lgpu)
+  set_target_properties(lgpu PROPERTIES INSTALL_RPATH "$ORIGIN/${LGPU_BUNDLED}")
+  target_link_options(lgpu PRIVATE -Wl,--disable-new-dtags)
+endif()
+set(CPACK_GENERATOR TGZ)
+set(CPACK_PACKAGE_NAME lgpu)
+set(CPACK_PACKAGE_VENDOR lgpu)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/cmake/BundleLibraries.cmake)
+set(CPACK_LGPU_SOURCE ${PROJECT_SOURCE_DIR})
+set(CPACK_LGPU_LIBDIR ${CMAKE_INSTALL_LIBDIR})
+include(CPack)

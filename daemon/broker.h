@@ -219,6 +219,10 @@ class Broker {
   /// Those that were found since the last call.
   std::vector<Unreturned> TakeUnreturned();
 
+  /// Looks at what the real cards report, where they do: what is used beside lgpu's chunks (contexts, other
+  /// programs) counts as foreign, and lowers what may be granted. To be called every second or so.
+  void ObserveCards();
+
   /// AddDevice waits no more.
   void StopWaiting();
 

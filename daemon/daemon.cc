@@ -37,6 +37,8 @@ namespace {
 // How often rings are read and stats pages written while there are sessions.
 constexpr std::chrono::milliseconds kTick{50};
 constexpr std::chrono::milliseconds kIdleTick{500};
+// How often real cards are asked what is used of them; asking takes the driver's locks.
+constexpr std::chrono::seconds kObservation{1};
 
 std::size_t DescriptorLimit() {
   rlimit limit{};
@@ -188,7 +190,12 @@ class Daemon::Impl {
   }
 
   void Tick() {
+    std::chrono::steady_clock::time_point observe_at;  // at once
     while (true) {
+      if (const auto now = std::chrono::steady_clock::now(); !simulated_ && now >= observe_at) {
+        broker_->ObserveCards();
+        observe_at = now + kObservation;
+      }
       {
         MutexLock lock(mutex_);
         if (!stopping_) {

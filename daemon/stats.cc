@@ -68,7 +68,7 @@ std::vector<v1::CardStats> StatsReporter::Cards() const {
     out.set_held_bytes(info->view.held.count());
     out.set_promised_bytes(info->view.promised.count());
     out.set_overhead_bytes(info->view.overhead.count());
-    if (card.device.simulated) {
+    if (card.device.simulated || !info->view.foreign.is_zero()) {
       out.set_foreign_bytes(info->view.foreign.count());
     }
     out.set_free_bytes(info->view.free().count());

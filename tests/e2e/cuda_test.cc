@@ -18,8 +18,9 @@ namespace lgpu::testing {
 namespace {
 
 using fake_cuda::FakeMachine;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
+
 using ::testing::StartsWith;
 
 constexpr char kGpu[] = "/job:localhost/replica:0/task:0/device:GPU:0";
@@ -189,6 +190,22 @@ TEST_F(CudaTest, FullCardIsRefusedAndNothingBreaks) {
   EXPECT_EQ(Ask(*one, "read t"), "ok 3.93216e+07");
   End(*one);
   End(*two);
+}
+
+TEST_F(CudaTest, WhatContextsTakeIsNotPromisedToAnybody) {
+  FAKE_ONLY();
+  StartOnMachine();
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, "open c timeout=200"), StartsWith("ok "));
+  EXPECT_TRUE(Eventually([&] { return Stats().cards(0).foreign_bytes() == 16 * kMiB; }))
+      << Stats().DebugString();
+  EXPECT_EQ(Stats().cards(0).free_bytes(), 240 * kMiB);
+  ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", 200 * kMiB)), StartsWith("ok "));
+  EXPECT_THAT(Ask(*client, absl::StrCat("alloc c u ", 50 * kMiB)),
+              AllOf(StartsWith("error RESOURCE_EXHAUSTED"), HasSubstr("40.00MiB")));
+  End(*client);
+  EXPECT_TRUE(Eventually([&] { return Stats().cards(0).free_bytes() == 256 * kMiB; }))
+      << Stats().DebugString();
 }
 
 TEST_F(CudaTest, FaultsOfTheDriverAreErrorsAndLeaveNothingBehind) {
