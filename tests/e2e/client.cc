@@ -8,8 +8,10 @@
 #include <cstdlib>
 #include <iostream>
 #include <map>
+#include <span>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -59,6 +61,8 @@ class Client {
     if (verb == "churn") return Churn(words);
     if (verb == "fork") return Fork(words);
     if (verb == "forkhold") return ForkHold();
+    if (verb == "threads") return Threads(words);
+    if (verb == "exec") return Exec();
     if (verb == "setuid") return ::setuid(Number(words, 1)) == 0 ? "ok" : "error setuid";
     return "error no such command";
   }
@@ -254,6 +258,47 @@ class Client {
       while (true) ::pause();
     }
     return "ok " + std::to_string(child);
+  }
+
+  // threads COUNT REPEAT: so many threads, on all contexts, each with tensors and ops of its own.
+  std::string Threads(const Words& words) {
+    std::vector<const Context*> contexts;
+    for (const auto& [name, context] : contexts_) contexts.push_back(&context);
+    const std::size_t count = std::stoull(words.at(1));
+    const int repeat = std::stoi(words.at(2));
+    std::vector<absl::Status> results(count);
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < count; ++i) {
+      threads.emplace_back([&, i] {
+        for (int round = 0; round < repeat && results[i].ok(); ++round) {
+          results[i] = FillAndAdd(*contexts[i % contexts.size()], static_cast<float>(i + 1));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const absl::Status& result : results) {
+      if (!result.ok()) return Error(result);
+    }
+    return "ok";
+  }
+
+  static absl::Status FillAndAdd(const Context& gpu, float value) {
+    constexpr std::size_t kCount = 64 * 1024;
+    const std::vector<float> values(kCount, value);
+    LGPU_ASSIGN_OR_RETURN(const Tensor a, gpu.Constant<float>(lgpu::Shape{static_cast<std::int64_t>(kCount)},
+                                                              std::span<const float>(values)));
+    LGPU_ASSIGN_OR_RETURN(const Tensor sum, lgpu::AddN({a, a, a}));
+    LGPU_ASSIGN_OR_RETURN(const std::vector<float> added, sum.ToVector<float>());
+    for (const float got : added) {
+      if (got != 3 * value) return absl::InternalError("wrong values");
+    }
+    return absl::OkStatus();
+  }
+
+  // Another program in the same process; it is this one again.
+  static std::string Exec() {
+    ::execl("/proc/self/exe", "e2e_client", nullptr);
+    return "error exec";
   }
 
   std::map<std::string, Context> contexts_;

@@ -154,6 +154,40 @@ TEST_F(RestartTest, AContextThatWasClosedWhileNobodyServedHoldsNothing) {
   EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 1; }));
 }
 
+TEST_F(RestartTest, AProcessThatRunsAnotherProgramHoldsNothing) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
+  client->WriteLine("exec");
+  ASSERT_THAT(Ask(*client, "nothing"), StartsWith("error no such command"));
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
+  EXPECT_EQ(HeldBytes(), 0u);
+  // And while nobody serves: its pid and start time are as before.
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
+  KillDaemon();
+  client->WriteLine("exec");
+  ASSERT_THAT(Ask(*client, "nothing"), StartsWith("error no such command"));
+  StartInDirectory();
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
+  EXPECT_EQ(HeldBytes(), 0u);
+}
+
+TEST_F(RestartTest, ManyThreadsOfTwoContextsGoOnWhileDaemonsDie) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c timeout=20000"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*client, "open d timeout=20000"), StartsWith("ok "));
+  client->WriteLine(absl::StrCat("threads 64 ", kSanitized ? 10 : 60));
+  for (int i = 0; i < 3; ++i) Restart();
+  EXPECT_EQ(client->ReadLine(), "ok");
+  ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
+  EXPECT_EQ(Ask(*client, "close c"), "ok");
+  EXPECT_EQ(Ask(*client, "close d"), "ok");
+}
+
 TEST_F(RestartTest, AStoppedDaemonLeavesItsClientsTheirMemory) {
   StartInDirectory();
   auto client = StartClient();

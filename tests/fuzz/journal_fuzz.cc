@@ -3,9 +3,11 @@
 // Input: the bytes behind the header, with the checksums of byte 0's choice made right so that the fuzzer
 // comes further than them.
 
+#include <google/protobuf/stubs/logging.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 
 #include "allocator/check.h"
@@ -15,6 +17,9 @@ namespace lgpu::daemon {
 namespace {
 
 constexpr char kBoot[] = "01234567-89ab-cdef-0123-456789abcdef";
+
+// protobuf writes a line for every string that is not UTF-8.
+[[maybe_unused]] google::protobuf::LogHandler* const kQuiet = google::protobuf::SetLogHandler(nullptr);
 
 void CheckRoundTrip(const ParsedJournal& parsed) {
   std::string bytes = EncodeJournalHeader(kBoot);
