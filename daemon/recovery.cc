@@ -128,7 +128,8 @@ void Recovery::RestoreSession(const v1::JournalSession& session, const Chunks& c
 
 Bytes Recovery::CountStrays(const Broker::CardInfo& card) {
   const auto strays = parts_.backend.FindStrays(card.card.backend_device, parts_.broker.Identities(card.id));
-  if (!strays) return card.view.total;
+  // A card that reports its free memory shows by that what is used and no session's.
+  if (!strays) return parts_.backend.FreeMemory(card.card.backend_device) ? Bytes() : card.view.total;
   Bytes sum;
   for (const DeviceBackend::Stray& stray : *strays) sum = SaturatingAdd(sum, stray.bytes);
   return RoundUp(sum, card.view.granularity);
