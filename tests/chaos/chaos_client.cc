@@ -172,6 +172,17 @@ bool HasInput() {
   return ::poll(&polled, 1, 0) == 1;
 }
 
+// Byte by byte: what a stream has buffered, HasInput would not see.
+bool ReadLine(std::string& line) {
+  line.clear();
+  char c = 0;
+  while (::read(STDIN_FILENO, &c, 1) == 1) {
+    if (c == '\n') return true;
+    line += c;
+  }
+  return false;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -182,10 +193,9 @@ int main(int argc, char** argv) {
       client.Step();
       continue;
     }
-    // Nothing is buffered in std::cin: each line is answered before the next one comes.
-    if (!std::getline(std::cin, line)) return 0;
+    if (!ReadLine(line)) return 0;
     if (line != "settle") continue;
     std::cout << client.Summary() << std::endl;
-    if (!std::getline(std::cin, line)) return 0;
+    if (!ReadLine(line)) return 0;
   }
 }
