@@ -25,7 +25,17 @@ namespace {
 
 constexpr std::string_view kSimulateAdvice = "to try lgpu without a GPU: lgpud --simulate 2x1GiB";
 
+// The list of the configuration file stands in the same place as the environment's, which wins.
+bool FromEnvironment(const Config& config) {
+  const auto found = config.origins.find("devices.visible");
+  return found == config.origins.end() || found->second == "CUDA_VISIBLE_DEVICES";
+}
+
 std::string HiddenText(const Config& config) {
+  if (!FromEnvironment(config)) {
+    return absl::StrCat("left out by devices.visible = \"", config.cuda_visible_devices, "\" (",
+                        config.origins.at("devices.visible"), ")");
+  }
   return absl::StrCat("hidden from this lgpud by CUDA_VISIBLE_DEVICES=", config.cuda_visible_devices);
 }
 
@@ -176,10 +186,24 @@ absl::Status DeviceRegistry::OpenCuda(const Config& config) {
   return absl::OkStatus();
 }
 
+void DeviceRegistry::Hide(const Config& config) {
+  if (!config.has_cuda_visible_devices || FromEnvironment(config)) return;
+  std::vector<std::string> uuids;
+  for (const Card& card : cards_) uuids.push_back(card.device.uuid);
+  const std::vector<int> visible = VisibleDevices(config.cuda_visible_devices, uuids);
+  for (Card& card : cards_) {
+    const bool shown = std::find(visible.begin(), visible.end(), card.index) != visible.end();
+    if (!shown && card.not_served_because.empty()) {
+      card.not_served_because = HiddenText(config);
+    }
+  }
+}
+
 absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Open(const Config& config) {
   std::unique_ptr<DeviceRegistry> registry(new DeviceRegistry());
   LGPU_RETURN_IF_ERROR(config.simulated.empty() ? registry->OpenCuda(config)
                                                 : registry->OpenSimulated(config));
+  registry->Hide(config);
   LGPU_ASSIGN_OR_RETURN(const UniqueFd lock_dir, OpenLockDir(config.lock_dir));
   bool any_served = false;
   for (Card& card : registry->cards_) {

@@ -42,6 +42,8 @@ class DeviceRegistry {
   DeviceRegistry() = default;
   absl::Status OpenSimulated(const Config& config);
   absl::Status OpenCuda(const Config& config);
+  /// Cards that the configuration leaves out; the environment's list is the driver's to read.
+  void Hide(const Config& config);
   Card& AddCard(const PhysicalDevice& device, int backend_device, std::string not_served_because);
   std::unique_ptr<DeviceBackend> backend_;
   std::vector<Card> cards_;

@@ -1,14 +1,18 @@
 #include "daemon/diagnosis.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "allocator/device/nvml.h"
 #include "lgpu/bytes.h"
 
 namespace lgpu::daemon {
@@ -26,12 +30,66 @@ void Add(v1::Diagnosis& diagnosis, const char* id, v1::Diagnosis::Level level, s
 
 std::string Size(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }
 
-// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ..."; empty without a driver.
-std::string DriverLine() {
-  std::ifstream file("/proc/driver/nvidia/version");
-  std::string line;
-  std::getline(file, line);
-  return line;
+std::string ProcessName(std::int64_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/comm"));
+  std::string name;
+  std::getline(file, name);
+  return absl::StrCat(name.empty() ? "?" : name, " (pid ", pid, ")");
+}
+
+void ExamineComputeModes(Nvml& nvml, const std::vector<v1::CardStats>& served, v1::Diagnosis& diagnosis) {
+  std::vector<std::string> exclusive;
+  for (const v1::CardStats& card : served) {
+    const absl::StatusOr<Nvml::ComputeMode> mode = nvml.ComputeModeOf(card.uuid());
+    if (mode.ok() && *mode != Nvml::ComputeMode::kDefault) {
+      exclusive.push_back(absl::StrCat(
+          "GPU ", card.index(), *mode == Nvml::ComputeMode::kProhibited ? " (prohibited)" : " (exclusive)"));
+    }
+  }
+  if (exclusive.empty()) {
+    Add(diagnosis, "compute-mode", v1::Diagnosis::LEVEL_OK, "default: any number of processes may use a GPU");
+  } else {
+    Add(diagnosis, "compute-mode", v1::Diagnosis::LEVEL_FAIL,
+        absl::StrCat(absl::StrJoin(exclusive, ", "), " cannot be shared; try: nvidia-smi -c DEFAULT"));
+  }
+}
+
+void ExamineDriver(const StatsReporter& stats, const std::vector<v1::CardStats>& served,
+                   v1::Diagnosis& diagnosis) {
+  const absl::StatusOr<std::shared_ptr<Nvml>> nvml = Nvml::Open();
+  if (!nvml.ok()) {
+    Add(diagnosis, "driver", v1::Diagnosis::LEVEL_WARN,
+        absl::StrCat("accounting is estimated: ", std::string(nvml.status().message())));
+    Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_WARN,
+        "what programs outside lgpu use is unknown without NVML; set memory.reserve for them");
+    return;
+  }
+  Add(diagnosis, "driver", v1::Diagnosis::LEVEL_OK, (*nvml)->DriverVersion());
+  ExamineComputeModes(**nvml, served, diagnosis);
+  std::set<std::int64_t> known = {::getpid()};
+  const v1::StatsSnapshot all = stats.Snapshot(Caller{});  // of root: everybody's
+  for (const v1::LeaseStats& lease : all.leases()) {
+    for (const v1::SessionStats& session : lease.sessions()) known.insert(session.pid());
+  }
+  std::vector<std::string> foreign;
+  for (const v1::CardStats& card : served) {
+    if (card.foreign_bytes() > 0) {
+      foreign.push_back(absl::StrCat(Size(card.foreign_bytes()), " of GPU ", card.index()));
+    }
+    const absl::StatusOr<std::vector<Nvml::Process>> processes = (*nvml)->ProcessesOf(card.uuid());
+    if (!processes.ok()) continue;
+    for (const Nvml::Process& process : *processes) {
+      if (known.contains(process.pid)) continue;
+      foreign.push_back(absl::StrCat(ProcessName(process.pid), " on GPU ", card.index(),
+                                     process.used ? " with " + FormatBytes(*process.used) : std::string()));
+    }
+  }
+  if (foreign.empty()) {
+    Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_OK, "nobody outside lgpu uses the GPUs");
+  } else {
+    Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_WARN,
+        absl::StrCat("outside lgpu: ", absl::StrJoin(foreign, ", "), "; limits do not cover that"));
+  }
 }
 
 void ExamineDescriptors(v1::Diagnosis& diagnosis) {
@@ -48,9 +106,8 @@ void ExamineDescriptors(v1::Diagnosis& diagnosis) {
 void Diagnostician::ExamineCards(v1::Diagnosis& diagnosis) const {
   std::vector<std::string> served;
   std::vector<std::string> problems;
-  std::vector<std::string> foreign;
+  std::vector<v1::CardStats> usable;
   bool simulated = true;
-  bool foreign_known = true;
   const std::vector<v1::CardStats> cards = stats_.Cards();
   for (const v1::CardStats& card : cards) {
     const std::string name = absl::StrCat("GPU ", card.index());
@@ -59,33 +116,22 @@ void Diagnostician::ExamineCards(v1::Diagnosis& diagnosis) const {
       continue;
     }
     simulated = simulated && card.simulated();
+    usable.push_back(card);
     served.push_back(absl::StrCat(name, " ", card.name(), " ", Size(card.total_bytes())));
     if (card.overcommitted()) {
       problems.push_back(absl::StrCat(name, " is OVERCOMMITTED: ", Size(card.promised_bytes()),
                                       " are promised; nothing more is granted there for now"));
     }
-    foreign_known = foreign_known && card.has_foreign_bytes();
-    if (card.foreign_bytes() > 0) foreign.push_back(absl::StrCat(Size(card.foreign_bytes()), " of ", name));
   }
   Add(diagnosis, "backend", v1::Diagnosis::LEVEL_OK,
       absl::StrCat(simulated ? "simulated" : "cuda", ": ", absl::StrJoin(served, ", ")));
   if (!problems.empty()) Add(diagnosis, "gpus", v1::Diagnosis::LEVEL_WARN, absl::StrJoin(problems, "; "));
-  const std::string driver = DriverLine();
   if (simulated) {
     Add(diagnosis, "driver", v1::Diagnosis::LEVEL_OK, "simulated GPUs need none");
     Add(diagnosis, "compute-mode", v1::Diagnosis::LEVEL_OK, "simulated GPUs have none");
+    Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_OK, "nobody outside lgpu uses simulated GPUs");
   } else {
-    Add(diagnosis, "driver", driver.empty() ? v1::Diagnosis::LEVEL_WARN : v1::Diagnosis::LEVEL_OK,
-        driver.empty() ? "its version cannot be told: /proc/driver/nvidia/version is not there" : driver);
-  }
-  if (!foreign_known) {
-    Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_WARN,
-        "what programs outside lgpu use is unknown (no NVML); set memory.reserve for them");
-  } else if (!foreign.empty()) {
-    Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_WARN,
-        absl::StrCat(absl::StrJoin(foreign, ", "), " are used outside lgpu; limits do not cover that"));
-  } else {
-    Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_OK, "nobody outside lgpu uses GPU memory");
+    ExamineDriver(stats_, usable, diagnosis);
   }
 }
 

@@ -128,7 +128,8 @@ class HttpServer::Impl {
     // One who connects and says nothing holds a thread no longer than this.
     server_.set_read_timeout(2);
     server_.set_write_timeout(5);
-    server_.set_keep_alive_timeout(1);
+    // A connection that stays open would hold a thread as well.
+    server_.set_keep_alive_max_count(1);
     server_.set_payload_max_length(4096);
     server_.set_pre_routing_handler([this, local = address.loopback](const auto& request, auto& response) {
       return Admit(request, response, local);

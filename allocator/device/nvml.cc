@@ -82,6 +82,13 @@ class OpenNvml final : public Nvml {
     return processes;
   }
 
+  absl::StatusOr<ComputeMode> ComputeModeOf(const std::string& uuid) override {
+    LGPU_ASSIGN_OR_RETURN(const DeviceHandle handle, Find(uuid));
+    int mode = 0;
+    LGPU_RETURN_IF_ERROR(Check("nvmlDeviceGetComputeMode", calls_.DeviceGetComputeMode(handle, &mode)));
+    return static_cast<ComputeMode>(mode);
+  }
+
  private:
   absl::Status Check(const char* call, Result result) const {
     if (result == nvml::kSuccess) return absl::OkStatus();

@@ -46,6 +46,9 @@ class Nvml {
   virtual absl::StatusOr<Memory> MemoryOf(const std::string& uuid) = 0;
   /// Those that have a context on the GPU.
   virtual absl::StatusOr<std::vector<Process>> ProcessesOf(const std::string& uuid) = 0;
+  /// kDefault: any number of processes may use the GPU.
+  enum class ComputeMode { kDefault = 0, kExclusiveThread = 1, kProhibited = 2, kExclusiveProcess = 3 };
+  virtual absl::StatusOr<ComputeMode> ComputeModeOf(const std::string& uuid) = 0;
 };
 
 /// "0000:19:00.0" of the forms that CUDA and NVML print ("00000000:19:00.0").

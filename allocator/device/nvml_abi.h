@@ -51,7 +51,8 @@ static_assert(sizeof(ProcessInfoV2) == 24);
   X(DeviceGetCudaComputeCapability, "nvmlDeviceGetCudaComputeCapability",                         \
     Result (*)(DeviceHandle, int*, int*))                                                         \
   X(DeviceGetComputeRunningProcesses, "nvmlDeviceGetComputeRunningProcesses_v3",                  \
-    Result (*)(DeviceHandle, unsigned*, ProcessInfoV2*))
+    Result (*)(DeviceHandle, unsigned*, ProcessInfoV2*))                                          \
+  X(DeviceGetComputeMode, "nvmlDeviceGetComputeMode", Result (*)(DeviceHandle, int*))
 
 }  // namespace lgpu::nvml
 

@@ -44,6 +44,16 @@ TEST_F(DeviceRegistryTest, ServesTheSimulatedCardsOfTheConfiguration) {
   EXPECT_EQ((*registry)->cards()[1].not_served_because, "");
 }
 
+TEST_F(DeviceRegistryTest, ServesOnlyWhatTheConfigurationLeaves) {
+  Show("1");
+  config_.origins["devices.visible"] = "lgpud.toml:2:1";
+  const auto registry = DeviceRegistry::Open(config_);
+  ASSERT_EQ(registry.status(), absl::OkStatus());
+  EXPECT_FALSE((*registry)->cards()[0].served);
+  EXPECT_EQ((*registry)->cards()[0].not_served_because, "left out by devices.visible = \"1\" (lgpud.toml:2:1)");
+  EXPECT_TRUE((*registry)->cards()[1].served);
+}
+
 TEST_F(DeviceRegistryTest, UuidsAreTheSameEveryTimeAndDifferByDirectory) {
   const std::string uuid = (*DeviceRegistry::Open(config_))->cards()[0].device.uuid;
   EXPECT_EQ((*DeviceRegistry::Open(config_))->cards()[0].device.uuid, uuid);

@@ -117,6 +117,12 @@ FAKE_EXPORT Result nvmlDeviceGetCudaComputeCapability(DeviceHandle handle, int* 
   return lgpu::nvml::kSuccess;
 }
 
+FAKE_EXPORT Result nvmlDeviceGetComputeMode(DeviceHandle handle, int* mode) {
+  if (CardOf(handle) == nullptr) return kInvalidArgument;
+  *mode = 0;
+  return lgpu::nvml::kSuccess;
+}
+
 FAKE_EXPORT Result nvmlDeviceGetComputeRunningProcesses_v3(DeviceHandle handle, unsigned* count,
                                                            ProcessInfoV2* infos) {
   const Card* const card = CardOf(handle);
