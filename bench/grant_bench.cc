@@ -9,16 +9,20 @@
 // both on one core, 2 each on its own.
 
 #include <benchmark/benchmark.h>
+#include <httplib.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -219,12 +223,49 @@ void BM_CreateAndMapAlone(benchmark::State& state) {
 }
 BENCHMARK(BM_CreateAndMapAlone)->Apply(WithMemory);
 
-void BM_GrowAndMapFromDaemon(benchmark::State& state) {
-  auto daemon = testing::DaemonProcess::Start();
+/// Reads /metrics again and again while it lives, far more often than any Prometheus does.
+class Scraper {
+ public:
+  explicit Scraper(testing::DaemonProcess& daemon) {
+    const std::string begin = "serves HTTP at ";
+    const auto told = [&] { return daemon.program().Errors().find("/metrics\n") != std::string::npos; };
+    if (!testing::Eventually(told)) return;
+    const std::string log = daemon.program().Errors();
+    const std::size_t at = log.find(begin) + begin.size();
+    url_ = log.substr(at, log.find("/metrics", at) - at);
+    thread_ = std::thread([this] {
+      httplib::Client client(url_);
+      while (!stop_) {
+        const auto answer = client.Get("/metrics");
+        scrapes_ += answer && answer->status == 200 ? 1 : 0;
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      }
+    });
+  }
+  ~Scraper() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  Scraper(const Scraper&) = delete;
+  Scraper& operator=(const Scraper&) = delete;
+  int scrapes() const { return scrapes_; }
+
+ private:
+  std::string url_;
+  std::atomic<bool> stop_ = false;
+  std::atomic<int> scrapes_ = 0;
+  std::thread thread_;
+};
+
+void GrowAndMapFromDaemon(benchmark::State& state, bool scraped) {
+  auto daemon =
+      testing::DaemonProcess::Start({.config = scraped ? "[http]\nlisten = \"127.0.0.1:0\"\n" : ""});
   if (!daemon.ok()) {
     state.SkipWithError("lgpud does not start");
     return;
   }
+  std::optional<Scraper> scraper;
+  if (scraped) scraper.emplace(**daemon);
   ContextOptions options;
   options.endpoint = (*daemon)->dir();
   options.logical_devices = {{.memory_limit = 64_MiB}};
@@ -251,7 +292,12 @@ void BM_GrowAndMapFromDaemon(benchmark::State& state) {
     }
   }
 }
+
+void BM_GrowAndMapFromDaemon(benchmark::State& state) { GrowAndMapFromDaemon(state, false); }
 BENCHMARK(BM_GrowAndMapFromDaemon)->Apply(WithMemory);
+
+void BM_GrowAndMapFromDaemonThatIsScraped(benchmark::State& state) { GrowAndMapFromDaemon(state, true); }
+BENCHMARK(BM_GrowAndMapFromDaemonThatIsScraped)->Apply(WithMemory);
 
 int RunPeer(std::string_view name) {
   UniqueFd session(PeerProcess::kSessionFd);
