@@ -266,6 +266,9 @@ bool Broker::RetryUnconfirmed() {
     absl::Status result;
     if (const auto answer = answers.find(id); answer != answers.end()) {
       result = answer->second;
+    } else if (chunk.lost) {
+      // A real card's, of an earlier daemon: only its program had it, which gave it back or is gone.
+      result = absl::OkStatus();
     } else if (!chunk.reference_gone) {
       result = backend_.Reclaim(chunk.memory);
     } else if (back.count(id) == 0 && !LooksFree(chunk)) {

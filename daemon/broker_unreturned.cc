@@ -34,7 +34,7 @@ Broker::CardSums Broker::SumsOf(CardId card) const {
     if (session != sessions_.end()) sums.suspects.insert(session->second.pid);
   };
   for (const ChunkId id : unconfirmed_) {
-    if (chunks_.at(id).reference_gone) count(chunks_.at(id));
+    if (chunks_.at(id).reference_gone && !chunks_.at(id).lost) count(chunks_.at(id));
   }
   for (const ChunkId id : releasing_) count(chunks_.at(id));
   sums.chunks = SaturatingSub(exists, sums.coming);
@@ -51,7 +51,9 @@ std::map<CardId, CardReport> Broker::BeforeRelease(const std::vector<ChunkId>& c
     }
     for (const ChunkId id : chunks) {
       const CardId card = devices_.at(chunks_.at(id).device).spec.card;
-      if (!cards_.at(card).device.simulated) cards.emplace(card, cards_.at(card).backend_device);
+      if (!chunks_.at(id).lost && !cards_.at(card).device.simulated) {
+        cards.emplace(card, cards_.at(card).backend_device);
+      }
     }
   }
   std::map<CardId, CardReport> reports;
@@ -67,12 +69,14 @@ std::map<CardId, CardReport> Broker::BeforeRelease(const std::vector<ChunkId>& c
     watches_.erase(card);
     Bytes leaving;
     for (const ChunkId id : chunks) {
-      if (devices_.at(chunks_.at(id).device).spec.card == card) leaving += chunks_.at(id).bytes;
+      const ChunkEntry& chunk = chunks_.at(id);
+      if (!chunk.lost && devices_.at(chunk.device).spec.card == card) leaving += chunk.bytes;
     }
     watches_.emplace(card, CardWatch(report, SaturatingSub(SumsOf(card).chunks, leaving), leaving));
   }
   for (const ChunkId id : chunks) {
-    if (reports.count(devices_.at(chunks_.at(id).device).spec.card) != 0) releasing_.insert(id);
+    const ChunkEntry& chunk = chunks_.at(id);
+    if (!chunk.lost && reports.count(devices_.at(chunk.device).spec.card) != 0) releasing_.insert(id);
   }
   return reports;
 }
@@ -143,7 +147,7 @@ std::set<ChunkId> Broker::LookAtCards() {
     std::vector<std::tuple<bool, TimePoint::duration, ChunkId>> coming;
     for (const ChunkId id : unconfirmed_) {
       const ChunkEntry& chunk = chunks_.at(id);
-      if (chunk.reference_gone && devices_.at(chunk.device).spec.card == card) {
+      if (chunk.reference_gone && !chunk.lost && devices_.at(chunk.device).spec.card == card) {
         coming.emplace_back(chunk.unreturned, -chunk.leaving_since.time_since_epoch(), id);
       }
     }

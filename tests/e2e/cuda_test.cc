@@ -34,6 +34,8 @@ class CudaTest : public E2eTest {
 
   void StartOnMachine(const ChildProgram::Environment& more = {}) {
     DaemonProcess::Options options{.simulate = "", .environment = With(more)};
+    options.dir = home_.path() + "/run";
+    options.lock_dir = home_.path() + "/locks";
     StartDaemon(options);
   }
   std::unique_ptr<ChildProgram> StartOnGpu(const ChildProgram::Environment& more = {}) {
@@ -66,6 +68,7 @@ class CudaTest : public E2eTest {
 
   const bool real_ = std::getenv("LGPU_REAL_GPU") != nullptr;
   FakeMachine machine_;
+  TempDir home_;  // outlives a daemon
 };
 
 #define FAKE_ONLY() \
@@ -276,6 +279,23 @@ TEST_F(CudaTest, KeptMemoryIsChargedReportedAndStopsGrantsUntilItIsBack) {
   EXPECT_THAT(events->out + events->err, HasSubstr("gave back 8.00MiB that the card does not have"));
   liar = absl::CancelledError("done");
   End(*honest);
+}
+
+TEST_F(CudaTest, ProgramsGoOnWhenTheirDaemonIsKilledAndStartedAgain) {
+  StartOnMachine();
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, absl::StrCat("open c limit=", 64 * kMiB)), StartsWith("ok "));
+  ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", 8 * kMiB)), StartsWith("ok "));
+  KillDaemon();
+  EXPECT_EQ(Ask(*client, "sum c t 2"), absl::StrCat("ok 4.1943e+06 ", kGpu))
+      << "the memory is there, the kernel runs";
+  StartOnMachine();
+  EXPECT_TRUE(Eventually([&] { return HeldBytes() >= 8 * kMiB; }));
+  ASSERT_THAT(Ask(*client, absl::StrCat("alloc c u ", 32 * kMiB)), StartsWith("ok "))
+      << "it is connected again";
+  EXPECT_EQ(Ask(*client, "read t"), "ok 2.09715e+06");
+  End(*client);
+  EXPECT_TRUE(Eventually([&] { return HeldBytes() == 0; }));
 }
 
 TEST_F(CudaTest, WithoutNvmlReturnsAreTakenOnTrust) {
