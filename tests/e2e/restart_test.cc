@@ -154,26 +154,6 @@ TEST_F(RestartTest, AContextThatWasClosedWhileNobodyServedHoldsNothing) {
   EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 1; }));
 }
 
-TEST_F(RestartTest, AProcessThatRunsAnotherProgramHoldsNothing) {
-  StartInDirectory();
-  auto client = StartClient();
-  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
-  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
-  client->WriteLine("exec");
-  ASSERT_THAT(Ask(*client, "nothing"), StartsWith("error no such command"));
-  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
-  EXPECT_EQ(HeldBytes(), 0u);
-  // And while nobody serves: its pid and start time are as before.
-  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
-  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
-  KillDaemon();
-  client->WriteLine("exec");
-  ASSERT_THAT(Ask(*client, "nothing"), StartsWith("error no such command"));
-  StartInDirectory();
-  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
-  EXPECT_EQ(HeldBytes(), 0u);
-}
-
 TEST_F(RestartTest, ManyThreadsOfTwoContextsGoOnWhileDaemonsDie) {
   StartInDirectory();
   auto client = StartClient();
