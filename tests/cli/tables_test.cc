@@ -193,7 +193,8 @@ TEST(DeviceFlagsTest, DescribesEveryLogicalDevice) {
     v1::LogicalDevice& device = *lease.add_devices();
     device.set_index(static_cast<std::uint32_t>(i));
     device.set_memory_limit_bytes(256 * kMiB);
-    device.set_mode(i == 0 ? v1::LogicalDeviceSpec::MODE_UNSPECIFIED : v1::LogicalDeviceSpec::MODE_PREALLOCATE);
+    device.set_mode(i == 0 ? v1::LogicalDeviceSpec::MODE_UNSPECIFIED
+                           : v1::LogicalDeviceSpec::MODE_PREALLOCATE);
     device.set_card_name("Simulated GPU");
   }
   EXPECT_THAT(DescribeLease(lease),

@@ -50,7 +50,8 @@ TEST_F(DeviceRegistryTest, ServesOnlyWhatTheConfigurationLeaves) {
   const auto registry = DeviceRegistry::Open(config_);
   ASSERT_EQ(registry.status(), absl::OkStatus());
   EXPECT_FALSE((*registry)->cards()[0].served);
-  EXPECT_EQ((*registry)->cards()[0].not_served_because, "left out by devices.visible = \"1\" (lgpud.toml:2:1)");
+  EXPECT_EQ((*registry)->cards()[0].not_served_because,
+            "left out by devices.visible = \"1\" (lgpud.toml:2:1)");
   EXPECT_TRUE((*registry)->cards()[1].served);
 }
 
