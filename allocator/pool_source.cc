@@ -46,13 +46,13 @@ bool Pool::Impl::Grow(Attempt& attempt) {
   MutexLock lock(mutex_);
   patient_ -= patient;
   ++source_round_trips_;
-  grew_ = true;
   if (!chunks.ok()) {
     attempt.grow_refused = chunks.status();
     attempt.status = chunks.status();
     // Chunks that are here already may do, whatever became of the other side.
     return absl::IsResourceExhausted(chunks.status()) || absl::IsUnavailable(chunks.status());
   }
+  grew_ = true;
   for (const Chunk& chunk : *chunks) {
     attempt.chunks.push_back(chunk);
     attempt.grown.push_back(chunk.id);

@@ -253,7 +253,7 @@ absl::Status DaemonConnection::Return(std::uint64_t device, std::span<const Chun
 absl::Status DaemonConnection::ReturnPart(std::uint64_t device, std::span<const ChunkId> chunks) {
   while (true) {
     const std::uint64_t generation = generation_.load();
-    const std::vector<ChunkId> part = StillToReturn(chunks);
+    const std::vector<ChunkId> part = StillToReturn(device, chunks);
     if (part.empty()) return absl::OkStatus();
     LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
     v1::Frame frame;

@@ -9,7 +9,6 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -150,7 +149,7 @@ class DaemonConnection {
     std::vector<ReceivedFrame> inbox;
     bool has_pages = false;  // its caller is at work on what it was granted
   };
-  /// A grant that nobody waits for any more.
+  /// A grant that nobody waits for any more, or chunks that are to go back without one (0).
   struct Orphan {
     std::uint64_t grant = 0;
     std::uint64_t device = 0;
@@ -214,8 +213,10 @@ class DaemonConnection {
   absl::StatusOr<std::vector<HeldChunk>> WhatIsHeld(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Attest(SessionChannel& channel, const std::vector<HeldChunk>& held, TimePoint deadline);
   absl::Status GoOnWith(SessionChannel channel) ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
-  /// Those of `chunks` that the daemon knows of, and is to be told about now.
-  std::vector<ChunkId> StillToReturn(std::span<const ChunkId> chunks) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Those of `chunks` that the daemon knows of, and is to be told about now. While it is away they are owed
+  /// to the next one.
+  std::vector<ChunkId> StillToReturn(std::uint64_t device, std::span<const ChunkId> chunks)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishReturn(std::span<const ChunkId> chunks) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;
@@ -255,10 +256,10 @@ class DaemonConnection {
   std::atomic<std::uint64_t> generation_ = 0;
   std::optional<TimePoint> next_attempt_ ABSL_GUARDED_BY(mutex_);  // the daemon is looked for then
   std::chrono::milliseconds pause_ ABSL_GUARDED_BY(mutex_){0};
-  // Chunks that are being returned; true: by a call that has ended while the daemon was away.
-  std::unordered_map<std::uint64_t, bool> returning_ ABSL_GUARDED_BY(mutex_);
-  std::unordered_set<std::uint64_t> given_up_ ABSL_GUARDED_BY(mutex_);  // and that a daemon was not told of
-  Mutex holders_mutex_;                                                 // before mutex_
+  std::unordered_set<std::uint64_t> returning_ ABSL_GUARDED_BY(mutex_);  // chunks
+  std::unordered_set<std::uint64_t> given_up_ ABSL_GUARDED_BY(mutex_);   // and that a daemon was not told of
+  std::vector<Orphan> owed_ ABSL_GUARDED_BY(mutex_);  // were returned while the daemon was away; no grants
+  Mutex holders_mutex_;                               // before mutex_
   std::vector<Holder*> holders_ ABSL_GUARDED_BY(holders_mutex_);
   std::unique_ptr<std::thread> thread_;
 };

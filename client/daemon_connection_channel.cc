@@ -355,7 +355,8 @@ void DaemonConnection::GiveBack(const std::vector<Orphan>& orphans, std::uint64_
     back.mutable_return_chunks()->set_device_id(orphan.device);
     back.mutable_return_chunks()->mutable_chunk_ids()->Add(orphan.chunks.begin(), orphan.chunks.end());
     // Where this fails the session is at its end, and the daemon takes everything back by itself.
-    if (Send(ack, generation, deadline).ok()) (void)Send(back, generation, deadline);
+    const bool acknowledged = orphan.grant == 0 || Send(ack, generation, deadline).ok();
+    if (acknowledged) (void)Send(back, generation, deadline);
   }
 }
 

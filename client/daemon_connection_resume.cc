@@ -104,7 +104,14 @@ absl::Status DaemonConnection::Reconnect() {
   LGPU_RETURN_IF_ERROR(Greet(channel, deadline));
   LGPU_ASSIGN_OR_RETURN(const std::vector<HeldChunk> held, WhatIsHeld(deadline));
   LGPU_RETURN_IF_ERROR(Attest(channel, held, deadline));
-  return GoOnWith(std::move(channel));
+  LGPU_RETURN_IF_ERROR(GoOnWith(std::move(channel)));
+  std::vector<Orphan> owed;
+  {
+    MutexLock lock(mutex_);
+    owed.swap(orphans_);
+  }
+  GiveBack(owed, generation_.load());
+  return absl::OkStatus();
 }
 
 absl::Status DaemonConnection::Greet(SessionChannel& channel, TimePoint deadline) {
@@ -144,16 +151,14 @@ absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::WhatI
     }
   }
   MutexLock lock(mutex_);
-  // What was about to be returned before this moment is returned by not being named; what starts later is
-  // named, and returned as ever.
-  for (const auto& [chunk, call_has_ended] : returning_) {
-    if (!call_has_ended) given_up_.insert(chunk);
-  }
-  std::erase_if(held, [&](const HeldChunk& chunk) {
-    mutex_.AssertHeld();
-    return returning_.contains(chunk.chunk.id.value) || given_up_.contains(chunk.chunk.id.value);
-  });
+  // What was returned, or about to be, before this moment is returned by not being named; what follows is
+  // named, and returned as ever or, if that is before the daemon is back, when it is (GoOnWith).
+  given_up_.insert(returning_.begin(), returning_.end());
   returning_.clear();
+  std::unordered_set<std::uint64_t> unnamed = given_up_;
+  for (const Orphan& returned : owed_) unnamed.insert(returned.chunks.begin(), returned.chunks.end());
+  owed_.clear();
+  std::erase_if(held, [&](const HeldChunk& chunk) { return unnamed.contains(chunk.chunk.id.value); });
   return held;
 }
 
@@ -192,7 +197,7 @@ absl::Status DaemonConnection::GoOnWith(SessionChannel channel) {
   next_attempt_.reset();
   status_ = absl::OkStatus();
   unacknowledged_ = 0;
-  orphans_.clear();
+  orphans_ = std::exchange(owed_, {});
   trims_
       .clear();  // the new daemon knows nothing of them; none is being answered, that is done on this thread
   if (waiting_ == 0) Arm(true);
@@ -203,7 +208,7 @@ absl::Status DaemonConnection::GoOnWith(SessionChannel channel) {
 
 void DaemonConnection::StartReturn(std::span<const ChunkId> chunks) {
   MutexLock lock(mutex_);
-  for (const ChunkId chunk : chunks) returning_.emplace(chunk.value, false);
+  for (const ChunkId chunk : chunks) returning_.insert(chunk.value);
 }
 
 void DaemonConnection::CancelReturn(std::span<const ChunkId> chunks) {
@@ -214,27 +219,24 @@ void DaemonConnection::CancelReturn(std::span<const ChunkId> chunks) {
   }
 }
 
-std::vector<ChunkId> DaemonConnection::StillToReturn(std::span<const ChunkId> chunks) {
+std::vector<ChunkId> DaemonConnection::StillToReturn(std::uint64_t device, std::span<const ChunkId> chunks) {
   std::vector<ChunkId> part;
   MutexLock lock(mutex_);
-  if (IsAway()) return part;
   for (const ChunkId chunk : chunks) {
     if (!given_up_.contains(chunk.value)) part.push_back(chunk);
   }
-  return part;
+  if (!IsAway() || part.empty()) return part;
+  Orphan owed{.grant = 0, .device = device, .chunks = {}};
+  for (const ChunkId chunk : part) owed.chunks.push_back(chunk.value);
+  owed_.push_back(std::move(owed));
+  return {};
 }
 
 void DaemonConnection::FinishReturn(std::span<const ChunkId> chunks) {
   MutexLock lock(mutex_);
   for (const ChunkId chunk : chunks) {
     given_up_.erase(chunk.value);
-    if (const auto found = returning_.find(chunk.value); found != returning_.end()) {
-      if (IsAway()) {
-        found->second = true;
-      } else {
-        returning_.erase(found);
-      }
-    }
+    returning_.erase(chunk.value);
   }
 }
 

@@ -168,8 +168,15 @@ absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadlin
         StartLeaving(chunk, ChunkState::kReturning);
         undo.push_back(id);
       }
+    } else if (device.removed) {
+      // While they were made; RemoveDevice did not find them.
+      undo = TakeSurplus(device, device.spare_bytes);
+      result = absl::FailedPreconditionError(
+          absl::StrCat("lease ", device.spec.lease_name, " has ended; create another one"));
     }
-    Serve(device.spec.card, wakes);
+    const CardId card = device.spec.card;
+    ForgetIfEmpty(logical);
+    Serve(card, wakes);
   }
   WakeAll(wakes);
   Reclaim(undo);

@@ -122,6 +122,9 @@ void Broker::ResizeBack(LogicalId logical, const Ledger::LogicalView& before) {
   Wakes wakes;
   {
     MutexLock lock(mutex_);
+    if (!devices_.contains(logical)) {
+      return;  // it was removed meanwhile
+    }
     // It cannot fail: it takes less than what was just possible. (The ledger keeps guarantees rounded up.)
     ledger_.Resize(logical, {.limit = before.limit, .guarantee = std::min(before.guarantee, before.limit)})
         .IgnoreError();

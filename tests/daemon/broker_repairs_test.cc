@@ -1,8 +1,12 @@
-// What the random sequences of broker_property_test found once, as small cases.
+// What random sequences and lgpu_chaos found once, as small cases.
 #include <gtest/gtest.h>
 
+#include <utility>
+
+#include "allocator/device/simulated_backend.h"
 #include "daemon/broker.h"
 #include "tests/support/counting_backend.h"
+#include "tests/support/failing_backend.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -10,7 +14,7 @@ namespace {
 using testing::CountingBackend;
 using Clock = std::chrono::steady_clock;
 
-std::unique_ptr<Broker> MakeBroker(CountingBackend& backend) {
+std::unique_ptr<Broker> MakeBroker(DeviceBackend& backend) {
   return *Broker::Create(backend, {{.index = 0, .backend_device = 0, .device = backend.devices()[0]}},
                          Bytes());
 }
@@ -55,6 +59,35 @@ TEST(BrokerRepairsTest, AGrantThatWasNotFetchedYetHidesNoPinnedMemory) {
   ASSERT_TRUE(broker->Return(SessionId{1}, devices[0], std::vector<ChunkId>{first.chunks[1].id}).ok());
   EXPECT_FALSE(broker->RetryUnconfirmed());
   EXPECT_EQ(broker->Find(devices[0])->leaving, 2_MiB);
+}
+
+TEST(BrokerRepairsTest, ADeviceThatIsRemovedWhileItsChunksAreMadeAgainLeavesNothingBehind) {
+  std::unique_ptr<Broker> broker;
+  bool removed = false;
+  const LogicalId device{7};
+  SimulatedBackendOptions simulated;
+  simulated.devices = {SimulatedDevice(0, 64_MiB, "broker_repairs_test")};
+  FailingBackend backend(MakeSimulatedBackend(std::move(simulated)), {.before_create = [&] {
+                           if (!std::exchange(removed, true)) broker->RemoveDevice(device);
+                         }});
+  broker = MakeBroker(backend);
+  // As a daemon has it that was started again: its limit is guaranteed, and no chunk is there yet.
+  ASSERT_TRUE(broker
+                  ->RestoreDevice(device, {.card = broker->Cards().front().id,
+                                           .limit = 8_MiB,
+                                           .guarantee = {},
+                                           .preallocate = true,
+                                           .index = 0,
+                                           .lease = LeaseKey{1},
+                                           .lease_name = "lease",
+                                           .owner = "owner"})
+                  .ok());
+  EXPECT_FALSE(broker->MakeMissing(device).ok());
+  EXPECT_TRUE(removed);
+  EXPECT_FALSE(broker->Find(device).has_value());
+  EXPECT_EQ(broker->Cards().front().view.held, Bytes());
+  EXPECT_EQ(broker->Cards().front().view.promised, Bytes());
+  EXPECT_TRUE(broker->CheckInvariants().ok());
 }
 
 TEST(BrokerRepairsTest, AFailedResizeGoesBackToALimitOfNoWholeGranule) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -54,9 +55,10 @@ class FailingBackend final : public DeviceBackend {
   struct Options {
     absl::StatusCode code = absl::StatusCode::kInternal;
     bool cleanup_fails = false;
+    std::function<void()> before_create = {};  // what happens meanwhile
   };
   FailingBackend(std::unique_ptr<DeviceBackend> backend, Options options)
-      : backend_(std::move(backend)), options_(options) {}
+      : backend_(std::move(backend)), options_(std::move(options)) {}
   explicit FailingBackend(std::unique_ptr<DeviceBackend> backend)
       : FailingBackend(std::move(backend), Options()) {}
 
