@@ -1,0 +1,128 @@
+// What a DaemonConnection tells the next daemon, case by case.
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/daemon_connection.h"
+#include "tests/client/fake_daemon.h"
+#include "tests/support/child_program.h"
+
+namespace lgpu {
+namespace {
+
+using ::lgpu::testing::FakeDaemon;
+using ::lgpu::testing::FakePeer;
+using ::lgpu::testing::TempDir;
+
+constexpr std::uint64_t kDevice = 1;
+constexpr ChunkId kStays{11};
+constexpr ChunkId kReturned{12};
+
+/// The socket where the next daemon is.
+class NextDaemon {
+ public:
+  explicit NextDaemon(const std::string& path)
+      : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+    EXPECT_EQ(::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(::listen(socket_.get(), 1), 0);
+  }
+  FakePeer Accept() { return FakePeer(UniqueFd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC))); }
+
+ private:
+  UniqueFd socket_;
+};
+
+class TwoChunks final : public DaemonConnection::Holder {
+ public:
+  absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> Held() override {
+    const Bytes size(std::uint64_t{2} << 20);
+    return std::vector<DaemonConnection::HeldChunk>{{kDevice, {kStays, size}, nullptr},
+                                                    {kDevice, {kReturned, size}, nullptr}};
+  }
+};
+
+v1::Frame Resumed() {
+  v1::Frame welcome = FakePeer::WelcomeFrame();
+  welcome.mutable_welcome()->set_resumed(true);
+  return welcome;
+}
+
+// The daemon has heard that the chunk is held, and is not back yet for the one who returns it.
+TEST(DaemonConnectionResumeTest, WhatIsReturnedWhileTheNextDaemonIsToldOfItIsReturnedToIt) {
+  const TempDir directory;
+  const std::string path = directory.path() + "/session.sock";
+  NextDaemon next(path);
+  FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
+  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  TwoChunks chunks;
+  (*connection)->AddHolder(chunks);
+  first.Join();
+
+  FakePeer peer = next.Accept();
+  v1::Frame frame = peer.Read();
+  ASSERT_TRUE(frame.has_hello() && frame.hello().has_resume()) << frame.DebugString();
+  absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage();
+  absl::StatusOr<SharedPage<const ClientPage>> page = SharedPages::CreateClientPage();
+  ASSERT_TRUE(stats.ok() && page.ok());
+  peer.Send(Resumed(), {stats->fd(), page->fd()});
+  frame = peer.Read();
+  ASSERT_TRUE(frame.has_attest()) << frame.DebugString();
+  ASSERT_EQ(frame.attest().chunks_size(), 2);
+
+  const std::vector<ChunkId> returned = {kReturned};
+  (*connection)->StartReturn(returned);
+  EXPECT_TRUE((*connection)->Return(kDevice, returned).ok());
+
+  v1::Frame attested;
+  attested.mutable_attested();
+  peer.Send(attested);
+  frame = peer.Read();
+  ASSERT_TRUE(frame.has_return_chunks()) << frame.DebugString();
+  ASSERT_EQ(frame.return_chunks().chunk_ids_size(), 1);
+  EXPECT_EQ(frame.return_chunks().chunk_ids(0), kReturned.value);
+  EXPECT_EQ(frame.return_chunks().device_id(), kDevice);
+  (*connection)->RemoveHolder(chunks);
+}
+
+// What was returned before the daemon hears of anything is returned by not being named.
+TEST(DaemonConnectionResumeTest, WhatIsReturnedBeforeIsNotNamed) {
+  const TempDir directory;
+  const std::string path = directory.path() + "/session.sock";
+  FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
+  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  TwoChunks chunks;
+  (*connection)->AddHolder(chunks);
+  first.Join();
+  while ((*connection)->status().ok()) std::this_thread::yield();
+  const std::vector<ChunkId> returned = {kReturned};
+  (*connection)->StartReturn(returned);
+  EXPECT_TRUE((*connection)->Return(kDevice, returned).ok());
+
+  NextDaemon next(path);
+  FakePeer peer = next.Accept();
+  v1::Frame frame = peer.Read();
+  ASSERT_TRUE(frame.has_hello()) << frame.DebugString();
+  absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage();
+  absl::StatusOr<SharedPage<const ClientPage>> page = SharedPages::CreateClientPage();
+  ASSERT_TRUE(stats.ok() && page.ok());
+  peer.Send(Resumed(), {stats->fd(), page->fd()});
+  frame = peer.Read();
+  ASSERT_TRUE(frame.has_attest()) << frame.DebugString();
+  ASSERT_EQ(frame.attest().chunks_size(), 1);
+  EXPECT_EQ(frame.attest().chunks(0).id(), kStays.value);
+  (*connection)->RemoveHolder(chunks);
+}
+
+}  // namespace
+}  // namespace lgpu
