@@ -175,7 +175,11 @@ absl::StatusOr<LogicalId> Ledger::AddLogical(CardId card, const LogicalOptions& 
 
 absl::Status Ledger::RestoreLogical(LogicalId id, CardId card, const LogicalOptions& options) {
   Card& on = CardOf(card);
-  LGPU_RETURN_IF_ERROR(CheckOptions(on, options));
+  // Whether the card could have it at all was asked when it was made; its reserve may be another one by now.
+  if (options.limit.is_zero() || options.guarantee > options.limit) {
+    return absl::InvalidArgumentError("a limit of " + Text(options.limit) + " and a guarantee of " +
+                                      Text(options.guarantee) + " are no logical device's");
+  }
   if (!id || logicals_.contains(id)) {
     return absl::AlreadyExistsError("logical device " + std::to_string(id.value) + " is there already");
   }

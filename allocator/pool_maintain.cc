@@ -297,6 +297,9 @@ absl::StatusOr<Pool::Trimmed> Pool::Impl::TrimFor(Bytes bytes) {
   Trimmed trimmed;
   LGPU_ASSIGN_OR_RETURN(trimmed.returned, GiveBack(surplus));
   MutexLock lock(mutex_);
+  // Somebody needs it more than this pool may soon.
+  grown_for_ = std::max(grown_for_, blocks_.used());
+  grew_ = false;
   trimmed.pending = blocks_.idle(Suballocator::kYoungest) - blocks_.idle(SettledStamp());
   return trimmed;
 }

@@ -7,17 +7,7 @@
 namespace lgpu {
 
 TrimTable::Asked TrimTable::Ask(Need& need, std::vector<Holder> holders, Bytes missing, TimePoint now) {
-  if (need.round != 0 && !IsHopeful(need, holders)) {
-    if (!need.next_round) {
-      need.next_round = now + kNextRound;
-    }
-    if (now < *need.next_round) {
-      need.look_again = *need.next_round;
-      return {};
-    }
-    need.round = 0;
-  }
-  if (need.round == 0) {
+  if (need.round == 0 || (need.next_round && now >= *need.next_round)) {
     need.round = ++last_round_;
     need.next_round.reset();
   }
@@ -35,37 +25,55 @@ TrimTable::Asked TrimTable::Ask(Need& need, std::vector<Holder> holders, Bytes m
         need.look_again = found->second.asked_at + kPatience;
         return asked;
       }
-    } else if (found->second.tried_in < need.round) {
+    } else if (!IsExhausted(found->second, holder, need)) {
       asked.hope = true;
       next = next == nullptr && now >= found->second.not_before ? &holder : next;
     }
   }
-  need.look_again = now + kPatience;
   if (next != nullptr) {
-    AskAlso(*next, missing, now);
+    Open(*next, missing, need.round, now);
+    need.look_again = now + kPatience;
     asked.hope = true;
     asked.whom = next->who;
+    return asked;
   }
+  // Those who are slow to answer do not put the next round off for the others.
+  if (!need.next_round) {
+    need.next_round = now + kNextRound;
+  }
+  need.look_again = asked.hope ? std::min(*need.next_round, now + kPatience) : *need.next_round;
   return asked;
 }
 
 bool TrimTable::AskAlso(const Holder& holder, Bytes missing, TimePoint now) {
-  State& state = states_[{holder.who, holder.device}];
-  if (state.open) {
+  constexpr std::uint64_t kNobodysRound = 0;
+  const auto found = states_.find({holder.who, holder.device});
+  if (found != states_.end() && found->second.open) {
     return false;
   }
+  Open(holder, missing, kNobodysRound, now);
+  return true;
+}
+
+void TrimTable::Open(const Holder& holder, Bytes missing, std::uint64_t round, TimePoint now) {
+  State& state = states_[{holder.who, holder.device}];
   state.open = TrimId{++last_id_};
   state.asked_at = now;
-  state.asked_in = last_round_;
-  orders_[holder.who].push_back(
-      {.id = state.open, .device = holder.device, .bytes = std::min(missing, holder.bytes)});
-  return true;
+  state.asked_in = round;
+  state.held = holder.bytes;
+  state.asked = std::min(missing, holder.bytes);
+  orders_[holder.who].push_back({.id = state.open, .device = holder.device, .bytes = state.asked});
+}
+
+// Who gave all that it was asked for may have more.
+bool TrimTable::IsExhausted(const State& state, const Holder& holder, const Need& need) {
+  return state.tried_in >= need.round && SaturatingSub(state.held, holder.bytes) < state.asked;
 }
 
 bool TrimTable::IsHopeful(const Need& need, const std::vector<Holder>& holders) const {
   return std::any_of(holders.begin(), holders.end(), [&](const Holder& holder) {
     const auto found = states_.find({holder.who, holder.device});
-    return found == states_.end() || found->second.open || found->second.tried_in < need.round;
+    return found == states_.end() || found->second.open || !IsExhausted(found->second, holder, need);
   });
 }
 

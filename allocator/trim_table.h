@@ -71,12 +71,16 @@ class TrimTable {
   void Forget(HolderId who);
 
  private:
+  struct State;
+  void Open(const Holder& holder, Bytes missing, std::uint64_t round, TimePoint now);
+  static bool IsExhausted(const State& state, const Holder& holder, const Need& need);
   using Key = std::pair<HolderId, LogicalId>;
   struct State {
     TrimId open;  // none: nothing is asked
     TimePoint asked_at;
-    std::uint64_t asked_in = 0;  // the number of rounds begun by then
+    std::uint64_t asked_in = 0;  // the round of who asked
     std::uint64_t tried_in = 0;  // as above, of the last order that was answered for good
+    Bytes held, asked;           // when it was asked last
     TimePoint not_before;        // had something pending
   };
 

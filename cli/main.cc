@@ -34,6 +34,7 @@
 #include "cli/output.h"
 #include "proto/exit_codes.h"
 #include "proto/messages_json.h"
+#include "proto/standard_files.h"
 
 namespace lgpu::cli {
 namespace {
@@ -215,4 +216,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace lgpu::cli
 
-int main(int argc, char** argv) { return lgpu::cli::Main(argc, argv); }
+int main(int argc, char** argv) {
+  lgpu::OpenStandardFiles();
+  return lgpu::cli::Main(argc, argv);
+}

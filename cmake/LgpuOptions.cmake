@@ -20,7 +20,8 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 find_program(LGPU_CCACHE ccache)
 if(LGPU_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${LGPU_CCACHE})
+  # By relative paths, so that another build folder or checkout finds what this one has compiled.
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${LGPU_CCACHE})
 endif()
 
 add_library(lgpu_options INTERFACE)

@@ -212,6 +212,8 @@ void Broker::LookForIdle(GrowId id, Waiter& waiter, Wakes& wakes) {
   if (waiter.phase == Waiter::Phase::kCard) {
     BreakDeadlock(card, wakes);
   }
+  // Where nothing had to be asked, because what is missing is on its way.
+  waiter.need.look_again = std::max(waiter.need.look_again, Clock::now() + TrimTable::kPatience);
 }
 
 std::optional<Broker::Making> Broker::Conclude(Waiter& mine, GrowAnswer& answer) {
@@ -271,6 +273,11 @@ void Broker::ChargeLedger(GrowId id, Waiter& waiter, Wakes& wakes) {
   const Bytes limit =
       RoundUp(ledger_.View(waiter.spec.device).limit, cards_.at(device.spec.card).device.granularity);
   if (at_least > limit) {
+    Refuse(waiter, {.reason = RefusalReason::kLimit});
+    return;
+  }
+  // What comes back for those who need it is not for who only wants it.
+  if (waiter.spec.ahead && (!device.limit_waiters.empty() || making_room_.contains(device.spec.card))) {
     Refuse(waiter, {.reason = RefusalReason::kLimit});
     return;
   }

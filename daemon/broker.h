@@ -468,6 +468,7 @@ class Broker {
   std::map<GrowId, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // those that wait
   std::map<WaiterId, GrowId> queued_ ABSL_GUARDED_BY(mutex_);
   TrimTable trims_ ABSL_GUARDED_BY(mutex_);
+  std::multiset<CardId> making_room_ ABSL_GUARDED_BY(mutex_);  // for guarantees
   std::set<ChunkId> unconfirmed_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Waker> unconfirmed_waker_ ABSL_GUARDED_BY(mutex_);
   TimePoint lost_retry_at_ ABSL_GUARDED_BY(mutex_);

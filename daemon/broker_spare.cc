@@ -20,6 +20,10 @@ void Broker::TakeSpare(GrowId id, Waiter& waiter, Wakes& wakes) {
   const Ledger::LogicalView view = ledger_.View(waiter.spec.device);
   const Bytes limit = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
   const Bytes room = SaturatingSub(limit, view.held() - device.spare_bytes);
+  if (waiter.spec.ahead && !device.limit_waiters.empty()) {
+    Refuse(waiter, {.reason = RefusalReason::kLimit});
+    return;
+  }
   const std::vector<ChunkId> picked = PickSpare(device, waiter.spec.at_least, waiter.spec.wanted, room);
   if (!picked.empty()) {
     waiter.phase = Waiter::Phase::kTaken;

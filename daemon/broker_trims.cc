@@ -170,6 +170,7 @@ absl::Status Broker::MakeRoom(CardId card, Bytes guarantee, TimePoint deadline,
                               absl::FunctionRef<absl::Status()> attempt) {
   TrimTable::Need need;
   absl::Status status = attempt();
+  const auto entry = making_room_.insert(card);
   while (absl::IsResourceExhausted(status) && !stopping_ && Clock::now() < deadline) {
     Wakes wakes;
     const Bytes leaving = Leaving(card);
@@ -188,6 +189,7 @@ absl::Status Broker::MakeRoom(CardId card, Bytes guarantee, TimePoint deadline,
       status = attempt();
     }
   }
+  making_room_.erase(entry);
   return status;
 }
 

@@ -148,6 +148,15 @@ absl::Status CheckLeaseName(const std::string& name) {
                                                    " letters, digits, '-', '_' or '.'; this one has ",
                                                    name.size(), " bytes"));
   }
+  // Where a lease or a GPU is asked for, each must be what it looks like.
+  const bool is_number = std::all_of(
+      name.begin(), name.end(), [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); });
+  if (is_number || absl::StartsWith(name, "l-") || absl::StartsWithIgnoreCase(name, "gpu-") ||
+      absl::StartsWithIgnoreCase(name, "mig-")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a lease cannot be named ", name,
+                     ": numbers, \"l-...\", \"gpu-...\" and \"mig-...\" name GPUs and leases by themselves"));
+  }
   return absl::OkStatus();
 }
 

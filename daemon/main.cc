@@ -27,6 +27,7 @@
 #include "daemon/server_dir.h"
 #include "daemon/service_manager.h"
 #include "proto/exit_codes.h"
+#include "proto/standard_files.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -216,6 +217,7 @@ int Main(int argc, const char* const* argv) {
 }  // namespace lgpu::daemon
 
 int main(int argc, char** argv) {
+  lgpu::OpenStandardFiles();
   try {
     return lgpu::daemon::Main(argc, argv);
   } catch (const std::exception& error) {  // of the libraries; lgpu itself throws nothing

@@ -53,6 +53,10 @@ void Session::Run() {
     services_.budget.Forget(peer_.id);
     services_.reclaimer.Unwatch(peer_.id);
     ReleaseInFlight();
+    if (end_ == End::kLost && stop_.load() && services_.outlives_daemon && state_->lease()) {
+      end_ = End::kLeft;  // cut off by the stop, in the middle of an answer: what it holds is the next
+                          // daemon's to judge
+    }
     if (end_ == End::kLost) {
       attesting_ ? GoAbsent() : EndLost();
     }

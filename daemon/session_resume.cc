@@ -36,12 +36,20 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
   LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage());
   LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page, SharedPages::CreateClientPage());
   if (!absent->LeaveAbsent()) {
-    return CannotBeTakenUp(resume.session_id(), "it is not one that waits for that");
+    // Its earlier connection is not known to have ended yet, say: it is to ask again.
+    return absl::UnavailableError(
+        absl::StrCat("session ", resume.session_id(), " has a connection; try again"));
   }
   services_.reclaimer.Unwatch(absent->id());
   peer_.id = absent->id();
   SessionState::Identity identity = absent->identity();
   identity.earlier_pages = absent->pages();  // of attempts too that did not come to their end
+  // The client maps one of them: nearly always one of the last.
+  constexpr std::size_t kMostEarlierPages = 16;
+  if (identity.earlier_pages.size() > kMostEarlierPages) {
+    identity.earlier_pages.erase(identity.earlier_pages.begin() + 1,
+                                 identity.earlier_pages.end() - (kMostEarlierPages - 1));
+  }
   state_ = std::make_shared<SessionState>(std::move(identity), std::move(peer_.process), waker_,
                                           std::move(stats_page), std::move(client_page));
   absl::Status attached = state_->Attach(absent->lease());
@@ -78,12 +86,13 @@ void Session::HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds) {
     Break(status);
     return;
   }
-  if (!page.more()) {
-    FinishAttesting();
-  }
+  // First the answer: what is missing is looked for all over the machine.
   v1::Frame frame;
   frame.mutable_attested();
   Send(frame);
+  if (!page.more() && end_ == End::kNone) {
+    FinishAttesting();
+  }
 }
 
 void Session::FinishAttesting() {

@@ -1,4 +1,4 @@
-// The first program: two matrices on a logical GPU of 2 GiB, and a sum on the CPU.
+// The first program: two matrices on a logical GPU of 256 MiB, and a sum on the CPU.
 
 #include <lgpu/lgpu.h>
 

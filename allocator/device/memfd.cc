@@ -143,6 +143,11 @@ absl::StatusOr<UniqueFd> CreateChunkMemfd(Bytes bytes, bool sparse, const std::s
   return fd;
 }
 
+bool HasChunkSeals(int fd) {
+  const int seals = fcntl(fd, F_GET_SEALS);
+  return seals >= 0 && (seals & kChunkSeals) == kChunkSeals && (seals & F_SEAL_SHRINK) == 0;
+}
+
 absl::Status CheckChunkMemfd(int fd, Bytes bytes) {
   struct stat status {};
   if (fstat(fd, &status) != 0) {
@@ -156,8 +161,7 @@ absl::Status CheckChunkMemfd(int fd, Bytes bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("descriptor ", fd, " is not open for reading and writing: a chunk was expected"));
   }
-  const int seals = fcntl(fd, F_GET_SEALS);
-  if (seals < 0 || (seals & kChunkSeals) != kChunkSeals || (seals & F_SEAL_SHRINK) != 0) {
+  if (!HasChunkSeals(fd)) {
     return absl::InvalidArgumentError(
         absl::StrCat("descriptor ", fd, " is not sealed as a chunk is: it comes from somewhere else"));
   }

@@ -33,6 +33,8 @@ std::string ChunkMemfdName(const std::string& uuid);
 /// shrink but never grow, and that no seal can be added. Unless `sparse` its pages exist afterwards, or
 /// the answer is RESOURCE_EXHAUSTED.
 absl::StatusOr<UniqueFd> CreateChunkMemfd(Bytes bytes, bool sparse, const std::string& name);
+/// Whether it has the seals of a chunk, which no file but a memfd can have.
+bool HasChunkSeals(int fd);
 /// INVALID_ARGUMENT unless `fd` is what CreateChunkMemfd makes, with that size.
 absl::Status CheckChunkMemfd(int fd, Bytes bytes);
 /// Frees the pages of a chunk for good, whoever maps it.

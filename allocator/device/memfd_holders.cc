@@ -95,17 +95,30 @@ std::vector<MemfdHolder> FindMemfdHolders(std::string_view name) {
   return holders;
 }
 
+// The path leads into another process, which may put any file there at any moment. So it is looked at before
+// it is opened (O_PATH opens nothing), and only what has the seals of a chunk is emptied.
 absl::Status EmptyHeldMemfd(const MemfdHolder& holder) {
-  const UniqueFd fd(::open(holder.path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!fd) {
+  const auto changed = [&] {
+    return absl::UnavailableError(
+        absl::StrCat("process ", holder.pid, " had it, and has something else there"));
+  };
+  const UniqueFd seen(::open(holder.path.c_str(), O_PATH | O_CLOEXEC));
+  if (!seen) {
     if (errno == ENOENT) return absl::OkStatus();  // its process let go of it meanwhile
     return absl::UnavailableError(absl::StrCat(
         "process ", holder.pid, " still has it, and it cannot be taken away: ", std::strerror(errno)));
   }
   struct stat info = {};
-  // The number may be another file's by now.
-  if (::fstat(fd.get(), &info) != 0 || info.st_ino != holder.inode) return absl::OkStatus();
-  return EmptyChunkMemfd(fd.get());
+  if (::fstat(seen.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_ino != holder.inode) {
+    return changed();
+  }
+  const std::string same = absl::StrCat("/proc/self/fd/", seen.get());
+  const UniqueFd fd(::open(same.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!fd) {
+    return absl::UnavailableError(absl::StrCat(
+        "process ", holder.pid, " still has it, and it cannot be taken away: ", std::strerror(errno)));
+  }
+  return HasChunkSeals(fd.get()) ? EmptyChunkMemfd(fd.get()) : changed();
 }
 
 }  // namespace lgpu

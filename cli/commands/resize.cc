@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -17,11 +18,16 @@
 namespace lgpu::cli {
 namespace {
 
-/// "GPU:1", "gpu:1", "/device:GPU:1" or "1".
+/// "GPU:1", "gpu:1", "/device:GPU:1", the full name or "1".
 absl::StatusOr<std::uint32_t> ParseIndex(const std::string& text) {
-  const std::size_t colon = text.rfind(':');
   std::uint32_t index = 0;
-  if (absl::SimpleAtoi(colon == std::string::npos ? text : text.substr(colon + 1), &index)) return index;
+  if (absl::SimpleAtoi(text, &index)) return index;
+  const std::string lower = absl::AsciiStrToLower(text);
+  absl::string_view rest = lower;
+  absl::ConsumePrefix(&rest, "/job:localhost/replica:0/task:0");
+  absl::ConsumePrefix(&rest, "/");
+  absl::ConsumePrefix(&rest, "device:");
+  if (absl::ConsumePrefix(&rest, "gpu:") && absl::SimpleAtoi(rest, &index)) return index;
   return absl::InvalidArgumentError(
       absl::StrCat("--device ", Printable(text), " is no device of a lease\ntry: --device GPU:0"));
 }

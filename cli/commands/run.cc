@@ -39,8 +39,9 @@ class RunCommand final : public Command {
     flags_.AddTo(*verb);
     verb->add_flag("--require-attach", require_attach_,
                    "Fail with 125 if the command never used the lease (its memory was not limited)");
-    verb->add_flag("--soft-placement,!--no-soft-placement", soft_placement_,
-                   "Let ops run elsewhere if they cannot run where they were asked to (LGPU_SOFT_PLACEMENT)");
+    soft_flag_ = verb->add_flag(
+        "--soft-placement,!--no-soft-placement", soft_placement_,
+        "Let ops run elsewhere if they cannot run where they were asked to (LGPU_SOFT_PLACEMENT)");
     verb->add_flag("--log-device-placement", log_placement_,
                    "A line for every op with its device (LGPU_LOG_DEVICE_PLACEMENT)");
     verb->add_option("-e,--env", variables_, "Set a variable for the command")
@@ -72,7 +73,7 @@ class RunCommand final : public Command {
     variables.insert(variables.begin(), {{"LGPU_LEASE", lease.id()},
                                          {"LGPU_ENDPOINT", connection.runtime_dir()},
                                          {"CUDA_VISIBLE_DEVICES", CardUuids(lease)}});
-    if (soft_placement_) variables.emplace_back("LGPU_SOFT_PLACEMENT", *soft_placement_ ? "1" : "0");
+    if (soft_flag_->count() > 0) variables.emplace_back("LGPU_SOFT_PLACEMENT", soft_placement_ ? "1" : "0");
     if (log_placement_) variables.emplace_back("LGPU_LOG_DEVICE_PLACEMENT", "1");
     auto [child, failure] = ChildProcess::Spawn(signals, options.command, variables);
     if (!child) {
@@ -133,7 +134,8 @@ class RunCommand final : public Command {
 
   DeviceFlags flags_;
   bool require_attach_ = false;
-  std::optional<bool> soft_placement_;
+  const CLI::Option* soft_flag_ = nullptr;  // whether something was said of it
+  bool soft_placement_ = true;
   bool log_placement_ = false;
   std::vector<std::string> variables_;
 };

@@ -184,6 +184,37 @@ TEST_F(VerbsTest, RunSetsThePlacementVariables) {
   const auto result = Run({"run", "-q", "-m", "8MiB", "--no-soft-placement", "--log-device-placement", "--",
                            "/bin/sh", "-c", "echo $LGPU_SOFT_PLACEMENT $LGPU_LOG_DEVICE_PLACEMENT"});
   EXPECT_EQ(result.out, "0 1\n");
+  // What is not asked for is left as it is.
+  EXPECT_EQ(Run({"run", "-q", "-m", "8MiB", "--", "/bin/sh", "-c", "echo ${LGPU_SOFT_PLACEMENT-unset}"}).out,
+            "unset\n");
+}
+
+TEST_F(VerbsTest, ResizeTakesNamesOfGpusOnly) {
+  StartDaemon();
+  ASSERT_EQ(Run({"create", "-m", "8MiB", "--name", "sized"}).code, 0);
+  for (const char* const name :
+       {"GPU:0", "gpu:0", "/GPU:0", "/device:GPU:0", "0", "/job:localhost/replica:0/task:0/device:GPU:0"}) {
+    EXPECT_EQ(Run({"resize", "sized", "-m", "16MiB", "-d", name}).code, 0) << name;
+  }
+  for (const char* const name : {"CPU:0", "foo:0", "/job:worker/task:5/device:GPU:0", "GPU:"}) {
+    EXPECT_EQ(Run({"resize", "sized", "-m", "32MiB", "-d", name}).code, 2) << name;
+  }
+  EXPECT_EQ(Run({"rm", "sized"}).code, 0);
+}
+
+TEST_F(VerbsTest, AClosedStdoutIsAnErrorAndNobodyElsesSocket) {
+  StartDaemon();
+  const auto closed = Run({"run", "-q", "-m", "8MiB", "--", "/bin/sh", "-c", "\"$0\" ls >&-; echo code $?",
+                           DaemonProcess::LgpuPath()});
+  EXPECT_EQ(closed.out, "code 1\n") << closed.err;
+  EXPECT_THAT(closed.err, HasSubstr("cannot write"));
+}
+
+TEST_F(VerbsTest, NamesOfLeasesAreNoIdsAndNoGpus) {
+  StartDaemon();
+  for (const char* const name : {"l-89df8da6", "0", "GPU-370b", "gpu-1"}) {
+    EXPECT_EQ(Run({"create", "-m", "8MiB", "--name", name}).code, 2) << name;
+  }
 }
 
 TEST_F(VerbsTest, HelpHasATableOfEveryFlag) {
