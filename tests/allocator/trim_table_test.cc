@@ -97,6 +97,43 @@ TEST_F(TrimTableTest, AnAnswerFromBeforeDoesNotCountForANewNeed) {
   EXPECT_EQ(table_.Ask(later, {Holders()[1]}, kMiB, kStart + milliseconds(2)).whom, kTwo);
 }
 
+TEST_F(TrimTableTest, WhoIsSlowDoesNotPutTheNextRoundOffForTheOthers) {
+  TimePoint now = kStart;
+  int asked_one = 0;
+  for (; now < kStart + std::chrono::seconds(2); now = std::max(need_.look_again, now + milliseconds(1))) {
+    if (table_.Ask(need_, Holders(), kMiB, now).whom == kOne) {
+      ++asked_one;
+      EXPECT_TRUE(table_.Answer(kOne, Order(kOne).id, false, now).ok());
+    }
+  }
+  EXPECT_GE(asked_one, 5) << "kTwo never answers";
+}
+
+TEST_F(TrimTableTest, WhoGaveAllThatItWasAskedForMayHaveMore) {
+  std::vector<TrimTable::Holder> holders = {Holders()[1]};
+  EXPECT_EQ(table_.Ask(need_, holders, kMiB * 8, kStart).whom, kTwo);
+  EXPECT_TRUE(table_.Answer(kTwo, Order(kTwo).id, false, kStart).ok());
+  holders[0].bytes -= kMiB * 8;
+  EXPECT_TRUE(table_.IsHopeful(need_, holders));
+  EXPECT_EQ(table_.Ask(need_, holders, kMiB * 2, kStart).whom, kTwo);
+  EXPECT_TRUE(table_.Answer(kTwo, Order(kTwo).id, false, kStart).ok());
+  EXPECT_FALSE(table_.Ask(need_, holders, kMiB * 2, kStart).hope) << "now it gave nothing";
+}
+
+TEST_F(TrimTableTest, AnAnswerCountsForWhoAskedOnly) {
+  const std::vector<TrimTable::Holder> holders = {Holders()[1]};
+  TrimTable::Need second;
+  TrimTable::Need third;
+  EXPECT_EQ(table_.Ask(need_, holders, kMiB, kStart).whom, kTwo);
+  EXPECT_TRUE(table_.Ask(second, holders, kMiB, kStart).hope);
+  EXPECT_TRUE(table_.Ask(third, holders, kMiB, kStart).hope);
+  EXPECT_TRUE(table_.Answer(kTwo, Order(kTwo).id, false, kStart).ok());
+  EXPECT_EQ(table_.Ask(second, holders, kMiB, kStart).whom, kTwo);
+  EXPECT_TRUE(table_.Answer(kTwo, Order(kTwo).id, false, kStart).ok());
+  EXPECT_TRUE(table_.IsHopeful(third, holders));
+  EXPECT_EQ(table_.Ask(third, holders, kMiB, kStart).whom, kTwo);
+}
+
 TEST_F(TrimTableTest, WrongAnswersAndForgottenHolders) {
   EXPECT_EQ(table_.Ask(need_, Holders(), kMiB, kStart).whom, kTwo);
   const TrimTable::Order open = Order(kTwo);

@@ -194,6 +194,42 @@ TEST_F(BrokerTrimsTest, NobodyIsAskedAheadOfNeedAndTheRefusalCountsForNothing) {
   EXPECT_EQ(broker_->counters().refusals, 0u);
 }
 
+TEST_F(BrokerTrimsTest, GrowingAheadTakesNothingThatAnotherSessionWaitsFor) {
+  const LogicalId device = Device(LeaseKey{1}, kMiB * 24);
+  const SessionId one = Session(1, LeaseKey{1});
+  const SessionId two = Session(2, LeaseKey{1});
+  ASSERT_TRUE(Grow(two, device, kMiB * 24).status.ok());
+  const Broker::GrowAnswer waits = Grow(one, device, kMiB * 24);
+  ASSERT_TRUE(waits.wait.has_value());
+  // Half of it came back, and the answer is still to come.
+  const std::vector<ChunkId> back(held_[two].begin(), held_[two].begin() + 6);
+  ASSERT_TRUE(broker_->Return(two, device, back).ok());
+  const Broker::GrowAnswer ahead = broker_->Grow({.session = two,
+                                                  .device = device,
+                                                  .at_least = kMiB * 2,
+                                                  .wanted = kMiB * 2,
+                                                  .asked_at = Clock::now(),
+                                                  .deadline = Clock::now(),
+                                                  .ahead = true});
+  EXPECT_TRUE(absl::IsResourceExhausted(ahead.status));
+}
+
+TEST_F(BrokerTrimsTest, WhoWaitsForWhatIsOnItsWayDoesNotLookAgainAtOnce) {
+  const LogicalId device = Device(LeaseKey{1}, kMiB * 16);
+  const SessionId one = Session(1, LeaseKey{1});
+  const SessionId two = Session(2, LeaseKey{1});
+  ASSERT_TRUE(Grow(one, device, kMiB * 16).status.ok());
+  Broker::GrowAnswer waits = Grow(two, device, kMiB * 6);
+  ASSERT_TRUE(waits.wait.has_value());
+  broker_->StartDraining(one);
+  std::this_thread::sleep_until(waits.next_look);
+  waits = Continue(two, waits);
+  ASSERT_TRUE(waits.wait.has_value());
+  EXPECT_GT(waits.next_look, Clock::now());
+  EXPECT_TRUE(broker_->FinishDraining(one));
+  broker_->RemoveSession(one);
+}
+
 TEST_F(BrokerTrimsTest, SessionsThatDoNotSpeakOfTrimsAreNotAsked) {
   const LogicalId first = Device(LeaseKey{1}, kMiB * 16);
   const SessionId old = Session(1, LeaseKey{1}, /*trims=*/false);
