@@ -68,7 +68,8 @@ absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequ
 /// A name of an adjective and an animal; `number` picks it.
 std::string DefaultLeaseName(std::uint64_t number);
 
-/// INVALID_ARGUMENT for a name that is not 1 to 63 letters, digits, '-', '_' or '.'.
+/// INVALID_ARGUMENT for a name that is not 1 to 63 letters, digits, '-', '_' or '.', or that looks like the
+/// id of a lease or of a GPU: a number, "l-...", "gpu-...", "mig-...".
 absl::Status CheckLeaseName(const std::string& name);
 
 }  // namespace lgpu::daemon
