@@ -133,9 +133,11 @@ bool Pool::Impl::AllowAnyChunk(Attempt& attempt) const {
   return IsSmall(attempt) && !std::exchange(attempt.any_chunk, true);
 }
 
-// What the source may still give.
+// What the source may still give of what there is a place for.
 Bytes Pool::Impl::Room(const Attempt& attempt) const {
-  return attempt.grow_refused ? Bytes() : SaturatingSub(RoundUp(attempt.limit, granularity_), held_);
+  const bool none_fits = attempt.coarse && attempt.room_behind.is_zero();
+  return attempt.grow_refused || none_fits ? Bytes()
+                                           : SaturatingSub(RoundUp(attempt.limit, granularity_), held_);
 }
 
 // The bytes of chunks that hold a live block, or one that may be in use. Chunks in the hands of other
@@ -353,7 +355,7 @@ Pool::Impl::Step Pool::Impl::StepToMakeRoom(Attempt& attempt, const Suballocator
   if (!attempt.runs.empty()) {
     return Step::kMove;
   }
-  return Refuse(attempt, RefusalReason::kLimit);
+  return Refuse(attempt, attempt.coarse ? RefusalReason::kAddressRange : RefusalReason::kLimit);
 }
 
 void Pool::Impl::TakeInHand(Attempt& attempt, const std::vector<Chunk>& chunks) {

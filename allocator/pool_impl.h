@@ -108,6 +108,7 @@ class Pool::Impl {
     bool any_chunk = false;  // the source has none of one page for a small block
     Bytes room_behind{};     // the source has none that are small enough: this much may stick out
     bool exact = false;      // ask for no more than is missing
+    bool coarse = false;     // the source had only larger chunks even so
     bool combined = false;   // idle chunks were taken to make a refused step of growth smaller
     bool fences_asked = false;
     bool fences_passed = false;

@@ -72,6 +72,7 @@ void Pool::Impl::NoteClass(Attempt& attempt, const Chunk& chunk) {
     }
   }
   if (chunk.bytes > attempt.request.wanted) {
+    attempt.coarse = attempt.coarse || attempt.exact;
     attempt.room_behind = std::max(attempt.room_behind, chunk.bytes);
   }
 }
@@ -113,6 +114,7 @@ bool Pool::Impl::WaitForOthers(Attempt& attempt) {
   attempt.grow_refused.reset();
   attempt.combined = false;
   attempt.exact = false;
+  attempt.coarse = false;
   attempt.room_behind = Bytes();
   return again && ++attempt.retries < kMostRetries;
 }

@@ -1,5 +1,7 @@
 #include "client/region.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -14,18 +16,29 @@ namespace {
 
 std::string ChunkText(ChunkId id) { return "chunk " + std::to_string(id.value); }
 
+// Zero where it is more than can be said.
+Bytes Times(Bytes unit, std::uint64_t times) {
+  return unit.count() > (~std::uint64_t{0} >> 1) / times ? Bytes() : unit * times;
+}
+
+// Addresses cost nothing, except to a program that has only so many.
+bool HasManyAddresses() {
+  rlimit most = {};
+  return ::getrlimit(RLIMIT_AS, &most) == 0 && most.rlim_cur == RLIM_INFINITY;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Region>> Region::Reserve(DeviceBackend& backend, int device, Bytes granularity,
                                                         Bytes limit) {
   const Bytes unit = std::max(RoundUp(limit, granularity), granularity);
+  const Bytes card = RoundUp(backend.devices()[static_cast<std::size_t>(device)].total, granularity);
   absl::Status last;
-  for (const std::uint64_t times : {8, 4}) {
-    if (unit.count() > (~std::uint64_t{0} >> 1) / times) continue;
-    absl::StatusOr<std::byte*> base = backend.Reserve(device, unit * times);
-    if (base.ok()) {
-      return std::unique_ptr<Region>(new Region(backend, device, granularity, *base, unit * times));
-    }
+  for (const Bytes bytes : {std::max(Times(unit, 8), HasManyAddresses() ? Times(card, 4) : Bytes()),
+                            Times(unit, 8), Times(unit, 4)}) {
+    if (bytes.is_zero()) continue;
+    absl::StatusOr<std::byte*> base = backend.Reserve(device, bytes);
+    if (base.ok()) return std::unique_ptr<Region>(new Region(backend, device, granularity, *base, bytes));
     last = base.status();
   }
   return last.ok() ? absl::InvalidArgumentError("a memory limit of " + FormatBytes(limit) +

@@ -31,7 +31,8 @@ class Region {
     MemoryHandle memory;
   };
 
-  /// Reserves 8 times `limit` of addresses, or 4 times where 8 are not to be had. `backend` outlives it.
+  /// Reserves 8 times `limit` of addresses, and at least 4 times what the card has, for a limit may be raised
+  /// up to that; 8 or 4 times `limit` where so many are not to be had. `backend` outlives it.
   static absl::StatusOr<std::unique_ptr<Region>> Reserve(DeviceBackend& backend, int device,
                                                          Bytes granularity, Bytes limit);
   ~Region();

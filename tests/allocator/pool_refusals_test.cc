@@ -100,5 +100,23 @@ TEST_F(PoolRefusalsTest, AllThatIsFreeCanBeHad) {
   ExpectEmptyAfterTrim();
 }
 
+// A limit that was raised far over what the addresses were reserved for, and a source that has large chunks
+// only.
+TEST_F(PoolRefusalsTest, ChunksThatFitNowhereAreRefusedAndNotAskedForForEver) {
+  Open({.limit = 64_MiB});
+  auto source = FakeRegionSource::Make(
+      *backend_, {.limit = 64_MiB, .reserved = 64_MiB, .chunk = 32_MiB, .no_smaller = true});
+  ASSERT_TRUE(source.ok()) << source.status();
+  pool_ = std::make_unique<Pool>(*std::move(source), PoolOptions{.device = "/device:GPU:0"});
+  std::vector<Block> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(Must(9_MiB));
+  EXPECT_EQ(MustRefuse(9_MiB).reason, RefusalReason::kAddressRange);
+  blocks.push_back(Must(5_MiB));
+  EXPECT_LT(pool_->stats().source_round_trips, 20u);
+  for (const Block& block : blocks) MustFree(block);
+  MustFree(Must(32_MiB));
+  EXPECT_TRUE(pool_->CheckInvariants().ok());
+}
+
 }  // namespace
 }  // namespace lgpu

@@ -82,6 +82,12 @@ TEST(LocalRegionSourceTest, ShortOfTheCardNamesWhoHoldsTheRest) {
   EXPECT_EQ(refusal->holders[0].held, 48_MiB);
 }
 
+TEST(LocalRegionSourceTest, ALimitMayBeRaisedWithoutRunningOutOfAddresses) {
+  LocalWorld world;
+  EXPECT_GE(world.Source(*world.Add({.limit = 2_MiB}))->reserved(), kCard * 4);
+  EXPECT_GE(world.Source(*world.Add({.limit = kCard}))->reserved(), kCard * 8);
+}
+
 TEST(LocalRegionSourceTest, WaitsForWhatAnotherDeviceReturns) {
   LocalWorld world;
   auto one = world.Source(*world.Add({.limit = kCard}));

@@ -56,7 +56,7 @@ absl::StatusOr<std::vector<Chunk>> FakeRegionSource::Grow(const GrowRequest& req
       refusal.limit = Bytes(upstream_->limit);
       return RefusalStatus(refusal);
     }
-    give = std::min(room, request.wanted);
+    give = std::min(room, options_.no_smaller ? RoundUp(request.wanted, options_.chunk) : request.wanted);
     if (upstream_->granted.compare_exchange_weak(granted, granted + give.count())) {
       break;
     }

@@ -33,6 +33,7 @@ class FakeRegionSource final : public RegionSource {
     Bytes limit{};
     Bytes reserved{};                             // zero: eight times the limit
     Bytes chunk = Bytes(std::uint64_t{2} << 20);  // a Grow answers in chunks of this, and one smaller
+    bool no_smaller = false;                      // except that it has no smaller one
     std::shared_ptr<FakeUpstream> upstream{};     // null: one of its own
   };
   /// `backend` outlives the source.
