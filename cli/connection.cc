@@ -38,7 +38,11 @@ absl::StatusOr<Connection> Connection::Open(const CommonOptions& options) {
 }
 
 void Connection::Prepare(grpc::ClientContext& context, std::chrono::milliseconds timeout) const {
-  if (timeout.count() > 0) context.set_deadline(std::chrono::system_clock::now() + timeout);
+  if (timeout.count() > 0) {
+    // Of the clock that nobody sets.
+    context.set_deadline(
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(timeout.count(), GPR_TIMESPAN)));
+  }
   if (!token_.empty()) context.AddMetadata(kTokenKey, token_);
 }
 

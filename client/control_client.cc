@@ -33,7 +33,10 @@ class ControlClient::Impl {
                                 const Request& request) {
     grpc::ClientContext context;
     if (!token_.empty()) context.AddMetadata("lgpu-session-token-bin", token_);
-    context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+    // Of the clock that nobody sets.
+    context.set_deadline(
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                     gpr_time_from_millis(std::chrono::milliseconds(kCallTimeout).count(), GPR_TIMESPAN)));
     Response response;
     const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
     if (status.ok()) return response;

@@ -121,6 +121,7 @@ absl::Status DaemonConnection::Handshake() {
     const absl::Status status = StatusFromWire(goodbye.code(), goodbye.message(), nullptr);
     return status.ok() ? Broken("ended the session: " + goodbye.message()) : status;
   }
+  if (answer->fds_cut) return CutError();
   const v1::Welcome& welcome = answer->frame.welcome();
   if (!answer->frame.has_welcome() || answer->fds.size() != 2 || welcome.session_token().empty()) {
     return Broken("did not greet as the protocol says; are liblgpu and lgpud of the same version?");
@@ -148,6 +149,12 @@ absl::Status DaemonConnection::Broken(const std::string& what) const {
       (options_.reconnect_path.empty()
            ? "; memory that is mapped stays usable, more is not to be had"
            : "; memory that is mapped stays usable, more is to be had when it is back"));
+}
+
+absl::Status DaemonConnection::CutError() {
+  return absl::ResourceExhaustedError(
+      "this process may open no more files, and a session with lgpud takes two; raise the limit: ulimit -n "
+      "16384");
 }
 
 absl::Status DaemonConnection::ClosedError() {
@@ -220,13 +227,14 @@ absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::TakePage(ReceivedF
     return status.ok() ? Confused() : status;
   }
   const v1::Grant& grant = received.frame.grant();
-  if (!received.frame.has_grant() || grant.chunks().empty() ||
-      static_cast<std::size_t>(grant.chunks_size()) != received.fds.size()) {
+  const auto count = static_cast<std::size_t>(grant.chunks_size());
+  if (!received.frame.has_grant() || count == 0 || (!received.fds_cut && count != received.fds.size())) {
     return Confused();
   }
-  GrantPage page{.chunks = {}, .more = grant.more()};
-  page.chunks.reserve(received.fds.size());
-  for (std::size_t i = 0; i < received.fds.size(); ++i) {
+  received.fds.resize(count);
+  GrantPage page{.chunks = {}, .more = grant.more(), .fds_cut = received.fds_cut};
+  page.chunks.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
     const v1::Chunk& chunk = grant.chunks(static_cast<int>(i));
     page.chunks.push_back({{ChunkId{chunk.id()}, Bytes(chunk.bytes())}, std::move(received.fds[i])});
   }

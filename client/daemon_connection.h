@@ -72,7 +72,8 @@ class DaemonConnection {
   };
   struct GrantPage {
     std::vector<GrantedChunk> chunks;
-    bool more = false;  // another page follows
+    bool more = false;     // another page follows
+    bool fds_cut = false;  // the chunks have no descriptors: this process may open no more
   };
 
   /// A GrowCall is one request for chunks whose answer comes in pages. Chunks that its owner did not ask for
@@ -200,6 +201,7 @@ class DaemonConnection {
   absl::Status Broken(const std::string& what) const;
   absl::Status NoAnswer() const;
   static absl::Status ClosedError();
+  static absl::Status CutError();
 
   // daemon_connection_resume.cc.
   /// Waits while the daemon is looked for; then OK, or why not.

@@ -91,6 +91,9 @@ void DaemonConnection::TryToReconnect() {
     next_attempt_.reset();
     status_ = status;
   } else if (!status.ok()) {
+    if (absl::IsResourceExhausted(status)) {
+      status_ = Broken("cannot be joined again now: " + std::string(status.message()));
+    }
     next_attempt_ = Clock::now() + pause_;
     pause_ = std::min(2 * pause_, kLongestPause);
     return;
@@ -122,6 +125,7 @@ absl::Status DaemonConnection::Greet(SessionChannel& channel, TimePoint deadline
   LGPU_ASSIGN_OR_RETURN(ReceivedFrame answer, channel.Receive(deadline));
   LGPU_RETURN_IF_ERROR(sent);
   if (answer.frame.has_goodbye()) return GoodbyeStatus(answer.frame.goodbye());
+  if (answer.fds_cut) return CutError();
   const v1::Welcome& welcome = answer.frame.welcome();
   if (!welcome.resumed() || welcome.session_token() != token_ || answer.fds.size() != 2) {
     return absl::FailedPreconditionError(

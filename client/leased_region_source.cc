@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "allocator/device/memfd.h"
 #include "client/fork_guard.h"
 #include "lgpu/status.h"
 
@@ -114,6 +115,11 @@ absl::StatusOr<std::vector<Chunk>> LeasedRegionSource::GrowOnce(const GrowReques
 absl::Status LeasedRegionSource::ImportPage(DaemonConnection::GrantPage page, std::vector<Chunk>& granted,
                                             std::vector<ChunkId>& imported) {
   absl::Status first_error;
+  if (page.fds_cut) {
+    Bytes bytes;
+    for (const DaemonConnection::GrantedChunk& chunk : page.chunks) bytes += chunk.chunk.bytes;
+    first_error = MachineRefusal(RefusalReason::kDescriptors, "chunks that were granted", bytes);
+  }
   for (DaemonConnection::GrantedChunk& chunk : page.chunks) {
     granted.push_back(chunk.chunk);
     if (!first_error.ok()) continue;

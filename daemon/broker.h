@@ -114,6 +114,8 @@ class Broker {
   absl::Status Attest(SessionId session, LogicalId device, const Chunk& chunk, UniqueFd fd);
   /// What it did not name it does not hold: that is on its way back from here on.
   void FinishAttesting(SessionId session);
+  /// Its connection is gone again. What it holds stays charged.
+  void GoAbsent(SessionId session);
   /// Memory of a card that others use, as observed.
   void SetForeign(CardId card, Bytes bytes);
   /// The identities of all chunks of a card that are known.

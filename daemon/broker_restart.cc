@@ -199,6 +199,11 @@ void Broker::FinishAttesting(SessionId session) {
   Reclaim(leaving);
 }
 
+void Broker::GoAbsent(SessionId session) {
+  MutexLock lock(mutex_);
+  StopTrimming(session);
+}
+
 std::map<ChunkId, absl::Status> Broker::ReclaimLost(const std::vector<ChunkId>& chunks) {
   std::vector<ChunkId> lost;
   std::vector<std::uint64_t> identities;

@@ -105,7 +105,9 @@ class ControlServer::Impl {
       server = std::move(server_);
     }
     if (server != nullptr) {
-      server->Shutdown(std::chrono::system_clock::now() + kShutdown);
+      server->Shutdown(
+          gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                       gpr_time_from_millis(std::chrono::milliseconds(kShutdown).count(), GPR_TIMESPAN)));
       server->Wait();
     }
   }

@@ -46,7 +46,10 @@ grpc::Status Reply(absl::StatusOr<Response> result, Response* response) {
 }
 
 Clock::time_point Deadline(const grpc::ServerContext& context) {
-  const auto left = context.deadline() - std::chrono::system_clock::now();
+  // Of the clock that nobody sets.
+  const gpr_timespec deadline = gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC);
+  const std::chrono::milliseconds left(
+      gpr_time_to_millis(gpr_time_sub(deadline, gpr_now(GPR_CLOCK_MONOTONIC))));
   return Clock::now() + std::min<std::chrono::nanoseconds>(
                             std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds(0)), kPatience);
 }

@@ -178,8 +178,7 @@ class Daemon::Impl {
                                                            .events = events_,
                                                            .journal = *journal_});
     server_->SkipIds(SessionId{found.state.ids().session_id()});
-    recovery_->Run(found, lasting);
-    return absl::OkStatus();
+    return recovery_->Run(found, lasting);
   }
 
   void Tell(v1::Event::Kind kind, std::string text) {

@@ -30,6 +30,11 @@ bool Process::IsGone() const {
 
 absl::StatusOr<std::uint64_t> ProcessStartTime(std::int64_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  if (!file && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
+    // Not that it is gone: that would cost it its memory.
+    return absl::ResourceExhaustedError(
+        absl::StrCat("/proc/", pid, "/stat cannot be read: ", std::strerror(errno)));
+  }
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   // The second field is the command in parentheses and may hold anything, parentheses and blanks included.
   const std::size_t end = text.rfind(')');
@@ -77,7 +82,7 @@ std::optional<bool> MapsFile(std::int64_t pid, std::string_view name, std::span<
       return true;
     }
   }
-  return has_lines ? std::optional(false) : std::nullopt;
+  return has_lines && !maps.bad() ? std::optional(false) : std::nullopt;
 }
 
 std::string ProcessCommand(std::int64_t pid) {

@@ -68,6 +68,7 @@ void Reclaimer::EndAbsent(std::shared_ptr<SessionState> session, bool is_gone) {
   if (!session->LeaveAbsent()) {
     return;
   }
+  Unwatch(session->id());
   broker_.StartDraining(session->id());
   leases_.SessionLost(*session);
   {

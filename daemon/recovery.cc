@@ -20,14 +20,24 @@ struct Held {
   Process process;
   bool is_gone = false;
 };
-Held Hold(const v1::JournalSession& session) {
+absl::StatusOr<Held> Hold(const v1::JournalSession& session) {
   absl::StatusOr<Process> process = HoldProcess(session.pid());
-  if (process.ok() && process->start_time == session.start_time()) return {.process = *std::move(process)};
+  if (absl::IsResourceExhausted(process.status())) return process.status();
+  if (process.ok() && process->start_time == session.start_time()) {
+    return Held{.process = *std::move(process)};
+  }
   Held held;
   held.process.pid = session.pid();
   held.process.start_time = session.start_time();
   held.is_gone = process.ok() || absl::IsNotFound(process.status());
   return held;
+}
+
+absl::Status NoMeansFor(const v1::JournalSession& session, const absl::Status& why) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "lgpud cannot take up session ", session.id(), " of an earlier one (", std::string(why.message()),
+      "), and its memory must not be granted twice; raise the limit of open files (LimitNOFILE=, ulimit -n) "
+      "and start again"));
 }
 
 }  // namespace
@@ -52,18 +62,21 @@ void Recovery::Forget(const JournalState& state, const v1::JournalLease& lease) 
 
 void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::JournalLease>& lasting) {
   std::set<std::string> restored;
+  std::set<std::uint64_t> in_use;
+  for (const auto& [id, session] : state.sessions()) in_use.insert(session.lease_key());
   const auto restore = [&](const v1::JournalLease& lease) {
     const absl::Status status = parts_.leases.Restore(lease);
     if (status.ok()) {
       restored.insert(lease.id());
       return true;
     }
+    if (in_use.contains(lease.key())) {
+      DoubtCardsOf(lease, absl::StrCat("lease ", lease.name(), " has sessions and cannot be restored"));
+    }
     Tell(v1::Event::KIND_LEASE_DEGRADED,
          absl::StrCat("lease ", lease.name(), " cannot be restored now: ", std::string(status.message())));
     return false;
   };
-  std::set<std::uint64_t> in_use;
-  for (const auto& [id, session] : state.sessions()) in_use.insert(session.lease_key());
   for (const auto& [key, lease] : state.leases()) {
     const bool wanted = lease.lasting() || in_use.contains(key);
     if (!wanted || !restore(lease)) Forget(state, lease);
@@ -84,20 +97,26 @@ void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::Jo
   parts_.broker.SkipIds(LogicalId{ids.device_id()}, ChunkId{ids.chunk_id()});
 }
 
-void Recovery::RestoreSession(const v1::JournalSession& session, const Chunks& chunks) {
+void Recovery::DoubtCardsOf(const v1::JournalLease& lease, const std::string& why) {
+  for (const v1::JournalDevice& device : lease.devices()) doubted_.emplace(device.card_uuid(), why);
+}
+
+absl::Status Recovery::RestoreSession(const JournalState& state, const v1::JournalSession& session,
+                                      const Chunks& chunks) {
   const LeaseKey lease{session.lease_key()};
-  if (parts_.leases.Names(lease).first.empty()) return;  // it could not be restored
+  if (parts_.leases.Names(lease).first.empty()) return absl::OkStatus();  // it could not be restored
   absl::StatusOr<Waker> waker = Waker::Create();
   absl::StatusOr<SharedPage<StatsPage>> stats_page = SharedPages::CreateStatsPage();
   absl::StatusOr<SharedPage<const ClientPage>> client_page = SharedPages::CreateClientPage();
-  if (!waker.ok() || !stats_page.ok() || !client_page.ok()) {
-    spdlog::critical("no descriptors or memory to restore session {}: raise LimitNOFILE= and start again",
-                     session.id());
-    return;
-  }
+  absl::StatusOr<Held> found = Hold(session);
+  absl::Status means = waker.status();
+  means.Update(stats_page.status());
+  means.Update(client_page.status());
+  means.Update(found.status());
+  if (!means.ok()) return NoMeansFor(session, means);
   stats_page->CloseFd();
   client_page->CloseFd();
-  Held held = Hold(session);
+  Held held = *std::move(found);
   const bool watched = static_cast<bool>(held.process.pidfd);
   auto shared_waker = std::make_shared<Waker>(*std::move(waker));
   std::vector<std::uint64_t> pages(session.page_inodes().begin(), session.page_inodes().end());
@@ -111,8 +130,13 @@ void Recovery::RestoreSession(const v1::JournalSession& session, const Chunks& c
   if (const absl::Status status =
           parts_.broker.RestoreSession(restored->id(), session.pid(), std::move(shared_waker), lease, chunks);
       !status.ok()) {
-    spdlog::error("session {} cannot be restored: {}", session.id(), std::string(status.message()));
-    return;
+    const std::string why =
+        absl::StrCat("session ", session.id(), " cannot be restored: ", std::string(status.message()));
+    spdlog::error("{}", why);
+    if (const auto known = state.leases().find(lease.value); known != state.leases().end()) {
+      DoubtCardsOf(known->second, why);
+    }
+    return absl::OkStatus();
   }
   restored->SetAbsent(lease);
   parts_.sessions.Add(restored);
@@ -124,6 +148,7 @@ void Recovery::RestoreSession(const v1::JournalSession& session, const Chunks& c
   } else {
     unwatched_.push_back(std::move(restored));
   }
+  return absl::OkStatus();
 }
 
 Bytes Recovery::CountStrays(const Broker::CardInfo& card) {
@@ -150,6 +175,7 @@ void Recovery::SetUnexplained(const std::string& uuid, bool explained) {
 void Recovery::FindUnexplained(const Journal::Opened& found) {
   unexplained_ = found.state.unexplained();
   const bool damaged = found.found == Journal::Found::kDamaged;
+  for (const auto& [uuid, why] : doubted_) unexplained_.insert(uuid);
   for (const Broker::CardInfo& card : parts_.broker.Cards()) {
     const std::string& uuid = card.card.device.uuid;
     if (found.found != Journal::Found::kNone && !damaged && !unexplained_.contains(uuid)) continue;
@@ -162,15 +188,18 @@ void Recovery::FindUnexplained(const Journal::Opened& found) {
     }
     SetUnexplained(uuid, false);
     parts_.broker.SetForeign(card.id, strays);
+    const auto doubt = doubted_.find(uuid);
+    const std::string why = damaged ? absl::StrCat("the journal is damaged (", found.detail, ")")
+                            : doubt != doubted_.end() ? doubt->second
+                                                      : "the journal is missing";
     Tell(v1::Event::KIND_UNEXPLAINED,
          absl::StrCat(
-             "the journal is ", damaged ? absl::StrCat("damaged (", found.detail, ")") : "missing", ", and ",
-             FormatBytes(strays), " of GPU ", card.card.index,
-             " are held by processes that it does not tell of; nobody else gets these until they end"));
+             why, ", and ", FormatBytes(strays), " of GPU ", card.card.index,
+             " are held by processes that no record tells of; nobody else gets these until they end"));
   }
 }
 
-void Recovery::Run(const Journal::Opened& found, const std::vector<v1::JournalLease>& lasting) {
+absl::Status Recovery::Run(const Journal::Opened& found, const std::vector<v1::JournalLease>& lasting) {
   RestoreLeases(found.state, lasting);
   std::map<std::uint64_t, Chunks> chunks;
   for (const auto& [id, chunk] : found.state.chunks()) {
@@ -179,22 +208,32 @@ void Recovery::Run(const Journal::Opened& found, const std::vector<v1::JournalLe
                                           .bytes = Bytes(chunk.bytes()),
                                           .identity = chunk.identity()});
   }
-  for (const auto& [id, session] : found.state.sessions()) RestoreSession(session, chunks[id]);
+  for (const auto& [id, session] : found.state.sessions()) {
+    LGPU_RETURN_IF_ERROR(RestoreSession(found.state, session, chunks[id]));
+  }
   FindUnexplained(found);
   parts_.leases.MakeMissing();
   if (const absl::Status status = parts_.journal.Commit(); !status.ok()) {
     spdlog::error("{}", std::string(status.message()));
   }
+  return absl::OkStatus();
 }
 
 void Recovery::EndAbandoned() {
+  const std::set<SessionId> before = std::exchange(abandoned_, {});
   for (const std::shared_ptr<SessionState>& session : parts_.sessions.All()) {
     const std::vector<std::uint64_t> pages = session->pages();
     if (session->phase() != SessionState::Phase::kAbsent || pages.empty() || !session->process().pidfd)
       continue;
     const std::optional<bool> maps = MapsFile(session->process().pid, "memfd:lgpu-client", pages);
     // The pid is its own only while it lives; when it does not, the Reclaimer has heard of it.
-    if (maps == false && !session->process().IsGone()) parts_.reclaimer.EndAbsent(session, /*is_gone=*/true);
+    if (maps != false || session->process().IsGone()) continue;
+    // Twice: what /proc says of a process that maps and unmaps meanwhile is no snapshot.
+    if (before.contains(session->id())) {
+      parts_.reclaimer.EndAbsent(session, /*is_gone=*/true);
+    } else {
+      abandoned_.insert(session->id());
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #define LGPU_DAEMON_RECOVERY_H_
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -46,7 +47,9 @@ class Recovery {
 
   /// Before anybody can connect. `found` is the journal as it was; `lasting`: the leases of the state
   /// directory.
-  void Run(const Journal::Opened& found, const std::vector<v1::JournalLease>& lasting);
+  /// RESOURCE_EXHAUSTED where this process may not have enough descriptors: to serve without a session that
+  /// is there would grant its memory twice.
+  absl::Status Run(const Journal::Opened& found, const std::vector<v1::JournalLease>& lasting);
   /// To be called now and then.
   void Tend();
 
@@ -55,12 +58,15 @@ class Recovery {
 
   void RestoreLeases(const JournalState& state, const std::vector<v1::JournalLease>& lasting);
   using Chunks = std::vector<Broker::RestoredChunk>;
-  void RestoreSession(const v1::JournalSession& session, const Chunks& chunks);
+  absl::Status RestoreSession(const JournalState& state, const v1::JournalSession& session,
+                              const Chunks& chunks);
   void Forget(const JournalState& state, const v1::JournalLease& lease);
   /// Ends absent sessions whose Context is gone, though its process is not: it closed while nobody served,
   /// or the process runs another program now.
   void EndAbandoned();
   void FindUnexplained(const Journal::Opened& found);
+  /// Some of what the record tells of is in no account.
+  void DoubtCardsOf(const v1::JournalLease& lease, const std::string& why);
   /// How much of the card somebody holds that the broker does not know of.
   Bytes CountStrays(const Broker::CardInfo& card);
   void SetUnexplained(const std::string& uuid, bool explained);
@@ -68,7 +74,9 @@ class Recovery {
 
   const Parts parts_;
   std::set<std::string> unexplained_;
+  std::map<std::string, std::string> doubted_;  // at the start; uuid and why
   std::vector<std::shared_ptr<SessionState>> unwatched_;
+  std::set<SessionId> abandoned_;  // as far as one look said
   Clock::time_point started_ = Clock::now();
   Clock::time_point next_look_ = Clock::now();
 };

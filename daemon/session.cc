@@ -58,7 +58,8 @@ void Session::Run() {
                           // daemon's to judge
     }
     if (end_ == End::kLost) {
-      attesting_ ? GoAbsent() : EndLost();
+      const bool may_come_back = attesting_ || (unheard_ && state_->end_request().ok());
+      may_come_back ? GoAbsent() : EndLost();
     }
   }
   {
@@ -114,7 +115,8 @@ absl::StatusOr<v1::Hello> Session::ReceiveHello() {
     return absl::UnavailableError("the daemon is stopping");
   }
   LGPU_ASSIGN_OR_RETURN(ReceivedFrame received, channel_.Receive(SessionChannel::kAtOnce));
-  if (!received.frame.has_hello() || !received.fds.empty() || received.frame.acknowledges() != 0) {
+  if (!received.frame.has_hello() || !received.fds.empty() || received.fds_cut ||
+      received.frame.acknowledges() != 0) {
     return absl::InvalidArgumentError(
         "the first frame of a session is Hello, without descriptors and with nothing to acknowledge");
   }
@@ -257,12 +259,17 @@ void Session::HandleFrame() {
     return;
   }
   if (attesting_ && received_.frame.has_attest()) {
+    if (received_.fds_cut) {
+      SayGoodbye(absl::UnavailableError("lgpud may open no more files now (LimitNOFILE=); try again"));
+      end_ = End::kLost;
+      return;
+    }
     HandleAttest(received_.frame.attest(), received_.fds);
     return;
   }
-  if (!received_.fds.empty()) {
-    Break(absl::InvalidArgumentError(
-        absl::StrCat(received_.fds.size(), " descriptors came that nobody asked for")));
+  unheard_ = false;
+  if (!received_.fds.empty() || received_.fds_cut) {
+    Break(absl::InvalidArgumentError("descriptors came that nobody asked for"));
     return;
   }
   if (close_request_) {

@@ -104,7 +104,7 @@ class Session {
   absl::Status TakeUp(const v1::Hello& hello, std::uint32_t version);
   void HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds);
   void FinishAttesting();
-  /// The connection ended before all was told.
+  /// The connection ended before the client knew that all was told.
   void GoAbsent();
 
   // The loop.
@@ -156,6 +156,7 @@ class Session {
   std::atomic<bool> stop_ = false;
   std::shared_ptr<SessionState> state_;  // after Hello
   bool attesting_ = false;               // a resumed session that has not told all that it holds
+  bool unheard_ = false;                 // it has, and may not know that this was heard
   End end_ = End::kNone;
 
   Clock::time_point turn_;  // when this turn of the loop began

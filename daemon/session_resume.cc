@@ -61,6 +61,7 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
   if (absl::Status why = absent->end_request(); !why.ok()) {
     state_->RequestEnd(std::move(why));
   }
+  services_.leases.WriteStats(*state_);
   // Before the client has the new page: by it, or by the one that it maps now, is it known that it lives.
   attached.Update(services_.leases.RecordSession(*state_));
   if (!attached.ok()) {
@@ -98,14 +99,15 @@ void Session::HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds) {
 void Session::FinishAttesting() {
   services_.broker.FinishAttesting(peer_.id);
   attesting_ = false;
+  unheard_ = true;
   state_->ForgetEarlierPages();
   services_.leases.RecordSession(*state_).IgnoreError();  // what is in the journal now is right too
   state_->placements().BeginWithLastLap();
   services_.leases.SessionBack(*state_);
-  services_.leases.WriteStats(*state_);
 }
 
 void Session::GoAbsent() {
+  services_.broker.GoAbsent(peer_.id);
   state_->SetAbsent(state_->lease());
   services_.reclaimer.Watch(state_);
 }

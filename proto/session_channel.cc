@@ -94,11 +94,6 @@ absl::Status CheckPacket(const msghdr& message, std::size_t bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("a packet is longer than a frame may be (", SessionChannel::kMaxFrameBytes, " bytes)"));
   }
-  if ((message.msg_flags & MSG_CTRUNC) != 0) {
-    return absl::InvalidArgumentError(
-        "descriptors of a frame were cut off; this process may have reached its limit of open files (ulimit "
-        "-n)");
-  }
   return absl::OkStatus();
 }
 
@@ -198,6 +193,7 @@ absl::StatusOr<ReceivedFrame> SessionChannel::Receive(Deadline deadline) {
 
 absl::Status SessionChannel::ReceiveInto(ReceivedFrame& received, Deadline deadline) {
   received.fds.clear();
+  received.fds_cut = false;
   received.frame.Clear();
   if (!buffer_) {
     buffer_ = std::make_unique_for_overwrite<char[]>(kMaxFrameBytes);
@@ -232,6 +228,10 @@ absl::Status SessionChannel::ReceiveInto(ReceivedFrame& received, Deadline deadl
     }
   }
   TakeFds(message, received.fds);
+  received.fds_cut = (message.msg_flags & MSG_CTRUNC) != 0;
+  if (received.fds_cut) {
+    received.fds.clear();
+  }
   absl::Status status = CheckPacket(message, static_cast<std::size_t>(bytes));
   if (status.ok() && !received.frame.ParseFromArray(buffer_.get(), static_cast<int>(bytes))) {
     status = absl::InvalidArgumentError(absl::StrCat("a packet of ", bytes, " bytes is no frame"));

@@ -30,6 +30,8 @@ absl::StatusOr<PeerCredentials> GetPeerCredentials(int socket);
 struct ReceivedFrame {
   v1::Frame frame;
   std::vector<UniqueFd> fds;
+  /// More came than this process may open (RLIMIT_NOFILE); none is here then.
+  bool fds_cut = false;
 };
 
 /// A SessionChannel is one end of a session: a connected AF_UNIX SOCK_SEQPACKET socket that carries one

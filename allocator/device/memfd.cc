@@ -76,6 +76,10 @@ absl::Status MachineRefusal(RefusalReason reason, std::string_view what, Bytes a
       refusal.advice = {"raise the number of mappings a process may have: sysctl -w vm.max_map_count=1048576",
                         "use larger chunks or a smaller limit"};
       break;
+    case RefusalReason::kAddressRange:
+      refusal.advice = {"this process may have no more addresses: ulimit -v unlimited (RLIMIT_AS)",
+                        "ask for a smaller memory_limit"};
+      break;
     default:
       refusal.advice = {
           "the machine is short of memory, not the simulated device: free some, or simulate less",

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "allocator/device/memfd.h"
 #include "allocator/unique_fd.h"
+#include "lgpu/status.h"
 
 namespace lgpu {
 namespace {
@@ -35,32 +36,43 @@ std::string MemfdName(std::string_view target, std::string_view name) {
   return std::string(target);
 }
 
+// An error only where this process is short of something: what is gone, or not for it to see, has no entries.
+absl::Status CheckMeans(int error, const std::string& path) {
+  if (error != EMFILE && error != ENFILE && error != ENOMEM) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(path, " cannot be looked at: ", std::strerror(error)));
+}
+
 template <typename Visit>
-void ForEachEntry(const std::string& directory, Visit visit) {
+absl::Status ForEachEntry(const std::string& directory, Visit visit) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end;
        it.increment(error)) {
-    visit(*it);
+    LGPU_RETURN_IF_ERROR(visit(*it));
   }
+  return CheckMeans(error.value(), directory);
 }
 
-void AddOpen(std::int64_t pid, std::string_view name, std::vector<MemfdHolder>& holders) {
-  ForEachEntry(absl::StrCat("/proc/", pid, "/fd"), [&](const std::filesystem::directory_entry& entry) {
+absl::Status AddOpen(std::int64_t pid, std::string_view name, std::vector<MemfdHolder>& holders) {
+  const auto add = [&](const std::filesystem::directory_entry& entry) {
     std::error_code gone;
     const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
     std::string found = MemfdName(target, name);
     struct stat info = {};
-    if (found.empty() || ::stat(entry.path().c_str(), &info) != 0) return;
+    if (found.empty() || ::stat(entry.path().c_str(), &info) != 0) return absl::OkStatus();
     holders.push_back({.inode = info.st_ino,
                        .pid = pid,
                        .name = std::move(found),
                        .path = entry.path().string(),
                        .bytes = Bytes(static_cast<std::uint64_t>(info.st_blocks) * 512)});
-  });
+    return absl::OkStatus();
+  };
+  return ForEachEntry(absl::StrCat("/proc/", pid, "/fd"), add);
 }
 
-void AddMapped(std::int64_t pid, std::string_view name, std::vector<MemfdHolder>& holders) {
-  std::ifstream maps(absl::StrCat("/proc/", pid, "/maps"));
+absl::Status AddMapped(std::int64_t pid, std::string_view name, std::vector<MemfdHolder>& holders) {
+  const std::string path = absl::StrCat("/proc/", pid, "/maps");
+  std::ifstream maps(path);
+  if (!maps) return CheckMeans(errno, path);
   for (std::string line; std::getline(maps, line);) {
     const std::size_t at = line.find(kPrefix);
     if (at == std::string::npos) continue;
@@ -80,18 +92,22 @@ void AddMapped(std::int64_t pid, std::string_view name, std::vector<MemfdHolder>
                        .path = absl::StrCat("/proc/", pid, "/map_files/", range),
                        .bytes = {}});
   }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-std::vector<MemfdHolder> FindMemfdHolders(std::string_view name) {
+absl::StatusOr<std::vector<MemfdHolder>> FindMemfdHolders(std::string_view name) {
   std::vector<MemfdHolder> holders;
-  ForEachEntry("/proc", [&](const std::filesystem::directory_entry& entry) {
+  LGPU_RETURN_IF_ERROR(ForEachEntry("/proc", [&](const std::filesystem::directory_entry& entry) {
     std::int64_t pid = 0;
-    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || pid == ::getpid()) return;
-    AddOpen(pid, name, holders);
-    AddMapped(pid, name, holders);
-  });
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || pid == ::getpid()) {
+      return absl::OkStatus();
+    }
+    absl::Status status = AddOpen(pid, name, holders);
+    status.Update(AddMapped(pid, name, holders));
+    return status;
+  }));
   return holders;
 }
 

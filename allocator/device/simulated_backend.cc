@@ -129,7 +129,12 @@ std::uint64_t SimulatedBackend::Identity(MemoryHandle memory) {
 std::vector<absl::Status> SimulatedBackend::ReclaimLost(std::span<const std::uint64_t> identities) {
   absl::flat_hash_map<std::uint64_t, absl::Status> found;
   const std::vector<std::uint64_t> sorted = Sorted(identities);
-  for (const MemfdHolder& holder : FindMemfdHolders(kChunkMemfdName)) {
+  const absl::StatusOr<std::vector<MemfdHolder>> holders = FindMemfdHolders(kChunkMemfdName);
+  if (!holders.ok()) {
+    return std::vector<absl::Status>(identities.size(),
+                                     absl::UnavailableError(std::string(holders.status().message())));
+  }
+  for (const MemfdHolder& holder : *holders) {
     if (!std::binary_search(sorted.begin(), sorted.end(), holder.inode)) {
       continue;
     }
@@ -156,7 +161,11 @@ std::optional<std::vector<DeviceBackend::Stray>> SimulatedBackend::FindStrays(
   }
   const std::string name = ChunkMemfdName(options_.devices[static_cast<std::size_t>(device)].uuid);
   std::vector<std::uint64_t> seen = Sorted(known);
-  for (const MemfdHolder& holder : FindMemfdHolders(name)) {
+  const absl::StatusOr<std::vector<MemfdHolder>> holders = FindMemfdHolders(name);
+  if (!holders.ok()) {
+    return std::nullopt;
+  }
+  for (const MemfdHolder& holder : *holders) {
     const auto place = std::lower_bound(seen.begin(), seen.end(), holder.inode);
     // A mapping shows no size; whoever maps a chunk has it open too, but for one that is being closed.
     if (holder.name != name || holder.bytes.is_zero() || (place != seen.end() && *place == holder.inode)) {

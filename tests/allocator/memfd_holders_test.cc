@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -55,6 +56,20 @@ TEST(MemfdHoldersTest, AHolderThatHasSomethingElseThereIsLookedAtAgain) {
   const absl::Status status = EmptyHeldMemfd(HolderOf(chunk->get(), About(chunk->get()).st_ino + 1));
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_NE(About(chunk->get()).st_blocks, 0);
+}
+
+// "Nobody has it" would cost a living process its memory.
+TEST(MemfdHoldersTest, WhoMayOpenNoFileDoesNotKnowTheHolders) {
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = ::dup(STDIN_FILENO);
+  ASSERT_EQ(::close(next), 0);
+  const rlimit none = {.rlim_cur = static_cast<rlim_t>(next), .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status status = FindMemfdHolders("lgpu-chunk:test").status();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_TRUE(FindMemfdHolders("lgpu-chunk:test").ok());
 }
 
 TEST(MemfdHoldersTest, AHolderThatLetGoHasNothing) {

@@ -2,10 +2,12 @@
 // and answers each with one line, "ok ..." or "error CODE text", in which \n stands for a line break.
 
 #include <lgpu/lgpu.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <span>
@@ -63,6 +65,7 @@ class Client {
     if (verb == "forkhold") return ForkHold();
     if (verb == "threads") return Threads(words);
     if (verb == "exec") return Exec();
+    if (verb == "rlimit") return Limit(words);
     if (verb == "setuid") return ::setuid(Number(words, 1)) == 0 ? "ok" : "error setuid";
     return "error no such command";
   }
@@ -296,6 +299,29 @@ class Client {
   }
 
   // Another program in the same process; it is this one again.
+  // rlimit nofile|as MORE: what this process has now, and so much more; "all" as before.
+  static std::string Limit(const Words& words) {
+    const bool files = words.at(1) == "nofile";
+    const auto which = files ? RLIMIT_NOFILE : RLIMIT_AS;
+    rlimit limit = {};
+    (void)::getrlimit(which, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    if (words.at(2) != "all") {
+      std::uint64_t now = 0;
+      if (files) {
+        // A gap below the highest one is room too.
+        const int next = ::dup(STDIN_FILENO);
+        now = static_cast<std::uint64_t>(next);
+        (void)::close(next);
+      } else {
+        std::ifstream("/proc/self/statm") >> now;
+        now *= static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+      }
+      limit.rlim_cur = now + std::stoull(words[2]);
+    }
+    return ::setrlimit(which, &limit) == 0 ? "ok" : "error setrlimit";
+  }
+
   static std::string Exec() {
     ::execl("/proc/self/exe", "e2e_client", nullptr);
     return "error exec";

@@ -1,0 +1,165 @@
+// What runs out: files that a process may open, addresses, room for the journal. Each is an error with its
+// cause, and goes by. And the clock of the wall, which somebody may set.
+
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "tests/e2e/harness.h"
+
+namespace lgpu::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class ResourcesTest : public E2eTest {
+ protected:
+  static std::string Alloc(ChildProgram& client, const std::string& id, std::uint64_t mib) {
+    return Ask(client, absl::StrCat("alloc c ", id, " ", mib * kMiB));
+  }
+  bool IsBack(pid_t pid) {
+    const std::optional<v1::SessionStats> session = SessionOf(pid);
+    return session && session->state() == v1::SessionStats::STATE_LIVE;
+  }
+  ::testing::AssertionResult LedgerIsTrue(pid_t pid) {
+    if (Eventually([&] { return HeldBytes() == ChunkBytesHeldBy({pid}); })) {
+      return ::testing::AssertionSuccess();
+    }
+    return ::testing::AssertionFailure() << Stats().DebugString();
+  }
+};
+
+TEST_F(ResourcesTest, AClientThatMayOpenNoMoreFilesIsRefusedAndGoesOn) {
+  StartDaemon();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c timeout=0"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "first", 3), StartsWith("ok "));
+  ASSERT_EQ(Ask(*client, "rlimit nofile 20"), "ok");
+  int live = 0;
+  std::string answer = "ok ";
+  for (; answer.rfind("ok ", 0) == 0 && live < 100; ++live)
+    answer = Alloc(*client, absl::StrCat("t", live), 3);
+  EXPECT_THAT(answer, AllOf(StartsWith("error RESOURCE_EXHAUSTED"), HasSubstr("ulimit -n")));
+  EXPECT_EQ(Ask(*client, "read first"), absl::StrCat("ok ", 3 * kMiB / 4 * 1.0));
+  EXPECT_TRUE(LedgerIsTrue(client->pid()));
+  EXPECT_TRUE(IsBack(client->pid()));
+  ASSERT_EQ(Ask(*client, "free t0"), "ok");
+  EXPECT_THAT(Alloc(*client, "again", 3), StartsWith("ok "));
+  ASSERT_EQ(Ask(*client, "rlimit nofile all"), "ok");
+  EXPECT_THAT(Alloc(*client, "more", 100), StartsWith("ok "));
+  EXPECT_TRUE(LedgerIsTrue(client->pid()));
+}
+
+TEST_F(ResourcesTest, WhoMayOpenNoFileWhenItsDaemonComesBackIsBackWhenItMay) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c timeout=0"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 30), StartsWith("ok "));
+  // 1 is enough for a socket, and not for what comes over it.
+  for (const int room : {0, 1, 2}) {
+    SCOPED_TRACE(room);
+    KillDaemon();
+    EXPECT_THAT(Alloc(*client, "none", 70), StartsWith("error UNAVAILABLE"));
+    ASSERT_EQ(Ask(*client, absl::StrCat("rlimit nofile ", room)), "ok");
+    StartInDirectory();
+    if (room < 2) {
+      EXPECT_TRUE(Eventually([&] {
+        return Alloc(*client, "none", 70).find("ulimit -n") != std::string::npos;
+      })) << Alloc(*client, "none", 70);
+    }
+    ASSERT_EQ(Ask(*client, "rlimit nofile all"), "ok");
+    ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
+    EXPECT_TRUE(LedgerIsTrue(client->pid()));
+    EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 30 * kMiB / 4 * 1.0));
+  }
+}
+
+TEST_F(ResourcesTest, AClientWithoutAddressesSaysSo) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's shadow takes all addresses there are";
+  StartDaemon();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c timeout=0"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 30), StartsWith("ok "));
+  ASSERT_EQ(Ask(*client, absl::StrCat("rlimit as ", 64 * kMiB)), "ok");
+  const std::string answer = Ask(*client, absl::StrCat("open d limit=", 512 * kMiB));
+  EXPECT_THAT(answer, AllOf(StartsWith("error RESOURCE_EXHAUSTED"), HasSubstr("ulimit -v"),
+                            Not(HasSubstr("OOM when allocating"))));
+  EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 30 * kMiB / 4 * 1.0));
+  ASSERT_EQ(Ask(*client, "rlimit as all"), "ok");
+  EXPECT_THAT(Ask(*client, absl::StrCat("open d limit=", 512 * kMiB)), StartsWith("ok "));
+}
+
+// The runtime directory lies on a file system that is full.
+TEST_F(ResourcesTest, AFullDiskForTheJournalStopsGrantsUntilThereIsRoom) {
+  const std::string disk = directory_.path() + "/disk";
+  std::filesystem::create_directory(disk);
+  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=128k") != 0) {
+    GTEST_SKIP() << "mounting a small tmpfs is not permitted here";
+  }
+  struct Unmount {
+    const std::string& path;
+    ~Unmount() { (void)::umount2(path.c_str(), MNT_DETACH); }
+  } unmount{disk};
+  StartDaemon({.simulate = "1GiB",
+               .dir = disk + "/run",
+               .lock_dir = directory_.path() + "/locks",
+               .state_dir = directory_.path() + "/state"});
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c timeout=0"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 10), StartsWith("ok "));
+  {
+    std::ofstream filler(disk + "/filler");
+    const std::string block(4096, 'x');
+    while (filler << block << std::flush) {
+    }
+  }
+  // What fits into the page that the journal has already still goes.
+  std::string answer;
+  for (int i = 0; i < 200; ++i) {
+    answer = Alloc(*client, absl::StrCat("t", i), 3);
+    if (answer.rfind("ok ", 0) != 0) break;
+  }
+  EXPECT_THAT(answer,
+              AllOf(StartsWith("error UNAVAILABLE"), HasSubstr("journal"), HasSubstr("No space left")));
+  EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 10 * kMiB / 4 * 1.0));
+  EXPECT_TRUE(LedgerIsTrue(client->pid()));
+  std::filesystem::remove(disk + "/filler");
+  EXPECT_TRUE(Eventually([&] { return Alloc(*client, "z", 30).rfind("ok ", 0) == 0; }));
+  EXPECT_TRUE(LedgerIsTrue(client->pid()));
+  ASSERT_EQ(Ask(*client, "close c"), "ok");
+  EXPECT_TRUE(EverythingIsBack());
+  control_.reset();
+  daemon_.reset();
+}
+
+TEST_F(ResourcesTest, AClockThatIsSetBackAndForthChangesNothing) {
+  if (kSanitized) GTEST_SKIP() << "nothing may be preloaded before a sanitizer";
+  const ChildProgram::Environment jumping = {{"LD_PRELOAD", LGPU_JUMPING_CLOCK}};
+  StartDaemon({.environment = jumping});
+  auto client = StartClient(jumping);
+  auto other = StartClient(jumping);
+  ASSERT_THAT(Ask(*client, absl::StrCat("open c timeout=20000 limit=", 900 * kMiB)), StartsWith("ok "));
+  ASSERT_THAT(Ask(*other, absl::StrCat("open c timeout=0 limit=", 900 * kMiB)), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 600), StartsWith("ok "));
+  EXPECT_THAT(Alloc(*other, "b", 600), StartsWith("error RESOURCE_EXHAUSTED"));
+  ASSERT_THAT(Alloc(*other, "b", 300), StartsWith("ok "));
+  // One that waits, for what comes back.
+  client->WriteLine(absl::StrCat("alloc c c ", 250 * kMiB));
+  ASSERT_EQ(Ask(*other, "free b"), "ok");
+  ASSERT_THAT(Ask(*other, "trim c"), StartsWith("ok "));
+  EXPECT_THAT(client->ReadLine().value_or(""), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "work c 3"), "ok");
+  EXPECT_EQ(Ask(*client, "close c"), "ok");
+  EXPECT_EQ(Ask(*other, "close c"), "ok");
+}
+
+}  // namespace
+}  // namespace lgpu::testing
