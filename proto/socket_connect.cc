@@ -125,7 +125,8 @@ absl::StatusOr<UniqueFd> ConnectUnix(const std::string& path, int type, std::chr
   std::memcpy(address.sun_path, path.data(), path.size());
   UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
   if (!socket) {
-    return absl::ResourceExhaustedError(absl::StrCat("no socket to talk to lgpud: ", std::strerror(errno)));
+    return absl::ResourceExhaustedError(absl::StrCat("no socket to talk to lgpud: ", std::strerror(errno),
+                                                     "; raise the limit of open files: ulimit -n 16384"));
   }
   const Clock::time_point deadline = Clock::now() + patience;
   int error = EAGAIN;
