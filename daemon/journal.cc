@@ -43,6 +43,8 @@ absl::StatusOr<Journal::Opened> Journal::Open(const std::string& directory, cons
   Opened opened;
   const std::string path = directory + "/" + kName;
   std::ifstream file(path, std::ios::binary);
+  // What cannot be read is not what is not there: its memory would be granted twice.
+  if (!file && errno != ENOENT) return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
   if (file) {
     const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     if (file.bad()) return absl::InternalError(absl::StrCat("cannot read ", path));

@@ -170,6 +170,9 @@ absl::StatusOr<std::vector<v1::JournalLease>> LeaseTable::ReadLasting(const std:
   std::vector<v1::JournalLease> leases;
   std::ifstream file(path, std::ios::binary);
   if (!file) {
+    if (errno != ENOENT) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
+    }
     return leases;
   }
   const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());

@@ -105,7 +105,7 @@ class DeviceBackend {
   virtual absl::Status Release(MemoryHandle memory) = 0;
   /// Drops this process's reference and makes sure, as far as the backend can, that the memory is
   /// back: OK when it is, UNAVAILABLE when another process may still pin it (the reference is gone all
-  /// the same; FreeMemory tells when it comes back). Simulated memory goes at once: whoever still maps
+  /// the same; FreeMemory tells when it comes back). After any other error the reference is still there. Simulated memory goes at once: whoever still maps
   /// it faults.
   virtual absl::Status Reclaim(MemoryHandle memory) = 0;
 

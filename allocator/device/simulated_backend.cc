@@ -65,7 +65,7 @@ absl::StatusOr<std::shared_ptr<ChunkFile>> SimulatedBackend::Find(MemoryHandle m
   return found->second.file;
 }
 
-absl::StatusOr<std::shared_ptr<ChunkFile>> SimulatedBackend::TakeUnmapped(MemoryHandle memory) {
+absl::StatusOr<std::shared_ptr<ChunkFile>> SimulatedBackend::FindUnmapped(MemoryHandle memory, Then then) {
   LGPU_RETURN_IF_ERROR(CheckAlive());
   MutexLock lock(mutex_);
   const auto found = memory_.find(memory);
@@ -77,8 +77,10 @@ absl::StatusOr<std::shared_ptr<ChunkFile>> SimulatedBackend::TakeUnmapped(Memory
     return absl::FailedPreconditionError(
         absl::StrCat("memory handle ", memory.value, " is still mapped here; unmap it first"));
   }
-  std::shared_ptr<ChunkFile> file = std::move(found->second.file);
-  memory_.erase(found);
+  std::shared_ptr<ChunkFile> file = found->second.file;
+  if (then == Then::kForget) {
+    memory_.erase(found);
+  }
   return file;
 }
 
@@ -116,8 +118,10 @@ absl::StatusOr<MemoryHandle> SimulatedBackend::Import(int device, UniqueFd fd, B
 }
 
 absl::Status SimulatedBackend::Reclaim(MemoryHandle memory) {
-  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ChunkFile> file, TakeUnmapped(memory));
-  return EmptyChunkMemfd(file->fd.get());
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ChunkFile> file, FindUnmapped(memory, Then::kKeep));
+  // The reference stays until the pages are gone: who gets an error may call again.
+  LGPU_RETURN_IF_ERROR(EmptyChunkMemfd(file->fd.get()));
+  return FindUnmapped(memory, Then::kForget).status();
 }
 
 std::uint64_t SimulatedBackend::Identity(MemoryHandle memory) {

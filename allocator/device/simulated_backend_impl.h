@@ -56,7 +56,7 @@ class SimulatedBackend final : public DeviceBackend {
   absl::StatusOr<MemoryHandle> Create(int device, Bytes bytes) override;
   absl::StatusOr<ExportedFd> Export(MemoryHandle memory) override;
   absl::StatusOr<MemoryHandle> Import(int device, UniqueFd fd, Bytes bytes) override;
-  absl::Status Release(MemoryHandle memory) override { return TakeUnmapped(memory).status(); }
+  absl::Status Release(MemoryHandle memory) override { return FindUnmapped(memory, Then::kForget).status(); }
   absl::Status Reclaim(MemoryHandle memory) override;
   std::uint64_t Identity(MemoryHandle memory) override;
   std::vector<absl::Status> ReclaimLost(std::span<const std::uint64_t> identities) override;
@@ -101,7 +101,8 @@ class SimulatedBackend final : public DeviceBackend {
   absl::Status CheckChunkSize(int device, Bytes bytes) const;
   MemoryHandle Insert(UniqueFd fd, int device, Bytes bytes);
   absl::StatusOr<std::shared_ptr<ChunkFile>> Find(MemoryHandle memory);
-  absl::StatusOr<std::shared_ptr<ChunkFile>> TakeUnmapped(MemoryHandle memory);
+  enum class Then { kKeep, kForget };
+  absl::StatusOr<std::shared_ptr<ChunkFile>> FindUnmapped(MemoryHandle memory, Then then);
   void SetUnmapped(MemoryHandle memory);
   absl::Status CheckNothingQueued(int device);
   absl::Status CheckStream(StreamHandle stream) const;

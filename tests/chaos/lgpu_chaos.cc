@@ -1,6 +1,6 @@
-// Kills, stops and starts real clients and a real daemon at random, and after every round compares what the
-// daemon says with what the processes really have, which is read from /proc only: descriptors and mappings of
-// chunks.
+// Kills, stops and starts real clients and a real daemon, whose backend fails now and then, at random, and
+// after every round compares what the daemon says with what the processes really have, which is read from
+// /proc only: descriptors and mappings of chunks.
 //
 // usage: lgpu_chaos [--seed S] [--minutes M] [--json FILE] [--break-ledger]
 // Exit code 0: nothing was lost or counted twice, nobody hung, no tensor changed. With --break-ledger, which
@@ -50,7 +50,7 @@ struct Options {
 
 struct Counts {
   std::uint64_t rounds = 0, client_kills = 0, client_stops = 0, daemon_kills = 0, daemon_stops = 0,
-                starts = 0;
+                starts = 0, faulty_starts = 0;
   std::uint64_t grants = 0, refusals = 0, returns = 0, steps = 0;
   std::uint64_t violations = 0, hangs = 0, lost_sessions = 0, wrong_results = 0;
   std::uint64_t most_held = 0;
@@ -138,9 +138,11 @@ class Chaos {
                                    .dir = directory_.path() + "/run",
                                    .lock_dir = directory_.path() + "/locks",
                                    .state_dir = directory_.path() + "/state"};
-    if (options_.break_ledger) {
-      options.lgpud = LGPU_FAULTY_LGPUD;
-      options.environment["LGPU_TEST_BREAK_LEDGER"] = "1";
+    options.lgpud = LGPU_FAULTY_LGPUD;
+    if (options_.break_ledger) options.environment["LGPU_TEST_BREAK_LEDGER"] = "1";
+    if (const std::uint64_t every = Roll(3) * 20; every != 0) {
+      options.environment["LGPU_TEST_BACKEND_FAULTS"] = absl::StrCat(every);
+      ++counts_.faulty_starts;
     }
     absl::StatusOr<std::unique_ptr<DaemonProcess>> daemon = DaemonProcess::Start(options);
     if (!daemon.ok()) {
@@ -338,14 +340,16 @@ class Chaos {
         out,
         "{\"seed\": %llu, \"minutes\": %.3f, \"rounds\": %llu, \"client_kills\": %llu, \"client_stops\": "
         "%llu, "
-        "\"daemon_kills\": %llu, \"daemon_stops\": %llu, \"daemon_starts\": %llu, \"grants\": %llu, "
+        "\"daemon_kills\": %llu, \"daemon_stops\": %llu, \"daemon_starts\": %llu, "
+        "\"daemon_starts_with_backend_faults\": %llu, \"grants\": %llu, "
         "\"refusals\": %llu, \"returns\": %llu, \"most_held_bytes\": %llu, \"violations\": %llu, "
         "\"lost_sessions\": %llu, \"wrong_results\": %llu, \"hangs\": %llu, \"worst_recovery_ms\": %.1f}\n",
         number(options_.seed), options_.minutes, number(counts_.rounds), number(counts_.client_kills),
         number(counts_.client_stops), number(counts_.daemon_kills), number(counts_.daemon_stops),
-        number(counts_.starts), number(counts_.grants), number(counts_.refusals), number(counts_.returns),
-        number(counts_.most_held), number(counts_.violations), number(counts_.lost_sessions),
-        number(counts_.wrong_results), number(counts_.hangs), counts_.worst_recovery_ms);
+        number(counts_.starts), number(counts_.faulty_starts), number(counts_.grants),
+        number(counts_.refusals), number(counts_.returns), number(counts_.most_held),
+        number(counts_.violations), number(counts_.lost_sessions), number(counts_.wrong_results),
+        number(counts_.hangs), counts_.worst_recovery_ms);
   }
 
   const Options options_;
