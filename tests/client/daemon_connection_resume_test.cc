@@ -124,5 +124,30 @@ TEST(DaemonConnectionResumeTest, WhatIsReturnedBeforeIsNotNamed) {
   (*connection)->RemoveHolder(chunks);
 }
 
+// The next daemon is of a later version, or knows nothing of this session: its word is the last.
+TEST(DaemonConnectionResumeTest, AnAnswerThatWouldBeTheSameAgainIsTheLast) {
+  const TempDir directory;
+  const std::string path = directory.path() + "/session.sock";
+  NextDaemon next(path);
+  FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
+  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  first.Join();
+  FakePeer peer = next.Accept();
+  const v1::Frame hello = peer.Read();
+  ASSERT_TRUE(hello.has_hello());
+  EXPECT_EQ(hello.hello().protocol_version(), SessionChannel::kProtocolVersion);
+  EXPECT_EQ(hello.hello().oldest_version(), SessionChannel::kOldestVersion);
+  v1::Frame goodbye;
+  goodbye.mutable_goodbye()->set_code(static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  goodbye.mutable_goodbye()->set_message("the client speaks versions 1 to 2, this daemon 3 to 5");
+  peer.Send(goodbye);
+  auto call =
+      (*connection)->Grow(kDevice, {.at_least = 2_MiB, .wanted = 2_MiB, .timeout = std::chrono::hours(1)});
+  const absl::Status status = call.ok() ? call->Next().status() : call.status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_NE(std::string(status.message()).find("this daemon 3 to 5"), std::string::npos) << status;
+}
+
 }  // namespace
 }  // namespace lgpu

@@ -173,5 +173,22 @@ TEST(JournalFormatTest, WhatCannotBeIsRefusedAndChangesNothing) {
 
 TEST(JournalFormatTest, Crc32cOfTheStandardsExample) { EXPECT_EQ(Crc32c("123456789"), 0xe3069283u); }
 
+// Of an lgpud that came later and was taken back.
+TEST(JournalFormatTest, AnotherVersionIsNotGuessedAt) {
+  std::string bytes = EncodeJournalHeader(kBoot);
+  AppendJournalRecord(LeaseRecord(1, 1), bytes);
+  // Behind the magic; the checksum of the header is its last word, little endian as all numbers.
+  constexpr std::size_t kVersionAt = 8;
+  bytes[kVersionAt] = 7;
+  const std::uint32_t checksum = Crc32c(std::string_view(bytes).substr(0, kJournalHeaderBytes - 4));
+  for (std::size_t i = 0; i < 4; ++i) {
+    bytes[kJournalHeaderBytes - 4 + i] = static_cast<char>(checksum >> (8 * i));
+  }
+  const ParsedJournal parsed = ParseJournal(bytes, kBoot);
+  EXPECT_EQ(parsed.condition, Condition::kDamaged);
+  EXPECT_THAT(parsed.detail, HasSubstr("version 7"));
+  EXPECT_TRUE(parsed.state.leases().empty());
+}
+
 }  // namespace
 }  // namespace lgpu::daemon

@@ -115,6 +115,26 @@ TEST_F(LifetimeTest, AForkedChildThatLivesOnDoesNotKeepItsDeadParentsMemory) {
   EXPECT_EQ(::kill(child, SIGKILL), 0);
 }
 
+// The pid lives on, the program is another one: it attaches anew, and the memory of the first is back.
+TEST_F(LifetimeTest, AProgramThatExecsHoldsNothingAndAttachesAnew) {
+  StartDaemon();
+  auto lease = control_->CreateLease(OneDevice(256 * kMiB, /*preallocate=*/false, /*lasting=*/true));
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  auto client = StartClient({{"LGPU_LEASE", lease->name()}});
+  ASSERT_EQ(Ask(*client, "open c"), "ok " + lease->id());
+  ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", 64 * kMiB)), StartsWith("ok "));
+  client->WriteLine("exec");
+  // Not sooner: what the first program has read of its input, the second does not see.
+  ASSERT_TRUE(Eventually([&] { return HeldBytes() == 0; }));
+  EXPECT_EQ(CountMappings(client->pid()), 0u);
+  ASSERT_EQ(Ask(*client, "open c"), "ok " + lease->id());
+  ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", 200 * kMiB)), StartsWith("ok "));
+  EXPECT_EQ(HeldBytes(), ChunkBytesHeldBy({client->pid()}));
+  client->Signal(SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return HeldBytes() == 0; }));
+  EXPECT_TRUE(control_->RemoveLease(lease->id()).ok());
+}
+
 TEST_F(LifetimeTest, ADirectoryWithoutADaemonIsAClearError) {
   StartDaemon();
   auto client = StartClient();

@@ -203,6 +203,35 @@ TEST_F(RestartTest, PreallocatedMemoryIsThereAgainBeforeAnybodyElseIsServed) {
   EXPECT_TRUE(Eventually([&] { return HeldBytes() == 0; }));
 }
 
+TEST_F(RestartTest, PreallocatedMemoryThatCannotBeMadeAgainIsSeenAndStaysPromised) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, absl::StrCat("open c timeout=0 prealloc=1 limit=", 512 * kMiB)),
+              StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
+  KillDaemon();
+  const std::string no_chunks = directory_.path() + "/no-chunks";
+  std::ofstream(no_chunks) << "now";
+  StartDaemon({.simulate = simulate_,
+               .dir = directory_.path() + "/run",
+               .lock_dir = directory_.path() + "/locks",
+               .state_dir = directory_.path() + "/state",
+               .lgpud = LGPU_FAULTY_LGPUD,
+               .environment = {{"LGPU_TEST_NO_CHUNKS", no_chunks}}});
+  ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
+  EXPECT_TRUE(Stats().leases(0).degraded());
+  EXPECT_LT(HeldBytes(), 512 * kMiB);
+  EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 100 * kMiB / 4 * 1.0));
+  // Nobody else gets what is not there yet.
+  auto other = StartClient();
+  ASSERT_THAT(Ask(*other, "open c timeout=0"), StartsWith("ok "));
+  EXPECT_THAT(Alloc(*other, "a", 600), StartsWith("error RESOURCE_EXHAUSTED"));
+  std::filesystem::remove(no_chunks);
+  EXPECT_TRUE(Eventually([&] { return !Stats().leases(0).degraded() && HeldBytes() == 512 * kMiB; }));
+  EXPECT_THAT(Alloc(*client, "b", 300), StartsWith("ok "));
+  EXPECT_THAT(Alloc(*other, "a", 300), StartsWith("ok "));
+}
+
 TEST_F(RestartTest, LeasesThatLastComeBack) {
   StartInDirectory();
   v1::CreateLeaseRequest request = OneDevice(256 * kMiB, /*preallocate=*/true, /*lasting=*/true);

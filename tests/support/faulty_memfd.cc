@@ -2,12 +2,15 @@
 // and then, when the environment says so. The lgpud that is installed has none of this.
 //
 //   LGPU_TEST_BACKEND_FAULTS=N  every N-th chunk cannot be made, and every N-th cannot be emptied at once
+//   LGPU_TEST_NO_CHUNKS=FILE    no chunk can be made while the file is there
 
 #define CreateChunkMemfd RealCreateChunkMemfd
 #define EmptyChunkMemfd RealEmptyChunkMemfd
 #include "allocator/device/memfd.cc"
 #undef CreateChunkMemfd
 #undef EmptyChunkMemfd
+
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -20,6 +23,11 @@ bool FailsNow(std::atomic<int>& calls) {
   return plan != nullptr && std::atoi(plan) > 0 && ++calls % std::atoi(plan) == 0;
 }
 
+bool IsOutOfMemory() {
+  static const char* const file = std::getenv("LGPU_TEST_NO_CHUNKS");
+  return file != nullptr && ::access(file, F_OK) == 0;
+}
+
 }  // namespace
 
 absl::StatusOr<UniqueFd> CreateChunkMemfd(Bytes bytes, bool sparse, const std::string& name);
@@ -27,7 +35,9 @@ absl::Status EmptyChunkMemfd(int fd);
 
 absl::StatusOr<UniqueFd> CreateChunkMemfd(Bytes bytes, bool sparse, const std::string& name) {
   static std::atomic<int> calls = 0;
-  if (FailsNow(calls)) return MachineRefusal(RefusalReason::kBackend, "chunk that a test lets fail", bytes);
+  if (FailsNow(calls) || IsOutOfMemory()) {
+    return MachineRefusal(RefusalReason::kBackend, "chunk that a test lets fail", bytes);
+  }
   return RealCreateChunkMemfd(bytes, sparse, name);
 }
 
