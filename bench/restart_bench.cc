@@ -1,6 +1,7 @@
 // What death costs those who live on: from the end of a killed client's process until its quota is free, and
 // from the start of a new daemon until all sessions of the old one are back; each beside its bare counterpart
-// in the same run: the death of a process that holds nothing, and the start of a daemon that finds nothing.
+// in the same run: the death of a process that holds nothing and the kernel's work of freeing as many pages,
+// and the start of a daemon that finds nothing.
 //
 // usage: restart_bench [SESSIONS [KILLS]]
 
@@ -19,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/device/memfd.h"
 #include "client/control_client.h"
 #include "client/endpoint.h"
 #include "client/lease.h"
@@ -82,9 +84,23 @@ std::unique_ptr<ControlClient> Connect(const std::string& directory) {
   return std::make_unique<ControlClient>(std::move(socket->control), directory);
 }
 
+/// What the kernel takes to free the pages of so much memory in chunks.
+double FreePages(std::uint64_t bytes) {
+  constexpr Bytes kChunk = 2_MiB;
+  std::vector<UniqueFd> chunks;
+  for (std::uint64_t made = 0; made < bytes; made += kChunk.count()) {
+    auto chunk = CreateChunkMemfd(kChunk, /*sparse=*/false, "lgpu-restart-bench");
+    if (!chunk.ok()) return 0;
+    chunks.push_back(*std::move(chunk));
+  }
+  const auto start = Clock::now();
+  for (const UniqueFd& chunk : chunks) (void)EmptyChunkMemfd(chunk.get());
+  return Milliseconds(Clock::now() - start);
+}
+
 int KillClients(const char* self, const std::string& directory, std::uint64_t bytes, int kills) {
   const std::unique_ptr<ControlClient> control = Connect(directory);
-  Figures gone, free_after, bare;
+  Figures gone, free_after, bare, kernel;
   for (int i = 0; i < 2 * kills; ++i) {
     const bool holds = i % 2 == 0;
     auto victim =
@@ -98,6 +114,7 @@ int KillClients(const char* self, const std::string& directory, std::uint64_t by
     const auto end = Clock::now();
     if (!holds) {
       bare.all.push_back(Milliseconds(end - killed));
+      kernel.all.push_back(FreePages(bytes));
       continue;
     }
     while (true) {
@@ -112,8 +129,9 @@ int KillClients(const char* self, const std::string& directory, std::uint64_t by
               kills);
   std::printf("  process gone        median %7.2f ms   p99 %7.2f ms   (one that holds nothing: %.2f, %.2f)\n",
               gone.At(0.5), gone.At(0.99), bare.At(0.5), bare.At(0.99));
-  std::printf("  quota free after it median %7.2f ms   p99 %7.2f ms\n", free_after.At(0.5),
-              free_after.At(0.99));
+  std::printf(
+      "  quota free after it median %7.2f ms   p99 %7.2f ms   (to free its pages alone: %.2f, %.2f)\n",
+      free_after.At(0.5), free_after.At(0.99), kernel.At(0.5), kernel.At(0.99));
   return 0;
 }
 
