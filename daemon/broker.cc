@@ -52,32 +52,6 @@ void Broker::WakeAll(const Wakes& wakes) {
   }
 }
 
-void Broker::AddSession(SessionId session, SessionSpec spec) {
-  MutexLock lock(mutex_);
-  Session& entry = sessions_[session];
-  entry.pid = spec.pid;
-  entry.waker = std::move(spec.waker);
-  entry.trims = spec.trims;
-}
-
-void Broker::AttachSession(SessionId session, LeaseKey lease) {
-  MutexLock lock(mutex_);
-  const auto found = sessions_.find(session);
-  if (found != sessions_.end()) {
-    found->second.lease = lease;
-  }
-}
-
-void Broker::RemoveSession(SessionId session) {
-  MutexLock lock(mutex_);
-  const auto found = sessions_.find(session);
-  if (found != sessions_.end()) {
-    LGPU_CHECK(found->second.chunks.empty() && found->second.waiting.empty());
-    StopTrimming(session);
-    sessions_.erase(found);
-  }
-}
-
 absl::Status Broker::CheckGrow(const GrowSpec& spec) const {
   const auto session = sessions_.find(spec.session);
   const auto device = devices_.find(spec.device);

@@ -42,6 +42,7 @@ struct BrokerCard {
   int index = 0;           // as people count them
   int backend_device = 0;  // in DeviceBackend::devices()
   PhysicalDevice device;
+  Bytes overhead_allowance{};  // charged per session, for driver memory that lies in no chunk
 };
 
 /// A logical device that is to be made.
@@ -155,8 +156,9 @@ class Broker {
 
   // Sessions.
   void AddSession(SessionId session, SessionSpec spec);
-  /// Gives the session the right to the devices of a lease.
-  void AttachSession(SessionId session, LeaseKey lease);
+  /// Gives the session the right to the devices of a lease, and charges what its process takes beside chunks.
+  /// RESOURCE_EXHAUSTED: a card has no room for that.
+  absl::Status AttachSession(SessionId session, LeaseKey lease);
   /// It must hold nothing any more.
   void RemoveSession(SessionId session);
   Bytes Held(SessionId session) const;
@@ -271,9 +273,11 @@ class Broker {
     LeaseKey lease;
     absl::flat_hash_set<ChunkId> chunks;
     Bytes held;
-    Bytes unreturned;  // part of held
+    Bytes unreturned;                                // part of held
+    std::vector<std::pair<CardId, Bytes>> overhead;  // charged
     std::set<GrowId> waiting;
   };
+  enum class Shortage { kRefuse, kTakeWhatIs };
   struct Waiter {
     enum class Phase { kNew, kLimit, kCard, kBackend, kCharged, kTaken, kTooLarge, kMissing, kRefused };
     GrowSpec spec;
@@ -396,6 +400,9 @@ class Broker {
   // broker_trims.cc.
   /// It is not asked any more.
   void StopTrimming(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ChargeOverhead(Session& session, LeaseKey lease, Shortage shortage)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RefundOverhead(Session& session, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Sessions whose idle memory would come back under the limit of a device.
   std::vector<TrimTable::Holder> LimitHolders(LogicalId logical, SessionId except) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

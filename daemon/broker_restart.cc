@@ -95,6 +95,8 @@ absl::Status Broker::RestoreSession(SessionId session, std::int64_t pid, std::sh
   entry.pid = pid;
   entry.waker = std::move(waker);
   entry.lease = lease;
+  // Its program runs, whether there is room for it or not.
+  (void)ChargeOverhead(entry, lease, Shortage::kTakeWhatIs);
   for (const RestoredChunk& restored : chunks) {
     ChunkEntry& chunk = chunks_[restored.id];
     chunk.device = restored.device;

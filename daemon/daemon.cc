@@ -51,16 +51,21 @@ std::vector<ListedCard> ListCards(const DeviceRegistry& registry) {
     cards.push_back({.index = card.index,
                      .device = card.device,
                      .served = card.served,
-                     .not_served_because = card.not_served_because});
+                     .not_served_because = card.not_served_because,
+                     .exact = registry.simulated() || registry.accounting_note().empty()});
   }
   return cards;
 }
 
-std::vector<BrokerCard> ServedCards(const DeviceRegistry& registry) {
+// Simulated cards have no driver that would take memory for a program.
+std::vector<BrokerCard> ServedCards(const DeviceRegistry& registry, Bytes overhead_allowance) {
   std::vector<BrokerCard> cards;
   for (const DeviceRegistry::Card& card : registry.cards()) {
     if (card.served) {
-      cards.push_back({.index = card.index, .backend_device = card.backend_device, .device = card.device});
+      cards.push_back({.index = card.index,
+                       .backend_device = card.backend_device,
+                       .device = card.device,
+                       .overhead_allowance = registry.simulated() ? Bytes() : overhead_allowance});
     }
   }
   return cards;
@@ -246,8 +251,9 @@ Daemon::~Daemon() = default;
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, DeviceRegistry& registry) {
   // One arena per thread would cost every idle session more than all the rest of it.
   ::mallopt(M_ARENA_MAX, 2);
-  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Broker> broker,
-                        Broker::Create(registry.backend(), ServedCards(registry), config.reserve));
+  LGPU_ASSIGN_OR_RETURN(
+      std::unique_ptr<Broker> broker,
+      Broker::Create(registry.backend(), ServedCards(registry, config.overhead_allowance), config.reserve));
   auto impl = std::make_unique<Impl>(config, registry, std::move(broker));
   std::optional<Journal::Opened> journal;
   if (!config.runtime_dir.empty()) {

@@ -334,11 +334,15 @@ absl::Status LeaseTable::AttachLocked(const Caller& caller, Lease& lease) {
   }
   SessionState& session = *caller.session;
   LGPU_RETURN_IF_ERROR(session.Attach(lease.key));
-  if (lease.live.insert(session.id()).second) {
+  if (!lease.live.contains(session.id())) {
+    if (absl::Status attached = broker_.AttachSession(session.id(), lease.key); !attached.ok()) {
+      session.Detach();
+      return attached;
+    }
+    lease.live.insert(session.id());
     ++lease.sessions_ever;
     NoteLease(lease);
     NoteSession(lease, session);
-    broker_.AttachSession(session.id(), lease.key);
     Tell(v1::Event::KIND_SESSION_ATTACHED, lease, &session,
          absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") is attached to lease ",
                       lease.name));

@@ -67,6 +67,11 @@ absl::Status SessionState::Attach(LeaseKey lease) {
   return absl::OkStatus();
 }
 
+void SessionState::Detach() {
+  MutexLock lock(mutex_);
+  lease_ = LeaseKey();
+}
+
 void SessionState::StartDraining() {
   MutexLock lock(mutex_);
   phase_ = Phase::kDraining;

@@ -53,6 +53,8 @@ class SessionState {
   LeaseKey lease() const;
   /// Attaches a live session that has no lease yet, or has this one. FAILED_PRECONDITION otherwise.
   absl::Status Attach(LeaseKey lease);
+  /// As if it had never been.
+  void Detach();
   /// Inodes of the client pages of which its process maps one while its Context lives.
   std::vector<std::uint64_t> pages() const;
   /// The client maps the page of this state.

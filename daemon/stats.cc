@@ -139,7 +139,7 @@ v1::StatsSnapshot StatsReporter::Snapshot(const Caller& caller) const {
   *snapshot.mutable_taken_at() = ToTimestamp(std::chrono::system_clock::now());
   snapshot.set_daemon("lgpud " LGPU_VERSION);
   const bool exact =
-      std::all_of(cards_.begin(), cards_.end(), [](const ListedCard& card) { return card.device.simulated; });
+      std::all_of(cards_.begin(), cards_.end(), [](const ListedCard& card) { return card.exact; });
   snapshot.set_accounting(exact ? "exact" : "estimated");
   snapshot.set_uptime_seconds(
       std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count());

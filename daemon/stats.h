@@ -21,6 +21,7 @@ struct ListedCard {
   PhysicalDevice device;
   bool served = false;
   std::string not_served_because;
+  bool exact = false;  // what is used of it can be asked for
 };
 
 /// A StatsReporter tells what the daemon knows at one moment. Thread-safe.

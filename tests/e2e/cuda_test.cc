@@ -32,8 +32,8 @@ class CudaTest : public E2eTest {
       const std::vector<FakeMachine::CardOptions>& cards = std::vector<FakeMachine::CardOptions>(2))
       : machine_(cards) {}
 
-  void StartOnMachine(const ChildProgram::Environment& more = {}) {
-    DaemonProcess::Options options{.simulate = "", .environment = With(more)};
+  void StartOnMachine(const ChildProgram::Environment& more = {}, const std::string& config = "") {
+    DaemonProcess::Options options{.simulate = "", .config = config, .environment = With(more)};
     options.dir = home_.path() + "/run";
     options.lock_dir = home_.path() + "/locks";
     StartDaemon(options);
@@ -210,6 +210,39 @@ TEST_F(CudaTest, WhatContextsTakeIsNotPromisedToAnybody) {
   End(*client);
   EXPECT_TRUE(Eventually([&] { return Stats().cards(0).free_bytes() == 256 * kMiB; }))
       << Stats().DebugString();
+}
+
+TEST_F(CudaTest, TheDriversMemoryOfEachProgramIsSetAside) {
+  FAKE_ONLY();
+  machine_.state().card_count = 1;
+  StartOnMachine({}, "[memory]\noverhead_allowance = \"100MiB\"\n");
+  EXPECT_EQ(Stats().accounting(), "exact");
+  const std::uint64_t total = Stats().cards(0).total_bytes();
+  auto first = StartOnGpu();
+  auto second = StartOnGpu();
+  ASSERT_THAT(Ask(*first, "open c timeout=0"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*second, "open c timeout=0"), StartsWith("ok "));
+  EXPECT_EQ(Stats().cards(0).overhead_bytes(), 200 * kMiB);
+  EXPECT_LE(Stats().cards(0).free_bytes(), total - 200 * kMiB);
+  EXPECT_THAT(Ask(*first, absl::StrCat("alloc c t ", total - 150 * kMiB)),
+              StartsWith("error RESOURCE_EXHAUSTED"));
+  // It stays charged over a restart, and goes with its program.
+  KillDaemon();
+  StartOnMachine({}, "[memory]\noverhead_allowance = \"100MiB\"\n");
+  EXPECT_EQ(Stats().cards(0).overhead_bytes(), 200 * kMiB);
+  ASSERT_TRUE(Eventually([&] {
+    const auto session = SessionOf(second->pid());
+    return session && session->state() == v1::SessionStats::STATE_LIVE;
+  }));
+  End(*second);
+  EXPECT_TRUE(Eventually([&] { return Stats().cards(0).overhead_bytes() == 100 * kMiB; }));
+  // A program for which there is no room hears so, and takes nothing.
+  ASSERT_THAT(Ask(*first, absl::StrCat("alloc c t ", total - 180 * kMiB)), StartsWith("ok "));
+  auto third = StartOnGpu();
+  EXPECT_THAT(Ask(*third, "open c timeout=0"),
+              AllOf(StartsWith("error RESOURCE_EXHAUSTED"), HasSubstr("memory.overhead_allowance")));
+  End(*third);
+  End(*first);
 }
 
 TEST_F(CudaTest, FaultsOfTheDriverAreErrorsAndLeaveNothingBehind) {
