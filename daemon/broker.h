@@ -42,7 +42,7 @@ struct BrokerCard {
   int index = 0;           // as people count them
   int backend_device = 0;  // in DeviceBackend::devices()
   PhysicalDevice device;
-  Bytes overhead_allowance{};  // charged per session, for driver memory that lies in no chunk
+  Bytes overhead_allowance{};  // charged per process, for driver memory that lies in no chunk
 };
 
 /// A logical device that is to be made.
@@ -104,6 +104,8 @@ class Broker {
   /// that is not there.
   absl::Status RestoreSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker,
                               LeaseKey lease, std::span<const RestoredChunk> chunks);
+  /// Once all of them are restored.
+  void ChargeRestoredOverhead();
   /// Ids up to these are never given out.
   void SkipIds(LogicalId device, ChunkId chunk);
   /// Makes the chunks that a preallocated device lacks; OK where it lacks none, or cannot have them now.
@@ -156,9 +158,9 @@ class Broker {
 
   // Sessions.
   void AddSession(SessionId session, SessionSpec spec);
-  /// Gives the session the right to the devices of a lease, and charges what its process takes beside chunks.
-  /// RESOURCE_EXHAUSTED: a card has no room for that.
-  absl::Status AttachSession(SessionId session, LeaseKey lease);
+  /// Gives the session the right to the devices of a lease, and charges what its process takes beside chunks,
+  /// as far as there is room.
+  void AttachSession(SessionId session, LeaseKey lease);
   /// It must hold nothing any more.
   void RemoveSession(SessionId session);
   Bytes Held(SessionId session) const;
@@ -273,11 +275,15 @@ class Broker {
     LeaseKey lease;
     absl::flat_hash_set<ChunkId> chunks;
     Bytes held;
-    Bytes unreturned;                                // part of held
-    std::vector<std::pair<CardId, Bytes>> overhead;  // charged
+    Bytes unreturned;           // part of held
+    std::set<CardId> on_cards;  // where its process's overhead is charged for it too
     std::set<GrowId> waiting;
   };
-  enum class Shortage { kRefuse, kTakeWhatIs };
+  // Of a process on a card: its sessions there share one context.
+  struct Overhead {
+    int sessions = 0;
+    Bytes charged;
+  };
   struct Waiter {
     enum class Phase { kNew, kLimit, kCard, kBackend, kCharged, kTaken, kTooLarge, kMissing, kRefused };
     GrowSpec spec;
@@ -400,8 +406,7 @@ class Broker {
   // broker_trims.cc.
   /// It is not asked any more.
   void StopTrimming(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status ChargeOverhead(Session& session, LeaseKey lease, Shortage shortage)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ChargeOverhead(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RefundOverhead(Session& session, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Sessions whose idle memory would come back under the limit of a device.
   std::vector<TrimTable::Holder> LimitHolders(LogicalId logical, SessionId except) const
@@ -485,6 +490,7 @@ class Broker {
   std::set<ChunkId> releasing_ ABSL_GUARDED_BY(mutex_);          // real cards: the backend is dropping them
   std::map<CardId, TimePoint> late_looks_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionId, Unreturned> unreturned_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::pair<std::int64_t, CardId>, Overhead> overheads_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t last_chunk_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t last_grow_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -95,8 +95,6 @@ absl::Status Broker::RestoreSession(SessionId session, std::int64_t pid, std::sh
   entry.pid = pid;
   entry.waker = std::move(waker);
   entry.lease = lease;
-  // Its program runs, whether there is room for it or not.
-  (void)ChargeOverhead(entry, lease, Shortage::kTakeWhatIs);
   for (const RestoredChunk& restored : chunks) {
     ChunkEntry& chunk = chunks_[restored.id];
     chunk.device = restored.device;
@@ -202,8 +200,13 @@ void Broker::FinishAttesting(SessionId session) {
 }
 
 void Broker::GoAbsent(SessionId session) {
-  MutexLock lock(mutex_);
-  StopTrimming(session);
+  Wakes wakes;
+  {
+    MutexLock lock(mutex_);
+    DropWaiters(session, wakes);
+    StopTrimming(session);
+  }
+  WakeAll(wakes);
 }
 
 std::map<ChunkId, absl::Status> Broker::ReclaimLost(const std::vector<ChunkId>& chunks) {

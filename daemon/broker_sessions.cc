@@ -1,10 +1,8 @@
 // Who may hold memory, and what its process takes beside it.
 
-#include <set>
-#include <string>
+#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "allocator/check.h"
 #include "daemon/broker.h"
 
@@ -18,17 +16,13 @@ void Broker::AddSession(SessionId session, SessionSpec spec) {
   entry.trims = spec.trims;
 }
 
-absl::Status Broker::AttachSession(SessionId session, LeaseKey lease) {
+void Broker::AttachSession(SessionId session, LeaseKey lease) {
   MutexLock lock(mutex_);
   const auto found = sessions_.find(session);
-  if (found == sessions_.end() || found->second.lease) {
-    return absl::OkStatus();
-  }
-  absl::Status charged = ChargeOverhead(found->second, lease, Shortage::kRefuse);
-  if (charged.ok()) {
+  if (found != sessions_.end()) {
     found->second.lease = lease;
+    ChargeOverhead(found->second);
   }
-  return charged;
 }
 
 void Broker::RemoveSession(SessionId session) {
@@ -47,38 +41,38 @@ void Broker::RemoveSession(SessionId session) {
   WakeAll(wakes);
 }
 
-absl::Status Broker::ChargeOverhead(Session& session, LeaseKey lease, Shortage shortage) {
-  std::set<CardId> cards;
-  for (const auto& [id, device] : devices_) {
-    if (device.spec.lease == lease && !device.removed) {
-      cards.insert(device.spec.card);
-    }
+void Broker::ChargeRestoredOverhead() {
+  MutexLock lock(mutex_);
+  for (auto& [id, session] : sessions_) {
+    ChargeOverhead(session);
   }
-  for (const CardId card : cards) {
-    const BrokerCard& about = cards_.at(card);
-    const Bytes free = ledger_.View(card).free();
-    const Bytes charge = shortage == Shortage::kTakeWhatIs ? std::min(about.overhead_allowance, free)
-                                                           : about.overhead_allowance;
-    if (charge.is_zero()) {
+}
+
+// A program takes its driver's memory whether there is room for it or not: what there is is charged, and none
+// is refused for it.
+void Broker::ChargeOverhead(Session& session) {
+  for (const auto& [id, device] : devices_) {
+    const CardId card = device.spec.card;
+    if (device.spec.lease != session.lease || device.removed || session.on_cards.contains(card)) {
       continue;
     }
-    if (!ledger_.ChargeOverhead(card, charge).ok()) {
-      Wakes nobody;  // who waits for this card was not helped
-      RefundOverhead(session, nobody);
-      return absl::ResourceExhaustedError(
-          absl::StrCat("GPU ", about.index, " has ", FormatBytes(free),
-                       " left, and the driver memory of one more program takes ", FormatBytes(charge),
-                       " (memory.overhead_allowance)\n  try: lgpu ls shows who holds the rest; another GPU"));
+    session.on_cards.insert(card);
+    Overhead& overhead = overheads_[{session.pid, card}];
+    if (overhead.sessions++ == 0) {
+      overhead.charged = std::min(cards_.at(card).overhead_allowance, ledger_.View(card).free());
+      LGPU_CHECK(ledger_.ChargeOverhead(card, overhead.charged).ok());
     }
-    session.overhead.emplace_back(card, charge);
   }
-  return absl::OkStatus();
 }
 
 void Broker::RefundOverhead(Session& session, Wakes& wakes) {
-  for (const auto& [card, bytes] : std::exchange(session.overhead, {})) {
-    ledger_.RefundOverhead(card, bytes);
-    Serve(card, wakes);
+  for (const CardId card : std::exchange(session.on_cards, {})) {
+    const auto found = overheads_.find({session.pid, card});
+    if (--found->second.sessions == 0) {
+      ledger_.RefundOverhead(card, found->second.charged);
+      overheads_.erase(found);
+      Serve(card, wakes);
+    }
   }
 }
 

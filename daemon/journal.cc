@@ -9,6 +9,8 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +29,13 @@ absl::StatusOr<UniqueFd> OpenToAppend(int directory) {
   UniqueFd file(::openat(directory, kName, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC));
   if (!file) return absl::ErrnoToStatus(errno, "cannot open the journal");
   return file;
+}
+
+v1::JournalRecord Unexplained(const char* what, bool explained) {
+  v1::JournalRecord record;
+  record.mutable_unexplained()->set_card_uuid(what);
+  record.mutable_unexplained()->set_explained(explained);
+  return record;
 }
 
 }  // namespace
@@ -59,6 +68,15 @@ absl::StatusOr<Journal::Opened> Journal::Open(const std::string& directory, cons
       (void)::rename(path.c_str(), absl::StrCat(path, ".damaged").c_str());
     }
   }
+  const std::set<std::string> doubts = opened.state.unexplained();
+  if (opened.found == Found::kWhole && (doubts.contains(kWasDamaged) || doubts.contains(kWasMissing))) {
+    opened.found = doubts.contains(kWasDamaged) ? Found::kDamaged : Found::kNone;
+    opened.detail = "found so by an lgpud that did not come to serve";
+  }
+  if (opened.found == Found::kDamaged || opened.found == Found::kNone) {
+    const char* const doubt = opened.found == Found::kDamaged ? kWasDamaged : kWasMissing;
+    LGPU_RETURN_IF_ERROR(opened.state.Apply(Unexplained(doubt, /*explained=*/false)));
+  }
   std::unique_ptr<Journal> journal(new Journal(path));
   journal->boot_id_ = boot_id;
   journal->directory_ = UniqueFd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -73,6 +91,16 @@ absl::StatusOr<Journal::Opened> Journal::Open(const std::string& directory, cons
   }
   opened.journal = std::move(journal);
   return opened;
+}
+
+void Journal::Settled() {
+  for (const char* const doubt : {kWasDamaged, kWasMissing}) {
+    {
+      MutexLock lock(mutex_);
+      if (!state_.unexplained().contains(doubt)) continue;
+    }
+    Note(Unexplained(doubt, /*explained=*/true));
+  }
 }
 
 void Journal::Note(const v1::JournalRecord& record) {

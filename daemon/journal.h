@@ -34,10 +34,16 @@ class Journal {
     Found found = Found::kNone;
     std::string detail;
   };
+  /// What the new file says of every card, until Settled: that the one before was damaged, or missing. A
+  /// start that does not come to its end leaves it to the next one.
+  static constexpr char kWasDamaged[] = "*damaged";
+  static constexpr char kWasMissing[] = "*missing";
   /// Reads what is there, and begins a new file, which says the same. `directory`: exists; `boot_id`: 36
   /// characters. The file's errors.
   static absl::StatusOr<Opened> Open(const std::string& directory, const std::string& boot_id);
 
+  /// Who had what memory when the file before was damaged or missing is known, or noted.
+  void Settled();
   /// The record is true from here on, and will be in the file.
   void Note(const v1::JournalRecord& record);
   /// All that was noted before is in the file. UNAVAILABLE, with the cause: it could not be written, and will

@@ -335,10 +335,7 @@ absl::Status LeaseTable::AttachLocked(const Caller& caller, Lease& lease) {
   SessionState& session = *caller.session;
   LGPU_RETURN_IF_ERROR(session.Attach(lease.key));
   if (!lease.live.contains(session.id())) {
-    if (absl::Status attached = broker_.AttachSession(session.id(), lease.key); !attached.ok()) {
-      session.Detach();
-      return attached;
-    }
+    broker_.AttachSession(session.id(), lease.key);
     lease.live.insert(session.id());
     ++lease.sessions_ever;
     NoteLease(lease);

@@ -59,9 +59,13 @@ absl::StatusOr<Process> HoldProcess(std::int64_t pid) {
   LGPU_ASSIGN_OR_RETURN(const std::uint64_t before, ProcessStartTime(pid));
   process.pidfd.Reset(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0u)));
   if (!process.pidfd) {
-    return errno == ESRCH
-               ? absl::NotFoundError(absl::StrCat("process ", pid, " is gone"))
-               : absl::ResourceExhaustedError(absl::StrCat("pidfd_open(", pid, "): ", std::strerror(errno)));
+    const int error = errno;
+    const std::string text = absl::StrCat("pidfd_open(", pid, "): ", std::strerror(error));
+    if (error == EMFILE || error == ENFILE || error == ENOMEM) return absl::ResourceExhaustedError(text);
+    // The pid may be a thread's of another process by now.
+    const bool is_no_process = error == ESRCH || error == EINVAL || error == ENOENT;
+    return is_no_process ? absl::NotFoundError(absl::StrCat("process ", pid, " is gone"))
+                         : absl::UnavailableError(text);
   }
   LGPU_ASSIGN_OR_RETURN(process.start_time, ProcessStartTime(pid));
   if (process.start_time != before || process.IsGone()) {

@@ -33,17 +33,19 @@ void Reclaimer::Watch(std::shared_ptr<SessionState> session) {
   {
     MutexLock lock(mutex_);
     const SessionId id = session->id();
-    watched_.emplace(id, std::move(session));
+    watched_.insert_or_assign(id, std::move(session));
   }
   waker_->Wake();
 }
 
-void Reclaimer::Unwatch(SessionId session) {
+void Reclaimer::Unwatch(const SessionState& session) {
   {
     MutexLock lock(mutex_);
-    if (watched_.erase(session) == 0) {
+    const auto found = watched_.find(session.id());
+    if (found == watched_.end() || found->second.get() != &session) {
       return;
     }
+    watched_.erase(found);
   }
   waker_->Wake();  // it lets go of the descriptor
 }
@@ -68,7 +70,7 @@ void Reclaimer::EndAbsent(std::shared_ptr<SessionState> session, bool is_gone) {
   if (!session->LeaveAbsent()) {
     return;
   }
-  Unwatch(session->id());
+  Unwatch(*session);
   broker_.StartDraining(session->id());
   leases_.SessionLost(*session);
   {

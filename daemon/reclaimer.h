@@ -36,7 +36,7 @@ class Reclaimer {
 
   /// Watches the process of a session until Unwatch.
   void Watch(std::shared_ptr<SessionState> session);
-  void Unwatch(SessionId session);
+  void Unwatch(const SessionState& session);
   /// Takes over a session whose thread ends; its memory is draining already.
   void Adopt(std::shared_ptr<SessionState> session);
   /// An absent session does not come back: its process is gone (then it has no grace), or cannot be watched.

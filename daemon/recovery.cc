@@ -154,7 +154,9 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
 Bytes Recovery::CountStrays(const Broker::CardInfo& card) {
   const auto strays = parts_.backend.FindStrays(card.card.backend_device, parts_.broker.Identities(card.id));
   // A card that reports its free memory shows by that what is used and no session's.
-  if (!strays) return parts_.backend.FreeMemory(card.card.backend_device) ? Bytes() : card.view.total;
+  if (absl::IsUnimplemented(strays.status()) && parts_.backend.FreeMemory(card.card.backend_device))
+    return Bytes();
+  if (!strays.ok()) return card.view.total;
   Bytes sum;
   for (const DeviceBackend::Stray& stray : *strays) sum = SaturatingAdd(sum, stray.bytes);
   return RoundUp(sum, card.view.granularity);
@@ -172,15 +174,19 @@ void Recovery::SetUnexplained(const std::string& uuid, bool explained) {
   }
 }
 
-void Recovery::FindUnexplained(const Journal::Opened& found) {
+absl::Status Recovery::FindUnexplained(const Journal::Opened& found) {
   unexplained_ = found.state.unexplained();
+  unexplained_.erase(Journal::kWasDamaged);
+  unexplained_.erase(Journal::kWasMissing);
   const bool damaged = found.found == Journal::Found::kDamaged;
   for (const auto& [uuid, why] : doubted_) unexplained_.insert(uuid);
   for (const Broker::CardInfo& card : parts_.broker.Cards()) {
     const std::string& uuid = card.card.device.uuid;
     if (found.found != Journal::Found::kNone && !damaged && !unexplained_.contains(uuid)) continue;
     // Without a journal, and where nothing can be found out, this is taken for the first daemon here.
-    const bool can_tell = parts_.backend.FindStrays(card.card.backend_device, {}).has_value();
+    const absl::Status look = parts_.backend.FindStrays(card.card.backend_device, {}).status();
+    if (absl::IsResourceExhausted(look)) return look;
+    const bool can_tell = look.ok();
     const Bytes strays = can_tell || damaged || unexplained_.contains(uuid) ? CountStrays(card) : Bytes();
     if (strays.is_zero()) {
       if (unexplained_.contains(uuid)) SetUnexplained(uuid, true);
@@ -197,6 +203,8 @@ void Recovery::FindUnexplained(const Journal::Opened& found) {
              why, ", and ", FormatBytes(strays), " of GPU ", card.card.index,
              " are held by processes that no record tells of; nobody else gets these until they end"));
   }
+  parts_.journal.Settled();
+  return absl::OkStatus();
 }
 
 absl::Status Recovery::Run(const Journal::Opened& found, const std::vector<v1::JournalLease>& lasting) {
@@ -211,7 +219,8 @@ absl::Status Recovery::Run(const Journal::Opened& found, const std::vector<v1::J
   for (const auto& [id, session] : found.state.sessions()) {
     LGPU_RETURN_IF_ERROR(RestoreSession(found.state, session, chunks[id]));
   }
-  FindUnexplained(found);
+  parts_.broker.ChargeRestoredOverhead();
+  LGPU_RETURN_IF_ERROR(FindUnexplained(found));
   parts_.leases.MakeMissing();
   if (const absl::Status status = parts_.journal.Commit(); !status.ok()) {
     spdlog::error("{}", std::string(status.message()));
@@ -223,6 +232,10 @@ void Recovery::EndAbandoned() {
   const std::set<SessionId> before = std::exchange(abandoned_, {});
   for (const std::shared_ptr<SessionState>& session : parts_.sessions.All()) {
     const std::vector<std::uint64_t> pages = session->pages();
+    if (session->phase() == SessionState::Phase::kAbsent && !session->end_request().ok()) {
+      parts_.reclaimer.EndAbsent(session, /*is_gone=*/false);  // as for one that is connected, and hears it
+      continue;
+    }
     if (session->phase() != SessionState::Phase::kAbsent || pages.empty() || !session->process().pidfd)
       continue;
     const std::optional<bool> maps = MapsFile(session->process().pid, "memfd:lgpu-client", pages);

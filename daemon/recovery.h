@@ -61,10 +61,10 @@ class Recovery {
   absl::Status RestoreSession(const JournalState& state, const v1::JournalSession& session,
                               const Chunks& chunks);
   void Forget(const JournalState& state, const v1::JournalLease& lease);
-  /// Ends absent sessions whose Context is gone, though its process is not: it closed while nobody served,
-  /// or the process runs another program now.
+  /// Ends absent sessions whose lease was removed, and those whose Context is gone, though its process is
+  /// not: it closed while nobody served, or the process runs another program now.
   void EndAbandoned();
-  void FindUnexplained(const Journal::Opened& found);
+  absl::Status FindUnexplained(const Journal::Opened& found);
   /// Some of what the record tells of is in no account.
   void DoubtCardsOf(const v1::JournalLease& lease, const std::string& why);
   /// How much of the card somebody holds that the broker does not know of.

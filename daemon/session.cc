@@ -51,14 +51,14 @@ void Session::Run() {
   if (Greet()) {
     Serve();
     services_.budget.Forget(peer_.id);
-    services_.reclaimer.Unwatch(peer_.id);
+    services_.reclaimer.Unwatch(*state_);
     ReleaseInFlight();
     if (end_ == End::kLost && stop_.load() && services_.outlives_daemon && state_->lease()) {
       end_ = End::kLeft;  // cut off by the stop, in the middle of an answer: what it holds is the next
                           // daemon's to judge
     }
     if (end_ == End::kLost) {
-      const bool may_come_back = attesting_ || (unheard_ && state_->end_request().ok());
+      const bool may_come_back = (attesting_ || unheard_) && state_->end_request().ok();
       may_come_back ? GoAbsent() : EndLost();
     }
   }
@@ -265,6 +265,10 @@ void Session::HandleFrame() {
       return;
     }
     HandleAttest(received_.frame.attest(), received_.fds);
+    return;
+  }
+  if (attesting_) {
+    Break(absl::InvalidArgumentError("a resumed session says what it holds before all else"));
     return;
   }
   unheard_ = false;

@@ -156,6 +156,7 @@ class Session {
   std::atomic<bool> stop_ = false;
   std::shared_ptr<SessionState> state_;  // after Hello
   bool attesting_ = false;               // a resumed session that has not told all that it holds
+  bool maps_page_ = false;               // of this connection, for all that is known of a resumed session
   bool unheard_ = false;                 // it has, and may not know that this was heard
   End end_ = End::kNone;
 

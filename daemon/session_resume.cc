@@ -40,15 +40,15 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
     return absl::UnavailableError(
         absl::StrCat("session ", resume.session_id(), " has a connection; try again"));
   }
-  services_.reclaimer.Unwatch(absent->id());
+  services_.reclaimer.Unwatch(*absent);
   peer_.id = absent->id();
   SessionState::Identity identity = absent->identity();
   identity.earlier_pages = absent->pages();  // of attempts too that did not come to their end
-  // The client maps one of them: nearly always one of the last.
-  constexpr std::size_t kMostEarlierPages = 16;
-  if (identity.earlier_pages.size() > kMostEarlierPages) {
-    identity.earlier_pages.erase(identity.earlier_pages.begin() + 1,
-                                 identity.earlier_pages.end() - (kMostEarlierPages - 1));
+  // The client maps one of them. None may be left out: it would be taken for one that has closed.
+  constexpr std::size_t kMostEarlierPages = 64;
+  if (identity.earlier_pages.empty() || identity.earlier_pages.size() > kMostEarlierPages) {
+    identity.earlier_pages.clear();
+    identity.pages_unknown = true;
   }
   state_ = std::make_shared<SessionState>(std::move(identity), std::move(peer_.process), waker_,
                                           std::move(stats_page), std::move(client_page));
@@ -71,6 +71,11 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
 }
 
 void Session::HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds) {
+  if (!std::exchange(maps_page_, true)) {
+    // It maps the page of this connection, or it could not say anything.
+    state_->ForgetEarlierPages();
+    services_.leases.RecordSession(*state_).IgnoreError();  // what is in the journal now is right too
+  }
   const std::size_t count = static_cast<std::size_t>(page.chunks_size());
   absl::Status status;
   if (!fds.empty() && fds.size() != count) {
@@ -100,8 +105,6 @@ void Session::FinishAttesting() {
   services_.broker.FinishAttesting(peer_.id);
   attesting_ = false;
   unheard_ = true;
-  state_->ForgetEarlierPages();
-  services_.leases.RecordSession(*state_).IgnoreError();  // what is in the journal now is right too
   state_->placements().BeginWithLastLap();
   services_.leases.SessionBack(*state_);
 }
@@ -110,6 +113,8 @@ void Session::GoAbsent() {
   services_.broker.GoAbsent(peer_.id);
   state_->SetAbsent(state_->lease());
   services_.reclaimer.Watch(state_);
+  // Somebody else was faster, who did not find it watched.
+  if (state_->phase() != SessionState::Phase::kAbsent) services_.reclaimer.Unwatch(*state_);
 }
 
 }  // namespace lgpu::daemon

@@ -28,10 +28,14 @@ SessionState::SessionState(Identity identity, Process process, std::shared_ptr<W
       client_page_(std::move(client_page)),
       page_inode_(InodeOf(client_page_.fd())),
       placements_(client_page_.get(), identity_.id, process_.pid),
-      earlier_pages_(identity_.earlier_pages) {}
+      earlier_pages_(identity_.earlier_pages),
+      pages_unknown_(identity_.pages_unknown) {}
 
 std::vector<std::uint64_t> SessionState::pages() const {
   MutexLock lock(mutex_);
+  if (pages_unknown_) {
+    return {};
+  }
   std::vector<std::uint64_t> pages = earlier_pages_;
   if (page_inode_ != 0) {
     pages.push_back(page_inode_);
@@ -42,6 +46,7 @@ std::vector<std::uint64_t> SessionState::pages() const {
 void SessionState::ForgetEarlierPages() {
   MutexLock lock(mutex_);
   earlier_pages_.clear();
+  pages_unknown_ = false;
 }
 
 SessionState::Phase SessionState::phase() const {
@@ -65,11 +70,6 @@ absl::Status SessionState::Attach(LeaseKey lease) {
   }
   lease_ = lease;
   return absl::OkStatus();
-}
-
-void SessionState::Detach() {
-  MutexLock lock(mutex_);
-  lease_ = LeaseKey();
 }
 
 void SessionState::StartDraining() {

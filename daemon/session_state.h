@@ -34,6 +34,7 @@ class SessionState {
     std::string token;    // secret
     // Inodes of client pages that an earlier daemon gave to its process.
     std::vector<std::uint64_t> earlier_pages = {};
+    bool pages_unknown = false;  // there were too many of them
   };
 
   SessionState(Identity identity, Process process, std::shared_ptr<Waker> waker,
@@ -53,9 +54,7 @@ class SessionState {
   LeaseKey lease() const;
   /// Attaches a live session that has no lease yet, or has this one. FAILED_PRECONDITION otherwise.
   absl::Status Attach(LeaseKey lease);
-  /// As if it had never been.
-  void Detach();
-  /// Inodes of the client pages of which its process maps one while its Context lives.
+  /// Inodes of the client pages of which its process maps one while its Context lives; empty: not known.
   std::vector<std::uint64_t> pages() const;
   /// The client maps the page of this state.
   void ForgetEarlierPages();
@@ -86,6 +85,7 @@ class SessionState {
 
   mutable Mutex mutex_;
   std::vector<std::uint64_t> earlier_pages_ ABSL_GUARDED_BY(mutex_);
+  bool pages_unknown_ ABSL_GUARDED_BY(mutex_);
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kLive;
   LeaseKey lease_ ABSL_GUARDED_BY(mutex_);
   absl::Status end_request_ ABSL_GUARDED_BY(mutex_);

@@ -105,8 +105,8 @@ class DeviceBackend {
   virtual absl::Status Release(MemoryHandle memory) = 0;
   /// Drops this process's reference and makes sure, as far as the backend can, that the memory is
   /// back: OK when it is, UNAVAILABLE when another process may still pin it (the reference is gone all
-  /// the same; FreeMemory tells when it comes back). After any other error the reference is still there. Simulated memory goes at once: whoever still maps
-  /// it faults.
+  /// the same; FreeMemory tells when it comes back). After any other error the reference is still there.
+  /// Simulated memory goes at once: whoever still maps it faults.
   virtual absl::Status Reclaim(MemoryHandle memory) = 0;
 
   // Memory that outlived the process that created it.
@@ -119,15 +119,16 @@ class DeviceBackend {
                                      absl::UnavailableError("another process may still pin it"));
   }
   /// Memory of a device that some process has, and that `known` does not name: (identity, pid) for each. For
-  /// a daemon that does not know what an earlier one granted. Nothing where that cannot be told.
+  /// a daemon that does not know what an earlier one granted. UNIMPLEMENTED where that can never be told,
+  /// RESOURCE_EXHAUSTED where it cannot now.
   struct Stray {
     std::uint64_t identity = 0;
     std::int64_t pid = 0;
     Bytes bytes;
   };
-  virtual std::optional<std::vector<Stray>> FindStrays(int /*device*/,
-                                                       std::span<const std::uint64_t> /*known*/) {
-    return std::nullopt;
+  virtual absl::StatusOr<std::vector<Stray>> FindStrays(int /*device*/,
+                                                        std::span<const std::uint64_t> /*known*/) {
+    return absl::UnimplementedError("this backend cannot tell who has memory");
   }
 
   // Address space.

@@ -157,19 +157,14 @@ std::vector<absl::Status> SimulatedBackend::ReclaimLost(std::span<const std::uin
   return results;
 }
 
-std::optional<std::vector<DeviceBackend::Stray>> SimulatedBackend::FindStrays(
+absl::StatusOr<std::vector<DeviceBackend::Stray>> SimulatedBackend::FindStrays(
     int device, std::span<const std::uint64_t> known) {
+  LGPU_RETURN_IF_ERROR(CheckDevice(device));
   std::vector<Stray> strays;
-  if (!CheckDevice(device).ok()) {
-    return strays;
-  }
   const std::string name = ChunkMemfdName(options_.devices[static_cast<std::size_t>(device)].uuid);
   std::vector<std::uint64_t> seen = Sorted(known);
-  const absl::StatusOr<std::vector<MemfdHolder>> holders = FindMemfdHolders(name);
-  if (!holders.ok()) {
-    return std::nullopt;
-  }
-  for (const MemfdHolder& holder : *holders) {
+  LGPU_ASSIGN_OR_RETURN(const std::vector<MemfdHolder> holders, FindMemfdHolders(name));
+  for (const MemfdHolder& holder : holders) {
     const auto place = std::lower_bound(seen.begin(), seen.end(), holder.inode);
     // A mapping shows no size; whoever maps a chunk has it open too, but for one that is being closed.
     if (holder.name != name || holder.bytes.is_zero() || (place != seen.end() && *place == holder.inode)) {

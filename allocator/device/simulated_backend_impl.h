@@ -60,7 +60,7 @@ class SimulatedBackend final : public DeviceBackend {
   absl::Status Reclaim(MemoryHandle memory) override;
   std::uint64_t Identity(MemoryHandle memory) override;
   std::vector<absl::Status> ReclaimLost(std::span<const std::uint64_t> identities) override;
-  std::optional<std::vector<Stray>> FindStrays(int device, std::span<const std::uint64_t> known) override;
+  absl::StatusOr<std::vector<Stray>> FindStrays(int device, std::span<const std::uint64_t> known) override;
 
   absl::StatusOr<std::byte*> Reserve(int device, Bytes bytes) override;
   absl::Status Unreserve(std::byte* base, Bytes bytes) override;

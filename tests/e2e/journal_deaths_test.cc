@@ -31,6 +31,8 @@ class JournalDeathsTest : public E2eTest, public ::testing::WithParamInterface<c
 };
 
 TEST_P(JournalDeathsTest, EachWriteInTurn) {
+  StartInDirectory("512MiB");  // there is a journal from here on
+  KillDaemon();
   // The first write is the new file of the start itself.
   for (int write = 2; write < 12; ++write) {
     SCOPED_TRACE(absl::StrCat("dies at write ", write, GetParam()));

@@ -75,7 +75,7 @@ class FailingBackend final : public DeviceBackend {
   std::vector<absl::Status> ReclaimLost(std::span<const std::uint64_t> identities) override {
     return backend_->ReclaimLost(identities);
   }
-  std::optional<std::vector<Stray>> FindStrays(int device, std::span<const std::uint64_t> known) override {
+  absl::StatusOr<std::vector<Stray>> FindStrays(int device, std::span<const std::uint64_t> known) override {
     return backend_->FindStrays(device, known);
   }
   absl::StatusOr<std::byte*> Reserve(int device, Bytes bytes) override;
