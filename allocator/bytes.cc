@@ -89,6 +89,15 @@ std::optional<std::uint64_t> Number(std::string_view digits, std::uint64_t most)
   return number;
 }
 
+constexpr std::string_view kPrefixes = "KMGTPE";
+
+// One decimal for KiB, two from MiB on.
+std::string Decimal(std::uint64_t whole, std::uint64_t decimals, std::size_t prefix) {
+  std::string text = std::to_string(whole) + ".";
+  if (prefix > 0 && decimals < 10) text += '0';
+  return text + std::to_string(decimals) + kPrefixes[prefix] + "iB";
+}
+
 }  // namespace
 
 absl::StatusOr<Bytes> ParseBytes(std::string_view text) {
@@ -121,21 +130,29 @@ absl::StatusOr<Bytes> ParseBytes(std::string_view text) {
 }
 
 std::string FormatBytes(Bytes amount) {
+  std::uint64_t count = amount.count();
+  if (count < 1024) return std::to_string(count) + "B";
+  std::size_t prefix = 0;
+  for (; count >= 1024 * 1024; count /= 1024) ++prefix;
+  // What printf makes of count / 1024.0, in any locale: to the nearest, halves to even.
+  const std::uint64_t scale = prefix == 0 ? 10 : 100;
+  std::uint64_t scaled = count * scale / 1024;
+  const std::uint64_t rest = count * scale % 1024;
+  if (rest > 512 || (rest == 512 && scaled % 2 == 1)) ++scaled;
+  return Decimal(scaled / scale, scaled % scale, prefix);
+}
+
+std::string FormatBytesCut(Bytes amount) {
   const std::uint64_t count = amount.count();
   if (count < 1024) return std::to_string(count) + "B";
-  constexpr std::string_view kPrefixes = "KMGTPE";
   std::size_t prefix = 0;
   while (prefix + 1 < kPrefixes.size() && count >> (10 * (prefix + 2)) != 0) ++prefix;
   const int shift = static_cast<int>(10 * (prefix + 1));
-  const std::uint64_t mask = (std::uint64_t{1} << shift) - 1;
-  std::uint64_t rest = count & mask;
-  std::string text = std::to_string(count >> shift) + ".";
-  for (int i = 0; i < (prefix == 0 ? 1 : 2); ++i) {
-    rest *= 10;  // below 2^60, so that this stays in range
-    text += static_cast<char>('0' + (rest >> shift));
-    rest &= mask;
-  }
-  return text + kPrefixes[prefix] + "iB";
+  const std::uint64_t rest = count & ((std::uint64_t{1} << shift) - 1);
+  // Below 2^60 * 10, which has room; the second digit comes from what the first left.
+  const std::uint64_t first = rest * 10 >> shift;
+  const std::uint64_t second = (rest * 10 & ((std::uint64_t{1} << shift) - 1)) * 10 >> shift;
+  return Decimal(count >> shift, prefix == 0 ? first : first * 10 + second, prefix);
 }
 
 std::ostream& operator<<(std::ostream& out, Bytes amount) { return out << FormatBytes(amount); }

@@ -26,7 +26,7 @@ std::string OneLine(std::string_view text) {
 // All sizes from 1 MiB on in MiB, so that a column of them compares at a glance.
 std::string ColumnBytes(Bytes amount) {
   constexpr int kShift = 20;
-  if (amount.count() >> kShift == 0) return FormatBytes(amount);
+  if (amount.count() >> kShift == 0) return FormatBytesCut(amount);
   const std::uint64_t rest = amount.count() & ((std::uint64_t{1} << kShift) - 1);
   const std::string hundredths = std::to_string(100 + ((rest * 100) >> kShift));
   return std::to_string(amount.count() >> kShift) + "." + hundredths.substr(1) + "MiB";

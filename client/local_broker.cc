@@ -72,7 +72,7 @@ absl::StatusOr<LogicalId> LocalBroker::AddDevice(const DeviceSpec& spec) {
       Refusal refusal = MakeRefusal(RefusalReason::kCard, spec, device.spec.guarantee);
       refusal.what = spec.preallocate ? "preallocated memory" : "guaranteed memory";
       AddCardNumbers(refusal, ledger_.View(card));
-      refusal.advice.push_back("ask for at most " + FormatBytes(ledger_.View(card).free()) +
+      refusal.advice.push_back("ask for at most " + FormatBytesCut(ledger_.View(card).free()) +
                                ", or use growth without a guarantee");
       return RefusalStatus(refusal);
     }

@@ -145,7 +145,7 @@ Refusal Broker::RefuseDevice(const DeviceSpec& spec, Bytes guarantee) const {
   }
   AddHolders(refusal, spec.card, LogicalId());
   refusal.advice.push_back(
-      absl::StrCat("ask for at most ", FormatBytes(view.free()),
+      absl::StrCat("ask for at most ", FormatBytesCut(view.free()),
                    ", use growth without a guarantee, or end a lease with `lgpu rm LEASE`"));
   return refusal;
 }

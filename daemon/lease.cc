@@ -118,7 +118,7 @@ absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequ
     if (device.limit > most) {
       return absl::InvalidArgumentError(absl::StrCat(FormatBytes(device.limit), " can never fit: GPU ",
                                                      card->card.index, " has ", FormatBytes(card->view.total),
-                                                     ", of which ", FormatBytes(most), " can be given"));
+                                                     ", of which ", FormatBytesCut(most), " can be given"));
     }
     device.guarantee = device.preallocate ? device.limit : Bytes(spec.guarantee_bytes());
     if (device.guarantee > device.limit) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <limits>
 #include <random>
 #include <sstream>
@@ -103,31 +104,59 @@ TEST(BytesTest, AnythingElseIsAnErrorThatShowsWhatWasRead) {
   EXPECT_FALSE(ParseBytes(std::string_view("1\0", 2)).ok());
 }
 
-TEST(BytesTest, PrintsTheWayTensorFlowDoesAndNeverRoundsUp) {
+TEST(BytesTest, PrintsTheWayTensorFlowDoes) {
   EXPECT_EQ(FormatBytes(Bytes()), "0B");
   EXPECT_EQ(FormatBytes(1023_B), "1023B");
   EXPECT_EQ(FormatBytes(1_KiB), "1.0KiB");
   EXPECT_EQ(FormatBytes(1536_B), "1.5KiB");
-  EXPECT_EQ(FormatBytes(1_MiB - 1_B), "1023.9KiB");
+  EXPECT_EQ(FormatBytes(1500_B), "1.5KiB");
+  EXPECT_EQ(FormatBytes(1_MiB - 1_B), "1024.0KiB");
+  EXPECT_EQ(FormatBytesCut(1500_B), "1.4KiB");
+  EXPECT_EQ(FormatBytesCut(1_MiB - 1_B), "1023.9KiB");
   EXPECT_EQ(FormatBytes(512_MiB), "512.00MiB");
   EXPECT_EQ(FormatBytes(2_GiB), "2.00GiB");
-  EXPECT_EQ(FormatBytes(2_GiB - 1_B), "1.99GiB");
+  EXPECT_EQ(FormatBytes(2_GiB - 1_B), "2.00GiB");
+  EXPECT_EQ(FormatBytesCut(2_GiB - 1_B), "1.99GiB");
+  EXPECT_EQ(FormatBytesCut(1_GiB + 1_MiB * 72), "1.07GiB");
   EXPECT_EQ(FormatBytes(1_GiB + 1_MiB * 256), "1.25GiB");
   EXPECT_EQ(FormatBytes(3_TiB), "3.00TiB");
   EXPECT_EQ(FormatBytes(5_TiB * 1024), "5.00PiB");
-  EXPECT_EQ(FormatBytes(kMost), "15.99EiB");
+  EXPECT_EQ(FormatBytes(kMost), "16.00EiB");
+  EXPECT_EQ(FormatBytesCut(kMost), "15.99EiB");
   std::ostringstream out;
   out << 64_MiB;
   EXPECT_EQ(out.str(), "64.00MiB");
 }
 
-TEST(BytesTest, WhatIsPrintedReadsBackAsNoMoreAndNearlyAsMuch) {
+TEST(BytesTest, PrintsWhatPrintfMakesOfIt) {
+  constexpr unsigned kSeed = 12;
+  SCOPED_TRACE("seed " + std::to_string(kSeed));
+  std::mt19937_64 random(kSeed);
+  for (int i = 0; i < 50000; ++i) {
+    const Bytes bytes(i < 2000 ? 1024 + random() % 4096 : random() >> random() % 60);
+    std::uint64_t whole = bytes.count();
+    std::size_t unit = 0;
+    for (; whole >= 1024 * 1024; whole /= 1024) ++unit;
+    const double number = static_cast<double>(whole) / 1024;
+    char text[64];
+    if (bytes < 1_KiB) {
+      std::snprintf(text, sizeof text, "%dB", static_cast<int>(whole));
+    } else if (unit == 0) {
+      std::snprintf(text, sizeof text, "%.1fKiB", number);
+    } else {
+      std::snprintf(text, sizeof text, "%.2f%ciB", number, "KMGTPE"[unit]);
+    }
+    ASSERT_EQ(FormatBytes(bytes), text) << bytes.count();
+  }
+}
+
+TEST(BytesTest, WhatIsCutReadsBackAsNoMoreAndNearlyAsMuch) {
   constexpr unsigned kSeed = 10;
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   std::mt19937_64 random(kSeed);
   for (int i = 0; i < 50000; ++i) {
     const Bytes bytes(random() >> (14 + random() % 50));  // below 1 PiB
-    const std::string text = FormatBytes(bytes);
+    const std::string text = FormatBytesCut(bytes);
     const Bytes back = Parsed(text);
     ASSERT_LE(back, bytes) << text;
     ASSERT_LE(bytes - back, Bytes(bytes.count() / 10)) << text;

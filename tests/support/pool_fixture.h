@@ -18,7 +18,7 @@
 namespace lgpu {
 
 /// A Pool over a simulated card and a source of its own process.
-class PoolFixture : public testing::Test {
+class PoolFixture : public ::testing::Test {
  protected:
   struct Shape {
     Bytes limit = 16_MiB;

@@ -73,9 +73,12 @@ constexpr Bytes operator""_TiB(unsigned long long n) { return Bytes(n << 40); }
 /// instead, for anything else: KB MB GB TB (ambiguous by 7 %), signs, exponents, overflow, nothing.
 LGPU_API absl::StatusOr<Bytes> ParseBytes(std::string_view text);
 
-/// Writes a size the way TensorFlow's HumanReadableNumBytes does: "1023B", "1.5KiB", "512.00MiB",
-/// "2.00GiB"; digits beyond the shown ones are cut off, never rounded up.
+/// Writes a size as TensorFlow's HumanReadableNumBytes does: "1023B", "1.5KiB", "512.00MiB", "2.00GiB"; one
+/// decimal, from MiB on two, to the nearest.
 LGPU_API std::string FormatBytes(Bytes amount);
+/// The same with the digits beyond cut off: where "asked for 512.00MiB, free 512.00MiB" must not be said of
+/// what is a little less.
+LGPU_API std::string FormatBytesCut(Bytes amount);
 
 /// FormatBytes, for streams and test messages.
 LGPU_API std::ostream& operator<<(std::ostream& out, Bytes amount);
