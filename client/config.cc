@@ -56,8 +56,9 @@ std::shared_ptr<internal::ContextState> Config::Impl::Live() {
 }
 
 absl::StatusOr<ConfigState::Plan> Config::Impl::MakePlan(std::vector<std::string>& notes) const {
-  const std::optional<std::string> variable = Variable("TF_DEVICE_MIN_SYS_MEMORY_IN_MB");
-  return state.MakePlan(variable ? std::optional<std::string_view>(*variable) : std::nullopt, notes);
+  return state.MakePlan({.min_system_memory_mb = Variable("TF_DEVICE_MIN_SYS_MEMORY_IN_MB"),
+                         .min_multiprocessors = Variable("TF_MIN_GPU_MULTIPROCESSOR_COUNT")},
+                        notes);
 }
 
 std::vector<PhysicalDeviceInfo> Config::ListPhysicalDevices(std::string_view device_type) const {

@@ -259,15 +259,15 @@ absl::StatusOr<int> ConfigState::CountCpus() const {
   return count;
 }
 
-absl::StatusOr<ConfigState::Plan> ConfigState::MakePlan(std::optional<std::string_view> min_system_memory_mb,
+absl::StatusOr<ConfigState::Plan> ConfigState::MakePlan(const Variables& variables,
                                                         std::vector<std::string>& notes) const {
-  LGPU_ASSIGN_OR_RETURN(Plan plan, strict() ? StrictPlan(min_system_memory_mb, notes) : NativePlan());
+  LGPU_ASSIGN_OR_RETURN(Plan plan, strict() ? StrictPlan(variables, notes) : NativePlan());
   LGPU_ASSIGN_OR_RETURN(plan.cpus, CountCpus());
   return plan;
 }
 
-absl::StatusOr<ConfigState::Plan> ConfigState::StrictPlan(
-    std::optional<std::string_view> min_system_memory_mb, std::vector<std::string>& notes) const {
+absl::StatusOr<ConfigState::Plan> ConfigState::StrictPlan(const Variables& variables,
+                                                          std::vector<std::string>& notes) const {
   LGPU_ASSIGN_OR_RETURN(const GpuOptions options, ToGpuOptions());
   const std::vector<std::size_t> gpus = Gpus();
   std::vector<PlanCard> cards;
@@ -276,11 +276,18 @@ absl::StatusOr<ConfigState::Plan> ConfigState::StrictPlan(
     cards.push_back({.total = device.total,
                      .free = device.free,
                      .compute_major = device.compute_major,
-                     .compute_minor = device.compute_minor});
+                     .compute_minor = device.compute_minor,
+                     .multiprocessors = device.multiprocessors,
+                     .description = Cat("device: ", cards.size(), ", name: ", device.card_name,
+                                        ", pci bus id: ", device.pci_bus_id, ", compute capability: ",
+                                        device.compute_major, ".", device.compute_minor)});
   }
-  LGPU_ASSIGN_OR_RETURN(
-      const std::vector<PlannedDevice> devices,
-      PlanDevices({.options = options, .cards = cards, .min_system_memory_mb = min_system_memory_mb}, notes));
+  LGPU_ASSIGN_OR_RETURN(const std::vector<PlannedDevice> devices,
+                        PlanDevices({.options = options,
+                                     .cards = cards,
+                                     .min_system_memory_mb = variables.min_system_memory_mb,
+                                     .min_multiprocessors = variables.min_multiprocessors},
+                                    notes));
   Plan plan;
   for (const PlannedDevice& planned : devices) {
     Plan::Gpu& gpu = plan.gpus.emplace_back();

@@ -60,9 +60,13 @@ class ConfigState {
     };
     std::vector<Gpu> gpus;  // GPU:0 first
   };
-  /// `min_system_memory_mb`: TF_DEVICE_MIN_SYS_MEMORY_IN_MB. Warnings go to `notes`.
-  absl::StatusOr<Plan> MakePlan(std::optional<std::string_view> min_system_memory_mb,
-                                std::vector<std::string>& notes) const;
+  /// What the environment says to a strict plan.
+  struct Variables {
+    std::optional<std::string> min_system_memory_mb = {};  // TF_DEVICE_MIN_SYS_MEMORY_IN_MB
+    std::optional<std::string> min_multiprocessors = {};   // TF_MIN_GPU_MULTIPROCESSOR_COUNT
+  };
+  /// Warnings go to `notes`.
+  absl::StatusOr<Plan> MakePlan(const Variables& variables, std::vector<std::string>& notes) const;
 
  private:
   bool strict() const { return mode_ == ConfigMode::kStrict; }
@@ -72,8 +76,7 @@ class ConfigState {
   absl::Status Initialized(std::string_view what) const;
   absl::Status CheckLogical(const PhysicalDeviceInfo& device,
                             const std::vector<LogicalDeviceConfiguration>& parts) const;
-  absl::StatusOr<Plan> StrictPlan(std::optional<std::string_view> min_system_memory_mb,
-                                  std::vector<std::string>& notes) const;
+  absl::StatusOr<Plan> StrictPlan(const Variables& variables, std::vector<std::string>& notes) const;
   absl::StatusOr<Plan> NativePlan() const;
   absl::StatusOr<int> CountCpus() const;
 

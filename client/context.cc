@@ -85,6 +85,12 @@ std::vector<LogicalDeviceName> Context::ListLogicalDevices(std::string_view devi
   return devices;
 }
 
+std::vector<DeviceAttributes> Context::ListDeviceAttributes() const {
+  if (state_ == nullptr || state_->IsForked()) return {};
+  const internal::GatePass pass(state_->gate());
+  return pass ? state_->Attributes() : std::vector<DeviceAttributes>();
+}
+
 absl::Status Context::ResizeDevice(std::string_view device, const ResizeOptions& options) const {
   if (state_ == nullptr) return NoContext();
   LGPU_ASSIGN_OR_RETURN(const int position, state_->placer().Lookup(device));
@@ -112,18 +118,20 @@ absl::StatusOr<PlacementExplanation> Context::Explain(std::string_view op, std::
       return absl::InvalidArgumentError(Cat("input #", specs.size(), " is no Tensor of this Context"));
     }
     specs.push_back(buffer->spec());
-    const internal::Device& device = buffer->device();
-    devices.push_back(device.is_gpu() ? device.index() : state_->placer().cpu() + device.index());
+    devices.push_back(state_->PositionOf(buffer->device()));
   }
   const OpAttributes attributes{
       .transpose_a = options.transpose_a, .transpose_b = options.transpose_b, .cast_to = options.cast_to};
+  const std::string node = state_->recorder().NextNodeName(*found);
   return internal::Explain(state_->placer(), {.op = *found,
                                               .inputs = specs,
                                               .devices = devices,
                                               .attributes = attributes,
                                               .request = internal::CurrentRequest(*state_),
                                               .soft = state_->soft_placement(),
-                                              .policy = internal::CurrentPolicy(*state_)});
+                                              .policy = internal::CurrentPolicy(*state_),
+                                              .pin_small_ops = state_->pin_small_ops(),
+                                              .node = node});
 }
 
 void Context::SetDevicePolicy(DevicePolicy policy) const {

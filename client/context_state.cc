@@ -5,10 +5,12 @@
 #include <cstdlib>
 #include <limits>
 #include <optional>
+#include <random>
 #include <string_view>
 #include <utility>
 
 #include "allocator/device/backend_fences.h"
+#include "client/device_text.h"
 #include "client/fork_guard.h"
 #include "client/memory_report.h"
 #include "kernels/text.h"
@@ -31,6 +33,22 @@ std::optional<bool> ReadSwitch(const char* name, const PlacementRecorder& record
   recorder.Log(
       Cat("lgpu: error: the variable ", name, " is \"", value, "\"; it may be 1 or 0, and is ignored"));
   return std::nullopt;
+}
+
+/// TensorFlow's own switch, read as it does.
+bool PinSmallOps(const ContextOptions& options, const PlacementRecorder& recorder) {
+  constexpr const char* kName = "TF_EAGER_ENABLE_SMALL_TENSOR_CPU_PINNING";
+  if (options.pin_small_ops) return *options.pin_small_ops;
+  const char* text = std::getenv(kName);
+  if (text == nullptr) return false;
+  std::string value = text;
+  for (char& c : value) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  if (value == "1" || value == "true") return true;
+  if (value != "0" && value != "false") {
+    recorder.Log(
+        Cat("E Failed to parse the env-var ${", kName, "} into bool: ", text, ". Use the default value: 0"));
+  }
+  return false;
 }
 
 // All devices of a lease are of one kind.
@@ -75,6 +93,11 @@ ContextState::ContextState(std::unique_ptr<Lease> lease, const ContextOptions& o
   std::optional<bool> soft = options.soft_device_placement;
   if (!soft) soft = ReadSwitch("LGPU_SOFT_PLACEMENT", recorder_);
   set_soft_placement(soft.value_or(true));
+  pin_small_ops_ = PinSmallOps(options, recorder_);
+  std::random_device random;
+  for (int i = 0; i < placer_.device_count(); ++i) {
+    incarnations_.push_back(std::uint64_t{random()} << 32 | random() | 1);
+  }
 }
 
 absl::StatusOr<std::shared_ptr<ContextState>> ContextState::Create(std::unique_ptr<Lease> lease,
@@ -123,6 +146,33 @@ std::optional<Maintenance::TimePoint> ContextState::Maintain(Maintenance::TimePo
     if (wanted) next = std::min(next.value_or(*wanted), *wanted);
   }
   return next;
+}
+
+std::vector<DeviceAttributes> ContextState::Attributes() const {
+  constexpr int kSameDevice = 1000;
+  const int gpus = placer_.gpu_count();
+  std::vector<DeviceAttributes> all;
+  for (int i = 0; i < placer_.device_count(); ++i) {  // the CPUs, then the GPUs
+    const int position = i < runtime_.cpu_count ? gpus + i : i - runtime_.cpu_count;
+    DeviceAttributes& device = all.emplace_back();
+    device.name = ToString(placer_.NameOf(position));
+    device.device_type = std::string(DeviceTypeName(placer_.TypeOf(position)));
+    device.incarnation = incarnations_[static_cast<std::size_t>(position)];
+    if (position >= gpus) {
+      device.memory_limit = 256_MiB;
+      continue;
+    }
+    const LogicalDeviceInfo& info = infos_[static_cast<std::size_t>(position)];
+    device.memory_limit = devices_[static_cast<std::size_t>(position)]->pool().stats().limit;
+    device.numa_node = NumaNodeOf(info);
+    if (device.numa_node) device.bus_id = *device.numa_node + 1;
+    device.physical_device_desc = PhysicalDeviceDesc(info);
+    for (int other = 0; other < gpus; ++other) {
+      if (other == position || lease_->backend_device(other) != lease_->backend_device(position)) continue;
+      device.links.push_back({other, "SAME_DEVICE", kSameDevice});
+    }
+  }
+  return all;
 }
 
 DeviceRequest ContextState::ResolveScope(std::optional<std::string_view> device,

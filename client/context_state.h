@@ -55,6 +55,9 @@ class ContextState {
 
   /// By the placer's position: the GPUs, then the CPU.
   Device& device(int position) { return *devices_[static_cast<std::size_t>(position)]; }
+  int PositionOf(const Device& device) const {
+    return device.is_gpu() ? device.index() : placer_.cpu() + device.index();
+  }
   const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
   const KernelRegistry& registry() const { return registry_; }
   const Placer& placer() const { return placer_; }
@@ -63,11 +66,13 @@ class ContextState {
   /// What a scope that opens inside `outer` (or null) asks for; nothing: whatever fits.
   DeviceRequest ResolveScope(std::optional<std::string_view> device, const DeviceRequest* outer) const;
   int cpu_count() const { return runtime_.cpu_count; }
+  std::vector<DeviceAttributes> Attributes() const;
   /// Of threads without a DevicePolicyScope.
   DevicePolicy policy() const { return policy_.load(std::memory_order_relaxed); }
   void set_policy(DevicePolicy policy) { policy_.store(policy, std::memory_order_relaxed); }
   /// A new limit for GPU:index. Callers are outside the gate.
   absl::Status ResizeGpu(int index, Bytes limit, std::optional<Bytes> guarantee);
+  bool pin_small_ops() const { return pin_small_ops_; }
   bool soft_placement() const { return soft_placement_.load(std::memory_order_relaxed); }
   void set_soft_placement(bool on) { soft_placement_.store(on, std::memory_order_relaxed); }
 
@@ -93,6 +98,8 @@ class ContextState {
   const Placer placer_;
   PlacementRecorder recorder_;
   std::atomic<bool> soft_placement_{true};
+  bool pin_small_ops_ = false;               // constant after the constructor
+  std::vector<std::uint64_t> incarnations_;  // by position; constant after the constructor
   std::vector<std::unique_ptr<Device>> devices_;
   Gate gate_;
   Mutex close_mutex_;  // orders calls of Close; held over the whole of it, nothing else waits for it

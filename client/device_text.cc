@@ -1,5 +1,8 @@
 #include "client/device_text.h"
 
+#include <algorithm>
+#include <fstream>
+
 #include "kernels/text.h"
 
 namespace lgpu::internal {
@@ -7,6 +10,16 @@ namespace lgpu::internal {
 std::string PhysicalDeviceDesc(const LogicalDeviceInfo& info) {
   return Cat("device: ", info.card_index, ", name: ", info.card_name, ", pci bus id: ", info.pci_bus_id,
              ", compute capability: ", info.compute_major, ".", info.compute_minor);
+}
+
+std::optional<int> NumaNodeOf(const LogicalDeviceInfo& info) {
+  if (info.simulated || info.pci_bus_id.empty()) return std::nullopt;
+  std::string id = info.pci_bus_id;
+  for (char& c : id) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  std::ifstream file("/sys/bus/pci/devices/" + id + "/numa_node");
+  int node = 0;
+  if (!(file >> node)) return std::nullopt;
+  return std::max(node, 0);
 }
 
 std::string CreatedDeviceLine(const LogicalDeviceInfo& info) {

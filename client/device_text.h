@@ -15,6 +15,10 @@ std::string CreatedDeviceLine(const LogicalDeviceInfo& info);
 /// The block that a session of TensorFlow 1 prints: "Device mapping:" and a line for each GPU, with newlines.
 std::string DeviceMappingText(const std::vector<LogicalDeviceInfo>& infos);
 
+/// The NUMA node of a real card, as the kernel says; node 0 where it has only one. Nothing for a simulated
+/// card.
+std::optional<int> NumaNodeOf(const LogicalDeviceInfo& info);
+
 }  // namespace lgpu::internal
 
 #endif  // LGPU_CLIENT_DEVICE_TEXT_H_

@@ -1,11 +1,14 @@
 #include "client/executor.h"
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "client/copies.h"
 #include "client/memory_report.h"
 #include "client/scope_stack.h"
+#include "kernels/cpu/cpu_kernels.h"
 #include "kernels/text.h"
 #include "lgpu/status.h"
 
@@ -24,11 +27,17 @@ struct Decision {
   Device* device = nullptr;
 };
 
-absl::StatusOr<Decision> Decide(ContextState& state, const Op& op, DType dtype) {
+absl::StatusOr<Decision> Decide(ContextState& state, const Op& op, DType dtype,
+                                int near = DeviceRequest::kNone) {
   Decision decision;
   decision.request = CurrentRequest(state);
-  LGPU_ASSIGN_OR_RETURN(decision.placement,
-                        state.placer().Place(op, dtype, decision.request, state.soft_placement()));
+  absl::StatusOr<Placement> placement =
+      state.placer().Place(op, dtype, decision.request, state.soft_placement(), near);
+  if (!placement.ok()) {
+    const std::string node = state.recorder().NextNodeName(op);
+    return node.empty() ? placement.status() : state.placer().GraphError(op, dtype, decision.request, node);
+  }
+  decision.placement = *placement;
   decision.device = &state.device(decision.placement.device);
   if (decision.placement.soft_placed) {
     state.recorder().NoteSoftPlacement(op, dtype, *decision.request, *decision.device);
@@ -58,12 +67,40 @@ absl::StatusOr<ContextState*> CommonState(const Op& op, std::span<const Tensor* 
 /// Identity on another device than its input's is the copy itself.
 absl::StatusOr<Tensor> CopyAsOp(ContextState& state, const Decision& decision,
                                 const std::shared_ptr<TensorBuffer>& input) {
+  LGPU_RETURN_IF_ERROR(CheckCopyPolicy(state, IdentityOp(), 0, *input, *decision.device));
   const std::uint64_t submitted = MonotonicNanoseconds();
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> output, CopyTo(input, *decision.device, IdentityOp()));
   state.recorder().AfterOp(IdentityOp(), input->spec().dtype, decision.request, *decision.device,
                            decision.placement.soft_placed, output->bytes(),
                            {submitted, MonotonicNanoseconds()});
   return TensorBuffer::MakeTensor(std::move(output));
+}
+
+/// An op on a tensor's shape: its output is written on the host, and its input stays where it is.
+absl::StatusOr<Tensor> RunMetadata(const Decision& decision, const Op& op,
+                                   const std::shared_ptr<TensorBuffer>& input, const TensorSpec& spec) {
+  ContextState& state = *input->state();
+  const std::uint64_t submitted = MonotonicNanoseconds();
+  std::vector<std::byte> values(TensorBuffer::SpecBytes(spec).count());
+  CpuLauncher launcher;
+  const TensorView view{nullptr, input->spec()};
+  LGPU_RETURN_IF_ERROR(decision.placement.kernel->run({&view, 1}, {values.data(), spec}, {}, launcher));
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> output,
+                        ContextState::Allocate(input->state(), *decision.device, spec, op));
+  LGPU_RETURN_IF_ERROR(CopyFromHost(*output, values));
+  state.recorder().AfterOp(op, input->spec().dtype, decision.request, *decision.device,
+                           decision.placement.soft_placed, output->bytes(),
+                           {submitted, MonotonicNanoseconds()});
+  return TensorBuffer::MakeTensor(std::move(output));
+}
+
+/// Where the inputs of `op` pull it to; asked for only where they may have a say.
+int NearInputs(const ContextState& state, const Op& op, std::span<const Tensor* const> inputs,
+               std::span<const TensorSpec> specs) {
+  if (!op.metadata && !state.pin_small_ops()) return DeviceRequest::kNone;
+  Inputs<int> devices;
+  for (const Tensor* input : inputs) devices.push_back(state.PositionOf(TensorBuffer::Of(*input)->device()));
+  return state.placer().NearInputs(op, specs, devices, state.pin_small_ops());
 }
 
 /// The first input that is the same tensor as input `i`; `i` itself where a search would cost more than it
@@ -118,12 +155,14 @@ absl::StatusOr<Tensor> Execute(const Op& op, std::span<const Tensor* const> inpu
   for (const Tensor* input : inputs) specs.push_back(TensorBuffer::Of(*input)->spec());
   LGPU_ASSIGN_OR_RETURN(const TensorSpec spec, op.infer(specs, attributes));
   const DType dtype = specs[0].dtype;
-  LGPU_ASSIGN_OR_RETURN(const Decision decision, Decide(*state, op, dtype));
+  LGPU_ASSIGN_OR_RETURN(const Decision decision,
+                        Decide(*state, op, dtype, NearInputs(*state, op, inputs, specs)));
   state->recorder().BeforeOp(op, *decision.device);
   const auto& first = TensorBuffer::Of(*inputs[0]);
   if (&op == &IdentityOp() && &first->device() != decision.device) {
     return CopyAsOp(*state, decision, first);
   }
+  if (op.metadata) return RunMetadata(decision, op, first, spec);
 
   Inputs<TensorView> views;
   Inputs<std::shared_ptr<TensorBuffer>> copies;

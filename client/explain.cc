@@ -32,7 +32,7 @@ bool Fits(const Placer& placer, const DeviceRequest* request, int device) {
 
 /// Why `device` was taken, or was not.
 std::string Why(const Placer& placer, const ExplainRequest& asked, DType dtype, int device,
-                const Placement* placement) {
+                const Placement* placement, int near) {
   const DeviceType type = placer.TypeOf(device);
   const Kernel* kernel = placer.registry().Find(asked.op, type, dtype);
   if (asked.request != nullptr && asked.request->malformed)
@@ -43,6 +43,9 @@ std::string Why(const Placer& placer, const ExplainRequest& asked, DType dtype, 
   if (placement != nullptr && placement->device == device) {
     if (placement->soft_placed) {
       return Cat("soft placement: nothing that can run it fits ", asked.request->local_name);
+    }
+    if (device == near) {
+      return asked.op.metadata ? "its input is there" : "a few whole numbers that are on the CPU stay there";
     }
     const std::string best = kernel->priority == 0 ? "the first device with a kernel"
                                                    : Cat("its kernel has priority ", kernel->priority);
@@ -74,7 +77,8 @@ void AddCopies(const Placer& placer, const ExplainRequest& asked, int device, Pl
 CopyVerdict JudgeCopy(DevicePolicy policy, const InputElsewhere& input) {
   if (policy == DevicePolicy::kSilent) return {};
   if (policy == DevicePolicy::kSilentForInt32 && input.dtype == DType::kInt32) return {};
-  if (&input.op == &IdentityOp()) return {};  // the explicit copy
+  // The explicit copy is none that the policy forbids.
+  if (&input.op == &IdentityOp() && policy != DevicePolicy::kWarn) return {};
   const std::string expectation =
       Cat(input.op.name, " as input #", input.index, " was expected to be on ", input.expected,
           " but is actually on ", input.actual, " (operation running on ", input.expected, ")");
@@ -102,18 +106,23 @@ PlacementExplanation Explain(const Placer& placer, const ExplainRequest& asked) 
     out.candidates.push_back({out.device, true, "the sum of one tensor is that tensor; nothing runs"});
     return out;
   }
-  const absl::StatusOr<Placement> placement = placer.Place(asked.op, out.dtype, asked.request, asked.soft);
+  const int near = placer.NearInputs(asked.op, asked.inputs, asked.devices, asked.pin_small_ops);
+  const absl::StatusOr<Placement> placement =
+      placer.Place(asked.op, out.dtype, asked.request, asked.soft, near);
   out.status = placement.status();
+  if (!placement.ok() && !asked.node.empty()) {
+    out.status = placer.GraphError(asked.op, out.dtype, asked.request, asked.node);
+  }
   const Placement* const found = placement.ok() ? &*placement : nullptr;
   for (const int device : Order(placer, asked.op, out.dtype)) {
     out.candidates.push_back({ToString(placer.NameOf(device)), found != nullptr && found->device == device,
-                              Why(placer, asked, out.dtype, device, found)});
+                              Why(placer, asked, out.dtype, device, found, near)});
   }
   if (found == nullptr) return out;
   out.device = ToString(placer.NameOf(found->device));
   out.soft_placed = found->soft_placed;
-  if (&asked.op != &EagerConstOp())
-    AddCopies(placer, asked, found->device, out);  // its input is no tensor yet
+  // The input of a constant is no tensor yet, and a metadata op needs no values.
+  if (&asked.op != &EagerConstOp() && !asked.op.metadata) AddCopies(placer, asked, found->device, out);
   return out;
 }
 

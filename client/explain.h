@@ -39,6 +39,8 @@ struct ExplainRequest {
   const DeviceRequest* request = nullptr;
   bool soft = true;
   DevicePolicy policy = DevicePolicy::kSilent;
+  bool pin_small_ops = false;
+  std::string_view node = {};  // its name in a graph, whose errors are said then; empty: TensorFlow 2's
 };
 PlacementExplanation Explain(const Placer& placer, const ExplainRequest& request);
 

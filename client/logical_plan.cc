@@ -78,9 +78,14 @@ absl::Status CheckPriorities(const PriorityCheck& check) {
   return absl::OkStatus();
 }
 
-/// `visible`: the cards of the visible_device_list; `count`: how many of them are used.
-absl::Status CheckVirtualDevices(const PlanRequest& request, std::span<const int> visible,
-                                 std::size_t count) {
+/// The cards of the visible_device_list, and those of them that are valid.
+struct VisibleGpus {
+  std::vector<int> listed;
+  std::vector<int> valid;
+};
+
+/// `count`: how many of the valid cards are used.
+absl::Status CheckVirtualDevices(const PlanRequest& request, const VisibleGpus& gpus, std::size_t count) {
   const GpuOptions& options = request.options;
   const std::size_t entries = options.virtual_devices.size();
   if (options.per_process_gpu_memory_fraction > 0) {
@@ -91,26 +96,43 @@ absl::Status CheckVirtualDevices(const PlanRequest& request, std::span<const int
     return absl::UnknownError(Cat("Not enough GPUs to create virtual devices. num_gpus_to_use: ", count,
                                   " #virtual_devices: ", entries));
   }
-  if (!options.visible_device_list.empty() && visible.size() != entries) {
+  if (!options.visible_device_list.empty() && gpus.listed.size() != entries) {
     return absl::InvalidArgumentError(
         Cat("The number of GPUs in visible_device_list doesn't match the number of elements in the "
             "virtual_devices list. #GPUs in visible_device_list: ",
-            visible.size(), " virtual_devices.size(): ", entries));
+            gpus.listed.size(), " virtual_devices.size(): ", entries));
   }
-  if (visible.size() != entries) {
+  if (gpus.valid.size() != entries) {
     return absl::UnknownError(
         Cat("The number of valid GPUs doesn't match the number of elements in the virtual_devices list. "
             "#valid GPUs: ",
-            visible.size(), " virtual_devices.size(): ", entries));
+            gpus.valid.size(), " virtual_devices.size(): ", entries));
   }
   const VirtualDevices& first = options.virtual_devices.front();
   for (std::size_t i = 0; i < entries; ++i) {
     const VirtualDevices& entry = options.virtual_devices[i];
     LGPU_RETURN_IF_ERROR(CheckOrdinals(first, entry, i));
-    LGPU_RETURN_IF_ERROR(
-        CheckPriorities({first, entry, i, visible[i], request.cards[static_cast<std::size_t>(visible[i])]}));
+    LGPU_RETURN_IF_ERROR(CheckPriorities(
+        {first, entry, i, gpus.valid[i], request.cards[static_cast<std::size_t>(gpus.valid[i])]}));
   }
   return absl::OkStatus();
+}
+
+/// The multiprocessors that a card must have: those of the largest visible one, but no more than 8; or what
+/// the variable says.
+int MinMultiprocessors(const PlanRequest& request, std::span<const int> visible,
+                       std::vector<std::string>& notes) {
+  int least = 0;
+  for (const int card : visible) {
+    least = std::max(least, request.cards[static_cast<std::size_t>(card)].multiprocessors);
+  }
+  least = std::min(least, 8);
+  if (!request.min_multiprocessors || request.min_multiprocessors->empty()) return least;
+  const std::optional<std::int32_t> wanted = ParseWholeNumber<std::int32_t>(*request.min_multiprocessors);
+  if (wanted && *wanted >= 0) return *wanted;
+  notes.push_back(Cat("E Invalid minimum GPU multiprocessor count: [", *request.min_multiprocessors,
+                      "]. Using the default value: ", least));
+  return least;
 }
 
 /// What one visible card becomes; `entry` is null where nothing says how to split it.
@@ -135,25 +157,50 @@ absl::Status AppendDevices(const PlanRequest& request, int card, const VirtualDe
 
 }  // namespace
 
+std::vector<int> ValidCards(const PlanRequest& request, std::span<const int> visible,
+                            std::vector<std::string>& notes) {
+  constexpr std::pair kLeastCapability(3, 5);
+  const int least = MinMultiprocessors(request, visible, notes);
+  std::vector<int> valid;
+  for (const int position : visible) {
+    const PlanCard& card = request.cards[static_cast<std::size_t>(position)];
+    const std::string ignoring = Cat("I Ignoring visible gpu device (", card.description, ") with ");
+    if (card.compute_major > 0 && std::pair(card.compute_major, card.compute_minor) < kLeastCapability) {
+      notes.push_back(Cat(ignoring, "Cuda compute capability ", card.compute_major, ".", card.compute_minor,
+                          ". The minimum required Cuda capability is ", kLeastCapability.first, ".",
+                          kLeastCapability.second, "."));
+    } else if (card.multiprocessors > 0 && card.multiprocessors < least) {
+      notes.push_back(Cat(ignoring, "core count: ", card.multiprocessors, ". The minimum required count is ",
+                          least,
+                          ". You can adjust this requirement with the env var "
+                          "TF_MIN_GPU_MULTIPROCESSOR_COUNT."));
+    } else {
+      valid.push_back(position);
+    }
+  }
+  return valid;
+}
+
 absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const PlanRequest& request,
                                                        std::vector<std::string>& notes) {
   const GpuOptions& options = request.options;
   std::size_t count = std::numeric_limits<int>::max();
   if (options.device_count) count = static_cast<std::size_t>(std::max(*options.device_count, 0));
-  std::vector<int> visible;
+  VisibleGpus gpus;
   if (count > 0) {
-    LGPU_ASSIGN_OR_RETURN(
-        visible, ParseVisibleDeviceList(options.visible_device_list, static_cast<int>(request.cards.size())));
+    LGPU_ASSIGN_OR_RETURN(gpus.listed, ParseVisibleDeviceList(options.visible_device_list,
+                                                              static_cast<int>(request.cards.size())));
+    gpus.valid = ValidCards(request, gpus.listed, notes);
   }
-  count = std::min(count, visible.size());
+  count = std::min(count, gpus.valid.size());
   if (!options.virtual_devices.empty()) {
-    LGPU_RETURN_IF_ERROR(CheckVirtualDevices(request, visible, count));
+    LGPU_RETURN_IF_ERROR(CheckVirtualDevices(request, gpus, count));
     count = options.virtual_devices.size();
   }
   std::vector<PlannedDevice> devices;
   for (std::size_t i = 0; i < count; ++i) {
     const VirtualDevices* entry = options.virtual_devices.empty() ? nullptr : &options.virtual_devices[i];
-    LGPU_RETURN_IF_ERROR(AppendDevices(request, visible[i], entry, devices, notes));
+    LGPU_RETURN_IF_ERROR(AppendDevices(request, gpus.valid[i], entry, devices, notes));
   }
   std::stable_sort(devices.begin(), devices.end(), [](const PlannedDevice& a, const PlannedDevice& b) {
     return a.device_ordinal < b.device_ordinal;

@@ -25,6 +25,8 @@ struct PlanCard {
   std::optional<Bytes> free = {};  // nothing: it cannot be known
   int compute_major = 0;
   int compute_minor = 0;
+  int multiprocessors = 0;       // 0: not known
+  std::string description = {};  // "device: 0, name: ...", for lines about it
   // Stream priorities: the greatest one is the lower number.
   int priority_greatest = -5;
   int priority_least = 0;
@@ -63,7 +65,15 @@ struct PlanRequest {
   std::span<const PlanCard> cards;
   /// TF_DEVICE_MIN_SYS_MEMORY_IN_MB
   std::optional<std::string_view> min_system_memory_mb = {};
+  /// TF_MIN_GPU_MULTIPROCESSOR_COUNT
+  std::optional<std::string_view> min_multiprocessors = {};
 };
+
+/// Those of the visible cards (positions in request.cards) that TensorFlow takes: of compute capability 3.5
+/// at least, and not much smaller than the largest one. What is not known of a card leaves it in. A line for
+/// each one that is left out goes to `notes`.
+std::vector<int> ValidCards(const PlanRequest& request, std::span<const int> visible,
+                            std::vector<std::string>& notes);
 
 /// The logical GPUs by id, GPU:0 first. Warnings go to `notes`.
 absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const PlanRequest& request,

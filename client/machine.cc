@@ -29,6 +29,7 @@ void AppendReal(std::vector<PhysicalDeviceInfo>& cards, std::vector<std::string>
                      .free = device.total,
                      .compute_major = device.compute_major,
                      .compute_minor = device.compute_minor,
+                     .multiprocessors = device.multiprocessors,
                      .simulated = false});
   }
 }
@@ -45,6 +46,7 @@ void AppendSimulated(const Endpoint& endpoint, std::vector<PhysicalDeviceInfo>& 
                      .free = device.total,
                      .compute_major = device.compute_major,
                      .compute_minor = device.compute_minor,
+                     .multiprocessors = device.multiprocessors,
                      .simulated = true});
   }
 }
@@ -66,6 +68,7 @@ absl::Status AppendServed(const Endpoint& endpoint, std::vector<PhysicalDeviceIn
                      .free = Bytes(card.free_bytes()),
                      .compute_major = static_cast<int>(card.compute_major()),
                      .compute_minor = static_cast<int>(card.compute_minor()),
+                     .multiprocessors = static_cast<int>(card.multiprocessors()),
                      .simulated = card.simulated()});
     served.push_back(card.served());
   }

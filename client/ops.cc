@@ -36,4 +36,19 @@ absl::StatusOr<Tensor> Identity(const Tensor& input) {
   return internal::Execute(IdentityOp(), {&only, 1}, {});
 }
 
+absl::StatusOr<Tensor> ShapeOf(const Tensor& input) {
+  const Tensor* const only = &input;
+  return internal::Execute(ShapeOp(), {&only, 1}, {});
+}
+
+absl::StatusOr<Tensor> SizeOf(const Tensor& input) {
+  const Tensor* const only = &input;
+  return internal::Execute(SizeOp(), {&only, 1}, {});
+}
+
+absl::StatusOr<Tensor> RankOf(const Tensor& input) {
+  const Tensor* const only = &input;
+  return internal::Execute(RankOp(), {&only, 1}, {});
+}
+
 }  // namespace lgpu

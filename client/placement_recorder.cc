@@ -53,6 +53,13 @@ void PlacementRecorder::BeforeAll(const std::vector<LogicalDeviceInfo>& devices,
   Log(mapping);
 }
 
+std::string PlacementRecorder::NextNodeName(const Op& op) const {
+  if (format_ != PlacementLogFormat::kGraph) return "";
+  const MutexLock lock(mutex_);
+  const auto before = nodes_.find(op.index);
+  return before == nodes_.end() ? std::string(op.name) : Cat(op.name, "_", before->second);
+}
+
 std::string PlacementRecorder::NodeName(const Op& op) const {
   std::uint64_t before = 0;
   {

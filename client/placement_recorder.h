@@ -47,6 +47,8 @@ class PlacementRecorder {
   void BeforeOp(const Op& op, const Device& device) const {
     if (logging_.load(std::memory_order_relaxed)) LogOp(op, device);
   }
+  /// What the next node of `op` is called in a graph; empty where lines are not in that format.
+  std::string NextNodeName(const Op& op) const;
   /// Records an op whose kernel was launched.
   void AfterOp(const Op& op, DType dtype, const DeviceRequest* request, Device& device, bool soft_placed,
                Bytes output, const OpTimes& times);

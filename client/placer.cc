@@ -130,10 +130,31 @@ DeviceRequest Placer::ResolveSpec(std::string_view text, const DeviceRequest* ou
   return RequestFor(name, text_of_name);
 }
 
-absl::StatusOr<Placement> Placer::Place(const Op& op, DType dtype, const DeviceRequest* request,
-                                        bool soft) const {
+int Placer::NearInputs(const Op& op, std::span<const TensorSpec> inputs, std::span<const int> devices,
+                       bool pin_small_ops) const {
+  constexpr std::int64_t kMostElements = 64;
+  if (devices.empty() || inputs.size() != devices.size() || &op == &EagerConstOp()) {
+    return DeviceRequest::kNone;
+  }
+  if (op.metadata) return devices[0];
+  if (!pin_small_ops) return DeviceRequest::kNone;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const bool whole = inputs[i].dtype == DType::kInt32 || inputs[i].dtype == DType::kInt64;
+    if (!whole || devices[i] != cpu() || inputs[i].shape.elements() > kMostElements) {
+      return DeviceRequest::kNone;
+    }
+  }
+  return cpu();
+}
+
+absl::StatusOr<Placement> Placer::Place(const Op& op, DType dtype, const DeviceRequest* request, bool soft,
+                                        int near) const {
   const Supported& supported = SupportedFor(op, dtype);
   const bool constrained = request != nullptr && (request->constrained || request->malformed);
+  if (near != DeviceRequest::kNone &&
+      (!constrained || (!request->malformed && AreCompatible(request->name, NameOf(near))))) {
+    if (const Kernel* kernel = registry_.Find(op, TypeOf(near), dtype)) return Placement{near, kernel, false};
+  }
   if (!constrained || !request->malformed) {
     for (std::size_t i = 0; i < supported.count; ++i) {
       const DeviceType type = supported.types[i];
@@ -183,6 +204,45 @@ absl::StatusOr<Placement> Placer::Fail(const Op& op, DType dtype, const DeviceRe
   return absl::InvalidArgumentError(Cat("Could not satisfy device specification '", request->full_name,
                                         "'. enable_soft_placement=", flag, ". Supported device types [",
                                         types, "]. All available devices [", DeviceList(), "]."));
+}
+
+absl::Status Placer::GraphError(const Op& op, DType dtype, const DeviceRequest* request,
+                                std::string_view node) const {
+  const std::string prefix = Cat("Cannot assign a device for operation ", node, ": ");
+  if (request != nullptr && request->malformed) {
+    return absl::InvalidArgumentError(Cat(prefix, "Malformed device specification '", request->given, "'"));
+  }
+  const std::string kernels = Cat("\nRegistered kernels:\n", registry_.DescribeKernels(op));
+  const std::string attributes = Cat(AttributeNameOf(op), "=", DTypeAttributeName(dtype));
+  bool runs = false;  // somewhere among the devices that there are
+  for (int device = 0; device < device_count(); ++device) {
+    runs = runs || registry_.Find(op, TypeOf(device), dtype) != nullptr;
+  }
+  if (!runs) {
+    return absl::InvalidArgumentError(Cat(prefix, "No OpKernel was registered to support Op '", op.name,
+                                          "' used by {{node ", node, "}} with these attrs: [", attributes,
+                                          "]\nRegistered devices: [CPU", gpu_count_ > 0 ? ", GPU" : "", "]",
+                                          kernels));
+  }
+  const std::string asked = request == nullptr ? "" : ToString(request->name);
+  const bool exists = request == nullptr || request->match[0] != DeviceRequest::kNone ||
+                      request->match[1] != DeviceRequest::kNone;
+  if (!exists) {
+    std::vector<std::string> names;
+    for (int device = 0; device < device_count(); ++device) names.push_back(ToString(NameOf(device)));
+    std::sort(names.begin(), names.end());
+    std::string list;
+    for (const std::string& name : names) list += Cat(list.empty() ? "" : ", ", name);
+    return absl::InvalidArgumentError(
+        Cat(prefix, "{{node ", node, "}} was explicitly assigned to ", asked, " but available devices are [ ",
+            list, " ]. Make sure the device specification refers to a valid device."));
+  }
+  const std::string_view type = DeviceTypeName(
+      request != nullptr && request->match[1] != DeviceRequest::kNone ? DeviceType::kGpu : DeviceType::kCpu);
+  return absl::InvalidArgumentError(Cat(prefix, "Could not satisfy explicit device specification '", asked,
+                                        "' because no supported kernel for ", type,
+                                        " devices is available.\nOp: ", op.name, "\nNode attrs: ", attributes,
+                                        kernels));
 }
 
 absl::Status Placer::UnknownDevice(const DeviceRequest& request) const {

@@ -58,6 +58,9 @@ std::vector<v1::CardStats> StatsReporter::Cards() const {
     out.set_granularity_bytes(card.device.granularity.count());
     out.set_compute_major(static_cast<std::uint32_t>(card.device.compute_major));
     out.set_compute_minor(static_cast<std::uint32_t>(card.device.compute_minor));
+    if (card.device.multiprocessors > 0) {
+      out.set_multiprocessors(static_cast<std::uint32_t>(card.device.multiprocessors));
+    }
     const auto info = std::find_if(infos.begin(), infos.end(), [&card](const Broker::CardInfo& candidate) {
       return candidate.card.device.uuid == card.device.uuid;
     });

@@ -53,6 +53,9 @@ struct Op {
   /// dtype and shape of the output, or INVALID_ARGUMENT with TensorFlow's text.
   absl::StatusOr<TensorSpec> (*infer)(std::span<const TensorSpec> inputs, const OpAttributes& attributes);
   std::uint16_t index;  // position in AllOps(), and in the client page's table of names
+  /// It reads the shape of its input and not the values: no input is ever copied for it, and where nothing
+  /// else is asked for it runs where its input is. Its kernels write their output on the host.
+  bool metadata = false;
 };
 
 /// A Kernel is an op's code for one device type and one dtype (of input 0).

@@ -86,12 +86,41 @@ absl::StatusOr<TensorSpec> InferEagerConst(std::span<const TensorSpec> inputs, c
   return inputs[0];
 }
 
-constexpr std::array<Op, 5> kOps = {{
+absl::StatusOr<TensorSpec> InferShape(std::span<const TensorSpec> inputs, const OpAttributes&) {
+  if (absl::Status status = CheckInputCount("Shape", 1, inputs.size()); !status.ok()) return status;
+  const Shape& shape = inputs[0].shape;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    if (shape[axis] > std::numeric_limits<std::int32_t>::max()) {
+      return absl::InvalidArgumentError(
+          Cat("Shape output type is 32-bit  but dim ", axis, " is ", shape[axis]));
+    }
+  }
+  return TensorSpec{DType::kInt32, Shape{shape.rank()}};
+}
+
+absl::StatusOr<TensorSpec> InferSize(std::span<const TensorSpec> inputs, const OpAttributes&) {
+  if (absl::Status status = CheckInputCount("Size", 1, inputs.size()); !status.ok()) return status;
+  if (inputs[0].shape.elements() > std::numeric_limits<std::int32_t>::max()) {
+    return absl::InvalidArgumentError(
+        "Number of elements was larger than representable by 32-bit output type");
+  }
+  return TensorSpec{DType::kInt32, Shape{}};
+}
+
+absl::StatusOr<TensorSpec> InferRank(std::span<const TensorSpec> inputs, const OpAttributes&) {
+  if (absl::Status status = CheckInputCount("Rank", 1, inputs.size()); !status.ok()) return status;
+  return TensorSpec{DType::kInt32, Shape{}};
+}
+
+constexpr std::array<Op, 8> kOps = {{
     {"MatMul", 2, 2, InferMatMul, 0},
     {"AddN", 1, -1, InferAddN, 1},
     {"Cast", 1, 1, InferCast, 2},
     {"Identity", 1, 1, InferIdentity, 3},
     {"_EagerConst", 1, 1, InferEagerConst, 4},
+    {"Shape", 1, 1, InferShape, 5, true},
+    {"Size", 1, 1, InferSize, 6, true},
+    {"Rank", 1, 1, InferRank, 7, true},
 }};
 
 }  // namespace
@@ -104,6 +133,9 @@ const Op& AddNOp() { return kOps[1]; }
 const Op& CastOp() { return kOps[2]; }
 const Op& IdentityOp() { return kOps[3]; }
 const Op& EagerConstOp() { return kOps[4]; }
+const Op& ShapeOp() { return kOps[5]; }
+const Op& SizeOp() { return kOps[6]; }
+const Op& RankOp() { return kOps[7]; }
 
 const Op* FindOp(std::string_view name) {
   for (const Op& op : kOps) {

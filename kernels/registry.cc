@@ -47,6 +47,7 @@ KernelRegistry KernelRegistry::WithoutCode(const Options& options) {
       if (!gpu || options.cast_on_gpu) registry.Add({&CastOp(), device, dtype, 0, nullptr});
       registry.Add({&IdentityOp(), device, dtype, 0, nullptr});
       registry.Add({&EagerConstOp(), device, dtype, 0, nullptr});
+      for (const Op* op : {&ShapeOp(), &SizeOp(), &RankOp()}) registry.Add({op, device, dtype, 0, nullptr});
     }
   }
   return registry;

@@ -17,7 +17,10 @@ const Op& MatMulOp();
 const Op& AddNOp();
 const Op& CastOp();
 const Op& IdentityOp();
-const Op& EagerConstOp();                 // a constant: its one input lies on the host
+const Op& EagerConstOp();  // a constant: its one input lies on the host
+const Op& ShapeOp();
+const Op& SizeOp();
+const Op& RankOp();
 const Op* FindOp(std::string_view name);  // null: unknown
 
 /// TensorFlow's name of a dtype as an attribute: "DT_FLOAT".

@@ -86,6 +86,9 @@ absl::StatusOr<PhysicalDevice> Describe(const CudaDriver& driver, CUdevice devic
   LGPU_RETURN_IF_ERROR(driver.Check(
       "cuDeviceGetAttribute",
       driver.DeviceGetAttribute(&about.compute_minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)));
+  LGPU_RETURN_IF_ERROR(driver.Check(
+      "cuDeviceGetAttribute",
+      driver.DeviceGetAttribute(&about.multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)));
   return about;
 }
 

@@ -26,6 +26,7 @@ struct PhysicalDevice {
   Bytes granularity;  // of chunks
   int compute_major = 0;
   int compute_minor = 0;
+  int multiprocessors = 0;  // 0: not known
   bool simulated = false;
 };
 

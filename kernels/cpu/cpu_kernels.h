@@ -18,6 +18,13 @@ absl::Status RunCast(std::span<const TensorView> inputs, const TensorView& outpu
                      const OpAttributes& attributes, Launcher& launcher);
 absl::Status RunIdentity(std::span<const TensorView> inputs, const TensorView& output,
                          const OpAttributes& attributes, Launcher& launcher);
+// Those of metadata ops look at the specs of their input only, and write an output that lies on the host.
+absl::Status RunShape(std::span<const TensorView> inputs, const TensorView& output,
+                      const OpAttributes& attributes, Launcher& launcher);
+absl::Status RunSize(std::span<const TensorView> inputs, const TensorView& output,
+                     const OpAttributes& attributes, Launcher& launcher);
+absl::Status RunRank(std::span<const TensorView> inputs, const TensorView& output,
+                     const OpAttributes& attributes, Launcher& launcher);
 
 /// A CpuLauncher runs a kernel at once, on the calling thread.
 class CpuLauncher final : public Launcher {

@@ -13,6 +13,7 @@ KernelRegistry KernelRegistry::ForCudaDevices() {
     if (kernel.device == DeviceType::kGpu && copies) {
       registry.Add({kernel.op, DeviceType::kGpu, kernel.dtype, 0, RunIdentityOnGpu});
     }
+    if (kernel.device == DeviceType::kGpu && kernel.op->metadata) registry.Add(kernel);
   }
   registry.Add({&AddNOp(), DeviceType::kGpu, DType::kFloat32, 0, RunAddNFloatOnGpu});
   return registry;

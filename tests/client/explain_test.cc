@@ -77,6 +77,8 @@ struct Question {
   std::string job;   // asked for; empty: any
   bool malformed;
   bool soft;
+  bool pin;        // small whole numbers stay on the CPU; all inputs are there
+  std::string at;  // where the inputs are
 };
 
 Restated Restate(const Question& asked) {
@@ -95,6 +97,15 @@ Restated Restate(const Question& asked) {
     }
     return "";
   };
+  const std::size_t colon = asked.at.find(':');
+  const std::string at_type = asked.at.substr(0, colon);
+  const bool fits_there = (asked.type.empty() || asked.type == at_type) &&
+                          (asked.id < 0 || std::to_string(asked.id) == asked.at.substr(colon + 1)) &&
+                          (asked.job.empty() || asked.job == "localhost");
+  const bool metadata = asked.op == &ShapeOp() || asked.op == &SizeOp() || asked.op == &RankOp();
+  const bool pinned =
+      asked.pin && asked.dtype == DType::kInt32 && asked.at == "CPU:0" && asked.op != &EagerConstOp();
+  if ((metadata || pinned) && fits_there && asked.kernels.contains(at_type)) return {asked.at, "", false};
   const bool here = asked.job.empty() || asked.job == "localhost";
   const std::string exact = here ? pick(asked.type, asked.id) : "";
   if (!exact.empty()) return {exact, "", false};
@@ -133,7 +144,10 @@ TEST(ExplainTest, RandomKernelsAndRequestsAgreeWithTheRulesSaidOtherwise) {
                    -1,
                    "",
                    below(20) == 0,
-                   below(2) == 0};
+                   below(2) == 0,
+                   below(2) == 0,
+                   "CPU:0"};
+    if (asked.gpus > 0 && below(2)) asked.at = Cat("GPU:", below(static_cast<unsigned>(asked.gpus)));
     KernelRegistry registry;
     for (const DeviceType type : {DeviceType::kCpu, DeviceType::kGpu}) {
       if (below(3) == 0) continue;
@@ -156,15 +170,18 @@ TEST(ExplainTest, RandomKernelsAndRequestsAgreeWithTheRulesSaidOtherwise) {
     const Restated expected = Restate(asked);
     const std::vector<TensorSpec> specs(asked.op == &MatMulOp() || asked.op == &AddNOp() ? 2 : 1,
                                         {asked.dtype, {2, 2}});
-    const std::vector<int> devices(specs.size(), placer.cpu());
+    const int at = asked.at == "CPU:0" ? placer.cpu() : std::stoi(asked.at.substr(4));
+    const std::vector<int> devices(specs.size(), at);
     const OpAttributes attributes{.cast_to = DType::kFloat64};
     const PlacementExplanation why = internal::Explain(placer, {.op = *asked.op,
                                                                 .inputs = specs,
                                                                 .devices = devices,
                                                                 .attributes = attributes,
                                                                 .request = unasked ? nullptr : &request,
-                                                                .soft = asked.soft});
-    const auto real = placer.Place(*asked.op, asked.dtype, unasked ? nullptr : &request, asked.soft);
+                                                                .soft = asked.soft,
+                                                                .pin_small_ops = asked.pin});
+    const int near = placer.NearInputs(*asked.op, specs, devices, asked.pin);
+    const auto real = placer.Place(*asked.op, asked.dtype, unasked ? nullptr : &request, asked.soft, near);
     ASSERT_EQ(real.status(), why.status) << NameOf(asked);
     ASSERT_EQ(why.status.ok(), !expected.device.empty()) << NameOf(asked) << " " << why;
     if (!why.status.ok()) {
@@ -191,6 +208,8 @@ absl::StatusOr<Tensor> RunOp(const std::string& op, const std::vector<Tensor>& i
                   {.transpose_a = options.transpose_a, .transpose_b = options.transpose_b});
   }
   if (op == "AddN") return AddN(inputs);
+  if (op == "Shape") return ShapeOf(inputs[0]);
+  if (op == "Size") return SizeOf(inputs[0]);
   return op == "Cast" ? Cast(inputs[0], options.cast_to) : Identity(inputs[0]);
 }
 
@@ -207,8 +226,11 @@ TEST(ExplainTest, TenThousandRandomOpsRunWhereItSays) {
                                        "/task:1/gpu:0"};
   int failed = 0, moved = 0;
   for (int world = 0; world < 20; ++world) {
-    const TestContext test({.cards = 1, .devices_per_card = world == 0 ? 12 : 1 + below(3)},
-                           {.cast_on_gpu = below(2) == 0});
+    const TestContext test(
+        {.cards = 1, .devices_per_card = world == 0 ? 12 : 1 + below(3)},
+        {.placement_log_format = below(3) == 0 ? PlacementLogFormat::kGraph : PlacementLogFormat::kEager,
+         .pin_small_ops = below(2) == 0,
+         .cast_on_gpu = below(2) == 0});
     const Context& gpu = *test.gpu;
     std::vector<Tensor> tensors;
     for (const char* device : {"/GPU:0", "/GPU:1", "/CPU:0"}) {
@@ -218,8 +240,8 @@ TEST(ExplainTest, TenThousandRandomOpsRunWhereItSays) {
       tensors.push_back(Must(gpu.Constant<std::int32_t>({1, 2})));
     }
     for (int round = 0; round < 500; ++round) {
-      static const char* const kOps[] = {"MatMul", "AddN", "Cast", "Identity"};
-      const std::string op = kOps[below(4)];
+      static const char* const kOps[] = {"MatMul", "AddN", "Cast", "Identity", "Shape", "Size"};
+      const std::string op = kOps[below(6)];
       const std::size_t first = random() % tensors.size();
       std::vector<std::size_t> chosen = {first};
       if (op == "MatMul" || (op == "AddN" && below(5) != 0)) {

@@ -103,7 +103,20 @@ TEST(LogicalPlanTest, VisibleDeviceListsAreReadAsTheTableSays) {
   ASSERT_GT(cases.size(), 30U);
   for (const testing::Case& row : cases) {
     SCOPED_TRACE(row.where);
-    ExpectAnswer(Text(ParseVisibleDeviceList(row[1], std::stoi(row[2]))), row[3]);
+    const int count = std::stoi(row[2]);
+    if (row.columns.size() < 5) {
+      ExpectAnswer(Text(ParseVisibleDeviceList(row[1], count)), row[3]);
+      continue;
+    }
+    // The list counts what CUDA_VISIBLE_DEVICES leaves; the answer is in the machine's order.
+    std::vector<std::string> uuids;
+    for (int i = 0; i < count; ++i) uuids.push_back("GPU-" + std::to_string(i));
+    const std::vector<int> left = VisibleDevices(row[4], uuids);
+    absl::StatusOr<std::vector<int>> listed = ParseVisibleDeviceList(row[1], static_cast<int>(left.size()));
+    if (listed.ok()) {
+      for (int& device : *listed) device = left.at(static_cast<std::size_t>(device));
+    }
+    ExpectAnswer(Text(listed), row[3]);
   }
 }
 
@@ -132,10 +145,30 @@ TEST(LogicalPlanTest, VirtualDevicesAreMadeAsTheTableSays) {
                                          i < priorities.size() ? priorities[i] : std::vector<int>(),
                                          i < ordinals.size() ? ordinals[i] : std::vector<int>()});
     }
-    ReadOptions(row[6], options);
-    const std::vector<PlanCard> cards = Cards(row[1]);
+    std::vector<PlanCard> cards = Cards(row[1]);
+    std::optional<std::string> least;
+    std::string rest;
+    for (const std::string& option : Split(row[6], ' ')) {
+      if (option.rfind("mp=", 0) == 0) {
+        const std::vector<std::string> counts = Split(option.substr(3), '/');
+        for (std::size_t i = 0; i < cards.size(); ++i) cards[i].multiprocessors = std::stoi(counts.at(i));
+      } else if (option.rfind("leastmp=", 0) == 0) {
+        least = option.substr(8);
+      } else {
+        rest += (rest.empty() ? "" : " ") + option;
+      }
+    }
+    ReadOptions(rest.empty() ? "-" : rest, options);
+    for (std::size_t i = 0; i < cards.size(); ++i) cards[i].description = "device: " + std::to_string(i);
     std::vector<std::string> notes;
-    ExpectAnswer(Text(PlanDevices({.options = options, .cards = cards}, notes)), row[7]);
+    PlanRequest request{.options = options, .cards = cards};
+    if (least) request.min_multiprocessors = *least;
+    ExpectAnswer(Text(PlanDevices(request, notes)), row[7]);
+    if (row.columns.size() > 8) {
+      EXPECT_THAT(notes, ::testing::Contains(HasSubstr(row[8])));
+    } else {
+      EXPECT_THAT(notes, ::testing::IsEmpty());
+    }
   }
 }
 

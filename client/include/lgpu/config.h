@@ -42,6 +42,7 @@ struct PhysicalDeviceInfo {
   std::optional<Bytes> free = {};  // when the Config was made
   int compute_major = 0;
   int compute_minor = 0;
+  int multiprocessors = 0;  // 0: not known
   bool simulated = false;
 
   friend bool operator==(const PhysicalDeviceInfo&, const PhysicalDeviceInfo&) = default;

@@ -54,7 +54,9 @@ enum class DevicePolicy { kExplicit = 0, kWarn = 1, kSilent = 2, kSilentForInt32
 /// How placement lines look.
 enum class PlacementLogFormat {
   kEager,  // TensorFlow 2: "Executing op MatMul in device /job:..."
-  kGraph,  // TensorFlow 1: "Device mapping:" at the start, then "MatMul: (MatMul): /job:..."
+  /// TensorFlow 1: "Device mapping:" at the start, then "MatMul: (MatMul): /job:..."; and the errors of
+  /// placement are those of its graph: "Cannot assign a device for operation MatMul: ..."
+  kGraph,
 };
 
 struct ContextOptions {
@@ -75,6 +77,9 @@ struct ContextOptions {
   /// Default: LGPU_SOFT_PLACEMENT, else on.
   std::optional<bool> soft_device_placement = {};
   DevicePolicy device_policy = DevicePolicy::kSilent;
+  /// An op whose inputs are int32 or int64, of at most 64 elements each, and on the CPU, stays there if
+  /// nothing else is asked for. Default: TF_EAGER_ENABLE_SMALL_TENSOR_CPU_PINNING, else off.
+  std::optional<bool> pin_small_ops = {};
   /// How long an allocation may wait for memory that others use or that is on its way back. For what lies
   /// idle in another program it waits up to 100 ms in any case.
   std::chrono::milliseconds allocation_timeout = std::chrono::seconds(10);
@@ -97,6 +102,24 @@ struct LogicalDeviceInfo {
   int compute_major = 0;
   int compute_minor = 0;
   bool simulated = false;
+};
+
+/// TensorFlow's DeviceAttributes. Numbers that are not known are absent.
+struct DeviceAttributes {
+  /// Another device of the program that this one reaches fast.
+  struct Link {
+    int device_id = 0;  // GPU:device_id
+    std::string type;   // "SAME_DEVICE": it is on the same card
+    int strength = 0;   // 1000 for SAME_DEVICE
+  };
+  std::string name;         // "/job:localhost/replica:0/task:0/device:GPU:0"
+  std::string device_type;  // "GPU", "CPU"
+  Bytes memory_limit;       // of a CPU: TensorFlow's nominal 256 MiB, which nothing enforces
+  std::optional<int> bus_id = {};
+  std::optional<int> numa_node = {};
+  std::vector<Link> links = {};
+  std::uint64_t incarnation = 0;          // random, never 0; another one in another Context
+  std::string physical_device_desc = {};  // "device: 0, name: ..., pci bus id: ..., compute capability: 9.0"
 };
 
 /// TensorFlow's LogicalDevice.
@@ -173,6 +196,8 @@ class LGPU_API Context {
   /// TensorFlow's list_logical_devices: the CPUs, then the GPUs; `device_type` "GPU" or "CPU" lists only
   /// these.
   std::vector<LogicalDeviceName> ListLogicalDevices(std::string_view device_type = {}) const;
+  /// The same, with what there is to know of each; limits are those of now.
+  std::vector<DeviceAttributes> ListDeviceAttributes() const;
   /// A new limit for a GPU while it runs. Lower than what it holds is fine: it gets nothing more until it is
   /// below. Tensors stay. RESOURCE_EXHAUSTED with a Refusal: the card cannot guarantee that much.
   absl::Status ResizeDevice(std::string_view device, const ResizeOptions& options) const;

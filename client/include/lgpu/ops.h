@@ -44,6 +44,12 @@ LGPU_API absl::StatusOr<Tensor> CopyToDevice(const Tensor& input, std::string_vi
 /// A copy of the tensor on the device of this thread's scope: the explicit copy between devices.
 LGPU_API absl::StatusOr<Tensor> Identity(const Tensor& input);
 
+/// The shape, the number of elements, and the number of dimensions of a tensor, as int32. They read no
+/// values: nothing is copied for them, and where no scope asks for a device they run where their input is.
+LGPU_API absl::StatusOr<Tensor> ShapeOf(const Tensor& input);
+LGPU_API absl::StatusOr<Tensor> SizeOf(const Tensor& input);
+LGPU_API absl::StatusOr<Tensor> RankOf(const Tensor& input);
+
 }  // namespace lgpu
 
 #endif  // LGPU_OPS_H_
