@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,14 +77,21 @@ absl::Status SetType(std::string_view spec, std::string_view type, std::string_v
   return absl::OkStatus();
 }
 
-absl::Status ReadPiece(std::string_view spec, const std::vector<std::string_view>& fields, DeviceName& name) {
+/// Numbers that Python looks at once the whole text is read: the last one of each counts, and only that one.
+struct Numbers {
+  std::optional<std::string_view> replica;
+  std::optional<std::string_view> task;
+};
+
+absl::Status ReadPiece(std::string_view spec, const std::vector<std::string_view>& fields, DeviceName& name,
+                       Numbers& numbers) {
   const std::string_view first = fields[0];
   if (fields.size() == 2 && first == "job") {
     name.job = std::string(fields[1]);
   } else if (fields.size() == 2 && first == "replica") {
-    LGPU_ASSIGN_OR_RETURN(name.replica, ReadInt(fields[1]));
+    numbers.replica = fields[1];
   } else if (fields.size() == 2 && first == "task") {
-    LGPU_ASSIGN_OR_RETURN(name.task, ReadInt(fields[1]));
+    numbers.task = fields[1];
   } else if (fields.size() <= 2 && IsKnownType(first)) {
     return SetType(spec, Upper(first), fields.size() == 2 ? fields[1] : "*", name);
   } else if (fields.size() == 3 && first == "device") {
@@ -100,8 +108,15 @@ absl::Status ReadPiece(std::string_view spec, const std::vector<std::string_view
 
 absl::StatusOr<DeviceName> ParseDeviceSpec(std::string_view text) {
   DeviceName name;
+  Numbers numbers;
   for (const std::string_view piece : Split(text, '/')) {
-    LGPU_RETURN_IF_ERROR(ReadPiece(text, Split(piece, ':'), name));
+    LGPU_RETURN_IF_ERROR(ReadPiece(text, Split(piece, ':'), name, numbers));
+  }
+  if (numbers.replica) {
+    LGPU_ASSIGN_OR_RETURN(name.replica, ReadInt(*numbers.replica));
+  }
+  if (numbers.task) {
+    LGPU_ASSIGN_OR_RETURN(name.task, ReadInt(*numbers.task));
   }
   return name;
 }

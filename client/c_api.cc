@@ -5,50 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "lgpu/c/lgpu.h"
-#include "lgpu/lgpu.h"
+#include "client/c_handles.h"
 
-struct lgpu_status {
-  absl::Status status;
-  std::string message;
-};
-struct lgpu_options {
-  lgpu::ContextOptions options;
-};
-struct lgpu_context {
-  lgpu::Context context;
-};
-struct lgpu_tensor {
-  lgpu::Tensor tensor;
-};
-struct lgpu_scope {
-  lgpu::DeviceScope scope;
-};
-
-namespace {
-
-lgpu_code Report(const absl::Status& status, lgpu_status* to) {
-  if (to != nullptr) {
-    to->status = status;
-    to->message = std::string(status.message());
-  }
-  return static_cast<lgpu_code>(status.raw_code());
-}
-
-lgpu_code Missing(const char* what, lgpu_status* to) {
-  return Report(absl::InvalidArgumentError(std::string(what) + " is NULL"), to);
-}
-
-std::string Text(const char* text) { return text == nullptr ? std::string() : std::string(text); }
-
-/// Hands a result over as a handle.
-lgpu_code Deliver(absl::StatusOr<lgpu::Tensor> result, lgpu_tensor** to, lgpu_status* status) {
-  if (to == nullptr) return Missing("the place for the result", status);
-  if (result.ok()) *to = std::make_unique<lgpu_tensor>(lgpu_tensor{*std::move(result)}).release();
-  return Report(result.status(), status);
-}
-
-}  // namespace
+using lgpu::c::Deliver;
+using lgpu::c::Missing;
+using lgpu::c::Report;
+using lgpu::c::Text;
 
 const char* lgpu_version(void) { return LGPU_VERSION; }
 
@@ -114,8 +76,11 @@ lgpu_code lgpu_context_memory_info(const lgpu_context* context, const char* devi
 
 lgpu_scope* lgpu_scope_new(const lgpu_context* context, const char* device) {
   if (context == nullptr) return nullptr;
-  const std::string name = Text(device);
-  return std::unique_ptr<lgpu_scope>(new lgpu_scope{lgpu::DeviceScope(context->context, name)}).release();
+  if (device == nullptr) {
+    return std::unique_ptr<lgpu_scope>(new lgpu_scope{lgpu::DeviceScope(context->context, std::nullopt)})
+        .release();
+  }
+  return std::unique_ptr<lgpu_scope>(new lgpu_scope{lgpu::DeviceScope(context->context, device)}).release();
 }
 void lgpu_scope_delete(lgpu_scope* scope) { std::unique_ptr<lgpu_scope>{scope}.reset(); }
 
@@ -154,6 +119,24 @@ lgpu_code lgpu_cast(const lgpu_tensor* input, lgpu_dtype to, lgpu_tensor** outpu
 lgpu_code lgpu_identity(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status) {
   if (input == nullptr) return Missing("the input of lgpu_identity", status);
   return Deliver(lgpu::Identity(input->tensor), output, status);
+}
+lgpu_code lgpu_shape_of(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status) {
+  if (input == nullptr) return Missing("the input of lgpu_shape_of", status);
+  return Deliver(lgpu::ShapeOf(input->tensor), output, status);
+}
+lgpu_code lgpu_size_of(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status) {
+  if (input == nullptr) return Missing("the input of lgpu_size_of", status);
+  return Deliver(lgpu::SizeOf(input->tensor), output, status);
+}
+lgpu_code lgpu_rank_of(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status) {
+  if (input == nullptr) return Missing("the input of lgpu_rank_of", status);
+  return Deliver(lgpu::RankOf(input->tensor), output, status);
+}
+lgpu_code lgpu_copy_to_device(const lgpu_tensor* input, const char* device, lgpu_tensor** output,
+                              lgpu_status* status) {
+  if (input == nullptr) return Missing("the input of lgpu_copy_to_device", status);
+  if (device == nullptr) return Missing("the device", status);
+  return Deliver(lgpu::CopyToDevice(input->tensor, device), output, status);
 }
 
 void lgpu_tensor_delete(lgpu_tensor* tensor) { std::unique_ptr<lgpu_tensor>{tensor}.reset(); }

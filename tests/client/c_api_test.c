@@ -68,6 +68,204 @@ static void CheckOps(const lgpu_context* context, lgpu_status* status) {
   lgpu_tensor_delete(copy);
 }
 
+static int lines = 0;
+static char last_line[256];
+
+static void TakeLine(const char* line, size_t length, void* user) {
+  ++*(int*)user;
+  snprintf(last_line, sizeof last_line, "%.*s", (int)length, line);
+}
+
+static lgpu_tensor* Ones(const lgpu_context* context, int64_t rows, int64_t columns, lgpu_status* status) {
+  static const float kOnes[] = {1, 1, 1, 1};
+  const int64_t shape[] = {rows, columns};
+  lgpu_tensor* tensor = NULL;
+  CHECK(lgpu_constant(context, LGPU_FLOAT32, shape, 2, kOnes, (size_t)(rows * columns) * sizeof(float),
+                      &tensor, status) == LGPU_OK);
+  return tensor;
+}
+
+/* TensorFlow's tf.config from C: two cards, the first one split. */
+static void CheckConfig(lgpu_status* status) {
+  static const uint64_t kLimits[] = {(uint64_t)32 << 20, (uint64_t)64 << 20};
+  static const uint64_t kMore[] = {(uint64_t)48 << 20, (uint64_t)64 << 20};
+  static const char* const kVisible[] = {"GPU:0"};
+  lgpu_config* config = NULL;
+  lgpu_context* context = NULL;
+  lgpu_strings* names = NULL;
+  uint64_t limit = 0;
+  int growth = 7;
+  int major = 7;
+
+  CHECK(lgpu_config_create("local:2x1GiB", 0, &config, status) == LGPU_OK);
+  names = lgpu_config_list_physical_devices(config, "GPU");
+  CHECK(lgpu_strings_count(names) == 2 && strcmp(lgpu_strings_at(names, 1), "/physical_device:GPU:1") == 0);
+  CHECK(lgpu_strings_at(names, 2) == NULL);
+  lgpu_strings_delete(names);
+  CHECK(lgpu_config_device_details(config, "GPU:0", &names, &major, NULL, status) == LGPU_OK);
+  CHECK(strcmp(lgpu_strings_at(names, 0), "Simulated GPU") == 0 && major == 0);
+  lgpu_strings_delete(names);
+
+  CHECK(lgpu_config_get_memory_growth(config, "GPU:0", &growth, status) == LGPU_OK && growth == -1);
+  CHECK(lgpu_config_set_memory_growth(config, "GPU:0", 1, status) == LGPU_OK);
+  CHECK(lgpu_config_get_memory_growth(config, "GPU:0", &growth, status) == LGPU_OK && growth == 1);
+  CHECK(lgpu_config_set_memory_growth(config, "CPU:0", 1, status) == LGPU_INVALID_ARGUMENT);
+  CHECK(strcmp(lgpu_status_message(status), "Cannot set memory growth on non-GPU devices") == 0);
+  CHECK(lgpu_config_set_visible_devices(config, kVisible, 1, "GPU", status) == LGPU_OK);
+  names = lgpu_config_get_visible_devices(config, NULL);
+  CHECK(lgpu_strings_count(names) == 2);
+  lgpu_strings_delete(names);
+  CHECK(lgpu_config_set_logical_devices(config, "GPU:0", 2, kLimits, NULL, NULL, NULL, status) == LGPU_OK);
+  CHECK(lgpu_config_list_logical_devices(config, "GPU", &names, status) == LGPU_OK);
+  CHECK(lgpu_strings_count(names) == 2 && strcmp(lgpu_strings_at(names, 1), "/device:GPU:1") == 0);
+  lgpu_strings_delete(names);
+  CHECK(lgpu_config_set_device_policy(config, "loud", status) == LGPU_INVALID_ARGUMENT);
+  CHECK(strcmp(lgpu_status_message(status), "Not a valid device policy: 'loud'") == 0);
+  CHECK(lgpu_config_set_device_policy(config, "warn", status) == LGPU_OK);
+  CHECK(strcmp(lgpu_config_get_device_policy(config), "warn") == 0);
+  CHECK(lgpu_config_set_device_policy(config, NULL, status) == LGPU_OK);
+  CHECK(lgpu_config_get_soft_device_placement(config) == 1);
+  lgpu_config_set_soft_device_placement(config, 0);
+  CHECK(lgpu_config_get_soft_device_placement(config) == 0);
+  CHECK(lgpu_config_get_log_device_placement(config) == 0);
+
+  CHECK(lgpu_context_create_from_config(config, &context, status) == LGPU_OK);
+  CHECK(lgpu_context_create_from_config(config, &context, status) == LGPU_FAILED_PRECONDITION);
+  names = lgpu_context_list_logical_devices(context, NULL);
+  CHECK(lgpu_strings_count(names) == 3 && strcmp(lgpu_strings_at(names, 0), "/device:CPU:0") == 0);
+  lgpu_strings_delete(names);
+  CHECK(lgpu_context_memory_stat(context, "GPU:0", "bytes_limit", &limit, status) == LGPU_OK);
+  CHECK(limit == kLimits[0]);
+  CHECK(lgpu_config_set_logical_devices(config, "GPU:0", 2, kMore, NULL, NULL, NULL, status) == LGPU_OK);
+  CHECK(lgpu_context_memory_stat(context, "GPU:0", "bytes_limit", &limit, status) == LGPU_OK);
+  CHECK(limit == kMore[0]);
+  CHECK(lgpu_context_resize_device(context, "GPU:0", kLimits[0], status) == LGPU_OK);
+  CHECK(lgpu_config_set_visible_devices(config, NULL, 0, "GPU", status) == LGPU_FAILED_PRECONDITION);
+  CHECK(strstr(lgpu_status_message(status), "Visible devices cannot be modified after being initialized") !=
+        NULL);
+  lgpu_config_delete(config);
+  lgpu_context_delete(context);
+
+  config = NULL;
+  CHECK(lgpu_config_create("local:1x1GiB", 1, &config, status) == LGPU_OK);
+  CHECK(lgpu_config_set_logical_devices(config, "GPU:0", 1, NULL, NULL, NULL, NULL, status) ==
+        LGPU_INVALID_ARGUMENT);
+  CHECK(strcmp(lgpu_status_message(status), "Setting memory limit is required for GPU virtual devices") == 0);
+  CHECK(lgpu_config_set_memory_fraction(config, -1, status) == LGPU_INVALID_ARGUMENT);
+  lgpu_config_delete(config);
+  lgpu_config_delete(NULL);
+}
+
+/* Placement, its lines and explanations, policies and memory of a context with two GPUs. */
+static void CheckPlacement(lgpu_status* status) {
+  lgpu_options* options = lgpu_options_new();
+  lgpu_context* context = NULL;
+  lgpu_tensor* a = NULL;
+  lgpu_tensor* b = NULL;
+  lgpu_strings* text = NULL;
+  lgpu_explanation* why = NULL;
+  lgpu_policy_scope* policy = NULL;
+  lgpu_scope* scope = NULL;
+  int32_t shape[2] = {0, 0};
+  uint64_t number = 0;
+  uint64_t peak = 0;
+
+  lgpu_options_set_endpoint(options, "local:1x1GiB");
+  lgpu_options_add_device_on(options, "0", (uint64_t)64 << 20, (uint64_t)2 << 20, 0);
+  lgpu_options_add_device(options, (uint64_t)64 << 20, 0);
+  lgpu_options_set_log_sink(options, TakeLine, &lines);
+  CHECK(lgpu_options_set_device_policy(options, "silent", status) == LGPU_OK);
+  CHECK(lgpu_context_create(options, &context, status) == LGPU_OK);
+  lgpu_options_delete(options);
+  text = lgpu_context_device_mapping(context);
+  CHECK(strstr(lgpu_strings_at(text, 0), "device:GPU:1 -> device: 0, name: Simulated GPU") != NULL);
+  lgpu_strings_delete(text);
+
+  a = Ones(context, 2, 2, status);
+  CHECK(lines == 0);
+  lgpu_context_set_log_device_placement(context, 1);
+  CHECK(lgpu_matmul(a, a, 0, 0, &b, status) == LGPU_OK);
+  CHECK(lines == 1);
+  CHECK(strcmp(last_line, "Executing op MatMul in device /job:localhost/replica:0/task:0/device:GPU:0") == 0);
+  lgpu_context_set_log_device_placement(context, 0);
+  lgpu_tensor_delete(b);
+  b = NULL;
+
+  scope = lgpu_scope_new(context, "/GPU:7");
+  {
+    const lgpu_tensor* const inputs[] = {a, a};
+    CHECK(lgpu_context_explain(context, "MatMul", inputs, 2, LGPU_INVALID, &why, status) == LGPU_OK);
+    CHECK(lgpu_explanation_soft_placed(why) == 1 && lgpu_explanation_code(why) == LGPU_OK);
+    CHECK(strstr(lgpu_explanation_device(why), "/device:GPU:0") != NULL);
+    CHECK(lgpu_explanation_candidate_count(why) == 3 && lgpu_explanation_candidate_taken(why, 0) == 1);
+    CHECK(strstr(lgpu_explanation_candidate_why(why, 1), "asked for is /device:GPU:7") != NULL);
+    CHECK(lgpu_explanation_candidate_device(why, 3) == NULL);
+    CHECK(strstr(lgpu_explanation_text(why), "runs on ") != NULL);
+    lgpu_explanation_delete(why);
+    lgpu_context_set_soft_device_placement(context, 0);
+    CHECK(lgpu_context_explain(context, "MatMul", inputs, 2, LGPU_INVALID, &why, status) == LGPU_OK);
+    CHECK(lgpu_explanation_code(why) == LGPU_INVALID_ARGUMENT && *lgpu_explanation_device(why) == 0);
+    CHECK(strstr(lgpu_explanation_message(why), "Could not satisfy device specification") != NULL);
+    lgpu_explanation_delete(why);
+    CHECK(lgpu_context_explain(context, "Conv2D", inputs, 2, LGPU_INVALID, &why, status) ==
+          LGPU_INVALID_ARGUMENT);
+  }
+  {
+    lgpu_scope* const none = lgpu_scope_new(context, NULL); /* asks for nothing in there */
+    CHECK(lgpu_matmul(a, a, 0, 0, &b, status) == LGPU_OK);
+    lgpu_tensor_delete(b);
+    b = NULL;
+    lgpu_scope_delete(none);
+  }
+  lgpu_scope_delete(scope);
+
+  scope = lgpu_scope_new(context, "/CPU:0");
+  CHECK(lgpu_policy_scope_new(context, "loud") == NULL);
+  policy = lgpu_policy_scope_new(context, "explicit");
+  CHECK(lgpu_matmul(a, a, 0, 0, &b, status) == LGPU_INVALID_ARGUMENT);
+  CHECK(strstr(lgpu_status_message(status), "Tensors on conflicting devices") != NULL);
+  lgpu_policy_scope_delete(policy);
+  CHECK(lgpu_context_set_device_policy(context, "warn", status) == LGPU_OK);
+  CHECK(lgpu_matmul(a, a, 0, 0, &b, status) == LGPU_OK);
+  CHECK(strstr(last_line, "before computing MatMul as input #1") != NULL);
+  CHECK(lgpu_context_set_device_policy(context, NULL, status) == LGPU_OK);
+  lgpu_context_copy_counts(context, &number, NULL);
+  CHECK(number == 1);
+  lgpu_tensor_delete(b);
+  lgpu_scope_delete(scope);
+
+  b = NULL;
+  CHECK(lgpu_copy_to_device(a, "GPU:1", &b, status) == LGPU_OK);
+  CHECK(strcmp(lgpu_tensor_device(b), "/job:localhost/replica:0/task:0/device:GPU:1") == 0);
+  lgpu_tensor_delete(b);
+  b = NULL;
+  CHECK(lgpu_shape_of(a, &b, status) == LGPU_OK);
+  CHECK(lgpu_tensor_copy_to_host(b, shape, sizeof shape, status) == LGPU_OK && shape[1] == 2);
+  lgpu_tensor_delete(b);
+  b = NULL;
+  CHECK(lgpu_size_of(a, &b, status) == LGPU_OK);
+  CHECK(lgpu_tensor_copy_to_host(b, shape, sizeof shape[0], status) == LGPU_OK && shape[0] == 4);
+  lgpu_tensor_delete(b);
+  b = NULL;
+  CHECK(lgpu_rank_of(a, &b, status) == LGPU_OK);
+  CHECK(lgpu_tensor_copy_to_host(b, shape, sizeof shape[0], status) == LGPU_OK && shape[0] == 2);
+  lgpu_tensor_delete(b);
+
+  CHECK(lgpu_context_memory_stat(context, "GPU:0", "num_allocs", &number, status) == LGPU_OK && number > 1);
+  CHECK(lgpu_context_reset_memory_stats(context, "GPU:0", status) == LGPU_OK);
+  CHECK(lgpu_context_memory_stat(context, "GPU:0", "num_allocs", &number, status) == LGPU_OK && number == 0);
+  CHECK(lgpu_context_memory_info(context, "GPU:0", &number, &peak, status) == LGPU_OK && peak == number);
+  CHECK(lgpu_context_memory_stat(context, "GPU:0", "colour", &number, status) == LGPU_INVALID_ARGUMENT);
+  CHECK(strstr(lgpu_status_message(status), "there are: num_allocs, bytes_in_use") != NULL);
+  CHECK(lgpu_context_memory_stat(context, "CPU:0", "num_allocs", &number, status) == LGPU_INVALID_ARGUMENT);
+  text = lgpu_context_memory_summary(context);
+  CHECK(strstr(lgpu_strings_at(text, 0), "64.00MiB") != NULL);
+  lgpu_strings_delete(text);
+  CHECK(lgpu_context_trim(context, &number, status) == LGPU_OK);
+  lgpu_tensor_delete(a);
+  lgpu_context_delete(context);
+}
+
 int main(void) {
   lgpu_status* status = lgpu_status_new();
   lgpu_options* options = lgpu_options_new();
@@ -87,6 +285,8 @@ int main(void) {
   CHECK(lgpu_context_close(context, status) == LGPU_OK);
   lgpu_context_delete(context);
   lgpu_options_delete(options);
+  CheckConfig(status);
+  CheckPlacement(status);
   lgpu_status_delete(status);
   lgpu_status_delete(NULL);
   return failures == 0 ? 0 : 1;

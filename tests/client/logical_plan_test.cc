@@ -236,20 +236,40 @@ struct Rule {
 struct RandomConfiguration {
   GpuOptions options;
   std::vector<PlanCard> cards;
-  std::vector<std::string> list;  // entries of the visible_device_list
+  std::vector<std::string> list;     // entries of the visible_device_list
+  std::optional<std::string> least;  // multiprocessors
 };
+
+/// Which of the listed cards count.
+std::vector<int> Valid(const RandomConfiguration& made, const std::vector<int>& listed) {
+  std::set<int> sizes = {0};
+  for (const int card : listed) sizes.insert(made.cards[static_cast<std::size_t>(card)].multiprocessors);
+  int least = *sizes.rbegin() > 8 ? 8 : *sizes.rbegin();
+  if (made.least == "3" || made.least == "12") least = std::stoi(*made.least);
+  std::vector<int> valid;
+  for (const int position : listed) {
+    const PlanCard& card = made.cards[static_cast<std::size_t>(position)];
+    if (10 * card.compute_major + card.compute_minor < 35) continue;
+    if (card.multiprocessors == 0 || card.multiprocessors >= least) valid.push_back(position);
+  }
+  return valid;
+}
 
 RandomConfiguration Configure(std::mt19937& random) {
   const auto below = [&](unsigned n) { return static_cast<int>(random() % n); };
   RandomConfiguration made;
   for (int i = below(4); i >= 0; --i) {
-    PlanCard card{.total = Bytes(random() % 20 * (512ull << 20)), .compute_major = 5 + below(6)};
+    PlanCard card{.total = Bytes(random() % 20 * (512ull << 20)), .compute_major = 3 + below(8)};
+    card.compute_minor = below(8);
+    if (below(3) != 0) card.multiprocessors = below(14);
     card.free = Bytes(card.total.count() / (1 + random() % 3) + random() % 1000);
     card.priority_greatest = -below(3);
     card.priority_least = below(2);
     made.cards.push_back(card);
   }
   if (below(3) == 0) made.options.device_count = below(5);
+  static const char* const kLeast[] = {"3", "12", "x", "-1", ""};
+  if (below(3) == 0) made.least = kLeast[below(5)];
   static const char* const kEntries[] = {"0", "1", "2", "3", " 1", "7", "-1", "x", "", "+1", "0", "1"};
   const bool wild = below(4) == 0;
   if (below(2) == 0) {
@@ -301,7 +321,8 @@ std::string ReadList(const RandomConfiguration& made, std::vector<int>& visible)
   return distinct.size() == visible.size() ? "" : "contained a duplicate entry";
 }
 
-std::vector<Rule> Rules(const RandomConfiguration& made, const std::vector<int>& visible) {
+std::vector<Rule> Rules(const RandomConfiguration& made, const std::vector<int>& listed,
+                        const std::vector<int>& visible) {
   using Code = absl::StatusCode;
   const auto& entries = made.options.virtual_devices;
   const std::size_t use =
@@ -309,7 +330,7 @@ std::vector<Rule> Rules(const RandomConfiguration& made, const std::vector<int>&
   std::vector<Rule> rules = {
       {made.options.per_process_gpu_memory_fraction > 0, Code::kInvalidArgument, "It's invalid to set"},
       {use < entries.size(), Code::kUnknown, "Not enough GPUs to create virtual devices."},
-      {!made.options.visible_device_list.empty() && visible.size() != entries.size(), Code::kInvalidArgument,
+      {!made.options.visible_device_list.empty() && listed.size() != entries.size(), Code::kInvalidArgument,
        "The number of GPUs in visible_device_list doesn't match"},
       {visible.size() != entries.size(), Code::kUnknown, "The number of valid GPUs doesn't match"}};
   if (visible.size() < entries.size()) return rules;
@@ -344,8 +365,8 @@ std::string DefaultLimit(const PlanCard& card, double fraction) {
     return std::to_string(static_cast<std::uint64_t>(static_cast<double>(card.total.count()) * fraction));
   }
   const std::uint64_t free = card.free->count();
-  static const std::map<int, std::uint64_t> kReserve = {{5, 500},  {6, 500},  {7, 1050},
-                                                        {8, 1536}, {9, 1800}, {10, 1800}};
+  static const std::map<int, std::uint64_t> kReserve = {{3, 500},  {4, 500},  {5, 500},  {6, 500},
+                                                        {7, 1050}, {8, 1536}, {9, 1800}, {10, 1800}};
   const std::uint64_t reserve = (free >> 31 == 0 ? 225 : kReserve.at(card.compute_major)) << 20;
   return std::to_string(free > reserve ? free - reserve : free);
 }
@@ -387,15 +408,18 @@ TEST(LogicalPlanTest, RandomConfigurationsAgreeWithTheRulesSaidOtherwise) {
   for (int round = 0; round < 20000; ++round) {
     const RandomConfiguration made = Configure(random);
     std::vector<std::string> notes;
-    const std::string answer = Text(PlanDevices({.options = made.options, .cards = made.cards}, notes));
-    std::vector<int> visible;
-    if (const std::string wrong = ReadList(made, visible); !wrong.empty()) {
+    PlanRequest request{.options = made.options, .cards = made.cards};
+    if (made.least) request.min_multiprocessors = *made.least;
+    const std::string answer = Text(PlanDevices(request, notes));
+    std::vector<int> listed;
+    if (const std::string wrong = ReadList(made, listed); !wrong.empty()) {
       ASSERT_THAT(answer, HasSubstr("error 3 ")) << made.options.visible_device_list;
       ASSERT_THAT(answer, HasSubstr(wrong)) << made.options.visible_device_list;
       continue;
     }
+    const std::vector<int> visible = Valid(made, listed);
     std::vector<Rule> rules;
-    if (!made.options.virtual_devices.empty()) rules = Rules(made, visible);
+    if (!made.options.virtual_devices.empty()) rules = Rules(made, listed, visible);
     const auto broken =
         std::find_if(rules.begin(), rules.end(), [](const Rule& rule) { return rule.applies; });
     if (broken != rules.end()) {

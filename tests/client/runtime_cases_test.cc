@@ -1,5 +1,6 @@
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -66,10 +67,18 @@ ContextOptions OptionsOf(const testing::Case& row) {
   return options;
 }
 
+internal::RuntimeOptions RuntimeOf(const testing::Case& row) {
+  return {.cpu_count = row[2].find("cpus") != std::string::npos ? 2 : 1,
+          .strict = row[2].find("strict") != std::string::npos};
+}
+
 /// A Context, the tensors that a row names, and what it was asked so far.
 class Script {
  public:
-  explicit Script(const testing::Case& row) : test_(LeaseOf(row), OptionsOf(row)) {}
+  explicit Script(const testing::Case& row) : test_(LeaseOf(row), OptionsOf(row), RuntimeOf(row)) {}
+  ~Script() {
+    while (!scopes_.empty()) scopes_.pop_back();  // the innermost first
+  }
 
   void Run(const std::string& step) {
     const std::size_t failing = step.find(" ! ");
@@ -122,9 +131,16 @@ class Script {
   void Call(const std::vector<std::string>& words, const std::string& step) {
     const Context& gpu = *test_.gpu;
     const std::string rest = step.substr(std::min(words[0].size() + 1, step.size()));
-    if (words[0] == "on") {
-      scope_.reset();
-      if (rest != "-") scope_.emplace(gpu, rest);
+    if (words[0] == "on" || words[0] == "out") {
+      while (!scopes_.empty()) {
+        scopes_.pop_back();
+        if (words[0] == "out") return;
+      }
+      if (rest != "-") scopes_.push_back(std::make_unique<DeviceScope>(gpu, rest));
+    } else if (words[0] == "in" && rest == "None") {
+      scopes_.push_back(std::make_unique<DeviceScope>(gpu, std::nullopt));
+    } else if (words[0] == "in") {
+      scopes_.push_back(std::make_unique<DeviceScope>(gpu, rest == "''" ? "" : rest));
     } else if (words[0] == "policy") {
       policy_.reset();
       policy_.emplace(gpu, ParseDevicePolicy(rest).value());
@@ -186,7 +202,7 @@ class Script {
 
   TestContext test_;
   std::map<std::string, Tensor> tensors_;
-  std::optional<DeviceScope> scope_;
+  std::vector<std::unique_ptr<DeviceScope>> scopes_;
   std::optional<DevicePolicyScope> policy_;
   std::uint64_t copies_ = 0;
   std::size_t lines_ = 0;
