@@ -5,7 +5,10 @@
 
 #include <cstdlib>
 #include <optional>
+#include <set>
 #include <thread>
+#include <tuple>
+#include <vector>
 
 #include "proto/session_pages.h"
 #include "tests/client/context_testing.h"
@@ -43,6 +46,54 @@ TEST(ContextTest, ConstantsMustFitTheirShape) {
   EXPECT_EQ(huge.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(test.gpu->ConstantBytes(DType::kInvalid, {0}, {}).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ContextTest, AttributesSayWhatADeviceIs) {
+  const TestContext test({.cards = 2, .devices_per_card = 2});
+  const std::vector<DeviceAttributes> devices = test.gpu->ListDeviceAttributes();
+  ASSERT_EQ(devices.size(), 5U);
+  EXPECT_EQ(devices[0].name, kCpu0);
+  EXPECT_EQ(devices[0].device_type, "CPU");
+  EXPECT_EQ(devices[0].memory_limit, 256_MiB);
+  EXPECT_EQ(devices[0].physical_device_desc, "");
+  EXPECT_THAT(devices[0].links, IsEmpty());
+  EXPECT_EQ(devices[2].name, kGpu1);
+  EXPECT_EQ(devices[2].memory_limit, 64_MiB);
+  EXPECT_THAT(devices[2].physical_device_desc, HasSubstr("device: 0, name: "));
+  EXPECT_FALSE(devices[2].numa_node.has_value());  // simulated
+  const std::vector<int> neighbours = {1, 0, 3, 2};
+  std::set<std::uint64_t> incarnations;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    EXPECT_NE(devices[i].incarnation, 0U);
+    incarnations.insert(devices[i].incarnation);
+    if (i == 0) continue;
+    ASSERT_EQ(devices[i].links.size(), 1U);
+    EXPECT_EQ(devices[i].links[0].device_id, neighbours[i - 1]);
+    EXPECT_EQ(devices[i].links[0].type, "SAME_DEVICE");
+    EXPECT_EQ(devices[i].links[0].strength, 1000);
+  }
+  EXPECT_EQ(incarnations.size(), 5U);
+  test.gpu->Close().IgnoreError();
+  EXPECT_THAT(test.gpu->ListDeviceAttributes(), IsEmpty());
+}
+
+TEST(ContextTest, TheVariableOfTensorFlowPinsSmallOps) {
+  constexpr const char* kName = "TF_EAGER_ENABLE_SMALL_TENSOR_CPU_PINNING";
+  for (const auto& [value, device, lines] : std::vector<std::tuple<const char*, const char*, std::size_t>>{
+           {"True", kCpu0, 0}, {"1", kCpu0, 0}, {"0", kGpu0, 0}, {"FALSE", kGpu0, 0}, {"yes", kGpu0, 1}}) {
+    ::setenv(kName, value, 1);
+    const TestContext test;
+    ::unsetenv(kName);
+    EXPECT_EQ(test.lines->size(), lines) << value;
+    if (lines > 0) {
+      EXPECT_EQ(
+          test.lines->back(),
+          "E Failed to parse the env-var ${TF_EAGER_ENABLE_SMALL_TENSOR_CPU_PINNING} into bool: yes. Use "
+          "the default value: 0");
+    }
+    const Tensor whole = Must(CopyToDevice(Must(test.gpu->Constant<std::int32_t>({1, 2})), "CPU:0"));
+    EXPECT_EQ(Must(AddN({whole, whole})).device(), device) << value;
+  }
 }
 
 TEST(ContextTest, ClosedContextFailsEveryUse) {

@@ -55,6 +55,21 @@ TEST(OpsTest, CastRefusesUnknownTypes) {
   EXPECT_EQ(CastOp().infer(inputs, {.cast_to = DType::kInt64})->dtype, DType::kInt64);
 }
 
+TEST(OpsTest, MetadataOpsSayTheirOutputOrWhy) {
+  const std::vector<TensorSpec> matrix = {{kF, {2, 3}}};
+  EXPECT_EQ(ShapeOp().infer(matrix, {})->shape, (Shape{2}));
+  EXPECT_EQ(ShapeOp().infer(matrix, {})->dtype, DType::kInt32);
+  EXPECT_EQ(SizeOp().infer(matrix, {})->shape, Shape{});
+  EXPECT_EQ(RankOp().infer(matrix, {})->shape, Shape{});
+  const std::vector<TensorSpec> large = {{kF, {1, std::int64_t{1} << 31}}};
+  EXPECT_EQ(ShapeOp().infer(large, {}).status().message(),
+            "Shape output type is 32-bit  but dim 1 is 2147483648");
+  EXPECT_EQ(SizeOp().infer(large, {}).status().message(),
+            "Number of elements was larger than representable by 32-bit output type");
+  EXPECT_TRUE(RankOp().infer(large, {}).ok());
+  EXPECT_FALSE(ShapeOp().infer({}, {}).ok());
+}
+
 TEST(OpsTest, IndexIsThePlaceInTheTable) {
   for (std::size_t i = 0; i < AllOps().size(); ++i) {
     EXPECT_EQ(AllOps()[i].index, i);
