@@ -139,7 +139,7 @@ class Completer {
       }
     }
     if (type == "OP") {
-      for (const char* op : {"MatMul", "AddN", "Cast", "Identity", "_EagerConst"}) {
+      for (const char* op : {"MatMul", "AddN", "Cast", "Identity", "Shape", "Size", "Rank", "_EagerConst"}) {
         completion.words.push_back({op});
       }
     }

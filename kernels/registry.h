@@ -33,6 +33,8 @@ class KernelRegistry {
   struct Options {
     /// Registers Cast for GPUs too. Off by default, as TensorFlow's guide describes Cast.
     bool cast_on_gpu = false;
+    /// WithoutCode: the GPUs are real ones, which have fewer kernels than simulated ones.
+    bool real_gpus = false;
   };
   /// The kernels of the CPU, and the same ones as kernels of simulated GPUs.
   static KernelRegistry ForSimulatedDevices(const Options& options);

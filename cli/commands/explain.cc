@@ -17,7 +17,7 @@ class ExplainCommand final : public Command {
  public:
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("explain", "Show where an op would run, and why; nothing runs");
-    verb->add_option("op", flags_.op, "MatMul, AddN, Cast, Identity or _EagerConst")
+    verb->add_option("op", flags_.op, "MatMul, AddN, Cast, Identity, Shape, Size, Rank or _EagerConst")
         ->required()
         ->type_name("OP");
     verb->add_option("-d,--device", flags_.device, "The device that is asked for, as in GPU:1")
@@ -46,6 +46,7 @@ class ExplainCommand final : public Command {
     verb->add_flag("--transpose-a", flags_.transpose_a, "MatMul: the first input is transposed");
     verb->add_flag("--transpose-b", flags_.transpose_b, "MatMul: the second one is");
     verb->add_flag("--cast-on-gpu", flags_.cast_on_gpu, "As ContextOptions::cast_on_gpu");
+    verb->add_flag("--pin-small-ops", flags_.pin_small_ops, "As ContextOptions::pin_small_ops");
     return verb;
   }
 
@@ -58,6 +59,7 @@ class ExplainCommand final : public Command {
       request.set_lease(lease_);
       LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(&v1::Control::Stub::GetLease, request));
       flags_.gpus = lease.devices_size();
+      flags_.real_gpus = lease.devices_size() > 0 && !lease.devices(0).simulated();
     }
     LGPU_ASSIGN_OR_RETURN(const PlacementExplanation explanation, ExplainFlagsOf(flags_));
     LGPU_RETURN_IF_ERROR(WriteOut(options.json ? JsonLine(ToJson(explanation)) : explanation.ToString()));

@@ -42,6 +42,19 @@ TEST(ExplainCommandTest, InputsMayLieAnywhere) {
   EXPECT_THAT(std::string(wrong.status.message()), HasSubstr("Matrix size-incompatible"));
 }
 
+TEST(ExplainCommandTest, RealGpusHaveFewerKernels) {
+  EXPECT_THAT(Explained({.op = "MatMul", .real_gpus = true}).device, HasSubstr("CPU:0"));
+  EXPECT_THAT(Explained({.op = "AddN", .real_gpus = true}).device, HasSubstr("GPU:0"));
+  EXPECT_THAT(Explained({.op = "AddN", .dtype = "double", .real_gpus = true}).device, HasSubstr("CPU:0"));
+}
+
+TEST(ExplainCommandTest, OpsMayStayWhereTheirInputsAre) {
+  EXPECT_EQ(Explained({.op = "Shape", .inputs = {"float[2]@GPU:1"}, .gpus = 2}).device, kGpu1);
+  const ExplainFlags small{.op = "AddN", .inputs = {"int32[2]", "int32[2]"}, .pin_small_ops = true};
+  EXPECT_THAT(Explained(small).device, HasSubstr("CPU:0"));
+  EXPECT_THAT(Explained(small).candidates.at(1).why, HasSubstr("stay there"));
+}
+
 TEST(ExplainCommandTest, WrongFlagsAreNamed) {
   EXPECT_THAT(Error({.op = "Conv2D"}), HasSubstr("there are: MatMul"));
   EXPECT_THAT(Error({.op = "MatMul", .dtype = "string"}), HasSubstr("there is no dtype \"string\""));

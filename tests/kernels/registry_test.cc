@@ -26,6 +26,21 @@ TEST(KernelRegistryTest, CastIsOnGpusOnlyWhenAskedFor) {
   EXPECT_NE(registry.Find(CastOp(), DeviceType::kGpu, DType::kFloat32), nullptr);
 }
 
+TEST(KernelRegistryTest, WhatIsSaidWithoutCodeIsWhatThereIs) {
+  const KernelRegistry real = KernelRegistry::ForCudaDevices();
+  if (real.Find(AddNOp(), DeviceType::kGpu, DType::kFloat32) == nullptr) {
+    GTEST_SKIP() << "this build has no kernels for real GPUs";
+  }
+  const KernelRegistry said = KernelRegistry::WithoutCode({.cast_on_gpu = true, .real_gpus = true});
+  for (const Op& op : AllOps()) {
+    for (int dtype = 0; dtype < 32; ++dtype) {
+      EXPECT_EQ(real.SupportedDevices(op, static_cast<DType>(dtype)),
+                said.SupportedDevices(op, static_cast<DType>(dtype)))
+          << op.name << " " << dtype;
+    }
+  }
+}
+
 TEST(KernelRegistryTest, PriorityComesBeforeTheDeviceType) {
   KernelRegistry registry;
   registry.Add({&AddNOp(), DeviceType::kGpu, DType::kFloat32, 1, RunAddN});
