@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -216,6 +217,64 @@ TEST(DeviceNameTest, RandomNamesKeepTheLaws) {
     ASSERT_EQ(a < b, FullNameLess(ToString(a), ToString(b)));
     ASSERT_EQ((a < b) + (b < a) + (a == b), 1);
   }
+}
+
+/// The grammar once more, as regular expressions.
+std::optional<DeviceName> Restate(const std::string& text) {
+  static const std::string kWord = "([A-Za-z][A-Za-z0-9_]*|\\*)";
+  static const std::string kNumber = "([0-9]+|\\*)";
+  static const std::regex part("/job:" + kWord + "|/(replica|task):" + kNumber + "|/device:" + kWord +
+                               "(?::" + kNumber + ")?|/(cpu|CPU|gpu|GPU):" + kNumber);
+  static const std::regex whole("(?:/job:" + kWord + "|/(replica|task):" + kNumber + "|/device:" + kWord +
+                                "(?::" + kNumber + ")?|/(cpu|CPU|gpu|GPU):" + kNumber + ")*|/");
+  if (!std::regex_match(text, whole)) return std::nullopt;
+  bool wraps = false;
+  const auto word = [](const std::string& w) { return w == "*" ? std::nullopt : std::optional(w); };
+  const auto number = [&](const std::string& n) -> std::optional<int> {
+    if (n.empty() || n == "*") return std::nullopt;
+    const double value = std::stod(n);
+    wraps = wraps || value > 2147483647.0;
+    return value > 2147483647.0 ? 0 : static_cast<int>(value);
+  };
+  DeviceName name;
+  for (std::sregex_iterator it(text.begin(), text.end(), part), end; it != end; ++it) {
+    const std::smatch& m = *it;
+    if (m[1].matched) name.job = word(m[1]);
+    if (m[2] == "replica") name.replica = number(m[3]);
+    if (m[2] == "task") name.task = number(m[3]);
+    if (m[4].matched) {
+      name.type = word(m[4]);
+      name.id = number(m[5]);
+    }
+    if (m[6].matched) {
+      name.type = m[6].str()[0] == 'c' || m[6].str()[0] == 'C' ? "CPU" : "GPU";
+      name.id = number(m[7]);
+    }
+  }
+  return wraps ? std::nullopt : std::optional(name);
+}
+
+TEST(DeviceNameTest, RandomTextAgreesWithTheGrammarSaidOtherwise) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const std::vector<std::string> heads = {
+      "/job:", "/replica:", "/task:", "/device:", "/gpu:", "/CPU:", "/Gpu:", "/tpu:", "/", "job:"};
+  const std::vector<std::string> tails = {
+      "a",          "b_1",        "1a", "*",     "0",  "12",  "007", "",    "-1", "GPU", "cpu", "a:",
+      "2147483647", "2147483648", "*x", "GPU:1", ":3", "*:2", "a:*", "X:0", "a/", " 1",  "a b", "_"};
+  int parsed = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string text;
+    for (std::size_t n = random() % 5; n-- > 0;) {
+      text += heads[random() % (random() % 3 ? 6 : heads.size())];
+      text += tails[random() % tails.size()];
+    }
+    const std::optional<DeviceName> name = ParseFullName(text);
+    ASSERT_EQ(Parts(name), Parts(Restate(text))) << text;
+    parsed += name ? 1 : 0;
+  }
+  EXPECT_GT(parsed, 3000);
 }
 
 TEST(DeviceNameTest, RandomTextNeverGetsThroughChanged) {

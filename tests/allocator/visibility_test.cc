@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <random>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -82,6 +85,78 @@ TEST(VisibilityTest, RandomValuesGiveDistinctDevicesOfTheList) {
     ASSERT_EQ(distinct.size(), devices.size()) << value;
     ASSERT_TRUE(devices.empty() || (*distinct.begin() >= 0 && *distinct.rbegin() < 8)) << value;
   }
+}
+
+/// The driver's rules once more: entries of one kind, strtol, and sets.
+std::vector<int> Restate(const std::string& value, const std::vector<std::string>& uuids) {
+  std::vector<int> devices;
+  std::set<int> seen;
+  const std::string kind = value.substr(0, 4);
+  const bool by_uuid = kind == "GPU-" || kind == "MIG-";
+  std::istringstream in(value + ",");
+  for (std::string entry; std::getline(in, entry, ',');) {
+    std::set<int> meant;
+    if (by_uuid) {
+      if (entry.rfind(kind, 0) != 0) break;
+      for (std::size_t i = 0; i < uuids.size(); ++i) {
+        if (uuids[i].compare(0, entry.size(), entry) == 0) meant.insert(static_cast<int>(i));
+      }
+    } else {
+      char* end = nullptr;
+      const long number = std::strtol(entry.c_str(), &end, 10);
+      const bool there = end != entry.c_str() && number >= 0 && number < static_cast<long>(uuids.size());
+      if (there) meant.insert(static_cast<int>(number));
+    }
+    if (meant.size() != 1) break;
+    if (!seen.insert(*meant.begin()).second) return {};
+    devices.push_back(*meant.begin());
+  }
+  if (kind == "MIG-" && devices.size() > 1) devices.resize(1);
+  return devices;
+}
+
+TEST(VisibilityTest, RandomValuesAgreeWithTheRulesSaidOtherwise) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const std::vector<std::string> numbers = {"0",
+                                            "1",
+                                            "2",
+                                            "3",
+                                            "-0",
+                                            "+1",
+                                            " 2",
+                                            "3 ",
+                                            "01",
+                                            "1x",
+                                            "2.5",
+                                            "0x3",
+                                            "4",
+                                            "-1",
+                                            "",
+                                            "x",
+                                            "- 1",
+                                            "+",
+                                            "99999999999999999999"};
+  const std::vector<std::string> names = {"GPU-a1", "GPU-a2", "GPU-b",   "GPU-a", "GPU-",  "GPU-a11",
+                                          "GPU-c",  "MIG-d1", "MIG-d2e", "MIG-d", "MIG-f", " GPU-b"};
+  std::size_t visible = 0;
+  for (int i = 0; i < 50000; ++i) {
+    std::vector<std::string> uuids = {"GPU-a11", "GPU-a2", "GPU-b9", "MIG-d1", "MIG-d2e", "GPU-c0"};
+    std::shuffle(uuids.begin(), uuids.end(), random);
+    uuids.resize(random() % (uuids.size() + 1));
+    const std::vector<std::string>& mostly = random() % 2 ? numbers : names;
+    std::string value;
+    for (unsigned n = 1 + random() % 5; n-- > 0;) {
+      const std::vector<std::string>& words = random() % 8 ? mostly : (random() % 2 ? numbers : names);
+      value += words[random() % words.size()] + (n > 0 ? "," : "");
+    }
+    if (value.empty()) continue;
+    const std::vector<int> devices = VisibleDevices(value, uuids);
+    ASSERT_EQ(devices, Restate(value, uuids)) << "'" << value << "' of " << uuids.size();
+    visible += devices.size();
+  }
+  EXPECT_GT(visible, 10000u);
 }
 
 TEST(VisibilityTest, TheOrderOfDevicesIsOneOfTwoWords) {
