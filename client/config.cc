@@ -20,6 +20,12 @@ std::optional<std::string> Variable(const char* name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
+/// What a Context makes of the variable.
+bool SwitchOr(const char* name, bool otherwise) {
+  const std::optional<std::string> value = Variable(name);
+  return value == "1" || (value != "0" && otherwise);
+}
+
 std::string LocalName(std::string_view type, std::size_t index) { return Cat("/device:", type, ":", index); }
 
 }  // namespace
@@ -47,9 +53,13 @@ void Config::Impl::Log(const std::vector<std::string>& notes) const {
   for (const std::string& note : notes) LogNote(options, note);
 }
 
-std::shared_ptr<internal::ContextState> Config::Impl::Live() {
+std::shared_ptr<internal::ContextState> Config::Impl::LiveContext() const {
   std::shared_ptr<internal::ContextState> context = live.lock();
-  if (context != nullptr && context->gate().is_closed()) context = nullptr;
+  return context != nullptr && context->gate().is_closed() ? nullptr : context;
+}
+
+std::shared_ptr<internal::ContextState> Config::Impl::Live() {
+  std::shared_ptr<internal::ContextState> context = LiveContext();
   // A strict one stays as it is after its first Context, as a process of TensorFlow's does.
   state.set_initialized(context != nullptr || (state.mode() == ConfigMode::kStrict && state.initialized()));
   return context;
@@ -181,13 +191,19 @@ void Config::SetSoftDevicePlacement(bool on) {
   impl_->options.soft_device_placement = on;
   if (const auto context = impl_->Live()) context->set_soft_placement(on);
 }
-bool Config::GetSoftDevicePlacement() const { return impl_->options.soft_device_placement.value_or(true); }
+bool Config::GetSoftDevicePlacement() const {
+  if (const auto context = impl_->LiveContext()) return context->soft_placement();
+  return impl_->options.soft_device_placement.value_or(SwitchOr("LGPU_SOFT_PLACEMENT", true));
+}
 
 void Config::SetLogDevicePlacement(bool on) {
   impl_->options.log_device_placement = on;
   if (const auto context = impl_->Live()) context->recorder().set_logging(on);
 }
-bool Config::GetLogDevicePlacement() const { return impl_->options.log_device_placement.value_or(false); }
+bool Config::GetLogDevicePlacement() const {
+  if (const auto context = impl_->LiveContext()) return context->recorder().logging();
+  return impl_->options.log_device_placement.value_or(SwitchOr("LGPU_LOG_DEVICE_PLACEMENT", false));
+}
 
 absl::Status Config::SetDevicePolicy(std::optional<std::string_view> word) {
   const std::optional<DevicePolicy> policy = ParseDevicePolicy(word.value_or("silent"));
@@ -196,7 +212,10 @@ absl::Status Config::SetDevicePolicy(std::optional<std::string_view> word) {
   if (const auto context = impl_->Live()) context->set_policy(*policy);
   return absl::OkStatus();
 }
-std::string_view Config::GetDevicePolicy() const { return DevicePolicyWord(impl_->options.device_policy); }
+std::string_view Config::GetDevicePolicy() const {
+  const auto context = impl_->LiveContext();
+  return DevicePolicyWord(context != nullptr ? context->policy() : impl_->options.device_policy);
+}
 
 absl::StatusOr<Context> Context::Create(Config& config) {
   Config::Impl& impl = *config.impl_;

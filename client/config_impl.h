@@ -20,6 +20,7 @@ class Config::Impl {
 
   /// The Context that was made and is open; null. Tells the state.
   std::shared_ptr<internal::ContextState> Live();
+  std::shared_ptr<internal::ContextState> LiveContext() const;
   absl::StatusOr<ConfigState::Plan> MakePlan(std::vector<std::string>& notes) const;
   /// Gives the live Context the sizes of `changed`; on an error it has those of before.
   absl::Status Resize(internal::ContextState& context, const ConfigState& changed) const;

@@ -44,10 +44,9 @@ void PlacementRecorder::Log(std::string_view line) const {
 }
 
 void PlacementRecorder::BeforeAll(const std::vector<LogicalDeviceInfo>& devices, bool always) const {
-  const bool logging = logging_.load(std::memory_order_relaxed);
-  if (!logging && !always) return;
+  if (!logging() && !always) return;
   for (const LogicalDeviceInfo& device : devices) Log(CreatedDeviceLine(device));
-  if (format_ != PlacementLogFormat::kGraph || !logging) return;
+  if (format_ != PlacementLogFormat::kGraph || !logging()) return;
   std::string mapping = DeviceMappingText(devices);
   mapping.pop_back();  // Log ends the line
   Log(mapping);

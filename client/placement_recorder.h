@@ -40,12 +40,13 @@ class PlacementRecorder {
   /// One line, to the sink or stderr.
   void Log(std::string_view line) const;
 
+  bool logging() const { return logging_.load(std::memory_order_relaxed); }
   void set_logging(bool on) { logging_.store(on, std::memory_order_relaxed); }
   /// The lines at the start of a context: its devices, if logging is on or `always`.
   void BeforeAll(const std::vector<LogicalDeviceInfo>& devices, bool always) const;
   /// TensorFlow's line, if logging is on; before the op runs.
   void BeforeOp(const Op& op, const Device& device) const {
-    if (logging_.load(std::memory_order_relaxed)) LogOp(op, device);
+    if (logging()) LogOp(op, device);
   }
   /// What the next node of `op` is called in a graph; empty where lines are not in that format.
   std::string NextNodeName(const Op& op) const;

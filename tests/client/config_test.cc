@@ -237,6 +237,28 @@ TEST_F(ConfigTest, SwitchesReachTheContext) {
   EXPECT_EQ(config.GetDevicePolicy(), "silent");
 }
 
+TEST_F(ConfigTest, SwitchesSayWhatTheEnvironmentAndTheContextDo) {
+  Config config = Make(ConfigMode::kNative);
+  {
+    const Variable soft("LGPU_SOFT_PLACEMENT", "0");
+    const Variable log("LGPU_LOG_DEVICE_PLACEMENT", "1");
+    EXPECT_FALSE(config.GetSoftDevicePlacement());
+    EXPECT_TRUE(config.GetLogDevicePlacement());
+    config.SetLogDevicePlacement(false);
+    EXPECT_FALSE(config.GetLogDevicePlacement());
+    const Variable wrong("LGPU_SOFT_PLACEMENT", "no");
+    EXPECT_TRUE(config.GetSoftDevicePlacement());
+  }
+  const Context context = Must(Context::Create(config));
+  EXPECT_TRUE(config.GetSoftDevicePlacement());
+  context.SetSoftDevicePlacement(false);
+  context.SetLogDevicePlacement(true);
+  context.SetDevicePolicy(DevicePolicy::kWarn);
+  EXPECT_FALSE(config.GetSoftDevicePlacement());
+  EXPECT_TRUE(config.GetLogDevicePlacement());
+  EXPECT_EQ(config.GetDevicePolicy(), "warn");
+}
+
 TEST_F(ConfigTest, StrictScopesAreThoseOfPython) {
   Config config = Make(ConfigMode::kStrict, "local:2x300MiB");
   const Context context = Must(Context::Create(config));

@@ -113,7 +113,7 @@ class LGPU_API Config {
   /// How the lines of SetLogDevicePlacement look, for the Context that is made next.
   void SetPlacementLogFormat(PlacementLogFormat format);
 
-  // These reach a Context that is there already.
+  // These reach a Context that is there already, and say what it does.
   void SetSoftDevicePlacement(bool on);
   bool GetSoftDevicePlacement() const;
   void SetLogDevicePlacement(bool on);
