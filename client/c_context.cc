@@ -128,8 +128,8 @@ void lgpu_context_copy_counts(const lgpu_context* context, uint64_t* copies, uin
 }
 
 lgpu_code lgpu_context_explain(const lgpu_context* context, const char* op, const lgpu_tensor* const* inputs,
-                               size_t count, lgpu_dtype cast_to, lgpu_explanation** explanation,
-                               lgpu_status* status) {
+                               size_t count, int transpose_a, int transpose_b, lgpu_dtype cast_to,
+                               lgpu_explanation** explanation, lgpu_status* status) {
   if (context == nullptr) return Missing("the context", status);
   if (explanation == nullptr) return Missing("the place for the explanation", status);
   if (count > 0 && inputs == nullptr) return Missing("the list of inputs", status);
@@ -139,7 +139,10 @@ lgpu_code lgpu_context_explain(const lgpu_context* context, const char* op, cons
     tensors.push_back(input->tensor);
   }
   absl::StatusOr<lgpu::PlacementExplanation> why =
-      context->context.Explain(Text(op), tensors, {.cast_to = static_cast<lgpu::DType>(cast_to)});
+      context->context.Explain(Text(op), tensors,
+                               {.transpose_a = transpose_a != 0,
+                                .transpose_b = transpose_b != 0,
+                                .cast_to = static_cast<lgpu::DType>(cast_to)});
   if (!why.ok()) return Report(why.status(), status);
   std::string message(why->status.message());
   std::string text = why->ToString();

@@ -90,6 +90,7 @@ static void CheckConfig(lgpu_status* status) {
   static const uint64_t kLimits[] = {(uint64_t)32 << 20, (uint64_t)64 << 20};
   static const uint64_t kMore[] = {(uint64_t)48 << 20, (uint64_t)64 << 20};
   static const char* const kVisible[] = {"GPU:0"};
+  static const float kOne[] = {1};
   lgpu_config* config = NULL;
   lgpu_context* context = NULL;
   lgpu_strings* names = NULL;
@@ -128,6 +129,10 @@ static void CheckConfig(lgpu_status* status) {
   lgpu_config_set_soft_device_placement(config, 0);
   CHECK(lgpu_config_get_soft_device_placement(config) == 0);
   CHECK(lgpu_config_get_log_device_placement(config) == 0);
+  lgpu_config_set_log_device_placement(config, 1);
+  CHECK(lgpu_config_get_log_device_placement(config) == 1);
+  lgpu_config_set_log_device_placement(config, 0);
+  lgpu_config_set_graph_placement_log(config, 1);
 
   CHECK(lgpu_context_create_from_config(config, &context, status) == LGPU_OK);
   CHECK(lgpu_context_create_from_config(config, &context, status) == LGPU_FAILED_PRECONDITION);
@@ -140,6 +145,14 @@ static void CheckConfig(lgpu_status* status) {
   CHECK(lgpu_context_memory_stat(context, "GPU:0", "bytes_limit", &limit, status) == LGPU_OK);
   CHECK(limit == kMore[0]);
   CHECK(lgpu_context_resize_device(context, "GPU:0", kLimits[0], status) == LGPU_OK);
+  {
+    lgpu_scope* const scope = lgpu_scope_new(context, "/device:GPU:5");
+    lgpu_tensor* none = NULL;
+    CHECK(lgpu_constant(context, LGPU_FLOAT32, NULL, 0, kOne, sizeof kOne, &none, status) ==
+          LGPU_INVALID_ARGUMENT);
+    CHECK(strstr(lgpu_status_message(status), "Cannot assign a device for operation _EagerConst: ") != NULL);
+    lgpu_scope_delete(scope);
+  }
   CHECK(lgpu_config_set_visible_devices(config, NULL, 0, "GPU", status) == LGPU_FAILED_PRECONDITION);
   CHECK(strstr(lgpu_status_message(status), "Visible devices cannot be modified after being initialized") !=
         NULL);
@@ -156,45 +169,13 @@ static void CheckConfig(lgpu_status* status) {
   lgpu_config_delete(NULL);
 }
 
-/* Placement, its lines and explanations, policies and memory of a context with two GPUs. */
-static void CheckPlacement(lgpu_status* status) {
-  lgpu_options* options = lgpu_options_new();
-  lgpu_context* context = NULL;
-  lgpu_tensor* a = NULL;
-  lgpu_tensor* b = NULL;
-  lgpu_strings* text = NULL;
+static void CheckExplanations(const lgpu_context* context, const lgpu_tensor* a, lgpu_status* status) {
   lgpu_explanation* why = NULL;
-  lgpu_policy_scope* policy = NULL;
-  lgpu_scope* scope = NULL;
-  int32_t shape[2] = {0, 0};
-  uint64_t number = 0;
-  uint64_t peak = 0;
-
-  lgpu_options_set_endpoint(options, "local:1x1GiB");
-  lgpu_options_add_device_on(options, "0", (uint64_t)64 << 20, (uint64_t)2 << 20, 0);
-  lgpu_options_add_device(options, (uint64_t)64 << 20, 0);
-  lgpu_options_set_log_sink(options, TakeLine, &lines);
-  CHECK(lgpu_options_set_device_policy(options, "silent", status) == LGPU_OK);
-  CHECK(lgpu_context_create(options, &context, status) == LGPU_OK);
-  lgpu_options_delete(options);
-  text = lgpu_context_device_mapping(context);
-  CHECK(strstr(lgpu_strings_at(text, 0), "device:GPU:1 -> device: 0, name: Simulated GPU") != NULL);
-  lgpu_strings_delete(text);
-
-  a = Ones(context, 2, 2, status);
-  CHECK(lines == 0);
-  lgpu_context_set_log_device_placement(context, 1);
-  CHECK(lgpu_matmul(a, a, 0, 0, &b, status) == LGPU_OK);
-  CHECK(lines == 1);
-  CHECK(strcmp(last_line, "Executing op MatMul in device /job:localhost/replica:0/task:0/device:GPU:0") == 0);
-  lgpu_context_set_log_device_placement(context, 0);
-  lgpu_tensor_delete(b);
-  b = NULL;
-
-  scope = lgpu_scope_new(context, "/GPU:7");
+  lgpu_tensor* b = NULL;
+  lgpu_scope* const scope = lgpu_scope_new(context, "/GPU:7");
   {
     const lgpu_tensor* const inputs[] = {a, a};
-    CHECK(lgpu_context_explain(context, "MatMul", inputs, 2, LGPU_INVALID, &why, status) == LGPU_OK);
+    CHECK(lgpu_context_explain(context, "MatMul", inputs, 2, 0, 1, LGPU_INVALID, &why, status) == LGPU_OK);
     CHECK(lgpu_explanation_soft_placed(why) == 1 && lgpu_explanation_code(why) == LGPU_OK);
     CHECK(strstr(lgpu_explanation_device(why), "/device:GPU:0") != NULL);
     CHECK(lgpu_explanation_candidate_count(why) == 3 && lgpu_explanation_candidate_taken(why, 0) == 1);
@@ -203,11 +184,11 @@ static void CheckPlacement(lgpu_status* status) {
     CHECK(strstr(lgpu_explanation_text(why), "runs on ") != NULL);
     lgpu_explanation_delete(why);
     lgpu_context_set_soft_device_placement(context, 0);
-    CHECK(lgpu_context_explain(context, "MatMul", inputs, 2, LGPU_INVALID, &why, status) == LGPU_OK);
+    CHECK(lgpu_context_explain(context, "MatMul", inputs, 2, 0, 1, LGPU_INVALID, &why, status) == LGPU_OK);
     CHECK(lgpu_explanation_code(why) == LGPU_INVALID_ARGUMENT && *lgpu_explanation_device(why) == 0);
     CHECK(strstr(lgpu_explanation_message(why), "Could not satisfy device specification") != NULL);
     lgpu_explanation_delete(why);
-    CHECK(lgpu_context_explain(context, "Conv2D", inputs, 2, LGPU_INVALID, &why, status) ==
+    CHECK(lgpu_context_explain(context, "Conv2D", inputs, 2, 0, 1, LGPU_INVALID, &why, status) ==
           LGPU_INVALID_ARGUMENT);
   }
   {
@@ -218,8 +199,14 @@ static void CheckPlacement(lgpu_status* status) {
     lgpu_scope_delete(none);
   }
   lgpu_scope_delete(scope);
+}
 
-  scope = lgpu_scope_new(context, "/CPU:0");
+static void CheckPolicies(const lgpu_context* context, const lgpu_tensor* a, lgpu_status* status) {
+  lgpu_scope* const scope = lgpu_scope_new(context, "/CPU:0");
+  lgpu_policy_scope* policy = NULL;
+  lgpu_tensor* b = NULL;
+  uint64_t number = 0;
+
   CHECK(lgpu_policy_scope_new(context, "loud") == NULL);
   policy = lgpu_policy_scope_new(context, "explicit");
   CHECK(lgpu_matmul(a, a, 0, 0, &b, status) == LGPU_INVALID_ARGUMENT);
@@ -233,8 +220,12 @@ static void CheckPlacement(lgpu_status* status) {
   CHECK(number == 1);
   lgpu_tensor_delete(b);
   lgpu_scope_delete(scope);
+}
 
-  b = NULL;
+static void CheckCopiesAndShapes(const lgpu_tensor* a, lgpu_status* status) {
+  lgpu_tensor* b = NULL;
+  int32_t shape[2] = {0, 0};
+
   CHECK(lgpu_copy_to_device(a, "GPU:1", &b, status) == LGPU_OK);
   CHECK(strcmp(lgpu_tensor_device(b), "/job:localhost/replica:0/task:0/device:GPU:1") == 0);
   lgpu_tensor_delete(b);
@@ -250,6 +241,12 @@ static void CheckPlacement(lgpu_status* status) {
   CHECK(lgpu_rank_of(a, &b, status) == LGPU_OK);
   CHECK(lgpu_tensor_copy_to_host(b, shape, sizeof shape[0], status) == LGPU_OK && shape[0] == 2);
   lgpu_tensor_delete(b);
+}
+
+static void CheckMemory(const lgpu_context* context, lgpu_status* status) {
+  lgpu_strings* text = NULL;
+  uint64_t number = 0;
+  uint64_t peak = 0;
 
   CHECK(lgpu_context_memory_stat(context, "GPU:0", "num_allocs", &number, status) == LGPU_OK && number > 1);
   CHECK(lgpu_context_reset_memory_stats(context, "GPU:0", status) == LGPU_OK);
@@ -262,6 +259,46 @@ static void CheckPlacement(lgpu_status* status) {
   CHECK(strstr(lgpu_strings_at(text, 0), "64.00MiB") != NULL);
   lgpu_strings_delete(text);
   CHECK(lgpu_context_trim(context, &number, status) == LGPU_OK);
+}
+
+/* Placement, its lines and explanations, policies and memory of a context with two GPUs. */
+static void CheckPlacement(lgpu_status* status) {
+  lgpu_options* options = lgpu_options_new();
+  lgpu_context* context = NULL;
+  lgpu_tensor* a = NULL;
+  lgpu_tensor* b = NULL;
+  lgpu_strings* text = NULL;
+
+  lgpu_options_set_endpoint(options, "local:1x1GiB");
+  lgpu_options_add_device_on(options, "0", (uint64_t)64 << 20, (uint64_t)2 << 20, 0);
+  lgpu_options_add_device(options, (uint64_t)64 << 20, 0);
+  lgpu_options_set_log_sink(options, TakeLine, &lines);
+  lgpu_options_set_log_device_placement(options, 0);
+  lgpu_options_set_allocation_timeout_ms(options, 0);
+  CHECK(lgpu_options_set_device_policy(options, "silent", status) == LGPU_OK);
+  lgpu_options_set_lease(options, "some");
+  CHECK(lgpu_context_create(options, &context, status) == LGPU_INVALID_ARGUMENT);
+  CHECK(strstr(lgpu_status_message(status), "give `lease` or `logical_devices`, not both") != NULL);
+  lgpu_options_set_lease(options, NULL);
+  CHECK(lgpu_context_create(options, &context, status) == LGPU_OK);
+  lgpu_options_delete(options);
+  text = lgpu_context_device_mapping(context);
+  CHECK(strstr(lgpu_strings_at(text, 0), "device:GPU:1 -> device: 0, name: Simulated GPU") != NULL);
+  lgpu_strings_delete(text);
+
+  a = Ones(context, 2, 2, status);
+  CHECK(lines == 0);
+  lgpu_context_set_log_device_placement(context, 1);
+  CHECK(lgpu_matmul(a, a, 0, 0, &b, status) == LGPU_OK);
+  CHECK(lines == 1);
+  CHECK(strcmp(last_line, "Executing op MatMul in device /job:localhost/replica:0/task:0/device:GPU:0") == 0);
+  lgpu_context_set_log_device_placement(context, 0);
+  lgpu_tensor_delete(b);
+  b = NULL;
+  CheckExplanations(context, a, status);
+  CheckPolicies(context, a, status);
+  CheckCopiesAndShapes(a, status);
+  CheckMemory(context, status);
   lgpu_tensor_delete(a);
   lgpu_context_delete(context);
 }

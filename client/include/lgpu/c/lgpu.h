@@ -184,8 +184,9 @@ LGPU_C_API void lgpu_context_copy_counts(const lgpu_context* context, uint64_t* 
 /* Where an op ("MatMul") would run on these tensors if this thread ran it now, and why; nothing runs.
  * `cast_to` is read for Cast. */
 LGPU_C_API lgpu_code lgpu_context_explain(const lgpu_context* context, const char* op,
-                                          const lgpu_tensor* const* inputs, size_t count, lgpu_dtype cast_to,
-                                          lgpu_explanation** explanation, lgpu_status* status);
+                                          const lgpu_tensor* const* inputs, size_t count, int transpose_a,
+                                          int transpose_b, lgpu_dtype cast_to, lgpu_explanation** explanation,
+                                          lgpu_status* status);
 LGPU_C_API void lgpu_explanation_delete(lgpu_explanation* explanation);
 /* "": nowhere; lgpu_explanation_code says what the op would fail with. */
 LGPU_C_API const char* lgpu_explanation_device(const lgpu_explanation* explanation);
