@@ -182,7 +182,7 @@ LGPU_C_API lgpu_code lgpu_context_set_device_policy(const lgpu_context* context,
 LGPU_C_API void lgpu_context_copy_counts(const lgpu_context* context, uint64_t* copies, uint64_t* bytes);
 
 /* Where an op ("MatMul") would run on these tensors if this thread ran it now, and why; nothing runs.
- * `cast_to` is read for Cast. */
+ * MatMul reads `transpose_a` and `transpose_b`, Cast `cast_to`. */
 LGPU_C_API lgpu_code lgpu_context_explain(const lgpu_context* context, const char* op,
                                           const lgpu_tensor* const* inputs, size_t count, int transpose_a,
                                           int transpose_b, lgpu_dtype cast_to, lgpu_explanation** explanation,
