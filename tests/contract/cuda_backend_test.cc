@@ -142,6 +142,7 @@ TEST(CudaBackendTest, NvmlAndTheDriverKnowTheSameGpus) {
     EXPECT_EQ(same->name, device.name);
     EXPECT_EQ(same->pci_bus_id, device.pci_bus_id);
     EXPECT_EQ(same->compute_major, device.compute_major);
+    EXPECT_GT(device.multiprocessors, 0);
     EXPECT_GE(same->total, device.total);
   }
 }

@@ -85,6 +85,7 @@ TEST_F(CudaTest, DaemonServesTheGpusOfTheDriverAndHasNoContext) {
   EXPECT_EQ(stats.cards(0).pci_bus_id(), "0000:01:00.0");
   EXPECT_EQ(stats.cards(0).total_bytes(), 256 * kMiB);
   EXPECT_EQ(stats.cards(0).compute_major(), 9u);
+  EXPECT_EQ(stats.cards(0).multiprocessors(), 132u);
   EXPECT_FALSE(stats.cards(0).simulated());
   EXPECT_EQ(machine_.Used(0), Bytes());
 }
