@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <random>
-#include <regex>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -219,39 +218,61 @@ TEST(DeviceNameTest, RandomNamesKeepTheLaws) {
   }
 }
 
-/// The grammar once more, as regular expressions.
-std::optional<DeviceName> Restate(const std::string& text) {
-  static const std::string kWord = "([A-Za-z][A-Za-z0-9_]*|\\*)";
-  static const std::string kNumber = "([0-9]+|\\*)";
-  static const std::regex part("/job:" + kWord + "|/(replica|task):" + kNumber + "|/device:" + kWord +
-                               "(?::" + kNumber + ")?|/(cpu|CPU|gpu|GPU):" + kNumber);
-  static const std::regex whole("(?:/job:" + kWord + "|/(replica|task):" + kNumber + "|/device:" + kWord +
-                                "(?::" + kNumber + ")?|/(cpu|CPU|gpu|GPU):" + kNumber + ")*|/");
-  if (!std::regex_match(text, whole)) return std::nullopt;
-  bool wraps = false;
-  const auto word = [](const std::string& w) { return w == "*" ? std::nullopt : std::optional(w); };
-  const auto number = [&](const std::string& n) -> std::optional<int> {
-    if (n.empty() || n == "*") return std::nullopt;
-    const double value = std::stod(n);
-    wraps = wraps || value > 2147483647.0;
-    return value > 2147483647.0 ? 0 : static_cast<int>(value);
-  };
-  DeviceName name;
-  for (std::sregex_iterator it(text.begin(), text.end(), part), end; it != end; ++it) {
-    const std::smatch& m = *it;
-    if (m[1].matched) name.job = word(m[1]);
-    if (m[2] == "replica") name.replica = number(m[3]);
-    if (m[2] == "task") name.task = number(m[3]);
-    if (m[4].matched) {
-      name.type = word(m[4]);
-      name.id = number(m[5]);
-    }
-    if (m[6].matched) {
-      name.type = m[6].str()[0] == 'c' || m[6].str()[0] == 'C' ? "CPU" : "GPU";
-      name.id = number(m[7]);
+std::vector<std::string> Split(const std::string& text, char separator) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == separator) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
     }
   }
-  return wraps ? std::nullopt : std::optional(name);
+  return parts;
+}
+
+/// The grammar once more: pieces between slashes, and fields between colons.
+std::optional<DeviceName> Restate(const std::string& text) {
+  if (text.empty() || text == "/") return DeviceName();
+  if (text[0] != '/') return std::nullopt;
+  bool wrong = false;
+  const auto word = [&](const std::string& w) {
+    const std::string more = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+    wrong = wrong || (w != "*" && (w.empty() || w.find_first_not_of(more) != std::string::npos ||
+                                   more.find(w[0]) > more.find('Z')));
+    return w == "*" ? std::nullopt : std::optional(w);
+  };
+  const auto number = [&](const std::string& n) -> std::optional<int> {
+    if (n == "*") return std::nullopt;
+    wrong = wrong || n.empty() || n.find_first_not_of("0123456789") != std::string::npos;
+    if (wrong || std::stod(n) > 2147483647.0) {
+      wrong = true;
+      return std::nullopt;
+    }
+    return std::stoi(n);
+  };
+  DeviceName name;
+  for (const std::string& piece : Split(text.substr(1), '/')) {
+    const std::vector<std::string> fields = Split(piece, ':');
+    if (fields.size() == 2 && fields[0] == "job") {
+      name.job = word(fields[1]);
+    } else if (fields.size() == 2 && fields[0] == "replica") {
+      name.replica = number(fields[1]);
+    } else if (fields.size() == 2 && fields[0] == "task") {
+      name.task = number(fields[1]);
+    } else if ((fields.size() == 2 || fields.size() == 3) && fields[0] == "device") {
+      name.type = word(fields[1]);
+      name.id = number(fields.size() == 3 ? fields[2] : "*");
+    } else if (fields.size() == 2 && (fields[0] == "cpu" || fields[0] == "CPU")) {
+      name.type = "CPU";
+      name.id = number(fields[1]);
+    } else if (fields.size() == 2 && (fields[0] == "gpu" || fields[0] == "GPU")) {
+      name.type = "GPU";
+      name.id = number(fields[1]);
+    } else {
+      return std::nullopt;
+    }
+  }
+  return wrong ? std::nullopt : std::optional(name);
 }
 
 TEST(DeviceNameTest, RandomTextAgreesWithTheGrammarSaidOtherwise) {
