@@ -81,6 +81,10 @@ void Compare(const nlohmann::json& filled, pid_t helper, const v1::LeaseStats& s
     differ("uses", filled.value("used_bytes", std::uint64_t{0}), device->used_bytes());
     if (stats.devices_size() == 1) differ("holds", filled.value("held_bytes", std::uint64_t{0}), mine);
   }
+  if (device->held_bytes() > RoundUp(Bytes(device->limit_bytes()), Bytes(verdict.chunk_bytes)).count()) {
+    verdict.problems.push_back(
+        absl::StrCat(Size(device->held_bytes()), " are held, above the limit in whole chunks"));
+  }
   if (device->used_bytes() > device->limit_bytes()) {
     verdict.problems.push_back(absl::StrCat(Size(device->used_bytes()), " are used, above the limit"));
   }
@@ -119,7 +123,8 @@ absl::StatusOr<Verification> VerifyLease(Connection& connection, const std::stri
                           .total_bytes = filled.value("limit_bytes", std::uint64_t{0}),
                           .allocatable_bytes = filled.value("allocated_bytes", std::uint64_t{0}),
                           .blocks = filled.value("blocks", std::uint64_t{0}),
-                          .refused_because = filled["refused"].value("reason", "unknown")};
+                          .refused_because = filled["refused"].value("reason", "unknown"),
+                          .chunk_bytes = device.granularity_bytes()};
     LGPU_ASSIGN_OR_RETURN(const v1::LeaseStats stats, FindStats(connection, lease.id()));
     if (verdict.refused_because == "limit") {
       Compare(filled, helper.pid(), stats, verdict);
@@ -148,6 +153,12 @@ std::string FormatVerification(const Verification& verification, const Style& st
                     Printable(verdict.enforced_by), "\n  daemon says  limit ",
                     Size(verdict.daemon_limit_bytes), ", held ", Size(verdict.daemon_held_bytes), ", used ",
                     Size(verdict.daemon_used_bytes), verdict.problems.empty() ? ": agrees\n" : "\n");
+    if (verdict.daemon_held_bytes > verdict.daemon_limit_bytes) {
+      absl::StrAppend(&text, "  in chunks    memory comes in chunks of ", Size(verdict.chunk_bytes),
+                      ": a limit of ", Size(verdict.daemon_limit_bytes), " may hold ",
+                      Size(RoundUp(Bytes(verdict.daemon_limit_bytes), Bytes(verdict.chunk_bytes)).count()),
+                      ", which is what caps count\n");
+    }
     for (const std::string& problem : verdict.problems) {
       absl::StrAppend(&text, "  ", style.Red("problem"), "      ", Printable(problem), "\n");
     }
@@ -171,6 +182,7 @@ nlohmann::json ToJson(const Verification& verification) {
                                {"blocks", verdict.blocks},
                                {"refused_because", verdict.refused_because},
                                {"enforced_by", verdict.enforced_by},
+                               {"chunk_bytes", verdict.chunk_bytes},
                                {"daemon",
                                 {{"memory_limit_bytes", verdict.daemon_limit_bytes},
                                  {"held_bytes", verdict.daemon_held_bytes},

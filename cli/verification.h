@@ -20,6 +20,7 @@ struct DeviceVerdict {
   std::uint64_t blocks = 0;
   std::string refused_because = {};  // "limit"
   std::string enforced_by = {};
+  std::uint64_t chunk_bytes = 0;  // what memory is granted in; the limit may be held rounded up to it
   std::uint64_t daemon_limit_bytes = 0;
   std::uint64_t daemon_held_bytes = 0;
   std::uint64_t daemon_used_bytes = 0;

@@ -8,12 +8,15 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "allocator/device/simulated_spec.h"
 #include "daemon/http_address.h"
+#include "daemon/server_dir.h"
+#include "daemon/static_devices.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
@@ -53,29 +56,39 @@ std::string DefaultLockDir() {
   return std::filesystem::is_directory("/run/lock", error) ? "/run/lock/lgpu" : "/tmp/lgpu-locks";
 }
 
-absl::Status Check(const Config& config) {
-  if (config.simulated.size() > kMaxSimulatedDevices) {
-    return absl::InvalidArgumentError(absl::StrCat(config.simulated.size(),
-                                                   " simulated GPUs were asked for; at most ",
-                                                   kMaxSimulatedDevices, " are possible"));
+// A uuid is a file name of the lock directory.
+absl::Status CheckSimulated(const std::vector<SimulatedDeviceConfig>& simulated) {
+  if (simulated.size() > kMaxSimulatedDevices) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(simulated[kMaxSimulatedDevices].origin, ": ", simulated.size(),
+                     " simulated GPUs were asked for; at most ", kMaxSimulatedDevices, " are possible"));
   }
-  for (const SimulatedDeviceConfig& device : config.simulated) {
-    const auto same = [&](const SimulatedDeviceConfig& other) {
-      return !device.uuid.empty() && device.uuid == other.uuid;
-    };
-    if (std::count_if(config.simulated.begin(), config.simulated.end(), same) > 1) {
-      return absl::InvalidArgumentError(absl::StrCat("two simulated GPUs have the uuid '", device.uuid,
-                                                     "'; every card needs one of its own"));
+  std::set<std::string> uuids;
+  for (const SimulatedDeviceConfig& device : simulated) {
+    if (device.uuid.empty()) continue;
+    absl::Status status = CheckUuid(device.uuid);
+    if (status.ok() && !uuids.insert(device.uuid).second) {
+      status = absl::InvalidArgumentError(absl::StrCat("two simulated GPUs have the uuid '", device.uuid,
+                                                       "'; every card needs one of its own"));
+    }
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(device.origin, ": ", std::string(status.message())));
     }
   }
-  const auto at = [&config](const char* key) {
-    const auto found = config.origins.find(key);
-    return found == config.origins.end() ? std::string() : found->second + ": ";
+  return absl::OkStatus();
+}
+
+absl::Status Check(const Config& config) {
+  LGPU_RETURN_IF_ERROR(CheckSimulated(config.simulated));
+  const auto at = [&config](const char* key, const absl::Status& status) {
+    return status.ok() ? status
+                       : absl::InvalidArgumentError(
+                             absl::StrCat(PlaceOf(config, key), std::string(status.message())));
   };
-  if (absl::Status status = CheckHttpListen(config.http); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(at("http.listen"), std::string(status.message())));
-  }
-  return CheckLogLevel(config.log_level);
+  LGPU_RETURN_IF_ERROR(CheckStaticNames(config));
+  LGPU_RETURN_IF_ERROR(at("http.listen", CheckHttpListen(config.http)));
+  LGPU_RETURN_IF_ERROR(at("daemon.log_level", CheckLogLevel(config.log_level)));
+  return at("daemon.runtime_dir", CheckSocketPath(config.runtime_dir));
 }
 
 absl::Status ApplyFile(const std::string& path, Config& config) {
@@ -94,6 +107,21 @@ absl::Status ApplyFile(const std::string& path, Config& config) {
 }
 
 }  // namespace
+
+std::string PlaceOf(const Config& config, const char* key) {
+  const auto found = config.origins.find(key);
+  return found == config.origins.end() ? std::string() : found->second + ": ";
+}
+
+absl::Status CheckUuid(const std::string& uuid) {
+  const bool plain = std::all_of(uuid.begin(), uuid.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
+  });
+  if (plain && !uuid.empty() && uuid.size() <= 128) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", uuid, "' cannot be the uuid of a GPU; use letters, digits, - and _, ",
+                   "for example GPU-11111111-2222-3333-4444-555555555555"));
+}
 
 Environment Environment::OfThisProcess() {
   return {.uid = ::geteuid(),
@@ -176,6 +204,7 @@ absl::StatusOr<Config> LoadConfig(const Flags& flags, const Environment& environ
 
   if (flags.simulate) {
     LGPU_ASSIGN_OR_RETURN(config.simulated, ParseSimulate(*flags.simulate));
+    for (SimulatedDeviceConfig& device : config.simulated) device.origin = "flag --simulate";
   }
   if (flags.dir) set("daemon.runtime_dir", config.runtime_dir, *flags.dir, "flag --dir");
   if (flags.log_level) set("daemon.log_level", config.log_level, *flags.log_level, "flag --log-level");

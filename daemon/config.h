@@ -19,8 +19,11 @@ struct SimulatedDeviceConfig {
   Bytes memory = {};
   std::string uuid = {};  // empty: made from the runtime directory and the index
   std::string name = "Simulated GPU";
-  bool sparse = false;  // do not allocate chunks really: more memory than the machine has
-  friend bool operator==(const SimulatedDeviceConfig&, const SimulatedDeviceConfig&) = default;
+  bool sparse = false;      // do not allocate chunks really: more memory than the machine has
+  std::string origin = {};  // file:line:column of its uuid, or of all of it; no part of what it is
+  friend bool operator==(const SimulatedDeviceConfig& a, const SimulatedDeviceConfig& b) {
+    return a.memory == b.memory && a.uuid == b.uuid && a.name == b.name && a.sparse == b.sparse;
+  }
 };
 
 /// Caps for one user or group, over all of its leases; an absent one does not limit.
@@ -41,8 +44,14 @@ struct StaticDeviceConfig {
   std::string gpu = {};    // an index, or a UUID or its beginning; empty: where most room is
   Bytes memory = {};       // zero: all that its GPU can give
   Bytes guarantee = {};
-  std::string mode = {};    // "growth" or "preallocate"; empty: the default mode
-  std::string origin = {};  // file:line:column
+  std::string mode = {};                            // "growth" or "preallocate"; empty: the default mode
+  std::string origin = {};                          // file:line:column
+  std::map<std::string, std::string> origins = {};  // of its keys
+  /// Where a key stands; all of it where that is missing.
+  const std::string& OriginOf(const char* key) const {
+    const auto found = origins.find(key);
+    return found == origins.end() ? origin : found->second;
+  }
   friend bool operator==(const StaticDeviceConfig&, const StaticDeviceConfig&) = default;
 };
 
@@ -139,6 +148,12 @@ absl::StatusOr<std::vector<SimulatedDeviceConfig>> ParseSimulate(std::string_vie
 
 /// INVALID_ARGUMENT, with the levels there are, unless `level` is one of them.
 absl::Status CheckLogLevel(std::string_view level);
+
+/// "file:line:column: " of a key, for a message; empty where the default holds.
+std::string PlaceOf(const Config& config, const char* key);
+
+/// INVALID_ARGUMENT unless a simulated GPU can have this uuid.
+absl::Status CheckUuid(const std::string& uuid);
 
 /// The absolute form of a directory that a flag or variable names, without a trailing slash.
 std::string AbsolutePath(const std::string& path);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -193,15 +194,23 @@ class Reader {
   }
 
   Key FileMode(std::string_view name, std::uint32_t& to) const {
-    return {name, [this, &to](const toml::node& value) {
-              const auto* number = value.as_integer();
-              // 660 instead of 0o660 would silently be the mode 1224.
-              if (number == nullptr || number->get() < 0 || number->get() > 0777) {
-                return WrongType(value, "a file mode such as 0o660");
-              }
-              to = static_cast<std::uint32_t>(number->get());
-              return absl::OkStatus();
-            }};
+    return {
+        name, [this, &to](const toml::node& value) {
+          const auto* number = value.as_integer();
+          // 440 instead of 0o440 would silently be the mode 0o670.
+          const bool octal = number != nullptr && (number->flags() & toml::value_flags::format_as_octal) ==
+                                                      toml::value_flags::format_as_octal;
+          if (number != nullptr && !octal) {
+            return Error(
+                value.source(),
+                absl::StrCat("a file mode is written in octal: 0o660; did you mean 0o", number->get(), "?"));
+          }
+          if (number == nullptr || number->get() < 0 || number->get() > 0777) {
+            return WrongType(value, "a file mode such as 0o660");
+          }
+          to = static_cast<std::uint32_t>(number->get());
+          return absl::OkStatus();
+        }};
   }
 
   Key Caps(std::string_view name, std::vector<CapConfig>& to) const {
@@ -240,6 +249,8 @@ class Reader {
                   return Error(table->source(),
                                "this simulated device is smaller than one chunk; give it at least 2MiB");
                 }
+                device.origin = Places(*table, "simulated_device.", {"uuid"})["uuid"];
+                if (device.origin.empty()) device.origin = Place(table->source());
                 to.push_back(std::move(device));
               }
               return absl::OkStatus();
@@ -261,6 +272,7 @@ class Reader {
             device.origin = Place(table->source());
             LGPU_RETURN_IF_ERROR(
                 ReadTable(*table, "in [[logical_device]]", KeysOf(device), "logical_device."));
+            device.origins = Places(*table, "logical_device.", NamesOf<StaticDeviceConfig>());
             if (device.lease.empty()) {
               return Error(table->source(), "this logical device has no lease; add, say, lease = \"shared\"");
             }
@@ -275,6 +287,16 @@ class Reader {
   }
 
  private:
+  /// Where the keys of a table that has just been read stand, those that it has.
+  std::map<std::string, std::string> Places(const toml::table& table, const std::string& prefix,
+                                            const std::vector<std::string>& keys) const {
+    std::map<std::string, std::string> places;
+    for (const std::string& key : keys) {
+      if (table.contains(key)) places[key] = config_.origins.at(prefix + key);
+    }
+    return places;
+  }
+
   std::vector<Key> KeysOf(SimulatedDeviceConfig& device) const {
     return {Size("memory", device.memory), String("uuid", device.uuid), String("name", device.name),
             Boolean("sparse", device.sparse)};

@@ -134,9 +134,14 @@ class Daemon::Impl {
   }
 
   absl::Status Reload(const Config& config) {
-    leases_.SetPolicy(config.policy);
+    // New leases are made under the new caps; if one cannot be had, all is as it was.
+    LeasePolicy before = leases_.SetPolicy(config.policy);
+    if (absl::Status made = MakeStaticLeases(config.static_devices, stats_.Cards(), leases_); !made.ok()) {
+      leases_.SetPolicy(std::move(before));
+      return made;
+    }
     diagnostician_.SetSettings(ListSettings(config));
-    return MakeStaticLeases(config.static_devices, stats_.Cards(), leases_);
+    return absl::OkStatus();
   }
 
   std::string http_address() const { return http_ == nullptr ? "" : http_->address(); }

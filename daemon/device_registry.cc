@@ -99,17 +99,6 @@ absl::Status NothingServed(const std::vector<DeviceRegistry::Card>& cards) {
   return absl::FailedPreconditionError(text);
 }
 
-// A uuid is a file name of the lock directory.
-absl::Status CheckUuid(const std::string& uuid) {
-  const bool plain = std::all_of(uuid.begin(), uuid.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
-  });
-  if (plain && !uuid.empty() && uuid.size() <= 128) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", uuid, "' cannot be the uuid of a GPU; use letters, digits, - and _, ",
-                   "for example GPU-11111111-2222-3333-4444-555555555555"));
-}
-
 }  // namespace
 
 DeviceRegistry::Card& DeviceRegistry::AddCard(const PhysicalDevice& device, int backend_device,
@@ -199,11 +188,16 @@ void DeviceRegistry::Hide(const Config& config) {
   }
 }
 
-absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Open(const Config& config) {
+absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Look(const Config& config) {
   std::unique_ptr<DeviceRegistry> registry(new DeviceRegistry());
   LGPU_RETURN_IF_ERROR(config.simulated.empty() ? registry->OpenCuda(config)
                                                 : registry->OpenSimulated(config));
   registry->Hide(config);
+  return registry;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Open(const Config& config) {
+  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<DeviceRegistry> registry, Look(config));
   LGPU_ASSIGN_OR_RETURN(const UniqueFd lock_dir, OpenLockDir(config.lock_dir));
   bool any_served = false;
   for (Card& card : registry->cards_) {

@@ -31,6 +31,8 @@ class DeviceRegistry {
   /// FAILED_PRECONDITION (exit code 9): no usable GPU and none simulated, or all are owned by others; the
   /// text says what to do.
   static absl::StatusOr<std::unique_ptr<DeviceRegistry>> Open(const Config& config);
+  /// The same without a lock: what it would serve has no reason against it, and is not served.
+  static absl::StatusOr<std::unique_ptr<DeviceRegistry>> Look(const Config& config);
 
   DeviceBackend& backend() const { return *backend_; }
   const std::vector<Card>& cards() const { return cards_; }

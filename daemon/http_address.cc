@@ -2,6 +2,9 @@
 
 #include <arpa/inet.h>
 
+#include <fstream>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "lgpu/status.h"
@@ -30,6 +33,22 @@ absl::StatusOr<HttpAddress> ParseHttpAddress(const std::string& text) {
   }
   address.loopback = IsLoopback(address.host);
   return address;
+}
+
+absl::StatusOr<std::string> ReadHttpToken(const std::string& path) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path);
+  std::string token;
+  if (!file || !std::getline(file, token)) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read a token from http.token_file ", path,
+                                                   "; try: openssl rand -hex 16 > ", path));
+  }
+  token = std::string(absl::StripAsciiWhitespace(token));
+  if (token.size() < 16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the token in ", path, " is shorter than 16 characters; try: openssl rand -hex 16"));
+  }
+  return token;
 }
 
 absl::Status CheckHttpListen(const HttpConfig& config) {

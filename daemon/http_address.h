@@ -25,6 +25,9 @@ absl::StatusOr<HttpAddress> ParseHttpAddress(const std::string& text);
 /// OK for no address at all; INVALID_ARGUMENT if it cannot be, or is no loopback and there is no token.
 absl::Status CheckHttpListen(const HttpConfig& config);
 
+/// The token in a file, its first line; empty for no file. INVALID_ARGUMENT: it cannot be read, or is short.
+absl::StatusOr<std::string> ReadHttpToken(const std::string& path);
+
 }  // namespace lgpu::daemon
 
 #endif  // LGPU_DAEMON_HTTP_ADDRESS_H_

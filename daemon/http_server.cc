@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/http_address.h"
+#include "daemon/http_connections.h"
 #include "daemon/metrics.h"
 #include "daemon/thread.h"
 #include "lgpu/status.h"
@@ -25,25 +25,9 @@
 namespace lgpu::daemon {
 namespace {
 
-constexpr int kThreads = 4;
 constexpr std::size_t kMostEvents = 1000;
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
 constexpr char kJsonType[] = "application/json";
-
-absl::StatusOr<std::string> ReadToken(const std::string& path) {
-  if (path.empty()) return std::string();
-  std::ifstream file(path);
-  std::string token;
-  if (!file || !std::getline(file, token)) {
-    return absl::PermissionDeniedError(absl::StrCat("cannot read a token from http.token_file ", path));
-  }
-  token = std::string(absl::StripAsciiWhitespace(token));
-  if (token.size() < 16) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the token in ", path, " is shorter than 16 characters; try: openssl rand -hex 16"));
-  }
-  return token;
-}
 
 // In a time that does not tell how much of it is right.
 bool SameToken(const std::string& a, const std::string& b) {
@@ -55,12 +39,19 @@ bool SameToken(const std::string& a, const std::string& b) {
   return difference == 0;
 }
 
+// The scheme is a word in any case; the token is not.
+bool HasToken(const std::string& authorization, const std::string& token) {
+  const std::size_t blank = authorization.find(' ');
+  return blank != std::string::npos && absl::EqualsIgnoreCase(authorization.substr(0, blank), "Bearer") &&
+         SameToken(std::string(absl::StripAsciiWhitespace(authorization.substr(blank))), token);
+}
+
 // A page of another site must not read this one by a name of its own for 127.0.0.1.
 bool IsLocalName(std::string host) {
   const bool bracketed = absl::StartsWith(host, "[");
   const std::size_t end = bracketed ? host.find(']') : host.find(':');
   host = bracketed ? host.substr(1, end == std::string::npos ? end : end - 1) : host.substr(0, end);
-  return IsLoopback(host);
+  return IsLoopback(absl::AsciiStrToLower(host));
 }
 
 void Answer(httplib::Response& response, int status, const nlohmann::json& json) {
@@ -75,9 +66,41 @@ void Fail(httplib::Response& response, int status, const absl::Status& why) {
           {"message", std::string(why.message())}});
 }
 
-std::uint64_t Number(const httplib::Request& request, const char* name, std::uint64_t otherwise) {
+// Of an answer that the library made itself.
+absl::Status WhyOf(int status, const httplib::Request& request) {
+  switch (status) {
+    case 404:
+      return absl::NotFoundError(absl::StrCat("no page ", request.path.substr(0, 200),
+                                              "; there are /metrics, /healthz, /readyz and /api/v1/..."));
+    case 413:
+      return absl::InvalidArgumentError("the body of the request is too long; GET needs none");
+    case 414:
+      return absl::InvalidArgumentError("the address of the page is too long");
+    case 416:
+      return absl::InvalidArgumentError("the header Range asks for what the page does not have");
+    default:
+      return status < 500 ? absl::InvalidArgumentError("this is no request that HTTP/1.1 has")
+                          : absl::InternalError("the page could not be made");
+  }
+}
+
+int HttpStatusOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kInvalidArgument:
+      return 400;
+    default:
+      return 500;
+  }
+}
+
+absl::StatusOr<std::uint64_t> Number(const httplib::Request& request, const char* name,
+                                     std::uint64_t otherwise) {
+  if (!request.has_param(name)) return otherwise;
   std::uint64_t number = 0;
-  return absl::SimpleAtoi(request.get_param_value(name), &number) ? number : otherwise;
+  if (absl::SimpleAtoi(request.get_param_value(name), &number)) return number;
+  return absl::InvalidArgumentError(absl::StrCat("the parameter ", name, " is no whole number"));
 }
 
 }  // namespace
@@ -98,6 +121,7 @@ class HttpServer::Impl {
       return absl::UnavailableError(absl::StrCat("cannot listen on ", address.host, ":", address.port,
                                                  " for HTTP: it is taken, or no address of this machine"));
     }
+    server_.WidenQueue();
     const bool six = absl::StrContains(address.host, ":");
     address_ = absl::StrCat(six ? "[" : "", address.host, six ? "]:" : ":", port);
     LGPU_ASSIGN_OR_RETURN(thread_, Thread::Start("lgpud-http", [this] {
@@ -111,7 +135,7 @@ class HttpServer::Impl {
 
   void Stop() {
     ready_ = false;
-    server_.stop();
+    server_.Stop();
     thread_.Join();
   }
 
@@ -119,24 +143,17 @@ class HttpServer::Impl {
 
  private:
   void Configure(const HttpAddress& address) {
-    server_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
     // The library's default shares the port with whoever of the same user asks for it as well.
     server_.set_socket_options([](int socket) {
       const int on = 1;
       ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     });
-    // One who connects and says nothing holds a thread no longer than this.
-    server_.set_read_timeout(2);
-    server_.set_write_timeout(5);
-    // A connection that stays open would hold a thread as well.
-    server_.set_keep_alive_max_count(1);
     server_.set_payload_max_length(4096);
     server_.set_pre_routing_handler([this, local = address.loopback](const auto& request, auto& response) {
       return Admit(request, response, local);
     });
     server_.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
-      if (response.body.empty())
-        Fail(response, response.status, absl::NotFoundError("no page " + request.path));
+      if (response.body.empty()) Fail(response, response.status, WhyOf(response.status, request));
     });
     Get("/metrics", [this](const auto&, auto& response) { response.set_content(Metrics(), kMetricsType); });
     Get("/healthz", [](const auto&, auto& response) { response.set_content("ok\n", "text/plain"); });
@@ -153,9 +170,13 @@ class HttpServer::Impl {
   httplib::Server::HandlerResponse Admit(const httplib::Request& request, httplib::Response& response,
                                          bool local) const {
     using Response = httplib::Server::HandlerResponse;
+    if (request.method != "GET" && request.method != "HEAD") {
+      response.set_header("Allow", "GET, HEAD");
+      Fail(response, 405, absl::UnimplementedError("this port only answers GET"));
+      return Response::Handled;
+    }
     const bool probe = request.path == "/healthz" || request.path == "/readyz";
-    if (!token_.empty() && !probe &&
-        !SameToken(request.get_header_value("Authorization"), "Bearer " + token_)) {
+    if (!token_.empty() && !probe && !HasToken(request.get_header_value("Authorization"), token_)) {
       response.set_header("WWW-Authenticate", "Bearer");
       Fail(response, 401, absl::UnauthenticatedError("this needs the header Authorization: Bearer TOKEN"));
       return Response::Handled;
@@ -199,8 +220,10 @@ class HttpServer::Impl {
   }
 
   void Events(const httplib::Request& request, httplib::Response& response) {
-    const EventLog::Batch batch = services_.events.Read(Number(request, "after", 0), root_.uid, kMostEvents,
-                                                        std::chrono::steady_clock::now());
+    const absl::StatusOr<std::uint64_t> after = Number(request, "after", 0);
+    if (!after.ok()) return Fail(response, HttpStatusOf(after.status()), after.status());
+    const EventLog::Batch batch =
+        services_.events.Read(*after, root_.uid, kMostEvents, std::chrono::steady_clock::now());
     nlohmann::json events = nlohmann::json::array();
     for (const v1::Event& event : batch.events) events.push_back(ToJson(event));
     Answer(response, 200,
@@ -209,8 +232,10 @@ class HttpServer::Impl {
 
   void Placements(const httplib::Request& request, httplib::Response& response) {
     const auto placements = services_.leases.FindPlacements(root_, request.get_param_value("lease"));
-    if (!placements.ok()) return Fail(response, 404, placements.status());
-    v1::PlacementReport report = placements->log->Report(Number(request, "records", 100));
+    if (!placements.ok()) return Fail(response, HttpStatusOf(placements.status()), placements.status());
+    const absl::StatusOr<std::uint64_t> records = Number(request, "records", 100);
+    if (!records.ok()) return Fail(response, HttpStatusOf(records.status()), records.status());
+    v1::PlacementReport report = placements->log->Report(*records);
     report.set_lease_id(placements->id);
     report.set_lease_name(placements->name);
     Answer(response, 200, ToJson(report));
@@ -219,7 +244,7 @@ class HttpServer::Impl {
   const Services services_;
   const std::string token_;
   const Caller root_{};  // sees all
-  httplib::Server server_;
+  BoundedServer server_{BoundedServer::Bounds{}};
   std::string address_;
   std::atomic<bool> ready_ = true;
   std::atomic<bool> ended_ = false;
@@ -233,7 +258,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpConfig& 
                                                               const Services& services) {
   LGPU_RETURN_IF_ERROR(CheckHttpListen(config));
   LGPU_ASSIGN_OR_RETURN(const HttpAddress address, ParseHttpAddress(config.listen));
-  LGPU_ASSIGN_OR_RETURN(std::string token, ReadToken(config.token_file));
+  LGPU_ASSIGN_OR_RETURN(std::string token, ReadHttpToken(config.token_file));
   auto impl = std::make_unique<Impl>(services, std::move(token));
   LGPU_RETURN_IF_ERROR(impl->Start(address));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));

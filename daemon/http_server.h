@@ -25,8 +25,8 @@ class HttpServer {
     const GrantTimes& grants;
     std::string backend;
   };
-  /// `services` outlive the server. INVALID_ARGUMENT: an address that cannot be, or needs a token;
-  /// UNAVAILABLE: the port is taken; PERMISSION_DENIED: the token file cannot be read.
+  /// `services` outlive the server. INVALID_ARGUMENT: an address that cannot be, or needs a token; a token
+  /// file that cannot be read; UNAVAILABLE: the port is taken.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpConfig& config,
                                                            const Services& services);
   ~HttpServer();

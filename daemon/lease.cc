@@ -54,17 +54,6 @@ absl::StatusOr<const Broker::CardInfo*> FindNamed(const std::string& uuid,
   return found;
 }
 
-absl::Status CheckLabel(const std::string& label) {
-  const bool printable = std::all_of(
-      label.begin(), label.end(), [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); });
-  if (label.size() > kMaxLabelBytes || !printable) {
-    return absl::InvalidArgumentError(absl::StrCat("a device's name is at most ", kMaxLabelBytes,
-                                                   " printable characters; this one has ", label.size(),
-                                                   " bytes"));
-  }
-  return absl::OkStatus();
-}
-
 // The candidate with most room, less what this request has put on it already.
 absl::StatusOr<const Broker::CardInfo*> FindRoomiest(const v1::LogicalDeviceSpec& spec,
                                                      const std::vector<Broker::CardInfo>& cards,
@@ -94,6 +83,27 @@ absl::StatusOr<const Broker::CardInfo*> FindRoomiest(const v1::LogicalDeviceSpec
 }
 
 }  // namespace
+
+absl::Status CheckLabel(const std::string& label) {
+  const bool printable = std::all_of(
+      label.begin(), label.end(), [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); });
+  if (label.size() > kMaxLabelBytes || !printable) {
+    return absl::InvalidArgumentError(absl::StrCat("a device's name is at most ", kMaxLabelBytes,
+                                                   " printable characters; this one has ", label.size(),
+                                                   " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+Holdings HoldingsOf(const std::vector<PlannedDevice>& plan) {
+  Holdings sum{.memory_limit = Bytes(), .guarantee = Bytes(), .leases = 1};
+  for (const PlannedDevice& device : plan) {
+    const Bytes chunk = device.card.device.granularity;
+    sum.memory_limit = SaturatingAdd(sum.memory_limit, RoundUp(device.limit, chunk));
+    sum.guarantee = SaturatingAdd(sum.guarantee, RoundUp(device.guarantee, chunk));
+  }
+  return sum;
+}
 
 absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequest& request,
                                                        const std::vector<Broker::CardInfo>& cards) {

@@ -24,8 +24,12 @@ struct LeaseDevice {
   BrokerCard card;
   bool preallocate = false;
   std::string name;  // for people
-  Bytes limit;       // as asked for; the caps are over these
+  Bytes limit;       // as asked for
   Bytes guarantee;
+
+  // What the caps count.
+  Bytes capped_limit() const { return RoundUp(limit, card.device.granularity); }
+  Bytes capped_guarantee() const { return RoundUp(guarantee, card.device.granularity); }
 };
 
 /// A Lease is the right to some logical devices, owned by a user. A plain record of the LeaseTable's.
@@ -59,6 +63,12 @@ struct PlannedDevice {
   bool preallocate = false;
   std::string name;
 };
+
+/// What a plan costs, with the lease that it makes.
+Holdings HoldingsOf(const std::vector<PlannedDevice>& plan);
+
+/// INVALID_ARGUMENT for a device's name that is too long or not printable.
+absl::Status CheckLabel(const std::string& label);
 
 /// Chooses cards: the named one (a uuid or a unique prefix), else the one with most room among the
 /// candidates. INVALID_ARGUMENT, NOT_FOUND or FAILED_PRECONDITION, with what there is.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -18,15 +19,6 @@ using google::protobuf::util::TimeUtil;
 google::protobuf::Timestamp ToTimestamp(std::chrono::system_clock::time_point time) {
   return TimeUtil::NanosecondsToTimestamp(
       std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count());
-}
-
-Holdings Sum(const std::vector<PlannedDevice>& plan) {
-  Holdings sum{.memory_limit = Bytes(), .guarantee = Bytes(), .leases = 1};
-  for (const PlannedDevice& device : plan) {
-    sum.memory_limit = SaturatingAdd(sum.memory_limit, device.limit);
-    sum.guarantee = SaturatingAdd(sum.guarantee, device.guarantee);
-  }
-  return sum;
 }
 
 std::string DevicesText(const Lease& lease) {
@@ -54,9 +46,9 @@ void LeaseTable::Tell(v1::Event::Kind kind, const Lease& lease, const SessionSta
   events_.Append(std::move(event), lease.owner.uid);
 }
 
-void LeaseTable::SetPolicy(const LeasePolicy& policy) {
+LeasePolicy LeaseTable::SetPolicy(LeasePolicy policy) {
   MutexLock lock(mutex_);
-  policy_ = policy;
+  return std::exchange(policy_, std::move(policy));
 }
 
 void LeaseTable::FillModes(v1::CreateLeaseRequest& request) const {
@@ -153,7 +145,7 @@ absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
                                                       " is attached to a lease already; a session has one"));
   }
   LGPU_RETURN_IF_ERROR(CheckName(caller, request.name()));
-  LGPU_RETURN_IF_ERROR(CheckCaps(user, Sum(plan)));
+  LGPU_RETURN_IF_ERROR(CheckCaps(user, HoldingsOf(plan)));
   const auto has = std::count_if(leases_.begin(), leases_.end(),
                                  [&user](const auto& entry) { return entry.second.owner.uid == user.uid; });
   if (has >= kMaxLeases) {
@@ -278,8 +270,8 @@ Holdings LeaseTable::SumHoldings(Predicate owner_matches) const {
     }
     ++sum.leases;
     for (const LeaseDevice& device : lease.devices) {
-      sum.memory_limit = SaturatingAdd(sum.memory_limit, device.limit);
-      sum.guarantee = SaturatingAdd(sum.guarantee, device.guarantee);
+      sum.memory_limit = SaturatingAdd(sum.memory_limit, device.capped_limit());
+      sum.guarantee = SaturatingAdd(sum.guarantee, device.capped_guarantee());
     }
   }
   return sum;
@@ -287,10 +279,9 @@ Holdings LeaseTable::SumHoldings(Predicate owner_matches) const {
 
 absl::Status LeaseTable::CheckCaps(const User& user, Holdings delta) const {
   const auto check = [&delta](const CapConfig& cap, const std::string& whom, const Holdings& has) {
-    return CheckCap(cap, whom, has,
-                    {.memory_limit = SaturatingAdd(has.memory_limit, delta.memory_limit),
-                     .guarantee = SaturatingAdd(has.guarantee, delta.guarantee),
-                     .leases = has.leases + delta.leases});
+    Holdings would_have = has;
+    would_have += delta;
+    return CheckCap(cap, whom, has, would_have);
   };
   if (const CapConfig* cap = FindUserCap(policy_.user_caps, user); cap != nullptr) {
     const Holdings has = SumHoldings([&user](const User& owner) { return owner.uid == user.uid; });

@@ -111,8 +111,8 @@ class LeaseTable {
     std::uint64_t by_request = 0;  // RemoveLease
   };
   EndCounts end_counts() const;
-  /// What a running daemon can change: caps, the default mode, records per (new) lease.
-  void SetPolicy(const LeasePolicy& policy);
+  /// What a running daemon can change: caps, the default mode, records per (new) lease. Gives what was.
+  LeasePolicy SetPolicy(LeasePolicy policy);
   std::size_t size() const;
   /// Id and name of a lease; empty ones for a lease that is gone.
   std::pair<std::string, std::string> Names(LeaseKey key) const;

@@ -48,10 +48,11 @@ absl::StatusOr<LeaseTable::Resizing> LeaseTable::StartResize(const Caller& calle
   LGPU_ASSIGN_OR_RETURN(std::vector<LeaseDevice> devices, Resized(lease, request));
   Holdings more;
   for (std::size_t i = 0; i < devices.size(); ++i) {
+    const LeaseDevice& before = lease.devices[i];
     more.memory_limit =
-        SaturatingAdd(more.memory_limit, SaturatingSub(devices[i].limit, lease.devices[i].limit));
-    more.guarantee =
-        SaturatingAdd(more.guarantee, SaturatingSub(devices[i].guarantee, lease.devices[i].guarantee));
+        SaturatingAdd(more.memory_limit, SaturatingSub(devices[i].capped_limit(), before.capped_limit()));
+    more.guarantee = SaturatingAdd(more.guarantee,
+                                   SaturatingSub(devices[i].capped_guarantee(), before.capped_guarantee()));
   }
   LGPU_RETURN_IF_ERROR(CheckCaps(lease.owner, more));
   Resizing resizing{.lease = lease, .wanted = std::move(devices)};

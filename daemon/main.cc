@@ -24,8 +24,11 @@
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/device_registry.h"
+#include "daemon/http_address.h"
 #include "daemon/server_dir.h"
 #include "daemon/service_manager.h"
+#include "daemon/static_devices.h"
+#include "lgpu/status.h"
 #include "proto/exit_codes.h"
 #include "proto/standard_files.h"
 
@@ -127,20 +130,51 @@ std::string CountedCards(const DeviceRegistry& registry) {
          (served == 1 ? " GPU" : " GPUs");
 }
 
+// What a configuration must keep to be served, beyond its grammar: the same for --check-config, at the start
+// and when it is read again.
+absl::Status CheckForMachine(const Config& config, const DeviceRegistry& registry) {
+  LGPU_RETURN_IF_ERROR(CheckStaticDevices(config, registry.cards()));
+  const absl::Status token =
+      config.http.listen.empty() ? absl::OkStatus() : ReadHttpToken(config.http.token_file).status();
+  return token.ok()
+             ? token
+             : absl::InvalidArgumentError(PlaceOf(config, "http.token_file") + std::string(token.message()));
+}
+
+int CheckConfig(const Config& config) {
+  const absl::StatusOr<std::unique_ptr<DeviceRegistry>> registry = DeviceRegistry::Look(config);
+  if (registry.ok()) {
+    if (const absl::Status status = CheckForMachine(config, **registry); !status.ok()) {
+      return Fail(status, kExitConfig);
+    }
+  } else {
+    // Without a card to try them on.
+    std::fprintf(stderr, "lgpud: note: whether the logical devices fit was not checked: %s\n",
+                 std::string(registry.status().message()).c_str());
+  }
+  std::puts("configuration ok");
+  return kExitOk;
+}
+
 // Reads the configuration again. What is wrong with it leaves everything as it is.
-void Reload(const Flags& flags, const Config& running, Daemon& daemon) {
+void Reload(const Flags& flags, const Config& running, const DeviceRegistry& registry, Daemon& daemon) {
   const absl::StatusOr<Config> wanted = LoadConfig(flags, Environment::OfThisProcess());
-  if (!wanted.ok()) {
-    spdlog::error("the configuration is not taken over: {}", std::string(wanted.status().message()));
+  absl::Status status = wanted.status();
+  // On the cards and with the reserve that stay until the next start.
+  if (status.ok()) {
+    Config now = *wanted;
+    now.reserve = running.reserve;
+    status = CheckForMachine(now, registry);
+  }
+  if (status.ok()) status = daemon.Reload(*wanted);
+  if (!status.ok()) {
+    spdlog::error("the configuration is not taken over: {}", std::string(status.message()));
     return;
   }
   for (const std::string& key : NeedRestart(running, *wanted)) {
     spdlog::warn("{} has changed; that takes effect when lgpud is started again", key);
   }
   spdlog::default_logger()->set_level(spdlog::level::from_str(wanted->log_level));
-  if (const absl::Status status = daemon.Reload(*wanted); !status.ok()) {
-    spdlog::error("{}", std::string(status.message()));
-  }
   spdlog::info("the configuration was read again");
 }
 
@@ -153,6 +187,9 @@ int Serve(const Config& config, const Flags& flags, int signals) {
   if (!registry.ok()) {
     const bool no_gpu = absl::IsFailedPrecondition(registry.status());
     return Fail(registry.status(), no_gpu ? kExitNoGpu : ExitCodeForStart(registry.status()));
+  }
+  if (const absl::Status status = CheckForMachine(config, **registry); !status.ok()) {
+    return Fail(status, kExitConfig);
   }
   absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Start(config, **registry);
   if (!daemon.ok()) return Fail(daemon.status(), ExitCodeForStart(daemon.status()));
@@ -177,7 +214,7 @@ int Serve(const Config& config, const Flags& flags, int signals) {
   int signal = WaitForSignal(signals);
   for (; signal == SIGHUP; signal = WaitForSignal(signals)) {
     NotifyServiceManager("RELOADING=1");
-    Reload(flags, config, **daemon);
+    Reload(flags, config, **registry, **daemon);
     NotifyServiceManager("READY=1");
   }
   spdlog::info("stopping on signal {}", signal);
@@ -203,8 +240,7 @@ int Main(int argc, const char* const* argv) {
     return kExitOk;
   }
   if (command_line.check_config) {
-    std::puts("configuration ok");
-    return kExitOk;
+    return CheckConfig(*config);
   }
   SetUpLog(*config);
   RaiseDescriptorLimit();

@@ -75,13 +75,6 @@ absl::StatusOr<UniqueFd> OpenRuntimeDir(const std::string& path, std::optional<g
   return directory;
 }
 
-absl::Status CheckSocketPath(const std::string& path) {
-  if (path.size() <= kLongestSocketPath) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the socket path ", path, " has ", path.size(),
-                                                 " bytes; the system allows ", kLongestSocketPath,
-                                                 "; choose a shorter directory with --dir"));
-}
-
 absl::StatusOr<UniqueFd> LockDirectory(int directory, const std::string& path) {
   absl::StatusOr<UniqueFd> lock = LockFile(directory, "lock", 0600);
   if (absl::IsAlreadyExists(lock.status())) {
@@ -128,6 +121,14 @@ long NumberFromEnvironment(const char* name) {
 
 }  // namespace
 
+absl::Status CheckSocketPath(const std::string& directory) {
+  const std::string path = directory + "/control.sock";  // which is as long as session.sock
+  if (path.size() <= kLongestSocketPath) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the socket path ", path, " has ", path.size(),
+                                                 " bytes; the system allows ", kLongestSocketPath,
+                                                 "; choose a shorter directory with --dir"));
+}
+
 absl::StatusOr<ServerDir::Inherited> ServerDir::TakeInherited() {
   constexpr int kFirst = 3;  // SD_LISTEN_FDS_START
   Inherited inherited;
@@ -153,8 +154,7 @@ absl::StatusOr<ServerDir::Inherited> ServerDir::TakeInherited() {
 }
 
 absl::StatusOr<ServerDir> ServerDir::Open(const Config& config, Inherited inherited) {
-  LGPU_RETURN_IF_ERROR(CheckSocketPath(config.runtime_dir + "/control.sock"));
-  LGPU_RETURN_IF_ERROR(CheckSocketPath(config.runtime_dir + "/session.sock"));
+  LGPU_RETURN_IF_ERROR(CheckSocketPath(config.runtime_dir));
   ServerDir dir;
   dir.path_ = config.runtime_dir;
   LGPU_ASSIGN_OR_RETURN(dir.directory_, OpenRuntimeDir(config.runtime_dir, FindGroup(config.socket_group)));

@@ -59,6 +59,9 @@ class ServerDir {
   std::vector<OwnSocket> own_sockets_;
 };
 
+/// INVALID_ARGUMENT if sockets in this directory would have names too long for the system.
+absl::Status CheckSocketPath(const std::string& directory);
+
 }  // namespace lgpu::daemon
 
 #endif  // LGPU_DAEMON_SERVER_DIR_H_

@@ -5,13 +5,24 @@
 
 #include "absl/status/status.h"
 #include "daemon/config.h"
+#include "daemon/device_registry.h"
 #include "daemon/lease_table.h"
 #include "daemon/stats.h"
 
 namespace lgpu::daemon {
 
+/// What is wrong with the logical devices of a configuration, whatever the cards: names and owners.
+/// INVALID_ARGUMENT with the place. Asks the system for users; may block.
+absl::Status CheckStaticNames(const Config& config);
+
+/// The same for these cards, of which the ones with a reason against them are not served: whether there is
+/// such a GPU, whether limits and guarantees fit (all of them together, on empty cards), and the caps of
+/// their owners. Of the reserve too. A machine that cannot have what the configuration says is
+/// INVALID_ARGUMENT.
+absl::Status CheckStaticDevices(const Config& config, const std::vector<DeviceRegistry::Card>& cards);
+
 /// Makes the leases that the configuration wants and that are not there. A lease that its owner has under
-/// this name is left as it is. The first error, with the place in the file; the others are made all the same.
+/// this name is left as it is. All or, on an error (with the place in the file), none.
 absl::Status MakeStaticLeases(const std::vector<StaticDeviceConfig>& devices,
                               const std::vector<v1::CardStats>& cards, LeaseTable& leases);
 

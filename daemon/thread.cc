@@ -2,7 +2,6 @@
 
 #include <signal.h>
 
-#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -12,9 +11,6 @@
 namespace lgpu::daemon {
 namespace {
 
-// Only what is touched becomes memory; this is room for a refusal's text and a log line on top of a frame.
-constexpr std::size_t kStackBytes = 512 * 1024;
-
 void* Run(void* argument) {
   const std::unique_ptr<std::function<void()>> body(static_cast<std::function<void()>*>(argument));
   (*body)();
@@ -23,11 +19,11 @@ void* Run(void* argument) {
 
 }  // namespace
 
-absl::StatusOr<Thread> Thread::Start(const char* name, std::function<void()> body) {
+absl::StatusOr<Thread> Thread::Start(const char* name, std::function<void()> body, std::size_t stack_bytes) {
   auto argument = std::make_unique<std::function<void()>>(std::move(body));
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_attr_setstacksize(&attributes, stack_bytes);
   // Signals are the main thread's; a new thread inherits the mask.
   sigset_t all;
   sigset_t before;

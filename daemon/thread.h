@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 
+#include <cstddef>
 #include <functional>
 
 #include "absl/status/statusor.h"
@@ -13,8 +14,11 @@ namespace lgpu::daemon {
 class Thread {
  public:
   Thread() = default;
+  // Only what is touched becomes memory; this is room for a refusal's text and a log line on top of a frame.
+  static constexpr std::size_t kStackBytes = 512 * 1024;
   /// RESOURCE_EXHAUSTED when the system allows no more threads. `name`: at most 15 characters.
-  static absl::StatusOr<Thread> Start(const char* name, std::function<void()> body);
+  static absl::StatusOr<Thread> Start(const char* name, std::function<void()> body,
+                                      std::size_t stack_bytes = kStackBytes);
 
   Thread(Thread&& other) noexcept;
   Thread& operator=(Thread&& other) noexcept;

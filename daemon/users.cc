@@ -87,12 +87,12 @@ absl::Status CheckCap(const CapConfig& cap, const std::string& whom, const Holdi
   };
   if (cap.memory_limit && would_have.memory_limit > *cap.memory_limit &&
       would_have.memory_limit > has.memory_limit) {
-    return over("memory limits", FormatBytes(has.memory_limit), FormatBytes(would_have.memory_limit),
-                FormatBytes(*cap.memory_limit));
+    return over("memory limits (each in whole chunks)", FormatBytes(has.memory_limit),
+                FormatBytes(would_have.memory_limit), FormatBytes(*cap.memory_limit));
   }
   if (cap.guarantee && would_have.guarantee > *cap.guarantee && would_have.guarantee > has.guarantee) {
-    return over("guarantees", FormatBytes(has.guarantee), FormatBytes(would_have.guarantee),
-                FormatBytes(*cap.guarantee));
+    return over("guarantees (each in whole chunks)", FormatBytes(has.guarantee),
+                FormatBytes(would_have.guarantee), FormatBytes(*cap.guarantee));
   }
   if (cap.leases && would_have.leases > *cap.leases && would_have.leases > has.leases) {
     return over("a number of leases", absl::StrCat(has.leases), absl::StrCat(would_have.leases),

@@ -23,11 +23,18 @@ struct User {
 /// Asks the system; may block.
 User LookUpUser(std::uint32_t uid);
 
-/// What somebody has, or would have.
+/// What somebody has, or would have. Sums over logical devices, each rounded up to whole chunks: that is what
+/// it may hold, and many tiny limits must not add up to more than the cap.
 struct Holdings {
-  Bytes memory_limit;  // sum over logical devices
+  Bytes memory_limit;
   Bytes guarantee;
   std::uint32_t leases = 0;
+  Holdings& operator+=(const Holdings& more) {
+    memory_limit = SaturatingAdd(memory_limit, more.memory_limit);
+    guarantee = SaturatingAdd(guarantee, more.guarantee);
+    leases += more.leases;
+    return *this;
+  }
 };
 
 /// The cap that holds for a user: the one that names him, else "*".

@@ -109,6 +109,18 @@ TEST_F(VerbsTest, VerifyProvesTheLimitOfEveryDevice) {
   EXPECT_EQ(Run({"rm", "sim"}).code, 0);
 }
 
+TEST_F(VerbsTest, VerifyExplainsALimitBelowOneChunk) {
+  StartDaemon();
+  ASSERT_EQ(Run({"create", "-q", "-m", "1MiB", "--name", "tiny"}).code, 0);
+  const ProgramResult result = Run({"verify", "--lease", "tiny"});
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("limit 1.00MiB, held 2.00MiB, used 1.00MiB: agrees"),
+                                HasSubstr("a limit of 1.00MiB may hold 2.00MiB, which is what caps count")));
+  const json verdict = RunJson({"verify", "--lease", "tiny"});
+  EXPECT_EQ(verdict["devices"][0]["chunk_bytes"], 2 * kMiB);
+  EXPECT_EQ(Run({"rm", "tiny"}).code, 0);
+}
+
 TEST_F(VerbsTest, VerifyFailsWhereTheLimitCannotBeReached) {
   StartDaemon({.simulate = "64MiB"});
   ASSERT_EQ(Run({"create", "-m", "64MiB", "--name", "wide"}).code, 0);

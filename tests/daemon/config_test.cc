@@ -106,7 +106,10 @@ TEST(ConfigTest, ErrorsSayFileLineAndColumn) {
   EXPECT_THAT(ErrorOf("[daemon]\nmax_sessions = 0\n"), HasSubstr("0 is out of range; allowed are 1 to "));
   EXPECT_THAT(ErrorOf("[daemon]\nmax_sessions = \"9\"\n"),
               HasSubstr("expected a whole number, found a string"));
-  EXPECT_THAT(ErrorOf("[daemon]\nsocket_mode = 660\n"), HasSubstr("a file mode such as 0o660"));
+  EXPECT_THAT(ErrorOf("[daemon]\nsocket_mode = 660\n"), HasSubstr("2:15: a file mode is written in octal"));
+  EXPECT_THAT(ErrorOf("[daemon]\nsocket_mode = 440\n"), HasSubstr("did you mean 0o440?"));
+  EXPECT_THAT(ErrorOf("[daemon]\nsocket_mode = 0o1777\n"), HasSubstr("a file mode such as 0o660"));
+  EXPECT_THAT(ErrorOf("[daemon]\nsocket_mode = \"0660\"\n"), HasSubstr("a file mode such as 0o660"));
   EXPECT_THAT(ErrorOf("[daemon]\nlog_level = \"loud\"\n"), HasSubstr("2:13: log level 'loud' is unknown"));
   EXPECT_THAT(ErrorOf("[daemon]\nruntime_dir = \"lgpu\"\n"), HasSubstr("'lgpu' is not an absolute path"));
   EXPECT_THAT(ErrorOf("[[simulated_device]]\nname = \"x\"\n"), HasSubstr("has no memory"));

@@ -259,6 +259,32 @@ TEST_F(CappedTest, AUsersCapIsOverAllHisLeases) {
   EXPECT_NE(status.error_message().find("100.00MiB"), std::string::npos) << status.error_message();
 }
 
+TEST_F(CappedTest, ACapCountsWholeChunks) {
+  TestSession session = OpenSession();
+  v1::CreateLeaseRequest request;
+  for (int i = 0; i < 51; ++i) {
+    v1::LogicalDeviceSpec& device = *request.add_devices();
+    device.set_memory_limit_bytes(512);  // which holds a chunk of 2 MiB all the same
+    device.set_mode(v1::LogicalDeviceSpec::MODE_GROWTH);
+  }
+  v1::Lease lease;
+  grpc::Status status = Create(session, request, &lease);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_NE(status.error_message().find("would have 102.00MiB"), std::string::npos) << status.error_message();
+  request.mutable_devices()->RemoveLast();
+  status = Create(session, request, &lease);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+
+  grpc::ClientContext context;
+  v1::ResizeLeaseRequest resize;
+  resize.set_lease(lease.id());
+  resize.add_devices()->set_memory_limit_bytes(2 * kMiB);
+  EXPECT_TRUE(stub_->ResizeLease(&context, resize, &lease).ok()) << "as many chunks as before";
+  resize.mutable_devices(0)->set_memory_limit_bytes(2 * kMiB + 1);
+  grpc::ClientContext again;
+  EXPECT_EQ(stub_->ResizeLease(&again, resize, &lease).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
 TEST_F(ControlServerTest, StopEndsOpenStreamsAndSessions) {
   TestSession session = OpenSession();
   CreateLease(session, 64);

@@ -1,7 +1,10 @@
 // The HTTP port of a real lgpud, and what it takes over while it runs.
 
 #include <httplib.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <fstream>
@@ -39,6 +42,17 @@ class HttpTest : public E2eTest {
     EXPECT_EQ(result->status, status) << path << ": " << result->body;
     type_ = result->get_header_value("Content-Type");
     return result->body;
+  }
+
+  /// A connection that says nothing yet.
+  UniqueFd Connect() const {
+    UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(url_.substr(url_.rfind(':') + 1))));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    return socket;
   }
 
   std::string url_;
@@ -89,10 +103,58 @@ TEST_F(HttpTest, ProbesAndTheApi) {
   EXPECT_EQ(Ask(*client, "close c"), "ok");
 }
 
+TEST_F(HttpTest, SlowClientsKeepNobodyOut) {
+  StartWithHttp();
+  std::vector<UniqueFd> slow;
+  for (int i = 0; i < 100; ++i) {
+    slow.push_back(Connect());
+    ASSERT_EQ(::send(slow.back().get(), "G", 1, MSG_NOSIGNAL), 1);
+  }
+  EXPECT_THAT(Get("/metrics"), HasSubstr("lgpu_build_info{"));
+  // They had to go for it.
+  char byte = 0;
+  EXPECT_LE(::recv(slow.front().get(), &byte, 1, 0), 0);
+}
+
+TEST_F(HttpTest, ARequestHasADeadlineHoweverItsBytesTrickleIn) {
+  StartWithHttp();
+  const UniqueFd slow = Connect();
+  const auto end = std::chrono::steady_clock::now() + ChildProgram::kPatience;
+  bool closed = false;
+  while (!closed && std::chrono::steady_clock::now() < end) {
+    ::send(slow.get(), "x", 1, MSG_NOSIGNAL);
+    pollfd polled{slow.get(), POLLIN, 0};
+    closed = ::poll(&polled, 1, 50) > 0;
+  }
+  EXPECT_TRUE(closed);
+}
+
+TEST_F(HttpTest, ErrorsSayWhatIsWrong) {
+  StartWithHttp();
+  const auto code = [&](const std::string& path, int status) {
+    return json::parse(Get(path, status)).value("code", "");
+  };
+  EXPECT_EQ(code("/nothing", 404), "NOT_FOUND");
+  EXPECT_EQ(code("/api/v1/placements?lease=none", 404), "NOT_FOUND");
+  EXPECT_EQ(code("/api/v1/events?after=soon", 400), "INVALID_ARGUMENT");
+  EXPECT_EQ(code("/" + std::string(9000, 'x'), 414), "INVALID_ARGUMENT");
+  const auto posted = httplib::Client(url_).Post("/metrics", "body", "text/plain");
+  ASSERT_TRUE(posted);
+  EXPECT_EQ(posted->status, 405);
+  EXPECT_EQ(json::parse(posted->body)["code"], "UNIMPLEMENTED");
+  EXPECT_EQ(posted->get_header_value("Allow"), "GET, HEAD");
+  // The library parses it by recursion.
+  std::string ranges = "bytes=0-1";
+  while (ranges.size() < 8000) ranges += ",0-1";
+  Get("/healthz", 206, {{"Range", ranges}});
+  EXPECT_EQ(Get("/healthz"), "ok\n");
+}
+
 TEST_F(HttpTest, AForeignHostNameAndAMissingTokenAreRefused) {
   StartWithHttp();
   Get("/metrics", 403, {{"Host", "evil.example"}});
   Get("/metrics", 200, {{"Host", "localhost:1"}});
+  Get("/metrics", 200, {{"Host", "LocalHost:1"}});
   ASSERT_EQ(daemon_->Stop(), 0);
   TempDir dir;
   std::ofstream(dir.path() + "/token") << "0123456789abcdef0123\n";
@@ -101,6 +163,9 @@ TEST_F(HttpTest, AForeignHostNameAndAMissingTokenAreRefused) {
   Get("/metrics", 401, {{"Authorization", "Bearer 0123456789abcdef0124"}});
   EXPECT_THAT(Get("/metrics", 200, {{"Authorization", "Bearer 0123456789abcdef0123"}}),
               HasSubstr("lgpu_leases"));
+  Get("/metrics", 200, {{"Authorization", "bearer  0123456789abcdef0123"}});
+  Get("/metrics", 401, {{"Authorization", "Basic 0123456789abcdef0123"}});
+  Get("/metrics", 401, {{"Authorization", "Bearer 0123456789ABCDEF0123"}});
   EXPECT_EQ(Get("/healthz"), "ok\n");
 }
 
@@ -160,20 +225,84 @@ TEST_F(HttpTest, AReloadTakesOverWhatCanChangeAndLeavesTheRest) {
   EXPECT_EQ((*daemon)->Wait(), 0);
 }
 
-TEST_F(HttpTest, WhatIsWrongWithTheConfigurationKeepsItFromStarting) {
+TEST_F(HttpTest, WhatIsWrongWithTheConfigurationIsFoundByTheCheckAndByTheStart) {
   TempDir dir;
-  const auto start = [&](const std::string& config) {
-    std::ofstream(dir.path() + "/lgpud.toml")
-        << "[daemon]\nlock_dir = \"" << dir.path() << "/locks\"\nsocket_group = \"\"\n"
-        << config;
-    return *RunProgram({.argv = {DaemonProcess::LgpudPath(), "--dir", dir.path() + "/run", "--simulate",
-                                 "64MiB", "--config", dir.path() + "/lgpud.toml"}});
+  const std::string file = dir.path() + "/lgpud.toml";
+  const auto run = [&](const std::string& config, bool check) {
+    std::ofstream(file) << "[daemon]\nlock_dir = \"" << dir.path() << "/locks\"\nsocket_group = \"\"\n"
+                        << config;
+    std::vector<std::string> argv = {DaemonProcess::LgpudPath(), "--dir", dir.path() + "/run", "--config",
+                                     file};
+    if (config.find("simulated") == std::string::npos) argv.insert(argv.end(), {"--simulate", "64MiB"});
+    if (check) argv.push_back("--check-config");
+    return *RunProgram({.argv = argv});
   };
-  const ProgramResult user = start("[[logical_device]]\nlease = \"a\"\nowner = \"no-such-user\"\n");
-  EXPECT_EQ(user.code, 78) << user.err;
-  EXPECT_THAT(user.err, HasSubstr("lgpud.toml:4:1: lease a: there is no user 'no-such-user'"));
-  EXPECT_EQ(start("[[logical_device]]\nlease = \"a\"\nmemory = \"1GiB\"\n").code, 78);
-  EXPECT_EQ(start("[http]\nlisten = \"127.0.0.1:0\"\ntoken_file = \"/no/such/token\"\n").code, 4);
+  const std::string token = dir.path() + "/token";
+  std::ofstream(token) << "short\n";
+  const std::string lease = "[[logical_device]]\nlease = \"a\"\n";
+  const std::string card = "[[simulated_device]]\nmemory = \"64MiB\"\n";
+  const std::pair<std::string, std::string> wrong[] = {
+      {lease + "owner = \"no-such-user\"\n", ":6:1: lease a: there is no user 'no-such-user'"},
+      {lease + "memory = \"1GiB\"\n", ":6:1: lease a: 1.00GiB can never fit"},
+      {lease + "memory = \"8MiB\"\nguarantee = \"9MiB\"\n", ":6:1: lease a: a guarantee of 9.00MiB is above"},
+      {lease + "memory = \"48MiB\"\nmode = \"preallocate\"\n[[logical_device]]\nlease = \"b\"\nguarantee = "
+               "\"32MiB\"\n",
+       ":10:1: lease b: a guarantee of 32.00MiB cannot be set aside"},
+      {lease + "gpu = \"1\"\n", ":6:1: lease a: there is no GPU 1, this machine has 1"},
+      {lease + "gpu = \"GPU-none\"\n", ":6:1: lease a: no GPU \"GPU-none\" is served here"},
+      {lease + "name = \"\\u0007\"\n", ":6:1: lease a: a device's name is at most 63 printable characters"},
+      {"[[logical_device]]\nlease = \"no name\"\n", ":5:1: a lease's name is 1 to 63 letters"},
+      {lease + "memory = \"8MiB\"\n[caps.users.\"*\"]\nmemory_limit = \"4MiB\"\n", ":4:1: lease a: user "},
+      {"[memory]\nreserve = \"1GiB\"\n",
+       ":5:1: GPU 0: a reserve of 1.00GiB is more than the card's 64.00MiB"},
+      {"[http]\nlisten = \"127.0.0.1:0\"\ntoken_file = \"/no/such/token\"\n",
+       ":6:1: cannot read a token from http.token_file /no/such/token"},
+      {"[http]\nlisten = \"127.0.0.1:0\"\ntoken_file = \"" + token + "\"\n", ":6:1: the token in "},
+      {card + "uuid = \"a/b\"\n", ":6:1: 'a/b' cannot be the uuid of a GPU"},
+      {card + "uuid = \"GPU-1\"\n" + card + "uuid = \"GPU-1\"\n", ":9:1: two simulated GPUs have the uuid"},
+  };
+  for (const auto& [config, text] : wrong) {
+    for (const bool check : {true, false}) {
+      const ProgramResult result = run(config, check);
+      EXPECT_EQ(result.code, 78) << check << config << result.err;
+      EXPECT_THAT(result.err, HasSubstr(file + text)) << check;
+    }
+  }
+  EXPECT_EQ(run(lease + "memory = \"8MiB\"\nguarantee = \"8MiB\"\ngpu = \"0\"\n", true).code, 0);
+}
+
+TEST_F(HttpTest, AReloadWithAnErrorChangesNothing) {
+  TempDir dir;
+  const std::string config = dir.path() + "/lgpud.toml";
+  const auto write = [&](const std::string& more) {
+    std::ofstream(config) << "[daemon]\nlock_dir = \"" << dir.path() << "/locks\"\nsocket_group = \"\"\n"
+                          << more;
+  };
+  write("");
+  auto daemon = ChildProgram::Start({.argv = {DaemonProcess::LgpudPath(), "--dir", dir.path() + "/run",
+                                              "--config", config, "--simulate", "64MiB"}});
+  ASSERT_TRUE(daemon.ok());
+  const auto said = [&](const std::string& text) {
+    return Eventually([&] { return (*daemon)->Errors().find(text) != std::string::npos; });
+  };
+  ASSERT_TRUE(said(" ready: "));
+  auto control = Control::Open(dir.path() + "/run");
+  ASSERT_TRUE(control.ok());
+  ASSERT_TRUE((*control)->CreateLease(OneDevice(48 * kMiB, true, true)).ok());
+  const std::string caps = "log_level = \"off\"\n[caps.users.\"*\"]\nleases = 1\n";
+  const std::string good = "[[logical_device]]\nlease = \"a\"\nmemory = \"8MiB\"\n";
+  // One that no card could have, and one that this card cannot have now.
+  write(caps + good + "[[logical_device]]\nlease = \"b\"\nmemory = \"1GiB\"\n");
+  (*daemon)->Signal(SIGHUP);
+  ASSERT_TRUE(said("the configuration is not taken over: " + config + ":12:1: lease b: "));
+  write(caps.substr(0, caps.find('[')) + good + "[[logical_device]]\nlease = \"c\"\nguarantee = \"32MiB\"\n");
+  (*daemon)->Signal(SIGHUP);
+  ASSERT_TRUE(said("the configuration is not taken over: " + config + ":8:1: lease c: "));
+  EXPECT_EQ((*control)->GetStats()->leases_size(), 1) << "lease a is not there";
+  EXPECT_TRUE((*control)->CreateLease(OneDevice(2 * kMiB, false, true)).ok()) << "no cap";
+  (*daemon)->Signal(SIGTERM);
+  EXPECT_EQ((*daemon)->Wait(), 0);
+  EXPECT_TRUE(said("stopping on signal")) << "the log level is as it was";
 }
 
 }  // namespace
