@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "cli/flag_table.h"
 #include "cli/output.h"
+#include "cli/query.h"
 
 namespace lgpu::cli {
 namespace {
@@ -26,6 +27,7 @@ struct Parsed {
   std::vector<std::string> positionals = {};
   const FlagInfo* open = nullptr;  // the flag whose value the last word is
   std::size_t marker = 0;          // where "--" stands, plus one
+  std::string lease = {};          // of --lease
 };
 
 class Completer {
@@ -39,10 +41,10 @@ class Completer {
     Completion completion;
     const std::size_t equals = current.find('=');
     if (parsed.open != nullptr) {
-      completion = Values(parsed.open->type, parsed);
+      completion = Values(parsed.open->type, parsed, current);
     } else if (absl::StartsWith(current, "--") && equals != std::string::npos) {
       const FlagInfo* flag = FindFlag(parsed.verb, current.substr(0, equals));
-      if (flag != nullptr) completion = Values(flag->type, parsed);
+      if (flag != nullptr) completion = Values(flag->type, parsed, current.substr(equals + 1));
       for (Candidate& word : completion.words) word.value = current.substr(0, equals + 1) + word.value;
     } else if (absl::StartsWith(current, "-")) {
       completion.words = Flags(parsed.verb);
@@ -51,7 +53,7 @@ class Completer {
         if (!verb.name.empty()) completion.words.push_back({verb.name, verb.description});
       }
     } else {
-      completion = Positional(*parsed.verb, parsed);
+      completion = Positional(*parsed.verb, parsed, current);
     }
     auto& found = completion.words;
     found.erase(std::remove_if(found.begin(), found.end(),
@@ -74,6 +76,11 @@ class Completer {
         const FlagInfo* flag = FindFlag(parsed.verb, word);
         const bool takes_next = flag != nullptr && !flag->type.empty() && !flag->optional_value;
         if (takes_next && i + 2 == words.size()) parsed.open = flag;
+        const std::size_t equals = word.find('=');
+        if (word == "--lease" && i + 2 < words.size()) parsed.lease = words[i + 1];
+        if (word.substr(0, equals) == "--lease" && equals != std::string::npos) {
+          parsed.lease = word.substr(equals + 1);
+        }
         if (takes_next) ++i;
       } else if (parsed.verb == nullptr) {
         parsed.verb = FindVerb(table_, word);
@@ -111,27 +118,58 @@ class Completer {
     return words;
   }
 
-  Completion Positional(const VerbInfo& verb, const Parsed& parsed) const {
+  Completion Positional(const VerbInfo& verb, const Parsed& parsed, const std::string& current) const {
     std::size_t left = parsed.positionals.size();
     for (const FlagInfo& flag : verb.flags) {
       if (!flag.positional) continue;
-      if (left-- == 0) return Values(flag.type, parsed);
+      if (left-- == 0) return Values(flag.type, parsed, current);
     }
     return {};
   }
 
-  Completion Values(const std::string& type, const Parsed& parsed) const {
+  /// Behind the last comma of `current` comes one of the words that are not there yet.
+  static void GoOnWithList(const std::string& current, std::vector<Candidate>& words) {
+    const std::size_t comma = current.rfind(',');
+    if (comma == std::string::npos) return;
+    const std::vector<std::string> there = absl::StrSplit(current.substr(0, comma), ',');
+    words.erase(std::remove_if(words.begin(), words.end(),
+                               [&](const Candidate& word) {
+                                 return std::find(there.begin(), there.end(), word.value) != there.end();
+                               }),
+                words.end());
+    for (Candidate& word : words) word.value = current.substr(0, comma + 1) + word.value;
+  }
+
+  std::vector<Candidate> Keys(const VerbInfo* verb) const {
+    std::vector<Candidate> words;
+    if (verb == nullptr) return words;
+    for (const std::string& key : verb->name == "ps" ? SessionKeys() : DeviceKeys()) words.push_back({key});
+    return words;
+  }
+
+  /// `current`: the value as far as it is written.
+  Completion Values(const std::string& type, const Parsed& parsed, const std::string& current) const {
     if (type == "DIR") return {.also = Completion::Also::kDirectories};
     if (type == "FILE") return {.also = Completion::Also::kFiles};
     Completion completion;
     if (type == "LEASE") completion.words = live_.leases();
     if (type == "LIST") completion.words = live_.gpus();
+    if (type == "KEY,KEY") completion.words = Keys(parsed.verb);
+    if (type == "csv[,noheader][,nounits]") completion.words = {{"csv"}, {"noheader"}, {"nounits"}};
+    if (type == "LIST" || absl::StrContains(type, ",")) GoOnWithList(current, completion.words);
+    if (type == "DTYPE") {
+      for (const char* dtype : {"float", "double", "half", "bfloat16", "int32", "int64"}) {
+        completion.words.push_back({dtype});
+      }
+    }
     if (type == "LEASE|GPU") {
       completion.words = live_.leases();
       for (const Candidate& gpu : live_.gpus()) completion.words.push_back(gpu);
     }
-    if (type == "DEVICE") {
-      completion.words = live_.devices(parsed.positionals.empty() ? "" : parsed.positionals.front());
+    if (type == "DEVICE" || type == "GPU-DEVICE") {
+      const bool of_lease = type == "GPU-DEVICE" && !parsed.positionals.empty();
+      completion.words = live_.devices(of_lease ? parsed.positionals.front() : parsed.lease);
+      if (type == "DEVICE") completion.words.push_back({"CPU:0"});
     }
     if (type == "VERB") {
       for (const VerbInfo& verb : table_) {

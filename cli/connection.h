@@ -36,14 +36,39 @@ class Connection {
     return response;
   }
 
-  /// One streaming call; `each` gets every message and ends the call by returning an error, which comes
-  /// back. A stream has no deadline.
+  /// One streaming call that ends by itself, within the time of a call; `each` gets every message and ends
+  /// the call by returning an error, which comes back.
   template <typename Request, typename Message>
   absl::Status Watch(std::unique_ptr<grpc::ClientReader<Message>> (v1::Control::Stub::*method)(
                          grpc::ClientContext*, const Request&),
                      const Request& request, const std::function<absl::Status(const Message&)>& each) {
+    return Stream(method, request, each, timeout_);
+  }
+
+  /// The same for a stream that has no end, and so no deadline: whether the daemon answers at all is asked
+  /// before.
+  template <typename Request, typename Message>
+  absl::Status Follow(std::unique_ptr<grpc::ClientReader<Message>> (v1::Control::Stub::*method)(
+                          grpc::ClientContext*, const Request&),
+                      const Request& request, const std::function<absl::Status(const Message&)>& each) {
+    const absl::Status there = Call(&v1::Control::Stub::GetVersion, v1::GetVersionRequest()).status();
+    return there.ok() ? Stream(method, request, each, {}) : there;
+  }
+
+  /// Calls are made in the name of this session from here on (Welcome.session_token).
+  void SetSessionToken(std::string token) { token_ = std::move(token); }
+
+  const std::string& runtime_dir() const { return runtime_dir_; }
+
+ private:
+  Connection() = default;
+  template <typename Request, typename Message>
+  absl::Status Stream(std::unique_ptr<grpc::ClientReader<Message>> (v1::Control::Stub::*method)(
+                          grpc::ClientContext*, const Request&),
+                      const Request& request, const std::function<absl::Status(const Message&)>& each,
+                      std::chrono::milliseconds timeout) {
     grpc::ClientContext context;
-    Prepare(context, {});
+    Prepare(context, timeout);
     auto reader = (stub_.get()->*method)(&context, request);
     Message message;
     while (reader->Read(&message)) {
@@ -55,14 +80,6 @@ class Connection {
     }
     return ToStatus(context, reader->Finish());
   }
-
-  /// Calls are made in the name of this session from here on (Welcome.session_token).
-  void SetSessionToken(std::string token) { token_ = std::move(token); }
-
-  const std::string& runtime_dir() const { return runtime_dir_; }
-
- private:
-  Connection() = default;
   void Prepare(grpc::ClientContext& context, std::chrono::milliseconds timeout) const;
   absl::Status ToStatus(const grpc::ClientContext& context, const grpc::Status& status) const;
 

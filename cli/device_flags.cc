@@ -89,6 +89,38 @@ absl::StatusOr<std::vector<std::string>> CandidateCards(const std::string& gpus,
   return candidates;
 }
 
+absl::StatusOr<double> ParsePercent(const std::string& text) {
+  double percent = 0;
+  if (absl::SimpleAtod(text.substr(0, text.size() - 1), &percent) && percent > 0 && percent <= 100) {
+    return percent;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--memory ", Printable(text), ": a part of a GPU is above 0% and at most 100%"));
+}
+
+/// Of the whole GPU, in whole chunks. INVALID_ARGUMENT where that is not one size.
+absl::StatusOr<std::uint64_t> PartOfCard(const std::string& memory,
+                                         const std::vector<std::string>& candidates,
+                                         const v1::ListPhysicalDevicesResponse& cards) {
+  LGPU_ASSIGN_OR_RETURN(const double percent, ParsePercent(memory));
+  const v1::CardStats* chosen = nullptr;
+  for (const v1::CardStats& card : cards.devices()) {
+    const bool may = candidates.empty() ||
+                     std::find(candidates.begin(), candidates.end(), card.uuid()) != candidates.end();
+    if (!card.served() || !may) continue;
+    if (chosen != nullptr && chosen->total_bytes() != card.total_bytes()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--memory ", memory, ": of which GPU? They differ: ", FormatBytes(Bytes(chosen->total_bytes())),
+          " and ", FormatBytes(Bytes(card.total_bytes())), "\ntry: --gpus with one of them, or a size"));
+    }
+    chosen = &card;
+  }
+  if (chosen == nullptr)
+    return absl::NotFoundError(absl::StrCat("--memory ", memory, ": no GPU is served here"));
+  const auto part = static_cast<std::uint64_t>(static_cast<double>(chosen->total_bytes()) * percent / 100);
+  return std::max(part / chosen->granularity_bytes(), std::uint64_t{1}) * chosen->granularity_bytes();
+}
+
 /// CANCELLED when a signal came that `run` holds back for its command, which does not exist yet.
 absl::Status Sleep(std::chrono::milliseconds pause) {
   sigset_t stopping;
@@ -102,18 +134,23 @@ absl::Status Sleep(std::chrono::milliseconds pause) {
 
 }  // namespace
 
-absl::StatusOr<std::uint64_t> ParseSize(const char* flag, const std::string& text) {
+absl::StatusOr<std::uint64_t> ParseSizeOrZero(const char* flag, const std::string& text) {
   const absl::StatusOr<Bytes> bytes = ParseBytes(text);
   if (!bytes.ok()) {
     return absl::Status(bytes.status().code(), absl::StrCat(flag, ": ", bytes.status().message()));
   }
-  if (bytes->is_zero()) return absl::InvalidArgumentError(absl::StrCat(flag, ": 0 bytes are no memory"));
   return bytes->count();
+}
+
+absl::StatusOr<std::uint64_t> ParseSize(const char* flag, const std::string& text) {
+  LGPU_ASSIGN_OR_RETURN(const std::uint64_t bytes, ParseSizeOrZero(flag, text));
+  if (bytes == 0) return absl::InvalidArgumentError(absl::StrCat(flag, ": 0 bytes are no memory"));
+  return bytes;
 }
 
 void DeviceFlags::AddTo(CLI::App& verb) {
   verb.add_option("-m,--memory", memory,
-                  "Memory limit of every logical device (256MiB, 1.5GiB, ...); default: "
+                  "Memory limit of every logical device (256MiB, 1.5GiB, 25% of its GPU, ...); default: "
                   "all that its GPU can give")
       ->type_name("SIZE");
   verb.add_option("-n,--devices", devices, "How many logical devices")->type_name("N")->default_val(1);
@@ -152,12 +189,14 @@ absl::StatusOr<v1::LogicalDeviceSpec> DeviceFlags::Spec() const {
       return absl::InvalidArgumentError(absl::StrCat("--wait: ", patience.status().message()));
     }
   }
-  if (!memory.empty()) {
+  if (memory.ends_with('%')) {
+    LGPU_RETURN_IF_ERROR(ParsePercent(memory).status());
+  } else if (!memory.empty()) {
     LGPU_ASSIGN_OR_RETURN(const std::uint64_t limit, ParseSize("--memory", memory));
     spec.set_memory_limit_bytes(limit);
   }
   if (!guarantee.empty()) {
-    LGPU_ASSIGN_OR_RETURN(const std::uint64_t set_aside, ParseSize("--guarantee", guarantee));
+    LGPU_ASSIGN_OR_RETURN(const std::uint64_t set_aside, ParseSizeOrZero("--guarantee", guarantee));
     spec.set_guarantee_bytes(set_aside);
   }
   return spec;
@@ -170,6 +209,10 @@ absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flag
   LGPU_ASSIGN_OR_RETURN(const std::vector<std::string> candidates,
                         CandidateCards(flags.gpus, cards, visible_devices));
   for (const std::string& uuid : candidates) spec.add_candidate_uuids(uuid);
+  if (flags.memory.ends_with('%')) {
+    LGPU_ASSIGN_OR_RETURN(const std::uint64_t part, PartOfCard(flags.memory, candidates, cards));
+    spec.set_memory_limit_bytes(part);
+  }
 
   v1::CreateLeaseRequest request;
   request.set_name(flags.name);

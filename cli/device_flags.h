@@ -42,8 +42,10 @@ absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flag
 absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flags, Connection& connection,
                                                          const CommonOptions& options);
 
-/// A size that a flag has; INVALID_ARGUMENT names the flag.
+/// A size that a flag has; INVALID_ARGUMENT names the flag. Zero is no size, but can be a guarantee.
 absl::StatusOr<std::uint64_t> ParseSize(const char* flag, const std::string& text);
+
+absl::StatusOr<std::uint64_t> ParseSizeOrZero(const char* flag, const std::string& text);
 
 /// Makes the lease; with --wait as soon as there is memory.
 absl::StatusOr<v1::Lease> CreateLease(const DeviceFlags& flags, Connection& connection,

@@ -10,6 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "cli/helper_process.h"
 #include "client/endpoint.h"
 #include "lgpu/bytes.h"
@@ -27,6 +29,14 @@ constexpr std::chrono::seconds kTestPatience{30};
 std::string FirstLine(const absl::Status& status) {
   const std::string text(status.message());
   return text.substr(0, text.find('\n'));
+}
+
+/// A check that failed with a status; what it says below its first line is advice.
+Check Failed(const char* id, const absl::Status& status) {
+  std::vector<std::string> lines = absl::StrSplit(std::string(status.message()), '\n');
+  Check check{id, Level::kFail, lines[0]};
+  check.advice.assign(lines.begin() + 1, lines.end());
+  return check;
 }
 
 std::string UserName(uid_t uid) {
@@ -59,6 +69,23 @@ Check CheckPermissions(const std::string& directory) {
                           info.st_mode & 0777U, you)};
 }
 
+/// Which daemon was asked for, whether or not it answers.
+VariableInEffect EndpointInEffect(const CommonOptions& options, const GetVariable& get,
+                                  const absl::StatusOr<Connection>& connection) {
+  const std::string variable = get("LGPU_ENDPOINT").value_or("");
+  VariableInEffect endpoint{.name = "LGPU_ENDPOINT",
+                            .value = !options.endpoint.empty() ? options.endpoint : variable,
+                            .origin = !options.endpoint.empty() ? "flag --endpoint"
+                                      : !variable.empty()       ? "environment"
+                                                                : "default: the first that answers"};
+  if (connection.ok()) endpoint.value = connection->runtime_dir();
+  if (endpoint.value.empty()) {
+    const auto places = ResolveEndpoint("", EndpointEnvironment::OfThisProcess());
+    if (places.ok()) endpoint.value = absl::StrJoin(places->directories, ", ");
+  }
+  return endpoint;
+}
+
 Level LevelOf(v1::Diagnosis::Level level) {
   switch (level) {
     case v1::Diagnosis::LEVEL_OK:
@@ -76,7 +103,7 @@ void ExamineDaemon(Connection& connection, Examination& examination) {
   const auto version = connection.Call(&v1::Control::Stub::GetVersion, v1::GetVersionRequest());
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - started;
   if (!version.ok()) {
-    examination.checks.push_back({"daemon", Level::kFail, FirstLine(version.status())});
+    examination.checks.push_back(Failed("daemon", version.status()));
     return;
   }
   const bool same = version->version() == LGPU_VERSION;
@@ -88,7 +115,7 @@ void ExamineDaemon(Connection& connection, Examination& examination) {
   examination.checks.push_back(CheckPermissions(connection.runtime_dir()));
   const auto diagnosis = connection.Call(&v1::Control::Stub::Diagnose, v1::DiagnoseRequest());
   if (!diagnosis.ok()) {
-    examination.checks.push_back({"ledger", Level::kFail, FirstLine(diagnosis.status())});
+    examination.checks.push_back(Failed("ledger", diagnosis.status()));
     return;
   }
   for (const v1::Diagnosis::Finding& finding : diagnosis->findings()) {
@@ -101,7 +128,7 @@ Check RunSelfTest(Connection& connection) {
   const auto fail = [](const std::string& why) { return Check{"self-test", Level::kFail, why}; };
   absl::StatusOr<HelperProcess> helper = HelperProcess::Start(
       {"check", absl::StrCat(kTestLimit)}, {{"LGPU_LEASE", ""}, {"LGPU_ENDPOINT", connection.runtime_dir()}});
-  if (!helper.ok()) return fail(FirstLine(helper.status()));
+  if (!helper.ok()) return Failed("self-test", helper.status());
   const absl::StatusOr<nlohmann::json> answer = helper->Read(kTestPatience);
   if (!answer.ok()) return fail(FirstLine(answer.status()));
   if (answer->contains("error")) {
@@ -156,8 +183,13 @@ Examination Examine(const CommonOptions& options, bool self_test) {
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   };
   absl::StatusOr<Connection> connection = Connection::Open(options);
+  examination.variables.push_back(EndpointInEffect(options, get, connection));
+  examination.variables.push_back({"--timeout",
+                                   absl::StrFormat("%gs", static_cast<double>(options.timeout.count()) / 1e3),
+                                   options.timeout_origin});
+  examination.variables.push_back({"--color", options.out.color ? "on" : "off", options.color_origin});
   if (!connection.ok()) {
-    examination.checks.push_back({"daemon", Level::kFail, FirstLine(connection.status())});
+    examination.checks.push_back(Failed("daemon", connection.status()));
     ExamineVariables(get, nullptr, examination);
     for (const char* id : {"permissions", "ledger", "self-test"}) {
       examination.checks.push_back({id, Level::kSkip, "no daemon to ask"});
@@ -168,10 +200,6 @@ Examination Examine(const CommonOptions& options, bool self_test) {
   const auto cards =
       connection->Call(&v1::Control::Stub::ListPhysicalDevices, v1::ListPhysicalDevicesRequest());
   ExamineVariables(get, cards.ok() ? &*cards : nullptr, examination);
-  const std::string from = !options.endpoint.empty()                 ? "flag --endpoint"
-                           : get("LGPU_ENDPOINT").value_or("") != "" ? "environment"
-                                                                     : "default: the first that answers";
-  examination.variables.push_back({"LGPU_ENDPOINT", connection->runtime_dir(), from});
   examination.checks.push_back(self_test ? RunSelfTest(*connection)
                                          : Check{"self-test", Level::kSkip, "--no-self-test"});
   return examination;
@@ -184,6 +212,9 @@ std::string FormatExamination(const Examination& examination, const CommonOption
   for (const Check& check : examination.checks) {
     absl::StrAppend(&text, Shown(check.level, options.out), "  ", check.id,
                     std::string(width - check.id.size() + 2, ' '), Printable(check.text), "\n");
+    for (const std::string& line : check.advice) {
+      absl::StrAppend(&text, std::string(width + 8, ' '), Printable(line), "\n");
+    }
   }
   if (options.verbose > 0) {
     Table variables({{"VARIABLE"}, {"IN EFFECT"}, {"FROM"}});
@@ -213,7 +244,8 @@ nlohmann::json ToJson(const Examination& examination) {
                          {"variables", nlohmann::json::array()},
                          {"settings", nlohmann::json::array()}};
   for (const Check& check : examination.checks) {
-    json["checks"].push_back({{"id", check.id}, {"level", Name(check.level)}, {"text", check.text}});
+    json["checks"].push_back(
+        {{"id", check.id}, {"level", Name(check.level)}, {"text", check.text}, {"advice", check.advice}});
   }
   for (const VariableInEffect& variable : examination.variables) {
     json["variables"].push_back(

@@ -19,6 +19,7 @@ struct Check {
   std::string id;
   Level level = Level::kOk;
   std::string text;
+  std::vector<std::string> advice = {};  // lines: what else was found out, and what to try
 };
 
 /// A variable of this process: what counts, and where it comes from.

@@ -56,7 +56,6 @@ LiveNames LiveNamesOfDaemon(const CommonOptions& options) {
     const auto lease = Ask(options, &v1::Control::Stub::GetLease, request);
     const int count = lease.ok() ? lease->devices_size() : 1;
     for (int i = 0; i < count; ++i) words.push_back({absl::StrCat("GPU:", i)});
-    words.push_back({"CPU:0"});
     return words;
   };
   return live;

@@ -5,12 +5,18 @@
 
 #include "cli/output.h"
 #include "lgpu/v1/stats.pb.h"
+#include "nlohmann/json.hpp"
 
 namespace lgpu::cli {
 
 /// What `lgpu ls` prints: a block of GPUs, a block of leases with a row per logical device, and how much of
 /// every card can still be promised.
 std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style);
+
+/// What `lgpu ls --by-user` prints: a row per user, with sums over his leases.
+std::string FormatUsers(const v1::StatsSnapshot& snapshot, const Style& style);
+/// "lgpu.users/v1"
+nlohmann::json UsersToJson(const v1::StatsSnapshot& snapshot);
 
 /// What `lgpu ps` prints: a row per session.
 std::string FormatSessions(const v1::StatsSnapshot& snapshot, const Style& style);

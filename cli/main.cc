@@ -28,12 +28,12 @@
 #include "cli/commands/verify.h"
 #include "cli/commands/version.h"
 #include "cli/completion.h"
-#include "cli/errors.h"
 #include "cli/flag_table.h"
 #include "cli/live_names.h"
 #include "cli/output.h"
+#include "cli/user_config.h"
+#include "lgpu/status.h"
 #include "proto/exit_codes.h"
-#include "proto/messages_json.h"
 #include "proto/standard_files.h"
 
 namespace lgpu::cli {
@@ -42,6 +42,18 @@ namespace {
 // A shell waits for it.
 constexpr std::chrono::milliseconds kCompletionTimeout{1000};
 
+std::string Variable(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
+ColorEnvironment ColorEnvironmentOf(int fd) {
+  return {.no_color = !Variable("NO_COLOR").empty(),
+          .clicolor_force = !Variable("CLICOLOR_FORCE").empty() && Variable("CLICOLOR_FORCE") != "0",
+          .dumb_terminal = Variable("TERM") == "dumb",
+          .is_terminal = ::isatty(fd) == 1};
+}
+
 /// The flags that every verb takes, as they are written.
 struct CommonFlags {
   std::string endpoint;
@@ -49,42 +61,70 @@ struct CommonFlags {
   std::string color = "auto";
   bool no_color = false;
   bool json = false;
+  bool json_errors = false;
   bool quiet = false;
   int verbose = 0;
+  const CLI::Option* timeout_option = nullptr;
+  const CLI::Option* color_option = nullptr;
 
   void AddTo(CLI::App& app) {
     app.add_option("--endpoint", endpoint,
                    "Runtime directory of the daemon (default: LGPU_ENDPOINT, else the "
                    "system's, else yours)")
         ->type_name("DIR");
-    app.add_option("--timeout", timeout, "How long one answer of the daemon may take")
-        ->type_name("DUR")
-        ->capture_default_str();
-    app.add_option("--color", color, "Colours on a terminal")
-        ->check(CLI::IsMember({"auto", "always", "never"}))
-        ->type_name("auto|always|never");
-    app.add_flag("--no-color", no_color, "The same as --color=never");
+    timeout_option = app.add_option("--timeout", timeout, "How long one answer of the daemon may take")
+                         ->type_name("DUR")
+                         ->capture_default_str();
+    auto* colors = app.add_option("--color", color, "Colours on a terminal")
+                       ->check(CLI::IsMember({"auto", "always", "never"}))
+                       ->type_name("auto|always|never");
+    color_option = colors;
+    app.add_flag("--no-color", no_color, "The same as --color=never")->excludes(colors);
     app.add_flag("--json", json, "Print JSON");
+    app.add_flag("--json-errors", json_errors, "Print errors as JSON; --json does so too");
     app.add_flag("-q,--quiet", quiet, "No notes on stderr, errors only");
     app.add_flag("-v,--verbose", verbose, "Say more on stderr");
   }
 
-  ColorMode Mode() const {
-    if (no_color || color == "never") return ColorMode::kNever;
-    return color == "always" ? ColorMode::kAlways : ColorMode::kAuto;
+  /// The flag, then NO_COLOR and CLICOLOR_FORCE, then the file; a terminal is asked for last of all.
+  void ChooseColors(const UserConfig& config, CommonOptions& options) const {
+    std::string chosen = no_color ? "never" : color;
+    const ColorEnvironment out = ColorEnvironmentOf(STDOUT_FILENO);
+    const bool flag = no_color || color_option->count() > 0;
+    if (flag) options.color_origin = "flag";
+    if (!flag && (out.no_color || out.clicolor_force)) options.color_origin = "environment";
+    if (!flag && !out.no_color && !out.clicolor_force && !config.color.value.empty()) {
+      chosen = config.color.value;
+      options.color_origin = config.color.origin;
+    }
+    const ColorMode mode = chosen == "never"    ? ColorMode::kNever
+                           : chosen == "always" ? ColorMode::kAlways
+                                                : ColorMode::kAuto;
+    options.out.color = UseColor(mode, out);
+    options.err.color = UseColor(mode, ColorEnvironmentOf(STDERR_FILENO));
+  }
+
+  absl::Status ChooseTimeout(const UserConfig& config, CommonOptions& options) const {
+    std::string chosen = timeout;
+    if (timeout_option->count() > 0) {
+      options.timeout_origin = "flag --timeout";
+    } else if (!config.timeout.value.empty()) {
+      chosen = config.timeout.value;
+      options.timeout_origin = config.timeout.origin;
+    }
+    absl::StatusOr<std::chrono::milliseconds> parsed = ParseDuration(chosen);
+    if (parsed.ok() && parsed->count() == 0) {
+      parsed = absl::InvalidArgumentError("in no time there is no answer\ntry: 500ms, 10s, 2m");
+    }
+    if (!parsed.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(timeout_option->count() > 0 ? "--timeout" : options.timeout_origin, ": ",
+                       parsed.status().message()));
+    }
+    options.timeout = *parsed;
+    return absl::OkStatus();
   }
 };
-
-ColorEnvironment ColorEnvironmentOf(int fd) {
-  const auto value = [](const char* name) {
-    const char* text = std::getenv(name);
-    return std::string_view(text == nullptr ? "" : text);
-  };
-  return {.no_color = !value("NO_COLOR").empty(),
-          .clicolor_force = !value("CLICOLOR_FORCE").empty() && value("CLICOLOR_FORCE") != "0",
-          .dumb_terminal = value("TERM") == "dumb",
-          .is_terminal = ::isatty(fd) == 1};
-}
 
 /// A verb and its place in the parser.
 struct Verb {
@@ -107,19 +147,43 @@ std::vector<Verb> DefineVerbs(CLI::App& app) {
   return verbs;
 }
 
-void ReportError(const absl::Status& status, int exit_code, const CommonOptions& options) {
-  const std::string text =
-      options.json ? JsonLine(ErrorToJson(status, exit_code)) : FormatError(status, options.err);
-  std::fputs(text.c_str(), stderr);
-}
-
 /// A command line that the parser did not take. For `run` that is 125 as well: 2 may be the command's own.
 int ReportParseError(std::string_view what, std::string_view verb, const CommonOptions& options) {
   const int exit_code = verb == "run" ? kExitRunFailed : kExitUsage;
   const std::string help = verb.empty() ? "lgpu --help" : absl::StrCat("lgpu ", std::string(verb), " --help");
-  ReportError(absl::InvalidArgumentError(absl::StrCat(std::string(what), "\ntry: ", help)), exit_code,
-              options);
+  options.Report(absl::InvalidArgumentError(absl::StrCat(std::string(what), "\ntry: ", help)), exit_code);
   return exit_code;
+}
+
+/// What no verb can mean by its words: values that are empty, as those of unset shell variables are, and text
+/// that is none. Paths and values of variables are whatever they are.
+absl::Status CheckValues(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0) continue;
+    const std::string type = option->get_type_name();
+    for (const std::string& value : option->results()) {
+      if (value.empty()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(option->get_name(), " has an empty value\ntry: leave it out"));
+      }
+      if (type != "DIR" && type != "K=V" && !IsUtf8(value)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(option->get_name(), ": ", Printable(value), " is no text in UTF-8"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+/// The directory that --endpoint names in a line that is being written.
+std::string EndpointOf(const std::vector<std::string>& words) {
+  std::string endpoint;
+  for (std::size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
+    constexpr std::string_view kFlag = "--endpoint";
+    if (words[i] == kFlag && i + 2 < words.size()) endpoint = words[i + 1];
+    if (words[i].starts_with("--endpoint=")) endpoint = words[i].substr(kFlag.size() + 1);
+  }
+  return endpoint;
 }
 
 /// What shells and the build ask, and no person: `__complete SHELL -- WORD ...` and `__man [VERB]`.
@@ -129,7 +193,9 @@ std::optional<int> RunHidden(const CLI::App& app, const std::vector<std::string>
   if (words[0] == "__complete" && words.size() >= 3) {
     CommonOptions options;
     options.timeout = kCompletionTimeout;
-    const Completion completion = Complete(app, {words.begin() + 3, words.end()}, LiveNamesOfDaemon(options));
+    const std::vector<std::string> line(words.begin() + 3, words.end());
+    options.endpoint = EndpointOf(line);
+    const Completion completion = Complete(app, line, LiveNamesOfDaemon(options));
     text = FormatCompletion(completion, words[1]);
   } else if (words[0] == "__man") {
     text = ManPage(FlagTable(app), words.size() > 1 ? words[1] : "");
@@ -137,6 +203,47 @@ std::optional<int> RunHidden(const CLI::App& app, const std::vector<std::string>
     return std::nullopt;
   }
   return WriteOut(text).ok() ? kExitOk : kExitFailure;
+}
+
+absl::StatusOr<int> TryVerb(const CLI::App& app, const Verb& verb, bool has_marker,
+                            const CommonOptions& options) {
+  LGPU_RETURN_IF_ERROR(CheckValues(app));
+  LGPU_RETURN_IF_ERROR(CheckValues(*verb.app));
+  if (const std::string lease = Variable("LGPU_LEASE"); !IsUtf8(lease)) {
+    return absl::InvalidArgumentError(absl::StrCat("LGPU_LEASE: ", Printable(lease), " is no text in UTF-8"));
+  }
+  if (has_marker && !verb.command->TakesCommand()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(verb.app->get_name(), " takes no command after --\ntry: lgpu run -- CMD"));
+  }
+  return verb.command->Run(options);
+}
+
+int RunVerb(const CLI::App& app, const Verb& verb, const CommonFlags& flags, bool has_marker,
+            CommonOptions& options) {
+  options.endpoint = flags.endpoint;
+  options.json = flags.json;
+  options.json_errors = flags.json_errors;
+  options.quiet = flags.quiet;
+  options.verbose = flags.verbose;
+  const absl::StatusOr<UserConfig> config =
+      LoadUserConfig(UserConfigFiles(Variable("XDG_CONFIG_HOME"), Variable("HOME")));
+  flags.ChooseColors(config.ok() ? *config : UserConfig(), options);
+  int exit_code = kExitConfig;
+  absl::Status status = config.status();
+  if (status.ok()) {
+    status = flags.ChooseTimeout(*config, options);
+    if (status.ok()) {
+      const absl::StatusOr<int> result = TryVerb(app, verb, has_marker, options);
+      if (result.ok()) return *result;
+      status = result.status();
+    }
+    exit_code = verb.command->ExitCode(status);
+  } else if (verb.command->TakesCommand()) {
+    exit_code = verb.command->ExitCode(status);
+  }
+  options.Report(status, exit_code);
+  return exit_code;
 }
 
 int Main(int argc, char** argv) {
@@ -168,8 +275,14 @@ int Main(int argc, char** argv) {
     }
     return nullptr;
   };
+  options.error_file = Variable("LGPU_ERROR_FILE");
   options.err.color = UseColor(ColorMode::kAuto, ColorEnvironmentOf(STDERR_FILENO));
+  // The parser takes no value for the default one.
+  const auto empty = std::find_if(words.begin(), words.end(), [](const std::string& word) {
+    return word.starts_with("--") && word.find('=') + 1 == word.size();
+  });
   try {
+    if (empty != words.end()) throw CLI::ValidationError(*empty, "its value is empty; leave it out");
     std::vector<std::string> reversed(words.rbegin(), words.rend());
     app.parse(reversed);
   } catch (const CLI::Success& success) {
@@ -181,36 +294,16 @@ int Main(int argc, char** argv) {
                          [&](const Verb& verb) { return verb.app->get_name() == word; });
     };
     const auto verb = std::find_if(words.begin(), words.end(), is_verb);
-    options.json = std::find(words.begin(), words.end(), "--json") != words.end();
+    options.json = std::any_of(words.begin(), words.end(), [](const std::string& word) {
+      return word == "--json" || word == "--json-errors";
+    });
     if (verb != words.end()) return ReportParseError(error.what(), *verb, options);
     const bool other_verb = !words.empty() && !words[0].starts_with("-");
     return ReportParseError(
         other_verb ? absl::StrCat("there is no verb ", Printable(words[0])) : error.what(), "", options);
   }
 
-  const Verb& verb = *chosen();
-  options.endpoint = flags.endpoint;
-  options.json = flags.json;
-  options.quiet = flags.quiet;
-  options.verbose = flags.verbose;
-  options.out.color = UseColor(flags.Mode(), ColorEnvironmentOf(STDOUT_FILENO));
-  options.err.color = UseColor(flags.Mode(), ColorEnvironmentOf(STDERR_FILENO));
-
-  absl::StatusOr<int> result = kExitOk;
-  const absl::StatusOr<std::chrono::milliseconds> timeout = ParseDuration(flags.timeout);
-  if (!timeout.ok()) {
-    result = absl::InvalidArgumentError(absl::StrCat("--timeout: ", timeout.status().message()));
-  } else if (has_marker && !verb.command->TakesCommand()) {
-    result = absl::InvalidArgumentError(
-        absl::StrCat(verb.app->get_name(), " takes no command after --\ntry: lgpu run -- CMD"));
-  } else {
-    options.timeout = *timeout;
-    result = verb.command->Run(options);
-  }
-  if (result.ok()) return *result;
-  const int exit_code = verb.command->ExitCode(result.status());
-  ReportError(result.status(), exit_code, options);
-  return exit_code;
+  return RunVerb(app, *chosen(), flags, has_marker, options);
 }
 
 }  // namespace

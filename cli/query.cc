@@ -1,8 +1,12 @@
 #include "cli/query.h"
 
+#include <pwd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -197,11 +201,14 @@ const v1::CardStats* FindCard(const v1::StatsSnapshot& snapshot, const std::stri
 
 }  // namespace
 
-void QueryFlags::AddTo(CLI::App& verb, const std::vector<std::string>& known) {
-  verb.add_option("--query", keys, "Print these keys as CSV instead: " + absl::StrJoin(known, " "))
-      ->type_name("KEY,KEY");
+CLI::Option* QueryFlags::AddTo(CLI::App& verb, const std::vector<std::string>& known) {
+  auto* query =
+      verb.add_option("--query", keys, "Print these keys as CSV instead: " + absl::StrJoin(known, " "))
+          ->type_name("KEY,KEY");
   verb.add_option("--format", format, "How --query prints: csv, and noheader, nounits (plain bytes, seconds)")
-      ->type_name("csv[,noheader][,nounits]");
+      ->type_name("csv[,noheader][,nounits]")
+      ->needs(query);
+  return query;
 }
 
 void FilterFlags::AddTo(CLI::App& verb) {
@@ -210,13 +217,63 @@ void FilterFlags::AddTo(CLI::App& verb) {
   verb.add_option("--lease", lease, "Only this lease (name or id)")->type_name("LEASE");
 }
 
+absl::Status QueryFlags::CheckAlone(bool json) const {
+  if (!wanted() || !json) return absl::OkStatus();
+  return absl::InvalidArgumentError("--query prints CSV and --json JSON: leave one of them out");
+}
+
+absl::Status FilterFlags::Check(const v1::StatsSnapshot& snapshot) const {
+  std::set<std::string> names;
+  std::set<std::string> owners;
+  std::set<std::string> pids;
+  bool has_lease = lease.empty();
+  bool has_user = user.empty() || ::getpwnam(user.c_str()) != nullptr;
+  for (const v1::LeaseStats& entry : snapshot.leases()) {
+    names.insert(Printable(entry.name()));
+    owners.insert(FormatOwner(entry.owner(), entry.owner_uid()));
+    has_lease = has_lease || IsLease(entry);
+    has_user = has_user || IsOfUser(entry);
+    for (const v1::SessionStats& session : entry.sessions()) pids.insert(absl::StrCat(session.pid()));
+  }
+  const auto there_are = [](const std::set<std::string>& some) {
+    constexpr std::size_t kShown = 20;
+    if (some.empty()) return std::string("none");
+    const std::vector<std::string> first(
+        some.begin(), std::next(some.begin(), static_cast<std::ptrdiff_t>(std::min(some.size(), kShown))));
+    return absl::StrCat(absl::StrJoin(first, ", "), some.size() > kShown ? ", ..." : "");
+  };
+  if (pid && *pid <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--pid ", *pid, ": a process has a number above 0"));
+  }
+  if (!has_lease) {
+    return absl::NotFoundError(
+        absl::StrCat("no lease \"", Printable(lease), "\" of yours is here\nthere are: ", there_are(names)));
+  }
+  if (pid && !pids.contains(absl::StrCat(*pid))) {
+    return absl::NotFoundError(
+        absl::StrCat("process ", *pid, " is attached to no lease of yours\nattached are: ", there_are(pids)));
+  }
+  if (!has_user) {
+    return absl::NotFoundError(absl::StrCat("there is no user \"", Printable(user),
+                                            "\"\nthe leases that you may see are of: ", there_are(owners)));
+  }
+  return absl::OkStatus();
+}
+
+bool FilterFlags::IsLease(const v1::LeaseStats& entry) const {
+  return entry.name() == lease || entry.id() == lease;
+}
+
+bool FilterFlags::IsOfUser(const v1::LeaseStats& entry) const {
+  return entry.owner() == user || absl::StrCat(entry.owner_uid()) == user;
+}
+
 v1::StatsSnapshot FilterFlags::Apply(v1::StatsSnapshot snapshot) const {
   const auto keep = [this](const v1::LeaseStats& entry) {
     const bool has_pid =
         std::any_of(entry.sessions().begin(), entry.sessions().end(),
                     [this](const v1::SessionStats& session) { return session.pid() == pid; });
-    return (user.empty() || entry.owner() == user || absl::StrCat(entry.owner_uid()) == user) &&
-           (pid == 0 || has_pid) && (lease.empty() || entry.name() == lease || entry.id() == lease);
+    return (user.empty() || IsOfUser(entry)) && (!pid || has_pid) && (lease.empty() || IsLease(entry));
   };
   auto& leases = *snapshot.mutable_leases();
   leases.erase(std::remove_if(leases.begin(), leases.end(), [&](const auto& entry) { return !keep(entry); }),

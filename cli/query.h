@@ -13,7 +13,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace lgpu::cli {
 
@@ -22,18 +23,26 @@ struct QueryFlags {
   std::string keys = {};
   std::string format = "csv";
   bool wanted() const { return !keys.empty(); }
-  /// `known`: the keys, for the help.
-  void AddTo(CLI::App& verb, const std::vector<std::string>& known);
+  /// INVALID_ARGUMENT where CSV and JSON are both asked for.
+  absl::Status CheckAlone(bool json) const;
+  /// `known`: the keys, for the help. Gives --query.
+  CLI::Option* AddTo(CLI::App& verb, const std::vector<std::string>& known);
 };
 
 /// What to leave of a snapshot: -u, -p and --lease.
 struct FilterFlags {
   std::string user = {};
-  std::int64_t pid = 0;
+  std::optional<std::int64_t> pid = {};
   std::string lease = {};
   void AddTo(CLI::App& verb);
+  /// NOT_FOUND, naming what there is, for a lease, a process or a user that is not there.
+  absl::Status Check(const v1::StatsSnapshot& snapshot) const;
   /// Drops the leases that do not match all of what is given; cards stay.
   v1::StatsSnapshot Apply(v1::StatsSnapshot snapshot) const;
+
+ private:
+  bool IsLease(const v1::LeaseStats& entry) const;
+  bool IsOfUser(const v1::LeaseStats& entry) const;
 };
 
 /// One logical device (or session) of a lease; `device` or `session` may be missing.

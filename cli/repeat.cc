@@ -22,6 +22,8 @@ absl::Status RepeatFlags::Run(const std::function<absl::Status()>& once) const {
   if (count < 0) return absl::InvalidArgumentError(absl::StrCat("--count ", count, ": how many times?"));
   const absl::StatusOr<std::chrono::milliseconds> pause = ParseDuration(interval);
   if (!pause.ok()) return absl::InvalidArgumentError(absl::StrCat("--interval: ", pause.status().message()));
+  if (pause->count() == 0)
+    return absl::InvalidArgumentError("--interval: leave some time in between, as in 1");
   for (int i = 0; count == 0 || i < count; ++i) {
     if (i > 0) std::this_thread::sleep_for(*pause);
     LGPU_RETURN_IF_ERROR(once());

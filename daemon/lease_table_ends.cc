@@ -17,11 +17,17 @@ absl::StatusOr<std::vector<LeaseDevice>> Resized(const Lease& lease, const v1::R
       return absl::InvalidArgumentError(absl::StrCat("lease ", lease.name, " has no GPU:", wish.index(),
                                                      ", it has ", devices.size(), " devices"));
     }
-    if (wish.memory_limit_bytes() == 0) {
-      return absl::InvalidArgumentError("a memory_limit of zero bytes; give at least 2MiB");
+    if (wish.memory_limit_bytes() == 0 && !wish.has_guarantee_bytes()) {
+      return absl::InvalidArgumentError("neither a new memory_limit nor a new guarantee; give at least one");
     }
     LeaseDevice& device = devices[wish.index()];
-    device.limit = Bytes(wish.memory_limit_bytes());
+    if (device.preallocate && wish.has_guarantee_bytes()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("GPU:", wish.index(), " of lease ", lease.name,
+                       " is preallocated: its guarantee is its limit; give a new "
+                       "memory_limit"));
+    }
+    if (wish.memory_limit_bytes() > 0) device.limit = Bytes(wish.memory_limit_bytes());
     if (device.preallocate) {
       device.guarantee = device.limit;
     } else if (wish.has_guarantee_bytes()) {

@@ -38,6 +38,7 @@ constexpr ExitCode ExitCodeOf(absl::StatusCode code) {
     case absl::StatusCode::kNotFound:
       return kExitNotFound;
     case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:  // it is there and does not answer
       return kExitUnavailable;
     case absl::StatusCode::kResourceExhausted:
       return kExitNoMemory;

@@ -20,16 +20,23 @@ struct CommonOptions {
   std::string endpoint;  // empty: LGPU_ENDPOINT, else the system's daemon, else the user's
   std::chrono::milliseconds timeout = std::chrono::seconds(10);  // of one call
   bool json = false;
-  bool quiet = false;  // no notes on stderr
+  bool json_errors = false;  // on stderr; --json means them too
+  std::string error_file;    // LGPU_ERROR_FILE: errors go there too, as JSON; empty: nowhere
+  bool quiet = false;        // no notes on stderr
   int verbose = 0;
   Style out;                         // of stdout
   Style err;                         // of stderr
   std::vector<std::string> command;  // what stood after `--`
+  // Where these come from, for doctor: "flag --timeout", a place in a file, "default".
+  std::string timeout_origin = "default";
+  std::string color_origin = "default";
 
   /// A line for people on stderr, unless --quiet.
   void Note(std::string_view line) const;
   /// The same, --quiet or not.
   void Error(std::string_view line) const;
+  /// How lgpu itself failed, for people or as JSON.
+  void Report(const absl::Status& status, int exit_code) const;
 };
 
 /// A Command is one verb of lgpu. main defines all, lets the command line choose one and runs it once.

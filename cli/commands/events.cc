@@ -29,12 +29,34 @@ class EventsCommand final : public Command {
     const auto print = [&](const v1::Event& event) {
       return WriteOut(options.json ? JsonLine(ToJson(event)) : FormatEvent(event));
     };
-    LGPU_RETURN_IF_ERROR((connection.Watch<v1::WatchEventsRequest, v1::Event>(&v1::Control::Stub::WatchEvents,
-                                                                              request, print)));
+    if (!lease_.empty()) LGPU_RETURN_IF_ERROR(FindLease(connection));
+    const auto method = &v1::Control::Stub::WatchEvents;
+    LGPU_RETURN_IF_ERROR((follow_
+                              ? connection.Follow<v1::WatchEventsRequest, v1::Event>(method, request, print)
+                              : connection.Watch<v1::WatchEventsRequest, v1::Event>(method, request, print)));
     return kExitOk;
   }
 
  private:
+  /// NOT_FOUND for a lease that is not here, unless events of it are kept.
+  absl::Status FindLease(Connection& connection) const {
+    v1::GetLeaseRequest get;
+    get.set_lease(lease_);
+    const absl::Status there = connection.Call(&v1::Control::Stub::GetLease, get).status();
+    if (!absl::IsNotFound(there)) return there;
+    v1::WatchEventsRequest kept;
+    kept.set_lease(lease_);
+    kept.set_kept_only(true);
+    bool any = false;
+    const auto count = [&any](const v1::Event&) {
+      any = true;
+      return absl::OkStatus();
+    };
+    LGPU_RETURN_IF_ERROR(
+        (connection.Watch<v1::WatchEventsRequest, v1::Event>(&v1::Control::Stub::WatchEvents, kept, count)));
+    return any ? absl::OkStatus() : there;
+  }
+
   bool follow_ = false;
   std::string lease_;
 };

@@ -3,7 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "cli/connection.h"
 #include "cli/explain.h"
 #include "lgpu/status.h"
@@ -22,12 +26,13 @@ class ExplainCommand final : public Command {
         ->type_name("OP");
     verb->add_option("-d,--device", flags_.device, "The device that is asked for, as in GPU:1")
         ->type_name("DEVICE");
-    verb->add_option("--dtype", flags_.dtype, "Of the inputs, where none is given")
-        ->type_name("DTYPE")
-        ->capture_default_str();
+    auto* dtype = verb->add_option("--dtype", flags_.dtype, "Of the inputs, where none is given")
+                      ->type_name("DTYPE")
+                      ->capture_default_str();
     verb->add_option("-i,--input", flags_.inputs, "An input, as in float[2,3]@GPU:0; may be repeated")
         ->type_name("INPUT")
-        ->allow_extra_args(false);
+        ->allow_extra_args(false)
+        ->excludes(dtype);
     auto* gpus = verb->add_option("--gpus", flags_.gpus, "Of a context with so many logical GPUs")
                      ->type_name("N")
                      ->check(CLI::Range(0, 64))
@@ -36,21 +41,33 @@ class ExplainCommand final : public Command {
     verb->add_option("--lease", lease_, "Of a context on this lease (default: LGPU_LEASE, else --gpus)")
         ->type_name("LEASE")
         ->excludes(gpus);
-    verb->add_flag("!--no-soft-placement,!--hard", flags_.soft, "Fail rather than run elsewhere");
+    hard_ = verb->add_flag("!--no-soft-placement,!--hard", flags_.soft,
+                           "Fail rather than run elsewhere (default: as LGPU_SOFT_PLACEMENT says)");
     verb->add_option("--policy", flags_.policy, "Of copies between devices")
         ->type_name("silent|silent_for_int32|warn|explicit")
         ->capture_default_str();
-    verb->add_option("--to", flags_.cast_to, "Cast: the dtype of its output")
-        ->type_name("DTYPE")
-        ->capture_default_str();
-    verb->add_flag("--transpose-a", flags_.transpose_a, "MatMul: the first input is transposed");
-    verb->add_flag("--transpose-b", flags_.transpose_b, "MatMul: the second one is");
-    verb->add_flag("--cast-on-gpu", flags_.cast_on_gpu, "As ContextOptions::cast_on_gpu");
+    of_op_ = {{"Cast", verb->add_option("--to", flags_.cast_to, "Cast: the dtype of its output")
+                           ->type_name("DTYPE")
+                           ->capture_default_str()},
+              {"MatMul",
+               verb->add_flag("--transpose-a", flags_.transpose_a, "MatMul: the first input is transposed")},
+              {"MatMul", verb->add_flag("--transpose-b", flags_.transpose_b, "MatMul: the second one is")},
+              {"Cast",
+               verb->add_flag("--cast-on-gpu", flags_.cast_on_gpu, "Cast: as ContextOptions::cast_on_gpu")}};
     verb->add_flag("--pin-small-ops", flags_.pin_small_ops, "As ContextOptions::pin_small_ops");
     return verb;
   }
 
   absl::StatusOr<int> Run(const CommonOptions& options) override {
+    for (const auto& [op, option] : of_op_) {
+      if (option->count() > 0 && flags_.op != op) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(option->get_name(), " is for ", op, ", not for ", Printable(flags_.op)));
+      }
+    }
+    // As the library reads it: nothing but 0 and 1 counts.
+    const char* soft = std::getenv("LGPU_SOFT_PLACEMENT");
+    if (hard_->count() == 0 && soft != nullptr && std::string_view(soft) == "0") flags_.soft = false;
     const char* variable = std::getenv("LGPU_LEASE");
     if (lease_.empty() && gpus_->count() == 0 && variable != nullptr) lease_ = variable;
     if (!lease_.empty()) {
@@ -70,6 +87,8 @@ class ExplainCommand final : public Command {
   ExplainFlags flags_;
   std::string lease_;
   CLI::Option* gpus_ = nullptr;
+  CLI::Option* hard_ = nullptr;
+  std::vector<std::pair<std::string, CLI::Option*>> of_op_;  // flags that only one op reads
 };
 
 }  // namespace

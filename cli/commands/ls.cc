@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <utility>
 
 #include "cli/connection.h"
 #include "cli/ls_tables.h"
@@ -19,12 +20,15 @@ class LsCommand final : public Command {
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("ls", "Show the GPUs and the leases with their logical devices");
     filter_.AddTo(*verb);
+    auto* by_user =
+        verb->add_flag("--by-user", by_user_, "A row for every user instead, with sums over his leases");
     repeat_.AddTo(*verb);
-    query_.AddTo(*verb, DeviceKeys());
+    query_.AddTo(*verb, DeviceKeys())->excludes(by_user);
     return verb;
   }
 
   absl::StatusOr<int> Run(const CommonOptions& options) override {
+    LGPU_RETURN_IF_ERROR(query_.CheckAlone(options.json));
     if (query_.wanted()) LGPU_RETURN_IF_ERROR(QueryDevices(query_, {}).status());  // wrong keys
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     LGPU_RETURN_IF_ERROR(repeat_.Run([&] { return Print(connection, options); }));
@@ -32,10 +36,15 @@ class LsCommand final : public Command {
   }
 
  private:
-  absl::Status Print(Connection& connection, const CommonOptions& options) const {
+  absl::Status Print(Connection& connection, const CommonOptions& options) {
     LGPU_ASSIGN_OR_RETURN(v1::StatsSnapshot all,
                           connection.Call(&v1::Control::Stub::GetStats, v1::GetStatsRequest()));
+    // Later on a lease may well have ended.
+    if (!std::exchange(checked_, true)) LGPU_RETURN_IF_ERROR(filter_.Check(all));
     const v1::StatsSnapshot snapshot = filter_.Apply(std::move(all));
+    if (by_user_) {
+      return WriteOut(options.json ? JsonLine(UsersToJson(snapshot)) : FormatUsers(snapshot, options.out));
+    }
     if (options.json) return WriteOut(JsonLine(ToJson(snapshot)));
     if (!query_.wanted()) return WriteOut(FormatSnapshot(snapshot, options.out));
     LGPU_ASSIGN_OR_RETURN(const std::string csv, QueryDevices(query_, snapshot));
@@ -45,6 +54,8 @@ class LsCommand final : public Command {
   FilterFlags filter_;
   RepeatFlags repeat_;
   QueryFlags query_;
+  bool by_user_ = false;
+  bool checked_ = false;
 };
 
 }  // namespace

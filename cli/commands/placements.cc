@@ -18,10 +18,12 @@ class PlacementsCommand final : public Command {
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("placements", "Show on which device every op of a lease ran");
     verb->add_option("lease", lease_, "Name or id of the lease")->required()->type_name("LEASE");
-    verb->add_flag("-f,--follow", follow_, "Print every op, the kept ones and then new ones as they run");
+    auto* follow =
+        verb->add_flag("-f,--follow", follow_, "Print every op, the kept ones and then new ones as they run");
     verb->add_option("--records", records_, "How many of the last ops to list, 0: all that are kept")
         ->type_name("N")
-        ->default_val(20);
+        ->default_val(20)
+        ->excludes(follow);
     return verb;
   }
 
@@ -33,7 +35,7 @@ class PlacementsCommand final : public Command {
       const auto print = [&](const v1::PlacementRecord& record) {
         return WriteOut(options.json ? JsonLine(ToJson(record)) : FormatRecord(record) + "\n");
       };
-      LGPU_RETURN_IF_ERROR((connection.Watch<v1::GetPlacementsRequest, v1::PlacementRecord>(
+      LGPU_RETURN_IF_ERROR((connection.Follow<v1::GetPlacementsRequest, v1::PlacementRecord>(
           &v1::Control::Stub::WatchPlacements, request, print)));
       return kExitOk;
     }

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <utility>
 
 #include "cli/connection.h"
 #include "cli/ls_tables.h"
@@ -40,6 +41,7 @@ class PsCommand final : public Command {
   }
 
   absl::StatusOr<int> Run(const CommonOptions& options) override {
+    LGPU_RETURN_IF_ERROR(query_.CheckAlone(options.json));
     if (query_.wanted()) LGPU_RETURN_IF_ERROR(QuerySessions(query_, {}).status());  // wrong keys
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     LGPU_RETURN_IF_ERROR(repeat_.Run([&] { return Print(connection, options); }));
@@ -47,9 +49,11 @@ class PsCommand final : public Command {
   }
 
  private:
-  absl::Status Print(Connection& connection, const CommonOptions& options) const {
+  absl::Status Print(Connection& connection, const CommonOptions& options) {
     LGPU_ASSIGN_OR_RETURN(v1::StatsSnapshot all,
                           connection.Call(&v1::Control::Stub::GetStats, v1::GetStatsRequest()));
+    // Later on a lease may well have ended.
+    if (!std::exchange(checked_, true)) LGPU_RETURN_IF_ERROR(filter_.Check(all));
     const v1::StatsSnapshot snapshot = filter_.Apply(std::move(all));
     if (options.json) return WriteOut(JsonLine(SessionsToJson(snapshot)));
     if (!query_.wanted()) return WriteOut(FormatSessions(snapshot, options.out));
@@ -60,6 +64,7 @@ class PsCommand final : public Command {
   FilterFlags filter_;
   RepeatFlags repeat_;
   QueryFlags query_;
+  bool checked_ = false;
 };
 
 }  // namespace

@@ -37,28 +37,32 @@ class ResizeCommand final : public Command {
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("resize", "Change the limits of a lease while its programs run");
     verb->add_option("lease", lease_, "Name or id of the lease")->required()->type_name("LEASE");
-    verb->add_option("-m,--memory", memory_, "New memory limit (256MiB, 1.5GiB, ...)")
-        ->required()
-        ->type_name("SIZE");
-    verb->add_option("--guarantee", guarantee_, "With growth: new guarantee, at most the limit")
+    verb->add_option("-m,--memory", memory_, "New memory limit (256MiB, 1.5GiB, ...)")->type_name("SIZE");
+    verb->add_option("--guarantee", guarantee_, "With growth: new guarantee, at most the limit; 0: none")
         ->type_name("SIZE");
     verb->add_option("-d,--device", devices_, "Only this logical device; may be repeated; default: all")
-        ->type_name("DEVICE")
+        ->type_name("GPU-DEVICE")
         ->allow_extra_args(false);
     return verb;
   }
 
   absl::StatusOr<int> Run(const CommonOptions& options) override {
-    LGPU_ASSIGN_OR_RETURN(const std::uint64_t limit, ParseSize("--memory", memory_));
+    if (memory_.empty() && guarantee_.empty()) {
+      return absl::InvalidArgumentError(
+          "resize needs a new size\ntry: --memory SIZE, --guarantee SIZE or both");
+    }
     std::vector<std::uint32_t> wanted;
     for (const std::string& text : devices_) {
       LGPU_ASSIGN_OR_RETURN(const std::uint32_t index, ParseIndex(text));
       wanted.push_back(index);
     }
     v1::ResizeLeaseRequest::Device size;
-    size.set_memory_limit_bytes(limit);
+    if (!memory_.empty()) {
+      LGPU_ASSIGN_OR_RETURN(const std::uint64_t limit, ParseSize("--memory", memory_));
+      size.set_memory_limit_bytes(limit);
+    }
     if (!guarantee_.empty()) {
-      LGPU_ASSIGN_OR_RETURN(const std::uint64_t guarantee, ParseSize("--guarantee", guarantee_));
+      LGPU_ASSIGN_OR_RETURN(const std::uint64_t guarantee, ParseSizeOrZero("--guarantee", guarantee_));
       size.set_guarantee_bytes(guarantee);
     }
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));

@@ -77,9 +77,11 @@ class RunCommand final : public Command {
     if (log_placement_) variables.emplace_back("LGPU_LOG_DEVICE_PLACEMENT", "1");
     auto [child, failure] = ChildProcess::Spawn(signals, options.command, variables);
     if (!child) {
-      options.Error(absl::StrCat("lgpu: error: cannot run ", Printable(options.command[0]), ": ",
-                                 std::strerror(failure.error_number)));
-      return failure.not_found ? kExitCommandNotFound : kExitNotExecutable;
+      const std::string why = absl::StrCat("cannot run ", Printable(options.command[0]), ": ",
+                                           std::strerror(failure.error_number));
+      const int code = failure.not_found ? kExitCommandNotFound : kExitNotExecutable;
+      options.Report(failure.not_found ? absl::NotFoundError(why) : absl::PermissionDeniedError(why), code);
+      return code;
     }
     const auto daemon_spoke = [&] { return HearGoodbye(session, options); };
     LGPU_ASSIGN_OR_RETURN(const int code, child->Wait(signals, session.channel.fd(), daemon_spoke));
@@ -123,13 +125,15 @@ class RunCommand final : public Command {
     // The first session is lgpu's own.
     if (now.ok() && now->sessions_ever() > 1) return code;
     const std::string command = Printable(options.command[0]);
-    if (now.ok()) {
-      options.Note(absl::StrCat("lgpu: ", command, " never attached: its memory was not limited"));
-    } else if (require_attach_) {
-      options.Error(absl::StrCat("lgpu: error: cannot tell whether ", command,
-                                 " attached: ", Printable(std::string(now.status().message()))));
+    const std::string not_limited = absl::StrCat(command, " never attached: its memory was not limited");
+    if (!require_attach_) {
+      if (now.ok()) options.Note("lgpu: " + not_limited);
+      return code;
     }
-    return require_attach_ ? static_cast<int>(kExitRunFailed) : code;
+    if (now.ok()) return absl::FailedPreconditionError(not_limited);
+    return absl::Status(
+        now.status().code(),
+        absl::StrCat("cannot tell whether ", command, " attached: ", std::string(now.status().message())));
   }
 
   DeviceFlags flags_;

@@ -24,7 +24,7 @@ class CompletionTest : public ::testing::Test {
     app_.add_option("--endpoint", text_)->type_name("DIR");
     CLI::App* show = app_.add_subcommand("show", "Show one");
     show->add_option("lease", text_)->type_name("LEASE");
-    show->add_option("-d,--device", text_, "Which one")->type_name("DEVICE");
+    show->add_option("-d,--device", text_, "Which one")->type_name("GPU-DEVICE");
     show->add_flag("--wait{forever}", text_, "Wait")->type_name("DUR");
     CLI::App* run = app_.add_subcommand("run", "Run a command");
     run->add_option("--gpus", text_)->type_name("LIST");

@@ -1,0 +1,38 @@
+#ifndef LGPU_CLI_USER_CONFIG_H_
+#define LGPU_CLI_USER_CONFIG_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace lgpu::cli {
+
+/// One value of a file, and where it stands.
+struct UserSetting {
+  std::string value = {};   // empty: no file has it
+  std::string origin = {};  // "/home/a/.config/lgpu/config.toml:3:1"
+};
+
+/// What config.toml says about how lgpu itself behaves; flags and variables win. Not which daemon: programs
+/// of the library would not follow it.
+struct UserConfig {
+  UserSetting color;    // "auto", "always" or "never"
+  UserSetting timeout;  // a duration
+};
+
+/// The files in the order in which they are read, the later one winning: the system's, the user's.
+std::vector<std::string> UserConfigFiles(const std::string& xdg_config_home, const std::string& home,
+                                         const std::string& system_dir = "/etc/lgpu");
+
+/// Reads TOML `text` over what `config` has. INVALID_ARGUMENT with path:line:column.
+absl::Status ApplyUserConfig(std::string_view text, const std::string& path, UserConfig& config);
+
+/// Those of the files that are there.
+absl::StatusOr<UserConfig> LoadUserConfig(const std::vector<std::string>& files);
+
+}  // namespace lgpu::cli
+
+#endif  // LGPU_CLI_USER_CONFIG_H_
