@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "cli/output.h"
 #include "lgpu/bytes.h"
+#include "lgpu/refusal.h"
 #include "lgpu/status.h"
 #include "lgpu/visibility.h"
 
@@ -119,6 +120,23 @@ absl::StatusOr<std::uint64_t> PartOfCard(const std::string& memory,
     return absl::NotFoundError(absl::StrCat("--memory ", memory, ": no GPU is served here"));
   const auto part = static_cast<std::uint64_t>(static_cast<double>(chosen->total_bytes()) * percent / 100);
   return std::max(part / chosen->granularity_bytes(), std::uint64_t{1}) * chosen->granularity_bytes();
+}
+
+/// "32.00MiB on GPU 0 (16.00MiB can be promised; most holds anna/train: 48.00MiB)"; else the first line.
+std::string WhatIsWaitedFor(const absl::Status& status) {
+  const std::optional<Refusal> refusal = GetRefusal(status);
+  if (!refusal || refusal->card.empty() || !refusal->card_free) {
+    const std::string why(status.message());
+    return Printable(why.substr(0, why.find('\n')));
+  }
+  std::string text = absl::StrCat(FormatBytes(refusal->asked), " on ", refusal->card, " (",
+                                  FormatBytes(*refusal->card_free), " can be promised");
+  if (!refusal->holders.empty()) {
+    const Refusal::Holder& most = refusal->holders.front();
+    absl::StrAppend(&text, "; most holds ", most.owner, "/", most.lease, ": ",
+                    FormatBytes(std::max(most.held, most.guarantee)));
+  }
+  return Printable(text + ")");
 }
 
 /// CANCELLED when a signal came that `run` holds back for its command, which does not exist yet.
@@ -231,7 +249,7 @@ absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flag
       MakeCreateRequest(flags, cards,
                         visible == nullptr ? std::nullopt : std::optional<std::string>(visible)));
   const std::uint64_t limit = request.devices(0).memory_limit_bytes();
-  if (limit > 0 && limit < (std::uint64_t{1} << 20)) {
+  if (std::uint64_t bare = 0; absl::SimpleAtoi(flags.memory, &bare) && limit < (std::uint64_t{1} << 20)) {
     options.Note(absl::StrFormat("lgpu: note: --memory %s is %d bytes; did you mean %sMiB?", flags.memory,
                                  limit, flags.memory));
   }
@@ -252,8 +270,7 @@ absl::StatusOr<v1::Lease> CreateLease(const DeviceFlags& flags, Connection& conn
        pause = std::min(2 * pause, kLongestPause)) {
     if (Clock::now() + pause > deadline) return lease;
     if (!std::exchange(told, true)) {
-      const std::string why(lease.status().message());
-      options.Note("lgpu: waiting for memory: " + Printable(why.substr(0, why.find('\n'))));
+      options.Note("lgpu: waiting for memory: " + WhatIsWaitedFor(lease.status()));
     }
     LGPU_RETURN_IF_ERROR(Sleep(pause));
     lease = connection.Call(&v1::Control::Stub::CreateLease, request);

@@ -49,10 +49,17 @@ std::string Pids(const v1::LeaseStats& lease) {
   return absl::StrJoin(pids, ",");
 }
 
+/// Since its last op; empty where none is known.
+std::string Idle(const v1::StatsSnapshot& snapshot, const v1::LeaseStats& lease) {
+  if (!lease.has_last_op_at()) return "";
+  return FormatAge(std::chrono::seconds(snapshot.taken_at().seconds() - lease.last_op_at().seconds()));
+}
+
 std::string SessionStates(const v1::LeaseStats& lease) {
   std::map<v1::SessionStats::State, int> counts;
   for (const auto& session : lease.sessions()) ++counts[session.state()];
   std::vector<std::string> states;
+  if (lease.degraded()) states.emplace_back("DEGRADED");
   for (const auto& [state, count] : counts) {
     const std::string name = SessionStateName(state);
     states.push_back(count == 1 ? name : absl::StrCat(count, " ", name));
@@ -92,7 +99,8 @@ std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style
                 {"OWNER"},
                 {"PID"},
                 {"STATE"},
-                {"AGE", Align::kRight}});
+                {"AGE", Align::kRight},
+                {"IDLE", Align::kRight}});
   for (const auto& lease : snapshot.leases()) {
     const std::chrono::seconds age(snapshot.taken_at().seconds() - lease.created_at().seconds());
     for (const auto& device : lease.devices()) {
@@ -100,7 +108,7 @@ std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style
                      device.mode(), Size(device.used_bytes()), Size(device.held_bytes()),
                      Size(device.limit_bytes()), Size(device.peak_used_bytes()),
                      FormatOwner(lease.owner(), lease.owner_uid()), Pids(lease), SessionStates(lease),
-                     FormatAge(age)});
+                     FormatAge(age), Idle(snapshot, lease)});
     }
   }
   const std::string rest = leases.empty() ? "No leases.\n" : leases.Format(style);
@@ -230,6 +238,7 @@ std::string FormatDevice(const v1::LogicalDeviceStats& device) {
   facts.Add("held", absl::StrCat(Size(device.held_bytes()), device.leaving_bytes() == 0 ? "" : ", of it ",
                                  device.leaving_bytes() == 0 ? "" : Size(device.leaving_bytes()),
                                  device.leaving_bytes() == 0 ? "" : " on its way back"));
+  if (device.missing_bytes() > 0) facts.Add("missing", Size(device.missing_bytes()));
   facts.Add("used", absl::StrCat(Size(device.used_bytes()), " in ", device.live_blocks(), " blocks, peak ",
                                  Size(device.peak_used_bytes())));
   facts.Add("largest free block", Size(device.largest_free_block_bytes()));
@@ -255,6 +264,9 @@ std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& sn
   facts.Add("owner",
             absl::StrCat(FormatOwner(lease.owner(), lease.owner_uid()), " (uid ", lease.owner_uid(), ")"));
   facts.Add("created", absl::StrCat(FormatIso8601(lease.created_at()), ", ", FormatAge(age), " ago"));
+  if (const std::string idle = Idle(snapshot, lease); !idle.empty()) facts.Add("last op", idle + " ago");
+  if (lease.degraded())
+    facts.Add("state", "DEGRADED: it has less than it was promised; lgpud goes on trying");
   facts.Add("ends", lease.lasting() ? "when it is removed (lgpu rm)" : "with its last process");
   std::string text = facts.Format("");
   for (const v1::LogicalDeviceStats& device : lease.devices()) {

@@ -298,6 +298,7 @@ int Main(int argc, char** argv) {
       return word == "--json" || word == "--json-errors";
     });
     if (verb != words.end()) return ReportParseError(error.what(), *verb, options);
+    if (words.empty()) return ReportParseError("a verb is needed, as in lgpu ls", "", options);
     const bool other_verb = !words.empty() && !words[0].starts_with("-");
     return ReportParseError(
         other_verb ? absl::StrCat("there is no verb ", Printable(words[0])) : error.what(), "", options);

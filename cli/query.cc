@@ -54,6 +54,10 @@ constexpr Field kLeaseFields[] = {
     {"lasting", [](const QueryRow& row) { return Text(row.lease->lasting() ? "true" : "false"); }},
     {"created_at", [](const QueryRow& row) { return Text(FormatIso8601(row.lease->created_at())); }},
     {"age", [](const QueryRow& row) { return Since(row.snapshot, row.lease->created_at()); }},
+    {"idle",
+     [](const QueryRow& row) {
+       return row.lease->has_last_op_at() ? Since(row.snapshot, row.lease->last_op_at()) : Unknown();
+     }},
     {"sessions",
      [](const QueryRow& row) { return Count(static_cast<std::uint64_t>(row.lease->sessions_size())); }},
 };

@@ -46,6 +46,9 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
       ->type_name("ADDRESS:PORT");
   app.add_option("--log-level", result.flags.log_level, "trace, debug, info, warn, error or off")
       ->type_name("LEVEL");
+  app.add_option("--log-format", result.flags.log_format, "auto, text, json or journal")
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember({"auto", "text", "json", "journal"}));
   app.footer(
       "Order: flag, environment (CUDA_VISIBLE_DEVICES, LGPU_ENDPOINT, LGPU_LOG_LEVEL), user's file, "
       "system's\n"

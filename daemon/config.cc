@@ -208,6 +208,7 @@ absl::StatusOr<Config> LoadConfig(const Flags& flags, const Environment& environ
   }
   if (flags.dir) set("daemon.runtime_dir", config.runtime_dir, *flags.dir, "flag --dir");
   if (flags.log_level) set("daemon.log_level", config.log_level, *flags.log_level, "flag --log-level");
+  if (flags.log_format) set("daemon.log_format", config.log_format, *flags.log_format, "flag --log-format");
   if (flags.http) set("http.listen", config.http.listen, *flags.http, "flag --http");
 
   if (config.runtime_dir.empty()) config.runtime_dir = DefaultRuntimeDir(environment);

@@ -87,7 +87,7 @@ struct Config {
   std::uint32_t kept_events = 1024;
   std::uint32_t max_sessions = 4096;
   std::string log_level = "info";
-  std::string log_format = "text";  // "text", "json" or "journal"
+  std::string log_format = "auto";  // "text", "json", "journal"; "auto": what reads it decides
   HttpConfig http;
   /// Where values come from, by key: "/etc/lgpu/lgpud.toml:3:1", "flag --dir". Missing: the default.
   std::map<std::string, std::string> origins;
@@ -127,6 +127,7 @@ struct Flags {
   std::optional<std::string> dir;          // the runtime directory
   std::optional<std::string> config_file;  // instead of the system's and the user's files
   std::optional<std::string> log_level;
+  std::optional<std::string> log_format;
   std::optional<std::string> http;  // "127.0.0.1:9400"
 };
 

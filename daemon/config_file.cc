@@ -360,26 +360,27 @@ class Reader {
 constexpr std::uint32_t kMany = 1u << 20;
 
 std::vector<Reader::Key> AllKeys(const Reader& reader, Config& config) {
-  return {reader.Table("daemon", {reader.Directory("runtime_dir", config.runtime_dir),
-                                  reader.Directory("state_dir", config.state_dir),
-                                  reader.Directory("lock_dir", config.lock_dir),
-                                  reader.String("socket_group", config.socket_group),
-                                  reader.FileMode("socket_mode", config.socket_mode),
-                                  reader.LogLevel("log_level", config.log_level),
-                                  reader.Word("log_format", config.log_format, {"text", "json", "journal"}),
-                                  reader.Count("max_sessions", config.max_sessions, 1, kMany)}),
-          reader.Table("devices", {reader.VisibleDevices("visible", config)}),
-          reader.SimulatedDevices(config.simulated),
-          reader.StaticDevices(config.static_devices),
-          reader.Table("memory", {reader.Size("reserve", config.reserve),
-                                  reader.Size("overhead_allowance", config.overhead_allowance),
-                                  reader.Mode("default_mode", config.policy.preallocate)}),
-          reader.Table("caps", {reader.Caps("users", config.policy.user_caps),
-                                reader.Caps("groups", config.policy.group_caps)}),
-          reader.Table("placements", {reader.Count("records", config.policy.placement_records, 1, kMany)}),
-          reader.Table("events", {reader.Count("kept", config.kept_events, 1, kMany)}),
-          reader.Table("http", {reader.String("listen", config.http.listen),
-                                reader.Directory("token_file", config.http.token_file)})};
+  return {
+      reader.Table(
+          "daemon",
+          {reader.Directory("runtime_dir", config.runtime_dir),
+           reader.Directory("state_dir", config.state_dir), reader.Directory("lock_dir", config.lock_dir),
+           reader.String("socket_group", config.socket_group),
+           reader.FileMode("socket_mode", config.socket_mode), reader.LogLevel("log_level", config.log_level),
+           reader.Word("log_format", config.log_format, {"auto", "text", "json", "journal"}),
+           reader.Count("max_sessions", config.max_sessions, 1, kMany)}),
+      reader.Table("devices", {reader.VisibleDevices("visible", config)}),
+      reader.SimulatedDevices(config.simulated),
+      reader.StaticDevices(config.static_devices),
+      reader.Table("memory", {reader.Size("reserve", config.reserve),
+                              reader.Size("overhead_allowance", config.overhead_allowance),
+                              reader.Mode("default_mode", config.policy.preallocate)}),
+      reader.Table("caps", {reader.Caps("users", config.policy.user_caps),
+                            reader.Caps("groups", config.policy.group_caps)}),
+      reader.Table("placements", {reader.Count("records", config.policy.placement_records, 1, kMany)}),
+      reader.Table("events", {reader.Count("kept", config.kept_events, 1, kMany)}),
+      reader.Table("http", {reader.String("listen", config.http.listen),
+                            reader.Directory("token_file", config.http.token_file)})};
 }
 
 }  // namespace

@@ -202,6 +202,7 @@ absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Open(const Confi
   bool any_served = false;
   for (Card& card : registry->cards_) {
     LGPU_RETURN_IF_ERROR(CheckUuid(card.device.uuid));
+    LGPU_RETURN_IF_ERROR(CheckUuid(card.device.uuid));  // it is a file name of the lock directory
     if (!card.not_served_because.empty()) continue;
     LGPU_RETURN_IF_ERROR(Serve(lock_dir.get(), config, card));
     any_served = any_served || card.served;

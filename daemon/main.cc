@@ -1,17 +1,21 @@
 // lgpud: builds every object of the daemon, connects them, and waits for the signal to stop.
 
 #include <google/protobuf/stubs/logging.h>
+#include <grp.h>
 #include <poll.h>
+#include <pwd.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -76,14 +80,23 @@ class SyslogLevel final : public spdlog::custom_flag_formatter {
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<SyslogLevel>(); }
 };
 
+// systemd's way to say that stderr is the journal.
+bool StderrIsJournal() {
+  const char* const stream = std::getenv("JOURNAL_STREAM");
+  struct stat info = {};
+  if (stream == nullptr || ::fstat(STDERR_FILENO, &info) != 0) return false;
+  return stream == std::to_string(info.st_dev) + ":" + std::to_string(info.st_ino);
+}
+
 void SetUpLog(const Config& config) {
+  const bool automatic = config.log_format == "auto";
+  const std::string format = !automatic ? config.log_format : StderrIsJournal() ? "journal" : "text";
   auto logger = std::make_shared<spdlog::logger>("lgpud", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   formatter->add_flag<JsonMessage>('*').add_flag<SyslogLevel>('#');
-  formatter->set_pattern(config.log_format == "json"
-                             ? R"({"time":"%Y-%m-%dT%H:%M:%S.%f%z","level":"%l","message":%*})"
-                         : config.log_format == "journal" ? "<%#>%v"
-                                                          : "%Y-%m-%d %H:%M:%S.%f: %L lgpud] %v");
+  formatter->set_pattern(format == "json" ? R"({"time":"%Y-%m-%dT%H:%M:%S.%f%z","level":"%l","message":%*})"
+                         : format == "journal" ? "<%#>%v"
+                                               : "%Y-%m-%d %H:%M:%S.%f: %L lgpud] %v");
   logger->set_formatter(std::move(formatter));
   logger->set_level(spdlog::level::from_str(config.log_level));
   logger->flush_on(spdlog::level::trace);
@@ -141,6 +154,25 @@ absl::Status CheckForMachine(const Config& config, const DeviceRegistry& registr
              : absl::InvalidArgumentError(PlaceOf(config, "http.token_file") + std::string(token.message()));
 }
 
+// No error: whom the system does not know today it may know tomorrow.
+void NoteUnknownNames(const Config& config) {
+  const auto note = [](const char* kind, const std::string& name) {
+    std::fprintf(stderr, "lgpud: note: caps.%ss.%s: there is no such %s on this machine\n", kind,
+                 name.c_str(), kind);
+  };
+  const auto is_number = [](const std::string& name) {
+    return name.find_first_not_of("0123456789") == std::string::npos;
+  };
+  for (const CapConfig& cap : config.policy.user_caps) {
+    if (cap.name != "*" && !is_number(cap.name) && ::getpwnam(cap.name.c_str()) == nullptr) {
+      note("user", cap.name);
+    }
+  }
+  for (const CapConfig& cap : config.policy.group_caps) {
+    if (!is_number(cap.name) && ::getgrnam(cap.name.c_str()) == nullptr) note("group", cap.name);
+  }
+}
+
 int CheckConfig(const Config& config) {
   const absl::StatusOr<std::unique_ptr<DeviceRegistry>> registry = DeviceRegistry::Look(config);
   if (registry.ok()) {
@@ -152,6 +184,7 @@ int CheckConfig(const Config& config) {
     std::fprintf(stderr, "lgpud: note: whether the logical devices fit was not checked: %s\n",
                  std::string(registry.status().message()).c_str());
   }
+  NoteUnknownNames(config);
   std::puts("configuration ok");
   return kExitOk;
 }

@@ -75,6 +75,13 @@ v1::PlacementRecord ToProto(const PlacementLog::Record& record, std::uint64_t se
   return proto;
 }
 
+using TimePoint = std::chrono::system_clock::time_point;
+
+TimePoint SubmittedAt(const PlacementEntry& entry) {
+  return TimePoint(std::chrono::duration_cast<TimePoint::duration>(
+      std::chrono::nanoseconds(std::min<std::uint64_t>(entry.submitted_unix_ns, INT64_MAX))));
+}
+
 }  // namespace
 
 void PlacementLog::Add(const std::vector<Record>& records, std::uint64_t dropped) {
@@ -84,7 +91,9 @@ void PlacementLog::Add(const std::vector<Record>& records, std::uint64_t dropped
   {
     MutexLock lock(mutex_);
     dropped_ = Saturate(dropped_, dropped);
+    const auto now = std::chrono::system_clock::now();
     for (const Record& record : records) {
+      last_at_ = std::max(last_at_.value_or(TimePoint()), std::min(now, SubmittedAt(record.entry)));
       Key key{record.entry.device, record.entry.dtype, record.op};
       auto found = totals_.find(key);
       if (found == totals_.end()) {
@@ -107,6 +116,11 @@ void PlacementLog::Add(const std::vector<Record>& records, std::uint64_t dropped
     }
   }
   changed_.NotifyAll();
+}
+
+std::optional<std::chrono::system_clock::time_point> PlacementLog::last_at() const {
+  MutexLock lock(mutex_);
+  return last_at_;
 }
 
 PlacementLog::Counts PlacementLog::counts() const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ class PlacementLog {
     std::uint64_t dropped = 0;
   };
   Counts counts() const;
+  /// When the last op was submitted, never in the future; nothing: no record has come.
+  std::optional<std::chrono::system_clock::time_point> last_at() const;
   /// Adds what is in the totals.
   void AddTo(OpCounts& counts) const;
   /// Everything but the lease's names. `max_records` 0: all that are kept.
@@ -80,6 +83,7 @@ class PlacementLog {
   std::deque<Record> records_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t total_ ABSL_GUARDED_BY(mutex_) = 0;  // the sequence of the last record
   std::uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<std::chrono::system_clock::time_point> last_at_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -61,6 +61,7 @@ static json DeviceToJson(const LogicalDeviceStats& device) {
           {"guarantee_bytes", device.guarantee_bytes()},
           {"held_bytes", device.held_bytes()},
           {"leaving_bytes", device.leaving_bytes()},
+          {"missing_bytes", device.missing_bytes()},
           {"used_bytes", device.used_bytes()},
           {"peak_used_bytes", device.peak_used_bytes()},
           {"requested_bytes", device.requested_bytes()},
@@ -79,16 +80,18 @@ json ToJson(const SessionStats& session) {
           {"command", session.command()},
           {"state", ShortName(SessionStats::State_Name(session.state()), "STATE_")},
           {"connected_at", FormatIso8601(session.connected_at())},
-          {"held_bytes", session.held_bytes()}};
+          {"held_bytes", session.held_bytes()},
+          {"unreturned_bytes", session.unreturned_bytes()}};
 }
 
 json ToJson(const LeaseStats& lease) {
   json result = {
-      {"schema", "lgpu.lease/v1"},     {"id", lease.id()},
-      {"name", lease.name()},          {"owner", {{"uid", lease.owner_uid()}, {"user", lease.owner()}}},
-      {"lasting", lease.lasting()},    {"created_at", FormatIso8601(lease.created_at())},
-      {"devices", json::array()},      {"sessions", json::array()},
-      {"anonymous", lease.anonymous()}};
+      {"schema", "lgpu.lease/v1"},      {"id", lease.id()},
+      {"name", lease.name()},           {"owner", {{"uid", lease.owner_uid()}, {"user", lease.owner()}}},
+      {"lasting", lease.lasting()},     {"created_at", FormatIso8601(lease.created_at())},
+      {"devices", json::array()},       {"sessions", json::array()},
+      {"anonymous", lease.anonymous()}, {"degraded", lease.degraded()}};
+  if (lease.has_last_op_at()) result["last_op_at"] = FormatIso8601(lease.last_op_at());
   for (const auto& device : lease.devices()) result["devices"].push_back(DeviceToJson(device));
   for (const auto& session : lease.sessions()) result["sessions"].push_back(ToJson(session));
   return result;

@@ -34,6 +34,8 @@ v1::StatsSnapshot Snapshot() {
   lease.set_name("train");
   lease.set_owner("user1");
   lease.mutable_created_at()->set_seconds(1000 - 720);
+  lease.mutable_last_op_at()->set_seconds(1000 - 5);
+  lease.set_degraded(true);
   v1::LogicalDeviceStats& device = *lease.add_devices();
   device.set_name("/job:localhost/replica:0/task:0/device:GPU:0");
   device.set_mode("growth");
@@ -57,9 +59,9 @@ TEST(LsTest, ShowsCardsThenLeasesThenWhatCanBePromised) {
             "not served: owned by another daemon\n"
             "\n"
             "LEASE  DEVICE  GPU  MODE        USED      HELD      LIMIT      PEAK  OWNER  PID          STATE"
-            "             AGE\n"
+            "                       AGE  IDLE\n"
             "train  GPU:0     0  growth  90.00MiB  96.00MiB  256.00MiB  95.00MiB  user1  11,12,13,+2  "
-            "4 LIVE, DRAINING  12m\n"
+            "DEGRADED, 4 LIVE, DRAINING  12m    5s\n"
             "\n"
             "416.00MiB of GPU 0 can still be promised.\n");
 }
@@ -76,6 +78,8 @@ TEST(LsTest, JsonHasBytesAndLeavesOutWhatIsUnknown) {
   EXPECT_EQ(json["cards"][0]["held_bytes"], 96 * kMiB);
   EXPECT_FALSE(json["cards"][0].contains("foreign_bytes"));
   EXPECT_EQ(json["leases"][0]["schema"], "lgpu.lease/v1");
+  EXPECT_EQ(json["leases"][0]["degraded"], true);
+  EXPECT_EQ(json["leases"][0]["last_op_at"], "1970-01-01T00:16:35.000000Z");
   EXPECT_EQ(json["leases"][0]["devices"][0]["memory_limit_bytes"], 256 * kMiB);
   EXPECT_EQ(json["leases"][0]["sessions"][4]["state"], "draining");
 }

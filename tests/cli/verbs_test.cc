@@ -39,6 +39,9 @@ TEST_F(VerbsTest, PsShowsProcessesWithFiltersAndQueries) {
   EXPECT_EQ(Run({"ls", "--query", "limit,gpu.total", "--format=csv,nounits"}).out,
             absl::StrCat("limit,gpu.total\n", 64 * kMiB, ",", 1024 * kMiB, "\n"));
   EXPECT_EQ(Run({"ls", "--query", "nothing"}).code, 2);
+  EXPECT_EQ(Run({"ls", "--query", "idle", "--format=csv,noheader"}).out, "\n") << "no op has run";
+  EXPECT_EQ(Ask(*client, "work c"), "ok");
+  EXPECT_TRUE(Eventually([&] { return RunJson({"ls"})["leases"][0].contains("last_op_at"); }));
   EXPECT_EQ(Ask(*client, "close c"), "ok");
 }
 
@@ -168,7 +171,10 @@ TEST_F(VerbsTest, WaitTriesAgainUntilThereIsMemory) {
   ASSERT_EQ(Run({"create", "-m", "64MiB", "--preallocate", "--name", "first"}).code, 0);
   const ProgramResult too_long = Run({"create", "-m", "32MiB", "--preallocate", "--wait=150ms"});
   EXPECT_EQ(too_long.code, 75) << too_long.err;
-  EXPECT_THAT(too_long.err, HasSubstr("lgpu: waiting for memory: "));
+  EXPECT_THAT(too_long.err,
+              HasSubstr("lgpu: waiting for memory: 32.00MiB on GPU 0 (simulated) (0B can be promised; "
+                        "most holds "));
+  EXPECT_THAT(too_long.err, HasSubstr("/first: 64.00MiB)\n"));
   auto waiting =
       ChildProgram::Start(Lgpu({"run", "-m", "32MiB", "--preallocate", "--wait", "--", "echo", "runs"}));
   ASSERT_TRUE(waiting.ok());

@@ -384,6 +384,10 @@ TEST(CommandLineTest, FlagsAndTheirErrors) {
   EXPECT_EQ(line.flags.config_file, std::nullopt);
   EXPECT_TRUE(line.check_config);
 
+  const char* format[] = {"lgpud", "--log-format", "json"};
+  EXPECT_EQ(ParseCommandLine(3, format).flags.log_format, "json");
+  format[2] = "xml";
+  EXPECT_EQ(ParseCommandLine(3, format).exit_code, kExitUsage);
   const char* bad[] = {"lgpud", "--simulat", "2x1GiB"};
   EXPECT_EQ(ParseCommandLine(3, bad).exit_code, kExitUsage);
   const char* size[] = {"lgpud", "--simulate", "2x1GB"};

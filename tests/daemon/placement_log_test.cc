@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdio>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 
 namespace lgpu::daemon {
@@ -41,6 +44,25 @@ TEST(PlacementLogTest, AddsUpByDeviceOpAndType) {
   EXPECT_EQ(report.records(1).sequence(), 3u);
   EXPECT_EQ(report.records(1).pid(), 42);
   EXPECT_FALSE(report.records(1).has_device_ns());
+}
+
+TEST(PlacementLogTest, TheLastOpIsNeverInTheFuture) {
+  PlacementLog log(10);
+  EXPECT_EQ(log.last_at(), std::nullopt);
+  const auto add = [&](std::uint64_t submitted_unix_ns) {
+    PlacementEntry entry = MatMulOn(0);
+    entry.submitted_unix_ns = submitted_unix_ns;
+    log.Add({{.session = SessionId{1}, .pid = 1, .op = "AddN", .entry = entry}}, 0);
+  };
+  using std::chrono::system_clock;
+  add(2'000'000'000);
+  EXPECT_EQ(log.last_at(), system_clock::time_point(std::chrono::seconds(2)));
+  add(1'000'000'000);
+  EXPECT_EQ(log.last_at(), system_clock::time_point(std::chrono::seconds(2)));
+  const auto before = system_clock::now();
+  add(std::numeric_limits<std::uint64_t>::max());
+  EXPECT_GE(*log.last_at(), before);
+  EXPECT_LE(*log.last_at(), system_clock::now());
 }
 
 TEST(PlacementLogTest, AStreamGetsWhatComesAndEnds) {

@@ -268,6 +268,9 @@ TEST_F(HttpTest, WhatIsWrongWithTheConfigurationIsFoundByTheCheckAndByTheStart) 
       EXPECT_THAT(result.err, HasSubstr(file + text)) << check;
     }
   }
+  const ProgramResult unknown = run("[caps.groups.no-such-group]\nleases = 1\n", true);
+  EXPECT_EQ(unknown.code, 0);
+  EXPECT_THAT(unknown.err, HasSubstr("caps.groups.no-such-group: there is no such group"));
   EXPECT_EQ(run(lease + "memory = \"8MiB\"\nguarantee = \"8MiB\"\ngpu = \"0\"\n", true).code, 0);
 }
 
