@@ -28,10 +28,11 @@ absl::StatusOr<v1::LeaseStats> FindStats(Connection& connection, const std::stri
   return absl::NotFoundError(absl::StrCat("lease ", lease_id, " has ended meanwhile"));
 }
 
-/// One chunk more, from the daemon itself: what it answers, in words. A problem is added where it grants it.
+/// One chunk more than the device may hold, from the daemon itself: what it answers, in words. A problem is
+/// added where it grants it.
 absl::StatusOr<std::string> AskPastTheLibrary(Connection& connection, const v1::Lease& lease,
                                               const v1::LogicalDevice& device, const CommonOptions& options,
-                                              std::vector<std::string>& problems) {
+                                              DeviceVerdict& verdict) {
   LGPU_ASSIGN_OR_RETURN(Session session,
                         Session::Open(connection.runtime_dir(), "lgpu verify", options.timeout));
   LGPU_ASSIGN_OR_RETURN(Connection attached, Connection::Open(options));
@@ -39,19 +40,23 @@ absl::StatusOr<std::string> AskPastTheLibrary(Connection& connection, const v1::
   v1::AttachLeaseRequest request;
   request.set_lease(lease.id());
   LGPU_RETURN_IF_ERROR(attached.Call(&v1::Control::Stub::AttachLease, request).status());
-  const std::uint64_t chunk = device.granularity_bytes();
-  const absl::Status answer = session.Probe(device.id(), chunk, options.timeout);
+  const Bytes chunk(device.granularity_bytes());
+  // A limit too small for any block leaves room that nobody could take.
+  const Bytes room = SaturatingSub(RoundUp(Bytes(verdict.daemon_limit_bytes), chunk),
+                                   RoundUp(Bytes(verdict.daemon_held_bytes), chunk));
+  const std::uint64_t asked = (room + chunk).count();
+  const absl::Status answer = session.Probe(device.id(), asked, options.timeout);
   session.Close(options.timeout);
   const std::optional<Refusal> refusal = GetRefusal(answer);
   if (answer.ok()) {
-    problems.push_back(absl::StrCat("the daemon granted ", Size(chunk), " more to a second session"));
+    verdict.problems.push_back(absl::StrCat("the daemon granted ", Size(asked), " more to a second session"));
     return std::string("nobody");
   }
   if (!refusal || refusal->reason != RefusalReason::kLimit) {
-    problems.push_back(absl::StrCat("the daemon refused ", Size(chunk),
-                                    " more, but not for the limit: ", std::string(answer.message())));
+    verdict.problems.push_back(absl::StrCat("the daemon refused ", Size(asked),
+                                            " more, but not for the limit: ", std::string(answer.message())));
   }
-  return absl::StrCat("the daemon: it refused ", Size(chunk), " more to a second session of the lease");
+  return absl::StrCat("the daemon: it refused ", Size(asked), " more to a second session of the lease");
 }
 
 void Compare(const nlohmann::json& filled, pid_t helper, const v1::LeaseStats& stats,
@@ -129,7 +134,7 @@ absl::StatusOr<Verification> VerifyLease(Connection& connection, const std::stri
     if (verdict.refused_because == "limit") {
       Compare(filled, helper.pid(), stats, verdict);
       LGPU_ASSIGN_OR_RETURN(const std::string who,
-                            AskPastTheLibrary(connection, lease, device, options, verdict.problems));
+                            AskPastTheLibrary(connection, lease, device, options, verdict));
       verdict.enforced_by = absl::StrCat("lgpud ", daemon.version(), " (pid ", daemon.pid(), ", ",
                                          daemon.backend(), "), ", who);
     } else {

@@ -231,6 +231,9 @@ class HttpServer::Impl {
   }
 
   void Placements(const httplib::Request& request, httplib::Response& response) {
+    if (!request.has_param("lease")) {
+      return Fail(response, 400, absl::InvalidArgumentError("of which lease? /api/v1/placements?lease=NAME"));
+    }
     const auto placements = services_.leases.FindPlacements(root_, request.get_param_value("lease"));
     if (!placements.ok()) return Fail(response, HttpStatusOf(placements.status()), placements.status());
     const absl::StatusOr<std::uint64_t> records = Number(request, "records", 100);

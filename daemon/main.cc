@@ -143,15 +143,19 @@ std::string CountedCards(const DeviceRegistry& registry) {
          (served == 1 ? " GPU" : " GPUs");
 }
 
+absl::Status CheckToken(const Config& config) {
+  if (config.http.listen.empty()) return absl::OkStatus();
+  const absl::Status token = ReadHttpToken(config.http.token_file).status();
+  return token.ok()
+             ? token
+             : absl::InvalidArgumentError(PlaceOf(config, "http.token_file") + std::string(token.message()));
+}
+
 // What a configuration must keep to be served, beyond its grammar: the same for --check-config, at the start
 // and when it is read again.
 absl::Status CheckForMachine(const Config& config, const DeviceRegistry& registry) {
   LGPU_RETURN_IF_ERROR(CheckStaticDevices(config, registry.cards()));
-  const absl::Status token =
-      config.http.listen.empty() ? absl::OkStatus() : ReadHttpToken(config.http.token_file).status();
-  return token.ok()
-             ? token
-             : absl::InvalidArgumentError(PlaceOf(config, "http.token_file") + std::string(token.message()));
+  return CheckToken(config);
 }
 
 // No error: whom the system does not know today it may know tomorrow.
@@ -175,17 +179,14 @@ void NoteUnknownNames(const Config& config) {
 
 int CheckConfig(const Config& config) {
   const absl::StatusOr<std::unique_ptr<DeviceRegistry>> registry = DeviceRegistry::Look(config);
-  if (registry.ok()) {
-    if (const absl::Status status = CheckForMachine(config, **registry); !status.ok()) {
-      return Fail(status, kExitConfig);
-    }
-  } else {
+  const absl::Status status = registry.ok() ? CheckForMachine(config, **registry) : CheckToken(config);
+  if (!status.ok()) return Fail(status, kExitConfig);
+  if (!registry.ok() && !config.static_devices.empty()) {
     // Without a card to try them on.
     std::fprintf(stderr, "lgpud: note: whether the logical devices fit was not checked: %s\n",
                  std::string(registry.status().message()).c_str());
   }
   NoteUnknownNames(config);
-  std::puts("configuration ok");
   return kExitOk;
 }
 
@@ -266,14 +267,16 @@ int Main(int argc, const char* const* argv) {
   }
   const absl::StatusOr<Config> config = LoadConfig(command_line.flags, Environment::OfThisProcess());
   if (!config.ok()) return Fail(config.status(), kExitConfig);
-  if (command_line.print_config) {
+  if (command_line.check_config || command_line.print_config) {
+    if (const int code = CheckConfig(*config); code != kExitOk) return code;
+    if (!command_line.print_config) {
+      std::puts("configuration ok");
+      return kExitOk;
+    }
     for (const Setting& setting : ListSettings(*config)) {
       std::printf("%s = %s  # %s\n", setting.key.c_str(), setting.value.c_str(), setting.origin.c_str());
     }
     return kExitOk;
-  }
-  if (command_line.check_config) {
-    return CheckConfig(*config);
   }
   SetUpLog(*config);
   RaiseDescriptorLimit();

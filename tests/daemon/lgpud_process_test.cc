@@ -106,7 +106,11 @@ TEST(LgpudProcessTest, WrongConfigurationIsCode78AndNamesThePlace) {
     EXPECT_THAT(result.err, HasSubstr(file + ":2:1: unknown key 'max_sesions'"));
   }
   std::ofstream(file) << "[daemon]\nmax_sessions = 3\n";
-  EXPECT_EQ(RunLgpud({"--config", file, "--check-config"}).code, kExitOk);
+  EXPECT_EQ(RunLgpud({"--config", file, "--check-config"}).out, "configuration ok\n");
+  EXPECT_THAT(RunLgpud({"--config", file, "--print-config"}).out,
+              HasSubstr("daemon.max_sessions = 3  # " + file + ":2:1\n"));
+  std::ofstream(file) << "[[logical_device]]\nlease = \"a\"\ngpu = \"9\"\n";
+  EXPECT_EQ(RunLgpud({"--config", file, "--simulate", "64MiB", "--print-config"}).code, kExitConfig);
   EXPECT_EQ(RunLgpud({"--simulate", "2x1GB"}).code, kExitUsage);
 }
 

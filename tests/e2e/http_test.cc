@@ -136,6 +136,7 @@ TEST_F(HttpTest, ErrorsSayWhatIsWrong) {
   };
   EXPECT_EQ(code("/nothing", 404), "NOT_FOUND");
   EXPECT_EQ(code("/api/v1/placements?lease=none", 404), "NOT_FOUND");
+  EXPECT_EQ(code("/api/v1/placements", 400), "INVALID_ARGUMENT");
   EXPECT_EQ(code("/api/v1/events?after=soon", 400), "INVALID_ARGUMENT");
   EXPECT_EQ(code("/" + std::string(9000, 'x'), 414), "INVALID_ARGUMENT");
   const auto posted = httplib::Client(url_).Post("/metrics", "body", "text/plain");
