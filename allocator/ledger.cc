@@ -132,14 +132,15 @@ absl::Status Ledger::CheckOptions(const Card& card, const LogicalOptions& option
                                       " is above the limit of " + Text(options.limit));
   }
   if (options.limit > most) {
-    return absl::InvalidArgumentError(
-        "a limit of " + Text(options.limit) + " is more than the card can ever hold: " + Text(most) + " (" +
-        Text(card.options.total) + " less a reserve of " + Text(card.options.reserve) + ")");
+    return absl::InvalidArgumentError("a limit of " + Text(options.limit) +
+                                      " is more than the card can ever hold: " + FormatBytesCut(most) + " (" +
+                                      Text(card.options.total) + " less a reserve of " +
+                                      Text(card.options.reserve) + ")");
   }
   if (RoundUp(options.guarantee, card.options.granularity) > most) {
     return absl::InvalidArgumentError("a guarantee of " + Text(options.guarantee) + ", in units of " +
                                       Text(card.options.granularity) +
-                                      ", is more than the card can ever hold: " + Text(most));
+                                      ", is more than the card can ever hold: " + FormatBytesCut(most));
   }
   return absl::OkStatus();
 }
@@ -148,7 +149,7 @@ namespace {
 
 absl::Status NoRoomForGuarantee(Bytes guarantee, Bytes more, const Ledger::CardView& card) {
   std::string text = "a guarantee of " + Text(guarantee) + " cannot be set aside: it needs " + Text(more);
-  text += " and " + Text(card.free()) + " of the card's " + Text(card.total) + " are free (";
+  text += " and " + FormatBytesCut(card.free()) + " of the card's " + Text(card.total) + " are free (";
   text += Text(card.promised) + " held, promised or reserved";
   if (!card.foreign.is_zero()) text += ", " + Text(card.foreign) + " used by others";
   return absl::ResourceExhaustedError(text + ")");

@@ -130,7 +130,7 @@ std::string WhatIsWaitedFor(const absl::Status& status) {
     return Printable(why.substr(0, why.find('\n')));
   }
   std::string text = absl::StrCat(FormatBytes(refusal->asked), " on ", refusal->card, " (",
-                                  FormatBytes(*refusal->card_free), " can be promised");
+                                  FormatBytesCut(*refusal->card_free), " can be promised");
   if (!refusal->holders.empty()) {
     const Refusal::Holder& most = refusal->holders.front();
     absl::StrAppend(&text, "; most holds ", most.owner, "/", most.lease, ": ",

@@ -81,10 +81,12 @@ std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style
   std::string free;
   for (const auto& card : snapshot.cards()) {
     cards.AddRow({absl::StrCat(card.index()), Printable(card.name()), Size(card.held_bytes()),
-                  Size(card.promised_bytes()), Size(card.total_bytes()), Size(card.free_bytes()),
+                  Size(card.promised_bytes()), Size(card.total_bytes()),
+                  FormatBytesCut(Bytes(card.free_bytes())),
                   card.has_foreign_bytes() ? Size(card.foreign_bytes()) : "", CardState(card)});
     if (card.served()) {
-      absl::StrAppend(&free, Size(card.free_bytes()), " of GPU ", card.index(), " can still be promised.\n");
+      absl::StrAppend(&free, FormatBytesCut(Bytes(card.free_bytes())), " of GPU ", card.index(),
+                      " can still be promised.\n");
     }
   }
 

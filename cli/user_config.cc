@@ -2,13 +2,11 @@
 
 #include <toml++/toml.h>
 
-#include <fstream>
-#include <iterator>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/output.h"
 #include "lgpu/status.h"
+#include "proto/read_file.h"
 
 namespace lgpu::cli {
 namespace {
@@ -76,10 +74,10 @@ absl::Status ApplyUserConfig(std::string_view text, const std::string& path, Use
 absl::StatusOr<UserConfig> LoadUserConfig(const std::vector<std::string>& files) {
   UserConfig config;
   for (const std::string& path : files) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) continue;
-    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    LGPU_RETURN_IF_ERROR(ApplyUserConfig(text, path, config));
+    const absl::StatusOr<std::string> text = ReadWholeFile(path);
+    if (absl::IsNotFound(text.status())) continue;
+    if (!text.ok()) return absl::InvalidArgumentError(std::string(text.status().message()));
+    LGPU_RETURN_IF_ERROR(ApplyUserConfig(*text, path, config));
   }
   return config;
 }

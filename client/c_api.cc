@@ -26,23 +26,29 @@ const char* lgpu_status_message(const lgpu_status* status) {
 lgpu_options* lgpu_options_new(void) { return std::make_unique<lgpu_options>().release(); }
 void lgpu_options_delete(lgpu_options* options) { std::unique_ptr<lgpu_options>{options}.reset(); }
 void lgpu_options_set_endpoint(lgpu_options* options, const char* endpoint) {
+  if (options == nullptr) return;
   options->options.endpoint = Text(endpoint);
 }
 void lgpu_options_set_lease(lgpu_options* options, const char* lease) {
+  if (options == nullptr) return;
   options->options.lease = Text(lease);
 }
 void lgpu_options_add_device(lgpu_options* options, uint64_t memory_limit, int preallocate) {
+  if (options == nullptr) return;
   options->options.logical_devices.push_back(
       {.memory_limit = lgpu::Bytes(memory_limit),
        .mode = preallocate != 0 ? lgpu::MemoryMode::kPreallocate : lgpu::MemoryMode::kGrowth});
 }
 void lgpu_options_set_log_device_placement(lgpu_options* options, int on) {
+  if (options == nullptr) return;
   options->options.log_device_placement = on != 0;
 }
 void lgpu_options_set_soft_device_placement(lgpu_options* options, int on) {
+  if (options == nullptr) return;
   options->options.soft_device_placement = on != 0;
 }
 void lgpu_options_set_allocation_timeout_ms(lgpu_options* options, int64_t milliseconds) {
+  if (options == nullptr) return;
   options->options.allocation_timeout = std::chrono::milliseconds(milliseconds);
 }
 

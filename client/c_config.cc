@@ -92,6 +92,12 @@ lgpu_code lgpu_config_set_logical_devices(lgpu_config* config, const char* devic
                                           const uint64_t* memory_limits, const uint64_t* guarantees,
                                           const int* priorities, const int* ordinals, lgpu_status* status) {
   if (config == nullptr) return Missing("the config", status);
+  constexpr std::size_t kMost = 1024;
+  if (count > kMost) {
+    return Report(absl::InvalidArgumentError(std::to_string(count) + " logical devices of one GPU; at most " +
+                                             std::to_string(kMost) + " can be asked for"),
+                  status);
+  }
   std::vector<lgpu::LogicalDeviceConfiguration> parts(count);
   for (std::size_t i = 0; i < count; ++i) {
     if (memory_limits != nullptr && memory_limits[i] > 0) {

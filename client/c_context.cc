@@ -28,6 +28,7 @@ absl::StatusOr<lgpu::DevicePolicy> PolicyCalled(const char* word) {
 
 void lgpu_options_add_device_on(lgpu_options* options, const char* physical_device, uint64_t memory_limit,
                                 uint64_t guarantee, int preallocate) {
+  if (options == nullptr) return;
   options->options.logical_devices.push_back(
       {.memory_limit = lgpu::Bytes(memory_limit),
        .guarantee = lgpu::Bytes(guarantee),
@@ -36,6 +37,7 @@ void lgpu_options_add_device_on(lgpu_options* options, const char* physical_devi
 }
 void lgpu_options_set_log_sink(lgpu_options* options,
                                void (*sink)(const char* line, size_t length, void* user), void* user) {
+  if (options == nullptr) return;
   options->options.log_sink = nullptr;
   if (sink == nullptr) return;
   options->options.log_sink = [sink, user](std::string_view line) {

@@ -81,13 +81,18 @@ std::vector<PhysicalDeviceInfo> Config::ListPhysicalDevices(std::string_view dev
 
 absl::StatusOr<std::vector<LogicalDeviceName>> Config::ListLogicalDevices(
     std::string_view device_type) const {
-  std::vector<std::string> notes;
-  LGPU_ASSIGN_OR_RETURN(const ConfigState::Plan plan, impl_->MakePlan(notes));
   std::vector<LogicalDeviceName> devices;
   const auto append = [&](std::string_view type, std::size_t count) {
     if (!device_type.empty() && device_type != type) return;
     for (std::size_t i = 0; i < count; ++i) devices.push_back({LocalName(type, i), std::string(type)});
   };
+  if (const auto context = impl_->Live(); context != nullptr) {
+    append("CPU", static_cast<std::size_t>(context->cpu_count()));
+    append("GPU", context->infos().size());
+    return devices;
+  }
+  std::vector<std::string> notes;
+  LGPU_ASSIGN_OR_RETURN(const ConfigState::Plan plan, impl_->MakePlan(notes));
   append("CPU", static_cast<std::size_t>(plan.cpus));
   append("GPU", plan.gpus.size());
   return devices;
@@ -143,17 +148,41 @@ absl::Status Config::Impl::Resize(internal::ContextState& context, const ConfigS
   std::vector<std::string> notes;
   LGPU_ASSIGN_OR_RETURN(const ConfigState::Plan before, MakePlan(notes));
   LGPU_ASSIGN_OR_RETURN(const ConfigState::Plan after, changed.MakePlan({}, notes));
+  const std::vector<LogicalDeviceInfo>& now = context.infos();
+  if (now.size() != after.gpus.size() && !attached) {
+    return absl::FailedPreconditionError(Cat("the Context has ", now.size(), " GPUs, this asks for ",
+                                             after.gpus.size(), "; what exists can only be resized"));
+  }
+  // The limit of now may be another's than this Config's: of Context::ResizeDevice, or of who made the lease.
   const auto size = [&](const ConfigState::Plan& plan, std::size_t i) {
     const Bytes limit = plan.gpus[i].options.memory_limit;
-    return ResizeOptions{limit.is_zero() ? changed.devices()[plan.gpus[i].device].total : limit,
-                         plan.gpus[i].options.guarantee};
+    // A plan without a limit says all of the card; what it got may be less, by the daemon's reserve.
+    const Bytes total = changed.devices()[plan.gpus[i].device].total;
+    const bool never_said =
+        limit == before.gpus[i].options.memory_limit && (limit.is_zero() || limit >= total);
+    ResizeOptions sizes{limit, std::nullopt};
+    if (attached)
+      return ResizeOptions{limit, plan.gpus[i].options.guarantee};  // only to see what is asked for
+    if (&plan == &before || never_said) {
+      sizes.memory_limit = context.limit(static_cast<int>(i));
+    } else if (limit.is_zero()) {
+      sizes.memory_limit = total;
+    }
+    // Of a preallocated one it is its limit.
+    if (now[i].mode != MemoryMode::kPreallocate) sizes.guarantee = plan.gpus[i].options.guarantee;
+    return sizes;
   };
+  std::vector<ResizeOptions> all_from, all_to;
+  for (std::size_t i = 0; i < after.gpus.size(); ++i) {
+    all_from.push_back(size(before, i));
+    all_to.push_back(size(after, i));
+  }
   // Those that shrink go first: what they leave may be what the others need.
   std::vector<std::size_t> order;
   for (const bool shrinking : {true, false}) {
     for (std::size_t i = 0; i < after.gpus.size(); ++i) {
-      const ResizeOptions from = size(before, i);
-      const ResizeOptions to = size(after, i);
+      const ResizeOptions& from = all_from[i];
+      const ResizeOptions& to = all_to[i];
       if (from.memory_limit == to.memory_limit && from.guarantee == to.guarantee) continue;
       if ((to.memory_limit < from.memory_limit) == shrinking) order.push_back(i);
     }
@@ -165,12 +194,12 @@ absl::Status Config::Impl::Resize(internal::ContextState& context, const ConfigS
         "  try: lgpu resize, or without LGPU_LEASE");
   }
   for (std::size_t done = 0; done < order.size(); ++done) {
-    const ResizeOptions to = size(after, order[done]);
+    const ResizeOptions& to = all_to[order[done]];
     const absl::Status resized =
         context.ResizeGpu(static_cast<int>(order[done]), to.memory_limit, to.guarantee);
     if (resized.ok()) continue;
     while (done-- > 0) {
-      const ResizeOptions from = size(before, order[done]);
+      const ResizeOptions& from = all_from[order[done]];
       context.ResizeGpu(static_cast<int>(order[done]), from.memory_limit, from.guarantee).IgnoreError();
     }
     return resized;

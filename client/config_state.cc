@@ -165,7 +165,7 @@ absl::Status ConfigState::SetLogical(std::string_view name,
   LGPU_ASSIGN_OR_RETURN(const std::size_t device, Find(name));
   LGPU_RETURN_IF_ERROR(CheckLogical(devices_[device], parts));
   const auto now = logical_.find(device);
-  if (now != logical_.end() && now->second == parts) return absl::OkStatus();
+  if (now != logical_.end() && now->second == parts) return absl::OkStatus();  // TensorFlow's shortcut
   if (initialized_ && !IsResize(name, parts)) return Initialized("Virtual devices");
   logical_[device] = parts;
   return absl::OkStatus();

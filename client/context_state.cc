@@ -181,6 +181,12 @@ DeviceRequest ContextState::ResolveScope(std::optional<std::string_view> device,
   return runtime_.strict ? placer_.ResolveSpec(*device, outer) : placer_.Resolve(*device);
 }
 
+Bytes ContextState::limit(int index) {
+  const auto position = static_cast<std::size_t>(index);
+  const GatePass pass(gate_);
+  return pass ? devices_[position]->pool().stats().limit : infos_[position].memory_limit;
+}
+
 absl::Status ContextState::ResizeGpu(int index, Bytes limit, std::optional<Bytes> guarantee) {
   if (IsForked()) return ForkedError();
   const GatePass pass(gate_);

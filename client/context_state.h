@@ -70,6 +70,8 @@ class ContextState {
   /// Of threads without a DevicePolicyScope.
   DevicePolicy policy() const { return policy_.load(std::memory_order_relaxed); }
   void set_policy(DevicePolicy policy) { policy_.store(policy, std::memory_order_relaxed); }
+  /// Of GPU:index, as it is now. Callers are outside the gate.
+  Bytes limit(int index);
   /// A new limit for GPU:index. Callers are outside the gate.
   absl::Status ResizeGpu(int index, Bytes limit, std::optional<Bytes> guarantee);
   bool pin_small_ops() const { return pin_small_ops_; }

@@ -209,6 +209,9 @@ absl::StatusOr<Placement> Placer::Fail(const Op& op, DType dtype, const DeviceRe
 absl::Status Placer::GraphError(const Op& op, DType dtype, const DeviceRequest* request,
                                 std::string_view node) const {
   const std::string prefix = Cat("Cannot assign a device for operation ", node, ": ");
+  if (request != nullptr && !request->malformed_because.empty()) {
+    return absl::InvalidArgumentError(request->malformed_because);
+  }
   if (request != nullptr && request->malformed) {
     return absl::InvalidArgumentError(Cat(prefix, "Malformed device specification '", request->given, "'"));
   }

@@ -18,6 +18,7 @@
 #include "daemon/server_dir.h"
 #include "daemon/static_devices.h"
 #include "lgpu/status.h"
+#include "proto/read_file.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -92,18 +93,13 @@ absl::Status Check(const Config& config) {
 }
 
 absl::Status ApplyFile(const std::string& path, Config& config) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    const std::error_code error(errno, std::generic_category());
-    return absl::Status(error == std::errc::no_such_file_or_directory ? absl::StatusCode::kNotFound
-                                                                      : absl::StatusCode::kPermissionDenied,
-                        absl::StrCat("cannot read the configuration file ", path, ": ", error.message()));
+  const absl::StatusOr<std::string> text = ReadWholeFile(path);
+  if (!text.ok()) {
+    const bool wrong = !absl::IsNotFound(text.status()) && !absl::IsPermissionDenied(text.status());
+    return absl::Status(wrong ? absl::StatusCode::kInvalidArgument : text.status().code(),
+                        absl::StrCat("the configuration: ", std::string(text.status().message())));
   }
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read the configuration file ", path));
-  }
-  return ApplyConfigText(text, path, config);
+  return ApplyConfigText(*text, path, config);
 }
 
 }  // namespace

@@ -201,7 +201,6 @@ absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Open(const Confi
   LGPU_ASSIGN_OR_RETURN(const UniqueFd lock_dir, OpenLockDir(config.lock_dir));
   bool any_served = false;
   for (Card& card : registry->cards_) {
-    LGPU_RETURN_IF_ERROR(CheckUuid(card.device.uuid));
     LGPU_RETURN_IF_ERROR(CheckUuid(card.device.uuid));  // it is a file name of the lock directory
     if (!card.not_served_because.empty()) continue;
     LGPU_RETURN_IF_ERROR(Serve(lock_dir.get(), config, card));

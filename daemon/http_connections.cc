@@ -26,6 +26,11 @@ using namespace std::chrono_literals;
 constexpr std::size_t kStackBytes = std::size_t{8} << 20;
 // How often who waits for his client looks whether others wait for him.
 constexpr std::chrono::milliseconds kLook{50};
+// Connections that wait for a thread. One more, and the one that has waited longest is closed.
+constexpr std::size_t kMostWaiting = 256;
+
+// This thread runs a job only to close its connection.
+thread_local bool turns_away = false;
 
 /// A socket with a deadline for all reads together and one for all writes, which come early where others
 /// wait. Not thread-safe.
@@ -98,7 +103,8 @@ class DeadlineStream final : public httplib::Stream {
 void ReadAway(int socket) {
   ::shutdown(socket, SHUT_WR);
   std::array<char, 4096> bytes;
-  while (::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+  constexpr int kMostReads = 16;  // whoever sends more has himself to blame
+  for (int i = 0; i<kMostReads&& ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT)> 0; ++i) {
   }
 }
 
@@ -111,17 +117,27 @@ class BoundedServer::Threads final : public httplib::TaskQueue {
   Threads(std::size_t most, std::atomic<std::size_t>& waiting) : most_(most), waiting_(waiting) {}
 
   void enqueue(std::function<void()> job) override {
+    std::function<void()> turned_away;
     {
       MutexLock lock(mutex_);
       jobs_.push_back(std::move(job));
+      if (jobs_.size() > kMostWaiting) {
+        turned_away = std::move(jobs_.front());
+        jobs_.pop_front();
+      }
       if (jobs_.size() > idle_ && threads_.size() < most_) {
         absl::StatusOr<Thread> thread = Thread::Start(
             "lgpud-http", [this] { Work(); }, kStackBytes);
         if (thread.ok()) threads_.push_back(*std::move(thread));
       }
-      waiting_ = jobs_.size();
+      CountWaiting();
     }
     changed_.NotifyAll();
+    if (turned_away) {
+      turns_away = true;
+      turned_away();
+      turns_away = false;
+    }
   }
 
   void shutdown() override {
@@ -141,6 +157,12 @@ class BoundedServer::Threads final : public httplib::TaskQueue {
   }
 
  private:
+  // Those for whom no thread is free, and none can be made.
+  void CountWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const std::size_t free = idle_ + (most_ - threads_.size());
+    waiting_ = jobs_.size() - std::min(jobs_.size(), free);
+  }
+
   void Work() {
     while (true) {
       std::function<void()> job;
@@ -152,7 +174,7 @@ class BoundedServer::Threads final : public httplib::TaskQueue {
         if (jobs_.empty()) return;
         job = std::move(jobs_.front());
         jobs_.pop_front();
-        waiting_ = jobs_.size();
+        CountWaiting();
       }
       job();
     }
@@ -188,7 +210,7 @@ void BoundedServer::Stop() {
 bool BoundedServer::process_and_close_socket(socket_t socket) {
   {
     MutexLock lock(mutex_);
-    if (stopping_) {
+    if (stopping_ || turns_away) {
       ::close(socket);
       return false;
     }
@@ -196,7 +218,9 @@ bool BoundedServer::process_and_close_socket(socket_t socket) {
   }
   DeadlineStream stream(socket, bounds_, waiting_);
   bool closed = false;
-  const bool processed = process_request(stream, /*close_connection=*/true, closed, nullptr);
+  // Nothing here is worth a part of: a line of a thousand ranges would make an answer of gigabytes.
+  const auto without_ranges = [](httplib::Request& request) { request.ranges.clear(); };
+  const bool processed = process_request(stream, /*close_connection=*/true, closed, without_ranges);
   ReadAway(socket);
   // Under the lock: nobody may shut down a number that the system has given to another connection.
   MutexLock lock(mutex_);

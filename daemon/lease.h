@@ -50,7 +50,8 @@ struct Lease {
   bool ending = false;    // nobody may attach; it goes when its last session is gone
   bool removed = false;   // by a request, not by the end of its last session
   bool resizing = false;  // by one call, which needs its devices
-  bool taken = false;     // out of the table as soon as whoever took it has removed its devices
+  std::vector<LeaseDevice> resizing_to = {};
+  bool taken = false;  // out of the table as soon as whoever took it has removed its devices
   std::shared_ptr<PlacementLog> placements;
 };
 

@@ -108,7 +108,8 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
   }
   Finish(taken, devices);
   LGPU_RETURN_IF_ERROR(attached);
-  LGPU_RETURN_IF_ERROR(Commit());
+  absl::Status committed = Commit();
+  LGPU_RETURN_IF_ERROR(announced.is_new ? KeepOrRemove(key, std::move(committed)) : committed);
   if (request.lasting()) {
     LGPU_RETURN_IF_ERROR(SaveOrRemove(key));
   }
@@ -265,13 +266,27 @@ template <typename Predicate>
 Holdings LeaseTable::SumHoldings(Predicate owner_matches) const {
   Holdings sum;
   for (const auto& [key, lease] : leases_) {
-    if (lease.ending || !owner_matches(lease.owner)) {
+    if (!owner_matches(lease.owner)) {
       continue;
     }
-    ++sum.leases;
-    for (const LeaseDevice& device : lease.devices) {
-      sum.memory_limit = SaturatingAdd(sum.memory_limit, device.capped_limit());
-      sum.guarantee = SaturatingAdd(sum.guarantee, device.capped_guarantee());
+    sum.leases += lease.ending ? 0 : 1;
+    for (std::size_t i = 0; i < lease.devices.size(); ++i) {
+      const LeaseDevice& device = lease.devices[i];
+      Bytes limit = device.capped_limit();
+      Bytes guarantee = device.capped_guarantee();
+      if (!lease.resizing_to.empty()) {
+        limit = std::max(limit, lease.resizing_to[i].capped_limit());
+        guarantee = std::max(guarantee, lease.resizing_to[i].capped_guarantee());
+      }
+      if (lease.ending) {
+        // What it still holds, its programs may have as long as they live.
+        const std::optional<Broker::DeviceInfo> info = broker_.Find(device.id);
+        const Bytes held = info ? info->held : Bytes();
+        limit = std::min(limit, held);
+        guarantee = std::min(guarantee, held);
+      }
+      sum.memory_limit = SaturatingAdd(sum.memory_limit, limit);
+      sum.guarantee = SaturatingAdd(sum.guarantee, guarantee);
     }
   }
   return sum;

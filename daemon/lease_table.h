@@ -164,7 +164,9 @@ class LeaseTable {
   /// What was noted before would survive the daemon.
   absl::Status Commit();
   /// As SaveLasting; a new lease for which that fails is removed.
-  absl::Status SaveOrRemove(LeaseKey key);
+  absl::Status SaveOrRemove(LeaseKey key) { return KeepOrRemove(key, SaveLasting()); }
+  /// Ends the lease that could not be written down.
+  absl::Status KeepOrRemove(LeaseKey key, absl::Status saved);
   /// The leases that last would survive the machine.
   absl::Status SaveLasting();
   void Tell(v1::Event::Kind kind, const Lease& lease, const SessionState* session, std::string text) const;

@@ -32,6 +32,8 @@ absl::StatusOr<std::vector<LeaseDevice>> Resized(const Lease& lease, const v1::R
       device.guarantee = device.limit;
     } else if (wish.has_guarantee_bytes()) {
       device.guarantee = Bytes(wish.guarantee_bytes());
+    } else {
+      device.guarantee = std::min(device.guarantee, device.limit);
     }
   }
   return devices;
@@ -64,10 +66,7 @@ absl::StatusOr<LeaseTable::Resizing> LeaseTable::StartResize(const Caller& calle
   Resizing resizing{.lease = lease, .wanted = std::move(devices)};
   lease.resizing = true;
   // The caps count the larger of both from here on, so that calls side by side do not add up beyond them.
-  for (std::size_t i = 0; i < lease.devices.size(); ++i) {
-    lease.devices[i].limit = std::max(lease.devices[i].limit, resizing.wanted[i].limit);
-    lease.devices[i].guarantee = std::max(lease.devices[i].guarantee, resizing.wanted[i].guarantee);
-  }
+  lease.resizing_to = resizing.wanted;
   return resizing;
 }
 
@@ -79,6 +78,7 @@ void LeaseTable::EndResize(LeaseKey key, const std::vector<LeaseDevice>& devices
     Lease& lease = leases_.at(key);
     lease.devices = devices;
     lease.resizing = false;
+    lease.resizing_to.clear();
     NoteLease(lease);
     over = TakeIfOver(key, taken);
   }
@@ -105,11 +105,13 @@ absl::StatusOr<v1::Lease> LeaseTable::Resize(const Caller& caller, const v1::Res
       WriteStats(*session);
     }
   }
-  LGPU_RETURN_IF_ERROR(status);
-  LGPU_RETURN_IF_ERROR(Commit());
+  // Some of its devices may have their new sizes when another one's is refused.
+  absl::Status saved = Commit();
   if (lease.lasting) {
-    LGPU_RETURN_IF_ERROR(SaveLasting());
+    saved.Update(SaveLasting());
   }
+  LGPU_RETURN_IF_ERROR(status);
+  LGPU_RETURN_IF_ERROR(saved);
   Tell(v1::Event::KIND_LEASE_RESIZED, lease, nullptr, absl::StrCat("lease ", lease.name, " has new limits"));
   return Describe(lease.key);
 }

@@ -145,8 +145,7 @@ absl::Status LeaseTable::SaveLasting() {
                    "), where leases are kept that last; make room there and try again"));
 }
 
-absl::Status LeaseTable::SaveOrRemove(LeaseKey key) {
-  absl::Status saved = SaveLasting();
+absl::Status LeaseTable::KeepOrRemove(LeaseKey key, absl::Status saved) {
   if (saved.ok()) {
     return saved;
   }

@@ -155,6 +155,20 @@ TEST_F(ConfigTest, NativeLimitsChangeWhileTheContextRuns) {
   EXPECT_TRUE(Context::Create(config).ok());
 }
 
+TEST_F(ConfigTest, ANewLimitIsComparedWithTheOneOfNow) {
+  Config config = Make(ConfigMode::kNative);
+  ASSERT_TRUE(config.SetLogicalDeviceConfiguration("GPU:0", {{.memory_limit = 8_MiB}}).ok());
+  const Context context = Must(Context::Create(config));
+  const absl::Status resized = context.ResizeDevice("GPU:0", {.memory_limit = 16_MiB});
+  ASSERT_TRUE(resized.ok()) << resized;
+  EXPECT_TRUE(config.SetLogicalDeviceConfiguration("GPU:0", {{.memory_limit = 8_MiB}}).ok());
+  EXPECT_EQ(Must(context.GetMemoryStats("GPU:0")).limit, 8_MiB);
+  EXPECT_TRUE(config.SetLogicalDeviceConfiguration("GPU:0", {{.memory_limit = 24_MiB}}).ok());
+  EXPECT_EQ(Must(context.GetMemoryStats("GPU:0")).limit, 24_MiB);
+  EXPECT_EQ(Must(context.GetMemoryStats("GPU:1")).limit, 64_MiB);
+  EXPECT_EQ(Must(config.ListLogicalDevices("GPU")).size(), context.logical_devices().size());
+}
+
 TEST_F(ConfigTest, ResizeDeviceNeedsNoConfig) {
   Config config = Make(ConfigMode::kNative);
   const Context context = Must(Context::Create(config));

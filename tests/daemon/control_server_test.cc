@@ -131,6 +131,27 @@ TEST_F(ControlServerTest, AResizedLimitHolds) {
   EXPECT_TRUE(session.Receive().frame.has_grant());
 }
 
+TEST_F(ControlServerTest, AGuaranteeStaysAsFarAsALowerLimitAllows) {
+  TestSession session = OpenSession();
+  const v1::Lease lease = CreateLease(session, 64);
+  const auto resize = [&](std::uint64_t limit, std::optional<std::uint64_t> guarantee) {
+    grpc::ClientContext context;
+    v1::ResizeLeaseRequest request;
+    request.set_lease(lease.id());
+    v1::ResizeLeaseRequest::Device& device = *request.add_devices();
+    device.set_memory_limit_bytes(limit * kMiB);
+    if (guarantee) device.set_guarantee_bytes(*guarantee * kMiB);
+    v1::Lease resized;
+    const grpc::Status status = stub_->ResizeLease(&context, request, &resized);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return resized.devices_size() == 1 ? resized.devices(0).guarantee_bytes() / kMiB : 0;
+  };
+  EXPECT_EQ(resize(64, 32), 32u);
+  EXPECT_EQ(resize(48, std::nullopt), 32u);
+  EXPECT_EQ(resize(16, std::nullopt), 16u);
+  EXPECT_EQ(resize(64, std::nullopt), 16u);
+}
+
 TEST_F(ControlServerTest, ALeaseMayEndWhileItIsResized) {
   for (int round = 0; round < 30; ++round) {
     TestSession session = OpenSession();

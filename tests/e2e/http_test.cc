@@ -144,10 +144,10 @@ TEST_F(HttpTest, ErrorsSayWhatIsWrong) {
   EXPECT_EQ(posted->status, 405);
   EXPECT_EQ(json::parse(posted->body)["code"], "UNIMPLEMENTED");
   EXPECT_EQ(posted->get_header_value("Allow"), "GET, HEAD");
-  // The library parses it by recursion.
-  std::string ranges = "bytes=0-1";
-  while (ranges.size() < 8000) ranges += ",0-1";
-  Get("/healthz", 206, {{"Range", ranges}});
+  // The library parses it by recursion, and would put every one of them into one answer.
+  std::string ranges = "bytes=0-";
+  while (ranges.size() < 8000) ranges += ",0-";
+  EXPECT_EQ(Get("/healthz", 200, {{"Range", ranges}}), "ok\n");
   EXPECT_EQ(Get("/healthz"), "ok\n");
 }
 
