@@ -150,6 +150,15 @@ TEST(ConfigTest, FlagWinsOverEnvironmentOverUserFileOverSystemFilesOverDefault) 
   EXPECT_EQ(LoadConfig(flags, environment, system)->max_sessions, 3u);
 }
 
+// Containers mount them so.
+TEST(ConfigTest, ADirectoryInPlaceOfAFileIsAnError) {
+  const TemporaryDirectory temporary;
+  std::filesystem::create_directories(temporary.path() + "/lgpud.d/20.toml");
+  const absl::Status status = LoadConfig({}, Environment(), temporary.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("20.toml: Is a directory"));
+}
+
 TEST(ConfigTest, DefaultDirectoriesOfRootAndOfOthers) {
   const TemporaryDirectory empty;
   Environment environment;
