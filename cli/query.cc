@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <iterator>
 #include <set>
 #include <utility>
@@ -231,7 +232,9 @@ absl::Status FilterFlags::Check(const v1::StatsSnapshot& snapshot) const {
   std::set<std::string> owners;
   std::set<std::string> pids;
   bool has_lease = lease.empty();
-  bool has_user = user.empty() || ::getpwnam(user.c_str()) != nullptr;
+  std::uint32_t uid = 0;
+  bool has_user = user.empty() || ::getpwnam(user.c_str()) != nullptr ||
+                  (absl::SimpleAtoi(user, &uid) && ::getpwuid(uid) != nullptr);
   for (const v1::LeaseStats& entry : snapshot.leases()) {
     names.insert(Printable(entry.name()));
     owners.insert(FormatOwner(entry.owner(), entry.owner_uid()));

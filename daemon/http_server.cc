@@ -1,6 +1,7 @@
 #include "daemon/http_server.h"
 
 #include <httplib.h>
+#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -126,6 +127,8 @@ class HttpServer::Impl {
     address_ = absl::StrCat(six ? "[" : "", address.host, six ? "]:" : ":", port);
     LGPU_ASSIGN_OR_RETURN(thread_, Thread::Start("lgpud-http", [this] {
                             server_.listen_after_bind();
+                            if (!stopped_)
+                              spdlog::error("HTTP has ended: {} cannot be listened on any more", address_);
                             ended_ = true;
                           }));
     // Before it runs, it cannot be stopped.
@@ -135,6 +138,7 @@ class HttpServer::Impl {
 
   void Stop() {
     ready_ = false;
+    stopped_ = true;
     server_.Stop();
     thread_.Join();
   }
@@ -251,6 +255,7 @@ class HttpServer::Impl {
   std::string address_;
   std::atomic<bool> ready_ = true;
   std::atomic<bool> ended_ = false;
+  std::atomic<bool> stopped_ = false;
   Thread thread_;
 };
 

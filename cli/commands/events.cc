@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "cli/connection.h"
 #include "cli/event_lines.h"
@@ -31,9 +32,18 @@ class EventsCommand final : public Command {
     };
     if (!lease_.empty()) LGPU_RETURN_IF_ERROR(FindLease(connection));
     const auto method = &v1::Control::Stub::WatchEvents;
-    LGPU_RETURN_IF_ERROR((follow_
-                              ? connection.Follow<v1::WatchEventsRequest, v1::Event>(method, request, print)
-                              : connection.Watch<v1::WatchEventsRequest, v1::Event>(method, request, print)));
+    if (follow_) {
+      LGPU_RETURN_IF_ERROR((connection.Follow<v1::WatchEventsRequest, v1::Event>(method, request, print)));
+      return kExitOk;
+    }
+    // First all of them: whoever reads them page by page may take longer than the daemon.
+    std::vector<v1::Event> kept;
+    const auto keep = [&kept](const v1::Event& event) {
+      kept.push_back(event);
+      return absl::OkStatus();
+    };
+    LGPU_RETURN_IF_ERROR((connection.Watch<v1::WatchEventsRequest, v1::Event>(method, request, keep)));
+    for (const v1::Event& event : kept) LGPU_RETURN_IF_ERROR(print(event));
     return kExitOk;
   }
 
