@@ -67,8 +67,8 @@ struct DeviceSpec {
 /// Thread-safe. No lock is held over a call of the backend or a wake-up. Calls for one session come from
 /// that session's thread, or, once that has ended, from the Reclaimer.
 ///
-/// A header past the usual length: one lock guards the ledger, chunks, waiters and sessions together; what each
-/// group of calls does has a broker_*.cc of its own.
+/// A header past the usual length: one lock guards the ledger, chunks, waiters and sessions together; what
+/// each group of calls does has a broker_*.cc of its own.
 class Broker {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
