@@ -166,7 +166,7 @@ absl::Status Config::Impl::Resize(internal::ContextState& context, const ConfigS
     if (&plan == &before || never_said) {
       sizes.memory_limit = context.limit(static_cast<int>(i));
     } else if (limit.is_zero()) {
-      sizes.memory_limit = total;
+      sizes.memory_limit = Lease::kWholeCard;
     }
     // Of a preallocated one it is its limit.
     if (now[i].mode != MemoryMode::kPreallocate) sizes.guarantee = plan.gpus[i].options.guarantee;

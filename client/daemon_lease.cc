@@ -229,7 +229,11 @@ absl::Status DaemonLease::Resize(int i, Bytes limit, std::optional<Bytes> guaran
   request.set_lease(id_);
   v1::ResizeLeaseRequest::Device& device = *request.add_devices();
   device.set_index(static_cast<std::uint32_t>(i));
-  device.set_memory_limit_bytes(limit.count());
+  if (limit == kWholeCard) {
+    device.set_whole_card(true);
+  } else {
+    device.set_memory_limit_bytes(limit.count());
+  }
   if (guarantee) device.set_guarantee_bytes(guarantee->count());
   return control.ResizeLease(request).status();
 }

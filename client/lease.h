@@ -2,6 +2,7 @@
 #define LGPU_CLIENT_LEASE_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,7 +52,9 @@ class Lease {
   virtual void AnswerTrim(const TrimOrder& order, bool pending) = 0;
   /// Where counters and placement records go; the daemon reads it. A local lease has one of its own.
   virtual ClientPage& page() = 0;
-  /// A new limit for devices()[i]; no guarantee: it keeps its own, as far as the limit allows.
+  /// A new limit for devices()[i]; kWholeCard: that of a device made without one. No guarantee: it keeps its
+  /// own, as far as the limit allows.
+  static constexpr Bytes kWholeCard = Bytes(std::numeric_limits<std::uint64_t>::max());
   virtual absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) = 0;
   /// All sources are gone; ends the session and waits until the quota is free.
   virtual absl::Status Close() = 0;

@@ -117,7 +117,10 @@ std::vector<Lease::TrimOrder> LocalLease::TakeTrims() {
 
 absl::Status LocalLease::Resize(int i, Bytes limit, std::optional<Bytes> guarantee) {
   if (epoch_.IsForked()) return ForkedError();
-  return broker_->Resize(logical_ids_.at(static_cast<std::size_t>(i)), limit, guarantee);
+  const Bytes total =
+      backend_->devices()[static_cast<std::size_t>(backend_device(i))].total;  // there is no reserve here
+  return broker_->Resize(logical_ids_.at(static_cast<std::size_t>(i)), limit == kWholeCard ? total : limit,
+                         guarantee);
 }
 
 absl::Status LocalLease::Close() {

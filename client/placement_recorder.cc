@@ -82,9 +82,10 @@ PlacementRecorder::CopyRoutes PlacementRecorder::copy_routes() const {
   return routes_;
 }
 
-void PlacementRecorder::LogOp(const Op& op, const Device& device) const {
+void PlacementRecorder::NoteOp(const Op& op, const Device& device) const {
   if (format_ == PlacementLogFormat::kGraph) {
-    Log(Cat(NodeName(op), ": (", op.name, "): ", device.name()));
+    const std::string node = NodeName(op);
+    if (logging()) Log(Cat(node, ": (", op.name, "): ", device.name()));
     return;
   }
   Log(Cat("Executing op ", op.name, " in device ", device.name()));

@@ -44,9 +44,9 @@ class PlacementRecorder {
   void set_logging(bool on) { logging_.store(on, std::memory_order_relaxed); }
   /// The lines at the start of a context: its devices, if logging is on or `always`.
   void BeforeAll(const std::vector<LogicalDeviceInfo>& devices, bool always) const;
-  /// TensorFlow's line, if logging is on; before the op runs.
+  /// TensorFlow's line, if logging is on; before the op runs. A graph's nodes are numbered in any case.
   void BeforeOp(const Op& op, const Device& device) const {
-    if (logging()) LogOp(op, device);
+    if (logging() || format_ == PlacementLogFormat::kGraph) NoteOp(op, device);
   }
   /// What the next node of `op` is called in a graph; empty where lines are not in that format.
   std::string NextNodeName(const Op& op) const;
@@ -64,7 +64,7 @@ class PlacementRecorder {
   Bytes copied_bytes() const { return Bytes(copied_bytes_.load(std::memory_order_relaxed)); }
 
  private:
-  void LogOp(const Op& op, const Device& device) const;
+  void NoteOp(const Op& op, const Device& device) const;
   /// "MatMul", "MatMul_1", ...: the names that a graph gives its nodes.
   std::string NodeName(const Op& op) const;
 

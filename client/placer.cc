@@ -82,6 +82,7 @@ DeviceRequest Placer::RequestFor(const DeviceName& name, std::string_view given)
   DeviceRequest request;
   request.given = std::string(given);
   request.name = name;
+  request.written = name;
   request.constrained = name != DeviceName{};
   request.may_fall_back = AreCompatible(name, ThisTask());
   request.full_name = ToString(MergeUnset(name, ThisTask()));
@@ -127,7 +128,9 @@ DeviceRequest Placer::ResolveSpec(std::string_view text, const DeviceRequest* ou
     request.given = text_of_name;
     return request;
   }
-  return RequestFor(name, text_of_name);
+  DeviceRequest scope = RequestFor(name, text_of_name);
+  scope.written = MergeUnset(*spec, outer != nullptr ? outer->written : DeviceName{});
+  return scope;
 }
 
 int Placer::NearInputs(const Op& op, std::span<const TensorSpec> inputs, std::span<const int> devices,
@@ -227,7 +230,7 @@ absl::Status Placer::GraphError(const Op& op, DType dtype, const DeviceRequest* 
                                           "]\nRegistered devices: [CPU", gpu_count_ > 0 ? ", GPU" : "", "]",
                                           kernels));
   }
-  const std::string asked = request == nullptr ? "" : ToString(request->name);
+  const std::string asked = request == nullptr ? "" : ToString(request->written);
   const bool exists = request == nullptr || request->match[0] != DeviceRequest::kNone ||
                       request->match[1] != DeviceRequest::kNone;
   if (!exists) {

@@ -105,6 +105,10 @@ Holdings HoldingsOf(const std::vector<PlannedDevice>& plan) {
   return sum;
 }
 
+Bytes WholeCard(const Broker::CardInfo& card) {
+  return RoundDown(SaturatingSub(card.view.total, card.view.reserve), card.view.granularity);
+}
+
 absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequest& request,
                                                        const std::vector<Broker::CardInfo>& cards) {
   if (request.devices().empty() || request.devices_size() > StatsPage::kMaxDevices) {
@@ -123,7 +127,7 @@ absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequ
     device.card = card->card;
     device.preallocate = spec.mode() == v1::LogicalDeviceSpec::MODE_PREALLOCATE;
     device.name = spec.name();
-    const Bytes most = RoundDown(SaturatingSub(card->view.total, card->view.reserve), card->view.granularity);
+    const Bytes most = WholeCard(*card);
     device.limit = spec.memory_limit_bytes() == 0 ? most : Bytes(spec.memory_limit_bytes());
     if (device.limit > most) {
       return absl::InvalidArgumentError(absl::StrCat(FormatBytes(device.limit), " can never fit: GPU ",

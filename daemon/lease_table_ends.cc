@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/check.h"
 #include "daemon/lease_table.h"
 #include "lgpu/status.h"
 
@@ -10,15 +11,19 @@ namespace lgpu::daemon {
 namespace {
 
 // The devices of a lease, as a request wants them.
-absl::StatusOr<std::vector<LeaseDevice>> Resized(const Lease& lease, const v1::ResizeLeaseRequest& request) {
+absl::StatusOr<std::vector<LeaseDevice>> Resized(const Lease& lease, const v1::ResizeLeaseRequest& request,
+                                                 const std::vector<Broker::CardInfo>& cards) {
   std::vector<LeaseDevice> devices = lease.devices;
   for (const v1::ResizeLeaseRequest::Device& wish : request.devices()) {
     if (wish.index() >= devices.size()) {
       return absl::InvalidArgumentError(absl::StrCat("lease ", lease.name, " has no GPU:", wish.index(),
                                                      ", it has ", devices.size(), " devices"));
     }
-    if (wish.memory_limit_bytes() == 0 && !wish.has_guarantee_bytes()) {
+    if (wish.memory_limit_bytes() == 0 && !wish.whole_card() && !wish.has_guarantee_bytes()) {
       return absl::InvalidArgumentError("neither a new memory_limit nor a new guarantee; give at least one");
+    }
+    if (wish.memory_limit_bytes() > 0 && wish.whole_card()) {
+      return absl::InvalidArgumentError("both a memory_limit and the whole card; give one of them");
     }
     LeaseDevice& device = devices[wish.index()];
     if (device.preallocate && wish.has_guarantee_bytes()) {
@@ -28,6 +33,13 @@ absl::StatusOr<std::vector<LeaseDevice>> Resized(const Lease& lease, const v1::R
                        "memory_limit"));
     }
     if (wish.memory_limit_bytes() > 0) device.limit = Bytes(wish.memory_limit_bytes());
+    if (wish.whole_card()) {
+      const auto card = std::find_if(cards.begin(), cards.end(), [&](const Broker::CardInfo& each) {
+        return each.card.device.uuid == device.card.device.uuid;
+      });
+      LGPU_CHECK(card != cards.end());  // cards are there as long as the daemon
+      device.limit = WholeCard(*card);
+    }
     if (device.preallocate) {
       device.guarantee = device.limit;
     } else if (wish.has_guarantee_bytes()) {
@@ -44,6 +56,7 @@ absl::StatusOr<std::vector<LeaseDevice>> Resized(const Lease& lease, const v1::R
 absl::StatusOr<LeaseTable::Resizing> LeaseTable::StartResize(const Caller& caller,
                                                              const v1::ResizeLeaseRequest& request,
                                                              TimePoint deadline) {
+  const std::vector<Broker::CardInfo> cards = broker_.Cards();
   MutexLock lock(mutex_);
   LGPU_ASSIGN_OR_RETURN(LeaseKey key, FindKey(caller, request.lease()));
   while (leases_.at(key).resizing) {
@@ -53,7 +66,7 @@ absl::StatusOr<LeaseTable::Resizing> LeaseTable::StartResize(const Caller& calle
     LGPU_ASSIGN_OR_RETURN(key, FindKey(caller, request.lease()));
   }
   Lease& lease = leases_.at(key);
-  LGPU_ASSIGN_OR_RETURN(std::vector<LeaseDevice> devices, Resized(lease, request));
+  LGPU_ASSIGN_OR_RETURN(std::vector<LeaseDevice> devices, Resized(lease, request, cards));
   Holdings more;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     const LeaseDevice& before = lease.devices[i];

@@ -37,7 +37,9 @@ class ResizeCommand final : public Command {
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("resize", "Change the limits of a lease while its programs run");
     verb->add_option("lease", lease_, "Name or id of the lease")->required()->type_name("LEASE");
-    verb->add_option("-m,--memory", memory_, "New memory limit (256MiB, 1.5GiB, ...)")->type_name("SIZE");
+    verb->add_option("-m,--memory", memory_,
+                     "New memory limit (256MiB, 1.5GiB, ...); max: all that the card can give")
+        ->type_name("SIZE");
     verb->add_option("--guarantee", guarantee_, "With growth: new guarantee, at most the limit; 0: none")
         ->type_name("SIZE");
     verb->add_option("-d,--device", devices_, "Only this logical device; may be repeated; default: all")
@@ -57,7 +59,9 @@ class ResizeCommand final : public Command {
       wanted.push_back(index);
     }
     v1::ResizeLeaseRequest::Device size;
-    if (!memory_.empty()) {
+    if (memory_ == "max") {
+      size.set_whole_card(true);
+    } else if (!memory_.empty()) {
       LGPU_ASSIGN_OR_RETURN(const std::uint64_t limit, ParseSize("--memory", memory_));
       size.set_memory_limit_bytes(limit);
     }

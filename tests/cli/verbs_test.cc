@@ -68,6 +68,8 @@ TEST_F(VerbsTest, ResizeChangesOneDeviceOrAll) {
   EXPECT_EQ(one["devices"][0]["memory_limit_bytes"], 32 * kMiB);
   EXPECT_EQ(one["devices"][1]["memory_limit_bytes"], 128 * kMiB);
   EXPECT_EQ(one["devices"][1]["guarantee_bytes"], 16 * kMiB);
+  const json whole = RunJson({"resize", "sim", "-m", "max", "-d", "GPU:1"});
+  EXPECT_EQ(whole["devices"][1]["memory_limit_bytes"], RunJson({"inspect", "0"})["total_bytes"]);
   EXPECT_EQ(Run({"resize", "sim", "-m", "64MiB", "-d", "GPU:7"}).code, 2);
   EXPECT_EQ(Run({"resize", "none", "-m", "64MiB"}).code, 6);
   EXPECT_EQ(Run({"resize", "sim"}).code, 2);

@@ -321,5 +321,19 @@ TEST_F(ConfigTest, LimitsOfADaemonsLeaseChangeToo) {
   EXPECT_TRUE(context.Constant<float>({3 << 20}, values).ok());
 }
 
+TEST_F(ConfigTest, NoLimitAgainIsAllThatTheCardCanGive) {
+  const auto daemon =
+      testing::DaemonProcess::Start({.simulate = "256MiB", .config = "[memory]\nreserve = \"32MiB\"\n"});
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  for (const std::string& endpoint : {(*daemon)->dir(), std::string("local:1x256MiB")}) {
+    Config config = Make(ConfigMode::kNative, endpoint);
+    ASSERT_TRUE(config.SetLogicalDeviceConfiguration("GPU:0", {{.memory_limit = 8_MiB}}).ok());
+    const Context context = Must(Context::Create(config));
+    const absl::Status whole = config.SetLogicalDeviceConfiguration("GPU:0", {{}});
+    EXPECT_TRUE(whole.ok()) << whole;
+    EXPECT_EQ(Must(context.GetMemoryStats("GPU:0")).limit, endpoint[0] == '/' ? 224_MiB : 256_MiB);
+  }
+}
+
 }  // namespace
 }  // namespace lgpu
