@@ -56,6 +56,7 @@ LocalBroker::~LocalBroker() {
   for (const auto& [id, device] : devices) {
     for (const Region::Held& held : device.stock) (void)backend_.Reclaim(held.memory);
   }
+  ReclaimLeftovers();
 }
 
 absl::StatusOr<LogicalId> LocalBroker::AddDevice(const DeviceSpec& spec) {
@@ -139,6 +140,7 @@ Bytes LocalBroker::held(LogicalId device) const {
 absl::StatusOr<std::vector<Region::Held>> LocalBroker::Grow(LogicalId id, const GrowRequest& request) {
   DeviceSpec spec;
   Bytes charged;
+  ReclaimLeftovers();
   {
     MutexLock lock(mutex_);
     Device& device = devices_.at(id);
@@ -295,17 +297,35 @@ absl::Status LocalBroker::Return(LogicalId id, std::span<const Region::Held> chu
     }
     ledger_.StartLeaving(id, sum);
   }
-  Bytes free;
+  std::vector<Leaving> leaving;
+  for (const Region::Held& held : chunks) leaving.push_back({id, held});
+  return Reclaim(std::move(leaving));
+}
+
+absl::Status LocalBroker::Reclaim(std::vector<Leaving> leaving) {
+  std::vector<absl::Status> results;
+  for (const Leaving& each : leaving) results.push_back(backend_.Reclaim(each.held.memory));
   absl::Status first_error;
-  for (const Region::Held& held : chunks) {
-    const absl::Status status = backend_.Reclaim(held.memory);
-    if (status.ok()) free += held.chunk.bytes;
-    first_error.Update(status);  // it stays leaving: the card is short of it until the process ends
-  }
   MutexLock lock(mutex_);
-  ledger_.ConfirmFree(id, free);
-  Serve(ledger_.View(id).card);
+  for (std::size_t i = 0; i < leaving.size(); ++i) {
+    first_error.Update(results[i]);
+    if (results[i].ok()) {
+      ledger_.ConfirmFree(leaving[i].device, leaving[i].held.chunk.bytes);
+      Serve(ledger_.View(leaving[i].device).card);
+    } else {
+      leaving_.push_back(leaving[i]);  // its card is short of it until a later try succeeds
+    }
+  }
   return first_error;
+}
+
+void LocalBroker::ReclaimLeftovers() {
+  std::vector<Leaving> leaving;
+  {
+    MutexLock lock(mutex_);
+    leaving.swap(leaving_);
+  }
+  Reclaim(std::move(leaving)).IgnoreError();
 }
 
 absl::Status LocalBroker::CheckAllReturned() const {

@@ -60,7 +60,7 @@ class LocalBroker {
 
   /// As RegionSource::Grow; the chunks are the caller's until Return.
   absl::StatusOr<std::vector<Region::Held>> Grow(LogicalId device, const GrowRequest& request);
-  /// Takes unmapped chunks back.
+  /// Takes unmapped chunks back. After an error they are charged still, and each later call tries again.
   absl::Status Return(LogicalId device, std::span<const Region::Held> chunks);
 
   /// Another device is short of the card: GPU:`index` is to return what lies idle in it, and to say when it
@@ -93,6 +93,11 @@ class LocalBroker {
     Outcome outcome = Outcome::kPending;
   };
 
+  struct Leaving {
+    LogicalId device;
+    Region::Held held;
+  };
+
   LocalBroker(DeviceBackend& backend, MaintenanceThread* maintenance)
       : backend_(backend), maintenance_(maintenance) {}
   /// Chunks out of the stock of a preallocated device, charged; empty: there is not enough.
@@ -114,6 +119,10 @@ class LocalBroker {
   void AskForCard(CardId card) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The head of the card's queue may still get what another device has idle.
   bool CardIsHopeful(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Drops the memory of what was returned, and keeps in leaving_ what cannot be dropped now.
+  absl::Status Reclaim(std::vector<Leaving> leaving) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Tries again.
+  void ReclaimLeftovers() ABSL_LOCKS_EXCLUDED(mutex_);
   /// Makes chunks of `bytes` in all; on an error none is left. What goes beyond `at_least` is in small ones:
   /// it may have to go again.
   absl::StatusOr<std::vector<Region::Held>> CreateChunks(int card, Bytes at_least, Bytes bytes);
@@ -130,6 +139,7 @@ class LocalBroker {
   std::vector<CardId> cards_ ABSL_GUARDED_BY(mutex_);  // by index in the backend
   std::unordered_map<LogicalId, Device> devices_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<WaiterId, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Leaving> leaving_ ABSL_GUARDED_BY(mutex_);  // charged as such
   TrimTable trims_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t next_chunk_ ABSL_GUARDED_BY(mutex_) = 1;
 };

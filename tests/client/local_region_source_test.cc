@@ -225,5 +225,22 @@ TEST(LocalLeaseTest, GrowthIsOverriddenAsTensorFlowDoes) {
                         "original config value of 0."));
 }
 
+TEST(LocalBrokerTest, WhatCouldNotBeDroppedIsDroppedByALaterCall) {
+  FailingBackend backend(MakeSimulatedBackend({.devices = {SimulatedDevice(0, kCard, "test")}}),
+                         {.cleanup_fails = true});
+  const std::unique_ptr<LocalBroker> broker = *LocalBroker::Create(backend, nullptr);
+  const LogicalId device = *broker->AddDevice({.limit = kCard});
+  const std::vector<Region::Held> chunks = *broker->Grow(device, Ask(kCard));
+  backend.faults().FailFrom(1);
+  EXPECT_EQ(broker->Return(device, chunks).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(broker->held(device), kCard);
+  EXPECT_FALSE(broker->Grow(device, Ask(kCard)).ok());  // still not to be had
+  backend.faults().Heal();
+  const absl::StatusOr<std::vector<Region::Held>> again = broker->Grow(device, Ask(kCard));
+  ASSERT_TRUE(again.ok()) << again.status();
+  ASSERT_TRUE(broker->Return(device, *again).ok());
+  EXPECT_TRUE(broker->CheckAllReturned().ok());
+}
+
 }  // namespace
 }  // namespace lgpu

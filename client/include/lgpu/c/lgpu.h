@@ -130,7 +130,8 @@ LGPU_C_API void lgpu_options_add_device(lgpu_options* options, uint64_t memory_l
  */
 LGPU_C_API void lgpu_options_add_device_on(lgpu_options* options, const char* physical_device,
                                            uint64_t memory_limit, uint64_t guarantee, int preallocate);
-/* `sink` gets every placement line and note, without a newline, instead of stderr; from any thread. */
+/* `sink` gets every placement line and note, without a newline, instead of stderr; from any thread.
+   It must return: no exception, no longjmp. */
 LGPU_C_API void lgpu_options_set_log_sink(lgpu_options* options,
                                           void (*sink)(const char* line, size_t length, void* user),
                                           void* user);
