@@ -67,6 +67,20 @@ std::string SessionStates(const v1::LeaseStats& lease) {
   return absl::StrJoin(states, ", ");
 }
 
+/// Who else uses the GPUs; empty where nobody does, or nobody knows.
+std::string FormatForeign(const v1::StatsSnapshot& snapshot, const Style& style) {
+  Table table(
+      {{"GPU", Align::kRight}, {"PID", Align::kRight}, {"USER"}, {"USED", Align::kRight}, {"COMMAND"}});
+  for (const v1::CardStats& card : snapshot.cards()) {
+    for (const v1::ForeignProcess& process : card.foreign_processes()) {
+      table.AddRow({absl::StrCat(card.index()), absl::StrCat(process.pid()),
+                    process.user().empty() ? "?" : Printable(process.user()), Size(process.used_bytes()),
+                    process.command().empty() ? "?" : Printable(process.command())});
+    }
+  }
+  return table.empty() ? "" : absl::StrCat("\nOutside lgpu:\n", table.Format(style));
+}
+
 }  // namespace
 
 std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style) {
@@ -114,7 +128,8 @@ std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style
     }
   }
   const std::string rest = leases.empty() ? "No leases.\n" : leases.Format(style);
-  return absl::StrCat(cards.Format(style), "\n", rest, free.empty() ? "" : "\n", free);
+  return absl::StrCat(cards.Format(style), "\n", rest, FormatForeign(snapshot, style),
+                      free.empty() ? "" : "\n", free);
 }
 
 namespace {
@@ -196,6 +211,7 @@ Table SessionTable() {
                 {"LEASE"},
                 {"STATE"},
                 {"HELD", Align::kRight},
+                {"OVERHEAD", Align::kRight},
                 {"CONNECTED", Align::kRight},
                 {"COMMAND"}});
 }
@@ -207,7 +223,7 @@ void AddSession(const v1::StatsSnapshot& snapshot, const v1::LeaseStats& lease,
                 session.uid() == lease.owner_uid() ? FormatOwner(lease.owner(), lease.owner_uid())
                                                    : absl::StrCat(session.uid()),
                 LeaseName(lease), SessionStateName(session.state()), Size(session.held_bytes()),
-                FormatAge(age), Printable(session.command())});
+                Size(session.overhead_bytes()), FormatAge(age), Printable(session.command())});
 }
 
 /// Lines of a name and its value, lined up.
@@ -235,7 +251,9 @@ std::string FormatDevice(const v1::LogicalDeviceStats& device) {
   Facts facts;
   facts.Add("gpu", absl::StrCat(device.card_index(), " (", Printable(device.card_uuid()), ")"));
   facts.Add("mode", device.mode());
-  facts.Add("limit", Size(device.limit_bytes()));
+  facts.Add("limit", absl::StrCat(Size(device.limit_bytes()),
+                                  device.overhead_bytes() == 0 ? "" : ", with the overhead of its programs ",
+                                  device.overhead_bytes() == 0 ? "" : Size(device.total_limit_bytes())));
   facts.Add("guarantee", Size(device.guarantee_bytes()));
   facts.Add("held", absl::StrCat(Size(device.held_bytes()), device.leaving_bytes() == 0 ? "" : ", of it ",
                                  device.leaving_bytes() == 0 ? "" : Size(device.leaving_bytes()),
@@ -256,7 +274,8 @@ std::string FormatSessions(const v1::StatsSnapshot& snapshot, const Style& style
   for (const v1::LeaseStats& lease : snapshot.leases()) {
     for (const v1::SessionStats& session : lease.sessions()) AddSession(snapshot, lease, session, table);
   }
-  return table.empty() ? "No processes are attached.\n" : table.Format(style);
+  return absl::StrCat(table.empty() ? "No processes are attached.\n" : table.Format(style),
+                      FormatForeign(snapshot, style));
 }
 
 std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& snapshot, const Style& style) {

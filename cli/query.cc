@@ -78,6 +78,8 @@ constexpr Field kDeviceFields[] = {
     {"allocations", [](const QueryRow& row) { return Count(row.device->allocations_total()); }},
     {"refusals", [](const QueryRow& row) { return Count(row.device->refusals_total()); }},
     {"ops", [](const QueryRow& row) { return Count(row.device->ops_total()); }},
+    {"overhead", [](const QueryRow& row) { return Size(row.device->overhead_bytes()); }},
+    {"total_limit", [](const QueryRow& row) { return Size(row.device->total_limit_bytes()); }},
 };
 
 constexpr Field kCardFields[] = {
@@ -90,6 +92,7 @@ constexpr Field kCardFields[] = {
     {"gpu.reserve", [](const QueryRow& row) { return Size(row.card->reserve_bytes()); }},
     {"gpu.held", [](const QueryRow& row) { return Size(row.card->held_bytes()); }},
     {"gpu.promised", [](const QueryRow& row) { return Size(row.card->promised_bytes()); }},
+    {"gpu.overhead", [](const QueryRow& row) { return Size(row.card->overhead_bytes()); }},
     {"gpu.foreign",
      [](const QueryRow& row) {
        return row.card->has_foreign_bytes() ? Size(row.card->foreign_bytes()) : Unknown();
@@ -105,6 +108,7 @@ constexpr Field kSessionFields[] = {
     {"session_id", [](const QueryRow& row) { return Count(row.session->id()); }},
     {"state", [](const QueryRow& row) { return Text(SessionStateName(row.session->state())); }},
     {"session_held", [](const QueryRow& row) { return Size(row.session->held_bytes()); }},
+    {"session_overhead", [](const QueryRow& row) { return Size(row.session->overhead_bytes()); }},
     {"connected_at", [](const QueryRow& row) { return Text(FormatIso8601(row.session->connected_at())); }},
     {"connected", [](const QueryRow& row) { return Since(row.snapshot, row.session->connected_at()); }},
     {"command", [](const QueryRow& row) { return Text(row.session->command()); }},

@@ -134,6 +134,7 @@ class Broker {
     Ledger::CardView view;
     Bytes draining;  // leaving, of all its logical devices
     std::size_t waiting = 0;
+    std::vector<DeviceBackend::ProcessMemory> outsiders = {};  // processes without a session on it
   };
   std::vector<CardInfo> Cards() const;
 
@@ -156,6 +157,7 @@ class Broker {
     Bytes leaving;  // part of held: returning or draining
     Bytes missing;  // of a preallocated device: guaranteed, and no chunk is there for it
     Bytes card_free;
+    Bytes overhead;  // of its lease's processes on its card, beside chunks
   };
   std::optional<DeviceInfo> Find(LogicalId device) const;
 
@@ -228,9 +230,13 @@ class Broker {
   /// Those that were found since the last call.
   std::vector<Unreturned> TakeUnreturned();
 
-  /// Looks at what the real cards report, where they do: what is used beside lgpu's chunks (contexts, other
-  /// programs) counts as foreign, and lowers what may be granted. To be called every second or so.
+  /// Looks at what the real cards report, where they do: what a program uses beside chunks replaces its
+  /// allowance, and what nobody known uses counts as foreign and lowers what may be granted. To be called
+  /// every second or so.
   void ObserveCards();
+  /// What the session's process takes of its cards beside chunks, as far as it was measured; else its
+  /// allowance.
+  Bytes OverheadOf(SessionId session) const;
 
   /// AddDevice waits no more.
   void StopWaiting();
@@ -285,7 +291,8 @@ class Broker {
   // Of a process on a card: its sessions there share one context.
   struct Overhead {
     int sessions = 0;
-    Bytes charged;
+    Bytes wanted;   // the allowance, and what was measured as soon as it is
+    Bytes charged;  // as far as there was room
   };
   struct Waiter {
     enum class Phase { kNew, kLimit, kCard, kBackend, kCharged, kTaken, kTooLarge, kMissing, kRefused };
@@ -410,6 +417,9 @@ class Broker {
   /// It is not asked any more.
   void StopTrimming(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChargeOverhead(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ChargeOverhead(CardId card, Overhead& overhead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Bytes OverheadOf(LeaseKey lease, CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Observe(CardId card, const CardReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RefundOverhead(Session& session, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Sessions whose idle memory would come back under the limit of a device.
   std::vector<TrimTable::Holder> LimitHolders(LogicalId logical, SessionId except) const
@@ -494,6 +504,7 @@ class Broker {
   std::map<CardId, TimePoint> late_looks_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionId, Unreturned> unreturned_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<std::int64_t, CardId>, Overhead> overheads_ ABSL_GUARDED_BY(mutex_);
+  std::map<CardId, std::vector<DeviceBackend::ProcessMemory>> outsiders_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t last_chunk_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t last_grow_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -164,7 +164,8 @@ std::optional<Broker::DeviceInfo> Broker::Find(LogicalId logical) const {
                     .held = view.held(),
                     .leaving = view.leaving + device->second.draining,
                     .missing = device->second.spec.preallocate ? SaturatingSub(all, view.held()) : Bytes(),
-                    .card_free = ledger_.View(view.card).free()};
+                    .card_free = ledger_.View(view.card).free(),
+                    .overhead = OverheadOf(device->second.spec.lease, view.card)};
 }
 
 Bytes Broker::Held(SessionId session) const {
@@ -177,11 +178,14 @@ std::vector<Broker::CardInfo> Broker::Cards() const {
   std::vector<CardInfo> infos;
   MutexLock lock(mutex_);
   for (const auto& [id, card] : cards_) {
+    const auto outsiders = outsiders_.find(id);
     infos.push_back({.id = id,
                      .card = card,
                      .view = ledger_.View(id),
                      .draining = Leaving(id),
-                     .waiting = ledger_.QueueOf(id).size()});
+                     .waiting = ledger_.QueueOf(id).size(),
+                     .outsiders = outsiders == outsiders_.end() ? std::vector<DeviceBackend::ProcessMemory>()
+                                                                : outsiders->second});
   }
   return infos;
 }

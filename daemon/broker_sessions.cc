@@ -49,7 +49,7 @@ void Broker::ChargeRestoredOverhead() {
 }
 
 // A program takes its driver's memory whether there is room for it or not: what there is is charged, and none
-// is refused for it.
+// is refused for it. How much it is turns out later.
 void Broker::ChargeOverhead(Session& session) {
   for (const auto& [id, device] : devices_) {
     const CardId card = device.spec.card;
@@ -59,8 +59,8 @@ void Broker::ChargeOverhead(Session& session) {
     session.on_cards.insert(card);
     Overhead& overhead = overheads_[{session.pid, card}];
     if (overhead.sessions++ == 0) {
-      overhead.charged = std::min(cards_.at(card).overhead_allowance, ledger_.View(card).free());
-      LGPU_CHECK(ledger_.ChargeOverhead(card, overhead.charged).ok());
+      overhead.wanted = cards_.at(card).overhead_allowance;
+      ChargeOverhead(card, overhead);
     }
   }
 }

@@ -172,27 +172,6 @@ std::set<ChunkId> Broker::LookAtCards() {
   return back;
 }
 
-void Broker::ObserveCards() {
-  std::vector<std::pair<CardId, int>> cards;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [id, card] : cards_) {
-      if (!card.device.simulated) cards.emplace_back(id, card.backend_device);
-    }
-  }
-  Wakes wakes;
-  for (const auto& [card, backend_device] : cards) {
-    const std::optional<Bytes> free = backend_.FreeMemory(backend_device);
-    if (!free) continue;
-    MutexLock lock(mutex_);
-    const Ledger::CardView view = ledger_.View(card);
-    // Chunks that are being made count as ours: a moment of too little is better than one of too much.
-    ledger_.SetForeign(card, SaturatingSub(SaturatingSub(view.total, *free), view.held + view.overhead));
-    Serve(card, wakes);
-  }
-  WakeAll(wakes);
-}
-
 void Broker::CountUnreturned(ChunkEntry& chunk) {
   const auto session = sessions_.find(chunk.session);
   if (chunk.unreturned || session == sessions_.end()) return;

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <set>
 #include <string>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "allocator/device/nvml.h"
+#include "daemon/process.h"
 #include "lgpu/bytes.h"
 
 namespace lgpu::daemon {
@@ -31,9 +31,7 @@ void Add(v1::Diagnosis& diagnosis, const char* id, v1::Diagnosis::Level level, s
 std::string Size(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }
 
 std::string ProcessName(std::int64_t pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/comm"));
-  std::string name;
-  std::getline(file, name);
+  const std::string name = ProcessCommand(pid);
   return absl::StrCat(name.empty() ? "?" : name, " (pid ", pid, ")");
 }
 

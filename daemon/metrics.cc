@@ -139,6 +139,9 @@ void AddCards(const v1::StatsSnapshot& snapshot, std::vector<MetricFamily>& fami
         [](const v1::CardStats& card) { return card.promised_bytes(); });
   gauge("lgpu_physical_device_memory_held_bytes", "In granted chunks.",
         [](const v1::CardStats& card) { return card.held_bytes(); });
+  gauge("lgpu_physical_device_memory_overhead_bytes",
+        "What the programs of leases use beside chunks: measured, or their allowance.",
+        [](const v1::CardStats& card) { return card.overhead_bytes(); });
   gauge("lgpu_physical_device_memory_free_bytes", "What can still be promised.",
         [](const v1::CardStats& card) { return card.free_bytes(); });
   gauge("lgpu_physical_device_memory_draining_bytes", "Given back, or of programs that died; not free yet.",

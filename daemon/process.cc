@@ -1,6 +1,7 @@
 #include "daemon/process.h"
 
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -87,6 +88,12 @@ std::optional<bool> MapsFile(std::int64_t pid, std::string_view name, std::span<
     }
   }
   return has_lines && !maps.bad() ? std::optional(false) : std::nullopt;
+}
+
+std::optional<std::uint32_t> ProcessOwner(std::int64_t pid) {
+  struct stat info = {};
+  if (::stat(absl::StrCat("/proc/", pid).c_str(), &info) != 0) return std::nullopt;
+  return info.st_uid;
 }
 
 std::string ProcessCommand(std::int64_t pid) {

@@ -33,6 +33,9 @@ absl::StatusOr<std::uint64_t> ProcessStartTime(std::int64_t pid);
 /// Whether a process maps one of these files, which are named `name`; nothing: it may not be looked at.
 std::optional<bool> MapsFile(std::int64_t pid, std::string_view name, std::span<const std::uint64_t> inodes);
 
+/// The user that a process runs as; nothing: it is gone.
+std::optional<std::uint32_t> ProcessOwner(std::int64_t pid);
+
 /// The name of a process, for people; empty when unknown.
 std::string ProcessCommand(std::int64_t pid);
 

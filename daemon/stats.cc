@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "daemon/process.h"
+#include "daemon/users.h"
 #include "google/protobuf/util/time_util.h"
 
 namespace lgpu::daemon {
@@ -38,6 +40,17 @@ void AddClientNumbers(const ClientPage::Device& page, v1::LogicalDeviceStats& ou
   out.set_allocations_total(Saturate(out.allocations_total(), page.allocations.load(kRelaxed)));
   out.set_refusals_total(Saturate(out.refusals_total(), page.refusals.load(kRelaxed)));
   out.set_ops_total(Saturate(out.ops_total(), page.ops.load(kRelaxed)));
+}
+
+void AddForeignProcess(const DeviceBackend::ProcessMemory& process, v1::CardStats& out) {
+  v1::ForeignProcess& entry = *out.add_foreign_processes();
+  entry.set_pid(process.pid);
+  entry.set_used_bytes(process.used.count());
+  entry.set_command(ProcessCommand(process.pid));
+  if (const std::optional<std::uint32_t> uid = ProcessOwner(process.pid)) {
+    entry.set_uid(*uid);
+    entry.set_user(LookUpUser(*uid).name);
+  }
 }
 
 }  // namespace
@@ -78,6 +91,9 @@ std::vector<v1::CardStats> StatsReporter::Cards() const {
     out.set_overcommitted(info->view.overcommitted());
     out.set_waiting_requests(info->waiting);
     out.set_draining_bytes(info->draining.count());
+    for (const DeviceBackend::ProcessMemory& outsider : info->outsiders) {
+      AddForeignProcess(outsider, out);
+    }
   }
   return cards;
 }
@@ -102,6 +118,7 @@ void StatsReporter::AddSessions(const Lease& lease, v1::LeaseStats& out) const {
     *entry.mutable_connected_at() = ToTimestamp(session->connected_at());
     entry.set_held_bytes(broker_.Held(id).count());
     entry.set_unreturned_bytes(broker_.UnreturnedBy(id).count());
+    entry.set_overhead_bytes(broker_.OverheadOf(id).count());
     for (int i = 0; live && i < out.devices_size() && i < ClientPage::kMaxDevices; ++i) {
       AddClientNumbers(session->client_page()->devices[static_cast<std::size_t>(i)], *out.mutable_devices(i));
     }
@@ -131,6 +148,8 @@ v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease) const {
       entry.set_held_bytes(info->held.count());
       entry.set_leaving_bytes(info->leaving.count());
       entry.set_missing_bytes(info->missing.count());
+      entry.set_overhead_bytes(info->overhead.count());
+      entry.set_total_limit_bytes(SaturatingAdd(device.limit, info->overhead).count());
       out.set_degraded(out.degraded() || !info->missing.is_zero());
     }
   }

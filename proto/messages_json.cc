@@ -49,6 +49,16 @@ json ToJson(const CardStats& card) {
                  {"waiting_requests", card.waiting_requests()}};
   if (!card.not_served_because().empty()) result["not_served_because"] = card.not_served_because();
   if (card.has_foreign_bytes()) result["foreign_bytes"] = card.foreign_bytes();
+  result["foreign_processes"] = json::array();
+  for (const ForeignProcess& process : card.foreign_processes()) {
+    json entry = {
+        {"pid", process.pid()}, {"command", process.command()}, {"used_bytes", process.used_bytes()}};
+    if (!process.user().empty()) {
+      entry["uid"] = process.uid();
+      entry["user"] = process.user();
+    }
+    result["foreign_processes"].push_back(std::move(entry));
+  }
   return result;
 }
 
@@ -62,6 +72,8 @@ static json DeviceToJson(const LogicalDeviceStats& device) {
           {"held_bytes", device.held_bytes()},
           {"leaving_bytes", device.leaving_bytes()},
           {"missing_bytes", device.missing_bytes()},
+          {"overhead_bytes", device.overhead_bytes()},
+          {"total_limit_bytes", device.total_limit_bytes()},
           {"used_bytes", device.used_bytes()},
           {"peak_used_bytes", device.peak_used_bytes()},
           {"requested_bytes", device.requested_bytes()},
@@ -81,7 +93,8 @@ json ToJson(const SessionStats& session) {
           {"state", ShortName(SessionStats::State_Name(session.state()), "STATE_")},
           {"connected_at", FormatIso8601(session.connected_at())},
           {"held_bytes", session.held_bytes()},
-          {"unreturned_bytes", session.unreturned_bytes()}};
+          {"unreturned_bytes", session.unreturned_bytes()},
+          {"overhead_bytes", session.overhead_bytes()}};
 }
 
 json ToJson(const LeaseStats& lease) {

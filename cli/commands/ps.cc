@@ -27,6 +27,14 @@ nlohmann::json SessionsToJson(const v1::StatsSnapshot& snapshot) {
       json["sessions"].push_back(std::move(entry));
     }
   }
+  json["foreign_processes"] = nlohmann::json::array();
+  for (const v1::CardStats& card : snapshot.cards()) {
+    const nlohmann::json its = ToJson(card);
+    for (nlohmann::json process : its["foreign_processes"]) {
+      process["gpu"] = card.index();
+      json["foreign_processes"].push_back(std::move(process));
+    }
+  }
   return json;
 }
 

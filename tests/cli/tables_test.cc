@@ -206,5 +206,23 @@ TEST(DeviceFlagsTest, DescribesEveryLogicalDevice) {
                           "lease sim: GPU:1 = 256.00MiB (preallocate) on GPU 0 Simulated GPU"));
 }
 
+TEST(LsTest, ProcessesOutsideLgpuStandBelow) {
+  v1::StatsSnapshot snapshot = Snapshot();
+  v1::ForeignProcess& process = *snapshot.mutable_cards(0)->add_foreign_processes();
+  process.set_pid(4711);
+  process.set_user("ann");
+  process.set_command("python3");
+  process.set_used_bytes(std::uint64_t{3} << 30);
+  constexpr char kLines[] =
+      "\nOutside lgpu:\n"
+      "GPU   PID  USER     USED  COMMAND\n"
+      "  0  4711  ann   3.00GiB  python3\n";
+  EXPECT_THAT(FormatSnapshot(snapshot, {}), HasSubstr(kLines));
+  EXPECT_THAT(FormatSessions(snapshot, {}), HasSubstr(kLines));
+  process.clear_user();
+  process.clear_command();  // it went meanwhile
+  EXPECT_THAT(FormatSessions(snapshot, {}), HasSubstr("  0  4711  ?     3.00GiB  ?\n"));
+}
+
 }  // namespace
 }  // namespace lgpu::cli

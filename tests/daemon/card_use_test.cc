@@ -1,0 +1,60 @@
+#include "daemon/card_use.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lgpu::daemon {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+constexpr std::int64_t kTrainer = 7, kServer = 8, kStranger = 9;
+
+/// Two programs with chunks and a stranger: what a driver reports that counts chunks or does not, and keeps
+/// `base` of the card for itself.
+struct World {
+  Bytes base;
+  bool counts = false;
+  ChunkUse chunks{.total = 16_GiB, .held = 5_GiB, .granted = {{kTrainer, 3_GiB}, {kServer, 1_GiB}}};
+
+  CardReport Report() const {
+    const Bytes trainer = counts ? 3_GiB : Bytes();
+    const Bytes server = counts ? 1_GiB : Bytes();
+    return {16_GiB - (base + chunks.held + 400_MiB + 300_MiB + 2_GiB),
+            {{kTrainer, 400_MiB + trainer}, {kServer, 300_MiB + server}, {kStranger, 2_GiB}}};
+  }
+};
+
+TEST(CardUseTest, BothReadingsOfTheReportGiveWhatLiesBesideChunks) {
+  for (const bool counts : {false, true}) {
+    for (const Bytes base : {Bytes(), 600_MiB}) {
+      const World world{.base = base, .counts = counts};
+      EXPECT_THAT(BesideChunks(world.Report(), world.chunks),
+                  ElementsAre(Pair(kTrainer, 400_MiB), Pair(kServer, 300_MiB), Pair(kStranger, 2_GiB)))
+          << counts << " " << base.count();
+    }
+  }
+}
+
+TEST(CardUseTest, WithoutChunksAReportIsTakenAsItIs) {
+  const ChunkUse none{.total = 16_GiB, .held = {}, .granted = {}};
+  EXPECT_THAT(BesideChunks({15_GiB, {{kStranger, 1_GiB}}}, none), ElementsAre(Pair(kStranger, 1_GiB)));
+  EXPECT_THAT(BesideChunks({16_GiB, {}}, none), IsEmpty());
+}
+
+TEST(CardUseTest, AProcessThatHasLessThanItsChunksIsCountedWithoutThem) {
+  const ChunkUse chunks{.total = 16_GiB, .held = 4_GiB, .granted = {{kTrainer, 4_GiB}}};
+  EXPECT_THAT(BesideChunks({11_GiB, {{kTrainer, 400_MiB}}}, chunks), ElementsAre(Pair(kTrainer, 400_MiB)));
+}
+
+TEST(CardUseTest, WhatADriverKeepsMakesTheReadingThatCountsMore) {
+  // 256 MiB of chunks that the report counts, beside 600 MiB that belong to nobody.
+  const ChunkUse chunks{.total = 16_GiB, .held = 256_MiB, .granted = {{kTrainer, 256_MiB}}};
+  const CardReport report{16_GiB - (600_MiB + 256_MiB + 400_MiB), {{kTrainer, 656_MiB}}};
+  EXPECT_THAT(BesideChunks(report, chunks), ElementsAre(Pair(kTrainer, 656_MiB)));
+}
+
+}  // namespace
+}  // namespace lgpu::daemon
