@@ -365,8 +365,36 @@ json Mps(const Bench& bench) {
   return out;
 }
 
-json GreenContexts(const Bench&) {
-  return {{"skipped", "lgpu makes no green contexts, so this probe has none"}};
+// How much of a card's speed a part of its multiprocessors has, alone and beside a program with all of them.
+json GreenContexts(const Bench& bench) {
+  const std::size_t bytes = ChunkBytes(bench, 256 * kMiB);
+  const std::string work = "work " + Number(bench.quick ? 50 : 1000);
+  const auto prepare = [&](Agent& agent) {
+    agent.Ask("start");
+    agent.Ask("context");
+    agent.Ask("create " + Number(bytes));
+    agent.Ask("map");
+  };
+  json out;
+  Agent whole;
+  prepare(whole);
+  out["all_multiprocessors"] = Said(whole.Ask(work));
+  for (const std::size_t multiprocessors : {8, 16, 64}) {
+    Agent agent;
+    prepare(agent);
+    const json before = Used(bench);
+    const Answer made = agent.Ask("green " + Number(multiprocessors));
+    json& part = out[Number(multiprocessors)];
+    part["made"] = Said(made);
+    if (!made.ok) continue;
+    part["bytes"] = Growth(before, Used(bench));
+    part["alone"] = Said(agent.Ask(work));
+    agent.Tell(work);
+    whole.Tell(work);
+    part["beside_another_program"] = Said(agent.Await());
+    part["the_other_program"] = Said(whole.Await());
+  }
+  return out;
 }
 
 json TimeSlices(const Bench& bench) {
@@ -407,7 +435,8 @@ constexpr Experiment kExperiments[] = {
     {"e11", "what unmapping under queued work and writing read-only memory do", UnmapUnderWork},
     {"e12", "what values of CUDA_VISIBLE_DEVICES leave", Visibility},
     {"e13", "whether MPS is on, and what NVML shows then", Mps},
-    {"e14", "green contexts", GreenContexts},
+    {"e14", "what a part of the multiprocessors does alone and beside others (green contexts)",
+     GreenContexts},
     {"e15", "how two processes share the time of a card", TimeSlices},
 };
 

@@ -15,6 +15,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/kernel_parameters.h"
 #include "tools/gpu_probe/agent.h"
+#include "tools/gpu_probe/green_context.h"
 
 namespace lgpu::gpu_probe {
 namespace {
@@ -102,6 +103,7 @@ std::string Obedience::Do(const std::string& line, UniqueFd fd, UniqueFd& reply)
     return "ok";
   }
   if (verb == "context") return Context();
+  if (verb == "green") return Green(static_cast<unsigned>(number));
   if (verb == "module") return Module();
   if (verb == "map") return Map(first == "read-only");
   if (verb == "unmap") return Unmap();
@@ -182,6 +184,21 @@ std::string Obedience::Context() {
   result = cu_.CtxPushCurrent(context_);
   if (result != CUDA_SUCCESS) return Check("cuCtxPushCurrent", result);
   return Check("cuStreamCreate", cu_.StreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, 0));
+}
+
+// From here on work has so many multiprocessors.
+std::string Obedience::Green(unsigned multiprocessors) {
+  GreenContext green;
+  if (const std::string error = MakeGreenContext(multiprocessors, green); !error.empty()) {
+    return "error " + error;
+  }
+  if (const CUresult result = cu_.CtxPushCurrent(green.context); result != CUDA_SUCCESS) {
+    return Check("cuCtxPushCurrent of a green context", result);
+  }
+  context_ = green.context;
+  stream_ = green.stream;
+  fill_ = nullptr;
+  return absl::StrCat("ok multiprocessors=", green.multiprocessors);
 }
 
 std::string Obedience::Module() {

@@ -34,6 +34,7 @@ class Obedience {
   std::string Import(UniqueFd fd, std::size_t bytes);
   std::string Reexport(UniqueFd& reply);
   std::string Context();
+  std::string Green(unsigned multiprocessors);
   std::string Module();
   std::string Fill(int value, int times);
   std::string Verify(int value);
