@@ -43,6 +43,7 @@ class NullBackend final : public DeviceBackend {
   absl::Status CopyToHost(StreamHandle, void*, const std::byte*, Bytes) override { return NotHere(); }
   absl::Status CopyOnDevice(StreamHandle, std::byte*, const std::byte*, Bytes) override { return NotHere(); }
   absl::Status Launch(StreamHandle, const KernelLaunch&) override { return NotHere(); }
+  absl::StatusOr<std::unique_ptr<StreamTimer>> StartTimer(StreamHandle) override { return NotHere(); }
 
  private:
   const ExportedFd memory_;

@@ -22,6 +22,8 @@ namespace lgpu::internal {
 namespace {
 
 constexpr std::chrono::hours kLongestWait{24};
+// How often work that is being measured is asked whether it is done.
+constexpr std::chrono::milliseconds kDeviceTimeLook{10};
 
 /// The variable's meaning, if it is set to 1 or 0; anything else is reported and changes nothing.
 std::optional<bool> ReadSwitch(const char* name, const PlacementRecorder& recorder) {
@@ -86,7 +88,8 @@ ContextState::ContextState(std::unique_ptr<Lease> lease, const ContextOptions& o
       allocation_timeout_(std::min<std::chrono::milliseconds>(options.allocation_timeout, kLongestWait)),
       registry_(KernelsFor(infos_, options)),
       placer_(registry_, static_cast<int>(infos_.size()), runtime.cpu_count),
-      recorder_(lease_->page(), options.log_sink, options.placement_log_format) {
+      recorder_(lease_->page(), options.log_sink, options.placement_log_format,
+                [lease = lease_.get()] { lease->WakeMaintenance(); }) {
   std::optional<bool> logging = options.log_device_placement;
   if (!logging) logging = ReadSwitch("LGPU_LOG_DEVICE_PLACEMENT", recorder_);
   recorder_.set_logging(logging.value_or(false));
@@ -118,6 +121,7 @@ absl::Status ContextState::OpenDevices(const ContextOptions& options) {
     parts.card = lease_->backend_device(index);
     parts.backend = &lease_->backend();
     LGPU_ASSIGN_OR_RETURN(parts.stream, parts.backend->CreateStream(parts.card, priority));
+    parts.timers = std::make_unique<OpTimers>(*parts.backend, parts.stream, options.device_time_every);
     parts.pool = std::make_unique<Pool>(
         lease_->TakeSource(index),
         PoolOptions{.device = Cat("/device:GPU:", index),
@@ -142,6 +146,9 @@ std::optional<Maintenance::TimePoint> ContextState::Maintain(Maintenance::TimePo
   std::optional<Maintenance::TimePoint> next;
   for (const auto& device : devices_) {
     if (!device->is_gpu()) continue;
+    recorder_.RecordMeasured(*device);
+    if (!device->timers().is_empty())
+      next = std::min(next.value_or(now + kDeviceTimeLook), now + kDeviceTimeLook);
     const std::optional<Maintenance::TimePoint> wanted = device->pool().Maintain(now);
     if (wanted) next = std::min(next.value_or(*wanted), *wanted);
   }
@@ -210,7 +217,11 @@ absl::Status ContextState::Close() {
   if (closed_) return close_status_;
   gate_.CloseAndWait();
   lease_->StopMaintenance();
-  for (const auto& device : devices_) close_status_.Update(device->Shutdown());
+  for (const auto& device : devices_) {
+    close_status_.Update(device->Synchronize());
+    if (device->is_gpu()) recorder_.RecordMeasured(*device);
+    close_status_.Update(device->Shutdown());
+  }
   close_status_.Update(lease_->Close());
   closed_ = true;
   return close_status_;

@@ -143,6 +143,7 @@ std::string Device::allocator_name() const { return is_gpu() ? Cat("GPU_", index
 absl::Status Device::Shutdown() {
   if (gpu_.pool == nullptr) return absl::OkStatus();
   absl::Status status = Synchronize();
+  gpu_.timers.reset();
   status.Update(gpu_.backend->DestroyStream(gpu_.stream));
   gpu_.pool.reset();
   return status;
@@ -150,7 +151,8 @@ absl::Status Device::Shutdown() {
 
 void Device::Abandon() {
   // Its destructor would unmap and return chunks that belong to the parent process.
-  [[maybe_unused]] const Pool* leaked = gpu_.pool.release();
+  [[maybe_unused]] const Pool* const leaked = gpu_.pool.release();
+  [[maybe_unused]] const OpTimers* const timers = gpu_.timers.release();
 }
 
 }  // namespace lgpu::internal

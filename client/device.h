@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/device/device_backend.h"
+#include "client/op_timers.h"
 #include "kernels/op.h"
 #include "lgpu/pool.h"
 #include "lgpu/refusal.h"
@@ -30,6 +31,7 @@ class Device final : public Launcher {
     std::unique_ptr<Pool> pool;
     StreamHandle stream;
     ClientPage::Device* counters = nullptr;  // null: an index that the page has no place for
+    std::unique_ptr<OpTimers> timers = {};
   };
   explicit Device(int cpu_index);  // a CPU
   explicit Device(GpuParts parts);
@@ -44,6 +46,7 @@ class Device final : public Launcher {
   StreamHandle stream() const { return gpu_.stream; }
   DeviceBackend& backend() const { return *gpu_.backend; }  // GPUs only
   Pool& pool() const { return *gpu_.pool; }                 // GPUs only
+  OpTimers& timers() const { return *gpu_.timers; }         // GPUs only
 
   /// Memory for `bytes` > 0, for a tensor that `op` makes. RESOURCE_EXHAUSTED carries a Refusal whose `what`
   /// is still empty.

@@ -170,9 +170,11 @@ absl::StatusOr<Tensor> Execute(const Op& op, std::span<const Tensor* const> inpu
   const std::uint64_t submitted = MonotonicNanoseconds();
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> output,
                         ContextState::Allocate(first->state(), *decision.device, spec, op));
+  std::unique_ptr<StreamTimer> timer =
+      decision.device->is_gpu() ? decision.device->timers().Start() : nullptr;
   LGPU_RETURN_IF_ERROR(decision.placement.kernel->run(views, output->view(), attributes, *decision.device));
   state->recorder().AfterOp(op, dtype, decision.request, *decision.device, decision.placement.soft_placed,
-                            output->bytes(), {submitted, MonotonicNanoseconds()});
+                            output->bytes(), {submitted, MonotonicNanoseconds(), std::move(timer)});
   return TensorBuffer::MakeTensor(std::move(output));
 }
 

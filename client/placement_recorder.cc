@@ -26,11 +26,13 @@ std::uint64_t MonotonicNanoseconds() {
                                         .count());
 }
 
-PlacementRecorder::PlacementRecorder(ClientPage& page, Sink sink, PlacementLogFormat format)
+PlacementRecorder::PlacementRecorder(ClientPage& page, Sink sink, PlacementLogFormat format,
+                                     std::function<void()> wake)
     : page_(page),
       sink_(std::move(sink)),
       unix_offset_ns_(UnixNanoseconds() - MonotonicNanoseconds()),
-      format_(format) {
+      format_(format),
+      wake_(std::move(wake)) {
   for (const Op& op : AllOps()) SetOpName(page_, op.index, op.name);
 }
 
@@ -92,7 +94,7 @@ void PlacementRecorder::NoteOp(const Op& op, const Device& device) const {
 }
 
 void PlacementRecorder::AfterOp(const Op& op, DType dtype, const DeviceRequest* request, Device& device,
-                                bool soft_placed, Bytes output, const OpTimes& times) {
+                                bool soft_placed, Bytes output, OpTimes times) {
   device.CountOp(soft_placed);
   PlacementEntry entry;
   entry.op = op.index;
@@ -103,7 +105,18 @@ void PlacementRecorder::AfterOp(const Op& op, DType dtype, const DeviceRequest* 
   entry.output_bytes = output.count();
   entry.submitted_unix_ns = times.submitted_ns + unix_offset_ns_;
   entry.host_ns = times.returned_ns - times.submitted_ns;
+  if (times.device != nullptr) {
+    if (const auto kept = device.timers().Keep(std::move(times.device), entry)) {
+      if (*kept == OpTimers::Kept::kFirst && wake_) wake_();
+      return;
+    }
+  }
   page_.ring.Push(entry);
+}
+
+void PlacementRecorder::RecordMeasured(Device& device) {
+  if (device.timers().is_empty()) return;
+  for (const PlacementEntry& entry : device.timers().Take()) page_.ring.Push(entry);
 }
 
 void PlacementRecorder::NoteSoftPlacement(const Op& op, DType dtype, const DeviceRequest& request,

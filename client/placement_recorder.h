@@ -25,6 +25,7 @@ namespace lgpu::internal {
 struct OpTimes {
   std::uint64_t submitted_ns = 0;  // of the monotonic clock
   std::uint64_t returned_ns = 0;
+  std::unique_ptr<StreamTimer> device = {};  // null: not measured
 };
 std::uint64_t MonotonicNanoseconds();
 
@@ -35,7 +36,9 @@ class PlacementRecorder {
   using Sink = std::function<void(std::string_view line)>;
 
   /// `page` outlives the recorder; names of all ops are written to it. An empty `sink` is stderr.
-  PlacementRecorder(ClientPage& page, Sink sink, PlacementLogFormat format = PlacementLogFormat::kEager);
+  /// `wake`: somebody should call RecordMeasured soon.
+  PlacementRecorder(ClientPage& page, Sink sink, PlacementLogFormat format = PlacementLogFormat::kEager,
+                    std::function<void()> wake = {});
 
   /// One line, to the sink or stderr.
   void Log(std::string_view line) const;
@@ -50,9 +53,11 @@ class PlacementRecorder {
   }
   /// What the next node of `op` is called in a graph; empty where lines are not in that format.
   std::string NextNodeName(const Op& op) const;
-  /// Records an op whose kernel was launched.
+  /// Records an op whose kernel was launched; one that is measured, when its device time is known.
   void AfterOp(const Op& op, DType dtype, const DeviceRequest* request, Device& device, bool soft_placed,
-               Bytes output, const OpTimes& times);
+               Bytes output, OpTimes times);
+  /// Records the ops of a GPU whose device time is known by now.
+  void RecordMeasured(Device& device);
   /// Says once for each (op, device asked for) that soft placement went elsewhere, and why.
   void NoteSoftPlacement(const Op& op, DType dtype, const DeviceRequest& request, const Device& device);
 
@@ -75,6 +80,7 @@ class PlacementRecorder {
   std::atomic<std::uint64_t> copies_{0};
   std::atomic<std::uint64_t> copied_bytes_{0};
   const PlacementLogFormat format_;
+  const std::function<void()> wake_;
   mutable Mutex mutex_;
   mutable std::map<std::uint16_t, std::uint64_t> nodes_ ABSL_GUARDED_BY(mutex_);
   CopyRoutes routes_ ABSL_GUARDED_BY(mutex_);

@@ -83,15 +83,18 @@ class CudaBackend final : public DeviceBackend {
   absl::Status CopyToHost(StreamHandle stream, void* to, const std::byte* from, Bytes bytes) override;
   absl::Status CopyOnDevice(StreamHandle stream, std::byte* to, const std::byte* from, Bytes bytes) override;
   absl::Status Launch(StreamHandle stream, const KernelLaunch& launch) override;
+  absl::StatusOr<std::unique_ptr<StreamTimer>> StartTimer(StreamHandle stream) override;
 
  private:
   static constexpr std::size_t kMaxStreams = 1024;
   // What this process has on one device; `context` is null until something needs it.
   struct DeviceState {
-    explicit DeviceState(const CudaDriver& driver) : events(driver) {}
+    explicit DeviceState(const CudaDriver& driver)
+        : events(driver, CudaEventPool::Timing::kOff), timing_events(driver, CudaEventPool::Timing::kOn) {}
     CUdevice device = 0;
     std::atomic<CUcontext> context{nullptr};
     CudaEventPool events;
+    CudaEventPool timing_events;
     Mutex mutex;
     absl::flat_hash_map<const void*, CUmodule> modules ABSL_GUARDED_BY(mutex);  // by image
     absl::flat_hash_map<const DeviceKernel*, CUfunction> functions ABSL_GUARDED_BY(mutex);

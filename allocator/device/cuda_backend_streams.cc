@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "allocator/device/backend_checks.h"
 #include "allocator/device/cuda_backend_impl.h"
+#include "allocator/device/cuda_timer.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
@@ -79,6 +80,7 @@ void CudaBackend::ForgetEverything() {
   [[maybe_unused]] auto* const streams = new std::vector<StreamSlot>(std::move(streams_));
   for (std::unique_ptr<DeviceState>& gpu : states_) {
     gpu->events.Forget();
+    gpu->timing_events.Forget();
     [[maybe_unused]] const DeviceState* const state = gpu.release();
   }
 }
@@ -262,6 +264,12 @@ absl::Status CudaBackend::Launch(StreamHandle stream, const KernelLaunch& launch
   LGPU_RETURN_IF_ERROR(driver_.Check(absl::StrCat("cuLaunchKernel of ", launch.device_kernel->name), result));
   found->CountWork();
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<StreamTimer>> CudaBackend::StartTimer(StreamHandle stream) {
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<CudaStream> found, FindStream(stream));
+  CudaEventPool& events = state(found->device()).timing_events;
+  return StartCudaTimer(driver_, events, std::move(found));
 }
 
 }  // namespace lgpu

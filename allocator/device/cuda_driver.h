@@ -54,6 +54,7 @@ namespace lgpu {
   X(EventRecord, 2000, "cuEventRecord")                                                    \
   X(EventQuery, 2000, "cuEventQuery")                                                      \
   X(EventSynchronize, 2000, "cuEventSynchronize")                                          \
+  X(EventElapsedTime, 2000, "cuEventElapsedTime")                                          \
   X(EventDestroy, 4000, "cuEventDestroy_v2")                                               \
   X(MemcpyHtoDAsync, 3020, "cuMemcpyHtoDAsync_v2")                                         \
   X(MemcpyDtoHAsync, 3020, "cuMemcpyDtoHAsync_v2")                                         \

@@ -41,8 +41,8 @@ absl::StatusOr<CudaEventPool::Event> CudaEventPool::Take() {
     }
   }
   if (event == nullptr) {
-    LGPU_RETURN_IF_ERROR(
-        driver_.Check("cuEventCreate", driver_.EventCreate(&event, CU_EVENT_DISABLE_TIMING)));
+    const unsigned flags = timing_ == Timing::kOn ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING;
+    LGPU_RETURN_IF_ERROR(driver_.Check("cuEventCreate", driver_.EventCreate(&event, flags)));
   }
   return Event(new CUevent(event), [this](const CUevent* lent) {
     {

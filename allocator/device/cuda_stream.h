@@ -34,7 +34,8 @@ class CudaContextScope {
 /// context is open during Take and the destructor.
 class CudaEventPool {
  public:
-  explicit CudaEventPool(const CudaDriver& driver) : driver_(driver) {}
+  enum class Timing { kOff, kOn };
+  CudaEventPool(const CudaDriver& driver, Timing timing) : driver_(driver), timing_(timing) {}
   ~CudaEventPool();
   CudaEventPool(const CudaEventPool&) = delete;
   CudaEventPool& operator=(const CudaEventPool&) = delete;
@@ -47,6 +48,7 @@ class CudaEventPool {
 
  private:
   const CudaDriver& driver_;
+  const Timing timing_;
   Mutex mutex_;
   std::vector<CUevent> idle_ ABSL_GUARDED_BY(mutex_);
 };

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "allocator/device/stream_timer.h"
 #include "allocator/unique_fd.h"
 #include "lgpu/bytes.h"
 #include "lgpu/id.h"
@@ -158,6 +159,8 @@ class DeviceBackend {
   virtual absl::Status CopyOnDevice(StreamHandle stream, std::byte* to, const std::byte* from,
                                     Bytes bytes) = 0;
   virtual absl::Status Launch(StreamHandle stream, const KernelLaunch& launch) = 0;
+  /// Its first point is behind all that was queued until now.
+  virtual absl::StatusOr<std::unique_ptr<StreamTimer>> StartTimer(StreamHandle stream) = 0;
 
  protected:
   DeviceBackend() = default;

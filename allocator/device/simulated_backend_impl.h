@@ -78,6 +78,7 @@ class SimulatedBackend final : public DeviceBackend {
   absl::Status CopyToHost(StreamHandle stream, void* to, const std::byte* from, Bytes bytes) override;
   absl::Status CopyOnDevice(StreamHandle stream, std::byte* to, const std::byte* from, Bytes bytes) override;
   absl::Status Launch(StreamHandle stream, const KernelLaunch& launch) override;
+  absl::StatusOr<std::unique_ptr<StreamTimer>> StartTimer(StreamHandle stream) override;
 
  private:
   static constexpr std::size_t kMaxStreams = 1024;

@@ -189,4 +189,9 @@ absl::Status SimulatedBackend::Launch(StreamHandle stream, const KernelLaunch& l
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<StreamTimer>> SimulatedBackend::StartTimer(StreamHandle stream) {
+  LGPU_ASSIGN_OR_RETURN(LiveStream live, FindStream(stream));
+  return StartSimulatedTimer(std::move(live.queue));
+}
+
 }  // namespace lgpu

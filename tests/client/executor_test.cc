@@ -2,6 +2,7 @@
 
 #include "lgpu/ops.h"
 #include "tests/client/context_testing.h"
+#include "tests/support/child_program.h"
 
 namespace lgpu {
 namespace {
@@ -132,6 +133,41 @@ TEST_P(ExecutorTest, CastOnGpusIsAnOption) {
   EXPECT_EQ(Must(Cast(a, DType::kInt32)).device(), kCpu0);
   const TestContext with({.asynchronous = GetParam()}, {.cast_on_gpu = true});
   EXPECT_EQ(Must(Cast(Must(with.gpu->Constant<float>({1.5F})), DType::kInt32)).device(), kGpu0);
+}
+
+TEST_P(ExecutorTest, DeviceTimeOfSomeOpsIsInTheirRecords) {
+  TestContext test({.asynchronous = GetParam()}, {.device_time_every = 2});
+  const Tensor a = Must(test.gpu->Constant<float>({1, 2}));
+  std::vector<PlacementEntry> records;
+  for (int i = 0; i < 6; ++i) Must(AddN({a, a}));
+  EXPECT_TRUE(testing::Eventually([&] {
+    for (const PlacementEntry& record : test.Records()) records.push_back(record);
+    return records.size() == 7;
+  })) << records.size();
+  int measured = 0;
+  for (const PlacementEntry& record : records) {
+    const bool has_time = (record.flags & PlacementEntry::kHasDeviceTime) != 0;
+    measured += has_time ? 1 : 0;
+    EXPECT_TRUE(has_time || record.device_ns == 0);
+  }
+  EXPECT_EQ(measured, 3);
+}
+
+TEST_P(ExecutorTest, RecordsOfMeasuredOpsAreThereWhenAContextIsClosed) {
+  TestContext test({.asynchronous = GetParam()}, {.device_time_every = 1});
+  const Tensor a = Must(test.gpu->Constant<float>({1, 2}));
+  for (int i = 0; i < 5; ++i) Must(AddN({a, a}));
+  {
+    const DeviceScope scope(*test.gpu, "/CPU:0");
+    Must(AddN({a, a}));  // the CPU has no device time of its own
+  }
+  ASSERT_TRUE(test.gpu->Close().ok());
+  int measured = 0;
+  const std::vector<PlacementEntry> records = test.Records();
+  for (const PlacementEntry& record : records)
+    measured += (record.flags & PlacementEntry::kHasDeviceTime) / 2;
+  EXPECT_EQ(records.size(), 7U);
+  EXPECT_EQ(measured, 5);
 }
 
 }  // namespace

@@ -332,6 +332,33 @@ TEST_P(DeviceBackendContract, FencesPassWhenTheWorkBeforeThemIsDone) {
   EXPECT_TRUE(absl::IsInvalidArgument(backend_->HasPassed({stream_, fence->sequence + 1000}).status()));
 }
 
+TEST_P(DeviceBackendContract, TimersMeasureWhatIsBetweenTheirPoints) {
+  MustMap(region_, unit_);
+  absl::StatusOr<std::unique_ptr<StreamTimer>> outer = backend_->StartTimer(stream_);
+  ASSERT_TRUE(outer.ok()) << outer.status();
+  Fill(stream_, region_, unit_, 1);
+  absl::StatusOr<std::unique_ptr<StreamTimer>> inner = backend_->StartTimer(stream_);
+  ASSERT_TRUE(inner.ok()) << inner.status();
+  Fill(stream_, region_, unit_, 2);
+  EXPECT_FALSE(inner->get()->Elapsed()->has_value()) << "it is not stopped";
+  EXPECT_OK((*inner)->Stop());
+  EXPECT_OK((*outer)->Stop());
+  EXPECT_EQ(ValueOf(stream_, region_, unit_), 2);
+  EXPECT_OK(backend_->Wait(*backend_->Record(stream_)));
+  const auto inside = (*inner)->Elapsed();
+  const auto around = (*outer)->Elapsed();
+  ASSERT_TRUE(inside.ok() && around.ok());
+  ASSERT_TRUE(inside->has_value() && around->has_value());
+  EXPECT_GE(**inside, std::chrono::nanoseconds(0));
+  EXPECT_GE(**around, **inside);
+  // One that is left alone.
+  ASSERT_TRUE(backend_->StartTimer(stream_).ok());
+  const absl::StatusOr<StreamHandle> other = backend_->CreateStream(0, 0);
+  ASSERT_TRUE(other.ok());
+  EXPECT_OK(backend_->DestroyStream(*other));
+  EXPECT_TRUE(absl::IsNotFound(backend_->StartTimer(*other).status()));
+}
+
 TEST_P(DeviceBackendContract, StreamsWaitForFencesOfOthers) {
   MustMap(region_, unit_ * 2);
   const absl::StatusOr<StreamHandle> other = backend_->CreateStream(0, 0);

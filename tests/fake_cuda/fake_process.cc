@@ -24,6 +24,7 @@ Allocation::~Allocation() { ::munmap(data, bytes); }
 void Completion::Set() {
   const std::lock_guard lock(mutex);
   done = true;
+  at = std::chrono::steady_clock::now();
   changed.notify_all();
 }
 

@@ -6,6 +6,7 @@
 
 #include <cuda.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -52,6 +53,7 @@ struct Completion {
   std::mutex mutex;
   std::condition_variable changed;
   bool done = false;
+  std::chrono::steady_clock::time_point at;  // when it was done
   void Set();
   void Wait();
   bool IsDone();
@@ -88,6 +90,7 @@ class Stream {
 };
 
 struct Event {
+  bool keeps_time = false;
   std::shared_ptr<Completion> completion;  // null: never recorded
 };
 

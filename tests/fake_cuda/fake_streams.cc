@@ -146,13 +146,14 @@ FAKE_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, un
   return CUDA_SUCCESS;
 }
 
-FAKE_EXPORT CUresult cuEventCreate(CUevent* event, unsigned) {
+FAKE_EXPORT CUresult cuEventCreate(CUevent* event, unsigned flags) {
   FAKE_ENTER("cuEventCreate");
   Context* context = nullptr;
   if (const CUresult current = process.CurrentContext(&context, "cuEventCreate"); current != CUDA_SUCCESS) {
     return current;
   }
   auto made = std::make_unique<Event>();
+  made->keeps_time = (flags & CU_EVENT_DISABLE_TIMING) == 0;
   *event = reinterpret_cast<CUevent>(made.get());
   process.events.emplace(made.get(), std::move(made));
   return CUDA_SUCCESS;
@@ -195,6 +196,27 @@ FAKE_EXPORT CUresult cuEventSynchronize(CUevent handle) {
   if (completion != nullptr) completion->Wait();
   lock.lock();
   return process.sticky;
+}
+
+// cuda.h: "If either event was created with CU_EVENT_DISABLE_TIMING ... CUDA_ERROR_INVALID_HANDLE", "If ...
+// has been called on both events but the device has not yet completed that work, CUDA_ERROR_NOT_READY is
+// returned".
+#undef cuEventElapsedTime  // the header of CUDA 13 means a later one by it
+FAKE_EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent start_handle, CUevent end_handle) {
+  FAKE_ENTER("cuEventElapsedTime");
+  Event* start = nullptr;
+  Event* end = nullptr;
+  for (const auto& [handle, event] : {std::pair(start_handle, &start), std::pair(end_handle, &end)}) {
+    if (const CUresult found = FindEvent(process, handle, "cuEventElapsedTime", event);
+        found != CUDA_SUCCESS) {
+      return found;
+    }
+    if (!(*event)->keeps_time || (*event)->completion == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (!start->completion->IsDone() || !end->completion->IsDone()) return CUDA_ERROR_NOT_READY;
+  *milliseconds =
+      std::chrono::duration<float, std::milli>(end->completion->at - start->completion->at).count();
+  return CUDA_SUCCESS;
 }
 
 FAKE_EXPORT CUresult cuEventDestroy_v2(CUevent handle) {

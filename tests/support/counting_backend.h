@@ -63,6 +63,9 @@ class CountingBackend final : public DeviceBackend {
   absl::Status CopyToHost(StreamHandle, void*, const std::byte*, Bytes) override { return None(); }
   absl::Status CopyOnDevice(StreamHandle, std::byte*, const std::byte*, Bytes) override { return None(); }
   absl::Status Launch(StreamHandle, const KernelLaunch&) override { return None(); }
+  absl::StatusOr<std::unique_ptr<StreamTimer>> StartTimer(StreamHandle) override {
+    return StartSimulatedTimer(nullptr);
+  }
 
  private:
   struct Memory {

@@ -121,4 +121,9 @@ absl::Status FailingBackend::Launch(StreamHandle stream, const KernelLaunch& lau
   return backend_->Launch(stream, launch);
 }
 
+absl::StatusOr<std::unique_ptr<StreamTimer>> FailingBackend::StartTimer(StreamHandle stream) {
+  LGPU_RETURN_IF_ERROR(Fault("StartTimer"));
+  return backend_->StartTimer(stream);
+}
+
 }  // namespace lgpu

@@ -83,6 +83,9 @@ struct ContextOptions {
   /// How long an allocation may wait for memory that others use or that is on its way back. For what lies
   /// idle in another program it waits up to 100 ms in any case.
   std::chrono::milliseconds allocation_timeout = std::chrono::seconds(10);
+  /// The device's own time is measured for one op in so many of each logical GPU, and stands in its placement
+  /// record. 1: for all, 0: for none.
+  std::uint32_t device_time_every = 64;
   /// Registers Cast on GPUs; TensorFlow's guide has it on the CPU only.
   bool cast_on_gpu = false;
   /// Gets every placement line and note instead of stderr; called on the thread that runs the op, and
