@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -192,10 +193,11 @@ absl::StatusOr<SharedPage<ClientPage>> SharedPages::OpenClientPage(UniqueFd fd) 
 
 namespace {
 
-// Atomically: a thread that looks sees the one mapping or the other.
+// Atomically: a thread that looks sees the one mapping or the other. Not through mmap(), which
+// ThreadSanitizer takes for a write to what the range held.
 absl::Status MapOver(const void* address, int fd, std::size_t bytes, int protection) {
   void* const target = const_cast<void*>(address);
-  if (::mmap(target, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+  if (::syscall(SYS_mmap, target, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0) == -1) {
     return OsError("mmap of a session page", errno);
   }
   if (::madvise(target, bytes, MADV_DONTFORK) != 0) {
