@@ -5,59 +5,52 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+
+#include "allocator/node_table.h"
 
 namespace lgpu {
 
-/// Where a node hangs in the list of its size class.
-struct FitLink {
-  std::uint32_t previous = 0;
-  std::uint32_t next = 0;
-};
-
 /// A FitIndex finds a node by size: 32 linear classes per power of two, each a list, over two levels
-/// of bitmaps. It owns nothing: nodes are slots of the owner's vector, with members `size` and `link`;
-/// slot 0 is no node. Insert and Remove take O(1). Not thread-safe.
-template <typename Node>
+/// of bitmaps. It owns nothing: nodes are slots of the owner's table, which hang in their lists by `before`
+/// and `behind`; slot 0 is no node, and takes what is written behind the end of a list. Insert and Remove
+/// take O(1). Not thread-safe.
 class FitIndex {
  public:
   static constexpr std::uint32_t kSubdivisions = 32;
   static constexpr std::uint32_t kLevels = 28;  // sizes below 32 have a class each; then 2^5 ... 2^31
   static constexpr std::uint32_t kClasses = kLevels * kSubdivisions;
 
-  /// The class that holds `size`; a higher class holds only larger sizes.
+  /// The class that holds `size`; a higher class holds only larger sizes. Without a branch: a processor
+  /// cannot guess sizes.
   static std::uint32_t ClassOf(std::uint32_t size) {
-    if (size < kSubdivisions) {
-      return size;
-    }
-    const auto log = static_cast<std::uint32_t>(std::bit_width(size)) - 1;
-    return (log - 4) * kSubdivisions + ((size >> (log - 5)) & (kSubdivisions - 1));
+    const auto shift = static_cast<std::uint32_t>(std::bit_width(size | kSubdivisions)) - 6;
+    return shift * kSubdivisions + (size >> shift);
   }
 
-  void Insert(std::vector<Node>& nodes, std::uint32_t index) {
-    const std::uint32_t size_class = ClassOf(nodes[index].size);
-    std::uint32_t& head = heads_[size_class];
-    nodes[index].link = {.previous = 0, .next = head};
-    if (head != 0) {
-      nodes[head].link.previous = index;
-    }
-    head = index;
+  void Insert(Node* nodes, std::uint32_t index) {
+    Node& node = nodes[index];
+    const std::uint32_t size_class = ClassOf(node.size);
+    const std::uint32_t head = heads_[size_class];
+    node.before = 0;
+    node.behind = head;
+    nodes[head].before = index;
+    heads_[size_class] = index;
     classes_[size_class / kSubdivisions] |= std::uint32_t{1} << (size_class % kSubdivisions);
     levels_ |= std::uint32_t{1} << (size_class / kSubdivisions);
   }
 
-  void Remove(std::vector<Node>& nodes, std::uint32_t index) {
-    const FitLink link = nodes[index].link;
-    if (link.next != 0) {
-      nodes[link.next].link.previous = link.previous;
-    }
-    if (link.previous != 0) {
-      nodes[link.previous].link.next = link.next;
+  void Remove(Node* nodes, std::uint32_t index) {
+    const Node& node = nodes[index];
+    const std::uint32_t before = node.before;
+    const std::uint32_t behind = node.behind;
+    nodes[behind].before = before;
+    if (before != 0) {
+      nodes[before].behind = behind;
       return;
     }
-    const std::uint32_t size_class = ClassOf(nodes[index].size);
-    heads_[size_class] = link.next;
-    if (link.next == 0) {
+    const std::uint32_t size_class = ClassOf(node.size);
+    heads_[size_class] = behind;
+    if (behind == 0) {
       std::uint32_t& bits = classes_[size_class / kSubdivisions];
       bits &= ~(std::uint32_t{1} << (size_class % kSubdivisions));
       if (bits == 0) {
@@ -97,9 +90,9 @@ class FitIndex {
 
   /// Calls visit(index) for every node of a class from `from` on, until it says false.
   template <typename Visit>
-  void ForEach(const std::vector<Node>& nodes, std::uint32_t from, Visit visit) const {
+  void ForEach(const Node* nodes, std::uint32_t from, Visit visit) const {
     for (std::uint32_t c = NextClass(from); c < kClasses; c = NextClass(c + 1)) {
-      for (std::uint32_t index = heads_[c]; index != 0; index = nodes[index].link.next) {
+      for (std::uint32_t index = heads_[c]; index != 0; index = nodes[index].behind) {
         if (!visit(index)) {
           return;
         }

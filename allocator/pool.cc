@@ -54,7 +54,8 @@ Pool::Impl::Impl(std::unique_ptr<RegionSource> source, PoolOptions options)
       base_(source_->base()),
       reserved_(RoundDown(std::min(source_->reserved(), Suballocator::kMaxReserved), source_->granularity())),
       granularity_(source_->granularity()),
-      blocks_(reserved_, granularity_) {}
+      blocks_(reserved_, granularity_),
+      nodes_(blocks_.nodes()) {}
 
 Pool::Impl::~Impl() {
   if (!epoch_.IsForked()) {
@@ -85,57 +86,37 @@ absl::Status Pool::Impl::CheckRequest(Bytes bytes, const AllocateOptions& option
 
 // ---- entries of blocks
 
-inline void Pool::Impl::Describe(BlockTable::Entry& entry, Bytes padding, const AllocateOptions& options) {
-  entry.about.store(BlockTable::About(static_cast<std::uint32_t>(padding.count()), options.stream,
-                                      owners_.IdOf(options.op)),
-                    std::memory_order_relaxed);
-  entry.birth.store(tick_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+inline void Pool::Impl::Describe(Node& node, Bytes padding, const AllocateOptions& options) {
+  node.behind = BlockEntry::About(static_cast<std::uint32_t>(padding.count()), options.stream,
+                                  owners_.IdOf(options.op));
+  node.before = tick_.load(std::memory_order_relaxed);
 }
 
-Block Pool::Impl::MakeLive(std::uint32_t index, Bytes requested, const AllocateOptions& options) {
-  BlockTable::Entry& entry = table_.at(index);
-  const Bytes bytes = Suballocator::kGranule * entry.size.load(std::memory_order_relaxed);
-  const Bytes offset = Suballocator::kGranule * entry.offset.load(std::memory_order_relaxed);
-  Describe(entry, bytes - requested, options);
-  const std::uint32_t generation =
-      (entry.lives.load(std::memory_order_relaxed) + 1) % BlockTable::kGenerations;
-  entry.lives.store(generation, std::memory_order_relaxed);
-  entry.word.store(BlockTable::Word(generation, BlockTable::kLive), std::memory_order_release);
-  return {base_ + offset.count(), bytes, index, generation};
+inline Block Pool::Impl::BlockAt(std::uint32_t index, std::uint32_t generation) const {
+  const Node& node = nodes_[index];
+  return {base_ + (Suballocator::kGranule * node.offset).count(), Suballocator::kGranule * node.size, index,
+          generation};
 }
 
 Block Pool::Impl::BlockOf(Suballocator::Handle handle, Bytes requested, const AllocateOptions& options) {
-  const Suballocator::Range range = blocks_.range(handle);
   const std::uint32_t index = Suballocator::SlotOf(handle);
-  table_.Extend(index);
-  BlockTable::Entry& entry = table_.at(index);
-  const auto offset = static_cast<std::uint32_t>(range.offset / Suballocator::kGranule);
-  entry.offset.store(offset, std::memory_order_relaxed);
-  entry.size.store(static_cast<std::uint32_t>(range.bytes / Suballocator::kGranule),
-                   std::memory_order_relaxed);
+  const Block block = BlockAt(index, Suballocator::GenerationOf(handle));
   if (by_address_.is_on()) {
-    by_address_.Insert(offset, index);
+    by_address_.Insert(nodes_[index].offset, index);
   }
-  padding_ += static_cast<std::int64_t>((range.bytes - requested).count());
+  const Bytes padding = block.bytes - requested;
+  padding_ += static_cast<std::int64_t>(padding.count());
   ++num_allocs_;
   NoteCharged();
-  nodes_.store(blocks_.nodes(), std::memory_order_relaxed);
   tick_.store(CoarseMilliseconds(), std::memory_order_relaxed);
-  if (IsCacheable(range.bytes)) {
-    return MakeLive(index, requested, options);
-  }
-  Describe(entry, range.bytes - requested, options);
-  const std::uint32_t generation = Suballocator::GenerationOf(handle);
-  entry.word.store(BlockTable::Word(generation, BlockTable::kLive), std::memory_order_release);
-  return {base_ + range.offset.count(), range.bytes, index, generation};
+  Describe(nodes_[index], padding, options);
+  return block;
 }
 
 void Pool::Impl::Release(std::uint32_t index, std::uint32_t stamp) {
-  BlockTable::Entry& entry = table_.at(index);
   if (by_address_.is_on()) {
-    by_address_.Erase(entry.offset.load(std::memory_order_relaxed));
+    by_address_.Erase(nodes_[index].offset);
   }
-  entry.word.store(BlockTable::Word(0, BlockTable::kVacant), std::memory_order_release);
   blocks_.Free(blocks_.HandleAt(index), stamp);
   NoteCharged();
 }
@@ -184,8 +165,12 @@ Block Pool::Impl::TakeCached(Bytes requested, const AllocateOptions& options) {
   if (shard->CountHit() % kHitsPerTick == 0) {
     tick_.store(CoarseMilliseconds(), std::memory_order_relaxed);
   }
-  const Block block = MakeLive(index, requested, options);
-  shard->AddPadding(static_cast<std::int64_t>((block.bytes - requested).count()));
+  Node& node = nodes_[index];
+  const Block block = BlockAt(index, node.generation() + 1);
+  const Bytes padding = block.bytes - requested;
+  Describe(node, padding, options);
+  node.word.store(Node::Word(block.generation, Node::kLive), std::memory_order_release);
+  shard->AddPadding(static_cast<std::int64_t>(padding.count()));
   // Several threads would read each other's lines here: their peak is looked at where the lock is held.
   if (charged > peak_used_.load(std::memory_order_relaxed) && cache_.is_single() && shard->IsLow(charged)) {
     RaisePeak(charged);
@@ -350,12 +335,6 @@ absl::Status Pool::Impl::Free(const Block& block) {
   if (TraceRecorder* const trace = trace_.load(std::memory_order_acquire)) {
     RecordFree(*trace, block);
   }
-  // With many live blocks each of these lines is a miss: better both at once.
-  if (table_.Has(block.node)) {
-    __builtin_prefetch(&table_.at(block.node), 1);
-    __builtin_prefetch(
-        nodes_.load(std::memory_order_relaxed) + std::size_t{block.node} * Suballocator::kNodeBytes, 1);
-  }
   return IsCacheable(block.bytes) ? FreeSmall(block) : FreeLarge(block);
 }
 
@@ -364,17 +343,17 @@ absl::Status Pool::Impl::FreeSmall(const Block& block) {
   if (word == 0) {
     return NotLive(block);
   }
-  BlockTable::Entry& entry = table_.at(block.node);
-  const std::uint32_t about = entry.about.load(std::memory_order_relaxed);
-  const bool is_shared = BlockTable::StateOf(word) == BlockTable::kShared;
+  Node& node = nodes_[block.node];
+  const std::uint32_t about = node.behind;
+  const bool is_shared = Node::StateOf(word) == Node::kShared;
   // From here on it is this call's: of two that free the same block, one gets no further.
-  if (!entry.word.compare_exchange_strong(word, BlockTable::Word(block.generation, BlockTable::kCached),
-                                          std::memory_order_acq_rel, std::memory_order_relaxed)) {
+  if (!node.word.compare_exchange_strong(word, Node::Word(block.generation, Node::kCached),
+                                         std::memory_order_acq_rel, std::memory_order_relaxed)) {
     return NotLive(block);
   }
-  const auto padding = static_cast<std::int64_t>(BlockTable::PaddingOf(about));
-  const StreamId stream = BlockTable::StreamOf(about);
-  if (stream == StreamOrder::kHome && !is_shared) {
+  const auto padding = static_cast<std::int64_t>(BlockEntry::PaddingOf(about));
+  const StreamId stream = BlockEntry::StreamOf(about);
+  if (stream == StreamOrder::kHome && !is_shared && HasNames(block.generation)) {
     Shard* const shard = cache_.Mine();
     const auto size = static_cast<std::uint32_t>(block.bytes / Suballocator::kGranule);
     if (shard != nullptr && shard->Put(size, block.node, cache_budget_.load(std::memory_order_relaxed))) {
@@ -391,7 +370,6 @@ absl::Status Pool::Impl::FreeSmall(const Block& block) {
   return absl::OkStatus();
 }
 
-// All that has to be known is in the sub-allocator's node, which a free touches anyway.
 absl::Status Pool::Impl::FreeLarge(const Block& block) {
   if (!FreeLargeLive(block)) {
     return NotLive(block);
@@ -401,18 +379,14 @@ absl::Status Pool::Impl::FreeLarge(const Block& block) {
 }
 
 bool Pool::Impl::FreeLargeLive(const Block& block) {
-  const Suballocator::Handle handle = Suballocator::MakeHandle(block.node, block.generation);
   MutexLock lock(mutex_);
-  if (!blocks_.IsLive(handle) || IsParked(block.node)) {
+  const std::uint32_t word = LiveWord(block);
+  if (word == 0) {
     return false;
   }
-  const Suballocator::Range range = blocks_.range(handle);
-  if (block.address != base_ + range.offset.count() || block.bytes != range.bytes) {
-    return false;
-  }
-  padding_ -= static_cast<std::int64_t>((block.bytes - blocks_.requested(handle)).count());
-  GiveUp(block.node, other_streams_ && shared_.contains(block.node),
-         other_streams_ ? table_.at(block.node).stream() : StreamOrder::kHome);
+  const std::uint32_t about = nodes_[block.node].behind;
+  padding_ -= static_cast<std::int64_t>(BlockEntry::PaddingOf(about));
+  GiveUp(block.node, Node::StateOf(word) == Node::kShared, BlockEntry::StreamOf(about));
   return true;
 }
 
@@ -424,10 +398,6 @@ void Pool::Impl::GiveUp(std::uint32_t index, bool is_shared, StreamId stream) {
     order_.NoteFree(StreamOrder::Only(StreamOrder::kHome));
     Release(index, order_.stamp());
   }
-}
-
-bool Pool::Impl::IsParked(std::uint32_t index) const {
-  return other_streams_ && table_.at(index).state() == BlockTable::kFenced;
 }
 
 }  // namespace lgpu

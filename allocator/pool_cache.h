@@ -17,7 +17,7 @@
 namespace lgpu {
 
 /// A FrontCache keeps freed small blocks of exact sizes for the thread that freed them, in a shard for each
-/// thread. It knows blocks by their index in the pool's BlockTable only.
+/// thread. It knows blocks by their slot in the sub-allocator's nodes only.
 ///
 /// Only the thread that owns a shard puts blocks in; anybody takes them out, by exchanging a slot with zero.
 /// So neither side ever waits: the owner's hit is one exchange, and Drain empties all shards from any thread.

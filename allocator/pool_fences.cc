@@ -29,15 +29,15 @@ absl::Status Pool::Impl::UseOn(const Block& block, StreamId stream) {
   if (LiveWord(block) == 0) {
     return NotLive(block);
   }
-  BlockTable::Entry& entry = table_.at(block.node);
-  if (entry.stream() == stream) {
+  Node& node = nodes_[block.node];
+  if (BlockEntry::StreamOf(node.behind) == stream) {
     return absl::OkStatus();
   }
   MutexLock lock(mutex_);
   other_streams_ = true;
-  std::uint32_t word = BlockTable::Word(block.generation, BlockTable::kLive);
-  if (!entry.word.compare_exchange_strong(word, BlockTable::Word(block.generation, BlockTable::kShared)) &&
-      word != BlockTable::Word(block.generation, BlockTable::kShared)) {
+  std::uint32_t word = Node::Word(block.generation, Node::kLive);
+  if (!node.word.compare_exchange_strong(word, Node::Word(block.generation, Node::kShared)) &&
+      word != Node::Word(block.generation, Node::kShared)) {
     return NotLive(block);
   }
   shared_[block.node] |= StreamOrder::Only(stream);
@@ -45,24 +45,22 @@ absl::Status Pool::Impl::UseOn(const Block& block, StreamId stream) {
 }
 
 void Pool::Impl::Park(std::uint32_t index, bool is_shared, StreamId stream) {
-  BlockTable::Entry& entry = table_.at(index);
+  Node& node = nodes_[index];
   Streams streams = StreamOrder::Only(stream);
   if (is_shared) {
     const auto shared = shared_.find(index);
     streams |= shared->second;
     shared_.erase(shared);
   }
-  const std::uint32_t generation = BlockTable::GenerationOf(entry.word.load(std::memory_order_relaxed));
-  entry.word.store(BlockTable::Word(generation, BlockTable::kFenced), std::memory_order_release);
-  const std::uint32_t size = entry.size.load(std::memory_order_relaxed);
-  order_.Park(index, generation, streams, size);
-  fenced_.fetch_add((Suballocator::kGranule * size).count(), std::memory_order_relaxed);
+  const std::uint32_t generation = node.generation();
+  node.word.store(Node::Word(generation, Node::kFenced), std::memory_order_release);
+  order_.Park(index, generation, streams, node.size);
+  fenced_.fetch_add((Suballocator::kGranule * node.size).count(), std::memory_order_relaxed);
   ++fenced_blocks_;
 }
 
 void Pool::Impl::Unpark(std::uint32_t index) {
-  fenced_.fetch_sub((Suballocator::kGranule * table_.at(index).size.load(std::memory_order_relaxed)).count(),
-                    std::memory_order_relaxed);
+  fenced_.fetch_sub((Suballocator::kGranule * nodes_[index].size).count(), std::memory_order_relaxed);
   --fenced_blocks_;
 }
 
@@ -76,12 +74,10 @@ std::optional<Block> Pool::Impl::TakeParked(Bytes requested, const AllocateOptio
     return std::nullopt;
   }
   Unpark(parked->index);
-  BlockTable::Entry& entry = table_.at(parked->index);
   if (by_address_.is_on()) {
-    by_address_.Erase(entry.offset.load(std::memory_order_relaxed));
+    by_address_.Erase(nodes_[parked->index].offset);
   }
-  entry.word.store(BlockTable::Word(0, BlockTable::kVacant), std::memory_order_release);
-  return BlockOf(blocks_.Rename(blocks_.HandleAt(parked->index), requested), requested, options);
+  return BlockOf(blocks_.Rename(blocks_.HandleAt(parked->index)), requested, options);
 }
 
 void Pool::Impl::ReleaseReady() {

@@ -13,13 +13,8 @@ std::string Hex(const void* address) {
   return absl::StrCat("0x", absl::Hex(reinterpret_cast<std::uintptr_t>(address)));
 }
 
-Bytes OffsetOf(const BlockTable::Entry& entry) {
-  return Suballocator::kGranule * entry.offset.load(std::memory_order_relaxed);
-}
-
-Bytes SizeOf(const BlockTable::Entry& entry) {
-  return Suballocator::kGranule * entry.size.load(std::memory_order_relaxed);
-}
+Bytes OffsetOf(const Node& node) { return Suballocator::kGranule * node.offset; }
+Bytes SizeOf(const Node& node) { return Suballocator::kGranule * node.size; }
 
 }  // namespace
 
@@ -32,20 +27,19 @@ std::string Pool::Impl::DescribeAddress(const void* address) const {
                         ": it belongs to another pool, or to the host");
   }
   const Bytes offset(at - base);
-  for (std::uint32_t index = 1; index < table_.end(); ++index) {
-    const BlockTable::Entry& entry = table_.at(index);
-    const BlockTable::State state = entry.state();
-    if (state == BlockTable::kVacant || offset < OffsetOf(entry) ||
-        offset >= OffsetOf(entry) + SizeOf(entry)) {
+  for (std::uint32_t index = 1; index < nodes_.end(); ++index) {
+    const Node& node = nodes_[index];
+    const Node::State state = node.state();
+    if (!Node::IsBlock(state) || offset < OffsetOf(node) || offset >= OffsetOf(node) + SizeOf(node)) {
       continue;
     }
-    if (state == BlockTable::kCached || state == BlockTable::kFenced) {
+    if (state == Node::kCached || state == Node::kFenced) {
       return "it was freed before";
     }
-    const std::string op = owners_.NameOf(entry.op());
+    const std::string op = owners_.NameOf(BlockEntry::OpOf(node.behind));
     return absl::StrCat(
-        offset == OffsetOf(entry) ? "at" : absl::StrCat((offset - OffsetOf(entry)).count(), " bytes inside"),
-        " this address lies a live block of ", SizeOf(entry).count(), " bytes",
+        offset == OffsetOf(node) ? "at" : absl::StrCat((offset - OffsetOf(node)).count(), " bytes inside"),
+        " this address lies a live block of ", SizeOf(node).count(), " bytes",
         op.empty() ? "" : absl::StrCat(" of op ", op));
   }
   return "no block lies there: it was freed before, or never allocated";
@@ -53,15 +47,15 @@ std::string Pool::Impl::DescribeAddress(const void* address) const {
 
 absl::Status Pool::Impl::NotLive(const Block& block) const {
   std::string reason = DescribeAddress(block.address);
-  if (table_.Has(block.node)) {
-    const BlockTable::Entry& entry = table_.at(block.node);
-    const std::uint32_t word = entry.word.load(std::memory_order_acquire);
-    const bool same_place = block.address == base_ + OffsetOf(entry).count() && block.bytes == SizeOf(entry);
-    if (same_place && BlockTable::GenerationOf(word) != block.generation) {
+  if (nodes_.Has(block.node)) {
+    const Node& node = nodes_[block.node];
+    const std::uint32_t word = node.word.load(std::memory_order_acquire);
+    const bool same_place = block.address == base_ + OffsetOf(node).count() && block.bytes == SizeOf(node);
+    if (same_place && Node::GenerationOf(word) != block.generation) {
       reason = "it was freed before, and its address may belong to another block now";
-    } else if (BlockTable::GenerationOf(word) == block.generation &&
-               block.address == base_ + OffsetOf(entry).count() && block.bytes != SizeOf(entry)) {
-      reason = absl::StrCat("the block there has ", SizeOf(entry).count(), " bytes");
+    } else if (Node::GenerationOf(word) == block.generation &&
+               block.address == base_ + OffsetOf(node).count() && block.bytes != SizeOf(node)) {
+      reason = absl::StrCat("the block there has ", SizeOf(node).count(), " bytes");
     }
   }
   return absl::InvalidArgumentError(absl::StrCat("the block of ", block.bytes.count(), " bytes at ",
@@ -80,11 +74,11 @@ absl::StatusOr<Block> Pool::Impl::Find(const void* address) {
       IndexAddresses();
     }
     if (const std::uint32_t index = by_address_.Find(offset); index != 0) {
-      const BlockTable::Entry& entry = table_.at(index);
-      const std::uint32_t word = entry.word.load(std::memory_order_acquire);
-      const BlockTable::State state = BlockTable::StateOf(word);
-      if (state == BlockTable::kLive || state == BlockTable::kShared) {
-        return Block{base_ + OffsetOf(entry).count(), SizeOf(entry), index, BlockTable::GenerationOf(word)};
+      const Node& node = nodes_[index];
+      const std::uint32_t word = node.word.load(std::memory_order_acquire);
+      const Node::State state = Node::StateOf(word);
+      if (state == Node::kLive || state == Node::kShared) {
+        return Block{base_ + OffsetOf(node).count(), SizeOf(node), index, Node::GenerationOf(word)};
       }
     }
   }
@@ -94,10 +88,10 @@ absl::StatusOr<Block> Pool::Impl::Find(const void* address) {
 
 void Pool::Impl::IndexAddresses() {
   by_address_.Start(blocks_.live_blocks());
-  for (std::uint32_t index = 1; index < table_.end(); ++index) {
-    const BlockTable::Entry& entry = table_.at(index);
-    if (entry.state() != BlockTable::kVacant) {
-      by_address_.Insert(entry.offset.load(std::memory_order_relaxed), index);
+  for (std::uint32_t index = 1; index < nodes_.end(); ++index) {
+    const Node& node = nodes_[index];
+    if (node.is_block()) {
+      by_address_.Insert(node.offset, index);
     }
   }
 }

@@ -15,7 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "allocator/block_table.h"
+#include "allocator/block_entry.h"
 #include "allocator/mutex.h"
 #include "allocator/pool_cache.h"
 #include "allocator/pool_lookup.h"
@@ -40,7 +40,7 @@ namespace lgpu {
 ///   pool_snapshot.cc   everything for people to look at
 ///
 /// A block of the sub-allocator is live there also while it lies in a front cache or waits for fences
-/// ("charged"). It has an entry in table_, whose state says which:
+/// ("charged"). The state of its Node says which:
 ///
 ///   charged = used + cached + fenced;   charged + pending <= limit when an attempt starts
 ///
@@ -151,18 +151,19 @@ class Pool::Impl {
   /// Makes the entry of a block that the sub-allocator just made.
   Block BlockOf(Suballocator::Handle handle, Bytes requested, const AllocateOptions& options)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Block MakeLive(std::uint32_t index, Bytes requested, const AllocateOptions& options);
+  Block BlockAt(std::uint32_t index, std::uint32_t generation) const;
   /// A block out of this thread's cache; no address: there is none.
   Block TakeCached(Bytes requested, const AllocateOptions& options);
+  /// What is cached gets its next name without the sub-allocator.
+  static bool HasNames(std::uint32_t generation) { return generation + 2 < Node::kGenerations; }
   static bool IsCacheable(Bytes bytes) { return bytes <= FrontCache::kLargest; }
-  void Describe(BlockTable::Entry& entry, Bytes padding, const AllocateOptions& options);
+  void Describe(Node& node, Bytes padding, const AllocateOptions& options);
   absl::Status RefuseOver(Bytes bytes, const AllocateOptions& options, Bytes limit);
   absl::StatusOr<Block> AllocatePending(Bytes bytes, const AllocateOptions& options, Bytes limit);
   absl::Status FreeSmall(const Block& block);
   absl::Status FreeLarge(const Block& block);
   bool FreeLargeLive(const Block& block);
   void GiveUp(std::uint32_t index, bool is_shared, StreamId stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool IsParked(std::uint32_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RecordFree(TraceRecorder& trace, const Block& block) const;
   enum class Quick { kDone, kParked, kOver, kSlow };
   Quick TryMapped(Bytes bytes, const AllocateOptions& options, Bytes limit, Block& block)
@@ -208,7 +209,7 @@ class Pool::Impl {
     std::uint32_t size = 0;
     std::uint32_t about = 0;
     std::uint32_t birth = 0;
-    BlockTable::State state = BlockTable::kVacant;
+    Node::State state = Node::kVacant;
   };
   absl::Status CheckEntries() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<EntryCopy> CopyEntries() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -293,14 +294,13 @@ class Pool::Impl {
   std::atomic<std::uint64_t> fenced_{0};  // bytes
   std::atomic<TraceRecorder*> trace_{nullptr};
   std::atomic<bool> wake_due_{false};
-  std::atomic<std::uint32_t> tick_{0};            // milliseconds, as of the last look at the clock
-  std::atomic<const std::byte*> nodes_{nullptr};  // the sub-allocator's, for prefetching only
-  BlockTable table_;                              // by slot; extended under mutex_
+  std::atomic<std::uint32_t> tick_{0};  // milliseconds, as of the last look at the clock
   FrontCache cache_;
   OwnerNames owners_;
 
   alignas(64) mutable Mutex mutex_;
   Suballocator blocks_ ABSL_GUARDED_BY(mutex_);
+  const NodeTable& nodes_;  // of blocks_; what may be read and written without the lock, Node says
   std::map<Bytes, Chunk> mapped_ ABSL_GUARDED_BY(mutex_);  // by offset
   std::vector<Chunk> spare_ ABSL_GUARDED_BY(mutex_);       // granted, not mapped
   bool only_large_ ABSL_GUARDED_BY(mutex_) = false;        // the source gave a larger chunk than one page
@@ -354,18 +354,15 @@ class Pool::Impl {
 };
 
 inline std::uint32_t Pool::Impl::LiveWord(const Block& block) const {
-  if (!table_.Has(block.node)) {
+  if (!nodes_.Has(block.node)) {
     return 0;
   }
-  const BlockTable::Entry& entry = table_.at(block.node);
-  const std::uint32_t word = entry.word.load(std::memory_order_acquire);
-  const BlockTable::State state = BlockTable::StateOf(word);
-  const bool is_live =
-      BlockTable::GenerationOf(word) == block.generation &&
-      (state == BlockTable::kLive || state == BlockTable::kShared) &&
-      block.bytes == Suballocator::kGranule * entry.size.load(std::memory_order_relaxed) &&
-      block.address ==
-          base_ + (Suballocator::kGranule * entry.offset.load(std::memory_order_relaxed)).count();
+  const Node& node = nodes_[block.node];
+  const std::uint32_t word = node.word.load(std::memory_order_acquire);
+  // One comparison for both: live, or shared.
+  const bool is_live = (word & ~1u) == Node::Word(block.generation, Node::kLive) &&
+                       block.bytes == Suballocator::kGranule * node.size &&
+                       block.address == base_ + (Suballocator::kGranule * node.offset).count();
   return is_live ? word : 0;
 }
 

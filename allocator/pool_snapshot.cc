@@ -18,11 +18,11 @@ std::uint32_t TickMilliseconds() {
   return static_cast<std::uint32_t>(now.tv_sec * 1000 + now.tv_nsec / 1'000'000);
 }
 
-BlockState StateOf(BlockTable::State state) {
+BlockState StateOf(Node::State state) {
   switch (state) {
-    case BlockTable::kCached:
+    case Node::kCached:
       return BlockState::kCached;
-    case BlockTable::kFenced:
+    case Node::kFenced:
       return BlockState::kFenced;
     default:
       return BlockState::kLive;
@@ -41,13 +41,11 @@ std::uint32_t Pool::Impl::CoarseMilliseconds() { return TickMilliseconds(); }
 std::vector<Pool::Impl::EntryCopy> Pool::Impl::CopyEntries() const {
   std::vector<EntryCopy> copies;
   copies.reserve(blocks_.live_blocks());
-  for (std::uint32_t index = 1; index < table_.end(); ++index) {
-    const BlockTable::Entry& entry = table_.at(index);
-    const BlockTable::State state = entry.state();
-    if (state != BlockTable::kVacant) {
-      copies.push_back(
-          {entry.offset.load(std::memory_order_relaxed), entry.size.load(std::memory_order_relaxed),
-           entry.about.load(std::memory_order_relaxed), entry.birth.load(std::memory_order_relaxed), state});
+  for (std::uint32_t index = 1; index < nodes_.end(); ++index) {
+    const Node& node = nodes_[index];
+    const Node::State state = node.state();
+    if (Node::IsBlock(state)) {
+      copies.push_back({node.offset, node.size, node.behind, node.before, state});
     }
   }
   return copies;
@@ -57,7 +55,7 @@ std::vector<MemoryOwner> Pool::Impl::OwnersOf(const std::vector<EntryCopy>& entr
   std::unordered_map<std::uint32_t, MemoryOwner> by_op;
   for (const EntryCopy& entry : entries) {
     if (StateOf(entry.state) == BlockState::kLive) {
-      MemoryOwner& owner = by_op[BlockTable::OpOf(entry.about)];
+      MemoryOwner& owner = by_op[BlockEntry::OpOf(entry.about)];
       owner.bytes += Suballocator::kGranule * entry.size;
       ++owner.blocks;
     }
@@ -114,7 +112,7 @@ MemorySnapshot Pool::Impl::Snapshot() const {
   const std::uint32_t now = TickMilliseconds();
   snapshot.blocks.reserve(entries.size());
   for (const EntryCopy& entry : entries) {
-    const std::uint32_t op = BlockTable::OpOf(entry.about);
+    const std::uint32_t op = BlockEntry::OpOf(entry.about);
     auto name = names.find(op);
     if (name == names.end()) {
       name = names.emplace(op, owners_.NameOf(op)).first;
@@ -122,9 +120,9 @@ MemorySnapshot Pool::Impl::Snapshot() const {
     const Bytes bytes = Suballocator::kGranule * entry.size;
     snapshot.blocks.push_back({.offset = Suballocator::kGranule * entry.offset,
                                .bytes = bytes,
-                               .requested = bytes - Bytes(BlockTable::PaddingOf(entry.about)),
+                               .requested = bytes - Bytes(BlockEntry::PaddingOf(entry.about)),
                                .op = name->second,
-                               .stream = BlockTable::StreamOf(entry.about),
+                               .stream = BlockEntry::StreamOf(entry.about),
                                .age = std::chrono::milliseconds(now - entry.birth),
                                .state = StateOf(entry.state)});
   }
@@ -134,9 +132,9 @@ MemorySnapshot Pool::Impl::Snapshot() const {
 
 void Pool::Impl::RecordFree(TraceRecorder& trace, const Block& block) const {
   if (LiveWord(block) != 0) {
-    const BlockTable::Entry& entry = table_.at(block.node);
-    trace.Record(TraceRecorder::Action::kFree, block.address, block.bytes - Bytes(entry.padding()),
-                 entry.stream());
+    const std::uint32_t about = nodes_[block.node].behind;
+    trace.Record(TraceRecorder::Action::kFree, block.address,
+                 block.bytes - Bytes(BlockEntry::PaddingOf(about)), BlockEntry::StreamOf(about));
   }
 }
 

@@ -72,7 +72,7 @@ absl::Status Pool::Impl::CheckEntries() const {
     const Bytes size = Suballocator::kGranule * entry.size;
     ++blocks;
     bytes += size;
-    if (entry.state == BlockTable::kFenced) {
+    if (entry.state == Node::kFenced) {
       ++fenced_blocks;
       fenced += size;
     }

@@ -23,16 +23,19 @@ Suballocator::Suballocator(const Options& options)
       // Small blocks need no more addresses than there is memory: any unmapped page will do for them.
       zones_{0, options.reserved / options.page * 6 / 8 * page_,
              options.reserved / options.page * 7 / 8 * page_},
+      small_(std::min(ToGranules(kLargestSmall), page_)),
+      tiny_(std::min(ToGranules(kLargestTiny), page_)),
       last_generation_(options.names_per_slot),
-      nodes_(1),
+      nodes_(reserved_),
       pages_(options.reserved / options.page) {
   LGPU_CHECK(options.reserved <= kMaxReserved && !options.reserved.is_zero() &&
              options.reserved == RoundDown(options.reserved, options.page));
-  LGPU_CHECK(options.names_per_slot > 0 && options.names_per_slot <= 1u << 28);
-  first_ = NewNode();
-  nodes_[first_].size = static_cast<std::uint32_t>(reserved_);
-  nodes_[first_].set_state(State::kUnmapped);
-  InsertFree(first_);
+  LGPU_CHECK(options.names_per_slot > 0 && options.names_per_slot < Node::kGenerations);
+  nodes_[0].next = NewNode();
+  nodes_[0].previous = first();
+  nodes_[first()].size = static_cast<std::uint32_t>(reserved_);
+  nodes_[first()].set_state(State::kUnmapped);
+  InsertFree(first());
 }
 
 // ---- blocks
@@ -54,7 +57,7 @@ Suballocator::Suballocator(const Options& options)
         break;
       }
     }
-    at = node.link.next;
+    at = node.behind;
   }
   return best;
 }
@@ -85,7 +88,7 @@ Suballocator::Fit Suballocator::FindAny(const Index& index, const Want& want) co
   Fit best;
   for (std::uint32_t c = index.NextClass(Index::ClassOf(size)); c < Index::kClasses && best.node == 0;
        c = index.NextClass(c + 1)) {
-    for (std::uint32_t at = index.head(c); at != 0; at = nodes_[at].link.next) {
+    for (std::uint32_t at = index.head(c); at != 0; at = nodes_[at].behind) {
       const Node& node = nodes_[at];
       if (best.node != 0 && nodes_[best.node].size <= node.size) {
         continue;
@@ -103,11 +106,38 @@ Suballocator::Fit Suballocator::FindAny(const Index& index, const Want& want) co
   return best;
 }
 
+// FindQuick where nothing is special.
+[[gnu::always_inline]] inline std::uint32_t Suballocator::FindPlain(const Index& index,
+                                                                    std::uint32_t size) const {
+  const Node* const nodes = nodes_.data();
+  const std::uint32_t own = Index::ClassOf(size);
+  std::uint32_t at = index.head(own);
+  for (int tries = kQuickTries; at != 0 && tries > 0; --tries) {
+    if (nodes[at].size >= size) {
+      return at;
+    }
+    at = nodes[at].behind;
+  }
+  const std::uint32_t above = index.NextClass(own + 1);
+  return above == Index::kClasses ? 0 : index.head(above);
+}
+
 std::optional<Suballocator::Handle> Suballocator::Allocate(const Request& request, Effort effort) {
   const Want want = WantOf(request);
   if (want.size > free_) {
     return std::nullopt;
   }
+  if (want.alignment == 1 && !scarce_) [[likely]] {
+    const auto size = static_cast<std::uint32_t>(want.size);
+    if (const std::uint32_t range = FindPlain(free_ranges_[want.zone], size); range != 0) [[likely]] {
+      return MakeLive(Carve(range, nodes_[range].offset, size), request);
+    }
+  }
+  return AllocateSlowly(want, request, effort);
+}
+
+std::optional<Suballocator::Handle> Suballocator::AllocateSlowly(const Want& want, const Request& request,
+                                                                 Effort effort) {
   Fit fit = FindQuick(want);
   if (fit.node == 0 && effort != Effort::kQuick) {
     fit = FindAny(free_ranges_[want.zone], want);
@@ -125,50 +155,31 @@ std::optional<Suballocator::Handle> Suballocator::Allocate(const Request& reques
 }
 
 void Suballocator::Free(Handle block, Stamp stamp) {
-  const std::uint32_t index = NodeOf(block, State::kLive);
-  const Node& node = nodes_[index];
-  used_ -= node.size;
-  padding_ -= node.padding();
+  const std::uint32_t index = BlockOf(block);
+  used_ -= nodes_[index].size;
   --live_blocks_;
   EndName(index);
   Settle(index, State::kFree, stamp);
 }
 
-Suballocator::Handle Suballocator::Rename(Handle block, Bytes requested) {
-  std::uint32_t index = NodeOf(block, State::kLive);
+Suballocator::Handle Suballocator::Rename(Handle block) {
+  std::uint32_t index = BlockOf(block);
   EndName(index);
   index = WithNames(index);
-  Node& node = nodes_[index];
-  const auto padding = static_cast<std::uint32_t>((FromGranules(node.size) - requested).count());
-  padding_ += padding;
-  padding_ -= node.padding();
-  node.link.next = padding | (node.link.next & kAnyChunkBit);
+  nodes_[index].set_state(State::kLive);
   return HandleOf(index);
 }
 
 bool Suballocator::IsLive(Handle block) const {
   const auto index = static_cast<std::uint32_t>(block);
-  return index != 0 && index < nodes_.size() && nodes_[index].state() == State::kLive &&
-         HandleOf(index) == block;
+  return nodes_.Has(index) && nodes_[index].is_block() && HandleOf(index) == block;
 }
 
-Suballocator::Range Suballocator::range(Handle handle) const {
-  const auto index = static_cast<std::uint32_t>(handle);
-  LGPU_CHECK(index != 0 && index < nodes_.size() && HandleOf(index) == handle);
-  return RangeOf(nodes_[index]);
-}
+Suballocator::Range Suballocator::range(Handle handle) const { return RangeOf(nodes_[NodeOf(handle)]); }
 
-Bytes Suballocator::requested(Handle block) const {
-  return InfoOf(nodes_[NodeOf(block, State::kLive)]).requested;
-}
+void Suballocator::SetTag(Handle block, std::uint32_t tag) { nodes_[BlockOf(block)].behind = tag; }
 
-void Suballocator::SetTag(Handle block, std::uint32_t tag) {
-  nodes_[NodeOf(block, State::kLive)].link.previous = tag;
-}
-
-std::uint32_t Suballocator::tag(Handle block) const {
-  return nodes_[NodeOf(block, State::kLive)].link.previous;
-}
+std::uint32_t Suballocator::tag(Handle block) const { return nodes_[BlockOf(block)].behind; }
 
 // ---- what there is
 
@@ -176,8 +187,8 @@ Bytes Suballocator::largest_free() const {
   std::uint32_t largest = 0;
   for (const Index& index : free_ranges_) {
     if (const std::uint32_t last = index.LastClass(); last < Index::kClasses) {
-      for (std::uint32_t at = index.head(last); at != 0; at = nodes_[at].link.next) {
-        largest = std::max(largest, nodes_[at].size);
+      for (std::uint32_t at = index.head(last); at != 0; at = nodes_[at].behind) {
+        largest = std::max<std::uint32_t>(largest, nodes_[at].size);
       }
     }
   }
@@ -185,24 +196,23 @@ Bytes Suballocator::largest_free() const {
 }
 
 void Suballocator::RebaseStamps(Stamp by) {
-  for (Node& node : nodes_) {
-    node.stamp -= std::min(node.stamp, by);
+  for (std::uint32_t index = 1; index < nodes_.end(); ++index) {
+    if (Node& node = nodes_[index]; !node.is_block()) {
+      node.stamp -= std::min(node.stamp, by);
+    }
   }
 }
 
 Suballocator::NodeInfo Suballocator::InfoOf(const Node& node) {
-  const Range range = RangeOf(node);
-  const bool live = node.state() == State::kLive;
-  return {.range = range,
+  const bool is_block = node.is_block();
+  return {.range = RangeOf(node),
           .state = node.state(),
-          .stamp = node.stamp,
-          .requested = live ? range.bytes - Bytes(node.padding()) : Bytes(),
-          .tag = live ? node.link.previous : 0};
+          .stamp = is_block ? 0 : node.stamp,
+          .tag = is_block ? std::uint32_t{node.behind} : 0};
 }
 
 void Suballocator::CopyTo(Snapshot& snapshot) const {
-  snapshot.nodes_ = nodes_;
-  snapshot.first_ = first_;
+  snapshot.nodes_.assign(nodes_.data(), nodes_.data() + nodes_.end());
 }
 
 }  // namespace lgpu

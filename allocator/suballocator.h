@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "allocator/fit_index.h"
+#include "allocator/node_table.h"
 #include "allocator/page_map.h"
 #include "lgpu/bytes.h"
 
@@ -70,9 +71,9 @@ class Suballocator {
     friend bool operator==(const Range&, const Range&) = default;
   };
   struct Options {
-    Bytes reserved;                           // at most kMaxReserved, whole pages
-    Bytes page;                               // a power of two
-    std::uint32_t names_per_slot = 1u << 28;  // tests make this small
+    Bytes reserved;                                         // at most kMaxReserved, whole pages
+    Bytes page;                                             // a power of two
+    std::uint32_t names_per_slot = Node::kGenerations - 1;  // tests make this small
   };
 
   /// Nothing is mapped yet.
@@ -94,24 +95,20 @@ class Suballocator {
   std::optional<Handle> Allocate(const Request& request, Effort effort);
   void Free(Handle block, Stamp stamp);
   /// The same bytes for another owner: the old handle names nothing any more.
-  Handle Rename(Handle block, Bytes requested);
+  Handle Rename(Handle block);
   /// Scarce: quick searches look at more ranges and take the smallest, which wastes less and costs more.
   void SetScarce(bool scarce) { scarce_ = scarce; }
   bool IsLive(Handle block) const;
   Range range(Handle handle) const;
-  Bytes requested(Handle block) const;
-  /// For an owner that has something of its own beside every block: the halves of a handle, and
-  /// the handle of the live block in a slot.
   static std::uint32_t SlotOf(Handle handle) { return static_cast<std::uint32_t>(handle); }
   static std::uint32_t GenerationOf(Handle handle) { return static_cast<std::uint32_t>(handle >> 32); }
-  static Handle MakeHandle(std::uint32_t slot, std::uint32_t generation) {
-    return Handle{generation} << 32 | slot;
-  }
+  /// The handle of the live block in a slot.
   Handle HandleAt(std::uint32_t slot) const { return HandleOf(slot); }
-  /// Where the node of slot 0 lies and how large each is: to prefetch them, never to read.
-  const std::byte* nodes() const { return reinterpret_cast<const std::byte*>(nodes_.data()); }
-  static constexpr std::size_t kNodeBytes = 32;
-  /// A number of the owner's, 0 at first; a snapshot has it.
+  /// For an owner that has more to say of its blocks, without the lock around this object: a Node's `before`
+  /// and `behind` are the owner's as long as it is a block, 0 at first, and so is which state of a block it
+  /// has.
+  const NodeTable& nodes() const { return nodes_; }
+  /// `behind`, by handle.
   void SetTag(Handle block, std::uint32_t tag);
   std::uint32_t tag(Handle block) const;
 
@@ -176,7 +173,6 @@ class Suballocator {
 
   // ---- What there is.
   Bytes used() const { return FromGranules(used_); }
-  Bytes requested() const { return FromGranules(used_) - Bytes(padding_); }
   Bytes free() const { return FromGranules(free_); }
   Bytes mapped() const { return FromGranules(pages_.mapped_pages() * page_); }
   Bytes reserved() const { return FromGranules(reserved_); }
@@ -184,14 +180,13 @@ class Suballocator {
   std::uint64_t live_blocks() const { return live_blocks_; }
   Bytes largest_free() const;
   /// Bytes of the heap that nodes and page bits take.
-  std::uint64_t footprint() const { return nodes_.capacity() * sizeof(Node) + pages_.footprint(); }
+  std::uint64_t footprint() const { return nodes_.end() * sizeof(Node) + pages_.footprint(); }
 
-  enum class State : std::uint8_t { kVacant, kLive, kFree, kUnmapped, kClaimed, kDetached, kRetired };
+  using State = Node::State;
   struct NodeInfo {
     Range range;
     State state;
-    Stamp stamp;      // free: of its last use; live: 0
-    Bytes requested;  // live
+    Stamp stamp;  // free: of its last use; live: 0
     std::uint32_t tag;
   };
   class Snapshot;
@@ -202,24 +197,7 @@ class Suballocator {
   absl::Status CheckInvariants() const;
 
  private:
-  static constexpr std::uint32_t kAnyChunkBit = 1u << 31;  // beside a live block's padding
-  struct Node {
-    std::uint32_t offset = 0;  // in granules, as size
-    std::uint32_t size = 0;
-    std::uint32_t previous = 0;  // by address; 0: none
-    std::uint32_t next = 0;
-    FitLink link;  // free or unmapped: in its index; vacant: `next` chains; live: tag and padding
-    Stamp stamp = 0;
-    std::uint32_t generation : 29 = 0;
-    std::uint32_t state_bits : 3 = 0;
-
-    State state() const { return static_cast<State>(state_bits); }
-    void set_state(State state) { state_bits = static_cast<std::uint32_t>(state) & 7; }
-    std::uint64_t end() const { return std::uint64_t{offset} + size; }
-    std::uint32_t padding() const { return link.next & ~kAnyChunkBit; }  // live
-  };
-  static_assert(sizeof(Node) == kNodeBytes);
-  using Index = FitIndex<Node>;
+  using Index = FitIndex;
   static constexpr int kZones = 3;  // large, small, tiny
   struct Fit {
     std::uint32_t node = 0;
@@ -230,19 +208,24 @@ class Suballocator {
     std::uint64_t alignment;
     std::size_t zone;
   };
+  static constexpr Stamp kAnyChunk = 1;  // of a block
 
   static constexpr Bytes FromGranules(std::uint64_t granules) { return kGranule * granules; }
   static std::uint32_t ToGranules(Bytes bytes) { return static_cast<std::uint32_t>(bytes / kGranule); }
   static Range RangeOf(const Node& node) { return {FromGranules(node.offset), FromGranules(node.size)}; }
+  std::uint32_t NodeOf(Handle handle) const;
   std::uint32_t NodeOf(Handle handle, State state) const;
-  Handle HandleOf(std::uint32_t node) const { return Handle{nodes_[node].generation} << 32 | node; }
+  std::uint32_t BlockOf(Handle handle) const;
+  Handle HandleOf(std::uint32_t node) const { return Handle{nodes_[node].generation()} << 32 | node; }
   static NodeInfo InfoOf(const Node& node);
 
   std::uint32_t NewNode();
   void DropNode(std::uint32_t index);
   Handle Name(std::uint32_t index);
   std::uint32_t WithNames(std::uint32_t index);
-  void EndName(std::uint32_t index) { nodes_[index].generation += 1; }
+  void EndName(std::uint32_t index) {
+    nodes_[index].Set(nodes_[index].generation() + 1, nodes_[index].state());
+  }
   void LinkBefore(std::uint32_t index, std::uint32_t fresh);
   void Unlink(std::uint32_t index);
   std::uint32_t SplitAfter(std::uint32_t index, std::uint32_t size);
@@ -250,14 +233,18 @@ class Suballocator {
   Index& IndexOf(const Node& node) {
     return node.state() == State::kUnmapped ? unmapped_ : free_ranges_[ZoneOf(node.offset)];
   }
-  void InsertFree(std::uint32_t index) { IndexOf(nodes_[index]).Insert(nodes_, index); }
-  void RemoveFree(std::uint32_t index) { IndexOf(nodes_[index]).Remove(nodes_, index); }
+  void InsertFree(std::uint32_t index) { IndexOf(nodes_[index]).Insert(nodes_.data(), index); }
+  void RemoveFree(std::uint32_t index) { IndexOf(nodes_[index]).Remove(nodes_.data(), index); }
   void Resize(std::uint32_t index, std::uint32_t offset, std::uint32_t size);
   std::uint32_t Carve(std::uint32_t index, std::uint32_t start, std::uint32_t size);
   void Settle(std::uint32_t index, State kind, Stamp stamp);
+  void SettleAs(std::uint32_t index, State kind, Stamp stamp);
+  std::uint32_t first() const { return nodes_[0].next; }
   void SettlePieces(std::uint32_t index, Stamp stamp);
   Handle MakeLive(std::uint32_t index, const Request& request);
+  std::uint32_t FindPlain(const Index& index, std::uint32_t size) const;
 
+  std::optional<Handle> AllocateSlowly(const Want& want, const Request& request, Effort effort);
   Want WantOf(const Request& request) const;
   Fit FindIn(const Index& index, std::uint32_t size_class, const Want& want) const;
   Fit FindQuick(const Want& want) const;
@@ -284,16 +271,16 @@ class Suballocator {
   const std::uint32_t page_;  // in granules
   const std::uint64_t reserved_;
   const std::array<std::uint64_t, kZones> zones_;  // where each starts, in granules
+  const std::uint64_t small_;                      // the largest of small and of tiny blocks, in granules
+  const std::uint64_t tiny_;
   const std::uint32_t last_generation_;
-  std::vector<Node> nodes_;  // slot 0 is never used
+  NodeTable nodes_;  // the `next` of slot 0 is the first range
   std::uint32_t vacant_ = 0;
-  std::uint32_t first_ = 0;
   PageMap pages_;
   std::array<Index, kZones> free_ranges_;
   Index unmapped_;
   std::uint64_t used_ = 0;  // in granules, as free
   std::uint64_t free_ = 0;
-  std::uint64_t padding_ = 0;
   std::uint64_t live_blocks_ = 0;
   std::uint64_t retired_nodes_ = 0;
   bool scarce_ = false;
@@ -309,12 +296,11 @@ class Suballocator::Snapshot {
  private:
   friend class Suballocator;
   std::vector<Node> nodes_;
-  std::uint32_t first_ = 0;
 };
 
 template <typename Visit>
 void Suballocator::Snapshot::ForEach(Visit visit) const {
-  for (std::uint32_t index = first_; index != 0; index = nodes_[index].next) {
+  for (std::uint32_t index = nodes_[0].next; index != 0; index = nodes_[index].next) {
     visit(InfoOf(nodes_[index]));
   }
 }

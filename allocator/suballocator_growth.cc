@@ -135,14 +135,14 @@ std::optional<Suballocator::Placement> Suballocator::PlanGrowth(const Request& r
   Planner planner{*this, want, options};
   int seen = 0;
   const bool all = options.search == Search::kExhaustive;
-  unmapped_.ForEach(nodes_, 0, [&](std::uint32_t index) {
+  unmapped_.ForEach(nodes_.data(), 0, [&](std::uint32_t index) {
     planner.TryRow(index, all ? -1 : kQuickNeighbours);
     return all || ++seen < kFewHoles;
   });
   if (!all && seen == kFewHoles) {
     seen = 0;
     const std::uint32_t own = Index::ClassOf(static_cast<std::uint32_t>(want.size));
-    unmapped_.ForEach(nodes_, own, [&](std::uint32_t index) {
+    unmapped_.ForEach(nodes_.data(), own, [&](std::uint32_t index) {
       planner.TryRow(index, kQuickNeighbours);
       return ++seen < kQuickHoles;
     });
@@ -190,7 +190,7 @@ Suballocator::Claim Suballocator::ClaimGrowth(const Request& request, const Plac
     if (claimed == 0) {
       claimed = piece;
     } else {
-      nodes_[claimed].size += nodes_[piece].size;
+      nodes_[claimed].size = nodes_[claimed].size + nodes_[piece].size;
       nodes_[claimed].stamp = std::max(nodes_[claimed].stamp, nodes_[piece].stamp);
       Unlink(piece);
       DropNode(piece);
@@ -202,6 +202,8 @@ Suballocator::Claim Suballocator::ClaimGrowth(const Request& request, const Plac
   nodes_[claimed].set_state(State::kClaimed);
   return {.place = HandleOf(claimed), .block = placement.block, .request = request};
 }
+
+void Suballocator::SettleAs(std::uint32_t index, State kind, Stamp stamp) { Settle(index, kind, stamp); }
 
 // Gives back a node that is in no index and has mapped and unmapped pages.
 void Suballocator::SettlePieces(std::uint32_t index, Stamp stamp) {
@@ -217,7 +219,7 @@ void Suballocator::SettlePieces(std::uint32_t index, Stamp stamp) {
     if (more) {
       rest = SplitAfter(index, static_cast<std::uint32_t>(border - nodes_[index].offset));
     }
-    Settle(index, mapped ? State::kFree : State::kUnmapped, mapped ? stamp : 0);
+    SettleAs(index, mapped ? State::kFree : State::kUnmapped, mapped ? stamp : 0);
     index = rest;
   }
 }
@@ -271,7 +273,7 @@ Suballocator::Pages Suballocator::IdlePages(const Node& node) const {
 template <typename Visit>
 void Suballocator::ForEachIdle(Stamp settled, Visit visit) const {
   for (const Index& index : free_ranges_) {
-    index.ForEach(nodes_, Index::ClassOf(page_), [&](std::uint32_t at) {
+    index.ForEach(nodes_.data(), Index::ClassOf(page_), [&](std::uint32_t at) {
       if (nodes_[at].stamp <= settled) {
         if (const Pages pages = IdlePages(nodes_[at]); pages.end > pages.first) {
           visit(at, pages);
@@ -312,13 +314,13 @@ void Suballocator::CommitUnmapped(Handle detached) {
   const std::uint32_t index = NodeOf(detached, State::kDetached);
   pages_.Unmap(PageOf(nodes_[index].offset), PageOf(nodes_[index].end()));
   EndName(index);
-  Settle(index, State::kUnmapped, 0);
+  SettleAs(index, State::kUnmapped, 0);
 }
 
 void Suballocator::Reattach(Handle detached) {
   const std::uint32_t index = NodeOf(detached, State::kDetached);
   EndName(index);
-  Settle(index, State::kFree, nodes_[index].stamp);
+  SettleAs(index, State::kFree, nodes_[index].stamp);
 }
 
 }  // namespace lgpu

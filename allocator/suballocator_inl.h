@@ -2,7 +2,8 @@
 #define LGPU_ALLOCATOR_SUBALLOCATOR_INL_H_
 
 // The steps that Suballocator's members are made of, for its own source files: most of the time of an
-// allocation would be calls otherwise.
+// allocation would be calls otherwise. Slot 0 takes what would be written beyond the ends of lists: it is
+// never free, so nothing merges with it.
 
 #include <algorithm>
 
@@ -22,36 +23,43 @@ constexpr std::uint64_t AlignDown(std::uint64_t value, std::uint64_t alignment) 
 
 }  // namespace suballocator_internal
 
-[[gnu::always_inline]] inline std::uint32_t Suballocator::NodeOf(Handle handle, State state) const {
+[[gnu::always_inline]] inline std::uint32_t Suballocator::NodeOf(Handle handle) const {
   const auto index = static_cast<std::uint32_t>(handle);
-  LGPU_CHECK(index != 0 && index < nodes_.size() && HandleOf(index) == handle &&
-             nodes_[index].state() == state);
+  LGPU_CHECK(nodes_.Has(index) && HandleOf(index) == handle);
+  return index;
+}
+
+[[gnu::always_inline]] inline std::uint32_t Suballocator::NodeOf(Handle handle, State state) const {
+  const std::uint32_t index = NodeOf(handle);
+  LGPU_CHECK(nodes_[index].state() == state);
+  return index;
+}
+
+[[gnu::always_inline]] inline std::uint32_t Suballocator::BlockOf(Handle handle) const {
+  const std::uint32_t index = NodeOf(handle);
+  LGPU_CHECK(nodes_[index].is_block());
   return index;
 }
 
 [[gnu::always_inline]] inline std::uint32_t Suballocator::NewNode() {
-  if (vacant_ == 0) {
-    if (nodes_.size() == nodes_.capacity()) {
-      nodes_.reserve(nodes_.size() + nodes_.size() / 4 +
-                     64);  // twice as many would be too much beside a block
-    }
-    nodes_.emplace_back();
-    return static_cast<std::uint32_t>(nodes_.size() - 1);
-  }
   const std::uint32_t index = vacant_;
-  vacant_ = nodes_[index].link.next;
+  if (index == 0) [[unlikely]] {
+    return nodes_.Add();
+  }
+  vacant_ = nodes_[index].behind;
   return index;
 }
 
 [[gnu::always_inline]] inline void Suballocator::DropNode(std::uint32_t index) {
   Node& node = nodes_[index];
-  if (node.generation >= last_generation_) {
-    node.set_state(State::kRetired);
+  const std::uint32_t generation = node.generation();
+  if (generation >= last_generation_) [[unlikely]] {
+    node.Set(generation, Node::kRetired);
     ++retired_nodes_;
     return;
   }
-  node.set_state(State::kVacant);
-  node.link.next = vacant_;
+  node.Set(generation, Node::kVacant);
+  node.behind = vacant_;
   vacant_ = index;
 }
 
@@ -60,15 +68,13 @@ constexpr std::uint64_t AlignDown(std::uint64_t value, std::uint64_t alignment) 
   nodes_[fresh].previous = before;
   nodes_[fresh].next = index;
   nodes_[index].previous = fresh;
-  (before != 0 ? nodes_[before].next : first_) = fresh;
+  nodes_[before].next = fresh;
 }
 
 [[gnu::always_inline]] inline void Suballocator::Unlink(std::uint32_t index) {
   const Node& node = nodes_[index];
-  (node.previous != 0 ? nodes_[node.previous].next : first_) = node.next;
-  if (node.next != 0) {
-    nodes_[node.next].previous = node.previous;
-  }
+  nodes_[node.previous].next = node.next;
+  nodes_[node.next].previous = node.previous;
 }
 
 // Cuts a node that is in no index; the new one, in no index either, is what lies behind the first `size`
@@ -82,10 +88,8 @@ inline std::uint32_t Suballocator::SplitAfter(std::uint32_t index, std::uint32_t
   behind.previous = index;
   behind.next = node.next;
   behind.stamp = node.stamp;
-  behind.state_bits = node.state_bits;
-  if (node.next != 0) {
-    nodes_[node.next].previous = rest;
-  }
+  behind.set_state(node.state());
+  nodes_[node.next].previous = rest;
   node.next = rest;
   node.size = size;
   return rest;
@@ -134,43 +138,48 @@ inline std::uint32_t Suballocator::Carve(std::uint32_t index, std::uint32_t star
   front.offset = start;
   front.size = size;
   front.stamp = node.stamp;
-  front.state_bits = node.state_bits;
+  front.set_state(node.state());
   LinkBefore(index, piece);
   Resize(index, start + size, node.size - size);
   return piece;
 }
 
 // Makes a node that is in no index one of `kind`, free or unmapped, and merges it with its neighbours.
-inline void Suballocator::Settle(std::uint32_t index, State kind, Stamp stamp) {
-  Node& node = nodes_[index];
+[[gnu::always_inline]] inline void Suballocator::Settle(std::uint32_t index, State kind, Stamp stamp) {
+  Node* const nodes = nodes_.data();
+  Node& node = nodes[index];
   if (kind == State::kFree) {
     free_ += node.size;
   }
   const std::uint32_t previous = node.previous;
   const std::uint32_t next = node.next;
-  const bool merges_next = next != 0 && nodes_[next].state() == kind;
-  if (previous != 0 && nodes_[previous].state() == kind) {
-    Node& whole = nodes_[previous];
+  const bool merges_next = nodes[next].state() == kind;
+  if (nodes[previous].state() == kind) {
+    Node& whole = nodes[previous];
     std::uint32_t size = whole.size + node.size;
-    whole.stamp = std::max(whole.stamp, stamp);
-    Unlink(index);
+    std::uint32_t behind = next;
+    stamp = std::max(whole.stamp, stamp);
     DropNode(index);
     if (merges_next) {
-      size += nodes_[next].size;
-      whole.stamp = std::max(whole.stamp, nodes_[next].stamp);
+      size += nodes[next].size;
+      stamp = std::max(nodes[next].stamp, stamp);
+      behind = nodes[next].next;
       RemoveFree(next);
-      Unlink(next);
       DropNode(next);
     }
+    whole.stamp = stamp;
+    whole.next = behind;
+    nodes[behind].previous = previous;
     Resize(previous, whole.offset, size);
     return;
   }
   if (merges_next) {
-    Node& whole = nodes_[next];
+    Node& whole = nodes[next];
     whole.stamp = std::max(whole.stamp, stamp);
+    whole.previous = previous;
+    nodes[previous].next = next;
     const std::uint32_t offset = node.offset;
     const std::uint32_t size = node.size + whole.size;
-    Unlink(index);
     DropNode(index);
     Resize(next, offset, size);
     return;
@@ -183,8 +192,7 @@ inline void Suballocator::Settle(std::uint32_t index, State kind, Stamp stamp) {
 [[gnu::always_inline]] inline Suballocator::Want Suballocator::WantOf(const Request& request) const {
   const std::uint64_t size = RoundUp(request.bytes, kGranule) / kGranule;
   // A sum, since a processor cannot guess the sizes.
-  const std::size_t zone = (size <= std::min(ToGranules(kLargestSmall), page_) ? 1u : 0u) +
-                           (size <= std::min(ToGranules(kLargestTiny), page_) ? 1u : 0u);
+  const std::size_t zone = (size <= small_ ? 1u : 0u) + (size <= tiny_ ? 1u : 0u);
   return {.size = size,
           .alignment = std::max<std::uint64_t>(request.alignment / kGranule, 1),
           .zone = request.any_chunk ? 0 : zone};
@@ -192,13 +200,13 @@ inline void Suballocator::Settle(std::uint32_t index, State kind, Stamp stamp) {
 
 // A node in no index in the place of one whose names are used up; else the node itself.
 [[gnu::always_inline]] inline std::uint32_t Suballocator::WithNames(std::uint32_t index) {
-  if (nodes_[index].generation < last_generation_) [[likely]] {
+  if (nodes_[index].generation() < last_generation_) [[likely]] {
     return index;
   }
   const std::uint32_t other = NewNode();
-  const std::uint32_t generation = nodes_[other].generation;
+  const std::uint32_t generation = nodes_[other].generation();
   nodes_[other] = nodes_[index];
-  nodes_[other].generation = generation & ((1u << 29) - 1);
+  nodes_[other].Set(generation, nodes_[index].state());
   LinkBefore(index, other);
   Unlink(index);
   DropNode(index);
@@ -210,11 +218,10 @@ inline void Suballocator::Settle(std::uint32_t index, State kind, Stamp stamp) {
   index = WithNames(index);
   Node& node = nodes_[index];
   node.set_state(State::kLive);
-  node.stamp = 0;
-  const auto padding = static_cast<std::uint32_t>((FromGranules(node.size) - request.bytes).count());
-  node.link = {.previous = 0, .next = padding | (request.any_chunk ? kAnyChunkBit : 0)};
+  node.stamp = request.any_chunk ? kAnyChunk : 0;
+  node.before = 0;
+  node.behind = 0;
   used_ += node.size;
-  padding_ += padding;
   ++live_blocks_;
   return HandleOf(index);
 }

@@ -30,6 +30,9 @@ absl::Status Suballocator::CheckNode(std::uint32_t index) const {
     case State::kRetired:
       return Broken("a vacant node in the address order", node.offset, index, 0);
     case State::kLive:
+    case State::kShared:
+    case State::kCached:
+    case State::kFenced:
     case State::kFree:
     case State::kDetached:
       if (mapped != end - first) {
@@ -49,8 +52,7 @@ absl::Status Suballocator::CheckNode(std::uint32_t index) const {
       (!whole || pages_.NextBorder(first, end) != first || pages_.PreviousBorder(end, first) != end)) {
     return Broken("a detached range is not made of whole chunks", node.offset, node.size, page_);
   }
-  if (state == State::kLive && (node.link.next & kAnyChunkBit) == 0 && node.size <= page_ &&
-      FromGranules(node.size) <= kLargestSmall && pages_.AnyLargeChunk(first, end)) {
+  if (node.is_block() && node.stamp != kAnyChunk && node.size <= small_ && pages_.AnyLargeChunk(first, end)) {
     return Broken("a small block lies in a chunk of more than one page", node.offset, node.size, page_);
   }
   return absl::OkStatus();
@@ -60,11 +62,11 @@ absl::Status Suballocator::CheckIndex(const Index& fits, int zone, std::uint64_t
   std::uint64_t count = 0;
   for (std::uint32_t c = 0; c < Index::kClasses; ++c) {
     std::uint32_t previous = 0;
-    for (std::uint32_t index = fits.head(c); index != 0; index = nodes_[index].link.next) {
+    for (std::uint32_t index = fits.head(c); index != 0; index = nodes_[index].behind) {
       ++count;
       const Node& node = nodes_[index];
       const State kind = zone < kZones ? State::kFree : State::kUnmapped;
-      if (node.state() != kind || node.link.previous != previous || Index::ClassOf(node.size) != c ||
+      if (node.state() != kind || node.before != previous || Index::ClassOf(node.size) != c ||
           (zone < kZones && ZoneOf(node.offset) != static_cast<std::size_t>(zone))) {
         return Broken("an index holds a wrong node", node.offset, node.size, c);
       }
@@ -80,13 +82,13 @@ absl::Status Suballocator::CheckIndex(const Index& fits, int zone, std::uint64_t
 
 absl::Status Suballocator::CheckSlots(std::uint64_t in_order) const {
   std::uint64_t vacant = 0;
-  for (std::uint32_t index = vacant_; index != 0; index = nodes_[index].link.next) {
-    if (nodes_[index].state() != State::kVacant || nodes_[index].generation >= last_generation_ ||
-        ++vacant > nodes_.size()) {
+  for (std::uint32_t index = vacant_; index != 0; index = nodes_[index].behind) {
+    if (nodes_[index].state() != State::kVacant || nodes_[index].generation() >= last_generation_ ||
+        ++vacant > nodes_.end()) {
       return Broken("the list of vacant slots holds a wrong one", 0, index, vacant);
     }
   }
-  const std::uint64_t slots = nodes_.size() - 1;
+  const std::uint64_t slots = nodes_.end() - 1;
   return in_order + vacant + retired_nodes_ == slots
              ? absl::OkStatus()
              : Broken("nodes got lost", 0, in_order + vacant + retired_nodes_, slots);
@@ -97,13 +99,12 @@ absl::Status Suballocator::CheckInvariants() const {
   std::uint64_t nodes = 0;
   std::uint64_t used = 0;
   std::uint64_t free = 0;
-  std::uint64_t padding = 0;
   std::uint64_t live = 0;
   std::array<std::uint64_t, kZones> free_nodes{};
   std::uint64_t unmapped_nodes = 0;
   std::uint64_t unmapped_pages = 0;
   std::uint32_t previous = 0;
-  for (std::uint32_t index = first_; index != 0; index = nodes_[index].next) {
+  for (std::uint32_t index = first(); index != 0; index = nodes_[index].next) {
     const Node& node = nodes_[index];
     if (node.offset != reached || node.previous != previous) {
       return Broken("nodes do not follow each other", node.offset, node.offset, reached);
@@ -112,9 +113,8 @@ absl::Status Suballocator::CheckInvariants() const {
       return status;
     }
     ++nodes;
-    if (node.state() == State::kLive) {
+    if (node.is_block()) {
       used += node.size;
-      padding += node.padding();
       ++live;
     } else if (node.state() == State::kFree) {
       free += node.size;
@@ -132,7 +132,10 @@ absl::Status Suballocator::CheckInvariants() const {
   if (reached != reserved_) {
     return Broken("the nodes do not cover the region", reached, reached, reserved_);
   }
-  if (used != used_ || live != live_blocks_ || padding != padding_) {
+  if (nodes_[0].state() != State::kVacant || nodes_[0].previous != previous) {
+    return Broken("slot 0 is not the end of the list", 0, nodes_[0].previous, previous);
+  }
+  if (used != used_ || live != live_blocks_) {
     return Broken("used is not the sum of live blocks", 0, used, used_);
   }
   if (free != free_) {

@@ -1,0 +1,135 @@
+#ifndef LGPU_ALLOCATOR_NODE_TABLE_H_
+#define LGPU_ALLOCATOR_NODE_TABLE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace lgpu {
+
+/// A number that one thread writes and others may read at the same time. Copies like a number.
+class SharedNumber {
+ public:
+  constexpr SharedNumber(std::uint32_t value = 0) : value_(value) {}  // NOLINT: it is a number
+  SharedNumber(const SharedNumber& other) : value_(other) {}
+  SharedNumber& operator=(const SharedNumber& other) { return *this = std::uint32_t{other}; }
+  SharedNumber& operator=(std::uint32_t value) {
+    value_.store(value, std::memory_order_relaxed);
+    return *this;
+  }
+  operator std::uint32_t() const { return value_.load(std::memory_order_relaxed); }  // NOLINT
+
+ private:
+  std::atomic<std::uint32_t> value_;
+};
+
+/// What is known of one range of a region: all of it in half a cache line, also what a Pool adds for its
+/// blocks, so that freeing a block that lay idle for long waits for one line only.
+///
+/// Whoever holds the lock of the table's owner writes everything, with one exception: a block (IsBlock) that
+/// is not in the sub-allocator's hands is its holder's. Who changes `word` from kLive with one
+/// compare-and-exchange is the one who freed it; the holder of a cached one makes it live again. So `word`,
+/// `offset`, `size`, `before` and `behind` may be read by anybody, at any time: somebody with a stale handle
+/// sees some old or new value, and that the generation is not his.
+struct alignas(32) Node {
+  enum State : std::uint32_t {
+    kVacant,
+    kFree,
+    kUnmapped,
+    kClaimed,
+    kDetached,
+    kRetired,
+    // Blocks, for the sub-allocator all the same. The last three are a pool's.
+    kLive = 8,
+    kShared = 9,  // live, and used on other streams than its own
+    kCached = 10,
+    kFenced = 11,
+  };
+  static constexpr std::uint32_t kStateBits = 4;
+  static constexpr std::uint32_t kGenerations = std::uint32_t{1} << (32 - kStateBits);
+  static std::uint32_t Word(std::uint32_t generation, State state) {
+    return generation << kStateBits | state;
+  }
+  static State StateOf(std::uint32_t word) {
+    return static_cast<State>(word & ((std::uint32_t{1} << kStateBits) - 1));
+  }
+  static std::uint32_t GenerationOf(std::uint32_t word) { return word >> kStateBits; }
+  static bool IsBlock(State state) { return (state & kLive) != 0; }
+
+  std::atomic<std::uint32_t> word{0};  // how often it had a name, and its state
+  SharedNumber offset;                 // in granules, as size
+  SharedNumber size;
+  std::uint32_t previous = 0;  // by address; 0: none
+  std::uint32_t next = 0;
+  SharedNumber before;      // free or unmapped: in its class; a block: the owner's, as `behind`
+  SharedNumber behind;      // vacant: the next vacant one
+  std::uint32_t stamp = 0;  // a block: whether it may lie in a large chunk
+
+  Node() = default;
+  Node(const Node& other) { *this = other; }
+  Node& operator=(const Node& other) {
+    word.store(other.word.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    offset = other.offset;
+    size = other.size;
+    previous = other.previous;
+    next = other.next;
+    before = other.before;
+    behind = other.behind;
+    stamp = other.stamp;
+    return *this;
+  }
+
+  State state() const { return StateOf(word.load(std::memory_order_relaxed)); }
+  std::uint32_t generation() const { return GenerationOf(word.load(std::memory_order_relaxed)); }
+  void Set(std::uint32_t generation, State state) {
+    word.store(Word(generation, state), std::memory_order_relaxed);
+  }
+  void set_state(State state) { Set(generation(), state); }
+  bool is_block() const { return IsBlock(state()); }
+  std::uint64_t end() const { return std::uint64_t{offset} + size; }
+};
+static_assert(sizeof(Node) == 32);
+
+/// A NodeTable is an array of nodes that never moves: addresses for as many as there may ever be, of which
+/// the beginning is memory. So it grows without a copy, which would be a pause, and is read without the lock
+/// of whoever extends it. Slot 0 is there from the start and no range: what lists end in.
+class NodeTable {
+ public:
+  /// Aborts where the addresses for a few thousand nodes cannot be had.
+  explicit NodeTable(std::uint64_t most);
+  ~NodeTable();
+  NodeTable(const NodeTable&) = delete;
+  NodeTable& operator=(const NodeTable&) = delete;
+
+  Node* data() const { return nodes_; }
+  Node& operator[](std::uint32_t index) const { return nodes_[index]; }
+  /// One past the last slot.
+  std::uint32_t end() const { return end_.load(std::memory_order_acquire); }
+  bool Has(std::uint32_t index) const { return index != 0 && index < end(); }
+
+  /// A new slot at the end.
+  std::uint32_t Add() {
+    const std::uint32_t index = end_.load(std::memory_order_relaxed);
+    if (index == committed_) {
+      Commit();
+    }
+    std::construct_at(&nodes_[index]);
+    end_.store(index + 1, std::memory_order_release);
+    return index;
+  }
+
+ private:
+  void Commit();
+
+  std::byte* mapping_ = nullptr;
+  std::size_t mapped_bytes_ = 0;
+  Node* nodes_ = nullptr;
+  std::uint64_t most_ = 0;
+  std::uint64_t committed_ = 0;
+  std::atomic<std::uint32_t> end_{0};
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_NODE_TABLE_H_
