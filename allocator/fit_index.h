@@ -27,9 +27,9 @@ class FitIndex {
     return shift * kSubdivisions + (size >> shift);
   }
 
-  void Insert(Node* nodes, std::uint32_t index) {
+  void Insert(Node* nodes, std::uint32_t index, std::uint32_t size) {
     Node& node = nodes[index];
-    const std::uint32_t size_class = ClassOf(node.size);
+    const std::uint32_t size_class = ClassOf(size);
     const std::uint32_t head = heads_[size_class];
     node.before = 0;
     node.behind = head;
@@ -39,16 +39,15 @@ class FitIndex {
     levels_ |= std::uint32_t{1} << (size_class / kSubdivisions);
   }
 
-  void Remove(Node* nodes, std::uint32_t index) {
-    const Node& node = nodes[index];
-    const std::uint32_t before = node.before;
-    const std::uint32_t behind = node.behind;
+  void Remove(Node* nodes, std::uint32_t index, std::uint32_t size) {
+    const std::uint32_t before = nodes[index].before;
+    const std::uint32_t behind = nodes[index].behind;
     nodes[behind].before = before;
     if (before != 0) {
       nodes[before].behind = behind;
       return;
     }
-    const std::uint32_t size_class = ClassOf(node.size);
+    const std::uint32_t size_class = ClassOf(size);
     heads_[size_class] = behind;
     if (behind == 0) {
       std::uint32_t& bits = classes_[size_class / kSubdivisions];

@@ -30,8 +30,8 @@ class SharedNumber {
 /// Whoever holds the lock of the table's owner writes everything, with one exception: a block (IsBlock) that
 /// is not in the sub-allocator's hands is its holder's. Who changes `word` from kLive with one
 /// compare-and-exchange is the one who freed it; the holder of a cached one makes it live again. So `word`,
-/// `offset`, `size`, `before` and `behind` may be read by anybody, at any time: somebody with a stale handle
-/// sees some old or new value, and that the generation is not his.
+/// all but `stamp` may be read by anybody, at any time: somebody with a stale handle sees some old or new value,
+/// and that the generation is not his.
 struct alignas(32) Node {
   enum State : std::uint32_t {
     kVacant,
@@ -60,8 +60,8 @@ struct alignas(32) Node {
   std::atomic<std::uint32_t> word{0};  // how often it had a name, and its state
   SharedNumber offset;                 // in granules, as size
   SharedNumber size;
-  std::uint32_t previous = 0;  // by address; 0: none
-  std::uint32_t next = 0;
+  SharedNumber previous;               // by address; 0: none
+  SharedNumber next;
   SharedNumber before;      // free or unmapped: in its class; a block: the owner's, as `behind`
   SharedNumber behind;      // vacant: the next vacant one
   std::uint32_t stamp = 0;  // a block: whether it may lie in a large chunk
@@ -104,6 +104,11 @@ class NodeTable {
 
   Node* data() const { return nodes_; }
   Node& operator[](std::uint32_t index) const { return nodes_[index]; }
+  /// Whoever frees the block in a slot will soon write to the nodes beside it.
+  void PrefetchNeighbours(std::uint32_t index) const {
+    __builtin_prefetch(&nodes_[nodes_[index].previous], 1);
+    __builtin_prefetch(&nodes_[nodes_[index].next], 1);
+  }
   /// One past the last slot.
   std::uint32_t end() const { return end_.load(std::memory_order_acquire); }
   bool Has(std::uint32_t index) const { return index != 0 && index < end(); }

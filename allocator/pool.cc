@@ -74,8 +74,7 @@ absl::Status Pool::Impl::CheckRequest(Bytes bytes, const AllocateOptions& option
   if (bytes.is_zero()) {
     return absl::InvalidArgumentError("a block of 0 bytes was asked for; ask for one byte at least");
   }
-  const std::uint64_t alignment = options.alignment.count();
-  if (alignment == 0 || (alignment & (alignment - 1)) != 0 || options.alignment > granularity_) {
+  if (!IsAlignment(options.alignment)) {
     return absl::InvalidArgumentError(absl::StrCat("an alignment of ", options.alignment.count(),
                                                    " bytes was asked for; it has to be a power of two, at "
                                                    "most ",
@@ -144,38 +143,57 @@ void Pool::Impl::RaisePeak(std::uint64_t charged) {
 
 // ---- front cache
 
-Block Pool::Impl::TakeCached(Bytes requested, const AllocateOptions& options) {
+[[gnu::always_inline]] inline Block Pool::Impl::TakeCached(Shard& shard, Bytes requested, const AllocateOptions& options) {
   // A lowered limit holds for cached blocks as well.
   const std::uint64_t charged = charged_.load(std::memory_order_relaxed);
   if (Bytes(charged) > source_->limit()) {
     return {};
   }
-  Shard* const shard = cache_.Mine();
-  if (shard == nullptr) {
-    return {};
-  }
   const auto size = static_cast<std::uint32_t>((requested.count() + FrontCache::kUnit.count() - 1) /
                                                FrontCache::kUnit.count());
-  const std::uint32_t index = shard->Take(size);
+  const std::uint32_t index = shard.Take(size);
   if (index == 0) {
     return {};
-  }
-  // Even this clock would be a tenth of a hit.
-  constexpr std::uint64_t kHitsPerTick = 64;
-  if (shard->CountHit() % kHitsPerTick == 0) {
-    tick_.store(CoarseMilliseconds(), std::memory_order_relaxed);
   }
   Node& node = nodes_[index];
   const Block block = BlockAt(index, node.generation() + 1);
   const Bytes padding = block.bytes - requested;
+  // Even this clock would be a tenth of a hit.
+  constexpr std::uint64_t kHitsPerTick = 64;
+  if (shard.CountHit(size, static_cast<std::int64_t>(padding.count())) % kHitsPerTick == 0) {
+    tick_.store(CoarseMilliseconds(), std::memory_order_relaxed);
+  }
   Describe(node, padding, options);
   node.word.store(Node::Word(block.generation, Node::kLive), std::memory_order_release);
-  shard->AddPadding(static_cast<std::int64_t>(padding.count()));
   // Several threads would read each other's lines here: their peak is looked at where the lock is held.
-  if (charged > peak_used_.load(std::memory_order_relaxed) && cache_.is_single() && shard->IsLow(charged)) {
+  if (charged - static_cast<std::uint64_t>(shard.bytes()) > peak_used_.load(std::memory_order_relaxed) &&
+      cache_.is_single()) [[unlikely]] {
     RaisePeak(charged);
   }
   return block;
+}
+
+// What was freed and lies in a queue.
+bool Pool::Impl::ReleaseQueue(Shard& shard) {
+  const bool any = shard.DrainQueue([this](std::uint32_t index) {
+    mutex_.AssertHeld();
+    Release(index, order_.stamp());
+  });
+  if (any) {
+    order_.NoteFree(StreamOrder::Only(StreamOrder::kHome));
+  }
+  return any;
+}
+
+bool Pool::Impl::ReleaseQueues() {
+  const bool any = cache_.DrainQueues([this](std::uint32_t index) {
+    mutex_.AssertHeld();
+    Release(index, order_.stamp());
+  });
+  if (any) {
+    order_.NoteFree(StreamOrder::Only(StreamOrder::kHome));
+  }
+  return any;
 }
 
 bool Pool::Impl::FlushCaches() {
@@ -209,21 +227,26 @@ void Pool::Impl::WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanosec
 }
 
 absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& options) {
-  LGPU_RETURN_IF_ERROR(CheckRequest(bytes, options));
-  TraceRecorder* const trace = trace_.load(std::memory_order_acquire);
-  if (IsCacheable(bytes) && options.alignment <= Suballocator::kGranule &&
-      options.stream == StreamOrder::kHome) {
-    if (const Block block = TakeCached(bytes, options); block.address != nullptr) {
-      if (trace != nullptr) {
-        trace->Record(TraceRecorder::Action::kAllocate, block.address, bytes, options.stream);
-      }
-      return block;
-    }
+  if (bytes.is_zero() || !IsAlignment(options.alignment) || options.stream != StreamOrder::kHome ||
+      epoch_.IsForked()) [[unlikely]] {
+    LGPU_RETURN_IF_ERROR(CheckRequest(bytes, options));
   }
-  absl::StatusOr<Block> block = AllocateUncached(bytes, options);
-  if (trace != nullptr) {
-    trace->Record(block.ok() ? TraceRecorder::Action::kAllocate : TraceRecorder::Action::kFailure,
-                  block.ok() ? block->address : nullptr, bytes, options.stream);
+  Shard* const shard = cache_.Mine();
+  Block block;
+  if (IsCacheable(bytes) && shard != nullptr && options.alignment <= Suballocator::kGranule &&
+      options.stream == StreamOrder::kHome) {
+    block = TakeCached(*shard, bytes, options);
+  }
+  absl::Status status;
+  if (block.address == nullptr) {
+    status = AllocateUncached(shard, bytes, options, block);
+  }
+  if (TraceRecorder* const trace = trace_.load(std::memory_order_acquire)) [[unlikely]] {
+    trace->Record(status.ok() ? TraceRecorder::Action::kAllocate : TraceRecorder::Action::kFailure,
+                  block.address, bytes, options.stream);
+  }
+  if (!status.ok()) [[unlikely]] {
+    return status;
   }
   return block;
 }
@@ -262,16 +285,21 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
   return Quick::kSlow;
 }
 
-absl::StatusOr<Block> Pool::Impl::AllocateUncached(Bytes bytes, const AllocateOptions& options) {
+[[gnu::noinline]] absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes, const AllocateOptions& options,
+                                          Block& block) {
   const Bytes limit = source_->limit();
-  cache_budget_.store(
-      static_cast<std::int64_t>(std::min(options_.cache_per_thread, limit / kCacheShare).count()),
-      std::memory_order_relaxed);
-  Block block;
   Quick quick;
   {
     MutexLock lock(mutex_);
-    limit_seen_ = limit;
+    if (limit != limit_seen_) {
+      limit_seen_ = limit;
+      cache_budget_.store(
+          static_cast<std::int64_t>(std::min(options_.cache_per_thread, limit / kCacheShare).count()),
+          std::memory_order_relaxed);
+    }
+    if (shard != nullptr) {
+      ReleaseQueue(*shard);
+    }
     quick = TryMapped(bytes, options, limit, block);
   }
   WakeIfDue();
@@ -282,7 +310,7 @@ absl::StatusOr<Block> Pool::Impl::AllocateUncached(Bytes bytes, const AllocateOp
     quick = TryMapped(bytes, options, limit, block);
   }
   if (quick == Quick::kParked) {
-    return block;
+    return absl::OkStatus();
   }
   if (quick == Quick::kOver) {
     return RefuseOver(bytes, options, limit);
@@ -292,11 +320,11 @@ absl::StatusOr<Block> Pool::Impl::AllocateUncached(Bytes bytes, const AllocateOp
   }
   if (options.stream != StreamOrder::kHome) {
     if (absl::Status status = OrderAfterHome(options.stream); !status.ok()) {
-      Free(block).IgnoreError();
+      Free(std::exchange(block, {})).IgnoreError();
       return status;
     }
   }
-  return block;
+  return absl::OkStatus();
 }
 
 absl::Status Pool::Impl::RefuseOver(Bytes bytes, const AllocateOptions& options, Bytes limit) {
@@ -332,15 +360,15 @@ void Pool::Impl::CountRefusal(RefusalReason reason) {
 
 absl::Status Pool::Impl::Free(const Block& block) {
   LGPU_RETURN_IF_ERROR(CheckAlive());
-  if (TraceRecorder* const trace = trace_.load(std::memory_order_acquire)) {
+  if (TraceRecorder* const trace = trace_.load(std::memory_order_acquire)) [[unlikely]] {
     RecordFree(*trace, block);
   }
   return IsCacheable(block.bytes) ? FreeSmall(block) : FreeLarge(block);
 }
 
-absl::Status Pool::Impl::FreeSmall(const Block& block) {
+[[gnu::always_inline]] inline absl::Status Pool::Impl::FreeSmall(const Block& block) {
   std::uint32_t word = LiveWord(block);
-  if (word == 0) {
+  if (word == 0) [[unlikely]] {
     return NotLive(block);
   }
   Node& node = nodes_[block.node];
@@ -348,26 +376,37 @@ absl::Status Pool::Impl::FreeSmall(const Block& block) {
   const bool is_shared = Node::StateOf(word) == Node::kShared;
   // From here on it is this call's: of two that free the same block, one gets no further.
   if (!node.word.compare_exchange_strong(word, Node::Word(block.generation, Node::kCached),
-                                         std::memory_order_acq_rel, std::memory_order_relaxed)) {
+                                         std::memory_order_acq_rel, std::memory_order_relaxed)) [[unlikely]] {
     return NotLive(block);
   }
   const auto padding = static_cast<std::int64_t>(BlockEntry::PaddingOf(about));
   const StreamId stream = BlockEntry::StreamOf(about);
-  if (stream == StreamOrder::kHome && !is_shared && HasNames(block.generation)) {
-    Shard* const shard = cache_.Mine();
+  Shard* const shard = cache_.Mine();
+  if (stream == StreamOrder::kHome && !is_shared && HasNames(block.generation) && shard != nullptr) [[likely]] {
     const auto size = static_cast<std::uint32_t>(block.bytes / Suballocator::kGranule);
-    if (shard != nullptr && shard->Put(size, block.node, cache_budget_.load(std::memory_order_relaxed))) {
-      shard->AddPadding(-padding);
+    const std::int64_t budget = cache_budget_.load(std::memory_order_relaxed);
+    if (shard->Put(size, block.node, padding, budget)) {
+      return absl::OkStatus();
+    }
+    if (shard->Queue(size, block.node, padding, budget)) {
+      nodes_.PrefetchNeighbours(block.node);
       return absl::OkStatus();
     }
   }
+  FreeUncached(shard, block.node, is_shared, about);
+  return absl::OkStatus();
+}
+
+void Pool::Impl::FreeUncached(Shard* shard, std::uint32_t index, bool is_shared, std::uint32_t about) {
   {
     MutexLock lock(mutex_);
-    padding_ -= padding;
-    GiveUp(block.node, is_shared, stream);
+    if (shard != nullptr) {
+      ReleaseQueue(*shard);
+    }
+    padding_ -= static_cast<std::int64_t>(BlockEntry::PaddingOf(about));
+    GiveUp(index, is_shared, BlockEntry::StreamOf(about));
   }
   WakeIfDue();
-  return absl::OkStatus();
 }
 
 absl::Status Pool::Impl::FreeLarge(const Block& block) {
@@ -379,6 +418,9 @@ absl::Status Pool::Impl::FreeLarge(const Block& block) {
 }
 
 bool Pool::Impl::FreeLargeLive(const Block& block) {
+  if (nodes_.Has(block.node)) {
+    nodes_.PrefetchNeighbours(block.node);
+  }
   MutexLock lock(mutex_);
   const std::uint32_t word = LiveWord(block);
   if (word == 0) {

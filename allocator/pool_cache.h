@@ -16,6 +16,27 @@
 
 namespace lgpu {
 
+namespace pool_cache_internal {
+
+constexpr std::uint32_t kSizes = 128;
+
+// How many of each size: about three standard deviations of how many of a thousand live blocks of all sizes
+// have that size, when each replaces one at random.
+constexpr std::uint32_t WaysOf(std::uint32_t size) {
+  return size <= 2 ? 48 : size <= 6 ? 32 : size <= 12 ? 24 : size <= 32 ? 16 : size <= 64 ? 8 : 6;
+}
+
+// Where those of each size begin.
+constexpr std::array<std::uint16_t, kSizes + 2> MakePlaces() {
+  std::array<std::uint16_t, kSizes + 2> first{};
+  for (std::uint32_t size = 1; size <= kSizes; ++size) {
+    first[size + 1] = static_cast<std::uint16_t>(first[size] + WaysOf(size));
+  }
+  return first;
+}
+
+}  // namespace pool_cache_internal
+
 /// A FrontCache keeps freed small blocks of exact sizes for the thread that freed them, in a shard for each
 /// thread. It knows blocks by their slot in the sub-allocator's nodes only.
 ///
@@ -23,59 +44,96 @@ namespace lgpu {
 /// So neither side ever waits: the owner's hit is one exchange, and Drain empties all shards from any thread.
 /// A shard whose thread is gone stays with what it holds until a drain, and passes to a new thread.
 /// Nothing thread-local knows of it.
+///
+/// What a shard has no place for waits in its queue: freed, and on the way to the sub-allocator, which gets it
+/// with the pool's lock the next time that anybody has it in hand.
 class FrontCache {
  public:
   static constexpr Bytes kUnit = Bytes(512);
   static constexpr Bytes kLargest = Bytes(std::uint64_t{64} << 10);
-  static constexpr std::uint32_t kSizes = 128;  // kLargest / kUnit
+  static constexpr std::uint32_t kSizes = pool_cache_internal::kSizes;  // kLargest / kUnit
 
   class alignas(64) Shard {
    public:
     // Of the owner.
-    /// The index of a block of `size` units, or zero.
+    /// The slot of a block of `size` units, or zero.
     std::uint32_t Take(std::uint32_t size);
-    /// False: there is no room.
-    bool Put(std::uint32_t size, std::uint32_t index, std::int64_t budget);
-    /// A block whose owner asked for `padding` bytes less than its size is handed out (+) or came back (-).
-    void AddPadding(std::int64_t padding) { Add(padding_, padding); }
-    /// How many there were before.
-    std::uint64_t CountHit() {
+    /// False: there is no room. `padding`: what its owner did not ask for of it.
+    bool Put(std::uint32_t size, std::uint32_t index, std::int64_t padding, std::int64_t budget);
+    /// The same, where there is no place for the size.
+    bool Queue(std::uint32_t size, std::uint32_t index, std::int64_t padding, std::int64_t budget);
+    /// A block out of here belongs to somebody; says how many there were before.
+    std::uint64_t CountHit(std::uint32_t size, std::int64_t padding) {
+      Add(bytes_, -BytesOf(size));
+      Add(blocks_, std::int64_t{-1});
+      Add(padding_, padding);
       Add(hits_, std::uint64_t{1});
       return hits_.load(std::memory_order_relaxed) - 1;
     }
-    /// True if the shard holds less than ever since as much as now is charged to the pool.
-    bool IsLow(std::uint64_t charged);
 
     // Of anybody.
     std::int64_t bytes() const {
       return bytes_.load(std::memory_order_relaxed) - drained_bytes_.load(std::memory_order_relaxed);
     }
 
+    // With the pool's lock.
+    /// Takes the queue out: visit(index) for each block. True if there was any.
+    template <typename Visit>
+    bool DrainQueue(Visit visit) {
+      const std::uint32_t tail = tail_.load(std::memory_order_acquire);
+      std::uint32_t head = head_.load(std::memory_order_relaxed);
+      if (head == tail) {
+        return false;
+      }
+      Drained(tail - head, [&] {
+        std::int64_t bytes = 0;
+        for (; head != tail; ++head) {
+          const std::uint64_t entry = queue_[head % kQueue].load(std::memory_order_relaxed);
+          bytes += BytesOf(static_cast<std::uint32_t>(entry >> 32));
+          visit(static_cast<std::uint32_t>(entry));
+        }
+        head_.store(head, std::memory_order_release);
+        return bytes;
+      }());
+      return true;
+    }
+
    private:
     friend class FrontCache;
-    static constexpr std::uint32_t kWays = 16;
-    // A few of every size, fewer of the large ones: what one size may pin is bounded as well.
-    static std::uint32_t WaysOf(std::uint32_t size) {
-      return std::clamp<std::uint32_t>(512 / size, 4, kWays);
+    static constexpr std::array kFirst = pool_cache_internal::MakePlaces();
+    static constexpr std::uint32_t kSlots = kFirst[kSizes + 1];
+    static constexpr std::uint32_t kQueue = 16;
+    static std::int64_t BytesOf(std::uint32_t size) {
+      return static_cast<std::int64_t>(kUnit.count()) * static_cast<std::int64_t>(size);
     }
     template <typename T>
     static void Add(std::atomic<T>& counter, T by) {  // one writer, so no read-modify-write
       counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
     }
+    void NotePut(std::uint32_t size, std::int64_t padding) {
+      Add(bytes_, BytesOf(size));
+      Add(blocks_, std::int64_t{1});
+      Add(padding_, -padding);
+    }
+    void Drained(std::uint32_t blocks, std::int64_t bytes) {
+      Add(drained_bytes_, bytes);
+      Add(drained_blocks_, std::int64_t{blocks});
+    }
 
     std::atomic<std::int32_t> owner_{0};  // a thread's number
+    std::atomic<std::uint32_t> tail_{0};  // of the queue
     // Written by the owner.
     std::atomic<std::int64_t> bytes_{0};  // put - taken by the owner
     std::atomic<std::int64_t> blocks_{0};
     std::atomic<std::int64_t> padding_{0};
-    std::atomic<std::int64_t> low_{0};  // since low_charged_
-    std::atomic<std::uint64_t> low_charged_{0};
     std::atomic<std::uint64_t> hits_{0};
-    std::array<std::atomic<std::uint8_t>, kSizes> tops_{};  // at and above it all ways are empty
+    std::array<std::atomic<std::uint8_t>, kSizes + 1> tops_{};  // by size: at and above it all ways are empty
     // Written under the pool's lock.
     alignas(64) std::atomic<std::int64_t> drained_bytes_{0};
     std::atomic<std::int64_t> drained_blocks_{0};
-    alignas(64) std::array<std::array<std::atomic<std::uint32_t>, kWays>, kSizes> slots_{};
+    std::atomic<std::uint32_t> head_{0};
+    alignas(64) std::array<std::atomic<std::uint64_t>, kQueue> queue_{};  // size, index
+    alignas(64) std::array<std::atomic<std::uint32_t>, kSlots> slots_{};
   };
 
   FrontCache() = default;
@@ -90,6 +148,13 @@ class FrontCache {
   bool Drain(Visit visit) {
     bool any = false;
     ForEachShard([&](Shard& shard) { any |= DrainShard(shard, visit); });
+    return any;
+  }
+  /// The same of the queues only.
+  template <typename Visit>
+  bool DrainQueues(Visit visit) {
+    bool any = false;
+    ForEachShard([&](Shard& shard) { any |= shard.DrainQueue(visit); });
     return any;
   }
 
@@ -111,22 +176,22 @@ class FrontCache {
   template <typename Visit>
   bool DrainShard(Shard& shard, Visit visit) {
     std::int64_t bytes = 0;
-    std::int64_t blocks = 0;
-    for (std::uint32_t size = 0; size < kSizes; ++size) {
-      for (std::atomic<std::uint32_t>& slot : shard.slots_[size]) {
+    std::uint32_t blocks = 0;
+    for (std::uint32_t size = 1; size <= kSizes; ++size) {
+      for (std::uint32_t at = Shard::kFirst[size]; at < Shard::kFirst[size + 1]; ++at) {
+        std::atomic<std::uint32_t>& slot = shard.slots_[at];
         if (slot.load(std::memory_order_relaxed) == 0) {
           continue;
         }
         if (const std::uint32_t index = slot.exchange(0, std::memory_order_acq_rel); index != 0) {
-          bytes += static_cast<std::int64_t>(kUnit.count()) * (size + 1);
+          bytes += Shard::BytesOf(size);
           ++blocks;
           visit(index);
         }
       }
     }
-    Shard::Add(shard.drained_bytes_, bytes);
-    Shard::Add(shard.drained_blocks_, blocks);
-    return blocks != 0;
+    shard.Drained(blocks, bytes);
+    return shard.DrainQueue(visit) || blocks != 0;
   }
   template <typename Visit>
   void ForEachShard(Visit visit) const {
@@ -162,60 +227,52 @@ class FrontCache {
   std::vector<std::unique_ptr<Shard>> owned_ ABSL_GUARDED_BY(claim_mutex_);
 };
 
-inline std::uint32_t FrontCache::Shard::Take(std::uint32_t size) {
-  std::atomic<std::uint8_t>& top = tops_[size - 1];
-  for (std::uint32_t way = top.load(std::memory_order_relaxed); way-- > 0;) {
-    std::atomic<std::uint32_t>& slot = slots_[size - 1][way];
-    if (slot.load(std::memory_order_relaxed) == 0) {
+[[gnu::always_inline]] inline std::uint32_t FrontCache::Shard::Take(std::uint32_t size) {
+  std::atomic<std::uint32_t>* const ways = &slots_[kFirst[size]];
+  for (std::uint32_t way = tops_[size].load(std::memory_order_relaxed); way-- > 0;) {
+    if (ways[way].load(std::memory_order_relaxed) == 0) {
       continue;
     }
-    if (const std::uint32_t index = slot.exchange(0, std::memory_order_acq_rel); index != 0) {
-      top.store(static_cast<std::uint8_t>(way), std::memory_order_relaxed);
-      Add(bytes_, -static_cast<std::int64_t>(kUnit.count() * size));
-      Add(blocks_, std::int64_t{-1});
+    if (const std::uint32_t index = ways[way].exchange(0, std::memory_order_acq_rel); index != 0) {
+      tops_[size].store(static_cast<std::uint8_t>(way), std::memory_order_relaxed);
       return index;
     }
   }
-  top.store(0, std::memory_order_relaxed);
+  tops_[size].store(0, std::memory_order_relaxed);
   return 0;
 }
 
-inline bool FrontCache::Shard::Put(std::uint32_t size, std::uint32_t index, std::int64_t budget) {
-  const auto added = static_cast<std::int64_t>(kUnit.count() * size);
-  if (bytes() + added > budget) {
+[[gnu::always_inline]] inline bool FrontCache::Shard::Put(std::uint32_t size, std::uint32_t index, std::int64_t padding,
+                                   std::int64_t budget) {
+  if (bytes() + BytesOf(size) > budget) {
     return false;
   }
-  const std::uint32_t ways = WaysOf(size);
-  std::atomic<std::uint8_t>& top = tops_[size - 1];
-  std::uint32_t way = top.load(std::memory_order_relaxed);
-  if (way == ways) {
-    // A drain may have emptied any of them.
-    for (way = 0; way < ways && slots_[size - 1][way].load(std::memory_order_relaxed) != 0; ++way) {
-    }
-    if (way == ways) {
-      return false;
-    }
-  } else {
-    top.store(static_cast<std::uint8_t>(way + 1), std::memory_order_relaxed);
+  std::atomic<std::uint32_t>* const ways = &slots_[kFirst[size]];
+  const std::uint32_t number = kFirst[size + 1] - std::uint32_t{kFirst[size]};
+  std::uint32_t way = tops_[size].load(std::memory_order_relaxed);
+  way = way == number ? 0 : way;  // a drain may have emptied them
+  if (ways[way].load(std::memory_order_relaxed) != 0) {
+    return false;  // full; or the drain is not that far yet
   }
-  slots_[size - 1][way].store(index, std::memory_order_release);
-  Add(bytes_, added);
-  Add(blocks_, std::int64_t{1});
+  tops_[size].store(static_cast<std::uint8_t>(way + 1), std::memory_order_relaxed);
+  ways[way].store(index, std::memory_order_release);
+  NotePut(size, padding);
   return true;
 }
 
-inline bool FrontCache::Shard::IsLow(std::uint64_t charged) {
-  const std::int64_t now = bytes();
-  if (charged == low_charged_.load(std::memory_order_relaxed) &&
-      now >= low_.load(std::memory_order_relaxed)) {
+inline bool FrontCache::Shard::Queue(std::uint32_t size, std::uint32_t index, std::int64_t padding,
+                                     std::int64_t budget) {
+  const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+  if (bytes() + BytesOf(size) > budget || tail - head_.load(std::memory_order_acquire) == kQueue) {
     return false;
   }
-  low_charged_.store(charged, std::memory_order_relaxed);
-  low_.store(now, std::memory_order_relaxed);
+  queue_[tail % kQueue].store(std::uint64_t{size} << 32 | index, std::memory_order_relaxed);
+  tail_.store(tail + 1, std::memory_order_release);
+  NotePut(size, padding);
   return true;
 }
 
-inline FrontCache::Shard* FrontCache::Mine() {
+[[gnu::always_inline]] inline FrontCache::Shard* FrontCache::Mine() {
   const std::int32_t self = Self();
   const std::uint32_t hash = HashOf(self);
   for (std::uint32_t i = 0; i < kProbes; ++i) {

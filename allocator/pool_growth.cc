@@ -172,6 +172,7 @@ Pool::Impl::Step Pool::Impl::NextStep(Attempt& attempt) {
     return Step::kFail;
   }
   Suballocator::Request request = RequestOf(attempt);
+  ReleaseQueues();
   if (const auto handle = blocks_.Allocate(request, Suballocator::Effort::kExhaustive)) {
     return Done(attempt, *handle);
   }

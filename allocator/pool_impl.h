@@ -140,6 +140,10 @@ class Pool::Impl {
   absl::Status CheckOtherStream(StreamId stream) const;
   absl::Status ForkedError() const;
   static std::uint32_t CoarseMilliseconds();
+  bool IsAlignment(Bytes alignment) const {
+    const std::uint64_t bytes = alignment.count();
+    return bytes != 0 && (bytes & (bytes - 1)) == 0 && alignment <= granularity_;
+  }
   absl::Status CheckRequest(Bytes bytes, const AllocateOptions& options) const;
   Refusal MakeRefusal(RefusalReason reason, const Attempt& attempt) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -147,13 +151,13 @@ class Pool::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Blocks.
-  absl::StatusOr<Block> AllocateUncached(Bytes bytes, const AllocateOptions& options);
+  absl::Status AllocateUncached(Shard* shard, Bytes bytes, const AllocateOptions& options, Block& block);
   /// Makes the entry of a block that the sub-allocator just made.
   Block BlockOf(Suballocator::Handle handle, Bytes requested, const AllocateOptions& options)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Block BlockAt(std::uint32_t index, std::uint32_t generation) const;
   /// A block out of this thread's cache; no address: there is none.
-  Block TakeCached(Bytes requested, const AllocateOptions& options);
+  Block TakeCached(Shard& shard, Bytes requested, const AllocateOptions& options);
   /// What is cached gets its next name without the sub-allocator.
   static bool HasNames(std::uint32_t generation) { return generation + 2 < Node::kGenerations; }
   static bool IsCacheable(Bytes bytes) { return bytes <= FrontCache::kLargest; }
@@ -161,6 +165,7 @@ class Pool::Impl {
   absl::Status RefuseOver(Bytes bytes, const AllocateOptions& options, Bytes limit);
   absl::StatusOr<Block> AllocatePending(Bytes bytes, const AllocateOptions& options, Bytes limit);
   absl::Status FreeSmall(const Block& block);
+  void FreeUncached(Shard* shard, std::uint32_t index, bool is_shared, std::uint32_t about);
   absl::Status FreeLarge(const Block& block);
   bool FreeLargeLive(const Block& block);
   void GiveUp(std::uint32_t index, bool is_shared, StreamId stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -170,6 +175,9 @@ class Pool::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Gives a block, which is nobody's any more, back to the sub-allocator.
   void Release(std::uint32_t index, std::uint32_t stamp) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Gives what is queued for it to the sub-allocator; true if there was anything.
+  bool ReleaseQueue(Shard& shard) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool ReleaseQueues() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Empties the front caches; true if there was anything in them.
   bool FlushCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What is charged changed.

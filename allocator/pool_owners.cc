@@ -14,10 +14,7 @@ const OwnerNames::Name* OwnerNames::FindFrom(std::size_t& slot, std::size_t hash
   }
 }
 
-std::uint32_t OwnerNames::IdOf(std::string_view op) {
-  if (op.empty()) {
-    return kNobody;
-  }
+std::uint32_t OwnerNames::IdOfNamed(std::string_view op) {
   const std::size_t hash = std::hash<std::string_view>{}(op);
   std::size_t slot = hash % kSlots;
   if (const Name* const name = FindFrom(slot, hash, op)) {

@@ -23,10 +23,11 @@ class OwnerNames {
   /// Ops beyond the first 4095 are one: "(other)".
   static constexpr std::uint32_t kMost = 4096;
 
-  std::uint32_t IdOf(std::string_view op);
+  std::uint32_t IdOf(std::string_view op) { return op.empty() ? kNobody : IdOfNamed(op); }
   std::string NameOf(std::uint32_t id) const;
 
  private:
+  std::uint32_t IdOfNamed(std::string_view op);
   struct Name {
     std::size_t hash;
     std::uint32_t id;

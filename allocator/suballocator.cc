@@ -122,18 +122,61 @@ Suballocator::Fit Suballocator::FindAny(const Index& index, const Want& want) co
   return above == Index::kClasses ? 0 : index.head(above);
 }
 
+// Carve of a free range, from its front. What is written down once is read once: the compiler may not keep
+// what others can see in registers by itself.
+[[gnu::always_inline]] inline std::uint32_t Suballocator::TakeFront(std::uint32_t index, std::uint32_t size) {
+  Node* const nodes = nodes_.data();
+  Node& range = nodes[index];
+  const std::uint32_t offset = range.offset;
+  const std::uint32_t had = range.size;
+  const std::uint32_t rest = had - size;
+  Index& fits = free_ranges_[ZoneOf(offset)];
+  free_ -= size;
+  if (rest == 0) {
+    fits.Remove(nodes, index, had);
+    return WithNames(index);
+  }
+  const std::uint32_t piece = NewNode();
+  Node& block = nodes[piece];
+  const std::uint32_t before = range.previous;
+  block.offset = offset;
+  block.size = size;
+  block.previous = before;
+  block.next = index;
+  nodes[before].next = piece;
+  range.previous = piece;
+  range.offset = offset + size;
+  range.size = rest;
+  Index& fits_rest = free_ranges_[ZoneOf(offset + size)];
+  if (Index::ClassOf(had) != Index::ClassOf(rest) || &fits != &fits_rest) {
+    fits.Remove(nodes, index, had);
+    fits_rest.Insert(nodes, index, rest);
+  }
+  return piece;
+}
+
 std::optional<Suballocator::Handle> Suballocator::Allocate(const Request& request, Effort effort) {
-  const Want want = WantOf(request);
-  if (want.size > free_) {
+  const std::uint64_t wanted = (request.bytes.count() - 1) / kGranule.count() + 1;
+  if (wanted > free_) {
     return std::nullopt;
   }
-  if (want.alignment == 1 && !scarce_) [[likely]] {
-    const auto size = static_cast<std::uint32_t>(want.size);
-    if (const std::uint32_t range = FindPlain(free_ranges_[want.zone], size); range != 0) [[likely]] {
-      return MakeLive(Carve(range, nodes_[range].offset, size), request);
+  if (request.alignment <= kGranule && !request.any_chunk && !scarce_) [[likely]] {
+    const auto size = static_cast<std::uint32_t>(wanted);
+    const std::size_t zone = (wanted <= small_ ? 1u : 0u) + (wanted <= tiny_ ? 1u : 0u);
+    if (const std::uint32_t range = FindPlain(free_ranges_[zone], size); range != 0) [[likely]] {
+      const std::uint32_t index = TakeFront(range, size);
+      Node& node = nodes_[index];
+      const std::uint32_t generation = node.generation();
+      node.Set(generation, State::kLive);
+      node.stamp = 0;
+      node.before = 0;
+      node.behind = 0;
+      used_ += size;
+      ++live_blocks_;
+      return Handle{generation} << 32 | index;
     }
   }
-  return AllocateSlowly(want, request, effort);
+  return AllocateSlowly(WantOf(request), request, effort);
 }
 
 std::optional<Suballocator::Handle> Suballocator::AllocateSlowly(const Want& want, const Request& request,
@@ -154,12 +197,68 @@ std::optional<Suballocator::Handle> Suballocator::AllocateSlowly(const Want& wan
   return MakeLive(Carve(fit.node, fit.start, static_cast<std::uint32_t>(want.size)), request);
 }
 
+// Makes a range that is in an index begin at `offset` and end `by` granules further away from it.
+[[gnu::always_inline]] inline void Suballocator::Widen(std::uint32_t index, std::uint32_t offset,
+                                                      std::uint32_t size, std::uint32_t by) {
+  Node* const nodes = nodes_.data();
+  Index& fits = free_ranges_[ZoneOf(nodes[index].offset)];
+  Index& fits_grown = free_ranges_[ZoneOf(offset)];
+  nodes[index].offset = offset;
+  nodes[index].size = size + by;
+  if (Index::ClassOf(size) != Index::ClassOf(size + by) || &fits != &fits_grown) {
+    fits.Remove(nodes, index, size);
+    fits_grown.Insert(nodes, index, size + by);
+  }
+}
+
+// Settle, for a node that becomes free.
+[[gnu::always_inline]] inline void Suballocator::FreeRange(std::uint32_t index, std::uint32_t generation,
+                                                           std::uint32_t size, Stamp stamp) {
+  Node* const nodes = nodes_.data();
+  Node& node = nodes[index];
+  const std::uint32_t previous = node.previous;
+  const std::uint32_t next = node.next;
+  const std::uint32_t offset = node.offset;
+  const bool merges_next = nodes[next].state() == State::kFree;
+  if (nodes[previous].state() == State::kFree) {
+    Node& whole = nodes[previous];
+    std::uint32_t behind = next;
+    DropNode(index, generation);
+    if (merges_next) {
+      const std::uint32_t more = nodes[next].size;
+      size += more;
+      behind = nodes[next].next;
+      stamp = std::max(nodes[next].stamp, stamp);
+      free_ranges_[ZoneOf(nodes[next].offset)].Remove(nodes, next, more);
+      DropNode(next);
+    }
+    whole.stamp = std::max(whole.stamp, stamp);
+    whole.next = behind;
+    nodes[behind].previous = previous;
+    Widen(previous, whole.offset, whole.size, size);
+    return;
+  }
+  if (merges_next) {
+    Node& whole = nodes[next];
+    DropNode(index, generation);
+    whole.stamp = std::max(whole.stamp, stamp);
+    whole.previous = previous;
+    nodes[previous].next = next;
+    Widen(next, offset, whole.size, size);
+    return;
+  }
+  node.stamp = stamp;
+  node.Set(generation, State::kFree);
+  free_ranges_[ZoneOf(offset)].Insert(nodes, index, size);
+}
+
 void Suballocator::Free(Handle block, Stamp stamp) {
   const std::uint32_t index = BlockOf(block);
-  used_ -= nodes_[index].size;
+  const std::uint32_t size = nodes_[index].size;
+  used_ -= size;
+  free_ += size;
   --live_blocks_;
-  EndName(index);
-  Settle(index, State::kFree, stamp);
+  FreeRange(index, GenerationOf(block) + 1, size, stamp);
 }
 
 Suballocator::Handle Suballocator::Rename(Handle block) {

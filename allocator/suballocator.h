@@ -220,7 +220,8 @@ class Suballocator {
   static NodeInfo InfoOf(const Node& node);
 
   std::uint32_t NewNode();
-  void DropNode(std::uint32_t index);
+  void DropNode(std::uint32_t index) { DropNode(index, nodes_[index].generation()); }
+  void DropNode(std::uint32_t index, std::uint32_t generation);
   Handle Name(std::uint32_t index);
   std::uint32_t WithNames(std::uint32_t index);
   void EndName(std::uint32_t index) {
@@ -233,12 +234,14 @@ class Suballocator {
   Index& IndexOf(const Node& node) {
     return node.state() == State::kUnmapped ? unmapped_ : free_ranges_[ZoneOf(node.offset)];
   }
-  void InsertFree(std::uint32_t index) { IndexOf(nodes_[index]).Insert(nodes_.data(), index); }
-  void RemoveFree(std::uint32_t index) { IndexOf(nodes_[index]).Remove(nodes_.data(), index); }
+  void InsertFree(std::uint32_t index) { IndexOf(nodes_[index]).Insert(nodes_.data(), index, nodes_[index].size); }
+  void RemoveFree(std::uint32_t index) { IndexOf(nodes_[index]).Remove(nodes_.data(), index, nodes_[index].size); }
   void Resize(std::uint32_t index, std::uint32_t offset, std::uint32_t size);
   std::uint32_t Carve(std::uint32_t index, std::uint32_t start, std::uint32_t size);
   void Settle(std::uint32_t index, State kind, Stamp stamp);
-  void SettleAs(std::uint32_t index, State kind, Stamp stamp);
+  void FreeRange(std::uint32_t index, std::uint32_t generation, std::uint32_t size, Stamp stamp);
+  void Widen(std::uint32_t index, std::uint32_t offset, std::uint32_t size, std::uint32_t by);
+  std::uint32_t TakeFront(std::uint32_t index, std::uint32_t size);
   std::uint32_t first() const { return nodes_[0].next; }
   void SettlePieces(std::uint32_t index, Stamp stamp);
   Handle MakeLive(std::uint32_t index, const Request& request);

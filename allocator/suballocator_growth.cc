@@ -203,8 +203,6 @@ Suballocator::Claim Suballocator::ClaimGrowth(const Request& request, const Plac
   return {.place = HandleOf(claimed), .block = placement.block, .request = request};
 }
 
-void Suballocator::SettleAs(std::uint32_t index, State kind, Stamp stamp) { Settle(index, kind, stamp); }
-
 // Gives back a node that is in no index and has mapped and unmapped pages.
 void Suballocator::SettlePieces(std::uint32_t index, Stamp stamp) {
   for (bool more = true; more;) {
@@ -219,7 +217,7 @@ void Suballocator::SettlePieces(std::uint32_t index, Stamp stamp) {
     if (more) {
       rest = SplitAfter(index, static_cast<std::uint32_t>(border - nodes_[index].offset));
     }
-    SettleAs(index, mapped ? State::kFree : State::kUnmapped, mapped ? stamp : 0);
+    Settle(index, mapped ? State::kFree : State::kUnmapped, mapped ? stamp : 0);
     index = rest;
   }
 }
@@ -314,13 +312,13 @@ void Suballocator::CommitUnmapped(Handle detached) {
   const std::uint32_t index = NodeOf(detached, State::kDetached);
   pages_.Unmap(PageOf(nodes_[index].offset), PageOf(nodes_[index].end()));
   EndName(index);
-  SettleAs(index, State::kUnmapped, 0);
+  Settle(index, State::kUnmapped, 0);
 }
 
 void Suballocator::Reattach(Handle detached) {
   const std::uint32_t index = NodeOf(detached, State::kDetached);
   EndName(index);
-  SettleAs(index, State::kFree, nodes_[index].stamp);
+  Settle(index, State::kFree, nodes_[index].stamp);
 }
 
 }  // namespace lgpu

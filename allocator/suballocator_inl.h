@@ -36,8 +36,10 @@ constexpr std::uint64_t AlignDown(std::uint64_t value, std::uint64_t alignment) 
 }
 
 [[gnu::always_inline]] inline std::uint32_t Suballocator::BlockOf(Handle handle) const {
-  const std::uint32_t index = NodeOf(handle);
-  LGPU_CHECK(nodes_[index].is_block());
+  const auto index = static_cast<std::uint32_t>(handle);
+  LGPU_CHECK(nodes_.Has(index));
+  const std::uint32_t word = nodes_[index].word.load(std::memory_order_relaxed);
+  LGPU_CHECK(Node::GenerationOf(word) == handle >> 32 && Node::IsBlock(Node::StateOf(word)));
   return index;
 }
 
@@ -50,9 +52,9 @@ constexpr std::uint64_t AlignDown(std::uint64_t value, std::uint64_t alignment) 
   return index;
 }
 
-[[gnu::always_inline]] inline void Suballocator::DropNode(std::uint32_t index) {
+[[gnu::always_inline]] inline void Suballocator::DropNode(std::uint32_t index,
+                                                          std::uint32_t generation) {
   Node& node = nodes_[index];
-  const std::uint32_t generation = node.generation();
   if (generation >= last_generation_) [[unlikely]] {
     node.Set(generation, Node::kRetired);
     ++retired_nodes_;
@@ -145,7 +147,7 @@ inline std::uint32_t Suballocator::Carve(std::uint32_t index, std::uint32_t star
 }
 
 // Makes a node that is in no index one of `kind`, free or unmapped, and merges it with its neighbours.
-[[gnu::always_inline]] inline void Suballocator::Settle(std::uint32_t index, State kind, Stamp stamp) {
+inline void Suballocator::Settle(std::uint32_t index, State kind, Stamp stamp) {
   Node* const nodes = nodes_.data();
   Node& node = nodes[index];
   if (kind == State::kFree) {
