@@ -19,6 +19,7 @@ std::chrono::steady_clock::time_point DeadlineAfter(std::chrono::nanoseconds tim
 
 // What all caches together may hold is at most the limit: 64 shards of a 64th.
 constexpr std::uint64_t kCacheShare = 64;
+constexpr std::uint64_t kCacheShareAboveHalf = 1024;
 
 }  // namespace
 
@@ -91,25 +92,25 @@ inline void Pool::Impl::Describe(Node& node, Bytes padding, const AllocateOption
   node.before = tick_.load(std::memory_order_relaxed);
 }
 
-inline Block Pool::Impl::BlockAt(std::uint32_t index, std::uint32_t generation) const {
+[[gnu::always_inline]] inline Block Pool::Impl::BlockAt(std::uint32_t index) const {
   const Node& node = nodes_[index];
   return {base_ + (Suballocator::kGranule * node.offset).count(), Suballocator::kGranule * node.size, index,
-          generation};
+          node.generation()};
 }
 
-Block Pool::Impl::BlockOf(Suballocator::Handle handle, Bytes requested, const AllocateOptions& options) {
+std::uint32_t Pool::Impl::HandOut(Suballocator::Handle handle, Bytes requested, const AllocateOptions& options) {
   const std::uint32_t index = Suballocator::SlotOf(handle);
-  const Block block = BlockAt(index, Suballocator::GenerationOf(handle));
+  Node& node = nodes_[index];
   if (by_address_.is_on()) {
-    by_address_.Insert(nodes_[index].offset, index);
+    by_address_.Insert(node.offset, index);
   }
-  const Bytes padding = block.bytes - requested;
+  const Bytes padding = Suballocator::kGranule * node.size - requested;
   padding_ += static_cast<std::int64_t>(padding.count());
   ++num_allocs_;
   NoteCharged();
   tick_.store(CoarseMilliseconds(), std::memory_order_relaxed);
-  Describe(nodes_[index], padding, options);
-  return block;
+  Describe(node, padding, options);
+  return index;
 }
 
 void Pool::Impl::Release(std::uint32_t index, std::uint32_t stamp) {
@@ -120,11 +121,30 @@ void Pool::Impl::Release(std::uint32_t index, std::uint32_t stamp) {
   NoteCharged();
 }
 
+// Where little is left of the limit, every hole counts: searches are careful, and nothing is cached.
+void Pool::Impl::SetLevel(std::uint64_t charged) {
+  const std::uint64_t sixteenth = limit_seen_.count() / 16;
+  const bool scarce = charged >= sixteenth * (scarce_ ? 14 : 15);
+  const bool half = charged >= sixteenth * 8;
+  level_begin_ = scarce ? sixteenth * 14 : half ? sixteenth * 8 : 0;
+  level_end_ = scarce ? ~std::uint64_t{0} : sixteenth * (half ? 15 : 8);
+  const Bytes share = limit_seen_ / (half ? kCacheShareAboveHalf : kCacheShare);
+  const Bytes budget = scarce ? Bytes() : std::min(options_.cache_per_thread, share);
+  cache_budget_.store(static_cast<std::int64_t>(budget.count()), std::memory_order_relaxed);
+  blocks_.SetScarce(scarce);
+  if (!std::exchange(scarce_, scarce) && scarce) {
+    FlushCaches();
+  }
+}
+
 void Pool::Impl::NoteCharged() {
   const std::uint64_t charged = blocks_.used().count();
   charged_.store(charged, std::memory_order_relaxed);
   if (charged > peak_used_.load(std::memory_order_relaxed)) {
     RaisePeak(charged);
+  }
+  if (charged < level_begin_ || charged >= level_end_) [[unlikely]] {
+    SetLevel(charged);
   }
   NoteDemand();
 }
@@ -143,34 +163,34 @@ void Pool::Impl::RaisePeak(std::uint64_t charged) {
 
 // ---- front cache
 
-[[gnu::always_inline]] inline Block Pool::Impl::TakeCached(Shard& shard, Bytes requested, const AllocateOptions& options) {
+[[gnu::always_inline]] inline std::uint32_t Pool::Impl::TakeCached(Shard& shard, Bytes requested,
+                                                                   const AllocateOptions& options) {
   // A lowered limit holds for cached blocks as well.
   const std::uint64_t charged = charged_.load(std::memory_order_relaxed);
   if (Bytes(charged) > source_->limit()) {
-    return {};
+    return 0;
   }
   const auto size = static_cast<std::uint32_t>((requested.count() + FrontCache::kUnit.count() - 1) /
                                                FrontCache::kUnit.count());
   const std::uint32_t index = shard.Take(size);
   if (index == 0) {
-    return {};
+    return 0;
   }
   Node& node = nodes_[index];
-  const Block block = BlockAt(index, node.generation() + 1);
-  const Bytes padding = block.bytes - requested;
+  const Bytes padding = FrontCache::kUnit * size - requested;
   // Even this clock would be a tenth of a hit.
   constexpr std::uint64_t kHitsPerTick = 64;
   if (shard.CountHit(size, static_cast<std::int64_t>(padding.count())) % kHitsPerTick == 0) {
     tick_.store(CoarseMilliseconds(), std::memory_order_relaxed);
   }
   Describe(node, padding, options);
-  node.word.store(Node::Word(block.generation, Node::kLive), std::memory_order_release);
+  node.word.store(Node::Word(node.generation() + 1, Node::kLive), std::memory_order_release);
   // Several threads would read each other's lines here: their peak is looked at where the lock is held.
   if (charged - static_cast<std::uint64_t>(shard.bytes()) > peak_used_.load(std::memory_order_relaxed) &&
       cache_.is_single()) [[unlikely]] {
     RaisePeak(charged);
   }
-  return block;
+  return index;
 }
 
 // What was freed and lies in a queue.
@@ -232,34 +252,32 @@ absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& o
     LGPU_RETURN_IF_ERROR(CheckRequest(bytes, options));
   }
   Shard* const shard = cache_.Mine();
-  Block block;
+  std::uint32_t index = 0;
   if (IsCacheable(bytes) && shard != nullptr && options.alignment <= Suballocator::kGranule &&
       options.stream == StreamOrder::kHome) {
-    block = TakeCached(*shard, bytes, options);
+    index = TakeCached(*shard, bytes, options);
   }
-  absl::Status status;
-  if (block.address == nullptr) {
-    status = AllocateUncached(shard, bytes, options, block);
+  if (index == 0) {
+    absl::Status status = AllocateUncached(shard, bytes, options, index);
+    if (!status.ok()) [[unlikely]] {
+      RecordAllocate(nullptr, bytes, options);
+      return status;
+    }
   }
-  if (TraceRecorder* const trace = trace_.load(std::memory_order_acquire)) [[unlikely]] {
-    trace->Record(status.ok() ? TraceRecorder::Action::kAllocate : TraceRecorder::Action::kFailure,
-                  block.address, bytes, options.stream);
+  if (trace_.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
+    RecordAllocate(BlockAt(index).address, bytes, options);
   }
-  if (!status.ok()) [[unlikely]] {
-    return status;
-  }
-  return block;
+  return BlockAt(index);
 }
 
 // The part under the lock, out of mapped memory. kSlow: an attempt may get it, and is counted as pending.
 Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& options, Bytes limit,
-                                        Block& block) {
+                                        std::uint32_t& index) {
   const Bytes rounded = RoundUp(bytes, Suballocator::kGranule);
   if (options.stream != StreamOrder::kHome) {
     other_streams_ = true;
-    const std::optional<Block> parked = Fits(Bytes(), limit) ? TakeParked(bytes, options) : std::nullopt;
-    if (parked) {
-      block = *parked;
+    index = Fits(Bytes(), limit) ? TakeParked(bytes, options) : 0;
+    if (index != 0) {
       return Quick::kParked;
     }
   }
@@ -277,7 +295,7 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
   }
   if (const auto handle =
           blocks_.Allocate({.bytes = bytes, .alignment = options.alignment}, Suballocator::Effort::kQuick)) {
-    block = BlockOf(*handle, bytes, options);
+    index = HandOut(*handle, bytes, options);
     return Quick::kDone;
   }
   pending_ += rounded;
@@ -286,28 +304,26 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
 }
 
 [[gnu::noinline]] absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes, const AllocateOptions& options,
-                                          Block& block) {
+                                          std::uint32_t& index) {
   const Bytes limit = source_->limit();
   Quick quick;
   {
     MutexLock lock(mutex_);
     if (limit != limit_seen_) {
       limit_seen_ = limit;
-      cache_budget_.store(
-          static_cast<std::int64_t>(std::min(options_.cache_per_thread, limit / kCacheShare).count()),
-          std::memory_order_relaxed);
+      SetLevel(blocks_.used().count());
     }
     if (shard != nullptr) {
       ReleaseQueue(*shard);
     }
-    quick = TryMapped(bytes, options, limit, block);
+    quick = TryMapped(bytes, options, limit, index);
   }
   WakeIfDue();
   if (quick == Quick::kOver && fenced_.load(std::memory_order_relaxed) != 0) {
     // Blocks that streams are not done with yet count against the limit: the last that can be had back.
     LGPU_RETURN_IF_ERROR(AwaitFences());
     MutexLock lock(mutex_);
-    quick = TryMapped(bytes, options, limit, block);
+    quick = TryMapped(bytes, options, limit, index);
   }
   if (quick == Quick::kParked) {
     return absl::OkStatus();
@@ -316,11 +332,11 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
     return RefuseOver(bytes, options, limit);
   }
   if (quick == Quick::kSlow) {
-    LGPU_ASSIGN_OR_RETURN(block, AllocatePending(bytes, options, limit));
+    LGPU_ASSIGN_OR_RETURN(index, AllocatePending(bytes, options, limit));
   }
   if (options.stream != StreamOrder::kHome) {
     if (absl::Status status = OrderAfterHome(options.stream); !status.ok()) {
-      Free(std::exchange(block, {})).IgnoreError();
+      Free(BlockAt(std::exchange(index, 0))).IgnoreError();
       return status;
     }
   }
@@ -338,19 +354,19 @@ absl::Status Pool::Impl::RefuseOver(Bytes bytes, const AllocateOptions& options,
   return RefusalStatus(refusal);
 }
 
-absl::StatusOr<Block> Pool::Impl::AllocatePending(Bytes bytes, const AllocateOptions& options, Bytes limit) {
+absl::StatusOr<std::uint32_t> Pool::Impl::AllocatePending(Bytes bytes, const AllocateOptions& options, Bytes limit) {
   Attempt attempt{
       .bytes = bytes, .options = options, .deadline = DeadlineAfter(options.timeout), .limit = limit};
-  absl::StatusOr<Block> block = AllocateSlowly(attempt);
+  absl::StatusOr<std::uint32_t> index = AllocateSlowly(attempt);
   WakeIfDue();
   MutexLock lock(mutex_);
   --calls_;
   NoteChange();
-  if (absl::IsResourceExhausted(block.status())) {
-    const std::optional<Refusal> known = GetRefusal(block.status());
+  if (absl::IsResourceExhausted(index.status())) {
+    const std::optional<Refusal> known = GetRefusal(index.status());
     CountRefusal(known ? known->reason : RefusalReason::kUnspecified);
   }
-  return block;
+  return index;
 }
 
 void Pool::Impl::CountRefusal(RefusalReason reason) {

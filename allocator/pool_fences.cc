@@ -64,20 +64,20 @@ void Pool::Impl::Unpark(std::uint32_t index) {
   --fenced_blocks_;
 }
 
-std::optional<Block> Pool::Impl::TakeParked(Bytes requested, const AllocateOptions& options) {
+std::uint32_t Pool::Impl::TakeParked(Bytes requested, const AllocateOptions& options) {
   const std::uint64_t size = RoundUp(requested, Suballocator::kGranule) / Suballocator::kGranule;
   if (options.alignment > Suballocator::kGranule || size > ~std::uint32_t{0}) {
-    return std::nullopt;
+    return 0;
   }
   const auto parked = order_.TakeParked(options.stream, static_cast<std::uint32_t>(size));
   if (!parked) {
-    return std::nullopt;
+    return 0;
   }
   Unpark(parked->index);
   if (by_address_.is_on()) {
     by_address_.Erase(nodes_[parked->index].offset);
   }
-  return BlockOf(blocks_.Rename(blocks_.HandleAt(parked->index)), requested, options);
+  return HandOut(blocks_.Rename(blocks_.HandleAt(parked->index)), requested, options);
 }
 
 void Pool::Impl::ReleaseReady() {

@@ -65,7 +65,7 @@ absl::Status Pool::Impl::WithNumbers(const absl::Status& status, const Attempt& 
   return RefusalStatus(*known);
 }
 
-absl::StatusOr<Block> Pool::Impl::AllocateSlowly(Attempt& attempt) {
+absl::StatusOr<std::uint32_t> Pool::Impl::AllocateSlowly(Attempt& attempt) {
   for (;;) {
     attempt.limit = source_->limit();
     Step step;
@@ -76,7 +76,7 @@ absl::StatusOr<Block> Pool::Impl::AllocateSlowly(Attempt& attempt) {
     bool going_on = true;
     switch (step) {
       case Step::kDone:
-        return attempt.block;
+        return attempt.index;
       case Step::kGrow:
         going_on = Grow(attempt);
         break;
@@ -91,7 +91,7 @@ absl::StatusOr<Block> Pool::Impl::AllocateSlowly(Attempt& attempt) {
         break;
       case Step::kMap:
         if (Map(attempt)) {
-          return attempt.block;
+          return attempt.index;
         }
         going_on = false;
         break;
@@ -108,7 +108,7 @@ absl::StatusOr<Block> Pool::Impl::AllocateSlowly(Attempt& attempt) {
 
 Pool::Impl::Step Pool::Impl::Done(Attempt& attempt, Suballocator::Handle block) {
   pending_ -= RoundUp(attempt.bytes, Suballocator::kGranule);
-  attempt.block = BlockOf(block, attempt.bytes, attempt.options);
+  attempt.index = HandOut(block, attempt.bytes, attempt.options);
   spare_.insert(spare_.end(), attempt.chunks.begin(), attempt.chunks.end());
   return Step::kDone;
 }

@@ -120,7 +120,7 @@ class Pool::Impl {
     std::vector<ChunkPlacement> placements{};
     std::vector<Chunk> placed{};  // in the order of placements
     // The result.
-    Block block{};
+    std::uint32_t index = 0;
     absl::Status status{};
   };
   enum class Bound { kAtLeast, kAtMost };
@@ -151,27 +151,28 @@ class Pool::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Blocks.
-  absl::Status AllocateUncached(Shard* shard, Bytes bytes, const AllocateOptions& options, Block& block);
+  absl::Status AllocateUncached(Shard* shard, Bytes bytes, const AllocateOptions& options, std::uint32_t& index);
   /// Makes the entry of a block that the sub-allocator just made.
-  Block BlockOf(Suballocator::Handle handle, Bytes requested, const AllocateOptions& options)
+  std::uint32_t HandOut(Suballocator::Handle handle, Bytes requested, const AllocateOptions& options)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Block BlockAt(std::uint32_t index, std::uint32_t generation) const;
+  Block BlockAt(std::uint32_t index) const;
   /// A block out of this thread's cache; no address: there is none.
-  Block TakeCached(Shard& shard, Bytes requested, const AllocateOptions& options);
+  std::uint32_t TakeCached(Shard& shard, Bytes requested, const AllocateOptions& options);
   /// What is cached gets its next name without the sub-allocator.
   static bool HasNames(std::uint32_t generation) { return generation + 2 < Node::kGenerations; }
   static bool IsCacheable(Bytes bytes) { return bytes <= FrontCache::kLargest; }
   void Describe(Node& node, Bytes padding, const AllocateOptions& options);
   absl::Status RefuseOver(Bytes bytes, const AllocateOptions& options, Bytes limit);
-  absl::StatusOr<Block> AllocatePending(Bytes bytes, const AllocateOptions& options, Bytes limit);
+  absl::StatusOr<std::uint32_t> AllocatePending(Bytes bytes, const AllocateOptions& options, Bytes limit);
   absl::Status FreeSmall(const Block& block);
   void FreeUncached(Shard* shard, std::uint32_t index, bool is_shared, std::uint32_t about);
   absl::Status FreeLarge(const Block& block);
   bool FreeLargeLive(const Block& block);
   void GiveUp(std::uint32_t index, bool is_shared, StreamId stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RecordAllocate(std::byte* address, Bytes bytes, const AllocateOptions& options) const;
   void RecordFree(TraceRecorder& trace, const Block& block) const;
   enum class Quick { kDone, kParked, kOver, kSlow };
-  Quick TryMapped(Bytes bytes, const AllocateOptions& options, Bytes limit, Block& block)
+  Quick TryMapped(Bytes bytes, const AllocateOptions& options, Bytes limit, std::uint32_t& index)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Gives a block, which is nobody's any more, back to the sub-allocator.
   void Release(std::uint32_t index, std::uint32_t stamp) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -181,6 +182,7 @@ class Pool::Impl {
   /// Empties the front caches; true if there was anything in them.
   bool FlushCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What is charged changed.
+  void SetLevel(std::uint64_t charged) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteCharged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::uint64_t LiveBlocks() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Bytes Used() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -225,7 +227,7 @@ class Pool::Impl {
 
   // Streams.
   /// A block of exactly this size that only `stream` used, and gave back.
-  std::optional<Block> TakeParked(Bytes requested, const AllocateOptions& options)
+  std::uint32_t TakeParked(Bytes requested, const AllocateOptions& options)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Puts a block aside until `stream`, and the others that used it if it is shared, are done with it.
   void Park(std::uint32_t index, bool is_shared, StreamId stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -242,7 +244,7 @@ class Pool::Impl {
   bool Fits(Bytes rounded, Bytes limit) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanoseconds timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Block> AllocateSlowly(Attempt& attempt);
+  absl::StatusOr<std::uint32_t> AllocateSlowly(Attempt& attempt);
   Step NextStep(Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Step StepUnderPressure(Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Step StepToMakeRoom(Attempt& attempt, const Suballocator::Placement& plan, const Fill& fill)
@@ -315,6 +317,10 @@ class Pool::Impl {
                                                            // where one page was asked for
   bool exact_small_ ABSL_GUARDED_BY(mutex_) = false;       // it gives larger ones unless asked for one page
   Bytes held_ ABSL_GUARDED_BY(mutex_);
+  bool scarce_ ABSL_GUARDED_BY(mutex_) = false;
+  // Beyond these bytes charged it is time for another look at how scarce memory is.
+  std::uint64_t level_begin_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t level_end_ ABSL_GUARDED_BY(mutex_) = 0;
   Bytes pending_ ABSL_GUARDED_BY(mutex_);              // what attempts are going to use
   int calls_ ABSL_GUARDED_BY(mutex_) = 0;              // attempts and trims on their way;
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;            // of these: that wait for others

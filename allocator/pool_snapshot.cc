@@ -130,6 +130,14 @@ MemorySnapshot Pool::Impl::Snapshot() const {
   return snapshot;
 }
 
+void Pool::Impl::RecordAllocate(std::byte* address, Bytes bytes, const AllocateOptions& options) const {
+  if (TraceRecorder* const trace = trace_.load(std::memory_order_acquire)) {
+    trace->Record(
+        address != nullptr ? TraceRecorder::Action::kAllocate : TraceRecorder::Action::kFailure, address,
+        bytes, options.stream);
+  }
+}
+
 void Pool::Impl::RecordFree(TraceRecorder& trace, const Block& block) const {
   if (LiveWord(block) != 0) {
     const std::uint32_t about = nodes_[block.node].behind;

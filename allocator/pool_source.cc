@@ -173,9 +173,7 @@ bool Pool::Impl::Map(Attempt& attempt) {
     places.push_back({attempt.placements[i].offset, attempt.placed[i].bytes});
   }
   pending_ -= RoundUp(attempt.bytes, Suballocator::kGranule);
-  attempt.block = BlockOf(blocks_.Commit(attempt.claim, places), attempt.bytes, attempt.options);
-  // From here on every hole counts.
-  blocks_.SetScarce(blocks_.mapped() >= attempt.limit / 8 * 7);
+  attempt.index = HandOut(blocks_.Commit(attempt.claim, places), attempt.bytes, attempt.options);
   return true;
 }
 
@@ -257,7 +255,6 @@ absl::Status Pool::Impl::UnmapRuns(const std::vector<Run>& runs) {
   for (const Run& run : runs) {
     if (status.ok()) {
       blocks_.CommitUnmapped(run.detached);
-      blocks_.SetScarce(false);
       mapped_.erase(mapped_.lower_bound(run.range.offset), mapped_.lower_bound(run.range.end()));
     } else {
       blocks_.Reattach(run.detached);

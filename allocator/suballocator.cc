@@ -12,6 +12,8 @@ namespace {
 constexpr int kQuickTries = 4;
 // ... but the smallest of this many where memory is scarce.
 constexpr int kScarceTries = 64;
+// Of ranges that are huge, the lowest of this many.
+constexpr int kHugeTries = 3;
 
 using suballocator_internal::AlignUp;
 
@@ -73,7 +75,27 @@ Suballocator::Suballocator(const Options& options)
   const std::uint32_t above =
       Index::ClassOf(static_cast<std::uint32_t>(std::min<std::uint64_t>(enough, ~std::uint32_t{0}))) + 1;
   const std::uint32_t found = index.NextClass(above);
-  return found == Index::kClasses ? Fit{} : FindIn(index, found, want);
+  if (found == Index::kClasses) {
+    return {};
+  }
+  return !scarce_ && IsHuge(index.head(found)) ? FindLowest(index, found, want) : FindIn(index, found, want);
+}
+
+// The lowest of the smallest ranges from a class of huge ones on. A training step begins with a few huge ranges,
+// left over from the largest tensors of the step before. If it broke the smallest one first, as elsewhere, there
+// would be none for those tensors; always the same end of the region keeps the other one whole.
+Suballocator::Fit Suballocator::FindLowest(const Index& index, std::uint32_t size_class,
+                                           const Want& want) const {
+  Fit best;
+  int tries = kHugeTries;
+  index.ForEach(nodes_.data(), size_class, [&](std::uint32_t at) {
+    const std::uint64_t start = AlignUp(nodes_[at].offset, want.alignment);
+    if (start + want.size <= nodes_[at].end() && (best.node == 0 || start < best.start)) {
+      best = {at, static_cast<std::uint32_t>(start)};
+    }
+    return --tries > 0;
+  });
+  return best;
 }
 
 // A small block lies in chunks of one page.
@@ -163,7 +185,7 @@ std::optional<Suballocator::Handle> Suballocator::Allocate(const Request& reques
   if (request.alignment <= kGranule && !request.any_chunk && !scarce_) [[likely]] {
     const auto size = static_cast<std::uint32_t>(wanted);
     const std::size_t zone = (wanted <= small_ ? 1u : 0u) + (wanted <= tiny_ ? 1u : 0u);
-    if (const std::uint32_t range = FindPlain(free_ranges_[zone], size); range != 0) [[likely]] {
+    if (const std::uint32_t range = FindPlain(free_ranges_[zone], size); range != 0 && !IsHuge(range)) [[likely]] {
       const std::uint32_t index = TakeFront(range, size);
       Node& node = nodes_[index];
       const std::uint32_t generation = node.generation();

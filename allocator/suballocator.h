@@ -209,6 +209,8 @@ class Suballocator {
     std::size_t zone;
   };
   static constexpr Stamp kAnyChunk = 1;  // of a block
+  static constexpr Bytes kHuge = Bytes(std::uint64_t{64} << 20);
+  bool IsHuge(std::uint32_t range) const { return nodes_[range].size >= ToGranules(kHuge); }
 
   static constexpr Bytes FromGranules(std::uint64_t granules) { return kGranule * granules; }
   static std::uint32_t ToGranules(Bytes bytes) { return static_cast<std::uint32_t>(bytes / kGranule); }
@@ -251,6 +253,7 @@ class Suballocator {
   Want WantOf(const Request& request) const;
   Fit FindIn(const Index& index, std::uint32_t size_class, const Want& want) const;
   Fit FindQuick(const Want& want) const;
+  Fit FindLowest(const Index& index, std::uint32_t size_class, const Want& want) const;
   Fit FindAny(const Index& index, const Want& want) const;
   bool MayLieIn(const Want& want, std::uint64_t start) const;
 
