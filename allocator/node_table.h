@@ -30,8 +30,8 @@ class SharedNumber {
 /// Whoever holds the lock of the table's owner writes everything, with one exception: a block (IsBlock) that
 /// is not in the sub-allocator's hands is its holder's. Who changes `word` from kLive with one
 /// compare-and-exchange is the one who freed it; the holder of a cached one makes it live again. So `word`,
-/// all but `stamp` may be read by anybody, at any time: somebody with a stale handle sees some old or new value,
-/// and that the generation is not his.
+/// all but `stamp` may be read by anybody, at any time: somebody with a stale handle sees some old or new
+/// value, and that the generation is not his.
 struct alignas(32) Node {
   enum State : std::uint32_t {
     kVacant,
@@ -60,7 +60,7 @@ struct alignas(32) Node {
   std::atomic<std::uint32_t> word{0};  // how often it had a name, and its state
   SharedNumber offset;                 // in granules, as size
   SharedNumber size;
-  SharedNumber previous;               // by address; 0: none
+  SharedNumber previous;  // by address; 0: none
   SharedNumber next;
   SharedNumber before;      // free or unmapped: in its class; a block: the owner's, as `behind`
   SharedNumber behind;      // vacant: the next vacant one

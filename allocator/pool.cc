@@ -19,7 +19,7 @@ std::chrono::steady_clock::time_point DeadlineAfter(std::chrono::nanoseconds tim
 
 // What all caches together may hold is at most the limit: 64 shards of a 64th.
 constexpr std::uint64_t kCacheShare = 64;
-constexpr std::uint64_t kCacheShareAboveHalf = 1024;
+constexpr std::uint64_t kCacheShareAboveHalf = 4096;
 
 }  // namespace
 
@@ -98,7 +98,8 @@ inline void Pool::Impl::Describe(Node& node, Bytes padding, const AllocateOption
           node.generation()};
 }
 
-std::uint32_t Pool::Impl::HandOut(Suballocator::Handle handle, Bytes requested, const AllocateOptions& options) {
+std::uint32_t Pool::Impl::HandOut(Suballocator::Handle handle, Bytes requested,
+                                  const AllocateOptions& options) {
   const std::uint32_t index = Suballocator::SlotOf(handle);
   Node& node = nodes_[index];
   if (by_address_.is_on()) {
@@ -124,10 +125,10 @@ void Pool::Impl::Release(std::uint32_t index, std::uint32_t stamp) {
 // Where little is left of the limit, every hole counts: searches are careful, and nothing is cached.
 void Pool::Impl::SetLevel(std::uint64_t charged) {
   const std::uint64_t sixteenth = limit_seen_.count() / 16;
-  const bool scarce = charged >= sixteenth * (scarce_ ? 14 : 15);
+  const bool scarce = charged >= sixteenth * (scarce_ ? 12 : 13);
   const bool half = charged >= sixteenth * 8;
-  level_begin_ = scarce ? sixteenth * 14 : half ? sixteenth * 8 : 0;
-  level_end_ = scarce ? ~std::uint64_t{0} : sixteenth * (half ? 15 : 8);
+  level_begin_ = scarce ? sixteenth * 12 : half ? sixteenth * 8 : 0;
+  level_end_ = scarce ? ~std::uint64_t{0} : sixteenth * (half ? 13 : 8);
   const Bytes share = limit_seen_ / (half ? kCacheShareAboveHalf : kCacheShare);
   const Bytes budget = scarce ? Bytes() : std::min(options_.cache_per_thread, share);
   cache_budget_.store(static_cast<std::int64_t>(budget.count()), std::memory_order_relaxed);
@@ -303,8 +304,9 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
   return Quick::kSlow;
 }
 
-[[gnu::noinline]] absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes, const AllocateOptions& options,
-                                          std::uint32_t& index) {
+[[gnu::noinline]] absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes,
+                                                            const AllocateOptions& options,
+                                                            std::uint32_t& index) {
   const Bytes limit = source_->limit();
   Quick quick;
   {
@@ -354,7 +356,8 @@ absl::Status Pool::Impl::RefuseOver(Bytes bytes, const AllocateOptions& options,
   return RefusalStatus(refusal);
 }
 
-absl::StatusOr<std::uint32_t> Pool::Impl::AllocatePending(Bytes bytes, const AllocateOptions& options, Bytes limit) {
+absl::StatusOr<std::uint32_t> Pool::Impl::AllocatePending(Bytes bytes, const AllocateOptions& options,
+                                                          Bytes limit) {
   Attempt attempt{
       .bytes = bytes, .options = options, .deadline = DeadlineAfter(options.timeout), .limit = limit};
   absl::StatusOr<std::uint32_t> index = AllocateSlowly(attempt);
@@ -398,7 +401,8 @@ absl::Status Pool::Impl::Free(const Block& block) {
   const auto padding = static_cast<std::int64_t>(BlockEntry::PaddingOf(about));
   const StreamId stream = BlockEntry::StreamOf(about);
   Shard* const shard = cache_.Mine();
-  if (stream == StreamOrder::kHome && !is_shared && HasNames(block.generation) && shard != nullptr) [[likely]] {
+  if (stream == StreamOrder::kHome && !is_shared && HasNames(block.generation) && shard != nullptr)
+      [[likely]] {
     const auto size = static_cast<std::uint32_t>(block.bytes / Suballocator::kGranule);
     const std::int64_t budget = cache_budget_.load(std::memory_order_relaxed);
     if (shard->Put(size, block.node, padding, budget)) {

@@ -45,8 +45,8 @@ constexpr std::array<std::uint16_t, kSizes + 2> MakePlaces() {
 /// A shard whose thread is gone stays with what it holds until a drain, and passes to a new thread.
 /// Nothing thread-local knows of it.
 ///
-/// What a shard has no place for waits in its queue: freed, and on the way to the sub-allocator, which gets it
-/// with the pool's lock the next time that anybody has it in hand.
+/// What a shard has no place for waits in its queue: freed, and on the way to the sub-allocator, which gets
+/// it with the pool's lock the next time that anybody has it in hand.
 class FrontCache {
  public:
   static constexpr Bytes kUnit = Bytes(512);
@@ -242,8 +242,8 @@ class FrontCache {
   return 0;
 }
 
-[[gnu::always_inline]] inline bool FrontCache::Shard::Put(std::uint32_t size, std::uint32_t index, std::int64_t padding,
-                                   std::int64_t budget) {
+[[gnu::always_inline]] inline bool FrontCache::Shard::Put(std::uint32_t size, std::uint32_t index,
+                                                          std::int64_t padding, std::int64_t budget) {
   if (bytes() + BytesOf(size) > budget) {
     return false;
   }

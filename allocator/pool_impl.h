@@ -151,7 +151,8 @@ class Pool::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Blocks.
-  absl::Status AllocateUncached(Shard* shard, Bytes bytes, const AllocateOptions& options, std::uint32_t& index);
+  absl::Status AllocateUncached(Shard* shard, Bytes bytes, const AllocateOptions& options,
+                                std::uint32_t& index);
   /// Makes the entry of a block that the sub-allocator just made.
   std::uint32_t HandOut(Suballocator::Handle handle, Bytes requested, const AllocateOptions& options)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -132,9 +132,8 @@ MemorySnapshot Pool::Impl::Snapshot() const {
 
 void Pool::Impl::RecordAllocate(std::byte* address, Bytes bytes, const AllocateOptions& options) const {
   if (TraceRecorder* const trace = trace_.load(std::memory_order_acquire)) {
-    trace->Record(
-        address != nullptr ? TraceRecorder::Action::kAllocate : TraceRecorder::Action::kFailure, address,
-        bytes, options.stream);
+    trace->Record(address != nullptr ? TraceRecorder::Action::kAllocate : TraceRecorder::Action::kFailure,
+                  address, bytes, options.stream);
   }
 }
 

@@ -12,7 +12,8 @@ namespace {
 constexpr int kQuickTries = 4;
 // ... but the smallest of this many where memory is scarce.
 constexpr int kScarceTries = 64;
-// Of ranges that are huge, the lowest of this many.
+// Of ranges that are huge, a part of the region, the lowest of this many.
+constexpr std::uint64_t kHugeShare = 2048;
 constexpr int kHugeTries = 3;
 
 using suballocator_internal::AlignUp;
@@ -27,6 +28,7 @@ Suballocator::Suballocator(const Options& options)
              options.reserved / options.page * 7 / 8 * page_},
       small_(std::min(ToGranules(kLargestSmall), page_)),
       tiny_(std::min(ToGranules(kLargestTiny), page_)),
+      huge_(std::max<std::uint64_t>(reserved_ / kHugeShare, page_)),
       last_generation_(options.names_per_slot),
       nodes_(reserved_),
       pages_(options.reserved / options.page) {
@@ -78,12 +80,14 @@ Suballocator::Suballocator(const Options& options)
   if (found == Index::kClasses) {
     return {};
   }
-  return !scarce_ && IsHuge(index.head(found)) ? FindLowest(index, found, want) : FindIn(index, found, want);
+  return !scarce_ && IsHuge(want.zone, index.head(found)) ? FindLowest(index, found, want)
+                                                          : FindIn(index, found, want);
 }
 
-// The lowest of the smallest ranges from a class of huge ones on. A training step begins with a few huge ranges,
-// left over from the largest tensors of the step before. If it broke the smallest one first, as elsewhere, there
-// would be none for those tensors; always the same end of the region keeps the other one whole.
+// The lowest of the smallest ranges from a class of huge ones on. A training step begins with a few huge
+// ranges, left over from the largest tensors of the step before. If it broke the smallest one first, as
+// elsewhere, there would be none for those tensors; always the same end of the region keeps the other one
+// whole.
 Suballocator::Fit Suballocator::FindLowest(const Index& index, std::uint32_t size_class,
                                            const Want& want) const {
   Fit best;
@@ -185,7 +189,8 @@ std::optional<Suballocator::Handle> Suballocator::Allocate(const Request& reques
   if (request.alignment <= kGranule && !request.any_chunk && !scarce_) [[likely]] {
     const auto size = static_cast<std::uint32_t>(wanted);
     const std::size_t zone = (wanted <= small_ ? 1u : 0u) + (wanted <= tiny_ ? 1u : 0u);
-    if (const std::uint32_t range = FindPlain(free_ranges_[zone], size); range != 0 && !IsHuge(range)) [[likely]] {
+    if (const std::uint32_t range = FindPlain(free_ranges_[zone], size); range != 0 && !IsHuge(zone, range))
+        [[likely]] {
       const std::uint32_t index = TakeFront(range, size);
       Node& node = nodes_[index];
       const std::uint32_t generation = node.generation();
@@ -221,7 +226,7 @@ std::optional<Suballocator::Handle> Suballocator::AllocateSlowly(const Want& wan
 
 // Makes a range that is in an index begin at `offset` and end `by` granules further away from it.
 [[gnu::always_inline]] inline void Suballocator::Widen(std::uint32_t index, std::uint32_t offset,
-                                                      std::uint32_t size, std::uint32_t by) {
+                                                       std::uint32_t size, std::uint32_t by) {
   Node* const nodes = nodes_.data();
   Index& fits = free_ranges_[ZoneOf(nodes[index].offset)];
   Index& fits_grown = free_ranges_[ZoneOf(offset)];

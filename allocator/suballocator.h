@@ -209,8 +209,10 @@ class Suballocator {
     std::size_t zone;
   };
   static constexpr Stamp kAnyChunk = 1;  // of a block
-  static constexpr Bytes kHuge = Bytes(std::uint64_t{64} << 20);
-  bool IsHuge(std::uint32_t range) const { return nodes_[range].size >= ToGranules(kHuge); }
+  /// A free range beside which a block of the zone of large ones is small.
+  bool IsHuge(std::size_t zone, std::uint32_t range) const {
+    return zone == 0 && nodes_[range].size >= huge_;
+  }
 
   static constexpr Bytes FromGranules(std::uint64_t granules) { return kGranule * granules; }
   static std::uint32_t ToGranules(Bytes bytes) { return static_cast<std::uint32_t>(bytes / kGranule); }
@@ -236,8 +238,12 @@ class Suballocator {
   Index& IndexOf(const Node& node) {
     return node.state() == State::kUnmapped ? unmapped_ : free_ranges_[ZoneOf(node.offset)];
   }
-  void InsertFree(std::uint32_t index) { IndexOf(nodes_[index]).Insert(nodes_.data(), index, nodes_[index].size); }
-  void RemoveFree(std::uint32_t index) { IndexOf(nodes_[index]).Remove(nodes_.data(), index, nodes_[index].size); }
+  void InsertFree(std::uint32_t index) {
+    IndexOf(nodes_[index]).Insert(nodes_.data(), index, nodes_[index].size);
+  }
+  void RemoveFree(std::uint32_t index) {
+    IndexOf(nodes_[index]).Remove(nodes_.data(), index, nodes_[index].size);
+  }
   void Resize(std::uint32_t index, std::uint32_t offset, std::uint32_t size);
   std::uint32_t Carve(std::uint32_t index, std::uint32_t start, std::uint32_t size);
   void Settle(std::uint32_t index, State kind, Stamp stamp);
@@ -279,6 +285,7 @@ class Suballocator {
   const std::array<std::uint64_t, kZones> zones_;  // where each starts, in granules
   const std::uint64_t small_;                      // the largest of small and of tiny blocks, in granules
   const std::uint64_t tiny_;
+  const std::uint64_t huge_;
   const std::uint32_t last_generation_;
   NodeTable nodes_;  // the `next` of slot 0 is the first range
   std::uint32_t vacant_ = 0;

@@ -52,8 +52,7 @@ constexpr std::uint64_t AlignDown(std::uint64_t value, std::uint64_t alignment) 
   return index;
 }
 
-[[gnu::always_inline]] inline void Suballocator::DropNode(std::uint32_t index,
-                                                          std::uint32_t generation) {
+[[gnu::always_inline]] inline void Suballocator::DropNode(std::uint32_t index, std::uint32_t generation) {
   Node& node = nodes_[index];
   if (generation >= last_generation_) [[unlikely]] {
     node.Set(generation, Node::kRetired);
