@@ -248,18 +248,20 @@ Pool::Impl::Step Pool::Impl::StepToMap(Attempt& attempt, const Suballocator::Pla
 Pool::Impl::Step Pool::Impl::StepUnderPressure(Attempt& attempt) {
   const Suballocator::Request request = RequestOf(attempt);
   const Suballocator::Stamp settled = SettledStamp();
-  Suballocator::GrowthOptions options = {.prefer = Suballocator::Prefer::kFewestWhole,
-                                         .search = Suballocator::Search::kQuick,
-                                         .settled = settled,
-                                         .room_behind = attempt.room_behind};
+  // What has to be moved least; and where that pins too much, what is needed least.
+  Suballocator::GrowthOptions options = {
+      .prefer = Suballocator::Prefer::kFewestNew,
+      .search = kMutation == 2 ? Suballocator::Search::kQuick : Suballocator::Search::kExhaustive,
+      .settled = settled,
+      .room_behind = attempt.room_behind};
   const Bytes most = RoundUp(attempt.limit, granularity_);
   const auto fits = [&](const std::optional<Suballocator::Placement>& plan, Suballocator::Stamp stamp) {
     mutex_.AssertHeld();
     return plan && SaturatingAdd(Pinned(attempt, stamp), plan->whole) <= most;
   };
   auto plan = blocks_.PlanGrowth(request, options);
-  if (!fits(plan, settled) && kMutation != 2) {
-    options.search = Suballocator::Search::kExhaustive;
+  options.prefer = Suballocator::Prefer::kFewestWhole;
+  if (!fits(plan, settled)) {
     plan = blocks_.PlanGrowth(request, options);
   }
   if (!plan && !attempt.room_behind.is_zero()) {

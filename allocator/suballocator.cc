@@ -80,8 +80,7 @@ Suballocator::Suballocator(const Options& options)
   if (found == Index::kClasses) {
     return {};
   }
-  return !scarce_ && IsHuge(want.zone, index.head(found)) ? FindLowest(index, found, want)
-                                                          : FindIn(index, found, want);
+  return IsHuge(want.zone, index.head(found)) ? FindLowest(index, found, want) : FindIn(index, found, want);
 }
 
 // The lowest of the smallest ranges from a class of huge ones on. A training step begins with a few huge
