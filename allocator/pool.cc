@@ -12,16 +12,16 @@
 namespace lgpu {
 namespace {
 
-std::chrono::steady_clock::time_point DeadlineAfter(std::chrono::nanoseconds timeout) {
-  constexpr std::chrono::hours kLongest{24};  // one far beyond this would overflow the clock
-  return std::chrono::steady_clock::now() + std::clamp<std::chrono::nanoseconds>(timeout, {}, kLongest);
-}
-
 // What all caches together may hold is at most the limit: 64 shards of a 64th.
 constexpr std::uint64_t kCacheShare = 64;
 constexpr std::uint64_t kCacheShareAboveHalf = 4096;
 
 }  // namespace
+
+std::chrono::steady_clock::time_point Pool::Impl::DeadlineAfter(std::chrono::nanoseconds timeout) {
+  constexpr std::chrono::hours kLongest{24};  // one far beyond this would overflow the clock
+  return std::chrono::steady_clock::now() + std::clamp<std::chrono::nanoseconds>(timeout, {}, kLongest);
+}
 
 Pool::Pool(std::unique_ptr<RegionSource> source, PoolOptions options)
     : impl_(std::make_unique<Impl>(std::move(source), std::move(options))) {}
@@ -120,6 +120,9 @@ void Pool::Impl::Release(std::uint32_t index, std::uint32_t stamp) {
   }
   blocks_.Free(blocks_.HandleAt(index), stamp);
   NoteCharged();
+  if (free_waiters_ > 0) [[unlikely]] {
+    freed_.NotifyAll();
+  }
 }
 
 // Where little is left of the limit, every hole counts: searches are careful, and nothing is cached.
@@ -283,6 +286,7 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
     }
   }
   if (!Fits(rounded, limit)) {
+    ReleaseQueues();
     FlushCaches();
     if (!Fits(rounded, limit) && fenced_.load(std::memory_order_relaxed) == 0) {
       WaitForPending(rounded, limit, options.timeout);
@@ -304,13 +308,14 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
   return Quick::kSlow;
 }
 
-[[gnu::noinline]] absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes,
-                                                            const AllocateOptions& options,
-                                                            std::uint32_t& index) {
+[[gnu::noinline]] absl::Status Pool::Impl::AllocateOnce(Shard* shard, Bytes bytes,
+                                                        const AllocateOptions& options,
+                                                        std::uint32_t& index) {
   const Bytes limit = source_->limit();
   Quick quick;
   {
     MutexLock lock(mutex_);
+    NoteThread();
     if (limit != limit_seen_) {
       limit_seen_ = limit;
       SetLevel(blocks_.used().count());
@@ -351,7 +356,6 @@ absl::Status Pool::Impl::RefuseOver(Bytes bytes, const AllocateOptions& options,
   {
     MutexLock lock(mutex_);
     refusal = MakeRefusal(bytes <= reserved_ ? RefusalReason::kLimit : RefusalReason::kAddressRange, attempt);
-    CountRefusal(refusal.reason);
   }
   return RefusalStatus(refusal);
 }
@@ -365,10 +369,6 @@ absl::StatusOr<std::uint32_t> Pool::Impl::AllocatePending(Bytes bytes, const All
   MutexLock lock(mutex_);
   --calls_;
   NoteChange();
-  if (absl::IsResourceExhausted(index.status())) {
-    const std::optional<Refusal> known = GetRefusal(index.status());
-    CountRefusal(known ? known->reason : RefusalReason::kUnspecified);
-  }
   return index;
 }
 
@@ -442,6 +442,7 @@ bool Pool::Impl::FreeLargeLive(const Block& block) {
     nodes_.PrefetchNeighbours(block.node);
   }
   MutexLock lock(mutex_);
+  NoteThread();
   const std::uint32_t word = LiveWord(block);
   if (word == 0) {
     return false;

@@ -35,6 +35,7 @@ namespace lgpu {
 ///   pool_growth.cc     what happens when mapped memory does not suffice
 ///   pool_fences.cc     memory that streams are not done with yet
 ///   pool_maintain.cc   growing ahead, decay, Trim
+///   pool_wait.cc       waiting at the limit for other threads
 ///   pool_find.cc       addresses without handles, and what to say of wrong ones
 ///   pool_stats.cc      statistics, invariants
 ///   pool_snapshot.cc   everything for people to look at
@@ -153,6 +154,12 @@ class Pool::Impl {
   // Blocks.
   absl::Status AllocateUncached(Shard* shard, Bytes bytes, const AllocateOptions& options,
                                 std::uint32_t& index);
+  absl::Status AllocateOnce(Shard* shard, Bytes bytes, const AllocateOptions& options, std::uint32_t& index);
+  /// AllocateOnce again and again, until other threads freed enough or the timeout is over.
+  absl::Status AwaitFrees(Shard* shard, Bytes bytes, const AllocateOptions& options, std::uint32_t& index);
+  bool MayComeFree(const absl::Status& refused, Bytes bytes, const AllocateOptions& options) const;
+  void NoteThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static std::chrono::steady_clock::time_point DeadlineAfter(std::chrono::nanoseconds timeout);
   /// Makes the entry of a block that the sub-allocator just made.
   std::uint32_t HandOut(Suballocator::Handle handle, Bytes requested, const AllocateOptions& options)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -329,6 +336,10 @@ class Pool::Impl {
   std::uint64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // how often chunks or room came back
   CondVar changed_;
   CondVar fence_recorded_;
+  CondVar freed_;
+  int free_waiters_ ABSL_GUARDED_BY(mutex_) = 0;                          // for freed_
+  const char* last_thread_ ABSL_GUARDED_BY(mutex_) = nullptr;             // that took the lock for a block
+  std::optional<std::uint32_t> other_thread_at_ ABSL_GUARDED_BY(mutex_);  // when another one did last
   std::int64_t padding_ ABSL_GUARDED_BY(mutex_) = 0;  // of live blocks, less what the caches know
   AddressIndex by_address_ ABSL_GUARDED_BY(mutex_);
   StreamOrder order_ ABSL_GUARDED_BY(mutex_);

@@ -80,8 +80,9 @@ struct ContextOptions {
   /// An op whose inputs are int32 or int64, of at most 64 elements each, and on the CPU, stays there if
   /// nothing else is asked for. Default: TF_EAGER_ENABLE_SMALL_TENSOR_CPU_PINNING, else off.
   std::optional<bool> pin_small_ops = {};
-  /// How long an allocation may wait for memory that others use or that is on its way back. For what lies
-  /// idle in another program it waits up to 100 ms in any case.
+  /// How long an allocation may wait for memory that others use or that is on its way back; at the limit also
+  /// for other threads of the program to free theirs, where they used the device within as long. For what
+  /// lies idle in another program it waits up to 100 ms in any case.
   std::chrono::milliseconds allocation_timeout = std::chrono::seconds(10);
   /// The device's own time is measured for one op in so many of each logical GPU, and stands in its placement
   /// record. 1: for all, 0: for none.
