@@ -35,6 +35,7 @@
 #include "lgpu/status.h"
 #include "proto/exit_codes.h"
 #include "proto/standard_files.h"
+#include "proto/utf8.h"
 
 namespace lgpu::cli {
 namespace {

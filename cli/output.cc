@@ -125,29 +125,6 @@ std::string Printable(std::string_view text) {
   return result;
 }
 
-bool IsUtf8(std::string_view text) {
-  for (std::size_t i = 0; i < text.size();) {
-    const auto first = static_cast<unsigned char>(text[i]);
-    const std::size_t length = first < 0x80   ? 1
-                               : first < 0xc2 ? 0
-                               : first < 0xe0 ? 2
-                               : first < 0xf0 ? 3
-                               : first < 0xf5 ? 4
-                                              : 0;
-    if (length == 0 || i + length > text.size()) return false;
-    std::uint32_t code = length == 1 ? first : first & (0xffU >> (length + 1));
-    for (std::size_t j = 1; j < length; ++j) {
-      const auto next = static_cast<unsigned char>(text[i + j]);
-      if ((next & 0xc0U) != 0x80) return false;
-      code = code << 6U | (next & 0x3fU);
-    }
-    constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (code < kLeast[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
-    i += length;
-  }
-  return true;
-}
-
 absl::StatusOr<std::chrono::milliseconds> ParseDuration(std::string_view text) {
   const std::size_t end = text.find_first_not_of("0123456789.");
   const std::string_view unit = end == std::string_view::npos ? "" : text.substr(end);

@@ -67,9 +67,6 @@ std::string SessionStateName(v1::SessionStats::State state);
 /// Text of others, safe for a terminal: control characters become '?'.
 std::string Printable(std::string_view text);
 
-/// What may cross the wire as text.
-bool IsUtf8(std::string_view text);
-
 /// "500ms", "10s", "2m", "1h", or seconds as a number ("2.5"). INVALID_ARGUMENT for anything else.
 absl::StatusOr<std::chrono::milliseconds> ParseDuration(std::string_view text);
 

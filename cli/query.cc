@@ -289,6 +289,14 @@ v1::StatsSnapshot FilterFlags::Apply(v1::StatsSnapshot snapshot) const {
   auto& leases = *snapshot.mutable_leases();
   leases.erase(std::remove_if(leases.begin(), leases.end(), [&](const auto& entry) { return !keep(entry); }),
                leases.end());
+  for (v1::CardStats& card : *snapshot.mutable_cards()) {
+    auto& processes = *card.mutable_foreign_processes();
+    const auto leave_out = [this](const v1::ForeignProcess& process) {
+      return !lease.empty() || (pid && process.pid() != *pid) ||
+             (!user.empty() && user != process.user() && user != std::to_string(process.uid()));
+    };
+    processes.erase(std::remove_if(processes.begin(), processes.end(), leave_out), processes.end());
+  }
   return snapshot;
 }
 

@@ -96,6 +96,9 @@ absl::Status Context::ResizeDevice(std::string_view device, const ResizeOptions&
   LGPU_ASSIGN_OR_RETURN(const int position, state_->placer().Lookup(device));
   const internal::Device& gpu = state_->device(position);
   if (!gpu.is_gpu()) return absl::InvalidArgumentError(Cat(gpu.name(), " has no memory limit"));
+  if (options.memory_limit == Lease::kWholeCard) {
+    return absl::InvalidArgumentError(Cat(FormatBytes(options.memory_limit), " is more than any GPU has"));
+  }
   if (options.guarantee && *options.guarantee > options.memory_limit) {
     return absl::InvalidArgumentError(Cat("the guarantee of ", FormatBytes(*options.guarantee),
                                           " is more than the memory_limit of ",

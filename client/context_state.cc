@@ -146,9 +146,10 @@ std::optional<Maintenance::TimePoint> ContextState::Maintain(Maintenance::TimePo
   std::optional<Maintenance::TimePoint> next;
   for (const auto& device : devices_) {
     if (!device->is_gpu()) continue;
-    recorder_.RecordMeasured(*device);
-    if (!device->timers().is_empty())
+    recorder_.RecordMeasured(*device, OpTimers::Which::kDone);
+    if (device->timers().NeedsAnotherLook()) {
       next = std::min(next.value_or(now + kDeviceTimeLook), now + kDeviceTimeLook);
+    }
     const std::optional<Maintenance::TimePoint> wanted = device->pool().Maintain(now);
     if (wanted) next = std::min(next.value_or(*wanted), *wanted);
   }
@@ -219,7 +220,7 @@ absl::Status ContextState::Close() {
   lease_->StopMaintenance();
   for (const auto& device : devices_) {
     close_status_.Update(device->Synchronize());
-    if (device->is_gpu()) recorder_.RecordMeasured(*device);
+    if (device->is_gpu()) recorder_.RecordMeasured(*device, OpTimers::Which::kAll);
     close_status_.Update(device->Shutdown());
   }
   close_status_.Update(lease_->Close());

@@ -297,6 +297,7 @@ absl::Status LocalBroker::Return(LogicalId id, std::span<const Region::Held> chu
     }
     ledger_.StartLeaving(id, sum);
   }
+  ReclaimLeftovers();
   std::vector<Leaving> leaving;
   for (const Region::Held& held : chunks) leaving.push_back({id, held});
   return Reclaim(std::move(leaving));
@@ -307,15 +308,18 @@ absl::Status LocalBroker::Reclaim(std::vector<Leaving> leaving) {
   for (const Leaving& each : leaving) results.push_back(backend_.Reclaim(each.held.memory));
   absl::Status first_error;
   MutexLock lock(mutex_);
+  std::set<CardId> cards;
   for (std::size_t i = 0; i < leaving.size(); ++i) {
-    first_error.Update(results[i]);
-    if (results[i].ok()) {
+    // A call that failed may have let go of it all the same: then there is no handle any more.
+    if (results[i].ok() || absl::IsNotFound(results[i])) {
       ledger_.ConfirmFree(leaving[i].device, leaving[i].held.chunk.bytes);
-      Serve(ledger_.View(leaving[i].device).card);
+      cards.insert(ledger_.View(leaving[i].device).card);
     } else {
+      first_error.Update(results[i]);
       leaving_.push_back(leaving[i]);  // its card is short of it until a later try succeeds
     }
   }
+  for (const CardId card : cards) Serve(card);
   return first_error;
 }
 

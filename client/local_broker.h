@@ -60,7 +60,8 @@ class LocalBroker {
 
   /// As RegionSource::Grow; the chunks are the caller's until Return.
   absl::StatusOr<std::vector<Region::Held>> Grow(LogicalId device, const GrowRequest& request);
-  /// Takes unmapped chunks back. After an error they are charged still, and each later call tries again.
+  /// Takes unmapped chunks back. After an error they are charged still, and each later Grow and Return tries
+  /// again.
   absl::Status Return(LogicalId device, std::span<const Region::Held> chunks);
 
   /// Another device is short of the card: GPU:`index` is to return what lies idle in it, and to say when it

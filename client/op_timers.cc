@@ -23,11 +23,11 @@ std::optional<OpTimers::Kept> OpTimers::Keep(std::unique_ptr<StreamTimer> timer,
   const MutexLock lock(mutex_);
   if (kept_.size() >= kMostKept) return std::nullopt;
   kept_.push_back({std::move(timer), record});
-  kept_count_.store(kept_.size(), std::memory_order_relaxed);
-  return kept_.size() == 1 ? Kept::kFirst : Kept::kMore;
+  is_busy_ = true;
+  return std::exchange(is_watched_, true) ? Kept::kWatched : Kept::kUnwatched;
 }
 
-std::vector<PlacementEntry> OpTimers::Take() {
+std::vector<PlacementEntry> OpTimers::Take(Which which) {
   std::deque<Measured> measured;
   {
     const MutexLock lock(mutex_);
@@ -36,9 +36,9 @@ std::vector<PlacementEntry> OpTimers::Take() {
   std::vector<PlacementEntry> records;
   while (!measured.empty()) {
     const absl::StatusOr<std::optional<std::chrono::nanoseconds>> elapsed = measured.front().timer->Elapsed();
-    if (elapsed.ok() && !*elapsed) break;  // nor are the later ones
+    if (which == Which::kDone && elapsed.ok() && !*elapsed) break;  // nor are the later ones
     PlacementEntry& record = records.emplace_back(measured.front().record);
-    if (elapsed.ok()) {
+    if (elapsed.ok() && *elapsed) {
       record.flags |= PlacementEntry::kHasDeviceTime;
       record.device_ns = static_cast<std::uint64_t>((*elapsed)->count());
     }
@@ -50,8 +50,13 @@ std::vector<PlacementEntry> OpTimers::Take() {
     kept_.push_front(std::move(measured.back()));
     measured.pop_back();
   }
-  kept_count_.store(kept_.size(), std::memory_order_relaxed);
   return records;
+}
+
+bool OpTimers::NeedsAnotherLook() {
+  const MutexLock lock(mutex_);
+  is_watched_ = !kept_.empty() || std::exchange(is_busy_, false);
+  return is_watched_;
 }
 
 }  // namespace lgpu::internal

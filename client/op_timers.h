@@ -25,13 +25,16 @@ class OpTimers {
 
   /// Before an op is launched: its timer, if it is measured.
   std::unique_ptr<StreamTimer> Start();
-  enum class Kept { kFirst, kMore };
-  /// After it was launched. kFirst: nothing was kept before, somebody should Take soon. Nothing: too much is
-  /// kept, or the timer fails; the record is the caller's, and final.
+  enum class Kept { kWatched, kUnwatched };
+  /// After it was launched. kUnwatched: nobody looks, somebody should from now on. Nothing: too much is kept,
+  /// or the timer fails; the record is the caller's, and final.
   std::optional<Kept> Keep(std::unique_ptr<StreamTimer> timer, const PlacementEntry& record);
-  /// The records that are final by now.
-  std::vector<PlacementEntry> Take();
-  bool is_empty() const { return kept_count_.load(std::memory_order_relaxed) == 0; }
+  /// The records that are final by now; `all`: of all ops, for there is no later.
+  enum class Which { kDone, kAll };
+  std::vector<PlacementEntry> Take(Which which);
+  /// For whoever looks, after Take: whether to look again. A program that goes on measuring is watched all
+  /// the time, so that its ops wake nobody.
+  bool NeedsAnotherLook();
 
  private:
   struct Measured {
@@ -43,9 +46,10 @@ class OpTimers {
   const StreamHandle stream_;
   const std::uint32_t every_;
   std::atomic<std::uint32_t> ops_{0};
-  std::atomic<std::size_t> kept_count_{0};
   Mutex mutex_;
   std::deque<Measured> kept_ ABSL_GUARDED_BY(mutex_);
+  bool is_watched_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_busy_ ABSL_GUARDED_BY(mutex_) = false;  // something was kept since the last look
 };
 
 }  // namespace lgpu::internal

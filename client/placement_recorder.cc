@@ -107,16 +107,15 @@ void PlacementRecorder::AfterOp(const Op& op, DType dtype, const DeviceRequest* 
   entry.host_ns = times.returned_ns - times.submitted_ns;
   if (times.device != nullptr) {
     if (const auto kept = device.timers().Keep(std::move(times.device), entry)) {
-      if (*kept == OpTimers::Kept::kFirst && wake_) wake_();
+      if (*kept == OpTimers::Kept::kUnwatched && wake_) wake_();
       return;
     }
   }
   page_.ring.Push(entry);
 }
 
-void PlacementRecorder::RecordMeasured(Device& device) {
-  if (device.timers().is_empty()) return;
-  for (const PlacementEntry& entry : device.timers().Take()) page_.ring.Push(entry);
+void PlacementRecorder::RecordMeasured(Device& device, OpTimers::Which which) {
+  for (const PlacementEntry& entry : device.timers().Take(which)) page_.ring.Push(entry);
 }
 
 void PlacementRecorder::NoteSoftPlacement(const Op& op, DType dtype, const DeviceRequest& request,

@@ -134,6 +134,7 @@ class Broker {
     Ledger::CardView view;
     Bytes draining;  // leaving, of all its logical devices
     std::size_t waiting = 0;
+    bool observed = false;                                     // the driver tells what is used
     std::vector<DeviceBackend::ProcessMemory> outsiders = {};  // processes without a session on it
   };
   std::vector<CardInfo> Cards() const;
@@ -156,8 +157,8 @@ class Broker {
     Bytes held;
     Bytes leaving;  // part of held: returning or draining
     Bytes missing;  // of a preallocated device: guaranteed, and no chunk is there for it
+    CardId card;
     Bytes card_free;
-    Bytes overhead;  // of its lease's processes on its card, beside chunks
   };
   std::optional<DeviceInfo> Find(LogicalId device) const;
 
@@ -234,9 +235,12 @@ class Broker {
   /// allowance, and what nobody known uses counts as foreign and lowers what may be granted. To be called
   /// every second or so.
   void ObserveCards();
-  /// What the session's process takes of its cards beside chunks, as far as it was measured; else its
-  /// allowance.
-  Bytes OverheadOf(SessionId session) const;
+  /// What processes take of their cards beside chunks, as far as it was measured; else their allowance.
+  struct Overheads {
+    std::map<SessionId, Bytes> of_session;  // of its process
+    std::map<std::pair<LeaseKey, CardId>, Bytes> of_lease;
+  };
+  Overheads overheads() const;
 
   /// AddDevice waits no more.
   void StopWaiting();
@@ -418,7 +422,6 @@ class Broker {
   void StopTrimming(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChargeOverhead(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChargeOverhead(CardId card, Overhead& overhead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Bytes OverheadOf(LeaseKey lease, CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Observe(CardId card, const CardReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RefundOverhead(Session& session, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Sessions whose idle memory would come back under the limit of a device.

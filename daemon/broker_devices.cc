@@ -164,8 +164,8 @@ std::optional<Broker::DeviceInfo> Broker::Find(LogicalId logical) const {
                     .held = view.held(),
                     .leaving = view.leaving + device->second.draining,
                     .missing = device->second.spec.preallocate ? SaturatingSub(all, view.held()) : Bytes(),
-                    .card_free = ledger_.View(view.card).free(),
-                    .overhead = OverheadOf(device->second.spec.lease, view.card)};
+                    .card = view.card,
+                    .card_free = ledger_.View(view.card).free()};
 }
 
 Bytes Broker::Held(SessionId session) const {
@@ -184,6 +184,7 @@ std::vector<Broker::CardInfo> Broker::Cards() const {
                      .view = ledger_.View(id),
                      .draining = Leaving(id),
                      .waiting = ledger_.QueueOf(id).size(),
+                     .observed = outsiders != outsiders_.end(),
                      .outsiders = outsiders == outsiders_.end() ? std::vector<DeviceBackend::ProcessMemory>()
                                                                 : outsiders->second});
   }

@@ -1,6 +1,9 @@
 // What real cards report of their use: what lies in no chunk is charged to whoever has it.
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "allocator/check.h"
@@ -30,20 +33,17 @@ void Broker::ObserveCards() {
 
 void Broker::Observe(CardId card, const CardReport& report) {
   const Ledger::CardView view = ledger_.View(card);
-  // Chunks that are being made count as ours: a moment of too little is better than one of too much.
-  ChunkUse chunks{.total = view.total, .held = view.held, .granted = {}};
-  for (const auto& [id, session] : sessions_) {
-    for (const ChunkId chunk : session.chunks) {
-      if (devices_.at(chunks_.at(chunk).device).spec.card == card) {
-        chunks.granted[session.pid] += chunks_.at(chunk).bytes;
-      }
-    }
+  ChunkUse chunks{.total = view.total, .existing = view.held, .granted = {}};
+  for (const auto& [id, device] : devices_) {
+    if (device.spec.card != card) continue;
+    chunks.existing -= device.charged;
+    for (const auto& [session, held] : device.held_by) chunks.granted[sessions_.at(session).pid] += held;
   }
   const std::map<std::int64_t, Bytes> beside = BesideChunks(report, chunks);
   std::vector<DeviceBackend::ProcessMemory>& outsiders = outsiders_[card];
   outsiders.clear();
   for (const auto& [pid, bytes] : beside) {
-    if (!overheads_.contains({pid, card})) outsiders.push_back({pid, bytes});
+    if (pid != ::getpid() && !overheads_.contains({pid, card})) outsiders.push_back({pid, bytes});
   }
   // All is given up first: what one program has less of makes room for another's.
   Bytes wanted;
@@ -55,6 +55,7 @@ void Broker::Observe(CardId card, const CardReport& report) {
     wanted += overhead.wanted;
     ledger_.RefundOverhead(card, std::exchange(overhead.charged, Bytes()));
   }
+  // Chunks that are being made count as ours: a moment of too little is better than one of too much.
   const auto unexplained = [&](Bytes overhead) {
     return SaturatingSub(SaturatingSub(view.total, report.free), view.held + overhead);
   };
@@ -71,23 +72,19 @@ void Broker::ChargeOverhead(CardId card, Overhead& overhead) {
   LGPU_CHECK(ledger_.ChargeOverhead(card, overhead.charged).ok());
 }
 
-Bytes Broker::OverheadOf(SessionId session) const {
+Broker::Overheads Broker::overheads() const {
+  Overheads sums;
+  std::set<std::pair<LeaseKey, std::pair<std::int64_t, CardId>>> counted;
   MutexLock lock(mutex_);
-  const auto found = sessions_.find(session);
-  if (found == sessions_.end()) return Bytes();
-  Bytes sum;
-  for (const CardId card : found->second.on_cards) sum += overheads_.at({found->second.pid, card}).wanted;
-  return sum;
-}
-
-Bytes Broker::OverheadOf(LeaseKey lease, CardId card) const {
-  std::set<std::int64_t> processes;
   for (const auto& [id, session] : sessions_) {
-    if (session.lease == lease && session.on_cards.contains(card)) processes.insert(session.pid);
+    for (const CardId card : session.on_cards) {
+      const Bytes bytes = overheads_.at({session.pid, card}).wanted;
+      sums.of_session[id] += bytes;
+      if (counted.insert({session.lease, {session.pid, card}}).second)
+        sums.of_lease[{session.lease, card}] += bytes;
+    }
   }
-  Bytes sum;
-  for (const std::int64_t pid : processes) sum += overheads_.at({pid, card}).wanted;
-  return sum;
+  return sums;
 }
 
 }  // namespace lgpu::daemon

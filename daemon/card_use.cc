@@ -8,17 +8,11 @@ Bytes GrantedTo(std::int64_t pid, const ChunkUse& chunks) {
   return found == chunks.granted.end() ? Bytes() : found->second;
 }
 
+// Were the chunks not part of the report, the processes had more than there is besides chunks.
 bool CountsChunks(const CardReport& report, const ChunkUse& chunks) {
   Bytes reported;
-  Bytes granted;  // to processes that the report names
-  for (const DeviceBackend::ProcessMemory& process : report.processes) {
-    const Bytes its = GrantedTo(process.pid, chunks);
-    if (process.used < its) return false;
-    reported += process.used;
-    granted += its;
-  }
-  const Bytes used = SaturatingSub(chunks.total, report.free);
-  return !granted.is_zero() && used + granted / 2 < reported + chunks.held;
+  for (const DeviceBackend::ProcessMemory& process : report.processes) reported += process.used;
+  return reported > SaturatingSub(SaturatingSub(chunks.total, report.free), chunks.existing);
 }
 
 }  // namespace

@@ -12,14 +12,14 @@ namespace lgpu::daemon {
 /// lgpu's own memory of a card.
 struct ChunkUse {
   Bytes total;                            // of the card
-  Bytes held;                             // in chunks, whoever has them
+  Bytes existing;                         // in chunks that are made, whoever has them
   std::map<std::int64_t, Bytes> granted;  // of these: what each process has, by pid
 };
 
 /// What each process that the driver lists has of a card besides chunks: context, modules, libraries, its own
 /// allocations. The report does not say whether it counts the chunks that a process maps as the process's,
-/// and drivers may differ: of both readings the one is taken that explains what the card has in use. What the
-/// driver itself keeps of a card speaks for the reading that counts more. Pure.
+/// and drivers may differ: it is taken as it is unless that is more than the card has in use besides chunks.
+/// So the sum never is, but for what changed while the driver was asked. Pure.
 std::map<std::int64_t, Bytes> BesideChunks(const CardReport& report, const ChunkUse& chunks);
 
 }  // namespace lgpu::daemon

@@ -38,7 +38,11 @@ absl::StatusOr<std::vector<LeaseDevice>> Resized(const Lease& lease, const v1::R
         return each.card.device.uuid == device.card.device.uuid;
       });
       LGPU_CHECK(card != cards.end());  // cards are there as long as the daemon
-      device.limit = WholeCard(*card);
+      // What is promised to it already is its own; a guarantee needs the rest to be nobody's.
+      device.limit = device.preallocate
+                         ? RoundDown(std::min(WholeCard(*card), device.limit + card->view.free()),
+                                     card->view.granularity)
+                         : WholeCard(*card);
     }
     if (device.preallocate) {
       device.guarantee = device.limit;

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "lgpu/status.h"
+#include "proto/utf8.h"
 
 namespace lgpu::daemon {
 
@@ -100,7 +101,7 @@ std::string ProcessCommand(std::int64_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/comm"));
   std::string name;
   std::getline(file, name);
-  return name;
+  return AsUtf8(name);  // the kernel cuts it after 15 bytes
 }
 
 }  // namespace lgpu::daemon

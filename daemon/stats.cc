@@ -42,17 +42,6 @@ void AddClientNumbers(const ClientPage::Device& page, v1::LogicalDeviceStats& ou
   out.set_ops_total(Saturate(out.ops_total(), page.ops.load(kRelaxed)));
 }
 
-void AddForeignProcess(const DeviceBackend::ProcessMemory& process, v1::CardStats& out) {
-  v1::ForeignProcess& entry = *out.add_foreign_processes();
-  entry.set_pid(process.pid);
-  entry.set_used_bytes(process.used.count());
-  entry.set_command(ProcessCommand(process.pid));
-  if (const std::optional<std::uint32_t> uid = ProcessOwner(process.pid)) {
-    entry.set_uid(*uid);
-    entry.set_user(LookUpUser(*uid).name);
-  }
-}
-
 }  // namespace
 
 std::vector<v1::CardStats> StatsReporter::Cards() const {
@@ -84,21 +73,57 @@ std::vector<v1::CardStats> StatsReporter::Cards() const {
     out.set_held_bytes(info->view.held.count());
     out.set_promised_bytes(info->view.promised.count());
     out.set_overhead_bytes(info->view.overhead.count());
-    if (card.device.simulated || !info->view.foreign.is_zero()) {
+    if (card.device.simulated || info->observed) {
       out.set_foreign_bytes(info->view.foreign.count());
     }
     out.set_free_bytes(info->view.free().count());
     out.set_overcommitted(info->view.overcommitted());
     out.set_waiting_requests(info->waiting);
     out.set_draining_bytes(info->draining.count());
-    for (const DeviceBackend::ProcessMemory& outsider : info->outsiders) {
-      AddForeignProcess(outsider, out);
-    }
   }
   return cards;
 }
 
-void StatsReporter::AddSessions(const Lease& lease, v1::LeaseStats& out) const {
+StatsReporter::Known StatsReporter::LookUp(std::int64_t pid) const {
+  const absl::StatusOr<std::uint64_t> started = ProcessStartTime(pid);
+  const std::optional<std::uint32_t> uid = ProcessOwner(pid);
+  if (!started.ok() || !uid) return {};
+  {
+    const MutexLock lock(known_mutex_);
+    const auto known = known_.find(pid);
+    if (known != known_.end() && known->second.started == *started && known->second.uid == *uid) {
+      return known->second;
+    }
+  }
+  Known found{.started = *started, .uid = *uid, .user = UserName(*uid), .command = ProcessCommand(pid)};
+  constexpr std::size_t kManyKnown = 1024;
+  const MutexLock lock(known_mutex_);
+  if (known_.size() >= kManyKnown) known_.clear();
+  known_[pid] = found;
+  return found;
+}
+
+// As Refusals name the holders of a card: who it is and how much it has. What it runs is its user's business.
+void StatsReporter::AddForeignProcesses(const Caller& caller, v1::StatsSnapshot& snapshot) const {
+  const std::vector<Broker::CardInfo> infos = broker_.Cards();
+  for (v1::CardStats& card : *snapshot.mutable_cards()) {
+    for (const Broker::CardInfo& info : infos) {
+      if (info.card.device.uuid != card.uuid()) continue;
+      for (const DeviceBackend::ProcessMemory& process : info.outsiders) {
+        const Known known = LookUp(process.pid);
+        v1::ForeignProcess& entry = *card.add_foreign_processes();
+        entry.set_pid(process.pid);
+        entry.set_used_bytes(process.used.count());
+        entry.set_uid(known.uid);
+        entry.set_user(known.user);
+        if (caller.uid == 0 || caller.uid == known.uid) entry.set_command(known.command);
+      }
+    }
+  }
+}
+
+void StatsReporter::AddSessions(const Lease& lease, const Broker::Overheads& overheads,
+                                v1::LeaseStats& out) const {
   std::set<SessionId> ids = lease.live;
   ids.insert(lease.draining.begin(), lease.draining.end());
   for (const SessionId id : ids) {
@@ -118,14 +143,16 @@ void StatsReporter::AddSessions(const Lease& lease, v1::LeaseStats& out) const {
     *entry.mutable_connected_at() = ToTimestamp(session->connected_at());
     entry.set_held_bytes(broker_.Held(id).count());
     entry.set_unreturned_bytes(broker_.UnreturnedBy(id).count());
-    entry.set_overhead_bytes(broker_.OverheadOf(id).count());
+    if (const auto overhead = overheads.of_session.find(id); overhead != overheads.of_session.end()) {
+      entry.set_overhead_bytes(overhead->second.count());
+    }
     for (int i = 0; live && i < out.devices_size() && i < ClientPage::kMaxDevices; ++i) {
       AddClientNumbers(session->client_page()->devices[static_cast<std::size_t>(i)], *out.mutable_devices(i));
     }
   }
 }
 
-v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease) const {
+v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease, const Broker::Overheads& overheads) const {
   v1::LeaseStats out;
   out.set_id(lease.id);
   out.set_name(lease.name);
@@ -148,12 +175,14 @@ v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease) const {
       entry.set_held_bytes(info->held.count());
       entry.set_leaving_bytes(info->leaving.count());
       entry.set_missing_bytes(info->missing.count());
-      entry.set_overhead_bytes(info->overhead.count());
-      entry.set_total_limit_bytes(SaturatingAdd(device.limit, info->overhead).count());
+      const auto found = overheads.of_lease.find({lease.key, info->card});
+      const Bytes overhead = found == overheads.of_lease.end() ? Bytes() : found->second;
+      entry.set_overhead_bytes(overhead.count());
+      entry.set_total_limit_bytes(SaturatingAdd(device.limit, overhead).count());
       out.set_degraded(out.degraded() || !info->missing.is_zero());
     }
   }
-  AddSessions(lease, out);
+  AddSessions(lease, overheads, out);
   return out;
 }
 
@@ -169,8 +198,10 @@ v1::StatsSnapshot StatsReporter::Snapshot(const Caller& caller) const {
   for (v1::CardStats& card : Cards()) {
     *snapshot.add_cards() = std::move(card);
   }
+  AddForeignProcesses(caller, snapshot);
+  const Broker::Overheads overheads = broker_.overheads();
   for (const Lease& lease : leases_.Snapshot(caller)) {
-    *snapshot.add_leases() = LeaseToProto(lease);
+    *snapshot.add_leases() = LeaseToProto(lease, overheads);
   }
   const Broker::Counters counters = broker_.counters();
   snapshot.set_grants_total(counters.grants);

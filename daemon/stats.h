@@ -4,10 +4,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "allocator/mutex.h"
 #include "daemon/broker.h"
 #include "daemon/lease_table.h"
 #include "daemon/session_state.h"
@@ -34,17 +37,29 @@ class StatsReporter {
 
   /// With the leases that the caller may see.
   v1::StatsSnapshot Snapshot(const Caller& caller) const;
+  /// Without the processes outside lgpu, which are looked up.
   std::vector<v1::CardStats> Cards() const;
 
  private:
-  v1::LeaseStats LeaseToProto(const Lease& lease) const;
-  void AddSessions(const Lease& lease, v1::LeaseStats& out) const;
+  struct Known {
+    std::uint64_t started = 0;
+    std::uint32_t uid = 0;
+    std::string user;
+    std::string command;
+  };
+  v1::LeaseStats LeaseToProto(const Lease& lease, const Broker::Overheads& overheads) const;
+  void AddSessions(const Lease& lease, const Broker::Overheads& overheads, v1::LeaseStats& out) const;
+  void AddForeignProcesses(const Caller& caller, v1::StatsSnapshot& snapshot) const;
+  /// Names of users may come over a network: they are asked for once.
+  Known LookUp(std::int64_t pid) const;
 
   const std::vector<ListedCard> cards_;
   const Broker& broker_;
   const LeaseTable& leases_;
   const SessionDirectory& sessions_;
   const std::atomic<std::uint64_t>& lost_;
+  mutable Mutex known_mutex_;
+  mutable std::map<std::int64_t, Known> known_ ABSL_GUARDED_BY(known_mutex_);
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
 };
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
+#include "proto/utf8.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -17,6 +18,14 @@ constexpr int kMaxGroups = 256;
 
 }  // namespace
 
+std::string UserName(std::uint32_t uid) {
+  std::vector<char> buffer(kEntryBytes);
+  passwd entry{};
+  passwd* found = nullptr;
+  const int error = ::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found);
+  return error != 0 || found == nullptr ? absl::StrCat(uid) : AsUtf8(found->pw_name);
+}
+
 User LookUpUser(std::uint32_t uid) {
   User user{.uid = uid, .name = absl::StrCat(uid), .groups = {}, .gids = {}};
   std::vector<char> buffer(kEntryBytes);
@@ -25,7 +34,7 @@ User LookUpUser(std::uint32_t uid) {
   if (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) {
     return user;
   }
-  user.name = found->pw_name;
+  user.name = AsUtf8(found->pw_name);
   std::vector<gid_t> gids(kMaxGroups);
   int count = kMaxGroups;
   if (::getgrouplist(found->pw_name, found->pw_gid, gids.data(), &count) < 0) {

@@ -20,6 +20,9 @@ struct User {
   std::vector<std::uint32_t> gids;
 };
 
+/// A name for people; the number of a user who has none.
+std::string UserName(std::uint32_t uid);
+
 /// Asks the system; may block.
 User LookUpUser(std::uint32_t uid);
 

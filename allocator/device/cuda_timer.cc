@@ -18,6 +18,7 @@ class CudaTimer final : public StreamTimer {
     const CudaContextScope scope(driver_, stream_->context());
     LGPU_RETURN_IF_ERROR(scope.status());
     LGPU_RETURN_IF_ERROR(driver_.Check("cuEventRecord", driver_.EventRecord(*end_, stream_->get())));
+    stream_->CountWork();  // a fence from here on is behind it
     stopped_ = true;
     return absl::OkStatus();
   }

@@ -17,12 +17,12 @@ constexpr std::int64_t kTrainer = 7, kServer = 8, kStranger = 9;
 struct World {
   Bytes base;
   bool counts = false;
-  ChunkUse chunks{.total = 16_GiB, .held = 5_GiB, .granted = {{kTrainer, 3_GiB}, {kServer, 1_GiB}}};
+  ChunkUse chunks{.total = 16_GiB, .existing = 5_GiB, .granted = {{kTrainer, 3_GiB}, {kServer, 1_GiB}}};
 
   CardReport Report() const {
     const Bytes trainer = counts ? 3_GiB : Bytes();
     const Bytes server = counts ? 1_GiB : Bytes();
-    return {16_GiB - (base + chunks.held + 400_MiB + 300_MiB + 2_GiB),
+    return {16_GiB - (base + chunks.existing + 400_MiB + 300_MiB + 2_GiB),
             {{kTrainer, 400_MiB + trainer}, {kServer, 300_MiB + server}, {kStranger, 2_GiB}}};
   }
 };
@@ -39,21 +39,32 @@ TEST(CardUseTest, BothReadingsOfTheReportGiveWhatLiesBesideChunks) {
 }
 
 TEST(CardUseTest, WithoutChunksAReportIsTakenAsItIs) {
-  const ChunkUse none{.total = 16_GiB, .held = {}, .granted = {}};
+  const ChunkUse none{.total = 16_GiB, .existing = {}, .granted = {}};
   EXPECT_THAT(BesideChunks({15_GiB, {{kStranger, 1_GiB}}}, none), ElementsAre(Pair(kStranger, 1_GiB)));
   EXPECT_THAT(BesideChunks({16_GiB, {}}, none), IsEmpty());
 }
 
-TEST(CardUseTest, AProcessThatHasLessThanItsChunksIsCountedWithoutThem) {
-  const ChunkUse chunks{.total = 16_GiB, .held = 4_GiB, .granted = {{kTrainer, 4_GiB}}};
-  EXPECT_THAT(BesideChunks({11_GiB, {{kTrainer, 400_MiB}}}, chunks), ElementsAre(Pair(kTrainer, 400_MiB)));
+TEST(CardUseTest, ChunksThatOneProcessDoesNotMapYetChangeNothingForOthers) {
+  // The report counts chunks; the server was granted another 8 GiB and has mapped none of them.
+  World world{.base = Bytes(), .counts = true};
+  const CardReport before = world.Report();
+  world.chunks.granted[kServer] += 8_GiB;
+  world.chunks.existing += 8_GiB;
+  EXPECT_THAT(BesideChunks({before.free - 8_GiB, before.processes}, world.chunks),
+              ElementsAre(Pair(kTrainer, 400_MiB), Pair(kServer, Bytes()), Pair(kStranger, 2_GiB)));
 }
 
-TEST(CardUseTest, WhatADriverKeepsMakesTheReadingThatCountsMore) {
+TEST(CardUseTest, WhatADriverKeepsMayHideThatChunksAreCountedButNeverAddsUpToMoreThanIsUsed) {
   // 256 MiB of chunks that the report counts, beside 600 MiB that belong to nobody.
-  const ChunkUse chunks{.total = 16_GiB, .held = 256_MiB, .granted = {{kTrainer, 256_MiB}}};
+  const ChunkUse chunks{.total = 16_GiB, .existing = 256_MiB, .granted = {{kTrainer, 256_MiB}}};
   const CardReport report{16_GiB - (600_MiB + 256_MiB + 400_MiB), {{kTrainer, 656_MiB}}};
   EXPECT_THAT(BesideChunks(report, chunks), ElementsAre(Pair(kTrainer, 656_MiB)));
+}
+
+TEST(CardUseTest, AProcessWithTwoContextsIsOne) {
+  const ChunkUse chunks{.total = 16_GiB, .existing = 1_GiB, .granted = {{kTrainer, 1_GiB}}};
+  const CardReport report{14_GiB, {{kTrainer, 1_GiB + 500_MiB}, {kTrainer, 524_MiB}}};
+  EXPECT_THAT(BesideChunks(report, chunks), ElementsAre(Pair(kTrainer, 1_GiB)));
 }
 
 }  // namespace

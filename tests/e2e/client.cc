@@ -2,6 +2,7 @@
 // and answers each with one line, "ok ..." or "error CODE text", in which \n stands for a line break.
 
 #include <lgpu/lgpu.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -65,6 +66,7 @@ class Client {
     if (verb == "forkhold") return ForkHold();
     if (verb == "threads") return Threads(words);
     if (verb == "exec") return Exec();
+    if (verb == "rename") return ::prctl(PR_SET_NAME, words.at(1).c_str()) == 0 ? "ok" : "error prctl";
     if (verb == "rlimit") return Limit(words);
     if (verb == "setuid") return ::setuid(Number(words, 1)) == 0 ? "ok" : "error setuid";
     return "error no such command";

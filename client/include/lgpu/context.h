@@ -84,8 +84,9 @@ struct ContextOptions {
   /// for other threads of the program to free theirs, where they used the device within as long. For what
   /// lies idle in another program it waits up to 100 ms in any case.
   std::chrono::milliseconds allocation_timeout = std::chrono::seconds(10);
-  /// The device's own time is measured for one op in so many of each logical GPU, and stands in its placement
-  /// record. 1: for all, 0: for none.
+  /// The device's own time is measured for one op in so many of those that run a kernel on a logical GPU, and
+  /// stands in their placement records. 1: for all, 0: for none. Not for constants and copies, and not
+  /// beyond 1,024 ops that wait.
   std::uint32_t device_time_every = 64;
   /// Registers Cast on GPUs; TensorFlow's guide has it on the CPU only.
   bool cast_on_gpu = false;
