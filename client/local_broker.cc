@@ -310,14 +310,15 @@ absl::Status LocalBroker::Reclaim(std::vector<Leaving> leaving) {
   MutexLock lock(mutex_);
   std::set<CardId> cards;
   for (std::size_t i = 0; i < leaving.size(); ++i) {
-    // A call that failed may have let go of it all the same: then there is no handle any more.
-    if (results[i].ok() || absl::IsNotFound(results[i])) {
+    first_error.Update(results[i]);
+    if (results[i].ok()) {
       ledger_.ConfirmFree(leaving[i].device, leaving[i].held.chunk.bytes);
       cards.insert(ledger_.View(leaving[i].device).card);
-    } else {
-      first_error.Update(results[i]);
+    } else if (!absl::IsUnavailable(results[i]) && !absl::IsNotFound(results[i])) {
       leaving_.push_back(leaving[i]);  // its card is short of it until a later try succeeds
     }
+    // Of others there is no handle any more, and nobody knows whether the card has the memory: it stays
+    // charged until the process ends.
   }
   for (const CardId card : cards) Serve(card);
   return first_error;

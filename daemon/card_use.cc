@@ -21,8 +21,10 @@ std::map<std::int64_t, Bytes> BesideChunks(const CardReport& report, const Chunk
   const bool counts = CountsChunks(report, chunks);
   std::map<std::int64_t, Bytes> beside;
   for (const DeviceBackend::ProcessMemory& process : report.processes) {
-    beside[process.pid] = counts ? SaturatingSub(process.used, GrantedTo(process.pid, chunks)) : process.used;
+    beside[process.pid] += process.used;  // a process may be listed for each of its contexts
   }
+  if (!counts) return beside;
+  for (auto& [pid, bytes] : beside) bytes = SaturatingSub(bytes, GrantedTo(pid, chunks));
   return beside;
 }
 
