@@ -96,7 +96,8 @@ static_assert(sizeof(Node) == 32);
 /// of whoever extends it. Slot 0 is there from the start and no range: what lists end in.
 class NodeTable {
  public:
-  /// Aborts where the addresses for a few thousand nodes cannot be had.
+  /// `most` nodes, or as many as there are addresses for; aborts where those for a few thousand cannot be
+  /// had.
   explicit NodeTable(std::uint64_t most);
   ~NodeTable();
   NodeTable(const NodeTable&) = delete;
@@ -127,8 +128,6 @@ class NodeTable {
  private:
   void Commit();
 
-  std::byte* mapping_ = nullptr;
-  std::size_t mapped_bytes_ = 0;
   Node* nodes_ = nullptr;
   std::uint64_t most_ = 0;
   std::uint64_t committed_ = 0;

@@ -230,7 +230,8 @@ class Pool::Impl {
     Node::State state = Node::kVacant;
   };
   absl::Status CheckEntries() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<EntryCopy> CopyEntries() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<EntryCopy> RoomForEntries() const;
+  void CopyEntries(std::vector<EntryCopy>& copies) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<MemoryOwner> OwnersOf(const std::vector<EntryCopy>& entries) const;
 
   // Streams.

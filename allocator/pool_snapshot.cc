@@ -37,10 +37,15 @@ bool HoldsMore(const MemoryOwner& a, const MemoryOwner& b) {
 
 std::uint32_t Pool::Impl::CoarseMilliseconds() { return TickMilliseconds(); }
 
+// Touched here, so that nobody waits for that under the lock.
+std::vector<Pool::Impl::EntryCopy> Pool::Impl::RoomForEntries() const {
+  std::vector<EntryCopy> room(nodes_.end() + nodes_.end() / 16);
+  room.clear();
+  return room;
+}
+
 // What of an entry can change without the lock is only whether it is live or cached.
-std::vector<Pool::Impl::EntryCopy> Pool::Impl::CopyEntries() const {
-  std::vector<EntryCopy> copies;
-  copies.reserve(blocks_.live_blocks());
+void Pool::Impl::CopyEntries(std::vector<EntryCopy>& copies) const {
   for (std::uint32_t index = 1; index < nodes_.end(); ++index) {
     const Node& node = nodes_[index];
     const Node::State state = node.state();
@@ -48,7 +53,6 @@ std::vector<Pool::Impl::EntryCopy> Pool::Impl::CopyEntries() const {
       copies.push_back({node.offset, node.size, node.behind, node.before, state});
     }
   }
-  return copies;
 }
 
 std::vector<MemoryOwner> Pool::Impl::OwnersOf(const std::vector<EntryCopy>& entries) const {
@@ -73,10 +77,10 @@ std::vector<MemoryOwner> Pool::Impl::LargestOwners(std::size_t n) const {
   if (epoch_.IsForked()) {
     return {};
   }
-  std::vector<EntryCopy> entries;
+  std::vector<EntryCopy> entries = RoomForEntries();
   {
     MutexLock lock(mutex_);
-    entries = CopyEntries();
+    CopyEntries(entries);
   }
   std::vector<MemoryOwner> owners = OwnersOf(entries);
   owners.resize(std::min(owners.size(), n));
@@ -93,10 +97,10 @@ MemorySnapshot Pool::Impl::Snapshot() const {
   snapshot.reserved = reserved_;
   snapshot.granularity = granularity_;
   snapshot.stats = stats();
-  std::vector<EntryCopy> entries;
+  std::vector<EntryCopy> entries = RoomForEntries();
   {
     MutexLock lock(mutex_);
-    entries = CopyEntries();
+    CopyEntries(entries);
     for (const auto& [offset, chunk] : mapped_) {
       if (!snapshot.mappings.empty() &&
           snapshot.mappings.back().offset + snapshot.mappings.back().bytes == offset) {

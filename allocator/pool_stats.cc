@@ -68,7 +68,9 @@ absl::Status Pool::Impl::CheckEntries() const {
   std::uint64_t fenced_blocks = 0;
   Bytes bytes;
   Bytes fenced;
-  for (const EntryCopy& entry : CopyEntries()) {
+  std::vector<EntryCopy> entries;
+  CopyEntries(entries);
+  for (const EntryCopy& entry : entries) {
     const Bytes size = Suballocator::kGranule * entry.size;
     ++blocks;
     bytes += size;

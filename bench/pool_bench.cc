@@ -3,14 +3,18 @@
 // the machine gives to that many threads at that moment.
 
 #include <benchmark/benchmark.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <random>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "allocator/suballocator.h"
@@ -219,6 +223,62 @@ void BM_PoolTail(benchmark::State& state, const Workload& workload) {
   state.counters["max"] = at(1);
 }
 BENCHMARK_CAPTURE(BM_PoolTail, A, kA);
+
+// How often the scheduler took the processor from this thread for somebody else.
+std::int64_t Preemptions() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nivcsw;
+}
+
+// How long a thread that allocates waits for a snapshot of 100,000 blocks: its longest operation while one is
+// taken, beside one copy of their nodes.
+void BM_SnapshotStop(benchmark::State& state) {
+  const auto pool = MakePool(kA.limit);
+  std::vector<Block> live(kA.live);
+  Sizes sizes(kA, 1);
+  for (Block& block : live) {
+    block = *pool->Allocate(sizes.size());
+    sizes.Next();
+  }
+  std::atomic<std::int64_t> longest{0};
+  std::atomic<bool> done{false};
+  std::thread allocating([&] {
+    std::int64_t preemptions = Preemptions();
+    while (!done) {
+      const auto start = std::chrono::steady_clock::now();
+      benchmark::DoNotOptimize(pool->Free(*pool->Allocate(1_MiB)));
+      const std::int64_t took = (std::chrono::steady_clock::now() - start).count();
+      if (took > longest.load()) {
+        // What others on this machine do to the thread is not the pool's doing.
+        const std::int64_t now = Preemptions();
+        longest = std::exchange(preemptions, now) == now ? took : longest.load();
+      }
+    }
+  });
+  std::vector<std::byte> from(live.size() * 32);
+  std::vector<std::byte> to(from.size());
+  std::vector<std::int64_t> stops;
+  std::vector<std::int64_t> copies;
+  for (auto _ : state) {
+    longest = 0;
+    benchmark::DoNotOptimize(pool->Snapshot());
+    stops.push_back(longest);
+    const auto start = std::chrono::steady_clock::now();
+    std::memcpy(to.data(), from.data(), from.size());
+    benchmark::DoNotOptimize(to.data());
+    copies.push_back((std::chrono::steady_clock::now() - start).count());
+  }
+  done = true;
+  allocating.join();
+  const auto median = [](std::vector<std::int64_t>& values) {
+    std::sort(values.begin(), values.end());
+    return static_cast<double>(values[values.size() / 2]) / 1000;
+  };
+  state.counters["stop us"] = median(stops);
+  state.counters["copy us"] = median(copies);
+}
+BENCHMARK(BM_SnapshotStop)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
 // ---- threads: each has its own blocks of one pool
 

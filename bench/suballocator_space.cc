@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <span>
@@ -87,10 +88,17 @@ void AddMovesGoal(const Trace& trace, double spare, double moves, Goals& goals) 
   }
 }
 
-// Includes what malloc itself adds.
-std::uint64_t HeapInUse() {
-  const struct mallinfo2 info = mallinfo2();
-  return info.uordblks + info.hblkhd;
+// What this process has touched of memory that is nobody else's and no file's: with what malloc itself adds, and
+// with what was mapped without malloc. In whole pages.
+std::uint64_t HostMemoryInUse() {
+  ::malloc_trim(0);
+  std::ifstream rollup("/proc/self/smaps_rollup");
+  std::string word;
+  std::uint64_t kibibytes = 0;
+  while (rollup >> word && word != "Anonymous:") {
+  }
+  rollup >> kibibytes;
+  return kibibytes * 1024;
 }
 
 }  // namespace
@@ -233,14 +241,14 @@ void MetadataTable(const Settings& settings, Goals& goals) {
     if (!settings.WantsContender(kind.name) || kind.name == "bound") {
       continue;
     }
-    const std::uint64_t before = HeapInUse();
+    const std::uint64_t before = HostMemoryInUse();
     const auto contender = kind.make({.limit = 24_GiB, .slots = trace.slots});
     if (kind.replay(*contender, fill) < fill.size()) {
       table.AddRow({std::string(kind.what), "refused"});
       continue;
     }
-    const auto handles = trace.slots * contender->handle_size();
-    const auto bytes = static_cast<double>(HeapInUse() - before - handles);
+    const auto handles = trace.fill_end * contender->handle_size();
+    const auto bytes = static_cast<double>(HostMemoryInUse() - before - handles);
     table.AddRow({std::string(kind.what), Fixed(bytes / blocks, 1), Fixed(bytes / (1 << 20), 2),
                   Fixed(Ratio(contender->left_out_metadata(), 1_MiB), 1)});
     if (kind.name == "pool") {
