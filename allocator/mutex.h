@@ -17,7 +17,11 @@ class ABSL_LOCKABLE Mutex {
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+    if (!mutex_.try_lock()) {
+      LockContended();
+    }
+  }
   void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
   bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) { return mutex_.try_lock(); }
   /// Tells the analysis what the caller knows; checks nothing.
@@ -25,6 +29,23 @@ class ABSL_LOCKABLE Mutex {
 
  private:
   friend class CondVar;
+
+  // Most locks are held for less than it takes to go to sleep and be woken.
+  void LockContended() {
+    constexpr int kMostPauses = 32;
+    for (int pauses = 1; pauses <= kMostPauses; pauses *= 2) {
+      for (int i = 0; i < pauses; ++i) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+      }
+      if (mutex_.try_lock()) {
+        return;
+      }
+    }
+    mutex_.lock();
+  }
+
   std::mutex mutex_;
 };
 

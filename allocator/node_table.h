@@ -93,8 +93,9 @@ static_assert(sizeof(Node) == 32);
 
 /// A NodeTable is an array of nodes that never moves: addresses for as many as there may ever be, of which
 /// the beginning is memory. So it grows without a copy, which would be a pause, and is read without the lock
-/// of whoever extends it. Slot 0 is there from the start and no range: what lists end in.
-class NodeTable {
+/// of whoever extends it, from a cache line that hardly ever changes. Slot 0 is there from the start and no
+/// range: what lists end in.
+class alignas(64) NodeTable {
  public:
   /// `most` nodes, or as many as there are addresses for; aborts where those for a few thousand cannot be
   /// had.

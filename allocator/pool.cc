@@ -13,8 +13,10 @@ namespace lgpu {
 namespace {
 
 // What all caches together may hold is at most the limit: 64 shards of a 64th.
-constexpr std::uint64_t kCacheShare = 64;
+constexpr std::uint64_t kCacheShare = 128;
 constexpr std::uint64_t kCacheShareAboveHalf = 4096;
+// How many steps of what is charged the front caches tell apart.
+constexpr std::uint64_t kChargedSteps = 256;
 
 }  // namespace
 
@@ -109,7 +111,7 @@ std::uint32_t Pool::Impl::HandOut(Suballocator::Handle handle, Bytes requested,
   padding_ += static_cast<std::int64_t>(padding.count());
   ++num_allocs_;
   NoteCharged();
-  tick_.store(CoarseMilliseconds(), std::memory_order_relaxed);
+  Tick();
   Describe(node, padding, options);
   return index;
 }
@@ -144,11 +146,20 @@ void Pool::Impl::SetLevel(std::uint64_t charged) {
 void Pool::Impl::NoteCharged() {
   const std::uint64_t charged = blocks_.used().count();
   charged_.store(charged, std::memory_order_relaxed);
-  if (charged > peak_used_.load(std::memory_order_relaxed)) {
+  // A look at all caches takes their lines from their threads.
+  if (charged > peak_used_.load(std::memory_order_relaxed) &&
+      (cache_.is_single() || charged > peak_charged_)) {
+    peak_charged_ = charged;
     RaisePeak(charged);
   }
   if (charged < level_begin_ || charged >= level_end_) [[unlikely]] {
     SetLevel(charged);
+  }
+  // An upper bound that seldom changes. Where that matters, close to the limit, there are no hits anyway.
+  const std::uint64_t step = (limit_seen_.count() / kChargedSteps) + 1;
+  const std::uint64_t bound = charged_at_most_.load(std::memory_order_relaxed);
+  if (charged > bound || bound - charged > 2 * step) [[unlikely]] {
+    charged_at_most_.store(charged + step, std::memory_order_relaxed);
   }
   NoteDemand();
 }
@@ -167,11 +178,18 @@ void Pool::Impl::RaisePeak(std::uint64_t charged) {
 
 // ---- front cache
 
+// Most looks at the clock find the same time.
+void Pool::Impl::Tick() {
+  const std::uint32_t now = CoarseMilliseconds();
+  if (tick_.load(std::memory_order_relaxed) != now) {
+    tick_.store(now, std::memory_order_relaxed);
+  }
+}
+
 [[gnu::always_inline]] inline std::uint32_t Pool::Impl::TakeCached(Shard& shard, Bytes requested,
                                                                    const AllocateOptions& options) {
   // A lowered limit holds for cached blocks as well.
-  const std::uint64_t charged = charged_.load(std::memory_order_relaxed);
-  if (Bytes(charged) > source_->limit()) {
+  if (Bytes(charged_at_most_.load(std::memory_order_relaxed)) > source_->limit()) [[unlikely]] {
     return 0;
   }
   const auto size = static_cast<std::uint32_t>((requested.count() + FrontCache::kUnit.count() - 1) /
@@ -185,14 +203,17 @@ void Pool::Impl::RaisePeak(std::uint64_t charged) {
   // Even this clock would be a tenth of a hit.
   constexpr std::uint64_t kHitsPerTick = 64;
   if (shard.CountHit(size, static_cast<std::int64_t>(padding.count())) % kHitsPerTick == 0) {
-    tick_.store(CoarseMilliseconds(), std::memory_order_relaxed);
+    Tick();
   }
   Describe(node, padding, options);
   node.word.store(Node::Word(node.generation() + 1, Node::kLive), std::memory_order_release);
   // Several threads would read each other's lines here: their peak is looked at where the lock is held.
-  if (charged - static_cast<std::uint64_t>(shard.bytes()) > peak_used_.load(std::memory_order_relaxed) &&
-      cache_.is_single()) [[unlikely]] {
-    RaisePeak(charged);
+  if (cache_.is_single()) {
+    const std::uint64_t charged = charged_.load(std::memory_order_relaxed);
+    if (charged - static_cast<std::uint64_t>(shard.bytes()) > peak_used_.load(std::memory_order_relaxed))
+        [[unlikely]] {
+      RaisePeak(charged);
+    }
   }
   return index;
 }

@@ -191,6 +191,7 @@ class Pool::Impl {
   bool FlushCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What is charged changed.
   void SetLevel(std::uint64_t charged) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Tick();
   void NoteCharged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::uint64_t LiveBlocks() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Bytes Used() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -306,26 +307,33 @@ class Pool::Impl {
   const Bytes reserved_;
   const Bytes granularity_;
 
-  // What the fast path reads. charged_ and peak_used_ are written under the lock, and peak_used_ by hits.
-  alignas(64) std::atomic<std::uint64_t> charged_{0};
-  std::atomic<std::uint64_t> peak_used_{0};
+  alignas(64) mutable Mutex mutex_;
+  Suballocator blocks_ ABSL_GUARDED_BY(mutex_);
+
+  // What every hit reads, and hardly anybody writes: in lines of their own, or each thread that takes the
+  // lock would take them away from all others.
+  // Of blocks_; Node says what of it may be read and written without the lock.
+  alignas(64) const NodeTable& nodes_;
+  std::atomic<std::uint64_t> charged_at_most_{0};
   std::atomic<std::int64_t> cache_budget_{0};
-  std::atomic<std::uint64_t> fenced_{0};  // bytes
   std::atomic<TraceRecorder*> trace_{nullptr};
-  std::atomic<bool> wake_due_{false};
   std::atomic<std::uint32_t> tick_{0};  // milliseconds, as of the last look at the clock
   FrontCache cache_;
   OwnerNames owners_;
 
-  alignas(64) mutable Mutex mutex_;
-  Suballocator blocks_ ABSL_GUARDED_BY(mutex_);
-  const NodeTable& nodes_;  // of blocks_; what may be read and written without the lock, Node says
+  // Written under the lock, and peak_used_ by hits of a single thread.
+  alignas(64) std::atomic<std::uint64_t> charged_{0};
+  std::atomic<std::uint64_t> peak_used_{0};
+  std::atomic<std::uint64_t> fenced_{0};  // bytes
+  std::atomic<bool> wake_due_{false};
+
   std::map<Bytes, Chunk> mapped_ ABSL_GUARDED_BY(mutex_);  // by offset
   std::vector<Chunk> spare_ ABSL_GUARDED_BY(mutex_);       // granted, not mapped
   bool only_large_ ABSL_GUARDED_BY(mutex_) = false;        // the source gave a larger chunk than one page
                                                            // where one page was asked for
   bool exact_small_ ABSL_GUARDED_BY(mutex_) = false;       // it gives larger ones unless asked for one page
   Bytes held_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t peak_charged_ ABSL_GUARDED_BY(mutex_) = 0;  // at the last look at the peak
   bool scarce_ ABSL_GUARDED_BY(mutex_) = false;
   // Beyond these bytes charged it is time for another look at how scarce memory is.
   std::uint64_t level_begin_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -60,6 +60,7 @@ void Pool::Impl::ResetPeak() {
   }
   MutexLock lock(mutex_);
   peak_used_.store(Used().count(), std::memory_order_relaxed);
+  peak_charged_ = 0;
 }
 
 // Whether a block is there at all, or fenced, changes under the lock only.

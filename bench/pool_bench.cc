@@ -298,6 +298,10 @@ void BM_PoolThreads(benchmark::State& state) {
     churn->Step();
   }
   churn.reset();
+  if (state.thread_index() == 0) {
+    const MemoryStats stats = shared_pool->stats();
+    state.counters["hits"] = static_cast<double>(stats.cache_hits) / static_cast<double>(stats.num_allocs);
+  }
   state.SetItemsProcessed(state.iterations());
 }
 BENCHMARK(BM_PoolThreads)->Threads(1)->Threads(2)->Threads(8)->UseRealTime();

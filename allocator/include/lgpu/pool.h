@@ -49,7 +49,7 @@ struct PoolOptions {
   Bytes growth_step = Bytes(std::uint64_t{2} << 20);
   /// What the front cache of one thread may hold, in blocks of up to 64 KiB; never more than a 64th of the
   /// limit. Zero: no front caches.
-  Bytes cache_per_thread = Bytes(std::uint64_t{8} << 20);
+  Bytes cache_per_thread = Bytes(std::uint64_t{32} << 20);
   /// Null: there is one stream only, and whoever trims makes sure that it is done with freed blocks.
   std::shared_ptr<StreamFences> fences = {};
   /// Whether Maintain asks for chunks before they are needed, and growth for more than is missing. Not for a
