@@ -37,16 +37,15 @@ TEST_P(FragmentationTest, TraceCompletesCloseToItsPeak) {
   EXPECT_TRUE(contender.pool().CheckInvariants().ok()) << contender.pool().CheckInvariants();
 }
 
-// To come down: S3 to 1.006, S8 and S9 to 1.02.
 INSTANTIATE_TEST_SUITE_P(All, FragmentationTest,
-                         testing::Values(Gate{"S1", 1.003}, Gate{"S2", 1.003}, Gate{"S3", 1.01},
+                         testing::Values(Gate{"S1", 1.003}, Gate{"S2", 1.003}, Gate{"S3", 1.006},
                                          Gate{"S4", 1.002}, Gate{"S5", 1.003}, Gate{"S6", 1.003},
-                                         Gate{"S7", 1.006}, Gate{"S8", 1.03}, Gate{"S9", 1.035},
+                                         Gate{"S7", 1.006}, Gate{"S8", 1.02}, Gate{"S9", 1.02},
                                          Gate{"S10", 1.0005}),
                          [](const auto& gate) { return std::string(gate.param.workload); });
 
 TEST(PageMovesTest, SteadyTrainingMovesNothingWithAHundredthToSpare) {
-  for (const std::string_view name : {"S1", "S2", "S5"}) {
+  for (const std::string_view name : {"S1", "S2", "S4", "S5"}) {
     const Trace trace = *MakeWorkload(name);
     PoolContender contender(
         {.limit = LimitWithSpare(Summarize(trace).peak_live, 0.01), .slots = trace.slots});
@@ -72,10 +71,19 @@ TEST(PageMovesTest, ShardedTrainingSettlesWithSomeToSpare) {
 TEST(FirstRefusalTest, RisingChurnUsesNearlyAll) {
   const MakeContender pool = (*FindContenderKind("pool"))->make;
   const MakeContender bound = (*FindContenderKind("bound"))->make;
+  constexpr int kSeeds = 5;  // as suballocator_bench
   for (const RisingWorkload& workload : RisingWorkloads()) {
-    const double use = UseAtFirstRefusal(workload.shape, pool, 1000);
-    const double possible = UseAtFirstRefusal(workload.shape, bound, 1000);
-    EXPECT_GE(use / possible, 0.95) << workload.name << ": " << use;
+    double use = 0;
+    double possible = 0;
+    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+      use += UseAtFirstRefusal(workload.shape, pool, 1000 + seed) / kSeeds;
+      possible += UseAtFirstRefusal(workload.shape, bound, 1000 + seed) / kSeeds;
+    }
+    if (workload.name == "L2") {
+      EXPECT_GE(use / possible, 0.995) << use;
+    } else {
+      EXPECT_GE(use, workload.name == "L1" ? 0.978 : 0.975) << workload.name;
+    }
   }
 }
 

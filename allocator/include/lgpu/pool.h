@@ -47,8 +47,8 @@ struct PoolOptions {
   std::string lease = {};
   /// Chunks are asked for in steps of at least this much where the limit allows it.
   Bytes growth_step = Bytes(std::uint64_t{2} << 20);
-  /// What the front cache of one thread may hold, in blocks of up to 64 KiB; never more than a 64th of the
-  /// limit. Zero: no front caches.
+  /// What the front cache of one thread may hold, in blocks of up to 64 KiB; never more than a 128th of the
+  /// limit, a 4096th where half of it is used, and nothing close to it. Zero: no front caches.
   Bytes cache_per_thread = Bytes(std::uint64_t{32} << 20);
   /// Null: there is one stream only, and whoever trims makes sure that it is done with freed blocks.
   std::shared_ptr<StreamFences> fences = {};
