@@ -59,7 +59,6 @@ int Main(int argc, char** argv) {
     return 2;
   }
   if (settings.is_short) {
-    settings.seeds = 2;
     settings.rounds = rounds->count() > 0 ? settings.rounds : 5;
     settings.seconds = seconds->count() > 0 ? settings.seconds : 0.15;
   }

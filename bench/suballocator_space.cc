@@ -248,7 +248,9 @@ void MetadataTable(const Settings& settings, Goals& goals) {
       continue;
     }
     const auto handles = trace.fill_end * contender->handle_size();
-    const auto bytes = static_cast<double>(HostMemoryInUse() - before - handles);
+    // Whole pages, so where there is next to nothing it may come out as less.
+    const double bytes = std::max(0.0, static_cast<double>(HostMemoryInUse()) - static_cast<double>(before) -
+                                           static_cast<double>(handles));
     table.AddRow({std::string(kind.what), Fixed(bytes / blocks, 1), Fixed(bytes / (1 << 20), 2),
                   Fixed(Ratio(contender->left_out_metadata(), 1_MiB), 1)});
     if (kind.name == "pool") {

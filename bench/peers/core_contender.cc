@@ -6,6 +6,7 @@ namespace lgpu::bench {
 namespace {
 
 constexpr std::uint64_t kReservedTimesLimit = 8;
+constexpr Bytes kStep = 16_MiB;
 
 }  // namespace
 
@@ -23,15 +24,22 @@ bool CoreContender::AllocateSlowly(Slot slot, Bytes bytes) {
     return false;
   }
   std::vector<Suballocator::Range> pages;
+  Bytes end_of_room;
   for (const Suballocator::Run& run : core_.UnmappedRuns(*plan)) {
     for (Bytes offset = run.pages.offset; offset < run.pages.end(); offset += kPage) {
       pages.push_back({offset, kPage});
     }
+    end_of_room = run.around.end();
+  }
+  Bytes fresh = plan->fresh;
+  for (; fresh < kStep && !pages.empty() && pages.back().end() < end_of_room && held_ + fresh < limit_;
+       fresh += kPage) {
+    pages.push_back({pages.back().end(), kPage});
   }
   const Bytes first = pages.empty() ? plan->block.offset : pages.front().offset;
   const Bytes end = pages.empty() ? first : pages.back().end();
   const auto claim = core_.ClaimGrowth(request, *plan, {first, end - first});
-  held_ += plan->fresh;
+  held_ += fresh;
   blocks_[slot] = core_.Commit(claim, pages);
   return true;
 }

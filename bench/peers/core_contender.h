@@ -10,8 +10,8 @@
 namespace lgpu::bench {
 
 /// The core of the allocator alone: a Suballocator whose pages cost nothing, one owner of handles, no
-/// lock and no statistics. It grows by whole pages up to the limit and moves none, so it is for time at
-/// an ample limit; space is the Pool's to show.
+/// lock and no statistics. It grows in steps, as the Pool does, up to the limit and moves none, so it is for
+/// time at an ample limit; space is the Pool's to show.
 class CoreContender final : public Contender {
  public:
   explicit CoreContender(const ContenderOptions& options);
