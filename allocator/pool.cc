@@ -13,7 +13,7 @@ namespace lgpu {
 namespace {
 
 // What all caches together may hold is at most the limit: 64 shards of a 64th.
-constexpr std::uint64_t kCacheShare = 128;
+constexpr std::uint64_t kCacheShare = 64;
 constexpr std::uint64_t kCacheShareAboveHalf = 4096;
 // How many steps of what is charged the front caches tell apart.
 constexpr std::uint64_t kChargedSteps = 256;
@@ -130,15 +130,16 @@ void Pool::Impl::Release(std::uint32_t index, std::uint32_t stamp) {
 // Where little is left of the limit, every hole counts: searches are careful, and nothing is cached.
 void Pool::Impl::SetLevel(std::uint64_t charged) {
   const std::uint64_t sixteenth = limit_seen_.count() / 16;
-  const bool scarce = charged >= sixteenth * (scarce_ ? 12 : 13);
-  const bool half = charged >= sixteenth * 8;
-  level_begin_ = scarce ? sixteenth * 12 : half ? sixteenth * 8 : 0;
+  const bool scarce = charged >= sixteenth * (level_ == Level::kScarce ? 12 : 13);
+  const bool half = charged >= sixteenth * (level_ == Level::kAmple ? 8 : 7);
+  const Level level = scarce ? Level::kScarce : half ? Level::kHalf : Level::kAmple;
+  level_begin_ = scarce ? sixteenth * 12 : half ? sixteenth * 7 : 0;
   level_end_ = scarce ? ~std::uint64_t{0} : sixteenth * (half ? 13 : 8);
   const Bytes share = limit_seen_ / (half ? kCacheShareAboveHalf : kCacheShare);
   const Bytes budget = scarce ? Bytes() : std::min(options_.cache_per_thread, share);
   cache_budget_.store(static_cast<std::int64_t>(budget.count()), std::memory_order_relaxed);
   blocks_.SetScarce(scarce);
-  if (!std::exchange(scarce_, scarce) && scarce) {
+  if (std::exchange(level_, level) < level) {
     FlushCaches();
   }
 }

@@ -334,7 +334,8 @@ class Pool::Impl {
   bool exact_small_ ABSL_GUARDED_BY(mutex_) = false;       // it gives larger ones unless asked for one page
   Bytes held_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t peak_charged_ ABSL_GUARDED_BY(mutex_) = 0;  // at the last look at the peak
-  bool scarce_ ABSL_GUARDED_BY(mutex_) = false;
+  enum class Level { kAmple, kHalf, kScarce };
+  Level level_ ABSL_GUARDED_BY(mutex_) = Level::kAmple;  // how much of the limit is in use
   // Beyond these bytes charged it is time for another look at how scarce memory is.
   std::uint64_t level_begin_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t level_end_ ABSL_GUARDED_BY(mutex_) = 0;
