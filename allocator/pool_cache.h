@@ -100,10 +100,10 @@ class FrontCache {
         bytes += BytesOf(static_cast<std::uint32_t>(entries[i] >> 32));
       }
       head_.store(head, std::memory_order_release);
-      Drained(blocks, bytes);
       for (std::uint32_t i = 0; i < blocks; ++i) {
         visit(static_cast<std::uint32_t>(entries[i]));
       }
+      Drained(blocks, bytes);  // last: what is counted neither here nor there would look used
       return true;
     }
 
