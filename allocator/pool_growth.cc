@@ -168,7 +168,9 @@ Pool::Impl::Step Pool::Impl::NextStep(Attempt& attempt) {
   constexpr int kMostSteps = 10000;
   if (++attempt.steps > kMostSteps) {
     attempt.status =
-        absl::InternalError("the source of chunks gives other chunks than those it is asked for");
+        attempt.larger_came
+            ? RefusalStatus(MakeRefusal(RefusalReason::kLimit, attempt))
+            : absl::InternalError("the source of chunks gives other chunks than those it is asked for");
     return Step::kFail;
   }
   Suballocator::Request request = RequestOf(attempt);
@@ -248,9 +250,13 @@ Pool::Impl::Step Pool::Impl::StepToMap(Attempt& attempt, const Suballocator::Pla
 Pool::Impl::Step Pool::Impl::StepUnderPressure(Attempt& attempt) {
   const Suballocator::Request request = RequestOf(attempt);
   const Suballocator::Stamp settled = SettledStamp();
-  // What has to be moved least; and where that pins too much, what is needed least.
+  // What has to be moved least; and where that pins too much, what is needed least. The first may be another
+  // place after every step, the second stays: so an attempt that takes many steps comes to an end.
+  constexpr int kFickleSteps = 4;
+  const bool fickle =
+      attempt.pressure_steps++ < kFickleSteps && !attempt.coarse && attempt.room_behind.is_zero();
   Suballocator::GrowthOptions options = {
-      .prefer = Suballocator::Prefer::kFewestNew,
+      .prefer = fickle ? Suballocator::Prefer::kFewestNew : Suballocator::Prefer::kFewestWhole,
       .search = kMutation == 2 ? Suballocator::Search::kQuick : Suballocator::Search::kExhaustive,
       .settled = settled,
       .room_behind = attempt.room_behind};
@@ -261,7 +267,7 @@ Pool::Impl::Step Pool::Impl::StepUnderPressure(Attempt& attempt) {
   };
   auto plan = blocks_.PlanGrowth(request, options);
   options.prefer = Suballocator::Prefer::kFewestWhole;
-  if (!fits(plan, settled)) {
+  if (fickle && !fits(plan, settled)) {
     plan = blocks_.PlanGrowth(request, options);
   }
   if (!plan && !attempt.room_behind.is_zero()) {

@@ -106,6 +106,8 @@ class Pool::Impl {
     std::uint64_t seen_changes = 0;
     int retries = 0;
     int steps = 0;
+    int pressure_steps = 0;
+    bool larger_came = false;  // the source gave a larger chunk than it was asked for
     bool any_chunk = false;  // the source has none of one page for a small block
     Bytes room_behind{};     // the source has none that are small enough: this much may stick out
     bool exact = false;      // ask for no more than is missing

@@ -72,6 +72,7 @@ void Pool::Impl::NoteClass(Attempt& attempt, const Chunk& chunk) {
     }
   }
   if (chunk.bytes > attempt.request.wanted) {
+    attempt.larger_came = true;
     attempt.coarse = attempt.coarse || attempt.exact;
     attempt.room_behind = std::max(attempt.room_behind, chunk.bytes);
   }
