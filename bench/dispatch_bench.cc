@@ -46,7 +46,7 @@ void RunBare(benchmark::State& state, const Op& op) {
   const Kernel* kernel = registry.Find(op, DeviceType::kGpu, DType::kFloat32);
   CpuLauncher launcher;
   for (auto _ : state) {
-    benchmark::DoNotOptimize(kernel->run(inputs, output, {}, launcher));
+    benchmark::DoNotOptimize(kernel->run(inputs, {&output, 1}, {}, launcher));
     benchmark::ClobberMemory();
   }
 }

@@ -159,7 +159,7 @@ absl::StatusOr<MemoryStats> Context::GetMemoryStats(std::string_view device) con
   if (!pass) return state_->ClosedError();
   LGPU_ASSIGN_OR_RETURN(internal::Device * gpu, FindGpu(*state_, device, "Allocator stats not available"));
   gpu->PublishStats();
-  return gpu->pool().stats();
+  return gpu->stats();
 }
 
 absl::StatusOr<MemoryInfo> Context::GetMemoryInfo(std::string_view device) const {

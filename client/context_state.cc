@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <optional>
 #include <random>
 #include <string_view>
@@ -113,6 +114,7 @@ absl::StatusOr<std::shared_ptr<ContextState>> ContextState::Create(std::unique_p
 }
 
 absl::Status ContextState::OpenDevices(const ContextOptions& options) {
+  std::map<int, std::shared_ptr<MatMulLibrary>> libraries;  // by card
   for (std::size_t i = 0; i < infos_.size(); ++i) {
     const int index = static_cast<int>(i);
     const int priority = i < options.logical_devices.size() ? options.logical_devices[i].priority : 0;
@@ -129,6 +131,11 @@ absl::Status ContextState::OpenDevices(const ContextOptions& options) {
                     .fences = std::make_shared<BackendFences>(*parts.backend, std::vector{parts.stream}),
                     .wake = [lease = lease_.get()] { lease->WakeMaintenance(); }});
     if (index < ClientPage::kMaxDevices) parts.counters = &lease_->page().devices[i];
+    if (!infos_[i].simulated) {
+      std::shared_ptr<MatMulLibrary>& library = libraries[parts.card];
+      if (library == nullptr) library = MatMulLibrary::Make({.tensor_float_32 = options.tensor_float_32});
+      parts.matmul = library;
+    }
     devices_.push_back(std::make_unique<Device>(std::move(parts)));
   }
   for (int i = 0; i < runtime_.cpu_count; ++i) devices_.push_back(std::make_unique<Device>(i));
@@ -138,9 +145,9 @@ absl::Status ContextState::OpenDevices(const ContextOptions& options) {
 
 std::optional<Maintenance::TimePoint> ContextState::Maintain(Maintenance::TimePoint now) {
   for (const Lease::TrimOrder& order : lease_->TakeTrims()) {
-    Pool& pool = devices_[static_cast<std::size_t>(order.device)]->pool();
     // An error is the device's, and whoever uses it next is told.
-    const absl::StatusOr<Pool::Trimmed> trimmed = pool.TrimFor(order.bytes);
+    const absl::StatusOr<Pool::Trimmed> trimmed =
+        devices_[static_cast<std::size_t>(order.device)]->TrimFor(order.bytes);
     lease_->AnswerTrim(order, trimmed.ok() && trimmed->returned < order.bytes && !trimmed->pending.is_zero());
   }
   std::optional<Maintenance::TimePoint> next;

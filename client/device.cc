@@ -24,7 +24,10 @@ Device::Device(int cpu_index) : type_(DeviceType::kCpu), name_(Cat(kLocalTask, "
 }
 
 Device::Device(GpuParts parts)
-    : type_(DeviceType::kGpu), name_(Cat(kLocalTask, "/device:GPU:", parts.index)), gpu_(std::move(parts)) {}
+    : type_(DeviceType::kGpu),
+      name_(Cat(kLocalTask, "/device:GPU:", parts.index)),
+      gpu_(std::move(parts)),
+      workspace_(std::make_unique<Workspace>(*gpu_.pool)) {}
 
 Device::~Device() {
   // Shutdown says what went wrong; here nobody listens.
@@ -46,7 +49,7 @@ absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::string_view op, std::ch
     refusal.advice = {"a smaller tensor, or a machine with more memory"};
     return RefusalStatus(refusal);
   }
-  absl::StatusOr<Block> block = gpu_.pool->Allocate(bytes, {.op = op, .timeout = timeout});
+  absl::StatusOr<Block> block = AllocateGpu(bytes, op, timeout);
   if (block.ok()) {
     const std::uint64_t size = block->bytes.count();
     std::uint64_t largest = largest_allocation();
@@ -72,6 +75,17 @@ absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::string_view op, std::ch
   return block;
 }
 
+// Before it waits for anybody else's memory, the device gives up what it does not need itself.
+absl::StatusOr<Block> Device::AllocateGpu(Bytes bytes, std::string_view op,
+                                          std::chrono::nanoseconds timeout) {
+  if (!workspace_->held().is_zero()) {
+    absl::StatusOr<Block> block = gpu_.pool->Allocate(bytes, {.op = op});
+    if (block.ok() || !absl::IsResourceExhausted(block.status())) return block;
+    workspace_->GiveUp();
+  }
+  return gpu_.pool->Allocate(bytes, {.op = op, .timeout = timeout});
+}
+
 void Device::Free(const Block& block, Bytes requested) {
   if (!is_gpu()) {
     ::operator delete(block.address, kHostAlignment);
@@ -94,6 +108,23 @@ absl::Status Device::Launch(const KernelLaunch& launch) {
   return absl::OkStatus();
 }
 
+absl::Status Device::CallLibrary(absl::FunctionRef<absl::Status(const LibraryCall&)> call) {
+  if (!is_gpu() || gpu_.matmul == nullptr) return Launcher::CallLibrary(call);
+  return gpu_.backend->CallLibrary(gpu_.stream, [&](void* stream) {
+    return call({.stream = stream,
+                 .matmul = gpu_.matmul.get(),
+                 .workspace_bytes = workspace_->Size().count(),
+                 .take_workspace = [this] { return workspace_->Take(); }});
+  });
+}
+
+absl::Status Device::OpenLibrary() {
+  if (library_open_.load(std::memory_order_relaxed)) return absl::OkStatus();
+  LGPU_RETURN_IF_ERROR(CallLibrary([](const LibraryCall& call) { return call.matmul->Open(); }));
+  library_open_.store(true, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
 absl::Status Device::Synchronize() {
   if (!is_gpu()) return absl::OkStatus();
   LGPU_ASSIGN_OR_RETURN(const Fence fence, gpu_.backend->Record(gpu_.stream));
@@ -101,10 +132,18 @@ absl::Status Device::Synchronize() {
 }
 
 absl::StatusOr<Bytes> Device::Trim() {
+  workspace_->GiveUp();
   LGPU_RETURN_IF_ERROR(Synchronize());
   LGPU_ASSIGN_OR_RETURN(const Bytes trimmed, gpu_.pool->Trim(Bytes(~std::uint64_t{0})));
   PublishStats();
   return trimmed;
+}
+
+absl::StatusOr<Pool::Trimmed> Device::TrimFor(Bytes bytes) {
+  LGPU_ASSIGN_OR_RETURN(const Pool::Trimmed first, gpu_.pool->TrimFor(bytes));
+  if (first.returned >= bytes || workspace_->GiveUp().is_zero()) return first;
+  LGPU_ASSIGN_OR_RETURN(const Pool::Trimmed second, gpu_.pool->TrimFor(bytes - first.returned));
+  return Pool::Trimmed{first.returned + second.returned, second.pending};
 }
 
 void Device::CountOp(bool soft_placed) {
@@ -122,9 +161,9 @@ void Device::PublishStats() {
 }
 
 void Device::ResetStats() {
-  gpu_.pool->ResetPeak();
+  workspace_->ResetPeak();
   largest_allocation_.store(0, std::memory_order_relaxed);
-  allocations_before_reset_.store(gpu_.pool->stats().num_allocs, std::memory_order_relaxed);
+  allocations_before_reset_.store(stats().num_allocs, std::memory_order_relaxed);
   if (gpu_.counters == nullptr) return;
   gpu_.counters->peak_used.store(gpu_.counters->used.load(std::memory_order_relaxed),
                                  std::memory_order_relaxed);
@@ -144,6 +183,14 @@ absl::Status Device::Shutdown() {
   if (gpu_.pool == nullptr) return absl::OkStatus();
   absl::Status status = Synchronize();
   gpu_.timers.reset();
+  if (gpu_.matmul != nullptr) {
+    // The last device of a card closes its library, which needs the context.
+    status.Update(gpu_.backend->CallLibrary(gpu_.stream, [this](void*) {
+      gpu_.matmul.reset();
+      return absl::OkStatus();
+    }));
+  }
+  workspace_.reset();
   status.Update(gpu_.backend->DestroyStream(gpu_.stream));
   gpu_.pool.reset();
   return status;
@@ -153,6 +200,8 @@ void Device::Abandon() {
   // Its destructor would unmap and return chunks that belong to the parent process.
   [[maybe_unused]] const Pool* const leaked = gpu_.pool.release();
   [[maybe_unused]] const OpTimers* const timers = gpu_.timers.release();
+  [[maybe_unused]] const Workspace* const workspace = workspace_.release();
+  [[maybe_unused]] const auto* library = new std::shared_ptr<MatMulLibrary>(std::move(gpu_.matmul));
 }
 
 }  // namespace lgpu::internal

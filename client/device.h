@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "allocator/device/device_backend.h"
 #include "client/op_timers.h"
+#include "client/workspace.h"
 #include "kernels/op.h"
 #include "lgpu/pool.h"
 #include "lgpu/refusal.h"
@@ -32,6 +33,7 @@ class Device final : public Launcher {
     StreamHandle stream;
     ClientPage::Device* counters = nullptr;  // null: an index that the page has no place for
     std::unique_ptr<OpTimers> timers = {};
+    std::shared_ptr<MatMulLibrary> matmul;  // of the card; null where devices are simulated
   };
   explicit Device(int cpu_index);  // a CPU
   explicit Device(GpuParts parts);
@@ -53,10 +55,17 @@ class Device final : public Launcher {
   absl::StatusOr<Block> Allocate(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout);
   void Free(const Block& block, Bytes requested);
   absl::Status Launch(const KernelLaunch& launch) override;
+  absl::Status CallLibrary(absl::FunctionRef<absl::Status(const LibraryCall&)> call) override;
+  /// OK where kernels that need a library find it; why not, else. The first call on a card loads it.
+  absl::Status OpenLibrary();
   /// Waits until the stream has done what was queued.
   absl::Status Synchronize();
-  /// Gives chunks without live blocks back.
+  /// Gives chunks without live blocks back, and the workspace of libraries.
   absl::StatusOr<Bytes> Trim();
+  /// As Pool::TrimFor. The workspace goes too where nothing else is enough.
+  absl::StatusOr<Pool::Trimmed> TrimFor(Bytes bytes);
+  /// The pool's numbers as programs see them: the workspace is a number of its own.
+  MemoryStats stats() const { return workspace_->StatsWithout(); }
 
   /// Counts an op that ran here.
   void CountOp(bool soft_placed);
@@ -84,7 +93,11 @@ class Device final : public Launcher {
  private:
   const DeviceType type_;
   const std::string name_;
+  absl::StatusOr<Block> AllocateGpu(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout);
+
   GpuParts gpu_;
+  std::unique_ptr<Workspace> workspace_;  // GPUs only
+  std::atomic<bool> library_open_{false};
   std::atomic<std::uint64_t> ops_{0};
   std::atomic<std::uint64_t> soft_placed_{0};
   std::atomic<std::uint64_t> largest_allocation_{0};

@@ -45,6 +45,25 @@ absl::StatusOr<Decision> Decide(ContextState& state, const Op& op, DType dtype,
   return decision;
 }
 
+/// A kernel whose library this machine has not is none: the op goes to the CPU where soft placement may take
+/// it there, or no device was asked for.
+absl::Status AvoidMissingLibrary(ContextState& state, const Op& op, DType dtype, Decision& decision) {
+  const absl::Status status = decision.device->OpenLibrary();
+  if (status.ok()) return status;
+  const bool asked = decision.request != nullptr && decision.request->constrained;
+  const int cpu = state.placer().cpu();
+  const Kernel* const kernel = state.registry().Find(op, DeviceType::kCpu, dtype);
+  if ((asked && !state.soft_placement()) || kernel == nullptr) return status;
+  decision.placement = {cpu, kernel, asked};
+  decision.device = &state.device(cpu);
+  if (state.IsFirstMissingLibrary()) {
+    const absl::string_view why = status.message();
+    state.recorder().Log(Cat("lgpu: note: op ", op.name, " runs on ", decision.device->name(), ": ",
+                             std::string_view(why.data(), why.size())));
+  }
+  return absl::OkStatus();
+}
+
 /// The context that all inputs share.
 absl::StatusOr<ContextState*> CommonState(const Op& op, std::span<const Tensor* const> inputs) {
   ContextState* state = nullptr;
@@ -76,6 +95,13 @@ absl::StatusOr<Tensor> CopyAsOp(ContextState& state, const Decision& decision,
   return TensorBuffer::MakeTensor(std::move(output));
 }
 
+absl::StatusOr<Outputs> AsOutputs(absl::StatusOr<Tensor> tensor) {
+  if (!tensor.ok()) return tensor.status();
+  Outputs outputs;
+  outputs.push_back(*std::move(tensor));
+  return outputs;
+}
+
 /// An op on a tensor's shape: its output is written on the host, and its input stays where it is.
 absl::StatusOr<Tensor> RunMetadata(const Decision& decision, const Op& op,
                                    const std::shared_ptr<TensorBuffer>& input, const TensorSpec& spec) {
@@ -84,7 +110,8 @@ absl::StatusOr<Tensor> RunMetadata(const Decision& decision, const Op& op,
   std::vector<std::byte> values(TensorBuffer::SpecBytes(spec).count());
   CpuLauncher launcher;
   const TensorView view{nullptr, input->spec()};
-  LGPU_RETURN_IF_ERROR(decision.placement.kernel->run({&view, 1}, {values.data(), spec}, {}, launcher));
+  const TensorView written{values.data(), spec};
+  LGPU_RETURN_IF_ERROR(decision.placement.kernel->run({&view, 1}, {&written, 1}, {}, launcher));
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> output,
                         ContextState::Allocate(input->state(), *decision.device, spec, op));
   LGPU_RETURN_IF_ERROR(CopyFromHost(*output, values));
@@ -146,6 +173,12 @@ absl::Status BringInputs(ContextState& state, const Op& op, std::span<const Tens
 
 absl::StatusOr<Tensor> Execute(const Op& op, std::span<const Tensor* const> inputs,
                                const OpAttributes& attributes) {
+  LGPU_ASSIGN_OR_RETURN(Outputs outputs, ExecuteAll(op, inputs, attributes));
+  return std::move(outputs[0]);
+}
+
+absl::StatusOr<Outputs> ExecuteAll(const Op& op, std::span<const Tensor* const> inputs,
+                                   const OpAttributes& attributes) {
   LGPU_ASSIGN_OR_RETURN(ContextState * state, CommonState(op, inputs));
   if (state->IsForked()) return state->ClosedError();
   const GatePass pass(state->gate());
@@ -155,27 +188,44 @@ absl::StatusOr<Tensor> Execute(const Op& op, std::span<const Tensor* const> inpu
   for (const Tensor* input : inputs) specs.push_back(TensorBuffer::Of(*input)->spec());
   LGPU_ASSIGN_OR_RETURN(const TensorSpec spec, op.infer(specs, attributes));
   const DType dtype = specs[0].dtype;
-  LGPU_ASSIGN_OR_RETURN(const Decision decision,
-                        Decide(*state, op, dtype, NearInputs(*state, op, inputs, specs)));
+  LGPU_ASSIGN_OR_RETURN(Decision decision, Decide(*state, op, dtype, NearInputs(*state, op, inputs, specs)));
+  if (decision.placement.kernel->needs_library) {
+    LGPU_RETURN_IF_ERROR(AvoidMissingLibrary(*state, op, dtype, decision));
+  }
   state->recorder().BeforeOp(op, *decision.device);
   const auto& first = TensorBuffer::Of(*inputs[0]);
   if (&op == &IdentityOp() && &first->device() != decision.device) {
-    return CopyAsOp(*state, decision, first);
+    return AsOutputs(CopyAsOp(*state, decision, first));
   }
-  if (op.metadata) return RunMetadata(decision, op, first, spec);
+  if (op.metadata) return AsOutputs(RunMetadata(decision, op, first, spec));
 
   Inputs<TensorView> views;
   Inputs<std::shared_ptr<TensorBuffer>> copies;
   LGPU_RETURN_IF_ERROR(BringInputs(*state, op, inputs, *decision.device, views, copies));
   const std::uint64_t submitted = MonotonicNanoseconds();
-  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> output,
-                        ContextState::Allocate(first->state(), *decision.device, spec, op));
+  Inputs<std::shared_ptr<TensorBuffer>> made;
+  Inputs<TensorView> written;
+  std::uint64_t bytes = 0;
+  const auto make = [&](const TensorSpec& output) -> absl::Status {
+    LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> buffer,
+                          ContextState::Allocate(first->state(), *decision.device, output, op));
+    written.push_back(buffer->view());
+    bytes += buffer->bytes().count();
+    made.push_back(std::move(buffer));
+    return absl::OkStatus();
+  };
+  LGPU_RETURN_IF_ERROR(make(spec));
+  if (op.infer_second != nullptr) LGPU_RETURN_IF_ERROR(make(op.infer_second(specs, attributes)));
   std::unique_ptr<StreamTimer> timer =
       decision.device->is_gpu() ? decision.device->timers().Start() : nullptr;
-  LGPU_RETURN_IF_ERROR(decision.placement.kernel->run(views, output->view(), attributes, *decision.device));
+  LGPU_RETURN_IF_ERROR(decision.placement.kernel->run(views, written, attributes, *decision.device));
   state->recorder().AfterOp(op, dtype, decision.request, *decision.device, decision.placement.soft_placed,
-                            output->bytes(), {submitted, MonotonicNanoseconds(), std::move(timer)});
-  return TensorBuffer::MakeTensor(std::move(output));
+                            Bytes(bytes), {submitted, MonotonicNanoseconds(), std::move(timer)});
+  Outputs outputs;
+  for (std::shared_ptr<TensorBuffer>& buffer : made) {
+    outputs.push_back(TensorBuffer::MakeTensor(std::move(buffer)));
+  }
+  return outputs;
 }
 
 absl::StatusOr<Tensor> CopyToNamed(const Tensor& tensor, std::string_view device) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "client/context_state.h"
 
@@ -13,6 +14,10 @@ namespace lgpu::internal {
 
 /// Runs an op eagerly: checks its inputs, places it, brings the inputs there, launches the kernel, and
 /// records it. At least one input; all of one open context.
+using Outputs = absl::InlinedVector<Tensor, 1>;
+absl::StatusOr<Outputs> ExecuteAll(const Op& op, std::span<const Tensor* const> inputs,
+                                   const OpAttributes& attributes);
+/// Its first output.
 absl::StatusOr<Tensor> Execute(const Op& op, std::span<const Tensor* const> inputs,
                                const OpAttributes& attributes);
 

@@ -47,7 +47,7 @@ absl::Status PrefixedStatus(const absl::Status& status, std::string_view prefix)
 }
 
 AllocatorStats AllocatorStatsOf(const Device& gpu) {
-  const MemoryStats stats = gpu.pool().stats();
+  const MemoryStats stats = gpu.stats();
   const std::uint64_t before = gpu.allocations_before_reset();
   return {.num_allocs = stats.num_allocs - std::min(stats.num_allocs, before),
           .bytes_in_use = stats.used,
@@ -64,14 +64,18 @@ std::string MemorySummaryOf(const std::vector<std::unique_ptr<Device>>& devices,
   std::vector<Row> rows = {{"device", "limit", "in use", "peak", "held", "largest free", "blocks",
                             "allocations", "refused", "fragmentation"}};
   std::string owners;
+  std::string workspaces;
   for (const auto& device : devices) {
     if (!device->is_gpu()) continue;
-    const MemoryStats stats = device->pool().stats();
+    const MemoryStats stats = device->stats();
     rows.push_back({LocalName(device->name()), FormatBytes(stats.limit), FormatBytes(stats.used),
                     FormatBytes(stats.peak_used), FormatBytes(stats.held),
                     FormatBytes(stats.largest_free_block), Cat(stats.live_blocks), Cat(stats.num_allocs),
                     Cat(stats.num_refusals),
                     absl::StrFormat("%d%%", static_cast<int>(std::max(stats.Fragmentation(), 0.0) * 100))});
+    if (!stats.workspace.is_zero()) {
+      workspaces += Cat(LocalName(device->name()), "  ", FormatBytes(stats.workspace), "\n");
+    }
     for (const Refusal::Owner& owner : device->LargestOwners(kMostOwners)) {
       owners +=
           Cat(LocalName(device->name()), "  ", owner.op.empty() ? std::string("others") : owner.op, "  ",
@@ -79,6 +83,7 @@ std::string MemorySummaryOf(const std::vector<std::unique_ptr<Device>>& devices,
     }
   }
   std::string text = rows.size() == 1 ? std::string("no GPU\n") : Lines(rows);
+  if (!workspaces.empty()) text += Cat("workspaces of libraries (held, not in use):\n", workspaces);
   if (!owners.empty()) text += Cat("largest owners:\n", owners);
   std::vector<Row> copies = {{"copied", "copies", "bytes"}};
   for (const auto& [route, count] : recorder.copy_routes()) {

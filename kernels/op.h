@@ -3,12 +3,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/device/device_backend.h"
+#include "kernels/matmul_library.h"
 #include "lgpu/dtype.h"
 #include "lgpu/shape.h"
 
@@ -37,11 +40,26 @@ struct TensorView {
   TensorSpec spec;
 };
 
+/// What a kernel has that calls a library of the GPU's vendor.
+struct LibraryCall {
+  void* stream = nullptr;  // the driver's, whose context is current
+  MatMulLibrary* matmul = nullptr;
+  /// How much scratch memory take_workspace would give. It is held until the last owner lets go, which may be
+  /// as soon as the work that uses it is queued; null where there is none now.
+  std::uint64_t workspace_bytes = 0;
+  absl::FunctionRef<std::shared_ptr<std::byte>()> take_workspace;
+};
+
 /// A Launcher puts kernels on one device: at once on the CPU, on a stream of a backend elsewhere.
 class Launcher {
  public:
   virtual ~Launcher() = default;
   virtual absl::Status Launch(const KernelLaunch& launch) = 0;
+  /// Calls `call` once, for work that a library queues itself; its status. UNIMPLEMENTED where the device is
+  /// not real.
+  virtual absl::Status CallLibrary(absl::FunctionRef<absl::Status(const LibraryCall&)> /*call*/) {
+    return absl::UnimplementedError("only a real GPU has libraries");
+  }
 };
 
 /// An Op is a name with a rule for its output. Ops live as long as the program (constant tables of
@@ -50,12 +68,14 @@ struct Op {
   std::string_view name;  // "MatMul"
   int min_inputs;
   int max_inputs;  // -1: any number
-  /// dtype and shape of the output, or INVALID_ARGUMENT with TensorFlow's text.
+  /// dtype and shape of the first output, or INVALID_ARGUMENT with TensorFlow's text.
   absl::StatusOr<TensorSpec> (*infer)(std::span<const TensorSpec> inputs, const OpAttributes& attributes);
   std::uint16_t index;  // position in AllOps(), and in the client page's table of names
   /// It reads the shape of its input and not the values: no input is ever copied for it, and where nothing
   /// else is asked for it runs where its input is. Its kernels write their output on the host.
   bool metadata = false;
+  /// The second output, of inputs that `infer` accepted; null: there is one output only.
+  TensorSpec (*infer_second)(std::span<const TensorSpec> inputs, const OpAttributes& attributes) = nullptr;
 };
 
 /// A Kernel is an op's code for one device type and one dtype (of input 0).
@@ -64,9 +84,11 @@ struct Kernel {
   DeviceType device;
   DType dtype;
   int priority = 0;  // higher is preferred, before the device type
-  /// Launches the op; may be several launches. `output` is as `infer` said and overlaps no input.
-  absl::Status (*run)(std::span<const TensorView> inputs, const TensorView& output,
+  /// Launches the op; may be several launches. The outputs are as `infer` said and overlap no input.
+  absl::Status (*run)(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                       const OpAttributes& attributes, Launcher& launcher);
+  /// It calls the MatMulLibrary, which a machine may not have.
+  bool needs_library = false;
 };
 
 }  // namespace lgpu

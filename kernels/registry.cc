@@ -43,8 +43,8 @@ KernelRegistry KernelRegistry::WithoutCode(const Options& options) {
   for (const DeviceType device : {DeviceType::kGpu, DeviceType::kCpu}) {
     const bool gpu = device == DeviceType::kGpu;
     for (const DType dtype : kAllTypes) {
-      if (!gpu || (IsFloating(dtype) && !real)) registry.Add({&MatMulOp(), device, dtype, 0, nullptr});
-      if (!gpu || !real || dtype == DType::kFloat32) registry.Add({&AddNOp(), device, dtype, 0, nullptr});
+      if (!gpu || IsFloating(dtype)) registry.Add({&MatMulOp(), device, dtype, 0, nullptr});
+      registry.Add({&AddNOp(), device, dtype, 0, nullptr});
       if (!gpu || (options.cast_on_gpu && !real)) registry.Add({&CastOp(), device, dtype, 0, nullptr});
       registry.Add({&IdentityOp(), device, dtype, 0, nullptr});
       registry.Add({&EagerConstOp(), device, dtype, 0, nullptr});

@@ -39,8 +39,7 @@ class KernelRegistry {
   /// The kernels of the CPU, and the same ones as kernels of simulated GPUs.
   static KernelRegistry ForSimulatedDevices(const Options& options);
 
-  /// The kernels of the CPU, and those of real GPUs: AddN of float, copies and constants. An op without one
-  /// is the CPU's, by the rules of placement.
+  /// The kernels of the CPU, and those of real GPUs: all but Cast.
   static KernelRegistry ForCudaDevices();
 
   /// The same ops, device types and dtypes, and no code: for programs that ask where an op would run.

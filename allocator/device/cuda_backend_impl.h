@@ -84,6 +84,7 @@ class CudaBackend final : public DeviceBackend {
   absl::Status CopyOnDevice(StreamHandle stream, std::byte* to, const std::byte* from, Bytes bytes) override;
   absl::Status Launch(StreamHandle stream, const KernelLaunch& launch) override;
   absl::StatusOr<std::unique_ptr<StreamTimer>> StartTimer(StreamHandle stream) override;
+  absl::Status CallLibrary(StreamHandle stream, absl::FunctionRef<absl::Status(void* stream)> call) override;
 
  private:
   static constexpr std::size_t kMaxStreams = 1024;

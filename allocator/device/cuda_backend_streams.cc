@@ -272,4 +272,14 @@ absl::StatusOr<std::unique_ptr<StreamTimer>> CudaBackend::StartTimer(StreamHandl
   return StartCudaTimer(driver_, events, std::move(found));
 }
 
+absl::Status CudaBackend::CallLibrary(StreamHandle stream,
+                                      absl::FunctionRef<absl::Status(void* stream)> call) {
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> found, FindStream(stream));
+  const CudaContextScope scope(driver_, found->context());
+  LGPU_RETURN_IF_ERROR(scope.status());
+  const absl::Status status = call(found->get());
+  found->CountWork();  // even a call that failed may have queued something
+  return status;
+}
+
 }  // namespace lgpu

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/device/stream_timer.h"
@@ -161,6 +162,13 @@ class DeviceBackend {
   virtual absl::Status Launch(StreamHandle stream, const KernelLaunch& launch) = 0;
   /// Its first point is behind all that was queued until now.
   virtual absl::StatusOr<std::unique_ptr<StreamTimer>> StartTimer(StreamHandle stream) = 0;
+  /// For a library of the GPU's vendor, which queues its work itself: calls `call` once with the driver's
+  /// stream, whose context is current meanwhile; its status. What it queued is ordered as a launch is.
+  /// UNIMPLEMENTED where devices are not real.
+  virtual absl::Status CallLibrary(StreamHandle /*stream*/,
+                                   absl::FunctionRef<absl::Status(void* stream)> /*call*/) {
+    return absl::UnimplementedError("only a real GPU has libraries");
+  }
 
  protected:
   DeviceBackend() = default;

@@ -109,18 +109,18 @@ void (*AddFor(DType dtype))(const void*) {
 }  // namespace
 
 // One launch takes up to kMaxInputs inputs; half and bfloat16 are rounded once a launch.
-absl::Status RunAddN(std::span<const TensorView> inputs, const TensorView& output, const OpAttributes&,
-                     Launcher& launcher) {
-  if (output.spec.shape.elements() == 0) return absl::OkStatus();
+absl::Status RunAddN(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
+                     const OpAttributes&, Launcher& launcher) {
+  if (outputs[0].spec.shape.elements() == 0) return absl::OkStatus();
   KernelArguments args;
-  args.output = output.data;
-  args.elements = output.spec.shape.elements();
+  args.output = outputs[0].data;
+  args.elements = outputs[0].spec.shape.elements();
   args.accumulate = false;
   while (!inputs.empty()) {
     const std::size_t count = std::min<std::size_t>(inputs.size(), KernelArguments::kMaxInputs);
     args.input_count = static_cast<std::int32_t>(count);
     for (std::size_t i = 0; i < count; ++i) args.inputs[i] = inputs[i].data;
-    const absl::Status status = launcher.Launch(HostLaunch(AddFor(output.spec.dtype), args));
+    const absl::Status status = launcher.Launch(HostLaunch(AddFor(outputs[0].spec.dtype), args));
     if (!status.ok()) return status;
     inputs = inputs.subspan(count);
     args.accumulate = true;

@@ -61,15 +61,15 @@ HostFunction CastFunction(DType from, DType to) {
 
 }  // namespace
 
-absl::Status RunCast(std::span<const TensorView> inputs, const TensorView& output, const OpAttributes&,
-                     Launcher& launcher) {
-  if (output.spec.shape.elements() == 0) return absl::OkStatus();
+absl::Status RunCast(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
+                     const OpAttributes&, Launcher& launcher) {
+  if (outputs[0].spec.shape.elements() == 0) return absl::OkStatus();
   KernelArguments args;
-  args.output = output.data;
-  args.elements = output.spec.shape.elements();
+  args.output = outputs[0].data;
+  args.elements = outputs[0].spec.shape.elements();
   args.input_count = 1;
   args.inputs[0] = inputs[0].data;
-  return launcher.Launch(HostLaunch(CastFunction(inputs[0].spec.dtype, output.spec.dtype), args));
+  return launcher.Launch(HostLaunch(CastFunction(inputs[0].spec.dtype, outputs[0].spec.dtype), args));
 }
 
 }  // namespace lgpu

@@ -10,20 +10,20 @@ namespace lgpu {
 
 // Kernel::run of the ops, for code that runs on the host: the CPU and simulated GPUs share them. Inputs
 // and output are as Op::infer checked them.
-absl::Status RunMatMul(std::span<const TensorView> inputs, const TensorView& output,
+absl::Status RunMatMul(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                        const OpAttributes& attributes, Launcher& launcher);
-absl::Status RunAddN(std::span<const TensorView> inputs, const TensorView& output,
+absl::Status RunAddN(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                      const OpAttributes& attributes, Launcher& launcher);
-absl::Status RunCast(std::span<const TensorView> inputs, const TensorView& output,
+absl::Status RunCast(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                      const OpAttributes& attributes, Launcher& launcher);
-absl::Status RunIdentity(std::span<const TensorView> inputs, const TensorView& output,
+absl::Status RunIdentity(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                          const OpAttributes& attributes, Launcher& launcher);
 // Those of metadata ops look at the specs of their input only, and write an output that lies on the host.
-absl::Status RunShape(std::span<const TensorView> inputs, const TensorView& output,
+absl::Status RunShape(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                       const OpAttributes& attributes, Launcher& launcher);
-absl::Status RunSize(std::span<const TensorView> inputs, const TensorView& output,
+absl::Status RunSize(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                      const OpAttributes& attributes, Launcher& launcher);
-absl::Status RunRank(std::span<const TensorView> inputs, const TensorView& output,
+absl::Status RunRank(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                      const OpAttributes& attributes, Launcher& launcher);
 
 /// A CpuLauncher runs a kernel at once, on the calling thread.

@@ -14,13 +14,13 @@ void Copy(const void* block) {
 
 }  // namespace
 
-absl::Status RunIdentity(std::span<const TensorView> inputs, const TensorView& output, const OpAttributes&,
-                         Launcher& launcher) {
-  if (output.spec.shape.elements() == 0) return absl::OkStatus();
+absl::Status RunIdentity(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
+                         const OpAttributes&, Launcher& launcher) {
+  if (outputs[0].spec.shape.elements() == 0) return absl::OkStatus();
   KernelArguments args;
-  args.output = output.data;
-  args.elements = output.spec.shape.elements();
-  args.to = output.spec.dtype;
+  args.output = outputs[0].data;
+  args.elements = outputs[0].spec.shape.elements();
+  args.to = outputs[0].spec.dtype;
   args.input_count = 1;
   args.inputs[0] = inputs[0].data;
   return launcher.Launch(HostLaunch(Copy, args));

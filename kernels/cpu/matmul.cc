@@ -173,18 +173,18 @@ void (*MatMulFor(DType dtype))(const void*) {
 
 }  // namespace
 
-absl::Status RunMatMul(std::span<const TensorView> inputs, const TensorView& output,
+absl::Status RunMatMul(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                        const OpAttributes& attributes, Launcher& launcher) {
-  if (output.spec.shape.elements() == 0) return absl::OkStatus();
+  if (outputs[0].spec.shape.elements() == 0) return absl::OkStatus();
   KernelArguments args;
-  args.output = output.data;
-  args.elements = output.spec.shape.elements();
-  args.m = output.spec.shape[0];
-  args.n = output.spec.shape[1];
+  args.output = outputs[0].data;
+  args.elements = outputs[0].spec.shape.elements();
+  args.m = outputs[0].spec.shape[0];
+  args.n = outputs[0].spec.shape[1];
   args.k = inputs[0].spec.shape[attributes.transpose_a ? 0 : 1];
   args.transpose_a = attributes.transpose_a;
   args.transpose_b = attributes.transpose_b;
-  args.to = output.spec.dtype;
+  args.to = outputs[0].spec.dtype;
   args.input_count = 2;
   args.inputs[0] = inputs[0].data;
   args.inputs[1] = inputs[1].data;

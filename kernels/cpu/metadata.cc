@@ -14,9 +14,9 @@ void Write(std::int64_t value, std::byte* to) {
 
 }  // namespace
 
-absl::Status RunShape(std::span<const TensorView> inputs, const TensorView& output, const OpAttributes&,
-                      Launcher&) {
-  std::byte* to = output.data;
+absl::Status RunShape(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
+                      const OpAttributes&, Launcher&) {
+  std::byte* to = outputs[0].data;
   for (const std::int64_t dimension : inputs[0].spec.shape.dimensions()) {
     Write(dimension, to);
     to += sizeof(std::int32_t);
@@ -24,15 +24,15 @@ absl::Status RunShape(std::span<const TensorView> inputs, const TensorView& outp
   return absl::OkStatus();
 }
 
-absl::Status RunSize(std::span<const TensorView> inputs, const TensorView& output, const OpAttributes&,
-                     Launcher&) {
-  Write(inputs[0].spec.shape.elements(), output.data);
+absl::Status RunSize(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
+                     const OpAttributes&, Launcher&) {
+  Write(inputs[0].spec.shape.elements(), outputs[0].data);
   return absl::OkStatus();
 }
 
-absl::Status RunRank(std::span<const TensorView> inputs, const TensorView& output, const OpAttributes&,
-                     Launcher&) {
-  Write(inputs[0].spec.shape.rank(), output.data);
+absl::Status RunRank(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
+                     const OpAttributes&, Launcher&) {
+  Write(inputs[0].spec.shape.rank(), outputs[0].data);
   return absl::OkStatus();
 }
 

@@ -9,19 +9,21 @@
 
 namespace lgpu {
 
-// lgpu's kernels of GPUs; their parameter blocks are in kernel_parameters.h.
+// Kernels on bytes; their parameter blocks are in kernel_parameters.h.
 extern const DeviceKernel kFillKernel;
 extern const DeviceKernel kCopyKernel;
-extern const DeviceKernel kAddNFloatKernel;
 
 /// Sets the grid for `threads` pieces of work.
 void SpreadOver(std::uint64_t threads, KernelLaunch& launch);
 
-// Kernel::run of the ops on GPUs. Inputs and output are as Op::infer checked them.
-absl::Status RunAddNFloatOnGpu(std::span<const TensorView> inputs, const TensorView& output,
-                               const OpAttributes& attributes, Launcher& launcher);
-absl::Status RunIdentityOnGpu(std::span<const TensorView> inputs, const TensorView& output,
+// Kernel::run of ops whose code on GPUs is not that of the CPU. Inputs and output are as Op::infer checked
+// them.
+absl::Status RunAddNOnGpu(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
+                          const OpAttributes& attributes, Launcher& launcher);
+absl::Status RunIdentityOnGpu(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                               const OpAttributes& attributes, Launcher& launcher);
+absl::Status RunMatMulOnGpu(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
+                            const OpAttributes& attributes, Launcher& launcher);
 
 }  // namespace lgpu
 

@@ -13,9 +13,14 @@ KernelRegistry KernelRegistry::ForCudaDevices() {
     if (kernel.device == DeviceType::kGpu && copies) {
       registry.Add({kernel.op, DeviceType::kGpu, kernel.dtype, 0, RunIdentityOnGpu});
     }
+    if (kernel.device == DeviceType::kGpu && kernel.op == &AddNOp()) {
+      registry.Add({kernel.op, DeviceType::kGpu, kernel.dtype, 0, RunAddNOnGpu});
+    }
+    if (kernel.device == DeviceType::kGpu && kernel.op == &MatMulOp()) {
+      registry.Add({kernel.op, DeviceType::kGpu, kernel.dtype, 0, RunMatMulOnGpu, true});
+    }
     if (kernel.device == DeviceType::kGpu && kernel.op->metadata) registry.Add(kernel);
   }
-  registry.Add({&AddNOp(), DeviceType::kGpu, DType::kFloat32, 0, RunAddNFloatOnGpu});
   return registry;
 }
 

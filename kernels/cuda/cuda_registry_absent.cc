@@ -1,5 +1,6 @@
 // In a build without CUDA no real GPU can be opened, and no kernel is asked for.
 
+#include "kernels/matmul_library.h"
 #include "kernels/registry.h"
 
 namespace lgpu {
@@ -12,5 +13,7 @@ KernelRegistry KernelRegistry::ForCudaDevices() {
   }
   return registry;
 }
+
+std::unique_ptr<MatMulLibrary> MatMulLibrary::Make(const Options&) { return nullptr; }
 
 }  // namespace lgpu

@@ -1,8 +1,7 @@
 #ifndef LGPU_KERNELS_CUDA_KERNEL_PARAMETERS_H_
 #define LGPU_KERNELS_CUDA_KERNEL_PARAMETERS_H_
 
-// The parameter blocks of the GPU kernels, for the host, nvcc and the fake driver of the tests. Plain types
-// only.
+// The parameter blocks of memory.cu, for the host, nvcc and the fake driver of the tests. Plain types only.
 
 #include <cstdint>
 
@@ -20,16 +19,6 @@ struct CopyParameters {
   std::uint8_t* to;
   const std::uint8_t* from;
   std::uint64_t bytes;
-};
-
-/// lgpu_add_n_float: the sum of `count` inputs, over what the output holds if `accumulate`.
-struct AddNParameters {
-  static constexpr int kMaxInputs = 8;
-  float* output;
-  std::uint64_t elements;
-  std::int32_t count;
-  std::int32_t accumulate;
-  const float* inputs[kMaxInputs];
 };
 
 }  // namespace lgpu

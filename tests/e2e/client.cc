@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <string>
@@ -59,6 +60,8 @@ class Client {
     if (verb == "ops") return Ops(words);
     if (verb == "stats") return Stats(words);
     if (verb == "trim") return Trim(words);
+    if (verb == "product") return Product(words);
+    if (verb == "workspace") return WorkspaceOf(words);
     if (verb == "close") return Answer(contexts_.at(words.at(1)).Close());
     if (verb == "drop") return Drop(words);
     if (verb == "churn") return Churn(words);
@@ -93,6 +96,7 @@ class Client {
       if (key == "lease") options.lease = value;
       if (key == "lease_name") options.lease_name = value;
       if (key == "endpoint") options.endpoint = value;
+      if (key == "soft") options.soft_device_placement = value == "1";
       if (key == "timeout") options.allocation_timeout = std::chrono::milliseconds(std::stoi(value));
     }
     options.logical_devices.assign(static_cast<std::size_t>(devices), device);
@@ -198,6 +202,27 @@ class Client {
       LGPU_ASSIGN_OR_RETURN(const Tensor sum, lgpu::AddN({product, a}));
     }
     return absl::OkStatus();
+  }
+
+  // product CONTEXT N [DEVICE]: an NxN matrix of ones by itself: "ok SUM DEVICE".
+  std::string Product(const Words& words) {
+    const Context& gpu = contexts_.at(words.at(1));
+    std::optional<lgpu::DeviceScope> scope;
+    if (words.size() > 3) scope.emplace(gpu, words[3]);
+    const std::int64_t n = Number(words, 2);
+    const std::vector<float> ones(static_cast<std::size_t>(n * n), 1.0F);
+    const auto a = gpu.Constant<float>(lgpu::Shape{n, n}, std::span<const float>(ones));
+    if (!a.ok()) return Error(a.status());
+    const absl::StatusOr<Tensor> product = lgpu::MatMul(*a, *a);
+    if (!product.ok()) return Error(product.status());
+    tensors_["product"] = *product;
+    return Read({"read", "product"}) + " " + std::string(product->device());
+  }
+
+  std::string WorkspaceOf(const Words& words) {
+    const auto stats = contexts_.at(words.at(1)).GetMemoryStats("GPU:0");
+    if (!stats.ok()) return Error(stats.status());
+    return "ok " + std::to_string(stats->workspace.count());
   }
 
   std::string Stats(const Words& words) {

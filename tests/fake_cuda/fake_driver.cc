@@ -11,6 +11,7 @@
 
 #include "lgpu/visibility.h"
 #include "tests/fake_cuda/fake_calls.h"
+#include "tests/fake_cuda/fake_libraries.h"
 
 namespace lgpu::fake_cuda {
 
@@ -30,6 +31,19 @@ CUresult Enter(const char* call) {
   }
   const StateFile::Lock lock(*process.file);
   return static_cast<CUresult>(process.file->TakeFault(call));
+}
+
+int EnterLibrary(const char* call) {
+  if (const CUresult entered = Enter(call); entered != CUDA_SUCCESS) return static_cast<int>(entered);
+  Process& process = Process::This();
+  const std::lock_guard lock(process.mutex);
+  Context* context = nullptr;
+  return static_cast<int>(process.CurrentContext(&context, call));
+}
+
+void BreakRule(const char* rule, const std::string& text) {
+  Process& process = Process::This();
+  if (process.file != nullptr) process.Break(rule, text);
 }
 
 int CardOf(int ordinal) {

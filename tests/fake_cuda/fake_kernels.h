@@ -2,6 +2,7 @@
 #define LGPU_TESTS_FAKE_CUDA_FAKE_KERNELS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string_view>
 #include <vector>
@@ -10,13 +11,22 @@
 
 namespace lgpu::fake_cuda {
 
-/// A kernel of lgpu's as the fake driver runs it, on the host.
+/// Of one launch. Kernels of lgpu have one dimension.
+struct Grid {
+  std::uint64_t blocks = 1;
+  std::uint64_t threads = 1;  // of a block
+};
+
+/// Where the host sees device memory that a kernel touches: the address that one of its touches has.
+using HostAddress = std::function<char*(const void*)>;
+
+/// A kernel of lgpu's as the fake driver runs it, on the host: the code that GPUs run, thread by thread
+/// (kernels/code).
 struct Emulation {
   std::string_view name;
   std::size_t parameter_bytes;
   std::vector<Touch> (*touches)(const void* parameters);
-  /// `at` gives where the host sees device memory.
-  void (*run)(const void* parameters, const std::function<char*(const void*)>& at);
+  void (*run)(const void* parameters, const Grid& grid, const HostAddress& at);
 };
 
 /// Null for a name that is none of lgpu's kernels.

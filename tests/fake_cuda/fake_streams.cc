@@ -10,6 +10,7 @@
 
 #include "tests/fake_cuda/fake_calls.h"
 #include "tests/fake_cuda/fake_kernels.h"
+#include "tests/fake_cuda/fake_libraries.h"
 
 namespace lgpu::fake_cuda {
 namespace {
@@ -58,7 +59,7 @@ CUresult CheckTouches(Process& process, const std::vector<Touch>& touches, const
   return CUDA_SUCCESS;
 }
 
-void RunKernel(const Emulation& emulation, const std::vector<char>& parameters,
+void RunKernel(const Emulation& emulation, const std::vector<char>& parameters, const Grid& grid,
                const std::vector<Touch>& touches) {
   Process& process = Process::This();
   while (process.file->state().hold_kernels) ::usleep(500);
@@ -69,7 +70,7 @@ void RunKernel(const Emulation& emulation, const std::vector<char>& parameters,
     if (data == nullptr) return;
     places.emplace_back(touch.address, data);
   }
-  emulation.run(parameters.data(), [&](const void* pointer) {
+  emulation.run(parameters.data(), grid, [&](const void* pointer) {
     const auto address = reinterpret_cast<std::uint64_t>(pointer);
     const auto place = std::find_if(places.begin(), places.end(),
                                     [&](const auto& candidate) { return candidate.first == address; });
@@ -78,6 +79,27 @@ void RunKernel(const Emulation& emulation, const std::vector<char>& parameters,
 }
 
 }  // namespace
+
+CUresult QueueLibraryWork(CUstream handle, LibraryWork work, const char* call) {
+  Process& process = Process::This();
+  const std::lock_guard lock(process.mutex);
+  std::shared_ptr<Stream> stream;
+  if (const CUresult found = FindStream(process, handle, call, &stream); found != CUDA_SUCCESS) return found;
+  Stream::Work queued;
+  queued.touches = work.touches;
+  queued.run = [work = std::move(work), call] {
+    while (Process::This().file->state().hold_kernels) ::usleep(500);
+    std::vector<char*> places;
+    for (const Touch& touch : work.touches) {
+      places.push_back(touch.bytes == 0 ? nullptr : ReachLater(touch, call));
+      if (touch.bytes != 0 && places.back() == nullptr) return;
+    }
+    work.run(places);
+  };
+  stream->Queue(std::move(queued));
+  return CUDA_SUCCESS;
+}
+
 }  // namespace lgpu::fake_cuda
 
 using namespace lgpu::fake_cuda;
@@ -372,9 +394,8 @@ FAKE_EXPORT CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned
   std::vector<Touch> touches = emulation.touches(parameters.data());
   Stream::Work work;
   work.touches = touches;
-  work.run = [&emulation, parameters = std::move(parameters), touches = std::move(touches)] {
-    RunKernel(emulation, parameters, touches);
-  };
+  work.run = [&emulation, parameters = std::move(parameters), sizes = Grid{grid, block},
+              touches = std::move(touches)] { RunKernel(emulation, parameters, sizes, touches); };
   stream->Queue(std::move(work));
   return CUDA_SUCCESS;
 }

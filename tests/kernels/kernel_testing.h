@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/cpu_kernels.h"
 #include "kernels/registry.h"
+#include "tests/kernels/kernel_runner.h"
 
 namespace lgpu::testing {
 
@@ -70,33 +70,48 @@ struct Array {
   std::vector<T> values;
 };
 
-/// Runs `op` on the CPU into poisoned memory with guards on both sides, which must not change.
-template <typename Out>
-Array<Out> RunOnCpu(const Op& op, std::span<const TensorView> inputs, const OpAttributes& attributes = {}) {
-  constexpr std::size_t kGuard = 64;
+/// Where the tensors of a test lie: bytes behind addresses that are aligned to 256; the inputs, then the
+/// outputs. The last one counts for all further ones.
+using Shifts = std::vector<std::size_t>;
+
+/// Runs `op` on the device of this program (kernel_runner.h) into poisoned memory; the memory between the
+/// tensors must not change.
+inline std::vector<std::vector<std::byte>> RunRaw(const Op& op, std::span<const TensorView> inputs,
+                                                  const OpAttributes& attributes, const Shifts& shifts,
+                                                  std::vector<TensorSpec>& outputs) {
   std::vector<TensorSpec> specs;
   for (const TensorView& input : inputs) specs.push_back(input.spec);
   const absl::StatusOr<TensorSpec> spec = op.infer(specs, attributes);
   EXPECT_TRUE(spec.ok()) << spec.status();
-  if (!spec.ok()) return Array<Out>(Shape{0});
-  EXPECT_EQ(spec->dtype, kDTypeOf<Out>);
-  Array<Out> result(spec->shape);
-  const std::size_t size = result.values.size() * sizeof(Out);
-  std::vector<std::byte> memory(size + 2 * kGuard, std::byte{0xff});  // NaN in every floating type
-  const KernelRegistry registry = KernelRegistry::ForSimulatedDevices({});
-  const Kernel* kernel = registry.Find(op, DeviceType::kCpu, inputs[0].spec.dtype);
-  EXPECT_NE(kernel, nullptr);
-  if (kernel == nullptr) return result;
-  CpuLauncher launcher;
-  const absl::Status status = kernel->run(inputs, {memory.data() + kGuard, *spec}, attributes, launcher);
-  EXPECT_TRUE(status.ok()) << status;
-  for (std::size_t i = 0; i < kGuard; ++i) {
-    EXPECT_EQ(memory[i], std::byte{0xff});
-    EXPECT_EQ(memory[kGuard + size + i], std::byte{0xff});
-  }
-  if (size != 0) std::memcpy(result.values.data(), memory.data() + kGuard, size);
+  if (!spec.ok()) return {};
+  outputs = {*spec};
+  if (op.infer_second != nullptr) outputs.push_back(op.infer_second(specs, attributes));
+  KernelRunner& runner = ThisRunner();
+  const Kernel* kernel = runner.registry().Find(op, runner.type(), inputs[0].spec.dtype);
+  EXPECT_NE(kernel, nullptr) << op.name << " of " << DTypeName(inputs[0].spec.dtype);
+  if (kernel == nullptr) return {};
+  return RunInArena(runner, *kernel, inputs, outputs, attributes, shifts);
+}
+
+/// The first output.
+template <typename Out>
+Array<Out> RunOp(const Op& op, std::span<const TensorView> inputs, const OpAttributes& attributes = {},
+                 const Shifts& shifts = {0}) {
+  std::vector<TensorSpec> outputs;
+  const std::vector<std::vector<std::byte>> raw = RunRaw(op, inputs, attributes, shifts, outputs);
+  if (raw.empty()) return Array<Out>(Shape{0});
+  EXPECT_EQ(outputs[0].dtype, kDTypeOf<Out>);
+  Array<Out> result(outputs[0].shape);
+  if (!raw[0].empty()) std::memcpy(result.values.data(), raw[0].data(), raw[0].size());
   return result;
 }
+
+/// Whether this program's device has a kernel for it; some are the CPU's only.
+inline bool HasKernel(const Op& op, DType dtype) {
+  return ThisRunner().registry().Find(op, ThisRunner().type(), dtype) != nullptr;
+}
+#define SKIP_WITHOUT_KERNEL(op, dtype) \
+  if (!::lgpu::testing::HasKernel(op, dtype)) GTEST_SKIP() << (op).name << " has no kernel here"
 
 }  // namespace lgpu::testing
 

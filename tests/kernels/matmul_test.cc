@@ -10,7 +10,7 @@ namespace {
 
 using testing::Array;
 using testing::Random;
-using testing::RunOnCpu;
+using testing::RunOp;
 
 template <typename T>
 class MatMulTest : public ::testing::Test {};
@@ -29,7 +29,7 @@ double At(const Array<T>& array, bool transposed, std::int64_t row, std::int64_t
 template <typename T>
 void ExpectProduct(const Array<T>& a, const Array<T>& b, const OpAttributes& attributes) {
   const std::vector<TensorView> inputs = {a.view(), b.view()};
-  const Array<T> product = RunOnCpu<T>(MatMulOp(), inputs, attributes);
+  const Array<T> product = RunOp<T>(MatMulOp(), inputs, attributes);
   const std::int64_t k = attributes.transpose_a ? a.shape[0] : a.shape[1];
   const double unit = std::is_same_v<T, double> ? 0x1p-52 : 0x1p-23;
   for (std::int64_t i = 0; i < product.shape[0]; ++i) {
@@ -52,6 +52,7 @@ void ExpectProduct(const Array<T>& a, const Array<T>& b, const OpAttributes& att
 }
 
 TYPED_TEST(MatMulTest, MatchesAnExactReferenceOnOddSizes) {
+  SKIP_WITHOUT_KERNEL(MatMulOp(), kDTypeOf<TypeParam>);
   Random random;
   const std::int64_t sizes[][3] = {{1, 1, 1},   {2, 3, 2},     {1, 17, 5},
                                    {33, 7, 65}, {19, 600, 13}, {530, 3, 521}};
@@ -69,29 +70,32 @@ TYPED_TEST(MatMulTest, MatchesAnExactReferenceOnOddSizes) {
 }
 
 TYPED_TEST(MatMulTest, EmptyInnerDimensionGivesZeros) {
+  SKIP_WITHOUT_KERNEL(MatMulOp(), kDTypeOf<TypeParam>);
   const Array<TypeParam> a(Shape{3, 0});
   const Array<TypeParam> b(Shape{0, 2});
   const std::vector<TensorView> inputs = {a.view(), b.view()};
-  const auto product = RunOnCpu<TypeParam>(MatMulOp(), inputs);
+  const auto product = RunOp<TypeParam>(MatMulOp(), inputs);
   ASSERT_EQ(product.values.size(), 6U);
   for (const TypeParam value : product.values) EXPECT_EQ(testing::ToDouble(value), 0);
 }
 
 TYPED_TEST(MatMulTest, EmptyOuterDimensionGivesNothing) {
+  SKIP_WITHOUT_KERNEL(MatMulOp(), kDTypeOf<TypeParam>);
   const Array<TypeParam> a(Shape{0, 4});
   const Array<TypeParam> b(Shape{4, 2});
   const std::vector<TensorView> inputs = {a.view(), b.view()};
-  EXPECT_EQ(RunOnCpu<TypeParam>(MatMulOp(), inputs).shape, (Shape{0, 2}));
+  EXPECT_EQ(RunOp<TypeParam>(MatMulOp(), inputs).shape, (Shape{0, 2}));
 }
 
 TYPED_TEST(MatMulTest, NanAndInfinityComeThrough) {
+  SKIP_WITHOUT_KERNEL(MatMulOp(), kDTypeOf<TypeParam>);
   const auto of = [](double value) { return testing::FromDouble<TypeParam>(value); };
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double infinity = std::numeric_limits<double>::infinity();
   const Array<TypeParam> a(Shape{3, 2}, {of(nan), of(1), of(infinity), of(1), of(2), of(3)});
   const Array<TypeParam> b(Shape{2, 1}, {of(1), of(1)});
   const std::vector<TensorView> inputs = {a.view(), b.view()};
-  const auto product = RunOnCpu<TypeParam>(MatMulOp(), inputs);
+  const auto product = RunOp<TypeParam>(MatMulOp(), inputs);
   EXPECT_TRUE(std::isnan(testing::ToDouble(product.values[0])));
   EXPECT_EQ(testing::ToDouble(product.values[1]), infinity);
   EXPECT_EQ(testing::ToDouble(product.values[2]), 5);
@@ -99,11 +103,12 @@ TYPED_TEST(MatMulTest, NanAndInfinityComeThrough) {
 
 // 4096 ones: a sum kept in half or bfloat16 would stop at 2048 and 256.
 TYPED_TEST(MatMulTest, AccumulatesInFloatAtLeast) {
+  SKIP_WITHOUT_KERNEL(MatMulOp(), kDTypeOf<TypeParam>);
   const TypeParam one = testing::FromDouble<TypeParam>(1);
   const Array<TypeParam> a(Shape{1, 4096}, std::vector<TypeParam>(4096, one));
   const Array<TypeParam> b(Shape{4096, 1}, std::vector<TypeParam>(4096, one));
   const std::vector<TensorView> inputs = {a.view(), b.view()};
-  EXPECT_EQ(testing::ToDouble(RunOnCpu<TypeParam>(MatMulOp(), inputs).values[0]), 4096);
+  EXPECT_EQ(testing::ToDouble(RunOp<TypeParam>(MatMulOp(), inputs).values[0]), 4096);
 }
 
 template <typename T>
@@ -112,6 +117,7 @@ using Whole = ::testing::Types<std::int32_t, std::int64_t>;
 TYPED_TEST_SUITE(WholeMatMulTest, Whole);
 
 TYPED_TEST(WholeMatMulTest, IsExactAndWrapsAround) {
+  SKIP_WITHOUT_KERNEL(MatMulOp(), kDTypeOf<TypeParam>);
   using Unsigned = std::make_unsigned_t<TypeParam>;
   Random random;
   const std::int64_t sizes[][3] = {{1, 1, 1}, {3, 130, 7}, {5, 64, 1030}, {2, 0, 3}};
@@ -128,7 +134,7 @@ TYPED_TEST(WholeMatMulTest, IsExactAndWrapsAround) {
       fill(a);
       fill(b);
       const std::vector<TensorView> inputs = {a.view(), b.view()};
-      const auto product = RunOnCpu<TypeParam>(MatMulOp(), inputs, {.transpose_a = ta, .transpose_b = tb});
+      const auto product = RunOp<TypeParam>(MatMulOp(), inputs, {.transpose_a = ta, .transpose_b = tb});
       for (std::int64_t i = 0; i < m; ++i) {
         for (std::int64_t j = 0; j < n; ++j) {
           Unsigned sum = 0;

@@ -16,6 +16,7 @@ struct MemoryStats {
   Bytes used;                // bytes in live blocks, after rounding
   Bytes peak_used;           // since the start, or the last reset
   Bytes held;                // bytes in granted chunks
+  Bytes workspace;           // held as scratch memory of libraries, and not in used; of a Context's device
   Bytes idle;                // bytes of held chunks that no live, cached or fenced block touches
   Bytes cached;              // freed, in a thread's front cache
   Bytes fenced;              // freed, waiting for fences of other streams
@@ -32,7 +33,7 @@ struct MemoryStats {
   std::uint64_t fence_waits = 0;  // times that a thread had to wait for one
   RefusalReason last_refusal = RefusalReason::kUnspecified;
 
-  Bytes slack() const { return held - used; }
+  Bytes slack() const { return held - used - workspace; }
   /// 1 - largest free block / free bytes that are held; 0 where nothing is free.
   double Fragmentation() const {
     const Bytes free = slack();

@@ -90,6 +90,9 @@ struct ContextOptions {
   std::uint32_t device_time_every = 64;
   /// Registers Cast on GPUs; TensorFlow's guide has it on the CPU only.
   bool cast_on_gpu = false;
+  /// MatMul of float on real GPUs rounds its factors to 10 bits, which tensor cores multiply faster.
+  /// TensorFlow does so by default (enable_tensor_float_32_execution).
+  bool tensor_float_32 = false;
   /// Gets every placement line and note instead of stderr; called on the thread that runs the op, and
   /// must not close the context.
   std::function<void(std::string_view line)> log_sink = {};

@@ -1,0 +1,11 @@
+#include "kernels/code/add_n.h"
+#include "kernels/cuda/launch.cuh"
+
+#define LGPU_ADD_N(name, type)                                                                        \
+  extern "C" __global__ void lgpu_add_n_##name(const __grid_constant__ lgpu::code::AddNFew p) {       \
+    lgpu::code::AddN<type>(p, LGPU_THREAD);                                                           \
+  }                                                                                                   \
+  extern "C" __global__ void lgpu_add_n_many_##name(const __grid_constant__ lgpu::code::AddNMany p) { \
+    lgpu::code::AddN<type>(p, LGPU_THREAD);                                                           \
+  }
+LGPU_FOR_NUMBERS(LGPU_ADD_N)

@@ -1,0 +1,68 @@
+#include "kernels/cuda/cublas_lt.h"
+
+#include <dlfcn.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace lgpu {
+
+namespace {
+
+const char* Name(cublasStatus_t result) {
+  switch (result) {
+    case CUBLAS_STATUS_NOT_INITIALIZED:
+      return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case CUBLAS_STATUS_ALLOC_FAILED:
+      return "CUBLAS_STATUS_ALLOC_FAILED";
+    case CUBLAS_STATUS_INVALID_VALUE:
+      return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_ARCH_MISMATCH:
+      return "CUBLAS_STATUS_ARCH_MISMATCH";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+      return "CUBLAS_STATUS_EXECUTION_FAILED";
+    case CUBLAS_STATUS_INTERNAL_ERROR:
+      return "CUBLAS_STATUS_INTERNAL_ERROR";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+      return "CUBLAS_STATUS_NOT_SUPPORTED";
+    default:
+      return "an unknown result";
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> CublasLt::Files() {
+  return {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"};
+}
+
+absl::StatusOr<CublasLt> CublasLt::Load(const std::string& file) {
+  void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) {
+    const char* const error = ::dlerror();
+    return absl::FailedPreconditionError(error == nullptr ? file : error);
+  }
+  CublasLt lt;
+  lt.file = file;
+  std::string missing;
+  const auto find = [&](const char* symbol) {
+    void* const address = ::dlsym(library, symbol);
+    if (address == nullptr) missing = symbol;
+    return address;
+  };
+#define LGPU_CUBLAS_LT_FIND(name) lt.name = reinterpret_cast<decltype(lt.name)>(find("cublasLt" #name));
+  LGPU_CUBLAS_LT_SYMBOLS(LGPU_CUBLAS_LT_FIND)
+#undef LGPU_CUBLAS_LT_FIND
+  ::dlclose(library);  // RTLD_NODELETE keeps it
+  if (!missing.empty()) return absl::FailedPreconditionError(absl::StrCat(file, ": it has no ", missing));
+  return lt;
+}
+
+absl::Status CublasLt::Check(const char* call, cublasStatus_t result) const {
+  if (result == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  const std::string text =
+      absl::StrCat(call, " of ", file, " gave ", Name(result), " (", static_cast<int>(result), ")");
+  return result == CUBLAS_STATUS_ALLOC_FAILED ? absl::ResourceExhaustedError(text)
+                                              : absl::InternalError(text);
+}
+
+}  // namespace lgpu

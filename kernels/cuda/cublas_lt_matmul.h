@@ -1,0 +1,67 @@
+#ifndef LGPU_KERNELS_CUDA_CUBLAS_LT_MATMUL_H_
+#define LGPU_KERNELS_CUDA_CUBLAS_LT_MATMUL_H_
+
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "allocator/mutex.h"
+#include "kernels/cuda/cublas_lt.h"
+#include "kernels/matmul_library.h"
+
+namespace lgpu {
+
+/// A product as cuBLASLt chooses its algorithm for it.
+struct MatMulKey {
+  DType dtype = DType::kInvalid;
+  std::int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;
+  std::uint32_t align_a = 0, align_b = 0, align_output = 0;
+  std::uint64_t workspace_bytes = 0;
+
+  friend bool operator==(const MatMulKey&, const MatMulKey&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const MatMulKey& key) {
+    return H::combine(std::move(h), key.dtype, key.m, key.n, key.k, key.transpose_a, key.transpose_b,
+                      key.align_a, key.align_b, key.align_output, key.workspace_bytes);
+  }
+};
+
+/// A CublasLtMatMul is the MatMulLibrary of NVIDIA's GPUs. What it chose for a product is kept, up to
+/// kMostPlans.
+class CublasLtMatMul final : public MatMulLibrary {
+ public:
+  static constexpr std::size_t kMostPlans = 1024;
+
+  explicit CublasLtMatMul(const Options& options) : options_(options) {}
+  ~CublasLtMatMul() override;
+
+  absl::Status Open() override;
+  absl::Status MatMul(const MatMulProblem& problem, const LibraryCall& call) override;
+
+ private:
+  /// The library and its handle; constant once it is open.
+  struct Opened {
+    CublasLt lt;
+    cublasLtHandle_t handle = nullptr;
+  };
+  struct Plan;
+
+  /// Opens it at the first call.
+  const absl::StatusOr<Opened>& Library();
+  static absl::StatusOr<Opened> OpenAny();
+  absl::StatusOr<std::shared_ptr<const Plan>> FindPlan(const Opened& opened, const MatMulKey& key);
+  absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Opened& opened, const MatMulKey& key) const;
+
+  const Options options_;
+  std::once_flag once_;
+  absl::StatusOr<Opened> opened_ = absl::UnknownError("not opened yet");  // constant after once_
+  Mutex mutex_;
+  absl::flat_hash_map<MatMulKey, std::shared_ptr<const Plan>> plans_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_KERNELS_CUDA_CUBLAS_LT_MATMUL_H_

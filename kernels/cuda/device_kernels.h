@@ -1,0 +1,15 @@
+#ifndef LGPU_KERNELS_CUDA_DEVICE_KERNELS_H_
+#define LGPU_KERNELS_CUDA_DEVICE_KERNELS_H_
+
+#include "allocator/device/device_backend.h"
+#include "lgpu/dtype.h"
+
+namespace lgpu {
+
+// lgpu's own kernels of GPUs, by the type of their elements: null for a type that a kernel is not there for,
+// and for all of them in a build without CUDA. Their parameter blocks are in kernels/code.
+const DeviceKernel* AddNKernel(DType dtype, bool many);
+
+}  // namespace lgpu
+
+#endif  // LGPU_KERNELS_CUDA_DEVICE_KERNELS_H_

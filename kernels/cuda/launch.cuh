@@ -1,0 +1,24 @@
+#ifndef LGPU_KERNELS_CUDA_LAUNCH_CUH_
+#define LGPU_KERNELS_CUDA_LAUNCH_CUH_
+
+// For .cu files: which thread this is, and a kernel per type of element. The kernels are C functions, found
+// by name.
+
+#include "kernels/code/numbers.h"
+
+#define LGPU_THREAD                                                                             \
+  ::lgpu::code::Thread {                                                                        \
+    std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x, std::uint64_t{gridDim.x} * blockDim.x \
+  }
+
+#define LGPU_FOR_FLOATS(KERNEL)                \
+  KERNEL(half, ::lgpu::code::HalfBits)         \
+  KERNEL(bfloat16, ::lgpu::code::BFloat16Bits) \
+  KERNEL(float, float)                         \
+  KERNEL(double, double)
+#define LGPU_FOR_NUMBERS(KERNEL) \
+  LGPU_FOR_FLOATS(KERNEL)        \
+  KERNEL(int32, std::uint32_t)   \
+  KERNEL(int64, std::uint64_t)
+
+#endif  // LGPU_KERNELS_CUDA_LAUNCH_CUH_

@@ -1,0 +1,48 @@
+#ifndef LGPU_KERNELS_MATMUL_LIBRARY_H_
+#define LGPU_KERNELS_MATMUL_LIBRARY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "lgpu/dtype.h"
+
+namespace lgpu {
+
+struct LibraryCall;
+
+/// [m,k] x [k,n], after transposition; all sizes above zero, all tensors on the device.
+struct MatMulProblem {
+  DType dtype = DType::kInvalid;
+  std::int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;
+  const std::byte* a = nullptr;
+  const std::byte* b = nullptr;
+  std::byte* output = nullptr;
+};
+
+/// A MatMulLibrary is what the GPU's vendor has for products of matrices, on one physical device: opened at
+/// its first use, shared by the logical devices there. All calls, and the destructor, come inside of
+/// DeviceBackend::CallLibrary of that device, from any thread.
+class MatMulLibrary {
+ public:
+  struct Options {
+    /// float: factors are rounded to 10 bits, and tensor cores compute.
+    bool tensor_float_32 = false;
+  };
+  /// Null in a build without CUDA.
+  static std::unique_ptr<MatMulLibrary> Make(const Options& options);
+  virtual ~MatMulLibrary() = default;
+
+  /// Loads the library and starts it, the first time. FAILED_PRECONDITION where it cannot be had: what was
+  /// tried, and what to do.
+  virtual absl::Status Open() = 0;
+  /// Queues the product on the call's stream. What Open says, if it was not called; INTERNAL with the
+  /// library's result.
+  virtual absl::Status MatMul(const MatMulProblem& problem, const LibraryCall& call) = 0;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_KERNELS_MATMUL_LIBRARY_H_

@@ -1,0 +1,117 @@
+// Kernels of GPUs that call a library, in real programs: cuBLASLt, its workspace inside the limit, and
+// machines without it.
+
+#include "absl/strings/str_cat.h"
+#include "tests/e2e/cuda_fixture.h"
+
+namespace lgpu::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+using CudaKernelsTest = CudaTest;
+constexpr int kNotInitialized = 1;  // CUBLAS_STATUS_NOT_INITIALIZED
+
+TEST_F(CudaKernelsTest, MatMulRunsOnTheGpu) {
+  StartOnMachine();
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "product c 3"), absl::StrCat("ok 27 ", kGpu));
+  EXPECT_EQ(Ask(*client, "workspace c"), real_ ? Ask(*client, "workspace c") : "ok 0")
+      << "nothing asked for it";
+  EXPECT_EQ(Ask(*client, "product c 256"), absl::StrCat("ok 1.67772e+07 ", kGpu));
+  if (!real_) {
+    EXPECT_EQ(Ask(*client, "workspace c"), absl::StrCat("ok ", 32 * kMiB));
+    const std::uint64_t chosen = machine_.CallsOf("cublasLtMatmulAlgoGetHeuristic");
+    EXPECT_EQ(Ask(*client, "product c 256"), absl::StrCat("ok 1.67772e+07 ", kGpu));
+    EXPECT_EQ(machine_.CallsOf("cublasLtMatmulAlgoGetHeuristic"), chosen) << "what was chosen is kept";
+    EXPECT_EQ(machine_.CallsOf("cublasLtCreate"), 1u) << "one handle for the card";
+  }
+  End(*client);
+}
+
+TEST_F(CudaKernelsTest, WorkspaceIsInsideASmallLimitAndGivenUpForTensors) {
+  StartOnMachine();
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, absl::StrCat("open c timeout=0 limit=", 16 * kMiB)), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "product c 256"), absl::StrCat("ok 1.67772e+07 ", kGpu));
+  if (!real_) {
+    EXPECT_EQ(Ask(*client, "workspace c"), absl::StrCat("ok ", 2 * kMiB)) << "an eighth";
+  }
+  EXPECT_THAT(Ask(*client, "stats c"), StartsWith(absl::StrCat("ok ", 256 * 1024, " ")))
+      << "the product alone";
+  // All that the limit has, but for the product.
+  EXPECT_THAT(Ask(*client, absl::StrCat("alloc c t ", 15 * kMiB)), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "workspace c"), "ok 0");
+  EXPECT_EQ(Ask(*client, "product c 256"), absl::StrCat("ok 1.67772e+07 ", kGpu)) << "without a workspace";
+  EXPECT_EQ(Ask(*client, "workspace c"), "ok 0");
+  EXPECT_EQ(Ask(*client, "read t"), "ok 3.93216e+06");
+  EXPECT_EQ(Ask(*client, "free t"), "ok");
+  for (int i = 0; i < 70; ++i) {
+    ASSERT_EQ(Ask(*client, "product c 256"), absl::StrCat("ok 1.67772e+07 ", kGpu));
+  }
+  if (!real_) {
+    EXPECT_EQ(Ask(*client, "workspace c"), absl::StrCat("ok ", 2 * kMiB)) << "there is room again";
+  }
+  EXPECT_THAT(Ask(*client, "trim c"), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "workspace c"), "ok 0");
+  End(*client);
+}
+
+TEST_F(CudaKernelsTest, WorkspaceIsGivenUpForAnotherProgram) {
+  FAKE_ONLY();
+  StartOnMachine({}, "[memory]\noverhead_allowance = \"16MiB\"\n");
+  auto one = StartOnGpu();
+  auto two = StartOnGpu();
+  ASSERT_THAT(Ask(*one, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*two, "open c"), StartsWith("ok "));
+  EXPECT_EQ(Ask(*one, "product c 256"), absl::StrCat("ok 1.67772e+07 ", kGpu));
+  EXPECT_EQ(Ask(*one, "workspace c"), absl::StrCat("ok ", 32 * kMiB));
+  // 256 MiB, less two contexts and what the other one needs.
+  EXPECT_THAT(Ask(*two, absl::StrCat("alloc c t ", 220 * kMiB)), StartsWith("ok "));
+  EXPECT_EQ(Ask(*one, "workspace c"), "ok 0");
+  EXPECT_EQ(Ask(*one, "product c 256"), absl::StrCat("ok 1.67772e+07 ", kGpu));
+  End(*one);
+  End(*two);
+}
+
+TEST_F(CudaKernelsTest, WithoutTheLibraryMatMulIsTheCpus) {
+  FAKE_ONLY();
+  StartOnMachine();
+  machine_.FailCall("cublasLtCreate", kNotInitialized, 0, -1);
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "product c 3"), absl::StrCat("ok 27 ", kCpu));
+  EXPECT_EQ(Ask(*client, "product c 3 GPU:0"), absl::StrCat("ok 27 ", kCpu)) << "soft placement";
+  ASSERT_THAT(Ask(*client, "open hard soft=0"), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "product hard 3"), absl::StrCat("ok 27 ", kCpu)) << "nothing was asked for";
+  EXPECT_THAT(Ask(*client, "product hard 3 GPU:0"),
+              AllOf(StartsWith("error FAILED_PRECONDITION"), HasSubstr("cuBLASLt"),
+                    HasSubstr("libcublasLt.so.13 gave CUBLAS_STATUS_NOT_INITIALIZED"),
+                    HasSubstr("libcublasLt.so.12"), HasSubstr("LD_LIBRARY_PATH")));
+  EXPECT_THAT(client->Errors(), HasSubstr("op MatMul runs on /job:localhost/replica:0/task:0/device:CPU:0"));
+  machine_.ClearFaults();
+  End(*client);
+}
+
+TEST_F(CudaKernelsTest, FaultsOfTheLibraryAreErrors) {
+  FAKE_ONLY();
+  StartOnMachine();
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "product c 3"), absl::StrCat("ok 27 ", kGpu));
+  machine_.FailCall("cublasLtMatmul", 13, 0, 1);
+  EXPECT_THAT(
+      Ask(*client, "product c 3"),
+      StartsWith("error INTERNAL cublasLtMatmul of libcublasLt.so.13 gave CUBLAS_STATUS_EXECUTION_FAILED"));
+  machine_.FailCall("cublasLtMatmulAlgoGetHeuristic", 15, 0, 1);
+  EXPECT_THAT(Ask(*client, "product c 4"), StartsWith("error INTERNAL"));
+  machine_.ClearFaults();
+  EXPECT_EQ(Ask(*client, "product c 4"), absl::StrCat("ok 64 ", kGpu));
+  End(*client);
+}
+
+}  // namespace
+}  // namespace lgpu::testing

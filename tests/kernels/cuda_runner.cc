@@ -1,0 +1,18 @@
+#include "allocator/check.h"
+#include "allocator/device/cuda_backend.h"
+#include "tests/kernels/device_runner.h"
+
+namespace lgpu::testing {
+
+// On whatever libcuda.so.1 is found: a fake one in the tests (fake_cuda_run), a real one on a machine with a
+// GPU.
+KernelRunner& ThisRunner() {
+  static const std::unique_ptr<KernelRunner> runner = [] {
+    absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
+    LGPU_CHECK(backend.ok());
+    return MakeDeviceRunner(*std::move(backend), KernelRegistry::ForCudaDevices(), MatMulLibrary::Make({}));
+  }();
+  return *runner;
+}
+
+}  // namespace lgpu::testing
