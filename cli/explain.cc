@@ -81,7 +81,8 @@ absl::StatusOr<DType> ParseDType(std::string_view text) {
 absl::StatusOr<PlacementExplanation> ExplainFlagsOf(const ExplainFlags& flags) {
   LGPU_ASSIGN_OR_RETURN(const Op* op, internal::FindOpToExplain(flags.op));
   LGPU_ASSIGN_OR_RETURN(const DType dtype, ParseDType(flags.dtype));
-  OpAttributes attributes{.transpose_a = flags.transpose_a, .transpose_b = flags.transpose_b};
+  OpAttributes attributes{
+      .transpose_a = flags.transpose_a, .transpose_b = flags.transpose_b, .axes = {.all = true}};
   LGPU_ASSIGN_OR_RETURN(attributes.cast_to, ParseDType(flags.cast_to));
   const std::optional<DevicePolicy> policy = ParseDevicePolicy(flags.policy);
   if (!policy) return absl::InvalidArgumentError(Cat("Not a valid device policy: '", flags.policy, "'"));
@@ -96,7 +97,7 @@ absl::StatusOr<PlacementExplanation> ExplainFlagsOf(const ExplainFlags& flags) {
     devices.push_back(input.device);
   }
   // Without inputs: such that fit the op, wherever it wants them.
-  if (specs.empty()) specs.assign(op == &MatMulOp() || op == &AddNOp() ? 2 : 1, TensorSpec{dtype, {1, 1}});
+  if (specs.empty()) specs = ExampleInputs(*op, dtype);
   const internal::DeviceRequest request = placer.Resolve(flags.device);
   return internal::Explain(placer, {.op = *op,
                                     .inputs = specs,

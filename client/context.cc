@@ -123,8 +123,10 @@ absl::StatusOr<PlacementExplanation> Context::Explain(std::string_view op, std::
     specs.push_back(buffer->spec());
     devices.push_back(state_->PositionOf(buffer->device()));
   }
-  const OpAttributes attributes{
-      .transpose_a = options.transpose_a, .transpose_b = options.transpose_b, .cast_to = options.cast_to};
+  const OpAttributes attributes{.transpose_a = options.transpose_a,
+                                .transpose_b = options.transpose_b,
+                                .cast_to = options.cast_to,
+                                .axes = {.all = true}};
   const std::string node = state_->recorder().NextNodeName(*found);
   return internal::Explain(state_->placer(), {.op = *found,
                                               .inputs = specs,

@@ -1,6 +1,7 @@
 #ifndef LGPU_KERNELS_OP_H_
 #define LGPU_KERNELS_OP_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,11 +28,21 @@ struct TensorSpec {
   Shape shape;
 };
 
+/// Dimensions of a tensor, by number.
+struct AxisList {
+  std::array<std::int32_t, Shape::kMaxRank> values = {};
+  int count = 0;
+  bool all = false;  // every dimension, whatever `values` says; of Transpose: in reversed order
+};
+
 /// The attributes of all ops; each op reads its own.
 struct OpAttributes {
   bool transpose_a = false;         // MatMul
   bool transpose_b = false;         // MatMul
   DType cast_to = DType::kInvalid;  // Cast
+  AxisList axes = {};               // Sum, Mean: what goes; Transpose: the new order
+  bool keep_dims = false;           // Sum, Mean: reduced dimensions stay, with size 1
+  Shape shape = {};                 // Fill
 };
 
 /// A tensor's data where the kernel runs. The memory belongs to the caller.

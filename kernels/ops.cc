@@ -1,12 +1,11 @@
 #include <array>
 #include <limits>
 
+#include "kernels/infer.h"
 #include "kernels/registry.h"
 #include "kernels/text.h"
 
 namespace lgpu {
-
-namespace {
 
 absl::Status WrongDType(std::string_view op, std::size_t input, DType expected, DType actual) {
   return absl::InvalidArgumentError(Cat("cannot compute ", op, " as input #", input,
@@ -18,6 +17,8 @@ absl::Status CheckInputCount(std::string_view op, std::size_t expected, std::siz
   if (actual == expected) return absl::OkStatus();
   return absl::InvalidArgumentError(Cat(op, " takes ", expected, " inputs, got ", actual));
 }
+
+namespace {
 
 absl::StatusOr<TensorSpec> InferMatMul(std::span<const TensorSpec> inputs, const OpAttributes& attributes) {
   if (absl::Status status = CheckInputCount("MatMul", 2, inputs.size()); !status.ok()) return status;
@@ -112,7 +113,7 @@ absl::StatusOr<TensorSpec> InferRank(std::span<const TensorSpec> inputs, const O
   return TensorSpec{DType::kInt32, Shape{}};
 }
 
-constexpr std::array<Op, 8> kOps = {{
+constexpr std::array<Op, 20> kOps = {{
     {"MatMul", 2, 2, InferMatMul, 0},
     {"AddN", 1, -1, InferAddN, 1},
     {"Cast", 1, 1, InferCast, 2},
@@ -121,6 +122,18 @@ constexpr std::array<Op, 8> kOps = {{
     {"Shape", 1, 1, InferShape, 5, true},
     {"Size", 1, 1, InferSize, 6, true},
     {"Rank", 1, 1, InferRank, 7, true},
+    {"Neg", 1, 1, InferNeg, 8},
+    {"Relu", 1, 1, InferRelu, 9},
+    {"ReluGrad", 2, 2, InferReluGrad, 10},
+    {"AddV2", 2, 2, InferAddV2, 11},
+    {"Sub", 2, 2, InferSub, 12},
+    {"Mul", 2, 2, InferMul, 13},
+    {"RealDiv", 2, 2, InferRealDiv, 14},
+    {"Fill", 1, 1, InferFill, 15},
+    {"Transpose", 1, 1, InferTranspose, 16},
+    {"Sum", 1, 1, InferSum, 17},
+    {"Mean", 1, 1, InferMean, 18},
+    {"SparseSoftmaxCrossEntropyWithLogits", 2, 2, InferSoftmaxCrossEntropy, 19, false, InferSoftmaxGradient},
 }};
 
 }  // namespace
@@ -136,6 +149,25 @@ const Op& EagerConstOp() { return kOps[4]; }
 const Op& ShapeOp() { return kOps[5]; }
 const Op& SizeOp() { return kOps[6]; }
 const Op& RankOp() { return kOps[7]; }
+const Op& NegOp() { return kOps[8]; }
+const Op& ReluOp() { return kOps[9]; }
+const Op& ReluGradOp() { return kOps[10]; }
+const Op& AddV2Op() { return kOps[11]; }
+const Op& SubOp() { return kOps[12]; }
+const Op& MulOp() { return kOps[13]; }
+const Op& RealDivOp() { return kOps[14]; }
+const Op& FillOp() { return kOps[15]; }
+const Op& TransposeOp() { return kOps[16]; }
+const Op& SumOp() { return kOps[17]; }
+const Op& MeanOp() { return kOps[18]; }
+const Op& SoftmaxCrossEntropyOp() { return kOps[19]; }
+
+std::vector<TensorSpec> ExampleInputs(const Op& op, DType dtype) {
+  if (&op == &FillOp()) return {{dtype, {}}};
+  if (&op == &SoftmaxCrossEntropyOp()) return {{dtype, {1, 1}}, {DType::kInt32, {1}}};
+  const int count = &op == &AddNOp() ? 2 : op.min_inputs;
+  return std::vector<TensorSpec>(static_cast<std::size_t>(count), {dtype, {1, 1}});
+}
 
 const Op* FindOp(std::string_view name) {
   for (const Op& op : kOps) {

@@ -49,6 +49,13 @@ KernelRegistry KernelRegistry::WithoutCode(const Options& options) {
       registry.Add({&IdentityOp(), device, dtype, 0, nullptr});
       registry.Add({&EagerConstOp(), device, dtype, 0, nullptr});
       for (const Op* op : {&ShapeOp(), &SizeOp(), &RankOp()}) registry.Add({op, device, dtype, 0, nullptr});
+      for (const Op* op : {&NegOp(), &AddV2Op(), &SubOp(), &MulOp(), &FillOp(), &TransposeOp(), &SumOp()}) {
+        registry.Add({op, device, dtype, 0, nullptr});
+      }
+      if (!IsFloating(dtype)) continue;
+      for (const Op* op : {&ReluOp(), &ReluGradOp(), &RealDivOp(), &MeanOp(), &SoftmaxCrossEntropyOp()}) {
+        registry.Add({op, device, dtype, 0, nullptr});
+      }
     }
   }
   return registry;

@@ -21,7 +21,21 @@ const Op& EagerConstOp();  // a constant: its one input lies on the host
 const Op& ShapeOp();
 const Op& SizeOp();
 const Op& RankOp();
+const Op& NegOp();
+const Op& ReluOp();
+const Op& ReluGradOp();
+const Op& AddV2Op();
+const Op& SubOp();
+const Op& MulOp();
+const Op& RealDivOp();
+const Op& FillOp();
+const Op& TransposeOp();
+const Op& SumOp();
+const Op& MeanOp();
+const Op& SoftmaxCrossEntropyOp();        // "SparseSoftmaxCrossEntropyWithLogits"
 const Op* FindOp(std::string_view name);  // null: unknown
+/// Small inputs that the op takes, of `dtype` where it has a choice.
+std::vector<TensorSpec> ExampleInputs(const Op& op, DType dtype);
 
 /// TensorFlow's name of a dtype as an attribute: "DT_FLOAT".
 std::string_view DTypeAttributeName(DType dtype);

@@ -1,4 +1,5 @@
 #include "allocator/check.h"
+#include "kernels/common/common_kernels.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/registry.h"
 
@@ -6,7 +7,10 @@ namespace lgpu {
 
 namespace {
 
-auto CodeOf(const Op& op) {
+decltype(Kernel::run) CodeOf(const Op& op) {
+  for (const CommonKernel& code : CommonKernels()) {
+    if (code.op == &op) return code.run;
+  }
   if (&op == &MatMulOp()) return RunMatMul;
   if (&op == &AddNOp()) return RunAddN;
   if (&op == &CastOp()) return RunCast;

@@ -1,25 +1,31 @@
+#include "kernels/common/common_kernels.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/registry.h"
 
 namespace lgpu {
 
+namespace {
+
+/// What runs on GPUs in place of the simulated ones' kernel.
+Kernel GpuKernel(const Kernel& simulated) {
+  Kernel kernel = simulated;
+  if (kernel.op == &AddNOp()) kernel.run = RunAddNOnGpu;
+  // EagerConst is a copy from the host, which the executor does.
+  if (kernel.op == &IdentityOp() || kernel.op == &EagerConstOp()) kernel.run = RunIdentityOnGpu;
+  if (kernel.op == &MatMulOp()) {
+    kernel.run = RunMatMulOnGpu;
+    kernel.needs_library = true;
+  }
+  return kernel;  // those of kernels/common and of metadata are the same
+}
+
+}  // namespace
+
 KernelRegistry KernelRegistry::ForCudaDevices() {
   const KernelRegistry simulated = ForSimulatedDevices({});
   KernelRegistry registry;
   for (const Kernel& kernel : simulated.kernels_) {
-    if (kernel.device == DeviceType::kCpu) registry.Add(kernel);
-    // EagerConst is a copy from the host, which the executor does.
-    const bool copies = kernel.op == &IdentityOp() || kernel.op == &EagerConstOp();
-    if (kernel.device == DeviceType::kGpu && copies) {
-      registry.Add({kernel.op, DeviceType::kGpu, kernel.dtype, 0, RunIdentityOnGpu});
-    }
-    if (kernel.device == DeviceType::kGpu && kernel.op == &AddNOp()) {
-      registry.Add({kernel.op, DeviceType::kGpu, kernel.dtype, 0, RunAddNOnGpu});
-    }
-    if (kernel.device == DeviceType::kGpu && kernel.op == &MatMulOp()) {
-      registry.Add({kernel.op, DeviceType::kGpu, kernel.dtype, 0, RunMatMulOnGpu, true});
-    }
-    if (kernel.device == DeviceType::kGpu && kernel.op->metadata) registry.Add(kernel);
+    registry.Add(kernel.device == DeviceType::kGpu ? GpuKernel(kernel) : kernel);
   }
   return registry;
 }

@@ -5,6 +5,8 @@
 // The fat binaries of the .cu files (bin2c).
 extern "C" const unsigned long long lgpu_cuda_memory[];
 extern "C" const unsigned long long lgpu_cuda_add_n[];
+extern "C" const unsigned long long lgpu_cuda_elementwise[];
+extern "C" const unsigned long long lgpu_cuda_reduce[];
 
 namespace lgpu {
 
@@ -38,18 +40,24 @@ struct Family {
   }
 };
 
+// Floating types, then whole ones.
 #define LGPU_FLOATS(image, name) \
   {image, name "_half"}, {image, name "_bfloat16"}, {image, name "_float"}, { image, name "_double" }
-#define LGPU_NUMBERS(image, name)                                              \
-  {                                                                            \
-    LGPU_FLOATS(image, name), {image, name "_int32"}, { image, name "_int64" } \
-  }
+#define LGPU_NUMBERS(image, name) \
+  LGPU_FLOATS(image, name), {image, name "_int32"}, { image, name "_int64" }
 
-const Family kAddN = LGPU_NUMBERS(lgpu_cuda_add_n, "lgpu_add_n");
-const Family kAddNMany = LGPU_NUMBERS(lgpu_cuda_add_n, "lgpu_add_n_many");
+const Family kAddN = {LGPU_NUMBERS(lgpu_cuda_add_n, "lgpu_add_n")};
+const Family kAddNMany = {LGPU_NUMBERS(lgpu_cuda_add_n, "lgpu_add_n_many")};
+const Family kElementwise = {LGPU_NUMBERS(lgpu_cuda_elementwise, "lgpu_elementwise")};
+const Family kReduce = {LGPU_NUMBERS(lgpu_cuda_reduce, "lgpu_reduce")};
+const Family kSoftmax = {LGPU_FLOATS(lgpu_cuda_reduce, "lgpu_softmax"), {}, {}};
 
 }  // namespace
 
 const DeviceKernel* AddNKernel(DType dtype, bool many) { return (many ? kAddNMany : kAddN).For(dtype); }
+
+const DeviceKernel* ElementwiseKernel(DType dtype) { return kElementwise.For(dtype); }
+const DeviceKernel* ReduceKernel(DType dtype) { return kReduce.For(dtype); }
+const DeviceKernel* SoftmaxKernel(DType dtype) { return kSoftmax.For(dtype); }
 
 }  // namespace lgpu

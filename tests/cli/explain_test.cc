@@ -43,9 +43,9 @@ TEST(ExplainCommandTest, InputsMayLieAnywhere) {
 }
 
 TEST(ExplainCommandTest, RealGpusHaveFewerKernels) {
-  EXPECT_THAT(Explained({.op = "MatMul", .real_gpus = true}).device, HasSubstr("CPU:0"));
-  EXPECT_THAT(Explained({.op = "AddN", .real_gpus = true}).device, HasSubstr("GPU:0"));
-  EXPECT_THAT(Explained({.op = "AddN", .dtype = "double", .real_gpus = true}).device, HasSubstr("CPU:0"));
+  EXPECT_THAT(Explained({.op = "MatMul", .real_gpus = true}).device, HasSubstr("GPU:0"));
+  EXPECT_THAT(Explained({.op = "Cast", .cast_on_gpu = true}).device, HasSubstr("GPU:0"));
+  EXPECT_THAT(Explained({.op = "Cast", .cast_on_gpu = true, .real_gpus = true}).device, HasSubstr("CPU:0"));
 }
 
 TEST(ExplainCommandTest, OpsMayStayWhereTheirInputsAre) {

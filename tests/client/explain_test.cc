@@ -135,6 +135,7 @@ TEST(ExplainTest, RandomKernelsAndRequestsAgreeWithTheRulesSaidOtherwise) {
   std::mt19937 random(seed);
   const auto below = [&](unsigned n) { return static_cast<int>(random() % n); };
   int placed = 0;
+  const OpAttributes attributes{.cast_to = DType::kFloat64, .axes = {.all = true}};
   for (int round = 0; round < 10000; ++round) {
     Question asked{&AllOps()[random() % AllOps().size()],
                    below(2) ? DType::kFloat32 : DType::kInt32,
@@ -168,11 +169,9 @@ TEST(ExplainTest, RandomKernelsAndRequestsAgreeWithTheRulesSaidOtherwise) {
       asked.malformed = false;
     }
     const Restated expected = Restate(asked);
-    const std::vector<TensorSpec> specs(asked.op == &MatMulOp() || asked.op == &AddNOp() ? 2 : 1,
-                                        {asked.dtype, {2, 2}});
+    const std::vector<TensorSpec> specs = ExampleInputs(*asked.op, asked.dtype);
     const int at = asked.at == "CPU:0" ? placer.cpu() : std::stoi(asked.at.substr(4));
     const std::vector<int> devices(specs.size(), at);
-    const OpAttributes attributes{.cast_to = DType::kFloat64};
     const PlacementExplanation why = internal::Explain(placer, {.op = *asked.op,
                                                                 .inputs = specs,
                                                                 .devices = devices,

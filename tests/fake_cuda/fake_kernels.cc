@@ -3,6 +3,9 @@
 #include <cstring>
 
 #include "kernels/code/add_n.h"
+#include "kernels/code/elementwise.h"
+#include "kernels/code/reduce.h"
+#include "kernels/code/softmax.h"
 #include "kernels/cuda/kernel_parameters.h"
 
 namespace lgpu::fake_cuda {
@@ -57,6 +60,91 @@ void AddN(const void* parameters, const Grid& grid, const HostAddress& at) {
   ForThreads(grid, [&p](code::Thread thread) { code::AddN<T>(p, thread); });
 }
 
+template <typename T>
+std::vector<Touch> ElementwiseTouches(const void* parameters) {
+  const auto& p = As<code::ElementwiseParameters>(parameters);
+  const auto extent = [&p](const std::uint64_t* strides, std::int32_t step) {
+    std::uint64_t last = 0;
+    if (p.rank == 0) last = step == 0 ? 0 : p.packing.elements - 1;
+    for (int d = 0; d < p.rank; ++d) last += (p.dimensions[d] - 1) * strides[d];
+    return (last + 1) * sizeof(T);
+  };
+  return {{Address(p.output), p.packing.elements * sizeof(T), true},
+          {Address(p.a), extent(p.a_strides, p.a_step), false},
+          {Address(p.b), extent(p.b_strides, p.b_step), false}};
+}
+template <typename T>
+void Elementwise(const void* parameters, const Grid& grid, const HostAddress& at) {
+  auto p = As<code::ElementwiseParameters>(parameters);
+  p.output = at(p.output);
+  p.a = at(p.a);
+  p.b = at(p.b);
+  ForThreads(grid, [&p](code::Thread thread) { code::ApplyElementwise<T>(p, thread); });
+}
+
+/// shared[t] becomes the combination of what the threads t % lanes, t % lanes + lanes, ... have: as in
+/// reduce.cu.
+template <typename T, typename Combine>
+void CombineRows(std::vector<T>& shared, std::size_t lanes, Combine combine) {
+  for (std::size_t rows = shared.size() / lanes / 2; rows > 0; rows /= 2) {
+    for (std::size_t t = 0; t < rows * lanes; ++t) shared[t] = combine(shared[t], shared[t + rows * lanes]);
+  }
+}
+
+template <typename T>
+std::vector<Touch> ReduceTouches(const void* parameters) {
+  const auto& p = As<code::ReduceParameters>(parameters);
+  std::vector<Touch> touches = {{Address(p.output), p.outputs * sizeof(T), true}};
+  if (p.terms != 0) touches.push_back({Address(p.input), p.outputs * p.terms * sizeof(T), false});
+  return touches;
+}
+template <typename T>
+void Reduce(const void* parameters, const Grid&, const HostAddress& at) {
+  auto p = As<code::ReduceParameters>(parameters);
+  p.output = at(p.output);
+  if (p.terms != 0) p.input = at(p.input);
+  const auto lanes = static_cast<std::size_t>(p.lanes);
+  std::vector<code::SumOf<T>> shared(code::kBlockThreads);
+  for (std::uint64_t first = 0; first < p.outputs; first += lanes) {
+    for (std::size_t t = 0; t < shared.size(); ++t) {
+      const std::uint64_t output = first + t % lanes;
+      shared[t] = output < p.outputs ? code::PartialSum<T>(p, output, t / lanes, shared.size() / lanes)
+                                     : code::SumOf<T>{0};
+    }
+    CombineRows(shared, lanes, [](auto a, auto b) { return a + b; });
+    for (std::size_t t = 0; t < lanes && first + t < p.outputs; ++t)
+      code::WriteSum<T>(p, first + t, shared[t]);
+  }
+}
+
+template <typename T>
+std::vector<Touch> SoftmaxTouches(const void* parameters) {
+  const auto& p = As<code::SoftmaxParameters>(parameters);
+  const std::uint64_t label = p.wide_labels != 0 ? 8 : 4;
+  return {{Address(p.logits), p.rows * p.classes * sizeof(T), false},
+          {Address(p.labels), p.rows * label, false},
+          {Address(p.loss), p.rows * sizeof(T), true},
+          {Address(p.backprop), p.rows * p.classes * sizeof(T), true}};
+}
+template <typename T>
+void Softmax(const void* parameters, const Grid&, const HostAddress& at) {
+  auto p = As<code::SoftmaxParameters>(parameters);
+  p.logits = at(p.logits);
+  p.labels = at(p.labels);
+  p.loss = at(p.loss);
+  p.backprop = at(p.backprop);
+  const auto lanes = static_cast<std::size_t>(p.lanes);
+  std::vector<double> shared(lanes);
+  for (std::uint64_t row = 0; row < p.rows; ++row) {
+    for (std::size_t t = 0; t < lanes; ++t) shared[t] = code::PartialMax<T>(p, row, t, lanes);
+    CombineRows(shared, 1, [](double a, double b) { return code::Larger(a, b); });
+    const double most = shared[0];
+    for (std::size_t t = 0; t < lanes; ++t) shared[t] = code::PartialExponentials<T>(p, row, most, t, lanes);
+    CombineRows(shared, 1, [](double a, double b) { return a + b; });
+    for (std::size_t t = 0; t < lanes; ++t) code::WriteSoftmax<T>(p, row, most, shared[0], t, lanes);
+  }
+}
+
 #define FOR_FLOATS(KERNEL, ...)                                                                     \
   KERNEL("half", code::HalfBits, __VA_ARGS__), KERNEL("bfloat16", code::BFloat16Bits, __VA_ARGS__), \
       KERNEL("float", float, __VA_ARGS__), KERNEL("double", double, __VA_ARGS__)
@@ -65,12 +153,21 @@ void AddN(const void* parameters, const Grid& grid, const HostAddress& at) {
       KERNEL("int64", std::uint64_t, __VA_ARGS__)
 #define ADD_N(name, type, prefix, parameters) \
   Emulation { prefix name, sizeof(parameters), AddNTouches<type, parameters>, AddN<type, parameters> }
+#define ELEMENTWISE(name, type, prefix) \
+  Emulation { prefix name, sizeof(code::ElementwiseParameters), ElementwiseTouches<type>, Elementwise<type> }
+#define REDUCE(name, type, prefix) \
+  Emulation { prefix name, sizeof(code::ReduceParameters), ReduceTouches<type>, Reduce<type> }
+#define SOFTMAX(name, type, prefix) \
+  Emulation { prefix name, sizeof(code::SoftmaxParameters), SoftmaxTouches<type>, Softmax<type> }
 
 const Emulation kEmulations[] = {
     {"lgpu_fill", sizeof(FillParameters), FillTouches, Fill},
     {"lgpu_copy", sizeof(CopyParameters), CopyTouches, Copy},
     FOR_NUMBERS(ADD_N, "lgpu_add_n_", code::AddNFew),
     FOR_NUMBERS(ADD_N, "lgpu_add_n_many_", code::AddNMany),
+    FOR_NUMBERS(ELEMENTWISE, "lgpu_elementwise_"),
+    FOR_NUMBERS(REDUCE, "lgpu_reduce_"),
+    FOR_FLOATS(SOFTMAX, "lgpu_softmax_"),
 };
 
 }  // namespace

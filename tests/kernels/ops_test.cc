@@ -70,6 +70,64 @@ TEST(OpsTest, MetadataOpsSayTheirOutputOrWhy) {
   EXPECT_FALSE(ShapeOp().infer({}, {}).ok());
 }
 
+std::string Error(const Op& op, const std::vector<TensorSpec>& inputs, const OpAttributes& attributes = {}) {
+  const auto spec = op.infer(inputs, attributes);
+  return spec.ok() ? spec->shape.ToString() : std::string(spec.status().message());
+}
+
+TEST(OpsTest, BroadcastingIsTensorFlows) {
+  EXPECT_EQ(Error(AddV2Op(), {{kF, {2, 1, 3}}, {kF, {4, 1}}}), "[2,4,3]");
+  EXPECT_EQ(Error(MulOp(), {{kF, {}}, {kF, {0}}}), "[0]");
+  EXPECT_EQ(Error(SubOp(), {{kF, {2, 3}}, {kF, {2}}}), "Incompatible shapes: [2,3] vs. [2]");
+  EXPECT_EQ(Error(RealDivOp(), {{kF, {2}}, {DType::kFloat64, {2}}}),
+            "cannot compute RealDiv as input #1(zero-based) was expected to be a float tensor but is a "
+            "double tensor");
+  EXPECT_EQ(Error(ReluGradOp(), {{kF, {2}}, {kF, {1}}}),
+            "Inputs to operation ReluGrad of type ReluGrad must have the same size and shape.  Input 0: [2] "
+            "!= input 1: "
+            "[1]");
+}
+
+TEST(OpsTest, ReductionsSayWhatIsLeft) {
+  const std::vector<TensorSpec> input = {{kF, {2, 3, 4}}};
+  EXPECT_EQ(Error(SumOp(), input, {.axes = {.values = {1}, .count = 1}}), "[2,4]");
+  EXPECT_EQ(Error(SumOp(), input, {.axes = {.values = {-1, 0}, .count = 2}, .keep_dims = true}), "[1,3,1]");
+  EXPECT_EQ(Error(MeanOp(), input, {.axes = {.all = true}}), "[]");
+  EXPECT_EQ(Error(MeanOp(), input), "[2,3,4]");
+  EXPECT_EQ(Error(SumOp(), input, {.axes = {.values = {3}, .count = 1}}),
+            "Invalid reduction dimension (3 for input with 3 dimension(s)");
+  EXPECT_EQ(Error(SumOp(), input, {.axes = {.values = {0, -3}, .count = 2}}),
+            "Invalid reduction arguments: Axes contains duplicate dimension: -3");
+}
+
+TEST(OpsTest, TransposeFillAndSoftmaxSayWhatTensorFlowSays) {
+  const std::vector<TensorSpec> matrix = {{kF, {2, 3}}};
+  EXPECT_EQ(Error(TransposeOp(), matrix, {.axes = {.values = {1, 0}, .count = 2}}), "[3,2]");
+  EXPECT_EQ(Error(TransposeOp(), matrix, {.axes = {.values = {1}, .count = 1}}),
+            "transpose expects a vector of size 2. But input(1) is a vector of size 1");
+  EXPECT_EQ(Error(TransposeOp(), matrix, {.axes = {.values = {1, 2}, .count = 2}}),
+            "2 is out of range [0 .. 2)");
+  EXPECT_EQ(Error(TransposeOp(), matrix, {.axes = {.values = {1, 1}, .count = 2}}),
+            "0 is missing from {1,1}.");
+  EXPECT_EQ(Error(FillOp(), matrix, {.shape = {4}}), "value must represent a scalar, got shape [2,3]");
+  EXPECT_EQ(Error(FillOp(), {{kF, {}}}, {.shape = {4}}), "[4]");
+  const Op& softmax = SoftmaxCrossEntropyOp();
+  const TensorSpec labels{DType::kInt32, {2}};
+  EXPECT_EQ(Error(softmax, {matrix[0], labels}), "[2]");
+  EXPECT_EQ(softmax.infer_second(matrix, {}).shape, (Shape{2, 3}));
+  EXPECT_EQ(Error(softmax, {{kF, {2}}, labels}), "logits must be 2-D, but got shape [2]");
+  EXPECT_EQ(Error(softmax, {matrix[0], {DType::kInt32, {2, 1}}}), "labels must be 1-D, but got shape [2,1]");
+  EXPECT_EQ(
+      Error(softmax, {matrix[0], {DType::kInt32, {3}}}),
+      "logits and labels must have the same first dimension, got logits shape [2,3] and labels shape [3]");
+  EXPECT_EQ(Error(softmax, {{kF, {2, 0}}, labels}),
+            "Must have at least one class, but got logits shape [2,0]");
+  EXPECT_EQ(Error(softmax, {matrix[0], {kF, {2}}}),
+            "cannot compute SparseSoftmaxCrossEntropyWithLogits as input #1(zero-based) was expected to be a "
+            "int32 or "
+            "int64 tensor but is a float tensor");
+}
+
 TEST(OpsTest, IndexIsThePlaceInTheTable) {
   for (std::size_t i = 0; i < AllOps().size(); ++i) {
     EXPECT_EQ(AllOps()[i].index, i);

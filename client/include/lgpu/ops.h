@@ -2,8 +2,10 @@
 #define LGPU_OPS_H_
 
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "lgpu/export.h"
@@ -29,6 +31,47 @@ LGPU_API absl::StatusOr<Tensor> AddN(std::span<const Tensor> inputs);
 inline absl::StatusOr<Tensor> AddN(std::initializer_list<Tensor> inputs) {
   return AddN(std::span<const Tensor>(inputs.begin(), inputs.size()));
 }
+
+/// Elementwise, with TensorFlow's broadcasting: from the last dimension on, sizes are equal, or one of them
+/// is 1 or not there. INVALID_ARGUMENT "Incompatible shapes: [2,3] vs. [4]". half and bfloat16 are computed
+/// in float and rounded once; whole numbers wrap around. TensorFlow's AddV2, Sub, Mul, RealDiv; the last one
+/// is for floating types.
+LGPU_API absl::StatusOr<Tensor> Add(const Tensor& a, const Tensor& b);
+LGPU_API absl::StatusOr<Tensor> Subtract(const Tensor& a, const Tensor& b);
+LGPU_API absl::StatusOr<Tensor> Multiply(const Tensor& a, const Tensor& b);
+LGPU_API absl::StatusOr<Tensor> Divide(const Tensor& a, const Tensor& b);
+/// TensorFlow's Neg.
+LGPU_API absl::StatusOr<Tensor> Negative(const Tensor& input);
+/// The larger of each element and 0; NaN stays NaN. Floating types.
+LGPU_API absl::StatusOr<Tensor> Relu(const Tensor& input);
+/// `gradients` where `features` is above 0, else 0. Tensors of one shape.
+LGPU_API absl::StatusOr<Tensor> ReluGrad(const Tensor& gradients, const Tensor& features);
+
+/// A tensor of that shape with the one element of `value` everywhere.
+LGPU_API absl::StatusOr<Tensor> Fill(const Shape& shape, const Tensor& value);
+/// Dimension i of the output is dimension permutation[i] of the input; without one their order is reversed.
+LGPU_API absl::StatusOr<Tensor> Transpose(const Tensor& input,
+                                          std::optional<std::span<const int>> permutation = {});
+
+struct ReduceOptions {
+  /// Dimensions that go; negative ones count from the end. Nothing: all.
+  std::optional<std::vector<int>> axes = {};
+  /// They stay, with size 1.
+  bool keep_dims = false;
+};
+/// TensorFlow's Sum and Mean (of floating types). Floating types are summed in double and rounded once; the
+/// order differs between devices. The mean of nothing is NaN.
+LGPU_API absl::StatusOr<Tensor> ReduceSum(const Tensor& input, const ReduceOptions& options = {});
+LGPU_API absl::StatusOr<Tensor> ReduceMean(const Tensor& input, const ReduceOptions& options = {});
+
+struct CrossEntropy {
+  Tensor loss;      // [rows]
+  Tensor backprop;  // [rows,classes]: the gradient of each row's loss
+};
+/// TensorFlow's op of that name: logits are [rows,classes] of a floating type, labels [rows] of int32 or
+/// int64. A label that is no class makes its row NaN, on every device; TensorFlow's CPU reports an error.
+LGPU_API absl::StatusOr<CrossEntropy> SparseSoftmaxCrossEntropyWithLogits(const Tensor& logits,
+                                                                          const Tensor& labels);
 
 /// The same values in another dtype. To a floating type: rounded once, to nearest even; too large becomes
 /// infinity. From a floating to a whole type: towards zero; NaN becomes 0, and what is out of range the

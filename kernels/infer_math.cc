@@ -1,0 +1,194 @@
+// The outputs of the ops that training needs, with TensorFlow's errors.
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "kernels/axes.h"
+#include "kernels/infer.h"
+#include "kernels/text.h"
+
+namespace lgpu {
+
+namespace {
+
+absl::StatusOr<TensorSpec> InferSame(std::string_view op, Specs inputs) {
+  if (absl::Status status = CheckInputCount(op, 1, inputs.size()); !status.ok()) return status;
+  return inputs[0];
+}
+
+absl::StatusOr<TensorSpec> InferBroadcast(std::string_view op, Specs inputs) {
+  if (absl::Status status = CheckInputCount(op, 2, inputs.size()); !status.ok()) return status;
+  const TensorSpec& a = inputs[0];
+  const TensorSpec& b = inputs[1];
+  if (a.dtype != b.dtype) return WrongDType(op, 1, a.dtype, b.dtype);
+  const int rank = std::max(a.shape.rank(), b.shape.rank());
+  std::vector<std::int64_t> dimensions(static_cast<std::size_t>(rank), 1);
+  for (int d = 1; d <= rank; ++d) {  // from the last one
+    const std::int64_t in_a = d <= a.shape.rank() ? a.shape[a.shape.rank() - d] : 1;
+    const std::int64_t in_b = d <= b.shape.rank() ? b.shape[b.shape.rank() - d] : 1;
+    if (in_a != in_b && in_a != 1 && in_b != 1) {
+      return absl::InvalidArgumentError(
+          Cat("Incompatible shapes: ", a.shape.ToString(), " vs. ", b.shape.ToString()));
+    }
+    dimensions[static_cast<std::size_t>(rank - d)] = in_a == 1 ? in_b : in_a;
+  }
+  absl::StatusOr<Shape> shape = Shape::Make(dimensions);
+  if (!shape.ok()) return shape.status();
+  return TensorSpec{a.dtype, *shape};
+}
+
+absl::StatusOr<TensorSpec> InferReduce(std::string_view op, Specs inputs, const OpAttributes& attributes) {
+  if (absl::Status status = CheckInputCount(op, 1, inputs.size()); !status.ok()) return status;
+  const Shape& shape = inputs[0].shape;
+  const absl::StatusOr<std::uint32_t> reduced = ReducedAxes(shape, attributes.axes);
+  if (!reduced.ok()) return reduced.status();
+  std::vector<std::int64_t> dimensions;
+  for (int d = 0; d < shape.rank(); ++d) {
+    if ((*reduced >> d & 1U) == 0) {
+      dimensions.push_back(shape[d]);
+    } else if (attributes.keep_dims) {
+      dimensions.push_back(1);
+    }
+  }
+  absl::StatusOr<Shape> kept = Shape::Make(dimensions);
+  if (!kept.ok()) return kept.status();
+  return TensorSpec{inputs[0].dtype, *kept};
+}
+
+}  // namespace
+
+absl::StatusOr<std::uint32_t> ReducedAxes(const Shape& shape, const AxisList& axes) {
+  if (axes.all) return (std::uint32_t{1} << shape.rank()) - 1;
+  std::uint32_t reduced = 0;
+  for (int i = 0; i < axes.count; ++i) {
+    const std::int32_t axis = axes.values[static_cast<std::size_t>(i)];
+    const std::int32_t from_start = axis < 0 ? axis + shape.rank() : axis;
+    if (from_start < 0 || from_start >= shape.rank()) {
+      return absl::InvalidArgumentError(
+          Cat("Invalid reduction dimension (", axis, " for input with ", shape.rank(), " dimension(s)"));
+    }
+    const std::uint32_t bit = std::uint32_t{1} << from_start;
+    if ((reduced & bit) != 0) {
+      return absl::InvalidArgumentError(
+          Cat("Invalid reduction arguments: Axes contains duplicate dimension: ", axis));
+    }
+    reduced |= bit;
+  }
+  return reduced;
+}
+
+AxisList TransposedOrder(const Shape& shape, const AxisList& axes) {
+  if (!axes.all) return axes;
+  AxisList reversed;
+  for (int d = shape.rank() - 1; d >= 0; --d) {
+    reversed.values[static_cast<std::size_t>(reversed.count++)] = d;
+  }
+  return reversed;
+}
+
+absl::StatusOr<TensorSpec> InferNeg(Specs inputs, const OpAttributes&) { return InferSame("Neg", inputs); }
+absl::StatusOr<TensorSpec> InferRelu(Specs inputs, const OpAttributes&) { return InferSame("Relu", inputs); }
+absl::StatusOr<TensorSpec> InferAddV2(Specs inputs, const OpAttributes&) {
+  return InferBroadcast("AddV2", inputs);
+}
+absl::StatusOr<TensorSpec> InferSub(Specs inputs, const OpAttributes&) {
+  return InferBroadcast("Sub", inputs);
+}
+absl::StatusOr<TensorSpec> InferMul(Specs inputs, const OpAttributes&) {
+  return InferBroadcast("Mul", inputs);
+}
+absl::StatusOr<TensorSpec> InferRealDiv(Specs inputs, const OpAttributes&) {
+  return InferBroadcast("RealDiv", inputs);
+}
+absl::StatusOr<TensorSpec> InferSum(Specs inputs, const OpAttributes& attributes) {
+  return InferReduce("Sum", inputs, attributes);
+}
+absl::StatusOr<TensorSpec> InferMean(Specs inputs, const OpAttributes& attributes) {
+  return InferReduce("Mean", inputs, attributes);
+}
+
+absl::StatusOr<TensorSpec> InferReluGrad(Specs inputs, const OpAttributes&) {
+  if (absl::Status status = CheckInputCount("ReluGrad", 2, inputs.size()); !status.ok()) return status;
+  if (inputs[0].dtype != inputs[1].dtype) return WrongDType("ReluGrad", 1, inputs[0].dtype, inputs[1].dtype);
+  if (inputs[0].shape != inputs[1].shape) {
+    return absl::InvalidArgumentError(
+        Cat("Inputs to operation ReluGrad of type ReluGrad must have the same size and shape.  Input 0: ",
+            inputs[0].shape.ToString(), " != input 1: ", inputs[1].shape.ToString()));
+  }
+  return inputs[0];
+}
+
+absl::StatusOr<TensorSpec> InferFill(Specs inputs, const OpAttributes& attributes) {
+  if (absl::Status status = CheckInputCount("Fill", 1, inputs.size()); !status.ok()) return status;
+  if (inputs[0].shape.elements() != 1 || inputs[0].shape.rank() > 1) {
+    return absl::InvalidArgumentError(
+        Cat("value must represent a scalar, got shape ", inputs[0].shape.ToString()));
+  }
+  return TensorSpec{inputs[0].dtype, attributes.shape};
+}
+
+absl::StatusOr<TensorSpec> InferTranspose(Specs inputs, const OpAttributes& attributes) {
+  if (absl::Status status = CheckInputCount("Transpose", 1, inputs.size()); !status.ok()) return status;
+  const Shape& shape = inputs[0].shape;
+  const AxisList axes = TransposedOrder(shape, attributes.axes);
+  if (axes.count != shape.rank()) {
+    return absl::InvalidArgumentError(Cat("transpose expects a vector of size ", shape.rank(),
+                                          ". But input(1) is a vector of size ", axes.count));
+  }
+  std::vector<std::int64_t> dimensions;
+  std::uint32_t seen = 0;
+  for (int i = 0; i < axes.count; ++i) {
+    const std::int32_t axis = axes.values[static_cast<std::size_t>(i)];
+    if (axis < 0 || axis >= shape.rank()) {
+      return absl::InvalidArgumentError(Cat(axis, " is out of range [0 .. ", shape.rank(), ")"));
+    }
+    seen |= std::uint32_t{1} << axis;
+    dimensions.push_back(shape[axis]);
+  }
+  for (int d = 0; d < shape.rank(); ++d) {
+    if ((seen >> d & 1U) == 0) {
+      std::string given;
+      for (int i = 0; i < axes.count; ++i) {
+        given += Cat(i == 0 ? "" : ",", axes.values[static_cast<std::size_t>(i)]);
+      }
+      return absl::InvalidArgumentError(Cat(d, " is missing from {", given, "}."));
+    }
+  }
+  absl::StatusOr<Shape> transposed = Shape::Make(dimensions);
+  if (!transposed.ok()) return transposed.status();
+  return TensorSpec{inputs[0].dtype, *transposed};
+}
+
+absl::StatusOr<TensorSpec> InferSoftmaxCrossEntropy(Specs inputs, const OpAttributes&) {
+  constexpr std::string_view kName = "SparseSoftmaxCrossEntropyWithLogits";
+  if (absl::Status status = CheckInputCount(kName, 2, inputs.size()); !status.ok()) return status;
+  const TensorSpec& logits = inputs[0];
+  const TensorSpec& labels = inputs[1];
+  if (labels.dtype != DType::kInt32 && labels.dtype != DType::kInt64) {
+    return absl::InvalidArgumentError(
+        Cat("cannot compute ", kName,
+            " as input #1(zero-based) was expected to be a int32 or int64 tensor but is a ",
+            DTypeName(labels.dtype), " tensor"));
+  }
+  if (logits.shape.rank() != 2) {
+    return absl::InvalidArgumentError(Cat("logits must be 2-D, but got shape ", logits.shape.ToString()));
+  }
+  if (labels.shape.rank() != 1) {
+    return absl::InvalidArgumentError(Cat("labels must be 1-D, but got shape ", labels.shape.ToString()));
+  }
+  if (logits.shape[0] != labels.shape[0]) {
+    return absl::InvalidArgumentError(
+        Cat("logits and labels must have the same first dimension, got logits shape ",
+            logits.shape.ToString(), " and labels shape ", labels.shape.ToString()));
+  }
+  if (logits.shape[1] == 0) {
+    return absl::InvalidArgumentError(
+        Cat("Must have at least one class, but got logits shape ", logits.shape.ToString()));
+  }
+  return TensorSpec{logits.dtype, Shape{logits.shape[0]}};
+}
+
+TensorSpec InferSoftmaxGradient(Specs inputs, const OpAttributes&) { return inputs[0]; }
+
+}  // namespace lgpu
