@@ -43,6 +43,7 @@ std::optional<std::chrono::steady_clock::time_point> Pool::Maintain(
   return impl_->Maintain(now);
 }
 MemoryStats Pool::stats() const { return impl_->stats(); }
+Bytes Pool::limit() const { return impl_->limit(); }
 void Pool::ResetPeak() { impl_->ResetPeak(); }
 MemorySnapshot Pool::Snapshot() const { return impl_->Snapshot(); }
 std::vector<MemoryOwner> Pool::LargestOwners(std::size_t n) const { return impl_->LargestOwners(n); }
@@ -83,6 +84,11 @@ absl::Status Pool::Impl::CheckRequest(Bytes bytes, const AllocateOptions& option
                                                    "most ",
                                                    FormatBytes(granularity_)));
   }
+  if (options.scratch && (IsCacheable(bytes) || options.stream != StreamOrder::kHome)) {
+    return absl::InvalidArgumentError(absl::StrCat("scratch memory of ", bytes.count(), " bytes for stream ",
+                                                   options.stream, " was asked for; it has to be more than ",
+                                                   FormatBytes(FrontCache::kLargest), ", for stream 0"));
+  }
   return CheckStreamId(options.stream);
 }
 
@@ -109,7 +115,13 @@ std::uint32_t Pool::Impl::HandOut(Suballocator::Handle handle, Bytes requested,
   }
   const Bytes padding = Suballocator::kGranule * node.size - requested;
   padding_ += static_cast<std::int64_t>(padding.count());
-  ++num_allocs_;
+  if (options.scratch) {
+    scratch_blocks_.insert(index);
+    scratch_ += Suballocator::kGranule * node.size;
+    scratch_padding_ += padding;
+  } else {
+    ++num_allocs_;
+  }
   NoteCharged();
   Tick();
   Describe(node, padding, options);
@@ -147,11 +159,12 @@ void Pool::Impl::SetLevel(std::uint64_t charged) {
 void Pool::Impl::NoteCharged() {
   const std::uint64_t charged = blocks_.used().count();
   charged_.store(charged, std::memory_order_relaxed);
+  const std::uint64_t owned = charged - scratch_.count();
+  owned_.store(owned, std::memory_order_relaxed);
   // A look at all caches takes their lines from their threads.
-  if (charged > peak_used_.load(std::memory_order_relaxed) &&
-      (cache_.is_single() || charged > peak_charged_)) {
-    peak_charged_ = charged;
-    RaisePeak(charged);
+  if (owned > peak_used_.load(std::memory_order_relaxed) && (cache_.is_single() || owned > peak_owned_)) {
+    peak_owned_ = owned;
+    RaisePeak(owned);
   }
   if (charged < level_begin_ || charged >= level_end_) [[unlikely]] {
     SetLevel(charged);
@@ -165,10 +178,10 @@ void Pool::Impl::NoteCharged() {
   NoteDemand();
 }
 
-// What is charged is an upper bound of what is used: only where that is beyond the peak it is worth while to
-// look at all caches.
-void Pool::Impl::RaisePeak(std::uint64_t charged) {
-  const std::int64_t used = static_cast<std::int64_t>(charged) - cache_.bytes() -
+// What is charged, without scratch memory, is an upper bound of what is used: only where that is beyond the
+// peak it is worth while to look at all caches.
+void Pool::Impl::RaisePeak(std::uint64_t owned) {
+  const std::int64_t used = static_cast<std::int64_t>(owned) - cache_.bytes() -
                             static_cast<std::int64_t>(fenced_.load(std::memory_order_relaxed));
   std::uint64_t peak = peak_used_.load(std::memory_order_relaxed);
   while (
@@ -210,10 +223,10 @@ void Pool::Impl::Tick() {
   node.word.store(Node::Word(node.generation() + 1, Node::kLive), std::memory_order_release);
   // Several threads would read each other's lines here: their peak is looked at where the lock is held.
   if (cache_.is_single()) {
-    const std::uint64_t charged = charged_.load(std::memory_order_relaxed);
-    if (charged - static_cast<std::uint64_t>(shard.bytes()) > peak_used_.load(std::memory_order_relaxed))
+    const std::uint64_t owned = owned_.load(std::memory_order_relaxed);
+    if (owned - static_cast<std::uint64_t>(shard.bytes()) > peak_used_.load(std::memory_order_relaxed))
         [[unlikely]] {
-      RaisePeak(charged);
+      RaisePeak(owned);
     }
   }
   return index;
@@ -274,7 +287,7 @@ void Pool::Impl::WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanosec
 
 absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& options) {
   if (bytes.is_zero() || !IsAlignment(options.alignment) || options.stream != StreamOrder::kHome ||
-      epoch_.IsForked()) [[unlikely]] {
+      options.scratch || epoch_.IsForked()) [[unlikely]] {
     LGPU_RETURN_IF_ERROR(CheckRequest(bytes, options));
   }
   Shard* const shard = cache_.Mine();
@@ -286,6 +299,9 @@ absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& o
   if (index == 0) {
     absl::Status status = AllocateUncached(shard, bytes, options, index);
     if (!status.ok()) [[unlikely]] {
+      if (options.spare_only && absl::IsResourceExhausted(status)) {
+        return NoneToSpare();
+      }
       RecordAllocate(nullptr, bytes, options);
       return status;
     }
@@ -310,7 +326,7 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
   if (!Fits(rounded, limit)) {
     ReleaseQueues();
     FlushCaches();
-    if (!Fits(rounded, limit) && fenced_.load(std::memory_order_relaxed) == 0) {
+    if (!Fits(rounded, limit) && fenced_.load(std::memory_order_relaxed) == 0 && !options.spare_only) {
       WaitForPending(rounded, limit, options.timeout);
     }
     if (!Fits(rounded, limit)) {
@@ -348,6 +364,9 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
     quick = TryMapped(bytes, options, limit, index);
   }
   WakeIfDue();
+  if (quick == Quick::kOver && options.spare_only) {
+    return NoneToSpare();
+  }
   if (quick == Quick::kOver && fenced_.load(std::memory_order_relaxed) != 0) {
     // Blocks that streams are not done with yet count against the limit: the last that can be had back.
     LGPU_RETURN_IF_ERROR(AwaitFences());
@@ -371,6 +390,8 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
   }
   return absl::OkStatus();
 }
+
+absl::Status Pool::Impl::NoneToSpare() { return absl::ResourceExhaustedError("no memory lies ready"); }
 
 absl::Status Pool::Impl::RefuseOver(Bytes bytes, const AllocateOptions& options, Bytes limit) {
   const Attempt attempt{.bytes = bytes, .options = options, .limit = limit};
@@ -470,7 +491,12 @@ bool Pool::Impl::FreeLargeLive(const Block& block) {
     return false;
   }
   const std::uint32_t about = nodes_[block.node].behind;
-  padding_ -= static_cast<std::int64_t>(BlockEntry::PaddingOf(about));
+  const std::uint32_t padding = BlockEntry::PaddingOf(about);
+  padding_ -= static_cast<std::int64_t>(padding);
+  if (!scratch_blocks_.empty() && scratch_blocks_.erase(block.node) != 0) {
+    scratch_ -= block.bytes;
+    scratch_padding_ -= Bytes(padding);
+  }
   GiveUp(block.node, Node::StateOf(word) == Node::kShared, BlockEntry::StreamOf(about));
   return true;
 }

@@ -96,8 +96,8 @@ absl::StatusOr<std::uint32_t> Pool::Impl::AllocateSlowly(Attempt& attempt) {
         going_on = false;
         break;
       case Step::kFail:
-        going_on =
-            absl::IsResourceExhausted(attempt.status) && (WaitForOthers(attempt) || AllowAnyChunk(attempt));
+        going_on = absl::IsResourceExhausted(attempt.status) && !attempt.options.spare_only &&
+                   (WaitForOthers(attempt) || AllowAnyChunk(attempt));
         break;
     }
     if (!going_on) {
@@ -201,13 +201,17 @@ Pool::Impl::Step Pool::Impl::NextStep(Attempt& attempt) {
   if (const auto handle = blocks_.Allocate(request, Suballocator::Effort::kAnywhere)) {
     return Done(attempt, *handle);
   }
+  if (attempt.options.spare_only) {
+    attempt.status = NoneToSpare();
+    return Step::kFail;
+  }
   return StepUnderPressure(attempt);
 }
 
 Pool::Impl::Step Pool::Impl::StepToGrow(Attempt& attempt, const Fill& fill, Bytes room) {
   attempt.request.at_least = fill.missing;
   attempt.request.wanted = fill.missing;
-  if (!attempt.exact && !(fill.small && exact_small_)) {
+  if (!attempt.exact && !attempt.options.scratch && !(fill.small && exact_small_)) {
     attempt.request.wanted =
         std::clamp(GrowthStep(fill.missing, fill.small), fill.missing, RoundDown(room, granularity_));
   }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -43,7 +44,7 @@ namespace lgpu {
 /// A block of the sub-allocator is live there also while it lies in a front cache or waits for fences
 /// ("charged"). The state of its Node says which:
 ///
-///   charged = used + cached + fenced;   charged + pending <= limit when an attempt starts
+///   charged = used + scratch + cached + fenced;   charged + pending <= limit when an attempt starts
 ///
 /// A request that does not fit into mapped memory is an Attempt. It alternates between steps under the
 /// lock, which decide what is missing, and calls of the source without it, which get it. Whatever an
@@ -76,6 +77,7 @@ class Pool::Impl {
   absl::StatusOr<Trimmed> TrimFor(Bytes bytes);
   std::optional<std::chrono::steady_clock::time_point> Maintain(std::chrono::steady_clock::time_point now);
   MemoryStats stats() const;
+  Bytes limit() const;
   void ResetPeak();
   MemorySnapshot Snapshot() const;
   std::vector<MemoryOwner> LargestOwners(std::size_t n) const;
@@ -172,6 +174,7 @@ class Pool::Impl {
   static bool HasNames(std::uint32_t generation) { return generation + 2 < Node::kGenerations; }
   static bool IsCacheable(Bytes bytes) { return bytes <= FrontCache::kLargest; }
   void Describe(Node& node, Bytes padding, const AllocateOptions& options);
+  static absl::Status NoneToSpare();
   absl::Status RefuseOver(Bytes bytes, const AllocateOptions& options, Bytes limit);
   absl::StatusOr<std::uint32_t> AllocatePending(Bytes bytes, const AllocateOptions& options, Bytes limit);
   absl::Status FreeSmall(const Block& block);
@@ -197,7 +200,7 @@ class Pool::Impl {
   void NoteCharged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::uint64_t LiveBlocks() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Bytes Used() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void RaisePeak(std::uint64_t charged);
+  void RaisePeak(std::uint64_t owned);
   void CountRefusal(RefusalReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NotLive(const Block& block) const;
   /// The word of its entry; zero if it is not live.
@@ -325,6 +328,7 @@ class Pool::Impl {
 
   // Written under the lock, and peak_used_ by hits of a single thread.
   alignas(64) std::atomic<std::uint64_t> charged_{0};
+  std::atomic<std::uint64_t> owned_{0};  // of these, what is no scratch memory
   std::atomic<std::uint64_t> peak_used_{0};
   std::atomic<std::uint64_t> fenced_{0};  // bytes
   std::atomic<bool> wake_due_{false};
@@ -335,7 +339,7 @@ class Pool::Impl {
                                                            // where one page was asked for
   bool exact_small_ ABSL_GUARDED_BY(mutex_) = false;       // it gives larger ones unless asked for one page
   Bytes held_ ABSL_GUARDED_BY(mutex_);
-  std::uint64_t peak_charged_ ABSL_GUARDED_BY(mutex_) = 0;  // at the last look at the peak
+  std::uint64_t peak_owned_ ABSL_GUARDED_BY(mutex_) = 0;  // at the last look at the peak
   enum class Level { kAmple, kHalf, kScarce };
   Level level_ ABSL_GUARDED_BY(mutex_) = Level::kAmple;  // how much of the limit is in use
   // Beyond these bytes charged it is time for another look at how scarce memory is.
@@ -353,6 +357,9 @@ class Pool::Impl {
   const char* last_thread_ ABSL_GUARDED_BY(mutex_) = nullptr;             // that took the lock for a block
   std::optional<std::uint32_t> other_thread_at_ ABSL_GUARDED_BY(mutex_);  // when another one did last
   std::int64_t padding_ ABSL_GUARDED_BY(mutex_) = 0;  // of live blocks, less what the caches know
+  std::unordered_set<std::uint32_t> scratch_blocks_ ABSL_GUARDED_BY(mutex_);
+  Bytes scratch_ ABSL_GUARDED_BY(mutex_);          // bytes in them
+  Bytes scratch_padding_ ABSL_GUARDED_BY(mutex_);  // of padding_
   AddressIndex by_address_ ABSL_GUARDED_BY(mutex_);
   StreamOrder order_ ABSL_GUARDED_BY(mutex_);
   bool other_streams_ ABSL_GUARDED_BY(mutex_) = false;  // anything was ever for one, or used on one

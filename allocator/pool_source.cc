@@ -31,9 +31,11 @@ bool Pool::Impl::Grow(Attempt& attempt) {
   {
     MutexLock lock(mutex_);
     // Nobody waits for others' memory while his own lies idle.
-    attempt.hasty = !attempt.patient && blocks_.idle(SettledStamp()) >= attempt.request.at_least;
-    attempt.request.ahead = attempt.hasty;
-    if (attempt.hasty) {
+    const bool spare_only = attempt.options.spare_only;
+    attempt.hasty =
+        !spare_only && !attempt.patient && blocks_.idle(SettledStamp()) >= attempt.request.at_least;
+    attempt.request.ahead = attempt.hasty || spare_only;
+    if (attempt.request.ahead) {
       attempt.request.timeout = {};
     }
     patient = attempt.request.timeout.count() > 0 ? 1 : 0;

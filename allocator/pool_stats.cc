@@ -10,13 +10,14 @@ namespace lgpu {
 
 Bytes Pool::Impl::Used() const {
   const std::int64_t cached = std::max<std::int64_t>(cache_.bytes(), 0);
-  return SaturatingSub(blocks_.used(),
+  return SaturatingSub(blocks_.used() - scratch_,
                        Bytes(static_cast<std::uint64_t>(cached) + fenced_.load(std::memory_order_relaxed)));
 }
 
 std::uint64_t Pool::Impl::LiveBlocks() const {
   const std::int64_t live =
-      static_cast<std::int64_t>(blocks_.live_blocks() - fenced_blocks_) - cache_.totals().blocks;
+      static_cast<std::int64_t>(blocks_.live_blocks() - fenced_blocks_ - scratch_blocks_.size()) -
+      cache_.totals().blocks;
   return static_cast<std::uint64_t>(std::max<std::int64_t>(live, 0));
 }
 
@@ -31,10 +32,12 @@ MemoryStats Pool::Impl::stats() const {
   stats.used = Used();
   stats.cached = Bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(cached.bytes, 0)));
   stats.fenced = Bytes(fenced_.load(std::memory_order_relaxed));
-  const std::int64_t padding = std::max<std::int64_t>(padding_ + cached.padding, 0);
+  const std::int64_t padding = std::max<std::int64_t>(
+      padding_ - static_cast<std::int64_t>(scratch_padding_.count()) + cached.padding, 0);
   stats.requested = SaturatingSub(stats.used, Bytes(static_cast<std::uint64_t>(padding)));
   stats.peak_used = std::max(Bytes(peak_used_.load(std::memory_order_relaxed)), stats.used);
   stats.held = held_;
+  stats.workspace = scratch_;
   for (const Chunk& chunk : spare_) {
     stats.idle += chunk.bytes;
   }
@@ -54,13 +57,15 @@ MemoryStats Pool::Impl::stats() const {
   return stats;
 }
 
+Bytes Pool::Impl::limit() const { return epoch_.IsForked() ? Bytes() : source_->limit(); }
+
 void Pool::Impl::ResetPeak() {
   if (epoch_.IsForked()) {
     return;
   }
   MutexLock lock(mutex_);
   peak_used_.store(Used().count(), std::memory_order_relaxed);
-  peak_charged_ = 0;
+  peak_owned_ = 0;
 }
 
 // Whether a block is there at all, or fenced, changes under the lock only.
@@ -87,6 +92,14 @@ absl::Status Pool::Impl::CheckEntries() const {
   if (fenced_blocks != fenced_blocks_ || fenced.count() != fenced_) {
     return absl::InternalError(
         absl::StrCat("pool: ", fenced_blocks, " blocks are fenced, ", fenced_blocks_, " are counted"));
+  }
+  Bytes scratch;
+  for (const std::uint32_t index : scratch_blocks_) {
+    scratch += Suballocator::kGranule * nodes_[index].size;
+  }
+  if (scratch != scratch_) {
+    return absl::InternalError(absl::StrCat("pool: blocks of scratch memory have ", scratch.count(),
+                                            " bytes, ", scratch_.count(), " are counted"));
   }
   if (by_address_.is_on() && by_address_.size() != blocks) {
     return absl::InternalError(

@@ -42,7 +42,7 @@ absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes, const Alloc
     return status;
   }
   if (MayComeFree(status, bytes, options)) status = AwaitFrees(shard, bytes, options, index);
-  if (absl::IsResourceExhausted(status)) {
+  if (absl::IsResourceExhausted(status) && !options.spare_only) {
     const std::optional<Refusal> known = GetRefusal(status);
     MutexLock lock(mutex_);
     CountRefusal(known ? known->reason : RefusalReason::kUnspecified);

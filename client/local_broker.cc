@@ -212,6 +212,7 @@ absl::StatusOr<Bytes> LocalBroker::Charge(LogicalId id, const Device& device, co
       changed_.WaitUntil(mutex_, deadline);
       continue;
     }
+    if (request.ahead) return absl::ResourceExhaustedError("no memory is free for growing ahead");
     if (verdict.hopeless || late) return Refuse(RefusalReason::kCard, id, spec, request.at_least, waited);
     switch (WaitInQueue(id, request.at_least, deadline)) {
       case Outcome::kGranted:

@@ -16,12 +16,12 @@ struct MemoryStats {
   Bytes used;                // bytes in live blocks, after rounding
   Bytes peak_used;           // since the start, or the last reset
   Bytes held;                // bytes in granted chunks
-  Bytes workspace;           // held as scratch memory of libraries, and not in used; of a Context's device
+  Bytes workspace;           // in live blocks of scratch memory; in neither requested, used, nor peak_used
   Bytes idle;                // bytes of held chunks that no live, cached or fenced block touches
   Bytes cached;              // freed, in a thread's front cache
   Bytes fenced;              // freed, waiting for fences of other streams
   Bytes largest_free_block;  // the largest request that mapped memory serves now
-  std::uint64_t live_blocks = 0;
+  std::uint64_t live_blocks = 0;   // without scratch memory, and so is num_allocs
   std::uint64_t num_allocs = 0;    // successful allocations
   std::uint64_t num_refusals = 0;  // allocations that were refused
   std::uint64_t cache_hits = 0;    // allocations that a front cache served
@@ -33,7 +33,7 @@ struct MemoryStats {
   std::uint64_t fence_waits = 0;  // times that a thread had to wait for one
   RefusalReason last_refusal = RefusalReason::kUnspecified;
 
-  Bytes slack() const { return held - used - workspace; }
+  Bytes slack() const { return SaturatingSub(held, used + workspace); }
   /// 1 - largest free block / free bytes that are held; 0 where nothing is free.
   double Fragmentation() const {
     const Bytes free = slack();

@@ -39,6 +39,13 @@ struct AllocateOptions {
   /// See GrowRequest; more than a day means a day. At the limit it is also how long to wait for other threads
   /// to free, where others used the pool within as long; a thread on its own is refused at once.
   std::chrono::nanoseconds timeout{0};
+  /// Only memory that lies ready: mapped, or to be had at once from what nobody else has or waits for. Nobody
+  /// is asked to give any back, no fence is waited for, nothing moves. What it is refused is no refusal: it
+  /// is not counted, and its status carries no Refusal.
+  bool spare_only = false;
+  /// Scratch memory of a library: in MemoryStats::workspace, and in no other number of what is used. More
+  /// than 64 KiB, of stream 0.
+  bool scratch = false;
 };
 
 struct PoolOptions {
@@ -104,6 +111,8 @@ class LGPU_API Pool {
   std::optional<std::chrono::steady_clock::time_point> Maintain(std::chrono::steady_clock::time_point now);
 
   MemoryStats stats() const;
+  /// As it stands now; cheap.
+  Bytes limit() const;
   /// peak_used starts again from used.
   void ResetPeak();
   /// Every block. Other threads wait no longer than a copy of the nodes takes.
