@@ -76,7 +76,7 @@ class ContextState {
   absl::Status ResizeGpu(int index, Bytes limit, std::optional<Bytes> guarantee);
   bool pin_small_ops() const { return pin_small_ops_; }
   /// True once.
-  bool IsFirstMissingLibrary() { return !missing_library_.exchange(true, std::memory_order_relaxed); }
+  bool IsFirstWithoutLibrary() { return !without_library_.exchange(true, std::memory_order_relaxed); }
   bool soft_placement() const { return soft_placement_.load(std::memory_order_relaxed); }
   void set_soft_placement(bool on) { soft_placement_.store(on, std::memory_order_relaxed); }
 
@@ -102,7 +102,7 @@ class ContextState {
   const Placer placer_;
   PlacementRecorder recorder_;
   std::atomic<bool> soft_placement_{true};
-  std::atomic<bool> missing_library_{false};
+  std::atomic<bool> without_library_{false};
   bool pin_small_ops_ = false;               // constant after the constructor
   std::vector<std::uint64_t> incarnations_;  // by position; constant after the constructor
   std::vector<std::unique_ptr<Device>> devices_;

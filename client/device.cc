@@ -1,8 +1,10 @@
 #include "client/device.h"
 
 #include <new>
+#include <optional>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "allocator/check.h"
 #include "kernels/text.h"
 #include "lgpu/refusal.h"
@@ -75,13 +77,14 @@ absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::string_view op, std::ch
   return block;
 }
 
-// Before it waits for anybody else's memory, the device gives up what it does not need itself.
+// Before it asks for anybody else's memory, the device gives up what it does not need itself.
 absl::StatusOr<Block> Device::AllocateGpu(Bytes bytes, std::string_view op,
                                           std::chrono::nanoseconds timeout) {
-  if (!workspace_->held().is_zero()) {
-    absl::StatusOr<Block> block = gpu_.pool->Allocate(bytes, {.op = op});
+  std::optional<Workspace::Shortage> shortage;
+  if (gpu_.matmul != nullptr) {
+    absl::StatusOr<Block> block = gpu_.pool->Allocate(bytes, {.op = op, .spare_only = true});
     if (block.ok() || !absl::IsResourceExhausted(block.status())) return block;
-    workspace_->GiveUp();
+    shortage.emplace(*workspace_);
   }
   return gpu_.pool->Allocate(bytes, {.op = op, .timeout = timeout});
 }
@@ -110,11 +113,22 @@ absl::Status Device::Launch(const KernelLaunch& launch) {
 
 absl::Status Device::CallLibrary(absl::FunctionRef<absl::Status(const LibraryCall&)> call) {
   if (!is_gpu() || gpu_.matmul == nullptr) return Launcher::CallLibrary(call);
+  // Outlives the backend's call, which counts what was queued at its end: the pool must not have the memory
+  // back before it can tell that the stream is not done with it.
+  absl::InlinedVector<std::shared_ptr<const Block>, 1> taken;
   return gpu_.backend->CallLibrary(gpu_.stream, [&](void* stream) {
     return call({.stream = stream,
                  .matmul = gpu_.matmul.get(),
                  .workspace_bytes = workspace_->Size().count(),
-                 .take_workspace = [this] { return workspace_->Take(); }});
+                 .with_workspace = [&](std::uint64_t at_least,
+                                       absl::FunctionRef<absl::Status(std::span<std::byte>)> queue)
+                     -> std::optional<absl::Status> {
+                   std::shared_ptr<const Block> block = workspace_->Take(Bytes(at_least));
+                   if (block == nullptr) return std::nullopt;
+                   taken.push_back(block);
+                   const MutexLock lock(workspace_order_);
+                   return queue({block->address, block->bytes.count()});
+                 }});
   });
 }
 
@@ -161,7 +175,7 @@ void Device::PublishStats() {
 }
 
 void Device::ResetStats() {
-  workspace_->ResetPeak();
+  gpu_.pool->ResetPeak();
   largest_allocation_.store(0, std::memory_order_relaxed);
   allocations_before_reset_.store(stats().num_allocs, std::memory_order_relaxed);
   if (gpu_.counters == nullptr) return;
@@ -189,6 +203,7 @@ absl::Status Device::Shutdown() {
       gpu_.matmul.reset();
       return absl::OkStatus();
     }));
+    LeakLibrary();  // without a context it cannot be closed
   }
   workspace_.reset();
   status.Update(gpu_.backend->DestroyStream(gpu_.stream));
@@ -201,7 +216,12 @@ void Device::Abandon() {
   [[maybe_unused]] const Pool* const leaked = gpu_.pool.release();
   [[maybe_unused]] const OpTimers* const timers = gpu_.timers.release();
   [[maybe_unused]] const Workspace* const workspace = workspace_.release();
-  [[maybe_unused]] const auto* library = new std::shared_ptr<MatMulLibrary>(std::move(gpu_.matmul));
+  LeakLibrary();
+}
+
+void Device::LeakLibrary() {
+  if (gpu_.matmul == nullptr) return;
+  [[maybe_unused]] const auto* const library = new std::shared_ptr<MatMulLibrary>(std::move(gpu_.matmul));
 }
 
 }  // namespace lgpu::internal

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/device/device_backend.h"
+#include "allocator/mutex.h"
 #include "client/op_timers.h"
 #include "client/workspace.h"
 #include "kernels/op.h"
@@ -65,7 +66,7 @@ class Device final : public Launcher {
   /// As Pool::TrimFor. The workspace goes too where nothing else is enough.
   absl::StatusOr<Pool::Trimmed> TrimFor(Bytes bytes);
   /// The pool's numbers as programs see them: the workspace is a number of its own.
-  MemoryStats stats() const { return workspace_->StatsWithout(); }
+  MemoryStats stats() const { return gpu_.pool->stats(); }
 
   /// Counts an op that ran here.
   void CountOp(bool soft_placed);
@@ -95,8 +96,14 @@ class Device final : public Launcher {
   const std::string name_;
   absl::StatusOr<Block> AllocateGpu(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout);
 
+  /// Its owner count stays above zero for good.
+  void LeakLibrary();
+
   GpuParts gpu_;
   std::unique_ptr<Workspace> workspace_;  // GPUs only
+  // Held while a library queues work that uses the workspace: what one call queues there may be several
+  // entries of the stream, and another's between them would overwrite what they hand on.
+  Mutex workspace_order_;
   std::atomic<bool> library_open_{false};
   std::atomic<std::uint64_t> ops_{0};
   std::atomic<std::uint64_t> soft_placed_{0};

@@ -45,21 +45,20 @@ absl::StatusOr<Decision> Decide(ContextState& state, const Op& op, DType dtype,
   return decision;
 }
 
-/// A kernel whose library this machine has not is none: the op goes to the CPU where soft placement may take
-/// it there, or no device was asked for.
-absl::Status AvoidMissingLibrary(ContextState& state, const Op& op, DType dtype, Decision& decision) {
-  const absl::Status status = decision.device->OpenLibrary();
-  if (status.ok()) return status;
+/// Where the kernel's library is missing or has nothing for the op, the op goes to the CPU, if soft placement
+/// may take it there or no device was asked for; else `why`.
+absl::Status DoWithoutLibrary(ContextState& state, const Op& op, DType dtype, const absl::Status& why,
+                              Decision& decision) {
   const bool asked = decision.request != nullptr && decision.request->constrained;
   const int cpu = state.placer().cpu();
   const Kernel* const kernel = state.registry().Find(op, DeviceType::kCpu, dtype);
-  if ((asked && !state.soft_placement()) || kernel == nullptr) return status;
+  if ((asked && !state.soft_placement()) || kernel == nullptr) return why;
   decision.placement = {cpu, kernel, asked};
   decision.device = &state.device(cpu);
-  if (state.IsFirstMissingLibrary()) {
-    const absl::string_view why = status.message();
+  if (state.IsFirstWithoutLibrary()) {
+    const absl::string_view text = why.message();
     state.recorder().Log(Cat("lgpu: note: op ", op.name, " runs on ", decision.device->name(), ": ",
-                             std::string_view(why.data(), why.size())));
+                             std::string_view(text.data(), text.size())));
   }
   return absl::OkStatus();
 }
@@ -169,6 +168,41 @@ absl::Status BringInputs(ContextState& state, const Op& op, std::span<const Tens
   return absl::OkStatus();
 }
 
+/// Brings the inputs to the device that was chosen, and runs the op there.
+absl::StatusOr<Outputs> RunOn(ContextState& state, const Op& op, std::span<const Tensor* const> inputs,
+                              const Inputs<TensorSpec>& specs, const TensorSpec& spec,
+                              const OpAttributes& attributes, const Decision& decision) {
+  Inputs<TensorView> views;
+  Inputs<std::shared_ptr<TensorBuffer>> copies;
+  LGPU_RETURN_IF_ERROR(BringInputs(state, op, inputs, *decision.device, views, copies));
+  const std::uint64_t submitted = MonotonicNanoseconds();
+  Inputs<std::shared_ptr<TensorBuffer>> made;
+  Inputs<TensorView> written;
+  std::uint64_t bytes = 0;
+  const auto make = [&](const TensorSpec& output) -> absl::Status {
+    LGPU_ASSIGN_OR_RETURN(
+        std::shared_ptr<TensorBuffer> buffer,
+        ContextState::Allocate(TensorBuffer::Of(*inputs[0])->state(), *decision.device, output, op));
+    written.push_back(buffer->view());
+    bytes += buffer->bytes().count();
+    made.push_back(std::move(buffer));
+    return absl::OkStatus();
+  };
+  LGPU_RETURN_IF_ERROR(make(spec));
+  if (op.infer_second != nullptr) LGPU_RETURN_IF_ERROR(make(op.infer_second(specs, attributes)));
+  std::unique_ptr<StreamTimer> timer =
+      decision.device->is_gpu() ? decision.device->timers().Start() : nullptr;
+  LGPU_RETURN_IF_ERROR(decision.placement.kernel->run(views, written, attributes, *decision.device));
+  state.recorder().AfterOp(op, specs[0].dtype, decision.request, *decision.device,
+                           decision.placement.soft_placed, Bytes(bytes),
+                           {submitted, MonotonicNanoseconds(), std::move(timer)});
+  Outputs outputs;
+  for (std::shared_ptr<TensorBuffer>& buffer : made) {
+    outputs.push_back(TensorBuffer::MakeTensor(std::move(buffer)));
+  }
+  return outputs;
+}
+
 }  // namespace
 
 absl::StatusOr<Tensor> Execute(const Op& op, std::span<const Tensor* const> inputs,
@@ -190,7 +224,13 @@ absl::StatusOr<Outputs> ExecuteAll(const Op& op, std::span<const Tensor* const> 
   const DType dtype = specs[0].dtype;
   LGPU_ASSIGN_OR_RETURN(Decision decision, Decide(*state, op, dtype, NearInputs(*state, op, inputs, specs)));
   if (decision.placement.kernel->needs_library) {
-    LGPU_RETURN_IF_ERROR(AvoidMissingLibrary(*state, op, dtype, decision));
+    // Other errors than a missing library may pass.
+    const absl::Status opened = decision.device->OpenLibrary();
+    if (absl::IsFailedPrecondition(opened)) {
+      LGPU_RETURN_IF_ERROR(DoWithoutLibrary(*state, op, dtype, opened, decision));
+    } else {
+      LGPU_RETURN_IF_ERROR(opened);
+    }
   }
   state->recorder().BeforeOp(op, *decision.device);
   const auto& first = TensorBuffer::Of(*inputs[0]);
@@ -199,31 +239,11 @@ absl::StatusOr<Outputs> ExecuteAll(const Op& op, std::span<const Tensor* const> 
   }
   if (op.metadata) return AsOutputs(RunMetadata(decision, op, first, spec));
 
-  Inputs<TensorView> views;
-  Inputs<std::shared_ptr<TensorBuffer>> copies;
-  LGPU_RETURN_IF_ERROR(BringInputs(*state, op, inputs, *decision.device, views, copies));
-  const std::uint64_t submitted = MonotonicNanoseconds();
-  Inputs<std::shared_ptr<TensorBuffer>> made;
-  Inputs<TensorView> written;
-  std::uint64_t bytes = 0;
-  const auto make = [&](const TensorSpec& output) -> absl::Status {
-    LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> buffer,
-                          ContextState::Allocate(first->state(), *decision.device, output, op));
-    written.push_back(buffer->view());
-    bytes += buffer->bytes().count();
-    made.push_back(std::move(buffer));
-    return absl::OkStatus();
-  };
-  LGPU_RETURN_IF_ERROR(make(spec));
-  if (op.infer_second != nullptr) LGPU_RETURN_IF_ERROR(make(op.infer_second(specs, attributes)));
-  std::unique_ptr<StreamTimer> timer =
-      decision.device->is_gpu() ? decision.device->timers().Start() : nullptr;
-  LGPU_RETURN_IF_ERROR(decision.placement.kernel->run(views, written, attributes, *decision.device));
-  state->recorder().AfterOp(op, dtype, decision.request, *decision.device, decision.placement.soft_placed,
-                            Bytes(bytes), {submitted, MonotonicNanoseconds(), std::move(timer)});
-  Outputs outputs;
-  for (std::shared_ptr<TensorBuffer>& buffer : made) {
-    outputs.push_back(TensorBuffer::MakeTensor(std::move(buffer)));
+  absl::StatusOr<Outputs> outputs = RunOn(*state, op, inputs, specs, spec, attributes, decision);
+  if (decision.placement.kernel->needs_library && absl::IsUnimplemented(outputs.status())) {
+    LGPU_RETURN_IF_ERROR(DoWithoutLibrary(*state, op, dtype, outputs.status(), decision));
+    state->recorder().BeforeOp(op, *decision.device);
+    return RunOn(*state, op, inputs, specs, spec, attributes, decision);
   }
   return outputs;
 }

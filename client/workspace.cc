@@ -9,69 +9,65 @@ namespace lgpu::internal {
 
 namespace {
 
-constexpr std::uint64_t kMost = std::uint64_t{32} << 20;
+constexpr Bytes kMost = 32_MiB;
+constexpr Bytes kLeast = 128_KiB;    // no library does much with less
 constexpr std::uint64_t kShare = 8;  // of the limit
-constexpr std::uint64_t kUnit = 4096;
-
-Bytes Less(Bytes from, std::uint64_t bytes) { return Bytes(from.count() - std::min(from.count(), bytes)); }
 
 }  // namespace
 
 Workspace::Held::~Held() {
-  // The peak with the workspace in it is not what programs see; it ends here.
-  const std::uint64_t bytes = block.bytes.count();
-  self.RaisePeak(Less(self.pool_.stats().peak_used, self.held_.load(std::memory_order_relaxed)).count());
   const absl::Status freed = self.pool_.Free(block);
   LGPU_CHECK(freed.ok());
-  self.pool_.ResetPeak();
-  self.held_.fetch_sub(bytes, std::memory_order_relaxed);
+  const MutexLock lock(self.mutex_);
+  --self.blocks_;
+  self.freed_.NotifyAll();
 }
 
 Bytes Workspace::Size() const {
-  const std::uint64_t share = pool_.stats().limit.count() / kShare;
-  return Bytes(std::min(share / kUnit * kUnit, kMost));
+  const Bytes share = RoundDown(pool_.limit() / kShare, 4_KiB);
+  return share < kLeast ? Bytes() : std::min(share, kMost);
 }
 
-std::shared_ptr<std::byte> Workspace::Take() {
+std::shared_ptr<const Block> Workspace::Take(Bytes at_least) {
   const Bytes size = Size();
   {
-    const MutexLock fast_lock(mutex_);
-    if (current_ != nullptr && current_->block.bytes >= size) {
-      return {current_, current_->block.address};
+    const MutexLock lock(mutex_);
+    if (shortages_ > 0) return nullptr;
+    if (current_ != nullptr && current_->block.bytes >= at_least) {
+      ++uses_;
+      return Lend(current_);
     }
-    if (pause_ > 0 || size.is_zero()) {
-      pause_ = std::max(pause_ - 1, 0);
+    if (pause_ > 0) {
+      --pause_;
       return nullptr;
     }
+    if (size < at_least || size.is_zero()) return nullptr;
+    ++blocks_;
   }
-  std::shared_ptr<Held> taken = Allocate(size);
+  const absl::StatusOr<Block> block =
+      pool_.Allocate(size, {.op = kOwner, .spare_only = true, .scratch = true});
+  std::shared_ptr<Held> taken = block.ok() ? std::make_shared<Held>(*this, *block) : nullptr;
   std::shared_ptr<Held> last;  // too small since the limit rose, or another thread's
   const MutexLock lock(mutex_);
   if (taken == nullptr) {
-    pause_ = kPause;
+    --blocks_;
+    freed_.NotifyAll();
+    StartPause();
     return nullptr;
   }
-  last = std::exchange(current_, taken);
-  return {taken, taken->block.address};
-}
-
-std::shared_ptr<Workspace::Held> Workspace::Allocate(Bytes size) {
-  const MemoryStats stats = pool_.stats();
-  if (stats.limit < stats.used + size) return nullptr;
-  const absl::StatusOr<Block> block = pool_.Allocate(size, {.op = kOwner});
-  if (!block.ok()) return nullptr;
-  RaisePeak(stats.peak_used.count() -
-            std::min(stats.peak_used.count(), held_.load(std::memory_order_relaxed)));
-  pool_.ResetPeak();
-  held_.fetch_add(block->bytes.count(), std::memory_order_relaxed);
-  taken_.fetch_add(1, std::memory_order_relaxed);
-  return std::make_shared<Held>(*this, *block);
-}
-
-void Workspace::RaisePeak(std::uint64_t peak) {
-  std::uint64_t known = peak_without_.load(std::memory_order_relaxed);
-  while (known < peak && !peak_without_.compare_exchange_weak(known, peak, std::memory_order_relaxed)) {
+  if (shortages_ == 0) {
+    last = std::exchange(current_, taken);
+    uses_ = 1;
   }
+  return Lend(taken);
+}
+
+// A workspace that comes and goes is of little use to its program, and a burden to others.
+void Workspace::StartPause() {
+  const bool paid = uses_ >= 4 * static_cast<std::uint64_t>(next_pause_);
+  pause_ = paid ? kPause : next_pause_;
+  next_pause_ = std::min(pause_ * 2, kLongestPause);
+  uses_ = 0;
 }
 
 Bytes Workspace::GiveUp() {
@@ -79,28 +75,24 @@ Bytes Workspace::GiveUp() {
   {
     const MutexLock lock(mutex_);
     last = std::exchange(current_, nullptr);
-    if (last != nullptr) pause_ = kPause;
+    if (last != nullptr) StartPause();
   }
   return last == nullptr ? Bytes() : last->block.bytes;
 }
 
-MemoryStats Workspace::StatsWithout() const {
-  MemoryStats stats = pool_.stats();
-  const std::uint64_t bytes = held_.load(std::memory_order_relaxed);
-  const std::uint64_t times = taken_.load(std::memory_order_relaxed);
-  stats.used = Less(stats.used, bytes);
-  stats.requested = Less(stats.requested, bytes);
-  stats.peak_used = std::max(
-      {Less(stats.peak_used, bytes), stats.used, Bytes(peak_without_.load(std::memory_order_relaxed))});
-  stats.num_allocs -= std::min(stats.num_allocs, times);
-  stats.workspace = Bytes(bytes);
-  if (bytes != 0) stats.live_blocks -= std::min<std::uint64_t>(stats.live_blocks, 1);
-  return stats;
+Workspace::Shortage::Shortage(Workspace& of) : of_(of) {
+  {
+    const MutexLock lock(of_.mutex_);
+    ++of_.shortages_;
+  }
+  of_.GiveUp();
+  const MutexLock lock(of_.mutex_);
+  while (of_.blocks_ > 0) of_.freed_.Wait(of_.mutex_);
 }
 
-void Workspace::ResetPeak() {
-  pool_.ResetPeak();
-  peak_without_.store(0, std::memory_order_relaxed);
+Workspace::Shortage::~Shortage() {
+  const MutexLock lock(of_.mutex_);
+  --of_.shortages_;
 }
 
 }  // namespace lgpu::internal

@@ -1,7 +1,6 @@
 #ifndef LGPU_CLIENT_WORKSPACE_H_
 #define LGPU_CLIENT_WORKSPACE_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,28 +19,41 @@ class Workspace {
  public:
   /// The block's owner in snapshots and lists of owners.
   static constexpr std::string_view kOwner = "workspace of libraries";
+  /// So many calls of Take give nothing after it was given up or there was no room: others needed the memory.
+  /// Twice as many every time that it was hardly used in between, up to kLongestPause.
+  static constexpr int kPause = 64;
+  static constexpr int kLongestPause = 8192;
 
   explicit Workspace(Pool& pool) : pool_(pool) {}
+  /// Nobody has it any more.
   ~Workspace() { GiveUp(); }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
-  /// How much Take gives: an eighth of the limit, at most 32 MiB.
+  /// How much Take would take now: an eighth of the limit, at most 32 MiB.
   Bytes Size() const;
-  /// Null where there is no room without waiting, and for a while after it was given up. Whoever has it lets
-  /// go when the work that uses it is queued on the device's stream; the memory is that stream's.
-  std::shared_ptr<std::byte> Take();
+  /// At least so much. Null where not so much lies ready (AllocateOptions::spare_only), while anybody is
+  /// short, and in a pause. Whoever has it lets go when the work that uses it is queued on the device's
+  /// stream and counted there; the memory is that stream's.
+  std::shared_ptr<const Block> Take(Bytes at_least);
   /// The memory is free as soon as nobody has it any more. How much it is.
   Bytes GiveUp();
 
-  Bytes held() const { return Bytes(held_.load(std::memory_order_relaxed)); }
-  /// The pool's numbers without the workspace.
-  MemoryStats StatsWithout() const;
-  /// The peak starts again.
-  void ResetPeak();
+  /// While it lives the pool lacks memory for somebody: there is no workspace. The constructor waits for
+  /// those who have it, which queue their work and need nothing else.
+  class Shortage {
+   public:
+    explicit Shortage(Workspace& of);
+    ~Shortage();
+    Shortage(const Shortage&) = delete;
+    Shortage& operator=(const Shortage&) = delete;
+
+   private:
+    Workspace& of_;
+  };
 
  private:
-  // Frees its block. `self` outlives it: GiveUp is called before the pool goes.
+  // Frees its block.
   struct Held {
     Held(Workspace& of, const Block& taken) : self(of), block(taken) {}
     ~Held();
@@ -51,19 +63,18 @@ class Workspace {
     const Block block;
   };
 
-  std::shared_ptr<Held> Allocate(Bytes size);
-  void RaisePeak(std::uint64_t peak);
-
-  /// So many calls of Take give nothing after it was given up or there was no room: others needed the memory.
-  static constexpr int kPause = 64;
+  static std::shared_ptr<const Block> Lend(const std::shared_ptr<Held>& held) { return {held, &held->block}; }
+  void StartPause() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Pool& pool_;
-  std::atomic<std::uint64_t> held_{0};
-  std::atomic<std::uint64_t> peak_without_{0};  // of the time when there was none, since the last reset
-  std::atomic<std::uint64_t> taken_{0};         // so often
   mutable Mutex mutex_;
+  CondVar freed_;
   std::shared_ptr<Held> current_ ABSL_GUARDED_BY(mutex_);
-  int pause_ ABSL_GUARDED_BY(mutex_) = 0;
+  int blocks_ ABSL_GUARDED_BY(mutex_) = 0;  // current_, those that somebody still has, and those being taken
+  int shortages_ ABSL_GUARDED_BY(mutex_) = 0;
+  int pause_ ABSL_GUARDED_BY(mutex_) = 0;  // so many calls still give nothing
+  int next_pause_ ABSL_GUARDED_BY(mutex_) = kPause;
+  std::uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;  // of current_
 };
 
 }  // namespace lgpu::internal

@@ -35,11 +35,11 @@ class MatMulLibrary {
   static std::unique_ptr<MatMulLibrary> Make(const Options& options);
   virtual ~MatMulLibrary() = default;
 
-  /// Loads the library and starts it, the first time. FAILED_PRECONDITION where it cannot be had: what was
-  /// tried, and what to do.
+  /// Loads the library and starts it, the first time. FAILED_PRECONDITION, for good, where this machine has
+  /// none that works: what was tried, and what to do. Other errors may pass: the next call tries again.
   virtual absl::Status Open() = 0;
-  /// Queues the product on the call's stream. What Open says, if it was not called; INTERNAL with the
-  /// library's result.
+  /// Queues the product on the call's stream. What Open says, if it was not called; UNIMPLEMENTED, and
+  /// nothing is queued, where the library has no algorithm for it; INTERNAL with the library's result.
   virtual absl::Status MatMul(const MatMulProblem& problem, const LibraryCall& call) = 0;
 };
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -55,10 +55,14 @@ struct TensorView {
 struct LibraryCall {
   void* stream = nullptr;  // the driver's, whose context is current
   MatMulLibrary* matmul = nullptr;
-  /// How much scratch memory take_workspace would give. It is held until the last owner lets go, which may be
-  /// as soon as the work that uses it is queued; null where there is none now.
+  /// How much scratch memory there may be.
   std::uint64_t workspace_bytes = 0;
-  absl::FunctionRef<std::shared_ptr<std::byte>()> take_workspace;
+  /// Calls `queue` once with at least so many bytes of it, and gives its status. The memory is for what
+  /// `queue` puts on the stream, and nothing else that uses it is queued meanwhile. Nothing, and no call,
+  /// where there is not so much now.
+  absl::FunctionRef<std::optional<absl::Status>(
+      std::uint64_t at_least, absl::FunctionRef<absl::Status(std::span<std::byte> workspace)> queue)>
+      with_workspace;
 };
 
 /// A Launcher puts kernels on one device: at once on the CPU, on a stream of a backend elsewhere.

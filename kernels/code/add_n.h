@@ -22,7 +22,7 @@ using AddNFew = AddNParameters<32>;
 using AddNMany = AddNParameters<480>;
 
 // Starting from the first input and not from zero keeps -0; the order is that of the CPU's kernel, so the
-// bits are the same.
+// bits are the same but for those of NaN.
 template <typename T, int most>
 LGPU_CODE void AddN(const AddNParameters<most>& p, Thread t) {
   using Sum = WideOf<T>;

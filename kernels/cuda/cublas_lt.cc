@@ -2,6 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
 #include "absl/strings/str_cat.h"
 
 namespace lgpu {
@@ -29,6 +33,14 @@ const char* Name(cublasStatus_t result) {
   }
 }
 
+// dlopen tells its reasons in words only.
+bool IsPassing(std::string_view error) {
+  for (const int reason : {EMFILE, ENFILE, ENOMEM}) {
+    if (error.find(std::strerror(reason)) != std::string_view::npos) return true;
+  }
+  return error.find("failed to map segment") != std::string_view::npos;
+}
+
 }  // namespace
 
 std::vector<std::string> CublasLt::Files() {
@@ -38,8 +50,10 @@ std::vector<std::string> CublasLt::Files() {
 absl::StatusOr<CublasLt> CublasLt::Load(const std::string& file) {
   void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
-    const char* const error = ::dlerror();
-    return absl::FailedPreconditionError(error == nullptr ? file : error);
+    const char* const said = ::dlerror();
+    const std::string error = said == nullptr ? file : said;
+    return IsPassing(error) ? absl::ResourceExhaustedError(absl::StrCat("loading ", error))
+                            : absl::FailedPreconditionError(error);
   }
   CublasLt lt;
   lt.file = file;
@@ -61,8 +75,15 @@ absl::Status CublasLt::Check(const char* call, cublasStatus_t result) const {
   if (result == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
   const std::string text =
       absl::StrCat(call, " of ", file, " gave ", Name(result), " (", static_cast<int>(result), ")");
-  return result == CUBLAS_STATUS_ALLOC_FAILED ? absl::ResourceExhaustedError(text)
-                                              : absl::InternalError(text);
+  switch (result) {
+    case CUBLAS_STATUS_ALLOC_FAILED:
+      return absl::ResourceExhaustedError(text);
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+    case CUBLAS_STATUS_ARCH_MISMATCH:
+      return absl::UnimplementedError(text);
+    default:
+      return absl::InternalError(text);
+  }
 }
 
 }  // namespace lgpu

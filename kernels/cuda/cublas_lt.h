@@ -39,9 +39,11 @@ struct CublasLt {
 
   /// The files that there may be, the newest first.
   static std::vector<std::string> Files();
-  /// Loads one of them. FAILED_PRECONDITION: it is not there, or lacks a call.
+  /// Loads one of them. FAILED_PRECONDITION: it is not there, or lacks a call; RESOURCE_EXHAUSTED: the
+  /// process has no memory or descriptors for it now.
   static absl::StatusOr<CublasLt> Load(const std::string& file);
-  /// OK, RESOURCE_EXHAUSTED, or INTERNAL with the call and its result.
+  /// OK, RESOURCE_EXHAUSTED, UNIMPLEMENTED (the library has nothing for what was asked), or INTERNAL, with
+  /// the call and its result.
   absl::Status Check(const char* call, cublasStatus_t result) const;
 };
 

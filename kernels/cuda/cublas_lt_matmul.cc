@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/op.h"
@@ -72,32 +75,60 @@ std::unique_ptr<MatMulLibrary> MatMulLibrary::Make(const Options& options) {
 }
 
 CublasLtMatMul::~CublasLtMatMul() {
-  {
-    const MutexLock lock(mutex_);
-    plans_.clear();
-  }
-  if (opened_.ok()) opened_->lt.Destroy(opened_->handle);
+  const MutexLock lock(mutex_);
+  plans_.clear();  // before the handle
+}
+
+CublasLtMatMul::Opened::~Opened() {
+  if (handle != nullptr) lt.Destroy(handle);
 }
 
 absl::Status CublasLtMatMul::Open() { return Library().status(); }
 
-const absl::StatusOr<CublasLtMatMul::Opened>& CublasLtMatMul::Library() {
-  std::call_once(once_, [this] { opened_ = OpenAny(); });
-  return opened_;
+absl::StatusOr<const CublasLtMatMul::Opened*> CublasLtMatMul::Library() {
+  if (const Opened* const known = opened_.load(std::memory_order_acquire); known != nullptr) return known;
+  const MutexLock lock(opening_);
+  if (opened_owner_ != nullptr) return opened_owner_.get();
+  LGPU_RETURN_IF_ERROR(missing_);
+  absl::StatusOr<std::unique_ptr<const Opened>> opened = OpenAny();
+  if (absl::IsFailedPrecondition(opened.status())) missing_ = opened.status();
+  LGPU_RETURN_IF_ERROR(opened.status());
+  opened_owner_ = *std::move(opened);
+  opened_.store(opened_owner_.get(), std::memory_order_release);
+  return opened_owner_.get();
 }
 
-absl::StatusOr<CublasLtMatMul::Opened> CublasLtMatMul::OpenAny() {
+// FAILED_PRECONDITION: it is not there, or does not work on this machine; another one may.
+absl::StatusOr<std::unique_ptr<const CublasLtMatMul::Opened>> CublasLtMatMul::OpenFile(
+    const std::string& file) const {
+  LGPU_ASSIGN_OR_RETURN(CublasLt lt, CublasLt::Load(file));
+  auto opened = std::make_unique<Opened>(std::move(lt));
+  const cublasStatus_t created = opened->lt.Create(&opened->handle);
+  absl::Status status = opened->lt.Check("cublasLtCreate", created);
+  // One that is too new for the driver does not start. One that is too old for the GPU may start, and have
+  // nothing for it.
+  constexpr std::int64_t kSize = 64;
+  const MatMulKey any = {.dtype = DType::kFloat32,
+                         .m = kSize,
+                         .n = kSize,
+                         .k = kSize,
+                         .align_a = kMostAlignment,
+                         .align_b = kMostAlignment,
+                         .align_output = kMostAlignment};
+  if (status.ok()) status = MakePlan(*opened, any).status();
+  if (created == CUBLAS_STATUS_NOT_INITIALIZED || absl::IsUnimplemented(status)) {
+    return absl::FailedPreconditionError(status.message());
+  }
+  LGPU_RETURN_IF_ERROR(status);
+  return std::unique_ptr<const Opened>(std::move(opened));
+}
+
+absl::StatusOr<std::unique_ptr<const CublasLtMatMul::Opened>> CublasLtMatMul::OpenAny() const {
   std::string tried;
   for (const std::string& file : CublasLt::Files()) {
-    absl::StatusOr<CublasLt> lt = CublasLt::Load(file);
-    absl::Status status = lt.status();
-    if (lt.ok()) {
-      Opened opened{*std::move(lt)};
-      // One that is too new for the driver does not start; an older one may.
-      status = opened.lt.Check("cublasLtCreate", opened.lt.Create(&opened.handle));
-      if (status.ok()) return opened;
-    }
-    absl::StrAppend(&tried, tried.empty() ? "" : "; ", status.message());
+    absl::StatusOr<std::unique_ptr<const Opened>> opened = OpenFile(file);
+    if (!absl::IsFailedPrecondition(opened.status())) return opened;
+    absl::StrAppend(&tried, tried.empty() ? "" : "; ", opened.status().message());
   }
   return absl::FailedPreconditionError(
       absl::StrCat("MatMul on a GPU needs NVIDIA's cuBLASLt, and there is none that works: ", tried,
@@ -158,9 +189,12 @@ absl::StatusOr<std::shared_ptr<const CublasLtMatMul::Plan>> CublasLtMatMul::Make
   LGPU_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a));
   LGPU_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.align_output));
   LGPU_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_output));
-  // Partial sums in half or bfloat16 would be rounded more than once.
-  const std::uint32_t reductions =
-      std::uint32_t{CUBLASLT_REDUCTION_SCHEME_MASK} & ~std::uint32_t{CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE};
+  // In place is in the type of the output too: partial sums in half or bfloat16 would be rounded more than
+  // once, and overflow where the result does not.
+  const bool narrow = ElementBytes(key.dtype) == 2;
+  const std::uint32_t reductions = narrow ? std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}
+                                          : std::uint32_t{CUBLASLT_REDUCTION_SCHEME_MASK} &
+                                                ~std::uint32_t{CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE};
   LGPU_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions));
 
   cublasLtMatmulHeuristicResult_t best{};
@@ -180,8 +214,7 @@ absl::StatusOr<std::shared_ptr<const CublasLtMatMul::Plan>> CublasLtMatMul::Make
 }
 
 absl::Status CublasLtMatMul::MatMul(const MatMulProblem& problem, const LibraryCall& call) {
-  const absl::StatusOr<Opened>& opened = Library();
-  if (!opened.ok()) return opened.status();
+  LGPU_ASSIGN_OR_RETURN(const Opened* const opened, Library());
   MatMulKey key{.dtype = problem.dtype,
                 .m = problem.m,
                 .n = problem.n,
@@ -193,11 +226,20 @@ absl::Status CublasLtMatMul::MatMul(const MatMulProblem& problem, const LibraryC
                 .align_output = AlignmentOf(problem.output),
                 .workspace_bytes = call.workspace_bytes};
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<const Plan> plan, FindPlan(*opened, key));
-  std::shared_ptr<std::byte> workspace;
-  if (plan->workspace_bytes != 0 && (workspace = call.take_workspace()) == nullptr) {
+  if (plan->workspace_bytes != 0) {
+    const std::optional<absl::Status> queued =
+        call.with_workspace(plan->workspace_bytes, [&](std::span<std::byte> workspace) {
+          return Queue(*opened, *plan, problem, workspace, call.stream);
+        });
+    if (queued) return *queued;
     key.workspace_bytes = 0;
     LGPU_ASSIGN_OR_RETURN(plan, FindPlan(*opened, key));
   }
+  return Queue(*opened, *plan, problem, {}, call.stream);
+}
+
+absl::Status CublasLtMatMul::Queue(const Opened& opened, const Plan& plan, const MatMulProblem& problem,
+                                   std::span<std::byte> workspace, void* stream) {
   const double one = 1;
   const double zero = 0;
   const float one_float = 1;
@@ -205,12 +247,12 @@ absl::Status CublasLtMatMul::MatMul(const MatMulProblem& problem, const LibraryC
   const bool wide = problem.dtype == DType::kFloat64;
   const void* const alpha = wide ? static_cast<const void*>(&one) : &one_float;
   const void* const beta = wide ? static_cast<const void*>(&zero) : &zero_float;
-  return opened->lt.Check(
+  return opened.lt.Check(
       "cublasLtMatmul",
-      opened->lt.Matmul(opened->handle, plan->operation.value, alpha, problem.b, plan->first.value, problem.a,
-                        plan->second.value, beta, problem.output, plan->output.value, problem.output,
-                        plan->output.value, &plan->algorithm, workspace.get(), plan->workspace_bytes,
-                        static_cast<cudaStream_t>(call.stream)));
+      opened.lt.Matmul(opened.handle, plan.operation.value, alpha, problem.b, plan.first.value, problem.a,
+                       plan.second.value, beta, problem.output, plan.output.value, problem.output,
+                       plan.output.value, &plan.algorithm, workspace.data(), workspace.size(),
+                       static_cast<cudaStream_t>(stream)));
 }
 
 }  // namespace lgpu

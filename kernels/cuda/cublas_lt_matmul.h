@@ -1,8 +1,10 @@
 #ifndef LGPU_KERNELS_CUDA_CUBLAS_LT_MATMUL_H_
 #define LGPU_KERNELS_CUDA_CUBLAS_LT_MATMUL_H_
 
+#include <atomic>
 #include <memory>
-#include <mutex>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -44,20 +46,30 @@ class CublasLtMatMul final : public MatMulLibrary {
  private:
   /// The library and its handle; constant once it is open.
   struct Opened {
-    CublasLt lt;
+    explicit Opened(CublasLt library) : lt(std::move(library)) {}
+    ~Opened();
+    Opened(const Opened&) = delete;
+    Opened& operator=(const Opened&) = delete;
+    const CublasLt lt;
     cublasLtHandle_t handle = nullptr;
   };
   struct Plan;
 
-  /// Opens it at the first call.
-  const absl::StatusOr<Opened>& Library();
-  static absl::StatusOr<Opened> OpenAny();
+  /// Opens it at the first call that succeeds.
+  absl::StatusOr<const Opened*> Library();
+  absl::StatusOr<std::unique_ptr<const Opened>> OpenAny() const;
+  absl::StatusOr<std::unique_ptr<const Opened>> OpenFile(const std::string& file) const;
   absl::StatusOr<std::shared_ptr<const Plan>> FindPlan(const Opened& opened, const MatMulKey& key);
   absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Opened& opened, const MatMulKey& key) const;
+  static absl::Status Queue(const Opened& opened, const Plan& plan, const MatMulProblem& problem,
+                            std::span<std::byte> workspace, void* stream);
 
   const Options options_;
-  std::once_flag once_;
-  absl::StatusOr<Opened> opened_ = absl::UnknownError("not opened yet");  // constant after once_
+  // Held over the loading: of several threads one loads, and the others need what it gets.
+  Mutex opening_;
+  std::unique_ptr<const Opened> opened_owner_ ABSL_GUARDED_BY(opening_);  // set once
+  absl::Status missing_ ABSL_GUARDED_BY(opening_);
+  std::atomic<const Opened*> opened_{nullptr};
   Mutex mutex_;
   absl::flat_hash_map<MatMulKey, std::shared_ptr<const Plan>> plans_ ABSL_GUARDED_BY(mutex_);
 };

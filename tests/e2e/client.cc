@@ -61,6 +61,9 @@ class Client {
     if (verb == "stats") return Stats(words);
     if (verb == "trim") return Trim(words);
     if (verb == "product") return Product(words);
+    if (verb == "multiply") return Multiply(words);
+    if (verb == "multiplies") return Multiplies(words);
+    if (verb == "precision") return Precision(words);
     if (verb == "workspace") return WorkspaceOf(words);
     if (verb == "close") return Answer(contexts_.at(words.at(1)).Close());
     if (verb == "drop") return Drop(words);
@@ -96,6 +99,7 @@ class Client {
       if (key == "lease") options.lease = value;
       if (key == "lease_name") options.lease_name = value;
       if (key == "endpoint") options.endpoint = value;
+      if (key == "tf32") options.tensor_float_32 = value == "1";
       if (key == "soft") options.soft_device_placement = value == "1";
       if (key == "timeout") options.allocation_timeout = std::chrono::milliseconds(std::stoi(value));
     }
@@ -217,6 +221,102 @@ class Client {
     if (!product.ok()) return Error(product.status());
     tensors_["product"] = *product;
     return Read({"read", "product"}) + " " + std::string(product->device());
+  }
+
+  // multiply CONTEXT M K N A B: the product of [M,K] and [K,N] matrices of which each element differs from
+  // its neighbours; A, B: 1 where it lies transposed. "ok DEVICE" if every element is right.
+  std::string Multiply(const Words& words) {
+    const absl::StatusOr<std::string> device =
+        MultiplyOnce(contexts_.at(words.at(1)), {Number(words, 2), Number(words, 3), Number(words, 4)},
+                     words.at(5) == "1", words.at(6) == "1", 1);
+    return device.ok() ? "ok " + *device : Error(device.status());
+  }
+
+  static std::vector<float> Matrix(std::int64_t rows, std::int64_t columns, bool transposed,
+                                   std::int64_t seed) {
+    std::vector<float> values(static_cast<std::size_t>(rows * columns));
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t column = 0; column < columns; ++column) {
+        const std::int64_t at = transposed ? column * rows + row : row * columns + column;
+        values[static_cast<std::size_t>(at)] = static_cast<float>((row * 7 + column * 3 + seed) % 11 - 5);
+      }
+    }
+    return values;
+  }
+
+  struct Sizes {
+    std::int64_t m, k, n;
+  };
+  static absl::StatusOr<std::string> MultiplyOnce(const Context& gpu, const Sizes& sizes, bool transpose_a,
+                                                  bool transpose_b, std::int64_t seed) {
+    const auto [m, k, n] = sizes;
+    const auto constant = [&](std::int64_t rows, std::int64_t columns, bool transposed, std::int64_t salt) {
+      const std::vector<float> values = Matrix(rows, columns, transposed, salt);
+      return gpu.Constant<float>(transposed ? lgpu::Shape{columns, rows} : lgpu::Shape{rows, columns},
+                                 std::span<const float>(values));
+    };
+    LGPU_ASSIGN_OR_RETURN(const Tensor a, constant(m, k, transpose_a, seed));
+    LGPU_ASSIGN_OR_RETURN(const Tensor b, constant(k, n, transpose_b, seed + 1));
+    LGPU_ASSIGN_OR_RETURN(const Tensor product,
+                          lgpu::MatMul(a, b, {.transpose_a = transpose_a, .transpose_b = transpose_b}));
+    LGPU_ASSIGN_OR_RETURN(const std::vector<float> values, product.ToVector<float>());
+    const std::vector<float> first = Matrix(m, k, false, seed);
+    const std::vector<float> second = Matrix(k, n, false, seed + 1);
+    for (std::int64_t row = 0; row < m; ++row) {
+      for (std::int64_t column = 0; column < n; ++column) {
+        float sum = 0;  // of whole numbers: exact in every order
+        for (std::int64_t i = 0; i < k; ++i) {
+          sum +=
+              first[static_cast<std::size_t>(row * k + i)] * second[static_cast<std::size_t>(i * n + column)];
+        }
+        const float got = values[static_cast<std::size_t>(row * n + column)];
+        if (got != sum) {
+          std::ostringstream text;
+          text << "element " << row << "," << column << " is " << got << ", not " << sum;
+          return absl::InternalError(text.str());
+        }
+      }
+    }
+    return std::string(product.device());
+  }
+
+  // multiplies CONTEXT THREADS REPEAT: long sums, of other numbers in each thread.
+  std::string Multiplies(const Words& words) {
+    const Context& gpu = contexts_.at(words.at(1));
+    std::vector<absl::Status> results(Number(words, 2));
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      threads.emplace_back([&, i, repeat = Number(words, 3)] {
+        for (std::uint32_t round = 0; round < repeat && results[i].ok(); ++round) {
+          results[i] =
+              MultiplyOnce(gpu, {8, 600, 8}, false, false, static_cast<std::int64_t>(i * 2)).status();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const absl::Status& result : results) {
+      if (!result.ok()) return Error(result);
+    }
+    return "ok";
+  }
+
+  // precision CONTEXT: "ok exact" if a product keeps a factor of 1 + 2^-12, "ok rounded" if it takes it
+  // for 1.
+  std::string Precision(const Words& words) {
+    const Context& gpu = contexts_.at(words.at(1));
+    constexpr std::int64_t kSize = 64;
+    std::vector<float> values(kSize * kSize);
+    for (std::size_t i = 0; i < kSize; ++i) values[i * kSize + i] = 1;
+    const lgpu::Shape shape{kSize, kSize};
+    const auto one = gpu.Constant<float>(shape, std::span<const float>(values));
+    for (float& value : values) value *= 1 + 0x1p-12F;
+    const auto more = gpu.Constant<float>(shape, std::span<const float>(values));
+    if (!one.ok() || !more.ok()) return "error no tensors";
+    const auto product = lgpu::MatMul(*more, *one);
+    const auto got =
+        product.ok() ? product->ToVector<float>() : absl::StatusOr<std::vector<float>>(product.status());
+    if (!got.ok()) return Error(got.status());
+    return got->front() == 1 ? "ok rounded" : got->front() == values.front() ? "ok exact" : "error wrong";
   }
 
   std::string WorkspaceOf(const Words& words) {

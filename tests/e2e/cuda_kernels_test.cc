@@ -12,15 +12,19 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 using CudaKernelsTest = CudaTest;
-constexpr int kNotInitialized = 1;  // CUBLAS_STATUS_NOT_INITIALIZED
+constexpr int kNotInitialized = 1;  // CUBLAS_STATUS_...
+constexpr int kAllocFailed = 3;
+constexpr int kExecutionFailed = 13;
+constexpr int kNotSupported = 15;
 
 TEST_F(CudaKernelsTest, MatMulRunsOnTheGpu) {
   StartOnMachine();
   auto client = StartOnGpu();
   ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
   EXPECT_EQ(Ask(*client, "product c 3"), absl::StrCat("ok 27 ", kGpu));
-  EXPECT_EQ(Ask(*client, "workspace c"), real_ ? Ask(*client, "workspace c") : "ok 0")
-      << "nothing asked for it";
+  if (!real_) {
+    EXPECT_EQ(Ask(*client, "workspace c"), "ok 0") << "nothing asked for it";
+  }
   EXPECT_EQ(Ask(*client, "product c 256"), absl::StrCat("ok 1.67772e+07 ", kGpu));
   if (!real_) {
     EXPECT_EQ(Ask(*client, "workspace c"), absl::StrCat("ok ", 32 * kMiB));
@@ -102,15 +106,96 @@ TEST_F(CudaKernelsTest, FaultsOfTheLibraryAreErrors) {
   auto client = StartOnGpu();
   ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
   EXPECT_EQ(Ask(*client, "product c 3"), absl::StrCat("ok 27 ", kGpu));
-  machine_.FailCall("cublasLtMatmul", 13, 0, 1);
+  machine_.FailCall("cublasLtMatmul", kExecutionFailed, 0, 1);
   EXPECT_THAT(
       Ask(*client, "product c 3"),
       StartsWith("error INTERNAL cublasLtMatmul of libcublasLt.so.13 gave CUBLAS_STATUS_EXECUTION_FAILED"));
-  machine_.FailCall("cublasLtMatmulAlgoGetHeuristic", 15, 0, 1);
+  machine_.FailCall("cublasLtMatmulAlgoGetHeuristic", kExecutionFailed, 0, 1);
   EXPECT_THAT(Ask(*client, "product c 4"), StartsWith("error INTERNAL"));
   machine_.ClearFaults();
   EXPECT_EQ(Ask(*client, "product c 4"), absl::StrCat("ok 64 ", kGpu));
   End(*client);
+}
+
+// Ones hide which operand came first, and how it lies.
+TEST_F(CudaKernelsTest, ProductsAreRightHoweverTheirOperandsLie) {
+  StartOnMachine();
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  for (const char* sizes : {"5 7 3", "1 9 4", "6 1 2", "13 600 5"}) {
+    for (const char* transposes : {"0 0", "0 1", "1 0", "1 1"}) {
+      EXPECT_EQ(Ask(*client, absl::StrCat("multiply c ", sizes, " ", transposes)), absl::StrCat("ok ", kGpu))
+          << sizes << ", " << transposes;
+    }
+  }
+  End(*client);
+}
+
+TEST_F(CudaKernelsTest, ThreadsOnOneDeviceDoNotMixTheirPartialSums) {
+  StartOnMachine();
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "multiplies c 4 25"), "ok");
+  End(*client);
+}
+
+TEST_F(CudaKernelsTest, FactorsKeepTheirBitsUnlessTensorFloat32IsAskedFor) {
+  StartOnMachine();
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*client, "open t tf32=1"), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "precision c"), "ok exact");
+  EXPECT_EQ(Ask(*client, "precision t"), "ok rounded");
+  End(*client);
+}
+
+TEST_F(CudaKernelsTest, WhatMayPassIsAnErrorAndTriedAgain) {
+  FAKE_ONLY();
+  StartOnMachine();
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  machine_.FailCall("cublasLtCreate", kAllocFailed, 0, 1);
+  EXPECT_THAT(Ask(*client, "product c 3"),
+              AllOf(StartsWith("error RESOURCE_EXHAUSTED"), HasSubstr("CUBLAS_STATUS_ALLOC_FAILED")));
+  EXPECT_EQ(machine_.CallsOf("cublasLtCreate"), 1u) << "nor is an older library tried";
+  EXPECT_EQ(Ask(*client, "product c 3"), absl::StrCat("ok 27 ", kGpu));
+  End(*client);
+  // The same for its file.
+  auto other = StartOnGpu();
+  ASSERT_THAT(Ask(*other, "open c"), StartsWith("ok "));
+  ASSERT_EQ(Ask(*other, "alloc c t 4096"), absl::StrCat("ok ", kGpu));
+  ASSERT_EQ(Ask(*other, "rlimit nofile 0"), "ok");
+  EXPECT_THAT(Ask(*other, "product c 3"),
+              AllOf(StartsWith("error RESOURCE_EXHAUSTED"), HasSubstr("libcublasLt")));
+  ASSERT_EQ(Ask(*other, "rlimit nofile all"), "ok");
+  EXPECT_EQ(Ask(*other, "product c 3"), absl::StrCat("ok 27 ", kGpu));
+  End(*other);
+}
+
+TEST_F(CudaKernelsTest, ProductsThatTheLibraryHasNothingForAreTheCpus) {
+  FAKE_ONLY();
+  StartOnMachine();
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*client, "open hard soft=0"), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "product c 3"), absl::StrCat("ok 27 ", kGpu));
+  EXPECT_EQ(Ask(*client, "product hard 3"), absl::StrCat("ok 27 ", kGpu));
+  machine_.FailCall("cublasLtMatmulAlgoGetHeuristic", kNotSupported, 0, -1);
+  EXPECT_EQ(Ask(*client, "product c 4"), absl::StrCat("ok 64 ", kCpu));
+  EXPECT_EQ(Ask(*client, "product c 4 GPU:0"), absl::StrCat("ok 64 ", kCpu)) << "soft placement";
+  EXPECT_EQ(Ask(*client, "product hard 4"), absl::StrCat("ok 64 ", kCpu)) << "nothing was asked for";
+  EXPECT_THAT(Ask(*client, "product hard 4 GPU:0"),
+              AllOf(StartsWith("error UNIMPLEMENTED"), HasSubstr("CUBLAS_STATUS_NOT_SUPPORTED")));
+  EXPECT_EQ(Ask(*client, "product c 3"), absl::StrCat("ok 27 ", kGpu)) << "what it has, it has";
+  EXPECT_THAT(client->Errors(), HasSubstr("op MatMul runs on /job:localhost/replica:0/task:0/device:CPU:0"));
+  End(*client);
+  // A library that has nothing at all is none.
+  auto old = StartOnGpu();
+  ASSERT_THAT(Ask(*old, "open c soft=0"), StartsWith("ok "));
+  EXPECT_THAT(Ask(*old, "product c 3 GPU:0"), StartsWith("error FAILED_PRECONDITION"));
+  EXPECT_EQ(Ask(*old, "product c 3"), absl::StrCat("ok 27 ", kCpu));
+  machine_.ClearFaults();
+  End(*old);
 }
 
 }  // namespace

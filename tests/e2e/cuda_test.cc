@@ -255,7 +255,7 @@ TEST_F(CudaTest, FaultsOfTheDriverAreErrorsAndLeaveNothingBehind) {
     EXPECT_TRUE(Eventually([&] { return HeldBytes() == 0; })) << call;
   }
   for (const char* const call : {"cuMemCreate", "cuMemExportToShareableHandle"}) {
-    machine_.FailCall(call, 2, 0, 1);
+    machine_.FailCall(call, 2, 0, -1);
     EXPECT_THAT(Ask(*client, absl::StrCat("alloc c t ", 8 * kMiB)), StartsWith("error RESOURCE_EXHAUSTED"))
         << call;
     machine_.ClearFaults();

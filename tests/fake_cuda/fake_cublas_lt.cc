@@ -2,6 +2,7 @@
 // in stream order. What a program does wrong is recorded, and fails the test.
 
 #include <cublasLt.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -33,6 +34,7 @@ struct Operation {
 struct Preference {
   std::uint64_t workspace = 0;
   std::uint32_t align_a = 256, align_b = 256, align_c = 256, align_d = 256;
+  std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
 };
 
 /// What was created and not destroyed. A library has this by nature.
@@ -150,28 +152,40 @@ std::vector<double> Operand(const Product& p, const Layout& layout, const char* 
   return values;
 }
 
-void Compute(const Product& p, const char* a, const char* b, char* d) {
+/// What a split product lays into the workspace: sums of the first half of each row, in the type in which its
+/// algorithm keeps them.
+std::uint64_t FirstHalf(const Product& p) { return p.k / 2; }
+
+/// The sums of products `begin` to `end`, row by row.
+std::vector<double> Sums(const Product& p, const char* a, const char* b, std::uint64_t begin,
+                         std::uint64_t end) {
   const std::vector<double> first = Operand(p, p.a, a, p.operation.transpose_a, p.m, p.k);
   const std::vector<double> second = Operand(p, p.b, b, p.operation.transpose_b, p.k, p.n);
-  std::vector<double> row_sums(p.n);
+  std::vector<double> sums(p.m * p.n);
   for (std::uint64_t row = 0; row < p.m; ++row) {
-    std::fill(row_sums.begin(), row_sums.end(), 0.0);
-    for (std::uint64_t i = 0; i < p.k; ++i) {
+    for (std::uint64_t i = begin; i < end; ++i) {
       const double factor = first[row * p.k + i];
       for (std::uint64_t column = 0; column < p.n; ++column)
-        row_sums[column] += factor * second[i * p.n + column];
+        sums[row * p.n + column] += factor * second[i * p.n + column];
     }
+  }
+  return sums;
+}
+
+void Store(const Product& p, const std::vector<double>& sums, char* d) {
+  for (std::uint64_t row = 0; row < p.m; ++row) {
     for (std::uint64_t column = 0; column < p.n; ++column) {
       const std::uint64_t at = row + column * static_cast<std::uint64_t>(p.d.leading);
-      Write(p.d.type, d + at * ElementBytesOf(p.d.type), row_sums[column]);
+      Write(p.d.type, d + at * ElementBytesOf(p.d.type), sums[row * p.n + column]);
     }
   }
 }
 
-/// What the fake puts into an algorithm: how much workspace it wants, and the alignment that was promised for
-/// it.
+/// What the fake puts into an algorithm: how much workspace it wants, in which type it keeps partial sums,
+/// and the alignment that was promised for it.
 struct Algorithm {
   std::uint64_t workspace;
+  std::uint32_t in_output_type;
   std::uint32_t align_a, align_b, align_c, align_d;
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
@@ -288,7 +302,6 @@ FAKE_EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
     std::memcpy(&field, value, size);
     return CUBLAS_STATUS_SUCCESS;
   };
-  std::uint32_t ignored = 0;
   switch (attribute) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
       return set(preference->workspace);
@@ -300,8 +313,10 @@ FAKE_EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
       return set(preference->align_c);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
       return set(preference->align_d);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return set(preference->reductions);
     default:
-      return set(ignored);
+      return CUBLAS_STATUS_NOT_SUPPORTED;
   }
 }
 
@@ -329,10 +344,19 @@ FAKE_EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handl
   if (!all || requested < 1 || !Check(*operation, *layouts[0], *layouts[1], *layouts[3], &product)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  // Long sums are split, which takes a workspace, as the real one does now and then.
-  const std::uint64_t wanted = product.k >= 256 ? std::uint64_t{64} << 10 : 0;
-  const Algorithm algorithm{std::min(wanted, preference->workspace), preference->align_a, preference->align_b,
-                            preference->align_c, preference->align_d};
+  // Long sums are split, which takes a workspace, as the real one does now and then; in the type of the
+  // output, which is the fastest, where that is allowed.
+  std::uint64_t wanted =
+      product.k >= 256 ? std::max(std::uint64_t{64} << 10, product.m * product.n * sizeof(double)) : 0;
+  if (wanted > preference->workspace) wanted = 0;
+  const std::uint32_t in_output_type =
+      preference->reductions & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
+  const Algorithm algorithm{wanted,
+                            in_output_type,
+                            preference->align_a,
+                            preference->align_b,
+                            preference->align_c,
+                            preference->align_d};
   std::memset(&results[0], 0, sizeof(results[0]));
   std::memcpy(&results[0].algo, &algorithm, sizeof(algorithm));
   results[0].workspaceSize = algorithm.workspace;
@@ -357,7 +381,8 @@ FAKE_EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmu
   Product product;
   if (Find<int>(handle, &Known::handles, kCall) == nullptr || operation == nullptr || la == nullptr ||
       lb == nullptr || lc == nullptr || ld == nullptr || chosen == nullptr ||
-      !Check(*operation, *la, *lb, *ld, &product)) {
+      !Check(*operation, *la, *lb, *ld, &product) || lc->type != ld->type || lc->rows != ld->rows ||
+      lc->columns != ld->columns || lc->leading < static_cast<std::int64_t>(lc->rows)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   const double one = operation->scale == CUDA_R_64F ? *static_cast<const double*>(alpha)
@@ -381,15 +406,44 @@ FAKE_EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmu
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   const auto address = [](const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); };
-  LibraryWork work;
-  work.touches = {{address(a), BytesOf(*la), false},
-                  {address(b), BytesOf(*lb), false},
-                  {address(d), BytesOf(*ld), true},
-                  {address(workspace), algorithm.workspace, true}};
-  work.run = [product, used = algorithm.workspace](const std::vector<char*>& places) {
-    if (used != 0) std::memset(places[3], 0xa5, used);
-    Compute(product, places[0], places[1], places[2]);
-  };
-  const CUresult queued = QueueLibraryWork(stream, std::move(work), kCall);
+  const Touch in_a{address(a), BytesOf(*la), false};
+  const Touch in_b{address(b), BytesOf(*lb), false};
+  const Touch out{address(d), BytesOf(*ld), true};
+  const auto queue = [&](LibraryWork work) { return QueueLibraryWork(stream, std::move(work), kCall); };
+  if (algorithm.workspace == 0) {
+    const CUresult queued =
+        queue({{in_a, in_b, out}, [product](const std::vector<char*>& places) {
+                 Store(product, Sums(product, places[0], places[1], 0, product.k), places[2]);
+               }});
+    return queued == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+  }
+  // Two entries of the stream, and others' may come between them.
+  const Touch scratch{address(workspace), algorithm.workspace, true};
+  CUresult queued = queue({{in_a, in_b, scratch}, [product, algorithm](const std::vector<char*>& places) {
+                             std::memset(places[2], 0xa5, algorithm.workspace);
+                             std::vector<double> sums =
+                                 Sums(product, places[0], places[1], 0, FirstHalf(product));
+                             if (algorithm.in_output_type != 0) {
+                               for (double& sum : sums) {
+                                 char narrow[sizeof(double)];
+                                 Write(product.d.type, narrow, sum);
+                                 sum = Read(product.d.type, narrow);
+                               }
+                             }
+                             std::memcpy(places[2], sums.data(), sums.size() * sizeof(double));
+                           }});
+  ::usleep(300);  // a moment for other threads
+  if (queued == CUDA_SUCCESS) {
+    queued = queue({{in_a, in_b, scratch, out}, [product](const std::vector<char*>& places) {
+                      std::vector<double> sums =
+                          Sums(product, places[0], places[1], FirstHalf(product), product.k);
+                      for (std::size_t i = 0; i < sums.size(); ++i) {
+                        double partial = 0;
+                        std::memcpy(&partial, places[2] + i * sizeof(double), sizeof(partial));
+                        sums[i] += partial;
+                      }
+                      Store(product, sums, places[3]);
+                    }});
+  }
   return queued == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -240,7 +240,7 @@ FAKE_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 
 FAKE_EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
   FAKE_ENTER("cuCtxGetCurrent");
-  const std::vector<Context*>& stack = Process::ContextStack();
+  const Contexts& stack = Process::ContextStack();
   *context = stack.empty() ? nullptr : reinterpret_cast<CUcontext>(stack.back());
   return CUDA_SUCCESS;
 }
@@ -248,16 +248,18 @@ FAKE_EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
 FAKE_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context) {
   FAKE_ENTER("cuCtxPushCurrent");
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Process::ContextStack().push_back(reinterpret_cast<Context*>(context));
+  Contexts& stack = Process::ContextStack();
+  if (stack.size == Contexts::kMost) return CUDA_ERROR_OUT_OF_MEMORY;
+  stack.items[stack.size++] = reinterpret_cast<Context*>(context);
   return CUDA_SUCCESS;
 }
 
 FAKE_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext* context) {
   FAKE_ENTER("cuCtxPopCurrent");
-  std::vector<Context*>& stack = Process::ContextStack();
+  Contexts& stack = Process::ContextStack();
   if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   if (context != nullptr) *context = reinterpret_cast<CUcontext>(stack.back());
-  stack.pop_back();
+  --stack.size;
   return CUDA_SUCCESS;
 }
 

@@ -98,8 +98,8 @@ Process& Process::This() {
   return *process;
 }
 
-std::vector<Context*>& Process::ContextStack() {
-  static thread_local std::vector<Context*> stack;
+Contexts& Process::ContextStack() {
+  static thread_local Contexts stack;
   return stack;
 }
 
@@ -154,7 +154,7 @@ bool Process::IsInUse(std::uint64_t address, std::uint64_t bytes) {
 }
 
 CUresult Process::CurrentContext(Context** context, const char* call) {
-  std::vector<Context*>& stack = ContextStack();
+  const Contexts& stack = ContextStack();
   if (stack.empty() || stack.back() == nullptr || stack.back()->retained == 0) {
     Break("no-context", std::string(call) + " on a thread without a current context");
     return CUDA_ERROR_INVALID_CONTEXT;

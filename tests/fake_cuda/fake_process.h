@@ -65,6 +65,16 @@ struct Context {
   std::shared_ptr<Allocation> memory;
 };
 
+/// The current contexts of one thread. It has no destructor: programs use the driver in those of their static
+/// objects, which run after those of the thread.
+struct Contexts {
+  static constexpr std::size_t kMost = 64;
+  Context* items[kMost] = {};
+  std::size_t size = 0;
+  bool empty() const { return size == 0; }
+  Context* back() const { return items[size - 1]; }
+};
+
 class Stream {
  public:
   struct Work {
@@ -141,7 +151,7 @@ struct Process {
   std::map<Module*, std::unique_ptr<Module>> modules;
 
   static Process& This();
-  static std::vector<Context*>& ContextStack();  // of the calling thread
+  static Contexts& ContextStack();  // of the calling thread
 
   /// Records that the program broke a rule. Callers may hold `mutex`.
   void Break(const char* rule, const std::string& text);

@@ -55,13 +55,14 @@ class DeviceRunner final : public KernelRunner, public Launcher {
   absl::Status Launch(const KernelLaunch& launch) override { return backend_->Launch(stream_, launch); }
   absl::Status CallLibrary(absl::FunctionRef<absl::Status(const LibraryCall&)> call) override {
     return backend_->CallLibrary(stream_, [&](void* stream) {
-      return call({.stream = stream,
-                   .matmul = matmul_.get(),
-                   .workspace_bytes = kWorkspace,
-                   .take_workspace = [this] {
-                     return std::shared_ptr<std::byte>(base_ + kArena.count() - kWorkspace,
-                                                       [](std::byte*) {});
-                   }});
+      return call(
+          {.stream = stream,
+           .matmul = matmul_.get(),
+           .workspace_bytes = kWorkspace,
+           .with_workspace = [this](std::uint64_t at_least, auto queue) -> std::optional<absl::Status> {
+             if (at_least > kWorkspace) return std::nullopt;
+             return queue({base_ + kArena.count() - kWorkspace, kWorkspace});
+           }});
     });
   }
 

@@ -126,4 +126,13 @@ absl::StatusOr<std::unique_ptr<StreamTimer>> FailingBackend::StartTimer(StreamHa
   return backend_->StartTimer(stream);
 }
 
+absl::Status FailingBackend::CallLibrary(StreamHandle stream,
+                                         absl::FunctionRef<absl::Status(void* stream)> call) {
+  LGPU_RETURN_IF_ERROR(Fault("CallLibrary"));
+  if (!options_.before_library_counts) return backend_->CallLibrary(stream, call);
+  const absl::Status status = call(nullptr);
+  options_.before_library_counts();
+  return status;
+}
+
 }  // namespace lgpu

@@ -56,6 +56,8 @@ class FailingBackend final : public DeviceBackend {
     absl::StatusCode code = absl::StatusCode::kInternal;
     bool cleanup_fails = false;
     std::function<void()> before_create = {};  // what happens meanwhile
+    /// CallLibrary has a library, whose work is counted after this was called.
+    std::function<void()> before_library_counts = {};
   };
   FailingBackend(std::unique_ptr<DeviceBackend> backend, Options options)
       : backend_(std::move(backend)), options_(std::move(options)) {}
@@ -94,6 +96,7 @@ class FailingBackend final : public DeviceBackend {
   absl::Status CopyOnDevice(StreamHandle stream, std::byte* to, const std::byte* from, Bytes bytes) override;
   absl::Status Launch(StreamHandle stream, const KernelLaunch& launch) override;
   absl::StatusOr<std::unique_ptr<StreamTimer>> StartTimer(StreamHandle stream) override;
+  absl::Status CallLibrary(StreamHandle stream, absl::FunctionRef<absl::Status(void* stream)> call) override;
 
  private:
   absl::Status Fault(const char* call);
