@@ -203,7 +203,8 @@ absl::Status Device::Shutdown() {
       gpu_.matmul.reset();
       return absl::OkStatus();
     }));
-    LeakLibrary();  // without a context it cannot be closed
+    if (gpu_.matmul != nullptr) gpu_.matmul->Abandon();
+    gpu_.matmul.reset();
   }
   workspace_.reset();
   status.Update(gpu_.backend->DestroyStream(gpu_.stream));
@@ -216,11 +217,6 @@ void Device::Abandon() {
   [[maybe_unused]] const Pool* const leaked = gpu_.pool.release();
   [[maybe_unused]] const OpTimers* const timers = gpu_.timers.release();
   [[maybe_unused]] const Workspace* const workspace = workspace_.release();
-  LeakLibrary();
-}
-
-void Device::LeakLibrary() {
-  if (gpu_.matmul == nullptr) return;
   [[maybe_unused]] const auto* const library = new std::shared_ptr<MatMulLibrary>(std::move(gpu_.matmul));
 }
 

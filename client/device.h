@@ -96,9 +96,6 @@ class Device final : public Launcher {
   const std::string name_;
   absl::StatusOr<Block> AllocateGpu(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout);
 
-  /// Its owner count stays above zero for good.
-  void LeakLibrary();
-
   GpuParts gpu_;
   std::unique_ptr<Workspace> workspace_;  // GPUs only
   // Held while a library queues work that uses the workspace: what one call queues there may be several

@@ -23,8 +23,8 @@ struct MatMulProblem {
 };
 
 /// A MatMulLibrary is what the GPU's vendor has for products of matrices, on one physical device: opened at
-/// its first use, shared by the logical devices there. All calls, and the destructor, come inside of
-/// DeviceBackend::CallLibrary of that device, from any thread.
+/// its first use, shared by the logical devices there. All calls, and the destructor unless
+/// it was abandoned, come inside of DeviceBackend::CallLibrary of that device, from any thread.
 class MatMulLibrary {
  public:
   struct Options {
@@ -41,6 +41,8 @@ class MatMulLibrary {
   /// Queues the product on the call's stream. What Open says, if it was not called; UNIMPLEMENTED, and
   /// nothing is queued, where the library has no algorithm for it; INTERNAL with the library's result.
   virtual absl::Status MatMul(const MatMulProblem& problem, const LibraryCall& call) = 0;
+  /// The destructor makes no call of the library: there is no context for it any more.
+  virtual void Abandon() = 0;
 };
 
 }  // namespace lgpu

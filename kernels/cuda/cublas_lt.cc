@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 
@@ -41,7 +43,12 @@ bool IsPassing(std::string_view error) {
   return error.find("failed to map segment") != std::string_view::npos;
 }
 
+// A process ends once: there is nobody to own it.
+std::atomic<bool> process_ends{false};
+
 }  // namespace
+
+bool CublasLt::IsProcessEnding() { return process_ends.load(std::memory_order_relaxed); }
 
 std::vector<std::string> CublasLt::Files() {
   return {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"};
@@ -55,6 +62,8 @@ absl::StatusOr<CublasLt> CublasLt::Load(const std::string& file) {
     return IsPassing(error) ? absl::ResourceExhaustedError(absl::StrCat("loading ", error))
                             : absl::FailedPreconditionError(error);
   }
+  // Called before the destructors of all that was static before the library was there.
+  std::atexit([] { process_ends.store(true, std::memory_order_relaxed); });
   CublasLt lt;
   lt.file = file;
   std::string missing;

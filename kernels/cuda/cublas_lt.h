@@ -42,6 +42,9 @@ struct CublasLt {
   /// Loads one of them. FAILED_PRECONDITION: it is not there, or lacks a call; RESOURCE_EXHAUSTED: the
   /// process has no memory or descriptors for it now.
   static absl::StatusOr<CublasLt> Load(const std::string& file);
+  /// The process ends, and what a library has may be gone already: libraries that were opened while it ran
+  /// are torn down before older static objects, which may own what uses them.
+  static bool IsProcessEnding();
   /// OK, RESOURCE_EXHAUSTED, UNIMPLEMENTED (the library has nothing for what was asked), or INTERNAL, with
   /// the call and its result.
   absl::Status Check(const char* call, cublasStatus_t result) const;

@@ -42,28 +42,29 @@ cublasComputeType_t ComputeOf(DType dtype, bool tensor_float_32) {
   return dtype == DType::kFloat32 && tensor_float_32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
+}  // namespace
+
 /// Gives a descriptor of the library back.
 template <typename T>
-struct Owned {
-  explicit Owned(cublasStatus_t (*destroy_with)(T)) : destroy(destroy_with) {}
+struct CublasLtMatMul::Owned {
+  Owned(const Opened& of, cublasStatus_t (*destroy_with)(T)) : opened(of), destroy(destroy_with) {}
   ~Owned() {
-    if (value != nullptr) destroy(value);
+    if (value != nullptr && opened.IsCallable()) destroy(value);
   }
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
   T value = nullptr;
+  const Opened& opened;
   cublasStatus_t (*destroy)(T);
 };
 
-}  // namespace
-
 /// What a product needs beside its pointers.
 struct CublasLtMatMul::Plan {
-  explicit Plan(const CublasLt& lt)
-      : operation(lt.MatmulDescDestroy),
-        first(lt.MatrixLayoutDestroy),
-        second(lt.MatrixLayoutDestroy),
-        output(lt.MatrixLayoutDestroy) {}
+  explicit Plan(const Opened& opened)
+      : operation(opened, opened.lt.MatmulDescDestroy),
+        first(opened, opened.lt.MatrixLayoutDestroy),
+        second(opened, opened.lt.MatrixLayoutDestroy),
+        output(opened, opened.lt.MatrixLayoutDestroy) {}
   Owned<cublasLtMatmulDesc_t> operation;
   Owned<cublasLtMatrixLayout_t> first, second, output;
   cublasLtMatmulAlgo_t algorithm{};
@@ -79,8 +80,13 @@ CublasLtMatMul::~CublasLtMatMul() {
   plans_.clear();  // before the handle
 }
 
+void CublasLtMatMul::Abandon() {
+  const MutexLock lock(opening_);
+  if (opened_owner_ != nullptr) opened_owner_->abandoned = true;
+}
+
 CublasLtMatMul::Opened::~Opened() {
-  if (handle != nullptr) lt.Destroy(handle);
+  if (handle != nullptr && IsCallable()) lt.Destroy(handle);
 }
 
 absl::Status CublasLtMatMul::Open() { return Library().status(); }
@@ -154,7 +160,7 @@ absl::StatusOr<std::shared_ptr<const CublasLtMatMul::Plan>> CublasLtMatMul::Make
     const Opened& opened, const MatMulKey& key) const {
   const CublasLt& lt = opened.lt;
   const cudaDataType_t type = TypeOf(key.dtype);
-  auto plan = std::make_shared<Plan>(lt);
+  auto plan = std::make_shared<Plan>(opened);
   const cudaDataType_t scale = key.dtype == DType::kFloat64 ? CUDA_R_64F : CUDA_R_32F;
   LGPU_RETURN_IF_ERROR(lt.Check(
       "cublasLtMatmulDescCreate",
@@ -177,7 +183,7 @@ absl::StatusOr<std::shared_ptr<const CublasLtMatMul::Plan>> CublasLtMatMul::Make
       layout(&plan->second.value, key.transpose_a ? key.m : key.k, key.transpose_a ? key.k : key.m));
   LGPU_RETURN_IF_ERROR(layout(&plan->output.value, key.n, key.m));
 
-  Owned<cublasLtMatmulPreference_t> preference(lt.MatmulPreferenceDestroy);
+  Owned<cublasLtMatmulPreference_t> preference(opened, lt.MatmulPreferenceDestroy);
   LGPU_RETURN_IF_ERROR(
       lt.Check("cublasLtMatmulPreferenceCreate", lt.MatmulPreferenceCreate(&preference.value)));
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t which, const auto& value) {

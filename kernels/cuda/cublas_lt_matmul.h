@@ -42,6 +42,7 @@ class CublasLtMatMul final : public MatMulLibrary {
 
   absl::Status Open() override;
   absl::Status MatMul(const MatMulProblem& problem, const LibraryCall& call) override;
+  void Abandon() override;
 
  private:
   /// The library and its handle; constant once it is open.
@@ -50,9 +51,14 @@ class CublasLtMatMul final : public MatMulLibrary {
     ~Opened();
     Opened(const Opened&) = delete;
     Opened& operator=(const Opened&) = delete;
+    /// Whether what it made can be given back.
+    bool IsCallable() const { return !abandoned && !CublasLt::IsProcessEnding(); }
     const CublasLt lt;
     cublasLtHandle_t handle = nullptr;
+    mutable std::atomic<bool> abandoned{false};
   };
+  template <typename T>
+  struct Owned;
   struct Plan;
 
   /// Opens it at the first call that succeeds.

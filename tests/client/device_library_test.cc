@@ -20,12 +20,15 @@ namespace {
 class NoLibrary final : public MatMulLibrary {
  public:
   explicit NoLibrary(bool& closed) : closed_(closed) {}
-  ~NoLibrary() override { closed_ = true; }
+  ~NoLibrary() override { closed_ = !abandoned_; }
   absl::Status Open() override { return absl::OkStatus(); }
   absl::Status MatMul(const MatMulProblem&, const LibraryCall&) override { return absl::OkStatus(); }
 
+  void Abandon() override { abandoned_ = true; }
+
  private:
   bool& closed_;
+  bool abandoned_ = false;
 };
 
 class DeviceLibraryTest : public ::testing::Test {

@@ -45,6 +45,9 @@ std::string Error(const absl::Status& status) {
 
 std::string Answer(const absl::Status& status) { return status.ok() ? "ok" : Error(status); }
 
+// What outlives main.
+std::map<std::string, Context> left;
+
 class Client {
  public:
   std::string Do(const Words& words) {
@@ -66,6 +69,7 @@ class Client {
     if (verb == "precision") return Precision(words);
     if (verb == "workspace") return WorkspaceOf(words);
     if (verb == "close") return Answer(contexts_.at(words.at(1)).Close());
+    if (verb == "leave") return Leave();
     if (verb == "drop") return Drop(words);
     if (verb == "churn") return Churn(words);
     if (verb == "fork") return Fork(words);
@@ -128,6 +132,13 @@ class Client {
   }
 
   std::string Free(const Words& words) { return tensors_.erase(words.at(1)) == 1 ? "ok" : "error none"; }
+
+  // The contexts are destroyed with the process's static objects.
+  std::string Leave() {
+    tensors_.clear();
+    left.swap(contexts_);
+    return "ok";
+  }
 
   std::string Drop(const Words& words) { return contexts_.erase(words.at(1)) == 1 ? "ok" : "error none"; }
 

@@ -149,6 +149,16 @@ TEST_F(CudaKernelsTest, FactorsKeepTheirBitsUnlessTensorFloat32IsAskedFor) {
   End(*client);
 }
 
+// Their library was opened later, and is torn down before.
+TEST_F(CudaKernelsTest, ContextsMayLiveAsLongAsStaticObjects) {
+  StartOnMachine();
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "product c 300"), absl::StrCat("ok 2.7e+07 ", kGpu));
+  EXPECT_EQ(Ask(*client, "leave"), "ok");
+  End(*client);
+}
+
 TEST_F(CudaKernelsTest, WhatMayPassIsAnErrorAndTriedAgain) {
   FAKE_ONLY();
   StartOnMachine();

@@ -41,6 +41,7 @@ struct Preference {
 struct Known {
   std::mutex mutex;
   std::set<const void*> handles, descriptors;
+  bool is_torn_down = false;
 };
 Known& All() {
   static auto* const known = new Known;
@@ -57,6 +58,10 @@ T* Create(std::set<const void*> Known::*where, T* made) {
 template <typename T>
 T* Find(const void* descriptor, std::set<const void*> Known::*where, const char* call) {
   const std::lock_guard lock(All().mutex);
+  if (All().is_torn_down) {
+    BreakRule("lt-after-exit", std::string(call) + " after the library's own destructors");
+    return nullptr;
+  }
   if ((All().*where).count(descriptor) == 1) {
     return const_cast<T*>(static_cast<const T*>(descriptor));  // NOLINT
   }
@@ -221,9 +226,17 @@ std::uint64_t BytesOf(const Layout& layout) {
          ElementBytesOf(layout.type);
 }
 
-// What a program that ends in good order has left behind.
-__attribute__((destructor)) void ReportLeaks() {
+// As the real library, it tears itself down where the program ends: a program that still uses the driver
+// then, from the destructors of its static objects, cannot have closed it before, and must not after. Any
+// other one has left nothing behind.
+struct TearDown {
+  ~TearDown();
+} tear_down;
+
+TearDown::~TearDown() {
   const std::lock_guard lock(All().mutex);
+  All().is_torn_down = true;
+  if (HasContext()) return;
   if (!All().handles.empty() || !All().descriptors.empty()) {
     BreakRule("lt-leaked", std::to_string(All().handles.size()) + " handles, " +
                                std::to_string(All().descriptors.size()) + " descriptors at exit");

@@ -41,6 +41,13 @@ int EnterLibrary(const char* call) {
   return static_cast<int>(process.CurrentContext(&context, call));
 }
 
+bool HasContext() {
+  Process& process = Process::This();
+  const std::lock_guard lock(process.mutex);
+  return std::any_of(process.contexts.begin(), process.contexts.end(),
+                     [](const auto& context) { return context.second->retained > 0; });
+}
+
 void BreakRule(const char* rule, const std::string& text) {
   Process& process = Process::This();
   if (process.file != nullptr) process.Break(rule, text);

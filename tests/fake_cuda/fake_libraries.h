@@ -25,6 +25,8 @@ FAKE_SHARED CUresult QueueLibraryWork(CUstream stream, LibraryWork work, const c
 /// Every call of a library begins with it: counts the call; the result that a test wants it to fail with, or
 /// 0.
 FAKE_SHARED int EnterLibrary(const char* call);
+/// Whether this process uses the driver still.
+FAKE_SHARED bool HasContext();
 FAKE_SHARED void BreakRule(const char* rule, const std::string& text);
 
 }  // namespace lgpu::fake_cuda
