@@ -2,9 +2,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <type_traits>
 
+#include "kernels/cpu/add_n_wide.h"
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/convert_blocks.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/kernel_arguments.h"
 
@@ -14,17 +15,10 @@ namespace {
 
 constexpr std::int64_t kBlockElements = 2048;  // the partial sums stay in the first-level cache
 
-float Load(Half value) { return cpu::Widen(value); }
-float Load(BFloat16 value) { return cpu::Widen(value); }
-template <typename T>
-T Load(T value) {
-  return value;
-}
-
 /// sum = (first ? 0 : sum) + inputs[0] + ... in this order, for up to four inputs at a time. Starting
 /// from the first input and not from zero keeps -0.
-template <bool first, typename Sum, typename T>
-void AddUpToFour(Sum* __restrict sum, std::span<const T* const> in, std::int64_t n) {
+template <bool first, typename T>
+void AddUpToFour(T* __restrict sum, std::span<const T* const> in, std::int64_t n) {
   const auto add = [&](auto terms) {
     for (std::int64_t i = 0; i < n; ++i) sum[i] = terms(i);
   };
@@ -32,25 +26,25 @@ void AddUpToFour(Sum* __restrict sum, std::span<const T* const> in, std::int64_t
   const T* b = in.size() > 1 ? in[1] : nullptr;
   const T* c = in.size() > 2 ? in[2] : nullptr;
   const T* d = in.size() > 3 ? in[3] : nullptr;
-  const auto start = [&](std::int64_t i) -> Sum {
-    if constexpr (first) return Load(a[i]);
-    if constexpr (!first) return sum[i] + Load(a[i]);
+  const auto start = [&](std::int64_t i) -> T {
+    if constexpr (first) return a[i];
+    if constexpr (!first) return sum[i] + a[i];
   };
   switch (in.size()) {
     case 1:
-      return add([&](std::int64_t i) -> Sum { return start(i); });
+      return add([&](std::int64_t i) -> T { return start(i); });
     case 2:
-      return add([&](std::int64_t i) -> Sum { return start(i) + Load(b[i]); });
+      return add([&](std::int64_t i) -> T { return start(i) + b[i]; });
     case 3:
-      return add([&](std::int64_t i) -> Sum { return start(i) + Load(b[i]) + Load(c[i]); });
+      return add([&](std::int64_t i) -> T { return start(i) + b[i] + c[i]; });
     default:
-      return add([&](std::int64_t i) -> Sum { return start(i) + Load(b[i]) + Load(c[i]) + Load(d[i]); });
+      return add([&](std::int64_t i) -> T { return start(i) + b[i] + c[i] + d[i]; });
   }
 }
 
 /// sum[0..n) += the inputs' elements from `offset` on; `fresh`: sum holds nothing yet.
-template <typename Sum, typename T>
-void SumBlock(Sum* sum, const KernelArguments& args, std::int64_t offset, std::int64_t n, bool fresh) {
+template <typename T>
+void SumBlock(T* sum, const KernelArguments& args, std::int64_t offset, std::int64_t n, bool fresh) {
   for (std::int32_t i = 0; i < args.input_count; i += 4) {
     const T* group[4] = {};
     const std::size_t count = static_cast<std::size_t>(std::min(4, args.input_count - i));
@@ -59,29 +53,40 @@ void SumBlock(Sum* sum, const KernelArguments& args, std::int64_t offset, std::i
     }
     const std::span<const T* const> in(group, count);
     if (fresh && i == 0) {
-      AddUpToFour<true, Sum, T>(sum, in, n);
+      AddUpToFour<true, T>(sum, in, n);
     } else {
-      AddUpToFour<false, Sum, T>(sum, in, n);
+      AddUpToFour<false, T>(sum, in, n);
     }
   }
 }
 
-/// T is unsigned for whole numbers: they wrap around.
+/// The same for half and bfloat16, in float.
 template <typename T>
+void SumWidened(float* __restrict sum, const KernelArguments& args, std::int64_t offset, std::int64_t n) {
+  float term[kBlockElements];
+  if (args.accumulate) cpu::WidenBlock(reinterpret_cast<const T*>(args.output) + offset, sum, n);
+  for (std::int32_t i = 0; i < args.input_count; ++i) {
+    const T* const input = reinterpret_cast<const T*>(args.inputs[i]) + offset;
+    const bool first = i == 0 && !args.accumulate;
+    cpu::WidenBlock(input, first ? sum : term, n);
+    if (first) continue;
+    for (std::int64_t k = 0; k < n; ++k) sum[k] += term[k];
+  }
+}
+
+/// T is unsigned for whole numbers: they wrap around.
+template <typename T, DType dtype>
 void Add(const void* block) {
   const auto& args = *static_cast<const KernelArguments*>(block);
   T* output = reinterpret_cast<T*>(args.output);
-  for (std::int64_t offset = 0; offset < args.elements; offset += kBlockElements) {
+  for (std::int64_t offset = cpu::AddWide(args, dtype); offset < args.elements; offset += kBlockElements) {
     const std::int64_t n = std::min(kBlockElements, args.elements - offset);
     if constexpr (cpu::kIsSmallFloat<T>) {
       float sum[kBlockElements];
-      if (args.accumulate) {
-        for (std::int64_t i = 0; i < n; ++i) sum[i] = Load(output[offset + i]);
-      }
-      SumBlock<float, T>(sum, args, offset, n, !args.accumulate);
-      for (std::int64_t i = 0; i < n; ++i) output[offset + i] = cpu::Convert<T>(sum[i]);
+      SumWidened<T>(sum, args, offset, n);
+      cpu::NarrowBlock(sum, output + offset, n);
     } else {
-      SumBlock<T, T>(output + offset, args, offset, n, !args.accumulate);
+      SumBlock<T>(output + offset, args, offset, n, !args.accumulate);
     }
   }
 }
@@ -89,17 +94,17 @@ void Add(const void* block) {
 void (*AddFor(DType dtype))(const void*) {
   switch (dtype) {
     case DType::kFloat32:
-      return Add<float>;
+      return Add<float, DType::kFloat32>;
     case DType::kFloat64:
-      return Add<double>;
+      return Add<double, DType::kFloat64>;
     case DType::kInt32:
-      return Add<std::uint32_t>;
+      return Add<std::uint32_t, DType::kInt32>;
     case DType::kInt64:
-      return Add<std::uint64_t>;
+      return Add<std::uint64_t, DType::kInt64>;
     case DType::kBFloat16:
-      return Add<BFloat16>;
+      return Add<BFloat16, DType::kBFloat16>;
     case DType::kFloat16:
-      return Add<Half>;
+      return Add<Half, DType::kFloat16>;
     case DType::kInvalid:
       break;
   }

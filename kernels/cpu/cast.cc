@@ -1,7 +1,12 @@
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/convert_blocks.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/wide.h"
 #include "kernels/kernel_arguments.h"
 
 namespace lgpu {
@@ -10,12 +15,49 @@ namespace {
 
 using HostFunction = void (*)(const void*);
 
+constexpr std::int64_t kBlock = 512;  // elements; they stay in the first-level cache
+
+/// At most a block.
+template <typename From, typename To>
+void CastBlock(const From* __restrict from, To* __restrict to, std::int64_t n) {
+  if constexpr (cpu::kIsSmallFloat<From> && !std::is_same_v<From, To>) {
+    float wide[kBlock];
+    cpu::WidenBlock(from, wide, n);
+    if constexpr (cpu::kIsSmallFloat<To>) {
+      cpu::NarrowBlock(wide, to, n);
+    } else {
+      for (std::int64_t i = 0; i < n; ++i) to[i] = cpu::Convert<To>(wide[i]);
+    }
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) to[i] = cpu::Convert<To>(from[i]);
+  }
+}
+
+template <typename From, typename To>
+void CastByBlocks(const From* from, To* to, std::int64_t elements) {
+  const bool past_caches =
+      cpu::HasWide() && cpu::WritesPastCaches(to, static_cast<std::size_t>(elements) * sizeof(To));
+  alignas(32) To block[kBlock];
+  for (std::int64_t offset = 0; offset < elements; offset += kBlock) {
+    const std::int64_t n = std::min(kBlock, elements - offset);
+    CastBlock(from + offset, past_caches ? block : to + offset, n);
+    if (past_caches) cpu::CopyPastCaches(block, to + offset, static_cast<std::size_t>(n) * sizeof(To));
+  }
+  if (past_caches) cpu::FencePastCaches();
+}
+
 template <typename From, typename To>
 void CastElements(const void* block) {
   const auto& args = *static_cast<const KernelArguments*>(block);
   const From* __restrict from = reinterpret_cast<const From*>(args.inputs[0]);
   To* __restrict to = reinterpret_cast<To*>(args.output);
-  for (std::int64_t i = 0; i < args.elements; ++i) to[i] = cpu::Convert<To>(from[i]);
+  if constexpr (std::is_same_v<From, float> && cpu::kIsSmallFloat<To>) {
+    cpu::NarrowBlock(from, to, args.elements);
+  } else if constexpr (std::is_same_v<To, float> && cpu::kIsSmallFloat<From>) {
+    cpu::WidenBlock(from, to, args.elements);
+  } else {
+    CastByBlocks(from, to, args.elements);
+  }
 }
 
 template <typename From>

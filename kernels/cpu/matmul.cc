@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/convert_blocks.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/kernel_arguments.h"
 
@@ -68,7 +69,9 @@ void PackTile(const Operand<T>& from, std::int64_t row, std::int64_t column, std
   for (std::int64_t r = 0; r < rows; ++r) {
     const T* line = from.data + (row + r) * from.row_stride + column * from.column_stride;
     To* out = to + r * columns;
-    if (from.column_stride == 1) {
+    if (from.column_stride == 1 && cpu::kIsSmallFloat<T>) {
+      if constexpr (cpu::kIsSmallFloat<T>) cpu::WidenBlock(line, out, columns);
+    } else if (from.column_stride == 1) {
       for (std::int64_t c = 0; c < columns; ++c) out[c] = load(line[c]);
     } else {
       for (std::int64_t c = 0; c < columns; ++c) out[c] = load(line[c * from.column_stride]);
@@ -104,8 +107,7 @@ void WidenedMatMul(const void* block) {
                     sums, static_cast<blasint>(columns));
       }
       for (std::int64_t r = 0; r < rows; ++r) {
-        T* out = output + (i + r) * args.n + j;
-        for (std::int64_t c = 0; c < columns; ++c) out[c] = cpu::Convert<T>(sums[r * columns + c]);
+        cpu::NarrowBlock(sums + r * columns, output + (i + r) * args.n + j, columns);
       }
     }
   }

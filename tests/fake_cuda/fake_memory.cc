@@ -307,3 +307,34 @@ FAKE_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, std::size_t size, const
   }
   return CUDA_SUCCESS;
 }
+
+// What programs without lgpu use, for the benchmarks: an allocation of its own, mapped at once.
+FAKE_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t size) {
+  const std::size_t bytes = (size + kGranularity - 1) / kGranularity * kGranularity;
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  CUmemGenericAllocationHandle handle = 0;
+  CUresult result = cuMemCreate(&handle, bytes, &properties, 0);
+  if (result != CUDA_SUCCESS) return result;
+  result = cuMemAddressReserve(address, bytes, 0, 0, 0);
+  if (result == CUDA_SUCCESS) result = cuMemMap(*address, bytes, 0, handle, 0);
+  if (result == CUDA_SUCCESS) result = cuMemSetAccess(*address, bytes, &access, 1);
+  cuMemRelease(handle);  // the mapping keeps it
+  return result;
+}
+
+FAKE_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
+  std::uint64_t bytes = 0;
+  {
+    FAKE_ENTER("cuMemFree");
+    const auto reservation = process.reservations.find(address);
+    if (reservation == process.reservations.end()) return CUDA_ERROR_INVALID_VALUE;
+    bytes = reservation->second.bytes;
+  }
+  const CUresult result = cuMemUnmap(address, bytes);
+  return result == CUDA_SUCCESS ? cuMemAddressFree(address, bytes) : result;
+}

@@ -45,6 +45,11 @@ class DeviceRunner final : public KernelRunner, public Launcher {
   DeviceType type() const override { return DeviceType::kGpu; }
   const KernelRegistry& registry() const override { return registry_; }
   Launcher& launcher() override { return *this; }
+  // The machine may not have the library.
+  bool CanRun(const Kernel& kernel) override {
+    return !kernel.needs_library ||
+           CallLibrary([](const LibraryCall& call) { return call.matmul->Open(); }).ok();
+  }
   std::span<std::byte> arena() override { return {base_, kArena.count() - kWorkspace}; }
   absl::Status CopyIn(std::byte* to, std::span<const std::byte> from) override {
     return backend_->CopyToDevice(stream_, to, from.data(), Bytes(from.size()));

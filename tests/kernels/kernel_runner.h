@@ -17,6 +17,8 @@ class KernelRunner {
   virtual DeviceType type() const = 0;
   virtual const KernelRegistry& registry() const = 0;
   virtual Launcher& launcher() = 0;
+  /// Whether the kernel finds here what it needs.
+  virtual bool CanRun(const Kernel& /*kernel*/) { return true; }
   /// Memory of the device for the tensors of one run, 256-byte aligned.
   virtual std::span<std::byte> arena() = 0;
   virtual absl::Status CopyIn(std::byte* to, std::span<const std::byte> from) = 0;

@@ -106,9 +106,10 @@ Array<Out> RunOp(const Op& op, std::span<const TensorView> inputs, const OpAttri
   return result;
 }
 
-/// Whether this program's device has a kernel for it; some are the CPU's only.
+/// Whether this program's device has a kernel for it that can run; some are the CPU's only.
 inline bool HasKernel(const Op& op, DType dtype) {
-  return ThisRunner().registry().Find(op, ThisRunner().type(), dtype) != nullptr;
+  const Kernel* const kernel = ThisRunner().registry().Find(op, ThisRunner().type(), dtype);
+  return kernel != nullptr && ThisRunner().CanRun(*kernel);
 }
 #define SKIP_WITHOUT_KERNEL(op, dtype) \
   if (!::lgpu::testing::HasKernel(op, dtype)) GTEST_SKIP() << (op).name << " has no kernel here"

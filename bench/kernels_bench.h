@@ -1,0 +1,38 @@
+#ifndef LGPU_BENCH_KERNELS_BENCH_H_
+#define LGPU_BENCH_KERNELS_BENCH_H_
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+namespace lgpu::bench {
+
+struct Options {
+  bool quick = false;
+};
+
+/// Medians, in seconds.
+struct Pair {
+  double ours = 0, bare = 0;
+};
+
+template <typename Function>
+double Seconds(const Function& function) {
+  const auto start = std::chrono::steady_clock::now();
+  function();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// The compiler believes that the memory was read.
+void Keep(const void* data);
+void Heading(const std::string& title, const std::string& unit);
+void Row(const std::string& name, double ours, double bare, double ratio);
+/// Both in turns, after one round that does not count.
+Pair Compare(const Options& options, const std::function<void()>& ours, const std::function<void()>& bare);
+
+/// False if a GPU is there and something failed; true, and a line, without one.
+bool MeasureGpu(const Options& options);
+
+}  // namespace lgpu::bench
+
+#endif  // LGPU_BENCH_KERNELS_BENCH_H_
