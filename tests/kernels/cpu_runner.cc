@@ -31,9 +31,6 @@ class CpuRunner final : public KernelRunner {
 
 }  // namespace
 
-KernelRunner& ThisRunner() {
-  static CpuRunner runner;
-  return runner;
-}
+std::unique_ptr<KernelRunner> MakeRunner() { return std::make_unique<CpuRunner>(); }
 
 }  // namespace lgpu::testing

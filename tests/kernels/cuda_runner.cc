@@ -6,13 +6,10 @@ namespace lgpu::testing {
 
 // On whatever libcuda.so.1 is found: a fake one in the tests (fake_cuda_run), a real one on a machine with a
 // GPU.
-KernelRunner& ThisRunner() {
-  static const std::unique_ptr<KernelRunner> runner = [] {
-    absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
-    LGPU_CHECK(backend.ok());
-    return MakeDeviceRunner(*std::move(backend), KernelRegistry::ForCudaDevices(), MatMulLibrary::Make({}));
-  }();
-  return *runner;
+std::unique_ptr<KernelRunner> MakeRunner() {
+  absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
+  LGPU_CHECK(backend.ok());
+  return MakeDeviceRunner(*std::move(backend), KernelRegistry::ForCudaDevices(), MatMulLibrary::Make({}));
 }
 
 }  // namespace lgpu::testing

@@ -16,7 +16,24 @@ std::size_t BytesOf(const TensorSpec& spec) {
   return static_cast<std::size_t>(spec.shape.elements()) * ElementBytes(spec.dtype);
 }
 
+std::unique_ptr<KernelRunner>& TheRunner() {
+  static std::unique_ptr<KernelRunner> runner;
+  return runner;
+}
+
+class RunnerEnvironment final : public ::testing::Environment {
+ public:
+  void TearDown() override { TheRunner().reset(); }
+};
+[[maybe_unused]] const ::testing::Environment* const kEnvironment =
+    ::testing::AddGlobalTestEnvironment(new RunnerEnvironment);  // googletest owns it
+
 }  // namespace
+
+KernelRunner& ThisRunner() {
+  if (TheRunner() == nullptr) TheRunner() = MakeRunner();
+  return *TheRunner();
+}
 
 std::vector<std::vector<std::byte>> RunInArena(KernelRunner& runner, const Kernel& kernel,
                                                std::span<const TensorView> inputs,

@@ -2,6 +2,7 @@
 #define LGPU_TESTS_KERNELS_KERNEL_RUNNER_H_
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -26,7 +27,9 @@ class KernelRunner {
   virtual absl::Status CopyOut(std::span<std::byte> to, const std::byte* from) = 0;
 };
 
-/// Made at the first call; each program links one.
+/// Each program links one.
+std::unique_ptr<KernelRunner> MakeRunner();
+/// Made at the first call, and gone before the program ends: a driver is no place for destructors at exit.
 KernelRunner& ThisRunner();
 
 /// Runs a kernel on tensors `shifts` bytes behind aligned addresses, with guards around them that are

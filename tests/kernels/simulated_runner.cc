@@ -3,11 +3,10 @@
 
 namespace lgpu::testing {
 
-KernelRunner& ThisRunner() {
-  static const std::unique_ptr<KernelRunner> runner = MakeDeviceRunner(
+std::unique_ptr<KernelRunner> MakeRunner() {
+  return MakeDeviceRunner(
       MakeSimulatedBackend({.devices = {SimulatedDevice(0, 256_MiB, "kernels")}, .asynchronous = true}),
       KernelRegistry::ForSimulatedDevices({.cast_on_gpu = true}));
-  return *runner;
 }
 
 }  // namespace lgpu::testing
