@@ -44,11 +44,14 @@ class CublasLtTest : public ::testing::Test {
     Do([&](const LibraryCall& call) {
       using Queue = absl::FunctionRef<absl::Status(std::span<std::byte>)>;
       const auto none = [](std::uint64_t, Queue) -> std::optional<absl::Status> { return std::nullopt; };
-      LibraryCall with = {.stream = call.stream,
-                          .matmul = library_.get(),
-                          .workspace_bytes = call.workspace_bytes,
-                          .with_workspace = none};
-      if (workspace) with.with_workspace = call.with_workspace;
+      const LibraryCall with = {.stream = call.stream,
+                                .matmul = library_.get(),
+                                .workspace_bytes = call.workspace_bytes,
+                                .with_workspace = call.with_workspace};
+      const LibraryCall without = {.stream = call.stream,
+                                   .matmul = library_.get(),
+                                   .workspace_bytes = call.workspace_bytes,
+                                   .with_workspace = none};
       return library_->MatMul({.dtype = DType::kFloat32,
                                .m = m,
                                .n = n,
@@ -56,7 +59,7 @@ class CublasLtTest : public ::testing::Test {
                                .a = base,
                                .b = base + kPart,
                                .output = base + 2 * kPart},
-                              with);
+                              workspace ? with : without);
     });
     std::vector<float> product(static_cast<std::size_t>(m * n));
     EXPECT_TRUE(ThisRunner().CopyOut(std::as_writable_bytes(std::span(product)), base + 2 * kPart).ok());
