@@ -415,7 +415,8 @@ Pool::Impl::Fill Pool::Impl::TryFill(const Attempt& attempt, const Suballocator:
     }
     if (at < run.pages.end()) {
       fill.missing += run.pages.end() - at;
-      fill.largest_hole = std::max(fill.largest_hole, run.pages.end() - at);
+      // Where only chunks of one page go, a larger one would come and go for ever.
+      fill.largest_hole = std::max(fill.largest_hole, one_page ? granularity_ : run.pages.end() - at);
     }
   }
   return fill;

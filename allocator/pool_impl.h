@@ -110,11 +110,11 @@ class Pool::Impl {
     int steps = 0;
     int pressure_steps = 0;
     bool larger_came = false;  // the source gave a larger chunk than it was asked for
-    bool any_chunk = false;  // the source has none of one page for a small block
-    Bytes room_behind{};     // the source has none that are small enough: this much may stick out
-    bool exact = false;      // ask for no more than is missing
-    bool coarse = false;     // the source had only larger chunks even so
-    bool combined = false;   // idle chunks were taken to make a refused step of growth smaller
+    bool any_chunk = false;    // the source has none of one page for a small block
+    Bytes room_behind{};       // the source has none that are small enough: this much may stick out
+    bool exact = false;        // ask for no more than is missing
+    bool coarse = false;       // the source had only larger chunks even so
+    bool combined = false;     // idle chunks were taken to make a refused step of growth smaller
     bool fences_asked = false;
     bool fences_passed = false;
     // What the next step needs.

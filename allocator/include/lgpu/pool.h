@@ -32,10 +32,10 @@ struct Block {
 };
 
 struct AllocateOptions {
-  Bytes alignment = Bytes(256);         // a power of two up to 2 MiB; smaller ones are raised to 256
-  std::string_view what = {};           // said in a refusal: "output of op MatMul, shape [2,2], float"
-  std::string_view op = {};             // who owns it: "MatMul". Few different ones: reports add up by it
-  StreamId stream = 0;                  // where it will be used first, and freed
+  Bytes alignment = Bytes(256);  // a power of two up to 2 MiB; smaller ones are raised to 256
+  std::string_view what = {};    // said in a refusal: "output of op MatMul, shape [2,2], float"
+  std::string_view op = {};      // who owns it: "MatMul". Few different ones: reports add up by it
+  StreamId stream = 0;           // where it will be used first, and freed
   /// See GrowRequest; more than a day means a day. At the limit it is also how long to wait for other threads
   /// to free, where others used the pool within as long; a thread on its own is refused at once.
   std::chrono::nanoseconds timeout{0};
