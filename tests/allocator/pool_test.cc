@@ -68,6 +68,8 @@ class PoolTest : public testing::Test {
   PoolTest()
       : backend_(MakeSimulatedBackend({.devices = {SimulatedDevice(0, 4_GiB, "test")}, .sparse = true})) {}
 
+  void RunRandomOperations(unsigned seed);
+
   void Open(const Shape& shape) {
     pool_.reset();
     upstream_ = std::make_shared<FakeUpstream>();
@@ -693,8 +695,7 @@ TEST_F(PoolTest, AFailedAttemptOfAnotherThreadIsNoRefusal) {
   helper.join();
 }
 
-TEST_F(PoolTest, RandomOperationsAgainstAnOracle) {
-  const unsigned seed = Seed();
+void PoolTest::RunRandomOperations(unsigned seed) {
   SCOPED_TRACE(testing::Message() << "LGPU_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   for (const Bytes chunk : {2_MiB, 6_MiB}) {
@@ -741,6 +742,14 @@ TEST_F(PoolTest, RandomOperationsAgainstAnOracle) {
     }
     ExpectEmptyAfterTrim();
   }
+}
+
+TEST_F(PoolTest, RandomOperationsAgainstAnOracle) { RunRandomOperations(Seed()); }
+
+// A block that reached into the pages of small blocks asked for a larger chunk than may lie there, without
+// end.
+TEST_F(PoolTest, RandomOperationsThatWentWrongOnce) {
+  for (const unsigned seed : {4u, 15u, 40u}) RunRandomOperations(seed);
 }
 
 TEST_F(PoolTest, ManyThreadsAllocateFreeAndTrim) {
