@@ -32,7 +32,8 @@ namespace lgpu {
 
 /// The inside of a Pool: a Suballocator under a lock, the chunks under it, and what stands in front of it.
 ///
-///   pool.cc            Allocate and Free, from the front cache down to the sub-allocator
+///   pool.cc            Allocate, from the front cache down to the sub-allocator
+///   pool_free.cc       Free, up again
 ///   pool_growth.cc     what happens when mapped memory does not suffice
 ///   pool_fences.cc     memory that streams are not done with yet
 ///   pool_maintain.cc   growing ahead, decay, Trim

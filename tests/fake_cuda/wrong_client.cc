@@ -8,14 +8,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
-#include <string>
 #include <utility>
 
 #include "allocator/device/cuda_driver.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/kernel_parameters.h"
 #include "tests/fake_cuda/fake_state.h"
+#include "tests/fake_cuda/wrong_clients.h"
 
 namespace lgpu::fake_cuda {
 namespace {
@@ -225,7 +224,7 @@ class Client {
   CUmemGenericAllocationHandle handle_ = 0;
 };
 
-const std::map<std::string, void (Client::*)()> kWrongs = {
+const Wrongs<Client> kWrongs = {
     {"none", &Client::None},
     {"unmap-under-work", &Client::UnmapUnderWork},
     {"sub-range-unmap", &Client::SubRangeUnmap},
@@ -254,16 +253,5 @@ const std::map<std::string, void (Client::*)()> kWrongs = {
 
 int main(int argc, char** argv) {
   using namespace lgpu::fake_cuda;
-  if (argc == 2 && std::string(argv[1]) == "--list") {
-    for (const auto& [name, run] : kWrongs) std::puts(name.c_str());
-    return 0;
-  }
-  const auto wrong = argc == 2 ? kWrongs.find(argv[1]) : kWrongs.end();
-  if (wrong == kWrongs.end()) return 2;
-  Client client;
-  (client.*wrong->second)();
-  // UnmapUnderWork and a kernel without access have killed the context: nothing can be given back.
-  const std::string name = wrong->first;
-  if (name == "unmap-under-work" || name == "access-before-set-access/kernel") ::_exit(0);
-  return 0;
+  return RunWrong(kWrongs, argc, argv, {"unmap-under-work", "access-before-set-access/kernel"});
 }

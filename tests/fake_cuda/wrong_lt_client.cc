@@ -4,11 +4,10 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
-#include <string>
 
 #include "allocator/device/cuda_driver.h"
 #include "kernels/cuda/cublas_lt.h"
+#include "tests/fake_cuda/wrong_clients.h"
 
 namespace lgpu::fake_cuda {
 namespace {
@@ -166,7 +165,7 @@ class Client {
   cublasLtMatmulHeuristicResult_t chosen_{};
 };
 
-const std::map<std::string, void (Client::*)()> kWrongs = {
+const Wrongs<Client> kWrongs = {
     {"none", &Client::None},
     {"lt-unknown-handle", &Client::UnknownHandle},
     {"lt-shapes", &Client::Shapes},
@@ -182,15 +181,4 @@ const std::map<std::string, void (Client::*)()> kWrongs = {
 }  // namespace
 }  // namespace lgpu::fake_cuda
 
-int main(int argc, char** argv) {
-  using namespace lgpu::fake_cuda;
-  if (argc == 2 && std::string(argv[1]) == "--list") {
-    for (const auto& [name, run] : kWrongs) std::puts(name.c_str());
-    return 0;
-  }
-  const auto wrong = argc == 2 ? kWrongs.find(argv[1]) : kWrongs.end();
-  if (wrong == kWrongs.end()) return 2;
-  Client client;
-  (client.*wrong->second)();
-  return 0;
-}
+int main(int argc, char** argv) { return lgpu::fake_cuda::RunWrong(lgpu::fake_cuda::kWrongs, argc, argv); }

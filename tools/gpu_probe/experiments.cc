@@ -365,23 +365,26 @@ json Mps(const Bench& bench) {
   return out;
 }
 
+// A process with a context and memory to work on.
+void PrepareToWork(Agent& agent, const Bench& bench) {
+  agent.Ask("start");
+  agent.Ask("context");
+  agent.Ask("create " + Number(ChunkBytes(bench, 256 * kMiB)));
+  agent.Ask("map");
+  agent.Ask("fill 1");
+  agent.Ask("wait");
+}
+
 // How much of a card's speed a part of its multiprocessors has, alone and beside a program with all of them.
 json GreenContexts(const Bench& bench) {
-  const std::size_t bytes = ChunkBytes(bench, 256 * kMiB);
   const std::string work = "work " + Number(bench.quick ? 50 : 1000);
-  const auto prepare = [&](Agent& agent) {
-    agent.Ask("start");
-    agent.Ask("context");
-    agent.Ask("create " + Number(bytes));
-    agent.Ask("map");
-  };
   json out;
   Agent whole;
-  prepare(whole);
+  PrepareToWork(whole, bench);
   out["all_multiprocessors"] = Said(whole.Ask(work));
   for (const std::size_t multiprocessors : {8, 16, 64}) {
     Agent agent;
-    prepare(agent);
+    PrepareToWork(agent, bench);
     const json before = Used(bench);
     const Answer made = agent.Ask("green " + Number(multiprocessors));
     json& part = out[Number(multiprocessors)];
@@ -398,20 +401,11 @@ json GreenContexts(const Bench& bench) {
 }
 
 json TimeSlices(const Bench& bench) {
-  const std::size_t bytes = ChunkBytes(bench, 256 * kMiB);
   const std::string work = "work " + Number(bench.quick ? 100 : 2000);
-  const auto prepare = [&](Agent& agent) {
-    agent.Ask("start");
-    agent.Ask("context");
-    agent.Ask("create " + Number(bytes));
-    agent.Ask("map");
-    agent.Ask("fill 1");
-    agent.Ask("wait");
-  };
   Agent one;
   Agent two;
-  prepare(one);
-  prepare(two);
+  PrepareToWork(one, bench);
+  PrepareToWork(two, bench);
   json out;
   out["alone"] = Said(one.Ask(work));
   one.Tell(work);
