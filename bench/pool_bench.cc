@@ -306,6 +306,17 @@ void BM_PoolThreads(benchmark::State& state) {
 }
 BENCHMARK(BM_PoolThreads)->Threads(1)->Threads(2)->Threads(8)->UseRealTime();
 
+// What these threads cost where they share nothing but the machine.
+void BM_OwnPoolThreads(benchmark::State& state) {
+  const std::unique_ptr<Pool> pool = MakePool(16_GiB);
+  Churn churn(*pool, kD, static_cast<unsigned>(state.thread_index()));
+  for (auto _ : state) {
+    churn.Step();
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(BM_OwnPoolThreads)->Threads(1)->Threads(2)->Threads(8)->UseRealTime();
+
 void BM_ArithmeticThreads(benchmark::State& state) {
   std::uint64_t x = static_cast<std::uint64_t>(state.thread_index()) + 1;
   for (auto _ : state) {
