@@ -24,4 +24,11 @@ absl::Status CheckWholeUnits(std::string_view what, Bytes bytes, Bytes granulari
                                                  "multiple of ", FormatBytes(granularity)));
 }
 
+absl::Status CheckCopyTarget(int stream_device, int target) {
+  if (stream_device == target) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("copy: to memory of device ", target,
+                                                 " on a stream of device ", stream_device,
+                                                 "; queue it on a stream of the device that is written"));
+}
+
 }  // namespace lgpu

@@ -17,6 +17,8 @@ absl::Status ForkedBackendError();
 absl::Status CheckDeviceIndex(int device, std::size_t count);
 /// INVALID_ARGUMENT unless `bytes` is a multiple of `granularity` and not zero; `what` begins the text.
 absl::Status CheckWholeUnits(std::string_view what, Bytes bytes, Bytes granularity);
+/// INVALID_ARGUMENT unless a copy to memory of `target` is queued on a stream of that device.
+absl::Status CheckCopyTarget(int stream_device, int target);
 
 }  // namespace lgpu
 

@@ -1,8 +1,8 @@
 #ifndef LGPU_ALLOCATOR_DEVICE_CUDA_BACKEND_IMPL_H_
 #define LGPU_ALLOCATOR_DEVICE_CUDA_BACKEND_IMPL_H_
 
-// The class behind OpenCudaBackend. Its members stand in cuda_backend.cc (memory and addresses) and
-// cuda_backend_streams.cc (contexts, streams, copies, kernels).
+// The class behind OpenCudaBackend. Its members stand in cuda_backend.cc (memory and addresses),
+// cuda_backend_streams.cc (contexts, streams, kernels) and cuda_backend_copies.cc.
 
 #include <array>
 #include <atomic>
@@ -18,6 +18,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "allocator/device/cuda_backend.h"
 #include "allocator/device/cuda_driver.h"
+#include "allocator/device/cuda_staging.h"
 #include "allocator/device/cuda_stream.h"
 #include "allocator/device/mapped_ranges.h"
 #include "allocator/mutex.h"
@@ -99,6 +100,9 @@ class CudaBackend final : public DeviceBackend {
     Mutex mutex;
     absl::flat_hash_map<const void*, CUmodule> modules ABSL_GUARDED_BY(mutex);  // by image
     absl::flat_hash_map<const DeviceKernel*, CUfunction> functions ABSL_GUARDED_BY(mutex);
+    absl::flat_hash_map<int, bool> peers ABSL_GUARDED_BY(mutex);  // whether it can read that device's memory
+    // Empties this device's memory into buffers, for devices that cannot read it.
+    std::shared_ptr<CudaStream> reader ABSL_GUARDED_BY(mutex);
   };
   struct Memory {
     std::shared_ptr<CudaChunk> chunk;
@@ -128,7 +132,27 @@ class CudaBackend final : public DeviceBackend {
   absl::StatusOr<CUcontext> ContextOf(int device);
   absl::StatusOr<std::shared_ptr<CudaStream>> FindStream(StreamHandle stream);
   absl::StatusOr<CUfunction> FunctionOf(int device, const DeviceKernel& kernel);
+
+  // Copies. A scope of the stream's context is open.
+  absl::Status QueueToDevice(CudaStream& stream, std::byte* to, const void* from, Bytes bytes);
+  absl::Status QueueToHost(CudaStream& stream, void* to, const std::byte* from, Bytes bytes);
+  absl::Status CopyToDeviceStaged(CudaStream& stream, std::byte* to, const void* from, Bytes bytes);
+  absl::Status CopyToHostStaged(CudaStream& stream, void* to, const std::byte* from, Bytes bytes);
+  absl::Status MarkUse(CudaStream& stream, CudaStaging::Buffer& buffer);
+  absl::Status AwaitUse(CudaStaging::Buffer& buffer) const;
+  absl::Status WaitOn(CudaStream& stream, const CudaStaging::Buffer& buffer) const;
+  bool IsPageLocked(const void* host) const;
+  /// `reader` can, and may from now on, read this memory of `owner`.
+  bool LetRead(int reader, int owner, const std::byte* from, Bytes bytes);
+  bool IsPeer(int reader, int owner);
+  absl::Status CopyBetween(CudaStream& stream, std::byte* to, int source, const std::byte* from, Bytes bytes);
+  absl::Status CopyStaged(CudaStream& stream, std::byte* to, CudaStream& reader, const std::byte* from,
+                          Bytes bytes);
+  static absl::Status AllOrNothing(CudaStream& stream, absl::Status status);
+  absl::StatusOr<std::shared_ptr<CudaStream>> ReaderOf(int device);
+
   void GiveEverythingBack();
+  void GiveStagingBack();
   void ForgetEverything();
 
   const CudaDriver driver_;
@@ -137,6 +161,7 @@ class CudaBackend final : public DeviceBackend {
   std::vector<PhysicalDevice> devices_;
   std::vector<std::unique_ptr<DeviceState>> states_;
   MappedRanges ranges_;
+  std::unique_ptr<CudaStaging> staging_ = std::make_unique<CudaStaging>(driver_);
   Mutex mutex_;
   std::uint64_t next_memory_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::flat_hash_map<MemoryHandle, Memory> memory_ ABSL_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// The CUDA backend's contexts, streams, copies and kernels.
+// The CUDA backend's contexts, streams and kernels.
 
 #include <algorithm>
 #include <utility>
@@ -47,6 +47,7 @@ void CudaBackend::GiveEverythingBack() {
     slot.stream->Drain().IgnoreError();
     slot.stream.reset();
   }
+  GiveStagingBack();
   const MappedRanges::Everything all = ranges_.TakeAll();
   for (const MappedRanges::MappedRange& range : all.mappings) {
     driver_.MemUnmap(Address(range.address), range.mapping.bytes.count());
@@ -72,9 +73,31 @@ void CudaBackend::GiveEverythingBack() {
   }
 }
 
+// Whatever used it is done: streams that wait for the readers have been drained.
+void CudaBackend::GiveStagingBack() {
+  for (const std::unique_ptr<DeviceState>& gpu : states_) {
+    const CUcontext context = gpu->context.load(std::memory_order_acquire);
+    if (context == nullptr) continue;
+    const CudaContextScope scope(driver_, context);
+    std::shared_ptr<CudaStream> reader;
+    {
+      MutexLock lock(gpu->mutex);
+      reader = std::move(gpu->reader);
+    }
+    if (reader != nullptr) reader->Drain().IgnoreError();
+  }
+  for (const std::unique_ptr<DeviceState>& gpu : states_) {
+    const CUcontext context = gpu->context.load(std::memory_order_acquire);
+    if (context == nullptr) continue;
+    const CudaContextScope scope(driver_, context);
+    staging_.reset();
+  }
+}
+
 // In a forked child the driver does not work, and what the parent has is not this process's to give back.
 void CudaBackend::ForgetEverything() {
   ranges_.Forget();
+  staging_->Forget();
   mutex_.AssertHeld();  // its owner may not exist here
   [[maybe_unused]] auto* const memory = new absl::flat_hash_map<MemoryHandle, Memory>(std::move(memory_));
   [[maybe_unused]] auto* const streams = new std::vector<StreamSlot>(std::move(streams_));
@@ -165,51 +188,6 @@ absl::Status CudaBackend::WaitOnStream(StreamHandle stream, const Fence& fence) 
   const CudaContextScope scope(driver_, waiter->context());
   LGPU_RETURN_IF_ERROR(scope.status());
   return other->MakeWait(*waiter, fence.sequence);
-}
-
-// ---- copies
-
-absl::Status CudaBackend::CopyToDevice(StreamHandle stream, std::byte* to, const void* from, Bytes bytes) {
-  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> found, FindStream(stream));
-  LGPU_RETURN_IF_ERROR(ranges_.CheckAccessible(to, bytes));
-  if (bytes.is_zero()) return absl::OkStatus();
-  const CudaContextScope scope(driver_, found->context());
-  LGPU_RETURN_IF_ERROR(scope.status());
-  LGPU_RETURN_IF_ERROR(driver_.Check(
-      "cuMemcpyHtoDAsync", driver_.MemcpyHtoDAsync(Address(to), from, bytes.count(), found->get())));
-  found->CountWork();
-  // The driver copies pageable memory before it returns, and reads memory that the program pinned later.
-  unsigned type = 0;
-  const bool pinned = driver_.PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                                  reinterpret_cast<CUdeviceptr>(from)) == CUDA_SUCCESS;
-  return pinned ? found->Drain() : absl::OkStatus();
-}
-
-absl::Status CudaBackend::CopyToHost(StreamHandle stream, void* to, const std::byte* from, Bytes bytes) {
-  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> found, FindStream(stream));
-  LGPU_RETURN_IF_ERROR(ranges_.CheckAccessible(from, bytes));
-  if (bytes.is_zero()) return absl::OkStatus();
-  const CudaContextScope scope(driver_, found->context());
-  LGPU_RETURN_IF_ERROR(scope.status());
-  LGPU_RETURN_IF_ERROR(driver_.Check(
-      "cuMemcpyDtoHAsync", driver_.MemcpyDtoHAsync(to, Address(from), bytes.count(), found->get())));
-  found->CountWork();
-  LGPU_ASSIGN_OR_RETURN(const std::uint64_t copied, found->Record());
-  return found->Wait(copied);
-}
-
-absl::Status CudaBackend::CopyOnDevice(StreamHandle stream, std::byte* to, const std::byte* from,
-                                       Bytes bytes) {
-  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> found, FindStream(stream));
-  LGPU_RETURN_IF_ERROR(ranges_.CheckAccessible(to, bytes));
-  LGPU_RETURN_IF_ERROR(ranges_.CheckAccessible(from, bytes));
-  if (bytes.is_zero()) return absl::OkStatus();
-  const CudaContextScope scope(driver_, found->context());
-  LGPU_RETURN_IF_ERROR(scope.status());
-  LGPU_RETURN_IF_ERROR(driver_.Check(
-      "cuMemcpyDtoDAsync", driver_.MemcpyDtoDAsync(Address(to), Address(from), bytes.count(), found->get())));
-  found->CountWork();
-  return absl::OkStatus();
 }
 
 // ---- kernels

@@ -60,6 +60,9 @@ namespace lgpu {
   X(MemcpyDtoHAsync, 3020, "cuMemcpyDtoHAsync_v2")                                         \
   X(MemcpyDtoDAsync, 3020, "cuMemcpyDtoDAsync_v2")                                         \
   X(PointerGetAttribute, 4000, "cuPointerGetAttribute")                                    \
+  X(MemHostAlloc, 2020, "cuMemHostAlloc")                                                  \
+  X(MemFreeHost, 2000, "cuMemFreeHost")                                                    \
+  X(DeviceCanAccessPeer, 4000, "cuDeviceCanAccessPeer")                                    \
   X(ModuleLoadData, 2000, "cuModuleLoadData")                                              \
   X(ModuleUnload, 2000, "cuModuleUnload")                                                  \
   X(ModuleGetFunction, 2000, "cuModuleGetFunction")                                        \

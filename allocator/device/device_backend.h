@@ -157,6 +157,9 @@ class DeviceBackend {
   virtual absl::Status CopyToDevice(StreamHandle stream, std::byte* to, const void* from, Bytes bytes) = 0;
   /// Returns when `to` is written.
   virtual absl::Status CopyToHost(StreamHandle stream, void* to, const std::byte* from, Bytes bytes) = 0;
+  /// `stream` is of the device that has `to`; `from` may be memory of another one. Where it is, the caller
+  /// orders the copy with the other device's streams as it does with any (Record, WaitOnStream), and keeps
+  /// that memory mapped and as it is until the copy is done.
   virtual absl::Status CopyOnDevice(StreamHandle stream, std::byte* to, const std::byte* from,
                                     Bytes bytes) = 0;
   virtual absl::Status Launch(StreamHandle stream, const KernelLaunch& launch) = 0;

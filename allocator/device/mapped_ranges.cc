@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -132,31 +133,65 @@ void MappedRanges::SettleAccess(const std::vector<MappedRange>& ranges, bool acc
   }
 }
 
-absl::Status MappedRanges::CheckAccessible(const std::byte* address, Bytes bytes) const {
+absl::StatusOr<int> MappedRanges::DeviceOf(const std::byte* address, Bytes bytes) const {
   MutexLock lock(mutex_);
   // The map's keys are not const; nothing is written through them.
   auto* const begin = const_cast<std::byte*>(address);
   auto at = mappings_.upper_bound(begin);
   std::uint64_t left = bytes.count();
   std::byte* reached = begin;
+  std::optional<int> device;
   if (at != mappings_.begin()) {
     for (--at; left != 0 && at != mappings_.end() && at->first <= reached; ++at) {
       const std::uint64_t skip = static_cast<std::uint64_t>(reached - at->first);
-      const std::uint64_t size = at->second.mapping.bytes.count();
-      if (skip >= size || !at->second.accessible) {
+      const MappedRanges::Mapping& mapping = at->second.mapping;
+      if (skip >= mapping.bytes.count() || !at->second.accessible) {
         break;
       }
-      const std::uint64_t step = std::min(left, size - skip);
+      if (device.value_or(mapping.device) != mapping.device) {
+        return absl::InvalidArgumentError(absl::StrCat("copy: ", bytes.count(), " bytes at ", At(address),
+                                                       " are memory of several devices; copy each alone"));
+      }
+      device = mapping.device;
+      const std::uint64_t step = std::min(left, mapping.bytes.count() - skip);
       left -= step;
       reached += step;
     }
   }
   if (left == 0) {
-    return absl::OkStatus();
+    return device.value_or(0);
   }
   return absl::FailedPreconditionError(absl::StrCat("copy: device memory at ", At(reached), " of ",
                                                     bytes.count(), " bytes at ", At(address),
                                                     " is not mapped or has no access set"));
+}
+
+std::vector<MappedRanges::MappedRange> MappedRanges::NotOpenTo(int peer, const std::byte* address,
+                                                               Bytes bytes) const {
+  MutexLock lock(mutex_);
+  auto* const begin = const_cast<std::byte*>(address);
+  auto at = mappings_.upper_bound(begin);
+  std::vector<MappedRange> closed;
+  if (at != mappings_.begin()) {
+    --at;
+  }
+  for (; at != mappings_.end() && at->first < begin + bytes.count(); ++at) {
+    const bool overlaps = at->first + at->second.mapping.bytes.count() > begin;
+    if (overlaps && (at->second.open_to >> peer & 1) == 0) {
+      closed.push_back({at->first, at->second.mapping});
+    }
+  }
+  return closed;
+}
+
+void MappedRanges::SetOpenTo(int peer, const std::vector<MappedRange>& ranges) {
+  MutexLock lock(mutex_);
+  for (const MappedRange& range : ranges) {
+    const auto found = mappings_.find(range.address);
+    if (found != mappings_.end() && found->second.mapping.memory == range.mapping.memory) {
+      found->second.open_to |= std::uint64_t{1} << peer;
+    }
+  }
 }
 
 MappedRanges::Everything MappedRanges::TakeAll() {

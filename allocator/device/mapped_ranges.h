@@ -49,7 +49,18 @@ class MappedRanges {
   absl::StatusOr<std::vector<MappedRange>> BeginAccess(std::byte* address, Bytes bytes);
   void SettleAccess(const std::vector<MappedRange>& ranges, bool accessible);
   /// FAILED_PRECONDITION unless kernels and copies may touch the whole range.
-  absl::Status CheckAccessible(const std::byte* address, Bytes bytes) const;
+  absl::Status CheckAccessible(const std::byte* address, Bytes bytes) const {
+    return DeviceOf(address, bytes).status();
+  }
+  /// The same, and the device whose memory it is; 0 for no bytes at all. INVALID_ARGUMENT for a range that
+  /// spans memory of several.
+  absl::StatusOr<int> DeviceOf(const std::byte* address, Bytes bytes) const;
+
+  // What other devices than its own may read. Whoever copies keeps the mappings as they are meanwhile.
+  static constexpr int kMostPeers = 64;
+  /// The mappings under the range that are not open to device `peer` < kMostPeers.
+  std::vector<MappedRange> NotOpenTo(int peer, const std::byte* address, Bytes bytes) const;
+  void SetOpenTo(int peer, const std::vector<MappedRange>& ranges);
 
   struct Everything {
     std::vector<MappedRange> mappings;
@@ -63,8 +74,9 @@ class MappedRanges {
  private:
   struct Entry {
     Mapping mapping;
-    bool changing = false;    // between Begin and Settle
-    bool accessible = false;  // SetAccess was done
+    bool changing = false;      // between Begin and Settle
+    bool accessible = false;    // SetAccess was done
+    std::uint64_t open_to = 0;  // a bit for each other device that may read it
   };
 
   const std::uint64_t max_mappings_;

@@ -89,7 +89,7 @@ class SimulatedBackend final : public DeviceBackend {
   // A handle is slot + kMaxStreams * generation, so that a launch checks its stream without a lock.
   struct StreamSlot {
     std::atomic<std::uint64_t> handle{0};
-    int device = 0;                          // guarded by mutex_ where `queue` is
+    std::atomic<int> device{0};
     std::shared_ptr<SimulatedStream> queue;  // asynchronous mode only; guarded by mutex_
   };
   struct LiveStream {

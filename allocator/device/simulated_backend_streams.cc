@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/device/backend_checks.h"
 #include "allocator/device/simulated_backend_impl.h"
 #include "lgpu/status.h"
 
@@ -62,11 +63,11 @@ absl::Status SimulatedBackend::CheckStream(StreamHandle stream) const {
 
 absl::StatusOr<SimulatedBackend::LiveStream> SimulatedBackend::FindStream(StreamHandle stream) {
   LGPU_RETURN_IF_ERROR(CheckStream(stream));
+  const StreamSlot& slot = streams_[stream.value % kMaxStreams];
   if (!options_.asynchronous) {
-    return LiveStream{};
+    return LiveStream{nullptr, slot.device};
   }
   MutexLock lock(mutex_);
-  const StreamSlot& slot = streams_[stream.value % kMaxStreams];
   if (slot.handle.load(std::memory_order_relaxed) != stream.value) {
     return absl::NotFoundError(absl::StrCat("stream ", stream.value, " is not known: destroyed already?"));
   }
@@ -149,17 +150,19 @@ absl::Status SimulatedBackend::CopyToHost(StreamHandle stream, void* to, const s
 absl::Status SimulatedBackend::CopyOnDevice(StreamHandle stream, std::byte* to, const std::byte* from,
                                             Bytes bytes) {
   LGPU_ASSIGN_OR_RETURN(const LiveStream live, FindStream(stream));
-  LGPU_RETURN_IF_ERROR(regions_.ranges().CheckAccessible(to, bytes));
-  LGPU_RETURN_IF_ERROR(regions_.ranges().CheckAccessible(from, bytes));
+  LGPU_ASSIGN_OR_RETURN(const int target, regions_.ranges().DeviceOf(to, bytes));
+  LGPU_ASSIGN_OR_RETURN(const int source, regions_.ranges().DeviceOf(from, bytes));
   if (bytes.is_zero()) {
     return absl::OkStatus();
   }
+  LGPU_RETURN_IF_ERROR(CheckCopyTarget(live.device, target));
   if (live.queue == nullptr) {
     std::memmove(to, from, bytes.count());
     return absl::OkStatus();
   }
-  live.queue->Queue([this, to, from, bytes, device = live.device] {
-    const AccessWindow window(windows_, device);
+  live.queue->Queue([this, to, from, bytes, target, source] {
+    const AccessWindow written(windows_, target);
+    const AccessWindow read(windows_, source);
     std::memmove(to, from, bytes.count());
   });
   return absl::OkStatus();

@@ -12,12 +12,14 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <thread>
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/kernel_parameters.h"
 #include "lgpu/refusal.h"
 #include "tests/contract/device_backend_contract.h"
+#include "tests/fake_cuda/fake_state.h"
 
 namespace lgpu {
 namespace {
@@ -172,6 +174,141 @@ TEST(CudaBackendTest, ManyFencesOfManyThreadsPass) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Two devices with memory that is mapped, and what only the fake driver can tell of the way that copies take.
+class CudaCopiesTest : public ::testing::Test {
+ protected:
+  using State = fake_cuda::State;
+  static constexpr std::size_t kBytes = std::size_t{11} << 20;
+
+  void SetUp() override {
+    machine_ = fake_cuda::StateFile::OfThisProcess();
+    if (machine_ == nullptr) GTEST_SKIP() << "a real driver does not say what it was asked for";
+  }
+  void TearDown() override {
+    if (machine_ == nullptr) return;
+    machine_->state().peers = false;
+    machine_->state().faults[0] = {};
+  }
+  void OpenBoth() {
+    backend_ = Open();
+    for (int device : {0, 1}) {
+      const absl::StatusOr<std::byte*> base = backend_->Reserve(device, Bytes(kReserved));
+      const absl::StatusOr<MemoryHandle> memory = backend_->Create(device, Bytes(kReserved));
+      const absl::StatusOr<StreamHandle> stream = backend_->CreateStream(device, 0);
+      ASSERT_TRUE(base.ok() && memory.ok() && stream.ok());
+      ASSERT_TRUE(backend_->Map(*base, *memory).ok() && backend_->SetAccess(*base, Bytes(kReserved)).ok());
+      bases_.push_back(*base);
+      streams_.push_back(*stream);
+    }
+  }
+  std::uint64_t CallsOf(std::string_view call) {
+    const fake_cuda::StateFile::Lock lock(*machine_);
+    std::uint64_t count = 0;
+    for (const fake_cuda::CallCount& counted : machine_->state().calls) {
+      if (counted.call == call) count = counted.count;
+    }
+    return count;
+  }
+  void FailAll(const char* call, int result) {
+    fake_cuda::Fault fault{.call = {}, .skip = 0, .times = -1, .pid = 0, .result = result};
+    std::strncpy(fault.call, call, sizeof(fault.call) - 1);
+    machine_->state().faults[0] = fault;
+  }
+  // From device 1 to device 0, and back to the host.
+  void ExpectCopied(unsigned seed) {
+    std::vector<unsigned char> data(kBytes);
+    for (std::size_t i = 0; i < kBytes; ++i)
+      data[i] = static_cast<unsigned char>((i + seed) * 2654435761u >> 24);
+    EXPECT_TRUE(backend_->CopyToDevice(streams_[1], bases_[1], data.data(), Bytes(kBytes)).ok());
+    EXPECT_TRUE(backend_->WaitOnStream(streams_[0], *backend_->Record(streams_[1])).ok());
+    before_ = CallsOf("cuMemcpyDtoHAsync");
+    EXPECT_TRUE(backend_->CopyOnDevice(streams_[0], bases_[0], bases_[1], Bytes(kBytes)).ok());
+    through_host_ = CallsOf("cuMemcpyDtoHAsync") - before_;
+    std::vector<unsigned char> got(kBytes);
+    EXPECT_TRUE(backend_->CopyToHost(streams_[0], got.data(), bases_[0], Bytes(kBytes)).ok());
+    EXPECT_EQ(got, data);
+  }
+
+  static constexpr std::size_t kReserved = std::size_t{12} << 20;
+  fake_cuda::StateFile* machine_ = nullptr;
+  std::unique_ptr<DeviceBackend> backend_;
+  std::vector<std::byte*> bases_;
+  std::vector<StreamHandle> streams_;
+  std::uint64_t before_ = 0;
+  std::uint64_t through_host_ = 0;
+};
+
+TEST_F(CudaCopiesTest, PeersReadEachOtherAndGetAccessOnce) {
+  machine_->state().peers = true;
+  OpenBoth();
+  ExpectCopied(1);
+  EXPECT_EQ(through_host_, 0u);
+  const std::uint64_t accesses = CallsOf("cuMemSetAccess");
+  ExpectCopied(2);
+  EXPECT_EQ(through_host_, 0u);
+  EXPECT_EQ(CallsOf("cuMemSetAccess"), accesses);
+}
+
+TEST_F(CudaCopiesTest, OthersGoThroughThePageLockedMemoryOfTheBackend) {
+  OpenBoth();
+  ExpectCopied(1);
+  EXPECT_EQ(through_host_, 6u) << "pieces of 2 MiB";
+}
+
+TEST_F(CudaCopiesTest, PeersThatGetNoAccessGoTheOtherWay) {
+  machine_->state().peers = true;
+  OpenBoth();
+  FailAll("cuMemSetAccess", 801);  // CUDA_ERROR_NOT_SUPPORTED
+  ExpectCopied(1);
+  EXPECT_GT(through_host_, 0u);
+  machine_->state().faults[0] = {};
+  ExpectCopied(2);
+  EXPECT_GT(through_host_, 0u) << "it is not asked again";
+}
+
+TEST_F(CudaCopiesTest, PageLockedMemoryIsBounded) {
+  OpenBoth();
+  const std::uint64_t before = CallsOf("cuMemHostAlloc");
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 12; ++t) {
+    threads.emplace_back([this, t] {
+      constexpr std::size_t kPart = std::size_t{900} << 10;
+      const std::size_t device = t % 2;
+      std::byte* const mine = bases_[device] + t / 2 * kPart;
+      std::vector<unsigned char> data(kPart, static_cast<unsigned char>(t + 1));
+      for (int i = 0; i < 5; ++i) {
+        EXPECT_TRUE(backend_->CopyToDevice(streams_[device], mine, data.data(), Bytes(kPart)).ok());
+        std::vector<unsigned char> got(kPart);
+        EXPECT_TRUE(backend_->CopyToHost(streams_[device], got.data(), mine, Bytes(kPart)).ok());
+        EXPECT_EQ(got, data);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(CallsOf("cuMemHostAlloc"), before + 8);
+  backend_.reset();
+  EXPECT_EQ(CallsOf("cuMemFreeHost"), CallsOf("cuMemHostAlloc"));
+}
+
+TEST_F(CudaCopiesTest, WithoutPageLockedMemoryCopiesAreRightAllTheSame) {
+  FailAll("cuMemHostAlloc", 2);  // CUDA_ERROR_OUT_OF_MEMORY
+  OpenBoth();
+  ExpectCopied(1);
+}
+
+// What was queued is done with the memory when the caller hears of the failure.
+TEST_F(CudaCopiesTest, AFailedCopyLeavesNothingUnderway) {
+  OpenBoth();
+  std::vector<unsigned char> data(kBytes, 1);
+  {
+    const fake_cuda::StateFile::Lock lock(*machine_);
+    machine_->state().faults[0] = {
+        .call = "cuMemcpyHtoDAsync", .skip = 3, .times = 1, .pid = 0, .result = 999};
+  }
+  EXPECT_TRUE(absl::IsInternal(backend_->CopyToDevice(streams_[0], bases_[0], data.data(), Bytes(kBytes))));
+  EXPECT_TRUE(backend_->Unmap(bases_[0]).ok()) << "the fake driver says so if it is still written";
 }
 
 TEST(CudaBackendTest, ForkedChildIsRefusedAndTakesNothingAway) {

@@ -388,6 +388,46 @@ TEST_P(DeviceBackendContract, HostMemoryMayBeReusedAfterACopyToTheDevice) {
   EXPECT_EQ(ValueOf(stream_, region_, unit_), 1);
 }
 
+// Large enough for several pieces wherever copies go in pieces.
+TEST_P(DeviceBackendContract, LargeCopiesToAndFromTheHostAreWhole) {
+  const Bytes bytes = unit_ * 5;
+  MustMap(region_, bytes);
+  for (const Bytes part : {bytes, bytes - Bytes(3), Bytes(65'537), Bytes(65'536)}) {
+    std::vector<unsigned char> data(part.count());
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<unsigned char>(i * 2654435761u >> 24);
+    const std::vector<unsigned char> written = data;
+    EXPECT_OK(backend_->CopyToDevice(stream_, region_ + 1, data.data(), part - Bytes(1)));
+    std::fill(data.begin(), data.end(), 0);
+    EXPECT_OK(backend_->CopyToHost(stream_, data.data(), region_ + 1, part - Bytes(1)));
+    EXPECT_EQ(std::memcmp(data.data(), written.data(), part.count() - 1), 0) << part;
+  }
+}
+
+TEST_P(DeviceBackendContract, CopiesBetweenDevicesAreOrderedByTheirFences) {
+  if (backend_->devices().size() < 2) GTEST_SKIP() << "there is one device only";
+  const Bytes bytes = unit_ * 3;
+  MustMap(region_, bytes);
+  const absl::StatusOr<std::byte*> there = backend_->Reserve(1, bytes);
+  const absl::StatusOr<MemoryHandle> memory = backend_->Create(1, bytes);
+  const absl::StatusOr<StreamHandle> other = backend_->CreateStream(1, 0);
+  ASSERT_TRUE(there.ok() && memory.ok() && other.ok());
+  EXPECT_OK(backend_->Map(*there, *memory));
+  EXPECT_OK(backend_->SetAccess(*there, bytes));
+  for (int i = 1; i <= 10; ++i) {
+    Fill(*other, *there, bytes, i);
+    EXPECT_OK(backend_->WaitOnStream(stream_, *backend_->Record(*other)));
+    EXPECT_OK(backend_->CopyOnDevice(stream_, region_, *there, bytes));
+    EXPECT_OK(backend_->WaitOnStream(*other, *backend_->Record(stream_)));
+    Fill(*other, *there, bytes, 99);
+    EXPECT_EQ(ValueOf(stream_, region_, bytes), i);
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(backend_->CopyOnDevice(*other, region_, *there, unit_)))
+      << "the stream is the other device's";
+  EXPECT_EQ(ValueOf(*other, *there, bytes), 99);
+  EXPECT_OK(backend_->Unmap(*there));
+  EXPECT_OK(backend_->Release(*memory));
+}
+
 TEST_P(DeviceBackendContract, CopiesNeedMappedMemory) {
   MustMap(region_, unit_);
   std::vector<char> data(unit_.count() * 2);

@@ -184,6 +184,13 @@ FAKE_EXPORT CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
+FAKE_EXPORT CUresult cuDeviceCanAccessPeer(int* can, CUdevice reader, CUdevice owner) {
+  FAKE_ENTER("cuDeviceCanAccessPeer");
+  if (CardOf(reader) < 0 || CardOf(owner) < 0) return CUDA_ERROR_INVALID_DEVICE;
+  *can = reader != owner && process.file->state().peers ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
 FAKE_EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   FAKE_ENTER("cuDeviceGetAttribute");
   const Card* const card = FindCard(device);

@@ -251,7 +251,7 @@ FAKE_EXPORT CUresult cuMemMap(CUdeviceptr address, std::size_t size, std::size_t
   if (::mremap(found->memory->data, 0, size, MREMAP_MAYMOVE | MREMAP_FIXED, shadow) == MAP_FAILED) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  process.mappings[address] = {found->memory, size, 0};
+  process.mappings[address] = {found->memory, size, {}};
   return CUDA_SUCCESS;
 }
 
@@ -303,8 +303,39 @@ FAKE_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, std::size_t size, const
   }
   for (auto at = process.mappings.find(address); at != process.mappings.end() && at->first < address + size;
        ++at) {
-    at->second.access = desc->flags;
+    if (at->second.memory->card != card && !process.file->state().peers) return CUDA_ERROR_INVALID_DEVICE;
+    at->second.access[card] = desc->flags;
   }
+  return CUDA_SUCCESS;
+}
+
+FAKE_EXPORT CUresult cuMemHostAlloc(void** address, std::size_t size, unsigned flags) {
+  FAKE_ENTER("cuMemHostAlloc");
+  Context* context = nullptr;
+  if (const CUresult current = process.CurrentContext(&context, "cuMemHostAlloc"); current != CUDA_SUCCESS) {
+    return current;
+  }
+  if (size == 0 || (flags & ~unsigned{CU_MEMHOSTALLOC_PORTABLE}) != 0) return CUDA_ERROR_INVALID_VALUE;
+  void* const data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  process.host_memory[reinterpret_cast<std::uint64_t>(data)] = size;
+  *address = data;
+  return CUDA_SUCCESS;
+}
+
+FAKE_EXPORT CUresult cuMemFreeHost(void* address) {
+  FAKE_ENTER("cuMemFreeHost");
+  Context* context = nullptr;
+  if (const CUresult current = process.CurrentContext(&context, "cuMemFreeHost"); current != CUDA_SUCCESS) {
+    return current;
+  }
+  const auto known = process.host_memory.find(reinterpret_cast<std::uint64_t>(address));
+  if (known == process.host_memory.end()) return CUDA_ERROR_INVALID_VALUE;
+  if (process.IsInUse(known->first, known->second)) {
+    process.Break("free-under-work", "cuMemFreeHost while queued work reads or writes the memory");
+  }
+  ::munmap(address, known->second);
+  process.host_memory.erase(known);
   return CUDA_SUCCESS;
 }
 

@@ -108,7 +108,7 @@ void Process::Break(const char* rule, const std::string& text) {
   file->AddViolation(rule, text);
 }
 
-char* Process::Reach(const Touch& touch, const char* call) {
+char* Process::Reach(const Touch& touch, int card, const char* call) {
   char where[64];
   std::snprintf(where, sizeof(where), "%#lx of %lu bytes", static_cast<unsigned long>(touch.address),
                 static_cast<unsigned long>(touch.bytes));
@@ -125,11 +125,14 @@ char* Process::Reach(const Touch& touch, const char* call) {
       Break("unmapped-access", std::string(call) + " of memory that is not mapped, at " + where);
       return nullptr;
     }
-    if (mapping->second.access == 0) {
-      Break("access-before-set-access", std::string(call) + " of memory without access, at " + where);
+    const auto access = mapping->second.access.find(card);
+    if (access == mapping->second.access.end() || access->second == 0) {
+      const char* const rule =
+          card == mapping->second.memory->card ? "access-before-set-access" : "peer-without-access";
+      Break(rule, std::string(call) + " of memory without access, at " + where);
       return nullptr;
     }
-    if (touch.writes && mapping->second.access != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+    if (touch.writes && access->second != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
       Break("write-to-read-only", std::string(call) + " writes memory mapped for reading, at " + where);
       return nullptr;
     }
@@ -141,6 +144,12 @@ char* Process::Reach(const Touch& touch, const char* call) {
 bool Process::IsReserved(std::uint64_t address) const {
   auto at = reservations.upper_bound(address);
   return at != reservations.begin() && (--at, address < at->first + at->second.bytes);
+}
+
+bool Process::IsPageLocked(const void* address) const {
+  const auto value = reinterpret_cast<std::uint64_t>(address);
+  auto at = host_memory.upper_bound(value);
+  return at != host_memory.begin() && (--at, value < at->first + at->second);
 }
 
 bool Process::IsInUse(std::uint64_t address, std::uint64_t bytes) {

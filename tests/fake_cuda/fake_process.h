@@ -119,7 +119,7 @@ struct Module {
 struct Mapping {
   std::shared_ptr<Allocation> memory;
   std::uint64_t bytes = 0;
-  int access = 0;  // CU_MEM_ACCESS_FLAGS_PROT_...
+  std::map<int, int> access;  // by card: CU_MEM_ACCESS_FLAGS_PROT_...
 };
 
 struct Reservation {
@@ -145,6 +145,7 @@ struct Process {
   std::uint64_t next_handle = 0x1000;
   std::map<std::uint64_t, Reservation> reservations;
   std::map<std::uint64_t, Mapping> mappings;
+  std::map<std::uint64_t, std::uint64_t> host_memory;  // page-locked: bytes by address
   std::map<Stream*, std::shared_ptr<Stream>> streams;
   std::vector<std::shared_ptr<Stream>> zombies;  // destroyed, and perhaps not done yet
   std::map<Event*, std::unique_ptr<Event>> events;
@@ -155,10 +156,11 @@ struct Process {
 
   /// Records that the program broke a rule. Callers may hold `mutex`.
   void Break(const char* rule, const std::string& text);
-  /// Where the host sees device memory; null unless it is mapped with that access, as one piece. Breaks the
-  /// rule of access otherwise. Callers hold `mutex`.
-  char* Reach(const Touch& touch, const char* call);
+  /// Where the host sees device memory; null unless it is mapped, as one piece, with that access for the card
+  /// that touches it. Breaks the rule of access otherwise. Callers hold `mutex`.
+  char* Reach(const Touch& touch, int card, const char* call);
   bool IsReserved(std::uint64_t address) const;
+  bool IsPageLocked(const void* address) const;
   /// Work that is queued or runs on any stream and touches the range.
   bool IsInUse(std::uint64_t address, std::uint64_t bytes);
   CUresult CurrentContext(Context** context, const char* call);

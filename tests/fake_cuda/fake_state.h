@@ -70,13 +70,14 @@ struct CallCount {
 struct State {
   static constexpr std::uint64_t kMagic = 0x6c6770754641'4b45;
   static constexpr int kMaxCards = 8, kMaxSlots = 8192, kMaxFaults = 16, kMaxViolations = 64;
-  static constexpr int kMaxProcesses = 128, kMaxCalls = 96;
+  static constexpr int kMaxProcesses = 128, kMaxCalls = 112;
 
   std::uint64_t magic;
   std::int32_t card_count;
   std::atomic<std::int32_t> init_result;  // of cuInit
   std::atomic<bool> hold_kernels;         // kernels wait until this is false
   std::atomic<bool> nvml_absent;          // nvmlInit fails
+  std::atomic<bool> peers;                // cards can read each other's memory
   std::atomic<bool> hold_freed;           // memory that is freed does not come back yet: a slow drain
   // The rest is guarded by the lock of the file (StateFile::Lock).
   Card cards[kMaxCards];

@@ -42,31 +42,31 @@ CUresult FindEvent(Process& process, CUevent handle, const char* call, Event** f
 }
 
 // Where the host sees the memory when the work runs; null kills the contexts.
-char* ReachLater(const Touch& touch, const char* call) {
+char* ReachLater(const Touch& touch, int card, const char* call) {
   Process& process = Process::This();
   const std::lock_guard lock(process.mutex);
   if (process.sticky != CUDA_SUCCESS) return nullptr;
-  char* const data = process.Reach(touch, call);
+  char* const data = process.Reach(touch, card, call);
   if (data == nullptr) process.sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
   return data;
 }
 
 // Copies check their ranges at once.
-CUresult CheckTouches(Process& process, const std::vector<Touch>& touches, const char* call) {
+CUresult CheckTouches(Process& process, const std::vector<Touch>& touches, int card, const char* call) {
   for (const Touch& touch : touches) {
-    if (process.Reach(touch, call) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (process.Reach(touch, card, call) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
 
 void RunKernel(const Emulation& emulation, const std::vector<char>& parameters, const Grid& grid,
-               const std::vector<Touch>& touches) {
+               const std::vector<Touch>& touches, int card) {
   Process& process = Process::This();
   while (process.file->state().hold_kernels) ::usleep(500);
   std::vector<std::pair<std::uint64_t, char*>> places;
   for (const Touch& touch : touches) {
     if (touch.bytes == 0) return;
-    char* const data = ReachLater(touch, "kernel");
+    char* const data = ReachLater(touch, card, "kernel");
     if (data == nullptr) return;
     places.emplace_back(touch.address, data);
   }
@@ -87,11 +87,11 @@ CUresult QueueLibraryWork(CUstream handle, LibraryWork work, const char* call) {
   if (const CUresult found = FindStream(process, handle, call, &stream); found != CUDA_SUCCESS) return found;
   Stream::Work queued;
   queued.touches = work.touches;
-  queued.run = [work = std::move(work), call] {
+  queued.run = [work = std::move(work), card = stream->context->card, call] {
     while (Process::This().file->state().hold_kernels) ::usleep(500);
     std::vector<char*> places;
     for (const Touch& touch : work.touches) {
-      places.push_back(touch.bytes == 0 ? nullptr : ReachLater(touch, call));
+      places.push_back(touch.bytes == 0 ? nullptr : ReachLater(touch, card, call));
       if (touch.bytes != 0 && places.back() == nullptr) return;
     }
     work.run(places);
@@ -260,13 +260,24 @@ FAKE_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std:
     return found;
   }
   const Touch touch{to, bytes, true};
-  if (const CUresult checked = CheckTouches(process, {touch}, "cuMemcpyHtoDAsync"); checked != CUDA_SUCCESS) {
+  if (const CUresult checked = CheckTouches(process, {touch}, stream->context->card, "cuMemcpyHtoDAsync");
+      checked != CUDA_SUCCESS) {
     return checked;
+  }
+  const int card = stream->context->card;
+  if (process.IsPageLocked(from)) {
+    const Touch host{reinterpret_cast<std::uint64_t>(from), bytes, false};
+    stream->Queue({{touch, host}, [touch, card, from] {
+                     if (char* const place = ReachLater(touch, card, "cuMemcpyHtoDAsync"); place != nullptr) {
+                       std::memcpy(place, from, touch.bytes);
+                     }
+                   }});
+    return CUDA_SUCCESS;
   }
   // Pageable memory is staged before the call returns.
   const auto* const first = static_cast<const char*>(from);
-  stream->Queue({{touch}, [touch, data = std::vector<char>(first, first + bytes)] {
-                   if (char* const place = ReachLater(touch, "cuMemcpyHtoDAsync"); place != nullptr) {
+  stream->Queue({{touch}, [touch, card, data = std::vector<char>(first, first + bytes)] {
+                   if (char* const place = ReachLater(touch, card, "cuMemcpyHtoDAsync"); place != nullptr) {
                      std::memcpy(place, data.data(), data.size());
                    }
                  }});
@@ -281,11 +292,14 @@ FAKE_EXPORT CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_
     return found;
   }
   const Touch touch{from, bytes, false};
-  if (const CUresult checked = CheckTouches(process, {touch}, "cuMemcpyDtoHAsync"); checked != CUDA_SUCCESS) {
+  if (const CUresult checked = CheckTouches(process, {touch}, stream->context->card, "cuMemcpyDtoHAsync");
+      checked != CUDA_SUCCESS) {
     return checked;
   }
-  stream->Queue({{touch}, [touch, to] {
-                   if (const char* const place = ReachLater(touch, "cuMemcpyDtoHAsync"); place != nullptr) {
+  const Touch host{reinterpret_cast<std::uint64_t>(to), bytes, true};
+  stream->Queue({{touch, host}, [touch, to, card = stream->context->card] {
+                   if (const char* const place = ReachLater(touch, card, "cuMemcpyDtoHAsync");
+                       place != nullptr) {
                      std::memcpy(to, place, touch.bytes);
                    }
                  }});
@@ -302,14 +316,15 @@ FAKE_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std:
   }
   const Touch written{to, bytes, true};
   const Touch read{from, bytes, false};
-  if (const CUresult checked = CheckTouches(process, {written, read}, "cuMemcpyDtoDAsync");
+  if (const CUresult checked =
+          CheckTouches(process, {written, read}, stream->context->card, "cuMemcpyDtoDAsync");
       checked != CUDA_SUCCESS) {
     return checked;
   }
-  stream->Queue({{written, read}, [written, read] {
-                   char* const place = ReachLater(written, "cuMemcpyDtoDAsync");
+  stream->Queue({{written, read}, [written, read, card = stream->context->card] {
+                   char* const place = ReachLater(written, card, "cuMemcpyDtoDAsync");
                    const char* const source =
-                       place == nullptr ? nullptr : ReachLater(read, "cuMemcpyDtoDAsync");
+                       place == nullptr ? nullptr : ReachLater(read, card, "cuMemcpyDtoDAsync");
                    if (source != nullptr) std::memmove(place, source, read.bytes);
                  }});
   return CUDA_SUCCESS;
@@ -317,10 +332,11 @@ FAKE_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std:
 
 FAKE_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
   FAKE_ENTER("cuPointerGetAttribute");
-  if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE || !process.IsReserved(pointer)) {
+  const bool page_locked = process.IsPageLocked(reinterpret_cast<const void*>(pointer));
+  if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE || (!page_locked && !process.IsReserved(pointer))) {
     return CUDA_ERROR_INVALID_VALUE;  // as for host memory that the driver does not know
   }
-  *static_cast<unsigned*>(data) = CU_MEMORYTYPE_DEVICE;
+  *static_cast<unsigned*>(data) = page_locked ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
   return CUDA_SUCCESS;
 }
 
@@ -395,7 +411,8 @@ FAKE_EXPORT CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned
   Stream::Work work;
   work.touches = touches;
   work.run = [&emulation, parameters = std::move(parameters), sizes = Grid{grid, block},
-              touches = std::move(touches)] { RunKernel(emulation, parameters, sizes, touches); };
+              touches = std::move(touches),
+              card = stream->context->card] { RunKernel(emulation, parameters, sizes, touches, card); };
   stream->Queue(std::move(work));
   return CUDA_SUCCESS;
 }

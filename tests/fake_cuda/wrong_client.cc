@@ -154,6 +154,30 @@ class Client {
     MUST(cu_.MemExportToShareableHandle(&fd, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     GiveBack();
   }
+  // Mapped for card 0, read by a stream of card 1.
+  void PeerWithoutAccess() {
+    MapWithAccess();
+    CUcontext other = nullptr;
+    CUstream stream = nullptr;
+    char data[64];
+    MUST(cu_.DevicePrimaryCtxRetain(&other, 1));
+    MUST(cu_.CtxPushCurrent(other));
+    MUST(cu_.StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
+    cu_.MemcpyDtoHAsync(data, base_, sizeof(data), stream);
+    MUST(cu_.StreamDestroy(stream));
+    MUST(cu_.CtxPopCurrent(nullptr));
+    MUST(cu_.DevicePrimaryCtxRelease(1));
+    Unmap();
+    GiveBack();
+  }
+  void FreeUnderWork() {
+    MapWithAccess();
+    void* host = nullptr;
+    MUST(cu_.MemHostAlloc(&host, kUnit, CU_MEMHOSTALLOC_PORTABLE));
+    Fill();  // the test holds kernels back
+    MUST(cu_.MemcpyDtoHAsync(host, base_, kUnit, stream_));
+    cu_.MemFreeHost(host);
+  }
   void CallAfterFork() {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -245,6 +269,8 @@ const Wrongs<Client> kWrongs = {
     {"leaked-handle", &Client::LeakedHandle},
     {"leaked-fd", &Client::LeakedFd},
     {"call-after-fork", &Client::CallAfterFork},
+    {"peer-without-access", &Client::PeerWithoutAccess},
+    {"free-under-work", &Client::FreeUnderWork},
     {"host-touch", &Client::HostTouch},
 };
 
@@ -253,5 +279,6 @@ const Wrongs<Client> kWrongs = {
 
 int main(int argc, char** argv) {
   using namespace lgpu::fake_cuda;
-  return RunWrong(kWrongs, argc, argv, {"unmap-under-work", "access-before-set-access/kernel"});
+  return RunWrong(kWrongs, argc, argv,
+                  {"unmap-under-work", "access-before-set-access/kernel", "free-under-work"});
 }
