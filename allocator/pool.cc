@@ -88,6 +88,14 @@ absl::Status Pool::Impl::CheckRequest(Bytes bytes, const AllocateOptions& option
                                                    options.stream, " was asked for; it has to be more than ",
                                                    FormatBytes(FrontCache::kLargest), ", for stream 0"));
   }
+  if (options.filled_on != StreamOrder::kHome &&
+      (IsCacheable(bytes) || options.stream != StreamOrder::kHome || options.scratch)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a block of ", bytes.count(), " bytes for stream ", options.stream,
+                     ", filled on stream ", options.filled_on, ", was asked for; it has to be more than ",
+                     FormatBytes(FrontCache::kLargest), ", for stream 0, and no scratch memory"));
+  }
+  LGPU_RETURN_IF_ERROR(CheckStreamId(options.filled_on));
   return CheckStreamId(options.stream);
 }
 
@@ -286,7 +294,7 @@ void Pool::Impl::WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanosec
 
 absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& options) {
   if (bytes.is_zero() || !IsAlignment(options.alignment) || options.stream != StreamOrder::kHome ||
-      options.scratch || epoch_.IsForked()) [[unlikely]] {
+      options.scratch || options.filled_on != StreamOrder::kHome || epoch_.IsForked()) [[unlikely]] {
     LGPU_RETURN_IF_ERROR(CheckRequest(bytes, options));
   }
   Shard* const shard = cache_.Mine();
@@ -350,6 +358,7 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
                                                         std::uint32_t& index) {
   const Bytes limit = source_->limit();
   Quick quick;
+  Suballocator::Stamp freed_at = 0;
   {
     MutexLock lock(mutex_);
     NoteThread();
@@ -361,6 +370,7 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
       ReleaseQueue(*shard);
     }
     quick = TryMapped(bytes, options, limit, index);
+    freed_at = blocks_.freed_at();
   }
   WakeIfDue();
   if (quick == Quick::kOver && options.spare_only) {
@@ -371,6 +381,7 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
     LGPU_RETURN_IF_ERROR(AwaitFences());
     MutexLock lock(mutex_);
     quick = TryMapped(bytes, options, limit, index);
+    freed_at = blocks_.freed_at();
   }
   if (quick == Quick::kParked) {
     return absl::OkStatus();
@@ -379,10 +390,11 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
     return RefuseOver(bytes, options, limit);
   }
   if (quick == Quick::kSlow) {
-    LGPU_ASSIGN_OR_RETURN(index, AllocatePending(bytes, options, limit));
+    LGPU_ASSIGN_OR_RETURN(index, AllocatePending(bytes, options, limit, freed_at));
   }
-  if (options.stream != StreamOrder::kHome) {
-    if (absl::Status status = OrderAfterHome(options.stream); !status.ok()) {
+  const StreamId first = options.filled_on != StreamOrder::kHome ? options.filled_on : options.stream;
+  if (first != StreamOrder::kHome) {
+    if (absl::Status status = OrderAfterHome(first, freed_at); !status.ok()) {
       Free(BlockAt(std::exchange(index, 0))).IgnoreError();
       return status;
     }
@@ -403,10 +415,11 @@ absl::Status Pool::Impl::RefuseOver(Bytes bytes, const AllocateOptions& options,
 }
 
 absl::StatusOr<std::uint32_t> Pool::Impl::AllocatePending(Bytes bytes, const AllocateOptions& options,
-                                                          Bytes limit) {
+                                                          Bytes limit, Suballocator::Stamp& freed_at) {
   Attempt attempt{
       .bytes = bytes, .options = options, .deadline = DeadlineAfter(options.timeout), .limit = limit};
   absl::StatusOr<std::uint32_t> index = AllocateSlowly(attempt);
+  freed_at = attempt.freed_at;
   WakeIfDue();
   MutexLock lock(mutex_);
   --calls_;

@@ -187,23 +187,25 @@ bool Pool::Impl::WaitForFences(Attempt& attempt) {
   return attempt.status.ok();
 }
 
-absl::Status Pool::Impl::OrderAfterHome(StreamId stream) {
-  std::uint32_t stamp = 0;
-  {
+absl::Status Pool::Impl::OrderAfterHome(StreamId stream, Suballocator::Stamp stamp) {
+  const auto is_ordered = [&] {
     MutexLock lock(mutex_);
-    stamp = order_.last_home();
-    if (order_.IsOrdered(stream, stamp)) {
-      return absl::OkStatus();
-    }
+    return order_.IsOrdered(stream, stamp);
+  };
+  if (is_ordered()) {
+    return absl::OkStatus();
   }
-  LGPU_RETURN_IF_ERROR(RecordFences());
+  LGPU_RETURN_IF_ERROR(PollFences());
+  if (is_ordered()) {
+    return absl::OkStatus();
+  }
   std::optional<StreamOrder::HomeFence> fence;
   {
     MutexLock lock(mutex_);
     fence = order_.LastHomeFence();
   }
   if (!fence || fence->stamp < stamp) {
-    // It has passed meanwhile, or another thread is about to record it.
+    // Another thread is about to record it.
     LGPU_ASSIGN_OR_RETURN(const std::uint64_t value, fences_->Record(StreamOrder::kHome));
     fence = StreamOrder::HomeFence{stamp, value};
   }

@@ -108,6 +108,7 @@ absl::StatusOr<std::uint32_t> Pool::Impl::AllocateSlowly(Attempt& attempt) {
 
 Pool::Impl::Step Pool::Impl::Done(Attempt& attempt, Suballocator::Handle block) {
   pending_ -= RoundUp(attempt.bytes, Suballocator::kGranule);
+  attempt.freed_at = blocks_.freed_at();
   attempt.index = HandOut(block, attempt.bytes, attempt.options);
   spare_.insert(spare_.end(), attempt.chunks.begin(), attempt.chunks.end());
   return Step::kDone;

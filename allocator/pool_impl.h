@@ -127,6 +127,7 @@ class Pool::Impl {
     std::vector<Chunk> placed{};  // in the order of placements
     // The result.
     std::uint32_t index = 0;
+    Suballocator::Stamp freed_at = 0;  // of what was there before
     absl::Status status{};
   };
   enum class Bound { kAtLeast, kAtMost };
@@ -177,7 +178,8 @@ class Pool::Impl {
   void Describe(Node& node, Bytes padding, const AllocateOptions& options);
   static absl::Status NoneToSpare();
   absl::Status RefuseOver(Bytes bytes, const AllocateOptions& options, Bytes limit);
-  absl::StatusOr<std::uint32_t> AllocatePending(Bytes bytes, const AllocateOptions& options, Bytes limit);
+  absl::StatusOr<std::uint32_t> AllocatePending(Bytes bytes, const AllocateOptions& options, Bytes limit,
+                                                Suballocator::Stamp& freed_at);
   absl::Status FreeSmall(const Block& block);
   void FreeUncached(Shard* shard, std::uint32_t index, bool is_shared, std::uint32_t about);
   absl::Status FreeLarge(const Block& block);
@@ -254,8 +256,8 @@ class Pool::Impl {
   absl::Status AwaitFences();
   absl::Status RecordFences();
   void ReleaseReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Lets `stream` wait for the home stream's work with what it freed.
-  absl::Status OrderAfterHome(StreamId stream);
+  /// Lets `stream` wait for the home stream's work with what it freed up to `stamp`.
+  absl::Status OrderAfterHome(StreamId stream, Suballocator::Stamp stamp);
 
   bool Fits(Bytes rounded, Bytes limit) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanoseconds timeout)

@@ -14,9 +14,6 @@ std::uint64_t KeyOf(StreamId stream, std::uint32_t size) { return std::uint64_t{
 
 void StreamOrder::NoteFree(Streams streams) {
   used_on_ |= streams;
-  if ((streams & Only(kHome)) != 0) {
-    last_home_ = stamp_;
-  }
 }
 
 std::optional<StreamOrder::Closing> StreamOrder::Close() {

@@ -95,8 +95,6 @@ class StreamOrder {
     std::uint64_t value = 0;
   };
   std::optional<HomeFence> LastHomeFence() const;
-  /// The last stamp under which anything went back to the home stream.
-  std::uint32_t last_home() const { return last_home_; }
 
  private:
   struct Batch {
@@ -110,7 +108,6 @@ class StreamOrder {
 
   std::uint32_t stamp_ = 1;
   std::uint32_t passed_ = 0;
-  std::uint32_t last_home_ = 0;
   Streams used_on_ = 0;
   std::deque<Batch> batches_;  // by stamp
   std::deque<Parked> parked_;  // by stamp

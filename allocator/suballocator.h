@@ -94,6 +94,9 @@ class Suballocator {
   /// A block in mapped pages, or nothing.
   std::optional<Handle> Allocate(const Request& request, Effort effort);
   void Free(Handle block, Stamp stamp);
+  /// When the memory of the block that was made last was freed: the youngest stamp in the range that it was
+  /// cut out of.
+  Stamp freed_at() const { return freed_at_; }
   /// The same bytes for another owner: the old handle names nothing any more.
   Handle Rename(Handle block);
   /// Scarce: quick searches look at more ranges and take the smallest, which wastes less and costs more.
@@ -296,6 +299,7 @@ class Suballocator {
   std::uint64_t free_ = 0;
   std::uint64_t live_blocks_ = 0;
   std::uint64_t retired_nodes_ = 0;
+  Stamp freed_at_ = 0;
   bool scarce_ = false;
 };
 

@@ -219,6 +219,7 @@ inline void Suballocator::Settle(std::uint32_t index, State kind, Stamp stamp) {
   index = WithNames(index);
   Node& node = nodes_[index];
   node.set_state(State::kLive);
+  freed_at_ = node.stamp;
   node.stamp = request.any_chunk ? kAnyChunk : 0;
   node.before = 0;
   node.behind = 0;

@@ -5,6 +5,8 @@
 #include <functional>
 #include <string>
 
+#include "lgpu/context.h"
+
 namespace lgpu::bench {
 
 struct Options {
@@ -32,6 +34,9 @@ Pair Compare(const Options& options, const std::function<void()>& ours, const st
 
 /// False if a GPU is there and something failed; true, and a line, without one.
 bool MeasureGpu(const Options& options);
+
+/// A part of it; the GPU's context is current.
+absl::Status MeasureCopies(const Options& options, const Context& gpu);
 
 }  // namespace lgpu::bench
 

@@ -357,7 +357,9 @@ bool MeasureGpu(const Options& options) {
     return true;
   }
   const absl::StatusOr<Context> gpu = Context::Create({.endpoint = "local"});
-  const absl::Status status = gpu.ok() ? GpuBench(options, *gpu, **bare).Run() : gpu.status();
+  absl::Status status = gpu.status();
+  if (status.ok()) status = GpuBench(options, *gpu, **bare).Run();
+  if (status.ok()) status = MeasureCopies(options, *gpu);
   if (!status.ok()) std::printf("%s\n", status.ToString().c_str());
   return status.ok();
 }

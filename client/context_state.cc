@@ -122,13 +122,17 @@ absl::Status ContextState::OpenDevices(const ContextOptions& options) {
     parts.index = index;
     parts.card = lease_->backend_device(index);
     parts.backend = &lease_->backend();
-    LGPU_ASSIGN_OR_RETURN(parts.stream, parts.backend->CreateStream(parts.card, priority));
-    parts.timers = std::make_unique<OpTimers>(*parts.backend, parts.stream, options.device_time_every);
+    for (StreamHandle& stream : parts.streams) {
+      LGPU_ASSIGN_OR_RETURN(stream, parts.backend->CreateStream(parts.card, priority));
+    }
+    const StreamHandle home = parts.streams[Device::kHome];
+    parts.timers = std::make_unique<OpTimers>(*parts.backend, home, options.device_time_every);
     parts.pool = std::make_unique<Pool>(
         lease_->TakeSource(index),
         PoolOptions{.device = Cat("/device:GPU:", index),
                     .lease = lease_->name(),
-                    .fences = std::make_shared<BackendFences>(*parts.backend, std::vector{parts.stream}),
+                    .fences = std::make_shared<BackendFences>(
+                        *parts.backend, std::vector{home, parts.streams[Device::kUpload]}),
                     .wake = [lease = lease_.get()] { lease->WakeMaintenance(); }});
     if (index < ClientPage::kMaxDevices) parts.counters = &lease_->page().devices[i];
     if (!infos_[i].simulated) {
@@ -242,7 +246,8 @@ absl::Status ContextState::ClosedError() const {
 }
 
 absl::StatusOr<std::shared_ptr<TensorBuffer>> ContextState::Allocate(
-    const std::shared_ptr<ContextState>& state, Device& device, const TensorSpec& spec, const Op& op) {
+    const std::shared_ptr<ContextState>& state, Device& device, const TensorSpec& spec, const Op& op,
+    Device::FilledBy filled_by) {
   const auto most =
       std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(ElementBytes(spec.dtype));
   if (spec.shape.elements() > most) {
@@ -253,7 +258,7 @@ absl::StatusOr<std::shared_ptr<TensorBuffer>> ContextState::Allocate(
   const Bytes bytes = TensorBuffer::SpecBytes(spec);
   Block block;
   if (!bytes.is_zero()) {
-    absl::StatusOr<Block> allocated = device.Allocate(bytes, op.name, state->allocation_timeout_);
+    absl::StatusOr<Block> allocated = device.Allocate(bytes, op.name, state->allocation_timeout_, filled_by);
     if (!allocated.ok()) return SayWhat(allocated.status(), device, op, spec);
     block = *allocated;
   }

@@ -83,7 +83,7 @@ class ContextState {
   /// A tensor without contents on `device`. `op` is for the refusal. Callers are behind the gate.
   static absl::StatusOr<std::shared_ptr<TensorBuffer>> Allocate(const std::shared_ptr<ContextState>& state,
                                                                 Device& device, const TensorSpec& spec,
-                                                                const Op& op);
+                                                                const Op& op, Device::FilledBy filled_by);
 
  private:
   ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options, const RuntimeOptions& runtime);

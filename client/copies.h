@@ -21,8 +21,10 @@ absl::StatusOr<std::shared_ptr<TensorBuffer>> CopyTo(const std::shared_ptr<Tenso
 absl::Status CheckCopyPolicy(ContextState& state, const Op& op, std::size_t index, const TensorBuffer& input,
                              const Device& to);
 
-/// Fills a tensor from the host; `from` may go when this returns.
-absl::Status CopyFromHost(TensorBuffer& to, std::span<const std::byte> from);
+/// A new tensor with `values`, which may go when this returns. `op` is for the refusal.
+absl::StatusOr<std::shared_ptr<TensorBuffer>> MakeFromHost(const std::shared_ptr<ContextState>& state,
+                                                           Device& device, const TensorSpec& spec,
+                                                           const Op& op, std::span<const std::byte> values);
 /// Waits for the tensor and copies it; `to` has its size.
 absl::Status CopyToHost(const TensorBuffer& from, std::span<std::byte> to);
 

@@ -1,5 +1,6 @@
 #include "client/device.h"
 
+#include <cstring>
 #include <new>
 #include <optional>
 #include <utility>
@@ -40,7 +41,8 @@ std::uint16_t Device::record_id() const {
   return is_gpu() ? static_cast<std::uint16_t>(gpu_.index) : PlacementEntry::kHostDevice;
 }
 
-absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout) {
+absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout,
+                                       FilledBy filled_by) {
   if (!is_gpu()) {
     void* data = ::operator new(bytes.count(), kHostAlignment, std::nothrow);
     if (data != nullptr) return Block{static_cast<std::byte*>(data), bytes, 0};
@@ -51,7 +53,7 @@ absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::string_view op, std::ch
     refusal.advice = {"a smaller tensor, or a machine with more memory"};
     return RefusalStatus(refusal);
   }
-  absl::StatusOr<Block> block = AllocateGpu(bytes, op, timeout);
+  absl::StatusOr<Block> block = AllocateGpu(bytes, op, timeout, filled_by);
   if (block.ok()) {
     const std::uint64_t size = block->bytes.count();
     std::uint64_t largest = largest_allocation();
@@ -78,15 +80,19 @@ absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::string_view op, std::ch
 }
 
 // Before it asks for anybody else's memory, the device gives up what it does not need itself.
-absl::StatusOr<Block> Device::AllocateGpu(Bytes bytes, std::string_view op,
-                                          std::chrono::nanoseconds timeout) {
+absl::StatusOr<Block> Device::AllocateGpu(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout,
+                                          FilledBy filled_by) {
+  AllocateOptions options{.op = op, .spare_only = true};
+  if (filled_by == FilledBy::kHost && bytes >= kLargeCopy) options.filled_on = kUpload;
   std::optional<Workspace::Shortage> shortage;
   if (gpu_.matmul != nullptr) {
-    absl::StatusOr<Block> block = gpu_.pool->Allocate(bytes, {.op = op, .spare_only = true});
+    absl::StatusOr<Block> block = gpu_.pool->Allocate(bytes, options);
     if (block.ok() || !absl::IsResourceExhausted(block.status())) return block;
     shortage.emplace(*workspace_);
   }
-  return gpu_.pool->Allocate(bytes, {.op = op, .timeout = timeout});
+  options.spare_only = false;
+  options.timeout = timeout;
+  return gpu_.pool->Allocate(bytes, options);
 }
 
 void Device::Free(const Block& block, Bytes requested) {
@@ -105,8 +111,38 @@ void Device::Free(const Block& block, Bytes requested) {
   LGPU_CHECK(freed.ok());
 }
 
+absl::Status Device::Order(Streams later, Streams earlier) {
+  LGPU_ASSIGN_OR_RETURN(const Fence fence, gpu_.backend->Record(stream(earlier)));
+  return gpu_.backend->WaitOnStream(stream(later), fence);
+}
+
+// The pool made the upload stream wait for those who had the memory before, and for nobody else: the copy
+// runs beside kernels that were queued earlier.
+absl::Status Device::CopyFromHost(std::byte* to, std::span<const std::byte> from) {
+  const Bytes bytes(from.size());
+  if (!is_gpu()) {
+    std::memcpy(to, from.data(), from.size());
+    return absl::OkStatus();
+  }
+  if (bytes < kLargeCopy) return gpu_.backend->CopyToDevice(stream(), to, from.data(), bytes);
+  LGPU_RETURN_IF_ERROR(gpu_.backend->CopyToDevice(stream(kUpload), to, from.data(), bytes));
+  return Order(kHome, kUpload);
+}
+
+// On a stream of its own it keeps nobody's kernels waiting, which are queued while it runs.
+absl::Status Device::CopyToHost(std::span<std::byte> to, const std::byte* from) {
+  const Bytes bytes(to.size());
+  if (!is_gpu()) {
+    std::memcpy(to.data(), from, to.size());
+    return absl::OkStatus();
+  }
+  if (bytes < kLargeCopy) return gpu_.backend->CopyToHost(stream(), to.data(), from, bytes);
+  LGPU_RETURN_IF_ERROR(Order(kDownload, kHome));
+  return gpu_.backend->CopyToHost(stream(kDownload), to.data(), from, bytes);
+}
+
 absl::Status Device::Launch(const KernelLaunch& launch) {
-  if (is_gpu()) return gpu_.backend->Launch(gpu_.stream, launch);
+  if (is_gpu()) return gpu_.backend->Launch(stream(), launch);
   launch.host_function(launch.arguments);
   return absl::OkStatus();
 }
@@ -116,7 +152,7 @@ absl::Status Device::CallLibrary(absl::FunctionRef<absl::Status(const LibraryCal
   // Outlives the backend's call, which counts what was queued at its end: the pool must not have the memory
   // back before it can tell that the stream is not done with it.
   absl::InlinedVector<std::shared_ptr<const Block>, 1> taken;
-  return gpu_.backend->CallLibrary(gpu_.stream, [&](void* stream) {
+  return gpu_.backend->CallLibrary(stream(), [&](void* stream) {
     return call({.stream = stream,
                  .matmul = gpu_.matmul.get(),
                  .workspace_bytes = workspace_->Size().count(),
@@ -141,7 +177,7 @@ absl::Status Device::OpenLibrary() {
 
 absl::Status Device::Synchronize() {
   if (!is_gpu()) return absl::OkStatus();
-  LGPU_ASSIGN_OR_RETURN(const Fence fence, gpu_.backend->Record(gpu_.stream));
+  LGPU_ASSIGN_OR_RETURN(const Fence fence, gpu_.backend->Record(stream()));
   return gpu_.backend->Wait(fence);
 }
 
@@ -199,7 +235,7 @@ absl::Status Device::Shutdown() {
   gpu_.timers.reset();
   if (gpu_.matmul != nullptr) {
     // The last device of a card closes its library, which needs the context.
-    status.Update(gpu_.backend->CallLibrary(gpu_.stream, [this](void*) {
+    status.Update(gpu_.backend->CallLibrary(stream(), [this](void*) {
       gpu_.matmul.reset();
       return absl::OkStatus();
     }));
@@ -207,7 +243,7 @@ absl::Status Device::Shutdown() {
     gpu_.matmul.reset();
   }
   workspace_.reset();
-  status.Update(gpu_.backend->DestroyStream(gpu_.stream));
+  for (const StreamHandle stream : gpu_.streams) status.Update(gpu_.backend->DestroyStream(stream));
   gpu_.pool.reset();
   return status;
 }

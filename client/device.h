@@ -1,10 +1,12 @@
 #ifndef LGPU_CLIENT_DEVICE_H_
 #define LGPU_CLIENT_DEVICE_H_
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,12 +28,19 @@ namespace lgpu::internal {
 /// its stream. It is a Launcher for its own kernels. Thread-safe until Shutdown, which runs alone.
 class Device final : public Launcher {
  public:
+  /// The streams of a GPU: kernels and copies from other devices; large copies from the host, and to it,
+  /// beside them. The first two are known to the pool by these numbers.
+  enum Streams : StreamId { kHome, kUpload, kDownload, kStreams };
+  /// Below this a copy is not worth the events that order it.
+  static constexpr Bytes kLargeCopy = Bytes(std::uint64_t{256} << 10);
+  /// Who writes a new tensor first.
+  enum class FilledBy { kKernel, kHost };
   struct GpuParts {
     int index = 0;
     int card = 0;  // index in backend->devices()
     DeviceBackend* backend = nullptr;
     std::unique_ptr<Pool> pool;
-    StreamHandle stream;
+    std::array<StreamHandle, kStreams> streams{};
     ClientPage::Device* counters = nullptr;  // null: an index that the page has no place for
     std::unique_ptr<OpTimers> timers = {};
     std::shared_ptr<MatMulLibrary> matmul;  // of the card; null where devices are simulated
@@ -46,15 +55,20 @@ class Device final : public Launcher {
   int card() const { return gpu_.card; }
   const std::string& name() const { return name_; }  // "/job:localhost/replica:0/task:0/device:GPU:0"
   std::uint16_t record_id() const;                   // as PlacementEntry writes it
-  StreamHandle stream() const { return gpu_.stream; }
+  StreamHandle stream(Streams stream = kHome) const { return gpu_.streams[stream]; }
   DeviceBackend& backend() const { return *gpu_.backend; }  // GPUs only
   Pool& pool() const { return *gpu_.pool; }                 // GPUs only
   OpTimers& timers() const { return *gpu_.timers; }         // GPUs only
 
   /// Memory for `bytes` > 0, for a tensor that `op` makes. RESOURCE_EXHAUSTED carries a Refusal whose `what`
   /// is still empty.
-  absl::StatusOr<Block> Allocate(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout);
+  absl::StatusOr<Block> Allocate(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout,
+                                 FilledBy filled_by);
   void Free(const Block& block, Bytes requested);
+  /// Fills what was allocated for the host to fill; `from` may go when this returns.
+  absl::Status CopyFromHost(std::byte* to, std::span<const std::byte> from);
+  /// Waits for what the stream has done with `from` until now.
+  absl::Status CopyToHost(std::span<std::byte> to, const std::byte* from);
   absl::Status Launch(const KernelLaunch& launch) override;
   absl::Status CallLibrary(absl::FunctionRef<absl::Status(const LibraryCall&)> call) override;
   /// OK where kernels that need a library find it; why not, else. The first call on a card loads it.
@@ -94,7 +108,10 @@ class Device final : public Launcher {
  private:
   const DeviceType type_;
   const std::string name_;
-  absl::StatusOr<Block> AllocateGpu(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout);
+  absl::StatusOr<Block> AllocateGpu(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout,
+                                    FilledBy filled_by);
+  /// What is queued on `later` from now on waits for what is queued on `earlier`.
+  absl::Status Order(Streams later, Streams earlier);
 
   GpuParts gpu_;
   std::unique_ptr<Workspace> workspace_;  // GPUs only

@@ -112,8 +112,7 @@ absl::StatusOr<Tensor> RunMetadata(const Decision& decision, const Op& op,
   const TensorView written{values.data(), spec};
   LGPU_RETURN_IF_ERROR(decision.placement.kernel->run({&view, 1}, {&written, 1}, {}, launcher));
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> output,
-                        ContextState::Allocate(input->state(), *decision.device, spec, op));
-  LGPU_RETURN_IF_ERROR(CopyFromHost(*output, values));
+                        MakeFromHost(input->state(), *decision.device, spec, op, values));
   state.recorder().AfterOp(op, input->spec().dtype, decision.request, *decision.device,
                            decision.placement.soft_placed, output->bytes(),
                            {submitted, MonotonicNanoseconds()});
@@ -180,9 +179,9 @@ absl::StatusOr<Outputs> RunOn(ContextState& state, const Op& op, std::span<const
   Inputs<TensorView> written;
   std::uint64_t bytes = 0;
   const auto make = [&](const TensorSpec& output) -> absl::Status {
-    LGPU_ASSIGN_OR_RETURN(
-        std::shared_ptr<TensorBuffer> buffer,
-        ContextState::Allocate(TensorBuffer::Of(*inputs[0])->state(), *decision.device, output, op));
+    LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> buffer,
+                          ContextState::Allocate(TensorBuffer::Of(*inputs[0])->state(), *decision.device,
+                                                 output, op, Device::FilledBy::kKernel));
     written.push_back(buffer->view());
     bytes += buffer->bytes().count();
     made.push_back(std::move(buffer));
@@ -278,8 +277,7 @@ absl::StatusOr<Tensor> MakeConstant(const std::shared_ptr<ContextState>& state, 
   state->recorder().BeforeOp(EagerConstOp(), *decision.device);
   const std::uint64_t submitted = MonotonicNanoseconds();
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> output,
-                        ContextState::Allocate(state, *decision.device, spec, EagerConstOp()));
-  LGPU_RETURN_IF_ERROR(CopyFromHost(*output, values));
+                        MakeFromHost(state, *decision.device, spec, EagerConstOp(), values));
   state->recorder().AfterOp(EagerConstOp(), spec.dtype, decision.request, *decision.device,
                             decision.placement.soft_placed, output->bytes(),
                             {submitted, MonotonicNanoseconds()});

@@ -125,6 +125,9 @@ absl::Status CudaBackend::CopyToHostStaged(CudaStream& stream, void* to, const s
     std::uint64_t at;
     Bytes bytes;
   };
+  // Nobody holds a buffer while the device still works on what is to be copied.
+  LGPU_ASSIGN_OR_RETURN(const std::uint64_t written, stream.Record());
+  LGPU_RETURN_IF_ERROR(stream.Wait(written));
   std::deque<Piece> underway;
   const auto empty_oldest = [&]() -> absl::Status {
     const Piece piece = std::move(underway.front());

@@ -88,7 +88,7 @@ class CudaBackend final : public DeviceBackend {
   absl::Status CallLibrary(StreamHandle stream, absl::FunctionRef<absl::Status(void* stream)> call) override;
 
  private:
-  static constexpr std::size_t kMaxStreams = 1024;
+  static constexpr std::size_t kMaxStreams = 4096;
   // What this process has on one device; `context` is null until something needs it.
   struct DeviceState {
     explicit DeviceState(const CudaDriver& driver)

@@ -97,7 +97,7 @@ void CudaBackend::GiveStagingBack() {
 // In a forked child the driver does not work, and what the parent has is not this process's to give back.
 void CudaBackend::ForgetEverything() {
   ranges_.Forget();
-  staging_->Forget();
+  [[maybe_unused]] const CudaStaging* const staging = staging_.release();
   mutex_.AssertHeld();  // its owner may not exist here
   [[maybe_unused]] auto* const memory = new absl::flat_hash_map<MemoryHandle, Memory>(std::move(memory_));
   [[maybe_unused]] auto* const streams = new std::vector<StreamSlot>(std::move(streams_));

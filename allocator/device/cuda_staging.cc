@@ -25,13 +25,6 @@ CudaStaging::~CudaStaging() {
   }
 }
 
-void CudaStaging::Forget() {
-  // The lock may have been held by a thread that does not exist in this process; the events are not its.
-  mutex_.AssertHeld();
-  [[maybe_unused]] auto* const leaked = new std::deque<std::unique_ptr<Buffer>>(std::move(idle_));
-  idle_.clear();
-}
-
 absl::StatusOr<CudaStaging::Lent> CudaStaging::Take() { return Take(WhenNone::kWait); }
 absl::StatusOr<CudaStaging::Lent> CudaStaging::TryTake() { return Take(WhenNone::kGiveUp); }
 

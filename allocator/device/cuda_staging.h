@@ -45,8 +45,6 @@ class CudaStaging {
   absl::StatusOr<Lent> Take();
   /// Null where Take would wait.
   absl::StatusOr<Lent> TryTake();
-  /// Forgets all without a call: for a forked child.
-  void Forget();
 
  private:
   enum class WhenNone { kWait, kGiveUp };

@@ -81,7 +81,7 @@ class SimulatedBackend final : public DeviceBackend {
   absl::StatusOr<std::unique_ptr<StreamTimer>> StartTimer(StreamHandle stream) override;
 
  private:
-  static constexpr std::size_t kMaxStreams = 1024;
+  static constexpr std::size_t kMaxStreams = 4096;
   struct Memory {
     std::shared_ptr<ChunkFile> file;
     bool mapped = false;

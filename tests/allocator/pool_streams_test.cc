@@ -124,6 +124,45 @@ TEST_F(PoolStreamsTest, AnotherStreamIsOrderedBehindHomesWork) {
   MustFree(more);
 }
 
+// A stream that fills a block for home waits for those who had the memory, not for all that home has to do.
+TEST_F(PoolStreamsTest, AFillingStreamWaitsForTheMemorysOwnPastOnly) {
+  OpenWithFences(64_MiB);
+  const Block apart = Must(4_MiB);
+  fences_->Queue(0);
+  MustFree(Must(128_KiB));  // home works, and with something else
+  const Block fresh = Must(4_MiB, {.filled_on = 1});
+  EXPECT_TRUE(fences_->ordered().empty());
+  MustFree(fresh);
+  const Block reused = Must(4_MiB, {.filled_on = 1});
+  ASSERT_EQ(reused.address, fresh.address);
+  ASSERT_EQ(fences_->ordered().size(), 1u);
+  EXPECT_EQ(fences_->ordered()[0].waiter, 1u);
+  EXPECT_EQ(fences_->ordered()[0].stream, 0u);
+  EXPECT_EQ(fences_->ordered()[0].value, 1u);
+  fences_->Queue(0);
+  MustFree(reused);
+  EXPECT_EQ(pool_->stats().fenced, Bytes()) << "it is home's";
+  fences_->Finish(0);
+  const Block settled = Must(4_MiB, {.filled_on = 1});
+  EXPECT_EQ(settled.address, reused.address);
+  EXPECT_EQ(fences_->ordered().size(), 1u) << "what home had to do with it is done";
+  EXPECT_EQ(fences_->waits(), 0u) << "the host never waits";
+  MustFree(settled);
+  MustFree(apart);
+  ExpectSound();
+}
+
+TEST_F(PoolStreamsTest, FillingIsForLargeBlocksOfHome) {
+  OpenWithFences();
+  EXPECT_TRUE(absl::IsInvalidArgument(pool_->Allocate(64_KiB, {.filled_on = 1}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(pool_->Allocate(1_MiB, {.stream = 2, .filled_on = 1}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(pool_->Allocate(1_MiB, {.filled_on = 64}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(pool_->Allocate(1_MiB, {.filled_on = 1, .scratch = true}).status()));
+  Open({.limit = 16_MiB});
+  EXPECT_TRUE(absl::IsInvalidArgument(pool_->Allocate(1_MiB, {.filled_on = 1}).status()))
+      << "without fences there is one stream";
+}
+
 TEST_F(PoolStreamsTest, FencedMemoryIsWaitedForBeforeARefusal) {
   OpenWithFences(8_MiB);
   const Block block = Must(6_MiB, {.stream = 1});

@@ -39,9 +39,9 @@ class DeviceLibraryTest : public ::testing::Test {
     ASSERT_TRUE(source.ok()) << source.status();
     Device::GpuParts parts;
     parts.backend = &backend_;
-    parts.stream = *backend_.CreateStream(0, 0);
+    for (StreamHandle& stream : parts.streams) stream = *backend_.CreateStream(0, 0);
     parts.pool = std::make_unique<Pool>(*std::move(source), PoolOptions{.device = "/device:GPU:0"});
-    parts.timers = std::make_unique<OpTimers>(backend_, parts.stream, 0);
+    parts.timers = std::make_unique<OpTimers>(backend_, parts.streams[0], 0);
     parts.matmul = std::make_shared<NoLibrary>(closed_);
     device_ = std::make_unique<Device>(std::move(parts));
   }
@@ -123,7 +123,7 @@ TEST_F(DeviceLibraryTest, TensorsGetTheWorkspacesMemoryWithoutARefusal) {
   Open(16_MiB);
   ASSERT_TRUE(Multiply(1_MiB, [](std::span<std::byte>) { return absl::OkStatus(); }).has_value());
   EXPECT_EQ(Held(), 2_MiB);
-  const auto block = device_->Allocate(16_MiB, "Fill", {});
+  const auto block = device_->Allocate(16_MiB, "Fill", {}, Device::FilledBy::kKernel);
   ASSERT_TRUE(block.ok()) << block.status();
   EXPECT_EQ(Held(), Bytes());
   EXPECT_EQ(device_->stats().num_refusals, 0u);
@@ -146,7 +146,7 @@ TEST_F(DeviceLibraryTest, TensorsWaitForAWorkspaceThatIsInUse) {
   });
   while (!taken) std::this_thread::yield();
   tried = true;
-  const auto block = device_->Allocate(16_MiB, "Fill", {});
+  const auto block = device_->Allocate(16_MiB, "Fill", {}, Device::FilledBy::kKernel);
   product.join();
   ASSERT_TRUE(block.ok()) << block.status();
   device_->Free(*block, 16_MiB);

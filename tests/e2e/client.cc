@@ -91,6 +91,7 @@ class Client {
     lgpu::ContextOptions options;
     lgpu::LogicalDeviceOptions device;
     int devices = 0;
+    std::string cards;
     for (std::size_t i = 2; i < words.size(); ++i) {
       const std::string key = words[i].substr(0, words[i].find('='));
       const std::string value = words[i].substr(key.size() + 1);
@@ -100,6 +101,7 @@ class Client {
       if (key == "card") device.physical_device = value;
       if (key == "limit" || key == "card") devices = std::max(devices, 1);
       if (key == "devices") devices = std::stoi(value);
+      if (key == "cards") cards = value;  // one digit for each logical device
       if (key == "lease") options.lease = value;
       if (key == "lease_name") options.lease_name = value;
       if (key == "endpoint") options.endpoint = value;
@@ -107,7 +109,11 @@ class Client {
       if (key == "soft") options.soft_device_placement = value == "1";
       if (key == "timeout") options.allocation_timeout = std::chrono::milliseconds(std::stoi(value));
     }
-    options.logical_devices.assign(static_cast<std::size_t>(devices), device);
+    if (cards.empty()) options.logical_devices.assign(static_cast<std::size_t>(devices), device);
+    for (const char card : cards) {
+      device.physical_device = std::string(1, card);
+      options.logical_devices.push_back(device);
+    }
     return options;
   }
 

@@ -110,6 +110,26 @@ TEST_F(CudaTest, TensorsMoveBetweenDevicesOfOneCardOfTwoAndTheHost) {
   End(*client);
 }
 
+TEST_F(CudaTest, LargeTensorsMoveBetweenTheCardsOfOneProgram) {
+  FAKE_ONLY();
+  StartOnMachine();
+  constexpr std::uint64_t kBytes = 11 * kMiB;
+  for (const bool peers : {false, true}) {
+    machine_.state().peers = peers;
+    auto client = StartOnGpu();
+    ASSERT_THAT(Ask(*client, absl::StrCat("open c cards=01 limit=", 32 * kMiB)), StartsWith("ok "));
+    ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", kBytes)), StartsWith("ok "));
+    const std::uint64_t read_by_the_host = machine_.CallsOf("cuMemcpyDtoHAsync");
+    for (const char* device : {"GPU:1", "GPU:0", "GPU:1"}) {
+      EXPECT_THAT(Ask(*client, absl::StrCat("move t ", device)), HasSubstr(device));
+    }
+    EXPECT_EQ(machine_.CallsOf("cuMemcpyDtoHAsync") != read_by_the_host, !peers);
+    EXPECT_EQ(Ask(*client, "read t"), absl::StrCat("ok ", kBytes / 4));
+    EXPECT_GE(machine_.Used(1), 16_MiB) << "the second device is on the second card";
+    End(*client);
+  }
+}
+
 TEST_F(CudaTest, MemoryOfAKilledProgramIsTheNextOnes) {
   StartOnMachine();
   auto victim = StartOnGpu();

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "allocator/check.h"
 #include "proto/session_pages.h"
@@ -15,8 +17,23 @@ namespace {
 
 constexpr std::size_t kStepBytes = 11;
 
+// A page is large: one serves all inputs, and each puts back what it touched.
 class Harness {
  public:
+  explicit Harness(ClientPage& page) : page_(page) {}
+  ~Harness() {
+    for (const std::uint64_t slot : slots_) {
+      for (auto& word : page_.ring.slots[slot].words) word.store(0);
+    }
+    for (const std::size_t name : names_) {
+      for (auto& word : page_.op_names[name].words) word.store(0);
+    }
+    page_.ring.head.store(0);
+    page_.op_count.store(0);
+  }
+  Harness(const Harness&) = delete;
+  Harness& operator=(const Harness&) = delete;
+
   void Step(const std::uint8_t* step) {
     std::uint16_t where;
     std::uint64_t value;
@@ -25,23 +42,26 @@ class Harness {
     const std::uint64_t slot = where % PlacementRing::kSlots;
     switch (step[0] % 8) {
       case 0:
-        page_->ring.head.store(value);
+        page_.ring.head.store(value);
         break;
       case 1:  // a word of a slot
-        page_->ring.slots[slot].words[value % 8].store(value);
+        slots_.push_back(slot);
+        page_.ring.slots[slot].words[value % 8].store(value);
         break;
       case 2:  // a mark near the ones that the reader expects
-        page_->ring.slots[slot].words[0].store(2 * (slot + PlacementRing::kSlots * (value >> 32)) +
-                                               value % 4);
+        slots_.push_back(slot);
+        page_.ring.slots[slot].words[0].store(2 * (slot + PlacementRing::kSlots * (value >> 32)) + value % 4);
         break;
       case 3:
-        page_->ring.Push({.op = where, .output_bytes = value});
+        slots_.push_back(page_.ring.head.load() % PlacementRing::kSlots);
+        page_.ring.Push({.op = where, .output_bytes = value});
         break;
       case 4:
-        page_->op_names[where % ClientPage::kMaxOps].words[value % 4].store(value);
+        names_.push_back(where % ClientPage::kMaxOps);
+        page_.op_names[names_.back()].words[value % 4].store(value);
         break;
       case 5:
-        page_->op_count.store(value);
+        page_.op_count.store(value);
         CheckOpName(static_cast<int>(where) - 8);
         break;
       case 6:
@@ -60,22 +80,25 @@ class Harness {
     }
   }
   void CheckOpName(int index) const {
-    const std::string name = GetOpName(*page_, index);
+    const std::string name = GetOpName(page_, index);
     LGPU_CHECK(!name.empty() && name.size() <= ClientPage::kOpNameBytes);
     for (const char c : name) {
       LGPU_CHECK(c > ' ' && c < 0x7f && c != '<' && c != '"');
     }
   }
 
-  std::unique_ptr<ClientPage> page_ = std::make_unique<ClientPage>();
-  PlacementRingReader reader_{&page_->ring};
+  ClientPage& page_;
+  PlacementRingReader reader_{&page_.ring};
+  std::vector<std::uint64_t> slots_;  // touched
+  std::vector<std::size_t> names_;
 };
 
 }  // namespace
 }  // namespace lgpu
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  lgpu::Harness harness;
+  static const std::unique_ptr<lgpu::ClientPage> page = std::make_unique<lgpu::ClientPage>();
+  lgpu::Harness harness(*page);
   for (; size >= lgpu::kStepBytes; data += lgpu::kStepBytes, size -= lgpu::kStepBytes) {
     harness.Step(data);
   }

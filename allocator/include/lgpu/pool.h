@@ -36,6 +36,9 @@ struct AllocateOptions {
   std::string_view what = {};    // said in a refusal: "output of op MatMul, shape [2,2], float"
   std::string_view op = {};      // who owns it: "MatMul". Few different ones: reports add up by it
   StreamId stream = 0;           // where it will be used first, and freed
+  /// Another stream, which writes it first: it waits only for those who used the same memory before. Whoever
+  /// allocates makes `stream` wait for what is written there. For blocks of more than 64 KiB, of stream 0.
+  StreamId filled_on = 0;
   /// See GrowRequest; more than a day means a day. At the limit it is also how long to wait for other threads
   /// to free, where others used the pool within as long; a thread on its own is refused at once.
   std::chrono::nanoseconds timeout{0};
