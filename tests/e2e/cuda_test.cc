@@ -124,7 +124,7 @@ TEST_F(CudaTest, LargeTensorsMoveBetweenTheCardsOfOneProgram) {
       EXPECT_THAT(Ask(*client, absl::StrCat("move t ", device)), HasSubstr(device));
     }
     EXPECT_EQ(machine_.CallsOf("cuMemcpyDtoHAsync") != read_by_the_host, !peers);
-    EXPECT_EQ(Ask(*client, "read t"), absl::StrCat("ok ", kBytes / 4));
+    EXPECT_EQ(Ask(*client, "read t"), absl::StrCat("ok ", static_cast<double>(kBytes / 4)));
     EXPECT_GE(machine_.Used(1), 16_MiB) << "the second device is on the second card";
     End(*client);
   }
