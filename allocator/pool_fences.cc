@@ -1,5 +1,6 @@
 // Memory that streams are not done with yet. The fences are called without the pool's lock.
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -92,6 +93,7 @@ absl::Status Pool::Impl::RecordFences() {
     std::optional<StreamOrder::Closing> closing;
     {
       MutexLock lock(mutex_);
+      RebaseStamps();
       closing = order_.Close();
     }
     if (!closing) {
@@ -119,10 +121,22 @@ absl::Status Pool::Impl::RecordFences() {
   }
 }
 
+void Pool::Impl::RebaseStamps() {
+  const std::uint32_t by = order_.SmallerBy();
+  if (by == 0) [[likely]] {
+    return;
+  }
+  order_.Rebase(by);
+  blocks_.RebaseStamps(by);
+  for (Mark& mark : marks_) {
+    mark.stamp -= std::min(mark.stamp, by);
+  }
+}
+
 absl::Status Pool::Impl::PollFences() {
   LGPU_RETURN_IF_ERROR(RecordFences());
   for (;;) {
-    std::optional<std::pair<std::uint32_t, std::vector<StreamOrder::Fence>>> oldest;
+    std::optional<StreamOrder::Waiting> oldest;
     {
       MutexLock lock(mutex_);
       oldest = order_.Oldest();
@@ -130,14 +144,14 @@ absl::Status Pool::Impl::PollFences() {
     if (!oldest) {
       return absl::OkStatus();
     }
-    for (const StreamOrder::Fence& fence : oldest->second) {
+    for (const StreamOrder::Fence& fence : oldest->fences) {
       LGPU_ASSIGN_OR_RETURN(const bool passed, fences_->HasPassed(fence.stream, fence.value));
       if (!passed) {
         return absl::OkStatus();
       }
     }
     MutexLock lock(mutex_);
-    order_.Passed(oldest->first);
+    order_.Passed(*oldest);
     ReleaseReady();
   }
 }
@@ -150,7 +164,7 @@ absl::Status Pool::Impl::AwaitFences() {
     target = order_.stamp() - 1;
   }
   for (;;) {
-    std::optional<std::pair<std::uint32_t, std::vector<StreamOrder::Fence>>> oldest;
+    std::optional<StreamOrder::Waiting> oldest;
     {
       MutexLock lock(mutex_);
       if (!order_.has_batches() || order_.passed() >= target) {
@@ -165,12 +179,12 @@ absl::Status Pool::Impl::AwaitFences() {
       LGPU_RETURN_IF_ERROR(RecordFences());
       continue;
     }
-    for (const StreamOrder::Fence& fence : oldest->second) {
+    for (const StreamOrder::Fence& fence : oldest->fences) {
       LGPU_RETURN_IF_ERROR(fences_->Wait(fence.stream, fence.value));
     }
     MutexLock lock(mutex_);
     ++fence_waits_;
-    order_.Passed(oldest->first);
+    order_.Passed(*oldest);
     ReleaseReady();
   }
 }
@@ -200,18 +214,22 @@ absl::Status Pool::Impl::OrderAfterHome(StreamId stream, Suballocator::Stamp sta
     return absl::OkStatus();
   }
   std::optional<StreamOrder::HomeFence> fence;
+  std::uint32_t closed = 0;
+  std::uint64_t rebases = 0;
   {
     MutexLock lock(mutex_);
     fence = order_.LastHomeFence();
+    closed = order_.stamp() - 1;
+    rebases = order_.rebases();
   }
   if (!fence || fence->stamp < stamp) {
     // Another thread is about to record it.
     LGPU_ASSIGN_OR_RETURN(const std::uint64_t value, fences_->Record(StreamOrder::kHome));
-    fence = StreamOrder::HomeFence{stamp, value};
+    fence = StreamOrder::HomeFence{closed, value};
   }
   LGPU_RETURN_IF_ERROR(fences_->Order(stream, StreamOrder::kHome, fence->value));
   MutexLock lock(mutex_);
-  order_.NoteOrdered(stream, fence->stamp);
+  order_.NoteOrdered(stream, fence->stamp, rebases);
   return absl::OkStatus();
 }
 

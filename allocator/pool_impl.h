@@ -255,6 +255,7 @@ class Pool::Impl {
   /// The same, and waits for all of them.
   absl::Status AwaitFences();
   absl::Status RecordFences();
+  void RebaseStamps() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReleaseReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Lets `stream` wait for the home stream's work with what it freed up to `stamp`.
   absl::Status OrderAfterHome(StreamId stream, Suballocator::Stamp stamp);

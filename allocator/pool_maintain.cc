@@ -226,7 +226,9 @@ absl::StatusOr<Bytes> Pool::Impl::GiveBack(const Surplus& surplus) {
         spare_.erase(spare_.begin() + static_cast<std::ptrdiff_t>(i));
       }
     }
-    runs = DetachIdle({.amount = surplus.bytes - taken, .bound = Bound::kAtMost, .settled = surplus.settled});
+    runs = DetachIdle({.amount = surplus.bytes - taken,
+                       .bound = Bound::kAtMost,
+                       .settled = std::min(surplus.settled, SettledStamp())});
     Bytes idle;
     for (const Run& run : runs) {
       idle += run.range.bytes;
@@ -237,7 +239,8 @@ absl::StatusOr<Bytes> Pool::Impl::GiveBack(const Surplus& surplus) {
         chunks.push_back(spare_.back());
         spare_.pop_back();
       } else {
-        const std::vector<Run> one = DetachIdle({.amount = granularity_, .settled = surplus.settled});
+        const std::vector<Run> one =
+            DetachIdle({.amount = granularity_, .settled = std::min(surplus.settled, SettledStamp())});
         runs.insert(runs.end(), one.begin(), one.end());
       }
     }

@@ -176,7 +176,9 @@ bool Pool::Impl::Map(Attempt& attempt) {
     places.push_back({attempt.placements[i].offset, attempt.placed[i].bytes});
   }
   pending_ -= RoundUp(attempt.bytes, Suballocator::kGranule);
-  attempt.index = HandOut(blocks_.Commit(attempt.claim, places), attempt.bytes, attempt.options);
+  const Suballocator::Handle block = blocks_.Commit(attempt.claim, places);
+  attempt.freed_at = blocks_.freed_at();
+  attempt.index = HandOut(block, attempt.bytes, attempt.options);
   return true;
 }
 

@@ -12,9 +12,7 @@ std::uint64_t KeyOf(StreamId stream, std::uint32_t size) { return std::uint64_t{
 
 }  // namespace
 
-void StreamOrder::NoteFree(Streams streams) {
-  used_on_ |= streams;
-}
+void StreamOrder::NoteFree(Streams streams) { used_on_ |= streams; }
 
 std::optional<StreamOrder::Closing> StreamOrder::Close() {
   for (Batch& batch : batches_) {
@@ -52,14 +50,31 @@ bool StreamOrder::is_recording() const {
                      [](const Batch& batch) { return !batch.recorded && !batch.failed; });
 }
 
-std::optional<std::pair<std::uint32_t, std::vector<StreamOrder::Fence>>> StreamOrder::Oldest() const {
+std::optional<StreamOrder::Waiting> StreamOrder::Oldest() const {
   if (batches_.empty() || !batches_.front().recorded) {
     return std::nullopt;
   }
-  return std::pair(batches_.front().stamp, batches_.front().fences);
+  return Waiting{batches_.front().stamp, rebases_, batches_.front().fences};
 }
 
-void StreamOrder::Passed(std::uint32_t stamp) {
+void StreamOrder::Rebase(std::uint32_t by) {
+  const auto smaller = [by](std::uint32_t stamp) { return stamp - std::min(stamp, by); };
+  stamp_ = smaller(stamp_);
+  passed_ = smaller(passed_);
+  for (Parked& parked : parked_) {
+    parked.stamp = smaller(parked.stamp);
+  }
+  for (std::uint32_t& stamp : ordered_) {
+    stamp = smaller(stamp);
+  }
+  ++rebases_;
+}
+
+void StreamOrder::Passed(const Waiting& waiting) {
+  const std::uint32_t stamp = waiting.stamp;
+  if (waiting.rebases != rebases_) {
+    return;  // then it has passed
+  }
   while (!batches_.empty() && batches_.front().recorded && batches_.front().stamp <= stamp) {
     batches_.pop_front();
   }

@@ -28,6 +28,8 @@ namespace lgpu {
 /// Not thread-safe.
 class StreamOrder {
  public:
+  explicit StreamOrder(std::uint32_t first_stamp = 1) : stamp_(first_stamp), passed_(first_stamp - 1) {}
+
   static constexpr StreamId kHome = 0;
   using Streams = std::uint64_t;  // a bit for each
   static Streams Only(StreamId stream) { return Streams{1} << stream; }
@@ -60,8 +62,13 @@ class StreamOrder {
   void Unrecorded(std::uint32_t stamp);
   /// The fences that are to be asked next: those of the first stamp that has not passed. Nothing: there is
   /// none, or they are being recorded.
-  std::optional<std::pair<std::uint32_t, std::vector<Fence>>> Oldest() const;
-  void Passed(std::uint32_t stamp);
+  struct Waiting {
+    std::uint32_t stamp = 0;
+    std::uint64_t rebases = 0;
+    std::vector<Fence> fences = {};
+  };
+  std::optional<Waiting> Oldest() const;
+  void Passed(const Waiting& waiting);
   /// True while somebody records the fences of the oldest stamp.
   bool IsRecording() const {
     return !batches_.empty() && !batches_.front().recorded && !batches_.front().failed;
@@ -86,8 +93,9 @@ class StreamOrder {
   bool IsOrdered(StreamId stream, std::uint32_t stamp) const {
     return stream == kHome || stamp <= passed_ || stamp <= ordered_[stream];
   }
-  void NoteOrdered(StreamId stream, std::uint32_t stamp) {
-    ordered_[stream] = std::max(ordered_[stream], stamp);
+  /// `rebases`: when the stamp was looked at.
+  void NoteOrdered(StreamId stream, std::uint32_t stamp, std::uint64_t rebases) {
+    if (rebases == rebases_) ordered_[stream] = std::max(ordered_[stream], stamp);
   }
   /// The youngest recorded fence of the home stream that has not passed, and its stamp.
   struct HomeFence {
@@ -95,6 +103,15 @@ class StreamOrder {
     std::uint64_t value = 0;
   };
   std::optional<HomeFence> LastHomeFence() const;
+
+  // Numbers of stamps run out after 2^32, which is days where every upload closes one.
+  static constexpr std::uint32_t kManyStamps = std::uint32_t{1} << 31;
+  /// By how much all stamps, here and wherever its owner keeps them (those that are smaller become 0), may be
+  /// made smaller now; 0: there is no need, or not everything that is closed has passed.
+  std::uint32_t SmallerBy() const { return stamp_ < kManyStamps || has_batches() ? 0 : passed_; }
+  void Rebase(std::uint32_t by);
+  /// How often that was. Who keeps a stamp without the owner's lock keeps this beside it.
+  std::uint64_t rebases() const { return rebases_; }
 
  private:
   struct Batch {
@@ -106,8 +123,9 @@ class StreamOrder {
   };
   Batch* FindBatch(std::uint32_t stamp);
 
-  std::uint32_t stamp_ = 1;
-  std::uint32_t passed_ = 0;
+  std::uint32_t stamp_;
+  std::uint64_t rebases_ = 0;
+  std::uint32_t passed_;
   Streams used_on_ = 0;
   std::deque<Batch> batches_;  // by stamp
   std::deque<Parked> parked_;  // by stamp

@@ -17,11 +17,9 @@ absl::Status CopyBetweenGpus(const TensorBuffer& from, const TensorBuffer& to) {
   Device& source = from.device();
   Device& target = to.device();
   DeviceBackend& backend = target.backend();
-  LGPU_ASSIGN_OR_RETURN(const Fence written, backend.Record(source.stream()));
-  LGPU_RETURN_IF_ERROR(backend.WaitOnStream(target.stream(), written));
+  LGPU_RETURN_IF_ERROR(OrderAfter(backend, target.stream(), source.stream()));
   LGPU_RETURN_IF_ERROR(backend.CopyOnDevice(target.stream(), to.data(), from.data(), from.bytes()));
-  LGPU_ASSIGN_OR_RETURN(const Fence copied, backend.Record(target.stream()));
-  return backend.WaitOnStream(source.stream(), copied);
+  return OrderAfter(backend, source.stream(), target.stream());
 }
 
 }  // namespace

@@ -22,6 +22,12 @@ constexpr std::string_view kLocalTask = "/job:localhost/replica:0/task:0";
 
 }  // namespace
 
+absl::Status OrderAfter(DeviceBackend& backend, StreamHandle later, StreamHandle earlier) {
+  const absl::StatusOr<Fence> fence = backend.Record(earlier);
+  const absl::Status status = fence.ok() ? backend.WaitOnStream(later, *fence) : fence.status();
+  return status.ok() ? status : backend.Drain(earlier);
+}
+
 Device::Device(int cpu_index) : type_(DeviceType::kCpu), name_(Cat(kLocalTask, "/device:CPU:", cpu_index)) {
   gpu_.index = cpu_index;
 }
@@ -83,7 +89,7 @@ absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::string_view op, std::ch
 absl::StatusOr<Block> Device::AllocateGpu(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout,
                                           FilledBy filled_by) {
   AllocateOptions options{.op = op, .spare_only = true};
-  if (filled_by == FilledBy::kHost && bytes >= kLargeCopy) options.filled_on = kUpload;
+  if (filled_by == FilledBy::kHost && bytes > kSmallCopy) options.filled_on = kUpload;
   std::optional<Workspace::Shortage> shortage;
   if (gpu_.matmul != nullptr) {
     absl::StatusOr<Block> block = gpu_.pool->Allocate(bytes, options);
@@ -111,11 +117,6 @@ void Device::Free(const Block& block, Bytes requested) {
   LGPU_CHECK(freed.ok());
 }
 
-absl::Status Device::Order(Streams later, Streams earlier) {
-  LGPU_ASSIGN_OR_RETURN(const Fence fence, gpu_.backend->Record(stream(earlier)));
-  return gpu_.backend->WaitOnStream(stream(later), fence);
-}
-
 // The pool made the upload stream wait for those who had the memory before, and for nobody else: the copy
 // runs beside kernels that were queued earlier.
 absl::Status Device::CopyFromHost(std::byte* to, std::span<const std::byte> from) {
@@ -124,20 +125,21 @@ absl::Status Device::CopyFromHost(std::byte* to, std::span<const std::byte> from
     std::memcpy(to, from.data(), from.size());
     return absl::OkStatus();
   }
-  if (bytes < kLargeCopy) return gpu_.backend->CopyToDevice(stream(), to, from.data(), bytes);
+  if (bytes <= kSmallCopy) return gpu_.backend->CopyToDevice(stream(), to, from.data(), bytes);
   LGPU_RETURN_IF_ERROR(gpu_.backend->CopyToDevice(stream(kUpload), to, from.data(), bytes));
-  return Order(kHome, kUpload);
+  return OrderAfter(*gpu_.backend, stream(), stream(kUpload));
 }
 
-// On a stream of its own it keeps nobody's kernels waiting, which are queued while it runs.
+// On a stream of its own it keeps nobody's kernels waiting, which are queued while it runs. This thread waits
+// for those that were queued before: on that stream, others' downloads would wait for them too.
 absl::Status Device::CopyToHost(std::span<std::byte> to, const std::byte* from) {
   const Bytes bytes(to.size());
   if (!is_gpu()) {
     std::memcpy(to.data(), from, to.size());
     return absl::OkStatus();
   }
-  if (bytes < kLargeCopy) return gpu_.backend->CopyToHost(stream(), to.data(), from, bytes);
-  LGPU_RETURN_IF_ERROR(Order(kDownload, kHome));
+  if (bytes <= kSmallCopy) return gpu_.backend->CopyToHost(stream(), to.data(), from, bytes);
+  LGPU_RETURN_IF_ERROR(Synchronize());
   return gpu_.backend->CopyToHost(stream(kDownload), to.data(), from, bytes);
 }
 

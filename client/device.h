@@ -24,6 +24,10 @@
 
 namespace lgpu::internal {
 
+/// What is queued on `later` from now on waits, on the device, for what is queued on `earlier`. Where that
+/// cannot be had this thread waits, so that nobody gets memory that `earlier` still works with.
+absl::Status OrderAfter(DeviceBackend& backend, StreamHandle later, StreamHandle earlier);
+
 /// A Device is where tensors of a context lie and its ops run: the CPU, or a logical GPU with its pool and
 /// its stream. It is a Launcher for its own kernels. Thread-safe until Shutdown, which runs alone.
 class Device final : public Launcher {
@@ -31,8 +35,8 @@ class Device final : public Launcher {
   /// The streams of a GPU: kernels and copies from other devices; large copies from the host, and to it,
   /// beside them. The first two are known to the pool by these numbers.
   enum Streams : StreamId { kHome, kUpload, kDownload, kStreams };
-  /// Below this a copy is not worth the events that order it.
-  static constexpr Bytes kLargeCopy = Bytes(std::uint64_t{256} << 10);
+  /// Up to this a copy is not worth the events that order it.
+  static constexpr Bytes kSmallCopy = Bytes(std::uint64_t{64} << 10);
   /// Who writes a new tensor first.
   enum class FilledBy { kKernel, kHost };
   struct GpuParts {
@@ -110,8 +114,6 @@ class Device final : public Launcher {
   const std::string name_;
   absl::StatusOr<Block> AllocateGpu(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout,
                                     FilledBy filled_by);
-  /// What is queued on `later` from now on waits for what is queued on `earlier`.
-  absl::Status Order(Streams later, Streams earlier);
 
   GpuParts gpu_;
   std::unique_ptr<Workspace> workspace_;  // GPUs only

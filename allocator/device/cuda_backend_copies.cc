@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "allocator/device/backend_checks.h"
@@ -113,8 +114,8 @@ absl::Status CudaBackend::CopyToHost(StreamHandle stream, void* to, const std::b
     return AllOrNothing(*found, CopyToHostStaged(*found, to, from, bytes));
   }
   LGPU_RETURN_IF_ERROR(QueueToHost(*found, to, from, bytes));
-  LGPU_ASSIGN_OR_RETURN(const std::uint64_t copied, found->Record());
-  return found->Wait(copied);
+  const absl::StatusOr<std::uint64_t> copied = found->Record();
+  return AllOrNothing(*found, copied.ok() ? found->Wait(*copied) : copied.status());
 }
 
 // Two pieces on their way, where there are two buffers: the device writes one while the host empties the
@@ -125,9 +126,6 @@ absl::Status CudaBackend::CopyToHostStaged(CudaStream& stream, void* to, const s
     std::uint64_t at;
     Bytes bytes;
   };
-  // Nobody holds a buffer while the device still works on what is to be copied.
-  LGPU_ASSIGN_OR_RETURN(const std::uint64_t written, stream.Record());
-  LGPU_RETURN_IF_ERROR(stream.Wait(written));
   std::deque<Piece> underway;
   const auto empty_oldest = [&]() -> absl::Status {
     const Piece piece = std::move(underway.front());
@@ -137,10 +135,13 @@ absl::Status CudaBackend::CopyToHostStaged(CudaStream& stream, void* to, const s
     return absl::OkStatus();
   };
   for (std::uint64_t done = 0; done < bytes.count();) {
-    LGPU_ASSIGN_OR_RETURN(CudaStaging::Lent buffer,
-                          underway.empty() ? staging_->Take() : staging_->TryTake());
-    if (buffer == nullptr || underway.size() == 2) {
-      buffer.reset();
+    CudaStaging::Lent buffer;
+    if (underway.empty()) {
+      LGPU_ASSIGN_OR_RETURN(buffer, staging_->Take());
+    } else if (underway.size() == 1) {
+      buffer = staging_->TryTake();
+    }
+    if (buffer == nullptr) {
       LGPU_RETURN_IF_ERROR(empty_oldest());
       continue;
     }
@@ -216,16 +217,35 @@ absl::Status CudaBackend::CopyBetween(CudaStream& stream, std::byte* to, int sou
   const CudaContextScope scope(driver_, stream.context());
   LGPU_RETURN_IF_ERROR(scope.status());
   absl::Status status = CopyStaged(stream, to, *reader, from, bytes);
-  if (!status.ok()) reader->Drain().IgnoreError();
+  if (!status.ok()) {
+    const CudaContextScope source_scope(driver_, reader->context());
+    reader->Drain().IgnoreError();
+  }
   return AllOrNothing(stream, std::move(status));
 }
 
 absl::Status CudaBackend::CopyStaged(CudaStream& stream, std::byte* to, CudaStream& reader,
                                      const std::byte* from, Bytes bytes) {
   LGPU_ASSIGN_OR_RETURN(const std::uint64_t ready, stream.Record());
-  for (std::uint64_t done = 0; done < bytes.count();) {
+  // A few in turn, not all that there are: the copy may be queued behind long work, and others go on.
+  constexpr std::size_t kInTurn = 3;
+  std::vector<CudaStaging::Lent> buffers;
+  std::size_t next = 0;
+  for (std::uint64_t done = 0; done < bytes.count(); next = (next + 1) % buffers.size()) {
     const Bytes piece = PieceAt(done, bytes);
-    LGPU_ASSIGN_OR_RETURN(const CudaStaging::Lent buffer, staging_->Take());
+    if (buffers.size() < kInTurn) {
+      CudaStaging::Lent another;
+      if (buffers.empty()) {
+        LGPU_ASSIGN_OR_RETURN(another, staging_->Take());
+      } else {
+        another = staging_->TryTake();
+      }
+      if (another != nullptr) {
+        next = buffers.size();
+        buffers.push_back(std::move(another));
+      }
+    }
+    const CudaStaging::Lent& buffer = buffers[next];
     {
       const CudaContextScope source_scope(driver_, reader.context());
       LGPU_RETURN_IF_ERROR(source_scope.status());

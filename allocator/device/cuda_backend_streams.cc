@@ -160,6 +160,13 @@ absl::Status CudaBackend::DestroyStream(StreamHandle stream) {
   return found->Drain();
 }
 
+absl::Status CudaBackend::Drain(StreamHandle stream) {
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> found, FindStream(stream));
+  const CudaContextScope scope(driver_, found->context());
+  LGPU_RETURN_IF_ERROR(scope.status());
+  return found->Drain();
+}
+
 absl::StatusOr<Fence> CudaBackend::Record(StreamHandle stream) {
   LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> found, FindStream(stream));
   const CudaContextScope scope(driver_, found->context());

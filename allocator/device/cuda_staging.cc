@@ -1,5 +1,7 @@
 #include "allocator/device/cuda_staging.h"
 
+#include <algorithm>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -26,11 +28,12 @@ CudaStaging::~CudaStaging() {
 }
 
 absl::StatusOr<CudaStaging::Lent> CudaStaging::Take() { return Take(WhenNone::kWait); }
-absl::StatusOr<CudaStaging::Lent> CudaStaging::TryTake() { return Take(WhenNone::kGiveUp); }
+CudaStaging::Lent CudaStaging::TryTake() { return Take(WhenNone::kGiveUp).value_or(Lent()); }
 
-// The one that came back first, unless the device still works with it and there may be another one.
+// One that the device is done with; else a new one, while there may be more; else the one that came back
+// first. The driver is asked without the lock, with all idle ones in hand.
 absl::StatusOr<CudaStaging::Lent> CudaStaging::Take(WhenNone when_none) {
-  std::unique_ptr<Buffer> oldest;
+  std::deque<std::unique_ptr<Buffer>> idle;
   bool may_make = false;
   {
     MutexLock lock(mutex_);
@@ -38,26 +41,41 @@ absl::StatusOr<CudaStaging::Lent> CudaStaging::Take(WhenNone when_none) {
       if (when_none == WhenNone::kGiveUp) return Lent();
       given_back_.Wait(mutex_);
     }
-    if (!idle_.empty()) {
-      oldest = std::move(idle_.front());
-      idle_.pop_front();
-    }
+    idle.swap(idle_);
     may_make = made_ < kMost;
     made_ += may_make ? 1 : 0;
   }
-  if (!may_make) return Lend(std::move(oldest));
-  absl::StatusOr<std::unique_ptr<Buffer>> made = nullptr;
-  if (oldest == nullptr || !IsDone(*oldest)) made = Make();
-  const bool is_new = made.ok() && *made != nullptr;
-  if (!is_new || oldest != nullptr) {
+  std::unique_ptr<Buffer> taken = TakeDone(idle);
+  absl::Status status;
+  bool is_new = false;
+  if (taken == nullptr && may_make) {
+    absl::StatusOr<std::unique_ptr<Buffer>> made = Make();
+    is_new = made.ok();
+    status = made.status();
+    if (is_new) taken = *std::move(made);
+  }
+  if (taken == nullptr && !idle.empty()) {
+    taken = std::move(idle.front());
+    idle.pop_front();
+  }
+  {
     MutexLock lock(mutex_);
-    if (!is_new) --made_;
-    if (is_new) idle_.push_front(std::move(oldest));
+    made_ -= may_make && !is_new ? 1 : 0;
+    idle_.insert(idle_.begin(), std::make_move_iterator(idle.begin()), std::make_move_iterator(idle.end()));
   }
   given_back_.NotifyAll();
-  if (is_new) return Lend(*std::move(made));
-  if (oldest == nullptr) return made.status();
-  return Lend(std::move(oldest));
+  if (taken == nullptr) return status;
+  return Lend(std::move(taken));
+}
+
+std::unique_ptr<CudaStaging::Buffer> CudaStaging::TakeDone(std::deque<std::unique_ptr<Buffer>>& idle) const {
+  const auto done = std::find_if(idle.begin(), idle.end(), [this](const std::unique_ptr<Buffer>& buffer) {
+    return buffer->last == nullptr || driver_.EventQuery(*buffer->last) == CUDA_SUCCESS;
+  });
+  if (done == idle.end()) return nullptr;
+  std::unique_ptr<Buffer> taken = std::move(*done);
+  idle.erase(done);
+  return taken;
 }
 
 absl::StatusOr<std::unique_ptr<CudaStaging::Buffer>> CudaStaging::Make() {
@@ -74,10 +92,6 @@ absl::StatusOr<std::unique_ptr<CudaStaging::Buffer>> CudaStaging::Make() {
   }
   buffer->data = static_cast<std::byte*>(data);
   return buffer;
-}
-
-bool CudaStaging::IsDone(const Buffer& buffer) const {
-  return buffer.last == nullptr || driver_.EventQuery(*buffer.last) == CUDA_SUCCESS;
 }
 
 CudaStaging::Lent CudaStaging::Lend(std::unique_ptr<Buffer> buffer) {

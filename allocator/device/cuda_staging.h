@@ -43,14 +43,14 @@ class CudaStaging {
   /// Waits while all are lent, which no borrower may do that holds one. RESOURCE_EXHAUSTED if the machine has
   /// no memory for any.
   absl::StatusOr<Lent> Take();
-  /// Null where Take would wait.
-  absl::StatusOr<Lent> TryTake();
+  /// Null where Take would wait or fail.
+  Lent TryTake();
 
  private:
   enum class WhenNone { kWait, kGiveUp };
   absl::StatusOr<Lent> Take(WhenNone when_none);
+  std::unique_ptr<Buffer> TakeDone(std::deque<std::unique_ptr<Buffer>>& idle) const;
   absl::StatusOr<std::unique_ptr<Buffer>> Make();
-  bool IsDone(const Buffer& buffer) const;
   Lent Lend(std::unique_ptr<Buffer> buffer);
 
   const CudaDriver& driver_;

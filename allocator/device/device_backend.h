@@ -148,6 +148,9 @@ class DeviceBackend {
   // Streams, copies, kernels. All are ordered on their stream.
   virtual absl::StatusOr<StreamHandle> CreateStream(int device, int priority) = 0;
   virtual absl::Status DestroyStream(StreamHandle stream) = 0;
+  /// Waits until the stream has done all that was queued on it. Makes nothing that it could lack: for who
+  /// cannot record a fence.
+  virtual absl::Status Drain(StreamHandle stream) = 0;
   virtual absl::StatusOr<Fence> Record(StreamHandle stream) = 0;
   virtual absl::StatusOr<bool> HasPassed(const Fence& fence) = 0;
   virtual absl::Status Wait(const Fence& fence) = 0;

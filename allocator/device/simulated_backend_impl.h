@@ -70,6 +70,7 @@ class SimulatedBackend final : public DeviceBackend {
 
   absl::StatusOr<StreamHandle> CreateStream(int device, int priority) override;
   absl::Status DestroyStream(StreamHandle stream) override;
+  absl::Status Drain(StreamHandle stream) override;
   absl::StatusOr<Fence> Record(StreamHandle stream) override;
   absl::StatusOr<bool> HasPassed(const Fence& fence) override;
   absl::Status Wait(const Fence& fence) override;

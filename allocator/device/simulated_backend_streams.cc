@@ -83,6 +83,14 @@ absl::StatusOr<SimulatedBackend::LiveStream> SimulatedBackend::FindFence(const F
   return stream;
 }
 
+absl::Status SimulatedBackend::Drain(StreamHandle stream) {
+  LGPU_ASSIGN_OR_RETURN(const LiveStream live, FindStream(stream));
+  if (live.queue != nullptr) {
+    live.queue->Wait(live.queue->queued());
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Fence> SimulatedBackend::Record(StreamHandle stream) {
   LGPU_ASSIGN_OR_RETURN(const LiveStream live, FindStream(stream));
   return Fence{stream, live.queue == nullptr ? 0 : live.queue->queued()};

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <memory>
@@ -110,13 +111,33 @@ TEST_F(DeviceCopiesTest, AnUploadDoesNotWaitForKernelsThatWereQueuedBefore) {
   EXPECT_EQ(Read(busy)[0], std::byte{1});
 }
 
-TEST_F(DeviceCopiesTest, AnUploadIntoMemoryThatAKernelStillWritesWaitsForIt) {
-  const Block busy = Allocate(60_MiB, Device::FilledBy::kKernel);
+// By each way that the pool has to find a place.
+class DeviceUploadOrderTest : public DeviceCopiesTest, public ::testing::WithParamInterface<Bytes> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, DeviceUploadOrderTest,
+                         ::testing::Values(Bytes(65 << 10), 512_KiB, 1_MiB, 3_MiB, 60_MiB),
+                         [](const auto& param) { return std::to_string(param.param.count()); });
+
+TEST_P(DeviceUploadOrderTest, AnUploadIntoMemoryThatAKernelStillWritesWaitsForIt) {
+  const Block busy = Allocate(GetParam(), Device::FilledBy::kKernel);
+  HoldHome(busy, 1);
+  device_->Free(busy, GetParam());
+  const Block filled = Allocate(GetParam(), Device::FilledBy::kHost);
+  ASSERT_EQ(filled.address, busy.address);
+  const std::vector<std::byte> data(filled.bytes.count(), std::byte{7});
+  ASSERT_TRUE(device_->CopyFromHost(filled.address, data).ok());
+  EXPECT_FALSE(backend_->HasPassed(*backend_->Record(device_->stream(Device::kUpload))).value_or(true));
+  door_.Open();
+  EXPECT_EQ(Read(filled), data) << "the kernel wrote last";
+}
+
+// The place begins where home still writes, and goes on in a new chunk.
+TEST_F(DeviceCopiesTest, AnUploadIntoMemoryThatIsUsedInPartWaitsToo) {
+  const Block busy = Allocate(3_MiB, Device::FilledBy::kKernel);
   HoldHome(busy, 1);
   device_->Free(busy, busy.bytes);
-  const Block filled = Allocate(60_MiB, Device::FilledBy::kHost);
-  ASSERT_EQ(filled.address, busy.address) << "there is no other place";
-  const std::vector<std::byte> data((60_MiB).count(), std::byte{7});
+  const Block filled = Allocate(7_MiB, Device::FilledBy::kHost);
+  ASSERT_EQ(filled.address, busy.address);
+  const std::vector<std::byte> data(filled.bytes.count(), std::byte{7});
   ASSERT_TRUE(device_->CopyFromHost(filled.address, data).ok());
   door_.Open();
   EXPECT_EQ(Read(filled), data) << "the kernel wrote last";
@@ -148,11 +169,18 @@ TEST_F(DeviceCopiesTest, KernelsThatAreQueuedDuringADownloadDoNotWaitForIt) {
   launch.argument_bytes = sizeof(at);
   ASSERT_TRUE(backend_->Launch(device_->stream(Device::kDownload), launch).ok());
   std::vector<std::byte> got;
-  std::thread reader([&] { got = Read(first); });
+  std::atomic<bool> is_read{false};
+  std::thread reader([&] {
+    got = Read(first);
+    is_read = true;
+  });
+  EXPECT_TRUE(Eventually([&] { return backend_->Record(device_->stream(Device::kDownload))->sequence >= 2; }))
+      << "the download is queued";
   const Block second = Allocate(1_MiB, Device::FilledBy::kKernel);
   door_.Open();
   HoldHome(second, 9);
   EXPECT_TRUE(IsDone(Device::kHome)) << "while the download is under way";
+  EXPECT_FALSE(is_read);
   slow.Open();
   reader.join();
   EXPECT_EQ(got, data);

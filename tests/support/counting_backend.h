@@ -55,6 +55,7 @@ class CountingBackend final : public DeviceBackend {
   absl::Status Unmap(std::byte*) override { return None(); }
   absl::StatusOr<StreamHandle> CreateStream(int, int) override { return None(); }
   absl::Status DestroyStream(StreamHandle) override { return None(); }
+  absl::Status Drain(StreamHandle) override { return None(); }
   absl::StatusOr<Fence> Record(StreamHandle) override { return None(); }
   absl::StatusOr<bool> HasPassed(const Fence&) override { return None(); }
   absl::Status Wait(const Fence&) override { return None(); }

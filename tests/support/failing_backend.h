@@ -87,6 +87,7 @@ class FailingBackend final : public DeviceBackend {
   absl::Status Unmap(std::byte* address) override;
   absl::StatusOr<StreamHandle> CreateStream(int device, int priority) override;
   absl::Status DestroyStream(StreamHandle stream) override;
+  absl::Status Drain(StreamHandle stream) override { return backend_->Drain(stream); }
   absl::StatusOr<Fence> Record(StreamHandle stream) override;
   absl::StatusOr<bool> HasPassed(const Fence& fence) override;
   absl::Status Wait(const Fence& fence) override;
