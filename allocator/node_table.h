@@ -111,6 +111,7 @@ class alignas(64) NodeTable {
     __builtin_prefetch(&nodes_[nodes_[index].previous], 1);
     __builtin_prefetch(&nodes_[nodes_[index].next], 1);
   }
+  std::uint64_t most() const { return most_; }
   /// One past the last slot.
   std::uint32_t end() const { return end_.load(std::memory_order_acquire); }
   bool Has(std::uint32_t index) const { return index != 0 && index < end(); }

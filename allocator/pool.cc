@@ -320,8 +320,8 @@ absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& o
 }
 
 // The part under the lock, out of mapped memory. kSlow: an attempt may get it, and is counted as pending.
-Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& options, Bytes limit,
-                                        std::uint32_t& index) {
+Pool::Impl::Quick Pool::Impl::TryMapped(const Shard* shard, Bytes bytes, const AllocateOptions& options,
+                                        Bytes limit, std::uint32_t& index) {
   const Bytes rounded = RoundUp(bytes, Suballocator::kGranule);
   if (options.stream != StreamOrder::kHome) {
     other_streams_ = true;
@@ -344,7 +344,8 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
     return Quick::kOver;
   }
   if (const auto handle =
-          blocks_.Allocate({.bytes = bytes, .alignment = options.alignment}, Suballocator::Effort::kQuick)) {
+          blocks_.Allocate({.bytes = bytes, .alignment = options.alignment, .home = HomeOf(shard)},
+                           Suballocator::Effort::kQuick)) {
     index = HandOut(*handle, bytes, options);
     return Quick::kDone;
   }
@@ -369,7 +370,7 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
     if (shard != nullptr) {
       ReleaseQueue(*shard);
     }
-    quick = TryMapped(bytes, options, limit, index);
+    quick = TryMapped(shard, bytes, options, limit, index);
     freed_at = blocks_.freed_at();
   }
   WakeIfDue();
@@ -380,7 +381,7 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
     // Blocks that streams are not done with yet count against the limit: the last that can be had back.
     LGPU_RETURN_IF_ERROR(AwaitFences());
     MutexLock lock(mutex_);
-    quick = TryMapped(bytes, options, limit, index);
+    quick = TryMapped(shard, bytes, options, limit, index);
     freed_at = blocks_.freed_at();
   }
   if (quick == Quick::kParked) {
@@ -390,7 +391,7 @@ Pool::Impl::Quick Pool::Impl::TryMapped(Bytes bytes, const AllocateOptions& opti
     return RefuseOver(bytes, options, limit);
   }
   if (quick == Quick::kSlow) {
-    LGPU_ASSIGN_OR_RETURN(index, AllocatePending(bytes, options, limit, freed_at));
+    LGPU_ASSIGN_OR_RETURN(index, AllocatePending(shard, bytes, options, limit, freed_at));
   }
   const StreamId first = options.filled_on != StreamOrder::kHome ? options.filled_on : options.stream;
   if (first != StreamOrder::kHome) {
@@ -414,10 +415,14 @@ absl::Status Pool::Impl::RefuseOver(Bytes bytes, const AllocateOptions& options,
   return RefusalStatus(refusal);
 }
 
-absl::StatusOr<std::uint32_t> Pool::Impl::AllocatePending(Bytes bytes, const AllocateOptions& options,
-                                                          Bytes limit, Suballocator::Stamp& freed_at) {
-  Attempt attempt{
-      .bytes = bytes, .options = options, .deadline = DeadlineAfter(options.timeout), .limit = limit};
+absl::StatusOr<std::uint32_t> Pool::Impl::AllocatePending(const Shard* shard, Bytes bytes,
+                                                          const AllocateOptions& options, Bytes limit,
+                                                          Suballocator::Stamp& freed_at) {
+  Attempt attempt{.bytes = bytes,
+                  .options = options,
+                  .shard = shard,
+                  .deadline = DeadlineAfter(options.timeout),
+                  .limit = limit};
   absl::StatusOr<std::uint32_t> index = AllocateSlowly(attempt);
   freed_at = attempt.freed_at;
   WakeIfDue();

@@ -36,8 +36,9 @@ FrontCache::Shard* FrontCache::Claim(std::int32_t self) {
     std::atomic<Shard*>& place = shards_[(hash + i) % kMostShards];
     Shard* shard = place.load(std::memory_order_relaxed);
     if (shard == nullptr) {
-      shard = owned_.emplace_back(std::make_unique<Shard>()).get();
-      all_[count_.load(std::memory_order_relaxed)].store(shard, std::memory_order_relaxed);
+      const std::uint32_t number = count_.load(std::memory_order_relaxed);
+      shard = owned_.emplace_back(std::make_unique<Shard>(number)).get();
+      all_[number].store(shard, std::memory_order_relaxed);
       count_.fetch_add(1, std::memory_order_release);
     } else if (!IsGone(shard->owner_.load(std::memory_order_relaxed))) {
       continue;

@@ -21,10 +21,10 @@ namespace pool_cache_internal {
 constexpr std::uint32_t kSizes = 128;
 
 // How many of each size. Of a thousand live blocks that random ones of 512 B to 64 KiB replace, about 206 /
-// size have a size, give or take the root of that; so many come and go. Six times that keeps misses rare.
+// size have a size, give or take the root of that; so many come and go. Eight times that keeps misses rare.
 constexpr std::uint32_t WaysOf(std::uint32_t size) {
   std::uint32_t ways = 10;
-  while ((ways + 1) * (ways + 1) * size <= 72 * 72) {
+  while ((ways + 1) * (ways + 1) * size <= 112 * 112) {
     ++ways;
   }
   return ways;
@@ -61,6 +61,8 @@ class FrontCache {
     static constexpr std::uint32_t kQueue = 16;
 
    public:
+    explicit Shard(std::uint32_t number) : number_(number) {}
+
     // Of the owner.
     /// The slot of a block of `size` units, or zero.
     std::uint32_t Take(std::uint32_t size);
@@ -78,6 +80,8 @@ class FrontCache {
     }
 
     // Of anybody.
+    /// Of all shards, this was made as the n-th: below kMostShards.
+    std::uint32_t number() const { return number_; }
     std::int64_t bytes() const {
       return bytes_.load(std::memory_order_relaxed) - drained_bytes_.load(std::memory_order_relaxed);
     }
@@ -129,6 +133,7 @@ class FrontCache {
     }
 
     std::atomic<std::int32_t> owner_{0};  // a thread's number; those whose shards lie beside it read it
+    const std::uint32_t number_;
     // Written by the owner.
     alignas(64) std::atomic<std::int64_t> bytes_{0};  // put - taken by the owner
     std::atomic<std::int64_t> blocks_{0};
@@ -143,6 +148,8 @@ class FrontCache {
     alignas(64) std::array<std::atomic<std::uint64_t>, kQueue> queue_{};  // size, index
     alignas(64) std::array<std::atomic<std::uint32_t>, kSlots> slots_{};
   };
+
+  static constexpr std::uint32_t kMostShards = 64;
 
   FrontCache() = default;
   FrontCache(const FrontCache&) = delete;
@@ -178,7 +185,6 @@ class FrontCache {
   bool is_single() const { return count_.load(std::memory_order_relaxed) == 1; }
 
  private:
-  static constexpr std::uint32_t kMostShards = 64;
   static constexpr std::uint32_t kProbes = 8;
 
   template <typename Visit>

@@ -155,7 +155,10 @@ Bytes Pool::Impl::Pinned(const Attempt& attempt, Suballocator::Stamp settled) co
 }
 
 Suballocator::Request Pool::Impl::RequestOf(const Attempt& attempt) {
-  return {.bytes = attempt.bytes, .alignment = attempt.options.alignment, .any_chunk = attempt.any_chunk};
+  return {.bytes = attempt.bytes,
+          .alignment = attempt.options.alignment,
+          .any_chunk = attempt.any_chunk,
+          .home = HomeOf(attempt.shard)};
 }
 
 bool Pool::Impl::IsSmall(const Attempt& attempt) const {

@@ -99,6 +99,7 @@ class Pool::Impl {
   struct Attempt {
     Bytes bytes{};
     const AllocateOptions& options;
+    const Shard* shard = nullptr;  // of the thread that asks
     std::chrono::steady_clock::time_point deadline{};
     Bytes limit{};
     std::vector<Chunk> chunks{};   // granted and not mapped, for this attempt
@@ -178,7 +179,8 @@ class Pool::Impl {
   void Describe(Node& node, Bytes padding, const AllocateOptions& options);
   static absl::Status NoneToSpare();
   absl::Status RefuseOver(Bytes bytes, const AllocateOptions& options, Bytes limit);
-  absl::StatusOr<std::uint32_t> AllocatePending(Bytes bytes, const AllocateOptions& options, Bytes limit,
+  absl::StatusOr<std::uint32_t> AllocatePending(const Shard* shard, Bytes bytes,
+                                                const AllocateOptions& options, Bytes limit,
                                                 Suballocator::Stamp& freed_at);
   absl::Status FreeSmall(const Block& block);
   void FreeUncached(Shard* shard, std::uint32_t index, bool is_shared, std::uint32_t about);
@@ -188,8 +190,8 @@ class Pool::Impl {
   void RecordAllocate(std::byte* address, Bytes bytes, const AllocateOptions& options) const;
   void RecordFree(TraceRecorder& trace, const Block& block) const;
   enum class Quick { kDone, kParked, kOver, kSlow };
-  Quick TryMapped(Bytes bytes, const AllocateOptions& options, Bytes limit, std::uint32_t& index)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Quick TryMapped(const Shard* shard, Bytes bytes, const AllocateOptions& options, Bytes limit,
+                  std::uint32_t& index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Gives a block, which is nobody's any more, back to the sub-allocator.
   void Release(std::uint32_t index, std::uint32_t stamp) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Gives what is queued for it to the sub-allocator; true if there was anything.
@@ -273,6 +275,8 @@ class Pool::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Step Done(Attempt& attempt, Suballocator::Handle block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Step Refuse(Attempt& attempt, RefusalReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static_assert(FrontCache::kMostShards <= Suballocator::kHomes);
+  static std::uint32_t HomeOf(const Shard* shard) { return shard == nullptr ? 0 : shard->number(); }
   static Suballocator::Request RequestOf(const Attempt& attempt);
   bool IsSmall(const Attempt& attempt) const;
   enum class LastChunk { kFits, kMayStickOut };

@@ -30,7 +30,8 @@ Suballocator::Suballocator(const Options& options)
       tiny_(std::min(ToGranules(kLargestTiny), page_)),
       huge_(std::max<std::uint64_t>(reserved_ / kHugeShare, page_)),
       last_generation_(options.names_per_slot),
-      nodes_(reserved_),
+      spare_slots_(options.spare_slots),
+      nodes_(2 * reserved_ + spare_slots_ + kHomeRun),
       pages_(options.reserved / options.page) {
   LGPU_CHECK(options.reserved <= kMaxReserved && !options.reserved.is_zero() &&
              options.reserved == RoundDown(options.reserved, options.page));
@@ -147,9 +148,58 @@ Suballocator::Fit Suballocator::FindAny(const Index& index, const Want& want) co
   return above == Index::kClasses ? 0 : index.head(above);
 }
 
+// ---- nodes
+
+// None of the home's is vacant.
+[[gnu::noinline]] std::uint32_t Suballocator::AddNode(std::uint32_t home) {
+  if (run_homes_.empty()) {
+    if (home == 0) {
+      return nodes_.Add();
+    }
+    // Another home for the first time.
+    slots_at_first_ = nodes_.end();
+    while (nodes_.end() % kHomeRun != 0) {
+      PutVacant(0, nodes_.Add());
+    }
+    run_homes_.assign(nodes_.end() / kHomeRun, 0);
+  }
+  // Rather more slots than another home's, up to a number that the blocks here, or once here, are worth.
+  const std::uint64_t many =
+      std::min(std::max(2 * live_blocks_, slots_at_first_ * 3 / 2) + spare_slots_, nodes_.most() - kHomeRun);
+  for (std::uint32_t i = 1; nodes_.end() >= many && i < kHomes; ++i) {
+    if (const std::uint32_t other = TakeVacant((home + i) % kHomes); other != 0) {
+      return other;
+    }
+  }
+  const std::uint32_t first = nodes_.end();
+  run_homes_.resize(first / kHomeRun + 1, static_cast<std::uint8_t>(home));
+  for (std::uint32_t i = 0; i < kHomeRun; ++i) {
+    nodes_.Add();
+  }
+  for (std::uint32_t index = first + kHomeRun; --index > first;) {
+    PutVacant(home, index);  // so that they are taken in order
+  }
+  return first;
+}
+
+// A node in no index gives its range to a new one.
+[[gnu::noinline]] std::uint32_t Suballocator::Replaced(std::uint32_t index, std::uint32_t home) {
+  const std::uint32_t other = NewNode(home);
+  const std::uint32_t generation = nodes_[other].generation();
+  nodes_[other] = nodes_[index];
+  nodes_[other].Set(generation, nodes_[index].state());
+  LinkBefore(index, other);
+  Unlink(index);
+  DropNode(index);
+  return other;
+}
+
+// ---- blocks
+
 // Carve of a free range, from its front. What is written down once is read once: the compiler may not keep
 // what others can see in registers by itself.
-[[gnu::always_inline]] inline std::uint32_t Suballocator::TakeFront(std::uint32_t index, std::uint32_t size) {
+[[gnu::always_inline]] inline std::uint32_t Suballocator::TakeFront(std::uint32_t index, std::uint32_t size,
+                                                                    std::uint32_t home) {
   Node* const nodes = nodes_.data();
   Node& range = nodes[index];
   const std::uint32_t offset = range.offset;
@@ -159,9 +209,9 @@ Suballocator::Fit Suballocator::FindAny(const Index& index, const Want& want) co
   free_ -= size;
   if (rest == 0) {
     fits.Remove(nodes, index, had);
-    return WithNames(index);
+    return AtHome(index, home);
   }
-  const std::uint32_t piece = NewNode();
+  const std::uint32_t piece = NewNode(home);
   Node& block = nodes[piece];
   const std::uint32_t before = range.previous;
   block.offset = offset;
@@ -190,7 +240,7 @@ std::optional<Suballocator::Handle> Suballocator::Allocate(const Request& reques
     const std::size_t zone = (wanted <= small_ ? 1u : 0u) + (wanted <= tiny_ ? 1u : 0u);
     if (const std::uint32_t range = FindPlain(free_ranges_[zone], size); range != 0 && !IsHuge(zone, range))
         [[likely]] {
-      const std::uint32_t index = TakeFront(range, size);
+      const std::uint32_t index = TakeFront(range, size, request.home);
       Node& node = nodes_[index];
       const std::uint32_t generation = node.generation();
       node.Set(generation, State::kLive);
@@ -220,7 +270,7 @@ std::optional<Suballocator::Handle> Suballocator::AllocateSlowly(const Want& wan
   if (fit.node == 0) {
     return std::nullopt;
   }
-  return MakeLive(Carve(fit.node, fit.start, static_cast<std::uint32_t>(want.size)), request);
+  return MakeLive(Carve(fit.node, fit.start, static_cast<std::uint32_t>(want.size), request.home), request);
 }
 
 // Makes a range that is in an index begin at `offset` and end `by` granules further away from it.

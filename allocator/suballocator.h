@@ -51,6 +51,10 @@ namespace lgpu {
 /// After the last Free and with nothing claimed or detached, free ranges and unmapped ranges alternate: one
 /// free range for each run of mapped pages.
 ///
+/// Homes: who hands blocks to several threads says for which of them a block is. Its node is then one of this
+/// home's, which lie in runs of a few cache lines: threads that work on nodes of their blocks do not write to
+/// each other's lines. Only where nodes of other homes lie vacant in great number a block gets one of those.
+///
 /// Not thread-safe. Allocate and Free take O(1) steps and, in the steady state, no memory of the heap.
 class Suballocator {
  public:
@@ -64,6 +68,8 @@ class Suballocator {
   using Handle = std::uint64_t;
   using Stamp = std::uint32_t;
   static constexpr Stamp kYoungest = ~Stamp{0};
+  static constexpr std::uint32_t kHomes = 64;
+  static constexpr std::uint32_t kHomeRun = 128;  // slots
   struct Range {
     Bytes offset;
     Bytes bytes;
@@ -73,7 +79,8 @@ class Suballocator {
   struct Options {
     Bytes reserved;                                         // at most kMaxReserved, whole pages
     Bytes page;                                             // a power of two
-    std::uint32_t names_per_slot = Node::kGenerations - 1;  // tests make this small
+    std::uint32_t names_per_slot = Node::kGenerations - 1;  // tests make this small, and this:
+    std::uint32_t spare_slots = 2 * kHomes * kHomeRun;  // that homes may have beyond what blocks are worth
   };
 
   /// Nothing is mapped yet.
@@ -85,6 +92,7 @@ class Suballocator {
     Bytes bytes;                   // not zero
     Bytes alignment = Bytes(256);  // a power of two up to `page`
     bool any_chunk = false;        // a small block may lie in a larger chunk: it would be refused otherwise
+    std::uint32_t home = 0;        // below kHomes
   };
   enum class Effort {
     kQuick,       // O(1), in the own zone; may miss a tight fit
@@ -183,7 +191,9 @@ class Suballocator {
   std::uint64_t live_blocks() const { return live_blocks_; }
   Bytes largest_free() const;
   /// Bytes of the heap that nodes and page bits take.
-  std::uint64_t footprint() const { return nodes_.end() * sizeof(Node) + pages_.footprint(); }
+  std::uint64_t footprint() const {
+    return nodes_.end() * sizeof(Node) + pages_.footprint() + run_homes_.capacity();
+  }
 
   using State = Node::State;
   struct NodeInfo {
@@ -226,17 +236,25 @@ class Suballocator {
   Handle HandleOf(std::uint32_t node) const { return Handle{nodes_[node].generation()} << 32 | node; }
   static NodeInfo InfoOf(const Node& node);
 
-  std::uint32_t NewNode();
+  std::uint32_t NewNode(std::uint32_t home = 0);
+  std::uint32_t AddNode(std::uint32_t home);
+  std::uint32_t TakeVacant(std::uint32_t home);
+  void PutVacant(std::uint32_t home, std::uint32_t index);
+  std::uint32_t HomeOf(std::uint32_t index) const {
+    return run_homes_.empty() ? 0 : run_homes_[index / kHomeRun];
+  }
   void DropNode(std::uint32_t index) { DropNode(index, nodes_[index].generation()); }
   void DropNode(std::uint32_t index, std::uint32_t generation);
   Handle Name(std::uint32_t index);
   std::uint32_t WithNames(std::uint32_t index);
+  std::uint32_t AtHome(std::uint32_t index, std::uint32_t home);
+  std::uint32_t Replaced(std::uint32_t index, std::uint32_t home);
   void EndName(std::uint32_t index) {
     nodes_[index].Set(nodes_[index].generation() + 1, nodes_[index].state());
   }
   void LinkBefore(std::uint32_t index, std::uint32_t fresh);
   void Unlink(std::uint32_t index);
-  std::uint32_t SplitAfter(std::uint32_t index, std::uint32_t size);
+  std::uint32_t SplitAfter(std::uint32_t index, std::uint32_t size, std::uint32_t home = 0);
 
   Index& IndexOf(const Node& node) {
     return node.state() == State::kUnmapped ? unmapped_ : free_ranges_[ZoneOf(node.offset)];
@@ -248,11 +266,11 @@ class Suballocator {
     IndexOf(nodes_[index]).Remove(nodes_.data(), index, nodes_[index].size);
   }
   void Resize(std::uint32_t index, std::uint32_t offset, std::uint32_t size);
-  std::uint32_t Carve(std::uint32_t index, std::uint32_t start, std::uint32_t size);
+  std::uint32_t Carve(std::uint32_t index, std::uint32_t start, std::uint32_t size, std::uint32_t home = 0);
   void Settle(std::uint32_t index, State kind, Stamp stamp);
   void FreeRange(std::uint32_t index, std::uint32_t generation, std::uint32_t size, Stamp stamp);
   void Widen(std::uint32_t index, std::uint32_t offset, std::uint32_t size, std::uint32_t by);
-  std::uint32_t TakeFront(std::uint32_t index, std::uint32_t size);
+  std::uint32_t TakeFront(std::uint32_t index, std::uint32_t size, std::uint32_t home);
   std::uint32_t first() const { return nodes_[0].next; }
   void SettlePieces(std::uint32_t index, Stamp stamp);
   Handle MakeLive(std::uint32_t index, const Request& request);
@@ -290,8 +308,12 @@ class Suballocator {
   const std::uint64_t tiny_;
   const std::uint64_t huge_;
   const std::uint32_t last_generation_;
-  NodeTable nodes_;  // the `next` of slot 0 is the first range
-  std::uint32_t vacant_ = 0;
+  const std::uint64_t spare_slots_;
+  NodeTable nodes_;                             // the `next` of slot 0 is the first range
+  std::array<std::uint32_t, kHomes> vacant_{};  // heads of lists
+  // Whose the slots are, by run; empty as long as all are the first home's.
+  std::vector<std::uint8_t> run_homes_;
+  std::uint64_t slots_at_first_ = 0;  // when that ended
   PageMap pages_;
   std::array<Index, kZones> free_ranges_;
   Index unmapped_;

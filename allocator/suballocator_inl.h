@@ -43,13 +43,22 @@ constexpr std::uint64_t AlignDown(std::uint64_t value, std::uint64_t alignment) 
   return index;
 }
 
-[[gnu::always_inline]] inline std::uint32_t Suballocator::NewNode() {
-  const std::uint32_t index = vacant_;
-  if (index == 0) [[unlikely]] {
-    return nodes_.Add();
+[[gnu::always_inline]] inline std::uint32_t Suballocator::NewNode(std::uint32_t home) {
+  const std::uint32_t index = TakeVacant(home);
+  return index == 0 ? AddNode(home) : index;
+}
+
+[[gnu::always_inline]] inline std::uint32_t Suballocator::TakeVacant(std::uint32_t home) {
+  const std::uint32_t index = vacant_[home];
+  if (index != 0) [[likely]] {
+    vacant_[home] = nodes_[index].behind;
   }
-  vacant_ = nodes_[index].behind;
   return index;
+}
+
+[[gnu::always_inline]] inline void Suballocator::PutVacant(std::uint32_t home, std::uint32_t index) {
+  nodes_[index].behind = vacant_[home];
+  vacant_[home] = index;
 }
 
 [[gnu::always_inline]] inline void Suballocator::DropNode(std::uint32_t index, std::uint32_t generation) {
@@ -60,8 +69,7 @@ constexpr std::uint64_t AlignDown(std::uint64_t value, std::uint64_t alignment) 
     return;
   }
   node.Set(generation, Node::kVacant);
-  node.behind = vacant_;
-  vacant_ = index;
+  PutVacant(HomeOf(index), index);
 }
 
 [[gnu::always_inline]] inline void Suballocator::LinkBefore(std::uint32_t index, std::uint32_t fresh) {
@@ -80,8 +88,8 @@ constexpr std::uint64_t AlignDown(std::uint64_t value, std::uint64_t alignment) 
 
 // Cuts a node that is in no index; the new one, in no index either, is what lies behind the first `size`
 // granules.
-inline std::uint32_t Suballocator::SplitAfter(std::uint32_t index, std::uint32_t size) {
-  const std::uint32_t rest = NewNode();
+inline std::uint32_t Suballocator::SplitAfter(std::uint32_t index, std::uint32_t size, std::uint32_t home) {
+  const std::uint32_t rest = NewNode(home);
   Node& node = nodes_[index];
   Node& behind = nodes_[rest];
   behind.offset = node.offset + size;
@@ -113,7 +121,8 @@ inline std::uint32_t Suballocator::SplitAfter(std::uint32_t index, std::uint32_t
 }
 
 // Cuts [start, start + size) out of a free or unmapped node; it is in no index afterwards, the rest is.
-inline std::uint32_t Suballocator::Carve(std::uint32_t index, std::uint32_t start, std::uint32_t size) {
+inline std::uint32_t Suballocator::Carve(std::uint32_t index, std::uint32_t start, std::uint32_t size,
+                                         std::uint32_t home) {
   if (nodes_[index].state() == State::kFree) {
     free_ -= size;
   }
@@ -125,7 +134,7 @@ inline std::uint32_t Suballocator::Carve(std::uint32_t index, std::uint32_t star
     const std::uint64_t end = nodes_[index].end();
     const std::uint32_t left = start - nodes_[index].offset;
     RemoveFree(index);
-    const std::uint32_t piece = SplitAfter(index, left);
+    const std::uint32_t piece = SplitAfter(index, left, home);
     InsertFree(index);
     if (start + std::uint64_t{size} != end) {
       InsertFree(SplitAfter(piece, size));
@@ -133,7 +142,7 @@ inline std::uint32_t Suballocator::Carve(std::uint32_t index, std::uint32_t star
     return piece;
   }
   // The rest keeps its slot, so that it often stays where it is in its index.
-  const std::uint32_t piece = NewNode();
+  const std::uint32_t piece = NewNode(home);
   Node& node = nodes_[index];
   Node& front = nodes_[piece];
   front.offset = start;
@@ -204,19 +213,20 @@ inline void Suballocator::Settle(std::uint32_t index, State kind, Stamp stamp) {
   if (nodes_[index].generation() < last_generation_) [[likely]] {
     return index;
   }
-  const std::uint32_t other = NewNode();
-  const std::uint32_t generation = nodes_[other].generation();
-  nodes_[other] = nodes_[index];
-  nodes_[other].Set(generation, nodes_[index].state());
-  LinkBefore(index, other);
-  Unlink(index);
-  DropNode(index);
-  return other;
+  return Replaced(index, HomeOf(index));
+}
+
+// The same, also in the place of one of another home.
+[[gnu::always_inline]] inline std::uint32_t Suballocator::AtHome(std::uint32_t index, std::uint32_t home) {
+  if (nodes_[index].generation() < last_generation_ && HomeOf(index) == home) [[likely]] {
+    return index;
+  }
+  return Replaced(index, home);
 }
 
 [[gnu::always_inline]] inline Suballocator::Handle Suballocator::MakeLive(std::uint32_t index,
                                                                           const Request& request) {
-  index = WithNames(index);
+  index = AtHome(index, request.home);
   Node& node = nodes_[index];
   node.set_state(State::kLive);
   freed_at_ = node.stamp;

@@ -82,11 +82,19 @@ absl::Status Suballocator::CheckIndex(const Index& fits, int zone, std::uint64_t
 
 absl::Status Suballocator::CheckSlots(std::uint64_t in_order) const {
   std::uint64_t vacant = 0;
-  for (std::uint32_t index = vacant_; index != 0; index = nodes_[index].behind) {
-    if (nodes_[index].state() != State::kVacant || nodes_[index].generation() >= last_generation_ ||
-        ++vacant > nodes_.end()) {
-      return Broken("the list of vacant slots holds a wrong one", 0, index, vacant);
+  for (std::uint32_t home = 0; home < kHomes; ++home) {
+    for (std::uint32_t index = vacant_[home]; index != 0; index = nodes_[index].behind) {
+      if (nodes_[index].state() != State::kVacant || nodes_[index].generation() >= last_generation_ ||
+          ++vacant > nodes_.end()) {
+        return Broken("a list of vacant slots holds a wrong one", 0, index, vacant);
+      }
+      if (HomeOf(index) != home) {
+        return Broken("a slot is vacant in a home that is not its own", 0, HomeOf(index), home);
+      }
     }
+  }
+  if (!run_homes_.empty() && run_homes_.size() != (nodes_.end() + kHomeRun - 1) / kHomeRun) {
+    return Broken("slots and runs of homes differ", 0, run_homes_.size(), nodes_.end());
   }
   const std::uint64_t slots = nodes_.end() - 1;
   return in_order + vacant + retired_nodes_ == slots

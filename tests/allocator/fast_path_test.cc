@@ -9,13 +9,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <barrier>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
 #include <random>
+#include <set>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "allocator/suballocator.h"
@@ -171,7 +176,7 @@ struct Written {
   std::size_t free = 0;
 };
 
-Written MostWritten(std::size_t blocks, unsigned seed) {
+Written MostWritten(std::size_t blocks, std::uint32_t homes, unsigned seed) {
   constexpr Bytes kPage = 2_MiB;
   Suballocator core(64_GiB, kPage);
   // All pages at once, in both halves that small blocks and large ones have.
@@ -191,7 +196,8 @@ Written MostWritten(std::size_t blocks, unsigned seed) {
   std::vector<Suballocator::Handle> live;
   while (live.size() < blocks) {
     const Suballocator::Request request{
-        .bytes = Bytes(1 + random() % (live.size() % 4 == 0 ? 2'000'000 : 90'000))};
+        .bytes = Bytes(1 + random() % (live.size() % 4 == 0 ? 2'000'000 : 90'000)),
+        .home = static_cast<std::uint32_t>(random() % homes)};
     const auto block = core.Allocate(request, Suballocator::Effort::kQuick);
     live.push_back(block ? *block : map(request));
   }
@@ -218,9 +224,11 @@ Written MostWritten(std::size_t blocks, unsigned seed) {
     core.Free(block, 1);
     most.free = std::max(most.free, changed());
     before = copy();
-    const Suballocator::Request request{.bytes = Bytes(1 + random() % 90'000)};
+    const Suballocator::Request request{.bytes = Bytes(1 + random() % 90'000),
+                                        .home = static_cast<std::uint32_t>(random() % homes)};
     const auto next = core.Allocate(request, Suballocator::Effort::kQuick);
-    most.allocate = std::max(most.allocate, next ? changed() : 0);
+    const std::size_t added = core.nodes().end() - before.size() / sizeof(Node);
+    most.allocate = std::max(most.allocate, next ? changed() - added : 0);
     block = next ? *next : map(request);
   }
   EXPECT_TRUE(core.CheckInvariants().ok()) << core.CheckInvariants();
@@ -228,15 +236,65 @@ Written MostWritten(std::size_t blocks, unsigned seed) {
 }
 
 TEST(FastPathTest, AnOperationWritesToAFewNodesHoweverManyThereAre) {
-  for (const std::size_t blocks : {100u, 10'000u}) {
-    const Written most = MostWritten(blocks, 7);
+  for (const auto& [blocks, homes] : {std::pair(100u, 1u), {10'000u, 1u}, {10'000u, 3u}}) {
+    const Written most = MostWritten(blocks, homes, 7);
     // The block, the range it comes from, who lay before it; who hangs beside the range in its class, three
-    // of its old and new one; and slot 0, where lists end.
+    // of its old and new one; and slot 0, where lists end. Now and then a home gets nodes for many.
     EXPECT_LE(most.allocate, 7u) << blocks;
     // The block, its two neighbours and the one behind them; two beside each that was in a class, the head
     // of the new one; slot 0.
     EXPECT_LE(most.free, 10u) << blocks;
     EXPECT_GE(most.free, 3u) << "the count sees something";
+  }
+}
+
+// The lines that two threads' blocks have their nodes in, two at a time as processors fetch them.
+std::set<std::uint32_t> LinesOf(const std::vector<Block>& blocks) {
+  constexpr std::uint32_t kNodes = 128 / sizeof(Node);
+  std::set<std::uint32_t> lines;
+  for (const Block& block : blocks) {
+    lines.insert(block.node / kNodes);
+  }
+  return lines;
+}
+
+TEST(FastPathTest, NodesOfTwoThreadsShareNoCacheLine) {
+  // With no cache every block passes the sub-allocator, and ranges of one thread's blocks become the other's.
+  for (const Bytes cache : {Bytes(), 32_MiB}) {
+    Pool pool(std::make_unique<CountingSource>(), PoolOptions{.cache_per_thread = cache});
+    std::array<std::vector<Block>, 2> live;
+    std::barrier<> turn(2);
+    const auto work = [&](std::size_t self) {
+      std::mt19937 random(static_cast<unsigned>(self) + 1);
+      std::vector<Block>& mine = live[self];
+      for (int round = 0; round < 400; ++round) {
+        for (std::size_t i = 0; i < 2; ++i) {
+          turn.arrive_and_wait();
+          if (i != self) {
+            continue;
+          }
+          for (int step = 0; step < 4; ++step) {
+            const absl::StatusOr<Block> block = pool.Allocate(Bytes(512 + 512 * (random() % 4)));
+            ASSERT_TRUE(block.ok()) << block.status();
+            mine.push_back(*block);
+            if (mine.size() > 100) {
+              std::swap(mine[random() % mine.size()], mine.back());
+              ASSERT_TRUE(pool.Free(mine.back()).ok());
+              mine.pop_back();
+            }
+          }
+        }
+      }
+    };
+    std::thread other(work, 1);
+    work(0);
+    other.join();
+    const std::set<std::uint32_t> lines = LinesOf(live[0]);
+    EXPECT_GT(lines.size(), 20u);
+    for (const std::uint32_t line : LinesOf(live[1])) {
+      EXPECT_EQ(lines.count(line), 0u) << "line " << line << ", cache " << cache.count();
+    }
+    EXPECT_TRUE(pool.CheckInvariants().ok()) << pool.CheckInvariants();
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <vector>
 
 namespace lgpu {
@@ -134,6 +135,68 @@ TEST_F(SuballocatorTest, StaleHandlesAreNotLive) {
   EXPECT_TRUE(blocks_.IsLive(b));
   EXPECT_FALSE(blocks_.IsLive(0));
   EXPECT_FALSE(blocks_.IsLive(~Handle{0}));
+}
+
+// Nodes of several homes.
+class SuballocatorHomesTest : public testing::Test {
+ protected:
+  static constexpr Bytes kPageSize = 2_MiB;
+  static constexpr std::uint32_t kNodesOfALine = 64 / sizeof(Node);
+
+  SuballocatorHomesTest() {
+    const Suballocator::Request all{.bytes = 2_MiB * 16};
+    const auto plan = blocks_.PlanGrowth(all, {});
+    std::vector<Suballocator::Range> pages;
+    for (Bytes at = plan->block.offset; at < plan->block.end(); at += kPageSize) {
+      pages.push_back({at, kPageSize});
+    }
+    blocks_.Free(blocks_.Commit(blocks_.ClaimGrowth(all, *plan, plan->block), pages), 0);
+  }
+  void TearDown() override { EXPECT_TRUE(blocks_.CheckInvariants().ok()) << blocks_.CheckInvariants(); }
+  Handle Must(Bytes bytes, std::uint32_t home) {
+    const auto block = blocks_.Allocate({.bytes = bytes, .home = home}, kAnywhere);
+    EXPECT_TRUE(block.has_value());
+    return block.value_or(0);
+  }
+  static std::uint32_t LineOf(Handle block) { return Suballocator::SlotOf(block) / kNodesOfALine; }
+
+  Suballocator blocks_{{.reserved = 256_MiB, .page = kPageSize, .spare_slots = 1024}};
+};
+
+TEST_F(SuballocatorHomesTest, AnExactFitGetsANodeOfItsHome) {
+  std::vector<Handle> first;
+  for (int i = 0; i < 40; ++i) {
+    first.push_back(Must(4_KiB, 0));
+  }
+  std::set<std::uint32_t> lines;
+  for (const Handle block : first) {
+    lines.insert(LineOf(block));
+  }
+  const Suballocator::Range hole = blocks_.range(first[20]);
+  blocks_.Free(first[20], 1);
+  const Handle other = Must(4_KiB, 1);
+  EXPECT_EQ(blocks_.range(other), hole);
+  EXPECT_EQ(lines.count(LineOf(other)), 0u);
+  EXPECT_FALSE(blocks_.IsLive(first[20]));
+  // And back: the first home's slot was free to be used again.
+  blocks_.Free(other, 2);
+  const Handle again = Must(4_KiB, 0);
+  EXPECT_EQ(blocks_.range(again), hole);
+  EXPECT_EQ(LineOf(again), LineOf(first[20]));
+}
+
+TEST_F(SuballocatorHomesTest, HomesThatTakeTurnsDoNotEachKeepNodesForAllBlocks) {
+  constexpr std::size_t kBlocks = 8000;
+  for (std::uint32_t home = 0; home < Suballocator::kHomes; ++home) {
+    std::vector<Handle> live;
+    for (std::size_t i = 0; i < kBlocks; ++i) {
+      live.push_back(Must(Bytes(512), home));
+    }
+    for (const Handle block : live) {
+      blocks_.Free(block, 1);
+    }
+  }
+  EXPECT_LE(blocks_.nodes().end(), 2 * kBlocks + 1024 + 2 * Suballocator::kHomeRun);
 }
 
 TEST(SuballocatorNamesTest, NoHandleIsEverGivenTwice) {

@@ -23,7 +23,8 @@ class SuballocatorDriver {
   static constexpr std::size_t kStepBytes = 5;
 
   SuballocatorDriver()
-      : core_({.reserved = kPage * kPages, .page = kPage, .names_per_slot = 40}), pages_(kPages) {}
+      : core_({.reserved = kPage * kPages, .page = kPage, .names_per_slot = 40, .spare_slots = 256}),
+        pages_(kPages) {}
 
   void Run(const std::uint8_t* data, std::size_t size) {
     for (; size >= kStepBytes; data += kStepBytes, size -= kStepBytes) {
@@ -57,7 +58,7 @@ class SuballocatorDriver {
       case 0:
       case 1:
       case 2:
-        Allocate(a, b);
+        Allocate(a, b, step[0] / 8);
         break;
       case 3:
       case 4:
@@ -82,12 +83,13 @@ class SuballocatorDriver {
     }
   }
 
-  void Allocate(std::uint32_t a, std::uint32_t b) {
+  void Allocate(std::uint32_t a, std::uint32_t b, std::uint32_t home) {
     const std::uint64_t units[] = {1, 512, 70'000, 3'000'000};
     Suballocator::Request request{
         .bytes = Bytes(1 + (a % 97) * units[b % 4]),
         .alignment = Bytes(std::uint64_t{256} << (b / 4 % 4 == 0 ? b / 16 % 14 : 0)),
-        .any_chunk = b / 1024 % 16 == 0};
+        .any_chunk = b / 1024 % 16 == 0,
+        .home = home % 4 * 21};
     const auto effort = static_cast<Suballocator::Effort>(b / 4096 % 3);
     if (const auto block = core_.Allocate(request, effort)) {
       AddLive(*block, request);
