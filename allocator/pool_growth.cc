@@ -393,22 +393,26 @@ Pool::Impl::Fill Pool::Impl::TryFill(const Attempt& attempt, const Suballocator:
   fill.small = !attempt.any_chunk && IsSmall(attempt);
   std::vector<Chunk> chunks = attempt.chunks;
   chunks.insert(chunks.end(), spare_.begin(), spare_.end());
-  std::stable_sort(chunks.begin(), chunks.end(),
-                   [](const Chunk& a, const Chunk& b) { return a.bytes > b.bytes; });
+  const auto is_larger = [](const Chunk& a, const Chunk& b) { return a.bytes > b.bytes; };
+  if (!std::is_sorted(chunks.begin(), chunks.end(), is_larger)) {  // mostly all are of one size
+    std::stable_sort(chunks.begin(), chunks.end(), is_larger);
+  }
   for (const Suballocator::Run& run : blocks_.UnmappedRuns(plan)) {
     const bool one_page = fill.small || run.pages.end() > blocks_.small_zone();
     Bytes at = run.pages.offset;
-    std::vector<Chunk> left;
-    for (const Chunk& chunk : chunks) {
+    auto kept = chunks.begin();
+    auto next = chunks.begin();
+    for (; next != chunks.end() && at < run.pages.end(); ++next) {
+      const Chunk chunk = *next;
       if (chunk.bytes <= run.pages.end() - at && (chunk.bytes == granularity_ || !one_page)) {
         fill.chunks.push_back(chunk);
         fill.places.push_back({at, chunk.bytes});
         at += chunk.bytes;
       } else {
-        left.push_back(chunk);
+        *kept++ = chunk;
       }
     }
-    chunks = std::move(left);
+    chunks.erase(kept, next);
     const Bytes open_end = std::min(run.around.end(), std::max(blocks_.small_zone(), run.pages.end()));
     if (last == LastChunk::kMayStickOut && at < run.pages.end() && !one_page && !chunks.empty() &&
         chunks.back().bytes <= open_end - at) {
