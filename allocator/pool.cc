@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstring>
 #include <ctime>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -109,8 +112,16 @@ inline void Pool::Impl::Describe(Node& node, Bytes padding, const AllocateOption
 
 [[gnu::always_inline]] inline Block Pool::Impl::BlockAt(std::uint32_t index) const {
   const Node& node = nodes_[index];
-  return {base_ + (Suballocator::kGranule * node.offset).count(), Suballocator::kGranule * node.size, index,
-          node.generation()};
+  Block block;
+  block.node = index;
+  block.generation = node.generation();
+  // In one piece, for callers copy it so: a processor waits where a load needs what two stores wrote.
+  using Pair = std::uint64_t __attribute__((vector_size(16)));
+  const Pair head = {reinterpret_cast<std::uintptr_t>(base_ + (Suballocator::kGranule * node.offset).count()),
+                     (Suballocator::kGranule * node.size).count()};
+  static_assert(offsetof(Block, bytes) == 8 && sizeof(Bytes) == 8 && std::is_trivially_copyable_v<Block>);
+  std::memcpy(static_cast<void*>(&block), &head, sizeof(head));
+  return block;
 }
 
 std::uint32_t Pool::Impl::HandOut(Suballocator::Handle handle, Bytes requested,

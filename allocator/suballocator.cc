@@ -31,7 +31,7 @@ Suballocator::Suballocator(const Options& options)
       huge_(std::max<std::uint64_t>(reserved_ / kHugeShare, page_)),
       last_generation_(options.names_per_slot),
       spare_slots_(options.spare_slots),
-      nodes_(2 * reserved_ + spare_slots_ + kHomeRun),
+      nodes_(reserved_ + spare_slots_ + 2 * kHomeRun),
       pages_(options.reserved / options.page) {
   LGPU_CHECK(options.reserved <= kMaxReserved && !options.reserved.is_zero() &&
              options.reserved == RoundDown(options.reserved, options.page));

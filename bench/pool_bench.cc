@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -57,10 +58,14 @@ const Workload kA{100'000, 256, 1 << 20, 64_GiB};
 const Workload kB{20'000, 256, 64 << 20, 160_GiB};
 const Workload kD{1'000, 512, 64 << 10, 1_GiB};
 
-// Sizes whose logarithms are evenly spread, made beforehand.
+// Sizes whose logarithms are evenly spread, made beforehand: so many that every block has its turn before
+// they come again.
 class Sizes {
  public:
-  Sizes(const Workload& workload, unsigned seed) : random_(seed), sizes_(1 << 16), victims_(1 << 16) {
+  Sizes(const Workload& workload, unsigned seed)
+      : random_(seed),
+        sizes_(std::bit_ceil(8 * std::max<std::size_t>(workload.live, 8'000))),
+        victims_(sizes_.size()) {
     std::uniform_real_distribution<double> logs(std::log(workload.smallest), std::log(workload.largest));
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
       sizes_[i] = static_cast<std::uint64_t>(std::exp(logs(random_)));
