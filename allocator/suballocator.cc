@@ -240,6 +240,7 @@ std::optional<Suballocator::Handle> Suballocator::Allocate(const Request& reques
     const std::size_t zone = (wanted <= small_ ? 1u : 0u) + (wanted <= tiny_ ? 1u : 0u);
     if (const std::uint32_t range = FindPlain(free_ranges_[zone], size); range != 0 && !IsHuge(zone, range))
         [[likely]] {
+      freed_at_ = nodes_[range].stamp;
       const std::uint32_t index = TakeFront(range, size, request.home);
       Node& node = nodes_[index];
       const std::uint32_t generation = node.generation();

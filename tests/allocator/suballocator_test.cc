@@ -125,6 +125,22 @@ TEST_F(SuballocatorTest, FreeMergesBothNeighbours) {
   EXPECT_THAT(States(), testing::ElementsAre(State::kUnmapped, State::kFree, State::kUnmapped));
 }
 
+TEST_F(SuballocatorTest, SaysWhenTheMemoryOfABlockWasFreed) {
+  const Handle a = Grow(8_KiB);
+  const Handle b = Must(8_KiB);
+  const Handle c = Must(8_KiB);
+  Must(8_KiB);
+  blocks_.Free(a, 3);
+  blocks_.Free(c, 5);
+  Must(8_KiB, Bytes(1024));  // looks for its place the longer way
+  const Suballocator::Stamp first = blocks_.freed_at();
+  Must(8_KiB);
+  EXPECT_EQ(first + blocks_.freed_at(), 8u) << "one is where a was, one where c was";
+  blocks_.Free(b, 7);
+  Must(1_KiB);
+  EXPECT_EQ(blocks_.freed_at(), 7u) << "a part of it";
+}
+
 TEST_F(SuballocatorTest, StaleHandlesAreNotLive) {
   const Handle a = Grow(4_KiB);
   EXPECT_TRUE(blocks_.IsLive(a));
