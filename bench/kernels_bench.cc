@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/wide.h"
 #include "kernels/registry.h"
 
 namespace lgpu::bench {
@@ -55,6 +56,31 @@ struct CpuRow {
   int inputs;
 };
 
+/// Reads all inputs and writes as much as one of them, past the caches: the bytes of an AddN, in its
+/// directions.
+#if defined(__x86_64__)
+LGPU_WIDE void Touch(const std::vector<TensorView>& inputs, const Memory& output) {
+  constexpr std::size_t kLine = 64;
+  const auto at = [](const std::byte* data) {
+    return static_cast<const __m256i*>(static_cast<const void*>(data));
+  };
+  for (std::size_t i = 0; i + kLine <= output.size(); i += kLine) {
+    __m256i low = _mm256_setzero_si256();
+    __m256i high = low;
+    for (const TensorView& input : inputs) {
+      low = _mm256_or_si256(low, _mm256_load_si256(at(input.data + i)));
+      high = _mm256_or_si256(high, _mm256_load_si256(at(input.data + i + kLine / 2)));
+    }
+    auto* const to = static_cast<__m256i*>(static_cast<void*>(output.data() + i));
+    _mm256_stream_si256(to, low);
+    _mm256_stream_si256(to + 1, high);
+  }
+  _mm_sfence();
+}
+#else
+void Touch(const std::vector<TensorView>&, const Memory&) {}
+#endif
+
 void MeasureCpu(const Options& options) {
   const std::int64_t elements = options.quick ? 10'000 : 16 << 20;
   std::vector<CpuRow> rows;
@@ -74,7 +100,7 @@ void MeasureCpu(const Options& options) {
                     from, to, 1});
   }
   const KernelRegistry registry = KernelRegistry::ForSimulatedDevices({});
-  Heading("CPU, one thread", "GB/s");
+  Heading("CPU, one thread, beside a copy of as many bytes", "GB/s");
   for (const CpuRow& row : rows) {
     const std::size_t in_bytes = static_cast<std::size_t>(elements) * ElementBytes(row.from);
     const std::size_t out_bytes = static_cast<std::size_t>(elements) * ElementBytes(row.to);
@@ -103,6 +129,11 @@ void MeasureCpu(const Options& options) {
     const Pair seconds = Compare(options, ours, bare);
     const double gigabytes = static_cast<double>(bytes) / 1e9;
     Row(row.name, gigabytes / seconds.ours, gigabytes / seconds.bare, seconds.bare / seconds.ours);
+    if (row.inputs == 1 || !cpu::HasWide()) continue;
+    const auto touch = [&] { Touch(inputs, output); };
+    const Pair streams = Compare(options, ours, touch);
+    Row("  beside reading as many and writing one", gigabytes / streams.ours, gigabytes / streams.bare,
+        streams.bare / streams.ours);
   }
 }
 

@@ -86,8 +86,7 @@ absl::StatusOr<PlacementExplanation> ExplainFlagsOf(const ExplainFlags& flags) {
   LGPU_ASSIGN_OR_RETURN(attributes.cast_to, ParseDType(flags.cast_to));
   const std::optional<DevicePolicy> policy = ParseDevicePolicy(flags.policy);
   if (!policy) return absl::InvalidArgumentError(Cat("Not a valid device policy: '", flags.policy, "'"));
-  const KernelRegistry registry =
-      KernelRegistry::WithoutCode({.cast_on_gpu = flags.cast_on_gpu, .real_gpus = flags.real_gpus});
+  const KernelRegistry registry = KernelRegistry::WithoutCode({.cast_on_gpu = flags.cast_on_gpu});
   const internal::Placer placer(registry, flags.gpus);
   std::vector<TensorSpec> specs;
   std::vector<int> devices;

@@ -25,7 +25,6 @@ struct ExplainFlags {
   bool transpose_b = false;
   bool cast_on_gpu = false;
   bool pin_small_ops = false;
-  bool real_gpus = false;  // those of the lease
   int gpus = 1;
 };
 

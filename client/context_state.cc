@@ -57,8 +57,8 @@ bool PinSmallOps(const ContextOptions& options, const PlacementRecorder& recorde
 // All devices of a lease are of one kind.
 KernelRegistry KernelsFor(const std::vector<LogicalDeviceInfo>& devices, const ContextOptions& options) {
   const bool real = !devices.empty() && !devices.front().simulated;
-  return real ? KernelRegistry::ForCudaDevices()
-              : KernelRegistry::ForSimulatedDevices({.cast_on_gpu = options.cast_on_gpu});
+  const KernelRegistry::Options kernels = {.cast_on_gpu = options.cast_on_gpu};
+  return real ? KernelRegistry::ForCudaDevices(kernels) : KernelRegistry::ForSimulatedDevices(kernels);
 }
 
 constexpr std::size_t kMostOwners = 5;

@@ -39,13 +39,12 @@ std::string_view DTypeAttributeName(DType dtype) {
 
 KernelRegistry KernelRegistry::WithoutCode(const Options& options) {
   KernelRegistry registry;
-  const bool real = options.real_gpus;
   for (const DeviceType device : {DeviceType::kGpu, DeviceType::kCpu}) {
     const bool gpu = device == DeviceType::kGpu;
     for (const DType dtype : kAllTypes) {
       if (!gpu || IsFloating(dtype)) registry.Add({&MatMulOp(), device, dtype, 0, nullptr});
       registry.Add({&AddNOp(), device, dtype, 0, nullptr});
-      if (!gpu || (options.cast_on_gpu && !real)) registry.Add({&CastOp(), device, dtype, 0, nullptr});
+      if (!gpu || options.cast_on_gpu) registry.Add({&CastOp(), device, dtype, 0, nullptr});
       registry.Add({&IdentityOp(), device, dtype, 0, nullptr});
       registry.Add({&EagerConstOp(), device, dtype, 0, nullptr});
       for (const Op* op : {&ShapeOp(), &SizeOp(), &RankOp()}) registry.Add({op, device, dtype, 0, nullptr});

@@ -47,14 +47,12 @@ class KernelRegistry {
   struct Options {
     /// Registers Cast for GPUs too. Off by default, as TensorFlow's guide describes Cast.
     bool cast_on_gpu = false;
-    /// WithoutCode: the GPUs are real ones, which have fewer kernels than simulated ones.
-    bool real_gpus = false;
   };
   /// The kernels of the CPU, and the same ones as kernels of simulated GPUs.
   static KernelRegistry ForSimulatedDevices(const Options& options);
 
-  /// The kernels of the CPU, and those of real GPUs: all but Cast.
-  static KernelRegistry ForCudaDevices();
+  /// The kernels of the CPU, and those of real GPUs for the same types.
+  static KernelRegistry ForCudaDevices(const Options& options);
 
   /// The same ops, device types and dtypes, and no code: for programs that ask where an op would run.
   static KernelRegistry WithoutCode(const Options& options);

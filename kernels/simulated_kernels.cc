@@ -13,7 +13,6 @@ decltype(Kernel::run) CodeOf(const Op& op) {
   }
   if (&op == &MatMulOp()) return RunMatMul;
   if (&op == &AddNOp()) return RunAddN;
-  if (&op == &CastOp()) return RunCast;
   if (&op == &ShapeOp()) return RunShape;
   if (&op == &SizeOp()) return RunSize;
   if (&op == &RankOp()) return RunRank;

@@ -76,7 +76,6 @@ class ExplainCommand final : public Command {
       request.set_lease(lease_);
       LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(&v1::Control::Stub::GetLease, request));
       flags_.gpus = lease.devices_size();
-      flags_.real_gpus = lease.devices_size() > 0 && !lease.devices(0).simulated();
     }
     LGPU_ASSIGN_OR_RETURN(const PlacementExplanation explanation, ExplainFlagsOf(flags_));
     LGPU_RETURN_IF_ERROR(WriteOut(options.json ? JsonLine(ToJson(explanation)) : explanation.ToString()));

@@ -99,11 +99,10 @@ LGPU_CODE T NarrowFromDouble(double value) {
 /// given.
 LGPU_CODE float OddFloat(double value) {
   const float nearest = static_cast<float>(value);
-  if (static_cast<double>(nearest) == value || value != value) return nearest;
-  auto bits = BitCast<std::uint32_t>(nearest);
   const double near = static_cast<double>(nearest);
-  if ((near < 0 ? -near : near) > (value < 0 ? -value : value)) --bits;  // one step towards zero
-  return BitCast<float>(bits | 1U);
+  const bool is_inexact = near != value && value == value;
+  const bool is_beyond = (near < 0 ? -near : near) > (value < 0 ? -value : value);  // a step towards zero
+  return BitCast<float>((BitCast<std::uint32_t>(nearest) - (is_beyond ? 1U : 0U)) | (is_inexact ? 1U : 0U));
 }
 template <>
 LGPU_CODE HalfBits NarrowFromDouble<HalfBits>(double value) {

@@ -17,6 +17,8 @@ struct CommonKernel {
 std::span<const CommonKernel> CommonKernels();
 
 // Kernel::run of some of them. Inputs and outputs are as Op::infer checked them.
+absl::Status RunCast(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
+                     const OpAttributes& attributes, Launcher& launcher);
 absl::Status RunTranspose(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                           const OpAttributes& attributes, Launcher& launcher);
 absl::Status RunSum(std::span<const TensorView> inputs, std::span<const TensorView> outputs,

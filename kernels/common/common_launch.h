@@ -10,9 +10,10 @@
 
 namespace lgpu {
 
-/// Calls `with.template operator()<T>()` for the type in which elements of `dtype` lie in memory.
-template <typename With>
-auto ForElementType(DType dtype, With with) {
+/// Calls `with.template operator()<T>()` for the type in which elements of `dtype` lie in memory; whole
+/// numbers in types of their size.
+template <typename Int32, typename Int64, typename With>
+auto ForTypeWith(DType dtype, With with) {
   switch (dtype) {
     case DType::kFloat16:
       return with.template operator()<code::HalfBits>();
@@ -21,12 +22,21 @@ auto ForElementType(DType dtype, With with) {
     case DType::kFloat64:
       return with.template operator()<double>();
     case DType::kInt32:
-      return with.template operator()<std::uint32_t>();
+      return with.template operator()<Int32>();
     case DType::kInt64:
-      return with.template operator()<std::uint64_t>();
+      return with.template operator()<Int64>();
     default:
       return with.template operator()<float>();
   }
+}
+template <typename With>
+auto ForElementType(DType dtype, With with) {
+  return ForTypeWith<std::uint32_t, std::uint64_t>(dtype, with);
+}
+/// Where their sign counts.
+template <typename With>
+auto ForSignedType(DType dtype, With with) {
+  return ForTypeWith<std::int32_t, std::int64_t>(dtype, with);
 }
 
 /// A launch with both halves, on a GPU of `blocks` blocks as far as one card can use so many.

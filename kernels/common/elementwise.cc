@@ -107,7 +107,7 @@ absl::Status RunBinary(std::span<const TensorView> inputs, std::span<const Tenso
 }  // namespace
 
 std::span<const CommonKernel> CommonKernels() {
-  static const std::array<CommonKernel, 12> kKernels = {{
+  static const std::array<CommonKernel, 13> kKernels = {{
       {&NegOp(), RunUnary<Elementwise::kNegate>},
       {&ReluOp(), RunUnary<Elementwise::kRelu>},
       {&FillOp(), RunUnary<Elementwise::kCopy>},
@@ -116,6 +116,7 @@ std::span<const CommonKernel> CommonKernels() {
       {&MulOp(), RunBinary<Elementwise::kMultiply>},
       {&RealDivOp(), RunBinary<Elementwise::kDivide>},
       {&ReluGradOp(), RunBinary<Elementwise::kReluGrad>},
+      {&CastOp(), RunCast},
       {&TransposeOp(), RunTranspose},
       {&SumOp(), RunSum},
       {&MeanOp(), RunMean},

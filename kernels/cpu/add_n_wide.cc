@@ -65,26 +65,31 @@ struct HalfLanes {
 
 struct BFloat16Lanes {
   using Element = BFloat16;
-  using Register = __m256;
-  static constexpr std::int64_t kCount = 8;
+  using Register = SplitLanes;
+  static constexpr std::int64_t kCount = 16;
   LGPU_WIDE_INLINE static Register Load(const Element* from) {
-    return WidenLanes(_mm_loadu_si128(Narrow(from)));
+    return WidenSplit(_mm256_loadu_si256(Whole(from)));
   }
-  LGPU_WIDE_INLINE static Register Add(Register a, Register b) { return _mm256_add_ps(a, b); }
+  LGPU_WIDE_INLINE static Register Add(Register a, Register b) {
+    return {_mm256_add_ps(a.even, b.even), _mm256_add_ps(a.odd, b.odd)};
+  }
   LGPU_WIDE_INLINE static void Store(Element* to, Register value) {
-    _mm_storeu_si128(Narrow(to), NarrowLanes(value));
+    _mm256_storeu_si256(Whole(to), NarrowSplit(value));
   }
   LGPU_WIDE_INLINE static void Stream(Element* to, Register value) {
-    _mm_stream_si128(Narrow(to), NarrowLanes(value));
+    _mm256_stream_si256(Whole(to), NarrowSplit(value));
   }
 };
 
+// From beyond the caches lines come one of each input at a time, which is as fast as they can be read; in the
+// caches longer steps have less to count.
 template <typename Lanes, bool stream>
 LGPU_WIDE std::int64_t Sum(const KernelArguments& args) {
   using Element = typename Lanes::Element;
-  constexpr int kRegisters = sizeof(Element) == 2 ? 4 : 8;
-  constexpr std::int64_t kStep = kRegisters * Lanes::kCount;
-  constexpr std::int64_t kAhead = 1024;  // bytes; more inputs than the processor follows by itself
+  constexpr std::int64_t kLine = 64 / sizeof(Element);
+  constexpr std::int64_t kStep = stream ? kLine : sizeof(Element) == 2 ? kLine : 4 * kLine;
+  constexpr std::int64_t kRegisters = kStep / Lanes::kCount;
+  constexpr std::size_t kAhead = 1024;  // bytes; more inputs than the processor follows by itself
   auto* const output = reinterpret_cast<Element*>(args.output);
   std::int64_t i = 0;
   for (; i + kStep <= args.elements; i += kStep) {

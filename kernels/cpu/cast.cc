@@ -1,117 +1,119 @@
+#include "kernels/cpu/cast.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cpu/convert.h"
+#include "kernels/code/cast.h"
+#include "kernels/common/common_launch.h"
+#include "kernels/cpu/cast_lanes.h"
 #include "kernels/cpu/convert_blocks.h"
-#include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/wide.h"
-#include "kernels/kernel_arguments.h"
 
-namespace lgpu {
+namespace lgpu::cpu {
 
 namespace {
 
-using HostFunction = void (*)(const void*);
-
 constexpr std::int64_t kBlock = 512;  // elements; they stay in the first-level cache
 
-/// At most a block.
+template <typename T>
+inline constexpr bool kIsNarrow = code::IsNarrow<T>::kValue;
+
+struct ConvertElement {
+  template <typename To, typename From>
+  static To Of(From value) {
+    return code::Convert<To>(value);
+  }
+};
+/// Ready for WriteBlock of half or bfloat16.
+struct OddElement {
+  template <typename To, typename From>
+  static To Of(From value) {
+    return code::OddFloat(value);
+  }
+};
+
+template <typename Each, typename From, typename To>
+void CastEach(const From* __restrict from, To* __restrict to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = Each::template Of<To>(from[i]);
+}
+// The same loop with wider registers: all that it calls becomes a part of it.
+#if defined(__x86_64__)
+template <typename Each, typename From, typename To>
+LGPU_WIDE __attribute__((flatten)) void CastEachWide(const From* __restrict from, To* __restrict to,
+                                                     std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = Each::template Of<To>(from[i]);
+}
+#else
+template <typename Each, typename From, typename To>
+void CastEachWide(const From* from, To* to, std::int64_t n) {
+  CastEach<Each>(from, to, n);
+}
+#endif
+template <typename Each, typename From, typename To>
+void CastAny(const From* from, To* to, std::int64_t n) {
+  HasWide() ? CastEachWide<Each>(from, to, n) : CastEach<Each>(from, to, n);
+}
+
+const Half* Stored(const code::HalfBits* values) { return reinterpret_cast<const Half*>(values); }
+const BFloat16* Stored(const code::BFloat16Bits* values) { return reinterpret_cast<const BFloat16*>(values); }
+Half* Stored(code::HalfBits* values) { return reinterpret_cast<Half*>(values); }
+BFloat16* Stored(code::BFloat16Bits* values) { return reinterpret_cast<BFloat16*>(values); }
+
+/// At most a block. Half and bfloat16 go through float.
 template <typename From, typename To>
-void CastBlock(const From* __restrict from, To* __restrict to, std::int64_t n) {
-  if constexpr (cpu::kIsSmallFloat<From> && !std::is_same_v<From, To>) {
-    float wide[kBlock];
-    cpu::WidenBlock(from, wide, n);
-    if constexpr (cpu::kIsSmallFloat<To>) {
-      cpu::NarrowBlock(wide, to, n);
-    } else {
-      for (std::int64_t i = 0; i < n; ++i) to[i] = cpu::Convert<To>(wide[i]);
-    }
+void CastBlock(const From* from, To* to, std::int64_t n) {
+  if constexpr (std::is_same_v<From, To>) {
+    std::copy_n(from, n, to);
+  } else if constexpr (kIsNarrow<From>) {
+    alignas(32) float wide[kBlock];
+    WidenBlock(Stored(from), wide, n);
+    if constexpr (kIsNarrow<To>) NarrowBlock(wide, Stored(to), n);
+    if constexpr (!kIsNarrow<To>) CastAny<ConvertElement>(wide, to, n);
+  } else if constexpr (kIsNarrow<To>) {
+    alignas(32) float odd[kBlock];
+    CastAny<OddElement>(from, odd, n);
+    NarrowBlock(odd, Stored(to), n);
   } else {
-    for (std::int64_t i = 0; i < n; ++i) to[i] = cpu::Convert<To>(from[i]);
+    CastAny<ConvertElement>(from, to, n);
   }
 }
 
 template <typename From, typename To>
 void CastByBlocks(const From* from, To* to, std::int64_t elements) {
-  const bool past_caches =
-      cpu::HasWide() && cpu::WritesPastCaches(to, static_cast<std::size_t>(elements) * sizeof(To));
+  const bool past_caches = HasWide() && WritesPastCaches(to, static_cast<std::size_t>(elements) * sizeof(To));
   alignas(32) To block[kBlock];
   for (std::int64_t offset = 0; offset < elements; offset += kBlock) {
     const std::int64_t n = std::min(kBlock, elements - offset);
     CastBlock(from + offset, past_caches ? block : to + offset, n);
-    if (past_caches) cpu::CopyPastCaches(block, to + offset, static_cast<std::size_t>(n) * sizeof(To));
+    if (past_caches) CopyPastCaches(block, to + offset, static_cast<std::size_t>(n) * sizeof(To));
   }
-  if (past_caches) cpu::FencePastCaches();
+  if (past_caches) FencePastCaches();
 }
 
 template <typename From, typename To>
-void CastElements(const void* block) {
-  const auto& args = *static_cast<const KernelArguments*>(block);
-  const From* __restrict from = reinterpret_cast<const From*>(args.inputs[0]);
-  To* __restrict to = reinterpret_cast<To*>(args.output);
-  if constexpr (std::is_same_v<From, float> && cpu::kIsSmallFloat<To>) {
-    cpu::NarrowBlock(from, to, args.elements);
-  } else if constexpr (std::is_same_v<To, float> && cpu::kIsSmallFloat<From>) {
-    cpu::WidenBlock(from, to, args.elements);
+void Cast(const void* parameters) {
+  const auto& p = *static_cast<const code::CastParameters*>(parameters);
+  const auto* const from = static_cast<const From*>(p.input);
+  auto* const to = static_cast<To*>(p.output);
+  const auto elements = static_cast<std::int64_t>(p.packing.elements);
+  if constexpr (std::is_same_v<From, float> && kIsNarrow<To>) {
+    NarrowBlock(from, Stored(to), elements);
+  } else if constexpr (std::is_same_v<To, float> && kIsNarrow<From>) {
+    WidenBlock(Stored(from), to, elements);
   } else {
-    CastByBlocks(from, to, args.elements);
+    const std::int64_t done = CastLanes(from, to, elements);
+    CastByBlocks(from + done, to + done, elements - done);
   }
-}
-
-template <typename From>
-HostFunction CastFrom(DType to) {
-  switch (to) {
-    case DType::kFloat32:
-      return CastElements<From, float>;
-    case DType::kFloat64:
-      return CastElements<From, double>;
-    case DType::kInt32:
-      return CastElements<From, std::int32_t>;
-    case DType::kInt64:
-      return CastElements<From, std::int64_t>;
-    case DType::kBFloat16:
-      return CastElements<From, BFloat16>;
-    case DType::kFloat16:
-      return CastElements<From, Half>;
-    case DType::kInvalid:
-      break;
-  }
-  return nullptr;
-}
-
-HostFunction CastFunction(DType from, DType to) {
-  switch (from) {
-    case DType::kFloat32:
-      return CastFrom<float>(to);
-    case DType::kFloat64:
-      return CastFrom<double>(to);
-    case DType::kInt32:
-      return CastFrom<std::int32_t>(to);
-    case DType::kInt64:
-      return CastFrom<std::int64_t>(to);
-    case DType::kBFloat16:
-      return CastFrom<BFloat16>(to);
-    case DType::kFloat16:
-      return CastFrom<Half>(to);
-    case DType::kInvalid:
-      break;
-  }
-  return nullptr;
 }
 
 }  // namespace
 
-absl::Status RunCast(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
-                     const OpAttributes&, Launcher& launcher) {
-  if (outputs[0].spec.shape.elements() == 0) return absl::OkStatus();
-  KernelArguments args;
-  args.output = outputs[0].data;
-  args.elements = outputs[0].spec.shape.elements();
-  args.input_count = 1;
-  args.inputs[0] = inputs[0].data;
-  return launcher.Launch(HostLaunch(CastFunction(inputs[0].spec.dtype, outputs[0].spec.dtype), args));
+void (*CastFunction(DType from, DType to))(const void*) {
+  return ForSignedType(from, [to]<typename From>() {
+    return ForSignedType(to, []<typename To>() -> void (*)(const void*) { return Cast<From, To>; });
+  });
 }
 
-}  // namespace lgpu
+}  // namespace lgpu::cpu

@@ -2,19 +2,15 @@
 #define LGPU_KERNELS_CPU_CONVERT_H_
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 #include "lgpu/dtype.h"
 
 namespace lgpu::cpu {
 
-// Conversions of one element, without branches where loops over them should be vectorised. The rules:
-//   to a floating type      nearest, ties to even, rounded once; overflow to infinity; NaN stays NaN
-//   floating to whole       towards zero; NaN gives 0; out of range gives the nearest end of the range
-//   whole to narrower whole the low bits (modulo 2^32)
+// half and bfloat16 as float and back, without branches, so that loops over them can be vectorised. To
+// nearest, ties to even; overflow to infinity; NaN stays NaN. All other conversions are in kernels/code.
 
 inline float Widen(Half value) {
   constexpr float kExponentShift = 0x1p112F;  // 2^(127-15): half's bias to float's
@@ -49,61 +45,8 @@ inline BFloat16 NarrowToBFloat16(float value) {
   return BFloat16{static_cast<std::uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? quiet : rounded)};
 }
 
-/// `value` in float, rounded to odd: a further rounding to a type with at least two bits less gives
-/// what one rounding of `value` would have given.
-inline float RoundToOdd(double value) {
-  const float nearest = static_cast<float>(value);
-  if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;
-  std::uint32_t bits = std::bit_cast<std::uint32_t>(nearest);
-  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value)) --bits;  // one step towards zero
-  return std::bit_cast<float>(bits | 1U);
-}
-inline float RoundToOdd(std::int64_t value) {
-  std::uint64_t magnitude =
-      value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
-  const int surplus = std::bit_width(magnitude) - std::numeric_limits<float>::digits;
-  int exponent = 0;
-  if (surplus > 0) {
-    const bool inexact = (magnitude & ((std::uint64_t{1} << surplus) - 1)) != 0;
-    magnitude = (magnitude >> surplus) | (inexact ? 1U : 0U);
-    exponent = surplus;
-  }
-  const float result = std::ldexp(static_cast<float>(magnitude), exponent);
-  return value < 0 ? -result : result;
-}
-inline float RoundToOdd(std::int32_t value) { return RoundToOdd(static_cast<double>(value)); }
-inline float RoundToOdd(float value) { return value; }
-inline float RoundToOdd(Half value) { return Widen(value); }
-inline float RoundToOdd(BFloat16 value) { return Widen(value); }
-
-template <typename To, typename From>
-To SaturateToWhole(From value) {
-  constexpr From kEnd = -static_cast<From>(std::numeric_limits<To>::min());  // 2^31 or 2^63, exact
-  if (value != value) return 0;
-  if (value >= kEnd) return std::numeric_limits<To>::max();
-  if (value < -kEnd) return std::numeric_limits<To>::min();
-  return static_cast<To>(value);
-}
-
 template <typename T>
 inline constexpr bool kIsSmallFloat = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
-
-template <typename To, typename From>
-To Convert(From value) {
-  if constexpr (std::is_same_v<To, From>) {
-    return value;
-  } else if constexpr (std::is_same_v<To, Half>) {
-    return NarrowToHalf(RoundToOdd(value));
-  } else if constexpr (std::is_same_v<To, BFloat16>) {
-    return NarrowToBFloat16(RoundToOdd(value));
-  } else if constexpr (kIsSmallFloat<From>) {
-    return Convert<To>(Widen(value));
-  } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
-    return SaturateToWhole<To>(value);
-  } else {
-    return static_cast<To>(value);
-  }
-}
 
 }  // namespace lgpu::cpu
 

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstring>
-#include <type_traits>
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/wide.h"
@@ -28,32 +27,42 @@ constexpr std::int64_t kLanes = 8;
 
 const __m128i* Narrow(const void* from) { return static_cast<const __m128i*>(from); }
 __m128i* Narrow(void* to) { return static_cast<__m128i*>(to); }
+__m256i* Whole(void* to) { return static_cast<__m256i*>(to); }
 
 LGPU_WIDE_INLINE __m256 Load(const Half* from) { return _mm256_cvtph_ps(_mm_loadu_si128(Narrow(from))); }
 LGPU_WIDE_INLINE __m256 Load(const BFloat16* from) { return WidenLanes(_mm_loadu_si128(Narrow(from))); }
-template <typename T>
-LGPU_WIDE_INLINE __m128i Rounded(__m256 value) {
-  if constexpr (std::is_same_v<T, Half>) return _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
-  if constexpr (!std::is_same_v<T, Half>) return NarrowLanes(value);
-}
 
 template <typename T, bool stream>
 LGPU_WIDE std::int64_t WidenWith(const T* from, float* to, std::int64_t n) {
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
+    if constexpr (stream) FetchAhead(from + i);
     if constexpr (stream) _mm256_stream_ps(to + i, Load(from + i));
     if constexpr (!stream) _mm256_storeu_ps(to + i, Load(from + i));
   }
   if constexpr (stream) _mm_sfence();
   return i;
 }
-template <typename T, bool stream>
-LGPU_WIDE std::int64_t NarrowWith(const float* from, T* to, std::int64_t n) {
+template <bool stream>
+LGPU_WIDE std::int64_t NarrowWith(const float* from, Half* to, std::int64_t n) {
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    const __m128i rounded = Rounded<T>(_mm256_loadu_ps(from + i));
+    if constexpr (stream) FetchAhead(from + i);
+    const __m128i rounded = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
     if constexpr (stream) _mm_stream_si128(Narrow(to + i), rounded);
     if constexpr (!stream) _mm_storeu_si128(Narrow(to + i), rounded);
+  }
+  if constexpr (stream) _mm_sfence();
+  return i;
+}
+template <bool stream>
+LGPU_WIDE std::int64_t NarrowWith(const float* from, BFloat16* to, std::int64_t n) {
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    if constexpr (stream) FetchAhead(from + i);
+    const __m256i rounded = NarrowLanes(_mm256_loadu_ps(from + i), _mm256_loadu_ps(from + i + kLanes));
+    if constexpr (stream) _mm256_stream_si256(Whole(to + i), rounded);
+    if constexpr (!stream) _mm256_storeu_si256(Whole(to + i), rounded);
   }
   if constexpr (stream) _mm_sfence();
   return i;
@@ -66,7 +75,7 @@ std::int64_t WidenWide(const T* from, float* to, std::int64_t n) {
 template <typename T>
 std::int64_t NarrowWide(const float* from, T* to, std::int64_t n) {
   const bool stream = WritesPastCaches(to, static_cast<std::size_t>(n) * sizeof(T));
-  return stream ? NarrowWith<T, true>(from, to, n) : NarrowWith<T, false>(from, to, n);
+  return stream ? NarrowWith<true>(from, to, n) : NarrowWith<false>(from, to, n);
 }
 
 LGPU_WIDE void Stream(const std::byte* from, std::byte* to, std::size_t bytes) {

@@ -14,8 +14,6 @@ absl::Status RunMatMul(std::span<const TensorView> inputs, std::span<const Tenso
                        const OpAttributes& attributes, Launcher& launcher);
 absl::Status RunAddN(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                      const OpAttributes& attributes, Launcher& launcher);
-absl::Status RunCast(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
-                     const OpAttributes& attributes, Launcher& launcher);
 absl::Status RunIdentity(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                          const OpAttributes& attributes, Launcher& launcher);
 // Those of metadata ops look at the specs of their input only, and write an output that lies on the host.

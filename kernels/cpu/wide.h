@@ -33,20 +33,55 @@ inline bool HasWide() {
 }
 
 #if defined(__x86_64__)
-/// Eight of bfloat16 as float and back, rounded to nearest even; NaN stays NaN.
+/// For loops that read and write past the caches, where the processor would not read far enough ahead.
+LGPU_WIDE_INLINE void FetchAhead(const void* from) {
+  _mm_prefetch(static_cast<const char*>(from) + 1024, _MM_HINT_T0);
+}
+
+/// Sixteen of bfloat16 as floats: those of even and of odd place, which takes no shuffle.
+struct SplitLanes {
+  __m256 even, odd;
+};
+LGPU_WIDE_INLINE SplitLanes WidenSplit(__m256i values) {
+  const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(values, 16)),
+          _mm256_castsi256_ps(_mm256_and_si256(values, upper))};
+}
+
+/// Bits of floats rounded to nearest even at bit 16; below it lies rubbish. Wrong for NaN.
+LGPU_WIDE_INLINE __m256i RoundUpperBits(__m256 value) {
+  const __m256i bits = _mm256_castps_si256(value);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  return _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+}
+/// The same where there may be NaN, which stays NaN.
+LGPU_WIDE_INLINE __m256i RoundUpperBitsOfAny(__m256 value) {
+  const __m256i quiet = _mm256_or_si256(_mm256_castps_si256(value), _mm256_set1_epi32(0x400000));
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+  return _mm256_blendv_epi8(RoundUpperBits(value), quiet, is_nan);
+}
+/// NaN is rare enough for a branch.
+LGPU_WIDE_INLINE bool HasNan(__m256 a, __m256 b) {
+  return __builtin_expect(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0, 0);
+}
+
+/// Sixteen floats as bfloat16, rounded to nearest even; NaN stays NaN.
+LGPU_WIDE_INLINE __m256i NarrowSplit(SplitLanes value) {
+  const bool nan = HasNan(value.even, value.odd);
+  const __m256i even = nan ? RoundUpperBitsOfAny(value.even) : RoundUpperBits(value.even);
+  const __m256i odd = nan ? RoundUpperBitsOfAny(value.odd) : RoundUpperBits(value.odd);
+  return _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xaa);
+}
+LGPU_WIDE_INLINE __m256i NarrowLanes(__m256 low, __m256 high) {
+  const bool nan = HasNan(low, high);
+  const __m256i a = _mm256_srli_epi32(nan ? RoundUpperBitsOfAny(low) : RoundUpperBits(low), 16);
+  const __m256i b = _mm256_srli_epi32(nan ? RoundUpperBitsOfAny(high) : RoundUpperBits(high), 16);
+  return _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
+}
+
+/// Eight of bfloat16 as floats.
 LGPU_WIDE_INLINE __m256 WidenLanes(__m128i values) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(values), 16));
-}
-LGPU_WIDE_INLINE __m128i NarrowLanes(__m256 value) {
-  const __m256i bits = _mm256_castps_si256(value);
-  const __m256i upper = _mm256_srli_epi32(bits, 16);
-  const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
-  const __m256i up = _mm256_add_epi32(_mm256_set1_epi32(0x7fff), odd);
-  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, up), 16);
-  const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
-  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-  const __m256i result = _mm256_blendv_epi8(rounded, quiet, is_nan);
-  return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(result, result), 0x08));
 }
 #endif
 

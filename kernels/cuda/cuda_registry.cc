@@ -21,8 +21,8 @@ Kernel GpuKernel(const Kernel& simulated) {
 
 }  // namespace
 
-KernelRegistry KernelRegistry::ForCudaDevices() {
-  const KernelRegistry simulated = ForSimulatedDevices({});
+KernelRegistry KernelRegistry::ForCudaDevices(const Options& options) {
+  const KernelRegistry simulated = ForSimulatedDevices(options);
   KernelRegistry registry;
   for (const Kernel& kernel : simulated.kernels_) {
     registry.Add(kernel.device == DeviceType::kGpu ? GpuKernel(kernel) : kernel);

@@ -5,8 +5,8 @@
 
 namespace lgpu {
 
-KernelRegistry KernelRegistry::ForCudaDevices() {
-  const KernelRegistry simulated = ForSimulatedDevices({});
+KernelRegistry KernelRegistry::ForCudaDevices(const Options& options) {
+  const KernelRegistry simulated = ForSimulatedDevices(options);
   KernelRegistry registry;
   for (const Kernel& kernel : simulated.kernels_) {
     if (kernel.device == DeviceType::kCpu) registry.Add(kernel);

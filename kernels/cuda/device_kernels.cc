@@ -5,6 +5,7 @@
 // The fat binaries of the .cu files (bin2c).
 extern "C" const unsigned long long lgpu_cuda_memory[];
 extern "C" const unsigned long long lgpu_cuda_add_n[];
+extern "C" const unsigned long long lgpu_cuda_cast[];
 extern "C" const unsigned long long lgpu_cuda_elementwise[];
 extern "C" const unsigned long long lgpu_cuda_reduce[];
 
@@ -48,6 +49,7 @@ struct Family {
 
 const Family kAddN = {LGPU_NUMBERS(lgpu_cuda_add_n, "lgpu_add_n")};
 const Family kAddNMany = {LGPU_NUMBERS(lgpu_cuda_add_n, "lgpu_add_n_many")};
+const Family kCast = {LGPU_NUMBERS(lgpu_cuda_cast, "lgpu_cast")};
 const Family kElementwise = {LGPU_NUMBERS(lgpu_cuda_elementwise, "lgpu_elementwise")};
 const Family kReduce = {LGPU_NUMBERS(lgpu_cuda_reduce, "lgpu_reduce")};
 const Family kSoftmax = {LGPU_FLOATS(lgpu_cuda_reduce, "lgpu_softmax"), {}, {}};
@@ -56,6 +58,7 @@ const Family kSoftmax = {LGPU_FLOATS(lgpu_cuda_reduce, "lgpu_softmax"), {}, {}};
 
 const DeviceKernel* AddNKernel(DType dtype, bool many) { return (many ? kAddNMany : kAddN).For(dtype); }
 
+const DeviceKernel* CastKernel(DType from) { return kCast.For(from); }
 const DeviceKernel* ElementwiseKernel(DType dtype) { return kElementwise.For(dtype); }
 const DeviceKernel* ReduceKernel(DType dtype) { return kReduce.For(dtype); }
 const DeviceKernel* SoftmaxKernel(DType dtype) { return kSoftmax.For(dtype); }

@@ -42,10 +42,9 @@ TEST(ExplainCommandTest, InputsMayLieAnywhere) {
   EXPECT_THAT(std::string(wrong.status.message()), HasSubstr("Matrix size-incompatible"));
 }
 
-TEST(ExplainCommandTest, RealGpusHaveFewerKernels) {
-  EXPECT_THAT(Explained({.op = "MatMul", .real_gpus = true}).device, HasSubstr("GPU:0"));
+TEST(ExplainCommandTest, CastIsOnGpusWhereThatIsAskedFor) {
+  EXPECT_THAT(Explained({.op = "Cast"}).device, HasSubstr("CPU:0"));
   EXPECT_THAT(Explained({.op = "Cast", .cast_on_gpu = true}).device, HasSubstr("GPU:0"));
-  EXPECT_THAT(Explained({.op = "Cast", .cast_on_gpu = true, .real_gpus = true}).device, HasSubstr("CPU:0"));
 }
 
 TEST(ExplainCommandTest, OpsMayStayWhereTheirInputsAre) {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/convert.h"
+#include "kernels/code/numbers.h"
 #include "tests/fake_cuda/fake_libraries.h"
 
 namespace lgpu::fake_cuda {
@@ -120,9 +120,9 @@ void Write(cudaDataType type, char* place, double value) {
   const auto put = [place](auto element) { std::memcpy(place, &element, sizeof(element)); };
   switch (type) {
     case CUDA_R_16F:
-      return put(cpu::Convert<Half>(value).bits);
+      return put(code::NarrowFromDouble<code::HalfBits>(value).bits);
     case CUDA_R_16BF:
-      return put(cpu::Convert<BFloat16>(value).bits);
+      return put(code::NarrowFromDouble<code::BFloat16Bits>(value).bits);
     case CUDA_R_64F:
       return put(value);
     default:

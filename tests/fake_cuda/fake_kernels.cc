@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/code/add_n.h"
+#include "kernels/code/cast.h"
 #include "kernels/code/elementwise.h"
 #include "kernels/code/reduce.h"
 #include "kernels/code/softmax.h"
@@ -58,6 +59,32 @@ void AddN(const void* parameters, const Grid& grid, const HostAddress& at) {
   p.output = at(p.output);
   for (int i = 0; i < p.count && i < Parameters::kMost; ++i) p.inputs[i] = at(p.inputs[i]);
   ForThreads(grid, [&p](code::Thread thread) { code::AddN<T>(p, thread); });
+}
+
+std::uint64_t BytesOf(code::CastType type) {
+  switch (type) {
+    case code::CastType::kHalf:
+    case code::CastType::kBFloat16:
+      return 2;
+    case code::CastType::kDouble:
+    case code::CastType::kInt64:
+      return 8;
+    default:
+      return 4;
+  }
+}
+template <typename From>
+std::vector<Touch> CastTouches(const void* parameters) {
+  const auto& p = As<code::CastParameters>(parameters);
+  return {{Address(p.output), p.packing.elements * BytesOf(p.to), true},
+          {Address(p.input), p.packing.elements * sizeof(From), false}};
+}
+template <typename From>
+void Cast(const void* parameters, const Grid& grid, const HostAddress& at) {
+  auto p = As<code::CastParameters>(parameters);
+  p.output = at(p.output);
+  p.input = at(p.input);
+  ForThreads(grid, [&p](code::Thread thread) { code::CastFrom<From>(p, thread); });
 }
 
 template <typename T>
@@ -153,6 +180,8 @@ void Softmax(const void* parameters, const Grid&, const HostAddress& at) {
       KERNEL("int64", std::uint64_t, __VA_ARGS__)
 #define ADD_N(name, type, prefix, parameters) \
   Emulation { prefix name, sizeof(parameters), AddNTouches<type, parameters>, AddN<type, parameters> }
+#define CAST(name, type, prefix) \
+  Emulation { prefix name, sizeof(code::CastParameters), CastTouches<type>, Cast<type> }
 #define ELEMENTWISE(name, type, prefix) \
   Emulation { prefix name, sizeof(code::ElementwiseParameters), ElementwiseTouches<type>, Elementwise<type> }
 #define REDUCE(name, type, prefix) \
@@ -165,6 +194,9 @@ const Emulation kEmulations[] = {
     {"lgpu_copy", sizeof(CopyParameters), CopyTouches, Copy},
     FOR_NUMBERS(ADD_N, "lgpu_add_n_", code::AddNFew),
     FOR_NUMBERS(ADD_N, "lgpu_add_n_many_", code::AddNMany),
+    FOR_FLOATS(CAST, "lgpu_cast_"),
+    CAST("int32", std::int32_t, "lgpu_cast_"),
+    CAST("int64", std::int64_t, "lgpu_cast_"),
     FOR_NUMBERS(ELEMENTWISE, "lgpu_elementwise_"),
     FOR_NUMBERS(REDUCE, "lgpu_reduce_"),
     FOR_FLOATS(SOFTMAX, "lgpu_softmax_"),

@@ -1,3 +1,5 @@
+#include "kernels/code/cast.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -107,6 +109,92 @@ TEST(CastTest, OverflowGoesToInfinityAndNanStays) {
   EXPECT_EQ(narrow[1].bits, 0xff80);
   EXPECT_TRUE(std::isnan(BFloat16ToFloat(narrow[2])));
   EXPECT_EQ(narrow[3].bits, 0);
+}
+
+/// How elements of a type lie in the code that all devices share.
+template <typename T>
+struct Stored {
+  using Type = T;
+};
+template <>
+struct Stored<Half> {
+  using Type = code::HalfBits;
+};
+template <>
+struct Stored<BFloat16> {
+  using Type = code::BFloat16Bits;
+};
+
+/// A number of any size, and sometimes no number; often just beside the middle of two narrow ones.
+template <typename T>
+T Anything(Random& random) {
+  const std::uint64_t bits = random.engine()() | std::uint64_t{random.engine()()} << 32;
+  if constexpr (std::is_integral_v<T>) {
+    const auto value = static_cast<T>(static_cast<std::int64_t>(bits) >> random.Whole(0, 63));
+    return random.Whole(0, 3) != 0 ? value : static_cast<T>(value & ~T{0xff}) | static_cast<T>(bits % 3);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+    if (random.Whole(0, 3) == 0) return code::BitCast<T>(static_cast<Bits>(bits));
+    const double narrow = HalfToFloat(Half{static_cast<std::uint16_t>(bits)}) * (1 + 0x1p-11);
+    const double beside = narrow * (1 + static_cast<double>(random.Whole(-1, 1)) * 0x1p-40);
+    return static_cast<T>(std::ldexp(beside, static_cast<int>(random.Whole(-150, 150))));
+  } else {
+    return T{static_cast<std::uint16_t>(bits)};
+  }
+}
+
+template <typename To, typename From>
+void SameBitsAsTheCode(const std::vector<From>& values, const testing::Shifts& shifts) {
+  using Result = typename Stored<To>::Type;
+  const Array<From> input(Shape{static_cast<std::int64_t>(values.size())}, values);
+  const std::vector<TensorView> inputs = {input.view()};
+  const auto cast = RunOp<To>(CastOp(), inputs, {.cast_to = kDTypeOf<To>}, shifts);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto expected = code::Convert<Result>(code::BitCast<typename Stored<From>::Type>(values[i]));
+    const double number = static_cast<double>(code::Widen(expected));
+    if (std::isnan(number)) {
+      ASSERT_TRUE(std::isnan(testing::ToDouble(cast.values[i])));
+    } else {
+      ASSERT_EQ(std::memcmp(&cast.values[i], &expected, sizeof(expected)), 0)
+          << testing::ToDouble(values[i]) << " to " << DTypeName(kDTypeOf<To>) << " gave "
+          << testing::ToDouble(cast.values[i]) << " at " << i;
+    }
+  }
+}
+
+template <typename T>
+class AnyCastTest : public ::testing::Test {};
+using AllTypes = ::testing::Types<float, double, std::int32_t, std::int64_t, Half, BFloat16>;
+TYPED_TEST_SUITE(AnyCastTest, AllTypes);
+
+TYPED_TEST(AnyCastTest, EveryDeviceGivesTheBitsOfTheCode) {
+  SKIP_WITHOUT_KERNEL(CastOp(), DType::kFloat32);
+  Random random;
+  const std::size_t size = sizeof(TypeParam);
+  // Tensors that begin at aligned addresses, at others that are alike for some types, and anywhere.
+  for (const testing::Shifts& shifts : {testing::Shifts{0}, {size, 8}, {3 * size, 8, 0}}) {
+    std::vector<TypeParam> values(static_cast<std::size_t>(random.Whole(1, 4000)));
+    for (TypeParam& value : values) value = Anything<TypeParam>(random);
+    SameBitsAsTheCode<float>(values, shifts);
+    SameBitsAsTheCode<double>(values, shifts);
+    SameBitsAsTheCode<std::int32_t>(values, shifts);
+    SameBitsAsTheCode<std::int64_t>(values, shifts);
+    SameBitsAsTheCode<Half>(values, shifts);
+    SameBitsAsTheCode<BFloat16>(values, shifts);
+  }
+}
+
+// What no cache holds takes another way.
+TEST(CastTest, LargeTensorsToo) {
+  SKIP_WITHOUT_KERNEL(CastOp(), DType::kFloat32);
+  Random random;
+  std::vector<float> values((std::size_t{2} << 20) + 5);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = i % 1000 == 0 ? Anything<float>(random) : static_cast<float>(i) * 1.25F;
+  }
+  SameBitsAsTheCode<std::int32_t>(values, {0});
+  values.resize((std::size_t{1} << 20) + 3);
+  SameBitsAsTheCode<double>(values, {0});
 }
 
 }  // namespace

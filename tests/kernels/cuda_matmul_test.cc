@@ -38,7 +38,7 @@ TEST(TensorFloat32Test, FactorsAreRoundedWhereItIsAskedFor) {
     absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
     LGPU_CHECK(backend.ok());
     const std::unique_ptr<testing::KernelRunner> runner = testing::MakeDeviceRunner(
-        *std::move(backend), KernelRegistry::ForCudaDevices(), MatMulLibrary::Make(options));
+        *std::move(backend), KernelRegistry::ForCudaDevices({}), MatMulLibrary::Make(options));
     constexpr std::int64_t kSize = 64;  // tensor cores are for whole tiles
     Array<float> a(Shape{kSize, kSize});
     Array<float> b(Shape{kSize, kSize});

@@ -9,7 +9,8 @@ namespace lgpu::testing {
 std::unique_ptr<KernelRunner> MakeRunner() {
   absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
   LGPU_CHECK(backend.ok());
-  return MakeDeviceRunner(*std::move(backend), KernelRegistry::ForCudaDevices(), MatMulLibrary::Make({}));
+  return MakeDeviceRunner(*std::move(backend), KernelRegistry::ForCudaDevices({.cast_on_gpu = true}),
+                          MatMulLibrary::Make({}));
 }
 
 }  // namespace lgpu::testing

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/convert.h"
+#include "kernels/code/cast.h"
 
 namespace lgpu {
 namespace {
@@ -74,12 +74,13 @@ TEST(DTypeTest, FloatToBFloat16RoundsToNearestEven) {
 TEST(DTypeTest, RoundToOddKeepsWhatALaterRoundingNeeds) {
   // Just above the middle of two halves, by less than a float can show: rounding twice would lose it.
   const double value = 1.0 + 0x1p-11 + 0x1p-40;
-  EXPECT_EQ(cpu::Convert<Half>(value).bits, 0x3c01);
+  EXPECT_EQ(code::Convert<code::HalfBits>(value).bits, 0x3c01);
   EXPECT_EQ(FloatToHalf(static_cast<float>(value)).bits, 0x3c00);
-  EXPECT_EQ(cpu::RoundToOdd(std::int64_t{1} << 40), 0x1p40F);
-  EXPECT_EQ(cpu::RoundToOdd(-((std::int64_t{1} << 40) + 1)), -(0x1p40F + 0x1p17F));
-  EXPECT_EQ(cpu::RoundToOdd(std::numeric_limits<std::int64_t>::min()), -0x1p63F);
-  EXPECT_EQ(cpu::Convert<BFloat16>((std::int64_t{257} << 40) + 1), FloatToBFloat16(258 * 0x1p40F));
+  EXPECT_EQ(code::OddFloat(std::int64_t{1} << 40), 0x1p40F);
+  EXPECT_EQ(code::OddFloat(-((std::int64_t{1} << 40) + 1)), -(0x1p40F + 0x1p17F));
+  EXPECT_EQ(code::OddFloat(std::numeric_limits<std::int64_t>::min()), -0x1p63F);
+  EXPECT_EQ(code::Convert<code::BFloat16Bits>((std::int64_t{257} << 40) + 1).bits,
+            FloatToBFloat16(258 * 0x1p40F).bits);
 }
 
 }  // namespace
