@@ -1,6 +1,7 @@
-// Kernels beside what the hardware gives, in the same run: on the CPU AddN and Cast beside a copy of as many
-// bytes; on a GPU, if there is one, AddN beside a copy on the device, MatMul beside bare cuBLASLt, and the
-// host's time of small ops beside a bare launch. Each row takes turns with its baseline, and shows medians.
+// Kernels beside what the hardware gives, in the same run: on the CPU AddN, Cast and Transpose beside a
+// copy of as many bytes; on a GPU, if there is one, AddN, Cast and Transpose beside a copy on the device,
+// MatMul beside bare cuBLASLt, and the host's time of small ops beside a bare launch. Each row takes turns
+// with its baseline, and shows medians.
 //   kernels_bench [--quick]    --quick: small sizes, to see that it runs; the figures mean nothing
 
 #include "bench/kernels_bench.h"
@@ -55,6 +56,40 @@ struct CpuRow {
   DType from, to;
   int inputs;
 };
+
+void MeasureTranspose(const Options& options) {
+  const std::int64_t size = options.quick ? 128 : 4096;
+  const KernelRegistry registry = KernelRegistry::ForSimulatedDevices({});
+  Heading("CPU, one thread, beside a copy of as many bytes", "GB/s");
+  for (const DType dtype : {DType::kFloat16, DType::kFloat32, DType::kFloat64}) {
+    const Shape shapes[] = {Shape{size, size}, Shape{8, size / 8, size}, Shape{size, 3 * size / 4}};
+    for (const Shape& shape : shapes) {
+      const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * ElementBytes(dtype);
+      const Memory from(bytes);
+      const Memory to(bytes);
+      const bool batch = shape.rank() == 3;
+      const TensorView input{from.data(), {dtype, shape}};
+      const Shape turned = batch ? Shape{shape[0], shape[2], shape[1]} : Shape{shape[1], shape[0]};
+      const TensorView output{to.data(), {dtype, turned}};
+      OpAttributes attributes{.axes = {.all = true}};
+      if (batch) attributes.axes = {.values = {0, 2, 1}, .count = 3};
+      const Kernel* const kernel = registry.Find(TransposeOp(), DeviceType::kCpu, dtype);
+      CpuLauncher launcher;
+      const auto ours = [&] {
+        (void)kernel->run({&input, 1}, {&output, 1}, attributes, launcher);
+        Keep(to.data());
+      };
+      const auto bare = [&] {
+        std::memcpy(to.data(), from.data(), bytes);
+        Keep(to.data());
+      };
+      const Pair seconds = Compare(options, ours, bare);
+      const double gigabytes = 2 * static_cast<double>(bytes) / 1e9;
+      Row("Transpose of " + std::string(DTypeName(dtype)) + " " + shape.ToString(), gigabytes / seconds.ours,
+          gigabytes / seconds.bare, seconds.bare / seconds.ours);
+    }
+  }
+}
 
 /// Reads all inputs and writes as much as one of them, past the caches: the bytes of an AddN, in its
 /// directions.
@@ -177,5 +212,6 @@ int main(int argc, char** argv) {
     }
   }
   lgpu::bench::MeasureCpu(options);
+  lgpu::bench::MeasureTranspose(options);
   return lgpu::bench::MeasureGpu(options) ? 0 : 1;
 }

@@ -176,6 +176,7 @@ class GpuBench {
 
   absl::Status Run() {
     LGPU_RETURN_IF_ERROR(AddNBandwidth());
+    LGPU_RETURN_IF_ERROR(MovesBandwidth());
     LGPU_RETURN_IF_ERROR(SmallAddN());
     if (!bare_.lt()) {
       std::printf("\nno cuBLASLt that works: MatMul is left out\n");
@@ -225,6 +226,57 @@ class GpuBench {
       Row("AddN of " + std::to_string(count) + " (goal 0.92)", gigabytes / seconds.ours,
           gigabytes / seconds.bare, seconds.bare / seconds.ours);
     }
+    return absl::OkStatus();
+  }
+
+  /// Transpose and Cast, beside a copy on the device of as many bytes.
+  absl::Status MovesBandwidth() {
+    Heading("Transpose and Cast beside a copy", "GB/s");
+    const std::int64_t size = options_.quick ? 64 : 8192;
+    for (const DType dtype : {DType::kFloat16, DType::kFloat32, DType::kFloat64}) {
+      const std::string name(DTypeName(dtype));
+      LGPU_ASSIGN_OR_RETURN(const Tensor square, Zeros(dtype, {size, size}));
+      LGPU_RETURN_IF_ERROR(
+          OneMove("Transpose of a matrix of " + name, square, [&] { return Transpose(square); }));
+      LGPU_ASSIGN_OR_RETURN(const Tensor batch, Zeros(dtype, {16, size / 16, size}));
+      LGPU_RETURN_IF_ERROR(OneMove("Transpose of a batch of " + name, batch, [&] {
+        return Transpose(batch, std::vector<int>{0, 2, 1});
+      }));
+    }
+    const std::pair<DType, DType> casts[] = {{DType::kFloat32, DType::kFloat16},
+                                             {DType::kBFloat16, DType::kFloat32},
+                                             {DType::kFloat32, DType::kInt32}};
+    for (const auto& [from, to] : casts) {
+      LGPU_ASSIGN_OR_RETURN(const Tensor input, Zeros(from, {size, size}));
+      LGPU_RETURN_IF_ERROR(
+          OneMove("Cast " + std::string(DTypeName(from)) + " to " + std::string(DTypeName(to)), input,
+                  [&, to = to] { return Cast(input, to); }));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status OneMove(const std::string& name, const Tensor& input,
+                       const std::function<absl::StatusOr<Tensor>()>& move) {
+    LGPU_ASSIGN_OR_RETURN(Tensor output, move());
+    WaitFor(output);
+    const auto bytes = [](const Tensor& tensor) {
+      return static_cast<std::size_t>(tensor.shape().elements()) * ElementBytes(tensor.dtype());
+    };
+    const auto ours = [&] {
+      output = *move();
+      WaitFor(output);
+    };
+    // A copy reads half of its bytes; the wider one of the two tensors has them.
+    const std::size_t all = bytes(input) + bytes(output);
+    const bool widens = bytes(output) > bytes(input);
+    LGPU_ASSIGN_OR_RETURN(const Tensor other, Zeros(widens ? output.dtype() : input.dtype(), input.shape()));
+    const auto bare = [&] {
+      bare_.Copy(DataOf(other), DataOf(widens ? output : input), all / 2);
+      bare_.Wait();
+    };
+    const Pair seconds = Compare(options_, ours, bare);
+    const double gigabytes = static_cast<double>(all) / 1e9;
+    Row(name, gigabytes / seconds.ours, gigabytes / seconds.bare, seconds.bare / seconds.ours);
     return absl::OkStatus();
   }
 
@@ -356,7 +408,7 @@ bool MeasureGpu(const Options& options) {
     std::printf("\n%s\n", std::string(bare.status().message()).c_str());
     return true;
   }
-  const absl::StatusOr<Context> gpu = Context::Create({.endpoint = "local"});
+  const absl::StatusOr<Context> gpu = Context::Create({.endpoint = "local", .cast_on_gpu = true});
   absl::Status status = gpu.status();
   if (status.ok()) status = GpuBench(options, *gpu, **bare).Run();
   if (status.ok()) status = MeasureCopies(options, *gpu);

@@ -5,6 +5,7 @@
 #include "kernels/axes.h"
 #include "kernels/common/common_kernels.h"
 #include "kernels/common/common_launch.h"
+#include "kernels/common/transpose.h"
 #include "kernels/cuda/device_kernels.h"
 #include "kernels/packing.h"
 #include "kernels/registry.h"
@@ -74,7 +75,12 @@ absl::Status LaunchElementwise(Elementwise function, const TensorView& a, const 
   p.a = a.data;
   p.b = b.data;
   p.function = function;
+  p.packing.elements = static_cast<std::uint64_t>(shape.elements());
   SetDimensions(shape, a_strides, b_strides, p);
+  // Of copies only those of Transpose have several steps.
+  if (function == Elementwise::kCopy && p.rank > 1) {
+    if (const auto launched = TransposeByTiles(p, dtype, launcher)) return *launched;
+  }
   Alignment alignment(output.data);
   if (p.a_step != 0) alignment.Add(a.data);
   if (p.b_step != 0) alignment.Add(b.data);

@@ -8,6 +8,7 @@ extern "C" const unsigned long long lgpu_cuda_add_n[];
 extern "C" const unsigned long long lgpu_cuda_cast[];
 extern "C" const unsigned long long lgpu_cuda_elementwise[];
 extern "C" const unsigned long long lgpu_cuda_reduce[];
+extern "C" const unsigned long long lgpu_cuda_transpose[];
 
 namespace lgpu {
 
@@ -54,12 +55,20 @@ const Family kElementwise = {LGPU_NUMBERS(lgpu_cuda_elementwise, "lgpu_elementwi
 const Family kReduce = {LGPU_NUMBERS(lgpu_cuda_reduce, "lgpu_reduce")};
 const Family kSoftmax = {LGPU_FLOATS(lgpu_cuda_reduce, "lgpu_softmax"), {}, {}};
 
+const DeviceKernel kTranspose2 = {lgpu_cuda_transpose, "lgpu_transpose_2"};
+const DeviceKernel kTranspose4 = {lgpu_cuda_transpose, "lgpu_transpose_4"};
+const DeviceKernel kTranspose8 = {lgpu_cuda_transpose, "lgpu_transpose_8"};
+
 }  // namespace
 
 const DeviceKernel* AddNKernel(DType dtype, bool many) { return (many ? kAddNMany : kAddN).For(dtype); }
 
 const DeviceKernel* CastKernel(DType from) { return kCast.For(from); }
 const DeviceKernel* ElementwiseKernel(DType dtype) { return kElementwise.For(dtype); }
+const DeviceKernel* TransposeKernel(std::size_t element_bytes) {
+  if (element_bytes == 2) return &kTranspose2;
+  return element_bytes == 8 ? &kTranspose8 : &kTranspose4;
+}
 const DeviceKernel* ReduceKernel(DType dtype) { return kReduce.For(dtype); }
 const DeviceKernel* SoftmaxKernel(DType dtype) { return kSoftmax.For(dtype); }
 

@@ -1,6 +1,8 @@
 #ifndef LGPU_KERNELS_CUDA_DEVICE_KERNELS_H_
 #define LGPU_KERNELS_CUDA_DEVICE_KERNELS_H_
 
+#include <cstddef>
+
 #include "allocator/device/device_backend.h"
 #include "lgpu/dtype.h"
 
@@ -11,6 +13,8 @@ namespace lgpu {
 const DeviceKernel* AddNKernel(DType dtype, bool many);
 const DeviceKernel* CastKernel(DType from);
 const DeviceKernel* ElementwiseKernel(DType dtype);
+/// By the bytes of an element: 2, 4 or 8.
+const DeviceKernel* TransposeKernel(std::size_t element_bytes);
 const DeviceKernel* ReduceKernel(DType dtype);
 const DeviceKernel* SoftmaxKernel(DType dtype);
 

@@ -7,6 +7,7 @@
 #include "kernels/code/elementwise.h"
 #include "kernels/code/reduce.h"
 #include "kernels/code/softmax.h"
+#include "kernels/code/transpose.h"
 #include "kernels/cuda/kernel_parameters.h"
 
 namespace lgpu::fake_cuda {
@@ -109,6 +110,26 @@ void Elementwise(const void* parameters, const Grid& grid, const HostAddress& at
   ForThreads(grid, [&p](code::Thread thread) { code::ApplyElementwise<T>(p, thread); });
 }
 
+template <typename T>
+std::vector<Touch> TransposeTouches(const void* parameters) {
+  const auto& p = As<code::TransposeParameters>(parameters);
+  return {{Address(p.output), p.elements * sizeof(T), true},
+          {Address(p.input), p.elements * sizeof(T), false}};
+}
+template <typename T>
+void Transpose(const void* parameters, const Grid& grid, const HostAddress& at) {
+  using Sizes = code::TransposeTile<T>;
+  auto p = As<code::TransposeParameters>(parameters);
+  p.input = at(p.input);
+  p.output = at(p.output);
+  std::vector<T> shared(Sizes::kSize * Sizes::kPitch);
+  for (std::uint32_t i = 0; i < p.tiles; ++i) {
+    const code::Tile tile = code::TileNumber<T>(p, i);
+    for (std::uint32_t t = 0; t < grid.threads; ++t) code::ReadTile<T>(p, tile, t, shared.data());
+    for (std::uint32_t t = 0; t < grid.threads; ++t) code::WriteTile<T>(p, tile, t, shared.data());
+  }
+}
+
 /// shared[t] becomes the combination of what the threads t % lanes, t % lanes + lanes, ... have: as in
 /// reduce.cu.
 template <typename T, typename Combine>
@@ -198,6 +219,12 @@ const Emulation kEmulations[] = {
     CAST("int32", std::int32_t, "lgpu_cast_"),
     CAST("int64", std::int64_t, "lgpu_cast_"),
     FOR_NUMBERS(ELEMENTWISE, "lgpu_elementwise_"),
+    {"lgpu_transpose_2", sizeof(code::TransposeParameters), TransposeTouches<std::uint16_t>,
+     Transpose<std::uint16_t>},
+    {"lgpu_transpose_4", sizeof(code::TransposeParameters), TransposeTouches<std::uint32_t>,
+     Transpose<std::uint32_t>},
+    {"lgpu_transpose_8", sizeof(code::TransposeParameters), TransposeTouches<std::uint64_t>,
+     Transpose<std::uint64_t>},
     FOR_NUMBERS(REDUCE, "lgpu_reduce_"),
     FOR_FLOATS(SOFTMAX, "lgpu_softmax_"),
 };

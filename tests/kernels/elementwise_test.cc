@@ -145,9 +145,23 @@ TYPED_TEST(ElementwiseTest, FillHasTheBitsOfItsValue) {
 
 TYPED_TEST(ElementwiseTest, TransposeMovesElements) {
   Random random;
-  const std::pair<Shape, std::vector<int>> cases[] = {
-      {{5, 7}, {1, 0}}, {{5, 7}, {0, 1}}, {{2, 3, 4}, {2, 0, 1}}, {{2, 1, 4}, {1, 2, 0}},
-      {{9}, {0}},       {{}, {}},         {{0, 3}, {1, 0}},       {{65, 33}, {1, 0}}};
+  const std::pair<Shape, std::vector<int>> cases[] = {{{5, 7}, {1, 0}},
+                                                      {{5, 7}, {0, 1}},
+                                                      {{2, 3, 4}, {2, 0, 1}},
+                                                      {{2, 1, 4}, {1, 2, 0}},
+                                                      {{9}, {0}},
+                                                      {{}, {}},
+                                                      {{0, 3}, {1, 0}},
+                                                      {{65, 33}, {1, 0}},
+                                                      // By tiles: one that is whole, edges, a batch before,
+                                                      // between and behind, columns that were two dimensions.
+                                                      {{64, 128}, {1, 0}},
+                                                      {{16, 97}, {1, 0}},
+                                                      {{3, 70, 35}, {0, 2, 1}},
+                                                      {{40, 3, 66}, {2, 1, 0}},
+                                                      {{2, 33, 3, 20}, {2, 3, 0, 1}},
+                                                      {{2, 3, 17, 2, 18}, {1, 4, 3, 0, 2}},
+                                                      {{20, 30, 40}, {1, 2, 0}}};
   for (const auto& [shape, order] : cases) {
     const auto a = RandomArray<TypeParam>(shape, random);
     AxisList axes;
@@ -171,6 +185,33 @@ TYPED_TEST(ElementwiseTest, TransposeMovesElements) {
       ExpectSame(moved.values[to], ToDouble(a.values[i]), i);
     }
   }
+}
+
+template <typename T>
+void ExpectTransposed(std::int64_t rows, std::int64_t columns, const testing::Shifts& shifts) {
+  Array<T> a(Shape{rows, columns});
+  for (std::size_t i = 0; i < a.values.size(); ++i) {
+    if constexpr (std::is_same_v<T, Half>) a.values[i].bits = static_cast<std::uint16_t>(i * 7);
+    if constexpr (!std::is_same_v<T, Half>) a.values[i] = static_cast<T>(i);
+  }
+  const std::vector<TensorView> inputs = {a.view()};
+  const auto moved = RunOp<T>(TransposeOp(), inputs, {.axes = {.all = true}}, shifts);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < columns; ++c) {
+      ASSERT_EQ(moved.values[static_cast<std::size_t>(c * rows + r)],
+                a.values[static_cast<std::size_t>(r * columns + c)])
+          << r << " " << c;
+    }
+  }
+}
+
+// What no cache holds takes another way on the CPU, where addresses are aligned.
+TEST(LargeTransposeTest, MovesElements) {
+  ExpectTransposed<Half>(2080, 2051, {0});
+  ExpectTransposed<std::int32_t>(1040, 2059, {0});
+  ExpectTransposed<std::int32_t>(1040, 2059, {4, 8});
+  ExpectTransposed<std::int32_t>(1041, 2080, {0});
+  ExpectTransposed<std::int64_t>(1036, 1037, {0});
 }
 
 TEST(WholeElementwiseTest, WrapsAround) {
