@@ -167,6 +167,36 @@ absl::Status BringInputs(ContextState& state, const Op& op, std::span<const Tens
   return absl::OkStatus();
 }
 
+/// A TimedLauncher is a GPU whose op is measured from its first launch on: what the host does before, like
+/// choosing an algorithm, is no time of the device.
+class TimedLauncher final : public Launcher {
+ public:
+  explicit TimedLauncher(Device& device) : device_(device) {}
+  absl::Status Launch(const KernelLaunch& launch) override {
+    Start();
+    return device_.Launch(launch);
+  }
+  absl::Status CallLibrary(absl::FunctionRef<absl::Status(const LibraryCall&)> call) override {
+    return device_.CallLibrary([&](const LibraryCall& given) {
+      return call({.stream = given.stream,
+                   .matmul = given.matmul,
+                   .workspace_bytes = given.workspace_bytes,
+                   .with_workspace = given.with_workspace,
+                   .before_work = [this] { Start(); }});
+    });
+  }
+  /// Null for an op that is not measured, or launched nothing.
+  std::unique_ptr<StreamTimer> TakeTimer() { return std::move(timer_); }
+
+ private:
+  void Start() {
+    if (!std::exchange(started_, true)) timer_ = device_.timers().Start();
+  }
+  Device& device_;
+  bool started_ = false;
+  std::unique_ptr<StreamTimer> timer_;
+};
+
 /// Brings the inputs to the device that was chosen, and runs the op there.
 absl::StatusOr<Outputs> RunOn(ContextState& state, const Op& op, std::span<const Tensor* const> inputs,
                               const Inputs<TensorSpec>& specs, const TensorSpec& spec,
@@ -189,12 +219,12 @@ absl::StatusOr<Outputs> RunOn(ContextState& state, const Op& op, std::span<const
   };
   LGPU_RETURN_IF_ERROR(make(spec));
   if (op.infer_second != nullptr) LGPU_RETURN_IF_ERROR(make(op.infer_second(specs, attributes)));
-  std::unique_ptr<StreamTimer> timer =
-      decision.device->is_gpu() ? decision.device->timers().Start() : nullptr;
-  LGPU_RETURN_IF_ERROR(decision.placement.kernel->run(views, written, attributes, *decision.device));
+  TimedLauncher timed(*decision.device);
+  Launcher& launcher = decision.device->is_gpu() ? static_cast<Launcher&>(timed) : *decision.device;
+  LGPU_RETURN_IF_ERROR(decision.placement.kernel->run(views, written, attributes, launcher));
   state.recorder().AfterOp(op, specs[0].dtype, decision.request, *decision.device,
                            decision.placement.soft_placed, Bytes(bytes),
-                           {submitted, MonotonicNanoseconds(), std::move(timer)});
+                           {submitted, MonotonicNanoseconds(), timed.TakeTimer()});
   Outputs outputs;
   for (std::shared_ptr<TensorBuffer>& buffer : made) {
     outputs.push_back(TensorBuffer::MakeTensor(std::move(buffer)));

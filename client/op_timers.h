@@ -23,7 +23,7 @@ class OpTimers {
   OpTimers(DeviceBackend& backend, StreamHandle stream, std::uint32_t every)
       : backend_(backend), stream_(stream), every_(every) {}
 
-  /// Before an op is launched: its timer, if it is measured.
+  /// Right before an op is launched: its timer, if it is measured.
   std::unique_ptr<StreamTimer> Start();
   enum class Kept { kWatched, kUnwatched };
   /// After it was launched. kUnwatched: nobody looks, somebody should from now on. Nothing: too much is kept,

@@ -63,6 +63,10 @@ struct LibraryCall {
   absl::FunctionRef<std::optional<absl::Status>(
       std::uint64_t at_least, absl::FunctionRef<absl::Status(std::span<std::byte> workspace)> queue)>
       with_workspace;
+  /// Called once, right before the first work is queued: all before it is the host's time.
+  absl::FunctionRef<void()> before_work = NothingBefore;
+
+  static void NothingBefore() {}
 };
 
 /// A Launcher puts kernels on one device: at once on the CPU, on a stream of a backend elsewhere.

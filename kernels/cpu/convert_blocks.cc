@@ -58,11 +58,17 @@ LGPU_WIDE std::int64_t NarrowWith(const float* from, Half* to, std::int64_t n) {
 template <bool stream>
 LGPU_WIDE std::int64_t NarrowWith(const float* from, BFloat16* to, std::int64_t n) {
   std::int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    if constexpr (stream) FetchAhead(from + i);
-    const __m256i rounded = NarrowLanes(_mm256_loadu_ps(from + i), _mm256_loadu_ps(from + i + kLanes));
-    if constexpr (stream) _mm256_stream_si256(Whole(to + i), rounded);
-    if constexpr (!stream) _mm256_storeu_si256(Whole(to + i), rounded);
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {  // a line of the output
+    __m256i rounded[2];
+    for (std::int64_t k = 0; k < 2; ++k) {
+      const float* const some = from + i + 2 * k * kLanes;
+      if constexpr (stream) FetchAhead(some);
+      rounded[k] = NarrowLanes(_mm256_loadu_ps(some), _mm256_loadu_ps(some + kLanes));
+    }
+    for (std::int64_t k = 0; k < 2; ++k) {
+      if constexpr (stream) _mm256_stream_si256(Whole(to + i + 2 * k * kLanes), rounded[k]);
+      if constexpr (!stream) _mm256_storeu_si256(Whole(to + i + 2 * k * kLanes), rounded[k]);
+    }
   }
   if constexpr (stream) _mm_sfence();
   return i;

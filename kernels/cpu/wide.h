@@ -35,7 +35,7 @@ inline bool HasWide() {
 #if defined(__x86_64__)
 /// For loops that read and write past the caches, where the processor would not read far enough ahead.
 LGPU_WIDE_INLINE void FetchAhead(const void* from) {
-  _mm_prefetch(static_cast<const char*>(from) + 1024, _MM_HINT_T0);
+  _mm_prefetch(static_cast<const char*>(from) + 2048, _MM_HINT_T0);
 }
 
 /// Sixteen of bfloat16 as floats: those of even and of odd place, which takes no shuffle.

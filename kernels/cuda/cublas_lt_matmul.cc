@@ -235,12 +235,14 @@ absl::Status CublasLtMatMul::MatMul(const MatMulProblem& problem, const LibraryC
   if (plan->workspace_bytes != 0) {
     const std::optional<absl::Status> queued =
         call.with_workspace(plan->workspace_bytes, [&](std::span<std::byte> workspace) {
+          call.before_work();
           return Queue(*opened, *plan, problem, workspace, call.stream);
         });
     if (queued) return *queued;
     key.workspace_bytes = 0;
     LGPU_ASSIGN_OR_RETURN(plan, FindPlan(*opened, key));
   }
+  call.before_work();
   return Queue(*opened, *plan, problem, {}, call.stream);
 }
 

@@ -44,14 +44,17 @@ class CublasLtTest : public ::testing::Test {
     Do([&](const LibraryCall& call) {
       using Queue = absl::FunctionRef<absl::Status(std::span<std::byte>)>;
       const auto none = [](std::uint64_t, Queue) -> std::optional<absl::Status> { return std::nullopt; };
+      const auto count = [this] { ++begun_; };
       const LibraryCall with = {.stream = call.stream,
                                 .matmul = library_.get(),
                                 .workspace_bytes = call.workspace_bytes,
-                                .with_workspace = call.with_workspace};
+                                .with_workspace = call.with_workspace,
+                                .before_work = count};
       const LibraryCall without = {.stream = call.stream,
                                    .matmul = library_.get(),
                                    .workspace_bytes = call.workspace_bytes,
-                                   .with_workspace = none};
+                                   .with_workspace = none,
+                                   .before_work = count};
       return library_->MatMul({.dtype = DType::kFloat32,
                                .m = m,
                                .n = n,
@@ -67,12 +70,22 @@ class CublasLtTest : public ::testing::Test {
   }
 
   std::unique_ptr<MatMulLibrary> library_ = MatMulLibrary::Make({});
+  int begun_ = 0;  // products
 };
 
 TEST_F(CublasLtTest, WorksWithoutAWorkspaceToo) {
   const std::vector<float> ones(64 * 512, 1.0F);
   for (const bool workspace : {true, false, true}) {
     for (const float sum : Multiply(ones, ones, 64, 64, workspace)) ASSERT_EQ(sum, 512.0F);
+  }
+}
+
+// Where an op's device time begins.
+TEST_F(CublasLtTest, SaysOnceThatWorkBegins) {
+  const std::vector<float> ones(64 * 512, 1.0F);
+  for (int i = 1; i <= 3; ++i) {
+    Multiply(ones, ones, 64, 64, i != 2);
+    EXPECT_EQ(begun_, i);
   }
 }
 
