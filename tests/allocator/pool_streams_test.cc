@@ -129,9 +129,11 @@ TEST_F(PoolStreamsTest, AnotherStreamIsOrderedBehindHomesWork) {
 // A stream that fills a block for home waits for those who had the memory, not for all that home has to do.
 TEST_F(PoolStreamsTest, AFillingStreamWaitsForTheMemorysOwnPastOnly) {
   OpenWithFences(64_MiB);
-  const Block apart = Must(4_MiB);
+  const Block before = Must(4_MiB);
+  const Block apart = Must(3_MiB);
+  const Block behind = Must(4_MiB);
   fences_->Queue(0);
-  MustFree(Must(128_KiB));  // home works, and with something else
+  MustFree(apart);  // home works, and with something else
   const Block fresh = Must(4_MiB, {.filled_on = 1});
   EXPECT_TRUE(fences_->ordered().empty());
   MustFree(fresh);
@@ -150,7 +152,8 @@ TEST_F(PoolStreamsTest, AFillingStreamWaitsForTheMemorysOwnPastOnly) {
   EXPECT_EQ(fences_->ordered().size(), 1u) << "what home had to do with it is done";
   EXPECT_EQ(fences_->waits(), 0u) << "the host never waits";
   MustFree(settled);
-  MustFree(apart);
+  MustFree(before);
+  MustFree(behind);
   ExpectSound();
 }
 
