@@ -35,6 +35,7 @@ class NullBackend final : public DeviceBackend {
   absl::Status Unmap(std::byte*) override { return NotHere(); }
   absl::StatusOr<StreamHandle> CreateStream(int, int) override { return NotHere(); }
   absl::Status DestroyStream(StreamHandle) override { return NotHere(); }
+  absl::Status Drain(StreamHandle) override { return NotHere(); }
   absl::StatusOr<Fence> Record(StreamHandle) override { return NotHere(); }
   absl::StatusOr<bool> HasPassed(const Fence&) override { return NotHere(); }
   absl::Status Wait(const Fence&) override { return NotHere(); }
