@@ -139,7 +139,8 @@ class FrontCache {
     std::atomic<std::int64_t> blocks_{0};
     std::atomic<std::int64_t> padding_{0};
     std::atomic<std::uint64_t> hits_{0};
-    std::atomic<std::uint32_t> tail_{0};                        // of the queue
+    std::atomic<std::uint32_t> tail_{0};  // of the queue
+    static_assert(pool_cache_internal::WaysOf(1) <= 255, "tops_ counts up to that");
     std::array<std::atomic<std::uint8_t>, kSizes + 1> tops_{};  // by size: at and above it all ways are empty
     // Written under the pool's lock.
     alignas(64) std::atomic<std::int64_t> drained_bytes_{0};

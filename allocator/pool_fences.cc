@@ -159,14 +159,15 @@ absl::Status Pool::Impl::PollFences() {
 absl::Status Pool::Impl::AwaitFences() {
   LGPU_RETURN_IF_ERROR(PollFences());
   std::uint32_t target = 0;
-  {
-    MutexLock lock(mutex_);
-    target = order_.stamp() - 1;
-  }
+  std::uint64_t rebases = ~std::uint64_t{0};
   for (;;) {
     std::optional<StreamOrder::Waiting> oldest;
     {
       MutexLock lock(mutex_);
+      if (rebases != order_.rebases()) {
+        rebases = order_.rebases();
+        target = order_.stamp() - 1;
+      }
       if (!order_.has_batches() || order_.passed() >= target) {
         return absl::OkStatus();
       }

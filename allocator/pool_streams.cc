@@ -61,6 +61,9 @@ void StreamOrder::Rebase(std::uint32_t by) {
   const auto smaller = [by](std::uint32_t stamp) { return stamp - std::min(stamp, by); };
   stamp_ = smaller(stamp_);
   passed_ = smaller(passed_);
+  for (Batch& batch : batches_) {
+    batch.stamp = smaller(batch.stamp);
+  }
   for (Parked& parked : parked_) {
     parked.stamp = smaller(parked.stamp);
   }
@@ -73,7 +76,7 @@ void StreamOrder::Rebase(std::uint32_t by) {
 void StreamOrder::Passed(const Waiting& waiting) {
   const std::uint32_t stamp = waiting.stamp;
   if (waiting.rebases != rebases_) {
-    return;  // then it has passed
+    return;  // it has another number now, and will be asked again
   }
   while (!batches_.empty() && batches_.front().recorded && batches_.front().stamp <= stamp) {
     batches_.pop_front();

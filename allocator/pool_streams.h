@@ -107,8 +107,8 @@ class StreamOrder {
   // Numbers of stamps run out after 2^32, which is days where every upload closes one.
   static constexpr std::uint32_t kManyStamps = std::uint32_t{1} << 31;
   /// By how much all stamps, here and wherever its owner keeps them (those that are smaller become 0), may be
-  /// made smaller now; 0: there is no need, or not everything that is closed has passed.
-  std::uint32_t SmallerBy() const { return stamp_ < kManyStamps || has_batches() ? 0 : passed_; }
+  /// made smaller now; 0: there is no need, or somebody is about to say that a stamp was recorded.
+  std::uint32_t SmallerBy() const { return stamp_ < kManyStamps || is_recording() ? 0 : passed_; }
   void Rebase(std::uint32_t by);
   /// How often that was. Who keeps a stamp without the owner's lock keeps this beside it.
   std::uint64_t rebases() const { return rebases_; }

@@ -163,9 +163,10 @@ Suballocator::Fit Suballocator::FindAny(const Index& index, const Want& want) co
     }
     run_homes_.assign(nodes_.end() / kHomeRun, 0);
   }
-  // Rather more slots than another home's, up to a number that the blocks here, or once here, are worth.
+  // Rather more slots than another home's, up to a number that the most blocks that there were are worth.
+  peak_blocks_ = std::max(peak_blocks_, live_blocks_);
   const std::uint64_t many =
-      std::min(std::max(2 * live_blocks_, slots_at_first_ * 3 / 2) + spare_slots_, nodes_.most() - kHomeRun);
+      std::min(std::max(2 * peak_blocks_, slots_at_first_ * 3 / 2) + spare_slots_, nodes_.most() - kHomeRun);
   for (std::uint32_t i = 1; nodes_.end() >= many && i < kHomes; ++i) {
     if (const std::uint32_t other = TakeVacant((home + i) % kHomes); other != 0) {
       return other;

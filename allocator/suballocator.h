@@ -320,6 +320,7 @@ class Suballocator {
   std::uint64_t used_ = 0;  // in granules, as free
   std::uint64_t free_ = 0;
   std::uint64_t live_blocks_ = 0;
+  std::uint64_t peak_blocks_ = 0;  // as nodes were added, with several homes
   std::uint64_t retired_nodes_ = 0;
   Stamp freed_at_ = 0;
   bool scarce_ = false;

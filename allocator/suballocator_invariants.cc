@@ -96,6 +96,11 @@ absl::Status Suballocator::CheckSlots(std::uint64_t in_order) const {
   if (!run_homes_.empty() && run_homes_.size() != (nodes_.end() + kHomeRun - 1) / kHomeRun) {
     return Broken("slots and runs of homes differ", 0, run_homes_.size(), nodes_.end());
   }
+  for (const std::uint8_t home : run_homes_) {
+    if (home >= kHomes) {
+      return Broken("a run of slots is of a home that there is not", 0, home, kHomes);
+    }
+  }
   const std::uint64_t slots = nodes_.end() - 1;
   return in_order + vacant + retired_nodes_ == slots
              ? absl::OkStatus()

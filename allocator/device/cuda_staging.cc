@@ -37,10 +37,11 @@ absl::StatusOr<CudaStaging::Lent> CudaStaging::Take(WhenNone when_none) {
   bool may_make = false;
   {
     MutexLock lock(mutex_);
-    while (idle_.empty() && made_ == kMost) {
-      if (when_none == WhenNone::kGiveUp) return Lent();
+    while (looking_ || (idle_.empty() && made_ == kMost)) {
+      if (!looking_ && when_none == WhenNone::kGiveUp) return Lent();
       given_back_.Wait(mutex_);
     }
+    looking_ = true;
     idle.swap(idle_);
     may_make = made_ < kMost;
     made_ += may_make ? 1 : 0;
@@ -60,6 +61,7 @@ absl::StatusOr<CudaStaging::Lent> CudaStaging::Take(WhenNone when_none) {
   }
   {
     MutexLock lock(mutex_);
+    looking_ = false;
     made_ -= may_make && !is_new ? 1 : 0;
     idle_.insert(idle_.begin(), std::make_move_iterator(idle.begin()), std::make_move_iterator(idle.end()));
   }

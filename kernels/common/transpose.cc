@@ -42,7 +42,8 @@ std::optional<absl::Status> TransposeByTiles(const code::ElementwiseParameters& 
     stride *= p.dimensions[d];
     if (d != last && d != contiguous) tiles *= p.dimensions[d];
   }
-  if (tiles > std::numeric_limits<std::int32_t>::max()) return std::nullopt;
+  constexpr std::uint64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (tiles > kMost || p.dimensions[last] > kMost || p.dimensions[contiguous] > kMost) return std::nullopt;
   for (int d = 0; d < last; ++d) {
     if (d == contiguous) continue;
     t.dimensions[t.batch_rank] = static_cast<std::uint32_t>(p.dimensions[d]);

@@ -190,6 +190,25 @@ TEST(StreamOrderTest, NumbersOfStampsDoNotRunOut) {
   EXPECT_TRUE(order.IsOrdered(3, 1));
 }
 
+TEST(StreamOrderTest, WhatHasNotPassedGetsASmallerNumberToo) {
+  StreamOrder order(StreamOrder::kManyStamps);
+  order.NoteFree(StreamOrder::Only(0));
+  const StreamOrder::Closing closing = *order.Close();
+  order.Recorded(closing.stamp, {{0, 7}});
+  const StreamOrder::Waiting before = *order.Oldest();
+  ASSERT_GT(order.SmallerBy(), 0u) << "a load without a pause";
+  order.Rebase(order.SmallerBy());
+  EXPECT_EQ(order.passed(), 0u);
+  order.Passed(before);
+  EXPECT_FALSE(order.IsOrdered(3, 1)) << "that was about another number";
+  const StreamOrder::Waiting after = *order.Oldest();
+  EXPECT_EQ(after.stamp, 1u);
+  EXPECT_EQ(after.fences.size(), 1u);
+  order.Passed(after);
+  EXPECT_TRUE(order.IsOrdered(3, 1));
+  EXPECT_FALSE(order.has_batches());
+}
+
 TEST_F(PoolStreamsTest, FillingIsForLargeBlocksOfHome) {
   OpenWithFences();
   EXPECT_TRUE(absl::IsInvalidArgument(pool_->Allocate(64_KiB, {.filled_on = 1}).status()));

@@ -123,10 +123,12 @@ void Transpose(const void* parameters, const Grid& grid, const HostAddress& at) 
   p.input = at(p.input);
   p.output = at(p.output);
   std::vector<T> shared(Sizes::kSize * Sizes::kPitch);
-  for (std::uint32_t i = 0; i < p.tiles; ++i) {
-    const code::Tile tile = code::TileNumber<T>(p, i);
-    for (std::uint32_t t = 0; t < grid.threads; ++t) code::ReadTile<T>(p, tile, t, shared.data());
-    for (std::uint32_t t = 0; t < grid.threads; ++t) code::WriteTile<T>(p, tile, t, shared.data());
+  for (std::uint64_t block = 0; block < grid.blocks; ++block) {
+    for (std::uint64_t i = block; i < p.tiles; i += grid.blocks) {
+      const code::Tile tile = code::TileNumber<T>(p, static_cast<std::uint32_t>(i));
+      for (std::uint32_t t = 0; t < grid.threads; ++t) code::ReadTile<T>(p, tile, t, shared.data());
+      for (std::uint32_t t = 0; t < grid.threads; ++t) code::WriteTile<T>(p, tile, t, shared.data());
+    }
   }
 }
 

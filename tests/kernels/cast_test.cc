@@ -193,8 +193,30 @@ TEST(CastTest, LargeTensorsToo) {
     values[i] = i % 1000 == 0 ? Anything<float>(random) : static_cast<float>(i) * 1.25F;
   }
   SameBitsAsTheCode<std::int32_t>(values, {0});
+  SameBitsAsTheCode<BFloat16>(values, {0});
+  SameBitsAsTheCode<Half>(values, {0});
   values.resize((std::size_t{1} << 20) + 3);
   SameBitsAsTheCode<double>(values, {0});
+  SameBitsAsTheCode<std::int64_t>(values, {0});
+}
+
+template <typename T>
+class LargeCastTest : public ::testing::Test {};
+TYPED_TEST_SUITE(LargeCastTest, AllTypes);
+
+TYPED_TEST(LargeCastTest, GivesTheBitsOfTheCode) {
+  SKIP_WITHOUT_KERNEL(CastOp(), DType::kFloat32);
+  Random random;
+  std::vector<TypeParam> some(4099);
+  for (TypeParam& value : some) value = Anything<TypeParam>(random);
+  const auto repeated = [&](std::size_t size) {
+    std::vector<TypeParam> values(size);
+    for (std::size_t i = 0; i < size; ++i) values[i] = some[i % some.size()];
+    return values;
+  };
+  // Outputs of 8 MiB and a little.
+  SameBitsAsTheCode<float>(repeated((std::size_t{2} << 20) + 3), {0});
+  if (sizeof(TypeParam) <= 4) SameBitsAsTheCode<Half>(repeated((std::size_t{4} << 20) + 5), {0});
 }
 
 }  // namespace

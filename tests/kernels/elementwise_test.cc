@@ -214,6 +214,9 @@ TEST(LargeTransposeTest, MovesElements) {
   ExpectTransposed<std::int64_t>(1036, 1037, {0});
 }
 
+// A GPU has fewer blocks than this has tiles: they go round.
+TEST(LargeTransposeTest, MoreTilesThanBlocks) { ExpectTransposed<Half>(16, 64 * 4200 + 3, {0}); }
+
 TEST(WholeElementwiseTest, WrapsAround) {
   constexpr std::int32_t kMax = std::numeric_limits<std::int32_t>::max();
   constexpr std::int32_t kMin = std::numeric_limits<std::int32_t>::min();
