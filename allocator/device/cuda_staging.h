@@ -58,8 +58,8 @@ class CudaStaging {
   CondVar given_back_;
   std::deque<std::unique_ptr<Buffer>> idle_ ABSL_GUARDED_BY(mutex_);  // by the time they came back
   int made_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool looking_ ABSL_GUARDED_BY(mutex_) =
-      false;  // somebody has the idle ones in hand, and gives them back soon
+  // Somebody has the idle ones in hand, and gives them back soon.
+  bool looking_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace lgpu
