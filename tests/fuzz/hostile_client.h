@@ -1,0 +1,118 @@
+#ifndef LGPU_TESTS_FUZZ_HOSTILE_CLIENT_H_
+#define LGPU_TESTS_FUZZ_HOSTILE_CLIENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "allocator/unique_fd.h"
+#include "lgpu/v1/session.pb.h"
+#include "proto/session_channel.h"
+#include "tests/fuzz/input_reader.h"
+#include "tests/fuzz/memory_plane.h"
+
+namespace lgpu::daemon {
+
+/// A HostileClient is the other end of a session: it says what it is told to, right or wrong, and keeps what
+/// it was granted. Where it has no connection, what it says goes nowhere.
+class HostileClient {
+ public:
+  enum class State { kOver, kNew, kLive, kAttesting, kClosing };
+  struct Held {
+    std::uint64_t device = 0;
+    std::uint64_t bytes = 0;
+    UniqueFd fd;
+  };
+  using Chunks = std::map<std::uint64_t, Held>;
+
+  /// In place of the connection that it has.
+  void Connect(MemoryPlane& plane);
+  /// Ends the connection without a word.
+  void Hang();
+
+  void SayHello(std::uint32_t version, std::uint32_t oldest, const std::string& command);
+  /// Hello in the name of a client's session, this one's own too. `lie`: what of it is wrong; 0: nothing.
+  void Resume(HostileClient& whose, std::uint8_t lie);
+  struct Wish {
+    std::uint64_t device = 0;
+    std::uint64_t at_least = 0;
+    std::uint64_t wanted = 0;
+    std::uint64_t timeout_ms = 0;
+    bool ahead = false;
+  };
+  void Grow(const Wish& wish);
+  /// Says that the last grant came, if one waits for that.
+  void Acknowledge();
+  /// The same, with the next frame.
+  void AcknowledgeLater() { acknowledges_ = grant_; }
+  void AcknowledgeWrongly(std::uint64_t grant);
+  void Return(std::uint64_t device, InputReader& input);
+  void AnswerTrim(std::uint8_t how);
+  void Close();
+  /// A page of what it has, or claims to have.
+  void Attest(std::uint64_t device, InputReader& input);
+  void SendPacket(const std::string& bytes, std::size_t fd_count);
+  /// Any body, with nothing in it.
+  void SendBare(std::uint8_t body);
+  /// After a restart: connects, resumes and tells all, truly.
+  void ComeBack(MemoryPlane& plane);
+
+  /// Waits until the daemon has handled all that was sent, as its answers show. Aborts where none comes.
+  void Settle();
+
+  State state() const { return state_; }
+  bool closed() const { return closed_; }
+  const std::string& token() const { return token_; }
+  const Chunks& chunks() const { return chunks_; }
+  SessionId id() const { return SessionId{id_}; }
+  /// The sum of its chunks, as far as the daemon knows that too; zero where something is on its way, or no
+  /// session is live. Aborts where the memory of one is gone.
+  Bytes SurelyHeld() const;
+
+ private:
+  struct Returning {
+    bool is_probe = false;
+    std::vector<std::uint64_t> chunks;
+  };
+  struct Page {
+    std::vector<std::uint64_t> chunks;
+    bool more = false;
+  };
+
+  void Send(v1::Frame frame, const std::vector<int>& fds = {});
+  void SendEncoded(const std::string& bytes, const std::vector<int>& fds);
+  /// The frame is on its way.
+  void Note(const v1::Frame& frame);
+  void Receive();
+  void Take(ReceivedFrame& received);
+  void TakeGrant(ReceivedFrame& received);
+  void TakeReturned(const v1::ReturnReply& reply);
+  void TakeAttested();
+  void SendProbe();
+  void Over();
+  std::uint64_t ChunkFrom(InputReader& input) const;
+
+  SessionChannel channel_;
+  State state_ = State::kOver;
+  bool closed_ = false;   // the last connection ended with Closed
+  bool settled_ = true;   // nothing was said since the last Settle
+  int unanswered_ = 0;    // frames of a connection that is not live yet
+  bool answered_ = true;  // the last probe was
+  std::string token_;
+  std::uint64_t id_ = 0;
+  std::uint64_t last_request_ = 0;
+  std::uint64_t grant_ = 0;         // not acknowledged
+  std::uint64_t acknowledges_ = 0;  // with the next frame
+  std::deque<std::uint64_t> trims_;
+  Chunks chunks_;                    // of this session; of the last one, while there is none
+  std::deque<Returning> returning_;  // answered in order
+  std::deque<Page> pages_;           // likewise
+  Chunks attested_;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_TESTS_FUZZ_HOSTILE_CLIENT_H_

@@ -1,0 +1,87 @@
+#ifndef LGPU_TESTS_FUZZ_MEMORY_PLANE_H_
+#define LGPU_TESTS_FUZZ_MEMORY_PLANE_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "allocator/device/device_backend.h"
+#include "daemon/broker.h"
+#include "daemon/config.h"
+#include "daemon/descriptor_budget.h"
+#include "daemon/event_log.h"
+#include "daemon/journal.h"
+#include "daemon/lease_table.h"
+#include "daemon/reclaimer.h"
+#include "daemon/recovery.h"
+#include "daemon/session_server.h"
+#include "daemon/session_state.h"
+#include "lgpu/v1/control.pb.h"
+#include "proto/session_channel.h"
+#include "tests/daemon/temporary_directory.h"
+
+namespace lgpu::daemon {
+
+/// A MemoryPlane is lgpud behind its session socket, in this process: broker, journal, leases, sessions with
+/// their threads, reclaimer, and recovery after a restart. One sparse simulated card of kCardChunks chunks;
+/// lost sessions have no grace, as if their process were gone.
+class MemoryPlane {
+ public:
+  static constexpr std::uint64_t kChunkBytes = std::uint64_t{2} << 20;
+  static constexpr std::uint64_t kCardChunks = 16;
+
+  MemoryPlane();
+  ~MemoryPlane();
+  MemoryPlane(const MemoryPlane&) = delete;
+  MemoryPlane& operator=(const MemoryPlane&) = delete;
+
+  /// The client's end of a connection of this process.
+  SessionChannel Connect();
+  /// As from the control service, by whoever knows the token.
+  absl::StatusOr<v1::Lease> CreateLease(const std::string& token, std::uint64_t chunks, bool preallocate);
+  absl::StatusOr<v1::Lease> AttachLease(const std::string& token, const std::string& lease);
+  void ResizeLease(const std::string& token, const std::string& lease, std::uint64_t chunks);
+  void RemoveLease(const std::string& token, const std::string& lease);
+
+  /// The daemon is stopped, and the next one starts with its journal. Connections end.
+  void Restart();
+  /// Waits for the threads of sessions whose connections ended, but for `left`, and for their memory. Absent
+  /// sessions end too, as if their process did.
+  void EndSessions(std::size_t left);
+
+  Bytes Held(SessionId session) const { return now_->broker->Held(session); }
+  /// Waits for memory on its way back until no more than this is held on the card. Aborts if it is less.
+  void WaitUntilHeld(Bytes bytes) const;
+  /// Aborts with what is wrong.
+  void CheckInvariants() const;
+
+ private:
+  // One daemon. Members are destroyed from below.
+  struct Generation {
+    std::unique_ptr<DeviceBackend> backend;
+    std::unique_ptr<Journal> journal;
+    std::unique_ptr<Broker> broker;
+    SessionDirectory sessions;
+    EventLog events{64};
+    DescriptorBudget budget{128};  // four descriptors a message
+    std::atomic<std::uint64_t> lost = 0;
+    std::unique_ptr<LeaseTable> leases;
+    std::unique_ptr<Reclaimer> reclaimer;
+    std::unique_ptr<SessionServer> server;
+    std::unique_ptr<Recovery> recovery;
+  };
+  std::unique_ptr<Generation> Start(bool again);
+  Caller WhoHas(const std::string& token) const;
+
+  const TemporaryDirectory directory_;
+  const Config config_;
+  std::unique_ptr<Generation> now_;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_TESTS_FUZZ_MEMORY_PLANE_H_
