@@ -142,16 +142,20 @@ absl::Status Journal::Commit() {
 
 absl::Status Journal::WriteAnew() {
   std::string bytes = EncodeJournalHeader(boot_id_);
+  std::string pending;
   {
     MutexLock lock(mutex_);
     state_.Encode(bytes);
-    pending_.clear();
+    pending.swap(pending_);
   }
-  broken_ = true;
   if (const absl::Status replaced = ReplaceFile(directory_.get(), kName, bytes, /*sync=*/false);
       !replaced.ok()) {
+    // The file before is as whole as it was.
+    MutexLock lock(mutex_);
+    pending_.insert(0, pending);
     return Explain(replaced);
   }
+  broken_ = true;  // until the new one is open
   absl::StatusOr<UniqueFd> file = OpenToAppend(directory_.get());
   if (!file.ok()) return Explain(file.status());
   file_ = *std::move(file);

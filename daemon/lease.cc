@@ -95,6 +95,10 @@ absl::Status CheckLabel(const std::string& label) {
   return absl::OkStatus();
 }
 
+absl::Status WasRemoved(const std::string& lease_name) {
+  return absl::FailedPreconditionError(absl::StrCat("lease ", lease_name, " was removed"));
+}
+
 Holdings HoldingsOf(const std::vector<PlannedDevice>& plan) {
   Holdings sum{.memory_limit = Bytes(), .guarantee = Bytes(), .leases = 1};
   for (const PlannedDevice& device : plan) {

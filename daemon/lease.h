@@ -65,6 +65,9 @@ struct PlannedDevice {
   std::string name;
 };
 
+/// What a session of a lease is told that ends by request.
+absl::Status WasRemoved(const std::string& lease_name);
+
 /// What a plan costs, with the lease that it makes.
 Holdings HoldingsOf(const std::vector<PlannedDevice>& plan);
 

@@ -341,11 +341,12 @@ absl::Status LeaseTable::AttachLocked(const Caller& caller, Lease& lease) {
   SessionState& session = *caller.session;
   LGPU_RETURN_IF_ERROR(session.Attach(lease.key));
   if (!lease.live.contains(session.id())) {
-    broker_.AttachSession(session.id(), lease.key);
     lease.live.insert(session.id());
     ++lease.sessions_ever;
+    // First: from AttachSession on it may be granted chunks, of which the journal says whose they are.
     NoteLease(lease);
     NoteSession(lease, session);
+    broker_.AttachSession(session.id(), lease.key);
     Tell(v1::Event::KIND_SESSION_ATTACHED, lease, &session,
          absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") is attached to lease ",
                       lease.name));

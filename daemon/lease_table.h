@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +58,8 @@ class LeaseTable {
   /// A lease as an earlier daemon had it. NOT_FOUND: one of its cards is not served here; the broker's
   /// errors.
   absl::Status Restore(const v1::JournalLease& lease);
+  /// Writes the file of the leases that last: they would survive the machine.
+  absl::Status SaveLasting();
   /// A lasting lease that cannot be restored now stays in its file.
   void KeepInFile(const v1::JournalLease& lease);
   /// An absent session, which is attached to a lease.
@@ -156,6 +159,7 @@ class LeaseTable {
   std::vector<LogicalId> TakeIfOver(LeaseKey key, std::optional<Lease>& taken)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices);
+  void EndSessions(const std::set<SessionId>& sessions, const absl::Status& why);
   // lease_table_restart.cc.
   void NoteLease(const Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteSession(const Lease& lease, const SessionState& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -167,8 +171,6 @@ class LeaseTable {
   absl::Status SaveOrRemove(LeaseKey key) { return KeepOrRemove(key, SaveLasting()); }
   /// Ends the lease that could not be written down.
   absl::Status KeepOrRemove(LeaseKey key, absl::Status saved);
-  /// The leases that last would survive the machine.
-  absl::Status SaveLasting();
   void Tell(v1::Event::Kind kind, const Lease& lease, const SessionState* session, std::string text) const;
 
   Broker& broker_;

@@ -133,9 +133,23 @@ absl::StatusOr<v1::Lease> LeaseTable::Resize(const Caller& caller, const v1::Res
   return Describe(lease.key);
 }
 
+void LeaseTable::EndSessions(const std::set<SessionId>& sessions, const absl::Status& why) {
+  for (const SessionId id : sessions) {
+    std::shared_ptr<SessionState> session = sessions_.Find(id);
+    while (session != nullptr) {
+      session->RequestEnd(why);
+      // One that comes back has another state, which looks at the old one's wish only once.
+      std::shared_ptr<SessionState> now = sessions_.Find(id);
+      if (now == session) break;
+      session = std::move(now);
+    }
+  }
+}
+
 absl::Status LeaseTable::Remove(const Caller& caller, const std::string& text, TimePoint deadline) {
   LeaseKey key;
   std::string name;
+  bool lasting = false;
   std::set<SessionId> live;
   std::optional<Lease> taken;
   std::vector<LogicalId> devices;
@@ -146,15 +160,19 @@ absl::Status LeaseTable::Remove(const Caller& caller, const std::string& text, T
     lease.ending = true;
     lease.removed = true;
     name = lease.name;
+    lasting = lease.lasting;
     live = lease.live;
+    NoteLease(lease);
     devices = TakeIfOver(key, taken);
   }
-  for (const SessionId id : live) {
-    if (const std::shared_ptr<SessionState> session = sessions_.Find(id); session != nullptr) {
-      session->RequestEnd(absl::FailedPreconditionError(absl::StrCat("lease ", name, " was removed")));
-    }
-  }
+  EndSessions(live, WasRemoved(name));
   Finish(taken, devices);
+  if (!taken) {
+    // So that it stays removed whatever happens to this daemon. If it cannot be written, the lease is back
+    // after a crash, and can be removed again. The journal first: the next daemon believes it, not the file.
+    Commit().IgnoreError();
+    if (lasting) SaveLasting().IgnoreError();
+  }
   MutexLock lock(mutex_);
   while (!closed_ && leases_.contains(key) && changed_.WaitUntil(mutex_, deadline)) {
   }

@@ -33,6 +33,7 @@ v1::JournalLease ToRecord(const Lease& lease) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(lease.created_at.time_since_epoch()).count());
   record.set_request_id(lease.request_id);
   record.set_sessions_ever(lease.sessions_ever);
+  record.set_removed(lease.removed);
   for (const LeaseDevice& device : lease.devices) {
     v1::JournalDevice& out = *record.add_devices();
     out.set_id(device.id.value);
@@ -151,6 +152,7 @@ absl::Status LeaseTable::KeepOrRemove(LeaseKey key, absl::Status saved) {
   }
   std::optional<Lease> taken;
   std::vector<LogicalId> devices;
+  std::set<SessionId> live;
   {
     MutexLock lock(mutex_);
     const auto found = leases_.find(key);
@@ -158,8 +160,10 @@ absl::Status LeaseTable::KeepOrRemove(LeaseKey key, absl::Status saved) {
       return saved;
     }
     found->second.ending = true;
+    live = found->second.live;
     devices = TakeIfOver(key, taken);
   }
+  EndSessions(live, saved);
   Finish(taken, devices);
   return saved;
 }
@@ -202,6 +206,7 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
           std::chrono::nanoseconds(record.created_unix_ns())));
   lease.request_id = record.request_id();
   lease.sessions_ever = record.sessions_ever();
+  lease.removed = lease.ending = record.removed();
   lease.ready = true;
   {
     MutexLock lock(mutex_);
@@ -261,6 +266,7 @@ void LeaseTable::RestoreSession(SessionState& session) {
   MutexLock lock(mutex_);
   Lease& lease = leases_.at(session.lease());
   lease.live.insert(session.id());
+  if (lease.removed) session.RequestEnd(WasRemoved(lease.name));
   Tell(v1::Event::KIND_SESSION_ABSENT, lease, &session,
        absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ", lease.name,
                     " holds ", FormatBytes(broker_.Held(session.id())),

@@ -77,13 +77,15 @@ void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::Jo
          absl::StrCat("lease ", lease.name(), " cannot be restored now: ", std::string(status.message())));
     return false;
   };
+  std::set<std::string> removed;
   for (const auto& [key, lease] : state.leases()) {
-    const bool wanted = lease.lasting() || in_use.contains(key);
+    if (lease.removed()) removed.insert(lease.id());
+    const bool wanted = (lease.lasting() && !lease.removed()) || in_use.contains(key);
     if (!wanted || !restore(lease)) Forget(state, lease);
   }
   v1::JournalIds ids = state.ids();
   for (v1::JournalLease lease : lasting) {
-    if (restored.contains(lease.id())) continue;
+    if (restored.contains(lease.id()) || removed.contains(lease.id())) continue;
     const v1::JournalLease original = lease;
     ids.set_lease_key(ids.lease_key() + 1);
     lease.set_key(ids.lease_key());
@@ -95,6 +97,8 @@ void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::Jo
   }
   parts_.leases.SkipKeys(LeaseKey{ids.lease_key()});
   parts_.broker.SkipIds(LogicalId{ids.device_id()}, ChunkId{ids.chunk_id()});
+  // The daemon before may have died between the journal and the file.
+  if (!removed.empty()) parts_.leases.SaveLasting().IgnoreError();
 }
 
 void Recovery::DoubtCardsOf(const v1::JournalLease& lease, const std::string& why) {
@@ -102,7 +106,7 @@ void Recovery::DoubtCardsOf(const v1::JournalLease& lease, const std::string& wh
 }
 
 absl::Status Recovery::RestoreSession(const JournalState& state, const v1::JournalSession& session,
-                                      const Chunks& chunks) {
+                                      const Chunks& chunks, Restored& all) {
   const LeaseKey lease{session.lease_key()};
   if (parts_.leases.Names(lease).first.empty()) return absl::OkStatus();  // it could not be restored
   absl::StatusOr<Waker> waker = Waker::Create();
@@ -117,7 +121,6 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
   stats_page->CloseFd();
   client_page->CloseFd();
   Held held = *std::move(found);
-  const bool watched = static_cast<bool>(held.process.pidfd);
   auto shared_waker = std::make_shared<Waker>(*std::move(waker));
   std::vector<std::uint64_t> pages(session.page_inodes().begin(), session.page_inodes().end());
   auto restored = std::make_shared<SessionState>(SessionState::Identity{.id = SessionId{session.id()},
@@ -141,13 +144,7 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
   restored->SetAbsent(lease);
   parts_.sessions.Add(restored);
   parts_.leases.RestoreSession(*restored);
-  if (held.is_gone) {
-    parts_.reclaimer.EndAbsent(std::move(restored), /*is_gone=*/true);
-  } else if (watched) {
-    parts_.reclaimer.Watch(std::move(restored));
-  } else {
-    unwatched_.push_back(std::move(restored));
-  }
+  (held.is_gone ? all.gone : all.alive).push_back(std::move(restored));
   return absl::OkStatus();
 }
 
@@ -216,8 +213,14 @@ absl::Status Recovery::Run(const Journal::Opened& found, const std::vector<v1::J
                                           .bytes = Bytes(chunk.bytes()),
                                           .identity = chunk.identity()});
   }
+  Restored restored;
   for (const auto& [id, session] : found.state.sessions()) {
-    LGPU_RETURN_IF_ERROR(RestoreSession(found.state, session, chunks[id]));
+    LGPU_RETURN_IF_ERROR(RestoreSession(found.state, session, chunks[id], restored));
+  }
+  // Not sooner: a lease whose only known session ended would end too, under those that come after it.
+  for (std::shared_ptr<SessionState>& session : restored.alive) parts_.reclaimer.Watch(std::move(session));
+  for (std::shared_ptr<SessionState>& session : restored.gone) {
+    parts_.reclaimer.EndAbsent(std::move(session), /*is_gone=*/true);
   }
   parts_.broker.ChargeRestoredOverhead();
   LGPU_RETURN_IF_ERROR(FindUnexplained(found));
@@ -226,6 +229,20 @@ absl::Status Recovery::Run(const Journal::Opened& found, const std::vector<v1::J
     spdlog::error("{}", std::string(status.message()));
   }
   return absl::OkStatus();
+}
+
+void Recovery::EndUnwatched(Clock::time_point now) {
+  const std::map<SessionId, Clock::time_point> before = std::exchange(unwatched_since_, {});
+  for (const std::shared_ptr<SessionState>& session : parts_.sessions.All()) {
+    if (session->phase() != SessionState::Phase::kAbsent || session->process().pidfd) continue;
+    const auto known = before.find(session->id());
+    const Clock::time_point since = known == before.end() ? now : known->second;
+    if (now - since > kUnwatchedPatience) {
+      parts_.reclaimer.EndAbsent(session, /*is_gone=*/false);
+    } else {
+      unwatched_since_.emplace(session->id(), since);
+    }
+  }
 }
 
 void Recovery::EndAbandoned() {
@@ -255,11 +272,7 @@ void Recovery::Tend() {
   if (now < next_look_) return;
   next_look_ = now + kLook;
   parts_.leases.MakeMissing();
-  if (now - started_ > kUnwatchedPatience) {
-    for (const std::shared_ptr<SessionState>& session : std::exchange(unwatched_, {})) {
-      parts_.reclaimer.EndAbsent(session, /*is_gone=*/false);
-    }
-  }
+  EndUnwatched(now);
   if (now - started_ > kBackPatience) EndAbandoned();
   if (unexplained_.empty()) return;
   for (const Broker::CardInfo& card : parts_.broker.Cards()) {

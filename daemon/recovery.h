@@ -58,9 +58,14 @@ class Recovery {
 
   void RestoreLeases(const JournalState& state, const std::vector<v1::JournalLease>& lasting);
   using Chunks = std::vector<Broker::RestoredChunk>;
+  struct Restored {
+    std::vector<std::shared_ptr<SessionState>> alive, gone;  // by what is known of their processes
+  };
   absl::Status RestoreSession(const JournalState& state, const v1::JournalSession& session,
-                              const Chunks& chunks);
+                              const Chunks& chunks, Restored& all);
   void Forget(const JournalState& state, const v1::JournalLease& lease);
+  /// Ends sessions that are absent for long and whose process nobody can watch.
+  void EndUnwatched(Clock::time_point now);
   /// Ends absent sessions whose lease was removed, and those whose Context is gone, though its process is
   /// not: it closed while nobody served, or the process runs another program now.
   void EndAbandoned();
@@ -75,7 +80,7 @@ class Recovery {
   const Parts parts_;
   std::set<std::string> unexplained_;
   std::map<std::string, std::string> doubted_;  // at the start; uuid and why
-  std::vector<std::shared_ptr<SessionState>> unwatched_;
+  std::map<SessionId, Clock::time_point> unwatched_since_;
   std::set<SessionId> abandoned_;  // as far as one look said
   Clock::time_point started_ = Clock::now();
   Clock::time_point next_look_ = Clock::now();

@@ -203,6 +203,8 @@ void Session::WaitForWork(bool& readable, bool& woken) {
 }
 
 void Session::Serve() {
+  // A wake-up that came while the greeting waited was taken for one of its own.
+  if (end_ == End::kNone) CheckRequests();
   while (end_ == End::kNone) {
     bool readable = false;
     bool woken = false;

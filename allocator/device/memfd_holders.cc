@@ -116,11 +116,11 @@ absl::StatusOr<std::vector<MemfdHolder>> FindMemfdHolders(std::string_view name)
 absl::Status EmptyHeldMemfd(const MemfdHolder& holder) {
   const auto changed = [&] {
     return absl::UnavailableError(
-        absl::StrCat("process ", holder.pid, " had it, and has something else there"));
+        absl::StrCat("process ", holder.pid, " had it, and has nothing or something else there"));
   };
   const UniqueFd seen(::open(holder.path.c_str(), O_PATH | O_CLOEXEC));
   if (!seen) {
-    if (errno == ENOENT) return absl::OkStatus();  // its process let go of it meanwhile
+    if (errno == ENOENT) return changed();  // it let go of it, or has it elsewhere by now
     return absl::UnavailableError(absl::StrCat(
         "process ", holder.pid, " still has it, and it cannot be taken away: ", std::strerror(errno)));
   }

@@ -26,7 +26,8 @@ struct MemfdHolder {
 /// enough files to look: who has them is not known then.
 absl::StatusOr<std::vector<MemfdHolder>> FindMemfdHolders(std::string_view name);
 
-/// Frees the pages of the memfd for good. UNAVAILABLE, naming the process: this one has no right to open it.
+/// Frees the pages of the memfd for good. UNAVAILABLE, naming the process: this one has no right to open it,
+/// or it is not there any more; it may be elsewhere, so one looks again.
 absl::Status EmptyHeldMemfd(const MemfdHolder& holder);
 
 }  // namespace lgpu

@@ -72,9 +72,14 @@ TEST(MemfdHoldersTest, WhoMayOpenNoFileDoesNotKnowTheHolders) {
   EXPECT_TRUE(FindMemfdHolders("lgpu-chunk:test").ok());
 }
 
-TEST(MemfdHoldersTest, AHolderThatLetGoHasNothing) {
+// It may have another descriptor of the same, by which it was not seen.
+TEST(MemfdHoldersTest, WhatIsNotThereAnyMoreIsLookedForAgain) {
+  const absl::StatusOr<UniqueFd> chunk = CreateChunkMemfd(2_MiB, /*sparse=*/false, "lgpu-chunk:test");
+  ASSERT_TRUE(chunk.ok()) << chunk.status();
   constexpr int kNoSuchDescriptor = 1 << 20;
-  EXPECT_TRUE(EmptyHeldMemfd(HolderOf(kNoSuchDescriptor, 1)).ok());
+  const absl::Status status = EmptyHeldMemfd(HolderOf(kNoSuchDescriptor, About(chunk->get()).st_ino));
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(About(chunk->get()).st_blocks, 0);
 }
 
 }  // namespace

@@ -164,5 +164,29 @@ TEST_F(JournalTest, AFullDiskIsUnavailableAndPasses) {
   EXPECT_TRUE(again.state.chunks().contains(8));
 }
 
+TEST_F(JournalTest, OneThatCannotBeWrittenAnewGoesOnAsItIs) {
+  Journal::Opened opened = Open();
+  opened.journal->Settled();
+  opened.journal->Note(LeaseRecord());
+  opened.journal->Note(SessionRecord());
+  for (std::uint64_t chunk = 1; chunk <= 40'000; ++chunk) {
+    opened.journal->Note(GrantedRecord(chunk));
+    opened.journal->Note(FreedRecord(chunk));
+  }
+  opened.journal->Note(GrantedRecord(50'000));
+  ASSERT_TRUE(opened.journal->Commit().ok());
+  const auto before = std::filesystem::file_size(path());
+  std::filesystem::create_directory(path() + ".new");
+  opened.journal->Note(GrantedRecord(50'001));
+  opened.journal->Tend();
+  opened.journal->Note(GrantedRecord(50'002));
+  EXPECT_TRUE(opened.journal->Commit().ok());
+  EXPECT_GT(std::filesystem::file_size(path()), before);
+  std::filesystem::remove(path() + ".new");
+  const Journal::Opened again = Open();
+  EXPECT_EQ(again.found, Journal::Found::kWhole) << again.detail;
+  EXPECT_EQ(again.state.chunks().size(), 3u);
+}
+
 }  // namespace
 }  // namespace lgpu::daemon

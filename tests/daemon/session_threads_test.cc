@@ -9,7 +9,9 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "allocator/device/simulated_backend.h"
@@ -17,10 +19,12 @@
 #include "daemon/config.h"
 #include "daemon/descriptor_budget.h"
 #include "daemon/event_log.h"
+#include "daemon/journal.h"
 #include "daemon/lease_table.h"
 #include "daemon/reclaimer.h"
 #include "daemon/session_server.h"
 #include "daemon/session_state.h"
+#include "tests/daemon/temporary_directory.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -103,23 +107,30 @@ class SessionThreadsTest : public testing::Test {
     ASSERT_EQ(Next(channel, /*closing=*/true).closed().request_id(), 3u);
   }
 
-  v1::Lease Enter(SessionChannel& channel) {
+  // The token of its session.
+  static std::string SayHello(SessionChannel& channel) {
     v1::Frame hello;
     hello.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
     hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
     EXPECT_TRUE(channel.Send(hello).ok());
     const absl::StatusOr<ReceivedFrame> welcome = channel.Receive();
     EXPECT_TRUE(welcome.ok() && welcome->frame.has_welcome());
+    return welcome.ok() ? welcome->frame.welcome().session_token() : "";
+  }
+
+  v1::Lease Enter(SessionChannel& channel) {
     v1::CreateLeaseRequest request;
     request.add_devices()->set_memory_limit_bytes((32_MiB).count());
     const absl::StatusOr<v1::Lease> lease =
-        leases_->Create({.uid = 0, .session = sessions_.FindToken(welcome->frame.welcome().session_token())},
-                        request, Clock::now() + std::chrono::seconds(1));
+        leases_->Create({.uid = 0, .session = sessions_.FindToken(SayHello(channel))}, request,
+                        Clock::now() + std::chrono::seconds(1));
     EXPECT_TRUE(lease.ok()) << lease.status();
     return lease.ok() ? *lease : v1::Lease();
   }
 
   Config config_;
+  const TemporaryDirectory directory_;
+  std::unique_ptr<Journal> journal_;  // of the tests that have one
   std::unique_ptr<DeviceBackend> backend_;
   std::unique_ptr<Broker> broker_;
   SessionDirectory sessions_;
@@ -156,6 +167,44 @@ TEST_F(SessionThreadsTest, SessionsComeWaitAndGoSideBySide) {
   EXPECT_TRUE(broker_->CheckInvariants().ok());
   EXPECT_EQ(broker_->Cards().front().view.held, Bytes());
   EXPECT_EQ(sessions_.size(), 0u);
+}
+
+// Another lgpud would not know whose it is.
+TEST_F(SessionThreadsTest, WhatIsGrantedWhileItsSessionIsBeingAttachedIsInTheJournal) {
+  journal_ = std::move(Journal::Open(directory_.path(), "01234567-89ab-cdef-0123-456789abcdef")->journal);
+  broker_->UseJournal(*journal_);
+  leases_->UseJournal(*journal_, directory_.path());
+  v1::CreateLeaseRequest request;
+  request.set_lasting(true);
+  for (int i = 0; i < 64; ++i) request.add_devices()->set_memory_limit_bytes((2_MiB).count());
+  const absl::StatusOr<v1::Lease> lease =
+      leases_->Create({.uid = 0, .session = nullptr}, request, Clock::now() + std::chrono::seconds(1));
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  for (int round = 0; round < kRounds; ++round) {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    SessionChannel channel{UniqueFd(ends[1])};
+    server_->Serve(UniqueFd(ends[0]), *GetPeerCredentials(ends[1]));
+    const std::string token = SayHello(channel);
+    v1::Frame grow;
+    grow.mutable_grow()->set_device_id(lease->devices(0).id());
+    grow.mutable_grow()->set_at_least_bytes((2_MiB).count());
+    constexpr int kAsks = 100;
+    for (int i = 1; i <= kAsks; ++i) {
+      grow.mutable_grow()->set_request_id(static_cast<std::uint64_t>(i));
+      ASSERT_TRUE(channel.Send(grow).ok());
+    }
+    EXPECT_TRUE(leases_->Attach({.uid = 0, .session = sessions_.FindToken(token)}, lease->id()).ok());
+    grow.mutable_grow()->set_request_id(kAsks + 1);
+    ASSERT_TRUE(channel.Send(grow).ok());
+    v1::Frame answer = Next(channel);
+    while (answer.has_grow_refused()) answer = Next(channel);
+    EXPECT_TRUE(answer.has_grant()) << answer.DebugString();
+    channel = SessionChannel();
+    while (sessions_.size() > 0) std::this_thread::yield();
+  }
+  server_->Stop();
+  reclaimer_->Stop();
 }
 
 // A child may have its socket, which stays open then.

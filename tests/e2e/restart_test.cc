@@ -109,6 +109,42 @@ TEST_F(RestartTest, AClientThatDiedWhileNobodyServedHoldsNothing) {
   EXPECT_THAT(Alloc(*alive, "b", 700), StartsWith("ok "));
 }
 
+TEST_F(RestartTest, ALeaseOfSeveralProgramsStaysTheirsWhoLive) {
+  StartInDirectory();
+  auto dead = StartClient();
+  ASSERT_THAT(Ask(*dead, absl::StrCat("open c lease_name=shared limit=", 800 * kMiB)), StartsWith("ok "));
+  const auto shared = control_->GetLease("shared");
+  ASSERT_TRUE(shared.ok()) << shared.status();
+  ASSERT_THAT(Alloc(*dead, "a", 100), StartsWith("ok "));
+  // Many come between the two, so that the first one's end has the time to take the lease with it.
+  std::vector<RawSession> between;
+  v1::CreateLeaseRequest small = OneDevice(2 * kMiB);
+  small.set_name("between");
+  for (int i = 0; i < 100; ++i) {
+    auto opened = RawSession::Open(daemon_->dir());
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    control_->SetSessionToken(opened->token);
+    const auto attached = i == 0 ? control_->CreateLease(small) : control_->AttachLease("between");
+    ASSERT_TRUE(attached.ok()) << attached.status();
+    between.push_back(*std::move(opened));
+  }
+  control_->SetSessionToken("");
+  auto alive = StartClient();
+  ASSERT_THAT(Ask(*alive, "open c lease=" + shared->id()), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*alive, "a", 200), StartsWith("ok "));
+  KillDaemon();
+  dead->Signal(SIGKILL);
+  ASSERT_EQ(dead->Wait(), 128 + SIGKILL);
+  StartInDirectory();
+  EXPECT_TRUE(control_->GetLease("shared").ok());
+  EXPECT_GE(HeldBytes(), 200 * kMiB) << "before it is back";
+  ASSERT_TRUE(Eventually([&] { return IsBack(alive->pid()); }));
+  EXPECT_TRUE(LedgerIsTrue({alive->pid()}));
+  EXPECT_EQ(Ask(*alive, "read a"), absl::StrCat("ok ", 200 * kMiB / 4 * 1.0));
+  EXPECT_THAT(Alloc(*alive, "b", 400), StartsWith("ok "));
+  EXPECT_TRUE(LedgerIsTrue({alive->pid()}));
+}
+
 TEST_F(RestartTest, AStoppedClientIsChargedInFullAndOthersGetTheRest) {
   StartInDirectory();
   auto stopped = StartClient();

@@ -4,6 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <thread>
+
 #include "absl/strings/str_cat.h"
 #include "proto/session_pages.h"
 #include "tests/e2e/harness.h"
@@ -186,6 +189,41 @@ TEST_F(ResumeTest, WhoDoesNotKnowThatHeWasHeardMayTellAgain) {
     ASSERT_TRUE(Eventually([&] { return IsInState(::getpid(), v1::SessionStats::STATE_ABSENT); }));
     EXPECT_EQ(HeldBytes(), 4 * kMiB);
   }
+  ::munmap(page, 4096);
+}
+
+// Whoever removes a lease was told that it is so, or asks again; nobody who comes back later may have it.
+TEST_F(ResumeTest, ALeaseThatIsRemovedStaysRemovedWhenItsDaemonDiesMeanwhile) {
+  StartInDirectory();
+  auto opened = RawSession::Open(daemon_->dir());
+  ASSERT_TRUE(opened.ok());
+  const RawSession session = *std::move(opened);
+  void* const page = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, session.client_page.get(), 0);
+  ASSERT_NE(page, MAP_FAILED);
+  control_->SetSessionToken(session.token);
+  v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
+  request.set_name("removed");
+  ASSERT_TRUE(control_->CreateLease(request).ok());
+  Restart();  // its session is absent
+  const std::string lasting = directory_.path() + "/state/leases";
+  const auto before = std::filesystem::file_size(lasting);
+  std::thread remover([&] {
+    // It waits for the session's end.
+    auto control = Control::Open(daemon_->dir());
+    if (control.ok()) (*control)->RemoveLease("removed").IgnoreError();
+  });
+  EXPECT_TRUE(Eventually([&] { return std::filesystem::file_size(lasting) < before; }));
+  KillDaemon();
+  remover.join();
+  StartInDirectory();
+  EXPECT_FALSE(control_->GetLease("removed").ok());
+  auto channel = SessionChannel::Connect(daemon_->dir() + "/session.sock");
+  ASSERT_TRUE(channel.ok());
+  const auto answer = Resume(*channel, session.id, session.token);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  ASSERT_TRUE(answer->frame.has_goodbye()) << answer->frame.ShortDebugString();
+  EXPECT_THAT(answer->frame.goodbye().message(), HasSubstr("was removed"));
+  EXPECT_TRUE(Eventually([&] { return !SessionOf(::getpid()); }));
   ::munmap(page, 4096);
 }
 
