@@ -24,6 +24,8 @@ using lgpu::Context;
 using lgpu::Tensor;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+// The lease of several programs: it stays theirs who live, whoever made it.
+constexpr char kShared[] = "shared";
 
 struct Filled {
   Tensor tensor;
@@ -90,7 +92,15 @@ class Client {
     device.memory_limit = Bytes(static_cast<std::uint64_t>(16 + 8 * Roll(12)) * kMiB);
     if (Roll(5) == 0) device.mode = lgpu::MemoryMode::kPreallocate;
     options.logical_devices = {device};
+    const bool is_shared = Roll(4) == 0;
+    if (is_shared) options.lease_name = kShared;
     absl::StatusOr<Context> context = Context::Create(options);
+    if (is_shared && absl::IsAlreadyExists(context.status())) {
+      options.logical_devices.clear();
+      options.lease_name.clear();
+      options.lease = kShared;
+      context = Context::Create(options);
+    }
     if (context.ok()) {
       context_ = *std::move(context);
     } else {

@@ -4,9 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <utility>
@@ -25,6 +27,7 @@ void HostileClient::Connect(MemoryPlane& plane) {
   channel_ = plane.Connect();
   state_ = State::kNew;
   closed_ = false;
+  takes_up_ = nullptr;
 }
 
 void HostileClient::Hang() { Over(); }
@@ -37,6 +40,7 @@ void HostileClient::Over() {
   answered_ = true;
   grant_ = acknowledges_ = 0;
   trims_.clear();
+  grows_.clear();
   returning_.clear();
   pages_.clear();
   // Some of it may be told already; who comes again tells all.
@@ -53,8 +57,7 @@ void HostileClient::SayHello(std::uint32_t version, std::uint32_t oldest, const 
 }
 
 void HostileClient::Resume(HostileClient& whose, std::uint8_t lie) {
-  if (&whose != this && whose.state_ == State::kOver && state_ == State::kNew)
-    chunks_ = std::move(whose.chunks_);
+  if (takes_up_ == nullptr) takes_up_ = &whose;
   v1::Frame frame;
   frame.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
   frame.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
@@ -111,6 +114,12 @@ void HostileClient::Return(std::uint64_t device, InputReader& input) {
     for (int i = 0; i < how % 5; ++i) request.add_chunk_ids(ChunkFrom(input));
   }
   Send(std::move(frame));
+}
+
+void HostileClient::ReturnOne() {
+  constexpr std::uint8_t kOneOfMine = 0x40;
+  InputReader input(&kOneOfMine, 1);
+  Return(0, input);
 }
 
 void HostileClient::AnswerTrim(std::uint8_t how) {
@@ -238,9 +247,12 @@ void HostileClient::SendEncoded(const std::string& bytes, const std::vector<int>
 
 void HostileClient::Note(const v1::Frame& frame) {
   if (grant_ != 0 && (frame.acknowledges() == grant_ || frame.ack().grant_id() == grant_)) grant_ = 0;
+  if (frame.has_grow()) grows_.insert(frame.grow().request_id());
   if (frame.has_return_chunks()) {
     const auto& ids = frame.return_chunks().chunk_ids();
-    returning_.push_back({.is_probe = false, .chunks = {ids.begin(), ids.end()}});
+    returning_.push_back({.request = frame.return_chunks().request_id(),
+                          .is_probe = false,
+                          .chunks = {ids.begin(), ids.end()}});
   }
   if (frame.has_attest()) {
     Page page{.chunks = {}, .more = frame.attest().more()};
@@ -277,6 +289,10 @@ void HostileClient::Settle() {
   settled_ = true;
 }
 
+void HostileClient::AwaitGrows() {
+  while (!grows_.empty()) Receive();
+}
+
 void HostileClient::Receive() {
   ReceivedFrame received;
   const absl::Status status = channel_.ReceiveInto(received, std::chrono::steady_clock::now() + kPatience);
@@ -292,12 +308,8 @@ void HostileClient::Receive() {
 void HostileClient::Take(ReceivedFrame& received) {
   const v1::Frame& frame = received.frame;
   if (frame.has_welcome()) {
-    LGPU_CHECK(state_ == State::kNew && received.fds.size() == 2);
-    --unanswered_;
-    token_ = frame.welcome().session_token();
-    id_ = frame.welcome().session_id();
-    state_ = frame.welcome().resumed() ? State::kAttesting : State::kLive;
-    if (state_ == State::kLive) chunks_.clear();
+    LGPU_CHECK_OP(received.fds.size(), ==, 2u);
+    TakeWelcome(frame.welcome());
   } else if (frame.has_grant()) {
     TakeGrant(received);
   } else if (frame.has_returned()) {
@@ -308,9 +320,33 @@ void HostileClient::Take(ReceivedFrame& received) {
     trims_.push_back(frame.trim().trim_id());
   } else if (frame.has_closed()) {
     closed_ = true;
+  } else if (frame.has_grow_refused()) {
+    TakeGrowAnswer(frame.grow_refused().request_id());
   } else {
-    LGPU_CHECK(frame.has_goodbye() || frame.has_grow_refused());
+    LGPU_CHECK(frame.has_goodbye());
   }
+}
+
+void HostileClient::TakeWelcome(const v1::Welcome& welcome) {
+  LGPU_CHECK(state_ == State::kNew);
+  --unanswered_;
+  token_ = welcome.session_token();
+  id_ = welcome.session_id();
+  if (!welcome.resumed()) {
+    state_ = State::kLive;
+    chunks_.clear();
+    return;
+  }
+  state_ = State::kAttesting;
+  LGPU_CHECK(takes_up_ != nullptr && takes_up_->id_ == id_);
+  if (takes_up_ != this) chunks_ = std::exchange(takes_up_->chunks_, {});
+}
+
+void HostileClient::TakeGrowAnswer(std::uint64_t request) {
+  // Every one once.
+  const auto asked = grows_.find(request);
+  LGPU_CHECK(asked != grows_.end());
+  grows_.erase(asked);
 }
 
 void HostileClient::TakeGrant(ReceivedFrame& received) {
@@ -319,6 +355,7 @@ void HostileClient::TakeGrant(ReceivedFrame& received) {
   LGPU_CHECK(grant_ == 0 && grant.grant_id() != 0);
   LGPU_CHECK_OP(received.fds.size(), ==, static_cast<std::size_t>(grant.chunks_size()));
   grant_ = grant.grant_id();
+  if (!grant.more()) TakeGrowAnswer(grant.request_id());
   for (int i = 0; i < grant.chunks_size(); ++i) {
     const v1::Chunk& chunk = grant.chunks(i);
     Held held{.device = grant.device_id(),
@@ -333,6 +370,7 @@ void HostileClient::TakeReturned(const v1::ReturnReply& reply) {
   LGPU_CHECK(!returning_.empty());
   const Returning returning = std::move(returning_.front());
   returning_.pop_front();
+  LGPU_CHECK_OP(reply.request_id(), ==, returning.request);
   if (reply.code() == 0) {
     for (const std::uint64_t id : returning.chunks) chunks_.erase(id);
   }

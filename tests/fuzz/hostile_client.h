@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,7 @@ class HostileClient {
   void AcknowledgeLater() { acknowledges_ = grant_; }
   void AcknowledgeWrongly(std::uint64_t grant);
   void Return(std::uint64_t device, InputReader& input);
+  void ReturnOne();
   void AnswerTrim(std::uint8_t how);
   void Close();
   /// A page of what it has, or claims to have.
@@ -63,6 +65,9 @@ class HostileClient {
   /// Waits until the daemon has handled all that was sent, as its answers show. Aborts where none comes.
   void Settle();
 
+  /// Waits until all that it asked for was granted or refused.
+  void AwaitGrows();
+
   State state() const { return state_; }
   bool closed() const { return closed_; }
   const std::string& token() const { return token_; }
@@ -74,6 +79,7 @@ class HostileClient {
 
  private:
   struct Returning {
+    std::uint64_t request = 0;
     bool is_probe = false;
     std::vector<std::uint64_t> chunks;
   };
@@ -88,7 +94,9 @@ class HostileClient {
   void Note(const v1::Frame& frame);
   void Receive();
   void Take(ReceivedFrame& received);
+  void TakeWelcome(const v1::Welcome& welcome);
   void TakeGrant(ReceivedFrame& received);
+  void TakeGrowAnswer(std::uint64_t request);
   void TakeReturned(const v1::ReturnReply& reply);
   void TakeAttested();
   void SendProbe();
@@ -99,7 +107,7 @@ class HostileClient {
   State state_ = State::kOver;
   bool closed_ = false;   // the last connection ended with Closed
   bool settled_ = true;   // nothing was said since the last Settle
-  int unanswered_ = 0;    // frames of a connection that is not live yet
+  int unanswered_ = 0;    // frames since the last answer that shows that all before it were handled
   bool answered_ = true;  // the last probe was
   std::string token_;
   std::uint64_t id_ = 0;
@@ -107,9 +115,11 @@ class HostileClient {
   std::uint64_t grant_ = 0;         // not acknowledged
   std::uint64_t acknowledges_ = 0;  // with the next frame
   std::deque<std::uint64_t> trims_;
-  Chunks chunks_;                    // of this session; of the last one, while there is none
-  std::deque<Returning> returning_;  // answered in order
-  std::deque<Page> pages_;           // likewise
+  HostileClient* takes_up_ = nullptr;   // whose session the connection asked for first
+  std::multiset<std::uint64_t> grows_;  // neither granted nor refused yet
+  Chunks chunks_;                       // of this session; of the last one, while there is none
+  std::deque<Returning> returning_;     // answered in order
+  std::deque<Page> pages_;              // likewise
   Chunks attested_;
 };
 

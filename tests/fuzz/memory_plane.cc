@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <thread>
 #include <utility>
 
@@ -138,6 +139,13 @@ void MemoryPlane::WaitUntilHeld(Bytes bytes) const {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
   LGPU_CHECK(now_->broker->Cards().front().view.held == bytes);
+}
+
+void MemoryPlane::CheckEmpty() const {
+  LGPU_CHECK(now_->leases->List({.uid = 0, .session = nullptr}).empty());
+  const auto waker = std::make_shared<Waker>(Need(Waker::Create()));
+  LGPU_CHECK(now_->budget.TryTake(SessionId{~std::uint64_t{0}}, waker, now_->budget.limit()));
+  now_->budget.GiveBack(now_->budget.limit());
 }
 
 void MemoryPlane::CheckInvariants() const {

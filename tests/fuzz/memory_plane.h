@@ -28,7 +28,8 @@ namespace lgpu::daemon {
 
 /// A MemoryPlane is lgpud behind its session socket, in this process: broker, journal, leases, sessions with
 /// their threads, reclaimer, and recovery after a restart. One sparse simulated card of kCardChunks chunks;
-/// lost sessions have no grace, as if their process were gone.
+/// lost sessions have no grace, as if their process were gone. Memory is never taken away through /proc,
+/// where a daemon passes itself over.
 class MemoryPlane {
  public:
   static constexpr std::uint64_t kChunkBytes = std::uint64_t{2} << 20;
@@ -58,6 +59,8 @@ class MemoryPlane {
   void WaitUntilHeld(Bytes bytes) const;
   /// Aborts with what is wrong.
   void CheckInvariants() const;
+  /// No lease is left, and no descriptor counts as in flight.
+  void CheckEmpty() const;
 
  private:
   // One daemon. Members are destroyed from below.

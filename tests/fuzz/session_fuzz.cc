@@ -14,6 +14,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -35,7 +37,10 @@ constexpr std::size_t kMostLeases = 8;
   return true;
 }();
 
-int NextFreeDescriptor() { return UniqueFd(::dup(STDERR_FILENO)).get(); }
+std::ptrdiff_t CountDescriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                       std::filesystem::directory_iterator());
+}
 
 class World {
  public:
@@ -43,19 +48,17 @@ class World {
     bystander_.Connect(plane_);
     bystander_.SayHello(2, 1, "bystander");
     bystander_.Settle();
-    const v1::Lease lease = *plane_.CreateLease(bystander_.token(), 1, /*preallocate=*/false);
-    bystander_.Grow({.device = lease.devices(0).id(), .at_least = 1, .wanted = 1});
-    bystander_.Settle();
-    bystander_.Acknowledge();
-    bystander_.Settle();
-    LGPU_CHECK_OP(bystander_.chunks().size(), ==, 1u);
+    const v1::Lease lease =
+        *plane_.CreateLease(bystander_.token(), MemoryPlane::kCardChunks, /*preallocate=*/false);
+    bystanders_ = {.id = lease.id(), .device = lease.devices(0).id()};
+    LGPU_CHECK(BystanderGrows());
   }
 
   void Step(InputReader& input) {
     const std::uint8_t what = input.Byte();
     const std::uint8_t whom = input.Byte();
     HostileClient& client = clients_[whom % kClients];
-    switch (what % 18) {
+    switch (what % 19) {
       case 0:
         client.Connect(plane_);
         break;
@@ -69,7 +72,7 @@ class World {
         MakeLease(client, input);
         break;
       case 4:
-        if (!leases_.empty()) (void)plane_.AttachLease(client.token(), Lease(input).id);
+        Attach(client, input.Byte());
         break;
       case 5:
         Grow(client, input);
@@ -110,6 +113,10 @@ class World {
       case 17:
         client.SendBare(input.Byte());
         break;
+      case 18:
+        // It is answered, whatever the others wait for.
+        if (BystanderGrows()) BystanderReturns();
+        break;
     }
     if (whom < 0xc0) client.Settle();
     plane_.CheckInvariants();
@@ -120,12 +127,17 @@ class World {
     for (HostileClient& client : clients_) client.Hang();
     plane_.EndSessions(1);
     CheckBystander();
+    // There is nobody else.
+    LGPU_CHECK(BystanderGrows());
+    BystanderReturns();
+    CheckBystander();
     bystander_.Close();
     bystander_.Settle();
     LGPU_CHECK(bystander_.state() == HostileClient::State::kOver && bystander_.closed());
     plane_.EndSessions(0);
-    plane_.WaitUntilHeld(lgpu::Bytes());
+    plane_.WaitUntilHeld(Bytes());
     plane_.CheckInvariants();
+    plane_.CheckEmpty();
   }
 
  private:
@@ -136,6 +148,7 @@ class World {
   const KnownLease& Lease(InputReader& input) const { return leases_[input.Byte() % leases_.size()]; }
   std::uint64_t Device(InputReader& input) const {
     const std::size_t which = input.Byte();
+    if (which >= 0xf8) return bystanders_.device;
     return which < 0xf0 && !leases_.empty() ? leases_[which % leases_.size()].device : which;
   }
   void MakeLease(HostileClient& client, InputReader& input) {
@@ -144,6 +157,26 @@ class World {
     const absl::StatusOr<v1::Lease> lease =
         plane_.CreateLease(client.token(), size % (MemoryPlane::kCardChunks + 2), size >= 0x80);
     if (lease.ok()) leases_.push_back({.id = lease->id(), .device = lease->devices(0).id()});
+  }
+  void Attach(const HostileClient& client, std::size_t which) {
+    if (which >= 0xf8) {
+      (void)plane_.AttachLease(client.token(), bystanders_.id);
+    } else if (!leases_.empty()) {
+      (void)plane_.AttachLease(client.token(), leases_[which % leases_.size()].id);
+    }
+  }
+  bool BystanderGrows() {
+    const std::size_t before = bystander_.chunks().size();
+    bystander_.Grow({.device = bystanders_.device, .at_least = 1, .wanted = 1});
+    bystander_.AwaitGrows();
+    bystander_.Acknowledge();
+    bystander_.Settle();
+    return bystander_.chunks().size() == before + 1;
+  }
+  void BystanderReturns() {
+    bystander_.ReturnOne();
+    bystander_.Settle();
+    LGPU_CHECK_OP(bystander_.chunks().size(), ==, 1u);
   }
   // One value after another: the order in which arguments are evaluated is not said anywhere.
   static void SayHello(HostileClient& client, InputReader& input) {
@@ -210,6 +243,7 @@ class World {
 
   MemoryPlane plane_;
   HostileClient bystander_;
+  KnownLease bystanders_;
   std::array<HostileClient, kClients> clients_;
   std::vector<KnownLease> leases_;
   int restarts_ = 0;
@@ -221,13 +255,13 @@ class World {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace lgpu::daemon;
   if (size > 512) return 0;
-  const int next = NextFreeDescriptor();
+  const std::ptrdiff_t before = CountDescriptors();
   {
     World world;
     lgpu::InputReader input(data, size);
     while (!input.is_empty()) world.Step(input);
     world.End();
   }
-  LGPU_CHECK_OP(NextFreeDescriptor(), ==, next);
+  LGPU_CHECK_OP(CountDescriptors(), ==, before);
   return 0;
 }
