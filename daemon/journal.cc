@@ -181,9 +181,12 @@ void Journal::Tend() {
     MutexLock lock(mutex_);
     needed = state_.encoded_bytes();
   }
-  if (size_ < std::max<std::uint64_t>(kWorthWhile, 4 * needed)) return;
+  if (size_ < std::max<std::uint64_t>({kWorthWhile, 4 * needed, anew_at_})) return;
   // On an error the old file is still whole: it only grows further.
-  if (const absl::Status status = WriteAnew(); !status.ok()) {
+  if (const absl::Status status = WriteAnew(); status.ok()) {
+    anew_at_ = 0;
+  } else {
+    anew_at_ = size_ + kWorthWhile;
     spdlog::warn("{}", std::string(status.message()));
   }
 }

@@ -63,8 +63,9 @@ class Journal {
 
   Mutex file_mutex_;  // before mutex_
   UniqueFd file_ ABSL_GUARDED_BY(file_mutex_);
-  std::uint64_t size_ ABSL_GUARDED_BY(file_mutex_) = 0;  // of what is whole in it
-  bool broken_ ABSL_GUARDED_BY(file_mutex_) = false;     // there may be half a record at its end
+  std::uint64_t size_ ABSL_GUARDED_BY(file_mutex_) = 0;     // of what is whole in it
+  std::uint64_t anew_at_ ABSL_GUARDED_BY(file_mutex_) = 0;  // of size_, when that failed last
+  bool broken_ ABSL_GUARDED_BY(file_mutex_) = false;        // there may be half a record at its end
 
   Mutex mutex_;
   JournalState state_ ABSL_GUARDED_BY(mutex_);

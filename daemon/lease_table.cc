@@ -111,7 +111,8 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
   absl::Status committed = Commit();
   LGPU_RETURN_IF_ERROR(announced.is_new ? KeepOrRemove(key, std::move(committed)) : committed);
   if (request.lasting()) {
-    LGPU_RETURN_IF_ERROR(SaveOrRemove(key));
+    // An earlier one is not this request's to end.
+    LGPU_RETURN_IF_ERROR(announced.is_new ? SaveOrRemove(key) : SaveLasting());
   }
   if (caller.session != nullptr) {
     WriteStats(*caller.session);

@@ -64,6 +64,8 @@ class LeaseTable {
   void KeepInFile(const v1::JournalLease& lease);
   /// An absent session, which is attached to a lease.
   void RestoreSession(SessionState& session);
+  /// After all of them: leases that are there for sessions only, and have none, end.
+  void EndUnused();
   void SkipKeys(LeaseKey last);
   /// The pages of a session changed; UNAVAILABLE: that cannot be written.
   absl::Status RecordSession(const SessionState& session);

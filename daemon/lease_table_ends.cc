@@ -168,8 +168,8 @@ absl::Status LeaseTable::Remove(const Caller& caller, const std::string& text, T
   EndSessions(live, WasRemoved(name));
   Finish(taken, devices);
   if (!taken) {
-    // So that it stays removed whatever happens to this daemon. If it cannot be written, the lease is back
-    // after a crash, and can be removed again. The journal first: the next daemon believes it, not the file.
+    // So that it stays removed whatever happens to this daemon. What cannot be written now is tried again
+    // when its sessions have ended. The journal first: the next daemon believes it, not the file.
     Commit().IgnoreError();
     if (lasting) SaveLasting().IgnoreError();
   }
@@ -259,20 +259,17 @@ void LeaseTable::Finish(const std::optional<Lease>& lease, const std::vector<Log
   }
   lease->placements->Close();
   const PlacementLog::Counts counts = lease->placements->counts();
+  // While the file has it, the journal says that it was removed: the next daemon would have it again.
+  const bool is_forgotten = !lease->lasting || SaveLasting().ok();
   {
     MutexLock lock(mutex_);
     past_placements_.records += counts.records;
     past_placements_.dropped += counts.dropped;
     lease->placements->AddTo(past_ops_);
-    NoteLeaseGone(lease->key);
+    if (is_forgotten) NoteLeaseGone(lease->key);
     const auto left = leases_.find(lease->key);
     ++(left->second.removed ? ended_.by_request : ended_.by_exit);
     leases_.erase(left);
-  }
-  if (lease->lasting) {
-    // If it cannot be written, the lease is back after the next start of the machine, and can be removed
-    // again.
-    SaveLasting().IgnoreError();
   }
   Commit().IgnoreError();
   changed_.NotifyAll();

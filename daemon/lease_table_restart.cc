@@ -150,6 +150,7 @@ absl::Status LeaseTable::KeepOrRemove(LeaseKey key, absl::Status saved) {
   if (saved.ok()) {
     return saved;
   }
+  std::string name;
   std::optional<Lease> taken;
   std::vector<LogicalId> devices;
   std::set<SessionId> live;
@@ -160,10 +161,14 @@ absl::Status LeaseTable::KeepOrRemove(LeaseKey key, absl::Status saved) {
       return saved;
     }
     found->second.ending = true;
+    found->second.removed = true;
+    name = found->second.name;
     live = found->second.live;
+    NoteLease(found->second);
     devices = TakeIfOver(key, taken);
   }
-  EndSessions(live, saved);
+  EndSessions(live, absl::FailedPreconditionError(
+                        absl::StrCat("lease ", name, " could not be kept: ", std::string(saved.message()))));
   Finish(taken, devices);
   return saved;
 }
@@ -271,6 +276,20 @@ void LeaseTable::RestoreSession(SessionState& session) {
        absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ", lease.name,
                     " holds ", FormatBytes(broker_.Held(session.id())),
                     " from before lgpud was started again"));
+}
+
+void LeaseTable::EndUnused() {
+  std::vector<std::pair<std::optional<Lease>, std::vector<LogicalId>>> over;
+  {
+    MutexLock lock(mutex_);
+    for (auto& [key, lease] : leases_) {
+      if (!lease.live.empty() || (lease.lasting && !lease.removed)) continue;
+      lease.ending = true;
+      over.emplace_back();
+      over.back().second = TakeIfOver(key, over.back().first);
+    }
+  }
+  for (const auto& [lease, devices] : over) Finish(lease, devices);
 }
 
 void LeaseTable::SkipKeys(LeaseKey last) {

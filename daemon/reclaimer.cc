@@ -32,6 +32,10 @@ void Reclaimer::Watch(std::shared_ptr<SessionState> session) {
   }
   {
     MutexLock lock(mutex_);
+    // It was absent, and somebody took it up or ended it: then it is not to take the place of its successor.
+    if (session->phase() == SessionState::Phase::kDraining) {
+      return;
+    }
     const SessionId id = session->id();
     watched_.insert_or_assign(id, std::move(session));
   }

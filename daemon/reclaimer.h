@@ -34,7 +34,7 @@ class Reclaimer {
   Reclaimer(const Reclaimer&) = delete;
   Reclaimer& operator=(const Reclaimer&) = delete;
 
-  /// Watches the process of a session until Unwatch.
+  /// Watches the process of a session until Unwatch. One that is draining is left alone.
   void Watch(std::shared_ptr<SessionState> session);
   void Unwatch(const SessionState& session);
   /// Takes over a session whose thread ends; its memory is draining already.

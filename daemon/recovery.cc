@@ -81,7 +81,7 @@ void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::Jo
   for (const auto& [key, lease] : state.leases()) {
     if (lease.removed()) removed.insert(lease.id());
     const bool wanted = (lease.lasting() && !lease.removed()) || in_use.contains(key);
-    if (!wanted || !restore(lease)) Forget(state, lease);
+    if ((!wanted || !restore(lease)) && !lease.removed()) Forget(state, lease);
   }
   v1::JournalIds ids = state.ids();
   for (v1::JournalLease lease : lasting) {
@@ -97,8 +97,12 @@ void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::Jo
   }
   parts_.leases.SkipKeys(LeaseKey{ids.lease_key()});
   parts_.broker.SkipIds(LogicalId{ids.device_id()}, ChunkId{ids.chunk_id()});
-  // The daemon before may have died between the journal and the file.
-  if (!removed.empty()) parts_.leases.SaveLasting().IgnoreError();
+  // The daemon before may have died between the journal and the file, or could not write it.
+  if (!removed.empty() && parts_.leases.SaveLasting().ok()) {
+    for (const auto& [key, lease] : state.leases()) {
+      if (lease.removed() && !restored.contains(lease.id())) Forget(state, lease);
+    }
+  }
 }
 
 void Recovery::DoubtCardsOf(const v1::JournalLease& lease, const std::string& why) {
@@ -218,7 +222,14 @@ absl::Status Recovery::Run(const Journal::Opened& found, const std::vector<v1::J
     LGPU_RETURN_IF_ERROR(RestoreSession(found.state, session, chunks[id], restored));
   }
   // Not sooner: a lease whose only known session ended would end too, under those that come after it.
-  for (std::shared_ptr<SessionState>& session : restored.alive) parts_.reclaimer.Watch(std::move(session));
+  parts_.leases.EndUnused();
+  for (std::shared_ptr<SessionState>& session : restored.alive) {
+    if (session->end_request().ok()) {
+      parts_.reclaimer.Watch(std::move(session));
+    } else {
+      parts_.reclaimer.EndAbsent(std::move(session), /*is_gone=*/false);  // its lease was removed
+    }
+  }
   for (std::shared_ptr<SessionState>& session : restored.gone) {
     parts_.reclaimer.EndAbsent(std::move(session), /*is_gone=*/true);
   }
@@ -256,8 +267,12 @@ void Recovery::EndAbandoned() {
     if (session->phase() != SessionState::Phase::kAbsent || pages.empty() || !session->process().pidfd)
       continue;
     const std::optional<bool> maps = MapsFile(session->process().pid, "memfd:lgpu-client", pages);
-    // The pid is its own only while it lives; when it does not, the Reclaimer has heard of it.
-    if (maps != false || session->process().IsGone()) continue;
+    // The pid is its own only while it lives.
+    if (session->process().IsGone()) {
+      parts_.reclaimer.EndAbsent(session, /*is_gone=*/true);
+      continue;
+    }
+    if (maps != false) continue;
     // Twice: what /proc says of a process that maps and unmaps meanwhile is no snapshot.
     if (before.contains(session->id())) {
       parts_.reclaimer.EndAbsent(session, /*is_gone=*/true);

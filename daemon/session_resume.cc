@@ -113,8 +113,6 @@ void Session::GoAbsent() {
   services_.broker.GoAbsent(peer_.id);
   state_->SetAbsent(state_->lease());
   services_.reclaimer.Watch(state_);
-  // Somebody else was faster, who did not find it watched.
-  if (state_->phase() != SessionState::Phase::kAbsent) services_.reclaimer.Unwatch(*state_);
 }
 
 }  // namespace lgpu::daemon

@@ -5,9 +5,11 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "tests/daemon/temporary_directory.h"
 
@@ -186,6 +188,31 @@ TEST_F(JournalTest, OneThatCannotBeWrittenAnewGoesOnAsItIs) {
   const Journal::Opened again = Open();
   EXPECT_EQ(again.found, Journal::Found::kWhole) << again.detail;
   EXPECT_EQ(again.state.chunks().size(), 3u);
+}
+
+TEST_F(JournalTest, WhatIsNotedWhileItCannotBeWrittenAnewIsInIt) {
+  Journal::Opened opened = Open();
+  opened.journal->Settled();
+  opened.journal->Note(LeaseRecord());
+  opened.journal->Note(SessionRecord());
+  ASSERT_TRUE(opened.journal->Commit().ok());
+  std::filesystem::create_directory(path() + ".new");
+  constexpr std::uint64_t kChunks = 200'000;  // some megabytes, at each of which it tries
+  std::atomic<bool> over = false;
+  std::thread notes([&] {
+    for (std::uint64_t chunk = 1; chunk <= kChunks; ++chunk) {
+      opened.journal->Note(GrantedRecord(chunk));
+      if (chunk % 1000 != 0) opened.journal->Note(FreedRecord(chunk));
+    }
+    over = true;
+  });
+  while (!over) opened.journal->Tend();
+  notes.join();
+  ASSERT_TRUE(opened.journal->Commit().ok());
+  std::filesystem::remove(path() + ".new");
+  const Journal::Opened again = Open();
+  EXPECT_EQ(again.found, Journal::Found::kWhole) << again.detail;
+  EXPECT_EQ(again.state.chunks().size(), kChunks / 1000);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -46,6 +47,12 @@ class SessionThreadsTest : public testing::Test {
                                                               .reclaimer = *reclaimer_,
                                                               .lost = lost_},
                                               kThreads * 8);
+  }
+
+  void UseJournal() {
+    journal_ = std::move(Journal::Open(directory_.path(), "01234567-89ab-cdef-0123-456789abcdef")->journal);
+    broker_->UseJournal(*journal_);
+    leases_->UseJournal(*journal_, directory_.path());
   }
 
   static constexpr int kThreads = 6;
@@ -171,16 +178,14 @@ TEST_F(SessionThreadsTest, SessionsComeWaitAndGoSideBySide) {
 
 // Another lgpud would not know whose it is.
 TEST_F(SessionThreadsTest, WhatIsGrantedWhileItsSessionIsBeingAttachedIsInTheJournal) {
-  journal_ = std::move(Journal::Open(directory_.path(), "01234567-89ab-cdef-0123-456789abcdef")->journal);
-  broker_->UseJournal(*journal_);
-  leases_->UseJournal(*journal_, directory_.path());
+  UseJournal();
   v1::CreateLeaseRequest request;
   request.set_lasting(true);
   for (int i = 0; i < 64; ++i) request.add_devices()->set_memory_limit_bytes((2_MiB).count());
   const absl::StatusOr<v1::Lease> lease =
       leases_->Create({.uid = 0, .session = nullptr}, request, Clock::now() + std::chrono::seconds(1));
   ASSERT_TRUE(lease.ok()) << lease.status();
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < 80; ++round) {
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     SessionChannel channel{UniqueFd(ends[1])};
@@ -203,6 +208,39 @@ TEST_F(SessionThreadsTest, WhatIsGrantedWhileItsSessionIsBeingAttachedIsInTheJou
     channel = SessionChannel();
     while (sessions_.size() > 0) std::this_thread::yield();
   }
+  server_->Stop();
+  reclaimer_->Stop();
+}
+
+// The answer was lost, say, or the program starts again with the same id.
+TEST_F(SessionThreadsTest, ARequestThatComesAgainDoesNotEndItsLeaseWhenTheDiskIsFull) {
+  UseJournal();
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  SessionChannel channel{UniqueFd(ends[1])};
+  server_->Serve(UniqueFd(ends[0]), *GetPeerCredentials(ends[1]));
+  v1::CreateLeaseRequest request;
+  request.set_lasting(true);
+  request.set_request_id("once");
+  request.add_devices()->set_memory_limit_bytes((2_MiB).count());
+  const Caller program{.uid = 0, .session = sessions_.FindToken(SayHello(channel))};
+  const absl::StatusOr<v1::Lease> lease = leases_->Create(program, request, Clock::now());
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  ASSERT_TRUE(std::filesystem::create_directory(directory_.path() + "/leases.new"));
+  const absl::Status again = leases_->Create({.uid = 0, .session = nullptr}, request, Clock::now()).status();
+  EXPECT_TRUE(absl::IsUnavailable(again)) << again;
+  EXPECT_TRUE(leases_->Get(program, lease->id()).ok());
+  v1::Frame grow;
+  grow.mutable_grow()->set_request_id(1);
+  grow.mutable_grow()->set_device_id(lease->devices(0).id());
+  grow.mutable_grow()->set_at_least_bytes((2_MiB).count());
+  ASSERT_TRUE(channel.Send(grow).ok());
+  EXPECT_TRUE(Next(channel).has_grant());
+  // A new one that cannot be kept is none.
+  request.set_request_id("another");
+  EXPECT_TRUE(
+      absl::IsUnavailable(leases_->Create({.uid = 0, .session = nullptr}, request, Clock::now()).status()));
+  EXPECT_EQ(leases_->size(), 1u);
   server_->Stop();
   reclaimer_->Stop();
 }

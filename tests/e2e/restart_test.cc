@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/e2e/harness.h"
@@ -266,6 +267,41 @@ TEST_F(RestartTest, PreallocatedMemoryThatCannotBeMadeAgainIsSeenAndStaysPromise
   EXPECT_TRUE(Eventually([&] { return !Stats().leases(0).degraded() && HeldBytes() == 512 * kMiB; }));
   EXPECT_THAT(Alloc(*client, "b", 300), StartsWith("ok "));
   EXPECT_THAT(Alloc(*other, "a", 300), StartsWith("ok "));
+}
+
+// The configuration's lease is wanted again at once, while the one that was removed still ends.
+TEST_F(RestartTest, AStaticLeaseThatWasRemovedIsMadeAgainWhenItsProgramsAreOut) {
+  const DaemonProcess::Options options{
+      .dir = directory_.path() + "/run",
+      .lock_dir = directory_.path() + "/locks",
+      .state_dir = directory_.path() + "/state",
+      .config = "[[logical_device]]\nlease = \"fixed\"\nmemory = \"700MiB\"\nmode = \"preallocate\"\n"};
+  StartDaemon(options);
+  const auto first = control_->GetLease("fixed");
+  ASSERT_TRUE(first.ok()) << first.status();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c lease=fixed"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
+  client->Signal(SIGSTOP);  // it does not hear that it is to go
+  const std::string lasting = directory_.path() + "/state/leases";
+  const auto before = std::filesystem::file_size(lasting);
+  std::thread remover([&] {
+    auto control = Control::Open(daemon_->dir());
+    if (control.ok()) (*control)->RemoveLease("fixed").IgnoreError();
+  });
+  EXPECT_TRUE(Eventually([&] { return std::filesystem::file_size(lasting) < before; }));
+  KillDaemon();
+  remover.join();
+  StartDaemon(options);
+  EXPECT_TRUE(Eventually([&] {
+    const auto again = control_->GetLease("fixed");
+    return again.ok() && again->id() != first->id();
+  }));
+  EXPECT_EQ(HeldBytes(), 700 * kMiB);
+  client->Signal(SIGCONT);
+  EXPECT_TRUE(Eventually([&] { return Alloc(*client, "b", 1).rfind("ok ", 0) != 0; }));
+  client->Signal(SIGKILL);
+  EXPECT_TRUE(control_->RemoveLease("fixed").ok());
 }
 
 TEST_F(RestartTest, LeasesThatLastComeBack) {
