@@ -41,6 +41,7 @@ void HostileClient::Over() {
   grant_ = acknowledges_ = 0;
   trims_.clear();
   grows_.clear();
+  waits_for_ever_ = false;
   returning_.clear();
   pages_.clear();
   // Some of it may be told already; who comes again tells all.
@@ -57,7 +58,10 @@ void HostileClient::SayHello(std::uint32_t version, std::uint32_t oldest, const 
 }
 
 void HostileClient::Resume(HostileClient& whose, std::uint8_t lie) {
-  if (takes_up_ == nullptr) takes_up_ = &whose;
+  if (takes_up_ == nullptr) {
+    takes_up_ = &whose;
+    takes_up_id_ = whose.id_;
+  }
   v1::Frame frame;
   frame.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
   frame.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
@@ -247,7 +251,10 @@ void HostileClient::SendEncoded(const std::string& bytes, const std::vector<int>
 
 void HostileClient::Note(const v1::Frame& frame) {
   if (grant_ != 0 && (frame.acknowledges() == grant_ || frame.ack().grant_id() == grant_)) grant_ = 0;
-  if (frame.has_grow()) grows_.insert(frame.grow().request_id());
+  if (frame.has_grow()) {
+    grows_.insert(frame.grow().request_id());
+    waits_for_ever_ = waits_for_ever_ || frame.grow().timeout_ms() > kShortTimeoutMs;
+  }
   if (frame.has_return_chunks()) {
     const auto& ids = frame.return_chunks().chunk_ids();
     returning_.push_back({.request = frame.return_chunks().request_id(),
@@ -290,7 +297,10 @@ void HostileClient::Settle() {
 }
 
 void HostileClient::AwaitGrows() {
-  while (!grows_.empty()) Receive();
+  while (!grows_.empty() && !waits_for_ever_) {
+    Acknowledge();
+    Receive();
+  }
 }
 
 void HostileClient::Receive() {
@@ -338,8 +348,10 @@ void HostileClient::TakeWelcome(const v1::Welcome& welcome) {
     return;
   }
   state_ = State::kAttesting;
-  LGPU_CHECK(takes_up_ != nullptr && takes_up_->id_ == id_);
-  if (takes_up_ != this) chunks_ = std::exchange(takes_up_->chunks_, {});
+  LGPU_CHECK(takes_up_ != nullptr);
+  LGPU_CHECK_OP(takes_up_id_, ==, id_);
+  // Whoever had it may have another session by now, and nothing of the one before.
+  if (takes_up_ != this && takes_up_->id_ == id_) chunks_ = std::exchange(takes_up_->chunks_, {});
 }
 
 void HostileClient::TakeGrowAnswer(std::uint64_t request) {
@@ -362,6 +374,7 @@ void HostileClient::TakeGrant(ReceivedFrame& received) {
               .bytes = chunk.bytes(),
               .fd = std::move(received.fds[static_cast<std::size_t>(i)])};
     if (state_ != State::kLive) continue;
+    granted_->insert({id_, chunk.id()});
     LGPU_CHECK(chunks_.emplace(chunk.id(), std::move(held)).second);
   }
 }
@@ -384,8 +397,9 @@ void HostileClient::TakeAttested() {
   --unanswered_;
   for (const std::uint64_t id : pages_.front().chunks) {
     auto chunk = chunks_.extract(id);
-    LGPU_CHECK(!chunk.empty());  // it takes no chunk for one that this client never had
-    attested_.insert(std::move(chunk));
+    // Another client, which took the session up before, may have told of it already, and have it.
+    LGPU_CHECK(granted_->contains({id_, id}));
+    if (!chunk.empty()) attested_.insert(std::move(chunk));
   }
   const bool more = pages_.front().more;
   pages_.pop_front();

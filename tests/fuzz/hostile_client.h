@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "allocator/unique_fd.h"
@@ -28,6 +29,11 @@ class HostileClient {
     UniqueFd fd;
   };
   using Chunks = std::map<std::uint64_t, Held>;
+  using Granted = std::set<std::pair<std::uint64_t, std::uint64_t>>;  // session and chunk
+  static constexpr std::uint64_t kShortTimeoutMs = 32;
+
+  /// Notes in `granted` what it was granted; of all clients, for sessions go from one to another.
+  explicit HostileClient(Granted& granted) : granted_(&granted) {}
 
   /// In place of the connection that it has.
   void Connect(MemoryPlane& plane);
@@ -65,7 +71,8 @@ class HostileClient {
   /// Waits until the daemon has handled all that was sent, as its answers show. Aborts where none comes.
   void Settle();
 
-  /// Waits until all that it asked for was granted or refused.
+  /// Acknowledges, and waits until all that it asked for was granted or refused, if it has no longer
+  /// timeouts.
   void AwaitGrows();
 
   State state() const { return state_; }
@@ -103,6 +110,7 @@ class HostileClient {
   void Over();
   std::uint64_t ChunkFrom(InputReader& input) const;
 
+  Granted* granted_;
   SessionChannel channel_;
   State state_ = State::kOver;
   bool closed_ = false;   // the last connection ended with Closed
@@ -115,8 +123,10 @@ class HostileClient {
   std::uint64_t grant_ = 0;         // not acknowledged
   std::uint64_t acknowledges_ = 0;  // with the next frame
   std::deque<std::uint64_t> trims_;
-  HostileClient* takes_up_ = nullptr;   // whose session the connection asked for first
+  HostileClient* takes_up_ = nullptr;  // whose session the connection asked for first
+  std::uint64_t takes_up_id_ = 0;
   std::multiset<std::uint64_t> grows_;  // neither granted nor refused yet
+  bool waits_for_ever_ = false;         // as far as a fuzzer can tell
   Chunks chunks_;                       // of this session; of the last one, while there is none
   std::deque<Returning> returning_;     // answered in order
   std::deque<Page> pages_;              // likewise

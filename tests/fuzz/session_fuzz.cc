@@ -124,7 +124,11 @@ class World {
   }
 
   void End() {
-    for (HostileClient& client : clients_) client.Hang();
+    for (HostileClient& client : clients_) {
+      client.Settle();
+      if (client.state() == HostileClient::State::kLive) client.AwaitGrows();
+      client.Hang();
+    }
     plane_.EndSessions(1);
     CheckBystander();
     // There is nobody else.
@@ -206,7 +210,7 @@ class World {
     client.Grow({.device = device,
                  .at_least = at_least,
                  .wanted = wanted,
-                 .timeout_ms = timeout_ms & ~std::uint64_t{1},
+                 .timeout_ms = timeout_ms < 0xf8 ? timeout_ms / 8 : timeout_ms,
                  .ahead = timeout_ms % 2 == 1});
   }
   static void AcknowledgeSomehow(HostileClient& client, std::uint64_t how) {
@@ -242,9 +246,11 @@ class World {
   }
 
   MemoryPlane plane_;
-  HostileClient bystander_;
+  HostileClient::Granted granted_;
+  HostileClient bystander_{granted_};
   KnownLease bystanders_;
-  std::array<HostileClient, kClients> clients_;
+  std::array<HostileClient, kClients> clients_{HostileClient(granted_), HostileClient(granted_),
+                                               HostileClient(granted_)};
   std::vector<KnownLease> leases_;
   int restarts_ = 0;
 };
