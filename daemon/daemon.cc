@@ -111,7 +111,7 @@ class Daemon::Impl {
     LGPU_ASSIGN_OR_RETURN(
         control_, ControlServer::Start(leases_, sessions_, events_, stats_, diagnostician_, simulated_));
     LGPU_ASSIGN_OR_RETURN(ticker_, Thread::Start("lgpud-tick", [this] { Tick(); }));
-    LGPU_RETURN_IF_ERROR(static_leases_.MakeAtStart(config_.static_devices, stats_.Cards()));
+    LGPU_RETURN_IF_ERROR(MakeStaticLeases(config_.static_devices, stats_.Cards(), leases_));
     if (!config_.http.listen.empty()) {
       LGPU_ASSIGN_OR_RETURN(http_,
                             HttpServer::Start(config_.http, {.stats = stats_,
@@ -136,7 +136,7 @@ class Daemon::Impl {
   absl::Status Reload(const Config& config) {
     // New leases are made under the new caps; if one cannot be had, all is as it was.
     LeasePolicy before = leases_.SetPolicy(config.policy);
-    if (absl::Status made = static_leases_.Make(config.static_devices, stats_.Cards()); !made.ok()) {
+    if (absl::Status made = MakeStaticLeases(config.static_devices, stats_.Cards(), leases_); !made.ok()) {
       leases_.SetPolicy(std::move(before));
       return made;
     }
@@ -188,7 +188,8 @@ class Daemon::Impl {
                                                            .events = events_,
                                                            .journal = *journal_});
     server_->SkipIds(SessionId{found.state.ids().session_id()});
-    return recovery_->Run(found, lasting);
+    LGPU_ASSIGN_OR_RETURN(const auto wanted, StaticNames(config_.static_devices));
+    return recovery_->Run(found, lasting, wanted);
   }
 
   void Tell(v1::Event::Kind kind, std::string text) {
@@ -222,7 +223,6 @@ class Daemon::Impl {
       server_->Reap();
       if (recovery_ != nullptr) {
         recovery_->Tend();
-        static_leases_.Tend();
         journal_->Tend();
       }
     }
@@ -236,7 +236,6 @@ class Daemon::Impl {
   DescriptorBudget budget_;
   std::atomic<std::uint64_t> lost_ = 0;
   LeaseTable leases_;
-  StaticLeases static_leases_{leases_};
   StatsReporter stats_;
   GrantTimes grant_times_;
   Diagnostician diagnostician_{*broker_, stats_, ListSettings(config_)};

@@ -160,6 +160,7 @@ absl::Status Journal::WriteAnew() {
   if (!file.ok()) return Explain(file.status());
   file_ = *std::move(file);
   size_ = bytes.size();
+  anew_at_ = 0;
   broken_ = false;
   return absl::OkStatus();
 }
@@ -183,9 +184,7 @@ void Journal::Tend() {
   }
   if (size_ < std::max<std::uint64_t>({kWorthWhile, 4 * needed, anew_at_})) return;
   // On an error the old file is still whole: it only grows further.
-  if (const absl::Status status = WriteAnew(); status.ok()) {
-    anew_at_ = 0;
-  } else {
+  if (const absl::Status status = WriteAnew(); !status.ok()) {
     anew_at_ = size_ + kWorthWhile;
     spdlog::warn("{}", std::string(status.message()));
   }

@@ -40,6 +40,7 @@ struct Lease {
   User owner;
   bool anonymous = false;  // its name was made up
   bool lasting = false;
+  bool saved = false;  // it may be in the file of those that last
   std::chrono::system_clock::time_point created_at;
   std::string request_id;
   std::vector<LeaseDevice> devices;

@@ -192,6 +192,7 @@ class LeaseTable {
   Mutex file_mutex_;  // before mutex_: one writer of the file of lasting leases
   std::string state_directory_;
   std::vector<v1::JournalLease> kept_in_file_ ABSL_GUARDED_BY(mutex_);
+  std::vector<LeaseKey> in_file_still_ ABSL_GUARDED_BY(mutex_);  // but over
 };
 
 }  // namespace lgpu::daemon

@@ -259,15 +259,21 @@ void LeaseTable::Finish(const std::optional<Lease>& lease, const std::vector<Log
   }
   lease->placements->Close();
   const PlacementLog::Counts counts = lease->placements->counts();
-  // While the file has it, the journal says that it was removed: the next daemon would have it again.
   const bool is_forgotten = !lease->lasting || SaveLasting().ok();
   {
     MutexLock lock(mutex_);
     past_placements_.records += counts.records;
     past_placements_.dropped += counts.dropped;
     lease->placements->AddTo(past_ops_);
-    if (is_forgotten) NoteLeaseGone(lease->key);
     const auto left = leases_.find(lease->key);
+    if (is_forgotten || !left->second.saved) {
+      NoteLeaseGone(lease->key);
+    } else {
+      // While the file has it, the journal says that it was removed: the next daemon would have it again.
+      left->second.removed = true;
+      NoteLease(left->second);
+      in_file_still_.push_back(lease->key);
+    }
     ++(left->second.removed ? ended_.by_request : ended_.by_exit);
     leases_.erase(left);
   }

@@ -120,12 +120,14 @@ absl::Status LeaseTable::SaveLasting() {
   MutexLock file_lock(file_mutex_);
   std::string bytes = EncodeJournalHeader("");
   v1::JournalRecord record;
+  std::vector<LeaseKey> saved_now;
   {
     MutexLock lock(mutex_);
     for (const auto& [key, lease] : leases_) {
       if (lease.lasting && lease.ready && !lease.ending) {
         *record.mutable_lease() = ToRecord(lease);
         AppendJournalRecord(record, bytes);
+        saved_now.push_back(key);
       }
     }
     for (const v1::JournalLease& lease : kept_in_file_) {
@@ -139,6 +141,11 @@ absl::Status LeaseTable::SaveLasting() {
   absl::Status saved = directory ? ReplaceFile(directory.get(), kFile, bytes, /*sync=*/true)
                                  : absl::ErrnoToStatus(errno, "cannot open it");
   if (saved.ok()) {
+    MutexLock lock(mutex_);
+    for (const LeaseKey key : saved_now) {
+      if (const auto found = leases_.find(key); found != leases_.end()) found->second.saved = true;
+    }
+    for (const LeaseKey key : std::exchange(in_file_still_, {})) NoteLeaseGone(key);
     return saved;
   }
   return absl::UnavailableError(
@@ -205,7 +212,7 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
   lease.id = record.id();
   lease.name = record.name();
   lease.owner = LookUpUser(record.owner_uid());
-  lease.lasting = record.lasting();
+  lease.lasting = lease.saved = record.lasting();
   lease.created_at =
       std::chrono::system_clock::time_point(std::chrono::duration_cast<std::chrono::system_clock::duration>(
           std::chrono::nanoseconds(record.created_unix_ns())));

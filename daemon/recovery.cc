@@ -60,7 +60,8 @@ void Recovery::Forget(const JournalState& state, const v1::JournalLease& lease) 
   parts_.journal.Note(record);
 }
 
-void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::JournalLease>& lasting) {
+void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::JournalLease>& lasting,
+                             const Names& wanted) {
   std::set<std::string> restored;
   std::set<std::uint64_t> in_use;
   for (const auto& [id, session] : state.sessions()) in_use.insert(session.lease_key());
@@ -78,10 +79,12 @@ void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::Jo
     return false;
   };
   std::set<std::string> removed;
-  for (const auto& [key, lease] : state.leases()) {
+  for (const auto& [key, known] : state.leases()) {
+    v1::JournalLease lease = known;
+    if (wanted.contains({lease.owner_uid(), lease.name()})) lease.clear_removed();
     if (lease.removed()) removed.insert(lease.id());
-    const bool wanted = (lease.lasting() && !lease.removed()) || in_use.contains(key);
-    if ((!wanted || !restore(lease)) && !lease.removed()) Forget(state, lease);
+    const bool is_needed = (lease.lasting() && !lease.removed()) || in_use.contains(key);
+    if ((!is_needed || !restore(lease)) && !lease.removed()) Forget(state, lease);
   }
   v1::JournalIds ids = state.ids();
   for (v1::JournalLease lease : lasting) {
@@ -100,7 +103,7 @@ void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::Jo
   // The daemon before may have died between the journal and the file, or could not write it.
   if (!removed.empty() && parts_.leases.SaveLasting().ok()) {
     for (const auto& [key, lease] : state.leases()) {
-      if (lease.removed() && !restored.contains(lease.id())) Forget(state, lease);
+      if (removed.contains(lease.id()) && !restored.contains(lease.id())) Forget(state, lease);
     }
   }
 }
@@ -208,8 +211,9 @@ absl::Status Recovery::FindUnexplained(const Journal::Opened& found) {
   return absl::OkStatus();
 }
 
-absl::Status Recovery::Run(const Journal::Opened& found, const std::vector<v1::JournalLease>& lasting) {
-  RestoreLeases(found.state, lasting);
+absl::Status Recovery::Run(const Journal::Opened& found, const std::vector<v1::JournalLease>& lasting,
+                           const Names& wanted) {
+  RestoreLeases(found.state, lasting, wanted);
   std::map<std::uint64_t, Chunks> chunks;
   for (const auto& [id, chunk] : found.state.chunks()) {
     chunks[chunk.session_id()].push_back({.id = ChunkId{id},
@@ -223,13 +227,7 @@ absl::Status Recovery::Run(const Journal::Opened& found, const std::vector<v1::J
   }
   // Not sooner: a lease whose only known session ended would end too, under those that come after it.
   parts_.leases.EndUnused();
-  for (std::shared_ptr<SessionState>& session : restored.alive) {
-    if (session->end_request().ok()) {
-      parts_.reclaimer.Watch(std::move(session));
-    } else {
-      parts_.reclaimer.EndAbsent(std::move(session), /*is_gone=*/false);  // its lease was removed
-    }
-  }
+  for (std::shared_ptr<SessionState>& session : restored.alive) parts_.reclaimer.Watch(std::move(session));
   for (std::shared_ptr<SessionState>& session : restored.gone) {
     parts_.reclaimer.EndAbsent(std::move(session), /*is_gone=*/true);
   }

@@ -36,6 +36,8 @@ class Recovery {
     EventLog& events;
     Journal& journal;
   };
+  using Names = std::set<std::pair<std::uint32_t, std::string>>;  // of leases, with their owners
+
   /// An absent session whose process cannot be watched is given up after this long.
   static constexpr std::chrono::seconds kUnwatchedPatience{60};
 
@@ -46,17 +48,20 @@ class Recovery {
   explicit Recovery(const Parts& parts) : parts_(parts) {}
 
   /// Before anybody can connect. `found` is the journal as it was; `lasting`: the leases of the state
-  /// directory.
+  /// directory; `wanted`: owners and names of those that the configuration has. One of these that was removed
+  /// and whose sessions had not ended yet is as before: there is no room for it beside itself.
   /// RESOURCE_EXHAUSTED where this process may not have enough descriptors: to serve without a session that
   /// is there would grant its memory twice.
-  absl::Status Run(const Journal::Opened& found, const std::vector<v1::JournalLease>& lasting);
+  absl::Status Run(const Journal::Opened& found, const std::vector<v1::JournalLease>& lasting,
+                   const Names& wanted);
   /// To be called now and then.
   void Tend();
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  void RestoreLeases(const JournalState& state, const std::vector<v1::JournalLease>& lasting);
+  void RestoreLeases(const JournalState& state, const std::vector<v1::JournalLease>& lasting,
+                     const Names& wanted);
   using Chunks = std::vector<Broker::RestoredChunk>;
   struct Restored {
     std::vector<std::shared_ptr<SessionState>> alive, gone;  // by what is known of their processes

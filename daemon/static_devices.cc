@@ -1,10 +1,8 @@
 #include "daemon/static_devices.h"
 
 #include <pwd.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -181,8 +179,7 @@ class Machine {
 /// The id of the lease that was made; nothing where it is there.
 absl::StatusOr<std::optional<std::string>> MakeLease(const StaticLease& wanted,
                                                      const std::vector<std::string>& uuids,
-                                                     LeaseTable& leases,
-                                                     std::chrono::steady_clock::time_point deadline) {
+                                                     LeaseTable& leases) {
   const Caller owner{.uid = wanted.uid, .session = nullptr};
   if (leases.Get(owner, wanted.name).ok()) return std::optional<std::string>();
   v1::CreateLeaseRequest request;
@@ -191,28 +188,9 @@ absl::StatusOr<std::optional<std::string>> MakeLease(const StaticLease& wanted,
   for (const StaticDeviceConfig* device : wanted.devices) {
     LGPU_ASSIGN_OR_RETURN(*request.add_devices(), Spec(*device, uuids));
   }
-  LGPU_ASSIGN_OR_RETURN(const v1::Lease made, leases.Create(owner, request, deadline));
+  LGPU_ASSIGN_OR_RETURN(const v1::Lease made,
+                        leases.Create(owner, request, std::chrono::steady_clock::now() + kPatience));
   return std::optional<std::string>(made.id());
-}
-
-absl::Status MakeAll(const std::vector<StaticDeviceConfig>& devices, const std::vector<v1::CardStats>& cards,
-                     LeaseTable& leases, std::chrono::steady_clock::duration patience) {
-  std::vector<std::string> uuids;
-  for (const v1::CardStats& card : cards) uuids.push_back(card.uuid());
-  LGPU_ASSIGN_OR_RETURN(const std::vector<StaticLease> wanted, GroupByLease(devices));
-  std::vector<std::pair<Caller, std::string>> made;
-  for (const StaticLease& lease : wanted) {
-    const absl::StatusOr<std::optional<std::string>> id =
-        MakeLease(lease, uuids, leases, std::chrono::steady_clock::now() + patience);
-    if (!id.ok()) {
-      for (const auto& [owner, earlier] : made) {
-        leases.Remove(owner, earlier, std::chrono::steady_clock::now() + patience).IgnoreError();
-      }
-      return At(lease.Place(), id.status());
-    }
-    if (*id) made.emplace_back(Caller{.uid = lease.uid, .session = nullptr}, **id);
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -233,44 +211,31 @@ absl::Status CheckStaticDevices(const Config& config, const std::vector<DeviceRe
   return absl::OkStatus();
 }
 
-bool StaticLeases::IsAnyEnding() const {
-  const std::vector<Lease> leases = leases_.Snapshot({.uid = 0, .session = nullptr});
-  return std::any_of(leases.begin(), leases.end(), [](const Lease& lease) { return lease.ending; });
+absl::StatusOr<std::set<std::pair<std::uint32_t, std::string>>> StaticNames(
+    const std::vector<StaticDeviceConfig>& devices) {
+  LGPU_ASSIGN_OR_RETURN(const std::vector<StaticLease> wanted, GroupByLease(devices));
+  std::set<std::pair<std::uint32_t, std::string>> names;
+  for (const StaticLease& lease : wanted) names.emplace(lease.uid, lease.name);
+  return names;
 }
 
-absl::Status StaticLeases::Make(const std::vector<StaticDeviceConfig>& devices,
-                                const std::vector<v1::CardStats>& cards) {
-  MutexLock lock(mutex_);
-  LGPU_RETURN_IF_ERROR(MakeAll(devices, cards, leases_, kPatience));
-  due_.reset();
-  return absl::OkStatus();
-}
-
-absl::Status StaticLeases::MakeAtStart(const std::vector<StaticDeviceConfig>& devices,
-                                       const std::vector<v1::CardStats>& cards) {
-  MutexLock lock(mutex_);
-  const bool may_pass = IsAnyEnding();
-  absl::Status made = MakeAll(devices, cards, leases_, may_pass ? Clock::duration::zero() : kPatience);
-  if (made.ok() || !may_pass) return made;
-  spdlog::warn("{}; it is tried again when leases have ended that were removed before this start",
-               std::string(made.message()));
-  constexpr std::chrono::milliseconds kSoon{200};
-  due_ = Due{.devices = devices, .cards = cards, .at = Clock::now() + kSoon, .pause = kSoon};
-  return absl::OkStatus();
-}
-
-void StaticLeases::Tend() {
-  constexpr std::chrono::minutes kLongestPause{1};
-  MutexLock lock(mutex_);
-  if (!due_ || Clock::now() < due_->at || IsAnyEnding()) return;
-  if (const absl::Status made = MakeAll(due_->devices, due_->cards, leases_, Clock::duration::zero());
-      made.ok()) {
-    due_.reset();
-  } else {
-    spdlog::warn("{}", std::string(made.message()));
-    due_->pause = std::min<Clock::duration>(2 * due_->pause, kLongestPause);
-    due_->at = Clock::now() + due_->pause;
+absl::Status MakeStaticLeases(const std::vector<StaticDeviceConfig>& devices,
+                              const std::vector<v1::CardStats>& cards, LeaseTable& leases) {
+  std::vector<std::string> uuids;
+  for (const v1::CardStats& card : cards) uuids.push_back(card.uuid());
+  LGPU_ASSIGN_OR_RETURN(const std::vector<StaticLease> wanted, GroupByLease(devices));
+  std::vector<std::pair<Caller, std::string>> made;
+  for (const StaticLease& lease : wanted) {
+    const absl::StatusOr<std::optional<std::string>> id = MakeLease(lease, uuids, leases);
+    if (!id.ok()) {
+      for (const auto& [owner, earlier] : made) {
+        leases.Remove(owner, earlier, std::chrono::steady_clock::now() + kPatience).IgnoreError();
+      }
+      return At(lease.Place(), id.status());
+    }
+    if (*id) made.emplace_back(Caller{.uid = lease.uid, .session = nullptr}, **id);
   }
+  return absl::OkStatus();
 }
 
 }  // namespace lgpu::daemon

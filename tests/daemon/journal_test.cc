@@ -197,7 +197,7 @@ TEST_F(JournalTest, WhatIsNotedWhileItCannotBeWrittenAnewIsInIt) {
   opened.journal->Note(SessionRecord());
   ASSERT_TRUE(opened.journal->Commit().ok());
   std::filesystem::create_directory(path() + ".new");
-  constexpr std::uint64_t kChunks = 200'000;  // some megabytes, at each of which it tries
+  constexpr std::uint64_t kChunks = 1'000'000;  // tens of megabytes, at each of which it tries
   std::atomic<bool> over = false;
   std::thread notes([&] {
     for (std::uint64_t chunk = 1; chunk <= kChunks; ++chunk) {

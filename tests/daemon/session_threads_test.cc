@@ -1,5 +1,6 @@
 // Sessions of many threads at once against the daemon's own parts without gRPC, so that ThreadSanitizer sees
 // every lock that orders them.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -50,11 +51,20 @@ class SessionThreadsTest : public testing::Test {
   }
 
   void UseJournal() {
-    journal_ = std::move(Journal::Open(directory_.path(), "01234567-89ab-cdef-0123-456789abcdef")->journal);
+    journal_ = std::move(Journal::Open(directory_.path(), kBoot)->journal);
     broker_->UseJournal(*journal_);
     leases_->UseJournal(*journal_, directory_.path());
   }
 
+  JournalState Reopen() { return Journal::Open(directory_.path(), kBoot)->state; }
+  SessionChannel Connect() {
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    server_->Serve(UniqueFd(ends[0]), *GetPeerCredentials(ends[1]));
+    return SessionChannel(UniqueFd(ends[1]));
+  }
+
+  static constexpr char kBoot[] = "01234567-89ab-cdef-0123-456789abcdef";
   static constexpr int kThreads = 6;
   static constexpr int kRounds = 25;
 
@@ -75,10 +85,7 @@ class SessionThreadsTest : public testing::Test {
 
   // Connects, makes a lease, takes memory and ends: by Close, by returning first, or without a word.
   void LiveOnce(int round) {
-    int ends[2];
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-    SessionChannel channel{UniqueFd(ends[1])};
-    server_->Serve(UniqueFd(ends[0]), *GetPeerCredentials(ends[1]));
+    SessionChannel channel = Connect();
     const v1::Lease lease = Enter(channel);
     ASSERT_EQ(lease.devices_size(), 1);
     v1::Frame grow;
@@ -186,10 +193,7 @@ TEST_F(SessionThreadsTest, WhatIsGrantedWhileItsSessionIsBeingAttachedIsInTheJou
       leases_->Create({.uid = 0, .session = nullptr}, request, Clock::now() + std::chrono::seconds(1));
   ASSERT_TRUE(lease.ok()) << lease.status();
   for (int round = 0; round < 80; ++round) {
-    int ends[2];
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-    SessionChannel channel{UniqueFd(ends[1])};
-    server_->Serve(UniqueFd(ends[0]), *GetPeerCredentials(ends[1]));
+    SessionChannel channel = Connect();
     const std::string token = SayHello(channel);
     v1::Frame grow;
     grow.mutable_grow()->set_device_id(lease->devices(0).id());
@@ -215,10 +219,7 @@ TEST_F(SessionThreadsTest, WhatIsGrantedWhileItsSessionIsBeingAttachedIsInTheJou
 // The answer was lost, say, or the program starts again with the same id.
 TEST_F(SessionThreadsTest, ARequestThatComesAgainDoesNotEndItsLeaseWhenTheDiskIsFull) {
   UseJournal();
-  int ends[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-  SessionChannel channel{UniqueFd(ends[1])};
-  server_->Serve(UniqueFd(ends[0]), *GetPeerCredentials(ends[1]));
+  SessionChannel channel = Connect();
   v1::CreateLeaseRequest request;
   request.set_lasting(true);
   request.set_request_id("once");
@@ -236,13 +237,40 @@ TEST_F(SessionThreadsTest, ARequestThatComesAgainDoesNotEndItsLeaseWhenTheDiskIs
   grow.mutable_grow()->set_at_least_bytes((2_MiB).count());
   ASSERT_TRUE(channel.Send(grow).ok());
   EXPECT_TRUE(Next(channel).has_grant());
-  // A new one that cannot be kept is none.
+  // A new one that cannot be kept is none, and whoever made it hears why; nor is one that nobody has.
+  SessionChannel other = Connect();
   request.set_request_id("another");
-  EXPECT_TRUE(
-      absl::IsUnavailable(leases_->Create({.uid = 0, .session = nullptr}, request, Clock::now()).status()));
-  EXPECT_EQ(leases_->size(), 1u);
+  const std::string token = SayHello(other);
+  EXPECT_TRUE(absl::IsUnavailable(
+      leases_->Create({.uid = 0, .session = sessions_.FindToken(token)}, request, Clock::now()).status()));
+  const v1::Frame end = Next(other);
+  EXPECT_EQ(end.goodbye().code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(end.goodbye().message(), testing::HasSubstr("could not be kept"));
+  request.set_request_id("a third");
+  SessionChannel ended = Connect();
+  const Caller gone{.uid = 0, .session = sessions_.FindToken(SayHello(ended))};
+  gone.session->RequestEnd(absl::AbortedError("gone"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(leases_->Create(gone, request, Clock::now()).status()));
+  while (leases_->size() > 1) std::this_thread::yield();
   server_->Stop();
   reclaimer_->Stop();
+  EXPECT_EQ(Reopen().leases().size(), 1u);
+}
+
+TEST_F(SessionThreadsTest, ARestoredLeaseThatWasRemovedAndHasNoSessionEnds) {
+  UseJournal();
+  v1::JournalLease record;
+  record.set_lasting(true);
+  for (const bool removed : {false, true}) {
+    record.set_key(record.key() + 1);
+    record.set_id(removed ? "removed" : "stays");
+    record.set_removed(removed);
+    ASSERT_TRUE(leases_->Restore(record).ok());
+  }
+  leases_->EndUnused();
+  EXPECT_EQ(leases_->size(), 1u);
+  EXPECT_TRUE(leases_->Get({.uid = 0, .session = nullptr}, "stays").ok());
+  EXPECT_EQ(Reopen().leases().size(), 1u);
 }
 
 // A child may have its socket, which stays open then.
@@ -278,10 +306,7 @@ TEST_F(SessionThreadsTest, AProcessThatDiesWhileItIsGreetedIsNoticed) {
 
 // It is stopped, say, in a debugger. What it read is in nobody's way, which takes a while to be looked at.
 TEST_F(SessionThreadsTest, AClientThatReadAndOnlyDoesNotAcknowledgeIsNotCutOff) {
-  int ends[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-  SessionChannel channel{UniqueFd(ends[1])};
-  server_->Serve(UniqueFd(ends[0]), *GetPeerCredentials(ends[1]));
+  SessionChannel channel = Connect();
   const v1::Lease lease = Enter(channel);
   v1::Frame grow;
   grow.mutable_grow()->set_request_id(1);

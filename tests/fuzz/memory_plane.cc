@@ -68,7 +68,7 @@ std::unique_ptr<MemoryPlane::Generation> MemoryPlane::Start(bool again) {
                                                               .events = next->events,
                                                               .journal = *next->journal});
   next->server->SkipIds(SessionId{found.state.ids().session_id()});
-  LGPU_CHECK(next->recovery->Run(found, {}).ok());
+  LGPU_CHECK(next->recovery->Run(found, {}, {}).ok());
   return next;
 }
 
