@@ -79,9 +79,16 @@ void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::Jo
     return false;
   };
   std::set<std::string> removed;
+  Names there;
+  for (const auto& [key, lease] : state.leases()) {
+    if (!lease.removed()) there.emplace(lease.owner_uid(), lease.name());
+  }
   for (const auto& [key, known] : state.leases()) {
     v1::JournalLease lease = known;
-    if (wanted.contains({lease.owner_uid(), lease.name()})) lease.clear_removed();
+    const Names::value_type name(lease.owner_uid(), lease.name());
+    if (lease.removed() && in_use.contains(key) && wanted.contains(name) && there.insert(name).second) {
+      lease.clear_removed();
+    }
     if (lease.removed()) removed.insert(lease.id());
     const bool is_needed = (lease.lasting() && !lease.removed()) || in_use.contains(key);
     if ((!is_needed || !restore(lease)) && !lease.removed()) Forget(state, lease);
@@ -103,7 +110,7 @@ void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::Jo
   // The daemon before may have died between the journal and the file, or could not write it.
   if (!removed.empty() && parts_.leases.SaveLasting().ok()) {
     for (const auto& [key, lease] : state.leases()) {
-      if (removed.contains(lease.id()) && !restored.contains(lease.id())) Forget(state, lease);
+      if (lease.removed() && !restored.contains(lease.id())) Forget(state, lease);
     }
   }
 }
