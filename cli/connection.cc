@@ -55,8 +55,7 @@ absl::Status Connection::ToStatus(const grpc::ClientContext& context, const grpc
                         runtime_dir_, static_cast<double>(timeout_.count()) / 1e3));
   }
   if (code == absl::StatusCode::kUnavailable) {
-    return absl::UnavailableError(
-        absl::StrCat("the daemon at ", runtime_dir_, " ended the connection: ", status.error_message()));
+    return absl::UnavailableError(absl::StrCat("the daemon at ", runtime_dir_, ": ", status.error_message()));
   }
   const absl::Status plain(code, status.error_message());
   const auto& trailers = context.GetServerTrailingMetadata();

@@ -111,7 +111,15 @@ class Daemon::Impl {
     LGPU_ASSIGN_OR_RETURN(
         control_, ControlServer::Start(leases_, sessions_, events_, stats_, diagnostician_, simulated_));
     LGPU_ASSIGN_OR_RETURN(ticker_, Thread::Start("lgpud-tick", [this] { Tick(); }));
-    LGPU_RETURN_IF_ERROR(MakeStaticLeases(config_.static_devices, stats_.Cards(), leases_));
+    const bool is_waited_for = leases_.size() > 0;  // by those who have leases from before
+    if (const absl::Status made = MakeStaticLeases(config_.static_devices, stats_.Cards(), leases_);
+        !made.ok()) {
+      if (!is_waited_for) return made;
+      const std::string text = absl::StrCat(std::string(made.message()),
+                                            "\nlgpud serves without it; make room and reload it (SIGHUP)");
+      spdlog::error("{}", text);
+      Tell(v1::Event::KIND_LEASE_DEGRADED, text);
+    }
     if (!config_.http.listen.empty()) {
       LGPU_ASSIGN_OR_RETURN(http_,
                             HttpServer::Start(config_.http, {.stats = stats_,

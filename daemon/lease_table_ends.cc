@@ -167,16 +167,18 @@ absl::Status LeaseTable::Remove(const Caller& caller, const std::string& text, T
   }
   EndSessions(live, WasRemoved(name));
   Finish(taken, devices);
-  if (!taken) {
-    // So that it stays removed whatever happens to this daemon. What cannot be written now is tried again
-    // when its sessions have ended. The journal first: the next daemon believes it, not the file.
-    Commit().IgnoreError();
-    if (lasting) SaveLasting().IgnoreError();
+  // So that it stays removed whatever happens to this daemon. The journal first: the next one believes it,
+  // not the file, which is tried again when the sessions have ended.
+  const absl::Status noted = Commit();
+  if (!taken && lasting) SaveLasting().IgnoreError();
+  {
+    MutexLock lock(mutex_);
+    while (!closed_ && leases_.contains(key) && changed_.WaitUntil(mutex_, deadline)) {
+    }
   }
-  MutexLock lock(mutex_);
-  while (!closed_ && leases_.contains(key) && changed_.WaitUntil(mutex_, deadline)) {
-  }
-  return absl::OkStatus();
+  if (noted.ok()) return noted;
+  return absl::UnavailableError(absl::StrCat(
+      "lease ", name, " is removed, but would be back if lgpud died now: ", std::string(noted.message())));
 }
 
 void LeaseTable::SessionLost(SessionState& session) {

@@ -164,7 +164,8 @@ absl::Status LeaseTable::KeepOrRemove(LeaseKey key, absl::Status saved) {
   {
     MutexLock lock(mutex_);
     const auto found = leases_.find(key);
-    if (found == leases_.end()) {
+    // The same request may have come again, and been answered that it is kept.
+    if (found == leases_.end() || found->second.saved) {
       return saved;
     }
     found->second.ending = true;

@@ -118,6 +118,7 @@ void RaiseDescriptorLimit() {
 // Before the first thread, so that all of them inherit the mask and the signals come to the descriptor.
 absl::StatusOr<UniqueFd> BlockStopSignals() {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the one write
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);

@@ -63,12 +63,14 @@ void Recovery::Forget(const JournalState& state, const v1::JournalLease& lease) 
 void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::JournalLease>& lasting,
                              const Names& wanted) {
   std::set<std::string> restored;
+  Names names;
   std::set<std::uint64_t> in_use;
   for (const auto& [id, session] : state.sessions()) in_use.insert(session.lease_key());
   const auto restore = [&](const v1::JournalLease& lease) {
     const absl::Status status = parts_.leases.Restore(lease);
     if (status.ok()) {
       restored.insert(lease.id());
+      if (!lease.removed()) names.emplace(lease.owner_uid(), lease.name());
       return true;
     }
     if (in_use.contains(lease.key())) {
@@ -79,36 +81,50 @@ void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::Jo
     return false;
   };
   std::set<std::string> removed;
-  Names there;
   for (const auto& [key, lease] : state.leases()) {
-    if (!lease.removed()) there.emplace(lease.owner_uid(), lease.name());
+    if (lease.removed()) removed.insert(lease.id());
   }
+  Names there;  // that nobody removed
+  const auto add = [&](const v1::JournalLease& lease) {
+    if (!removed.contains(lease.id())) there.emplace(lease.owner_uid(), lease.name());
+  };
+  for (const auto& [key, lease] : state.leases()) add(lease);
+  for (const v1::JournalLease& lease : lasting) add(lease);
   for (const auto& [key, known] : state.leases()) {
     v1::JournalLease lease = known;
     const Names::value_type name(lease.owner_uid(), lease.name());
-    if (lease.removed() && in_use.contains(key) && wanted.contains(name) && there.insert(name).second) {
+    if (lease.removed() && lease.lasting() && in_use.contains(key) && wanted.contains(name) &&
+        there.insert(name).second) {
       lease.clear_removed();
+      removed.erase(lease.id());
     }
-    if (lease.removed()) removed.insert(lease.id());
     const bool is_needed = (lease.lasting() && !lease.removed()) || in_use.contains(key);
     if ((!is_needed || !restore(lease)) && !lease.removed()) Forget(state, lease);
   }
   v1::JournalIds ids = state.ids();
   for (v1::JournalLease lease : lasting) {
     if (restored.contains(lease.id()) || removed.contains(lease.id())) continue;
-    const v1::JournalLease original = lease;
+    // Keys are the file's own: the next daemon may have numbered others so far.
     ids.set_lease_key(ids.lease_key() + 1);
     lease.set_key(ids.lease_key());
     for (v1::JournalDevice& device : *lease.mutable_devices()) {
       ids.set_device_id(ids.device_id() + 1);
       device.set_id(ids.device_id());
     }
-    if (!restore(lease)) parts_.leases.KeepInFile(original);
+    if (names.contains({lease.owner_uid(), lease.name()})) {
+      Tell(v1::Event::KIND_LEASE_DEGRADED,
+           absl::StrCat("lease ", lease.id(), " waits while another one has its name, ", lease.name()));
+      parts_.leases.KeepInFile(lease);
+    } else if (!restore(lease)) {
+      parts_.leases.KeepInFile(lease);
+    }
   }
   parts_.leases.SkipKeys(LeaseKey{ids.lease_key()});
   parts_.broker.SkipIds(LogicalId{ids.device_id()}, ChunkId{ids.chunk_id()});
-  // The daemon before may have died between the journal and the file, or could not write it.
-  if (!removed.empty() && parts_.leases.SaveLasting().ok()) {
+  // The daemon before may have died between the journal and the file, or could not write it, or it was
+  // damaged.
+  const bool is_any = !lasting.empty() || !state.leases().empty();
+  if (is_any && parts_.leases.SaveLasting().ok()) {
     for (const auto& [key, lease] : state.leases()) {
       if (lease.removed() && !restored.contains(lease.id())) Forget(state, lease);
     }

@@ -181,7 +181,11 @@ absl::StatusOr<std::optional<std::string>> MakeLease(const StaticLease& wanted,
                                                      const std::vector<std::string>& uuids,
                                                      LeaseTable& leases) {
   const Caller owner{.uid = wanted.uid, .session = nullptr};
-  if (leases.Get(owner, wanted.name).ok()) return std::optional<std::string>();
+  // Root finds those of others by their names too.
+  if (const absl::StatusOr<v1::Lease> there = leases.Get(owner, wanted.name);
+      there.ok() && there->owner_uid() == wanted.uid) {
+    return std::optional<std::string>();
+  }
   v1::CreateLeaseRequest request;
   request.set_name(wanted.name);
   request.set_lasting(true);

@@ -297,6 +297,72 @@ TEST_F(RestartTest, AStaticLeaseThatWasBeingRemovedIsThereAgain) {
   EXPECT_TRUE(control_->RemoveLease("fixed").ok());
 }
 
+// Others have leases, which a daemon that does not start would keep from them.
+TEST_F(RestartTest, AStaticLeaseThatHasNoRoomIsMadeByAReload) {
+  const DaemonProcess::Options options{
+      .dir = directory_.path() + "/run",
+      .lock_dir = directory_.path() + "/locks",
+      .state_dir = directory_.path() + "/state",
+      .config = "[[logical_device]]\nlease = \"fixed\"\nmemory = \"700MiB\"\nmode = \"preallocate\"\n"};
+  StartDaemon(options);
+  EXPECT_TRUE(control_->RemoveLease("fixed").ok());
+  v1::CreateLeaseRequest request = OneDevice(700 * kMiB, /*preallocate=*/true, /*lasting=*/true);
+  request.set_name("other");
+  ASSERT_TRUE(control_->CreateLease(request).ok());
+  KillDaemon();
+  StartDaemon(options);
+  EXPECT_TRUE(control_->GetLease("other").ok());
+  EXPECT_FALSE(control_->GetLease("fixed").ok());
+  EXPECT_TRUE(control_->RemoveLease("other").ok());
+  daemon_->program().Signal(SIGHUP);
+  EXPECT_TRUE(Eventually([&] { return control_->GetLease("fixed").ok(); }));
+  EXPECT_TRUE(control_->RemoveLease("fixed").ok());
+}
+
+TEST_F(RestartTest, LeasesOfACardThatIsNotThereWaitInTheFile) {
+  StartInDirectory("2x1GiB");
+  const auto create = [&](const char* name, int card) {
+    v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
+    request.set_name(name);
+    request.mutable_devices(0)->set_card_uuid(Stats().cards(card).uuid());
+    return control_->CreateLease(request).ok();
+  };
+  ASSERT_TRUE(create("first", 0) && create("waits", 1) && create("stays", 0));
+  ASSERT_TRUE(control_->RemoveLease("first").ok());
+  const auto boot = [&](const char* cards) {
+    KillDaemon();
+    std::filesystem::remove_all(directory_.path() + "/run");
+    StartInDirectory(cards);
+  };
+  boot("1GiB");
+  EXPECT_FALSE(control_->GetLease("waits").ok());
+  ASSERT_TRUE(create("new", 0));
+  boot("2x1GiB");
+  for (const char* const name : {"waits", "stays", "new"}) {
+    EXPECT_TRUE(control_->GetLease(name).ok()) << name;
+    EXPECT_TRUE(control_->RemoveLease(name).ok()) << name;
+  }
+}
+
+TEST_F(RestartTest, WhatCanBeReadOfADamagedFileOfLeasesIsKept) {
+  StartInDirectory();
+  v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
+  for (const char* const name : {"whole", "cut"}) {
+    request.set_name(name);
+    ASSERT_TRUE(control_->CreateLease(request).ok());
+  }
+  const std::string file = directory_.path() + "/state/leases";
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 3);
+  for (int boot = 0; boot < 2; ++boot) {
+    KillDaemon();
+    std::filesystem::remove_all(directory_.path() + "/run");
+    StartInDirectory();
+    EXPECT_TRUE(control_->GetLease("whole").ok());
+    EXPECT_FALSE(control_->GetLease("cut").ok());
+  }
+  EXPECT_TRUE(control_->RemoveLease("whole").ok());
+}
+
 TEST_F(RestartTest, ALeaseStaysRemovedWhoseFileCannotBeWritten) {
   StartInDirectory();
   v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/true, /*lasting=*/true);
