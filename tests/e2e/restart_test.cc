@@ -37,6 +37,13 @@ class RestartTest : public E2eTest {
            << "ledger " << HeldBytes() << ", held " << ChunkBytesHeldBy(pids) << "\n"
            << Stats().DebugString();
   }
+  /// A daemon whose configuration has a lease "fixed" of 700 MiB, which is most of its card.
+  DaemonProcess::Options WithStaticLease() const {
+    return {.dir = directory_.path() + "/run",
+            .lock_dir = directory_.path() + "/locks",
+            .state_dir = directory_.path() + "/state",
+            .config = "[[logical_device]]\nlease = \"fixed\"\nmemory = \"700MiB\"\nmode = \"preallocate\"\n"};
+  }
   std::string journal() const { return directory_.path() + "/run/journal"; }
 };
 
@@ -271,11 +278,7 @@ TEST_F(RestartTest, PreallocatedMemoryThatCannotBeMadeAgainIsSeenAndStaysPromise
 
 // There is no room for a second one while the one that was removed still ends.
 TEST_F(RestartTest, AStaticLeaseThatWasBeingRemovedIsThereAgain) {
-  const DaemonProcess::Options options{
-      .dir = directory_.path() + "/run",
-      .lock_dir = directory_.path() + "/locks",
-      .state_dir = directory_.path() + "/state",
-      .config = "[[logical_device]]\nlease = \"fixed\"\nmemory = \"700MiB\"\nmode = \"preallocate\"\n"};
+  const DaemonProcess::Options options = WithStaticLease();
   StartDaemon(options);
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, "open c lease=fixed"), StartsWith("ok "));
@@ -299,11 +302,7 @@ TEST_F(RestartTest, AStaticLeaseThatWasBeingRemovedIsThereAgain) {
 
 // Others have leases, which a daemon that does not start would keep from them.
 TEST_F(RestartTest, AStaticLeaseThatHasNoRoomIsMadeByAReload) {
-  const DaemonProcess::Options options{
-      .dir = directory_.path() + "/run",
-      .lock_dir = directory_.path() + "/locks",
-      .state_dir = directory_.path() + "/state",
-      .config = "[[logical_device]]\nlease = \"fixed\"\nmemory = \"700MiB\"\nmode = \"preallocate\"\n"};
+  const DaemonProcess::Options options = WithStaticLease();
   StartDaemon(options);
   EXPECT_TRUE(control_->RemoveLease("fixed").ok());
   v1::CreateLeaseRequest request = OneDevice(700 * kMiB, /*preallocate=*/true, /*lasting=*/true);
