@@ -161,6 +161,7 @@ class LeaseTable {
   std::vector<LogicalId> TakeIfOver(LeaseKey key, std::optional<Lease>& taken)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices);
+  /// Asks them to end, whoever serves them by now.
   void EndSessions(const std::set<SessionId>& sessions, const absl::Status& why);
   // lease_table_restart.cc.
   void NoteLease(const Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
