@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <system_error>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "lgpu/status.h"
@@ -165,18 +166,34 @@ void E2eTest::StartDaemon(const DaemonProcess::Options& options) {
   control_ = *std::move(control);
 }
 
+DaemonProcess::Options E2eTest::InDirectory(const std::string& simulate) const {
+  return {.simulate = simulate,
+          .dir = directory_.path() + "/run",
+          .lock_dir = directory_.path() + "/locks",
+          .state_dir = directory_.path() + "/state"};
+}
+
 void E2eTest::StartInDirectory(const std::string& simulate) {
   simulate_ = simulate;
-  StartDaemon({.simulate = simulate,
-               .dir = directory_.path() + "/run",
-               .lock_dir = directory_.path() + "/locks",
-               .state_dir = directory_.path() + "/state"});
+  StartDaemon(InDirectory(simulate));
 }
 
 void E2eTest::KillDaemon() {
   control_.reset();
   daemon_->program().Signal(SIGKILL);
   ASSERT_EQ(daemon_->program().Wait(), 128 + SIGKILL);
+}
+
+void E2eTest::KillDaemonWhileItRemoves(const std::string& lease) {
+  const std::string lasting = directory_.path() + "/state/leases";
+  const auto before = std::filesystem::file_size(lasting);
+  std::thread remover([dir = daemon_->dir(), lease] {
+    auto control = Control::Open(dir);
+    if (control.ok()) (*control)->RemoveLease(lease).IgnoreError();
+  });
+  EXPECT_TRUE(Eventually([&] { return std::filesystem::file_size(lasting) < before; }));
+  KillDaemon();
+  remover.join();
 }
 
 std::optional<v1::SessionStats> E2eTest::SessionOf(pid_t pid) {
@@ -187,6 +204,11 @@ std::optional<v1::SessionStats> E2eTest::SessionOf(pid_t pid) {
     }
   }
   return std::nullopt;
+}
+
+bool E2eTest::IsInState(pid_t pid, v1::SessionStats::State state) {
+  const std::optional<v1::SessionStats> session = SessionOf(pid);
+  return session && session->state() == state;
 }
 
 void E2eTest::TearDown() {
@@ -212,6 +234,10 @@ std::string E2eTest::Ask(ChildProgram& client, const std::string& command) {
   return answer ? *answer : absl::StrCat("no answer to ", command, "; stderr: ", client.Errors());
 }
 
+std::string E2eTest::Alloc(ChildProgram& client, const std::string& id, std::uint64_t mib) {
+  return Ask(client, absl::StrCat("alloc c ", id, " ", mib * kMiB));
+}
+
 v1::StatsSnapshot E2eTest::Stats() {
   absl::StatusOr<v1::StatsSnapshot> stats = control_->GetStats();
   EXPECT_TRUE(stats.ok()) << stats.status();
@@ -223,6 +249,15 @@ std::uint64_t E2eTest::HeldBytes() {
   const v1::StatsSnapshot snapshot = Stats();
   for (const v1::CardStats& card : snapshot.cards()) held += card.held_bytes();
   return held;
+}
+
+::testing::AssertionResult E2eTest::LedgerIsTrue(const std::vector<pid_t>& pids) {
+  if (Eventually([&] { return HeldBytes() == ChunkBytesHeldBy(pids); })) {
+    return ::testing::AssertionSuccess();
+  }
+  return ::testing::AssertionFailure()
+         << "ledger " << HeldBytes() << ", held " << ChunkBytesHeldBy(pids) << "\n"
+         << Stats().DebugString();
 }
 
 ::testing::AssertionResult E2eTest::EverythingIsBack() {

@@ -92,7 +92,8 @@ class E2eTest : public ::testing::Test {
   void StartDaemon(const DaemonProcess::Options& options);
   void StartDaemon() { StartDaemon(DaemonProcess::Options()); }
   void TearDown() override;
-  /// A daemon in a directory that stays, for restarts.
+  /// Of a daemon in a directory that stays, for restarts.
+  DaemonProcess::Options InDirectory(const std::string& simulate = "1GiB") const;
   void StartInDirectory(const std::string& simulate = "1GiB");
   /// SIGKILL, and nobody serves until StartInDirectory.
   void KillDaemon();
@@ -100,17 +101,26 @@ class E2eTest : public ::testing::Test {
     KillDaemon();
     StartInDirectory(simulate_);
   }
+  /// Asks for the removal of a lasting lease whose sessions do not end, and kills the daemon when its file
+  /// has the lease no more.
+  void KillDaemonWhileItRemoves(const std::string& lease);
   /// The state of the session of that process.
   std::optional<v1::SessionStats> SessionOf(pid_t pid);
+  bool IsInState(pid_t pid, v1::SessionStats::State state);
+  bool IsBack(pid_t pid) { return IsInState(pid, v1::SessionStats::STATE_LIVE); }
 
   /// A client program (tests/e2e/client.cc) of this daemon.
   std::unique_ptr<ChildProgram> StartClient(const ChildProgram::Environment& environment = {});
   /// Tells a client what to do and gives its answer.
   static std::string Ask(ChildProgram& client, const std::string& command);
+  /// Tells it to allocate in its context c.
+  static std::string Alloc(ChildProgram& client, const std::string& id, std::uint64_t mib);
 
   v1::StatsSnapshot Stats();
   /// Of all cards.
   std::uint64_t HeldBytes();
+  /// What the ledger says is held is what these processes hold, by /proc.
+  ::testing::AssertionResult LedgerIsTrue(const std::vector<pid_t>& pids);
   ::testing::AssertionResult EverythingIsBack();
 
   TempDir directory_;  // of StartInDirectory

@@ -14,19 +14,10 @@ using ::testing::StartsWith;
 class JournalDeathsTest : public E2eTest, public ::testing::WithParamInterface<const char*> {
  protected:
   void StartToDie(const std::string& plan) {
-    StartDaemon({.simulate = "512MiB",
-                 .dir = directory_.path() + "/run",
-                 .lock_dir = directory_.path() + "/locks",
-                 .state_dir = directory_.path() + "/state",
-                 .lgpud = LGPU_FAULTY_LGPUD,
-                 .environment = {{"LGPU_TEST_JOURNAL_DIE", plan}}});
-  }
-  ::testing::AssertionResult LedgerIsTrue(pid_t pid) {
-    if (Eventually([&] { return HeldBytes() == ChunkBytesHeldBy({pid}); }))
-      return ::testing::AssertionSuccess();
-    return ::testing::AssertionFailure()
-           << "ledger " << HeldBytes() << ", held " << ChunkBytesHeldBy({pid}) << "\n"
-           << Stats().DebugString();
+    DaemonProcess::Options options = InDirectory("512MiB");
+    options.lgpud = LGPU_FAULTY_LGPUD;
+    options.environment = {{"LGPU_TEST_JOURNAL_DIE", plan}};
+    StartDaemon(options);
   }
 };
 
@@ -54,11 +45,11 @@ TEST_P(JournalDeathsTest, EachWriteInTurn) {
     ASSERT_EQ(daemon_->program().Wait(), 128 + SIGKILL);
     control_.reset();
     ASSERT_NO_FATAL_FAILURE(StartInDirectory("512MiB"));
-    EXPECT_TRUE(LedgerIsTrue(client->pid()));
+    EXPECT_TRUE(LedgerIsTrue({client->pid()}));
     if (opened) {
       EXPECT_THAT(Ask(*client, absl::StrCat("alloc c again ", 40 * kMiB)), StartsWith("ok "));
       EXPECT_EQ(Ask(*client, "work c"), "ok");
-      EXPECT_TRUE(LedgerIsTrue(client->pid()));
+      EXPECT_TRUE(LedgerIsTrue({client->pid()}));
       EXPECT_EQ(Ask(*client, "close c"), "ok");
     } else {
       client->Signal(SIGKILL);  // its lease may be known, and waits for it

@@ -2,6 +2,7 @@
 // cause, and goes by. And the clock of the wall, which somebody may set.
 
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -20,22 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-class ResourcesTest : public E2eTest {
- protected:
-  static std::string Alloc(ChildProgram& client, const std::string& id, std::uint64_t mib) {
-    return Ask(client, absl::StrCat("alloc c ", id, " ", mib * kMiB));
-  }
-  bool IsBack(pid_t pid) {
-    const std::optional<v1::SessionStats> session = SessionOf(pid);
-    return session && session->state() == v1::SessionStats::STATE_LIVE;
-  }
-  ::testing::AssertionResult LedgerIsTrue(pid_t pid) {
-    if (Eventually([&] { return HeldBytes() == ChunkBytesHeldBy({pid}); })) {
-      return ::testing::AssertionSuccess();
-    }
-    return ::testing::AssertionFailure() << Stats().DebugString();
-  }
-};
+using ResourcesTest = E2eTest;
 
 TEST_F(ResourcesTest, AClientThatMayOpenNoMoreFilesIsRefusedAndGoesOn) {
   StartDaemon();
@@ -49,13 +35,13 @@ TEST_F(ResourcesTest, AClientThatMayOpenNoMoreFilesIsRefusedAndGoesOn) {
     answer = Alloc(*client, absl::StrCat("t", live), 3);
   EXPECT_THAT(answer, AllOf(StartsWith("error RESOURCE_EXHAUSTED"), HasSubstr("ulimit -n")));
   EXPECT_EQ(Ask(*client, "read first"), absl::StrCat("ok ", 3 * kMiB / 4 * 1.0));
-  EXPECT_TRUE(LedgerIsTrue(client->pid()));
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
   EXPECT_TRUE(IsBack(client->pid()));
   ASSERT_EQ(Ask(*client, "free t0"), "ok");
   EXPECT_THAT(Alloc(*client, "again", 3), StartsWith("ok "));
   ASSERT_EQ(Ask(*client, "rlimit nofile all"), "ok");
   EXPECT_THAT(Alloc(*client, "more", 100), StartsWith("ok "));
-  EXPECT_TRUE(LedgerIsTrue(client->pid()));
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
 }
 
 TEST_F(ResourcesTest, WhoMayOpenNoFileWhenItsDaemonComesBackIsBackWhenItMay) {
@@ -77,7 +63,7 @@ TEST_F(ResourcesTest, WhoMayOpenNoFileWhenItsDaemonComesBackIsBackWhenItMay) {
     }
     ASSERT_EQ(Ask(*client, "rlimit nofile all"), "ok");
     ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
-    EXPECT_TRUE(LedgerIsTrue(client->pid()));
+    EXPECT_TRUE(LedgerIsTrue({client->pid()}));
     EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 30 * kMiB / 4 * 1.0));
   }
 }
@@ -108,10 +94,9 @@ TEST_F(ResourcesTest, AFullDiskForTheJournalStopsGrantsUntilThereIsRoom) {
     const std::string& path;
     ~Unmount() { (void)::umount2(path.c_str(), MNT_DETACH); }
   } unmount{disk};
-  StartDaemon({.simulate = "1GiB",
-               .dir = disk + "/run",
-               .lock_dir = directory_.path() + "/locks",
-               .state_dir = directory_.path() + "/state"});
+  DaemonProcess::Options options = InDirectory();
+  options.dir = disk + "/run";
+  StartDaemon(options);
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, "open c timeout=0"), StartsWith("ok "));
   ASSERT_THAT(Alloc(*client, "a", 10), StartsWith("ok "));
@@ -130,14 +115,44 @@ TEST_F(ResourcesTest, AFullDiskForTheJournalStopsGrantsUntilThereIsRoom) {
   EXPECT_THAT(answer,
               AllOf(StartsWith("error UNAVAILABLE"), HasSubstr("journal"), HasSubstr("No space left")));
   EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 10 * kMiB / 4 * 1.0));
-  EXPECT_TRUE(LedgerIsTrue(client->pid()));
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
   std::filesystem::remove(disk + "/filler");
   EXPECT_TRUE(Eventually([&] { return Alloc(*client, "z", 30).rfind("ok ", 0) == 0; }));
-  EXPECT_TRUE(LedgerIsTrue(client->pid()));
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
   ASSERT_EQ(Ask(*client, "close c"), "ok");
   EXPECT_TRUE(EverythingIsBack());
   control_.reset();
   daemon_.reset();
+}
+
+// The user's limit of a file's size.
+TEST_F(ResourcesTest, ALimitOfFilesSizesEndsNobody) {
+  StartInDirectory();
+  v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
+  request.set_name("lasting");
+  ASSERT_TRUE(control_->CreateLease(request).ok());
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c timeout=0"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 10), StartsWith("ok "));
+  const auto may_write = [&](rlim_t bytes) {
+    const rlimit limit = {.rlim_cur = bytes, .rlim_max = RLIM_INFINITY};
+    return ::prlimit(daemon_->pid(), RLIMIT_FSIZE, &limit, nullptr) == 0;
+  };
+  ASSERT_TRUE(may_write(std::filesystem::file_size(directory_.path() + "/run/journal")));
+  // A chunk is a file too.
+  EXPECT_THAT(Alloc(*client, "b", 100), AllOf(StartsWith("error "), HasSubstr("File too large")));
+  const absl::Status removed = control_->RemoveLease("lasting");
+  EXPECT_TRUE(absl::IsUnavailable(removed)) << removed;
+  EXPECT_THAT(std::string(removed.message()),
+              AllOf(HasSubstr("would be back if lgpud died now"), HasSubstr("File too large")));
+  EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 10 * kMiB / 4 * 1.0));
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
+  ASSERT_TRUE(may_write(RLIM_INFINITY));
+  EXPECT_TRUE(Eventually([&] { return Alloc(*client, "c", 100).rfind("ok ", 0) == 0; }));
+  Restart();
+  EXPECT_FALSE(control_->GetLease("lasting").ok());
+  ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
 }
 
 TEST_F(ResourcesTest, AClockThatIsSetBackAndForthChangesNothing) {

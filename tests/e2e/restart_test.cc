@@ -8,7 +8,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/e2e/harness.h"
@@ -22,28 +21,6 @@ using ::testing::StartsWith;
 
 class RestartTest : public E2eTest {
  protected:
-  static std::string Alloc(ChildProgram& client, const std::string& id, std::uint64_t mib) {
-    return Ask(client, absl::StrCat("alloc c ", id, " ", mib * kMiB));
-  }
-  bool IsBack(pid_t pid) {
-    const std::optional<v1::SessionStats> session = SessionOf(pid);
-    return session && session->state() == v1::SessionStats::STATE_LIVE;
-  }
-  /// The ledger says what the processes hold.
-  ::testing::AssertionResult LedgerIsTrue(const std::vector<pid_t>& pids) {
-    const auto equal = [&] { return HeldBytes() == ChunkBytesHeldBy(pids); };
-    if (Eventually(equal)) return ::testing::AssertionSuccess();
-    return ::testing::AssertionFailure()
-           << "ledger " << HeldBytes() << ", held " << ChunkBytesHeldBy(pids) << "\n"
-           << Stats().DebugString();
-  }
-  /// A daemon whose configuration has a lease "fixed" of 700 MiB, which is most of its card.
-  DaemonProcess::Options WithStaticLease() const {
-    return {.dir = directory_.path() + "/run",
-            .lock_dir = directory_.path() + "/locks",
-            .state_dir = directory_.path() + "/state",
-            .config = "[[logical_device]]\nlease = \"fixed\"\nmemory = \"700MiB\"\nmode = \"preallocate\"\n"};
-  }
   std::string journal() const { return directory_.path() + "/run/journal"; }
 };
 
@@ -256,12 +233,10 @@ TEST_F(RestartTest, PreallocatedMemoryThatCannotBeMadeAgainIsSeenAndStaysPromise
   KillDaemon();
   const std::string no_chunks = directory_.path() + "/no-chunks";
   std::ofstream(no_chunks) << "now";
-  StartDaemon({.simulate = simulate_,
-               .dir = directory_.path() + "/run",
-               .lock_dir = directory_.path() + "/locks",
-               .state_dir = directory_.path() + "/state",
-               .lgpud = LGPU_FAULTY_LGPUD,
-               .environment = {{"LGPU_TEST_NO_CHUNKS", no_chunks}}});
+  DaemonProcess::Options options = InDirectory();
+  options.lgpud = LGPU_FAULTY_LGPUD;
+  options.environment = {{"LGPU_TEST_NO_CHUNKS", no_chunks}};
+  StartDaemon(options);
   ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
   EXPECT_TRUE(Stats().leases(0).degraded());
   EXPECT_LT(HeldBytes(), 512 * kMiB);
@@ -274,142 +249,6 @@ TEST_F(RestartTest, PreallocatedMemoryThatCannotBeMadeAgainIsSeenAndStaysPromise
   EXPECT_TRUE(Eventually([&] { return !Stats().leases(0).degraded() && HeldBytes() == 512 * kMiB; }));
   EXPECT_THAT(Alloc(*client, "b", 300), StartsWith("ok "));
   EXPECT_THAT(Alloc(*other, "a", 300), StartsWith("ok "));
-}
-
-// There is no room for a second one while the one that was removed still ends.
-TEST_F(RestartTest, AStaticLeaseThatWasBeingRemovedIsThereAgain) {
-  const DaemonProcess::Options options = WithStaticLease();
-  StartDaemon(options);
-  auto client = StartClient();
-  ASSERT_THAT(Ask(*client, "open c lease=fixed"), StartsWith("ok "));
-  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
-  client->Signal(SIGSTOP);  // it does not hear that it is to go
-  const std::string lasting = directory_.path() + "/state/leases";
-  const auto before = std::filesystem::file_size(lasting);
-  std::thread remover([&] {
-    auto control = Control::Open(daemon_->dir());
-    if (control.ok()) (*control)->RemoveLease("fixed").IgnoreError();
-  });
-  EXPECT_TRUE(Eventually([&] { return std::filesystem::file_size(lasting) < before; }));
-  KillDaemon();
-  remover.join();
-  StartDaemon(options);
-  EXPECT_TRUE(control_->GetLease("fixed").ok());
-  EXPECT_EQ(HeldBytes(), 700 * kMiB);
-  client->Signal(SIGKILL);
-  EXPECT_TRUE(control_->RemoveLease("fixed").ok());
-}
-
-// Others have leases, which a daemon that does not start would keep from them.
-TEST_F(RestartTest, AStaticLeaseThatHasNoRoomIsMadeByAReload) {
-  const DaemonProcess::Options options = WithStaticLease();
-  StartDaemon(options);
-  EXPECT_TRUE(control_->RemoveLease("fixed").ok());
-  v1::CreateLeaseRequest request = OneDevice(700 * kMiB, /*preallocate=*/true, /*lasting=*/true);
-  request.set_name("other");
-  ASSERT_TRUE(control_->CreateLease(request).ok());
-  KillDaemon();
-  StartDaemon(options);
-  EXPECT_TRUE(control_->GetLease("other").ok());
-  EXPECT_FALSE(control_->GetLease("fixed").ok());
-  EXPECT_TRUE(control_->RemoveLease("other").ok());
-  daemon_->program().Signal(SIGHUP);
-  EXPECT_TRUE(Eventually([&] { return control_->GetLease("fixed").ok(); }));
-  EXPECT_TRUE(control_->RemoveLease("fixed").ok());
-}
-
-TEST_F(RestartTest, LeasesOfACardThatIsNotThereWaitInTheFile) {
-  StartInDirectory("2x1GiB");
-  const auto create = [&](const char* name, int card) {
-    v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
-    request.set_name(name);
-    request.mutable_devices(0)->set_card_uuid(Stats().cards(card).uuid());
-    return control_->CreateLease(request).ok();
-  };
-  ASSERT_TRUE(create("first", 0) && create("waits", 1) && create("stays", 0));
-  ASSERT_TRUE(control_->RemoveLease("first").ok());
-  const auto boot = [&](const char* cards) {
-    KillDaemon();
-    std::filesystem::remove_all(directory_.path() + "/run");
-    StartInDirectory(cards);
-  };
-  boot("1GiB");
-  EXPECT_FALSE(control_->GetLease("waits").ok());
-  ASSERT_TRUE(create("new", 0));
-  boot("2x1GiB");
-  for (const char* const name : {"waits", "stays", "new"}) {
-    EXPECT_TRUE(control_->GetLease(name).ok()) << name;
-    EXPECT_TRUE(control_->RemoveLease(name).ok()) << name;
-  }
-}
-
-TEST_F(RestartTest, WhatCanBeReadOfADamagedFileOfLeasesIsKept) {
-  StartInDirectory();
-  v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
-  for (const char* const name : {"whole", "cut"}) {
-    request.set_name(name);
-    ASSERT_TRUE(control_->CreateLease(request).ok());
-  }
-  const std::string file = directory_.path() + "/state/leases";
-  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 3);
-  for (int boot = 0; boot < 2; ++boot) {
-    KillDaemon();
-    std::filesystem::remove_all(directory_.path() + "/run");
-    StartInDirectory();
-    EXPECT_TRUE(control_->GetLease("whole").ok());
-    EXPECT_FALSE(control_->GetLease("cut").ok());
-  }
-  EXPECT_TRUE(control_->RemoveLease("whole").ok());
-}
-
-TEST_F(RestartTest, ALeaseStaysRemovedWhoseFileCannotBeWritten) {
-  StartInDirectory();
-  v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/true, /*lasting=*/true);
-  for (const char* const name : {"removed", "stays"}) {
-    request.set_name(name);
-    ASSERT_TRUE(control_->CreateLease(request).ok());
-  }
-  const std::string in_the_way = directory_.path() + "/state/leases.new";
-  std::filesystem::create_directory(in_the_way);
-  EXPECT_TRUE(control_->RemoveLease("removed").ok());
-  for (int i = 0; i < 2; ++i) {
-    Restart();
-    EXPECT_FALSE(control_->GetLease("removed").ok());
-    EXPECT_TRUE(control_->GetLease("stays").ok());
-  }
-  // Once it can be written, the file says the same.
-  std::filesystem::remove(in_the_way);
-  Restart();
-  KillDaemon();
-  std::filesystem::remove_all(directory_.path() + "/run");
-  StartInDirectory();
-  EXPECT_FALSE(control_->GetLease("removed").ok());
-  EXPECT_TRUE(control_->RemoveLease("stays").ok());
-}
-
-TEST_F(RestartTest, LeasesThatLastComeBack) {
-  StartInDirectory();
-  v1::CreateLeaseRequest request = OneDevice(256 * kMiB, /*preallocate=*/true, /*lasting=*/true);
-  request.set_name("for-ever");
-  const auto lease = control_->CreateLease(request);
-  ASSERT_TRUE(lease.ok()) << lease.status();
-  Restart();
-  auto again = control_->GetLease("for-ever");
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(again->id(), lease->id());
-  EXPECT_EQ(HeldBytes(), 256 * kMiB);
-  // As after a start of the machine: the runtime directory is new.
-  KillDaemon();
-  std::filesystem::remove_all(directory_.path() + "/run");
-  StartInDirectory();
-  again = control_->GetLease("for-ever");
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(again->id(), lease->id());
-  EXPECT_EQ(HeldBytes(), 256 * kMiB);
-  EXPECT_TRUE(control_->RemoveLease("for-ever").ok());
-  Restart();
-  EXPECT_FALSE(control_->GetLease("for-ever").ok());
-  EXPECT_EQ(HeldBytes(), 0u);
 }
 
 TEST_F(RestartTest, ADamagedJournalHoldsBackWhatItDoesNotTellOf) {

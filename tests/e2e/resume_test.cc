@@ -4,9 +4,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <thread>
-
 #include "absl/strings/str_cat.h"
 #include "proto/session_pages.h"
 #include "tests/e2e/harness.h"
@@ -19,14 +16,6 @@ using ::testing::StartsWith;
 
 class ResumeTest : public E2eTest {
  protected:
-  static std::string Alloc(ChildProgram& client, const std::string& id, std::uint64_t mib) {
-    return Ask(client, absl::StrCat("alloc c ", id, " ", mib * kMiB));
-  }
-  bool IsBack(pid_t pid) { return IsInState(pid, v1::SessionStats::STATE_LIVE); }
-  bool IsInState(pid_t pid, v1::SessionStats::State state) {
-    const std::optional<v1::SessionStats> session = SessionOf(pid);
-    return session && session->state() == state;
-  }
   /// Says Hello in the name of an earlier session; the daemon's answer.
   static absl::StatusOr<ReceivedFrame> Resume(SessionChannel& channel, std::uint64_t session,
                                               const std::string& token) {
@@ -205,16 +194,7 @@ TEST_F(ResumeTest, ALeaseThatIsRemovedStaysRemovedWhenItsDaemonDiesMeanwhile) {
   request.set_name("removed");
   ASSERT_TRUE(control_->CreateLease(request).ok());
   Restart();  // its session is absent
-  const std::string lasting = directory_.path() + "/state/leases";
-  const auto before = std::filesystem::file_size(lasting);
-  std::thread remover([&] {
-    // It waits for the session's end.
-    auto control = Control::Open(daemon_->dir());
-    if (control.ok()) (*control)->RemoveLease("removed").IgnoreError();
-  });
-  EXPECT_TRUE(Eventually([&] { return std::filesystem::file_size(lasting) < before; }));
-  KillDaemon();
-  remover.join();
+  KillDaemonWhileItRemoves("removed");
   StartInDirectory();
   EXPECT_FALSE(control_->GetLease("removed").ok());
   auto channel = SessionChannel::Connect(daemon_->dir() + "/session.sock");
@@ -240,11 +220,9 @@ TEST_F(ResumeTest, ADaemonThatMayNotOpenEnoughFilesDoesNotServe) {
     sessions.push_back(*std::move(opened));
   }
   KillDaemon();
-  const auto daemon = DaemonProcess::Start({.simulate = simulate_,
-                                            .dir = directory_.path() + "/run",
-                                            .lock_dir = directory_.path() + "/locks",
-                                            .state_dir = directory_.path() + "/state",
-                                            .open_files = 64});
+  DaemonProcess::Options options = InDirectory();
+  options.open_files = 64;
+  const auto daemon = DaemonProcess::Start(options);
   ASSERT_FALSE(daemon.ok());
   EXPECT_THAT(std::string(daemon.status().message()), HasSubstr("LimitNOFILE="));
   StartInDirectory();
