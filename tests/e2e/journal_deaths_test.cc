@@ -13,11 +13,12 @@ using ::testing::StartsWith;
 
 class JournalDeathsTest : public E2eTest, public ::testing::WithParamInterface<const char*> {
  protected:
-  void StartToDie(const std::string& plan) {
+  /// Of a daemon that dies at the write of that number.
+  DaemonProcess::Options ToDieAt(int write) const {
     DaemonProcess::Options options = InDirectory("512MiB");
     options.lgpud = LGPU_FAULTY_LGPUD;
-    options.environment = {{"LGPU_TEST_JOURNAL_DIE", plan}};
-    StartDaemon(options);
+    options.environment = {{"LGPU_TEST_JOURNAL_DIE", absl::StrCat(write, GetParam())}};
+    return options;
   }
 };
 
@@ -27,7 +28,7 @@ TEST_P(JournalDeathsTest, EachWriteInTurn) {
   // The first write is the new file of the start itself.
   for (int write = 2; write < 12; ++write) {
     SCOPED_TRACE(absl::StrCat("dies at write ", write, GetParam()));
-    ASSERT_NO_FATAL_FAILURE(StartToDie(absl::StrCat(write, GetParam())));
+    ASSERT_NO_FATAL_FAILURE(StartDaemon(ToDieAt(write)));
     auto client = StartClient();
     // Whatever of this the daemon lives to see; each has its turn of being cut off.
     std::vector<std::string> commands = {"open c timeout=300"};
@@ -59,6 +60,42 @@ TEST_P(JournalDeathsTest, EachWriteInTurn) {
     ASSERT_EQ(daemon_->Stop(), 0);
     if (HasFailure()) return;
   }
+}
+
+// The first writes are the recovery's own, the next ones are of who comes back.
+TEST_P(JournalDeathsTest, EachWriteOfARecoveryInTurn) {
+  StartInDirectory("512MiB");
+  v1::CreateLeaseRequest lasting = OneDevice(64 * kMiB, /*preallocate=*/true, /*lasting=*/true);
+  lasting.set_name("lasting");
+  ASSERT_TRUE(control_->CreateLease(lasting).ok());
+  auto alive = StartClient();
+  ASSERT_THAT(Ask(*alive, "open c timeout=300"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*alive, "a", 20), StartsWith("ok "));
+  for (int write = 1; write < 8; ++write) {
+    SCOPED_TRACE(absl::StrCat("dies at write ", write, GetParam()));
+    auto dead = StartClient();
+    ASSERT_THAT(Ask(*dead, "open c timeout=300"), StartsWith("ok "));
+    ASSERT_THAT(Alloc(*dead, "a", 30), StartsWith("ok "));
+    KillDaemon();
+    dead->Signal(SIGKILL);
+    dead->Wait();
+    {
+      const auto dying = DaemonProcess::Start(ToDieAt(write));
+      EXPECT_FALSE(dying.ok() && write == 1);
+      if (dying.ok()) Alloc(*alive, absl::StrCat("during", write), 3);
+    }
+    ASSERT_NO_FATAL_FAILURE(StartInDirectory("512MiB"));
+    ASSERT_TRUE(Eventually([&] { return IsBack(alive->pid()); }));
+    EXPECT_TRUE(Eventually([&] { return HeldBytes() == ChunkBytesHeldBy({alive->pid()}) + 64 * kMiB; }))
+        << Stats().DebugString();
+    EXPECT_TRUE(control_->GetLease("lasting").ok());
+    EXPECT_EQ(Ask(*alive, "read a"), absl::StrCat("ok ", 20 * kMiB / 4 * 1.0));
+    EXPECT_THAT(Alloc(*alive, absl::StrCat("after", write), 3), StartsWith("ok "));
+    if (HasFailure()) return;
+  }
+  EXPECT_TRUE(control_->RemoveLease("lasting").ok());
+  EXPECT_TRUE(LedgerIsTrue({alive->pid()}));
+  EXPECT_EQ(Ask(*alive, "close c"), "ok");
 }
 
 INSTANTIATE_TEST_SUITE_P(Moments, JournalDeathsTest, ::testing::Values("", ":half", ":after"));
