@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -23,7 +24,8 @@ class EdgeLog {
     const char* const path = std::getenv("LGPU_FUZZ_EDGES");
     if (path == nullptr) return;
     std::ifstream before(path);
-    for (std::size_t edge = 0; before >> edge;) {
+    std::time_t when = 0;
+    for (std::size_t edge = 0; before >> edge >> when;) {
       if (edge < seen_.size()) seen_[edge] = true;
     }
     file_.open(path, std::ios::app);
@@ -35,7 +37,7 @@ class EdgeLog {
     for (std::size_t edge = 0; edge < seen_.size(); ++edge) {
       if (__start___sancov_cntrs[edge] == 0 || seen_[edge]) continue;
       seen_[edge] = true;
-      file_ << edge << "\n";
+      file_ << edge << " " << std::time(nullptr) << "\n";
       is_new = true;
     }
     if (is_new) file_.flush();
