@@ -32,6 +32,11 @@ void HostileClient::Connect(MemoryPlane& plane) {
 
 void HostileClient::Hang() { Over(); }
 
+void HostileClient::Drop() {
+  Over();
+  chunks_.clear();
+}
+
 void HostileClient::Over() {
   channel_ = SessionChannel();
   state_ = State::kOver;
@@ -61,6 +66,7 @@ void HostileClient::Resume(HostileClient& whose, std::uint8_t lie) {
   if (takes_up_ == nullptr) {
     takes_up_ = &whose;
     takes_up_id_ = whose.id_;
+    lies_ = lie % 4 != 0;
   }
   v1::Frame frame;
   frame.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
@@ -144,7 +150,7 @@ void HostileClient::Close() {
   Send(std::move(frame));
 }
 
-void HostileClient::Attest(std::uint64_t device, InputReader& input) {
+void HostileClient::Attest(std::uint64_t device, InputReader& input, const HostileClient& other) {
   v1::Frame frame;
   v1::Attest& page = *frame.mutable_attest();
   const std::uint8_t how = input.Byte();
@@ -154,8 +160,9 @@ void HostileClient::Attest(std::uint64_t device, InputReader& input) {
     v1::Chunk& chunk = *page.add_chunks();
     chunk.set_id(id);
     chunk.set_bytes(bytes);
-    const auto found = chunks_.find(id);
-    fds.push_back(found == chunks_.end() ? STDERR_FILENO : found->second.fd.get());
+    const Chunks& whose = chunks_.contains(id) ? chunks_ : other.chunks_;
+    const auto found = whose.find(id);
+    fds.push_back(found == whose.end() ? STDERR_FILENO : found->second.fd.get());
   };
   if (how >= 0x80 && !chunks_.empty()) {
     device = chunks_.begin()->second.device;
@@ -212,7 +219,7 @@ void HostileClient::ComeBack(MemoryPlane& plane) {
   LGPU_CHECK(state_ == State::kAttesting);
   const std::uint8_t all_at_once = 0x80;
   InputReader input(&all_at_once, 1);
-  Attest(0, input);
+  Attest(0, input, *this);
   Settle();
   LGPU_CHECK(state_ == State::kLive);
 }
@@ -348,7 +355,7 @@ void HostileClient::TakeWelcome(const v1::Welcome& welcome) {
     return;
   }
   state_ = State::kAttesting;
-  LGPU_CHECK(takes_up_ != nullptr);
+  LGPU_CHECK(takes_up_ != nullptr && !lies_);
   LGPU_CHECK_OP(takes_up_id_, ==, id_);
   // Whoever had it may have another session by now, and nothing of the one before.
   if (takes_up_ != this && takes_up_->id_ == id_) chunks_ = std::exchange(takes_up_->chunks_, {});

@@ -39,6 +39,8 @@ class HostileClient {
   void Connect(MemoryPlane& plane);
   /// Ends the connection without a word.
   void Hang();
+  /// The same, and lets go of what it has.
+  void Drop();
 
   void SayHello(std::uint32_t version, std::uint32_t oldest, const std::string& command);
   /// Hello in the name of a client's session, this one's own too. `lie`: what of it is wrong; 0: nothing.
@@ -60,8 +62,9 @@ class HostileClient {
   void ReturnOne();
   void AnswerTrim(std::uint8_t how);
   void Close();
-  /// A page of what it has, or claims to have.
-  void Attest(std::uint64_t device, InputReader& input);
+  /// A page of what it has, or claims to have; with the descriptors of `other`, who may be this one itself,
+  /// where it has none.
+  void Attest(std::uint64_t device, InputReader& input, const HostileClient& other);
   void SendPacket(const std::string& bytes, std::size_t fd_count);
   /// Any body, with nothing in it.
   void SendBare(std::uint8_t body);
@@ -125,6 +128,7 @@ class HostileClient {
   std::deque<std::uint64_t> trims_;
   HostileClient* takes_up_ = nullptr;  // whose session the connection asked for first
   std::uint64_t takes_up_id_ = 0;
+  bool lies_ = false;                   // in that
   std::multiset<std::uint64_t> grows_;  // neither granted nor refused yet
   bool waits_for_ever_ = false;         // as far as a fuzzer can tell
   Chunks chunks_;                       // of this session; of the last one, while there is none

@@ -12,11 +12,13 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "allocator/check.h"
@@ -99,7 +101,7 @@ class World {
         SendPacket(client, input);
         break;
       case 13:
-        client.Attest(Device(input), input);
+        client.Attest(Device(input), input, clients_[whom / kClients % kClients]);
         break;
       case 14:
         Restart();
@@ -142,6 +144,10 @@ class World {
     plane_.WaitUntilHeld(Bytes());
     plane_.CheckInvariants();
     plane_.CheckEmpty();
+    // Nor memory that only a descriptor keeps.
+    for (HostileClient& client : clients_) client.Drop();
+    bystander_.Drop();
+    WaitForDescriptors();
   }
 
  private:
@@ -168,6 +174,14 @@ class World {
     } else if (!leases_.empty()) {
       (void)plane_.AttachLease(client.token(), leases_[which % leases_.size()].id);
     }
+  }
+  // Threads of sessions that ended close theirs as the last thing.
+  void WaitForDescriptors() const {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (CountDescriptors() > idle_ && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    LGPU_CHECK_OP(CountDescriptors(), ==, idle_);
   }
   bool BystanderGrows() {
     const std::size_t before = bystander_.chunks().size();
@@ -246,6 +260,7 @@ class World {
   }
 
   MemoryPlane plane_;
+  const std::ptrdiff_t idle_ = CountDescriptors();
   HostileClient::Granted granted_;
   HostileClient bystander_{granted_};
   KnownLease bystanders_;
