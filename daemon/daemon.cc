@@ -112,11 +112,12 @@ class Daemon::Impl {
         control_, ControlServer::Start(leases_, sessions_, events_, stats_, diagnostician_, simulated_));
     LGPU_ASSIGN_OR_RETURN(ticker_, Thread::Start("lgpud-tick", [this] { Tick(); }));
     const bool is_waited_for = leases_.size() > 0;  // by those who have leases from before
-    if (const absl::Status made = MakeStaticLeases(config_.static_devices, stats_.Cards(), leases_);
+    if (const absl::Status made = MakeStaticLeases(config_.static_devices, stats_.Cards(), leases_,
+                                                   is_waited_for ? OnNoRoom::kGoOn : OnNoRoom::kUndo);
         !made.ok()) {
       if (!is_waited_for) return made;
       const std::string text = absl::StrCat(std::string(made.message()),
-                                            "\nlgpud serves without it; make room and reload it (SIGHUP)");
+                                            "\nlgpud serves without that; make room and reload it (SIGHUP)");
       spdlog::error("{}", text);
       Tell(v1::Event::KIND_LEASE_DEGRADED, text);
     }
@@ -144,7 +145,8 @@ class Daemon::Impl {
   absl::Status Reload(const Config& config) {
     // New leases are made under the new caps; if one cannot be had, all is as it was.
     LeasePolicy before = leases_.SetPolicy(config.policy);
-    if (absl::Status made = MakeStaticLeases(config.static_devices, stats_.Cards(), leases_); !made.ok()) {
+    if (absl::Status made = MakeStaticLeases(config.static_devices, stats_.Cards(), leases_, OnNoRoom::kUndo);
+        !made.ok()) {
       leases_.SetPolicy(std::move(before));
       return made;
     }
@@ -186,15 +188,14 @@ class Daemon::Impl {
 
  private:
   absl::Status Recover(DeviceBackend& backend, const Journal::Opened& found) {
-    LGPU_ASSIGN_OR_RETURN(const std::vector<v1::JournalLease> lasting,
-                          LeaseTable::ReadLasting(config_.state_dir));
-    recovery_ = std::make_unique<Recovery>(Recovery::Parts{.backend = backend,
-                                                           .broker = *broker_,
-                                                           .leases = leases_,
-                                                           .sessions = sessions_,
-                                                           .reclaimer = *reclaimer_,
-                                                           .events = events_,
-                                                           .journal = *journal_});
+    LGPU_ASSIGN_OR_RETURN(const LeaseTable::Lasting lasting, LeaseTable::ReadLasting(config_.state_dir));
+    recovery_ = std::make_unique<Recovery>(RecoveryParts{.backend = backend,
+                                                         .broker = *broker_,
+                                                         .leases = leases_,
+                                                         .sessions = sessions_,
+                                                         .reclaimer = *reclaimer_,
+                                                         .events = events_,
+                                                         .journal = *journal_});
     server_->SkipIds(SessionId{found.state.ids().session_id()});
     LGPU_ASSIGN_OR_RETURN(const auto wanted, StaticNames(config_.static_devices));
     return recovery_->Run(found, lasting, wanted);

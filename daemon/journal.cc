@@ -63,10 +63,7 @@ absl::StatusOr<Journal::Opened> Journal::Open(const std::string& directory, cons
     opened.found = parsed.condition == ParsedJournal::Condition::kDamaged       ? Found::kDamaged
                    : parsed.condition == ParsedJournal::Condition::kForeignBoot ? Found::kForeignBoot
                                                                                 : Found::kWhole;
-    if (opened.found == Found::kDamaged) {
-      // For who wants to know what happened.
-      (void)::rename(path.c_str(), absl::StrCat(path, ".damaged").c_str());
-    }
+    if (opened.found == Found::kDamaged) KeepDamaged(path);
   }
   const std::set<std::string> doubts = opened.state.unexplained();
   if (opened.found == Found::kWhole && (doubts.contains(kWasDamaged) || doubts.contains(kWasMissing))) {

@@ -51,4 +51,10 @@ absl::Status ReplaceFile(int directory, const std::string& name, std::string_vie
   return absl::OkStatus();
 }
 
+void KeepDamaged(const std::string& path) {
+  const std::string aside = path + ".damaged";
+  (void)::unlink(aside.c_str());
+  (void)::link(path.c_str(), aside.c_str());
+}
+
 }  // namespace lgpu::daemon

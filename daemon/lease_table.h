@@ -54,13 +54,19 @@ class LeaseTable {
   /// `state_directory` too. It outlives the table. Before anything else.
   void UseJournal(Journal& journal, std::string state_directory);
   /// What an earlier daemon's leases were that were made to last, whether its journal has them or not.
-  static absl::StatusOr<std::vector<v1::JournalLease>> ReadLasting(const std::string& state_directory);
+  struct Lasting {
+    std::vector<v1::JournalLease> leases;
+    bool is_whole = true;  // else the file may have had more
+  };
+  static absl::StatusOr<Lasting> ReadLasting(const std::string& state_directory);
   /// A lease as an earlier daemon had it. NOT_FOUND: one of its cards is not served here; the broker's
   /// errors.
   absl::Status Restore(const v1::JournalLease& lease);
   /// Writes the file of the leases that last: they would survive the machine.
   absl::Status SaveLasting();
-  /// A lasting lease that cannot be restored now stays in its file.
+  /// Tries again to write it where that failed. To be called now and then.
+  void TendFile();
+  /// A lasting lease that cannot be restored now waits in its file, under its keys there.
   void KeepInFile(const v1::JournalLease& lease);
   /// An absent session, which is attached to a lease.
   void RestoreSession(SessionState& session);
@@ -94,9 +100,9 @@ class LeaseTable {
   /// With everything that lies in the rings now.
   absl::StatusOr<Placements> FindPlacements(const Caller& caller, const std::string& lease);
 
-  /// The session is lost; its memory is on its way back.
   /// An event: the session gave memory back that its card does not have.
   void TellUnreturned(SessionState& session, Bytes bytes);
+  /// The session is lost; its memory is on its way back.
   void SessionLost(SessionState& session);
   /// The session holds nothing any more. A lease that is not lasting ends with its last session.
   void SessionGone(SessionState& session);
@@ -163,6 +169,8 @@ class LeaseTable {
   void Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices);
   /// Asks them to end, whoever serves them by now.
   void EndSessions(const std::set<SessionId>& sessions, const absl::Status& why);
+  /// NOT_FOUND: none of that name or id waits in the file.
+  absl::Status RemoveWaiting(const Caller& caller, const std::string& text);
   // lease_table_restart.cc.
   void NoteLease(const Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteSession(const Lease& lease, const SessionState& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -172,7 +180,7 @@ class LeaseTable {
   absl::Status Commit();
   /// As SaveLasting; a new lease for which that fails is removed.
   absl::Status SaveOrRemove(LeaseKey key) { return KeepOrRemove(key, SaveLasting()); }
-  /// Ends the lease that could not be written down.
+  /// Ends the lease that could not be written down. OK: it was, meanwhile.
   absl::Status KeepOrRemove(LeaseKey key, absl::Status saved);
   void Tell(v1::Event::Kind kind, const Lease& lease, const SessionState* session, std::string text) const;
 
@@ -194,6 +202,7 @@ class LeaseTable {
   std::string state_directory_;
   std::vector<v1::JournalLease> kept_in_file_ ABSL_GUARDED_BY(mutex_);
   std::vector<LeaseKey> in_file_still_ ABSL_GUARDED_BY(mutex_);  // but over
+  bool file_is_behind_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace lgpu::daemon

@@ -153,6 +153,14 @@ absl::Status LeaseTable::Remove(const Caller& caller, const std::string& text, T
   std::set<SessionId> live;
   std::optional<Lease> taken;
   std::vector<LogicalId> devices;
+  const auto find = [&] {
+    MutexLock lock(mutex_);
+    return FindKey(caller, text);
+  };
+  if (const absl::Status found = find().status(); absl::IsNotFound(found)) {
+    const absl::Status waiting = RemoveWaiting(caller, text);
+    return absl::IsNotFound(waiting) ? found : waiting;
+  }
   {
     MutexLock lock(mutex_);
     LGPU_ASSIGN_OR_RETURN(key, FindKey(caller, text));
@@ -169,13 +177,14 @@ absl::Status LeaseTable::Remove(const Caller& caller, const std::string& text, T
   Finish(taken, devices);
   // So that it stays removed whatever happens to this daemon. The journal first: the next one believes it,
   // not the file, which is tried again when the sessions have ended.
-  const absl::Status noted = Commit();
+  Commit().IgnoreError();
   if (!taken && lasting) SaveLasting().IgnoreError();
   {
     MutexLock lock(mutex_);
     while (!closed_ && leases_.contains(key) && changed_.WaitUntil(mutex_, deadline)) {
     }
   }
+  const absl::Status noted = Commit();
   if (noted.ok()) return noted;
   return absl::UnavailableError(absl::StrCat(
       "lease ", name, " is removed, but would be back if lgpud died now: ", std::string(noted.message())));

@@ -1,52 +1,16 @@
 // What a LeaseTable writes down for the daemon after this one, and how it starts with what it finds.
 
-#include <fcntl.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "allocator/unique_fd.h"
-#include "daemon/journal_io.h"
+#include "daemon/lease_record.h"
 #include "daemon/lease_table.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
-namespace {
-
-constexpr char kFile[] = "leases";
-
-v1::JournalLease ToRecord(const Lease& lease) {
-  v1::JournalLease record;
-  record.set_key(lease.key.value);
-  record.set_id(lease.id);
-  record.set_name(lease.name);
-  record.set_owner_uid(lease.owner.uid);
-  record.set_lasting(lease.lasting);
-  record.set_created_unix_ns(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(lease.created_at.time_since_epoch()).count());
-  record.set_request_id(lease.request_id);
-  record.set_sessions_ever(lease.sessions_ever);
-  record.set_removed(lease.removed);
-  for (const LeaseDevice& device : lease.devices) {
-    v1::JournalDevice& out = *record.add_devices();
-    out.set_id(device.id.value);
-    out.set_card_uuid(device.card.device.uuid);
-    out.set_limit_bytes(device.limit.count());
-    out.set_guarantee_bytes(device.guarantee.count());
-    out.set_preallocate(device.preallocate);
-    out.set_label(device.name);
-  }
-  return record;
-}
-
-}  // namespace
 
 void LeaseTable::UseJournal(Journal& journal, std::string state_directory) {
   journal_ = &journal;
@@ -58,7 +22,7 @@ void LeaseTable::NoteLease(const Lease& lease) {
     return;
   }
   v1::JournalRecord record;
-  *record.mutable_lease() = ToRecord(lease);
+  *record.mutable_lease() = RecordOf(lease);
   journal_->Note(record);
 }
 
@@ -112,99 +76,6 @@ absl::Status LeaseTable::RecordSession(const SessionState& session) {
 }
 
 absl::Status LeaseTable::Commit() { return journal_ == nullptr ? absl::OkStatus() : journal_->Commit(); }
-
-absl::Status LeaseTable::SaveLasting() {
-  if (journal_ == nullptr || state_directory_.empty()) {
-    return absl::OkStatus();
-  }
-  MutexLock file_lock(file_mutex_);
-  std::string bytes = EncodeJournalHeader("");
-  v1::JournalRecord record;
-  std::vector<LeaseKey> saved_now;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [key, lease] : leases_) {
-      if (lease.lasting && lease.ready && !lease.ending) {
-        *record.mutable_lease() = ToRecord(lease);
-        AppendJournalRecord(record, bytes);
-        saved_now.push_back(key);
-      }
-    }
-    for (const v1::JournalLease& lease : kept_in_file_) {
-      *record.mutable_lease() = lease;
-      AppendJournalRecord(record, bytes);
-    }
-  }
-  std::error_code error;
-  std::filesystem::create_directories(state_directory_, error);
-  const UniqueFd directory(::open(state_directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  absl::Status saved = directory ? ReplaceFile(directory.get(), kFile, bytes, /*sync=*/true)
-                                 : absl::ErrnoToStatus(errno, "cannot open it");
-  if (saved.ok()) {
-    MutexLock lock(mutex_);
-    for (const LeaseKey key : saved_now) {
-      if (const auto found = leases_.find(key); found != leases_.end()) found->second.saved = true;
-    }
-    for (const LeaseKey key : std::exchange(in_file_still_, {})) NoteLeaseGone(key);
-    return saved;
-  }
-  return absl::UnavailableError(
-      absl::StrCat("lgpud cannot write ", state_directory_, "/", kFile, " (", std::string(saved.message()),
-                   "), where leases are kept that last; make room there and try again"));
-}
-
-absl::Status LeaseTable::KeepOrRemove(LeaseKey key, absl::Status saved) {
-  if (saved.ok()) {
-    return saved;
-  }
-  std::string name;
-  std::optional<Lease> taken;
-  std::vector<LogicalId> devices;
-  std::set<SessionId> live;
-  {
-    MutexLock lock(mutex_);
-    const auto found = leases_.find(key);
-    // The same request may have come again, and been answered that it is kept.
-    if (found == leases_.end() || found->second.saved) {
-      return saved;
-    }
-    found->second.ending = true;
-    found->second.removed = true;
-    name = found->second.name;
-    live = found->second.live;
-    NoteLease(found->second);
-    devices = TakeIfOver(key, taken);
-  }
-  EndSessions(live, absl::FailedPreconditionError(
-                        absl::StrCat("lease ", name, " could not be kept: ", std::string(saved.message()))));
-  Finish(taken, devices);
-  return saved;
-}
-
-absl::StatusOr<std::vector<v1::JournalLease>> LeaseTable::ReadLasting(const std::string& state_directory) {
-  const std::string path = absl::StrCat(state_directory, "/", kFile);
-  std::vector<v1::JournalLease> leases;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    if (errno != ENOENT) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
-    }
-    return leases;
-  }
-  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const ParsedJournal parsed = ParseJournal(bytes, "");
-  // It is replaced whole, never appended to: a file that ends early is damaged too.
-  if (parsed.condition != ParsedJournal::Condition::kWhole) {
-    std::error_code error;
-    std::filesystem::rename(path, path + ".damaged", error);
-    spdlog::error("{} is damaged ({}) and was moved aside; leases in it that last are lost but for {}", path,
-                  parsed.detail, parsed.state.leases().size());
-  }
-  for (const auto& [key, lease] : parsed.state.leases()) {
-    leases.push_back(lease);
-  }
-  return leases;
-}
 
 absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
   const std::vector<Broker::CardInfo> cards = broker_.Cards();
@@ -268,11 +139,6 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
   NoteLease(lease);
   leases_.insert_or_assign(lease.key, std::move(lease));
   return absl::OkStatus();
-}
-
-void LeaseTable::KeepInFile(const v1::JournalLease& lease) {
-  MutexLock lock(mutex_);
-  kept_in_file_.push_back(lease);
 }
 
 void LeaseTable::RestoreSession(SessionState& session) {

@@ -42,99 +42,6 @@ absl::Status NoMeansFor(const v1::JournalSession& session, const absl::Status& w
 
 }  // namespace
 
-void Recovery::Tell(v1::Event::Kind kind, std::string text) {
-  spdlog::warn("{}", text);
-  v1::Event event;
-  event.set_kind(kind);
-  event.set_text(std::move(text));
-  parts_.events.Append(std::move(event), std::nullopt);
-}
-
-void Recovery::Forget(const JournalState& state, const v1::JournalLease& lease) {
-  const bool in_use = std::any_of(state.sessions().begin(), state.sessions().end(), [&](const auto& session) {
-    return session.second.lease_key() == lease.key();
-  });
-  if (in_use) return;  // a later daemon may serve its cards again
-  v1::JournalRecord record;
-  record.mutable_lease_gone()->set_key(lease.key());
-  parts_.journal.Note(record);
-}
-
-void Recovery::RestoreLeases(const JournalState& state, const std::vector<v1::JournalLease>& lasting,
-                             const Names& wanted) {
-  std::set<std::string> restored;
-  Names names;
-  std::set<std::uint64_t> in_use;
-  for (const auto& [id, session] : state.sessions()) in_use.insert(session.lease_key());
-  const auto restore = [&](const v1::JournalLease& lease) {
-    const absl::Status status = parts_.leases.Restore(lease);
-    if (status.ok()) {
-      restored.insert(lease.id());
-      if (!lease.removed()) names.emplace(lease.owner_uid(), lease.name());
-      return true;
-    }
-    if (in_use.contains(lease.key())) {
-      DoubtCardsOf(lease, absl::StrCat("lease ", lease.name(), " has sessions and cannot be restored"));
-    }
-    Tell(v1::Event::KIND_LEASE_DEGRADED,
-         absl::StrCat("lease ", lease.name(), " cannot be restored now: ", std::string(status.message())));
-    return false;
-  };
-  std::set<std::string> removed;
-  for (const auto& [key, lease] : state.leases()) {
-    if (lease.removed()) removed.insert(lease.id());
-  }
-  Names there;  // that nobody removed
-  const auto add = [&](const v1::JournalLease& lease) {
-    if (!removed.contains(lease.id())) there.emplace(lease.owner_uid(), lease.name());
-  };
-  for (const auto& [key, lease] : state.leases()) add(lease);
-  for (const v1::JournalLease& lease : lasting) add(lease);
-  for (const auto& [key, known] : state.leases()) {
-    v1::JournalLease lease = known;
-    const Names::value_type name(lease.owner_uid(), lease.name());
-    if (lease.removed() && lease.lasting() && in_use.contains(key) && wanted.contains(name) &&
-        there.insert(name).second) {
-      lease.clear_removed();
-      removed.erase(lease.id());
-    }
-    const bool is_needed = (lease.lasting() && !lease.removed()) || in_use.contains(key);
-    if ((!is_needed || !restore(lease)) && !lease.removed()) Forget(state, lease);
-  }
-  v1::JournalIds ids = state.ids();
-  for (v1::JournalLease lease : lasting) {
-    if (restored.contains(lease.id()) || removed.contains(lease.id())) continue;
-    // Keys are the file's own: the next daemon may have numbered others so far.
-    ids.set_lease_key(ids.lease_key() + 1);
-    lease.set_key(ids.lease_key());
-    for (v1::JournalDevice& device : *lease.mutable_devices()) {
-      ids.set_device_id(ids.device_id() + 1);
-      device.set_id(ids.device_id());
-    }
-    if (names.contains({lease.owner_uid(), lease.name()})) {
-      Tell(v1::Event::KIND_LEASE_DEGRADED,
-           absl::StrCat("lease ", lease.id(), " waits while another one has its name, ", lease.name()));
-      parts_.leases.KeepInFile(lease);
-    } else if (!restore(lease)) {
-      parts_.leases.KeepInFile(lease);
-    }
-  }
-  parts_.leases.SkipKeys(LeaseKey{ids.lease_key()});
-  parts_.broker.SkipIds(LogicalId{ids.device_id()}, ChunkId{ids.chunk_id()});
-  // The daemon before may have died between the journal and the file, or could not write it, or it was
-  // damaged.
-  const bool is_any = !lasting.empty() || !state.leases().empty();
-  if (is_any && parts_.leases.SaveLasting().ok()) {
-    for (const auto& [key, lease] : state.leases()) {
-      if (lease.removed() && !restored.contains(lease.id())) Forget(state, lease);
-    }
-  }
-}
-
-void Recovery::DoubtCardsOf(const v1::JournalLease& lease, const std::string& why) {
-  for (const v1::JournalDevice& device : lease.devices()) doubted_.emplace(device.card_uuid(), why);
-}
-
 absl::Status Recovery::RestoreSession(const JournalState& state, const v1::JournalSession& session,
                                       const Chunks& chunks, Restored& all) {
   const LeaseKey lease{session.lease_key()};
@@ -167,7 +74,8 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
         absl::StrCat("session ", session.id(), " cannot be restored: ", std::string(status.message()));
     spdlog::error("{}", why);
     if (const auto known = state.leases().find(lease.value); known != state.leases().end()) {
-      DoubtCardsOf(known->second, why);
+      for (const v1::JournalDevice& device : known->second.devices())
+        doubted_.emplace(device.card_uuid(), why);
     }
     return absl::OkStatus();
   }
@@ -225,18 +133,20 @@ absl::Status Recovery::FindUnexplained(const Journal::Opened& found) {
     const std::string why = damaged ? absl::StrCat("the journal is damaged (", found.detail, ")")
                             : doubt != doubted_.end() ? doubt->second
                                                       : "the journal is missing";
-    Tell(v1::Event::KIND_UNEXPLAINED,
-         absl::StrCat(
-             why, ", and ", FormatBytes(strays), " of GPU ", card.card.index,
-             " are held by processes that no record tells of; nobody else gets these until they end"));
+    parts_.Tell(v1::Event::KIND_UNEXPLAINED,
+                absl::StrCat(
+                    why, ", and ", FormatBytes(strays), " of GPU ", card.card.index,
+                    " are held by processes that no record tells of; nobody else gets these until they end"));
   }
   parts_.journal.Settled();
   return absl::OkStatus();
 }
 
-absl::Status Recovery::Run(const Journal::Opened& found, const std::vector<v1::JournalLease>& lasting,
-                           const Names& wanted) {
-  RestoreLeases(found.state, lasting, wanted);
+absl::Status Recovery::Run(const Journal::Opened& found, const LeaseTable::Lasting& lasting,
+                           const LeaseRecovery::Names& wanted) {
+  LeaseRecovery leases(parts_, found, lasting, wanted);
+  leases.RestoreJournaled();
+  doubted_ = leases.doubted();
   std::map<std::uint64_t, Chunks> chunks;
   for (const auto& [id, chunk] : found.state.chunks()) {
     chunks[chunk.session_id()].push_back({.id = ChunkId{id},
@@ -255,6 +165,7 @@ absl::Status Recovery::Run(const Journal::Opened& found, const std::vector<v1::J
     parts_.reclaimer.EndAbsent(std::move(session), /*is_gone=*/true);
   }
   parts_.broker.ChargeRestoredOverhead();
+  leases.RestoreOthers();
   LGPU_RETURN_IF_ERROR(FindUnexplained(found));
   parts_.leases.MakeMissing();
   if (const absl::Status status = parts_.journal.Commit(); !status.ok()) {
@@ -308,6 +219,7 @@ void Recovery::Tend() {
   if (now < next_look_) return;
   next_look_ = now + kLook;
   parts_.leases.MakeMissing();
+  parts_.leases.TendFile();
   EndUnwatched(now);
   if (now - started_ > kBackPatience) EndAbandoned();
   if (unexplained_.empty()) return;

@@ -8,15 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "allocator/device/device_backend.h"
-#include "allocator/mutex.h"
 #include "daemon/broker.h"
-#include "daemon/event_log.h"
 #include "daemon/journal.h"
-#include "daemon/lease_table.h"
-#include "daemon/reclaimer.h"
+#include "daemon/lease_recovery.h"
+#include "daemon/recovery_parts.h"
 #include "daemon/session_state.h"
 
 namespace lgpu::daemon {
@@ -27,17 +23,6 @@ namespace lgpu::daemon {
 /// tells of. One thread at a time.
 class Recovery {
  public:
-  struct Parts {
-    DeviceBackend& backend;
-    Broker& broker;
-    LeaseTable& leases;
-    SessionDirectory& sessions;
-    Reclaimer& reclaimer;
-    EventLog& events;
-    Journal& journal;
-  };
-  using Names = std::set<std::pair<std::uint32_t, std::string>>;  // of leases, with their owners
-
   /// An absent session whose process cannot be watched is given up after this long.
   static constexpr std::chrono::seconds kUnwatchedPatience{60};
 
@@ -45,44 +30,38 @@ class Recovery {
   static constexpr std::chrono::seconds kBackPatience{2};
 
   /// All outlive the recovery.
-  explicit Recovery(const Parts& parts) : parts_(parts) {}
+  explicit Recovery(const RecoveryParts& parts) : parts_(parts) {}
 
   /// Before anybody can connect. `found` is the journal as it was; `lasting`: the leases of the state
   /// directory; `wanted`: owners and names of those that the configuration has. One of these that was removed
   /// and whose sessions had not ended yet is as before: there is no room for it beside itself.
   /// RESOURCE_EXHAUSTED where this process may not have enough descriptors: to serve without a session that
   /// is there would grant its memory twice.
-  absl::Status Run(const Journal::Opened& found, const std::vector<v1::JournalLease>& lasting,
-                   const Names& wanted);
+  absl::Status Run(const Journal::Opened& found, const LeaseTable::Lasting& lasting,
+                   const LeaseRecovery::Names& wanted);
   /// To be called now and then.
   void Tend();
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  void RestoreLeases(const JournalState& state, const std::vector<v1::JournalLease>& lasting,
-                     const Names& wanted);
   using Chunks = std::vector<Broker::RestoredChunk>;
   struct Restored {
     std::vector<std::shared_ptr<SessionState>> alive, gone;  // by what is known of their processes
   };
   absl::Status RestoreSession(const JournalState& state, const v1::JournalSession& session,
                               const Chunks& chunks, Restored& all);
-  void Forget(const JournalState& state, const v1::JournalLease& lease);
   /// Ends sessions that are absent for long and whose process nobody can watch.
   void EndUnwatched(Clock::time_point now);
   /// Ends absent sessions whose lease was removed, and those whose Context is gone, though its process is
   /// not: it closed while nobody served, or the process runs another program now.
   void EndAbandoned();
   absl::Status FindUnexplained(const Journal::Opened& found);
-  /// Some of what the record tells of is in no account.
-  void DoubtCardsOf(const v1::JournalLease& lease, const std::string& why);
   /// How much of the card somebody holds that the broker does not know of.
   Bytes CountStrays(const Broker::CardInfo& card);
   void SetUnexplained(const std::string& uuid, bool explained);
-  void Tell(v1::Event::Kind kind, std::string text);
 
-  const Parts parts_;
+  const RecoveryParts parts_;
   std::set<std::string> unexplained_;
   std::map<std::string, std::string> doubted_;  // at the start; uuid and why
   std::map<SessionId, Clock::time_point> unwatched_since_;

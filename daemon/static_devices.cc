@@ -224,13 +224,22 @@ absl::StatusOr<std::set<std::pair<std::uint32_t, std::string>>> StaticNames(
 }
 
 absl::Status MakeStaticLeases(const std::vector<StaticDeviceConfig>& devices,
-                              const std::vector<v1::CardStats>& cards, LeaseTable& leases) {
+                              const std::vector<v1::CardStats>& cards, LeaseTable& leases,
+                              OnNoRoom on_no_room) {
   std::vector<std::string> uuids;
   for (const v1::CardStats& card : cards) uuids.push_back(card.uuid());
   LGPU_ASSIGN_OR_RETURN(const std::vector<StaticLease> wanted, GroupByLease(devices));
   std::vector<std::pair<Caller, std::string>> made;
+  absl::Status failed;
   for (const StaticLease& lease : wanted) {
     const absl::StatusOr<std::optional<std::string>> id = MakeLease(lease, uuids, leases);
+    if (!id.ok() && on_no_room == OnNoRoom::kGoOn) {
+      const absl::Status one = At(lease.Place(), id.status());
+      failed = failed.ok() ? one
+                           : absl::Status(failed.code(), absl::StrCat(std::string(failed.message()), "\n",
+                                                                      std::string(one.message())));
+      continue;
+    }
     if (!id.ok()) {
       for (const auto& [owner, earlier] : made) {
         leases.Remove(owner, earlier, std::chrono::steady_clock::now() + kPatience).IgnoreError();
@@ -239,7 +248,7 @@ absl::Status MakeStaticLeases(const std::vector<StaticDeviceConfig>& devices,
     }
     if (*id) made.emplace_back(Caller{.uid = lease.uid, .session = nullptr}, **id);
   }
-  return absl::OkStatus();
+  return failed;
 }
 
 }  // namespace lgpu::daemon

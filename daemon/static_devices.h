@@ -31,9 +31,12 @@ absl::StatusOr<std::set<std::pair<std::uint32_t, std::string>>> StaticNames(
     const std::vector<StaticDeviceConfig>& devices);
 
 /// Makes the leases that the configuration wants and that are not there. A lease that its owner has under
-/// this name is left as it is. All or, on an error (with the place in the file), none.
+/// this name is left as it is. An error has the place in the file: of the first one that cannot be made, and
+/// then none was; with kGoOn of each of these, and the others were made.
+enum class OnNoRoom { kUndo, kGoOn };
 absl::Status MakeStaticLeases(const std::vector<StaticDeviceConfig>& devices,
-                              const std::vector<v1::CardStats>& cards, LeaseTable& leases);
+                              const std::vector<v1::CardStats>& cards, LeaseTable& leases,
+                              OnNoRoom on_no_room);
 
 }  // namespace lgpu::daemon
 

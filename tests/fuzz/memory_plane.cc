@@ -60,13 +60,13 @@ std::unique_ptr<MemoryPlane::Generation> MemoryPlane::Start(bool again) {
     return next;
   }
   LGPU_CHECK(found.found == Journal::Found::kWhole);
-  next->recovery = std::make_unique<Recovery>(Recovery::Parts{.backend = *next->backend,
-                                                              .broker = *next->broker,
-                                                              .leases = *next->leases,
-                                                              .sessions = next->sessions,
-                                                              .reclaimer = *next->reclaimer,
-                                                              .events = next->events,
-                                                              .journal = *next->journal});
+  next->recovery = std::make_unique<Recovery>(RecoveryParts{.backend = *next->backend,
+                                                            .broker = *next->broker,
+                                                            .leases = *next->leases,
+                                                            .sessions = next->sessions,
+                                                            .reclaimer = *next->reclaimer,
+                                                            .events = next->events,
+                                                            .journal = *next->journal});
   next->server->SkipIds(SessionId{found.state.ids().session_id()});
   LGPU_CHECK(next->recovery->Run(found, {}, {}).ok());
   return next;

@@ -64,7 +64,10 @@ absl::Status AppendToFile(int fd, std::string_view bytes) {
 absl::Status ReplaceFile(int directory, const std::string& name, std::string_view bytes, bool sync) {
   MaybeDie(Moment::kBefore);
   if (DiesNow(Moment::kHalf)) {
-    RealReplaceFile(directory, name + ".half", bytes.substr(0, bytes.size() / 2), sync).IgnoreError();
+    // It lies beside the old one, and is not there yet.
+    const std::string beside = name + ".new";
+    const UniqueFd file(::openat(directory, beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    RealAppendToFile(file.get(), bytes.substr(0, bytes.size() / 2)).IgnoreError();
     ::raise(SIGKILL);
   }
   absl::Status status = RealReplaceFile(directory, name, bytes, sync);
