@@ -184,6 +184,12 @@ void E2eTest::KillDaemon() {
   ASSERT_EQ(daemon_->program().Wait(), 128 + SIGKILL);
 }
 
+void E2eTest::Boot(const std::string& simulate) {
+  KillDaemon();
+  std::filesystem::remove_all(directory_.path() + "/run");
+  StartInDirectory(simulate);
+}
+
 void E2eTest::KillDaemonWhileItRemoves(const std::string& lease) {
   const std::string lasting = directory_.path() + "/state/leases";
   const auto before = std::filesystem::file_size(lasting);

@@ -101,6 +101,8 @@ class E2eTest : public ::testing::Test {
     KillDaemon();
     StartInDirectory(simulate_);
   }
+  /// As a start of the machine: the runtime directory is new, and nobody has memory.
+  void Boot(const std::string& simulate = "1GiB");
   /// Asks for the removal of a lasting lease whose sessions do not end, and kills the daemon when its file
   /// has the lease no more.
   void KillDaemonWhileItRemoves(const std::string& lease);

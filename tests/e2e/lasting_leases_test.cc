@@ -4,7 +4,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -103,6 +109,25 @@ TEST_F(LastingLeasesTest, LeasesOfOneNameOfTwoUsersAreThereSideBySide) {
   for (const v1::LeaseStats& lease : stats.leases()) EXPECT_TRUE(control_->RemoveLease(lease.id()).ok());
 }
 
+// The other ones of the configuration have.
+TEST_F(LastingLeasesTest, AStaticLeaseThatHasNoRoomKeepsNoOtherFromBeingMade) {
+  const auto device = [](const char* lease, int mib) {
+    return absl::StrCat("[[logical_device]]\nlease = \"", lease, "\"\nmemory = \"", mib,
+                        "MiB\"\nmode = \"preallocate\"\n");
+  };
+  StartInDirectory();
+  v1::CreateLeaseRequest request = OneDevice(600 * kMiB, /*preallocate=*/true, /*lasting=*/true);
+  request.set_name("other");
+  ASSERT_TRUE(control_->CreateLease(request).ok());
+  KillDaemon();
+  StartDaemon(WithConfig(device("a", 64) + device("b", 600) + device("c", 64)));
+  EXPECT_FALSE(control_->GetLease("b").ok());
+  for (const char* const name : {"a", "c", "other"}) {
+    EXPECT_TRUE(control_->GetLease(name).ok()) << name;
+    EXPECT_TRUE(control_->RemoveLease(name).ok()) << name;
+  }
+}
+
 // Others have leases, which a daemon that does not start would keep from them.
 TEST_F(LastingLeasesTest, AStaticLeaseThatHasNoRoomIsMadeByAReload) {
   const DaemonProcess::Options options = WithStaticLease();
@@ -121,31 +146,6 @@ TEST_F(LastingLeasesTest, AStaticLeaseThatHasNoRoomIsMadeByAReload) {
   EXPECT_TRUE(control_->RemoveLease("fixed").ok());
 }
 
-TEST_F(LastingLeasesTest, LeasesOfACardThatIsNotThereWaitInTheFile) {
-  StartInDirectory("2x1GiB");
-  const auto create = [&](const char* name, int card) {
-    v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
-    request.set_name(name);
-    request.mutable_devices(0)->set_card_uuid(Stats().cards(card).uuid());
-    return control_->CreateLease(request).ok();
-  };
-  ASSERT_TRUE(create("first", 0) && create("waits", 1) && create("stays", 0));
-  ASSERT_TRUE(control_->RemoveLease("first").ok());
-  const auto boot = [&](const char* cards) {
-    KillDaemon();
-    std::filesystem::remove_all(directory_.path() + "/run");
-    StartInDirectory(cards);
-  };
-  boot("1GiB");
-  EXPECT_FALSE(control_->GetLease("waits").ok());
-  ASSERT_TRUE(create("new", 0));
-  boot("2x1GiB");
-  for (const char* const name : {"waits", "stays", "new"}) {
-    EXPECT_TRUE(control_->GetLease(name).ok()) << name;
-    EXPECT_TRUE(control_->RemoveLease(name).ok()) << name;
-  }
-}
-
 TEST_F(LastingLeasesTest, WhatCanBeReadOfADamagedFileOfLeasesIsKept) {
   StartInDirectory();
   v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
@@ -156,13 +156,87 @@ TEST_F(LastingLeasesTest, WhatCanBeReadOfADamagedFileOfLeasesIsKept) {
   const std::string file = directory_.path() + "/state/leases";
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 3);
   for (int boot = 0; boot < 2; ++boot) {
-    KillDaemon();
-    std::filesystem::remove_all(directory_.path() + "/run");
-    StartInDirectory();
+    Boot();
     EXPECT_TRUE(control_->GetLease("whole").ok());
     EXPECT_FALSE(control_->GetLease("cut").ok());
   }
   EXPECT_TRUE(control_->RemoveLease("whole").ok());
+}
+
+// It is read twice: the daemon that found it damaged dies before it has written another one.
+TEST_F(LastingLeasesTest, ADamagedFileOfLeasesStaysUntilAnotherOneIsWritten) {
+  StartInDirectory();
+  v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
+  request.set_name("whole");
+  ASSERT_TRUE(control_->CreateLease(request).ok());
+  const std::string file = directory_.path() + "/state/leases";
+  const auto damage = [&] {
+    KillDaemon();
+    std::filesystem::remove_all(directory_.path() + "/run");
+    std::ofstream(file, std::ios::app) << "short";
+  };
+  damage();
+  DaemonProcess::Options options = InDirectory();
+  options.lgpud = LGPU_FAULTY_LGPUD;
+  options.environment = {{"LGPU_TEST_JOURNAL_DIE", "2"}};  // the first write is the journal's
+  EXPECT_FALSE(DaemonProcess::Start(options).ok());
+  StartInDirectory();
+  EXPECT_TRUE(control_->GetLease("whole").ok());
+  // Or the disk is full, and has room later.
+  damage();
+  const std::string in_the_way = file + ".new";
+  std::filesystem::create_directory(in_the_way);
+  StartInDirectory();
+  EXPECT_TRUE(control_->GetLease("whole").ok());
+  const auto before = std::filesystem::file_size(file);
+  std::filesystem::remove(in_the_way);
+  EXPECT_TRUE(Eventually([&] { return std::filesystem::file_size(file) < before; }));
+  Boot();
+  EXPECT_TRUE(control_->RemoveLease("whole").ok());
+}
+
+// Several at once, each of which writes down the others' leases too.
+TEST_F(LastingLeasesTest, WhoIsToldThatALeaseIsMadeHasItAndNobodyElse) {
+  StartInDirectory();
+  const std::string in_the_way = directory_.path() + "/state/leases.new";
+  std::atomic<bool> over = false;
+  std::thread disk([&] {
+    std::error_code error;
+    while (!over) {
+      std::filesystem::create_directory(in_the_way, error);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::filesystem::remove(in_the_way, error);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  std::map<std::string, bool> made;
+  std::mutex mutex;
+  std::vector<std::thread> users;
+  for (int user = 0; user < 4; ++user) {
+    users.emplace_back([&, user] {
+      const auto control = Control::Open(daemon_->dir());
+      if (!control.ok()) return;
+      for (int i = 0; i < 40; ++i) {
+        v1::CreateLeaseRequest request = OneDevice(2 * kMiB, /*preallocate=*/false, /*lasting=*/true);
+        request.set_name(absl::StrCat("lease-", user, "-", i));
+        const bool ok = (*control)->CreateLease(request).ok();
+        const std::scoped_lock lock(mutex);
+        made[request.name()] = ok;
+      }
+    });
+  }
+  for (std::thread& user : users) user.join();
+  over = true;
+  disk.join();
+  EXPECT_EQ(made.size(), 160u);
+  std::filesystem::remove(in_the_way);
+  for (int start = 0; start < 2; ++start) {
+    for (const auto& [name, ok] : made) EXPECT_EQ(control_->GetLease(name).ok(), ok) << name;
+    Restart();
+  }
+  for (const auto& [name, ok] : made) {
+    if (ok) EXPECT_TRUE(control_->RemoveLease(name).ok());
+  }
 }
 
 TEST_F(LastingLeasesTest, ALeaseStaysRemovedWhoseFileCannotBeWritten) {
@@ -183,9 +257,7 @@ TEST_F(LastingLeasesTest, ALeaseStaysRemovedWhoseFileCannotBeWritten) {
   // Once it can be written, the file says the same.
   std::filesystem::remove(in_the_way);
   Restart();
-  KillDaemon();
-  std::filesystem::remove_all(directory_.path() + "/run");
-  StartInDirectory();
+  Boot();
   EXPECT_FALSE(control_->GetLease("removed").ok());
   EXPECT_TRUE(control_->RemoveLease("stays").ok());
 }
@@ -201,10 +273,7 @@ TEST_F(LastingLeasesTest, LeasesThatLastComeBack) {
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->id(), lease->id());
   EXPECT_EQ(HeldBytes(), 256 * kMiB);
-  // As after a start of the machine: the runtime directory is new.
-  KillDaemon();
-  std::filesystem::remove_all(directory_.path() + "/run");
-  StartInDirectory();
+  Boot();
   again = control_->GetLease("for-ever");
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->id(), lease->id());

@@ -1,13 +1,16 @@
 // What runs out: files that a process may open, addresses, room for the journal. Each is an error with its
 // cause, and goes by. And the clock of the wall, which somebody may set.
 
+#include <signal.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/e2e/harness.h"
@@ -131,8 +134,13 @@ TEST_F(ResourcesTest, ALimitOfFilesSizesEndsNobody) {
   v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
   request.set_name("lasting");
   ASSERT_TRUE(control_->CreateLease(request).ok());
+  request.set_name("other");
+  ASSERT_TRUE(control_->CreateLease(request).ok());
   auto client = StartClient();
+  auto other = StartClient();
   ASSERT_THAT(Ask(*client, "open c timeout=0"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*other, "open c lease=other"), StartsWith("ok "));
+  other->Signal(SIGSTOP);  // it does not hear that it is to go
   ASSERT_THAT(Alloc(*client, "a", 10), StartsWith("ok "));
   const auto may_write = [&](rlim_t bytes) {
     const rlimit limit = {.rlim_cur = bytes, .rlim_max = RLIM_INFINITY};
@@ -147,7 +155,14 @@ TEST_F(ResourcesTest, ALimitOfFilesSizesEndsNobody) {
               AllOf(HasSubstr("would be back if lgpud died now"), HasSubstr("File too large")));
   EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 10 * kMiB / 4 * 1.0));
   EXPECT_TRUE(LedgerIsTrue({client->pid()}));
+  // Whose program goes when it may write again: what is said is what is so by then.
+  absl::Status later = absl::UnknownError("not yet");
+  std::thread remover([&] { later = (*Control::Open(daemon_->dir()))->RemoveLease("other"); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
   ASSERT_TRUE(may_write(RLIM_INFINITY));
+  other->Signal(SIGKILL);
+  remover.join();
+  EXPECT_TRUE(later.ok()) << later;
   EXPECT_TRUE(Eventually([&] { return Alloc(*client, "c", 100).rfind("ok ", 0) == 0; }));
   Restart();
   EXPECT_FALSE(control_->GetLease("lasting").ok());

@@ -279,6 +279,41 @@ TEST_F(RestartTest, ADamagedJournalHoldsBackWhatItDoesNotTellOf) {
   EXPECT_THAT(Alloc(*other, "b", 600), StartsWith("ok "));
 }
 
+// It is read twice: the daemon that found it damaged dies before it has written another one.
+TEST_F(RestartTest, WhatCanBeReadOfADamagedJournalIsKept) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
+  KillDaemon();
+  std::ofstream(journal(), std::ios::app) << "this is no record at all";
+  DaemonProcess::Options options = InDirectory();
+  options.lgpud = LGPU_FAULTY_LGPUD;
+  options.environment = {{"LGPU_TEST_JOURNAL_DIE", "1"}};
+  EXPECT_FALSE(DaemonProcess::Start(options).ok());
+  StartInDirectory();
+  ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
+  EXPECT_THAT(Alloc(*client, "b", 100), StartsWith("ok "));
+}
+
+TEST_F(RestartTest, ADamagedJournalBringsNoRemovedLeaseBack) {
+  StartInDirectory();
+  v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
+  request.set_name("removed");
+  ASSERT_TRUE(control_->CreateLease(request).ok());
+  const auto before = std::filesystem::file_size(journal());
+  ASSERT_TRUE(control_->RemoveLease("removed").ok());
+  KillDaemon();
+  {
+    std::fstream file(journal(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(before) + 14);
+    file.put('!');
+  }
+  StartInDirectory();
+  EXPECT_FALSE(control_->GetLease("removed").ok());
+}
+
 TEST_F(RestartTest, AMissingJournalHoldsBackWhatSomebodyHolds) {
   StartInDirectory();
   auto client = StartClient();

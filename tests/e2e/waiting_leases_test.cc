@@ -1,0 +1,165 @@
+// Leases that last and cannot be there now: their card is missing, or others have their name or their memory
+// by now. They wait in their file and take nothing from anybody.
+
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "tests/e2e/harness.h"
+
+namespace lgpu::testing {
+namespace {
+
+using ::testing::StartsWith;
+
+class WaitingLeasesTest : public E2eTest {
+ protected:
+  /// One device of that size on each of the cards.
+  absl::StatusOr<v1::Lease> Create(const std::string& name, std::uint64_t mib, const std::vector<int>& cards,
+                                   bool preallocate = true) {
+    v1::CreateLeaseRequest request;
+    request.set_name(name);
+    request.set_lasting(true);
+    for (const int card : cards) {
+      v1::LogicalDeviceSpec& device = *request.add_devices();
+      device = OneDevice(mib * kMiB, preallocate).devices(0);
+      device.set_card_uuid(Stats().cards(card).uuid());
+    }
+    return control_->CreateLease(request);
+  }
+  std::string IdOf(const std::string& name) {
+    const auto lease = control_->GetLease(name);
+    return lease.ok() ? lease->id() : "";
+  }
+  bool IsAnyCardOvercommitted() {
+    const v1::StatsSnapshot stats = Stats();
+    for (const v1::CardStats& card : stats.cards()) {
+      if (card.promised_bytes() > card.total_bytes()) return true;
+    }
+    return false;
+  }
+};
+
+TEST_F(WaitingLeasesTest, LeasesOfACardThatIsNotThereWaitInTheFile) {
+  StartInDirectory("2x1GiB");
+  const auto create = [&](const char* name, int card) {
+    v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
+    request.set_name(name);
+    request.mutable_devices(0)->set_card_uuid(Stats().cards(card).uuid());
+    return control_->CreateLease(request).ok();
+  };
+  ASSERT_TRUE(create("first", 0) && create("waits", 1) && create("stays", 0));
+  ASSERT_TRUE(control_->RemoveLease("first").ok());
+  Boot("1GiB");
+  EXPECT_FALSE(control_->GetLease("waits").ok());
+  ASSERT_TRUE(create("new", 0));
+  Boot("2x1GiB");
+  for (const char* const name : {"waits", "stays", "new"}) {
+    EXPECT_TRUE(control_->GetLease(name).ok()) << name;
+    EXPECT_TRUE(control_->RemoveLease(name).ok()) << name;
+  }
+}
+
+// It is on a card that stayed too, which nobody kept for it.
+TEST_F(WaitingLeasesTest, ALeaseThatWaitedTakesNobodysMemory) {
+  StartInDirectory("2x64MiB");
+  const auto both = Create("both", 40, {0, 1});
+  ASSERT_TRUE(both.ok()) << both.status();
+  Boot("64MiB");
+  ASSERT_TRUE(Create("active", 40, {0}).ok());
+  Boot("2x64MiB");
+  for (int start = 0; start < 2; ++start) {
+    EXPECT_EQ(IdOf("both"), "");
+    EXPECT_NE(IdOf("active"), "");
+    EXPECT_FALSE(IsAnyCardOvercommitted());
+    Restart();
+  }
+  EXPECT_TRUE(control_->RemoveLease("active").ok());
+  Restart();
+  EXPECT_EQ(IdOf("both"), both->id());
+  EXPECT_EQ(HeldBytes(), 80 * kMiB);
+  EXPECT_TRUE(control_->RemoveLease("both").ok());
+}
+
+TEST_F(WaitingLeasesTest, ALeaseThatWaitedTakesNobodysName) {
+  StartInDirectory("2x64MiB");
+  const auto waits = Create("x", 16, {1});
+  ASSERT_TRUE(waits.ok()) << waits.status();
+  Boot("64MiB");
+  const auto active = Create("x", 16, {0});
+  ASSERT_TRUE(active.ok()) << active.status();
+  for (int start = 0; start < 2; ++start) {
+    start == 0 ? Boot("2x64MiB") : Restart();
+    EXPECT_EQ(IdOf("x"), active->id());
+  }
+  // The one that is there first.
+  EXPECT_TRUE(control_->RemoveLease("x").ok());
+  EXPECT_TRUE(control_->RemoveLease("x").ok());
+  EXPECT_TRUE(absl::IsNotFound(control_->RemoveLease("x")));
+  Restart();
+  EXPECT_EQ(IdOf("x"), "");
+  Boot("2x64MiB");
+  EXPECT_EQ(IdOf("x"), "");
+}
+
+TEST_F(WaitingLeasesTest, AProgramsLeaseThatWaitedIsCalledByItsIdWhereItsNameIsTaken) {
+  StartInDirectory("2x64MiB");
+  const auto first = Create("x", 48, {1}, /*preallocate=*/false);
+  ASSERT_TRUE(first.ok()) << first.status();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c lease=x"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 8), StartsWith("ok "));
+  client->Signal(SIGSTOP);  // or it would hear that nobody knows it
+  KillDaemon();
+  StartInDirectory("64MiB");
+  const auto second = Create("x", 16, {0});
+  ASSERT_TRUE(second.ok()) << second.status();
+  KillDaemon();
+  StartInDirectory("2x64MiB");
+  client->Signal(SIGCONT);
+  EXPECT_EQ(IdOf("x"), second->id());
+  EXPECT_EQ(IdOf(first->id()), first->id());
+  ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
+  EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 8 * kMiB / 4 * 1.0));
+  EXPECT_TRUE(control_->RemoveLease("x").ok());
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
+  EXPECT_EQ(Ask(*client, "close c"), "ok");
+  EXPECT_TRUE(control_->RemoveLease(first->id()).ok());
+}
+
+TEST_F(WaitingLeasesTest, ALeaseThatWaitsIsNotTheOneThatTheConfigurationWants) {
+  StartInDirectory("2x64MiB");
+  ASSERT_TRUE(Create("fixed", 8, {1}).ok());
+  Boot("64MiB");
+  KillDaemon();
+  DaemonProcess::Options options = InDirectory("64MiB");
+  options.config = "[[logical_device]]\nlease = \"fixed\"\nmemory = \"40MiB\"\nmode = \"preallocate\"\n";
+  StartDaemon(options);
+  const std::string fixed = IdOf("fixed");
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c lease=fixed"), StartsWith("ok "));
+  client->Signal(SIGSTOP);
+  KillDaemonWhileItRemoves("fixed");
+  StartDaemon(options);
+  EXPECT_EQ(IdOf("fixed"), fixed);
+  client->Signal(SIGKILL);
+  EXPECT_TRUE(control_->RemoveLease(fixed).ok());
+}
+
+TEST_F(WaitingLeasesTest, ALeaseThatOnlyTheJournalHasWaitsForItsCardToo) {
+  StartInDirectory("2x64MiB");
+  ASSERT_TRUE(Create("x", 8, {1}).ok());
+  KillDaemon();
+  std::ofstream(directory_.path() + "/state/leases", std::ios::trunc) << "nothing that one could read";
+  StartInDirectory("64MiB");
+  EXPECT_EQ(IdOf("x"), "");
+  KillDaemon();
+  StartInDirectory("2x64MiB");
+  EXPECT_NE(IdOf("x"), "");
+  EXPECT_TRUE(control_->RemoveLease("x").ok());
+}
+
+}  // namespace
+}  // namespace lgpu::testing
