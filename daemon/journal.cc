@@ -6,9 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <fstream>
-#include <iterator>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -51,13 +50,10 @@ absl::StatusOr<std::string> ReadBootId() {
 absl::StatusOr<Journal::Opened> Journal::Open(const std::string& directory, const std::string& boot_id) {
   Opened opened;
   const std::string path = directory + "/" + kName;
-  std::ifstream file(path, std::ios::binary);
   // What cannot be read is not what is not there: its memory would be granted twice.
-  if (!file && errno != ENOENT) return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
-  if (file) {
-    const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    if (file.bad()) return absl::InternalError(absl::StrCat("cannot read ", path));
-    ParsedJournal parsed = ParseJournal(bytes, boot_id);
+  LGPU_ASSIGN_OR_RETURN(const std::optional<std::string> bytes, ReadFile(path));
+  if (bytes) {
+    ParsedJournal parsed = ParseJournal(*bytes, boot_id);
     opened.detail = std::move(parsed.detail);
     opened.state = std::move(parsed.state);
     opened.found = parsed.condition == ParsedJournal::Condition::kDamaged       ? Found::kDamaged

@@ -3,9 +3,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "allocator/unique_fd.h"
@@ -22,6 +25,21 @@ absl::Status Failed(std::string_view call, const std::string& name, int error) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::optional<std::string>> ReadFile(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file && errno == ENOENT) return std::optional<std::string>();
+  if (!file) return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
+  std::string bytes;
+  std::array<char, 65536> buffer;
+  while (true) {
+    const ssize_t got = ::read(file.get(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
+    if (got == 0) return std::optional<std::string>(std::move(bytes));
+    bytes.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+}
 
 absl::Status AppendToFile(int fd, std::string_view bytes) {
   while (!bytes.empty()) {

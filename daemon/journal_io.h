@@ -1,16 +1,20 @@
 #ifndef LGPU_DAEMON_JOURNAL_IO_H_
 #define LGPU_DAEMON_JOURNAL_IO_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace lgpu::daemon {
 
 // What a journal does to the file system, in a place of its own: the lgpud of the tests has another one,
 // which dies at the n-th of these calls.
 
+/// All of a file; nothing where there is none.
+absl::StatusOr<std::optional<std::string>> ReadFile(const std::string& path);
 /// Writes all of `bytes` at the end of the file. On an error some of it may be written.
 absl::Status AppendToFile(int fd, std::string_view bytes);
 /// Makes `name` in `directory` a file of `bytes`, whatever it was before: written beside it and renamed, so

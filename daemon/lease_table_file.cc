@@ -6,8 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -109,15 +108,11 @@ absl::Status LeaseTable::KeepOrRemove(LeaseKey key, absl::Status saved) {
 absl::StatusOr<LeaseTable::Lasting> LeaseTable::ReadLasting(const std::string& state_directory) {
   const std::string path = absl::StrCat(state_directory, "/", kFile);
   Lasting found;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    if (errno != ENOENT) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
-    }
+  LGPU_ASSIGN_OR_RETURN(const std::optional<std::string> bytes, ReadFile(path));
+  if (!bytes) {
     return found;
   }
-  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const ParsedJournal parsed = ParseJournal(bytes, "");
+  const ParsedJournal parsed = ParseJournal(*bytes, "");
   // It is replaced whole, never appended to: a file that ends early is damaged too.
   found.is_whole = parsed.condition == ParsedJournal::Condition::kWhole;
   if (!found.is_whole) {

@@ -126,6 +126,12 @@ TEST_F(JournalTest, ADamagedOneIsKeptAsideAndSaysWhatCouldBeRead) {
   EXPECT_EQ(Open().found, Journal::Found::kWhole);
 }
 
+TEST_F(JournalTest, WhatCannotBeReadIsNotWhatIsNotThere) {
+  std::filesystem::create_directory(path());
+  const absl::Status status = Journal::Open(directory_.path(), kBoot).status();
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(path()), HasSubstr("Is a directory")));
+}
+
 // A start that finds it so and does not come to its end, as often as it may be.
 TEST_F(JournalTest, WhatIsNotSettledIsLeftToTheNextStart) {
   EXPECT_EQ(Open().found, Journal::Found::kNone);
