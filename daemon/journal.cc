@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <fstream>
 #include <optional>
@@ -29,6 +30,13 @@ absl::StatusOr<UniqueFd> OpenToAppend(int directory) {
   if (!file) return absl::ErrnoToStatus(errno, "cannot open the journal");
   return file;
 }
+
+// What a start that does not come to its end leaves to the next one, the worst first.
+constexpr std::array<std::pair<const char*, Journal::Found>, 3> kDoubts = {{
+    {Journal::kWasDamaged, Journal::Found::kDamaged},
+    {Journal::kWasMissing, Journal::Found::kNone},
+    {Journal::kWasOfAnotherBoot, Journal::Found::kForeignBoot},
+}};
 
 v1::JournalRecord Unexplained(const char* what, bool explained) {
   v1::JournalRecord record;
@@ -62,13 +70,14 @@ absl::StatusOr<Journal::Opened> Journal::Open(const std::string& directory, cons
     if (opened.found == Found::kDamaged) KeepDamaged(path);
   }
   const std::set<std::string> doubts = opened.state.unexplained();
-  if (opened.found == Found::kWhole && (doubts.contains(kWasDamaged) || doubts.contains(kWasMissing))) {
-    opened.found = doubts.contains(kWasDamaged) ? Found::kDamaged : Found::kNone;
+  for (const auto& [doubt, was] : kDoubts) {
+    if (opened.found != Found::kWhole || !doubts.contains(doubt)) continue;
+    opened.found = was;
     opened.detail = "found so by an lgpud that did not come to serve";
   }
-  if (opened.found == Found::kDamaged || opened.found == Found::kNone) {
-    const char* const doubt = opened.found == Found::kDamaged ? kWasDamaged : kWasMissing;
-    LGPU_RETURN_IF_ERROR(opened.state.Apply(Unexplained(doubt, /*explained=*/false)));
+  for (const auto& [doubt, was] : kDoubts) {
+    if (opened.found == was)
+      LGPU_RETURN_IF_ERROR(opened.state.Apply(Unexplained(doubt, /*explained=*/false)));
   }
   std::unique_ptr<Journal> journal(new Journal(path));
   journal->boot_id_ = boot_id;
@@ -87,7 +96,7 @@ absl::StatusOr<Journal::Opened> Journal::Open(const std::string& directory, cons
 }
 
 void Journal::Settled() {
-  for (const char* const doubt : {kWasDamaged, kWasMissing}) {
+  for (const auto& [doubt, was] : kDoubts) {
     {
       MutexLock lock(mutex_);
       if (!state_.unexplained().contains(doubt)) continue;

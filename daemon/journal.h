@@ -34,10 +34,11 @@ class Journal {
     Found found = Found::kNone;
     std::string detail;
   };
-  /// What the new file says of every card, until Settled: that the one before was damaged, or missing. A
-  /// start that does not come to its end leaves it to the next one.
+  /// What the new file says of every card, until Settled: that the one before was damaged, missing or of
+  /// another boot. A start that does not come to its end leaves it to the next one.
   static constexpr char kWasDamaged[] = "*damaged";
   static constexpr char kWasMissing[] = "*missing";
+  static constexpr char kWasOfAnotherBoot[] = "*other boot";
   /// Reads what is there, and begins a new file, which says the same. `directory`: exists; `boot_id`: 36
   /// characters. The file's errors.
   static absl::StatusOr<Opened> Open(const std::string& directory, const std::string& boot_id);

@@ -31,7 +31,9 @@ class LeaseRecovery {
 
   /// Those of the journal, before its sessions.
   void RestoreJournaled();
-  /// Those that only the file has, when all that is held is charged; and the file is written anew.
+  /// Those that only the file has stay in it, from before any lease may end and write it anew.
+  void KeepOthersInFile();
+  /// They are there again, when all that is held is charged; and the file is written.
   void RestoreOthers();
 
   /// Cards of leases that have sessions and cannot be restored: some of what is held there is in no account.
@@ -43,29 +45,40 @@ class LeaseRecovery {
   bool IsNameTaken(const v1::JournalLease& lease) const {
     return names_.contains({lease.owner_uid(), lease.name()});
   }
-  void RestoreServed(v1::JournalLease lease);
-  void RestoreRemoved(v1::JournalLease lease);
-  /// Nobody has it, and it is there all the same.
+  bool IsInFile(const v1::JournalLease& lease) const;
+  /// Else the file knows better.
   bool IsBelieved(const v1::JournalLease& lease) const;
   /// The configuration has it, and there is no room for another one while this one ends.
   bool IsStillWanted(const v1::JournalLease& lease) const;
+  /// All that it is promised fits beside what others have.
   bool HasRoom(const v1::JournalLease& lease) const;
+  /// What sessions of the other journaled leases hold of the card, above what their devices are promised.
+  Bytes HeldBeyondPromises(const v1::JournalLease& but, const Broker::CardInfo& card) const;
+
+  void RestoreServed(v1::JournalLease lease);
+  /// One that waited, and that programs have all the same: what they hold is theirs.
+  void RestoreUsed(const v1::JournalLease& lease);
+  void RestoreRemoved(v1::JournalLease lease);
+  void RestoreOther(const v1::JournalLease& lease);
   absl::Status Restore(const v1::JournalLease& lease);
-  /// `waited`: it was in no account before this.
-  void RestoreOther(v1::JournalLease lease, bool waited);
-  void Wait(const v1::JournalLease& lease, const std::string& why);
+  void Postpone(v1::JournalLease lease, const absl::Status& status);
+  void Wait(v1::JournalLease lease, const std::string& why);
+  void Doubt(const v1::JournalLease& lease);
   void Forget(const v1::JournalLease& lease);
 
   const RecoveryParts& parts_;
   const Journal::Opened& found_;
   const LeaseTable::Lasting& lasting_;
   const Names& wanted_;
-  std::set<std::uint64_t> in_use_;  // keys, by sessions of the journal
-  std::set<std::string> removed_;   // ids, by the journal
-  std::set<std::string> restored_;  // ids
-  std::set<std::string> waiting_;   // ids, and in the file's next version
-  Names names_;                     // that are taken
-  v1::JournalIds ids_;              // the last ones of each kind
+  std::set<std::uint64_t> in_use_;        // keys, by sessions of the journal
+  std::set<std::string> removed_;         // ids, by the journal
+  std::set<std::string> restored_;        // ids
+  std::set<std::string> waiting_;         // ids, by this one
+  std::vector<v1::JournalLease> others_;  // that only the file has
+  std::vector<v1::JournalLease> over_;    // for the journal, as soon as the file has them
+  bool sessions_are_charged_ = false;
+  Names names_;         // that are taken
+  v1::JournalIds ids_;  // the last ones of each kind
   std::map<std::string, std::string> doubted_;
 };
 

@@ -66,8 +66,9 @@ class LeaseTable {
   absl::Status SaveLasting();
   /// Tries again to write it where that failed. To be called now and then.
   void TendFile();
-  /// A lasting lease that cannot be restored now waits in its file, under its keys there.
-  void KeepInFile(const v1::JournalLease& lease);
+  /// A lasting lease that is not there stays in the file, under the keys of `lease`, until it is restored or
+  /// removed. `in_use`: sessions of an earlier daemon have it still.
+  void KeepInFile(const v1::JournalLease& lease, bool in_use);
   /// An absent session, which is attached to a lease.
   void RestoreSession(SessionState& session);
   /// After all of them: leases that are there for sessions only, and have none, end.
@@ -169,6 +170,8 @@ class LeaseTable {
   void Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices);
   /// Asks them to end, whoever serves them by now.
   void EndSessions(const std::set<SessionId>& sessions, const absl::Status& why);
+  /// What whoever removes a lease is told, when the journal has it or not.
+  static absl::Status Removed(const std::string& name, const absl::Status& noted);
   /// NOT_FOUND: none of that name or id waits in the file.
   absl::Status RemoveWaiting(const Caller& caller, const std::string& text);
   // lease_table_restart.cc.
@@ -200,8 +203,12 @@ class LeaseTable {
   Journal* journal_ = nullptr;
   Mutex file_mutex_;  // before mutex_: one writer of the file of lasting leases
   std::string state_directory_;
-  std::vector<v1::JournalLease> kept_in_file_ ABSL_GUARDED_BY(mutex_);
-  std::vector<LeaseKey> in_file_still_ ABSL_GUARDED_BY(mutex_);  // but over
+  struct Kept {
+    v1::JournalLease record;
+    bool in_use = false;
+  };
+  std::map<std::string, Kept> kept_in_file_ ABSL_GUARDED_BY(mutex_);  // by id
+  std::vector<LeaseKey> in_file_still_ ABSL_GUARDED_BY(mutex_);       // but over
   bool file_is_behind_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

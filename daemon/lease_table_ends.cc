@@ -184,7 +184,10 @@ absl::Status LeaseTable::Remove(const Caller& caller, const std::string& text, T
     while (!closed_ && leases_.contains(key) && changed_.WaitUntil(mutex_, deadline)) {
     }
   }
-  const absl::Status noted = Commit();
+  return Removed(name, Commit());
+}
+
+absl::Status LeaseTable::Removed(const std::string& name, const absl::Status& noted) {
   if (noted.ok()) return noted;
   return absl::UnavailableError(absl::StrCat(
       "lease ", name, " is removed, but would be back if lgpud died now: ", std::string(noted.message())));

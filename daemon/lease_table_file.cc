@@ -41,8 +41,8 @@ absl::Status LeaseTable::SaveLasting() {
         saved_now.push_back(key);
       }
     }
-    for (const v1::JournalLease& lease : kept_in_file_) {
-      *record.mutable_lease() = lease;
+    for (const auto& [id, kept] : kept_in_file_) {
+      *record.mutable_lease() = kept.record;
       AppendJournalRecord(record, bytes);
     }
   }
@@ -110,6 +110,7 @@ absl::StatusOr<LeaseTable::Lasting> LeaseTable::ReadLasting(const std::string& s
   Lasting found;
   LGPU_ASSIGN_OR_RETURN(const std::optional<std::string> bytes, ReadFile(path));
   if (!bytes) {
+    found.is_whole = false;  // whether there were leases is not known
     return found;
   }
   const ParsedJournal parsed = ParseJournal(*bytes, "");
@@ -127,34 +128,47 @@ absl::StatusOr<LeaseTable::Lasting> LeaseTable::ReadLasting(const std::string& s
   return found;
 }
 
-void LeaseTable::KeepInFile(const v1::JournalLease& lease) {
+void LeaseTable::KeepInFile(const v1::JournalLease& lease, bool in_use) {
   MutexLock lock(mutex_);
-  kept_in_file_.push_back(lease);
-  kept_in_file_.back().set_waiting(true);
+  kept_in_file_.insert_or_assign(lease.id(), Kept{.record = lease, .in_use = in_use});
 }
 
 absl::Status LeaseTable::RemoveWaiting(const Caller& caller, const std::string& text) {
-  v1::JournalRecord record;
+  Kept kept;
   {
     MutexLock lock(mutex_);
-    const auto is_meant = [&](const v1::JournalLease& lease) {
+    // One that still ends is what its name means.
+    const bool is_name_here = std::any_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
+      return entry.second.owner.uid == caller.uid && entry.second.name == text;
+    });
+    const auto found = std::find_if(kept_in_file_.begin(), kept_in_file_.end(), [&](const auto& entry) {
+      const v1::JournalLease& lease = entry.second.record;
       const bool is_own = lease.owner_uid() == caller.uid;
-      return (lease.id() == text && (is_own || caller.is_root())) || (lease.name() == text && is_own);
-    };
-    const auto found = std::find_if(kept_in_file_.begin(), kept_in_file_.end(), is_meant);
+      return (lease.id() == text && (is_own || caller.is_root())) ||
+             (lease.name() == text && is_own && !is_name_here);
+    });
     if (found == kept_in_file_.end()) {
       return absl::NotFoundError("no such lease waits");
     }
-    *record.mutable_lease() = *found;
+    kept = std::move(found->second);
+    kept_in_file_.erase(found);
+    v1::JournalRecord record;
+    *record.mutable_lease() = kept.record;
     record.mutable_lease()->set_removed(true);
     if (journal_ != nullptr) journal_->Note(record);
-    in_file_still_.push_back(LeaseKey{found->key()});
-    kept_in_file_.erase(found);
   }
   // As for one that is there.
-  const absl::Status noted = Commit();
-  SaveLasting().IgnoreError();
-  return noted;
+  Commit().IgnoreError();
+  const bool is_forgotten = SaveLasting().ok();
+  if (!kept.in_use) {
+    MutexLock lock(mutex_);
+    if (is_forgotten) {
+      NoteLeaseGone(LeaseKey{kept.record.key()});
+    } else {
+      in_file_still_.push_back(LeaseKey{kept.record.key()});
+    }
+  }
+  return Removed(kept.record.name(), Commit());
 }
 
 }  // namespace lgpu::daemon

@@ -113,6 +113,7 @@ absl::Status Recovery::FindUnexplained(const Journal::Opened& found) {
   unexplained_ = found.state.unexplained();
   unexplained_.erase(Journal::kWasDamaged);
   unexplained_.erase(Journal::kWasMissing);
+  unexplained_.erase(Journal::kWasOfAnotherBoot);
   const bool damaged = found.found == Journal::Found::kDamaged;
   for (const auto& [uuid, why] : doubted_) unexplained_.insert(uuid);
   for (const Broker::CardInfo& card : parts_.broker.Cards()) {
@@ -138,7 +139,6 @@ absl::Status Recovery::FindUnexplained(const Journal::Opened& found) {
                     why, ", and ", FormatBytes(strays), " of GPU ", card.card.index,
                     " are held by processes that no record tells of; nobody else gets these until they end"));
   }
-  parts_.journal.Settled();
   return absl::OkStatus();
 }
 
@@ -158,6 +158,7 @@ absl::Status Recovery::Run(const Journal::Opened& found, const LeaseTable::Lasti
   for (const auto& [id, session] : found.state.sessions()) {
     LGPU_RETURN_IF_ERROR(RestoreSession(found.state, session, chunks[id], restored));
   }
+  leases.KeepOthersInFile();
   // Not sooner: a lease whose only known session ended would end too, under those that come after it.
   parts_.leases.EndUnused();
   for (std::shared_ptr<SessionState>& session : restored.alive) parts_.reclaimer.Watch(std::move(session));
@@ -165,8 +166,10 @@ absl::Status Recovery::Run(const Journal::Opened& found, const LeaseTable::Lasti
     parts_.reclaimer.EndAbsent(std::move(session), /*is_gone=*/true);
   }
   parts_.broker.ChargeRestoredOverhead();
-  leases.RestoreOthers();
+  parts_.broker.ObserveCards();
   LGPU_RETURN_IF_ERROR(FindUnexplained(found));
+  leases.RestoreOthers();
+  parts_.journal.Settled();
   parts_.leases.MakeMissing();
   if (const absl::Status status = parts_.journal.Commit(); !status.ok()) {
     spdlog::error("{}", std::string(status.message()));

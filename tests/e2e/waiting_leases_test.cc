@@ -129,6 +129,34 @@ TEST_F(WaitingLeasesTest, AProgramsLeaseThatWaitedIsCalledByItsIdWhereItsNameIsT
   EXPECT_TRUE(control_->RemoveLease(first->id()).ok());
 }
 
+// What the program holds is there. What it was promised beside that is others' by now.
+TEST_F(WaitingLeasesTest, AProgramsLeaseThatWaitedKeepsWhatIsHeldAndNoPromise) {
+  StartInDirectory("2x64MiB");
+  const auto both = Create("both", 48, {0, 1});
+  ASSERT_TRUE(both.ok()) << both.status();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c lease=both"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 8), StartsWith("ok "));
+  client->Signal(SIGSTOP);
+  KillDaemon();
+  StartInDirectory("64MiB");
+  EXPECT_FALSE(control_->GetLease("both").ok());
+  auto other = StartClient();
+  ASSERT_THAT(Ask(*other, absl::StrCat("open c timeout=0 limit=", 40 * kMiB)), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*other, "a", 36), StartsWith("ok ")) << Stats().DebugString();
+  KillDaemon();
+  StartInDirectory("2x64MiB");
+  client->Signal(SIGCONT);
+  ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()) && IsBack(other->pid()); }));
+  EXPECT_FALSE(IsAnyCardOvercommitted()) << Stats().DebugString();
+  EXPECT_TRUE(LedgerIsTrue({client->pid(), other->pid()}));
+  EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 8 * kMiB / 4 * 1.0));
+  EXPECT_EQ(Ask(*other, "read a"), absl::StrCat("ok ", 36 * kMiB / 4 * 1.0));
+  EXPECT_EQ(Ask(*client, "close c"), "ok");
+  EXPECT_EQ(Ask(*other, "close c"), "ok");
+  EXPECT_TRUE(control_->RemoveLease("both").ok());
+}
+
 TEST_F(WaitingLeasesTest, ALeaseThatWaitsIsNotTheOneThatTheConfigurationWants) {
   StartInDirectory("2x64MiB");
   ASSERT_TRUE(Create("fixed", 8, {1}).ok());
