@@ -199,7 +199,7 @@ void LeaseRecovery::RestoreOther(const v1::JournalLease& lease) {
   if (IsNameTaken(lease)) {
     Wait(lease, absl::StrCat("another one has its name, ", lease.name()));
   } else if (waited && !HasRoom(lease)) {
-    Wait(lease, "its memory is promised to others now");
+    Wait(lease, "others have, or may have, what it was promised");
   } else if (const absl::Status status = Restore(lease); !status.ok()) {
     Wait(lease, absl::StrCat("it cannot be restored now: ", std::string(status.message())));
   }

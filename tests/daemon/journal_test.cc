@@ -144,6 +144,9 @@ TEST_F(JournalTest, WhatIsNotSettledIsLeftToTheNextStart) {
   opened.journal->Settled();
   ASSERT_TRUE(opened.journal->Commit().ok());
   EXPECT_EQ(Open().found, Journal::Found::kWhole);
+  const std::string next_boot = "00000000-89ab-cdef-0123-456789abcdef";
+  EXPECT_EQ(Open(next_boot).found, Journal::Found::kForeignBoot);
+  EXPECT_EQ(Open(next_boot).found, Journal::Found::kForeignBoot);
 }
 
 TEST_F(JournalTest, AFullDiskIsUnavailableAndPasses) {

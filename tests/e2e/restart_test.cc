@@ -314,6 +314,44 @@ TEST_F(RestartTest, ADamagedJournalBringsNoRemovedLeaseBack) {
   EXPECT_FALSE(control_->GetLease("removed").ok());
 }
 
+// It had a program, whose end is in the damaged part too.
+TEST_F(RestartTest, ADamagedJournalBringsNoRemovedLeaseOfADeadProgramBack) {
+  StartInDirectory();
+  v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
+  request.set_name("removed");
+  ASSERT_TRUE(control_->CreateLease(request).ok());
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c lease=removed"), StartsWith("ok "));
+  const auto before = std::filesystem::file_size(journal());
+  ASSERT_EQ(Ask(*client, "close c"), "ok");
+  client->Signal(SIGKILL);
+  client->Wait();
+  ASSERT_TRUE(control_->RemoveLease("removed").ok());
+  KillDaemon();
+  {
+    std::fstream file(journal(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(before) + 14);
+    file.put('!');
+  }
+  StartInDirectory();
+  EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0; })) << Stats().DebugString();
+  Restart();
+  EXPECT_EQ(Stats().leases_size(), 0);
+}
+
+// Nothing says that it was removed.
+TEST_F(RestartTest, ADamagedJournalIsBelievedWhereThereIsNoFileOfLeases) {
+  StartInDirectory();
+  v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
+  request.set_name("stays");
+  ASSERT_TRUE(control_->CreateLease(request).ok());
+  KillDaemon();
+  std::filesystem::remove(directory_.path() + "/state/leases");
+  std::ofstream(journal(), std::ios::app) << "this is no record at all";
+  StartInDirectory();
+  EXPECT_TRUE(control_->RemoveLease("stays").ok());
+}
+
 TEST_F(RestartTest, AMissingJournalHoldsBackWhatSomebodyHolds) {
   StartInDirectory();
   auto client = StartClient();

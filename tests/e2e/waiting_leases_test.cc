@@ -189,5 +189,100 @@ TEST_F(WaitingLeasesTest, ALeaseThatOnlyTheJournalHasWaitsForItsCardToo) {
   EXPECT_TRUE(control_->RemoveLease("x").ok());
 }
 
+TEST_F(WaitingLeasesTest, ALeaseThatWaitsOnHasItsNameAndItsPromiseStill) {
+  StartInDirectory("2x64MiB");
+  ASSERT_TRUE(Create("x", 8, {1}).ok());
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c lease=x"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 4), StartsWith("ok "));
+  client->Signal(SIGSTOP);
+  KillDaemon();
+  StartInDirectory("64MiB");
+  ASSERT_TRUE(Create("x", 60, {0}).ok());
+  Restart();  // the card is missing still, and its name is taken
+  client->Signal(SIGKILL);
+  client->Wait();
+  EXPECT_TRUE(control_->RemoveLease("x").ok());
+  KillDaemon();
+  StartInDirectory("2x64MiB");
+  EXPECT_NE(IdOf("x"), "");
+  EXPECT_TRUE(Eventually([&] { return HeldBytes() == 8 * kMiB; })) << Stats().DebugString();
+  EXPECT_TRUE(control_->RemoveLease("x").ok());
+}
+
+TEST_F(WaitingLeasesTest, ALeaseThatWaitsIsRemovedUnderItsProgram) {
+  StartInDirectory("2x64MiB");
+  const auto lease = Create("x", 8, {1});
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c lease=x"), StartsWith("ok "));
+  client->Signal(SIGSTOP);
+  KillDaemon();
+  StartInDirectory("64MiB");
+  EXPECT_TRUE(control_->RemoveLease("x").ok());
+  KillDaemon();
+  StartInDirectory("2x64MiB");
+  EXPECT_EQ(IdOf("x"), "");
+  client->Signal(SIGKILL);
+  client->Wait();
+  EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0; }));
+  Restart();
+  EXPECT_EQ(Stats().leases_size(), 0);
+}
+
+// What is held back is nobody's to promise.
+TEST_F(WaitingLeasesTest, ALeaseThatWaitedTakesNothingThatIsHeldBack) {
+  StartInDirectory("2x64MiB");
+  ASSERT_TRUE(Create("both", 40, {0, 1}).ok());
+  Boot("64MiB");
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, absl::StrCat("open c limit=", 48 * kMiB)), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 40), StartsWith("ok "));
+  client->Signal(SIGSTOP);
+  KillDaemon();
+  std::ofstream(directory_.path() + "/run/journal", std::ios::trunc)
+      << "this is no journal at all, however long one looks at it; none of it, from its beginning to its end";
+  StartInDirectory("64MiB");
+  KillDaemon();
+  StartInDirectory("2x64MiB");
+  EXPECT_GE(Stats().cards(0).foreign_bytes(), 40 * kMiB);
+  EXPECT_EQ(IdOf("both"), "");
+  EXPECT_EQ(HeldBytes(), 0u);
+  client->Signal(SIGKILL);
+  EXPECT_TRUE(control_->RemoveLease("both").ok());
+}
+
+// The daemon dies at each of the first writes of a start, in which another lease ends too.
+TEST_F(WaitingLeasesTest, NoDeathOfAStartLosesALeaseThatWaits) {
+  StartInDirectory("2x64MiB");
+  ASSERT_TRUE(Create("waits", 8, {1}).ok());
+  ASSERT_TRUE(Create("stays", 8, {0}).ok());
+  for (int write = 1; write < 8; ++write) {
+    for (const char* const moment : {"", ":after"}) {
+      SCOPED_TRACE(absl::StrCat(write, moment));
+      KillDaemon();
+      StartInDirectory("64MiB");
+      ASSERT_TRUE(Create("gone", 8, {0}).ok());
+      auto client = StartClient();
+      ASSERT_THAT(Ask(*client, "open c lease=gone"), StartsWith("ok "));
+      client->Signal(SIGSTOP);
+      KillDaemonWhileItRemoves("gone");
+      client->Signal(SIGKILL);
+      client->Wait();
+      DaemonProcess::Options options = InDirectory("64MiB");
+      options.lgpud = LGPU_FAULTY_LGPUD;
+      options.environment = {{"LGPU_TEST_JOURNAL_DIE", absl::StrCat(write, moment)}};
+      DaemonProcess::Start(options).IgnoreError();
+      StartInDirectory("2x64MiB");
+      EXPECT_NE(IdOf("waits"), "");
+      EXPECT_NE(IdOf("stays"), "");
+      EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 2; })) << Stats().DebugString();
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_TRUE(control_->RemoveLease("waits").ok());
+  EXPECT_TRUE(control_->RemoveLease("stays").ok());
+}
+
 }  // namespace
 }  // namespace lgpu::testing
