@@ -1,36 +1,20 @@
 // Clients that say anything to the daemon in any order: greeting, grants, acknowledgements, returns, trims,
-// Close, leases that come and go, restarts of the daemon and what is told after them. Whatever they do, every
-// frame is answered or ends the connection, the accounts agree after every step, memory that a session has
-// stays counted, another session keeps what it has and is served, and in the end nothing is left.
+// Close, leases that come and go, restarts of the daemon and what is told after them; see SessionWorld.
 //
 // Input: steps of a byte for what to do, one for which of the connections (and whether to wait for the
 // answer), and what the step itself reads.
 
 #include <google/protobuf/stubs/logging.h>
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
-#include <iterator>
-#include <string>
-#include <thread>
-#include <vector>
 
-#include "allocator/check.h"
-#include "tests/fuzz/hostile_client.h"
-#include "tests/fuzz/input_reader.h"
-#include "tests/fuzz/memory_plane.h"
+#include "tests/fuzz/session_world.h"
 
 namespace lgpu::daemon {
 namespace {
-
-constexpr std::size_t kClients = 3;
-constexpr std::size_t kMostLeases = 8;
 
 // What is not UTF-8, and every client that is thrown out, would be a line.
 [[maybe_unused]] const bool kQuiet = [] {
@@ -39,236 +23,12 @@ constexpr std::size_t kMostLeases = 8;
   return true;
 }();
 
-std::ptrdiff_t CountDescriptors() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
-                       std::filesystem::directory_iterator());
-}
-
-class World {
- public:
-  World() {
-    bystander_.Connect(plane_);
-    bystander_.SayHello(2, 1, "bystander");
-    bystander_.Settle();
-    const v1::Lease lease =
-        *plane_.CreateLease(bystander_.token(), MemoryPlane::kCardChunks, /*preallocate=*/false);
-    bystanders_ = {.id = lease.id(), .device = lease.devices(0).id()};
-    LGPU_CHECK(BystanderGrows());
-  }
-
-  void Step(InputReader& input) {
-    const std::uint8_t what = input.Byte();
-    const std::uint8_t whom = input.Byte();
-    HostileClient& client = clients_[whom % kClients];
-    switch (what % 19) {
-      case 0:
-        client.Connect(plane_);
-        break;
-      case 1:
-        SayHello(client, input);
-        break;
-      case 2:
-        Resume(client, input);
-        break;
-      case 3:
-        MakeLease(client, input);
-        break;
-      case 4:
-        Attach(client, input.Byte());
-        break;
-      case 5:
-        Grow(client, input);
-        break;
-      case 6:
-        client.Acknowledge();
-        break;
-      case 7:
-        AcknowledgeSomehow(client, input.Number());
-        break;
-      case 8:
-        client.Return(Device(input), input);
-        break;
-      case 9:
-        client.AnswerTrim(input.Byte());
-        break;
-      case 10:
-        client.Close();
-        break;
-      case 11:
-        client.Hang();
-        break;
-      case 12:
-        SendPacket(client, input);
-        break;
-      case 13:
-        client.Attest(Device(input), input, clients_[whom / kClients % kClients]);
-        break;
-      case 14:
-        Restart();
-        break;
-      case 15:
-        ResizeLease(client, input);
-        break;
-      case 16:
-        RemoveLease(client, input);
-        break;
-      case 17:
-        client.SendBare(input.Byte());
-        break;
-      case 18:
-        // It is answered, whatever the others wait for.
-        if (BystanderGrows()) BystanderReturns();
-        break;
-    }
-    if (whom < 0xc0) client.Settle();
-    plane_.CheckInvariants();
-    for (const HostileClient& each : clients_) LGPU_CHECK(plane_.Held(each.id()) >= each.SurelyHeld());
-  }
-
-  void End() {
-    for (HostileClient& client : clients_) {
-      client.Settle();
-      if (client.state() == HostileClient::State::kLive) client.AwaitGrows();
-      client.Hang();
-    }
-    plane_.EndSessions(1);
-    CheckBystander();
-    // There is nobody else.
-    LGPU_CHECK(BystanderGrows());
-    BystanderReturns();
-    CheckBystander();
-    bystander_.Close();
-    bystander_.Settle();
-    LGPU_CHECK(bystander_.state() == HostileClient::State::kOver && bystander_.closed());
-    plane_.EndSessions(0);
-    plane_.WaitUntilHeld(Bytes());
-    plane_.CheckInvariants();
-    plane_.CheckEmpty();
-    // Nor memory that only a descriptor keeps.
-    for (HostileClient& client : clients_) client.Drop();
-    bystander_.Drop();
-    WaitForDescriptors();
-  }
-
- private:
-  struct KnownLease {
-    std::string id;
-    std::uint64_t device = 0;
-  };
-  const KnownLease& Lease(InputReader& input) const { return leases_[input.Byte() % leases_.size()]; }
-  std::uint64_t Device(InputReader& input) const {
-    const std::size_t which = input.Byte();
-    if (which >= 0xf8) return bystanders_.device;
-    return which < 0xf0 && !leases_.empty() ? leases_[which % leases_.size()].device : which;
-  }
-  void MakeLease(HostileClient& client, InputReader& input) {
-    const std::uint8_t size = input.Byte();
-    if (leases_.size() >= kMostLeases) return;
-    const absl::StatusOr<v1::Lease> lease =
-        plane_.CreateLease(client.token(), size % (MemoryPlane::kCardChunks + 2), size >= 0x80);
-    if (lease.ok()) leases_.push_back({.id = lease->id(), .device = lease->devices(0).id()});
-  }
-  void Attach(const HostileClient& client, std::size_t which) {
-    if (which >= 0xf8) {
-      (void)plane_.AttachLease(client.token(), bystanders_.id);
-    } else if (!leases_.empty()) {
-      (void)plane_.AttachLease(client.token(), leases_[which % leases_.size()].id);
-    }
-  }
-  // Threads of sessions that ended close theirs as the last thing.
-  void WaitForDescriptors() const {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (CountDescriptors() > idle_ && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-    LGPU_CHECK_OP(CountDescriptors(), ==, idle_);
-  }
-  bool BystanderGrows() {
-    const std::size_t before = bystander_.chunks().size();
-    bystander_.Grow({.device = bystanders_.device, .at_least = 1, .wanted = 1});
-    bystander_.AwaitGrows();
-    bystander_.Acknowledge();
-    bystander_.Settle();
-    return bystander_.chunks().size() == before + 1;
-  }
-  void BystanderReturns() {
-    bystander_.ReturnOne();
-    bystander_.Settle();
-    LGPU_CHECK_OP(bystander_.chunks().size(), ==, 1u);
-  }
-  // One value after another: the order in which arguments are evaluated is not said anywhere.
-  static void SayHello(HostileClient& client, InputReader& input) {
-    const std::uint8_t versions = input.Byte();
-    client.SayHello(versions % 4, versions / 4 % 4, input.Text());
-  }
-  void Resume(HostileClient& client, InputReader& input) {
-    HostileClient& whose = clients_[input.Byte() % kClients];
-    client.Resume(whose, input.Byte());
-  }
-  static void SendPacket(HostileClient& client, InputReader& input) {
-    const std::size_t fd_count = input.Byte() % 4;
-    client.SendPacket(input.Text(), fd_count);
-  }
-  void ResizeLease(HostileClient& client, InputReader& input) {
-    if (leases_.empty()) return;
-    const KnownLease& lease = Lease(input);
-    plane_.ResizeLease(client.token(), lease.id, input.Byte() % (2 * MemoryPlane::kCardChunks));
-  }
-  // Numbers are small: mebibytes are what sizes are about.
-  void Grow(HostileClient& client, InputReader& input) const {
-    constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-    const std::uint64_t device = Device(input);
-    const std::uint64_t at_least = input.Number() * kMiB;
-    const std::uint64_t wanted = input.Number() * kMiB;
-    const std::uint64_t timeout_ms = input.Number();
-    client.Grow({.device = device,
-                 .at_least = at_least,
-                 .wanted = wanted,
-                 .timeout_ms = timeout_ms < 0xf8 ? timeout_ms / 8 : timeout_ms,
-                 .ahead = timeout_ms % 2 == 1});
-  }
-  static void AcknowledgeSomehow(HostileClient& client, std::uint64_t how) {
-    how < 0x80 ? client.AcknowledgeLater() : client.AcknowledgeWrongly(how);
-  }
-  void RemoveLease(HostileClient& client, InputReader& input) {
-    if (leases_.empty()) return;
-    plane_.RemoveLease(client.token(), Lease(input).id);
-    // Its sessions were told to end, whoever has them.
-    for (HostileClient& each : clients_) each.Settle();
-  }
-  void Restart() {
-    if (++restarts_ > 3) return;
-    std::array<Bytes, kClients> held;
-    for (std::size_t i = 0; i < kClients; ++i) held[i] = clients_[i].SurelyHeld();
-    plane_.Restart();
-    plane_.CheckInvariants();
-    // What was granted is charged still, before anybody came back.
-    for (std::size_t i = 0; i < kClients; ++i) LGPU_CHECK(plane_.Held(clients_[i].id()) >= held[i]);
-    for (HostileClient& client : clients_) client.Settle();
-    bystander_.Settle();
-    bystander_.ComeBack(plane_);
-    LGPU_CHECK_OP(bystander_.chunks().size(), ==, 1u);
-  }
-  void CheckBystander() {
-    bystander_.Settle();
-    LGPU_CHECK(bystander_.state() == HostileClient::State::kLive);
-    const HostileClient::Held& held = bystander_.chunks().begin()->second;
-    struct stat info = {};
-    LGPU_CHECK(::fstat(held.fd.get(), &info) == 0);
-    LGPU_CHECK(info.st_size == static_cast<off_t>(MemoryPlane::kChunkBytes));
-    plane_.WaitUntilHeld(Bytes(MemoryPlane::kChunkBytes));
-  }
-
-  MemoryPlane plane_;
-  const std::ptrdiff_t idle_ = CountDescriptors();
-  HostileClient::Granted granted_;
-  HostileClient bystander_{granted_};
-  KnownLease bystanders_;
-  std::array<HostileClient, kClients> clients_{HostileClient(granted_), HostileClient(granted_),
-                                               HostileClient(granted_)};
-  std::vector<KnownLease> leases_;
-  int restarts_ = 0;
-};
+constexpr std::array kSteps = {
+    Deed::kConnect,     Deed::kHello,      Deed::kResume,      Deed::kMakeLease,
+    Deed::kAttach,      Deed::kGrow,       Deed::kAcknowledge, Deed::kAcknowledgeSomehow,
+    Deed::kReturn,      Deed::kAnswerTrim, Deed::kClose,       Deed::kHang,
+    Deed::kPacket,      Deed::kAttest,     Deed::kRestart,     Deed::kResize,
+    Deed::kRemoveLease, Deed::kBare,       Deed::kBystander};
 
 }  // namespace
 }  // namespace lgpu::daemon
@@ -278,9 +38,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size > 512) return 0;
   const std::ptrdiff_t before = CountDescriptors();
   {
-    World world;
+    SessionWorld world;
     lgpu::InputReader input(data, size);
-    while (!input.is_empty()) world.Step(input);
+    while (!input.is_empty()) world.Step(input, kSteps);
     world.End();
   }
   LGPU_CHECK_OP(CountDescriptors(), ==, before);

@@ -1,0 +1,56 @@
+// The handshake and what is told after a restart, by themselves: two clients with leases and memory, whose
+// daemon was started again; connections come and go, greet, resume in anybody's name, truly or not, and tell
+// what they hold. Far fewer ways than in session_fuzz, so that all of them are gone.
+//
+// Input: as session_fuzz, with the steps of kSteps.
+
+#include <google/protobuf/stubs/logging.h>
+#include <spdlog/spdlog.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "tests/fuzz/session_world.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// What is not UTF-8, and every client that is thrown out, would be a line.
+[[maybe_unused]] const bool kQuiet = [] {
+  google::protobuf::SetLogHandler(nullptr);
+  spdlog::set_level(spdlog::level::off);
+  return true;
+}();
+
+constexpr std::array kSteps = {Deed::kConnect, Deed::kHello,   Deed::kResume, Deed::kAttest,
+                               Deed::kHang,    Deed::kRestart, Deed::kBare,   Deed::kClose};
+
+// For each of two: it connects, says the daemon's versions, makes a lease of four chunks, asks for two.
+constexpr std::array kPrologueSteps = {Deed::kConnect, Deed::kHello,       Deed::kMakeLease,
+                                       Deed::kGrow,    Deed::kAcknowledge, Deed::kRestart};
+constexpr std::array<std::uint8_t, 36> kPrologue = {
+    0, 0, 1, 0, 6, 0, 2, 0, 4, 3, 0, 0, 4, 4, 0, 4, 0,  // the first; its command is empty
+    0, 1, 1, 1, 6, 0, 2, 1, 4, 3, 1, 1, 4, 4, 0, 4, 1,  // the second
+    5, 0,                                               // the daemon is started again
+};
+
+}  // namespace
+}  // namespace lgpu::daemon
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace lgpu::daemon;
+  if (size > 256) return 0;
+  const std::ptrdiff_t before = CountDescriptors();
+  {
+    SessionWorld world;
+    lgpu::InputReader prologue(kPrologue.data(), kPrologue.size());
+    while (!prologue.is_empty()) world.Step(prologue, kPrologueSteps);
+    for (const std::size_t i : {0, 1}) LGPU_CHECK_OP(world.client(i).chunks().size(), ==, 2u);
+    lgpu::InputReader input(data, size);
+    while (!input.is_empty()) world.Step(input, kSteps);
+    world.End();
+  }
+  LGPU_CHECK_OP(CountDescriptors(), ==, before);
+  return 0;
+}
