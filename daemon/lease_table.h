@@ -90,7 +90,8 @@ class LeaseTable {
   /// One at a time for a lease; waits until `deadline` for another one, and for memory on its way back.
   absl::StatusOr<v1::Lease> Resize(const Caller& caller, const v1::ResizeLeaseRequest& request,
                                    TimePoint deadline);
-  /// Tells its sessions to go and waits, until `deadline`, for their memory.
+  /// Tells its sessions to go and waits, until `deadline`, for their memory. One that waits in the file, by
+  /// its id or, where no lease of the caller has that name, by its name, is given up.
   absl::Status Remove(const Caller& caller, const std::string& lease, TimePoint deadline);
 
   struct Placements {
