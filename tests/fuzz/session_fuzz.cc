@@ -4,9 +4,6 @@
 // Input: steps of a byte for what to do, one for which of the connections (and whether to wait for the
 // answer), and what the step itself reads.
 
-#include <google/protobuf/stubs/logging.h>
-#include <spdlog/spdlog.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -15,13 +12,6 @@
 
 namespace lgpu::daemon {
 namespace {
-
-// What is not UTF-8, and every client that is thrown out, would be a line.
-[[maybe_unused]] const bool kQuiet = [] {
-  google::protobuf::SetLogHandler(nullptr);
-  spdlog::set_level(spdlog::level::off);
-  return true;
-}();
 
 constexpr std::array kSteps = {
     Deed::kConnect,     Deed::kHello,      Deed::kResume,      Deed::kMakeLease,

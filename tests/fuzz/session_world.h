@@ -1,6 +1,8 @@
 #ifndef LGPU_TESTS_FUZZ_SESSION_WORLD_H_
 #define LGPU_TESTS_FUZZ_SESSION_WORLD_H_
 
+#include <google/protobuf/stubs/logging.h>
+#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -44,6 +46,13 @@ enum class Deed {
   kBare,
   kBystander,
 };
+
+// What is not UTF-8, and every client that is thrown out, would be a line.
+inline const bool kQuiet = [] {
+  google::protobuf::SetLogHandler(nullptr);
+  spdlog::set_level(spdlog::level::off);
+  return true;
+}();
 
 inline std::ptrdiff_t CountDescriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
