@@ -152,7 +152,8 @@ bool Broker::TakeIfSettled(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& w
   if (IsQueued(waiter) && now < waiter.spec.deadline) {
     LookForIdle(id, waiter, wakes);
   }
-  if (IsQueued(waiter) && now >= waiter.spec.deadline) {
+  const bool late = now >= waiter.spec.deadline;
+  if (IsQueued(waiter) && late && !IsBeingMade(waiter)) {
     const bool card_is_short = waiter.phase == Waiter::Phase::kCard;
     LeaveQueues(id, waiter);
     Refuse(waiter, {.reason = card_is_short ? RefusalReason::kCard : RefusalReason::kLimit});
@@ -164,9 +165,9 @@ bool Broker::TakeIfSettled(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& w
     return false;
   }
   if (IsQueued(waiter)) {
+    const TimePoint last = late ? now + kBackendRetry : waiter.spec.deadline;
     answer.wait = id;
-    answer.next_look = waiter.need.round == 0 ? waiter.spec.deadline
-                                              : std::min(waiter.spec.deadline, waiter.need.look_again);
+    answer.next_look = late || waiter.need.round == 0 ? last : std::min(last, waiter.need.look_again);
     return false;
   }
   mine = std::move(waiter);

@@ -338,6 +338,9 @@ class Broker {
   void Charge(GrowId id, Waiter& waiter, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChargeLedger(GrowId id, Waiter& waiter, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeSpare(GrowId id, Waiter& waiter, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Spare chunks that are enough for it are there or about to be, without anybody's doing: it is served
+  /// even where it waits for nothing, as if it had come first and made them itself.
+  bool IsBeingMade(const Waiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<ChunkId> PickSpare(const Device& device, Bytes at_least, Bytes wanted, Bytes room) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(Waiter& waiter, RefusalCause cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

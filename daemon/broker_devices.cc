@@ -159,11 +159,13 @@ std::optional<Broker::DeviceInfo> Broker::Find(LogicalId logical) const {
   }
   const Ledger::LogicalView view = ledger_.View(logical);
   const Bytes all = RoundUp(view.limit, cards_.at(view.card).device.granularity);
+  // What is charged is not there yet.
+  const Bytes there = view.held() - device->second.charged;
   return DeviceInfo{.limit = view.limit,
                     .guarantee = view.guarantee,
                     .held = view.held(),
                     .leaving = view.leaving + device->second.draining,
-                    .missing = device->second.spec.preallocate ? SaturatingSub(all, view.held()) : Bytes(),
+                    .missing = device->second.spec.preallocate ? SaturatingSub(all, there) : Bytes(),
                     .card = view.card,
                     .card_free = ledger_.View(view.card).free()};
 }

@@ -59,13 +59,24 @@ void Broker::TakeSpare(GrowId id, Waiter& waiter, Wakes& wakes) {
   }
   const Bytes possible = std::min(device.spare_bytes, room) + device.draining + view.leaving + device.charged;
   const bool in_time = Clock::now() < waiter.spec.deadline;
-  if ((in_time && possible >= waiter.spec.at_least) ||
+  if (IsBeingMade(waiter) || (in_time && possible >= waiter.spec.at_least) ||
       (MayAsk(waiter) && AskUnderLimit(waiter, SaturatingSub(waiter.spec.at_least, possible), wakes))) {
     waiter.phase = Waiter::Phase::kLimit;
     device.limit_waiters.push_back(id);
   } else {
     Refuse(waiter, {.reason = RefusalReason::kLimit});
   }
+}
+
+bool Broker::IsBeingMade(const Waiter& waiter) const {
+  const Device& device = devices_.at(waiter.spec.device);
+  if (!device.spec.preallocate || device.charged.is_zero() || waiter.spec.ahead) {
+    return false;
+  }
+  const Ledger::LogicalView view = ledger_.View(waiter.spec.device);
+  const Bytes limit = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
+  const Bytes to_be_spare = device.spare_bytes + device.charged;
+  return std::min(to_be_spare, SaturatingSub(limit, view.held() - to_be_spare)) >= waiter.spec.at_least;
 }
 
 std::vector<ChunkId> Broker::PickSpare(const Device& device, Bytes at_least, Bytes wanted, Bytes room) const {

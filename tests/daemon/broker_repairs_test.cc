@@ -90,6 +90,62 @@ TEST(BrokerRepairsTest, ADeviceThatIsRemovedWhileItsChunksAreMadeAgainLeavesNoth
   EXPECT_TRUE(broker->CheckInvariants().ok());
 }
 
+// As a daemon has it that was started again, with a session that came back and waits for nothing: it asks
+// just when the chunks are being made that it was promised.
+TEST(BrokerRepairsTest, WhoWaitsForNothingGetsWhatIsBeingMadeForHim) {
+  for (const bool can_be_made : {true, false}) {
+    SCOPED_TRACE(can_be_made ? "it can be made" : "it cannot be made");
+    std::unique_ptr<Broker> broker;
+    const LogicalId device{7};
+    std::optional<Broker::GrowAnswer> answer;
+    FailingBackend* faults = nullptr;
+    const auto ask = [&] {
+      if (answer) return;
+      EXPECT_EQ(broker->Find(device)->held, 64_MiB);
+      EXPECT_EQ(broker->Find(device)->missing, 64_MiB);
+      answer = broker->Grow({.session = SessionId{1},
+                             .device = device,
+                             .at_least = 48_MiB,
+                             .wanted = 48_MiB,
+                             .asked_at = Clock::now(),
+                             .deadline = Clock::now()});
+      if (!can_be_made) faults->faults().FailFrom(1);
+    };
+    SimulatedBackendOptions simulated;
+    simulated.devices = {SimulatedDevice(0, 64_MiB, "broker_repairs_test")};
+    FailingBackend backend(MakeSimulatedBackend(std::move(simulated)),
+                           {.code = absl::StatusCode::kResourceExhausted, .before_create = ask});
+    faults = &backend;
+    broker = MakeBroker(backend);
+    ASSERT_TRUE(broker
+                    ->RestoreDevice(device, {.card = broker->Cards().front().id,
+                                             .limit = 64_MiB,
+                                             .guarantee = {},
+                                             .preallocate = true,
+                                             .index = 0,
+                                             .lease = LeaseKey{1},
+                                             .lease_name = "lease",
+                                             .owner = "owner"})
+                    .ok());
+    broker->AddSession(SessionId{1}, {.pid = 1});
+    broker->AttachSession(SessionId{1}, LeaseKey{1});
+    EXPECT_EQ(broker->MakeMissing(device).ok(), can_be_made);
+    ASSERT_TRUE(answer && answer->wait) << answer->status;
+    const Broker::GrowAnswer then = broker->Continue(*answer->wait);
+    EXPECT_FALSE(then.wait);
+    EXPECT_EQ(broker->Find(device)->missing, can_be_made ? Bytes() : 64_MiB);
+    if (can_be_made) {
+      EXPECT_TRUE(then.status.ok()) << then.status;
+    } else {
+      ASSERT_TRUE(GetRefusal(then.status));
+      EXPECT_EQ(GetRefusal(then.status)->reason, RefusalReason::kBackend);
+      EXPECT_EQ(GetRefusal(then.status)->asked, 48_MiB);
+    }
+    broker->ReturnAll(SessionId{1});
+    EXPECT_TRUE(broker->CheckInvariants().ok());
+  }
+}
+
 TEST(BrokerRepairsTest, AFailedResizeGoesBackToALimitOfNoWholeGranule) {
   CountingBackend backend({64_MiB}, 2_MiB);
   const std::unique_ptr<Broker> broker = MakeBroker(backend);
