@@ -1,6 +1,9 @@
 // What random sequences and lgpu_chaos found once, as small cases.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "allocator/device/simulated_backend.h"
@@ -95,11 +98,16 @@ TEST(BrokerRepairsTest, ADeviceThatIsRemovedWhileItsChunksAreMadeAgainLeavesNoth
 TEST(BrokerRepairsTest, WhoWaitsForNothingGetsWhatIsBeingMadeForHim) {
   for (const bool can_be_made : {true, false}) {
     SCOPED_TRACE(can_be_made ? "it can be made" : "it cannot be made");
-    std::unique_ptr<Broker> broker;
     const LogicalId device{7};
     std::optional<Broker::GrowAnswer> answer;
-    FailingBackend* faults = nullptr;
-    const auto ask = [&] {
+    std::function<void()> ask;
+    SimulatedBackendOptions simulated;
+    simulated.devices = {SimulatedDevice(0, 64_MiB, "broker_repairs_test")};
+    FailingBackend backend(
+        MakeSimulatedBackend(std::move(simulated)),
+        {.code = absl::StatusCode::kResourceExhausted, .before_create = [&ask] { ask(); }});
+    const std::unique_ptr<Broker> broker = MakeBroker(backend);
+    ask = [&] {
       if (answer) return;
       EXPECT_EQ(broker->Find(device)->held, 64_MiB);
       EXPECT_EQ(broker->Find(device)->missing, 64_MiB);
@@ -109,14 +117,8 @@ TEST(BrokerRepairsTest, WhoWaitsForNothingGetsWhatIsBeingMadeForHim) {
                              .wanted = 48_MiB,
                              .asked_at = Clock::now(),
                              .deadline = Clock::now()});
-      if (!can_be_made) faults->faults().FailFrom(1);
+      if (!can_be_made) backend.faults().FailFrom(1);
     };
-    SimulatedBackendOptions simulated;
-    simulated.devices = {SimulatedDevice(0, 64_MiB, "broker_repairs_test")};
-    FailingBackend backend(MakeSimulatedBackend(std::move(simulated)),
-                           {.code = absl::StatusCode::kResourceExhausted, .before_create = ask});
-    faults = &backend;
-    broker = MakeBroker(backend);
     ASSERT_TRUE(broker
                     ->RestoreDevice(device, {.card = broker->Cards().front().id,
                                              .limit = 64_MiB,
