@@ -384,8 +384,10 @@ class Broker {
   /// What the limit of a preallocated device has room for; the guarantee holds it ready.
   Bytes ChargeRoom(LogicalId id, Device& device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   GrowAnswer FillUpFailed(GrowId id, Waiter mine, const absl::Status& status);
-  /// Makes chunks for memory that is charged already.
-  absl::Status MakeSpare(LogicalId device, Bytes bytes, TimePoint deadline);
+  /// Makes chunks for memory that is charged already. `maker` is called with the lock when they are there,
+  /// before anybody who waits is served.
+  absl::Status MakeSpare(LogicalId device, Bytes bytes, TimePoint deadline,
+                         const std::function<void(Wakes&)>& maker = {});
   struct MadeChunk {
     Bytes bytes;
     MemoryHandle memory;
@@ -402,6 +404,8 @@ class Broker {
   void TakeFromSession(ChunkId id, ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Spare chunks of at most `at_most` in all; they are leaving from here on.
   std::vector<ChunkId> TakeSurplus(Device& device, Bytes at_most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What is granted beyond the limit, as far as it is spare.
+  std::vector<ChunkId> TakeBeyondLimit(LogicalId id, Device& device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeFromSpare(ChunkId id, const ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// A preallocated device has its new limit: charges what it lacks, which MakeSpare is to make. Nothing
   /// where memory of its own that is still leaving stands in the way.

@@ -116,7 +116,8 @@ void Broker::StartLeaving(ChunkEntry& chunk, ChunkState state) {
   chunk.state = state;
 }
 
-absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadline) {
+absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadline,
+                               const std::function<void(Wakes&)>& maker) {
   std::vector<Bytes> sizes;
   int backend_device = 0;
   {
@@ -173,6 +174,11 @@ absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadlin
       undo = TakeSurplus(device, device.spare_bytes);
       result = absl::FailedPreconditionError(
           absl::StrCat("lease ", device.spec.lease_name, " has ended; create another one"));
+    } else {
+      if (maker) {
+        maker(wakes);
+      }
+      undo = TakeBeyondLimit(logical, device);  // it may have been lowered
     }
     const CardId card = device.spec.card;
     ForgetIfEmpty(logical);

@@ -77,8 +77,7 @@ absl::Status Broker::ResizeDevice(LogicalId logical, Bytes limit, Bytes guarante
     AskForExcess(logical, wakes);
     if (preallocate) {
       // What is leaving is lost to the device already: only what is granted counts.
-      const Bytes rounded = RoundUp(limit, cards_.at(device.spec.card).device.granularity);
-      surplus = TakeSurplus(device, SaturatingSub(before.granted, rounded));
+      surplus = TakeBeyondLimit(logical, device);
       missing = ChargeMissing(logical, device);
       while (!missing && !stopping_ && Clock::now() < deadline) {
         freed_.WaitUntil(mutex_, deadline);
@@ -120,18 +119,23 @@ std::optional<Bytes> Broker::ChargeMissing(LogicalId logical, Device& device) {
 
 void Broker::ResizeBack(LogicalId logical, const Ledger::LogicalView& before) {
   Wakes wakes;
+  std::vector<ChunkId> surplus;
   {
     MutexLock lock(mutex_);
-    if (!devices_.contains(logical)) {
+    const auto device = devices_.find(logical);
+    if (device == devices_.end()) {
       return;  // it was removed meanwhile
     }
     // It cannot fail: it takes less than what was just possible. (The ledger keeps guarantees rounded up.)
     ledger_.Resize(logical, {.limit = before.limit, .guarantee = std::min(before.guarantee, before.limit)})
         .IgnoreError();
+    // Others may have made chunks for the limit that it had meanwhile.
+    surplus = TakeBeyondLimit(logical, device->second);
     // The guarantee that is set free is for those who wait.
     Serve(before.card, wakes);
   }
   WakeAll(wakes);
+  Reclaim(surplus);
 }
 
 void Broker::RemoveDevice(LogicalId logical) {

@@ -124,22 +124,28 @@ Broker::GrowAnswer Broker::FillUp(GrowId id, Waiter mine) {
   if (mine.phase == Waiter::Phase::kTooLarge) {
     FreeTooLarge(mine);
   }
-  if (!mine.charged.is_zero()) {
-    // The thread of a session must not wait here, where it hears nothing of its client.
-    const absl::Status made = MakeSpare(logical, std::exchange(mine.charged, Bytes()), Clock::now());
+  GrowAnswer answer;
+  std::optional<Making> making;
+  const auto place = [&](Wakes& wakes) {
+    mutex_.AssertHeld();
+    mine.phase = Waiter::Phase::kNew;
+    making = Place(id, mine, answer, wakes);
+  };
+  if (mine.charged.is_zero()) {
+    Wakes wakes;
+    {
+      MutexLock lock(mutex_);
+      place(wakes);
+    }
+    WakeAll(wakes);
+  } else {
+    // The thread of a session must not wait here, where it hears nothing of its client. It takes of what it
+    // made before anybody who waits.
+    const absl::Status made = MakeSpare(logical, std::exchange(mine.charged, Bytes()), Clock::now(), place);
     if (!made.ok()) {
       return FillUpFailed(id, std::move(mine), made);
     }
   }
-  GrowAnswer answer;
-  Wakes wakes;
-  std::optional<Making> making;
-  {
-    MutexLock lock(mutex_);
-    mine.phase = Waiter::Phase::kNew;
-    making = Place(id, mine, answer, wakes);
-  }
-  WakeAll(wakes);
   return making ? Make(id, std::move(mine), *making) : answer;
 }
 
@@ -210,6 +216,12 @@ bool Broker::BecomesSpare(const ChunkEntry& chunk) const {
   const Ledger::LogicalView view = ledger_.View(chunk.device);
   return SaturatingSub(view.granted, chunk.bytes) <
          RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
+}
+
+std::vector<ChunkId> Broker::TakeBeyondLimit(LogicalId logical, Device& device) {
+  const Ledger::LogicalView view = ledger_.View(logical);
+  const Bytes limit = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
+  return TakeSurplus(device, SaturatingSub(view.granted, limit));
 }
 
 std::vector<ChunkId> Broker::TakeSurplus(Device& device, Bytes at_most) {

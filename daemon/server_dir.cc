@@ -194,8 +194,9 @@ absl::StatusOr<UniqueFd> ServerDir::Bind(const char* name, int type, const Confi
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at the socket ", path));
   }
   own_sockets_.push_back({.name = name, .device = info.st_dev, .inode = info.st_ino});
-  // Nobody can connect before listen, so that the mode is right in time. Without the right to give the socket
-  // to the group it stays this user's.
+  // Nobody can connect before listen, so that the mode is right in time for those who may not. Those who may
+  // are turned away until then; clients that look for their daemon try again. Without the right to give the
+  // socket to the group it stays this user's.
   if (const std::optional<gid_t> group = FindGroup(config.socket_group)) {
     if (::fchownat(directory_.get(), name, static_cast<uid_t>(-1), *group, AT_SYMLINK_NOFOLLOW) != 0 &&
         errno != EPERM) {

@@ -220,6 +220,40 @@ TEST(BrokerRepairsTest, WhoWaitsForAChunkThatIsBeingCutIsServed) {
   }
 }
 
+TEST(BrokerRepairsTest, WhoMakesChunksHasThemBeforeThoseWhoAskedMeanwhile) {
+  for (const auto patience : {std::chrono::milliseconds(0), std::chrono::milliseconds(3'600'000)}) {
+    SCOPED_TRACE(patience.count());
+    LoweredDevice lowered;
+    lowered.broker->ReturnAll(SessionId{1});
+    lowered.Lower();
+    Broker::GrowAnswer other;
+    lowered.backend.BeforeNextCreate([&] { other = lowered.Grow(3, 4_MiB, patience); });
+    const Broker::GrowAnswer mine = lowered.Grow(1, 8_MiB);
+    EXPECT_TRUE(mine.status.ok()) << mine.status;
+    ASSERT_TRUE(other.wait.has_value()) << other.status;
+    other = lowered.broker->Continue(*other.wait);
+    EXPECT_TRUE(absl::IsResourceExhausted(other.status)) << other.status;
+    EXPECT_TRUE(lowered.broker->CheckInvariants().ok()) << lowered.broker->CheckInvariants();
+  }
+}
+
+TEST(BrokerRepairsTest, AFailedResizeLeavesNothingBeyondTheLimit) {
+  for (const auto patience : {std::chrono::milliseconds(0), std::chrono::milliseconds(3'600'000)}) {
+    SCOPED_TRACE(patience.count());
+    LoweredDevice raised;
+    Broker::GrowAnswer other;
+    raised.backend.BeforeNextCreate([&] { other = raised.Grow(3, 60_MiB, patience); });
+    raised.backend.FailCreateAfter(0);
+    EXPECT_FALSE(raised.broker->ResizeDevice(raised.device, 128_MiB, Bytes(), Clock::now()).ok());
+    ASSERT_TRUE(other.wait.has_value()) << other.status;
+    other = raised.broker->Continue(*other.wait);
+    EXPECT_TRUE(other.wait.has_value() || absl::IsResourceExhausted(other.status)) << other.status;
+    EXPECT_EQ(raised.broker->Find(raised.device)->held, 64_MiB);
+    EXPECT_EQ(raised.broker->Cards().front().view.held, 64_MiB);
+    EXPECT_TRUE(raised.broker->CheckInvariants().ok()) << raised.broker->CheckInvariants();
+  }
+}
+
 TEST(BrokerRepairsTest, ASessionThatEndsBeforeItsChunkIsCutCostsTheDeviceNothing) {
   LoweredDevice lowered;
   lowered.broker->StartDraining(SessionId{1});
