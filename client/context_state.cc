@@ -220,13 +220,29 @@ ContextState::~ContextState() {
     [[maybe_unused]] const Lease* leaked = lease_.release();
     return;
   }
+  {
+    // Whoever closed it and found no daemon has waited for one already.
+    const MutexLock lock(close_mutex_);
+    if (closed_) return;
+  }
   Close().IgnoreError();
 }
 
 absl::Status ContextState::Close() {
   if (IsForked()) return ForkedError();
   const MutexLock lock(close_mutex_);
-  if (closed_) return close_status_;
+  if (!closed_) ShutDownDevices();
+  // A daemon that was away may be back by now.
+  if (!lease_is_closed_) {
+    const absl::Status status = lease_->Close();
+    lease_is_closed_ = !absl::IsUnavailable(status);
+    if (!lease_is_closed_) return close_status_.ok() ? status : close_status_;
+    close_status_.Update(status);
+  }
+  return close_status_;
+}
+
+void ContextState::ShutDownDevices() {
   gate_.CloseAndWait();
   lease_->StopMaintenance();
   for (const auto& device : devices_) {
@@ -234,9 +250,7 @@ absl::Status ContextState::Close() {
     if (device->is_gpu()) recorder_.RecordMeasured(*device, OpTimers::Which::kAll);
     close_status_.Update(device->Shutdown());
   }
-  close_status_.Update(lease_->Close());
   closed_ = true;
-  return close_status_;
 }
 
 absl::Status ContextState::ClosedError() const {

@@ -42,7 +42,8 @@ class ContextState {
   ContextState(const ContextState&) = delete;
   ContextState& operator=(const ContextState&) = delete;
 
-  /// Context::Close.
+  /// Context::Close. UNAVAILABLE: lgpud is away; it hears of the end when it is back, and another call says
+  /// how that went.
   absl::Status Close();
 
   const std::vector<LogicalDeviceInfo>& infos() const { return infos_; }
@@ -107,8 +108,11 @@ class ContextState {
   std::vector<std::uint64_t> incarnations_;  // by position; constant after the constructor
   std::vector<std::unique_ptr<Device>> devices_;
   Gate gate_;
+  void ShutDownDevices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
+
   Mutex close_mutex_;  // orders calls of Close; held over the whole of it, nothing else waits for it
   bool closed_ ABSL_GUARDED_BY(close_mutex_) = false;
+  bool lease_is_closed_ ABSL_GUARDED_BY(close_mutex_) = false;
   absl::Status close_status_ ABSL_GUARDED_BY(close_mutex_);
 };
 

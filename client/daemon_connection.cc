@@ -297,25 +297,42 @@ absl::Status DaemonConnection::Close() {
   if (IsForked()) return ForkedError();
   {
     MutexLock lock(mutex_);
+    closing_ = true;
+  }
+  while (true) {
+    const std::uint64_t generation = generation_.load();
+    const absl::Status status = SayClose(options_.answer_timeout);
+    if (status.ok() || !IsLost(generation)) return status;
+    // Whoever comes later is told by the session thread.
+    const absl::Status back = AwaitDaemon(Clock::now() + std::min(kClosePatience, options_.answer_timeout));
+    if (absl::IsUnavailable(back)) return back;
+  }
+}
+
+absl::Status DaemonConnection::SayClose(std::chrono::milliseconds patience) {
+  MutexLock one_at_a_time(close_mutex_);
+  {
+    MutexLock lock(mutex_);
     if (closed_) return absl::OkStatus();
   }
-  // A daemon that is back finds what this session held free as soon as the process ends, if not now.
-  constexpr std::chrono::milliseconds kPatience{1000};
-  LGPU_RETURN_IF_ERROR(AwaitDaemon(Clock::now() + std::min(kPatience, options_.answer_timeout)));
   LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
   v1::Frame frame;
   frame.mutable_close()->set_request_id(id);
-  absl::StatusOr<ReceivedFrame> answer = Call(id, &frame, Clock::now() + options_.answer_timeout);
+  absl::StatusOr<ReceivedFrame> answer = Call(id, &frame, Clock::now() + patience);
   ForgetRequest(id);
   MutexLock lock(mutex_);
   if (answer.ok() && answer->frame.has_closed()) {
     Arm(false);  // the end of file that follows is no news
-    closed_ = true;
-    status_ = ClosedError();
-    changed_.NotifyAll();
+    EndHere();
     return absl::OkStatus();
   }
   return answer.ok() ? Broken("did not answer the end of the session as the protocol says") : answer.status();
+}
+
+void DaemonConnection::EndHere() {
+  closed_ = true;
+  status_ = ClosedError();
+  changed_.NotifyAll();
 }
 
 }  // namespace lgpu

@@ -133,7 +133,8 @@ class DaemonConnection {
   std::vector<TrimOrder> TakeTrims();
   /// What there was is returned. `pending`: more is idle but for work that still runs.
   void AnswerTrim(std::uint64_t id, bool pending);
-  /// Ends the session and waits until the daemon has it all back. Repeating it is fine.
+  /// Ends the session and waits until the daemon has it all back. UNAVAILABLE: none is there; the session
+  /// thread tells the one that comes next, and repeating it says how that went. Repeating it is always fine.
   absl::Status Close();
   /// The session thread does the task between its other work.
   void StartMaintenance(Maintenance::Task task);
@@ -145,6 +146,8 @@ class DaemonConnection {
 
  private:
   using TimePoint = std::chrono::steady_clock::time_point;
+  /// How long the end of a session waits for a daemon that is away.
+  static constexpr std::chrono::milliseconds kClosePatience{1000};
   struct Waiter {
     std::uint64_t request = 0;
     std::vector<ReceivedFrame> inbox;
@@ -192,6 +195,11 @@ class DaemonConnection {
   /// Fails, and is looked for again where that is wanted.
   void Lose(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Arm(bool on) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Says Close to the daemon that is there, once.
+  absl::Status SayClose(std::chrono::milliseconds patience)
+      ABSL_LOCKS_EXCLUDED(close_mutex_, mutex_, send_mutex_);
+  /// The session is over, as it was to be.
+  void EndHere() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// At most kMaxReturnChunks.
   absl::Status ReturnPart(std::uint64_t device, std::span<const ChunkId> chunks);
   static Orphan OrphanOf(const v1::Grant& grant);
@@ -209,12 +217,14 @@ class DaemonConnection {
   bool IsAway() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status LostError() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<TimePoint> next_attempt() const ABSL_LOCKS_EXCLUDED(mutex_);
-  void TryToReconnect() ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
-  absl::Status Reconnect();
+  void TryToReconnect() ABSL_LOCKS_EXCLUDED(close_mutex_, mutex_, send_mutex_);
+  absl::Status Rejoin(SessionChannel channel);
   absl::Status Greet(SessionChannel& channel, TimePoint deadline);
   absl::StatusOr<std::vector<HeldChunk>> WhatIsHeld(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Attest(SessionChannel& channel, const std::vector<HeldChunk>& held, TimePoint deadline);
-  absl::Status GoOnWith(SessionChannel channel) ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
+  /// What was returned since WhatIsHeld, and is owed to this daemon.
+  absl::StatusOr<std::vector<Orphan>> GoOnWith(SessionChannel channel)
+      ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
   /// Those of `chunks` that the daemon knows of, and is to be told about now. While it is away they are owed
   /// to the next one.
   std::vector<ChunkId> StillToReturn(std::uint64_t device, std::span<const ChunkId> chunks)
@@ -238,6 +248,8 @@ class DaemonConnection {
   Mutex send_mutex_;
   bool close_is_sent_ ABSL_GUARDED_BY(send_mutex_) = false;  // nothing may follow it
 
+  Mutex close_mutex_;  // one that closes at a time; before the others
+
   mutable Mutex mutex_;
   CondVar changed_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
@@ -250,6 +262,7 @@ class DaemonConnection {
   bool armed_ ABSL_GUARDED_BY(mutex_) = false;    // the session thread hears of what arrives
   bool quiet_is_set_ ABSL_GUARDED_BY(mutex_) = false;
   std::uint64_t unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;  // a grant; 0: none
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;              // for good: also the next daemon is to hear it
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<void>> to_drop_ ABSL_GUARDED_BY(mutex_);

@@ -85,13 +85,19 @@ void DaemonConnection::TryToReconnect() {
     MutexLock lock(mutex_);
     if (!next_attempt_ || stopping_ || Clock::now() < *next_attempt_) return;
   }
-  const absl::Status status = Reconnect();
+  absl::StatusOr<SessionChannel> channel = SessionChannel::Connect(options_.reconnect_path);
+  // Who could not be spoken to has decided nothing: a daemon that starts may not have opened its socket to
+  // this user yet.
+  const bool has_spoken = channel.ok();
+  const absl::Status status = has_spoken ? Rejoin(*std::move(channel)) : channel.status();
   MutexLock lock(mutex_);
-  if (IsFinal(status)) {
+  if (has_spoken && IsFinal(status)) {
     next_attempt_.reset();
     status_ = status;
+    // The session that was to end has ended.
+    if (closing_ && absl::IsFailedPrecondition(status)) EndHere();
   } else if (!status.ok()) {
-    if (absl::IsResourceExhausted(status)) {
+    if (absl::IsResourceExhausted(status) || absl::IsPermissionDenied(status)) {
       status_ = Broken("cannot be joined again now: " + std::string(status.message()));
     }
     next_attempt_ = Clock::now() + pause_;
@@ -99,20 +105,18 @@ void DaemonConnection::TryToReconnect() {
     return;
   }
   changed_.NotifyAll();
+  if (!closing_) return;
+  mutex_.Unlock();
+  (void)SayClose(kClosePatience);  // if this daemon goes as well, the next one is told
+  mutex_.Lock();
 }
 
-absl::Status DaemonConnection::Reconnect() {
-  LGPU_ASSIGN_OR_RETURN(SessionChannel channel, SessionChannel::Connect(options_.reconnect_path));
+absl::Status DaemonConnection::Rejoin(SessionChannel channel) {
   const TimePoint deadline = Clock::now() + kAttempt;
   LGPU_RETURN_IF_ERROR(Greet(channel, deadline));
   LGPU_ASSIGN_OR_RETURN(const std::vector<HeldChunk> held, WhatIsHeld(deadline));
   LGPU_RETURN_IF_ERROR(Attest(channel, held, deadline));
-  LGPU_RETURN_IF_ERROR(GoOnWith(std::move(channel)));
-  std::vector<Orphan> owed;
-  {
-    MutexLock lock(mutex_);
-    owed.swap(orphans_);
-  }
+  LGPU_ASSIGN_OR_RETURN(const std::vector<Orphan> owed, GoOnWith(std::move(channel)));
   GiveBack(owed, generation_.load());
   return absl::OkStatus();
 }
@@ -192,7 +196,7 @@ absl::Status DaemonConnection::Attest(SessionChannel& channel, const std::vector
   return absl::OkStatus();
 }
 
-absl::Status DaemonConnection::GoOnWith(SessionChannel channel) {
+absl::StatusOr<std::vector<DaemonConnection::Orphan>> DaemonConnection::GoOnWith(SessionChannel channel) {
   MutexLock send_lock(send_mutex_);
   MutexLock lock(mutex_);
   while (reading_) changed_.Wait(mutex_);
@@ -201,11 +205,12 @@ absl::Status DaemonConnection::GoOnWith(SessionChannel channel) {
   next_attempt_.reset();
   status_ = absl::OkStatus();
   unacknowledged_ = 0;
-  orphans_ = std::exchange(owed_, {});
+  close_is_sent_ = false;
+  orphans_.clear();  // of grants that the daemon before made, and that nobody named
   trims_
       .clear();  // the new daemon knows nothing of them; none is being answered, that is done on this thread
   if (waiting_ == 0) Arm(true);
-  return absl::OkStatus();
+  return std::exchange(owed_, {});
 }
 
 // Giving back while the daemon may be gone.

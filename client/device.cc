@@ -74,8 +74,10 @@ absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::string_view op, std::ch
     PublishStats();
     return block;
   }
-  const std::uint64_t used =
-      counters->used.fetch_add(block->bytes.count(), std::memory_order_relaxed) + block->bytes.count();
+  // The peak is of what is counted here: while the page moves to another daemon, its counts may be behind.
+  const std::uint64_t size = block->bytes.count();
+  const std::uint64_t used = used_.fetch_add(size, std::memory_order_relaxed) + size;
+  counters->used.fetch_add(size, std::memory_order_relaxed);
   std::uint64_t peak = counters->peak_used.load(std::memory_order_relaxed);
   while (peak < used && !counters->peak_used.compare_exchange_weak(peak, used, std::memory_order_relaxed)) {
   }
@@ -109,6 +111,7 @@ void Device::Free(const Block& block, Bytes requested) {
   // Counted before the pool has it: whoever gets the memory next counts it too, and the sum of both could be
   // seen as more than the limit.
   if (gpu_.counters != nullptr) {
+    used_.fetch_sub(block.bytes.count(), std::memory_order_relaxed);
     gpu_.counters->used.fetch_sub(block.bytes.count(), std::memory_order_relaxed);
     gpu_.counters->requested.fetch_sub(requested.count(), std::memory_order_relaxed);
     gpu_.counters->live_blocks.fetch_sub(1, std::memory_order_relaxed);
@@ -217,8 +220,7 @@ void Device::ResetStats() {
   largest_allocation_.store(0, std::memory_order_relaxed);
   allocations_before_reset_.store(stats().num_allocs, std::memory_order_relaxed);
   if (gpu_.counters == nullptr) return;
-  gpu_.counters->peak_used.store(gpu_.counters->used.load(std::memory_order_relaxed),
-                                 std::memory_order_relaxed);
+  gpu_.counters->peak_used.store(used_.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
 std::vector<Refusal::Owner> Device::LargestOwners(std::size_t n) const {

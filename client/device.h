@@ -123,6 +123,7 @@ class Device final : public Launcher {
   std::atomic<bool> library_open_{false};
   std::atomic<std::uint64_t> ops_{0};
   std::atomic<std::uint64_t> soft_placed_{0};
+  std::atomic<std::uint64_t> used_{0};  // of a GPU with counters
   std::atomic<std::uint64_t> largest_allocation_{0};
   std::atomic<std::uint64_t> allocations_before_reset_{0};
 };

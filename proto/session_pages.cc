@@ -10,7 +10,9 @@
 #include <boost/interprocess/exceptions.hpp>
 #include <boost/interprocess/mapped_region.hpp>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -206,6 +208,47 @@ absl::Status MapOver(const void* address, int fd, std::size_t bytes, int protect
   return absl::OkStatus();
 }
 
+// The pages of a mapping under another address.
+absl::StatusOr<std::shared_ptr<const ClientPage>> SecondView(ClientPage& page) {
+  void* const view = ::mremap(&page, 0, sizeof(page), MREMAP_MAYMOVE);
+  if (view == MAP_FAILED) return OsError("mremap of a session page", errno);
+  return std::shared_ptr<const ClientPage>(static_cast<const ClientPage*>(view), [](const ClientPage* pages) {
+    ::munmap(const_cast<ClientPage*>(pages), sizeof(*pages));
+  });
+}
+
+// The words before the ring.
+constexpr std::size_t kHeadWords = offsetof(ClientPage, ring) / sizeof(std::uint64_t);
+
+// What was written to the old page between its being copied and its being replaced. Most counters are added
+// to and taken from, the peak and the count of ops are written and only grow, names of ops are written once.
+void AddWhatIsMissing(const ClientPage& old, const ClientPage& copied, ClientPage& fresh) {
+  const auto raise = [](std::atomic<std::uint64_t>& value, std::uint64_t to) {
+    std::uint64_t seen = value.load(std::memory_order_relaxed);
+    while (seen < to && !value.compare_exchange_weak(seen, to, std::memory_order_release)) {
+    }
+  };
+  for (std::size_t i = 0; i < old.devices.size(); ++i) {
+    using Device = ClientPage::Device;
+    for (const auto counter :
+         {&Device::used, &Device::requested, &Device::live_blocks, &Device::allocations, &Device::refusals}) {
+      const std::uint64_t missing = (old.devices[i].*counter).load(std::memory_order_relaxed) -
+                                    (copied.devices[i].*counter).load(std::memory_order_relaxed);
+      (fresh.devices[i].*counter).fetch_add(missing, std::memory_order_relaxed);
+    }
+    for (const auto count : {&Device::peak_used, &Device::ops}) {
+      raise(fresh.devices[i].*count, (old.devices[i].*count).load(std::memory_order_relaxed));
+    }
+  }
+  for (std::size_t i = 0; i < old.op_names.size(); ++i) {
+    for (std::size_t j = 0; j < old.op_names[i].words.size(); ++j) {
+      const std::uint64_t word = old.op_names[i].words[j].load(std::memory_order_relaxed);
+      if (word != 0) fresh.op_names[i].words[j].store(word, std::memory_order_relaxed);
+    }
+  }
+  raise(fresh.op_count, old.op_count.load(std::memory_order_acquire));
+}
+
 }  // namespace
 
 absl::Status SharedPages::ReplaceStatsPage(SharedPage<const StatsPage>& page, UniqueFd fd) {
@@ -217,12 +260,19 @@ absl::Status SharedPages::ReplaceClientPage(SharedPage<ClientPage>& page, Unique
   LGPU_ASSIGN_OR_RETURN(const SharedPage<ClientPage> fresh, OpenClientPage(std::move(fd)));
   using Word = std::atomic<std::uint64_t>;
   static_assert(sizeof(ClientPage) % sizeof(Word) == 0);
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<const ClientPage> old, SecondView(*page));
+  const auto copied = std::make_unique<ClientPage>();
   const Word* const from = reinterpret_cast<const Word*>(page.get());
   Word* const to = reinterpret_cast<Word*>(fresh.get());
+  Word* const seen = reinterpret_cast<Word*>(copied.get());
   for (std::size_t i = 0; i < sizeof(ClientPage) / sizeof(Word); ++i) {
-    to[i].store(from[i].load(std::memory_order_relaxed), std::memory_order_relaxed);
+    const std::uint64_t word = from[i].load(std::memory_order_relaxed);
+    to[i].store(word, std::memory_order_relaxed);
+    if (i < kHeadWords) seen[i].store(word, std::memory_order_relaxed);
   }
-  return MapOver(page.get(), fresh.fd(), sizeof(ClientPage), PROT_READ | PROT_WRITE);
+  LGPU_RETURN_IF_ERROR(MapOver(page.get(), fresh.fd(), sizeof(ClientPage), PROT_READ | PROT_WRITE));
+  AddWhatIsMissing(*old, *copied, *fresh);
+  return absl::OkStatus();
 }
 
 }  // namespace lgpu

@@ -110,8 +110,9 @@ class SharedPages {
   static absl::StatusOr<SharedPage<ClientPage>> OpenClientPage(UniqueFd fd);
 
   /// After the daemon was restarted: puts the page of the new one at the addresses of the old one, so that
-  /// every reference to it stays good. What other threads write into a client page meanwhile may be lost; all
-  /// else in it is copied. Errors as above; nothing changes then.
+  /// every reference to it stays good. No count is lost of those that other threads add to and take from in a
+  /// client page meanwhile; a record that they put into its ring may be. Errors as above; nothing changes
+  /// then.
   static absl::Status ReplaceStatsPage(SharedPage<const StatsPage>& page, UniqueFd fd);
   static absl::Status ReplaceClientPage(SharedPage<ClientPage>& page, UniqueFd fd);
 };

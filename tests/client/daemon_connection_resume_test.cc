@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/daemon_connection.h"
@@ -54,6 +57,29 @@ v1::Frame Resumed() {
   v1::Frame welcome = FakePeer::WelcomeFrame();
   welcome.mutable_welcome()->set_resumed(true);
   return welcome;
+}
+
+/// Takes up the session that greets, which holds nothing.
+void TakeUp(FakePeer& peer) {
+  v1::Frame frame = peer.Read();
+  ASSERT_TRUE(frame.has_hello() && frame.hello().has_resume()) << frame.DebugString();
+  absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage();
+  absl::StatusOr<SharedPage<const ClientPage>> page = SharedPages::CreateClientPage();
+  ASSERT_TRUE(stats.ok() && page.ok());
+  peer.Send(Resumed(), {stats->fd(), page->fd()});
+  frame = peer.Read();
+  ASSERT_TRUE(frame.has_attest()) << frame.DebugString();
+  EXPECT_EQ(frame.attest().chunks_size(), 0);
+  v1::Frame attested;
+  attested.mutable_attested();
+  peer.Send(attested);
+}
+
+v1::Frame GoodbyeOf(absl::StatusCode code, const std::string& message) {
+  v1::Frame goodbye;
+  goodbye.mutable_goodbye()->set_code(static_cast<int>(code));
+  goodbye.mutable_goodbye()->set_message(message);
+  return goodbye;
 }
 
 // The daemon has heard that the chunk is held, and is not back yet for the one who returns it.
@@ -138,15 +164,107 @@ TEST(DaemonConnectionResumeTest, AnAnswerThatWouldBeTheSameAgainIsTheLast) {
   ASSERT_TRUE(hello.has_hello());
   EXPECT_EQ(hello.hello().protocol_version(), SessionChannel::kProtocolVersion);
   EXPECT_EQ(hello.hello().oldest_version(), SessionChannel::kOldestVersion);
-  v1::Frame goodbye;
-  goodbye.mutable_goodbye()->set_code(static_cast<int>(absl::StatusCode::kFailedPrecondition));
-  goodbye.mutable_goodbye()->set_message("the client speaks versions 1 to 2, this daemon 3 to 5");
-  peer.Send(goodbye);
+  peer.Send(GoodbyeOf(absl::StatusCode::kFailedPrecondition,
+                      "the client speaks versions 1 to 2, this daemon 3 to 5"));
   auto call =
       (*connection)->Grow(kDevice, {.at_least = 2_MiB, .wanted = 2_MiB, .timeout = std::chrono::hours(1)});
   const absl::Status status = call.ok() ? call->Next().status() : call.status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_NE(std::string(status.message()).find("this daemon 3 to 5"), std::string::npos) << status;
+}
+
+TEST(DaemonConnectionResumeTest, TheNextDaemonHearsOfAnEndThatNobodyHeard) {
+  const TempDir directory;
+  const std::string path = directory.path() + "/session.sock";
+  FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
+  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  first.Join();
+  const absl::Status closed = (*connection)->Close();
+  EXPECT_TRUE(absl::IsUnavailable(closed)) << closed;
+
+  NextDaemon next(path);
+  FakePeer peer = next.Accept();
+  TakeUp(peer);
+  const v1::Frame close = peer.Read();
+  ASSERT_TRUE(close.has_close()) << close.DebugString();
+  peer.Closed(close.close().request_id());
+  const absl::Status again = (*connection)->Close();
+  EXPECT_TRUE(again.ok()) << again;
+}
+
+// The daemon dies with the Close that it has read.
+TEST(DaemonConnectionResumeTest, AnEndThatWasCutShortIsSaidAgain) {
+  const TempDir directory;
+  const std::string path = directory.path() + "/session.sock";
+  NextDaemon next(path);
+  FakeDaemon first([](FakePeer& peer) {
+    peer.Greet();
+    EXPECT_TRUE(peer.Read().has_close());
+  });
+  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  std::thread second([&next] {
+    FakePeer peer = next.Accept();
+    TakeUp(peer);
+    const v1::Frame close = peer.Read();
+    EXPECT_TRUE(close.has_close()) << close.DebugString();
+    peer.Closed(close.close().request_id());
+  });
+  const absl::Status closed = (*connection)->Close();
+  EXPECT_TRUE(closed.ok()) << closed;
+  second.join();
+}
+
+// The daemon before had ended it, and could not say so any more.
+TEST(DaemonConnectionResumeTest, ASessionThatNobodyKnowsHasEnded) {
+  const TempDir directory;
+  const std::string path = directory.path() + "/session.sock";
+  NextDaemon next(path);
+  FakeDaemon first([](FakePeer& peer) {
+    peer.Greet();
+    EXPECT_TRUE(peer.Read().has_close());
+  });
+  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  std::thread second([&next] {
+    FakePeer peer = next.Accept();
+    EXPECT_TRUE(peer.Read().has_hello());
+    peer.Send(GoodbyeOf(absl::StatusCode::kFailedPrecondition, "lgpud knows of no such session of yours"));
+  });
+  const absl::Status closed = (*connection)->Close();
+  EXPECT_TRUE(closed.ok()) << closed;
+  second.join();
+}
+
+// As between bind() and chmod() of a daemon that starts.
+TEST(DaemonConnectionResumeTest, ASocketThatIsNotOpenYetIsNoAnswer) {
+  const TempDir directory;
+  const std::string path = directory.path() + "/session.sock";
+  NextDaemon next(path);
+  ASSERT_EQ(::chmod(directory.path().c_str(), 0711), 0);
+  ASSERT_EQ(::chmod(path.c_str(), 0), 0);
+  // Nothing is closed to root.
+  const uid_t user = ::geteuid();
+  ASSERT_EQ(user == 0 ? ::seteuid(65534) : 0, 0);
+  {
+    FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
+    absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
+    ASSERT_TRUE(connection.ok()) << connection.status();
+    first.Join();
+    const auto says_why = [&] {
+      return std::string((*connection)->status().message()).find("cannot be joined again now") !=
+             std::string::npos;
+    };
+    while (!says_why()) std::this_thread::yield();
+    EXPECT_TRUE(absl::IsUnavailable((*connection)->status())) << (*connection)->status();
+    ASSERT_EQ(::seteuid(user), 0);
+    ASSERT_EQ(::chmod(path.c_str(), 0777), 0);
+    FakePeer peer = next.Accept();
+    TakeUp(peer);
+    while (!(*connection)->status().ok()) std::this_thread::yield();
+    EXPECT_EQ((*connection)->generation(), 1u);
+  }
 }
 
 }  // namespace

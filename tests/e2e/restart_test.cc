@@ -175,6 +175,19 @@ TEST_F(RestartTest, AContextThatWasClosedWhileNobodyServedHoldsNothing) {
   EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 1; }));
 }
 
+// Its Context is there still: the next daemon is told of the end.
+TEST_F(RestartTest, AContextThatCouldNotBeClosedIsClosedByTheNextDaemon) {
+  StartInDirectory();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, absl::StrCat("open c prealloc=1 limit=", 512 * kMiB)), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 100), StartsWith("ok "));
+  KillDaemon();
+  EXPECT_THAT(Ask(*client, "close c"), StartsWith("error UNAVAILABLE"));
+  StartInDirectory();
+  EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0 && HeldBytes() == 0; }));
+  EXPECT_EQ(Ask(*client, "close c"), "ok");
+}
+
 TEST_F(RestartTest, ManyThreadsOfTwoContextsGoOnWhileDaemonsDie) {
   StartInDirectory();
   auto client = StartClient();

@@ -7,9 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
 #include <fstream>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/proto/peer_process.h"
 
 namespace lgpu {
@@ -72,6 +77,47 @@ TEST(SharedPagesTest, MappingsOutliveTheirDescriptors) {
   EXPECT_EQ(daemon->fd(), -1);
   (*daemon)->device_count.store(2);
   EXPECT_EQ((*client)->device_count.load(), 2u);
+}
+
+TEST(SharedPagesTest, ReplacingAPageLosesNoCount) {
+  auto daemon = SharedPages::CreateClientPage();
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  auto client = SharedPages::OpenClientPage(Duplicate(daemon->fd()));
+  ASSERT_TRUE(client.ok()) << client.status();
+  ClientPage& page = **client;
+  std::atomic<bool> over = false;
+  std::vector<std::uint64_t> done(2);
+  std::vector<std::thread> users;
+  for (std::size_t user = 0; user < done.size(); ++user) {
+    users.emplace_back([&, user] {
+      ClientPage::Device& counters = page.devices[user];
+      for (std::uint64_t& count = done[user]; !over; ++count) {
+        counters.used.fetch_add(64);
+        counters.peak_used.store(count + 1);
+        counters.ops.store(count + 1);
+        counters.allocations.fetch_add(1);
+        counters.used.fetch_sub(64);
+      }
+    });
+  }
+  for (int op = 0; op < ClientPage::kMaxOps; ++op) {
+    std::thread namer([&page, op] { SetOpName(page, op, absl::StrCat("Op", op)); });
+    daemon = SharedPages::CreateClientPage();
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    const absl::Status replaced = SharedPages::ReplaceClientPage(*client, Duplicate(daemon->fd()));
+    EXPECT_TRUE(replaced.ok()) << replaced;
+    namer.join();
+  }
+  over = true;
+  for (std::thread& user : users) user.join();
+  for (std::size_t user = 0; user < done.size(); ++user) {
+    const ClientPage::Device& seen = (*daemon)->devices[user];
+    EXPECT_EQ(seen.used.load(), 0u);
+    EXPECT_EQ(seen.peak_used.load(), done[user]);
+    EXPECT_EQ(seen.ops.load(), done[user]);
+    EXPECT_EQ(seen.allocations.load(), done[user]);
+  }
+  for (int op = 0; op < ClientPage::kMaxOps; ++op) EXPECT_EQ(GetOpName(**daemon, op), absl::StrCat("Op", op));
 }
 
 TEST(SharedPagesTest, DescriptorsCloseOnExec) {

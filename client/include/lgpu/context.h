@@ -195,7 +195,7 @@ class LGPU_API Context {
   Context& operator=(Context&& other) noexcept;
 
   /// Gives everything back now and waits until the quota is free. Tensors and ops fail afterwards.
-  /// Repeating it is fine.
+  /// Repeating it is fine. UNAVAILABLE: no daemon is there to hear it; the next one does.
   absl::Status Close();
 
   /// The GPUs, in the order of their index, as they were when the Context was made; GetMemoryStats has the
