@@ -78,10 +78,10 @@ int Hold(const char* directory, const char* bytes) {
   while (true) ::pause();
 }
 
-std::unique_ptr<ControlClient> Connect(const std::string& directory) {
+std::shared_ptr<ControlClient> Connect(const std::string& directory) {
   auto socket = FindDaemon({.directories = {directory}});
   if (!socket.ok()) return nullptr;
-  return std::make_unique<ControlClient>(std::move(socket->control), directory);
+  return ControlClient::Create(std::move(socket->control), directory).value_or(nullptr);
 }
 
 /// What the kernel takes to free the pages of so much memory in chunks.
@@ -99,7 +99,7 @@ double FreePages(std::uint64_t bytes) {
 }
 
 int KillClients(const char* self, const std::string& directory, std::uint64_t bytes, int kills) {
-  const std::unique_ptr<ControlClient> control = Connect(directory);
+  const std::shared_ptr<ControlClient> control = Connect(directory);
   Figures gone, free_after, bare, kernel;
   for (int i = 0; i < 2 * kills; ++i) {
     const bool holds = i % 2 == 0;
@@ -160,7 +160,7 @@ int RestartWithSessions(std::size_t sessions) {
   daemon = DaemonProcess::Start(options);
   if (!daemon.ok()) return 1;
   const double ready = Milliseconds(Clock::now() - start);
-  const std::unique_ptr<ControlClient> control = Connect((*daemon)->dir());
+  const std::shared_ptr<ControlClient> control = Connect((*daemon)->dir());
   const bool all_back = Eventually([&] {
     const auto stats = control->GetStats();
     if (!stats.ok()) return false;

@@ -10,6 +10,7 @@
 #include "client/endpoint.h"
 #include "lgpu/status.h"
 #include "proto/refusal_codec.h"
+#include "proto/thread_room.h"
 
 namespace lgpu::cli {
 namespace {
@@ -32,6 +33,7 @@ absl::StatusOr<Connection> Connection::Open(const CommonOptions& options) {
   connection.runtime_dir_ = daemon.directory;
   connection.timeout_ = options.timeout;
   if (options.verbose > 0) options.Note(absl::StrCat("lgpu: using the daemon at ", daemon.directory));
+  LGPU_RETURN_IF_ERROR(CheckThreadRoom());
   connection.channel_ = grpc::CreateInsecureChannelFromFd("lgpud", daemon.control.Release());
   connection.stub_ = v1::Control::NewStub(connection.channel_);
   return connection;

@@ -7,6 +7,7 @@
 #include "client/device_text.h"
 #include "client/executor.h"
 #include "client/explain.h"
+#include "client/fork_guard.h"
 #include "client/lease.h"
 #include "client/memory_report.h"
 #include "client/scope_stack.h"
@@ -112,6 +113,7 @@ std::string Context::DeviceMapping() const { return internal::DeviceMappingText(
 absl::StatusOr<PlacementExplanation> Context::Explain(std::string_view op, std::span<const Tensor> inputs,
                                                       const ExplainOptions& options) const {
   if (state_ == nullptr) return NoContext();
+  if (state_->IsForked()) return ForkedError();
   LGPU_ASSIGN_OR_RETURN(const Op* found, internal::FindOpToExplain(op));
   std::vector<TensorSpec> specs;
   std::vector<int> devices;
@@ -228,7 +230,7 @@ std::vector<Context::OpCount> Context::OpCounts() const {
 
 std::vector<Context::CopyRoute> Context::CopyRoutes() const {
   std::vector<CopyRoute> routes;
-  if (state_ == nullptr) return routes;
+  if (state_ == nullptr || state_->IsForked()) return routes;
   for (auto& [route, count] : state_->recorder().copy_routes()) {
     routes.push_back({route.first, route.second, {count.first, Bytes(count.second)}});
   }

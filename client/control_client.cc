@@ -7,9 +7,11 @@
 #include <system_error>
 #include <utility>
 
-#include "client/blocked_signals.h"
+#include "allocator/blocked_signals.h"
+#include "lgpu/status.h"
 #include "lgpu/v1/control.grpc.pb.h"
 #include "proto/refusal_codec.h"
+#include "proto/thread_room.h"
 
 namespace lgpu {
 namespace {
@@ -54,17 +56,20 @@ class ControlClient::Impl {
   const std::unique_ptr<v1::Control::Stub> stub_;
 };
 
-ControlClient::ControlClient(UniqueFd socket, std::string directory)
-    : impl_(std::make_unique<Impl>(std::move(socket), std::move(directory))) {}
+ControlClient::ControlClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+absl::StatusOr<std::shared_ptr<ControlClient>> ControlClient::Create(UniqueFd socket, std::string directory) {
+  LGPU_RETURN_IF_ERROR(CheckThreadRoom());
+  return std::shared_ptr<ControlClient>(
+      new ControlClient(std::make_unique<Impl>(std::move(socket), std::move(directory))));
+}
 
 ControlClient::Starting ControlClient::Start(UniqueFd socket, std::string directory) {
   Starting starting;
-  starting.client_ = std::make_shared<std::shared_ptr<ControlClient>>();
+  starting.client_ = std::make_shared<absl::StatusOr<std::shared_ptr<ControlClient>>>();
   // Shared, so that it is still there after a thread that could not be had.
   auto make = [connected = std::make_shared<UniqueFd>(std::move(socket)), directory = std::move(directory),
-               client = starting.client_] {
-    *client = std::make_shared<ControlClient>(std::move(*connected), directory);
-  };
+               client = starting.client_] { *client = Create(std::move(*connected), directory); };
   const BlockedSignals blocked;  // gRPC's threads inherit it
   try {
     starting.made_ = std::async(std::launch::async, make);
@@ -74,7 +79,7 @@ ControlClient::Starting ControlClient::Start(UniqueFd socket, std::string direct
   return starting;
 }
 
-std::shared_ptr<ControlClient> ControlClient::Starting::Wait() {
+absl::StatusOr<std::shared_ptr<ControlClient>> ControlClient::Starting::Wait() {
   made_.get();
   return std::move(*client_);
 }

@@ -19,16 +19,17 @@ namespace lgpu {
 /// UNAVAILABLE when it is gone.
 class ControlClient {
  public:
-  /// `socket`: connected to control.sock, non-blocking; `directory` is said in errors.
-  ControlClient(UniqueFd socket, std::string directory);
-  /// As the constructor, on a thread of its own: gRPC's first channel of a process takes a millisecond.
+  /// `socket`: connected to control.sock, non-blocking; `directory` is said in errors. RESOURCE_EXHAUSTED: no
+  /// threads can be had.
+  static absl::StatusOr<std::shared_ptr<ControlClient>> Create(UniqueFd socket, std::string directory);
+  /// As Create, on a thread of its own: gRPC's first channel of a process takes a millisecond.
   class Starting {
    public:
-    std::shared_ptr<ControlClient> Wait();
+    absl::StatusOr<std::shared_ptr<ControlClient>> Wait();
 
    private:
     friend class ControlClient;
-    std::shared_ptr<std::shared_ptr<ControlClient>> client_;
+    std::shared_ptr<absl::StatusOr<std::shared_ptr<ControlClient>>> client_;
     std::future<void> made_;  // of nothing: a future of a class would be exported from the library
   };
   static Starting Start(UniqueFd socket, std::string directory);
@@ -48,6 +49,7 @@ class ControlClient {
 
  private:
   class Impl;
+  explicit ControlClient(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

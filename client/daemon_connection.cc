@@ -14,8 +14,8 @@
 #include <system_error>
 #include <utility>
 
+#include "allocator/blocked_signals.h"
 #include "allocator/check.h"
-#include "client/blocked_signals.h"
 #include "lgpu/status.h"
 #include "proto/refusal_codec.h"
 
@@ -299,26 +299,40 @@ absl::Status DaemonConnection::Close() {
     MutexLock lock(mutex_);
     closing_ = true;
   }
+  const TimePoint deadline = Clock::now() + options_.answer_timeout;
   while (true) {
     const std::uint64_t generation = generation_.load();
-    const absl::Status status = SayClose(options_.answer_timeout);
-    if (status.ok() || !IsLost(generation)) return status;
+    const absl::Status status = SayClose(deadline);
+    {
+      MutexLock lock(mutex_);
+      if (closed_) return absl::OkStatus();
+    }
+    if (!IsLost(generation) || Clock::now() >= deadline) return status;
     // Whoever comes later is told by the session thread.
-    const absl::Status back = AwaitDaemon(Clock::now() + std::min(kClosePatience, options_.answer_timeout));
+    const absl::Status back = AwaitDaemon(std::min(deadline, Clock::now() + kClosePatience));
     if (absl::IsUnavailable(back)) return back;
   }
 }
 
-absl::Status DaemonConnection::SayClose(std::chrono::milliseconds patience) {
+absl::Status DaemonConnection::SayClose(TimePoint deadline) {
   MutexLock one_at_a_time(close_mutex_);
+  bool is_said = false;
+  {
+    MutexLock lock(send_mutex_);
+    is_said = close_is_sent_;
+  }
   {
     MutexLock lock(mutex_);
+    while (is_said && !closed_ && status_.ok() && Clock::now() < deadline) {
+      changed_.WaitUntil(mutex_, deadline);
+    }
     if (closed_) return absl::OkStatus();
+    if (is_said) return status_.ok() ? NoAnswer() : status_;
   }
   LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
   v1::Frame frame;
   frame.mutable_close()->set_request_id(id);
-  absl::StatusOr<ReceivedFrame> answer = Call(id, &frame, Clock::now() + patience);
+  absl::StatusOr<ReceivedFrame> answer = Call(id, &frame, deadline);
   ForgetRequest(id);
   MutexLock lock(mutex_);
   if (answer.ok() && answer->frame.has_closed()) {

@@ -195,9 +195,8 @@ class DaemonConnection {
   /// Fails, and is looked for again where that is wanted.
   void Lose(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Arm(bool on) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Says Close to the daemon that is there, once.
-  absl::Status SayClose(std::chrono::milliseconds patience)
-      ABSL_LOCKS_EXCLUDED(close_mutex_, mutex_, send_mutex_);
+  /// Says Close to the daemon that is there, once, and waits until it has heard it.
+  absl::Status SayClose(TimePoint deadline) ABSL_LOCKS_EXCLUDED(close_mutex_, mutex_, send_mutex_);
   /// The session is over, as it was to be.
   void EndHere() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// At most kMaxReturnChunks.

@@ -324,6 +324,9 @@ std::optional<ReceivedFrame> DaemonConnection::Deliver(ReceivedFrame received, s
     waiter->inbox.push_back(std::move(received));
   } else if (frame.has_grant()) {
     orphans_.push_back(OrphanOf(frame.grant()));
+  } else if (frame.has_closed()) {
+    Arm(false);
+    EndHere();  // who asked for it has given up waiting
   }
   return std::nullopt;
 }

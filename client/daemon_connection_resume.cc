@@ -107,7 +107,7 @@ void DaemonConnection::TryToReconnect() {
   changed_.NotifyAll();
   if (!closing_) return;
   mutex_.Unlock();
-  (void)SayClose(kClosePatience);  // if this daemon goes as well, the next one is told
+  (void)SayClose(Clock::now() + kClosePatience);  // if this daemon goes as well, the next one is told
   mutex_.Lock();
 }
 

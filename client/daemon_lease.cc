@@ -165,7 +165,7 @@ absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(const Endpoint& endpoin
       std::unique_ptr<DaemonConnection> connection,
       DaemonConnection::Open(std::move(channel), {.directory = daemon.directory,
                                                   .reconnect_path = SessionSocketPath(daemon.directory)}));
-  std::shared_ptr<ControlClient> control = starting.Wait();
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<ControlClient> control, starting.Wait());
   control->UseToken(connection->token());
   absl::StatusOr<v1::Lease> granted;
   if (attach_to.empty()) {
@@ -223,8 +223,9 @@ std::vector<Lease::TrimOrder> DaemonLease::TakeTrims() {
 
 absl::Status DaemonLease::Resize(int i, Bytes limit, std::optional<Bytes> guarantee) {
   LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon({.directories = {directory_}}));
-  ControlClient control(std::move(daemon.control), daemon.directory);
-  control.UseToken(connection_->token());
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> control,
+                        ControlClient::Create(std::move(daemon.control), daemon.directory));
+  control->UseToken(connection_->token());
   v1::ResizeLeaseRequest request;
   request.set_lease(id_);
   v1::ResizeLeaseRequest::Device& device = *request.add_devices();
@@ -235,7 +236,7 @@ absl::Status DaemonLease::Resize(int i, Bytes limit, std::optional<Bytes> guaran
     device.set_memory_limit_bytes(limit.count());
   }
   if (guarantee) device.set_guarantee_bytes(guarantee->count());
-  return control.ResizeLease(request).status();
+  return control->ResizeLease(request).status();
 }
 
 absl::Status DaemonLease::Close() {

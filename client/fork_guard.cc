@@ -43,14 +43,24 @@ struct ForkGuardList {
   static void BeforeFork() { pthread_mutex_lock(&Get().mutex); }
   static void InParent() { pthread_mutex_unlock(&Get().mutex); }
   static void InChild() {
-    const int dead = ::eventfd(0, EFD_CLOEXEC);
+    int dead = ::eventfd(0, EFD_CLOEXEC);
+    bool is_guarded = false;
     for (ForkGuard* guard = std::exchange(Get().first, nullptr); guard != nullptr;) {
-      for (const int fd : guard->dead_in_child_) (void)::dup3(dead, fd, O_CLOEXEC);
+      for (const int fd : guard->dead_in_child_) {
+        // A process that may open no more files may when it has closed one. One that may not even then opens
+        // nothing that could be taken for it.
+        if (dead < 0) {
+          ::close(fd);
+          dead = ::eventfd(0, EFD_CLOEXEC);
+          is_guarded = dead == fd;
+        }
+        if (dead != fd && ::dup3(dead, fd, O_CLOEXEC) < 0) ::close(fd);
+      }
       ForkGuard* next = std::exchange(guard->next_, nullptr);
       guard->previous_ = nullptr;
       guard = next;
     }
-    if (dead >= 0) ::close(dead);
+    if (dead >= 0 && !is_guarded) ::close(dead);
     pthread_mutex_unlock(&Get().mutex);
   }
 };

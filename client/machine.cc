@@ -54,8 +54,9 @@ void AppendSimulated(const Endpoint& endpoint, std::vector<PhysicalDeviceInfo>& 
 absl::Status AppendServed(const Endpoint& endpoint, std::vector<PhysicalDeviceInfo>& cards,
                           std::vector<bool>& served) {
   LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon(endpoint));
-  ControlClient control(std::move(daemon.control), daemon.directory);
-  LGPU_ASSIGN_OR_RETURN(v1::ListPhysicalDevicesResponse response, control.ListPhysicalDevices());
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> control,
+                        ControlClient::Create(std::move(daemon.control), daemon.directory));
+  LGPU_ASSIGN_OR_RETURN(v1::ListPhysicalDevicesResponse response, control->ListPhysicalDevices());
   std::sort(response.mutable_devices()->begin(), response.mutable_devices()->end(),
             [](const v1::CardStats& a, const v1::CardStats& b) { return a.index() < b.index(); });
   for (const v1::CardStats& card : response.devices()) {

@@ -3,7 +3,7 @@
 #include <system_error>
 #include <utility>
 
-#include "client/blocked_signals.h"
+#include "allocator/blocked_signals.h"
 
 namespace lgpu {
 

@@ -221,7 +221,8 @@ bool Broker::BecomesSpare(const ChunkEntry& chunk) const {
 std::vector<ChunkId> Broker::TakeBeyondLimit(LogicalId logical, Device& device) {
   const Ledger::LogicalView view = ledger_.View(logical);
   const Bytes limit = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
-  return TakeSurplus(device, SaturatingSub(view.granted, limit));
+  // What is charged is not there yet, and may never be; who makes it looks again.
+  return TakeSurplus(device, SaturatingSub(view.granted - device.charged, limit));
 }
 
 std::vector<ChunkId> Broker::TakeSurplus(Device& device, Bytes at_most) {

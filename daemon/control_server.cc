@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "allocator/mutex.h"
 #include "lgpu/status.h"
+#include "proto/thread_room.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -65,6 +66,7 @@ class ControlServer::Impl {
                   .simulated = simulated}) {}
 
   absl::Status Start() {
+    LGPU_RETURN_IF_ERROR(CheckThreadRoom());
     EnablePlugins();
     grpc::ServerBuilder builder;
     builder.RegisterService(&service_);

@@ -450,11 +450,7 @@ void Session::SayGoodbye(const absl::Status& why) {
   v1::Frame frame;
   frame.mutable_goodbye()->set_code(static_cast<int>(why.code()));
   frame.mutable_goodbye()->set_message(std::string(why.message()));
-  channel_.Send(frame, {}, Clock::now() + kGoodbyeTimeout).IgnoreError();
-  // A socket that is closed with unread frames in it would lose the Goodbye on its way.
-  constexpr int kMaxUnread = 1024;
-  for (int i = 0; i < kMaxUnread && channel_.Receive(SessionChannel::kAtOnce).ok(); ++i) {
-  }
+  channel_.SendLast(frame, Clock::now() + kGoodbyeTimeout).IgnoreError();
 }
 
 void Session::EndLost() {

@@ -69,6 +69,8 @@ class Session {
 
   /// Serves until the session is over.
   void Run();
+  /// Of a session that no thread runs: for a last word.
+  SessionChannel TakeChannel() { return std::move(channel_); }
   /// From any thread: says goodbye and ends.
   void RequestStop();
   /// From any thread: ends the connection at once, for a client that does not read its goodbye.

@@ -25,7 +25,7 @@ void SessionServer::Serve(UniqueFd socket, const PeerCredentials& peer) {
   frame.mutable_goodbye()->set_code(static_cast<int>(status.code()));
   frame.mutable_goodbye()->set_message(std::string(status.message()));
   // A new socket has room for one frame; whoever cannot take it does not hear it.
-  channel.Send(frame, {}, std::chrono::steady_clock::now()).IgnoreError();
+  channel.SendLast(frame, std::chrono::steady_clock::now()).IgnoreError();
 }
 
 void SessionServer::SkipIds(SessionId last) {
@@ -53,6 +53,7 @@ absl::Status SessionServer::TryServe(SessionChannel& channel, const PeerCredenti
   absl::StatusOr<Thread> thread =
       Thread::Start("lgpud-session", [this, id, session = running.session.get()] { Run(id, session); });
   if (!thread.ok()) {
+    channel = running.session->TakeChannel();  // to say so
     running_.erase(id);
     return thread.status();
   }

@@ -34,7 +34,9 @@ absl::StatusOr<Thread> Thread::Start(const char* name, std::function<void()> bod
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
   if (error != 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("no further thread: ", std::strerror(error)));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("lgpud may start no further thread (", std::strerror(error),
+                     "); raise its TasksMax and LimitNPROC (pids.max, ulimit -u) or LimitAS (ulimit -v)"));
   }
   argument.release();
   thread.joinable_ = true;

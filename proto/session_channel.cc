@@ -252,6 +252,16 @@ absl::Status SessionChannel::TakeOver(SessionChannel other) {
   return absl::OkStatus();
 }
 
+absl::Status SessionChannel::SendLast(const v1::Frame& frame, Deadline deadline) {
+  ::shutdown(socket_.get(), SHUT_RD);
+  const absl::Status sent = Send(frame, {}, deadline);
+  char byte;
+  constexpr int kMaxUnread = 1024;  // more than a socket takes
+  for (int i = 0; i < kMaxUnread && ::recv(socket_.get(), &byte, sizeof(byte), MSG_DONTWAIT) > 0; ++i) {
+  }
+  return sent;
+}
+
 void SessionChannel::Shutdown() { ::shutdown(socket_.get(), SHUT_RDWR); }
 
 }  // namespace lgpu

@@ -65,6 +65,9 @@ class SessionChannel {
   /// Nothing was sent then. A deadline that has passed means: try once, without waiting. Never raises
   /// SIGPIPE.
   absl::Status Send(const v1::Frame& frame, std::span<const int> fds = {}, Deadline deadline = {});
+  /// As Send, before the channel is closed, and takes nothing of the peer's any more: a socket that is closed
+  /// with frames in it that nobody read would lose this one on its way.
+  absl::Status SendLast(const v1::Frame& frame, Deadline deadline);
   /// The next frame. UNAVAILABLE: end of file; DEADLINE_EXCEEDED; INVALID_ARGUMENT: the packet is no Frame,
   /// is too long, or its descriptors were cut off (they are closed); the connection is of no use after that.
   /// A deadline that has passed means: look once, without waiting.

@@ -250,7 +250,8 @@ TEST(ContextTest, ForkedChildHasDeadHandles) {
       const bool dead = MatMul(tensor, tensor).status().code() == kFailed &&
                         tensor.ToVector<float>().status().code() == kFailed &&
                         test->gpu->Constant<float>({1}).status().code() == kFailed &&
-                        test->gpu->Close().code() == kFailed;
+                        test->gpu->Explain("MatMul", {{tensor, tensor}}).status().code() == kFailed &&
+                        test->gpu->CopyRoutes().empty() && test->gpu->Close().code() == kFailed;
       tensor = Tensor();
       test.reset();
       ::_exit(dead ? 0 : 1);

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -152,6 +153,27 @@ TEST(DaemonConnectionTest, TheSessionThreadDoesMaintenanceWhichMayItselfGrow) {
   EXPECT_TRUE(GrowAll(**connection, 2_MiB).ok());
   EXPECT_TRUE((*connection)->Close().ok());
   EXPECT_EQ(calls, 2);
+}
+
+TEST(DaemonConnectionTest, AnEndThatIsConfirmedLateIsKnown) {
+  std::atomic<bool> has_waited = false;
+  FakeDaemon daemon([&has_waited](FakePeer& peer) {
+    peer.Greet();
+    const v1::Frame close = peer.Read();
+    ASSERT_TRUE(close.has_close()) << close.DebugString();
+    while (!has_waited) std::this_thread::yield();
+    peer.Closed(close.close().request_id());
+    EXPECT_FALSE(peer.Read().has_close());
+  });
+  auto connection = daemon.Connect(std::chrono::milliseconds(50));
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status status = (*connection)->Close();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  }
+  has_waited = true;
+  while (!(*connection)->Close().ok()) std::this_thread::yield();
+  connection->reset();
 }
 
 // The daemon takes a frame after Close for a broken protocol, and the session for lost.
@@ -510,22 +532,41 @@ TEST(DaemonConnectionTest, AForkedChildIsDeadAndTheParentGoesOn) {
 }
 
 TEST(DaemonConnectionTest, AChildDoesNotKeepTheSessionAlive) {
-  std::promise<void> ended;
-  FakeDaemon daemon([&ended](FakePeer& peer) {
-    ServeAll(peer);
-    ended.set_value();
-  });
-  auto connection = daemon.Connect();
-  ASSERT_TRUE(connection.ok());
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    while (true) ::pause();
+  rlimit files = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  const int next = ::dup(STDIN_FILENO);
+  ::close(next);
+  // Also one that may open no further file, or fewer than it has.
+  for (const rlim_t limit : {files.rlim_cur, static_cast<rlim_t>(next) + 64, rlim_t{0}}) {
+    SCOPED_TRACE(limit);
+    std::promise<void> ended;
+    FakeDaemon daemon([&ended](FakePeer& peer) {
+      ServeAll(peer);
+      ended.set_value();
+    });
+    auto connection = daemon.Connect();
+    ASSERT_TRUE(connection.ok());
+    const rlimit few = {.rlim_cur = limit, .rlim_max = files.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    std::vector<UniqueFd> others;
+    if (limit != files.rlim_cur) {
+      do {
+        others.emplace_back(::dup(STDIN_FILENO));
+      } while (others.back());
+    }
+    const pid_t child = ::fork();
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      while (true) ::pause();
+    }
+    connection->reset();
+    // The end of file comes although the child lives.
+    const bool has_ended = ended.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+    EXPECT_TRUE(has_ended);
+    EXPECT_EQ(::kill(child, SIGKILL), 0);
+    EXPECT_EQ(::waitpid(child, nullptr, 0), child);
   }
-  connection->reset();
-  ended.get_future().wait();  // the end of file comes although the child lives
-  EXPECT_EQ(::kill(child, SIGKILL), 0);
-  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
 TEST(DaemonConnectionTest, WhatIsSlowToDropGoesOnTheSessionThread) {

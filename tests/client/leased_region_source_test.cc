@@ -41,8 +41,9 @@ class LeasedWorld : public RegionSourceWorld {
   Bytes held() override {
     auto socket = FindDaemon({.directories = {daemon_->dir()}});
     if (!socket.ok()) return Bytes(~std::uint64_t{0});
-    ControlClient control(std::move(socket->control), socket->directory);
-    auto stats = control.GetStats();
+    const auto control = ControlClient::Create(std::move(socket->control), socket->directory);
+    if (!control.ok()) return Bytes(~std::uint64_t{0});
+    auto stats = (*control)->GetStats();
     EXPECT_TRUE(stats.ok()) << stats.status();
     // The session's: of a preallocated device the lease holds everything, granted or not.
     return stats.ok() ? Bytes(stats->leases(0).sessions(0).held_bytes()) : Bytes(~std::uint64_t{0});

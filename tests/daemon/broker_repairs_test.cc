@@ -254,6 +254,24 @@ TEST(BrokerRepairsTest, AFailedResizeLeavesNothingBeyondTheLimit) {
   }
 }
 
+// What is still being made for a limit that is lowered meanwhile costs none of the chunks that are there.
+TEST(BrokerRepairsTest, ALoweredLimitKeepsTheChunksThatAreThere) {
+  for (const bool can_be_made : {true, false}) {
+    SCOPED_TRACE(can_be_made);
+    CountingBackend backend({256_MiB}, 2_MiB);
+    const std::unique_ptr<Broker> broker = MakeBroker(backend);
+    const LogicalId device = AddDevice(*broker, 1, 32_MiB, true);
+    backend.BeforeNextCreate(
+        [&] { EXPECT_TRUE(broker->ResizeDevice(device, 32_MiB, Bytes(), Clock::now()).ok()); });
+    if (!can_be_made) backend.FailCreateAfter(0);
+    EXPECT_EQ(broker->ResizeDevice(device, 42_MiB, Bytes(), Clock::now()).ok(), can_be_made);
+    EXPECT_EQ(broker->Find(device)->limit, 32_MiB);
+    EXPECT_EQ(broker->Find(device)->held, 32_MiB);
+    EXPECT_EQ(broker->Find(device)->missing, Bytes());
+    EXPECT_TRUE(broker->CheckInvariants().ok()) << broker->CheckInvariants();
+  }
+}
+
 TEST(BrokerRepairsTest, ASessionThatEndsBeforeItsChunkIsCutCostsTheDeviceNothing) {
   LoweredDevice lowered;
   lowered.broker->StartDraining(SessionId{1});

@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <span>
@@ -77,6 +79,7 @@ class Client {
     if (verb == "threads") return Threads(words);
     if (verb == "exec") return Exec();
     if (verb == "rename") return ::prctl(PR_SET_NAME, words.at(1).c_str()) == 0 ? "ok" : "error prctl";
+    if (verb == "resize") return Resize(words);
     if (verb == "rlimit") return Limit(words);
     if (verb == "setuid") return ::setuid(Number(words, 1)) == 0 ? "ok" : "error setuid";
     return "error no such command";
@@ -443,10 +446,18 @@ class Client {
   }
 
   // Another program in the same process; it is this one again.
-  // rlimit nofile|as MORE: what this process has now, and so much more; "all" as before.
+  // resize CONTEXT GPU LIMIT
+  std::string Resize(const Words& words) {
+    lgpu::ResizeOptions options;
+    options.memory_limit = Bytes(std::stoull(words.at(3)));
+    return Answer(contexts_.at(words.at(1)).ResizeDevice("/GPU:" + words.at(2), options));
+  }
+
+  // rlimit nofile|nproc|as MORE: what this process has now, and so much more; "all" as before.
   static std::string Limit(const Words& words) {
     const bool files = words.at(1) == "nofile";
-    const auto which = files ? RLIMIT_NOFILE : RLIMIT_AS;
+    const bool threads = words.at(1) == "nproc";
+    const auto which = files ? RLIMIT_NOFILE : threads ? RLIMIT_NPROC : RLIMIT_AS;
     rlimit limit = {};
     (void)::getrlimit(which, &limit);
     limit.rlim_cur = limit.rlim_max;
@@ -457,6 +468,9 @@ class Client {
         const int next = ::dup(STDIN_FILENO);
         now = static_cast<std::uint64_t>(next);
         (void)::close(next);
+      } else if (threads) {
+        now = static_cast<std::uint64_t>(std::distance(std::filesystem::directory_iterator("/proc/self/task"),
+                                                       std::filesystem::directory_iterator()));
       } else {
         std::ifstream("/proc/self/statm") >> now;
         now *= static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));

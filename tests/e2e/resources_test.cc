@@ -77,13 +77,58 @@ TEST_F(ResourcesTest, AClientWithoutAddressesSaysSo) {
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, "open c timeout=0"), StartsWith("ok "));
   ASSERT_THAT(Alloc(*client, "a", 30), StartsWith("ok "));
-  ASSERT_EQ(Ask(*client, absl::StrCat("rlimit as ", 64 * kMiB)), "ok");
+  // Enough for threads.
+  ASSERT_EQ(Ask(*client, absl::StrCat("rlimit as ", 1024 * kMiB)), "ok");
   const std::string answer = Ask(*client, absl::StrCat("open d limit=", 512 * kMiB));
   EXPECT_THAT(answer, AllOf(StartsWith("error RESOURCE_EXHAUSTED"), HasSubstr("ulimit -v"),
                             Not(HasSubstr("OOM when allocating"))));
   EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 30 * kMiB / 4 * 1.0));
   ASSERT_EQ(Ask(*client, "rlimit as all"), "ok");
   EXPECT_THAT(Ask(*client, absl::StrCat("open d limit=", 512 * kMiB)), StartsWith("ok "));
+}
+
+TEST_F(ResourcesTest, AProgramThatMayStartNoThreadsSaysSo) {
+  if (::getuid() != 0) GTEST_SKIP() << "needs root, to be a user of whom nothing else runs";
+  StartDaemon({.open_to_everybody = true});
+  auto client = StartClient();
+  ASSERT_EQ(Ask(*client, "setuid 61234"), "ok");
+  const auto says_so = AllOf(StartsWith("error RESOURCE_EXHAUSTED"), HasSubstr("pids.max"));
+  for (int more = 0; more < 16; ++more) {
+    SCOPED_TRACE(more);
+    ASSERT_EQ(Ask(*client, absl::StrCat("rlimit nproc ", more)), "ok");
+    const std::string answer = Ask(*client, "open c limit=4194304");
+    const bool is_open = answer.rfind("ok ", 0) == 0;
+    EXPECT_TRUE(more != 0 || !is_open);
+    EXPECT_THAT(answer, AnyOf(StartsWith("ok "), says_so));
+    if (!is_open) continue;
+    EXPECT_EQ(Ask(*client, "drop c"), "ok");
+  }
+  ASSERT_EQ(Ask(*client, "rlimit nproc all"), "ok");
+  ASSERT_THAT(Ask(*client, "open c limit=4194304"), StartsWith("ok "));
+  ASSERT_EQ(Ask(*client, "rlimit nproc 0"), "ok");
+  EXPECT_THAT(Ask(*client, "resize c 0 8388608"), says_so);
+  EXPECT_EQ(Ask(*client, "work c"), "ok");
+  EXPECT_EQ(Ask(*client, "close c"), "ok");
+}
+
+TEST_F(ResourcesTest, AnLgpudThatMayStartNoThreadSaysSo) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's shadow takes all addresses there are";
+  StartDaemon();
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  rlimit before = {};
+  // Not enough for a stack, and enough for all else.
+  std::uint64_t pages = 0;
+  std::ifstream(absl::StrCat("/proc/", daemon_->pid(), "/statm")) >> pages;
+  const rlimit few = {.rlim_cur = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + 192 * 1024,
+                      .rlim_max = RLIM_INFINITY};
+  ASSERT_EQ(::prlimit(daemon_->pid(), RLIMIT_AS, &few, &before), 0);
+  EXPECT_THAT(Ask(*client, "open d"),
+              AllOf(StartsWith("error RESOURCE_EXHAUSTED"), HasSubstr("lgpud may start no further thread"),
+                    HasSubstr("pids.max")));
+  ASSERT_EQ(::prlimit(daemon_->pid(), RLIMIT_AS, &before, nullptr), 0);
+  EXPECT_THAT(Ask(*client, "open d"), StartsWith("ok "));
+  EXPECT_EQ(Ask(*client, "work c"), "ok");
 }
 
 // The runtime directory lies on a file system that is full.

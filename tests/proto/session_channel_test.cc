@@ -285,6 +285,18 @@ TEST_F(SessionChannelTest, APeerThatLeftFramesUnreadIsUnavailable) {
   EXPECT_EQ(left_->Receive().status().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST_F(SessionChannelTest, ALastFrameArrivesWhateverNobodyReads) {
+  for (std::uint64_t i = 0; i < 5; ++i) ASSERT_TRUE(left_->Send(GrowFrame(i)).ok());
+  SendRaw("no frame");
+  ASSERT_TRUE(right_->SendLast(GrowFrame(77), SessionChannel::kAtOnce).ok());
+  EXPECT_TRUE(absl::IsUnavailable(left_->Send(GrowFrame(6))));
+  right_.reset();
+  const absl::StatusOr<ReceivedFrame> last = left_->Receive();
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_EQ(last->frame.grow().request_id(), 77u);
+  EXPECT_TRUE(absl::IsUnavailable(left_->Receive().status()));
+}
+
 TEST_F(SessionChannelTest, WhatAPeerSentBeforeItsEndIsStillRead) {
   ASSERT_TRUE(left_->Send(GrowFrame(1)).ok());
   ASSERT_TRUE(left_->Send(GrowFrame(2)).ok());

@@ -1,5 +1,5 @@
-#ifndef LGPU_CLIENT_BLOCKED_SIGNALS_H_
-#define LGPU_CLIENT_BLOCKED_SIGNALS_H_
+#ifndef LGPU_ALLOCATOR_BLOCKED_SIGNALS_H_
+#define LGPU_ALLOCATOR_BLOCKED_SIGNALS_H_
 
 #include <pthread.h>
 #include <signal.h>
@@ -26,4 +26,4 @@ class BlockedSignals {
 
 }  // namespace lgpu
 
-#endif  // LGPU_CLIENT_BLOCKED_SIGNALS_H_
+#endif  // LGPU_ALLOCATOR_BLOCKED_SIGNALS_H_
