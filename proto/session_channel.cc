@@ -257,7 +257,8 @@ absl::Status SessionChannel::SendLast(const v1::Frame& frame, Deadline deadline)
   const absl::Status sent = Send(frame, {}, deadline);
   char byte;
   constexpr int kMaxUnread = 1024;  // more than a socket takes
-  for (int i = 0; i < kMaxUnread && ::recv(socket_.get(), &byte, sizeof(byte), MSG_DONTWAIT) > 0; ++i) {
+  for (int i = 0; i < kMaxUnread; ++i) {
+    if (::recv(socket_.get(), &byte, sizeof(byte), MSG_DONTWAIT) <= 0) break;
   }
   return sent;
 }
