@@ -163,6 +163,8 @@ class LeaseTable {
   absl::StatusOr<Resizing> StartResize(const Caller& caller, const v1::ResizeLeaseRequest& request,
                                        TimePoint deadline);
   /// `devices`: as they are now.
+  /// While it is resized: what it has by now, for the journal.
+  void NoteDevices(LeaseKey key, const std::vector<LeaseDevice>& devices);
   void EndResize(LeaseKey key, const std::vector<LeaseDevice>& devices);
   /// Takes the lease out, once, if nothing keeps it; the devices are the caller's to remove, without the
   /// lock.

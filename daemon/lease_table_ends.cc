@@ -84,7 +84,19 @@ absl::StatusOr<LeaseTable::Resizing> LeaseTable::StartResize(const Caller& calle
   lease.resizing = true;
   // The caps count the larger of both from here on, so that calls side by side do not add up beyond them.
   lease.resizing_to = resizing.wanted;
+  for (std::size_t i = 0; i < lease.devices.size(); ++i) {
+    LeaseDevice& largest = lease.resizing_to[i];
+    largest.limit = std::max(largest.limit, lease.devices[i].limit);
+    largest.guarantee = std::max(largest.guarantee, lease.devices[i].guarantee);
+  }
   return resizing;
+}
+
+void LeaseTable::NoteDevices(LeaseKey key, const std::vector<LeaseDevice>& devices) {
+  MutexLock lock(mutex_);
+  Lease& lease = leases_.at(key);
+  lease.devices = devices;
+  NoteLease(lease);
 }
 
 void LeaseTable::EndResize(LeaseKey key, const std::vector<LeaseDevice>& devices) {
@@ -110,11 +122,15 @@ absl::StatusOr<v1::Lease> LeaseTable::Resize(const Caller& caller, const v1::Res
   std::vector<LeaseDevice> devices = lease.devices;
   absl::Status status;
   for (std::size_t i = 0; i < devices.size() && status.ok(); ++i) {
+    const LeaseDevice before = devices[i];
     const LeaseDevice& wanted = resizing.wanted[i];
+    // What is set free may be somebody else's at once: by then the journal has it that it is not this one's.
+    // What is added is noted when it is there.
+    devices[i].limit = std::min(before.limit, wanted.limit);
+    devices[i].guarantee = std::min(before.guarantee, wanted.guarantee);
+    NoteDevices(lease.key, devices);
     status = broker_.ResizeDevice(wanted.id, wanted.limit, wanted.guarantee, deadline);
-    if (status.ok()) {
-      devices[i] = wanted;
-    }
+    devices[i] = status.ok() ? wanted : before;
   }
   EndResize(lease.key, devices);
   for (const SessionId id : lease.live) {

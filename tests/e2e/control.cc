@@ -33,6 +33,10 @@ absl::StatusOr<v1::Lease> Control::CreateLease(const v1::CreateLeaseRequest& req
   return impl_->connection.Call(&v1::Control::Stub::CreateLease, request);
 }
 
+absl::StatusOr<v1::Lease> Control::ResizeLease(const v1::ResizeLeaseRequest& request) {
+  return impl_->connection.Call(&v1::Control::Stub::ResizeLease, request);
+}
+
 absl::StatusOr<v1::Lease> Control::GetLease(const std::string& lease) {
   v1::GetLeaseRequest request;
   request.set_lease(lease);

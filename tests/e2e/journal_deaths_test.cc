@@ -3,6 +3,8 @@
 
 #include <signal.h>
 
+#include <thread>
+
 #include "absl/strings/str_cat.h"
 #include "tests/e2e/harness.h"
 
@@ -96,6 +98,59 @@ TEST_P(JournalDeathsTest, EachWriteOfARecoveryInTurn) {
   EXPECT_TRUE(control_->RemoveLease("lasting").ok());
   EXPECT_TRUE(LedgerIsTrue({alive->pid()}));
   EXPECT_EQ(Ask(*alive, "close c"), "ok");
+}
+
+// What a lease of two devices sets free on the first one is another program's before the second one is done.
+TEST_P(JournalDeathsTest, EachWriteOfAResizeInTurn) {
+  for (int write = 4; write < 12; ++write) {
+    SCOPED_TRACE(absl::StrCat("dies at write ", write, GetParam()));
+    StartInDirectory("2x256MiB");
+    v1::CreateLeaseRequest both = OneDevice(240 * kMiB, /*preallocate=*/true, /*lasting=*/true);
+    both.set_name("both");
+    *both.add_devices() = both.devices(0);
+    const v1::StatsSnapshot cards = Stats();
+    for (int i = 0; i < 2; ++i) both.mutable_devices(i)->set_card_uuid(cards.cards(i).uuid());
+    ASSERT_TRUE(control_->CreateLease(both).ok());
+    auto other = StartClient();
+    ASSERT_THAT(Ask(*other, "open c timeout=0 card=0"), StartsWith("ok "));
+    KillDaemon();
+    DaemonProcess::Options dying = ToDieAt(write);
+    dying.simulate = "2x256MiB";
+    // It may not live to be asked; each has its turn of being cut off.
+    auto started = DaemonProcess::Start(dying);
+    auto control = started.ok() ? Control::Open((*started)->dir()) : started.status();
+    if (control.ok()) {
+      // It asks until it has what is set free, or nobody is there.
+      std::thread asking([&other] {
+        while (Alloc(*other, "a", 120).rfind("error RESOURCE_EXHAUSTED", 0) == 0) {
+        }
+      });
+      v1::ResizeLeaseRequest resize;
+      resize.set_lease("both");
+      for (std::uint32_t i = 0; i < 2; ++i) {
+        v1::ResizeLeaseRequest::Device& device = *resize.add_devices();
+        device.set_index(i);
+        device.set_memory_limit_bytes(64 * kMiB);
+      }
+      (void)(*control)->ResizeLease(resize);
+      (*started)->program().Signal(SIGKILL);  // where there were fewer writes
+      asking.join();
+    }
+    EXPECT_TRUE(!started.ok() || (*started)->program().Wait() == 128 + SIGKILL);
+    StartInDirectory("2x256MiB");
+    ASSERT_TRUE(Eventually([&] { return IsBack(other->pid()); }));
+    const v1::StatsSnapshot snapshot = Stats();
+    for (const auto& card : snapshot.cards()) {
+      EXPECT_FALSE(card.overcommitted()) << card.DebugString();
+      EXPECT_LE(card.held_bytes(), card.total_bytes());
+    }
+    other->Signal(SIGKILL);
+    EXPECT_TRUE(control_->RemoveLease("both").ok());
+    EXPECT_TRUE(EverythingIsBack());
+    control_.reset();
+    ASSERT_EQ(daemon_->Stop(), 0);
+    if (HasFailure()) return;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Moments, JournalDeathsTest, ::testing::Values("", ":half", ":after"));
