@@ -34,6 +34,18 @@ LogicalId AddDevice(Broker& broker, std::uint64_t lease, Bytes limit, bool preal
                            Clock::now());
 }
 
+// As a daemon has it that was started again: its limit is guaranteed, and no chunk is there yet.
+absl::Status RestorePreallocated(Broker& broker, LogicalId device, Bytes limit) {
+  return broker.RestoreDevice(device, {.card = broker.Cards().front().id,
+                                       .limit = limit,
+                                       .guarantee = {},
+                                       .preallocate = true,
+                                       .index = 0,
+                                       .lease = LeaseKey{1},
+                                       .lease_name = "lease",
+                                       .owner = "owner"});
+}
+
 TEST(BrokerRepairsTest, AGrantThatWasNotFetchedYetHidesNoPinnedMemory) {
   CountingBackend backend({8_MiB}, 2_MiB);
   const std::unique_ptr<Broker> broker = MakeBroker(backend);
@@ -74,17 +86,7 @@ TEST(BrokerRepairsTest, ADeviceThatIsRemovedWhileItsChunksAreMadeAgainLeavesNoth
                            if (!std::exchange(removed, true)) broker->RemoveDevice(device);
                          }});
   broker = MakeBroker(backend);
-  // As a daemon has it that was started again: its limit is guaranteed, and no chunk is there yet.
-  ASSERT_TRUE(broker
-                  ->RestoreDevice(device, {.card = broker->Cards().front().id,
-                                           .limit = 8_MiB,
-                                           .guarantee = {},
-                                           .preallocate = true,
-                                           .index = 0,
-                                           .lease = LeaseKey{1},
-                                           .lease_name = "lease",
-                                           .owner = "owner"})
-                  .ok());
+  ASSERT_TRUE(RestorePreallocated(*broker, device, 8_MiB).ok());
   EXPECT_FALSE(broker->MakeMissing(device).ok());
   EXPECT_TRUE(removed);
   EXPECT_FALSE(broker->Find(device).has_value());
@@ -119,16 +121,7 @@ TEST(BrokerRepairsTest, WhoWaitsForNothingGetsWhatIsBeingMadeForHim) {
                              .deadline = Clock::now()});
       if (!can_be_made) backend.faults().FailFrom(1);
     };
-    ASSERT_TRUE(broker
-                    ->RestoreDevice(device, {.card = broker->Cards().front().id,
-                                             .limit = 64_MiB,
-                                             .guarantee = {},
-                                             .preallocate = true,
-                                             .index = 0,
-                                             .lease = LeaseKey{1},
-                                             .lease_name = "lease",
-                                             .owner = "owner"})
-                    .ok());
+    ASSERT_TRUE(RestorePreallocated(*broker, device, 64_MiB).ok());
     broker->AddSession(SessionId{1}, {.pid = 1});
     broker->AttachSession(SessionId{1}, LeaseKey{1});
     EXPECT_EQ(broker->MakeMissing(device).ok(), can_be_made);
