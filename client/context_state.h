@@ -89,6 +89,8 @@ class ContextState {
  private:
   ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options, const RuntimeOptions& runtime);
   absl::Status OpenDevices(const ContextOptions& options);
+  /// Nobody passes the gate any more, and all blocks are gone.
+  void ShutDownDevices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
   /// What the lease's background thread does for the pools.
   std::optional<Maintenance::TimePoint> Maintain(Maintenance::TimePoint now);
 
@@ -108,8 +110,6 @@ class ContextState {
   std::vector<std::uint64_t> incarnations_;  // by position; constant after the constructor
   std::vector<std::unique_ptr<Device>> devices_;
   Gate gate_;
-  void ShutDownDevices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
-
   Mutex close_mutex_;  // orders calls of Close; held over the whole of it, nothing else waits for it
   bool closed_ ABSL_GUARDED_BY(close_mutex_) = false;
   bool lease_is_closed_ ABSL_GUARDED_BY(close_mutex_) = false;

@@ -75,6 +75,11 @@ void TakeUp(FakePeer& peer) {
   peer.Send(attested);
 }
 
+void DieOfClose(FakePeer& peer) {
+  peer.Greet();
+  EXPECT_TRUE(peer.Read().has_close());
+}
+
 v1::Frame GoodbyeOf(absl::StatusCode code, const std::string& message) {
   v1::Frame goodbye;
   goodbye.mutable_goodbye()->set_code(static_cast<int>(code));
@@ -198,10 +203,7 @@ TEST(DaemonConnectionResumeTest, AnEndThatWasCutShortIsSaidAgain) {
   const TempDir directory;
   const std::string path = directory.path() + "/session.sock";
   NextDaemon next(path);
-  FakeDaemon first([](FakePeer& peer) {
-    peer.Greet();
-    EXPECT_TRUE(peer.Read().has_close());
-  });
+  FakeDaemon first(DieOfClose);
   absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
   ASSERT_TRUE(connection.ok()) << connection.status();
   std::thread second([&next] {
@@ -221,10 +223,7 @@ TEST(DaemonConnectionResumeTest, ASessionThatNobodyKnowsHasEnded) {
   const TempDir directory;
   const std::string path = directory.path() + "/session.sock";
   NextDaemon next(path);
-  FakeDaemon first([](FakePeer& peer) {
-    peer.Greet();
-    EXPECT_TRUE(peer.Read().has_close());
-  });
+  FakeDaemon first(DieOfClose);
   absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
   ASSERT_TRUE(connection.ok()) << connection.status();
   std::thread second([&next] {

@@ -100,7 +100,8 @@ TEST_P(JournalDeathsTest, EachWriteOfARecoveryInTurn) {
   EXPECT_EQ(Ask(*alive, "close c"), "ok");
 }
 
-// What a lease of two devices sets free on the first one is another program's before the second one is done.
+// Two devices of a lease get smaller, and another program asks for what is set free. (That the journal has
+// the one before the other, daemon_lease_resize_test shows.)
 TEST_P(JournalDeathsTest, EachWriteOfAResizeInTurn) {
   for (int write = 4; write < 12; ++write) {
     SCOPED_TRACE(absl::StrCat("dies at write ", write, GetParam()));
