@@ -30,6 +30,8 @@
 
 namespace lgpu {
 
+std::vector<ChunkId> IdsOf(const std::vector<Chunk>& chunks);
+
 /// The inside of a Pool: a Suballocator under a lock, the chunks under it, and what stands in front of it.
 ///
 ///   pool.cc            Allocate, from the front cache down to the sub-allocator
@@ -394,6 +396,7 @@ class Pool::Impl {
   bool asleep_ ABSL_GUARDED_BY(mutex_) = false;  // nobody calls Maintain before the next wake
   bool grew_ ABSL_GUARDED_BY(mutex_) = false;    // on an allocation's path, since the last Maintain
   Bytes grown_for_ ABSL_GUARDED_BY(mutex_);      // what was used when it last grew ahead
+  std::uint64_t trims_ ABSL_GUARDED_BY(mutex_) = 0;
   Bytes limit_seen_ ABSL_GUARDED_BY(mutex_);
   Bytes spare_seen_ ABSL_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point spare_since_ ABSL_GUARDED_BY(mutex_);

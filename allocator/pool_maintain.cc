@@ -72,8 +72,10 @@ void Pool::Impl::WakeIfDue() {
 // A step more than there is, where demand rises: what is granted and not mapped needs no daemon any more.
 void Pool::Impl::GrowAhead() {
   GrowRequest request;
+  std::uint64_t trims = 0;
   {
     MutexLock lock(mutex_);
+    trims = trims_;
     const Bytes used = blocks_.used();
     const bool rises = std::exchange(grew_, false) || used > grown_for_;
     Bytes spare;
@@ -92,17 +94,24 @@ void Pool::Impl::GrowAhead() {
                .ahead = true};
     ++calls_;
   }
-  const absl::StatusOr<std::vector<Chunk>> chunks = source_->Grow(request);
-  MutexLock lock(mutex_);
-  --calls_;
-  ++source_round_trips_ahead_;
   // A refusal is nobody's concern yet: whoever needs the memory will be told.
-  if (chunks.ok()) {
-    for (const Chunk& chunk : *chunks) {
-      spare_.push_back(chunk);
-      held_ += chunk.bytes;
+  std::vector<Chunk> chunks = source_->Grow(request).value_or(std::vector<Chunk>());
+  {
+    MutexLock lock(mutex_);
+    ++source_round_trips_ahead_;
+    if (trims == trims_) {
+      for (const Chunk& chunk : std::exchange(chunks, {})) {
+        spare_.push_back(chunk);
+        held_ += chunk.bytes;
+      }
     }
   }
+  if (!chunks.empty()) {
+    // Meanwhile somebody gave back what lies idle: this would.
+    source_->Return(IdsOf(chunks)).IgnoreError();
+  }
+  MutexLock lock(mutex_);
+  --calls_;
   NoteChange();
 }
 
@@ -263,12 +272,16 @@ absl::StatusOr<Bytes> Pool::Impl::GiveBack(const Surplus& surplus) {
   return taken;
 }
 
-// Whatever can be idle is, and what fences guard is as far as it is known.
+// Whatever can be idle is, and what fences guard is as far as it is known. Who trims wants no growing ahead
+// for what was used before.
 absl::Status Pool::Impl::SettleForTrim() {
   LGPU_RETURN_IF_ERROR(CheckAlive());
   {
     MutexLock lock(mutex_);
     FlushCaches();
+    ++trims_;
+    grew_ = false;
+    grown_for_ = std::max(grown_for_, blocks_.used());
   }
   LGPU_RETURN_IF_ERROR(RecordFences());
   {
@@ -300,9 +313,6 @@ absl::StatusOr<Pool::Trimmed> Pool::Impl::TrimFor(Bytes bytes) {
   Trimmed trimmed;
   LGPU_ASSIGN_OR_RETURN(trimmed.returned, GiveBack(surplus));
   MutexLock lock(mutex_);
-  // Somebody needs it more than this pool may soon.
-  grown_for_ = std::max(grown_for_, blocks_.used());
-  grew_ = false;
   trimmed.pending = blocks_.idle(Suballocator::kYoungest) - blocks_.idle(SettledStamp());
   return trimmed;
 }

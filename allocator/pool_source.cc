@@ -13,6 +13,8 @@ bool Overlap(Suballocator::Range a, Suballocator::Range b) {
   return a.offset < b.end() && b.offset < a.end();
 }
 
+}  // namespace
+
 std::vector<ChunkId> IdsOf(const std::vector<Chunk>& chunks) {
   std::vector<ChunkId> ids;
   ids.reserve(chunks.size());
@@ -21,8 +23,6 @@ std::vector<ChunkId> IdsOf(const std::vector<Chunk>& chunks) {
   }
   return ids;
 }
-
-}  // namespace
 
 bool Pool::Impl::Grow(Attempt& attempt) {
   const auto left = attempt.deadline - std::chrono::steady_clock::now();

@@ -116,6 +116,31 @@ TEST_F(PoolMaintainTest, GrowsAheadWhereDemandRises) {
   ExpectEmptyAfterTrim();
 }
 
+TEST_F(PoolMaintainTest, WhoTrimsGetsNothingAheadOfWhatHeUsedBefore) {
+  OpenWithWake(4_GiB);
+  MustFree(Must(4_MiB));
+  EXPECT_GT(wakes_, 0);
+  ExpectEmptyAfterTrim();
+  Tick();
+  EXPECT_EQ(pool_->stats().source_round_trips_ahead, 0u);
+  EXPECT_EQ(upstream_->granted, 0u);
+}
+
+TEST_F(PoolMaintainTest, WhatComesAheadOfDemandAfterATrimGoesBack) {
+  OpenWithWake(4_GiB);
+  const Block block = Must(4_MiB);
+  upstream_->on_its_way = [&] {
+    EXPECT_GT(upstream_->granted, (4_MiB).count());
+    MustFree(block);
+    EXPECT_EQ(pool_->Trim(1_TiB).value_or(Bytes()), 4_MiB);
+  };
+  Tick();
+  EXPECT_EQ(pool_->stats().source_round_trips_ahead, 1u);
+  EXPECT_EQ(pool_->stats().held, Bytes());
+  EXPECT_EQ(upstream_->granted, 0u);
+  ExpectSound();
+}
+
 TEST_F(PoolMaintainTest, NeverGrowsAheadBeyondTheLimit) {
   OpenWithWake(33_MiB);
   std::vector<Block> blocks;

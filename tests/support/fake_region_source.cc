@@ -79,6 +79,9 @@ absl::StatusOr<std::vector<Chunk>> FakeRegionSource::Grow(const GrowRequest& req
     chunks.push_back({ChunkId{next_id_++}, bytes});
     chunks_.emplace(chunks.back().id, Held{*memory, bytes});
   }
+  if (request.ahead && upstream_->on_its_way) {
+    upstream_->on_its_way();
+  }
   return chunks;
 }
 

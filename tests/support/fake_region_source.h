@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -24,6 +25,7 @@ struct FakeUpstream {
   std::atomic<std::uint64_t> mapped{0};   // bytes
   std::atomic<std::uint64_t> waits{0};    // refusals that a source with neighbours would have waited with
   FaultPlan faults;                       // every call of the source counts
+  std::function<void()> on_its_way{};     // called with what a Grow ahead of demand is about to give
 };
 
 /// A RegionSource of its own process without any daemon: chunks are created on a backend, up to a limit.
