@@ -35,7 +35,6 @@ absl::Status ServeOverNullBackend(UniqueFd session, UniqueFd control) {
   daemon::SessionDirectory sessions;
   daemon::EventLog events(config.kept_events);
   daemon::DescriptorBudget budget(kDescriptors);
-  std::atomic<std::uint64_t> lost = 0;
   daemon::LeaseTable leases(config, *broker, sessions, events);
   LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<daemon::Reclaimer> reclaimer,
                         daemon::Reclaimer::Start(*broker, leases, sessions, {}));
@@ -44,8 +43,7 @@ absl::Status ServeOverNullBackend(UniqueFd session, UniqueFd control) {
                                 .sessions = sessions,
                                 .events = events,
                                 .budget = budget,
-                                .reclaimer = *reclaimer,
-                                .lost = lost},
+                                .reclaimer = *reclaimer},
                                kSessions);
   server.Serve(std::move(session), peer);
   v1::CreateLeaseRequest request;

@@ -252,6 +252,7 @@ class DaemonConnection {
   mutable Mutex mutex_;
   CondVar changed_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  absl::Status gone_ ABSL_GUARDED_BY(mutex_);  // what it is while nobody answers
   std::uint64_t next_request_ ABSL_GUARDED_BY(mutex_) = 1;
   std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // few: one a thread that calls
   std::vector<Orphan> orphans_ ABSL_GUARDED_BY(mutex_);

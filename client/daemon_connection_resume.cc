@@ -63,6 +63,7 @@ std::optional<DaemonConnection::TimePoint> DaemonConnection::next_attempt() cons
 
 void DaemonConnection::Lose(absl::Status status) {
   if (!status_.ok()) return;
+  gone_ = status;
   Fail(std::move(status));
   if (options_.reconnect_path.empty() || closed_) return;
   next_attempt_ = Clock::now();
@@ -97,8 +98,10 @@ void DaemonConnection::TryToReconnect() {
     // The session that was to end has ended.
     if (closing_ && absl::IsFailedPrecondition(status)) EndHere();
   } else if (!status.ok()) {
-    if (absl::IsResourceExhausted(status) || absl::IsPermissionDenied(status)) {
+    if (has_spoken || absl::IsResourceExhausted(status) || absl::IsPermissionDenied(status)) {
       status_ = Broken("cannot be joined again now: " + std::string(status.message()));
+    } else {
+      status_ = gone_;
     }
     next_attempt_ = Clock::now() + pause_;
     pause_ = std::min(2 * pause_, kLongestPause);

@@ -207,8 +207,9 @@ class Broker {
   void ReturnAll(SessionId session);
   /// The session is lost: its requests leave the queues, its chunks are draining.
   void StartDraining(SessionId session);
-  /// Frees what drains: the process is gone, or had its time. True when the session holds nothing any more.
-  bool FinishDraining(SessionId session);
+  /// Frees what drains: their processes are gone, or had their time. Gives those of the sessions that hold
+  /// nothing any more.
+  std::vector<SessionId> FinishDraining(const std::vector<SessionId>& sessions);
   /// Asks the backend again about chunks that it did not confirm; true when none is left.
   bool RetryUnconfirmed();
   /// Woken when there is something for RetryUnconfirmed.
@@ -416,6 +417,13 @@ class Broker {
   static std::vector<ChunkId> ChunksOf(const Session& session);
   void StartLeaving(ChunkEntry& chunk, ChunkState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Frees chunks that are leaving; what is not confirmed is left for RetryUnconfirmed.
+  /// What is to be reclaimed after drainings have ended.
+  struct Ended {
+    std::vector<ChunkId> leaving;
+    std::vector<ChunkId> lost;  // is looked for all over the machine: once for all, after the others
+    std::set<CardId> cards;
+  };
+  void EndDraining(const Session& session, Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Reclaim(const std::vector<ChunkId>& chunks);
   void Settle(ChunkId id, const absl::Status& result, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool LooksFree(const ChunkEntry& chunk);

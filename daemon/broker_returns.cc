@@ -119,43 +119,52 @@ void Broker::StartDraining(SessionId session) {
   WakeAll(wakes);
 }
 
-bool Broker::FinishDraining(SessionId session) {
-  Wakes wakes;
-  std::vector<ChunkId> leaving;
-  {
-    MutexLock lock(mutex_);
-    const auto found = sessions_.find(session);
-    if (found == sessions_.end()) {
-      return true;
+void Broker::EndDraining(const Session& session, Ended& ended) {
+  for (const ChunkId id : ChunksOf(session)) {
+    ChunkEntry& chunk = chunks_.at(id);
+    if (chunk.state != ChunkState::kDraining) {
+      continue;
     }
-    std::set<CardId> touched;
-    const std::vector<ChunkId> chunks = ChunksOf(found->second);
-    for (const ChunkId id : chunks) {
-      ChunkEntry& chunk = chunks_.at(id);
-      if (chunk.state != ChunkState::kDraining) {
+    Device& device = devices_.at(chunk.device);
+    ended.cards.insert(device.spec.card);
+    if (device.spec.preallocate) {
+      device.draining -= chunk.bytes;
+      if (BecomesSpare(chunk)) {
+        MakeItSpare(id, chunk);
         continue;
       }
-      Device& device = devices_.at(chunk.device);
-      touched.insert(device.spec.card);
-      if (device.spec.preallocate) {
-        device.draining -= chunk.bytes;
-        if (BecomesSpare(chunk)) {
-          MakeItSpare(id, chunk);
-          continue;
-        }
-        StartLeaving(chunk, ChunkState::kReturning);
-      }
-      // From here on the chunk is RetryUnconfirmed's, should the backend not confirm it.
-      chunk.state = ChunkState::kReturning;
-      leaving.push_back(id);
+      StartLeaving(chunk, ChunkState::kReturning);
     }
-    for (const CardId card : touched) {
+    // From here on the chunk is RetryUnconfirmed's, should the backend not confirm it.
+    chunk.state = ChunkState::kReturning;
+    (chunk.lost ? ended.lost : ended.leaving).push_back(id);
+  }
+}
+
+std::vector<SessionId> Broker::FinishDraining(const std::vector<SessionId>& sessions) {
+  Wakes wakes;
+  Ended ended;
+  {
+    MutexLock lock(mutex_);
+    for (const SessionId session : sessions) {
+      if (const auto found = sessions_.find(session); found != sessions_.end()) {
+        EndDraining(found->second, ended);
+      }
+    }
+    for (const CardId card : ended.cards) {
       Serve(card, wakes);
     }
   }
   WakeAll(wakes);
-  Reclaim(leaving);
-  return Held(session).is_zero();
+  Reclaim(ended.leaving);
+  Reclaim(ended.lost);
+  std::vector<SessionId> empty;
+  for (const SessionId session : sessions) {
+    if (Held(session).is_zero()) {
+      empty.push_back(session);
+    }
+  }
+  return empty;
 }
 
 void Broker::Reclaim(const std::vector<ChunkId>& chunks) {

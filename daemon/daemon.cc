@@ -81,7 +81,7 @@ class Daemon::Impl {
         events_(config.kept_events),
         budget_(DescriptorLimit()),
         leases_(config_, *broker_, sessions_, events_),
-        stats_(ListCards(registry), *broker_, leases_, sessions_, lost_),
+        stats_(ListCards(registry), *broker_, leases_, sessions_),
         simulated_(registry.simulated()) {}
   ~Impl() { Stop(); }
   Impl(const Impl&) = delete;
@@ -101,7 +101,6 @@ class Daemon::Impl {
                                                               .events = events_,
                                                               .budget = budget_,
                                                               .reclaimer = *reclaimer_,
-                                                              .lost = lost_,
                                                               .outlives_daemon = journal_ != nullptr,
                                                               .grant_times = &grant_times_},
                                               config_.max_sessions);
@@ -243,7 +242,6 @@ class Daemon::Impl {
   SessionDirectory sessions_;
   EventLog events_;
   DescriptorBudget budget_;
-  std::atomic<std::uint64_t> lost_ = 0;
   LeaseTable leases_;
   StatsReporter stats_;
   GrantTimes grant_times_;

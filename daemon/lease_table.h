@@ -124,6 +124,8 @@ class LeaseTable {
     std::uint64_t by_request = 0;  // RemoveLease
   };
   EndCounts end_counts() const;
+  /// Sessions that ended without Close.
+  std::uint64_t lost_sessions() const;
   /// What a running daemon can change: caps, the default mode, records per (new) lease. Gives what was.
   LeasePolicy SetPolicy(LeasePolicy policy);
   std::size_t size() const;
@@ -202,6 +204,7 @@ class LeaseTable {
   PlacementLog::Counts past_placements_ ABSL_GUARDED_BY(mutex_);
   OpCounts past_ops_ ABSL_GUARDED_BY(mutex_);
   EndCounts ended_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t lost_sessions_ ABSL_GUARDED_BY(mutex_) = 0;
 
   Journal* journal_ = nullptr;
   Mutex file_mutex_;  // before mutex_: one writer of the file of lasting leases

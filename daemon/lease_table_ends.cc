@@ -211,6 +211,7 @@ absl::Status LeaseTable::Removed(const std::string& name, const absl::Status& no
 
 void LeaseTable::SessionLost(SessionState& session) {
   MutexLock lock(mutex_);
+  ++lost_sessions_;
   const auto found = leases_.find(session.lease());
   if (found == leases_.end()) {
     return;
@@ -400,6 +401,11 @@ OpCounts LeaseTable::op_counts() const {
     lease.placements->AddTo(sum);
   }
   return sum;
+}
+
+std::uint64_t LeaseTable::lost_sessions() const {
+  MutexLock lock(mutex_);
+  return lost_sessions_;
 }
 
 LeaseTable::EndCounts LeaseTable::end_counts() const {

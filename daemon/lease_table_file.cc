@@ -157,6 +157,7 @@ absl::Status LeaseTable::RemoveWaiting(const Caller& caller, const std::string& 
     record.mutable_lease()->set_removed(true);
     if (journal_ != nullptr) journal_->Note(record);
   }
+  sessions_.RemoveWaiting(LeaseKey{kept.record.key()});
   // As for one that is there.
   Commit().IgnoreError();
   const bool is_forgotten = SaveLasting().ok();

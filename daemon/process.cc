@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "allocator/device/process_folder.h"
 #include "lgpu/status.h"
 #include "proto/utf8.h"
 
@@ -77,7 +78,9 @@ absl::StatusOr<Process> HoldProcess(std::int64_t pid) {
 }
 
 std::optional<bool> MapsFile(std::int64_t pid, std::string_view name, std::span<const std::uint64_t> inodes) {
-  std::ifstream maps(absl::StrCat("/proc/", pid, "/maps"));
+  const absl::StatusOr<std::string> folder = FolderOfProcess(pid);
+  if (!folder.ok()) return std::nullopt;
+  std::ifstream maps(*folder + "/maps");
   bool has_lines = false;
   for (std::string line; std::getline(maps, line);) {
     has_lines = true;

@@ -141,20 +141,32 @@ void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfir
   }
 }
 
-bool Reclaimer::TryFinish(const Draining& draining, bool stopping) {
-  SessionState& session = *draining.session;
-  if (!stopping && !session.process().IsGone() && Clock::now() < draining.grace_ends) {
-    return false;
+void Reclaimer::Finish(std::vector<Draining>& draining, bool stopping) {
+  std::vector<SessionId> over;
+  for (const Draining& entry : draining) {
+    if (stopping || entry.session->process().IsGone() || Clock::now() >= entry.grace_ends) {
+      over.push_back(entry.session->id());
+    }
   }
-  if (!broker_.FinishDraining(session.id())) {
-    return false;
+  if (over.empty()) {
+    return;
   }
+  const std::vector<SessionId> empty = broker_.FinishDraining(over);
+  std::erase_if(draining, [&](const Draining& entry) {
+    if (std::find(empty.begin(), empty.end(), entry.session->id()) == empty.end()) {
+      return false;
+    }
+    TakeOut(*entry.session);
+    return true;
+  });
+}
+
+void Reclaimer::TakeOut(SessionState& session) {
   session.placements().WriterIsGone();
   leases_.DrainPlacements(session);
   broker_.RemoveSession(session.id());
   leases_.SessionGone(session);
   sessions_.Remove(session.id());
-  return true;
 }
 
 void Reclaimer::Run() {
@@ -174,7 +186,7 @@ void Reclaimer::Run() {
         leases_.TellUnreturned(*session, unreturned.bytes);
       }
     }
-    std::erase_if(draining, [&](const Draining& entry) { return TryFinish(entry, stopping); });
+    Finish(draining, stopping);
     if (stopping) {
       return;
     }

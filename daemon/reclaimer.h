@@ -58,8 +58,9 @@ class Reclaimer {
   void WaitForWork(const std::vector<Draining>& draining, bool unconfirmed);
   /// Wakes the live sessions whose process is gone; each once.
   void TellGone(const std::vector<SessionId>& gone);
-  /// True when the session is gone.
-  bool TryFinish(const Draining& draining, bool stopping);
+  /// Frees what is left of those whose process is gone or had its time, and takes out who is gone.
+  void Finish(std::vector<Draining>& draining, bool stopping);
+  void TakeOut(SessionState& session);
 
   Broker& broker_;
   LeaseTable& leases_;

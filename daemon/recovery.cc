@@ -45,7 +45,14 @@ absl::Status NoMeansFor(const v1::JournalSession& session, const absl::Status& w
 absl::Status Recovery::RestoreSession(const JournalState& state, const v1::JournalSession& session,
                                       const Chunks& chunks, Restored& all) {
   const LeaseKey lease{session.lease_key()};
-  if (parts_.leases.Names(lease).first.empty()) return absl::OkStatus();  // it could not be restored
+  if (parts_.leases.Names(lease).first.empty()) {  // it could not be restored
+    if (const auto known = state.leases().find(lease.value);
+        known != state.leases().end() && !known->second.removed()) {
+      parts_.sessions.AddWaiting(session.token(),
+                                 {.id = SessionId{session.id()}, .uid = session.uid(), .lease = lease});
+    }
+    return absl::OkStatus();
+  }
   absl::StatusOr<Waker> waker = Waker::Create();
   absl::StatusOr<SharedPage<StatsPage>> stats_page = SharedPages::CreateStatsPage();
   absl::StatusOr<SharedPage<const ClientPage>> client_page = SharedPages::CreateClientPage();

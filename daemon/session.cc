@@ -463,7 +463,6 @@ void Session::EndLost() {
   }
   services_.broker.StartDraining(peer_.id);
   services_.leases.SessionLost(*state_);
-  services_.lost.fetch_add(1);
   services_.reclaimer.Adopt(state_);
 }
 

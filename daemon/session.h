@@ -37,7 +37,6 @@ struct SessionServices {
   EventLog& events;
   DescriptorBudget& budget;
   Reclaimer& reclaimer;
-  std::atomic<std::uint64_t>& lost;  // counts sessions that ended without Close
   bool outlives_daemon = false;  // there is a journal: a later daemon takes sessions up that this one leaves
   GrantTimes* grant_times = nullptr;  // may be left out
 };

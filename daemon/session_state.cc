@@ -172,6 +172,22 @@ std::vector<std::shared_ptr<SessionState>> SessionDirectory::All() const {
   return all;
 }
 
+void SessionDirectory::AddWaiting(std::string token, const Waiting& session) {
+  MutexLock lock(mutex_);
+  waiting_.emplace(std::move(token), session);
+}
+
+std::optional<SessionDirectory::Waiting> SessionDirectory::FindWaiting(std::string_view token) const {
+  MutexLock lock(mutex_);
+  const auto found = waiting_.find(token);
+  return found == waiting_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void SessionDirectory::RemoveWaiting(LeaseKey lease) {
+  MutexLock lock(mutex_);
+  std::erase_if(waiting_, [lease](const auto& entry) { return entry.second.lease == lease; });
+}
+
 std::size_t SessionDirectory::size() const {
   MutexLock lock(mutex_);
   return sessions_.size();

@@ -103,12 +103,23 @@ class SessionDirectory {
   /// Nothing for a token that no session has.
   std::shared_ptr<SessionState> FindToken(std::string_view token) const;
   std::vector<std::shared_ptr<SessionState>> All() const;
+  /// A session that no lease here has: the one that it is of waits for a later daemon.
+  struct Waiting {
+    SessionId id;
+    std::uint32_t uid = 0;
+    LeaseKey lease;
+  };
+  void AddWaiting(std::string token, const Waiting& session);
+  std::optional<Waiting> FindWaiting(std::string_view token) const;
+  /// The lease waits no more.
+  void RemoveWaiting(LeaseKey lease);
   std::size_t size() const;
 
  private:
   mutable Mutex mutex_;
   std::map<SessionId, std::shared_ptr<SessionState>> sessions_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<SessionState>, std::less<>> tokens_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Waiting, std::less<>> waiting_ ABSL_GUARDED_BY(mutex_);  // by token
 };
 
 }  // namespace lgpu::daemon

@@ -207,7 +207,7 @@ v1::StatsSnapshot StatsReporter::Snapshot(const Caller& caller) const {
   snapshot.set_grants_total(counters.grants);
   snapshot.set_refusals_total(counters.refusals);
   snapshot.set_returns_total(counters.returns);
-  snapshot.set_sessions_lost_total(lost_.load());
+  snapshot.set_sessions_lost_total(leases_.lost_sessions());
   const PlacementLog::Counts placements = leases_.placement_counts();
   snapshot.set_placements_total(placements.records);
   snapshot.set_placements_dropped_total(placements.dropped);

@@ -32,8 +32,8 @@ class StatsReporter {
  public:
   /// All outlive the reporter.
   StatsReporter(std::vector<ListedCard> cards, const Broker& broker, const LeaseTable& leases,
-                const SessionDirectory& sessions, const std::atomic<std::uint64_t>& lost)
-      : cards_(std::move(cards)), broker_(broker), leases_(leases), sessions_(sessions), lost_(lost) {}
+                const SessionDirectory& sessions)
+      : cards_(std::move(cards)), broker_(broker), leases_(leases), sessions_(sessions) {}
 
   /// With the leases that the caller may see.
   v1::StatsSnapshot Snapshot(const Caller& caller) const;
@@ -57,7 +57,6 @@ class StatsReporter {
   const Broker& broker_;
   const LeaseTable& leases_;
   const SessionDirectory& sessions_;
-  const std::atomic<std::uint64_t>& lost_;
   mutable Mutex known_mutex_;
   mutable std::map<std::int64_t, Known> known_ ABSL_GUARDED_BY(known_mutex_);
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "allocator/device/memfd.h"
+#include "allocator/device/process_folder.h"
 #include "allocator/unique_fd.h"
 #include "lgpu/status.h"
 
@@ -36,12 +37,6 @@ std::string MemfdName(std::string_view target, std::string_view name) {
   return std::string(target);
 }
 
-// An error only where this process is short of something: what is gone, or not for it to see, has no entries.
-absl::Status CheckMeans(int error, const std::string& path) {
-  if (error != EMFILE && error != ENFILE && error != ENOMEM) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(path, " cannot be looked at: ", std::strerror(error)));
-}
-
 template <typename Visit>
 absl::Status ForEachEntry(const std::string& directory, Visit visit) {
   std::error_code error;
@@ -52,7 +47,8 @@ absl::Status ForEachEntry(const std::string& directory, Visit visit) {
   return CheckMeans(error.value(), directory);
 }
 
-absl::Status AddOpen(std::int64_t pid, std::string_view name, std::vector<MemfdHolder>& holders) {
+absl::Status AddOpen(std::int64_t pid, const std::string& folder, std::string_view name,
+                     std::vector<MemfdHolder>& holders) {
   const auto add = [&](const std::filesystem::directory_entry& entry) {
     std::error_code gone;
     const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
@@ -66,11 +62,12 @@ absl::Status AddOpen(std::int64_t pid, std::string_view name, std::vector<MemfdH
                        .bytes = Bytes(static_cast<std::uint64_t>(info.st_blocks) * 512)});
     return absl::OkStatus();
   };
-  return ForEachEntry(absl::StrCat("/proc/", pid, "/fd"), add);
+  return ForEachEntry(folder + "/fd", add);
 }
 
-absl::Status AddMapped(std::int64_t pid, std::string_view name, std::vector<MemfdHolder>& holders) {
-  const std::string path = absl::StrCat("/proc/", pid, "/maps");
+absl::Status AddMapped(std::int64_t pid, const std::string& folder, std::string_view name,
+                       std::vector<MemfdHolder>& holders) {
+  const std::string path = folder + "/maps";
   std::ifstream maps(path);
   if (!maps) return CheckMeans(errno, path);
   for (std::string line; std::getline(maps, line);) {
@@ -89,7 +86,7 @@ absl::Status AddMapped(std::int64_t pid, std::string_view name, std::vector<Memf
     holders.push_back({.inode = inode,
                        .pid = pid,
                        .name = std::move(found),
-                       .path = absl::StrCat("/proc/", pid, "/map_files/", range),
+                       .path = absl::StrCat(folder, "/map_files/", range),
                        .bytes = {}});
   }
   return absl::OkStatus();
@@ -99,15 +96,17 @@ absl::Status AddMapped(std::int64_t pid, std::string_view name, std::vector<Memf
 
 absl::StatusOr<std::vector<MemfdHolder>> FindMemfdHolders(std::string_view name) {
   std::vector<MemfdHolder> holders;
-  LGPU_RETURN_IF_ERROR(ForEachEntry("/proc", [&](const std::filesystem::directory_entry& entry) {
+  const auto look = [&](const std::filesystem::directory_entry& entry) -> absl::Status {
     std::int64_t pid = 0;
     if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || pid == ::getpid()) {
       return absl::OkStatus();
     }
-    absl::Status status = AddOpen(pid, name, holders);
-    status.Update(AddMapped(pid, name, holders));
+    LGPU_ASSIGN_OR_RETURN(const std::string folder, FolderOfProcess(pid));
+    absl::Status status = AddOpen(pid, folder, name, holders);
+    status.Update(AddMapped(pid, folder, name, holders));
     return status;
-  }));
+  };
+  LGPU_RETURN_IF_ERROR(ForEachEntry("/proc", look));
   return holders;
 }
 

@@ -2,11 +2,18 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "allocator/device/memfd.h"
@@ -70,6 +77,48 @@ TEST(MemfdHoldersTest, WhoMayOpenNoFileDoesNotKnowTheHolders) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_TRUE(FindMemfdHolders("lgpu-chunk:test").ok());
+}
+
+// Waits until the first thread has ended, then does nothing until the process is killed.
+pid_t StartWithoutFirstThread() {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::thread([] {
+      while (true) ::pause();
+    }).detach();
+    ::syscall(SYS_exit, 0);  // of this thread, without unwinding the test above it
+  }
+  const std::string maps = absl::StrCat("/proc/", child, "/maps");
+  while (child > 0 && std::ifstream(maps).peek() != std::ifstream::traits_type::eof()) {
+    std::this_thread::yield();
+  }
+  return child;
+}
+
+// /proc/PID/fd and maps are empty then.
+TEST(MemfdHoldersTest, AProcessWhoseFirstThreadHasEndedIsSeen) {
+  const absl::StatusOr<UniqueFd> chunk = CreateChunkMemfd(2_MiB, /*sparse=*/false, "lgpu-chunk:first");
+  ASSERT_TRUE(chunk.ok()) << chunk.status();
+  void* const mapped = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, chunk->get(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  const pid_t child = StartWithoutFirstThread();
+  ASSERT_GT(child, 0);
+  EXPECT_TRUE(std::filesystem::is_empty(absl::StrCat("/proc/", child, "/fd")));
+  const std::vector<MemfdHolder> holders =
+      FindMemfdHolders("lgpu-chunk:first").value_or(std::vector<MemfdHolder>());
+  EXPECT_EQ(holders.size(), 2u) << "the descriptor and the mapping";
+  for (const MemfdHolder& holder : holders) {
+    EXPECT_EQ(holder.pid, child);
+    EXPECT_EQ(holder.inode, About(chunk->get()).st_ino);
+  }
+  if (!holders.empty()) {
+    const absl::Status emptied = EmptyHeldMemfd(holders.front());
+    EXPECT_TRUE(emptied.ok()) << emptied;
+    EXPECT_EQ(About(chunk->get()).st_blocks, 0);
+  }
+  EXPECT_EQ(::kill(child, SIGKILL), 0);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(::munmap(mapped, 4096), 0);
 }
 
 // It may have another descriptor of the same, by which it was not seen.

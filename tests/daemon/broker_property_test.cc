@@ -540,7 +540,7 @@ class Runner : BrokerModel {
 
   void FinishDraining(SessionEntry& session) {
     if (!session.draining) return;
-    const bool done = broker_->FinishDraining(session.id);
+    const bool done = !broker_->FinishDraining({session.id}).empty();
     std::set<int> cards, leaving;
     for (const State state : {State::kDraining, State::kLeaving}) {
       for (LedgerModel::Piece* piece : PiecesOf(session.id, LogicalId(), state)) {

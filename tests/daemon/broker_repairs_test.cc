@@ -46,6 +46,36 @@ absl::Status RestorePreallocated(Broker& broker, LogicalId device, Bytes limit) 
                                        .owner = "owner"});
 }
 
+// A look for what an earlier daemon granted is one at every process of the machine.
+TEST(BrokerRepairsTest, MemoryOfManyDeadSessionsIsLookedForOnce) {
+  CountingBackend backend({64_MiB}, 2_MiB);
+  const std::unique_ptr<Broker> broker = MakeBroker(backend);
+  const LogicalId device{1};
+  ASSERT_TRUE(broker
+                  ->RestoreDevice(device, {.card = broker->Cards().front().id,
+                                           .limit = 64_MiB,
+                                           .guarantee = {},
+                                           .preallocate = false,
+                                           .index = 0,
+                                           .lease = LeaseKey{1},
+                                           .lease_name = "lease",
+                                           .owner = "owner"})
+                  .ok());
+  std::vector<SessionId> sessions;
+  for (std::uint64_t i = 1; i <= 8; ++i) {
+    sessions.push_back(SessionId{i});
+    const Broker::RestoredChunk chunk{
+        .id = ChunkId{i}, .device = device, .bytes = 2_MiB, .identity = 1000 + i};
+    ASSERT_TRUE(broker->RestoreSession(sessions.back(), 1, nullptr, LeaseKey{1}, {&chunk, 1}).ok());
+    broker->StartDraining(sessions.back());
+  }
+  EXPECT_EQ(broker->Cards().front().view.held, 16_MiB);
+  EXPECT_EQ(broker->FinishDraining(sessions), sessions);
+  EXPECT_EQ(backend.looks_for_lost(), 1);
+  EXPECT_EQ(broker->Cards().front().view.held, Bytes());
+  EXPECT_TRUE(broker->CheckInvariants().ok());
+}
+
 TEST(BrokerRepairsTest, AGrantThatWasNotFetchedYetHidesNoPinnedMemory) {
   CountingBackend backend({8_MiB}, 2_MiB);
   const std::unique_ptr<Broker> broker = MakeBroker(backend);
@@ -271,7 +301,7 @@ TEST(BrokerRepairsTest, ASessionThatEndsBeforeItsChunkIsCutCostsTheDeviceNothing
   lowered.Lower();
   const Broker::GrowAnswer waiting = lowered.Grow(3, 2_MiB, std::chrono::hours(1));
   ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
-  ASSERT_TRUE(lowered.broker->FinishDraining(SessionId{1}));  // now there is a chunk to be cut
+  ASSERT_EQ(lowered.broker->FinishDraining({SessionId{1}}).size(), 1u);  // now there is a chunk to be cut
   lowered.broker->ReturnAll(SessionId{3});
   EXPECT_TRUE(lowered.broker->RetryUnconfirmed());
   const Broker::GrowAnswer granted = lowered.Grow(2, 10_MiB);

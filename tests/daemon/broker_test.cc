@@ -253,7 +253,7 @@ TEST(BrokerTest, DrainingMemoryOfTheLeaseIsWaitedFor) {
   rig.broker().StartDraining(dying);
   const Broker::GrowAnswer waiting = rig.Grow(living, device, kMiB * 8, std::chrono::hours(1));
   ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
-  EXPECT_TRUE(rig.broker().FinishDraining(dying));
+  EXPECT_THAT(rig.broker().FinishDraining({dying}), testing::ElementsAre(dying));
   EXPECT_TRUE(rig.broker().Continue(*waiting.wait).status.ok());
   EXPECT_EQ(rig.broker().Held(living), kMiB * 8);
   EXPECT_TRUE(rig.broker().CheckInvariants().ok());
@@ -396,7 +396,7 @@ TEST(BrokerTest, AnExhaustedBackendIsAskedNowAndThenOnly) {
   const auto looks = (Clock::now() - start) / std::chrono::milliseconds(20);
   EXPECT_LE(rig.faults().calls(), static_cast<std::uint64_t>(looks) + 1);
   rig.faults().Heal();
-  EXPECT_TRUE(rig.broker().FinishDraining(dying));
+  EXPECT_THAT(rig.broker().FinishDraining({dying}), testing::ElementsAre(dying));
   EXPECT_TRUE(rig.Finish(answer).status.ok());
 }
 
@@ -449,7 +449,7 @@ bool Scenario(Rig& rig) {
   }
   rig.broker().StartDraining(lost);
   rig.broker().ReturnAll(session);
-  rig.broker().FinishDraining(lost);
+  rig.broker().FinishDraining({lost});
   for (int i = 0; i < 3 && !rig.broker().RetryUnconfirmed(); ++i) {
   }
   for (const absl::StatusOr<LogicalId>& device : {growing, ready}) {

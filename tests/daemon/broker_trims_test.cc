@@ -226,7 +226,7 @@ TEST_F(BrokerTrimsTest, WhoWaitsForWhatIsOnItsWayDoesNotLookAgainAtOnce) {
   waits = Continue(two, waits);
   ASSERT_TRUE(waits.wait.has_value());
   EXPECT_GT(waits.next_look, Clock::now());
-  EXPECT_TRUE(broker_->FinishDraining(one));
+  EXPECT_EQ(broker_->FinishDraining({one}).size(), 1u);
   broker_->RemoveSession(one);
 }
 
@@ -248,7 +248,7 @@ TEST_F(BrokerTrimsTest, TheDeathOfWhoWasAskedIsAnAnswer) {
   ASSERT_TRUE(waits.wait.has_value());
   broker_->StartDraining(one);
   EXPECT_TRUE(Continue(two, waits).wait.has_value()) << "its memory is on its way";
-  ASSERT_TRUE(broker_->FinishDraining(one));
+  ASSERT_EQ(broker_->FinishDraining({one}).size(), 1u);
   broker_->RemoveSession(one);
   EXPECT_EQ(Continue(two, waits).chunks.size(), 3u);
   EXPECT_TRUE(broker_->CheckInvariants().ok());

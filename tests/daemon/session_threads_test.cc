@@ -45,8 +45,7 @@ class SessionThreadsTest : public testing::Test {
                                                               .sessions = sessions_,
                                                               .events = events_,
                                                               .budget = budget_,
-                                                              .reclaimer = *reclaimer_,
-                                                              .lost = lost_},
+                                                              .reclaimer = *reclaimer_},
                                               kThreads * 8);
   }
 
@@ -150,7 +149,6 @@ class SessionThreadsTest : public testing::Test {
   SessionDirectory sessions_;
   EventLog events_{64};
   DescriptorBudget budget_{64};
-  std::atomic<std::uint64_t> lost_ = 0;
   std::atomic<int> granted_ = 0;
   std::unique_ptr<LeaseTable> leases_;
   std::unique_ptr<Reclaimer> reclaimer_;

@@ -153,8 +153,10 @@ TEST_F(RestartTest, AStoppedClientIsChargedInFullAndOthersGetTheRest) {
   stopped->Signal(SIGSTOP);
   Restart();
   ASSERT_TRUE(Eventually([&] { return IsBack(other->pid()); }));
+  EXPECT_EQ(Stats().sessions_lost_total(), 0u);
   stopped->Signal(SIGKILL);
   EXPECT_TRUE(LedgerIsTrue({other->pid()}));
+  EXPECT_EQ(Stats().sessions_lost_total(), 1u);
 }
 
 TEST_F(RestartTest, AContextThatWasClosedWhileNobodyServedHoldsNothing) {

@@ -12,6 +12,8 @@
 namespace lgpu::testing {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 class WaitingLeasesTest : public E2eTest {
@@ -111,7 +113,7 @@ TEST_F(WaitingLeasesTest, AProgramsLeaseThatWaitedIsCalledByItsIdWhereItsNameIsT
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, "open c lease=x"), StartsWith("ok "));
   ASSERT_THAT(Alloc(*client, "a", 8), StartsWith("ok "));
-  client->Signal(SIGSTOP);  // or it would hear that nobody knows it
+  client->Signal(SIGSTOP);
   KillDaemon();
   StartInDirectory("64MiB");
   const auto second = Create("x", 16, {0});
@@ -127,6 +129,28 @@ TEST_F(WaitingLeasesTest, AProgramsLeaseThatWaitedIsCalledByItsIdWhereItsNameIsT
   EXPECT_TRUE(LedgerIsTrue({client->pid()}));
   EXPECT_EQ(Ask(*client, "close c"), "ok");
   EXPECT_TRUE(control_->RemoveLease(first->id()).ok());
+}
+
+TEST_F(WaitingLeasesTest, AProgramThatAsksMeanwhileGoesOnWhenItsCardIsBack) {
+  StartInDirectory("2x64MiB");
+  ASSERT_TRUE(Create("x", 48, {1}, /*preallocate=*/false).ok());
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, "open c lease=x timeout=1500"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 8), StartsWith("ok "));
+  KillDaemon();
+  StartInDirectory("64MiB");
+  EXPECT_THAT(Alloc(*client, "b", 16), AllOf(StartsWith("error UNAVAILABLE"), HasSubstr("cannot serve now")));
+  EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 8 * kMiB / 4 * 1.0));
+  KillDaemon();
+  StartInDirectory("2x64MiB");
+  ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
+  EXPECT_THAT(Alloc(*client, "b", 16), StartsWith("ok "));
+  EXPECT_TRUE(LedgerIsTrue({client->pid()}));
+  // Given up, it does not come back: now that is an answer.
+  KillDaemon();
+  StartInDirectory("64MiB");
+  ASSERT_TRUE(control_->RemoveLease("x").ok());
+  EXPECT_THAT(Alloc(*client, "d", 16), HasSubstr("knows of no such session"));
 }
 
 // What the program holds is there. What it was promised beside that is others' by now.

@@ -52,7 +52,6 @@ std::unique_ptr<MemoryPlane::Generation> MemoryPlane::Start(bool again) {
                                                                  .events = next->events,
                                                                  .budget = next->budget,
                                                                  .reclaimer = *next->reclaimer,
-                                                                 .lost = next->lost,
                                                                  .outlives_daemon = true},
                                                  /*max_sessions=*/8);
   if (!again) {

@@ -71,7 +71,6 @@ class MemoryPlane {
     SessionDirectory sessions;
     EventLog events{64};
     DescriptorBudget budget{128};  // four descriptors a message
-    std::atomic<std::uint64_t> lost = 0;
     std::unique_ptr<LeaseTable> leases;
     std::unique_ptr<Reclaimer> reclaimer;
     std::unique_ptr<SessionServer> server;

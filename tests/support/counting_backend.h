@@ -1,10 +1,12 @@
 #ifndef LGPU_TESTS_SUPPORT_COUNTING_BACKEND_H_
 #define LGPU_TESTS_SUPPORT_COUNTING_BACKEND_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "allocator/device/device_backend.h"
@@ -45,6 +47,12 @@ class CountingBackend final : public DeviceBackend {
   absl::StatusOr<MemoryHandle> Create(int device, Bytes bytes) override;
   absl::Status Release(MemoryHandle memory) override;
   absl::Status Reclaim(MemoryHandle memory) override;
+  /// Nobody has it. How often was asked is counted.
+  std::vector<absl::Status> ReclaimLost(std::span<const std::uint64_t> identities) override {
+    ++looks_for_lost_;
+    return std::vector<absl::Status>(identities.size());
+  }
+  int looks_for_lost() const { return looks_for_lost_; }
 
   absl::StatusOr<ExportedFd> Export(MemoryHandle) override { return None(); }
   absl::StatusOr<MemoryHandle> Import(int, UniqueFd, Bytes) override { return None(); }
@@ -83,6 +91,7 @@ class CountingBackend final : public DeviceBackend {
   static absl::Status None() { return absl::UnimplementedError("this backend only counts memory"); }
 
   std::vector<PhysicalDevice> devices_;
+  std::atomic<int> looks_for_lost_{0};
   mutable Mutex mutex_;
   std::vector<Card> cards_ ABSL_GUARDED_BY(mutex_);
   std::map<MemoryHandle, Memory> memory_ ABSL_GUARDED_BY(mutex_);
