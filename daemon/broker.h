@@ -416,14 +416,12 @@ class Broker {
   void MakeItSpare(ChunkId id, ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static std::vector<ChunkId> ChunksOf(const Session& session);
   void StartLeaving(ChunkEntry& chunk, ChunkState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Frees chunks that are leaving; what is not confirmed is left for RetryUnconfirmed.
-  /// What is to be reclaimed after drainings have ended.
   struct Ended {
     std::vector<ChunkId> leaving;
-    std::vector<ChunkId> lost;  // is looked for all over the machine: once for all, after the others
     std::set<CardId> cards;
   };
   void EndDraining(const Session& session, Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Frees chunks that are leaving; what is not confirmed is left for RetryUnconfirmed.
   void Reclaim(const std::vector<ChunkId>& chunks);
   void Settle(ChunkId id, const absl::Status& result, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool LooksFree(const ChunkEntry& chunk);

@@ -137,7 +137,7 @@ void Broker::EndDraining(const Session& session, Ended& ended) {
     }
     // From here on the chunk is RetryUnconfirmed's, should the backend not confirm it.
     chunk.state = ChunkState::kReturning;
-    (chunk.lost ? ended.lost : ended.leaving).push_back(id);
+    ended.leaving.push_back(id);
   }
 }
 
@@ -157,7 +157,6 @@ std::vector<SessionId> Broker::FinishDraining(const std::vector<SessionId>& sess
   }
   WakeAll(wakes);
   Reclaim(ended.leaving);
-  Reclaim(ended.lost);
   std::vector<SessionId> empty;
   for (const SessionId session : sessions) {
     if (Held(session).is_zero()) {

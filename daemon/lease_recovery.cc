@@ -96,11 +96,7 @@ void LeaseRecovery::Postpone(v1::JournalLease lease, const absl::Status& status)
   *record.mutable_lease() = lease;
   parts_.journal.Note(record);
   if (!in_use) over_.push_back(lease);
-  if (lease.lasting()) {
-    Wait(lease, why);
-  } else {
-    parts_.Tell(v1::Event::KIND_LEASE_DEGRADED, absl::StrCat("lease ", lease.name(), ": ", why));
-  }
+  Wait(lease, why);
 }
 
 void LeaseRecovery::Doubt(const v1::JournalLease& lease) {
@@ -171,7 +167,7 @@ void LeaseRecovery::KeepOthersInFile() {
     }
     others_.push_back(std::move(lease));
   }
-  for (const v1::JournalLease& lease : others_) parts_.leases.KeepInFile(lease, /*in_use=*/false);
+  for (const v1::JournalLease& lease : others_) parts_.leases.KeepWaiting(lease, /*in_use=*/false);
   parts_.leases.SkipKeys(LeaseKey{ids_.lease_key()});
   parts_.broker.SkipIds(LogicalId{ids_.device_id()}, ChunkId{ids_.chunk_id()});
 }
@@ -237,7 +233,7 @@ Bytes LeaseRecovery::HeldBeyondPromises(const v1::JournalLease& but, const Broke
 void LeaseRecovery::Wait(v1::JournalLease lease, const std::string& why) {
   lease.set_waiting(true);
   waiting_.insert(lease.id());
-  parts_.leases.KeepInFile(lease, IsInUse(lease));
+  parts_.leases.KeepWaiting(lease, IsInUse(lease));
   parts_.Tell(v1::Event::KIND_LEASE_DEGRADED,
               absl::StrCat("lease ", lease.name(), " waits for a later start of lgpud: ", why, "; `lgpu rm ",
                            lease.id(), "` gives it up"));

@@ -66,9 +66,9 @@ class LeaseTable {
   absl::Status SaveLasting();
   /// Tries again to write it where that failed. To be called now and then.
   void TendFile();
-  /// A lasting lease that is not there stays in the file, under the keys of `lease`, until it is restored or
-  /// removed. `in_use`: sessions of an earlier daemon have it still.
-  void KeepInFile(const v1::JournalLease& lease, bool in_use);
+  /// A lease that is not there waits until it is restored or removed; a lasting one stays in the file, under
+  /// the keys of `lease`. `in_use`: sessions of an earlier daemon have it still.
+  void KeepWaiting(const v1::JournalLease& lease, bool in_use);
   /// An absent session, which is attached to a lease.
   void RestoreSession(SessionState& session);
   /// After all of them: leases that are there for sessions only, and have none, end.
@@ -213,8 +213,8 @@ class LeaseTable {
     v1::JournalLease record;
     bool in_use = false;
   };
-  std::map<std::string, Kept> kept_in_file_ ABSL_GUARDED_BY(mutex_);  // by id
-  std::vector<LeaseKey> in_file_still_ ABSL_GUARDED_BY(mutex_);       // but over
+  std::map<std::string, Kept> waiting_ ABSL_GUARDED_BY(mutex_);  // by id
+  std::vector<LeaseKey> in_file_still_ ABSL_GUARDED_BY(mutex_);  // but over
   bool file_is_behind_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -41,7 +41,8 @@ absl::Status LeaseTable::SaveLasting() {
         saved_now.push_back(key);
       }
     }
-    for (const auto& [id, kept] : kept_in_file_) {
+    for (const auto& [id, kept] : waiting_) {
+      if (!kept.record.lasting()) continue;
       *record.mutable_lease() = kept.record;
       AppendJournalRecord(record, bytes);
     }
@@ -128,9 +129,9 @@ absl::StatusOr<LeaseTable::Lasting> LeaseTable::ReadLasting(const std::string& s
   return found;
 }
 
-void LeaseTable::KeepInFile(const v1::JournalLease& lease, bool in_use) {
+void LeaseTable::KeepWaiting(const v1::JournalLease& lease, bool in_use) {
   MutexLock lock(mutex_);
-  kept_in_file_.insert_or_assign(lease.id(), Kept{.record = lease, .in_use = in_use});
+  waiting_.insert_or_assign(lease.id(), Kept{.record = lease, .in_use = in_use});
 }
 
 absl::Status LeaseTable::RemoveWaiting(const Caller& caller, const std::string& text) {
@@ -141,17 +142,17 @@ absl::Status LeaseTable::RemoveWaiting(const Caller& caller, const std::string& 
     const bool is_name_here = std::any_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
       return entry.second.owner.uid == caller.uid && entry.second.name == text;
     });
-    const auto found = std::find_if(kept_in_file_.begin(), kept_in_file_.end(), [&](const auto& entry) {
+    const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& entry) {
       const v1::JournalLease& lease = entry.second.record;
       const bool is_own = lease.owner_uid() == caller.uid;
       return (lease.id() == text && (is_own || caller.is_root())) ||
              (lease.name() == text && is_own && !is_name_here);
     });
-    if (found == kept_in_file_.end()) {
+    if (found == waiting_.end()) {
       return absl::NotFoundError("no such lease waits");
     }
     kept = std::move(found->second);
-    kept_in_file_.erase(found);
+    waiting_.erase(found);
     v1::JournalRecord record;
     *record.mutable_lease() = kept.record;
     record.mutable_lease()->set_removed(true);

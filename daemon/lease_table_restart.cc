@@ -137,7 +137,7 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
   MutexLock lock(mutex_);
   last_key_ = std::max(last_key_, lease.key.value);
   NoteLease(lease);
-  kept_in_file_.erase(lease.id);
+  waiting_.erase(lease.id);
   leases_.insert_or_assign(lease.key, std::move(lease));
   return absl::OkStatus();
 }

@@ -80,7 +80,9 @@ void Reclaimer::EndAbsent(std::shared_ptr<SessionState> session, bool is_gone) {
   {
     MutexLock lock(mutex_);
     const Clock::time_point now = Clock::now();
-    adopted_.push_back({.session = std::move(session), .grace_ends = is_gone ? now : now + options_.grace});
+    adopted_.push_back({.session = std::move(session),
+                        .grace_ends = is_gone ? now : now + options_.grace,
+                        .was_absent = true});
   }
   waker_->Wake();
 }
@@ -141,10 +143,11 @@ void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfir
   }
 }
 
-void Reclaimer::Finish(std::vector<Draining>& draining, bool stopping) {
+void Reclaimer::Finish(std::vector<Draining>& draining, bool were_absent, bool stopping) {
   std::vector<SessionId> over;
   for (const Draining& entry : draining) {
-    if (stopping || entry.session->process().IsGone() || Clock::now() >= entry.grace_ends) {
+    const bool is_over = entry.session->process().IsGone() || Clock::now() >= entry.grace_ends;
+    if (entry.was_absent == were_absent && (is_over || stopping)) {
       over.push_back(entry.session->id());
     }
   }
@@ -186,7 +189,8 @@ void Reclaimer::Run() {
         leases_.TellUnreturned(*session, unreturned.bytes);
       }
     }
-    Finish(draining, stopping);
+    Finish(draining, /*were_absent=*/false, stopping);
+    Finish(draining, /*were_absent=*/true, stopping);
     if (stopping) {
       return;
     }

@@ -49,6 +49,7 @@ class Reclaimer {
   struct Draining {
     std::shared_ptr<SessionState> session;
     Clock::time_point grace_ends;
+    bool was_absent = false;  // what it holds is an earlier daemon's, and looked for all over the machine
   };
 
   Reclaimer(Broker& broker, LeaseTable& leases, SessionDirectory& sessions, Options options,
@@ -58,8 +59,9 @@ class Reclaimer {
   void WaitForWork(const std::vector<Draining>& draining, bool unconfirmed);
   /// Wakes the live sessions whose process is gone; each once.
   void TellGone(const std::vector<SessionId>& gone);
-  /// Frees what is left of those whose process is gone or had its time, and takes out who is gone.
-  void Finish(std::vector<Draining>& draining, bool stopping);
+  /// Frees what is left of those whose process is gone or had its time, and takes out who is gone. One look
+  /// is enough for all who were absent, and nobody else waits for it.
+  void Finish(std::vector<Draining>& draining, bool were_absent, bool stopping);
   void TakeOut(SessionState& session);
 
   Broker& broker_;

@@ -48,8 +48,10 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
   if (parts_.leases.Names(lease).first.empty()) {  // it could not be restored
     if (const auto known = state.leases().find(lease.value);
         known != state.leases().end() && !known->second.removed()) {
-      parts_.sessions.AddWaiting(session.token(),
-                                 {.id = SessionId{session.id()}, .uid = session.uid(), .lease = lease});
+      parts_.sessions.AddWaiting(session.token(), {.id = SessionId{session.id()},
+                                                   .uid = session.uid(),
+                                                   .lease = lease,
+                                                   .lease_id = known->second.id()});
     }
     return absl::OkStatus();
   }

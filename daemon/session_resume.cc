@@ -18,11 +18,12 @@ absl::Status CannotBeTakenUp(std::uint64_t session, std::string_view why) {
 }
 
 // Not an answer for good: its client asks again, and a later daemon has the lease again.
-absl::Status WaitsFor(std::uint64_t session) {
-  return absl::UnavailableError(absl::StrCat(
-      "session ", session,
-      " is of a lease that lgpud cannot serve now, because its GPU or something else that it needs is "
-      "missing; it goes on when lgpud is started again with all of it"));
+absl::Status WaitsFor(const SessionDirectory::Waiting& session) {
+  return absl::UnavailableError(absl::StrCat("session ", session.id.value, " is of lease ", session.lease_id,
+                                             ", which lgpud cannot serve now, because its GPU or something "
+                                             "else that it needs is missing; it goes on "
+                                             "when lgpud is started again with all of it, and `lgpu rm ",
+                                             session.lease_id, "` gives it up"));
 }
 
 }  // namespace
@@ -32,7 +33,7 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
   const std::shared_ptr<SessionState> absent = services_.sessions.FindToken(resume.session_token());
   if (const auto waiting = services_.sessions.FindWaiting(resume.session_token());
       waiting && waiting->id.value == resume.session_id() && waiting->uid == peer_.credentials.uid) {
-    return WaitsFor(resume.session_id());
+    return WaitsFor(*waiting);
   }
   if (absent == nullptr || absent->id().value != resume.session_id() ||
       absent->uid() != peer_.credentials.uid) {

@@ -172,9 +172,9 @@ std::vector<std::shared_ptr<SessionState>> SessionDirectory::All() const {
   return all;
 }
 
-void SessionDirectory::AddWaiting(std::string token, const Waiting& session) {
+void SessionDirectory::AddWaiting(std::string token, Waiting session) {
   MutexLock lock(mutex_);
-  waiting_.emplace(std::move(token), session);
+  waiting_.emplace(std::move(token), std::move(session));
 }
 
 std::optional<SessionDirectory::Waiting> SessionDirectory::FindWaiting(std::string_view token) const {

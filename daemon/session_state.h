@@ -108,8 +108,9 @@ class SessionDirectory {
     SessionId id;
     std::uint32_t uid = 0;
     LeaseKey lease;
+    std::string lease_id;
   };
-  void AddWaiting(std::string token, const Waiting& session);
+  void AddWaiting(std::string token, Waiting session);
   std::optional<Waiting> FindWaiting(std::string_view token) const;
   /// The lease waits no more.
   void RemoveWaiting(LeaseKey lease);

@@ -92,6 +92,23 @@ absl::Status AddMapped(std::int64_t pid, const std::string& folder, std::string_
   return absl::OkStatus();
 }
 
+// The thread that shows it all may end meanwhile.
+absl::Status AddHolders(std::int64_t pid, std::string_view name, std::vector<MemfdHolder>& holders) {
+  const auto others = static_cast<std::ptrdiff_t>(holders.size());
+  LGPU_ASSIGN_OR_RETURN(std::string folder, FolderOfProcess(pid));
+  constexpr int kLooks = 20;
+  for (int look = 0; look < kLooks; ++look) {
+    LGPU_RETURN_IF_ERROR(AddOpen(pid, folder, name, holders));
+    LGPU_RETURN_IF_ERROR(AddMapped(pid, folder, name, holders));
+    LGPU_ASSIGN_OR_RETURN(std::string after, FolderOfProcess(pid));
+    if (after == folder) return absl::OkStatus();
+    folder = std::move(after);
+    holders.erase(holders.begin() + others, holders.end());
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the threads of process ", pid, " end faster than they can be looked at"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<MemfdHolder>> FindMemfdHolders(std::string_view name) {
@@ -101,10 +118,7 @@ absl::StatusOr<std::vector<MemfdHolder>> FindMemfdHolders(std::string_view name)
     if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || pid == ::getpid()) {
       return absl::OkStatus();
     }
-    LGPU_ASSIGN_OR_RETURN(const std::string folder, FolderOfProcess(pid));
-    absl::Status status = AddOpen(pid, folder, name, holders);
-    status.Update(AddMapped(pid, folder, name, holders));
-    return status;
+    return AddHolders(pid, name, holders);
   };
   LGPU_RETURN_IF_ERROR(ForEachEntry("/proc", look));
   return holders;

@@ -6,7 +6,9 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "allocator/unique_fd.h"
@@ -22,11 +24,37 @@ absl::StatusOr<Maps> LookAt(const std::string& folder) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) {
     LGPU_RETURN_IF_ERROR(CheckMeans(errno, path));
-    return Maps::kUnknown;
+    return errno == ESRCH ? Maps::kNone : Maps::kUnknown;  // some kernels say this of who has no memory
   }
   char first = 0;
   const ssize_t got = ::read(fd.get(), &first, 1);
-  return got < 0 ? Maps::kUnknown : got == 0 ? Maps::kNone : Maps::kAny;
+  if (got < 0) return errno == ESRCH ? Maps::kNone : Maps::kUnknown;
+  return got == 0 ? Maps::kNone : Maps::kAny;
+}
+
+// Of another thread that has anything mapped; nothing: there are none, or they ended while they were looked
+// at.
+struct Others {
+  std::optional<std::string> folder;
+  bool is_any = false;
+};
+absl::StatusOr<Others> LookAtOthers(const std::string& own, std::int64_t pid) {
+  Others others;
+  const std::string tasks = own + "/task";
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(tasks, error), end; !error && it != end; it.increment(error)) {
+    const std::string thread = it->path().filename().string();
+    if (thread == absl::StrCat(pid)) continue;
+    others.is_any = true;
+    std::string folder = absl::StrCat("/proc/", thread);  // below task there is no map_files
+    LGPU_ASSIGN_OR_RETURN(const Maps maps, LookAt(folder));
+    if (maps == Maps::kAny) {
+      others.folder = std::move(folder);
+      return others;
+    }
+  }
+  LGPU_RETURN_IF_ERROR(CheckMeans(error.value(), tasks));
+  return others;
 }
 
 }  // namespace
@@ -40,15 +68,13 @@ absl::StatusOr<std::string> FolderOfProcess(std::int64_t pid) {
   std::string own = absl::StrCat("/proc/", pid);
   LGPU_ASSIGN_OR_RETURN(const Maps first, LookAt(own));
   if (first != Maps::kNone) return own;
-  const std::string tasks = own + "/task";
-  std::error_code error;
-  for (std::filesystem::directory_iterator it(tasks, error), end; !error && it != end; it.increment(error)) {
-    // Not below task: only there is no map_files.
-    std::string other = absl::StrCat("/proc/", it->path().filename().string());
-    LGPU_ASSIGN_OR_RETURN(const Maps maps, LookAt(other));
-    if (maps == Maps::kAny) return other;
+  // Threads that come and go are met at another look; those that end with their process, at none.
+  constexpr int kLooks = 20;
+  for (int look = 0; look < kLooks; ++look) {
+    LGPU_ASSIGN_OR_RETURN(Others others, LookAtOthers(own, pid));
+    if (others.folder) return *std::move(others.folder);
+    if (!others.is_any) break;
   }
-  LGPU_RETURN_IF_ERROR(CheckMeans(error.value(), tasks));
   return own;
 }
 

@@ -153,6 +153,26 @@ TEST_F(WaitingLeasesTest, AProgramThatAsksMeanwhileGoesOnWhenItsCardIsBack) {
   EXPECT_THAT(Alloc(*client, "d", 16), HasSubstr("knows of no such session"));
 }
 
+TEST_F(WaitingLeasesTest, AProgramsOwnLeaseThatWaitsCanBeGivenUp) {
+  StartInDirectory("2x64MiB");
+  auto client = StartClient();
+  ASSERT_THAT(Ask(*client, absl::StrCat("open c card=1 timeout=1500 limit=", 32 * kMiB)), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 8), StartsWith("ok "));
+  const std::string lease = Stats().leases(0).name();
+  KillDaemon();
+  StartInDirectory("64MiB");
+  EXPECT_THAT(Alloc(*client, "b", 16), HasSubstr("cannot serve now"));
+  ASSERT_TRUE(control_->RemoveLease(lease).ok());
+  EXPECT_THAT(Alloc(*client, "b", 16), AllOf(StartsWith("error FAILED_PRECONDITION"), HasSubstr("no such")));
+  Restart();
+  EXPECT_TRUE(absl::IsNotFound(control_->RemoveLease(lease)));
+  client->Signal(SIGKILL);
+  client->Wait();
+  KillDaemon();
+  StartInDirectory("2x64MiB");
+  EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0 && HeldBytes() == 0; }));
+}
+
 // What the program holds is there. What it was promised beside that is others' by now.
 TEST_F(WaitingLeasesTest, AProgramsLeaseThatWaitedKeepsWhatIsHeldAndNoPromise) {
   StartInDirectory("2x64MiB");
