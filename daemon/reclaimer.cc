@@ -119,7 +119,7 @@ void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfir
     next = Clock::now() + kUnconfirmedRetry;
   }
   for (const Draining& entry : draining) {
-    if (Clock::now() < entry.grace_ends) {
+    if (!entry.is_over) {
       // A negative descriptor (no pidfd) is ignored by poll.
       polled.push_back({.fd = entry.session->process().pidfd.get(), .events = POLLIN, .revents = 0});
       next = next ? std::min(*next, entry.grace_ends) : entry.grace_ends;
@@ -145,9 +145,13 @@ void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfir
 
 void Reclaimer::Finish(std::vector<Draining>& draining, bool were_absent, bool stopping) {
   std::vector<SessionId> over;
-  for (const Draining& entry : draining) {
-    const bool is_over = entry.session->process().IsGone() || Clock::now() >= entry.grace_ends;
-    if (entry.was_absent == were_absent && (is_over || stopping)) {
+  for (Draining& entry : draining) {
+    if (entry.was_absent != were_absent) {
+      continue;
+    }
+    entry.is_over =
+        entry.is_over || stopping || entry.session->process().IsGone() || Clock::now() >= entry.grace_ends;
+    if (entry.is_over) {
       over.push_back(entry.session->id());
     }
   }

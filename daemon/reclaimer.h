@@ -49,6 +49,7 @@ class Reclaimer {
   struct Draining {
     std::shared_ptr<SessionState> session;
     Clock::time_point grace_ends;
+    bool is_over = false;     // its process is gone or had its time; what is not free yet is unconfirmed
     bool was_absent = false;  // what it holds is an earlier daemon's, and looked for all over the machine
   };
 
