@@ -19,7 +19,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kFirstPause{5};
 constexpr std::chrono::milliseconds kLongestPause{200};
-constexpr std::chrono::milliseconds kLongestPauseOfTheRefused{2000};  // by a daemon that is there
 // Of one attempt, and of callers that are at work on what they were granted before.
 constexpr std::chrono::seconds kAttempt{5};
 // Half of what a message may carry: who is short of descriptors has them in flight too.
@@ -105,7 +104,7 @@ void DaemonConnection::TryToReconnect() {
       status_ = gone_;
     }
     next_attempt_ = Clock::now() + pause_;
-    pause_ = std::min(2 * pause_, has_spoken ? kLongestPauseOfTheRefused : kLongestPause);
+    pause_ = std::min(2 * pause_, kLongestPause);
     return;
   }
   changed_.NotifyAll();

@@ -179,6 +179,9 @@ class LeaseTable {
   static absl::Status Removed(const std::string& name, const absl::Status& noted);
   /// NOT_FOUND: none of that name or id waits in the file.
   absl::Status RemoveWaiting(const Caller& caller, const std::string& text);
+  /// The id of a lease that waits. INVALID_ARGUMENT where several have that name.
+  absl::StatusOr<std::string> FindWaiting(const Caller& caller, const std::string& text) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // lease_table_restart.cc.
   void NoteLease(const Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteSession(const Lease& lease, const SessionState& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

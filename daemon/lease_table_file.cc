@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "allocator/unique_fd.h"
 #include "daemon/journal_io.h"
 #include "daemon/lease_record.h"
@@ -134,25 +135,32 @@ void LeaseTable::KeepWaiting(const v1::JournalLease& lease, bool in_use) {
   waiting_.insert_or_assign(lease.id(), Kept{.record = lease, .in_use = in_use});
 }
 
+absl::StatusOr<std::string> LeaseTable::FindWaiting(const Caller& caller, const std::string& text) const {
+  std::vector<std::string> named;
+  for (const auto& [id, kept] : waiting_) {
+    const bool is_own = kept.record.owner_uid() == caller.uid;
+    if (id == text && (is_own || caller.is_root())) return id;
+    if (kept.record.name() == text && is_own) named.push_back(id);
+  }
+  // One that still ends is what its name means.
+  const bool is_name_here = std::any_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
+    return entry.second.owner.uid == caller.uid && entry.second.name == text;
+  });
+  if (named.empty() || is_name_here) return absl::NotFoundError("no such lease waits");
+  if (named.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("leases ", absl::StrJoin(named, " and "),
+                                                   " are all named ", text,
+                                                   " and wait for a later start; name one by its id"));
+  }
+  return named.front();
+}
+
 absl::Status LeaseTable::RemoveWaiting(const Caller& caller, const std::string& text) {
   Kept kept;
   {
     MutexLock lock(mutex_);
-    // One that still ends is what its name means.
-    const bool is_name_here = std::any_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
-      return entry.second.owner.uid == caller.uid && entry.second.name == text;
-    });
-    const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& entry) {
-      const v1::JournalLease& lease = entry.second.record;
-      const bool is_own = lease.owner_uid() == caller.uid;
-      return (lease.id() == text && (is_own || caller.is_root())) ||
-             (lease.name() == text && is_own && !is_name_here);
-    });
-    if (found == waiting_.end()) {
-      return absl::NotFoundError("no such lease waits");
-    }
-    kept = std::move(found->second);
-    waiting_.erase(found);
+    LGPU_ASSIGN_OR_RETURN(const std::string id, FindWaiting(caller, text));
+    kept = std::move(waiting_.extract(id).mapped());
     v1::JournalRecord record;
     *record.mutable_lease() = kept.record;
     record.mutable_lease()->set_removed(true);

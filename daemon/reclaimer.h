@@ -61,7 +61,7 @@ class Reclaimer {
   /// Wakes the live sessions whose process is gone; each once.
   void TellGone(const std::vector<SessionId>& gone);
   /// Frees what is left of those whose process is gone or had its time, and takes out who is gone. One look
-  /// is enough for all who were absent, and nobody else waits for it.
+  /// is enough for all who were absent; the others come before it.
   void Finish(std::vector<Draining>& draining, bool were_absent, bool stopping);
   void TakeOut(SessionState& session);
 

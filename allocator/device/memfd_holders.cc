@@ -105,8 +105,7 @@ absl::Status AddHolders(std::int64_t pid, std::string_view name, std::vector<Mem
     folder = std::move(after);
     holders.erase(holders.begin() + others, holders.end());
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the threads of process ", pid, " end faster than they can be looked at"));
+  return ThreadsEndTooFast(pid);
 }
 
 }  // namespace

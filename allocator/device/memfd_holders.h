@@ -23,7 +23,8 @@ struct MemfdHolder {
 
 /// All memfds whose name begins with `name` that other processes have open or mapped, as /proc says.
 /// Processes that this one may not look into are passed over. RESOURCE_EXHAUSTED where this one may not open
-/// enough files to look, or a process changes faster than that: who has them is not known then.
+/// enough files to look, UNAVAILABLE where the threads of a process end too fast: who has them is not known
+/// then.
 absl::StatusOr<std::vector<MemfdHolder>> FindMemfdHolders(std::string_view name);
 
 /// Frees the pages of the memfd for good. UNAVAILABLE, naming the process: this one has no right to open it,

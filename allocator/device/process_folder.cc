@@ -32,11 +32,10 @@ absl::StatusOr<Maps> LookAt(const std::string& folder) {
   return got == 0 ? Maps::kNone : Maps::kAny;
 }
 
-// Of another thread that has anything mapped; nothing: there are none, or they ended while they were looked
-// at.
+// Of another thread that has anything mapped.
 struct Others {
   std::optional<std::string> folder;
-  bool is_any = false;
+  bool has_one_ended = false;  // while it was looked at
 };
 absl::StatusOr<Others> LookAtOthers(const std::string& own, std::int64_t pid) {
   Others others;
@@ -45,13 +44,13 @@ absl::StatusOr<Others> LookAtOthers(const std::string& own, std::int64_t pid) {
   for (std::filesystem::directory_iterator it(tasks, error), end; !error && it != end; it.increment(error)) {
     const std::string thread = it->path().filename().string();
     if (thread == absl::StrCat(pid)) continue;
-    others.is_any = true;
     std::string folder = absl::StrCat("/proc/", thread);  // below task there is no map_files
     LGPU_ASSIGN_OR_RETURN(const Maps maps, LookAt(folder));
     if (maps == Maps::kAny) {
       others.folder = std::move(folder);
       return others;
     }
+    others.has_one_ended |= ::access(it->path().c_str(), F_OK) != 0;
   }
   LGPU_RETURN_IF_ERROR(CheckMeans(error.value(), tasks));
   return others;
@@ -68,14 +67,19 @@ absl::StatusOr<std::string> FolderOfProcess(std::int64_t pid) {
   std::string own = absl::StrCat("/proc/", pid);
   LGPU_ASSIGN_OR_RETURN(const Maps first, LookAt(own));
   if (first != Maps::kNone) return own;
-  // Threads that come and go are met at another look; those that end with their process, at none.
+  // Threads that come and go are met at another look.
   constexpr int kLooks = 20;
   for (int look = 0; look < kLooks; ++look) {
     LGPU_ASSIGN_OR_RETURN(Others others, LookAtOthers(own, pid));
     if (others.folder) return *std::move(others.folder);
-    if (!others.is_any) break;
+    if (!others.has_one_ended) return own;  // they have nothing either, as those of a process that is ending
   }
-  return own;
+  return ThreadsEndTooFast(pid);
+}
+
+absl::Status ThreadsEndTooFast(std::int64_t pid) {
+  return absl::UnavailableError(
+      absl::StrCat("the threads of process ", pid, " end faster than they can be looked at"));
 }
 
 }  // namespace lgpu

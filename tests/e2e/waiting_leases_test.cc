@@ -106,6 +106,22 @@ TEST_F(WaitingLeasesTest, ALeaseThatWaitedTakesNobodysName) {
   EXPECT_EQ(IdOf("x"), "");
 }
 
+TEST_F(WaitingLeasesTest, WhereTwoOfOneNameWaitTheNameGivesUpNeither) {
+  StartInDirectory("3x64MiB");
+  const auto first = Create("x", 16, {2});
+  ASSERT_TRUE(first.ok()) << first.status();
+  Boot("2x64MiB");
+  const auto second = Create("x", 16, {1});
+  ASSERT_TRUE(second.ok()) << second.status();
+  Boot("64MiB");
+  const absl::Status both = control_->RemoveLease("x");
+  EXPECT_TRUE(absl::IsInvalidArgument(both)) << both;
+  EXPECT_THAT(std::string(both.message()), AllOf(HasSubstr(first->id()), HasSubstr(second->id())));
+  EXPECT_TRUE(control_->RemoveLease(first->id()).ok());
+  EXPECT_TRUE(control_->RemoveLease("x").ok());
+  EXPECT_TRUE(absl::IsNotFound(control_->RemoveLease(second->id())));
+}
+
 TEST_F(WaitingLeasesTest, AProgramsLeaseThatWaitedIsCalledByItsIdWhereItsNameIsTaken) {
   StartInDirectory("2x64MiB");
   const auto first = Create("x", 48, {1}, /*preallocate=*/false);
