@@ -1,7 +1,6 @@
 #include "cli/connection.h"
 
 #include <grpcpp/create_channel_posix.h>
-#include <unistd.h>
 
 #include <utility>
 
@@ -66,55 +65,18 @@ absl::Status Connection::ToStatus(const grpc::ClientContext& context, const grpc
   return DecodeStatusDetails(plain, std::string_view(details->second.data(), details->second.size()));
 }
 
-absl::StatusOr<Session> Session::Open(const std::string& runtime_dir, const std::string& command,
-                                      std::chrono::milliseconds timeout) {
-  Session session;
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  LGPU_ASSIGN_OR_RETURN(session.channel, SessionChannel::Connect(SessionSocketPath(runtime_dir)));
-  v1::Frame hello;
-  hello.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
-  hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
-  hello.mutable_hello()->set_client(absl::StrCat("lgpu ", LGPU_VERSION));
-  hello.mutable_hello()->set_pid(::getpid());
-  hello.mutable_hello()->set_command(command);
-  LGPU_RETURN_IF_ERROR(session.channel.Send(hello, {}, deadline));
-  LGPU_ASSIGN_OR_RETURN(ReceivedFrame answer, session.channel.Receive(deadline));
-  if (answer.frame.has_goodbye()) {
-    return StatusFromWire(answer.frame.goodbye().code(), answer.frame.goodbye().message(), nullptr);
-  }
-  if (!answer.frame.has_welcome()) {
-    return absl::InternalError(absl::StrCat("the daemon at ", runtime_dir, " answered Hello with frame ",
-                                            static_cast<int>(answer.frame.body_case()),
-                                            ", not with Welcome"));
-  }
-  session.token = answer.frame.welcome().session_token();
-  return session;
-}
-
-absl::Status Session::Probe(std::uint64_t device_id, std::uint64_t bytes, std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  v1::Frame frame;
-  frame.mutable_grow()->set_request_id(1);
-  frame.mutable_grow()->set_device_id(device_id);
-  frame.mutable_grow()->set_at_least_bytes(bytes);
-  frame.mutable_grow()->set_wanted_bytes(bytes);
-  LGPU_RETURN_IF_ERROR(channel.Send(frame, {}, deadline));
-  LGPU_ASSIGN_OR_RETURN(const ReceivedFrame answer, channel.Receive(deadline));
-  if (answer.frame.has_grant()) return absl::OkStatus();
-  if (answer.frame.has_goodbye()) {
-    return StatusFromWire(answer.frame.goodbye().code(), answer.frame.goodbye().message(), nullptr);
-  }
-  const v1::GrowRefused& refused = answer.frame.grow_refused();
-  return StatusFromWire(refused.code(), refused.message(),
-                        refused.has_refusal() ? &refused.refusal() : nullptr);
-}
-
-void Session::Close(std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  v1::Frame close;
-  close.mutable_close()->set_request_id(1);
-  if (channel.Send(close, {}, deadline).ok()) [[maybe_unused]]
-    const auto closed = channel.Receive(deadline);
+absl::StatusOr<std::unique_ptr<DaemonConnection>> OpenSession(const std::string& runtime_dir,
+                                                              const std::string& command,
+                                                              std::chrono::milliseconds timeout,
+                                                              std::function<void()> on_change) {
+  const std::string path = SessionSocketPath(runtime_dir);
+  LGPU_ASSIGN_OR_RETURN(SessionChannel channel, SessionChannel::Connect(path));
+  return DaemonConnection::Open(std::move(channel), {.directory = runtime_dir,
+                                                     .answer_timeout = timeout,
+                                                     .greeting_timeout = timeout,
+                                                     .reconnect_path = path,
+                                                     .command = command,
+                                                     .on_change = std::move(on_change)});
 }
 
 }  // namespace lgpu::cli

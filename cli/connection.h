@@ -2,7 +2,6 @@
 #define LGPU_CLI_CONNECTION_H_
 
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/commands/command.h"
+#include "client/daemon_connection.h"
 #include "lgpu/v1/control.grpc.pb.h"
-#include "proto/session_channel.h"
 
 namespace lgpu::cli {
 
@@ -90,22 +89,14 @@ class Connection {
   std::unique_ptr<v1::Control::Stub> stub_;
 };
 
-/// A Session is the session channel of lgpu itself, which keeps a lease alive while a command runs.
-struct Session {
-  SessionChannel channel;
-  std::string token;
-
-  /// Connects to the session socket in `runtime_dir` and says hello. Errors as Connection::Open, and
-  /// FAILED_PRECONDITION for a daemon of another protocol version.
-  /// `command` is what others see of it.
-  static absl::StatusOr<Session> Open(const std::string& runtime_dir, const std::string& command,
-                                      std::chrono::milliseconds timeout);
-  /// Asks for `bytes` on a device of the session's lease and does not wait for them: why they are refused, or
-  /// OK if they are granted (and gone with the session).
-  absl::Status Probe(std::uint64_t device_id, std::uint64_t bytes, std::chrono::milliseconds timeout);
-  /// Ends the session in good order; a daemon that is gone is fine.
-  void Close(std::chrono::milliseconds timeout);
-};
+/// Opens a session of lgpu itself with the daemon in `runtime_dir`, which keeps a lease alive while a command
+/// runs, also when the daemon is started again meanwhile. `command` is what others see of it; `timeout`: how
+/// long one answer may take; `on_change`: see DaemonConnection::Options. Errors as Connection::Open, and
+/// FAILED_PRECONDITION for a daemon of another protocol version.
+absl::StatusOr<std::unique_ptr<DaemonConnection>> OpenSession(const std::string& runtime_dir,
+                                                              const std::string& command,
+                                                              std::chrono::milliseconds timeout,
+                                                              std::function<void()> on_change = {});
 
 }  // namespace lgpu::cli
 

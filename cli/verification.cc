@@ -1,6 +1,7 @@
 #include "cli/verification.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -33,10 +34,10 @@ absl::StatusOr<v1::LeaseStats> FindStats(Connection& connection, const std::stri
 absl::StatusOr<std::string> AskPastTheLibrary(Connection& connection, const v1::Lease& lease,
                                               const v1::LogicalDevice& device, const CommonOptions& options,
                                               DeviceVerdict& verdict) {
-  LGPU_ASSIGN_OR_RETURN(Session session,
-                        Session::Open(connection.runtime_dir(), "lgpu verify", options.timeout));
+  LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<DaemonConnection> session,
+                        OpenSession(connection.runtime_dir(), "lgpu verify", options.timeout));
   LGPU_ASSIGN_OR_RETURN(Connection attached, Connection::Open(options));
-  attached.SetSessionToken(session.token);
+  attached.SetSessionToken(session->token());
   v1::AttachLeaseRequest request;
   request.set_lease(lease.id());
   LGPU_RETURN_IF_ERROR(attached.Call(&v1::Control::Stub::AttachLease, request).status());
@@ -44,19 +45,23 @@ absl::StatusOr<std::string> AskPastTheLibrary(Connection& connection, const v1::
   // A limit too small for any block leaves room that nobody could take.
   const Bytes room = SaturatingSub(RoundUp(Bytes(verdict.daemon_limit_bytes), chunk),
                                    RoundUp(Bytes(verdict.daemon_held_bytes), chunk));
-  const std::uint64_t asked = (room + chunk).count();
-  const absl::Status answer = session.Probe(device.id(), asked, options.timeout);
-  session.Close(options.timeout);
+  const Bytes asked = room + chunk;
+  LGPU_ASSIGN_OR_RETURN(DaemonConnection::GrowCall call,
+                        session->Grow(device.id(), {.at_least = asked, .wanted = asked}));
+  const absl::Status answer = call.Next().status();
+  session->Close().IgnoreError();  // with it goes what was granted
   const std::optional<Refusal> refusal = GetRefusal(answer);
   if (answer.ok()) {
-    verdict.problems.push_back(absl::StrCat("the daemon granted ", Size(asked), " more to a second session"));
+    verdict.problems.push_back(
+        absl::StrCat("the daemon granted ", FormatBytes(asked), " more to a second session"));
     return std::string("nobody");
   }
   if (!refusal || refusal->reason != RefusalReason::kLimit) {
-    verdict.problems.push_back(absl::StrCat("the daemon refused ", Size(asked),
+    verdict.problems.push_back(absl::StrCat("the daemon refused ", FormatBytes(asked),
                                             " more, but not for the limit: ", std::string(answer.message())));
   }
-  return absl::StrCat("the daemon: it refused ", Size(asked), " more to a second session of the lease");
+  return absl::StrCat("the daemon: it refused ", FormatBytes(asked),
+                      " more to a second session of the lease");
 }
 
 void Compare(const nlohmann::json& filled, pid_t helper, const v1::LeaseStats& stats,

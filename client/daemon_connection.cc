@@ -96,14 +96,14 @@ absl::Status DaemonConnection::StartSessionThread() {
   return absl::OkStatus();
 }
 
-v1::Frame DaemonConnection::HelloFrame() {
+v1::Frame DaemonConnection::HelloFrame() const {
   v1::Frame frame;
   v1::Hello& hello = *frame.mutable_hello();
   hello.set_protocol_version(SessionChannel::kProtocolVersion);
   hello.set_oldest_version(SessionChannel::kOldestVersion);
   hello.set_client("liblgpu " LGPU_VERSION);
   hello.set_pid(::getpid());
-  hello.set_command(OwnCommand());
+  hello.set_command(options_.command.empty() ? OwnCommand() : options_.command);
   return frame;
 }
 
@@ -144,11 +144,14 @@ absl::Status DaemonConnection::Handshake() {
 }
 
 absl::Status DaemonConnection::Broken(const std::string& what) const {
-  return absl::UnavailableError(
-      "lgpud at " + options_.directory + " " + what +
-      (options_.reconnect_path.empty()
-           ? "; memory that is mapped stays usable, more is not to be had"
-           : "; memory that is mapped stays usable, more is to be had when it is back"));
+  if (options_.reconnect_path.empty()) return Ended(what);
+  return absl::UnavailableError("lgpud at " + options_.directory + " " + what +
+                                "; memory that is mapped stays usable, more is to be had when it is back");
+}
+
+absl::Status DaemonConnection::Ended(const std::string& what) const {
+  return absl::UnavailableError("lgpud at " + options_.directory + " " + what +
+                                "; memory that is mapped stays usable, more is not to be had");
 }
 
 absl::Status DaemonConnection::CutError() {
@@ -243,7 +246,7 @@ absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::TakePage(ReceivedF
 
 absl::Status DaemonConnection::Confused() {
   MutexLock lock(mutex_);
-  Fail(Broken("sent an answer that is not of the protocol"));
+  Fail(Ended("sent an answer that is not of the protocol"));
   return status_;
 }
 
@@ -343,10 +346,15 @@ absl::Status DaemonConnection::SayClose(TimePoint deadline) {
   return answer.ok() ? Broken("did not answer the end of the session as the protocol says") : answer.status();
 }
 
+void DaemonConnection::NotifyChange() {
+  changed_.NotifyAll();
+  if (options_.on_change) options_.on_change();
+}
+
 void DaemonConnection::EndHere() {
   closed_ = true;
   status_ = ClosedError();
-  changed_.NotifyAll();
+  NotifyChange();
 }
 
 }  // namespace lgpu

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -48,6 +49,11 @@ class DaemonConnection {
     std::chrono::milliseconds greeting_timeout = std::chrono::seconds(10);
     /// Where to look for a daemon that is gone; empty: nowhere, the connection ends with it.
     std::string reconnect_path = {};
+    /// What others see of the program; empty: its name and arguments.
+    std::string command = {};
+    /// The daemon is gone, or is back, or the session is over. Called on any thread, with locks held: it may
+    /// only wake somebody.
+    std::function<void()> on_change = {};
   };
   /// What somebody who uses the connection holds.
   struct HeldChunk {
@@ -115,6 +121,8 @@ class DaemonConnection {
   absl::StatusOr<GrowCall> Grow(std::uint64_t device, const GrowRequest& request);
   /// True while the daemon is gone and looked for, and for a call that failed since `generation`.
   bool IsLost(std::uint64_t generation) const;
+  /// The session is over, and status() is why: no daemon will take it up again.
+  bool IsOver() const;
   /// How often the daemon was found again.
   std::uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
   /// Chunks are about to leave their holder, to be given back with Return: a new daemon is not told of them.
@@ -161,7 +169,7 @@ class DaemonConnection {
   };
 
   DaemonConnection(SessionChannel channel, Options options);
-  static v1::Frame HelloFrame();
+  v1::Frame HelloFrame() const;
   absl::Status Handshake();
   absl::Status StartSessionThread();
   void RunSessionThread();
@@ -206,6 +214,8 @@ class DaemonConnection {
   absl::StatusOr<GrantPage> TakePage(ReceivedFrame received) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Confused() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Broken(const std::string& what) const;
+  absl::Status Ended(const std::string& what) const;
+  void NotifyChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoAnswer() const;
   static absl::Status ClosedError();
   static absl::Status CutError();

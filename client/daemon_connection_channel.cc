@@ -299,8 +299,8 @@ std::optional<ReceivedFrame> DaemonConnection::ReadOne(std::uint64_t request, Ti
   if (absl::IsUnavailable(received.status())) {
     Lose(Broken("is gone (it closed the session without a reason: stopped, or killed)"));
   } else if (!absl::IsDeadlineExceeded(received.status())) {
-    Fail(Broken("sent something that is not of the protocol (" + std::string(received.status().message()) +
-                ")"));
+    Fail(Ended("sent something that is not of the protocol (" + std::string(received.status().message()) +
+               ")"));
   }
   return std::nullopt;
 }
@@ -310,16 +310,16 @@ std::optional<ReceivedFrame> DaemonConnection::Deliver(ReceivedFrame received, s
   const std::uint64_t answered = RequestOf(frame);
   if (answered != 0 && answered == request) return received;
   if (frame.has_goodbye()) {
-    absl::Status why = Broken("ended the session: " + frame.goodbye().message());
+    const std::string what = "ended the session: " + frame.goodbye().message();
     const bool passes = frame.goodbye().code() == static_cast<int>(absl::StatusCode::kUnavailable);
-    passes ? Lose(std::move(why)) : Fail(std::move(why));
+    passes ? Lose(Broken(what)) : Fail(Ended(what));
   } else if (frame.has_trim()) {
     trims_.push_back({.id = frame.trim().trim_id(),
                       .device = frame.trim().device_id(),
                       .bytes = Bytes(frame.trim().bytes())});
     WakeMaintenance();
   } else if (answered == 0 || answered >= next_request_) {
-    Fail(Broken("sent a frame that answers nothing that was asked"));
+    Fail(Ended("sent a frame that answers nothing that was asked"));
   } else if (Waiter* const waiter = FindWaiter(answered); waiter != nullptr) {
     waiter->inbox.push_back(std::move(received));
   } else if (frame.has_grant()) {
@@ -335,7 +335,7 @@ void DaemonConnection::Fail(absl::Status status) {
   if (!status_.ok()) return;
   Arm(false);
   status_ = std::move(status);
-  changed_.NotifyAll();
+  NotifyChange();
 }
 
 DaemonConnection::Orphan DaemonConnection::OrphanOf(const v1::Grant& grant) {

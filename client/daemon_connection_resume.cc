@@ -56,6 +56,11 @@ bool DaemonConnection::IsLost(std::uint64_t generation) const {
   return !closed_ && (IsAway() || (status_.ok() && generation != generation_.load()));
 }
 
+bool DaemonConnection::IsOver() const {
+  MutexLock lock(mutex_);
+  return closed_ || (!status_.ok() && !IsAway());
+}
+
 std::optional<DaemonConnection::TimePoint> DaemonConnection::next_attempt() const {
   MutexLock lock(mutex_);
   return next_attempt_;
@@ -107,7 +112,7 @@ void DaemonConnection::TryToReconnect() {
     pause_ = std::min(2 * pause_, kLongestPause);
     return;
   }
-  changed_.NotifyAll();
+  NotifyChange();
   if (!closing_) return;
   mutex_.Unlock();
   (void)SayClose(Clock::now() + kClosePatience);  // if this daemon goes as well, the next one is told

@@ -1,8 +1,13 @@
 #include "cli/commands/run.h"
 
+#include <sys/eventfd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,6 +35,38 @@ std::string CardUuids(const v1::Lease& lease) {
   }
   return absl::StrJoin(uuids, ",");
 }
+
+/// Tells the user what becomes of the session while the command runs. One thread.
+class SessionNews {
+ public:
+  SessionNews(const DaemonConnection& session, const CommonOptions& options)
+      : session_(session), options_(options), generation_(session.generation()) {}
+
+  /// What is new. True while there may be more.
+  bool Tell() {
+    if (const std::uint64_t now = session_.generation(); now != generation_) {
+      generation_ = now;
+      is_told_ = false;
+      options_.Note("lgpu: note: the daemon was started again; the lease goes on");
+    }
+    if (session_.IsOver()) {
+      options_.Note(absl::StrCat("lgpu: note: the lease is over: ",
+                                 Printable(std::string(session_.status().message()))));
+      return false;
+    }
+    if (session_.IsLost(generation_) && !is_told_) {
+      is_told_ = true;
+      options_.Note("lgpu: note: the daemon is gone; the command goes on, and the lease when it is back");
+    }
+    return true;
+  }
+
+ private:
+  const DaemonConnection& session_;
+  const CommonOptions& options_;
+  std::uint64_t generation_;
+  bool is_told_ = false;  // that it is away
+};
 
 class RunCommand final : public Command {
  public:
@@ -64,9 +101,13 @@ class RunCommand final : public Command {
     LGPU_RETURN_IF_ERROR(flags_.Spec().status());  // what is wrong whatever the daemon says
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     LGPU_ASSIGN_OR_RETURN(v1::CreateLeaseRequest request, MakeCreateRequest(flags_, connection, options));
-    LGPU_ASSIGN_OR_RETURN(Session session,
-                          Session::Open(connection.runtime_dir(), "lgpu run", options.timeout));
-    connection.SetSessionToken(session.token);
+    const UniqueFd changed(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!changed) return absl::ResourceExhaustedError(absl::StrCat("eventfd: ", std::strerror(errno)));
+    LGPU_ASSIGN_OR_RETURN(
+        const std::unique_ptr<DaemonConnection> session,
+        OpenSession(connection.runtime_dir(), "lgpu run", options.timeout,
+                    [fd = changed.get()] { [[maybe_unused]] const int written = ::eventfd_write(fd, 1); }));
+    connection.SetSessionToken(session->token());
     LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, CreateLease(flags_, connection, request, options));
     for (const std::string& line : DescribeLease(lease)) options.Note("lgpu: " + line);
 
@@ -83,10 +124,15 @@ class RunCommand final : public Command {
       options.Report(failure.not_found ? absl::NotFoundError(why) : absl::PermissionDeniedError(why), code);
       return code;
     }
-    const auto daemon_spoke = [&] { return HearGoodbye(session, options); };
-    LGPU_ASSIGN_OR_RETURN(const int code, child->Wait(signals, session.channel.fd(), daemon_spoke));
+    SessionNews news(*session, options);
+    const auto tell = [&] {
+      eventfd_t ignored;
+      [[maybe_unused]] const int read = ::eventfd_read(changed.get(), &ignored);
+      return news.Tell();
+    };
+    LGPU_ASSIGN_OR_RETURN(const int code, child->Wait(signals, changed.get(), tell));
     LGPU_ASSIGN_OR_RETURN(const int result, AfterCommand(connection, lease, code, options));
-    session.Close(options.timeout);
+    session->Close().IgnoreError();  // a daemon that is gone hears that this process is
     return result;
   }
 
@@ -104,24 +150,17 @@ class RunCommand final : public Command {
     return parsed;
   }
 
-  /// True while there may be more to hear.
-  static bool HearGoodbye(Session& session, const CommonOptions& options) {
-    const absl::StatusOr<ReceivedFrame> frame = session.channel.Receive();
-    if (frame.ok() && frame->frame.has_goodbye()) {
-      options.Note(absl::StrCat("lgpu: note: the daemon ended the lease: ",
-                                Printable(frame->frame.goodbye().message())));
-      return false;
-    }
-    if (!frame.ok()) options.Note("lgpu: note: the daemon is gone; the command goes on");
-    return frame.ok();
-  }
-
   /// Whether the command used its lease, and what follows from that.
   absl::StatusOr<int> AfterCommand(Connection& connection, const v1::Lease& lease, int code,
                                    const CommonOptions& options) const {
     v1::GetLeaseRequest request;
     request.set_lease(lease.id());
-    const absl::StatusOr<v1::Lease> now = connection.Call(&v1::Control::Stub::GetLease, request);
+    absl::StatusOr<v1::Lease> now = connection.Call(&v1::Control::Stub::GetLease, request);
+    if (absl::IsUnavailable(now.status())) {  // another daemon may be there by now
+      if (absl::StatusOr<Connection> next = Connection::Open(options); next.ok()) {
+        now = next->Call(&v1::Control::Stub::GetLease, request);
+      }
+    }
     // The first session is lgpu's own.
     if (now.ok() && now->sessions_ever() > 1) return code;
     const std::string command = Printable(options.command[0]);

@@ -178,6 +178,23 @@ TEST(DaemonConnectionResumeTest, AnAnswerThatWouldBeTheSameAgainIsTheLast) {
   EXPECT_NE(std::string(status.message()).find("this daemon 3 to 5"), std::string::npos) << status;
 }
 
+// A lease that was removed: nobody is to wait for the next daemon.
+TEST(DaemonConnectionResumeTest, AnEndThatTheDaemonDecidesIsOne) {
+  const TempDir directory;
+  FakeDaemon first([](FakePeer& peer) {
+    peer.Greet();
+    peer.Send(GoodbyeOf(absl::StatusCode::kFailedPrecondition, "lease job is removed"));
+  });
+  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection =
+      first.Connect(directory.path() + "/session.sock");
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  ASSERT_TRUE(lgpu::testing::Eventually([&] { return (*connection)->IsOver(); }));
+  EXPECT_FALSE((*connection)->IsLost(0));
+  const std::string why((*connection)->status().message());
+  EXPECT_NE(why.find("lease job is removed"), std::string::npos) << why;
+  EXPECT_NE(why.find("more is not to be had"), std::string::npos) << why;
+}
+
 TEST(DaemonConnectionResumeTest, TheNextDaemonHearsOfAnEndThatNobodyHeard) {
   const TempDir directory;
   const std::string path = directory.path() + "/session.sock";

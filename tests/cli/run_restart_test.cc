@@ -1,0 +1,78 @@
+// A lease of `lgpu run` is its command's for as long as that runs, whatever becomes of the daemon meanwhile.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/cli/cli_testing.h"
+
+namespace lgpu::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class RunRestartTest : public CliTest {
+ protected:
+  /// Runs `script` in a lease of 32 MiB and waits until it says that it has begun.
+  std::unique_ptr<ChildProgram> StartRun(const std::string& script) {
+    absl::StatusOr<std::unique_ptr<ChildProgram>> run =
+        ChildProgram::Start(Lgpu({"run", "-m", "32MiB", "--name", "job", "--require-attach", "--", "/bin/sh",
+                                  "-c", absl::StrCat("echo begun; ", script)}));
+    EXPECT_TRUE(run.ok()) << run.status();
+    EXPECT_EQ((*run)->ReadLine(), "begun");
+    return *std::move(run);
+  }
+};
+
+TEST_F(RunRestartTest, TheCommandHasItsLeaseFromTheNextDaemonToo) {
+  StartInDirectory();
+  auto run = StartRun(
+      "read go; printf 'open c\\nwork c\\nalloc c t 33554432\\nalloc c u 512\\nclose c\\n' "
+      "| " LGPU_E2E_CLIENT);
+  const std::string lease = Stats().leases(0).id();
+  for (int i = 0; i < 2; ++i) {
+    Restart();
+    ASSERT_TRUE(Eventually([&] { return IsBack(run->pid()); }));
+    ASSERT_EQ(Stats().leases_size(), 1);
+    EXPECT_EQ(Stats().leases(0).id(), lease);
+  }
+  run->WriteLine("go");
+  const std::string said = run->ReadAll();
+  EXPECT_THAT(said, AllOf(HasSubstr("ok "), HasSubstr("error RESOURCE_EXHAUSTED")));
+  EXPECT_EQ(run->Wait(), 0) << run->Errors() << said;
+  EXPECT_THAT(run->Errors(), AllOf(HasSubstr("the daemon is gone; the command goes on"),
+                                   HasSubstr("the daemon was started again; the lease goes on"),
+                                   Not(HasSubstr("never attached")), Not(HasSubstr("is over"))));
+  EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0 && HeldBytes() == 0; }));
+}
+
+TEST_F(RunRestartTest, ACommandThatEndsWhileNobodyServesLeavesNoLease) {
+  StartInDirectory();
+  auto run = StartRun("read go; exit 3");
+  KillDaemon();
+  run->WriteLine("go");
+  // Nobody can tell whether it attached.
+  EXPECT_EQ(run->Wait(), 125);
+  EXPECT_THAT(run->Errors(), HasSubstr("cannot tell whether /bin/sh attached"));
+  StartInDirectory();
+  EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0; }));
+}
+
+TEST_F(RunRestartTest, TheCommandOutlivesALeaseThatIsRemovedAndItsUserHearsWhy) {
+  StartInDirectory();
+  auto run = StartRun("read go; exit 3");
+  ASSERT_EQ(Run({"rm", "job"}).code, 0);
+  EXPECT_TRUE(Eventually([&] { return run->Errors().find("the lease is over: ") != std::string::npos; }));
+  EXPECT_THAT(run->Errors(), AllOf(HasSubstr("removed"), HasSubstr("more is not to be had"),
+                                   Not(HasSubstr("the daemon is gone"))));
+  Restart();
+  run->WriteLine("go");
+  EXPECT_EQ(run->Wait(), 125) << run->Errors();
+  EXPECT_EQ(Stats().leases_size(), 0);
+}
+
+}  // namespace
+}  // namespace lgpu::testing
