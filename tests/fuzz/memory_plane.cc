@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "allocator/check.h"
 #include "allocator/device/simulated_backend.h"
 
@@ -85,6 +86,7 @@ Caller MemoryPlane::WhoHas(const std::string& token) const {
 absl::StatusOr<v1::Lease> MemoryPlane::CreateLease(const std::string& token, std::uint64_t chunks,
                                                    bool preallocate) {
   v1::CreateLeaseRequest request;
+  request.set_name(absl::StrCat("lease", ++leases_made_));  // not one that is made up at random
   v1::LogicalDeviceSpec& device = *request.add_devices();
   device.set_memory_limit_bytes(chunks * kChunkBytes);
   device.set_mode(preallocate ? v1::LogicalDeviceSpec::MODE_PREALLOCATE : v1::LogicalDeviceSpec::MODE_GROWTH);

@@ -82,6 +82,7 @@ class MemoryPlane {
   const TemporaryDirectory directory_;
   const Config config_;
   std::unique_ptr<Generation> now_;
+  int leases_made_ = 0;
 };
 
 }  // namespace lgpu::daemon
