@@ -50,9 +50,13 @@ ForwardedSignals::ForwardedSignals() {
   for (const int number : kForwarded) sigaddset(&held_, number);
   sigaddset(&held_, SIGCHLD);
   pthread_sigmask(SIG_BLOCK, &held_, &before_);
+  pipe_before_ = ::signal(SIGPIPE, SIG_IGN);
 }
 
-ForwardedSignals::~ForwardedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+ForwardedSignals::~ForwardedSignals() {
+  ::signal(SIGPIPE, pipe_before_);
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
 
 std::pair<std::optional<ChildProcess>, SpawnFailure> ChildProcess::Spawn(
     const ForwardedSignals& signals, const std::vector<std::string>& command,
@@ -64,7 +68,11 @@ std::pair<std::optional<ChildProcess>, SpawnFailure> ChildProcess::Spawn(
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   posix_spawnattr_setsigmask(&attributes, &signals.before_);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  sigset_t defaults;
+  sigemptyset(&defaults);
+  if (signals.pipe_before_ == SIG_DFL) sigaddset(&defaults, SIGPIPE);
+  posix_spawnattr_setsigdefault(&attributes, &defaults);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   pid_t pid = -1;
   const int error = posix_spawnp(&pid, argv[0], nullptr, &attributes, argv.data(), envp.data());
   posix_spawnattr_destroy(&attributes);

@@ -15,6 +15,7 @@
 namespace lgpu::cli {
 
 /// ForwardedSignals are held back from this process while it lives, so that they can be passed on to a child.
+/// Nor does a reader of its output that went away end it: who waits for a child may not leave it alone.
 /// Made before any other thread, so that these hold them back as well.
 class ForwardedSignals {
  public:
@@ -27,6 +28,7 @@ class ForwardedSignals {
   friend class ChildProcess;
   sigset_t held_;
   sigset_t before_;
+  void (*pipe_before_)(int);
 };
 
 /// How a command could not be started.

@@ -114,17 +114,18 @@ absl::Status DaemonConnection::Handshake() {
   const absl::Status sent = channel_.Send(frame, {}, deadline);
   absl::StatusOr<ReceivedFrame> answer = channel_.Receive(deadline);
   if (!answer.ok()) {
-    return Broken("did not greet back (" + std::string((sent.ok() ? answer.status() : sent).message()) + ")");
+    return Unavailable("did not greet back (" + std::string((sent.ok() ? answer.status() : sent).message()) +
+                       ")");
   }
   if (answer->frame.has_goodbye()) {
     const v1::Goodbye& goodbye = answer->frame.goodbye();
     const absl::Status status = StatusFromWire(goodbye.code(), goodbye.message(), nullptr);
-    return status.ok() ? Broken("ended the session: " + goodbye.message()) : status;
+    return status.ok() ? Unavailable("ended the session: " + goodbye.message()) : status;
   }
   if (answer->fds_cut) return CutError();
   const v1::Welcome& welcome = answer->frame.welcome();
   if (!answer->frame.has_welcome() || answer->fds.size() != 2 || welcome.session_token().empty()) {
-    return Broken("did not greet as the protocol says; are liblgpu and lgpud of the same version?");
+    return Unavailable("did not greet as the protocol says; are liblgpu and lgpud of the same version?");
   }
   if (welcome.protocol_version() < SessionChannel::kOldestVersion ||
       welcome.protocol_version() > SessionChannel::kProtocolVersion) {
@@ -143,15 +144,17 @@ absl::Status DaemonConnection::Handshake() {
   return absl::OkStatus();
 }
 
+absl::Status DaemonConnection::Unavailable(const std::string& what) const {
+  return absl::UnavailableError("lgpud at " + options_.directory + " " + what);
+}
+
 absl::Status DaemonConnection::Broken(const std::string& what) const {
   if (options_.reconnect_path.empty()) return Ended(what);
-  return absl::UnavailableError("lgpud at " + options_.directory + " " + what +
-                                "; memory that is mapped stays usable, more is to be had when it is back");
+  return Unavailable(what + "; memory that is mapped stays usable, more is to be had when it is back");
 }
 
 absl::Status DaemonConnection::Ended(const std::string& what) const {
-  return absl::UnavailableError("lgpud at " + options_.directory + " " + what +
-                                "; memory that is mapped stays usable, more is not to be had");
+  return Unavailable(what + "; memory that is mapped stays usable, more is not to be had");
 }
 
 absl::Status DaemonConnection::CutError() {
@@ -164,9 +167,7 @@ absl::Status DaemonConnection::ClosedError() {
   return absl::FailedPreconditionError("the session with lgpud is closed; open a new Context");
 }
 
-absl::Status DaemonConnection::NoAnswer() const {
-  return absl::UnavailableError("lgpud at " + options_.directory + " does not answer; is it stopped?");
-}
+absl::Status DaemonConnection::NoAnswer() const { return Unavailable("does not answer; is it stopped?"); }
 
 absl::Status DaemonConnection::status() const {
   if (IsForked()) return ForkedError();

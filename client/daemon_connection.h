@@ -51,8 +51,8 @@ class DaemonConnection {
     std::string reconnect_path = {};
     /// What others see of the program; empty: its name and arguments.
     std::string command = {};
-    /// The daemon is gone, or is back, or the session is over. Called on any thread, with locks held: it may
-    /// only wake somebody.
+    /// The daemon is gone, or is back, or does not take the session up now, or the session is over. Called on
+    /// any thread, with locks held: it may only wake somebody.
     std::function<void()> on_change = {};
   };
   /// What somebody who uses the connection holds.
@@ -213,6 +213,7 @@ class DaemonConnection {
   void GiveBack(const std::vector<Orphan>& orphans, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<GrantPage> TakePage(ReceivedFrame received) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Confused() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Unavailable(const std::string& what) const;
   absl::Status Broken(const std::string& what) const;
   absl::Status Ended(const std::string& what) const;
   void NotifyChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -229,6 +230,9 @@ class DaemonConnection {
   void TryToReconnect() ABSL_LOCKS_EXCLUDED(close_mutex_, mutex_, send_mutex_);
   absl::Status Rejoin(SessionChannel channel);
   absl::Status Greet(SessionChannel& channel, TimePoint deadline);
+  /// ABORTED: this connection is being destroyed.
+  absl::StatusOr<ReceivedFrame> ReceiveUnlessStopping(SessionChannel& channel, TimePoint deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<HeldChunk>> WhatIsHeld(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Attest(SessionChannel& channel, const std::vector<HeldChunk>& held, TimePoint deadline);
   /// What was returned since WhatIsHeld, and is owed to this daemon.

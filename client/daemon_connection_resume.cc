@@ -2,6 +2,7 @@
 // here.
 
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "client/daemon_connection.h"
 #include "lgpu/status.h"
 #include "proto/refusal_codec.h"
+#include "proto/socket_connect.h"
 
 namespace lgpu {
 namespace {
@@ -21,6 +23,10 @@ constexpr std::chrono::milliseconds kFirstPause{5};
 constexpr std::chrono::milliseconds kLongestPause{200};
 // Of one attempt, and of callers that are at work on what they were granted before.
 constexpr std::chrono::seconds kAttempt{5};
+// Of a daemon that is too busy to accept; the next attempt follows.
+constexpr std::chrono::milliseconds kConnectPatience{500};
+// How long the owner waits at most for an attempt that nobody needs any more.
+constexpr std::chrono::milliseconds kLookForTheEnd{100};
 // Half of what a message may carry: who is short of descriptors has them in flight too.
 constexpr std::size_t kChunksOfAPage = 128;
 
@@ -91,11 +97,11 @@ void DaemonConnection::TryToReconnect() {
     MutexLock lock(mutex_);
     if (!next_attempt_ || stopping_ || Clock::now() < *next_attempt_) return;
   }
-  absl::StatusOr<SessionChannel> channel = SessionChannel::Connect(options_.reconnect_path);
+  absl::StatusOr<UniqueFd> socket = ConnectUnix(options_.reconnect_path, SOCK_SEQPACKET, kConnectPatience);
   // Who could not be spoken to has decided nothing: a daemon that starts may not have opened its socket to
   // this user yet.
-  const bool has_spoken = channel.ok();
-  const absl::Status status = has_spoken ? Rejoin(*std::move(channel)) : channel.status();
+  const bool has_spoken = socket.ok();
+  const absl::Status status = has_spoken ? Rejoin(SessionChannel(*std::move(socket))) : socket.status();
   MutexLock lock(mutex_);
   if (has_spoken && IsFinal(status)) {
     next_attempt_.reset();
@@ -104,7 +110,10 @@ void DaemonConnection::TryToReconnect() {
     if (closing_ && absl::IsFailedPrecondition(status)) EndHere();
   } else if (!status.ok()) {
     if (has_spoken || absl::IsResourceExhausted(status) || absl::IsPermissionDenied(status)) {
-      status_ = Broken("cannot be joined again now: " + std::string(status.message()));
+      absl::Status why = Broken("cannot be joined again now: " + std::string(status.message()));
+      const bool is_news = why != status_;
+      status_ = std::move(why);
+      if (is_news) NotifyChange();
     } else {
       status_ = gone_;
     }
@@ -134,7 +143,7 @@ absl::Status DaemonConnection::Greet(SessionChannel& channel, TimePoint deadline
   frame.mutable_hello()->mutable_resume()->set_session_id(session_id_);
   frame.mutable_hello()->mutable_resume()->set_session_token(token_);
   const absl::Status sent = channel.Send(frame, {}, deadline);
-  LGPU_ASSIGN_OR_RETURN(ReceivedFrame answer, channel.Receive(deadline));
+  LGPU_ASSIGN_OR_RETURN(ReceivedFrame answer, ReceiveUnlessStopping(channel, deadline));
   LGPU_RETURN_IF_ERROR(sent);
   if (answer.frame.has_goodbye()) return GoodbyeStatus(answer.frame.goodbye());
   if (answer.fds_cut) return CutError();
@@ -146,6 +155,17 @@ absl::Status DaemonConnection::Greet(SessionChannel& channel, TimePoint deadline
   }
   LGPU_RETURN_IF_ERROR(SharedPages::ReplaceStatsPage(stats_, std::move(answer.fds[0])));
   return SharedPages::ReplaceClientPage(page_, std::move(answer.fds[1]));
+}
+
+absl::StatusOr<ReceivedFrame> DaemonConnection::ReceiveUnlessStopping(SessionChannel& channel,
+                                                                      TimePoint deadline) {
+  while (true) {
+    const TimePoint look = std::min(deadline, Clock::now() + kLookForTheEnd);
+    absl::StatusOr<ReceivedFrame> answer = channel.Receive(look);
+    if (!absl::IsDeadlineExceeded(answer.status()) || look == deadline) return answer;
+    MutexLock lock(mutex_);
+    if (stopping_) return absl::AbortedError("the session is being dropped");
+  }
 }
 
 absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::WhatIsHeld(TimePoint deadline) {
@@ -197,7 +217,7 @@ absl::Status DaemonConnection::Attest(SessionChannel& channel, const std::vector
     }
     page.set_more(next < held.size());
     LGPU_RETURN_IF_ERROR(channel.Send(frame, fds, deadline));
-    LGPU_ASSIGN_OR_RETURN(const ReceivedFrame answer, channel.Receive(deadline));
+    LGPU_ASSIGN_OR_RETURN(const ReceivedFrame answer, ReceiveUnlessStopping(channel, deadline));
     if (answer.frame.has_goodbye()) return GoodbyeStatus(answer.frame.goodbye());
     if (!answer.frame.has_attested()) return absl::InternalError("lgpud did not answer an Attest");
   } while (next < held.size());

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,26 +47,25 @@ class SessionNews {
   bool Tell() {
     if (const std::uint64_t now = session_.generation(); now != generation_) {
       generation_ = now;
-      is_told_ = false;
+      told_.clear();
       options_.Note("lgpu: note: the daemon was started again; the lease goes on");
     }
-    if (session_.IsOver()) {
-      options_.Note(absl::StrCat("lgpu: note: the lease is over: ",
-                                 Printable(std::string(session_.status().message()))));
-      return false;
+    const bool is_over = session_.IsOver();
+    const bool is_away = !is_over && session_.IsLost(generation_);
+    const std::string why(session_.status().message());
+    if (is_over) {
+      options_.Note(absl::StrCat("lgpu: note: the session is over, the command goes on: ", Printable(why)));
+    } else if (is_away && told_.insert(why).second) {
+      options_.Note(absl::StrCat("lgpu: note: the command goes on without the daemon: ", Printable(why)));
     }
-    if (session_.IsLost(generation_) && !is_told_) {
-      is_told_ = true;
-      options_.Note("lgpu: note: the daemon is gone; the command goes on, and the lease when it is back");
-    }
-    return true;
+    return !is_over;
   }
 
  private:
   const DaemonConnection& session_;
   const CommonOptions& options_;
   std::uint64_t generation_;
-  bool is_told_ = false;  // that it is away
+  std::set<std::string> told_;  // why it is away; each once, however often it is tried
 };
 
 class RunCommand final : public Command {
@@ -131,8 +131,9 @@ class RunCommand final : public Command {
       return news.Tell();
     };
     LGPU_ASSIGN_OR_RETURN(const int code, child->Wait(signals, changed.get(), tell));
-    LGPU_ASSIGN_OR_RETURN(const int result, AfterCommand(connection, lease, code, options));
-    session->Close().IgnoreError();  // a daemon that is gone hears that this process is
+    LGPU_ASSIGN_OR_RETURN(const int result, AfterCommand(connection, *session, lease, code, options));
+    // A daemon that comes later sees that this process is gone.
+    if (session->status().ok()) session->Close().IgnoreError();
     return result;
   }
 
@@ -151,13 +152,15 @@ class RunCommand final : public Command {
   }
 
   /// Whether the command used its lease, and what follows from that.
-  absl::StatusOr<int> AfterCommand(Connection& connection, const v1::Lease& lease, int code,
-                                   const CommonOptions& options) const {
+  absl::StatusOr<int> AfterCommand(Connection& connection, const DaemonConnection& session,
+                                   const v1::Lease& lease, int code, const CommonOptions& options) const {
     v1::GetLeaseRequest request;
     request.set_lease(lease.id());
     absl::StatusOr<v1::Lease> now = connection.Call(&v1::Control::Stub::GetLease, request);
-    if (absl::IsUnavailable(now.status())) {  // another daemon may be there by now
-      if (absl::StatusOr<Connection> next = Connection::Open(options); next.ok()) {
+    if (!now.ok() && session.generation() > 0 && session.status().ok()) {  // the one that was started since
+      CommonOptions same = options;
+      same.endpoint = connection.runtime_dir();
+      if (absl::StatusOr<Connection> next = Connection::Open(same); next.ok()) {
         now = next->Call(&v1::Control::Stub::GetLease, request);
       }
     }

@@ -163,6 +163,7 @@ TEST_F(CliTest, RunHandsTheExitCodeOn) {
   EXPECT_EQ(code_of("exit 3"), 3);
   EXPECT_EQ(code_of("kill -TERM $$"), 128 + SIGTERM);
   EXPECT_EQ(code_of("kill -KILL $$"), 128 + SIGKILL);
+  EXPECT_EQ(code_of("kill -PIPE $$"), 128 + SIGPIPE);  // which lgpu itself ignores meanwhile
   EXPECT_EQ(Run({"run", "-m", "8MiB", "--", "no-such-command-at-all"}).code, 127);
   EXPECT_EQ(Run({"run", "-m", "8MiB", "--", "/etc/passwd"}).code, 126);
   EXPECT_EQ(Run({"run", "-m", "8TiB", "--", "true"}).code, 125);

@@ -4,6 +4,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "tests/cli/cli_testing.h"
 
@@ -17,10 +21,12 @@ using ::testing::Not;
 class RunRestartTest : public CliTest {
  protected:
   /// Runs `script` in a lease of 32 MiB and waits until it says that it has begun.
-  std::unique_ptr<ChildProgram> StartRun(const std::string& script) {
-    absl::StatusOr<std::unique_ptr<ChildProgram>> run =
-        ChildProgram::Start(Lgpu({"run", "-m", "32MiB", "--name", "job", "--require-attach", "--", "/bin/sh",
-                                  "-c", absl::StrCat("echo begun; ", script)}));
+  std::unique_ptr<ChildProgram> StartRun(const std::string& script,
+                                         const std::vector<std::string>& flags = {}) {
+    std::vector<std::string> words = {"run", "-m", "32MiB", "--name", "job", "--require-attach"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    words.insert(words.end(), {"--", "/bin/sh", "-c", absl::StrCat("echo begun; ", script)});
+    absl::StatusOr<std::unique_ptr<ChildProgram>> run = ChildProgram::Start(Lgpu(words));
     EXPECT_TRUE(run.ok()) << run.status();
     EXPECT_EQ((*run)->ReadLine(), "begun");
     return *std::move(run);
@@ -43,10 +49,42 @@ TEST_F(RunRestartTest, TheCommandHasItsLeaseFromTheNextDaemonToo) {
   const std::string said = run->ReadAll();
   EXPECT_THAT(said, AllOf(HasSubstr("ok "), HasSubstr("error RESOURCE_EXHAUSTED")));
   EXPECT_EQ(run->Wait(), 0) << run->Errors() << said;
-  EXPECT_THAT(run->Errors(), AllOf(HasSubstr("the daemon is gone; the command goes on"),
+  EXPECT_THAT(run->Errors(), AllOf(HasSubstr("the command goes on without the daemon: "),
                                    HasSubstr("the daemon was started again; the lease goes on"),
                                    Not(HasSubstr("never attached")), Not(HasSubstr("is over"))));
   EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0 && HeldBytes() == 0; }));
+}
+
+// The lease is its command's also where what it has to say of that goes nowhere.
+TEST_F(RunRestartTest, NobodyHasToReadWhatItSays) {
+  StartInDirectory();
+  ChildProgram::Options options = Lgpu({});
+  options.argv = {"/bin/sh", "-c",
+                  "exec 3>&1; { " + options.argv.front() +
+                      " run -m 32MiB -- /bin/sh -c 'echo $PPID >&3; read go; exit 3'; echo code $? >&3; } "
+                      "2>&1 | true"};
+  auto run = ChildProgram::Start(options);
+  ASSERT_TRUE(run.ok()) << run.status();
+  const std::optional<std::string> pid = (*run)->ReadLine();
+  ASSERT_TRUE(pid);
+  Restart();
+  EXPECT_TRUE(Eventually([&] { return IsBack(std::stoi(*pid)); }));
+  (*run)->WriteLine("go");
+  EXPECT_EQ((*run)->ReadLine(), "code 3");
+}
+
+TEST_F(RunRestartTest, ItsUserHearsWhatTheNextDaemonMisses) {
+  StartInDirectory("2x64MiB");
+  auto run = StartRun("read go; exit 3", {"--gpus", "1"});
+  KillDaemon();
+  StartInDirectory("64MiB");
+  EXPECT_TRUE(Eventually([&] { return run->Errors().find("cannot serve now") != std::string::npos; }));
+  KillDaemon();
+  StartInDirectory("2x64MiB");
+  EXPECT_TRUE(Eventually([&] { return IsBack(run->pid()); }));
+  run->WriteLine("go");
+  EXPECT_EQ(run->Wait(), 125) << "it never attached";
+  EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0; }));
 }
 
 TEST_F(RunRestartTest, ACommandThatEndsWhileNobodyServesLeavesNoLease) {
@@ -65,9 +103,10 @@ TEST_F(RunRestartTest, TheCommandOutlivesALeaseThatIsRemovedAndItsUserHearsWhy) 
   StartInDirectory();
   auto run = StartRun("read go; exit 3");
   ASSERT_EQ(Run({"rm", "job"}).code, 0);
-  EXPECT_TRUE(Eventually([&] { return run->Errors().find("the lease is over: ") != std::string::npos; }));
+  EXPECT_TRUE(Eventually(
+      [&] { return run->Errors().find("the session is over, the command goes on: ") != std::string::npos; }));
   EXPECT_THAT(run->Errors(), AllOf(HasSubstr("removed"), HasSubstr("more is not to be had"),
-                                   Not(HasSubstr("the daemon is gone"))));
+                                   Not(HasSubstr("without the daemon"))));
   Restart();
   run->WriteLine("go");
   EXPECT_EQ(run->Wait(), 125) << run->Errors();
