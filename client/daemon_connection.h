@@ -230,9 +230,10 @@ class DaemonConnection {
   void TryToReconnect() ABSL_LOCKS_EXCLUDED(close_mutex_, mutex_, send_mutex_);
   absl::Status Rejoin(SessionChannel channel);
   absl::Status Greet(SessionChannel& channel, TimePoint deadline);
-  /// ABORTED: this connection is being destroyed.
-  absl::StatusOr<ReceivedFrame> ReceiveUnlessStopping(SessionChannel& channel, TimePoint deadline)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  /// What the daemon answers; its Goodbye as a status. CANCELLED: it hung up without one. ABORTED: this
+  /// connection is being destroyed.
+  absl::StatusOr<ReceivedFrame> Ask(SessionChannel& channel, const v1::Frame& frame, std::span<const int> fds,
+                                    TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<HeldChunk>> WhatIsHeld(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Attest(SessionChannel& channel, const std::vector<HeldChunk>& held, TimePoint deadline);
   /// What was returned since WhatIsHeld, and is owed to this daemon.

@@ -33,7 +33,7 @@ constexpr std::size_t kChunksOfAPage = 128;
 // True for an answer that would be the same at the next attempt.
 bool IsFinal(const absl::Status& status) {
   return !status.ok() && !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) &&
-         !absl::IsResourceExhausted(status) && !absl::IsAborted(status);
+         !absl::IsResourceExhausted(status) && !absl::IsAborted(status) && !absl::IsCancelled(status);
 }
 
 absl::Status GoodbyeStatus(const v1::Goodbye& goodbye) {
@@ -98,10 +98,10 @@ void DaemonConnection::TryToReconnect() {
     if (!next_attempt_ || stopping_ || Clock::now() < *next_attempt_) return;
   }
   absl::StatusOr<UniqueFd> socket = ConnectUnix(options_.reconnect_path, SOCK_SEQPACKET, kConnectPatience);
+  const absl::Status status = socket.ok() ? Rejoin(SessionChannel(*std::move(socket))) : socket.status();
   // Who could not be spoken to has decided nothing: a daemon that starts may not have opened its socket to
-  // this user yet.
-  const bool has_spoken = socket.ok();
-  const absl::Status status = has_spoken ? Rejoin(SessionChannel(*std::move(socket))) : socket.status();
+  // this user yet. Nor has who hung up: the socket of one that is being killed takes a connection still.
+  const bool has_spoken = socket.ok() && !absl::IsCancelled(status);
   MutexLock lock(mutex_);
   if (has_spoken && IsFinal(status)) {
     next_attempt_.reset();
@@ -142,10 +142,7 @@ absl::Status DaemonConnection::Greet(SessionChannel& channel, TimePoint deadline
   v1::Frame frame = HelloFrame();
   frame.mutable_hello()->mutable_resume()->set_session_id(session_id_);
   frame.mutable_hello()->mutable_resume()->set_session_token(token_);
-  const absl::Status sent = channel.Send(frame, {}, deadline);
-  LGPU_ASSIGN_OR_RETURN(ReceivedFrame answer, ReceiveUnlessStopping(channel, deadline));
-  LGPU_RETURN_IF_ERROR(sent);
-  if (answer.frame.has_goodbye()) return GoodbyeStatus(answer.frame.goodbye());
+  LGPU_ASSIGN_OR_RETURN(ReceivedFrame answer, Ask(channel, frame, {}, deadline));
   if (answer.fds_cut) return CutError();
   const v1::Welcome& welcome = answer.frame.welcome();
   if (!welcome.resumed() || welcome.session_token() != token_ || answer.fds.size() != 2) {
@@ -157,11 +154,16 @@ absl::Status DaemonConnection::Greet(SessionChannel& channel, TimePoint deadline
   return SharedPages::ReplaceClientPage(page_, std::move(answer.fds[1]));
 }
 
-absl::StatusOr<ReceivedFrame> DaemonConnection::ReceiveUnlessStopping(SessionChannel& channel,
-                                                                      TimePoint deadline) {
+absl::StatusOr<ReceivedFrame> DaemonConnection::Ask(SessionChannel& channel, const v1::Frame& frame,
+                                                    std::span<const int> fds, TimePoint deadline) {
+  const absl::Status sent = channel.Send(frame, fds, deadline);
+  // Who has hung up may have said why.
+  if (!sent.ok() && !absl::IsUnavailable(sent)) return sent;
   while (true) {
     const TimePoint look = std::min(deadline, Clock::now() + kLookForTheEnd);
     absl::StatusOr<ReceivedFrame> answer = channel.Receive(look);
+    if (absl::IsUnavailable(answer.status())) return absl::CancelledError(answer.status().message());
+    if (answer.ok() && answer->frame.has_goodbye()) return GoodbyeStatus(answer->frame.goodbye());
     if (!absl::IsDeadlineExceeded(answer.status()) || look == deadline) return answer;
     MutexLock lock(mutex_);
     if (stopping_) return absl::AbortedError("the session is being dropped");
@@ -216,9 +218,7 @@ absl::Status DaemonConnection::Attest(SessionChannel& channel, const std::vector
       if (held[next].fd != nullptr) fds.push_back(held[next].fd->get());
     }
     page.set_more(next < held.size());
-    LGPU_RETURN_IF_ERROR(channel.Send(frame, fds, deadline));
-    LGPU_ASSIGN_OR_RETURN(const ReceivedFrame answer, ReceiveUnlessStopping(channel, deadline));
-    if (answer.frame.has_goodbye()) return GoodbyeStatus(answer.frame.goodbye());
+    LGPU_ASSIGN_OR_RETURN(const ReceivedFrame answer, Ask(channel, frame, fds, deadline));
     if (!answer.frame.has_attested()) return absl::InternalError("lgpud did not answer an Attest");
   } while (next < held.size());
   return absl::OkStatus();

@@ -50,15 +50,17 @@ class SessionNews {
       told_.clear();
       options_.Note("lgpu: note: the daemon was started again; the lease goes on");
     }
-    const bool is_over = session_.IsOver();
-    const bool is_away = !is_over && session_.IsLost(generation_);
-    const std::string why(session_.status().message());
-    if (is_over) {
-      options_.Note(absl::StrCat("lgpu: note: the session is over, the command goes on: ", Printable(why)));
-    } else if (is_away && told_.insert(why).second) {
+    const absl::Status status = session_.status();
+    if (session_.IsOver()) {
+      options_.Note(absl::StrCat("lgpu: note: the session is over, the command goes on: ",
+                                 Printable(std::string(session_.status().message()))));
+      return false;
+    }
+    const std::string why(status.message());
+    if (!status.ok() && told_.insert(why).second) {
       options_.Note(absl::StrCat("lgpu: note: the command goes on without the daemon: ", Printable(why)));
     }
-    return !is_over;
+    return true;
   }
 
  private:

@@ -253,6 +253,49 @@ TEST(DaemonConnectionResumeTest, ASessionThatNobodyKnowsHasEnded) {
   second.join();
 }
 
+// The socket of a daemon that is being killed takes a connection when the session has broken already.
+TEST(DaemonConnectionResumeTest, OneThatHangsUpWithoutAWordGivesNoNewReason) {
+  const TempDir directory;
+  const std::string path = directory.path() + "/session.sock";
+  NextDaemon next(path);
+  FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
+  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  first.Join();
+  next.Accept();
+  {
+    FakePeer peer = next.Accept();
+    EXPECT_TRUE(peer.Read().has_hello());
+  }
+  FakePeer peer = next.Accept();  // so that what came of the second attempt is known
+  const std::string why((*connection)->status().message());
+  EXPECT_NE(why.find("is gone (it closed the session without a reason"), std::string::npos) << why;
+  TakeUp(peer);
+  while (!(*connection)->status().ok()) std::this_thread::yield();
+  EXPECT_EQ((*connection)->generation(), 1u);
+}
+
+TEST(DaemonConnectionResumeTest, OneThatRefusesForNowSaysWhy) {
+  const TempDir directory;
+  const std::string path = directory.path() + "/session.sock";
+  NextDaemon next(path);
+  FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
+  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  first.Join();
+  {
+    FakePeer peer = next.Accept();
+    EXPECT_TRUE(peer.Read().has_hello());
+    peer.Send(GoodbyeOf(absl::StatusCode::kUnavailable, "GPU 1 of the lease is not there"));
+  }
+  FakePeer peer = next.Accept();
+  const std::string why((*connection)->status().message());
+  EXPECT_NE(why.find("cannot be joined again now: GPU 1 of the lease is not there"), std::string::npos)
+      << why;
+  TakeUp(peer);
+  while (!(*connection)->status().ok()) std::this_thread::yield();
+}
+
 // As between bind() and chmod() of a daemon that starts.
 TEST(DaemonConnectionResumeTest, ASocketThatIsNotOpenYetIsNoAnswer) {
   const TempDir directory;
