@@ -230,8 +230,8 @@ class DaemonConnection {
   void TryToReconnect() ABSL_LOCKS_EXCLUDED(close_mutex_, mutex_, send_mutex_);
   absl::Status Rejoin(SessionChannel channel);
   absl::Status Greet(SessionChannel& channel, TimePoint deadline);
-  /// What the daemon answers; its Goodbye as a status. CANCELLED: it hung up without one. ABORTED: this
-  /// connection is being destroyed.
+  /// What the daemon answers; its Goodbye as a status, which is never CANCELLED: it hung up without one.
+  /// ABORTED: this connection is being destroyed.
   absl::StatusOr<ReceivedFrame> Ask(SessionChannel& channel, const v1::Frame& frame, std::span<const int> fds,
                                     TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<HeldChunk>> WhatIsHeld(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -33,12 +33,14 @@ constexpr std::size_t kChunksOfAPage = 128;
 // True for an answer that would be the same at the next attempt.
 bool IsFinal(const absl::Status& status) {
   return !status.ok() && !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) &&
-         !absl::IsResourceExhausted(status) && !absl::IsAborted(status) && !absl::IsCancelled(status);
+         !absl::IsResourceExhausted(status) && !absl::IsAborted(status);
 }
 
 absl::Status GoodbyeStatus(const v1::Goodbye& goodbye) {
   const absl::Status status = StatusFromWire(goodbye.code(), goodbye.message(), nullptr);
-  return status.ok() ? absl::UnavailableError(goodbye.message()) : status;
+  if (status.ok()) return absl::UnavailableError(goodbye.message());
+  // CANCELLED is one that hung up without a word (Ask).
+  return absl::IsCancelled(status) ? absl::UnknownError(goodbye.message()) : status;
 }
 
 }  // namespace
@@ -164,7 +166,10 @@ absl::StatusOr<ReceivedFrame> DaemonConnection::Ask(SessionChannel& channel, con
     absl::StatusOr<ReceivedFrame> answer = channel.Receive(look);
     if (absl::IsUnavailable(answer.status())) return absl::CancelledError(answer.status().message());
     if (answer.ok() && answer->frame.has_goodbye()) return GoodbyeStatus(answer->frame.goodbye());
-    if (!absl::IsDeadlineExceeded(answer.status()) || look == deadline) return answer;
+    if (!absl::IsDeadlineExceeded(answer.status())) return answer;
+    if (look == deadline) {
+      return absl::DeadlineExceededError("it does not answer (stopped, or still at its start)");
+    }
     MutexLock lock(mutex_);
     if (stopping_) return absl::AbortedError("the session is being dropped");
   }

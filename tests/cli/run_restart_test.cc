@@ -18,6 +18,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+// Each absence has it once. A daemon that takes long to start may be a reason more.
+constexpr char kIsGone[] = "is gone (it closed the session without a reason";
+
 int HowOften(const std::string& words, const std::string& text) {
   int count = 0;
   for (std::size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++count;
@@ -47,8 +50,7 @@ TEST_F(RunRestartTest, TheCommandHasItsLeaseFromTheNextDaemonToo) {
   const std::string lease = Stats().leases(0).id();
   for (int i = 0; i < 2; ++i) {
     KillDaemon();
-    ASSERT_TRUE(Eventually([&] { return HowOften("goes on without the daemon: ", run->Errors()) == i + 1; }))
-        << run->Errors();
+    ASSERT_TRUE(Eventually([&] { return HowOften(kIsGone, run->Errors()) == i + 1; })) << run->Errors();
     StartInDirectory();
     ASSERT_TRUE(Eventually([&] { return HowOften("the lease goes on", run->Errors()) == i + 1; }))
         << run->Errors();
@@ -60,8 +62,9 @@ TEST_F(RunRestartTest, TheCommandHasItsLeaseFromTheNextDaemonToo) {
   const std::string said = run->ReadAll();
   EXPECT_THAT(said, AllOf(HasSubstr("ok "), HasSubstr("error RESOURCE_EXHAUSTED")));
   EXPECT_EQ(run->Wait(), 0) << run->Errors() << said;
-  EXPECT_EQ(HowOften("goes on without the daemon: ", run->Errors()), 2) << run->Errors();
-  EXPECT_THAT(run->Errors(), AllOf(HasSubstr("the daemon was started again; the lease goes on"),
+  EXPECT_EQ(HowOften(kIsGone, run->Errors()), 2) << run->Errors();
+  EXPECT_THAT(run->Errors(), AllOf(HasSubstr("the command goes on without the daemon: lgpud at "),
+                                   HasSubstr("the daemon was started again; the lease goes on"),
                                    Not(HasSubstr("never attached")), Not(HasSubstr("is over"))));
   EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0 && HeldBytes() == 0; }));
 }

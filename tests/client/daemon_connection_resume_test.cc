@@ -19,6 +19,7 @@
 namespace lgpu {
 namespace {
 
+using ::lgpu::testing::Eventually;
 using ::lgpu::testing::FakeDaemon;
 using ::lgpu::testing::FakePeer;
 using ::lgpu::testing::TempDir;
@@ -59,15 +60,20 @@ v1::Frame Resumed() {
   return welcome;
 }
 
-/// Takes up the session that greets, which holds nothing.
-void TakeUp(FakePeer& peer) {
-  v1::Frame frame = peer.Read();
-  ASSERT_TRUE(frame.has_hello() && frame.hello().has_resume()) << frame.DebugString();
+/// Knows the session that greets.
+void WelcomeBack(FakePeer& peer) {
+  const v1::Frame hello = peer.Read();
+  ASSERT_TRUE(hello.has_hello() && hello.hello().has_resume()) << hello.DebugString();
   absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage();
   absl::StatusOr<SharedPage<const ClientPage>> page = SharedPages::CreateClientPage();
   ASSERT_TRUE(stats.ok() && page.ok());
   peer.Send(Resumed(), {stats->fd(), page->fd()});
-  frame = peer.Read();
+}
+
+/// Takes up the session that greets, which holds nothing.
+void TakeUp(FakePeer& peer) {
+  WelcomeBack(peer);
+  const v1::Frame frame = peer.Read();
   ASSERT_TRUE(frame.has_attest()) << frame.DebugString();
   EXPECT_EQ(frame.attest().chunks_size(), 0);
   v1::Frame attested;
@@ -100,13 +106,8 @@ TEST(DaemonConnectionResumeTest, WhatIsReturnedWhileTheNextDaemonIsToldOfItIsRet
   first.Join();
 
   FakePeer peer = next.Accept();
+  WelcomeBack(peer);
   v1::Frame frame = peer.Read();
-  ASSERT_TRUE(frame.has_hello() && frame.hello().has_resume()) << frame.DebugString();
-  absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage();
-  absl::StatusOr<SharedPage<const ClientPage>> page = SharedPages::CreateClientPage();
-  ASSERT_TRUE(stats.ok() && page.ok());
-  peer.Send(Resumed(), {stats->fd(), page->fd()});
-  frame = peer.Read();
   ASSERT_TRUE(frame.has_attest()) << frame.DebugString();
   ASSERT_EQ(frame.attest().chunks_size(), 2);
 
@@ -142,13 +143,8 @@ TEST(DaemonConnectionResumeTest, WhatIsReturnedBeforeIsNotNamed) {
 
   NextDaemon next(path);
   FakePeer peer = next.Accept();
+  WelcomeBack(peer);
   v1::Frame frame = peer.Read();
-  ASSERT_TRUE(frame.has_hello()) << frame.DebugString();
-  absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage();
-  absl::StatusOr<SharedPage<const ClientPage>> page = SharedPages::CreateClientPage();
-  ASSERT_TRUE(stats.ok() && page.ok());
-  peer.Send(Resumed(), {stats->fd(), page->fd()});
-  frame = peer.Read();
   ASSERT_TRUE(frame.has_attest()) << frame.DebugString();
   ASSERT_EQ(frame.attest().chunks_size(), 1);
   EXPECT_EQ(frame.attest().chunks(0).id(), kStays.value);
@@ -178,6 +174,22 @@ TEST(DaemonConnectionResumeTest, AnAnswerThatWouldBeTheSameAgainIsTheLast) {
   EXPECT_NE(std::string(status.message()).find("this daemon 3 to 5"), std::string::npos) << status;
 }
 
+// Whatever its code, even this one.
+TEST(DaemonConnectionResumeTest, ACancelledSessionIsNoHangUp) {
+  const TempDir directory;
+  const std::string path = directory.path() + "/session.sock";
+  NextDaemon next(path);
+  FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
+  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  first.Join();
+  FakePeer peer = next.Accept();
+  EXPECT_TRUE(peer.Read().has_hello());
+  peer.Send(GoodbyeOf(absl::StatusCode::kCancelled, "somebody cancelled it"));
+  ASSERT_TRUE(Eventually([&] { return (*connection)->IsOver(); }));
+  EXPECT_EQ((*connection)->status().message(), "somebody cancelled it");
+}
+
 // A lease that was removed: nobody is to wait for the next daemon.
 TEST(DaemonConnectionResumeTest, AnEndThatTheDaemonDecidesIsOne) {
   const TempDir directory;
@@ -188,7 +200,7 @@ TEST(DaemonConnectionResumeTest, AnEndThatTheDaemonDecidesIsOne) {
   absl::StatusOr<std::unique_ptr<DaemonConnection>> connection =
       first.Connect(directory.path() + "/session.sock");
   ASSERT_TRUE(connection.ok()) << connection.status();
-  ASSERT_TRUE(lgpu::testing::Eventually([&] { return (*connection)->IsOver(); }));
+  ASSERT_TRUE(Eventually([&] { return (*connection)->IsOver(); }));
   EXPECT_FALSE((*connection)->IsLost(0));
   const std::string why((*connection)->status().message());
   EXPECT_NE(why.find("lease job is removed"), std::string::npos) << why;
@@ -267,11 +279,16 @@ TEST(DaemonConnectionResumeTest, OneThatHangsUpWithoutAWordGivesNoNewReason) {
     FakePeer peer = next.Accept();
     EXPECT_TRUE(peer.Read().has_hello());
   }
-  FakePeer peer = next.Accept();  // so that what came of the second attempt is known
+  {
+    FakePeer peer = next.Accept();
+    WelcomeBack(peer);
+    EXPECT_TRUE(peer.Read().has_attest());
+  }
+  FakePeer peer = next.Accept();  // so that what came of the third attempt is known
   const std::string why((*connection)->status().message());
   EXPECT_NE(why.find("is gone (it closed the session without a reason"), std::string::npos) << why;
   TakeUp(peer);
-  while (!(*connection)->status().ok()) std::this_thread::yield();
+  EXPECT_TRUE(Eventually([&] { return (*connection)->status().ok(); }));
   EXPECT_EQ((*connection)->generation(), 1u);
 }
 
