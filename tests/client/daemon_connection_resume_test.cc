@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -93,17 +95,35 @@ v1::Frame GoodbyeOf(absl::StatusCode code, const std::string& message) {
   return goodbye;
 }
 
+class DaemonConnectionResumeTest : public ::testing::Test {
+ protected:
+  /// A session whose daemon does what `script` says, and is gone then.
+  std::unique_ptr<DaemonConnection> Open(std::function<void(FakePeer&)> script) {
+    first_.emplace(std::move(script));
+    absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first_->Connect(path_);
+    EXPECT_TRUE(connection.ok()) << connection.status();
+    return *std::move(connection);
+  }
+  /// One whose daemon is gone when it is open.
+  std::unique_ptr<DaemonConnection> OpenAndLose() {
+    std::unique_ptr<DaemonConnection> connection = Open([](FakePeer& peer) { peer.Greet(); });
+    first_->Join();
+    return connection;
+  }
+
+  const TempDir directory_;
+  const std::string path_ = directory_.path() + "/session.sock";
+
+ private:
+  std::optional<FakeDaemon> first_;
+};
+
 // The daemon has heard that the chunk is held, and is not back yet for the one who returns it.
-TEST(DaemonConnectionResumeTest, WhatIsReturnedWhileTheNextDaemonIsToldOfItIsReturnedToIt) {
-  const TempDir directory;
-  const std::string path = directory.path() + "/session.sock";
-  NextDaemon next(path);
-  FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
-  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
-  ASSERT_TRUE(connection.ok()) << connection.status();
+TEST_F(DaemonConnectionResumeTest, WhatIsReturnedWhileTheNextDaemonIsToldOfItIsReturnedToIt) {
+  NextDaemon next(path_);
+  const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
   TwoChunks chunks;
-  (*connection)->AddHolder(chunks);
-  first.Join();
+  connection->AddHolder(chunks);
 
   FakePeer peer = next.Accept();
   WelcomeBack(peer);
@@ -112,8 +132,8 @@ TEST(DaemonConnectionResumeTest, WhatIsReturnedWhileTheNextDaemonIsToldOfItIsRet
   ASSERT_EQ(frame.attest().chunks_size(), 2);
 
   const std::vector<ChunkId> returned = {kReturned};
-  (*connection)->StartReturn(returned);
-  EXPECT_TRUE((*connection)->Return(kDevice, returned).ok());
+  connection->StartReturn(returned);
+  EXPECT_TRUE(connection->Return(kDevice, returned).ok());
 
   v1::Frame attested;
   attested.mutable_attested();
@@ -123,43 +143,33 @@ TEST(DaemonConnectionResumeTest, WhatIsReturnedWhileTheNextDaemonIsToldOfItIsRet
   ASSERT_EQ(frame.return_chunks().chunk_ids_size(), 1);
   EXPECT_EQ(frame.return_chunks().chunk_ids(0), kReturned.value);
   EXPECT_EQ(frame.return_chunks().device_id(), kDevice);
-  (*connection)->RemoveHolder(chunks);
+  connection->RemoveHolder(chunks);
 }
 
 // What was returned before the daemon hears of anything is returned by not being named.
-TEST(DaemonConnectionResumeTest, WhatIsReturnedBeforeIsNotNamed) {
-  const TempDir directory;
-  const std::string path = directory.path() + "/session.sock";
-  FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
-  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
-  ASSERT_TRUE(connection.ok()) << connection.status();
+TEST_F(DaemonConnectionResumeTest, WhatIsReturnedBeforeIsNotNamed) {
+  const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
   TwoChunks chunks;
-  (*connection)->AddHolder(chunks);
-  first.Join();
-  while ((*connection)->status().ok()) std::this_thread::yield();
+  connection->AddHolder(chunks);
+  ASSERT_TRUE(Eventually([&] { return !connection->status().ok(); }));
   const std::vector<ChunkId> returned = {kReturned};
-  (*connection)->StartReturn(returned);
-  EXPECT_TRUE((*connection)->Return(kDevice, returned).ok());
+  connection->StartReturn(returned);
+  EXPECT_TRUE(connection->Return(kDevice, returned).ok());
 
-  NextDaemon next(path);
+  NextDaemon next(path_);
   FakePeer peer = next.Accept();
   WelcomeBack(peer);
-  v1::Frame frame = peer.Read();
+  const v1::Frame frame = peer.Read();
   ASSERT_TRUE(frame.has_attest()) << frame.DebugString();
   ASSERT_EQ(frame.attest().chunks_size(), 1);
   EXPECT_EQ(frame.attest().chunks(0).id(), kStays.value);
-  (*connection)->RemoveHolder(chunks);
+  connection->RemoveHolder(chunks);
 }
 
 // The next daemon is of a later version, or knows nothing of this session: its word is the last.
-TEST(DaemonConnectionResumeTest, AnAnswerThatWouldBeTheSameAgainIsTheLast) {
-  const TempDir directory;
-  const std::string path = directory.path() + "/session.sock";
-  NextDaemon next(path);
-  FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
-  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
-  ASSERT_TRUE(connection.ok()) << connection.status();
-  first.Join();
+TEST_F(DaemonConnectionResumeTest, AnAnswerThatWouldBeTheSameAgainIsTheLast) {
+  NextDaemon next(path_);
+  const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
   FakePeer peer = next.Accept();
   const v1::Frame hello = peer.Read();
   ASSERT_TRUE(hello.has_hello());
@@ -168,73 +178,55 @@ TEST(DaemonConnectionResumeTest, AnAnswerThatWouldBeTheSameAgainIsTheLast) {
   peer.Send(GoodbyeOf(absl::StatusCode::kFailedPrecondition,
                       "the client speaks versions 1 to 2, this daemon 3 to 5"));
   auto call =
-      (*connection)->Grow(kDevice, {.at_least = 2_MiB, .wanted = 2_MiB, .timeout = std::chrono::hours(1)});
+      connection->Grow(kDevice, {.at_least = 2_MiB, .wanted = 2_MiB, .timeout = std::chrono::hours(1)});
   const absl::Status status = call.ok() ? call->Next().status() : call.status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_NE(std::string(status.message()).find("this daemon 3 to 5"), std::string::npos) << status;
 }
 
 // Whatever its code, even this one.
-TEST(DaemonConnectionResumeTest, ACancelledSessionIsNoHangUp) {
-  const TempDir directory;
-  const std::string path = directory.path() + "/session.sock";
-  NextDaemon next(path);
-  FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
-  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
-  ASSERT_TRUE(connection.ok()) << connection.status();
-  first.Join();
+TEST_F(DaemonConnectionResumeTest, ACancelledSessionIsNoHangUp) {
+  NextDaemon next(path_);
+  const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
   FakePeer peer = next.Accept();
   EXPECT_TRUE(peer.Read().has_hello());
   peer.Send(GoodbyeOf(absl::StatusCode::kCancelled, "somebody cancelled it"));
-  ASSERT_TRUE(Eventually([&] { return (*connection)->IsOver(); }));
-  EXPECT_EQ((*connection)->status().message(), "somebody cancelled it");
+  ASSERT_TRUE(Eventually([&] { return connection->IsOver(); }));
+  EXPECT_EQ(connection->status().message(), "somebody cancelled it");
 }
 
 // A lease that was removed: nobody is to wait for the next daemon.
-TEST(DaemonConnectionResumeTest, AnEndThatTheDaemonDecidesIsOne) {
-  const TempDir directory;
-  FakeDaemon first([](FakePeer& peer) {
+TEST_F(DaemonConnectionResumeTest, AnEndThatTheDaemonDecidesIsOne) {
+  const std::unique_ptr<DaemonConnection> connection = Open([](FakePeer& peer) {
     peer.Greet();
     peer.Send(GoodbyeOf(absl::StatusCode::kFailedPrecondition, "lease job is removed"));
   });
-  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection =
-      first.Connect(directory.path() + "/session.sock");
-  ASSERT_TRUE(connection.ok()) << connection.status();
-  ASSERT_TRUE(Eventually([&] { return (*connection)->IsOver(); }));
-  EXPECT_FALSE((*connection)->IsLost(0));
-  const std::string why((*connection)->status().message());
+  ASSERT_TRUE(Eventually([&] { return connection->IsOver(); }));
+  EXPECT_FALSE(connection->IsLost(0));
+  const std::string why(connection->status().message());
   EXPECT_NE(why.find("lease job is removed"), std::string::npos) << why;
   EXPECT_NE(why.find("more is not to be had"), std::string::npos) << why;
 }
 
-TEST(DaemonConnectionResumeTest, TheNextDaemonHearsOfAnEndThatNobodyHeard) {
-  const TempDir directory;
-  const std::string path = directory.path() + "/session.sock";
-  FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
-  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
-  ASSERT_TRUE(connection.ok()) << connection.status();
-  first.Join();
-  const absl::Status closed = (*connection)->Close();
+TEST_F(DaemonConnectionResumeTest, TheNextDaemonHearsOfAnEndThatNobodyHeard) {
+  const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
+  const absl::Status closed = connection->Close();
   EXPECT_TRUE(absl::IsUnavailable(closed)) << closed;
 
-  NextDaemon next(path);
+  NextDaemon next(path_);
   FakePeer peer = next.Accept();
   TakeUp(peer);
   const v1::Frame close = peer.Read();
   ASSERT_TRUE(close.has_close()) << close.DebugString();
   peer.Closed(close.close().request_id());
-  const absl::Status again = (*connection)->Close();
+  const absl::Status again = connection->Close();
   EXPECT_TRUE(again.ok()) << again;
 }
 
 // The daemon dies with the Close that it has read.
-TEST(DaemonConnectionResumeTest, AnEndThatWasCutShortIsSaidAgain) {
-  const TempDir directory;
-  const std::string path = directory.path() + "/session.sock";
-  NextDaemon next(path);
-  FakeDaemon first(DieOfClose);
-  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
-  ASSERT_TRUE(connection.ok()) << connection.status();
+TEST_F(DaemonConnectionResumeTest, AnEndThatWasCutShortIsSaidAgain) {
+  NextDaemon next(path_);
+  const std::unique_ptr<DaemonConnection> connection = Open(DieOfClose);
   std::thread second([&next] {
     FakePeer peer = next.Accept();
     TakeUp(peer);
@@ -242,38 +234,29 @@ TEST(DaemonConnectionResumeTest, AnEndThatWasCutShortIsSaidAgain) {
     EXPECT_TRUE(close.has_close()) << close.DebugString();
     peer.Closed(close.close().request_id());
   });
-  const absl::Status closed = (*connection)->Close();
+  const absl::Status closed = connection->Close();
   EXPECT_TRUE(closed.ok()) << closed;
   second.join();
 }
 
 // The daemon before had ended it, and could not say so any more.
-TEST(DaemonConnectionResumeTest, ASessionThatNobodyKnowsHasEnded) {
-  const TempDir directory;
-  const std::string path = directory.path() + "/session.sock";
-  NextDaemon next(path);
-  FakeDaemon first(DieOfClose);
-  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
-  ASSERT_TRUE(connection.ok()) << connection.status();
+TEST_F(DaemonConnectionResumeTest, ASessionThatNobodyKnowsHasEnded) {
+  NextDaemon next(path_);
+  const std::unique_ptr<DaemonConnection> connection = Open(DieOfClose);
   std::thread second([&next] {
     FakePeer peer = next.Accept();
     EXPECT_TRUE(peer.Read().has_hello());
     peer.Send(GoodbyeOf(absl::StatusCode::kFailedPrecondition, "lgpud knows of no such session of yours"));
   });
-  const absl::Status closed = (*connection)->Close();
+  const absl::Status closed = connection->Close();
   EXPECT_TRUE(closed.ok()) << closed;
   second.join();
 }
 
 // The socket of a daemon that is being killed takes a connection when the session has broken already.
-TEST(DaemonConnectionResumeTest, OneThatHangsUpWithoutAWordGivesNoNewReason) {
-  const TempDir directory;
-  const std::string path = directory.path() + "/session.sock";
-  NextDaemon next(path);
-  FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
-  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
-  ASSERT_TRUE(connection.ok()) << connection.status();
-  first.Join();
+TEST_F(DaemonConnectionResumeTest, OneThatHangsUpWithoutAWordGivesNoNewReason) {
+  NextDaemon next(path_);
+  const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
   next.Accept();
   {
     FakePeer peer = next.Accept();
@@ -285,62 +268,50 @@ TEST(DaemonConnectionResumeTest, OneThatHangsUpWithoutAWordGivesNoNewReason) {
     EXPECT_TRUE(peer.Read().has_attest());
   }
   FakePeer peer = next.Accept();  // so that what came of the third attempt is known
-  const std::string why((*connection)->status().message());
+  const std::string why(connection->status().message());
   EXPECT_NE(why.find("is gone (it closed the session without a reason"), std::string::npos) << why;
   TakeUp(peer);
-  EXPECT_TRUE(Eventually([&] { return (*connection)->status().ok(); }));
-  EXPECT_EQ((*connection)->generation(), 1u);
+  EXPECT_TRUE(Eventually([&] { return connection->status().ok(); }));
+  EXPECT_EQ(connection->generation(), 1u);
 }
 
-TEST(DaemonConnectionResumeTest, OneThatRefusesForNowSaysWhy) {
-  const TempDir directory;
-  const std::string path = directory.path() + "/session.sock";
-  NextDaemon next(path);
-  FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
-  absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
-  ASSERT_TRUE(connection.ok()) << connection.status();
-  first.Join();
+TEST_F(DaemonConnectionResumeTest, OneThatRefusesForNowSaysWhy) {
+  NextDaemon next(path_);
+  const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
   {
     FakePeer peer = next.Accept();
     EXPECT_TRUE(peer.Read().has_hello());
     peer.Send(GoodbyeOf(absl::StatusCode::kUnavailable, "GPU 1 of the lease is not there"));
   }
   FakePeer peer = next.Accept();
-  const std::string why((*connection)->status().message());
+  const std::string why(connection->status().message());
   EXPECT_NE(why.find("cannot be joined again now: GPU 1 of the lease is not there"), std::string::npos)
       << why;
   TakeUp(peer);
-  while (!(*connection)->status().ok()) std::this_thread::yield();
+  EXPECT_TRUE(Eventually([&] { return connection->status().ok(); }));
 }
 
 // As between bind() and chmod() of a daemon that starts.
-TEST(DaemonConnectionResumeTest, ASocketThatIsNotOpenYetIsNoAnswer) {
-  const TempDir directory;
-  const std::string path = directory.path() + "/session.sock";
-  NextDaemon next(path);
-  ASSERT_EQ(::chmod(directory.path().c_str(), 0711), 0);
-  ASSERT_EQ(::chmod(path.c_str(), 0), 0);
+TEST_F(DaemonConnectionResumeTest, ASocketThatIsNotOpenYetIsNoAnswer) {
+  NextDaemon next(path_);
+  ASSERT_EQ(::chmod(directory_.path().c_str(), 0711), 0);
+  ASSERT_EQ(::chmod(path_.c_str(), 0), 0);
   // Nothing is closed to root.
   const uid_t user = ::geteuid();
   ASSERT_EQ(user == 0 ? ::seteuid(65534) : 0, 0);
-  {
-    FakeDaemon first([](FakePeer& peer) { peer.Greet(); });
-    absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first.Connect(path);
-    ASSERT_TRUE(connection.ok()) << connection.status();
-    first.Join();
-    const auto says_why = [&] {
-      return std::string((*connection)->status().message()).find("cannot be joined again now") !=
-             std::string::npos;
-    };
-    while (!says_why()) std::this_thread::yield();
-    EXPECT_TRUE(absl::IsUnavailable((*connection)->status())) << (*connection)->status();
-    ASSERT_EQ(::seteuid(user), 0);
-    ASSERT_EQ(::chmod(path.c_str(), 0777), 0);
-    FakePeer peer = next.Accept();
-    TakeUp(peer);
-    while (!(*connection)->status().ok()) std::this_thread::yield();
-    EXPECT_EQ((*connection)->generation(), 1u);
-  }
+  const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
+  const auto says_why = [&] {
+    return std::string(connection->status().message()).find("cannot be joined again now") !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(Eventually(says_why));
+  EXPECT_TRUE(absl::IsUnavailable(connection->status())) << connection->status();
+  ASSERT_EQ(::seteuid(user), 0);
+  ASSERT_EQ(::chmod(path_.c_str(), 0777), 0);
+  FakePeer peer = next.Accept();
+  TakeUp(peer);
+  EXPECT_TRUE(Eventually([&] { return connection->status().ok(); }));
+  EXPECT_EQ(connection->generation(), 1u);
 }
 
 }  // namespace
