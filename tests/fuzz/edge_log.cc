@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,10 @@ class EdgeLog {
     const char* const path = std::getenv("LGPU_FUZZ_EDGES");
     if (path == nullptr) return;
     std::ifstream before(path);
-    std::time_t when = 0;
-    for (std::size_t edge = 0; before >> edge >> when;) {
-      if (edge < seen_.size()) seen_[edge] = true;
+    for (std::string line; std::getline(before, line);) {
+      std::istringstream words(line);
+      std::size_t edge = 0;
+      if (words >> edge && edge < seen_.size()) seen_[edge] = true;
     }
     file_.open(path, std::ios::app);
   }
