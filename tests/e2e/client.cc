@@ -1,5 +1,7 @@
 // A program of the public API that does what a test tells it, a line at a time: it reads commands from stdin
 // and answers each with one line, "ok ..." or "error CODE text", in which \n stands for a line break.
+//
+// Past the usual length, because it is one class of many short commands on the same contexts and tensors.
 
 #include <lgpu/lgpu.h>
 #include <sys/prctl.h>
