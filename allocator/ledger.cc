@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "allocator/check.h"
+#include "base/check.h"
 #include "lgpu/status.h"
 
 namespace lgpu {

@@ -1,5 +1,5 @@
-#include "allocator/check.h"
 #include "allocator/ledger.h"
+#include "base/check.h"
 
 namespace lgpu {
 

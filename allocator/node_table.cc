@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "allocator/check.h"
+#include "base/check.h"
 
 namespace lgpu {
 namespace {

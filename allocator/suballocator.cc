@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "allocator/check.h"
 #include "allocator/suballocator_inl.h"
+#include "base/check.h"
 
 namespace lgpu {
 namespace {

@@ -2,8 +2,8 @@
 #include <tuple>
 #include <utility>
 
-#include "allocator/check.h"
 #include "allocator/suballocator_inl.h"
+#include "base/check.h"
 
 namespace lgpu {
 namespace {

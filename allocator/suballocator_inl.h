@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "allocator/check.h"
 #include "allocator/suballocator.h"
+#include "base/check.h"
 
 namespace lgpu {
 

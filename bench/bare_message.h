@@ -1,7 +1,7 @@
 #ifndef LGPU_BENCH_BARE_MESSAGE_H_
 #define LGPU_BENCH_BARE_MESSAGE_H_
 
-#include "allocator/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace lgpu::bench {
 

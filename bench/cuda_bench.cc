@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/device/cuda_driver.h"
-#include "client/lease.h"
+#include "allocator/device/cuda/cuda_driver.h"
+#include "client/runtime/lease.h"
 #include "lgpu/lgpu.h"
 #include "lgpu/pool.h"
 #include "tests/support/daemon_process.h"

@@ -26,12 +26,12 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/device/simulated_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
 #include "bench/bare_message.h"
 #include "bench/null_daemon.h"
 #include "bench/peer_process.h"
-#include "client/daemon_connection.h"
-#include "client/lease.h"
+#include "client/runtime/lease.h"
+#include "client/session/daemon_connection.h"
 #include "lgpu/status.h"
 #include "proto/session_channel.h"
 #include "proto/session_pages.h"

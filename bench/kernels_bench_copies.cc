@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/device/cuda_driver.h"
+#include "allocator/device/cuda/cuda_driver.h"
 #include "bench/kernels_bench.h"
-#include "client/tensor_buffer.h"
+#include "client/runtime/tensor_buffer.h"
 #include "lgpu/lgpu.h"
 #include "lgpu/status.h"
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "allocator/device/cuda_driver.h"
+#include "allocator/device/cuda/cuda_driver.h"
 #include "bench/kernels_bench.h"
-#include "client/tensor_buffer.h"
-#include "kernels/code/add_n.h"
+#include "client/runtime/tensor_buffer.h"
+#include "kernels/bodies/add_n.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/device_kernels.h"
 #include "kernels/packing.h"

@@ -8,13 +8,13 @@
 
 #include "bench/null_backend.h"
 #include "daemon/broker.h"
-#include "daemon/config.h"
-#include "daemon/descriptor_budget.h"
-#include "daemon/event_log.h"
-#include "daemon/lease_table.h"
-#include "daemon/reclaimer.h"
-#include "daemon/session_server.h"
-#include "daemon/session_state.h"
+#include "daemon/leases/lease_table.h"
+#include "daemon/recovery/reclaimer.h"
+#include "daemon/server/config.h"
+#include "daemon/server/event_log.h"
+#include "daemon/sessions/descriptor_budget.h"
+#include "daemon/sessions/session_server.h"
+#include "daemon/sessions/session_state.h"
 #include "lgpu/status.h"
 
 namespace lgpu::bench {

@@ -2,7 +2,7 @@
 #define LGPU_BENCH_NULL_DAEMON_H_
 
 #include "absl/status/status.h"
-#include "allocator/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace lgpu::bench {
 

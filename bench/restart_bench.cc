@@ -20,10 +20,10 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/device/memfd.h"
-#include "client/control_client.h"
-#include "client/endpoint.h"
-#include "client/lease.h"
+#include "allocator/device/simulated/memfd.h"
+#include "client/control/control_client.h"
+#include "client/runtime/lease.h"
+#include "client/session/endpoint.h"
 #include "lgpu/lgpu.h"
 #include "lgpu/pool.h"
 #include "tests/support/child_program.h"

@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/endpoint.h"
-#include "client/lease.h"
+#include "client/runtime/lease.h"
+#include "client/session/endpoint.h"
 #include "lgpu/lgpu.h"
 #include "lgpu/pool.h"
 #include "proto/socket_connect.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "allocator/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace lgpu::cli {
 

@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/endpoint.h"
+#include "base/thread_room.h"
+#include "client/session/endpoint.h"
 #include "lgpu/status.h"
 #include "proto/refusal_codec.h"
-#include "proto/thread_room.h"
 
 namespace lgpu::cli {
 namespace {

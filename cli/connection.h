@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/commands/command.h"
-#include "client/daemon_connection.h"
+#include "client/session/daemon_connection.h"
 #include "lgpu/v1/control.grpc.pb.h"
 
 namespace lgpu::cli {

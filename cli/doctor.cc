@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/helper_process.h"
-#include "client/endpoint.h"
+#include "client/session/endpoint.h"
 #include "lgpu/bytes.h"
 #include "lgpu/status.h"
 #include "proto/messages_json.h"

@@ -4,9 +4,9 @@
 #include <charconv>
 #include <utility>
 
-#include "client/config_words.h"
-#include "client/explain.h"
-#include "client/placer.h"
+#include "client/runtime/config_words.h"
+#include "client/runtime/explain.h"
+#include "client/runtime/placer.h"
 #include "kernels/registry.h"
 #include "kernels/text.h"
 #include "lgpu/status.h"

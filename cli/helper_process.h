@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "allocator/unique_fd.h"
+#include "base/unique_fd.h"
 #include "nlohmann/json.hpp"
 
 namespace lgpu::cli {

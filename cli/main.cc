@@ -11,6 +11,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/exit_codes.h"
+#include "base/standard_files.h"
+#include "base/utf8.h"
 #include "cli/commands/command.h"
 #include "cli/commands/completion.h"
 #include "cli/commands/create.h"
@@ -33,9 +36,6 @@
 #include "cli/output.h"
 #include "cli/user_config.h"
 #include "lgpu/status.h"
-#include "proto/exit_codes.h"
-#include "proto/standard_files.h"
-#include "proto/utf8.h"
 
 namespace lgpu::cli {
 namespace {

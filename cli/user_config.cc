@@ -4,9 +4,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/read_file.h"
 #include "cli/output.h"
 #include "lgpu/status.h"
-#include "proto/read_file.h"
 
 namespace lgpu::cli {
 namespace {

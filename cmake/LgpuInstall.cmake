@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 
 # The headers of the layers that a program sees; nothing else is public.
-foreach(layer allocator kernels client)
+foreach(layer base allocator allocator/device kernels client/runtime)
   if(EXISTS ${PROJECT_SOURCE_DIR}/${layer}/include/lgpu)
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/${layer}/include/lgpu DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
             FILES_MATCHING PATTERN "*.h")

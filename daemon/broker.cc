@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "allocator/check.h"
+#include "base/check.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {

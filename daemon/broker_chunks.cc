@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "allocator/check.h"
+#include "base/check.h"
 #include "daemon/broker.h"
 #include "lgpu/status.h"
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "allocator/check.h"
+#include "base/check.h"
 #include "daemon/broker.h"
 #include "daemon/card_use.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "allocator/check.h"
+#include "base/check.h"
 #include "daemon/broker.h"
 
 namespace lgpu::daemon {

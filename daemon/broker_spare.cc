@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "allocator/check.h"
+#include "base/check.h"
 #include "daemon/broker.h"
 
 namespace lgpu::daemon {

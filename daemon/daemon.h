@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "allocator/unique_fd.h"
-#include "daemon/config.h"
-#include "daemon/device_registry.h"
+#include "base/unique_fd.h"
+#include "daemon/server/config.h"
+#include "daemon/server/device_registry.h"
 #include "proto/session_channel.h"
 
 namespace lgpu::daemon {

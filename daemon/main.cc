@@ -23,18 +23,18 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "daemon/acceptor.h"
-#include "daemon/command_line.h"
-#include "daemon/config.h"
+#include "base/exit_codes.h"
+#include "base/standard_files.h"
 #include "daemon/daemon.h"
-#include "daemon/device_registry.h"
-#include "daemon/http_address.h"
-#include "daemon/server_dir.h"
-#include "daemon/service_manager.h"
-#include "daemon/static_devices.h"
+#include "daemon/http/http_address.h"
+#include "daemon/leases/static_devices.h"
+#include "daemon/server/acceptor.h"
+#include "daemon/server/command_line.h"
+#include "daemon/server/config.h"
+#include "daemon/server/device_registry.h"
+#include "daemon/server/server_dir.h"
+#include "daemon/server/service_manager.h"
 #include "lgpu/status.h"
-#include "proto/exit_codes.h"
-#include "proto/standard_files.h"
 
 namespace lgpu::daemon {
 namespace {

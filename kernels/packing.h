@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/code/numbers.h"
+#include "kernels/bodies/numbers.h"
 
 namespace lgpu {
 

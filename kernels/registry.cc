@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "allocator/check.h"
+#include "base/check.h"
 #include "kernels/text.h"
 
 namespace lgpu {

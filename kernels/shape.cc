@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "allocator/check.h"
+#include "base/check.h"
 
 namespace lgpu {
 

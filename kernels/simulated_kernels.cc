@@ -1,6 +1,6 @@
-#include "allocator/check.h"
-#include "kernels/common/common_kernels.h"
+#include "base/check.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/launchers/common_kernels.h"
 #include "kernels/registry.h"
 
 namespace lgpu {

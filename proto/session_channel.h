@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "allocator/unique_fd.h"
+#include "base/unique_fd.h"
 #include "lgpu/v1/session.pb.h"
 
 namespace lgpu {

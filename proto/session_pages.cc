@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "allocator/check.h"
+#include "base/check.h"
 #include "lgpu/status.h"
 
 namespace lgpu {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "allocator/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace lgpu {
 

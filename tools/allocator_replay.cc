@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/exit_codes.h"
 #include "bench/workloads/catalog.h"
 #include "lgpu/bytes.h"
 #include "lgpu/status.h"
-#include "proto/exit_codes.h"
 #include "tools/replay.h"
 #include "tools/trace_file.h"
 

@@ -4,8 +4,8 @@
 
 #include <cerrno>
 
-#include "allocator/check.h"
-#include "allocator/device/memfd.h"
+#include "allocator/device/simulated/memfd.h"
+#include "base/check.h"
 
 namespace lgpu {
 

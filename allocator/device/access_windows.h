@@ -7,7 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "allocator/mutex.h"
+#include "base/mutex.h"
 #include "lgpu/bytes.h"
 
 namespace lgpu {

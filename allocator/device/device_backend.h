@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/device/stream_timer.h"
-#include "allocator/unique_fd.h"
+#include "base/unique_fd.h"
 #include "lgpu/bytes.h"
 #include "lgpu/id.h"
 

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "allocator/check.h"
-#include "allocator/device/memfd.h"
+#include "allocator/device/simulated/memfd.h"
+#include "base/check.h"
 
 namespace lgpu {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/device/device_backend.h"
-#include "allocator/mutex.h"
+#include "base/mutex.h"
 #include "lgpu/bytes.h"
 
 namespace lgpu {

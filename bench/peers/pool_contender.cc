@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "allocator/check.h"
+#include "base/check.h"
 
 namespace lgpu::bench {
 

@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "allocator/unique_fd.h"
+#include "base/exit_codes.h"
+#include "base/unique_fd.h"
 #include "cli/errors.h"
-#include "proto/exit_codes.h"
 #include "proto/messages_json.h"
 
 namespace lgpu::cli {

@@ -2,9 +2,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/exit_codes.h"
 #include "cli/doctor.h"
 #include "lgpu/status.h"
-#include "proto/exit_codes.h"
 #include "proto/messages_json.h"
 
 namespace lgpu::cli {

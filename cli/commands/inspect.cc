@@ -6,11 +6,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/exit_codes.h"
 #include "cli/connection.h"
 #include "cli/event_lines.h"
 #include "cli/ls_tables.h"
 #include "lgpu/status.h"
-#include "proto/exit_codes.h"
 #include "proto/messages_json.h"
 
 namespace lgpu::cli {

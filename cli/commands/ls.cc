@@ -4,12 +4,12 @@
 #include <string>
 #include <utility>
 
+#include "base/exit_codes.h"
 #include "cli/connection.h"
 #include "cli/ls_tables.h"
 #include "cli/query.h"
 #include "cli/repeat.h"
 #include "lgpu/status.h"
-#include "proto/exit_codes.h"
 #include "proto/messages_json.h"
 
 namespace lgpu::cli {

@@ -9,10 +9,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/exit_codes.h"
 #include "cli/connection.h"
 #include "cli/device_flags.h"
 #include "lgpu/status.h"
-#include "proto/exit_codes.h"
 #include "proto/messages_json.h"
 
 namespace lgpu::cli {

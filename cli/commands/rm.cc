@@ -3,9 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "base/exit_codes.h"
 #include "cli/connection.h"
 #include "lgpu/status.h"
-#include "proto/exit_codes.h"
 #include "proto/messages_json.h"
 
 namespace lgpu::cli {

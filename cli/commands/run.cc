@@ -16,11 +16,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/exit_codes.h"
 #include "cli/child_process.h"
 #include "cli/connection.h"
 #include "cli/device_flags.h"
 #include "lgpu/status.h"
-#include "proto/exit_codes.h"
 
 namespace lgpu::cli {
 namespace {

@@ -4,10 +4,10 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/exit_codes.h"
 #include "cli/connection.h"
 #include "cli/verification.h"
 #include "lgpu/status.h"
-#include "proto/exit_codes.h"
 #include "proto/messages_json.h"
 
 namespace lgpu::cli {

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/code/cast.h"
-#include "kernels/common/common_launch.h"
+#include "kernels/bodies/cast.h"
 #include "kernels/cpu/cast_lanes.h"
 #include "kernels/cpu/convert_blocks.h"
 #include "kernels/cpu/wide.h"
+#include "kernels/launchers/common_launch.h"
 
 namespace lgpu::cpu {
 

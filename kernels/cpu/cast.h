@@ -5,8 +5,8 @@
 
 namespace lgpu::cpu {
 
-/// The host's half of a Cast, whose parameters are code::CastParameters: by the rules of kernels/code/cast.h,
-/// many elements at once. Only the bits of a NaN may differ.
+/// The host's half of a Cast, whose parameters are code::CastParameters: by the rules of
+/// kernels/bodies/cast.h, many elements at once. Only the bits of a NaN may differ.
 void (*CastFunction(DType from, DType to))(const void*);
 
 }  // namespace lgpu::cpu

@@ -2,12 +2,12 @@
 #define LGPU_KERNELS_CPU_CAST_LANES_H_
 
 // For cast.cc: conversions that have instructions of wide registers, from memory to memory without a block in
-// between. Only the bits of a NaN differ from kernels/code/cast.h.
+// between. Only the bits of a NaN differ from kernels/bodies/cast.h.
 
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/code/cast.h"
+#include "kernels/bodies/cast.h"
 #include "kernels/cpu/wide.h"
 
 namespace lgpu::cpu {

@@ -10,7 +10,7 @@
 namespace lgpu::cpu {
 
 // half and bfloat16 as float and back, without branches, so that loops over them can be vectorised. To
-// nearest, ties to even; overflow to infinity; NaN stays NaN. All other conversions are in kernels/code.
+// nearest, ties to even; overflow to infinity; NaN stays NaN. All other conversions are in kernels/bodies.
 
 inline float Widen(Half value) {
   constexpr float kExponentShift = 0x1p112F;  // 2^(127-15): half's bias to float's

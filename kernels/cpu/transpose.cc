@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/code/transpose.h"
+#include "kernels/bodies/transpose.h"
 #include "kernels/cpu/convert_blocks.h"
 #include "kernels/cpu/wide.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/code/add_n.h"
+#include "kernels/bodies/add_n.h"
 #include "kernels/cuda/launch.cuh"
 
 #define LGPU_ADD_N(name, type)                                                                        \

@@ -1,4 +1,4 @@
-#include "kernels/code/cast.h"
+#include "kernels/bodies/cast.h"
 #include "kernels/cuda/launch.cuh"
 
 #define LGPU_CAST(name, type)                                                                        \

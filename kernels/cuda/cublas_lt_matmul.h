@@ -9,7 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "allocator/mutex.h"
+#include "base/mutex.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/matmul_library.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "kernels/code/add_n.h"
+#include "kernels/bodies/add_n.h"
 #include "kernels/cuda/device_kernels.h"
 #include "kernels/cuda/kernel_parameters.h"
 #include "kernels/packing.h"

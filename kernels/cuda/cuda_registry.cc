@@ -1,5 +1,5 @@
-#include "kernels/common/common_kernels.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/launchers/common_kernels.h"
 #include "kernels/registry.h"
 
 namespace lgpu {
@@ -16,7 +16,7 @@ Kernel GpuKernel(const Kernel& simulated) {
     kernel.run = RunMatMulOnGpu;
     kernel.needs_library = true;
   }
-  return kernel;  // those of kernels/common and of metadata are the same
+  return kernel;  // those of kernels/launchers and of metadata are the same
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace lgpu {
 
 // lgpu's own kernels of GPUs, by the type of their elements: null for a type that a kernel is not there for,
-// and for all of them in a build without CUDA. Their parameter blocks are in kernels/code.
+// and for all of them in a build without CUDA. Their parameter blocks are in kernels/bodies.
 const DeviceKernel* AddNKernel(DType dtype, bool many);
 const DeviceKernel* CastKernel(DType from);
 const DeviceKernel* ElementwiseKernel(DType dtype);

@@ -1,4 +1,4 @@
-#include "kernels/code/elementwise.h"
+#include "kernels/bodies/elementwise.h"
 #include "kernels/cuda/launch.cuh"
 
 #define LGPU_ELEMENTWISE(name, type)                                                                              \

@@ -4,7 +4,7 @@
 // For .cu files: which thread this is, and a kernel per type of element. The kernels are C functions, found
 // by name.
 
-#include "kernels/code/numbers.h"
+#include "kernels/bodies/numbers.h"
 
 #define LGPU_THREAD                                                                             \
   ::lgpu::code::Thread {                                                                        \

@@ -1,5 +1,5 @@
-#include "kernels/code/reduce.h"
-#include "kernels/code/softmax.h"
+#include "kernels/bodies/reduce.h"
+#include "kernels/bodies/softmax.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace {

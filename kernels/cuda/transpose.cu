@@ -1,4 +1,4 @@
-#include "kernels/code/transpose.h"
+#include "kernels/bodies/transpose.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace {

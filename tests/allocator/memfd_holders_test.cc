@@ -1,4 +1,4 @@
-#include "allocator/device/memfd_holders.h"
+#include "allocator/device/simulated/memfd_holders.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "allocator/device/memfd.h"
-#include "allocator/unique_fd.h"
+#include "allocator/device/simulated/memfd.h"
+#include "base/unique_fd.h"
 
 namespace lgpu {
 namespace {

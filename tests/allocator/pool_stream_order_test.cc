@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "allocator/pool_streams.h"
+#include "allocator/pool/pool_streams.h"
 
 namespace lgpu {
 namespace {

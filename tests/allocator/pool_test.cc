@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/device/simulated_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
 #include "tests/support/failing_backend.h"
 #include "tests/support/fake_region_source.h"
 

@@ -1,4 +1,4 @@
-#include "client/config_state.h"
+#include "client/runtime/config_state.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/context_maker.h"
+#include "client/runtime/context_maker.h"
 #include "lgpu/lgpu.h"
 #include "proto/placement_ring.h"
 #include "tests/client/fake_lease.h"

@@ -1,4 +1,4 @@
-#include "client/copies.h"
+#include "client/runtime/copies.h"
 
 #include "tests/client/context_testing.h"
 

@@ -10,7 +10,7 @@
 #include <future>
 #include <thread>
 
-#include "client/daemon_connection.h"
+#include "client/session/daemon_connection.h"
 #include "tests/client/daemon_dialogue.h"
 
 namespace lgpu {

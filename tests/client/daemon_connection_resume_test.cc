@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/daemon_connection.h"
+#include "client/session/daemon_connection.h"
 #include "tests/client/fake_daemon.h"
 #include "tests/support/child_program.h"
 

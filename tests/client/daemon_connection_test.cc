@@ -1,4 +1,4 @@
-#include "client/daemon_connection.h"
+#include "client/session/daemon_connection.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

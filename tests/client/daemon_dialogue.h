@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "client/daemon_connection.h"
+#include "client/session/daemon_connection.h"
 #include "tests/client/fake_daemon.h"
 
 namespace lgpu::testing {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "allocator/device/backend_fences.h"
-#include "allocator/device/simulated_backend.h"
-#include "client/device.h"
+#include "allocator/device/simulated/simulated_backend.h"
+#include "client/runtime/device.h"
 #include "tests/support/child_program.h"
 #include "tests/support/fake_region_source.h"
 

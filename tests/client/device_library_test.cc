@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/device/simulated_backend.h"
-#include "client/device.h"
+#include "allocator/device/simulated/simulated_backend.h"
+#include "client/runtime/device.h"
 #include "tests/support/failing_backend.h"
 #include "tests/support/fake_region_source.h"
 

@@ -1,4 +1,4 @@
-#include "client/endpoint.h"
+#include "client/session/endpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "client/executor.h"
+#include "client/runtime/executor.h"
 
 #include "lgpu/ops.h"
 #include "tests/client/context_testing.h"

@@ -1,4 +1,4 @@
-#include "client/explain.h"
+#include "client/runtime/explain.h"
 
 #include <map>
 #include <random>

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/unique_fd.h"
-#include "client/daemon_connection.h"
+#include "base/unique_fd.h"
+#include "client/session/daemon_connection.h"
 #include "proto/session_channel.h"
 #include "proto/session_pages.h"
 

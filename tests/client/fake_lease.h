@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/device/simulated_backend.h"
-#include "client/lease.h"
-#include "client/region.h"
+#include "allocator/device/simulated/simulated_backend.h"
+#include "client/runtime/lease.h"
+#include "client/session/region.h"
 #include "kernels/text.h"
 #include "lgpu/refusal.h"
 #include "lgpu/status.h"
@@ -85,7 +85,7 @@ struct FakeLeaseOptions {
   bool asynchronous = false;
 };
 
-/// A Lease over simulated cards of its own: all that is above client/lease.h, and nothing below.
+/// A Lease over simulated cards of its own: all that is above client/runtime/lease.h, and nothing below.
 class FakeLease final : public Lease {
  public:
   FakeLease(const FakeLeaseOptions& options, std::shared_ptr<FakeLeaseLog> log)

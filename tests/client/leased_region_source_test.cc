@@ -1,13 +1,13 @@
-#include "client/leased_region_source.h"
+#include "client/session/leased_region_source.h"
 
 #include <gtest/gtest.h>
 
 #include <future>
 
-#include "allocator/device/simulated_backend.h"
-#include "client/control_client.h"
-#include "client/endpoint.h"
-#include "client/lease.h"
+#include "allocator/device/simulated/simulated_backend.h"
+#include "client/control/control_client.h"
+#include "client/runtime/lease.h"
+#include "client/session/endpoint.h"
 #include "tests/client/fake_daemon.h"
 #include "tests/contract/region_source_contract.h"
 #include "tests/support/daemon_process.h"

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/local_broker.h"
+#include "client/session/local_broker.h"
 #include "lgpu/refusal.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/ledger_model.h"

@@ -1,4 +1,4 @@
-#include "client/local_region_source.h"
+#include "client/session/local_region_source.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,8 +6,8 @@
 
 #include <thread>
 
-#include "allocator/device/simulated_backend.h"
-#include "client/local_lease.h"
+#include "allocator/device/simulated/simulated_backend.h"
+#include "client/runtime/local_lease.h"
 #include "tests/contract/region_source_contract.h"
 #include "tests/support/failing_backend.h"
 

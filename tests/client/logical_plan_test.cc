@@ -1,4 +1,4 @@
-#include "client/logical_plan.h"
+#include "client/runtime/logical_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "client/maintenance.h"
+#include "client/session/maintenance.h"
 
 #include <gtest/gtest.h>
 

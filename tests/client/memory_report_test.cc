@@ -1,4 +1,4 @@
-#include "client/memory_report.h"
+#include "client/runtime/memory_report.h"
 
 #include "tests/client/context_testing.h"
 #include "tests/support/cases.h"

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "client/placer.h"
+#include "client/runtime/placer.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/text.h"
 #include "tests/client/context_testing.h"

@@ -1,4 +1,4 @@
-#include "client/placer.h"
+#include "client/runtime/placer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/config_words.h"
+#include "client/runtime/config_words.h"
 #include "kernels/text.h"
 #include "tests/client/context_testing.h"
 #include "tests/support/cases.h"

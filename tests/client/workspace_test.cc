@@ -1,4 +1,4 @@
-#include "client/workspace.h"
+#include "client/runtime/workspace.h"
 
 #include <atomic>
 #include <thread>

@@ -2,7 +2,7 @@
 // libcuda.so.1 is found: a fake driver in the tests (fake_cuda_run), a real one on a machine with a GPU,
 // where the tests that make the driver misbehave are skipped.
 
-#include "allocator/device/cuda_backend.h"
+#include "allocator/device/cuda/cuda_backend.h"
 
 #include <dirent.h>
 #include <fcntl.h>

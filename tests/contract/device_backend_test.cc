@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "allocator/device/simulated_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
 #include "lgpu/refusal.h"
 #include "tests/contract/device_backend_contract.h"
 

@@ -1,6 +1,6 @@
 #include "tests/support/fake_region_source.h"
 
-#include "allocator/device/simulated_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
 #include "tests/contract/region_source_contract.h"
 
 namespace lgpu {

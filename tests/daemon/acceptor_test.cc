@@ -1,4 +1,4 @@
-#include "daemon/acceptor.h"
+#include "daemon/server/acceptor.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/mutex.h"
+#include "base/mutex.h"
 #include "tests/daemon/temporary_directory.h"
 
 namespace lgpu::daemon {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/ids.h"
+#include "daemon/leases/ids.h"
 #include "lgpu/refusal.h"
 #include "tests/support/ledger_model.h"
 

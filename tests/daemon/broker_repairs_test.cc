@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "allocator/device/simulated_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
 #include "daemon/broker.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/failing_backend.h"

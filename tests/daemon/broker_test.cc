@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "allocator/device/simulated_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
 #include "lgpu/refusal.h"
 #include "tests/support/failing_backend.h"
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "allocator/device/simulated_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
 #include "daemon/broker.h"
 #include "lgpu/refusal.h"
 

@@ -1,4 +1,4 @@
-#include "daemon/config.h"
+#include "daemon/server/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/command_line.h"
-#include "proto/exit_codes.h"
+#include "base/exit_codes.h"
+#include "daemon/server/command_line.h"
 #include "tests/daemon/temporary_directory.h"
 
 namespace lgpu::daemon {

@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "daemon/control_service.h"
+#include "daemon/server/control_service.h"
 #include "proto/refusal_codec.h"
 #include "tests/daemon/daemon_fixture.h"
 

@@ -1,4 +1,4 @@
-#include "daemon/device_registry.h"
+#include "daemon/server/device_registry.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "daemon/event_log.h"
+#include "daemon/server/event_log.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "daemon/journal_format.h"
+#include "daemon/recovery/journal_format.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "daemon/journal.h"
+#include "daemon/recovery/journal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

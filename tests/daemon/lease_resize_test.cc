@@ -11,13 +11,13 @@
 #include <string>
 #include <utility>
 
-#include "allocator/device/simulated_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
 #include "daemon/broker.h"
-#include "daemon/config.h"
-#include "daemon/event_log.h"
-#include "daemon/journal.h"
-#include "daemon/lease_table.h"
-#include "daemon/session_state.h"
+#include "daemon/leases/lease_table.h"
+#include "daemon/recovery/journal.h"
+#include "daemon/server/config.h"
+#include "daemon/server/event_log.h"
+#include "daemon/sessions/session_state.h"
 #include "tests/daemon/temporary_directory.h"
 #include "tests/support/failing_backend.h"
 

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/exit_codes.h"
+#include "base/exit_codes.h"
 #include "tests/support/child_program.h"
 #include "tests/support/daemon_process.h"
 

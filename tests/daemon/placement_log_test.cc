@@ -1,4 +1,4 @@
-#include "daemon/placement_log.h"
+#include "daemon/sessions/placement_log.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "daemon/server_dir.h"
+#include "daemon/server/server_dir.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@
 #include <string>
 #include <utility>
 
-#include "daemon/lock_file.h"
+#include "daemon/server/lock_file.h"
 #include "tests/daemon/temporary_directory.h"
 
 namespace lgpu::daemon {

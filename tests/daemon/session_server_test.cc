@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "daemon/session.h"
+#include "daemon/sessions/session.h"
 #include "tests/daemon/daemon_fixture.h"
 
 namespace lgpu::daemon {

@@ -16,16 +16,16 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/device/simulated_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
 #include "daemon/broker.h"
-#include "daemon/config.h"
-#include "daemon/descriptor_budget.h"
-#include "daemon/event_log.h"
-#include "daemon/journal.h"
-#include "daemon/lease_table.h"
-#include "daemon/reclaimer.h"
-#include "daemon/session_server.h"
-#include "daemon/session_state.h"
+#include "daemon/leases/lease_table.h"
+#include "daemon/recovery/journal.h"
+#include "daemon/recovery/reclaimer.h"
+#include "daemon/server/config.h"
+#include "daemon/server/event_log.h"
+#include "daemon/sessions/descriptor_budget.h"
+#include "daemon/sessions/session_server.h"
+#include "daemon/sessions/session_state.h"
 #include "tests/daemon/temporary_directory.h"
 
 namespace lgpu::daemon {

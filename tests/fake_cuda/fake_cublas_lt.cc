@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/code/numbers.h"
+#include "kernels/bodies/numbers.h"
 #include "tests/fake_cuda/fake_libraries.h"
 
 namespace lgpu::fake_cuda {

@@ -2,12 +2,12 @@
 
 #include <cstring>
 
-#include "kernels/code/add_n.h"
-#include "kernels/code/cast.h"
-#include "kernels/code/elementwise.h"
-#include "kernels/code/reduce.h"
-#include "kernels/code/softmax.h"
-#include "kernels/code/transpose.h"
+#include "kernels/bodies/add_n.h"
+#include "kernels/bodies/cast.h"
+#include "kernels/bodies/elementwise.h"
+#include "kernels/bodies/reduce.h"
+#include "kernels/bodies/softmax.h"
+#include "kernels/bodies/transpose.h"
 #include "kernels/cuda/kernel_parameters.h"
 
 namespace lgpu::fake_cuda {

@@ -21,7 +21,7 @@ struct Grid {
 using HostAddress = std::function<char*(const void*)>;
 
 /// A kernel of lgpu's as the fake driver runs it, on the host: the code that GPUs run, thread by thread
-/// (kernels/code).
+/// (kernels/bodies).
 struct Emulation {
   std::string_view name;
   std::size_t parameter_bytes;

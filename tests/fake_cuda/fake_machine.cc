@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "allocator/check.h"
+#include "base/check.h"
 
 namespace lgpu::fake_cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "allocator/device/nvml_abi.h"
+#include "allocator/device/cuda/nvml_abi.h"
 #include "tests/fake_cuda/fake_state.h"
 
 #define FAKE_EXPORT extern "C" __attribute__((visibility("default")))

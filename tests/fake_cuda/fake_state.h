@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "allocator/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace lgpu::fake_cuda {
 

@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <string>
 
-#include "allocator/device/cuda_backend.h"
-#include "allocator/device/nvml.h"
+#include "allocator/device/cuda/cuda_backend.h"
+#include "allocator/device/cuda/nvml.h"
 
 int main() {
   const absl::StatusOr<std::vector<std::string>> order = lgpu::CudaEnumeration();

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include "allocator/device/cuda_driver.h"
+#include "allocator/device/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/kernel_parameters.h"
 #include "tests/fake_cuda/fake_state.h"

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "allocator/device/cuda_driver.h"
+#include "allocator/device/cuda/cuda_driver.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "tests/fake_cuda/wrong_clients.h"
 

@@ -14,8 +14,8 @@
 #include <memory>
 #include <vector>
 
-#include "allocator/check.h"
-#include "allocator/device/simulated_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
+#include "base/check.h"
 #include "daemon/broker.h"
 
 namespace lgpu::daemon {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "allocator/check.h"
+#include "base/check.h"
 #include "lgpu/device_name.h"
 #include "lgpu/visibility.h"
 

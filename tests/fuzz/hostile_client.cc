@@ -13,7 +13,7 @@
 #include <iterator>
 #include <utility>
 
-#include "allocator/check.h"
+#include "base/check.h"
 
 namespace lgpu::daemon {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/unique_fd.h"
+#include "base/unique_fd.h"
 #include "lgpu/v1/session.pb.h"
 #include "proto/session_channel.h"
 #include "tests/fuzz/input_reader.h"

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <string>
 
-#include "allocator/check.h"
-#include "daemon/journal_format.h"
+#include "base/check.h"
+#include "daemon/recovery/journal_format.h"
 
 namespace lgpu::daemon {
 namespace {

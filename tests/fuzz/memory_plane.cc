@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "allocator/check.h"
-#include "allocator/device/simulated_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
+#include "base/check.h"
 
 namespace lgpu::daemon {
 namespace {

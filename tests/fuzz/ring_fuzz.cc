@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "allocator/check.h"
+#include "base/check.h"
 #include "proto/session_pages.h"
 
 namespace lgpu {

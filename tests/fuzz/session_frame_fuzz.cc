@@ -14,7 +14,7 @@
 #include <cstring>
 #include <vector>
 
-#include "allocator/check.h"
+#include "base/check.h"
 #include "proto/refusal_codec.h"
 #include "proto/session_channel.h"
 

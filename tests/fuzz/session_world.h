@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "allocator/check.h"
+#include "base/check.h"
 #include "tests/fuzz/hostile_client.h"
 #include "tests/fuzz/input_reader.h"
 #include "tests/fuzz/memory_plane.h"

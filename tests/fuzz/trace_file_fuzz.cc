@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "allocator/check.h"
+#include "base/check.h"
 #include "tools/trace_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,4 +1,4 @@
-#include "kernels/code/cast.h"
+#include "kernels/bodies/cast.h"
 
 #include <gtest/gtest.h>
 

@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "allocator/check.h"
-#include "allocator/device/cuda_backend.h"
+#include "allocator/device/cuda/cuda_backend.h"
+#include "base/check.h"
 #include "tests/kernels/device_runner.h"
 #include "tests/kernels/kernel_testing.h"
 

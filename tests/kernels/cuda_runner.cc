@@ -1,5 +1,5 @@
-#include "allocator/check.h"
-#include "allocator/device/cuda_backend.h"
+#include "allocator/device/cuda/cuda_backend.h"
+#include "base/check.h"
 #include "tests/kernels/device_runner.h"
 
 namespace lgpu::testing {

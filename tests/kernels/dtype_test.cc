@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/code/cast.h"
+#include "kernels/bodies/cast.h"
 
 namespace lgpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "allocator/device/simulated_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
 #include "tests/kernels/device_runner.h"
 
 namespace lgpu::testing {

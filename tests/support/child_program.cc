@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "allocator/check.h"
+#include "base/check.h"
 
 namespace lgpu::testing {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "allocator/device/device_backend.h"
-#include "allocator/mutex.h"
+#include "base/mutex.h"
 
 namespace lgpu::testing {
 

@@ -10,7 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "allocator/device/device_backend.h"
-#include "allocator/mutex.h"
+#include "base/mutex.h"
 #include "lgpu/region_source.h"
 #include "tests/support/failing_backend.h"
 

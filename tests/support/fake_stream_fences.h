@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "allocator/mutex.h"
+#include "base/mutex.h"
 #include "lgpu/stream_fences.h"
 
 namespace lgpu {

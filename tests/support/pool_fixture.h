@@ -10,7 +10,7 @@
 #include <random>
 #include <utility>
 
-#include "allocator/device/simulated_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
 #include "lgpu/pool.h"
 #include "tests/support/failing_backend.h"
 #include "tests/support/fake_region_source.h"

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "allocator/check.h"
 #include "allocator/suballocator.h"
+#include "base/check.h"
 
 namespace lgpu {
 

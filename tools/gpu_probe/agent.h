@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "allocator/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace lgpu::gpu_probe {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "allocator/device/nvml.h"
+#include "allocator/device/cuda/nvml.h"
 
 namespace lgpu::gpu_probe {
 

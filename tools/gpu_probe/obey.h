@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "allocator/device/cuda_driver.h"
-#include "allocator/unique_fd.h"
+#include "allocator/device/cuda/cuda_driver.h"
+#include "base/unique_fd.h"
 
 namespace lgpu::gpu_probe {
 

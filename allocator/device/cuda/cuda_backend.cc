@@ -1,0 +1,399 @@
+#include "allocator/device/cuda/cuda_backend.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "allocator/device/backend_checks.h"
+#include "allocator/device/cuda/cuda_backend_impl.h"
+#include "allocator/device/simulated/memfd.h"
+#include "lgpu/refusal.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+namespace {
+
+absl::string_view View(std::string_view text) { return absl::string_view(text.data(), text.size()); }
+
+// Whatever a driver says when it gets no descriptor: this is how to know.
+bool DescriptorsAreUsedUp() {
+  const UniqueFd probe(::eventfd(0, EFD_CLOEXEC));
+  return !probe && (errno == EMFILE || errno == ENFILE);
+}
+
+CUmemAllocationProp Properties(CUdevice device) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device;
+  return properties;
+}
+
+std::string UuidText(const CUuuid& uuid, bool mig) {
+  std::string text = mig ? "MIG-" : "GPU-";
+  for (std::size_t i = 0; i < sizeof(uuid.bytes); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    absl::StrAppendFormat(&text, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
+  }
+  return text;
+}
+
+// Whether a GPU can do what the backend stands on.
+absl::StatusOr<bool> CanShareMemory(const CudaDriver& driver, CUdevice device) {
+  int mapping = 0;
+  int descriptors = 0;
+  LGPU_RETURN_IF_ERROR(driver.Check(
+      "cuDeviceGetAttribute",
+      driver.DeviceGetAttribute(&mapping, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device)));
+  LGPU_RETURN_IF_ERROR(driver.Check(
+      "cuDeviceGetAttribute",
+      driver.DeviceGetAttribute(&descriptors, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                                device)));
+  return mapping != 0 && descriptors != 0;
+}
+
+absl::StatusOr<PhysicalDevice> Describe(const CudaDriver& driver, CUdevice device) {
+  PhysicalDevice about;
+  char text[256] = {};
+  LGPU_RETURN_IF_ERROR(driver.Check("cuDeviceGetName", driver.DeviceGetName(text, sizeof(text) - 1, device)));
+  about.name = text;
+  CUuuid uuid{};
+  LGPU_RETURN_IF_ERROR(driver.Check("cuDeviceGetUuid", driver.DeviceGetUuid(&uuid, device)));
+  // The driver gives a MIG instance's own UUID, and says only in its name that it is one.
+  about.uuid = UuidText(uuid, about.name.find(" MIG ") != std::string::npos);
+  LGPU_RETURN_IF_ERROR(
+      driver.Check("cuDeviceGetPCIBusId", driver.DeviceGetPCIBusId(text, sizeof(text) - 1, device)));
+  about.pci_bus_id = NormalisePciBusId(text);
+  std::size_t total = 0;
+  LGPU_RETURN_IF_ERROR(driver.Check("cuDeviceTotalMem", driver.DeviceTotalMem(&total, device)));
+  about.total = Bytes(total);
+  const CUmemAllocationProp properties = Properties(device);
+  std::size_t granularity = 0;
+  LGPU_RETURN_IF_ERROR(driver.Check(
+      "cuMemGetAllocationGranularity",
+      driver.MemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)));
+  about.granularity = Bytes(granularity);
+  LGPU_RETURN_IF_ERROR(driver.Check(
+      "cuDeviceGetAttribute",
+      driver.DeviceGetAttribute(&about.compute_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)));
+  LGPU_RETURN_IF_ERROR(driver.Check(
+      "cuDeviceGetAttribute",
+      driver.DeviceGetAttribute(&about.compute_minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)));
+  LGPU_RETURN_IF_ERROR(driver.Check(
+      "cuDeviceGetAttribute",
+      driver.DeviceGetAttribute(&about.multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)));
+  return about;
+}
+
+/// The GPUs that can be served, in the driver's order.
+absl::StatusOr<std::vector<CudaBackend::Gpu>> Enumerate(const CudaDriver& driver) {
+  int count = 0;
+  LGPU_RETURN_IF_ERROR(driver.Check("cuDeviceGetCount", driver.DeviceGetCount(&count)));
+  std::vector<CudaBackend::Gpu> gpus;
+  for (int i = 0; i < count; ++i) {
+    CUdevice device = 0;
+    LGPU_RETURN_IF_ERROR(driver.Check("cuDeviceGet", driver.DeviceGet(&device, i)));
+    LGPU_ASSIGN_OR_RETURN(const bool usable, CanShareMemory(driver, device));
+    if (!usable) continue;
+    LGPU_ASSIGN_OR_RETURN(PhysicalDevice about, Describe(driver, device));
+    gpus.push_back({std::move(about), device});
+  }
+  if (gpus.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no CUDA devices: the driver has ", count,
+        " and none of them can share mapped memory between processes (a WSL or vGPU machine, say)"));
+  }
+  return gpus;
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(const CudaDriver& driver, const std::vector<Gpu>& gpus, CudaBackendOptions options)
+    : driver_(driver), options_(std::move(options)) {
+  for (const Gpu& gpu : gpus) {
+    devices_.push_back(gpu.about);
+    states_.push_back(std::make_unique<DeviceState>(driver_));
+    states_.back()->device = gpu.device;
+  }
+}
+
+CudaBackend::~CudaBackend() {
+  if (epoch_.IsForked()) {
+    ForgetEverything();
+  } else {
+    GiveEverythingBack();
+  }
+}
+
+absl::Status CudaBackend::CheckAlive() const {
+  return epoch_.IsForked() ? ForkedBackendError() : absl::OkStatus();
+}
+
+absl::Status CudaBackend::CheckDevice(int device) const {
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  return CheckDeviceIndex(device, devices_.size());
+}
+
+absl::Status CudaBackend::CheckClientHalf(int device) const {
+  LGPU_RETURN_IF_ERROR(CheckDevice(device));
+  if (!options_.physical_memory_only) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "addresses, streams and kernels need a CUDA context, and this backend was opened for physical memory "
+      "only");
+}
+
+absl::Status CudaBackend::CheckChunkSize(int device, Bytes bytes) const {
+  LGPU_RETURN_IF_ERROR(CheckDevice(device));
+  return CheckWholeUnits("a chunk", bytes, devices_[static_cast<std::size_t>(device)].granularity);
+}
+
+absl::Status CudaBackend::Explain(const Purpose& purpose, CUresult result) {
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  if (DescriptorsAreUsedUp()) {
+    return MachineRefusal(RefusalReason::kDescriptors, purpose.what, purpose.asked);
+  }
+  if (result != CUDA_ERROR_OUT_OF_MEMORY) return driver_.Check(purpose.call, result);
+  const PhysicalDevice& about = devices_[static_cast<std::size_t>(purpose.device)];
+  Refusal refusal;
+  refusal.reason = RefusalReason::kBackend;
+  refusal.what = absl::StrCat(View(purpose.what), " (", View(purpose.call), ")");
+  refusal.asked = purpose.asked;
+  refusal.card = absl::StrCat("GPU ", purpose.device, " (", about.name, ")");
+  refusal.card_total = about.total;
+  refusal.card_free = FreeMemory(purpose.device);
+  refusal.advice = {"`nvidia-smi` lists what else uses the card"};
+  return RefusalStatus(refusal);
+}
+
+std::optional<Bytes> CudaBackend::FreeMemory(int device) {
+  if (options_.nvml == nullptr || !CheckDevice(device).ok()) return std::nullopt;
+  const absl::StatusOr<Nvml::Memory> memory =
+      options_.nvml->MemoryOf(devices_[static_cast<std::size_t>(device)].uuid);
+  return memory.ok() ? std::optional<Bytes>(memory->free) : std::nullopt;
+}
+
+std::vector<DeviceBackend::ProcessMemory> CudaBackend::ProcessesOn(int device) {
+  std::vector<ProcessMemory> processes;
+  if (options_.nvml == nullptr || !CheckDevice(device).ok()) return processes;
+  const absl::StatusOr<std::vector<Nvml::Process>> known =
+      options_.nvml->ProcessesOf(devices_[static_cast<std::size_t>(device)].uuid);
+  if (!known.ok()) return processes;
+  for (const Nvml::Process& process : *known) {
+    if (process.used) processes.push_back({process.pid, *process.used});
+  }
+  return processes;
+}
+
+// ---- physical memory
+
+MemoryHandle CudaBackend::Insert(CUmemGenericAllocationHandle handle, int device, Bytes bytes) {
+  auto chunk = std::make_shared<CudaChunk>(driver_, handle, device, bytes);
+  MutexLock lock(mutex_);
+  const MemoryHandle memory{next_memory_++};
+  memory_.emplace(memory, Memory{std::move(chunk)});
+  return memory;
+}
+
+absl::StatusOr<std::shared_ptr<CudaChunk>> CudaBackend::Find(MemoryHandle memory) {
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  MutexLock lock(mutex_);
+  const auto found = memory_.find(memory);
+  if (found == memory_.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("memory handle ", memory.value, " is not known: released already?"));
+  }
+  return found->second.chunk;
+}
+
+absl::StatusOr<std::shared_ptr<CudaChunk>> CudaBackend::TakeUnmapped(MemoryHandle memory) {
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  MutexLock lock(mutex_);
+  const auto found = memory_.find(memory);
+  if (found == memory_.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("memory handle ", memory.value, " is not known: released already?"));
+  }
+  if (found->second.mapped) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("memory handle ", memory.value, " is still mapped here; unmap it first"));
+  }
+  std::shared_ptr<CudaChunk> chunk = std::move(found->second.chunk);
+  memory_.erase(found);
+  return chunk;
+}
+
+void CudaBackend::SetUnmapped(MemoryHandle memory) {
+  MutexLock lock(mutex_);
+  memory_.find(memory)->second.mapped = false;
+}
+
+absl::StatusOr<MemoryHandle> CudaBackend::Create(int device, Bytes bytes) {
+  LGPU_RETURN_IF_ERROR(CheckChunkSize(device, bytes));
+  const CUmemAllocationProp properties = Properties(state(device).device);
+  CUmemGenericAllocationHandle handle = 0;
+  LGPU_RETURN_IF_ERROR(Explain({"cuMemCreate", "chunk of device memory", device, bytes},
+                               driver_.MemCreate(&handle, bytes.count(), &properties, 0)));
+  return Insert(handle, device, bytes);
+}
+
+absl::StatusOr<ExportedFd> CudaBackend::Export(MemoryHandle memory) {
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaChunk> chunk, Find(memory));
+  int fd = -1;
+  const CUresult result =
+      driver_.MemExportToShareableHandle(&fd, chunk->handle(), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  LGPU_RETURN_IF_ERROR(Explain(
+      {"cuMemExportToShareableHandle", "descriptor of a chunk", chunk->device, chunk->bytes}, result));
+  UniqueFd owned(fd);
+  // The driver does not promise it.
+  if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return SystemCallError("fcntl of an exported chunk", errno);
+  return std::make_shared<const UniqueFd>(std::move(owned));
+}
+
+absl::StatusOr<MemoryHandle> CudaBackend::Import(int device, UniqueFd fd, Bytes bytes) {
+  LGPU_RETURN_IF_ERROR(CheckChunkSize(device, bytes));
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult result = driver_.MemImportFromShareableHandle(
+      &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd.get())),
+      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE) {
+    return absl::InvalidArgumentError(absl::StrCat("descriptor ", fd.get(), " is no memory of the driver's (",
+                                                   driver_.Name(result), "): a chunk was expected"));
+  }
+  LGPU_RETURN_IF_ERROR(
+      Explain({"cuMemImportFromShareableHandle", "import of a chunk", device, bytes}, result));
+  auto chunk = std::make_unique<CudaChunk>(driver_, handle, device, bytes);  // releases it on an error
+  CUmemAllocationProp properties{};
+  LGPU_RETURN_IF_ERROR(driver_.Check("cuMemGetAllocationPropertiesFromHandle",
+                                     driver_.MemGetAllocationPropertiesFromHandle(&properties, handle)));
+  if (properties.location.id != state(device).device) {
+    return absl::InvalidArgumentError(absl::StrCat("descriptor ", fd.get(),
+                                                   " is a chunk of another GPU than ",
+                                                   devices_[static_cast<std::size_t>(device)].uuid));
+  }
+  MutexLock lock(mutex_);
+  const MemoryHandle memory{next_memory_++};
+  memory_.emplace(memory, Memory{std::move(chunk)});
+  return memory;
+}
+
+absl::Status CudaBackend::Release(MemoryHandle memory) {
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaChunk> chunk, TakeUnmapped(memory));
+  // Another call may be exporting it; then that one frees it.
+  return chunk.use_count() == 1 ? chunk->Free() : absl::OkStatus();
+}
+
+// Who still maps it cannot be made to let go, and the driver does not say whether anybody does.
+absl::Status CudaBackend::Reclaim(MemoryHandle memory) { return Release(memory); }
+
+// ---- address space
+
+absl::StatusOr<std::byte*> CudaBackend::Reserve(int device, Bytes bytes) {
+  LGPU_RETURN_IF_ERROR(CheckClientHalf(device));
+  const Bytes granularity = devices_[static_cast<std::size_t>(device)].granularity;
+  LGPU_RETURN_IF_ERROR(CheckWholeUnits("an address range", bytes, granularity));
+  LGPU_RETURN_IF_ERROR(ContextOf(device).status());
+  CUdeviceptr address = 0;
+  const CUresult result = driver_.MemAddressReserve(&address, bytes.count(), granularity.count(), 0, 0);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    return MachineRefusal(RefusalReason::kAddressRange, "reserved addresses of a region", bytes);
+  }
+  LGPU_RETURN_IF_ERROR(driver_.Check("cuMemAddressReserve", result));
+  auto* const base = reinterpret_cast<std::byte*>(address);
+  ranges_.AddReservation(base, bytes);
+  return base;
+}
+
+absl::Status CudaBackend::Unreserve(std::byte* base, Bytes bytes) {
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  LGPU_RETURN_IF_ERROR(ranges_.TakeReservation(base, bytes));
+  return driver_.Check("cuMemAddressFree",
+                       driver_.MemAddressFree(reinterpret_cast<CUdeviceptr>(base), bytes.count()));
+}
+
+absl::Status CudaBackend::Map(std::byte* address, MemoryHandle memory) {
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  std::shared_ptr<CudaChunk> chunk;
+  {
+    MutexLock lock(mutex_);
+    const auto found = memory_.find(memory);
+    if (found == memory_.end()) {
+      return absl::NotFoundError(absl::StrCat("map: memory handle ", memory.value, " is not known"));
+    }
+    if (found->second.mapped) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("map: memory handle ", memory.value, " is mapped already; unmap it first"));
+    }
+    found->second.mapped = true;
+    chunk = found->second.chunk;
+  }
+  absl::Status status = CheckClientHalf(chunk->device);
+  if (status.ok()) {
+    status = ranges_.BeginMap(address, {memory, chunk->device, chunk->bytes},
+                              devices_[static_cast<std::size_t>(chunk->device)].granularity);
+    if (status.ok()) {
+      const CUresult result =
+          driver_.MemMap(reinterpret_cast<CUdeviceptr>(address), chunk->bytes.count(), 0, chunk->handle(), 0);
+      status = result == CUDA_ERROR_INVALID_VALUE
+                   ? absl::InvalidArgumentError(
+                         absl::StrCat("map: the driver takes no ", FormatBytes(chunk->bytes),
+                                      " of memory handle ", memory.value, "; was it granted with that size?"))
+                   : Explain({"cuMemMap", "mapping of a chunk", chunk->device, chunk->bytes}, result);
+      ranges_.Settle(address, status.ok());
+    }
+  }
+  if (!status.ok()) SetUnmapped(memory);
+  return status;
+}
+
+absl::Status CudaBackend::SetAccess(std::byte* address, Bytes bytes) {
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  if (bytes.is_zero()) return absl::InvalidArgumentError("set access: an empty range");
+  LGPU_ASSIGN_OR_RETURN(const std::vector<MappedRanges::MappedRange> mapped,
+                        ranges_.BeginAccess(address, bytes));
+  const int device = mapped.front().mapping.device;
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = state(device).device;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const absl::Status status =
+      Explain({"cuMemSetAccess", "access to mapped chunks", device, bytes},
+              driver_.MemSetAccess(reinterpret_cast<CUdeviceptr>(address), bytes.count(), &access, 1));
+  ranges_.SettleAccess(mapped, status.ok());
+  return status;
+}
+
+absl::Status CudaBackend::Unmap(std::byte* address) {
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  LGPU_ASSIGN_OR_RETURN(const MappedRanges::Mapping mapping, ranges_.BeginUnmap(address));
+  const absl::Status status = driver_.Check(
+      "cuMemUnmap", driver_.MemUnmap(reinterpret_cast<CUdeviceptr>(address), mapping.bytes.count()));
+  ranges_.Settle(address, /*mapped=*/!status.ok());
+  if (status.ok()) SetUnmapped(mapping.memory);
+  return status;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenCudaBackend(const CudaBackendOptions& options) {
+  LGPU_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Open());
+  LGPU_ASSIGN_OR_RETURN(std::vector<CudaBackend::Gpu> gpus, Enumerate(driver));
+  std::sort(gpus.begin(), gpus.end(), [](const CudaBackend::Gpu& a, const CudaBackend::Gpu& b) {
+    return a.about.pci_bus_id < b.about.pci_bus_id;
+  });
+  return std::make_unique<CudaBackend>(driver, gpus, options);
+}
+
+absl::StatusOr<std::vector<std::string>> CudaEnumeration() {
+  LGPU_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Open());
+  LGPU_ASSIGN_OR_RETURN(const std::vector<CudaBackend::Gpu> gpus, Enumerate(driver));
+  std::vector<std::string> uuids;
+  for (const CudaBackend::Gpu& gpu : gpus) uuids.push_back(gpu.about.uuid);
+  return uuids;
+}
+
+}  // namespace lgpu

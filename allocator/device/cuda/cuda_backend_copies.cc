@@ -1,0 +1,296 @@
+// The CUDA backend's copies. Those to and from the host go through page-locked memory a piece at a time, so
+// that neither side waits for the other more than it must; those between devices go directly where one can
+// read the other's memory, and else the same way. What is queued is ordered by events alone.
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/device/backend_checks.h"
+#include "allocator/device/cuda/cuda_backend_impl.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+namespace {
+
+// The driver takes as much of pageable memory into the command itself (CUDA Driver API, "API synchronization
+// behavior": "for transfers from pageable host memory to device memory of a memory block of 64 KB or less").
+constexpr Bytes kInCommand = Bytes(std::uint64_t{64} << 10);
+
+CUdeviceptr Address(const std::byte* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+Bytes PieceAt(std::uint64_t done, Bytes bytes) { return std::min(CudaStaging::kPiece, bytes - Bytes(done)); }
+
+}  // namespace
+
+absl::Status CudaBackend::QueueToDevice(CudaStream& stream, std::byte* to, const void* from, Bytes bytes) {
+  LGPU_RETURN_IF_ERROR(driver_.Check(
+      "cuMemcpyHtoDAsync", driver_.MemcpyHtoDAsync(Address(to), from, bytes.count(), stream.get())));
+  stream.CountWork();
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::QueueToHost(CudaStream& stream, void* to, const std::byte* from, Bytes bytes) {
+  LGPU_RETURN_IF_ERROR(driver_.Check(
+      "cuMemcpyDtoHAsync", driver_.MemcpyDtoHAsync(to, Address(from), bytes.count(), stream.get())));
+  stream.CountWork();
+  return absl::OkStatus();
+}
+
+// Nobody gets the buffer before what `stream` was given until now is done.
+absl::Status CudaBackend::MarkUse(CudaStream& stream, CudaStaging::Buffer& buffer) {
+  absl::StatusOr<CudaEventPool::Event> event = state(stream.device()).events.Take();
+  absl::Status status = event.status();
+  if (status.ok()) status = driver_.Check("cuEventRecord", driver_.EventRecord(**event, stream.get()));
+  if (status.ok()) {
+    buffer.last = *std::move(event);
+  } else {
+    stream.Drain().IgnoreError();
+    buffer.last = nullptr;
+  }
+  return status;
+}
+
+absl::Status CudaBackend::AwaitUse(CudaStaging::Buffer& buffer) const {
+  if (buffer.last == nullptr) return absl::OkStatus();
+  LGPU_RETURN_IF_ERROR(driver_.Check("cuEventSynchronize", driver_.EventSynchronize(*buffer.last)));
+  buffer.last = nullptr;
+  return absl::OkStatus();
+}
+
+bool CudaBackend::IsPageLocked(const void* host) const {
+  unsigned type = 0;
+  return driver_.PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                     reinterpret_cast<CUdeviceptr>(host)) == CUDA_SUCCESS;
+}
+
+// Pieces of a copy that failed are done with its memory when the caller hears of it.
+absl::Status CudaBackend::AllOrNothing(CudaStream& stream, absl::Status status) {
+  if (!status.ok()) stream.Drain().IgnoreError();
+  return status;
+}
+
+// ---- to and from the host
+
+absl::Status CudaBackend::CopyToDevice(StreamHandle stream, std::byte* to, const void* from, Bytes bytes) {
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> found, FindStream(stream));
+  LGPU_RETURN_IF_ERROR(ranges_.CheckAccessible(to, bytes));
+  if (bytes.is_zero()) return absl::OkStatus();
+  const CudaContextScope scope(driver_, found->context());
+  LGPU_RETURN_IF_ERROR(scope.status());
+  const bool page_locked = IsPageLocked(from);  // by the program; the device reads it later
+  if (!page_locked && bytes > kInCommand) {
+    return AllOrNothing(*found, CopyToDeviceStaged(*found, to, from, bytes));
+  }
+  LGPU_RETURN_IF_ERROR(QueueToDevice(*found, to, from, bytes));
+  return page_locked ? found->Drain() : absl::OkStatus();
+}
+
+absl::Status CudaBackend::CopyToDeviceStaged(CudaStream& stream, std::byte* to, const void* from,
+                                             Bytes bytes) {
+  const auto* const source = static_cast<const std::byte*>(from);
+  for (std::uint64_t done = 0; done < bytes.count();) {
+    const Bytes piece = PieceAt(done, bytes);
+    LGPU_ASSIGN_OR_RETURN(const CudaStaging::Lent buffer, staging_->Take());
+    LGPU_RETURN_IF_ERROR(AwaitUse(*buffer));
+    std::memcpy(buffer->data, source + done, piece.count());
+    LGPU_RETURN_IF_ERROR(QueueToDevice(stream, to + done, buffer->data, piece));
+    LGPU_RETURN_IF_ERROR(MarkUse(stream, *buffer));
+    done += piece.count();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::CopyToHost(StreamHandle stream, void* to, const std::byte* from, Bytes bytes) {
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> found, FindStream(stream));
+  LGPU_RETURN_IF_ERROR(ranges_.CheckAccessible(from, bytes));
+  if (bytes.is_zero()) return absl::OkStatus();
+  const CudaContextScope scope(driver_, found->context());
+  LGPU_RETURN_IF_ERROR(scope.status());
+  if (bytes > kInCommand && !IsPageLocked(to)) {
+    return AllOrNothing(*found, CopyToHostStaged(*found, to, from, bytes));
+  }
+  LGPU_RETURN_IF_ERROR(QueueToHost(*found, to, from, bytes));
+  const absl::StatusOr<std::uint64_t> copied = found->Record();
+  return AllOrNothing(*found, copied.ok() ? found->Wait(*copied) : copied.status());
+}
+
+// Two pieces on their way, where there are two buffers: the device writes one while the host empties the
+// other.
+absl::Status CudaBackend::CopyToHostStaged(CudaStream& stream, void* to, const std::byte* from, Bytes bytes) {
+  struct Piece {
+    CudaStaging::Lent buffer;
+    std::uint64_t at;
+    Bytes bytes;
+  };
+  std::deque<Piece> underway;
+  const auto empty_oldest = [&]() -> absl::Status {
+    const Piece piece = std::move(underway.front());
+    underway.pop_front();
+    LGPU_RETURN_IF_ERROR(AwaitUse(*piece.buffer));
+    std::memcpy(static_cast<std::byte*>(to) + piece.at, piece.buffer->data, piece.bytes.count());
+    return absl::OkStatus();
+  };
+  for (std::uint64_t done = 0; done < bytes.count();) {
+    CudaStaging::Lent buffer;
+    if (underway.empty()) {
+      LGPU_ASSIGN_OR_RETURN(buffer, staging_->Take());
+    } else if (underway.size() == 1) {
+      buffer = staging_->TryTake();
+    }
+    if (buffer == nullptr) {
+      LGPU_RETURN_IF_ERROR(empty_oldest());
+      continue;
+    }
+    const Bytes piece = PieceAt(done, bytes);
+    LGPU_RETURN_IF_ERROR(AwaitUse(*buffer));
+    LGPU_RETURN_IF_ERROR(QueueToHost(stream, buffer->data, from + done, piece));
+    LGPU_RETURN_IF_ERROR(MarkUse(stream, *buffer));
+    underway.push_back({std::move(buffer), done, piece});
+    done += piece.count();
+  }
+  while (!underway.empty()) LGPU_RETURN_IF_ERROR(empty_oldest());
+  return absl::OkStatus();
+}
+
+// ---- between devices
+
+absl::Status CudaBackend::CopyOnDevice(StreamHandle stream, std::byte* to, const std::byte* from,
+                                       Bytes bytes) {
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> found, FindStream(stream));
+  LGPU_ASSIGN_OR_RETURN(const int target, ranges_.DeviceOf(to, bytes));
+  LGPU_ASSIGN_OR_RETURN(const int source, ranges_.DeviceOf(from, bytes));
+  if (bytes.is_zero()) return absl::OkStatus();
+  LGPU_RETURN_IF_ERROR(CheckCopyTarget(found->device(), target));
+  if (source != target && !LetRead(target, source, from, bytes)) {
+    return CopyBetween(*found, to, source, from, bytes);
+  }
+  const CudaContextScope scope(driver_, found->context());
+  LGPU_RETURN_IF_ERROR(scope.status());
+  LGPU_RETURN_IF_ERROR(driver_.Check(
+      "cuMemcpyDtoDAsync", driver_.MemcpyDtoDAsync(Address(to), Address(from), bytes.count(), found->get())));
+  found->CountWork();
+  return absl::OkStatus();
+}
+
+bool CudaBackend::IsPeer(int reader, int owner) {
+  DeviceState& gpu = state(reader);
+  {
+    MutexLock lock(gpu.mutex);
+    if (const auto known = gpu.peers.find(owner); known != gpu.peers.end()) return known->second;
+  }
+  int can = 0;
+  const CUresult result = driver_.DeviceCanAccessPeer(&can, gpu.device, state(owner).device);
+  const bool is_peer = reader < MappedRanges::kMostPeers && result == CUDA_SUCCESS && can != 0;
+  MutexLock lock(gpu.mutex);
+  return gpu.peers.try_emplace(owner, is_peer).first->second;
+}
+
+// Mapped memory is open to its own device only; others get access to what they read, once (CUDA Programming
+// Guide, "Virtual Memory Management": peer mappings are per mapping, by cuMemSetAccess).
+bool CudaBackend::LetRead(int reader, int owner, const std::byte* from, Bytes bytes) {
+  if (!IsPeer(reader, owner)) return false;
+  const std::vector<MappedRanges::MappedRange> closed = ranges_.NotOpenTo(reader, from, bytes);
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = state(reader).device;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+  for (const MappedRanges::MappedRange& range : closed) {
+    if (driver_.MemSetAccess(Address(range.address), range.mapping.bytes.count(), &access, 1) !=
+        CUDA_SUCCESS) {
+      MutexLock lock(state(reader).mutex);
+      state(reader).peers[owner] = false;
+      return false;
+    }
+  }
+  ranges_.SetOpenTo(reader, closed);
+  return true;
+}
+
+// A stream of the source's device fills buffers, which `stream` empties.
+absl::Status CudaBackend::CopyBetween(CudaStream& stream, std::byte* to, int source, const std::byte* from,
+                                      Bytes bytes) {
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> reader, ReaderOf(source));
+  const CudaContextScope scope(driver_, stream.context());
+  LGPU_RETURN_IF_ERROR(scope.status());
+  absl::Status status = CopyStaged(stream, to, *reader, from, bytes);
+  if (!status.ok()) {
+    const CudaContextScope source_scope(driver_, reader->context());
+    reader->Drain().IgnoreError();
+  }
+  return AllOrNothing(stream, std::move(status));
+}
+
+absl::Status CudaBackend::CopyStaged(CudaStream& stream, std::byte* to, CudaStream& reader,
+                                     const std::byte* from, Bytes bytes) {
+  LGPU_ASSIGN_OR_RETURN(const std::uint64_t ready, stream.Record());
+  // A few in turn, not all that there are: the copy may be queued behind long work, and others go on.
+  constexpr std::size_t kInTurn = 3;
+  std::vector<CudaStaging::Lent> buffers;
+  std::size_t next = 0;
+  for (std::uint64_t done = 0; done < bytes.count(); next = (next + 1) % buffers.size()) {
+    const Bytes piece = PieceAt(done, bytes);
+    if (buffers.size() < kInTurn) {
+      CudaStaging::Lent another;
+      if (buffers.empty()) {
+        LGPU_ASSIGN_OR_RETURN(another, staging_->Take());
+      } else {
+        another = staging_->TryTake();
+      }
+      if (another != nullptr) {
+        next = buffers.size();
+        buffers.push_back(std::move(another));
+      }
+    }
+    const CudaStaging::Lent& buffer = buffers[next];
+    {
+      const CudaContextScope source_scope(driver_, reader.context());
+      LGPU_RETURN_IF_ERROR(source_scope.status());
+      if (done == 0) LGPU_RETURN_IF_ERROR(stream.MakeWait(reader, ready));
+      LGPU_RETURN_IF_ERROR(WaitOn(reader, *buffer));
+      LGPU_RETURN_IF_ERROR(QueueToHost(reader, buffer->data, from + done, piece));
+      LGPU_RETURN_IF_ERROR(MarkUse(reader, *buffer));
+      // The driver reads ordinary memory when it is told to copy it, whatever the stream still waits for.
+      if (!buffer->page_locked) LGPU_RETURN_IF_ERROR(AwaitUse(*buffer));
+    }
+    LGPU_RETURN_IF_ERROR(WaitOn(stream, *buffer));
+    LGPU_RETURN_IF_ERROR(QueueToDevice(stream, to + done, buffer->data, piece));
+    LGPU_RETURN_IF_ERROR(MarkUse(stream, *buffer));
+    done += piece.count();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::WaitOn(CudaStream& stream, const CudaStaging::Buffer& buffer) const {
+  if (buffer.last == nullptr) return absl::OkStatus();
+  LGPU_RETURN_IF_ERROR(
+      driver_.Check("cuStreamWaitEvent", driver_.StreamWaitEvent(stream.get(), *buffer.last, 0)));
+  stream.CountWork();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<CudaStream>> CudaBackend::ReaderOf(int device) {
+  DeviceState& gpu = state(device);
+  {
+    MutexLock lock(gpu.mutex);
+    if (gpu.reader != nullptr) return gpu.reader;
+  }
+  LGPU_ASSIGN_OR_RETURN(const CUcontext context, ContextOf(device));
+  std::shared_ptr<CudaStream> made;
+  {
+    const CudaContextScope scope(driver_, context);
+    LGPU_RETURN_IF_ERROR(scope.status());
+    CUstream stream = nullptr;
+    LGPU_RETURN_IF_ERROR(Explain({"cuStreamCreateWithPriority", "stream", device, Bytes()},
+                                 driver_.StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0)));
+    made = std::make_shared<CudaStream>(driver_, gpu.events, device, context, stream);
+  }
+  MutexLock lock(gpu.mutex);
+  if (gpu.reader == nullptr) gpu.reader = std::move(made);
+  return gpu.reader;
+}
+
+}  // namespace lgpu

@@ -1,0 +1,109 @@
+#include "allocator/device/cuda/cuda_driver.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace lgpu {
+namespace {
+
+// A symbol that the header declares with another type than the table's would be called wrongly.
+#define LGPU_CUDA_SAME(symbol, type) static_assert(std::is_same_v<decltype(&symbol), type>)
+LGPU_CUDA_SAME(cuDeviceGetUuid_v2, PFN_cuDeviceGetUuid_v11040);
+LGPU_CUDA_SAME(cuDeviceTotalMem_v2, PFN_cuDeviceTotalMem_v3020);
+LGPU_CUDA_SAME(cuDevicePrimaryCtxRelease_v2, PFN_cuDevicePrimaryCtxRelease_v11000);
+LGPU_CUDA_SAME(cuCtxPushCurrent_v2, PFN_cuCtxPushCurrent_v4000);
+LGPU_CUDA_SAME(cuCtxPopCurrent_v2, PFN_cuCtxPopCurrent_v4000);
+LGPU_CUDA_SAME(cuStreamDestroy_v2, PFN_cuStreamDestroy_v4000);
+LGPU_CUDA_SAME(cuEventDestroy_v2, PFN_cuEventDestroy_v4000);
+LGPU_CUDA_SAME(cuMemcpyHtoDAsync_v2, PFN_cuMemcpyHtoDAsync_v3020);
+LGPU_CUDA_SAME(cuMemcpyDtoHAsync_v2, PFN_cuMemcpyDtoHAsync_v3020);
+LGPU_CUDA_SAME(cuMemcpyDtoDAsync_v2, PFN_cuMemcpyDtoDAsync_v3020);
+LGPU_CUDA_SAME(cuMemCreate, PFN_cuMemCreate_v10020);
+LGPU_CUDA_SAME(cuMemMap, PFN_cuMemMap_v10020);
+LGPU_CUDA_SAME(cuMemUnmap, PFN_cuMemUnmap_v10020);
+LGPU_CUDA_SAME(cuMemSetAccess, PFN_cuMemSetAccess_v10020);
+#undef LGPU_CUDA_SAME
+
+absl::Status NoDevices(const std::string& why) {
+  return absl::FailedPreconditionError(absl::StrCat("no CUDA devices: ", why));
+}
+
+std::string VisibleText() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible == nullptr ? "CUDA_VISIBLE_DEVICES is not set"
+                            : absl::StrCat("CUDA_VISIBLE_DEVICES is \"", visible, "\"");
+}
+
+absl::Status ExplainInit(const CudaDriver& driver, CUresult result) {
+  switch (result) {
+    case CUDA_SUCCESS:
+      return absl::OkStatus();
+    case CUDA_ERROR_STUB_LIBRARY:
+      return NoDevices(
+          "the libcuda.so.1 that was found is the toolkit's stub and no driver; take its directory out of "
+          "LD_LIBRARY_PATH, or install the NVIDIA driver");
+    case CUDA_ERROR_NO_DEVICE:
+      return NoDevices(absl::StrCat("the NVIDIA driver sees no GPU (", VisibleText(),
+                                    "); `nvidia-smi -L` lists what the machine has"));
+    default:
+      return NoDevices(absl::StrCat("the NVIDIA driver does not start: cuInit gave ", driver.Name(result),
+                                    "; `nvidia-smi` and `dmesg` say more"));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<CudaDriver> CudaDriver::Open() {
+  void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) {
+    const char* const error = ::dlerror();
+    return NoDevices(absl::StrCat("this machine has no NVIDIA driver that can be opened (",
+                                  error == nullptr ? "libcuda.so.1" : error, ")"));
+  }
+  CudaDriver driver;
+  std::string missing;
+  const auto find = [&](const char* symbol) {
+    void* const address = ::dlsym(library, symbol);
+    if (address == nullptr && missing.empty()) missing = symbol;
+    return address;
+  };
+#define LGPU_CUDA_FIND(name, version, symbol) \
+  driver.name = reinterpret_cast<PFN_cu##name##_v##version>(find(symbol));
+  LGPU_CUDA_SYMBOLS(LGPU_CUDA_FIND)
+#undef LGPU_CUDA_FIND
+  // The reference is kept by RTLD_NODELETE: a driver that is unloaded takes the process with it.
+  ::dlclose(library);
+  if (driver.Init == nullptr || driver.DriverGetVersion == nullptr || driver.GetErrorName == nullptr) {
+    return NoDevices(
+        absl::StrCat("the libcuda.so.1 that was found is no NVIDIA driver: it has no ", missing));
+  }
+  if (const absl::Status status = ExplainInit(driver, driver.Init(0)); !status.ok()) return status;
+  if (driver.DriverGetVersion(&driver.version) != CUDA_SUCCESS) driver.version = 0;
+  if (!missing.empty()) {
+    return NoDevices(absl::StrCat("the NVIDIA driver (CUDA ", driver.version / 1000, ".",
+                                  driver.version % 1000 / 10, ") is too old: it has no ", missing,
+                                  "; lgpu needs CUDA 11.4 (driver 470) or newer"));
+  }
+  return driver;
+}
+
+std::string CudaDriver::Name(CUresult result) const {
+  const char* name = nullptr;
+  if (GetErrorName == nullptr || GetErrorName(result, &name) != CUDA_SUCCESS || name == nullptr) {
+    name = "an unknown result";
+  }
+  return absl::StrCat(name, " (", static_cast<int>(result), ")");
+}
+
+absl::Status CudaDriver::Check(std::string_view call, CUresult result) const {
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat(absl::string_view(call.data(), call.size()), " gave ", Name(result)));
+}
+
+}  // namespace lgpu

@@ -1,0 +1,18 @@
+#ifndef LGPU_ALLOCATOR_DEVICE_CUDA_CUDA_TIMER_H_
+#define LGPU_ALLOCATOR_DEVICE_CUDA_CUDA_TIMER_H_
+
+#include <memory>
+
+#include "allocator/device/cuda/cuda_stream.h"
+#include "allocator/device/stream_timer.h"
+
+namespace lgpu {
+
+/// A pair of events of `events`, which has those that keep time, on `stream`. Makes the stream's context
+/// current for each call itself.
+absl::StatusOr<std::unique_ptr<StreamTimer>> StartCudaTimer(const CudaDriver& driver, CudaEventPool& events,
+                                                            std::shared_ptr<CudaStream> stream);
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_DEVICE_CUDA_CUDA_TIMER_H_

@@ -1,0 +1,171 @@
+#include "allocator/device/cuda/nvml.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cctype>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "allocator/device/cuda/nvml_abi.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+namespace {
+
+using nvml::DeviceHandle;
+using nvml::MemoryV2;
+using nvml::PciInfoV3;
+using nvml::ProcessInfoV2;
+using nvml::Result;
+
+struct Calls {
+#define LGPU_NVML_FIELD(name, symbol, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;
+  LGPU_NVML_SYMBOLS(LGPU_NVML_FIELD)
+#undef LGPU_NVML_FIELD
+};
+
+class OpenNvml final : public Nvml {
+ public:
+  explicit OpenNvml(const Calls& calls) : calls_(calls) {}
+  ~OpenNvml() override { calls_.Shutdown(); }
+
+  std::string DriverVersion() override {
+    char text[96] = {};
+    return calls_.SystemGetDriverVersion(text, sizeof(text)) == nvml::kSuccess ? text : "unknown";
+  }
+
+  absl::StatusOr<std::vector<Device>> Devices() override {
+    unsigned count = 0;
+    LGPU_RETURN_IF_ERROR(Check("nvmlDeviceGetCount", calls_.DeviceGetCount(&count)));
+    std::vector<Device> devices;
+    for (unsigned i = 0; i < count; ++i) {
+      DeviceHandle handle = nullptr;
+      // One that this process may not see is no reason to miss the others.
+      if (calls_.DeviceGetHandleByIndex(i, &handle) != nvml::kSuccess) continue;
+      LGPU_ASSIGN_OR_RETURN(Device device, Describe(handle));
+      devices.push_back(std::move(device));
+    }
+    std::sort(devices.begin(), devices.end(),
+              [](const Device& a, const Device& b) { return a.pci_bus_id < b.pci_bus_id; });
+    return devices;
+  }
+
+  absl::StatusOr<Memory> MemoryOf(const std::string& uuid) override {
+    LGPU_ASSIGN_OR_RETURN(const DeviceHandle handle, Find(uuid));
+    return MemoryOf(handle);
+  }
+
+  absl::StatusOr<std::vector<Process>> ProcessesOf(const std::string& uuid) override {
+    LGPU_ASSIGN_OR_RETURN(const DeviceHandle handle, Find(uuid));
+    std::vector<ProcessInfoV2> infos(64);
+    unsigned count = 0;
+    Result result = nvml::kInsufficientSize;
+    // Processes come between two calls.
+    for (int tries = 0; tries < 8 && result == nvml::kInsufficientSize; ++tries) {
+      infos.resize(std::max<std::size_t>(infos.size(), count + std::size_t{16}));
+      count = static_cast<unsigned>(infos.size());
+      result = calls_.DeviceGetComputeRunningProcesses(handle, &count, infos.data());
+    }
+    LGPU_RETURN_IF_ERROR(Check("nvmlDeviceGetComputeRunningProcesses", result));
+    std::vector<Process> processes;
+    for (unsigned i = 0; i < count && i < infos.size(); ++i) {
+      Process process;
+      process.pid = infos[i].pid;
+      if (infos[i].used_gpu_memory != ProcessInfoV2::kNotAvailable) {
+        process.used = Bytes(infos[i].used_gpu_memory);
+      }
+      processes.push_back(process);
+    }
+    return processes;
+  }
+
+  absl::StatusOr<ComputeMode> ComputeModeOf(const std::string& uuid) override {
+    LGPU_ASSIGN_OR_RETURN(const DeviceHandle handle, Find(uuid));
+    int mode = 0;
+    LGPU_RETURN_IF_ERROR(Check("nvmlDeviceGetComputeMode", calls_.DeviceGetComputeMode(handle, &mode)));
+    return static_cast<ComputeMode>(mode);
+  }
+
+ private:
+  absl::Status Check(const char* call, Result result) const {
+    if (result == nvml::kSuccess) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat(call, " gave ", calls_.ErrorString(result), " (", result, ")"));
+  }
+
+  absl::StatusOr<DeviceHandle> Find(const std::string& uuid) const {
+    DeviceHandle handle = nullptr;
+    LGPU_RETURN_IF_ERROR(
+        Check("nvmlDeviceGetHandleByUUID", calls_.DeviceGetHandleByUUID(uuid.c_str(), &handle)));
+    return handle;
+  }
+
+  absl::StatusOr<Memory> MemoryOf(DeviceHandle handle) const {
+    MemoryV2 memory{};
+    memory.version = MemoryV2::kVersion;
+    LGPU_RETURN_IF_ERROR(Check("nvmlDeviceGetMemoryInfo", calls_.DeviceGetMemoryInfo(handle, &memory)));
+    return Memory{Bytes(memory.total), Bytes(memory.free), Bytes(memory.used)};
+  }
+
+  absl::StatusOr<Device> Describe(DeviceHandle handle) const {
+    Device device;
+    char text[128] = {};
+    LGPU_RETURN_IF_ERROR(Check("nvmlDeviceGetUUID", calls_.DeviceGetUUID(handle, text, sizeof(text))));
+    device.uuid = text;
+    LGPU_RETURN_IF_ERROR(Check("nvmlDeviceGetName", calls_.DeviceGetName(handle, text, sizeof(text))));
+    device.name = text;
+    PciInfoV3 pci{};
+    LGPU_RETURN_IF_ERROR(Check("nvmlDeviceGetPciInfo", calls_.DeviceGetPciInfo(handle, &pci)));
+    pci.bus_id[sizeof(pci.bus_id) - 1] = '\0';
+    device.pci_bus_id = NormalisePciBusId(pci.bus_id);
+    if (const absl::StatusOr<Memory> memory = MemoryOf(handle); memory.ok()) device.total = memory->total;
+    if (calls_.DeviceGetCudaComputeCapability(handle, &device.compute_major, &device.compute_minor) !=
+        nvml::kSuccess) {
+      device.compute_major = device.compute_minor = 0;
+    }
+    return device;
+  }
+
+  const Calls calls_;
+};
+
+}  // namespace
+
+std::string NormalisePciBusId(std::string id) {
+  std::transform(id.begin(), id.end(), id.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::size_t colon = id.find(':');
+  while (id.size() > 4 && colon != std::string::npos && id.find(':') > 4 && id.front() == '0') id.erase(0, 1);
+  return id;
+}
+
+absl::StatusOr<std::shared_ptr<Nvml>> Nvml::Open() {
+  void* const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) {
+    const char* const error = ::dlerror();
+    return absl::FailedPreconditionError(
+        absl::StrCat("NVML cannot be opened (", error == nullptr ? "libnvidia-ml.so.1" : error, ")"));
+  }
+  Calls calls;
+  std::string missing;
+  const auto find = [&](const char* symbol) {
+    void* const address = ::dlsym(library, symbol);
+    if (address == nullptr && missing.empty()) missing = symbol;
+    return address;
+  };
+#define LGPU_NVML_FIND(name, symbol, ...) calls.name = reinterpret_cast<decltype(calls.name)>(find(symbol));
+  LGPU_NVML_SYMBOLS(LGPU_NVML_FIND)
+#undef LGPU_NVML_FIND
+  ::dlclose(library);  // it stays: RTLD_NODELETE
+  if (!missing.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("NVML is too old: libnvidia-ml.so.1 has no ", missing));
+  }
+  if (const Result result = calls.Init(); result != nvml::kSuccess) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("NVML does not start: nvmlInit gave ", calls.ErrorString(result), " (", result, ")"));
+  }
+  return std::shared_ptr<Nvml>(std::make_shared<OpenNvml>(calls));
+}
+
+}  // namespace lgpu

@@ -1,0 +1,36 @@
+#ifndef LGPU_ALLOCATOR_DEVICE_SIMULATED_MEMFD_HOLDERS_H_
+#define LGPU_ALLOCATOR_DEVICE_SIMULATED_MEMFD_HOLDERS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lgpu/bytes.h"
+
+namespace lgpu {
+
+/// One way in which a process has a memfd.
+struct MemfdHolder {
+  std::uint64_t inode = 0;
+  std::int64_t pid = 0;
+  std::string name;  // as it was given to memfd_create
+  std::string path;  // in /proc, through which it can be opened by whoever has the right to
+  Bytes bytes = {};  // allocated; zero where only a mapping is known
+};
+
+/// All memfds whose name begins with `name` that other processes have open or mapped, as /proc says.
+/// Processes that this one may not look into are passed over. RESOURCE_EXHAUSTED where this one may not open
+/// enough files to look, UNAVAILABLE where the threads of a process end too fast: who has them is not known
+/// then.
+absl::StatusOr<std::vector<MemfdHolder>> FindMemfdHolders(std::string_view name);
+
+/// Frees the pages of the memfd for good. UNAVAILABLE, naming the process: this one has no right to open it,
+/// or it is not there any more; it may be elsewhere, so one looks again.
+absl::Status EmptyHeldMemfd(const MemfdHolder& holder);
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_DEVICE_SIMULATED_MEMFD_HOLDERS_H_

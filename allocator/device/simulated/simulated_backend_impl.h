@@ -1,0 +1,127 @@
+#ifndef LGPU_ALLOCATOR_DEVICE_SIMULATED_SIMULATED_BACKEND_IMPL_H_
+#define LGPU_ALLOCATOR_DEVICE_SIMULATED_SIMULATED_BACKEND_IMPL_H_
+
+// The class behind MakeSimulatedBackend. Its members stand in simulated_backend.cc (memory and addresses) and
+// simulated_backend_streams.cc (streams, copies, kernels).
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "allocator/device/access_windows.h"
+#include "allocator/device/simulated/simulated_backend.h"
+#include "allocator/device/simulated/simulated_regions.h"
+#include "allocator/device/simulated/simulated_stream.h"
+#include "base/mutex.h"
+#include "base/process_epoch.h"
+
+namespace lgpu {
+
+// A chunk's file, alive while anybody works with it; a handle of it may be gone already.
+struct ChunkFile {
+  UniqueFd fd;
+  int device;
+  Bytes bytes;
+};
+
+class SimulatedBackend final : public DeviceBackend {
+ public:
+  explicit SimulatedBackend(SimulatedBackendOptions options)
+      : options_(std::move(options)), windows_(options_.devices.size()) {}
+
+  ~SimulatedBackend() override {
+    if (epoch_.IsForked()) {
+      // The regions were not inherited, and the stream's threads do not exist here: nothing to give back
+      // but descriptors.
+      regions_.Forget();
+      for (StreamSlot& slot : streams_) {
+        new std::shared_ptr<SimulatedStream>(std::move(slot.queue));
+      }
+      return;
+    }
+    for (StreamSlot& slot : streams_) {
+      slot.queue.reset();
+    }
+  }
+
+  const std::vector<PhysicalDevice>& devices() const override { return options_.devices; }
+  std::optional<Bytes> FreeMemory(int) override { return std::nullopt; }
+
+  absl::StatusOr<MemoryHandle> Create(int device, Bytes bytes) override;
+  absl::StatusOr<ExportedFd> Export(MemoryHandle memory) override;
+  absl::StatusOr<MemoryHandle> Import(int device, UniqueFd fd, Bytes bytes) override;
+  absl::Status Release(MemoryHandle memory) override { return FindUnmapped(memory, Then::kForget).status(); }
+  absl::Status Reclaim(MemoryHandle memory) override;
+  std::uint64_t Identity(MemoryHandle memory) override;
+  std::vector<absl::Status> ReclaimLost(std::span<const std::uint64_t> identities) override;
+  absl::StatusOr<std::vector<Stray>> FindStrays(int device, std::span<const std::uint64_t> known) override;
+
+  absl::StatusOr<std::byte*> Reserve(int device, Bytes bytes) override;
+  absl::Status Unreserve(std::byte* base, Bytes bytes) override;
+  absl::Status Map(std::byte* address, MemoryHandle memory) override;
+  absl::Status SetAccess(std::byte* address, Bytes bytes) override;
+  absl::Status Unmap(std::byte* address) override;
+
+  absl::StatusOr<StreamHandle> CreateStream(int device, int priority) override;
+  absl::Status DestroyStream(StreamHandle stream) override;
+  absl::Status Drain(StreamHandle stream) override;
+  absl::StatusOr<Fence> Record(StreamHandle stream) override;
+  absl::StatusOr<bool> HasPassed(const Fence& fence) override;
+  absl::Status Wait(const Fence& fence) override;
+  absl::Status WaitOnStream(StreamHandle stream, const Fence& fence) override;
+  absl::Status CopyToDevice(StreamHandle stream, std::byte* to, const void* from, Bytes bytes) override;
+  absl::Status CopyToHost(StreamHandle stream, void* to, const std::byte* from, Bytes bytes) override;
+  absl::Status CopyOnDevice(StreamHandle stream, std::byte* to, const std::byte* from, Bytes bytes) override;
+  absl::Status Launch(StreamHandle stream, const KernelLaunch& launch) override;
+  absl::StatusOr<std::unique_ptr<StreamTimer>> StartTimer(StreamHandle stream) override;
+
+ private:
+  static constexpr std::size_t kMaxStreams = 4096;
+  struct Memory {
+    std::shared_ptr<ChunkFile> file;
+    bool mapped = false;
+  };
+  // A handle is slot + kMaxStreams * generation, so that a launch checks its stream without a lock.
+  struct StreamSlot {
+    std::atomic<std::uint64_t> handle{0};
+    std::atomic<int> device{0};
+    std::shared_ptr<SimulatedStream> queue;  // asynchronous mode only; guarded by mutex_
+  };
+  struct LiveStream {
+    std::shared_ptr<SimulatedStream> queue;  // null in synchronous mode: all work is done
+    int device = 0;
+  };
+
+  absl::Status CheckAlive() const;
+  absl::Status CheckDevice(int device) const;
+  absl::Status CheckChunkSize(int device, Bytes bytes) const;
+  MemoryHandle Insert(UniqueFd fd, int device, Bytes bytes);
+  absl::StatusOr<std::shared_ptr<ChunkFile>> Find(MemoryHandle memory);
+  enum class Then { kKeep, kForget };
+  absl::StatusOr<std::shared_ptr<ChunkFile>> FindUnmapped(MemoryHandle memory, Then then);
+  void SetUnmapped(MemoryHandle memory);
+  absl::Status CheckNothingQueued(int device);
+  absl::Status CheckStream(StreamHandle stream) const;
+  absl::StatusOr<LiveStream> FindStream(StreamHandle stream);
+  absl::StatusOr<LiveStream> FindFence(const Fence& fence);
+
+  const SimulatedBackendOptions options_;
+  const ProcessEpoch epoch_;
+  SimulatedRegions regions_;
+  AccessWindows windows_;
+  Mutex mutex_;
+  std::uint64_t next_memory_ ABSL_GUARDED_BY(mutex_) = 1;
+  absl::flat_hash_map<MemoryHandle, Memory> memory_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t next_stream_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::array<StreamSlot, kMaxStreams> streams_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_DEVICE_SIMULATED_SIMULATED_BACKEND_IMPL_H_

@@ -1,0 +1,25 @@
+#ifndef LGPU_ALLOCATOR_POOL_BLOCK_ENTRY_H_
+#define LGPU_ALLOCATOR_POOL_BLOCK_ENTRY_H_
+
+#include <cstdint>
+
+#include "allocator/node_table.h"
+#include "lgpu/bytes.h"
+
+namespace lgpu {
+
+/// What a Pool keeps of a block in the two numbers of its Node that are the owner's: `behind` has the padding
+/// (what was not asked for of its size), the stream and the op, `before` when it was made, in milliseconds of
+/// the pool's clock.
+struct BlockEntry {
+  static std::uint32_t About(std::uint32_t padding, std::uint32_t stream, std::uint32_t op) {
+    return padding | stream << 9 | op << 15;
+  }
+  static std::uint32_t PaddingOf(std::uint32_t about) { return about & 0x1ff; }
+  static std::uint32_t StreamOf(std::uint32_t about) { return (about >> 9) & 0x3f; }
+  static std::uint32_t OpOf(std::uint32_t about) { return about >> 15; }
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_POOL_BLOCK_ENTRY_H_

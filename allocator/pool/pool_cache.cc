@@ -1,0 +1,65 @@
+#include "allocator/pool/pool_cache.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/process_epoch.h"
+
+namespace lgpu {
+namespace {
+
+bool IsGone(std::int32_t tid) { return syscall(SYS_tgkill, getpid(), tid, 0) != 0 && errno == ESRCH; }
+
+}  // namespace
+
+constinit thread_local FrontCache::ThisThread FrontCache::this_thread{~std::uint64_t{0}, 0};
+
+std::int32_t FrontCache::AskForSelf() {
+  this_thread = {ProcessEpoch::Now(), static_cast<std::int32_t>(syscall(SYS_gettid))};
+  return this_thread.tid;
+}
+
+// More threads than shards: now and then one of them is gone.
+FrontCache::Shard* FrontCache::MineOfMany(std::int32_t self) {
+  constexpr std::uint32_t kPatience = 1024;
+  return crowded_.fetch_add(1, std::memory_order_relaxed) % kPatience == 0 ? Claim(self) : nullptr;
+}
+
+// A place near the thread's own, so that it is found again: an empty one, or that of a thread that is gone.
+FrontCache::Shard* FrontCache::Claim(std::int32_t self) {
+  const std::uint32_t hash = HashOf(self);
+  MutexLock lock(claim_mutex_);
+  for (std::uint32_t i = 0; i < kProbes; ++i) {
+    std::atomic<Shard*>& place = shards_[(hash + i) % kMostShards];
+    Shard* shard = place.load(std::memory_order_relaxed);
+    if (shard == nullptr) {
+      const std::uint32_t number = count_.load(std::memory_order_relaxed);
+      shard = owned_.emplace_back(std::make_unique<Shard>(number)).get();
+      all_[number].store(shard, std::memory_order_relaxed);
+      count_.fetch_add(1, std::memory_order_release);
+    } else if (!IsGone(shard->owner_.load(std::memory_order_relaxed))) {
+      continue;
+    }
+    shard->owner_.store(self, std::memory_order_relaxed);
+    place.store(shard, std::memory_order_release);
+    return shard;
+  }
+  return nullptr;
+}
+
+FrontCache::Totals FrontCache::totals() const {
+  Totals totals;
+  ForEachShard([&totals](const Shard& shard) {
+    totals.bytes += shard.bytes();
+    totals.blocks +=
+        shard.blocks_.load(std::memory_order_relaxed) - shard.drained_blocks_.load(std::memory_order_relaxed);
+    totals.padding += shard.padding_.load(std::memory_order_relaxed);
+    totals.hits += shard.hits_.load(std::memory_order_relaxed);
+  });
+  return totals;
+}
+
+}  // namespace lgpu

@@ -1,0 +1,104 @@
+// Addresses without handles, and what to say of wrong ones.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/pool/pool_impl.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+namespace {
+
+std::string Hex(const void* address) {
+  return absl::StrCat("0x", absl::Hex(reinterpret_cast<std::uintptr_t>(address)));
+}
+
+Bytes OffsetOf(const Node& node) { return Suballocator::kGranule * node.offset; }
+Bytes SizeOf(const Node& node) { return Suballocator::kGranule * node.size; }
+
+}  // namespace
+
+// A walk over all entries: this is on the way to an error.
+std::string Pool::Impl::DescribeAddress(const void* address) const {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  const auto base = reinterpret_cast<std::uintptr_t>(base_);
+  if (at < base || at - base >= reserved_.count()) {
+    return absl::StrCat("it lies outside this pool's region of ", FormatBytes(reserved_), " at ", Hex(base_),
+                        ": it belongs to another pool, or to the host");
+  }
+  const Bytes offset(at - base);
+  for (std::uint32_t index = 1; index < nodes_.end(); ++index) {
+    const Node& node = nodes_[index];
+    const Node::State state = node.state();
+    if (!Node::IsBlock(state) || offset < OffsetOf(node) || offset >= OffsetOf(node) + SizeOf(node)) {
+      continue;
+    }
+    if (state == Node::kCached || state == Node::kFenced) {
+      return "it was freed before";
+    }
+    const std::string op = owners_.NameOf(BlockEntry::OpOf(node.behind));
+    return absl::StrCat(
+        offset == OffsetOf(node) ? "at" : absl::StrCat((offset - OffsetOf(node)).count(), " bytes inside"),
+        " this address lies a live block of ", SizeOf(node).count(), " bytes",
+        op.empty() ? "" : absl::StrCat(" of op ", op));
+  }
+  return "no block lies there: it was freed before, or never allocated";
+}
+
+absl::Status Pool::Impl::NotLive(const Block& block) const {
+  std::string reason = DescribeAddress(block.address);
+  if (nodes_.Has(block.node)) {
+    const Node& node = nodes_[block.node];
+    const std::uint32_t word = node.word.load(std::memory_order_acquire);
+    const bool same_place = block.address == base_ + OffsetOf(node).count() && block.bytes == SizeOf(node);
+    if (same_place && Node::GenerationOf(word) != block.generation) {
+      reason = "it was freed before, and its address may belong to another block now";
+    } else if (Node::GenerationOf(word) == block.generation &&
+               block.address == base_ + OffsetOf(node).count() && block.bytes != SizeOf(node)) {
+      reason = absl::StrCat("the block there has ", SizeOf(node).count(), " bytes");
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the block of ", block.bytes.count(), " bytes at ",
+                                                 Hex(block.address),
+                                                 " is not a live block of this pool: ", reason));
+}
+
+absl::StatusOr<Block> Pool::Impl::Find(const void* address) {
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  const auto base = reinterpret_cast<std::uintptr_t>(base_);
+  if (at >= base && at - base < reserved_.count() && (at - base) % Suballocator::kGranule.count() == 0) {
+    const auto offset = static_cast<std::uint32_t>((at - base) / Suballocator::kGranule.count());
+    MutexLock lock(mutex_);
+    if (!by_address_.is_on()) {
+      IndexAddresses();
+    }
+    if (const std::uint32_t index = by_address_.Find(offset); index != 0) {
+      const Node& node = nodes_[index];
+      const std::uint32_t word = node.word.load(std::memory_order_acquire);
+      const Node::State state = Node::StateOf(word);
+      if (state == Node::kLive || state == Node::kShared) {
+        return Block{base_ + OffsetOf(node).count(), SizeOf(node), index, Node::GenerationOf(word)};
+      }
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("no live block of this pool starts at ", Hex(address), ": ", DescribeAddress(address)));
+}
+
+void Pool::Impl::IndexAddresses() {
+  by_address_.Start(blocks_.live_blocks());
+  for (std::uint32_t index = 1; index < nodes_.end(); ++index) {
+    const Node& node = nodes_[index];
+    if (node.is_block()) {
+      by_address_.Insert(node.offset, index);
+    }
+  }
+}
+
+absl::Status Pool::Impl::Free(const void* address) {
+  LGPU_ASSIGN_OR_RETURN(const Block block, Find(address));
+  return Free(block);
+}
+
+}  // namespace lgpu

@@ -1,0 +1,110 @@
+#include "base/process.h"
+
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/process_folder.h"
+#include "base/utf8.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+
+bool Process::IsGone() const {
+  if (!pidfd) {
+    return false;
+  }
+  pollfd poll_fd{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&poll_fd, 1, 0) == 1;
+}
+
+absl::StatusOr<std::uint64_t> ProcessStartTime(std::int64_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  if (!file && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
+    // Not that it is gone: that would cost it its memory.
+    return absl::ResourceExhaustedError(
+        absl::StrCat("/proc/", pid, "/stat cannot be read: ", std::strerror(errno)));
+  }
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // The second field is the command in parentheses and may hold anything, parentheses and blanks included.
+  const std::size_t end = text.rfind(')');
+  if (end == std::string::npos) {
+    return absl::NotFoundError(absl::StrCat("process ", pid, " is gone"));
+  }
+  const std::vector<std::string> fields = absl::StrSplit(text.substr(end + 1), ' ', absl::SkipEmpty());
+  constexpr std::size_t kStartTime = 22 - 3;  // the first field after the command is number 3
+  std::uint64_t ticks = 0;
+  if (fields.size() <= kStartTime || !absl::SimpleAtoi(fields[kStartTime], &ticks)) {
+    return absl::NotFoundError(absl::StrCat("/proc/", pid, "/stat has no start time"));
+  }
+  return ticks;
+}
+
+absl::StatusOr<Process> HoldProcess(std::int64_t pid) {
+  Process process;
+  process.pid = pid;
+  if (pid <= 0) {
+    return process;
+  }
+  LGPU_ASSIGN_OR_RETURN(const std::uint64_t before, ProcessStartTime(pid));
+  process.pidfd.Reset(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0u)));
+  if (!process.pidfd) {
+    const int error = errno;
+    const std::string text = absl::StrCat("pidfd_open(", pid, "): ", std::strerror(error));
+    if (error == EMFILE || error == ENFILE || error == ENOMEM) return absl::ResourceExhaustedError(text);
+    // The pid may be a thread's of another process by now.
+    const bool is_no_process = error == ESRCH || error == EINVAL || error == ENOENT;
+    return is_no_process ? absl::NotFoundError(absl::StrCat("process ", pid, " is gone"))
+                         : absl::UnavailableError(text);
+  }
+  LGPU_ASSIGN_OR_RETURN(process.start_time, ProcessStartTime(pid));
+  if (process.start_time != before || process.IsGone()) {
+    return absl::NotFoundError(absl::StrCat("process ", pid, " is gone; its pid was given to another one"));
+  }
+  return process;
+}
+
+std::optional<bool> MapsFile(std::int64_t pid, std::string_view name, std::span<const std::uint64_t> inodes) {
+  const absl::StatusOr<std::string> folder = FolderOfProcess(pid);
+  if (!folder.ok()) return std::nullopt;
+  std::ifstream maps(*folder + "/maps");
+  bool has_lines = false;
+  for (std::string line; std::getline(maps, line);) {
+    has_lines = true;
+    unsigned long long inode = 0;
+    if (line.find(name) != std::string::npos &&
+        std::sscanf(line.c_str(), "%*x-%*x %*s %*x %*x:%*x %llu", &inode) == 1 &&
+        std::find(inodes.begin(), inodes.end(), inode) != inodes.end()) {
+      return true;
+    }
+  }
+  return has_lines && !maps.bad() ? std::optional(false) : std::nullopt;
+}
+
+std::optional<std::uint32_t> ProcessOwner(std::int64_t pid) {
+  struct stat info = {};
+  if (::stat(absl::StrCat("/proc/", pid).c_str(), &info) != 0) return std::nullopt;
+  return info.st_uid;
+}
+
+std::string ProcessCommand(std::int64_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/comm"));
+  std::string name;
+  std::getline(file, name);
+  return AsUtf8(name);  // the kernel cuts it after 15 bytes
+}
+
+}  // namespace lgpu::daemon

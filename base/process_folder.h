@@ -1,0 +1,26 @@
+#ifndef LGPU_BASE_PROCESS_FOLDER_H_
+#define LGPU_BASE_PROCESS_FOLDER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace lgpu {
+
+/// The folder of /proc that shows what a process has open and mapped: /proc/PID, or, where its first thread
+/// has ended and others go on (/proc/PID/fd and maps are empty then), the one of another thread.
+/// RESOURCE_EXHAUSTED where this process may not open enough files to look, UNAVAILABLE where each thread
+/// that was found ended while it was looked at.
+absl::StatusOr<std::string> FolderOfProcess(std::int64_t pid);
+
+absl::Status ThreadsEndTooFast(std::int64_t pid);
+
+/// An error for an errno that says that this process is short of something: what is gone, or not for it to
+/// see, has no entries.
+absl::Status CheckMeans(int error, const std::string& path);
+
+}  // namespace lgpu
+
+#endif  // LGPU_BASE_PROCESS_FOLDER_H_

@@ -1,0 +1,18 @@
+#ifndef LGPU_BASE_THREAD_ROOM_H_
+#define LGPU_BASE_THREAD_ROOM_H_
+
+#include "absl/status/status.h"
+
+namespace lgpu {
+
+/// What gRPC starts for a channel or a server, and some more for who else starts threads just then.
+constexpr int kGrpcThreads = 12;
+
+/// RESOURCE_EXHAUSTED where this process may not start so many threads more. To be asked before anything of
+/// gRPC's is made: where gRPC 1.51 cannot start a thread of its timers, the end of its last channel waits for
+/// that thread for ever, and where a server cannot, the process is aborted. Starts the threads and ends them.
+absl::Status CheckThreadRoom(int threads = kGrpcThreads);
+
+}  // namespace lgpu
+
+#endif  // LGPU_BASE_THREAD_ROOM_H_

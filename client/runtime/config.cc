@@ -1,0 +1,282 @@
+#include "lgpu/config.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "client/runtime/config_impl.h"
+#include "client/runtime/context_maker.h"
+#include "client/runtime/cpu_lease.h"
+#include "client/runtime/lease_common.h"
+#include "client/runtime/machine.h"
+#include "kernels/text.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+
+namespace {
+
+std::optional<std::string> Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+/// What a Context makes of the variable.
+bool SwitchOr(const char* name, bool otherwise) {
+  const std::optional<std::string> value = Variable(name);
+  return value == "1" || (value != "0" && otherwise);
+}
+
+std::string LocalName(std::string_view type, std::size_t index) { return Cat("/device:", type, ":", index); }
+
+}  // namespace
+
+Config::Config(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Config::~Config() = default;
+Config::Config(Config&&) noexcept = default;
+Config& Config::operator=(Config&&) noexcept = default;
+
+absl::StatusOr<Config> Config::Create(const ConfigOptions& options) {
+  LGPU_ASSIGN_OR_RETURN(Endpoint endpoint,
+                        ResolveEndpoint(options.endpoint, EndpointEnvironment::OfThisProcess()));
+  std::vector<std::string> notes;
+  LGPU_ASSIGN_OR_RETURN(std::vector<PhysicalDeviceInfo> devices,
+                        ListMachine(endpoint, DeviceEnvironment::OfThisProcess(), notes));
+  auto impl = std::make_unique<Impl>(ConfigState(options.mode, std::move(devices)));
+  impl->endpoint = std::move(endpoint);
+  impl->options.endpoint = options.endpoint;
+  impl->options.log_sink = options.log_sink;
+  impl->Log(notes);
+  return Config(std::move(impl));
+}
+
+void Config::Impl::Log(const std::vector<std::string>& notes) const {
+  for (const std::string& note : notes) LogNote(options, note);
+}
+
+std::shared_ptr<internal::ContextState> Config::Impl::LiveContext() const {
+  std::shared_ptr<internal::ContextState> context = live.lock();
+  return context != nullptr && context->gate().is_closed() ? nullptr : context;
+}
+
+std::shared_ptr<internal::ContextState> Config::Impl::Live() {
+  std::shared_ptr<internal::ContextState> context = LiveContext();
+  // A strict one stays as it is after its first Context, as a process of TensorFlow's does.
+  state.set_initialized(context != nullptr || (state.mode() == ConfigMode::kStrict && state.initialized()));
+  return context;
+}
+
+absl::StatusOr<ConfigState::Plan> Config::Impl::MakePlan(std::vector<std::string>& notes) const {
+  return state.MakePlan({.min_system_memory_mb = Variable("TF_DEVICE_MIN_SYS_MEMORY_IN_MB"),
+                         .min_multiprocessors = Variable("TF_MIN_GPU_MULTIPROCESSOR_COUNT")},
+                        notes);
+}
+
+std::vector<PhysicalDeviceInfo> Config::ListPhysicalDevices(std::string_view device_type) const {
+  std::vector<PhysicalDeviceInfo> devices;
+  for (const PhysicalDeviceInfo& device : impl_->state.devices()) {
+    if (device_type.empty() || device.device_type == device_type) devices.push_back(device);
+  }
+  return devices;
+}
+
+absl::StatusOr<std::vector<LogicalDeviceName>> Config::ListLogicalDevices(
+    std::string_view device_type) const {
+  std::vector<LogicalDeviceName> devices;
+  const auto append = [&](std::string_view type, std::size_t count) {
+    if (!device_type.empty() && device_type != type) return;
+    for (std::size_t i = 0; i < count; ++i) devices.push_back({LocalName(type, i), std::string(type)});
+  };
+  if (const auto context = impl_->Live(); context != nullptr) {
+    append("CPU", static_cast<std::size_t>(context->cpu_count()));
+    append("GPU", context->infos().size());
+    return devices;
+  }
+  std::vector<std::string> notes;
+  LGPU_ASSIGN_OR_RETURN(const ConfigState::Plan plan, impl_->MakePlan(notes));
+  append("CPU", static_cast<std::size_t>(plan.cpus));
+  append("GPU", plan.gpus.size());
+  return devices;
+}
+
+absl::StatusOr<DeviceDetails> Config::GetDeviceDetails(std::string_view name) const {
+  const absl::StatusOr<std::size_t> found = impl_->state.Find(name);
+  if (!found.ok()) {
+    return absl::InvalidArgumentError(Cat(
+        "The PhysicalDevice must be one obtained from calling `tf.config.list_physical_devices`, but got: ",
+        name, " (Config::ListPhysicalDevices)"));
+  }
+  const PhysicalDeviceInfo& device = impl_->state.devices()[*found];
+  if (device.device_type != "GPU") return DeviceDetails();
+  return DeviceDetails{device.card_name, std::pair(device.compute_major, device.compute_minor)};
+}
+
+absl::Status Config::SetVisibleDevices(const std::vector<std::string>& devices,
+                                       std::string_view device_type) {
+  impl_->Live();
+  return impl_->state.SetVisible(devices, device_type);
+}
+
+std::vector<PhysicalDeviceInfo> Config::GetVisibleDevices(std::string_view device_type) const {
+  return impl_->state.Visible(device_type);
+}
+
+absl::Status Config::SetMemoryGrowth(std::string_view device, bool growth) {
+  impl_->Live();
+  return impl_->state.SetGrowth(device, growth);
+}
+
+absl::StatusOr<std::optional<bool>> Config::GetMemoryGrowth(std::string_view device) const {
+  return impl_->state.Growth(device);
+}
+
+absl::Status Config::SetLogicalDeviceConfiguration(std::string_view device,
+                                                   const std::vector<LogicalDeviceConfiguration>& devices) {
+  const std::shared_ptr<internal::ContextState> context = impl_->Live();
+  ConfigState changed = impl_->state;
+  LGPU_RETURN_IF_ERROR(changed.SetLogical(device, devices));
+  if (context != nullptr) LGPU_RETURN_IF_ERROR(impl_->Resize(*context, changed));
+  impl_->state = std::move(changed);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<LogicalDeviceConfiguration>> Config::GetLogicalDeviceConfiguration(
+    std::string_view device) const {
+  return impl_->state.Logical(device);
+}
+
+absl::Status Config::Impl::Resize(internal::ContextState& context, const ConfigState& changed) const {
+  std::vector<std::string> notes;
+  LGPU_ASSIGN_OR_RETURN(const ConfigState::Plan before, MakePlan(notes));
+  LGPU_ASSIGN_OR_RETURN(const ConfigState::Plan after, changed.MakePlan({}, notes));
+  const std::vector<LogicalDeviceInfo>& now = context.infos();
+  if (now.size() != after.gpus.size() && !attached) {
+    return absl::FailedPreconditionError(Cat("the Context has ", now.size(), " GPUs, this asks for ",
+                                             after.gpus.size(), "; what exists can only be resized"));
+  }
+  // The limit of now may be another's than this Config's: of Context::ResizeDevice, or of who made the lease.
+  const auto size = [&](const ConfigState::Plan& plan, std::size_t i) {
+    const Bytes limit = plan.gpus[i].options.memory_limit;
+    // A plan without a limit says all of the card; what it got may be less, by the daemon's reserve.
+    const Bytes total = changed.devices()[plan.gpus[i].device].total;
+    const bool never_said =
+        limit == before.gpus[i].options.memory_limit && (limit.is_zero() || limit >= total);
+    ResizeOptions sizes{limit, std::nullopt};
+    if (attached)
+      return ResizeOptions{limit, plan.gpus[i].options.guarantee};  // only to see what is asked for
+    if (&plan == &before || never_said) {
+      sizes.memory_limit = context.limit(static_cast<int>(i));
+    } else if (limit.is_zero()) {
+      sizes.memory_limit = Lease::kWholeCard;
+    }
+    // Of a preallocated one it is its limit.
+    if (now[i].mode != MemoryMode::kPreallocate) sizes.guarantee = plan.gpus[i].options.guarantee;
+    return sizes;
+  };
+  std::vector<ResizeOptions> all_from, all_to;
+  for (std::size_t i = 0; i < after.gpus.size(); ++i) {
+    all_from.push_back(size(before, i));
+    all_to.push_back(size(after, i));
+  }
+  // Those that shrink go first: what they leave may be what the others need.
+  std::vector<std::size_t> order;
+  for (const bool shrinking : {true, false}) {
+    for (std::size_t i = 0; i < after.gpus.size(); ++i) {
+      const ResizeOptions& from = all_from[i];
+      const ResizeOptions& to = all_to[i];
+      if (from.memory_limit == to.memory_limit && from.guarantee == to.guarantee) continue;
+      if ((to.memory_limit < from.memory_limit) == shrinking) order.push_back(i);
+    }
+  }
+  if (!order.empty() && attached) {
+    return absl::FailedPreconditionError(
+        "this program runs inside a lease that somebody else made (LGPU_LEASE), whose limits are not its "
+        "own\n"
+        "  try: lgpu resize, or without LGPU_LEASE");
+  }
+  for (std::size_t done = 0; done < order.size(); ++done) {
+    const ResizeOptions& to = all_to[order[done]];
+    const absl::Status resized =
+        context.ResizeGpu(static_cast<int>(order[done]), to.memory_limit, to.guarantee);
+    if (resized.ok()) continue;
+    while (done-- > 0) {
+      const ResizeOptions& from = all_from[order[done]];
+      context.ResizeGpu(static_cast<int>(order[done]), from.memory_limit, from.guarantee).IgnoreError();
+    }
+    return resized;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Config::SetPerProcessGpuMemoryFraction(double fraction) {
+  impl_->Live();
+  return impl_->state.SetFraction(fraction);
+}
+
+void Config::SetPlacementLogFormat(PlacementLogFormat format) {
+  impl_->options.placement_log_format = format;
+}
+
+void Config::SetSoftDevicePlacement(bool on) {
+  impl_->options.soft_device_placement = on;
+  if (const auto context = impl_->Live()) context->set_soft_placement(on);
+}
+bool Config::GetSoftDevicePlacement() const {
+  if (const auto context = impl_->LiveContext()) return context->soft_placement();
+  return impl_->options.soft_device_placement.value_or(SwitchOr("LGPU_SOFT_PLACEMENT", true));
+}
+
+void Config::SetLogDevicePlacement(bool on) {
+  impl_->options.log_device_placement = on;
+  if (const auto context = impl_->Live()) context->recorder().set_logging(on);
+}
+bool Config::GetLogDevicePlacement() const {
+  if (const auto context = impl_->LiveContext()) return context->recorder().logging();
+  return impl_->options.log_device_placement.value_or(SwitchOr("LGPU_LOG_DEVICE_PLACEMENT", false));
+}
+
+absl::Status Config::SetDevicePolicy(std::optional<std::string_view> word) {
+  const std::optional<DevicePolicy> policy = ParseDevicePolicy(word.value_or("silent"));
+  if (!policy) return absl::InvalidArgumentError(Cat("Not a valid device policy: '", *word, "'"));
+  impl_->options.device_policy = *policy;
+  if (const auto context = impl_->Live()) context->set_policy(*policy);
+  return absl::OkStatus();
+}
+std::string_view Config::GetDevicePolicy() const {
+  const auto context = impl_->LiveContext();
+  return DevicePolicyWord(context != nullptr ? context->policy() : impl_->options.device_policy);
+}
+
+absl::StatusOr<Context> Context::Create(Config& config) {
+  Config::Impl& impl = *config.impl_;
+  if (impl.Live() != nullptr || impl.state.initialized()) {
+    return absl::FailedPreconditionError(
+        impl.state.mode() == ConfigMode::kStrict
+            ? "this strict Config has made its Context, and TensorFlow's rules allow one; make another Config"
+            : "this Config has a Context already; close that first, or make another Config");
+  }
+  std::vector<std::string> notes;
+  LGPU_ASSIGN_OR_RETURN(const std::vector<PhysicalDeviceInfo> now,
+                        ListMachine(impl.endpoint, DeviceEnvironment::OfThisProcess(), notes));
+  for (const PhysicalDeviceInfo& device : now) impl.state.SetFree(device.card_uuid, device.free);
+  notes.clear();  // they were said when the Config was made
+  LGPU_ASSIGN_OR_RETURN(const ConfigState::Plan plan, impl.MakePlan(notes));
+  impl.Log(notes);
+  ContextOptions options = impl.options;
+  for (const ConfigState::Plan::Gpu& gpu : plan.gpus) options.logical_devices.push_back(gpu.options);
+  std::unique_ptr<Lease> lease;
+  if (plan.gpus.empty()) {
+    lease = std::make_unique<CpuLease>();
+  } else {
+    LGPU_ASSIGN_OR_RETURN(lease, OpenLease(options));
+  }
+  LGPU_ASSIGN_OR_RETURN(Context context,
+                        internal::ContextMaker::Make(
+                            std::move(lease), options,
+                            {.cpu_count = plan.cpus, .strict = impl.state.mode() == ConfigMode::kStrict}));
+  impl.attached = !impl.endpoint.local && !Variable("LGPU_LEASE").value_or("").empty();
+  impl.live = context.state_;
+  impl.state.set_initialized(true);
+  return context;
+}
+
+}  // namespace lgpu

@@ -1,0 +1,38 @@
+#ifndef LGPU_CLIENT_RUNTIME_CONFIG_IMPL_H_
+#define LGPU_CLIENT_RUNTIME_CONFIG_IMPL_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/runtime/config_state.h"
+#include "client/runtime/context_state.h"
+#include "client/session/endpoint.h"
+#include "lgpu/config.h"
+
+namespace lgpu {
+
+/// What a Config is made of: its rules, what a Context needs beside devices, and the Context that it made.
+class Config::Impl {
+ public:
+  explicit Impl(ConfigState config_state) : state(std::move(config_state)) {}
+
+  /// The Context that was made and is open; null. Tells the state.
+  std::shared_ptr<internal::ContextState> Live();
+  std::shared_ptr<internal::ContextState> LiveContext() const;
+  absl::StatusOr<ConfigState::Plan> MakePlan(std::vector<std::string>& notes) const;
+  /// Gives the live Context the sizes of `changed`; on an error it has those of before.
+  absl::Status Resize(internal::ContextState& context, const ConfigState& changed) const;
+  void Log(const std::vector<std::string>& notes) const;
+
+  ConfigState state;
+  Endpoint endpoint;
+  ContextOptions options;  // without logical devices
+  std::weak_ptr<internal::ContextState> live;
+  bool attached = false;  // to a lease that the environment named
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_CLIENT_RUNTIME_CONFIG_IMPL_H_

@@ -1,0 +1,22 @@
+#ifndef LGPU_CLIENT_RUNTIME_CONTEXT_MAKER_H_
+#define LGPU_CLIENT_RUNTIME_CONTEXT_MAKER_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "client/runtime/context_state.h"
+#include "client/runtime/lease.h"
+#include "lgpu/context.h"
+
+namespace lgpu::internal {
+
+/// Makes a Context on a lease that is already open: the second half of Context::Create, for tests of all
+/// that is above the lease.
+struct ContextMaker {
+  static absl::StatusOr<Context> Make(std::unique_ptr<Lease> lease, const ContextOptions& options,
+                                      const RuntimeOptions& runtime = {});
+};
+
+}  // namespace lgpu::internal
+
+#endif  // LGPU_CLIENT_RUNTIME_CONTEXT_MAKER_H_

@@ -1,0 +1,282 @@
+#include "client/runtime/context_state.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <optional>
+#include <random>
+#include <string_view>
+#include <utility>
+
+#include "allocator/device/backend_fences.h"
+#include "client/runtime/device_text.h"
+#include "client/runtime/memory_report.h"
+#include "client/session/fork_guard.h"
+#include "kernels/text.h"
+#include "lgpu/refusal.h"
+#include "lgpu/status.h"
+
+namespace lgpu::internal {
+
+namespace {
+
+constexpr std::chrono::hours kLongestWait{24};
+// How often work that is being measured is asked whether it is done.
+constexpr std::chrono::milliseconds kDeviceTimeLook{10};
+
+/// The variable's meaning, if it is set to 1 or 0; anything else is reported and changes nothing.
+std::optional<bool> ReadSwitch(const char* name, const PlacementRecorder& recorder) {
+  const char* text = std::getenv(name);
+  if (text == nullptr) return std::nullopt;
+  const std::string_view value = text;
+  if (value == "1") return true;
+  if (value == "0") return false;
+  recorder.Log(
+      Cat("lgpu: error: the variable ", name, " is \"", value, "\"; it may be 1 or 0, and is ignored"));
+  return std::nullopt;
+}
+
+/// TensorFlow's own switch, read as it does.
+bool PinSmallOps(const ContextOptions& options, const PlacementRecorder& recorder) {
+  constexpr const char* kName = "TF_EAGER_ENABLE_SMALL_TENSOR_CPU_PINNING";
+  if (options.pin_small_ops) return *options.pin_small_ops;
+  const char* text = std::getenv(kName);
+  if (text == nullptr) return false;
+  std::string value = text;
+  for (char& c : value) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  if (value == "1" || value == "true") return true;
+  if (value != "0" && value != "false") {
+    recorder.Log(
+        Cat("E Failed to parse the env-var ${", kName, "} into bool: ", text, ". Use the default value: 0"));
+  }
+  return false;
+}
+
+// All devices of a lease are of one kind.
+KernelRegistry KernelsFor(const std::vector<LogicalDeviceInfo>& devices, const ContextOptions& options) {
+  const bool real = !devices.empty() && !devices.front().simulated;
+  const KernelRegistry::Options kernels = {.cast_on_gpu = options.cast_on_gpu};
+  return real ? KernelRegistry::ForCudaDevices(kernels) : KernelRegistry::ForSimulatedDevices(kernels);
+}
+
+constexpr std::size_t kMostOwners = 5;
+
+/// TensorFlow's line for an op without memory, then the refusal with what the memory was for and who has it.
+absl::Status SayWhat(const absl::Status& status, const Device& device, const Op& op, const TensorSpec& spec) {
+  std::optional<Refusal> refusal = GetRefusal(status);
+  if (!refusal) return status;
+  refusal->what =
+      Cat("output of op ", op.name, ", shape ", spec.shape.ToString(), ", ", DTypeName(spec.dtype));
+  if (device.is_gpu()) refusal->owners = device.LargestOwners(kMostOwners);
+  return PrefixedStatus(
+      RefusalStatus(*refusal),
+      Cat("OOM when allocating tensor with shape", spec.shape.ToString(), " and type ", DTypeName(spec.dtype),
+          " on ", device.name(), " by allocator ", device.allocator_name(), "\n"));
+}
+
+}  // namespace
+
+ContextState::ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options,
+                           const RuntimeOptions& runtime)
+    : lease_(std::move(lease)),
+      lease_id_(lease_->id()),
+      infos_(lease_->devices()),
+      runtime_(runtime),
+      policy_(options.device_policy),
+      // Milliseconds may count further than nanoseconds.
+      allocation_timeout_(std::min<std::chrono::milliseconds>(options.allocation_timeout, kLongestWait)),
+      registry_(KernelsFor(infos_, options)),
+      placer_(registry_, static_cast<int>(infos_.size()), runtime.cpu_count),
+      recorder_(lease_->page(), options.log_sink, options.placement_log_format,
+                [lease = lease_.get()] { lease->WakeMaintenance(); }) {
+  std::optional<bool> logging = options.log_device_placement;
+  if (!logging) logging = ReadSwitch("LGPU_LOG_DEVICE_PLACEMENT", recorder_);
+  recorder_.set_logging(logging.value_or(false));
+  std::optional<bool> soft = options.soft_device_placement;
+  if (!soft) soft = ReadSwitch("LGPU_SOFT_PLACEMENT", recorder_);
+  set_soft_placement(soft.value_or(true));
+  pin_small_ops_ = PinSmallOps(options, recorder_);
+  std::random_device random;
+  for (int i = 0; i < placer_.device_count(); ++i) {
+    incarnations_.push_back(std::uint64_t{random()} << 32 | random() | 1);
+  }
+}
+
+absl::StatusOr<std::shared_ptr<ContextState>> ContextState::Create(std::unique_ptr<Lease> lease,
+                                                                   const ContextOptions& options,
+                                                                   const RuntimeOptions& runtime) {
+  const std::shared_ptr<ContextState> state(new ContextState(std::move(lease), options, runtime));
+  LGPU_RETURN_IF_ERROR(state->OpenDevices(options));
+  state->recorder().BeforeAll(state->infos(), runtime.strict);
+  return state;
+}
+
+absl::Status ContextState::OpenDevices(const ContextOptions& options) {
+  std::map<int, std::shared_ptr<MatMulLibrary>> libraries;  // by card
+  for (std::size_t i = 0; i < infos_.size(); ++i) {
+    const int index = static_cast<int>(i);
+    const int priority = i < options.logical_devices.size() ? options.logical_devices[i].priority : 0;
+    Device::GpuParts parts;
+    parts.index = index;
+    parts.card = lease_->backend_device(index);
+    parts.backend = &lease_->backend();
+    for (StreamHandle& stream : parts.streams) {
+      LGPU_ASSIGN_OR_RETURN(stream, parts.backend->CreateStream(parts.card, priority));
+    }
+    const StreamHandle home = parts.streams[Device::kHome];
+    parts.timers = std::make_unique<OpTimers>(*parts.backend, home, options.device_time_every);
+    parts.pool = std::make_unique<Pool>(
+        lease_->TakeSource(index),
+        PoolOptions{.device = Cat("/device:GPU:", index),
+                    .lease = lease_->name(),
+                    .fences = std::make_shared<BackendFences>(
+                        *parts.backend, std::vector{home, parts.streams[Device::kUpload]}),
+                    .wake = [lease = lease_.get()] { lease->WakeMaintenance(); }});
+    if (index < ClientPage::kMaxDevices) parts.counters = &lease_->page().devices[i];
+    if (!infos_[i].simulated) {
+      std::shared_ptr<MatMulLibrary>& library = libraries[parts.card];
+      if (library == nullptr) library = MatMulLibrary::Make({.tensor_float_32 = options.tensor_float_32});
+      parts.matmul = library;
+    }
+    devices_.push_back(std::make_unique<Device>(std::move(parts)));
+  }
+  for (int i = 0; i < runtime_.cpu_count; ++i) devices_.push_back(std::make_unique<Device>(i));
+  lease_->StartMaintenance([this](Maintenance::TimePoint now) { return Maintain(now); });
+  return absl::OkStatus();
+}
+
+std::optional<Maintenance::TimePoint> ContextState::Maintain(Maintenance::TimePoint now) {
+  for (const Lease::TrimOrder& order : lease_->TakeTrims()) {
+    // An error is the device's, and whoever uses it next is told.
+    const absl::StatusOr<Pool::Trimmed> trimmed =
+        devices_[static_cast<std::size_t>(order.device)]->TrimFor(order.bytes);
+    lease_->AnswerTrim(order, trimmed.ok() && trimmed->returned < order.bytes && !trimmed->pending.is_zero());
+  }
+  std::optional<Maintenance::TimePoint> next;
+  for (const auto& device : devices_) {
+    if (!device->is_gpu()) continue;
+    recorder_.RecordMeasured(*device, OpTimers::Which::kDone);
+    if (device->timers().NeedsAnotherLook()) {
+      next = std::min(next.value_or(now + kDeviceTimeLook), now + kDeviceTimeLook);
+    }
+    const std::optional<Maintenance::TimePoint> wanted = device->pool().Maintain(now);
+    if (wanted) next = std::min(next.value_or(*wanted), *wanted);
+  }
+  return next;
+}
+
+std::vector<DeviceAttributes> ContextState::Attributes() const {
+  constexpr int kSameDevice = 1000;
+  const int gpus = placer_.gpu_count();
+  std::vector<DeviceAttributes> all;
+  for (int i = 0; i < placer_.device_count(); ++i) {  // the CPUs, then the GPUs
+    const int position = i < runtime_.cpu_count ? gpus + i : i - runtime_.cpu_count;
+    DeviceAttributes& device = all.emplace_back();
+    device.name = ToString(placer_.NameOf(position));
+    device.device_type = std::string(DeviceTypeName(placer_.TypeOf(position)));
+    device.incarnation = incarnations_[static_cast<std::size_t>(position)];
+    if (position >= gpus) {
+      device.memory_limit = 256_MiB;
+      continue;
+    }
+    const LogicalDeviceInfo& info = infos_[static_cast<std::size_t>(position)];
+    device.memory_limit = devices_[static_cast<std::size_t>(position)]->pool().stats().limit;
+    device.numa_node = NumaNodeOf(info);
+    if (device.numa_node) device.bus_id = *device.numa_node + 1;
+    device.physical_device_desc = PhysicalDeviceDesc(info);
+    for (int other = 0; other < gpus; ++other) {
+      if (other == position || lease_->backend_device(other) != lease_->backend_device(position)) continue;
+      device.links.push_back({other, "SAME_DEVICE", kSameDevice});
+    }
+  }
+  return all;
+}
+
+DeviceRequest ContextState::ResolveScope(std::optional<std::string_view> device,
+                                         const DeviceRequest* outer) const {
+  if (!device) return placer_.Resolve("");
+  return runtime_.strict ? placer_.ResolveSpec(*device, outer) : placer_.Resolve(*device);
+}
+
+Bytes ContextState::limit(int index) {
+  const auto position = static_cast<std::size_t>(index);
+  const GatePass pass(gate_);
+  return pass ? devices_[position]->pool().stats().limit : infos_[position].memory_limit;
+}
+
+absl::Status ContextState::ResizeGpu(int index, Bytes limit, std::optional<Bytes> guarantee) {
+  if (IsForked()) return ForkedError();
+  const GatePass pass(gate_);
+  if (!pass) return ClosedError();
+  return lease_->Resize(index, limit, guarantee);
+}
+
+ContextState::~ContextState() {
+  if (IsForked()) {
+    for (const auto& device : devices_) device->Abandon();
+    // Its threads and locks stayed in the parent process.
+    [[maybe_unused]] const Lease* leaked = lease_.release();
+    return;
+  }
+  {
+    // Whoever closed it and found no daemon has waited for one already.
+    const MutexLock lock(close_mutex_);
+    if (closed_) return;
+  }
+  Close().IgnoreError();
+}
+
+absl::Status ContextState::Close() {
+  if (IsForked()) return ForkedError();
+  const MutexLock lock(close_mutex_);
+  if (!closed_) ShutDownDevices();
+  // A daemon that was away may be back by now.
+  if (!lease_is_closed_) {
+    const absl::Status status = lease_->Close();
+    lease_is_closed_ = !absl::IsUnavailable(status);
+    if (!lease_is_closed_) return close_status_.ok() ? status : close_status_;
+    close_status_.Update(status);
+  }
+  return close_status_;
+}
+
+void ContextState::ShutDownDevices() {
+  gate_.CloseAndWait();
+  lease_->StopMaintenance();
+  for (const auto& device : devices_) {
+    close_status_.Update(device->Synchronize());
+    if (device->is_gpu()) recorder_.RecordMeasured(*device, OpTimers::Which::kAll);
+    close_status_.Update(device->Shutdown());
+  }
+  closed_ = true;
+}
+
+absl::Status ContextState::ClosedError() const {
+  if (IsForked()) return ForkedError();
+  return absl::FailedPreconditionError(
+      "the Context is closed: its memory went back, and what its tensors held is gone; open another one");
+}
+
+absl::StatusOr<std::shared_ptr<TensorBuffer>> ContextState::Allocate(
+    const std::shared_ptr<ContextState>& state, Device& device, const TensorSpec& spec, const Op& op,
+    Device::FilledBy filled_by) {
+  const auto most =
+      std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(ElementBytes(spec.dtype));
+  if (spec.shape.elements() > most) {
+    return absl::InvalidArgumentError(Cat("the output of op ", op.name, ", shape ", spec.shape.ToString(),
+                                          ", ", DTypeName(spec.dtype),
+                                          ", has more bytes than 63 bits can count"));
+  }
+  const Bytes bytes = TensorBuffer::SpecBytes(spec);
+  Block block;
+  if (!bytes.is_zero()) {
+    absl::StatusOr<Block> allocated = device.Allocate(bytes, op.name, state->allocation_timeout_, filled_by);
+    if (!allocated.ok()) return SayWhat(allocated.status(), device, op, spec);
+    block = *allocated;
+  }
+  return std::make_shared<TensorBuffer>(state, device, spec, block);
+}
+
+}  // namespace lgpu::internal

@@ -1,0 +1,121 @@
+#ifndef LGPU_CLIENT_RUNTIME_CONTEXT_STATE_H_
+#define LGPU_CLIENT_RUNTIME_CONTEXT_STATE_H_
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "base/process_epoch.h"
+#include "client/runtime/device.h"
+#include "client/runtime/gate.h"
+#include "client/runtime/lease.h"
+#include "client/runtime/placement_recorder.h"
+#include "client/runtime/placer.h"
+#include "client/runtime/tensor_buffer.h"
+#include "kernels/registry.h"
+#include "lgpu/context.h"
+
+namespace lgpu::internal {
+
+/// What a Config says of a Context beside its options.
+struct RuntimeOptions {
+  int cpu_count = 1;
+  bool strict = false;  // scopes as tf.device has them
+};
+
+/// A ContextState is what a Context, its tensors and its scopes share: the lease, the devices on it, and
+/// the rules by which ops run there. Work on devices happens behind its gate, which Close shuts.
+/// Thread-safe.
+class ContextState {
+ public:
+  static absl::StatusOr<std::shared_ptr<ContextState>> Create(std::unique_ptr<Lease> lease,
+                                                              const ContextOptions& options,
+                                                              const RuntimeOptions& runtime = {});
+  ~ContextState();
+  ContextState(const ContextState&) = delete;
+  ContextState& operator=(const ContextState&) = delete;
+
+  /// Context::Close. UNAVAILABLE: lgpud is away; it hears of the end when it is back, and another call says
+  /// how that went.
+  absl::Status Close();
+
+  const std::vector<LogicalDeviceInfo>& infos() const { return infos_; }
+  const std::string& lease_id() const { return lease_id_; }
+
+  Gate& gate() { return gate_; }
+  bool IsForked() const { return epoch_.IsForked(); }
+  /// Why the gate is shut: FAILED_PRECONDITION.
+  absl::Status ClosedError() const;
+
+  /// By the placer's position: the GPUs, then the CPU.
+  Device& device(int position) { return *devices_[static_cast<std::size_t>(position)]; }
+  int PositionOf(const Device& device) const {
+    return device.is_gpu() ? device.index() : placer_.cpu() + device.index();
+  }
+  const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
+  const KernelRegistry& registry() const { return registry_; }
+  const Placer& placer() const { return placer_; }
+  PlacementRecorder& recorder() { return recorder_; }
+
+  /// What a scope that opens inside `outer` (or null) asks for; nothing: whatever fits.
+  DeviceRequest ResolveScope(std::optional<std::string_view> device, const DeviceRequest* outer) const;
+  int cpu_count() const { return runtime_.cpu_count; }
+  std::vector<DeviceAttributes> Attributes() const;
+  /// Of threads without a DevicePolicyScope.
+  DevicePolicy policy() const { return policy_.load(std::memory_order_relaxed); }
+  void set_policy(DevicePolicy policy) { policy_.store(policy, std::memory_order_relaxed); }
+  /// Of GPU:index, as it is now. Callers are outside the gate.
+  Bytes limit(int index);
+  /// A new limit for GPU:index. Callers are outside the gate.
+  absl::Status ResizeGpu(int index, Bytes limit, std::optional<Bytes> guarantee);
+  bool pin_small_ops() const { return pin_small_ops_; }
+  /// True once.
+  bool IsFirstWithoutLibrary() { return !without_library_.exchange(true, std::memory_order_relaxed); }
+  bool soft_placement() const { return soft_placement_.load(std::memory_order_relaxed); }
+  void set_soft_placement(bool on) { soft_placement_.store(on, std::memory_order_relaxed); }
+
+  /// A tensor without contents on `device`. `op` is for the refusal. Callers are behind the gate.
+  static absl::StatusOr<std::shared_ptr<TensorBuffer>> Allocate(const std::shared_ptr<ContextState>& state,
+                                                                Device& device, const TensorSpec& spec,
+                                                                const Op& op, Device::FilledBy filled_by);
+
+ private:
+  ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options, const RuntimeOptions& runtime);
+  absl::Status OpenDevices(const ContextOptions& options);
+  /// Nobody passes the gate any more, and all blocks are gone.
+  void ShutDownDevices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
+  /// What the lease's background thread does for the pools.
+  std::optional<Maintenance::TimePoint> Maintain(Maintenance::TimePoint now);
+
+  const ProcessEpoch epoch_;
+  std::unique_ptr<Lease> lease_;  // constant until the destructor
+  const std::string lease_id_;
+  const std::vector<LogicalDeviceInfo> infos_;
+  const RuntimeOptions runtime_;
+  std::atomic<DevicePolicy> policy_;
+  const std::chrono::nanoseconds allocation_timeout_;
+  const KernelRegistry registry_;
+  const Placer placer_;
+  PlacementRecorder recorder_;
+  std::atomic<bool> soft_placement_{true};
+  std::atomic<bool> without_library_{false};
+  bool pin_small_ops_ = false;               // constant after the constructor
+  std::vector<std::uint64_t> incarnations_;  // by position; constant after the constructor
+  std::vector<std::unique_ptr<Device>> devices_;
+  Gate gate_;
+  Mutex close_mutex_;  // orders calls of Close; held over the whole of it, nothing else waits for it
+  bool closed_ ABSL_GUARDED_BY(close_mutex_) = false;
+  bool lease_is_closed_ ABSL_GUARDED_BY(close_mutex_) = false;
+  absl::Status close_status_ ABSL_GUARDED_BY(close_mutex_);
+};
+
+}  // namespace lgpu::internal
+
+#endif  // LGPU_CLIENT_RUNTIME_CONTEXT_STATE_H_

@@ -1,0 +1,133 @@
+#ifndef LGPU_CLIENT_RUNTIME_DEVICE_H_
+#define LGPU_CLIENT_RUNTIME_DEVICE_H_
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/device/device_backend.h"
+#include "base/mutex.h"
+#include "client/runtime/op_timers.h"
+#include "client/runtime/workspace.h"
+#include "kernels/op.h"
+#include "lgpu/pool.h"
+#include "lgpu/refusal.h"
+#include "proto/session_pages.h"
+
+namespace lgpu::internal {
+
+/// What is queued on `later` from now on waits, on the device, for what is queued on `earlier`. Where that
+/// cannot be had this thread waits, so that nobody gets memory that `earlier` still works with.
+absl::Status OrderAfter(DeviceBackend& backend, StreamHandle later, StreamHandle earlier);
+
+/// A Device is where tensors of a context lie and its ops run: the CPU, or a logical GPU with its pool and
+/// its stream. It is a Launcher for its own kernels. Thread-safe until Shutdown, which runs alone.
+class Device final : public Launcher {
+ public:
+  /// The streams of a GPU: kernels and copies from other devices; large copies from the host, and to it,
+  /// beside them. The first two are known to the pool by these numbers.
+  enum Streams : StreamId { kHome, kUpload, kDownload, kStreams };
+  /// Up to this a copy is not worth the events that order it.
+  static constexpr Bytes kSmallCopy = Bytes(std::uint64_t{64} << 10);
+  /// Who writes a new tensor first.
+  enum class FilledBy { kKernel, kHost };
+  struct GpuParts {
+    int index = 0;
+    int card = 0;  // index in backend->devices()
+    DeviceBackend* backend = nullptr;
+    std::unique_ptr<Pool> pool;
+    std::array<StreamHandle, kStreams> streams{};
+    ClientPage::Device* counters = nullptr;  // null: an index that the page has no place for
+    std::unique_ptr<OpTimers> timers = {};
+    std::shared_ptr<MatMulLibrary> matmul;  // of the card; null where devices are simulated
+  };
+  explicit Device(int cpu_index);  // a CPU
+  explicit Device(GpuParts parts);
+  ~Device() override;
+
+  DeviceType type() const { return type_; }
+  bool is_gpu() const { return type_ == DeviceType::kGpu; }
+  int index() const { return gpu_.index; }
+  int card() const { return gpu_.card; }
+  const std::string& name() const { return name_; }  // "/job:localhost/replica:0/task:0/device:GPU:0"
+  std::uint16_t record_id() const;                   // as PlacementEntry writes it
+  StreamHandle stream(Streams stream = kHome) const { return gpu_.streams[stream]; }
+  DeviceBackend& backend() const { return *gpu_.backend; }  // GPUs only
+  Pool& pool() const { return *gpu_.pool; }                 // GPUs only
+  OpTimers& timers() const { return *gpu_.timers; }         // GPUs only
+
+  /// Memory for `bytes` > 0, for a tensor that `op` makes. RESOURCE_EXHAUSTED carries a Refusal whose `what`
+  /// is still empty.
+  absl::StatusOr<Block> Allocate(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout,
+                                 FilledBy filled_by);
+  void Free(const Block& block, Bytes requested);
+  /// Fills what was allocated for the host to fill; `from` may go when this returns.
+  absl::Status CopyFromHost(std::byte* to, std::span<const std::byte> from);
+  /// Waits for what the stream has done with `from` until now.
+  absl::Status CopyToHost(std::span<std::byte> to, const std::byte* from);
+  absl::Status Launch(const KernelLaunch& launch) override;
+  absl::Status CallLibrary(absl::FunctionRef<absl::Status(const LibraryCall&)> call) override;
+  /// OK where kernels that need a library find it; why not, else. The first call on a card loads it.
+  absl::Status OpenLibrary();
+  /// Waits until the stream has done what was queued.
+  absl::Status Synchronize();
+  /// Gives chunks without live blocks back, and the workspace of libraries.
+  absl::StatusOr<Bytes> Trim();
+  /// As Pool::TrimFor. The workspace goes too where nothing else is enough.
+  absl::StatusOr<Pool::Trimmed> TrimFor(Bytes bytes);
+  /// The pool's numbers as programs see them: the workspace is a number of its own.
+  MemoryStats stats() const { return gpu_.pool->stats(); }
+
+  /// Counts an op that ran here.
+  void CountOp(bool soft_placed);
+  std::uint64_t ops() const { return ops_.load(std::memory_order_relaxed); }
+  std::uint64_t soft_placed() const { return soft_placed_.load(std::memory_order_relaxed); }
+  /// Peak, number and largest of allocations start again.
+  void ResetStats();
+  /// Those since the start or the last reset.
+  std::uint64_t largest_allocation() const { return largest_allocation_.load(std::memory_order_relaxed); }
+  std::uint64_t allocations_before_reset() const {
+    return allocations_before_reset_.load(std::memory_order_relaxed);
+  }
+  /// Who owns most of a GPU's memory, at most `n` ops; GPUs only.
+  std::vector<Refusal::Owner> LargestOwners(std::size_t n) const;
+  /// "GPU_0_lgpu", "cpu": what messages call the allocator.
+  std::string allocator_name() const;
+  /// Writes the counters that are too dear for every allocation.
+  void PublishStats();
+
+  /// Waits for the stream and gives all memory back; blocks die.
+  absl::Status Shutdown();
+  /// Forgets everything without touching it: in a forked child it is not ours.
+  void Abandon();
+
+ private:
+  const DeviceType type_;
+  const std::string name_;
+  absl::StatusOr<Block> AllocateGpu(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout,
+                                    FilledBy filled_by);
+
+  GpuParts gpu_;
+  std::unique_ptr<Workspace> workspace_;  // GPUs only
+  // Held while a library queues work that uses the workspace: what one call queues there may be several
+  // entries of the stream, and another's between them would overwrite what they hand on.
+  Mutex workspace_order_;
+  std::atomic<bool> library_open_{false};
+  std::atomic<std::uint64_t> ops_{0};
+  std::atomic<std::uint64_t> soft_placed_{0};
+  std::atomic<std::uint64_t> used_{0};  // of a GPU with counters
+  std::atomic<std::uint64_t> largest_allocation_{0};
+  std::atomic<std::uint64_t> allocations_before_reset_{0};
+};
+
+}  // namespace lgpu::internal
+
+#endif  // LGPU_CLIENT_RUNTIME_DEVICE_H_

@@ -1,0 +1,172 @@
+#include "client/runtime/device_choice.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "allocator/device/cuda/cuda_backend.h"
+#include "client/runtime/logical_plan.h"
+#include "lgpu/status.h"
+#include "lgpu/visibility.h"
+
+namespace lgpu {
+namespace {
+
+using Cards = std::vector<const MachineCard*>;
+
+std::optional<std::string> Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+std::string CardText(const MachineCard& card) {
+  std::string text = "GPU " + std::to_string(card.index) + " (" + card.uuid + ")";
+  if (!card.served) {
+    text += ", not served" + (card.not_served_because.empty() ? "" : ": " + card.not_served_because);
+  }
+  return text;
+}
+
+template <typename List>
+std::string ListText(const List& cards) {
+  std::string text;
+  for (const auto& card : cards) {
+    if constexpr (std::is_pointer_v<std::decay_t<decltype(card)>>) {
+      text += (text.empty() ? "" : ", ") + CardText(*card);
+    } else {
+      text += (text.empty() ? "" : ", ") + CardText(card);
+    }
+  }
+  return text.empty() ? "none" : text;
+}
+
+/// The cards that this process can have, in its own order.
+absl::StatusOr<Cards> UsableCards(const std::vector<MachineCard>& machine,
+                                  const DeviceEnvironment& environment) {
+  std::vector<std::string> uuids;
+  std::vector<std::string> served_uuids;
+  Cards served;
+  for (const MachineCard& card : machine) {
+    uuids.push_back(card.uuid);
+    if (!card.served) continue;
+    served_uuids.push_back(card.uuid);
+    served.push_back(&card);
+  }
+  LGPU_ASSIGN_OR_RETURN(const std::vector<int> positions,
+                        lgpu::UsableCards(uuids, served_uuids, environment));
+  Cards usable;
+  for (const int position : positions) usable.push_back(served[static_cast<std::size_t>(position)]);
+  return usable;
+}
+
+/// The card that `wanted` names: an index among the machine's, or a unique prefix of a uuid.
+absl::StatusOr<const MachineCard*> FindCard(const std::string& wanted,
+                                            const std::vector<MachineCard>& machine) {
+  int index = 0;
+  const auto [end, error] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), index);
+  const bool is_index = error == std::errc() && end == wanted.data() + wanted.size();
+  const MachineCard* found = nullptr;
+  for (const MachineCard& card : machine) {
+    if (is_index ? card.index != index : !card.uuid.starts_with(wanted)) continue;
+    if (found != nullptr) {
+      return absl::InvalidArgumentError("physical_device \"" + wanted +
+                                        "\" is the beginning of more than one UUID: " + ListText(machine) +
+                                        "; write more of it");
+    }
+    found = &card;
+  }
+  if (found == nullptr) {
+    return absl::NotFoundError("no GPU \"" + wanted + "\" on this machine, which has: " + ListText(machine) +
+                               "; give an index or the beginning of a UUID");
+  }
+  return found;
+}
+
+/// What TF_FORCE_GPU_ALLOW_GROWTH makes of each device; said once.
+void ApplyGrowthVariable(const DeviceEnvironment& environment, DeviceChoice& choice) {
+  std::string note;
+  for (ChosenDevice& device : choice.devices) {
+    const bool growth = device.mode == MemoryMode::kGrowth;
+    GrowthSwitch forced = OverrideGrowth(environment.force_gpu_allow_growth, growth);
+    if (note.empty()) note = std::move(forced.note);
+    if (forced.growth == growth) continue;
+    device.mode = forced.growth ? MemoryMode::kGrowth : MemoryMode::kPreallocate;
+    device.guarantee =
+        Bytes();  // a growing device gets what it would get by default, the other one its limit
+  }
+  if (!note.empty()) choice.notes.push_back(std::move(note));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<int>> UsableCards(std::span<const std::string> machine,
+                                             std::span<const std::string> served,
+                                             const DeviceEnvironment& environment) {
+  const absl::StatusOr<std::vector<int>> parsed =
+      VisibleCards({.value = environment.cuda_visible_devices, .machine = machine, .served = served});
+  if (!environment.driver_cards) return parsed;
+  std::vector<int> cards;
+  for (const std::string& uuid : *environment.driver_cards) {
+    const auto found = std::find(served.begin(), served.end(), uuid);
+    if (found != served.end()) cards.push_back(static_cast<int>(found - served.begin()));
+  }
+  if (!cards.empty()) return cards;
+  if (!parsed.ok()) return parsed.status();
+  std::string shown;
+  for (const std::string& uuid : *environment.driver_cards) shown += (shown.empty() ? "" : ", ") + uuid;
+  std::string has;
+  for (const std::string& uuid : served) has += (has.empty() ? "" : ", ") + uuid;
+  return absl::NotFoundError("no GPU is visible to this process\n  the CUDA driver shows it: " + shown +
+                             "\n  the daemon serves: " + has +
+                             "\n  try: unset CUDA_VISIBLE_DEVICES, or name a GPU of the daemon by its UUID");
+}
+
+absl::StatusOr<DeviceEnvironment> AskDriver(DeviceEnvironment environment,
+                                            std::span<const std::string> machine,
+                                            std::span<const std::string> served) {
+  absl::StatusOr<std::vector<std::string>> cards = CudaEnumeration();
+  if (cards.ok()) {
+    environment.driver_cards = *std::move(cards);
+  } else if (UsableCards(machine, served, environment).ok()) {
+    return cards.status();
+  }
+  return environment;
+}
+
+DeviceEnvironment DeviceEnvironment::OfThisProcess() {
+  return {Variable("CUDA_VISIBLE_DEVICES"), Variable("CUDA_DEVICE_ORDER"),
+          Variable("TF_FORCE_GPU_ALLOW_GROWTH")};
+}
+
+absl::StatusOr<DeviceChoice> ChooseDevices(const std::vector<LogicalDeviceOptions>& options,
+                                           const std::vector<MachineCard>& machine,
+                                           const DeviceEnvironment& environment) {
+  LGPU_ASSIGN_OR_RETURN(const Cards usable, UsableCards(machine, environment));
+
+  DeviceChoice choice;
+  for (const LogicalDeviceOptions& option : options) {
+    ChosenDevice device{{}, option.memory_limit, option.guarantee, option.mode, option.name};
+    if (option.physical_device.empty()) {
+      for (const MachineCard* card : usable) device.cards.push_back(card->uuid);
+    } else {
+      LGPU_ASSIGN_OR_RETURN(const MachineCard* card, FindCard(option.physical_device, machine));
+      if (std::find(usable.begin(), usable.end(), card) == usable.end()) {
+        return absl::NotFoundError("physical_device \"" + option.physical_device + "\" is " +
+                                   CardText(*card) + ", which is not to be had here; CUDA_VISIBLE_DEVICES" +
+                                   (environment.cuda_visible_devices.has_value()
+                                        ? "=\"" + *environment.cuda_visible_devices + "\""
+                                        : " is not set") +
+                                   " and what is served leave " + ListText(usable));
+      }
+      device.cards = {card->uuid};
+    }
+    choice.devices.push_back(std::move(device));
+  }
+  if (options.empty()) choice.devices.push_back({{usable.front()->uuid}, {}, {}, MemoryMode::kGrowth, {}});
+  ApplyGrowthVariable(environment, choice);
+  return choice;
+}
+
+}  // namespace lgpu

@@ -1,0 +1,73 @@
+#ifndef LGPU_CLIENT_RUNTIME_DEVICE_CHOICE_H_
+#define LGPU_CLIENT_RUNTIME_DEVICE_CHOICE_H_
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lgpu/bytes.h"
+#include "lgpu/context.h"
+
+namespace lgpu {
+
+/// A GPU of the machine, as the daemon lists it or this process simulates it.
+struct MachineCard {
+  int index = 0;  // in PCI order
+  std::string uuid;
+  bool served = true;  // logical devices may be had on it
+  std::string not_served_because;
+  Bytes available;  // total less reserve: the largest limit
+};
+
+/// The variables that have a say in which devices a Context gets.
+struct DeviceEnvironment {
+  std::optional<std::string> cuda_visible_devices = {};    // CUDA_VISIBLE_DEVICES
+  std::optional<std::string> cuda_device_order = {};       // CUDA_DEVICE_ORDER
+  std::optional<std::string> force_gpu_allow_growth = {};  // TF_FORCE_GPU_ALLOW_GROWTH
+  /// The UUIDs of the GPUs that the CUDA driver shows this process, in its order: what the first two come to,
+  /// where the cards are real. Else the list is read here, and the cards count in PCI order.
+  std::optional<std::vector<std::string>> driver_cards = {};
+
+  static DeviceEnvironment OfThisProcess();
+};
+
+/// The served cards that this process can have, as positions in `served`, in its own order. `machine` has all
+/// UUIDs in PCI order. NOT_FOUND with both lists if none is left.
+absl::StatusOr<std::vector<int>> UsableCards(std::span<const std::string> machine,
+                                             std::span<const std::string> served,
+                                             const DeviceEnvironment& environment);
+
+/// `environment` with what the CUDA driver says, for a machine with real cards. The driver's error where it
+/// does not start although CUDA_VISIBLE_DEVICES leaves this process some of them.
+absl::StatusOr<DeviceEnvironment> AskDriver(DeviceEnvironment environment,
+                                            std::span<const std::string> machine,
+                                            std::span<const std::string> served);
+
+/// A logical device to ask for, after everything that this process decides by itself.
+struct ChosenDevice {
+  /// The one card that it must be on, or all that it may be on, by uuid, in the order of preference.
+  std::vector<std::string> cards;
+  Bytes limit;  // zero: all that the card has
+  Bytes guarantee;
+  MemoryMode mode = MemoryMode::kGrowth;
+  std::string name;
+};
+
+struct DeviceChoice {
+  std::vector<ChosenDevice> devices;
+  std::vector<std::string> notes;  // lines for the log
+};
+
+/// What `options.logical_devices` mean on this machine: cards that CUDA_VISIBLE_DEVICES leaves this process
+/// and that are served; growth as TF_FORCE_GPU_ALLOW_GROWTH overrides it. Without any option: one growing
+/// device on the first visible card. NOT_FOUND with both lists if no visible card is served, or a
+/// physical_device is none of them; INVALID_ARGUMENT for one that is ambiguous.
+absl::StatusOr<DeviceChoice> ChooseDevices(const std::vector<LogicalDeviceOptions>& options,
+                                           const std::vector<MachineCard>& machine,
+                                           const DeviceEnvironment& environment);
+
+}  // namespace lgpu
+
+#endif  // LGPU_CLIENT_RUNTIME_DEVICE_CHOICE_H_

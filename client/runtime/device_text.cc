@@ -1,0 +1,37 @@
+#include "client/runtime/device_text.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "kernels/text.h"
+
+namespace lgpu::internal {
+
+std::string PhysicalDeviceDesc(const LogicalDeviceInfo& info) {
+  return Cat("device: ", info.card_index, ", name: ", info.card_name, ", pci bus id: ", info.pci_bus_id,
+             ", compute capability: ", info.compute_major, ".", info.compute_minor);
+}
+
+std::optional<int> NumaNodeOf(const LogicalDeviceInfo& info) {
+  if (info.simulated || info.pci_bus_id.empty()) return std::nullopt;
+  std::string id = info.pci_bus_id;
+  for (char& c : id) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  std::ifstream file("/sys/bus/pci/devices/" + id + "/numa_node");
+  int node = 0;
+  if (!(file >> node)) return std::nullopt;
+  return std::max(node, 0);
+}
+
+std::string CreatedDeviceLine(const LogicalDeviceInfo& info) {
+  return Cat("Created device ", info.name, " with ", info.memory_limit.count() >> 20, " MB memory:  -> ",
+             PhysicalDeviceDesc(info));
+}
+
+std::string DeviceMappingText(const std::vector<LogicalDeviceInfo>& infos) {
+  if (infos.empty()) return "Device mapping: no known devices.\n";
+  std::string text = "Device mapping:\n";
+  for (const LogicalDeviceInfo& info : infos) text += Cat(info.name, " -> ", PhysicalDeviceDesc(info), "\n");
+  return text;
+}
+
+}  // namespace lgpu::internal

@@ -1,0 +1,127 @@
+#include "client/runtime/machine.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "allocator/device/cuda/cuda_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
+#include "client/control/control_client.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+namespace {
+
+// Those that the driver shows this process; where it does not start there is none, and `notes` says why.
+void AppendReal(std::vector<PhysicalDeviceInfo>& cards, std::vector<std::string>& notes) {
+  const absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
+  if (!backend.ok()) {
+    notes.push_back("lgpu: note: no GPU: " + std::string(backend.status().message()));
+    return;
+  }
+  for (const PhysicalDevice& device : (*backend)->devices()) {
+    cards.push_back({.name = {},
+                     .device_type = "GPU",
+                     .card_uuid = device.uuid,
+                     .card_name = device.name,
+                     .pci_bus_id = device.pci_bus_id,
+                     .total = device.total,
+                     .free = device.total,
+                     .compute_major = device.compute_major,
+                     .compute_minor = device.compute_minor,
+                     .multiprocessors = device.multiprocessors,
+                     .simulated = false});
+  }
+}
+
+void AppendSimulated(const Endpoint& endpoint, std::vector<PhysicalDeviceInfo>& cards) {
+  for (std::size_t i = 0; i < endpoint.simulated.size(); ++i) {
+    const PhysicalDevice device = SimulatedDevice(static_cast<int>(i), endpoint.simulated[i], "local");
+    cards.push_back({.name = {},
+                     .device_type = "GPU",
+                     .card_uuid = device.uuid,
+                     .card_name = device.name,
+                     .pci_bus_id = device.pci_bus_id,
+                     .total = device.total,
+                     .free = device.total,
+                     .compute_major = device.compute_major,
+                     .compute_minor = device.compute_minor,
+                     .multiprocessors = device.multiprocessors,
+                     .simulated = true});
+  }
+}
+
+absl::Status AppendServed(const Endpoint& endpoint, std::vector<PhysicalDeviceInfo>& cards,
+                          std::vector<bool>& served) {
+  LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon(endpoint));
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> control,
+                        ControlClient::Create(std::move(daemon.control), daemon.directory));
+  LGPU_ASSIGN_OR_RETURN(v1::ListPhysicalDevicesResponse response, control->ListPhysicalDevices());
+  std::sort(response.mutable_devices()->begin(), response.mutable_devices()->end(),
+            [](const v1::CardStats& a, const v1::CardStats& b) { return a.index() < b.index(); });
+  for (const v1::CardStats& card : response.devices()) {
+    cards.push_back({.name = {},
+                     .device_type = "GPU",
+                     .card_uuid = card.uuid(),
+                     .card_name = card.name(),
+                     .pci_bus_id = card.pci_bus_id(),
+                     .total = Bytes(card.total_bytes()),
+                     .free = Bytes(card.free_bytes()),
+                     .compute_major = static_cast<int>(card.compute_major()),
+                     .compute_minor = static_cast<int>(card.compute_minor()),
+                     .multiprocessors = static_cast<int>(card.multiprocessors()),
+                     .simulated = card.simulated()});
+    served.push_back(card.served());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<PhysicalDeviceInfo> VisibleDevicesOf(const std::vector<PhysicalDeviceInfo>& cards,
+                                                 const std::vector<bool>& served,
+                                                 const DeviceEnvironment& environment,
+                                                 std::vector<std::string>& notes) {
+  std::vector<std::string> machine;
+  std::vector<std::string> served_uuids;
+  std::vector<std::size_t> served_cards;
+  for (std::size_t i = 0; i < cards.size(); ++i) {
+    machine.push_back(cards[i].card_uuid);
+    if (!served[i]) continue;
+    served_uuids.push_back(cards[i].card_uuid);
+    served_cards.push_back(i);
+  }
+  const bool real =
+      std::any_of(cards.begin(), cards.end(), [](const PhysicalDeviceInfo& card) { return !card.simulated; });
+  absl::StatusOr<DeviceEnvironment> asked = environment;
+  if (real) asked = AskDriver(environment, machine, served_uuids);
+  const absl::StatusOr<std::vector<int>> visible =
+      asked.ok() ? UsableCards(machine, served_uuids, *asked) : asked.status();
+  std::vector<PhysicalDeviceInfo> devices = {{.name = "/physical_device:CPU:0", .device_type = "CPU"}};
+  if (!visible.ok()) {
+    notes.push_back("lgpu: note: no GPU: " + std::string(visible.status().message()));
+    return devices;
+  }
+  for (std::size_t i = 0; i < visible->size(); ++i) {
+    devices.push_back(cards[served_cards[static_cast<std::size_t>((*visible)[i])]]);
+    devices.back().name = "/physical_device:GPU:" + std::to_string(i);
+  }
+  return devices;
+}
+
+absl::StatusOr<std::vector<PhysicalDeviceInfo>> ListMachine(const Endpoint& endpoint,
+                                                            const DeviceEnvironment& environment,
+                                                            std::vector<std::string>& notes) {
+  std::vector<PhysicalDeviceInfo> cards;
+  std::vector<bool> served;
+  if (endpoint.local) {
+    if (endpoint.simulated.empty()) AppendReal(cards, notes);
+    AppendSimulated(endpoint, cards);
+    served.assign(cards.size(), true);
+  } else {
+    LGPU_RETURN_IF_ERROR(AppendServed(endpoint, cards, served));
+  }
+  return VisibleDevicesOf(cards, served, environment, notes);
+}
+
+}  // namespace lgpu

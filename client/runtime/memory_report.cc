@@ -1,0 +1,111 @@
+#include "client/runtime/memory_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_format.h"
+#include "kernels/text.h"
+
+namespace lgpu::internal {
+
+namespace {
+
+constexpr std::size_t kMostOwners = 5;
+
+using Row = std::vector<std::string>;
+
+/// Rows as a table: the first column to the left, the others to the right.
+std::string Lines(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths;
+  for (const Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const std::string blanks(widths[i] - row[i].size(), ' ');
+      text += i == 0 ? row[i] + (row.size() > 1 ? blanks : "") : "  " + blanks + row[i];
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string LocalName(std::string_view full) { return std::string(full.substr(full.find("/device:"))); }
+
+}  // namespace
+
+absl::Status PrefixedStatus(const absl::Status& status, std::string_view prefix) {
+  const absl::string_view text = status.message();
+  absl::Status prefixed(status.code(), Cat(prefix, std::string_view(text.data(), text.size())));
+  status.ForEachPayload(
+      [&prefixed](absl::string_view url, const absl::Cord& payload) { prefixed.SetPayload(url, payload); });
+  return prefixed;
+}
+
+AllocatorStats AllocatorStatsOf(const Device& gpu) {
+  const MemoryStats stats = gpu.stats();
+  const std::uint64_t before = gpu.allocations_before_reset();
+  return {.num_allocs = stats.num_allocs - std::min(stats.num_allocs, before),
+          .bytes_in_use = stats.used,
+          .peak_bytes_in_use = stats.peak_used,
+          .largest_alloc_size = Bytes(gpu.largest_allocation()),
+          .bytes_limit = stats.limit,
+          .pool_bytes = stats.held,
+          .largest_free_block_bytes = stats.largest_free_block,
+          .fragmentation = stats.Fragmentation()};
+}
+
+std::string MemorySummaryOf(const std::vector<std::unique_ptr<Device>>& devices,
+                            const PlacementRecorder& recorder) {
+  std::vector<Row> rows = {{"device", "limit", "in use", "peak", "held", "largest free", "blocks",
+                            "allocations", "refused", "fragmentation"}};
+  std::string owners;
+  std::string workspaces;
+  for (const auto& device : devices) {
+    if (!device->is_gpu()) continue;
+    const MemoryStats stats = device->stats();
+    rows.push_back({LocalName(device->name()), FormatBytes(stats.limit), FormatBytes(stats.used),
+                    FormatBytes(stats.peak_used), FormatBytes(stats.held),
+                    FormatBytes(stats.largest_free_block), Cat(stats.live_blocks), Cat(stats.num_allocs),
+                    Cat(stats.num_refusals),
+                    absl::StrFormat("%d%%", static_cast<int>(std::max(stats.Fragmentation(), 0.0) * 100))});
+    if (!stats.workspace.is_zero()) {
+      workspaces += Cat(LocalName(device->name()), "  ", FormatBytes(stats.workspace), "\n");
+    }
+    for (const Refusal::Owner& owner : device->LargestOwners(kMostOwners)) {
+      owners +=
+          Cat(LocalName(device->name()), "  ", owner.op.empty() ? std::string("others") : owner.op, "  ",
+              FormatBytes(owner.bytes), " in ", owner.blocks, owner.blocks == 1 ? " block" : " blocks", "\n");
+    }
+  }
+  std::string text = rows.size() == 1 ? std::string("no GPU\n") : Lines(rows);
+  if (!workspaces.empty()) text += Cat("workspaces of libraries (held, not in use):\n", workspaces);
+  if (!owners.empty()) text += Cat("largest owners:\n", owners);
+  std::vector<Row> copies = {{"copied", "copies", "bytes"}};
+  for (const auto& [route, count] : recorder.copy_routes()) {
+    copies.push_back({Cat(LocalName(route.first), " -> ", LocalName(route.second)), Cat(count.first),
+                      FormatBytes(Bytes(count.second))});
+  }
+  return copies.size() == 1 ? text : text + Lines(copies);
+}
+
+}  // namespace lgpu::internal
+
+namespace lgpu {
+
+std::string AllocatorStats::DebugString() const {
+  const auto line = [](const char* label, std::uint64_t value) {
+    return absl::StrFormat("%-18s%20d\n", label, value);
+  };
+  return line("Limit:", bytes_limit.count()) + line("InUse:", bytes_in_use.count()) +
+         line("MaxInUse:", peak_bytes_in_use.count()) + line("NumAllocs:", num_allocs) +
+         line("MaxAllocSize:", largest_alloc_size.count()) + line("Reserved:", pool_bytes.count()) +
+         absl::StrFormat("%-18s%20s\n", "PeakReserved:", "-") +
+         line("LargestFreeBlock:", largest_free_block_bytes.count());
+}
+
+}  // namespace lgpu

@@ -1,0 +1,124 @@
+#include "lgpu/ops.h"
+
+#include <array>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "client/runtime/executor.h"
+#include "kernels/registry.h"
+#include "kernels/text.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+
+namespace {
+
+absl::StatusOr<Tensor> Unary(const Op& op, const Tensor& input, const OpAttributes& attributes = {}) {
+  const Tensor* const only = &input;
+  return internal::Execute(op, {&only, 1}, attributes);
+}
+
+absl::StatusOr<Tensor> Binary(const Op& op, const Tensor& a, const Tensor& b) {
+  const std::array<const Tensor*, 2> inputs = {&a, &b};
+  return internal::Execute(op, inputs, {});
+}
+
+absl::StatusOr<AxisList> Axes(std::span<const int> axes) {
+  AxisList list;
+  if (axes.size() > list.values.size()) {
+    return absl::InvalidArgumentError(
+        Cat("a tensor has at most ", Shape::kMaxRank, " dimensions, got ", axes.size(), " axes"));
+  }
+  for (const int axis : axes) list.values[static_cast<std::size_t>(list.count++)] = axis;
+  return list;
+}
+
+absl::StatusOr<Tensor> Reduce(const Op& op, const Tensor& input, const ReduceOptions& options) {
+  AxisList axes{.all = true};
+  if (options.axes) {
+    LGPU_ASSIGN_OR_RETURN(axes, Axes(*options.axes));
+  }
+  return Unary(op, input, {.axes = axes, .keep_dims = options.keep_dims});
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> MatMul(const Tensor& a, const Tensor& b, const MatMulOptions& options) {
+  const std::array<const Tensor*, 2> inputs = {&a, &b};
+  return internal::Execute(MatMulOp(), inputs,
+                           {.transpose_a = options.transpose_a, .transpose_b = options.transpose_b});
+}
+
+absl::StatusOr<Tensor> AddN(std::span<const Tensor> inputs) {
+  if (inputs.empty()) return AddNOp().infer({}, {}).status();
+  if (inputs.size() == 1 && inputs[0].has_value()) return inputs[0];
+  absl::InlinedVector<const Tensor*, 8> pointers;
+  for (const Tensor& input : inputs) pointers.push_back(&input);
+  return internal::Execute(AddNOp(), pointers, {});
+}
+
+absl::StatusOr<Tensor> Add(const Tensor& a, const Tensor& b) { return Binary(AddV2Op(), a, b); }
+absl::StatusOr<Tensor> Subtract(const Tensor& a, const Tensor& b) { return Binary(SubOp(), a, b); }
+absl::StatusOr<Tensor> Multiply(const Tensor& a, const Tensor& b) { return Binary(MulOp(), a, b); }
+absl::StatusOr<Tensor> Divide(const Tensor& a, const Tensor& b) { return Binary(RealDivOp(), a, b); }
+absl::StatusOr<Tensor> ReluGrad(const Tensor& gradients, const Tensor& features) {
+  return Binary(ReluGradOp(), gradients, features);
+}
+absl::StatusOr<Tensor> Negative(const Tensor& input) { return Unary(NegOp(), input); }
+absl::StatusOr<Tensor> Relu(const Tensor& input) { return Unary(ReluOp(), input); }
+
+absl::StatusOr<Tensor> Fill(const Shape& shape, const Tensor& value) {
+  return Unary(FillOp(), value, {.shape = shape});
+}
+
+absl::StatusOr<Tensor> Transpose(const Tensor& input, std::optional<std::span<const int>> permutation) {
+  AxisList axes{.all = true};
+  if (permutation) {
+    LGPU_ASSIGN_OR_RETURN(axes, Axes(*permutation));
+  }
+  return Unary(TransposeOp(), input, {.axes = axes});
+}
+
+absl::StatusOr<Tensor> ReduceSum(const Tensor& input, const ReduceOptions& options) {
+  return Reduce(SumOp(), input, options);
+}
+absl::StatusOr<Tensor> ReduceMean(const Tensor& input, const ReduceOptions& options) {
+  return Reduce(MeanOp(), input, options);
+}
+
+absl::StatusOr<CrossEntropy> SparseSoftmaxCrossEntropyWithLogits(const Tensor& logits, const Tensor& labels) {
+  const std::array<const Tensor*, 2> inputs = {&logits, &labels};
+  LGPU_ASSIGN_OR_RETURN(internal::Outputs outputs, internal::ExecuteAll(SoftmaxCrossEntropyOp(), inputs, {}));
+  return CrossEntropy{std::move(outputs[0]), std::move(outputs[1])};
+}
+
+absl::StatusOr<Tensor> Cast(const Tensor& input, DType to) {
+  const Tensor* const only = &input;
+  return internal::Execute(CastOp(), {&only, 1}, {.cast_to = to});
+}
+
+absl::StatusOr<Tensor> CopyToDevice(const Tensor& input, std::string_view device) {
+  return internal::CopyToNamed(input, device);
+}
+
+absl::StatusOr<Tensor> Identity(const Tensor& input) {
+  const Tensor* const only = &input;
+  return internal::Execute(IdentityOp(), {&only, 1}, {});
+}
+
+absl::StatusOr<Tensor> ShapeOf(const Tensor& input) {
+  const Tensor* const only = &input;
+  return internal::Execute(ShapeOp(), {&only, 1}, {});
+}
+
+absl::StatusOr<Tensor> SizeOf(const Tensor& input) {
+  const Tensor* const only = &input;
+  return internal::Execute(SizeOp(), {&only, 1}, {});
+}
+
+absl::StatusOr<Tensor> RankOf(const Tensor& input) {
+  const Tensor* const only = &input;
+  return internal::Execute(RankOp(), {&only, 1}, {});
+}
+
+}  // namespace lgpu

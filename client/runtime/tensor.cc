@@ -1,0 +1,117 @@
+#include "lgpu/tensor.h"
+
+#include <algorithm>
+#include <ostream>
+#include <span>
+
+#include "client/runtime/context_state.h"
+#include "client/runtime/copies.h"
+#include "client/runtime/tensor_buffer.h"
+#include "kernels/text.h"
+
+namespace lgpu {
+
+namespace {
+
+constexpr std::int64_t kPrintAll = 1000;  // elements; larger tensors show the ends of their axes
+constexpr std::int64_t kEdge = 3;
+
+absl::Status NoValue() { return absl::InvalidArgumentError("this Tensor has no value"); }
+
+void PrintElement(std::ostream& out, DType dtype, const std::byte* element) {
+  const auto as = [element]<typename T>(T value) {
+    std::copy_n(element, sizeof(T), reinterpret_cast<std::byte*>(&value));
+    return value;
+  };
+  switch (dtype) {
+    case DType::kFloat32:
+      out << as(float{});
+      return;
+    case DType::kFloat64:
+      out << as(double{});
+      return;
+    case DType::kInt32:
+      out << as(std::int32_t{});
+      return;
+    case DType::kInt64:
+      out << as(std::int64_t{});
+      return;
+    case DType::kFloat16:
+      out << HalfToFloat(as(Half{}));
+      return;
+    case DType::kBFloat16:
+      out << BFloat16ToFloat(as(BFloat16{}));
+      return;
+    case DType::kInvalid:
+      return;
+  }
+}
+
+/// Prints axis `axis` and all below it; `data` is the first element, `elements` how many there are.
+void PrintAxis(std::ostream& out, const Tensor& tensor, int axis, const std::byte* data,
+               std::int64_t elements) {
+  const Shape& shape = tensor.shape();
+  if (axis == shape.rank()) return PrintElement(out, tensor.dtype(), data);
+  const std::int64_t length = shape[axis];
+  const std::int64_t step = length == 0 ? 0 : elements / length;
+  const bool shorten = shape.elements() > kPrintAll && length > 2 * kEdge;
+  out << '[';
+  for (std::int64_t i = 0; i < length; ++i) {
+    if (i != 0) out << ' ';
+    if (shorten && i == kEdge) {
+      out << "... ";
+      i = length - kEdge;
+    }
+    PrintAxis(out, tensor, axis + 1, data + static_cast<std::size_t>(i * step) * ElementBytes(tensor.dtype()),
+              step);
+  }
+  out << ']';
+}
+
+}  // namespace
+
+DType Tensor::dtype() const { return has_value() ? buffer_->spec().dtype : DType::kInvalid; }
+
+const Shape& Tensor::shape() const {
+  static const Shape kNothing{0};
+  return has_value() ? buffer_->spec().shape : kNothing;
+}
+
+Bytes Tensor::bytes() const { return has_value() ? buffer_->bytes() : Bytes(); }
+
+const std::string& Tensor::device() const {
+  static const std::string kNowhere;
+  return has_value() ? buffer_->device().name() : kNowhere;
+}
+
+absl::Status Tensor::CopyToHost(void* to, std::size_t size) const {
+  if (!has_value()) return NoValue();
+  internal::ContextState& state = *buffer_->state();
+  if (state.IsForked()) return state.ClosedError();
+  const internal::GatePass pass(state.gate());
+  if (!pass) return state.ClosedError();
+  if (size != bytes().count()) {
+    return absl::InvalidArgumentError(Cat("the tensor, ", DTypeName(dtype()), " of shape ",
+                                          shape().ToString(), ", has ", bytes().count(),
+                                          " bytes; the buffer has ", size));
+  }
+  return internal::CopyToHost(*buffer_, {static_cast<std::byte*>(to), size});
+}
+
+absl::Status Tensor::CheckType(DType expected) const {
+  if (!has_value()) return NoValue();
+  if (dtype() == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(Cat("the tensor holds ", DTypeName(dtype()), ", not ",
+                                        DTypeName(expected), "; ask for that type, or Cast it"));
+}
+
+std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
+  std::vector<std::byte> data(tensor.bytes().count());
+  if (const absl::Status status = tensor.CopyToHost(data.data(), data.size()); !status.ok()) {
+    return out << "<" << status.ToString() << ">";
+  }
+  PrintAxis(out, tensor, 0, data.data(), tensor.shape().elements());
+  return out;
+}
+
+}  // namespace lgpu

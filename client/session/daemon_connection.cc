@@ -1,0 +1,361 @@
+#include "client/session/daemon_connection.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "base/blocked_signals.h"
+#include "base/check.h"
+#include "lgpu/status.h"
+#include "proto/refusal_codec.h"
+
+namespace lgpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::hours kLongest{24};  // a deadline beyond this would overflow the clock at some point
+
+/// The program's name as its user started it, for `lgpu ls`.
+std::string OwnCommand() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string command((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  while (!command.empty() && command.back() == '\0') command.pop_back();
+  std::replace(command.begin(), command.end(), '\0', ' ');
+  constexpr std::size_t kMost = 256;
+  if (command.size() > kMost) command.resize(kMost);
+  // A protobuf string is UTF-8; an argument may be anything, and may be cut within a character.
+  for (char& c : command) {
+    if (static_cast<unsigned char>(c) >= 0x80 || static_cast<unsigned char>(c) < 0x20) c = '?';
+  }
+  return command;
+}
+
+}  // namespace
+
+DaemonConnection::DaemonConnection(SessionChannel channel, Options options)
+    : options_(std::move(options)), channel_(std::move(channel)) {}
+
+absl::StatusOr<std::unique_ptr<DaemonConnection>> DaemonConnection::Open(SessionChannel channel,
+                                                                         Options options) {
+  std::unique_ptr<DaemonConnection> connection(new DaemonConnection(std::move(channel), std::move(options)));
+  LGPU_RETURN_IF_ERROR(connection->StartSessionThread());
+  LGPU_RETURN_IF_ERROR(connection->Handshake());
+  MutexLock lock(connection->mutex_);
+  connection->Arm(true);
+  return connection;
+}
+
+DaemonConnection::~DaemonConnection() {
+  if (fork_guard_ && IsForked()) {
+    // The thread is the parent's; joining it here would wait for ever, so its handle is left alone.
+    (void)thread_.release();
+    return;
+  }
+  if (thread_ != nullptr) {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.NotifyAll();
+    }
+    (void)::eventfd_write(wake_.get(), 1);
+    thread_->join();
+  }
+  fork_guard_.reset();
+}
+
+absl::Status DaemonConnection::StartSessionThread() {
+  epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  quiet_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  epoll_event wake = {.events = EPOLLIN, .data = {.fd = wake_.get()}};
+  epoll_event quiet = {.events = EPOLLIN, .data = {.fd = quiet_.get()}};
+  if (!epoll_ || !wake_ || !quiet_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &wake) != 0 ||
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, quiet_.get(), &quiet) != 0) {
+    return absl::ResourceExhaustedError(std::string("no descriptors for a session thread: ") +
+                                        std::strerror(errno) + "; raise ulimit -n");
+  }
+  fork_guard_.emplace(std::vector<int>{channel_.fd(), epoll_.get(), wake_.get(), quiet_.get()});
+  const BlockedSignals blocked;
+  try {
+    thread_ = std::make_unique<std::thread>([this] { RunSessionThread(); });
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(std::string("no session thread: ") + error.what() +
+                                        "; see ulimit -u and the cgroup's pids.max");
+  }
+  return absl::OkStatus();
+}
+
+v1::Frame DaemonConnection::HelloFrame() const {
+  v1::Frame frame;
+  v1::Hello& hello = *frame.mutable_hello();
+  hello.set_protocol_version(SessionChannel::kProtocolVersion);
+  hello.set_oldest_version(SessionChannel::kOldestVersion);
+  hello.set_client("liblgpu " LGPU_VERSION);
+  hello.set_pid(::getpid());
+  hello.set_command(options_.command.empty() ? OwnCommand() : options_.command);
+  return frame;
+}
+
+absl::Status DaemonConnection::Handshake() {
+  const TimePoint deadline = Clock::now() + options_.greeting_timeout;
+  const v1::Frame frame = HelloFrame();
+  // A daemon that does not want this client may have said so and closed before it reads anything.
+  const absl::Status sent = channel_.Send(frame, {}, deadline);
+  absl::StatusOr<ReceivedFrame> answer = channel_.Receive(deadline);
+  if (!answer.ok()) {
+    return Unavailable("did not greet back (" + std::string((sent.ok() ? answer.status() : sent).message()) +
+                       ")");
+  }
+  if (answer->frame.has_goodbye()) {
+    const v1::Goodbye& goodbye = answer->frame.goodbye();
+    const absl::Status status = StatusFromWire(goodbye.code(), goodbye.message(), nullptr);
+    return status.ok() ? Unavailable("ended the session: " + goodbye.message()) : status;
+  }
+  if (answer->fds_cut) return CutError();
+  const v1::Welcome& welcome = answer->frame.welcome();
+  if (!answer->frame.has_welcome() || answer->fds.size() != 2 || welcome.session_token().empty()) {
+    return Unavailable("did not greet as the protocol says; are liblgpu and lgpud of the same version?");
+  }
+  if (welcome.protocol_version() < SessionChannel::kOldestVersion ||
+      welcome.protocol_version() > SessionChannel::kProtocolVersion) {
+    return absl::FailedPreconditionError(
+        "lgpud at " + options_.directory + " speaks version " + std::to_string(welcome.protocol_version()) +
+        " of the session protocol, this liblgpu versions " + std::to_string(SessionChannel::kOldestVersion) +
+        " to " + std::to_string(SessionChannel::kProtocolVersion) +
+        "; use a liblgpu and an lgpud of one version");
+  }
+  LGPU_ASSIGN_OR_RETURN(stats_, SharedPages::OpenStatsPage(std::move(answer->fds[0])));
+  LGPU_ASSIGN_OR_RETURN(page_, SharedPages::OpenClientPage(std::move(answer->fds[1])));
+  stats_.CloseFd();
+  page_.CloseFd();
+  token_ = welcome.session_token();
+  session_id_ = welcome.session_id();
+  return absl::OkStatus();
+}
+
+absl::Status DaemonConnection::Unavailable(const std::string& what) const {
+  return absl::UnavailableError("lgpud at " + options_.directory + " " + what);
+}
+
+absl::Status DaemonConnection::Broken(const std::string& what) const {
+  if (options_.reconnect_path.empty()) return Ended(what);
+  return Unavailable(what + "; memory that is mapped stays usable, more is to be had when it is back");
+}
+
+absl::Status DaemonConnection::Ended(const std::string& what) const {
+  return Unavailable(what + "; memory that is mapped stays usable, more is not to be had");
+}
+
+absl::Status DaemonConnection::CutError() {
+  return absl::ResourceExhaustedError(
+      "this process may open no more files, and a session with lgpud takes two; raise the limit: ulimit -n "
+      "16384");
+}
+
+absl::Status DaemonConnection::ClosedError() {
+  return absl::FailedPreconditionError("the session with lgpud is closed; open a new Context");
+}
+
+absl::Status DaemonConnection::NoAnswer() const { return Unavailable("does not answer; is it stopped?"); }
+
+absl::Status DaemonConnection::status() const {
+  if (IsForked()) return ForkedError();
+  MutexLock lock(mutex_);
+  return closed_ ? ClosedError() : status_;
+}
+
+absl::StatusOr<DaemonConnection::GrowCall> DaemonConnection::Grow(std::uint64_t device,
+                                                                  const GrowRequest& request) {
+  LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
+  GrowCall call(*this, id);
+  call.device_ = device;
+  call.to_send_ = request;
+  call.to_send_->timeout =
+      std::clamp<std::chrono::nanoseconds>(request.timeout, std::chrono::nanoseconds(0), kLongest);
+  return call;
+}
+
+DaemonConnection::GrowCall::GrowCall(GrowCall&& other) noexcept
+    : connection_(std::exchange(other.connection_, nullptr)),
+      request_(other.request_),
+      device_(other.device_),
+      to_send_(other.to_send_) {}
+
+DaemonConnection::GrowCall::~GrowCall() {
+  if (connection_ != nullptr && !connection_->IsForked()) connection_->ForgetRequest(request_);
+}
+
+absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::GrowCall::Next() {
+  const bool first = to_send_.has_value();
+  if (first) {
+    const TimePoint asked_at = Clock::now();
+    LGPU_RETURN_IF_ERROR(connection_->AwaitDaemon(asked_at + to_send_->timeout));
+    to_send_->timeout = std::max<std::chrono::nanoseconds>(to_send_->timeout - (Clock::now() - asked_at),
+                                                           std::chrono::nanoseconds(0));
+  }
+  TimePoint deadline = Clock::now() + connection_->options_.answer_timeout;
+  v1::Frame frame;
+  if (first) {
+    deadline += to_send_->timeout;
+    v1::GrowRequest& grow = *frame.mutable_grow();
+    grow.set_request_id(request_);
+    grow.set_device_id(device_);
+    grow.set_at_least_bytes(to_send_->at_least.count());
+    grow.set_wanted_bytes(std::max(to_send_->at_least, to_send_->wanted).count());
+    grow.set_ahead(to_send_->ahead);
+    grow.set_timeout_ms(
+        static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(to_send_->timeout).count()));
+    to_send_.reset();
+  }
+  absl::StatusOr<ReceivedFrame> answer = connection_->Call(request_, first ? &frame : nullptr, deadline);
+  if (!answer.ok()) return answer.status();
+  return connection_->TakePage(*std::move(answer));
+}
+
+absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::TakePage(ReceivedFrame received) {
+  if (received.frame.has_grow_refused()) {
+    const v1::GrowRefused& refused = received.frame.grow_refused();
+    const absl::Status status = StatusFromWire(refused.code(), refused.message(),
+                                               refused.has_refusal() ? &refused.refusal() : nullptr);
+    return status.ok() ? Confused() : status;
+  }
+  const v1::Grant& grant = received.frame.grant();
+  const auto count = static_cast<std::size_t>(grant.chunks_size());
+  if (!received.frame.has_grant() || count == 0 || (!received.fds_cut && count != received.fds.size())) {
+    return Confused();
+  }
+  received.fds.resize(count);
+  GrantPage page{.chunks = {}, .more = grant.more(), .fds_cut = received.fds_cut};
+  page.chunks.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const v1::Chunk& chunk = grant.chunks(static_cast<int>(i));
+    page.chunks.push_back({{ChunkId{chunk.id()}, Bytes(chunk.bytes())}, std::move(received.fds[i])});
+  }
+  return page;
+}
+
+absl::Status DaemonConnection::Confused() {
+  MutexLock lock(mutex_);
+  Fail(Ended("sent an answer that is not of the protocol"));
+  return status_;
+}
+
+absl::Status DaemonConnection::Return(std::uint64_t device, std::span<const ChunkId> chunks) {
+  absl::Status first_error;
+  while (!chunks.empty()) {
+    const auto part = chunks.first(std::min(chunks.size(), SessionChannel::kMaxReturnChunks));
+    chunks = chunks.subspan(part.size());
+    first_error.Update(ReturnPart(device, part));
+    FinishReturn(part);
+  }
+  return first_error;
+}
+
+absl::Status DaemonConnection::ReturnPart(std::uint64_t device, std::span<const ChunkId> chunks) {
+  while (true) {
+    const std::uint64_t generation = generation_.load();
+    const std::vector<ChunkId> part = StillToReturn(device, chunks);
+    if (part.empty()) return absl::OkStatus();
+    LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
+    v1::Frame frame;
+    frame.mutable_return_chunks()->set_request_id(id);
+    frame.mutable_return_chunks()->set_device_id(device);
+    frame.mutable_return_chunks()->mutable_chunk_ids()->Reserve(static_cast<int>(part.size()));
+    for (const ChunkId chunk : part) frame.mutable_return_chunks()->add_chunk_ids(chunk.value);
+    absl::StatusOr<ReceivedFrame> answer = Call(id, &frame, Clock::now() + options_.answer_timeout);
+    ForgetRequest(id);
+    // A daemon that is gone may have taken them back or not; the next one is not told of them.
+    if (!answer.ok() && IsLost(generation)) continue;
+    if (!answer.ok()) return answer.status();
+    if (!answer->frame.has_returned()) return Confused();
+    const v1::ReturnReply& reply = answer->frame.returned();
+    return StatusFromWire(reply.code(), reply.message(), nullptr);
+  }
+}
+
+std::vector<DaemonConnection::TrimOrder> DaemonConnection::TakeTrims() {
+  MutexLock lock(mutex_);
+  return std::exchange(trims_, {});
+}
+
+void DaemonConnection::AnswerTrim(std::uint64_t id, bool pending) {
+  v1::Frame frame;
+  frame.mutable_trimmed()->set_trim_id(id);
+  frame.mutable_trimmed()->set_pending(pending);
+  // Where this fails the session is at its end, and with it whoever waits for the answer.
+  (void)Send(frame, generation_.load(), Clock::now() + options_.answer_timeout);
+}
+
+absl::Status DaemonConnection::Close() {
+  if (IsForked()) return ForkedError();
+  {
+    MutexLock lock(mutex_);
+    closing_ = true;
+  }
+  const TimePoint deadline = Clock::now() + options_.answer_timeout;
+  while (true) {
+    const std::uint64_t generation = generation_.load();
+    const absl::Status status = SayClose(deadline);
+    {
+      MutexLock lock(mutex_);
+      if (closed_) return absl::OkStatus();
+    }
+    if (!IsLost(generation) || Clock::now() >= deadline) return status;
+    // Whoever comes later is told by the session thread.
+    const absl::Status back = AwaitDaemon(std::min(deadline, Clock::now() + kClosePatience));
+    if (absl::IsUnavailable(back)) return back;
+  }
+}
+
+absl::Status DaemonConnection::SayClose(TimePoint deadline) {
+  MutexLock one_at_a_time(close_mutex_);
+  bool is_said = false;
+  {
+    MutexLock lock(send_mutex_);
+    is_said = close_is_sent_;
+  }
+  {
+    MutexLock lock(mutex_);
+    while (is_said && !closed_ && status_.ok() && Clock::now() < deadline) {
+      changed_.WaitUntil(mutex_, deadline);
+    }
+    if (closed_) return absl::OkStatus();
+    if (is_said) return status_.ok() ? NoAnswer() : status_;
+  }
+  LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
+  v1::Frame frame;
+  frame.mutable_close()->set_request_id(id);
+  absl::StatusOr<ReceivedFrame> answer = Call(id, &frame, deadline);
+  ForgetRequest(id);
+  MutexLock lock(mutex_);
+  if (answer.ok() && answer->frame.has_closed()) {
+    Arm(false);  // the end of file that follows is no news
+    EndHere();
+    return absl::OkStatus();
+  }
+  return answer.ok() ? Broken("did not answer the end of the session as the protocol says") : answer.status();
+}
+
+void DaemonConnection::NotifyChange() {
+  changed_.NotifyAll();
+  if (options_.on_change) options_.on_change();
+}
+
+void DaemonConnection::EndHere() {
+  closed_ = true;
+  status_ = ClosedError();
+  NotifyChange();
+}
+
+}  // namespace lgpu

@@ -1,0 +1,299 @@
+#ifndef LGPU_CLIENT_SESSION_DAEMON_CONNECTION_H_
+#define LGPU_CLIENT_SESSION_DAEMON_CONNECTION_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/device/device_backend.h"
+#include "base/mutex.h"
+#include "base/unique_fd.h"
+#include "client/session/fork_guard.h"
+#include "client/session/maintenance.h"
+#include "lgpu/bytes.h"
+#include "lgpu/region_source.h"
+#include "proto/session_channel.h"
+#include "proto/session_pages.h"
+
+namespace lgpu {
+
+/// A DaemonConnection is the client's end of a session: the channel, its two pages, and the session
+/// thread, which reads what the daemon says while nobody waits for an answer. A thread that waits for one
+/// reads the channel itself (the session thread sleeps meanwhile), so that a grant costs no hand-over between
+/// threads; of several that wait, one reads for all. After a call the session thread takes the channel back
+/// only a little later (kQuiet), and a grant is acknowledged by the next frame or then: of calls that follow
+/// one another, each costs two system calls of the channel's.
+///
+/// When the daemon is gone (killed, stopped, or started again) the session thread looks for it until it is
+/// back, and tells the new one what this process holds. Until then Grow waits for as long as its request may
+/// wait, and fails with UNAVAILABLE; Return succeeds at once, since what is not told of is given back; the
+/// two pages stay at their addresses. When the daemon ends the session for a reason that will not pass, or
+/// does not know it any more, every call fails with that reason; in a forked child with FAILED_PRECONDITION.
+/// Thread-safe; no lock of the state is held over a system call on the socket.
+class DaemonConnection {
+ public:
+  struct Options {
+    std::string directory;  // said in errors
+    /// How long the daemon may take for an answer, beside the time that a request itself may wait.
+    std::chrono::milliseconds answer_timeout = std::chrono::seconds(10);
+    std::chrono::milliseconds greeting_timeout = std::chrono::seconds(10);
+    /// Where to look for a daemon that is gone; empty: nowhere, the connection ends with it.
+    std::string reconnect_path = {};
+    /// What others see of the program; empty: its name and arguments.
+    std::string command = {};
+    /// The daemon is gone, or is back, or does not take the session up now, or the session is over. Called on
+    /// any thread, with locks held: it may only wake somebody.
+    std::function<void()> on_change = {};
+  };
+  /// What somebody who uses the connection holds.
+  struct HeldChunk {
+    std::uint64_t device = 0;
+    Chunk chunk;
+    ExportedFd fd;  // none where the daemon knows memory without one
+  };
+  /// A Holder holds chunks that came over the connection. It is asked on the session thread.
+  class Holder {
+   public:
+    virtual ~Holder() = default;
+    virtual absl::StatusOr<std::vector<HeldChunk>> Held() = 0;
+  };
+  void AddHolder(Holder& holder);
+  /// It is not asked any more when this returns.
+  void RemoveHolder(Holder& holder);
+  /// How long after a call the session thread looks again, and a grant may stay unacknowledged.
+  static constexpr std::chrono::milliseconds kQuiet{5};
+  struct GrantedChunk {
+    Chunk chunk;
+    UniqueFd fd;
+  };
+  struct GrantPage {
+    std::vector<GrantedChunk> chunks;
+    bool more = false;     // another page follows
+    bool fds_cut = false;  // the chunks have no descriptors: this process may open no more
+  };
+
+  /// A GrowCall is one request for chunks whose answer comes in pages. Chunks that its owner did not ask for
+  /// any more when it went are given back. One thread at a time.
+  class GrowCall {
+   public:
+    ~GrowCall();
+    GrowCall(GrowCall&& other) noexcept;
+    GrowCall& operator=(GrowCall&&) = delete;
+    /// The next page; it is acknowledged, or soon will be. The refusal or error of the daemon; a page after
+    /// the last one is a bug of the caller's.
+    absl::StatusOr<GrantPage> Next();
+
+   private:
+    friend class DaemonConnection;
+    GrowCall(DaemonConnection& connection, std::uint64_t request)
+        : connection_(&connection), request_(request) {}
+    DaemonConnection* connection_;  // null: moved from
+    std::uint64_t request_;
+    std::uint64_t device_ = 0;
+    std::optional<GrowRequest> to_send_;  // until it is sent
+  };
+
+  /// Says Hello on a connected channel and takes Welcome. What the daemon answers instead; UNAVAILABLE.
+  static absl::StatusOr<std::unique_ptr<DaemonConnection>> Open(SessionChannel channel, Options options);
+  /// Ends the session without Close if there was none: the daemon takes this for a death.
+  ~DaemonConnection();
+  DaemonConnection(const DaemonConnection&) = delete;
+  DaemonConnection& operator=(const DaemonConnection&) = delete;
+
+  const std::string& token() const { return token_; }
+  std::uint64_t session_id() const { return session_id_; }
+  const StatsPage& stats() const { return *stats_; }
+  ClientPage& page() const { return *page_; }
+  bool IsForked() const { return fork_guard_->IsForked(); }
+  absl::Status status() const;
+
+  /// Asks for chunks; what is sent goes out with the call's first Next().
+  absl::StatusOr<GrowCall> Grow(std::uint64_t device, const GrowRequest& request);
+  /// True while the daemon is gone and looked for, and for a call that failed since `generation`.
+  bool IsLost(std::uint64_t generation) const;
+  /// The session is over, and status() is why: no daemon will take it up again.
+  bool IsOver() const;
+  /// How often the daemon was found again.
+  std::uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
+  /// Chunks are about to leave their holder, to be given back with Return: a new daemon is not told of them.
+  void StartReturn(std::span<const ChunkId> chunks);
+  /// They stay after all.
+  void CancelReturn(std::span<const ChunkId> chunks);
+  /// Gives chunks back; the caller has no mapping and no reference left.
+  absl::Status Return(std::uint64_t device, std::span<const ChunkId> chunks);
+  /// Somebody is short of memory: this session is to give back what is idle, and to answer. Comes from the
+  /// session thread's queue; WakeMaintenance happens with each.
+  struct TrimOrder {
+    std::uint64_t id = 0;
+    std::uint64_t device = 0;
+    Bytes bytes;
+  };
+  std::vector<TrimOrder> TakeTrims();
+  /// What there was is returned. `pending`: more is idle but for work that still runs.
+  void AnswerTrim(std::uint64_t id, bool pending);
+  /// Ends the session and waits until the daemon has it all back. UNAVAILABLE: none is there; the session
+  /// thread tells the one that comes next, and repeating it says how that went. Repeating it is always fine.
+  absl::Status Close();
+  /// The session thread does the task between its other work.
+  void StartMaintenance(Maintenance::Task task);
+  /// From any thread, without blocking.
+  void WakeMaintenance();
+  void StopMaintenance() { maintenance_.Stop(); }
+  /// The session thread drops `object` soon: for what is slow to destroy.
+  void DropLater(std::shared_ptr<void> object);
+
+ private:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  /// How long the end of a session waits for a daemon that is away.
+  static constexpr std::chrono::milliseconds kClosePatience{1000};
+  struct Waiter {
+    std::uint64_t request = 0;
+    std::vector<ReceivedFrame> inbox;
+    bool has_pages = false;  // its caller is at work on what it was granted
+  };
+  /// A grant that nobody waits for any more, or chunks that are to go back without one (0).
+  struct Orphan {
+    std::uint64_t grant = 0;
+    std::uint64_t device = 0;
+    std::vector<std::uint64_t> chunks;
+  };
+
+  DaemonConnection(SessionChannel channel, Options options);
+  v1::Frame HelloFrame() const;
+  absl::Status Handshake();
+  absl::Status StartSessionThread();
+  void RunSessionThread();
+  void ReadForNobody();
+  void TakeChannelBack();
+  bool DropAndSeeWhetherToStop();
+
+  /// Sends `frame`, if there is one, and waits for the next frame that answers `request`.
+  absl::StatusOr<ReceivedFrame> Call(std::uint64_t request, v1::Frame* frame, TimePoint deadline);
+  /// To the daemon of `generation`; UNAVAILABLE: it is another one by now.
+  absl::Status Send(const v1::Frame& frame, std::uint64_t generation, TimePoint deadline)
+      ABSL_LOCKS_EXCLUDED(send_mutex_, mutex_);
+  /// A new request id with an inbox.
+  absl::StatusOr<std::uint64_t> NewRequest() ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetRequest(std::uint64_t request) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Between StartWaiting and StopWaiting the session thread leaves the channel alone.
+  void StartWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StopWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetQuietTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Acknowledge(std::uint64_t grant, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<ReceivedFrame> Await(std::uint64_t request, std::uint64_t generation, TimePoint deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Receives one frame, with the lock given up meanwhile. One that answers `request` is the caller's;
+  /// others go to whom they are for.
+  std::optional<ReceivedFrame> ReadOne(std::uint64_t request, TimePoint deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<ReceivedFrame> Deliver(ReceivedFrame received, std::uint64_t request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Waiter* FindWaiter(std::uint64_t request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Fail(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Fails, and is looked for again where that is wanted.
+  void Lose(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Arm(bool on) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Says Close to the daemon that is there, once, and waits until it has heard it.
+  absl::Status SayClose(TimePoint deadline) ABSL_LOCKS_EXCLUDED(close_mutex_, mutex_, send_mutex_);
+  /// The session is over, as it was to be.
+  void EndHere() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// At most kMaxReturnChunks.
+  absl::Status ReturnPart(std::uint64_t device, std::span<const ChunkId> chunks);
+  static Orphan OrphanOf(const v1::Grant& grant);
+  void GiveBack(const std::vector<Orphan>& orphans, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<GrantPage> TakePage(ReceivedFrame received) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Confused() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Unavailable(const std::string& what) const;
+  absl::Status Broken(const std::string& what) const;
+  absl::Status Ended(const std::string& what) const;
+  void NotifyChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NoAnswer() const;
+  static absl::Status ClosedError();
+  static absl::Status CutError();
+
+  // daemon_connection_resume.cc.
+  /// Waits while the daemon is looked for; then OK, or why not.
+  absl::Status AwaitDaemon(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsAway() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status LostError() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<TimePoint> next_attempt() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void TryToReconnect() ABSL_LOCKS_EXCLUDED(close_mutex_, mutex_, send_mutex_);
+  absl::Status Rejoin(SessionChannel channel);
+  absl::Status Greet(SessionChannel& channel, TimePoint deadline);
+  /// What the daemon answers; its Goodbye as a status, which is never CANCELLED: it hung up without one.
+  /// ABORTED: this connection is being destroyed.
+  absl::StatusOr<ReceivedFrame> Ask(SessionChannel& channel, const v1::Frame& frame, std::span<const int> fds,
+                                    TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::vector<HeldChunk>> WhatIsHeld(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Attest(SessionChannel& channel, const std::vector<HeldChunk>& held, TimePoint deadline);
+  /// What was returned since WhatIsHeld, and is owed to this daemon.
+  absl::StatusOr<std::vector<Orphan>> GoOnWith(SessionChannel channel)
+      ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
+  /// Those of `chunks` that the daemon knows of, and is to be told about now. While it is away they are owed
+  /// to the next one.
+  std::vector<ChunkId> StillToReturn(std::uint64_t device, std::span<const ChunkId> chunks)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void FinishReturn(std::span<const ChunkId> chunks) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Options options_;
+  SessionChannel channel_;
+  UniqueFd epoll_;
+  UniqueFd wake_;   // an eventfd: something in the queues of the session thread
+  UniqueFd quiet_;  // a timerfd: some time has passed since a call
+  std::optional<ForkGuard> fork_guard_;
+  SharedPage<const StatsPage> stats_;
+  SharedPage<ClientPage> page_;
+  std::string token_;
+  std::uint64_t session_id_ = 0;
+
+  Maintenance maintenance_;
+
+  /// To have one sender at a time, as SessionChannel asks for.
+  Mutex send_mutex_;
+  bool close_is_sent_ ABSL_GUARDED_BY(send_mutex_) = false;  // nothing may follow it
+
+  Mutex close_mutex_;  // one that closes at a time; before the others
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  absl::Status gone_ ABSL_GUARDED_BY(mutex_);  // what it is while nobody answers
+  std::uint64_t next_request_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // few: one a thread that calls
+  std::vector<Orphan> orphans_ ABSL_GUARDED_BY(mutex_);
+  std::vector<TrimOrder> trims_ ABSL_GUARDED_BY(mutex_);
+  int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // somebody is in Receive
+  bool armed_ ABSL_GUARDED_BY(mutex_) = false;    // the session thread hears of what arrives
+  bool quiet_is_set_ ABSL_GUARDED_BY(mutex_) = false;
+  std::uint64_t unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;  // a grant; 0: none
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;              // for good: also the next daemon is to hear it
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::shared_ptr<void>> to_drop_ ABSL_GUARDED_BY(mutex_);
+
+  // Written under both locks, read under either of them or none.
+  std::atomic<std::uint64_t> generation_ = 0;
+  std::optional<TimePoint> next_attempt_ ABSL_GUARDED_BY(mutex_);  // the daemon is looked for then
+  std::chrono::milliseconds pause_ ABSL_GUARDED_BY(mutex_){0};
+  std::unordered_set<std::uint64_t> returning_ ABSL_GUARDED_BY(mutex_);  // chunks
+  std::unordered_set<std::uint64_t> given_up_ ABSL_GUARDED_BY(mutex_);   // and that a daemon was not told of
+  std::vector<Orphan> owed_ ABSL_GUARDED_BY(mutex_);  // were returned while the daemon was away; no grants
+  Mutex holders_mutex_;                               // before mutex_
+  std::vector<Holder*> holders_ ABSL_GUARDED_BY(holders_mutex_);
+  std::unique_ptr<std::thread> thread_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_CLIENT_SESSION_DAEMON_CONNECTION_H_

@@ -1,0 +1,366 @@
+// The channel of a DaemonConnection: who reads it, and to whom a frame goes.
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "client/session/daemon_connection.h"
+
+namespace lgpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::uint64_t RequestOf(const v1::Frame& frame) {
+  switch (frame.body_case()) {
+    case v1::Frame::kGrant:
+      return frame.grant().request_id();
+    case v1::Frame::kGrowRefused:
+      return frame.grow_refused().request_id();
+    case v1::Frame::kReturned:
+      return frame.returned().request_id();
+    case v1::Frame::kClosed:
+      return frame.closed().request_id();
+    default:
+      return 0;
+  }
+}
+
+/// As epoll_wait takes it; -1: for ever.
+int MillisecondsUntil(std::optional<Clock::time_point> next) {
+  if (!next) return -1;
+  const Clock::time_point now = Clock::now();
+  if (*next <= now) return 0;
+  constexpr std::int64_t kMost = 60'000;
+  return static_cast<int>(
+      std::min<std::int64_t>(std::chrono::ceil<std::chrono::milliseconds>(*next - now).count(), kMost));
+}
+
+}  // namespace
+
+// The session thread.
+
+void DaemonConnection::RunSessionThread() {
+  while (true) {
+    std::array<epoll_event, 3> events;
+    std::optional<TimePoint> next = maintenance_.next();
+    if (const std::optional<TimePoint> attempt = next_attempt())
+      next = std::min(next.value_or(*attempt), *attempt);
+    const int count =
+        ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), MillisecondsUntil(next));
+    for (int i = 0; i < count; ++i) {
+      const int fd = events[static_cast<std::size_t>(i)].data.fd;
+      if (fd == wake_.get()) {
+        if (DropAndSeeWhetherToStop()) return;
+      } else if (fd == quiet_.get()) {
+        TakeChannelBack();
+      } else {
+        ReadForNobody();
+      }
+    }
+    maintenance_.RunIfDue();
+    TryToReconnect();
+  }
+}
+
+void DaemonConnection::StartMaintenance(Maintenance::Task task) {
+  maintenance_.Start(std::move(task));
+  WakeMaintenance();
+}
+
+void DaemonConnection::WakeMaintenance() {
+  if (maintenance_.Wake()) (void)::eventfd_write(wake_.get(), 1);
+}
+
+bool DaemonConnection::DropAndSeeWhetherToStop() {
+  eventfd_t ignored;
+  (void)::eventfd_read(wake_.get(), &ignored);
+  std::vector<std::shared_ptr<void>> to_drop;
+  MutexLock lock(mutex_);
+  to_drop.swap(to_drop_);
+  if (stopping_) return true;
+  mutex_.Unlock();
+  to_drop.clear();
+  mutex_.Lock();
+  return false;
+}
+
+void DaemonConnection::TakeChannelBack() {
+  std::uint64_t expirations;
+  (void)!::read(quiet_.get(), &expirations, sizeof(expirations));
+  std::uint64_t grant = 0;
+  std::uint64_t generation = 0;
+  {
+    MutexLock lock(mutex_);
+    generation = generation_.load();
+    quiet_is_set_ = false;
+    // With somebody waiting, it is one that could not be sent before, and he may wait for just that.
+    grant = std::exchange(unacknowledged_, 0);
+    if (waiting_ == 0) Arm(true);  // else the end of that call sets the timer again
+  }
+  if (grant != 0) Acknowledge(grant, generation);
+}
+
+void DaemonConnection::ReadForNobody() {
+  std::vector<Orphan> orphans;
+  std::uint64_t generation = 0;
+  {
+    MutexLock lock(mutex_);
+    generation = generation_.load();
+    if (!armed_ || reading_) return;  // a waiter took over after the event was reported
+    constexpr std::uint64_t kNobody = 0;
+    (void)ReadOne(kNobody, SessionChannel::kAtOnce);
+    if (waiting_ > 0) changed_.NotifyAll();
+    orphans.swap(orphans_);
+  }
+  GiveBack(orphans, generation);
+}
+
+void DaemonConnection::DropLater(std::shared_ptr<void> object) {
+  {
+    MutexLock lock(mutex_);
+    to_drop_.push_back(std::move(object));
+  }
+  (void)::eventfd_write(wake_.get(), 1);
+}
+
+// Requests and their answers.
+
+absl::Status DaemonConnection::Send(const v1::Frame& frame, std::uint64_t generation, TimePoint deadline) {
+  MutexLock lock(send_mutex_);
+  if (generation != generation_.load()) return absl::UnavailableError("the daemon was started again");
+  // To the daemon a frame after Close is a broken protocol: it would take the session for lost.
+  if (close_is_sent_) return ClosedError();
+  const absl::Status sent = channel_.Send(frame, {}, deadline);
+  close_is_sent_ = sent.ok() && frame.has_close();
+  return sent;
+}
+
+absl::StatusOr<std::uint64_t> DaemonConnection::NewRequest() {
+  if (IsForked()) return ForkedError();
+  MutexLock lock(mutex_);
+  if (closed_) return ClosedError();
+  if (!status_.ok() && !IsAway()) return status_;
+  const std::uint64_t request = next_request_++;
+  waiters_.push_back({.request = request, .inbox = {}, .has_pages = false});
+  return request;
+}
+
+DaemonConnection::Waiter* DaemonConnection::FindWaiter(std::uint64_t request) {
+  const auto found = std::find_if(waiters_.begin(), waiters_.end(),
+                                  [request](const Waiter& waiter) { return waiter.request == request; });
+  return found == waiters_.end() ? nullptr : &*found;
+}
+
+void DaemonConnection::ForgetRequest(std::uint64_t request) {
+  std::vector<Orphan> orphans;
+  std::uint64_t generation = 0;
+  {
+    MutexLock lock(mutex_);
+    generation = generation_.load();
+    Waiter* const waiter = FindWaiter(request);
+    if (waiter == nullptr) return;
+    for (const ReceivedFrame& received : waiter->inbox) {
+      if (received.frame.has_grant()) orphans.push_back(OrphanOf(received.frame.grant()));
+    }
+    std::swap(*waiter, waiters_.back());
+    waiters_.pop_back();
+    if (IsAway()) changed_.NotifyAll();  // the session thread may wait for just this
+  }
+  GiveBack(orphans, generation);
+}
+
+void DaemonConnection::StartWaiting() {
+  ++waiting_;
+  Arm(false);
+}
+
+void DaemonConnection::StopWaiting() {
+  if (--waiting_ > 0) {
+    if (!reading_) changed_.NotifyAll();  // one of them reads now
+  } else {
+    SetQuietTimer();
+  }
+}
+
+void DaemonConnection::SetQuietTimer() {
+  if (quiet_is_set_) return;
+  const itimerspec soon = {.it_interval = {},
+                           .it_value = {.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kQuiet).count()}};
+  quiet_is_set_ = ::timerfd_settime(quiet_.get(), 0, &soon, nullptr) == 0;
+}
+
+void DaemonConnection::Acknowledge(std::uint64_t grant, std::uint64_t generation) {
+  v1::Frame ack;
+  ack.mutable_ack()->set_grant_id(grant);
+  if (absl::IsDeadlineExceeded(Send(ack, generation, Clock::now() + options_.answer_timeout))) {
+    // The daemon does not read now. It gives this session no other grant before it knows of this one.
+    MutexLock lock(mutex_);
+    if (generation != generation_.load()) return;
+    unacknowledged_ = grant;
+    SetQuietTimer();
+  }
+  // Where it fails otherwise the session is at its end, which the next call finds.
+}
+
+void DaemonConnection::Arm(bool on) {
+  if (on == armed_ || (on && (!status_.ok() || closed_))) return;
+  epoll_event event = {.events = EPOLLIN, .data = {.fd = channel_.fd()}};
+  (void)::epoll_ctl(epoll_.get(), on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, channel_.fd(), &event);
+  armed_ = on;
+}
+
+absl::StatusOr<ReceivedFrame> DaemonConnection::Await(std::uint64_t request, std::uint64_t generation,
+                                                      TimePoint deadline) {
+  for (bool first = true;; first = false) {
+    std::vector<ReceivedFrame>& inbox = FindWaiter(request)->inbox;
+    if (!inbox.empty()) {
+      ReceivedFrame received = std::move(inbox.front());
+      inbox.erase(inbox.begin());
+      return received;
+    }
+    if (!status_.ok()) return status_;
+    if (generation != generation_.load()) return LostError();
+    if (!first && Clock::now() >= deadline) return NoAnswer();
+    if (reading_) {
+      changed_.WaitUntil(mutex_, deadline);
+      continue;
+    }
+    std::optional<ReceivedFrame> answer = ReadOne(request, deadline);
+    if (waiting_ > 1) changed_.NotifyAll();
+    if (answer) return *std::move(answer);
+    // At once: the daemon sends no other grant before this one is acknowledged.
+    if (std::vector<Orphan> orphans = std::exchange(orphans_, {}); !orphans.empty()) {
+      mutex_.Unlock();
+      GiveBack(orphans, generation);
+      mutex_.Lock();
+    }
+  }
+}
+
+absl::StatusOr<ReceivedFrame> DaemonConnection::Call(std::uint64_t request, v1::Frame* frame,
+                                                     TimePoint deadline) {
+  if (IsForked()) return ForkedError();
+  absl::Status sent;
+  absl::StatusOr<ReceivedFrame> answer = NoAnswer();
+  std::uint64_t acknowledge = 0;
+  std::uint64_t generation = 0;
+  std::vector<Orphan> orphans;
+  {
+    MutexLock lock(mutex_);
+    if (!status_.ok() && frame != nullptr) return status_;
+    generation = generation_.load();
+    StartWaiting();
+    if (frame != nullptr) {
+      acknowledge = std::exchange(unacknowledged_, 0);
+      frame->set_acknowledges(acknowledge);
+      mutex_.Unlock();
+      sent = Send(*frame, generation, deadline);
+      mutex_.Lock();
+      if (!sent.ok() && acknowledge != 0 && generation == generation_.load()) unacknowledged_ = acknowledge;
+      acknowledge = 0;
+    }
+    // A daemon that is gone may have said why: whoever reads finds that before the end of file.
+    if (sent.ok() || absl::IsUnavailable(sent)) {
+      answer = Await(request, generation, deadline);
+    } else if (!absl::IsDeadlineExceeded(sent)) {
+      answer = sent;
+    }
+    if (answer.ok() && answer->frame.has_grant()) {
+      FindWaiter(request)->has_pages = true;
+      const v1::Grant& grant = answer->frame.grant();
+      // The daemon sends nobody the next page or grant before it knows of this one.
+      if (grant.more() || waiting_ > 1) {
+        acknowledge = grant.grant_id();
+      } else {
+        unacknowledged_ = grant.grant_id();
+      }
+    }
+    StopWaiting();
+    orphans.swap(orphans_);
+  }
+  if (acknowledge != 0) Acknowledge(acknowledge, generation);
+  GiveBack(orphans, generation);
+  return answer;
+}
+
+std::optional<ReceivedFrame> DaemonConnection::ReadOne(std::uint64_t request, TimePoint deadline) {
+  reading_ = true;
+  mutex_.Unlock();
+  absl::StatusOr<ReceivedFrame> received = channel_.Receive(deadline);
+  mutex_.Lock();
+  reading_ = false;
+  if (received.ok()) return Deliver(*std::move(received), request);
+  if (absl::IsUnavailable(received.status())) {
+    Lose(Broken("is gone (it closed the session without a reason: stopped, or killed)"));
+  } else if (!absl::IsDeadlineExceeded(received.status())) {
+    Fail(Ended("sent something that is not of the protocol (" + std::string(received.status().message()) +
+               ")"));
+  }
+  return std::nullopt;
+}
+
+std::optional<ReceivedFrame> DaemonConnection::Deliver(ReceivedFrame received, std::uint64_t request) {
+  const v1::Frame& frame = received.frame;
+  const std::uint64_t answered = RequestOf(frame);
+  if (answered != 0 && answered == request) return received;
+  if (frame.has_goodbye()) {
+    const std::string what = "ended the session: " + frame.goodbye().message();
+    const bool passes = frame.goodbye().code() == static_cast<int>(absl::StatusCode::kUnavailable);
+    passes ? Lose(Broken(what)) : Fail(Ended(what));
+  } else if (frame.has_trim()) {
+    trims_.push_back({.id = frame.trim().trim_id(),
+                      .device = frame.trim().device_id(),
+                      .bytes = Bytes(frame.trim().bytes())});
+    WakeMaintenance();
+  } else if (answered == 0 || answered >= next_request_) {
+    Fail(Ended("sent a frame that answers nothing that was asked"));
+  } else if (Waiter* const waiter = FindWaiter(answered); waiter != nullptr) {
+    waiter->inbox.push_back(std::move(received));
+  } else if (frame.has_grant()) {
+    orphans_.push_back(OrphanOf(frame.grant()));
+  } else if (frame.has_closed()) {
+    Arm(false);
+    EndHere();  // who asked for it has given up waiting
+  }
+  return std::nullopt;
+}
+
+void DaemonConnection::Fail(absl::Status status) {
+  if (!status_.ok()) return;
+  Arm(false);
+  status_ = std::move(status);
+  NotifyChange();
+}
+
+DaemonConnection::Orphan DaemonConnection::OrphanOf(const v1::Grant& grant) {
+  Orphan orphan{.grant = grant.grant_id(), .device = grant.device_id(), .chunks = {}};
+  for (const v1::Chunk& chunk : grant.chunks()) orphan.chunks.push_back(chunk.id());
+  return orphan;
+}
+
+void DaemonConnection::GiveBack(const std::vector<Orphan>& orphans, std::uint64_t generation) {
+  for (const Orphan& orphan : orphans) {
+    const TimePoint deadline = Clock::now() + options_.answer_timeout;
+    v1::Frame ack;
+    ack.mutable_ack()->set_grant_id(orphan.grant);
+    v1::Frame back;
+    {
+      MutexLock lock(mutex_);
+      // An id without an inbox: the answer is of no interest.
+      back.mutable_return_chunks()->set_request_id(next_request_++);
+    }
+    back.mutable_return_chunks()->set_device_id(orphan.device);
+    back.mutable_return_chunks()->mutable_chunk_ids()->Add(orphan.chunks.begin(), orphan.chunks.end());
+    // Where this fails the session is at its end, and the daemon takes everything back by itself.
+    const bool acknowledged = orphan.grant == 0 || Send(ack, generation, deadline).ok();
+    if (acknowledged) (void)Send(back, generation, deadline);
+  }
+}
+
+}  // namespace lgpu

@@ -1,0 +1,63 @@
+#include "daemon/http/http_address.h"
+
+#include <arpa/inet.h>
+
+#include <fstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+
+bool IsLoopback(const std::string& host) {
+  in_addr four{};
+  in6_addr six{};
+  if (host == "localhost") return true;
+  if (::inet_pton(AF_INET, host.c_str(), &four) == 1) return (ntohl(four.s_addr) >> 24U) == 127;
+  return ::inet_pton(AF_INET6, host.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+}
+
+absl::StatusOr<HttpAddress> ParseHttpAddress(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  HttpAddress address;
+  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(text.substr(colon + 1), &address.port) ||
+      address.port < 0 || address.port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "' is no ADDRESS:PORT; write, say, 127.0.0.1:9400"));
+  }
+  address.host = text.substr(0, colon);
+  if (address.host.front() == '[' && address.host.back() == ']') {
+    address.host = address.host.substr(1, address.host.size() - 2);
+  }
+  address.loopback = IsLoopback(address.host);
+  return address;
+}
+
+absl::StatusOr<std::string> ReadHttpToken(const std::string& path) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path);
+  std::string token;
+  if (!file || !std::getline(file, token)) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read a token from http.token_file ", path,
+                                                   "; try: openssl rand -hex 16 > ", path));
+  }
+  token = std::string(absl::StripAsciiWhitespace(token));
+  if (token.size() < 16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the token in ", path, " is shorter than 16 characters; try: openssl rand -hex 16"));
+  }
+  return token;
+}
+
+absl::Status CheckHttpListen(const HttpConfig& config) {
+  if (config.listen.empty()) return absl::OkStatus();
+  LGPU_ASSIGN_OR_RETURN(const HttpAddress address, ParseHttpAddress(config.listen));
+  if (address.loopback || !config.token_file.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("HTTP on ", config.listen,
+                                                 " can be reached from other machines and needs ",
+                                                 "http.token_file; or listen on 127.0.0.1"));
+}
+
+}  // namespace lgpu::daemon

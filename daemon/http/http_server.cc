@@ -1,0 +1,278 @@
+#include "daemon/http/http_server.h"
+
+#include <httplib.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/thread.h"
+#include "daemon/http/http_address.h"
+#include "daemon/http/http_connections.h"
+#include "daemon/http/metrics.h"
+#include "lgpu/status.h"
+#include "proto/messages_json.h"
+
+namespace lgpu::daemon {
+namespace {
+
+constexpr std::size_t kMostEvents = 1000;
+constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
+constexpr char kJsonType[] = "application/json";
+
+// In a time that does not tell how much of it is right.
+bool SameToken(const std::string& a, const std::string& b) {
+  unsigned char difference = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
+    difference = static_cast<unsigned char>(
+        difference | (static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i])));
+  }
+  return difference == 0;
+}
+
+// The scheme is a word in any case; the token is not.
+bool HasToken(const std::string& authorization, const std::string& token) {
+  const std::size_t blank = authorization.find(' ');
+  return blank != std::string::npos && absl::EqualsIgnoreCase(authorization.substr(0, blank), "Bearer") &&
+         SameToken(std::string(absl::StripAsciiWhitespace(authorization.substr(blank))), token);
+}
+
+// A page of another site must not read this one by a name of its own for 127.0.0.1.
+bool IsLocalName(std::string host) {
+  const bool bracketed = absl::StartsWith(host, "[");
+  const std::size_t end = bracketed ? host.find(']') : host.find(':');
+  host = bracketed ? host.substr(1, end == std::string::npos ? end : end - 1) : host.substr(0, end);
+  return IsLoopback(absl::AsciiStrToLower(host));
+}
+
+void Answer(httplib::Response& response, int status, const nlohmann::json& json) {
+  response.status = status;
+  response.set_content(JsonLine(json), kJsonType);
+}
+
+void Fail(httplib::Response& response, int status, const absl::Status& why) {
+  Answer(response, status,
+         {{"schema", "lgpu.error/v1"},
+          {"code", absl::StatusCodeToString(why.code())},
+          {"message", std::string(why.message())}});
+}
+
+// Of an answer that the library made itself.
+absl::Status WhyOf(int status, const httplib::Request& request) {
+  switch (status) {
+    case 404:
+      return absl::NotFoundError(absl::StrCat("no page ", request.path.substr(0, 200),
+                                              "; there are /metrics, /healthz, /readyz and /api/v1/..."));
+    case 413:
+      return absl::InvalidArgumentError("the body of the request is too long; GET needs none");
+    case 414:
+      return absl::InvalidArgumentError("the address of the page is too long");
+    case 416:
+      return absl::InvalidArgumentError("the header Range asks for what the page does not have");
+    default:
+      return status < 500 ? absl::InvalidArgumentError("this is no request that HTTP/1.1 has")
+                          : absl::InternalError("the page could not be made");
+  }
+}
+
+int HttpStatusOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kInvalidArgument:
+      return 400;
+    default:
+      return 500;
+  }
+}
+
+absl::StatusOr<std::uint64_t> Number(const httplib::Request& request, const char* name,
+                                     std::uint64_t otherwise) {
+  if (!request.has_param(name)) return otherwise;
+  std::uint64_t number = 0;
+  if (absl::SimpleAtoi(request.get_param_value(name), &number)) return number;
+  return absl::InvalidArgumentError(absl::StrCat("the parameter ", name, " is no whole number"));
+}
+
+}  // namespace
+
+class HttpServer::Impl {
+ public:
+  Impl(const Services& services, std::string token) : services_(services), token_(std::move(token)) {}
+  ~Impl() { Stop(); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  absl::Status Start(const HttpAddress& address) {
+    Configure(address);
+    const int port = address.port == 0
+                         ? server_.bind_to_any_port(address.host)
+                         : (server_.bind_to_port(address.host, address.port) ? address.port : -1);
+    if (port <= 0) {
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", address.host, ":", address.port,
+                                                 " for HTTP: it is taken, or no address of this machine"));
+    }
+    server_.WidenQueue();
+    const bool six = absl::StrContains(address.host, ":");
+    address_ = absl::StrCat(six ? "[" : "", address.host, six ? "]:" : ":", port);
+    LGPU_ASSIGN_OR_RETURN(thread_, Thread::Start("lgpud-http", [this] {
+                            server_.listen_after_bind();
+                            if (!stopped_)
+                              spdlog::error("HTTP has ended: {} cannot be listened on any more", address_);
+                            ended_ = true;
+                          }));
+    // Before it runs, it cannot be stopped.
+    while (!server_.is_running() && !ended_) std::this_thread::yield();
+    return absl::OkStatus();
+  }
+
+  void Stop() {
+    ready_ = false;
+    stopped_ = true;
+    server_.Stop();
+    thread_.Join();
+  }
+
+  const std::string& address() const { return address_; }
+
+ private:
+  void Configure(const HttpAddress& address) {
+    // The library's default shares the port with whoever of the same user asks for it as well.
+    server_.set_socket_options([](int socket) {
+      const int on = 1;
+      ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    });
+    server_.set_payload_max_length(4096);
+    server_.set_pre_routing_handler([this, local = address.loopback](const auto& request, auto& response) {
+      return Admit(request, response, local);
+    });
+    server_.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
+      if (response.body.empty()) Fail(response, response.status, WhyOf(response.status, request));
+    });
+    Get("/metrics", [this](const auto&, auto& response) { response.set_content(Metrics(), kMetricsType); });
+    Get("/healthz", [](const auto&, auto& response) { response.set_content("ok\n", "text/plain"); });
+    Get("/readyz", [this](const auto&, auto& response) {
+      response.status = ready_ ? 200 : 503;
+      response.set_content(ready_ ? "ready\n" : "stopping\n", "text/plain");
+    });
+    AddApi();
+  }
+
+  using Handler = std::function<void(const httplib::Request&, httplib::Response&)>;
+  void Get(const std::string& path, Handler handler) { server_.Get(path, std::move(handler)); }
+
+  httplib::Server::HandlerResponse Admit(const httplib::Request& request, httplib::Response& response,
+                                         bool local) const {
+    using Response = httplib::Server::HandlerResponse;
+    if (request.method != "GET" && request.method != "HEAD") {
+      response.set_header("Allow", "GET, HEAD");
+      Fail(response, 405, absl::UnimplementedError("this port only answers GET"));
+      return Response::Handled;
+    }
+    const bool probe = request.path == "/healthz" || request.path == "/readyz";
+    if (!token_.empty() && !probe && !HasToken(request.get_header_value("Authorization"), token_)) {
+      response.set_header("WWW-Authenticate", "Bearer");
+      Fail(response, 401, absl::UnauthenticatedError("this needs the header Authorization: Bearer TOKEN"));
+      return Response::Handled;
+    }
+    if (local && token_.empty() && !IsLocalName(request.get_header_value("Host"))) {
+      Fail(response, 403, absl::PermissionDeniedError("the header Host names no loopback address"));
+      return Response::Handled;
+    }
+    return Response::Unhandled;
+  }
+
+  std::string Metrics() {
+    return MetricsText(services_.stats.Snapshot(root_), {.backend = services_.backend,
+                                                         .events = services_.events.counts(),
+                                                         .ended = services_.leases.end_counts(),
+                                                         .ops = services_.leases.op_counts(),
+                                                         .grants = services_.grants.Read()});
+  }
+
+  void AddApi() {
+    Get("/api/v1/snapshot", [this](const auto&, auto& response) {
+      Answer(response, 200, ToJson(services_.stats.Snapshot(root_)));
+    });
+    Get("/api/v1/version", [this](const auto&, auto& response) {
+      Answer(response, 200,
+             {{"schema", "lgpu.version/v1"}, {"version", LGPU_VERSION}, {"backend", services_.backend}});
+    });
+    Get("/api/v1/cards", [this](const auto&, auto& response) {
+      nlohmann::json cards = nlohmann::json::array();
+      for (const v1::CardStats& card : services_.stats.Cards()) cards.push_back(ToJson(card));
+      Answer(response, 200, {{"schema", "lgpu.cards/v1"}, {"cards", cards}});
+    });
+    Get("/api/v1/leases", [this](const auto&, auto& response) {
+      nlohmann::json leases = nlohmann::json::array();
+      const v1::StatsSnapshot snapshot = services_.stats.Snapshot(root_);
+      for (const v1::LeaseStats& lease : snapshot.leases()) leases.push_back(ToJson(lease));
+      Answer(response, 200, {{"schema", "lgpu.leases/v1"}, {"leases", leases}});
+    });
+    Get("/api/v1/events", [this](const auto& request, auto& response) { Events(request, response); });
+    Get("/api/v1/placements", [this](const auto& request, auto& response) { Placements(request, response); });
+  }
+
+  void Events(const httplib::Request& request, httplib::Response& response) {
+    const absl::StatusOr<std::uint64_t> after = Number(request, "after", 0);
+    if (!after.ok()) return Fail(response, HttpStatusOf(after.status()), after.status());
+    const EventLog::Batch batch =
+        services_.events.Read(*after, root_.uid, kMostEvents, std::chrono::steady_clock::now());
+    nlohmann::json events = nlohmann::json::array();
+    for (const v1::Event& event : batch.events) events.push_back(ToJson(event));
+    Answer(response, 200,
+           {{"schema", "lgpu.events/v1"}, {"last_sequence", batch.last_sequence}, {"events", events}});
+  }
+
+  void Placements(const httplib::Request& request, httplib::Response& response) {
+    if (!request.has_param("lease")) {
+      return Fail(response, 400, absl::InvalidArgumentError("of which lease? /api/v1/placements?lease=NAME"));
+    }
+    const auto placements = services_.leases.FindPlacements(root_, request.get_param_value("lease"));
+    if (!placements.ok()) return Fail(response, HttpStatusOf(placements.status()), placements.status());
+    const absl::StatusOr<std::uint64_t> records = Number(request, "records", 100);
+    if (!records.ok()) return Fail(response, HttpStatusOf(records.status()), records.status());
+    v1::PlacementReport report = placements->log->Report(*records);
+    report.set_lease_id(placements->id);
+    report.set_lease_name(placements->name);
+    Answer(response, 200, ToJson(report));
+  }
+
+  const Services services_;
+  const std::string token_;
+  const Caller root_{};  // sees all
+  BoundedServer server_{BoundedServer::Bounds{}};
+  std::string address_;
+  std::atomic<bool> ready_ = true;
+  std::atomic<bool> ended_ = false;
+  std::atomic<bool> stopped_ = false;
+  Thread thread_;
+};
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpServer::~HttpServer() = default;
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpConfig& config,
+                                                              const Services& services) {
+  LGPU_RETURN_IF_ERROR(CheckHttpListen(config));
+  LGPU_ASSIGN_OR_RETURN(const HttpAddress address, ParseHttpAddress(config.listen));
+  LGPU_ASSIGN_OR_RETURN(std::string token, ReadHttpToken(config.token_file));
+  auto impl = std::make_unique<Impl>(services, std::move(token));
+  LGPU_RETURN_IF_ERROR(impl->Start(address));
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+const std::string& HttpServer::address() const { return impl_->address(); }
+void HttpServer::Stop() { impl_->Stop(); }
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,181 @@
+#include "daemon/leases/lease.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lgpu/status.h"
+#include "proto/session_pages.h"
+
+namespace lgpu::daemon {
+namespace {
+
+constexpr std::array<const char*, 24> kAdjectives = {"agile",  "amber", "bold",  "brave",  "bright", "calm",
+                                                     "clever", "eager", "fair",  "gentle", "happy",  "jolly",
+                                                     "keen",   "kind",  "light", "lucky",  "merry",  "noble",
+                                                     "proud",  "quick", "quiet", "sunny",  "swift",  "wise"};
+constexpr std::array<const char*, 24> kAnimals = {"badger", "beaver", "bison", "crane",  "deer",  "eagle",
+                                                  "falcon", "finch",  "fox",   "gecko",  "hare",  "heron",
+                                                  "ibis",   "koala",  "lynx",  "marten", "moose", "otter",
+                                                  "owl",    "panda",  "raven", "seal",   "stork", "tapir"};
+constexpr std::size_t kMaxNameBytes = 63;
+constexpr int kMaxLabelBytes = 63;
+
+std::string ListCards(const std::vector<Broker::CardInfo>& cards) {
+  return absl::StrJoin(cards, ", ", [](std::string* out, const Broker::CardInfo& info) {
+    absl::StrAppend(out, "GPU ", info.card.index, " ", info.card.device.uuid);
+  });
+}
+
+absl::StatusOr<const Broker::CardInfo*> FindNamed(const std::string& uuid,
+                                                  const std::vector<Broker::CardInfo>& cards) {
+  const Broker::CardInfo* found = nullptr;
+  for (const Broker::CardInfo& info : cards) {
+    if (info.card.device.uuid == uuid) {
+      return &info;
+    }
+    if (absl::StartsWith(info.card.device.uuid, uuid)) {
+      if (found != nullptr) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("\"", uuid, "\" means more than one GPU; write more of it: ", ListCards(cards)));
+      }
+      found = &info;
+    }
+  }
+  if (found == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("no GPU \"", uuid, "\" is served here; there are: ", ListCards(cards)));
+  }
+  return found;
+}
+
+// The candidate with most room, less what this request has put on it already.
+absl::StatusOr<const Broker::CardInfo*> FindRoomiest(const v1::LogicalDeviceSpec& spec,
+                                                     const std::vector<Broker::CardInfo>& cards,
+                                                     const std::map<CardId, Bytes>& planned) {
+  const auto is_candidate = [&spec](const Broker::CardInfo& info) {
+    return spec.candidate_uuids().empty() ||
+           std::find(spec.candidate_uuids().begin(), spec.candidate_uuids().end(), info.card.device.uuid) !=
+               spec.candidate_uuids().end();
+  };
+  const auto room = [&planned](const Broker::CardInfo& info) {
+    const auto found = planned.find(info.id);
+    const double taken = found == planned.end() ? 0 : static_cast<double>(found->second.count());
+    return static_cast<double>(info.view.free().count()) - taken;
+  };
+  const Broker::CardInfo* best = nullptr;
+  for (const Broker::CardInfo& info : cards) {
+    if (is_candidate(info) && (best == nullptr || room(info) > room(*best))) {
+      best = &info;
+    }
+  }
+  if (best == nullptr) {
+    return absl::NotFoundError(absl::StrCat("none of the GPUs that the program sees (",
+                                            absl::StrJoin(spec.candidate_uuids(), ", "),
+                                            ") is served here; there are: ", ListCards(cards)));
+  }
+  return best;
+}
+
+}  // namespace
+
+absl::Status CheckLabel(const std::string& label) {
+  const bool printable = std::all_of(
+      label.begin(), label.end(), [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); });
+  if (label.size() > kMaxLabelBytes || !printable) {
+    return absl::InvalidArgumentError(absl::StrCat("a device's name is at most ", kMaxLabelBytes,
+                                                   " printable characters; this one has ", label.size(),
+                                                   " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WasRemoved(const std::string& lease_name) {
+  return absl::FailedPreconditionError(absl::StrCat("lease ", lease_name, " was removed"));
+}
+
+Holdings HoldingsOf(const std::vector<PlannedDevice>& plan) {
+  Holdings sum{.memory_limit = Bytes(), .guarantee = Bytes(), .leases = 1};
+  for (const PlannedDevice& device : plan) {
+    const Bytes chunk = device.card.device.granularity;
+    sum.memory_limit = SaturatingAdd(sum.memory_limit, RoundUp(device.limit, chunk));
+    sum.guarantee = SaturatingAdd(sum.guarantee, RoundUp(device.guarantee, chunk));
+  }
+  return sum;
+}
+
+Bytes WholeCard(const Broker::CardInfo& card) {
+  return RoundDown(SaturatingSub(card.view.total, card.view.reserve), card.view.granularity);
+}
+
+absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequest& request,
+                                                       const std::vector<Broker::CardInfo>& cards) {
+  if (request.devices().empty() || request.devices_size() > StatsPage::kMaxDevices) {
+    return absl::InvalidArgumentError(absl::StrCat("a lease has 1 to ", StatsPage::kMaxDevices,
+                                                   " logical devices, not ", request.devices_size()));
+  }
+  std::vector<PlannedDevice> plan;
+  std::map<CardId, Bytes> planned;
+  for (const v1::LogicalDeviceSpec& spec : request.devices()) {
+    LGPU_RETURN_IF_ERROR(CheckLabel(spec.name()));
+    LGPU_ASSIGN_OR_RETURN(const Broker::CardInfo* const card, spec.card_uuid().empty()
+                                                                  ? FindRoomiest(spec, cards, planned)
+                                                                  : FindNamed(spec.card_uuid(), cards));
+    PlannedDevice device;
+    device.card_id = card->id;
+    device.card = card->card;
+    device.preallocate = spec.mode() == v1::LogicalDeviceSpec::MODE_PREALLOCATE;
+    device.name = spec.name();
+    const Bytes most = WholeCard(*card);
+    device.limit = spec.memory_limit_bytes() == 0 ? most : Bytes(spec.memory_limit_bytes());
+    if (device.limit > most) {
+      return absl::InvalidArgumentError(absl::StrCat(FormatBytes(device.limit), " can never fit: GPU ",
+                                                     card->card.index, " has ", FormatBytes(card->view.total),
+                                                     ", of which ", FormatBytesCut(most), " can be given"));
+    }
+    device.guarantee = device.preallocate ? device.limit : Bytes(spec.guarantee_bytes());
+    if (device.guarantee > device.limit) {
+      return absl::InvalidArgumentError(absl::StrCat("a guarantee of ", FormatBytes(device.guarantee),
+                                                     " is above the memory_limit of ",
+                                                     FormatBytes(device.limit)));
+    }
+    planned[card->id] = SaturatingAdd(planned[card->id], device.limit);
+    plan.push_back(std::move(device));
+  }
+  return plan;
+}
+
+std::string DefaultLeaseName(std::uint64_t number) {
+  const std::string name = absl::StrCat(kAdjectives[number % kAdjectives.size()], "-",
+                                        kAnimals[number / kAdjectives.size() % kAnimals.size()]);
+  const std::uint64_t round = number / (kAdjectives.size() * kAnimals.size());
+  return round == 0 ? name : absl::StrCat(name, "-", round + 1);
+}
+
+absl::Status CheckLeaseName(const std::string& name) {
+  const bool characters = std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+  });
+  if (name.empty() || name.size() > kMaxNameBytes || !characters) {
+    return absl::InvalidArgumentError(absl::StrCat("a lease's name is 1 to ", kMaxNameBytes,
+                                                   " letters, digits, '-', '_' or '.'; this one has ",
+                                                   name.size(), " bytes"));
+  }
+  // Where a lease or a GPU is asked for, each must be what it looks like.
+  const bool is_number = std::all_of(
+      name.begin(), name.end(), [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); });
+  if (is_number || absl::StartsWith(name, "l-") || absl::StartsWithIgnoreCase(name, "gpu-") ||
+      absl::StartsWithIgnoreCase(name, "mig-")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a lease cannot be named ", name,
+                     ": numbers, \"l-...\", \"gpu-...\" and \"mig-...\" name GPUs and leases by themselves"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,95 @@
+#ifndef LGPU_DAEMON_LEASES_LEASE_H_
+#define LGPU_DAEMON_LEASES_LEASE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/broker.h"
+#include "daemon/leases/ids.h"
+#include "daemon/leases/users.h"
+#include "daemon/sessions/placement_log.h"
+#include "lgpu/v1/control.pb.h"
+
+namespace lgpu::daemon {
+
+/// One logical device of a lease. The numbers that change are the broker's.
+struct LeaseDevice {
+  LogicalId id;
+  int index = 0;
+  BrokerCard card;
+  bool preallocate = false;
+  std::string name;  // for people
+  Bytes limit;       // as asked for
+  Bytes guarantee;
+
+  // What the caps count.
+  Bytes capped_limit() const { return RoundUp(limit, card.device.granularity); }
+  Bytes capped_guarantee() const { return RoundUp(guarantee, card.device.granularity); }
+};
+
+/// A Lease is the right to some logical devices, owned by a user. A plain record of the LeaseTable's.
+struct Lease {
+  LeaseKey key;
+  std::string id;  // the handle that users know
+  std::string name;
+  User owner;
+  bool anonymous = false;  // its name was made up
+  bool lasting = false;
+  bool saved = false;  // it may be in the file of those that last
+  std::chrono::system_clock::time_point created_at;
+  std::string request_id;
+  std::vector<LeaseDevice> devices;
+  std::set<SessionId> live;
+  std::set<SessionId> draining;
+  std::uint32_t sessions_ever = 0;
+  bool ready = false;     // its devices exist
+  bool ending = false;    // nobody may attach; it goes when its last session is gone
+  bool removed = false;   // by a request, not by the end of its last session
+  bool resizing = false;  // by one call, which needs its devices
+  std::vector<LeaseDevice> resizing_to = {};
+  bool taken = false;  // out of the table as soon as whoever took it has removed its devices
+  std::shared_ptr<PlacementLog> placements;
+};
+
+/// What a request says about one device, checked and with its card chosen.
+struct PlannedDevice {
+  CardId card_id;
+  BrokerCard card;
+  Bytes limit;
+  Bytes guarantee;
+  bool preallocate = false;
+  std::string name;
+};
+
+/// What a session of a lease is told that ends by request.
+absl::Status WasRemoved(const std::string& lease_name);
+
+/// What a plan costs, with the lease that it makes.
+Holdings HoldingsOf(const std::vector<PlannedDevice>& plan);
+
+/// INVALID_ARGUMENT for a device's name that is too long or not printable.
+absl::Status CheckLabel(const std::string& label);
+
+/// The limit of a device that is made without one: all of the card but its reserve, in whole chunks.
+Bytes WholeCard(const Broker::CardInfo& card);
+
+/// Chooses cards: the named one (a uuid or a unique prefix), else the one with most room among the
+/// candidates. INVALID_ARGUMENT, NOT_FOUND or FAILED_PRECONDITION, with what there is.
+absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequest& request,
+                                                       const std::vector<Broker::CardInfo>& cards);
+
+/// A name of an adjective and an animal; `number` picks it.
+std::string DefaultLeaseName(std::uint64_t number);
+
+/// INVALID_ARGUMENT for a name that is not 1 to 63 letters, digits, '-', '_' or '.', or that looks like the
+/// id of a lease or of a GPU: a number, "l-...", "gpu-...", "mig-...".
+absl::Status CheckLeaseName(const std::string& name);
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_LEASES_LEASE_H_

@@ -1,0 +1,14 @@
+#ifndef LGPU_DAEMON_LEASES_LEASE_RECORD_H_
+#define LGPU_DAEMON_LEASES_LEASE_RECORD_H_
+
+#include "daemon/leases/lease.h"
+#include "lgpu/v1/journal.pb.h"
+
+namespace lgpu::daemon {
+
+/// What the journal and the file of lasting leases say of a lease.
+v1::JournalLease RecordOf(const Lease& lease);
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_LEASES_LEASE_RECORD_H_

@@ -1,0 +1,434 @@
+#include "daemon/leases/lease_table.h"
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "google/protobuf/util/time_util.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using google::protobuf::util::TimeUtil;
+
+google::protobuf::Timestamp ToTimestamp(std::chrono::system_clock::time_point time) {
+  return TimeUtil::NanosecondsToTimestamp(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count());
+}
+
+std::string DevicesText(const Lease& lease) {
+  std::string text;
+  for (const LeaseDevice& device : lease.devices) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", "GPU:", device.index, " = ", FormatBytes(device.limit),
+                    device.preallocate ? " (preallocate)" : " (growth)", " on GPU ", device.card.index);
+  }
+  return text;
+}
+
+}  // namespace
+
+void LeaseTable::Tell(v1::Event::Kind kind, const Lease& lease, const SessionState* session,
+                      std::string text) const {
+  v1::Event event;
+  event.set_kind(kind);
+  event.set_lease_id(lease.id);
+  event.set_lease_name(lease.name);
+  if (session != nullptr) {
+    event.set_session_id(session->id().value);
+    event.set_pid(session->process().pid);
+  }
+  event.set_text(std::move(text));
+  events_.Append(std::move(event), lease.owner.uid);
+}
+
+LeasePolicy LeaseTable::SetPolicy(LeasePolicy policy) {
+  MutexLock lock(mutex_);
+  return std::exchange(policy_, std::move(policy));
+}
+
+void LeaseTable::FillModes(v1::CreateLeaseRequest& request) const {
+  MutexLock lock(mutex_);
+  for (v1::LogicalDeviceSpec& device : *request.mutable_devices()) {
+    // Who asks for a guarantee of his own means growth.
+    if (device.mode() == v1::LogicalDeviceSpec::MODE_UNSPECIFIED && device.guarantee_bytes() == 0 &&
+        policy_.preallocate) {
+      device.set_mode(v1::LogicalDeviceSpec::MODE_PREALLOCATE);
+    }
+  }
+}
+
+absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::CreateLeaseRequest& asked,
+                                             TimePoint deadline) {
+  v1::CreateLeaseRequest request = asked;
+  FillModes(request);
+  if (!request.lasting() && caller.session == nullptr) {
+    return absl::FailedPreconditionError(
+        "a lease needs an owner: call with the token of a session, or make it lasting");
+  }
+  if (!request.name().empty()) {
+    LGPU_RETURN_IF_ERROR(CheckLeaseName(request.name()));
+  }
+  if (request.request_id().size() > kMaxRequestIdBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a request_id has at most ", kMaxRequestIdBytes,
+                                                   " bytes; this one has ", request.request_id().size()));
+  }
+  const User user = LookUpUser(caller.uid);
+  LGPU_ASSIGN_OR_RETURN(const std::vector<PlannedDevice> plan, PlanDevices(request, broker_.Cards()));
+  LGPU_ASSIGN_OR_RETURN(const Announced announced, Announce(caller, request, user, plan));
+  const LeaseKey key = announced.key;
+  if (announced.is_new) {
+    LGPU_RETURN_IF_ERROR(MakeDevices(key, plan, deadline));
+  }
+  absl::Status attached;
+  std::optional<Lease> taken;
+  std::vector<LogicalId> devices;
+  {
+    MutexLock lock(mutex_);
+    const auto found = leases_.find(key);
+    if (found == leases_.end()) {
+      return absl::FailedPreconditionError("the lease was removed while it was being made");
+    }
+    if (caller.session != nullptr) {
+      attached = AttachLocked(caller, found->second);
+      // The caller will not hear of the lease that was made for him; an earlier one is not his to end.
+      if (!attached.ok() && announced.is_new && found->second.live.empty()) {
+        found->second.ending = true;
+        devices = TakeIfOver(key, taken);
+      }
+    }
+    if (announced.is_new && attached.ok()) {
+      Tell(v1::Event::KIND_LEASE_CREATED, found->second, caller.session.get(),
+           absl::StrCat("lease ", found->second.name, ": ", DevicesText(found->second)));
+    }
+  }
+  Finish(taken, devices);
+  LGPU_RETURN_IF_ERROR(attached);
+  absl::Status committed = Commit();
+  LGPU_RETURN_IF_ERROR(announced.is_new ? KeepOrRemove(key, std::move(committed)) : committed);
+  if (request.lasting()) {
+    // An earlier one is not this request's to end.
+    LGPU_RETURN_IF_ERROR(announced.is_new ? SaveOrRemove(key) : SaveLasting());
+  }
+  if (caller.session != nullptr) {
+    WriteStats(*caller.session);
+  }
+  return Describe(key);
+}
+
+absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
+                                                           const v1::CreateLeaseRequest& request,
+                                                           const User& user,
+                                                           const std::vector<PlannedDevice>& plan) {
+  MutexLock lock(mutex_);
+  const auto same_request = [&] {
+    mutex_.AssertHeld();
+    return std::find_if(leases_.begin(), leases_.end(), [&](const auto& entry) {
+      return entry.second.owner.uid == caller.uid && !entry.second.ending &&
+             entry.second.request_id == request.request_id();
+    });
+  };
+  if (!request.request_id().empty()) {
+    auto same = same_request();
+    while (same != leases_.end() && !same->second.ready) {
+      changed_.Wait(mutex_);
+      same = same_request();
+    }
+    if (same != leases_.end()) {
+      return Announced{.key = same->first, .is_new = false};
+    }
+  }
+  if (caller.session != nullptr && caller.session->lease()) {
+    return absl::FailedPreconditionError(absl::StrCat("session ", caller.session->id().value,
+                                                      " is attached to a lease already; a session has one"));
+  }
+  LGPU_RETURN_IF_ERROR(CheckName(caller, request.name()));
+  LGPU_RETURN_IF_ERROR(CheckCaps(user, HoldingsOf(plan)));
+  const auto has = std::count_if(leases_.begin(), leases_.end(),
+                                 [&user](const auto& entry) { return entry.second.owner.uid == user.uid; });
+  if (has >= kMaxLeases) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("user ", user.name, " has ", has, " leases, the most that one may have; end some"));
+  }
+  const LeaseKey key{++last_key_};
+  Lease& lease = leases_[key];
+  lease.key = key;
+  lease.id = ChooseId();
+  lease.owner = user;
+  lease.name = request.name().empty() ? ChooseName(caller.uid) : request.name();
+  lease.anonymous = request.name().empty();
+  lease.lasting = request.lasting();
+  lease.created_at = std::chrono::system_clock::now();
+  lease.request_id = request.request_id();
+  lease.placements = std::make_shared<PlacementLog>(policy_.placement_records);
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    lease.devices.push_back({.id = LogicalId(),
+                             .index = static_cast<int>(i),
+                             .card = plan[i].card,
+                             .preallocate = plan[i].preallocate,
+                             .name = plan[i].name,
+                             .limit = plan[i].limit,
+                             .guarantee = plan[i].guarantee});
+  }
+  return Announced{.key = key, .is_new = true};
+}
+
+absl::Status LeaseTable::MakeDevices(LeaseKey key, const std::vector<PlannedDevice>& plan,
+                                     TimePoint deadline) {
+  std::string name;
+  std::string owner;
+  {
+    MutexLock lock(mutex_);
+    name = leases_.at(key).name;
+    owner = leases_.at(key).owner.name;
+  }
+  std::vector<LogicalId> made;
+  absl::Status status;
+  for (std::size_t i = 0; i < plan.size() && status.ok(); ++i) {
+    const absl::StatusOr<LogicalId> device = broker_.AddDevice({.card = plan[i].card_id,
+                                                                .limit = plan[i].limit,
+                                                                .guarantee = plan[i].guarantee,
+                                                                .preallocate = plan[i].preallocate,
+                                                                .index = static_cast<int>(i),
+                                                                .lease = key,
+                                                                .lease_name = name,
+                                                                .owner = owner},
+                                                               deadline);
+    status = device.status();
+    if (device.ok()) {
+      made.push_back(*device);
+    }
+  }
+  if (!status.ok()) {
+    for (const LogicalId device : made) {
+      broker_.RemoveDevice(device);
+    }
+  }
+  {
+    MutexLock lock(mutex_);
+    if (status.ok()) {
+      Lease& lease = leases_.at(key);
+      for (std::size_t i = 0; i < made.size(); ++i) {
+        lease.devices[i].id = made[i];
+      }
+      lease.ready = true;
+      NoteLease(lease);
+    } else {
+      leases_.erase(key);
+    }
+  }
+  changed_.NotifyAll();
+  return status;
+}
+
+absl::Status LeaseTable::CheckName(const Caller& caller, const std::string& name) const {
+  for (const auto& [key, lease] : leases_) {
+    if (!name.empty() && lease.owner.uid == caller.uid && lease.name == name && !lease.ending) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("you have a lease named ", name, " already (", lease.id,
+                       "); attach to it, choose another name, or end it with `lgpu rm ", name, "`"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string LeaseTable::ChooseName(std::uint32_t uid) {
+  std::set<std::string> taken;
+  for (const auto& [key, lease] : leases_) {
+    if (lease.owner.uid == uid) {
+      taken.insert(lease.name);
+    }
+  }
+  std::random_device random;
+  std::uint64_t number = random() % 576;
+  while (taken.contains(DefaultLeaseName(number))) {
+    ++number;
+  }
+  return DefaultLeaseName(number);
+}
+
+std::string LeaseTable::ChooseId() const {
+  std::random_device random;
+  while (true) {
+    std::string id = absl::StrFormat("l-%08x", random());
+    const bool taken = std::any_of(leases_.begin(), leases_.end(),
+                                   [&id](const auto& entry) { return entry.second.id == id; });
+    if (!taken) {
+      return id;
+    }
+  }
+}
+
+template <typename Predicate>
+Holdings LeaseTable::SumHoldings(Predicate owner_matches) const {
+  Holdings sum;
+  for (const auto& [key, lease] : leases_) {
+    if (!owner_matches(lease.owner)) {
+      continue;
+    }
+    sum.leases += lease.ending ? 0 : 1;
+    for (std::size_t i = 0; i < lease.devices.size(); ++i) {
+      const LeaseDevice& device = lease.devices[i];
+      Bytes limit = device.capped_limit();
+      Bytes guarantee = device.capped_guarantee();
+      if (!lease.resizing_to.empty()) {
+        limit = std::max(limit, lease.resizing_to[i].capped_limit());
+        guarantee = std::max(guarantee, lease.resizing_to[i].capped_guarantee());
+      }
+      if (lease.ending) {
+        // What it still holds, its programs may have as long as they live.
+        const std::optional<Broker::DeviceInfo> info = broker_.Find(device.id);
+        const Bytes held = info ? info->held : Bytes();
+        limit = std::min(limit, held);
+        guarantee = std::min(guarantee, held);
+      }
+      sum.memory_limit = SaturatingAdd(sum.memory_limit, limit);
+      sum.guarantee = SaturatingAdd(sum.guarantee, guarantee);
+    }
+  }
+  return sum;
+}
+
+absl::Status LeaseTable::CheckCaps(const User& user, Holdings delta) const {
+  const auto check = [&delta](const CapConfig& cap, const std::string& whom, const Holdings& has) {
+    Holdings would_have = has;
+    would_have += delta;
+    return CheckCap(cap, whom, has, would_have);
+  };
+  if (const CapConfig* cap = FindUserCap(policy_.user_caps, user); cap != nullptr) {
+    const Holdings has = SumHoldings([&user](const User& owner) { return owner.uid == user.uid; });
+    LGPU_RETURN_IF_ERROR(check(*cap, absl::StrCat("user ", user.name), has));
+  }
+  for (const CapConfig* cap : FindGroupCaps(policy_.group_caps, user)) {
+    const Holdings has = SumHoldings([cap](const User& owner) { return IsInGroup(owner, cap->name); });
+    LGPU_RETURN_IF_ERROR(check(*cap, absl::StrCat("group ", cap->name), has));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LeaseKey> LeaseTable::FindKey(const Caller& caller, const std::string& text) const {
+  std::vector<LeaseKey> named;
+  for (const auto& [key, lease] : leases_) {
+    if (!lease.ready || lease.ending || (!caller.is_root() && lease.owner.uid != caller.uid)) {
+      continue;
+    }
+    if (lease.id == text || (lease.name == text && lease.owner.uid == caller.uid)) {
+      return key;
+    }
+    if (lease.name == text) {
+      named.push_back(key);
+    }
+  }
+  if (named.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(named.size(), " users have a lease named ", text, "; name it by its id (`lgpu ls`)"));
+  }
+  if (named.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("no lease \"", text.substr(0, 80), "\" of yours is here; `lgpu ls` lists them"));
+  }
+  return named.front();
+}
+
+absl::Status LeaseTable::AttachLocked(const Caller& caller, Lease& lease) {
+  if (lease.ending) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("lease ", lease.name, " is ending; create another one"));
+  }
+  SessionState& session = *caller.session;
+  LGPU_RETURN_IF_ERROR(session.Attach(lease.key));
+  if (!lease.live.contains(session.id())) {
+    lease.live.insert(session.id());
+    ++lease.sessions_ever;
+    // First: from AttachSession on it may be granted chunks, of which the journal says whose they are.
+    NoteLease(lease);
+    NoteSession(lease, session);
+    broker_.AttachSession(session.id(), lease.key);
+    Tell(v1::Event::KIND_SESSION_ATTACHED, lease, &session,
+         absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") is attached to lease ",
+                      lease.name));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::Lease> LeaseTable::Attach(const Caller& caller, const std::string& text) {
+  if (caller.session == nullptr) {
+    return absl::FailedPreconditionError(
+        "attaching needs the token of a session; connect to the session socket first");
+  }
+  LeaseKey key;
+  {
+    MutexLock lock(mutex_);
+    LGPU_ASSIGN_OR_RETURN(key, FindKey(caller, text));
+    LGPU_RETURN_IF_ERROR(AttachLocked(caller, leases_.at(key)));
+  }
+  LGPU_RETURN_IF_ERROR(Commit());
+  WriteStats(*caller.session);
+  return Describe(key);
+}
+
+v1::Lease LeaseTable::ToProto(const Lease& lease) const {
+  v1::Lease proto;
+  proto.set_id(lease.id);
+  proto.set_name(lease.name);
+  proto.set_owner_uid(lease.owner.uid);
+  proto.set_owner(lease.owner.name);
+  proto.set_lasting(lease.lasting);
+  *proto.mutable_created_at() = ToTimestamp(lease.created_at);
+  proto.set_sessions(static_cast<std::uint32_t>(lease.live.size()));
+  proto.set_sessions_ever(lease.sessions_ever);
+  for (const LeaseDevice& device : lease.devices) {
+    const PhysicalDevice& physical = device.card.device;
+    v1::LogicalDevice& out = *proto.add_devices();
+    out.set_id(device.id.value);
+    out.set_index(static_cast<std::uint32_t>(device.index));
+    out.set_name(FullDeviceName(device.index));
+    out.set_label(device.name);
+    out.set_card_uuid(physical.uuid);
+    out.set_card_index(static_cast<std::uint32_t>(device.card.index));
+    out.set_memory_limit_bytes(device.limit.count());
+    out.set_guarantee_bytes(device.guarantee.count());
+    out.set_mode(device.preallocate ? v1::LogicalDeviceSpec::MODE_PREALLOCATE
+                                    : v1::LogicalDeviceSpec::MODE_GROWTH);
+    out.set_granularity_bytes(physical.granularity.count());
+    out.set_card_total_bytes(physical.total.count());
+    out.set_card_name(physical.name);
+    out.set_pci_bus_id(physical.pci_bus_id);
+    out.set_compute_major(static_cast<std::uint32_t>(physical.compute_major));
+    out.set_compute_minor(static_cast<std::uint32_t>(physical.compute_minor));
+    out.set_simulated(physical.simulated);
+  }
+  return proto;
+}
+
+absl::StatusOr<v1::Lease> LeaseTable::Describe(LeaseKey key) const {
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(key);
+  if (found == leases_.end()) {
+    return absl::NotFoundError("the lease has ended");
+  }
+  return ToProto(found->second);
+}
+
+absl::StatusOr<v1::Lease> LeaseTable::Get(const Caller& caller, const std::string& text) const {
+  MutexLock lock(mutex_);
+  LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, text));
+  return ToProto(leases_.at(key));
+}
+
+std::vector<v1::Lease> LeaseTable::List(const Caller& caller) const {
+  std::vector<v1::Lease> list;
+  MutexLock lock(mutex_);
+  for (const auto& [key, lease] : leases_) {
+    if (lease.ready && !lease.ending && (caller.is_root() || lease.owner.uid == caller.uid)) {
+      list.push_back(ToProto(lease));
+    }
+  }
+  return list;
+}
+
+}  // namespace lgpu::daemon

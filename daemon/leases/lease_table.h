@@ -1,0 +1,226 @@
+#ifndef LGPU_DAEMON_LEASES_LEASE_TABLE_H_
+#define LGPU_DAEMON_LEASES_LEASE_TABLE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "daemon/broker.h"
+#include "daemon/leases/ids.h"
+#include "daemon/leases/lease.h"
+#include "daemon/recovery/journal.h"
+#include "daemon/server/config.h"
+#include "daemon/server/event_log.h"
+#include "daemon/sessions/session_state.h"
+#include "lgpu/v1/control.pb.h"
+#include "lgpu/v1/stats.pb.h"
+
+namespace lgpu::daemon {
+
+/// Who calls, and with which session (none: just the user).
+struct Caller {
+  std::uint32_t uid = 0;
+  std::shared_ptr<SessionState> session;
+  bool is_root() const { return uid == 0; }
+};
+
+/// A LeaseTable has all leases and knows which session is attached to which. A user finds only his own;
+/// those of others are NOT_FOUND to him. With a journal, leases outlive the daemon, and those that were made
+/// to last the machine too.
+///
+/// Thread-safe. Locks: the table's, then a session's, then the broker's; none over backend calls.
+class LeaseTable {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  /// Of one user, whatever the caps allow: every one costs memory and time.
+  static constexpr std::uint32_t kMaxLeases = 1024;
+  static constexpr std::size_t kMaxRequestIdBytes = 128;
+
+  /// All outlive the table.
+  LeaseTable(const Config& config, Broker& broker, SessionDirectory& sessions, EventLog& events)
+      : broker_(broker), sessions_(sessions), events_(events), policy_(config.policy) {}
+
+  /// From here on leases and sessions are in `journal`, and leases that last in the file `leases` of
+  /// `state_directory` too. It outlives the table. Before anything else.
+  void UseJournal(Journal& journal, std::string state_directory);
+  /// What an earlier daemon's leases were that were made to last, whether its journal has them or not.
+  struct Lasting {
+    std::vector<v1::JournalLease> leases;
+    bool is_whole = true;  // else the file may have had more
+  };
+  static absl::StatusOr<Lasting> ReadLasting(const std::string& state_directory);
+  /// A lease as an earlier daemon had it. NOT_FOUND: one of its cards is not served here; the broker's
+  /// errors.
+  absl::Status Restore(const v1::JournalLease& lease);
+  /// Writes the file of the leases that last: they would survive the machine.
+  absl::Status SaveLasting();
+  /// Tries again to write it where that failed. To be called now and then.
+  void TendFile();
+  /// A lease that is not there waits until it is restored or removed; a lasting one stays in the file, under
+  /// the keys of `lease`. `in_use`: sessions of an earlier daemon have it still.
+  void KeepWaiting(const v1::JournalLease& lease, bool in_use);
+  /// An absent session, which is attached to a lease.
+  void RestoreSession(SessionState& session);
+  /// After all of them: leases that are there for sessions only, and have none, end.
+  void EndUnused();
+  void SkipKeys(LeaseKey last);
+  /// The pages of a session changed; UNAVAILABLE: that cannot be written.
+  absl::Status RecordSession(const SessionState& session);
+  /// An absent session is live again.
+  void SessionBack(SessionState& session);
+  /// Tries again to make what preallocated devices lack.
+  void MakeMissing();
+
+  // Requests of the control service; errors as control.proto says.
+  absl::StatusOr<v1::Lease> Create(const Caller& caller, const v1::CreateLeaseRequest& request,
+                                   TimePoint deadline);
+  absl::StatusOr<v1::Lease> Attach(const Caller& caller, const std::string& lease);
+  absl::StatusOr<v1::Lease> Get(const Caller& caller, const std::string& lease) const;
+  std::vector<v1::Lease> List(const Caller& caller) const;
+  /// One at a time for a lease; waits until `deadline` for another one, and for memory on its way back.
+  absl::StatusOr<v1::Lease> Resize(const Caller& caller, const v1::ResizeLeaseRequest& request,
+                                   TimePoint deadline);
+  /// Tells its sessions to go and waits, until `deadline`, for their memory. One that waits in the file, by
+  /// its id or, where no lease of the caller has that name, by its name, is given up.
+  absl::Status Remove(const Caller& caller, const std::string& lease, TimePoint deadline);
+
+  struct Placements {
+    std::string id;
+    std::string name;
+    std::shared_ptr<PlacementLog> log;
+  };
+  /// With everything that lies in the rings now.
+  absl::StatusOr<Placements> FindPlacements(const Caller& caller, const std::string& lease);
+
+  /// An event: the session gave memory back that its card does not have.
+  void TellUnreturned(SessionState& session, Bytes bytes);
+  /// The session is lost; its memory is on its way back.
+  void SessionLost(SessionState& session);
+  /// The session holds nothing any more. A lease that is not lasting ends with its last session.
+  void SessionGone(SessionState& session);
+
+  /// Reads the ring of a session.
+  void DrainPlacements(SessionState& session);
+  /// Shows a session's client how its devices stand.
+  void WriteStats(SessionState& session) const;
+
+  /// The leases that the caller may see, those that are ending too.
+  std::vector<Lease> Snapshot(const Caller& caller) const;
+  /// Records and drops of all leases that ever were.
+  PlacementLog::Counts placement_counts() const;
+  OpCounts op_counts() const;
+  struct EndCounts {
+    std::uint64_t by_exit = 0;     // with their last session
+    std::uint64_t by_request = 0;  // RemoveLease
+  };
+  EndCounts end_counts() const;
+  /// Sessions that ended without Close.
+  std::uint64_t lost_sessions() const;
+  /// What a running daemon can change: caps, the default mode, records per (new) lease. Gives what was.
+  LeasePolicy SetPolicy(LeasePolicy policy);
+  std::size_t size() const;
+  /// Id and name of a lease; empty ones for a lease that is gone.
+  std::pair<std::string, std::string> Names(LeaseKey key) const;
+  /// Ends the streams of placements and all waiting.
+  void Close();
+
+ private:
+  struct Announced {
+    LeaseKey key;
+    bool is_new = true;  // else it is the one of an earlier call
+  };
+  void FillModes(v1::CreateLeaseRequest& request) const;
+  absl::StatusOr<Announced> Announce(const Caller& caller, const v1::CreateLeaseRequest& request,
+                                     const User& user, const std::vector<PlannedDevice>& plan);
+  absl::Status MakeDevices(LeaseKey key, const std::vector<PlannedDevice>& plan, TimePoint deadline);
+  absl::Status CheckName(const Caller& caller, const std::string& name) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string ChooseName(std::uint32_t uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string ChooseId() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What `delta` on top of the caller's other leases would do to his caps.
+  absl::Status CheckCaps(const User& user, Holdings delta) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  template <typename Predicate>
+  Holdings SumHoldings(Predicate owner_matches) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<LeaseKey> FindKey(const Caller& caller, const std::string& text) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AttachLocked(const Caller& caller, Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::Lease ToProto(const Lease& lease) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<v1::Lease> Describe(LeaseKey key) const;
+  std::vector<LogicalId> DeviceIds(LeaseKey key) const;
+  struct Resizing {
+    Lease lease;                      // as it was
+    std::vector<LeaseDevice> wanted;  // its devices as they are to be
+  };
+  /// The devices of the lease are the caller's until EndResize.
+  absl::StatusOr<Resizing> StartResize(const Caller& caller, const v1::ResizeLeaseRequest& request,
+                                       TimePoint deadline);
+  /// `devices`: as they are now.
+  /// While it is resized: what it has by now, for the journal.
+  void NoteDevices(LeaseKey key, const std::vector<LeaseDevice>& devices);
+  void EndResize(LeaseKey key, const std::vector<LeaseDevice>& devices);
+  /// Takes the lease out, once, if nothing keeps it; the devices are the caller's to remove, without the
+  /// lock.
+  std::vector<LogicalId> TakeIfOver(LeaseKey key, std::optional<Lease>& taken)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices);
+  /// Asks them to end, whoever serves them by now.
+  void EndSessions(const std::set<SessionId>& sessions, const absl::Status& why);
+  /// What whoever removes a lease is told, when the journal has it or not.
+  static absl::Status Removed(const std::string& name, const absl::Status& noted);
+  /// NOT_FOUND: none of that name or id waits in the file.
+  absl::Status RemoveWaiting(const Caller& caller, const std::string& text);
+  /// The id of a lease that waits. INVALID_ARGUMENT where several have that name.
+  absl::StatusOr<std::string> FindWaiting(const Caller& caller, const std::string& text) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // lease_table_restart.cc.
+  void NoteLease(const Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteSession(const Lease& lease, const SessionState& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteSessionGone(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteLeaseGone(LeaseKey lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What was noted before would survive the daemon.
+  absl::Status Commit();
+  /// As SaveLasting; a new lease for which that fails is removed.
+  absl::Status SaveOrRemove(LeaseKey key) { return KeepOrRemove(key, SaveLasting()); }
+  /// Ends the lease that could not be written down. OK: it was, meanwhile.
+  absl::Status KeepOrRemove(LeaseKey key, absl::Status saved);
+  void Tell(v1::Event::Kind kind, const Lease& lease, const SessionState* session, std::string text) const;
+
+  Broker& broker_;
+  SessionDirectory& sessions_;
+  EventLog& events_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::map<LeaseKey, Lease> leases_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::uint64_t last_key_ ABSL_GUARDED_BY(mutex_) = 0;
+  LeasePolicy policy_ ABSL_GUARDED_BY(mutex_);
+  PlacementLog::Counts past_placements_ ABSL_GUARDED_BY(mutex_);
+  OpCounts past_ops_ ABSL_GUARDED_BY(mutex_);
+  EndCounts ended_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t lost_sessions_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  Journal* journal_ = nullptr;
+  Mutex file_mutex_;  // before mutex_: one writer of the file of lasting leases
+  std::string state_directory_;
+  struct Kept {
+    v1::JournalLease record;
+    bool in_use = false;
+  };
+  std::map<std::string, Kept> waiting_ ABSL_GUARDED_BY(mutex_);  // by id
+  std::vector<LeaseKey> in_file_still_ ABSL_GUARDED_BY(mutex_);  // but over
+  bool file_is_behind_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_LEASES_LEASE_TABLE_H_

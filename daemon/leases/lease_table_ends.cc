@@ -1,0 +1,443 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "daemon/leases/lease_table.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+
+namespace {
+
+// The devices of a lease, as a request wants them.
+absl::StatusOr<std::vector<LeaseDevice>> Resized(const Lease& lease, const v1::ResizeLeaseRequest& request,
+                                                 const std::vector<Broker::CardInfo>& cards) {
+  std::vector<LeaseDevice> devices = lease.devices;
+  for (const v1::ResizeLeaseRequest::Device& wish : request.devices()) {
+    if (wish.index() >= devices.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("lease ", lease.name, " has no GPU:", wish.index(),
+                                                     ", it has ", devices.size(), " devices"));
+    }
+    if (wish.memory_limit_bytes() == 0 && !wish.whole_card() && !wish.has_guarantee_bytes()) {
+      return absl::InvalidArgumentError("neither a new memory_limit nor a new guarantee; give at least one");
+    }
+    if (wish.memory_limit_bytes() > 0 && wish.whole_card()) {
+      return absl::InvalidArgumentError("both a memory_limit and the whole card; give one of them");
+    }
+    LeaseDevice& device = devices[wish.index()];
+    if (device.preallocate && wish.has_guarantee_bytes()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("GPU:", wish.index(), " of lease ", lease.name,
+                       " is preallocated: its guarantee is its limit; give a new "
+                       "memory_limit"));
+    }
+    if (wish.memory_limit_bytes() > 0) device.limit = Bytes(wish.memory_limit_bytes());
+    if (wish.whole_card()) {
+      const auto card = std::find_if(cards.begin(), cards.end(), [&](const Broker::CardInfo& each) {
+        return each.card.device.uuid == device.card.device.uuid;
+      });
+      LGPU_CHECK(card != cards.end());  // cards are there as long as the daemon
+      // What is promised to it already is its own; a guarantee needs the rest to be nobody's.
+      device.limit = device.preallocate
+                         ? RoundDown(std::min(WholeCard(*card), device.limit + card->view.free()),
+                                     card->view.granularity)
+                         : WholeCard(*card);
+    }
+    if (device.preallocate) {
+      device.guarantee = device.limit;
+    } else if (wish.has_guarantee_bytes()) {
+      device.guarantee = Bytes(wish.guarantee_bytes());
+    } else {
+      device.guarantee = std::min(device.guarantee, device.limit);
+    }
+  }
+  return devices;
+}
+
+}  // namespace
+
+absl::StatusOr<LeaseTable::Resizing> LeaseTable::StartResize(const Caller& caller,
+                                                             const v1::ResizeLeaseRequest& request,
+                                                             TimePoint deadline) {
+  const std::vector<Broker::CardInfo> cards = broker_.Cards();
+  MutexLock lock(mutex_);
+  LGPU_ASSIGN_OR_RETURN(LeaseKey key, FindKey(caller, request.lease()));
+  while (leases_.at(key).resizing) {
+    if (!changed_.WaitUntil(mutex_, deadline) || closed_) {
+      return absl::UnavailableError("another call resizes the lease; try again later");
+    }
+    LGPU_ASSIGN_OR_RETURN(key, FindKey(caller, request.lease()));
+  }
+  Lease& lease = leases_.at(key);
+  LGPU_ASSIGN_OR_RETURN(std::vector<LeaseDevice> devices, Resized(lease, request, cards));
+  Holdings more;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const LeaseDevice& before = lease.devices[i];
+    more.memory_limit =
+        SaturatingAdd(more.memory_limit, SaturatingSub(devices[i].capped_limit(), before.capped_limit()));
+    more.guarantee = SaturatingAdd(more.guarantee,
+                                   SaturatingSub(devices[i].capped_guarantee(), before.capped_guarantee()));
+  }
+  LGPU_RETURN_IF_ERROR(CheckCaps(lease.owner, more));
+  Resizing resizing{.lease = lease, .wanted = std::move(devices)};
+  lease.resizing = true;
+  // The caps count the larger of both from here on, so that calls side by side do not add up beyond them.
+  lease.resizing_to = resizing.wanted;
+  for (std::size_t i = 0; i < lease.devices.size(); ++i) {
+    LeaseDevice& largest = lease.resizing_to[i];
+    largest.limit = std::max(largest.limit, lease.devices[i].limit);
+    largest.guarantee = std::max(largest.guarantee, lease.devices[i].guarantee);
+  }
+  return resizing;
+}
+
+void LeaseTable::NoteDevices(LeaseKey key, const std::vector<LeaseDevice>& devices) {
+  MutexLock lock(mutex_);
+  Lease& lease = leases_.at(key);
+  lease.devices = devices;
+  NoteLease(lease);
+}
+
+void LeaseTable::EndResize(LeaseKey key, const std::vector<LeaseDevice>& devices) {
+  std::optional<Lease> taken;
+  std::vector<LogicalId> over;
+  {
+    MutexLock lock(mutex_);
+    Lease& lease = leases_.at(key);
+    lease.devices = devices;
+    lease.resizing = false;
+    lease.resizing_to.clear();
+    NoteLease(lease);
+    over = TakeIfOver(key, taken);
+  }
+  changed_.NotifyAll();
+  Finish(taken, over);
+}
+
+absl::StatusOr<v1::Lease> LeaseTable::Resize(const Caller& caller, const v1::ResizeLeaseRequest& request,
+                                             TimePoint deadline) {
+  LGPU_ASSIGN_OR_RETURN(const Resizing resizing, StartResize(caller, request, deadline));
+  const Lease& lease = resizing.lease;
+  std::vector<LeaseDevice> devices = lease.devices;
+  absl::Status status;
+  for (std::size_t i = 0; i < devices.size() && status.ok(); ++i) {
+    const LeaseDevice before = devices[i];
+    const LeaseDevice& wanted = resizing.wanted[i];
+    // What is set free may be somebody else's at once: by then the journal has it that it is not this one's.
+    // What is added is noted when it is there.
+    devices[i].limit = std::min(before.limit, wanted.limit);
+    devices[i].guarantee = std::min(before.guarantee, wanted.guarantee);
+    NoteDevices(lease.key, devices);
+    status = broker_.ResizeDevice(wanted.id, wanted.limit, wanted.guarantee, deadline);
+    devices[i] = status.ok() ? wanted : before;
+  }
+  EndResize(lease.key, devices);
+  for (const SessionId id : lease.live) {
+    if (const std::shared_ptr<SessionState> session = sessions_.Find(id); session != nullptr) {
+      WriteStats(*session);
+    }
+  }
+  // Some of its devices may have their new sizes when another one's is refused.
+  absl::Status saved = Commit();
+  if (lease.lasting) {
+    saved.Update(SaveLasting());
+  }
+  LGPU_RETURN_IF_ERROR(status);
+  LGPU_RETURN_IF_ERROR(saved);
+  Tell(v1::Event::KIND_LEASE_RESIZED, lease, nullptr, absl::StrCat("lease ", lease.name, " has new limits"));
+  return Describe(lease.key);
+}
+
+void LeaseTable::EndSessions(const std::set<SessionId>& sessions, const absl::Status& why) {
+  for (const SessionId id : sessions) {
+    std::shared_ptr<SessionState> session = sessions_.Find(id);
+    while (session != nullptr) {
+      session->RequestEnd(why);
+      // One that comes back has another state, which looks at the old one's wish only once.
+      std::shared_ptr<SessionState> now = sessions_.Find(id);
+      if (now == session) break;
+      session = std::move(now);
+    }
+  }
+}
+
+absl::Status LeaseTable::Remove(const Caller& caller, const std::string& text, TimePoint deadline) {
+  LeaseKey key;
+  std::string name;
+  bool lasting = false;
+  std::set<SessionId> live;
+  std::optional<Lease> taken;
+  std::vector<LogicalId> devices;
+  const auto find = [&] {
+    MutexLock lock(mutex_);
+    return FindKey(caller, text);
+  };
+  if (const absl::Status found = find().status(); absl::IsNotFound(found)) {
+    const absl::Status waiting = RemoveWaiting(caller, text);
+    return absl::IsNotFound(waiting) ? found : waiting;
+  }
+  {
+    MutexLock lock(mutex_);
+    LGPU_ASSIGN_OR_RETURN(key, FindKey(caller, text));
+    Lease& lease = leases_.at(key);
+    lease.ending = true;
+    lease.removed = true;
+    name = lease.name;
+    lasting = lease.lasting;
+    live = lease.live;
+    NoteLease(lease);
+    devices = TakeIfOver(key, taken);
+  }
+  EndSessions(live, WasRemoved(name));
+  Finish(taken, devices);
+  // So that it stays removed whatever happens to this daemon. The journal first: the next one believes it,
+  // not the file, which is tried again when the sessions have ended.
+  Commit().IgnoreError();
+  if (!taken && lasting) SaveLasting().IgnoreError();
+  {
+    MutexLock lock(mutex_);
+    while (!closed_ && leases_.contains(key) && changed_.WaitUntil(mutex_, deadline)) {
+    }
+  }
+  return Removed(name, Commit());
+}
+
+absl::Status LeaseTable::Removed(const std::string& name, const absl::Status& noted) {
+  if (noted.ok()) return noted;
+  return absl::UnavailableError(absl::StrCat(
+      "lease ", name, " is removed, but would be back if lgpud died now: ", std::string(noted.message())));
+}
+
+void LeaseTable::SessionLost(SessionState& session) {
+  MutexLock lock(mutex_);
+  ++lost_sessions_;
+  const auto found = leases_.find(session.lease());
+  if (found == leases_.end()) {
+    return;
+  }
+  Lease& lease = found->second;
+  lease.live.erase(session.id());
+  lease.draining.insert(session.id());
+  if (lease.live.empty() && !lease.lasting) {
+    lease.ending = true;
+  }
+  Tell(v1::Event::KIND_SESSION_LOST, lease, &session,
+       absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ", lease.name,
+                    " ended without closing; ", FormatBytes(broker_.Held(session.id())), " are draining"));
+}
+
+void LeaseTable::TellUnreturned(SessionState& session, Bytes bytes) {
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(session.lease());
+  if (found == leases_.end()) {
+    return;
+  }
+  Tell(v1::Event::KIND_UNRETURNED, found->second, &session,
+       absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ",
+                    found->second.name, " gave back ", FormatBytes(bytes),
+                    " that the card does not have: it is charged to the program, which gets no more"));
+}
+
+void LeaseTable::SessionGone(SessionState& session) {
+  std::optional<Lease> taken;
+  std::vector<LogicalId> devices;
+  {
+    MutexLock lock(mutex_);
+    const auto found = leases_.find(session.lease());
+    if (found == leases_.end()) {
+      return;
+    }
+    Lease& lease = found->second;
+    const bool was_lost = lease.draining.erase(session.id()) > 0;
+    lease.live.erase(session.id());
+    NoteSessionGone(session.id());
+    Tell(was_lost ? v1::Event::KIND_SESSION_GONE : v1::Event::KIND_SESSION_CLOSED, lease, &session,
+         absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") ",
+                      was_lost ? "is gone from lease " : "has closed its session of lease ", lease.name,
+                      "; its memory is back"));
+    if (lease.live.empty() && !lease.lasting) {
+      lease.ending = true;
+    }
+    devices = TakeIfOver(found->first, taken);
+  }
+  Finish(taken, devices);
+}
+
+std::vector<LogicalId> LeaseTable::TakeIfOver(LeaseKey key, std::optional<Lease>& taken) {
+  const auto found = leases_.find(key);
+  Lease& lease = found->second;
+  if (!lease.ready || !lease.ending || lease.taken || lease.resizing || !lease.live.empty() ||
+      !lease.draining.empty()) {
+    return {};
+  }
+  // It stays in the table, unseen, until its devices are gone: whoever waits for that looks there.
+  lease.taken = true;
+  taken = lease;
+  std::vector<LogicalId> ids;
+  for (const LeaseDevice& device : lease.devices) {
+    ids.push_back(device.id);
+  }
+  return ids;
+}
+
+void LeaseTable::Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices) {
+  if (!lease) {
+    return;
+  }
+  for (const LogicalId device : devices) {
+    broker_.RemoveDevice(device);
+  }
+  lease->placements->Close();
+  const PlacementLog::Counts counts = lease->placements->counts();
+  const bool is_forgotten = !lease->lasting || SaveLasting().ok();
+  {
+    MutexLock lock(mutex_);
+    past_placements_.records += counts.records;
+    past_placements_.dropped += counts.dropped;
+    lease->placements->AddTo(past_ops_);
+    const auto left = leases_.find(lease->key);
+    if (is_forgotten || !left->second.saved) {
+      NoteLeaseGone(lease->key);
+    } else {
+      // While the file has it, the journal says that it was removed: the next daemon would have it again.
+      left->second.removed = true;
+      NoteLease(left->second);
+      in_file_still_.push_back(lease->key);
+    }
+    ++(left->second.removed ? ended_.by_request : ended_.by_exit);
+    leases_.erase(left);
+  }
+  Commit().IgnoreError();
+  changed_.NotifyAll();
+  Tell(v1::Event::KIND_LEASE_REMOVED, *lease, nullptr, absl::StrCat("lease ", lease->name, " has ended"));
+}
+
+void LeaseTable::DrainPlacements(SessionState& session) {
+  std::shared_ptr<PlacementLog> log;
+  int devices = 0;
+  {
+    MutexLock lock(mutex_);
+    const auto found = leases_.find(session.lease());
+    if (found == leases_.end()) {
+      return;
+    }
+    log = found->second.placements;
+    devices = static_cast<int>(found->second.devices.size());
+  }
+  session.placements().Drain(*log, devices);
+}
+
+absl::StatusOr<LeaseTable::Placements> LeaseTable::FindPlacements(const Caller& caller,
+                                                                  const std::string& text) {
+  Placements placements;
+  std::set<SessionId> sessions;
+  {
+    MutexLock lock(mutex_);
+    LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, text));
+    const Lease& lease = leases_.at(key);
+    placements = {.id = lease.id, .name = lease.name, .log = lease.placements};
+    sessions = lease.live;
+    sessions.insert(lease.draining.begin(), lease.draining.end());
+  }
+  for (const SessionId id : sessions) {
+    if (const std::shared_ptr<SessionState> session = sessions_.Find(id); session != nullptr) {
+      DrainPlacements(*session);
+    }
+  }
+  return placements;
+}
+
+std::vector<LogicalId> LeaseTable::DeviceIds(LeaseKey key) const {
+  std::vector<LogicalId> ids;
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(key);
+  if (found != leases_.end()) {
+    for (const LeaseDevice& device : found->second.devices) {
+      ids.push_back(device.id);
+    }
+  }
+  return ids;
+}
+
+void LeaseTable::WriteStats(SessionState& session) const {
+  std::vector<std::pair<LogicalId, Broker::DeviceInfo>> devices;
+  for (const LogicalId id : DeviceIds(session.lease())) {
+    if (const std::optional<Broker::DeviceInfo> info = broker_.Find(id)) {
+      devices.emplace_back(id, *info);
+    }
+  }
+  if (!devices.empty()) {
+    session.WriteStats(devices);
+  }
+}
+
+std::vector<Lease> LeaseTable::Snapshot(const Caller& caller) const {
+  std::vector<Lease> leases;
+  MutexLock lock(mutex_);
+  for (const auto& [key, lease] : leases_) {
+    if (lease.ready && (caller.is_root() || lease.owner.uid == caller.uid)) {
+      leases.push_back(lease);
+    }
+  }
+  return leases;
+}
+
+PlacementLog::Counts LeaseTable::placement_counts() const {
+  MutexLock lock(mutex_);
+  PlacementLog::Counts sum = past_placements_;
+  for (const auto& [key, lease] : leases_) {
+    const PlacementLog::Counts counts = lease.placements->counts();
+    sum.records += counts.records;
+    sum.dropped += counts.dropped;
+  }
+  return sum;
+}
+
+OpCounts LeaseTable::op_counts() const {
+  MutexLock lock(mutex_);
+  OpCounts sum = past_ops_;
+  for (const auto& [key, lease] : leases_) {
+    lease.placements->AddTo(sum);
+  }
+  return sum;
+}
+
+std::uint64_t LeaseTable::lost_sessions() const {
+  MutexLock lock(mutex_);
+  return lost_sessions_;
+}
+
+LeaseTable::EndCounts LeaseTable::end_counts() const {
+  MutexLock lock(mutex_);
+  return ended_;
+}
+
+std::size_t LeaseTable::size() const {
+  MutexLock lock(mutex_);
+  return leases_.size();
+}
+
+std::pair<std::string, std::string> LeaseTable::Names(LeaseKey key) const {
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(key);
+  return found == leases_.end() ? std::pair<std::string, std::string>()
+                                : std::pair(found->second.id, found->second.name);
+}
+
+void LeaseTable::Close() {
+  std::vector<std::shared_ptr<PlacementLog>> logs;
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    for (const auto& [key, lease] : leases_) {
+      logs.push_back(lease.placements);
+    }
+  }
+  changed_.NotifyAll();
+  for (const std::shared_ptr<PlacementLog>& log : logs) {
+    log->Close();
+  }
+}
+
+}  // namespace lgpu::daemon

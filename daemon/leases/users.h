@@ -1,0 +1,55 @@
+#ifndef LGPU_DAEMON_LEASES_USERS_H_
+#define LGPU_DAEMON_LEASES_USERS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/server/config.h"
+#include "lgpu/bytes.h"
+
+namespace lgpu::daemon {
+
+/// A user as the system knows him.
+struct User {
+  std::uint32_t uid = 0;
+  std::string name;                 // the number where there is no name
+  std::vector<std::string> groups;  // names; the number where there is no name
+  std::vector<std::uint32_t> gids;
+};
+
+/// A name for people; the number of a user who has none.
+std::string UserName(std::uint32_t uid);
+
+/// Asks the system; may block.
+User LookUpUser(std::uint32_t uid);
+
+/// What somebody has, or would have. Sums over logical devices, each rounded up to whole chunks: that is what
+/// it may hold, and many tiny limits must not add up to more than the cap.
+struct Holdings {
+  Bytes memory_limit;
+  Bytes guarantee;
+  std::uint32_t leases = 0;
+  Holdings& operator+=(const Holdings& more) {
+    memory_limit = SaturatingAdd(memory_limit, more.memory_limit);
+    guarantee = SaturatingAdd(guarantee, more.guarantee);
+    leases += more.leases;
+    return *this;
+  }
+};
+
+/// The cap that holds for a user: the one that names him, else "*".
+const CapConfig* FindUserCap(const std::vector<CapConfig>& caps, const User& user);
+/// Those that name one of his groups.
+std::vector<const CapConfig*> FindGroupCaps(const std::vector<CapConfig>& caps, const User& user);
+/// Whether a cap of a group (a name or a number) means one of the user's groups.
+bool IsInGroup(const User& user, const std::string& group);
+/// RESOURCE_EXHAUSTED, with the numbers, when `would_have` is over the cap. `whom`: "user kim", "group lab".
+absl::Status CheckCap(const CapConfig& cap, const std::string& whom, const Holdings& has,
+                      const Holdings& would_have);
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_LEASES_USERS_H_

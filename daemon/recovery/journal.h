@@ -1,0 +1,81 @@
+#ifndef LGPU_DAEMON_RECOVERY_JOURNAL_H_
+#define LGPU_DAEMON_RECOVERY_JOURNAL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "base/unique_fd.h"
+#include "daemon/recovery/journal_format.h"
+
+namespace lgpu::daemon {
+
+/// A Journal is the file from which the next lgpud learns who holds what: `journal` in the runtime directory.
+/// It is never behind what clients have: a grant is in the file before it leaves (Note, then Commit), what
+/// was freed may be in it a little longer. There is no fsync: it is to survive the daemon, not the machine.
+///
+/// Thread-safe. Note is cheap and may be called under other locks, so that records stand in the order of what
+/// they tell. Commit writes; the one lock that it holds meanwhile is the file's own.
+class Journal {
+ public:
+  enum class Found {
+    kNone,         // no file: the first daemon here, or somebody removed it
+    kWhole,        // `state` is all that there was, or a little more
+    kForeignBoot,  // the machine was started again since: nothing of it is left
+    kDamaged,      // `state` may be less than there was
+  };
+  struct Opened {
+    std::unique_ptr<Journal> journal;
+    JournalState state;  // of the daemon before
+    Found found = Found::kNone;
+    std::string detail;
+  };
+  /// What the new file says of every card, until Settled: that the one before was damaged, missing or of
+  /// another boot. A start that does not come to its end leaves it to the next one.
+  static constexpr char kWasDamaged[] = "*damaged";
+  static constexpr char kWasMissing[] = "*missing";
+  static constexpr char kWasOfAnotherBoot[] = "*other boot";
+  /// Reads what is there, and begins a new file, which says the same. `directory`: exists; `boot_id`: 36
+  /// characters. The file's errors.
+  static absl::StatusOr<Opened> Open(const std::string& directory, const std::string& boot_id);
+
+  /// Who had what memory when the file before was damaged or missing is known, or noted.
+  void Settled();
+  /// The record is true from here on, and will be in the file.
+  void Note(const v1::JournalRecord& record);
+  /// All that was noted before is in the file. UNAVAILABLE, with the cause: it could not be written, and will
+  /// be tried again with the next call.
+  absl::Status Commit();
+  /// To be called now and then: commits, and writes the file anew where most of it is past.
+  void Tend();
+
+ private:
+  explicit Journal(std::string path) : path_(std::move(path)) {}
+  absl::Status WriteAnew() ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mutex_);
+  absl::Status Explain(const absl::Status& status) const;
+
+  const std::string path_;
+  UniqueFd directory_;
+  std::string boot_id_;
+
+  Mutex file_mutex_;  // before mutex_
+  UniqueFd file_ ABSL_GUARDED_BY(file_mutex_);
+  std::uint64_t size_ ABSL_GUARDED_BY(file_mutex_) = 0;     // of what is whole in it
+  std::uint64_t anew_at_ ABSL_GUARDED_BY(file_mutex_) = 0;  // of size_, when that failed last
+  bool broken_ ABSL_GUARDED_BY(file_mutex_) = false;        // there may be half a record at its end
+
+  Mutex mutex_;
+  JournalState state_ ABSL_GUARDED_BY(mutex_);
+  std::string pending_ ABSL_GUARDED_BY(mutex_);
+};
+
+/// Identifies this boot of the machine.
+absl::StatusOr<std::string> ReadBootId();
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_RECOVERY_JOURNAL_H_

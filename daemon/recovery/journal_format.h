@@ -1,0 +1,90 @@
+#ifndef LGPU_DAEMON_RECOVERY_JOURNAL_FORMAT_H_
+#define LGPU_DAEMON_RECOVERY_JOURNAL_FORMAT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "lgpu/v1/journal.pb.h"
+
+// The journal as bytes: pure, no file and no clock.
+//
+//   header   8 bytes "LGPUJRNL", version (4), boot id (36 characters, or zeros), CRC-32C of these (4)
+//   record   length of the payload (4), CRC-32C of the length (4), CRC-32C of the payload (4), payload
+//
+// Numbers are little-endian. The payload is a JournalRecord. The length has a checksum of its own, so that a
+// file that was cut off (a daemon killed in the middle of a write) is told from one that was damaged.
+
+namespace lgpu::daemon {
+
+/// CRC-32C (Castagnoli) of `bytes`.
+std::uint32_t Crc32c(std::string_view bytes);
+
+/// What all records of a journal come to.
+class JournalState {
+ public:
+  /// A record that cannot follow what was said before is INVALID_ARGUMENT and changes nothing: a grant to a
+  /// session, or of a device, that is not there; a session of a lease that is not there; a lease or session
+  /// that is gone while something is left of it; an id that is taken. What is gone already may go again.
+  absl::Status Apply(const v1::JournalRecord& record);
+  /// The shortest records that come to this state.
+  void Encode(std::string& out) const;
+
+  const std::map<std::uint64_t, v1::JournalLease>& leases() const { return leases_; }
+  const std::map<std::uint64_t, v1::JournalSession>& sessions() const { return sessions_; }
+  const std::map<std::uint64_t, v1::JournalGranted>& chunks() const { return chunks_; }
+  const v1::JournalIds& ids() const { return ids_; }
+  /// The uuids of cards of which somebody may hold memory that is not told of here.
+  const std::set<std::string>& unexplained() const { return unexplained_; }
+  /// About as many bytes as Encode makes.
+  std::size_t encoded_bytes() const;
+
+ private:
+  absl::Status ApplyLease(const v1::JournalLease& lease);
+  absl::Status ApplySession(const v1::JournalSession& session);
+  absl::Status ApplyGranted(const v1::JournalGranted& granted);
+  absl::Status DropLease(std::uint64_t key);
+  absl::Status DropSession(std::uint64_t id);
+  void ApplyFreed(std::uint64_t chunk);
+
+  std::map<std::uint64_t, v1::JournalLease> leases_;
+  std::map<std::uint64_t, v1::JournalSession> sessions_;
+  std::map<std::uint64_t, v1::JournalGranted> chunks_;
+  std::map<std::uint64_t, std::uint64_t> device_leases_;     // which lease a device is of
+  std::map<std::uint64_t, std::size_t> chunks_of_sessions_;  // how many; none is zero
+  std::map<std::uint64_t, std::size_t> sessions_of_leases_;  // how many; none is zero
+  std::set<std::string> unexplained_;
+  v1::JournalIds ids_;
+};
+
+constexpr std::uint32_t kJournalVersion = 1;
+constexpr std::size_t kBootIdBytes = 36;
+constexpr std::size_t kJournalHeaderBytes = 8 + 4 + kBootIdBytes + 4;
+/// No payload is longer.
+constexpr std::size_t kMaxJournalRecord = std::size_t{1} << 20;
+
+/// `boot_id`: 36 characters, or none.
+std::string EncodeJournalHeader(std::string_view boot_id);
+void AppendJournalRecord(const v1::JournalRecord& record, std::string& out);
+
+struct ParsedJournal {
+  enum class Condition {
+    kWhole,
+    kTorn,         // the last record was not written to its end: what it says never happened
+    kForeignBoot,  // of an earlier boot of the machine: nobody holds what it says
+    kDamaged,      // `state` is what could be read before the damage
+  };
+  Condition condition = Condition::kWhole;
+  std::string detail;  // of the damage, with its offset
+  JournalState state;
+};
+/// Any bytes are fine. `boot_id` as in the header; an empty one fits every journal.
+ParsedJournal ParseJournal(std::string_view bytes, std::string_view boot_id);
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_RECOVERY_JOURNAL_FORMAT_H_

@@ -1,0 +1,30 @@
+#ifndef LGPU_DAEMON_RECOVERY_JOURNAL_IO_H_
+#define LGPU_DAEMON_RECOVERY_JOURNAL_IO_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace lgpu::daemon {
+
+// What a journal does to the file system, in a place of its own: the lgpud of the tests has another one,
+// which dies at the n-th of these calls.
+
+/// All of a file; nothing where there is none.
+absl::StatusOr<std::optional<std::string>> ReadFile(const std::string& path);
+/// Writes all of `bytes` at the end of the file. On an error some of it may be written.
+absl::Status AppendToFile(int fd, std::string_view bytes);
+/// Makes `name` in `directory` a file of `bytes`, whatever it was before: written beside it and renamed, so
+/// that a death in between leaves the one or the other. `sync`: it survives the machine's death too.
+absl::Status ReplaceFile(int directory, const std::string& name, std::string_view bytes, bool sync);
+
+/// A damaged file has a second name, `path`.damaged, for who wants to know what happened. It stays where it
+/// is until ReplaceFile has made a whole one: who dies in between leaves the next one as much to read.
+void KeepDamaged(const std::string& path);
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_RECOVERY_JOURNAL_IO_H_

@@ -1,0 +1,87 @@
+#ifndef LGPU_DAEMON_RECOVERY_LEASE_RECOVERY_H_
+#define LGPU_DAEMON_RECOVERY_LEASE_RECOVERY_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/leases/lease_table.h"
+#include "daemon/recovery/journal.h"
+#include "daemon/recovery/recovery_parts.h"
+#include "lgpu/v1/journal.pb.h"
+
+namespace lgpu::daemon {
+
+/// A LeaseRecovery makes the leases of an earlier daemon again, from its journal and from the file of those
+/// that last. Those that were in its accounts are there first, whatever the cards say now. A lasting one that
+/// waited, in no account, is there again when its cards, its name and its memory are not others' by now;
+/// until then it waits in the file.
+///
+/// Not thread-safe; for the start, before anybody can connect.
+class LeaseRecovery {
+ public:
+  using Names = std::set<std::pair<std::uint32_t, std::string>>;  // of leases, with their owners
+
+  /// All outlive it. `wanted`: what the configuration has.
+  LeaseRecovery(const RecoveryParts& parts, const Journal::Opened& found, const LeaseTable::Lasting& lasting,
+                const Names& wanted);
+
+  /// Those of the journal, before its sessions.
+  void RestoreJournaled();
+  /// Those that only the file has stay in it, from before any lease may end and write it anew.
+  void KeepOthersInFile();
+  /// They are there again, when all that is held is charged; and the file is written.
+  void RestoreOthers();
+
+  /// Cards of leases that have sessions and cannot be restored: some of what is held there is in no account.
+  /// By uuid, with the reason.
+  const std::map<std::string, std::string>& doubted() const { return doubted_; }
+
+ private:
+  bool IsInUse(const v1::JournalLease& lease) const { return in_use_.contains(lease.key()); }
+  bool IsNameTaken(const v1::JournalLease& lease) const {
+    return names_.contains({lease.owner_uid(), lease.name()});
+  }
+  bool IsInFile(const v1::JournalLease& lease) const;
+  /// Else the file knows better.
+  bool IsBelieved(const v1::JournalLease& lease) const;
+  /// The configuration has it, and there is no room for another one while this one ends.
+  bool IsStillWanted(const v1::JournalLease& lease) const;
+  /// All that it is promised fits beside what others have.
+  bool HasRoom(const v1::JournalLease& lease) const;
+  /// What sessions of the other journaled leases hold of the card, above what their devices are promised.
+  Bytes HeldBeyondPromises(const v1::JournalLease& but, const Broker::CardInfo& card) const;
+
+  void RestoreServed(v1::JournalLease lease);
+  /// One that waited, and that programs have all the same: what they hold is theirs.
+  void RestoreUsed(const v1::JournalLease& lease);
+  void RestoreRemoved(v1::JournalLease lease);
+  void RestoreOther(const v1::JournalLease& lease);
+  absl::Status Restore(const v1::JournalLease& lease);
+  void Postpone(v1::JournalLease lease, const absl::Status& status);
+  void Wait(v1::JournalLease lease, const std::string& why);
+  void Doubt(const v1::JournalLease& lease);
+  void Forget(const v1::JournalLease& lease);
+
+  const RecoveryParts& parts_;
+  const Journal::Opened& found_;
+  const LeaseTable::Lasting& lasting_;
+  const Names& wanted_;
+  std::set<std::uint64_t> in_use_;        // keys, by sessions of the journal
+  std::set<std::string> removed_;         // ids, by the journal
+  std::set<std::string> restored_;        // ids
+  std::set<std::string> waiting_;         // ids, by this one
+  std::vector<v1::JournalLease> others_;  // that only the file has
+  std::vector<v1::JournalLease> over_;    // for the journal, as soon as the file has them
+  bool sessions_are_charged_ = false;
+  Names names_;         // that are taken
+  v1::JournalIds ids_;  // the last ones of each kind
+  std::map<std::string, std::string> doubted_;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_RECOVERY_LEASE_RECOVERY_H_

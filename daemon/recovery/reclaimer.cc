@@ -1,0 +1,205 @@
+#include "daemon/recovery/reclaimer.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// How often the backend is asked again about memory that it did not confirm.
+constexpr std::chrono::milliseconds kUnconfirmedRetry{20};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Reclaimer>> Reclaimer::Start(Broker& broker, LeaseTable& leases,
+                                                            SessionDirectory& sessions, Options options) {
+  LGPU_ASSIGN_OR_RETURN(Waker waker, Waker::Create());
+  auto shared = std::make_shared<Waker>(std::move(waker));
+  std::unique_ptr<Reclaimer> reclaimer(new Reclaimer(broker, leases, sessions, options, shared));
+  LGPU_ASSIGN_OR_RETURN(reclaimer->thread_,
+                        Thread::Start("lgpud-reclaim", [raw = reclaimer.get()] { raw->Run(); }));
+  broker.SetUnconfirmedWaker(std::move(shared));
+  return reclaimer;
+}
+
+void Reclaimer::Watch(std::shared_ptr<SessionState> session) {
+  if (!session->process().pidfd) {
+    return;
+  }
+  {
+    MutexLock lock(mutex_);
+    // It was absent, and somebody took it up or ended it: then it is not to take the place of its successor.
+    if (session->phase() == SessionState::Phase::kDraining) {
+      return;
+    }
+    const SessionId id = session->id();
+    watched_.insert_or_assign(id, std::move(session));
+  }
+  waker_->Wake();
+}
+
+void Reclaimer::Unwatch(const SessionState& session) {
+  {
+    MutexLock lock(mutex_);
+    const auto found = watched_.find(session.id());
+    if (found == watched_.end() || found->second.get() != &session) {
+      return;
+    }
+    watched_.erase(found);
+  }
+  waker_->Wake();  // it lets go of the descriptor
+}
+
+void Reclaimer::TellGone(const std::vector<SessionId>& gone) {
+  std::vector<std::shared_ptr<SessionState>> sessions;
+  {
+    MutexLock lock(mutex_);
+    for (const SessionId id : gone) {
+      if (auto session = watched_.extract(id); !session.empty()) {
+        sessions.push_back(std::move(session.mapped()));
+      }
+    }
+  }
+  for (const std::shared_ptr<SessionState>& session : sessions) {
+    EndAbsent(session, /*is_gone=*/true);
+    session->waker()->Wake();
+  }
+}
+
+void Reclaimer::EndAbsent(std::shared_ptr<SessionState> session, bool is_gone) {
+  if (!session->LeaveAbsent()) {
+    return;
+  }
+  Unwatch(*session);
+  broker_.StartDraining(session->id());
+  leases_.SessionLost(*session);
+  {
+    MutexLock lock(mutex_);
+    const Clock::time_point now = Clock::now();
+    adopted_.push_back({.session = std::move(session),
+                        .grace_ends = is_gone ? now : now + options_.grace,
+                        .was_absent = true});
+  }
+  waker_->Wake();
+}
+
+void Reclaimer::Adopt(std::shared_ptr<SessionState> session) {
+  {
+    MutexLock lock(mutex_);
+    adopted_.push_back({.session = std::move(session), .grace_ends = Clock::now() + options_.grace});
+  }
+  waker_->Wake();
+}
+
+void Reclaimer::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  waker_->Wake();
+  thread_.Join();
+}
+
+void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfirmed) {
+  std::vector<pollfd> polled{{.fd = waker_->fd(), .events = POLLIN, .revents = 0}};
+  std::vector<std::shared_ptr<SessionState>> watched;  // keeps the descriptors open
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [id, session] : watched_) {
+      polled.push_back({.fd = session->process().pidfd.get(), .events = POLLIN, .revents = 0});
+      watched.push_back(session);
+    }
+  }
+  std::optional<Clock::time_point> next;
+  if (unconfirmed) {
+    next = Clock::now() + kUnconfirmedRetry;
+  }
+  for (const Draining& entry : draining) {
+    if (!entry.is_over) {
+      // A negative descriptor (no pidfd) is ignored by poll.
+      polled.push_back({.fd = entry.session->process().pidfd.get(), .events = POLLIN, .revents = 0});
+      next = next ? std::min(*next, entry.grace_ends) : entry.grace_ends;
+    }
+  }
+  int timeout = -1;
+  if (next) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*next - Clock::now());
+    timeout = static_cast<int>(std::max<std::int64_t>(left.count() + 1, 0));
+  }
+  ::poll(polled.data(), polled.size(), timeout);
+  waker_->Clear();
+  std::vector<SessionId> gone;
+  for (std::size_t i = 0; i < watched.size(); ++i) {
+    if (polled[i + 1].revents != 0) {
+      gone.push_back(watched[i]->id());
+    }
+  }
+  if (!gone.empty()) {
+    TellGone(gone);
+  }
+}
+
+void Reclaimer::Finish(std::vector<Draining>& draining, bool were_absent, bool stopping) {
+  std::vector<SessionId> over;
+  for (Draining& entry : draining) {
+    if (entry.was_absent != were_absent) {
+      continue;
+    }
+    entry.is_over =
+        entry.is_over || stopping || entry.session->process().IsGone() || Clock::now() >= entry.grace_ends;
+    if (entry.is_over) {
+      over.push_back(entry.session->id());
+    }
+  }
+  if (over.empty()) {
+    return;
+  }
+  const std::vector<SessionId> empty = broker_.FinishDraining(over);
+  std::erase_if(draining, [&](const Draining& entry) {
+    if (std::find(empty.begin(), empty.end(), entry.session->id()) == empty.end()) {
+      return false;
+    }
+    TakeOut(*entry.session);
+    return true;
+  });
+}
+
+void Reclaimer::TakeOut(SessionState& session) {
+  session.placements().WriterIsGone();
+  leases_.DrainPlacements(session);
+  broker_.RemoveSession(session.id());
+  leases_.SessionGone(session);
+  sessions_.Remove(session.id());
+}
+
+void Reclaimer::Run() {
+  std::vector<Draining> draining;
+  while (true) {
+    bool stopping = false;
+    {
+      MutexLock lock(mutex_);
+      draining.insert(draining.end(), std::make_move_iterator(adopted_.begin()),
+                      std::make_move_iterator(adopted_.end()));
+      adopted_.clear();
+      stopping = stopping_;
+    }
+    const bool confirmed = broker_.RetryUnconfirmed();
+    for (const Broker::Unreturned& unreturned : broker_.TakeUnreturned()) {
+      if (const std::shared_ptr<SessionState> session = sessions_.Find(unreturned.session)) {
+        leases_.TellUnreturned(*session, unreturned.bytes);
+      }
+    }
+    Finish(draining, /*were_absent=*/false, stopping);
+    Finish(draining, /*were_absent=*/true, stopping);
+    if (stopping) {
+      return;
+    }
+    WaitForWork(draining, !confirmed);
+  }
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,82 @@
+#ifndef LGPU_DAEMON_RECOVERY_RECLAIMER_H_
+#define LGPU_DAEMON_RECOVERY_RECLAIMER_H_
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "base/thread.h"
+#include "daemon/broker.h"
+#include "daemon/leases/lease_table.h"
+#include "daemon/server/waker.h"
+#include "daemon/sessions/session_state.h"
+
+namespace lgpu::daemon {
+
+/// A Reclaimer frees the memory of lost sessions, on a thread of its own: when their process is gone, or,
+/// for one that closed its socket and lives on, after a grace. It watches the processes of live sessions too,
+/// and wakes a session whose process is gone although its socket is still open (a child has it). It also asks
+/// the backend again about memory that was not confirmed free. Thread-safe.
+class Reclaimer {
+ public:
+  struct Options {
+    std::chrono::milliseconds grace{1000};
+  };
+
+  /// All outlive the reclaimer. RESOURCE_EXHAUSTED without a thread or a descriptor.
+  static absl::StatusOr<std::unique_ptr<Reclaimer>> Start(Broker& broker, LeaseTable& leases,
+                                                          SessionDirectory& sessions, Options options);
+  ~Reclaimer() { Stop(); }
+  Reclaimer(const Reclaimer&) = delete;
+  Reclaimer& operator=(const Reclaimer&) = delete;
+
+  /// Watches the process of a session until Unwatch. One that is draining is left alone.
+  void Watch(std::shared_ptr<SessionState> session);
+  void Unwatch(const SessionState& session);
+  /// Takes over a session whose thread ends; its memory is draining already.
+  void Adopt(std::shared_ptr<SessionState> session);
+  /// An absent session does not come back: its process is gone (then it has no grace), or cannot be watched.
+  void EndAbsent(std::shared_ptr<SessionState> session, bool is_gone);
+  /// Nobody waits for processes any more: frees what is left and ends the thread.
+  void Stop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Draining {
+    std::shared_ptr<SessionState> session;
+    Clock::time_point grace_ends;
+    bool is_over = false;     // its process is gone or had its time; what is not free yet is unconfirmed
+    bool was_absent = false;  // what it holds is an earlier daemon's, and looked for all over the machine
+  };
+
+  Reclaimer(Broker& broker, LeaseTable& leases, SessionDirectory& sessions, Options options,
+            std::shared_ptr<Waker> waker)
+      : broker_(broker), leases_(leases), sessions_(sessions), options_(options), waker_(std::move(waker)) {}
+  void Run();
+  void WaitForWork(const std::vector<Draining>& draining, bool unconfirmed);
+  /// Wakes the live sessions whose process is gone; each once.
+  void TellGone(const std::vector<SessionId>& gone);
+  /// Frees what is left of those whose process is gone or had its time, and takes out who is gone. One look
+  /// is enough for all who were absent; the others come before it.
+  void Finish(std::vector<Draining>& draining, bool were_absent, bool stopping);
+  void TakeOut(SessionState& session);
+
+  Broker& broker_;
+  LeaseTable& leases_;
+  SessionDirectory& sessions_;
+  const Options options_;
+  const std::shared_ptr<Waker> waker_;
+  Mutex mutex_;
+  std::vector<Draining> adopted_ ABSL_GUARDED_BY(mutex_);
+  std::map<SessionId, std::shared_ptr<SessionState>> watched_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  Thread thread_;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_RECOVERY_RECLAIMER_H_

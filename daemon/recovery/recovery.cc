@@ -1,0 +1,246 @@
+#include "daemon/recovery/recovery.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// How often missing and unexplained memory is looked for.
+constexpr std::chrono::milliseconds kLook{500};
+
+// The process, or one that is known to be gone.
+struct Held {
+  Process process;
+  bool is_gone = false;
+};
+absl::StatusOr<Held> Hold(const v1::JournalSession& session) {
+  absl::StatusOr<Process> process = HoldProcess(session.pid());
+  if (absl::IsResourceExhausted(process.status())) return process.status();
+  if (process.ok() && process->start_time == session.start_time()) {
+    return Held{.process = *std::move(process)};
+  }
+  Held held;
+  held.process.pid = session.pid();
+  held.process.start_time = session.start_time();
+  held.is_gone = process.ok() || absl::IsNotFound(process.status());
+  return held;
+}
+
+absl::Status NoMeansFor(const v1::JournalSession& session, const absl::Status& why) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "lgpud cannot take up session ", session.id(), " of an earlier one (", std::string(why.message()),
+      "), and its memory must not be granted twice; raise the limit of open files (LimitNOFILE=, ulimit -n) "
+      "and start again"));
+}
+
+}  // namespace
+
+absl::Status Recovery::RestoreSession(const JournalState& state, const v1::JournalSession& session,
+                                      const Chunks& chunks, Restored& all) {
+  const LeaseKey lease{session.lease_key()};
+  if (parts_.leases.Names(lease).first.empty()) {  // it could not be restored
+    if (const auto known = state.leases().find(lease.value);
+        known != state.leases().end() && !known->second.removed()) {
+      parts_.sessions.AddWaiting(session.token(), {.id = SessionId{session.id()},
+                                                   .uid = session.uid(),
+                                                   .lease = lease,
+                                                   .lease_id = known->second.id()});
+    }
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Waker> waker = Waker::Create();
+  absl::StatusOr<SharedPage<StatsPage>> stats_page = SharedPages::CreateStatsPage();
+  absl::StatusOr<SharedPage<const ClientPage>> client_page = SharedPages::CreateClientPage();
+  absl::StatusOr<Held> found = Hold(session);
+  absl::Status means = waker.status();
+  means.Update(stats_page.status());
+  means.Update(client_page.status());
+  means.Update(found.status());
+  if (!means.ok()) return NoMeansFor(session, means);
+  stats_page->CloseFd();
+  client_page->CloseFd();
+  Held held = *std::move(found);
+  auto shared_waker = std::make_shared<Waker>(*std::move(waker));
+  std::vector<std::uint64_t> pages(session.page_inodes().begin(), session.page_inodes().end());
+  auto restored = std::make_shared<SessionState>(SessionState::Identity{.id = SessionId{session.id()},
+                                                                        .uid = session.uid(),
+                                                                        .command = session.command(),
+                                                                        .token = session.token(),
+                                                                        .earlier_pages = std::move(pages)},
+                                                 std::move(held.process), shared_waker,
+                                                 *std::move(stats_page), *std::move(client_page));
+  if (const absl::Status status =
+          parts_.broker.RestoreSession(restored->id(), session.pid(), std::move(shared_waker), lease, chunks);
+      !status.ok()) {
+    const std::string why =
+        absl::StrCat("session ", session.id(), " cannot be restored: ", std::string(status.message()));
+    spdlog::error("{}", why);
+    if (const auto known = state.leases().find(lease.value); known != state.leases().end()) {
+      for (const v1::JournalDevice& device : known->second.devices())
+        doubted_.emplace(device.card_uuid(), why);
+    }
+    return absl::OkStatus();
+  }
+  restored->SetAbsent(lease);
+  parts_.sessions.Add(restored);
+  parts_.leases.RestoreSession(*restored);
+  (held.is_gone ? all.gone : all.alive).push_back(std::move(restored));
+  return absl::OkStatus();
+}
+
+Bytes Recovery::CountStrays(const Broker::CardInfo& card) {
+  const auto strays = parts_.backend.FindStrays(card.card.backend_device, parts_.broker.Identities(card.id));
+  // A card that reports its free memory shows by that what is used and no session's.
+  if (absl::IsUnimplemented(strays.status()) && parts_.backend.FreeMemory(card.card.backend_device))
+    return Bytes();
+  if (!strays.ok()) return card.view.total;
+  Bytes sum;
+  for (const DeviceBackend::Stray& stray : *strays) sum = SaturatingAdd(sum, stray.bytes);
+  return RoundUp(sum, card.view.granularity);
+}
+
+void Recovery::SetUnexplained(const std::string& uuid, bool explained) {
+  v1::JournalRecord record;
+  record.mutable_unexplained()->set_card_uuid(uuid);
+  record.mutable_unexplained()->set_explained(explained);
+  parts_.journal.Note(record);
+  if (explained) {
+    unexplained_.erase(uuid);
+  } else {
+    unexplained_.insert(uuid);
+  }
+}
+
+absl::Status Recovery::FindUnexplained(const Journal::Opened& found) {
+  unexplained_ = found.state.unexplained();
+  unexplained_.erase(Journal::kWasDamaged);
+  unexplained_.erase(Journal::kWasMissing);
+  unexplained_.erase(Journal::kWasOfAnotherBoot);
+  const bool damaged = found.found == Journal::Found::kDamaged;
+  for (const auto& [uuid, why] : doubted_) unexplained_.insert(uuid);
+  for (const Broker::CardInfo& card : parts_.broker.Cards()) {
+    const std::string& uuid = card.card.device.uuid;
+    if (found.found != Journal::Found::kNone && !damaged && !unexplained_.contains(uuid)) continue;
+    // Without a journal, and where nothing can ever be found out, this is taken for the first daemon here.
+    const absl::Status look = parts_.backend.FindStrays(card.card.backend_device, {}).status();
+    if (absl::IsResourceExhausted(look)) return look;
+    const bool can_tell = !absl::IsUnimplemented(look);
+    const Bytes strays = can_tell || damaged || unexplained_.contains(uuid) ? CountStrays(card) : Bytes();
+    if (strays.is_zero()) {
+      if (unexplained_.contains(uuid)) SetUnexplained(uuid, true);
+      continue;
+    }
+    SetUnexplained(uuid, false);
+    parts_.broker.SetForeign(card.id, strays);
+    const auto doubt = doubted_.find(uuid);
+    const std::string why = damaged ? absl::StrCat("the journal is damaged (", found.detail, ")")
+                            : doubt != doubted_.end() ? doubt->second
+                                                      : "the journal is missing";
+    parts_.Tell(v1::Event::KIND_UNEXPLAINED,
+                absl::StrCat(
+                    why, ", and ", FormatBytes(strays), " of GPU ", card.card.index,
+                    " are held by processes that no record tells of; nobody else gets these until they end"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Recovery::Run(const Journal::Opened& found, const LeaseTable::Lasting& lasting,
+                           const LeaseRecovery::Names& wanted) {
+  LeaseRecovery leases(parts_, found, lasting, wanted);
+  leases.RestoreJournaled();
+  doubted_ = leases.doubted();
+  std::map<std::uint64_t, Chunks> chunks;
+  for (const auto& [id, chunk] : found.state.chunks()) {
+    chunks[chunk.session_id()].push_back({.id = ChunkId{id},
+                                          .device = LogicalId{chunk.device_id()},
+                                          .bytes = Bytes(chunk.bytes()),
+                                          .identity = chunk.identity()});
+  }
+  Restored restored;
+  for (const auto& [id, session] : found.state.sessions()) {
+    LGPU_RETURN_IF_ERROR(RestoreSession(found.state, session, chunks[id], restored));
+  }
+  leases.KeepOthersInFile();
+  // Not sooner: a lease whose only known session ended would end too, under those that come after it.
+  parts_.leases.EndUnused();
+  for (std::shared_ptr<SessionState>& session : restored.alive) parts_.reclaimer.Watch(std::move(session));
+  for (std::shared_ptr<SessionState>& session : restored.gone) {
+    parts_.reclaimer.EndAbsent(std::move(session), /*is_gone=*/true);
+  }
+  parts_.broker.ChargeRestoredOverhead();
+  parts_.broker.ObserveCards();
+  LGPU_RETURN_IF_ERROR(FindUnexplained(found));
+  leases.RestoreOthers();
+  parts_.journal.Settled();
+  parts_.leases.MakeMissing();
+  if (const absl::Status status = parts_.journal.Commit(); !status.ok()) {
+    spdlog::error("{}", std::string(status.message()));
+  }
+  return absl::OkStatus();
+}
+
+void Recovery::EndUnwatched(Clock::time_point now) {
+  const std::map<SessionId, Clock::time_point> before = std::exchange(unwatched_since_, {});
+  for (const std::shared_ptr<SessionState>& session : parts_.sessions.All()) {
+    if (session->phase() != SessionState::Phase::kAbsent || session->process().pidfd) continue;
+    const auto known = before.find(session->id());
+    const Clock::time_point since = known == before.end() ? now : known->second;
+    if (now - since > kUnwatchedPatience) {
+      parts_.reclaimer.EndAbsent(session, /*is_gone=*/false);
+    } else {
+      unwatched_since_.emplace(session->id(), since);
+    }
+  }
+}
+
+void Recovery::EndAbandoned() {
+  const std::set<SessionId> before = std::exchange(abandoned_, {});
+  for (const std::shared_ptr<SessionState>& session : parts_.sessions.All()) {
+    const std::vector<std::uint64_t> pages = session->pages();
+    if (session->phase() == SessionState::Phase::kAbsent && !session->end_request().ok()) {
+      parts_.reclaimer.EndAbsent(session, /*is_gone=*/false);  // as for one that is connected, and hears it
+      continue;
+    }
+    if (session->phase() != SessionState::Phase::kAbsent || pages.empty() || !session->process().pidfd)
+      continue;
+    const std::optional<bool> maps = MapsFile(session->process().pid, "memfd:lgpu-client", pages);
+    // The pid is its own only while it lives.
+    if (session->process().IsGone()) {
+      parts_.reclaimer.EndAbsent(session, /*is_gone=*/true);
+      continue;
+    }
+    if (maps != false) continue;
+    // Twice: what /proc says of a process that maps and unmaps meanwhile is no snapshot.
+    if (before.contains(session->id())) {
+      parts_.reclaimer.EndAbsent(session, /*is_gone=*/true);
+    } else {
+      abandoned_.insert(session->id());
+    }
+  }
+}
+
+void Recovery::Tend() {
+  const Clock::time_point now = Clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + kLook;
+  parts_.leases.MakeMissing();
+  parts_.leases.TendFile();
+  EndUnwatched(now);
+  if (now - started_ > kBackPatience) EndAbandoned();
+  if (unexplained_.empty()) return;
+  for (const Broker::CardInfo& card : parts_.broker.Cards()) {
+    if (!unexplained_.contains(card.card.device.uuid)) continue;
+    const Bytes strays = CountStrays(card);
+    parts_.broker.SetForeign(card.id, strays);
+    if (strays.is_zero()) SetUnexplained(card.card.device.uuid, true);
+  }
+}
+
+}  // namespace lgpu::daemon

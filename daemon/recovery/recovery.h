@@ -1,0 +1,75 @@
+#ifndef LGPU_DAEMON_RECOVERY_RECOVERY_H_
+#define LGPU_DAEMON_RECOVERY_RECOVERY_H_
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/broker.h"
+#include "daemon/recovery/journal.h"
+#include "daemon/recovery/lease_recovery.h"
+#include "daemon/recovery/recovery_parts.h"
+#include "daemon/sessions/session_state.h"
+
+namespace lgpu::daemon {
+
+/// A Recovery makes of an earlier daemon's journal what this one starts with: its leases, and its sessions as
+/// absent ones that are charged in full. Then it looks after what is not settled yet: absent sessions that
+/// nobody can watch, preallocated memory that is missing, cards whose memory somebody holds that no record
+/// tells of. One thread at a time.
+class Recovery {
+ public:
+  /// An absent session whose process cannot be watched is given up after this long.
+  static constexpr std::chrono::seconds kUnwatchedPatience{60};
+
+  /// Who is absent for longer is looked at: a process that lives may have no Context any more.
+  static constexpr std::chrono::seconds kBackPatience{2};
+
+  /// All outlive the recovery.
+  explicit Recovery(const RecoveryParts& parts) : parts_(parts) {}
+
+  /// Before anybody can connect. `found` is the journal as it was; `lasting`: the leases of the state
+  /// directory; `wanted`: owners and names of those that the configuration has. One of these that was removed
+  /// and whose sessions had not ended yet is as before: there is no room for it beside itself.
+  /// RESOURCE_EXHAUSTED where this process may not have enough descriptors: to serve without a session that
+  /// is there would grant its memory twice.
+  absl::Status Run(const Journal::Opened& found, const LeaseTable::Lasting& lasting,
+                   const LeaseRecovery::Names& wanted);
+  /// To be called now and then.
+  void Tend();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  using Chunks = std::vector<Broker::RestoredChunk>;
+  struct Restored {
+    std::vector<std::shared_ptr<SessionState>> alive, gone;  // by what is known of their processes
+  };
+  absl::Status RestoreSession(const JournalState& state, const v1::JournalSession& session,
+                              const Chunks& chunks, Restored& all);
+  /// Ends sessions that are absent for long and whose process nobody can watch.
+  void EndUnwatched(Clock::time_point now);
+  /// Ends absent sessions whose lease was removed, and those whose Context is gone, though its process is
+  /// not: it closed while nobody served, or the process runs another program now.
+  void EndAbandoned();
+  absl::Status FindUnexplained(const Journal::Opened& found);
+  /// How much of the card somebody holds that the broker does not know of.
+  Bytes CountStrays(const Broker::CardInfo& card);
+  void SetUnexplained(const std::string& uuid, bool explained);
+
+  const RecoveryParts parts_;
+  std::set<std::string> unexplained_;
+  std::map<std::string, std::string> doubted_;  // at the start; uuid and why
+  std::map<SessionId, Clock::time_point> unwatched_since_;
+  std::set<SessionId> abandoned_;  // as far as one look said
+  Clock::time_point started_ = Clock::now();
+  Clock::time_point next_look_ = Clock::now();
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_RECOVERY_RECOVERY_H_

@@ -1,0 +1,33 @@
+#ifndef LGPU_DAEMON_RECOVERY_RECOVERY_PARTS_H_
+#define LGPU_DAEMON_RECOVERY_RECOVERY_PARTS_H_
+
+#include <string>
+
+#include "allocator/device/device_backend.h"
+#include "daemon/broker.h"
+#include "daemon/leases/lease_table.h"
+#include "daemon/recovery/journal.h"
+#include "daemon/recovery/reclaimer.h"
+#include "daemon/server/event_log.h"
+#include "daemon/sessions/session_state.h"
+#include "lgpu/v1/events.pb.h"
+
+namespace lgpu::daemon {
+
+/// What a daemon consists of that starts with an earlier one's accounts.
+struct RecoveryParts {
+  DeviceBackend& backend;
+  Broker& broker;
+  LeaseTable& leases;
+  SessionDirectory& sessions;
+  Reclaimer& reclaimer;
+  EventLog& events;
+  Journal& journal;
+
+  /// A warning in the log, and an event.
+  void Tell(v1::Event::Kind kind, std::string text) const;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_RECOVERY_RECOVERY_PARTS_H_

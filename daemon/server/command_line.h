@@ -1,0 +1,26 @@
+#ifndef LGPU_DAEMON_SERVER_COMMAND_LINE_H_
+#define LGPU_DAEMON_SERVER_COMMAND_LINE_H_
+
+#include <optional>
+#include <string>
+
+#include "daemon/server/config.h"
+
+namespace lgpu::daemon {
+
+/// What lgpud was started with.
+struct CommandLine {
+  Flags flags;
+  bool check_config = false;
+  bool print_config = false;
+
+  // --help, --version or a wrong flag: what to print, and where the program ends.
+  std::optional<int> exit_code;
+  std::string message;
+};
+
+CommandLine ParseCommandLine(int argc, const char* const* argv);
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_SERVER_COMMAND_LINE_H_

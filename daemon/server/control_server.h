@@ -1,0 +1,40 @@
+#ifndef LGPU_DAEMON_SERVER_CONTROL_SERVER_H_
+#define LGPU_DAEMON_SERVER_CONTROL_SERVER_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/unique_fd.h"
+#include "daemon/server/control_service.h"
+#include "proto/session_channel.h"
+
+namespace lgpu::daemon {
+
+/// A ControlServer is the gRPC server of the control plane, with health service and reflection, on
+/// connections that others accept. Thread-safe.
+class ControlServer {
+ public:
+  /// All outlive the server. INTERNAL if gRPC does not start.
+  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(LeaseTable& leases, SessionDirectory& sessions,
+                                                              EventLog& events, const StatsReporter& stats,
+                                                              const Diagnostician& diagnostician,
+                                                              bool simulated);
+  ~ControlServer();
+  ControlServer(const ControlServer&) = delete;
+  ControlServer& operator=(const ControlServer&) = delete;
+
+  /// Takes a connection. RESOURCE_EXHAUSTED when descriptors are used up; UNAVAILABLE after Stop.
+  absl::Status Serve(UniqueFd socket, const PeerCredentials& peer);
+  /// Ends all calls, streams too. The logs that streams wait on must be closed before.
+  void Stop();
+
+ private:
+  class Impl;
+  explicit ControlServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_SERVER_CONTROL_SERVER_H_

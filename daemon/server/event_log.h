@@ -1,0 +1,66 @@
+#ifndef LGPU_DAEMON_SERVER_EVENT_LOG_H_
+#define LGPU_DAEMON_SERVER_EVENT_LOG_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
+#include "lgpu/refusal.h"
+#include "lgpu/v1/events.pb.h"
+
+namespace lgpu::daemon {
+
+/// An EventLog keeps the last events, numbered by a sequence that rises by one. Watchers read it by
+/// sequence, so a slow one costs nothing: what it missed is counted and told. Thread-safe.
+class EventLog {
+ public:
+  explicit EventLog(std::size_t kept) : kept_(kept == 0 ? 1 : kept) {}
+
+  /// Adds an event; its sequence and time are filled in here. `owner` may see it besides root; nothing:
+  /// everybody may.
+  void Append(v1::Event event, std::optional<std::uint32_t> owner);
+
+  struct Batch {
+    std::vector<v1::Event> events;    // that `uid` may see
+    std::uint64_t last_sequence = 0;  // to ask from next time
+    std::uint64_t lost = 0;           // no longer kept, whoever they were for
+    bool closed = false;              // and nothing more will come
+  };
+  /// At most `max` events after `after`, waiting until there is one or `deadline`. A sequence from
+  /// the future (of an earlier daemon) counts as the last one.
+  Batch Read(std::uint64_t after, std::uint32_t uid, std::size_t max,
+             std::chrono::steady_clock::time_point deadline);
+
+  std::uint64_t last_sequence() const;
+
+  /// Over the log's life.
+  struct Counts {
+    std::map<RefusalReason, std::uint64_t> refusals;
+  };
+  Counts counts() const;
+  /// No Read waits any more.
+  void Close();
+
+ private:
+  struct Entry {
+    v1::Event event;
+    std::optional<std::uint32_t> owner;
+  };
+  const std::size_t kept_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
+  Counts counts_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_SERVER_EVENT_LOG_H_

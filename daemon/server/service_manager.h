@@ -1,0 +1,14 @@
+#ifndef LGPU_DAEMON_SERVER_SERVICE_MANAGER_H_
+#define LGPU_DAEMON_SERVER_SERVICE_MANAGER_H_
+
+#include <string_view>
+
+namespace lgpu::daemon {
+
+/// Sends `state` ("READY=1") to the service manager that NOTIFY_SOCKET names, as sd_notify does; does
+/// nothing where there is none.
+void NotifyServiceManager(std::string_view state);
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_SERVER_SERVICE_MANAGER_H_

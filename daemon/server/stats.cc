@@ -1,0 +1,217 @@
+#include "daemon/server/stats.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "base/process.h"
+#include "daemon/leases/users.h"
+#include "google/protobuf/util/time_util.h"
+
+namespace lgpu::daemon {
+namespace {
+
+using google::protobuf::util::TimeUtil;
+
+google::protobuf::Timestamp ToTimestamp(std::chrono::system_clock::time_point time) {
+  return TimeUtil::NanosecondsToTimestamp(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count());
+}
+
+std::uint64_t Saturate(std::uint64_t a, std::uint64_t b) {
+  return a + b < a ? std::numeric_limits<std::uint64_t>::max() : a + b;
+}
+
+// A client writes what it likes into its page: no amount is believed beyond the limit.
+void AddClientNumbers(const ClientPage::Device& page, v1::LogicalDeviceStats& out) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  const std::uint64_t limit = out.limit_bytes();
+  const std::uint64_t peak = std::min(page.peak_used.load(kRelaxed), limit);
+  const auto add = [limit](std::uint64_t sum, std::uint64_t more) {
+    return std::min(Saturate(sum, std::min(more, limit)), limit);
+  };
+  out.set_used_bytes(add(out.used_bytes(), page.used.load(kRelaxed)));
+  out.set_peak_used_bytes(std::max(add(out.peak_used_bytes(), peak), out.used_bytes()));
+  out.set_requested_bytes(add(out.requested_bytes(), page.requested.load(kRelaxed)));
+  out.set_largest_free_block_bytes(
+      std::max(out.largest_free_block_bytes(), std::min(page.largest_free_block.load(kRelaxed), limit)));
+  out.set_live_blocks(Saturate(out.live_blocks(), page.live_blocks.load(kRelaxed)));
+  out.set_allocations_total(Saturate(out.allocations_total(), page.allocations.load(kRelaxed)));
+  out.set_refusals_total(Saturate(out.refusals_total(), page.refusals.load(kRelaxed)));
+  out.set_ops_total(Saturate(out.ops_total(), page.ops.load(kRelaxed)));
+}
+
+}  // namespace
+
+std::vector<v1::CardStats> StatsReporter::Cards() const {
+  const std::vector<Broker::CardInfo> infos = broker_.Cards();
+  std::vector<v1::CardStats> cards;
+  for (const ListedCard& card : cards_) {
+    v1::CardStats& out = cards.emplace_back();
+    out.set_index(static_cast<std::uint32_t>(card.index));
+    out.set_uuid(card.device.uuid);
+    out.set_name(card.device.name);
+    out.set_pci_bus_id(card.device.pci_bus_id);
+    out.set_simulated(card.device.simulated);
+    out.set_served(card.served);
+    out.set_not_served_because(card.not_served_because);
+    out.set_total_bytes(card.device.total.count());
+    out.set_granularity_bytes(card.device.granularity.count());
+    out.set_compute_major(static_cast<std::uint32_t>(card.device.compute_major));
+    out.set_compute_minor(static_cast<std::uint32_t>(card.device.compute_minor));
+    if (card.device.multiprocessors > 0) {
+      out.set_multiprocessors(static_cast<std::uint32_t>(card.device.multiprocessors));
+    }
+    const auto info = std::find_if(infos.begin(), infos.end(), [&card](const Broker::CardInfo& candidate) {
+      return candidate.card.device.uuid == card.device.uuid;
+    });
+    if (info == infos.end()) {
+      continue;
+    }
+    out.set_reserve_bytes(info->view.reserve.count());
+    out.set_held_bytes(info->view.held.count());
+    out.set_promised_bytes(info->view.promised.count());
+    out.set_overhead_bytes(info->view.overhead.count());
+    if (card.device.simulated || info->observed) {
+      out.set_foreign_bytes(info->view.foreign.count());
+    }
+    out.set_free_bytes(info->view.free().count());
+    out.set_overcommitted(info->view.overcommitted());
+    out.set_waiting_requests(info->waiting);
+    out.set_draining_bytes(info->draining.count());
+  }
+  return cards;
+}
+
+StatsReporter::Known StatsReporter::LookUp(std::int64_t pid) const {
+  const absl::StatusOr<std::uint64_t> started = ProcessStartTime(pid);
+  const std::optional<std::uint32_t> uid = ProcessOwner(pid);
+  if (!started.ok() || !uid) return {};
+  {
+    const MutexLock lock(known_mutex_);
+    const auto known = known_.find(pid);
+    if (known != known_.end() && known->second.started == *started && known->second.uid == *uid) {
+      return known->second;
+    }
+  }
+  Known found{.started = *started, .uid = *uid, .user = UserName(*uid), .command = ProcessCommand(pid)};
+  constexpr std::size_t kManyKnown = 1024;
+  const MutexLock lock(known_mutex_);
+  if (known_.size() >= kManyKnown) known_.clear();
+  known_[pid] = found;
+  return found;
+}
+
+// As Refusals name the holders of a card: who it is and how much it has. What it runs is its user's business.
+void StatsReporter::AddForeignProcesses(const Caller& caller, v1::StatsSnapshot& snapshot) const {
+  const std::vector<Broker::CardInfo> infos = broker_.Cards();
+  for (v1::CardStats& card : *snapshot.mutable_cards()) {
+    for (const Broker::CardInfo& info : infos) {
+      if (info.card.device.uuid != card.uuid()) continue;
+      for (const DeviceBackend::ProcessMemory& process : info.outsiders) {
+        const Known known = LookUp(process.pid);
+        v1::ForeignProcess& entry = *card.add_foreign_processes();
+        entry.set_pid(process.pid);
+        entry.set_used_bytes(process.used.count());
+        entry.set_uid(known.uid);
+        entry.set_user(known.user);
+        if (caller.uid == 0 || caller.uid == known.uid) entry.set_command(known.command);
+      }
+    }
+  }
+}
+
+void StatsReporter::AddSessions(const Lease& lease, const Broker::Overheads& overheads,
+                                v1::LeaseStats& out) const {
+  std::set<SessionId> ids = lease.live;
+  ids.insert(lease.draining.begin(), lease.draining.end());
+  for (const SessionId id : ids) {
+    const std::shared_ptr<SessionState> session = sessions_.Find(id);
+    if (session == nullptr) {
+      continue;
+    }
+    v1::SessionStats& entry = *out.add_sessions();
+    entry.set_id(id.value);
+    entry.set_pid(session->process().pid);
+    entry.set_uid(session->uid());
+    entry.set_command(session->identity().command);
+    const bool live = session->phase() == SessionState::Phase::kLive;
+    entry.set_state(live                                               ? v1::SessionStats::STATE_LIVE
+                    : session->phase() == SessionState::Phase::kAbsent ? v1::SessionStats::STATE_ABSENT
+                                                                       : v1::SessionStats::STATE_DRAINING);
+    *entry.mutable_connected_at() = ToTimestamp(session->connected_at());
+    entry.set_held_bytes(broker_.Held(id).count());
+    entry.set_unreturned_bytes(broker_.UnreturnedBy(id).count());
+    if (const auto overhead = overheads.of_session.find(id); overhead != overheads.of_session.end()) {
+      entry.set_overhead_bytes(overhead->second.count());
+    }
+    for (int i = 0; live && i < out.devices_size() && i < ClientPage::kMaxDevices; ++i) {
+      AddClientNumbers(session->client_page()->devices[static_cast<std::size_t>(i)], *out.mutable_devices(i));
+    }
+  }
+}
+
+v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease, const Broker::Overheads& overheads) const {
+  v1::LeaseStats out;
+  out.set_id(lease.id);
+  out.set_name(lease.name);
+  out.set_owner_uid(lease.owner.uid);
+  out.set_owner(lease.owner.name);
+  out.set_lasting(lease.lasting);
+  out.set_anonymous(lease.anonymous);
+  *out.mutable_created_at() = ToTimestamp(lease.created_at);
+  if (const auto last = lease.placements->last_at()) *out.mutable_last_op_at() = ToTimestamp(*last);
+  for (const LeaseDevice& device : lease.devices) {
+    v1::LogicalDeviceStats& entry = *out.add_devices();
+    entry.set_id(device.id.value);
+    entry.set_name(FullDeviceName(device.index));
+    entry.set_card_uuid(device.card.device.uuid);
+    entry.set_card_index(static_cast<std::uint32_t>(device.card.index));
+    entry.set_mode(device.preallocate ? "preallocate" : "growth");
+    entry.set_limit_bytes(device.limit.count());
+    entry.set_guarantee_bytes(device.guarantee.count());
+    if (const std::optional<Broker::DeviceInfo> info = broker_.Find(device.id)) {
+      entry.set_held_bytes(info->held.count());
+      entry.set_leaving_bytes(info->leaving.count());
+      entry.set_missing_bytes(info->missing.count());
+      const auto found = overheads.of_lease.find({lease.key, info->card});
+      const Bytes overhead = found == overheads.of_lease.end() ? Bytes() : found->second;
+      entry.set_overhead_bytes(overhead.count());
+      entry.set_total_limit_bytes(SaturatingAdd(device.limit, overhead).count());
+      out.set_degraded(out.degraded() || !info->missing.is_zero());
+    }
+  }
+  AddSessions(lease, overheads, out);
+  return out;
+}
+
+v1::StatsSnapshot StatsReporter::Snapshot(const Caller& caller) const {
+  v1::StatsSnapshot snapshot;
+  *snapshot.mutable_taken_at() = ToTimestamp(std::chrono::system_clock::now());
+  snapshot.set_daemon("lgpud " LGPU_VERSION);
+  const bool exact =
+      std::all_of(cards_.begin(), cards_.end(), [](const ListedCard& card) { return card.exact; });
+  snapshot.set_accounting(exact ? "exact" : "estimated");
+  snapshot.set_uptime_seconds(
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count());
+  for (v1::CardStats& card : Cards()) {
+    *snapshot.add_cards() = std::move(card);
+  }
+  AddForeignProcesses(caller, snapshot);
+  const Broker::Overheads overheads = broker_.overheads();
+  for (const Lease& lease : leases_.Snapshot(caller)) {
+    *snapshot.add_leases() = LeaseToProto(lease, overheads);
+  }
+  const Broker::Counters counters = broker_.counters();
+  snapshot.set_grants_total(counters.grants);
+  snapshot.set_refusals_total(counters.refusals);
+  snapshot.set_returns_total(counters.returns);
+  snapshot.set_sessions_lost_total(leases_.lost_sessions());
+  const PlacementLog::Counts placements = leases_.placement_counts();
+  snapshot.set_placements_total(placements.records);
+  snapshot.set_placements_dropped_total(placements.dropped);
+  return snapshot;
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,67 @@
+#ifndef LGPU_DAEMON_SERVER_STATS_H_
+#define LGPU_DAEMON_SERVER_STATS_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
+#include "daemon/broker.h"
+#include "daemon/leases/lease_table.h"
+#include "daemon/sessions/session_state.h"
+#include "lgpu/v1/stats.pb.h"
+
+namespace lgpu::daemon {
+
+/// A card of this machine as the registry lists it, served or not.
+struct ListedCard {
+  int index = 0;
+  PhysicalDevice device;
+  bool served = false;
+  std::string not_served_because;
+  bool exact = false;  // what is used of it can be asked for
+};
+
+/// A StatsReporter tells what the daemon knows at one moment. Thread-safe.
+class StatsReporter {
+ public:
+  /// All outlive the reporter.
+  StatsReporter(std::vector<ListedCard> cards, const Broker& broker, const LeaseTable& leases,
+                const SessionDirectory& sessions)
+      : cards_(std::move(cards)), broker_(broker), leases_(leases), sessions_(sessions) {}
+
+  /// With the leases that the caller may see.
+  v1::StatsSnapshot Snapshot(const Caller& caller) const;
+  /// Without the processes outside lgpu, which are looked up.
+  std::vector<v1::CardStats> Cards() const;
+
+ private:
+  struct Known {
+    std::uint64_t started = 0;
+    std::uint32_t uid = 0;
+    std::string user;
+    std::string command;
+  };
+  v1::LeaseStats LeaseToProto(const Lease& lease, const Broker::Overheads& overheads) const;
+  void AddSessions(const Lease& lease, const Broker::Overheads& overheads, v1::LeaseStats& out) const;
+  void AddForeignProcesses(const Caller& caller, v1::StatsSnapshot& snapshot) const;
+  /// Names of users may come over a network: they are asked for once.
+  Known LookUp(std::int64_t pid) const;
+
+  const std::vector<ListedCard> cards_;
+  const Broker& broker_;
+  const LeaseTable& leases_;
+  const SessionDirectory& sessions_;
+  mutable Mutex known_mutex_;
+  mutable std::map<std::int64_t, Known> known_ ABSL_GUARDED_BY(known_mutex_);
+  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_SERVER_STATS_H_

@@ -1,0 +1,117 @@
+#ifndef LGPU_DAEMON_SESSIONS_PLACEMENT_LOG_H_
+#define LGPU_DAEMON_SESSIONS_PLACEMENT_LOG_H_
+
+#include <chrono>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
+#include "daemon/leases/ids.h"
+#include "daemon/sessions/op_counts.h"
+#include "lgpu/v1/control.pb.h"
+#include "proto/placement_ring.h"
+#include "proto/session_pages.h"
+
+namespace lgpu::daemon {
+
+/// A PlacementLog is what is known of the ops of one lease: totals by device, op and type, and the last
+/// records. Its size is bounded, whatever the clients write. Thread-safe.
+class PlacementLog {
+ public:
+  static constexpr std::size_t kMaxTotals = 4096;  // distinct (device, op, type); more are counted as dropped
+
+  explicit PlacementLog(std::size_t kept) : kept_(kept) {}
+
+  /// A checked record, without its sequence.
+  struct Record {
+    SessionId session;
+    std::int64_t pid = 0;
+    std::string op;
+    PlacementEntry entry;
+  };
+  void Add(const std::vector<Record>& records, std::uint64_t dropped);
+
+  struct Counts {
+    std::uint64_t records = 0;
+    std::uint64_t dropped = 0;
+  };
+  Counts counts() const;
+  /// When the last op was submitted, never in the future; nothing: no record has come.
+  std::optional<std::chrono::system_clock::time_point> last_at() const;
+  /// Adds what is in the totals.
+  void AddTo(OpCounts& counts) const;
+  /// Everything but the lease's names. `max_records` 0: all that are kept.
+  v1::PlacementReport Report(std::size_t max_records) const;
+
+  struct Batch {
+    std::vector<v1::PlacementRecord> records;
+    std::uint64_t last_sequence = 0;
+    bool closed = false;
+  };
+  /// At most `max` kept records after `after`, waiting until there is one or `deadline`.
+  Batch Read(std::uint64_t after, std::size_t max, std::chrono::steady_clock::time_point deadline) const;
+  /// The sequence before the last `max_records` ones (0: before all that are kept).
+  std::uint64_t Before(std::size_t max_records) const;
+  /// No Read waits any more.
+  void Close();
+
+ private:
+  struct Key {
+    std::uint16_t device;
+    std::uint16_t dtype;
+    std::string op;
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+  struct Total {
+    std::uint64_t count = 0;
+    std::uint64_t output_bytes = 0;
+    std::uint64_t host_ns = 0;
+    std::uint64_t soft_placed = 0;
+  };
+
+  const std::size_t kept_;
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  std::map<Key, Total> totals_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Record> records_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t total_ ABSL_GUARDED_BY(mutex_) = 0;  // the sequence of the last record
+  std::uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<std::chrono::system_clock::time_point> last_at_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+/// A PlacementReader takes the records out of one session's ring. The page is the client's: every number is
+/// checked, every step bounded. `page` outlives it. Thread-safe.
+class PlacementReader {
+ public:
+  PlacementReader(const ClientPage* page, SessionId session, std::int64_t pid)
+      : page_(page), session_(session), pid_(pid), ring_(&page->ring) {}
+
+  /// Moves what is there, at most two laps of the ring, into `log`; `devices`: how many the lease has.
+  void Drain(PlacementLog& log, int devices);
+  /// The client is gone: slots that were being written stay so. Call before the last Drain.
+  void WriterIsGone();
+  /// The ring is a copy of one that an earlier daemon read.
+  void BeginWithLastLap();
+
+ private:
+  bool IsSensible(const PlacementEntry& entry, int devices) const;
+
+  const ClientPage* const page_;
+  const SessionId session_;
+  const std::int64_t pid_;
+  Mutex mutex_;
+  PlacementRingReader ring_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t lost_ ABSL_GUARDED_BY(mutex_) = 0;  // as ring_ counts
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_SESSIONS_PLACEMENT_LOG_H_

@@ -1,0 +1,492 @@
+#include "daemon/sessions/session.h"
+
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lgpu/status.h"
+#include "proto/refusal_codec.h"
+
+namespace lgpu::daemon {
+namespace {
+
+constexpr std::size_t kTokenBytes = 32;
+constexpr std::size_t kMaxCommandBytes = 256;
+constexpr std::chrono::milliseconds kGoodbyeTimeout{200};
+constexpr std::chrono::hours kMaxGrowTimeout{24};
+
+absl::StatusOr<std::string> RandomBytes(std::size_t count) {
+  std::string bytes(count, '\0');
+  if (::getrandom(bytes.data(), count, 0) != static_cast<ssize_t>(count)) {
+    return absl::InternalError("getrandom gave too little");
+  }
+  return bytes;
+}
+
+// What a client calls itself, fit for a line of a log.
+std::string CleanCommand(const std::string& command, std::int64_t pid) {
+  // A process names itself in /proc too.
+  std::string clean = command.empty() ? ProcessCommand(pid) : command.substr(0, kMaxCommandBytes);
+  std::replace_if(
+      clean.begin(), clean.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return clean.empty() ? "a program" : clean;
+}
+
+}  // namespace
+
+Session::Session(const SessionServices& services, SessionChannel channel, Peer peer,
+                 std::shared_ptr<Waker> waker)
+    : services_(services), channel_(std::move(channel)), peer_(std::move(peer)), waker_(std::move(waker)) {}
+
+void Session::RequestStop() {
+  stop_.store(true);
+  waker_->Wake();
+}
+
+void Session::Run() {
+  if (Greet()) {
+    Serve();
+    services_.budget.Forget(peer_.id);
+    services_.reclaimer.Unwatch(*state_);
+    ReleaseInFlight();
+    if (end_ == End::kLost && stop_.load() && services_.outlives_daemon && state_->lease()) {
+      end_ = End::kLeft;  // cut off by the stop, in the middle of an answer: what it holds is the next
+                          // daemon's to judge
+    }
+    if (end_ == End::kLost) {
+      const bool may_come_back = (attesting_ || unheard_) && state_->end_request().ok();
+      may_come_back ? GoAbsent() : EndLost();
+    }
+  }
+  {
+    // The client sees the end now, and not when the thread is joined.
+    MutexLock lock(closing_mutex_);
+    channel_ = SessionChannel();
+  }
+  state_.reset();
+}
+
+void Session::Cut() {
+  MutexLock lock(closing_mutex_);
+  channel_.Shutdown();
+}
+
+bool Session::Greet() {
+  absl::StatusOr<v1::Hello> hello = ReceiveHello();
+  absl::Status status = hello.status();
+  std::uint32_t version = 0;
+  if (status.ok()) {
+    version = std::min(hello->protocol_version(), SessionChannel::kProtocolVersion);
+    if (version < std::max(hello->oldest_version(), SessionChannel::kOldestVersion)) {
+      status = absl::FailedPreconditionError(absl::StrCat(
+          "the client speaks versions ", hello->oldest_version(), " to ", hello->protocol_version(),
+          " of the session protocol, this daemon ", SessionChannel::kOldestVersion, " to ",
+          SessionChannel::kProtocolVersion, "; update the older one"));
+    }
+  }
+  if (status.ok()) {
+    status = hello->has_resume() ? TakeUp(*hello, version) : MakeState(*hello, version);
+  }
+  if (!status.ok()) {
+    if (absl::IsInvalidArgument(status)) {
+      Tell(v1::Event::KIND_PROTOCOL_ERROR, std::string(status.message()));
+    }
+    SayGoodbye(status);
+    return false;
+  }
+  if (absl::Status sent = SendWelcome(version); !sent.ok()) {
+    Break(sent);
+  }
+  // Not sooner: the one time that it tells must not be lost in what a greeting waits for.
+  services_.reclaimer.Watch(state_);
+  return true;
+}
+
+absl::StatusOr<v1::Hello> Session::ReceiveHello() {
+  pollfd polled[] = {{.fd = channel_.fd(), .events = POLLIN, .revents = 0},
+                     {.fd = waker_->fd(), .events = POLLIN, .revents = 0}};
+  const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(kHelloTimeout).count();
+  ::poll(polled, 2, static_cast<int>(timeout));
+  if (stop_.load()) {
+    return absl::UnavailableError("the daemon is stopping");
+  }
+  LGPU_ASSIGN_OR_RETURN(ReceivedFrame received, channel_.Receive(SessionChannel::kAtOnce));
+  if (!received.frame.has_hello() || !received.fds.empty() || received.fds_cut ||
+      received.frame.acknowledges() != 0) {
+    return absl::InvalidArgumentError(
+        "the first frame of a session is Hello, without descriptors and with nothing to acknowledge");
+  }
+  return std::move(*received.frame.mutable_hello());
+}
+
+absl::Status Session::MakeState(const v1::Hello& hello, std::uint32_t version) {
+  LGPU_ASSIGN_OR_RETURN(std::string token, RandomBytes(kTokenBytes));
+  LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage());
+  LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page, SharedPages::CreateClientPage());
+  SessionState::Identity identity{.id = peer_.id,
+                                  .uid = peer_.credentials.uid,
+                                  .command = CleanCommand(hello.command(), peer_.credentials.pid),
+                                  .token = std::move(token)};
+  state_ = std::make_shared<SessionState>(std::move(identity), std::move(peer_.process), waker_,
+                                          std::move(stats_page), std::move(client_page));
+  services_.broker.AddSession(
+      peer_.id,
+      {.pid = peer_.credentials.pid, .waker = waker_, .trims = version >= SessionChannel::kTrimVersion});
+  services_.sessions.Add(state_);
+  return absl::OkStatus();
+}
+
+absl::Status Session::SendWelcome(std::uint32_t version) {
+  v1::Frame frame;
+  v1::Welcome& welcome = *frame.mutable_welcome();
+  welcome.set_protocol_version(version);
+  welcome.set_session_id(peer_.id.value);
+  welcome.set_session_token(state_->identity().token);
+  welcome.set_stats_page_bytes(sizeof(StatsPage));
+  welcome.set_client_page_bytes(sizeof(ClientPage));
+  welcome.set_daemon("lgpud " LGPU_VERSION);
+  welcome.set_resumed(attesting_);
+  const int fds[] = {state_->stats_page().fd(), state_->client_page().fd()};
+  const Clock::time_point deadline = Clock::now() + kSendTimeout;
+  while (!services_.budget.TryTake(peer_.id, waker_, std::size(fds))) {
+    pollfd polled = {.fd = waker_->fd(), .events = POLLIN, .revents = 0};
+    ::poll(&polled, 1, 100);
+    waker_->Clear();
+    if (Clock::now() >= deadline || stop_.load()) {
+      return absl::UnavailableError("too many descriptors lie unread in other sessions; connect again later");
+    }
+  }
+  fds_in_flight_ = std::size(fds);
+  welcome_in_flight_ = true;
+  sent_at_ = Clock::now();
+  absl::Status sent = channel_.Send(frame, fds, deadline);
+  while (absl::IsAborted(sent) && Clock::now() < deadline && !stop_.load()) {
+    pollfd polled = {.fd = waker_->fd(), .events = POLLIN, .revents = 0};
+    ::poll(&polled, 1, 10);
+    sent = channel_.Send(frame, fds, deadline);
+  }
+  return sent;
+}
+
+int Session::TimeUntilNextLook() const {
+  // Unread descriptors matter only while others wait for some: looked at now and then.
+  constexpr int kLookAtUnread = 1000;
+  if (gone_since_) {
+    return 0;
+  }
+  Clock::time_point next = Clock::time_point::max();
+  for (const Waiting& waiting : waiting_) {
+    next = std::min(next, waiting.next_look);
+  }
+  if (retry_at_) {
+    next = std::min(next, *retry_at_);
+  }
+  const int at_most = fds_in_flight_ > 0 ? kLookAtUnread : -1;
+  if (next == Clock::time_point::max()) {
+    return at_most;
+  }
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
+  return static_cast<int>(std::clamp<std::int64_t>(left.count() + 1, 0, at_most < 0 ? 60'000 : at_most));
+}
+
+void Session::WaitForWork(bool& readable, bool& woken) {
+  pollfd polled[] = {{.fd = channel_.fd(), .events = POLLIN, .revents = 0},
+                     {.fd = waker_->fd(), .events = POLLIN, .revents = 0}};
+  ::poll(polled, std::size(polled), TimeUntilNextLook());
+  turn_ = Clock::now();
+  readable = polled[0].revents != 0;
+  woken = polled[1].revents != 0;
+}
+
+void Session::Serve() {
+  // A wake-up that came while the greeting waited was taken for one of its own.
+  if (end_ == End::kNone) CheckRequests();
+  while (end_ == End::kNone) {
+    bool readable = false;
+    bool woken = false;
+    WaitForWork(readable, woken);
+    if (woken) {
+      waker_->Clear();
+      CheckRequests();
+      SendTrims();
+      if (!gone_since_ && state_->process().IsGone()) {
+        gone_since_ = turn_;
+      }
+    }
+    const bool last_frames = readable && (!gone_since_ || turn_ - *gone_since_ < kLastFrames);
+    if (end_ == End::kNone && last_frames) {
+      HandleFrame();
+    } else if (end_ == End::kNone && gone_since_) {
+      end_ = End::kLost;
+    }
+    if (end_ == End::kNone) {
+      ContinueWaiting();
+      Pump();
+      CheckUnread();
+    }
+    if (end_ == End::kNone && close_request_) {
+      FinishClose();
+    }
+  }
+}
+
+void Session::CheckRequests() {
+  if (stop_.load()) {
+    SayGoodbye(absl::UnavailableError("the daemon is stopping"));
+    // What it holds is in the journal, for the next daemon.
+    end_ = services_.outlives_daemon && state_->lease() ? End::kLeft : End::kLost;
+    return;
+  }
+  if (const absl::Status why = state_->end_request(); !why.ok()) {
+    SayGoodbye(why);
+    end_ = End::kLost;
+  }
+}
+
+void Session::HandleFrame() {
+  const absl::Status status = channel_.ReceiveInto(received_, SessionChannel::kAtOnce);
+  if (absl::IsDeadlineExceeded(status)) {
+    return;
+  }
+  if (!status.ok()) {
+    if (absl::IsInvalidArgument(status)) {
+      Break(status);
+    } else {
+      end_ = End::kLost;
+    }
+    return;
+  }
+  if (attesting_ && received_.frame.has_attest()) {
+    if (received_.fds_cut) {
+      SayGoodbye(absl::UnavailableError("lgpud may open no more files now (LimitNOFILE=); try again"));
+      end_ = End::kLost;
+      return;
+    }
+    HandleAttest(received_.frame.attest(), received_.fds);
+    return;
+  }
+  if (attesting_) {
+    Break(absl::InvalidArgumentError("a resumed session says what it holds before all else"));
+    return;
+  }
+  unheard_ = false;
+  if (!received_.fds.empty() || received_.fds_cut) {
+    Break(absl::InvalidArgumentError("descriptors came that nobody asked for"));
+    return;
+  }
+  if (close_request_) {
+    Break(absl::InvalidArgumentError("a frame came after Close"));
+    return;
+  }
+  if (received_.frame.acknowledges() != 0) {
+    HandleAck(received_.frame.acknowledges());
+  }
+  if (end_ == End::kNone) {
+    Dispatch(received_.frame);
+  }
+}
+
+void Session::Dispatch(const v1::Frame& frame) {
+  switch (frame.body_case()) {
+    case v1::Frame::kGrow:
+      HandleGrow(frame.grow());
+      break;
+    case v1::Frame::kAck:
+      HandleAck(frame.ack().grant_id());
+      break;
+    case v1::Frame::kReturnChunks:
+      HandleReturn(frame.return_chunks());
+      break;
+    case v1::Frame::kTrimmed:
+      HandleTrimmed(frame.trimmed());
+      break;
+    case v1::Frame::kClose:
+      HandleClose(frame.close());
+      break;
+    case v1::Frame::kHello:
+      Break(absl::InvalidArgumentError("Hello came twice"));
+      break;
+    default:
+      Break(absl::InvalidArgumentError("a frame came that is empty, unknown, or the daemon's to send"));
+      break;
+  }
+}
+
+void Session::HandleGrow(const v1::GrowRequest& request) {
+  const std::uint64_t id = request.request_id();
+  const auto is_same = [id](const auto& open) { return open.request_id == id; };
+  if (id == 0 || std::any_of(waiting_.begin(), waiting_.end(), is_same) ||
+      std::any_of(outgoing_.begin(), outgoing_.end(), is_same)) {
+    Break(absl::InvalidArgumentError(absl::StrCat("request_id ", id, " of Grow is zero or in use")));
+    return;
+  }
+  if (waiting_.size() + outgoing_.size() >= kMaxOpenGrows) {
+    Refuse(id, absl::ResourceExhaustedError(absl::StrCat(
+                   kMaxOpenGrows, " requests of this session are open already; wait for one of them")));
+    return;
+  }
+  const auto timeout = std::chrono::milliseconds(std::min<std::uint64_t>(
+      request.timeout_ms(), std::chrono::duration_cast<std::chrono::milliseconds>(kMaxGrowTimeout).count()));
+  const LogicalId device{request.device_id()};
+  Answer(id, device, turn_,
+         services_.broker.Grow({.session = peer_.id,
+                                .device = device,
+                                .at_least = Bytes(request.at_least_bytes()),
+                                .wanted = Bytes(request.wanted_bytes()),
+                                .asked_at = turn_,
+                                .deadline = turn_ + timeout,
+                                .ahead = request.ahead()}));
+}
+
+void Session::Answer(std::uint64_t request_id, LogicalId device, Clock::time_point asked_at,
+                     Broker::GrowAnswer answer) {
+  if (!answer.status.ok()) {
+    Refuse(request_id, answer.status, answer.ahead ? Concern::kNobody : Concern::kSomebody);
+  } else if (answer.wait) {
+    waiting_.push_back({.request_id = request_id,
+                        .device = device,
+                        .grow = *answer.wait,
+                        .asked_at = asked_at,
+                        .next_look = answer.next_look});
+  } else {
+    outgoing_.push_back({.request_id = request_id,
+                         .device = device,
+                         .chunks = std::move(answer.chunks),
+                         .asked_at = asked_at});
+    Pump();
+  }
+}
+
+void Session::ContinueWaiting() {
+  if (waiting_.empty()) {
+    return;
+  }
+  std::deque<Waiting> waiting = std::exchange(waiting_, {});
+  for (Waiting& entry : waiting) {
+    if (end_ != End::kNone) {
+      return;
+    }
+    Answer(entry.request_id, entry.device, entry.asked_at, services_.broker.Continue(entry.grow));
+  }
+}
+
+void Session::HandleReturn(const v1::ReturnRequest& request) {
+  absl::Status status;
+  std::vector<ChunkId> chunks;
+  if (request.chunk_ids().empty() ||
+      static_cast<std::size_t>(request.chunk_ids_size()) > SessionChannel::kMaxReturnChunks) {
+    status = absl::InvalidArgumentError(absl::StrCat("1 to ", SessionChannel::kMaxReturnChunks,
+                                                     " chunks go into one Return, not ",
+                                                     request.chunk_ids_size()));
+  }
+  for (const std::uint64_t id : request.chunk_ids()) {
+    chunks.push_back(ChunkId{id});
+    if (status.ok() && IsUndelivered(ChunkId{id})) {
+      status = absl::InvalidArgumentError(absl::StrCat("chunk ", id, " was not received yet"));
+    }
+  }
+  if (status.ok()) {
+    status = services_.broker.Return(peer_.id, LogicalId{request.device_id()}, chunks);
+  }
+  v1::Frame frame;
+  v1::ReturnReply& reply = *frame.mutable_returned();
+  reply.set_request_id(request.request_id());
+  reply.set_code(static_cast<int>(status.code()));
+  reply.set_message(std::string(status.message()));
+  Send(frame);
+}
+
+void Session::HandleTrimmed(const v1::Trimmed& trimmed) {
+  const absl::Status status =
+      services_.broker.Trimmed(peer_.id, TrimId{trimmed.trim_id()}, trimmed.pending());
+  if (!status.ok()) {
+    Break(status);
+  }
+}
+
+bool Session::IsUndelivered(ChunkId chunk) const {
+  return std::any_of(outgoing_.begin(), outgoing_.end(), [chunk](const Outgoing& outgoing) {
+    const std::span<const Chunk> rest = outgoing.rest();
+    return std::any_of(rest.begin(), rest.end(), [chunk](const Chunk& entry) { return entry.id == chunk; });
+  });
+}
+
+void Session::HandleClose(const v1::CloseRequest& request) {
+  close_request_ = request.request_id();
+  waiting_.clear();
+  outgoing_.clear();
+  services_.budget.Forget(peer_.id);
+  services_.broker.ReturnAll(peer_.id);
+}
+
+void Session::FinishClose() {
+  if (!services_.broker.Held(peer_.id).is_zero()) {
+    return;
+  }
+  state_->StartDraining();
+  state_->placements().WriterIsGone();
+  services_.leases.DrainPlacements(*state_);
+  services_.broker.RemoveSession(peer_.id);
+  services_.leases.SessionGone(*state_);
+  services_.sessions.Remove(peer_.id);
+  end_ = End::kClosed;
+  v1::Frame frame;
+  frame.mutable_closed()->set_request_id(*close_request_);
+  // Whether it still listens makes no difference any more.
+  channel_.Send(frame, {}, Clock::now() + kGoodbyeTimeout).IgnoreError();
+}
+
+void Session::Break(const absl::Status& why) {
+  Tell(v1::Event::KIND_PROTOCOL_ERROR, absl::StrCat("disconnected: ", std::string(why.message())));
+  SayGoodbye(why);
+  end_ = End::kLost;
+}
+
+void Session::SayGoodbye(const absl::Status& why) {
+  v1::Frame frame;
+  frame.mutable_goodbye()->set_code(static_cast<int>(why.code()));
+  frame.mutable_goodbye()->set_message(std::string(why.message()));
+  channel_.SendLast(frame, Clock::now() + kGoodbyeTimeout).IgnoreError();
+}
+
+void Session::EndLost() {
+  state_->StartDraining();
+  if (!state_->lease()) {
+    services_.broker.ReturnAll(peer_.id);
+    services_.broker.RemoveSession(peer_.id);
+    services_.sessions.Remove(peer_.id);
+    return;
+  }
+  services_.broker.StartDraining(peer_.id);
+  services_.leases.SessionLost(*state_);
+  services_.reclaimer.Adopt(state_);
+}
+
+void Session::Tell(v1::Event::Kind kind, std::string text, const absl::Status* refused) {
+  v1::Event event;
+  event.set_kind(kind);
+  event.set_session_id(peer_.id.value);
+  event.set_pid(peer_.credentials.pid);
+  if (refused != nullptr) {
+    if (const std::optional<Refusal> refusal = GetRefusal(*refused)) {
+      *event.mutable_refusal() = RefusalToProto(*refusal);
+    }
+  }
+  if (state_ != nullptr) {
+    const auto [id, name] = services_.leases.Names(state_->lease());
+    event.set_lease_id(id);
+    event.set_lease_name(name);
+  }
+  if (kind == v1::Event::KIND_PROTOCOL_ERROR) {
+    spdlog::warn("session {} (pid {}, uid {}): {}", peer_.id.value, peer_.credentials.pid,
+                 peer_.credentials.uid, text);
+  }
+  event.set_text(std::move(text));
+  services_.events.Append(std::move(event), peer_.credentials.uid);
+}
+
+}  // namespace lgpu::daemon

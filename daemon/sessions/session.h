@@ -1,0 +1,185 @@
+#ifndef LGPU_DAEMON_SESSIONS_SESSION_H_
+#define LGPU_DAEMON_SESSIONS_SESSION_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "base/process.h"
+#include "daemon/broker.h"
+#include "daemon/leases/ids.h"
+#include "daemon/leases/lease_table.h"
+#include "daemon/recovery/reclaimer.h"
+#include "daemon/server/event_log.h"
+#include "daemon/server/waker.h"
+#include "daemon/sessions/descriptor_budget.h"
+#include "daemon/sessions/grant_times.h"
+#include "daemon/sessions/session_state.h"
+#include "lgpu/v1/session.pb.h"
+#include "proto/session_channel.h"
+
+namespace lgpu::daemon {
+
+/// What a session works with. All outlive it.
+struct SessionServices {
+  Broker& broker;
+  LeaseTable& leases;
+  SessionDirectory& sessions;
+  EventLog& events;
+  DescriptorBudget& budget;
+  Reclaimer& reclaimer;
+  bool outlives_daemon = false;  // there is a journal: a later daemon takes sessions up that this one leaves
+  GrantTimes* grant_times = nullptr;  // may be left out
+};
+
+/// A Session serves one connection of the session socket, on one thread of its own: it receives and sends
+/// there, so that a client that does not read delays only itself. Requests that wait for memory are the
+/// Broker's; the thread goes on serving the other frames and is woken when one has its answer.
+///
+/// Not thread-safe but for RequestStop and Cut.
+class Session {
+ public:
+  struct Peer {
+    SessionId id;
+    PeerCredentials credentials;
+    Process process;
+  };
+  /// A client that does not take a frame for this long is lost.
+  static constexpr std::chrono::seconds kSendTimeout{5};
+  /// A connection that says nothing for this long is closed.
+  static constexpr std::chrono::seconds kHelloTimeout{10};
+  /// Descriptors that lie unread for this long, while others wait for some, end the session.
+  static constexpr std::chrono::seconds kUnreadTimeout{5};
+  /// Requests of one session that wait, or whose grants are on their way.
+  static constexpr std::size_t kMaxOpenGrows = 64;
+  /// Frames of a process that is gone are served this long: somebody else may have its socket.
+  static constexpr std::chrono::milliseconds kLastFrames{500};
+
+  Session(const SessionServices& services, SessionChannel channel, Peer peer, std::shared_ptr<Waker> waker);
+
+  /// Serves until the session is over.
+  void Run();
+  /// Of a session that no thread runs: for a last word.
+  SessionChannel TakeChannel() { return std::move(channel_); }
+  /// From any thread: says goodbye and ends.
+  void RequestStop();
+  /// From any thread: ends the connection at once, for a client that does not read its goodbye.
+  void Cut();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class End { kNone, kClosed, kLost, kLeft };
+  struct Outgoing {
+    std::uint64_t request_id = 0;
+    LogicalId device;
+    std::vector<Chunk> chunks;
+    Clock::time_point asked_at;
+    std::size_t sent = 0;
+    std::span<const Chunk> rest() const { return std::span(chunks).subspan(sent); }
+  };
+  struct Waiting {
+    std::uint64_t request_id = 0;
+    LogicalId device;
+    GrowId grow;
+    Clock::time_point asked_at;
+    Clock::time_point next_look;
+  };
+
+  // The greeting.
+  bool Greet();
+  absl::StatusOr<v1::Hello> ReceiveHello();
+  absl::Status MakeState(const v1::Hello& hello, std::uint32_t version);
+  absl::Status SendWelcome(std::uint32_t version);
+
+  // session_resume.cc: a client of an earlier daemon.
+  /// In place of MakeState. The session is absent no more, until it is back or its connection ends.
+  absl::Status TakeUp(const v1::Hello& hello, std::uint32_t version);
+  void HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds);
+  void FinishAttesting();
+  /// The connection ended before the client knew that all was told.
+  void GoAbsent();
+
+  // The loop.
+  void Serve();
+  void WaitForWork(bool& readable, bool& woken);
+  /// When to look again whatever happens, in milliseconds for poll(); -1: never.
+  int TimeUntilNextLook() const;
+  void HandleFrame();
+  void Dispatch(const v1::Frame& frame);
+  void HandleGrow(const v1::GrowRequest& request);
+  void HandleAck(std::uint64_t grant);
+  void HandleReturn(const v1::ReturnRequest& request);
+  void HandleTrimmed(const v1::Trimmed& trimmed);
+  void HandleClose(const v1::CloseRequest& request);
+  void ContinueWaiting();
+  void CheckRequests();
+  void FinishClose();
+
+  // Sending.
+  void Answer(std::uint64_t request_id, LogicalId device, Clock::time_point asked_at,
+              Broker::GrowAnswer answer);
+  enum class Concern { kSomebody, kNobody };  // who was refused; of nobody's there is no event
+  void Refuse(std::uint64_t request_id, const absl::Status& status, Concern concern = Concern::kSomebody);
+  void Pump();
+  /// A number that only the receiver of the grant can know: its Ack proves that the descriptors were read.
+  std::uint64_t NextGrantId();
+  /// True when the whole grant is sent.
+  bool SendPage(Outgoing& outgoing);
+  /// True when the grant is over.
+  bool FailPage(Outgoing& outgoing, const absl::Status& status);
+  void SendTrims();
+  void ReleaseInFlight();
+  void CheckUnread();
+  bool IsUndelivered(ChunkId chunk) const;
+  void Send(const v1::Frame& frame);
+
+  // The end.
+  void Break(const absl::Status& why);
+  void SayGoodbye(const absl::Status& why);
+  void EndLost();
+  void Tell(v1::Event::Kind kind, std::string text, const absl::Status* refused = nullptr);
+
+  const SessionServices services_;
+  SessionChannel channel_;
+  Mutex
+      closing_mutex_;  // only between Cut and the end: the socket's number must not be another one's by then
+  Peer peer_;
+  const std::shared_ptr<Waker> waker_;
+  std::atomic<bool> stop_ = false;
+  std::shared_ptr<SessionState> state_;  // after Hello
+  bool attesting_ = false;               // a resumed session that has not told all that it holds
+  bool maps_page_ = false;               // of this connection, for all that is known of a resumed session
+  bool unheard_ = false;                 // it has, and may not know that this was heard
+  End end_ = End::kNone;
+
+  Clock::time_point turn_;  // when this turn of the loop began
+  std::deque<Outgoing> outgoing_;
+  ReceivedFrame received_;  // these four only to use their memory again
+  v1::Frame page_;
+  std::vector<int> page_fds_;
+  std::vector<ExportedFd> exported_;
+  std::deque<Waiting> waiting_;
+  static constexpr std::size_t kGrantIdsAtOnce = 16;  // of one system call
+  std::vector<std::uint64_t> grant_ids_;              // random, not used yet
+  std::uint64_t grant_in_flight_ = 0;                 // 0: none
+  std::size_t fds_in_flight_ = 0;
+  bool welcome_in_flight_ = false;
+  Clock::time_point sent_at_;
+  std::optional<Clock::time_point> retry_at_;       // of a page that the kernel or the backend put off
+  std::optional<Clock::time_point> failing_since_;  // exports of a started grant fail since then
+  std::optional<std::uint64_t> close_request_;
+  std::optional<Clock::time_point> gone_since_;  // the process is, and frames may be left
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_SESSIONS_SESSION_H_

@@ -1,0 +1,131 @@
+// A session that an earlier daemon had: its client connects again and tells what it holds.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/sessions/session.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// The client's answer to it is to give up: it would be the same the next time.
+absl::Status CannotBeTakenUp(std::uint64_t session, std::string_view why) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("session ", session, " cannot be taken up again: ", std::string(why),
+                   "; open a new Context, what the old one holds counts until "
+                   "its process ends"));
+}
+
+// Not an answer for good: its client asks again, and a later daemon has the lease again.
+absl::Status WaitsFor(const SessionDirectory::Waiting& session) {
+  return absl::UnavailableError(absl::StrCat("session ", session.id.value, " is of lease ", session.lease_id,
+                                             ", which lgpud cannot serve now, because its GPU or something "
+                                             "else that it needs is missing; it goes on "
+                                             "when lgpud is started again with all of it, and `lgpu rm ",
+                                             session.lease_id, "` gives it up"));
+}
+
+}  // namespace
+
+absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
+  const v1::Resume& resume = hello.resume();
+  const std::shared_ptr<SessionState> absent = services_.sessions.FindToken(resume.session_token());
+  if (const auto waiting = services_.sessions.FindWaiting(resume.session_token());
+      waiting && waiting->id.value == resume.session_id() && waiting->uid == peer_.credentials.uid) {
+    return WaitsFor(*waiting);
+  }
+  if (absent == nullptr || absent->id().value != resume.session_id() ||
+      absent->uid() != peer_.credentials.uid) {
+    return CannotBeTakenUp(resume.session_id(), "lgpud knows of no such session of yours");
+  }
+  const Process& process = absent->process();
+  if (process.pid != peer_.process.pid || process.start_time != peer_.process.start_time) {
+    return CannotBeTakenUp(resume.session_id(), "it is another process's");
+  }
+  if (absl::Status why = absent->end_request(); !why.ok()) {
+    return why;
+  }
+  LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage());
+  LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page, SharedPages::CreateClientPage());
+  if (!absent->LeaveAbsent()) {
+    // Its earlier connection is not known to have ended yet, say: it is to ask again.
+    return absl::UnavailableError(
+        absl::StrCat("session ", resume.session_id(), " has a connection; try again"));
+  }
+  services_.reclaimer.Unwatch(*absent);
+  peer_.id = absent->id();
+  SessionState::Identity identity = absent->identity();
+  identity.earlier_pages = absent->pages();  // of attempts too that did not come to their end
+  // The client maps one of them. None may be left out: it would be taken for one that has closed.
+  constexpr std::size_t kMostEarlierPages = 64;
+  if (identity.earlier_pages.empty() || identity.earlier_pages.size() > kMostEarlierPages) {
+    identity.earlier_pages.clear();
+    identity.pages_unknown = true;
+  }
+  state_ = std::make_shared<SessionState>(std::move(identity), std::move(peer_.process), waker_,
+                                          std::move(stats_page), std::move(client_page));
+  absl::Status attached = state_->Attach(absent->lease());
+  services_.sessions.Replace(state_);
+  services_.broker.StartAttesting(
+      peer_.id,
+      {.pid = peer_.credentials.pid, .waker = waker_, .trims = version >= SessionChannel::kTrimVersion});
+  attesting_ = true;
+  if (absl::Status why = absent->end_request(); !why.ok()) {
+    state_->RequestEnd(std::move(why));
+  }
+  services_.leases.WriteStats(*state_);
+  // Before the client has the new page: by it, or by the one that it maps now, is it known that it lives.
+  attached.Update(services_.leases.RecordSession(*state_));
+  if (!attached.ok()) {
+    GoAbsent();
+  }
+  return attached;
+}
+
+void Session::HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds) {
+  if (!std::exchange(maps_page_, true)) {
+    // It maps the page of this connection, or it could not say anything.
+    state_->ForgetEarlierPages();
+    services_.leases.RecordSession(*state_).IgnoreError();  // what is in the journal now is right too
+  }
+  const std::size_t count = static_cast<std::size_t>(page.chunks_size());
+  absl::Status status;
+  if (!fds.empty() && fds.size() != count) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat(count, " chunks were named, and ", fds.size(), " descriptors came with them"));
+  }
+  for (std::size_t i = 0; i < count && status.ok(); ++i) {
+    const v1::Chunk& chunk = page.chunks(static_cast<int>(i));
+    status = services_.broker.Attest(peer_.id, LogicalId{page.device_id()},
+                                     {.id = ChunkId{chunk.id()}, .bytes = Bytes(chunk.bytes())},
+                                     fds.empty() ? UniqueFd() : std::move(fds[i]));
+  }
+  if (!status.ok()) {
+    Break(status);
+    return;
+  }
+  // First the answer: what is missing is looked for all over the machine.
+  v1::Frame frame;
+  frame.mutable_attested();
+  Send(frame);
+  if (!page.more() && end_ == End::kNone) {
+    FinishAttesting();
+  }
+}
+
+void Session::FinishAttesting() {
+  services_.broker.FinishAttesting(peer_.id);
+  attesting_ = false;
+  unheard_ = true;
+  state_->placements().BeginWithLastLap();
+  services_.leases.SessionBack(*state_);
+}
+
+void Session::GoAbsent() {
+  services_.broker.GoAbsent(peer_.id);
+  state_->SetAbsent(state_->lease());
+  services_.reclaimer.Watch(state_);
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,115 @@
+#include "daemon/sessions/session_server.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+
+void SessionServer::Serve(UniqueFd socket, const PeerCredentials& peer) {
+  Reap();
+  SessionChannel channel(std::move(socket));
+  const absl::Status status = TryServe(channel, peer);
+  if (status.ok()) {
+    return;
+  }
+  spdlog::warn("a session of pid {} (uid {}) was not served: {}", peer.pid, peer.uid,
+               std::string(status.message()));
+  v1::Frame frame;
+  frame.mutable_goodbye()->set_code(static_cast<int>(status.code()));
+  frame.mutable_goodbye()->set_message(std::string(status.message()));
+  // A new socket has room for one frame; whoever cannot take it does not hear it.
+  channel.SendLast(frame, std::chrono::steady_clock::now()).IgnoreError();
+}
+
+void SessionServer::SkipIds(SessionId last) {
+  MutexLock lock(mutex_);
+  last_id_ = std::max(last_id_, last.value);
+}
+
+absl::Status SessionServer::TryServe(SessionChannel& channel, const PeerCredentials& peer) {
+  LGPU_ASSIGN_OR_RETURN(Process process, HoldProcess(peer.pid));
+  LGPU_ASSIGN_OR_RETURN(Waker waker, Waker::Create());
+  MutexLock lock(mutex_);
+  if (stopping_) {
+    return absl::UnavailableError("the daemon is stopping");
+  }
+  if (running_.size() >= max_sessions_) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        running_.size(), " sessions are open, the most that max_sessions allows; close some or raise it"));
+  }
+  const SessionId id{++last_id_};
+  Running& running = running_[id];
+  running.session =
+      std::make_unique<Session>(services_, std::move(channel),
+                                Session::Peer{.id = id, .credentials = peer, .process = std::move(process)},
+                                std::make_shared<Waker>(std::move(waker)));
+  absl::StatusOr<Thread> thread =
+      Thread::Start("lgpud-session", [this, id, session = running.session.get()] { Run(id, session); });
+  if (!thread.ok()) {
+    channel = running.session->TakeChannel();  // to say so
+    running_.erase(id);
+    return thread.status();
+  }
+  running.thread = *std::move(thread);
+  return absl::OkStatus();
+}
+
+void SessionServer::Run(SessionId id, Session* session) {
+  session->Run();
+  MutexLock lock(mutex_);
+  running_.at(id).over = true;
+  ended_.NotifyAll();
+}
+
+void SessionServer::Reap() {
+  std::vector<Running> over;
+  {
+    MutexLock lock(mutex_);
+    for (auto entry = running_.begin(); entry != running_.end();) {
+      if (entry->second.over) {
+        over.push_back(std::move(entry->second));
+        entry = running_.erase(entry);
+      } else {
+        ++entry;
+      }
+    }
+  }
+  // Their threads are joined here, outside of the lock that a thread takes last.
+}
+
+void SessionServer::Stop() {
+  std::vector<Thread> threads;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    for (auto& [id, running] : running_) {
+      running.session->RequestStop();
+      threads.push_back(std::move(running.thread));
+    }
+    const auto is_over = [](const auto& entry) { return entry.second.over; };
+    const auto deadline = std::chrono::steady_clock::now() + kGoodbyePatience;
+    while (!std::all_of(running_.begin(), running_.end(), is_over) && ended_.WaitUntil(mutex_, deadline)) {
+    }
+    for (auto& [id, running] : running_) {
+      if (!running.over) {
+        running.session->Cut();
+      }
+    }
+  }
+  threads.clear();  // joins
+  Reap();
+}
+
+std::size_t SessionServer::size() const {
+  MutexLock lock(mutex_);
+  return running_.size();
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,63 @@
+#ifndef LGPU_DAEMON_SESSIONS_SESSION_SERVER_H_
+#define LGPU_DAEMON_SESSIONS_SESSION_SERVER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
+#include "base/thread.h"
+#include "base/unique_fd.h"
+#include "daemon/sessions/session.h"
+#include "proto/session_channel.h"
+
+namespace lgpu::daemon {
+
+/// A SessionServer runs one Session, with its thread, for every connection of the session socket.
+/// Thread-safe.
+class SessionServer {
+ public:
+  SessionServer(const SessionServices& services, std::size_t max_sessions)
+      : services_(services), max_sessions_(max_sessions) {}
+  ~SessionServer() { Stop(); }
+  SessionServer(const SessionServer&) = delete;
+  SessionServer& operator=(const SessionServer&) = delete;
+
+  /// Sessions get higher ids than this one.
+  void SkipIds(SessionId last);
+  /// Takes hold of the peer and serves it. One too many, or a peer that is gone, is closed with a Goodbye.
+  void Serve(UniqueFd socket, const PeerCredentials& peer);
+  /// Joins the threads of sessions that are over.
+  void Reap();
+  /// How long sessions may take to say goodbye; then they are cut off.
+  static constexpr std::chrono::milliseconds kGoodbyePatience{300};
+
+  /// Says goodbye to all and waits for their threads.
+  void Stop();
+  /// Sessions with a thread.
+  std::size_t size() const;
+
+ private:
+  struct Running {
+    std::unique_ptr<Session> session;
+    Thread thread;
+    bool over = false;
+  };
+  absl::Status TryServe(SessionChannel& channel, const PeerCredentials& peer);
+  void Run(SessionId id, Session* session);
+
+  const SessionServices services_;
+  const std::size_t max_sessions_;
+  mutable Mutex mutex_;
+  CondVar ended_;
+  std::map<SessionId, Running> running_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_SESSIONS_SESSION_SERVER_H_

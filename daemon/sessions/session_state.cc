@@ -1,0 +1,196 @@
+#include "daemon/sessions/session_state.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// 0: of no open file, a page that no client has.
+std::uint64_t InodeOf(int fd) {
+  struct stat info = {};
+  return ::fstat(fd, &info) == 0 ? info.st_ino : 0;
+}
+
+}  // namespace
+
+SessionState::SessionState(Identity identity, Process process, std::shared_ptr<Waker> waker,
+                           SharedPage<StatsPage> stats_page, SharedPage<const ClientPage> client_page)
+    : identity_(std::move(identity)),
+      process_(std::move(process)),
+      waker_(std::move(waker)),
+      stats_page_(std::move(stats_page)),
+      client_page_(std::move(client_page)),
+      page_inode_(InodeOf(client_page_.fd())),
+      placements_(client_page_.get(), identity_.id, process_.pid),
+      earlier_pages_(identity_.earlier_pages),
+      pages_unknown_(identity_.pages_unknown) {}
+
+std::vector<std::uint64_t> SessionState::pages() const {
+  MutexLock lock(mutex_);
+  if (pages_unknown_) {
+    return {};
+  }
+  std::vector<std::uint64_t> pages = earlier_pages_;
+  if (page_inode_ != 0) {
+    pages.push_back(page_inode_);
+  }
+  return pages;
+}
+
+void SessionState::ForgetEarlierPages() {
+  MutexLock lock(mutex_);
+  earlier_pages_.clear();
+  pages_unknown_ = false;
+}
+
+SessionState::Phase SessionState::phase() const {
+  MutexLock lock(mutex_);
+  return phase_;
+}
+
+LeaseKey SessionState::lease() const {
+  MutexLock lock(mutex_);
+  return lease_;
+}
+
+absl::Status SessionState::Attach(LeaseKey lease) {
+  MutexLock lock(mutex_);
+  if (phase_ != Phase::kLive || !end_request_.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat("session ", id().value, " has ended; connect again"));
+  }
+  if (lease_ && lease_ != lease) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "session ", id().value, " is attached to another lease; a session has one, connect once more"));
+  }
+  lease_ = lease;
+  return absl::OkStatus();
+}
+
+void SessionState::StartDraining() {
+  MutexLock lock(mutex_);
+  phase_ = Phase::kDraining;
+}
+
+void SessionState::SetAbsent(LeaseKey lease) {
+  MutexLock lock(mutex_);
+  phase_ = Phase::kAbsent;
+  lease_ = lease;
+}
+
+bool SessionState::LeaveAbsent() {
+  MutexLock lock(mutex_);
+  if (phase_ != Phase::kAbsent) {
+    return false;
+  }
+  phase_ = Phase::kDraining;
+  return true;
+}
+
+void SessionState::RequestEnd(absl::Status why) {
+  {
+    MutexLock lock(mutex_);
+    if (end_request_.ok()) {
+      end_request_ = std::move(why);
+    }
+  }
+  waker_->Wake();
+}
+
+absl::Status SessionState::end_request() const {
+  MutexLock lock(mutex_);
+  return end_request_;
+}
+
+void SessionState::WriteStats(const std::vector<std::pair<LogicalId, Broker::DeviceInfo>>& devices) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  // Whoever sees one of the new values sees the odd epoch too.
+  constexpr auto kRelease = std::memory_order_release;
+  MutexLock lock(stats_mutex_);
+  StatsPage& page = *stats_page_;
+  const std::uint64_t epoch = page.epoch.load(kRelaxed);
+  page.epoch.store(epoch + 1, kRelaxed);
+  const std::size_t count = std::min<std::size_t>(devices.size(), StatsPage::kMaxDevices);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& [id, info] = devices[i];
+    StatsPage::Device& device = page.devices[i];
+    device.id.store(id.value, kRelease);
+    device.limit.store(info.limit.count(), kRelease);
+    device.guarantee.store(info.guarantee.count(), kRelease);
+    device.held.store(info.held.count(), kRelease);
+    device.card_free.store(info.card_free.count(), kRelease);
+  }
+  page.device_count.store(count, kRelease);
+  page.epoch.store(epoch + 2, std::memory_order_release);
+}
+
+void SessionDirectory::Add(std::shared_ptr<SessionState> session) {
+  MutexLock lock(mutex_);
+  tokens_.emplace(session->identity().token, session);
+  sessions_.emplace(session->id(), session);
+}
+
+void SessionDirectory::Remove(SessionId id) {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(id);
+  if (found != sessions_.end()) {
+    tokens_.erase(found->second->identity().token);
+    sessions_.erase(found);
+  }
+}
+
+void SessionDirectory::Replace(std::shared_ptr<SessionState> session) {
+  MutexLock lock(mutex_);
+  tokens_.insert_or_assign(session->identity().token, session);
+  const SessionId id = session->id();
+  sessions_.insert_or_assign(id, std::move(session));
+}
+
+std::shared_ptr<SessionState> SessionDirectory::Find(SessionId id) const {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<SessionState> SessionDirectory::FindToken(std::string_view token) const {
+  MutexLock lock(mutex_);
+  const auto found = tokens_.find(token);
+  return found == tokens_.end() ? nullptr : found->second;
+}
+
+std::vector<std::shared_ptr<SessionState>> SessionDirectory::All() const {
+  std::vector<std::shared_ptr<SessionState>> all;
+  MutexLock lock(mutex_);
+  for (const auto& [id, session] : sessions_) {
+    all.push_back(session);
+  }
+  return all;
+}
+
+void SessionDirectory::AddWaiting(std::string token, Waiting session) {
+  MutexLock lock(mutex_);
+  waiting_.emplace(std::move(token), std::move(session));
+}
+
+std::optional<SessionDirectory::Waiting> SessionDirectory::FindWaiting(std::string_view token) const {
+  MutexLock lock(mutex_);
+  const auto found = waiting_.find(token);
+  return found == waiting_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void SessionDirectory::RemoveWaiting(LeaseKey lease) {
+  MutexLock lock(mutex_);
+  std::erase_if(waiting_, [lease](const auto& entry) { return entry.second.lease == lease; });
+}
+
+std::size_t SessionDirectory::size() const {
+  MutexLock lock(mutex_);
+  return sessions_.size();
+}
+
+}  // namespace lgpu::daemon

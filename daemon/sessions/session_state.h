@@ -1,0 +1,128 @@
+#ifndef LGPU_DAEMON_SESSIONS_SESSION_STATE_H_
+#define LGPU_DAEMON_SESSIONS_SESSION_STATE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "base/mutex.h"
+#include "base/process.h"
+#include "daemon/broker.h"
+#include "daemon/leases/ids.h"
+#include "daemon/server/waker.h"
+#include "daemon/sessions/placement_log.h"
+#include "proto/session_pages.h"
+
+namespace lgpu::daemon {
+
+/// A SessionState is what all parts of the daemon know of one session; its thread's own things are in
+/// Session. Thread-safe; what is not guarded is constant.
+class SessionState {
+ public:
+  /// kAbsent: an earlier daemon's, whose process has not connected again.
+  enum class Phase { kLive, kDraining, kAbsent };
+  struct Identity {
+    SessionId id;
+    std::uint32_t uid = 0;
+    std::string command;  // as the client calls itself, else as the kernel does
+    std::string token;    // secret
+    // Inodes of client pages that an earlier daemon gave to its process.
+    std::vector<std::uint64_t> earlier_pages = {};
+    bool pages_unknown = false;  // there were too many of them
+  };
+
+  SessionState(Identity identity, Process process, std::shared_ptr<Waker> waker,
+               SharedPage<StatsPage> stats_page, SharedPage<const ClientPage> client_page);
+
+  const Identity& identity() const { return identity_; }
+  SessionId id() const { return identity_.id; }
+  std::uint32_t uid() const { return identity_.uid; }
+  const Process& process() const { return process_; }
+  const std::shared_ptr<Waker>& waker() const { return waker_; }
+  const SharedPage<StatsPage>& stats_page() const { return stats_page_; }
+  const SharedPage<const ClientPage>& client_page() const { return client_page_; }
+  PlacementReader& placements() { return placements_; }
+  std::chrono::system_clock::time_point connected_at() const { return connected_at_; }
+
+  Phase phase() const;
+  LeaseKey lease() const;
+  /// Attaches a live session that has no lease yet, or has this one. FAILED_PRECONDITION otherwise.
+  absl::Status Attach(LeaseKey lease);
+  /// Inodes of the client pages of which its process maps one while its Context lives; empty: not known.
+  std::vector<std::uint64_t> pages() const;
+  /// The client maps the page of this state.
+  void ForgetEarlierPages();
+  /// From here on it cannot be attached.
+  void StartDraining();
+  /// It is attached to `lease`, and nobody is connected for it.
+  void SetAbsent(LeaseKey lease);
+  /// It is absent no more: its process is back, or gone. False: it was not, or somebody else was faster.
+  bool LeaveAbsent();
+
+  /// Asks the session's thread to say goodbye and end.
+  void RequestEnd(absl::Status why);
+  /// Why the session is to end; OK: it is not.
+  absl::Status end_request() const;
+
+  /// Shows the client how its devices stand.
+  void WriteStats(const std::vector<std::pair<LogicalId, Broker::DeviceInfo>>& devices);
+
+ private:
+  const Identity identity_;
+  const Process process_;
+  const std::shared_ptr<Waker> waker_;
+  const SharedPage<StatsPage> stats_page_;
+  const SharedPage<const ClientPage> client_page_;
+  const std::chrono::system_clock::time_point connected_at_ = std::chrono::system_clock::now();
+  const std::uint64_t page_inode_;
+  PlacementReader placements_;
+
+  mutable Mutex mutex_;
+  std::vector<std::uint64_t> earlier_pages_ ABSL_GUARDED_BY(mutex_);
+  bool pages_unknown_ ABSL_GUARDED_BY(mutex_);
+  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kLive;
+  LeaseKey lease_ ABSL_GUARDED_BY(mutex_);
+  absl::Status end_request_ ABSL_GUARDED_BY(mutex_);
+  Mutex stats_mutex_;  // one writer of the stats page at a time
+};
+
+/// A SessionDirectory finds sessions by id and by token. Thread-safe.
+class SessionDirectory {
+ public:
+  void Add(std::shared_ptr<SessionState> session);
+  void Remove(SessionId id);
+  /// Puts `session` in the place of the one with its id and token.
+  void Replace(std::shared_ptr<SessionState> session);
+  std::shared_ptr<SessionState> Find(SessionId id) const;
+  /// Nothing for a token that no session has.
+  std::shared_ptr<SessionState> FindToken(std::string_view token) const;
+  std::vector<std::shared_ptr<SessionState>> All() const;
+  /// A session that no lease here has: the one that it is of waits for a later daemon.
+  struct Waiting {
+    SessionId id;
+    std::uint32_t uid = 0;
+    LeaseKey lease;
+    std::string lease_id;
+  };
+  void AddWaiting(std::string token, Waiting session);
+  std::optional<Waiting> FindWaiting(std::string_view token) const;
+  /// The lease waits no more.
+  void RemoveWaiting(LeaseKey lease);
+  std::size_t size() const;
+
+ private:
+  mutable Mutex mutex_;
+  std::map<SessionId, std::shared_ptr<SessionState>> sessions_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<SessionState>, std::less<>> tokens_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Waiting, std::less<>> waiting_ ABSL_GUARDED_BY(mutex_);  // by token
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_SESSIONS_SESSION_STATE_H_

@@ -1,0 +1,169 @@
+#ifndef LGPU_KERNELS_BODIES_ELEMENTWISE_H_
+#define LGPU_KERNELS_BODIES_ELEMENTWISE_H_
+
+#include <type_traits>
+
+#include "kernels/bodies/numbers.h"
+
+namespace lgpu::code {
+
+enum class Elementwise : std::int32_t {
+  kCopy,
+  kNegate,
+  kRelu,
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kDivide,
+  kReluGrad
+};
+
+/// output[i] = function(a[...], b[...]), where a and b may have fewer elements than the output. Functions of
+/// one tensor do not look at b, which must be readable all the same.
+struct ElementwiseParameters {
+  static constexpr int kMostDimensions = 8;
+  void* output;
+  const void* a;
+  const void* b;
+  Packing packing;
+  Elementwise function;
+  std::int32_t rank;            // 0: element i of the output is made of elements i * step
+  std::int32_t a_step, b_step;  // 0: one element for all, or 1
+  // Else the steps from one element to the next along each dimension of the output, the outermost first.
+  std::uint64_t dimensions[kMostDimensions];
+  std::uint64_t a_strides[kMostDimensions];
+  std::uint64_t b_strides[kMostDimensions];
+};
+
+struct CopyFunction {
+  template <typename T>
+  LGPU_CODE T operator()(T a, T) const {
+    return a;
+  }
+};
+struct NegateFunction {
+  template <typename T>
+  LGPU_CODE T operator()(T a, T) const {
+    if constexpr (std::is_unsigned_v<T>) {
+      return T{0} - a;
+    } else {
+      return Narrow<T>(-Widen(a));
+    }
+  }
+};
+// NaN stays NaN.
+struct ReluFunction {
+  template <typename T>
+  LGPU_CODE T operator()(T a, T) const {
+    if constexpr (std::is_unsigned_v<T>) {
+      return a >> (8 * sizeof(T) - 1) != 0 ? T{0} : a;  // the sign
+    } else {
+      return Widen(a) > 0 || Widen(a) != Widen(a) ? a : Narrow<T>(0);
+    }
+  }
+};
+struct AddFunction {
+  template <typename T>
+  LGPU_CODE T operator()(T a, T b) const {
+    return Narrow<T>(Widen(a) + Widen(b));
+  }
+};
+struct SubtractFunction {
+  template <typename T>
+  LGPU_CODE T operator()(T a, T b) const {
+    return Narrow<T>(Widen(a) - Widen(b));
+  }
+};
+struct MultiplyFunction {
+  template <typename T>
+  LGPU_CODE T operator()(T a, T b) const {
+    return Narrow<T>(Widen(a) * Widen(b));
+  }
+};
+struct DivideFunction {
+  template <typename T>
+  LGPU_CODE T operator()(T a, T b) const {
+    if constexpr (std::is_unsigned_v<T>) {
+      return a;  // there is no such op
+    } else {
+      return Narrow<T>(Widen(a) / Widen(b));
+    }
+  }
+};
+/// `a` is the gradient, `b` the feature.
+struct ReluGradFunction {
+  template <typename T>
+  LGPU_CODE T operator()(T a, T b) const {
+    if constexpr (std::is_unsigned_v<T>) {
+      return b != 0 && b >> (8 * sizeof(T) - 1) == 0 ? a : T{0};
+    } else {
+      return Widen(b) > 0 ? a : Narrow<T>(0);
+    }
+  }
+};
+
+template <typename T, typename Function>
+LGPU_CODE void Apply(const ElementwiseParameters& p, Thread t, Function function) {
+  T* const output = static_cast<T*>(p.output);
+  const T* const a = static_cast<const T*>(p.a);
+  const T* const b = static_cast<const T*>(p.b);
+  if (p.rank != 0) {
+    for (std::uint64_t i = t.first; i < p.packing.elements; i += t.stride) {
+      std::uint64_t rest = i;
+      std::uint64_t from_a = 0;
+      std::uint64_t from_b = 0;
+      for (int d = p.rank - 1; d > 0; --d) {
+        const std::uint64_t at = rest % p.dimensions[d];
+        rest /= p.dimensions[d];
+        from_a += at * p.a_strides[d];
+        from_b += at * p.b_strides[d];
+      }
+      output[i] = function(a[from_a + rest * p.a_strides[0]], b[from_b + rest * p.b_strides[0]]);
+    }
+    return;
+  }
+  constexpr int kCount = Pack<T>::kCount;
+  const auto one = [&](std::uint64_t i) {
+    output[i] = function(a[p.a_step == 0 ? 0 : i], b[p.b_step == 0 ? 0 : i]);
+  };
+  const auto load = [&](const T* from, std::int32_t step, std::uint64_t pack) {
+    if (step != 0) return LoadPack<T>(from + p.packing.head, pack);
+    Pack<T> same;
+    for (int j = 0; j < kCount; ++j) same.values[j] = from[0];
+    return same;
+  };
+  const auto many = [&](std::uint64_t pack) {
+    const Pack<T> x = load(a, p.a_step, pack);
+    const Pack<T> y = load(b, p.b_step, pack);
+    Pack<T> result;
+    for (int j = 0; j < kCount; ++j) result.values[j] = function(x.values[j], y.values[j]);
+    StorePack<T>(output + p.packing.head, pack, result);
+  };
+  ForElements<T>(p.packing, t, one, many);
+}
+
+template <typename T>
+LGPU_CODE void ApplyElementwise(const ElementwiseParameters& p, Thread t) {
+  switch (p.function) {
+    case Elementwise::kCopy:
+      return Apply<T>(p, t, CopyFunction());
+    case Elementwise::kNegate:
+      return Apply<T>(p, t, NegateFunction());
+    case Elementwise::kRelu:
+      return Apply<T>(p, t, ReluFunction());
+    case Elementwise::kAdd:
+      return Apply<T>(p, t, AddFunction());
+    case Elementwise::kSubtract:
+      return Apply<T>(p, t, SubtractFunction());
+    case Elementwise::kMultiply:
+      return Apply<T>(p, t, MultiplyFunction());
+    case Elementwise::kDivide:
+      return Apply<T>(p, t, DivideFunction());
+    case Elementwise::kReluGrad:
+      return Apply<T>(p, t, ReluGradFunction());
+  }
+}
+
+}  // namespace lgpu::code
+
+#endif  // LGPU_KERNELS_BODIES_ELEMENTWISE_H_
