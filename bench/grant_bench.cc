@@ -34,7 +34,7 @@
 #include "client/session/daemon_connection.h"
 #include "lgpu/status.h"
 #include "proto/session_channel.h"
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
 #include "tests/support/daemon_process.h"
 
 namespace lgpu::bench {

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <memory>
 
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
 
 namespace lgpu {
 namespace {

@@ -21,7 +21,7 @@
 #include "client/session/endpoint.h"
 #include "lgpu/lgpu.h"
 #include "lgpu/pool.h"
-#include "proto/socket_connect.h"
+#include "proto/wire/connect.h"
 #include "tests/support/child_program.h"
 #include "tests/support/daemon_process.h"
 

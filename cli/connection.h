@@ -5,88 +5,76 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/commands/command.h"
+#include "cli/control_methods.h"
+#include "client/control/control_client.h"
 #include "client/session/daemon_connection.h"
-#include "lgpu/v1/control.grpc.pb.h"
 
 namespace lgpu::cli {
 
-/// A Connection is a gRPC channel to the daemon's control socket. Not thread-safe.
+/// A Connection makes the command's calls of the daemon's control service. Not thread-safe.
 class Connection {
  public:
   /// Finds the daemon as the library does and connects. UNAVAILABLE: nobody there, naming the path and what
   /// to try; PERMISSION_DENIED: no right to its socket; INVALID_ARGUMENT: the endpoint is none of a daemon.
   static absl::StatusOr<Connection> Open(const CommonOptions& options);
 
-  /// One unary call: `connection.Call(&v1::Control::Stub::GetStats, request)`.
+  /// One unary call: `connection.Call(kGetStats, request)`.
   template <typename Request, typename Response>
-  absl::StatusOr<Response> Call(grpc::Status (v1::Control::Stub::*method)(grpc::ClientContext*,
-                                                                          const Request&, Response*),
-                                const Request& request) {
-    grpc::ClientContext context;
-    Prepare(context, timeout_);
-    Response response;
-    const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
-    if (!status.ok()) return ToStatus(context, status);
-    return response;
+  absl::StatusOr<Response> Call(const UnaryMethod<Request, Response>& method, const Request& request) {
+    absl::StatusOr<std::string> answer = client_->Call(method.name, request.SerializeAsString(), timeout_);
+    if (!answer.ok()) return WithHint(answer.status());
+    return Parse<Response>(*answer);
   }
 
   /// One streaming call that ends by itself, within the time of a call; `each` gets every message and ends
   /// the call by returning an error, which comes back.
-  template <typename Request, typename Message>
-  absl::Status Watch(std::unique_ptr<grpc::ClientReader<Message>> (v1::Control::Stub::*method)(
-                         grpc::ClientContext*, const Request&),
-                     const Request& request, const std::function<absl::Status(const Message&)>& each) {
-    return Stream(method, request, each, timeout_);
+  template <typename Request, typename Message, typename Each>
+  absl::Status Watch(const StreamMethod<Request, Message>& method, const Request& request, const Each& each) {
+    return Stream(method, request, timeout_, each);
   }
 
   /// The same for a stream that has no end, and so no deadline: whether the daemon answers at all is asked
   /// before.
-  template <typename Request, typename Message>
-  absl::Status Follow(std::unique_ptr<grpc::ClientReader<Message>> (v1::Control::Stub::*method)(
-                          grpc::ClientContext*, const Request&),
-                      const Request& request, const std::function<absl::Status(const Message&)>& each) {
-    const absl::Status there = Call(&v1::Control::Stub::GetVersion, v1::GetVersionRequest()).status();
-    return there.ok() ? Stream(method, request, each, {}) : there;
+  template <typename Request, typename Message, typename Each>
+  absl::Status Follow(const StreamMethod<Request, Message>& method, const Request& request,
+                      const Each& each) {
+    const absl::Status there = Call(kGetVersion, v1::GetVersionRequest()).status();
+    return there.ok() ? Stream(method, request, ControlClient::kNoTimeout, each) : there;
   }
 
   /// Calls are made in the name of this session from here on (Welcome.session_token).
-  void SetSessionToken(std::string token) { token_ = std::move(token); }
+  void SetSessionToken(std::string token) { client_->UseToken(std::move(token)); }
 
   const std::string& runtime_dir() const { return runtime_dir_; }
 
  private:
   Connection() = default;
-  template <typename Request, typename Message>
-  absl::Status Stream(std::unique_ptr<grpc::ClientReader<Message>> (v1::Control::Stub::*method)(
-                          grpc::ClientContext*, const Request&),
-                      const Request& request, const std::function<absl::Status(const Message&)>& each,
-                      std::chrono::milliseconds timeout) {
-    grpc::ClientContext context;
-    Prepare(context, timeout);
-    auto reader = (stub_.get()->*method)(&context, request);
+  template <typename Message>
+  static absl::StatusOr<Message> Parse(const std::string& bytes) {
     Message message;
-    while (reader->Read(&message)) {
-      if (absl::Status status = each(message); !status.ok()) {
-        context.TryCancel();
-        reader->Finish();
-        return status;
-      }
-    }
-    return ToStatus(context, reader->Finish());
+    if (message.ParseFromString(bytes)) return message;
+    return absl::InternalError("the daemon's answer cannot be read; are lgpu and lgpud of one version?");
   }
-  void Prepare(grpc::ClientContext& context, std::chrono::milliseconds timeout) const;
-  absl::Status ToStatus(const grpc::ClientContext& context, const grpc::Status& status) const;
+  template <typename Request, typename Message, typename Each>
+  absl::Status Stream(const StreamMethod<Request, Message>& method, const Request& request,
+                      std::chrono::milliseconds timeout, const Each& each) {
+    return WithHint(client_->Stream(method.name, request.SerializeAsString(), timeout,
+                                    [&each](const std::string& bytes) -> absl::Status {
+                                      const absl::StatusOr<Message> message = Parse<Message>(bytes);
+                                      return message.ok() ? each(*message) : message.status();
+                                    }));
+  }
+  /// What to do where the daemon took too long.
+  static absl::Status WithHint(const absl::Status& status);
 
   std::string runtime_dir_;
   std::chrono::milliseconds timeout_{};
-  std::string token_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::Control::Stub> stub_;
+  std::shared_ptr<ControlClient> client_;
 };
 
 /// Opens a session of lgpu itself with the daemon in `runtime_dir`, which keeps a lease alive while a command

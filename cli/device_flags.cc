@@ -240,9 +240,8 @@ absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flag
 
 absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flags, Connection& connection,
                                                          const CommonOptions& options) {
-  LGPU_ASSIGN_OR_RETURN(
-      const v1::ListPhysicalDevicesResponse cards,
-      connection.Call(&v1::Control::Stub::ListPhysicalDevices, v1::ListPhysicalDevicesRequest()));
+  LGPU_ASSIGN_OR_RETURN(const v1::ListPhysicalDevicesResponse cards,
+                        connection.Call(kListPhysicalDevices, v1::ListPhysicalDevicesRequest()));
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   LGPU_ASSIGN_OR_RETURN(
       v1::CreateLeaseRequest request,
@@ -259,7 +258,7 @@ absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flag
 absl::StatusOr<v1::Lease> CreateLease(const DeviceFlags& flags, Connection& connection,
                                       const v1::CreateLeaseRequest& request, const CommonOptions& options) {
   using Clock = std::chrono::steady_clock;
-  absl::StatusOr<v1::Lease> lease = connection.Call(&v1::Control::Stub::CreateLease, request);
+  absl::StatusOr<v1::Lease> lease = connection.Call(kCreateLease, request);
   if (flags.wait.empty()) return lease;
   const Clock::time_point started = Clock::now();
   const Clock::time_point deadline =
@@ -273,7 +272,7 @@ absl::StatusOr<v1::Lease> CreateLease(const DeviceFlags& flags, Connection& conn
       options.Note("lgpu: waiting for memory: " + WhatIsWaitedFor(lease.status()));
     }
     LGPU_RETURN_IF_ERROR(Sleep(pause));
-    lease = connection.Call(&v1::Control::Stub::CreateLease, request);
+    lease = connection.Call(kCreateLease, request);
   }
   if (told && lease.ok()) {
     const auto waited = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - started);

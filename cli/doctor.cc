@@ -100,7 +100,7 @@ Level LevelOf(v1::Diagnosis::Level level) {
 /// With the daemon's own findings.
 void ExamineDaemon(Connection& connection, Examination& examination) {
   const auto started = std::chrono::steady_clock::now();
-  const auto version = connection.Call(&v1::Control::Stub::GetVersion, v1::GetVersionRequest());
+  const auto version = connection.Call(kGetVersion, v1::GetVersionRequest());
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - started;
   if (!version.ok()) {
     examination.checks.push_back(Failed("daemon", version.status()));
@@ -113,7 +113,7 @@ void ExamineDaemon(Connection& connection, Examination& examination) {
                                                 connection.runtime_dir(), version->protocol_version(),
                                                 took.count(), same ? "" : "; this is lgpu " LGPU_VERSION)});
   examination.checks.push_back(CheckPermissions(connection.runtime_dir()));
-  const auto diagnosis = connection.Call(&v1::Control::Stub::Diagnose, v1::DiagnoseRequest());
+  const auto diagnosis = connection.Call(kDiagnose, v1::DiagnoseRequest());
   if (!diagnosis.ok()) {
     examination.checks.push_back(Failed("ledger", diagnosis.status()));
     return;
@@ -197,8 +197,7 @@ Examination Examine(const CommonOptions& options, bool self_test) {
     return examination;
   }
   ExamineDaemon(*connection, examination);
-  const auto cards =
-      connection->Call(&v1::Control::Stub::ListPhysicalDevices, v1::ListPhysicalDevicesRequest());
+  const auto cards = connection->Call(kListPhysicalDevices, v1::ListPhysicalDevicesRequest());
   ExamineVariables(get, cards.ok() ? &*cards : nullptr, examination);
   examination.checks.push_back(self_test ? RunSelfTest(*connection)
                                          : Check{"self-test", Level::kSkip, "--no-self-test"});

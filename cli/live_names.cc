@@ -14,9 +14,7 @@ namespace lgpu::cli {
 namespace {
 
 template <typename Request, typename Response>
-absl::StatusOr<Response> Ask(const CommonOptions& options,
-                             grpc::Status (v1::Control::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                                       Response*),
+absl::StatusOr<Response> Ask(const CommonOptions& options, const UnaryMethod<Request, Response>& method,
                              const Request& request) {
   LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
   return connection.Call(method, request);
@@ -28,7 +26,7 @@ LiveNames LiveNamesOfDaemon(const CommonOptions& options) {
   LiveNames live;
   live.leases = [&options] {
     std::vector<Candidate> words;
-    const auto list = Ask(options, &v1::Control::Stub::ListLeases, v1::ListLeasesRequest());
+    const auto list = Ask(options, kListLeases, v1::ListLeasesRequest());
     if (!list.ok()) return words;
     for (const v1::Lease& lease : list->leases()) {
       words.push_back(
@@ -39,7 +37,7 @@ LiveNames LiveNamesOfDaemon(const CommonOptions& options) {
   };
   live.gpus = [&options] {
     std::vector<Candidate> words;
-    const auto list = Ask(options, &v1::Control::Stub::ListPhysicalDevices, v1::ListPhysicalDevicesRequest());
+    const auto list = Ask(options, kListPhysicalDevices, v1::ListPhysicalDevicesRequest());
     if (!list.ok()) return words;
     for (const v1::CardStats& card : list->devices()) {
       const std::string about = absl::StrCat(card.name(), " ", FormatBytes(Bytes(card.total_bytes())));
@@ -53,7 +51,7 @@ LiveNames LiveNamesOfDaemon(const CommonOptions& options) {
     const char* variable = std::getenv("LGPU_LEASE");
     v1::GetLeaseRequest request;
     request.set_lease(name.empty() && variable != nullptr ? variable : name);
-    const auto lease = Ask(options, &v1::Control::Stub::GetLease, request);
+    const auto lease = Ask(options, kGetLease, request);
     const int count = lease.ok() ? lease->devices_size() : 1;
     for (int i = 0; i < count; ++i) words.push_back({absl::StrCat("GPU:", i)});
     return words;

@@ -21,8 +21,7 @@ constexpr std::chrono::minutes kFillPatience{5};
 std::string Size(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }
 
 absl::StatusOr<v1::LeaseStats> FindStats(Connection& connection, const std::string& lease_id) {
-  LGPU_ASSIGN_OR_RETURN(const v1::StatsSnapshot snapshot,
-                        connection.Call(&v1::Control::Stub::GetStats, v1::GetStatsRequest()));
+  LGPU_ASSIGN_OR_RETURN(const v1::StatsSnapshot snapshot, connection.Call(kGetStats, v1::GetStatsRequest()));
   for (const v1::LeaseStats& lease : snapshot.leases()) {
     if (lease.id() == lease_id) return lease;
   }
@@ -40,7 +39,7 @@ absl::StatusOr<std::string> AskPastTheLibrary(Connection& connection, const v1::
   attached.SetSessionToken(session->token());
   v1::AttachLeaseRequest request;
   request.set_lease(lease.id());
-  LGPU_RETURN_IF_ERROR(attached.Call(&v1::Control::Stub::AttachLease, request).status());
+  LGPU_RETURN_IF_ERROR(attached.Call(kAttachLease, request).status());
   const Bytes chunk(device.granularity_bytes());
   // A limit too small for any block leaves room that nobody could take.
   const Bytes room = SaturatingSub(RoundUp(Bytes(verdict.daemon_limit_bytes), chunk),
@@ -116,9 +115,9 @@ absl::StatusOr<Verification> VerifyLease(Connection& connection, const std::stri
                                          const CommonOptions& options) {
   v1::GetLeaseRequest request;
   request.set_lease(name);
-  LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(&v1::Control::Stub::GetLease, request));
+  LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(kGetLease, request));
   LGPU_ASSIGN_OR_RETURN(const v1::GetVersionResponse daemon,
-                        connection.Call(&v1::Control::Stub::GetVersion, v1::GetVersionRequest()));
+                        connection.Call(kGetVersion, v1::GetVersionRequest()));
   LGPU_ASSIGN_OR_RETURN(HelperProcess helper,
                         HelperProcess::Start({"fill"}, {{"LGPU_LEASE", lease.id()},
                                                         {"LGPU_ENDPOINT", connection.runtime_dir()}}));

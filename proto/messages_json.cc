@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "lgpu/refusal.h"
-#include "proto/refusal_codec.h"
+#include "proto/refusal_messages.h"
 
 namespace lgpu {
 namespace {

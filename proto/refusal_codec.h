@@ -1,20 +1,22 @@
 #ifndef LGPU_PROTO_REFUSAL_CODEC_H_
 #define LGPU_PROTO_REFUSAL_CODEC_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "lgpu/refusal.h"
-#include "lgpu/v1/refusal.pb.h"
+#include "proto/wire/session_messages.h"
 
 namespace lgpu {
 
-v1::Refusal RefusalToProto(const Refusal& refusal);
-Refusal RefusalFromProto(const v1::Refusal& proto);
+wire::Refusal RefusalToWire(const Refusal& refusal);
+Refusal RefusalFromWire(const wire::Refusal& message);
 
 /// The status that a canonical code, a message and, for RESOURCE_EXHAUSTED, a refusal stand for.
-absl::Status StatusFromWire(int code, std::string_view message, const v1::Refusal* refusal);
+absl::Status StatusFromWire(int code, std::string_view message,
+                            const std::optional<wire::Refusal>& refusal = std::nullopt);
 
 /// The bytes of `grpc-status-details-bin` (a google.rpc.Status with the refusal in its details) and
 /// back. Empty for a status without a refusal; nothing changes for bytes that do not parse.

@@ -31,9 +31,9 @@ class EventsCommand final : public Command {
       return WriteOut(options.json ? JsonLine(ToJson(event)) : FormatEvent(event));
     };
     if (!lease_.empty()) LGPU_RETURN_IF_ERROR(FindLease(connection));
-    const auto method = &v1::Control::Stub::WatchEvents;
+    const auto method = kWatchEvents;
     if (follow_) {
-      LGPU_RETURN_IF_ERROR((connection.Follow<v1::WatchEventsRequest, v1::Event>(method, request, print)));
+      LGPU_RETURN_IF_ERROR((connection.Follow(method, request, print)));
       return kExitOk;
     }
     // First all of them: whoever reads them page by page may take longer than the daemon.
@@ -42,7 +42,7 @@ class EventsCommand final : public Command {
       kept.push_back(event);
       return absl::OkStatus();
     };
-    LGPU_RETURN_IF_ERROR((connection.Watch<v1::WatchEventsRequest, v1::Event>(method, request, keep)));
+    LGPU_RETURN_IF_ERROR((connection.Watch(method, request, keep)));
     for (const v1::Event& event : kept) LGPU_RETURN_IF_ERROR(print(event));
     return kExitOk;
   }
@@ -52,7 +52,7 @@ class EventsCommand final : public Command {
   absl::Status FindLease(Connection& connection) const {
     v1::GetLeaseRequest get;
     get.set_lease(lease_);
-    const absl::Status there = connection.Call(&v1::Control::Stub::GetLease, get).status();
+    const absl::Status there = connection.Call(kGetLease, get).status();
     // Of several users' leases with one name all events are meant.
     if (absl::IsInvalidArgument(there)) return absl::OkStatus();
     if (!absl::IsNotFound(there)) return there;
@@ -64,8 +64,7 @@ class EventsCommand final : public Command {
       any = true;
       return absl::OkStatus();
     };
-    LGPU_RETURN_IF_ERROR(
-        (connection.Watch<v1::WatchEventsRequest, v1::Event>(&v1::Control::Stub::WatchEvents, kept, count)));
+    LGPU_RETURN_IF_ERROR((connection.Watch(kWatchEvents, kept, count)));
     return any ? absl::OkStatus() : there;
   }
 

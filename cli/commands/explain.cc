@@ -74,7 +74,7 @@ class ExplainCommand final : public Command {
       LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
       v1::GetLeaseRequest request;
       request.set_lease(lease_);
-      LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(&v1::Control::Stub::GetLease, request));
+      LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(kGetLease, request));
       flags_.gpus = lease.devices_size();
     }
     LGPU_ASSIGN_OR_RETURN(const PlacementExplanation explanation, ExplainFlagsOf(flags_));

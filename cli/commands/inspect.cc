@@ -46,7 +46,7 @@ class InspectCommand final : public Command {
   absl::StatusOr<int> Run(const CommonOptions& options) override {
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     LGPU_ASSIGN_OR_RETURN(const v1::StatsSnapshot snapshot,
-                          connection.Call(&v1::Control::Stub::GetStats, v1::GetStatsRequest()));
+                          connection.Call(kGetStats, v1::GetStatsRequest()));
     if (const v1::LeaseStats* lease = FindLease(snapshot, what_); lease != nullptr) {
       LGPU_RETURN_IF_ERROR(ShowLease(connection, snapshot, *lease, options));
       return kExitOk;
@@ -67,11 +67,10 @@ class InspectCommand final : public Command {
     request.set_lease(lease.id());
     request.set_kept_only(true);
     std::vector<v1::Event> events;
-    LGPU_RETURN_IF_ERROR((connection.Watch<v1::WatchEventsRequest, v1::Event>(
-        &v1::Control::Stub::WatchEvents, request, [&](const v1::Event& event) {
-          events.push_back(event);
-          return absl::OkStatus();
-        })));
+    LGPU_RETURN_IF_ERROR((connection.Watch(kWatchEvents, request, [&](const v1::Event& event) {
+      events.push_back(event);
+      return absl::OkStatus();
+    })));
     if (events.size() > kShownEvents) events.erase(events.begin(), events.end() - kShownEvents);
     if (options.json) {
       nlohmann::json json = ToJson(lease);

@@ -35,13 +35,11 @@ class PlacementsCommand final : public Command {
       const auto print = [&](const v1::PlacementRecord& record) {
         return WriteOut(options.json ? JsonLine(ToJson(record)) : FormatRecord(record) + "\n");
       };
-      LGPU_RETURN_IF_ERROR((connection.Follow<v1::GetPlacementsRequest, v1::PlacementRecord>(
-          &v1::Control::Stub::WatchPlacements, request, print)));
+      LGPU_RETURN_IF_ERROR((connection.Follow(kWatchPlacements, request, print)));
       return kExitOk;
     }
     request.set_max_records(records_);
-    LGPU_ASSIGN_OR_RETURN(const v1::PlacementReport report,
-                          connection.Call(&v1::Control::Stub::GetPlacements, request));
+    LGPU_ASSIGN_OR_RETURN(const v1::PlacementReport report, connection.Call(kGetPlacements, request));
     LGPU_RETURN_IF_ERROR(
         WriteOut(options.json ? JsonLine(ToJson(report)) : FormatReport(report, options.out)));
     return kExitOk;

@@ -59,8 +59,7 @@ class PsCommand final : public Command {
 
  private:
   absl::Status Print(Connection& connection, const CommonOptions& options) {
-    LGPU_ASSIGN_OR_RETURN(v1::StatsSnapshot all,
-                          connection.Call(&v1::Control::Stub::GetStats, v1::GetStatsRequest()));
+    LGPU_ASSIGN_OR_RETURN(v1::StatsSnapshot all, connection.Call(kGetStats, v1::GetStatsRequest()));
     // Later on a lease may well have ended.
     if (!std::exchange(checked_, true)) LGPU_RETURN_IF_ERROR(filter_.Check(all));
     const v1::StatsSnapshot snapshot = filter_.Apply(std::move(all));

@@ -75,14 +75,14 @@ class ResizeCommand final : public Command {
     if (wanted.empty()) {
       v1::GetLeaseRequest get;
       get.set_lease(lease_);
-      LGPU_ASSIGN_OR_RETURN(const v1::Lease before, connection.Call(&v1::Control::Stub::GetLease, get));
+      LGPU_ASSIGN_OR_RETURN(const v1::Lease before, connection.Call(kGetLease, get));
       for (const v1::LogicalDevice& device : before.devices()) wanted.push_back(device.index());
     }
     for (const std::uint32_t index : wanted) {
       size.set_index(index);
       *request.add_devices() = size;
     }
-    LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(&v1::Control::Stub::ResizeLease, request));
+    LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(kResizeLease, request));
     if (options.json) {
       LGPU_RETURN_IF_ERROR(WriteOut(JsonLine(ToJson(lease))));
       return kExitOk;

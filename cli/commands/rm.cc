@@ -23,7 +23,7 @@ class RmCommand final : public Command {
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     v1::RemoveLeaseRequest request;
     request.set_lease(lease_);
-    LGPU_RETURN_IF_ERROR(connection.Call(&v1::Control::Stub::RemoveLease, request).status());
+    LGPU_RETURN_IF_ERROR(connection.Call(kRemoveLease, request).status());
     if (options.json) {
       LGPU_RETURN_IF_ERROR(WriteOut(JsonLine({{"schema", "lgpu.removed/v1"}, {"lease", lease_}})));
     } else {

@@ -158,12 +158,12 @@ class RunCommand final : public Command {
                                    const v1::Lease& lease, int code, const CommonOptions& options) const {
     v1::GetLeaseRequest request;
     request.set_lease(lease.id());
-    absl::StatusOr<v1::Lease> now = connection.Call(&v1::Control::Stub::GetLease, request);
+    absl::StatusOr<v1::Lease> now = connection.Call(kGetLease, request);
     if (!now.ok() && session.generation() > 0 && session.status().ok()) {  // the one that was started since
       CommonOptions same = options;
       same.endpoint = connection.runtime_dir();
       if (absl::StatusOr<Connection> next = Connection::Open(same); next.ok()) {
-        now = next->Call(&v1::Control::Stub::GetLease, request);
+        now = next->Call(kGetLease, request);
       }
     }
     // The first session is lgpu's own.

@@ -24,7 +24,7 @@ class VersionCommand final : public Command {
     std::string text = absl::StrCat("lgpu ", LGPU_VERSION, "\n");
     absl::StatusOr<Connection> connection = Connection::Open(options);
     absl::StatusOr<v1::GetVersionResponse> daemon =
-        connection.ok() ? connection->Call(&v1::Control::Stub::GetVersion, v1::GetVersionRequest())
+        connection.ok() ? connection->Call(kGetVersion, v1::GetVersionRequest())
                         : absl::StatusOr<v1::GetVersionResponse>(connection.status());
     if (daemon.ok()) {
       json["daemon"] = {{"version", daemon->version()},

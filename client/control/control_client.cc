@@ -1,23 +1,47 @@
 #include "client/control/control_client.h"
 
 #include <grpcpp/create_channel_posix.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
-#include <chrono>
 #include <system_error>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_format.h"
 #include "base/blocked_signals.h"
+#include "base/check.h"
 #include "base/thread_room.h"
 #include "lgpu/status.h"
-#include "lgpu/v1/control.grpc.pb.h"
 #include "proto/refusal_codec.h"
 
 namespace lgpu {
 namespace {
 
-// Long: preallocation makes every chunk before it answers.
-constexpr std::chrono::seconds kCallTimeout{60};
+grpc::ByteBuffer ToBuffer(const std::string& bytes) {
+  const grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+std::string FromBuffer(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  std::string bytes;
+  if (!buffer.Valid() || !buffer.Dump(&slices).ok()) return bytes;
+  for (const grpc::Slice& slice : slices) {
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return bytes;
+}
+
+std::string FullName(const char* method) { return std::string("/lgpu.v1.Control/") + method; }
+
+/// Waits until the one operation of a call that is under way is done; false: it failed.
+bool Done(grpc::CompletionQueue& queue) {
+  void* tag = nullptr;
+  bool ok = false;
+  LGPU_CHECK(queue.Next(&tag, &ok));
+  return ok;
+}
 
 }  // namespace
 
@@ -25,35 +49,79 @@ class ControlClient::Impl {
  public:
   Impl(UniqueFd socket, std::string directory)
       : directory_(std::move(directory)),
-        stub_(v1::Control::NewStub(grpc::CreateInsecureChannelFromFd("lgpud", socket.Release()))) {}
+        stub_(grpc::CreateInsecureChannelFromFd("lgpud", socket.Release())) {}
 
   void UseToken(std::string token) { token_ = std::move(token); }
 
-  template <typename Request, typename Response>
-  absl::StatusOr<Response> Call(grpc::Status (v1::Control::Stub::*method)(grpc::ClientContext*,
-                                                                          const Request&, Response*),
-                                const Request& request) {
+  absl::StatusOr<std::string> Call(const char* method, const std::string& request,
+                                   std::chrono::milliseconds timeout) {
     grpc::ClientContext context;
+    Prepare(context, timeout);
+    grpc::CompletionQueue queue;
+    const auto call = stub_.PrepareUnaryCall(&context, FullName(method), ToBuffer(request), &queue);
+    grpc::ByteBuffer response;
+    grpc::Status status;
+    call->StartCall();
+    call->Finish(&response, &status, nullptr);
+    (void)Done(queue);
+    LGPU_RETURN_IF_ERROR(ToStatus(status, timeout));
+    return FromBuffer(response);
+  }
+
+  absl::Status Stream(const char* method, const std::string& request, std::chrono::milliseconds timeout,
+                      const std::function<absl::Status(const std::string&)>& each) {
+    grpc::ClientContext context;
+    Prepare(context, timeout);
+    grpc::CompletionQueue queue;
+    const auto call = stub_.PrepareCall(&context, FullName(method), &queue);
+    call->StartCall(nullptr);
+    bool ok = Done(queue);
+    if (ok) {
+      call->WriteLast(ToBuffer(request), grpc::WriteOptions(), nullptr);
+      ok = Done(queue);
+    }
+    absl::Status stopped;
+    grpc::ByteBuffer message;
+    while (ok) {
+      call->Read(&message, nullptr);
+      ok = Done(queue);
+      if (ok) stopped = each(FromBuffer(message));
+      if (!stopped.ok()) {
+        context.TryCancel();
+        ok = false;
+      }
+    }
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    (void)Done(queue);
+    return stopped.ok() ? ToStatus(status, timeout) : stopped;
+  }
+
+ private:
+  void Prepare(grpc::ClientContext& context, std::chrono::milliseconds timeout) const {
     if (!token_.empty()) context.AddMetadata("lgpu-session-token-bin", token_);
-    // Of the clock that nobody sets.
+    if (timeout == kNoTimeout) return;
     context.set_deadline(
-        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                     gpr_time_from_millis(std::chrono::milliseconds(kCallTimeout).count(), GPR_TIMESPAN)));
-    Response response;
-    const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
-    if (status.ok()) return response;
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(timeout.count(), GPR_TIMESPAN)));
+  }
+
+  absl::Status ToStatus(const grpc::Status& status, std::chrono::milliseconds timeout) const {
+    if (status.ok()) return absl::OkStatus();
     const auto code = static_cast<absl::StatusCode>(status.error_code());
     if (code == absl::StatusCode::kUnavailable) {
       return absl::UnavailableError("lgpud at " + directory_ + " is gone (" + status.error_message() +
                                     ")\n  try: is it still running? its log says why it stopped");
     }
+    if (code == absl::StatusCode::kDeadlineExceeded) {
+      return absl::DeadlineExceededError(absl::StrFormat(
+          "lgpud at %s did not answer within %.1fs", directory_, static_cast<double>(timeout.count()) / 1e3));
+    }
     return DecodeStatusDetails(absl::Status(code, status.error_message()), status.error_details());
   }
 
- private:
   const std::string directory_;
   std::string token_;
-  const std::unique_ptr<v1::Control::Stub> stub_;
+  grpc::GenericStub stub_;
 };
 
 ControlClient::ControlClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -88,24 +156,15 @@ void ControlClient::UseToken(std::string token) { impl_->UseToken(std::move(toke
 
 ControlClient::~ControlClient() = default;
 
-absl::StatusOr<v1::ListPhysicalDevicesResponse> ControlClient::ListPhysicalDevices() {
-  return impl_->Call(&v1::Control::Stub::ListPhysicalDevices, v1::ListPhysicalDevicesRequest());
+absl::StatusOr<std::string> ControlClient::Call(const char* method, const std::string& request,
+                                                std::chrono::milliseconds timeout) {
+  return impl_->Call(method, request, timeout);
 }
 
-absl::StatusOr<v1::Lease> ControlClient::CreateLease(const v1::CreateLeaseRequest& request) {
-  return impl_->Call(&v1::Control::Stub::CreateLease, request);
-}
-
-absl::StatusOr<v1::Lease> ControlClient::ResizeLease(const v1::ResizeLeaseRequest& request) {
-  return impl_->Call(&v1::Control::Stub::ResizeLease, request);
-}
-
-absl::StatusOr<v1::StatsSnapshot> ControlClient::GetStats() {
-  return impl_->Call(&v1::Control::Stub::GetStats, v1::GetStatsRequest());
-}
-
-absl::StatusOr<v1::Lease> ControlClient::AttachLease(const v1::AttachLeaseRequest& request) {
-  return impl_->Call(&v1::Control::Stub::AttachLease, request);
+absl::Status ControlClient::Stream(const char* method, const std::string& request,
+                                   std::chrono::milliseconds timeout,
+                                   const std::function<absl::Status(const std::string&)>& each) {
+  return impl_->Stream(method, request, timeout, each);
 }
 
 }  // namespace lgpu

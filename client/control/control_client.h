@@ -1,24 +1,31 @@
 #ifndef LGPU_CLIENT_CONTROL_CONTROL_CLIENT_H_
 #define LGPU_CLIENT_CONTROL_CONTROL_CLIENT_H_
 
+#include <chrono>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/unique_fd.h"
-#include "lgpu/v1/control.pb.h"
 
 namespace lgpu {
 
-/// A ControlClient makes a session's calls of the control service. It has a gRPC channel of its own
-/// over a connected socket: channels made by address share connections within a process, and one call in a
-/// forked child would break those of its parent. It is slow to destroy (milliseconds the first time).
+/// A ControlClient is a gRPC channel to a daemon's control service, for calls on encoded messages. It has a
+/// channel of its own over a connected socket: channels made by address share connections within a process,
+/// and one call in a forked child would break those of its parent. It is slow to destroy (milliseconds the
+/// first time).
 ///
 /// Thread-safe, once UseToken was called. Errors are the daemon's, with the Refusal where there is one;
-/// UNAVAILABLE when it is gone.
+/// UNAVAILABLE when it is gone; DEADLINE_EXCEEDED.
 class ControlClient {
  public:
+  /// For calls that may preallocate, which makes every chunk before it answers.
+  static constexpr std::chrono::milliseconds kCallTimeout{60'000};
+  static constexpr std::chrono::milliseconds kNoTimeout{0};
+
   /// `socket`: connected to control.sock, non-blocking; `directory` is said in errors. RESOURCE_EXHAUSTED: no
   /// threads can be had.
   static absl::StatusOr<std::shared_ptr<ControlClient>> Create(UniqueFd socket, std::string directory);
@@ -41,11 +48,13 @@ class ControlClient {
   /// by user id alone.
   void UseToken(std::string token);
 
-  absl::StatusOr<v1::ListPhysicalDevicesResponse> ListPhysicalDevices();
-  absl::StatusOr<v1::Lease> CreateLease(const v1::CreateLeaseRequest& request);
-  absl::StatusOr<v1::Lease> AttachLease(const v1::AttachLeaseRequest& request);
-  absl::StatusOr<v1::Lease> ResizeLease(const v1::ResizeLeaseRequest& request);
-  absl::StatusOr<v1::StatsSnapshot> GetStats();
+  /// One call of lgpu.v1.Control/`method`: the encoded request to the encoded response.
+  absl::StatusOr<std::string> Call(const char* method, const std::string& request,
+                                   std::chrono::milliseconds timeout = kCallTimeout);
+  /// One call whose answer is a stream, until it ends; `each` gets every message and ends the call by
+  /// returning an error, which comes back.
+  absl::Status Stream(const char* method, const std::string& request, std::chrono::milliseconds timeout,
+                      const std::function<absl::Status(const std::string&)>& each);
 
  private:
   class Impl;

@@ -20,7 +20,7 @@
 #include "kernels/op.h"
 #include "lgpu/pool.h"
 #include "lgpu/refusal.h"
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
 
 namespace lgpu::internal {
 

@@ -14,7 +14,7 @@
 #include "client/session/maintenance.h"
 #include "lgpu/context.h"
 #include "lgpu/region_source.h"
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
 
 namespace lgpu {
 

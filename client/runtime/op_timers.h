@@ -11,7 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "allocator/device/device_backend.h"
 #include "base/mutex.h"
-#include "proto/placement_ring.h"
+#include "proto/wire/placement_ring.h"
 
 namespace lgpu::internal {
 

@@ -17,7 +17,7 @@
 #include "client/runtime/placer.h"
 #include "kernels/op.h"
 #include "lgpu/context.h"
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
 
 namespace lgpu::internal {
 

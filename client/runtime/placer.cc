@@ -6,7 +6,7 @@
 
 #include "kernels/text.h"
 #include "lgpu/device_name.h"
-#include "proto/placement_ring.h"
+#include "proto/wire/placement_ring.h"
 
 namespace lgpu::internal {
 

@@ -34,7 +34,7 @@ std::string OwnCommand() {
   std::replace(command.begin(), command.end(), '\0', ' ');
   constexpr std::size_t kMost = 256;
   if (command.size() > kMost) command.resize(kMost);
-  // A protobuf string is UTF-8; an argument may be anything, and may be cut within a character.
+  // A string of the protocol is UTF-8; an argument may be anything, and may be cut within a character.
   for (char& c : command) {
     if (static_cast<unsigned char>(c) >= 0x80 || static_cast<unsigned char>(c) < 0x20) c = '?';
   }
@@ -43,10 +43,10 @@ std::string OwnCommand() {
 
 }  // namespace
 
-DaemonConnection::DaemonConnection(SessionChannel channel, Options options)
+DaemonConnection::DaemonConnection(ClientChannel channel, Options options)
     : options_(std::move(options)), channel_(std::move(channel)) {}
 
-absl::StatusOr<std::unique_ptr<DaemonConnection>> DaemonConnection::Open(SessionChannel channel,
+absl::StatusOr<std::unique_ptr<DaemonConnection>> DaemonConnection::Open(ClientChannel channel,
                                                                          Options options) {
   std::unique_ptr<DaemonConnection> connection(new DaemonConnection(std::move(channel), std::move(options)));
   LGPU_RETURN_IF_ERROR(connection->StartSessionThread());
@@ -96,51 +96,49 @@ absl::Status DaemonConnection::StartSessionThread() {
   return absl::OkStatus();
 }
 
-v1::Frame DaemonConnection::HelloFrame() const {
-  v1::Frame frame;
-  v1::Hello& hello = *frame.mutable_hello();
-  hello.set_protocol_version(SessionChannel::kProtocolVersion);
-  hello.set_oldest_version(SessionChannel::kOldestVersion);
-  hello.set_client("liblgpu " LGPU_VERSION);
-  hello.set_pid(::getpid());
-  hello.set_command(options_.command.empty() ? OwnCommand() : options_.command);
-  return frame;
+wire::Hello DaemonConnection::Greeting() const {
+  wire::Hello hello;
+  hello.protocol_version = ClientChannel::kProtocolVersion;
+  hello.oldest_version = ClientChannel::kOldestVersion;
+  hello.client = "liblgpu " LGPU_VERSION;
+  hello.pid = ::getpid();
+  hello.command = options_.command.empty() ? OwnCommand() : options_.command;
+  return hello;
 }
 
 absl::Status DaemonConnection::Handshake() {
   const TimePoint deadline = Clock::now() + options_.greeting_timeout;
-  const v1::Frame frame = HelloFrame();
+  const wire::Frame frame{.body = Greeting()};
   // A daemon that does not want this client may have said so and closed before it reads anything.
   const absl::Status sent = channel_.Send(frame, {}, deadline);
-  absl::StatusOr<ReceivedFrame> answer = channel_.Receive(deadline);
+  absl::StatusOr<ClientFrame> answer = channel_.Receive(deadline);
   if (!answer.ok()) {
     return Unavailable("did not greet back (" + std::string((sent.ok() ? answer.status() : sent).message()) +
                        ")");
   }
-  if (answer->frame.has_goodbye()) {
-    const v1::Goodbye& goodbye = answer->frame.goodbye();
-    const absl::Status status = StatusFromWire(goodbye.code(), goodbye.message(), nullptr);
-    return status.ok() ? Unavailable("ended the session: " + goodbye.message()) : status;
+  if (const auto* const goodbye = answer->frame.Get<wire::Goodbye>()) {
+    const absl::Status status = StatusFromWire(goodbye->code, goodbye->message);
+    return status.ok() ? Unavailable("ended the session: " + goodbye->message) : status;
   }
   if (answer->fds_cut) return CutError();
-  const v1::Welcome& welcome = answer->frame.welcome();
-  if (!answer->frame.has_welcome() || answer->fds.size() != 2 || welcome.session_token().empty()) {
+  const auto* const welcome = answer->frame.Get<wire::Welcome>();
+  if (welcome == nullptr || answer->fds.size() != 2 || welcome->session_token.bytes.empty()) {
     return Unavailable("did not greet as the protocol says; are liblgpu and lgpud of the same version?");
   }
-  if (welcome.protocol_version() < SessionChannel::kOldestVersion ||
-      welcome.protocol_version() > SessionChannel::kProtocolVersion) {
+  if (welcome->protocol_version < ClientChannel::kOldestVersion ||
+      welcome->protocol_version > ClientChannel::kProtocolVersion) {
     return absl::FailedPreconditionError(
-        "lgpud at " + options_.directory + " speaks version " + std::to_string(welcome.protocol_version()) +
-        " of the session protocol, this liblgpu versions " + std::to_string(SessionChannel::kOldestVersion) +
-        " to " + std::to_string(SessionChannel::kProtocolVersion) +
+        "lgpud at " + options_.directory + " speaks version " + std::to_string(welcome->protocol_version) +
+        " of the session protocol, this liblgpu versions " + std::to_string(ClientChannel::kOldestVersion) +
+        " to " + std::to_string(ClientChannel::kProtocolVersion) +
         "; use a liblgpu and an lgpud of one version");
   }
   LGPU_ASSIGN_OR_RETURN(stats_, SharedPages::OpenStatsPage(std::move(answer->fds[0])));
   LGPU_ASSIGN_OR_RETURN(page_, SharedPages::OpenClientPage(std::move(answer->fds[1])));
   stats_.CloseFd();
   page_.CloseFd();
-  token_ = welcome.session_token();
-  session_id_ = welcome.session_id();
+  token_ = welcome->session_token.bytes;
+  session_id_ = welcome->session_id;
   return absl::OkStatus();
 }
 
@@ -205,42 +203,37 @@ absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::GrowCall::Next() {
                                                            std::chrono::nanoseconds(0));
   }
   TimePoint deadline = Clock::now() + connection_->options_.answer_timeout;
-  v1::Frame frame;
+  wire::Frame frame;
   if (first) {
     deadline += to_send_->timeout;
-    v1::GrowRequest& grow = *frame.mutable_grow();
-    grow.set_request_id(request_);
-    grow.set_device_id(device_);
-    grow.set_at_least_bytes(to_send_->at_least.count());
-    grow.set_wanted_bytes(std::max(to_send_->at_least, to_send_->wanted).count());
-    grow.set_ahead(to_send_->ahead);
-    grow.set_timeout_ms(
-        static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(to_send_->timeout).count()));
+    const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(to_send_->timeout);
+    frame.body = wire::GrowRequest{.request_id = request_,
+                                   .device_id = device_,
+                                   .at_least_bytes = to_send_->at_least.count(),
+                                   .wanted_bytes = std::max(to_send_->at_least, to_send_->wanted).count(),
+                                   .timeout_ms = static_cast<std::uint64_t>(timeout.count()),
+                                   .ahead = to_send_->ahead};
     to_send_.reset();
   }
-  absl::StatusOr<ReceivedFrame> answer = connection_->Call(request_, first ? &frame : nullptr, deadline);
+  absl::StatusOr<ClientFrame> answer = connection_->Call(request_, first ? &frame : nullptr, deadline);
   if (!answer.ok()) return answer.status();
   return connection_->TakePage(*std::move(answer));
 }
 
-absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::TakePage(ReceivedFrame received) {
-  if (received.frame.has_grow_refused()) {
-    const v1::GrowRefused& refused = received.frame.grow_refused();
-    const absl::Status status = StatusFromWire(refused.code(), refused.message(),
-                                               refused.has_refusal() ? &refused.refusal() : nullptr);
+absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::TakePage(ClientFrame received) {
+  if (const auto* const refused = received.frame.Get<wire::GrowRefused>()) {
+    const absl::Status status = StatusFromWire(refused->code, refused->message, refused->refusal);
     return status.ok() ? Confused() : status;
   }
-  const v1::Grant& grant = received.frame.grant();
-  const auto count = static_cast<std::size_t>(grant.chunks_size());
-  if (!received.frame.has_grant() || count == 0 || (!received.fds_cut && count != received.fds.size())) {
-    return Confused();
-  }
+  const auto* const grant = received.frame.Get<wire::Grant>();
+  const std::size_t count = grant == nullptr ? 0 : grant->chunks.size();
+  if (count == 0 || (!received.fds_cut && count != received.fds.size())) return Confused();
   received.fds.resize(count);
-  GrantPage page{.chunks = {}, .more = grant.more(), .fds_cut = received.fds_cut};
+  GrantPage page{.chunks = {}, .more = grant->more, .fds_cut = received.fds_cut};
   page.chunks.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const v1::Chunk& chunk = grant.chunks(static_cast<int>(i));
-    page.chunks.push_back({{ChunkId{chunk.id()}, Bytes(chunk.bytes())}, std::move(received.fds[i])});
+    const wire::Chunk& chunk = grant->chunks[i];
+    page.chunks.push_back({{ChunkId{chunk.id}, Bytes(chunk.bytes)}, std::move(received.fds[i])});
   }
   return page;
 }
@@ -254,7 +247,7 @@ absl::Status DaemonConnection::Confused() {
 absl::Status DaemonConnection::Return(std::uint64_t device, std::span<const ChunkId> chunks) {
   absl::Status first_error;
   while (!chunks.empty()) {
-    const auto part = chunks.first(std::min(chunks.size(), SessionChannel::kMaxReturnChunks));
+    const auto part = chunks.first(std::min(chunks.size(), ClientChannel::kMaxReturnChunks));
     chunks = chunks.subspan(part.size());
     first_error.Update(ReturnPart(device, part));
     FinishReturn(part);
@@ -268,19 +261,17 @@ absl::Status DaemonConnection::ReturnPart(std::uint64_t device, std::span<const 
     const std::vector<ChunkId> part = StillToReturn(device, chunks);
     if (part.empty()) return absl::OkStatus();
     LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
-    v1::Frame frame;
-    frame.mutable_return_chunks()->set_request_id(id);
-    frame.mutable_return_chunks()->set_device_id(device);
-    frame.mutable_return_chunks()->mutable_chunk_ids()->Reserve(static_cast<int>(part.size()));
-    for (const ChunkId chunk : part) frame.mutable_return_chunks()->add_chunk_ids(chunk.value);
-    absl::StatusOr<ReceivedFrame> answer = Call(id, &frame, Clock::now() + options_.answer_timeout);
+    wire::ReturnRequest back{.request_id = id, .device_id = device, .chunk_ids = {}};
+    back.chunk_ids.reserve(part.size());
+    for (const ChunkId chunk : part) back.chunk_ids.push_back(chunk.value);
+    wire::Frame frame{.body = std::move(back)};
+    absl::StatusOr<ClientFrame> answer = Call(id, &frame, Clock::now() + options_.answer_timeout);
     ForgetRequest(id);
     // A daemon that is gone may have taken them back or not; the next one is not told of them.
     if (!answer.ok() && IsLost(generation)) continue;
     if (!answer.ok()) return answer.status();
-    if (!answer->frame.has_returned()) return Confused();
-    const v1::ReturnReply& reply = answer->frame.returned();
-    return StatusFromWire(reply.code(), reply.message(), nullptr);
+    const auto* const reply = answer->frame.Get<wire::ReturnReply>();
+    return reply == nullptr ? Confused() : StatusFromWire(reply->code, reply->message);
   }
 }
 
@@ -290,9 +281,7 @@ std::vector<DaemonConnection::TrimOrder> DaemonConnection::TakeTrims() {
 }
 
 void DaemonConnection::AnswerTrim(std::uint64_t id, bool pending) {
-  v1::Frame frame;
-  frame.mutable_trimmed()->set_trim_id(id);
-  frame.mutable_trimmed()->set_pending(pending);
+  const wire::Frame frame{.body = wire::Trimmed{.trim_id = id, .pending = pending}};
   // Where this fails the session is at its end, and with it whoever waits for the answer.
   (void)Send(frame, generation_.load(), Clock::now() + options_.answer_timeout);
 }
@@ -334,12 +323,11 @@ absl::Status DaemonConnection::SayClose(TimePoint deadline) {
     if (is_said) return status_.ok() ? NoAnswer() : status_;
   }
   LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
-  v1::Frame frame;
-  frame.mutable_close()->set_request_id(id);
-  absl::StatusOr<ReceivedFrame> answer = Call(id, &frame, deadline);
+  wire::Frame frame{.body = wire::CloseRequest{.request_id = id}};
+  absl::StatusOr<ClientFrame> answer = Call(id, &frame, deadline);
   ForgetRequest(id);
   MutexLock lock(mutex_);
-  if (answer.ok() && answer->frame.has_closed()) {
+  if (answer.ok() && answer->frame.Get<wire::Closed>() != nullptr) {
     Arm(false);  // the end of file that follows is no news
     EndHere();
     return absl::OkStatus();

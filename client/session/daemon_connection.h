@@ -18,12 +18,12 @@
 #include "allocator/device/device_backend.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
+#include "client/session/client_channel.h"
 #include "client/session/fork_guard.h"
 #include "client/session/maintenance.h"
 #include "lgpu/bytes.h"
 #include "lgpu/region_source.h"
-#include "proto/session_channel.h"
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
 
 namespace lgpu {
 
@@ -104,7 +104,7 @@ class DaemonConnection {
   };
 
   /// Says Hello on a connected channel and takes Welcome. What the daemon answers instead; UNAVAILABLE.
-  static absl::StatusOr<std::unique_ptr<DaemonConnection>> Open(SessionChannel channel, Options options);
+  static absl::StatusOr<std::unique_ptr<DaemonConnection>> Open(ClientChannel channel, Options options);
   /// Ends the session without Close if there was none: the daemon takes this for a death.
   ~DaemonConnection();
   DaemonConnection(const DaemonConnection&) = delete;
@@ -158,7 +158,7 @@ class DaemonConnection {
   static constexpr std::chrono::milliseconds kClosePatience{1000};
   struct Waiter {
     std::uint64_t request = 0;
-    std::vector<ReceivedFrame> inbox;
+    std::vector<ClientFrame> inbox;
     bool has_pages = false;  // its caller is at work on what it was granted
   };
   /// A grant that nobody waits for any more, or chunks that are to go back without one (0).
@@ -168,8 +168,8 @@ class DaemonConnection {
     std::vector<std::uint64_t> chunks;
   };
 
-  DaemonConnection(SessionChannel channel, Options options);
-  v1::Frame HelloFrame() const;
+  DaemonConnection(ClientChannel channel, Options options);
+  wire::Hello Greeting() const;
   absl::Status Handshake();
   absl::Status StartSessionThread();
   void RunSessionThread();
@@ -178,9 +178,9 @@ class DaemonConnection {
   bool DropAndSeeWhetherToStop();
 
   /// Sends `frame`, if there is one, and waits for the next frame that answers `request`.
-  absl::StatusOr<ReceivedFrame> Call(std::uint64_t request, v1::Frame* frame, TimePoint deadline);
+  absl::StatusOr<ClientFrame> Call(std::uint64_t request, wire::Frame* frame, TimePoint deadline);
   /// To the daemon of `generation`; UNAVAILABLE: it is another one by now.
-  absl::Status Send(const v1::Frame& frame, std::uint64_t generation, TimePoint deadline)
+  absl::Status Send(const wire::Frame& frame, std::uint64_t generation, TimePoint deadline)
       ABSL_LOCKS_EXCLUDED(send_mutex_, mutex_);
   /// A new request id with an inbox.
   absl::StatusOr<std::uint64_t> NewRequest() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -190,13 +190,13 @@ class DaemonConnection {
   void StopWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetQuietTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Acknowledge(std::uint64_t grant, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<ReceivedFrame> Await(std::uint64_t request, std::uint64_t generation, TimePoint deadline)
+  absl::StatusOr<ClientFrame> Await(std::uint64_t request, std::uint64_t generation, TimePoint deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Receives one frame, with the lock given up meanwhile. One that answers `request` is the caller's;
   /// others go to whom they are for.
-  std::optional<ReceivedFrame> ReadOne(std::uint64_t request, TimePoint deadline)
+  std::optional<ClientFrame> ReadOne(std::uint64_t request, TimePoint deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<ReceivedFrame> Deliver(ReceivedFrame received, std::uint64_t request)
+  std::optional<ClientFrame> Deliver(ClientFrame received, std::uint64_t request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Waiter* FindWaiter(std::uint64_t request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -209,9 +209,9 @@ class DaemonConnection {
   void EndHere() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// At most kMaxReturnChunks.
   absl::Status ReturnPart(std::uint64_t device, std::span<const ChunkId> chunks);
-  static Orphan OrphanOf(const v1::Grant& grant);
+  static Orphan OrphanOf(const wire::Grant& grant);
   void GiveBack(const std::vector<Orphan>& orphans, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<GrantPage> TakePage(ReceivedFrame received) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<GrantPage> TakePage(ClientFrame received) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Confused() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Unavailable(const std::string& what) const;
   absl::Status Broken(const std::string& what) const;
@@ -228,16 +228,16 @@ class DaemonConnection {
   absl::Status LostError() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<TimePoint> next_attempt() const ABSL_LOCKS_EXCLUDED(mutex_);
   void TryToReconnect() ABSL_LOCKS_EXCLUDED(close_mutex_, mutex_, send_mutex_);
-  absl::Status Rejoin(SessionChannel channel);
-  absl::Status Greet(SessionChannel& channel, TimePoint deadline);
+  absl::Status Rejoin(ClientChannel channel);
+  absl::Status Greet(ClientChannel& channel, TimePoint deadline);
   /// What the daemon answers; its Goodbye as a status, which is never CANCELLED: it hung up without one.
   /// ABORTED: this connection is being destroyed.
-  absl::StatusOr<ReceivedFrame> Ask(SessionChannel& channel, const v1::Frame& frame, std::span<const int> fds,
-                                    TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<ClientFrame> Ask(ClientChannel& channel, const wire::Frame& frame, std::span<const int> fds,
+                                  TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<HeldChunk>> WhatIsHeld(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Attest(SessionChannel& channel, const std::vector<HeldChunk>& held, TimePoint deadline);
+  absl::Status Attest(ClientChannel& channel, const std::vector<HeldChunk>& held, TimePoint deadline);
   /// What was returned since WhatIsHeld, and is owed to this daemon.
-  absl::StatusOr<std::vector<Orphan>> GoOnWith(SessionChannel channel)
+  absl::StatusOr<std::vector<Orphan>> GoOnWith(ClientChannel channel)
       ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
   /// Those of `chunks` that the daemon knows of, and is to be told about now. While it is away they are owed
   /// to the next one.
@@ -246,7 +246,7 @@ class DaemonConnection {
   void FinishReturn(std::span<const ChunkId> chunks) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;
-  SessionChannel channel_;
+  ClientChannel channel_;
   UniqueFd epoll_;
   UniqueFd wake_;   // an eventfd: something in the queues of the session thread
   UniqueFd quiet_;  // a timerfd: some time has passed since a call
@@ -258,7 +258,7 @@ class DaemonConnection {
 
   Maintenance maintenance_;
 
-  /// To have one sender at a time, as SessionChannel asks for.
+  /// To have one sender at a time, as ClientChannel asks for.
   Mutex send_mutex_;
   bool close_is_sent_ ABSL_GUARDED_BY(send_mutex_) = false;  // nothing may follow it
 

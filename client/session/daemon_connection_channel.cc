@@ -16,19 +16,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::uint64_t RequestOf(const v1::Frame& frame) {
-  switch (frame.body_case()) {
-    case v1::Frame::kGrant:
-      return frame.grant().request_id();
-    case v1::Frame::kGrowRefused:
-      return frame.grow_refused().request_id();
-    case v1::Frame::kReturned:
-      return frame.returned().request_id();
-    case v1::Frame::kClosed:
-      return frame.closed().request_id();
-    default:
-      return 0;
-  }
+std::uint64_t RequestOf(const wire::Frame& frame) {
+  if (const auto* const grant = frame.Get<wire::Grant>()) return grant->request_id;
+  if (const auto* const refused = frame.Get<wire::GrowRefused>()) return refused->request_id;
+  if (const auto* const reply = frame.Get<wire::ReturnReply>()) return reply->request_id;
+  if (const auto* const closed = frame.Get<wire::Closed>()) return closed->request_id;
+  return 0;
 }
 
 /// As epoll_wait takes it; -1: for ever.
@@ -114,7 +107,7 @@ void DaemonConnection::ReadForNobody() {
     generation = generation_.load();
     if (!armed_ || reading_) return;  // a waiter took over after the event was reported
     constexpr std::uint64_t kNobody = 0;
-    (void)ReadOne(kNobody, SessionChannel::kAtOnce);
+    (void)ReadOne(kNobody, ClientChannel::kAtOnce);
     if (waiting_ > 0) changed_.NotifyAll();
     orphans.swap(orphans_);
   }
@@ -131,13 +124,13 @@ void DaemonConnection::DropLater(std::shared_ptr<void> object) {
 
 // Requests and their answers.
 
-absl::Status DaemonConnection::Send(const v1::Frame& frame, std::uint64_t generation, TimePoint deadline) {
+absl::Status DaemonConnection::Send(const wire::Frame& frame, std::uint64_t generation, TimePoint deadline) {
   MutexLock lock(send_mutex_);
   if (generation != generation_.load()) return absl::UnavailableError("the daemon was started again");
   // To the daemon a frame after Close is a broken protocol: it would take the session for lost.
   if (close_is_sent_) return ClosedError();
   const absl::Status sent = channel_.Send(frame, {}, deadline);
-  close_is_sent_ = sent.ok() && frame.has_close();
+  close_is_sent_ = sent.ok() && frame.Get<wire::CloseRequest>() != nullptr;
   return sent;
 }
 
@@ -165,8 +158,8 @@ void DaemonConnection::ForgetRequest(std::uint64_t request) {
     generation = generation_.load();
     Waiter* const waiter = FindWaiter(request);
     if (waiter == nullptr) return;
-    for (const ReceivedFrame& received : waiter->inbox) {
-      if (received.frame.has_grant()) orphans.push_back(OrphanOf(received.frame.grant()));
+    for (const ClientFrame& received : waiter->inbox) {
+      if (const auto* const grant = received.frame.Get<wire::Grant>()) orphans.push_back(OrphanOf(*grant));
     }
     std::swap(*waiter, waiters_.back());
     waiters_.pop_back();
@@ -196,8 +189,7 @@ void DaemonConnection::SetQuietTimer() {
 }
 
 void DaemonConnection::Acknowledge(std::uint64_t grant, std::uint64_t generation) {
-  v1::Frame ack;
-  ack.mutable_ack()->set_grant_id(grant);
+  const wire::Frame ack{.body = wire::Ack{.grant_id = grant}};
   if (absl::IsDeadlineExceeded(Send(ack, generation, Clock::now() + options_.answer_timeout))) {
     // The daemon does not read now. It gives this session no other grant before it knows of this one.
     MutexLock lock(mutex_);
@@ -215,12 +207,12 @@ void DaemonConnection::Arm(bool on) {
   armed_ = on;
 }
 
-absl::StatusOr<ReceivedFrame> DaemonConnection::Await(std::uint64_t request, std::uint64_t generation,
-                                                      TimePoint deadline) {
+absl::StatusOr<ClientFrame> DaemonConnection::Await(std::uint64_t request, std::uint64_t generation,
+                                                    TimePoint deadline) {
   for (bool first = true;; first = false) {
-    std::vector<ReceivedFrame>& inbox = FindWaiter(request)->inbox;
+    std::vector<ClientFrame>& inbox = FindWaiter(request)->inbox;
     if (!inbox.empty()) {
-      ReceivedFrame received = std::move(inbox.front());
+      ClientFrame received = std::move(inbox.front());
       inbox.erase(inbox.begin());
       return received;
     }
@@ -231,7 +223,7 @@ absl::StatusOr<ReceivedFrame> DaemonConnection::Await(std::uint64_t request, std
       changed_.WaitUntil(mutex_, deadline);
       continue;
     }
-    std::optional<ReceivedFrame> answer = ReadOne(request, deadline);
+    std::optional<ClientFrame> answer = ReadOne(request, deadline);
     if (waiting_ > 1) changed_.NotifyAll();
     if (answer) return *std::move(answer);
     // At once: the daemon sends no other grant before this one is acknowledged.
@@ -243,11 +235,11 @@ absl::StatusOr<ReceivedFrame> DaemonConnection::Await(std::uint64_t request, std
   }
 }
 
-absl::StatusOr<ReceivedFrame> DaemonConnection::Call(std::uint64_t request, v1::Frame* frame,
-                                                     TimePoint deadline) {
+absl::StatusOr<ClientFrame> DaemonConnection::Call(std::uint64_t request, wire::Frame* frame,
+                                                   TimePoint deadline) {
   if (IsForked()) return ForkedError();
   absl::Status sent;
-  absl::StatusOr<ReceivedFrame> answer = NoAnswer();
+  absl::StatusOr<ClientFrame> answer = NoAnswer();
   std::uint64_t acknowledge = 0;
   std::uint64_t generation = 0;
   std::vector<Orphan> orphans;
@@ -258,7 +250,7 @@ absl::StatusOr<ReceivedFrame> DaemonConnection::Call(std::uint64_t request, v1::
     StartWaiting();
     if (frame != nullptr) {
       acknowledge = std::exchange(unacknowledged_, 0);
-      frame->set_acknowledges(acknowledge);
+      frame->acknowledges = acknowledge;
       mutex_.Unlock();
       sent = Send(*frame, generation, deadline);
       mutex_.Lock();
@@ -271,15 +263,10 @@ absl::StatusOr<ReceivedFrame> DaemonConnection::Call(std::uint64_t request, v1::
     } else if (!absl::IsDeadlineExceeded(sent)) {
       answer = sent;
     }
-    if (answer.ok() && answer->frame.has_grant()) {
+    if (const auto* const grant = answer.ok() ? answer->frame.Get<wire::Grant>() : nullptr) {
       FindWaiter(request)->has_pages = true;
-      const v1::Grant& grant = answer->frame.grant();
       // The daemon sends nobody the next page or grant before it knows of this one.
-      if (grant.more() || waiting_ > 1) {
-        acknowledge = grant.grant_id();
-      } else {
-        unacknowledged_ = grant.grant_id();
-      }
+      (grant->more || waiting_ > 1 ? acknowledge : unacknowledged_) = grant->grant_id;
     }
     StopWaiting();
     orphans.swap(orphans_);
@@ -289,10 +276,10 @@ absl::StatusOr<ReceivedFrame> DaemonConnection::Call(std::uint64_t request, v1::
   return answer;
 }
 
-std::optional<ReceivedFrame> DaemonConnection::ReadOne(std::uint64_t request, TimePoint deadline) {
+std::optional<ClientFrame> DaemonConnection::ReadOne(std::uint64_t request, TimePoint deadline) {
   reading_ = true;
   mutex_.Unlock();
-  absl::StatusOr<ReceivedFrame> received = channel_.Receive(deadline);
+  absl::StatusOr<ClientFrame> received = channel_.Receive(deadline);
   mutex_.Lock();
   reading_ = false;
   if (received.ok()) return Deliver(*std::move(received), request);
@@ -305,26 +292,24 @@ std::optional<ReceivedFrame> DaemonConnection::ReadOne(std::uint64_t request, Ti
   return std::nullopt;
 }
 
-std::optional<ReceivedFrame> DaemonConnection::Deliver(ReceivedFrame received, std::uint64_t request) {
-  const v1::Frame& frame = received.frame;
+std::optional<ClientFrame> DaemonConnection::Deliver(ClientFrame received, std::uint64_t request) {
+  const wire::Frame& frame = received.frame;
   const std::uint64_t answered = RequestOf(frame);
   if (answered != 0 && answered == request) return received;
-  if (frame.has_goodbye()) {
-    const std::string what = "ended the session: " + frame.goodbye().message();
-    const bool passes = frame.goodbye().code() == static_cast<int>(absl::StatusCode::kUnavailable);
+  if (const auto* const goodbye = frame.Get<wire::Goodbye>()) {
+    const std::string what = "ended the session: " + goodbye->message;
+    const bool passes = goodbye->code == static_cast<int>(absl::StatusCode::kUnavailable);
     passes ? Lose(Broken(what)) : Fail(Ended(what));
-  } else if (frame.has_trim()) {
-    trims_.push_back({.id = frame.trim().trim_id(),
-                      .device = frame.trim().device_id(),
-                      .bytes = Bytes(frame.trim().bytes())});
+  } else if (const auto* const trim = frame.Get<wire::Trim>()) {
+    trims_.push_back({.id = trim->trim_id, .device = trim->device_id, .bytes = Bytes(trim->bytes)});
     WakeMaintenance();
   } else if (answered == 0 || answered >= next_request_) {
     Fail(Ended("sent a frame that answers nothing that was asked"));
   } else if (Waiter* const waiter = FindWaiter(answered); waiter != nullptr) {
     waiter->inbox.push_back(std::move(received));
-  } else if (frame.has_grant()) {
-    orphans_.push_back(OrphanOf(frame.grant()));
-  } else if (frame.has_closed()) {
+  } else if (const auto* const grant = frame.Get<wire::Grant>()) {
+    orphans_.push_back(OrphanOf(*grant));
+  } else if (frame.Get<wire::Closed>() != nullptr) {
     Arm(false);
     EndHere();  // who asked for it has given up waiting
   }
@@ -338,28 +323,25 @@ void DaemonConnection::Fail(absl::Status status) {
   NotifyChange();
 }
 
-DaemonConnection::Orphan DaemonConnection::OrphanOf(const v1::Grant& grant) {
-  Orphan orphan{.grant = grant.grant_id(), .device = grant.device_id(), .chunks = {}};
-  for (const v1::Chunk& chunk : grant.chunks()) orphan.chunks.push_back(chunk.id());
+DaemonConnection::Orphan DaemonConnection::OrphanOf(const wire::Grant& grant) {
+  Orphan orphan{.grant = grant.grant_id, .device = grant.device_id, .chunks = {}};
+  for (const wire::Chunk& chunk : grant.chunks) orphan.chunks.push_back(chunk.id);
   return orphan;
 }
 
 void DaemonConnection::GiveBack(const std::vector<Orphan>& orphans, std::uint64_t generation) {
   for (const Orphan& orphan : orphans) {
     const TimePoint deadline = Clock::now() + options_.answer_timeout;
-    v1::Frame ack;
-    ack.mutable_ack()->set_grant_id(orphan.grant);
-    v1::Frame back;
+    const wire::Frame ack{.body = wire::Ack{.grant_id = orphan.grant}};
+    wire::ReturnRequest back{.request_id = 0, .device_id = orphan.device, .chunk_ids = orphan.chunks};
     {
       MutexLock lock(mutex_);
       // An id without an inbox: the answer is of no interest.
-      back.mutable_return_chunks()->set_request_id(next_request_++);
+      back.request_id = next_request_++;
     }
-    back.mutable_return_chunks()->set_device_id(orphan.device);
-    back.mutable_return_chunks()->mutable_chunk_ids()->Add(orphan.chunks.begin(), orphan.chunks.end());
     // Where this fails the session is at its end, and the daemon takes everything back by itself.
     const bool acknowledged = orphan.grant == 0 || Send(ack, generation, deadline).ok();
-    if (acknowledged) (void)Send(back, generation, deadline);
+    if (acknowledged) (void)Send({.body = std::move(back)}, generation, deadline);
   }
 }
 

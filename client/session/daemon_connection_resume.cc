@@ -12,7 +12,7 @@
 #include "client/session/daemon_connection.h"
 #include "lgpu/status.h"
 #include "proto/refusal_codec.h"
-#include "proto/socket_connect.h"
+#include "proto/wire/connect.h"
 
 namespace lgpu {
 namespace {
@@ -36,11 +36,11 @@ bool IsFinal(const absl::Status& status) {
          !absl::IsResourceExhausted(status) && !absl::IsAborted(status);
 }
 
-absl::Status GoodbyeStatus(const v1::Goodbye& goodbye) {
-  const absl::Status status = StatusFromWire(goodbye.code(), goodbye.message(), nullptr);
-  if (status.ok()) return absl::UnavailableError(goodbye.message());
+absl::Status GoodbyeStatus(const wire::Goodbye& goodbye) {
+  const absl::Status status = StatusFromWire(goodbye.code, goodbye.message);
+  if (status.ok()) return absl::UnavailableError(goodbye.message);
   // CANCELLED is one that hung up without a word (Ask).
-  return absl::IsCancelled(status) ? absl::UnknownError(goodbye.message()) : status;
+  return absl::IsCancelled(status) ? absl::UnknownError(goodbye.message) : status;
 }
 
 }  // namespace
@@ -100,7 +100,7 @@ void DaemonConnection::TryToReconnect() {
     if (!next_attempt_ || stopping_ || Clock::now() < *next_attempt_) return;
   }
   absl::StatusOr<UniqueFd> socket = ConnectUnix(options_.reconnect_path, SOCK_SEQPACKET, kConnectPatience);
-  const absl::Status status = socket.ok() ? Rejoin(SessionChannel(*std::move(socket))) : socket.status();
+  const absl::Status status = socket.ok() ? Rejoin(ClientChannel(*std::move(socket))) : socket.status();
   // Who could not be spoken to has decided nothing: a daemon that starts may not have opened its socket to
   // this user yet. Nor has who hung up: the socket of one that is being killed takes a connection still.
   const bool has_spoken = socket.ok() && !absl::IsCancelled(status);
@@ -130,7 +130,7 @@ void DaemonConnection::TryToReconnect() {
   mutex_.Lock();
 }
 
-absl::Status DaemonConnection::Rejoin(SessionChannel channel) {
+absl::Status DaemonConnection::Rejoin(ClientChannel channel) {
   const TimePoint deadline = Clock::now() + kAttempt;
   LGPU_RETURN_IF_ERROR(Greet(channel, deadline));
   LGPU_ASSIGN_OR_RETURN(const std::vector<HeldChunk> held, WhatIsHeld(deadline));
@@ -140,14 +140,14 @@ absl::Status DaemonConnection::Rejoin(SessionChannel channel) {
   return absl::OkStatus();
 }
 
-absl::Status DaemonConnection::Greet(SessionChannel& channel, TimePoint deadline) {
-  v1::Frame frame = HelloFrame();
-  frame.mutable_hello()->mutable_resume()->set_session_id(session_id_);
-  frame.mutable_hello()->mutable_resume()->set_session_token(token_);
-  LGPU_ASSIGN_OR_RETURN(ReceivedFrame answer, Ask(channel, frame, {}, deadline));
+absl::Status DaemonConnection::Greet(ClientChannel& channel, TimePoint deadline) {
+  wire::Hello hello = Greeting();
+  hello.resume = wire::Resume{.session_id = session_id_, .session_token = {token_}};
+  LGPU_ASSIGN_OR_RETURN(ClientFrame answer, Ask(channel, {.body = std::move(hello)}, {}, deadline));
   if (answer.fds_cut) return CutError();
-  const v1::Welcome& welcome = answer.frame.welcome();
-  if (!welcome.resumed() || welcome.session_token() != token_ || answer.fds.size() != 2) {
+  const auto* const welcome = answer.frame.Get<wire::Welcome>();
+  if (welcome == nullptr || !welcome->resumed || welcome->session_token.bytes != token_ ||
+      answer.fds.size() != 2) {
     return absl::FailedPreconditionError(
         "lgpud at " + options_.directory +
         " was started again and takes no session up again; open a new Context");
@@ -156,16 +156,18 @@ absl::Status DaemonConnection::Greet(SessionChannel& channel, TimePoint deadline
   return SharedPages::ReplaceClientPage(page_, std::move(answer.fds[1]));
 }
 
-absl::StatusOr<ReceivedFrame> DaemonConnection::Ask(SessionChannel& channel, const v1::Frame& frame,
-                                                    std::span<const int> fds, TimePoint deadline) {
+absl::StatusOr<ClientFrame> DaemonConnection::Ask(ClientChannel& channel, const wire::Frame& frame,
+                                                  std::span<const int> fds, TimePoint deadline) {
   const absl::Status sent = channel.Send(frame, fds, deadline);
   // Who has hung up may have said why.
   if (!sent.ok() && !absl::IsUnavailable(sent)) return sent;
   while (true) {
     const TimePoint look = std::min(deadline, Clock::now() + kLookForTheEnd);
-    absl::StatusOr<ReceivedFrame> answer = channel.Receive(look);
+    absl::StatusOr<ClientFrame> answer = channel.Receive(look);
     if (absl::IsUnavailable(answer.status())) return absl::CancelledError(answer.status().message());
-    if (answer.ok() && answer->frame.has_goodbye()) return GoodbyeStatus(answer->frame.goodbye());
+    if (const auto* const goodbye = answer.ok() ? answer->frame.Get<wire::Goodbye>() : nullptr) {
+      return GoodbyeStatus(*goodbye);
+    }
     if (!absl::IsDeadlineExceeded(answer.status())) return answer;
     if (look == deadline) {
       return absl::DeadlineExceededError("it does not answer (stopped, or still at its start)");
@@ -205,31 +207,27 @@ absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::WhatI
   return held;
 }
 
-absl::Status DaemonConnection::Attest(SessionChannel& channel, const std::vector<HeldChunk>& held,
+absl::Status DaemonConnection::Attest(ClientChannel& channel, const std::vector<HeldChunk>& held,
                                       TimePoint deadline) {
   std::size_t next = 0;
   do {
-    v1::Frame frame;
-    v1::Attest& page = *frame.mutable_attest();
+    wire::Attest page;
     std::vector<int> fds;
-    const std::uint64_t device = next < held.size() ? held[next].device : 0;
-    page.set_device_id(device);
-    for (; next < held.size() && held[next].device == device &&
-           static_cast<std::size_t>(page.chunks_size()) < kChunksOfAPage;
+    page.device_id = next < held.size() ? held[next].device : 0;
+    for (; next < held.size() && held[next].device == page.device_id && page.chunks.size() < kChunksOfAPage;
          ++next) {
-      v1::Chunk& chunk = *page.add_chunks();
-      chunk.set_id(held[next].chunk.id.value);
-      chunk.set_bytes(held[next].chunk.bytes.count());
+      page.chunks.push_back({.id = held[next].chunk.id.value, .bytes = held[next].chunk.bytes.count()});
       if (held[next].fd != nullptr) fds.push_back(held[next].fd->get());
     }
-    page.set_more(next < held.size());
-    LGPU_ASSIGN_OR_RETURN(const ReceivedFrame answer, Ask(channel, frame, fds, deadline));
-    if (!answer.frame.has_attested()) return absl::InternalError("lgpud did not answer an Attest");
+    page.more = next < held.size();
+    LGPU_ASSIGN_OR_RETURN(const ClientFrame answer, Ask(channel, {.body = std::move(page)}, fds, deadline));
+    if (answer.frame.Get<wire::Attested>() == nullptr)
+      return absl::InternalError("lgpud did not answer an Attest");
   } while (next < held.size());
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<DaemonConnection::Orphan>> DaemonConnection::GoOnWith(SessionChannel channel) {
+absl::StatusOr<std::vector<DaemonConnection::Orphan>> DaemonConnection::GoOnWith(ClientChannel channel) {
   MutexLock send_lock(send_mutex_);
   MutexLock lock(mutex_);
   while (reading_) changed_.Wait(mutex_);

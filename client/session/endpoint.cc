@@ -9,7 +9,7 @@
 
 #include "allocator/device/simulated/simulated_spec.h"
 #include "lgpu/status.h"
-#include "proto/socket_connect.h"
+#include "proto/wire/connect.h"
 
 namespace lgpu {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lgpu/status.h"
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
 
 namespace lgpu::daemon {
 namespace {

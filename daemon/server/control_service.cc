@@ -13,7 +13,7 @@
 #include "absl/strings/strip.h"
 #include "lgpu/refusal.h"
 #include "lgpu/status.h"
-#include "proto/refusal_codec.h"
+#include "proto/refusal_messages.h"
 #include "proto/session_channel.h"
 
 namespace lgpu::daemon {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "google/protobuf/util/time_util.h"
-#include "proto/refusal_codec.h"
+#include "proto/refusal_messages.h"
 
 namespace lgpu::daemon {
 

@@ -16,8 +16,8 @@
 #include "daemon/leases/ids.h"
 #include "daemon/sessions/op_counts.h"
 #include "lgpu/v1/control.pb.h"
-#include "proto/placement_ring.h"
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
+#include "proto/wire/placement_ring.h"
 
 namespace lgpu::daemon {
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/sessions/session.h"
-#include "proto/refusal_codec.h"
+#include "proto/refusal_messages.h"
 
 namespace lgpu::daemon {
 namespace {

@@ -17,7 +17,7 @@
 #include "daemon/leases/ids.h"
 #include "daemon/server/waker.h"
 #include "daemon/sessions/placement_log.h"
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
 
 namespace lgpu::daemon {
 

@@ -1,15 +1,15 @@
-#include <cblas.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 #include <vector>
 
+#include "kernels/cpu/blas.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/convert_blocks.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/kernel_arguments.h"
+#include "lgpu/status.h"
 
 namespace lgpu {
 
@@ -34,6 +34,9 @@ Operand<T> OperandB(const KernelArguments& args) {
   return args.transpose_b ? Operand<T>{data, 1, args.k} : Operand<T>{data, args.n, 1};
 }
 
+/// RunMatMul has opened it.
+const cpu::Blas& OpenedBlas() { return **cpu::Blas::Open(); }
+
 CBLAS_TRANSPOSE Transposition(bool transpose) { return transpose ? CblasTrans : CblasNoTrans; }
 
 template <typename T>
@@ -48,11 +51,11 @@ void BlasMatMul(const void* block) {
   const blasint lda = args.transpose_a ? m : k;
   const blasint ldb = args.transpose_b ? k : n;
   if constexpr (std::is_same_v<T, float>) {
-    cblas_sgemm(CblasRowMajor, Transposition(args.transpose_a), Transposition(args.transpose_b), m, n, k,
-                1.0F, a, lda, b, ldb, 0.0F, c, n);
+    OpenedBlas().sgemm(CblasRowMajor, Transposition(args.transpose_a), Transposition(args.transpose_b), m, n,
+                       k, 1.0F, a, lda, b, ldb, 0.0F, c, n);
   } else {
-    cblas_dgemm(CblasRowMajor, Transposition(args.transpose_a), Transposition(args.transpose_b), m, n, k, 1.0,
-                a, lda, b, ldb, 0.0, c, n);
+    OpenedBlas().dgemm(CblasRowMajor, Transposition(args.transpose_a), Transposition(args.transpose_b), m, n,
+                       k, 1.0, a, lda, b, ldb, 0.0, c, n);
   }
 }
 
@@ -86,6 +89,7 @@ void WidenedMatMul(const void* block) {
   const Operand<T> a = OperandA<T>(args);
   const Operand<T> b = OperandB<T>(args);
   T* output = reinterpret_cast<T*>(args.output);
+  const cpu::Blas& blas = OpenedBlas();
   const std::int64_t tile_m = std::min(kTile, args.m);
   const std::int64_t tile_n = std::min(kTile, args.n);
   const std::int64_t tile_k = std::min(kTile, args.k);
@@ -101,10 +105,10 @@ void WidenedMatMul(const void* block) {
         const std::int64_t depth = std::min(kTile, args.k - p);
         PackTile(a, i, p, rows, depth, wide_a);
         PackTile(b, p, j, depth, columns, wide_b);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<blasint>(rows),
-                    static_cast<blasint>(columns), static_cast<blasint>(depth), 1.0F, wide_a,
-                    static_cast<blasint>(depth), wide_b, static_cast<blasint>(columns), p == 0 ? 0.0F : 1.0F,
-                    sums, static_cast<blasint>(columns));
+        blas.sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<blasint>(rows),
+                   static_cast<blasint>(columns), static_cast<blasint>(depth), 1.0F, wide_a,
+                   static_cast<blasint>(depth), wide_b, static_cast<blasint>(columns), p == 0 ? 0.0F : 1.0F,
+                   sums, static_cast<blasint>(columns));
       }
       for (std::int64_t r = 0; r < rows; ++r) {
         cpu::NarrowBlock(sums + r * columns, output + (i + r) * args.n + j, columns);
@@ -190,6 +194,9 @@ absl::Status RunMatMul(std::span<const TensorView> inputs, std::span<const Tenso
   args.input_count = 2;
   args.inputs[0] = inputs[0].data;
   args.inputs[1] = inputs[1].data;
+  // Here, where an error can be returned, and not in the kernel.
+  const bool whole_numbers = args.to == DType::kInt32 || args.to == DType::kInt64;
+  if (!whole_numbers && args.k != 0) LGPU_RETURN_IF_ERROR(cpu::Blas::Open().status());
   // An empty inner dimension is an empty sum, and its operands have no address.
   return launcher.Launch(HostLaunch(args.k == 0 ? FillWithZeros : MatMulFor(args.to), args));
 }

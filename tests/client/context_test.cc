@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
 #include "tests/client/context_testing.h"
 
 namespace lgpu {

@@ -11,7 +11,7 @@
 
 #include "client/runtime/context_maker.h"
 #include "lgpu/lgpu.h"
-#include "proto/placement_ring.h"
+#include "proto/wire/placement_ring.h"
 #include "tests/client/fake_lease.h"
 
 namespace lgpu::testing {

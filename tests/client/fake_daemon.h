@@ -17,7 +17,7 @@
 #include "base/unique_fd.h"
 #include "client/session/daemon_connection.h"
 #include "proto/session_channel.h"
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
 
 namespace lgpu::testing {
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/cpu_kernels.h"
-#include "proto/placement_ring.h"
+#include "proto/wire/placement_ring.h"
 
 namespace lgpu::internal {
 namespace {

@@ -26,39 +26,39 @@ absl::StatusOr<std::unique_ptr<Control>> Control::Open(const std::string& dir) {
 void Control::SetSessionToken(const std::string& token) { impl_->connection.SetSessionToken(token); }
 
 absl::StatusOr<v1::StatsSnapshot> Control::GetStats() {
-  return impl_->connection.Call(&v1::Control::Stub::GetStats, v1::GetStatsRequest());
+  return impl_->connection.Call(cli::kGetStats, v1::GetStatsRequest());
 }
 
 absl::StatusOr<v1::Lease> Control::CreateLease(const v1::CreateLeaseRequest& request) {
-  return impl_->connection.Call(&v1::Control::Stub::CreateLease, request);
+  return impl_->connection.Call(cli::kCreateLease, request);
 }
 
 absl::StatusOr<v1::Lease> Control::ResizeLease(const v1::ResizeLeaseRequest& request) {
-  return impl_->connection.Call(&v1::Control::Stub::ResizeLease, request);
+  return impl_->connection.Call(cli::kResizeLease, request);
 }
 
 absl::StatusOr<v1::Lease> Control::GetLease(const std::string& lease) {
   v1::GetLeaseRequest request;
   request.set_lease(lease);
-  return impl_->connection.Call(&v1::Control::Stub::GetLease, request);
+  return impl_->connection.Call(cli::kGetLease, request);
 }
 
 absl::StatusOr<v1::Lease> Control::AttachLease(const std::string& lease) {
   v1::AttachLeaseRequest request;
   request.set_lease(lease);
-  return impl_->connection.Call(&v1::Control::Stub::AttachLease, request);
+  return impl_->connection.Call(cli::kAttachLease, request);
 }
 
 absl::Status Control::RemoveLease(const std::string& lease) {
   v1::RemoveLeaseRequest request;
   request.set_lease(lease);
-  return impl_->connection.Call(&v1::Control::Stub::RemoveLease, request).status();
+  return impl_->connection.Call(cli::kRemoveLease, request).status();
 }
 
 absl::StatusOr<v1::PlacementReport> Control::GetPlacements(const std::string& lease) {
   v1::GetPlacementsRequest request;
   request.set_lease(lease);
-  return impl_->connection.Call(&v1::Control::Stub::GetPlacements, request);
+  return impl_->connection.Call(cli::kGetPlacements, request);
 }
 
 }  // namespace lgpu::testing

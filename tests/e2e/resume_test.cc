@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
 #include "tests/e2e/harness.h"
 
 namespace lgpu::testing {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
 
 namespace lgpu {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <thread>
 
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
 #include "tests/proto/peer_process.h"
 
 namespace lgpu {

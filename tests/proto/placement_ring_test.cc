@@ -1,4 +1,4 @@
-#include "proto/placement_ring.h"
+#include "proto/wire/placement_ring.h"
 
 #include <gtest/gtest.h>
 

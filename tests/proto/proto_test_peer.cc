@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
 
 namespace lgpu {
 namespace {

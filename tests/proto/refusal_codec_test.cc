@@ -1,10 +1,10 @@
-#include "proto/refusal_codec.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <string>
+
+#include "proto/refusal_messages.h"
 
 namespace lgpu {
 namespace {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "proto/session_channel.h"
-#include "proto/socket_connect.h"
+#include "proto/wire/connect.h"
 
 namespace lgpu {
 namespace {

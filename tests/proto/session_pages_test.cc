@@ -1,5 +1,3 @@
-#include "proto/session_pages.h"
-
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/pages.h"
 #include "tests/proto/peer_process.h"
 
 namespace lgpu {

@@ -1,10 +1,10 @@
-#ifndef LGPU_PROTO_SOCKET_CONNECT_H_
-#define LGPU_PROTO_SOCKET_CONNECT_H_
+#ifndef LGPU_PROTO_WIRE_CONNECT_H_
+#define LGPU_PROTO_WIRE_CONNECT_H_
 
 #include <chrono>
 #include <string>
 
-#include "absl/status/statusor.h"
+#include "base/plain_status.h"
 #include "base/unique_fd.h"
 
 namespace lgpu {
@@ -14,9 +14,9 @@ namespace lgpu {
 /// `patience` (a microsecond or more). Errors say what is wrong with the directory and what to try:
 /// UNAVAILABLE, PERMISSION_DENIED, INVALID_ARGUMENT (the path is too long for a socket), RESOURCE_EXHAUSTED
 /// (no descriptors left).
-absl::StatusOr<UniqueFd> ConnectUnix(const std::string& path, int type,
-                                     std::chrono::milliseconds patience = std::chrono::seconds(10));
+PlainResult<UniqueFd> ConnectUnix(const std::string& path, int type,
+                                  std::chrono::milliseconds patience = std::chrono::seconds(10));
 
 }  // namespace lgpu
 
-#endif  // LGPU_PROTO_SOCKET_CONNECT_H_
+#endif  // LGPU_PROTO_WIRE_CONNECT_H_

@@ -1,4 +1,4 @@
-#include "proto/socket_connect.h"
+#include "proto/wire/connect.h"
 
 #include <grp.h>
 #include <pwd.h>
@@ -15,12 +15,12 @@
 #include <cstring>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "proto/wire/text.h"
 
 namespace lgpu {
 namespace {
+
+using wire::Text;
 
 using Clock = std::chrono::steady_clock;
 
@@ -34,7 +34,7 @@ std::string GroupName(gid_t gid) {
   group entry;
   group* found = nullptr;
   const bool known = ::getgrgid_r(gid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr;
-  return known ? found->gr_name : absl::StrCat(gid);
+  return known ? found->gr_name : Text(gid);
 }
 
 std::string UserName(uid_t uid) {
@@ -42,7 +42,7 @@ std::string UserName(uid_t uid) {
   passwd entry;
   passwd* found = nullptr;
   const bool known = ::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr;
-  return known ? found->pw_name : absl::StrCat(uid);
+  return known ? found->pw_name : Text(uid);
 }
 
 std::string OwnGroups() {
@@ -52,37 +52,40 @@ std::string OwnGroups() {
   if (groups.empty()) {
     groups.push_back(::getegid());
   }
-  return absl::StrJoin(groups, " ",
-                       [](std::string* out, gid_t gid) { absl::StrAppend(out, GroupName(gid)); });
+  std::string names;
+  for (const gid_t gid : groups) names += (names.empty() ? "" : " ") + GroupName(gid);
+  return names;
 }
 
-absl::Status NobodyThere(const std::string& path, std::string_view cause) {
+PlainStatus NobodyThere(const std::string& path, std::string_view cause) {
   const std::string directory = DirectoryOf(path);
-  return absl::UnavailableError(absl::StrCat("no lgpud at ", directory, " (", std::string(cause),
-                                             ")\n  try: lgpud --dir ", directory,
-                                             "    or    export LGPU_ENDPOINT=DIR of a running lgpud"));
+  return PlainError(PlainCode::kUnavailable,
+                    Text("no lgpud at ", directory, " (", std::string(cause), ")\n  try: lgpud --dir ",
+                         directory, "    or    export LGPU_ENDPOINT=DIR of a running lgpud"));
 }
 
-absl::Status NoRight(const std::string& path) {
+PlainStatus NoRight(const std::string& path) {
   const std::string directory = DirectoryOf(path);
   const std::string user = UserName(::geteuid());
   struct stat info = {};
   if (::stat(directory.c_str(), &info) != 0) {
-    return absl::PermissionDeniedError(absl::StrCat("a folder above ", directory, " is closed to ", user,
-                                                    "\n  try: another runtime directory in LGPU_ENDPOINT"));
+    return PlainError(PlainCode::kPermissionDenied,
+                      Text("a folder above ", directory, " is closed to ", user,
+                           "\n  try: another runtime directory in LGPU_ENDPOINT"));
   }
   if ((info.st_mode & S_IXGRP) == 0) {
-    return absl::PermissionDeniedError(absl::StrCat(directory, " is open to its owner ",
-                                                    UserName(info.st_uid), " only; you are ", user,
-                                                    "\n  try: a daemon of your own: lgpud --dir DIR"));
+    return PlainError(PlainCode::kPermissionDenied,
+                      Text(directory, " is open to its owner ", UserName(info.st_uid), " only; you are ",
+                           user, "\n  try: a daemon of your own: lgpud --dir DIR"));
   }
   const std::string group = GroupName(info.st_gid);
-  return absl::PermissionDeniedError(absl::StrCat(directory, " belongs to group ", group, "; you are ", user,
-                                                  ", groups: ", OwnGroups(), "\n  try: sudo usermod -aG ",
-                                                  group, " ", user, "   then log in again"));
+  return PlainError(
+      PlainCode::kPermissionDenied,
+      Text(directory, " belongs to group ", group, "; you are ", user, ", groups: ", OwnGroups(),
+           "\n  try: sudo usermod -aG ", group, " ", user, "   then log in again"));
 }
 
-absl::Status ConnectError(const std::string& path, int error) {
+PlainStatus ConnectError(const std::string& path, int error) {
   switch (error) {
     case ENOENT:
     case ENOTDIR:
@@ -92,16 +95,16 @@ absl::Status ConnectError(const std::string& path, int error) {
     case EPROTOTYPE:
       return NobodyThere(path, "something else listens at its socket");
     case EAGAIN:
-      return absl::UnavailableError(
-          absl::StrCat("lgpud at ", DirectoryOf(path),
-                       " takes no connections (its queue is full)\n"
-                       "  try: again later, or see whether that daemon is stopped or hangs"));
+      return PlainError(PlainCode::kUnavailable,
+                        Text("lgpud at ", DirectoryOf(path),
+                             " takes no connections (its queue is full)\n"
+                             "  try: again later, or see whether that daemon is stopped or hangs"));
     case EACCES:
     case EPERM:
       return NoRight(path);
     default:
-      return absl::UnavailableError(
-          absl::StrCat("cannot connect to lgpud at ", DirectoryOf(path), ": ", std::strerror(error)));
+      return PlainError(PlainCode::kUnavailable,
+                        Text("cannot connect to lgpud at ", DirectoryOf(path), ": ", std::strerror(error)));
   }
 }
 
@@ -114,19 +117,21 @@ void SetSendTimeout(int socket, std::chrono::microseconds timeout) {
 
 }  // namespace
 
-absl::StatusOr<UniqueFd> ConnectUnix(const std::string& path, int type, std::chrono::milliseconds patience) {
+PlainResult<UniqueFd> ConnectUnix(const std::string& path, int type, std::chrono::milliseconds patience) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the socket path ", path, " has ", path.size(), " bytes; from 1 to ", sizeof(address.sun_path) - 1,
-        " are possible\n  try: a runtime directory with a shorter path"));
+    return PlainError(
+        PlainCode::kInvalidArgument,
+        Text("the socket path ", path, " has ", path.size(), " bytes; from 1 to ",
+             sizeof(address.sun_path) - 1, " are possible\n  try: a runtime directory with a shorter path"));
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
   if (!socket) {
-    return absl::ResourceExhaustedError(absl::StrCat("no socket to talk to lgpud: ", std::strerror(errno),
-                                                     "; raise the limit of open files: ulimit -n 16384"));
+    return PlainError(PlainCode::kResourceExhausted,
+                      Text("no socket to talk to lgpud: ", std::strerror(errno),
+                           "; raise the limit of open files: ulimit -n 16384"));
   }
   const Clock::time_point deadline = Clock::now() + patience;
   int error = EAGAIN;

@@ -1,4 +1,4 @@
-#include "proto/session_pages.h"
+#include "proto/wire/pages.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -7,48 +7,32 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/interprocess/exceptions.hpp>
-#include <boost/interprocess/mapped_region.hpp>
 #include <cerrno>
+#include <cinttypes>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "lgpu/status.h"
+#include "proto/wire/text.h"
 
 namespace lgpu {
 namespace {
 
-namespace bip = boost::interprocess;
+using wire::Text;
 
-// A memory_mappable of Boost.Interprocess over a memfd.
-class MemfdMapping {
- public:
-  MemfdMapping(int fd, bip::mode_t mode) : fd_(fd), mode_(mode) {}
-  bip::mapping_handle_t get_mapping_handle() const {
-    return bip::ipcdetail::mapping_handle_from_file_handle(fd_);
-  }
-  bip::mode_t get_mode() const { return mode_; }
-
- private:
-  int fd_;
-  bip::mode_t mode_;
-};
-
-absl::Status OsError(std::string_view call, int error) {
-  const std::string text = absl::StrCat(std::string(call), ": ", std::strerror(error));
+PlainStatus OsError(std::string_view call, int error) {
+  const std::string text = Text(std::string(call), ": ", std::strerror(error));
   if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOSPC) {
-    return absl::ResourceExhaustedError(absl::StrCat(text, "; a session needs two shared pages of its own"));
+    return PlainError(PlainCode::kResourceExhausted,
+                      Text(text, "; a session needs two shared pages of its own"));
   }
-  return absl::InternalError(text);
+  return PlainError(PlainCode::kInternal, text);
 }
 
-absl::StatusOr<UniqueFd> MakeMemfd(const char* name, std::size_t bytes) {
+PlainResult<UniqueFd> MakeMemfd(const char* name, std::size_t bytes) {
   UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) {
     return OsError("memfd_create", errno);
@@ -59,53 +43,57 @@ absl::StatusOr<UniqueFd> MakeMemfd(const char* name, std::size_t bytes) {
   return fd;
 }
 
-absl::Status Seal(int fd, int seals) {
+PlainStatus Seal(int fd, int seals) {
   if (::fcntl(fd, F_ADD_SEALS, seals) != 0) {
     return OsError("fcntl(F_ADD_SEALS) on a session page", errno);
   }
-  return absl::OkStatus();
+  return {};
 }
 
-absl::StatusOr<std::shared_ptr<bip::mapped_region>> Map(int fd, bip::mode_t mode, std::size_t bytes) {
-  std::shared_ptr<bip::mapped_region> region;
-  try {
-    region = std::make_shared<bip::mapped_region>(MemfdMapping(fd, mode), mode, 0, bytes);
-  } catch (const bip::interprocess_exception& error) {
-    return OsError("mmap of a session page", error.get_native_error());
-  }
-  if (::madvise(region->get_address(), bytes, MADV_DONTFORK) != 0) {
+PlainResult<std::shared_ptr<void>> Map(int fd, int protection, std::size_t bytes) {
+  void* const address = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) return OsError("mmap of a session page", errno);
+  std::shared_ptr<void> mapping(address, [bytes](void* start) { ::munmap(start, bytes); });
+  if (::madvise(address, bytes, MADV_DONTFORK) != 0) {
     return OsError("madvise(MADV_DONTFORK) on a session page", errno);
   }
-  return region;
+  return mapping;
 }
 
 // Whether `fd` may be mapped as a page of `bytes`: a file that could shrink later would turn a read into
 // a SIGBUS.
-absl::Status CheckReceivedFile(int fd, std::size_t bytes) {
+PlainStatus CheckReceivedFile(int fd, std::size_t bytes) {
   struct stat info = {};
   if (::fstat(fd, &info) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a session page is no open descriptor: ", std::strerror(errno)));
+    return PlainError(PlainCode::kInvalidArgument,
+                      Text("a session page is no open descriptor: ", std::strerror(errno)));
   }
   if (!S_ISREG(info.st_mode) || info.st_size != static_cast<off_t>(bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat("a session page of ", info.st_size,
-                                                   " bytes was received, this version knows pages of ", bytes,
-                                                   "; use a liblgpu and an lgpud of the same version"));
+    return PlainError(
+        PlainCode::kInvalidArgument,
+        Text("a session page of ", info.st_size, " bytes was received, this version knows pages of ", bytes,
+             "; use a liblgpu and an lgpud of the same version"));
   }
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    return absl::InvalidArgumentError("a session page was received that is not sealed against shrinking");
+    return PlainError(PlainCode::kInvalidArgument,
+                      "a session page was received that is not sealed against shrinking");
   }
-  return absl::OkStatus();
+  return {};
 }
 
-absl::Status CheckMagic(std::uint64_t magic, std::uint64_t expected) {
+std::string Hex(std::uint64_t value) {
+  char text[17];
+  return {text, static_cast<std::size_t>(std::snprintf(text, sizeof(text), "%" PRIx64, value))};
+}
+
+PlainStatus CheckMagic(std::uint64_t magic, std::uint64_t expected) {
   if (magic == expected) {
-    return absl::OkStatus();
+    return {};
   }
-  return absl::InvalidArgumentError(absl::StrCat("a session page starts with ", absl::Hex(magic),
-                                                 " and not with ", absl::Hex(expected),
-                                                 "; use a liblgpu and an lgpud of the same version"));
+  return PlainError(PlainCode::kInvalidArgument,
+                    Text("a session page starts with ", Hex(magic), " and not with ", Hex(expected),
+                         "; use a liblgpu and an lgpud of the same version"));
 }
 
 }  // namespace
@@ -137,59 +125,60 @@ std::string GetOpName(const ClientPage& page, int index) {
   std::array<char, ClientPage::kOpNameBytes> text;
   std::memcpy(text.data(), words.data(), text.size());
   const auto end = std::find(text.begin(), text.end(), '\0');
-  const bool sensible =
-      end != text.begin() &&
-      std::all_of(text.begin(), end,
-                  [](char c) { return c == '_' || absl::ascii_isalnum(static_cast<unsigned char>(c)); }) &&
-      std::all_of(end, text.end(), [](char c) { return c == '\0'; });
+  const bool sensible = end != text.begin() &&
+                        std::all_of(text.begin(), end,
+                                    [](char c) {
+                                      return c == '_' || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') ||
+                                             (c >= 'a' && c <= 'z');
+                                    }) &&
+                        std::all_of(end, text.end(), [](char c) { return c == '\0'; });
   return sensible ? std::string(text.begin(), end) : "?";
 }
 
-absl::StatusOr<SharedPage<StatsPage>> SharedPages::CreateStatsPage() {
+PlainResult<SharedPage<StatsPage>> SharedPages::CreateStatsPage() {
   SharedPage<StatsPage> page;
-  LGPU_ASSIGN_OR_RETURN(page.fd_, MakeMemfd("lgpu-stats", sizeof(StatsPage)));
-  LGPU_ASSIGN_OR_RETURN(auto region, Map(page.fd_.get(), bip::read_write, sizeof(StatsPage)));
+  LGPU_PLAIN_ASSIGN_OR_RETURN(fd, page.fd_, MakeMemfd("lgpu-stats", sizeof(StatsPage)));
+  LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_,
+                              Map(page.fd_.get(), PROT_READ | PROT_WRITE, sizeof(StatsPage)));
   // After the mapping: FUTURE_WRITE leaves writable mappings that exist and refuses new ones.
-  LGPU_RETURN_IF_ERROR(Seal(page.fd_.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL));
-  page.page_ = static_cast<StatsPage*>(region->get_address());
+  LGPU_PLAIN_RETURN_IF_ERROR(
+      Seal(page.fd_.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL));
+  page.page_ = static_cast<StatsPage*>(page.mapping_.get());
   page.page_->magic.store(StatsPage::kMagic, std::memory_order_release);
-  page.region_ = std::move(region);
   return page;
 }
 
-absl::StatusOr<SharedPage<const ClientPage>> SharedPages::CreateClientPage() {
+PlainResult<SharedPage<const ClientPage>> SharedPages::CreateClientPage() {
   SharedPage<const ClientPage> page;
-  LGPU_ASSIGN_OR_RETURN(page.fd_, MakeMemfd("lgpu-client", sizeof(ClientPage)));
+  LGPU_PLAIN_ASSIGN_OR_RETURN(fd, page.fd_, MakeMemfd("lgpu-client", sizeof(ClientPage)));
   const std::uint64_t magic = ClientPage::kMagic;
   if (::pwrite(page.fd_.get(), &magic, sizeof(magic), 0) != static_cast<ssize_t>(sizeof(magic))) {
     return OsError("pwrite to a session page", errno);
   }
-  LGPU_RETURN_IF_ERROR(Seal(page.fd_.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
-  LGPU_ASSIGN_OR_RETURN(auto region, Map(page.fd_.get(), bip::read_only, sizeof(ClientPage)));
-  page.page_ = static_cast<const ClientPage*>(region->get_address());
-  page.region_ = std::move(region);
+  LGPU_PLAIN_RETURN_IF_ERROR(Seal(page.fd_.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
+  LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_, Map(page.fd_.get(), PROT_READ, sizeof(ClientPage)));
+  page.page_ = static_cast<const ClientPage*>(page.mapping_.get());
   return page;
 }
 
-absl::StatusOr<SharedPage<const StatsPage>> SharedPages::OpenStatsPage(UniqueFd fd) {
-  LGPU_RETURN_IF_ERROR(CheckReceivedFile(fd.get(), sizeof(StatsPage)));
-  LGPU_ASSIGN_OR_RETURN(auto region, Map(fd.get(), bip::read_only, sizeof(StatsPage)));
+PlainResult<SharedPage<const StatsPage>> SharedPages::OpenStatsPage(UniqueFd fd) {
+  LGPU_PLAIN_RETURN_IF_ERROR(CheckReceivedFile(fd.get(), sizeof(StatsPage)));
   SharedPage<const StatsPage> page;
-  page.page_ = static_cast<const StatsPage*>(region->get_address());
-  page.region_ = std::move(region);
+  LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_, Map(fd.get(), PROT_READ, sizeof(StatsPage)));
+  page.page_ = static_cast<const StatsPage*>(page.mapping_.get());
   page.fd_ = std::move(fd);
-  LGPU_RETURN_IF_ERROR(CheckMagic(page->magic.load(std::memory_order_acquire), StatsPage::kMagic));
+  LGPU_PLAIN_RETURN_IF_ERROR(CheckMagic(page->magic.load(std::memory_order_acquire), StatsPage::kMagic));
   return page;
 }
 
-absl::StatusOr<SharedPage<ClientPage>> SharedPages::OpenClientPage(UniqueFd fd) {
-  LGPU_RETURN_IF_ERROR(CheckReceivedFile(fd.get(), sizeof(ClientPage)));
-  LGPU_ASSIGN_OR_RETURN(auto region, Map(fd.get(), bip::read_write, sizeof(ClientPage)));
+PlainResult<SharedPage<ClientPage>> SharedPages::OpenClientPage(UniqueFd fd) {
+  LGPU_PLAIN_RETURN_IF_ERROR(CheckReceivedFile(fd.get(), sizeof(ClientPage)));
   SharedPage<ClientPage> page;
-  page.page_ = static_cast<ClientPage*>(region->get_address());
-  page.region_ = std::move(region);
+  LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_,
+                              Map(fd.get(), PROT_READ | PROT_WRITE, sizeof(ClientPage)));
+  page.page_ = static_cast<ClientPage*>(page.mapping_.get());
   page.fd_ = std::move(fd);
-  LGPU_RETURN_IF_ERROR(CheckMagic(page->magic.load(std::memory_order_acquire), ClientPage::kMagic));
+  LGPU_PLAIN_RETURN_IF_ERROR(CheckMagic(page->magic.load(std::memory_order_acquire), ClientPage::kMagic));
   return page;
 }
 
@@ -197,7 +186,7 @@ namespace {
 
 // Atomically: a thread that looks sees the one mapping or the other. Not through mmap(), which
 // ThreadSanitizer takes for a write to what the range held.
-absl::Status MapOver(const void* address, int fd, std::size_t bytes, int protection) {
+PlainStatus MapOver(const void* address, int fd, std::size_t bytes, int protection) {
   void* const target = const_cast<void*>(address);
   if (::syscall(SYS_mmap, target, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0) == -1) {
     return OsError("mmap of a session page", errno);
@@ -205,11 +194,11 @@ absl::Status MapOver(const void* address, int fd, std::size_t bytes, int protect
   if (::madvise(target, bytes, MADV_DONTFORK) != 0) {
     return OsError("madvise(MADV_DONTFORK) on a session page", errno);
   }
-  return absl::OkStatus();
+  return {};
 }
 
 // The pages of a mapping under another address.
-absl::StatusOr<std::shared_ptr<const ClientPage>> SecondView(ClientPage& page) {
+PlainResult<std::shared_ptr<const ClientPage>> SecondView(ClientPage& page) {
   void* const view = ::mremap(&page, 0, sizeof(page), MREMAP_MAYMOVE);
   if (view == MAP_FAILED) return OsError("mremap of a session page", errno);
   return std::shared_ptr<const ClientPage>(static_cast<const ClientPage*>(view), [](const ClientPage* pages) {
@@ -251,16 +240,17 @@ void AddWhatIsMissing(const ClientPage& old, const ClientPage& copied, ClientPag
 
 }  // namespace
 
-absl::Status SharedPages::ReplaceStatsPage(SharedPage<const StatsPage>& page, UniqueFd fd) {
-  LGPU_ASSIGN_OR_RETURN(const SharedPage<const StatsPage> checked, OpenStatsPage(std::move(fd)));
+PlainStatus SharedPages::ReplaceStatsPage(SharedPage<const StatsPage>& page, UniqueFd fd) {
+  LGPU_PLAIN_ASSIGN_OR_RETURN(opened, const SharedPage<const StatsPage> checked,
+                              OpenStatsPage(std::move(fd)));
   return MapOver(page.get(), checked.fd(), sizeof(StatsPage), PROT_READ);
 }
 
-absl::Status SharedPages::ReplaceClientPage(SharedPage<ClientPage>& page, UniqueFd fd) {
-  LGPU_ASSIGN_OR_RETURN(const SharedPage<ClientPage> fresh, OpenClientPage(std::move(fd)));
+PlainStatus SharedPages::ReplaceClientPage(SharedPage<ClientPage>& page, UniqueFd fd) {
+  LGPU_PLAIN_ASSIGN_OR_RETURN(opened, const SharedPage<ClientPage> fresh, OpenClientPage(std::move(fd)));
   using Word = std::atomic<std::uint64_t>;
   static_assert(sizeof(ClientPage) % sizeof(Word) == 0);
-  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<const ClientPage> old, SecondView(*page));
+  LGPU_PLAIN_ASSIGN_OR_RETURN(view, const std::shared_ptr<const ClientPage> old, SecondView(*page));
   const auto copied = std::make_unique<ClientPage>();
   const Word* const from = reinterpret_cast<const Word*>(page.get());
   Word* const to = reinterpret_cast<Word*>(fresh.get());
@@ -270,9 +260,9 @@ absl::Status SharedPages::ReplaceClientPage(SharedPage<ClientPage>& page, Unique
     to[i].store(word, std::memory_order_relaxed);
     if (i < kHeadWords) seen[i].store(word, std::memory_order_relaxed);
   }
-  LGPU_RETURN_IF_ERROR(MapOver(page.get(), fresh.fd(), sizeof(ClientPage), PROT_READ | PROT_WRITE));
+  LGPU_PLAIN_RETURN_IF_ERROR(MapOver(page.get(), fresh.fd(), sizeof(ClientPage), PROT_READ | PROT_WRITE));
   AddWhatIsMissing(*old, *copied, *fresh);
-  return absl::OkStatus();
+  return {};
 }
 
 }  // namespace lgpu

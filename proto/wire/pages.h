@@ -1,5 +1,5 @@
-#ifndef LGPU_PROTO_SESSION_PAGES_H_
-#define LGPU_PROTO_SESSION_PAGES_H_
+#ifndef LGPU_PROTO_WIRE_PAGES_H_
+#define LGPU_PROTO_WIRE_PAGES_H_
 
 #include <array>
 #include <atomic>
@@ -9,10 +9,9 @@
 #include <string_view>
 #include <type_traits>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "base/plain_status.h"
 #include "base/unique_fd.h"
-#include "proto/placement_ring.h"
+#include "proto/wire/placement_ring.h"
 
 namespace lgpu {
 
@@ -91,7 +90,7 @@ class SharedPage {
 
  private:
   friend class SharedPages;
-  std::shared_ptr<void> region_;  // a boost::interprocess::mapped_region
+  std::shared_ptr<void> mapping_;
   Page* page_ = nullptr;
   UniqueFd fd_;
 };
@@ -101,22 +100,22 @@ class SharedPages {
  public:
   /// The daemon's: mapped writable, then sealed SHRINK|GROW|FUTURE_WRITE|SEAL, so that the client can only
   /// read. Named "lgpu-stats".
-  static absl::StatusOr<SharedPage<StatsPage>> CreateStatsPage();
+  static PlainResult<SharedPage<StatsPage>> CreateStatsPage();
   /// The daemon's: sealed SHRINK|GROW|SEAL; mapped read-only by the daemon, which writes nothing but the
   /// magic, before it is mapped. Named "lgpu-client".
-  static absl::StatusOr<SharedPage<const ClientPage>> CreateClientPage();
+  static PlainResult<SharedPage<const ClientPage>> CreateClientPage();
   /// The client's ends, from the descriptors of Welcome. INVALID_ARGUMENT if size, seals or magic do not fit.
-  static absl::StatusOr<SharedPage<const StatsPage>> OpenStatsPage(UniqueFd fd);
-  static absl::StatusOr<SharedPage<ClientPage>> OpenClientPage(UniqueFd fd);
+  static PlainResult<SharedPage<const StatsPage>> OpenStatsPage(UniqueFd fd);
+  static PlainResult<SharedPage<ClientPage>> OpenClientPage(UniqueFd fd);
 
   /// After the daemon was restarted: puts the page of the new one at the addresses of the old one, so that
   /// every reference to it stays good. No count is lost of those that other threads add to and take from in a
   /// client page meanwhile; a record that they put into its ring may be. Errors as above; nothing changes
   /// then.
-  static absl::Status ReplaceStatsPage(SharedPage<const StatsPage>& page, UniqueFd fd);
-  static absl::Status ReplaceClientPage(SharedPage<ClientPage>& page, UniqueFd fd);
+  static PlainStatus ReplaceStatsPage(SharedPage<const StatsPage>& page, UniqueFd fd);
+  static PlainStatus ReplaceClientPage(SharedPage<ClientPage>& page, UniqueFd fd);
 };
 
 }  // namespace lgpu
 
-#endif  // LGPU_PROTO_SESSION_PAGES_H_
+#endif  // LGPU_PROTO_WIRE_PAGES_H_

@@ -1,5 +1,5 @@
-#ifndef LGPU_PROTO_PLACEMENT_RING_H_
-#define LGPU_PROTO_PLACEMENT_RING_H_
+#ifndef LGPU_PROTO_WIRE_PLACEMENT_RING_H_
+#define LGPU_PROTO_WIRE_PLACEMENT_RING_H_
 
 #include <array>
 #include <atomic>
@@ -91,4 +91,4 @@ class PlacementRingReader {
 
 }  // namespace lgpu
 
-#endif  // LGPU_PROTO_PLACEMENT_RING_H_
+#endif  // LGPU_PROTO_WIRE_PLACEMENT_RING_H_

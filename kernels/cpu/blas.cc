@@ -1,0 +1,51 @@
+#include "kernels/cpu/blas.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "lgpu/status.h"
+
+namespace lgpu::cpu {
+namespace {
+
+constexpr char kFile[] = "libopenblas.so.0";
+
+}  // namespace
+
+absl::StatusOr<Blas> Blas::Load(const std::string& file) {
+  const std::string hint = "\n  try: apt-get install libopenblas0-pthread, or run MatMul on a GPU";
+  void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) {
+    const char* const error = ::dlerror();
+    return absl::FailedPreconditionError(
+        absl::StrCat("MatMul on the CPU needs OpenBLAS, which cannot be opened (",
+                     error == nullptr ? file.c_str() : error, ")", hint));
+  }
+  Blas blas;
+  blas.sgemm = reinterpret_cast<decltype(blas.sgemm)>(::dlsym(library, "cblas_sgemm"));
+  blas.dgemm = reinterpret_cast<decltype(blas.dgemm)>(::dlsym(library, "cblas_dgemm"));
+  ::dlclose(library);  // RTLD_NODELETE keeps it
+  if (blas.sgemm == nullptr || blas.dgemm == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("MatMul on the CPU needs OpenBLAS, and ", file,
+                                                      " has no cblas_sgemm or cblas_dgemm", hint));
+  }
+  return blas;
+}
+
+absl::StatusOr<const Blas*> Blas::Open() {
+  // Of the process, as the library is. Two threads that come first together find the same functions.
+  static std::atomic<const Blas*> opened{nullptr};
+  if (const Blas* const blas = opened.load(std::memory_order_acquire)) return blas;
+  LGPU_ASSIGN_OR_RETURN(const Blas loaded, Load(kFile));
+  auto fresh = std::make_unique<const Blas>(loaded);
+  const Blas* expected = nullptr;
+  if (opened.compare_exchange_strong(expected, fresh.get(), std::memory_order_acq_rel))
+    return fresh.release();
+  return expected;
+}
+
+}  // namespace lgpu::cpu

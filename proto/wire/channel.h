@@ -1,0 +1,97 @@
+#ifndef LGPU_PROTO_WIRE_CHANNEL_H_
+#define LGPU_PROTO_WIRE_CHANNEL_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/plain_status.h"
+#include "base/unique_fd.h"
+
+namespace lgpu {
+
+/// Who is at the other end of a Unix socket, as the kernel says.
+struct PeerCredentials {
+  std::uint32_t uid = 0;
+  std::uint32_t gid = 0;
+  std::int64_t pid = 0;  // 0: in a pid namespace that this process cannot see
+};
+PlainResult<PeerCredentials> GetPeerCredentials(int socket);
+
+namespace wire {
+
+/// Versions and limits of the session protocol (docs/protocol.md).
+struct Protocol {
+  static constexpr std::uint32_t kProtocolVersion = 2;
+  static constexpr std::uint32_t kOldestVersion = 1;
+  static constexpr std::uint32_t kTrimVersion = 2;  // from here on a client answers Trim
+  static constexpr std::size_t kMaxFrameBytes = 64 * 1024;
+  static constexpr std::size_t kMaxFdsPerFrame = 253;  // SCM_MAX_FD of the kernel
+  static constexpr std::size_t kMaxReturnChunks = 4096;
+};
+
+/// A Channel is one end of a session: a connected AF_UNIX SOCK_SEQPACKET socket that carries one encoded
+/// frame per packet, with descriptors beside it. It owns the socket.
+///
+/// Thread-safety: one thread may Send while another one Receives; two senders, or two receivers, need a
+/// lock of the caller's.
+class Channel {
+ public:
+  using Deadline = std::optional<std::chrono::steady_clock::time_point>;  // nothing: wait for ever
+  static constexpr std::chrono::steady_clock::time_point kAtOnce{};       // try once, look at no clock
+
+  Channel() = default;
+  explicit Channel(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  /// RESOURCE_EXHAUSTED: the frame or its descriptors are over the limits (a bug or a hostile size);
+  /// UNAVAILABLE: the peer is gone, or DEADLINE_EXCEEDED it did not read in time; ABORTED: the kernel has too
+  /// many descriptors in flight (ETOOMANYREFS) or too little memory, send again later; INVALID_ARGUMENT: a
+  /// descriptor that is not open, or a frame without a body (no bytes, which would read as an end of file).
+  /// Nothing was sent then. A deadline that has passed means: try once, without waiting. Never raises
+  /// SIGPIPE.
+  PlainStatus Send(std::string_view frame, std::span<const int> fds, Deadline deadline);
+  /// As Send, before the channel is closed. Takes nothing of the peer's any more: closing a socket that still
+  /// holds unread frames would lose this one on its way.
+  PlainStatus SendLast(std::string_view frame, Deadline deadline);
+
+  /// What came beside a frame.
+  struct Descriptors {
+    std::vector<UniqueFd> fds;
+    /// More came than this process may open (RLIMIT_NOFILE); none is here then.
+    bool fds_cut = false;
+  };
+  /// The next packet; `frame` is good until the next call. UNAVAILABLE: end of file; DEADLINE_EXCEEDED;
+  /// INVALID_ARGUMENT: the packet is too long; the connection is of no use after that. On an error there are
+  /// no descriptors. A deadline that has passed means: look once, without waiting.
+  PlainStatus Receive(std::string_view& frame, Descriptors& beside, Deadline deadline);
+
+  /// Ends both directions; a blocked Receive of another thread returns. The socket stays open.
+  void Shutdown();
+  /// Goes on with the connection of `other`, under the number that its own socket had. Nobody sends or
+  /// receives meanwhile. RESOURCE_EXHAUSTED, and nothing changes.
+  PlainStatus TakeOver(Channel other);
+
+  int fd() const { return socket_.get(); }
+
+ private:
+  /// Whether recvmsg itself may wait, with the socket's receive time-out as the slice.
+  bool MayBlock(Deadline deadline);
+  bool SetReceiveTimeout(std::chrono::seconds timeout);
+
+  UniqueFd socket_;
+  // Not a vector: what no packet ever filled is never touched, so an idle session costs a page and not 64
+  // KiB.
+  std::unique_ptr<char[]> buffer_;  // of Receive
+  bool has_receive_timeout_ = false;
+};
+
+}  // namespace wire
+}  // namespace lgpu
+
+#endif  // LGPU_PROTO_WIRE_CHANNEL_H_
