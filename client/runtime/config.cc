@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "allocator/device/simulated/simulated_backend.h"
 #include "client/runtime/config_impl.h"
 #include "client/runtime/context_maker.h"
-#include "client/runtime/cpu_lease.h"
-#include "client/runtime/lease_common.h"
 #include "client/runtime/machine.h"
+#include "client/runtime/open_lease.h"
+#include "client/session/local_lease.h"
 #include "kernels/text.h"
 #include "lgpu/status.h"
 
@@ -265,7 +266,7 @@ absl::StatusOr<Context> Context::Create(Config& config) {
   for (const ConfigState::Plan::Gpu& gpu : plan.gpus) options.logical_devices.push_back(gpu.options);
   std::unique_ptr<Lease> lease;
   if (plan.gpus.empty()) {
-    lease = std::make_unique<CpuLease>();
+    LGPU_ASSIGN_OR_RETURN(lease, LocalLease::Open(MakeSimulatedBackend({}), /*name=*/"", /*specs=*/{}));
   } else {
     LGPU_ASSIGN_OR_RETURN(lease, OpenLease(options));
   }

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/runtime/context_state.h"
-#include "client/runtime/lease.h"
+#include "client/session/lease.h"
 #include "lgpu/context.h"
 
 namespace lgpu::internal {

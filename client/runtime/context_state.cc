@@ -82,7 +82,7 @@ ContextState::ContextState(std::unique_ptr<Lease> lease, const ContextOptions& o
                            const RuntimeOptions& runtime)
     : lease_(std::move(lease)),
       lease_id_(lease_->id()),
-      infos_(lease_->devices()),
+      infos_(InfosOf(lease_->devices())),
       runtime_(runtime),
       policy_(options.device_policy),
       // Milliseconds may count further than nanoseconds.
@@ -120,7 +120,7 @@ absl::Status ContextState::OpenDevices(const ContextOptions& options) {
     const int priority = i < options.logical_devices.size() ? options.logical_devices[i].priority : 0;
     Device::GpuParts parts;
     parts.index = index;
-    parts.card = lease_->backend_device(index);
+    parts.card = lease_->devices()[i].backend_device;
     parts.backend = &lease_->backend();
     for (StreamHandle& stream : parts.streams) {
       LGPU_ASSIGN_OR_RETURN(stream, parts.backend->CreateStream(parts.card, priority));
@@ -143,7 +143,7 @@ absl::Status ContextState::OpenDevices(const ContextOptions& options) {
     devices_.push_back(std::make_unique<Device>(std::move(parts)));
   }
   for (int i = 0; i < runtime_.cpu_count; ++i) devices_.push_back(std::make_unique<Device>(i));
-  lease_->StartMaintenance([this](Maintenance::TimePoint now) { return Maintain(now); });
+  if (!infos_.empty()) lease_->StartMaintenance([this](Maintenance::TimePoint now) { return Maintain(now); });
   return absl::OkStatus();
 }
 
@@ -187,7 +187,9 @@ std::vector<DeviceAttributes> ContextState::Attributes() const {
     if (device.numa_node) device.bus_id = *device.numa_node + 1;
     device.physical_device_desc = PhysicalDeviceDesc(info);
     for (int other = 0; other < gpus; ++other) {
-      if (other == position || lease_->backend_device(other) != lease_->backend_device(position)) continue;
+      if (other == position || devices_[static_cast<std::size_t>(other)]->card() !=
+                                   devices_[static_cast<std::size_t>(position)]->card())
+        continue;
       device.links.push_back({other, "SAME_DEVICE", kSameDevice});
     }
   }

@@ -15,10 +15,10 @@
 #include "base/process_epoch.h"
 #include "client/runtime/device.h"
 #include "client/runtime/gate.h"
-#include "client/runtime/lease.h"
 #include "client/runtime/placement_recorder.h"
 #include "client/runtime/placer.h"
 #include "client/runtime/tensor_buffer.h"
+#include "client/session/lease.h"
 #include "kernels/registry.h"
 #include "lgpu/context.h"
 

@@ -7,6 +7,24 @@
 
 namespace lgpu::internal {
 
+std::vector<LogicalDeviceInfo> InfosOf(const std::vector<LeasedDevice>& devices) {
+  std::vector<LogicalDeviceInfo> infos;
+  for (const LeasedDevice& device : devices) {
+    infos.push_back({.name = Cat("/job:localhost/replica:0/task:0/device:GPU:", infos.size()),
+                     .memory_limit = device.memory_limit,
+                     .guarantee = device.guarantee,
+                     .mode = device.preallocated ? MemoryMode::kPreallocate : MemoryMode::kGrowth,
+                     .card_uuid = device.card.uuid,
+                     .card_name = device.card.name,
+                     .pci_bus_id = device.card.pci_bus_id,
+                     .card_index = device.card_index,
+                     .compute_major = device.card.compute_major,
+                     .compute_minor = device.card.compute_minor,
+                     .simulated = device.card.simulated});
+  }
+  return infos;
+}
+
 std::string PhysicalDeviceDesc(const LogicalDeviceInfo& info) {
   return Cat("device: ", info.card_index, ", name: ", info.card_name, ", pci bus id: ", info.pci_bus_id,
              ", compute capability: ", info.compute_major, ".", info.compute_minor);

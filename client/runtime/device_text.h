@@ -4,10 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "client/session/lease.h"
 #include "lgpu/context.h"
 
 namespace lgpu::internal {
 
+/// What programs see of the devices of a lease.
+std::vector<LogicalDeviceInfo> InfosOf(const std::vector<LeasedDevice>& devices);
 /// TensorFlow's physical_device_desc: "device: 0, name: ..., pci bus id: ..., compute capability: 9.0".
 std::string PhysicalDeviceDesc(const LogicalDeviceInfo& info);
 /// "Created device /job:... with 13949 MB memory:  -> device: 0, name: ..."

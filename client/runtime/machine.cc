@@ -7,6 +7,7 @@
 #include "allocator/device/cuda/cuda_backend.h"
 #include "allocator/device/simulated/simulated_backend.h"
 #include "client/control/control_client.h"
+#include "client/control/lease_calls.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
@@ -56,22 +57,22 @@ absl::Status AppendServed(const Endpoint& endpoint, std::vector<PhysicalDeviceIn
   LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon(endpoint));
   LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> control,
                         ControlClient::Create(std::move(daemon.control), daemon.directory));
-  LGPU_ASSIGN_OR_RETURN(v1::ListPhysicalDevicesResponse response, control->ListPhysicalDevices());
-  std::sort(response.mutable_devices()->begin(), response.mutable_devices()->end(),
-            [](const v1::CardStats& a, const v1::CardStats& b) { return a.index() < b.index(); });
-  for (const v1::CardStats& card : response.devices()) {
+  LGPU_ASSIGN_OR_RETURN(wire::ListPhysicalDevicesResponse response, ListPhysicalDevices(*control));
+  std::sort(response.devices.begin(), response.devices.end(),
+            [](const wire::CardStats& a, const wire::CardStats& b) { return a.index < b.index; });
+  for (const wire::CardStats& card : response.devices) {
     cards.push_back({.name = {},
                      .device_type = "GPU",
-                     .card_uuid = card.uuid(),
-                     .card_name = card.name(),
-                     .pci_bus_id = card.pci_bus_id(),
-                     .total = Bytes(card.total_bytes()),
-                     .free = Bytes(card.free_bytes()),
-                     .compute_major = static_cast<int>(card.compute_major()),
-                     .compute_minor = static_cast<int>(card.compute_minor()),
-                     .multiprocessors = static_cast<int>(card.multiprocessors()),
-                     .simulated = card.simulated()});
-    served.push_back(card.served());
+                     .card_uuid = card.uuid,
+                     .card_name = card.name,
+                     .pci_bus_id = card.pci_bus_id,
+                     .total = Bytes(card.total_bytes),
+                     .free = Bytes(card.free_bytes),
+                     .compute_major = static_cast<int>(card.compute_major),
+                     .compute_minor = static_cast<int>(card.compute_minor),
+                     .multiprocessors = static_cast<int>(card.multiprocessors.value_or(0)),
+                     .simulated = card.simulated});
+    served.push_back(card.served);
   }
   return absl::OkStatus();
 }

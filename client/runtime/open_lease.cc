@@ -1,15 +1,74 @@
-#include <cstdlib>
-#include <string>
+#include "client/runtime/open_lease.h"
 
-#include "client/runtime/daemon_lease.h"
-#include "client/runtime/device_choice.h"
-#include "client/runtime/lease.h"
-#include "client/runtime/lease_common.h"
-#include "client/runtime/local_lease.h"
-#include "client/session/endpoint.h"
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "allocator/device/cuda/cuda_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
+#include "client/session/local_lease.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
+namespace {
+
+absl::Status NoGpu(const absl::Status& why) {
+  return absl::Status(why.code(),
+                      "endpoint `local` partitions a GPU of this machine, and there is none that lgpu can "
+                      "use: " +
+                          std::string(why.message()) +
+                          "\n  try: LGPU_ENDPOINT=local:2x1GiB simulates two GPUs of 1 GiB in this program");
+}
+
+/// The machine's GPUs, or the simulated ones of `endpoint`. FAILED_PRECONDITION: there is no GPU, and none is
+/// to be simulated.
+absl::StatusOr<std::unique_ptr<DeviceBackend>> LocalBackend(const Endpoint& endpoint) {
+  if (endpoint.simulated.empty()) {
+    absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
+    if (!backend.ok()) return NoGpu(backend.status());
+    return backend;
+  }
+  SimulatedBackendOptions simulated;
+  for (std::size_t i = 0; i < endpoint.simulated.size(); ++i) {
+    simulated.devices.push_back(SimulatedDevice(static_cast<int>(i), endpoint.simulated[i], "local"));
+  }
+  return MakeSimulatedBackend(std::move(simulated));
+}
+
+absl::StatusOr<std::unique_ptr<Lease>> OpenLocalLease(const Endpoint& endpoint, const ContextOptions& options,
+                                                      const DeviceEnvironment& environment) {
+  if (!options.lease.empty()) {
+    return absl::InvalidArgumentError("lease \"" + options.lease +
+                                      "\" cannot be attached to: endpoint `local` has no leases\n"
+                                      "  try: the endpoint of the lgpud that has it, or no lease");
+  }
+  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<DeviceBackend> backend, LocalBackend(endpoint));
+  DeviceEnvironment asked = environment;
+  if (endpoint.simulated.empty()) {
+    LGPU_ASSIGN_OR_RETURN(asked.driver_cards, CudaEnumeration());
+  }
+  std::vector<MachineCard> machine;
+  for (const PhysicalDevice& device : backend->devices()) {
+    machine.push_back({.index = static_cast<int>(machine.size()),
+                       .uuid = device.uuid,
+                       .served = true,
+                       .not_served_because = {},
+                       .available = device.total});
+  }
+  LGPU_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevices(options.logical_devices, machine, asked));
+  for (const std::string& note : choice.notes) LogNote(options, note);
+  std::vector<LocalLease::Spec> specs;
+  for (const ChosenDevice& chosen : choice.devices) {
+    specs.push_back({.cards = chosen.cards,
+                     .limit = chosen.limit,
+                     .guarantee = chosen.guarantee,
+                     .preallocate = chosen.mode == MemoryMode::kPreallocate});
+  }
+  return LocalLease::Open(std::move(backend), options.lease_name, specs);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options) {
   if (!options.lease.empty() && !options.logical_devices.empty()) {
@@ -20,7 +79,7 @@ absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options) 
   LGPU_ASSIGN_OR_RETURN(const Endpoint endpoint,
                         ResolveEndpoint(options.endpoint, EndpointEnvironment::OfThisProcess()));
   const DeviceEnvironment environment = DeviceEnvironment::OfThisProcess();
-  if (endpoint.local) return LocalLease::Open(endpoint, options, environment);
+  if (endpoint.local) return OpenLocalLease(endpoint, options, environment);
   std::string attach_to = options.lease;
   const char* variable = std::getenv("LGPU_LEASE");
   if (attach_to.empty() && variable != nullptr && *variable != '\0') {
@@ -30,7 +89,15 @@ absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options) 
                            "; the logical devices that it asks for itself are not made");
     }
   }
-  return DaemonLease::Open(endpoint, options, attach_to, environment);
+  return OpenDaemonLease(endpoint, options, attach_to, environment);
+}
+
+void LogNote(const ContextOptions& options, std::string_view line) {
+  if (options.log_sink) {
+    options.log_sink(line);
+  } else {
+    std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+  }
 }
 
 }  // namespace lgpu

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "allocator/device/simulated/simulated_backend.h"
-#include "client/runtime/lease.h"
+#include "client/session/lease.h"
 #include "client/session/region.h"
 #include "kernels/text.h"
 #include "lgpu/refusal.h"
@@ -85,7 +85,7 @@ struct FakeLeaseOptions {
   bool asynchronous = false;
 };
 
-/// A Lease over simulated cards of its own: all that is above client/runtime/lease.h, and nothing below.
+/// A Lease over simulated cards of its own: all that is above client/session/lease.h, and nothing below.
 class FakeLease final : public Lease {
  public:
   FakeLease(const FakeLeaseOptions& options, std::shared_ptr<FakeLeaseLog> log)
@@ -96,21 +96,21 @@ class FakeLease final : public Lease {
     }
     backend_ = MakeSimulatedBackend({.devices = cards, .asynchronous = options.asynchronous});
     for (int i = 0; i < options.cards * options.devices_per_card; ++i) {
-      LogicalDeviceInfo info;
-      info.name = Cat("/job:localhost/replica:0/task:0/device:GPU:", i);
-      info.memory_limit = options.limit;
-      info.simulated = true;
-      devices_.push_back(info);
+      const int card = i / options.devices_per_card;
+      devices_.push_back({.memory_limit = options.limit,
+                          .card = cards[static_cast<std::size_t>(card)],
+                          .card_index = card,
+                          .backend_device = card});
     }
   }
 
   const std::string& id() const override { return name_; }
   const std::string& name() const override { return name_; }
-  const std::vector<LogicalDeviceInfo>& devices() const override { return devices_; }
-  int backend_device(int i) const override { return i / options_.devices_per_card; }
+  const std::vector<LeasedDevice>& devices() const override { return devices_; }
   DeviceBackend& backend() override { return *backend_; }
   std::unique_ptr<RegionSource> TakeSource(int i) override {
-    return std::make_unique<FakeSource>(*backend_, backend_device(i), options_.limit);
+    return std::make_unique<FakeSource>(*backend_, devices_.at(static_cast<std::size_t>(i)).backend_device,
+                                        options_.limit);
   }
   void StartMaintenance(Maintenance::Task task) override { maintenance_.Start(std::move(task)); }
   void WakeMaintenance() override { maintenance_.Wake(); }
@@ -135,7 +135,7 @@ class FakeLease final : public Lease {
   MaintenanceThread maintenance_;
   const std::unique_ptr<ClientPage> page_;
   std::unique_ptr<DeviceBackend> backend_;
-  std::vector<LogicalDeviceInfo> devices_;
+  std::vector<LeasedDevice> devices_;
 };
 
 }  // namespace lgpu::testing

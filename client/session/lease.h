@@ -1,5 +1,5 @@
-#ifndef LGPU_CLIENT_RUNTIME_LEASE_H_
-#define LGPU_CLIENT_RUNTIME_LEASE_H_
+#ifndef LGPU_CLIENT_SESSION_LEASE_H_
+#define LGPU_CLIENT_SESSION_LEASE_H_
 
 #include <cstdint>
 #include <limits>
@@ -12,26 +12,34 @@
 #include "absl/status/statusor.h"
 #include "allocator/device/device_backend.h"
 #include "client/session/maintenance.h"
-#include "lgpu/context.h"
+#include "lgpu/bytes.h"
 #include "lgpu/region_source.h"
 #include "proto/wire/pages.h"
 
 namespace lgpu {
 
-/// A Lease is what a Context stands on: logical devices, each with a source of memory, and the backend
-/// that touches them. Two kinds: a daemon's (client/daemon_lease) and this process's own
-/// (client/local_lease). Thread-safe.
+/// One logical device of a lease. Its index in the lease is its position in Lease::devices().
+struct LeasedDevice {
+  std::uint64_t id = 0;  // as the daemon knows it; 0 without a daemon
+  Bytes memory_limit;    // as granted; RegionSource::limit() has the one of now
+  Bytes guarantee;
+  bool preallocated = false;
+  PhysicalDevice card;
+  int card_index = 0;      // among the machine's GPUs
+  int backend_device = 0;  // the card's index in Lease::backend().devices()
+};
+
+/// A Lease is the right to some logical devices as a session holds it: a source of memory for each device,
+/// and the backend that touches them. Two kinds: DaemonLease and LocalLease. Thread-safe.
 class Lease {
  public:
   virtual ~Lease() = default;
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
 
-  virtual const std::string& id() const = 0;    // "" for local
+  virtual const std::string& id() const = 0;    // "" without a daemon
   virtual const std::string& name() const = 0;  // for refusals
-  virtual const std::vector<LogicalDeviceInfo>& devices() const = 0;
-  /// Index of devices()[i]'s card in backend().devices().
-  virtual int backend_device(int i) const = 0;
+  virtual const std::vector<LeasedDevice>& devices() const = 0;
   virtual DeviceBackend& backend() = 0;
   /// The source of devices()[i]; once each. It lives no longer than the lease.
   virtual std::unique_ptr<RegionSource> TakeSource(int i) = 0;
@@ -40,34 +48,31 @@ class Lease {
   virtual void StartMaintenance(Maintenance::Task task) = 0;
   virtual void WakeMaintenance() = 0;
   virtual void StopMaintenance() = 0;
-  /// Somebody is short of memory: devices()[device] is to give back what is idle. Maintenance is woken for
-  /// it, and takes and answers all of them.
+  /// Another device or process is short of memory: devices()[device] returns its idle memory. Maintenance is
+  /// woken for each order, and takes and answers all of them.
   struct TrimOrder {
     std::uint64_t id = 0;
     int device = 0;
     Bytes bytes;
   };
   virtual std::vector<TrimOrder> TakeTrims() = 0;
-  /// What there was is returned. `pending`: more is idle but for work of the device that still uses it.
+  /// The idle chunks have been returned. `pending`: more become idle when queued work ends.
   virtual void AnswerTrim(const TrimOrder& order, bool pending) = 0;
-  /// Where counters and placement records go; the daemon reads it. A local lease has one of its own.
+  /// Counters and placement records go here; the daemon reads it. A local lease has one of its own.
   virtual ClientPage& page() = 0;
-  /// A new limit for devices()[i]; kWholeCard: that of a device made without one. No guarantee: it keeps its
-  /// own, as far as the limit allows.
+  /// Sets a new limit for devices()[i]; kWholeCard: that of a device made without one. Without `guarantee`
+  /// the device keeps its own, as far as the limit allows.
   static constexpr Bytes kWholeCard = Bytes(std::numeric_limits<std::uint64_t>::max());
   virtual absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) = 0;
   /// All sources are gone; ends the session and waits until the quota is free.
   virtual absl::Status Close() = 0;
-  /// OK, or why the lease is of no use any more: closed, forked, or the daemon is gone.
+  /// OK, or why the lease cannot be used any more: closed, forked, or the daemon is gone.
   virtual absl::Status status() const = 0;
 
  protected:
   Lease() = default;
 };
 
-/// A lease as the options say: endpoint, lease or logical devices, CUDA_VISIBLE_DEVICES.
-absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options);
-
 }  // namespace lgpu
 
-#endif  // LGPU_CLIENT_RUNTIME_LEASE_H_
+#endif  // LGPU_CLIENT_SESSION_LEASE_H_

@@ -1,9 +1,10 @@
-#ifndef LGPU_CLIENT_RUNTIME_LOCAL_LEASE_H_
-#define LGPU_CLIENT_RUNTIME_LOCAL_LEASE_H_
+#ifndef LGPU_CLIENT_SESSION_LOCAL_LEASE_H_
+#define LGPU_CLIENT_SESSION_LOCAL_LEASE_H_
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,9 +12,7 @@
 #include "allocator/device/device_backend.h"
 #include "base/mutex.h"
 #include "base/process_epoch.h"
-#include "client/runtime/device_choice.h"
-#include "client/runtime/lease.h"
-#include "client/session/endpoint.h"
+#include "client/session/lease.h"
 #include "client/session/local_broker.h"
 
 namespace lgpu {
@@ -21,14 +20,21 @@ namespace lgpu {
 /// A LocalLease is a Lease without a daemon: this process alone partitions its cards, by the same Ledger.
 class LocalLease final : public Lease {
  public:
-  /// `endpoint.local` holds. FAILED_PRECONDITION where there is no GPU and none is to be simulated.
-  static absl::StatusOr<std::unique_ptr<Lease>> Open(const Endpoint& endpoint, const ContextOptions& options,
-                                                     const DeviceEnvironment& environment);
+  /// One logical device to make.
+  struct Spec {
+    std::vector<std::string> cards;  // the UUIDs of those that it may be on, in the order of preference
+    Bytes limit = {};                // zero: all that the card has
+    Bytes guarantee = {};
+    bool preallocate = false;
+  };
+  /// A lease of `specs` on cards of `backend`. INVALID_ARGUMENT: a size that can never be; RESOURCE_EXHAUSTED
+  /// with a Refusal.
+  static absl::StatusOr<std::unique_ptr<Lease>> Open(std::unique_ptr<DeviceBackend> backend, std::string name,
+                                                     const std::vector<Spec>& specs);
 
   const std::string& id() const override { return id_; }
   const std::string& name() const override { return name_; }
-  const std::vector<LogicalDeviceInfo>& devices() const override { return devices_; }
-  int backend_device(int i) const override { return backend_devices_.at(static_cast<std::size_t>(i)); }
+  const std::vector<LeasedDevice>& devices() const override { return devices_; }
   DeviceBackend& backend() override { return *backend_; }
   std::unique_ptr<RegionSource> TakeSource(int i) override {
     return std::move(sources_.at(static_cast<std::size_t>(i)));
@@ -46,18 +52,17 @@ class LocalLease final : public Lease {
   absl::Status status() const override;
 
  private:
-  LocalLease() = default;
-  absl::Status AddDevice(const ChosenDevice& chosen);
+  LocalLease(std::unique_ptr<DeviceBackend> backend, std::string name);
+  absl::Status AddDevice(const Spec& spec);
 
   const std::string id_;
-  std::string name_;
-  ProcessEpoch epoch_;
-  std::unique_ptr<DeviceBackend> backend_;
+  const std::string name_;
+  const ProcessEpoch epoch_;
+  const std::unique_ptr<DeviceBackend> backend_;
   MaintenanceThread maintenance_;
   std::unique_ptr<LocalBroker> broker_;
-  std::unique_ptr<ClientPage> page_;
-  std::vector<LogicalDeviceInfo> devices_;
-  std::vector<int> backend_devices_;
+  const std::unique_ptr<ClientPage> page_;
+  std::vector<LeasedDevice> devices_;
   std::vector<LogicalId> logical_ids_;
   std::vector<std::unique_ptr<RegionSource>> sources_;
 
@@ -67,4 +72,4 @@ class LocalLease final : public Lease {
 
 }  // namespace lgpu
 
-#endif  // LGPU_CLIENT_RUNTIME_LOCAL_LEASE_H_
+#endif  // LGPU_CLIENT_SESSION_LOCAL_LEASE_H_

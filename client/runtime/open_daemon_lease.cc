@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/control/control_client.h"
+#include "client/control/lease_calls.h"
+#include "client/runtime/open_lease.h"
+#include "client/session/daemon_lease.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+namespace {
+
+std::vector<MachineCard> CardsOf(const wire::ListPhysicalDevicesResponse& response) {
+  std::vector<MachineCard> cards;
+  for (const wire::CardStats& card : response.devices) {
+    cards.push_back({.index = static_cast<int>(card.index),
+                     .uuid = card.uuid,
+                     .served = card.served,
+                     .not_served_because = card.not_served_because,
+                     .available = SaturatingSub(Bytes(card.total_bytes), Bytes(card.reserve_bytes))});
+  }
+  std::sort(cards.begin(), cards.end(),
+            [](const MachineCard& a, const MachineCard& b) { return a.index < b.index; });
+  return cards;
+}
+
+bool HasRealCards(const wire::ListPhysicalDevicesResponse& response) {
+  return std::any_of(response.devices.begin(), response.devices.end(),
+                     [](const wire::CardStats& card) { return !card.simulated; });
+}
+
+wire::LogicalDeviceSpec SpecOf(const ChosenDevice& chosen) {
+  wire::LogicalDeviceSpec spec;
+  if (chosen.cards.size() == 1) spec.card_uuid = chosen.cards.front();
+  spec.candidate_uuids = chosen.cards;
+  spec.memory_limit_bytes = chosen.limit.count();
+  spec.guarantee_bytes = chosen.guarantee.count();
+  spec.mode = chosen.mode == MemoryMode::kPreallocate ? wire::LogicalDeviceSpec::Mode::kPreallocate
+                                                      : wire::LogicalDeviceSpec::Mode::kGrowth;
+  spec.name = chosen.name;
+  return spec;
+}
+
+absl::StatusOr<wire::Lease> NewLease(ControlClient& control, const ContextOptions& options,
+                                   const DeviceEnvironment& environment) {
+  LGPU_ASSIGN_OR_RETURN(const wire::ListPhysicalDevicesResponse machine, ListPhysicalDevices(control));
+  DeviceEnvironment asked = environment;
+  if (HasRealCards(machine)) {
+    std::vector<std::string> uuids;
+    std::vector<std::string> served;
+    for (const MachineCard& card : CardsOf(machine)) {
+      uuids.push_back(card.uuid);
+      if (card.served) served.push_back(card.uuid);
+    }
+    LGPU_ASSIGN_OR_RETURN(asked, AskDriver(environment, uuids, served));
+  }
+  LGPU_ASSIGN_OR_RETURN(const DeviceChoice choice,
+                        ChooseDevices(options.logical_devices, CardsOf(machine), asked));
+  for (const std::string& note : choice.notes) LogNote(options, note);
+  wire::CreateLeaseRequest request;
+  request.name = options.lease_name;
+  for (const ChosenDevice& chosen : choice.devices) request.devices.push_back(SpecOf(chosen));
+  return CreateLease(control, request);
+}
+
+DaemonLease::Granted GrantedOf(const wire::Lease& lease) {
+  DaemonLease::Granted granted{.id = lease.id, .name = lease.name, .devices = {}};
+  for (const wire::LogicalDevice& device : lease.devices) {
+    LeasedDevice& leased = granted.devices.emplace_back();
+    leased.id = device.id;
+    leased.memory_limit = Bytes(device.memory_limit_bytes);
+    leased.guarantee = Bytes(device.guarantee_bytes);
+    leased.preallocated = device.mode == wire::LogicalDeviceSpec::Mode::kPreallocate;
+    leased.card.uuid = device.card_uuid;
+    leased.card.name = device.card_name;
+    leased.card.pci_bus_id = device.pci_bus_id;
+    leased.card.total = Bytes(device.card_total_bytes);
+    leased.card.granularity = Bytes(device.granularity_bytes);
+    leased.card.compute_major = static_cast<int>(device.compute_major);
+    leased.card.compute_minor = static_cast<int>(device.compute_minor);
+    leased.card.simulated = device.simulated;
+    leased.card_index = static_cast<int>(device.card_index);
+  }
+  return granted;
+}
+
+absl::Status Resize(const std::string& directory, const std::string& token,
+                    const wire::ResizeLeaseRequest& request) {
+  LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon({.directories = {directory}}));
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> control,
+                        ControlClient::Create(std::move(daemon.control), daemon.directory));
+  control->UseToken(token);
+  return ResizeLease(*control, request).status();
+}
+
+DaemonLease::Resizer ResizerOf(std::string directory, std::string lease) {
+  return [directory = std::move(directory), lease = std::move(lease)](
+             const std::string& token, int i, Bytes limit, std::optional<Bytes> guarantee) {
+    wire::ResizeLeaseRequest::Device device{.index = static_cast<std::uint32_t>(i)};
+    device.whole_card = limit == Lease::kWholeCard;
+    if (!device.whole_card) device.memory_limit_bytes = limit.count();
+    if (guarantee) device.guarantee_bytes = guarantee->count();
+    return Resize(directory, token, {.lease = lease, .devices = {device}});
+  };
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Lease>> OpenDaemonLease(const Endpoint& endpoint,
+                                                       const ContextOptions& options,
+                                                       const std::string& attach_to,
+                                                       const DeviceEnvironment& environment) {
+  LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon(endpoint));
+  ControlClient::Starting starting = ControlClient::Start(std::move(daemon.control), daemon.directory);
+  LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(SessionSocketPath(daemon.directory)));
+  LGPU_ASSIGN_OR_RETURN(
+      std::unique_ptr<DaemonConnection> connection,
+      DaemonConnection::Open(std::move(channel), {.directory = daemon.directory,
+                                                  .reconnect_path = SessionSocketPath(daemon.directory)}));
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<ControlClient> control, starting.Wait());
+  control->UseToken(connection->token());
+  absl::StatusOr<wire::Lease> granted;
+  if (attach_to.empty()) {
+    granted = NewLease(*control, options, environment);
+  } else {
+    granted = AttachLease(*control, {.lease = attach_to});
+  }
+  connection->DropLater(std::move(control));
+  if (!granted.ok()) return granted.status();
+  return DaemonLease::Open(std::move(connection), GrantedOf(*granted),
+                           ResizerOf(daemon.directory, granted->id));
+}
+
+}  // namespace lgpu

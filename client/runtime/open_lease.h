@@ -1,0 +1,30 @@
+#ifndef LGPU_CLIENT_RUNTIME_OPEN_LEASE_H_
+#define LGPU_CLIENT_RUNTIME_OPEN_LEASE_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "client/runtime/device_choice.h"
+#include "client/session/endpoint.h"
+#include "client/session/lease.h"
+#include "lgpu/context.h"
+
+namespace lgpu {
+
+/// A lease as the options say: endpoint, lease or logical devices, CUDA_VISIBLE_DEVICES.
+absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options);
+
+/// OpenLease on a daemon. `attach_to`: the handle or name of an existing lease; empty: makes a new one.
+absl::StatusOr<std::unique_ptr<Lease>> OpenDaemonLease(const Endpoint& endpoint,
+                                                       const ContextOptions& options,
+                                                       const std::string& attach_to,
+                                                       const DeviceEnvironment& environment);
+
+/// Writes a line for people who read the log: to the options' sink, else to stderr.
+void LogNote(const ContextOptions& options, std::string_view line);
+
+}  // namespace lgpu
+
+#endif  // LGPU_CLIENT_RUNTIME_OPEN_LEASE_H_

@@ -1,0 +1,116 @@
+#include "client/session/daemon_lease.h"
+
+#include <algorithm>
+
+#include "allocator/device/cuda/cuda_backend.h"
+#include "allocator/device/simulated/simulated_backend.h"
+#include "client/session/leased_region_source.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+namespace {
+
+// What a simulated device can have: pages of the machine, and regions that are aligned to 2 MiB.
+constexpr std::uint64_t kLeastUnit = 4096;
+constexpr std::uint64_t kMostUnit = std::uint64_t{2} << 20;
+
+/// Each card once.
+std::vector<PhysicalDevice> CardsOf(const std::vector<LeasedDevice>& devices) {
+  std::vector<PhysicalDevice> cards;
+  for (const LeasedDevice& device : devices) {
+    const bool known = std::any_of(cards.begin(), cards.end(),
+                                   [&](const PhysicalDevice& card) { return card.uuid == device.card.uuid; });
+    if (!known) cards.push_back(device.card);
+  }
+  return cards;
+}
+
+/// The driver's GPUs; the cards of the lease have to be among them.
+absl::StatusOr<std::unique_ptr<DeviceBackend>> CudaBackendFor(const std::string& lease,
+                                                              const std::vector<PhysicalDevice>& cards) {
+  absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
+  if (!backend.ok()) {
+    return absl::Status(backend.status().code(),
+                        "lease " + lease + " has a device on " + cards.front().name +
+                            ", which this process cannot use: " + std::string(backend.status().message()));
+  }
+  const std::vector<PhysicalDevice>& shown = (*backend)->devices();
+  for (const PhysicalDevice& card : cards) {
+    const auto found = std::find_if(shown.begin(), shown.end(),
+                                    [&](const PhysicalDevice& device) { return device.uuid == card.uuid; });
+    if (found == shown.end()) {
+      std::string text = "lease " + lease + " has a device on " + card.name + " (" + card.uuid +
+                         "), which the CUDA driver does not show this process; it shows:";
+      for (const PhysicalDevice& device : shown) text += "\n  " + device.uuid + " " + device.name;
+      return absl::FailedPreconditionError(
+          text + "\n  try: CUDA_VISIBLE_DEVICES with that UUID in it, or without the variable");
+    }
+    if (found->granularity != card.granularity) {
+      return absl::InternalError("lgpud grants chunks of " + card.uuid + " in units of " +
+                                 FormatBytes(card.granularity) + ", and the driver has units of " +
+                                 FormatBytes(found->granularity));
+    }
+  }
+  return backend;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceBackend>> BackendFor(const DaemonLease::Granted& granted) {
+  std::vector<PhysicalDevice> cards = CardsOf(granted.devices);
+  const auto real =
+      std::count_if(cards.begin(), cards.end(), [](const PhysicalDevice& card) { return !card.simulated; });
+  if (real != 0 && static_cast<std::size_t>(real) == cards.size()) return CudaBackendFor(granted.name, cards);
+  for (const PhysicalDevice& card : cards) {
+    const std::uint64_t unit = card.granularity.count();
+    if (!card.simulated || unit < kLeastUnit || unit > kMostUnit || (unit & (unit - 1)) != 0) {
+      return absl::InternalError("lgpud says that " + card.uuid + " has chunks in units of " +
+                                 std::to_string(unit) + " bytes; are liblgpu and lgpud of one version?");
+    }
+  }
+  return MakeSimulatedBackend({.devices = std::move(cards)});
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(std::unique_ptr<DaemonConnection> connection,
+                                                         Granted granted, Resizer resize) {
+  std::unique_ptr<DaemonLease> lease(
+      new DaemonLease(std::move(connection), std::move(granted), std::move(resize)));
+  LGPU_ASSIGN_OR_RETURN(lease->backend_, BackendFor(lease->granted_));
+  const std::vector<PhysicalDevice>& cards = lease->backend_->devices();
+  for (LeasedDevice& device : lease->granted_.devices) {
+    const auto card = std::find_if(cards.begin(), cards.end(),
+                                   [&](const PhysicalDevice& c) { return c.uuid == device.card.uuid; });
+    device.backend_device = static_cast<int>(card - cards.begin());
+    LGPU_ASSIGN_OR_RETURN(std::unique_ptr<RegionSource> source,
+                          LeasedRegionSource::Create(*lease->connection_, *lease->backend_,
+                                                     {.device_id = device.id,
+                                                      .backend_device = device.backend_device,
+                                                      .granularity = card->granularity,
+                                                      .limit = device.memory_limit,
+                                                      .known_by_descriptor = card->simulated}));
+    lease->sources_.push_back(std::move(source));
+  }
+  return lease;
+}
+
+std::vector<Lease::TrimOrder> DaemonLease::TakeTrims() {
+  std::vector<TrimOrder> orders;
+  for (const DaemonConnection::TrimOrder& order : connection_->TakeTrims()) {
+    const auto device = std::find_if(devices().begin(), devices().end(),
+                                     [&](const LeasedDevice& d) { return d.id == order.device; });
+    if (device == devices().end()) {
+      connection_->AnswerTrim(order.id, /*pending=*/false);  // of a later daemon: nothing of it is here
+      continue;
+    }
+    orders.push_back(
+        {.id = order.id, .device = static_cast<int>(device - devices().begin()), .bytes = order.bytes});
+  }
+  return orders;
+}
+
+absl::Status DaemonLease::Close() {
+  sources_.clear();
+  return connection_->Close();
+}
+
+}  // namespace lgpu

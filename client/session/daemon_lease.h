@@ -1,0 +1,71 @@
+#ifndef LGPU_CLIENT_SESSION_DAEMON_LEASE_H_
+#define LGPU_CLIENT_SESSION_DAEMON_LEASE_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/session/daemon_connection.h"
+#include "client/session/lease.h"
+
+namespace lgpu {
+
+/// A DaemonLease is a Lease that a daemon granted to a session.
+class DaemonLease final : public Lease {
+ public:
+  /// What the daemon says of a lease; `backend_device` of its devices is not used.
+  struct Granted {
+    std::string id;
+    std::string name;
+    std::vector<LeasedDevice> devices;
+  };
+  /// Asks the daemon for another limit, in the name of the session with `token`; the rest is as in
+  /// Lease::Resize.
+  using Resizer = std::function<absl::Status(const std::string& token, int i, Bytes limit,
+                                             std::optional<Bytes> guarantee)>;
+
+  /// Takes over the connection whose session has the lease. FAILED_PRECONDITION, INTERNAL: this process
+  /// cannot use the cards of the lease.
+  static absl::StatusOr<std::unique_ptr<Lease>> Open(std::unique_ptr<DaemonConnection> connection,
+                                                     Granted granted, Resizer resize);
+
+  const std::string& id() const override { return granted_.id; }
+  const std::string& name() const override { return granted_.name; }
+  const std::vector<LeasedDevice>& devices() const override { return granted_.devices; }
+  DeviceBackend& backend() override { return *backend_; }
+  std::unique_ptr<RegionSource> TakeSource(int i) override {
+    return std::move(sources_.at(static_cast<std::size_t>(i)));
+  }
+  void StartMaintenance(Maintenance::Task task) override { connection_->StartMaintenance(std::move(task)); }
+  void WakeMaintenance() override { connection_->WakeMaintenance(); }
+  void StopMaintenance() override { connection_->StopMaintenance(); }
+  std::vector<TrimOrder> TakeTrims() override;
+  void AnswerTrim(const TrimOrder& order, bool pending) override {
+    connection_->AnswerTrim(order.id, pending);
+  }
+  ClientPage& page() override { return connection_->page(); }
+  absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) override {
+    return resize_(connection_->token(), i, limit, guarantee);
+  }
+  absl::Status Close() override;
+  absl::Status status() const override { return connection_->status(); }
+
+ private:
+  DaemonLease(std::unique_ptr<DaemonConnection> connection, Granted granted, Resizer resize)
+      : granted_(std::move(granted)), resize_(std::move(resize)), connection_(std::move(connection)) {}
+
+  Granted granted_;  // constant after Open
+  const Resizer resize_;
+  const std::unique_ptr<DaemonConnection> connection_;
+  std::unique_ptr<DeviceBackend> backend_;
+  std::vector<std::unique_ptr<RegionSource>> sources_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_CLIENT_SESSION_DAEMON_LEASE_H_
