@@ -101,7 +101,7 @@ struct Session {
 absl::StatusOr<Session> OpenSession(std::unique_ptr<PeerProcess> peer, bool with_lease) {
   Session session{.peer = std::move(peer), .connection = nullptr};
   LGPU_ASSIGN_OR_RETURN(session.connection,
-                        DaemonConnection::Open(SessionChannel(session.peer->TakeSession()),
+                        DaemonConnection::Open(ClientChannel(session.peer->TakeSession()),
                                                {.directory = "(a peer of the benchmark)"}));
   const int control = session.peer->control();
   if (with_lease && (::write(control, "L", 1) != 1 ||

@@ -28,6 +28,7 @@
 #include "lgpu/pool.h"
 #include "tests/support/child_program.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/daemon_stats.h"
 
 namespace lgpu {
 namespace {
@@ -118,7 +119,7 @@ int KillClients(const char* self, const std::string& directory, std::uint64_t by
       continue;
     }
     while (true) {
-      const auto stats = control->GetStats();
+      const auto stats = testing::StatsOf(*control);
       if (!stats.ok()) return 1;
       if (stats->cards(0).held_bytes() == 0) break;
     }
@@ -162,7 +163,7 @@ int RestartWithSessions(std::size_t sessions) {
   const double ready = Milliseconds(Clock::now() - start);
   const std::shared_ptr<ControlClient> control = Connect((*daemon)->dir());
   const bool all_back = Eventually([&] {
-    const auto stats = control->GetStats();
+    const auto stats = testing::StatsOf(*control);
     if (!stats.ok()) return false;
     std::size_t live = 0;
     for (const v1::LeaseStats& lease : stats->leases()) {

@@ -100,7 +100,8 @@ absl::Status Resize(const std::string& directory, const std::string& token,
 DaemonLease::Resizer ResizerOf(std::string directory, std::string lease) {
   return [directory = std::move(directory), lease = std::move(lease)](
              const std::string& token, int i, Bytes limit, std::optional<Bytes> guarantee) {
-    wire::ResizeLeaseRequest::Device device{.index = static_cast<std::uint32_t>(i)};
+    wire::ResizeLeaseRequest::Device device;
+    device.index = static_cast<std::uint32_t>(i);
     device.whole_card = limit == Lease::kWholeCard;
     if (!device.whole_card) device.memory_limit_bytes = limit.count();
     if (guarantee) device.guarantee_bytes = guarantee->count();

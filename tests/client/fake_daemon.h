@@ -135,7 +135,7 @@ class FakeDaemon {
 
   /// A connection that looks for the next daemon at `reconnect_path`.
   absl::StatusOr<std::unique_ptr<DaemonConnection>> Connect(const std::string& reconnect_path) {
-    return DaemonConnection::Open(SessionChannel(std::move(client_)),
+    return DaemonConnection::Open(ClientChannel(std::move(client_)),
                                   {.directory = "/fake",
                                    .answer_timeout = std::chrono::seconds(20),
                                    .greeting_timeout = std::chrono::seconds(20),
@@ -143,7 +143,7 @@ class FakeDaemon {
   }
   absl::StatusOr<std::unique_ptr<DaemonConnection>> Connect(
       std::chrono::milliseconds answer_timeout = std::chrono::seconds(20)) {
-    return DaemonConnection::Open(SessionChannel(std::move(client_)),
+    return DaemonConnection::Open(ClientChannel(std::move(client_)),
                                   {.directory = "/fake",
                                    .answer_timeout = answer_timeout,
                                    .greeting_timeout = std::chrono::seconds(20)});

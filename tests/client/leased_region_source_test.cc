@@ -11,6 +11,7 @@
 #include "tests/client/fake_daemon.h"
 #include "tests/contract/region_source_contract.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/daemon_stats.h"
 
 namespace lgpu {
 namespace {
@@ -43,7 +44,7 @@ class LeasedWorld : public RegionSourceWorld {
     if (!socket.ok()) return Bytes(~std::uint64_t{0});
     const auto control = ControlClient::Create(std::move(socket->control), socket->directory);
     if (!control.ok()) return Bytes(~std::uint64_t{0});
-    auto stats = (*control)->GetStats();
+    auto stats = testing::StatsOf(**control);
     EXPECT_TRUE(stats.ok()) << stats.status();
     // The session's: of a preallocated device the lease holds everything, granted or not.
     return stats.ok() ? Bytes(stats->leases(0).sessions(0).held_bytes()) : Bytes(~std::uint64_t{0});

@@ -72,27 +72,27 @@ TEST(RefusalCodecTest, AReasonOfALaterVersionIsUnspecified) {
 }
 
 TEST(RefusalCodecTest, StatusFromWireCarriesTheRefusal) {
-  const v1::Refusal proto = RefusalToProto(FullRefusal());
-  const absl::Status status = StatusFromWire(8, "as the daemon said it", &proto);
+  const wire::Refusal message = RefusalToWire(FullRefusal());
+  const absl::Status status = StatusFromWire(8, "as the daemon said it", message);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(status.message(), "as the daemon said it");
   EXPECT_EQ(GetRefusal(status), FullRefusal());
 }
 
 TEST(RefusalCodecTest, StatusFromWireWritesTheTextWhereThereIsNone) {
-  const v1::Refusal proto = RefusalToProto(FullRefusal());
-  EXPECT_EQ(StatusFromWire(8, "", &proto), RefusalStatus(FullRefusal()));
+  const wire::Refusal message = RefusalToWire(FullRefusal());
+  EXPECT_EQ(StatusFromWire(8, "", message), RefusalStatus(FullRefusal()));
 }
 
 TEST(RefusalCodecTest, StatusFromWireKnowsEveryCode) {
-  EXPECT_TRUE(StatusFromWire(0, "ignored", nullptr).ok());
-  EXPECT_EQ(StatusFromWire(5, "no such lease", nullptr), absl::NotFoundError("no such lease"));
-  EXPECT_EQ(StatusFromWire(16, "x", nullptr).code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_TRUE(StatusFromWire(0, "ignored").ok());
+  EXPECT_EQ(StatusFromWire(5, "no such lease"), absl::NotFoundError("no such lease"));
+  EXPECT_EQ(StatusFromWire(16, "x").code(), absl::StatusCode::kUnauthenticated);
   for (const int code : {-1, 17, 1 << 30}) {
-    EXPECT_EQ(StatusFromWire(code, "x", nullptr), absl::UnknownError("x")) << code;
+    EXPECT_EQ(StatusFromWire(code, "x"), absl::UnknownError("x")) << code;
   }
-  const v1::Refusal proto = RefusalToProto(FullRefusal());
-  EXPECT_EQ(StatusFromWire(14, "gone", &proto), absl::UnavailableError("gone"));
+  const wire::Refusal message = RefusalToWire(FullRefusal());
+  EXPECT_EQ(StatusFromWire(14, "gone", message), absl::UnavailableError("gone"));
 }
 
 TEST(RefusalCodecTest, StatusDetailsComeBack) {
