@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "allocator/device/cuda/cuda_driver.h"
-#include "client/runtime/lease.h"
+#include "client/runtime/open_lease.h"
 #include "lgpu/lgpu.h"
 #include "lgpu/pool.h"
 #include "tests/support/daemon_process.h"

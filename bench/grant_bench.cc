@@ -30,7 +30,7 @@
 #include "bench/bare_message.h"
 #include "bench/null_daemon.h"
 #include "bench/peer_process.h"
-#include "client/runtime/lease.h"
+#include "client/runtime/open_lease.h"
 #include "client/session/daemon_connection.h"
 #include "lgpu/status.h"
 #include "proto/session_channel.h"

@@ -22,7 +22,7 @@
 
 #include "allocator/device/simulated/memfd.h"
 #include "client/control/control_client.h"
-#include "client/runtime/lease.h"
+#include "client/runtime/open_lease.h"
 #include "client/session/endpoint.h"
 #include "lgpu/lgpu.h"
 #include "lgpu/pool.h"

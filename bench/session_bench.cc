@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/runtime/lease.h"
+#include "client/runtime/open_lease.h"
 #include "client/session/endpoint.h"
 #include "lgpu/lgpu.h"
 #include "lgpu/pool.h"

@@ -46,7 +46,7 @@ wire::LogicalDeviceSpec SpecOf(const ChosenDevice& chosen) {
 }
 
 absl::StatusOr<wire::Lease> NewLease(ControlClient& control, const ContextOptions& options,
-                                   const DeviceEnvironment& environment) {
+                                     const DeviceEnvironment& environment) {
   LGPU_ASSIGN_OR_RETURN(const wire::ListPhysicalDevicesResponse machine, ListPhysicalDevices(control));
   DeviceEnvironment asked = environment;
   if (HasRealCards(machine)) {

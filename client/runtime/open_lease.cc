@@ -21,8 +21,7 @@ absl::Status NoGpu(const absl::Status& why) {
                           "\n  try: LGPU_ENDPOINT=local:2x1GiB simulates two GPUs of 1 GiB in this program");
 }
 
-/// The machine's GPUs, or the simulated ones of `endpoint`. FAILED_PRECONDITION: there is no GPU, and none is
-/// to be simulated.
+/// The machine's GPUs, or the simulated ones of `endpoint`.
 absl::StatusOr<std::unique_ptr<DeviceBackend>> LocalBackend(const Endpoint& endpoint) {
   if (endpoint.simulated.empty()) {
     absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
@@ -35,6 +34,8 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> LocalBackend(const Endpoint& endp
   }
   return MakeSimulatedBackend(std::move(simulated));
 }
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Lease>> OpenLocalLease(const Endpoint& endpoint, const ContextOptions& options,
                                                       const DeviceEnvironment& environment) {
@@ -67,8 +68,6 @@ absl::StatusOr<std::unique_ptr<Lease>> OpenLocalLease(const Endpoint& endpoint, 
   }
   return LocalLease::Open(std::move(backend), options.lease_name, specs);
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options) {
   if (!options.lease.empty() && !options.logical_devices.empty()) {

@@ -16,6 +16,9 @@ namespace lgpu {
 /// A lease as the options say: endpoint, lease or logical devices, CUDA_VISIBLE_DEVICES.
 absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options);
 
+/// OpenLease where `endpoint.local` holds. FAILED_PRECONDITION: there is no GPU, and none is to be simulated.
+absl::StatusOr<std::unique_ptr<Lease>> OpenLocalLease(const Endpoint& endpoint, const ContextOptions& options,
+                                                      const DeviceEnvironment& environment);
 /// OpenLease on a daemon. `attach_to`: the handle or name of an existing lease; empty: makes a new one.
 absl::StatusOr<std::unique_ptr<Lease>> OpenDaemonLease(const Endpoint& endpoint,
                                                        const ContextOptions& options,

@@ -20,11 +20,11 @@ namespace lgpu {
 
 /// One logical device of a lease. Its index in the lease is its position in Lease::devices().
 struct LeasedDevice {
-  std::uint64_t id = 0;  // as the daemon knows it; 0 without a daemon
-  Bytes memory_limit;    // as granted; RegionSource::limit() has the one of now
-  Bytes guarantee;
+  std::uint64_t id = 0;     // as the daemon knows it; 0 without a daemon
+  Bytes memory_limit = {};  // as granted; RegionSource::limit() has the one of now
+  Bytes guarantee = {};
   bool preallocated = false;
-  PhysicalDevice card;
+  PhysicalDevice card = {};
   int card_index = 0;      // among the machine's GPUs
   int backend_device = 0;  // the card's index in Lease::backend().devices()
 };

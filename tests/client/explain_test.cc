@@ -332,14 +332,14 @@ TEST(DevicePolicyTest, ATensorThatIsTwoInputsIsCopiedOnce) {
 TEST(PlacementLogTest, GraphFormIsThatOfTensorFlow1) {
   const TestContext test({},
                          {.log_device_placement = true, .placement_log_format = PlacementLogFormat::kGraph});
-  EXPECT_THAT(
-      *test.lines,
-      ElementsAre(StartsWith("Created device "), StartsWith("Created device "),
-                  "Device mapping:\n"
-                  "/job:localhost/replica:0/task:0/device:GPU:0 -> device: 0, name: , pci bus id: , compute "
-                  "capability: 0.0\n"
-                  "/job:localhost/replica:0/task:0/device:GPU:1 -> device: 0, name: , pci bus id: , compute "
-                  "capability: 0.0"));
+  EXPECT_THAT(*test.lines, ElementsAre(StartsWith("Created device "), StartsWith("Created device "),
+                                       "Device mapping:\n"
+                                       "/job:localhost/replica:0/task:0/device:GPU:0 -> device: 0, name: "
+                                       "Simulated GPU, pci bus id: 0000:01:00.0, compute "
+                                       "capability: 0.0\n"
+                                       "/job:localhost/replica:0/task:0/device:GPU:1 -> device: 0, name: "
+                                       "Simulated GPU, pci bus id: 0000:01:00.0, compute "
+                                       "capability: 0.0"));
   test.lines->clear();
   const Tensor a = Must(test.gpu->Constant<float>({{1, 2}, {3, 4}}));
   Must(MatMul(a, a));

@@ -6,7 +6,7 @@
 
 #include "allocator/device/simulated/simulated_backend.h"
 #include "client/control/control_client.h"
-#include "client/runtime/lease.h"
+#include "client/runtime/open_lease.h"
 #include "client/session/endpoint.h"
 #include "tests/client/fake_daemon.h"
 #include "tests/contract/region_source_contract.h"

@@ -7,14 +7,12 @@
 #include <thread>
 
 #include "allocator/device/simulated/simulated_backend.h"
-#include "client/runtime/local_lease.h"
+#include "client/session/local_broker.h"
 #include "tests/contract/region_source_contract.h"
 #include "tests/support/failing_backend.h"
 
 namespace lgpu {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr Bytes kCard = 64_MiB;
 
@@ -167,62 +165,6 @@ TEST(LocalRegionSourceTest, AForkedChildCannotUseIt) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_TRUE(source->Grow(Ask(2_MiB)).ok());
-}
-
-TEST(LocalLeaseTest, DefaultIsOneGrowingDeviceOverTheFirstVisibleCard) {
-  auto lease =
-      LocalLease::Open({.local = true, .simulated = {64_MiB, 32_MiB}}, {}, {.cuda_visible_devices = "1,0"});
-  ASSERT_TRUE(lease.ok()) << lease.status();
-  ASSERT_EQ((*lease)->devices().size(), 1u);
-  EXPECT_EQ((*lease)->devices()[0].memory_limit, 32_MiB);
-  EXPECT_EQ((*lease)->devices()[0].name, "/job:localhost/replica:0/task:0/device:GPU:0");
-  EXPECT_EQ((*lease)->backend_device(0), 1);
-  EXPECT_TRUE((*lease)->Close().ok());
-  EXPECT_EQ((*lease)->status().code(), absl::StatusCode::kFailedPrecondition);
-}
-
-TEST(LocalLeaseTest, WithoutAnyGpuItSaysWhatToTry) {
-  const absl::Status status = LocalLease::Open({.local = true}, {}, {}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("local:2x1GiB"));
-}
-
-TEST(LocalLeaseTest, CardsThatAreNotVisibleCannotBeHad) {
-  const Endpoint endpoint{.local = true, .simulated = {64_MiB, 64_MiB}};
-  EXPECT_EQ(LocalLease::Open(endpoint, {}, {.cuda_visible_devices = ""}).status().code(),
-            absl::StatusCode::kNotFound);
-  ContextOptions options;
-  options.logical_devices = {{.memory_limit = 2_MiB, .physical_device = "0"}};
-  EXPECT_TRUE(LocalLease::Open(endpoint, options, {}).ok());
-  const absl::Status hidden = LocalLease::Open(endpoint, options, {.cuda_visible_devices = "1"}).status();
-  EXPECT_EQ(hidden.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(hidden.message()), HasSubstr("CUDA_VISIBLE_DEVICES=\"1\""));
-  options.logical_devices[0].physical_device = "7";
-  EXPECT_EQ(LocalLease::Open(endpoint, options, {}).status().code(), absl::StatusCode::kNotFound);
-}
-
-TEST(LocalLeaseTest, GrowthIsOverriddenAsTensorFlowDoes) {
-  const Endpoint endpoint{.local = true, .simulated = {64_MiB}};
-  std::vector<std::string> lines;
-  ContextOptions options;
-  options.log_sink = [&lines](std::string_view line) { lines.emplace_back(line); };
-  options.logical_devices = {{.memory_limit = 4_MiB, .mode = MemoryMode::kPreallocate}};
-  auto mode = [&](const char* value) {
-    lines.clear();
-    auto lease = LocalLease::Open(endpoint, options, {.force_gpu_allow_growth = value});
-    return (*lease)->devices()[0].mode;
-  };
-  EXPECT_EQ(mode("true"), MemoryMode::kGrowth);
-  ASSERT_EQ(lines.size(), 1u);
-  EXPECT_THAT(lines[0], HasSubstr("Overriding allow_growth setting because the TF_FORCE_GPU_ALLOW_GROWTH "
-                                  "environment variable is set. Original config value was 0."));
-  EXPECT_EQ(mode("false"), MemoryMode::kPreallocate);
-  EXPECT_TRUE(lines.empty());
-  EXPECT_EQ(mode("True"), MemoryMode::kPreallocate);
-  ASSERT_EQ(lines.size(), 1u);
-  EXPECT_THAT(lines[0],
-              HasSubstr("could not be parsed: \"True\". Valid values are \"true\" or \"false\". Using "
-                        "original config value of 0."));
 }
 
 TEST(LocalBrokerTest, WhatCouldNotBeDroppedIsDroppedByALaterCall) {
