@@ -21,7 +21,7 @@
 #include "base/utf8.h"
 #include "lgpu/status.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 
 bool Process::IsGone() const {
   if (!pidfd) {
@@ -107,4 +107,4 @@ std::string ProcessCommand(std::int64_t pid) {
   return AsUtf8(name);  // the kernel cuts it after 15 bytes
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

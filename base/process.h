@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/unique_fd.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 
 /// A Process is another process that cannot be confused with a later one of the same pid: a pidfd and the
 /// start time. It owns the pidfd. A process in a pid namespace that the daemon cannot see has pid 0 and no
@@ -39,6 +39,6 @@ std::optional<std::uint32_t> ProcessOwner(std::int64_t pid);
 /// The name of a process, for people; empty when unknown.
 std::string ProcessCommand(std::int64_t pid);
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu
 
 #endif  // LGPU_BASE_PROCESS_H_

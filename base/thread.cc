@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 void* Run(void* argument) {
@@ -62,4 +62,4 @@ void Thread::Join() {
   }
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

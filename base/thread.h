@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 
 /// A Thread is a thread with a small stack, all signals blocked; its destructor joins it.
 class Thread {
@@ -33,6 +33,6 @@ class Thread {
   bool joinable_ = false;
 };
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu
 
 #endif  // LGPU_BASE_THREAD_H_
