@@ -13,7 +13,7 @@ absl::Status NotHere() {
   return absl::UnimplementedError("the null backend has no memory; it serves a daemon only");
 }
 
-class NullBackend final : public DeviceBackend {
+class NullBackend final : public DeviceMemory {
  public:
   explicit NullBackend(UniqueFd memory) : memory_(std::make_shared<const UniqueFd>(std::move(memory))) {}
 
@@ -33,18 +33,6 @@ class NullBackend final : public DeviceBackend {
   absl::Status Map(std::byte*, MemoryHandle) override { return NotHere(); }
   absl::Status SetAccess(std::byte*, Bytes) override { return NotHere(); }
   absl::Status Unmap(std::byte*) override { return NotHere(); }
-  absl::StatusOr<StreamHandle> CreateStream(int, int) override { return NotHere(); }
-  absl::Status DestroyStream(StreamHandle) override { return NotHere(); }
-  absl::Status Drain(StreamHandle) override { return NotHere(); }
-  absl::StatusOr<Fence> Record(StreamHandle) override { return NotHere(); }
-  absl::StatusOr<bool> HasPassed(const Fence&) override { return NotHere(); }
-  absl::Status Wait(const Fence&) override { return NotHere(); }
-  absl::Status WaitOnStream(StreamHandle, const Fence&) override { return NotHere(); }
-  absl::Status CopyToDevice(StreamHandle, std::byte*, const void*, Bytes) override { return NotHere(); }
-  absl::Status CopyToHost(StreamHandle, void*, const std::byte*, Bytes) override { return NotHere(); }
-  absl::Status CopyOnDevice(StreamHandle, std::byte*, const std::byte*, Bytes) override { return NotHere(); }
-  absl::Status Launch(StreamHandle, const KernelLaunch&) override { return NotHere(); }
-  absl::StatusOr<std::unique_ptr<StreamTimer>> StartTimer(StreamHandle) override { return NotHere(); }
 
  private:
   const ExportedFd memory_;
@@ -59,7 +47,7 @@ class NullBackend final : public DeviceBackend {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceBackend>> MakeNullBackend() {
+absl::StatusOr<std::unique_ptr<DeviceMemory>> MakeNullBackend() {
   UniqueFd memory(::memfd_create("lgpu-bench", MFD_CLOEXEC));
   if (!memory) return absl::InternalError("memfd_create gave nothing");
   return std::make_unique<NullBackend>(std::move(memory));

@@ -27,7 +27,7 @@ constexpr std::size_t kSessions = 1;
 
 absl::Status ServeOverNullBackend(UniqueFd session, UniqueFd control) {
   LGPU_ASSIGN_OR_RETURN(const PeerCredentials peer, GetPeerCredentials(session.get()));
-  LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceBackend> backend, MakeNullBackend());
+  LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceMemory> backend, MakeNullBackend());
   const daemon::Config config;
   LGPU_ASSIGN_OR_RETURN(
       const std::unique_ptr<daemon::Broker> broker,

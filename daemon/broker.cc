@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Broker>> Broker::Create(DeviceBackend& backend,
+absl::StatusOr<std::unique_ptr<Broker>> Broker::Create(DeviceMemory& backend,
                                                        const std::vector<BrokerCard>& cards, Bytes reserve) {
   std::unique_ptr<Broker> broker(new Broker(backend));
   MutexLock lock(broker->mutex_);

@@ -18,7 +18,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_memory.h"
 #include "allocator/ledger.h"
 #include "allocator/trim_table.h"
 #include "base/mutex.h"
@@ -40,7 +40,7 @@ using GrowId = Id<struct GrowTag>;
 /// A card that the broker may use.
 struct BrokerCard {
   int index = 0;           // as people count them
-  int backend_device = 0;  // in DeviceBackend::devices()
+  int backend_device = 0;  // in DeviceMemory::devices()
   PhysicalDevice device;
   Bytes overhead_allowance{};  // charged per process, for driver memory that lies in no chunk
 };
@@ -74,7 +74,7 @@ class Broker {
   using TimePoint = std::chrono::steady_clock::time_point;
 
   /// `backend` outlives the broker. INVALID_ARGUMENT if a card is smaller than `reserve`.
-  static absl::StatusOr<std::unique_ptr<Broker>> Create(DeviceBackend& backend,
+  static absl::StatusOr<std::unique_ptr<Broker>> Create(DeviceMemory& backend,
                                                         const std::vector<BrokerCard>& cards, Bytes reserve);
   /// With a journal, memory that sessions hold outlives the broker: the next one takes it up.
   ~Broker();
@@ -134,8 +134,8 @@ class Broker {
     Ledger::CardView view;
     Bytes draining;  // leaving, of all its logical devices
     std::size_t waiting = 0;
-    bool observed = false;                                     // the driver tells what is used
-    std::vector<DeviceBackend::ProcessMemory> outsiders = {};  // processes without a session on it
+    bool observed = false;                                    // the driver tells what is used
+    std::vector<DeviceMemory::ProcessMemory> outsiders = {};  // processes without a session on it
   };
   std::vector<CardInfo> Cards() const;
 
@@ -331,7 +331,7 @@ class Broker {
   /// How often the backend is asked again that had less than the ledger said, while memory drains.
   static constexpr std::chrono::milliseconds kBackendRetry{20};
 
-  explicit Broker(DeviceBackend& backend) : backend_(backend) {}
+  explicit Broker(DeviceMemory& backend) : backend_(backend) {}
   static void WakeAll(const Wakes& wakes);
 
   // broker.cc: requests.
@@ -499,7 +499,7 @@ class Broker {
   Bytes Leaving(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static RefusalReason BackendReason(const absl::Status& status);
 
-  DeviceBackend& backend_;
+  DeviceMemory& backend_;
   Journal* journal_ = nullptr;
   mutable Mutex mutex_;
   CondVar freed_;  // some memory became free
@@ -520,7 +520,7 @@ class Broker {
   std::map<CardId, TimePoint> late_looks_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionId, Unreturned> unreturned_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<std::int64_t, CardId>, Overhead> overheads_ ABSL_GUARDED_BY(mutex_);
-  std::map<CardId, std::vector<DeviceBackend::ProcessMemory>> outsiders_ ABSL_GUARDED_BY(mutex_);
+  std::map<CardId, std::vector<DeviceMemory::ProcessMemory>> outsiders_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t last_chunk_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t last_grow_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

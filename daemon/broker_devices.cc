@@ -191,7 +191,7 @@ std::vector<Broker::CardInfo> Broker::Cards() const {
                      .draining = Leaving(id),
                      .waiting = ledger_.QueueOf(id).size(),
                      .observed = outsiders != outsiders_.end(),
-                     .outsiders = outsiders == outsiders_.end() ? std::vector<DeviceBackend::ProcessMemory>()
+                     .outsiders = outsiders == outsiders_.end() ? std::vector<DeviceMemory::ProcessMemory>()
                                                                 : outsiders->second});
   }
   return infos;

@@ -40,7 +40,7 @@ void Broker::Observe(CardId card, const CardReport& report) {
     for (const auto& [session, held] : device.held_by) chunks.granted[sessions_.at(session).pid] += held;
   }
   const std::map<std::int64_t, Bytes> beside = BesideChunks(report, chunks);
-  std::vector<DeviceBackend::ProcessMemory>& outsiders = outsiders_[card];
+  std::vector<DeviceMemory::ProcessMemory>& outsiders = outsiders_[card];
   outsiders.clear();
   for (const auto& [pid, bytes] : beside) {
     if (pid != ::getpid() && !overheads_.contains({pid, card})) outsiders.push_back({pid, bytes});

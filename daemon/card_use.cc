@@ -11,7 +11,7 @@ Bytes GrantedTo(std::int64_t pid, const ChunkUse& chunks) {
 // Were the chunks not part of the report, the processes had more than there is besides chunks.
 bool CountsChunks(const CardReport& report, const ChunkUse& chunks) {
   Bytes reported;
-  for (const DeviceBackend::ProcessMemory& process : report.processes) reported += process.used;
+  for (const DeviceMemory::ProcessMemory& process : report.processes) reported += process.used;
   return reported > SaturatingSub(SaturatingSub(chunks.total, report.free), chunks.existing);
 }
 
@@ -20,7 +20,7 @@ bool CountsChunks(const CardReport& report, const ChunkUse& chunks) {
 std::map<std::int64_t, Bytes> BesideChunks(const CardReport& report, const ChunkUse& chunks) {
   const bool counts = CountsChunks(report, chunks);
   std::map<std::int64_t, Bytes> beside;
-  for (const DeviceBackend::ProcessMemory& process : report.processes) {
+  for (const DeviceMemory::ProcessMemory& process : report.processes) {
     beside[process.pid] += process.used;  // a process may be listed for each of its contexts
   }
   if (!counts) return beside;

@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_memory.h"
 #include "lgpu/bytes.h"
 
 namespace lgpu::daemon {
@@ -16,10 +16,10 @@ namespace lgpu::daemon {
 /// on trust.
 struct CardReport {
   Bytes free;
-  std::vector<DeviceBackend::ProcessMemory> processes;
+  std::vector<DeviceMemory::ProcessMemory> processes;
 
   /// Calls the backend: no lock is held.
-  static std::optional<CardReport> Take(DeviceBackend& backend, int device);
+  static std::optional<CardReport> Take(DeviceMemory& backend, int device);
 };
 
 /// A CardWatch tells how much of the memory that programs gave back is back on a card, which the driver has

@@ -88,7 +88,7 @@ class Daemon::Impl {
   Impl& operator=(const Impl&) = delete;
 
   /// `journal`: none where the daemon is to remember nothing.
-  absl::Status Start(DeviceBackend& backend, std::optional<Journal::Opened> journal) {
+  absl::Status Start(DeviceMemory& backend, std::optional<Journal::Opened> journal) {
     if (journal) {
       journal_ = std::move(journal->journal);
       broker_->UseJournal(*journal_);
@@ -186,7 +186,7 @@ class Daemon::Impl {
   }
 
  private:
-  absl::Status Recover(DeviceBackend& backend, const Journal::Opened& found) {
+  absl::Status Recover(DeviceMemory& backend, const Journal::Opened& found) {
     LGPU_ASSIGN_OR_RETURN(const LeaseTable::Lasting lasting, LeaseTable::ReadLasting(config_.state_dir));
     recovery_ = std::make_unique<Recovery>(RecoveryParts{.backend = backend,
                                                          .broker = *broker_,

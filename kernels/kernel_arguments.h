@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_work.h"
 #include "lgpu/dtype.h"
 
 namespace lgpu {

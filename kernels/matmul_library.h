@@ -24,7 +24,7 @@ struct MatMulProblem {
 
 /// A MatMulLibrary is what the GPU's vendor has for products of matrices, on one physical device: opened at
 /// its first use, shared by the logical devices there. All calls, and the destructor unless
-/// it was abandoned, come inside of DeviceBackend::CallLibrary of that device, from any thread.
+/// it was abandoned, come inside of DeviceWork::CallLibrary of that device, from any thread.
 class MatMulLibrary {
  public:
   struct Options {

@@ -11,7 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_work.h"
 #include "kernels/matmul_library.h"
 #include "lgpu/dtype.h"
 #include "lgpu/shape.h"

@@ -5,9 +5,9 @@
     allocator, proto <- daemon                         allocator, proto <- client/session
     proto <- client/control <- cli                     client/session, client/control, kernels <- client/runtime <- cli
 
-Also: gRPC's headers appear in a few .cc files only, and no installed header includes gRPC, protobuf, CUDA, Boost
-or nlohmann. `layering_test.py ROOT` checks a tree; `layering_test.py ROOT --prove` checks that planted violations
-are found."""
+Also: gRPC's headers appear in a few .cc files only, a daemon includes nothing of the devices' work, and no installed
+header includes gRPC, protobuf, CUDA, Boost or nlohmann. `layering_test.py ROOT` checks a tree;
+`layering_test.py ROOT --prove` checks that planted violations are found."""
 
 import pathlib
 import re
@@ -36,6 +36,8 @@ GRPC_FILES = {
     "daemon/server/control_server.cc",
     "daemon/server/control_service.cc",
 }
+# A daemon has the memory of devices and none of their work: it does not open these.
+PROGRAMS_ONLY = re.compile(r"^allocator/device/(device_work|device_backend|simulated/simulated_backend|cuda/cuda_backend)\.h$")
 GRPC_HEADERS = {
     "cli/connection.h",
     "daemon/server/control_service.h",
@@ -95,6 +97,8 @@ def violations(root):
             target = owner(root, path, name)
             if target is not None and target != layer and target not in ALLOWED[layer]:
                 yield f"{place}: includes {name}, but {layer}/ may not use {target}/"
+            if layer == "daemon" and PROGRAMS_ONLY.search(name):
+                yield f"{place}: includes {name}, but a daemon has device_memory.h only"
             if GRPC.search(name) and place not in GRPC_FILES | GRPC_HEADERS:
                 yield f"{place}: includes {name}; gRPC belongs into {', '.join(sorted(GRPC_FILES))}"
             if installed and FORBIDDEN_IN_INSTALLED.search(name):
@@ -107,6 +111,7 @@ PLANTED = {
     "base/text.cc": '#include "allocator/ledger.h"\n',
     "allocator/pool/pool.cc": '#include "lgpu/v1/session.pb.h"\n',
     "allocator/page_map.cc": '#include "allocator/device/device_backend.h"\n',
+    "daemon/server/device_registry.h": '#include "allocator/device/device_backend.h"\n',
     "proto/channel.cc": '#  include "daemon/server/broker.h"\n',
     "proto/pages.cc": '#include "allocator/ledger.h"\n',
     "daemon/server/broker.cc": '#include "client/runtime/device.h"\n',

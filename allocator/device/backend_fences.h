@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_work.h"
 #include "lgpu/stream_fences.h"
 
 namespace lgpu {
@@ -13,7 +13,7 @@ namespace lgpu {
 /// n-th of its streams. The backend and the streams outlive it. Thread-safe.
 class BackendFences final : public StreamFences {
  public:
-  BackendFences(DeviceBackend& backend, std::vector<StreamHandle> streams)
+  BackendFences(DeviceWork& backend, std::vector<StreamHandle> streams)
       : backend_(backend), streams_(std::move(streams)) {}
 
   absl::StatusOr<std::uint64_t> Record(StreamId stream) override;
@@ -24,7 +24,7 @@ class BackendFences final : public StreamFences {
  private:
   absl::StatusOr<StreamHandle> Find(StreamId stream) const;
 
-  DeviceBackend& backend_;
+  DeviceWork& backend_;
   const std::vector<StreamHandle> streams_;
 };
 

@@ -10,14 +10,14 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_memory.h"
 #include "base/mutex.h"
 #include "lgpu/bytes.h"
 
 namespace lgpu {
 
 /// MappedRanges is what a backend knows of its address space: the reserved ranges, which mappings lie in
-/// them, and which of those have access. It holds the rules of DeviceBackend and touches no memory; changes
+/// them, and which of those have access. It holds the rules of DeviceMemory and touches no memory; changes
 /// are two-step (Begin..., then Settle) so that no lock is held over the calls in between. Thread-safe.
 class MappedRanges {
  public:

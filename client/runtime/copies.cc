@@ -16,7 +16,7 @@ namespace {
 absl::Status CopyBetweenGpus(const TensorBuffer& from, const TensorBuffer& to) {
   Device& source = from.device();
   Device& target = to.device();
-  DeviceBackend& backend = target.backend();
+  DeviceWork& backend = target.backend();
   LGPU_RETURN_IF_ERROR(OrderAfter(backend, target.stream(), source.stream()));
   LGPU_RETURN_IF_ERROR(backend.CopyOnDevice(target.stream(), to.data(), from.data(), from.bytes()));
   return OrderAfter(backend, source.stream(), target.stream());

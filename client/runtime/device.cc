@@ -22,7 +22,7 @@ constexpr std::string_view kLocalTask = "/job:localhost/replica:0/task:0";
 
 }  // namespace
 
-absl::Status OrderAfter(DeviceBackend& backend, StreamHandle later, StreamHandle earlier) {
+absl::Status OrderAfter(DeviceWork& backend, StreamHandle later, StreamHandle earlier) {
   const absl::StatusOr<Fence> fence = backend.Record(earlier);
   const absl::Status status = fence.ok() ? backend.WaitOnStream(later, *fence) : fence.status();
   return status.ok() ? status : backend.Drain(earlier);

@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_work.h"
 #include "base/mutex.h"
 #include "client/runtime/op_timers.h"
 #include "client/runtime/workspace.h"
@@ -26,7 +26,7 @@ namespace lgpu::internal {
 
 /// What is queued on `later` from now on waits, on the device, for what is queued on `earlier`. Where that
 /// cannot be had this thread waits, so that nobody gets memory that `earlier` still works with.
-absl::Status OrderAfter(DeviceBackend& backend, StreamHandle later, StreamHandle earlier);
+absl::Status OrderAfter(DeviceWork& backend, StreamHandle later, StreamHandle earlier);
 
 /// A Device is where tensors of a context lie and its ops run: the CPU, or a logical GPU with its pool and
 /// its stream. It is a Launcher for its own kernels. Thread-safe until Shutdown, which runs alone.
@@ -41,8 +41,8 @@ class Device final : public Launcher {
   enum class FilledBy { kKernel, kHost };
   struct GpuParts {
     int index = 0;
-    int card = 0;  // index in backend->devices()
-    DeviceBackend* backend = nullptr;
+    int card = 0;  // index in the backend's devices()
+    DeviceWork* backend = nullptr;
     std::unique_ptr<Pool> pool;
     std::array<StreamHandle, kStreams> streams{};
     ClientPage::Device* counters = nullptr;  // null: an index that the page has no place for
@@ -60,9 +60,9 @@ class Device final : public Launcher {
   const std::string& name() const { return name_; }  // "/job:localhost/replica:0/task:0/device:GPU:0"
   std::uint16_t record_id() const;                   // as PlacementEntry writes it
   StreamHandle stream(Streams stream = kHome) const { return gpu_.streams[stream]; }
-  DeviceBackend& backend() const { return *gpu_.backend; }  // GPUs only
-  Pool& pool() const { return *gpu_.pool; }                 // GPUs only
-  OpTimers& timers() const { return *gpu_.timers; }         // GPUs only
+  DeviceWork& backend() const { return *gpu_.backend; }  // GPUs only
+  Pool& pool() const { return *gpu_.pool; }              // GPUs only
+  OpTimers& timers() const { return *gpu_.timers; }      // GPUs only
 
   /// Memory for `bytes` > 0, for a tensor that `op` makes. RESOURCE_EXHAUSTED carries a Refusal whose `what`
   /// is still empty.

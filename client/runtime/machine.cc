@@ -15,7 +15,7 @@ namespace {
 
 // Those that the driver shows this process; where it does not start there is none, and `notes` says why.
 void AppendReal(std::vector<PhysicalDeviceInfo>& cards, std::vector<std::string>& notes) {
-  const absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
+  const absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend();
   if (!backend.ok()) {
     notes.push_back("lgpu: note: no GPU: " + std::string(backend.status().message()));
     return;

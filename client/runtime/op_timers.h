@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_work.h"
 #include "base/mutex.h"
 #include "proto/wire/placement_ring.h"
 
@@ -20,7 +20,7 @@ namespace lgpu::internal {
 class OpTimers {
  public:
   /// `every`: 1 measures all, 0 none.
-  OpTimers(DeviceBackend& backend, StreamHandle stream, std::uint32_t every)
+  OpTimers(DeviceWork& backend, StreamHandle stream, std::uint32_t every)
       : backend_(backend), stream_(stream), every_(every) {}
 
   /// Right before an op is launched: its timer, if it is measured.
@@ -42,7 +42,7 @@ class OpTimers {
     PlacementEntry record;
   };
 
-  DeviceBackend& backend_;
+  DeviceWork& backend_;
   const StreamHandle stream_;
   const std::uint32_t every_;
   std::atomic<std::uint32_t> ops_{0};

@@ -24,7 +24,7 @@ absl::Status NoGpu(const absl::Status& why) {
 /// The machine's GPUs, or the simulated ones of `endpoint`.
 absl::StatusOr<std::unique_ptr<DeviceBackend>> LocalBackend(const Endpoint& endpoint) {
   if (endpoint.simulated.empty()) {
-    absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
+    absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend();
     if (!backend.ok()) return NoGpu(backend.status());
     return backend;
   }

@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_memory.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "client/session/client_channel.h"

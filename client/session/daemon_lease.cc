@@ -28,7 +28,7 @@ std::vector<PhysicalDevice> CardsOf(const std::vector<LeasedDevice>& devices) {
 /// The driver's GPUs; the cards of the lease have to be among them.
 absl::StatusOr<std::unique_ptr<DeviceBackend>> CudaBackendFor(const std::string& lease,
                                                               const std::vector<PhysicalDevice>& cards) {
-  absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
+  absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend();
   if (!backend.ok()) {
     return absl::Status(backend.status().code(),
                         "lease " + lease + " has a device on " + cards.front().name +

@@ -11,7 +11,7 @@
 namespace lgpu {
 
 absl::StatusOr<std::unique_ptr<LeasedRegionSource>> LeasedRegionSource::Create(DaemonConnection& connection,
-                                                                               DeviceBackend& backend,
+                                                                               DeviceMemory& backend,
                                                                                const Options& options) {
   LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Region> region,
                         Region::Reserve(backend, options.backend_device, options.granularity, options.limit));

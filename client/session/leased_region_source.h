@@ -30,7 +30,7 @@ class LeasedRegionSource final : public RegionSource, private DaemonConnection::
   };
   /// `connection` and `backend` outlive it.
   static absl::StatusOr<std::unique_ptr<LeasedRegionSource>> Create(DaemonConnection& connection,
-                                                                    DeviceBackend& backend,
+                                                                    DeviceMemory& backend,
                                                                     const Options& options);
   ~LeasedRegionSource() override;
 

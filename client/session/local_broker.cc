@@ -21,7 +21,7 @@ constexpr Bytes kManyBytes = 256_MiB;
 
 std::string DeviceName(int index) { return "/device:GPU:" + std::to_string(index); }
 
-std::string CardName(const DeviceBackend& backend, int card) {
+std::string CardName(const DeviceMemory& backend, int card) {
   const PhysicalDevice& device = backend.devices()[static_cast<std::size_t>(card)];
   return "GPU " + std::to_string(card) + " (" + (device.simulated ? "simulated" : device.name) + ")";
 }
@@ -34,7 +34,7 @@ bool SpeaksOfDescriptors(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LocalBroker>> LocalBroker::Create(DeviceBackend& backend,
+absl::StatusOr<std::unique_ptr<LocalBroker>> LocalBroker::Create(DeviceMemory& backend,
                                                                  MaintenanceThread* maintenance) {
   std::unique_ptr<LocalBroker> broker(new LocalBroker(backend, maintenance));
   MutexLock lock(broker->mutex_);

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_memory.h"
 #include "allocator/ledger.h"
 #include "allocator/trim_table.h"
 #include "base/mutex.h"
@@ -31,7 +31,7 @@ namespace lgpu {
 class LocalBroker {
  public:
   struct DeviceSpec {
-    int card = 0;  // in DeviceBackend::devices()
+    int card = 0;  // in DeviceMemory::devices()
     Bytes limit = {};
     Bytes guarantee = {};  // preallocate: the limit, whatever is said here
     bool preallocate = false;
@@ -40,7 +40,7 @@ class LocalBroker {
 
   /// `backend` outlives it, and so does `maintenance`, whose task does what TakeTrims says (null: no device
   /// is asked for what lies idle in it). INVALID_ARGUMENT for a card that the Ledger cannot take.
-  static absl::StatusOr<std::unique_ptr<LocalBroker>> Create(DeviceBackend& backend,
+  static absl::StatusOr<std::unique_ptr<LocalBroker>> Create(DeviceMemory& backend,
                                                              MaintenanceThread* maintenance);
   /// All sources are gone.
   ~LocalBroker();
@@ -99,7 +99,7 @@ class LocalBroker {
     Region::Held held;
   };
 
-  LocalBroker(DeviceBackend& backend, MaintenanceThread* maintenance)
+  LocalBroker(DeviceMemory& backend, MaintenanceThread* maintenance)
       : backend_(backend), maintenance_(maintenance) {}
   /// Chunks out of the stock of a preallocated device, charged; empty: there is not enough.
   std::vector<Region::Held> TakeStock(LogicalId id, Device& device, const GrowRequest& request)
@@ -132,7 +132,7 @@ class LocalBroker {
   Refusal MakeRefusal(RefusalReason reason, const DeviceSpec& spec, Bytes asked) const;
   static void AddCardNumbers(Refusal& refusal, const Ledger::CardView& card);
 
-  DeviceBackend& backend_;
+  DeviceMemory& backend_;
   MaintenanceThread* const maintenance_;
   mutable Mutex mutex_;
   CondVar changed_;

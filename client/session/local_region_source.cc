@@ -7,7 +7,7 @@ namespace lgpu {
 
 absl::StatusOr<std::unique_ptr<LocalRegionSource>> LocalRegionSource::Create(LocalBroker& broker,
                                                                              LogicalId device,
-                                                                             DeviceBackend& backend,
+                                                                             DeviceMemory& backend,
                                                                              int backend_device) {
   const Bytes limit = broker.limit(device);
   const Bytes granularity = backend.devices()[static_cast<std::size_t>(backend_device)].granularity;

@@ -21,8 +21,7 @@ class LocalRegionSource final : public RegionSource {
  public:
   /// `broker` and `backend` outlive it.
   static absl::StatusOr<std::unique_ptr<LocalRegionSource>> Create(LocalBroker& broker, LogicalId device,
-                                                                   DeviceBackend& backend,
-                                                                   int backend_device);
+                                                                   DeviceMemory& backend, int backend_device);
   ~LocalRegionSource() override;
 
   std::byte* base() const override { return region_->base(); }

@@ -29,7 +29,7 @@ bool HasManyAddresses() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Region>> Region::Reserve(DeviceBackend& backend, int device, Bytes granularity,
+absl::StatusOr<std::unique_ptr<Region>> Region::Reserve(DeviceMemory& backend, int device, Bytes granularity,
                                                         Bytes limit) {
   const Bytes unit = std::max(RoundUp(limit, granularity), granularity);
   const Bytes card = RoundUp(backend.devices()[static_cast<std::size_t>(device)].total, granularity);

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_memory.h"
 #include "base/mutex.h"
 #include "base/process_epoch.h"
 #include "lgpu/bytes.h"
@@ -33,8 +33,8 @@ class Region {
 
   /// Reserves 8 times `limit` of addresses, and at least 4 times what the card has, for a limit may be raised
   /// up to that; 8 or 4 times `limit` where so many are not to be had. `backend` outlives it.
-  static absl::StatusOr<std::unique_ptr<Region>> Reserve(DeviceBackend& backend, int device,
-                                                         Bytes granularity, Bytes limit);
+  static absl::StatusOr<std::unique_ptr<Region>> Reserve(DeviceMemory& backend, int device, Bytes granularity,
+                                                         Bytes limit);
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -42,7 +42,7 @@ class Region {
   std::byte* base() const { return base_; }
   Bytes reserved() const { return reserved_; }
   Bytes granularity() const { return granularity_; }
-  DeviceBackend& backend() const { return backend_; }
+  DeviceMemory& backend() const { return backend_; }
   int device() const { return device_; }
   bool IsForked() const { return epoch_.IsForked(); }
 
@@ -73,7 +73,7 @@ class Region {
     Bytes bytes;
   };
 
-  Region(DeviceBackend& backend, int device, Bytes granularity, std::byte* base, Bytes reserved)
+  Region(DeviceMemory& backend, int device, Bytes granularity, std::byte* base, Bytes reserved)
       : backend_(backend), device_(device), granularity_(granularity), base_(base), reserved_(reserved) {}
 
   absl::StatusOr<Entry*> Find(ChunkId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -83,7 +83,7 @@ class Region {
   /// Maps all of `moves`, in order of their offsets, and makes them accessible; or none of them.
   absl::Status MapAll(std::span<const Move> moves);
 
-  DeviceBackend& backend_;
+  DeviceMemory& backend_;
   const int device_;
   const Bytes granularity_;
   std::byte* const base_;

@@ -102,7 +102,7 @@ Bytes Recovery::CountStrays(const Broker::CardInfo& card) {
     return Bytes();
   if (!strays.ok()) return card.view.total;
   Bytes sum;
-  for (const DeviceBackend::Stray& stray : *strays) sum = SaturatingAdd(sum, stray.bytes);
+  for (const DeviceMemory::Stray& stray : *strays) sum = SaturatingAdd(sum, stray.bytes);
   return RoundUp(sum, card.view.granularity);
 }
 

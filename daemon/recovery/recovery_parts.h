@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_memory.h"
 #include "daemon/broker.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/recovery/journal.h"
@@ -16,7 +16,7 @@ namespace lgpu::daemon {
 
 /// What a daemon consists of that starts with an earlier one's accounts.
 struct RecoveryParts {
-  DeviceBackend& backend;
+  DeviceMemory& backend;
   Broker& broker;
   LeaseTable& leases;
   SessionDirectory& sessions;

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "allocator/device/cuda/cuda_backend.h"
+#include "allocator/device/cuda/cuda_memory.h"
 #include "allocator/device/cuda/nvml.h"
-#include "allocator/device/simulated/simulated_backend.h"
+#include "allocator/device/simulated/simulated_memory.h"
 #include "daemon/server/lock_file.h"
 #include "lgpu/status.h"
 #include "lgpu/visibility.h"
@@ -121,7 +121,7 @@ absl::Status DeviceRegistry::OpenSimulated(const Config& config) {
     options.devices.push_back(std::move(device));
     options.sparse = options.sparse || simulated.sparse;
   }
-  backend_ = MakeSimulatedBackend(std::move(options));
+  backend_ = MakeSimulatedMemory(std::move(options));
   simulated_ = true;
   std::vector<std::string> uuids;
   for (const PhysicalDevice& device : backend_->devices()) {
@@ -141,8 +141,7 @@ absl::Status DeviceRegistry::OpenSimulated(const Config& config) {
 absl::Status DeviceRegistry::OpenCuda(const Config& config) {
   absl::StatusOr<std::shared_ptr<Nvml>> nvml = Nvml::Open();
   if (!nvml.ok()) accounting_note_ = std::string(nvml.status().message());
-  absl::StatusOr<std::unique_ptr<DeviceBackend>> backend =
-      OpenCudaBackend({.physical_memory_only = true, .nvml = nvml.value_or(nullptr)});
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> backend = OpenCudaMemory(nvml.value_or(nullptr));
   if (!backend.ok()) {
     return absl::Status(backend.status().code(),
                         absl::StrCat("no usable GPU: ", std::string(backend.status().message()), "\n  ",

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_memory.h"
 #include "base/unique_fd.h"
 #include "daemon/server/config.h"
 
@@ -34,7 +34,7 @@ class DeviceRegistry {
   /// The same without a lock: what it would serve has no reason against it, and is not served.
   static absl::StatusOr<std::unique_ptr<DeviceRegistry>> Look(const Config& config);
 
-  DeviceBackend& backend() const { return *backend_; }
+  DeviceMemory& backend() const { return *backend_; }
   const std::vector<Card>& cards() const { return cards_; }
   bool simulated() const { return simulated_; }
   /// Why the memory in use is not known (no NVML); empty where it is.
@@ -47,7 +47,7 @@ class DeviceRegistry {
   /// Cards that the configuration leaves out; the environment's list is the driver's to read.
   void Hide(const Config& config);
   Card& AddCard(const PhysicalDevice& device, int backend_device, std::string not_served_because);
-  std::unique_ptr<DeviceBackend> backend_;
+  std::unique_ptr<DeviceMemory> backend_;
   std::vector<Card> cards_;
   bool simulated_ = false;
   std::string accounting_note_;

@@ -109,7 +109,7 @@ void StatsReporter::AddForeignProcesses(const Caller& caller, v1::StatsSnapshot&
   for (v1::CardStats& card : *snapshot.mutable_cards()) {
     for (const Broker::CardInfo& info : infos) {
       if (info.card.device.uuid != card.uuid()) continue;
-      for (const DeviceBackend::ProcessMemory& process : info.outsiders) {
+      for (const DeviceMemory::ProcessMemory& process : info.outsiders) {
         const Known known = LookUp(process.pid);
         v1::ForeignProcess& entry = *card.add_foreign_processes();
         entry.set_pid(process.pid);

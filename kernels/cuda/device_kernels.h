@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_work.h"
 #include "lgpu/dtype.h"
 
 namespace lgpu {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_work.h"
 #include "kernels/bodies/numbers.h"
 #include "lgpu/dtype.h"
 

@@ -21,7 +21,7 @@ namespace lgpu::testing {
 /// A source of chunks that the test's own backend makes, up to a limit and to nobody else's harm.
 class FakeSource final : public RegionSource {
  public:
-  FakeSource(DeviceBackend& backend, int card, Bytes limit)
+  FakeSource(DeviceMemory& backend, int card, Bytes limit)
       : limit_(limit), region_(*Region::Reserve(backend, card, Bytes(2 << 20), limit)) {}
   ~FakeSource() override {
     for (const Region::Held& held : region_->TakeAll()) {

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <thread>
 
+#include "allocator/device/cuda/cuda_memory.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/kernel_parameters.h"
 #include "lgpu/refusal.h"
@@ -27,16 +28,22 @@ namespace {
 static_assert(sizeof(FillArguments) == sizeof(FillParameters) &&
               offsetof(FillArguments, value) == offsetof(FillParameters, value));
 
-std::unique_ptr<DeviceBackend> Open(const CudaBackendOptions& options = {}) {
-  absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend(options);
+std::unique_ptr<DeviceBackend> Open(std::shared_ptr<Nvml> nvml = nullptr) {
+  absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend(std::move(nvml));
   EXPECT_TRUE(backend.ok()) << backend.status();
   return backend.ok() ? *std::move(backend) : nullptr;
+}
+
+std::unique_ptr<DeviceMemory> OpenMemory(std::shared_ptr<Nvml> nvml = nullptr) {
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = OpenCudaMemory(std::move(nvml));
+  EXPECT_TRUE(memory.ok()) << memory.status();
+  return memory.ok() ? *std::move(memory) : nullptr;
 }
 
 std::vector<DeviceBackendFactory> Backends() {
   DeviceBackendFactory factory;
   factory.name = "Cuda";
-  factory.make = [] { return Open({.nvml = Nvml::Open().value_or(nullptr)}); };
+  factory.make = [] { return Open(Nvml::Open().value_or(nullptr)); };
   factory.fill.device_kernel = &kFillKernel;
   SpreadOver(std::uint64_t{1} << 20, factory.fill);
   factory.reclaim_is_immediate = false;
@@ -68,7 +75,7 @@ class OpenFilesLimit {
 };
 
 TEST(CudaBackendTest, ElevenHundredChunksNeedNoDescriptors) {
-  const auto daemon = Open({.physical_memory_only = true});
+  const auto daemon = OpenMemory();
   const auto client = Open();
   const Bytes unit = client->devices()[0].granularity;
   const std::size_t kChunks = 1100;
@@ -106,14 +113,13 @@ TEST(CudaBackendTest, OutOfDescriptorsIsNeverOutOfMemory) {
   EXPECT_EQ(GetRefusal(exported)->reason, RefusalReason::kDescriptors);
 }
 
-TEST(CudaBackendTest, DaemonHalfTakesNothingThatNeedsAContext) {
-  const auto backend = Open({.physical_memory_only = true});
+TEST(CudaBackendTest, MemoryOfADaemonHasNoAddressSpace) {
+  const auto backend = OpenMemory();
   const Bytes unit = backend->devices()[0].granularity;
   const absl::StatusOr<MemoryHandle> memory = backend->Create(0, unit);
   ASSERT_TRUE(memory.ok()) << memory.status();
   EXPECT_TRUE(backend->Export(*memory).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(backend->Reserve(0, unit).status()));
-  EXPECT_TRUE(absl::IsFailedPrecondition(backend->CreateStream(0, 0).status()));
   EXPECT_TRUE(absl::IsFailedPrecondition(backend->Map(nullptr, *memory)));
   EXPECT_TRUE(backend->Reclaim(*memory).ok());
 }
@@ -121,7 +127,7 @@ TEST(CudaBackendTest, DaemonHalfTakesNothingThatNeedsAContext) {
 TEST(CudaBackendTest, FreeMemoryFallsByAChunkAndRisesAgain) {
   const absl::StatusOr<std::shared_ptr<Nvml>> nvml = Nvml::Open();
   ASSERT_TRUE(nvml.ok()) << nvml.status();
-  const auto backend = Open({.physical_memory_only = true, .nvml = *nvml});
+  const auto backend = OpenMemory(*nvml);
   const Bytes unit = backend->devices()[0].granularity;
   const Bytes before = backend->FreeMemory(0).value_or(Bytes());
   const absl::StatusOr<MemoryHandle> memory = backend->Create(0, unit * 16);

@@ -17,7 +17,7 @@ namespace {
 using testing::CountingBackend;
 using Clock = std::chrono::steady_clock;
 
-std::unique_ptr<Broker> MakeBroker(DeviceBackend& backend) {
+std::unique_ptr<Broker> MakeBroker(DeviceMemory& backend) {
   return *Broker::Create(backend, {{.index = 0, .backend_device = 0, .device = backend.devices()[0]}},
                          Bytes());
 }

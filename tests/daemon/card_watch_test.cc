@@ -5,7 +5,7 @@
 namespace lgpu::daemon {
 namespace {
 
-using Processes = std::vector<DeviceBackend::ProcessMemory>;
+using Processes = std::vector<DeviceMemory::ProcessMemory>;
 
 constexpr std::int64_t kSuspect = 7, kOther = 8;
 

@@ -16,7 +16,7 @@ int main() {
            std::string(order.status().message());
   }
   std::puts(line.c_str());
-  const auto backend = lgpu::OpenCudaBackend({});
+  const auto backend = lgpu::OpenCudaBackend();
   if (backend.ok() != order.ok()) return 1;
   const auto nvml = lgpu::Nvml::Open();
   std::puts(nvml.ok() ? ("ok " + (*nvml)->DriverVersion()).c_str()

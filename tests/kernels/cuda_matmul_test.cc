@@ -35,7 +35,7 @@ TYPED_TEST(NarrowMatMulTest, PartialSumsAreNotRounded) {
 // 1 + 2^-12 has more bits than TensorFloat-32.
 TEST(TensorFloat32Test, FactorsAreRoundedWhereItIsAskedFor) {
   const auto product = [](const MatMulLibrary::Options& options) {
-    absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
+    absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend();
     LGPU_CHECK(backend.ok());
     const std::unique_ptr<testing::KernelRunner> runner = testing::MakeDeviceRunner(
         *std::move(backend), KernelRegistry::ForCudaDevices({}), MatMulLibrary::Make(options));

@@ -7,7 +7,7 @@ namespace lgpu::testing {
 // On whatever libcuda.so.1 is found: a fake one in the tests (fake_cuda_run), a real one on a machine with a
 // GPU.
 std::unique_ptr<KernelRunner> MakeRunner() {
-  absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend({});
+  absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend();
   LGPU_CHECK(backend.ok());
   return MakeDeviceRunner(*std::move(backend), KernelRegistry::ForCudaDevices({.cast_on_gpu = true}),
                           MatMulLibrary::Make({}));

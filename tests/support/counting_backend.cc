@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "allocator/device/simulated/simulated_backend.h"
+#include "allocator/device/simulated/simulated_memory.h"
 
 namespace lgpu::testing {
 

@@ -9,17 +9,17 @@
 #include <span>
 #include <vector>
 
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_memory.h"
 #include "base/mutex.h"
 
 namespace lgpu::testing {
 
 /// A CountingBackend has cards without any memory: it only counts what exists, so that what a broker says
 /// can be held against it. It has physical memory (Create, Release, Reclaim, FreeMemory) and nothing else:
-/// all other calls are UNIMPLEMENTED.
+/// address space is UNIMPLEMENTED.
 ///
 /// Thread-safe.
-class CountingBackend final : public DeviceBackend {
+class CountingBackend final : public DeviceMemory {
  public:
   /// What a card does with memory that is to be reclaimed.
   enum class Reclaiming {
@@ -61,20 +61,6 @@ class CountingBackend final : public DeviceBackend {
   absl::Status Map(std::byte*, MemoryHandle) override { return None(); }
   absl::Status SetAccess(std::byte*, Bytes) override { return None(); }
   absl::Status Unmap(std::byte*) override { return None(); }
-  absl::StatusOr<StreamHandle> CreateStream(int, int) override { return None(); }
-  absl::Status DestroyStream(StreamHandle) override { return None(); }
-  absl::Status Drain(StreamHandle) override { return None(); }
-  absl::StatusOr<Fence> Record(StreamHandle) override { return None(); }
-  absl::StatusOr<bool> HasPassed(const Fence&) override { return None(); }
-  absl::Status Wait(const Fence&) override { return None(); }
-  absl::Status WaitOnStream(StreamHandle, const Fence&) override { return None(); }
-  absl::Status CopyToDevice(StreamHandle, std::byte*, const void*, Bytes) override { return None(); }
-  absl::Status CopyToHost(StreamHandle, void*, const std::byte*, Bytes) override { return None(); }
-  absl::Status CopyOnDevice(StreamHandle, std::byte*, const std::byte*, Bytes) override { return None(); }
-  absl::Status Launch(StreamHandle, const KernelLaunch&) override { return None(); }
-  absl::StatusOr<std::unique_ptr<StreamTimer>> StartTimer(StreamHandle) override {
-    return StartSimulatedTimer(nullptr);
-  }
 
  private:
   struct Memory {

@@ -9,7 +9,7 @@
 
 namespace lgpu {
 
-absl::StatusOr<std::unique_ptr<FakeRegionSource>> FakeRegionSource::Make(DeviceBackend& backend,
+absl::StatusOr<std::unique_ptr<FakeRegionSource>> FakeRegionSource::Make(DeviceMemory& backend,
                                                                          const Options& options) {
   Options complete = options;
   const Bytes granularity = backend.devices()[0].granularity;
@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<FakeRegionSource>> FakeRegionSource::Make(DeviceB
   return std::unique_ptr<FakeRegionSource>(new FakeRegionSource(backend, complete, base));
 }
 
-FakeRegionSource::FakeRegionSource(DeviceBackend& backend, const Options& options, std::byte* base)
+FakeRegionSource::FakeRegionSource(DeviceMemory& backend, const Options& options, std::byte* base)
     : backend_(backend), options_(options), upstream_(options.upstream), base_(base) {}
 
 FakeRegionSource::~FakeRegionSource() {

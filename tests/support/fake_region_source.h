@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "allocator/device/device_backend.h"
+#include "allocator/device/device_memory.h"
 #include "base/mutex.h"
 #include "lgpu/region_source.h"
 #include "tests/support/failing_backend.h"
@@ -39,7 +39,7 @@ class FakeRegionSource final : public RegionSource {
     std::shared_ptr<FakeUpstream> upstream{};     // null: one of its own
   };
   /// `backend` outlives the source.
-  static absl::StatusOr<std::unique_ptr<FakeRegionSource>> Make(DeviceBackend& backend,
+  static absl::StatusOr<std::unique_ptr<FakeRegionSource>> Make(DeviceMemory& backend,
                                                                 const Options& options);
   ~FakeRegionSource() override;
 
@@ -58,12 +58,12 @@ class FakeRegionSource final : public RegionSource {
     Bytes bytes;
     std::byte* address = nullptr;  // null: not mapped
   };
-  FakeRegionSource(DeviceBackend& backend, const Options& options, std::byte* base);
+  FakeRegionSource(DeviceMemory& backend, const Options& options, std::byte* base);
   absl::StatusOr<Held> Find(ChunkId id, bool mapped);
   void SetAddress(ChunkId id, std::byte* address);
   absl::Status SetAccessByRuns(std::span<const ChunkPlacement> placements);
 
-  DeviceBackend& backend_;
+  DeviceMemory& backend_;
   const Options options_;
   const std::shared_ptr<FakeUpstream> upstream_;
   std::byte* const base_;

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "allocator/device/backend_checks.h"
 #include "allocator/device/cuda/cuda_backend_impl.h"
+#include "allocator/device/cuda/cuda_memory.h"
 #include "allocator/device/simulated/memfd.h"
 #include "lgpu/refusal.h"
 #include "lgpu/status.h"
@@ -115,8 +116,9 @@ absl::StatusOr<std::vector<CudaBackend::Gpu>> Enumerate(const CudaDriver& driver
 
 }  // namespace
 
-CudaBackend::CudaBackend(const CudaDriver& driver, const std::vector<Gpu>& gpus, CudaBackendOptions options)
-    : driver_(driver), options_(std::move(options)) {
+CudaBackend::CudaBackend(const CudaDriver& driver, const std::vector<Gpu>& gpus, Context context,
+                         std::shared_ptr<Nvml> nvml)
+    : driver_(driver), context_(context), nvml_(std::move(nvml)) {
   for (const Gpu& gpu : gpus) {
     devices_.push_back(gpu.about);
     states_.push_back(std::make_unique<DeviceState>(driver_));
@@ -141,12 +143,11 @@ absl::Status CudaBackend::CheckDevice(int device) const {
   return CheckDeviceIndex(device, devices_.size());
 }
 
-absl::Status CudaBackend::CheckClientHalf(int device) const {
+absl::Status CudaBackend::CheckAddressSpace(int device) const {
   LGPU_RETURN_IF_ERROR(CheckDevice(device));
-  if (!options_.physical_memory_only) return absl::OkStatus();
+  if (context_ == Context::kOnDemand) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "addresses, streams and kernels need a CUDA context, and this backend was opened for physical memory "
-      "only");
+      "address space needs a CUDA context, and this backend was opened for physical memory only");
 }
 
 absl::Status CudaBackend::CheckChunkSize(int device, Bytes bytes) const {
@@ -173,17 +174,17 @@ absl::Status CudaBackend::Explain(const Purpose& purpose, CUresult result) {
 }
 
 std::optional<Bytes> CudaBackend::FreeMemory(int device) {
-  if (options_.nvml == nullptr || !CheckDevice(device).ok()) return std::nullopt;
+  if (nvml_ == nullptr || !CheckDevice(device).ok()) return std::nullopt;
   const absl::StatusOr<Nvml::Memory> memory =
-      options_.nvml->MemoryOf(devices_[static_cast<std::size_t>(device)].uuid);
+      nvml_->MemoryOf(devices_[static_cast<std::size_t>(device)].uuid);
   return memory.ok() ? std::optional<Bytes>(memory->free) : std::nullopt;
 }
 
-std::vector<DeviceBackend::ProcessMemory> CudaBackend::ProcessesOn(int device) {
+std::vector<DeviceMemory::ProcessMemory> CudaBackend::ProcessesOn(int device) {
   std::vector<ProcessMemory> processes;
-  if (options_.nvml == nullptr || !CheckDevice(device).ok()) return processes;
+  if (nvml_ == nullptr || !CheckDevice(device).ok()) return processes;
   const absl::StatusOr<std::vector<Nvml::Process>> known =
-      options_.nvml->ProcessesOf(devices_[static_cast<std::size_t>(device)].uuid);
+      nvml_->ProcessesOf(devices_[static_cast<std::size_t>(device)].uuid);
   if (!known.ok()) return processes;
   for (const Nvml::Process& process : *known) {
     if (process.used) processes.push_back({process.pid, *process.used});
@@ -295,7 +296,7 @@ absl::Status CudaBackend::Reclaim(MemoryHandle memory) { return Release(memory);
 // ---- address space
 
 absl::StatusOr<std::byte*> CudaBackend::Reserve(int device, Bytes bytes) {
-  LGPU_RETURN_IF_ERROR(CheckClientHalf(device));
+  LGPU_RETURN_IF_ERROR(CheckAddressSpace(device));
   const Bytes granularity = devices_[static_cast<std::size_t>(device)].granularity;
   LGPU_RETURN_IF_ERROR(CheckWholeUnits("an address range", bytes, granularity));
   LGPU_RETURN_IF_ERROR(ContextOf(device).status());
@@ -333,7 +334,7 @@ absl::Status CudaBackend::Map(std::byte* address, MemoryHandle memory) {
     found->second.mapped = true;
     chunk = found->second.chunk;
   }
-  absl::Status status = CheckClientHalf(chunk->device);
+  absl::Status status = CheckAddressSpace(chunk->device);
   if (status.ok()) {
     status = ranges_.BeginMap(address, {memory, chunk->device, chunk->bytes},
                               devices_[static_cast<std::size_t>(chunk->device)].granularity);
@@ -379,13 +380,25 @@ absl::Status CudaBackend::Unmap(std::byte* address) {
   return status;
 }
 
-absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenCudaBackend(const CudaBackendOptions& options) {
+namespace {
+
+absl::StatusOr<std::unique_ptr<CudaBackend>> Open(CudaBackend::Context context, std::shared_ptr<Nvml> nvml) {
   LGPU_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Open());
   LGPU_ASSIGN_OR_RETURN(std::vector<CudaBackend::Gpu> gpus, Enumerate(driver));
   std::sort(gpus.begin(), gpus.end(), [](const CudaBackend::Gpu& a, const CudaBackend::Gpu& b) {
     return a.about.pci_bus_id < b.about.pci_bus_id;
   });
-  return std::make_unique<CudaBackend>(driver, gpus, options);
+  return std::make_unique<CudaBackend>(driver, gpus, context, std::move(nvml));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenCudaBackend(std::shared_ptr<Nvml> nvml) {
+  return Open(CudaBackend::Context::kOnDemand, std::move(nvml));
+}
+
+absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(std::shared_ptr<Nvml> nvml) {
+  return Open(CudaBackend::Context::kNever, std::move(nvml));
 }
 
 absl::StatusOr<std::vector<std::string>> CudaEnumeration() {

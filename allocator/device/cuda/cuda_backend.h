@@ -11,22 +11,15 @@
 
 namespace lgpu {
 
-struct CudaBackendOptions {
-  /// A daemon's: the other half of the backend is FAILED_PRECONDITION, and no context is ever made. Without
-  /// it the primary context of a device is retained when its first address range is reserved.
-  bool physical_memory_only = false;
-  /// For FreeMemory; may be null.
-  std::shared_ptr<Nvml> nvml = nullptr;
-};
-
 /// The GPUs of this machine that the CUDA driver shows this process, as a DeviceBackend. The driver is opened
-/// here and never before: a program that does not call this needs none. FAILED_PRECONDITION "no CUDA devices:
-/// ..." with the cause and what to do.
+/// here and never before: a program that does not call this needs none. The primary context of a device is
+/// retained when its first address range is reserved. `nvml` is for FreeMemory and ProcessesOn, and may be
+/// null. FAILED_PRECONDITION "no CUDA devices: ..." with the cause and what to do.
 ///
 /// Chunks come from cuMemCreate, their descriptors are the driver's own and are closed right after an import.
 /// Which kernels touch which memory only the driver knows: Unmap trusts that the fences of the last use have
 /// passed. Import cannot tell the size of what comes; Map of more than that is INVALID_ARGUMENT.
-absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenCudaBackend(const CudaBackendOptions& options);
+absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenCudaBackend(std::shared_ptr<Nvml> nvml = nullptr);
 
 /// The UUIDs of the GPUs that the driver shows this process, in the order in which it counts them: what
 /// CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER come to. Errors as OpenCudaBackend.

@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "allocator/device/cuda/cuda_backend.h"
+#include "allocator/device/cuda/cuda_memory.h"
 
 namespace lgpu {
 namespace {
@@ -9,15 +10,14 @@ namespace {
 absl::Status NotBuilt() {
   return absl::FailedPreconditionError(
       "no CUDA devices: this lgpu was built without the CUDA backend (configured with -DLGPU_CUDA=OFF, or "
-      "where no "
-      "CUDA toolkit was found)");
+      "where no CUDA toolkit was found)");
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenCudaBackend(const CudaBackendOptions&) {
-  return NotBuilt();
-}
+absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenCudaBackend(std::shared_ptr<Nvml>) { return NotBuilt(); }
+
+absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(std::shared_ptr<Nvml>) { return NotBuilt(); }
 
 absl::StatusOr<std::vector<std::string>> CudaEnumeration() { return NotBuilt(); }
 

@@ -1,8 +1,8 @@
 #ifndef LGPU_ALLOCATOR_DEVICE_CUDA_CUDA_BACKEND_IMPL_H_
 #define LGPU_ALLOCATOR_DEVICE_CUDA_CUDA_BACKEND_IMPL_H_
 
-// The class behind OpenCudaBackend. Its members stand in cuda_backend.cc (memory and addresses),
-// cuda_backend_streams.cc (contexts, streams, kernels) and cuda_backend_copies.cc.
+// The class behind OpenCudaBackend and OpenCudaMemory. Its members stand in cuda_backend.cc (memory and
+// addresses), cuda_backend_streams.cc (contexts, streams, kernels) and cuda_backend_copies.cc.
 
 #include <array>
 #include <atomic>
@@ -55,7 +55,10 @@ class CudaBackend final : public DeviceBackend {
     PhysicalDevice about;
     CUdevice device = 0;
   };
-  CudaBackend(const CudaDriver& driver, const std::vector<Gpu>& gpus, CudaBackendOptions options);
+  /// kNever: address space is FAILED_PRECONDITION.
+  enum class Context { kOnDemand, kNever };
+  CudaBackend(const CudaDriver& driver, const std::vector<Gpu>& gpus, Context context,
+              std::shared_ptr<Nvml> nvml);
   ~CudaBackend() override;
 
   const std::vector<PhysicalDevice>& devices() const override { return devices_; }
@@ -119,7 +122,7 @@ class CudaBackend final : public DeviceBackend {
 
   absl::Status CheckAlive() const;
   absl::Status CheckDevice(int device) const;
-  absl::Status CheckClientHalf(int device) const;
+  absl::Status CheckAddressSpace(int device) const;
   absl::Status CheckChunkSize(int device, Bytes bytes) const;
   /// OK, or what the result means: descriptors that ran out, a full card, or a promise that was broken.
   absl::Status Explain(const Purpose& purpose, CUresult result);
@@ -157,7 +160,8 @@ class CudaBackend final : public DeviceBackend {
   void ForgetEverything();
 
   const CudaDriver driver_;
-  const CudaBackendOptions options_;
+  const Context context_;
+  const std::shared_ptr<Nvml> nvml_;
   const ProcessEpoch epoch_;
   std::vector<PhysicalDevice> devices_;
   std::vector<std::unique_ptr<DeviceState>> states_;

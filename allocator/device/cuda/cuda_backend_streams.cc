@@ -111,7 +111,7 @@ void CudaBackend::ForgetEverything() {
 // ---- streams
 
 absl::StatusOr<StreamHandle> CudaBackend::CreateStream(int device, int priority) {
-  LGPU_RETURN_IF_ERROR(CheckClientHalf(device));
+  LGPU_RETURN_IF_ERROR(CheckDevice(device));
   LGPU_ASSIGN_OR_RETURN(const CUcontext context, ContextOf(device));
   const CudaContextScope scope(driver_, context);
   LGPU_RETURN_IF_ERROR(scope.status());

@@ -157,7 +157,7 @@ std::vector<absl::Status> SimulatedBackend::ReclaimLost(std::span<const std::uin
   return results;
 }
 
-absl::StatusOr<std::vector<DeviceBackend::Stray>> SimulatedBackend::FindStrays(
+absl::StatusOr<std::vector<DeviceMemory::Stray>> SimulatedBackend::FindStrays(
     int device, std::span<const std::uint64_t> known) {
   LGPU_RETURN_IF_ERROR(CheckDevice(device));
   std::vector<Stray> strays;
@@ -292,6 +292,10 @@ std::unique_ptr<DeviceBackend> MakeSimulatedBackend(SimulatedBackendOptions opti
   std::sort(options.devices.begin(), options.devices.end(),
             [](const PhysicalDevice& a, const PhysicalDevice& b) { return a.pci_bus_id < b.pci_bus_id; });
   return std::make_unique<SimulatedBackend>(std::move(options));
+}
+
+std::unique_ptr<DeviceMemory> MakeSimulatedMemory(SimulatedBackendOptions options) {
+  return MakeSimulatedBackend(std::move(options));
 }
 
 PhysicalDevice SimulatedDevice(int index, Bytes memory, const std::string& seed) {

@@ -1,0 +1,19 @@
+#ifndef LGPU_ALLOCATOR_DEVICE_CUDA_CUDA_MEMORY_H_
+#define LGPU_ALLOCATOR_DEVICE_CUDA_CUDA_MEMORY_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "allocator/device/cuda/nvml.h"
+#include "allocator/device/device_memory.h"
+
+namespace lgpu {
+
+/// The physical memory of the GPUs that the CUDA driver shows this process, for a daemon: no context is ever
+/// made, so address space is FAILED_PRECONDITION. `nvml` is for FreeMemory and ProcessesOn, and may be null.
+/// Errors are those of OpenCudaBackend.
+absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(std::shared_ptr<Nvml> nvml);
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_DEVICE_CUDA_CUDA_MEMORY_H_
