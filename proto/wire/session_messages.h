@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "proto/wire/control_messages.h"
 #include "proto/wire/encoding.h"
 
 /// The messages of lgpu/v1/session.proto and lgpu/v1/refusal.proto as plain structs. The .proto files say
@@ -264,6 +265,28 @@ struct Trimmed {
   }
 };
 
+struct Attach {
+  std::uint64_t request_id = 0;
+  std::string lease;
+  static void Fields(auto&& visit, auto& m) {
+    visit(1, m.request_id);
+    visit(2, m.lease);
+  }
+};
+
+struct Attached {
+  std::uint64_t request_id = 0;
+  std::int32_t code = 0;
+  std::string message;
+  std::optional<Lease> lease;
+  static void Fields(auto&& visit, auto& m) {
+    visit(1, m.request_id);
+    visit(2, m.code);
+    visit(3, m.message);
+    visit(4, m.lease);
+  }
+};
+
 struct Goodbye {
   std::int32_t code = 0;
   std::string message;
@@ -275,7 +298,7 @@ struct Goodbye {
 
 struct Frame {
   std::variant<std::monostate, Hello, GrowRequest, Ack, ReturnRequest, CloseRequest, Attest, Trimmed, Welcome,
-               Grant, GrowRefused, ReturnReply, Closed, Goodbye, Attested, Trim>
+               Grant, GrowRefused, ReturnReply, Closed, Goodbye, Attested, Trim, Attach, Attached>
       body;
   std::uint64_t acknowledges = 0;
 
@@ -294,6 +317,7 @@ struct Frame {
     visit.template Case<Attest>(6, m.body);
     visit.template Case<Trimmed>(7, m.body);
     visit(10, m.acknowledges);
+    visit.template Case<Attach>(11, m.body);
     visit.template Case<Welcome>(16, m.body);
     visit.template Case<Grant>(17, m.body);
     visit.template Case<GrowRefused>(18, m.body);
@@ -302,6 +326,7 @@ struct Frame {
     visit.template Case<Goodbye>(21, m.body);
     visit.template Case<Attested>(22, m.body);
     visit.template Case<Trim>(23, m.body);
+    visit.template Case<Attached>(27, m.body);
   }
 };
 

@@ -63,6 +63,8 @@ void ForEachCodedMessage(Visit&& visit) {
   one.template operator()<wire::Closed, v1::Closed>();
   one.template operator()<wire::Trim, v1::Trim>();
   one.template operator()<wire::Trimmed, v1::Trimmed>();
+  one.template operator()<wire::Attach, v1::Attach>();
+  one.template operator()<wire::Attached, v1::Attached>();
   one.template operator()<wire::Goodbye, v1::Goodbye>();
   one.template operator()<wire::Refusal, v1::Refusal>();
   one.template operator()<wire::Refusal::Holder, v1::Refusal::Holder>();
