@@ -29,15 +29,19 @@ absl::Status ServeOverNullBackend(UniqueFd session, UniqueFd control) {
   LGPU_ASSIGN_OR_RETURN(const PeerCredentials peer, GetPeerCredentials(session.get()));
   LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceMemory> backend, MakeNullBackend());
   const daemon::Config config;
-  LGPU_ASSIGN_OR_RETURN(
-      const std::unique_ptr<daemon::Broker> broker,
-      daemon::Broker::Create(*backend, {{.device = backend->devices().front()}}, config.reserve));
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<daemon::PollWaker> waker, daemon::PollWaker::Create());
+  daemon::NoGrantLog log;
+  LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<daemon::Broker> broker,
+                        daemon::Broker::Create(*backend, log,
+                                               {.cards = {{.device = backend->devices().front()}},
+                                                .reserve = config.reserve,
+                                                .unconfirmed_waker = waker}));
   daemon::SessionDirectory sessions;
   daemon::EventLog events(config.kept_events);
   daemon::DescriptorBudget budget(kDescriptors);
-  daemon::LeaseTable leases(config, *broker, sessions, events);
+  daemon::LeaseTable leases(config, {.broker = *broker, .sessions = sessions, .events = events});
   LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<daemon::Reclaimer> reclaimer,
-                        daemon::Reclaimer::Start(*broker, leases, sessions, {}));
+                        daemon::Reclaimer::Start(*broker, leases, sessions, {.waker = waker}));
   daemon::SessionServer server({.broker = *broker,
                                 .leases = leases,
                                 .sessions = sessions,

@@ -16,13 +16,13 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Broker>> Broker::Create(DeviceMemory& backend,
-                                                       const std::vector<BrokerCard>& cards, Bytes reserve) {
-  std::unique_ptr<Broker> broker(new Broker(backend));
+absl::StatusOr<std::unique_ptr<Broker>> Broker::Create(DeviceMemory& backend, GrantLog& log,
+                                                       const Options& options) {
+  std::unique_ptr<Broker> broker(new Broker(backend, log, options.unconfirmed_waker));
   MutexLock lock(broker->mutex_);
-  for (const BrokerCard& card : cards) {
+  for (const BrokerCard& card : options.cards) {
     LGPU_ASSIGN_OR_RETURN(const CardId id, broker->ledger_.AddCard({.total = card.device.total,
-                                                                    .reserve = reserve,
+                                                                    .reserve = options.reserve,
                                                                     .granularity = card.device.granularity}));
     broker->cards_.emplace(id, card);
   }
@@ -36,7 +36,7 @@ Broker::~Broker() {
     if (chunk.reference_gone || chunk.lost) {
       continue;
     }
-    if (journal_ != nullptr && chunk.session && chunk.state == ChunkState::kGranted) {
+    if (chunk.state == ChunkState::kGranted) {
       backend_.Release(chunk.memory).IgnoreError();
     } else {
       backend_.Reclaim(chunk.memory).IgnoreError();
@@ -92,7 +92,7 @@ Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) {
     making = Place(id, mine, answer, wakes);
   }
   WakeAll(wakes);
-  return Journaled(making ? Make(id, std::move(mine), *making) : std::move(answer));
+  return Logged(making ? Make(id, std::move(mine), *making) : std::move(answer));
 }
 
 std::optional<Broker::Making> Broker::Place(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& wakes) {
@@ -124,7 +124,7 @@ Broker::GrowAnswer Broker::Continue(GrowId id) {
     }
   }
   WakeAll(wakes);
-  return Journaled(making ? Make(id, std::move(mine), *making) : std::move(answer));
+  return Logged(making ? Make(id, std::move(mine), *making) : std::move(answer));
 }
 
 void Broker::Park(GrowId id, Waiter waiter) {

@@ -24,9 +24,9 @@
 #include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "daemon/card_watch.h"
+#include "daemon/grant_log.h"
 #include "daemon/leases/ids.h"
-#include "daemon/recovery/journal.h"
-#include "daemon/server/waker.h"
+#include "daemon/waker.h"
 #include "lgpu/bytes.h"
 #include "lgpu/id.h"
 #include "lgpu/refusal.h"
@@ -45,18 +45,6 @@ struct BrokerCard {
   Bytes overhead_allowance{};  // charged per process, for driver memory that lies in no chunk
 };
 
-/// A logical device that is to be made.
-struct DeviceSpec {
-  CardId card;
-  Bytes limit;
-  Bytes guarantee;           // preallocate: ignored, the limit is guaranteed
-  bool preallocate = false;  // all chunks exist from the start and stay with the lease
-  int index = 0;             // GPU:index in its lease
-  LeaseKey lease;
-  std::string lease_name;  // these two are for refusals
-  std::string owner;
-};
-
 /// A Broker decides who gets memory: it keeps the Ledger and the table of all chunks, and makes and frees
 /// chunks through the backend.
 ///
@@ -73,10 +61,17 @@ class Broker {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  /// `backend` outlives the broker. INVALID_ARGUMENT if a card is smaller than `reserve`.
-  static absl::StatusOr<std::unique_ptr<Broker>> Create(DeviceMemory& backend,
-                                                        const std::vector<BrokerCard>& cards, Bytes reserve);
-  /// With a journal, memory that sessions hold outlives the broker: the next one takes it up.
+  struct Options {
+    std::vector<BrokerCard> cards;
+    Bytes reserve = {};                             // of every card; granted to nobody
+    std::shared_ptr<Waker> unconfirmed_waker = {};  // woken when there is something for RetryUnconfirmed
+  };
+
+  /// `backend` and `log` outlive the broker. A grant is in `log` before Grow or Continue give it; what cannot
+  /// be logged is refused with the log's error. INVALID_ARGUMENT if a card is smaller than the reserve.
+  static absl::StatusOr<std::unique_ptr<Broker>> Create(DeviceMemory& backend, GrantLog& log,
+                                                        const Options& options);
+  /// Memory that sessions hold outlives the broker: the next one takes it up from the log.
   ~Broker();
   Broker(const Broker&) = delete;
   Broker& operator=(const Broker&) = delete;
@@ -89,9 +84,59 @@ class Broker {
     bool trims = false;  // its client can be asked for idle memory
   };
 
-  /// From here on grants are in `journal` before Grow or Continue give them; without that they are refused
-  /// with UNAVAILABLE. It outlives the broker. Before the first session.
-  void UseJournal(Journal& journal);
+  // Cards.
+  struct CardInfo {
+    CardId id;
+    BrokerCard card;
+    Ledger::CardView view;
+    Bytes draining;  // leaving, of all its logical devices
+    std::size_t waiting = 0;
+    bool observed = false;                                    // the driver tells what is used
+    std::vector<DeviceMemory::ProcessMemory> outsiders = {};  // processes without a session on it
+  };
+  std::vector<CardInfo> Cards() const;
+
+  // Logical devices.
+  struct DeviceSpec {
+    CardId card;
+    Bytes limit;
+    Bytes guarantee = {};      // preallocate: ignored, the limit is guaranteed
+    bool preallocate = false;  // all chunks exist from the start and stay with the lease
+    LeaseKey lease;
+    std::string device_name = {};  // as users see it in refusals, and the next two
+    std::string lease_name = {};   // "": the process is its own lease
+    std::string owner = {};
+  };
+  /// Sets the guarantee aside and, for preallocate, makes all chunks; nothing stays behind on an error.
+  /// Waits until `deadline` only for memory that is on its way back. INVALID_ARGUMENT: a size that can never
+  /// be; RESOURCE_EXHAUSTED with a Refusal.
+  absl::StatusOr<LogicalId> AddDevice(const DeviceSpec& spec, TimePoint deadline);
+  /// Errors as AddDevice; on an error nothing changes. A preallocated device guarantees its limit, and waits
+  /// until `deadline` for its own memory that is on its way back. One call for a device at a time, and none
+  /// after RemoveDevice.
+  absl::Status ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee, TimePoint deadline);
+  /// No session may hold memory of it or wait for some. Spare chunks are freed; the device is gone when the
+  /// last of them is.
+  void RemoveDevice(LogicalId device);
+  struct DeviceInfo {
+    Bytes limit;
+    Bytes guarantee;
+    Bytes held;
+    Bytes leaving;  // part of held: returning or draining
+    Bytes missing;  // of a preallocated device: guaranteed, and no chunk is there for it
+    CardId card;
+    Bytes card_free;
+  };
+  std::optional<DeviceInfo> Find(LogicalId device) const;
+
+  // Sessions.
+  void AddSession(SessionId session, SessionSpec spec);
+  /// Gives the session the right to the devices of a lease, and charges what its process takes beside chunks,
+  /// as far as there is room.
+  void AttachSession(SessionId session, LeaseKey lease);
+  /// It must hold nothing any more.
+  void RemoveSession(SessionId session);
+  Bytes Held(SessionId session) const;
 
   // After a restart: what an earlier broker's journal says, before anything else. No descriptor of the memory
   // is here then; whoever holds it brings one, or its memory is known by its identity only.
@@ -126,50 +171,6 @@ class Broker {
   void SetForeign(CardId card, Bytes bytes);
   /// The identities of all chunks of a card that are known.
   std::vector<std::uint64_t> Identities(CardId card) const;
-
-  // Cards.
-  struct CardInfo {
-    CardId id;
-    BrokerCard card;
-    Ledger::CardView view;
-    Bytes draining;  // leaving, of all its logical devices
-    std::size_t waiting = 0;
-    bool observed = false;                                    // the driver tells what is used
-    std::vector<DeviceMemory::ProcessMemory> outsiders = {};  // processes without a session on it
-  };
-  std::vector<CardInfo> Cards() const;
-
-  // Logical devices.
-  /// Sets the guarantee aside and, for preallocate, makes all chunks; nothing stays behind on an error.
-  /// Waits until `deadline` only for memory that is on its way back. INVALID_ARGUMENT: a size that can never
-  /// be; RESOURCE_EXHAUSTED with a Refusal.
-  absl::StatusOr<LogicalId> AddDevice(const DeviceSpec& spec, TimePoint deadline);
-  /// Errors as AddDevice; on an error nothing changes. A preallocated device guarantees its limit, and waits
-  /// until `deadline` for its own memory that is on its way back. One call for a device at a time, and none
-  /// after RemoveDevice.
-  absl::Status ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee, TimePoint deadline);
-  /// No session may hold memory of it or wait for some. Spare chunks are freed; the device is gone when the
-  /// last of them is.
-  void RemoveDevice(LogicalId device);
-  struct DeviceInfo {
-    Bytes limit;
-    Bytes guarantee;
-    Bytes held;
-    Bytes leaving;  // part of held: returning or draining
-    Bytes missing;  // of a preallocated device: guaranteed, and no chunk is there for it
-    CardId card;
-    Bytes card_free;
-  };
-  std::optional<DeviceInfo> Find(LogicalId device) const;
-
-  // Sessions.
-  void AddSession(SessionId session, SessionSpec spec);
-  /// Gives the session the right to the devices of a lease, and charges what its process takes beside chunks,
-  /// as far as there is room.
-  void AttachSession(SessionId session, LeaseKey lease);
-  /// It must hold nothing any more.
-  void RemoveSession(SessionId session);
-  Bytes Held(SessionId session) const;
 
   // Growing.
   struct GrowSpec {
@@ -212,8 +213,6 @@ class Broker {
   std::vector<SessionId> FinishDraining(const std::vector<SessionId>& sessions);
   /// Asks the backend again about chunks that it did not confirm; true when none is left.
   bool RetryUnconfirmed();
-  /// Woken when there is something for RetryUnconfirmed.
-  void SetUnconfirmedWaker(std::shared_ptr<Waker> waker);
 
   // Trimming: memory that lies idle in one session, for those who are short of it.
   /// What the session's client is to give back; each is to be answered by Trimmed.
@@ -331,7 +330,8 @@ class Broker {
   /// How often the backend is asked again that had less than the ledger said, while memory drains.
   static constexpr std::chrono::milliseconds kBackendRetry{20};
 
-  explicit Broker(DeviceMemory& backend) : backend_(backend) {}
+  Broker(DeviceMemory& backend, GrantLog& log, std::shared_ptr<Waker> unconfirmed_waker)
+      : backend_(backend), log_(log), unconfirmed_waker_(std::move(unconfirmed_waker)) {}
   static void WakeAll(const Wakes& wakes);
 
   // broker.cc: requests.
@@ -465,11 +465,8 @@ class Broker {
   absl::Status MakeRoom(CardId card, Bytes guarantee, TimePoint deadline,
                         absl::FunctionRef<absl::Status()> attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // broker_restart.cc.
-  void NoteGranted(ChunkId id, const ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NoteFreed(ChunkId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// The answer, once its chunks are in the journal; otherwise they are taken back.
-  GrowAnswer Journaled(GrowAnswer answer);
+  /// The answer, once its chunks are in the log; otherwise they are taken back.
+  GrowAnswer Logged(GrowAnswer answer);
   // broker_unreturned.cc.
   /// What the ledger and the table of chunks say of a card.
   struct CardSums {
@@ -500,7 +497,8 @@ class Broker {
   static RefusalReason BackendReason(const absl::Status& status);
 
   DeviceMemory& backend_;
-  Journal* journal_ = nullptr;
+  GrantLog& log_;
+  const std::shared_ptr<Waker> unconfirmed_waker_;
   mutable Mutex mutex_;
   CondVar freed_;  // some memory became free
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);
@@ -513,7 +511,6 @@ class Broker {
   TrimTable trims_ ABSL_GUARDED_BY(mutex_);
   std::multiset<CardId> making_room_ ABSL_GUARDED_BY(mutex_);  // for guarantees
   std::set<ChunkId> unconfirmed_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<Waker> unconfirmed_waker_ ABSL_GUARDED_BY(mutex_);
   TimePoint lost_retry_at_ ABSL_GUARDED_BY(mutex_);
   std::map<CardId, CardWatch> watches_ ABSL_GUARDED_BY(mutex_);  // of cards with memory coming back
   std::set<ChunkId> releasing_ ABSL_GUARDED_BY(mutex_);          // real cards: the backend is dropping them

@@ -63,7 +63,7 @@ Broker::Created Broker::CreateChunks(int backend_device, const std::vector<Bytes
       created.status = memory.status();
       break;
     }
-    created.chunks.push_back({bytes, *memory, journal_ == nullptr ? 0 : backend_.Identity(*memory)});
+    created.chunks.push_back({bytes, *memory, backend_.Identity(*memory)});
   }
   return created;
 }
@@ -91,14 +91,18 @@ void Broker::GiveTo(SessionId session, ChunkId id, ChunkEntry& chunk) {
   owner.chunks.insert(id);
   owner.held += chunk.bytes;
   devices_.at(chunk.device).held_by[session] += chunk.bytes;
-  NoteGranted(id, chunk);
+  log_.NoteGranted({.chunk = id,
+                    .session = session,
+                    .device = chunk.device,
+                    .bytes = chunk.bytes,
+                    .identity = chunk.identity});
 }
 
 void Broker::TakeFromSession(ChunkId id, ChunkEntry& chunk) {
   if (!chunk.session) {
     return;
   }
-  NoteFreed(id);
+  log_.NoteFreed(id);
   Session& owner = sessions_.at(chunk.session);
   owner.chunks.erase(id);
   owner.held -= chunk.bytes;
@@ -252,6 +256,32 @@ Broker::GrowAnswer Broker::Materialise(GrowId id, Waiter mine, const Making& mak
 Broker::GrowAnswer Broker::Make(GrowId id, Waiter mine, const Making& making) {
   return mine.phase == Waiter::Phase::kCharged ? Materialise(id, std::move(mine), making)
                                                : FillUp(id, std::move(mine));
+}
+
+Broker::GrowAnswer Broker::Logged(GrowAnswer answer) {
+  if (!answer.status.ok() || answer.chunks.empty()) {
+    return answer;
+  }
+  absl::Status committed = log_.Commit();
+  if (committed.ok()) {
+    return answer;
+  }
+  SessionId session;
+  LogicalId device;
+  std::vector<ChunkId> chunks;
+  {
+    MutexLock lock(mutex_);
+    for (const Chunk& chunk : answer.chunks) {
+      chunks.push_back(chunk.id);
+    }
+    const ChunkEntry& first = chunks_.at(chunks.front());
+    session = first.session;
+    device = first.device;
+    --counters_.grants;
+    ++counters_.refusals;
+  }
+  Return(session, device, chunks).IgnoreError();
+  return {.status = std::move(committed), .chunks = {}, .wait = {}, .next_look = {}};
 }
 
 absl::StatusOr<ExportedFd> Broker::Export(SessionId session, ChunkId id) {

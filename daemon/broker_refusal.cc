@@ -55,7 +55,7 @@ void Broker::AddHolders(Refusal& refusal, CardId card, LogicalId except) const {
     Refusal::Holder holder{.lease = device->second.spec.lease_name,
                            .owner = device->second.spec.owner,
                            .pid = 0,
-                           .device = DeviceName(device->second.spec.index),
+                           .device = device->second.spec.device_name,
                            .held = view.held(),
                            .guarantee = view.guarantee};
     // Of several processes that share the device, the one that holds most.
@@ -84,7 +84,7 @@ Refusal Broker::MakeRefusal(const Device& device, LogicalId id, const RefusalCau
   const BrokerCard& card = cards_.at(view.card);
   Refusal refusal;
   refusal.reason = cause.reason;
-  refusal.device = DeviceName(device.spec.index);
+  refusal.device = device.spec.device_name;
   refusal.lease = device.spec.lease_name;
   refusal.asked = cause.asked;
   refusal.limit = view.limit;
@@ -131,7 +131,7 @@ Refusal Broker::RefuseDevice(const DeviceSpec& spec, Bytes guarantee) const {
   const Ledger::CardView view = ledger_.View(spec.card);
   Refusal refusal;
   refusal.reason = RefusalReason::kCard;
-  refusal.device = DeviceName(spec.index);
+  refusal.device = spec.device_name;
   refusal.lease = spec.lease_name;
   refusal.what = spec.preallocate ? "preallocated memory" : "guaranteed memory";
   refusal.asked = guarantee;

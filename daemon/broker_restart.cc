@@ -20,57 +20,6 @@ absl::Status NotInJournal(const Chunk& chunk, std::string_view why) {
 
 }  // namespace
 
-void Broker::UseJournal(Journal& journal) { journal_ = &journal; }
-
-void Broker::NoteGranted(ChunkId id, const ChunkEntry& chunk) {
-  if (journal_ == nullptr) {
-    return;
-  }
-  v1::JournalRecord record;
-  v1::JournalGranted& granted = *record.mutable_granted();
-  granted.set_chunk_id(id.value);
-  granted.set_session_id(chunk.session.value);
-  granted.set_device_id(chunk.device.value);
-  granted.set_bytes(chunk.bytes.count());
-  granted.set_identity(chunk.identity);
-  journal_->Note(record);
-}
-
-void Broker::NoteFreed(ChunkId id) {
-  if (journal_ == nullptr) {
-    return;
-  }
-  v1::JournalRecord record;
-  record.mutable_freed()->set_chunk_id(id.value);
-  journal_->Note(record);
-}
-
-Broker::GrowAnswer Broker::Journaled(GrowAnswer answer) {
-  if (journal_ == nullptr || !answer.status.ok() || answer.chunks.empty()) {
-    return answer;
-  }
-  absl::Status committed = journal_->Commit();
-  if (committed.ok()) {
-    return answer;
-  }
-  SessionId session;
-  LogicalId device;
-  std::vector<ChunkId> chunks;
-  {
-    MutexLock lock(mutex_);
-    for (const Chunk& chunk : answer.chunks) {
-      chunks.push_back(chunk.id);
-    }
-    const ChunkEntry& first = chunks_.at(chunks.front());
-    session = first.session;
-    device = first.device;
-    --counters_.grants;
-    ++counters_.refusals;
-  }
-  Return(session, device, chunks).IgnoreError();
-  return {.status = std::move(committed), .chunks = {}, .wait = {}, .next_look = {}};
-}
-
 absl::Status Broker::RestoreDevice(LogicalId id, const DeviceSpec& spec) {
   MutexLock lock(mutex_);
   const Bytes guarantee = spec.preallocate ? spec.limit : spec.guarantee;

@@ -295,11 +295,6 @@ bool Broker::RetryUnconfirmed() {
   return unconfirmed_.empty();
 }
 
-void Broker::SetUnconfirmedWaker(std::shared_ptr<Waker> waker) {
-  MutexLock lock(mutex_);
-  unconfirmed_waker_ = std::move(waker);
-}
-
 void Broker::ForgetIfEmpty(LogicalId logical) {
   const Device& device = devices_.at(logical);
   if (device.removed && device.charged.is_zero() && ledger_.View(logical).held().is_zero()) {

@@ -75,27 +75,31 @@ std::vector<BrokerCard> ServedCards(const DeviceRegistry& registry, Bytes overhe
 
 class Daemon::Impl {
  public:
-  Impl(const Config& config, DeviceRegistry& registry, std::unique_ptr<Broker> broker)
+  /// What the broker stands on, and the broker. Members are destroyed from below.
+  struct Foundation {
+    std::unique_ptr<Journal> journal;  // none: the daemon remembers nothing, and `no_log` is the broker's
+    std::unique_ptr<NoGrantLog> no_log = std::make_unique<NoGrantLog>();
+    std::shared_ptr<PollWaker> reclaimer_waker;
+    std::unique_ptr<Broker> broker;
+  };
+
+  Impl(const Config& config, DeviceRegistry& registry, Foundation foundation)
       : config_(config),
-        broker_(std::move(broker)),
+        foundation_(std::move(foundation)),
         events_(config.kept_events),
         budget_(DescriptorLimit()),
-        leases_(config_, *broker_, sessions_, events_),
-        stats_(ListCards(registry), *broker_, leases_, sessions_),
+        leases_(config_, {.broker = broker_, .sessions = sessions_, .events = events_, .journal = journal_}),
+        stats_(ListCards(registry), broker_, leases_, sessions_),
         simulated_(registry.simulated()) {}
   ~Impl() { Stop(); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  /// `journal`: none where the daemon is to remember nothing.
-  absl::Status Start(DeviceMemory& backend, std::optional<Journal::Opened> journal) {
-    if (journal) {
-      journal_ = std::move(journal->journal);
-      broker_->UseJournal(*journal_);
-      leases_.UseJournal(*journal_, config_.state_dir);
-    }
-    LGPU_ASSIGN_OR_RETURN(reclaimer_, Reclaimer::Start(*broker_, leases_, sessions_, {}));
-    server_ = std::make_unique<SessionServer>(SessionServices{.broker = *broker_,
+  /// `found`: in the journal, where there is one.
+  absl::Status Start(DeviceMemory& backend, const std::optional<Journal::Opened>& found) {
+    LGPU_ASSIGN_OR_RETURN(
+        reclaimer_, Reclaimer::Start(broker_, leases_, sessions_, {.waker = foundation_.reclaimer_waker}));
+    server_ = std::make_unique<SessionServer>(SessionServices{.broker = broker_,
                                                               .leases = leases_,
                                                               .sessions = sessions_,
                                                               .events = events_,
@@ -104,8 +108,8 @@ class Daemon::Impl {
                                                               .outlives_daemon = journal_ != nullptr,
                                                               .grant_times = &grant_times_},
                                               config_.max_sessions);
-    if (journal) {
-      LGPU_RETURN_IF_ERROR(Recover(backend, *journal));
+    if (found) {
+      LGPU_RETURN_IF_ERROR(Recover(backend, *found));
     }
     LGPU_ASSIGN_OR_RETURN(
         control_, ControlServer::Start(leases_, sessions_, events_, stats_, diagnostician_, simulated_));
@@ -167,7 +171,7 @@ class Daemon::Impl {
       http_->Stop();
     }
     tick_.NotifyAll();
-    broker_->StopWaiting();
+    broker_.StopWaiting();
     leases_.Close();
     events_.Close();
     if (server_ != nullptr) {
@@ -189,7 +193,7 @@ class Daemon::Impl {
   absl::Status Recover(DeviceMemory& backend, const Journal::Opened& found) {
     LGPU_ASSIGN_OR_RETURN(const LeaseTable::Lasting lasting, LeaseTable::ReadLasting(config_.state_dir));
     recovery_ = std::make_unique<Recovery>(RecoveryParts{.backend = backend,
-                                                         .broker = *broker_,
+                                                         .broker = broker_,
                                                          .leases = leases_,
                                                          .sessions = sessions_,
                                                          .reclaimer = *reclaimer_,
@@ -211,7 +215,7 @@ class Daemon::Impl {
     std::chrono::steady_clock::time_point observe_at;  // at once
     while (true) {
       if (const auto now = std::chrono::steady_clock::now(); !simulated_ && now >= observe_at) {
-        broker_->ObserveCards();
+        broker_.ObserveCards();
         observe_at = now + kObservation;
       }
       {
@@ -237,15 +241,16 @@ class Daemon::Impl {
   }
 
   const Config config_;
-  std::unique_ptr<Journal> journal_;
-  std::unique_ptr<Broker> broker_;
+  const Foundation foundation_;
+  Journal* const journal_ = foundation_.journal.get();
+  Broker& broker_ = *foundation_.broker;
   SessionDirectory sessions_;
   EventLog events_;
   DescriptorBudget budget_;
   LeaseTable leases_;
   StatsReporter stats_;
   GrantTimes grant_times_;
-  Diagnostician diagnostician_{*broker_, stats_, ListSettings(config_)};
+  Diagnostician diagnostician_{broker_, stats_, ListSettings(config_)};
   const bool simulated_;
   std::unique_ptr<Reclaimer> reclaimer_;
   std::unique_ptr<SessionServer> server_;
@@ -264,16 +269,22 @@ Daemon::~Daemon() = default;
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, DeviceRegistry& registry) {
   // One arena per thread would cost every idle session more than all the rest of it.
   ::mallopt(M_ARENA_MAX, 2);
-  LGPU_ASSIGN_OR_RETURN(
-      std::unique_ptr<Broker> broker,
-      Broker::Create(registry.backend(), ServedCards(registry, config.overhead_allowance), config.reserve));
-  auto impl = std::make_unique<Impl>(config, registry, std::move(broker));
-  std::optional<Journal::Opened> journal;
+  Impl::Foundation foundation;
+  std::optional<Journal::Opened> found;
   if (!config.runtime_dir.empty()) {
     LGPU_ASSIGN_OR_RETURN(const std::string boot_id, ReadBootId());
-    LGPU_ASSIGN_OR_RETURN(journal, Journal::Open(config.runtime_dir, boot_id));
+    LGPU_ASSIGN_OR_RETURN(found, Journal::Open(config.runtime_dir, boot_id));
+    foundation.journal = std::move(found->journal);
   }
-  LGPU_RETURN_IF_ERROR(impl->Start(registry.backend(), std::move(journal)));
+  GrantLog& log = found ? static_cast<GrantLog&>(*foundation.journal) : *foundation.no_log;
+  LGPU_ASSIGN_OR_RETURN(foundation.reclaimer_waker, PollWaker::Create());
+  LGPU_ASSIGN_OR_RETURN(foundation.broker,
+                        Broker::Create(registry.backend(), log,
+                                       {.cards = ServedCards(registry, config.overhead_allowance),
+                                        .reserve = config.reserve,
+                                        .unconfirmed_waker = foundation.reclaimer_waker}));
+  auto impl = std::make_unique<Impl>(config, registry, std::move(foundation));
+  LGPU_RETURN_IF_ERROR(impl->Start(registry.backend(), found));
   return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));
 }
 

@@ -189,15 +189,16 @@ absl::Status LeaseTable::MakeDevices(LeaseKey key, const std::vector<PlannedDevi
   std::vector<LogicalId> made;
   absl::Status status;
   for (std::size_t i = 0; i < plan.size() && status.ok(); ++i) {
-    const absl::StatusOr<LogicalId> device = broker_.AddDevice({.card = plan[i].card_id,
-                                                                .limit = plan[i].limit,
-                                                                .guarantee = plan[i].guarantee,
-                                                                .preallocate = plan[i].preallocate,
-                                                                .index = static_cast<int>(i),
-                                                                .lease = key,
-                                                                .lease_name = name,
-                                                                .owner = owner},
-                                                               deadline);
+    const absl::StatusOr<LogicalId> device =
+        broker_.AddDevice({.card = plan[i].card_id,
+                           .limit = plan[i].limit,
+                           .guarantee = plan[i].guarantee,
+                           .preallocate = plan[i].preallocate,
+                           .lease = key,
+                           .device_name = DeviceName(static_cast<int>(i)),
+                           .lease_name = name,
+                           .owner = owner},
+                          deadline);
     status = device.status();
     if (device.ok()) {
       made.push_back(*device);

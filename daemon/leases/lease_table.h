@@ -46,13 +46,23 @@ class LeaseTable {
   static constexpr std::uint32_t kMaxLeases = 1024;
   static constexpr std::size_t kMaxRequestIdBytes = 128;
 
-  /// All outlive the table.
-  LeaseTable(const Config& config, Broker& broker, SessionDirectory& sessions, EventLog& events)
-      : broker_(broker), sessions_(sessions), events_(events), policy_(config.policy) {}
+  /// What a table works with. All outlive it.
+  struct Parts {
+    Broker& broker;
+    SessionDirectory& sessions;
+    EventLog& events;
+    /// Has every lease and session; leases that last are in the file `leases` of `config.state_dir` too.
+    /// Null: the table forgets its leases.
+    Journal* journal = nullptr;
+  };
+  LeaseTable(const Config& config, const Parts& parts)
+      : broker_(parts.broker),
+        sessions_(parts.sessions),
+        events_(parts.events),
+        journal_(parts.journal),
+        state_directory_(config.state_dir),
+        policy_(config.policy) {}
 
-  /// From here on leases and sessions are in `journal`, and leases that last in the file `leases` of
-  /// `state_directory` too. It outlives the table. Before anything else.
-  void UseJournal(Journal& journal, std::string state_directory);
   /// What an earlier daemon's leases were that were made to last, whether its journal has them or not.
   struct Lasting {
     std::vector<v1::JournalLease> leases;
@@ -198,6 +208,8 @@ class LeaseTable {
   Broker& broker_;
   SessionDirectory& sessions_;
   EventLog& events_;
+  Journal* const journal_;
+  const std::string state_directory_;
   mutable Mutex mutex_;
   CondVar changed_;
   std::map<LeaseKey, Lease> leases_ ABSL_GUARDED_BY(mutex_);
@@ -209,9 +221,7 @@ class LeaseTable {
   EndCounts ended_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t lost_sessions_ ABSL_GUARDED_BY(mutex_) = 0;
 
-  Journal* journal_ = nullptr;
   Mutex file_mutex_;  // before mutex_: one writer of the file of lasting leases
-  std::string state_directory_;
   struct Kept {
     v1::JournalLease record;
     bool in_use = false;

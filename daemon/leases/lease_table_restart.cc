@@ -12,11 +12,6 @@
 
 namespace lgpu::daemon {
 
-void LeaseTable::UseJournal(Journal& journal, std::string state_directory) {
-  journal_ = &journal;
-  state_directory_ = std::move(state_directory);
-}
-
 void LeaseTable::NoteLease(const Lease& lease) {
   if (journal_ == nullptr) {
     return;
@@ -112,8 +107,8 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
                                         .limit = Bytes(device.limit_bytes()),
                                         .guarantee = Bytes(device.guarantee_bytes()),
                                         .preallocate = device.preallocate(),
-                                        .index = index,
                                         .lease = lease.key,
+                                        .device_name = DeviceName(index),
                                         .lease_name = lease.name,
                                         .owner = lease.owner.name});
     if (!status.ok()) {

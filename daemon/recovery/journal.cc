@@ -118,6 +118,23 @@ void Journal::Note(const v1::JournalRecord& record) {
   AppendJournalRecord(record, pending_);
 }
 
+void Journal::NoteGranted(const Granted& granted) {
+  v1::JournalRecord record;
+  v1::JournalGranted& out = *record.mutable_granted();
+  out.set_chunk_id(granted.chunk.value);
+  out.set_session_id(granted.session.value);
+  out.set_device_id(granted.device.value);
+  out.set_bytes(granted.bytes.count());
+  out.set_identity(granted.identity);
+  Note(record);
+}
+
+void Journal::NoteFreed(ChunkId chunk) {
+  v1::JournalRecord record;
+  record.mutable_freed()->set_chunk_id(chunk.value);
+  Note(record);
+}
+
 absl::Status Journal::Commit() {
   MutexLock file_lock(file_mutex_);
   std::string bytes;

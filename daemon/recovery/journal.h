@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
+#include "daemon/grant_log.h"
 #include "daemon/recovery/journal_format.h"
 
 namespace lgpu::daemon {
@@ -20,7 +21,7 @@ namespace lgpu::daemon {
 ///
 /// Thread-safe. Note is cheap and may be called under other locks, so that records stand in the order of what
 /// they tell. Commit writes; the one lock that it holds meanwhile is the file's own.
-class Journal {
+class Journal final : public GrantLog {
  public:
   enum class Found {
     kNone,         // no file: the first daemon here, or somebody removed it
@@ -47,9 +48,11 @@ class Journal {
   void Settled();
   /// The record is true from here on, and will be in the file.
   void Note(const v1::JournalRecord& record);
+  void NoteGranted(const Granted& granted) override;
+  void NoteFreed(ChunkId chunk) override;
   /// All that was noted before is in the file. UNAVAILABLE, with the cause: it could not be written, and will
   /// be tried again with the next call.
-  absl::Status Commit();
+  absl::Status Commit() override;
   /// To be called now and then: commits, and writes the file anew where most of it is past.
   void Tend();
 

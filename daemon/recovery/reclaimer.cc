@@ -17,12 +17,9 @@ constexpr std::chrono::milliseconds kUnconfirmedRetry{20};
 
 absl::StatusOr<std::unique_ptr<Reclaimer>> Reclaimer::Start(Broker& broker, LeaseTable& leases,
                                                             SessionDirectory& sessions, Options options) {
-  LGPU_ASSIGN_OR_RETURN(Waker waker, Waker::Create());
-  auto shared = std::make_shared<Waker>(std::move(waker));
-  std::unique_ptr<Reclaimer> reclaimer(new Reclaimer(broker, leases, sessions, options, shared));
+  std::unique_ptr<Reclaimer> reclaimer(new Reclaimer(broker, leases, sessions, std::move(options)));
   LGPU_ASSIGN_OR_RETURN(reclaimer->thread_,
                         Thread::Start("lgpud-reclaim", [raw = reclaimer.get()] { raw->Run(); }));
-  broker.SetUnconfirmedWaker(std::move(shared));
   return reclaimer;
 }
 
@@ -39,7 +36,7 @@ void Reclaimer::Watch(std::shared_ptr<SessionState> session) {
     const SessionId id = session->id();
     watched_.insert_or_assign(id, std::move(session));
   }
-  waker_->Wake();
+  options_.waker->Wake();
 }
 
 void Reclaimer::Unwatch(const SessionState& session) {
@@ -51,7 +48,7 @@ void Reclaimer::Unwatch(const SessionState& session) {
     }
     watched_.erase(found);
   }
-  waker_->Wake();  // it lets go of the descriptor
+  options_.waker->Wake();  // it lets go of the descriptor
 }
 
 void Reclaimer::TellGone(const std::vector<SessionId>& gone) {
@@ -84,7 +81,7 @@ void Reclaimer::EndAbsent(std::shared_ptr<SessionState> session, bool is_gone) {
                         .grace_ends = is_gone ? now : now + options_.grace,
                         .was_absent = true});
   }
-  waker_->Wake();
+  options_.waker->Wake();
 }
 
 void Reclaimer::Adopt(std::shared_ptr<SessionState> session) {
@@ -92,7 +89,7 @@ void Reclaimer::Adopt(std::shared_ptr<SessionState> session) {
     MutexLock lock(mutex_);
     adopted_.push_back({.session = std::move(session), .grace_ends = Clock::now() + options_.grace});
   }
-  waker_->Wake();
+  options_.waker->Wake();
 }
 
 void Reclaimer::Stop() {
@@ -100,12 +97,12 @@ void Reclaimer::Stop() {
     MutexLock lock(mutex_);
     stopping_ = true;
   }
-  waker_->Wake();
+  options_.waker->Wake();
   thread_.Join();
 }
 
 void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfirmed) {
-  std::vector<pollfd> polled{{.fd = waker_->fd(), .events = POLLIN, .revents = 0}};
+  std::vector<pollfd> polled{{.fd = options_.waker->fd(), .events = POLLIN, .revents = 0}};
   std::vector<std::shared_ptr<SessionState>> watched;  // keeps the descriptors open
   {
     MutexLock lock(mutex_);
@@ -131,7 +128,7 @@ void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfir
     timeout = static_cast<int>(std::max<std::int64_t>(left.count() + 1, 0));
   }
   ::poll(polled.data(), polled.size(), timeout);
-  waker_->Clear();
+  options_.waker->Clear();
   std::vector<SessionId> gone;
   for (std::size_t i = 0; i < watched.size(); ++i) {
     if (polled[i + 1].revents != 0) {

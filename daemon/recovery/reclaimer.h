@@ -12,7 +12,7 @@
 #include "base/thread.h"
 #include "daemon/broker.h"
 #include "daemon/leases/lease_table.h"
-#include "daemon/server/waker.h"
+#include "daemon/server/poll_waker.h"
 #include "daemon/sessions/session_state.h"
 
 namespace lgpu::daemon {
@@ -24,10 +24,12 @@ namespace lgpu::daemon {
 class Reclaimer {
  public:
   struct Options {
+    /// Wakes the thread; the broker has it too, for memory that was not confirmed free.
+    std::shared_ptr<PollWaker> waker;
     std::chrono::milliseconds grace{1000};
   };
 
-  /// All outlive the reclaimer. RESOURCE_EXHAUSTED without a thread or a descriptor.
+  /// The three parts outlive the reclaimer. RESOURCE_EXHAUSTED without a thread.
   static absl::StatusOr<std::unique_ptr<Reclaimer>> Start(Broker& broker, LeaseTable& leases,
                                                           SessionDirectory& sessions, Options options);
   ~Reclaimer() { Stop(); }
@@ -53,9 +55,8 @@ class Reclaimer {
     bool was_absent = false;  // what it holds is an earlier daemon's, and looked for all over the machine
   };
 
-  Reclaimer(Broker& broker, LeaseTable& leases, SessionDirectory& sessions, Options options,
-            std::shared_ptr<Waker> waker)
-      : broker_(broker), leases_(leases), sessions_(sessions), options_(options), waker_(std::move(waker)) {}
+  Reclaimer(Broker& broker, LeaseTable& leases, SessionDirectory& sessions, Options options)
+      : broker_(broker), leases_(leases), sessions_(sessions), options_(std::move(options)) {}
   void Run();
   void WaitForWork(const std::vector<Draining>& draining, bool unconfirmed);
   /// Wakes the live sessions whose process is gone; each once.
@@ -69,7 +70,6 @@ class Reclaimer {
   LeaseTable& leases_;
   SessionDirectory& sessions_;
   const Options options_;
-  const std::shared_ptr<Waker> waker_;
   Mutex mutex_;
   std::vector<Draining> adopted_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionId, std::shared_ptr<SessionState>> watched_ ABSL_GUARDED_BY(mutex_);

@@ -55,7 +55,7 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
     }
     return absl::OkStatus();
   }
-  absl::StatusOr<Waker> waker = Waker::Create();
+  absl::StatusOr<std::shared_ptr<PollWaker>> waker = PollWaker::Create();
   absl::StatusOr<SharedPage<StatsPage>> stats_page = SharedPages::CreateStatsPage();
   absl::StatusOr<SharedPage<const ClientPage>> client_page = SharedPages::CreateClientPage();
   absl::StatusOr<Held> found = Hold(session);
@@ -67,17 +67,16 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
   stats_page->CloseFd();
   client_page->CloseFd();
   Held held = *std::move(found);
-  auto shared_waker = std::make_shared<Waker>(*std::move(waker));
   std::vector<std::uint64_t> pages(session.page_inodes().begin(), session.page_inodes().end());
   auto restored = std::make_shared<SessionState>(SessionState::Identity{.id = SessionId{session.id()},
                                                                         .uid = session.uid(),
                                                                         .command = session.command(),
                                                                         .token = session.token(),
                                                                         .earlier_pages = std::move(pages)},
-                                                 std::move(held.process), shared_waker,
-                                                 *std::move(stats_page), *std::move(client_page));
+                                                 std::move(held.process), *waker, *std::move(stats_page),
+                                                 *std::move(client_page));
   if (const absl::Status status =
-          parts_.broker.RestoreSession(restored->id(), session.pid(), std::move(shared_waker), lease, chunks);
+          parts_.broker.RestoreSession(restored->id(), session.pid(), *std::move(waker), lease, chunks);
       !status.ok()) {
     const std::string why =
         absl::StrCat("session ", session.id(), " cannot be restored: ", std::string(status.message()));

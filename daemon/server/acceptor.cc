@@ -19,7 +19,7 @@ constexpr int kBackOffMs = 50;
 
 absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Start(int listening_socket, std::string name,
                                                           Handler handler) {
-  LGPU_ASSIGN_OR_RETURN(Waker stop, Waker::Create());
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<PollWaker> stop, PollWaker::Create());
   std::unique_ptr<Acceptor> acceptor(
       new Acceptor(listening_socket, std::move(name), std::move(handler), std::move(stop)));
   LGPU_ASSIGN_OR_RETURN(acceptor->thread_,
@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Start(int listening_socket, 
   return acceptor;
 }
 
-Acceptor::Acceptor(int listening_socket, std::string name, Handler handler, Waker stop)
+Acceptor::Acceptor(int listening_socket, std::string name, Handler handler, std::shared_ptr<PollWaker> stop)
     : listening_socket_(listening_socket),
       name_(std::move(name)),
       handler_(std::move(handler)),
@@ -36,7 +36,7 @@ Acceptor::Acceptor(int listening_socket, std::string name, Handler handler, Wake
 Acceptor::~Acceptor() { Stop(); }
 
 void Acceptor::Stop() {
-  stop_.Wake();
+  stop_->Wake();
   thread_.Join();
 }
 
@@ -55,7 +55,7 @@ void Acceptor::Run() {
 }
 
 bool Acceptor::WaitFor(int fd, int timeout_ms) {
-  pollfd waited[] = {{.fd = stop_.fd(), .events = POLLIN, .revents = 0},
+  pollfd waited[] = {{.fd = stop_->fd(), .events = POLLIN, .revents = 0},
                      {.fd = fd, .events = POLLIN, .revents = 0}};
   while (::poll(waited, 2, timeout_ms) < 0 && errno == EINTR) {
   }

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "base/thread.h"
 #include "base/unique_fd.h"
-#include "daemon/server/waker.h"
+#include "daemon/server/poll_waker.h"
 #include "proto/session_channel.h"
 
 namespace lgpu::daemon {
@@ -33,7 +33,7 @@ class Acceptor {
   void Stop();
 
  private:
-  Acceptor(int listening_socket, std::string name, Handler handler, Waker stop);
+  Acceptor(int listening_socket, std::string name, Handler handler, std::shared_ptr<PollWaker> stop);
   void Run();
   /// False: stopped.
   bool WaitFor(int fd, int timeout_ms);
@@ -43,7 +43,7 @@ class Acceptor {
   const int listening_socket_;
   const std::string name_;
   const Handler handler_;
-  const Waker stop_;
+  const std::shared_ptr<PollWaker> stop_;
   bool short_of_resources_ = false;  // the thread's own: the last accept failed
   Thread thread_;
 };

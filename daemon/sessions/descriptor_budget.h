@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "daemon/leases/ids.h"
-#include "daemon/server/waker.h"
+#include "daemon/waker.h"
 
 namespace lgpu::daemon {
 

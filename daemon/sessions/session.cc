@@ -39,7 +39,7 @@ std::string CleanCommand(const std::string& command, std::int64_t pid) {
 }  // namespace
 
 Session::Session(const SessionServices& services, SessionChannel channel, Peer peer,
-                 std::shared_ptr<Waker> waker)
+                 std::shared_ptr<PollWaker> waker)
     : services_(services), channel_(std::move(channel)), peer_(std::move(peer)), waker_(std::move(waker)) {}
 
 void Session::RequestStop() {

@@ -20,7 +20,7 @@
 #include "daemon/leases/lease_table.h"
 #include "daemon/recovery/reclaimer.h"
 #include "daemon/server/event_log.h"
-#include "daemon/server/waker.h"
+#include "daemon/server/poll_waker.h"
 #include "daemon/sessions/descriptor_budget.h"
 #include "daemon/sessions/grant_times.h"
 #include "daemon/sessions/session_state.h"
@@ -64,7 +64,8 @@ class Session {
   /// Frames of a process that is gone are served this long: somebody else may have its socket.
   static constexpr std::chrono::milliseconds kLastFrames{500};
 
-  Session(const SessionServices& services, SessionChannel channel, Peer peer, std::shared_ptr<Waker> waker);
+  Session(const SessionServices& services, SessionChannel channel, Peer peer,
+          std::shared_ptr<PollWaker> waker);
 
   /// Serves until the session is over.
   void Run();
@@ -153,7 +154,7 @@ class Session {
   Mutex
       closing_mutex_;  // only between Cut and the end: the socket's number must not be another one's by then
   Peer peer_;
-  const std::shared_ptr<Waker> waker_;
+  const std::shared_ptr<PollWaker> waker_;
   std::atomic<bool> stop_ = false;
   std::shared_ptr<SessionState> state_;  // after Hello
   bool attesting_ = false;               // a resumed session that has not told all that it holds

@@ -35,7 +35,7 @@ void SessionServer::SkipIds(SessionId last) {
 
 absl::Status SessionServer::TryServe(SessionChannel& channel, const PeerCredentials& peer) {
   LGPU_ASSIGN_OR_RETURN(Process process, HoldProcess(peer.pid));
-  LGPU_ASSIGN_OR_RETURN(Waker waker, Waker::Create());
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<PollWaker> waker, PollWaker::Create());
   MutexLock lock(mutex_);
   if (stopping_) {
     return absl::UnavailableError("the daemon is stopping");
@@ -46,10 +46,9 @@ absl::Status SessionServer::TryServe(SessionChannel& channel, const PeerCredenti
   }
   const SessionId id{++last_id_};
   Running& running = running_[id];
-  running.session =
-      std::make_unique<Session>(services_, std::move(channel),
-                                Session::Peer{.id = id, .credentials = peer, .process = std::move(process)},
-                                std::make_shared<Waker>(std::move(waker)));
+  running.session = std::make_unique<Session>(
+      services_, std::move(channel),
+      Session::Peer{.id = id, .credentials = peer, .process = std::move(process)}, std::move(waker));
   absl::StatusOr<Thread> thread =
       Thread::Start("lgpud-session", [this, id, session = running.session.get()] { Run(id, session); });
   if (!thread.ok()) {

@@ -15,8 +15,8 @@
 #include "base/process.h"
 #include "daemon/broker.h"
 #include "daemon/leases/ids.h"
-#include "daemon/server/waker.h"
 #include "daemon/sessions/placement_log.h"
+#include "daemon/waker.h"
 #include "proto/wire/pages.h"
 
 namespace lgpu::daemon {

@@ -6,7 +6,6 @@
 // its answer, and what is foretold lives in the same few tables.
 
 #include <gtest/gtest.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <chrono>
@@ -22,6 +21,7 @@
 #include "daemon/broker.h"
 #include "lgpu/refusal.h"
 #include "tests/daemon/broker_model.h"
+#include "tests/daemon/broker_testing.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/ledger_model.h"
 #include "tests/support/ledger_sequences.h"
@@ -63,12 +63,7 @@ class Runner : BrokerModel {
     model_.unit = kUnit;
     stuck_.resize(totals.size());
     backend_ = std::make_unique<CountingBackend>(totals, kUnit);
-    std::vector<BrokerCard> cards;
-    for (int i = 0; i < options.cards; ++i) {
-      cards.push_back(
-          {.index = i, .backend_device = i, .device = backend_->devices()[static_cast<std::size_t>(i)]});
-    }
-    broker_ = *Broker::Create(*backend_, cards, reserve);
+    broker_ = MakeBroker(*backend_, reserve);
     for (const Broker::CardInfo& info : broker_->Cards()) card_ids_.push_back(info.id);
     slots_.resize(static_cast<std::size_t>(options.slots));
     for (std::size_t lease = 0; 2 * lease < slots_.size(); ++lease) {
@@ -162,12 +157,12 @@ class Runner : BrokerModel {
   struct SessionEntry {
     SessionId id;
     LeaseKey lease;
-    std::shared_ptr<Waker> waker;
+    std::shared_ptr<FlagWaker> waker;
     bool draining = false;
   };
 
   SessionEntry NewSession(LeaseKey lease) {
-    SessionEntry session{SessionId{++last_session_}, lease, std::make_shared<Waker>(*Waker::Create())};
+    SessionEntry session{SessionId{++last_session_}, lease, std::make_shared<FlagWaker>()};
     broker_->AddSession(session.id,
                         {.pid = static_cast<std::int64_t>(1000 + last_session_), .waker = session.waker});
     broker_->AttachSession(session.id, lease);
@@ -177,13 +172,13 @@ class Runner : BrokerModel {
   SessionEntry& SessionOf(const LedgerStep& step) {
     return sessions_[static_cast<std::size_t>(step.slot / 2 * 2) + step.share / 2 % 2];
   }
-  DeviceSpec Spec(const LedgerStep& step, bool preallocate) const {
+  Broker::DeviceSpec Spec(const LedgerStep& step, bool preallocate) const {
     return {.card = card_ids_[static_cast<std::size_t>(step.card)],
             .limit = step.limit,
             .guarantee = preallocate ? Bytes() : step.guarantee,
             .preallocate = preallocate,
-            .index = step.slot % 2,
             .lease = LeaseKey{static_cast<std::uint64_t>(step.slot / 2 + 1)},
+            .device_name = "/device:GPU:" + std::to_string(step.slot % 2),
             .lease_name = "lease-" + std::to_string(step.slot / 2 + 1),
             .owner = "kim"};
   }
@@ -470,8 +465,7 @@ class Runner : BrokerModel {
   bool WasWoken(SessionId id) {
     const auto session = std::find_if(sessions_.begin(), sessions_.end(),
                                       [&](const SessionEntry& entry) { return entry.id == id; });
-    pollfd polled{.fd = session->waker->fd(), .events = POLLIN, .revents = 0};
-    return ::poll(&polled, 1, 0) == 1;
+    return session->waker->woken();
   }
 
   void ReturnChunks(SessionId session, LogicalId id, const std::vector<LedgerModel::Piece*>& pieces) {
@@ -675,8 +669,7 @@ TEST(BrokerPropertyTest, PreallocatedMemoryIsThereDownToTheLastGranule) {
   for (std::uint32_t seed = 1; seed <= kSeeds; ++seed) {
     std::mt19937_64 random(seed);
     CountingBackend backend({1_GiB}, kUnit);
-    const std::unique_ptr<Broker> broker = *Broker::Create(
-        backend, {{.index = 0, .backend_device = 0, .device = backend.devices()[0]}}, Bytes());
+    const std::unique_ptr<Broker> broker = MakeBroker(backend);
     const LeaseKey lease{1};
     for (std::uint64_t i = 1; i <= 3; ++i) {
       broker->AddSession(SessionId{i}, {.pid = 1});
@@ -687,7 +680,6 @@ TEST(BrokerPropertyTest, PreallocatedMemoryIsThereDownToTheLastGranule) {
                                                  .limit = limit,
                                                  .guarantee = {},
                                                  .preallocate = true,
-                                                 .index = 0,
                                                  .lease = lease,
                                                  .lease_name = "lease",
                                                  .owner = "kim"},

@@ -8,6 +8,7 @@
 
 #include "allocator/device/simulated/simulated_backend.h"
 #include "daemon/broker.h"
+#include "tests/daemon/broker_testing.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/failing_backend.h"
 
@@ -17,17 +18,10 @@ namespace {
 using testing::CountingBackend;
 using Clock = std::chrono::steady_clock;
 
-std::unique_ptr<Broker> MakeBroker(DeviceMemory& backend) {
-  return *Broker::Create(backend, {{.index = 0, .backend_device = 0, .device = backend.devices()[0]}},
-                         Bytes());
-}
-
 LogicalId AddDevice(Broker& broker, std::uint64_t lease, Bytes limit, bool preallocate) {
   return *broker.AddDevice({.card = broker.Cards().front().id,
                             .limit = limit,
-                            .guarantee = {},
                             .preallocate = preallocate,
-                            .index = 0,
                             .lease = LeaseKey{lease},
                             .lease_name = "lease",
                             .owner = "owner"},
@@ -38,9 +32,7 @@ LogicalId AddDevice(Broker& broker, std::uint64_t lease, Bytes limit, bool preal
 absl::Status RestorePreallocated(Broker& broker, LogicalId device, Bytes limit) {
   return broker.RestoreDevice(device, {.card = broker.Cards().front().id,
                                        .limit = limit,
-                                       .guarantee = {},
                                        .preallocate = true,
-                                       .index = 0,
                                        .lease = LeaseKey{1},
                                        .lease_name = "lease",
                                        .owner = "owner"});
@@ -54,9 +46,7 @@ TEST(BrokerRepairsTest, MemoryOfManyDeadSessionsIsLookedForOnce) {
   ASSERT_TRUE(broker
                   ->RestoreDevice(device, {.card = broker->Cards().front().id,
                                            .limit = 64_MiB,
-                                           .guarantee = {},
                                            .preallocate = false,
-                                           .index = 0,
                                            .lease = LeaseKey{1},
                                            .lease_name = "lease",
                                            .owner = "owner"})

@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 
 #include <chrono>
 #include <cstdio>
@@ -13,6 +12,7 @@
 
 #include "allocator/device/simulated/simulated_backend.h"
 #include "lgpu/refusal.h"
+#include "tests/daemon/broker_testing.h"
 #include "tests/support/failing_backend.h"
 
 namespace lgpu::daemon {
@@ -30,8 +30,7 @@ class Rig {
     simulated.devices = {SimulatedDevice(0, card, "broker_test")};
     simulated.sparse = true;
     backend_ = std::make_unique<FailingBackend>(MakeSimulatedBackend(std::move(simulated)), options);
-    broker_ = *Broker::Create(*backend_,
-                              {{.index = 0, .backend_device = 0, .device = backend_->devices()[0]}}, Bytes());
+    broker_ = MakeBroker(*backend_);
     card_ = broker_->Cards().front().id;
   }
 
@@ -40,8 +39,7 @@ class Rig {
 
   SessionId Session(std::uint64_t id, LeaseKey lease = kLease) {
     const SessionId session{id};
-    wakers_.push_back(std::make_shared<Waker>(*Waker::Create()));
-    broker_->AddSession(session, {.pid = static_cast<std::int64_t>(1000 + id), .waker = wakers_.back()});
+    broker_->AddSession(session, {.pid = static_cast<std::int64_t>(1000 + id)});
     broker_->AttachSession(session, lease);
     return session;
   }
@@ -50,8 +48,8 @@ class Rig {
                                .limit = limit,
                                .guarantee = Bytes(),
                                .preallocate = preallocate,
-                               .index = 0,
                                .lease = lease,
+                               .device_name = "/device:GPU:0",
                                .lease_name = "lease-" + std::to_string(lease.value),
                                .owner = "kim"},
                               Clock::now());
@@ -77,7 +75,6 @@ class Rig {
  private:
   std::unique_ptr<FailingBackend> backend_;
   std::unique_ptr<Broker> broker_;
-  std::vector<std::shared_ptr<Waker>> wakers_;
   CardId card_;
 };
 
@@ -327,8 +324,8 @@ TEST(BrokerTest, AGuaranteeThatGoesIsForThoseWhoWait) {
                                                                        .limit = kMiB * 32,
                                                                        .guarantee = kMiB * 32,
                                                                        .preallocate = false,
-                                                                       .index = 0,
                                                                        .lease = LeaseKey{2},
+                                                                       .device_name = "/device:GPU:0",
                                                                        .lease_name = "lease-2",
                                                                        .owner = "kim"},
                                                                       Clock::now());

@@ -11,6 +11,7 @@
 #include "allocator/device/simulated/simulated_backend.h"
 #include "daemon/broker.h"
 #include "lgpu/refusal.h"
+#include "tests/daemon/broker_testing.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -27,8 +28,7 @@ class BrokerTrimsTest : public ::testing::Test {
     simulated.devices = {SimulatedDevice(0, kMiB * 64, "broker_trims_test")};
     simulated.sparse = true;
     backend_ = MakeSimulatedBackend(std::move(simulated));
-    broker_ = *Broker::Create(*backend_,
-                              {{.index = 0, .backend_device = 0, .device = backend_->devices()[0]}}, Bytes());
+    broker_ = MakeBroker(*backend_);
   }
 
   SessionId Session(std::uint64_t id, LeaseKey lease, bool trims = true) {
@@ -74,13 +74,13 @@ class BrokerTrimsTest : public ::testing::Test {
   static RefusalReason Reason(const absl::Status& status) {
     return GetRefusal(status).value_or(Refusal()).reason;
   }
-  DeviceSpec Spec(LeaseKey lease, Bytes limit, Bytes guarantee = {}) const {
+  Broker::DeviceSpec Spec(LeaseKey lease, Bytes limit, Bytes guarantee = {}) const {
     return {.card = broker_->Cards().front().id,
             .limit = limit,
             .guarantee = guarantee,
             .preallocate = false,
-            .index = 0,
             .lease = lease,
+            .device_name = "/device:GPU:0",
             .lease_name = "lease",
             .owner = "kim"};
   }

@@ -18,6 +18,7 @@
 #include "daemon/server/config.h"
 #include "daemon/server/event_log.h"
 #include "daemon/sessions/session_state.h"
+#include "tests/daemon/broker_testing.h"
 #include "tests/daemon/temporary_directory.h"
 #include "tests/support/failing_backend.h"
 
@@ -52,15 +53,14 @@ TEST(LeaseResizeTest, WhatIsSetFreeIsNotedBeforeAnybodyElseHasIt) {
       {.before_create = [&meanwhile] {
         if (const auto call = std::exchange(meanwhile, nullptr)) call();
       }});
-  const std::unique_ptr<Broker> broker =
-      *Broker::Create(backend, {{.device = backend.devices().front()}}, Bytes());
+  const std::unique_ptr<Journal> journal = std::move(Journal::Open(directory.path(), kBoot)->journal);
+  const std::unique_ptr<Broker> broker = *Broker::Create(backend, *journal, AllCardsOf(backend));
   SessionDirectory sessions;
   EventLog events{64};
-  const Config config;
-  LeaseTable leases(config, *broker, sessions, events);
-  const std::unique_ptr<Journal> journal = std::move(Journal::Open(directory.path(), kBoot)->journal);
-  broker->UseJournal(*journal);
-  leases.UseJournal(*journal, directory.path());
+  Config config;
+  config.state_dir = directory.path();
+  LeaseTable leases(config,
+                    {.broker = *broker, .sessions = sessions, .events = events, .journal = journal.get()});
 
   const Caller root{.uid = 0, .session = nullptr};
   const auto deadline = Clock::now() + std::chrono::seconds(10);

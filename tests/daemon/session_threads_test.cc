@@ -26,6 +26,7 @@
 #include "daemon/sessions/descriptor_budget.h"
 #include "daemon/sessions/session_server.h"
 #include "daemon/sessions/session_state.h"
+#include "tests/daemon/broker_testing.h"
 #include "tests/daemon/temporary_directory.h"
 
 namespace lgpu::daemon {
@@ -37,9 +38,18 @@ class SessionThreadsTest : public testing::Test {
  protected:
   void SetUp() override {
     backend_ = MakeSimulatedBackend({.devices = {SimulatedDevice(0, 64_MiB, "threads")}, .sparse = true});
-    broker_ = *Broker::Create(*backend_, {{.device = backend_->devices().front()}}, Bytes());
-    leases_ = std::make_unique<LeaseTable>(config_, *broker_, sessions_, events_);
-    reclaimer_ = *Reclaimer::Start(*broker_, *leases_, sessions_, {.grace = std::chrono::milliseconds(10)});
+    journal_ = std::move(Journal::Open(directory_.path(), kBoot)->journal);
+    const auto waker = *PollWaker::Create();
+    Broker::Options options = AllCardsOf(*backend_);
+    options.unconfirmed_waker = waker;
+    broker_ = *Broker::Create(*backend_, *journal_, options);
+    config_.state_dir = directory_.path();
+    leases_ = std::make_unique<LeaseTable>(
+        config_,
+        LeaseTable::Parts{
+            .broker = *broker_, .sessions = sessions_, .events = events_, .journal = journal_.get()});
+    reclaimer_ = *Reclaimer::Start(*broker_, *leases_, sessions_,
+                                   {.waker = waker, .grace = std::chrono::milliseconds(10)});
     server_ = std::make_unique<SessionServer>(SessionServices{.broker = *broker_,
                                                               .leases = *leases_,
                                                               .sessions = sessions_,
@@ -47,12 +57,6 @@ class SessionThreadsTest : public testing::Test {
                                                               .budget = budget_,
                                                               .reclaimer = *reclaimer_},
                                               kThreads * 8);
-  }
-
-  void UseJournal() {
-    journal_ = std::move(Journal::Open(directory_.path(), kBoot)->journal);
-    broker_->UseJournal(*journal_);
-    leases_->UseJournal(*journal_, directory_.path());
   }
 
   JournalState Reopen() { return Journal::Open(directory_.path(), kBoot)->state; }
@@ -143,7 +147,7 @@ class SessionThreadsTest : public testing::Test {
 
   Config config_;
   const TemporaryDirectory directory_;
-  std::unique_ptr<Journal> journal_;  // of the tests that have one
+  std::unique_ptr<Journal> journal_;
   std::unique_ptr<DeviceBackend> backend_;
   std::unique_ptr<Broker> broker_;
   SessionDirectory sessions_;
@@ -183,7 +187,6 @@ TEST_F(SessionThreadsTest, SessionsComeWaitAndGoSideBySide) {
 
 // Another lgpud would not know whose it is.
 TEST_F(SessionThreadsTest, WhatIsGrantedWhileItsSessionIsBeingAttachedIsInTheJournal) {
-  UseJournal();
   v1::CreateLeaseRequest request;
   request.set_lasting(true);
   for (int i = 0; i < 64; ++i) request.add_devices()->set_memory_limit_bytes((2_MiB).count());
@@ -216,7 +219,6 @@ TEST_F(SessionThreadsTest, WhatIsGrantedWhileItsSessionIsBeingAttachedIsInTheJou
 
 // The answer was lost, say, or the program starts again with the same id.
 TEST_F(SessionThreadsTest, ARequestThatComesAgainDoesNotEndItsLeaseWhenTheDiskIsFull) {
-  UseJournal();
   SessionChannel channel = Connect();
   v1::CreateLeaseRequest request;
   request.set_lasting(true);
@@ -256,7 +258,6 @@ TEST_F(SessionThreadsTest, ARequestThatComesAgainDoesNotEndItsLeaseWhenTheDiskIs
 }
 
 TEST_F(SessionThreadsTest, ARestoredLeaseThatWasRemovedAndHasNoSessionEnds) {
-  UseJournal();
   v1::JournalLease record;
   record.set_lasting(true);
   for (const bool removed : {false, true}) {
@@ -274,7 +275,7 @@ TEST_F(SessionThreadsTest, ARestoredLeaseThatWasRemovedAndHasNoSessionEnds) {
 // A child may have its socket, which stays open then.
 TEST_F(SessionThreadsTest, AProcessThatDiesWhileItIsGreetedIsNoticed) {
   constexpr SessionId kOther{999};
-  const auto other_waker = std::make_shared<Waker>(*Waker::Create());
+  const auto other_waker = *PollWaker::Create();
   ASSERT_TRUE(budget_.TryTake(kOther, other_waker, budget_.limit()));
   const pid_t process = ::fork();
   if (process == 0) {
@@ -313,7 +314,7 @@ TEST_F(SessionThreadsTest, AClientThatReadAndOnlyDoesNotAcknowledgeIsNotCutOff) 
   ASSERT_TRUE(channel.Send(grow).ok());
   const absl::StatusOr<ReceivedFrame> page = channel.Receive();
   ASSERT_TRUE(page.ok() && page->frame.has_grant());
-  const auto waker = std::make_shared<Waker>(*Waker::Create());
+  const auto waker = *PollWaker::Create();
   ASSERT_TRUE(budget_.TryTake(SessionId{998}, waker, budget_.limit() - 1));
   while (!budget_.TryTake(SessionId{999}, waker, 1)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -17,6 +17,7 @@
 #include "allocator/device/simulated/simulated_backend.h"
 #include "base/check.h"
 #include "daemon/broker.h"
+#include "tests/daemon/broker_testing.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -37,8 +38,7 @@ struct World {
   std::unique_ptr<Broker> broker;
 
   World() {
-    const PhysicalDevice device = backend->devices().front();
-    broker = *Broker::Create(*backend, {{.index = 0, .backend_device = 0, .device = device}}, Bytes());
+    broker = MakeBroker(*backend);
     const CardId card = broker->Cards().front().id;
     LGPU_CHECK(broker
                    ->RestoreDevice(kDevice, {.card = card,

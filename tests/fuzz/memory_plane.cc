@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "allocator/device/simulated/simulated_backend.h"
 #include "base/check.h"
+#include "daemon/server/poll_waker.h"
+#include "tests/daemon/broker_testing.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -26,7 +28,10 @@ T Need(absl::StatusOr<T> value) {
 
 }  // namespace
 
-MemoryPlane::MemoryPlane() : now_(Start(/*again=*/false)) {}
+MemoryPlane::MemoryPlane() {
+  config_.state_dir = directory_.path();
+  now_ = Start(/*again=*/false);
+}
 
 MemoryPlane::~MemoryPlane() {
   now_->server->Stop();
@@ -39,14 +44,16 @@ std::unique_ptr<MemoryPlane::Generation> MemoryPlane::Start(bool again) {
       {.devices = {SimulatedDevice(0, Bytes(kCardChunks * kChunkBytes), "fuzz")}, .sparse = true});
   Journal::Opened found = Need(Journal::Open(directory_.path(), kBoot));
   next->journal = std::move(found.journal);
-  const PhysicalDevice device = next->backend->devices().front();
-  next->broker =
-      Need(Broker::Create(*next->backend, {{.index = 0, .backend_device = 0, .device = device}}, Bytes()));
-  next->broker->UseJournal(*next->journal);
-  next->leases = std::make_unique<LeaseTable>(config_, *next->broker, next->sessions, next->events);
-  next->leases->UseJournal(*next->journal, directory_.path());
+  const std::shared_ptr<PollWaker> waker = Need(PollWaker::Create());
+  Broker::Options options = AllCardsOf(*next->backend);
+  options.unconfirmed_waker = waker;
+  next->broker = Need(Broker::Create(*next->backend, *next->journal, options));
+  next->leases = std::make_unique<LeaseTable>(config_, LeaseTable::Parts{.broker = *next->broker,
+                                                                         .sessions = next->sessions,
+                                                                         .events = next->events,
+                                                                         .journal = next->journal.get()});
   next->reclaimer = Need(Reclaimer::Start(*next->broker, *next->leases, next->sessions,
-                                          {.grace = std::chrono::milliseconds(0)}));
+                                          {.waker = waker, .grace = std::chrono::milliseconds(0)}));
   next->server = std::make_unique<SessionServer>(SessionServices{.broker = *next->broker,
                                                                  .leases = *next->leases,
                                                                  .sessions = next->sessions,
@@ -144,7 +151,7 @@ void MemoryPlane::WaitUntilHeld(Bytes bytes) const {
 
 void MemoryPlane::CheckEmpty() const {
   LGPU_CHECK_OP(now_->leases->size(), ==, 0u);
-  const auto waker = std::make_shared<Waker>(Need(Waker::Create()));
+  const auto waker = Need(PollWaker::Create());
   LGPU_CHECK(now_->budget.TryTake(SessionId{~std::uint64_t{0}}, waker, now_->budget.limit()));
   now_->budget.GiveBack(now_->budget.limit());
 }

@@ -80,7 +80,7 @@ class MemoryPlane {
   Caller WhoHas(const std::string& token) const;
 
   const TemporaryDirectory directory_;
-  const Config config_;
+  Config config_;
   std::unique_ptr<Generation> now_;
   int leases_made_ = 0;
 };

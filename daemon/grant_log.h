@@ -1,0 +1,45 @@
+#ifndef LGPU_DAEMON_GRANT_LOG_H_
+#define LGPU_DAEMON_GRANT_LOG_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "allocator/ledger.h"
+#include "daemon/leases/ids.h"
+#include "lgpu/bytes.h"
+#include "lgpu/id.h"
+
+namespace lgpu::daemon {
+
+/// A GrantLog is told by a Broker which session holds which chunk, so that the next process can account for
+/// memory that outlives this one. Thread-safe.
+class GrantLog {
+ public:
+  virtual ~GrantLog() = default;
+
+  struct Granted {
+    ChunkId chunk;
+    SessionId session;
+    LogicalId device;
+    Bytes bytes;
+    std::uint64_t identity = 0;  // of the memory, as the backend knows it
+  };
+  /// Both are called under the broker's lock, in the order of what they tell: they are cheap and never block.
+  virtual void NoteGranted(const Granted& granted) = 0;
+  virtual void NoteFreed(ChunkId chunk) = 0;
+  /// Everything noted before is kept when this is OK. The broker gives no chunk away before that, and takes
+  /// the chunks back on an error. Called without a lock.
+  virtual absl::Status Commit() = 0;
+};
+
+/// A NoGrantLog keeps nothing: it is for a broker whose chunks end with its process.
+class NoGrantLog final : public GrantLog {
+ public:
+  void NoteGranted(const Granted&) override {}
+  void NoteFreed(ChunkId) override {}
+  absl::Status Commit() override { return absl::OkStatus(); }
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_GRANT_LOG_H_
