@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
+#include "allocator/broker/broker.h"
 #include "bench/null_backend.h"
-#include "daemon/broker.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/recovery/reclaimer.h"
 #include "daemon/server/config.h"

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "allocator/broker/broker.h"
 #include "base/mutex.h"
 #include "base/thread.h"
-#include "daemon/broker.h"
 #include "daemon/http/http_server.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/leases/static_devices.h"

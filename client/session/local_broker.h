@@ -12,9 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "allocator/broker/trim_table.h"
 #include "allocator/device/device_memory.h"
 #include "allocator/ledger.h"
-#include "allocator/trim_table.h"
 #include "base/mutex.h"
 #include "client/session/maintenance.h"
 #include "client/session/region.h"

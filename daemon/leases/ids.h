@@ -2,16 +2,10 @@
 #define LGPU_DAEMON_LEASES_IDS_H_
 
 #include <string>
-#include <string_view>
 
-#include "lgpu/id.h"
+#include "allocator/broker/ids.h"
 
 namespace lgpu::daemon {
-
-/// One connected Context. Unique within the daemon's life.
-using SessionId = Id<struct SessionTag>;
-/// One lease, inside the daemon; users see it by its text form. Unique within the daemon's life.
-using LeaseKey = Id<struct LeaseKeyTag>;
 
 /// "/device:GPU:0", as users see the logical device `index` of their lease.
 inline std::string DeviceName(int index) { return "/device:GPU:" + std::to_string(index); }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "daemon/broker.h"
+#include "allocator/broker/broker.h"
 #include "daemon/leases/ids.h"
 #include "daemon/leases/users.h"
 #include "daemon/sessions/placement_log.h"

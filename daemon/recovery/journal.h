@@ -8,9 +8,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "allocator/broker/grant_log.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
-#include "daemon/grant_log.h"
 #include "daemon/recovery/journal_format.h"
 
 namespace lgpu::daemon {

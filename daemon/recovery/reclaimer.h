@@ -8,9 +8,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "allocator/broker/broker.h"
 #include "base/mutex.h"
 #include "base/thread.h"
-#include "daemon/broker.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/server/poll_waker.h"
 #include "daemon/sessions/session_state.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "daemon/broker.h"
+#include "allocator/broker/broker.h"
 #include "daemon/recovery/journal.h"
 #include "daemon/recovery/lease_recovery.h"
 #include "daemon/recovery/recovery_parts.h"

@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "allocator/broker/broker.h"
 #include "allocator/device/device_memory.h"
-#include "daemon/broker.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/recovery/journal.h"
 #include "daemon/recovery/reclaimer.h"

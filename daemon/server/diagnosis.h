@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "allocator/broker/broker.h"
 #include "base/mutex.h"
-#include "daemon/broker.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/server/config.h"
 #include "daemon/server/stats.h"

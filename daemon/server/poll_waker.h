@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "allocator/broker/waker.h"
 #include "base/unique_fd.h"
-#include "daemon/waker.h"
 
 namespace lgpu::daemon {
 

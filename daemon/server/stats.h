@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "allocator/broker/broker.h"
 #include "base/mutex.h"
-#include "daemon/broker.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/sessions/session_state.h"
 #include "lgpu/v1/stats.pb.h"

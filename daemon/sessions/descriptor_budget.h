@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
+#include "allocator/broker/waker.h"
 #include "base/mutex.h"
 #include "daemon/leases/ids.h"
-#include "daemon/waker.h"
 
 namespace lgpu::daemon {
 

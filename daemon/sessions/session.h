@@ -13,9 +13,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "allocator/broker/broker.h"
 #include "base/mutex.h"
 #include "base/process.h"
-#include "daemon/broker.h"
 #include "daemon/leases/ids.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/recovery/reclaimer.h"

@@ -11,12 +11,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "allocator/broker/broker.h"
+#include "allocator/broker/waker.h"
 #include "base/mutex.h"
 #include "base/process.h"
-#include "daemon/broker.h"
 #include "daemon/leases/ids.h"
 #include "daemon/sessions/placement_log.h"
-#include "daemon/waker.h"
 #include "proto/wire/pages.h"
 
 namespace lgpu::daemon {

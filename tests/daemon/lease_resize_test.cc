@@ -11,15 +11,15 @@
 #include <string>
 #include <utility>
 
+#include "allocator/broker/broker.h"
 #include "allocator/device/simulated/simulated_backend.h"
-#include "daemon/broker.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/recovery/journal.h"
 #include "daemon/server/config.h"
 #include "daemon/server/event_log.h"
 #include "daemon/sessions/session_state.h"
-#include "tests/daemon/broker_testing.h"
 #include "tests/daemon/temporary_directory.h"
+#include "tests/support/broker_testing.h"
 #include "tests/support/failing_backend.h"
 
 namespace lgpu::daemon {

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/broker/broker.h"
 #include "allocator/device/simulated/simulated_backend.h"
-#include "daemon/broker.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/recovery/journal.h"
 #include "daemon/recovery/reclaimer.h"
@@ -26,8 +26,8 @@
 #include "daemon/sessions/descriptor_budget.h"
 #include "daemon/sessions/session_server.h"
 #include "daemon/sessions/session_state.h"
-#include "tests/daemon/broker_testing.h"
 #include "tests/daemon/temporary_directory.h"
+#include "tests/support/broker_testing.h"
 
 namespace lgpu::daemon {
 namespace {

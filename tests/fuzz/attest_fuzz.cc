@@ -14,12 +14,12 @@
 #include <memory>
 #include <vector>
 
+#include "allocator/broker/broker.h"
 #include "allocator/device/simulated/simulated_backend.h"
 #include "base/check.h"
-#include "daemon/broker.h"
-#include "tests/daemon/broker_testing.h"
+#include "tests/support/broker_testing.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 constexpr std::uint64_t kChunks = 4;
@@ -75,10 +75,10 @@ struct World {
 };
 
 }  // namespace
-}  // namespace lgpu::daemon
+}  // namespace lgpu
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace lgpu::daemon;
+  using namespace lgpu;
   if (size > 64) return 0;
   World world;
   const lgpu::Bytes all = kGranule * kChunks;

@@ -12,7 +12,7 @@
 #include "allocator/device/simulated/simulated_backend.h"
 #include "base/check.h"
 #include "daemon/server/poll_waker.h"
-#include "tests/daemon/broker_testing.h"
+#include "tests/support/broker_testing.h"
 
 namespace lgpu::daemon {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "allocator/broker/broker.h"
 #include "allocator/device/device_backend.h"
-#include "daemon/broker.h"
 #include "daemon/leases/lease_table.h"
 #include "daemon/recovery/journal.h"
 #include "daemon/recovery/reclaimer.h"

@@ -1,6 +1,6 @@
 // What the Broker promises, case by case, over one rig; hence past the usual length.
 
-#include "daemon/broker.h"
+#include "allocator/broker/broker.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,10 +12,10 @@
 
 #include "allocator/device/simulated/simulated_backend.h"
 #include "lgpu/refusal.h"
-#include "tests/daemon/broker_testing.h"
+#include "tests/support/broker_testing.h"
 #include "tests/support/failing_backend.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -487,4 +487,4 @@ TEST(BrokerTest, AnyFailedCallOfAFullMachineLeavesNothingBehind) {
 }
 
 }  // namespace
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -1,5 +1,5 @@
-#ifndef LGPU_TESTS_DAEMON_BROKER_MODEL_H_
-#define LGPU_TESTS_DAEMON_BROKER_MODEL_H_
+#ifndef LGPU_TESTS_ALLOCATOR_BROKER_BROKER_MODEL_H_
+#define LGPU_TESTS_ALLOCATOR_BROKER_BROKER_MODEL_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/leases/ids.h"
+#include "allocator/broker/ids.h"
 #include "lgpu/refusal.h"
 #include "tests/support/ledger_model.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 
 /// A BrokerModel is what the random test of the Broker expects of it: the LedgerModel, and who waits for
 /// what. Its preallocated devices are made of single granules.
@@ -255,6 +255,6 @@ class BrokerModel {
   std::size_t served_ = 0;
 };
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu
 
-#endif  // LGPU_TESTS_DAEMON_BROKER_MODEL_H_
+#endif  // LGPU_TESTS_ALLOCATOR_BROKER_BROKER_MODEL_H_

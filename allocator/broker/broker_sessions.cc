@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "allocator/broker/broker.h"
 #include "base/check.h"
-#include "daemon/broker.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 
 void Broker::AddSession(SessionId session, SessionSpec spec) {
   MutexLock lock(mutex_);
@@ -76,4 +76,4 @@ void Broker::RefundOverhead(Session& session, Wakes& wakes) {
   }
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -2,10 +2,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/broker.h"
 #include "base/check.h"
-#include "daemon/broker.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 // Chunks that are freed between two looks at who waits for memory.
@@ -304,4 +304,4 @@ void Broker::ForgetIfEmpty(LogicalId logical) {
   }
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -1,9 +1,9 @@
-#include "daemon/card_watch.h"
+#include "allocator/broker/card_watch.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace lgpu::daemon {
+namespace lgpu {
 
 std::optional<CardReport> CardReport::Take(DeviceMemory& backend, int device) {
   const std::optional<Bytes> free = backend.FreeMemory(device);
@@ -44,4 +44,4 @@ Bytes CardWatch::Risen(const CardReport& before, const CardReport& after, Bytes 
   return std::min(SaturatingSub(after.free, before.free), amount);
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

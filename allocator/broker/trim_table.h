@@ -1,5 +1,5 @@
-#ifndef LGPU_ALLOCATOR_TRIM_TABLE_H_
-#define LGPU_ALLOCATOR_TRIM_TABLE_H_
+#ifndef LGPU_ALLOCATOR_BROKER_TRIM_TABLE_H_
+#define LGPU_ALLOCATOR_BROKER_TRIM_TABLE_H_
 
 #include <chrono>
 #include <cstdint>
@@ -92,4 +92,4 @@ class TrimTable {
 
 }  // namespace lgpu
 
-#endif  // LGPU_ALLOCATOR_TRIM_TABLE_H_
+#endif  // LGPU_ALLOCATOR_BROKER_TRIM_TABLE_H_

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/broker.h"
 #include "base/check.h"
-#include "daemon/broker.h"
 #include "lgpu/status.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -209,4 +209,4 @@ std::vector<std::uint64_t> Broker::Identities(CardId card) const {
   return identities;
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

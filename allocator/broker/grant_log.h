@@ -1,15 +1,15 @@
-#ifndef LGPU_DAEMON_GRANT_LOG_H_
-#define LGPU_DAEMON_GRANT_LOG_H_
+#ifndef LGPU_ALLOCATOR_BROKER_GRANT_LOG_H_
+#define LGPU_ALLOCATOR_BROKER_GRANT_LOG_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "allocator/broker/ids.h"
 #include "allocator/ledger.h"
-#include "daemon/leases/ids.h"
 #include "lgpu/bytes.h"
 #include "lgpu/id.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 
 /// A GrantLog is told by a Broker which session holds which chunk, so that the next process can account for
 /// memory that outlives this one. Thread-safe.
@@ -40,6 +40,6 @@ class NoGrantLog final : public GrantLog {
   absl::Status Commit() override { return absl::OkStatus(); }
 };
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu
 
-#endif  // LGPU_DAEMON_GRANT_LOG_H_
+#endif  // LGPU_ALLOCATOR_BROKER_GRANT_LOG_H_

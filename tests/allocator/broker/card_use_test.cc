@@ -1,9 +1,9 @@
-#include "daemon/card_use.h"
+#include "allocator/broker/card_use.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 using ::testing::ElementsAre;
@@ -68,4 +68,4 @@ TEST(CardUseTest, AProcessWithTwoContextsIsOne) {
 }
 
 }  // namespace
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -1,5 +1,5 @@
-#ifndef LGPU_DAEMON_CARD_WATCH_H_
-#define LGPU_DAEMON_CARD_WATCH_H_
+#ifndef LGPU_ALLOCATOR_BROKER_CARD_WATCH_H_
+#define LGPU_ALLOCATOR_BROKER_CARD_WATCH_H_
 
 #include <cstdint>
 #include <map>
@@ -10,7 +10,7 @@
 #include "allocator/device/device_memory.h"
 #include "lgpu/bytes.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 
 /// What a card reports at one moment. Absent where the backend cannot tell (no NVML): then returns are taken
 /// on trust.
@@ -48,6 +48,6 @@ class CardWatch {
   std::map<std::int64_t, Bytes> processes_;
 };
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu
 
-#endif  // LGPU_DAEMON_CARD_WATCH_H_
+#endif  // LGPU_ALLOCATOR_BROKER_CARD_WATCH_H_

@@ -18,15 +18,15 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/broker.h"
+#include "allocator/broker/broker.h"
 #include "lgpu/refusal.h"
-#include "tests/daemon/broker_model.h"
-#include "tests/daemon/broker_testing.h"
+#include "tests/allocator/broker/broker_model.h"
+#include "tests/support/broker_testing.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/ledger_model.h"
 #include "tests/support/ledger_sequences.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 using testing::CountingBackend;
@@ -726,4 +726,4 @@ TEST(BrokerPropertyTest, PreallocatedMemoryIsThereDownToTheLastGranule) {
 }
 
 }  // namespace
-}  // namespace lgpu::daemon
+}  // namespace lgpu

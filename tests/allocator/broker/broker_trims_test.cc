@@ -8,12 +8,12 @@
 #include <thread>
 #include <vector>
 
+#include "allocator/broker/broker.h"
 #include "allocator/device/simulated/simulated_backend.h"
-#include "daemon/broker.h"
 #include "lgpu/refusal.h"
-#include "tests/daemon/broker_testing.h"
+#include "tests/support/broker_testing.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 using std::chrono::milliseconds;
@@ -304,4 +304,4 @@ TEST_F(BrokerTrimsTest, AGuaranteeThatIdleMemoryMakesNoRoomForIsRefusedAtTheAnsw
 }
 
 }  // namespace
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -1,13 +1,13 @@
-#ifndef LGPU_DAEMON_CARD_USE_H_
-#define LGPU_DAEMON_CARD_USE_H_
+#ifndef LGPU_ALLOCATOR_BROKER_CARD_USE_H_
+#define LGPU_ALLOCATOR_BROKER_CARD_USE_H_
 
 #include <cstdint>
 #include <map>
 
-#include "daemon/card_watch.h"
+#include "allocator/broker/card_watch.h"
 #include "lgpu/bytes.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 
 /// lgpu's own memory of a card.
 struct ChunkUse {
@@ -22,6 +22,6 @@ struct ChunkUse {
 /// So the sum never is, but for what changed while the driver was asked. Pure.
 std::map<std::int64_t, Bytes> BesideChunks(const CardReport& report, const ChunkUse& chunks);
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu
 
-#endif  // LGPU_DAEMON_CARD_USE_H_
+#endif  // LGPU_ALLOCATOR_BROKER_CARD_USE_H_

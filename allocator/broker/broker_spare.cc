@@ -5,10 +5,10 @@
 #include <map>
 #include <utility>
 
+#include "allocator/broker/broker.h"
 #include "base/check.h"
-#include "daemon/broker.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -242,4 +242,4 @@ std::vector<ChunkId> Broker::TakeSurplus(Device& device, Bytes at_most) {
   return taken;
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -2,11 +2,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/broker.h"
 #include "base/check.h"
-#include "daemon/broker.h"
 #include "lgpu/status.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -298,4 +298,4 @@ absl::StatusOr<ExportedFd> Broker::Export(SessionId session, ChunkId id) {
   return backend_.Export(memory);
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -2,9 +2,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/broker.h"
+#include "allocator/broker/broker.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 // The largest ones; a refusal has to fit into the 8 KiB of metadata that gRPC carries.
@@ -194,4 +194,4 @@ absl::Status Broker::CheckInvariants() const {
   return absl::OkStatus();
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/broker.h"
+#include "allocator/broker/broker.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -193,4 +193,4 @@ absl::Status Broker::MakeRoom(CardId card, Bytes guarantee, TimePoint deadline,
   return status;
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -1,5 +1,5 @@
-#ifndef LGPU_DAEMON_BROKER_H_
-#define LGPU_DAEMON_BROKER_H_
+#ifndef LGPU_ALLOCATOR_BROKER_BROKER_H_
+#define LGPU_ALLOCATOR_BROKER_BROKER_H_
 
 #include <chrono>
 #include <cstdint>
@@ -18,21 +18,21 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "allocator/broker/card_watch.h"
+#include "allocator/broker/grant_log.h"
+#include "allocator/broker/ids.h"
+#include "allocator/broker/trim_table.h"
+#include "allocator/broker/waker.h"
 #include "allocator/device/device_memory.h"
 #include "allocator/ledger.h"
-#include "allocator/trim_table.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
-#include "daemon/card_watch.h"
-#include "daemon/grant_log.h"
-#include "daemon/leases/ids.h"
-#include "daemon/waker.h"
 #include "lgpu/bytes.h"
 #include "lgpu/id.h"
 #include "lgpu/refusal.h"
 #include "lgpu/region_source.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 
 /// A request for memory that waits.
 using GrowId = Id<struct GrowTag>;
@@ -524,6 +524,6 @@ class Broker {
   Counters counters_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu
 
-#endif  // LGPU_DAEMON_BROKER_H_
+#endif  // LGPU_ALLOCATOR_BROKER_BROKER_H_

@@ -1,8 +1,8 @@
-#include "daemon/card_watch.h"
+#include "allocator/broker/card_watch.h"
 
 #include <gtest/gtest.h>
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 using Processes = std::vector<DeviceMemory::ProcessMemory>;
@@ -55,4 +55,4 @@ TEST(CardWatchTest, RisesAreBoundedByWhatWasAsked) {
 }
 
 }  // namespace
-}  // namespace lgpu::daemon
+}  // namespace lgpu

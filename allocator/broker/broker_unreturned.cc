@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/broker.h"
+#include "allocator/broker/broker.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -205,4 +205,4 @@ absl::Status Broker::CheckReturned(const Session& session) const {
       "or whatever in it kept the memory"));
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -6,13 +6,13 @@
 #include <optional>
 #include <utility>
 
+#include "allocator/broker/broker.h"
 #include "allocator/device/simulated/simulated_backend.h"
-#include "daemon/broker.h"
-#include "tests/daemon/broker_testing.h"
+#include "tests/support/broker_testing.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/failing_backend.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 using testing::CountingBackend;
@@ -342,4 +342,4 @@ TEST(BrokerRepairsTest, ACutThatHasToWaitLeavesItsThreadFree) {
 }
 
 }  // namespace
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/broker.h"
+#include "allocator/broker/broker.h"
 #include "lgpu/status.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -208,4 +208,4 @@ Broker::Counters Broker::counters() const {
   return counters_;
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -1,4 +1,4 @@
-#include "daemon/broker.h"
+#include "allocator/broker/broker.h"
 
 #include <algorithm>
 #include <iterator>
@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "lgpu/status.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -431,4 +431,4 @@ void Broker::Refuse(Waiter& waiter, RefusalCause cause) {
   waiter.refusal = RefusalStatus(MakeRefusal(devices_.at(waiter.spec.device), waiter.spec.device, cause));
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -1,7 +1,7 @@
-#ifndef LGPU_DAEMON_WAKER_H_
-#define LGPU_DAEMON_WAKER_H_
+#ifndef LGPU_ALLOCATOR_BROKER_WAKER_H_
+#define LGPU_ALLOCATOR_BROKER_WAKER_H_
 
-namespace lgpu::daemon {
+namespace lgpu {
 
 /// A Waker tells a waiting thread to look again. Thread-safe.
 class Waker {
@@ -11,6 +11,6 @@ class Waker {
   virtual void Wake() const = 0;
 };
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu
 
-#endif  // LGPU_DAEMON_WAKER_H_
+#endif  // LGPU_ALLOCATOR_BROKER_WAKER_H_

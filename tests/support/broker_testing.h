@@ -1,14 +1,14 @@
-#ifndef LGPU_TESTS_DAEMON_BROKER_TESTING_H_
-#define LGPU_TESTS_DAEMON_BROKER_TESTING_H_
+#ifndef LGPU_TESTS_SUPPORT_BROKER_TESTING_H_
+#define LGPU_TESTS_SUPPORT_BROKER_TESTING_H_
 
 #include <chrono>
 #include <memory>
 #include <utility>
 
+#include "allocator/broker/broker.h"
 #include "base/mutex.h"
-#include "daemon/broker.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 
 /// Options of a Broker over all cards of a backend.
 inline Broker::Options AllCardsOf(const DeviceMemory& backend, Bytes reserve = {}) {
@@ -56,6 +56,6 @@ class FlagWaker final : public Waker {
   mutable bool woken_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu
 
-#endif  // LGPU_TESTS_DAEMON_BROKER_TESTING_H_
+#endif  // LGPU_TESTS_SUPPORT_BROKER_TESTING_H_

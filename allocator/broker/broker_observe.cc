@@ -6,11 +6,11 @@
 #include <set>
 #include <utility>
 
+#include "allocator/broker/broker.h"
+#include "allocator/broker/card_use.h"
 #include "base/check.h"
-#include "daemon/broker.h"
-#include "daemon/card_use.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 
 void Broker::ObserveCards() {
   std::vector<std::pair<CardId, int>> cards;
@@ -87,4 +87,4 @@ Broker::Overheads Broker::overheads() const {
   return sums;
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -1,6 +1,6 @@
-#include "daemon/card_use.h"
+#include "allocator/broker/card_use.h"
 
-namespace lgpu::daemon {
+namespace lgpu {
 namespace {
 
 Bytes GrantedTo(std::int64_t pid, const ChunkUse& chunks) {
@@ -28,4 +28,4 @@ std::map<std::int64_t, Bytes> BesideChunks(const CardReport& report, const Chunk
   return beside;
 }
 
-}  // namespace lgpu::daemon
+}  // namespace lgpu

@@ -1,4 +1,4 @@
-#include "allocator/trim_table.h"
+#include "allocator/broker/trim_table.h"
 
 #include <algorithm>
 
