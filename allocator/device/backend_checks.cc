@@ -31,4 +31,14 @@ absl::Status CheckCopyTarget(int stream_device, int target) {
                                                  "; queue it on a stream of the device that is written"));
 }
 
+absl::Status UnknownHandleError(const HandleWords& words, std::uint64_t handle) {
+  return absl::NotFoundError(
+      absl::StrCat(words.what, " ", handle, " is not known: ", words.ended, " already?"));
+}
+
+absl::Status TooManyHandlesError(const HandleWords& words, std::size_t limit) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a backend has at most ", limit, " ", words.what, "s at a time; ", words.end, " some"));
+}
+
 }  // namespace lgpu

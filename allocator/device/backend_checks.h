@@ -2,6 +2,7 @@
 #define LGPU_ALLOCATOR_DEVICE_BACKEND_CHECKS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -19,6 +20,19 @@ absl::Status CheckDeviceIndex(int device, std::size_t count);
 absl::Status CheckWholeUnits(std::string_view what, Bytes bytes, Bytes granularity);
 /// INVALID_ARGUMENT unless a copy to memory of `target` is queued on a stream of that device.
 absl::Status CheckCopyTarget(int stream_device, int target);
+
+/// What errors call the handles of one kind.
+struct HandleWords {
+  const char* what;   // "stream"
+  const char* end;    // "destroy"
+  const char* ended;  // "destroyed"
+};
+constexpr HandleWords kStreamWords = {.what = "stream", .end = "destroy", .ended = "destroyed"};
+constexpr std::size_t kMaxStreams = 4096;  // of a backend
+/// NOT_FOUND.
+absl::Status UnknownHandleError(const HandleWords& words, std::uint64_t handle);
+/// RESOURCE_EXHAUSTED.
+absl::Status TooManyHandlesError(const HandleWords& words, std::size_t limit);
 
 }  // namespace lgpu
 

@@ -194,58 +194,18 @@ std::vector<DeviceMemory::ProcessMemory> CudaBackend::ProcessesOn(int device) {
 
 // ---- physical memory
 
-MemoryHandle CudaBackend::Insert(CUmemGenericAllocationHandle handle, int device, Bytes bytes) {
-  auto chunk = std::make_shared<CudaChunk>(driver_, handle, device, bytes);
-  MutexLock lock(mutex_);
-  const MemoryHandle memory{next_memory_++};
-  memory_.emplace(memory, Memory{std::move(chunk)});
-  return memory;
-}
-
-absl::StatusOr<std::shared_ptr<CudaChunk>> CudaBackend::Find(MemoryHandle memory) {
-  LGPU_RETURN_IF_ERROR(CheckAlive());
-  MutexLock lock(mutex_);
-  const auto found = memory_.find(memory);
-  if (found == memory_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("memory handle ", memory.value, " is not known: released already?"));
-  }
-  return found->second.chunk;
-}
-
-absl::StatusOr<std::shared_ptr<CudaChunk>> CudaBackend::TakeUnmapped(MemoryHandle memory) {
-  LGPU_RETURN_IF_ERROR(CheckAlive());
-  MutexLock lock(mutex_);
-  const auto found = memory_.find(memory);
-  if (found == memory_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("memory handle ", memory.value, " is not known: released already?"));
-  }
-  if (found->second.mapped) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("memory handle ", memory.value, " is still mapped here; unmap it first"));
-  }
-  std::shared_ptr<CudaChunk> chunk = std::move(found->second.chunk);
-  memory_.erase(found);
-  return chunk;
-}
-
-void CudaBackend::SetUnmapped(MemoryHandle memory) {
-  MutexLock lock(mutex_);
-  memory_.find(memory)->second.mapped = false;
-}
-
 absl::StatusOr<MemoryHandle> CudaBackend::Create(int device, Bytes bytes) {
   LGPU_RETURN_IF_ERROR(CheckChunkSize(device, bytes));
   const CUmemAllocationProp properties = Properties(state(device).device);
   CUmemGenericAllocationHandle handle = 0;
   LGPU_RETURN_IF_ERROR(Explain({"cuMemCreate", "chunk of device memory", device, bytes},
                                driver_.MemCreate(&handle, bytes.count(), &properties, 0)));
-  return Insert(handle, device, bytes);
+  return memory_.Insert(std::make_shared<CudaChunk>(driver_, handle, device, bytes));
 }
 
 absl::StatusOr<ExportedFd> CudaBackend::Export(MemoryHandle memory) {
-  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaChunk> chunk, Find(memory));
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaChunk> chunk, memory_.Find(memory));
   int fd = -1;
   const CUresult result =
       driver_.MemExportToShareableHandle(&fd, chunk->handle(), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
@@ -269,7 +229,7 @@ absl::StatusOr<MemoryHandle> CudaBackend::Import(int device, UniqueFd fd, Bytes 
   }
   LGPU_RETURN_IF_ERROR(
       Explain({"cuMemImportFromShareableHandle", "import of a chunk", device, bytes}, result));
-  auto chunk = std::make_unique<CudaChunk>(driver_, handle, device, bytes);  // releases it on an error
+  auto chunk = std::make_shared<CudaChunk>(driver_, handle, device, bytes);  // releases it on an error
   CUmemAllocationProp properties{};
   LGPU_RETURN_IF_ERROR(driver_.Check("cuMemGetAllocationPropertiesFromHandle",
                                      driver_.MemGetAllocationPropertiesFromHandle(&properties, handle)));
@@ -278,14 +238,12 @@ absl::StatusOr<MemoryHandle> CudaBackend::Import(int device, UniqueFd fd, Bytes 
                                                    " is a chunk of another GPU than ",
                                                    devices_[static_cast<std::size_t>(device)].uuid));
   }
-  MutexLock lock(mutex_);
-  const MemoryHandle memory{next_memory_++};
-  memory_.emplace(memory, Memory{std::move(chunk)});
-  return memory;
+  return memory_.Insert(std::move(chunk));
 }
 
 absl::Status CudaBackend::Release(MemoryHandle memory) {
-  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaChunk> chunk, TakeUnmapped(memory));
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaChunk> chunk, memory_.RemoveUnmapped(memory));
   // Another call may be exporting it; then that one frees it.
   return chunk.use_count() == 1 ? chunk->Free() : absl::OkStatus();
 }
@@ -320,20 +278,7 @@ absl::Status CudaBackend::Unreserve(std::byte* base, Bytes bytes) {
 
 absl::Status CudaBackend::Map(std::byte* address, MemoryHandle memory) {
   LGPU_RETURN_IF_ERROR(CheckAlive());
-  std::shared_ptr<CudaChunk> chunk;
-  {
-    MutexLock lock(mutex_);
-    const auto found = memory_.find(memory);
-    if (found == memory_.end()) {
-      return absl::NotFoundError(absl::StrCat("map: memory handle ", memory.value, " is not known"));
-    }
-    if (found->second.mapped) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("map: memory handle ", memory.value, " is mapped already; unmap it first"));
-    }
-    found->second.mapped = true;
-    chunk = found->second.chunk;
-  }
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaChunk> chunk, memory_.SetMapped(memory));
   absl::Status status = CheckAddressSpace(chunk->device);
   if (status.ok()) {
     status = ranges_.BeginMap(address, {memory, chunk->device, chunk->bytes},
@@ -349,7 +294,7 @@ absl::Status CudaBackend::Map(std::byte* address, MemoryHandle memory) {
       ranges_.Settle(address, status.ok());
     }
   }
-  if (!status.ok()) SetUnmapped(memory);
+  if (!status.ok()) memory_.SetUnmapped(memory);
   return status;
 }
 
@@ -376,7 +321,7 @@ absl::Status CudaBackend::Unmap(std::byte* address) {
   const absl::Status status = driver_.Check(
       "cuMemUnmap", driver_.MemUnmap(reinterpret_cast<CUdeviceptr>(address), mapping.bytes.count()));
   ranges_.Settle(address, /*mapped=*/!status.ok());
-  if (status.ok()) SetUnmapped(mapping.memory);
+  if (status.ok()) memory_.SetUnmapped(mapping.memory);
   return status;
 }
 

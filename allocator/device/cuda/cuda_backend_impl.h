@@ -4,7 +4,6 @@
 // The class behind OpenCudaBackend and OpenCudaMemory. Its members stand in cuda_backend.cc (memory and
 // addresses), cuda_backend_streams.cc (contexts, streams, kernels) and cuda_backend_copies.cc.
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -20,7 +19,9 @@
 #include "allocator/device/cuda/cuda_driver.h"
 #include "allocator/device/cuda/cuda_staging.h"
 #include "allocator/device/cuda/cuda_stream.h"
+#include "allocator/device/handle_table.h"
 #include "allocator/device/mapped_ranges.h"
+#include "allocator/device/memory_table.h"
 #include "base/mutex.h"
 #include "base/process_epoch.h"
 
@@ -92,7 +93,6 @@ class CudaBackend final : public DeviceBackend {
   absl::Status CallLibrary(StreamHandle stream, absl::FunctionRef<absl::Status(void* stream)> call) override;
 
  private:
-  static constexpr std::size_t kMaxStreams = 4096;
   // What this process has on one device; `context` is null until something needs it.
   struct DeviceState {
     explicit DeviceState(const CudaDriver& driver)
@@ -108,10 +108,6 @@ class CudaBackend final : public DeviceBackend {
     // Empties this device's memory into buffers, for devices that cannot read it.
     std::shared_ptr<CudaStream> reader ABSL_GUARDED_BY(mutex);
   };
-  struct Memory {
-    std::shared_ptr<CudaChunk> chunk;
-    bool mapped = false;
-  };
   // What a call of the driver was for, should it fail.
   struct Purpose {
     std::string_view call;
@@ -126,10 +122,6 @@ class CudaBackend final : public DeviceBackend {
   absl::Status CheckChunkSize(int device, Bytes bytes) const;
   /// OK, or what the result means: descriptors that ran out, a full card, or a promise that was broken.
   absl::Status Explain(const Purpose& purpose, CUresult result);
-  MemoryHandle Insert(CUmemGenericAllocationHandle handle, int device, Bytes bytes);
-  absl::StatusOr<std::shared_ptr<CudaChunk>> Find(MemoryHandle memory);
-  absl::StatusOr<std::shared_ptr<CudaChunk>> TakeUnmapped(MemoryHandle memory);
-  void SetUnmapped(MemoryHandle memory);
 
   DeviceState& state(int device) { return *states_[static_cast<std::size_t>(device)]; }
   /// The primary context of the device, retained once for the backend's life.
@@ -167,16 +159,8 @@ class CudaBackend final : public DeviceBackend {
   std::vector<std::unique_ptr<DeviceState>> states_;
   MappedRanges ranges_;
   std::unique_ptr<CudaStaging> staging_ = std::make_unique<CudaStaging>(driver_);
-  Mutex mutex_;
-  std::uint64_t next_memory_ ABSL_GUARDED_BY(mutex_) = 1;
-  absl::flat_hash_map<MemoryHandle, Memory> memory_ ABSL_GUARDED_BY(mutex_);
-  // A handle is slot + kMaxStreams * generation.
-  struct StreamSlot {
-    std::uint64_t handle = 0;
-    std::shared_ptr<CudaStream> stream;
-  };
-  std::uint64_t next_stream_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::vector<StreamSlot> streams_ ABSL_GUARDED_BY(mutex_);
+  MemoryTable<CudaChunk> memory_;
+  HandleTable<StreamHandle, std::shared_ptr<CudaStream>, kMaxStreams> streams_{kStreamWords};
 };
 
 }  // namespace lgpu

@@ -14,10 +14,6 @@ namespace {
 
 CUdeviceptr Address(const std::byte* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
-absl::Status UnknownStream(StreamHandle stream) {
-  return absl::NotFoundError(absl::StrCat("stream ", stream.value, " is not known: destroyed already?"));
-}
-
 }  // namespace
 
 absl::StatusOr<CUcontext> CudaBackend::ContextOf(int device) {
@@ -36,27 +32,14 @@ absl::StatusOr<CUcontext> CudaBackend::ContextOf(int device) {
 }
 
 void CudaBackend::GiveEverythingBack() {
-  std::vector<StreamSlot> streams;
-  {
-    MutexLock lock(mutex_);
-    streams.swap(streams_);
-  }
-  for (StreamSlot& slot : streams) {
-    if (slot.stream == nullptr) continue;
-    const CudaContextScope scope(driver_, slot.stream->context());
-    slot.stream->Drain().IgnoreError();
-    slot.stream.reset();
-  }
+  for (const auto& [handle, stream] : streams_.All()) DestroyStream(handle).IgnoreError();
   GiveStagingBack();
   const MappedRanges::Everything all = ranges_.TakeAll();
   for (const MappedRanges::MappedRange& range : all.mappings) {
     driver_.MemUnmap(Address(range.address), range.mapping.bytes.count());
   }
   for (const auto& [base, bytes] : all.reservations) driver_.MemAddressFree(Address(base), bytes.count());
-  {
-    MutexLock lock(mutex_);
-    memory_.clear();
-  }
+  memory_.Clear();
   for (std::unique_ptr<DeviceState>& gpu : states_) {
     const CUcontext context = gpu->context.load(std::memory_order_acquire);
     if (context == nullptr) continue;
@@ -98,9 +81,8 @@ void CudaBackend::GiveStagingBack() {
 void CudaBackend::ForgetEverything() {
   ranges_.Forget();
   [[maybe_unused]] const CudaStaging* const staging = staging_.release();
-  mutex_.AssertHeld();  // its owner may not exist here
-  [[maybe_unused]] auto* const memory = new absl::flat_hash_map<MemoryHandle, Memory>(std::move(memory_));
-  [[maybe_unused]] auto* const streams = new std::vector<StreamSlot>(std::move(streams_));
+  memory_.Forget();
+  streams_.Forget();
   for (std::unique_ptr<DeviceState>& gpu : states_) {
     gpu->events.Forget();
     gpu->timing_events.Forget();
@@ -123,38 +105,18 @@ absl::StatusOr<StreamHandle> CudaBackend::CreateStream(int device, int priority)
   LGPU_RETURN_IF_ERROR(Explain({"cuStreamCreateWithPriority", "stream", device, Bytes()},
                                driver_.StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING,
                                                                 std::clamp(priority, greatest, least))));
-  auto made = std::make_shared<CudaStream>(driver_, state(device).events, device, context, stream);
-  MutexLock lock(mutex_);
-  std::size_t slot = 0;
-  while (slot < streams_.size() && streams_[slot].handle != 0) ++slot;
-  if (slot == kMaxStreams) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a backend has at most ", kMaxStreams, " streams at a time; destroy some"));
-  }
-  if (slot == streams_.size()) streams_.emplace_back();
-  const StreamHandle handle{next_stream_++ * kMaxStreams + slot};
-  streams_[slot] = {handle.value, std::move(made)};
-  return handle;
+  return streams_.Insert(
+      std::make_shared<CudaStream>(driver_, state(device).events, device, context, stream));
 }
 
 absl::StatusOr<std::shared_ptr<CudaStream>> CudaBackend::FindStream(StreamHandle stream) {
   LGPU_RETURN_IF_ERROR(CheckAlive());
-  MutexLock lock(mutex_);
-  const std::size_t slot = stream.value % kMaxStreams;
-  if (stream.value == 0 || slot >= streams_.size() || streams_[slot].handle != stream.value) {
-    return UnknownStream(stream);
-  }
-  return streams_[slot].stream;
+  return streams_.Find(stream);
 }
 
 absl::Status CudaBackend::DestroyStream(StreamHandle stream) {
-  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<CudaStream> found, FindStream(stream));
-  {
-    MutexLock lock(mutex_);
-    StreamSlot& slot = streams_[stream.value % kMaxStreams];
-    if (slot.handle != stream.value) return UnknownStream(stream);
-    slot = {};
-  }
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> found, streams_.Remove(stream));
   const CudaContextScope scope(driver_, found->context());
   LGPU_RETURN_IF_ERROR(scope.status());
   return found->Drain();

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "allocator/device/backend_checks.h"
@@ -46,49 +47,6 @@ absl::Status SimulatedBackend::CheckChunkSize(int device, Bytes bytes) const {
 
 // ---- physical memory
 
-MemoryHandle SimulatedBackend::Insert(UniqueFd fd, int device, Bytes bytes) {
-  auto file = std::make_shared<ChunkFile>(ChunkFile{std::move(fd), device, bytes});
-  MutexLock lock(mutex_);
-  const MemoryHandle handle{next_memory_++};
-  memory_.emplace(handle, Memory{std::move(file)});
-  return handle;
-}
-
-absl::StatusOr<std::shared_ptr<ChunkFile>> SimulatedBackend::Find(MemoryHandle memory) {
-  LGPU_RETURN_IF_ERROR(CheckAlive());
-  MutexLock lock(mutex_);
-  const auto found = memory_.find(memory);
-  if (found == memory_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("memory handle ", memory.value, " is not known: released already?"));
-  }
-  return found->second.file;
-}
-
-absl::StatusOr<std::shared_ptr<ChunkFile>> SimulatedBackend::FindUnmapped(MemoryHandle memory, Then then) {
-  LGPU_RETURN_IF_ERROR(CheckAlive());
-  MutexLock lock(mutex_);
-  const auto found = memory_.find(memory);
-  if (found == memory_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("memory handle ", memory.value, " is not known: released already?"));
-  }
-  if (found->second.mapped) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("memory handle ", memory.value, " is still mapped here; unmap it first"));
-  }
-  std::shared_ptr<ChunkFile> file = found->second.file;
-  if (then == Then::kForget) {
-    memory_.erase(found);
-  }
-  return file;
-}
-
-void SimulatedBackend::SetUnmapped(MemoryHandle memory) {
-  MutexLock lock(mutex_);
-  memory_.find(memory)->second.mapped = false;
-}
-
 absl::StatusOr<MemoryHandle> SimulatedBackend::Create(int device, Bytes bytes) {
   LGPU_RETURN_IF_ERROR(CheckChunkSize(device, bytes));
   const PhysicalDevice& about = options_.devices[static_cast<std::size_t>(device)];
@@ -102,11 +60,12 @@ absl::StatusOr<MemoryHandle> SimulatedBackend::Create(int device, Bytes bytes) {
     return RefusalStatus(refusal);
   }
   LGPU_ASSIGN_OR_RETURN(UniqueFd fd, CreateChunkMemfd(bytes, options_.sparse, ChunkMemfdName(about.uuid)));
-  return Insert(std::move(fd), device, bytes);
+  return memory_.Insert(std::make_shared<ChunkFile>(ChunkFile{std::move(fd), device, bytes}));
 }
 
 absl::StatusOr<ExportedFd> SimulatedBackend::Export(MemoryHandle memory) {
-  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<ChunkFile> file, Find(memory));
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<ChunkFile> file, memory_.Find(memory));
   const UniqueFd* const fd = &file->fd;
   return ExportedFd(std::move(file), fd);
 }
@@ -114,18 +73,25 @@ absl::StatusOr<ExportedFd> SimulatedBackend::Export(MemoryHandle memory) {
 absl::StatusOr<MemoryHandle> SimulatedBackend::Import(int device, UniqueFd fd, Bytes bytes) {
   LGPU_RETURN_IF_ERROR(CheckChunkSize(device, bytes));
   LGPU_RETURN_IF_ERROR(CheckChunkMemfd(fd.get(), bytes));
-  return Insert(std::move(fd), device, bytes);
+  return memory_.Insert(std::make_shared<ChunkFile>(ChunkFile{std::move(fd), device, bytes}));
+}
+
+absl::Status SimulatedBackend::Release(MemoryHandle memory) {
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  return memory_.RemoveUnmapped(memory).status();
 }
 
 absl::Status SimulatedBackend::Reclaim(MemoryHandle memory) {
-  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ChunkFile> file, FindUnmapped(memory, Then::kKeep));
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ChunkFile> file, memory_.FindUnmapped(memory));
   // The reference stays until the pages are gone: who gets an error may call again.
   LGPU_RETURN_IF_ERROR(EmptyChunkMemfd(file->fd.get()));
-  return FindUnmapped(memory, Then::kForget).status();
+  return memory_.RemoveUnmapped(memory).status();
 }
 
 std::uint64_t SimulatedBackend::Identity(MemoryHandle memory) {
-  const absl::StatusOr<std::shared_ptr<ChunkFile>> file = Find(memory);
+  if (!CheckAlive().ok()) return 0;
+  const absl::StatusOr<std::shared_ptr<ChunkFile>> file = memory_.Find(memory);
   struct stat info = {};
   return file.ok() && fstat((*file)->fd.get(), &info) == 0 ? info.st_ino : 0;
 }
@@ -192,20 +158,7 @@ absl::Status SimulatedBackend::Unreserve(std::byte* base, Bytes bytes) {
 
 absl::Status SimulatedBackend::Map(std::byte* address, MemoryHandle memory) {
   LGPU_RETURN_IF_ERROR(CheckAlive());
-  std::shared_ptr<ChunkFile> file;
-  {
-    MutexLock lock(mutex_);
-    const auto found = memory_.find(memory);
-    if (found == memory_.end()) {
-      return absl::NotFoundError(absl::StrCat("map: memory handle ", memory.value, " is not known"));
-    }
-    if (found->second.mapped) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("map: memory handle ", memory.value, " is mapped already; unmap it first"));
-    }
-    found->second.mapped = true;
-    file = found->second.file;
-  }
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ChunkFile> file, memory_.SetMapped(memory));
   const MappedRanges::Mapping mapping{memory, file->device, file->bytes};
   const Bytes granularity = options_.devices[static_cast<std::size_t>(file->device)].granularity;
   absl::Status status = regions_.ranges().BeginMap(address, mapping, granularity);
@@ -221,7 +174,7 @@ absl::Status SimulatedBackend::Map(std::byte* address, MemoryHandle memory) {
     regions_.ranges().Settle(address, status.ok());
   }
   if (!status.ok()) {
-    SetUnmapped(memory);
+    memory_.SetUnmapped(memory);
   }
   return status;
 }
@@ -246,11 +199,10 @@ absl::Status SimulatedBackend::SetAccess(std::byte* address, Bytes bytes) {
 }
 
 absl::Status SimulatedBackend::CheckNothingQueued(int device) {
-  MutexLock lock(mutex_);
-  for (const StreamSlot& slot : streams_) {
-    if (slot.queue != nullptr && slot.device == device && !slot.queue->IsIdle()) {
+  for (const auto& [handle, stream] : streams_.All()) {
+    if (stream.device == device && !stream.queue->IsIdle()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("unmap: work is queued on stream ", slot.handle.load(std::memory_order_relaxed),
+          absl::StrCat("unmap: work is queued on stream ", handle.value,
                        " and may use the mapping; record a fence and wait for it first"));
     }
   }
@@ -270,7 +222,7 @@ absl::Status SimulatedBackend::Unmap(std::byte* address) {
   const absl::Status status = MakeUnmapped(address, mapping.bytes);
   regions_.ranges().Settle(address, /*mapped=*/!status.ok());
   if (status.ok()) {
-    SetUnmapped(mapping.memory);
+    memory_.SetUnmapped(mapping.memory);
   }
   return status;
 }

@@ -4,21 +4,18 @@
 // The class behind MakeSimulatedBackend. Its members stand in simulated_backend.cc (memory and addresses) and
 // simulated_backend_streams.cc (streams, copies, kernels).
 
-#include <array>
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "allocator/device/access_windows.h"
+#include "allocator/device/handle_table.h"
+#include "allocator/device/memory_table.h"
 #include "allocator/device/simulated/simulated_backend.h"
 #include "allocator/device/simulated/simulated_regions.h"
 #include "allocator/device/simulated/simulated_stream.h"
-#include "base/mutex.h"
 #include "base/process_epoch.h"
 
 namespace lgpu {
@@ -40,13 +37,7 @@ class SimulatedBackend final : public DeviceBackend {
       // The regions were not inherited, and the stream's threads do not exist here: nothing to give back
       // but descriptors.
       regions_.Forget();
-      for (StreamSlot& slot : streams_) {
-        new std::shared_ptr<SimulatedStream>(std::move(slot.queue));
-      }
-      return;
-    }
-    for (StreamSlot& slot : streams_) {
-      slot.queue.reset();
+      streams_.Forget();
     }
   }
 
@@ -56,7 +47,7 @@ class SimulatedBackend final : public DeviceBackend {
   absl::StatusOr<MemoryHandle> Create(int device, Bytes bytes) override;
   absl::StatusOr<ExportedFd> Export(MemoryHandle memory) override;
   absl::StatusOr<MemoryHandle> Import(int device, UniqueFd fd, Bytes bytes) override;
-  absl::Status Release(MemoryHandle memory) override { return FindUnmapped(memory, Then::kForget).status(); }
+  absl::Status Release(MemoryHandle memory) override;
   absl::Status Reclaim(MemoryHandle memory) override;
   std::uint64_t Identity(MemoryHandle memory) override;
   std::vector<absl::Status> ReclaimLost(std::span<const std::uint64_t> identities) override;
@@ -82,31 +73,16 @@ class SimulatedBackend final : public DeviceBackend {
   absl::StatusOr<std::unique_ptr<StreamTimer>> StartTimer(StreamHandle stream) override;
 
  private:
-  static constexpr std::size_t kMaxStreams = 4096;
-  struct Memory {
-    std::shared_ptr<ChunkFile> file;
-    bool mapped = false;
-  };
-  // A handle is slot + kMaxStreams * generation, so that a launch checks its stream without a lock.
-  struct StreamSlot {
-    std::atomic<std::uint64_t> handle{0};
-    std::atomic<int> device{0};
-    std::shared_ptr<SimulatedStream> queue;  // asynchronous mode only; guarded by mutex_
-  };
   struct LiveStream {
-    std::shared_ptr<SimulatedStream> queue;  // null in synchronous mode: all work is done
+    std::shared_ptr<SimulatedStream> queue = {};  // null in synchronous mode: all work is done
     int device = 0;
   };
 
   absl::Status CheckAlive() const;
   absl::Status CheckDevice(int device) const;
   absl::Status CheckChunkSize(int device, Bytes bytes) const;
-  MemoryHandle Insert(UniqueFd fd, int device, Bytes bytes);
-  absl::StatusOr<std::shared_ptr<ChunkFile>> Find(MemoryHandle memory);
-  enum class Then { kKeep, kForget };
-  absl::StatusOr<std::shared_ptr<ChunkFile>> FindUnmapped(MemoryHandle memory, Then then);
-  void SetUnmapped(MemoryHandle memory);
   absl::Status CheckNothingQueued(int device);
+  /// Takes no lock.
   absl::Status CheckStream(StreamHandle stream) const;
   absl::StatusOr<LiveStream> FindStream(StreamHandle stream);
   absl::StatusOr<LiveStream> FindFence(const Fence& fence);
@@ -115,11 +91,9 @@ class SimulatedBackend final : public DeviceBackend {
   const ProcessEpoch epoch_;
   SimulatedRegions regions_;
   AccessWindows windows_;
-  Mutex mutex_;
-  std::uint64_t next_memory_ ABSL_GUARDED_BY(mutex_) = 1;
-  absl::flat_hash_map<MemoryHandle, Memory> memory_ ABSL_GUARDED_BY(mutex_);
-  std::uint64_t next_stream_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::array<StreamSlot, kMaxStreams> streams_;
+  MemoryTable<ChunkFile> memory_;
+  // Its streams finish their work, which uses what stands above, as they are destroyed.
+  HandleTable<StreamHandle, LiveStream, kMaxStreams> streams_{kStreamWords};
 };
 
 }  // namespace lgpu

@@ -19,62 +19,33 @@ absl::StatusOr<StreamHandle> SimulatedBackend::CreateStream(int device, int /*pr
   if (options_.asynchronous) {
     LGPU_ASSIGN_OR_RETURN(queue, SimulatedStream::Start());
   }
-  MutexLock lock(mutex_);
-  for (std::size_t i = 0; i < kMaxStreams; ++i) {
-    StreamSlot& slot = streams_[i];
-    if (slot.handle.load(std::memory_order_relaxed) == 0) {
-      const StreamHandle handle{next_stream_++ * kMaxStreams + i};
-      slot.device = device;
-      slot.queue = std::move(queue);
-      slot.handle.store(handle.value, std::memory_order_release);
-      return handle;
-    }
-  }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("a simulated backend has at most ", kMaxStreams, " streams at a time; destroy some"));
+  return streams_.Insert({.queue = std::move(queue), .device = device});
 }
 
 absl::Status SimulatedBackend::DestroyStream(StreamHandle stream) {
-  LGPU_RETURN_IF_ERROR(CheckStream(stream));
-  std::shared_ptr<SimulatedStream> queue;
-  {
-    MutexLock lock(mutex_);
-    StreamSlot& slot = streams_[stream.value % kMaxStreams];
-    std::uint64_t expected = stream.value;
-    if (!slot.handle.compare_exchange_strong(expected, 0, std::memory_order_acq_rel)) {
-      return absl::NotFoundError(absl::StrCat("stream ", stream.value, " is not known: destroyed already?"));
-    }
-    queue = std::move(slot.queue);
-  }
-  if (queue != nullptr) {
-    queue->Wait(queue->queued());
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  LGPU_ASSIGN_OR_RETURN(const LiveStream live, streams_.Remove(stream));
+  if (live.queue != nullptr) {
+    live.queue->Wait(live.queue->queued());
   }
   return absl::OkStatus();
 }
 
 absl::Status SimulatedBackend::CheckStream(StreamHandle stream) const {
   LGPU_RETURN_IF_ERROR(CheckAlive());
-  const StreamSlot& slot = streams_[stream.value % kMaxStreams];
-  if (stream.value == 0 || slot.handle.load(std::memory_order_acquire) != stream.value) {
-    return absl::NotFoundError(absl::StrCat("stream ", stream.value, " is not known: destroyed already?"));
-  }
-  return absl::OkStatus();
+  return streams_.Contains(stream);
 }
 
 absl::StatusOr<SimulatedBackend::LiveStream> SimulatedBackend::FindStream(StreamHandle stream) {
-  LGPU_RETURN_IF_ERROR(CheckStream(stream));
-  const StreamSlot& slot = streams_[stream.value % kMaxStreams];
-  if (!options_.asynchronous) {
-    return LiveStream{nullptr, slot.device};
-  }
-  MutexLock lock(mutex_);
-  if (slot.handle.load(std::memory_order_relaxed) != stream.value) {
-    return absl::NotFoundError(absl::StrCat("stream ", stream.value, " is not known: destroyed already?"));
-  }
-  return LiveStream{slot.queue, slot.device};
+  LGPU_RETURN_IF_ERROR(CheckAlive());
+  return streams_.Find(stream);
 }
 
 absl::StatusOr<SimulatedBackend::LiveStream> SimulatedBackend::FindFence(const Fence& fence) {
+  if (!options_.asynchronous && fence.sequence == 0) {
+    LGPU_RETURN_IF_ERROR(CheckStream(fence.stream));
+    return LiveStream();
+  }
   LGPU_ASSIGN_OR_RETURN(LiveStream stream, FindStream(fence.stream));
   if (fence.sequence > (stream.queue == nullptr ? 0 : stream.queue->queued())) {
     return absl::InvalidArgumentError(
@@ -92,8 +63,12 @@ absl::Status SimulatedBackend::Drain(StreamHandle stream) {
 }
 
 absl::StatusOr<Fence> SimulatedBackend::Record(StreamHandle stream) {
+  if (!options_.asynchronous) {
+    LGPU_RETURN_IF_ERROR(CheckStream(stream));
+    return Fence{stream, 0};
+  }
   LGPU_ASSIGN_OR_RETURN(const LiveStream live, FindStream(stream));
-  return Fence{stream, live.queue == nullptr ? 0 : live.queue->queued()};
+  return Fence{stream, live.queue->queued()};
 }
 
 absl::StatusOr<bool> SimulatedBackend::HasPassed(const Fence& fence) {
