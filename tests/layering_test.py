@@ -21,26 +21,31 @@ ALLOWED = {
     "allocator": {"base"},
     "allocator/device": {"base", "allocator"},
     "allocator/broker": {"base", "allocator", "allocator/device"},
-    "proto": {"base"},
+    "proto/wire": {"base"},
+    "proto": {"base", "proto/wire"},
     "kernels": {"base", "allocator", "allocator/device"},
-    "daemon": {"base", "allocator", "allocator/device", "allocator/broker", "proto"},
-    "client/session": {"base", "allocator", "allocator/device", "allocator/broker", "proto"},
-    "client/control": {"base", "proto"},
-    "client/runtime": {"base", "allocator", "allocator/device", "proto", "kernels", "client/session", "client/control"},
-    "cli": {"base", "allocator", "allocator/device", "proto", "kernels", "client/session", "client/control", "client/runtime"},
+    "daemon": {"base", "allocator", "allocator/device", "allocator/broker", "proto", "proto/wire"},
+    "client/session": {"base", "allocator", "allocator/device", "allocator/broker", "proto", "proto/wire"},
+    "client/control": {"base", "proto", "proto/wire"},
+    "client/runtime": {"base", "allocator", "allocator/device", "proto", "proto/wire", "kernels", "client/session", "client/control"},
+    "cli": {"base", "allocator", "allocator/device", "proto", "proto/wire", "kernels", "client/session", "client/control", "client/runtime"},
 }
 TOP = sorted({layer.split("/")[0] for layer in ALLOWED})
+# Programs that load liblgpu may have a protobuf of their own: the library knows no generated message.
+MESSAGES = re.compile(r"^google/protobuf/|\.pb\.h$")
+MESSAGE_LAYERS = {"proto", "daemon", "cli"}
+# The driver's shim is to stand on proto/wire with the C library alone.
+PLAIN_LAYER = "proto/wire"
+NOT_PLAIN = re.compile(r"^(absl|boost|google|nlohmann)/|^lgpu/(?!v1/)")
 # The sources that may see gRPC; each one keeps it behind an interface of lgpu's.
 GRPC_FILES = {
     "client/control/control_client.cc",
-    "cli/connection.cc",
     "daemon/server/control_server.cc",
     "daemon/server/control_service.cc",
 }
 # A daemon has the memory of devices and none of their work: it does not open these.
 PROGRAMS_ONLY = re.compile(r"^allocator/device/(device_work|device_backend|simulated/simulated_backend|cuda/cuda_backend)\.h$")
 GRPC_HEADERS = {
-    "cli/connection.h",
     "daemon/server/control_service.h",
 }
 FORBIDDEN_IN_INSTALLED = re.compile(
@@ -86,6 +91,17 @@ def owner(root, including, name):
     return None
 
 
+def is_plain(root, including, name, seen=None):
+    """Whether a header of the tree, and all that it includes, needs the C++ library alone."""
+    seen = set() if seen is None else seen
+    path = root / name if (root / name).exists() else including.parent / name
+    if not path.exists() or path in seen:
+        return True
+    seen.add(path)
+    names = INCLUDE.findall(path.read_text(encoding="utf-8", errors="replace"))
+    return not any(NOT_PLAIN.search(n) or MESSAGES.search(n) or not is_plain(root, path, n, seen) for n in names)
+
+
 def violations(root):
     for path in sources(root):
         place = path.relative_to(root).as_posix()
@@ -102,6 +118,10 @@ def violations(root):
                 yield f"{place}: includes {name}, but a daemon has device_memory.h only"
             if GRPC.search(name) and place not in GRPC_FILES | GRPC_HEADERS:
                 yield f"{place}: includes {name}; gRPC belongs into {', '.join(sorted(GRPC_FILES))}"
+            if MESSAGES.search(name) and layer not in MESSAGE_LAYERS:
+                yield f"{place}: includes {name}; generated messages belong into {', '.join(sorted(MESSAGE_LAYERS))}"
+            if layer == PLAIN_LAYER and (NOT_PLAIN.search(name) or not is_plain(root, path, name)):
+                yield f"{place}: includes {name}, which needs more than the C++ library"
             if installed and FORBIDDEN_IN_INSTALLED.search(name):
                 yield f"{place}: an installed header includes {name}"
             if installed and target is not None and not name.startswith("lgpu/"):
@@ -117,6 +137,10 @@ PLANTED = {
     "allocator/broker/broker.cc": '#include "daemon/recovery/journal.h"\n',
     "proto/channel.cc": '#  include "daemon/server/config.h"\n',
     "proto/pages.cc": '#include "allocator/ledger.h"\n',
+    "proto/wire/channel.cc": '#include "absl/status/status.h"\n',
+    "proto/wire/pages.cc": '#include "base/heavy.h"\n',
+    "proto/wire/frames.cc": '#include "proto/session_channel.h"\n',
+    "client/session/frames.cc": '#include "lgpu/v1/session.pb.h"\n',
     "daemon/server/config.cc": '#include "client/runtime/device.h"\n',
     "client/session/region.cc": '#include "client/runtime/device.h"\n',
     "client/control/calls.cc": '#include "client/session/endpoint.h"\n',
@@ -131,6 +155,9 @@ PLANTED = {
     "allocator/ledger.h": '#include "lgpu/tensor.h"\n',
 }
 CLEAN = {
+    "base/heavy.h": '#include "absl/status/status.h"\n',
+    "base/light.h": "#include <string>\n",
+    "proto/wire/encoding.h": '#include "base/light.h"\n',
     "client/runtime/executor.cc":
         '#include "kernels/op.h"\n#include "lgpu/bytes.h"\n#include "proto/session_channel.h"\n',
     "client/session/endpoint.h": '#include "base/unique_fd.h"\n',
