@@ -49,6 +49,7 @@ class [[nodiscard]] PlainResult {
   const PlainStatus& status() const { return status_; }
   T& operator*() & { return value_; }
   T&& operator*() && { return std::move(value_); }
+  T* operator->() { return &value_; }
 
   template <typename StatusOr>
   requires std::is_same_v<typename StatusOr::value_type, T>

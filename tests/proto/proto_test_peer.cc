@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "proto/wire/pages.h"
 
 namespace lgpu {
