@@ -43,7 +43,7 @@ GRPC_FILES = {
     "daemon/server/control_server.cc",
     "daemon/server/control_service.cc",
 }
-# A daemon has the memory of devices and none of their work: it does not open these.
+# A daemon and its broker have the memory of devices and none of their work: they do not open these.
 PROGRAMS_ONLY = re.compile(r"^allocator/device/(device_work|device_backend|simulated/simulated_backend|cuda/cuda_backend)\.h$")
 GRPC_HEADERS = {
     "daemon/server/control_service.h",
@@ -114,7 +114,7 @@ def violations(root):
             target = owner(root, path, name)
             if target is not None and target != layer and target not in ALLOWED[layer]:
                 yield f"{place}: includes {name}, but {layer}/ may not use {target}/"
-            if layer == "daemon" and PROGRAMS_ONLY.search(name):
+            if layer in ("daemon", "allocator/broker") and PROGRAMS_ONLY.search(name):
                 yield f"{place}: includes {name}, but a daemon has device_memory.h only"
             if GRPC.search(name) and place not in GRPC_FILES | GRPC_HEADERS:
                 yield f"{place}: includes {name}; gRPC belongs into {', '.join(sorted(GRPC_FILES))}"

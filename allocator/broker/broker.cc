@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 absl::StatusOr<std::unique_ptr<Broker>> Broker::Create(DeviceMemory& backend, GrantLog& log,
                                                        const Options& options) {
-  std::unique_ptr<Broker> broker(new Broker(backend, log, options.unconfirmed_waker));
+  std::unique_ptr<Broker> broker(new Broker(backend, log, options));
   MutexLock lock(broker->mutex_);
   for (const BrokerCard& card : options.cards) {
     LGPU_ASSIGN_OR_RETURN(const CardId id, broker->ledger_.AddCard({.total = card.device.total,

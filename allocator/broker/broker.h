@@ -52,8 +52,8 @@ struct BrokerCard {
 /// DRAINING from the death of its session until then; or SPARE: made for a preallocated device and in
 /// nobody's hands.
 ///
-/// Thread-safe. No lock is held over a call of the backend or a wake-up. Calls for one session come from
-/// that session's thread, or, once that has ended, from the Reclaimer.
+/// Thread-safe. No lock is held over a call of the backend or a wake-up. ReturnAll, StartDraining and what
+/// ends a session come after its other calls; attesting is one thread's.
 ///
 /// A header past the usual length: one lock guards the ledger, chunks, waiters and sessions together; what
 /// each group of calls does has a broker_*.cc of its own.
@@ -65,6 +65,9 @@ class Broker {
     std::vector<BrokerCard> cards;
     Bytes reserve = {};                             // of every card; granted to nobody
     std::shared_ptr<Waker> unconfirmed_waker = {};  // woken when there is something for RetryUnconfirmed
+    /// Chunks go to other processes, which may keep what they return: real cards are asked whether they have
+    /// it back. False: the sessions are this process's own.
+    bool leaves_process = true;
   };
 
   /// `backend` and `log` outlive the broker. A grant is in `log` before Grow or Continue give it; what cannot
@@ -95,6 +98,13 @@ class Broker {
     std::vector<DeviceMemory::ProcessMemory> outsiders = {};  // processes without a session on it
   };
   std::vector<CardInfo> Cards() const;
+  /// The largest limit of a growing device on the card.
+  static Bytes WholeCard(const CardInfo& card);
+  /// Spreads the devices of a lease over cards: `candidates` with the one that has the most room first. Room
+  /// is what is free, less what is `planned` there for this lease; of cards with the same room the earlier
+  /// one stays first.
+  static std::vector<const CardInfo*> ByRoom(std::vector<const CardInfo*> candidates,
+                                             const std::map<CardId, Bytes>& planned);
 
   // Logical devices.
   struct DeviceSpec {
@@ -104,7 +114,7 @@ class Broker {
     bool preallocate = false;  // all chunks exist from the start and stay with the lease
     LeaseKey lease;
     std::string device_name = {};  // as users see it in refusals, and the next two
-    std::string lease_name = {};   // "": the process is its own lease
+    std::string lease_name = {};   // "": this process partitions its cards, and has no leases
     std::string owner = {};
   };
   /// Sets the guarantee aside and, for preallocate, makes all chunks; nothing stays behind on an error.
@@ -194,6 +204,9 @@ class Broker {
   /// How a request that waits stands now; over when it does not wait any more.
   GrowAnswer Continue(GrowId grow);
 
+  /// A granted chunk as the backend knows it, for a session of this process. NOT_FOUND if it is not the
+  /// session's.
+  absl::StatusOr<MemoryHandle> MemoryOf(SessionId session, ChunkId chunk) const;
   /// A descriptor of a granted chunk, for its session. NOT_FOUND if it is not the session's; the
   /// backend's errors.
   absl::StatusOr<ExportedFd> Export(SessionId session, ChunkId chunk);
@@ -211,7 +224,8 @@ class Broker {
   /// Frees what drains: their processes are gone, or had their time. Gives those of the sessions that hold
   /// nothing any more.
   std::vector<SessionId> FinishDraining(const std::vector<SessionId>& sessions);
-  /// Asks the backend again about chunks that it did not confirm; true when none is left.
+  /// Asks the backend again about chunks that it did not confirm; true when none is left. False at once where
+  /// another thread does it.
   bool RetryUnconfirmed();
 
   // Trimming: memory that lies idle in one session, for those who are short of it.
@@ -330,8 +344,11 @@ class Broker {
   /// How often the backend is asked again that had less than the ledger said, while memory drains.
   static constexpr std::chrono::milliseconds kBackendRetry{20};
 
-  Broker(DeviceMemory& backend, GrantLog& log, std::shared_ptr<Waker> unconfirmed_waker)
-      : backend_(backend), log_(log), unconfirmed_waker_(std::move(unconfirmed_waker)) {}
+  Broker(DeviceMemory& backend, GrantLog& log, const Options& options)
+      : backend_(backend),
+        log_(log),
+        unconfirmed_waker_(options.unconfirmed_waker),
+        leaves_process_(options.leaves_process) {}
   static void WakeAll(const Wakes& wakes);
 
   // broker.cc: requests.
@@ -499,6 +516,7 @@ class Broker {
   DeviceMemory& backend_;
   GrantLog& log_;
   const std::shared_ptr<Waker> unconfirmed_waker_;
+  const bool leaves_process_;
   mutable Mutex mutex_;
   CondVar freed_;  // some memory became free
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);
@@ -511,6 +529,7 @@ class Broker {
   TrimTable trims_ ABSL_GUARDED_BY(mutex_);
   std::multiset<CardId> making_room_ ABSL_GUARDED_BY(mutex_);  // for guarantees
   std::set<ChunkId> unconfirmed_ ABSL_GUARDED_BY(mutex_);
+  bool retrying_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in RetryUnconfirmed
   TimePoint lost_retry_at_ ABSL_GUARDED_BY(mutex_);
   std::map<CardId, CardWatch> watches_ ABSL_GUARDED_BY(mutex_);  // of cards with memory coming back
   std::set<ChunkId> releasing_ ABSL_GUARDED_BY(mutex_);          // real cards: the backend is dropping them

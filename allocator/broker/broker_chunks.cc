@@ -284,17 +284,18 @@ Broker::GrowAnswer Broker::Logged(GrowAnswer answer) {
   return {.status = std::move(committed), .chunks = {}, .wait = {}, .next_look = {}};
 }
 
-absl::StatusOr<ExportedFd> Broker::Export(SessionId session, ChunkId id) {
-  MemoryHandle memory;
-  {
-    MutexLock lock(mutex_);
-    const auto chunk = chunks_.find(id);
-    if (chunk == chunks_.end() || chunk->second.session != session ||
-        chunk->second.state != ChunkState::kGranted || chunk->second.lost) {
-      return absl::NotFoundError(absl::StrCat("chunk ", id.value, " is not granted to this session"));
-    }
-    memory = chunk->second.memory;
+absl::StatusOr<MemoryHandle> Broker::MemoryOf(SessionId session, ChunkId id) const {
+  MutexLock lock(mutex_);
+  const auto chunk = chunks_.find(id);
+  if (chunk == chunks_.end() || chunk->second.session != session ||
+      chunk->second.state != ChunkState::kGranted || chunk->second.lost) {
+    return absl::NotFoundError(absl::StrCat("chunk ", id.value, " is not granted to this session"));
   }
+  return chunk->second.memory;
+}
+
+absl::StatusOr<ExportedFd> Broker::Export(SessionId session, ChunkId id) {
+  LGPU_ASSIGN_OR_RETURN(const MemoryHandle memory, MemoryOf(session, id));
   return backend_.Export(memory);
 }
 

@@ -197,6 +197,22 @@ std::vector<Broker::CardInfo> Broker::Cards() const {
   return infos;
 }
 
+Bytes Broker::WholeCard(const CardInfo& card) {
+  return RoundDown(SaturatingSub(card.view.total, card.view.reserve), card.view.granularity);
+}
+
+std::vector<const Broker::CardInfo*> Broker::ByRoom(std::vector<const CardInfo*> candidates,
+                                                    const std::map<CardId, Bytes>& planned) {
+  const auto room = [&](const CardInfo* info) {
+    const auto found = planned.find(info->id);
+    const double taken = found == planned.end() ? 0 : static_cast<double>(found->second.count());
+    return static_cast<double>(info->view.free().count()) - taken;
+  };
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [&](const CardInfo* a, const CardInfo* b) { return room(a) > room(b); });
+  return candidates;
+}
+
 void Broker::StopWaiting() {
   MutexLock lock(mutex_);
   stopping_ = true;

@@ -105,10 +105,12 @@ Refusal Broker::MakeRefusal(const Device& device, LogicalId id, const RefusalCau
   refusal.card_total = card_view.total;
   refusal.card_free = card_view.free();
   AddHolders(refusal, view.card, id);
+  const bool has_leases = !device.spec.lease_name.empty();
   switch (cause.reason) {
     case RefusalReason::kCard:
       refusal.advice.push_back(
-          "free memory in one of the holders, end one with `lgpu rm LEASE`, or wait longer");
+          has_leases ? "free memory in one of the holders, end one with `lgpu rm LEASE`, or wait longer"
+                     : "free tensors of the other devices of this card, or wait longer");
       break;
     case RefusalReason::kDeadlock:
       refusal.advice.push_back(
@@ -117,7 +119,9 @@ Refusal Broker::MakeRefusal(const Device& device, LogicalId id, const RefusalCau
       break;
     case RefusalReason::kDescriptors:
       refusal.advice.push_back(
-          absl::StrCat("raise the daemon's open file limit (LimitNOFILE=, ulimit -n): ", cause.detail));
+          absl::StrCat(has_leases ? "raise the daemon's open file limit (LimitNOFILE=, ulimit -n): "
+                                  : "raise the limit of open files (ulimit -n): ",
+                       cause.detail));
       break;
     default:
       refusal.advice.push_back(absl::StrCat(
@@ -144,9 +148,10 @@ Refusal Broker::RefuseDevice(const DeviceSpec& spec, Bytes guarantee) const {
     refusal.coming_back = leaving;
   }
   AddHolders(refusal, spec.card, LogicalId());
-  refusal.advice.push_back(
-      absl::StrCat("ask for at most ", FormatBytesCut(view.free()),
-                   ", use growth without a guarantee, or end a lease with `lgpu rm LEASE`"));
+  refusal.advice.push_back(absl::StrCat(
+      "ask for at most ", FormatBytesCut(view.free()),
+      spec.lease_name.empty() ? ", or use growth without a guarantee"
+                              : ", use growth without a guarantee, or end a lease with `lgpu rm LEASE`"));
   return refusal;
 }
 

@@ -253,6 +253,13 @@ bool Broker::RetryUnconfirmed() {
   std::vector<ChunkId> lost;
   {
     MutexLock lock(mutex_);
+    if (retrying_) {
+      return false;
+    }
+    if (unconfirmed_.empty() && watches_.empty()) {
+      return true;
+    }
+    retrying_ = true;
     const TimePoint now = std::chrono::steady_clock::now();
     const bool ask_for_lost = now >= lost_retry_at_;
     for (const ChunkId id : unconfirmed_) {
@@ -292,6 +299,7 @@ bool Broker::RetryUnconfirmed() {
   }
   WakeAll(wakes);
   MutexLock lock(mutex_);
+  retrying_ = false;
   return unconfirmed_.empty();
 }
 

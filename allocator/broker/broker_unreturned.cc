@@ -43,6 +43,9 @@ Broker::CardSums Broker::SumsOf(CardId card) const {
 
 std::map<CardId, CardReport> Broker::BeforeRelease(const std::vector<ChunkId>& chunks) {
   std::map<CardId, int> cards;
+  if (!leaves_process_) {
+    return {};
+  }
   {
     MutexLock lock(mutex_);
     if (std::all_of(cards_.begin(), cards_.end(),

@@ -1,6 +1,9 @@
 #ifndef LGPU_CLIENT_SESSION_LOCAL_LEASE_H_
 #define LGPU_CLIENT_SESSION_LOCAL_LEASE_H_
 
+#include <atomic>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,15 +12,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "allocator/broker/broker.h"
 #include "allocator/device/device_backend.h"
 #include "base/mutex.h"
 #include "base/process_epoch.h"
 #include "client/session/lease.h"
-#include "client/session/local_broker.h"
 
 namespace lgpu {
 
-/// A LocalLease is a Lease without a daemon: this process alone partitions its cards, by the same Ledger.
+/// A LocalLease is a Lease without a daemon: this process alone partitions its cards, by lgpud's Broker.
 class LocalLease final : public Lease {
  public:
   /// One logical device to make.
@@ -31,42 +34,54 @@ class LocalLease final : public Lease {
   /// with a Refusal.
   static absl::StatusOr<std::unique_ptr<Lease>> Open(std::unique_ptr<DeviceBackend> backend, std::string name,
                                                      const std::vector<Spec>& specs);
+  ~LocalLease() override { maintenance_.Stop(); }
 
   const std::string& id() const override { return id_; }
   const std::string& name() const override { return name_; }
   const std::vector<LeasedDevice>& devices() const override { return devices_; }
   DeviceBackend& backend() override { return *backend_; }
   std::unique_ptr<RegionSource> TakeSource(int i) override {
-    return std::move(sources_.at(static_cast<std::size_t>(i)));
+    return std::move(entries_.at(static_cast<std::size_t>(i))->source);
   }
-  void StartMaintenance(Maintenance::Task task) override { maintenance_.Start(std::move(task)); }
+  void StartMaintenance(Maintenance::Task task) override;
   void WakeMaintenance() override { maintenance_.Wake(); }
   void StopMaintenance() override { maintenance_.Stop(); }
   std::vector<TrimOrder> TakeTrims() override;
-  void AnswerTrim(const TrimOrder& order, bool pending) override {
-    broker_->Trimmed(TrimId{order.id}, pending);
-  }
+  void AnswerTrim(const TrimOrder& order, bool pending) override;
   ClientPage& page() override { return *page_; }
   absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) override;
   absl::Status Close() override;
   absl::Status status() const override;
 
  private:
+  /// What the broker knows of devices_[i].
+  struct Entry {
+    LogicalId device;
+    SessionId session;
+    std::unique_ptr<RegionSource> source;  // until it is taken
+    std::atomic<std::uint64_t> limit;
+  };
+
   LocalLease(std::unique_ptr<DeviceBackend> backend, std::string name);
-  absl::Status AddDevice(const Spec& spec);
+  absl::Status AddDevice(const Spec& spec, const std::vector<Broker::CardInfo>& cards,
+                         std::map<CardId, Bytes>& planned);
+  absl::Status AddDeviceOn(const Broker::CardInfo& card, const Spec& spec);
+  absl::Status ResizeNow(std::size_t i, Bytes limit, std::optional<Bytes> guarantee);
 
   const std::string id_;
   const std::string name_;
   const ProcessEpoch epoch_;
   const std::unique_ptr<DeviceBackend> backend_;
   MaintenanceThread maintenance_;
-  std::unique_ptr<LocalBroker> broker_;
+  NoGrantLog log_;
+  std::unique_ptr<Broker> broker_;
   const std::unique_ptr<ClientPage> page_;
   std::vector<LeasedDevice> devices_;
-  std::vector<LogicalId> logical_ids_;
-  std::vector<std::unique_ptr<RegionSource>> sources_;
+  std::vector<std::unique_ptr<Entry>> entries_;
 
   mutable Mutex mutex_;
+  CondVar resized_;
+  bool resizing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

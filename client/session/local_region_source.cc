@@ -1,42 +1,123 @@
 #include "client/session/local_region_source.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "base/mutex.h"
 #include "client/session/fork_guard.h"
+#include "client/session/maintenance.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
+namespace {
 
-absl::StatusOr<std::unique_ptr<LocalRegionSource>> LocalRegionSource::Create(LocalBroker& broker,
-                                                                             LogicalId device,
-                                                                             DeviceMemory& backend,
-                                                                             int backend_device) {
-  const Bytes limit = broker.limit(device);
-  const Bytes granularity = backend.devices()[static_cast<std::size_t>(backend_device)].granularity;
+using Clock = std::chrono::steady_clock;
+
+// The longest wait; a longer timeout would overflow the clock.
+constexpr std::chrono::hours kLongest{24};
+
+}  // namespace
+
+/// Counts the wakes of a source's session, for all threads that wait in Grow.
+class LocalRegionSource::Wakes final : public Waker {
+ public:
+  explicit Wakes(MaintenanceThread* maintenance) : maintenance_(maintenance) {}
+
+  void Wake() const override {
+    {
+      MutexLock lock(mutex_);
+      ++count_;
+      changed_.NotifyAll();
+    }
+    if (maintenance_ != nullptr) maintenance_->Wake();
+  }
+  std::uint64_t count() const {
+    MutexLock lock(mutex_);
+    return count_;
+  }
+  /// Returns when the count is not `seen` any more, or at the deadline.
+  void WaitWhile(std::uint64_t seen, Clock::time_point deadline) const {
+    MutexLock lock(mutex_);
+    while (count_ == seen && changed_.WaitUntil(mutex_, deadline)) {
+    }
+  }
+
+ private:
+  MaintenanceThread* const maintenance_;
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  mutable std::uint64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+absl::StatusOr<std::unique_ptr<LocalRegionSource>> LocalRegionSource::Create(
+    Broker& broker, DeviceMemory& backend, const std::atomic<std::uint64_t>& limit, const Options& options) {
+  const Bytes granularity = backend.devices()[static_cast<std::size_t>(options.backend_device)].granularity;
   LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Region> region,
-                        Region::Reserve(backend, backend_device, granularity, limit));
-  return std::unique_ptr<LocalRegionSource>(new LocalRegionSource(broker, device, std::move(region)));
+                        Region::Reserve(backend, options.backend_device, granularity, Bytes(limit.load())));
+  return std::unique_ptr<LocalRegionSource>(new LocalRegionSource(broker, limit, options, std::move(region)));
+}
+
+LocalRegionSource::LocalRegionSource(Broker& broker, const std::atomic<std::uint64_t>& limit,
+                                     const Options& options, std::unique_ptr<Region> region)
+    : broker_(broker),
+      device_(options.device),
+      session_(options.session),
+      limit_(limit),
+      region_(std::move(region)),
+      wakes_(std::make_shared<Wakes>(options.maintenance)) {
+  broker_.AddSession(session_, {.pid = ::getpid(), .waker = wakes_, .trims = options.maintenance != nullptr});
+  broker_.AttachSession(session_, options.lease);
 }
 
 LocalRegionSource::~LocalRegionSource() {
   if (region_->IsForked()) return;
-  const std::vector<Region::Held> held = region_->TakeAll();
-  if (!held.empty()) (void)broker_.Return(device_, held);
+  (void)region_->TakeAll();
+  broker_.ReturnAll(session_);
+  // Memory that the backend does not free stays charged to the session.
+  if (broker_.Held(session_).is_zero()) broker_.RemoveSession(session_);
 }
 
 absl::StatusOr<std::vector<Chunk>> LocalRegionSource::Grow(const GrowRequest& request) {
   if (region_->IsForked()) return ForkedError();
-  LGPU_ASSIGN_OR_RETURN(const std::vector<Region::Held> held, broker_.Grow(device_, request));
-  std::vector<Chunk> chunks;
-  chunks.reserve(held.size());
-  for (const Region::Held& chunk : held) {
-    LGPU_RETURN_IF_ERROR(region_->Add(chunk));
-    chunks.push_back(chunk.chunk);
+  if (request.at_least.is_zero() || RoundDown(request.at_least, granularity()) != request.at_least) {
+    return absl::InvalidArgumentError("chunks come in multiples of " + FormatBytes(granularity()) +
+                                      ", not zero; asked for " + std::to_string(request.at_least.count()) +
+                                      " bytes");
+  }
+  const Clock::time_point now = Clock::now();
+  const auto timeout =
+      std::clamp<std::chrono::nanoseconds>(request.timeout, std::chrono::nanoseconds(0), kLongest);
+  std::uint64_t seen = wakes_->count();
+  Broker::GrowAnswer answer = broker_.Grow({.session = session_,
+                                            .device = device_,
+                                            .at_least = request.at_least,
+                                            .wanted = request.wanted,
+                                            .asked_at = now,
+                                            .deadline = now + timeout,
+                                            .ahead = request.ahead});
+  while (answer.wait) {
+    wakes_->WaitWhile(seen, answer.next_look);
+    seen = wakes_->count();
+    answer = broker_.Continue(*answer.wait);
+  }
+  LGPU_RETURN_IF_ERROR(answer.status);
+  return TakeOver(std::move(answer.chunks));
+}
+
+absl::StatusOr<std::vector<Chunk>> LocalRegionSource::TakeOver(std::vector<Chunk> chunks) {
+  for (const Chunk& chunk : chunks) {
+    LGPU_ASSIGN_OR_RETURN(const MemoryHandle memory, broker_.MemoryOf(session_, chunk.id));
+    LGPU_RETURN_IF_ERROR(region_->Add({chunk, memory}));
   }
   return chunks;
 }
 
 absl::Status LocalRegionSource::Return(std::span<const ChunkId> chunks) {
-  LGPU_ASSIGN_OR_RETURN(const std::vector<Region::Held> held, region_->Take(chunks));
-  return held.empty() ? absl::OkStatus() : broker_.Return(device_, held);
+  LGPU_RETURN_IF_ERROR(region_->Take(chunks).status());
+  return chunks.empty() ? absl::OkStatus() : broker_.Return(session_, device_, chunks);
 }
 
 }  // namespace lgpu

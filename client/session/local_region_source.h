@@ -10,18 +10,30 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/session/local_broker.h"
+#include "allocator/broker/broker.h"
 #include "client/session/region.h"
 #include "lgpu/region_source.h"
 
 namespace lgpu {
 
-/// A LocalRegionSource is a RegionSource whose chunks come from this process's own LocalBroker.
+class MaintenanceThread;
+
+/// A LocalRegionSource is a RegionSource whose chunks come from this process's own Broker. It is one session
+/// of that broker, so that devices of one process wait for each other's memory as processes do.
 class LocalRegionSource final : public RegionSource {
  public:
-  /// `broker` and `backend` outlive it.
-  static absl::StatusOr<std::unique_ptr<LocalRegionSource>> Create(LocalBroker& broker, LogicalId device,
-                                                                   DeviceMemory& backend, int backend_device);
+  struct Options {
+    LogicalId device;
+    LeaseKey lease;     // of the device
+    SessionId session;  // to be made; no other source has it
+    int backend_device = 0;
+    /// Woken when the broker asks the session for idle memory. Null: it is never asked.
+    MaintenanceThread* maintenance = nullptr;
+  };
+  /// `limit`: the device's, in bytes; it may change. All that is passed by reference outlives the source.
+  static absl::StatusOr<std::unique_ptr<LocalRegionSource>> Create(Broker& broker, DeviceMemory& backend,
+                                                                   const std::atomic<std::uint64_t>& limit,
+                                                                   const Options& options);
   ~LocalRegionSource() override;
 
   std::byte* base() const override { return region_->base(); }
@@ -34,13 +46,18 @@ class LocalRegionSource final : public RegionSource {
   absl::Status Return(std::span<const ChunkId> chunks) override;
 
  private:
-  LocalRegionSource(LocalBroker& broker, LogicalId device, std::unique_ptr<Region> region)
-      : broker_(broker), device_(device), limit_(broker.limit_cell(device)), region_(std::move(region)) {}
+  class Wakes;
 
-  LocalBroker& broker_;
+  LocalRegionSource(Broker& broker, const std::atomic<std::uint64_t>& limit, const Options& options,
+                    std::unique_ptr<Region> region);
+  absl::StatusOr<std::vector<Chunk>> TakeOver(std::vector<Chunk> chunks);
+
+  Broker& broker_;
   const LogicalId device_;
-  const std::atomic<std::uint64_t>& limit_;  // of the broker, which may change it
+  const SessionId session_;
+  const std::atomic<std::uint64_t>& limit_;
   const std::unique_ptr<Region> region_;
+  const std::shared_ptr<Wakes> wakes_;
 };
 
 }  // namespace lgpu

@@ -58,28 +58,19 @@ absl::StatusOr<const Broker::CardInfo*> FindNamed(const std::string& uuid,
 absl::StatusOr<const Broker::CardInfo*> FindRoomiest(const v1::LogicalDeviceSpec& spec,
                                                      const std::vector<Broker::CardInfo>& cards,
                                                      const std::map<CardId, Bytes>& planned) {
-  const auto is_candidate = [&spec](const Broker::CardInfo& info) {
-    return spec.candidate_uuids().empty() ||
-           std::find(spec.candidate_uuids().begin(), spec.candidate_uuids().end(), info.card.device.uuid) !=
-               spec.candidate_uuids().end();
-  };
-  const auto room = [&planned](const Broker::CardInfo& info) {
-    const auto found = planned.find(info.id);
-    const double taken = found == planned.end() ? 0 : static_cast<double>(found->second.count());
-    return static_cast<double>(info.view.free().count()) - taken;
-  };
-  const Broker::CardInfo* best = nullptr;
+  std::vector<const Broker::CardInfo*> candidates;
   for (const Broker::CardInfo& info : cards) {
-    if (is_candidate(info) && (best == nullptr || room(info) > room(*best))) {
-      best = &info;
+    const auto& uuids = spec.candidate_uuids();
+    if (uuids.empty() || std::find(uuids.begin(), uuids.end(), info.card.device.uuid) != uuids.end()) {
+      candidates.push_back(&info);
     }
   }
-  if (best == nullptr) {
+  if (candidates.empty()) {
     return absl::NotFoundError(absl::StrCat("none of the GPUs that the program sees (",
                                             absl::StrJoin(spec.candidate_uuids(), ", "),
                                             ") is served here; there are: ", ListCards(cards)));
   }
-  return best;
+  return Broker::ByRoom(std::move(candidates), planned).front();
 }
 
 }  // namespace
@@ -109,10 +100,6 @@ Holdings HoldingsOf(const std::vector<PlannedDevice>& plan) {
   return sum;
 }
 
-Bytes WholeCard(const Broker::CardInfo& card) {
-  return RoundDown(SaturatingSub(card.view.total, card.view.reserve), card.view.granularity);
-}
-
 absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequest& request,
                                                        const std::vector<Broker::CardInfo>& cards) {
   if (request.devices().empty() || request.devices_size() > StatsPage::kMaxDevices) {
@@ -131,7 +118,7 @@ absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequ
     device.card = card->card;
     device.preallocate = spec.mode() == v1::LogicalDeviceSpec::MODE_PREALLOCATE;
     device.name = spec.name();
-    const Bytes most = WholeCard(*card);
+    const Bytes most = Broker::WholeCard(*card);
     device.limit = spec.memory_limit_bytes() == 0 ? most : Bytes(spec.memory_limit_bytes());
     if (device.limit > most) {
       return absl::InvalidArgumentError(absl::StrCat(FormatBytes(device.limit), " can never fit: GPU ",

@@ -75,9 +75,6 @@ Holdings HoldingsOf(const std::vector<PlannedDevice>& plan);
 /// INVALID_ARGUMENT for a device's name that is too long or not printable.
 absl::Status CheckLabel(const std::string& label);
 
-/// The limit of a device that is made without one: all of the card but its reserve, in whole chunks.
-Bytes WholeCard(const Broker::CardInfo& card);
-
 /// Chooses cards: the named one (a uuid or a unique prefix), else the one with most room among the
 /// candidates. INVALID_ARGUMENT, NOT_FOUND or FAILED_PRECONDITION, with what there is.
 absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequest& request,

@@ -40,9 +40,9 @@ absl::StatusOr<std::vector<LeaseDevice>> Resized(const Lease& lease, const v1::R
       LGPU_CHECK(card != cards.end());  // cards are there as long as the daemon
       // What is promised to it already is its own; a guarantee needs the rest to be nobody's.
       device.limit = device.preallocate
-                         ? RoundDown(std::min(WholeCard(*card), device.limit + card->view.free()),
+                         ? RoundDown(std::min(Broker::WholeCard(*card), device.limit + card->view.free()),
                                      card->view.granularity)
-                         : WholeCard(*card);
+                         : Broker::WholeCard(*card);
     }
     if (device.preallocate) {
       device.guarantee = device.limit;

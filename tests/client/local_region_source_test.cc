@@ -4,11 +4,17 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "allocator/device/simulated/simulated_backend.h"
-#include "client/session/local_broker.h"
 #include "tests/contract/region_source_contract.h"
+#include "tests/support/broker_testing.h"
 #include "tests/support/failing_backend.h"
 
 namespace lgpu {
@@ -16,33 +22,50 @@ namespace {
 
 constexpr Bytes kCard = 64_MiB;
 
+constexpr LeaseKey kLease{1};
+
 /// One simulated card with a broker, and as many devices on it as a test makes.
 class LocalWorld : public RegionSourceWorld {
  public:
-  LocalWorld() {
-    backend_ = MakeSimulatedBackend({.devices = {SimulatedDevice(0, kCard, "test")}});
-    broker_ = *LocalBroker::Create(*backend_, nullptr);
-  }
+  LocalWorld() : LocalWorld(MakeSimulatedBackend({.devices = {SimulatedDevice(0, kCard, "test")}})) {}
+  explicit LocalWorld(std::unique_ptr<DeviceBackend> backend)
+      : backend_(std::move(backend)), broker_(MakeBroker(*backend_)) {}
   LocalWorld(Bytes limit, bool preallocate) : LocalWorld() {
     device_ = *Add({.limit = limit, .preallocate = preallocate});
   }
 
-  absl::StatusOr<LogicalId> Add(LocalBroker::DeviceSpec spec) {
-    spec.index = next_index_++;
-    return broker_->AddDevice(spec);
+  struct Wanted {
+    Bytes limit;
+    Bytes guarantee = {};
+    bool preallocate = false;
+  };
+  absl::StatusOr<LogicalId> Add(const Wanted& wanted) {
+    const std::string name = "/device:GPU:" + std::to_string(limits_.size());
+    limits_.emplace_back(wanted.limit.count());
+    return broker_->AddDevice({.card = broker_->Cards().front().id,
+                               .limit = wanted.limit,
+                               .guarantee = wanted.guarantee,
+                               .preallocate = wanted.preallocate,
+                               .lease = kLease,
+                               .device_name = name},
+                              std::chrono::steady_clock::now());
   }
+  // One for each device, in the order of Add.
   std::unique_ptr<RegionSource> Source(LogicalId device) {
-    return *LocalRegionSource::Create(*broker_, device, *backend_, 0);
+    return *LocalRegionSource::Create(
+        *broker_, *backend_, limits_.at(device.value - 1),
+        {.device = device, .lease = kLease, .session = SessionId{device.value}});
   }
   std::unique_ptr<RegionSource> TakeSource() override { return Source(device_); }
-  Bytes held() override { return broker_->held(device_); }
-  LocalBroker& broker() { return *broker_; }
+  Bytes held() override { return held(device_); }
+  Bytes held(LogicalId device) const { return broker_->Held(SessionId{device.value}); }
+  Broker& broker() { return *broker_; }
 
  private:
-  std::unique_ptr<DeviceBackend> backend_;
-  std::unique_ptr<LocalBroker> broker_;
+  const std::unique_ptr<DeviceBackend> backend_;
+  const std::unique_ptr<Broker> broker_;
+  std::deque<std::atomic<std::uint64_t>> limits_;
   LogicalId device_;
-  int next_index_ = 0;
 };
 
 RegionSourceFactory Factory(const char* name, bool preallocate) {
@@ -167,21 +190,26 @@ TEST(LocalRegionSourceTest, AForkedChildCannotUseIt) {
   EXPECT_TRUE(source->Grow(Ask(2_MiB)).ok());
 }
 
-TEST(LocalBrokerTest, WhatCouldNotBeDroppedIsDroppedByALaterCall) {
-  FailingBackend backend(MakeSimulatedBackend({.devices = {SimulatedDevice(0, kCard, "test")}}),
-                         {.cleanup_fails = true});
-  const std::unique_ptr<LocalBroker> broker = *LocalBroker::Create(backend, nullptr);
-  const LogicalId device = *broker->AddDevice({.limit = kCard});
-  const std::vector<Region::Held> chunks = *broker->Grow(device, Ask(kCard));
-  backend.faults().FailFrom(1);
-  EXPECT_EQ(broker->Return(device, chunks).code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(broker->held(device), kCard);
-  EXPECT_FALSE(broker->Grow(device, Ask(kCard)).ok());  // still not to be had
-  backend.faults().Heal();
-  const absl::StatusOr<std::vector<Region::Held>> again = broker->Grow(device, Ask(kCard));
+TEST(LocalRegionSourceTest, MemoryThatTheBackendDidNotFreeStaysChargedUntilItDoes) {
+  auto owned =
+      std::make_unique<FailingBackend>(MakeSimulatedBackend({.devices = {SimulatedDevice(0, kCard, "test")}}),
+                                       FailingBackend::Options{.cleanup_fails = true});
+  FaultPlan& faults = owned->faults();
+  LocalWorld world(std::move(owned));
+  const LogicalId device = *world.Add({.limit = kCard});
+  auto source = world.Source(device);
+  const std::vector<Chunk> chunks = *source->Grow(Ask(kCard));
+  faults.FailFrom(1);
+  EXPECT_TRUE(source->Return(Ids(chunks)).ok());
+  EXPECT_EQ(world.held(device), kCard);
+  EXPECT_FALSE(source->Grow(Ask(kCard)).ok());
+  EXPECT_FALSE(world.broker().RetryUnconfirmed());
+  faults.Heal();
+  EXPECT_TRUE(world.broker().RetryUnconfirmed());
+  const absl::StatusOr<std::vector<Chunk>> again = source->Grow(Ask(kCard));
   ASSERT_TRUE(again.ok()) << again.status();
-  ASSERT_TRUE(broker->Return(device, *again).ok());
-  EXPECT_TRUE(broker->CheckAllReturned().ok());
+  source.reset();
+  EXPECT_TRUE(world.held(device).is_zero());
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 #include "tests/support/counting_backend.h"
 
+#include <sys/mman.h>
+
+#include <cerrno>
 #include <utility>
 
 #include "allocator/device/simulated/simulated_memory.h"
@@ -101,7 +104,19 @@ absl::Status CountingBackend::Reclaim(MemoryHandle memory) {
   card.referred -= bytes;
   if (card.reclaiming == Reclaiming::kAtOnce) return absl::OkStatus();
   card.pinned += bytes;
-  return absl::UnavailableError("another process pins it");
+  return card.reclaiming == Reclaiming::kTaken ? absl::OkStatus()
+                                               : absl::UnavailableError("another process pins it");
+}
+
+absl::StatusOr<std::byte*> CountingBackend::Reserve(int, Bytes bytes) {
+  void* const base =
+      ::mmap(nullptr, bytes.count(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return absl::ErrnoToStatus(errno, "mmap");
+  return static_cast<std::byte*>(base);
+}
+
+absl::Status CountingBackend::Unreserve(std::byte* base, Bytes bytes) {
+  return ::munmap(base, bytes.count()) == 0 ? absl::OkStatus() : absl::ErrnoToStatus(errno, "munmap");
 }
 
 }  // namespace lgpu::testing

@@ -15,8 +15,8 @@
 namespace lgpu::testing {
 
 /// A CountingBackend has cards without any memory: it only counts what exists, so that what a broker says
-/// can be held against it. It has physical memory (Create, Release, Reclaim, FreeMemory) and nothing else:
-/// address space is UNIMPLEMENTED.
+/// can be held against it. It has physical memory (Create, Release, Reclaim, FreeMemory), and addresses at
+/// which nothing can be mapped; all other calls are UNIMPLEMENTED.
 ///
 /// Thread-safe.
 class CountingBackend final : public DeviceMemory {
@@ -26,11 +26,16 @@ class CountingBackend final : public DeviceMemory {
     kAtOnce,
     kFails,   // INTERNAL, and nothing happens
     kPinned,  // UNAVAILABLE: the reference goes, the memory stays until the card reclaims at once again
+    kTaken,   // OK, and another program of the card takes as much at once
   };
 
   CountingBackend(std::vector<Bytes> totals, Bytes granularity);
 
   void SetReclaiming(int device, Reclaiming reclaiming);
+  /// From here on the cards are not simulated ones: what they report is believed.
+  void BecomeReal() {
+    for (PhysicalDevice& device : devices_) device.simulated = false;
+  }
   /// The (n + 1)-th Create from here is RESOURCE_EXHAUSTED; none if n is below zero.
   void FailCreateAfter(int n);
   /// Called once, at the start of the next Create or Reclaim: what others do meanwhile.
@@ -56,8 +61,8 @@ class CountingBackend final : public DeviceMemory {
 
   absl::StatusOr<ExportedFd> Export(MemoryHandle) override { return None(); }
   absl::StatusOr<MemoryHandle> Import(int, UniqueFd, Bytes) override { return None(); }
-  absl::StatusOr<std::byte*> Reserve(int, Bytes) override { return None(); }
-  absl::Status Unreserve(std::byte*, Bytes) override { return None(); }
+  absl::StatusOr<std::byte*> Reserve(int device, Bytes bytes) override;
+  absl::Status Unreserve(std::byte* base, Bytes bytes) override;
   absl::Status Map(std::byte*, MemoryHandle) override { return None(); }
   absl::Status SetAccess(std::byte*, Bytes) override { return None(); }
   absl::Status Unmap(std::byte*) override { return None(); }

@@ -21,6 +21,7 @@
 #include "allocator/broker/broker.h"
 #include "lgpu/refusal.h"
 #include "tests/allocator/broker/broker_model.h"
+#include "tests/allocator/broker/recording_log.h"
 #include "tests/support/broker_testing.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/ledger_model.h"
@@ -50,9 +51,9 @@ struct Counts {
 class Runner : BrokerModel {
  public:
   /// `contended`: growth only, limits that add up to far more than the card, and nearly all wait: the mix in
-  /// which all holders come to wait for each other.
-  Runner(const LedgerSequenceOptions& options, bool contended, Counts& counts)
-      : counts_(counts), contended_(contended) {
+  /// which all holders come to wait for each other. `log`: of the broker, if it has one.
+  Runner(const LedgerSequenceOptions& options, bool contended, RecordingLog* log, Counts& counts)
+      : counts_(counts), contended_(contended), log_(log) {
     const Bytes reserve(123457 * (options.seed % 3));
     std::vector<Bytes> totals;
     for (int i = 0; i < options.cards; ++i) {
@@ -63,7 +64,8 @@ class Runner : BrokerModel {
     model_.unit = kUnit;
     stuck_.resize(totals.size());
     backend_ = std::make_unique<CountingBackend>(totals, kUnit);
-    broker_ = MakeBroker(*backend_, reserve);
+    broker_ = log == nullptr ? MakeBroker(*backend_, reserve)
+                             : *Broker::Create(*backend_, *log, AllCardsOf(*backend_, reserve));
     for (const Broker::CardInfo& info : broker_->Cards()) card_ids_.push_back(info.id);
     slots_.resize(static_cast<std::size_t>(options.slots));
     for (std::size_t lease = 0; 2 * lease < slots_.size(); ++lease) {
@@ -116,6 +118,7 @@ class Runner : BrokerModel {
     for (const SessionEntry& session : sessions_) {
       ASSERT_EQ(broker_->Held(session.id), model_.HeldBy(session.id.value));
     }
+    if (log_ != nullptr) CheckLog();
     const std::vector<Broker::CardInfo> cards = broker_->Cards();
     for (std::size_t i = 0; i < cards.size(); ++i) {
       const int card = static_cast<int>(i);
@@ -181,6 +184,27 @@ class Runner : BrokerModel {
             .device_name = "/device:GPU:" + std::to_string(step.slot % 2),
             .lease_name = "lease-" + std::to_string(step.slot / 2 + 1),
             .owner = "kim"};
+  }
+
+  // The log has every chunk that a session holds, and no other.
+  void CheckLog() {
+    std::size_t held = 0;
+    for (const LedgerModel::Piece& piece : model_.pieces) {
+      if (piece.session == 0) {
+        // Spare chunks that were taken are their session's before it has fetched them.
+        const bool taken = piece.state == State::kPromised && model_.devices.at(piece.device).preallocate;
+        held += taken ? piece.bytes / kUnit : 0;
+        continue;
+      }
+      ++held;
+      const auto found = log_->granted().find(piece.chunk);
+      ASSERT_NE(found, log_->granted().end());
+      ASSERT_EQ(found->second.session.value, piece.session);
+      ASSERT_EQ(found->second.device, piece.device);
+      ASSERT_EQ(found->second.bytes, piece.bytes);
+      ASSERT_TRUE(log_->IsCommitted(piece.chunk));
+    }
+    ASSERT_EQ(log_->granted().size(), held);
   }
 
   // The steps.
@@ -612,6 +636,7 @@ class Runner : BrokerModel {
 
   Counts& counts_;
   const bool contended_;
+  RecordingLog* const log_;
   std::unique_ptr<CountingBackend> backend_;
   std::unique_ptr<Broker> broker_;
   std::vector<CardId> card_ids_;
@@ -621,7 +646,9 @@ class Runner : BrokerModel {
   std::uint64_t last_grow_ = 0;
 };
 
-TEST(BrokerPropertyTest, RandomSequencesKeepTheInvariantsAndRefuseNothingThatTheyAllow) {
+class BrokerPropertyTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(BrokerPropertyTest, RandomSequencesKeepTheInvariantsAndRefuseNothingThatTheyAllow) {
   constexpr std::uint32_t kSeeds = 12;
   constexpr int kSteps = 4000;
   Counts counts;
@@ -632,7 +659,8 @@ TEST(BrokerPropertyTest, RandomSequencesKeepTheInvariantsAndRefuseNothingThatThe
                                         .card_total = 34_MiB + 3_MiB * seed,
                                         .granularity = kUnit};
     LedgerSequence sequence(options);
-    Runner runner(options, seed % 4 == 0, counts);
+    RecordingLog log;
+    Runner runner(options, seed % 4 == 0, GetParam() ? &log : nullptr, counts);
     for (int i = 0; i < kSteps; ++i) {
       const LedgerStep step = sequence.Next();
       runner.Apply(step);
@@ -661,9 +689,12 @@ TEST(BrokerPropertyTest, RandomSequencesKeepTheInvariantsAndRefuseNothingThatThe
   EXPECT_GT(counts.unconfirmed, 100u);
 }
 
+INSTANTIATE_TEST_SUITE_P(, BrokerPropertyTest, ::testing::Bool(),
+                         [](const auto& log) { return log.param ? "WithALog" : "WithoutALog"; });
+
 // Preallocated memory of any size, in small and large chunks: what is not in somebody's hands is there for
 // whoever of the lease asks, however it is cut.
-TEST(BrokerPropertyTest, PreallocatedMemoryIsThereDownToTheLastGranule) {
+TEST(PreallocatedPropertyTest, PreallocatedMemoryIsThereDownToTheLastGranule) {
   constexpr std::uint32_t kSeeds = 10;
   constexpr int kSteps = 1000;
   for (std::uint32_t seed = 1; seed <= kSeeds; ++seed) {

@@ -5,19 +5,24 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "allocator/device/simulated/simulated_backend.h"
 #include "lgpu/refusal.h"
+#include "tests/allocator/broker/recording_log.h"
 #include "tests/support/broker_testing.h"
+#include "tests/support/counting_backend.h"
 #include "tests/support/failing_backend.h"
 
 namespace lgpu {
 namespace {
 
+using ::testing::ElementsAre;
 using Clock = std::chrono::steady_clock;
 constexpr Bytes kMiB(std::uint64_t{1} << 20);
 constexpr LeaseKey kLease{1};
@@ -250,7 +255,7 @@ TEST(BrokerTest, DrainingMemoryOfTheLeaseIsWaitedFor) {
   rig.broker().StartDraining(dying);
   const Broker::GrowAnswer waiting = rig.Grow(living, device, kMiB * 8, std::chrono::hours(1));
   ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
-  EXPECT_THAT(rig.broker().FinishDraining({dying}), testing::ElementsAre(dying));
+  EXPECT_THAT(rig.broker().FinishDraining({dying}), ElementsAre(dying));
   EXPECT_TRUE(rig.broker().Continue(*waiting.wait).status.ok());
   EXPECT_EQ(rig.broker().Held(living), kMiB * 8);
   EXPECT_TRUE(rig.broker().CheckInvariants().ok());
@@ -393,7 +398,7 @@ TEST(BrokerTest, AnExhaustedBackendIsAskedNowAndThenOnly) {
   const auto looks = (Clock::now() - start) / std::chrono::milliseconds(20);
   EXPECT_LE(rig.faults().calls(), static_cast<std::uint64_t>(looks) + 1);
   rig.faults().Heal();
-  EXPECT_THAT(rig.broker().FinishDraining({dying}), testing::ElementsAre(dying));
+  EXPECT_THAT(rig.broker().FinishDraining({dying}), ElementsAre(dying));
   EXPECT_TRUE(rig.Finish(answer).status.ok());
 }
 
@@ -408,6 +413,75 @@ TEST(BrokerTest, OnlyWhatIsGrantedToTheSessionCanBeReturned) {
   ids.push_back(ids.front());
   EXPECT_TRUE(absl::IsInvalidArgument(rig.broker().Return(session, device, ids)));
   EXPECT_EQ(rig.broker().Held(session), kMiB * 4);
+}
+
+TEST(BrokerTest, AGrantThatCannotBeLoggedIsTakenBack) {
+  testing::CountingBackend backend({kMiB * 64}, kMiB * 2);
+  RecordingLog log;
+  const std::unique_ptr<Broker> broker = *Broker::Create(backend, log, AllCardsOf(backend));
+  const LogicalId device = *broker->AddDevice(
+      {.card = broker->Cards().front().id, .limit = kMiB * 64, .lease = kLease}, Clock::now());
+  broker->AddSession(SessionId{1}, {.pid = 1});
+  broker->AttachSession(SessionId{1}, kLease);
+  const auto grow = [&] {
+    return broker->Grow({.session = SessionId{1},
+                         .device = device,
+                         .at_least = kMiB * 4,
+                         .wanted = kMiB * 4,
+                         .asked_at = Clock::now(),
+                         .deadline = Clock::now()});
+  };
+  log.SetFailing(true);
+  EXPECT_TRUE(absl::IsUnavailable(grow().status));
+  EXPECT_TRUE(log.granted().empty());
+  EXPECT_TRUE(broker->Held(SessionId{1}).is_zero());
+  EXPECT_EQ(backend.Handles(), 0u);
+  EXPECT_EQ(broker->counters().refusals, 1u);
+  log.SetFailing(false);
+  EXPECT_TRUE(grow().status.ok());
+  EXPECT_EQ(log.granted().size(), 2u);
+}
+
+TEST(BrokerTest, OnlyABrokerOfOtherProcessesAsksWhetherACardHasReturnedMemoryBack) {
+  for (const bool leaves_process : {false, true}) {
+    testing::CountingBackend backend({kMiB * 64}, kMiB * 2);
+    backend.BecomeReal();
+    backend.SetReclaiming(0, testing::CountingBackend::Reclaiming::kTaken);
+    NoGrantLog log;
+    Broker::Options options = AllCardsOf(backend);
+    options.leaves_process = leaves_process;
+    const std::unique_ptr<Broker> broker = *Broker::Create(backend, log, options);
+    const LogicalId device = *broker->AddDevice(
+        {.card = broker->Cards().front().id, .limit = kMiB * 64, .lease = kLease}, Clock::now());
+    broker->AddSession(SessionId{1}, {.pid = 1});
+    broker->AttachSession(SessionId{1}, kLease);
+    const Broker::GrowAnswer answer = broker->Grow({.session = SessionId{1},
+                                                    .device = device,
+                                                    .at_least = kMiB * 2,
+                                                    .wanted = kMiB * 2,
+                                                    .asked_at = Clock::now(),
+                                                    .deadline = Clock::now()});
+    ASSERT_TRUE(answer.status.ok()) << answer.status;
+    ASSERT_TRUE(broker->Return(SessionId{1}, device, std::array{answer.chunks.front().id}).ok());
+    EXPECT_EQ(broker->Held(SessionId{1}).is_zero(), !leaves_process);
+  }
+}
+
+TEST(BrokerTest, CardsAreOrderedByTheRoomThatALeaseLeavesThem) {
+  testing::CountingBackend backend({kMiB * 32, kMiB * 64, kMiB * 64}, kMiB * 2);
+  const std::unique_ptr<Broker> broker = MakeBroker(backend);
+  const std::vector<Broker::CardInfo> cards = broker->Cards();
+  const auto order = [&](const std::map<CardId, Bytes>& planned) {
+    std::vector<int> indices;
+    for (const Broker::CardInfo* card : Broker::ByRoom({&cards[0], &cards[1], &cards[2]}, planned)) {
+      indices.push_back(card->card.index);
+    }
+    return indices;
+  };
+  EXPECT_THAT(order({}), ElementsAre(1, 2, 0));
+  EXPECT_THAT(order({{cards[1].id, kMiB * 16}}), ElementsAre(2, 1, 0));
+  // Limits may add up to more than the card.
+  EXPECT_THAT(order({{cards[1].id, kMiB * 128}, {cards[2].id, kMiB * 40}}), ElementsAre(0, 2, 1));
 }
 
 TEST(BrokerTest, SizesThatCannotBeAreRefused) {
