@@ -10,21 +10,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-HolderId HolderOf(SessionId session) { return HolderId{session.value}; }
-SessionId SessionOf(HolderId holder) { return SessionId{holder.value}; }
-
 }  // namespace
 
 std::vector<TrimTable::Order> Broker::TakeTrims(SessionId session) {
   MutexLock lock(mutex_);
-  return trims_.Take(HolderOf(session));
+  return trims_.Take(session);
 }
 
 absl::Status Broker::Trimmed(SessionId session, TrimId trim, bool pending) {
   Wakes wakes;
   {
     MutexLock lock(mutex_);
-    const absl::StatusOr<LogicalId> answered = trims_.Answer(HolderOf(session), trim, pending, Clock::now());
+    const absl::StatusOr<LogicalId> answered = trims_.Answer(session, trim, pending, Clock::now());
     if (!answered.ok()) {
       return answered.status();
     }
@@ -38,14 +35,14 @@ absl::Status Broker::Trimmed(SessionId session, TrimId trim, bool pending) {
 
 void Broker::StopTrimming(SessionId session) {
   sessions_.at(session).trims = false;
-  trims_.Forget(HolderOf(session));
+  trims_.Forget(session);
 }
 
 std::vector<TrimTable::Holder> Broker::LimitHolders(LogicalId logical, SessionId except) const {
   std::vector<TrimTable::Holder> holders;
   for (const auto& [session, held] : devices_.at(logical).held_by) {
     if (session != except && sessions_.at(session).trims) {
-      holders.push_back({.who = HolderOf(session), .device = logical, .bytes = held});
+      holders.push_back({.session = session, .device = logical, .bytes = held});
     }
   }
   return holders;
@@ -74,8 +71,8 @@ std::vector<TrimTable::Holder> Broker::CardHolders(CardId card, LogicalId device
 bool Broker::AskToTrim(TrimTable::Need& need, std::vector<TrimTable::Holder> holders, Bytes missing,
                        Wakes& wakes) {
   const TrimTable::Asked asked = trims_.Ask(need, std::move(holders), missing, Clock::now());
-  if (asked.whom) {
-    wakes.push_back(sessions_.at(SessionOf(*asked.whom)).waker);
+  if (asked.session) {
+    wakes.push_back(sessions_.at(*asked.session).waker);
   }
   return asked.hope;
 }
@@ -161,7 +158,7 @@ void Broker::AskForExcess(LogicalId logical, Wakes& wakes) {
   }
   for (const TrimTable::Holder& holder : LimitHolders(logical, SessionId())) {
     if (trims_.AskAlso(holder, excess, Clock::now())) {
-      wakes.push_back(sessions_.at(SessionOf(holder.who)).waker);
+      wakes.push_back(sessions_.at(holder.session).waker);
     }
   }
 }

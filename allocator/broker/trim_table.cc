@@ -16,7 +16,7 @@ TrimTable::Asked TrimTable::Ask(Need& need, std::vector<Holder> holders, Bytes m
   Asked asked;
   const Holder* next = nullptr;
   for (const Holder& holder : holders) {
-    const auto found = states_.find({holder.who, holder.device});
+    const auto found = states_.find({holder.session, holder.device});
     if (found == states_.end()) {
       next = next == nullptr ? &holder : next;
     } else if (found->second.open) {
@@ -34,7 +34,7 @@ TrimTable::Asked TrimTable::Ask(Need& need, std::vector<Holder> holders, Bytes m
     Open(*next, missing, need.round, now);
     need.look_again = now + kPatience;
     asked.hope = true;
-    asked.whom = next->who;
+    asked.session = next->session;
     return asked;
   }
   // Those who are slow to answer do not put the next round off for the others.
@@ -47,7 +47,7 @@ TrimTable::Asked TrimTable::Ask(Need& need, std::vector<Holder> holders, Bytes m
 
 bool TrimTable::AskAlso(const Holder& holder, Bytes missing, TimePoint now) {
   constexpr std::uint64_t kNobodysRound = 0;
-  const auto found = states_.find({holder.who, holder.device});
+  const auto found = states_.find({holder.session, holder.device});
   if (found != states_.end() && found->second.open) {
     return false;
   }
@@ -56,13 +56,13 @@ bool TrimTable::AskAlso(const Holder& holder, Bytes missing, TimePoint now) {
 }
 
 void TrimTable::Open(const Holder& holder, Bytes missing, std::uint64_t round, TimePoint now) {
-  State& state = states_[{holder.who, holder.device}];
+  State& state = states_[{holder.session, holder.device}];
   state.open = TrimId{++last_id_};
   state.asked_at = now;
   state.asked_in = round;
   state.held = holder.bytes;
   state.asked = std::min(missing, holder.bytes);
-  orders_[holder.who].push_back({.id = state.open, .device = holder.device, .bytes = state.asked});
+  orders_[holder.session].push_back({.id = state.open, .device = holder.device, .bytes = state.asked});
 }
 
 // Who gave all that it was asked for may have more.
@@ -72,13 +72,13 @@ bool TrimTable::IsExhausted(const State& state, const Holder& holder, const Need
 
 bool TrimTable::IsHopeful(const Need& need, const std::vector<Holder>& holders) const {
   return std::any_of(holders.begin(), holders.end(), [&](const Holder& holder) {
-    const auto found = states_.find({holder.who, holder.device});
+    const auto found = states_.find({holder.session, holder.device});
     return found == states_.end() || found->second.open || !IsExhausted(found->second, holder, need);
   });
 }
 
-std::vector<TrimTable::Order> TrimTable::Take(HolderId who) {
-  const auto found = orders_.find(who);
+std::vector<TrimTable::Order> TrimTable::Take(SessionId session) {
+  const auto found = orders_.find(session);
   if (found == orders_.end()) {
     return {};
   }
@@ -87,12 +87,12 @@ std::vector<TrimTable::Order> TrimTable::Take(HolderId who) {
   return orders;
 }
 
-absl::StatusOr<LogicalId> TrimTable::Answer(HolderId who, TrimId id, bool pending, TimePoint now) {
-  const auto from = states_.lower_bound({who, LogicalId()});
+absl::StatusOr<LogicalId> TrimTable::Answer(SessionId session, TrimId id, bool pending, TimePoint now) {
+  const auto from = states_.lower_bound({session, LogicalId()});
   const auto found = std::find_if(from, states_.end(), [&](const auto& entry) {
-    return entry.first.first != who || entry.second.open == id;
+    return entry.first.first != session || entry.second.open == id;
   });
-  if (!id || found == states_.end() || found->first.first != who) {
+  if (!id || found == states_.end() || found->first.first != session) {
     return absl::InvalidArgumentError(
         absl::StrCat("Trimmed ", id.value, " answers nothing that this session was asked for"));
   }
@@ -106,10 +106,10 @@ absl::StatusOr<LogicalId> TrimTable::Answer(HolderId who, TrimId id, bool pendin
   return found->first.second;
 }
 
-void TrimTable::Forget(HolderId who) {
-  orders_.erase(who);
-  states_.erase(states_.lower_bound({who, LogicalId()}),
-                states_.lower_bound({HolderId{who.value + 1}, LogicalId()}));
+void TrimTable::Forget(SessionId session) {
+  orders_.erase(session);
+  states_.erase(states_.lower_bound({session, LogicalId()}),
+                states_.lower_bound({SessionId{session.value + 1}, LogicalId()}));
 }
 
 }  // namespace lgpu

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "allocator/broker/ids.h"
 #include "allocator/ledger.h"
 #include "lgpu/bytes.h"
 #include "lgpu/id.h"
@@ -17,8 +18,6 @@ namespace lgpu {
 
 /// One request to a holder of memory for what lies idle there.
 using TrimId = Id<struct TrimTag>;
-/// Who holds memory and can be asked: a session, in the daemon.
-using HolderId = Id<struct HolderTag>;
 
 /// A TrimTable decides which holder is asked next for memory that lies idle in it, and knows what became of
 /// it. One is asked at a time, the one that holds most first, so that no more comes back than is needed; one
@@ -30,7 +29,7 @@ class TrimTable {
   using TimePoint = std::chrono::steady_clock::time_point;
   /// Who might have idle memory, and how much of it would help.
   struct Holder {
-    HolderId who;
+    SessionId session;
     LogicalId device;
     Bytes bytes;
   };
@@ -47,8 +46,8 @@ class TrimTable {
     std::optional<TimePoint> next_round;  // once all have answered
   };
   struct Asked {
-    bool hope = false;             // an answer is still to come
-    std::optional<HolderId> whom;  // has a new order to fetch
+    bool hope = false;                 // an answer is still to come
+    std::optional<SessionId> session;  // has a new order to fetch
   };
 
   /// An answer that takes longer lets the next one be asked too.
@@ -64,17 +63,17 @@ class TrimTable {
   bool IsHopeful(const Need& need, const std::vector<Holder>& holders) const;
 
   /// The orders for a holder that it did not fetch yet.
-  std::vector<Order> Take(HolderId who);
+  std::vector<Order> Take(SessionId session);
   /// An order is done; says of which device it was. `pending`: more will be idle soon, without anybody's
   /// doing. INVALID_ARGUMENT for an order that is not open.
-  absl::StatusOr<LogicalId> Answer(HolderId who, TrimId id, bool pending, TimePoint now);
-  void Forget(HolderId who);
+  absl::StatusOr<LogicalId> Answer(SessionId session, TrimId id, bool pending, TimePoint now);
+  void Forget(SessionId session);
 
  private:
   struct State;
   void Open(const Holder& holder, Bytes missing, std::uint64_t round, TimePoint now);
   static bool IsExhausted(const State& state, const Holder& holder, const Need& need);
-  using Key = std::pair<HolderId, LogicalId>;
+  using Key = std::pair<SessionId, LogicalId>;
   struct State {
     TrimId open;  // none: nothing is asked
     TimePoint asked_at;
@@ -85,7 +84,7 @@ class TrimTable {
   };
 
   std::map<Key, State> states_;
-  std::map<HolderId, std::vector<Order>> orders_;
+  std::map<SessionId, std::vector<Order>> orders_;
   std::uint64_t last_round_ = 0;
   std::uint64_t last_id_ = 0;
 };

@@ -11,20 +11,20 @@ using std::chrono::milliseconds;
 using TimePoint = TrimTable::TimePoint;
 
 constexpr Bytes kMiB(std::uint64_t{1} << 20);
-constexpr HolderId kOne{1};
-constexpr HolderId kTwo{2};
+constexpr SessionId kOne{1};
+constexpr SessionId kTwo{2};
 constexpr LogicalId kDevice{7};
 const TimePoint kStart = TimePoint() + std::chrono::hours(1);
 
 class TrimTableTest : public ::testing::Test {
  protected:
   std::vector<TrimTable::Holder> Holders() const {
-    return {{.who = kOne, .device = kDevice, .bytes = kMiB * 8},
-            {.who = kTwo, .device = kDevice, .bytes = kMiB * 32}};
+    return {{.session = kOne, .device = kDevice, .bytes = kMiB * 8},
+            {.session = kTwo, .device = kDevice, .bytes = kMiB * 32}};
   }
-  // What `who` is asked for, which is one thing.
-  TrimTable::Order Order(HolderId who) {
-    const std::vector<TrimTable::Order> orders = table_.Take(who);
+  // What `session` is asked for, which is one thing.
+  TrimTable::Order Order(SessionId session) {
+    const std::vector<TrimTable::Order> orders = table_.Take(session);
     EXPECT_EQ(orders.size(), 1u);
     return orders.empty() ? TrimTable::Order() : orders.front();
   }
@@ -36,17 +36,17 @@ class TrimTableTest : public ::testing::Test {
 TEST_F(TrimTableTest, AsksTheLargestHolderFirstAndTheNextOnlyAfterItsAnswer) {
   TrimTable::Asked asked = table_.Ask(need_, Holders(), kMiB * 10, kStart);
   EXPECT_TRUE(asked.hope);
-  EXPECT_EQ(asked.whom, kTwo);
+  EXPECT_EQ(asked.session, kTwo);
   const TrimTable::Order first = Order(kTwo);
   EXPECT_EQ(first.device, kDevice);
   EXPECT_EQ(first.bytes, kMiB * 10);
   asked = table_.Ask(need_, Holders(), kMiB * 10, kStart + milliseconds(1));
   EXPECT_TRUE(asked.hope);
-  EXPECT_FALSE(asked.whom.has_value());
+  EXPECT_FALSE(asked.session.has_value());
 
   EXPECT_EQ(*table_.Answer(kTwo, first.id, /*pending=*/false, kStart + milliseconds(2)), kDevice);
   asked = table_.Ask(need_, Holders(), kMiB * 9, kStart + milliseconds(2));
-  EXPECT_EQ(asked.whom, kOne);
+  EXPECT_EQ(asked.session, kOne);
   const TrimTable::Order second = Order(kOne);
   EXPECT_EQ(second.bytes, kMiB * 8) << "more than it holds helps nobody";
   EXPECT_TRUE(table_.IsHopeful(need_, Holders()));
@@ -54,54 +54,54 @@ TEST_F(TrimTableTest, AsksTheLargestHolderFirstAndTheNextOnlyAfterItsAnswer) {
   EXPECT_FALSE(table_.IsHopeful(need_, Holders()));
   asked = table_.Ask(need_, Holders(), kMiB * 9, kStart + milliseconds(3));
   EXPECT_FALSE(asked.hope);
-  EXPECT_FALSE(asked.whom.has_value());
+  EXPECT_FALSE(asked.session.has_value());
 }
 
 TEST_F(TrimTableTest, OneThatDoesNotAnswerKeepsHopeButNotTheOthersFromBeingAsked) {
-  EXPECT_EQ(table_.Ask(need_, Holders(), kMiB, kStart).whom, kTwo);
+  EXPECT_EQ(table_.Ask(need_, Holders(), kMiB, kStart).session, kTwo);
   EXPECT_EQ(need_.look_again, kStart + TrimTable::kPatience);
   const TrimTable::Asked asked = table_.Ask(need_, Holders(), kMiB, need_.look_again);
-  EXPECT_EQ(asked.whom, kOne);
+  EXPECT_EQ(asked.session, kOne);
   EXPECT_TRUE(table_.Answer(kOne, Order(kOne).id, false, kStart + milliseconds(30)).ok());
   EXPECT_TRUE(table_.IsHopeful(need_, Holders())) << "the first answer is still to come";
-  EXPECT_FALSE(table_.Ask(need_, Holders(), kMiB, kStart + milliseconds(50)).whom.has_value());
+  EXPECT_FALSE(table_.Ask(need_, Holders(), kMiB, kStart + milliseconds(50)).session.has_value());
 }
 
 TEST_F(TrimTableTest, WhoHasSomethingPendingIsAskedAgainSoon) {
-  EXPECT_EQ(table_.Ask(need_, {Holders()[1]}, kMiB, kStart).whom, kTwo);
+  EXPECT_EQ(table_.Ask(need_, {Holders()[1]}, kMiB, kStart).session, kTwo);
   EXPECT_TRUE(table_.Answer(kTwo, Order(kTwo).id, /*pending=*/true, kStart).ok());
   TrimTable::Asked asked = table_.Ask(need_, {Holders()[1]}, kMiB, kStart + milliseconds(1));
   EXPECT_TRUE(asked.hope);
-  EXPECT_FALSE(asked.whom.has_value());
+  EXPECT_FALSE(asked.session.has_value());
   asked = table_.Ask(need_, {Holders()[1]}, kMiB, kStart + TrimTable::kPatience);
-  EXPECT_EQ(asked.whom, kTwo);
+  EXPECT_EQ(asked.session, kTwo);
 }
 
 TEST_F(TrimTableTest, WhoStillNeedsMemoryAsksAllAgainLater) {
-  EXPECT_EQ(table_.Ask(need_, {Holders()[1]}, kMiB, kStart).whom, kTwo);
+  EXPECT_EQ(table_.Ask(need_, {Holders()[1]}, kMiB, kStart).session, kTwo);
   EXPECT_TRUE(table_.Answer(kTwo, Order(kTwo).id, false, kStart).ok());
   EXPECT_FALSE(table_.Ask(need_, {Holders()[1]}, kMiB, kStart + milliseconds(20)).hope);
   const TimePoint again = need_.look_again;
   EXPECT_FALSE(table_.Ask(need_, {Holders()[1]}, kMiB, kStart + milliseconds(30)).hope);
   EXPECT_EQ(need_.look_again, again) << "a look in between does not put the next round off";
-  EXPECT_EQ(table_.Ask(need_, {Holders()[1]}, kMiB, again).whom, kTwo);
+  EXPECT_EQ(table_.Ask(need_, {Holders()[1]}, kMiB, again).session, kTwo);
 }
 
 TEST_F(TrimTableTest, AnAnswerFromBeforeDoesNotCountForANewNeed) {
-  EXPECT_EQ(table_.Ask(need_, {Holders()[1]}, kMiB, kStart).whom, kTwo);
+  EXPECT_EQ(table_.Ask(need_, {Holders()[1]}, kMiB, kStart).session, kTwo);
   const TrimTable::Order open = Order(kTwo);
   TrimTable::Need later;
   EXPECT_TRUE(table_.Ask(later, {Holders()[1]}, kMiB, kStart + milliseconds(1)).hope);
   EXPECT_TRUE(table_.Answer(kTwo, open.id, false, kStart + milliseconds(2)).ok());
   EXPECT_FALSE(table_.IsHopeful(need_, {Holders()[1]}));
-  EXPECT_EQ(table_.Ask(later, {Holders()[1]}, kMiB, kStart + milliseconds(2)).whom, kTwo);
+  EXPECT_EQ(table_.Ask(later, {Holders()[1]}, kMiB, kStart + milliseconds(2)).session, kTwo);
 }
 
 TEST_F(TrimTableTest, WhoIsSlowDoesNotPutTheNextRoundOffForTheOthers) {
   TimePoint now = kStart;
   int asked_one = 0;
   for (; now < kStart + std::chrono::seconds(2); now = std::max(need_.look_again, now + milliseconds(1))) {
-    if (table_.Ask(need_, Holders(), kMiB, now).whom == kOne) {
+    if (table_.Ask(need_, Holders(), kMiB, now).session == kOne) {
       ++asked_one;
       EXPECT_TRUE(table_.Answer(kOne, Order(kOne).id, false, now).ok());
     }
@@ -111,11 +111,11 @@ TEST_F(TrimTableTest, WhoIsSlowDoesNotPutTheNextRoundOffForTheOthers) {
 
 TEST_F(TrimTableTest, WhoGaveAllThatItWasAskedForMayHaveMore) {
   std::vector<TrimTable::Holder> holders = {Holders()[1]};
-  EXPECT_EQ(table_.Ask(need_, holders, kMiB * 8, kStart).whom, kTwo);
+  EXPECT_EQ(table_.Ask(need_, holders, kMiB * 8, kStart).session, kTwo);
   EXPECT_TRUE(table_.Answer(kTwo, Order(kTwo).id, false, kStart).ok());
   holders[0].bytes -= kMiB * 8;
   EXPECT_TRUE(table_.IsHopeful(need_, holders));
-  EXPECT_EQ(table_.Ask(need_, holders, kMiB * 2, kStart).whom, kTwo);
+  EXPECT_EQ(table_.Ask(need_, holders, kMiB * 2, kStart).session, kTwo);
   EXPECT_TRUE(table_.Answer(kTwo, Order(kTwo).id, false, kStart).ok());
   EXPECT_FALSE(table_.Ask(need_, holders, kMiB * 2, kStart).hope) << "now it gave nothing";
 }
@@ -124,18 +124,18 @@ TEST_F(TrimTableTest, AnAnswerCountsForWhoAskedOnly) {
   const std::vector<TrimTable::Holder> holders = {Holders()[1]};
   TrimTable::Need second;
   TrimTable::Need third;
-  EXPECT_EQ(table_.Ask(need_, holders, kMiB, kStart).whom, kTwo);
+  EXPECT_EQ(table_.Ask(need_, holders, kMiB, kStart).session, kTwo);
   EXPECT_TRUE(table_.Ask(second, holders, kMiB, kStart).hope);
   EXPECT_TRUE(table_.Ask(third, holders, kMiB, kStart).hope);
   EXPECT_TRUE(table_.Answer(kTwo, Order(kTwo).id, false, kStart).ok());
-  EXPECT_EQ(table_.Ask(second, holders, kMiB, kStart).whom, kTwo);
+  EXPECT_EQ(table_.Ask(second, holders, kMiB, kStart).session, kTwo);
   EXPECT_TRUE(table_.Answer(kTwo, Order(kTwo).id, false, kStart).ok());
   EXPECT_TRUE(table_.IsHopeful(third, holders));
-  EXPECT_EQ(table_.Ask(third, holders, kMiB, kStart).whom, kTwo);
+  EXPECT_EQ(table_.Ask(third, holders, kMiB, kStart).session, kTwo);
 }
 
 TEST_F(TrimTableTest, WrongAnswersAndForgottenHolders) {
-  EXPECT_EQ(table_.Ask(need_, Holders(), kMiB, kStart).whom, kTwo);
+  EXPECT_EQ(table_.Ask(need_, Holders(), kMiB, kStart).session, kTwo);
   const TrimTable::Order open = Order(kTwo);
   EXPECT_TRUE(absl::IsInvalidArgument(table_.Answer(kOne, open.id, false, kStart).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(table_.Answer(kTwo, TrimId{99}, false, kStart).status()));
