@@ -61,27 +61,17 @@ bool Ledger::FitsLimit(const Card& card, const Logical& logical, Bytes bytes) {
 void Ledger::AddToSums(Card& card, const Logical& logical) {
   const Bytes promise = logical.promise();
   card.held += logical.held();
-  card.leaving += logical.leaving;
   card.guaranteed += logical.guarantee;
   card.promised += promise;
   card.coming_back += promise - std::max(logical.guarantee, logical.granted);
-  if (!logical.held().is_zero()) {
-    ++card.holders;
-    if (logical.waiters > 0) ++card.waiting_holders;
-  }
 }
 
 void Ledger::TakeFromSums(Card& card, const Logical& logical) {
   const Bytes promise = logical.promise();
   card.held -= logical.held();
-  card.leaving -= logical.leaving;
   card.guaranteed -= logical.guarantee;
   card.promised -= promise;
   card.coming_back -= promise - std::max(logical.guarantee, logical.granted);
-  if (!logical.held().is_zero()) {
-    --card.holders;
-    if (logical.waiters > 0) --card.waiting_holders;
-  }
 }
 
 template <typename Change>

@@ -128,9 +128,6 @@ class Ledger {
     std::vector<WaiterId> failed;
   };
   Served ServeQueue(CardId card);
-  /// If every logical device that holds memory of the card has a waiter on it and nothing is leaving:
-  /// the youngest of these waiters, whom to refuse. Nothing otherwise.
-  std::optional<WaiterId> DeadlockVictim(CardId card) const;
 
   LogicalView View(LogicalId logical) const;
   CardView View(CardId card) const;
@@ -149,13 +146,10 @@ class Ledger {
     std::set<WaiterId> queue;  // ids rise, so that this is the order of arrival
     // Sums over `logicals`, kept up to date so that a request costs no loop.
     Bytes held;
-    Bytes leaving;
-    Bytes guaranteed;                 // sum of guarantee
-    Bytes promised;                   // sum of max(guarantee, held)
-    Bytes coming_back;                // how much of `promised` goes when all that is leaving has left
-    std::size_t holders = 0;          // logical devices that hold memory
-    std::size_t waiting_holders = 0;  // those of them that have a waiter
-    Bytes adopted_ceiling;            // what Adopt brought the whole promise to, while that is above total
+    Bytes guaranteed;       // sum of guarantee
+    Bytes promised;         // sum of max(guarantee, held)
+    Bytes coming_back;      // how much of `promised` goes when all that is leaving has left
+    Bytes adopted_ceiling;  // what Adopt brought the whole promise to, while that is above total
   };
   struct Logical {
     CardId card;

@@ -69,23 +69,16 @@ absl::Status Ledger::CheckCard(CardId id, const Card& card) const {
     if (logical.card != id) continue;
     ++on_card;
     counted.held += logical.granted + logical.leaving;
-    counted.leaving += logical.leaving;
     counted.guaranteed += logical.guarantee;
     counted.promised += std::max(logical.guarantee, logical.granted + logical.leaving);
     counted.coming_back +=
         SaturatingSub(logical.granted + logical.leaving, std::max(logical.guarantee, logical.granted));
-    if (logical.granted + logical.leaving == Bytes()) continue;
-    ++counted.holders;
-    if (logical.waiters > 0) ++counted.waiting_holders;
   }
   claim.Equal("logical devices", card.logicals.size(), on_card);
   claim.Equal("held", card.held, counted.held);
-  claim.Equal("leaving", card.leaving, counted.leaving);
   claim.Equal("guarantees", card.guaranteed, counted.guaranteed);
   claim.Equal("promised", card.promised, counted.promised);
   claim.Equal("coming back", card.coming_back, counted.coming_back);
-  claim.Equal("holders", card.holders, counted.holders);
-  claim.Equal("waiting holders", card.waiting_holders, counted.waiting_holders);
   claim.AtMost("promised", counted.promised + card.overhead + card.options.reserve,
                "total, or what was adopted,", std::max(card.options.total, card.adopted_ceiling));
   return claim.status();

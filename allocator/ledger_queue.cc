@@ -10,14 +10,13 @@ WaiterId Ledger::Enqueue(LogicalId logical, Bytes bytes) {
   const WaiterId id{++last_waiter_};
   waiters_.emplace(id, Waiter{logical, bytes});
   card.queue.insert(card.queue.end(), id);
-  if (waiting.waiters++ == 0 && !waiting.held().is_zero()) ++card.waiting_holders;
+  ++waiting.waiters;
   return id;
 }
 
 void Ledger::TakeOut(Card& card, WaiterId waiter) {
   const auto found = waiters_.find(waiter);
-  Logical& waiting = LogicalOf(found->second.logical);
-  if (--waiting.waiters == 0 && !waiting.held().is_zero()) --card.waiting_holders;
+  --LogicalOf(found->second.logical).waiters;
   card.queue.erase(waiter);
   waiters_.erase(found);
 }
@@ -55,16 +54,6 @@ Ledger::Served Ledger::ServeQueue(CardId card) {
     }
   }
   return served;
-}
-
-std::optional<WaiterId> Ledger::DeadlockVictim(CardId card) const {
-  const Card& on = CardOf(card);
-  const bool all_wait = on.holders > 0 && on.waiting_holders == on.holders;
-  if (!all_wait || !on.leaving.is_zero()) return std::nullopt;
-  for (auto waiter = on.queue.rbegin(); waiter != on.queue.rend(); ++waiter) {
-    if (!LogicalOf(waiters_.at(*waiter).logical).held().is_zero()) return *waiter;
-  }
-  return std::nullopt;
 }
 
 std::vector<WaiterId> Ledger::QueueOf(CardId card) const {

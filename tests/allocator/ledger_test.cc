@@ -281,24 +281,6 @@ TEST_F(LedgerTest, ServingOneRequestCanPutAnEarlierOneOfTheSameDeviceAboveItsLim
   EXPECT_THAT(ledger_.QueueOf(card_), IsEmpty());
 }
 
-TEST_F(LedgerTest, TheYoungestWaiterIsTheVictimOnceEveryHolderWaits) {
-  const LogicalId a = Add(96_MiB);
-  const LogicalId b = Add(96_MiB);
-  const LogicalId newcomer = Add(96_MiB);
-  ASSERT_TRUE(Granted(a, 48_MiB));
-  ASSERT_TRUE(Granted(b, 48_MiB));
-  ledger_.Enqueue(a, 2_MiB);
-  EXPECT_FALSE(ledger_.DeadlockVictim(card_).has_value());
-  const WaiterId youngest = ledger_.Enqueue(b, 2_MiB);
-  ledger_.Enqueue(newcomer, 2_MiB);  // holds nothing: refusing it helps nobody
-  EXPECT_EQ(ledger_.DeadlockVictim(card_), youngest);
-  ledger_.StartLeaving(a, 2_MiB);
-  EXPECT_FALSE(ledger_.DeadlockVictim(card_).has_value());
-  ledger_.ConfirmFree(a, 2_MiB);
-  EXPECT_EQ(ledger_.ServeQueue(card_).granted.size(), 1u);
-  EXPECT_FALSE(ledger_.DeadlockVictim(card_).has_value());
-}
-
 TEST_F(LedgerTest, CardsDoNotTouchEachOther) {
   const CardId other = *ledger_.AddCard({.total = 10_MiB, .reserve = {}});
   const LogicalId here = Add(96_MiB);
