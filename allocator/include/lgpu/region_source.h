@@ -38,8 +38,8 @@ struct GrowRequest {
 
 /// A RegionSource is what a Pool stands on: one range of reserved addresses (the region) of one
 /// logical device, and the right to chunks that can be mapped into it. The upstream of the
-/// allocator: a daemon (client/leased_region_source), this process's own ledger
-/// (client/local_region_source), or a test's.
+/// allocator: a daemon (client/session/leased_region_source), this process's own broker
+/// (client/session/local_region_source), or a test's.
 ///
 /// Thread-safety: all calls may come from any thread, at the same time. A call may block; callers
 /// hold no lock over it. Nothing calls back.
