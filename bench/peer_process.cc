@@ -1,8 +1,6 @@
 #include "bench/peer_process.h"
 
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 
 #include <array>
 #include <cstring>
@@ -48,20 +46,14 @@ absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(const std::strin
   // The peer inherits where this thread runs.
   if (cores != Cores::kAny) Pin(cpus[cores == Cores::kTwo ? 1 : 0]);
 
-  std::string program = "/proc/self/exe";
-  std::string flag = "--peer=" + name;
-  char* arguments[] = {program.data(), flag.data(), nullptr};
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, session->theirs.get(), kSessionFd);
-  ::posix_spawn_file_actions_adddup2(&actions, control->theirs.get(), kControlFd);
-  const int error = ::posix_spawn(&peer->pid_, program.c_str(), &actions, nullptr, arguments, environ);
-  ::posix_spawn_file_actions_destroy(&actions);
+  absl::StatusOr<SpawnedProcess> process = SpawnedProcess::Start(
+      {.argv = {"/proc/self/exe", "--peer=" + name},
+       .descriptors = {{session->theirs.get(), kSessionFd}, {control->theirs.get(), kControlFd}}});
   if (cores != Cores::kAny) Pin(cpus[0]);
-  if (error != 0) {
-    peer->pid_ = -1;
-    return absl::InternalError(std::string("posix_spawn: ") + std::strerror(error));
+  if (!process.ok()) {
+    return absl::InternalError("posix_spawn: " + std::string(process.status().message()));
   }
+  peer->process_ = *std::move(process);
   peer->session_ = std::move(session->ours);
   peer->control_ = std::move(control->ours);
   return peer;
@@ -70,7 +62,7 @@ absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(const std::strin
 PeerProcess::~PeerProcess() {
   session_.Reset();
   control_.Reset();
-  if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
+  process_.Wait();
   (void)::sched_setaffinity(0, sizeof(before_), &before_);
 }
 

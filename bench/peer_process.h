@@ -2,12 +2,12 @@
 #define LGPU_BENCH_PEER_PROCESS_H_
 
 #include <sched.h>
-#include <sys/types.h>
 
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/spawn.h"
 #include "base/unique_fd.h"
 
 namespace lgpu::bench {
@@ -37,7 +37,7 @@ class PeerProcess {
   PeerProcess() = default;
   UniqueFd session_;  // SOCK_SEQPACKET
   UniqueFd control_;  // SOCK_STREAM
-  pid_t pid_ = -1;
+  SpawnedProcess process_;
   cpu_set_t before_;
 };
 

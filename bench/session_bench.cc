@@ -3,9 +3,7 @@
 // private memory for each idle session; many processes that start at once.
 
 #include <benchmark/benchmark.h>
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -17,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/spawn.h"
 #include "client/runtime/open_lease.h"
 #include "client/session/endpoint.h"
 #include "lgpu/lgpu.h"
@@ -213,20 +212,12 @@ void BM_ManyProcessesAtOnce(benchmark::State& state) {
   }
   int succeeded = 0;
   for (auto _ : state) {
-    std::vector<pid_t> children;
-    std::string program = "/proc/self/exe";
-    std::string flag = "--child";
-    std::string directory = (*daemon)->dir();
-    char* arguments[] = {program.data(), flag.data(), directory.data(), nullptr};
+    std::vector<SpawnedProcess> children;
     for (int i = 0; i < kProcesses; ++i) {
-      pid_t child = 0;
-      if (::posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments, environ) == 0)
-        children.push_back(child);
+      auto child = SpawnedProcess::Start({.argv = {"/proc/self/exe", "--child", (*daemon)->dir()}});
+      if (child.ok()) children.push_back(*std::move(child));
     }
-    for (const pid_t child : children) {
-      int status = 0;
-      if (::waitpid(child, &status, 0) == child && status == 0) ++succeeded;
-    }
+    for (SpawnedProcess& child : children) succeeded += child.Wait() == 0 ? 1 : 0;
   }
   state.counters["processes"] = kProcesses;
   state.counters["succeeded"] = succeeded;

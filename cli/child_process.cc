@@ -2,41 +2,21 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <map>
 
 #include "absl/strings/str_cat.h"
+#include "base/unique_fd.h"
+#include "lgpu/status.h"
 
 namespace lgpu::cli {
 namespace {
 
 constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT, SIGWINCH};
-
-std::vector<std::string> Environment(const std::vector<std::pair<std::string, std::string>>& variables) {
-  std::map<std::string, std::string> merged;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const std::size_t equals = text.find('=');
-    if (equals != std::string::npos) merged[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  for (const auto& [name, value] : variables) merged[name] = value;
-  std::vector<std::string> entries;
-  for (const auto& [name, value] : merged) entries.push_back(name + "=" + value);
-  return entries;
-}
-
-std::vector<char*> Pointers(std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (std::string& string : strings) pointers.push_back(string.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
 
 bool CameFromTerminal(const signalfd_siginfo& info) {
   // Ctrl-C goes to the whole foreground group: the command has it already.
@@ -58,28 +38,17 @@ ForwardedSignals::~ForwardedSignals() {
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-std::pair<std::optional<ChildProcess>, SpawnFailure> ChildProcess::Spawn(
-    const ForwardedSignals& signals, const std::vector<std::string>& command,
-    const std::vector<std::pair<std::string, std::string>>& variables) {
-  std::vector<std::string> arguments = command;
-  std::vector<std::string> environment = Environment(variables);
-  const std::vector<char*> argv = Pointers(arguments);
-  const std::vector<char*> envp = Pointers(environment);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setsigmask(&attributes, &signals.before_);
+absl::StatusOr<ChildProcess> ChildProcess::Spawn(const ForwardedSignals& signals,
+                                                 const std::vector<std::string>& command,
+                                                 const SpawnOptions::Environment& variables) {
   sigset_t defaults;
   sigemptyset(&defaults);
   if (signals.pipe_before_ == SIG_DFL) sigaddset(&defaults, SIGPIPE);
-  posix_spawnattr_setsigdefault(&attributes, &defaults);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  pid_t pid = -1;
-  const int error = posix_spawnp(&pid, argv[0], nullptr, &attributes, argv.data(), envp.data());
-  posix_spawnattr_destroy(&attributes);
-  if (error != 0) {
-    return {std::nullopt, {.error_number = error, .not_found = error == ENOENT || error == ENOTDIR}};
-  }
-  return {ChildProcess(pid), {}};
+  LGPU_ASSIGN_OR_RETURN(SpawnedProcess process, SpawnedProcess::Start({.argv = command,
+                                                                       .environment = variables,
+                                                                       .signal_mask = &signals.before_,
+                                                                       .default_signals = &defaults}));
+  return ChildProcess(process.Release());
 }
 
 absl::StatusOr<int> ChildProcess::Wait(const ForwardedSignals& signals, int watched,
@@ -91,7 +60,7 @@ absl::StatusOr<int> ChildProcess::Wait(const ForwardedSignals& signals, int watc
     const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
     if (ended < 0 && errno != EINTR)
       return absl::InternalError(absl::StrCat("waitpid: ", std::strerror(errno)));
-    if (ended == pid_) return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    if (ended == pid_) return ExitCodeOf(status);
 
     pollfd polled[2] = {{signal_fd.get(), POLLIN, 0}, {watched, POLLIN, 0}};
     if (::poll(polled, 2, -1) < 0 && errno != EINTR) {

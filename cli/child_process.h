@@ -1,16 +1,15 @@
 #ifndef LGPU_CLI_CHILD_PROCESS_H_
 #define LGPU_CLI_CHILD_PROCESS_H_
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <functional>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/unique_fd.h"
+#include "base/spawn.h"
 
 namespace lgpu::cli {
 
@@ -31,21 +30,15 @@ class ForwardedSignals {
   void (*pipe_before_)(int);
 };
 
-/// How a command could not be started.
-struct SpawnFailure {
-  int error_number = 0;
-  bool not_found = false;  // else: there, but not executable
-};
-
 /// A ChildProcess is a started command, in the foreground with this process's terminal and files. Wait must
 /// be called: the destructor does not kill. One thread.
 class ChildProcess {
  public:
-  /// Starts `command` (searched in PATH) with this process's variables, changed by `variables`. The value is
-  /// a child, or why there is none.
-  static std::pair<std::optional<ChildProcess>, SpawnFailure> Spawn(
-      const ForwardedSignals& signals, const std::vector<std::string>& command,
-      const std::vector<std::pair<std::string, std::string>>& variables);
+  /// Starts `command` (searched in PATH) with this process's variables, changed by `variables`. Errors are
+  /// those of SpawnedProcess::Start.
+  static absl::StatusOr<ChildProcess> Spawn(const ForwardedSignals& signals,
+                                            const std::vector<std::string>& command,
+                                            const SpawnOptions::Environment& variables);
 
   /// Passes signals on until the command ends: its exit code, or 128 + n when signal n killed it.
   /// `watched` (or -1) is polled as well: `on_readable` is called when it can be read and says whether to go

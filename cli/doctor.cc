@@ -126,8 +126,9 @@ void ExamineDaemon(Connection& connection, Examination& examination) {
 
 Check RunSelfTest(Connection& connection) {
   const auto fail = [](const std::string& why) { return Check{"self-test", Level::kFail, why}; };
-  absl::StatusOr<HelperProcess> helper = HelperProcess::Start(
-      {"check", absl::StrCat(kTestLimit)}, {{"LGPU_LEASE", ""}, {"LGPU_ENDPOINT", connection.runtime_dir()}});
+  absl::StatusOr<HelperProcess> helper =
+      HelperProcess::Start({"check", absl::StrCat(kTestLimit)},
+                           {{"LGPU_LEASE", std::nullopt}, {"LGPU_ENDPOINT", connection.runtime_dir()}});
   if (!helper.ok()) return Failed("self-test", helper.status());
   const absl::StatusOr<nlohmann::json> answer = helper->Read(kTestPatience);
   if (!answer.ok()) return fail(FirstLine(answer.status()));

@@ -1,17 +1,12 @@
 #include "cli/helper_process.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <map>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -36,81 +31,32 @@ absl::StatusOr<std::string> FindHelper() {
                                           "\ntry: install lgpu again"));
 }
 
-std::vector<std::string> Environment(const HelperProcess::Variables& variables) {
-  std::map<std::string, std::string> merged;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const std::size_t equals = text.find('=');
-    if (equals != std::string::npos) merged[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  for (const auto& [name, value] : variables) merged[name] = value;
-  std::vector<std::string> entries;
-  for (const auto& variable : merged) {
-    const bool dropped = variable.second.empty() &&
-                         std::any_of(variables.begin(), variables.end(),
-                                     [&](const auto& entry) { return entry.first == variable.first; });
-    if (!dropped) entries.push_back(variable.first + "=" + variable.second);
-  }
-  return entries;
-}
-
-std::vector<char*> Pointers(std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (std::string& string : strings) pointers.push_back(string.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-struct Pipe {
-  UniqueFd read, write;
-};
-
-absl::StatusOr<Pipe> MakePipe() {
-  int fds[2];
-  if (::pipe2(fds, O_CLOEXEC) != 0) return absl::InternalError(absl::StrCat("pipe: ", std::strerror(errno)));
-  return Pipe{.read = UniqueFd(fds[0]), .write = UniqueFd(fds[1])};
-}
-
 }  // namespace
 
 absl::StatusOr<HelperProcess> HelperProcess::Start(const std::vector<std::string>& arguments,
-                                                   const Variables& variables) {
+                                                   const SpawnOptions::Environment& variables) {
   LGPU_ASSIGN_OR_RETURN(const std::string path, FindHelper());
-  LGPU_ASSIGN_OR_RETURN(Pipe in, MakePipe());
-  LGPU_ASSIGN_OR_RETURN(Pipe out, MakePipe());
+  LGPU_ASSIGN_OR_RETURN(Pipe in, Pipe::Make());
+  LGPU_ASSIGN_OR_RETURN(Pipe out, Pipe::Make());
   std::vector<std::string> words = {path};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<std::string> environment = Environment(variables);
-  const std::vector<char*> argv = Pointers(words);
-  const std::vector<char*> envp = Pointers(environment);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, in.read.get(), STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, out.write.get(), STDOUT_FILENO);
-  pid_t pid = -1;
-  const int error = ::posix_spawn(&pid, path.c_str(), &actions, nullptr, argv.data(), envp.data());
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return absl::InternalError(absl::StrCat("cannot run ", path, ": ", std::strerror(error)));
-  return HelperProcess(pid, std::move(in.write), std::move(out.read));
+  absl::StatusOr<SpawnedProcess> process = SpawnedProcess::Start(
+      {.argv = words,
+       .environment = variables,
+       .descriptors = {{in.read.get(), STDIN_FILENO}, {out.write.get(), STDOUT_FILENO}}});
+  if (!process.ok()) {
+    return absl::InternalError(absl::StrCat("cannot run ", path, ": ", process.status().message()));
+  }
+  return HelperProcess(*std::move(process), std::move(in.write), std::move(out.read));
 }
 
-HelperProcess::HelperProcess(HelperProcess&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)),
-      in_(std::move(other.in_)),
-      out_(std::move(other.out_)),
-      buffer_(std::move(other.buffer_)) {}
-
 HelperProcess::~HelperProcess() {
-  if (pid_ < 0) return;
+  if (pid() < 0) return;
   // Without a stdin it ends by itself, giving everything back; what does not end in time is killed.
-  in_ = UniqueFd();
+  in_.Reset();
   pollfd polled{out_.get(), POLLIN, 0};
   char bytes[256];
   while (::poll(&polled, 1, 2000) > 0 && ::read(out_.get(), bytes, sizeof(bytes)) > 0) {
-  }
-  if (::waitpid(pid_, nullptr, WNOHANG) == 0) {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
   }
 }
 

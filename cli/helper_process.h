@@ -4,13 +4,13 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/spawn.h"
 #include "base/unique_fd.h"
 #include "nlohmann/json.hpp"
 
@@ -21,25 +21,25 @@ namespace lgpu::cli {
 /// its owner. One thread.
 class HelperProcess {
  public:
-  using Variables = std::vector<std::pair<std::string, std::string>>;
-  /// Starts the helper that lies beside this program, or where it is installed. Variables with an empty
-  /// value are taken away. NOT_FOUND names both places.
+  /// Starts the helper that lies beside this program, or where it is installed, with this process's
+  /// variables, changed by `variables`. NOT_FOUND names both places.
   static absl::StatusOr<HelperProcess> Start(const std::vector<std::string>& arguments,
-                                             const Variables& variables);
+                                             const SpawnOptions::Environment& variables);
   ~HelperProcess();
-  HelperProcess(HelperProcess&& other) noexcept;
+  HelperProcess(HelperProcess&& other) noexcept = default;
   HelperProcess& operator=(HelperProcess&&) = delete;
 
   /// The next line. DEADLINE_EXCEEDED; INTERNAL when it ended or wrote no JSON, with what it said on stderr.
   absl::StatusOr<nlohmann::json> Read(std::chrono::milliseconds patience);
   /// Lets it go on.
   absl::Status Continue();
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return process_.pid(); }
 
  private:
-  HelperProcess(pid_t pid, UniqueFd in, UniqueFd out) : pid_(pid), in_(std::move(in)), out_(std::move(out)) {}
+  HelperProcess(SpawnedProcess process, UniqueFd in, UniqueFd out)
+      : process_(std::move(process)), in_(std::move(in)), out_(std::move(out)) {}
 
-  pid_t pid_;
+  SpawnedProcess process_;
   UniqueFd in_;   // its stdin
   UniqueFd out_;  // its stdout
   std::string buffer_;

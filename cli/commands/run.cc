@@ -25,7 +25,7 @@
 namespace lgpu::cli {
 namespace {
 
-using Variables = std::vector<std::pair<std::string, std::string>>;
+using Variables = SpawnOptions::Environment;
 
 std::string CardUuids(const v1::Lease& lease) {
   std::vector<std::string> uuids;
@@ -113,17 +113,19 @@ class RunCommand final : public Command {
     LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, CreateLease(flags_, connection, request, options));
     for (const std::string& line : DescribeLease(lease)) options.Note("lgpu: " + line);
 
-    variables.insert(variables.begin(), {{"LGPU_LEASE", lease.id()},
-                                         {"LGPU_ENDPOINT", connection.runtime_dir()},
-                                         {"CUDA_VISIBLE_DEVICES", CardUuids(lease)}});
-    if (soft_flag_->count() > 0) variables.emplace_back("LGPU_SOFT_PLACEMENT", soft_placement_ ? "1" : "0");
-    if (log_placement_) variables.emplace_back("LGPU_LOG_DEVICE_PLACEMENT", "1");
-    auto [child, failure] = ChildProcess::Spawn(signals, options.command, variables);
-    if (!child) {
-      const std::string why = absl::StrCat("cannot run ", Printable(options.command[0]), ": ",
-                                           std::strerror(failure.error_number));
-      const int code = failure.not_found ? kExitCommandNotFound : kExitNotExecutable;
-      options.Report(failure.not_found ? absl::NotFoundError(why) : absl::PermissionDeniedError(why), code);
+    // What --env says goes before these.
+    variables.insert({{"LGPU_LEASE", lease.id()},
+                      {"LGPU_ENDPOINT", connection.runtime_dir()},
+                      {"CUDA_VISIBLE_DEVICES", CardUuids(lease)}});
+    if (soft_flag_->count() > 0) variables["LGPU_SOFT_PLACEMENT"] = soft_placement_ ? "1" : "0";
+    if (log_placement_) variables["LGPU_LOG_DEVICE_PLACEMENT"] = "1";
+    absl::StatusOr<ChildProcess> child = ChildProcess::Spawn(signals, options.command, variables);
+    if (!child.ok()) {
+      const std::string why =
+          absl::StrCat("cannot run ", Printable(options.command[0]), ": ", child.status().message());
+      const bool not_found = absl::IsNotFound(child.status());
+      const int code = not_found ? kExitCommandNotFound : kExitNotExecutable;
+      options.Report(not_found ? absl::NotFoundError(why) : absl::PermissionDeniedError(why), code);
       return code;
     }
     SessionNews news(*session, options);
@@ -148,7 +150,7 @@ class RunCommand final : public Command {
         return absl::InvalidArgumentError(
             absl::StrCat("--env ", Printable(text), ": no K=V\ntry: --env NAME=VALUE"));
       }
-      parsed.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+      parsed[text.substr(0, equals)] = text.substr(equals + 1);
     }
     return parsed;
   }

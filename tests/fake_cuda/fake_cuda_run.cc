@@ -1,17 +1,13 @@
 // fake_cuda_run [--cards N] [--memory SIZE] -- PROGRAM ...: runs a program on a machine with fake GPUs. Its
 // exit code is the program's, or 3 if that or a child of it broke a rule of the driver.
 
-#include <spawn.h>
-#include <sys/wait.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "base/spawn.h"
 #include "tests/fake_cuda/fake_machine.h"
-
-extern char** environ;
 
 int main(int argc, char** argv) {
   using lgpu::fake_cuda::FakeMachine;
@@ -33,19 +29,13 @@ int main(int argc, char** argv) {
     return 2;
   }
   FakeMachine machine(std::vector<FakeMachine::CardOptions>(static_cast<std::size_t>(cards), card));
-  for (const auto& [name, value] : machine.environment()) {
-    if (value) {
-      ::setenv(name.c_str(), value->c_str(), 1);
-    }
-  }
-  pid_t child = -1;
-  if (::posix_spawnp(&child, argv[at + 1], nullptr, nullptr, argv + at + 1, environ) != 0) {
-    std::perror(argv[at + 1]);
+  auto program = lgpu::SpawnedProcess::Start(
+      {.argv = std::vector<std::string>(argv + at + 1, argv + argc), .environment = machine.environment()});
+  if (!program.ok()) {
+    std::fprintf(stderr, "%s: %s\n", argv[at + 1], std::string(program.status().message()).c_str());
     return 2;
   }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  const int code = program->Wait();
   const auto violations = machine.TakeViolations();
   for (const lgpu::fake_cuda::Violation& violation : violations) {
     std::fprintf(stderr, "pid %d broke the rule %s: %s\n", violation.pid, violation.rule, violation.text);

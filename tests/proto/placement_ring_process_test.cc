@@ -38,8 +38,8 @@ TEST(PlacementRingProcessTest, AKilledProducerLeavesAReaderThatEnds) {
     auto page = SharedPages::CreateClientPage();
     ASSERT_TRUE(page.ok()) << page.status();
     PlacementRingReader reader(&(*page)->ring);
-    PeerProcess producer(page->fd(), {"push", "3"});
-    ASSERT_TRUE(producer.started());
+    SpawnedProcess producer = StartPeer(page->fd(), {"push", "3"});
+    ASSERT_TRUE(producer.pid() > 0);
     WaitForHead(**page, static_cast<std::uint64_t>(round) * 1000 + 1);
     std::uint64_t read = Drain(reader);
     producer.Kill();
@@ -59,8 +59,8 @@ TEST(PlacementRingProcessTest, SlotsOfKilledProducersDoNotStopTheNextOne) {
   PlacementRingReader reader(&(*page)->ring);
   std::uint64_t read = 0;
   for (int round = 0; round < 30; ++round) {
-    PeerProcess producer(page->fd(), {"push", "2"});
-    ASSERT_TRUE(producer.started());
+    SpawnedProcess producer = StartPeer(page->fd(), {"push", "2"});
+    ASSERT_TRUE(producer.pid() > 0);
     WaitForHead(**page, (*page)->ring.head.load() + 1000);
     const std::uint64_t now = Drain(reader) + Drain(reader) + Drain(reader);
     EXPECT_GT(now, 0u) << "round " << round;

@@ -144,18 +144,18 @@ TEST(SharedPagesTest, OneSideMapsReadOnlyAndNoPageIsInheritedByFork) {
 TEST(SharedPagesTest, ClientProcessCannotWriteOrResizeTheStatsPage) {
   auto page = SharedPages::CreateStatsPage();
   ASSERT_TRUE(page.ok());
-  PeerProcess attacker(page->fd(), {"attack-stats"});
-  ASSERT_TRUE(attacker.started());
-  EXPECT_EQ(attacker.ExitCode(), 0) << "bits are the attacks of proto_test_peer.cc that succeeded";
+  SpawnedProcess attacker = StartPeer(page->fd(), {"attack-stats"});
+  ASSERT_TRUE(attacker.pid() > 0);
+  EXPECT_EQ(attacker.Wait(), 0) << "bits are the attacks of proto_test_peer.cc that succeeded";
   EXPECT_EQ((*page)->magic.load(), StatsPage::kMagic);
 }
 
 TEST(SharedPagesTest, ClientProcessCannotResizeOrResealItsPage) {
   auto page = SharedPages::CreateClientPage();
   ASSERT_TRUE(page.ok());
-  PeerProcess attacker(page->fd(), {"attack-client"});
-  ASSERT_TRUE(attacker.started());
-  EXPECT_EQ(attacker.ExitCode(), 0) << "bits are the attacks of proto_test_peer.cc that succeeded";
+  SpawnedProcess attacker = StartPeer(page->fd(), {"attack-client"});
+  ASSERT_TRUE(attacker.pid() > 0);
+  EXPECT_EQ(attacker.Wait(), 0) << "bits are the attacks of proto_test_peer.cc that succeeded";
 }
 
 TEST(SharedPagesTest, OpenRefusesWhatIsNoPage) {

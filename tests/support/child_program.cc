@@ -3,10 +3,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "lgpu/status.h"
 
 namespace lgpu::testing {
 namespace {
@@ -30,41 +29,13 @@ int MillisecondsUntil(Clock::time_point deadline) {
   return static_cast<int>(std::max<std::int64_t>(left, 0));
 }
 
-std::vector<std::string> Merge(const ChildProgram::Environment& changes) {
-  std::map<std::string, std::string> merged;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    merged[text.substr(0, text.find('='))] = text;
-  }
-  // A test says itself where its daemon is and what it may see.
-  for (const char* name :
-       {"LGPU_ENDPOINT", "LGPU_LEASE", "CUDA_VISIBLE_DEVICES", "TF_FORCE_GPU_ALLOW_GROWTH"}) {
-    merged.erase(name);
-  }
-  for (const auto& [name, value] : changes) {
-    merged.erase(name);
-    if (value) merged[name] = name + "=" + *value;
-  }
-  std::vector<std::string> entries;
-  for (auto& [name, entry] : merged) entries.push_back(entry);
-  return entries;
-}
-
-std::vector<char*> Pointers(std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (std::string& string : strings) pointers.push_back(string.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-struct Pipe {
-  UniqueFd read, write;
-};
-
-Pipe MakePipe() {
-  int fds[2];
-  LGPU_CHECK(::pipe2(fds, O_CLOEXEC) == 0);
-  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+// A test says itself where its daemon is and what it may see.
+SpawnOptions::Environment WithoutLgpu(SpawnOptions::Environment changes) {
+  changes.insert({{"LGPU_ENDPOINT", std::nullopt},
+                  {"LGPU_LEASE", std::nullopt},
+                  {"CUDA_VISIBLE_DEVICES", std::nullopt},
+                  {"TF_FORCE_GPU_ALLOW_GROWTH", std::nullopt}});
+  return changes;
 }
 
 }  // namespace
@@ -88,8 +59,8 @@ void TempDir::OpenToEverybody() const { LGPU_CHECK(::chmod(path_.c_str(), 0755) 
 
 absl::StatusOr<std::unique_ptr<ChildProgram>> ChildProgram::Start(const Options& options) {
   std::unique_ptr<ChildProgram> child(new ChildProgram());
-  Pipe in = MakePipe();
-  Pipe out = MakePipe();
+  LGPU_ASSIGN_OR_RETURN(Pipe in, Pipe::Make());
+  LGPU_ASSIGN_OR_RETURN(Pipe out, Pipe::Make());
   child->stderr_ = UniqueFd(::open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   LGPU_CHECK(child->stderr_);
 
@@ -98,31 +69,21 @@ absl::StatusOr<std::unique_ptr<ChildProgram>> ChildProgram::Start(const Options&
     const std::string limit = absl::StrCat("ulimit -n ", options.open_files, " && exec \"$@\"");
     arguments.insert(arguments.begin(), {"/bin/sh", "-c", limit, "sh"});
   }
-  std::vector<std::string> environment = Merge(options.environment);
-  const std::vector<char*> argv = Pointers(arguments);
-  const std::vector<char*> envp = Pointers(environment);
-
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, in.read.get(), STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, out.write.get(), STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, child->stderr_.get(), STDERR_FILENO);
-  const int error = posix_spawnp(&child->pid_, argv[0], &actions, nullptr, argv.data(), envp.data());
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) {
-    return absl::InternalError(absl::StrCat("cannot start ", arguments[0], ": ", std::strerror(error)));
+  absl::StatusOr<SpawnedProcess> process =
+      SpawnedProcess::Start({.argv = arguments,
+                             .environment = WithoutLgpu(options.environment),
+                             .descriptors = {{in.read.get(), STDIN_FILENO},
+                                             {out.write.get(), STDOUT_FILENO},
+                                             {child->stderr_.get(), STDERR_FILENO}}});
+  if (!process.ok()) {
+    return absl::InternalError(absl::StrCat("cannot start ", arguments[0], ": ", process.status().message()));
   }
+  child->process_ = *std::move(process);
+  child->pid_ = child->process_.pid();
   child->pidfd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child->pid_, 0u)));
   child->stdin_ = std::move(in.write);
   child->stdout_ = std::move(out.read);
   return child;
-}
-
-ChildProgram::~ChildProgram() {
-  if (pid_ < 0 || result_) return;
-  ::kill(pid_, SIGKILL);
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
 }
 
 bool ChildProgram::running() { return !Wait(std::chrono::milliseconds(0)).has_value(); }
@@ -178,9 +139,7 @@ std::optional<int> ChildProgram::Wait(std::chrono::milliseconds patience) {
   if (result_) return result_;
   pollfd polled{pidfd_.get(), POLLIN, 0};
   if (::poll(&polled, 1, static_cast<int>(patience.count())) <= 0) return std::nullopt;
-  int status = 0;
-  if (::waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
-  result_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  result_ = process_.TryWait();
   return result_;
 }
 

@@ -4,13 +4,13 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/spawn.h"
 #include "base/unique_fd.h"
 
 namespace lgpu::testing {
@@ -31,13 +31,13 @@ class TempDir {
   std::string path_;
 };
 
-/// A ChildProgram is a process of a test's, started by posix_spawn. Its stdin and stdout are pipes that the
-/// test writes and reads by lines, its stderr goes to a file. It is killed and waited for with its owner.
+/// A ChildProgram is a process of a test's, started by SpawnedProcess. Its stdin and stdout are pipes that
+/// the test writes and reads by lines, its stderr goes to a file. It is killed and waited for with its owner.
 /// One thread.
 class ChildProgram {
  public:
-  using Environment = std::map<std::string, std::optional<std::string>>;  // nothing: unset
-  static constexpr std::chrono::seconds kPatience{20};                    // for anything that must happen
+  using Environment = SpawnOptions::Environment;
+  static constexpr std::chrono::seconds kPatience{20};  // for anything that must happen
 
   struct Options {
     std::vector<std::string> argv;
@@ -45,7 +45,6 @@ class ChildProgram {
     std::uint64_t open_files = 0;  // not 0: RLIMIT_NOFILE, both of it
   };
   static absl::StatusOr<std::unique_ptr<ChildProgram>> Start(const Options& options);
-  ~ChildProgram();
   ChildProgram(const ChildProgram&) = delete;
   ChildProgram& operator=(const ChildProgram&) = delete;
 
@@ -67,7 +66,8 @@ class ChildProgram {
   ChildProgram() = default;
   bool ReadSome(std::chrono::steady_clock::time_point deadline);
 
-  pid_t pid_ = -1;
+  SpawnedProcess process_;
+  pid_t pid_ = -1;  // still known when it was reaped
   UniqueFd pidfd_, stdin_, stdout_, stderr_;
   std::string buffer_;
   bool at_end_ = false;

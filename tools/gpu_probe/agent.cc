@@ -5,10 +5,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -17,8 +15,6 @@
 #include <vector>
 
 #include "tools/gpu_probe/obey.h"
-
-extern char** environ;
 
 namespace lgpu::gpu_probe {
 namespace {
@@ -63,16 +59,6 @@ bool ReceiveLine(int socket, std::string& line, UniqueFd& fd) {
   return true;
 }
 
-std::vector<std::string> ChangedEnvironment(const Agent::Environment& changes) {
-  std::vector<std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    if (changes.count(text.substr(0, text.find('='))) == 0) variables.push_back(text);
-  }
-  for (const auto& [name, value] : changes) variables.push_back(name + "=" + value);
-  return variables;
-}
-
 }  // namespace
 
 double MillisecondsSince(std::chrono::steady_clock::time_point start) {
@@ -84,22 +70,14 @@ Agent::Agent(const Environment& environment) {
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return;
   socket_ = UniqueFd(ends[0]);
   const UniqueFd theirs(ends[1]);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), kAgentSocket);
-  std::vector<std::string> variables = ChangedEnvironment(environment);
-  std::vector<char*> pointers;
-  for (std::string& variable : variables) pointers.push_back(variable.data());
-  pointers.push_back(nullptr);
-  char self[] = "/proc/self/exe";
-  char role[] = "--agent";
-  char* const argv[] = {self, role, nullptr};
-  if (::posix_spawn(&pid_, self, &actions, nullptr, argv, pointers.data()) != 0) pid_ = -1;
-  ::posix_spawn_file_actions_destroy(&actions);
-  if (pid_ > 0) pidfd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  absl::StatusOr<SpawnedProcess> process =
+      SpawnedProcess::Start({.argv = {"/proc/self/exe", "--agent"},
+                             .environment = environment,
+                             .descriptors = {{theirs.get(), kAgentSocket}}});
+  if (!process.ok()) return;
+  process_ = *std::move(process);
+  pidfd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, process_.pid(), 0)));
 }
-
-Agent::~Agent() { Kill(); }
 
 void Agent::Tell(const std::string& command) { SendLine(socket_.get(), command, -1); }
 
@@ -136,17 +114,10 @@ Answer Agent::Ask(const std::string& command, int fd) {
   return Await();
 }
 
-void Agent::Kill() {
-  if (pid_ <= 0) return;
-  ::kill(pid_, SIGKILL);
-  ::waitpid(pid_, nullptr, 0);
-  pid_ = -1;
-}
-
 Agent::Death Agent::KillAndTime() {
   Death death;
   const auto start = std::chrono::steady_clock::now();
-  ::kill(pid_, SIGKILL);
+  ::kill(pid(), SIGKILL);
   pollfd polled[2] = {{socket_.get(), POLLIN, 0}, {pidfd_.get(), POLLIN, 0}};
   while (polled[0].fd >= 0 || polled[1].fd >= 0) {
     if (::poll(polled, 2, 60'000) <= 0) break;

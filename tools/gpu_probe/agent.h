@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "base/spawn.h"
 #include "base/unique_fd.h"
 
 namespace lgpu::gpu_probe {
@@ -27,19 +28,16 @@ struct Answer {
 /// It is killed with its owner.
 class Agent {
  public:
-  using Environment = std::map<std::string, std::string>;
+  using Environment = SpawnOptions::Environment;
   /// `gpu`: where it is not the first one; a position in the driver's order.
   explicit Agent(const Environment& environment = {});
-  ~Agent();
-  Agent(const Agent&) = delete;
-  Agent& operator=(const Agent&) = delete;
 
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return process_.pid(); }
   Answer Ask(const std::string& command, int fd = -1);
   /// Sends without waiting for the answer; Await takes it.
   void Tell(const std::string& command);
   Answer Await();
-  void Kill();
+  void Kill() { process_.Kill(); }
   /// After Kill: how long until its socket was closed, and until the process was gone.
   struct Death {
     double socket_ms = 0, process_ms = 0;
@@ -47,7 +45,7 @@ class Agent {
   Death KillAndTime();
 
  private:
-  pid_t pid_ = -1;
+  SpawnedProcess process_;
   UniqueFd socket_, pidfd_;
 };
 
