@@ -1,38 +1,95 @@
 #include "allocator/device/backend_fences.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
 
-absl::StatusOr<StreamHandle> BackendFences::Find(StreamId stream) const {
-  if (stream >= streams_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("stream ", stream, " was named; this device has ", streams_.size()));
+absl::StatusOr<StreamId> BackendFences::Add(StreamHandle stream) {
+  const MutexLock lock(mutex_);
+  const auto free = std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return !slot.stream; });
+  const auto id = static_cast<StreamId>(free - slots_.begin());
+  if (id == kMaxStreams) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this device has ", kMaxStreams,
+                     " streams already, which is the most\n"
+                     "  try: give up a stream that is not used any more, or use one of them again"));
   }
-  return streams_[stream];
+  if (free == slots_.end()) slots_.emplace_back();
+  slots_[id].stream = stream;
+  return id;
+}
+
+absl::Status BackendFences::Remove(StreamId stream) {
+  LGPU_ASSIGN_OR_RETURN(const Slot slot, Find(stream));
+  if (!slot.stream) return absl::InvalidArgumentError(absl::StrCat("number ", stream, " has no stream"));
+  LGPU_RETURN_IF_ERROR(backend_.Drain(slot.stream));
+  const MutexLock lock(mutex_);
+  Slot& removed = slots_[stream];
+  removed = {.stream = {}, .base = removed.last + 1, .last = removed.last};
+  return absl::OkStatus();
+}
+
+absl::Status BackendFences::DrainAll() {
+  std::vector<Slot> slots;
+  {
+    const MutexLock lock(mutex_);
+    slots = slots_;
+  }
+  for (const Slot& slot : slots) {
+    if (slot.stream) LGPU_RETURN_IF_ERROR(backend_.Drain(slot.stream));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BackendFences::Slot> BackendFences::Find(StreamId stream) const {
+  const MutexLock lock(mutex_);
+  if (stream < slots_.size()) return slots_[stream];
+  return absl::InvalidArgumentError(
+      absl::StrCat("stream ", stream, " was named; this device has ", slots_.size()));
+}
+
+// The stream may have gone while the backend was asked.
+bool BackendFences::IsOfRemoved(StreamId stream, std::uint64_t value) const {
+  const MutexLock lock(mutex_);
+  return value < slots_[stream].base;
 }
 
 absl::StatusOr<std::uint64_t> BackendFences::Record(StreamId stream) {
-  LGPU_ASSIGN_OR_RETURN(const StreamHandle handle, Find(stream));
-  LGPU_ASSIGN_OR_RETURN(const Fence fence, backend_.Record(handle));
-  return fence.sequence;
+  LGPU_ASSIGN_OR_RETURN(const Slot slot, Find(stream));
+  if (!slot.stream) return slot.last;
+  const absl::StatusOr<Fence> fence = backend_.Record(slot.stream);
+  const MutexLock lock(mutex_);
+  Slot& now = slots_[stream];
+  if (now.base != slot.base) return now.base - 1;  // it was removed, and had done all its work
+  if (!fence.ok()) return fence.status();
+  now.last = std::max(now.last, slot.base + fence->sequence);
+  return slot.base + fence->sequence;
 }
 
 absl::StatusOr<bool> BackendFences::HasPassed(StreamId stream, std::uint64_t value) {
-  LGPU_ASSIGN_OR_RETURN(const StreamHandle handle, Find(stream));
-  return backend_.HasPassed({handle, value});
+  LGPU_ASSIGN_OR_RETURN(const Slot slot, Find(stream));
+  if (value < slot.base) return true;
+  const absl::StatusOr<bool> passed = backend_.HasPassed({slot.stream, value - slot.base});
+  if (!passed.ok() && IsOfRemoved(stream, value)) return true;
+  return passed;
 }
 
 absl::Status BackendFences::Wait(StreamId stream, std::uint64_t value) {
-  LGPU_ASSIGN_OR_RETURN(const StreamHandle handle, Find(stream));
-  return backend_.Wait({handle, value});
+  LGPU_ASSIGN_OR_RETURN(const Slot slot, Find(stream));
+  if (value < slot.base) return absl::OkStatus();
+  const absl::Status status = backend_.Wait({slot.stream, value - slot.base});
+  return IsOfRemoved(stream, value) ? absl::OkStatus() : status;
 }
 
 absl::Status BackendFences::Order(StreamId waiter, StreamId stream, std::uint64_t value) {
-  LGPU_ASSIGN_OR_RETURN(const StreamHandle handle, Find(stream));
-  LGPU_ASSIGN_OR_RETURN(const StreamHandle waiting, Find(waiter));
-  return backend_.WaitOnStream(waiting, {handle, value});
+  LGPU_ASSIGN_OR_RETURN(const Slot slot, Find(stream));
+  LGPU_ASSIGN_OR_RETURN(const Slot waiting, Find(waiter));
+  if (value < slot.base) return absl::OkStatus();
+  const absl::Status status = backend_.WaitOnStream(waiting.stream, {slot.stream, value - slot.base});
+  return IsOfRemoved(stream, value) ? absl::OkStatus() : status;
 }
 
 }  // namespace lgpu

@@ -162,8 +162,8 @@ absl::StatusOr<MemoryStats> Context::GetMemoryStats(std::string_view device) con
   const internal::GatePass pass(state_->gate());
   if (!pass) return state_->ClosedError();
   LGPU_ASSIGN_OR_RETURN(internal::Device * gpu, FindGpu(*state_, device, "Allocator stats not available"));
-  gpu->PublishStats();
-  return gpu->stats();
+  gpu->memory().PublishStats();
+  return gpu->memory().stats();
 }
 
 absl::StatusOr<MemoryInfo> Context::GetMemoryInfo(std::string_view device) const {
@@ -193,7 +193,7 @@ absl::Status Context::ResetMemoryStats(std::string_view device) const {
   const internal::GatePass pass(state_->gate());
   if (!pass) return state_->ClosedError();
   LGPU_ASSIGN_OR_RETURN(internal::Device * gpu, FindGpu(*state_, device, "Cannot reset memory stats"));
-  gpu->ResetStats();
+  gpu->memory().ResetStats();
   return absl::OkStatus();
 }
 
@@ -205,7 +205,7 @@ absl::StatusOr<Bytes> Context::Trim() const {
   Bytes total;
   for (const auto& device : state_->devices()) {
     if (!device->is_gpu()) continue;
-    LGPU_ASSIGN_OR_RETURN(const Bytes trimmed, device->Trim());
+    LGPU_ASSIGN_OR_RETURN(const Bytes trimmed, device->memory().Trim());
     total += trimmed;
   }
   return total;

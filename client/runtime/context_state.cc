@@ -10,7 +10,6 @@
 #include <string_view>
 #include <utility>
 
-#include "allocator/device/backend_fences.h"
 #include "client/runtime/device_text.h"
 #include "client/runtime/memory_report.h"
 #include "client/session/fork_guard.h"
@@ -69,7 +68,7 @@ absl::Status SayWhat(const absl::Status& status, const Device& device, const Op&
   if (!refusal) return status;
   refusal->what =
       Cat("output of op ", op.name, ", shape ", spec.shape.ToString(), ", ", DTypeName(spec.dtype));
-  if (device.is_gpu()) refusal->owners = device.LargestOwners(kMostOwners);
+  if (device.is_gpu()) refusal->owners = device.memory().LargestOwners(kMostOwners);
   return PrefixedStatus(
       RefusalStatus(*refusal),
       Cat("OOM when allocating tensor with shape", spec.shape.ToString(), " and type ", DTypeName(spec.dtype),
@@ -80,17 +79,17 @@ absl::Status SayWhat(const absl::Status& status, const Device& device, const Op&
 
 ContextState::ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options,
                            const RuntimeOptions& runtime)
-    : lease_(std::move(lease)),
-      lease_id_(lease_->id()),
-      infos_(InfosOf(lease_->devices())),
+    : memory_(std::move(lease)),
+      lease_id_(memory_.lease().id()),
+      infos_(InfosOf(memory_.lease().devices())),
       runtime_(runtime),
       policy_(options.device_policy),
       // Milliseconds may count further than nanoseconds.
       allocation_timeout_(std::min<std::chrono::milliseconds>(options.allocation_timeout, kLongestWait)),
       registry_(KernelsFor(infos_, options)),
       placer_(registry_, static_cast<int>(infos_.size()), runtime.cpu_count),
-      recorder_(lease_->page(), options.log_sink, options.placement_log_format,
-                [lease = lease_.get()] { lease->WakeMaintenance(); }) {
+      recorder_(memory_.lease().page(), options.log_sink, options.placement_log_format,
+                [lease = &memory_.lease()] { lease->WakeMaintenance(); }) {
   std::optional<bool> logging = options.log_device_placement;
   if (!logging) logging = ReadSwitch("LGPU_LOG_DEVICE_PLACEMENT", recorder_);
   recorder_.set_logging(logging.value_or(false));
@@ -115,56 +114,38 @@ absl::StatusOr<std::shared_ptr<ContextState>> ContextState::Create(std::unique_p
 
 absl::Status ContextState::OpenDevices(const ContextOptions& options) {
   std::map<int, std::shared_ptr<MatMulLibrary>> libraries;  // by card
-  for (std::size_t i = 0; i < infos_.size(); ++i) {
+  const std::vector<LeasedDevice>& leased = memory_.lease().devices();
+  for (std::size_t i = 0; i < leased.size(); ++i) {
     const int index = static_cast<int>(i);
-    const int priority = i < options.logical_devices.size() ? options.logical_devices[i].priority : 0;
     Device::GpuParts parts;
     parts.index = index;
-    parts.card = lease_->devices()[i].backend_device;
-    parts.backend = &lease_->backend();
-    for (StreamHandle& stream : parts.streams) {
-      LGPU_ASSIGN_OR_RETURN(stream, parts.backend->CreateStream(parts.card, priority));
-    }
-    const StreamHandle home = parts.streams[Device::kHome];
-    parts.timers = std::make_unique<OpTimers>(*parts.backend, home, options.device_time_every);
-    parts.pool = std::make_unique<Pool>(
-        lease_->TakeSource(index),
-        PoolOptions{.device = Cat("/device:GPU:", index),
-                    .lease = lease_->name(),
-                    .fences = std::make_shared<BackendFences>(
-                        *parts.backend, std::vector{home, parts.streams[Device::kUpload]}),
-                    .wake = [lease = lease_.get()] { lease->WakeMaintenance(); }});
-    if (index < ClientPage::kMaxDevices) parts.counters = &lease_->page().devices[i];
-    if (!infos_[i].simulated) {
+    parts.card = leased[i].backend_device;
+    parts.backend = &memory_.lease().backend();
+    parts.memory = &memory_.memory(index);
+    if (index < ClientPage::kMaxDevices) parts.counters = &memory_.lease().page().devices[i];
+    parts.priority = i < options.logical_devices.size() ? options.logical_devices[i].priority : 0;
+    parts.time_every = options.device_time_every;
+    if (!leased[i].card.simulated) {
       std::shared_ptr<MatMulLibrary>& library = libraries[parts.card];
       if (library == nullptr) library = MatMulLibrary::Make({.tensor_float_32 = options.tensor_float_32});
       parts.matmul = library;
     }
-    devices_.push_back(std::make_unique<Device>(std::move(parts)));
+    LGPU_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open(std::move(parts)));
+    devices_.push_back(std::move(device));
   }
   for (int i = 0; i < runtime_.cpu_count; ++i) devices_.push_back(std::make_unique<Device>(i));
-  if (!infos_.empty()) lease_->StartMaintenance([this](Maintenance::TimePoint now) { return Maintain(now); });
+  memory_.StartUpkeep([this](Maintenance::TimePoint now) { return RecordMeasured(now); });
   return absl::OkStatus();
 }
 
-std::optional<Maintenance::TimePoint> ContextState::Maintain(Maintenance::TimePoint now) {
-  for (const Lease::TrimOrder& order : lease_->TakeTrims()) {
-    // An error is the device's, and whoever uses it next is told.
-    const absl::StatusOr<Pool::Trimmed> trimmed =
-        devices_[static_cast<std::size_t>(order.device)]->TrimFor(order.bytes);
-    lease_->AnswerTrim(order, trimmed.ok() && trimmed->returned < order.bytes && !trimmed->pending.is_zero());
-  }
-  std::optional<Maintenance::TimePoint> next;
+std::optional<Maintenance::TimePoint> ContextState::RecordMeasured(Maintenance::TimePoint now) {
+  bool look_again = false;
   for (const auto& device : devices_) {
     if (!device->is_gpu()) continue;
     recorder_.RecordMeasured(*device, OpTimers::Which::kDone);
-    if (device->timers().NeedsAnotherLook()) {
-      next = std::min(next.value_or(now + kDeviceTimeLook), now + kDeviceTimeLook);
-    }
-    const std::optional<Maintenance::TimePoint> wanted = device->pool().Maintain(now);
-    if (wanted) next = std::min(next.value_or(*wanted), *wanted);
+    look_again = look_again || device->timers().NeedsAnotherLook();
   }
-  return next;
+  return look_again ? std::optional(now + kDeviceTimeLook) : std::nullopt;
 }
 
 std::vector<DeviceAttributes> ContextState::Attributes() const {
@@ -182,7 +163,7 @@ std::vector<DeviceAttributes> ContextState::Attributes() const {
       continue;
     }
     const LogicalDeviceInfo& info = infos_[static_cast<std::size_t>(position)];
-    device.memory_limit = devices_[static_cast<std::size_t>(position)]->pool().stats().limit;
+    device.memory_limit = devices_[static_cast<std::size_t>(position)]->memory().limit();
     device.numa_node = NumaNodeOf(info);
     if (device.numa_node) device.bus_id = *device.numa_node + 1;
     device.physical_device_desc = PhysicalDeviceDesc(info);
@@ -205,25 +186,23 @@ DeviceRequest ContextState::ResolveScope(std::optional<std::string_view> device,
 Bytes ContextState::limit(int index) {
   const auto position = static_cast<std::size_t>(index);
   const GatePass pass(gate_);
-  return pass ? devices_[position]->pool().stats().limit : infos_[position].memory_limit;
+  return pass ? devices_[position]->memory().limit() : infos_[position].memory_limit;
 }
 
 absl::Status ContextState::ResizeGpu(int index, Bytes limit, std::optional<Bytes> guarantee) {
   if (IsForked()) return ForkedError();
   const GatePass pass(gate_);
   if (!pass) return ClosedError();
-  return lease_->Resize(index, limit, guarantee);
+  return memory_.lease().Resize(index, limit, guarantee);
 }
 
 ContextState::~ContextState() {
   if (IsForked()) {
     for (const auto& device : devices_) device->Abandon();
-    // Its threads and locks stayed in the parent process.
-    [[maybe_unused]] const Lease* leaked = lease_.release();
     return;
   }
   {
-    // Whoever closed it and found no daemon has waited for one already.
+    // A Close that found no daemon has waited for one already.
     const MutexLock lock(close_mutex_);
     if (closed_) return;
   }
@@ -236,7 +215,7 @@ absl::Status ContextState::Close() {
   if (!closed_) ShutDownDevices();
   // A daemon that was away may be back by now.
   if (!lease_is_closed_) {
-    const absl::Status status = lease_->Close();
+    const absl::Status status = memory_.Close();
     lease_is_closed_ = !absl::IsUnavailable(status);
     if (!lease_is_closed_) return close_status_.ok() ? status : close_status_;
     close_status_.Update(status);
@@ -246,7 +225,7 @@ absl::Status ContextState::Close() {
 
 void ContextState::ShutDownDevices() {
   gate_.CloseAndWait();
-  lease_->StopMaintenance();
+  memory_.StopUpkeep();
   for (const auto& device : devices_) {
     close_status_.Update(device->Synchronize());
     if (device->is_gpu()) recorder_.RecordMeasured(*device, OpTimers::Which::kAll);

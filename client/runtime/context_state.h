@@ -18,7 +18,7 @@
 #include "client/runtime/placement_recorder.h"
 #include "client/runtime/placer.h"
 #include "client/runtime/tensor_buffer.h"
-#include "client/session/lease.h"
+#include "client/session/memory_session.h"
 #include "kernels/registry.h"
 #include "lgpu/context.h"
 
@@ -89,13 +89,13 @@ class ContextState {
  private:
   ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options, const RuntimeOptions& runtime);
   absl::Status OpenDevices(const ContextOptions& options);
-  /// Nobody passes the gate any more, and all blocks are gone.
+  /// No thread passes the gate any more when this returns, and all blocks are gone.
   void ShutDownDevices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
-  /// What the lease's background thread does for the pools.
-  std::optional<Maintenance::TimePoint> Maintain(Maintenance::TimePoint now);
+  /// Records the device time of ops that are done. Part of the upkeep.
+  std::optional<Maintenance::TimePoint> RecordMeasured(Maintenance::TimePoint now);
 
   const ProcessEpoch epoch_;
-  std::unique_ptr<Lease> lease_;  // constant until the destructor
+  MemorySession memory_;
   const std::string lease_id_;
   const std::vector<LogicalDeviceInfo> infos_;
   const RuntimeOptions runtime_;

@@ -33,10 +33,21 @@ Device::Device(int cpu_index) : type_(DeviceType::kCpu), name_(Cat(kLocalTask, "
 }
 
 Device::Device(GpuParts parts)
-    : type_(DeviceType::kGpu),
-      name_(Cat(kLocalTask, "/device:GPU:", parts.index)),
-      gpu_(std::move(parts)),
-      workspace_(std::make_unique<Workspace>(*gpu_.pool)) {}
+    : type_(DeviceType::kGpu), name_(Cat(kLocalTask, "/device:GPU:", parts.index)), gpu_(std::move(parts)) {}
+
+absl::StatusOr<std::unique_ptr<Device>> Device::Open(GpuParts parts) {
+  const std::uint32_t time_every = parts.time_every;
+  std::unique_ptr<Device> device(new Device(std::move(parts)));
+  for (StreamHandle& stream : device->streams_) {
+    LGPU_ASSIGN_OR_RETURN(stream, device->gpu_.backend->CreateStream(device->card(), device->gpu_.priority));
+  }
+  for (const Streams stream : {kHome, kUpload}) {
+    LGPU_ASSIGN_OR_RETURN(const StreamId id, device->memory().AddStream(device->stream(stream)));
+    LGPU_CHECK(id == stream);
+  }
+  device->timers_ = std::make_unique<OpTimers>(device->backend(), device->stream(), time_every);
+  return device;
+}
 
 Device::~Device() {
   // Shutdown says what went wrong; here nobody listens.
@@ -59,48 +70,9 @@ absl::StatusOr<Block> Device::Allocate(Bytes bytes, std::string_view op, std::ch
     refusal.advice = {"a smaller tensor, or a machine with more memory"};
     return RefusalStatus(refusal);
   }
-  absl::StatusOr<Block> block = AllocateGpu(bytes, op, timeout, filled_by);
-  if (block.ok()) {
-    const std::uint64_t size = block->bytes.count();
-    std::uint64_t largest = largest_allocation();
-    while (largest < size &&
-           !largest_allocation_.compare_exchange_weak(largest, size, std::memory_order_relaxed)) {
-    }
-  }
-  ClientPage::Device* counters = gpu_.counters;
-  if (counters == nullptr) return block;
-  if (!block.ok()) {
-    counters->refusals.fetch_add(1, std::memory_order_relaxed);
-    PublishStats();
-    return block;
-  }
-  // The peak is of what is counted here: while the page moves to another daemon, its counts may be behind.
-  const std::uint64_t size = block->bytes.count();
-  const std::uint64_t used = used_.fetch_add(size, std::memory_order_relaxed) + size;
-  counters->used.fetch_add(size, std::memory_order_relaxed);
-  std::uint64_t peak = counters->peak_used.load(std::memory_order_relaxed);
-  while (peak < used && !counters->peak_used.compare_exchange_weak(peak, used, std::memory_order_relaxed)) {
-  }
-  counters->requested.fetch_add(bytes.count(), std::memory_order_relaxed);
-  counters->live_blocks.fetch_add(1, std::memory_order_relaxed);
-  counters->allocations.fetch_add(1, std::memory_order_relaxed);
-  return block;
-}
-
-// Before it asks for anybody else's memory, the device gives up what it does not need itself.
-absl::StatusOr<Block> Device::AllocateGpu(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout,
-                                          FilledBy filled_by) {
-  AllocateOptions options{.op = op, .spare_only = true};
+  AllocateOptions options{.op = op, .timeout = timeout};
   if (filled_by == FilledBy::kHost && bytes > kSmallCopy) options.filled_on = kUpload;
-  std::optional<Workspace::Shortage> shortage;
-  if (gpu_.matmul != nullptr) {
-    absl::StatusOr<Block> block = gpu_.pool->Allocate(bytes, options);
-    if (block.ok() || !absl::IsResourceExhausted(block.status())) return block;
-    shortage.emplace(*workspace_);
-  }
-  options.spare_only = false;
-  options.timeout = timeout;
-  return gpu_.pool->Allocate(bytes, options);
+  return gpu_.memory->Allocate(bytes, options);
 }
 
 void Device::Free(const Block& block, Bytes requested) {
@@ -108,15 +80,7 @@ void Device::Free(const Block& block, Bytes requested) {
     ::operator delete(block.address, kHostAlignment);
     return;
   }
-  // Counted before the pool has it: whoever gets the memory next counts it too, and the sum of both could be
-  // seen as more than the limit.
-  if (gpu_.counters != nullptr) {
-    used_.fetch_sub(block.bytes.count(), std::memory_order_relaxed);
-    gpu_.counters->used.fetch_sub(block.bytes.count(), std::memory_order_relaxed);
-    gpu_.counters->requested.fetch_sub(requested.count(), std::memory_order_relaxed);
-    gpu_.counters->live_blocks.fetch_sub(1, std::memory_order_relaxed);
-  }
-  const absl::Status freed = gpu_.pool->Free(block);
+  const absl::Status freed = gpu_.memory->Free(block, requested);
   LGPU_CHECK(freed.ok());
 }
 
@@ -160,11 +124,11 @@ absl::Status Device::CallLibrary(absl::FunctionRef<absl::Status(const LibraryCal
   return gpu_.backend->CallLibrary(stream(), [&](void* stream) {
     return call({.stream = stream,
                  .matmul = gpu_.matmul.get(),
-                 .workspace_bytes = workspace_->Size().count(),
+                 .workspace_bytes = gpu_.memory->workspace().Size().count(),
                  .with_workspace = [&](std::uint64_t at_least,
                                        absl::FunctionRef<absl::Status(std::span<std::byte>)> queue)
                      -> std::optional<absl::Status> {
-                   std::shared_ptr<const Block> block = workspace_->Take(Bytes(at_least));
+                   std::shared_ptr<const Block> block = gpu_.memory->workspace().Take(Bytes(at_least));
                    if (block == nullptr) return std::nullopt;
                    taken.push_back(block);
                    const MutexLock lock(workspace_order_);
@@ -186,57 +150,20 @@ absl::Status Device::Synchronize() {
   return gpu_.backend->Wait(fence);
 }
 
-absl::StatusOr<Bytes> Device::Trim() {
-  workspace_->GiveUp();
-  LGPU_RETURN_IF_ERROR(Synchronize());
-  LGPU_ASSIGN_OR_RETURN(const Bytes trimmed, gpu_.pool->Trim(Bytes(~std::uint64_t{0})));
-  PublishStats();
-  return trimmed;
-}
-
-absl::StatusOr<Pool::Trimmed> Device::TrimFor(Bytes bytes) {
-  LGPU_ASSIGN_OR_RETURN(const Pool::Trimmed first, gpu_.pool->TrimFor(bytes));
-  if (first.returned >= bytes || workspace_->GiveUp().is_zero()) return first;
-  LGPU_ASSIGN_OR_RETURN(const Pool::Trimmed second, gpu_.pool->TrimFor(bytes - first.returned));
-  return Pool::Trimmed{first.returned + second.returned, second.pending};
-}
-
 void Device::CountOp(bool soft_placed) {
   const std::uint64_t before = ops_.fetch_add(1, std::memory_order_relaxed);
   if (soft_placed) soft_placed_.fetch_add(1, std::memory_order_relaxed);
   if (gpu_.counters == nullptr) return;
   gpu_.counters->ops.store(before + 1, std::memory_order_relaxed);
-  if (before % kOpsPerPublish == 0) PublishStats();
-}
-
-void Device::PublishStats() {
-  if (gpu_.counters == nullptr) return;
-  gpu_.counters->largest_free_block.store(gpu_.pool->stats().largest_free_block.count(),
-                                          std::memory_order_relaxed);
-}
-
-void Device::ResetStats() {
-  gpu_.pool->ResetPeak();
-  largest_allocation_.store(0, std::memory_order_relaxed);
-  allocations_before_reset_.store(stats().num_allocs, std::memory_order_relaxed);
-  if (gpu_.counters == nullptr) return;
-  gpu_.counters->peak_used.store(used_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-}
-
-std::vector<Refusal::Owner> Device::LargestOwners(std::size_t n) const {
-  std::vector<Refusal::Owner> owners;
-  for (const MemoryOwner& owner : gpu_.pool->LargestOwners(n)) {
-    owners.push_back({owner.op, owner.bytes, owner.blocks});
-  }
-  return owners;
+  if (before % kOpsPerPublish == 0) gpu_.memory->PublishStats();
 }
 
 std::string Device::allocator_name() const { return is_gpu() ? Cat("GPU_", index(), "_lgpu") : "cpu"; }
 
 absl::Status Device::Shutdown() {
-  if (gpu_.pool == nullptr) return absl::OkStatus();
+  if (!streams_[kHome]) return absl::OkStatus();
   absl::Status status = Synchronize();
-  gpu_.timers.reset();
+  timers_.reset();
   if (gpu_.matmul != nullptr) {
     // The last device of a card closes its library, which needs the context.
     status.Update(gpu_.backend->CallLibrary(stream(), [this](void*) {
@@ -246,17 +173,19 @@ absl::Status Device::Shutdown() {
     if (gpu_.matmul != nullptr) gpu_.matmul->Abandon();
     gpu_.matmul.reset();
   }
-  workspace_.reset();
-  for (const StreamHandle stream : gpu_.streams) status.Update(gpu_.backend->DestroyStream(stream));
-  gpu_.pool.reset();
+  gpu_.memory->workspace().GiveUp();
+  for (const Streams stream : {kHome, kUpload}) status.Update(gpu_.memory->RemoveStream(stream));
+  for (StreamHandle& stream : streams_) {
+    status.Update(gpu_.backend->DestroyStream(stream));
+    stream = {};
+  }
   return status;
 }
 
 void Device::Abandon() {
-  // Its destructor would unmap and return chunks that belong to the parent process.
-  [[maybe_unused]] const Pool* const leaked = gpu_.pool.release();
-  [[maybe_unused]] const OpTimers* const timers = gpu_.timers.release();
-  [[maybe_unused]] const Workspace* const workspace = workspace_.release();
+  // What they have on the card belongs to the parent process.
+  streams_ = {};
+  [[maybe_unused]] const OpTimers* const timers = timers_.release();
   [[maybe_unused]] const auto* const library = new std::shared_ptr<MatMulLibrary>(std::move(gpu_.matmul));
 }
 

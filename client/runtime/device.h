@@ -16,10 +16,9 @@
 #include "allocator/device/device_work.h"
 #include "base/mutex.h"
 #include "client/runtime/op_timers.h"
-#include "client/runtime/workspace.h"
+#include "client/session/logical_memory.h"
 #include "kernels/op.h"
 #include "lgpu/pool.h"
-#include "lgpu/refusal.h"
 #include "proto/wire/pages.h"
 
 namespace lgpu::internal {
@@ -33,7 +32,7 @@ absl::Status OrderAfter(DeviceWork& backend, StreamHandle later, StreamHandle ea
 class Device final : public Launcher {
  public:
   /// The streams of a GPU: kernels and copies from other devices; large copies from the host, and to it,
-  /// beside them. The first two are known to the pool by these numbers.
+  /// beside them. The first two are known to the memory by these numbers.
   enum Streams : StreamId { kHome, kUpload, kDownload, kStreams };
   /// Up to this a copy is not worth the events that order it.
   static constexpr Bytes kSmallCopy = Bytes(std::uint64_t{64} << 10);
@@ -43,14 +42,15 @@ class Device final : public Launcher {
     int index = 0;
     int card = 0;  // index in the backend's devices()
     DeviceWork* backend = nullptr;
-    std::unique_ptr<Pool> pool;
-    std::array<StreamHandle, kStreams> streams{};
+    LogicalMemory* memory = nullptr;         // outlives the device
     ClientPage::Device* counters = nullptr;  // null: an index that the page has no place for
-    std::unique_ptr<OpTimers> timers = {};
-    std::shared_ptr<MatMulLibrary> matmul;  // of the card; null where devices are simulated
+    int priority = 0;                        // of the streams
+    std::uint32_t time_every = 0;            // ContextOptions::device_time_every
+    std::shared_ptr<MatMulLibrary> matmul;   // of the card; null where devices are simulated
   };
   explicit Device(int cpu_index);  // a CPU
-  explicit Device(GpuParts parts);
+  /// Makes the streams, and gives their numbers to the memory, which has no other stream yet.
+  static absl::StatusOr<std::unique_ptr<Device>> Open(GpuParts parts);
   ~Device() override;
 
   DeviceType type() const { return type_; }
@@ -59,10 +59,10 @@ class Device final : public Launcher {
   int card() const { return gpu_.card; }
   const std::string& name() const { return name_; }  // "/job:localhost/replica:0/task:0/device:GPU:0"
   std::uint16_t record_id() const;                   // as PlacementEntry writes it
-  StreamHandle stream(Streams stream = kHome) const { return gpu_.streams[stream]; }
-  DeviceWork& backend() const { return *gpu_.backend; }  // GPUs only
-  Pool& pool() const { return *gpu_.pool; }              // GPUs only
-  OpTimers& timers() const { return *gpu_.timers; }      // GPUs only
+  StreamHandle stream(Streams stream = kHome) const { return streams_[stream]; }
+  DeviceWork& backend() const { return *gpu_.backend; }   // GPUs only
+  LogicalMemory& memory() const { return *gpu_.memory; }  // GPUs only
+  OpTimers& timers() const { return *timers_; }           // GPUs only
 
   /// Memory for `bytes` > 0, for a tensor that `op` makes. RESOURCE_EXHAUSTED carries a Refusal whose `what`
   /// is still empty.
@@ -79,53 +79,33 @@ class Device final : public Launcher {
   absl::Status OpenLibrary();
   /// Waits until the stream has done what was queued.
   absl::Status Synchronize();
-  /// Gives chunks without live blocks back, and the workspace of libraries.
-  absl::StatusOr<Bytes> Trim();
-  /// As Pool::TrimFor. The workspace goes too where nothing else is enough.
-  absl::StatusOr<Pool::Trimmed> TrimFor(Bytes bytes);
-  /// The pool's numbers as programs see them: the workspace is a number of its own.
-  MemoryStats stats() const { return gpu_.pool->stats(); }
 
   /// Counts an op that ran here.
   void CountOp(bool soft_placed);
   std::uint64_t ops() const { return ops_.load(std::memory_order_relaxed); }
   std::uint64_t soft_placed() const { return soft_placed_.load(std::memory_order_relaxed); }
-  /// Peak, number and largest of allocations start again.
-  void ResetStats();
-  /// Those since the start or the last reset.
-  std::uint64_t largest_allocation() const { return largest_allocation_.load(std::memory_order_relaxed); }
-  std::uint64_t allocations_before_reset() const {
-    return allocations_before_reset_.load(std::memory_order_relaxed);
-  }
-  /// Who owns most of a GPU's memory, at most `n` ops; GPUs only.
-  std::vector<Refusal::Owner> LargestOwners(std::size_t n) const;
   /// "GPU_0_lgpu", "cpu": what messages call the allocator.
   std::string allocator_name() const;
-  /// Writes the counters that are too dear for every allocation.
-  void PublishStats();
 
-  /// Waits for the stream and gives all memory back; blocks die.
+  /// Waits for the streams and gives them up; the memory has no stream any more.
   absl::Status Shutdown();
   /// Forgets everything without touching it: in a forked child it is not ours.
   void Abandon();
 
  private:
+  explicit Device(GpuParts parts);
+
   const DeviceType type_;
   const std::string name_;
-  absl::StatusOr<Block> AllocateGpu(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout,
-                                    FilledBy filled_by);
-
   GpuParts gpu_;
-  std::unique_ptr<Workspace> workspace_;  // GPUs only
+  std::array<StreamHandle, kStreams> streams_{};  // none of a CPU, or after Shutdown
+  std::unique_ptr<OpTimers> timers_;              // GPUs only
   // Held while a library queues work that uses the workspace: what one call queues there may be several
   // entries of the stream, and another's between them would overwrite what they hand on.
   Mutex workspace_order_;
   std::atomic<bool> library_open_{false};
   std::atomic<std::uint64_t> ops_{0};
   std::atomic<std::uint64_t> soft_placed_{0};
-  std::atomic<std::uint64_t> used_{0};  // of a GPU with counters
-  std::atomic<std::uint64_t> largest_allocation_{0};
-  std::atomic<std::uint64_t> allocations_before_reset_{0};
 };
 
 }  // namespace lgpu::internal

@@ -47,12 +47,11 @@ absl::Status PrefixedStatus(const absl::Status& status, std::string_view prefix)
 }
 
 AllocatorStats AllocatorStatsOf(const Device& gpu) {
-  const MemoryStats stats = gpu.stats();
-  const std::uint64_t before = gpu.allocations_before_reset();
-  return {.num_allocs = stats.num_allocs - std::min(stats.num_allocs, before),
+  const MemoryStats stats = gpu.memory().stats();
+  return {.num_allocs = gpu.memory().allocations(),
           .bytes_in_use = stats.used,
           .peak_bytes_in_use = stats.peak_used,
-          .largest_alloc_size = Bytes(gpu.largest_allocation()),
+          .largest_alloc_size = gpu.memory().largest_allocation(),
           .bytes_limit = stats.limit,
           .pool_bytes = stats.held,
           .largest_free_block_bytes = stats.largest_free_block,
@@ -67,7 +66,7 @@ std::string MemorySummaryOf(const std::vector<std::unique_ptr<Device>>& devices,
   std::string workspaces;
   for (const auto& device : devices) {
     if (!device->is_gpu()) continue;
-    const MemoryStats stats = device->stats();
+    const MemoryStats stats = device->memory().stats();
     rows.push_back({LocalName(device->name()), FormatBytes(stats.limit), FormatBytes(stats.used),
                     FormatBytes(stats.peak_used), FormatBytes(stats.held),
                     FormatBytes(stats.largest_free_block), Cat(stats.live_blocks), Cat(stats.num_allocs),
@@ -76,7 +75,7 @@ std::string MemorySummaryOf(const std::vector<std::unique_ptr<Device>>& devices,
     if (!stats.workspace.is_zero()) {
       workspaces += Cat(LocalName(device->name()), "  ", FormatBytes(stats.workspace), "\n");
     }
-    for (const Refusal::Owner& owner : device->LargestOwners(kMostOwners)) {
+    for (const Refusal::Owner& owner : device->memory().LargestOwners(kMostOwners)) {
       owners +=
           Cat(LocalName(device->name()), "  ", owner.op.empty() ? std::string("others") : owner.op, "  ",
               FormatBytes(owner.bytes), " in ", owner.blocks, owner.blocks == 1 ? " block" : " blocks", "\n");

@@ -326,13 +326,14 @@ class PoolOnDeviceTest : public PoolFixture {
  protected:
   void OpenWithStreams(Bytes limit) {
     Open({.limit = limit, .asynchronous = true});
+    const auto fences = std::make_shared<BackendFences>(*backend_);
     for (int i = 0; i < 2; ++i) {
       streams_.push_back(*backend_->CreateStream(0, 0));
+      ASSERT_EQ(*fences->Add(streams_.back()), static_cast<StreamId>(i));
     }
     auto source = FakeRegionSource::Make(*backend_, {.limit = limit, .upstream = upstream_});
     ASSERT_TRUE(source.ok()) << source.status();
-    pool_ = std::make_unique<Pool>(
-        *std::move(source), PoolOptions{.fences = std::make_shared<BackendFences>(*backend_, streams_)});
+    pool_ = std::make_unique<Pool>(*std::move(source), PoolOptions{.fences = fences});
   }
   void Launch(StreamId stream, const Block& block, unsigned char value, std::atomic<bool>* gate = nullptr) {
     const Arguments arguments{gate, block.address, block.bytes.count(), value};

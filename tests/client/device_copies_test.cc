@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/device/backend_fences.h"
 #include "allocator/device/simulated/simulated_backend.h"
 #include "client/runtime/device.h"
 #include "tests/support/child_program.h"
@@ -49,13 +48,9 @@ class DeviceCopiesTest : public ::testing::Test {
     EXPECT_TRUE(source.ok()) << source.status();
     Device::GpuParts parts;
     parts.backend = backend_.get();
-    for (StreamHandle& stream : parts.streams) stream = *backend_->CreateStream(0, 0);
-    parts.pool = std::make_unique<Pool>(
-        *std::move(source), PoolOptions{.fences = std::make_shared<BackendFences>(
-                                            *backend_, std::vector{parts.streams[Device::kHome],
-                                                                   parts.streams[Device::kUpload]})});
-    parts.timers = std::make_unique<OpTimers>(*backend_, parts.streams[Device::kHome], 0);
-    device_ = std::make_unique<Device>(std::move(parts));
+    memory_ = std::make_unique<LogicalMemory>(*std::move(source), *backend_, LogicalMemory::Options{});
+    parts.memory = memory_.get();
+    device_ = *Device::Open(std::move(parts));
   }
   ~DeviceCopiesTest() override { door_.Open(); }
 
@@ -96,6 +91,7 @@ class DeviceCopiesTest : public ::testing::Test {
   Door door_;
   std::unique_ptr<DeviceBackend> backend_ = MakeSimulatedBackend(
       {.devices = {SimulatedDevice(0, 1_GiB, "test")}, .sparse = true, .asynchronous = true});
+  std::unique_ptr<LogicalMemory> memory_;
   std::unique_ptr<Device> device_;
 };
 

@@ -39,11 +39,12 @@ class DeviceLibraryTest : public ::testing::Test {
     ASSERT_TRUE(source.ok()) << source.status();
     Device::GpuParts parts;
     parts.backend = &backend_;
-    for (StreamHandle& stream : parts.streams) stream = *backend_.CreateStream(0, 0);
-    parts.pool = std::make_unique<Pool>(*std::move(source), PoolOptions{.device = "/device:GPU:0"});
-    parts.timers = std::make_unique<OpTimers>(backend_, parts.streams[0], 0);
+    memory_ = std::make_unique<LogicalMemory>(
+        *std::move(source), backend_,
+        LogicalMemory::Options{.device = "/device:GPU:0", .lends_workspace = true});
+    parts.memory = memory_.get();
     parts.matmul = std::make_shared<NoLibrary>(closed_);
-    device_ = std::make_unique<Device>(std::move(parts));
+    device_ = *Device::Open(std::move(parts));
   }
   /// A call that queues work with a workspace; nothing: it got none.
   std::optional<absl::Status> Multiply(Bytes at_least,
@@ -57,7 +58,7 @@ class DeviceLibraryTest : public ::testing::Test {
                     .ok());
     return queued;
   }
-  Bytes Held() const { return device_->stats().workspace; }
+  Bytes Held() const { return device_->memory().stats().workspace; }
 
   bool closed_ = false;
   std::function<void()> before_library_counts_ = [] {};
@@ -65,6 +66,7 @@ class DeviceLibraryTest : public ::testing::Test {
       MakeSimulatedBackend({.devices = {SimulatedDevice(0, 1_GiB, "test")}, .sparse = true}),
       {.before_library_counts = [this] { before_library_counts_(); }}};
   std::shared_ptr<FakeUpstream> upstream_;
+  std::unique_ptr<LogicalMemory> memory_;
   std::unique_ptr<Device> device_;
 };
 
@@ -95,7 +97,7 @@ TEST_F(DeviceLibraryTest, WorkspaceIsThePoolsAgainOnlyAfterItsWorkIsCounted) {
   Open(64_MiB);
   Bytes held;
   before_library_counts_ = [&] {
-    ASSERT_TRUE(device_->TrimFor(1_GiB).ok());
+    ASSERT_TRUE(device_->memory().TrimFor(1_GiB).ok());
     held = Held();
   };
   ASSERT_TRUE(Multiply(1_MiB, [](std::span<std::byte>) { return absl::OkStatus(); }).has_value());
@@ -126,7 +128,7 @@ TEST_F(DeviceLibraryTest, TensorsGetTheWorkspacesMemoryWithoutARefusal) {
   const auto block = device_->Allocate(16_MiB, "Fill", {}, Device::FilledBy::kKernel);
   ASSERT_TRUE(block.ok()) << block.status();
   EXPECT_EQ(Held(), Bytes());
-  EXPECT_EQ(device_->stats().num_refusals, 0u);
+  EXPECT_EQ(device_->memory().stats().num_refusals, 0u);
   EXPECT_EQ(upstream_->waits, 0u);
   device_->Free(*block, 16_MiB);
 }

@@ -1,4 +1,4 @@
-#include "client/runtime/workspace.h"
+#include "client/session/workspace.h"
 
 #include <atomic>
 #include <thread>

@@ -1,5 +1,5 @@
-#ifndef LGPU_CLIENT_RUNTIME_WORKSPACE_H_
-#define LGPU_CLIENT_RUNTIME_WORKSPACE_H_
+#ifndef LGPU_CLIENT_SESSION_WORKSPACE_H_
+#define LGPU_CLIENT_SESSION_WORKSPACE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "base/mutex.h"
 #include "lgpu/pool.h"
 
-namespace lgpu::internal {
+namespace lgpu {
 
 /// A Workspace is the scratch memory of one logical GPU for libraries: one block of its pool, taken when a
 /// library first wants it, and given up when memory runs short. It is inside the limit, and not part of what
@@ -77,6 +77,6 @@ class Workspace {
   std::uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;  // of current_
 };
 
-}  // namespace lgpu::internal
+}  // namespace lgpu
 
-#endif  // LGPU_CLIENT_RUNTIME_WORKSPACE_H_
+#endif  // LGPU_CLIENT_SESSION_WORKSPACE_H_

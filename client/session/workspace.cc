@@ -1,11 +1,11 @@
-#include "client/runtime/workspace.h"
+#include "client/session/workspace.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 
-namespace lgpu::internal {
+namespace lgpu {
 
 namespace {
 
@@ -95,4 +95,4 @@ Workspace::Shortage::~Shortage() {
   --of_.shortages_;
 }
 
-}  // namespace lgpu::internal
+}  // namespace lgpu

@@ -1,0 +1,140 @@
+#include "client/session/logical_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lgpu/status.h"
+
+namespace lgpu {
+
+LogicalMemory::LogicalMemory(std::unique_ptr<RegionSource> source, DeviceWork& backend, Options options)
+    : options_(std::move(options)),
+      fences_(std::make_shared<BackendFences>(backend)),
+      pool_(std::make_unique<Pool>(
+          std::move(source),
+          PoolOptions{
+              .device = options_.device, .lease = options_.lease, .fences = fences_, .wake = options_.wake})),
+      workspace_(std::make_unique<Workspace>(*pool_)) {}
+
+LogicalMemory::~LogicalMemory() { Close(); }
+
+absl::StatusOr<Block> LogicalMemory::Allocate(Bytes bytes, const AllocateOptions& options) {
+  absl::StatusOr<Block> block = options_.lends_workspace && !options.spare_only
+                                    ? AllocateWithWorkspace(bytes, options)
+                                    : pool_->Allocate(bytes, options);
+  if (block.ok()) {
+    CountAllocated(*block, bytes);
+  } else if (options_.counters != nullptr) {
+    options_.counters->refusals.fetch_add(1, std::memory_order_relaxed);
+    PublishStats();
+  }
+  return block;
+}
+
+// Before it asks for any other program's memory, the device gives up its own workspace.
+absl::StatusOr<Block> LogicalMemory::AllocateWithWorkspace(Bytes bytes, const AllocateOptions& options) {
+  AllocateOptions spare = options;
+  spare.spare_only = true;
+  absl::StatusOr<Block> block = pool_->Allocate(bytes, spare);
+  if (block.ok() || !absl::IsResourceExhausted(block.status())) return block;
+  const Workspace::Shortage shortage(*workspace_);
+  return pool_->Allocate(bytes, options);
+}
+
+void LogicalMemory::CountAllocated(const Block& block, Bytes requested) {
+  const std::uint64_t size = block.bytes.count();
+  std::uint64_t largest = largest_allocation_.load(std::memory_order_relaxed);
+  while (largest < size &&
+         !largest_allocation_.compare_exchange_weak(largest, size, std::memory_order_relaxed)) {
+  }
+  ClientPage::Device* counters = options_.counters;
+  if (counters == nullptr) return;
+  // The peak is of what is counted here: while the page moves to another daemon, its counts may be behind.
+  const std::uint64_t used = used_.fetch_add(size, std::memory_order_relaxed) + size;
+  counters->used.fetch_add(size, std::memory_order_relaxed);
+  std::uint64_t peak = counters->peak_used.load(std::memory_order_relaxed);
+  while (peak < used && !counters->peak_used.compare_exchange_weak(peak, used, std::memory_order_relaxed)) {
+  }
+  counters->requested.fetch_add(requested.count(), std::memory_order_relaxed);
+  counters->live_blocks.fetch_add(1, std::memory_order_relaxed);
+  counters->allocations.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Counted before the pool has the block: its next owner counts it too, and the sum of both could be seen as
+// more than the limit.
+absl::Status LogicalMemory::Free(const Block& block, Bytes requested) {
+  ClientPage::Device* counters = options_.counters;
+  if (counters == nullptr) return pool_->Free(block);
+  used_.fetch_sub(block.bytes.count(), std::memory_order_relaxed);
+  counters->used.fetch_sub(block.bytes.count(), std::memory_order_relaxed);
+  counters->requested.fetch_sub(requested.count(), std::memory_order_relaxed);
+  counters->live_blocks.fetch_sub(1, std::memory_order_relaxed);
+  absl::Status freed = pool_->Free(block);
+  if (freed.ok()) return freed;
+  used_.fetch_add(block.bytes.count(), std::memory_order_relaxed);
+  counters->used.fetch_add(block.bytes.count(), std::memory_order_relaxed);
+  counters->requested.fetch_add(requested.count(), std::memory_order_relaxed);
+  counters->live_blocks.fetch_add(1, std::memory_order_relaxed);
+  return freed;
+}
+
+absl::StatusOr<Bytes> LogicalMemory::Trim() {
+  workspace_->GiveUp();
+  LGPU_RETURN_IF_ERROR(fences_->DrainAll());
+  LGPU_ASSIGN_OR_RETURN(const Bytes trimmed, pool_->Trim(Bytes(~std::uint64_t{0})));
+  PublishStats();
+  return trimmed;
+}
+
+absl::StatusOr<Pool::Trimmed> LogicalMemory::TrimFor(Bytes bytes) {
+  LGPU_ASSIGN_OR_RETURN(const Pool::Trimmed first, pool_->TrimFor(bytes));
+  if (first.returned >= bytes || workspace_->GiveUp().is_zero()) return first;
+  LGPU_ASSIGN_OR_RETURN(const Pool::Trimmed second, pool_->TrimFor(bytes - first.returned));
+  return Pool::Trimmed{first.returned + second.returned, second.pending};
+}
+
+std::optional<std::chrono::steady_clock::time_point> LogicalMemory::Maintain(
+    std::chrono::steady_clock::time_point now) {
+  const auto next = pool_->Maintain(now);
+  PublishStats();
+  return next;
+}
+
+std::vector<Refusal::Owner> LogicalMemory::LargestOwners(std::size_t n) const {
+  std::vector<Refusal::Owner> owners;
+  for (const MemoryOwner& owner : pool_->LargestOwners(n)) {
+    owners.push_back({owner.op, owner.bytes, owner.blocks});
+  }
+  return owners;
+}
+
+std::uint64_t LogicalMemory::allocations() const {
+  const std::uint64_t all = stats().num_allocs;
+  return all - std::min(all, allocations_before_reset_.load(std::memory_order_relaxed));
+}
+
+void LogicalMemory::ResetStats() {
+  pool_->ResetPeak();
+  largest_allocation_.store(0, std::memory_order_relaxed);
+  allocations_before_reset_.store(stats().num_allocs, std::memory_order_relaxed);
+  if (options_.counters == nullptr) return;
+  options_.counters->peak_used.store(used_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+void LogicalMemory::PublishStats() {
+  if (options_.counters == nullptr) return;
+  options_.counters->largest_free_block.store(stats().largest_free_block.count(), std::memory_order_relaxed);
+}
+
+void LogicalMemory::Close() {
+  workspace_.reset();
+  pool_.reset();
+}
+
+// Their destructors would unmap and return chunks that belong to the parent process.
+void LogicalMemory::Abandon() {
+  [[maybe_unused]] const Workspace* const workspace = workspace_.release();
+  [[maybe_unused]] const Pool* const pool = pool_.release();
+}
+
+}  // namespace lgpu

@@ -1,0 +1,62 @@
+#include "client/session/memory_session.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace lgpu {
+
+MemorySession::MemorySession(std::unique_ptr<Lease> lease) : lease_(std::move(lease)) {
+  for (std::size_t i = 0; i < lease_->devices().size(); ++i) {
+    memories_.push_back(std::make_unique<LogicalMemory>(
+        lease_->TakeSource(static_cast<int>(i)), lease_->backend(),
+        LogicalMemory::Options{.device = "/device:GPU:" + std::to_string(i),
+                               .lease = lease_->name(),
+                               .counters = i < ClientPage::kMaxDevices ? &lease_->page().devices[i] : nullptr,
+                               .wake = [lease = lease_.get()] { lease->WakeMaintenance(); },
+                               .lends_workspace = !lease_->devices()[i].card.simulated}));
+  }
+}
+
+MemorySession::~MemorySession() {
+  if (!epoch_.IsForked()) {
+    // A Close that found no daemon has waited for one already.
+    if (!closed_) Close().IgnoreError();
+    return;
+  }
+  for (const auto& memory : memories_) memory->Abandon();
+  // Its threads and locks stayed in the parent process.
+  [[maybe_unused]] const Lease* const leaked = lease_.release();
+}
+
+void MemorySession::StartUpkeep(Maintenance::Task also) {
+  if (memories_.empty()) return;
+  lease_->StartMaintenance([this, also = std::move(also)](Maintenance::TimePoint now) {
+    const std::optional<Maintenance::TimePoint> other = also ? also(now) : std::nullopt;
+    const std::optional<Maintenance::TimePoint> next = Upkeep(now);
+    return next && other ? std::min(*next, *other) : (next ? next : other);
+  });
+}
+
+std::optional<Maintenance::TimePoint> MemorySession::Upkeep(Maintenance::TimePoint now) {
+  for (const Lease::TrimOrder& order : lease_->TakeTrims()) {
+    // An error is the device's, and its next user is told.
+    const absl::StatusOr<Pool::Trimmed> trimmed = memory(order.device).TrimFor(order.bytes);
+    lease_->AnswerTrim(order, trimmed.ok() && trimmed->returned < order.bytes && !trimmed->pending.is_zero());
+  }
+  std::optional<Maintenance::TimePoint> next;
+  for (const auto& memory : memories_) {
+    const std::optional<Maintenance::TimePoint> wanted = memory->Maintain(now);
+    if (wanted) next = std::min(next.value_or(*wanted), *wanted);
+  }
+  return next;
+}
+
+absl::Status MemorySession::Close() {
+  closed_ = true;
+  StopUpkeep();
+  memories_.clear();
+  return lease_->Close();
+}
+
+}  // namespace lgpu

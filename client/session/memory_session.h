@@ -1,0 +1,53 @@
+#ifndef LGPU_CLIENT_SESSION_MEMORY_SESSION_H_
+#define LGPU_CLIENT_SESSION_MEMORY_SESSION_H_
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/process_epoch.h"
+#include "client/session/lease.h"
+#include "client/session/logical_memory.h"
+#include "client/session/maintenance.h"
+
+namespace lgpu {
+
+/// A MemorySession is a lease and the LogicalMemory of each of its devices. On the lease's background thread
+/// it answers trims and maintains the pools, from StartUpkeep on.
+///
+/// Thread-safe, except StartUpkeep and Close, which run one at a time. It owns the lease. In a forked child
+/// nothing of it may be used, and its destructor only forgets.
+class MemorySession {
+ public:
+  explicit MemorySession(std::unique_ptr<Lease> lease);
+  /// Closes what is not closed.
+  ~MemorySession();
+  MemorySession(const MemorySession&) = delete;
+  MemorySession& operator=(const MemorySession&) = delete;
+
+  Lease& lease() { return *lease_; }
+  const Lease& lease() const { return *lease_; }
+  /// Of lease().devices()[i]; until Close.
+  LogicalMemory& memory(int i) { return *memories_[static_cast<std::size_t>(i)]; }
+
+  /// `also` is done by the same thread, and is called at least as often. Without devices there is no thread.
+  void StartUpkeep(Maintenance::Task also = {});
+  /// Trims are answered no more when this returns.
+  void StopUpkeep() { lease_->StopMaintenance(); }
+  /// Gives all memory back, and then closes the lease. All streams are removed or have done their work.
+  /// UNAVAILABLE: lgpud is away, and hears of the end when it is back; repeating it says how that went.
+  absl::Status Close();
+
+ private:
+  std::optional<Maintenance::TimePoint> Upkeep(Maintenance::TimePoint now);
+
+  const ProcessEpoch epoch_;
+  std::unique_ptr<Lease> lease_;  // constant until the destructor
+  std::vector<std::unique_ptr<LogicalMemory>> memories_;
+  bool closed_ = false;  // Close was called
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_CLIENT_SESSION_MEMORY_SESSION_H_
