@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<Broker>> Broker::Create(DeviceMemory& backend, Gr
 }
 
 Broker::~Broker() {
-  // Whoever is gone by now cannot confirm; the process ends, and its references with it.
+  // Nothing waits for what is not confirmed: the process ends, and its references with it.
   MutexLock lock(mutex_);
   for (const auto& [id, chunk] : chunks_) {
     if (chunk.reference_gone || chunk.lost) {
@@ -251,7 +251,7 @@ void Broker::ChargeLedger(GrowId id, Waiter& waiter, Wakes& wakes) {
     Refuse(waiter, {.reason = RefusalReason::kLimit});
     return;
   }
-  // What comes back for those who need it is not for who only wants it.
+  // Memory being freed for waiters is not spent on growth ahead of need.
   if (waiter.spec.ahead && (!device.limit_waiters.empty() || making_room_.contains(device.spec.card))) {
     Refuse(waiter, {.reason = RefusalReason::kLimit});
     return;

@@ -45,18 +45,20 @@ struct BrokerCard {
   Bytes overhead_allowance{};  // charged per process, for driver memory that lies in no chunk
 };
 
-/// A Broker decides who gets memory: it keeps the Ledger and the table of all chunks, and makes and frees
-/// chunks through the backend.
+/// A Broker grants the memory of cards to sessions: it keeps the Ledger and the table of all chunks, and
+/// makes and frees chunks through the backend. lgpud runs one for all processes of the machine, a `local`
+/// context one for itself.
 ///
 /// A chunk is GRANTED to a session; RETURNING from Return until the backend confirms that it is free;
-/// DRAINING from the death of its session until then; or SPARE: made for a preallocated device and in
-/// nobody's hands.
+/// DRAINING from the death of its session until then; or SPARE: made for a preallocated device and granted to
+/// no session.
 ///
-/// Thread-safe. No lock is held over a call of the backend or a wake-up. ReturnAll, StartDraining and what
-/// ends a session come after its other calls; attesting is one thread's.
+/// Thread-safe. No lock is held over a call of the backend, of the log's Commit or of a Waker. Several
+/// threads may call for one session; the calls that end it (StartDraining, RemoveSession) come after all
+/// others, and one thread attests.
 ///
-/// A header past the usual length: one lock guards the ledger, chunks, waiters and sessions together; what
-/// each group of calls does has a broker_*.cc of its own.
+/// A header past the usual length: one lock guards the ledger, chunks, waiters and sessions together. Each
+/// group of calls has a broker_*.cc of its own.
 class Broker {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -64,27 +66,28 @@ class Broker {
   struct Options {
     std::vector<BrokerCard> cards;
     Bytes reserve = {};                             // of every card; granted to nobody
-    std::shared_ptr<Waker> unconfirmed_waker = {};  // woken when there is something for RetryUnconfirmed
-    /// Chunks go to other processes, which may keep what they return: real cards are asked whether they have
-    /// it back. False: the sessions are this process's own.
+    std::shared_ptr<Waker> unconfirmed_waker = {};  // woken when RetryUnconfirmed has work
+    /// Chunks go to other processes, which may keep memory that they returned: real cards are asked whether
+    /// they have it back. False: all sessions are of this process.
     bool leaves_process = true;
   };
 
-  /// `backend` and `log` outlive the broker. A grant is in `log` before Grow or Continue give it; what cannot
-  /// be logged is refused with the log's error. INVALID_ARGUMENT if a card is smaller than the reserve.
+  /// `backend` and `log` outlive the broker. A grant is in `log` before Grow or Continue return it; a grant
+  /// that cannot be logged is refused with the log's error. INVALID_ARGUMENT if a card is smaller than the
+  /// reserve.
   static absl::StatusOr<std::unique_ptr<Broker>> Create(DeviceMemory& backend, GrantLog& log,
                                                         const Options& options);
-  /// Memory that sessions hold outlives the broker: the next one takes it up from the log.
+  /// Memory that sessions hold outlives the broker: the broker of the next process restores it from the log.
   ~Broker();
   Broker(const Broker&) = delete;
   Broker& operator=(const Broker&) = delete;
 
   struct SessionSpec {
     std::int64_t pid = 0;
-    /// Woken when Continue or TakeTrims has something to say, or memory of the session became free later than
-    /// in the call that returned it.
+    /// Woken when Continue or TakeTrims has news, and when memory of the session becomes free later than in
+    /// the call that returned it.
     std::shared_ptr<Waker> waker = {};
-    bool trims = false;  // its client can be asked for idle memory
+    bool trims = false;  // the session can be asked for idle memory
   };
 
   // Cards.
@@ -113,8 +116,9 @@ class Broker {
     Bytes guarantee = {};      // preallocate: ignored, the limit is guaranteed
     bool preallocate = false;  // all chunks exist from the start and stay with the lease
     LeaseKey lease;
-    std::string device_name = {};  // as users see it in refusals, and the next two
-    std::string lease_name = {};   // "": this process partitions its cards, and has no leases
+    // For refusals.
+    std::string device_name = {};  // "/device:GPU:0"
+    std::string lease_name = {};   // "": a `local` context, which has no leases
     std::string owner = {};
   };
   /// Sets the guarantee aside and, for preallocate, makes all chunks; nothing stays behind on an error.
@@ -144,12 +148,13 @@ class Broker {
   /// Gives the session the right to the devices of a lease, and charges what its process takes beside chunks,
   /// as far as there is room.
   void AttachSession(SessionId session, LeaseKey lease);
-  /// It must hold nothing any more.
+  /// The session holds nothing.
   void RemoveSession(SessionId session);
   Bytes Held(SessionId session) const;
 
-  // After a restart: what an earlier broker's journal says, before anything else. No descriptor of the memory
-  // is here then; whoever holds it brings one, or its memory is known by its identity only.
+  // After a restart, before any other call: the grants of an earlier broker, as its log has them. This
+  // process has no reference to their memory; the session that holds a chunk brings a descriptor, or the
+  // memory is known by its identity only.
   struct RestoredChunk {
     ChunkId id;
     LogicalId device;
@@ -158,11 +163,11 @@ class Broker {
   };
   /// Errors as the ledger's RestoreLogical.
   absl::Status RestoreDevice(LogicalId device, const DeviceSpec& spec);
-  /// Charges all of it, whatever the limits say. INVALID_ARGUMENT, and nothing is restored, for a device
-  /// that is not there.
+  /// Charges all chunks, also beyond the limits. INVALID_ARGUMENT for a device that is not there; then
+  /// nothing is restored.
   absl::Status RestoreSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker,
                               LeaseKey lease, std::span<const RestoredChunk> chunks);
-  /// Once all of them are restored.
+  /// After the last session is restored.
   void ChargeRestoredOverhead();
   /// Ids up to these are never given out.
   void SkipIds(LogicalId device, ChunkId chunk);
@@ -170,14 +175,14 @@ class Broker {
   absl::Status MakeMissing(LogicalId device);
   /// The process of a restored session is connected again.
   void StartAttesting(SessionId session, SessionSpec spec);
-  /// It holds this chunk; `fd` where memory is known by descriptors, which is never mapped. INVALID_ARGUMENT
-  /// if the journal does not say the same.
+  /// The session says that it holds this chunk. `fd`: of the memory, where memory is known by descriptors; it
+  /// is never mapped. INVALID_ARGUMENT if the log does not say the same.
   absl::Status Attest(SessionId session, LogicalId device, const Chunk& chunk, UniqueFd fd);
-  /// What it did not name it does not hold: that is on its way back from here on.
+  /// Chunks that the session did not attest start leaving.
   void FinishAttesting(SessionId session);
-  /// Its connection is gone again. What it holds stays charged.
+  /// The session's connection is gone again. The memory that it holds stays charged.
   void GoAbsent(SessionId session);
-  /// Memory of a card that others use, as observed.
+  /// Memory of a card that processes without a session use, as observed.
   void SetForeign(CardId card, Bytes bytes);
   /// The identities of all chunks of a card that are known.
   std::vector<std::uint64_t> Identities(CardId card) const;
@@ -190,7 +195,7 @@ class Broker {
     Bytes wanted;
     TimePoint asked_at;  // now
     TimePoint deadline;
-    bool ahead = false;  // of need: a refusal is nobody's concern, and says no more than that
+    bool ahead = false;  // of need: a refusal is not counted and gives no reason
   };
   struct GrowAnswer {
     absl::Status status;         // OK: `chunks` are granted, or it waits
@@ -201,7 +206,7 @@ class Broker {
   };
   /// Grants at least `at_least`, or says that the request waits, or why it is refused.
   GrowAnswer Grow(const GrowSpec& spec);
-  /// How a request that waits stands now; over when it does not wait any more.
+  /// The state of a request that waits. The request is over when the answer does not wait.
   GrowAnswer Continue(GrowId grow);
 
   /// A granted chunk as the backend knows it, for a session of this process. NOT_FOUND if it is not the
@@ -210,53 +215,53 @@ class Broker {
   /// A descriptor of a granted chunk, for its session. NOT_FOUND if it is not the session's; the
   /// backend's errors.
   absl::StatusOr<ExportedFd> Export(SessionId session, ChunkId chunk);
-  /// What a failed Export means to the client: descriptors that ran out are a refusal.
+  /// The error that a client gets for a failed Export: a refusal where descriptors ran out.
   absl::Status ExplainExport(LogicalId device, Bytes asked, const absl::Status& status) const;
 
   // Giving back.
-  /// All of the chunks, or none: INVALID_ARGUMENT for one that is not granted to the session or not of this
-  /// device. What the backend does not confirm at once stays held until it does.
+  /// Takes back all of the chunks, or none: INVALID_ARGUMENT for one that is not granted to the session or
+  /// not of this device. A chunk that the backend does not confirm at once stays held until it does.
   absl::Status Return(SessionId session, LogicalId device, std::span<const ChunkId> chunks);
-  /// Returns all that the session holds and drops its waiting requests.
+  /// Returns all chunks of the session and drops its waiting requests.
   void ReturnAll(SessionId session);
   /// The session is lost: its requests leave the queues, its chunks are draining.
   void StartDraining(SessionId session);
-  /// Frees what drains: their processes are gone, or had their time. Gives those of the sessions that hold
-  /// nothing any more.
+  /// Frees the draining chunks of sessions whose processes are gone or had their time. Returns those of the
+  /// sessions that hold nothing any more.
   std::vector<SessionId> FinishDraining(const std::vector<SessionId>& sessions);
-  /// Asks the backend again about chunks that it did not confirm; true when none is left. False at once where
-  /// another thread does it.
+  /// Asks the backend again about chunks that it did not confirm; true when none is left. False at once while
+  /// another thread asks.
   bool RetryUnconfirmed();
 
-  // Trimming: memory that lies idle in one session, for those who are short of it.
-  /// What the session's client is to give back; each is to be answered by Trimmed.
+  // Trimming: memory that lies idle in one session, for requests of others that are short of it.
+  /// New orders to return idle memory. Trimmed answers each of them.
   std::vector<TrimTable::Order> TakeTrims(SessionId session);
-  /// What comes of it was returned before. `pending`: more is idle but for work that still runs.
-  /// INVALID_ARGUMENT for what was not asked.
+  /// The idle chunks have been returned. `pending`: more become idle when queued work ends. INVALID_ARGUMENT
+  /// for an order that is not open.
   absl::Status Trimmed(SessionId session, TrimId trim, bool pending);
-  /// What a session gave back and its card does not have, after a grace: somebody keeps it. It stays charged
-  /// to the session, whose requests are refused meanwhile. Only real cards, and only where they report their
+  /// Memory that a session returned and its card does not have after a grace: a process keeps it. It stays
+  /// charged to the session, whose requests are refused meanwhile. Only of real cards that report their
   /// memory.
   Bytes UnreturnedBy(SessionId session) const;
   struct Unreturned {
     SessionId session;
     Bytes bytes;
   };
-  /// Those that were found since the last call.
+  /// The unreturned memory that was found since the last call.
   std::vector<Unreturned> TakeUnreturned();
 
-  /// Looks at what the real cards report, where they do: what a program uses beside chunks replaces its
-  /// allowance, and what nobody known uses counts as foreign and lowers what may be granted. To be called
-  /// every second or so.
+  /// Reads the reports of real cards that have them: memory that a program uses beside chunks replaces its
+  /// allowance; memory of unknown processes counts as foreign and lowers what may be granted. To be called
+  /// about every second.
   void ObserveCards();
-  /// What processes take of their cards beside chunks, as far as it was measured; else their allowance.
+  /// Memory of the cards that processes use beside chunks, where it was measured; else their allowance.
   struct Overheads {
-    std::map<SessionId, Bytes> of_session;  // of its process
+    std::map<SessionId, Bytes> of_session;  // of the session's process
     std::map<std::pair<LeaseKey, CardId>, Bytes> of_lease;
   };
   Overheads overheads() const;
 
-  /// AddDevice waits no more.
+  /// AddDevice and ResizeDevice do not wait any more.
   void StopWaiting();
 
   struct Counters {
@@ -265,7 +270,7 @@ class Broker {
     std::uint64_t returns = 0;
   };
   Counters counters() const;
-  /// The ledger's invariants, and that the table of chunks says the same as the ledger.
+  /// The ledger's invariants, and that the table of chunks agrees with the ledger.
   absl::Status CheckInvariants() const;
 
  private:
@@ -339,9 +344,9 @@ class Broker {
     std::string detail = {};  // what the backend said
   };
 
-  /// Idle memory of others is everybody's: who does not want to wait waits this long for it.
+  /// Even a request with timeout 0 waits this long for trims.
   static constexpr std::chrono::milliseconds kGrace{100};
-  /// How often the backend is asked again that had less than the ledger said, while memory drains.
+  /// While memory drains, a backend that had less than the ledger said is asked again this often.
   static constexpr std::chrono::milliseconds kBackendRetry{20};
 
   Broker(DeviceMemory& backend, GrantLog& log, const Options& options)
@@ -356,8 +361,8 @@ class Broker {
   void Charge(GrowId id, Waiter& waiter, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChargeLedger(GrowId id, Waiter& waiter, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeSpare(GrowId id, Waiter& waiter, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Spare chunks that are enough for it are there or about to be, without anybody's doing: it is served
-  /// even where it waits for nothing, as if it had come first and made them itself.
+  /// Spare chunks that are enough for the request are there or being made. It is served from them even with
+  /// timeout 0.
   bool IsBeingMade(const Waiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<ChunkId> PickSpare(const Device& device, Bytes at_least, Bytes wanted, Bytes room) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -448,7 +453,7 @@ class Broker {
   Bytes LeavingAnywhere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // broker_trims.cc.
-  /// It is not asked any more.
+  /// The session is not asked any more.
   void StopTrimming(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChargeOverhead(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChargeOverhead(CardId card, Overhead& overhead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -464,21 +469,21 @@ class Broker {
   bool AskToTrim(TrimTable::Need& need, std::vector<TrimTable::Holder> holders, Bytes missing, Wakes& wakes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AskUnderLimit(Waiter& waiter, Bytes missing, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Whether it may wait for others' idle memory; the deadline is put off for that.
+  /// Whether the request may wait for idle memory of other sessions; puts its deadline off for that.
   static bool MayAsk(Waiter& waiter);
-  /// It would be the head of its card's queue, and others may have idle memory.
+  /// The request would be the head of its card's queue, and other sessions may have idle memory.
   bool OthersMayHelp(const Waiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Refuses the head of the card's queue if it waited only for idle memory, and there is no more of that.
+  /// Refuses the head of the card's queue if it waited only for idle memory, and no more comes.
   bool RefuseInGrace(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<GrowId> HeadOf(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// For the head of the card's queue.
   void AskForCard(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// The head of the card's queue may still get what somebody has idle.
+  /// The head of the card's queue may still get idle memory.
   bool CardIsHopeful(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Asks all who hold memory of a device that is over its limit.
+  /// Asks all sessions that hold memory of a device that is over its limit.
   void AskForExcess(LogicalId logical, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Repeats what sets a guarantee of this size aside, as long as what is leaving or idle may make room for
-  /// it.
+  /// Repeats `attempt`, which sets a guarantee of this size aside, as long as leaving or idle memory may make
+  /// room for it.
   absl::Status MakeRoom(CardId card, Bytes guarantee, TimePoint deadline,
                         absl::FunctionRef<absl::Status()> attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
