@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/check.h"
 #include "client/session/fork_guard.h"
 #include "client/session/local_region_source.h"
 #include "lgpu/status.h"
@@ -63,6 +64,7 @@ absl::Status LocalLease::AddDevice(const Spec& spec, const std::vector<Broker::C
     const auto card = std::find_if(cards.begin(), cards.end(), [&](const Broker::CardInfo& info) {
       return info.card.device.uuid == uuid;
     });
+    LGPU_CHECK(card != cards.end());
     candidates.push_back(&*card);
   }
   absl::Status first_error;

@@ -23,6 +23,17 @@ TEST(OpenLocalLeaseTest, DefaultIsOneGrowingDeviceOverTheFirstVisibleCard) {
   EXPECT_EQ((*lease)->status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(OpenLocalLeaseTest, DevicesWithoutAPhysicalDeviceAreSpreadOverTheCards) {
+  const Endpoint endpoint{.local = true, .simulated = {64_MiB, 64_MiB, 64_MiB, 64_MiB}};
+  ContextOptions options;
+  options.logical_devices.resize(4, {.memory_limit = 64_MiB});
+  const auto lease = OpenLocalLease(endpoint, options, {});
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ((*lease)->devices()[static_cast<std::size_t>(i)].card_index, i);
+  }
+}
+
 TEST(OpenLocalLeaseTest, WithoutAnyGpuItSaysWhatToTry) {
   const absl::Status status = OpenLocalLease({.local = true}, {}, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
