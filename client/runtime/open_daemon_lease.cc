@@ -67,27 +67,6 @@ absl::StatusOr<wire::Lease> NewLease(ControlClient& control, const ContextOption
   return CreateLease(control, request);
 }
 
-DaemonLease::Granted GrantedOf(const wire::Lease& lease) {
-  DaemonLease::Granted granted{.id = lease.id, .name = lease.name, .devices = {}};
-  for (const wire::LogicalDevice& device : lease.devices) {
-    LeasedDevice& leased = granted.devices.emplace_back();
-    leased.id = device.id;
-    leased.memory_limit = Bytes(device.memory_limit_bytes);
-    leased.guarantee = Bytes(device.guarantee_bytes);
-    leased.preallocated = device.mode == wire::LogicalDeviceSpec::Mode::kPreallocate;
-    leased.card.uuid = device.card_uuid;
-    leased.card.name = device.card_name;
-    leased.card.pci_bus_id = device.pci_bus_id;
-    leased.card.total = Bytes(device.card_total_bytes);
-    leased.card.granularity = Bytes(device.granularity_bytes);
-    leased.card.compute_major = static_cast<int>(device.compute_major);
-    leased.card.compute_minor = static_cast<int>(device.compute_minor);
-    leased.card.simulated = device.simulated;
-    leased.card_index = static_cast<int>(device.card_index);
-  }
-  return granted;
-}
-
 absl::Status Resize(const std::string& directory, const std::string& token,
                     const wire::ResizeLeaseRequest& request) {
   LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon({.directories = {directory}}));
@@ -132,8 +111,7 @@ absl::StatusOr<std::unique_ptr<Lease>> OpenDaemonLease(const Endpoint& endpoint,
   }
   connection->DropLater(std::move(control));
   if (!granted.ok()) return granted.status();
-  return DaemonLease::Open(std::move(connection), GrantedOf(*granted),
-                           ResizerOf(daemon.directory, granted->id));
+  return DaemonLease::Open(std::move(connection), *granted, ResizerOf(daemon.directory, granted->id));
 }
 
 }  // namespace lgpu

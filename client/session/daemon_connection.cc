@@ -139,6 +139,7 @@ absl::Status DaemonConnection::Handshake() {
   page_.CloseFd();
   token_ = welcome->session_token.bytes;
   session_id_ = welcome->session_id;
+  version_ = welcome->protocol_version;
   return absl::OkStatus();
 }
 
@@ -171,6 +172,25 @@ absl::Status DaemonConnection::status() const {
   if (IsForked()) return ForkedError();
   MutexLock lock(mutex_);
   return closed_ ? ClosedError() : status_;
+}
+
+absl::StatusOr<wire::Lease> DaemonConnection::Attach(const std::string& lease) {
+  if (version_ < ClientChannel::kAttachVersion) {
+    return absl::FailedPreconditionError(
+        "lgpud at " + options_.directory + " speaks version " + std::to_string(version_) +
+        " of the session protocol, and a program without gRPC attaches from version " +
+        std::to_string(ClientChannel::kAttachVersion) + " on\n  try: a newer lgpud");
+  }
+  LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
+  wire::Frame frame{.body = wire::Attach{.request_id = id, .lease = lease}};
+  absl::StatusOr<ClientFrame> answer = Call(id, &frame, Clock::now() + options_.answer_timeout);
+  ForgetRequest(id);
+  if (!answer.ok()) return answer.status();
+  const auto* const attached = answer->frame.Get<wire::Attached>();
+  if (attached == nullptr || (attached->code == 0) != attached->lease.has_value()) return Confused();
+  if (attached->lease) return *attached->lease;
+  const absl::Status status = StatusFromWire(attached->code, attached->message);
+  return status.ok() ? Confused() : status;
 }
 
 absl::StatusOr<DaemonConnection::GrowCall> DaemonConnection::Grow(std::uint64_t device,

@@ -117,6 +117,9 @@ class DaemonConnection {
   bool IsForked() const { return fork_guard_->IsForked(); }
   absl::Status status() const;
 
+  /// Attaches the session to the lease that `lease`, an id or a name, names; the lease as it stands. Errors
+  /// as Control.AttachLease; FAILED_PRECONDITION: the daemon is older than version 3 of the session protocol.
+  absl::StatusOr<wire::Lease> Attach(const std::string& lease);
   /// Asks for chunks; what is sent goes out with the call's first Next().
   absl::StatusOr<GrowCall> Grow(std::uint64_t device, const GrowRequest& request);
   /// True while the daemon is gone and looked for, and for a call that failed since `generation`.
@@ -255,6 +258,7 @@ class DaemonConnection {
   SharedPage<ClientPage> page_;
   std::string token_;
   std::uint64_t session_id_ = 0;
+  std::uint32_t version_ = 0;  // of the protocol, as the first daemon speaks it; constant after Handshake
 
   Maintenance maintenance_;
 

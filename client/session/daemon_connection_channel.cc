@@ -21,6 +21,7 @@ std::uint64_t RequestOf(const wire::Frame& frame) {
   if (const auto* const refused = frame.Get<wire::GrowRefused>()) return refused->request_id;
   if (const auto* const reply = frame.Get<wire::ReturnReply>()) return reply->request_id;
   if (const auto* const closed = frame.Get<wire::Closed>()) return closed->request_id;
+  if (const auto* const attached = frame.Get<wire::Attached>()) return attached->request_id;
   return 0;
 }
 

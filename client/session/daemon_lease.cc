@@ -14,6 +14,30 @@ namespace {
 constexpr std::uint64_t kLeastUnit = 4096;
 constexpr std::uint64_t kMostUnit = std::uint64_t{2} << 20;
 
+LeasedDevice LeasedFrom(const wire::LogicalDevice& device) {
+  LeasedDevice leased;
+  leased.id = device.id;
+  leased.memory_limit = Bytes(device.memory_limit_bytes);
+  leased.guarantee = Bytes(device.guarantee_bytes);
+  leased.preallocated = device.mode == wire::LogicalDeviceSpec::Mode::kPreallocate;
+  leased.card.uuid = device.card_uuid;
+  leased.card.name = device.card_name;
+  leased.card.pci_bus_id = device.pci_bus_id;
+  leased.card.total = Bytes(device.card_total_bytes);
+  leased.card.granularity = Bytes(device.granularity_bytes);
+  leased.card.compute_major = static_cast<int>(device.compute_major);
+  leased.card.compute_minor = static_cast<int>(device.compute_minor);
+  leased.card.simulated = device.simulated;
+  leased.card_index = static_cast<int>(device.card_index);
+  return leased;
+}
+
+absl::Status CannotResize(const std::string& /*token*/, int /*i*/, Bytes /*limit*/,
+                          std::optional<Bytes> /*guarantee*/) {
+  return absl::UnimplementedError(
+      "this program attached to its lease without gRPC and cannot resize it\n  try: lgpu resize");
+}
+
 /// Each card once.
 std::vector<PhysicalDevice> CardsOf(const std::vector<LeasedDevice>& devices) {
   std::vector<PhysicalDevice> cards;
@@ -54,11 +78,12 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> CudaBackendFor(const std::string&
   return backend;
 }
 
-absl::StatusOr<std::unique_ptr<DeviceBackend>> BackendFor(const DaemonLease::Granted& granted) {
-  std::vector<PhysicalDevice> cards = CardsOf(granted.devices);
+absl::StatusOr<std::unique_ptr<DeviceBackend>> BackendFor(const std::string& lease,
+                                                          const std::vector<LeasedDevice>& devices) {
+  std::vector<PhysicalDevice> cards = CardsOf(devices);
   const auto real =
       std::count_if(cards.begin(), cards.end(), [](const PhysicalDevice& card) { return !card.simulated; });
-  if (real != 0 && static_cast<std::size_t>(real) == cards.size()) return CudaBackendFor(granted.name, cards);
+  if (real != 0 && static_cast<std::size_t>(real) == cards.size()) return CudaBackendFor(lease, cards);
   for (const PhysicalDevice& card : cards) {
     const std::uint64_t unit = card.granularity.count();
     if (!card.simulated || unit < kLeastUnit || unit > kMostUnit || (unit & (unit - 1)) != 0) {
@@ -71,13 +96,30 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> BackendFor(const DaemonLease::Gra
 
 }  // namespace
 
+DaemonLease::DaemonLease(std::unique_ptr<DaemonConnection> connection, const wire::Lease& granted,
+                         Resizer resize)
+    : id_(granted.id), name_(granted.name), resize_(std::move(resize)), connection_(std::move(connection)) {
+  for (const wire::LogicalDevice& device : granted.devices) devices_.push_back(LeasedFrom(device));
+}
+
+absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Attach(const Endpoint& endpoint,
+                                                           const std::string& lease) {
+  LGPU_ASSIGN_OR_RETURN(const DaemonSocket daemon, FindDaemon(endpoint));
+  const std::string path = SessionSocketPath(daemon.directory);
+  LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(path));
+  LGPU_ASSIGN_OR_RETURN(
+      std::unique_ptr<DaemonConnection> connection,
+      DaemonConnection::Open(std::move(channel), {.directory = daemon.directory, .reconnect_path = path}));
+  LGPU_ASSIGN_OR_RETURN(const wire::Lease granted, connection->Attach(lease));
+  return Open(std::move(connection), granted, CannotResize);
+}
+
 absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(std::unique_ptr<DaemonConnection> connection,
-                                                         Granted granted, Resizer resize) {
-  std::unique_ptr<DaemonLease> lease(
-      new DaemonLease(std::move(connection), std::move(granted), std::move(resize)));
-  LGPU_ASSIGN_OR_RETURN(lease->backend_, BackendFor(lease->granted_));
+                                                         const wire::Lease& granted, Resizer resize) {
+  std::unique_ptr<DaemonLease> lease(new DaemonLease(std::move(connection), granted, std::move(resize)));
+  LGPU_ASSIGN_OR_RETURN(lease->backend_, BackendFor(lease->name_, lease->devices_));
   const std::vector<PhysicalDevice>& cards = lease->backend_->devices();
-  for (LeasedDevice& device : lease->granted_.devices) {
+  for (LeasedDevice& device : lease->devices_) {
     const auto card = std::find_if(cards.begin(), cards.end(),
                                    [&](const PhysicalDevice& c) { return c.uuid == device.card.uuid; });
     device.backend_device = static_cast<int>(card - cards.begin());

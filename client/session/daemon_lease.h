@@ -11,32 +11,31 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/session/daemon_connection.h"
+#include "client/session/endpoint.h"
 #include "client/session/lease.h"
+#include "proto/wire/control_messages.h"
 
 namespace lgpu {
 
 /// A DaemonLease is a Lease that a daemon granted to a session.
 class DaemonLease final : public Lease {
  public:
-  /// What the daemon says of a lease; `backend_device` of its devices is not used.
-  struct Granted {
-    std::string id;
-    std::string name;
-    std::vector<LeasedDevice> devices;
-  };
   /// Asks the daemon for another limit, in the name of the session with `token`; the rest is as in
   /// Lease::Resize.
   using Resizer = std::function<absl::Status(const std::string& token, int i, Bytes limit,
                                              std::optional<Bytes> guarantee)>;
 
-  /// Takes over the connection whose session has the lease. FAILED_PRECONDITION, INTERNAL: this process
-  /// cannot use the cards of the lease.
+  /// Takes over the connection whose session has the lease that the daemon describes. FAILED_PRECONDITION,
+  /// INTERNAL: this process cannot use the cards of the lease.
   static absl::StatusOr<std::unique_ptr<Lease>> Open(std::unique_ptr<DaemonConnection> connection,
-                                                     Granted granted, Resizer resize);
+                                                     const wire::Lease& granted, Resizer resize);
+  /// Attaches to an existing lease, named by its handle or name, over a session of its own and without gRPC.
+  /// Such a lease cannot be resized. Errors as FindDaemon, DaemonConnection::Attach and Open.
+  static absl::StatusOr<std::unique_ptr<Lease>> Attach(const Endpoint& endpoint, const std::string& lease);
 
-  const std::string& id() const override { return granted_.id; }
-  const std::string& name() const override { return granted_.name; }
-  const std::vector<LeasedDevice>& devices() const override { return granted_.devices; }
+  const std::string& id() const override { return id_; }
+  const std::string& name() const override { return name_; }
+  const std::vector<LeasedDevice>& devices() const override { return devices_; }
   DeviceBackend& backend() override { return *backend_; }
   std::unique_ptr<RegionSource> TakeSource(int i) override {
     return std::move(sources_.at(static_cast<std::size_t>(i)));
@@ -56,10 +55,11 @@ class DaemonLease final : public Lease {
   absl::Status status() const override { return connection_->status(); }
 
  private:
-  DaemonLease(std::unique_ptr<DaemonConnection> connection, Granted granted, Resizer resize)
-      : granted_(std::move(granted)), resize_(std::move(resize)), connection_(std::move(connection)) {}
+  DaemonLease(std::unique_ptr<DaemonConnection> connection, const wire::Lease& granted, Resizer resize);
 
-  Granted granted_;  // constant after Open
+  const std::string id_;
+  const std::string name_;
+  std::vector<LeasedDevice> devices_;  // constant after Open
   const Resizer resize_;
   const std::unique_ptr<DaemonConnection> connection_;
   std::unique_ptr<DeviceBackend> backend_;

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <spdlog/spdlog.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <utility>
@@ -14,27 +13,8 @@
 namespace lgpu::daemon {
 namespace {
 
-constexpr std::size_t kTokenBytes = 32;
-constexpr std::size_t kMaxCommandBytes = 256;
 constexpr std::chrono::milliseconds kGoodbyeTimeout{200};
 constexpr std::chrono::hours kMaxGrowTimeout{24};
-
-absl::StatusOr<std::string> RandomBytes(std::size_t count) {
-  std::string bytes(count, '\0');
-  if (::getrandom(bytes.data(), count, 0) != static_cast<ssize_t>(count)) {
-    return absl::InternalError("getrandom gave too little");
-  }
-  return bytes;
-}
-
-// What a client calls itself, fit for a line of a log.
-std::string CleanCommand(const std::string& command, std::int64_t pid) {
-  // A process names itself in /proc too.
-  std::string clean = command.empty() ? ProcessCommand(pid) : command.substr(0, kMaxCommandBytes);
-  std::replace_if(
-      clean.begin(), clean.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return clean.empty() ? "a program" : clean;
-}
 
 }  // namespace
 
@@ -73,103 +53,6 @@ void Session::Run() {
 void Session::Cut() {
   MutexLock lock(closing_mutex_);
   channel_.Shutdown();
-}
-
-bool Session::Greet() {
-  absl::StatusOr<v1::Hello> hello = ReceiveHello();
-  absl::Status status = hello.status();
-  std::uint32_t version = 0;
-  if (status.ok()) {
-    version = std::min(hello->protocol_version(), SessionChannel::kProtocolVersion);
-    if (version < std::max(hello->oldest_version(), SessionChannel::kOldestVersion)) {
-      status = absl::FailedPreconditionError(absl::StrCat(
-          "the client speaks versions ", hello->oldest_version(), " to ", hello->protocol_version(),
-          " of the session protocol, this daemon ", SessionChannel::kOldestVersion, " to ",
-          SessionChannel::kProtocolVersion, "; update the older one"));
-    }
-  }
-  if (status.ok()) {
-    status = hello->has_resume() ? TakeUp(*hello, version) : MakeState(*hello, version);
-  }
-  if (!status.ok()) {
-    if (absl::IsInvalidArgument(status)) {
-      Tell(v1::Event::KIND_PROTOCOL_ERROR, std::string(status.message()));
-    }
-    SayGoodbye(status);
-    return false;
-  }
-  if (absl::Status sent = SendWelcome(version); !sent.ok()) {
-    Break(sent);
-  }
-  // Not sooner: the one time that it tells must not be lost in what a greeting waits for.
-  services_.reclaimer.Watch(state_);
-  return true;
-}
-
-absl::StatusOr<v1::Hello> Session::ReceiveHello() {
-  pollfd polled[] = {{.fd = channel_.fd(), .events = POLLIN, .revents = 0},
-                     {.fd = waker_->fd(), .events = POLLIN, .revents = 0}};
-  const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(kHelloTimeout).count();
-  ::poll(polled, 2, static_cast<int>(timeout));
-  if (stop_.load()) {
-    return absl::UnavailableError("the daemon is stopping");
-  }
-  LGPU_ASSIGN_OR_RETURN(ReceivedFrame received, channel_.Receive(SessionChannel::kAtOnce));
-  if (!received.frame.has_hello() || !received.fds.empty() || received.fds_cut ||
-      received.frame.acknowledges() != 0) {
-    return absl::InvalidArgumentError(
-        "the first frame of a session is Hello, without descriptors and with nothing to acknowledge");
-  }
-  return std::move(*received.frame.mutable_hello());
-}
-
-absl::Status Session::MakeState(const v1::Hello& hello, std::uint32_t version) {
-  LGPU_ASSIGN_OR_RETURN(std::string token, RandomBytes(kTokenBytes));
-  LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage());
-  LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page, SharedPages::CreateClientPage());
-  SessionState::Identity identity{.id = peer_.id,
-                                  .uid = peer_.credentials.uid,
-                                  .command = CleanCommand(hello.command(), peer_.credentials.pid),
-                                  .token = std::move(token)};
-  state_ = std::make_shared<SessionState>(std::move(identity), std::move(peer_.process), waker_,
-                                          std::move(stats_page), std::move(client_page));
-  services_.broker.AddSession(
-      peer_.id,
-      {.pid = peer_.credentials.pid, .waker = waker_, .trims = version >= SessionChannel::kTrimVersion});
-  services_.sessions.Add(state_);
-  return absl::OkStatus();
-}
-
-absl::Status Session::SendWelcome(std::uint32_t version) {
-  v1::Frame frame;
-  v1::Welcome& welcome = *frame.mutable_welcome();
-  welcome.set_protocol_version(version);
-  welcome.set_session_id(peer_.id.value);
-  welcome.set_session_token(state_->identity().token);
-  welcome.set_stats_page_bytes(sizeof(StatsPage));
-  welcome.set_client_page_bytes(sizeof(ClientPage));
-  welcome.set_daemon("lgpud " LGPU_VERSION);
-  welcome.set_resumed(attesting_);
-  const int fds[] = {state_->stats_page().fd(), state_->client_page().fd()};
-  const Clock::time_point deadline = Clock::now() + kSendTimeout;
-  while (!services_.budget.TryTake(peer_.id, waker_, std::size(fds))) {
-    pollfd polled = {.fd = waker_->fd(), .events = POLLIN, .revents = 0};
-    ::poll(&polled, 1, 100);
-    waker_->Clear();
-    if (Clock::now() >= deadline || stop_.load()) {
-      return absl::UnavailableError("too many descriptors lie unread in other sessions; connect again later");
-    }
-  }
-  fds_in_flight_ = std::size(fds);
-  welcome_in_flight_ = true;
-  sent_at_ = Clock::now();
-  absl::Status sent = channel_.Send(frame, fds, deadline);
-  while (absl::IsAborted(sent) && Clock::now() < deadline && !stop_.load()) {
-    pollfd polled = {.fd = waker_->fd(), .events = POLLIN, .revents = 0};
-    ::poll(&polled, 1, 10);
-    sent = channel_.Send(frame, fds, deadline);
-  }
-  return sent;
 }
 
 int Session::TimeUntilNextLook() const {
@@ -294,6 +177,9 @@ void Session::Dispatch(const v1::Frame& frame) {
   switch (frame.body_case()) {
     case v1::Frame::kGrow:
       HandleGrow(frame.grow());
+      break;
+    case v1::Frame::kAttach:
+      HandleAttach(frame.attach());
       break;
     case v1::Frame::kAck:
       HandleAck(frame.ack().grant_id());

@@ -95,11 +95,12 @@ class Session {
     Clock::time_point next_look;
   };
 
-  // The greeting.
+  // session_greeting.cc.
   bool Greet();
   absl::StatusOr<v1::Hello> ReceiveHello();
   absl::Status MakeState(const v1::Hello& hello, std::uint32_t version);
   absl::Status SendWelcome(std::uint32_t version);
+  void HandleAttach(const v1::Attach& request);
 
   // session_resume.cc: a client of an earlier daemon.
   /// In place of MakeState. The session is absent no more, until it is back or its connection ends.

@@ -72,10 +72,19 @@ class FakeSource final : public RegionSource {
   std::uint64_t next_ = 1;
 };
 
-/// What a test may look at after its Context is gone.
+/// What a test tells a FakeLease and may look at after its Context is gone.
 struct FakeLeaseLog {
   int closes = 0;
+  absl::Status close_status;         // of the next Close
   std::vector<std::string> resizes;  // GPU:LIMIT:GUARANTEE
+
+  struct Answer {
+    std::uint64_t id = 0;
+    bool pending = false;
+  };
+  std::mutex mutex;
+  std::vector<Lease::TrimOrder> trims;  // to be taken
+  std::vector<Answer> answers;
 };
 
 struct FakeLeaseOptions {
@@ -115,8 +124,14 @@ class FakeLease final : public Lease {
   void StartMaintenance(Maintenance::Task task) override { maintenance_.Start(std::move(task)); }
   void WakeMaintenance() override { maintenance_.Wake(); }
   void StopMaintenance() override { maintenance_.Stop(); }
-  std::vector<TrimOrder> TakeTrims() override { return {}; }
-  void AnswerTrim(const TrimOrder& /*order*/, bool /*pending*/) override {}
+  std::vector<TrimOrder> TakeTrims() override {
+    const std::lock_guard lock(log_->mutex);
+    return std::exchange(log_->trims, {});
+  }
+  void AnswerTrim(const TrimOrder& order, bool pending) override {
+    const std::lock_guard lock(log_->mutex);
+    log_->answers.push_back({order.id, pending});
+  }
   ClientPage& page() override { return *page_; }
   absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) override {
     log_->resizes.push_back(Cat(i, ":", FormatBytes(limit), ":", guarantee ? FormatBytes(*guarantee) : "-"));
@@ -124,7 +139,7 @@ class FakeLease final : public Lease {
   }
   absl::Status Close() override {
     ++log_->closes;
-    return absl::OkStatus();
+    return std::exchange(log_->close_status, absl::OkStatus());
   }
   absl::Status status() const override { return absl::OkStatus(); }
 

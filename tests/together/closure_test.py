@@ -3,8 +3,11 @@
 
 closure_test.py LIBRARY: no protobuf, gRPC, OpenSSL, re2 or OpenBLAS in the closure of liblgpu; what is there is
 abseil, c-ares, zlib and the C and C++ runtime.
-closure_test.py LIBRARY --libc-alone: the C library and the loader only."""
+closure_test.py LIBRARY --libc-alone: the C library and the loader only.
+closure_test.py PROGRAM --session-alone: as the first, and nothing of gRPC, protobuf, kernels or TensorFlow's names is
+linked into the program itself."""
 
+import pathlib
 import re
 import subprocess
 import sys
@@ -46,6 +49,16 @@ def imported(path):
     return [line.split(" U ", 1)[1] for line in text.splitlines() if " U " in line]
 
 
+def linked_in(path):
+    """What a program of client/session alone must not have of its own."""
+    text = subprocess.run(["nm", "-C", "--defined-only", path], capture_output=True, text=True, check=True).stdout
+    symbols = {line.split(" ", 2)[2] for line in text.splitlines() if line.count(" ") >= 2}
+    assert any(symbol.startswith("lgpu::LogicalMemory::") for symbol in symbols), f"{path} has no symbols"
+    layers = re.compile(r"(grpc_|grpc::|google::protobuf::|lgpu::v1::|lgpu::internal::|lgpu::KernelRegistry|cblas_)")
+    names = ["a device name of TensorFlow's"] if b"/job:localhost" in pathlib.Path(path).read_bytes() else []
+    return sorted(symbol for symbol in symbols if layers.match(symbol)) + names
+
+
 def main():
     path = sys.argv[1]
     alone = sys.argv[2:] == ["--libc-alone"]
@@ -57,7 +70,10 @@ def main():
         print(f"{name} must not be among them")
     for symbol in foreign:
         print(f"{symbol} would be bound to another library's")
-    return 1 if bad or foreign or not names else 0
+    unwanted = linked_in(path) if sys.argv[2:] == ["--session-alone"] else []
+    for name in unwanted:
+        print(f"{name} is linked into it")
+    return 1 if bad or foreign or unwanted or not names else 0
 
 
 if __name__ == "__main__":
