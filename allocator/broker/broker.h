@@ -235,7 +235,7 @@ class Broker {
 
   // Trimming: memory that lies idle in one session, for requests of others that are short of it.
   /// New orders to return idle memory. Trimmed answers each of them.
-  std::vector<TrimTable::Order> TakeTrims(SessionId session);
+  std::vector<TrimOrder> TakeTrims(SessionId session);
   /// The idle chunks have been returned. `pending`: more become idle when queued work ends. INVALID_ARGUMENT
   /// for an order that is not open.
   absl::Status Trimmed(SessionId session, TrimId trim, bool pending);

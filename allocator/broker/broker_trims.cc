@@ -12,7 +12,7 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-std::vector<TrimTable::Order> Broker::TakeTrims(SessionId session) {
+std::vector<TrimOrder> Broker::TakeTrims(SessionId session) {
   MutexLock lock(mutex_);
   return trims_.Take(session);
 }

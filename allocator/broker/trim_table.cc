@@ -77,12 +77,12 @@ bool TrimTable::IsHopeful(const Need& need, const std::vector<Holder>& holders) 
   });
 }
 
-std::vector<TrimTable::Order> TrimTable::Take(SessionId session) {
+std::vector<TrimOrder> TrimTable::Take(SessionId session) {
   const auto found = orders_.find(session);
   if (found == orders_.end()) {
     return {};
   }
-  std::vector<Order> orders = std::move(found->second);
+  std::vector<TrimOrder> orders = std::move(found->second);
   orders_.erase(found);
   return orders;
 }

@@ -10,14 +10,11 @@
 
 #include "absl/status/statusor.h"
 #include "allocator/broker/ids.h"
+#include "allocator/broker/trim_order.h"
 #include "allocator/ledger.h"
 #include "lgpu/bytes.h"
-#include "lgpu/id.h"
 
 namespace lgpu {
-
-/// One request to a holder of memory for what lies idle there.
-using TrimId = Id<struct TrimTag>;
 
 /// A TrimTable decides which holder is asked next for memory that lies idle in it, and knows what became of
 /// it. One is asked at a time, the one that holds most first, so that no more comes back than is needed; one
@@ -30,12 +27,6 @@ class TrimTable {
   /// Who might have idle memory, and how much of it would help.
   struct Holder {
     SessionId session;
-    LogicalId device;
-    Bytes bytes;
-  };
-  /// What a holder is asked for.
-  struct Order {
-    TrimId id;
     LogicalId device;
     Bytes bytes;
   };
@@ -63,7 +54,7 @@ class TrimTable {
   bool IsHopeful(const Need& need, const std::vector<Holder>& holders) const;
 
   /// The orders for a holder that it did not fetch yet.
-  std::vector<Order> Take(SessionId session);
+  std::vector<TrimOrder> Take(SessionId session);
   /// An order is done; says of which device it was. `pending`: more will be idle soon, without anybody's
   /// doing. INVALID_ARGUMENT for an order that is not open.
   absl::StatusOr<LogicalId> Answer(SessionId session, TrimId id, bool pending, TimePoint now);
@@ -84,7 +75,7 @@ class TrimTable {
   };
 
   std::map<Key, State> states_;
-  std::map<SessionId, std::vector<Order>> orders_;
+  std::map<SessionId, std::vector<TrimOrder>> orders_;
   std::uint64_t last_round_ = 0;
   std::uint64_t last_id_ = 0;
 };

@@ -87,14 +87,14 @@ absl::StatusOr<const MachineCard*> FindCard(const std::string& wanted,
 /// What TF_FORCE_GPU_ALLOW_GROWTH makes of each device; said once.
 void ApplyGrowthVariable(const DeviceEnvironment& environment, DeviceChoice& choice) {
   std::string note;
-  for (ChosenDevice& device : choice.devices) {
-    const bool growth = device.mode == MemoryMode::kGrowth;
+  for (LogicalDeviceSpec& device : choice.devices) {
+    const bool growth = !device.preallocate;
     GrowthSwitch forced = OverrideGrowth(environment.force_gpu_allow_growth, growth);
     if (note.empty()) note = std::move(forced.note);
     if (forced.growth == growth) continue;
-    device.mode = forced.growth ? MemoryMode::kGrowth : MemoryMode::kPreallocate;
-    device.guarantee =
-        Bytes();  // a growing device gets what it would get by default, the other one its limit
+    device.preallocate = !forced.growth;
+    // A growing device gets what it would get by default, the other one its limit.
+    device.guarantee = Bytes();
   }
   if (!note.empty()) choice.notes.push_back(std::move(note));
 }
@@ -147,7 +147,10 @@ absl::StatusOr<DeviceChoice> ChooseDevices(const std::vector<LogicalDeviceOption
 
   DeviceChoice choice;
   for (const LogicalDeviceOptions& option : options) {
-    ChosenDevice device{{}, option.memory_limit, option.guarantee, option.mode, option.name};
+    LogicalDeviceSpec device{.limit = option.memory_limit,
+                             .guarantee = option.guarantee,
+                             .preallocate = option.mode == MemoryMode::kPreallocate,
+                             .name = option.name};
     if (option.physical_device.empty()) {
       for (const MachineCard* card : usable) device.cards.push_back(card->uuid);
     } else {
@@ -164,7 +167,7 @@ absl::StatusOr<DeviceChoice> ChooseDevices(const std::vector<LogicalDeviceOption
     }
     choice.devices.push_back(std::move(device));
   }
-  if (options.empty()) choice.devices.push_back({{usable.front()->uuid}, {}, {}, MemoryMode::kGrowth, {}});
+  if (options.empty()) choice.devices.push_back({.cards = {usable.front()->uuid}});
   ApplyGrowthVariable(environment, choice);
   return choice;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/session/lease.h"
 #include "lgpu/bytes.h"
 #include "lgpu/context.h"
 
@@ -45,18 +46,9 @@ absl::StatusOr<DeviceEnvironment> AskDriver(DeviceEnvironment environment,
                                             std::span<const std::string> machine,
                                             std::span<const std::string> served);
 
-/// A logical device to ask for, after everything that this process decides by itself.
-struct ChosenDevice {
-  /// The one card that it must be on, or all that it may be on, by uuid, in the order of preference.
-  std::vector<std::string> cards;
-  Bytes limit;  // zero: all that the card has
-  Bytes guarantee;
-  MemoryMode mode = MemoryMode::kGrowth;
-  std::string name;
-};
-
+/// The logical devices to ask for, after everything that this process decides by itself.
 struct DeviceChoice {
-  std::vector<ChosenDevice> devices;
+  std::vector<LogicalDeviceSpec> devices;
   std::vector<std::string> notes;  // lines for the log
 };
 

@@ -33,14 +33,14 @@ bool HasRealCards(const wire::ListPhysicalDevicesResponse& response) {
                      [](const wire::CardStats& card) { return !card.simulated; });
 }
 
-wire::LogicalDeviceSpec SpecOf(const ChosenDevice& chosen) {
+wire::LogicalDeviceSpec SpecOf(const LogicalDeviceSpec& chosen) {
   wire::LogicalDeviceSpec spec;
   if (chosen.cards.size() == 1) spec.card_uuid = chosen.cards.front();
   spec.candidate_uuids = chosen.cards;
   spec.memory_limit_bytes = chosen.limit.count();
   spec.guarantee_bytes = chosen.guarantee.count();
-  spec.mode = chosen.mode == MemoryMode::kPreallocate ? wire::LogicalDeviceSpec::Mode::kPreallocate
-                                                      : wire::LogicalDeviceSpec::Mode::kGrowth;
+  spec.mode = chosen.preallocate ? wire::LogicalDeviceSpec::Mode::kPreallocate
+                                 : wire::LogicalDeviceSpec::Mode::kGrowth;
   spec.name = chosen.name;
   return spec;
 }
@@ -63,7 +63,7 @@ absl::StatusOr<wire::Lease> NewLease(ControlClient& control, const ContextOption
   for (const std::string& note : choice.notes) LogNote(options, note);
   wire::CreateLeaseRequest request;
   request.name = options.lease_name;
-  for (const ChosenDevice& chosen : choice.devices) request.devices.push_back(SpecOf(chosen));
+  for (const LogicalDeviceSpec& chosen : choice.devices) request.devices.push_back(SpecOf(chosen));
   return CreateLease(control, request);
 }
 

@@ -59,14 +59,7 @@ absl::StatusOr<std::unique_ptr<Lease>> OpenLocalLease(const Endpoint& endpoint, 
   }
   LGPU_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevices(options.logical_devices, machine, asked));
   for (const std::string& note : choice.notes) LogNote(options, note);
-  std::vector<LocalLease::Spec> specs;
-  for (const ChosenDevice& chosen : choice.devices) {
-    specs.push_back({.cards = chosen.cards,
-                     .limit = chosen.limit,
-                     .guarantee = chosen.guarantee,
-                     .preallocate = chosen.mode == MemoryMode::kPreallocate});
-  }
-  return LocalLease::Open(std::move(backend), options.lease_name, specs);
+  return LocalLease::Open(std::move(backend), options.lease_name, choice.devices);
 }
 
 absl::StatusOr<std::unique_ptr<Lease>> OpenLease(const ContextOptions& options) {

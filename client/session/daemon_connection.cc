@@ -295,13 +295,13 @@ absl::Status DaemonConnection::ReturnPart(std::uint64_t device, std::span<const 
   }
 }
 
-std::vector<DaemonConnection::TrimOrder> DaemonConnection::TakeTrims() {
+std::vector<TrimOrder> DaemonConnection::TakeTrims() {
   MutexLock lock(mutex_);
   return std::exchange(trims_, {});
 }
 
-void DaemonConnection::AnswerTrim(std::uint64_t id, bool pending) {
-  const wire::Frame frame{.body = wire::Trimmed{.trim_id = id, .pending = pending}};
+void DaemonConnection::AnswerTrim(TrimId id, bool pending) {
+  const wire::Frame frame{.body = wire::Trimmed{.trim_id = id.value, .pending = pending}};
   // Where this fails the session is at its end, and with it whoever waits for the answer.
   (void)Send(frame, generation_.load(), Clock::now() + options_.answer_timeout);
 }

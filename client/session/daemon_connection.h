@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "allocator/broker/trim_order.h"
 #include "allocator/device/device_memory.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
@@ -134,16 +135,11 @@ class DaemonConnection {
   void CancelReturn(std::span<const ChunkId> chunks);
   /// Gives chunks back; the caller has no mapping and no reference left.
   absl::Status Return(std::uint64_t device, std::span<const ChunkId> chunks);
-  /// Somebody is short of memory: this session is to give back what is idle, and to answer. Comes from the
-  /// session thread's queue; WakeMaintenance happens with each.
-  struct TrimOrder {
-    std::uint64_t id = 0;
-    std::uint64_t device = 0;
-    Bytes bytes;
-  };
+  /// What the daemon asks this session for since the last call; each order is to be answered. WakeMaintenance
+  /// happens with each.
   std::vector<TrimOrder> TakeTrims();
-  /// What there was is returned. `pending`: more is idle but for work that still runs.
-  void AnswerTrim(std::uint64_t id, bool pending);
+  /// The idle chunks have been returned. `pending`: more become idle when queued work ends.
+  void AnswerTrim(TrimId id, bool pending);
   /// Ends the session and waits until the daemon has it all back. UNAVAILABLE: none is there; the session
   /// thread tells the one that comes next, and repeating it says how that went. Repeating it is always fine.
   absl::Status Close();

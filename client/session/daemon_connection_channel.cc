@@ -302,7 +302,8 @@ std::optional<ClientFrame> DaemonConnection::Deliver(ClientFrame received, std::
     const bool passes = goodbye->code == static_cast<int>(absl::StatusCode::kUnavailable);
     passes ? Lose(Broken(what)) : Fail(Ended(what));
   } else if (const auto* const trim = frame.Get<wire::Trim>()) {
-    trims_.push_back({.id = trim->trim_id, .device = trim->device_id, .bytes = Bytes(trim->bytes)});
+    trims_.push_back(
+        {.id = TrimId{trim->trim_id}, .device = LogicalId{trim->device_id}, .bytes = Bytes(trim->bytes)});
     WakeMaintenance();
   } else if (answered == 0 || answered >= next_request_) {
     Fail(Ended("sent a frame that answers nothing that was asked"));

@@ -125,7 +125,7 @@ absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(std::unique_ptr<DaemonC
     device.backend_device = static_cast<int>(card - cards.begin());
     LGPU_ASSIGN_OR_RETURN(std::unique_ptr<RegionSource> source,
                           LeasedRegionSource::Create(*lease->connection_, *lease->backend_,
-                                                     {.device_id = device.id,
+                                                     {.device_id = device.id.value,
                                                       .backend_device = device.backend_device,
                                                       .granularity = card->granularity,
                                                       .limit = device.memory_limit,
@@ -133,21 +133,6 @@ absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Open(std::unique_ptr<DaemonC
     lease->sources_.push_back(std::move(source));
   }
   return lease;
-}
-
-std::vector<Lease::TrimOrder> DaemonLease::TakeTrims() {
-  std::vector<TrimOrder> orders;
-  for (const DaemonConnection::TrimOrder& order : connection_->TakeTrims()) {
-    const auto device = std::find_if(devices().begin(), devices().end(),
-                                     [&](const LeasedDevice& d) { return d.id == order.device; });
-    if (device == devices().end()) {
-      connection_->AnswerTrim(order.id, /*pending=*/false);  // of a later daemon: nothing of it is here
-      continue;
-    }
-    orders.push_back(
-        {.id = order.id, .device = static_cast<int>(device - devices().begin()), .bytes = order.bytes});
-  }
-  return orders;
 }
 
 absl::Status DaemonLease::Close() {

@@ -43,7 +43,7 @@ class DaemonLease final : public Lease {
   void StartMaintenance(Maintenance::Task task) override { connection_->StartMaintenance(std::move(task)); }
   void WakeMaintenance() override { connection_->WakeMaintenance(); }
   void StopMaintenance() override { connection_->StopMaintenance(); }
-  std::vector<TrimOrder> TakeTrims() override;
+  std::vector<TrimOrder> TakeTrims() override { return connection_->TakeTrims(); }
   void AnswerTrim(const TrimOrder& order, bool pending) override {
     connection_->AnswerTrim(order.id, pending);
   }

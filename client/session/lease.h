@@ -1,7 +1,6 @@
 #ifndef LGPU_CLIENT_SESSION_LEASE_H_
 #define LGPU_CLIENT_SESSION_LEASE_H_
 
-#include <cstdint>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -10,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "allocator/broker/trim_order.h"
 #include "allocator/device/device_backend.h"
 #include "client/session/maintenance.h"
 #include "lgpu/bytes.h"
@@ -18,9 +18,18 @@
 
 namespace lgpu {
 
+/// A logical device to ask for.
+struct LogicalDeviceSpec {
+  std::vector<std::string> cards = {};  // the UUIDs of those that it may be on, in the order of preference
+  Bytes limit = {};                     // zero: all that the card has
+  Bytes guarantee = {};
+  bool preallocate = false;
+  std::string name = {};
+};
+
 /// One logical device of a lease. Its index in the lease is its position in Lease::devices().
 struct LeasedDevice {
-  std::uint64_t id = 0;     // as the daemon knows it; 0 without a daemon
+  LogicalId id = {};        // the broker's: lgpud's, or that of this process
   Bytes memory_limit = {};  // as granted; RegionSource::limit() has the one of now
   Bytes guarantee = {};
   bool preallocated = false;
@@ -48,13 +57,8 @@ class Lease {
   virtual void StartMaintenance(Maintenance::Task task) = 0;
   virtual void WakeMaintenance() = 0;
   virtual void StopMaintenance() = 0;
-  /// Another device or process is short of memory: devices()[device] returns its idle memory. Maintenance is
-  /// woken for each order, and takes and answers all of them.
-  struct TrimOrder {
-    std::uint64_t id = 0;
-    int device = 0;
-    Bytes bytes;
-  };
+  /// Another device or process is short of memory. Maintenance is woken for each order, and takes and answers
+  /// all of them.
   virtual std::vector<TrimOrder> TakeTrims() = 0;
   /// The idle chunks have been returned. `pending`: more become idle when queued work ends.
   virtual void AnswerTrim(const TrimOrder& order, bool pending) = 0;

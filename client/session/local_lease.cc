@@ -40,7 +40,8 @@ LocalLease::LocalLease(std::unique_ptr<DeviceBackend> backend, std::string name)
 }
 
 absl::StatusOr<std::unique_ptr<Lease>> LocalLease::Open(std::unique_ptr<DeviceBackend> backend,
-                                                        std::string name, const std::vector<Spec>& specs) {
+                                                        std::string name,
+                                                        const std::vector<LogicalDeviceSpec>& specs) {
   std::unique_ptr<LocalLease> lease(new LocalLease(std::move(backend), std::move(name)));
   Broker::Options options{.cards = {},
                           .unconfirmed_waker = std::make_shared<MaintenanceWaker>(lease->maintenance_),
@@ -52,12 +53,12 @@ absl::StatusOr<std::unique_ptr<Lease>> LocalLease::Open(std::unique_ptr<DeviceBa
   LGPU_ASSIGN_OR_RETURN(lease->broker_, Broker::Create(*lease->backend_, lease->log_, options));
   const std::vector<Broker::CardInfo> cards = lease->broker_->Cards();
   std::map<CardId, Bytes> planned;
-  for (const Spec& spec : specs) LGPU_RETURN_IF_ERROR(lease->AddDevice(spec, cards, planned));
+  for (const LogicalDeviceSpec& spec : specs) LGPU_RETURN_IF_ERROR(lease->AddDevice(spec, cards, planned));
   return lease;
 }
 
 // The card with the most room that takes it; where none does, the error of the first says why.
-absl::Status LocalLease::AddDevice(const Spec& spec, const std::vector<Broker::CardInfo>& cards,
+absl::Status LocalLease::AddDevice(const LogicalDeviceSpec& spec, const std::vector<Broker::CardInfo>& cards,
                                    std::map<CardId, Bytes>& planned) {
   std::vector<const Broker::CardInfo*> candidates;
   for (const std::string& uuid : spec.cards) {
@@ -80,7 +81,7 @@ absl::Status LocalLease::AddDevice(const Spec& spec, const std::vector<Broker::C
   return first_error;
 }
 
-absl::Status LocalLease::AddDeviceOn(const Broker::CardInfo& card, const Spec& spec) {
+absl::Status LocalLease::AddDeviceOn(const Broker::CardInfo& card, const LogicalDeviceSpec& spec) {
   const int index = static_cast<int>(devices_.size());
   const Bytes limit = spec.limit.is_zero() ? Broker::WholeCard(card) : spec.limit;
   LGPU_ASSIGN_OR_RETURN(const LogicalId device,
@@ -93,7 +94,6 @@ absl::Status LocalLease::AddDeviceOn(const Broker::CardInfo& card, const Spec& s
                                             .owner = std::to_string(::getuid())},
                                            Clock::now()));
   auto entry = std::make_unique<Entry>();
-  entry->device = device;
   entry->session = SessionId{devices_.size() + 1};
   entry->limit = limit.count();
   absl::StatusOr<std::unique_ptr<RegionSource>> source =
@@ -109,7 +109,8 @@ absl::Status LocalLease::AddDeviceOn(const Broker::CardInfo& card, const Spec& s
   }
   entry->source = *std::move(source);
   entries_.push_back(std::move(entry));
-  devices_.push_back({.memory_limit = limit,
+  devices_.push_back({.id = device,
+                      .memory_limit = limit,
                       .guarantee = spec.preallocate ? limit : spec.guarantee,
                       .preallocated = spec.preallocate,
                       .card = card.card.device,
@@ -127,20 +128,21 @@ void LocalLease::StartMaintenance(Maintenance::Task task) {
   });
 }
 
-std::vector<Lease::TrimOrder> LocalLease::TakeTrims() {
+std::vector<TrimOrder> LocalLease::TakeTrims() {
   std::vector<TrimOrder> orders;
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    for (const TrimTable::Order& order : broker_->TakeTrims(entries_[i]->session)) {
-      orders.push_back({.id = order.id.value, .device = static_cast<int>(i), .bytes = order.bytes});
-    }
+  for (const std::unique_ptr<Entry>& entry : entries_) {
+    const std::vector<TrimOrder> more = broker_->TakeTrims(entry->session);
+    orders.insert(orders.end(), more.begin(), more.end());
   }
   return orders;
 }
 
 void LocalLease::AnswerTrim(const TrimOrder& order, bool pending) {
-  const SessionId session = entries_.at(static_cast<std::size_t>(order.device))->session;
-  // The broker forgets its orders to a session that ends.
-  broker_->Trimmed(session, TrimId{order.id}, pending).IgnoreError();
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    // The broker forgets its orders to a session that ends.
+    if (devices_[i].id == order.device)
+      broker_->Trimmed(entries_[i]->session, order.id, pending).IgnoreError();
+  }
 }
 
 absl::Status LocalLease::Resize(int i, Bytes limit, std::optional<Bytes> guarantee) {
@@ -160,16 +162,16 @@ absl::Status LocalLease::Resize(int i, Bytes limit, std::optional<Bytes> guarant
 
 absl::Status LocalLease::ResizeNow(std::size_t i, Bytes limit, std::optional<Bytes> guarantee) {
   Entry& entry = *entries_.at(i);
-  const Broker::DeviceInfo now = *broker_->Find(entry.device);
+  const LogicalId device = devices_[i].id;
+  const Broker::DeviceInfo now = *broker_->Find(device);
   if (limit == kWholeCard) {
     const Bytes granularity = devices_[i].card.granularity;
     limit = RoundDown(devices_[i].card.total, granularity);  // there is no reserve here
     // The guarantee of a preallocated device cannot take what is another device's.
     if (devices_[i].preallocated) limit = RoundDown(std::min(limit, now.limit + now.card_free), granularity);
   }
-  LGPU_RETURN_IF_ERROR(broker_->ResizeDevice(entry.device, limit,
-                                             guarantee.value_or(std::min(now.guarantee, limit)),
-                                             Clock::now() + kResizePatience));
+  LGPU_RETURN_IF_ERROR(broker_->ResizeDevice(
+      device, limit, guarantee.value_or(std::min(now.guarantee, limit)), Clock::now() + kResizePatience));
   entry.limit.store(limit.count(), std::memory_order_relaxed);
   return absl::OkStatus();
 }
@@ -182,9 +184,9 @@ absl::Status LocalLease::Close() {
     if (closed_) return absl::OkStatus();
     closed_ = true;
   }
-  for (const std::unique_ptr<Entry>& entry : entries_) {
-    entry->source.reset();
-    broker_->RemoveDevice(entry->device);
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    entries_[i]->source.reset();
+    broker_->RemoveDevice(devices_[i].id);
   }
   broker_->RetryUnconfirmed();
   LGPU_RETURN_IF_ERROR(broker_->CheckInvariants());

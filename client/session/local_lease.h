@@ -23,17 +23,10 @@ namespace lgpu {
 /// A LocalLease is a Lease without a daemon: this process alone partitions its cards, by lgpud's Broker.
 class LocalLease final : public Lease {
  public:
-  /// One logical device to make.
-  struct Spec {
-    std::vector<std::string> cards;  // the UUIDs of those that it may be on, in the order of preference
-    Bytes limit = {};                // zero: all that the card has
-    Bytes guarantee = {};
-    bool preallocate = false;
-  };
   /// A lease of `specs` on cards of `backend`. INVALID_ARGUMENT: a size that can never be; RESOURCE_EXHAUSTED
   /// with a Refusal.
   static absl::StatusOr<std::unique_ptr<Lease>> Open(std::unique_ptr<DeviceBackend> backend, std::string name,
-                                                     const std::vector<Spec>& specs);
+                                                     const std::vector<LogicalDeviceSpec>& specs);
   ~LocalLease() override { maintenance_.Stop(); }
 
   const std::string& id() const override { return id_; }
@@ -56,16 +49,15 @@ class LocalLease final : public Lease {
  private:
   /// What the broker knows of devices_[i].
   struct Entry {
-    LogicalId device;
     SessionId session;
     std::unique_ptr<RegionSource> source;  // until it is taken
     std::atomic<std::uint64_t> limit;
   };
 
   LocalLease(std::unique_ptr<DeviceBackend> backend, std::string name);
-  absl::Status AddDevice(const Spec& spec, const std::vector<Broker::CardInfo>& cards,
+  absl::Status AddDevice(const LogicalDeviceSpec& spec, const std::vector<Broker::CardInfo>& cards,
                          std::map<CardId, Bytes>& planned);
-  absl::Status AddDeviceOn(const Broker::CardInfo& card, const Spec& spec);
+  absl::Status AddDeviceOn(const Broker::CardInfo& card, const LogicalDeviceSpec& spec);
   absl::Status ResizeNow(std::size_t i, Bytes limit, std::optional<Bytes> guarantee);
 
   const std::string id_;

@@ -39,10 +39,15 @@ void MemorySession::StartUpkeep(Maintenance::Task also) {
 }
 
 std::optional<Maintenance::TimePoint> MemorySession::Upkeep(Maintenance::TimePoint now) {
-  for (const Lease::TrimOrder& order : lease_->TakeTrims()) {
-    // An error is the device's, and its next user is told.
-    const absl::StatusOr<Pool::Trimmed> trimmed = memory(order.device).TrimFor(order.bytes);
-    lease_->AnswerTrim(order, trimmed.ok() && trimmed->returned < order.bytes && !trimmed->pending.is_zero());
+  for (const TrimOrder& order : lease_->TakeTrims()) {
+    bool pending = false;
+    for (std::size_t i = 0; i < memories_.size(); ++i) {
+      if (lease_->devices()[i].id != order.device) continue;
+      // An error is the device's, and its next user is told.
+      const absl::StatusOr<Pool::Trimmed> trimmed = memories_[i]->TrimFor(order.bytes);
+      pending = trimmed.ok() && trimmed->returned < order.bytes && !trimmed->pending.is_zero();
+    }
+    lease_->AnswerTrim(order, pending);
   }
   std::optional<Maintenance::TimePoint> next;
   for (const auto& memory : memories_) {

@@ -66,7 +66,7 @@ void Session::Refuse(std::uint64_t request_id, const absl::Status& status, Conce
 }
 
 void Session::SendTrims() {
-  for (const TrimTable::Order& order : services_.broker.TakeTrims(peer_.id)) {
+  for (const TrimOrder& order : services_.broker.TakeTrims(peer_.id)) {
     v1::Frame frame;
     v1::Trim& trim = *frame.mutable_trim();
     trim.set_trim_id(order.id.value);

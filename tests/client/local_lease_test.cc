@@ -31,8 +31,8 @@ std::vector<std::string> Uuids(const DeviceBackend& backend) {
 }
 
 // A lease of devices that may be on any card.
-std::unique_ptr<Lease> Open(std::unique_ptr<DeviceBackend> backend, std::vector<LocalLease::Spec> specs) {
-  for (LocalLease::Spec& spec : specs) spec.cards = Uuids(*backend);
+std::unique_ptr<Lease> Open(std::unique_ptr<DeviceBackend> backend, std::vector<LogicalDeviceSpec> specs) {
+  for (LogicalDeviceSpec& spec : specs) spec.cards = Uuids(*backend);
   absl::StatusOr<std::unique_ptr<Lease>> lease = LocalLease::Open(std::move(backend), "", specs);
   EXPECT_TRUE(lease.ok()) << lease.status();
   return lease.ok() ? *std::move(lease) : nullptr;
@@ -55,7 +55,7 @@ std::vector<ChunkId> Ids(const std::vector<Chunk>& chunks) {
 }
 
 TEST(LocalLeaseTest, DevicesAreSpreadOverTheCards) {
-  const LocalLease::Spec whole{.cards = {}, .limit = 64_MiB};
+  const LogicalDeviceSpec whole{.cards = {}, .limit = 64_MiB};
   const auto lease = Open(Cards({64_MiB, 64_MiB, 64_MiB, 64_MiB}), {whole, whole, whole, whole});
   EXPECT_EQ(CardsOf(*lease), (std::vector<int>{0, 1, 2, 3}));
   EXPECT_TRUE(lease->Close().ok());
@@ -111,8 +111,8 @@ TEST(LocalLeaseTest, IdleMemoryOfOneDeviceIsTrimmedForAnother) {
   const auto needy = lease->TakeSource(1);
   const std::vector<Chunk> chunks = *idle->Grow(Ask(64_MiB));
   lease->StartMaintenance([&](Maintenance::TimePoint) -> std::optional<Maintenance::TimePoint> {
-    for (const Lease::TrimOrder& order : lease->TakeTrims()) {
-      EXPECT_EQ(order.device, 0);
+    for (const TrimOrder& order : lease->TakeTrims()) {
+      EXPECT_EQ(order.device, lease->devices()[0].id);
       EXPECT_EQ(order.bytes, 8_MiB);
       EXPECT_TRUE(idle->Return(Ids(chunks)).ok());
       lease->AnswerTrim(order, /*pending=*/false);

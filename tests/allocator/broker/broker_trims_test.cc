@@ -58,7 +58,7 @@ class BrokerTrimsTest : public ::testing::Test {
   }
   // The one order of a session; it gives back `bytes`, in chunks of 2 MiB, and answers.
   Bytes AnswerTrim(SessionId session, LogicalId device, Bytes bytes) {
-    const std::vector<TrimTable::Order> orders = broker_->TakeTrims(session);
+    const std::vector<TrimOrder> orders = broker_->TakeTrims(session);
     EXPECT_EQ(orders.size(), 1u);
     if (orders.size() != 1) return Bytes();
     EXPECT_EQ(orders[0].device, device);
@@ -160,7 +160,7 @@ TEST_F(BrokerTrimsTest, WhoDoesNotWantToWaitGetsWhatLiesIdleAllTheSame) {
   Broker::GrowAnswer waits = Grow(two, second, kMiB * 2, milliseconds(0));
   ASSERT_TRUE(waits.wait.has_value()) << waits.status;
   held_[one].clear();  // it was granted large chunks
-  const std::vector<TrimTable::Order> orders = broker_->TakeTrims(one);
+  const std::vector<TrimOrder> orders = broker_->TakeTrims(one);
   ASSERT_EQ(orders.size(), 1u);
   EXPECT_TRUE(broker_->Trimmed(one, orders[0].id, false).ok());
   EXPECT_EQ(Reason(Continue(two, waits).status), RefusalReason::kCard) << "at the answer";
@@ -271,7 +271,7 @@ TEST_F(BrokerTrimsTest, AGuaranteeIsSetAsideFromWhatLiesIdle) {
   std::thread adds([&] {
     added = broker_->AddDevice(Spec(LeaseKey{2}, kMiB * 32, kMiB * 32), Clock::now() + seconds(60));
   });
-  std::vector<TrimTable::Order> orders;
+  std::vector<TrimOrder> orders;
   while (orders.empty()) {
     std::this_thread::yield();
     orders = broker_->TakeTrims(one);
@@ -293,7 +293,7 @@ TEST_F(BrokerTrimsTest, AGuaranteeThatIdleMemoryMakesNoRoomForIsRefusedAtTheAnsw
   std::thread adds([&] {
     added = broker_->AddDevice(Spec(LeaseKey{2}, kMiB * 32, kMiB * 32), Clock::now() + seconds(3600));
   });
-  std::vector<TrimTable::Order> orders;
+  std::vector<TrimOrder> orders;
   while (orders.empty()) {
     std::this_thread::yield();
     orders = broker_->TakeTrims(one);

@@ -23,10 +23,10 @@ class TrimTableTest : public ::testing::Test {
             {.session = kTwo, .device = kDevice, .bytes = kMiB * 32}};
   }
   // What `session` is asked for, which is one thing.
-  TrimTable::Order Order(SessionId session) {
-    const std::vector<TrimTable::Order> orders = table_.Take(session);
+  TrimOrder Order(SessionId session) {
+    const std::vector<TrimOrder> orders = table_.Take(session);
     EXPECT_EQ(orders.size(), 1u);
-    return orders.empty() ? TrimTable::Order() : orders.front();
+    return orders.empty() ? TrimOrder() : orders.front();
   }
 
   TrimTable table_;
@@ -37,7 +37,7 @@ TEST_F(TrimTableTest, AsksTheLargestHolderFirstAndTheNextOnlyAfterItsAnswer) {
   TrimTable::Asked asked = table_.Ask(need_, Holders(), kMiB * 10, kStart);
   EXPECT_TRUE(asked.hope);
   EXPECT_EQ(asked.session, kTwo);
-  const TrimTable::Order first = Order(kTwo);
+  const TrimOrder first = Order(kTwo);
   EXPECT_EQ(first.device, kDevice);
   EXPECT_EQ(first.bytes, kMiB * 10);
   asked = table_.Ask(need_, Holders(), kMiB * 10, kStart + milliseconds(1));
@@ -47,7 +47,7 @@ TEST_F(TrimTableTest, AsksTheLargestHolderFirstAndTheNextOnlyAfterItsAnswer) {
   EXPECT_EQ(*table_.Answer(kTwo, first.id, /*pending=*/false, kStart + milliseconds(2)), kDevice);
   asked = table_.Ask(need_, Holders(), kMiB * 9, kStart + milliseconds(2));
   EXPECT_EQ(asked.session, kOne);
-  const TrimTable::Order second = Order(kOne);
+  const TrimOrder second = Order(kOne);
   EXPECT_EQ(second.bytes, kMiB * 8) << "more than it holds helps nobody";
   EXPECT_TRUE(table_.IsHopeful(need_, Holders()));
   EXPECT_TRUE(table_.Answer(kOne, second.id, false, kStart + milliseconds(3)).ok());
@@ -89,7 +89,7 @@ TEST_F(TrimTableTest, WhoStillNeedsMemoryAsksAllAgainLater) {
 
 TEST_F(TrimTableTest, AnAnswerFromBeforeDoesNotCountForANewNeed) {
   EXPECT_EQ(table_.Ask(need_, {Holders()[1]}, kMiB, kStart).session, kTwo);
-  const TrimTable::Order open = Order(kTwo);
+  const TrimOrder open = Order(kTwo);
   TrimTable::Need later;
   EXPECT_TRUE(table_.Ask(later, {Holders()[1]}, kMiB, kStart + milliseconds(1)).hope);
   EXPECT_TRUE(table_.Answer(kTwo, open.id, false, kStart + milliseconds(2)).ok());
@@ -136,7 +136,7 @@ TEST_F(TrimTableTest, AnAnswerCountsForWhoAskedOnly) {
 
 TEST_F(TrimTableTest, WrongAnswersAndForgottenHolders) {
   EXPECT_EQ(table_.Ask(need_, Holders(), kMiB, kStart).session, kTwo);
-  const TrimTable::Order open = Order(kTwo);
+  const TrimOrder open = Order(kTwo);
   EXPECT_TRUE(absl::IsInvalidArgument(table_.Answer(kOne, open.id, false, kStart).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(table_.Answer(kTwo, TrimId{99}, false, kStart).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(table_.Answer(kTwo, TrimId{}, false, kStart).status()));
