@@ -16,7 +16,7 @@ constexpr std::uint64_t kMostUnit = std::uint64_t{2} << 20;
 
 LeasedDevice LeasedFrom(const wire::LogicalDevice& device) {
   LeasedDevice leased;
-  leased.id = device.id;
+  leased.id = LogicalId{device.id};
   leased.memory_limit = Bytes(device.memory_limit_bytes);
   leased.guarantee = Bytes(device.guarantee_bytes);
   leased.preallocated = device.mode == wire::LogicalDeviceSpec::Mode::kPreallocate;

@@ -36,7 +36,7 @@ void WaitForHead(const ClientPage& page, std::uint64_t head) {
 TEST(PlacementRingProcessTest, AKilledProducerLeavesAReaderThatEnds) {
   for (int round = 0; round < 30; ++round) {
     auto page = SharedPages::CreateClientPage();
-    ASSERT_TRUE(page.ok()) << page.status();
+    ASSERT_TRUE(page.ok()) << page.status().message;
     PlacementRingReader reader(&(*page)->ring);
     SpawnedProcess producer = StartPeer(page->fd(), {"push", "3"});
     ASSERT_TRUE(producer.pid() > 0);
@@ -55,7 +55,7 @@ TEST(PlacementRingProcessTest, AKilledProducerLeavesAReaderThatEnds) {
 // half-written stay busy, and only they are lost.
 TEST(PlacementRingProcessTest, SlotsOfKilledProducersDoNotStopTheNextOne) {
   auto page = SharedPages::CreateClientPage();
-  ASSERT_TRUE(page.ok()) << page.status();
+  ASSERT_TRUE(page.ok()) << page.status().message;
   PlacementRingReader reader(&(*page)->ring);
   std::uint64_t read = 0;
   for (int round = 0; round < 30; ++round) {

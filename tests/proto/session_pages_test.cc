@@ -47,9 +47,9 @@ std::string VmFlags(const void* address) {
 
 TEST(SharedPagesTest, ClientSeesWhatTheDaemonWritesIntoTheStatsPage) {
   auto daemon = SharedPages::CreateStatsPage();
-  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  ASSERT_TRUE(daemon.ok()) << daemon.status().message;
   auto client = SharedPages::OpenStatsPage(Duplicate(daemon->fd()));
-  ASSERT_TRUE(client.ok()) << client.status();
+  ASSERT_TRUE(client.ok()) << client.status().message;
   (*daemon)->devices[63].limit.store(12345);
   EXPECT_EQ((*client)->devices[63].limit.load(), 12345u);
   EXPECT_EQ((*client)->epoch.load(), 0u);
@@ -57,9 +57,9 @@ TEST(SharedPagesTest, ClientSeesWhatTheDaemonWritesIntoTheStatsPage) {
 
 TEST(SharedPagesTest, DaemonSeesWhatTheClientWritesIntoItsPage) {
   auto daemon = SharedPages::CreateClientPage();
-  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  ASSERT_TRUE(daemon.ok()) << daemon.status().message;
   auto client = SharedPages::OpenClientPage(Duplicate(daemon->fd()));
-  ASSERT_TRUE(client.ok()) << client.status();
+  ASSERT_TRUE(client.ok()) << client.status().message;
   (*client)->devices[0].used.store(77);
   (*client)->ring.Push({.op = 3});
   EXPECT_EQ((*daemon)->devices[0].used.load(), 77u);
@@ -80,9 +80,9 @@ TEST(SharedPagesTest, MappingsOutliveTheirDescriptors) {
 
 TEST(SharedPagesTest, ReplacingAPageLosesNoCount) {
   auto daemon = SharedPages::CreateClientPage();
-  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  ASSERT_TRUE(daemon.ok()) << daemon.status().message;
   auto client = SharedPages::OpenClientPage(Duplicate(daemon->fd()));
-  ASSERT_TRUE(client.ok()) << client.status();
+  ASSERT_TRUE(client.ok()) << client.status().message;
   ClientPage& page = **client;
   std::atomic<bool> over = false;
   std::vector<std::uint64_t> done(2);
@@ -102,7 +102,7 @@ TEST(SharedPagesTest, ReplacingAPageLosesNoCount) {
   for (int op = 0; op < ClientPage::kMaxOps; ++op) {
     std::thread namer([&page, op] { SetOpName(page, op, absl::StrCat("Op", op)); });
     daemon = SharedPages::CreateClientPage();
-    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    ASSERT_TRUE(daemon.ok()) << daemon.status().message;
     const absl::Status replaced = SharedPages::ReplaceClientPage(*client, Duplicate(daemon->fd()));
     EXPECT_TRUE(replaced.ok()) << replaced;
     namer.join();
