@@ -30,12 +30,12 @@ absl::Status ServeOverNullBackend(UniqueFd session, UniqueFd control) {
   LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceMemory> backend, MakeNullBackend());
   const daemon::Config config;
   LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<daemon::PollWaker> waker, daemon::PollWaker::Create());
-  daemon::NoGrantLog log;
-  LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<daemon::Broker> broker,
-                        daemon::Broker::Create(*backend, log,
-                                               {.cards = {{.device = backend->devices().front()}},
-                                                .reserve = config.reserve,
-                                                .unconfirmed_waker = waker}));
+  NoGrantLog log;
+  LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<Broker> broker,
+                        Broker::Create(*backend, log,
+                                       {.cards = {{.device = backend->devices().front()}},
+                                        .reserve = config.reserve,
+                                        .unconfirmed_waker = waker}));
   daemon::SessionDirectory sessions;
   daemon::EventLog events(config.kept_events);
   daemon::DescriptorBudget budget(kDescriptors);
