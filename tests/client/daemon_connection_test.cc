@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "lgpu/refusal.h"
-#include "proto/refusal_codec.h"
+#include "proto/refusal_messages.h"
 #include "tests/client/daemon_dialogue.h"
 
 namespace lgpu {
@@ -196,6 +196,56 @@ TEST(DaemonConnectionTest, AnAcknowledgementThatCouldNotBeSentIsSentLater) {
   granted.set_value();
   daemon.Join();
   EXPECT_EQ(acknowledged, 1u);
+}
+
+TEST(DaemonConnectionTest, ADaemonOfVersion2IsNotAskedToAttach) {
+  v1::Frame next;
+  FakeDaemon daemon([&next](FakePeer& peer) {
+    peer.Greet(2);
+    next = peer.Read();
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  const absl::Status status = (*connection)->Attach("job").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Text(status), HasSubstr("speaks version 2 of the session protocol"));
+  EXPECT_THAT(Text(status), HasSubstr("a newer lgpud"));
+  connection->reset();
+  daemon.Join();
+  EXPECT_FALSE(next.has_attach());
+}
+
+TEST(DaemonConnectionTest, AttachedIsTheLeaseOrTheDaemonsError) {
+  FakeDaemon daemon([](FakePeer& peer) {
+    peer.Greet();
+    v1::Frame frame;
+    v1::Attached& attached = *frame.mutable_attached();
+    const v1::Frame asked = peer.Read();
+    EXPECT_EQ(asked.attach().lease(), "no");
+    attached.set_request_id(asked.attach().request_id());
+    attached.set_code(static_cast<int>(absl::StatusCode::kNotFound));
+    attached.set_message("no such lease");
+    peer.Send(frame);
+    attached.set_request_id(peer.Read().attach().request_id());
+    attached.set_code(0);
+    attached.mutable_lease()->set_id("l-1");
+    attached.mutable_lease()->add_devices()->set_memory_limit_bytes(5);
+    peer.Send(frame);
+    attached.set_request_id(peer.Read().attach().request_id());
+    attached.clear_lease();
+    peer.Send(frame);
+    peer.Read();
+  });
+  auto connection = daemon.Connect();
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  EXPECT_EQ((*connection)->Attach("no").status(), absl::NotFoundError("no such lease"));
+  const absl::StatusOr<wire::Lease> lease = (*connection)->Attach("job");
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  EXPECT_EQ(lease->id, "l-1");
+  ASSERT_EQ(lease->devices.size(), 1u);
+  EXPECT_EQ(lease->devices[0].memory_limit_bytes, 5u);
+  EXPECT_THAT(Text((*connection)->Attach("job").status()), HasSubstr("not of the protocol"));
+  EXPECT_FALSE((*connection)->status().ok());
 }
 
 TEST(DaemonConnectionTest, ARefusalKeepsItsNumbers) {

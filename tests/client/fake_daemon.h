@@ -34,14 +34,16 @@ class FakePeer {
   }
   void Send(const v1::Frame& frame, const std::vector<int>& fds = {}) { (void)channel_.Send(frame, fds); }
 
-  /// Takes Hello and answers it.
-  void Greet() {
+  /// Takes Hello and answers it, as a daemon that speaks `version`.
+  void Greet(std::uint32_t version = SessionChannel::kProtocolVersion) {
     EXPECT_TRUE(Read().has_hello());
     absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage();
     auto client = SharedPages::CreateClientPage();
     ASSERT_TRUE(stats.ok() && client.ok());
     stats_ = *std::move(stats);
-    Send(WelcomeFrame(), {stats_.fd(), client->fd()});
+    v1::Frame frame = WelcomeFrame();
+    frame.mutable_welcome()->set_protocol_version(version);
+    Send(frame, {stats_.fd(), client->fd()});
   }
   static v1::Frame WelcomeFrame() {
     v1::Frame frame;
