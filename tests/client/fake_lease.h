@@ -79,11 +79,11 @@ struct FakeLeaseLog {
   std::vector<std::string> resizes;  // GPU:LIMIT:GUARANTEE
 
   struct Answer {
-    std::uint64_t id = 0;
+    TrimId id;
     bool pending = false;
   };
   std::mutex mutex;
-  std::vector<Lease::TrimOrder> trims;  // to be taken
+  std::vector<TrimOrder> trims;  // to be taken
   std::vector<Answer> answers;
 };
 
@@ -106,7 +106,8 @@ class FakeLease final : public Lease {
     backend_ = MakeSimulatedBackend({.devices = cards, .asynchronous = options.asynchronous});
     for (int i = 0; i < options.cards * options.devices_per_card; ++i) {
       const int card = i / options.devices_per_card;
-      devices_.push_back({.memory_limit = options.limit,
+      devices_.push_back({.id = LogicalId{static_cast<std::uint64_t>(i) + 1},
+                          .memory_limit = options.limit,
                           .card = cards[static_cast<std::size_t>(card)],
                           .card_index = card,
                           .backend_device = card});

@@ -175,7 +175,7 @@ TEST_F(LogicalMemoryTest, TrimReturnsWhatNoBlockTouches) {
 class MemorySessionTest : public ::testing::Test {
  protected:
   LogicalMemory& memory(int i = 0) { return session_->memory(i); }
-  void TellToTrim(const Lease::TrimOrder& order) {
+  void TellToTrim(const TrimOrder& order) {
     {
       const std::lock_guard lock(log_->mutex);
       log_->trims.push_back(order);
@@ -200,9 +200,9 @@ TEST_F(MemorySessionTest, TrimsAreAnsweredByTheirDevice) {
     ASSERT_TRUE(block.ok()) << block.status();
     ASSERT_TRUE(memory(i).Free(*block, 32_MiB).ok());
   }
-  TellToTrim({.id = 9, .device = 1, .bytes = 32_MiB});
+  TellToTrim({.id = TrimId{9}, .device = session_->lease().devices()[1].id, .bytes = 32_MiB});
   ASSERT_TRUE(Eventually([&] { return Answers().size() == 1; }));
-  EXPECT_EQ(Answers()[0].id, 9u);
+  EXPECT_EQ(Answers()[0].id, TrimId{9});
   EXPECT_FALSE(Answers()[0].pending);
   EXPECT_LT(memory(1).stats().held, 32_MiB);
   EXPECT_TRUE(session_->Close().ok());
