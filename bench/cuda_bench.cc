@@ -56,7 +56,7 @@ std::unique_ptr<World> Start(benchmark::State& state) {
   }
   world->lease = *std::move(lease);
   world->pool = std::make_unique<Pool>(world->lease->TakeSource(0), PoolOptions());
-  const auto stream = world->lease->backend().CreateStream(world->lease->backend_device(0), 0);
+  const auto stream = world->lease->backend().CreateStream(world->lease->devices()[0].backend_device, 0);
   if (stream.ok()) world->stream = *stream;
   return world;
 }

@@ -156,8 +156,8 @@ TEST_F(ResumeTest, WhoDoesNotKnowThatHeWasHeardMayTellAgain) {
     auto answer = Resume(*channel, session.id, session.token);
     ASSERT_TRUE(answer.ok() && answer->frame.has_welcome()) << answer.status() << answer->frame.DebugString();
     // The limit is in the page from the first moment.
-    const auto stats = SharedPages::OpenStatsPage(std::move(answer->fds[0]));
-    ASSERT_TRUE(stats.ok()) << stats.status();
+    auto stats = SharedPages::OpenStatsPage(std::move(answer->fds[0]));
+    ASSERT_TRUE(stats.ok()) << stats.status().message;
     EXPECT_EQ((*stats)->devices[0].id.load(), device);
     EXPECT_EQ((*stats)->devices[0].limit.load(), 64 * kMiB);
     ::munmap(page, 4096);

@@ -20,8 +20,8 @@ namespace {
 constexpr char kBoot[] = "01234567-89ab-cdef-0123-456789abcdef";
 constexpr std::chrono::seconds kPatience{20};
 
-template <typename T>
-T Need(absl::StatusOr<T> value) {
+template <typename Result>
+auto Need(Result value) {
   LGPU_CHECK(value.ok());
   return *std::move(value);
 }
