@@ -41,7 +41,8 @@ TEST(ControlMethodsTest, AreThoseOfTheService) {
   Expect(kWatchPlacements);
   Expect(kWatchEvents);
   Expect(kDiagnose);
-  EXPECT_EQ(Service().method_count(), 13) << "a new method of the service has no place in cli/control_methods.h";
+  EXPECT_EQ(Service().method_count(), 13)
+      << "a new method of the service has no place in cli/control_methods.h";
 }
 
 }  // namespace

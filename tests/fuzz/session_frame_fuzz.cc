@@ -48,7 +48,8 @@ int NextFreeDescriptor() { return UniqueFd(::dup(STDERR_FILENO)).get(); }
 void Use(const v1::Frame& frame) {
   if (frame.has_grow_refused()) {
     const v1::GrowRefused& refused = frame.grow_refused();
-    const absl::Status status = StatusFromWire(refused.code(), refused.message(), RefusalToWire(RefusalFromProto(refused.refusal())));
+    const absl::Status status =
+        StatusFromWire(refused.code(), refused.message(), RefusalToWire(RefusalFromProto(refused.refusal())));
     const absl::Status bare(status.code(), status.message());
     LGPU_CHECK(DecodeStatusDetails(bare, EncodeStatusDetails(status)).code() == status.code());
   }
