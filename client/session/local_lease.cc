@@ -96,7 +96,7 @@ absl::Status LocalLease::AddDeviceOn(const Broker::CardInfo& card, const Logical
   auto entry = std::make_unique<Entry>();
   entry->session = SessionId{devices_.size() + 1};
   entry->limit = limit.count();
-  absl::StatusOr<std::unique_ptr<RegionSource>> source =
+  absl::StatusOr<std::unique_ptr<LocalRegionSource>> source =
       LocalRegionSource::Create(*broker_, *backend_, entry->limit,
                                 {.device = device,
                                  .lease = kTheLease,
