@@ -42,7 +42,10 @@ inline PlainStatus PlainError(PlainCode code, std::string message) { return {cod
 template <typename T>
 class [[nodiscard]] PlainResult {
  public:
-  PlainResult(PlainStatus status) : status_(std::move(status)) {}
+  /// `status` is an error.
+  PlainResult(PlainStatus status) : status_(std::move(status)) {
+    if (ok()) status_ = {PlainCode::kInternal, "a result without a value"};
+  }
   PlainResult(T value) : value_(std::move(value)) {}
 
   bool ok() const { return status_.ok(); }

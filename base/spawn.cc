@@ -14,7 +14,7 @@ namespace {
 
 std::vector<std::string> Merge(const SpawnOptions::Environment& changes) {
   std::vector<std::string> entries;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string text = *entry;
     if (changes.count(text.substr(0, text.find('='))) == 0) entries.push_back(text);
   }

@@ -258,7 +258,7 @@ absl::Status FilterFlags::Check(const v1::StatsSnapshot& snapshot) const {
   }
   if (!has_lease) {
     return absl::NotFoundError(
-        absl::StrCat("no lease \"", Printable(lease), "\" of yours is here\nthere are: ", there_are(names)));
+        absl::StrCat("you have no lease named \"", Printable(lease), "\"\nthere are: ", there_are(names)));
   }
   if (pid && !pids.contains(absl::StrCat(*pid))) {
     return absl::NotFoundError(

@@ -35,6 +35,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpud.service ${PROJECT_SOURCE_DIR
         DESTINATION lib/systemd/system)
 # liblgpu and the command contain parts of gRPC (cmake/LgpuGrpc.cmake).
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/NOTICE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu)
+install(FILES /usr/share/common-licenses/Apache-2.0 DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu)
 install(FILES /usr/share/doc/libgrpc-dev/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu RENAME grpc.copyright)
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpud.toml DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/examples)
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/prometheus/lgpu-alerts.yml ${PROJECT_SOURCE_DIR}/packaging/grafana/lgpu.json

@@ -16,6 +16,7 @@
 
 #include "base/blocked_signals.h"
 #include "base/check.h"
+#include "base/utf8.h"
 #include "lgpu/status.h"
 #include "proto/refusal_codec.h"
 
@@ -180,6 +181,9 @@ absl::StatusOr<wire::Lease> DaemonConnection::Attach(const std::string& lease) {
         "lgpud at " + options_.directory + " speaks version " + std::to_string(version_) +
         " of the session protocol, and a program without gRPC attaches from version " +
         std::to_string(ClientChannel::kAttachVersion) + " on\n  try: a newer lgpud");
+  }
+  if (!IsUtf8(lease)) {
+    return absl::InvalidArgumentError("the name of a lease is UTF-8, and \"" + AsUtf8(lease) + "\" is not");
   }
   LGPU_ASSIGN_OR_RETURN(const std::uint64_t id, NewRequest());
   wire::Frame frame{.body = wire::Attach{.request_id = id, .lease = lease}};

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/utf8.h"
 #include "google/protobuf/util/time_util.h"
 #include "lgpu/status.h"
 
@@ -330,7 +331,7 @@ absl::StatusOr<LeaseKey> LeaseTable::FindKey(const Caller& caller, const std::st
   }
   if (named.empty()) {
     return absl::NotFoundError(
-        absl::StrCat("no lease \"", text.substr(0, 80), "\" of yours is here; `lgpu ls` lists them"));
+        absl::StrCat("you have no lease named \"", AsUtf8(text.substr(0, 80)), "\"; `lgpu ls` lists yours"));
   }
   return named.front();
 }

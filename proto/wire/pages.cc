@@ -143,8 +143,7 @@ PlainResult<SharedPage<StatsPage>> SharedPages::CreateStatsPage() {
   // After the mapping: FUTURE_WRITE leaves writable mappings that exist and refuses new ones.
   LGPU_PLAIN_RETURN_IF_ERROR(
       Seal(page.fd_.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL));
-  page.page_ = static_cast<StatsPage*>(page.mapping_.get());
-  page.page_->magic.store(StatsPage::kMagic, std::memory_order_release);
+  page->magic.store(StatsPage::kMagic, std::memory_order_release);
   return page;
 }
 
@@ -157,7 +156,6 @@ PlainResult<SharedPage<const ClientPage>> SharedPages::CreateClientPage() {
   }
   LGPU_PLAIN_RETURN_IF_ERROR(Seal(page.fd_.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
   LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_, Map(page.fd_.get(), PROT_READ, sizeof(ClientPage)));
-  page.page_ = static_cast<const ClientPage*>(page.mapping_.get());
   return page;
 }
 
@@ -165,7 +163,6 @@ PlainResult<SharedPage<const StatsPage>> SharedPages::OpenStatsPage(UniqueFd fd)
   LGPU_PLAIN_RETURN_IF_ERROR(CheckReceivedFile(fd.get(), sizeof(StatsPage)));
   SharedPage<const StatsPage> page;
   LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_, Map(fd.get(), PROT_READ, sizeof(StatsPage)));
-  page.page_ = static_cast<const StatsPage*>(page.mapping_.get());
   page.fd_ = std::move(fd);
   LGPU_PLAIN_RETURN_IF_ERROR(CheckMagic(page->magic.load(std::memory_order_acquire), StatsPage::kMagic));
   return page;
@@ -176,7 +173,6 @@ PlainResult<SharedPage<ClientPage>> SharedPages::OpenClientPage(UniqueFd fd) {
   SharedPage<ClientPage> page;
   LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_,
                               Map(fd.get(), PROT_READ | PROT_WRITE, sizeof(ClientPage)));
-  page.page_ = static_cast<ClientPage*>(page.mapping_.get());
   page.fd_ = std::move(fd);
   LGPU_PLAIN_RETURN_IF_ERROR(CheckMagic(page->magic.load(std::memory_order_acquire), ClientPage::kMagic));
   return page;

@@ -80,10 +80,10 @@ template <typename Page>
 class SharedPage {
  public:
   SharedPage() = default;
-  Page* get() const { return page_; }
-  Page* operator->() const { return page_; }
-  Page& operator*() const { return *page_; }
-  explicit operator bool() const { return page_ != nullptr; }
+  Page* get() const { return static_cast<Page*>(mapping_.get()); }
+  Page* operator->() const { return get(); }
+  Page& operator*() const { return *get(); }
+  explicit operator bool() const { return mapping_ != nullptr; }
   int fd() const { return fd_.get(); }
   /// The mapping stays: for a daemon that has sent the descriptor away and wants its number back.
   void CloseFd() { fd_.Reset(); }
@@ -91,7 +91,6 @@ class SharedPage {
  private:
   friend class SharedPages;
   std::shared_ptr<void> mapping_;
-  Page* page_ = nullptr;
   UniqueFd fd_;
 };
 

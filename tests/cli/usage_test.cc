@@ -40,7 +40,7 @@ TEST_F(UsageTest, AFilterForWhatIsNotThereSaysWhatThereIs) {
   for (const char* const verb : {"ls", "ps", "events"}) {
     const ProgramResult lease = Run({verb, "--lease", "nix"});
     EXPECT_EQ(lease.code, 6) << verb;
-    EXPECT_THAT(lease.err, HasSubstr("no lease \"nix\" of yours is here")) << verb;
+    EXPECT_THAT(lease.err, HasSubstr("you have no lease named \"nix\"")) << verb;
     EXPECT_THAT(lease.out, IsEmpty()) << verb;
   }
   EXPECT_THAT(Run({"ls", "--lease", "nix"}).err, HasSubstr("there are: train"));

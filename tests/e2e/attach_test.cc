@@ -147,6 +147,18 @@ TEST_F(AttachTest, ALeaseThatIsNotThereIsNotFoundAsOverGrpc) {
               AllOf(StartsWith("error NOT_FOUND"), HasSubstr("no-such-lease")));
 }
 
+TEST_F(AttachTest, NamesThatNoLeaseCanHaveLeaveTheSessionAsItIs) {
+  StartDaemon({.simulate = "64MiB"});
+  const std::string lease = Lgpu({"create", "-m", "32MiB"});
+  auto client = StartSessionClient();
+  // The daemon shows 80 bytes of a name; the 80th is the first half of a letter here.
+  EXPECT_THAT(Ask(*client, "attach " + std::string(79, 'a') + "\xc3\xa9"), StartsWith("error NOT_FOUND"));
+  EXPECT_THAT(Ask(*client, "attach \xff\xfe"), StartsWith("error INVALID_ARGUMENT"));
+  EXPECT_EQ(Ask(*client, "attach " + lease), "ok");
+  EXPECT_EQ(Ask(*client, "close"), "ok");
+  Lgpu({"rm", lease});
+}
+
 TEST_F(AttachTest, LeasesOfOtherUsersAreNotFound) {
   if (::getuid() != 0) GTEST_SKIP() << "only root can be two users";
   StartDaemon({.open_to_everybody = true});
