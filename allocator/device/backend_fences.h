@@ -23,8 +23,9 @@ class BackendFences final : public StreamFences {
   /// allocated for the number or used on it may still be freed. INVALID_ARGUMENT for a number without a
   /// stream.
   absl::Status Remove(StreamId stream);
-  /// Waits until all streams have done what is queued on them now.
-  absl::Status DrainAll();
+  /// Waits until all streams have done what is queued on them now. Memory that was freed behind that work is
+  /// idle for the pool from then on.
+  absl::Status WaitForAll();
 
   absl::StatusOr<std::uint64_t> Record(StreamId stream) override;
   absl::StatusOr<bool> HasPassed(StreamId stream, std::uint64_t value) override;

@@ -80,7 +80,7 @@ absl::Status LogicalMemory::Free(const Block& block, Bytes requested) {
 
 absl::StatusOr<Bytes> LogicalMemory::Trim() {
   workspace_->GiveUp();
-  LGPU_RETURN_IF_ERROR(fences_->DrainAll());
+  LGPU_RETURN_IF_ERROR(fences_->WaitForAll());
   LGPU_ASSIGN_OR_RETURN(const Bytes trimmed, pool_->Trim(Bytes(~std::uint64_t{0})));
   PublishStats();
   return trimmed;
