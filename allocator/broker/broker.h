@@ -65,7 +65,7 @@ class Broker {
 
   struct Options {
     std::vector<BrokerCard> cards;
-    Bytes reserve = {};                             // of every card; granted to nobody
+    Bytes reserve = {};                             // of every card; never granted
     std::shared_ptr<Waker> unconfirmed_waker = {};  // woken when RetryUnconfirmed has work
     /// Chunks go to other processes, which may keep memory that they returned: real cards are asked whether
     /// they have it back. False: all sessions are of this process.

@@ -57,7 +57,7 @@ class DeviceMemory {
 
   /// The devices, ordered by pci_bus_id; constant for the backend's life.
   virtual const std::vector<PhysicalDevice>& devices() const = 0;
-  /// Memory that nobody uses, as the device reports it; nothing where it cannot be known.
+  /// Free memory, as the device reports it; nothing where it cannot be known.
   virtual std::optional<Bytes> FreeMemory(int device) = 0;
   /// The processes that have a context on the device, with what they use of it as the device reports it.
   /// Nothing where that cannot be known.
@@ -79,7 +79,7 @@ class DeviceMemory {
   /// Drops this process's reference and makes sure, as far as the backend can, that the memory is
   /// back: OK when it is, UNAVAILABLE when another process may still pin it (the reference is gone all
   /// the same; FreeMemory tells when it comes back). After any other error the reference is still there.
-  /// Simulated memory goes at once: whoever still maps it faults.
+  /// Simulated memory goes at once: a process that still maps it faults.
   virtual absl::Status Reclaim(MemoryHandle memory) = 0;
 
   // Memory that outlived the process that created it.

@@ -54,7 +54,7 @@ class DeviceWork {
 
   virtual absl::StatusOr<StreamHandle> CreateStream(int device, int priority) = 0;
   virtual absl::Status DestroyStream(StreamHandle stream) = 0;
-  /// Waits until the stream has done all that was queued on it. Makes nothing that it could lack: for who
+  /// Waits until the stream has done all that was queued on it. Allocates nothing: for callers that
   /// cannot record a fence.
   virtual absl::Status Drain(StreamHandle stream) = 0;
   virtual absl::StatusOr<Fence> Record(StreamHandle stream) = 0;
