@@ -25,6 +25,7 @@ struct SpawnOptions {
   std::vector<std::string> argv;  // argv[0]: a path, or a name that is searched in PATH
   Environment environment = {};
   std::vector<std::pair<int, int>> descriptors = {};  // {number here, number in the program}
+                                                      // applied in order by dup2
   const sigset_t* signal_mask = nullptr;              // null: this thread's
   const sigset_t* default_signals = nullptr;          // back to their default action; null: none
 };

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -34,9 +35,9 @@ absl::StatusOr<Thread> Thread::Start(const char* name, std::function<void()> bod
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
   if (error != 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("lgpud may start no further thread (", std::strerror(error),
-                     "); raise its TasksMax and LimitNPROC (pids.max, ulimit -u) or LimitAS (ulimit -v)"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        program_invocation_short_name, " cannot start another thread (", std::strerror(error),
+        "); raise the limit on its threads (TasksMax, pids.max, ulimit -u) or addresses (ulimit -v)"));
   }
   argument.release();
   thread.joinable_ = true;

@@ -5,7 +5,7 @@
 
 namespace lgpu {
 
-/// What gRPC starts for a channel or a server, and some more for who else starts threads just then.
+/// What gRPC starts for a channel or a server, and some more for threads that others start at the same time.
 constexpr int kGrpcThreads = 12;
 
 /// RESOURCE_EXHAUSTED where this process may not start so many threads more. To be asked before anything of

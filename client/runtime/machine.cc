@@ -13,42 +13,35 @@
 namespace lgpu {
 namespace {
 
-// Those that the driver shows this process; where it does not start there is none, and `notes` says why.
+PhysicalDeviceInfo DescriptionOf(const PhysicalDevice& device, bool simulated) {
+  return {.name = {},
+          .device_type = "GPU",
+          .card_uuid = device.uuid,
+          .card_name = device.name,
+          .pci_bus_id = device.pci_bus_id,
+          .total = device.total,
+          .free = device.total,
+          .compute_major = device.compute_major,
+          .compute_minor = device.compute_minor,
+          .multiprocessors = device.multiprocessors,
+          .simulated = simulated};
+}
+
+// The cards that the driver shows this process. Where the driver does not start there is none, and `notes`
+// says why.
 void AppendReal(std::vector<PhysicalDeviceInfo>& cards, std::vector<std::string>& notes) {
   const absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend();
   if (!backend.ok()) {
     notes.push_back("lgpu: note: no GPU: " + std::string(backend.status().message()));
     return;
   }
-  for (const PhysicalDevice& device : (*backend)->devices()) {
-    cards.push_back({.name = {},
-                     .device_type = "GPU",
-                     .card_uuid = device.uuid,
-                     .card_name = device.name,
-                     .pci_bus_id = device.pci_bus_id,
-                     .total = device.total,
-                     .free = device.total,
-                     .compute_major = device.compute_major,
-                     .compute_minor = device.compute_minor,
-                     .multiprocessors = device.multiprocessors,
-                     .simulated = false});
-  }
+  for (const PhysicalDevice& device : (*backend)->devices()) cards.push_back(DescriptionOf(device, false));
 }
 
 void AppendSimulated(const Endpoint& endpoint, std::vector<PhysicalDeviceInfo>& cards) {
   for (std::size_t i = 0; i < endpoint.simulated.size(); ++i) {
     const PhysicalDevice device = SimulatedDevice(static_cast<int>(i), endpoint.simulated[i], "local");
-    cards.push_back({.name = {},
-                     .device_type = "GPU",
-                     .card_uuid = device.uuid,
-                     .card_name = device.name,
-                     .pci_bus_id = device.pci_bus_id,
-                     .total = device.total,
-                     .free = device.total,
-                     .compute_major = device.compute_major,
-                     .compute_minor = device.compute_minor,
-                     .multiprocessors = device.multiprocessors,
-                     .simulated = true});
+    cards.push_back(DescriptionOf(device, true));
   }
 }
 

@@ -29,9 +29,9 @@
 namespace lgpu {
 
 /// A DaemonConnection is the client's end of a session: the channel, its two pages, and the session
-/// thread, which reads what the daemon says while nobody waits for an answer. A thread that waits for one
-/// reads the channel itself (the session thread sleeps meanwhile), so that a grant costs no hand-over between
-/// threads; of several that wait, one reads for all. After a call the session thread takes the channel back
+/// thread, which reads the channel while no call waits for an answer. A call that waits reads the channel
+/// itself, and the session thread sleeps meanwhile, so that a grant costs no hand-over between threads. Of
+/// several calls that wait, one reads for all. After a call the session thread takes the channel back
 /// only a little later (kQuiet), and a grant is acknowledged by the next frame or then: of calls that follow
 /// one another, each costs two system calls of the channel's.
 ///
@@ -53,10 +53,10 @@ class DaemonConnection {
     /// What others see of the program; empty: its name and arguments.
     std::string command = {};
     /// The daemon is gone, or is back, or does not take the session up now, or the session is over. Called on
-    /// any thread, with locks held: it may only wake somebody.
+    /// any thread, with locks held: it may only wake another thread.
     std::function<void()> on_change = {};
   };
-  /// What somebody who uses the connection holds.
+  /// A chunk that a user of the connection holds.
   struct HeldChunk {
     std::uint64_t device = 0;
     Chunk chunk;
@@ -160,7 +160,7 @@ class DaemonConnection {
     std::vector<ClientFrame> inbox;
     bool has_pages = false;  // its caller is at work on what it was granted
   };
-  /// A grant that nobody waits for any more, or chunks that are to go back without one (0).
+  /// A grant whose request was given up, or chunks that go back without a grant (0).
   struct Orphan {
     std::uint64_t grant = 0;
     std::uint64_t device = 0;
@@ -192,7 +192,7 @@ class DaemonConnection {
   absl::StatusOr<ClientFrame> Await(std::uint64_t request, std::uint64_t generation, TimePoint deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Receives one frame, with the lock given up meanwhile. One that answers `request` is the caller's;
-  /// others go to whom they are for.
+  /// every other frame goes to the request that it answers.
   std::optional<ClientFrame> ReadOne(std::uint64_t request, TimePoint deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<ClientFrame> Deliver(ClientFrame received, std::uint64_t request)

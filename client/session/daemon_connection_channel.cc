@@ -1,4 +1,4 @@
-// The channel of a DaemonConnection: who reads it, and to whom a frame goes.
+// The channel of a DaemonConnection: the thread that reads it, and the waiter that a frame is for.
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -93,7 +93,8 @@ void DaemonConnection::TakeChannelBack() {
     MutexLock lock(mutex_);
     generation = generation_.load();
     quiet_is_set_ = false;
-    // With somebody waiting, it is one that could not be sent before, and he may wait for just that.
+    // While a call waits, this is an acknowledgement that could not be sent before; the call may be waiting
+    // for it.
     grant = std::exchange(unacknowledged_, 0);
     if (waiting_ == 0) Arm(true);  // else the end of that call sets the timer again
   }
@@ -258,7 +259,7 @@ absl::StatusOr<ClientFrame> DaemonConnection::Call(std::uint64_t request, wire::
       if (!sent.ok() && acknowledge != 0 && generation == generation_.load()) unacknowledged_ = acknowledge;
       acknowledge = 0;
     }
-    // A daemon that is gone may have said why: whoever reads finds that before the end of file.
+    // A daemon that is gone may have said why: its last frame is read before the end of file.
     if (sent.ok() || absl::IsUnavailable(sent)) {
       answer = Await(request, generation, deadline);
     } else if (!absl::IsDeadlineExceeded(sent)) {
@@ -266,7 +267,7 @@ absl::StatusOr<ClientFrame> DaemonConnection::Call(std::uint64_t request, wire::
     }
     if (const auto* const grant = answer.ok() ? answer->frame.Get<wire::Grant>() : nullptr) {
       FindWaiter(request)->has_pages = true;
-      // The daemon sends nobody the next page or grant before it knows of this one.
+      // The daemon sends the next page or grant of this session only after this acknowledgement.
       (grant->more || waiting_ > 1 ? acknowledge : unacknowledged_) = grant->grant_id;
     }
     StopWaiting();
@@ -313,7 +314,7 @@ std::optional<ClientFrame> DaemonConnection::Deliver(ClientFrame received, std::
     orphans_.push_back(OrphanOf(*grant));
   } else if (frame.Get<wire::Closed>() != nullptr) {
     Arm(false);
-    EndHere();  // who asked for it has given up waiting
+    EndHere();  // the call that asked for it has given up waiting
   }
   return std::nullopt;
 }

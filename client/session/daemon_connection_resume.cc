@@ -27,7 +27,7 @@ constexpr std::chrono::seconds kAttempt{5};
 constexpr std::chrono::milliseconds kConnectPatience{500};
 // How long the owner waits at most for an attempt that nobody needs any more.
 constexpr std::chrono::milliseconds kLookForTheEnd{100};
-// Half of what a message may carry: who is short of descriptors has them in flight too.
+// Half of what a message may carry: descriptors in flight count against a client that is short of them.
 constexpr std::size_t kChunksOfAPage = 128;
 
 // True for an answer that would be the same at the next attempt.
@@ -101,8 +101,9 @@ void DaemonConnection::TryToReconnect() {
   }
   absl::StatusOr<UniqueFd> socket = ConnectUnix(options_.reconnect_path, SOCK_SEQPACKET, kConnectPatience);
   const absl::Status status = socket.ok() ? Rejoin(ClientChannel(*std::move(socket))) : socket.status();
-  // Who could not be spoken to has decided nothing: a daemon that starts may not have opened its socket to
-  // this user yet. Nor has who hung up: the socket of one that is being killed takes a connection still.
+  // A daemon that could not be reached has decided nothing: while it starts, its socket may not be open to
+  // this user yet. Nor has a daemon that hung up: while it is being killed, its socket still accepts
+  // connections.
   const bool has_spoken = socket.ok() && !absl::IsCancelled(status);
   MutexLock lock(mutex_);
   if (has_spoken && IsFinal(status)) {

@@ -46,7 +46,7 @@ grpc::Status Reply(absl::StatusOr<Response> result, Response* response) {
 }
 
 Clock::time_point Deadline(const grpc::ServerContext& context) {
-  // Of the clock that nobody sets.
+  // Monotonic clock.
   const gpr_timespec deadline = gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC);
   const std::chrono::milliseconds left(
       gpr_time_to_millis(gpr_time_sub(deadline, gpr_now(GPR_CLOCK_MONOTONIC))));

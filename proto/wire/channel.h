@@ -16,7 +16,7 @@
 
 namespace lgpu {
 
-/// Who is at the other end of a Unix socket, as the kernel says.
+/// The process at the other end of a Unix socket, as the kernel names it.
 struct PeerCredentials {
   std::uint32_t uid = 0;
   std::uint32_t gid = 0;
@@ -74,8 +74,8 @@ class Channel {
 
   /// Ends both directions; a blocked Receive of another thread returns. The socket stays open.
   void Shutdown();
-  /// Goes on with the connection of `other`, under the number that its own socket had. Nobody sends or
-  /// receives meanwhile. RESOURCE_EXHAUSTED, and nothing changes.
+  /// Replaces this channel's socket by that of `other`; the descriptor keeps its number. Must not run beside
+  /// Send or Receive. RESOURCE_EXHAUSTED: nothing has changed.
   PlainStatus TakeOver(Channel other);
 
   int fd() const { return socket_.get(); }

@@ -91,9 +91,9 @@ PlainStatus ConnectError(const std::string& path, int error) {
     case ENOTDIR:
       return NobodyThere(path, "no such file");
     case ECONNREFUSED:
-      return NobodyThere(path, "nobody listens at its socket");
+      return NobodyThere(path, "no process listens at its socket");
     case EPROTOTYPE:
-      return NobodyThere(path, "something else listens at its socket");
+      return NobodyThere(path, "its socket is of another kind");
     case EAGAIN:
       return PlainError(PlainCode::kUnavailable,
                         Text("lgpud at ", DirectoryOf(path),

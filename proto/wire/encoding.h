@@ -21,7 +21,7 @@ namespace lgpu::wire {
 /// counts. A oneof is a std::variant; `visit.template Case<T>(number, variant)` names each of its messages.
 ///
 /// Decode accepts and refuses the same bytes as protobuf's generated C++ code. Unknown fields are skipped and
-/// not kept.
+/// not kept. The writer supplies UTF-8 in every std::string: a reader refuses anything else.
 
 /// A `bytes` field.
 struct Blob {
@@ -157,7 +157,7 @@ class Decoder {
    public:
     explicit Field(Decoder& in) : in_(in) {}
     bool ReadTag();
-    /// Skips a field that nobody took; false where anything was wrong.
+    /// Skips a field that the message does not know; false where anything was wrong.
     bool Finish() { return state_ == State::kUnknown ? in_.Skip(tag_) : state_ == State::kTaken; }
 
     template <typename T>

@@ -53,7 +53,7 @@ struct PlacementRing {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(sizeof(PlacementRing::Slot) == 64);
 
-/// A PlacementRingReader reads a ring that somebody hostile may write: it bounds every step, copies a
+/// A PlacementRingReader reads a ring whose writer may be hostile: it bounds every step, copies a
 /// slot before it looks at it, and keeps its cursor in private memory. One thread.
 ///
 /// A ticket whose slot is not written yet is waited for, with three ends: the ring went once around; or
@@ -65,8 +65,8 @@ class PlacementRingReader {
   explicit PlacementRingReader(const PlacementRing* ring) : ring_(ring) {}
 
   /// The next record, or nothing when there is none now. Records that were overwritten, or whose writer
-  /// died, are skipped and counted in lost(). At most kSlots steps; somebody who writes for ever is read for
-  /// ever, so callers bound how many records they take at a time.
+  /// died, are skipped and counted in lost(). At most kSlots steps; a ring that is written without end is
+  /// read without end, so callers bound how many records they take at a time.
   std::optional<PlacementEntry> Next();
   /// The writer is gone: a slot that is still being written will never be finished, skip it.
   void WriterIsGone() { writer_is_gone_ = true; }

@@ -124,7 +124,7 @@ TEST_F(ResourcesTest, AnLgpudThatMayStartNoThreadSaysSo) {
                       .rlim_max = RLIM_INFINITY};
   ASSERT_EQ(::prlimit(daemon_->pid(), RLIMIT_AS, &few, &before), 0);
   EXPECT_THAT(Ask(*client, "open d"),
-              AllOf(StartsWith("error RESOURCE_EXHAUSTED"), HasSubstr("lgpud may start no further thread"),
+              AllOf(StartsWith("error RESOURCE_EXHAUSTED"), HasSubstr("lgpud cannot start another thread"),
                     HasSubstr("pids.max")));
   ASSERT_EQ(::prlimit(daemon_->pid(), RLIMIT_AS, &before, nullptr), 0);
   EXPECT_THAT(Ask(*client, "open d"), StartsWith("ok "));

@@ -85,7 +85,7 @@ TEST_F(SessionConnectTest, ASocketThatNobodyHoldsIsNoDaemon) {
   Listen(SOCK_SEQPACKET, 8).Reset();
   const absl::Status status = ConnectStatus();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("(nobody listens at its socket)"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("(no process listens at its socket)"));
 }
 
 TEST_F(SessionConnectTest, AnotherKindOfSocketIsNoDaemon) {

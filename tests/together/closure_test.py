@@ -2,7 +2,7 @@
 """What comes into a process with a library, read from the ELF files themselves.
 
 closure_test.py LIBRARY: no protobuf, gRPC, OpenSSL, re2 or OpenBLAS in the closure of liblgpu; what is there is
-abseil, c-ares, zlib and the C and C++ runtime.
+abseil, c-ares, zlib and the C and C++ runtime. A sanitizer that the build itself asked for comes in as well.
 closure_test.py LIBRARY --libc-alone: the C library and the loader only.
 closure_test.py PROGRAM --session-alone: as the first, and nothing of gRPC, protobuf, kernels or TensorFlow's names is
 linked into the program itself."""
@@ -13,7 +13,8 @@ import subprocess
 import sys
 
 RUNTIME = r"(ld-linux[-\w]*|libc|libm|libdl|librt|libpthread|libresolv|libgcc_s|libstdc\+\+)\.so\.\d+"
-ALLOWED = re.compile(rf"({RUNTIME}|libabsl_\w+\.so[.\d]*|libcares\.so\.2|libz\.so\.1|liblgpu\.so\.0)$")
+SANITIZERS = r"lib(asan|ubsan|tsan)\.so\.\d+"
+ALLOWED = re.compile(rf"({RUNTIME}|{SANITIZERS}|libabsl_\w+\.so[.\d]*|libcares\.so\.2|libz\.so\.1|liblgpu\.so\.0)$")
 LIBC_ALONE = re.compile(r"(libc|ld-linux[-\w]*)\.so\.\d+$")
 
 

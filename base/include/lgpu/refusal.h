@@ -33,7 +33,7 @@ LGPU_API std::string_view RefusalReasonName(RefusalReason reason);
 /// happens, and library, command line, JSON and events all show this. A number that is not known
 /// is absent, never zero. It is a value type.
 struct Refusal {
-  /// Somebody who holds, or is promised, memory of the card.
+  /// A lease that holds, or is promised, memory of the card.
   struct Holder {
     std::string lease = {};
     std::string owner = {};   // user name, or the uid in digits
