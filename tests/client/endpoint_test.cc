@@ -106,7 +106,7 @@ TEST_F(FindDaemonTest, ASocketThatNobodyListensOnIsNoDaemon) {
   Listen(ControlSocketPath(directory_)).Reset();
   absl::StatusOr<DaemonSocket> found = FindDaemon({.directories = {directory_}});
   EXPECT_EQ(found.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(found.status().message()), HasSubstr("nobody listens"));
+  EXPECT_THAT(std::string(found.status().message()), HasSubstr("no process listens"));
 }
 
 TEST_F(FindDaemonTest, TheFirstDirectoryWithADaemonIsTaken) {

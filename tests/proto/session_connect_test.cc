@@ -92,7 +92,7 @@ TEST_F(SessionConnectTest, AnotherKindOfSocketIsNoDaemon) {
   const UniqueFd listener = Listen(SOCK_STREAM, 8);
   const absl::Status status = ConnectStatus();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("something else listens"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("its socket is of another kind"));
 }
 
 TEST_F(SessionConnectTest, AClosedFolderNamesTheGroupAndTheUser) {
