@@ -10,7 +10,7 @@
 
 namespace lgpu {
 
-absl::Status CheckThreadRoom(int threads) {
+absl::Status CheckThreadRoom(const char* library, int threads) {
   absl::Status status;
   std::promise<void> all;
   std::vector<std::thread> started;
@@ -23,8 +23,8 @@ absl::Status CheckThreadRoom(int threads) {
       }
     } catch (const std::system_error& error) {
       status = absl::ResourceExhaustedError(absl::StrCat(
-          "this process may start ", started.size(), " further threads, and gRPC needs up to ", threads, " (",
-          error.what(),
+          "this process may start ", started.size(), " further threads, and ", library, " needs up to ",
+          threads, " (", error.what(),
           ")\n  try: a higher ulimit -u or -v, or pids.max of the cgroup (TasksMax of a service)"));
     }
   }

@@ -8,10 +8,11 @@ namespace lgpu {
 /// What gRPC starts for a channel or a server, and some more for threads that others start at the same time.
 constexpr int kGrpcThreads = 12;
 
-/// RESOURCE_EXHAUSTED where this process may not start so many threads more. To be asked before anything of
-/// gRPC's is made: where gRPC 1.51 cannot start a thread of its timers, the end of its last channel waits for
-/// that thread for ever, and where a server cannot, the process is aborted. Starts the threads and ends them.
-absl::Status CheckThreadRoom(int threads = kGrpcThreads);
+/// RESOURCE_EXHAUSTED where this process may not start the threads that `library` starts. Ask before the
+/// library does: where gRPC 1.51 cannot start a thread of its timers, the end of its last channel waits for
+/// that thread for ever; where a gRPC server or OpenBLAS cannot, the process dies. Starts the threads and
+/// ends them.
+absl::Status CheckThreadRoom(const char* library, int threads);
 
 }  // namespace lgpu
 

@@ -39,6 +39,7 @@ absl::Status ServeOverNullBackend(UniqueFd session, UniqueFd control) {
   daemon::SessionDirectory sessions;
   daemon::EventLog events(config.kept_events);
   daemon::DescriptorBudget budget(kDescriptors);
+  daemon::LogLimit log_limit;
   daemon::LeaseTable leases(config, {.broker = *broker, .sessions = sessions, .events = events});
   LGPU_ASSIGN_OR_RETURN(const std::unique_ptr<daemon::Reclaimer> reclaimer,
                         daemon::Reclaimer::Start(*broker, leases, sessions, {.waker = waker}));
@@ -47,7 +48,8 @@ absl::Status ServeOverNullBackend(UniqueFd session, UniqueFd control) {
                                 .sessions = sessions,
                                 .events = events,
                                 .budget = budget,
-                                .reclaimer = *reclaimer},
+                                .reclaimer = *reclaimer,
+                                .log_limit = log_limit},
                                kSessions);
   server.Serve(std::move(session), peer);
   v1::CreateLeaseRequest request;

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <optional>
@@ -24,6 +25,7 @@
 #include "daemon/server/control_server.h"
 #include "daemon/server/diagnosis.h"
 #include "daemon/server/event_log.h"
+#include "daemon/server/log_limit.h"
 #include "daemon/server/stats.h"
 #include "daemon/sessions/descriptor_budget.h"
 #include "daemon/sessions/grant_times.h"
@@ -42,7 +44,19 @@ constexpr std::chrono::seconds kObservation{1};
 
 std::size_t DescriptorLimit() {
   rlimit limit{};
-  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<std::size_t>(limit.rlim_cur) / 4 : 256;
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<std::size_t>(limit.rlim_cur) : 1024;
+}
+
+// Sessions have at most half of the descriptors: a socket, a process, two pages and a wake-up each, and one
+// more in flight. A quarter is for control connections; the rest is for chunks.
+std::size_t MaxSessions(const Config& config) {
+  constexpr std::size_t kDescriptorsOfASession = 6;
+  const std::size_t most = DescriptorLimit() / 2 / kDescriptorsOfASession;
+  if (config.max_sessions > most) {
+    spdlog::warn("{} sessions at most, not daemon.max_sessions = {}: the limit of open files is {}", most,
+                 config.max_sessions, DescriptorLimit());
+  }
+  return std::min<std::size_t>(config.max_sessions, most);
 }
 
 std::vector<ListedCard> ListCards(const DeviceRegistry& registry) {
@@ -87,7 +101,7 @@ class Daemon::Impl {
       : config_(config),
         foundation_(std::move(foundation)),
         events_(config.kept_events),
-        budget_(DescriptorLimit()),
+        budget_(DescriptorLimit() / 4),
         leases_(config_, {.broker = broker_, .sessions = sessions_, .events = events_, .journal = journal_}),
         stats_(ListCards(registry), broker_, leases_, sessions_),
         simulated_(registry.simulated()) {}
@@ -105,14 +119,19 @@ class Daemon::Impl {
                                                               .events = events_,
                                                               .budget = budget_,
                                                               .reclaimer = *reclaimer_,
+                                                              .log_limit = log_limit_,
                                                               .outlives_daemon = journal_ != nullptr,
                                                               .grant_times = &grant_times_},
-                                              config_.max_sessions);
+                                              MaxSessions(config_));
     if (found) {
       LGPU_RETURN_IF_ERROR(Recover(backend, *found));
     }
-    LGPU_ASSIGN_OR_RETURN(
-        control_, ControlServer::Start(leases_, sessions_, events_, stats_, diagnostician_, simulated_));
+    LGPU_ASSIGN_OR_RETURN(control_, ControlServer::Start({.leases = leases_,
+                                                          .sessions = sessions_,
+                                                          .events = events_,
+                                                          .stats = stats_,
+                                                          .diagnostician = diagnostician_,
+                                                          .simulated = simulated_}));
     LGPU_ASSIGN_OR_RETURN(ticker_, Thread::Start("lgpud-tick", [this] { Tick(); }));
     const bool is_waited_for = leases_.size() > 0;  // by those who have leases from before
     if (const absl::Status made = MakeStaticLeases(config_.static_devices, stats_.Cards(), leases_,
@@ -140,8 +159,11 @@ class Daemon::Impl {
 
   void ServeControl(UniqueFd socket, const PeerCredentials& peer) {
     if (const absl::Status status = control_->Serve(std::move(socket), peer); !status.ok()) {
-      spdlog::warn("a control connection of pid {} (uid {}) was not served: {}", peer.pid, peer.uid,
-                   std::string(status.message()));
+      if (const std::optional<std::uint64_t> kept_back = log_limit_.Next()) {
+        spdlog::warn(
+            "a control connection of pid {} (uid {}) was not served: {} ({} more such lines kept back)",
+            peer.pid, peer.uid, std::string(status.message()), *kept_back);
+      }
     }
   }
 
@@ -246,6 +268,7 @@ class Daemon::Impl {
   Broker& broker_ = *foundation_.broker;
   SessionDirectory sessions_;
   EventLog events_;
+  LogLimit log_limit_;
   DescriptorBudget budget_;
   LeaseTable leases_;
   StatsReporter stats_;

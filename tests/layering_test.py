@@ -42,6 +42,7 @@ GRPC_FILES = {
     "client/control/control_client.cc",
     "daemon/server/control_server.cc",
     "daemon/server/control_service.cc",
+    "daemon/server/watch_stream.h",
 }
 # A daemon and its broker have the memory of devices and none of their work: they do not open these.
 PROGRAMS_ONLY = re.compile(r"^allocator/device/(device_work|device_backend|simulated/simulated_backend|cuda/cuda_backend)\.h$")

@@ -4,10 +4,15 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
+#include <optional>
+#include <random>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "base/blocked_signals.h"
 #include "base/check.h"
@@ -55,8 +60,73 @@ class ControlClient::Impl {
 
   absl::StatusOr<std::string> Call(const char* method, const std::string& request,
                                    std::chrono::milliseconds timeout) {
-    grpc::ClientContext context;
-    Prepare(context, timeout);
+    std::string answer;
+    LGPU_RETURN_IF_ERROR(UntilAdmitted(timeout, [&](grpc::ClientContext& context) {
+      answer.clear();
+      return CallOnce(context, method, request, answer);
+    }));
+    return answer;
+  }
+
+  absl::Status Stream(const char* method, const std::string& request, std::chrono::milliseconds timeout,
+                      const std::function<absl::Status(const std::string&)>& each) {
+    absl::Status stopped;
+    const absl::Status status = UntilAdmitted(timeout, [&](grpc::ClientContext& context) {
+      return StreamOnce(context, method, request, each, stopped);
+    });
+    return stopped.ok() ? status : stopped;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /// Makes one call, again and again while the daemon asks to try again, until `timeout` is over. What was
+  /// not admitted had no effect.
+  template <typename Once>
+  absl::Status UntilAdmitted(std::chrono::milliseconds timeout, const Once& once) const {
+    const bool ends = timeout != kNoTimeout;
+    const Clock::time_point deadline = Clock::now() + (ends ? timeout : kCallTimeout);
+    for (int tries = 1;; ++tries) {
+      grpc::ClientContext context;
+      if (!token_.empty()) context.AddMetadata("lgpu-session-token-bin", token_);
+      if (ends) context.set_deadline(DeadlineOf(deadline));
+      const grpc::Status status = once(context);
+      const std::optional<std::chrono::milliseconds> delay = RetryAfter(context, status, tries);
+      if (!delay) return ToStatus(status, timeout);
+      if (Clock::now() + *delay >= deadline) {
+        return absl::UnavailableError(absl::StrFormat(
+            "lgpud at %s takes no more calls of this user now: %s\n  try: end programs of yours, or wait",
+            directory_, status.error_message()));
+      }
+      std::this_thread::sleep_for(*delay);
+    }
+  }
+
+  static gpr_timespec DeadlineOf(Clock::time_point deadline) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(left.count(), GPR_TIMESPAN));
+  }
+
+  /// How long to wait before the call is made again; nothing: it is not to be made again. The time doubles
+  /// with every try, and differs between programs, so that many of them do not come back together.
+  static std::optional<std::chrono::milliseconds> RetryAfter(const grpc::ClientContext& context,
+                                                             const grpc::Status& status, int tries) {
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return std::nullopt;
+    const auto& metadata = context.GetServerTrailingMetadata();
+    const auto asked = metadata.find("lgpu-retry-after-ms");
+    int least = 0;
+    if (asked == metadata.end() ||
+        !absl::SimpleAtoi(absl::string_view(asked->second.data(), asked->second.size()), &least)) {
+      return std::nullopt;
+    }
+    constexpr int kMostMs = 1000;
+    const int most = std::min(kMostMs, std::clamp(least, 1, kMostMs) << std::min(tries - 1, 10));
+    std::minstd_rand random(std::random_device{}());
+    return std::chrono::milliseconds(std::uniform_int_distribution<int>((most + 1) / 2, most)(random));
+  }
+
+  grpc::Status CallOnce(grpc::ClientContext& context, const char* method, const std::string& request,
+                        std::string& answer) {
     grpc::CompletionQueue queue;
     const auto call = stub_.PrepareUnaryCall(&context, FullName(method), ToBuffer(request), &queue);
     grpc::ByteBuffer response;
@@ -64,14 +134,13 @@ class ControlClient::Impl {
     call->StartCall();
     call->Finish(&response, &status, nullptr);
     (void)Done(queue);
-    LGPU_RETURN_IF_ERROR(ToStatus(status, timeout));
-    return FromBuffer(response);
+    if (status.ok()) answer = FromBuffer(response);
+    return status;
   }
 
-  absl::Status Stream(const char* method, const std::string& request, std::chrono::milliseconds timeout,
-                      const std::function<absl::Status(const std::string&)>& each) {
-    grpc::ClientContext context;
-    Prepare(context, timeout);
+  grpc::Status StreamOnce(grpc::ClientContext& context, const char* method, const std::string& request,
+                          const std::function<absl::Status(const std::string&)>& each,
+                          absl::Status& stopped) {
     grpc::CompletionQueue queue;
     const auto call = stub_.PrepareCall(&context, FullName(method), &queue);
     call->StartCall(nullptr);
@@ -80,7 +149,6 @@ class ControlClient::Impl {
       call->WriteLast(ToBuffer(request), grpc::WriteOptions(), nullptr);
       ok = Done(queue);
     }
-    absl::Status stopped;
     grpc::ByteBuffer message;
     while (ok) {
       call->Read(&message, nullptr);
@@ -94,15 +162,7 @@ class ControlClient::Impl {
     grpc::Status status;
     call->Finish(&status, nullptr);
     (void)Done(queue);
-    return stopped.ok() ? ToStatus(status, timeout) : stopped;
-  }
-
- private:
-  void Prepare(grpc::ClientContext& context, std::chrono::milliseconds timeout) const {
-    if (!token_.empty()) context.AddMetadata("lgpu-session-token-bin", token_);
-    if (timeout == kNoTimeout) return;
-    context.set_deadline(
-        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(timeout.count(), GPR_TIMESPAN)));
+    return status;
   }
 
   absl::Status ToStatus(const grpc::Status& status, std::chrono::milliseconds timeout) const {
@@ -127,7 +187,7 @@ class ControlClient::Impl {
 ControlClient::ControlClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 absl::StatusOr<std::shared_ptr<ControlClient>> ControlClient::Create(UniqueFd socket, std::string directory) {
-  LGPU_RETURN_IF_ERROR(CheckThreadRoom());
+  LGPU_RETURN_IF_ERROR(CheckThreadRoom("gRPC", kGrpcThreads));
   return std::shared_ptr<ControlClient>(
       new ControlClient(std::make_unique<Impl>(std::move(socket), std::move(directory))));
 }

@@ -226,8 +226,7 @@ class HttpServer::Impl {
   void Events(const httplib::Request& request, httplib::Response& response) {
     const absl::StatusOr<std::uint64_t> after = Number(request, "after", 0);
     if (!after.ok()) return Fail(response, HttpStatusOf(after.status()), after.status());
-    const EventLog::Batch batch =
-        services_.events.Read(*after, root_.uid, kMostEvents, std::chrono::steady_clock::now());
+    const EventLog::Batch batch = services_.events.Read(*after, root_.uid, kMostEvents);
     nlohmann::json events = nlohmann::json::array();
     for (const v1::Event& event : batch.events) events.push_back(ToJson(event));
     Answer(response, 200,

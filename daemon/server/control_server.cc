@@ -1,18 +1,23 @@
 #include "daemon/server/control_server.h"
 
 #include <fcntl.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_posix.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -25,149 +30,188 @@
 namespace lgpu::daemon {
 namespace {
 
-// Streams have a thread each; the rest are short calls.
-constexpr int kMaxThreads = StreamCounts::kMax + 64;
 constexpr std::chrono::milliseconds kShutdown{300};
+// Threads for calls that wait for memory, and for all others.
+constexpr std::size_t kMaxWaitingCalls = 64;
+constexpr std::size_t kMaxShortCalls = 8;
+// gRPC gathers a request before lgpud sees it. The product of a user's connections, the streams of each and
+// this bounds what that takes. The largest request, a lease of 64 named devices, has less than 9 KiB.
+constexpr int kMaxRequestBytes = 16 * 1024;
+constexpr int kStreamsOfAConnection = 4;
 
-std::size_t DescriptorLimit() {
+// What gRPC may use for the connections of one user; where it needs more, it ends calls and connections of
+// that user.
+constexpr std::size_t kMemoryOfAUser = std::size_t{64} << 20;
+// How often at most the connections of a user are looked at one by one.
+constexpr std::chrono::milliseconds kLookInterval{50};
+
+// Control connections of all users.
+std::size_t MaxConnections() {
   rlimit limit{};
-  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<std::size_t>(limit.rlim_cur) : 1024;
+  const std::size_t descriptors = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 1024;
+  return std::clamp<std::size_t>(descriptors / 4, 16, 4096);
 }
 
-// Control connections get numbers from here up, where nothing else is: a user's numbers are free when his
-// connections are closed.
-int FirstNumber() { return static_cast<int>(std::min<std::size_t>(DescriptorLimit() / 2, 16'384)); }
-
-// Control connections that one user may have.
-std::size_t MaxOfOneUser() { return std::clamp<std::size_t>(DescriptorLimit() / 16, 8, 1024); }
-
-// Health and reflection are switched on for the whole process, once.
-void EnablePlugins() {
+// gRPC's health service is switched on for the whole process, once.
+void EnableHealthService() {
   static std::once_flag once;
-  std::call_once(once, [] {
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  });
+  std::call_once(once, [] { grpc::EnableDefaultHealthCheckService(true); });
 }
+
+// Tells an HTTP/2 client why it is not served (RFC 9113, 6.8), as far as its socket has room.
+void SayGoAway(int socket, const std::string& why) {
+  constexpr char kEnhanceYourCalm = 11;
+  const auto length = static_cast<std::uint32_t>(8 + why.size());
+  std::string frames("\0\0\0\4\0\0\0\0\0", 9);  // empty settings, which come first
+  for (const int shift : {16, 8, 0}) frames.push_back(static_cast<char>(length >> shift));
+  frames.append("\7\0\0\0\0\0", 6);    // a GOAWAY of the connection
+  frames.append("\0\0\0\0\0\0\0", 7);  // no stream was processed
+  frames.push_back(kEnhanceYourCalm);
+  frames += why;
+  (void)::send(socket, frames.data(), frames.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/// The gRPC server of one user, with memory of its own: what the user does to it, no other user notices.
+class UserServer {
+ public:
+  UserServer(const ControlService::Parts& parts, CallRoom& room, std::uint32_t uid)
+      : service_(parts, room, uid) {}
+
+  absl::Status Start() {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(&service_);
+    builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
+    grpc::ResourceQuota quota;
+    builder.SetResourceQuota(quota.Resize(kMemoryOfAUser));
+    // A client that does not acknowledge this is held by the memory alone.
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsOfAConnection);
+    // The buffers of a connection do not grow with the speed of its client.
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kMaxRequestBytes);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    builder.AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kMaxRequestBytes);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr) return absl::InternalError("gRPC could not start the control service");
+    server_->GetHealthCheckService()->SetServingStatus(true);
+    return absl::OkStatus();
+  }
+
+  void Serve(UniqueFd socket) {
+    connections_.push_back({.fd = socket.get(), .inode = InodeOf(socket.get())});
+    grpc::AddInsecureChannelFromFd(server_.get(), socket.Release());
+  }
+
+  /// How many connections have ended since this was last asked; 0 when that was just now.
+  std::size_t ForgetEnded() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_look_) return 0;
+    next_look_ = now + kLookInterval;
+    return std::erase_if(connections_, [](const Connection& connection) {
+      return InodeOf(connection.fd) != connection.inode;
+    });
+  }
+  std::size_t connections() const { return connections_.size(); }
+
+  /// Ends all calls; those that are not over at `deadline` are cancelled.
+  void Shutdown(gpr_timespec deadline) {
+    server_->Shutdown(deadline);
+    server_->Wait();
+  }
+
+ private:
+  // gRPC closes the descriptor of a connection and does not tell. Then the number is free, or another file's.
+  struct Connection {
+    int fd = -1;
+    std::uint64_t inode = 0;
+  };
+  static std::uint64_t InodeOf(int fd) {
+    struct stat status = {};
+    return ::fstat(fd, &status) == 0 ? status.st_ino : 0;
+  }
+
+  ControlService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::vector<Connection> connections_;
+  std::chrono::steady_clock::time_point next_look_{};
+};
 
 }  // namespace
 
 class ControlServer::Impl {
  public:
-  Impl(LeaseTable& leases, SessionDirectory& sessions, EventLog& events, const StatsReporter& stats,
-       const Diagnostician& diagnostician, bool simulated)
-      : users_(MaxOfOneUser()),
-        service_({.leases = leases,
-                  .sessions = sessions,
-                  .events = events,
-                  .stats = stats,
-                  .diagnostician = diagnostician,
-                  .users = users_,
-                  .simulated = simulated}) {}
+  explicit Impl(const ControlService::Parts& parts) : parts_(parts) {}
 
   absl::Status Start() {
-    LGPU_RETURN_IF_ERROR(CheckThreadRoom());
-    EnablePlugins();
-    grpc::ServerBuilder builder;
-    builder.RegisterService(&service_);
-    builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-    builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-    builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 4);
-    grpc::ResourceQuota quota("lgpud");
-    quota.SetMaxThreads(kMaxThreads);
-    builder.SetResourceQuota(quota);
+    LGPU_ASSIGN_OR_RETURN(room_.waiting_calls, CallPool::Start("lgpud-waits", kMaxWaitingCalls));
+    LGPU_ASSIGN_OR_RETURN(room_.short_calls, CallPool::Start("lgpud-calls", kMaxShortCalls));
+    LGPU_ASSIGN_OR_RETURN(room_.pump, WatchPump::Start());
+    LGPU_RETURN_IF_ERROR(CheckThreadRoom("gRPC", kGrpcThreads));
+    EnableHealthService();
+    // The first server, so that a gRPC that does not start is seen now.
     MutexLock lock(mutex_);
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr) {
-      return absl::InternalError("gRPC could not start the control service");
-    }
-    server_->GetHealthCheckService()->SetServingStatus(true);
-    return absl::OkStatus();
+    return ServerOf(::getuid()).status();
   }
 
   absl::Status Serve(UniqueFd socket, const PeerCredentials& peer) {
-    LGPU_RETURN_IF_ERROR(Claim(socket, peer.uid));
     const int flags = ::fcntl(socket.get(), F_GETFL);
     if (flags < 0 || ::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) < 0) {
       return absl::InternalError(absl::StrCat("fcntl on a control connection: ", std::strerror(errno)));
     }
-    // The server must not go away meanwhile; handing over does not wait for anything.
+    // No server must go away meanwhile; handing over does not wait for anything.
     MutexLock lock(mutex_);
-    if (server_ == nullptr) {
-      return absl::UnavailableError("the daemon is stopping");
+    if (stopped_) return absl::UnavailableError("the daemon is stopping");
+    LGPU_ASSIGN_OR_RETURN(UserServer* const server, ServerOf(peer.uid));
+    if (!connections_.TryTake(peer.uid)) {
+      connections_.GiveBack(peer.uid, server->ForgetEnded());
+      if (!connections_.TryTake(peer.uid)) {
+        absl::Status refused = absl::ResourceExhaustedError(
+            absl::StrCat("this user has ", server->connections(),
+                         " control connections to lgpud, which is their share; close some"));
+        SayGoAway(socket.get(), std::string(refused.message()));
+        return refused;
+      }
     }
-    grpc::AddInsecureChannelFromFd(server_.get(), socket.Release());
+    server->Serve(std::move(socket));
     return absl::OkStatus();
   }
 
   void Stop() {
-    std::unique_ptr<grpc::Server> server;
+    std::map<std::uint32_t, std::unique_ptr<UserServer>> servers;
     {
       MutexLock lock(mutex_);
-      server = std::move(server_);
+      stopped_ = true;
+      servers.swap(servers_);
     }
-    if (server != nullptr) {
-      server->Shutdown(
-          gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                       gpr_time_from_millis(std::chrono::milliseconds(kShutdown).count(), GPR_TIMESPAN)));
-      server->Wait();
-    }
+    if (room_.pump != nullptr) room_.pump->Wake();  // for the last events
+    const gpr_timespec deadline =
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                     gpr_time_from_millis(std::chrono::milliseconds(kShutdown).count(), GPR_TIMESPAN));
+    for (auto& [uid, server] : servers) server->Shutdown(deadline);
   }
 
  private:
-  // Moves the socket to a number that is this user's, or nobody's yet.
-  absl::Status Claim(UniqueFd& socket, std::uint32_t uid) {
-    LGPU_RETURN_IF_ERROR(Move(socket, first_number_));
-    while (true) {
-      switch (users_.Claim(socket.get(), uid)) {
-        case ConnectionUsers::Claimed::kYours:
-          return absl::OkStatus();
-        case ConnectionUsers::Claimed::kAnothers:
-          LGPU_RETURN_IF_ERROR(Move(socket, socket.get() + 1));
-          break;
-        case ConnectionUsers::Claimed::kTooMany:
-          return MoveToOneOf(users_.NumbersOf(uid), socket);
-      }
+  absl::StatusOr<UserServer*> ServerOf(std::uint32_t uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::unique_ptr<UserServer>& server = servers_[uid];
+    if (server == nullptr) {
+      auto made = std::make_unique<UserServer>(parts_, room_, uid);
+      LGPU_RETURN_IF_ERROR(made->Start());
+      server = std::move(made);
     }
+    return server.get();
   }
 
-  static absl::Status Move(UniqueFd& socket, int least) {
-    UniqueFd moved(::fcntl(socket.get(), F_DUPFD_CLOEXEC, least));
-    if (!moved) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("no descriptor left for a control connection: ", std::strerror(errno),
-                       "; raise the daemon's open file limit"));
-    }
-    socket = std::move(moved);
-    return absl::OkStatus();
-  }
-
-  static absl::Status MoveToOneOf(const std::vector<int>& numbers, UniqueFd& socket) {
-    for (const int number : numbers) {
-      UniqueFd moved(::fcntl(socket.get(), F_DUPFD_CLOEXEC, number));
-      if (moved.get() == number) {
-        socket = std::move(moved);
-        return absl::OkStatus();
-      }
-    }
-    return absl::ResourceExhaustedError(
-        absl::StrCat("this user has ", numbers.size(), " control connections open already; close some"));
-  }
-
-  const int first_number_ = FirstNumber();
-  ConnectionUsers users_;
-  ControlService service_;
+  const ControlService::Parts parts_;
+  CallRoom room_;
+  UserShares connections_{MaxConnections()};
   Mutex mutex_;
-  std::unique_ptr<grpc::Server> server_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::uint32_t, std::unique_ptr<UserServer>> servers_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 ControlServer::ControlServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 ControlServer::~ControlServer() { Stop(); }
 
-absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
-    LeaseTable& leases, SessionDirectory& sessions, EventLog& events, const StatsReporter& stats,
-    const Diagnostician& diagnostician, bool simulated) {
-  auto impl = std::make_unique<Impl>(leases, sessions, events, stats, diagnostician, simulated);
+absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const ControlService::Parts& parts) {
+  auto impl = std::make_unique<Impl>(parts);
   LGPU_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<ControlServer>(new ControlServer(std::move(impl)));
 }

@@ -11,20 +11,19 @@
 
 namespace lgpu::daemon {
 
-/// A ControlServer is the gRPC server of the control plane, with health service and reflection, on
-/// connections that others accept. Thread-safe.
+/// A ControlServer is the gRPC server of the control plane, with gRPC's health service, on connections that
+/// others accept. What one user can occupy is bounded: connections, streams of each, bytes of a request, and,
+/// by ControlService, calls and unread answers. Thread-safe.
 class ControlServer {
  public:
-  /// All outlive the server. INTERNAL if gRPC does not start.
-  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(LeaseTable& leases, SessionDirectory& sessions,
-                                                              EventLog& events, const StatsReporter& stats,
-                                                              const Diagnostician& diagnostician,
-                                                              bool simulated);
+  /// All parts outlive the server. INTERNAL if gRPC does not start; RESOURCE_EXHAUSTED if threads are short.
+  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(const ControlService::Parts& parts);
   ~ControlServer();
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
-  /// Takes a connection. RESOURCE_EXHAUSTED when descriptors are used up; UNAVAILABLE after Stop.
+  /// Takes a connection. RESOURCE_EXHAUSTED when descriptors are used up, or the user has their share: the
+  /// peer is told so. UNAVAILABLE after Stop.
   absl::Status Serve(UniqueFd socket, const PeerCredentials& peer);
   /// Ends all calls, streams too. The logs that streams wait on must be closed before.
   void Stop();

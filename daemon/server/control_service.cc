@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "daemon/server/watch_stream.h"
 #include "lgpu/refusal.h"
 #include "lgpu/status.h"
 #include "proto/refusal_messages.h"
@@ -24,28 +25,17 @@ using Clock = std::chrono::steady_clock;
 constexpr char kTokenKey[] = "lgpu-session-token-bin";
 // How long a call waits for memory that is on its way back.
 constexpr std::chrono::milliseconds kPatience{2000};
-// How often a stream looks whether its client is still there.
-constexpr std::chrono::milliseconds kStreamLook{200};
+// How soon a call that was not admitted should be made again.
+constexpr std::chrono::milliseconds kRetryAfter{50};
 constexpr std::size_t kStreamBatch = 256;
 
 grpc::Status ToGrpc(const absl::Status& status) {
-  if (status.ok()) {
-    return grpc::Status::OK;
-  }
+  if (status.ok()) return grpc::Status::OK;
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message()),
           EncodeStatusDetails(status)};
 }
 
-// Runs `call` for who calls; its value goes into `response`.
-template <typename Response>
-grpc::Status Reply(absl::StatusOr<Response> result, Response* response) {
-  if (result.ok()) {
-    *response = *std::move(result);
-  }
-  return ToGrpc(result.status());
-}
-
-Clock::time_point Deadline(const grpc::ServerContext& context) {
+Clock::time_point Deadline(const grpc::CallbackServerContext& context) {
   // Monotonic clock.
   const gpr_timespec deadline = gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC);
   const std::chrono::milliseconds left(
@@ -54,99 +44,85 @@ Clock::time_point Deadline(const grpc::ServerContext& context) {
                             std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds(0)), kPatience);
 }
 
-// Counts one stream while it is open.
-class StreamSlot {
- public:
-  StreamSlot(StreamCounts& streams, std::uint32_t uid)
-      : streams_(streams), uid_(uid), status_(streams.Open(uid)) {}
-  ~StreamSlot() {
-    if (status_.ok()) {
-      streams_.Close(uid_);
-    }
-  }
-  StreamSlot(const StreamSlot&) = delete;
-  StreamSlot& operator=(const StreamSlot&) = delete;
-  const absl::Status& status() const { return status_; }
+/// The end of a call that was not admitted.
+template <typename Reactor>
+Reactor* Refused(Reactor* reactor, const absl::Status& why) {
+  reactor->Finish(ToGrpc(why));
+  return reactor;
+}
 
- private:
-  StreamCounts& streams_;
-  const std::uint32_t uid_;
-  const absl::Status status_;
+/// A stream that was not opened.
+template <typename Message>
+class RefusedStream final : public grpc::ServerWriteReactor<Message> {
+ public:
+  void OnDone() override { delete this; }
 };
 
 }  // namespace
 
-absl::Status StreamCounts::Open(std::uint32_t uid) {
-  MutexLock lock(mutex_);
-  const auto found = of_users_.find(uid);
-  const int mine = found == of_users_.end() ? 0 : found->second;
-  if (all_ >= kMax || mine >= kMaxOfOneUser) {
-    return absl::ResourceExhaustedError(absl::StrCat(all_, " streams are open, ", mine,
-                                                     " of them this user's; at most ", kMax, " and ",
-                                                     kMaxOfOneUser, " may be; close some and try again"));
-  }
-  ++all_;
-  ++of_users_[uid];
-  return absl::OkStatus();
-}
+/// A unary call that was admitted, until its answer has left the daemon. It deletes itself then.
+class ControlService::Call final : public grpc::ServerUnaryReactor {
+ public:
+  Call(CallRoom& room, std::uint32_t uid) : room_(room), uid_(uid) {}
 
-void StreamCounts::Close(std::uint32_t uid) {
-  MutexLock lock(mutex_);
-  --all_;
-  if (--of_users_.at(uid) == 0) {
-    of_users_.erase(uid);
+  void Reply(const absl::Status& status, std::size_t bytes) {
+    bytes_ = bytes;
+    room_.unread_bytes.Take(uid_, bytes_);
+    Finish(ToGrpc(status));
   }
-}
+  void OnDone() override {
+    room_.unread_bytes.GiveBack(uid_, bytes_);
+    room_.calls.GiveBack(uid_);
+    delete this;
+  }
 
-ConnectionUsers::Claimed ConnectionUsers::Claim(int fd, std::uint32_t uid) {
-  MutexLock lock(mutex_);
-  if (const auto found = users_.find(fd); found != users_.end()) {
-    return found->second == uid ? Claimed::kYours : Claimed::kAnothers;
-  }
-  std::vector<int>& numbers = numbers_[uid];
-  if (numbers.size() >= max_of_one_user_) {
-    return Claimed::kTooMany;
-  }
-  numbers.push_back(fd);
-  users_.emplace(fd, uid);
-  return Claimed::kYours;
-}
+ private:
+  CallRoom& room_;
+  const std::uint32_t uid_;
+  std::size_t bytes_ = 0;
+};
 
-std::vector<int> ConnectionUsers::NumbersOf(std::uint32_t uid) const {
-  MutexLock lock(mutex_);
-  const auto found = numbers_.find(uid);
-  return found == numbers_.end() ? std::vector<int>() : found->second;
-}
-
-std::optional<std::uint32_t> ConnectionUsers::Find(const std::string& peer) const {
-  int fd = -1;
-  absl::string_view number = peer;
-  if (!absl::ConsumePrefix(&number, "fd:") || !absl::SimpleAtoi(number, &fd)) {
-    return std::nullopt;
-  }
-  MutexLock lock(mutex_);
-  const auto found = users_.find(fd);
-  return found == users_.end() ? std::nullopt : std::optional(found->second);
-}
-
-absl::StatusOr<Caller> ControlService::Identify(const grpc::ServerContext& context) const {
-  const std::optional<std::uint32_t> uid = services_.users.Find(context.peer());
-  if (!uid) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("who calls cannot be told from the connection (", context.peer(), ")"));
-  }
+absl::StatusOr<Caller> ControlService::Identify(const grpc::CallbackServerContext& context) const {
   const auto token = context.client_metadata().find(kTokenKey);
-  if (token == context.client_metadata().end()) {
-    return Caller{.uid = *uid, .session = nullptr};
-  }
+  if (token == context.client_metadata().end()) return Caller{.uid = uid_, .session = nullptr};
   std::shared_ptr<SessionState> session =
-      services_.sessions.FindToken(std::string_view(token->second.data(), token->second.size()));
-  if (session == nullptr || (session->uid() != *uid && *uid != 0)) {
+      parts_.sessions.FindToken(std::string_view(token->second.data(), token->second.size()));
+  if (session == nullptr || (session->uid() != uid_ && uid_ != 0)) {
     return absl::PermissionDeniedError(
         "the session token is of no session of yours; the session has ended, connect again");
   }
   const std::uint32_t owner = session->uid();
   return Caller{.uid = owner, .session = std::move(session)};
+}
+
+absl::Status ControlService::Admit(grpc::CallbackServerContext& context) {
+  std::string why;
+  if (!room_.unread_bytes.HasRoom(uid_)) {
+    why = absl::StrCat("your programs have not read ", room_.unread_bytes.CountOf(uid_), " bytes of answers");
+  } else if (!room_.calls.TryTake(uid_)) {
+    why = absl::StrCat("your programs have ", room_.calls.CountOf(uid_), " unfinished calls");
+  } else {
+    return absl::OkStatus();
+  }
+  context.AddTrailingMetadata(kRetryKey, absl::StrCat(kRetryAfter.count()));
+  return absl::UnavailableError(absl::StrCat(why, ", which is your share; try again"));
+}
+
+template <typename Response, typename Body>
+grpc::ServerUnaryReactor* ControlService::Answer(CallPool& pool, Context* context, Response* response,
+                                                 Body body) {
+  if (const absl::Status admitted = Admit(*context); !admitted.ok()) {
+    return Refused(context->DefaultReactor(), admitted);
+  }
+  auto* const call = new Call(room_, uid_);
+  pool.Run(uid_, [this, call, context, response, body = std::move(body)] {
+    if (context->IsCancelled()) return call->Reply(absl::CancelledError("the caller is gone"), 0);
+    const absl::StatusOr<Caller> caller = Identify(*context);
+    absl::StatusOr<Response> result = caller.ok() ? body(*caller) : caller.status();
+    if (result.ok()) *response = *std::move(result);
+    call->Reply(result.status(), result.ok() ? response->ByteSizeLong() : result.status().message().size());
+  });
+  return call;
 }
 
 void ControlService::TellRefusal(const Caller& caller, const absl::Status& status) {
@@ -164,188 +140,176 @@ void ControlService::TellRefusal(const Caller& caller, const absl::Status& statu
   const std::string text(status.message());
   event.set_text(text.substr(0, text.find('\n')));
   *event.mutable_refusal() = RefusalToProto(*refusal);
-  services_.events.Append(std::move(event), caller.uid);
+  parts_.events.Append(std::move(event), caller.uid);
 }
 
-grpc::Status ControlService::GetVersion(grpc::ServerContext*, const v1::GetVersionRequest*,
-                                        v1::GetVersionResponse* response) {
-  response->set_version(LGPU_VERSION);
-  response->set_protocol_version(SessionChannel::kProtocolVersion);
-  response->set_pid(::getpid());
-  response->set_backend(services_.simulated ? "simulated" : "cuda");
-  return grpc::Status::OK;
+grpc::ServerUnaryReactor* ControlService::GetVersion(Context* context, const v1::GetVersionRequest*,
+                                                     v1::GetVersionResponse* response) {
+  return Answer(*room_.short_calls, context, response,
+                [this](const Caller&) -> absl::StatusOr<v1::GetVersionResponse> {
+                  v1::GetVersionResponse version;
+                  version.set_version(LGPU_VERSION);
+                  version.set_protocol_version(SessionChannel::kProtocolVersion);
+                  version.set_pid(::getpid());
+                  version.set_backend(parts_.simulated ? "simulated" : "cuda");
+                  return version;
+                });
 }
 
-grpc::Status ControlService::ListPhysicalDevices(grpc::ServerContext*, const v1::ListPhysicalDevicesRequest*,
-                                                 v1::ListPhysicalDevicesResponse* response) {
-  for (v1::CardStats& card : services_.stats.Cards()) {
-    *response->add_devices() = std::move(card);
-  }
-  return grpc::Status::OK;
+grpc::ServerUnaryReactor* ControlService::ListPhysicalDevices(Context* context,
+                                                              const v1::ListPhysicalDevicesRequest*,
+                                                              v1::ListPhysicalDevicesResponse* response) {
+  return Answer(*room_.short_calls, context, response,
+                [this](const Caller&) -> absl::StatusOr<v1::ListPhysicalDevicesResponse> {
+                  v1::ListPhysicalDevicesResponse list;
+                  for (v1::CardStats& card : parts_.stats.Cards()) *list.add_devices() = std::move(card);
+                  return list;
+                });
 }
 
-grpc::Status ControlService::CreateLease(grpc::ServerContext* context, const v1::CreateLeaseRequest* request,
-                                         v1::Lease* response) {
+grpc::ServerUnaryReactor* ControlService::CreateLease(Context* context, const v1::CreateLeaseRequest* request,
+                                                      v1::Lease* response) {
+  return Answer(*room_.waiting_calls, context, response, [this, context, request](const Caller& caller) {
+    absl::StatusOr<v1::Lease> lease = parts_.leases.Create(caller, *request, Deadline(*context));
+    TellRefusal(caller, lease.status());
+    return lease;
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::AttachLease(Context* context, const v1::AttachLeaseRequest* request,
+                                                      v1::Lease* response) {
+  return Answer(*room_.short_calls, context, response, [this, request](const Caller& caller) {
+    return parts_.leases.Attach(caller, request->lease());
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::GetLease(Context* context, const v1::GetLeaseRequest* request,
+                                                   v1::Lease* response) {
+  return Answer(*room_.short_calls, context, response, [this, request](const Caller& caller) {
+    return parts_.leases.Get(caller, request->lease());
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::ListLeases(Context* context, const v1::ListLeasesRequest*,
+                                                     v1::ListLeasesResponse* response) {
+  return Answer(*room_.short_calls, context, response,
+                [this](const Caller& caller) -> absl::StatusOr<v1::ListLeasesResponse> {
+                  v1::ListLeasesResponse list;
+                  for (v1::Lease& lease : parts_.leases.List(caller)) *list.add_leases() = std::move(lease);
+                  return list;
+                });
+}
+
+grpc::ServerUnaryReactor* ControlService::ResizeLease(Context* context, const v1::ResizeLeaseRequest* request,
+                                                      v1::Lease* response) {
+  return Answer(*room_.waiting_calls, context, response, [this, context, request](const Caller& caller) {
+    absl::StatusOr<v1::Lease> lease = parts_.leases.Resize(caller, *request, Deadline(*context));
+    TellRefusal(caller, lease.status());
+    return lease;
+  });
+}
+
+grpc::ServerUnaryReactor* ControlService::RemoveLease(Context* context, const v1::RemoveLeaseRequest* request,
+                                                      v1::RemoveLeaseResponse* response) {
+  // Among the short calls, although it waits for memory to come back: it must not stand in line behind calls
+  // of its user that wait for just that memory.
+  return Answer(*room_.short_calls, context, response,
+                [this, context, request](const Caller& caller) -> absl::StatusOr<v1::RemoveLeaseResponse> {
+                  LGPU_RETURN_IF_ERROR(parts_.leases.Remove(caller, request->lease(), Deadline(*context)));
+                  return v1::RemoveLeaseResponse();
+                });
+}
+
+grpc::ServerUnaryReactor* ControlService::GetStats(Context* context, const v1::GetStatsRequest*,
+                                                   v1::StatsSnapshot* response) {
+  return Answer(*room_.short_calls, context, response,
+                [this](const Caller& caller) -> absl::StatusOr<v1::StatsSnapshot> {
+                  return parts_.stats.Snapshot(caller);
+                });
+}
+
+grpc::ServerUnaryReactor* ControlService::GetPlacements(Context* context,
+                                                        const v1::GetPlacementsRequest* request,
+                                                        v1::PlacementReport* response) {
+  return Answer(*room_.short_calls, context, response,
+                [this, request](const Caller& caller) -> absl::StatusOr<v1::PlacementReport> {
+                  LGPU_ASSIGN_OR_RETURN(const LeaseTable::Placements placements,
+                                        parts_.leases.FindPlacements(caller, request->lease()));
+                  v1::PlacementReport report = placements.log->Report(request->max_records());
+                  report.set_lease_id(placements.id);
+                  report.set_lease_name(placements.name);
+                  return report;
+                });
+}
+
+grpc::ServerUnaryReactor* ControlService::Diagnose(Context* context, const v1::DiagnoseRequest*,
+                                                   v1::Diagnosis* response) {
+  return Answer(*room_.short_calls, context, response,
+                [this](const Caller& caller) -> absl::StatusOr<v1::Diagnosis> {
+                  return parts_.diagnostician.Examine(caller);
+                });
+}
+
+template <typename Message, typename Open>
+grpc::ServerWriteReactor<Message>* ControlService::Watch(Context* context, Open open) {
   const absl::StatusOr<Caller> caller = Identify(*context);
-  if (!caller.ok()) {
-    return ToGrpc(caller.status());
+  if (!caller.ok()) return Refused(new RefusedStream<Message>(), caller.status());
+  if (!room_.streams.TryTake(uid_)) {
+    return Refused(new RefusedStream<Message>(),
+                   absl::ResourceExhaustedError(
+                       absl::StrCat("your programs have ", room_.streams.CountOf(uid_),
+                                    " open streams, which is your share; close some and try again")));
   }
-  absl::StatusOr<v1::Lease> lease = services_.leases.Create(*caller, *request, Deadline(*context));
-  TellRefusal(*caller, lease.status());
-  return Reply(std::move(lease), response);
+  absl::StatusOr<std::function<typename WatchStream<Message>::Batch()>> next = open(*caller);
+  if (!next.ok()) {
+    room_.streams.GiveBack(uid_);
+    return Refused(new RefusedStream<Message>(), next.status());
+  }
+  return new WatchStream<Message>(*room_.pump, *std::move(next), [this] { room_.streams.GiveBack(uid_); });
 }
 
-grpc::Status ControlService::AttachLease(grpc::ServerContext* context, const v1::AttachLeaseRequest* request,
-                                         v1::Lease* response) {
-  const absl::StatusOr<Caller> caller = Identify(*context);
-  return caller.ok() ? Reply(services_.leases.Attach(*caller, request->lease()), response)
-                     : ToGrpc(caller.status());
+grpc::ServerWriteReactor<v1::PlacementRecord>* ControlService::WatchPlacements(
+    Context* context, const v1::GetPlacementsRequest* request) {
+  using Batch = WatchStream<v1::PlacementRecord>::Batch;
+  return Watch<v1::PlacementRecord>(
+      context, [this, request](const Caller& caller) -> absl::StatusOr<std::function<Batch()>> {
+        LGPU_ASSIGN_OR_RETURN(const LeaseTable::Placements placements,
+                              parts_.leases.FindPlacements(caller, request->lease()));
+        return [log = placements.log, after = placements.log->Before(request->max_records())]() mutable {
+          PlacementLog::Batch read = log->Read(after, kStreamBatch);
+          after = read.last_sequence;
+          return Batch{.messages = std::move(read.records), .is_last = read.closed};
+        };
+      });
 }
 
-grpc::Status ControlService::GetLease(grpc::ServerContext* context, const v1::GetLeaseRequest* request,
-                                      v1::Lease* response) {
-  const absl::StatusOr<Caller> caller = Identify(*context);
-  return caller.ok() ? Reply(services_.leases.Get(*caller, request->lease()), response)
-                     : ToGrpc(caller.status());
-}
-
-grpc::Status ControlService::ListLeases(grpc::ServerContext* context, const v1::ListLeasesRequest*,
-                                        v1::ListLeasesResponse* response) {
-  const absl::StatusOr<Caller> caller = Identify(*context);
-  if (!caller.ok()) {
-    return ToGrpc(caller.status());
-  }
-  for (v1::Lease& lease : services_.leases.List(*caller)) {
-    *response->add_leases() = std::move(lease);
-  }
-  return grpc::Status::OK;
-}
-
-grpc::Status ControlService::ResizeLease(grpc::ServerContext* context, const v1::ResizeLeaseRequest* request,
-                                         v1::Lease* response) {
-  const absl::StatusOr<Caller> caller = Identify(*context);
-  if (!caller.ok()) {
-    return ToGrpc(caller.status());
-  }
-  absl::StatusOr<v1::Lease> lease = services_.leases.Resize(*caller, *request, Deadline(*context));
-  TellRefusal(*caller, lease.status());
-  return Reply(std::move(lease), response);
-}
-
-grpc::Status ControlService::RemoveLease(grpc::ServerContext* context, const v1::RemoveLeaseRequest* request,
-                                         v1::RemoveLeaseResponse*) {
-  const absl::StatusOr<Caller> caller = Identify(*context);
-  return ToGrpc(caller.ok() ? services_.leases.Remove(*caller, request->lease(), Deadline(*context))
-                            : caller.status());
-}
-
-grpc::Status ControlService::GetStats(grpc::ServerContext* context, const v1::GetStatsRequest*,
-                                      v1::StatsSnapshot* response) {
-  const absl::StatusOr<Caller> caller = Identify(*context);
-  if (!caller.ok()) {
-    return ToGrpc(caller.status());
-  }
-  *response = services_.stats.Snapshot(*caller);
-  return grpc::Status::OK;
-}
-
-grpc::Status ControlService::GetPlacements(grpc::ServerContext* context,
-                                           const v1::GetPlacementsRequest* request,
-                                           v1::PlacementReport* response) {
-  const absl::StatusOr<Caller> caller = Identify(*context);
-  if (!caller.ok()) {
-    return ToGrpc(caller.status());
-  }
-  const absl::StatusOr<LeaseTable::Placements> placements =
-      services_.leases.FindPlacements(*caller, request->lease());
-  if (!placements.ok()) {
-    return ToGrpc(placements.status());
-  }
-  *response = placements->log->Report(request->max_records());
-  response->set_lease_id(placements->id);
-  response->set_lease_name(placements->name);
-  return grpc::Status::OK;
-}
-
-grpc::Status ControlService::WatchPlacements(grpc::ServerContext* context,
-                                             const v1::GetPlacementsRequest* request,
-                                             grpc::ServerWriter<v1::PlacementRecord>* writer) {
-  const absl::StatusOr<Caller> caller = Identify(*context);
-  if (!caller.ok()) {
-    return ToGrpc(caller.status());
-  }
-  const StreamSlot slot(streams_, caller->uid);
-  if (!slot.status().ok()) {
-    return ToGrpc(slot.status());
-  }
-  const absl::StatusOr<LeaseTable::Placements> placements =
-      services_.leases.FindPlacements(*caller, request->lease());
-  if (!placements.ok()) {
-    return ToGrpc(placements.status());
-  }
-  std::uint64_t after = placements->log->Before(request->max_records());
-  while (!context->IsCancelled()) {
-    const PlacementLog::Batch batch = placements->log->Read(after, kStreamBatch, Clock::now() + kStreamLook);
-    for (const v1::PlacementRecord& record : batch.records) {
-      if (!writer->Write(record)) {
-        return grpc::Status::OK;
-      }
-    }
-    after = batch.last_sequence;
-    if (batch.closed) {
-      break;
-    }
-  }
-  return grpc::Status::OK;
-}
-
-grpc::Status ControlService::WatchEvents(grpc::ServerContext* context, const v1::WatchEventsRequest* request,
-                                         grpc::ServerWriter<v1::Event>* writer) {
-  const absl::StatusOr<Caller> caller = Identify(*context);
-  if (!caller.ok()) {
-    return ToGrpc(caller.status());
-  }
-  const StreamSlot slot(streams_, caller->uid);
-  if (!slot.status().ok()) {
-    return ToGrpc(slot.status());
-  }
-  const std::uint64_t last_kept = services_.events.last_sequence();
-  std::uint64_t after = request->after_sequence();
-  while (!context->IsCancelled()) {
-    const Clock::time_point until = request->kept_only() ? Clock::now() : Clock::now() + kStreamLook;
-    const EventLog::Batch batch = services_.events.Read(after, caller->uid, kStreamBatch, until);
-    // From the very start means: from the oldest that is kept.
-    if (batch.lost > 0 && after > 0) {
-      v1::Event dropped;
-      dropped.set_kind(v1::Event::KIND_EVENTS_DROPPED);
-      dropped.set_text(absl::StrCat(batch.lost, " events came faster than they were read and are lost"));
-      if (!writer->Write(dropped)) {
-        return grpc::Status::OK;
-      }
-    }
-    for (const v1::Event& event : batch.events) {
-      const bool wanted = request->lease().empty() || event.lease_id() == request->lease() ||
-                          event.lease_name() == request->lease();
-      if (wanted && !writer->Write(event)) {
-        return grpc::Status::OK;
-      }
-    }
-    after = batch.last_sequence;
-    if (batch.closed || (request->kept_only() && after >= last_kept)) {
-      break;
-    }
-  }
-  return grpc::Status::OK;
-}
-
-grpc::Status ControlService::Diagnose(grpc::ServerContext* context, const v1::DiagnoseRequest*,
-                                      v1::Diagnosis* response) {
-  const absl::StatusOr<Caller> caller = Identify(*context);
-  if (!caller.ok()) {
-    return ToGrpc(caller.status());
-  }
-  *response = services_.diagnostician.Examine(*caller);
-  return grpc::Status::OK;
+grpc::ServerWriteReactor<v1::Event>* ControlService::WatchEvents(Context* context,
+                                                                 const v1::WatchEventsRequest* request) {
+  using Batch = WatchStream<v1::Event>::Batch;
+  return Watch<v1::Event>(
+      context, [this, request](const Caller& caller) -> absl::StatusOr<std::function<Batch()>> {
+        return [&events = parts_.events, uid = caller.uid, lease = request->lease(),
+                after = request->after_sequence(),
+                last_kept = request->kept_only() ? std::optional(parts_.events.last_sequence())
+                                                 : std::nullopt]() mutable {
+          EventLog::Batch read = events.Read(after, uid, kStreamBatch);
+          Batch batch;
+          // From the very start means: from the oldest that is kept.
+          if (read.lost > 0 && after > 0) {
+            v1::Event& dropped = batch.messages.emplace_back();
+            dropped.set_kind(v1::Event::KIND_EVENTS_DROPPED);
+            dropped.set_text(absl::StrCat(read.lost, " events came faster than they were read and are lost"));
+          }
+          for (v1::Event& event : read.events) {
+            if (lease.empty() || event.lease_id() == lease || event.lease_name() == lease) {
+              batch.messages.push_back(std::move(event));
+            }
+          }
+          after = read.last_sequence;
+          batch.is_last = read.closed || (last_kept && after >= *last_kept);
+          return batch;
+        };
+      });
 }
 
 }  // namespace lgpu::daemon

@@ -1,112 +1,92 @@
 #ifndef LGPU_DAEMON_SERVER_CONTROL_SERVICE_H_
 #define LGPU_DAEMON_SERVER_CONTROL_SERVICE_H_
 
+#include <cstddef>
 #include <cstdint>
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
+#include <memory>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/mutex.h"
 #include "daemon/leases/lease_table.h"
+#include "daemon/server/call_pool.h"
 #include "daemon/server/diagnosis.h"
 #include "daemon/server/event_log.h"
 #include "daemon/server/stats.h"
+#include "daemon/server/user_shares.h"
+#include "daemon/server/watch_pump.h"
 #include "daemon/sessions/session_state.h"
 #include "lgpu/v1/control.grpc.pb.h"
 
 namespace lgpu::daemon {
 
-/// ConnectionUsers remembers which user is behind which descriptor of a control connection. A number stays
-/// its user's for ever, so that a call that is still running can never be taken for somebody else's when its
-/// connection is closed and the number used again. A user gets a few numbers only, or one could take all.
-/// Thread-safe.
-class ConnectionUsers {
- public:
-  explicit ConnectionUsers(std::size_t max_of_one_user) : max_of_one_user_(max_of_one_user) {}
-
-  enum class Claimed { kYours, kAnothers, kTooMany };
-  /// kAnothers: the number belongs to another user; kTooMany: to nobody, but this user has his share.
-  Claimed Claim(int fd, std::uint32_t uid);
-  std::vector<int> NumbersOf(std::uint32_t uid) const;
-  /// The user of a `ServerContext::peer()`, which is "fd:N".
-  std::optional<std::uint32_t> Find(const std::string& peer) const;
-
- private:
-  const std::size_t max_of_one_user_;
-  mutable Mutex mutex_;
-  std::map<int, std::uint32_t> users_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::uint32_t, std::vector<int>> numbers_ ABSL_GUARDED_BY(mutex_);
+/// What all users' calls share: threads, and the places of calls, streams and answers that lie unread.
+struct CallRoom {
+  /// For calls that may wait for memory, and for the others.
+  std::unique_ptr<CallPool> waiting_calls;
+  std::unique_ptr<CallPool> short_calls;
+  std::unique_ptr<WatchPump> pump;
+  UserShares calls{4096};
+  UserShares streams{256};
+  UserShares unread_bytes{std::size_t{64} << 20};
 };
 
-/// StreamCounts bounds the open streams, which hold a thread each. Thread-safe.
-class StreamCounts {
+/// The methods of lgpu.v1.Control for one user. A call holds no thread of gRPC: it runs on a CallPool, and
+/// counts against its user from its arrival until its answer has left the daemon. A user with too many such
+/// calls, or too many bytes that they do not read, is asked to try again (UNAVAILABLE with the metadata
+/// `lgpu-retry-after-ms`; the call has had no effect). Thread-safe.
+class ControlService final : public v1::Control::CallbackService {
  public:
-  static constexpr int kMax = 64;
-  static constexpr int kMaxOfOneUser = 32;
+  static constexpr char kRetryKey[] = "lgpu-retry-after-ms";
 
-  /// RESOURCE_EXHAUSTED when there are too many; else the stream is counted until Close.
-  absl::Status Open(std::uint32_t uid);
-  void Close(std::uint32_t uid);
-
- private:
-  Mutex mutex_;
-  int all_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<std::uint32_t, int> of_users_ ABSL_GUARDED_BY(mutex_);
-};
-
-/// The methods of lgpu.v1.Control: finds out who calls, and passes the call on. Thread-safe.
-class ControlService final : public v1::Control::Service {
- public:
-  struct Services {
+  /// What the methods work with.
+  struct Parts {
     LeaseTable& leases;
     SessionDirectory& sessions;
     EventLog& events;
     const StatsReporter& stats;
     const Diagnostician& diagnostician;
-    const ConnectionUsers& users;
     bool simulated = false;
   };
-  /// All outlive the service.
-  explicit ControlService(const Services& services) : services_(services) {}
+  /// All outlive the service; `uid`: every caller's.
+  ControlService(const Parts& parts, CallRoom& room, std::uint32_t uid)
+      : parts_(parts), room_(room), uid_(uid) {}
 
-  grpc::Status GetVersion(grpc::ServerContext* context, const v1::GetVersionRequest* request,
-                          v1::GetVersionResponse* response) override;
-  grpc::Status ListPhysicalDevices(grpc::ServerContext* context,
-                                   const v1::ListPhysicalDevicesRequest* request,
-                                   v1::ListPhysicalDevicesResponse* response) override;
-  grpc::Status CreateLease(grpc::ServerContext* context, const v1::CreateLeaseRequest* request,
-                           v1::Lease* response) override;
-  grpc::Status AttachLease(grpc::ServerContext* context, const v1::AttachLeaseRequest* request,
-                           v1::Lease* response) override;
-  grpc::Status GetLease(grpc::ServerContext* context, const v1::GetLeaseRequest* request,
-                        v1::Lease* response) override;
-  grpc::Status ListLeases(grpc::ServerContext* context, const v1::ListLeasesRequest* request,
-                          v1::ListLeasesResponse* response) override;
-  grpc::Status ResizeLease(grpc::ServerContext* context, const v1::ResizeLeaseRequest* request,
-                           v1::Lease* response) override;
-  grpc::Status RemoveLease(grpc::ServerContext* context, const v1::RemoveLeaseRequest* request,
-                           v1::RemoveLeaseResponse* response) override;
-  grpc::Status GetStats(grpc::ServerContext* context, const v1::GetStatsRequest* request,
-                        v1::StatsSnapshot* response) override;
-  grpc::Status GetPlacements(grpc::ServerContext* context, const v1::GetPlacementsRequest* request,
-                             v1::PlacementReport* response) override;
-  grpc::Status WatchPlacements(grpc::ServerContext* context, const v1::GetPlacementsRequest* request,
-                               grpc::ServerWriter<v1::PlacementRecord>* writer) override;
-  grpc::Status WatchEvents(grpc::ServerContext* context, const v1::WatchEventsRequest* request,
-                           grpc::ServerWriter<v1::Event>* writer) override;
-  grpc::Status Diagnose(grpc::ServerContext* context, const v1::DiagnoseRequest* request,
-                        v1::Diagnosis* response) override;
+  // The methods, in the order of control.proto.
+  using Context = grpc::CallbackServerContext;
+  using Unary = grpc::ServerUnaryReactor;
+  Unary* GetVersion(Context*, const v1::GetVersionRequest*, v1::GetVersionResponse*) override;
+  Unary* ListPhysicalDevices(Context*, const v1::ListPhysicalDevicesRequest*,
+                             v1::ListPhysicalDevicesResponse*) override;
+  Unary* CreateLease(Context*, const v1::CreateLeaseRequest*, v1::Lease*) override;
+  Unary* AttachLease(Context*, const v1::AttachLeaseRequest*, v1::Lease*) override;
+  Unary* GetLease(Context*, const v1::GetLeaseRequest*, v1::Lease*) override;
+  Unary* ListLeases(Context*, const v1::ListLeasesRequest*, v1::ListLeasesResponse*) override;
+  Unary* ResizeLease(Context*, const v1::ResizeLeaseRequest*, v1::Lease*) override;
+  Unary* RemoveLease(Context*, const v1::RemoveLeaseRequest*, v1::RemoveLeaseResponse*) override;
+  Unary* GetStats(Context*, const v1::GetStatsRequest*, v1::StatsSnapshot*) override;
+  Unary* GetPlacements(Context*, const v1::GetPlacementsRequest*, v1::PlacementReport*) override;
+  grpc::ServerWriteReactor<v1::PlacementRecord>* WatchPlacements(Context*,
+                                                                 const v1::GetPlacementsRequest*) override;
+  grpc::ServerWriteReactor<v1::Event>* WatchEvents(Context*, const v1::WatchEventsRequest*) override;
+  Unary* Diagnose(Context*, const v1::DiagnoseRequest*, v1::Diagnosis*) override;
 
  private:
-  absl::StatusOr<Caller> Identify(const grpc::ServerContext& context) const;
+  class Call;
+
+  absl::StatusOr<Caller> Identify(const grpc::CallbackServerContext& context) const;
+  /// Takes the call's place. UNAVAILABLE, with the metadata: try again.
+  absl::Status Admit(grpc::CallbackServerContext& context);
+  /// Runs `body`, an absl::StatusOr<Response>(const Caller&), on `pool` and answers with what it returns.
+  template <typename Response, typename Body>
+  Unary* Answer(CallPool& pool, Context* context, Response* response, Body body);
+  /// A stream of the batches of the function that `open`, an absl::StatusOr<...>(const Caller&), returns.
+  template <typename Message, typename Open>
+  grpc::ServerWriteReactor<Message>* Watch(Context* context, Open open);
   void TellRefusal(const Caller& caller, const absl::Status& status);
 
-  const Services services_;
-  StreamCounts streams_;
+  const Parts parts_;
+  CallRoom& room_;
+  const std::uint32_t uid_;
 };
 
 }  // namespace lgpu::daemon

@@ -15,30 +15,21 @@ void EventLog::Append(v1::Event event, std::optional<std::uint32_t> owner) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(
           std::chrono::system_clock::now().time_since_epoch())
           .count());
-  {
-    MutexLock lock(mutex_);
-    event.set_sequence(++last_);
-    if (event.has_refusal()) {
-      ++counts_.refusals[RefusalFromProto(event.refusal()).reason];
-    }
-    entries_.push_back({std::move(event), owner});
-    if (entries_.size() > kept_) {
-      entries_.pop_front();
-    }
+  MutexLock lock(mutex_);
+  event.set_sequence(++last_);
+  if (event.has_refusal()) {
+    ++counts_.refusals[RefusalFromProto(event.refusal()).reason];
   }
-  changed_.NotifyAll();
+  entries_.push_back({std::move(event), owner});
+  if (entries_.size() > kept_) {
+    entries_.pop_front();
+  }
 }
 
-EventLog::Batch EventLog::Read(std::uint64_t after, std::uint32_t uid, std::size_t max,
-                               std::chrono::steady_clock::time_point deadline) {
+EventLog::Batch EventLog::Read(std::uint64_t after, std::uint32_t uid, std::size_t max) const {
   Batch batch;
   MutexLock lock(mutex_);
   after = std::min(after, last_);
-  while (last_ == after && !closed_) {
-    if (!changed_.WaitUntil(mutex_, deadline)) {
-      break;
-    }
-  }
   const std::uint64_t first = last_ + 1 - entries_.size();
   if (after + 1 < first) {
     batch.lost = first - 1 - after;
@@ -67,11 +58,8 @@ EventLog::Counts EventLog::counts() const {
 }
 
 void EventLog::Close() {
-  {
-    MutexLock lock(mutex_);
-    closed_ = true;
-  }
-  changed_.NotifyAll();
+  MutexLock lock(mutex_);
+  closed_ = true;
 }
 
 }  // namespace lgpu::daemon

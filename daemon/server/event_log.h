@@ -1,7 +1,6 @@
 #ifndef LGPU_DAEMON_SERVER_EVENT_LOG_H_
 #define LGPU_DAEMON_SERVER_EVENT_LOG_H_
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -32,10 +31,9 @@ class EventLog {
     std::uint64_t lost = 0;           // no longer kept, whoever they were for
     bool closed = false;              // and nothing more will come
   };
-  /// At most `max` events after `after`, waiting until there is one or `deadline`. A sequence from
-  /// the future (of an earlier daemon) counts as the last one.
-  Batch Read(std::uint64_t after, std::uint32_t uid, std::size_t max,
-             std::chrono::steady_clock::time_point deadline);
+  /// At most `max` events after `after`. A sequence from the future (of an earlier daemon) counts as the
+  /// last one.
+  Batch Read(std::uint64_t after, std::uint32_t uid, std::size_t max) const;
 
   std::uint64_t last_sequence() const;
 
@@ -44,7 +42,7 @@ class EventLog {
     std::map<RefusalReason, std::uint64_t> refusals;
   };
   Counts counts() const;
-  /// No Read waits any more.
+  /// No more events come: a reader of the last one is told so.
   void Close();
 
  private:
@@ -54,7 +52,6 @@ class EventLog {
   };
   const std::size_t kept_;
   mutable Mutex mutex_;
-  CondVar changed_;
   std::deque<Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
   Counts counts_ ABSL_GUARDED_BY(mutex_);

@@ -88,34 +88,31 @@ void PlacementLog::Add(const std::vector<Record>& records, std::uint64_t dropped
   if (records.empty() && dropped == 0) {
     return;
   }
-  {
-    MutexLock lock(mutex_);
-    dropped_ = Saturate(dropped_, dropped);
-    const auto now = std::chrono::system_clock::now();
-    for (const Record& record : records) {
-      last_at_ = std::max(last_at_.value_or(TimePoint()), std::min(now, SubmittedAt(record.entry)));
-      Key key{record.entry.device, record.entry.dtype, record.op};
-      auto found = totals_.find(key);
-      if (found == totals_.end()) {
-        if (totals_.size() == kMaxTotals) {
-          dropped_ = Saturate(dropped_, 1);
-          continue;
-        }
-        found = totals_.emplace(std::move(key), Total()).first;
+  MutexLock lock(mutex_);
+  dropped_ = Saturate(dropped_, dropped);
+  const auto now = std::chrono::system_clock::now();
+  for (const Record& record : records) {
+    last_at_ = std::max(last_at_.value_or(TimePoint()), std::min(now, SubmittedAt(record.entry)));
+    Key key{record.entry.device, record.entry.dtype, record.op};
+    auto found = totals_.find(key);
+    if (found == totals_.end()) {
+      if (totals_.size() == kMaxTotals) {
+        dropped_ = Saturate(dropped_, 1);
+        continue;
       }
-      Total& total = found->second;
-      ++total.count;
-      total.output_bytes = Saturate(total.output_bytes, record.entry.output_bytes);
-      total.host_ns = Saturate(total.host_ns, record.entry.host_ns);
-      total.soft_placed += (record.entry.flags & PlacementEntry::kSoftPlaced) != 0 ? 1 : 0;
-      ++total_;
-      records_.push_back(record);
-      if (records_.size() > kept_) {
-        records_.pop_front();
-      }
+      found = totals_.emplace(std::move(key), Total()).first;
+    }
+    Total& total = found->second;
+    ++total.count;
+    total.output_bytes = Saturate(total.output_bytes, record.entry.output_bytes);
+    total.host_ns = Saturate(total.host_ns, record.entry.host_ns);
+    total.soft_placed += (record.entry.flags & PlacementEntry::kSoftPlaced) != 0 ? 1 : 0;
+    ++total_;
+    records_.push_back(record);
+    if (records_.size() > kept_) {
+      records_.pop_front();
     }
   }
-  changed_.NotifyAll();
 }
 
 std::optional<std::chrono::system_clock::time_point> PlacementLog::last_at() const {
@@ -161,15 +158,9 @@ v1::PlacementReport PlacementLog::Report(std::size_t max_records) const {
   return report;
 }
 
-PlacementLog::Batch PlacementLog::Read(std::uint64_t after, std::size_t max,
-                                       std::chrono::steady_clock::time_point deadline) const {
+PlacementLog::Batch PlacementLog::Read(std::uint64_t after, std::size_t max) const {
   Batch batch;
   MutexLock lock(mutex_);
-  while (total_ <= after && !closed_) {
-    if (!changed_.WaitUntil(mutex_, deadline)) {
-      break;
-    }
-  }
   const std::uint64_t first = total_ + 1 - records_.size();
   batch.last_sequence = std::max(std::min(after, total_), first - 1);
   while (batch.last_sequence < total_ && batch.records.size() < max) {
@@ -186,11 +177,8 @@ std::uint64_t PlacementLog::Before(std::size_t max_records) const {
 }
 
 void PlacementLog::Close() {
-  {
-    MutexLock lock(mutex_);
-    closed_ = true;
-  }
-  changed_.NotifyAll();
+  MutexLock lock(mutex_);
+  closed_ = true;
 }
 
 bool PlacementReader::IsSensible(const PlacementEntry& entry, int devices) const {

@@ -55,11 +55,11 @@ class PlacementLog {
     std::uint64_t last_sequence = 0;
     bool closed = false;
   };
-  /// At most `max` kept records after `after`, waiting until there is one or `deadline`.
-  Batch Read(std::uint64_t after, std::size_t max, std::chrono::steady_clock::time_point deadline) const;
+  /// At most `max` kept records after `after`.
+  Batch Read(std::uint64_t after, std::size_t max) const;
   /// The sequence before the last `max_records` ones (0: before all that are kept).
   std::uint64_t Before(std::size_t max_records) const;
-  /// No Read waits any more.
+  /// No more records come: a reader of the last one is told so.
   void Close();
 
  private:
@@ -78,7 +78,6 @@ class PlacementLog {
 
   const std::size_t kept_;
   mutable Mutex mutex_;
-  mutable CondVar changed_;
   std::map<Key, Total> totals_ ABSL_GUARDED_BY(mutex_);
   std::deque<Record> records_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t total_ ABSL_GUARDED_BY(mutex_) = 0;  // the sequence of the last record

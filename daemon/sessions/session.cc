@@ -368,8 +368,10 @@ void Session::Tell(v1::Event::Kind kind, std::string text, const absl::Status* r
     event.set_lease_name(name);
   }
   if (kind == v1::Event::KIND_PROTOCOL_ERROR) {
-    spdlog::warn("session {} (pid {}, uid {}): {}", peer_.id.value, peer_.credentials.pid,
-                 peer_.credentials.uid, text);
+    if (const std::optional<std::uint64_t> kept_back = services_.log_limit.Next()) {
+      spdlog::warn("session {} (pid {}, uid {}): {} ({} more such lines kept back)", peer_.id.value,
+                   peer_.credentials.pid, peer_.credentials.uid, text, *kept_back);
+    }
   }
   event.set_text(std::move(text));
   services_.events.Append(std::move(event), peer_.credentials.uid);

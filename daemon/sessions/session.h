@@ -20,6 +20,7 @@
 #include "daemon/leases/lease_table.h"
 #include "daemon/recovery/reclaimer.h"
 #include "daemon/server/event_log.h"
+#include "daemon/server/log_limit.h"
 #include "daemon/server/poll_waker.h"
 #include "daemon/sessions/descriptor_budget.h"
 #include "daemon/sessions/grant_times.h"
@@ -37,6 +38,7 @@ struct SessionServices {
   EventLog& events;
   DescriptorBudget& budget;
   Reclaimer& reclaimer;
+  LogLimit& log_limit;           // of the lines that bad frames and refused connections cause
   bool outlives_daemon = false;  // there is a journal: a later daemon takes sessions up that this one leaves
   GrantTimes* grant_times = nullptr;  // may be left out
 };

@@ -19,8 +19,10 @@ void SessionServer::Serve(UniqueFd socket, const PeerCredentials& peer) {
   if (status.ok()) {
     return;
   }
-  spdlog::warn("a session of pid {} (uid {}) was not served: {}", peer.pid, peer.uid,
-               std::string(status.message()));
+  if (const std::optional<std::uint64_t> kept_back = services_.log_limit.Next()) {
+    spdlog::warn("a session of pid {} (uid {}) was not served: {} ({} more such lines kept back)", peer.pid,
+                 peer.uid, std::string(status.message()), *kept_back);
+  }
   v1::Frame frame;
   frame.mutable_goodbye()->set_code(static_cast<int>(status.code()));
   frame.mutable_goodbye()->set_message(std::string(status.message()));
@@ -40,9 +42,12 @@ absl::Status SessionServer::TryServe(SessionChannel& channel, const PeerCredenti
   if (stopping_) {
     return absl::UnavailableError("the daemon is stopping");
   }
-  if (running_.size() >= max_sessions_) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        running_.size(), " sessions are open, the most that max_sessions allows; close some or raise it"));
+  if (!shares_.TryTake(peer.uid)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("your programs have ", shares_.CountOf(peer.uid),
+                     " sessions, which is your share of the ", shares_.places(),
+                     " of this lgpud\n  try: end some, or have its daemon.max_sessions or its"
+                     " limit of open files raised"));
   }
   const SessionId id{++last_id_};
   Running& running = running_[id];
@@ -50,20 +55,23 @@ absl::Status SessionServer::TryServe(SessionChannel& channel, const PeerCredenti
       services_, std::move(channel),
       Session::Peer{.id = id, .credentials = peer, .process = std::move(process)}, std::move(waker));
   absl::StatusOr<Thread> thread =
-      Thread::Start("lgpud-session", [this, id, session = running.session.get()] { Run(id, session); });
+      Thread::Start("lgpud-session",
+                    [this, id, uid = peer.uid, session = running.session.get()] { Run(id, uid, session); });
   if (!thread.ok()) {
     channel = running.session->TakeChannel();  // to say so
     running_.erase(id);
+    shares_.GiveBack(peer.uid);
     return thread.status();
   }
   running.thread = *std::move(thread);
   return absl::OkStatus();
 }
 
-void SessionServer::Run(SessionId id, Session* session) {
+void SessionServer::Run(SessionId id, std::uint32_t uid, Session* session) {
   session->Run();
   MutexLock lock(mutex_);
   running_.at(id).over = true;
+  shares_.GiveBack(uid);
   ended_.NotifyAll();
 }
 

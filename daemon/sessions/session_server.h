@@ -11,6 +11,7 @@
 #include "base/mutex.h"
 #include "base/thread.h"
 #include "base/unique_fd.h"
+#include "daemon/server/user_shares.h"
 #include "daemon/sessions/session.h"
 #include "proto/session_channel.h"
 
@@ -20,15 +21,17 @@ namespace lgpu::daemon {
 /// Thread-safe.
 class SessionServer {
  public:
+  /// `max_sessions`: of all users; each has their share, connections without a Hello included.
   SessionServer(const SessionServices& services, std::size_t max_sessions)
-      : services_(services), max_sessions_(max_sessions) {}
+      : services_(services), shares_(max_sessions) {}
   ~SessionServer() { Stop(); }
   SessionServer(const SessionServer&) = delete;
   SessionServer& operator=(const SessionServer&) = delete;
 
   /// Sessions get higher ids than this one.
   void SkipIds(SessionId last);
-  /// Takes hold of the peer and serves it. One too many, or a peer that is gone, is closed with a Goodbye.
+  /// Takes hold of the peer and serves it. A session beyond the user's share, or of a peer that is gone, is
+  /// closed with a Goodbye.
   void Serve(UniqueFd socket, const PeerCredentials& peer);
   /// Joins the threads of sessions that are over.
   void Reap();
@@ -47,10 +50,10 @@ class SessionServer {
     bool over = false;
   };
   absl::Status TryServe(SessionChannel& channel, const PeerCredentials& peer);
-  void Run(SessionId id, Session* session);
+  void Run(SessionId id, std::uint32_t uid, Session* session);
 
   const SessionServices services_;
-  const std::size_t max_sessions_;
+  UserShares shares_;
   mutable Mutex mutex_;
   CondVar ended_;
   std::map<SessionId, Running> running_ ABSL_GUARDED_BY(mutex_);

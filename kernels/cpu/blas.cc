@@ -2,11 +2,14 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/thread_room.h"
 #include "lgpu/status.h"
 
 namespace lgpu::cpu {
@@ -18,7 +21,12 @@ constexpr char kFile[] = "libopenblas.so.0";
 
 absl::StatusOr<Blas> Blas::Load(const std::string& file) {
   const std::string hint = "\n  try: apt-get install libopenblas0-pthread, or run MatMul on a GPU";
-  void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (library == nullptr) {
+    const auto threads = static_cast<int>(std::thread::hardware_concurrency());
+    LGPU_RETURN_IF_ERROR(CheckThreadRoom("OpenBLAS, for MatMul on the CPU,", std::max(1, threads)));
+    library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  }
   if (library == nullptr) {
     const char* const error = ::dlerror();
     return absl::FailedPreconditionError(
@@ -28,7 +36,7 @@ absl::StatusOr<Blas> Blas::Load(const std::string& file) {
   Blas blas;
   blas.sgemm = reinterpret_cast<decltype(blas.sgemm)>(::dlsym(library, "cblas_sgemm"));
   blas.dgemm = reinterpret_cast<decltype(blas.dgemm)>(::dlsym(library, "cblas_dgemm"));
-  ::dlclose(library);  // RTLD_NODELETE keeps it
+  ::dlclose(library);  // it stays: RTLD_NODELETE, or another library that opened it
   if (blas.sgemm == nullptr || blas.dgemm == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("MatMul on the CPU needs OpenBLAS, and ", file,
                                                       " has no cblas_sgemm or cblas_dgemm", hint));

@@ -11,7 +11,7 @@ namespace lgpu {
 namespace {
 
 TEST(ThreadRoomTest, ThereIsRoomAsARule) {
-  const absl::Status status = CheckThreadRoom();
+  const absl::Status status = CheckThreadRoom("gRPC", kGrpcThreads);
   EXPECT_TRUE(status.ok()) << status;
 }
 
@@ -23,11 +23,11 @@ TEST(ThreadRoomTest, WhereThereIsNoneItSaysHowManyAndWhatToTry) {
     if (::getuid() == 0 && ::setuid(61235) != 0) ::_exit(2);
     const rlimit none = {.rlim_cur = 1, .rlim_max = 1};
     if (::setrlimit(RLIMIT_NPROC, &none) != 0) ::_exit(3);
-    const absl::Status status = CheckThreadRoom(4);
+    const absl::Status status = CheckThreadRoom("OpenBLAS", 4);
     const std::string text(status.message());
     const bool is_right =
         absl::IsResourceExhausted(status) && text.find("may start 0 further threads") != std::string::npos &&
-        text.find("needs up to 4") != std::string::npos && text.find("pids.max") != std::string::npos;
+        text.find("OpenBLAS needs up to 4") != std::string::npos && text.find("pids.max") != std::string::npos;
     ::_exit(is_right ? 0 : 1);
   }
   int state = -1;

@@ -3,7 +3,6 @@
 
 #include <thread>
 
-#include "daemon/server/control_service.h"
 #include "proto/refusal_codec.h"
 #include "tests/daemon/daemon_fixture.h"
 
@@ -186,28 +185,17 @@ TEST_F(ControlServerTest, WhatARequestMakesTheDaemonKeepIsBounded) {
   TestSession session = OpenSession();
   v1::CreateLeaseRequest request;
   AddDevice(request, 16);
-  request.set_request_id(std::string(100'000, 'x'));
+  request.set_request_id(std::string(1000, 'x'));
   v1::Lease lease;
   EXPECT_EQ(Create(session, request, &lease).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   request.set_request_id("short");
-  request.mutable_devices(0)->set_name(std::string(100'000, 'x'));
+  request.mutable_devices(0)->set_name(std::string(1000, 'x'));
   EXPECT_EQ(Create(session, request, &lease).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   request.mutable_devices(0)->set_name("\033[2J");
   EXPECT_EQ(Create(session, request, &lease).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   request.mutable_devices(0)->set_name("weights");
   EXPECT_TRUE(Create(session, request, &lease).ok());
   EXPECT_EQ(lease.devices(0).label(), "weights");
-}
-
-TEST(StreamCountsTest, OneUserLeavesRoomForOthers) {
-  StreamCounts streams;
-  for (int i = 0; i < StreamCounts::kMaxOfOneUser; ++i) {
-    EXPECT_TRUE(streams.Open(1).ok());
-  }
-  EXPECT_TRUE(absl::IsResourceExhausted(streams.Open(1)));
-  EXPECT_TRUE(streams.Open(2).ok());
-  streams.Close(1);
-  EXPECT_TRUE(streams.Open(1).ok());
 }
 
 // One user who opens connections without end must not use up the numbers that name connections.
@@ -236,7 +224,7 @@ class FewDescriptorsTest : public ControlServerTest {
 };
 
 TEST_F(FewDescriptorsTest, OneUserGetsAShareOfTheConnections) {
-  constexpr int kShare = 1024 / 16;
+  constexpr int kShare = 1024 / 4 / 2;
   std::vector<UniqueFd> open;
   for (int i = 0; i < kShare; ++i) {
     open.push_back(ConnectAs(12345));

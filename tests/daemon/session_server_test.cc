@@ -1,5 +1,7 @@
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <functional>
 
@@ -214,6 +216,46 @@ TEST_F(UnreadSessionsTest, TwentyThatNeverReadAndAnotherThatIsServed) {
     more = page.frame.grant().more();
   }
   EXPECT_EQ(chunks, 10);
+}
+
+class FewSessionsTest : public DaemonFixture {
+ protected:
+  void SetUp() override {
+    Config config;
+    config.max_sessions = 8;
+    StartDaemon(config);
+  }
+};
+
+// A connection that says nothing counts as a session: it cannot be used to get more than a share.
+TEST_F(FewSessionsTest, AUserWhoConnectsAndSaysNothingLeavesSessionsToOthers) {
+  std::vector<SessionChannel> silent;
+  for (int i = 0; i < 5; ++i) {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    daemon_->ServeSession(UniqueFd(ends[0]), {.uid = 12345, .gid = 12345, .pid = ::getpid()});
+    silent.emplace_back(UniqueFd(ends[1]));
+  }
+  absl::StatusOr<ReceivedFrame> answer =
+      silent.back().Receive(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->frame.goodbye().code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(answer->frame.goodbye().message(),
+              ::testing::HasSubstr("your programs have 4 sessions, which is your share of the 8"));
+  OpenSession();
+  // A place is free again when its connection is closed.
+  silent.clear();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  bool served = false;
+  while (!served && std::chrono::steady_clock::now() < end) {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    daemon_->ServeSession(UniqueFd(ends[0]), {.uid = 12345, .gid = 12345, .pid = ::getpid()});
+    SessionChannel again{UniqueFd(ends[1])};
+    served = absl::IsDeadlineExceeded(
+        again.Receive(std::chrono::steady_clock::now() + std::chrono::milliseconds(10)).status());
+  }
+  EXPECT_TRUE(served);
 }
 
 }  // namespace

@@ -55,8 +55,9 @@ class SessionThreadsTest : public testing::Test {
                                                               .sessions = sessions_,
                                                               .events = events_,
                                                               .budget = budget_,
-                                                              .reclaimer = *reclaimer_},
-                                              kThreads * 8);
+                                                              .reclaimer = *reclaimer_,
+                                                              .log_limit = log_limit_},
+                                              kThreads * 16);
   }
 
   JournalState Reopen() { return Journal::Open(directory_.path(), kBoot)->state; }
@@ -152,6 +153,7 @@ class SessionThreadsTest : public testing::Test {
   std::unique_ptr<Broker> broker_;
   SessionDirectory sessions_;
   EventLog events_{64};
+  LogLimit log_limit_;
   DescriptorBudget budget_{64};
   std::atomic<int> granted_ = 0;
   std::unique_ptr<LeaseTable> leases_;

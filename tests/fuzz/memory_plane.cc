@@ -60,8 +60,9 @@ std::unique_ptr<MemoryPlane::Generation> MemoryPlane::Start(bool again) {
                                                                  .events = next->events,
                                                                  .budget = next->budget,
                                                                  .reclaimer = *next->reclaimer,
+                                                                 .log_limit = next->log_limit,
                                                                  .outlives_daemon = true},
-                                                 /*max_sessions=*/8);
+                                                 /*max_sessions=*/16);
   if (!again) {
     next->journal->Settled();
     return next;

@@ -70,6 +70,7 @@ class MemoryPlane {
     std::unique_ptr<Broker> broker;
     SessionDirectory sessions;
     EventLog events{64};
+    LogLimit log_limit;
     DescriptorBudget budget{128};  // four descriptors a message
     std::unique_ptr<LeaseTable> leases;
     std::unique_ptr<Reclaimer> reclaimer;

@@ -1,0 +1,97 @@
+#include "daemon/server/call_pool.h"
+
+#include <spdlog/spdlog.h>
+
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+
+absl::StatusOr<std::unique_ptr<CallPool>> CallPool::Start(const char* name, std::size_t most_threads) {
+  LGPU_CHECK(most_threads >= 2);
+  std::unique_ptr<CallPool> pool(new CallPool(name, most_threads));
+  MutexLock lock(pool->mutex_);
+  LGPU_RETURN_IF_ERROR(pool->StartThread());
+  return pool;
+}
+
+absl::Status CallPool::StartThread() {
+  LGPU_ASSIGN_OR_RETURN(Thread thread, Thread::Start(name_, [this] { Work(); }));
+  threads_.push_back(std::move(thread));
+  return absl::OkStatus();
+}
+
+CallPool::~CallPool() {
+  std::vector<Thread> threads;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    threads = std::move(threads_);
+  }
+  changed_.NotifyAll();
+}  // joins
+
+void CallPool::Run(std::uint32_t uid, std::function<void()> call) {
+  {
+    MutexLock lock(mutex_);
+    LGPU_CHECK(!stopping_);
+    lines_[uid].calls.push_back(std::move(call));
+    ++queued_;
+    const std::size_t idle = threads_.size() - running_;
+    if (queued_ > idle && threads_.size() < most_threads_) {
+      // Without another thread the call waits for one that there is.
+      if (const absl::Status started = StartThread(); !started.ok()) {
+        spdlog::warn("{}", std::string(started.message()));
+      }
+    }
+  }
+  changed_.NotifyOne();
+}
+
+std::map<std::uint32_t, CallPool::Line>::iterator CallPool::Next() {
+  const std::size_t free = most_threads_ - running_;
+  auto entry = lines_.upper_bound(last_);
+  for (std::size_t i = 0; i < lines_.size(); ++i, ++entry) {
+    if (entry == lines_.end()) entry = lines_.begin();
+    const Line& line = entry->second;
+    if (!line.calls.empty() && (stopping_ || line.running < free)) return entry;
+  }
+  return lines_.end();
+}
+
+void CallPool::Work() {
+  MutexLock lock(mutex_);
+  while (true) {
+    const auto entry = Next();
+    if (entry == lines_.end()) {
+      if (stopping_) return;
+      changed_.Wait(mutex_);
+      continue;
+    }
+    last_ = entry->first;
+    Line& line = entry->second;
+    const std::function<void()> call = std::move(line.calls.front());
+    line.calls.pop_front();
+    --queued_;
+    ++line.running;
+    ++running_;
+    mutex_.Unlock();
+    call();
+    mutex_.Lock();
+    --line.running;
+    --running_;
+    if (line.running == 0 && line.calls.empty()) lines_.erase(entry);
+    // A thread that is free again may let calls of several users start.
+    changed_.NotifyAll();
+  }
+}
+
+std::size_t CallPool::threads() const {
+  MutexLock lock(mutex_);
+  return threads_.size();
+}
+
+}  // namespace lgpu::daemon

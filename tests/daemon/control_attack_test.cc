@@ -1,0 +1,182 @@
+// One user who does all that the control socket allows must not stop another user's calls.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/daemon/daemon_fixture.h"
+#include "tests/support/raw_http2.h"
+
+namespace lgpu::daemon {
+namespace {
+
+constexpr std::uint32_t kAttacker = 12345;
+
+class ControlAttackTest : public DaemonFixture {
+ protected:
+  void SetUp() override {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit high = before_;
+    high.rlim_cur = high.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &high);
+    DaemonFixture::SetUp();
+  }
+  void TearDown() override {
+    attackers_.clear();
+    DaemonFixture::TearDown();
+    ::setrlimit(RLIMIT_NOFILE, &before_);
+  }
+
+  RawHttp2& Attack(std::uint32_t window) {
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    daemon_->ServeControl(UniqueFd(ends[0]), {.uid = kAttacker, .gid = kAttacker, .pid = 1});
+    attackers_.push_back(std::make_unique<RawHttp2>(UniqueFd(ends[1]), window));
+    return *attackers_.back();
+  }
+
+  /// A call of another user is answered.
+  void ExpectService() {
+    const std::unique_ptr<v1::Control::Stub> stub = Connect();
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    v1::GetVersionResponse version;
+    const grpc::Status status = stub->GetVersion(&context, {}, &version);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+
+  std::vector<std::unique_ptr<RawHttp2>> attackers_;
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(ControlAttackTest, AnswersThatAreNotReadHoldNoThread) {
+  for (int i = 0; i < 100; ++i) {
+    RawHttp2& attacker = Attack(/*window=*/0);
+    for (int call = 0; call < 4; ++call) {
+      attacker.StartCall("GetStats");
+      attacker.SendData(RawHttp2::MessageHeader(0), true);
+    }
+  }
+  ExpectService();
+}
+
+TEST_F(ControlAttackTest, StreamsThatAreNotReadLeaveRoomForThoseOfOthers) {
+  for (int i = 0; i < 100; ++i) {
+    RawHttp2& attacker = Attack(/*window=*/0);
+    for (int call = 0; call < 4; ++call) {
+      attacker.StartCall("WatchEvents");
+      attacker.SendData(RawHttp2::MessageHeader(0), true);
+    }
+  }
+  ExpectService();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  const auto events = stub_->WatchEvents(&context, {});
+  v1::Event event;
+  EXPECT_TRUE(events->Read(&event));
+  EXPECT_EQ(event.kind(), v1::Event::KIND_DAEMON_STARTED);
+  context.TryCancel();
+  EXPECT_FALSE(events->Finish().ok());
+}
+
+std::uint64_t ResidentKib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    if (word != "VmRSS:") continue;
+    std::uint64_t kib = 0;
+    status >> kib;
+    return kib;
+  }
+  return 0;
+}
+
+TEST_F(ControlAttackTest, UnfinishedRequestsTakeLittleMemory) {
+  const std::uint64_t before = ResidentKib();
+  constexpr std::uint32_t kLength = 4 << 20;
+  const std::string part(60'000, 'x');
+  for (int i = 0; i < 200; ++i) {
+    RawHttp2& attacker = Attack(/*window=*/1 << 20);
+    for (int call = 0; call < 16; ++call) {
+      attacker.StartCall("CreateLease");
+      attacker.SendData(RawHttp2::MessageHeader(kLength), false);
+      attacker.SendData(part, false);
+    }
+  }
+  ExpectService();
+  EXPECT_LT(ResidentKib() - before, 100 * 1024u);
+}
+
+TEST_F(ControlAttackTest, AHerdOfCallersIsServed) {
+  constexpr int kCallers = 1000;
+  struct Caller {
+    std::unique_ptr<v1::Control::Stub> stub;
+    grpc::ClientContext context;
+    v1::Lease lease;
+    grpc::Status status;
+  };
+  std::vector<std::unique_ptr<Caller>> callers;
+  grpc::CompletionQueue queue;
+  std::vector<std::unique_ptr<grpc::ClientAsyncResponseReader<v1::Lease>>> calls;
+  for (int i = 0; i < kCallers; ++i) {
+    callers.push_back(std::make_unique<Caller>());
+    callers.back()->stub = Connect();
+  }
+  for (int i = 0; i < kCallers; ++i) {
+    v1::CreateLeaseRequest request;
+    request.set_lasting(true);
+    AddDevice(request, 16);
+    calls.push_back(callers[i]->stub->AsyncCreateLease(&callers[i]->context, request, &queue));
+    calls.back()->Finish(&callers[i]->lease, &callers[i]->status, callers[i].get());
+  }
+  for (int i = 0; i < kCallers; ++i) {
+    void* tag = nullptr;
+    bool ok = false;
+    ASSERT_TRUE(queue.Next(&tag, &ok));
+    EXPECT_TRUE(static_cast<Caller*>(tag)->status.ok()) << static_cast<Caller*>(tag)->status.error_message();
+  }
+}
+
+TEST_F(ControlAttackTest, AUserWithTooManyCallsIsAskedToTryAgain) {
+  // Half of all places are what one user has.
+  constexpr int kConnections = 2048 / 4 + 1;
+  for (int i = 0; i < kConnections; ++i) {
+    RawHttp2& attacker = Attack(/*window=*/0);
+    for (int call = 0; call < 4; ++call) {
+      attacker.StartCall("GetVersion");
+      attacker.SendData(RawHttp2::MessageHeader(0), true);
+    }
+  }
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+  daemon_->ServeControl(UniqueFd(ends[0]), {.uid = kAttacker, .gid = kAttacker, .pid = 1});
+  const auto stub = v1::Control::NewStub(grpc::CreateInsecureChannelFromFd("lgpu", ends[1]));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  grpc::Status status;
+  do {
+    grpc::ClientContext context;
+    v1::GetVersionResponse version;
+    status = stub->GetVersion(&context, {}, &version);
+    EXPECT_EQ(context.GetServerTrailingMetadata().count("lgpu-retry-after-ms"), status.ok() ? 0u : 1u);
+  } while (status.ok() && std::chrono::steady_clock::now() < end);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("your programs have 2048 unfinished calls"));
+  ExpectService();
+}
+
+TEST_F(ControlAttackTest, ARequestThatIsTooLongIsRefused) {
+  grpc::ClientContext context;
+  v1::GetLeaseRequest request;
+  request.set_lease(std::string(100'000, 'x'));
+  v1::Lease lease;
+  EXPECT_EQ(stub_->GetLease(&context, request, &lease).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+}  // namespace
+}  // namespace lgpu::daemon
