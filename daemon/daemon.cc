@@ -52,10 +52,6 @@ std::size_t DescriptorLimit() {
 std::size_t MaxSessions(const Config& config) {
   constexpr std::size_t kDescriptorsOfASession = 6;
   const std::size_t most = DescriptorLimit() / 2 / kDescriptorsOfASession;
-  if (config.max_sessions > most) {
-    spdlog::warn("{} sessions at most, not daemon.max_sessions = {}: the limit of open files is {}", most,
-                 config.max_sessions, DescriptorLimit());
-  }
   return std::min<std::size_t>(config.max_sessions, most);
 }
 
