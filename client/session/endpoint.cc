@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -9,6 +10,7 @@
 
 #include "allocator/device/simulated/simulated_spec.h"
 #include "lgpu/status.h"
+#include "proto/wire/channel.h"
 #include "proto/wire/connect.h"
 
 namespace lgpu {
@@ -17,6 +19,34 @@ namespace {
 std::optional<std::string> Variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+bool IsTrusted(std::uint32_t uid) { return uid == 0 || uid == ::geteuid(); }
+
+absl::Status NotTrusted(const std::string& what, std::uint32_t uid) {
+  return absl::PermissionDeniedError(what + " belongs to user " + std::to_string(uid) +
+                                     ", and everybody may make such a directory there; it is not used\n  "
+                                     "try: remove it, or name the directory "
+                                     "in LGPU_ENDPOINT if you trust that user");
+}
+
+// Whether every user may make directories beside this one, as in /tmp.
+bool LiesInOpenFolder(const std::string& directory) {
+  struct stat above = {};
+  return ::stat(directory.substr(0, directory.rfind('/') + 1).c_str(), &above) == 0 &&
+         (above.st_mode & S_IWOTH) != 0;
+}
+
+absl::StatusOr<UniqueFd> ConnectToDefault(const std::string& directory) {
+  if (!LiesInOpenFolder(directory)) return ConnectUnix(ControlSocketPath(directory), SOCK_STREAM);
+  struct stat info = {};
+  if (::lstat(directory.c_str(), &info) == 0 && !IsTrusted(info.st_uid)) {
+    return NotTrusted(directory, info.st_uid);
+  }
+  LGPU_ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnix(ControlSocketPath(directory), SOCK_STREAM));
+  LGPU_ASSIGN_OR_RETURN(const PeerCredentials peer, GetPeerCredentials(socket.get()));
+  if (!IsTrusted(peer.uid)) return NotTrusted("the lgpud at " + directory, peer.uid);
+  return socket;
 }
 
 }  // namespace
@@ -41,7 +71,8 @@ absl::StatusOr<Endpoint> ResolveEndpoint(const std::string& option, const Endpoi
   const bool has_runtime_dir = environment.runtime_dir.has_value() && !environment.runtime_dir->empty();
   return Endpoint{.directories = {environment.system_dir,
                                   has_runtime_dir ? *environment.runtime_dir + "/lgpu"
-                                                  : "/tmp/lgpu-" + std::to_string(environment.uid)}};
+                                                  : "/tmp/lgpu-" + std::to_string(environment.uid)},
+                  .is_default = true};
 }
 
 std::string SessionSocketPath(const std::string& directory) { return directory + "/session.sock"; }
@@ -51,13 +82,16 @@ absl::StatusOr<DaemonSocket> FindDaemon(const Endpoint& endpoint) {
   absl::Status first;
   std::string others;
   for (const std::string& directory : endpoint.directories) {
-    absl::StatusOr<UniqueFd> socket = ConnectUnix(ControlSocketPath(directory), SOCK_STREAM);
+    absl::StatusOr<UniqueFd> socket =
+        endpoint.is_default
+            ? ConnectToDefault(directory)
+            : absl::StatusOr<UniqueFd>(ConnectUnix(ControlSocketPath(directory), SOCK_STREAM));
     // Not before: a non-blocking connect fails while the backlog is full, as when many programs start at
     // once.
     if (socket.ok() && ::fcntl(socket->get(), F_SETFL, O_NONBLOCK) == 0) {
       return DaemonSocket{directory, *std::move(socket)};
     }
-    if (first.ok()) {
+    if (first.ok() || (absl::IsUnavailable(first) && absl::IsPermissionDenied(socket.status()))) {
       first = socket.ok() ? absl::InternalError("fcntl(O_NONBLOCK) failed on a socket") : socket.status();
     } else {
       others += "\n       there is none at " + directory + " either";

@@ -30,6 +30,9 @@ struct Endpoint {
   std::vector<Bytes> simulated = {};
   /// Not local: the runtime directories to try, in this order.
   std::vector<std::string> directories = {};
+  /// The directories are the defaults: nobody named them. Of those, one that another ordinary user may have
+  /// made is not used.
+  bool is_default = false;
 };
 
 /// The endpoint that `option` names (a directory, `local` or `local:2x1GiB`); else LGPU_ENDPOINT; else the
@@ -42,7 +45,9 @@ std::string ControlSocketPath(const std::string& directory);
 
 /// The first directory of `endpoint` (not local) where a daemon listens, which is found out by connecting
 /// to its control socket: that connection, of type SOCK_STREAM and non-blocking, and the directory.
-/// UNAVAILABLE or PERMISSION_DENIED, naming what was tried, why it failed and what to try.
+/// UNAVAILABLE or PERMISSION_DENIED, naming what was tried, why it failed and what to try. A default
+/// directory in a folder where everybody may make one, as /tmp is, must belong to root or to this user, and
+/// so must its daemon: otherwise PERMISSION_DENIED, before a byte is sent.
 struct DaemonSocket {
   std::string directory;
   UniqueFd control;

@@ -117,6 +117,19 @@ TEST_F(FindDaemonTest, TheFirstDirectoryWithADaemonIsTaken) {
   EXPECT_TRUE(static_cast<bool>(found->control));
 }
 
+TEST_F(FindDaemonTest, ADefaultDirectoryThatAnotherUserMadeIsNotUsed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to make another user's directory";
+  const UniqueFd listener = Listen(ControlSocketPath(directory_));
+  EXPECT_TRUE(FindDaemon({.directories = {directory_}, .is_default = true}).ok());
+  ASSERT_EQ(::chown(directory_.c_str(), 64217, 64217), 0);
+  absl::StatusOr<DaemonSocket> found =
+      FindDaemon({.directories = {"/nowhere/lgpu", directory_}, .is_default = true});
+  EXPECT_EQ(found.status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(found.status().message()), HasSubstr(directory_ + " belongs to user 64217, and "));
+  // One that was named is the caller's decision.
+  EXPECT_TRUE(FindDaemon({.directories = {directory_}}).ok());
+}
+
 TEST_F(FindDaemonTest, ATooLongPathIsAnErrorOfItsOwn) {
   absl::StatusOr<DaemonSocket> found = FindDaemon({.directories = {"/" + std::string(200, 'x')}});
   EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument);
