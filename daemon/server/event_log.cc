@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "google/protobuf/util/time_util.h"
@@ -20,29 +21,33 @@ void EventLog::Append(v1::Event event, std::optional<std::uint32_t> owner) {
   if (event.has_refusal()) {
     ++counts_.refusals[RefusalFromProto(event.refusal()).reason];
   }
-  entries_.push_back({std::move(event), owner});
-  if (entries_.size() > kept_) {
-    entries_.pop_front();
-  }
+  of_owners_[owner].push_back(last_);
+  entries_.emplace(last_, Entry{std::move(event), owner});
+  if (entries_.size() > kept_) DropOne();
+}
+
+void EventLog::DropOne() {
+  const auto most = std::max_element(
+      of_owners_.begin(), of_owners_.end(),
+      [](const auto& one, const auto& other) { return one.second.size() < other.second.size(); });
+  entries_.erase(most->second.front());
+  most->second.pop_front();
+  if (most->second.empty()) of_owners_.erase(most);
 }
 
 EventLog::Batch EventLog::Read(std::uint64_t after, std::uint32_t uid, std::size_t max) const {
   Batch batch;
   MutexLock lock(mutex_);
   after = std::min(after, last_);
-  const std::uint64_t first = last_ + 1 - entries_.size();
-  if (after + 1 < first) {
-    batch.lost = first - 1 - after;
-    after = first - 1;
-  }
-  batch.last_sequence = after;
-  while (batch.last_sequence < last_ && batch.events.size() < max) {
-    const Entry& entry = entries_[batch.last_sequence + 1 - first];
-    ++batch.last_sequence;
-    if (uid == 0 || !entry.owner || *entry.owner == uid) {
-      batch.events.push_back(entry.event);
+  std::uint64_t seen = 0;
+  auto entry = entries_.upper_bound(after);
+  for (; entry != entries_.end() && batch.events.size() < max; ++entry, ++seen) {
+    if (uid == 0 || !entry->second.owner || *entry->second.owner == uid) {
+      batch.events.push_back(entry->second.event);
     }
   }
+  batch.last_sequence = entry == entries_.end() ? last_ : std::prev(entry)->first;
+  batch.lost = batch.last_sequence - after - seen;
   batch.closed = closed_ && batch.last_sequence == last_;
   return batch;
 }

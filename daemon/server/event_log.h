@@ -15,8 +15,9 @@
 
 namespace lgpu::daemon {
 
-/// An EventLog keeps the last events, numbered by a sequence that rises by one. Watchers read it by
-/// sequence, so a slow one costs nothing: what it missed is counted and told. Thread-safe.
+/// An EventLog keeps the last events, numbered by a sequence that rises by one. Where it is full, the oldest
+/// event goes of the owner who has the most, so that no user can push out the events of others. Watchers read
+/// it by sequence, so a slow one costs nothing: what it missed is counted and told. Thread-safe.
 class EventLog {
  public:
   explicit EventLog(std::size_t kept) : kept_(kept == 0 ? 1 : kept) {}
@@ -46,13 +47,17 @@ class EventLog {
   void Close();
 
  private:
+  using Owner = std::optional<std::uint32_t>;  // nothing: everybody
   struct Entry {
     v1::Event event;
-    std::optional<std::uint32_t> owner;
+    Owner owner;
   };
+  void DropOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const std::size_t kept_;
   mutable Mutex mutex_;
-  std::deque<Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Entry> entries_ ABSL_GUARDED_BY(mutex_);                // by sequence
+  std::map<Owner, std::deque<std::uint64_t>> of_owners_ ABSL_GUARDED_BY(mutex_);  // no line is empty
   std::uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
   Counts counts_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -43,6 +43,21 @@ TEST(EventLogTest, OnlyTheReaderOfTheLastEventIsToldOfTheClose) {
   EXPECT_TRUE(log.Read(1, 0, 1).closed);
 }
 
+TEST(EventLogTest, AUserWithManyEventsPushesOutTheirOwn) {
+  EventLog log(10);
+  log.Append(Named("of all"), std::nullopt);
+  log.Append(Named("mine"), 7);
+  for (int i = 0; i < 1000; ++i) log.Append(Named("noise"), 666);
+  const EventLog::Batch mine = log.Read(0, 7, 100);
+  ASSERT_EQ(mine.events.size(), 2u);
+  EXPECT_EQ(mine.events[0].text(), "of all");
+  EXPECT_EQ(mine.events[1].text(), "mine");
+  EXPECT_EQ(mine.lost, 992u);
+  EXPECT_EQ(mine.last_sequence, 1002u);
+  EXPECT_EQ(log.Read(0, 0, 100).events.size(), 10u);
+  EXPECT_EQ(log.Read(1002, 0, 100).lost, 0u);
+}
+
 TEST(EventLogTest, ASequenceFromTheFutureIsTheLastOne) {
   EventLog log(10);
   log.Append(Named("a"), std::nullopt);
