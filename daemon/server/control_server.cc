@@ -45,11 +45,22 @@ constexpr std::size_t kMemoryOfAUser = std::size_t{64} << 20;
 // How often at most the connections of a user are looked at one by one.
 constexpr std::chrono::milliseconds kLookInterval{50};
 
-// Control connections of all users.
-std::size_t MaxConnections() {
+std::size_t DescriptorLimit() {
   rlimit limit{};
-  const std::size_t descriptors = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 1024;
-  return std::clamp<std::size_t>(descriptors / 4, 16, 4096);
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<std::size_t>(limit.rlim_cur) : 1024;
+}
+
+// Control connections of all users.
+std::size_t MaxConnections() { return std::clamp<std::size_t>(DescriptorLimit() / 4, 16, 4096); }
+
+// gRPC closes descriptors unseen, so those of control connections have numbers that nothing else in lgpud
+// gets.
+absl::StatusOr<UniqueFd> MoveUp(UniqueFd socket) {
+  const auto least = static_cast<int>(std::min<std::size_t>(DescriptorLimit() / 2, 16'384));
+  UniqueFd moved(::fcntl(socket.get(), F_DUPFD_CLOEXEC, least));
+  if (moved) return moved;
+  return absl::ResourceExhaustedError(absl::StrCat("no descriptor left for a control connection: ",
+                                                   std::strerror(errno), "; raise the limit of open files"));
 }
 
 // gRPC's health service is switched on for the whole process, once.
@@ -170,7 +181,12 @@ class ControlServer::Impl {
         return refused;
       }
     }
-    server->Serve(std::move(socket));
+    absl::StatusOr<UniqueFd> moved = MoveUp(std::move(socket));
+    if (!moved.ok()) {
+      connections_.GiveBack(peer.uid);
+      return moved.status();
+    }
+    server->Serve(*std::move(moved));
     return absl::OkStatus();
   }
 
