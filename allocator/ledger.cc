@@ -193,10 +193,6 @@ absl::Status Ledger::RemoveLogical(LogicalId logical) {
     return absl::FailedPreconditionError("it still holds " + Text(gone.held()) + ", of which " +
                                          Text(gone.leaving) + " are not confirmed free");
   }
-  if (gone.waiters > 0) {
-    return absl::FailedPreconditionError(std::to_string(gone.waiters) +
-                                         " of its requests still wait for memory");
-  }
   Card& card = CardOf(gone.card);
   TakeFromSums(card, gone);
   LowerCeiling(card);
@@ -243,21 +239,23 @@ Ledger::Verdict Ledger::CardVerdict(const Card& card, const Logical& logical, By
   return verdict;
 }
 
-Ledger::Verdict Ledger::Request(LogicalId logical, Bytes bytes) {
-  Logical& asking = LogicalOf(logical);
+Ledger::Verdict Ledger::Check(LogicalId logical, Bytes bytes) const {
+  const Logical& asking = LogicalOf(logical);
   const Card& card = CardOf(asking.card);
   LGPU_CHECK(!bytes.is_zero() && RoundDown(bytes, card.options.granularity) == bytes);
   if (!FitsLimit(card, asking, bytes)) return LimitVerdict(card, asking, bytes);
   const Bytes need = Need(asking, bytes);
-  if (!need.is_zero()) {
-    Bytes missing = SaturatingSub(SaturatingAdd(Promised(card) + need, card.foreign), card.options.total);
-    // What is free belongs to the head of the queue.
-    if (!card.queue.empty()) missing = std::max(missing, need);
-    if (!missing.is_zero()) return CardVerdict(card, asking, bytes, missing);
-  }
-  Charge(asking, bytes);
-  return Verdict();
+  const Bytes missing = SaturatingSub(SaturatingAdd(Promised(card) + need, card.foreign), card.options.total);
+  return need.is_zero() || missing.is_zero() ? Verdict() : CardVerdict(card, asking, bytes, missing);
 }
+
+Ledger::Verdict Ledger::Request(LogicalId logical, Bytes bytes) {
+  const Verdict verdict = Check(logical, bytes);
+  if (verdict.shortage == Shortage::kNone) Charge(LogicalOf(logical), bytes);
+  return verdict;
+}
+
+Bytes Ledger::NeedOf(LogicalId logical, Bytes bytes) const { return Need(LogicalOf(logical), bytes); }
 
 void Ledger::Refund(LogicalId logical, Bytes bytes) {
   Logical& giving = LogicalOf(logical);

@@ -18,7 +18,6 @@ namespace lgpu {
 
 using CardId = Id<struct CardTag>;
 using LogicalId = Id<struct LogicalTag>;
-using WaiterId = Id<struct WaiterTag>;
 
 /// A Ledger is the arithmetic of who holds how much of which card. The daemon's Broker and `local`
 /// contexts both decide by it. It is pure: no device, no clock, no thread.
@@ -34,9 +33,8 @@ using WaiterId = Id<struct WaiterTag>;
 /// `foreign` is an observation and no part of these: it lowers what may be granted next, and can
 /// make a card overcommitted. All roundings are to the card's granularity.
 ///
-/// Queue: requests that are short of the card wait in the card's FIFO. A request inside its guarantee
-/// never waits; no other request overtakes the head of the queue. The owner calls ServeQueue after every
-/// change of a card; where nobody waits that costs nothing.
+/// The Ledger knows no queue: its owner asks again for a request that was short
+/// (allocator/broker/card_queue.h).
 ///
 /// Wrong ids, amounts that are no multiple of the granularity and giving back more than there is are bugs
 /// and abort.
@@ -57,7 +55,7 @@ class Ledger {
   /// The answer to a request. With kNone the bytes are charged.
   struct Verdict {
     Shortage shortage = Shortage::kNone;
-    Bytes short_by;     // how much is missing of the limit or the card; all, where others wait already
+    Bytes short_by;     // how much is missing of the limit or the card
     Bytes coming_back;  // leaving memory that counts against it and will be free without anybody's doing
     /// It would not fit even if all that is leaving of this logical device came back, and (short of the
     /// card) all that others hold beyond their guarantees, and all foreign memory.
@@ -82,6 +80,10 @@ class Ledger {
   /// INVALID_ARGUMENT: total below granularity or reserve, granularity no power of two.
   absl::StatusOr<CardId> AddCard(const CardOptions& options);
 
+  /// Whether a logical device may have this size at all: OK, or the INVALID_ARGUMENT of AddLogical.
+  absl::Status CheckSize(CardId card, const LogicalOptions& options) const {
+    return CheckOptions(CardOf(card), options);
+  }
   /// INVALID_ARGUMENT: zero limit, guarantee above limit, either above what the card can ever hold.
   /// RESOURCE_EXHAUSTED: the guarantee cannot be set aside now (text with the numbers; the caller, who
   /// knows names, makes the Refusal of it).
@@ -91,7 +93,7 @@ class Ledger {
   absl::Status RestoreLogical(LogicalId id, CardId card, const LogicalOptions& options);
   /// Ids up to this one are never given out.
   void SkipIds(LogicalId last) { last_logical_ = std::max(last_logical_, last.value); }
-  /// FAILED_PRECONDITION while it holds memory or has waiters.
+  /// FAILED_PRECONDITION while it holds memory.
   absl::Status RemoveLogical(LogicalId logical);
   /// A lower limit than held is accepted: nothing more is granted until held <= limit. Errors as
   /// AddLogical; on an error nothing changes.
@@ -99,6 +101,10 @@ class Ledger {
 
   /// Charges `bytes` (a multiple of the granularity, not zero) or says what is missing.
   Verdict Request(LogicalId logical, Bytes bytes);
+  /// As Request, and charges nothing.
+  Verdict Check(LogicalId logical, Bytes bytes) const;
+  /// How much of the card's free memory `bytes` more would take: zero inside the guarantee.
+  Bytes NeedOf(LogicalId logical, Bytes bytes) const;
   /// A granted step failed and nothing was handed out: the bytes are free again.
   void Refund(LogicalId logical, Bytes bytes);
   /// Granted bytes start to leave (returned, or their holder died): still held.
@@ -116,23 +122,9 @@ class Ledger {
   /// What others use, as observed; 0 where it is unknown.
   void SetForeign(CardId card, Bytes bytes);
 
-  /// Joins the end of the card's queue; for requests that were short of the card.
-  WaiterId Enqueue(LogicalId logical, Bytes bytes);
-  /// Leaves the queue; fine for one that was served already.
-  void Leave(WaiterId waiter);
-  /// Serves the queue of a card from its head as far as room goes: charges each and takes it out. A head
-  /// that is now short of its limit is taken out uncharged and listed in `failed`. One that has come to
-  /// lie inside its guarantee is served wherever it stands.
-  struct Served {
-    std::vector<WaiterId> granted;
-    std::vector<WaiterId> failed;
-  };
-  Served ServeQueue(CardId card);
-
   LogicalView View(LogicalId logical) const;
   CardView View(CardId card) const;
   std::vector<LogicalId> LogicalsOf(CardId card) const;
-  std::vector<WaiterId> QueueOf(CardId card) const;
 
   /// OK, or INTERNAL naming the first invariant that does not hold, with its numbers.
   absl::Status CheckInvariants() const;
@@ -143,7 +135,6 @@ class Ledger {
     Bytes overhead;
     Bytes foreign;
     std::set<LogicalId> logicals;
-    std::set<WaiterId> queue;  // ids rise, so that this is the order of arrival
     // Sums over `logicals`, kept up to date so that a request costs no loop.
     Bytes held;
     Bytes guaranteed;       // sum of guarantee
@@ -157,15 +148,10 @@ class Ledger {
     Bytes guarantee;  // rounded up
     Bytes granted;
     Bytes leaving;
-    std::size_t waiters = 0;
     Bytes ceiling;  // the most it may hold while that is above the limit; zero otherwise
 
     Bytes held() const { return granted + leaving; }
     Bytes promise() const { return std::max(guarantee, held()); }
-  };
-  struct Waiter {
-    LogicalId logical;
-    Bytes bytes;
   };
 
   Card& CardOf(CardId card);
@@ -190,19 +176,15 @@ class Ledger {
   static void LowerCeiling(Card& card);
   static void AddToSums(Card& card, const Logical& logical);
   static void TakeFromSums(Card& card, const Logical& logical);
-  void TakeOut(Card& card, WaiterId waiter);
 
   absl::Status CheckLogical(LogicalId id, const Logical& logical) const;
   absl::Status CheckCard(CardId id, const Card& card) const;
-  absl::Status CheckQueues() const;
 
   std::unordered_map<CardId, Card> cards_;
   std::unordered_map<LogicalId, Logical> logicals_;
-  std::unordered_map<WaiterId, Waiter> waiters_;
   // Ids are never used again.
   std::uint64_t last_card_ = 0;
   std::uint64_t last_logical_ = 0;
-  std::uint64_t last_waiter_ = 0;
 };
 
 }  // namespace lgpu

@@ -10,12 +10,6 @@
 #include "lgpu/status.h"
 
 namespace lgpu {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Broker>> Broker::Create(DeviceMemory& backend, GrantLog& log,
                                                        const Options& options) {
   std::unique_ptr<Broker> broker(new Broker(backend, log, options));
@@ -25,6 +19,7 @@ absl::StatusOr<std::unique_ptr<Broker>> Broker::Create(DeviceMemory& backend, Gr
                                                                     .reserve = options.reserve,
                                                                     .granularity = card.device.granularity}));
     broker->cards_.emplace(id, card);
+    broker->queues_.emplace(id, CardQueue(options.max_drain));
   }
   return broker;
 }
@@ -83,8 +78,11 @@ Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) {
     if (!answer.status.ok()) {
       return answer;
     }
-    id = GrowId{++last_grow_};
+    id = GrowId{++last_waiter_};
     const CardId card = devices_.at(spec.device).spec.card;
+    if (queues_.at(card).IsTurnOver(now_())) {
+      Serve(card, wakes);
+    }
     const Bytes granularity = cards_.at(card).device.granularity;
     mine.spec = spec;
     mine.spec.at_least = RoundUp(spec.at_least, granularity);
@@ -99,8 +97,11 @@ std::optional<Broker::Making> Broker::Place(GrowId id, Waiter& mine, GrowAnswer&
   Charge(id, mine, wakes);
   if (IsQueued(mine)) {
     const CardId card = devices_.at(mine.spec.device).spec.card;
+    const bool waits_for_card = mine.phase == Waiter::Phase::kCard;
     Park(id, std::move(mine));
-    BreakDeadlock(card, wakes);
+    if (waits_for_card) {
+      Serve(card, wakes);
+    }
     if (!TakeIfSettled(id, mine, answer, wakes)) {
       return std::nullopt;
     }
@@ -132,31 +133,26 @@ void Broker::Park(GrowId id, Waiter waiter) {
   waiters_.emplace(id, std::move(waiter));
 }
 
-void Broker::BreakDeadlock(CardId card, Wakes& wakes) {
-  if (RefuseDeadlock(card, wakes)) {
-    Serve(card, wakes);
-  }
-}
-
 bool Broker::TakeIfSettled(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& wakes) {
   Waiter& waiter = waiters_.at(id);
   const CardId card = devices_.at(waiter.spec.device).spec.card;
-  const TimePoint now = Clock::now();
+  const TimePoint now = now_();
   if (waiter.phase == Waiter::Phase::kBackend && !IsPutOff(waiter, now)) {
     waiter.phase = Waiter::Phase::kNew;
     Charge(id, waiter, wakes);
     if (waiter.phase == Waiter::Phase::kCard) {
-      BreakDeadlock(card, wakes);
+      Serve(card, wakes);
     }
   }
-  if (IsQueued(waiter) && now < waiter.spec.deadline) {
+  if (waiter.phase == Waiter::Phase::kLimit && now < waiter.spec.deadline) {
     LookForIdle(id, waiter, wakes);
+  }
+  if (waiter.phase == Waiter::Phase::kCard && now >= waiter.next_look) {
+    Serve(card, wakes);
   }
   const bool late = now >= waiter.spec.deadline;
   if (IsQueued(waiter) && late && !IsBeingMade(waiter)) {
-    const bool card_is_short = waiter.phase == Waiter::Phase::kCard;
-    LeaveQueues(id, waiter);
-    Refuse(waiter, {.reason = card_is_short ? RefusalReason::kCard : RefusalReason::kLimit});
+    RefuseLate(id, waiter);
     Serve(card, wakes);
   }
   if (IsPutOff(waiter, now)) {
@@ -165,9 +161,9 @@ bool Broker::TakeIfSettled(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& w
     return false;
   }
   if (IsQueued(waiter)) {
-    const TimePoint last = late ? now + kBackendRetry : waiter.spec.deadline;
+    waiter.next_look = NextLook(id, waiter, now);
     answer.wait = id;
-    answer.next_look = late || waiter.need.round == 0 ? last : std::min(last, waiter.need.look_again);
+    answer.next_look = waiter.next_look;
     return false;
   }
   mine = std::move(waiter);
@@ -175,20 +171,47 @@ bool Broker::TakeIfSettled(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& w
   return true;
 }
 
+void Broker::RefuseLate(GrowId id, Waiter& waiter) {
+  RefusalCause cause{.reason = RefusalReason::kLimit};
+  if (waiter.phase == Waiter::Phase::kCard) {
+    cause.reason = RefusalReason::kCard;
+    cause.turns = queues_.at(devices_.at(waiter.spec.device).spec.card).TurnsOf(id);
+  }
+  LeaveQueues(id, waiter);
+  Refuse(waiter, cause);
+}
+
+Broker::TimePoint Broker::NextLook(GrowId id, const Waiter& waiter, TimePoint now) const {
+  if (now >= waiter.spec.deadline) {
+    return now + kBackendRetry;
+  }
+  const CardQueue& queue = queues_.at(devices_.at(waiter.spec.device).spec.card);
+  const bool waits_for_card = waiter.phase == Waiter::Phase::kCard;
+  TimePoint next = waiter.spec.deadline;
+  if (waits_for_card) {
+    // So that a turn ends in time, even one that starts before this request looks again and whose own session
+    // is slow.
+    next = std::min({next, now + max_drain_, queue.NextChange(now).value_or(next)});
+  }
+  const bool asks = !waits_for_card || (queue.turn() && queue.turn()->of == id);
+  if (!asks || waiter.need.round == 0) {
+    return next;
+  }
+  const TimePoint look_again = waiter.need.look_again;
+  return std::min(next, look_again > now ? look_again : now + TrimTable::kPatience);
+}
+
 void Broker::LookForIdle(GrowId id, Waiter& waiter, Wakes& wakes) {
-  if (waiter.need.round == 0 || Clock::now() < waiter.need.look_again) {
+  if (waiter.need.round == 0 || now_() < waiter.need.look_again) {
     return;
   }
-  const CardId card = devices_.at(waiter.spec.device).spec.card;
-  if (waiter.phase == Waiter::Phase::kLimit) {
-    LeaveQueues(id, waiter);
-    Charge(id, waiter, wakes);
-  }
+  LeaveQueues(id, waiter);
+  Charge(id, waiter, wakes);
   if (waiter.phase == Waiter::Phase::kCard) {
-    BreakDeadlock(card, wakes);
+    Serve(devices_.at(waiter.spec.device).spec.card, wakes);
   }
   // Where nothing had to be asked, because what is missing is on its way.
-  waiter.need.look_again = std::max(waiter.need.look_again, Clock::now() + TrimTable::kPatience);
+  waiter.need.look_again = std::max(waiter.need.look_again, now_() + TrimTable::kPatience);
 }
 
 std::optional<Broker::Making> Broker::Conclude(Waiter& mine, GrowAnswer& answer) {
@@ -251,18 +274,27 @@ void Broker::ChargeLedger(GrowId id, Waiter& waiter, Wakes& wakes) {
     Refuse(waiter, {.reason = RefusalReason::kLimit});
     return;
   }
-  // Memory being freed for waiters is not spent on growth ahead of need.
-  if (waiter.spec.ahead && (!device.limit_waiters.empty() || making_room_.contains(device.spec.card))) {
+  // While requests wait for the card, its free memory is not spent on growth beyond need.
+  const bool others_wait = !queues_.at(device.spec.card).empty();
+  const bool takes_free = !ledger_.NeedOf(waiter.spec.device, at_least).is_zero();
+  if (waiter.spec.ahead && (!device.limit_waiters.empty() || (others_wait && takes_free))) {
     Refuse(waiter, {.reason = RefusalReason::kLimit});
     return;
   }
   Bytes charged = std::min(waiter.spec.wanted, limit);
-  Ledger::Verdict verdict = ledger_.Request(waiter.spec.device, charged);
-  if (verdict.shortage != Ledger::Shortage::kNone && charged > at_least) {
+  if (charged > at_least && (ledger_.Check(waiter.spec.device, charged).shortage != Ledger::Shortage::kNone ||
+                             (others_wait && !ledger_.NeedOf(waiter.spec.device, charged).is_zero()))) {
     charged = at_least;
+  }
+  Ledger::Verdict verdict = ledger_.Check(waiter.spec.device, charged);
+  const bool held_back =
+      verdict.shortage == Ledger::Shortage::kNone && IsHeldBack(waiter.spec.device, charged);
+  if (held_back) {
+    verdict.shortage = Ledger::Shortage::kCard;
+  } else if (verdict.shortage == Ledger::Shortage::kNone) {
     verdict = ledger_.Request(waiter.spec.device, charged);
   }
-  const auto in_time = [&] { return Clock::now() < waiter.spec.deadline; };
+  const auto in_time = [&] { return now_() < waiter.spec.deadline; };
   switch (verdict.shortage) {
     case Ledger::Shortage::kNone:
       waiter.phase = Waiter::Phase::kCharged;
@@ -280,11 +312,11 @@ void Broker::ChargeLedger(GrowId id, Waiter& waiter, Wakes& wakes) {
       }
       return;
     case Ledger::Shortage::kCard:
-      if (!verdict.hopeless && (in_time() || (OthersMayHelp(waiter) && MayAsk(waiter)))) {
+      if (!verdict.hopeless && (in_time() || ((held_back || MayTrim(waiter)) && MayAsk(waiter)))) {
         waiter.phase = Waiter::Phase::kCard;
-        waiter.need = {};  // of others than under the limit
-        waiter.queued = ledger_.Enqueue(waiter.spec.device, at_least);
-        queued_.emplace(waiter.queued, id);
+        waiter.need = {};                     // of others than under the limit
+        waiter.next_look = TimePoint::max();  // the caller serves the queue
+        queues_.at(device.spec.card).Join(id, device.spec.owner);
       } else {
         Refuse(waiter, {.reason = RefusalReason::kCard});
       }
@@ -296,8 +328,7 @@ void Broker::LeaveQueues(GrowId id, Waiter& waiter) {
   Device& device = devices_.at(waiter.spec.device);
   switch (waiter.phase) {
     case Waiter::Phase::kCard:
-      ledger_.Leave(waiter.queued);
-      queued_.erase(waiter.queued);
+      queues_.at(device.spec.card).Leave(id, now_());
       break;
     case Waiter::Phase::kLimit:
       std::erase(device.limit_waiters, id);
@@ -335,86 +366,6 @@ void Broker::DropWaiters(SessionId session, Wakes& wakes) {
   }
 }
 
-// Sessions, not logical devices, decide: another session of a waiting one's lease may still return memory.
-std::optional<GrowId> Broker::DeadlockVictim(CardId card) const {
-  std::map<SessionId, GrowId> youngest;  // of each session that waits for the card
-  for (const auto& [queued, id] : queued_) {
-    const GrowSpec& spec = waiters_.at(id).spec;
-    if (devices_.at(spec.device).spec.card == card) {
-      youngest[spec.session] = id;
-    }
-  }
-  if (youngest.empty() || !Leaving(card).is_zero() || CardIsHopeful(card)) {
-    return std::nullopt;
-  }
-  std::optional<GrowId> victim;
-  for (const LogicalId logical : ledger_.LogicalsOf(card)) {
-    const Device& device = devices_.at(logical);
-    // What is charged is about to be somebody's who does not wait. (Spare chunks are nobody's.)
-    if (!device.charged.is_zero()) {
-      return std::nullopt;
-    }
-    for (const auto& [session, held] : device.held_by) {
-      const auto waits = youngest.find(session);
-      if (waits == youngest.end()) {
-        return std::nullopt;
-      }
-      victim = std::max(victim, std::optional(waits->second));
-    }
-  }
-  return victim;
-}
-
-bool Broker::RefuseDeadlock(CardId card, Wakes& wakes) {
-  AskForCard(card, wakes);
-  if (RefuseInGrace(card, wakes)) {
-    return true;
-  }
-  const std::optional<GrowId> victim = DeadlockVictim(card);
-  if (!victim) {
-    return false;
-  }
-  Waiter& waiter = waiters_.at(*victim);
-  LeaveQueues(*victim, waiter);
-  Refuse(waiter, {.reason = RefusalReason::kDeadlock});
-  wakes.push_back(sessions_.at(waiter.spec.session).waker);
-  return true;
-}
-
-void Broker::Serve(CardId card, Wakes& wakes) {
-  do {
-    const Ledger::Served served = ledger_.ServeQueue(card);
-    for (const WaiterId queued : served.granted) {
-      Waiter& waiter = waiters_.at(queued_.at(queued));
-      queued_.erase(queued);
-      waiter.phase = Waiter::Phase::kCharged;
-      waiter.charged = waiter.spec.at_least;
-      devices_.at(waiter.spec.device).charged += waiter.charged;
-      wakes.push_back(sessions_.at(waiter.spec.session).waker);
-    }
-    for (const WaiterId queued : served.failed) {
-      const GrowId id = queued_.at(queued);
-      Waiter& waiter = waiters_.at(id);
-      queued_.erase(queued);
-      waiter.phase = Waiter::Phase::kNew;
-      Charge(id, waiter, wakes);
-      wakes.push_back(sessions_.at(waiter.spec.session).waker);
-    }
-    for (const LogicalId logical : ledger_.LogicalsOf(card)) {
-      std::deque<GrowId> waiting = std::exchange(devices_.at(logical).limit_waiters, {});
-      for (const GrowId id : waiting) {
-        Waiter& waiter = waiters_.at(id);
-        const TimePoint before = waiter.need.look_again;
-        Charge(id, waiter, wakes);
-        if (waiter.phase != Waiter::Phase::kLimit || waiter.need.look_again != before) {
-          wakes.push_back(sessions_.at(waiter.spec.session).waker);
-        }
-      }
-    }
-  } while (RefuseDeadlock(card, wakes));
-  freed_.NotifyAll();
-}
-
 void Broker::Refuse(Waiter& waiter, RefusalCause cause) {
   if (waiter.spec.ahead) {
     waiter.phase = Waiter::Phase::kRefused;
@@ -422,7 +373,7 @@ void Broker::Refuse(Waiter& waiter, RefusalCause cause) {
     return;
   }
   cause.asked = waiter.spec.at_least;
-  const TimePoint now = Clock::now();
+  const TimePoint now = now_();
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - waiter.spec.asked_at);
   if (waited.count() > 0) {
     cause.waited = waited;

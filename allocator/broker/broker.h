@@ -18,6 +18,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "allocator/broker/card_queue.h"
 #include "allocator/broker/card_watch.h"
 #include "allocator/broker/grant_log.h"
 #include "allocator/broker/ids.h"
@@ -35,7 +36,7 @@
 namespace lgpu {
 
 /// A request for memory that waits.
-using GrowId = Id<struct GrowTag>;
+using GrowId = WaiterId;
 
 /// A card that the broker may use.
 struct BrokerCard {
@@ -70,6 +71,9 @@ class Broker {
     /// Chunks go to other processes, which may keep memory that they returned: real cards are asked whether
     /// they have it back. False: all sessions are of this process.
     bool leaves_process = true;
+    /// The longest turn of a request in its card's queue (CardQueue).
+    std::chrono::milliseconds max_drain = std::chrono::seconds(2);
+    std::function<TimePoint()> clock = std::chrono::steady_clock::now;  // monotonic
   };
 
   /// `backend` and `log` outlive the broker. A grant is in `log` before Grow or Continue return it; a grant
@@ -91,12 +95,23 @@ class Broker {
   };
 
   // Cards.
+  /// A request that waits for memory of a card.
+  struct Queued {
+    WaiterId id;
+    LeaseKey lease;  // none: a lease that is being made
+    std::string lease_name = {}, owner = {}, device_name = {};
+    std::int64_t pid = 0;  // 0: a lease that is being made
+    Bytes asked = {};
+    TimePoint since;
+    int turns = 0;                            // that are over
+    std::optional<TimePoint> turn_ends = {};  // it has its turn
+  };
   struct CardInfo {
     CardId id;
     BrokerCard card;
     Ledger::CardView view;
-    Bytes draining;  // leaving, of all its logical devices
-    std::size_t waiting = 0;
+    Bytes draining;                                           // leaving, of all its logical devices
+    std::vector<Queued> queue = {};                           // in the order in which they are served
     bool observed = false;                                    // the driver tells what is used
     std::vector<DeviceMemory::ProcessMemory> outsiders = {};  // processes without a session on it
   };
@@ -321,14 +336,40 @@ class Broker {
     enum class Phase { kNew, kLimit, kCard, kBackend, kCharged, kTaken, kTooLarge, kMissing, kRefused };
     GrowSpec spec;
     Phase phase = Phase::kNew;
-    WaiterId queued;           // in kCard
     TimePoint retry_at;        // in kBackend
+    TimePoint next_look;       // in kCard
     TrimTable::Need need;      // in kLimit, kCard
     bool in_grace = false;     // it would not wait, but for what lies idle
     Bytes charged;             // in kCharged; in kMissing: for spare chunks
     std::vector<Chunk> taken;  // in kTaken: spare chunks
     ChunkId too_large;     // in kTooLarge: a spare chunk, on its way back, for which small ones are to come
     absl::Status refusal;  // in kRefused
+  };
+  /// A guarantee that a thread waits to set aside.
+  struct Room {
+    CardId card;
+    std::string user;
+    Bytes bytes;
+    TimePoint since;
+    absl::FunctionRef<absl::Status()> attempt;  // called with the lock
+    TrimTable::Need need = {};
+    absl::Status status = {};
+    bool over = false;
+  };
+  /// What a request in a card's queue waits for.
+  struct Wish {
+    Bytes need;              // of the card's free memory
+    TrimTable::Need& trims;  // of the request
+    LogicalId device;        // its own memory there is no help to it
+    SessionId session;
+    bool patient = false;  // it waits for holders, not only for memory that is idle or on its way back
+  };
+  /// Memory that requests in a card's queue may hope for.
+  struct Reach {
+    Bytes free;
+    Bytes leaving;
+    Bytes others;       // beyond guarantees, of holders that do not wait themselves
+    bool idle = false;  // some sessions can be asked for idle memory
   };
   /// What has to be done for a request without the lock: chunks that are charged to be made, or the spare
   /// chunks to be filled up (`sizes` is empty).
@@ -342,6 +383,7 @@ class Broker {
     Bytes asked = {};
     std::optional<std::chrono::milliseconds> waited = {};
     std::string detail = {};  // what the backend said
+    int turns = 0;            // of the request in its card's queue
   };
 
   /// Even a request with timeout 0 waits this long for trims.
@@ -353,7 +395,9 @@ class Broker {
       : backend_(backend),
         log_(log),
         unconfirmed_waker_(options.unconfirmed_waker),
-        leaves_process_(options.leaves_process) {}
+        leaves_process_(options.leaves_process),
+        max_drain_(options.max_drain),
+        now_(options.clock) {}
   static void WakeAll(const Wakes& wakes);
 
   // broker.cc: requests.
@@ -369,19 +413,12 @@ class Broker {
   void Refuse(Waiter& waiter, RefusalCause cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LeaveQueues(GrowId id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropWaiters(SessionId session, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// The youngest request, by a session that holds memory of the card, if all that do wait for the card.
-  std::optional<GrowId> DeadlockVictim(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Refuses the victim of a deadlock; false where there is none.
-  bool RefuseDeadlock(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool IsQueued(const Waiter& waiter);
   /// Waits for the backend, and may not ask it again yet.
   static bool IsPutOff(const Waiter& waiter, TimePoint now);
   void Forget(GrowId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Memory of a card, or under a limit, became free: serves those that wait for it.
-  void Serve(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// From here on it waits: queues, deadlocks and the end of its session find it.
   void Park(GrowId id, Waiter waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void BreakDeadlock(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// A request that waits looks again for others' idle memory, if it is time to.
   void LookForIdle(GrowId id, Waiter& waiter, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Charges it, or lets it wait, and says what is to do about it.
@@ -390,8 +427,40 @@ class Broker {
   /// Takes a parked request out if it waits no more; else says in `answer` how long it does.
   bool TakeIfSettled(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& wakes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The deadline of a request in a queue has passed.
+  void RefuseLate(GrowId id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// When the session of a request in a queue is to call Continue.
+  TimePoint NextLook(GrowId id, const Waiter& waiter, TimePoint now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The answer of a request that does not wait, or what has to be made for it.
   std::optional<Making> Conclude(Waiter& mine, GrowAnswer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // broker_queue.cc: requests that wait for a card.
+  /// Memory of a card or under a limit may have become free, or a request waits: serves the requests that can
+  /// be served, moves the card's turn on, and refuses requests that nothing can serve.
+  void Serve(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GrantQueued(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Each returns whether something changed.
+  bool GrantWaiter(WaiterId id, CardQueue& queue, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool TryRoom(WaiterId id, CardQueue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MoveTurnOn(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RetryUnderLimits(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Wish WishOf(WaiterId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Reach ReachOf(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayBeServed(WaiterId id, CardId card, const Reach& reach) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Asks sessions for idle memory that the request with the turn lacks.
+  void AskForCard(WaiterId id, CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The request waited only for memory that is idle or on its way back, and no more comes.
+  void GiveUp(WaiterId id, CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The youngest request, by a session that holds memory of the card, if all that do wait for the card.
+  std::optional<WaiterId> DeadlockVictim(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsHeldBack(LogicalId device, Bytes bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Sets a guarantee of this size aside by `attempt`, in the queue of the card. Waits for memory that is
+  /// leaving or idle, and for turns of other requests.
+  absl::Status MakeRoom(CardId card, const std::string& user, Bytes guarantee, TimePoint deadline,
+                        absl::FunctionRef<absl::Status()> attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Queued> QueueOf(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckQueues() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // broker_chunks.cc, broker_spare.cc: the table of chunks and the backend.
   std::vector<Bytes> CutIntoChunks(const Device& device, Bytes bytes) const
@@ -470,23 +539,11 @@ class Broker {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AskUnderLimit(Waiter& waiter, Bytes missing, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Whether the request may wait for idle memory of other sessions; puts its deadline off for that.
-  static bool MayAsk(Waiter& waiter);
-  /// The request would be the head of its card's queue, and other sessions may have idle memory.
-  bool OthersMayHelp(const Waiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Refuses the head of the card's queue if it waited only for idle memory, and no more comes.
-  bool RefuseInGrace(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<GrowId> HeadOf(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// For the head of the card's queue.
-  void AskForCard(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// The head of the card's queue may still get idle memory.
-  bool CardIsHopeful(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayAsk(Waiter& waiter) const;
+  /// Other sessions may have idle memory of the request's card.
+  bool MayTrim(const Waiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Asks all sessions that hold memory of a device that is over its limit.
   void AskForExcess(LogicalId logical, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Repeats `attempt`, which sets a guarantee of this size aside, as long as leaving or idle memory may make
-  /// room for it.
-  absl::Status MakeRoom(CardId card, Bytes guarantee, TimePoint deadline,
-                        absl::FunctionRef<absl::Status()> attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
   /// The answer, once its chunks are in the log; otherwise they are taken back.
   GrowAnswer Logged(GrowAnswer answer);
   // broker_unreturned.cc.
@@ -513,6 +570,10 @@ class Broker {
   Refusal MakeRefusal(const Device& device, LogicalId id, const RefusalCause& cause) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Refusal RefuseDevice(const DeviceSpec& spec, Bytes guarantee) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string DescribeWaiter(WaiterId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Names the turn that holds back a request of this need, or says that the request's own were in vain.
+  void AddTurnAdvice(Refusal& refusal, CardId card, Bytes need, int turns) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddHolders(Refusal& refusal, CardId card, LogicalId except) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Bytes Leaving(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -522,6 +583,8 @@ class Broker {
   GrantLog& log_;
   const std::shared_ptr<Waker> unconfirmed_waker_;
   const bool leaves_process_;
+  const std::chrono::milliseconds max_drain_;
+  const std::function<TimePoint()> now_;
   mutable Mutex mutex_;
   CondVar freed_;  // some memory became free
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);
@@ -530,9 +593,9 @@ class Broker {
   std::map<SessionId, Session> sessions_ ABSL_GUARDED_BY(mutex_);
   std::map<ChunkId, ChunkEntry> chunks_ ABSL_GUARDED_BY(mutex_);
   std::map<GrowId, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // those that wait
-  std::map<WaiterId, GrowId> queued_ ABSL_GUARDED_BY(mutex_);
+  std::map<WaiterId, Room*> rooms_ ABSL_GUARDED_BY(mutex_);   // on the stacks of the threads that wait
+  std::map<CardId, CardQueue> queues_ ABSL_GUARDED_BY(mutex_);
   TrimTable trims_ ABSL_GUARDED_BY(mutex_);
-  std::multiset<CardId> making_room_ ABSL_GUARDED_BY(mutex_);  // for guarantees
   std::set<ChunkId> unconfirmed_ ABSL_GUARDED_BY(mutex_);
   bool retrying_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in RetryUnconfirmed
   TimePoint lost_retry_at_ ABSL_GUARDED_BY(mutex_);
@@ -543,7 +606,7 @@ class Broker {
   std::map<std::pair<std::int64_t, CardId>, Overhead> overheads_ ABSL_GUARDED_BY(mutex_);
   std::map<CardId, std::vector<DeviceMemory::ProcessMemory>> outsiders_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t last_chunk_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::uint64_t last_grow_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t last_waiter_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Counters counters_ ABSL_GUARDED_BY(mutex_);
 };

@@ -9,8 +9,6 @@
 namespace lgpu {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Classes of chunks, in granules: 2 MiB where memory may have to move, 32 MiB where creating costs more.
 constexpr std::uint64_t kLargeGranules = 16;
 // Growth in steps of at least this many granules (64 MiB) uses large chunks.
@@ -131,13 +129,13 @@ absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadlin
     backend_device = cards_.at(card).backend_device;
   }
   Created created = CreateChunks(backend_device, sizes);
-  while (absl::IsResourceExhausted(created.status) && Clock::now() < deadline) {
+  while (absl::IsResourceExhausted(created.status) && now_() < deadline) {
     {
       MutexLock lock(mutex_);
       if (stopping_ || LeavingAnywhere().is_zero()) {
         break;
       }
-      freed_.WaitUntil(mutex_, std::min(deadline, Clock::now() + kBackendRetry));
+      freed_.WaitUntil(mutex_, std::min(deadline, now_() + kBackendRetry));
     }
     Created rest = CreateChunks(
         backend_device,
@@ -223,7 +221,7 @@ Broker::GrowAnswer Broker::Materialise(GrowId id, Waiter mine, const Making& mak
         undo.push_back(chunk.id);
       }
       answer.chunks.clear();
-      const TimePoint now = Clock::now();
+      const TimePoint now = now_();
       if (absl::IsResourceExhausted(created.status) && others_leave && now < spec.deadline) {
         mine.phase = Waiter::Phase::kBackend;
         // Not sooner, whatever wakes the session: what this attempt gives back wakes it too.
@@ -242,10 +240,9 @@ Broker::GrowAnswer Broker::Materialise(GrowId id, Waiter mine, const Making& mak
         ++counters_.refusals;
       }
     }
-    if (!missing.is_zero()) {
+    // A session that has its chunks and waits no more counts for turns and deadlocks from here on.
+    if (!missing.is_zero() || !queues_.at(device.spec.card).empty()) {
       Serve(device.spec.card, wakes);
-    } else {
-      BreakDeadlock(device.spec.card, wakes);  // while it was only charged, nobody could tell
     }
   }
   WakeAll(wakes);

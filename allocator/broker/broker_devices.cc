@@ -5,28 +5,23 @@
 #include "lgpu/status.h"
 
 namespace lgpu {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
-
 absl::StatusOr<LogicalId> Broker::AddDevice(const DeviceSpec& spec, TimePoint deadline) {
   LogicalId id;
   Bytes preallocated;
   {
     MutexLock lock(mutex_);
     const Bytes guarantee = spec.preallocate ? spec.limit : spec.guarantee;
-    const absl::Status added = MakeRoom(spec.card, guarantee, deadline, [&] {
+    LGPU_RETURN_IF_ERROR(ledger_.CheckSize(spec.card, {.limit = spec.limit, .guarantee = guarantee}));
+    const absl::Status added = MakeRoom(spec.card, spec.owner, guarantee, deadline, [&] {
       mutex_.AssertHeld();
       LGPU_ASSIGN_OR_RETURN(id, ledger_.AddLogical(spec.card, {.limit = spec.limit, .guarantee = guarantee}));
+      devices_[id].spec = spec;
       return absl::OkStatus();
     });
     if (!added.ok()) {
       return absl::IsResourceExhausted(added) ? RefusalStatus(RefuseDevice(spec, guarantee)) : added;
     }
-    Device& device = devices_[id];
-    device.spec = spec;
+    Device& device = devices_.at(id);
     if (spec.preallocate) {
       preallocated = RoundUp(spec.limit, cards_.at(spec.card).device.granularity);
       const Ledger::Verdict verdict = ledger_.Request(id, preallocated);
@@ -62,8 +57,9 @@ absl::Status Broker::ResizeDevice(LogicalId logical, Bytes limit, Bytes guarante
     if (preallocate) {
       guarantee = limit;
     }
+    LGPU_RETURN_IF_ERROR(ledger_.CheckSize(before.card, {.limit = limit, .guarantee = guarantee}));
     const Bytes more = SaturatingSub(guarantee, std::max(before.guarantee, before.held()));
-    const absl::Status resized = MakeRoom(before.card, more, deadline, [&] {
+    const absl::Status resized = MakeRoom(before.card, device.spec.owner, more, deadline, [&] {
       mutex_.AssertHeld();
       before = ledger_.View(logical);
       return ledger_.Resize(logical, {.limit = limit, .guarantee = guarantee});
@@ -79,7 +75,7 @@ absl::Status Broker::ResizeDevice(LogicalId logical, Bytes limit, Bytes guarante
       // What is leaving is lost to the device already: only what is granted counts.
       surplus = TakeBeyondLimit(logical, device);
       missing = ChargeMissing(logical, device);
-      while (!missing && !stopping_ && Clock::now() < deadline) {
+      while (!missing && !stopping_ && now_() < deadline) {
         freed_.WaitUntil(mutex_, deadline);
         missing = ChargeMissing(logical, device);
       }
@@ -96,7 +92,7 @@ absl::Status Broker::ResizeDevice(LogicalId logical, Bytes limit, Bytes guarante
   if (missing->is_zero()) {
     return absl::OkStatus();
   }
-  absl::Status made = MakeSpare(logical, *missing, Clock::now());
+  absl::Status made = MakeSpare(logical, *missing, now_());
   if (!made.ok()) {
     ResizeBack(logical, before);
   }
@@ -189,7 +185,7 @@ std::vector<Broker::CardInfo> Broker::Cards() const {
                      .card = card,
                      .view = ledger_.View(id),
                      .draining = Leaving(id),
-                     .waiting = ledger_.QueueOf(id).size(),
+                     .queue = QueueOf(id),
                      .observed = outsiders != outsiders_.end(),
                      .outsiders = outsiders == outsiders_.end() ? std::vector<DeviceMemory::ProcessMemory>()
                                                                 : outsiders->second});

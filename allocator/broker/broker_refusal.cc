@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "allocator/broker/broker.h"
 
 namespace lgpu {
@@ -9,6 +10,10 @@ namespace {
 
 // The largest ones; a refusal has to fit into the 8 KiB of metadata that gRPC carries.
 constexpr std::size_t kMaxHolders = 10;
+
+std::string Seconds(std::chrono::steady_clock::duration time) {
+  return absl::StrFormat("%.1f s", std::max(0.0, std::chrono::duration<double>(time).count()));
+}
 
 std::string CardText(const BrokerCard& card) {
   return absl::StrCat("GPU ", card.index, " (", card.device.simulated ? "simulated" : card.device.name, ")");
@@ -78,6 +83,32 @@ void Broker::AddHolders(Refusal& refusal, CardId card, LogicalId except) const {
   }
 }
 
+std::string Broker::DescribeWaiter(WaiterId id) const {
+  const auto found = waiters_.find(id);
+  if (found == waiters_.end()) {
+    return absl::StrCat("a lease that is being made and needs ", FormatBytes(rooms_.at(id)->bytes));
+  }
+  const GrowSpec& spec = found->second.spec;
+  const DeviceSpec& device = devices_.at(spec.device).spec;
+  return absl::StrCat(device.device_name,
+                      device.lease_name.empty() ? "" : absl::StrCat(" of lease ", device.lease_name),
+                      " (user ", device.owner, ", pid ", sessions_.at(spec.session).pid,
+                      "), which waits for ", FormatBytes(spec.at_least));
+}
+
+void Broker::AddTurnAdvice(Refusal& refusal, CardId card, Bytes need, int turns) const {
+  const std::optional<CardQueue::Turn>& turn = queues_.at(card).turn();
+  if (turn && need <= ledger_.View(card).free()) {
+    refusal.advice.push_back(absl::StrCat("ask again, or wait longer: the free memory is held back for ",
+                                          DescribeWaiter(turn->of), "; its turn ends in ",
+                                          Seconds(turn->ends - now_()), " at the latest (memory.max_drain)"));
+  } else if (turns > 0) {
+    refusal.advice.push_back(
+        absl::StrCat("ask for less: the request had ", turns, turns == 1 ? " turn" : " turns", " of at most ",
+                     Seconds(max_drain_), " (memory.max_drain), and too little became free in each"));
+  }
+}
+
 Refusal Broker::MakeRefusal(const Device& device, LogicalId id, const RefusalCause& cause) const {
   const Ledger::LogicalView view = ledger_.View(id);
   const Ledger::CardView card_view = ledger_.View(view.card);
@@ -108,6 +139,7 @@ Refusal Broker::MakeRefusal(const Device& device, LogicalId id, const RefusalCau
   const bool has_leases = !device.spec.lease_name.empty();
   switch (cause.reason) {
     case RefusalReason::kCard:
+      AddTurnAdvice(refusal, view.card, ledger_.NeedOf(id, cause.asked), cause.turns);
       refusal.advice.push_back(
           has_leases ? "free memory in one of the holders, end one with `lgpu rm LEASE`, or wait longer"
                      : "free tensors of the other devices of this card, or wait longer");
@@ -148,6 +180,7 @@ Refusal Broker::RefuseDevice(const DeviceSpec& spec, Bytes guarantee) const {
     refusal.coming_back = leaving;
   }
   AddHolders(refusal, spec.card, LogicalId());
+  AddTurnAdvice(refusal, spec.card, RoundUp(guarantee, view.granularity), 0);
   refusal.advice.push_back(absl::StrCat(
       "ask for at most ", FormatBytesCut(view.free()),
       spec.lease_name.empty() ? ", or use growth without a guarantee"
@@ -189,6 +222,9 @@ absl::Status Broker::CheckInvariants() const {
                        view.leaving.count(), " leaving, the chunks say ",
                        (granted[id] + device.charged).count(), " and ", leaving[id].count()));
     }
+  }
+  if (absl::Status status = CheckQueues(); !status.ok()) {
+    return status;
   }
   for (const auto& [id, session] : sessions_) {
     if (session.held != held[id]) {

@@ -11,8 +11,6 @@
 namespace lgpu {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 absl::Status NotInJournal(const Chunk& chunk, std::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.id.value, " of ", FormatBytes(chunk.bytes),
                                                  " is not this session's: ", std::string(why)));
@@ -76,7 +74,7 @@ absl::Status Broker::MakeMissing(LogicalId logical) {
     }
     charged = ChargeRoom(logical, device->second);
   }
-  return charged.is_zero() ? absl::OkStatus() : MakeSpare(logical, charged, Clock::now());
+  return charged.is_zero() ? absl::OkStatus() : MakeSpare(logical, charged, now_());
 }
 
 void Broker::StartAttesting(SessionId session, SessionSpec spec) {

@@ -102,18 +102,24 @@ void Broker::StartDraining(SessionId session) {
     }
     DropWaiters(session, wakes);
     StopTrimming(session);
+    std::set<CardId> touched;
     for (const ChunkId id : found->second.chunks) {
       ChunkEntry& chunk = chunks_.at(id);
       if (chunk.state != ChunkState::kGranted) {
         continue;
       }
       Device& device = devices_.at(chunk.device);
+      touched.insert(device.spec.card);
       if (device.spec.preallocate) {
         chunk.state = ChunkState::kDraining;
         device.draining += chunk.bytes;
       } else {
         StartLeaving(chunk, ChunkState::kDraining);
       }
+    }
+    // Requests may wait for what is on its way back now.
+    for (const CardId card : touched) {
+      Serve(card, wakes);
     }
   }
   WakeAll(wakes);
@@ -260,7 +266,7 @@ bool Broker::RetryUnconfirmed() {
       return true;
     }
     retrying_ = true;
-    const TimePoint now = std::chrono::steady_clock::now();
+    const TimePoint now = now_();
     const bool ask_for_lost = now >= lost_retry_at_;
     for (const ChunkId id : unconfirmed_) {
       const ChunkEntry& chunk = chunks_.at(id);

@@ -69,9 +69,12 @@ void Broker::RefundOverhead(Session& session, Wakes& wakes) {
   for (const CardId card : std::exchange(session.on_cards, {})) {
     const auto found = overheads_.find({session.pid, card});
     if (--found->second.sessions == 0) {
-      ledger_.RefundOverhead(card, found->second.charged);
+      const Bytes charged = found->second.charged;
       overheads_.erase(found);
-      Serve(card, wakes);
+      if (!charged.is_zero()) {
+        ledger_.RefundOverhead(card, charged);
+        Serve(card, wakes);
+      }
     }
   }
 }

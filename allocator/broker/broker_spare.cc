@@ -9,12 +9,6 @@
 #include "base/check.h"
 
 namespace lgpu {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
-
 void Broker::TakeSpare(GrowId id, Waiter& waiter, Wakes& wakes) {
   Device& device = devices_.at(waiter.spec.device);
   const Ledger::LogicalView view = ledger_.View(waiter.spec.device);
@@ -58,7 +52,7 @@ void Broker::TakeSpare(GrowId id, Waiter& waiter, Wakes& wakes) {
     return;
   }
   const Bytes possible = std::min(device.spare_bytes, room) + device.draining + view.leaving + device.charged;
-  const bool in_time = Clock::now() < waiter.spec.deadline;
+  const bool in_time = now_() < waiter.spec.deadline;
   if (IsBeingMade(waiter) || (in_time && possible >= waiter.spec.at_least) ||
       (MayAsk(waiter) && AskUnderLimit(waiter, SaturatingSub(waiter.spec.at_least, possible), wakes))) {
     waiter.phase = Waiter::Phase::kLimit;
@@ -141,7 +135,7 @@ Broker::GrowAnswer Broker::FillUp(GrowId id, Waiter mine) {
   } else {
     // The thread of a session must not wait here, where it hears nothing of its client. It takes of what it
     // made before anybody who waits.
-    const absl::Status made = MakeSpare(logical, std::exchange(mine.charged, Bytes()), Clock::now(), place);
+    const absl::Status made = MakeSpare(logical, std::exchange(mine.charged, Bytes()), now_(), place);
     if (!made.ok()) {
       return FillUpFailed(id, std::move(mine), made);
     }
@@ -170,7 +164,7 @@ void Broker::FreeTooLarge(Waiter& mine) {
 
 Broker::GrowAnswer Broker::FillUpFailed(GrowId id, Waiter mine, const absl::Status& status) {
   GrowAnswer answer;
-  const TimePoint now = Clock::now();
+  const TimePoint now = now_();
   MutexLock lock(mutex_);
   if (absl::IsResourceExhausted(status) && !LeavingAnywhere().is_zero() && now < mine.spec.deadline) {
     mine.phase = Waiter::Phase::kBackend;

@@ -10,8 +10,6 @@
 namespace lgpu {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // How long the driver may take to free what everybody has let go of.
 constexpr std::chrono::seconds kUnreturnedGrace{2};
 // How often a card is asked that still lacks memory afterwards; asking takes the driver's locks.
@@ -112,7 +110,7 @@ void Broker::DoubtReleased(const std::map<CardId, CardReport>& before, const std
         risen -= bytes;
       } else {
         results[i] = absl::UnavailableError("the card does not have it back yet");
-        chunks_.at(chunks[i]).leaving_since = Clock::now();
+        chunks_.at(chunks[i]).leaving_since = now_();
       }
     }
   }
@@ -131,7 +129,7 @@ std::set<ChunkId> Broker::LookAtCards() {
         continue;
       }
       const auto late = late_looks_.find(watch->first);
-      if (late == late_looks_.end() || late->second <= Clock::now()) {
+      if (late == late_looks_.end() || late->second <= now_()) {
         cards.emplace_back(watch->first, sums.backend_device);
       }
       ++watch;
@@ -161,13 +159,13 @@ std::set<ChunkId> Broker::LookAtCards() {
       if (chunk.bytes <= room) {
         room -= chunk.bytes;
         back.insert(id);
-      } else if (Clock::now() - chunk.leaving_since > kUnreturnedGrace) {
+      } else if (now_() - chunk.leaving_since > kUnreturnedGrace) {
         late = true;
         CountUnreturned(chunk);
       }
     }
     if (late) {
-      late_looks_[card] = Clock::now() + kLateRetry;
+      late_looks_[card] = now_() + kLateRetry;
     } else {
       late_looks_.erase(card);
     }

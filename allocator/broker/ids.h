@@ -10,6 +10,8 @@ namespace lgpu {
 using SessionId = Id<struct SessionTag>;
 /// One lease. Unique within the broker's life.
 using LeaseKey = Id<struct LeaseKeyTag>;
+/// One request that waits, or may have to. Unique within the broker's life.
+using WaiterId = Id<struct WaiterTag>;
 
 }  // namespace lgpu
 

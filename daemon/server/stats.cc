@@ -78,7 +78,7 @@ std::vector<v1::CardStats> StatsReporter::Cards() const {
     }
     out.set_free_bytes(info->view.free().count());
     out.set_overcommitted(info->view.overcommitted());
-    out.set_waiting_requests(info->waiting);
+    out.set_waiting_requests(info->queue.size());
     out.set_draining_bytes(info->draining.count());
   }
   return cards;

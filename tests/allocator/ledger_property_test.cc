@@ -32,11 +32,6 @@ struct Model {
     CardId card;
     Bytes limit, guarantee;
   };
-  struct Waiter {
-    WaiterId id;
-    LogicalId logical;
-    Bytes bytes;
-  };
   struct Card {
     CardId id;
     Bytes total, reserve, overhead, foreign;
@@ -45,7 +40,6 @@ struct Model {
   std::vector<Card> cards;
   std::vector<Device> devices;
   std::vector<Granule> granules;
-  std::vector<Waiter> queue;  // of all cards, by arrival
 
   Card& At(CardId id) {
     return *std::find_if(cards.begin(), cards.end(), [&](const Card& card) { return card.id == id; });
@@ -68,10 +62,6 @@ struct Model {
       if (device.card == id) sum += std::max(RoundUp(device.guarantee, kUnit), Held(device.id));
     }
     return sum;
-  }
-  bool Queued(CardId card) {
-    return std::any_of(queue.begin(), queue.end(),
-                       [&](const Waiter& waiter) { return At(waiter.logical).card == card; });
   }
   void Grant(LogicalId logical, Bytes bytes) {
     for (std::uint64_t i = 0; i < bytes / kUnit; ++i) granules.push_back({logical, false});
@@ -127,9 +117,9 @@ class Runner {
       case Kind::kForeign:
         ledger_.SetForeign(card, step.bytes);
         model_.At(card).foreign = step.bytes;
-        return Serve(card);
+        return;
       case Kind::kGiveUp:
-        return GiveUp(card, step.share);
+        return;
       default:
         if (logical) ApplyTo(*logical, step);
     }
@@ -150,11 +140,6 @@ class Runner {
       ASSERT_EQ(view.promised, model_.Promised(card.id));
       ASSERT_EQ(view.overcommitted(), model_.Promised(card.id) + card.foreign > card.total);
       ASSERT_TRUE(options_.adopt || view.promised <= view.total);
-      std::vector<WaiterId> queue;
-      for (const Model::Waiter& waiter : model_.queue) {
-        if (model_.At(waiter.logical).card == card.id) queue.push_back(waiter.id);
-      }
-      ASSERT_EQ(ledger_.QueueOf(card.id), queue);
     }
   }
 
@@ -176,7 +161,6 @@ class Runner {
       EXPECT_EQ(view.promised, card.reserve);
       EXPECT_EQ(view.free(), card.total - card.reserve);
       EXPECT_TRUE(ledger_.LogicalsOf(card.id).empty());
-      EXPECT_TRUE(ledger_.QueueOf(card.id).empty());
     }
     EXPECT_TRUE(ledger_.CheckInvariants().ok());
   }
@@ -184,8 +168,6 @@ class Runner {
   std::size_t granted() const { return granted_; }
   std::size_t short_of_limit() const { return short_of_limit_; }
   std::size_t short_of_card() const { return short_of_card_; }
-  std::size_t served() const { return served_; }
-  std::size_t failed() const { return failed_; }
 
  private:
   void ApplyTo(LogicalId logical, const LedgerStep& step) {
@@ -201,7 +183,7 @@ class Runner {
         const Bytes part = step.Part(model_.Count(logical, false), kUnit);
         ledger_.Refund(logical, part);
         model_.Take(logical, false, part, false);
-        return Serve(model_.At(logical).card);
+        return;
       }
       case Kind::kReturn: {
         const Bytes part = step.Part(model_.Count(logical, false), kUnit);
@@ -215,7 +197,7 @@ class Runner {
       case Kind::kAdopt:
         ledger_.Adopt(logical, step.bytes);
         model_.Grant(logical, step.bytes);
-        return Serve(model_.At(logical).card);
+        return;
       default:
         FAIL() << "not a step of a logical device: " << step;
     }
@@ -248,16 +230,12 @@ class Runner {
   }
 
   void Remove(LogicalId logical, int slot) {
-    const bool busy = !model_.Held(logical).is_zero() ||
-                      std::any_of(model_.queue.begin(), model_.queue.end(),
-                                  [&](const Model::Waiter& waiter) { return waiter.logical == logical; });
+    const bool busy = !model_.Held(logical).is_zero();
     const absl::Status status = ledger_.RemoveLogical(logical);
     ASSERT_EQ(status.code(), busy ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kOk) << status;
     if (busy) return;
-    const CardId card = model_.At(logical).card;
     Forget(logical);
     slots_[static_cast<std::size_t>(slot)].reset();
-    Serve(card);
   }
 
   void Forget(LogicalId logical) {
@@ -276,12 +254,11 @@ class Runner {
         << status;
     if (!status.ok()) return;
     model_ = trial;
-    Serve(card);
   }
 
   void Request(LogicalId logical, const LedgerStep& step) {
-    const CardId card = model_.At(logical).card;
     const Bytes bytes = step.bytes;
+    const Ledger::Verdict checked = ledger_.Check(logical, bytes);
     const Ledger::Verdict verdict = ledger_.Request(logical, bytes);
     if (model_.InGuarantee(logical, bytes)) {
       ASSERT_EQ(verdict.shortage, Ledger::Shortage::kNone) << "refused inside its guarantee";
@@ -289,21 +266,18 @@ class Runner {
     Ledger::Shortage expected = Ledger::Shortage::kNone;
     if (!model_.InLimit(logical, bytes)) {
       expected = Ledger::Shortage::kLimit;
-    } else if (!model_.InCard(logical, bytes) ||
-               (model_.Queued(card) && !model_.InGuarantee(logical, bytes))) {
+    } else if (!model_.InCard(logical, bytes)) {
       expected = Ledger::Shortage::kCard;
     }
     ASSERT_EQ(verdict.shortage, expected);
+    ASSERT_EQ(checked.shortage, expected);
     if (expected == Ledger::Shortage::kNone) {
       ++granted_;
       model_.Grant(logical, bytes);
-      return Serve(card);
+      return;
     }
     (expected == Ledger::Shortage::kLimit ? short_of_limit_ : short_of_card_)++;
     CheckVerdict(logical, bytes, verdict);
-    if (expected == Ledger::Shortage::kCard && step.wait) {
-      model_.queue.push_back({ledger_.Enqueue(logical, bytes), logical, bytes});
-    }
   }
 
   void CheckVerdict(LogicalId logical, Bytes bytes, const Ledger::Verdict& verdict) {
@@ -330,40 +304,19 @@ class Runner {
     ASSERT_EQ(verdict.coming_back, now.Promised(card) - later.Promised(card));
     ASSERT_EQ(verdict.hopeless, !best.InCard(logical, bytes));
     const Bytes over = SaturatingSub(now.Promised(card) + model_.At(card).foreign, model_.At(card).total);
-    const Bytes need = now.Promised(card) - model_.Promised(card);
-    ASSERT_EQ(verdict.short_by, model_.Queued(card) ? std::max(over, need) : over);
+    ASSERT_EQ(verdict.short_by, over);
+    ASSERT_EQ(ledger_.NeedOf(logical, bytes), now.Promised(card) - model_.Promised(card));
   }
 
   void Confirm(LogicalId logical, Bytes bytes) {
     ledger_.ConfirmFree(logical, bytes);
     model_.Take(logical, true, bytes, false);
-    Serve(model_.At(logical).card);
   }
 
   void Die(LogicalId logical) {
-    std::vector<WaiterId> waiters;
-    for (const Model::Waiter& waiter : model_.queue) {
-      if (waiter.logical == logical) waiters.push_back(waiter.id);
-    }
-    for (WaiterId waiter : waiters) Leave(waiter);
-    Serve(model_.At(logical).card);
     const Bytes granted = model_.Count(logical, false);
     ledger_.StartLeaving(logical, granted);
     model_.Take(logical, false, granted, true);
-  }
-
-  void Leave(WaiterId waiter) {
-    ledger_.Leave(waiter);
-    ledger_.Leave(waiter);  // twice is fine
-    model_.queue.erase(std::find_if(model_.queue.begin(), model_.queue.end(),
-                                    [&](const Model::Waiter& queued) { return queued.id == waiter; }));
-  }
-
-  void GiveUp(CardId card, std::uint32_t share) {
-    const std::vector<WaiterId> queue = ledger_.QueueOf(card);
-    if (queue.empty()) return;
-    Leave(queue[(queue.size() - 1) * share / LedgerStep::kWhole]);
-    Serve(card);
   }
 
   void ChargeOverhead(CardId card, Bytes bytes) {
@@ -377,43 +330,13 @@ class Runner {
   void RefundOverhead(CardId card, Bytes bytes) {
     ledger_.RefundOverhead(card, bytes);
     model_.At(card).overhead -= bytes;
-    Serve(card);
-  }
-
-  // The model serves one waiter at a time and looks from the head again after each.
-  std::optional<Model::Waiter> NextToServe(CardId card, bool& failed) {
-    bool at_head = true;
-    for (const Model::Waiter& waiter : model_.queue) {
-      if (model_.At(waiter.logical).card != card) continue;
-      failed = at_head && !model_.InLimit(waiter.logical, waiter.bytes);
-      if (failed || model_.InGuarantee(waiter.logical, waiter.bytes)) return waiter;
-      if (at_head && model_.InCard(waiter.logical, waiter.bytes)) return waiter;
-      at_head = false;
-    }
-    return std::nullopt;
-  }
-
-  void Serve(CardId card) {
-    const Ledger::Served served = ledger_.ServeQueue(card);
-    std::vector<WaiterId> granted, failed;
-    bool fails = false;
-    while (const std::optional<Model::Waiter> waiter = NextToServe(card, fails)) {
-      (fails ? failed : granted).push_back(waiter->id);
-      if (!fails) model_.Grant(waiter->logical, waiter->bytes);
-      model_.queue.erase(std::find_if(model_.queue.begin(), model_.queue.end(),
-                                      [&](const Model::Waiter& queued) { return queued.id == waiter->id; }));
-    }
-    served_ += granted.size();
-    failed_ += failed.size();
-    ASSERT_EQ(served.granted, granted);
-    ASSERT_EQ(served.failed, failed);
   }
 
   const LedgerSequenceOptions options_;
   Ledger ledger_;
   Model model_;
   std::vector<std::optional<LogicalId>> slots_;
-  std::size_t granted_ = 0, short_of_limit_ = 0, short_of_card_ = 0, served_ = 0, failed_ = 0;
+  std::size_t granted_ = 0, short_of_limit_ = 0, short_of_card_ = 0;
 };
 
 class LedgerPropertyTest : public ::testing::TestWithParam<bool> {};
@@ -421,7 +344,7 @@ class LedgerPropertyTest : public ::testing::TestWithParam<bool> {};
 TEST_P(LedgerPropertyTest, RandomSequencesKeepTheInvariantsAndRefuseNothingThatTheyAllow) {
   constexpr int kSeeds = 10;
   constexpr int kSteps = 12000;
-  std::size_t granted = 0, limit = 0, card = 0, served = 0, failed = 0;
+  std::size_t granted = 0, limit = 0, card = 0;
   for (std::uint32_t seed = 1; seed <= kSeeds; ++seed) {
     const LedgerSequenceOptions options{.seed = seed,
                                         .cards = 1 + static_cast<int>(seed % 2),
@@ -442,15 +365,11 @@ TEST_P(LedgerPropertyTest, RandomSequencesKeepTheInvariantsAndRefuseNothingThatT
     granted += runner.granted();
     limit += runner.short_of_limit();
     card += runner.short_of_card();
-    served += runner.served();
-    failed += runner.failed();
   }
   // A sequence that never comes to a case proves nothing about it.
   EXPECT_GT(granted, 1000u);
   EXPECT_GT(limit, 1000u);
   EXPECT_GT(card, 1000u);
-  EXPECT_GT(served, 200u);
-  EXPECT_GT(failed, 20u);
 }
 
 INSTANTIATE_TEST_SUITE_P(WithAndWithoutAdoption, LedgerPropertyTest, ::testing::Bool(),

@@ -108,7 +108,6 @@ TEST_F(LedgerTest, GuaranteedMemoryIsNeverLentAndNeverRefused) {
   const LogicalId greedy = Add(96_MiB);
   ASSERT_TRUE(Granted(greedy, 56_MiB));
   EXPECT_EQ(ledger_.Request(greedy, 2_MiB).shortage, Shortage::kCard);
-  ledger_.Enqueue(greedy, 2_MiB);
   ledger_.SetForeign(card_, 90_MiB);
   EXPECT_TRUE(ledger_.View(card_).overcommitted());
   EXPECT_TRUE(Granted(guaranteed, 40_MiB));
@@ -174,14 +173,11 @@ TEST_F(LedgerTest, AFailedResizeChangesNothing) {
   EXPECT_EQ(ledger_.View(card_).promised, 94_MiB);
 }
 
-TEST_F(LedgerTest, ADeviceThatHoldsMemoryOrWaitsIsNotRemoved) {
+TEST_F(LedgerTest, ADeviceThatHoldsMemoryIsNotRemoved) {
   const LogicalId logical = Add(96_MiB);
   const LogicalId other = Add(96_MiB);
   ASSERT_TRUE(Granted(logical, 96_MiB));
   EXPECT_EQ(ledger_.RemoveLogical(logical).code(), absl::StatusCode::kFailedPrecondition);
-  const WaiterId waiter = ledger_.Enqueue(other, 2_MiB);
-  EXPECT_EQ(ledger_.RemoveLogical(other).code(), absl::StatusCode::kFailedPrecondition);
-  ledger_.Leave(waiter);
   EXPECT_TRUE(ledger_.RemoveLogical(other).ok());
   EXPECT_THAT(ledger_.LogicalsOf(card_), ElementsAre(logical));
 }
@@ -207,78 +203,17 @@ TEST_F(LedgerTest, OverheadIsChargedToTheCard) {
   EXPECT_TRUE(Granted(logical, 96_MiB));
 }
 
-TEST_F(LedgerTest, TheQueueIsServedInOrderAndNobodyOvertakesItsHead) {
-  const LogicalId holder = Add(96_MiB);
-  const LogicalId first = Add(96_MiB);
-  const LogicalId second = Add(96_MiB);
-  ASSERT_TRUE(Granted(holder, 90_MiB));
-  const WaiterId large = ledger_.Enqueue(first, 20_MiB);
-  const WaiterId small = ledger_.Enqueue(second, 2_MiB);
-  EXPECT_THAT(ledger_.ServeQueue(card_).granted, IsEmpty());
-  // There is room for it, but it would overtake.
-  const Ledger::Verdict verdict = ledger_.Request(second, 4_MiB);
-  EXPECT_EQ(verdict.shortage, Shortage::kCard);
-  EXPECT_EQ(verdict.short_by, 4_MiB);
-  EXPECT_THAT(ledger_.QueueOf(card_), ElementsAre(large, small));
-  ledger_.Refund(holder, 14_MiB);
-  EXPECT_THAT(ledger_.ServeQueue(card_).granted, ElementsAre(large));
-  ledger_.Refund(holder, 2_MiB);
-  EXPECT_THAT(ledger_.ServeQueue(card_).granted, ElementsAre(small));
-  EXPECT_EQ(ledger_.View(first).granted, 20_MiB);
-  EXPECT_THAT(ledger_.QueueOf(card_), IsEmpty());
-}
-
-TEST_F(LedgerTest, ADeadHeadLetsTheOthersPass) {
-  const LogicalId holder = Add(96_MiB);
-  const LogicalId other = Add(96_MiB);
-  ASSERT_TRUE(Granted(holder, 90_MiB));
-  const WaiterId large = ledger_.Enqueue(other, 90_MiB);
-  const WaiterId small = ledger_.Enqueue(other, 6_MiB);
-  ledger_.Leave(large);
-  EXPECT_THAT(ledger_.ServeQueue(card_).granted, ElementsAre(small));
-  ledger_.Leave(small);
-}
-
-TEST_F(LedgerTest, AHeadThatIsShortOfItsLimitNowFailsAndDoesNotBlock) {
-  const LogicalId holder = Add(96_MiB);
-  const LogicalId first = Add(20_MiB);
-  const LogicalId second = Add(20_MiB);
-  ASSERT_TRUE(Granted(holder, 96_MiB));
-  const WaiterId shrunk = ledger_.Enqueue(first, 20_MiB);
-  const WaiterId behind = ledger_.Enqueue(second, 4_MiB);
-  ASSERT_TRUE(ledger_.Resize(first, {.limit = 10_MiB, .guarantee = {}}).ok());
-  ledger_.Refund(holder, 4_MiB);
-  const Ledger::Served served = ledger_.ServeQueue(card_);
-  EXPECT_THAT(served.failed, ElementsAre(shrunk));
-  EXPECT_THAT(served.granted, ElementsAre(behind));
-  EXPECT_EQ(ledger_.View(first).held(), Bytes());
-}
-
-TEST_F(LedgerTest, AWaiterThatComesToLieInsideItsGuaranteeIsServedWhereverItStands) {
+TEST_F(LedgerTest, CheckSaysWhatRequestWouldAndChargesNothing) {
   const LogicalId guaranteed = Add(40_MiB, 20_MiB);
-  const LogicalId holder = Add(96_MiB);
-  ASSERT_TRUE(Granted(guaranteed, 20_MiB));
-  ASSERT_TRUE(Granted(holder, 76_MiB));
-  const WaiterId head = ledger_.Enqueue(holder, 20_MiB);
-  const WaiterId inside = ledger_.Enqueue(guaranteed, 4_MiB);
-  EXPECT_THAT(ledger_.ServeQueue(card_).granted, IsEmpty());
-  ledger_.Refund(guaranteed, 4_MiB);  // the card has no more room for that
-  EXPECT_THAT(ledger_.ServeQueue(card_).granted, ElementsAre(inside));
-  EXPECT_THAT(ledger_.QueueOf(card_), ElementsAre(head));
-}
-
-TEST_F(LedgerTest, ServingOneRequestCanPutAnEarlierOneOfTheSameDeviceAboveItsLimit) {
-  const LogicalId guaranteed = Add(30_MiB, 20_MiB);
-  const LogicalId holder = Add(96_MiB);
-  ASSERT_TRUE(Granted(guaranteed, 20_MiB));
-  ASSERT_TRUE(Granted(holder, 76_MiB));
-  const WaiterId large = ledger_.Enqueue(guaranteed, 14_MiB);
-  const WaiterId small = ledger_.Enqueue(guaranteed, 4_MiB);
-  ledger_.Refund(guaranteed, 4_MiB);
-  const Ledger::Served served = ledger_.ServeQueue(card_);
-  EXPECT_THAT(served.granted, ElementsAre(small));
-  EXPECT_THAT(served.failed, ElementsAre(large));
-  EXPECT_THAT(ledger_.QueueOf(card_), IsEmpty());
+  const LogicalId other = Add(96_MiB);
+  EXPECT_EQ(ledger_.Check(guaranteed, 42_MiB).shortage, Shortage::kLimit);
+  EXPECT_EQ(ledger_.Check(guaranteed, 20_MiB).shortage, Shortage::kNone);
+  EXPECT_EQ(ledger_.View(guaranteed).held(), Bytes());
+  EXPECT_EQ(ledger_.NeedOf(guaranteed, 20_MiB), Bytes());
+  EXPECT_EQ(ledger_.NeedOf(guaranteed, 24_MiB), 4_MiB);
+  ASSERT_TRUE(Granted(other, 76_MiB));
+  EXPECT_EQ(ledger_.Check(guaranteed, 20_MiB).shortage, Shortage::kNone);
+  EXPECT_EQ(ledger_.Check(guaranteed, 24_MiB).short_by, 4_MiB);
 }
 
 TEST_F(LedgerTest, CardsDoNotTouchEachOther) {
@@ -286,11 +221,9 @@ TEST_F(LedgerTest, CardsDoNotTouchEachOther) {
   const LogicalId here = Add(96_MiB);
   const LogicalId there = *ledger_.AddLogical(other, {.limit = 10_MiB, .guarantee = {}});
   ASSERT_TRUE(Granted(here, 96_MiB));
-  ledger_.Enqueue(here, 2_MiB);
   EXPECT_TRUE(Granted(there, 10_MiB));
   EXPECT_EQ(ledger_.View(other).held, 10_MiB);
   EXPECT_EQ(ledger_.View(there).card, other);
-  EXPECT_THAT(ledger_.QueueOf(other), IsEmpty());
 }
 
 using LedgerDeathTest = LedgerTest;

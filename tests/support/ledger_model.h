@@ -38,12 +38,6 @@ struct LedgerModel {
     bool preallocate = false;
     bool removed = false;
   };
-  /// Waits in the queue of its device's card.
-  struct Waiter {
-    std::uint64_t id = 0;
-    LogicalId device;
-    Bytes bytes;
-  };
   struct Card {
     Bytes total, reserve;
   };
@@ -52,7 +46,6 @@ struct LedgerModel {
   std::vector<Card> cards;
   std::map<LogicalId, Device> devices;
   std::vector<Piece> pieces;
-  std::vector<Waiter> queue;  // of all cards, by arrival
 
   template <typename Wanted>
   Bytes Sum(Wanted wanted) const {
@@ -91,24 +84,20 @@ struct LedgerModel {
     return sum;
   }
   Bytes Total(int card) const { return cards.at(static_cast<std::size_t>(card)).total; }
-  std::size_t Queued(int card) const {
-    return static_cast<std::size_t>(std::count_if(queue.begin(), queue.end(), [&](const Waiter& waiter) {
-      return devices.at(waiter.device).card == card;
-    }));
-  }
+  Bytes Free(int card) const { return SaturatingSub(Total(card), Promised(card)); }
 
   bool InLimit(LogicalId device, Bytes more) const { return Held(device) + more <= Limit(device); }
   bool InGuarantee(LogicalId device, Bytes more) const { return Held(device) + more <= Guarantee(device); }
   bool InCard(LogicalId device, Bytes more) const {
     const int card = devices.at(device).card;
-    const Bytes before = std::max(Guarantee(device), Held(device));
-    const Bytes after = std::max(Guarantee(device), Held(device) + more);
-    return Promised(card) - before + after <= Total(card);
+    return Promised(card) + Need(device, more) <= Total(card);
   }
-  /// Whether the invariants and the queue allow it now.
-  bool Allows(LogicalId device, Bytes more) const {
-    return InLimit(device, more) &&
-           (InGuarantee(device, more) || (Queued(devices.at(device).card) == 0 && InCard(device, more)));
+  /// Whether the invariants allow it now.
+  bool Allows(LogicalId device, Bytes more) const { return InLimit(device, more) && InCard(device, more); }
+  /// How much of the card's free memory it would take.
+  Bytes Need(LogicalId device, Bytes more) const {
+    const Bytes before = std::max(Guarantee(device), Held(device));
+    return std::max(Guarantee(device), Held(device) + more) - before;
   }
   /// Whether its limit would allow it if all that is leaving were back.
   bool CanEverBeInLimit(LogicalId device, Bytes more) const {
@@ -123,20 +112,6 @@ struct LedgerModel {
     }
     const Bytes own = Held(device) - In(device, State::kLeaving) + more;
     return sum + std::max(Guarantee(device), own) <= Total(card);
-  }
-  /// If all who hold memory of the card wait and nothing is leaving: the youngest of them.
-  std::optional<std::uint64_t> Victim(int card) const {
-    std::optional<std::uint64_t> youngest;
-    for (const Waiter& waiter : queue) {
-      if (devices.at(waiter.device).card == card && !Held(waiter.device).is_zero()) youngest = waiter.id;
-    }
-    for (const auto& [id, device] : devices) {
-      if (device.card != card || Held(id).is_zero()) continue;
-      bool waits = false;
-      for (const Waiter& waiter : queue) waits = waits || waiter.device == id;
-      if (!waits || !In(id, State::kLeaving).is_zero()) return std::nullopt;
-    }
-    return youngest;
   }
   /// What a new device answers, or with `device` a device that is to have another size.
   absl::StatusCode SizeAnswer(const Device& wanted, std::optional<LogicalId> device = std::nullopt) const {

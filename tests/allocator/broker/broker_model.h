@@ -2,10 +2,12 @@
 #define LGPU_TESTS_ALLOCATOR_BROKER_BROKER_MODEL_H_
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,17 +24,64 @@ class BrokerModel {
   using LedgerModel = testing::LedgerModel;
   using State = LedgerModel::State;
 
+  using Time = std::chrono::steady_clock::time_point;
+  static constexpr std::chrono::milliseconds kGrace{
+      100};  // what a timeout of 0 waits for idle memory and turns
+
   struct Request {
     enum class Phase { kCard, kLimit, kGranted, kRefused };
     SessionId session;
     LogicalId device;
     Bytes at_least, wanted;
-    bool late = false;  // its deadline has passed
+    Time deadline;
+    bool patient = true;  // false: it does not wait for holders
+    Time next_look = {};
     Phase phase = Phase::kRefused;
     Bytes charged = {};
     RefusalReason reason = RefusalReason::kUnspecified;
   };
   using Phase = Request::Phase;
+  // The queue of a card: users take turns, each with its requests in a line.
+  struct Queue {
+    std::vector<std::pair<std::string, std::vector<std::uint64_t>>> ring;
+    std::uint64_t turn = 0;  // 0: nobody's
+    Time began, rest_ends;
+  };
+
+  bool IsLate(const Request& request) const { return now_ >= request.deadline; }
+  Queue& QueueOf(LogicalId id) { return queues_[static_cast<std::size_t>(CardOf(id))]; }
+  Queue& QueueOn(int card) { return queues_[static_cast<std::size_t>(card)]; }
+  // The first of each user, then the second of each.
+  std::vector<std::uint64_t> Order(int card) const {
+    std::vector<std::uint64_t> order;
+    for (std::size_t place = 0;; ++place) {
+      const std::size_t before = order.size();
+      for (const auto& [user, line] : queues_[static_cast<std::size_t>(card)].ring) {
+        if (place < line.size()) order.push_back(line[place]);
+      }
+      if (order.size() == before) return order;
+    }
+  }
+  Time LatestLook(const Request& request) {
+    const Queue& queue = QueueOf(request.device);
+    if (request.phase != Request::Phase::kCard) return request.deadline;
+    const Time next = std::min(request.deadline, now_ + drain_);
+    if (queue.turn != 0) return std::min(next, queue.began + drain_);
+    return now_ < queue.rest_ends ? std::min(next, queue.rest_ends) : next;
+  }
+  void EndTurn(Queue& queue) {
+    const Time ended = std::min(now_, queue.began + drain_);
+    queue.rest_ends = ended + (ended - queue.began);
+    for (std::size_t i = 0; i < queue.ring.size(); ++i) {
+      std::vector<std::uint64_t>& line = queue.ring[i].second;
+      if (std::erase(line, queue.turn) == 0) continue;
+      line.push_back(queue.turn);
+      std::rotate(queue.ring.begin() + static_cast<std::ptrdiff_t>(i),
+                  queue.ring.begin() + static_cast<std::ptrdiff_t>(i) + 1, queue.ring.end());
+      break;
+    }
+    queue.turn = 0;
+  }
 
   Bytes Granted(LogicalId id) const { return model_.Held(id) - model_.In(id, State::kLeaving); }
   void SetSpare(LogicalId id, Bytes bytes) {
@@ -47,21 +96,30 @@ class BrokerModel {
     Request& request = waiting_.at(grow);
     if (model_.devices.at(request.device).preallocate) return TakeSpare(grow, request);
     const LogicalId id = request.device;
-    const Bytes most = std::min(request.wanted, model_.Limit(id));
-    if (model_.Allows(id, request.at_least)) {
+    Queue& queue = QueueOf(id);
+    const bool others_wait = !queue.ring.empty();
+    const bool held_back = queue.turn != 0 && !model_.InGuarantee(id, request.at_least);
+    Bytes most = std::min(request.wanted, model_.Limit(id));
+    if (others_wait && !model_.InGuarantee(id, most)) most = request.at_least;
+    if (model_.Allows(id, request.at_least) && !held_back) {
       return Grant(request, most > request.at_least && model_.Allows(id, most) ? most : request.at_least);
     }
     const bool in_limit = model_.InLimit(id, request.at_least);
-    const bool may_wait = !request.late && (in_limit ? model_.CanEverBeInCard(id, request.at_least)
-                                                     : model_.CanEverBeInLimit(id, request.at_least));
+    if (IsLate(request) && held_back && model_.Allows(id, request.at_least) && request.patient) {
+      request.patient = false;
+      request.deadline = now_ + kGrace;
+    }
+    const bool may_wait = !IsLate(request) && (in_limit ? model_.CanEverBeInCard(id, request.at_least)
+                                                        : model_.CanEverBeInLimit(id, request.at_least));
     request.phase = may_wait ? (in_limit ? Phase::kCard : Phase::kLimit) : Phase::kRefused;
     request.reason = in_limit ? RefusalReason::kCard : RefusalReason::kLimit;
     if (!may_wait) return;
-    if (in_limit) {
-      model_.queue.push_back({grow, id, request.at_least});
-    } else {
-      limit_waiters_[id].push_back(grow);
-    }
+    if (!in_limit) return limit_waiters_[id].push_back(grow);
+    const std::string& user = users_.at(id);
+    auto found =
+        std::find_if(queue.ring.begin(), queue.ring.end(), [&](auto& it) { return it.first == user; });
+    if (found == queue.ring.end()) found = queue.ring.insert(found, {user, {}});
+    found->second.push_back(grow);
   }
 
   void Grant(Request& request, Bytes bytes) {
@@ -83,82 +141,146 @@ class BrokerModel {
     }
     request.reason = RefusalReason::kLimit;
     request.phase = Phase::kRefused;
-    if (!request.late && available + coming >= request.at_least) {
+    if (!IsLate(request) && available + coming >= request.at_least) {
       request.phase = Phase::kLimit;
       limit_waiters_[id].push_back(grow);
     }
   }
 
   void LeaveQueues(std::uint64_t grow) {
-    std::erase_if(model_.queue, [&](const LedgerModel::Waiter& waiter) { return waiter.id == grow; });
+    for (Queue& queue : queues_) {
+      if (queue.turn == grow) EndTurn(queue);
+      for (auto& [user, line] : queue.ring) std::erase(line, grow);
+      std::erase_if(queue.ring, [](const auto& user) { return user.second.empty(); });
+    }
     for (auto& [id, waiters] : limit_waiters_) std::erase(waiters, grow);
   }
 
-  // If every session that holds memory of the card waits for it, and none of it is on its way to anybody: the
-  // youngest request of such a session.
+  bool Waits(std::uint64_t session, LogicalId device) const {
+    const std::vector<std::uint64_t> order = Order(CardOf(device));
+    return std::any_of(order.begin(), order.end(), [&](std::uint64_t grow) {
+      return waiting_.at(grow).session.value == session && waiting_.at(grow).device == device;
+    });
+  }
+  std::uint64_t HolderOf(const LedgerModel::Piece& piece) const {
+    // Spare chunks that were taken are their session's before it has fetched them.
+    const bool taken = model_.devices.at(piece.device).preallocate && piece.state == State::kPromised;
+    return taken ? SessionOfPromised(piece) : piece.session;
+  }
+
+  // If every session that could return memory to the card waits for it, and none of it is on its way to
+  // anybody: the youngest request of such a session.
   std::optional<std::uint64_t> Victim(int card) const {
-    const auto waits = [&](std::uint64_t session) {
-      std::optional<std::uint64_t> youngest;
-      for (const LedgerModel::Waiter& waiter : model_.queue) {
-        const bool here = model_.devices.at(waiter.device).card == card;
-        if (here && waiting_.at(waiter.id).session.value == session) youngest = waiter.id;
-      }
-      return youngest;
-    };
+    const std::vector<std::uint64_t> order = Order(card);
     std::optional<std::uint64_t> victim;
     for (const LedgerModel::Piece& piece : model_.pieces) {
-      if (model_.devices.at(piece.device).card != card || piece.state == State::kSpare) continue;
-      // Spare chunks that were taken are their session's before it has fetched them.
-      const bool taken = model_.devices.at(piece.device).preallocate && piece.state == State::kPromised;
-      if (piece.state != State::kGranted && !taken) return std::nullopt;
-      const std::optional<std::uint64_t> youngest = waits(taken ? SessionOfPromised(piece) : piece.session);
-      if (!youngest) return std::nullopt;
+      if (CardOf(piece.device) != card || piece.state == State::kSpare) continue;
+      const std::uint64_t holder = HolderOf(piece);
+      std::optional<std::uint64_t> youngest;
+      for (const std::uint64_t grow : order) {
+        if (waiting_.at(grow).session.value == holder) youngest = std::max(youngest, std::optional(grow));
+      }
+      const bool lends = model_.Held(piece.device) > model_.Guarantee(piece.device);
+      const bool held = piece.state == State::kGranted || (piece.state == State::kPromised && holder != 0);
+      if (!held || !youngest || (lends && !Waits(holder, piece.device))) return std::nullopt;
       victim = std::max(victim, youngest);
     }
     return victim;
   }
 
-  bool RefuseVictim(int card) {
-    const std::optional<std::uint64_t> victim = Victim(card);
-    if (!victim) return false;
-    LeaveQueues(*victim);
-    waiting_.at(*victim).phase = Phase::kRefused;
-    waiting_.at(*victim).reason = RefusalReason::kDeadlock;
-    return true;
+  void RefuseWaiter(std::uint64_t grow, RefusalReason reason) {
+    LeaveQueues(grow);
+    waiting_.at(grow).phase = Phase::kRefused;
+    waiting_.at(grow).reason = reason;
   }
 
-  // One waiter at a time, looking from the head again after each.
-  std::optional<LedgerModel::Waiter> NextToServe(int card, bool& failed) {
-    bool at_head = true;
-    for (const LedgerModel::Waiter& waiter : model_.queue) {
-      if (model_.devices.at(waiter.device).card != card) continue;
-      failed = at_head && !model_.InLimit(waiter.device, waiter.bytes);
-      if (failed || model_.InGuarantee(waiter.device, waiter.bytes)) return waiter;
-      if (at_head && model_.InCard(waiter.device, waiter.bytes)) return waiter;
-      at_head = false;
+  // Everybody is looked at once, so that no user gets all of what came back.
+  bool Sweep(int card) {
+    bool changed = false;
+    for (const std::uint64_t grow : Order(card)) {
+      Request& request = waiting_.at(grow);
+      const std::uint64_t turn = QueueOn(card).turn;
+      const bool held_back = turn != 0 && turn != grow;
+      if (!model_.InLimit(request.device, request.at_least)) {
+        LeaveQueues(grow);
+        Charge(grow);
+      } else if (held_back ? model_.InGuarantee(request.device, request.at_least)
+                           : model_.InCard(request.device, request.at_least)) {
+        LeaveQueues(grow);
+        Grant(request, request.at_least);
+        ++served_;
+      } else {
+        continue;
+      }
+      changed = true;
+      if (turn == grow) break;  // those before it are held back no more
     }
-    return std::nullopt;
+    return changed;
+  }
+
+  // Whether it could be served without the memory of sessions that wait themselves.
+  bool MayBeServed(const Request& request) const {
+    const int card = CardOf(request.device);
+    const Bytes free = model_.Free(card), leaving = model_.LeavingOn(card);
+    const Bytes need = model_.Need(request.device, request.at_least);
+    if (!request.patient) return need <= free || !leaving.is_zero();
+    Bytes others;
+    for (const auto& [id, device] : model_.devices) {
+      if (device.card != card) continue;
+      const LogicalId logical = id;
+      const Bytes kept = model_.Sum([&](const LedgerModel::Piece& piece) {
+        return piece.device == logical && piece.session != 0 && Waits(piece.session, logical);
+      });
+      const Bytes held = model_.Held(logical);
+      others += std::min(SaturatingSub(held, model_.Guarantee(logical)), held - kept);
+    }
+    return need <= free + leaving + others;
+  }
+
+  bool MoveTurnOn(int card) {
+    Queue& queue = QueueOn(card);
+    if (queue.turn != 0) {
+      const std::uint64_t turn = queue.turn;
+      if (MayBeServed(waiting_.at(turn))) return false;
+      EndTurn(queue);
+      if (!waiting_.at(turn).patient) RefuseWaiter(turn, RefusalReason::kCard);
+      return true;
+    }
+    const std::vector<std::uint64_t> order = Order(card);
+    for (const std::uint64_t grow : order) {
+      if (!MayBeServed(waiting_.at(grow))) continue;
+      if (now_ < queue.rest_ends) return false;
+      queue.turn = grow;
+      queue.began = now_;
+      ++turns_;
+      return true;
+    }
+    for (const std::uint64_t grow : order) {
+      if (waiting_.at(grow).patient) continue;
+      RefuseWaiter(grow, RefusalReason::kCard);
+      return true;
+    }
+    const std::optional<std::uint64_t> victim = order.empty() ? std::nullopt : Victim(card);
+    if (victim) RefuseWaiter(*victim, RefusalReason::kDeadlock);
+    return victim.has_value();
   }
 
   void Serve(int card) {
     do {
-      std::vector<std::uint64_t> again;
-      bool failed = false;
-      while (const std::optional<LedgerModel::Waiter> next = NextToServe(card, failed)) {
-        LeaveQueues(next->id);
-        if (failed) {
-          again.push_back(next->id);
-        } else {
-          Grant(waiting_.at(next->id), next->bytes);
-          ++served_;
-        }
+      EndTurnInTime(card);
+      while (Sweep(card)) {
       }
-      for (const std::uint64_t grow : again) Charge(grow);
       for (const auto& [id, device] : model_.devices) {
         if (device.card != card) continue;
         for (const std::uint64_t grow : std::exchange(limit_waiters_[id], {})) Charge(grow);
       }
-    } while (RefuseVictim(card));
+    } while (MoveTurnOn(card));
+  }
+  bool EndTurnInTime(int card) {
+    Queue& queue = QueueOn(card);
+    const bool over = queue.turn != 0 && now_ >= queue.began + drain_;
+    if (over) EndTurn(queue);
+    return over;
   }
   void Serve(const std::set<int>& cards) {
     for (const int card : cards) Serve(card);
@@ -251,6 +373,11 @@ class BrokerModel {
   std::vector<bool> stuck_;  // by card: what is to be freed there is not
   std::map<std::uint64_t, Request> waiting_;
   std::map<LogicalId, std::vector<std::uint64_t>> limit_waiters_;
+  std::map<LogicalId, std::string> users_;
+  std::vector<Queue> queues_;  // by card
+  Time now_{std::chrono::hours(1)};
+  std::chrono::milliseconds drain_{2000};
+  std::size_t turns_ = 0;
   std::vector<LogicalId> gone_;
   std::size_t served_ = 0;
 };

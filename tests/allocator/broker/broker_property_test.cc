@@ -41,10 +41,11 @@ using Reclaiming = CountingBackend::Reclaiming;
 constexpr Bytes kUnit = 2_MiB;
 // Preallocated devices up to here are made of single granules, which says exactly what they can give.
 constexpr Bytes kMostPreallocated = 36_MiB;
+constexpr std::chrono::milliseconds kPatiently = std::chrono::hours(1);
 
 struct Counts {
   std::size_t granted = 0, limit = 0, card = 0, deadlock = 0, backend = 0;  // answers of Grow
-  std::size_t waited = 0, served = 0, late = 0;
+  std::size_t waited = 0, served = 0, turns = 0, late = 0;
   std::size_t preallocated = 0, unconfirmed = 0, unavailable = 0;
 };
 
@@ -63,9 +64,13 @@ class Runner : BrokerModel {
     }
     model_.unit = kUnit;
     stuck_.resize(totals.size());
+    queues_.resize(totals.size());
     backend_ = std::make_unique<CountingBackend>(totals, kUnit);
-    broker_ = log == nullptr ? MakeBroker(*backend_, reserve)
-                             : *Broker::Create(*backend_, *log, AllCardsOf(*backend_, reserve));
+    Broker::Options broker_options = AllCardsOf(*backend_, reserve);
+    broker_options.max_drain = drain_;
+    broker_options.clock = [this] { return now_; };
+    GrantLog& grants = log == nullptr ? static_cast<GrantLog&>(no_log_) : *log;
+    broker_ = *Broker::Create(*backend_, grants, broker_options);
     for (const Broker::CardInfo& info : broker_->Cards()) card_ids_.push_back(info.id);
     slots_.resize(static_cast<std::size_t>(options.slots));
     for (std::size_t lease = 0; 2 * lease < slots_.size(); ++lease) {
@@ -126,7 +131,12 @@ class Runner : BrokerModel {
       ASSERT_EQ(cards[i].view.promised, model_.Promised(card));
       ASSERT_LE(cards[i].view.promised, cards[i].view.total);
       ASSERT_EQ(cards[i].draining, model_.LeavingOn(card));
-      ASSERT_EQ(cards[i].waiting, model_.Queued(card));
+      const std::vector<std::uint64_t> order = Order(card);
+      ASSERT_EQ(cards[i].queue.size(), order.size());
+      for (std::size_t place = 0; place < order.size(); ++place) {
+        ASSERT_EQ(cards[i].queue[place].id.value, order[place]) << "at place " << place;
+        ASSERT_EQ(cards[i].queue[place].turn_ends.has_value(), QueueOn(card).turn == order[place]);
+      }
       ASSERT_EQ(backend_->InUse(card), model_.HeldOn(card) - PromisedOn(card))
           << "the ledger and the card differ";
     }
@@ -154,6 +164,7 @@ class Runner : BrokerModel {
     EXPECT_EQ(backend_->Handles(), 0u);
     EXPECT_TRUE(broker_->RetryUnconfirmed());
     counts_.served += served_;
+    counts_.turns += turns_;
   }
 
  private:
@@ -183,7 +194,7 @@ class Runner : BrokerModel {
             .lease = LeaseKey{static_cast<std::uint64_t>(step.slot / 2 + 1)},
             .device_name = "/device:GPU:" + std::to_string(step.slot % 2),
             .lease_name = "lease-" + std::to_string(step.slot / 2 + 1),
-            .owner = "kim"};
+            .owner = "user-" + std::to_string(step.slot / 2 % 3)};
   }
 
   // The log has every chunk that a session holds, and no other.
@@ -243,27 +254,41 @@ class Runner : BrokerModel {
     const bool preallocate = !contended_ && step.limit <= kMostPreallocated && step.share % 3 == 0;
     const LedgerModel::Device device{step.card, step.limit, preallocate ? step.limit : step.guarantee,
                                      preallocate};
-    const absl::StatusCode expected = model_.SizeAnswer(device);
-    const absl::StatusOr<LogicalId> added = broker_->AddDevice(Spec(step, preallocate), Clock::now());
+    const absl::StatusCode expected = SizeAnswer(step.card, device);
+    const absl::StatusOr<LogicalId> added = broker_->AddDevice(Spec(step, preallocate), now_);
     ASSERT_EQ(added.status().code(), expected) << added.status();
     ASSERT_EQ(GetRefusal(added.status()).has_value(), absl::IsResourceExhausted(added.status()));
     if (!added.ok()) return;
     slot = *added;
     model_.devices.emplace(*added, device);
+    users_[*added] = Spec(step, preallocate).owner;
     if (!preallocate) return;
     ++counts_.preallocated;
     SetSpare(*added, model_.Limit(*added));
     Serve(step.card);
   }
 
+  // What a size answers now, while a turn may hold the card's free memory back.
+  absl::StatusCode SizeAnswer(int card, const LedgerModel::Device& wanted,
+                              std::optional<LogicalId> device = std::nullopt) {
+    const bool valid = model_.SizeAnswer(wanted, device) != absl::StatusCode::kInvalidArgument;
+    if (valid && EndTurnInTime(card)) Serve(card);
+    const absl::StatusCode answer = model_.SizeAnswer(wanted, device);
+    const Bytes before = device ? std::max(model_.Guarantee(*device), model_.Held(*device)) : Bytes();
+    const bool more = RoundUp(wanted.guarantee, kUnit) > before;
+    return answer == absl::StatusCode::kOk && more && QueueOn(card).turn != 0
+               ? absl::StatusCode::kResourceExhausted
+               : answer;
+  }
+
   // The backend fails after some of the memory was made: nothing may stay.
   void FailToAdd(const LedgerStep& step) {
     if (step.limit > kMostPreallocated || stuck_[static_cast<std::size_t>(step.card)]) return;
     const LedgerModel::Device device{step.card, step.limit, step.limit, true};
-    const absl::StatusCode expected = model_.SizeAnswer(device);
+    const absl::StatusCode expected = SizeAnswer(step.card, device);
     const auto chunks = static_cast<std::uint32_t>(RoundUp(step.limit, kUnit) / kUnit);
     backend_->FailCreateAfter(static_cast<int>(step.share % std::max(chunks, 1u)));
-    const absl::StatusOr<LogicalId> added = broker_->AddDevice(Spec(step, true), Clock::now());
+    const absl::StatusOr<LogicalId> added = broker_->AddDevice(Spec(step, true), now_);
     backend_->FailCreateAfter(-1);
     if (expected != absl::StatusCode::kOk) {
       ASSERT_EQ(added.status().code(), expected) << added.status();
@@ -324,13 +349,13 @@ class Runner : BrokerModel {
     }
     const bool unavailable = !missing.is_zero() && !model_.In(id, State::kLeaving).is_zero();
     if (!surplus.is_zero() && stuck_[static_cast<std::size_t>(before.card)]) return;
-    absl::StatusCode expected = model_.SizeAnswer(after, id);
+    absl::StatusCode expected = SizeAnswer(before.card, after, id);
     const bool possible = expected == absl::StatusCode::kOk;
     if (possible && unavailable) {
       expected = absl::StatusCode::kUnavailable;
       ++counts_.unavailable;
     }
-    const absl::Status status = broker_->ResizeDevice(id, after.limit, after.guarantee, Clock::now());
+    const absl::Status status = broker_->ResizeDevice(id, after.limit, after.guarantee, now_);
     ASSERT_EQ(status.code(), expected) << status;
     if (!possible) return;
     model_.devices.at(id) = after;
@@ -358,27 +383,23 @@ class Runner : BrokerModel {
     const SessionEntry& session = SessionOf(step);
     if (session.draining) return;
     const int card = CardOf(id);
-    Request request{session.id, id, step.bytes, step.bytes + kUnit * (step.share % 4)};
-    request.late = !step.wait;
-    LedgerModel queued = model_;
-    queued.queue.push_back({0, id, step.bytes});
-    // A short deadline may be over before the broker looks, so only where that changes nothing else.
-    const bool brief = step.wait && step.share % 8 == 0 && !queued.Victim(card);
-    const Clock::time_point start = Clock::now();
-    const Clock::time_point deadline =
-        !step.wait ? start
-                   : start + (brief ? std::chrono::nanoseconds(std::chrono::microseconds(200))
-                                    : std::chrono::nanoseconds(std::chrono::hours(1)));
+    const bool brief = step.wait && step.share % 8 == 0;
+    const Request request{.session = session.id,
+                          .device = id,
+                          .at_least = step.bytes,
+                          .wanted = step.bytes + kUnit * (step.share % 4),
+                          .deadline = !step.wait ? now_ : now_ + (brief ? drain_ / 4 : kPatiently)};
     const bool guaranteed = model_.InGuarantee(id, step.bytes) && !model_.devices.at(id).preallocate;
     Broker::GrowAnswer answer = broker_->Grow({.session = session.id,
                                                .device = id,
                                                .at_least = step.bytes,
                                                .wanted = request.wanted,
-                                               .asked_at = Clock::now(),
-                                               .deadline = deadline});
+                                               .asked_at = now_,
+                                               .deadline = request.deadline});
     if (guaranteed) {
       ASSERT_TRUE(answer.status.ok() && !answer.wait) << "refused inside its guarantee";
     }
+    if (EndTurnInTime(card)) Serve(card);
     // Ids of requests rise by one; only one that waits has a name.
     const std::uint64_t grow = ++last_grow_;
     if (answer.wait) {
@@ -386,19 +407,9 @@ class Runner : BrokerModel {
     }
     waiting_.emplace(grow, request);
     Charge(grow);
-    if (waiting_.at(grow).phase == Phase::kCard && RefuseVictim(card)) Serve(card);
-    Request& now = waiting_.at(grow);
-    const bool waits = now.phase == Phase::kCard || now.phase == Phase::kLimit;
-    if (brief && waits && !answer.wait) {
-      LeaveQueues(grow);
-      now.phase = Phase::kRefused;
-    }
-    if (brief && waits && answer.wait) {
-      while (Clock::now() < deadline) {
-      }
-      now.late = true;
-    }
-    if (waits) ++counts_.waited;
+    if (waiting_.at(grow).phase == Phase::kCard) Serve(card);
+    const Request& now = waiting_.at(grow);
+    if (now.phase == Phase::kCard || now.phase == Phase::kLimit) ++counts_.waited;
     ExpectAnswer(grow, answer);
   }
 
@@ -407,14 +418,16 @@ class Runner : BrokerModel {
     const LedgerModel::Device& device = model_.devices.at(id);
     if (session.draining || device.preallocate || stuck_[static_cast<std::size_t>(device.card)]) return;
     const Bytes bytes = kUnit * (1 + step.share % 4);
+    if (EndTurnInTime(device.card)) Serve(device.card);
+    if (QueueOn(device.card).turn != 0) return;
     const bool allowed = model_.Allows(id, bytes);
     backend_->FailCreateAfter(static_cast<int>(step.share / 4 % (bytes / kUnit)));
     const Broker::GrowAnswer answer = broker_->Grow({.session = session.id,
                                                      .device = id,
                                                      .at_least = bytes,
                                                      .wanted = bytes,
-                                                     .asked_at = Clock::now(),
-                                                     .deadline = Clock::now()});
+                                                     .asked_at = now_,
+                                                     .deadline = now_});
     backend_->FailCreateAfter(-1);
     ++last_grow_;
     ASSERT_FALSE(answer.wait.has_value());
@@ -429,6 +442,8 @@ class Runner : BrokerModel {
     const Request request = waiting_.at(grow);
     if (request.phase == Phase::kCard || request.phase == Phase::kLimit) {
       ASSERT_TRUE(answer.status.ok() && answer.wait == GrowId{grow}) << answer.status;
+      waiting_.at(grow).next_look = answer.next_look;
+      ASSERT_LE(answer.next_look, LatestLook(request)) << "a turn would last longer";
       return;
     }
     ASSERT_FALSE(answer.wait.has_value());
@@ -456,7 +471,7 @@ class Runner : BrokerModel {
     ASSERT_EQ(sum, request.charged);
     // While it was only promised, nobody could tell a deadlock.
     const int card = CardOf(request.device);
-    if (!model_.devices.at(request.device).preallocate && RefuseVictim(card)) Serve(card);
+    if (!model_.devices.at(request.device).preallocate && !QueueOn(card).ring.empty()) Serve(card);
   }
 
   // Each waiting request is looked at again, as sessions do when they are woken; `slowly`: growth that was
@@ -483,7 +498,20 @@ class Runner : BrokerModel {
       ASSERT_TRUE(WasWoken(request.session)) << "nobody told it";
       settled = true;
     }
-    if (granted || refused || !request.late) ExpectAnswer(grow, broker_->Continue(GrowId{grow}));
+    const Broker::GrowAnswer answer = broker_->Continue(GrowId{grow});
+    if (!granted && !refused) LookAt(grow);
+    ExpectAnswer(grow, answer);
+  }
+
+  // A request that waits is looked at.
+  void LookAt(std::uint64_t grow) {
+    Request& request = waiting_.at(grow);
+    const int card = CardOf(request.device);
+    if (request.phase == Phase::kCard && now_ >= request.next_look) Serve(card);
+    if ((request.phase != Phase::kCard && request.phase != Phase::kLimit) || !IsLate(request)) return;
+    RefuseWaiter(grow, request.phase == Phase::kCard ? RefusalReason::kCard : RefusalReason::kLimit);
+    Serve(card);
+    ++counts_.late;
   }
 
   bool WasWoken(SessionId id) {
@@ -551,9 +579,12 @@ class Runner : BrokerModel {
     session.draining = true;
     broker_->StartDraining(session.id);
     DropWaiters(session.id);
+    std::set<int> cards;
     for (LedgerModel::Piece* piece : PiecesOf(session.id, LogicalId(), State::kGranted)) {
       piece->state = model_.devices.at(piece->device).preallocate ? State::kDraining : State::kLeaving;
+      cards.insert(CardOf(piece->device));
     }
+    Serve(cards);
   }
 
   void FinishDraining(SessionEntry& session) {
@@ -618,25 +649,14 @@ class Runner : BrokerModel {
   }
 
   void GiveUp(const LedgerStep& step) {
-    for (const auto& [grow, request] : waiting_) {
-      if (!request.late || request.phase == Phase::kGranted || request.phase == Phase::kRefused) continue;
-      const std::uint64_t id = grow;
-      const int card = CardOf(request.device);
-      const Broker::GrowAnswer answer = broker_->Continue(GrowId{id});
-      Request& now = waiting_.at(id);
-      now.reason = now.phase == Phase::kCard ? RefusalReason::kCard : RefusalReason::kLimit;
-      now.phase = Phase::kRefused;
-      LeaveQueues(id);
-      ++counts_.late;
-      ExpectAnswer(id, answer);
-      return Serve(card);
-    }
-    if (!SessionOf(step).draining) ReturnAll(SessionOf(step));
+    now_ += step.share % 16 == 0 ? kPatiently : drain_ * (step.share % 8) / 4;
+    if (step.share % 32 == 1 && !SessionOf(step).draining) ReturnAll(SessionOf(step));
   }
 
   Counts& counts_;
   const bool contended_;
   RecordingLog* const log_;
+  NoGrantLog no_log_;
   std::unique_ptr<CountingBackend> backend_;
   std::unique_ptr<Broker> broker_;
   std::vector<CardId> card_ids_;
@@ -672,10 +692,11 @@ TEST_P(BrokerPropertyTest, RandomSequencesKeepTheInvariantsAndRefuseNothingThatT
   }
   std::printf(
       "seeds 1 to %u of %d steps: %zu granted, %zu short of the limit, %zu of the card, %zu deadlocks, "
-      "%zu backend failures, %zu waited, %zu served, %zu late, %zu preallocated, %zu unconfirmed, "
+      "%zu backend failures, %zu waited, %zu served, %zu turns, %zu late, %zu preallocated, %zu unconfirmed, "
       "%zu unavailable\n",
       kSeeds, kSteps, counts.granted, counts.limit, counts.card, counts.deadlock, counts.backend,
-      counts.waited, counts.served, counts.late, counts.preallocated, counts.unconfirmed, counts.unavailable);
+      counts.waited, counts.served, counts.turns, counts.late, counts.preallocated, counts.unconfirmed,
+      counts.unavailable);
   // A sequence that never comes to a case proves nothing about it.
   EXPECT_GT(counts.granted, 1000u);
   EXPECT_GT(counts.limit, 1000u);
@@ -684,6 +705,7 @@ TEST_P(BrokerPropertyTest, RandomSequencesKeepTheInvariantsAndRefuseNothingThatT
   EXPECT_GT(counts.backend, 100u);
   EXPECT_GT(counts.waited, 300u);
   EXPECT_GT(counts.served, 100u);
+  EXPECT_GT(counts.turns, 300u);
   EXPECT_GT(counts.late, 20u);
   EXPECT_GT(counts.preallocated, 50u);
   EXPECT_GT(counts.unconfirmed, 100u);

@@ -1,0 +1,343 @@
+// Requests that wait for memory of a card: who is served, whose turn it is, and which requests nothing can
+// serve. CardQueue has the order and the clock of turns.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allocator/broker/broker.h"
+
+namespace lgpu {
+
+void Broker::Serve(CardId card, Wakes& wakes) {
+  do {
+    GrantQueued(card, wakes);
+    RetryUnderLimits(card, wakes);
+  } while (MoveTurnOn(card, wakes));
+  freed_.NotifyAll();
+}
+
+void Broker::GrantQueued(CardId card, Wakes& wakes) {
+  CardQueue& queue = queues_.at(card);
+  if (queue.IsTurnOver(now_())) {
+    queue.EndTurn(now_());
+  }
+  // A grant can end a turn, or leave another request of its device above the limit.
+  for (bool again = !queue.empty(); again;) {
+    again = false;
+    const bool held_back = queue.turn().has_value();
+    for (const WaiterId id : queue.Order()) {
+      again |= rooms_.contains(id) ? TryRoom(id, queue) : GrantWaiter(id, queue, wakes);
+      if (held_back && !queue.turn()) {
+        break;  // those before it are held back no more
+      }
+    }
+  }
+}
+
+bool Broker::GrantWaiter(WaiterId id, CardQueue& queue, Wakes& wakes) {
+  Waiter& waiter = waiters_.at(id);
+  const LogicalId device = waiter.spec.device;
+  const Bytes bytes = waiter.spec.at_least;
+  const Ledger::Shortage shortage = ledger_.Check(device, bytes).shortage;
+  const bool held_back = queue.HoldsBack(id) && !ledger_.NeedOf(device, bytes).is_zero();
+  if (shortage == Ledger::Shortage::kCard || (shortage == Ledger::Shortage::kNone && held_back)) {
+    return false;
+  }
+  LeaveQueues(id, waiter);
+  if (shortage == Ledger::Shortage::kNone) {
+    ledger_.Request(device, bytes);
+    waiter.phase = Waiter::Phase::kCharged;
+    waiter.charged = bytes;
+    devices_.at(device).charged += bytes;
+  } else {
+    Charge(id, waiter, wakes);  // it is short of its limit now
+  }
+  wakes.push_back(sessions_.at(waiter.spec.session).waker);
+  return true;
+}
+
+bool Broker::TryRoom(WaiterId id, CardQueue& queue) {
+  Room& room = *rooms_.at(id);
+  if (queue.HoldsBack(id) || room.bytes > ledger_.View(room.card).free()) {
+    return false;
+  }
+  room.status = room.attempt();
+  room.over = !absl::IsResourceExhausted(room.status);
+  if (room.over) {
+    queue.Leave(id, now_());
+  }
+  return room.over;
+}
+
+void Broker::RetryUnderLimits(CardId card, Wakes& wakes) {
+  for (const LogicalId logical : ledger_.LogicalsOf(card)) {
+    std::deque<GrowId> waiting = std::exchange(devices_.at(logical).limit_waiters, {});
+    for (const GrowId id : waiting) {
+      Waiter& waiter = waiters_.at(id);
+      const TimePoint before = waiter.need.look_again;
+      Charge(id, waiter, wakes);
+      if (waiter.phase != Waiter::Phase::kLimit || waiter.need.look_again != before) {
+        wakes.push_back(sessions_.at(waiter.spec.session).waker);
+      }
+    }
+  }
+}
+
+bool Broker::MoveTurnOn(CardId card, Wakes& wakes) {
+  CardQueue& queue = queues_.at(card);
+  if (queue.empty()) {
+    return false;
+  }
+  const Reach reach = ReachOf(card);
+  if (queue.turn()) {
+    const WaiterId id = queue.turn()->of;
+    AskForCard(id, card, wakes);
+    if (MayBeServed(id, card, reach)) {
+      return false;
+    }
+    queue.EndTurn(now_());
+    if (!WishOf(id).patient) {
+      GiveUp(id, card, wakes);
+    }
+    return true;
+  }
+  const std::vector<WaiterId> order = queue.Order();
+  for (const WaiterId id : order) {
+    if (MayBeServed(id, card, reach)) {
+      const bool starts = queue.MayStartTurn(now_());
+      if (starts) {
+        queue.StartTurn(id, now_());
+      }
+      return starts;
+    }
+  }
+  // As things are, no request can be served.
+  for (const WaiterId id : order) {
+    if (!WishOf(id).patient) {
+      GiveUp(id, card, wakes);
+      return true;
+    }
+  }
+  const std::optional<WaiterId> victim = DeadlockVictim(card);
+  if (victim) {
+    Waiter& waiter = waiters_.at(*victim);
+    LeaveQueues(*victim, waiter);
+    Refuse(waiter, {.reason = RefusalReason::kDeadlock});
+    wakes.push_back(sessions_.at(waiter.spec.session).waker);
+  }
+  return victim.has_value();
+}
+
+void Broker::GiveUp(WaiterId id, CardId card, Wakes& wakes) {
+  if (const auto room = rooms_.find(id); room != rooms_.end()) {
+    room->second->over = true;
+    queues_.at(card).Leave(id, now_());
+    return;
+  }
+  Waiter& waiter = waiters_.at(id);
+  LeaveQueues(id, waiter);
+  Refuse(waiter, {.reason = RefusalReason::kCard});
+  wakes.push_back(sessions_.at(waiter.spec.session).waker);
+}
+
+Broker::Wish Broker::WishOf(WaiterId id) {
+  if (const auto room = rooms_.find(id); room != rooms_.end()) {
+    return {.need = room->second->bytes, .trims = room->second->need, .device = {}, .session = {}};
+  }
+  Waiter& waiter = waiters_.at(id);
+  return {.need = ledger_.NeedOf(waiter.spec.device, waiter.spec.at_least),
+          .trims = waiter.need,
+          .device = waiter.spec.device,
+          .session = waiter.spec.session,
+          .patient = !waiter.in_grace};
+}
+
+Broker::Reach Broker::ReachOf(CardId card) const {
+  // A session that waits on a device returns nothing of it meanwhile. On its other devices it may.
+  std::set<std::pair<LogicalId, SessionId>> waiting;
+  for (const WaiterId id : queues_.at(card).Order()) {
+    if (const auto waiter = waiters_.find(id); waiter != waiters_.end()) {
+      waiting.emplace(waiter->second.spec.device, waiter->second.spec.session);
+    }
+  }
+  Reach reach{.free = ledger_.View(card).free(), .leaving = Leaving(card), .others = {}};
+  for (const LogicalId logical : ledger_.LogicalsOf(card)) {
+    const Device& device = devices_.at(logical);
+    const Ledger::LogicalView view = ledger_.View(logical);
+    Bytes kept;
+    for (const auto& [session, held] : device.held_by) {
+      const bool trims = sessions_.at(session).trims && !device.spec.preallocate;
+      reach.idle = reach.idle || (trims && view.held() > view.guarantee);
+      kept += waiting.contains({logical, session}) ? held : Bytes();
+    }
+    reach.others += std::min(SaturatingSub(view.held(), view.guarantee), SaturatingSub(view.held(), kept));
+  }
+  return reach;
+}
+
+bool Broker::MayBeServed(WaiterId id, CardId card, const Reach& reach) {
+  const Wish wish = WishOf(id);
+  if (wish.need <= reach.free || (!wish.patient && !reach.leaving.is_zero()) ||
+      (wish.patient && wish.need <= reach.free + reach.others + reach.leaving)) {
+    return true;
+  }
+  const CardQueue& queue = queues_.at(card);
+  if (queue.turn() && queue.turn()->of == id) {
+    return trims_.IsHopeful(wish.trims, CardHolders(card, wish.device, wish.session));
+  }
+  return reach.idle && (!wish.trims.next_round || now_() >= *wish.trims.next_round);
+}
+
+void Broker::AskForCard(WaiterId id, CardId card, Wakes& wakes) {
+  const Wish wish = WishOf(id);
+  const Bytes missing = SaturatingSub(wish.need, ledger_.View(card).free() + Leaving(card));
+  if (missing.is_zero()) {
+    return;
+  }
+  const TimePoint before = wish.trims.look_again;
+  AskToTrim(wish.trims, CardHolders(card, wish.device, wish.session), missing, wakes);
+  if (wish.trims.look_again != before && wish.session) {
+    wakes.push_back(sessions_.at(wish.session).waker);  // it is to look sooner than it meant to
+  }
+}
+
+// A session counts as waiting if it returns nothing to the card before it is served: it waits on each of its
+// devices that has memory beyond the guarantee.
+std::optional<WaiterId> Broker::DeadlockVictim(CardId card) const {
+  std::map<SessionId, WaiterId> youngest;  // of each session that waits for the card
+  std::set<std::pair<LogicalId, SessionId>> waiting;
+  for (const WaiterId id : queues_.at(card).Order()) {
+    const auto waiter = waiters_.find(id);
+    if (waiter == waiters_.end()) {
+      continue;
+    }
+    const GrowSpec& spec = waiter->second.spec;
+    youngest[spec.session] = std::max(youngest[spec.session], id);
+    waiting.emplace(spec.device, spec.session);
+  }
+  if (youngest.empty() || !Leaving(card).is_zero()) {
+    return std::nullopt;
+  }
+  std::optional<WaiterId> victim;
+  for (const LogicalId logical : ledger_.LogicalsOf(card)) {
+    const Device& device = devices_.at(logical);
+    // Charged memory is about to be a session's that does not wait.
+    if (!device.charged.is_zero()) {
+      return std::nullopt;
+    }
+    const Ledger::LogicalView view = ledger_.View(logical);
+    const bool lends = view.held() > view.guarantee;
+    for (const auto& [session, held] : device.held_by) {
+      const auto waits = youngest.find(session);
+      if (waits == youngest.end() || (lends && !waiting.contains({logical, session}))) {
+        return std::nullopt;
+      }
+      victim = std::max(victim, std::optional(waits->second));
+    }
+  }
+  return victim;
+}
+
+bool Broker::IsHeldBack(LogicalId device, Bytes bytes) const {
+  return queues_.at(devices_.at(device).spec.card).turn() && !ledger_.NeedOf(device, bytes).is_zero();
+}
+
+absl::Status Broker::MakeRoom(CardId card, const std::string& user, Bytes guarantee, TimePoint deadline,
+                              absl::FunctionRef<absl::Status()> attempt) {
+  CardQueue& queue = queues_.at(card);
+  Room room{.card = card,
+            .user = user,
+            .bytes = RoundUp(guarantee, cards_.at(card).device.granularity),
+            .since = now_(),
+            .attempt = attempt};
+  if (queue.IsTurnOver(now_())) {
+    Wakes wakes;
+    Serve(card, wakes);
+    mutex_.Unlock();
+    WakeAll(wakes);
+    mutex_.Lock();
+  }
+  room.status = absl::ResourceExhaustedError("the card's free memory is held back for another request");
+  if (!queue.turn() || guarantee.is_zero()) {
+    room.status = attempt();
+  }
+  if (!absl::IsResourceExhausted(room.status) || stopping_ || now_() >= deadline) {
+    return room.status;
+  }
+  const WaiterId id{++last_waiter_};
+  rooms_.emplace(id, &room);
+  queue.Join(id, user);
+  while (!room.over && !stopping_ && now_() < deadline) {
+    Wakes wakes;
+    Serve(card, wakes);
+    mutex_.Unlock();
+    WakeAll(wakes);
+    mutex_.Lock();
+    // Every thread that changes the card tries `attempt`, so no change is missed here.
+    if (!room.over) {
+      const TimePoint next = std::min(deadline, queue.NextChange(now_()).value_or(deadline));
+      freed_.WaitUntil(mutex_, std::min(next, std::max(room.need.look_again, now_() + TrimTable::kPatience)));
+    }
+  }
+  rooms_.erase(id);
+  if (!room.over) {
+    queue.Leave(id, now_());
+    Wakes wakes;
+    Serve(card, wakes);
+    mutex_.Unlock();
+    WakeAll(wakes);
+    mutex_.Lock();
+  }
+  return room.status;
+}
+
+std::vector<Broker::Queued> Broker::QueueOf(CardId card) const {
+  const CardQueue& queue = queues_.at(card);
+  std::vector<Queued> infos;
+  for (const WaiterId id : queue.Order()) {
+    Queued& info = infos.emplace_back(Queued{.id = id, .lease = {}, .since = {}, .turns = queue.TurnsOf(id)});
+    if (queue.turn() && queue.turn()->of == id) {
+      info.turn_ends = queue.turn()->ends;
+    }
+    if (const auto room = rooms_.find(id); room != rooms_.end()) {
+      info.owner = room->second->user;
+      info.asked = room->second->bytes;
+      info.since = room->second->since;
+      continue;
+    }
+    const GrowSpec& spec = waiters_.at(id).spec;
+    const DeviceSpec& device = devices_.at(spec.device).spec;
+    info.lease = device.lease;
+    info.lease_name = device.lease_name;
+    info.owner = device.owner;
+    info.device_name = device.device_name;
+    info.pid = sessions_.at(spec.session).pid;
+    info.asked = spec.at_least;
+    info.since = spec.asked_at;
+  }
+  return infos;
+}
+
+absl::Status Broker::CheckQueues() const {
+  std::size_t queued = 0;
+  for (const auto& [id, waiter] : waiters_) {
+    const bool in_queue = queues_.at(devices_.at(waiter.spec.device).spec.card).Contains(id);
+    queued += in_queue ? 1 : 0;
+    if (in_queue != (waiter.phase == Waiter::Phase::kCard)) {
+      return absl::InternalError(absl::StrCat("request ", id.value, in_queue ? " stands" : " does not stand",
+                                              " in its card's queue, against its phase"));
+    }
+  }
+  std::size_t in_queues = 0;
+  for (const auto& [card, queue] : queues_) {
+    in_queues += queue.size();
+  }
+  if (in_queues != queued + rooms_.size()) {
+    return absl::InternalError(absl::StrCat(in_queues, " requests stand in queues, ", queued, " and ",
+                                            rooms_.size(), " wait there"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lgpu
