@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "lgpu/bytes.h"
 #include "proto/messages_json.h"
@@ -65,6 +66,36 @@ std::string SessionStates(const v1::LeaseStats& lease) {
     states.push_back(count == 1 ? name : absl::StrCat(count, " ", name));
   }
   return absl::StrJoin(states, ", ");
+}
+
+/// The requests that wait for memory of the GPUs; empty where none does.
+std::string FormatQueues(const v1::StatsSnapshot& snapshot, const Style& style) {
+  Table table({{"GPU", Align::kRight},
+               {"PLACE", Align::kRight},
+               {"OWNER"},
+               {"PID", Align::kRight},
+               {"LEASE"},
+               {"DEVICE"},
+               {"ASKED", Align::kRight},
+               {"WAITED", Align::kRight},
+               {"TURN"}});
+  for (const v1::CardStats& card : snapshot.cards()) {
+    for (const v1::QueuedRequest& request : card.queue()) {
+      std::string turn = request.turns() > 0 ? absl::StrCat("had ", request.turns()) : "";
+      if (request.has_turn_left_ms()) {
+        turn = absl::StrCat("now, at most ",
+                            absl::StrFormat("%.1f", 0.001 * static_cast<double>(request.turn_left_ms())),
+                            "s more");
+      }
+      const bool is_made = request.pid() == 0;
+      table.AddRow({absl::StrCat(card.index()), absl::StrCat(request.place()), Printable(request.owner()),
+                    is_made ? "" : absl::StrCat(request.pid()),
+                    is_made ? "(being made)" : Printable(request.lease_name()), ShortDevice(request.device()),
+                    Size(request.asked_bytes()), FormatAge(std::chrono::seconds(request.waited_ms() / 1000)),
+                    turn});
+    }
+  }
+  return table.empty() ? "" : absl::StrCat("\nWaiting for memory:\n", table.Format(style));
 }
 
 /// Who else uses the GPUs; empty where nobody does, or nobody knows.
@@ -128,8 +159,8 @@ std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style
     }
   }
   const std::string rest = leases.empty() ? "No leases.\n" : leases.Format(style);
-  return absl::StrCat(cards.Format(style), "\n", rest, FormatForeign(snapshot, style),
-                      free.empty() ? "" : "\n", free);
+  return absl::StrCat(cards.Format(style), "\n", rest, FormatQueues(snapshot, style),
+                      FormatForeign(snapshot, style), free.empty() ? "" : "\n", free);
 }
 
 namespace {

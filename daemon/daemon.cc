@@ -301,7 +301,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Devi
                         Broker::Create(registry.backend(), log,
                                        {.cards = ServedCards(registry, config.overhead_allowance),
                                         .reserve = config.reserve,
-                                        .unconfirmed_waker = foundation.reclaimer_waker}));
+                                        .unconfirmed_waker = foundation.reclaimer_waker,
+                                        .max_drain = config.max_drain}));
   auto impl = std::make_unique<Impl>(config, registry, std::move(foundation));
   LGPU_RETURN_IF_ERROR(impl->Start(registry.backend(), found));
   return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));

@@ -59,6 +59,21 @@ json ToJson(const CardStats& card) {
     }
     result["foreign_processes"].push_back(std::move(entry));
   }
+  result["queue"] = json::array();
+  for (const QueuedRequest& request : card.queue()) {
+    json entry = {{"place", request.place()},
+                  {"owner", request.owner()},
+                  {"pid", request.pid()},
+                  {"lease", request.lease_name()},
+                  {"device", request.device()},
+                  {"asked_bytes", request.asked_bytes()},
+                  {"waited_seconds", 0.001 * static_cast<double>(request.waited_ms())},
+                  {"turns", request.turns()}};
+    if (request.has_turn_left_ms()) {
+      entry["turn_left_seconds"] = 0.001 * static_cast<double>(request.turn_left_ms());
+    }
+    result["queue"].push_back(std::move(entry));
+  }
   return result;
 }
 

@@ -98,8 +98,8 @@ class Broker {
   /// A request that waits for memory of a card.
   struct Queued {
     WaiterId id;
-    LeaseKey lease;  // none: a lease that is being made
-    std::string lease_name = {}, owner = {}, device_name = {};
+    std::string lease_name = {}, device_name = {};  // empty: a lease that is being made
+    std::string owner = {};
     std::int64_t pid = 0;  // 0: a lease that is being made
     Bytes asked = {};
     TimePoint since;

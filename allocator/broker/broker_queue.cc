@@ -296,7 +296,7 @@ std::vector<Broker::Queued> Broker::QueueOf(CardId card) const {
   const CardQueue& queue = queues_.at(card);
   std::vector<Queued> infos;
   for (const WaiterId id : queue.Order()) {
-    Queued& info = infos.emplace_back(Queued{.id = id, .lease = {}, .since = {}, .turns = queue.TurnsOf(id)});
+    Queued& info = infos.emplace_back(Queued{.id = id, .since = {}, .turns = queue.TurnsOf(id)});
     if (queue.turn() && queue.turn()->of == id) {
       info.turn_ends = queue.turn()->ends;
     }
@@ -308,7 +308,6 @@ std::vector<Broker::Queued> Broker::QueueOf(CardId card) const {
     }
     const GrowSpec& spec = waiters_.at(id).spec;
     const DeviceSpec& device = devices_.at(spec.device).spec;
-    info.lease = device.lease;
     info.lease_name = device.lease_name;
     info.owner = device.owner;
     info.device_name = device.device_name;

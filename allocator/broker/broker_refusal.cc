@@ -145,6 +145,12 @@ Refusal Broker::MakeRefusal(const Device& device, LogicalId id, const RefusalCau
                      : "free tensors of the other devices of this card, or wait longer");
       break;
     case RefusalReason::kDeadlock:
+      if (refusal.holders.empty()) {
+        refusal.advice.push_back(absl::StrCat("free memory of this program, ask for at most ",
+                                              FormatBytesCut(card_view.free()),
+                                              ", or end programs outside lgpu that use the GPU"));
+        break;
+      }
       refusal.advice.push_back(
           "every holder of the card waits for memory of another one, this request was the last to come: free "
           "memory and ask again, or give the devices a guarantee");

@@ -1,6 +1,7 @@
 #ifndef LGPU_DAEMON_SERVER_CONFIG_H_
 #define LGPU_DAEMON_SERVER_CONFIG_H_
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -82,6 +83,8 @@ struct Config {
   std::vector<SimulatedDeviceConfig> simulated;  // empty: the machine's GPUs
   Bytes reserve;                                 // of every card, never granted
   Bytes overhead_allowance;                      // charged per session and card until measured
+  std::chrono::milliseconds max_drain =
+      std::chrono::seconds(2);  // how long a waiting request holds others back
   std::vector<StaticDeviceConfig> static_devices;
   LeasePolicy policy;
   std::uint32_t kept_events = 1024;

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "daemon/server/config.h"
 #include "lgpu/status.h"
 
@@ -193,6 +194,24 @@ class Reader {
             }};
   }
 
+  Key Duration(std::string_view name, std::chrono::milliseconds& to, std::chrono::milliseconds shortest,
+               std::chrono::milliseconds longest) const {
+    return {name, [this, &to, shortest, longest](const toml::node& value) {
+              const auto* text = value.as_string();
+              absl::Duration duration;
+              if (text == nullptr || !absl::ParseDuration(text->get(), &duration)) {
+                return WrongType(value, "a time such as \"2s\" or \"500ms\"");
+              }
+              const std::chrono::milliseconds found = absl::ToChronoMilliseconds(duration);
+              if (found < shortest || found > longest) {
+                return Error(value.source(), absl::StrCat(text->get(), " is out of range; allowed are ",
+                                                          shortest.count(), "ms to ", longest.count(), "ms"));
+              }
+              to = found;
+              return absl::OkStatus();
+            }};
+  }
+
   Key FileMode(std::string_view name, std::uint32_t& to) const {
     return {
         name, [this, &to](const toml::node& value) {
@@ -358,6 +377,9 @@ class Reader {
 };
 
 constexpr std::uint32_t kMany = 1u << 20;
+// A shorter turn ends before sessions answer a trim.
+constexpr std::chrono::milliseconds kShortestTurn{100};
+constexpr std::chrono::milliseconds kLongestTurn = std::chrono::minutes(1);
 
 std::vector<Reader::Key> AllKeys(const Reader& reader, Config& config) {
   return {
@@ -374,6 +396,7 @@ std::vector<Reader::Key> AllKeys(const Reader& reader, Config& config) {
       reader.StaticDevices(config.static_devices),
       reader.Table("memory", {reader.Size("reserve", config.reserve),
                               reader.Size("overhead_allowance", config.overhead_allowance),
+                              reader.Duration("max_drain", config.max_drain, kShortestTurn, kLongestTurn),
                               reader.Mode("default_mode", config.policy.preallocate)}),
       reader.Table("caps", {reader.Caps("users", config.policy.user_caps),
                             reader.Caps("groups", config.policy.group_caps)}),

@@ -122,6 +122,37 @@ void StatsReporter::AddForeignProcesses(const Caller& caller, v1::StatsSnapshot&
   }
 }
 
+// As Refusals name the holders of a card. Names of leases are their owner's business.
+void StatsReporter::AddQueues(const Caller& caller, v1::StatsSnapshot& snapshot) const {
+  const std::string user = UserName(caller.uid);
+  const auto now = std::chrono::steady_clock::now();
+  const auto milliseconds = [](std::chrono::steady_clock::duration time) {
+    const auto count = std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(count, 0));
+  };
+  const std::vector<Broker::CardInfo> infos = broker_.Cards();
+  for (v1::CardStats& card : *snapshot.mutable_cards()) {
+    const auto info = std::find_if(infos.begin(), infos.end(), [&card](const Broker::CardInfo& candidate) {
+      return candidate.card.device.uuid == card.uuid();
+    });
+    if (info == infos.end()) continue;
+    for (const Broker::Queued& queued : info->queue) {
+      v1::QueuedRequest& entry = *card.add_queue();
+      entry.set_place(static_cast<std::uint32_t>(card.queue_size()));
+      entry.set_owner(queued.owner);
+      entry.set_pid(queued.pid);
+      if (caller.uid == 0 || queued.owner == user) {
+        entry.set_lease_name(queued.lease_name);
+        entry.set_device(queued.device_name);
+      }
+      entry.set_asked_bytes(queued.asked.count());
+      entry.set_waited_ms(milliseconds(now - queued.since));
+      entry.set_turns(static_cast<std::uint32_t>(queued.turns));
+      if (queued.turn_ends) entry.set_turn_left_ms(milliseconds(*queued.turn_ends - now));
+    }
+  }
+}
+
 void StatsReporter::AddSessions(const Lease& lease, const Broker::Overheads& overheads,
                                 v1::LeaseStats& out) const {
   std::set<SessionId> ids = lease.live;
@@ -199,6 +230,7 @@ v1::StatsSnapshot StatsReporter::Snapshot(const Caller& caller) const {
     *snapshot.add_cards() = std::move(card);
   }
   AddForeignProcesses(caller, snapshot);
+  AddQueues(caller, snapshot);
   const Broker::Overheads overheads = broker_.overheads();
   for (const Lease& lease : leases_.Snapshot(caller)) {
     *snapshot.add_leases() = LeaseToProto(lease, overheads);

@@ -50,6 +50,7 @@ class StatsReporter {
   v1::LeaseStats LeaseToProto(const Lease& lease, const Broker::Overheads& overheads) const;
   void AddSessions(const Lease& lease, const Broker::Overheads& overheads, v1::LeaseStats& out) const;
   void AddForeignProcesses(const Caller& caller, v1::StatsSnapshot& snapshot) const;
+  void AddQueues(const Caller& caller, v1::StatsSnapshot& snapshot) const;
   /// Names of users may come over a network: they are asked for once.
   Known LookUp(std::int64_t pid) const;
 

@@ -51,6 +51,31 @@ v1::StatsSnapshot Snapshot() {
   return snapshot;
 }
 
+TEST(LsTest, ShowsWhoWaitsForMemoryAndWhoseTurnItIs) {
+  v1::StatsSnapshot snapshot = Snapshot();
+  v1::QueuedRequest& first = *snapshot.mutable_cards(0)->add_queue();
+  first.set_place(1);
+  first.set_owner("user1");
+  first.set_pid(11);
+  first.set_lease_name("train");
+  first.set_device("/device:GPU:0");
+  first.set_asked_bytes(512 * kMiB);
+  first.set_waited_ms(61'500);
+  first.set_turns(2);
+  first.set_turn_left_ms(1300);
+  v1::QueuedRequest& second = *snapshot.mutable_cards(0)->add_queue();
+  second.set_place(2);
+  second.set_owner("user2");
+  second.set_asked_bytes(64 * kMiB);
+  second.set_turns(1);
+  EXPECT_THAT(
+      FormatSnapshot(snapshot, {}),
+      HasSubstr("\nWaiting for memory:\n"
+                "GPU  PLACE  OWNER  PID  LEASE         DEVICE      ASKED  WAITED  TURN\n"
+                "  0      1  user1   11  train         GPU:0   512.00MiB      1m  now, at most 1.3s more\n"
+                "  0      2  user2    -  (being made)  -        64.00MiB      0s  had 1\n"));
+}
+
 TEST(LsTest, ShowsCardsThenLeasesThenWhatCanBePromised) {
   EXPECT_EQ(FormatSnapshot(Snapshot(), {}),
             "GPU  NAME               HELD   PROMISED    TOTAL       FREE  FOREIGN  STATE\n"

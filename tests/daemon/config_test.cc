@@ -60,6 +60,7 @@ sparse = true
 [memory]
 reserve = "64MiB"
 overhead_allowance = "1.5MiB"
+max_drain = "1.5s"
 [caps.users.alice]
 memory_limit = "8GiB"
 guarantee = "2GiB"
@@ -86,6 +87,7 @@ kept = 6
                   SimulatedDeviceConfig{.memory = 4_MiB, .uuid = "GPU-1", .name = "small", .sparse = true}));
   EXPECT_EQ(config.reserve, 64_MiB);
   EXPECT_EQ(config.overhead_allowance, Bytes(1536 * 1024));
+  EXPECT_EQ(config.max_drain, std::chrono::milliseconds(1500));
   EXPECT_THAT(config.policy.user_caps,
               testing::UnorderedElementsAre(
                   CapConfig{.name = "alice", .memory_limit = 8_GiB, .guarantee = 2_GiB, .leases = 4},
@@ -104,6 +106,9 @@ TEST(ConfigTest, ErrorsSayFileLineAndColumn) {
   EXPECT_THAT(ErrorOf("\n[deamon]\n"), HasSubstr("lgpud.toml:2:2: unknown key 'deamon' at the top"));
   EXPECT_THAT(ErrorOf("[memory]\nreserve = \"2GB\"\n"), testing::StartsWith("lgpud.toml:2:11: "));
   EXPECT_THAT(ErrorOf("[daemon]\nmax_sessions = 0\n"), HasSubstr("0 is out of range; allowed are 1 to "));
+  EXPECT_THAT(ErrorOf("[memory]\nmax_drain = \"0\"\n"), HasSubstr("0 is out of range; allowed are 100ms to "));
+  EXPECT_THAT(ErrorOf("[memory]\nmax_drain = 2\n"), HasSubstr("expected a time such as \"2s\" or \"500ms\""));
+  EXPECT_THAT(ErrorOf("[memory]\nmax_drain = \"soon\"\n"), HasSubstr("expected a time such as"));
   EXPECT_THAT(ErrorOf("[daemon]\nmax_sessions = \"9\"\n"),
               HasSubstr("expected a whole number, found a string"));
   EXPECT_THAT(ErrorOf("[daemon]\nsocket_mode = 660\n"), HasSubstr("2:15: a file mode is written in octal"));
@@ -256,6 +261,7 @@ TEST(ConfigTest, TheExampleFileHoldsTheDefaultsAndEveryKeyOfItIsKnown) {
   EXPECT_EQ(example.max_sessions, defaults.max_sessions);
   EXPECT_EQ(example.reserve, defaults.reserve);
   EXPECT_EQ(example.overhead_allowance, defaults.overhead_allowance);
+  EXPECT_EQ(example.max_drain, defaults.max_drain);
   EXPECT_EQ(example.policy.placement_records, defaults.policy.placement_records);
   EXPECT_EQ(example.kept_events, defaults.kept_events);
 
