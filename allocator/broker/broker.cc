@@ -356,7 +356,7 @@ void Broker::DropWaiters(SessionId session, Wakes& wakes) {
     Waiter& waiter = waiters_.at(id);
     touched.insert(devices_.at(waiter.spec.device).spec.card);
     if (waiter.phase == Waiter::Phase::kTooLarge && unconfirmed_.insert(waiter.too_large).second) {
-      wakes.push_back(unconfirmed_waker_);  // it is leaving, and who was to free it is gone
+      wakes.push_back(unconfirmed_waker_);  // the request that was to free it is gone
     }
     LeaveQueues(id, waiter);
     Forget(id);

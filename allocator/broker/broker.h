@@ -477,7 +477,7 @@ class Broker {
   Bytes ChargeRoom(LogicalId id, Device& device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   GrowAnswer FillUpFailed(GrowId id, Waiter mine, const absl::Status& status);
   /// Makes chunks for memory that is charged already. `maker` is called with the lock when they are there,
-  /// before anybody who waits is served.
+  /// before waiting requests are served.
   absl::Status MakeSpare(LogicalId device, Bytes bytes, TimePoint deadline,
                          const std::function<void(Wakes&)>& maker = {});
   struct MadeChunk {

@@ -127,7 +127,7 @@ void Broker::ResizeBack(LogicalId logical, const Ledger::LogicalView& before) {
         .IgnoreError();
     // Others may have made chunks for the limit that it had meanwhile.
     surplus = TakeBeyondLimit(logical, device->second);
-    // The guarantee that is set free is for those who wait.
+    // Waiting requests may fit into the guarantee that is free now.
     Serve(before.card, wakes);
   }
   WakeAll(wakes);

@@ -1,4 +1,4 @@
-// What real cards report of their use: what lies in no chunk is charged to whoever has it.
+// Real cards report what processes use. Memory outside chunks is charged to the process that has it.
 
 #include <unistd.h>
 
@@ -63,7 +63,7 @@ void Broker::Observe(CardId card, const CardReport& report) {
   for (auto& [where, overhead] : overheads_) {
     if (where.second == card) ChargeOverhead(card, overhead);
   }
-  // What there was no room for stays what it was: somebody else's use of the card.
+  // Overhead that the card has no room for stays foreign.
   ledger_.SetForeign(card, unexplained(ledger_.View(card).overhead));
 }
 

@@ -1,5 +1,5 @@
-// Requests that wait for memory of a card: who is served, whose turn it is, and which requests nothing can
-// serve. CardQueue has the order and the clock of turns.
+// Requests that wait for memory of a card: which are served, which one has the turn, and which ones nothing
+// can serve. CardQueue has the order and the clock of turns.
 
 #include <algorithm>
 #include <utility>

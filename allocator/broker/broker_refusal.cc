@@ -119,7 +119,7 @@ Refusal Broker::MakeRefusal(const Device& device, LogicalId id, const RefusalCau
   refusal.lease = device.spec.lease_name;
   refusal.asked = cause.asked;
   refusal.limit = view.limit;
-  // What the daemon keeps ready for a preallocated device is held by nobody yet.
+  // No session holds the spare chunks of a preallocated device.
   refusal.held = view.held() - device.spare_bytes;
   refusal.waited = cause.waited;
   const bool limit_is_short = cause.reason == RefusalReason::kLimit;

@@ -1,4 +1,4 @@
-// What a broker knows of an earlier one: the journal, and the sessions that come back.
+// A broker takes over what an earlier one granted: from the journal, and from sessions that come back.
 
 #include <algorithm>
 #include <utility>

@@ -8,7 +8,7 @@
 namespace lgpu {
 namespace {
 
-// Chunks that are freed between two looks at who waits for memory.
+// Chunks that are freed between two looks at the requests that wait.
 constexpr std::size_t kReclaimBatch = 64;
 // How often the machine's processes are looked through for memory of an earlier daemon's.
 constexpr std::chrono::milliseconds kLostRetry{250};

@@ -1,4 +1,4 @@
-// Who may hold memory, and what its process takes beside it.
+// Sessions, and the driver memory that their processes take beside chunks.
 
 #include <algorithm>
 #include <utility>
@@ -48,8 +48,8 @@ void Broker::ChargeRestoredOverhead() {
   }
 }
 
-// A program takes its driver's memory whether there is room for it or not: what there is is charged, and none
-// is refused for it. How much it is turns out later.
+// A program takes its driver's memory whether the card has room or not. So the session is never refused for
+// it: as much as there is room for is charged. A later report says how much it really is.
 void Broker::ChargeOverhead(Session& session) {
   for (const auto& [id, device] : devices_) {
     const CardId card = device.spec.card;

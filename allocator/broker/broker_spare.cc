@@ -1,4 +1,4 @@
-// Preallocated devices: chunks that nobody holds yet.
+// Spare chunks: chunks of preallocated devices that no session holds.
 
 #include <algorithm>
 #include <iterator>
@@ -133,8 +133,8 @@ Broker::GrowAnswer Broker::FillUp(GrowId id, Waiter mine) {
     }
     WakeAll(wakes);
   } else {
-    // The thread of a session must not wait here, where it hears nothing of its client. It takes of what it
-    // made before anybody who waits.
+    // No waiting: this is the thread that hears the session's client. The request is served from the new
+    // chunks before others.
     const absl::Status made = MakeSpare(logical, std::exchange(mine.charged, Bytes()), now_(), place);
     if (!made.ok()) {
       return FillUpFailed(id, std::move(mine), made);
@@ -154,7 +154,7 @@ void Broker::FreeTooLarge(Waiter& mine) {
   {
     MutexLock lock(mutex_);
     Settle(mine.too_large, freed, wakes);
-    // Before anybody who waits is looked at: for him this memory is coming.
+    // Before waiting requests are looked at: the freed memory belongs to this request.
     Device& device = devices_.at(mine.spec.device);
     mine.charged = ChargeRoom(mine.spec.device, device);
     Serve(device.spec.card, wakes);
@@ -215,7 +215,7 @@ bool Broker::BecomesSpare(const ChunkEntry& chunk) const {
 std::vector<ChunkId> Broker::TakeBeyondLimit(LogicalId logical, Device& device) {
   const Ledger::LogicalView view = ledger_.View(logical);
   const Bytes limit = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
-  // What is charged is not there yet, and may never be; who makes it looks again.
+  // Charged chunks do not exist yet and may never do. The thread that makes them looks again.
   return TakeSurplus(device, SaturatingSub(view.granted - device.charged, limit));
 }
 

@@ -10,7 +10,7 @@
 namespace lgpu {
 namespace {
 
-// How long the driver may take to free what everybody has let go of.
+// How long the driver may take to free memory that no process uses any more.
 constexpr std::chrono::seconds kUnreturnedGrace{2};
 // How often a card is asked that still lacks memory afterwards; asking takes the driver's locks.
 constexpr std::chrono::seconds kLateRetry{1};
@@ -101,7 +101,7 @@ void Broker::DoubtReleased(const std::map<CardId, CardReport>& before, const std
     }
     const std::optional<CardReport> after = CardReport::Take(backend_, backend_device);
     if (!after) continue;
-    // What is less than half a granule belongs to nobody's chunk.
+    // Less than half a granule is no chunk.
     Bytes risen = CardWatch::Risen(report, *after, amount) + granule / 2;
     MutexLock lock(mutex_);
     for (const std::size_t i : released) {
@@ -144,7 +144,7 @@ std::set<ChunkId> Broker::LookAtCards() {
     Bytes room = report
                      ? watch->second.Back(*report, sums.chunks, sums.coming, sums.suspects) + sums.granule / 2
                      : sums.coming;
-    // Whoever was found to keep memory is believed last, and then whoever gave it back first.
+    // The latest returns are believed first, sessions that were found to keep memory last.
     std::vector<std::tuple<bool, TimePoint::duration, ChunkId>> coming;
     for (const ChunkId id : unconfirmed_) {
       const ChunkEntry& chunk = chunks_.at(id);

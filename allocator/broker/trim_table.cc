@@ -37,7 +37,7 @@ TrimTable::Asked TrimTable::Ask(Need& need, std::vector<Holder> holders, Bytes m
     asked.session = next->session;
     return asked;
   }
-  // Those who are slow to answer do not put the next round off for the others.
+  // A session that is slow to answer does not put the next round off.
   if (!need.next_round) {
     need.next_round = now + kNextRound;
   }

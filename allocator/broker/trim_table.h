@@ -30,7 +30,7 @@ class TrimTable {
     LogicalId device;
     Bytes bytes;
   };
-  /// Somebody's want of memory. In each round everybody is asked once.
+  /// The state of one request's asking. In each round every holder is asked once.
   struct Need {
     std::uint64_t round = 0;              // 0: did not ask yet
     TimePoint look_again;                 // ask again then, whatever happens
@@ -46,11 +46,11 @@ class TrimTable {
   /// Who still waits when all have answered asks them again after this time.
   static constexpr std::chrono::milliseconds kNextRound{250};
 
-  /// Asks the next of `holders` for what is missing, if nobody's answer is awaited.
+  /// Asks the next of `holders` for what is missing, if no answer is awaited.
   Asked Ask(Need& need, std::vector<Holder> holders, Bytes missing, TimePoint now);
   /// Asks this one too, if it is not asked already; then true.
   bool AskAlso(const Holder& holder, Bytes missing, TimePoint now);
-  /// Whether somebody was not asked in this round or did not answer.
+  /// Whether a holder was not asked in this round, or did not answer.
   bool IsHopeful(const Need& need, const std::vector<Holder>& holders) const;
 
   /// The orders for a holder that it did not fetch yet.
@@ -68,7 +68,7 @@ class TrimTable {
   struct State {
     TrimId open;  // none: nothing is asked
     TimePoint asked_at;
-    std::uint64_t asked_in = 0;  // the round of who asked
+    std::uint64_t asked_in = 0;  // the asking request's round
     std::uint64_t tried_in = 0;  // as above, of the last order that was answered for good
     Bytes held, asked;           // when it was asked last
     TimePoint not_before;        // had something pending
