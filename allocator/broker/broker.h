@@ -52,7 +52,8 @@ struct BrokerCard {
 ///
 /// A chunk is GRANTED to a session; RETURNING from Return until the backend confirms that it is free;
 /// DRAINING from the death of its session until then; or SPARE: made for a preallocated device and granted to
-/// no session.
+/// no session. A chunk is granted once: in place of one that comes back, a preallocated device gets a new
+/// one.
 ///
 /// Thread-safe. No lock is held over a call of the backend, of the log's Commit or of a Waker. Several
 /// threads may call for one session; the calls that end it (StartDraining, RemoveSession) come after all
@@ -301,6 +302,7 @@ class Broker {
     bool lost = false;            // an earlier daemon's: there is no reference to it here
     bool attested = false;        // its session said that it holds it
     bool unreturned = false;      // and that for longer than a driver takes
+    bool made_again = false;      // leaving: the preallocated device gets an empty chunk in its place
     TimePoint leaving_since = {};
   };
   struct Device {
@@ -309,7 +311,7 @@ class Broker {
     // Of preallocated devices, by size, so that a pick looks only at what it takes. No set is empty.
     std::map<Bytes, std::set<ChunkId>, std::greater<>> spare;
     Bytes spare_bytes;
-    Bytes draining;  // of preallocated devices: comes back as spare
+    Bytes coming_again;  // leaving, and made again as the limit allows
     std::map<SessionId, Bytes> held_by;
     std::deque<GrowId> limit_waiters;
     bool removed = false;
@@ -479,7 +481,7 @@ class Broker {
   /// Makes chunks for memory that is charged already. `maker` is called with the lock when they are there,
   /// before waiting requests are served.
   absl::Status MakeSpare(LogicalId device, Bytes bytes, TimePoint deadline,
-                         const std::function<void(Wakes&)>& maker = {});
+                         const std::function<void(Wakes&)>& maker = {}, std::vector<Bytes> sizes = {});
   struct MadeChunk {
     Bytes bytes;
     MemoryHandle memory;
@@ -503,7 +505,6 @@ class Broker {
   /// where memory of its own that is still leaving stands in the way.
   std::optional<Bytes> ChargeMissing(LogicalId id, Device& device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ResizeBack(LogicalId id, const Ledger::LogicalView& before);
-  bool BecomesSpare(const ChunkEntry& chunk) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MakeItSpare(ChunkId id, ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static std::vector<ChunkId> ChunksOf(const Session& session);
   void StartLeaving(ChunkEntry& chunk, ChunkState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -514,7 +515,13 @@ class Broker {
   void EndDraining(const Session& session, Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Frees chunks that are leaving; what is not confirmed is left for RetryUnconfirmed.
   void Reclaim(const std::vector<ChunkId>& chunks);
-  void Settle(ChunkId id, const absl::Status& result, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Chunks that preallocated devices lack, which are charged already.
+  using MissingChunks = std::map<LogicalId, std::vector<Bytes>>;
+  void MakeAgain(const MissingChunks& missing);
+  /// A session gives the chunk back.
+  void GiveBack(ChunkEntry& chunk, ChunkState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Settle(ChunkId id, const absl::Status& result, Wakes& wakes, MissingChunks& missing)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool LooksFree(const ChunkEntry& chunk);
   /// Asks the backend about all those of `chunks` that were an earlier daemon's: what it said of each.
   std::map<ChunkId, absl::Status> ReclaimLost(const std::vector<ChunkId>& chunks);

@@ -119,13 +119,14 @@ void Broker::StartLeaving(ChunkEntry& chunk, ChunkState state) {
 }
 
 absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadline,
-                               const std::function<void(Wakes&)>& maker) {
-  std::vector<Bytes> sizes;
+                               const std::function<void(Wakes&)>& maker, std::vector<Bytes> sizes) {
   int backend_device = 0;
   {
     MutexLock lock(mutex_);
     const CardId card = devices_.at(logical).spec.card;
-    sizes = CutPreallocated(card, bytes);
+    if (sizes.empty()) {
+      sizes = CutPreallocated(card, bytes);
+    }
     backend_device = cards_.at(card).backend_device;
   }
   Created created = CreateChunks(backend_device, sizes);

@@ -102,7 +102,7 @@ absl::Status Broker::ResizeDevice(LogicalId logical, Bytes limit, Bytes guarante
 std::optional<Bytes> Broker::ChargeMissing(LogicalId logical, Device& device) {
   const Ledger::LogicalView view = ledger_.View(logical);
   const Bytes rounded = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
-  const Bytes missing = SaturatingSub(rounded, view.granted);
+  const Bytes missing = SaturatingSub(rounded, view.granted + device.coming_again);
   if (missing.is_zero()) {
     return missing;
   }
@@ -164,7 +164,7 @@ std::optional<Broker::DeviceInfo> Broker::Find(LogicalId logical) const {
   return DeviceInfo{.limit = view.limit,
                     .guarantee = view.guarantee,
                     .held = view.held(),
-                    .leaving = view.leaving + device->second.draining,
+                    .leaving = view.leaving,
                     .missing = device->second.spec.preallocate ? SaturatingSub(all, there) : Bytes(),
                     .card = view.card,
                     .card_free = ledger_.View(view.card).free()};

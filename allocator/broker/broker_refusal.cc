@@ -25,8 +25,6 @@ Bytes Broker::Leaving(CardId card) const {
   Bytes sum;
   for (const LogicalId logical : ledger_.LogicalsOf(card)) {
     sum += ledger_.View(logical).leaving;
-    const auto device = devices_.find(logical);
-    sum += device == devices_.end() ? Bytes() : device->second.draining;
   }
   return sum;
 }
@@ -123,7 +121,7 @@ Refusal Broker::MakeRefusal(const Device& device, LogicalId id, const RefusalCau
   refusal.held = view.held() - device.spare_bytes;
   refusal.waited = cause.waited;
   const bool limit_is_short = cause.reason == RefusalReason::kLimit;
-  const Bytes coming_back = limit_is_short ? view.leaving + device.draining : Leaving(view.card);
+  const Bytes coming_back = limit_is_short ? view.leaving : Leaving(view.card);
   if (!coming_back.is_zero()) {
     refusal.coming_back = coming_back;
   }
@@ -214,9 +212,7 @@ absl::Status Broker::CheckInvariants() const {
   std::map<LogicalId, Bytes> leaving;
   std::map<SessionId, Bytes> held;
   for (const auto& [id, chunk] : chunks_) {
-    const bool preallocated = devices_.at(chunk.device).spec.preallocate;
-    const bool leaves =
-        chunk.state == ChunkState::kReturning || (chunk.state == ChunkState::kDraining && !preallocated);
+    const bool leaves = chunk.state == ChunkState::kReturning || chunk.state == ChunkState::kDraining;
     (leaves ? leaving : granted)[chunk.device] += chunk.bytes;
     held[chunk.session] += chunk.bytes;
   }

@@ -16,7 +16,6 @@ constexpr std::chrono::milliseconds kLostRetry{250};
 }  // namespace
 
 absl::Status Broker::Return(SessionId session, LogicalId logical, std::span<const ChunkId> chunks) {
-  Wakes wakes;
   std::vector<ChunkId> leaving;
   {
     MutexLock lock(mutex_);
@@ -32,20 +31,11 @@ absl::Status Broker::Return(SessionId session, LogicalId logical, std::span<cons
     }
     for (const ChunkId id : chunks) {
       ChunkEntry& chunk = chunks_.at(id);
-      if (BecomesSpare(chunk)) {
-        MakeItSpare(id, chunk);
-      } else {
-        StartLeaving(chunk, ChunkState::kReturning);
-        leaving.push_back(id);
-      }
+      GiveBack(chunk, ChunkState::kReturning);
+      leaving.push_back(id);
     }
     ++counters_.returns;
-    const auto device = devices_.find(logical);
-    if (leaving.size() < chunks.size() && device != devices_.end()) {
-      Serve(device->second.spec.card, wakes);
-    }
   }
-  WakeAll(wakes);
   Reclaim(leaving);
   return absl::OkStatus();
 }
@@ -68,28 +58,23 @@ void Broker::ReturnAll(SessionId session) {
     }
     DropWaiters(session, wakes);
     StopTrimming(session);
-    std::set<CardId> touched;
-    const std::vector<ChunkId> chunks = ChunksOf(found->second);
-    for (const ChunkId id : chunks) {
+    for (const ChunkId id : ChunksOf(found->second)) {
       ChunkEntry& chunk = chunks_.at(id);
-      if (chunk.state != ChunkState::kGranted) {
-        continue;
-      }
-      const Device& device = devices_.at(chunk.device);
-      touched.insert(device.spec.card);
-      if (BecomesSpare(chunk)) {
-        MakeItSpare(id, chunk);
-      } else {
-        StartLeaving(chunk, ChunkState::kReturning);
+      if (chunk.state == ChunkState::kGranted) {
+        GiveBack(chunk, ChunkState::kReturning);
         leaving.push_back(id);
       }
-    }
-    for (const CardId card : touched) {
-      Serve(card, wakes);
     }
   }
   WakeAll(wakes);
   Reclaim(leaving);
+}
+
+void Broker::GiveBack(ChunkEntry& chunk, ChunkState state) {
+  StartLeaving(chunk, state);
+  Device& device = devices_.at(chunk.device);
+  chunk.made_again = device.spec.preallocate;
+  device.coming_again += chunk.made_again ? chunk.bytes : Bytes();
 }
 
 void Broker::StartDraining(SessionId session) {
@@ -108,14 +93,8 @@ void Broker::StartDraining(SessionId session) {
       if (chunk.state != ChunkState::kGranted) {
         continue;
       }
-      Device& device = devices_.at(chunk.device);
-      touched.insert(device.spec.card);
-      if (device.spec.preallocate) {
-        chunk.state = ChunkState::kDraining;
-        device.draining += chunk.bytes;
-      } else {
-        StartLeaving(chunk, ChunkState::kDraining);
-      }
+      touched.insert(devices_.at(chunk.device).spec.card);
+      GiveBack(chunk, ChunkState::kDraining);
     }
     // Requests may wait for what is on its way back now.
     for (const CardId card : touched) {
@@ -131,16 +110,7 @@ void Broker::EndDraining(const Session& session, Ended& ended) {
     if (chunk.state != ChunkState::kDraining) {
       continue;
     }
-    Device& device = devices_.at(chunk.device);
-    ended.cards.insert(device.spec.card);
-    if (device.spec.preallocate) {
-      device.draining -= chunk.bytes;
-      if (BecomesSpare(chunk)) {
-        MakeItSpare(id, chunk);
-        continue;
-      }
-      StartLeaving(chunk, ChunkState::kReturning);
-    }
+    ended.cards.insert(devices_.at(chunk.device).spec.card);
     // From here on the chunk is RetryUnconfirmed's, should the backend not confirm it.
     chunk.state = ChunkState::kReturning;
     ended.leaving.push_back(id);
@@ -194,22 +164,35 @@ void Broker::Reclaim(const std::vector<ChunkId>& chunks) {
     }
     DoubtReleased(before, batch, results);
     Wakes wakes;
+    MissingChunks missing;
     {
       MutexLock lock(mutex_);
       std::set<CardId> touched;
       for (std::size_t i = 0; i < count; ++i) {
         touched.insert(devices_.at(chunks_.at(chunks[start + i]).device).spec.card);
-        Settle(chunks[start + i], results[i], wakes);
+        Settle(chunks[start + i], results[i], wakes, missing);
       }
       for (const CardId card : touched) {
         Serve(card, wakes);
       }
     }
     WakeAll(wakes);
+    MakeAgain(missing);
   }
 }
 
-void Broker::Settle(ChunkId id, const absl::Status& result, Wakes& wakes) {
+// A device that cannot have its chunks now lacks them, and the next request that needs them tries again.
+void Broker::MakeAgain(const MissingChunks& missing) {
+  for (const auto& [device, sizes] : missing) {
+    Bytes bytes;
+    for (const Bytes size : sizes) {
+      bytes += size;
+    }
+    MakeSpare(device, bytes, now_(), {}, sizes).IgnoreError();
+  }
+}
+
+void Broker::Settle(ChunkId id, const absl::Status& result, Wakes& wakes, MissingChunks& missing) {
   ChunkEntry& chunk = chunks_.at(id);
   releasing_.erase(id);
   // NOT_FOUND: an earlier call, which said something else, did free it.
@@ -225,7 +208,17 @@ void Broker::Settle(ChunkId id, const absl::Status& result, Wakes& wakes) {
     session->second.unreturned -= chunk.bytes;
   }
   TakeFromSession(id, chunk);
-  ledger_.ConfirmFree(device, chunk.bytes);
+  const Bytes bytes = chunk.bytes;
+  ledger_.ConfirmFree(device, bytes);
+  if (chunk.made_again) {
+    Device& owner = devices_.at(device);
+    owner.coming_again -= bytes;
+    // Not beyond a limit that was lowered. Inside the limit the memory is guaranteed.
+    if (!owner.removed && ledger_.Request(device, bytes).shortage == Ledger::Shortage::kNone) {
+      owner.charged += bytes;
+      missing[device].push_back(bytes);
+    }
+  }
   unconfirmed_.erase(id);
   chunks_.erase(id);
   ForgetIfEmpty(device);
@@ -283,6 +276,7 @@ bool Broker::RetryUnconfirmed() {
   const std::map<ChunkId, absl::Status> answers = ReclaimLost(lost);
   const std::set<ChunkId> back = LookAtCards();
   Wakes wakes;
+  MissingChunks missing;
   for (const auto& [id, chunk] : pending) {
     absl::Status result;
     if (const auto answer = answers.find(id); answer != answers.end()) {
@@ -300,10 +294,11 @@ bool Broker::RetryUnconfirmed() {
     if (const auto session = sessions_.find(chunk.session); session != sessions_.end()) {
       wakes.push_back(session->second.waker);  // it may wait for this to close
     }
-    Settle(id, result, wakes);
+    Settle(id, result, wakes, missing);
     Serve(card, wakes);
   }
   WakeAll(wakes);
+  MakeAgain(missing);
   MutexLock lock(mutex_);
   retrying_ = false;
   return unconfirmed_.empty();

@@ -51,7 +51,7 @@ void Broker::TakeSpare(GrowId id, Waiter& waiter, Wakes& wakes) {
     StartLeaving(chunk, ChunkState::kReturning);
     return;
   }
-  const Bytes possible = std::min(device.spare_bytes, room) + device.draining + view.leaving + device.charged;
+  const Bytes possible = std::min(device.spare_bytes, room) + view.leaving + device.charged;
   const bool in_time = now_() < waiter.spec.deadline;
   if (IsBeingMade(waiter) || (in_time && possible >= waiter.spec.at_least) ||
       (MayAsk(waiter) && AskUnderLimit(waiter, SaturatingSub(waiter.spec.at_least, possible), wakes))) {
@@ -153,7 +153,8 @@ void Broker::FreeTooLarge(Waiter& mine) {
   Wakes wakes;
   {
     MutexLock lock(mutex_);
-    Settle(mine.too_large, freed, wakes);
+    MissingChunks missing;  // of others: this chunk was no session's
+    Settle(mine.too_large, freed, wakes, missing);
     // Before waiting requests are looked at: the freed memory belongs to this request.
     Device& device = devices_.at(mine.spec.device);
     mine.charged = ChargeRoom(mine.spec.device, device);
@@ -185,7 +186,6 @@ Broker::GrowAnswer Broker::FillUpFailed(GrowId id, Waiter mine, const absl::Stat
 
 void Broker::MakeItSpare(ChunkId id, ChunkEntry& chunk) {
   Device& device = devices_.at(chunk.device);
-  TakeFromSession(id, chunk);
   chunk.state = ChunkState::kSpare;
   device.spare[chunk.bytes].insert(id);
   device.spare_bytes += chunk.bytes;
@@ -199,17 +199,6 @@ void Broker::TakeFromSpare(ChunkId id, const ChunkEntry& chunk) {
     device.spare.erase(of_its_size);
   }
   device.spare_bytes -= chunk.bytes;
-}
-
-bool Broker::BecomesSpare(const ChunkEntry& chunk) const {
-  const Device& device = devices_.at(chunk.device);
-  if (!device.spec.preallocate || device.removed || chunk.lost) {
-    return false;
-  }
-  // Over a lowered limit, only as much stays as the limit promises.
-  const Ledger::LogicalView view = ledger_.View(chunk.device);
-  return SaturatingSub(view.granted, chunk.bytes) <
-         RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
 }
 
 std::vector<ChunkId> Broker::TakeBeyondLimit(LogicalId logical, Device& device) {

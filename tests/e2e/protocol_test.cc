@@ -58,20 +58,20 @@ int SignalOfTouching(const unsigned char* byte) {
 
 class ProtocolTest : public E2eTest {
  protected:
-  /// A raw session with a lease of one growing device.
+  /// A raw session with a lease of one device.
   struct Leased {
     RawSession session;
     v1::Lease lease;
     std::uint64_t device() const { return lease.devices(0).id(); }
   };
-  Leased OpenLeased(std::uint64_t limit) {
+  Leased OpenLeased(std::uint64_t limit, bool preallocate = false) {
     Leased leased;
     absl::StatusOr<RawSession> session = RawSession::Open(daemon_->dir());
     EXPECT_TRUE(session.ok()) << session.status();
     if (!session.ok()) return leased;
     leased.session = *std::move(session);
     control_->SetSessionToken(leased.session.token);
-    absl::StatusOr<v1::Lease> lease = control_->CreateLease(OneDevice(limit));
+    absl::StatusOr<v1::Lease> lease = control_->CreateLease(OneDevice(limit, preallocate));
     control_->SetSessionToken("");
     EXPECT_TRUE(lease.ok()) << lease.status();
     if (lease.ok()) leased.lease = *std::move(lease);
@@ -136,10 +136,12 @@ void SendWithFd(int socket, const std::string& bytes, int fd) {
   ASSERT_GT(::sendmsg(socket, &message, MSG_NOSIGNAL), 0);
 }
 
-TEST_F(ProtocolTest, AClientThatKeepsWhatItReturnedCannotExceedItsLimit) {
+class ProtocolModesTest : public ProtocolTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(ProtocolModesTest, AClientThatKeepsWhatItReturnedCannotExceedItsLimit) {
   StartDaemon();
   constexpr std::uint64_t kLimit = 16 * kMiB;
-  Leased liar = OpenLeased(kLimit);
+  Leased liar = OpenLeased(kLimit, GetParam());
   ASSERT_TRUE(liar.session.channel);
   auto grown = liar.session.Grow(1, liar.device(), kLimit);
   ASSERT_TRUE(grown.ok()) << grown.status();
@@ -173,6 +175,9 @@ TEST_F(ProtocolTest, AClientThatKeepsWhatItReturnedCannotExceedItsLimit) {
   EXPECT_EQ(liar.session.Grow(6, liar.device(), k2MiB).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(HeldBytes(), kLimit);
 }
+
+INSTANTIATE_TEST_SUITE_P(, ProtocolModesTest, ::testing::Bool(),
+                         [](const auto& mode) { return mode.param ? "Preallocate" : "Growth"; });
 
 TEST_F(ProtocolTest, ReturningWhatIsNotOnesOwnIsRefusedAndChangesNothing) {
   StartDaemon();

@@ -19,9 +19,9 @@ namespace lgpu::testing {
 struct LedgerModel {
   enum class State {
     kGranted,
-    kDraining,  // of a preallocated device whose holder is lost: it will be spare
     kLeaving,   // on its way back
     kSpare,     // of a preallocated device, in nobody's hands
+    kMade,      // of a preallocated device: charged, and no chunk yet
     kPromised,  // granted to one who waited and has not fetched it yet
   };
   struct Piece {
@@ -67,11 +67,10 @@ struct LedgerModel {
   Bytes HeldOn(int card) const {
     return Sum([&](const Piece& piece) { return devices.at(piece.device).card == card; });
   }
-  /// On its way back, whether to the card or to the device.
+  /// On its way back.
   Bytes LeavingOn(int card) const {
     return Sum([&](const Piece& piece) {
-      return devices.at(piece.device).card == card &&
-             (piece.state == State::kLeaving || piece.state == State::kDraining);
+      return devices.at(piece.device).card == card && piece.state == State::kLeaving;
     });
   }
   Bytes Limit(LogicalId device) const { return RoundUp(devices.at(device).limit, unit); }

@@ -131,7 +131,8 @@ class BrokerModel {
   void TakeSpare(std::uint64_t grow, Request& request) {
     const LogicalId id = request.device;
     const Bytes spare = model_.In(id, State::kSpare);
-    const Bytes coming = model_.In(id, State::kLeaving) + model_.In(id, State::kDraining);
+    const Bytes made = model_.In(id, State::kMade);
+    const Bytes coming = model_.In(id, State::kLeaving) + made;
     const Bytes room = SaturatingSub(model_.Limit(id), model_.Held(id) - spare);
     const Bytes available = std::min(spare, room);
     if (available >= request.at_least) {
@@ -141,7 +142,10 @@ class BrokerModel {
     }
     request.reason = RefusalReason::kLimit;
     request.phase = Phase::kRefused;
-    if (!IsLate(request) && available + coming >= request.at_least) {
+    const Bytes later =
+        std::min(spare + made, SaturatingSub(model_.Limit(id), model_.Held(id) - spare - made));
+    if ((!made.is_zero() && later >= request.at_least) ||
+        (!IsLate(request) && available + coming >= request.at_least)) {
       request.phase = Phase::kLimit;
       limit_waiters_[id].push_back(grow);
     }
@@ -288,32 +292,52 @@ class BrokerModel {
 
   int CardOf(LogicalId id) const { return model_.devices.at(id).card; }
 
-  // A chunk comes back from its holder: to the device, or (true) to the card.
-  bool ComesBack(LedgerModel::Piece& piece) {
-    const LedgerModel::Device& device = model_.devices.at(piece.device);
-    if (device.preallocate && !device.removed &&
-        Granted(piece.device) - piece.bytes < model_.Limit(piece.device)) {
-      piece.state = State::kSpare;
-      piece.session = 0;
-      piece.chunk = ChunkId();
-      return false;
-    }
+  // A chunk comes back from its holder.
+  void ComesBack(LedgerModel::Piece& piece) {
     piece.state = State::kLeaving;
     piece.asked = true;
-    return true;
+  }
+
+  // The card has the memory of a piece. A preallocated device is charged for a new one, as its limit allows.
+  void ConfirmFree(std::vector<LedgerModel::Piece>::iterator piece) {
+    const LogicalId id = piece->device;
+    const Bytes bytes = piece->bytes;
+    const bool given_back = static_cast<bool>(piece->chunk);
+    model_.pieces.erase(piece);
+    const LedgerModel::Device& device = model_.devices.at(id);
+    if (given_back && device.preallocate && !device.removed && model_.InLimit(id, bytes)) {
+      model_.pieces.push_back({id, 0, ChunkId(), bytes, State::kMade});
+    }
+    ForgetIfEmpty(id);
+  }
+  void FinishMaking() {
+    std::map<LogicalId, Bytes> made;
+    for (const LedgerModel::Piece& piece : model_.pieces) {
+      if (piece.state == State::kMade) made[piece.device] += piece.bytes;
+    }
+    for (const auto& [id, bytes] : made) {
+      const LogicalId device = id;
+      std::erase_if(model_.pieces, [&](const LedgerModel::Piece& piece) {
+        return piece.device == device && piece.state == State::kMade;
+      });
+      AddSpare(id, bytes);
+      Serve(CardOf(id));
+    }
   }
 
   // All that the backend was asked to free, unless the card does not give it.
   void Reclaim(std::set<int> cards) {
-    std::set<LogicalId> touched;
-    std::erase_if(model_.pieces, [&](const LedgerModel::Piece& piece) {
+    for (std::size_t i = 0; i < model_.pieces.size();) {
+      const LedgerModel::Piece& piece = model_.pieces[i];
       const int card = CardOf(piece.device);
-      if (!piece.asked || cards.count(card) == 0 || stuck_[static_cast<std::size_t>(card)]) return false;
-      touched.insert(piece.device);
-      return true;
-    });
-    for (const LogicalId id : touched) ForgetIfEmpty(id);
+      if (!piece.asked || cards.count(card) == 0 || stuck_[static_cast<std::size_t>(card)]) {
+        ++i;
+      } else {
+        ConfirmFree(model_.pieces.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    }
     Serve(cards);
+    FinishMaking();
   }
 
   void ForgetIfEmpty(LogicalId id) {

@@ -117,7 +117,7 @@ class Runner : BrokerModel {
       ASSERT_EQ(info->limit, device.limit);
       ASSERT_EQ(info->guarantee, model_.Guarantee(id));
       ASSERT_EQ(info->held, model_.Held(id));
-      ASSERT_EQ(info->leaving, model_.In(id, State::kLeaving) + model_.In(id, State::kDraining));
+      ASSERT_EQ(info->leaving, model_.In(id, State::kLeaving));
     }
     for (const LogicalId id : std::exchange(gone_, {})) ASSERT_FALSE(broker_->Find(id).has_value());
     for (const SessionEntry& session : sessions_) {
@@ -305,8 +305,7 @@ class Runner : BrokerModel {
     const bool waits = std::any_of(waiting_.begin(), waiting_.end(),
                                    [&](const auto& waiter) { return waiter.second.device == id; });
     // Spare chunks that the card does not give back have no name that the model knows.
-    if (waits || !model_.In(id, State::kDraining).is_zero() ||
-        (preallocate && stuck_[static_cast<std::size_t>(card)])) {
+    if (waits || (preallocate && stuck_[static_cast<std::size_t>(card)])) {
       return;
     }
     for (const SessionEntry& session : sessions_) {
@@ -342,12 +341,18 @@ class Runner : BrokerModel {
     }
     const Bytes rounded = RoundUp(after.limit, kUnit);
     const Bytes spare = model_.In(id, State::kSpare);
+    // What sessions gave back is made again when the card has it.
+    const Bytes given_back = model_.Sum([&](const LedgerModel::Piece& piece) {
+      return piece.device == id && piece.state == State::kLeaving && piece.chunk;
+    });
     Bytes surplus, missing;
     if (before.preallocate) {
       surplus = std::min(spare, SaturatingSub(Granted(id), rounded));
-      missing = SaturatingSub(rounded, Granted(id));
+      missing = SaturatingSub(rounded, Granted(id) + given_back);
     }
-    const bool unavailable = !missing.is_zero() && !model_.In(id, State::kLeaving).is_zero();
+    const bool unavailable = !missing.is_zero() && model_.In(id, State::kLeaving) > given_back;
+    // A waiting request would have chunks made for the limit that does not stay.
+    if (unavailable && !limit_waiters_[id].empty()) return;
     if (!surplus.is_zero() && stuck_[static_cast<std::size_t>(before.card)]) return;
     absl::StatusCode expected = SizeAnswer(before.card, after, id);
     const bool possible = expected == absl::StatusCode::kOk;
@@ -523,19 +528,14 @@ class Runner : BrokerModel {
   void ReturnChunks(SessionId session, LogicalId id, const std::vector<LedgerModel::Piece*>& pieces) {
     if (pieces.empty()) return;
     std::vector<ChunkId> ids;
-    std::size_t leaving = 0;
     for (LedgerModel::Piece* piece : pieces) {
       ids.push_back(piece->chunk);
-      leaving += ComesBack(*piece) ? 1 : 0;
+      ComesBack(*piece);
     }
     const absl::Status status = broker_->Return(session, id, ids);
     ASSERT_TRUE(status.ok()) << status;
-    if (leaving < pieces.size()) {
-      AddSpare(id, Bytes());
-      Serve(CardOf(id));
-    }
-    if (leaving > 0) Reclaim({CardOf(id)});
-    if (stuck_[static_cast<std::size_t>(CardOf(id))]) counts_.unconfirmed += leaving;
+    if (stuck_[static_cast<std::size_t>(CardOf(id))]) counts_.unconfirmed += ids.size();
+    Reclaim({CardOf(id)});
   }
 
   void Return(LogicalId id, const LedgerStep& step) {
@@ -564,14 +564,12 @@ class Runner : BrokerModel {
   void ReturnAll(const SessionEntry& session) {
     broker_->ReturnAll(session.id);
     DropWaiters(session.id);
-    std::set<int> cards, leaving;
+    std::set<int> cards;
     for (LedgerModel::Piece* piece : PiecesOf(session.id, LogicalId(), State::kGranted)) {
-      const int card = CardOf(piece->device);
-      cards.insert(card);
-      if (ComesBack(*piece)) leaving.insert(card);
+      cards.insert(CardOf(piece->device));
+      ComesBack(*piece);
     }
-    Serve(cards);
-    if (!leaving.empty()) Reclaim(leaving);
+    if (!cards.empty()) Reclaim(cards);
   }
 
   void StartDraining(SessionEntry& session) {
@@ -581,7 +579,7 @@ class Runner : BrokerModel {
     DropWaiters(session.id);
     std::set<int> cards;
     for (LedgerModel::Piece* piece : PiecesOf(session.id, LogicalId(), State::kGranted)) {
-      piece->state = model_.devices.at(piece->device).preallocate ? State::kDraining : State::kLeaving;
+      piece->state = State::kLeaving;
       cards.insert(CardOf(piece->device));
     }
     Serve(cards);
@@ -590,17 +588,14 @@ class Runner : BrokerModel {
   void FinishDraining(SessionEntry& session) {
     if (!session.draining) return;
     const bool done = !broker_->FinishDraining({session.id}).empty();
-    std::set<int> cards, leaving;
-    for (const State state : {State::kDraining, State::kLeaving}) {
-      for (LedgerModel::Piece* piece : PiecesOf(session.id, LogicalId(), state)) {
-        if (piece->asked) continue;
-        const int card = CardOf(piece->device);
-        cards.insert(card);
-        if (ComesBack(*piece)) leaving.insert(card);
-      }
+    std::set<int> cards;
+    for (LedgerModel::Piece* piece : PiecesOf(session.id, LogicalId(), State::kLeaving)) {
+      if (piece->asked) continue;
+      cards.insert(CardOf(piece->device));
+      ComesBack(*piece);
     }
     Serve(cards);
-    if (!leaving.empty()) Reclaim(leaving);
+    if (!cards.empty()) Reclaim(cards);
     ASSERT_EQ(done, model_.HeldBy(session.id.value).is_zero());
     if (!done) return;
     broker_->RemoveSession(session.id);
@@ -632,11 +627,11 @@ class Runner : BrokerModel {
       if (stuck_[static_cast<std::size_t>(on)]) {
         left = true;
       } else {
-        model_.pieces.erase(piece);
-        ForgetIfEmpty(id);
+        ConfirmFree(piece);
       }
       Serve(on);
     }
+    FinishMaking();
     ASSERT_EQ(done, !left);
   }
 

@@ -260,7 +260,7 @@ class Runner {
     ids.resize((ids.size() * share + LedgerStep::kWhole - 1) / LedgerStep::kWhole);
     if (ids.empty()) return;
     const LedgerModel::Device& device = model_.devices.at(owner.device);
-    const bool stays = !device.preallocate && stuck_[static_cast<std::size_t>(device.card)];
+    const bool stays = stuck_[static_cast<std::size_t>(device.card)];
     for (const ChunkId chunk : ids) {
       const auto piece = std::find_if(model_.pieces.begin(), model_.pieces.end(),
                                       [&](const LedgerModel::Piece& it) { return it.chunk == chunk; });

@@ -448,14 +448,57 @@ TEST(BrokerTest, PreallocatedMemoryCannotFail) {
   }
   EXPECT_EQ(sum, kMiB * 128);
   EXPECT_FALSE(rig.Grow(session, device, kMiB * 2).status.ok());
+  rig.faults().Heal();
   ASSERT_TRUE(rig.broker().Return(session, device, all).ok());
   EXPECT_TRUE(rig.Grow(session, device, kMiB * 128).status.ok());
   rig.broker().ReturnAll(session);
   EXPECT_EQ(rig.Card().view.held, kMiB * 128);
-  rig.faults().Heal();
   rig.broker().RemoveDevice(device);
   EXPECT_EQ(rig.Card().view.held, Bytes());
   EXPECT_TRUE(rig.broker().CheckInvariants().ok());
+}
+
+// A process of the lease that keeps a returned chunk, or cut its memory off, cannot harm the next one.
+TEST(BrokerTest, APreallocatedChunkIsGrantedOnceAndReplacedByAnEmptyOne) {
+  testing::CountingBackend backend({kMiB * 64}, kMiB * 2);
+  const std::unique_ptr<Broker> broker = MakeBroker(backend);
+  const LogicalId device = *broker->AddDevice(
+      {.card = broker->Cards().front().id, .limit = kMiB * 8, .preallocate = true, .lease = kLease},
+      Clock::now());
+  const auto grow = [&](std::uint64_t session) {
+    return broker->Grow({.session = SessionId{session},
+                         .device = device,
+                         .at_least = kMiB * 8,
+                         .wanted = kMiB * 8,
+                         .asked_at = Clock::now(),
+                         .deadline = Clock::now()});
+  };
+  for (const std::uint64_t id : {1, 2, 3}) {
+    broker->AddSession(SessionId{id}, {.pid = 1});
+    broker->AttachSession(SessionId{id}, kLease);
+  }
+  const Broker::GrowAnswer first = grow(1);
+  ASSERT_EQ(first.chunks.size(), 4u) << first.status;
+  ASSERT_TRUE(broker->Return(SessionId{1}, device, Ids(first.chunks)).ok());
+  EXPECT_EQ(broker->Find(device)->missing, Bytes());
+  const Broker::GrowAnswer second = grow(2);
+  ASSERT_EQ(second.chunks.size(), 4u) << second.status;
+  for (const Chunk& chunk : second.chunks) {
+    EXPECT_THAT(Ids(first.chunks), ::testing::Not(::testing::Contains(chunk.id)));
+  }
+  // Also where the holder dies.
+  broker->StartDraining(SessionId{2});
+  EXPECT_THAT(broker->FinishDraining({SessionId{2}}), ElementsAre(SessionId{2}));
+  // Where a new chunk cannot be made at once, the next request that needs it tries again.
+  const Broker::GrowAnswer third = grow(3);
+  ASSERT_EQ(third.chunks.size(), 4u) << third.status;
+  backend.FailCreateAfter(0);
+  ASSERT_TRUE(broker->Return(SessionId{3}, device, Ids(third.chunks)).ok());
+  backend.FailCreateAfter(-1);
+  EXPECT_EQ(broker->Find(device)->missing, kMiB * 8);
+  EXPECT_EQ(grow(1).chunks.size(), 4u);
+  EXPECT_EQ(broker->Find(device)->missing, Bytes());
+  EXPECT_TRUE(broker->CheckInvariants().ok()) << broker->CheckInvariants();
 }
 
 TEST(BrokerTest, AGuaranteeThatGoesIsForThoseWhoWait) {
