@@ -581,6 +581,8 @@ class Broker {
   /// Names the turn that holds back a request of this need, or says that the request's own were in vain.
   void AddTurnAdvice(Refusal& refusal, CardId card, Bytes need, int turns) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What the lease of `spec` has on its card by now.
+  Bytes SetAsideBy(const DeviceSpec& spec) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddHolders(Refusal& refusal, CardId card, LogicalId except) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Bytes Leaving(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

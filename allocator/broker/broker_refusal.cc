@@ -107,6 +107,24 @@ void Broker::AddTurnAdvice(Refusal& refusal, CardId card, Bytes need, int turns)
   }
 }
 
+namespace {
+
+/// What `owner` may do about the holders of a card: end a lease of their own, or ask the others.
+std::string HolderAdvice(const Refusal& refusal, const std::string& owner) {
+  const Refusal::Holder* other = nullptr;
+  for (const Refusal::Holder& holder : refusal.holders) {
+    if (holder.lease == refusal.lease && holder.owner == owner) continue;
+    if (holder.owner == owner) {
+      return absl::StrCat("end a lease of yours: lgpu rm ", holder.lease);
+    }
+    if (other == nullptr) other = &holder;
+  }
+  if (other == nullptr) return "wait longer";
+  return absl::StrCat("ask ", other->owner, " to free memory of lease ", other->lease, ", or wait longer");
+}
+
+}  // namespace
+
 Refusal Broker::MakeRefusal(const Device& device, LogicalId id, const RefusalCause& cause) const {
   const Ledger::LogicalView view = ledger_.View(id);
   const Ledger::CardView card_view = ledger_.View(view.card);
@@ -138,9 +156,8 @@ Refusal Broker::MakeRefusal(const Device& device, LogicalId id, const RefusalCau
   switch (cause.reason) {
     case RefusalReason::kCard:
       AddTurnAdvice(refusal, view.card, ledger_.NeedOf(id, cause.asked), cause.turns);
-      refusal.advice.push_back(
-          has_leases ? "free memory in one of the holders, end one with `lgpu rm LEASE`, or wait longer"
-                     : "free tensors of the other devices of this card, or wait longer");
+      refusal.advice.push_back(has_leases ? HolderAdvice(refusal, device.spec.owner)
+                                          : "free tensors of the other devices of this card, or wait longer");
       break;
     case RefusalReason::kDeadlock:
       if (refusal.holders.empty()) {
@@ -174,22 +191,42 @@ Refusal Broker::RefuseDevice(const DeviceSpec& spec, Bytes guarantee) const {
   refusal.device = spec.device_name;
   refusal.lease = spec.lease_name;
   refusal.what = spec.preallocate ? "preallocated memory" : "guaranteed memory";
-  refusal.asked = guarantee;
+  // The request's other devices wait for nothing: what they have set aside is part of what is asked for.
+  const Bytes own = SetAsideBy(spec);
+  refusal.asked = guarantee + own;
   refusal.limit = spec.limit;
   refusal.card = CardText(cards_.at(spec.card));
   refusal.card_total = view.total;
-  refusal.card_free = view.free();
+  refusal.card_free = view.free() + own;
   const Bytes leaving = Leaving(spec.card);
   if (!leaving.is_zero()) {
     refusal.coming_back = leaving;
   }
   AddHolders(refusal, spec.card, LogicalId());
   AddTurnAdvice(refusal, spec.card, RoundUp(guarantee, view.granularity), 0);
-  refusal.advice.push_back(absl::StrCat(
-      "ask for at most ", FormatBytesCut(view.free()),
-      spec.lease_name.empty() ? ", or use growth without a guarantee"
-                              : ", use growth without a guarantee, or end a lease with `lgpu rm LEASE`"));
+  const auto is_own = [&spec](const Refusal::Holder& holder) {
+    return !spec.lease_name.empty() && holder.lease == spec.lease_name && holder.owner == spec.owner;
+  };
+  refusal.holders.erase(std::remove_if(refusal.holders.begin(), refusal.holders.end(), is_own),
+                        refusal.holders.end());
+  if (!view.free().is_zero()) {
+    refusal.advice.push_back(absl::StrCat("ask for at most ", FormatBytesCut(view.free())));
+  }
+  refusal.advice.emplace_back("use growth without a guarantee");
+  if (!spec.lease_name.empty()) refusal.advice.push_back(HolderAdvice(refusal, spec.owner));
   return refusal;
+}
+
+Bytes Broker::SetAsideBy(const DeviceSpec& spec) const {
+  Bytes sum;
+  for (const LogicalId logical : ledger_.LogicalsOf(spec.card)) {
+    const auto device = devices_.find(logical);
+    if (spec.lease_name.empty() || device == devices_.end() || device->second.spec.lease != spec.lease)
+      continue;
+    const Ledger::LogicalView view = ledger_.View(logical);
+    sum += std::max(view.guarantee, view.held());
+  }
+  return sum;
 }
 
 absl::Status Broker::ExplainExport(LogicalId logical, Bytes asked, const absl::Status& status) const {

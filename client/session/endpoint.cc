@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "allocator/device/simulated/simulated_spec.h"
+#include "base/nvidia_driver.h"
 #include "lgpu/status.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/connect.h"
@@ -78,9 +79,39 @@ absl::StatusOr<Endpoint> ResolveEndpoint(const std::string& option, const Endpoi
 std::string SessionSocketPath(const std::string& directory) { return directory + "/session.sock"; }
 std::string ControlSocketPath(const std::string& directory) { return directory + "/control.sock"; }
 
+namespace {
+
+std::string FirstLine(const absl::Status& status) {
+  const std::string text(status.message());
+  return text.substr(0, text.find('\n'));
+}
+
+/// The commands that start a daemon in one of the directories, and what does without one.
+std::string HowToStart(const Endpoint& endpoint) {
+  const bool named = endpoint.directories.size() == 1;
+  const std::string dir = named ? " --dir " + endpoint.directories.front() : "";
+  std::vector<std::string> lines;
+  if (!named && ::access("/run/systemd/system", F_OK) == 0) {
+    lines.emplace_back("systemctl start lgpud    (as root: the daemon of this machine)");
+  }
+  if (HasNvidiaDriver()) lines.push_back("lgpud" + dir + " &    (a daemon of your own)");
+  lines.push_back("lgpud --simulate 2x1GiB" + dir + " &    (" +
+                  (HasNvidiaDriver() ? "" : "there is no NVIDIA driver here: ") + "simulated GPUs)");
+  if (named) lines.emplace_back("export LGPU_ENDPOINT=DIR of a running lgpud");
+  if (endpoint.may_be_local) {
+    lines.emplace_back("LGPU_ENDPOINT=local:2x1GiB simulates two GPUs in this program alone");
+  }
+  std::string text;
+  for (const std::string& line : lines) text += (text.empty() ? "\n  try: " : "\n       ") + line;
+  return text;
+}
+
+}  // namespace
+
 absl::StatusOr<DaemonSocket> FindDaemon(const Endpoint& endpoint) {
   absl::Status first;
   std::string others;
+  bool nobody = true;
   for (const std::string& directory : endpoint.directories) {
     absl::StatusOr<UniqueFd> socket =
         endpoint.is_default
@@ -91,14 +122,18 @@ absl::StatusOr<DaemonSocket> FindDaemon(const Endpoint& endpoint) {
     if (socket.ok() && ::fcntl(socket->get(), F_SETFL, O_NONBLOCK) == 0) {
       return DaemonSocket{directory, *std::move(socket)};
     }
-    if (first.ok() || (absl::IsUnavailable(first) && absl::IsPermissionDenied(socket.status()))) {
-      first = socket.ok() ? absl::InternalError("fcntl(O_NONBLOCK) failed on a socket") : socket.status();
+    const absl::Status status =
+        socket.ok() ? absl::InternalError("fcntl(O_NONBLOCK) failed on a socket") : socket.status();
+    nobody = nobody && FirstLine(status).starts_with("no lgpud at ");
+    if (first.ok() || (absl::IsUnavailable(first) && absl::IsPermissionDenied(status))) {
+      first = status;
     } else {
-      others += "\n       there is none at " + directory + " either";
+      others += "\n       " + FirstLine(status);
     }
   }
-  const char* local = "\n       LGPU_ENDPOINT=local:2x1GiB simulates two GPUs in this program alone";
-  return absl::Status(first.code(), std::string(first.message()) + others + local);
+  // What keeps this user from a daemon that is there has advice of its own.
+  const std::string what = nobody ? FirstLine(first) : std::string(first.message());
+  return absl::Status(first.code(), what + others + (nobody ? HowToStart(endpoint) : ""));
 }
 
 }  // namespace lgpu

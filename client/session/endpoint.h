@@ -33,6 +33,8 @@ struct Endpoint {
   /// The directories are the defaults: nobody named them. Of those, one that another ordinary user may have
   /// made is not used.
   bool is_default = false;
+  /// False: a daemon is needed, `local` would not do (the command lgpu).
+  bool may_be_local = true;
 };
 
 /// The endpoint that `option` names (a directory, `local` or `local:2x1GiB`); else LGPU_ENDPOINT; else the

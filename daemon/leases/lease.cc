@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 
 #include "absl/status/status.h"
@@ -119,7 +120,8 @@ absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequ
     device.preallocate = spec.mode() == v1::LogicalDeviceSpec::MODE_PREALLOCATE;
     device.name = spec.name();
     const Bytes most = Broker::WholeCard(*card);
-    device.limit = spec.memory_limit_bytes() == 0 ? most : Bytes(spec.memory_limit_bytes());
+    device.whole_card = spec.memory_limit_bytes() == 0;
+    device.limit = device.whole_card ? most : Bytes(spec.memory_limit_bytes());
     if (device.limit > most) {
       return absl::InvalidArgumentError(absl::StrCat(FormatBytes(device.limit), " can never fit: GPU ",
                                                      card->card.index, " has ", FormatBytes(card->view.total),
@@ -137,6 +139,62 @@ absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequ
   return plan;
 }
 
+namespace {
+
+/// Each of the `devices` that nobody gave a limit gets at most an equal share of `left`.
+void ShareOut(Bytes left, std::size_t devices, std::vector<PlannedDevice>& plan) {
+  for (PlannedDevice& device : plan) {
+    if (!device.whole_card) continue;
+    const Bytes share = RoundDown(Bytes(left.count() / devices), device.card.device.granularity);
+    if (share.is_zero() || (!device.preallocate && share < device.guarantee) || share >= device.limit)
+      continue;
+    device.limit = share;
+    if (device.preallocate) device.guarantee = share;
+  }
+}
+
+}  // namespace
+
+void ShrinkToCap(const CapConfig& cap, const Holdings& has, std::vector<PlannedDevice>& plan) {
+  Holdings said = has;
+  std::vector<PlannedDevice> given;
+  std::copy_if(plan.begin(), plan.end(), std::back_inserter(given),
+               [](const PlannedDevice& device) { return !device.whole_card; });
+  said += HoldingsOf(given);
+  const std::size_t open = plan.size() - given.size();
+  if (open == 0) return;
+  if (cap.memory_limit) ShareOut(SaturatingSub(*cap.memory_limit, said.memory_limit), open, plan);
+  const bool sets_aside = std::any_of(plan.begin(), plan.end(), [](const PlannedDevice& device) {
+    return device.whole_card && device.preallocate;
+  });
+  if (cap.guarantee && sets_aside) ShareOut(SaturatingSub(*cap.guarantee, said.guarantee), open, plan);
+}
+
+absl::Status CheckFitsEmptyCards(const v1::CreateLeaseRequest& request,
+                                 const std::vector<PlannedDevice>& plan,
+                                 std::vector<Broker::CardInfo> cards) {
+  for (Broker::CardInfo& card : cards) {
+    card.view.held = card.view.overhead = card.view.foreign = Bytes();
+    card.view.promised = card.view.reserve;
+  }
+  LGPU_ASSIGN_OR_RETURN(const std::vector<PlannedDevice> placed, PlanDevices(request, cards));
+  std::map<CardId, Bytes> set_aside;
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    Bytes& sum = set_aside[placed[i].card_id];
+    sum = SaturatingAdd(sum, RoundUp(plan[i].guarantee, plan[i].card.device.granularity));
+  }
+  for (const Broker::CardInfo& card : cards) {
+    const Bytes most = Broker::WholeCard(card);
+    if (const auto sum = set_aside.find(card.id); sum != set_aside.end() && sum->second > most) {
+      return absl::InvalidArgumentError(absl::StrCat(plan.size(), " logical devices can never fit: they set ",
+                                                     FormatBytes(sum->second), " aside on GPU ",
+                                                     card.card.index, ", of which ", FormatBytesCut(most),
+                                                     " can be given; ask for less, or for growth"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::string DefaultLeaseName(std::uint64_t number) {
   const std::string name = absl::StrCat(kAdjectives[number % kAdjectives.size()], "-",
                                         kAnimals[number / kAdjectives.size() % kAnimals.size()]);
@@ -152,6 +210,10 @@ absl::Status CheckLeaseName(const std::string& name) {
     return absl::InvalidArgumentError(absl::StrCat("a lease's name is 1 to ", kMaxNameBytes,
                                                    " letters, digits, '-', '_' or '.'; this one has ",
                                                    name.size(), " bytes"));
+  }
+  if (name.front() == '-') {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a lease cannot be named ", name, ": the command line would read it as a flag"));
   }
   // Where a lease or a GPU is asked for, each must be what it looks like.
   const bool is_number = std::all_of(

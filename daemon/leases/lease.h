@@ -64,6 +64,7 @@ struct PlannedDevice {
   Bytes guarantee;
   bool preallocate = false;
   std::string name;
+  bool whole_card = false;  // no limit was asked for
 };
 
 /// What a session of a lease is told that ends by request.
@@ -80,11 +81,19 @@ absl::Status CheckLabel(const std::string& label);
 absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequest& request,
                                                        const std::vector<Broker::CardInfo>& cards);
 
+/// Lowers the limits that nobody asked for to what the cap leaves, in whole chunks and in equal parts; where
+/// it leaves nothing, the plan stays as it is. `has`: what counts against the cap already.
+void ShrinkToCap(const CapConfig& cap, const Holdings& has, std::vector<PlannedDevice>& plan);
+
+/// INVALID_ARGUMENT where what the plan sets aside does not fit on the cards when they are empty.
+absl::Status CheckFitsEmptyCards(const v1::CreateLeaseRequest& request,
+                                 const std::vector<PlannedDevice>& plan, std::vector<Broker::CardInfo> cards);
+
 /// A name of an adjective and an animal; `number` picks it.
 std::string DefaultLeaseName(std::uint64_t number);
 
-/// INVALID_ARGUMENT for a name that is not 1 to 63 letters, digits, '-', '_' or '.', or that looks like the
-/// id of a lease or of a GPU: a number, "l-...", "gpu-...", "mig-...".
+/// INVALID_ARGUMENT for a name that is not 1 to 63 letters, digits, '-', '_' or '.', that begins with '-' as
+/// a flag does, or that looks like the id of a lease or of a GPU: a number, "l-...", "gpu-...", "mig-...".
 absl::Status CheckLeaseName(const std::string& name);
 
 }  // namespace lgpu::daemon

@@ -79,7 +79,7 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
                                                    " bytes; this one has ", request.request_id().size()));
   }
   const User user = LookUpUser(caller.uid);
-  LGPU_ASSIGN_OR_RETURN(const std::vector<PlannedDevice> plan, PlanDevices(request, broker_.Cards()));
+  LGPU_ASSIGN_OR_RETURN(std::vector<PlannedDevice> plan, PlanDevices(request, broker_.Cards()));
   LGPU_ASSIGN_OR_RETURN(const Announced announced, Announce(caller, request, user, plan));
   const LeaseKey key = announced.key;
   if (announced.is_new) {
@@ -124,7 +124,7 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
 absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
                                                            const v1::CreateLeaseRequest& request,
                                                            const User& user,
-                                                           const std::vector<PlannedDevice>& plan) {
+                                                           std::vector<PlannedDevice>& plan) {
   MutexLock lock(mutex_);
   const auto same_request = [&] {
     mutex_.AssertHeld();
@@ -148,6 +148,8 @@ absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
                                                       " is attached to a lease already; a session has one"));
   }
   LGPU_RETURN_IF_ERROR(CheckName(caller, request.name()));
+  FitToCaps(user, plan);
+  LGPU_RETURN_IF_ERROR(CheckFitsEmptyCards(request, plan, broker_.Cards()));
   LGPU_RETURN_IF_ERROR(CheckCaps(user, HoldingsOf(plan)));
   const auto has = std::count_if(leases_.begin(), leases_.end(),
                                  [&user](const auto& entry) { return entry.second.owner.uid == user.uid; });
@@ -312,6 +314,15 @@ absl::Status LeaseTable::CheckCaps(const User& user, Holdings delta) const {
   return absl::OkStatus();
 }
 
+void LeaseTable::FitToCaps(const User& user, std::vector<PlannedDevice>& plan) const {
+  if (const CapConfig* cap = FindUserCap(policy_.user_caps, user); cap != nullptr) {
+    ShrinkToCap(*cap, SumHoldings([&user](const User& owner) { return owner.uid == user.uid; }), plan);
+  }
+  for (const CapConfig* cap : FindGroupCaps(policy_.group_caps, user)) {
+    ShrinkToCap(*cap, SumHoldings([cap](const User& owner) { return IsInGroup(owner, cap->name); }), plan);
+  }
+}
+
 absl::StatusOr<LeaseKey> LeaseTable::FindKey(const Caller& caller, const std::string& text) const {
   std::vector<LeaseKey> named;
   for (const auto& [key, lease] : leases_) {
@@ -321,13 +332,15 @@ absl::StatusOr<LeaseKey> LeaseTable::FindKey(const Caller& caller, const std::st
     if (lease.id == text || (lease.name == text && lease.owner.uid == caller.uid)) {
       return key;
     }
-    if (lease.name == text) {
+    const bool with_owner = absl::StrCat(lease.owner.name, "/", lease.name) == text ||
+                            absl::StrCat(lease.owner.uid, "/", lease.name) == text;
+    if (lease.name == text || with_owner) {
       named.push_back(key);
     }
   }
   if (named.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(named.size(), " users have a lease named ", text, "; name it by its id (`lgpu ls`)"));
+    return absl::InvalidArgumentError(absl::StrCat(named.size(), " users have a lease named ", text,
+                                                   "; name it as OWNER/", text, " or by its id (`lgpu ls`)"));
   }
   if (named.empty()) {
     return absl::NotFoundError(

@@ -151,7 +151,10 @@ class LeaseTable {
   };
   void FillModes(v1::CreateLeaseRequest& request) const;
   absl::StatusOr<Announced> Announce(const Caller& caller, const v1::CreateLeaseRequest& request,
-                                     const User& user, const std::vector<PlannedDevice>& plan);
+                                     const User& user, std::vector<PlannedDevice>& plan);
+  /// Limits that nobody asked for stay below what the user's caps leave.
+  void FitToCaps(const User& user, std::vector<PlannedDevice>& plan) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MakeDevices(LeaseKey key, const std::vector<PlannedDevice>& plan, TimePoint deadline);
   absl::Status CheckName(const Caller& caller, const std::string& name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -131,6 +131,13 @@ class Machine {
       LGPU_RETURN_IF_ERROR(WrongAt(device->OriginOf(blame) + ": lease " + lease.name, planned.status()));
       plan = *std::move(planned);
     }
+    const User owner = LookUpUser(lease.uid);
+    if (const CapConfig* cap = FindUserCap(config_.policy.user_caps, owner); cap != nullptr) {
+      ShrinkToCap(*cap, HeldBy([&](const User& user) { return user.uid == owner.uid; }), plan);
+    }
+    for (const CapConfig* cap : FindGroupCaps(config_.policy.group_caps, owner)) {
+      ShrinkToCap(*cap, HeldBy([&](const User& user) { return IsInGroup(user, cap->name); }), plan);
+    }
     for (std::size_t i = 0; i < plan.size(); ++i) {
       const absl::Status fits =
           ledger_.AddLogical(plan[i].card_id, {.limit = plan[i].limit, .guarantee = plan[i].guarantee})
@@ -138,20 +145,22 @@ class Machine {
       const char* const blame = plan[i].preallocate ? "memory" : "guarantee";
       LGPU_RETURN_IF_ERROR(WrongAt(lease.devices[i]->OriginOf(blame) + ": lease " + lease.name, fits));
     }
-    return WrongAt(lease.Place(), CheckCaps(LookUpUser(lease.uid), plan));
+    return WrongAt(lease.Place(), CheckCaps(owner, plan));
   }
 
  private:
   explicit Machine(const Config& config) : config_(config) {}
 
+  template <typename Counts>
+  Holdings HeldBy(const Counts& counts) const {
+    Holdings holdings;
+    for (const auto& [owner, has] : owners_) {
+      if (counts(owner)) holdings += has;
+    }
+    return holdings;
+  }
+
   absl::Status CheckCaps(User user, const std::vector<PlannedDevice>& plan) {
-    const auto sum = [&](const auto& counts) {
-      Holdings holdings;
-      for (const auto& [owner, has] : owners_) {
-        if (counts(owner)) holdings += has;
-      }
-      return holdings;
-    };
     const auto check = [&](const CapConfig& cap, const std::string& whom, const Holdings& has) {
       Holdings would_have = has;
       would_have += HoldingsOf(plan);
@@ -159,11 +168,11 @@ class Machine {
     };
     if (const CapConfig* cap = FindUserCap(config_.policy.user_caps, user); cap != nullptr) {
       LGPU_RETURN_IF_ERROR(check(*cap, absl::StrCat("user ", user.name),
-                                 sum([&](const User& owner) { return owner.uid == user.uid; })));
+                                 HeldBy([&](const User& owner) { return owner.uid == user.uid; })));
     }
     for (const CapConfig* cap : FindGroupCaps(config_.policy.group_caps, user)) {
       LGPU_RETURN_IF_ERROR(check(*cap, absl::StrCat("group ", cap->name),
-                                 sum([&](const User& owner) { return IsInGroup(owner, cap->name); })));
+                                 HeldBy([&](const User& owner) { return IsInGroup(owner, cap->name); })));
     }
     owners_.emplace_back(std::move(user), HoldingsOf(plan));
     return absl::OkStatus();

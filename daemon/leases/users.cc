@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/utf8.h"
 
@@ -15,6 +16,9 @@ namespace {
 
 constexpr std::size_t kEntryBytes = 16 * 1024;
 constexpr int kMaxGroups = 256;
+
+std::string Text(Bytes amount) { return FormatBytes(amount); }
+std::string Text(std::uint32_t count) { return absl::StrCat(count); }
 
 }  // namespace
 
@@ -87,25 +91,25 @@ std::vector<const CapConfig*> FindGroupCaps(const std::vector<CapConfig>& caps, 
 
 absl::Status CheckCap(const CapConfig& cap, const std::string& whom, const Holdings& has,
                       const Holdings& would_have) {
-  const auto over = [&whom](const char* what, const std::string& now, const std::string& then,
-                            const std::string& allowed) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(whom, " may have ", what, " of at most ", allowed, ": has ", now, ", would have ", then,
-                     "; end a lease with `lgpu rm LEASE`, ask for less, or ask the administrator to raise "
-                     "the cap in lgpud.toml"));
+  const std::string hint = absl::StrCat(
+      has.leases > 0 && absl::StartsWith(whom, "user ") ? "end a lease of yours with `lgpu rm LEASE`, " : "",
+      "ask for less, or ask the administrator to raise the cap in lgpud.toml");
+  const auto over = [&](const char* what, auto now, auto then, auto allowed) -> absl::Status {
+    const std::string text = absl::StrCat(whom, " may have ", what, " of at most ", Text(allowed), ": has ",
+                                          Text(now), ", would have ", Text(then), "; ", hint);
+    // More than the cap all by itself: no waiting helps.
+    return then - now > allowed ? absl::InvalidArgumentError(text) : absl::ResourceExhaustedError(text);
   };
   if (cap.memory_limit && would_have.memory_limit > *cap.memory_limit &&
       would_have.memory_limit > has.memory_limit) {
-    return over("memory limits (each in whole chunks)", FormatBytes(has.memory_limit),
-                FormatBytes(would_have.memory_limit), FormatBytes(*cap.memory_limit));
+    return over("memory limits (each in whole chunks)", has.memory_limit, would_have.memory_limit,
+                *cap.memory_limit);
   }
   if (cap.guarantee && would_have.guarantee > *cap.guarantee && would_have.guarantee > has.guarantee) {
-    return over("guarantees (each in whole chunks)", FormatBytes(has.guarantee),
-                FormatBytes(would_have.guarantee), FormatBytes(*cap.guarantee));
+    return over("guarantees (each in whole chunks)", has.guarantee, would_have.guarantee, *cap.guarantee);
   }
   if (cap.leases && would_have.leases > *cap.leases && would_have.leases > has.leases) {
-    return over("a number of leases", absl::StrCat(has.leases), absl::StrCat(would_have.leases),
-                absl::StrCat(*cap.leases));
+    return over("a number of leases", has.leases, would_have.leases, *cap.leases);
   }
   return absl::OkStatus();
 }

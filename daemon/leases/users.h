@@ -46,7 +46,8 @@ const CapConfig* FindUserCap(const std::vector<CapConfig>& caps, const User& use
 std::vector<const CapConfig*> FindGroupCaps(const std::vector<CapConfig>& caps, const User& user);
 /// Whether a cap of a group (a name or a number) means one of the user's groups.
 bool IsInGroup(const User& user, const std::string& group);
-/// RESOURCE_EXHAUSTED, with the numbers, when `would_have` is over the cap. `whom`: "user kim", "group lab".
+/// With the numbers, when `would_have` is over the cap: INVALID_ARGUMENT where what is added is so by itself,
+/// RESOURCE_EXHAUSTED where it would fit if the other leases ended. `whom`: "user kim", "group lab".
 absl::Status CheckCap(const CapConfig& cap, const std::string& whom, const Holdings& has,
                       const Holdings& would_have);
 

@@ -37,6 +37,18 @@ std::string GroupName(gid_t gid) {
   return known ? found->gr_name : Text(gid);
 }
 
+/// Whether the system's list of the group has the user.
+bool IsMember(gid_t gid, const std::string& user) {
+  std::array<char, 4096> buffer;
+  group entry;
+  group* found = nullptr;
+  if (::getgrgid_r(gid, &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) return false;
+  for (char** member = found->gr_mem; *member != nullptr; ++member) {
+    if (user == *member) return true;
+  }
+  return false;
+}
+
 std::string UserName(uid_t uid) {
   std::array<char, 4096> buffer;
   passwd entry;
@@ -79,10 +91,20 @@ PlainStatus NoRight(const std::string& path) {
                            user, "\n  try: a daemon of your own: lgpud --dir DIR"));
   }
   const std::string group = GroupName(info.st_gid);
-  return PlainError(
-      PlainCode::kPermissionDenied,
-      Text(directory, " belongs to group ", group, "; you are ", user, ", groups: ", OwnGroups(),
-           "\n  try: sudo usermod -aG ", group, " ", user, "   then log in again"));
+  const std::string what =
+      Text(directory, " belongs to group ", group, "; you are ", user, ", groups: ", OwnGroups());
+  if (info.st_gid == 0) {
+    return PlainError(PlainCode::kPermissionDenied,
+                      Text(what,
+                           "\n  try: as root: groupadd --system lgpu, then start lgpud again: it gives the "
+                           "directory to that group"));
+  }
+  if (IsMember(info.st_gid, user)) {
+    return PlainError(PlainCode::kPermissionDenied,
+                      Text(what, "\n  try: log in again: you were put into group ", group, " since"));
+  }
+  return PlainError(PlainCode::kPermissionDenied,
+                    Text(what, "\n  try: as root: usermod -aG ", group, " ", user, "    then log in again"));
 }
 
 PlainStatus ConnectError(const std::string& path, int error) {

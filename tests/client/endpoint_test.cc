@@ -13,9 +13,11 @@
 namespace lgpu {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 EndpointEnvironment Nothing() {
   EndpointEnvironment environment;
@@ -93,13 +95,16 @@ TEST_F(FindDaemonTest, NobodyThereNamesTheDirectoryAndWhatToTry) {
   EXPECT_EQ(found.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(found.status().message()),
               HasSubstr("no lgpud at " + directory_ + "/none (no such file)\n  try: "));
-  EXPECT_THAT(std::string(found.status().message()), HasSubstr("local:2x1GiB"));
+  EXPECT_THAT(std::string(found.status().message()),
+              AllOf(HasSubstr("lgpud --simulate 2x1GiB --dir " + directory_), HasSubstr("local:2x1GiB")));
+  found = FindDaemon({.directories = {directory_ + "/none"}, .may_be_local = false});
+  EXPECT_THAT(std::string(found.status().message()), Not(HasSubstr("local:")));
 }
 
 TEST_F(FindDaemonTest, AllTriedDirectoriesAreNamed) {
   absl::StatusOr<DaemonSocket> found = FindDaemon({.directories = {directory_ + "/a", directory_ + "/b"}});
   EXPECT_THAT(std::string(found.status().message()), HasSubstr("no lgpud at " + directory_ + "/a"));
-  EXPECT_THAT(std::string(found.status().message()), HasSubstr("none at " + directory_ + "/b either"));
+  EXPECT_THAT(std::string(found.status().message()), HasSubstr("\n       no lgpud at " + directory_ + "/b"));
 }
 
 TEST_F(FindDaemonTest, ASocketThatNobodyListensOnIsNoDaemon) {

@@ -268,6 +268,20 @@ TEST_F(CappedTest, AUsersCapIsOverAllHisLeases) {
   EXPECT_NE(status.error_message().find("100.00MiB"), std::string::npos) << status.error_message();
 }
 
+TEST_F(CappedTest, ALimitThatNobodyAskedForIsWhatTheCapLeaves) {
+  TestSession session = OpenSession();
+  CreateLease(session, 64);
+  TestSession other = OpenSession();
+  v1::CreateLeaseRequest request;
+  request.add_devices()->set_mode(v1::LogicalDeviceSpec::MODE_GROWTH);
+  request.add_devices()->set_mode(v1::LogicalDeviceSpec::MODE_GROWTH);
+  v1::Lease lease;
+  const grpc::Status status = Create(other, request, &lease);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(lease.devices(0).memory_limit_bytes(), 18 * kMiB) << "36 MiB are left for two";
+  EXPECT_EQ(lease.devices(1).memory_limit_bytes(), 18 * kMiB);
+}
+
 TEST_F(CappedTest, ACapCountsWholeChunks) {
   TestSession session = OpenSession();
   v1::CreateLeaseRequest request;
@@ -278,7 +292,7 @@ TEST_F(CappedTest, ACapCountsWholeChunks) {
   }
   v1::Lease lease;
   grpc::Status status = Create(session, request, &lease);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << "more than the cap all by itself";
   EXPECT_NE(status.error_message().find("would have 102.00MiB"), std::string::npos) << status.error_message();
   request.mutable_devices()->RemoveLast();
   status = Create(session, request, &lease);
