@@ -9,13 +9,14 @@
 namespace lgpu::cli {
 absl::StatusOr<Connection> Connection::Open(const CommonOptions& options) {
   Connection connection;
-  LGPU_ASSIGN_OR_RETURN(const Endpoint endpoint,
+  LGPU_ASSIGN_OR_RETURN(Endpoint endpoint,
                         ResolveEndpoint(options.endpoint, EndpointEnvironment::OfThisProcess()));
   if (endpoint.local) {
     return absl::InvalidArgumentError(
         "a `local` endpoint is one process alone: there is no daemon to ask\n"
         "try: --endpoint DIR or LGPU_ENDPOINT=DIR with the runtime directory of a lgpud");
   }
+  endpoint.may_be_local = false;
   LGPU_ASSIGN_OR_RETURN(DaemonSocket daemon, FindDaemon(endpoint));
   connection.runtime_dir_ = daemon.directory;
   connection.timeout_ = options.timeout;

@@ -50,11 +50,11 @@ absl::StatusOr<std::string> FindCard(const std::string& entry, const v1::ListPhy
                                                  found.size(), " UUIDs: ", absl::StrJoin(found, ", ")));
 }
 
-/// The UUIDs that --gpus names, in its order; empty for "all".
+/// The UUIDs that --gpus names, in its order; empty where it names none.
 absl::StatusOr<std::vector<std::string>> NamedCards(const std::string& gpus,
                                                     const v1::ListPhysicalDevicesResponse& cards) {
   std::vector<std::string> uuids;
-  if (gpus == "all") return uuids;
+  if (gpus.empty()) return uuids;
   for (const std::string& entry : std::vector<std::string>(absl::StrSplit(gpus, ','))) {
     if (entry.empty()) {
       return absl::InvalidArgumentError(
@@ -67,10 +67,11 @@ absl::StatusOr<std::vector<std::string>> NamedCards(const std::string& gpus,
 }
 
 /// The cards that the daemon may choose among: those of --gpus that CUDA_VISIBLE_DEVICES leaves; empty for
-/// all that it serves.
+/// all that it serves. --gpus all means all of them, whatever the variable says.
 absl::StatusOr<std::vector<std::string>> CandidateCards(const std::string& gpus,
                                                         const v1::ListPhysicalDevicesResponse& cards,
                                                         const std::optional<std::string>& visible_devices) {
+  if (gpus == "all") return std::vector<std::string>();
   LGPU_ASSIGN_OR_RETURN(const std::vector<std::string> named, NamedCards(gpus, cards));
   if (!visible_devices) return named;
   std::vector<std::string> uuids;
@@ -83,9 +84,9 @@ absl::StatusOr<std::vector<std::string>> CandidateCards(const std::string& gpus,
   }
   if (candidates.empty()) {
     return absl::NotFoundError(absl::StrCat(
-        "CUDA_VISIBLE_DEVICES=", Printable(*visible_devices), " leaves none of the GPUs that --gpus ", gpus,
-        " names\nthe daemon knows: ", ListCards(cards),
-        "\ntry: unset CUDA_VISIBLE_DEVICES, or set it to an index or UUID of this list"));
+        "CUDA_VISIBLE_DEVICES=", Printable(*visible_devices), " leaves none of the GPUs",
+        gpus.empty() ? "" : " that --gpus " + gpus + " names", "\nthe daemon knows: ", ListCards(cards),
+        "\ntry: --gpus all, or set CUDA_VISIBLE_DEVICES to an index or UUID of this list"));
   }
   return candidates;
 }
@@ -169,7 +170,7 @@ absl::StatusOr<std::uint64_t> ParseSize(const char* flag, const std::string& tex
 void DeviceFlags::AddTo(CLI::App& verb) {
   verb.add_option("-m,--memory", memory,
                   "Memory limit of every logical device (256MiB, 1.5GiB, 25% of its GPU, ...); default: "
-                  "all that its GPU can give")
+                  "all that its GPU can give and the caps leave")
       ->type_name("SIZE");
   verb.add_option("-n,--devices", devices, "How many logical devices")->type_name("N")->default_val(1);
   auto* growth_flag =
@@ -181,7 +182,9 @@ void DeviceFlags::AddTo(CLI::App& verb) {
       ->excludes(growth_flag);
   verb.add_option("--guarantee", guarantee, "With --growth: memory that is set aside, at most the limit")
       ->type_name("SIZE");
-  verb.add_option("--gpus", gpus, "GPUs to choose among: indices, UUIDs or their beginnings, or all")
+  verb.add_option("--gpus", gpus,
+                  "GPUs to choose among: indices, UUIDs or their beginnings; all: every one, whatever "
+                  "CUDA_VISIBLE_DEVICES says")
       ->type_name("LIST");
   verb.add_option("--name", name, "Name of the lease; default: one is made up")->type_name("NAME");
   verb.add_flag("--wait{forever}", wait,

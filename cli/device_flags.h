@@ -22,7 +22,7 @@ struct DeviceFlags {
   std::uint32_t devices = 1;
   bool growth = false;
   bool preallocate = false;
-  std::string gpus = "all";
+  std::string gpus;  // empty: those of CUDA_VISIBLE_DEVICES; "all": whatever that variable says
   std::string name;
   std::string wait;  // empty: do not; a duration, or "forever"
 

@@ -97,14 +97,14 @@ Level LevelOf(v1::Diagnosis::Level level) {
   }
 }
 
-/// With the daemon's own findings.
-void ExamineDaemon(Connection& connection, Examination& examination) {
+/// With the daemon's own findings. False: it does not answer, and is not to be asked anything else.
+bool ExamineDaemon(Connection& connection, Examination& examination) {
   const auto started = std::chrono::steady_clock::now();
   const auto version = connection.Call(kGetVersion, v1::GetVersionRequest());
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - started;
   if (!version.ok()) {
     examination.checks.push_back(Failed("daemon", version.status()));
-    return;
+    return false;
   }
   const bool same = version->version() == LGPU_VERSION;
   examination.checks.push_back({"daemon", same ? Level::kOk : Level::kWarn,
@@ -116,12 +116,13 @@ void ExamineDaemon(Connection& connection, Examination& examination) {
   const auto diagnosis = connection.Call(kDiagnose, v1::DiagnoseRequest());
   if (!diagnosis.ok()) {
     examination.checks.push_back(Failed("ledger", diagnosis.status()));
-    return;
+    return false;
   }
   for (const v1::Diagnosis::Finding& finding : diagnosis->findings()) {
     examination.checks.push_back({finding.id(), LevelOf(finding.level()), finding.text()});
   }
   examination.settings.assign(diagnosis->settings().begin(), diagnosis->settings().end());
+  return true;
 }
 
 Check RunSelfTest(Connection& connection) {
@@ -189,15 +190,16 @@ Examination Examine(const CommonOptions& options, bool self_test) {
                                    absl::StrFormat("%gs", static_cast<double>(options.timeout.count()) / 1e3),
                                    options.timeout_origin});
   examination.variables.push_back({"--color", options.out.color ? "on" : "off", options.color_origin});
-  if (!connection.ok()) {
-    examination.checks.push_back(Failed("daemon", connection.status()));
+  if (!connection.ok()) examination.checks.push_back(Failed("daemon", connection.status()));
+  if (!connection.ok() || !ExamineDaemon(*connection, examination)) {
     ExamineVariables(get, nullptr, examination);
     for (const char* id : {"permissions", "ledger", "self-test"}) {
-      examination.checks.push_back({id, Level::kSkip, "no daemon to ask"});
+      const bool done = std::any_of(examination.checks.begin(), examination.checks.end(),
+                                    [id](const Check& check) { return check.id == id; });
+      if (!done) examination.checks.push_back({id, Level::kSkip, "no daemon to ask"});
     }
     return examination;
   }
-  ExamineDaemon(*connection, examination);
   const auto cards = connection->Call(kListPhysicalDevices, v1::ListPhysicalDevicesRequest());
   ExamineVariables(get, cards.ok() ? &*cards : nullptr, examination);
   examination.checks.push_back(self_test ? RunSelfTest(*connection)

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "cli/verb_pages.h"
 
 namespace lgpu::cli {
 namespace {
@@ -27,6 +28,7 @@ FlagInfo Describe(const CLI::Option& option) {
   info.description = option.get_description();
   if (!info.optional_value) info.default_value = option.get_default_str();
   info.required = option.get_required();
+  info.repeated = info.positional && option.get_items_expected_max() > 1;
   return info;
 }
 
@@ -66,7 +68,8 @@ std::string RoffFlags(const VerbInfo& verb, bool positional) {
 std::string Synopsis(const VerbInfo& verb) {
   std::string text = absl::StrCat(".B lgpu ", verb.name, "\n[\\fIflags\\fR]");
   for (const FlagInfo& flag : verb.flags) {
-    const std::string word = "\\fI" + Roff(flag.type.empty() ? flag.names[0] : flag.type) + "\\fR";
+    const std::string word =
+        "\\fI" + Roff(flag.type.empty() ? flag.names[0] : flag.type) + "\\fR" + (flag.repeated ? " ..." : "");
     if (flag.positional) absl::StrAppend(&text, " ", flag.required ? word : "[" + word + "]");
   }
   if (verb.name == "run") text += " \\-\\- \\fICMD\\fR [\\fIARGS\\fR]";
@@ -81,6 +84,21 @@ ends with the code of its command, 128 + n if signal n killed it; 125 if lgpu it
 cannot be executed, 127 if there is none.
 )";
 
+std::string RoffDescription(const std::string& verb) {
+  const VerbPage* page = FindVerbPage(verb);
+  return page == nullptr ? "" : absl::StrCat(".SH DESCRIPTION\n", Roff(page->description), "\n");
+}
+
+std::string RoffExamples(const std::string& verb) {
+  const VerbPage* page = FindVerbPage(verb);
+  if (page == nullptr) return "";
+  std::string text = ".SH EXAMPLES\n";
+  for (const Example& example : page->examples) {
+    absl::StrAppend(&text, ".TP\n\\fB", Roff(example.line), "\\fR\n", Roff(example.about), "\n");
+  }
+  return text;
+}
+
 constexpr char kSeeAlso[] = R"(.SH SEE ALSO
 .BR lgpu (1),
 .BR lgpu (7),
@@ -89,19 +107,17 @@ constexpr char kSeeAlso[] = R"(.SH SEE ALSO
 )";
 
 std::string ManOfAll(const std::vector<VerbInfo>& table) {
-  std::string text =
-      ".TH LGPU 1 \"\" \"lgpu " LGPU_VERSION
-      "\" \"User Commands\"\n.SH NAME\nlgpu \\- logical GPUs with hard "
-      "memory limits\n.SH SYNOPSIS\n.B lgpu\n\\fIVERB\\fR [\\fIflags\\fR] [\\fIargs\\fR]\n.SH DESCRIPTION\n"
-      "Shows and changes what the daemon\n.BR lgpud (8)\ngives to whom. The answer goes to stdout, "
-      "everything "
-      "else to stderr.\n.SH VERBS\n";
+  std::string text = ".TH LGPU 1 \"\" \"lgpu " LGPU_VERSION
+                     "\" \"User Commands\"\n.SH NAME\nlgpu \\- logical GPUs with hard "
+                     "memory limits\n.SH SYNOPSIS\n.B lgpu\n\\fIVERB\\fR [\\fIflags\\fR] [\\fIargs\\fR]\n" +
+                     RoffDescription("") + ".SH VERBS\n";
   for (const VerbInfo& verb : table) {
     if (!verb.name.empty()) {
       absl::StrAppend(&text, ".TP\n\\fB", verb.name, "\\fR\n", Roff(verb.description), ".\n");
     }
   }
-  absl::StrAppend(&text, ".SH FLAGS OF EVERY VERB\n", RoffFlags(table.front(), false), kExitCodes, kSeeAlso);
+  absl::StrAppend(&text, ".SH FLAGS OF EVERY VERB\n", RoffFlags(table.front(), false), RoffExamples(""),
+                  kExitCodes, kSeeAlso);
   return text;
 }
 
@@ -145,10 +161,12 @@ std::string ManPage(const std::vector<VerbInfo>& table, const std::string& verb)
   std::string text = absl::StrCat(".TH LGPU\\-", absl::AsciiStrToUpper(verb), " 1 \"\" \"lgpu ", LGPU_VERSION,
                                   "\" \"User Commands\"\n.SH NAME\nlgpu\\-", verb, " \\- ",
                                   Roff(found->description), "\n.SH SYNOPSIS\n", Synopsis(*found));
+  text += RoffDescription(verb);
   const std::string words = RoffFlags(*found, true);
   if (!words.empty()) absl::StrAppend(&text, ".SH ARGUMENTS\n", words);
   absl::StrAppend(&text, ".SH FLAGS\n", RoffFlags(*found, false),
-                  ".PP\nFlags of every verb are in\n.BR lgpu (1).\n", kExitCodes, kSeeAlso);
+                  ".PP\nFlags of every verb are in\n.BR lgpu (1).\n", RoffExamples(verb), kExitCodes,
+                  kSeeAlso);
   return text;
 }
 

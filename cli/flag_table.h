@@ -20,6 +20,7 @@ struct FlagInfo {
   std::string default_value = {};
   bool positional = false;
   bool required = false;
+  bool repeated = false;        // a positional that takes any number of words
   bool optional_value = false;  // --wait or --wait=10m
 };
 
@@ -35,6 +36,9 @@ std::vector<VerbInfo> FlagTable(const CLI::App& app);
 
 /// "lgpu.help/v1"
 nlohmann::json ToJson(const std::vector<VerbInfo>& table);
+
+/// The text of --help of a verb (empty: of lgpu itself), at most `width` columns wide.
+std::string HelpText(const std::vector<VerbInfo>& table, const std::string& verb, std::size_t width);
 
 /// The man page of a verb (empty: of lgpu itself) in roff.
 std::string ManPage(const std::vector<VerbInfo>& table, const std::string& verb);

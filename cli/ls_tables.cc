@@ -29,8 +29,19 @@ std::string LeaseName(const v1::LeaseStats& lease) {
   return Printable(lease.name().empty() ? lease.id() : lease.name());
 }
 
+/// As `lgpu rm` takes it and no wider than a column is to be: the name, OWNER/NAME, or the id.
+std::string LeaseLabel(const v1::LeaseStats& lease, const Viewer& viewer) {
+  constexpr std::size_t kWidest = 20;
+  if (lease.name().empty()) return Printable(lease.id());
+  std::string label = Printable(lease.name());
+  if (lease.owner_uid() != viewer.uid) {
+    label = absl::StrCat(FormatOwner(lease.owner(), lease.owner_uid()), "/", label);
+  }
+  return TextWidth(label) <= kWidest || lease.id().empty() ? label : Printable(lease.id());
+}
+
 std::string CardState(const v1::CardStats& card) {
-  if (!card.served()) return absl::StrCat("not served: ", Printable(card.not_served_because()));
+  if (!card.served()) return "not served";
   if (card.overcommitted()) return "OVERCOMMITTED";
   std::string state = "ok";
   if (card.draining_bytes() > 0) absl::StrAppend(&state, ", ", Size(card.draining_bytes()), " draining");
@@ -114,53 +125,95 @@ std::string FormatForeign(const v1::StatsSnapshot& snapshot, const Style& style)
 
 }  // namespace
 
-std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style) {
+namespace {
+
+std::string FormatCards(const v1::StatsSnapshot& snapshot, const Style& style) {
   Table cards({{"GPU", Align::kRight},
                {"NAME"},
-               {"HELD", Align::kRight},
+               {"HELD", Align::kRight, /*drop=*/2},
                {"PROMISED", Align::kRight},
                {"TOTAL", Align::kRight},
                {"FREE", Align::kRight},
-               {"FOREIGN", Align::kRight},
+               {"FOREIGN", Align::kRight, /*drop=*/1},
                {"STATE"}});
-  std::string free;
   for (const auto& card : snapshot.cards()) {
     cards.AddRow({absl::StrCat(card.index()), Printable(card.name()), Size(card.held_bytes()),
                   Size(card.promised_bytes()), Size(card.total_bytes()),
                   FormatBytesCut(Bytes(card.free_bytes())),
                   card.has_foreign_bytes() ? Size(card.foreign_bytes()) : "", CardState(card)});
+  }
+  return cards.Format(style);
+}
+
+/// A line for every card: what it can give, or why it gives nothing.
+std::string FormatRoom(const v1::StatsSnapshot& snapshot) {
+  std::string text;
+  for (const auto& card : snapshot.cards()) {
     if (card.served()) {
-      absl::StrAppend(&free, FormatBytesCut(Bytes(card.free_bytes())), " of GPU ", card.index(),
+      absl::StrAppend(&text, FormatBytesCut(Bytes(card.free_bytes())), " of GPU ", card.index(),
                       " can still be promised.\n");
+    } else {
+      absl::StrAppend(&text, "GPU ", card.index(), " is not served: ", Printable(card.not_served_because()),
+                      "\n");
     }
   }
+  return text;
+}
 
+/// What leases hold on a card that the viewer may not see.
+std::uint64_t HiddenBytes(const v1::CardStats& card, const v1::StatsSnapshot& snapshot) {
+  std::uint64_t seen = 0;
+  for (const auto& lease : snapshot.leases()) {
+    for (const auto& device : lease.devices()) {
+      if (device.card_uuid() == card.uuid()) seen += device.held_bytes();
+    }
+  }
+  return card.held_bytes() > seen ? card.held_bytes() - seen : 0;
+}
+
+std::string FormatLeases(const v1::StatsSnapshot& snapshot, const Style& style, const Viewer& viewer) {
   Table leases({{"LEASE"},
                 {"DEVICE"},
                 {"GPU", Align::kRight},
-                {"MODE"},
+                {"MODE", Align::kLeft, /*drop=*/3},
                 {"USED", Align::kRight},
                 {"HELD", Align::kRight},
                 {"LIMIT", Align::kRight},
-                {"PEAK", Align::kRight},
-                {"OWNER"},
-                {"PID"},
-                {"STATE"},
-                {"AGE", Align::kRight},
-                {"IDLE", Align::kRight}});
+                {"PEAK", Align::kRight, /*drop=*/5},
+                {"OWNER", Align::kLeft, /*drop=*/6},
+                {"PID", Align::kLeft, /*drop=*/2},
+                {"AGE", Align::kRight, /*drop=*/4},
+                {"IDLE", Align::kRight, /*drop=*/1},
+                {"STATE"}});
   for (const auto& lease : snapshot.leases()) {
     const std::chrono::seconds age(snapshot.taken_at().seconds() - lease.created_at().seconds());
     for (const auto& device : lease.devices()) {
-      leases.AddRow({LeaseName(lease), ShortDevice(device.name()), absl::StrCat(device.card_index()),
+      leases.AddRow({LeaseLabel(lease, viewer), ShortDevice(device.name()), absl::StrCat(device.card_index()),
                      device.mode(), Size(device.used_bytes()), Size(device.held_bytes()),
                      Size(device.limit_bytes()), Size(device.peak_used_bytes()),
-                     FormatOwner(lease.owner(), lease.owner_uid()), Pids(lease), SessionStates(lease),
-                     FormatAge(age), Idle(snapshot, lease)});
+                     FormatOwner(lease.owner(), lease.owner_uid()), Pids(lease), FormatAge(age),
+                     Idle(snapshot, lease), SessionStates(lease)});
     }
   }
-  const std::string rest = leases.empty() ? "No leases.\n" : leases.Format(style);
-  return absl::StrCat(cards.Format(style), "\n", rest, FormatQueues(snapshot, style),
-                      FormatForeign(snapshot, style), free.empty() ? "" : "\n", free);
+  const bool none = leases.empty();
+  if (viewer.uid != 0 && !viewer.filtered) {
+    for (const auto& card : snapshot.cards()) {
+      const std::uint64_t hidden = HiddenBytes(card, snapshot);
+      if (hidden == 0) continue;
+      leases.AddRow({"(others)", "", absl::StrCat(card.index()), "", "", Size(hidden)});
+    }
+  }
+  return absl::StrCat(none ? (leases.empty() ? "No leases.\n" : "No leases of yours.\n") : "",
+                      leases.empty() ? "" : leases.Format(style));
+}
+
+}  // namespace
+
+std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style, const Viewer& viewer) {
+  const std::string room = FormatRoom(snapshot);
+  return absl::StrCat(FormatCards(snapshot, style), "\n", FormatLeases(snapshot, style, viewer),
+                      FormatQueues(snapshot, style), FormatForeign(snapshot, style), room.empty() ? "" : "\n",
+                      room);
 }
 
 namespace {
@@ -335,7 +388,8 @@ std::string FormatCard(const v1::CardStats& card, const v1::StatsSnapshot& snaps
   facts.Add("gpu", absl::StrCat(card.index(), " ", Printable(card.name())));
   facts.Add("uuid", Printable(card.uuid()));
   facts.Add("pci bus id", Printable(card.pci_bus_id()));
-  facts.Add("state", CardState(card));
+  facts.Add("state", card.served() ? CardState(card)
+                                   : absl::StrCat("not served: ", Printable(card.not_served_because())));
   facts.Add("total", Size(card.total_bytes()));
   facts.Add("reserve", Size(card.reserve_bytes()));
   facts.Add("held", Size(card.held_bytes()));

@@ -1,6 +1,7 @@
 #ifndef LGPU_CLI_LS_TABLES_H_
 #define LGPU_CLI_LS_TABLES_H_
 
+#include <cstdint>
 #include <string>
 
 #include "cli/output.h"
@@ -9,11 +10,17 @@
 
 namespace lgpu::cli {
 
-/// What `lgpu ls` prints: a block of GPUs, a block of leases with a row per logical device, and how much of
-/// every card can still be promised.
-std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style);
+/// Who looks at a snapshot, and whether leases were left out of it.
+struct Viewer {
+  std::uint32_t uid = 0;
+  bool filtered = false;
+};
 
-/// What `lgpu ls --by-user` prints: a row per user, with sums over his leases.
+/// What `lgpu ls` prints: a block of GPUs, a block of leases with a row per logical device and one for what
+/// leases hold that the viewer may not see, and how much of every card can still be promised.
+std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style, const Viewer& viewer);
+
+/// What `lgpu ls --by-user` prints: a row per user, with sums over their leases.
 std::string FormatUsers(const v1::StatsSnapshot& snapshot, const Style& style);
 /// "lgpu.users/v1"
 nlohmann::json UsersToJson(const v1::StatsSnapshot& snapshot);

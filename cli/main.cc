@@ -34,6 +34,7 @@
 #include "cli/flag_table.h"
 #include "cli/live_names.h"
 #include "cli/output.h"
+#include "cli/suggestions.h"
 #include "cli/user_config.h"
 #include "lgpu/status.h"
 
@@ -115,7 +116,7 @@ struct CommonFlags {
     }
     absl::StatusOr<std::chrono::milliseconds> parsed = ParseDuration(chosen);
     if (parsed.ok() && parsed->count() == 0) {
-      parsed = absl::InvalidArgumentError("in no time there is no answer\ntry: 500ms, 10s, 2m");
+      parsed = absl::InvalidArgumentError("it must be above 0\ntry: 500ms, 10s, 2m");
     }
     if (!parsed.ok()) {
       return absl::InvalidArgumentError(
@@ -143,17 +144,25 @@ std::vector<Verb> DefineVerbs(CLI::App& app) {
   }
   for (Verb& verb : verbs) {
     verb.app = verb.command->Define(app);
-    verb.app->footer("Flags that every verb takes (--json, --endpoint, --timeout, -q, ...): lgpu --help");
+    verb.app->set_help_flag("-h,--help", "Show this help");
   }
   return verbs;
 }
 
 /// A command line that the parser did not take. For `run` that is 125 as well: 2 may be the command's own.
-int ReportParseError(std::string_view what, std::string_view verb, const CommonOptions& options) {
-  const int exit_code = verb == "run" ? kExitRunFailed : kExitUsage;
-  const std::string help = verb.empty() ? "lgpu --help" : absl::StrCat("lgpu ", std::string(verb), " --help");
-  options.Report(absl::InvalidArgumentError(absl::StrCat(std::string(what), "\ntry: ", help)), exit_code);
+int ReportWrongLine(const WrongLine& wrong, const CommonOptions& options) {
+  const int exit_code = wrong.verb == "run" ? kExitRunFailed : kExitUsage;
+  options.Report(absl::InvalidArgumentError(absl::StrCat(wrong.what, "\ntry: ", wrong.advice)), exit_code);
   return exit_code;
+}
+
+/// --help of lgpu or of the verb in the line; bare `lgpu` too.
+int PrintHelp(const CLI::App& app, const std::vector<Verb>& verbs, const CommonOptions& options) {
+  std::string name;
+  for (const Verb& verb : verbs) {
+    if (verb.app->parsed()) name = verb.app->get_name();
+  }
+  return WriteOut(HelpText(FlagTable(app), name, options.out.width)).ok() ? kExitOk : kExitFailure;
 }
 
 /// What no verb can mean by its words: values that are empty, as those of unset shell variables are, and text
@@ -167,7 +176,7 @@ absl::Status CheckValues(const CLI::App& app) {
         return absl::InvalidArgumentError(
             absl::StrCat(option->get_name(), " has an empty value\ntry: leave it out"));
       }
-      if (type != "DIR" && type != "K=V" && !IsUtf8(value)) {
+      if (type != "DIR" && type != "K[=V]" && !IsUtf8(value)) {
         return absl::InvalidArgumentError(
             absl::StrCat(option->get_name(), ": ", Printable(value), " is no text in UTF-8"));
       }
@@ -229,6 +238,10 @@ int RunVerb(const CLI::App& app, const Verb& verb, const CommonFlags& flags, boo
   options.verbose = flags.verbose;
   const absl::StatusOr<UserConfig> config =
       LoadUserConfig(UserConfigFiles(Variable("XDG_CONFIG_HOME"), Variable("HOME")));
+  if (config.ok()) {
+    for (const std::string& note : config->notes) options.Note("lgpu: note: " + note);
+  }
+  if (options.verbose > 0) options.out.width = 0;
   flags.ChooseColors(config.ok() ? *config : UserConfig(), options);
   int exit_code = kExitConfig;
   absl::Status status = config.status();
@@ -255,13 +268,15 @@ int Main(int argc, char** argv) {
   CommonFlags flags;
   CommonOptions options;
   flags.AddTo(app);
-  app.set_version_flag("-V,--version", std::string("lgpu ") + LGPU_VERSION);
+  app.set_help_flag("-h,--help", "Show this help");
+  app.set_version_flag("-V,--version", std::string("lgpu ") + LGPU_VERSION, "Show the version");
   app.fallthrough();
   app.require_subcommand(1);
-  app.footer("Flags may stand before or after the verb. lgpu help VERB shows the flags of a verb.");
   const std::vector<Verb> verbs = DefineVerbs(app);
 
+  options.out.width = TerminalWidth(Variable("COLUMNS"));
   std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.empty()) return PrintHelp(app, verbs, options);
   if (const std::optional<int> code = RunHidden(app, words)) return *code;
   const auto marker = std::find(words.begin(), words.end(), "--");
   const bool has_marker = marker != words.end();
@@ -286,23 +301,16 @@ int Main(int argc, char** argv) {
     if (empty != words.end()) throw CLI::ValidationError(*empty, "its value is empty; leave it out");
     std::vector<std::string> reversed(words.rbegin(), words.rend());
     app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    return PrintHelp(app, verbs, options);
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    // The first word that names a verb: after a failed parse the parser itself may not know.
-    const auto is_verb = [&](const std::string& word) {
-      return std::any_of(verbs.begin(), verbs.end(),
-                         [&](const Verb& verb) { return verb.app->get_name() == word; });
-    };
-    const auto verb = std::find_if(words.begin(), words.end(), is_verb);
     options.json = std::any_of(words.begin(), words.end(), [](const std::string& word) {
       return word == "--json" || word == "--json-errors";
     });
-    if (verb != words.end()) return ReportParseError(error.what(), *verb, options);
-    if (words.empty()) return ReportParseError("a verb is needed, as in lgpu ls", "", options);
-    const bool other_verb = !words.empty() && !words[0].starts_with("-");
-    return ReportParseError(
-        other_verb ? absl::StrCat("there is no verb ", Printable(words[0])) : error.what(), "", options);
+    const auto command = has_marker ? std::optional(options.command) : std::nullopt;
+    return ReportWrongLine(ExplainWrongLine(FlagTable(app), words, command, error.what()), options);
   }
 
   return RunVerb(app, *chosen(), flags, has_marker, options);

@@ -1,5 +1,6 @@
 #include "cli/output.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,12 +16,24 @@
 namespace lgpu::cli {
 namespace {
 
-std::size_t Width(std::string_view text) {
+// Of the width of a table's last column.
+constexpr std::size_t kCountedOfLast = 12;
+
+}  // namespace
+
+std::size_t TextWidth(std::string_view text) {
   return static_cast<std::size_t>(std::count_if(
       text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
-}  // namespace
+std::size_t TerminalWidth(const std::string& variable) {
+  constexpr std::size_t kUsual = 80;
+  std::size_t width = 0;
+  if (absl::SimpleAtoi(variable, &width) && width > 0) return width;
+  winsize size = {};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return kUsual;
+}
 
 bool UseColor(ColorMode mode, const ColorEnvironment& environment) {
   if (mode != ColorMode::kAuto) return mode == ColorMode::kAlways;
@@ -45,24 +58,46 @@ void Table::AddRow(std::vector<std::string> cells) {
   rows_.push_back(std::move(cells));
 }
 
+std::vector<std::size_t> Table::Shown(const std::vector<std::size_t>& widths, std::size_t most) const {
+  std::vector<std::size_t> shown;
+  for (std::size_t i = 0; i < columns_.size(); ++i) shown.push_back(i);
+  const auto total = [&] {
+    std::size_t sum = 2 * (shown.size() - 1);
+    // A long text in the last column goes on in the terminal's next line.
+    for (const std::size_t i : shown) {
+      sum += i + 1 == columns_.size() ? std::min(widths[i], kCountedOfLast) : widths[i];
+    }
+    return sum;
+  };
+  while (most > 0 && total() > most) {
+    const auto least = std::max_element(shown.begin(), shown.end(), [this](std::size_t a, std::size_t b) {
+      return columns_[a].drop < columns_[b].drop;
+    });
+    if (columns_[*least].drop == 0) break;
+    shown.erase(least);
+  }
+  return shown;
+}
+
 std::string Table::Format(const Style& style) const {
   std::vector<std::size_t> widths;
   for (std::size_t i = 0; i < columns_.size(); ++i) {
-    std::size_t width = Width(columns_[i].title);
-    for (const auto& row : rows_) width = std::max(width, Width(row[i]));
+    std::size_t width = TextWidth(columns_[i].title);
+    for (const auto& row : rows_) width = std::max(width, TextWidth(row[i]));
     widths.push_back(width);
   }
+  const std::vector<std::size_t> shown = Shown(widths, style.width);
   const auto line = [&](const auto& cell_of) {
     std::string text;
-    for (std::size_t i = 0; i < columns_.size(); ++i) {
+    for (const std::size_t i : shown) {
       const std::string& cell = cell_of(i);
-      const std::string padding(widths[i] - Width(cell), ' ');
-      if (i > 0) text += "  ";
+      const std::string padding(widths[i] - TextWidth(cell), ' ');
+      if (i != shown.front()) text += "  ";
       if (columns_[i].align == Align::kRight) {
         text += padding + cell;
       } else {
         text += cell;
-        if (i + 1 < columns_.size()) text += padding;
+        if (i != shown.back()) text += padding;
       }
     }
     return text;

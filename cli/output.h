@@ -26,20 +26,27 @@ struct ColorEnvironment {
 /// The flag first, then NO_COLOR, then CLICOLOR_FORCE, then whether a terminal is there.
 bool UseColor(ColorMode mode, const ColorEnvironment& environment);
 
+/// How wide the terminal is: COLUMNS (`variable`), else what the terminal on stdout says, else 80.
+std::size_t TerminalWidth(const std::string& variable);
+
 struct Style {
   bool color = false;
+  std::size_t width = 80;  // columns that a table may take; 0: any number
   std::string Bold(std::string_view text) const;
   std::string Red(std::string_view text) const;
 };
 
 /// A Table lines its columns up; numbers to the right, words to the left. The last column is not padded,
-/// so that no line ends in blanks. Widths are counted in characters of UTF-8.
+/// so that no line ends in blanks, and may be longer than the table is wide. Widths are counted in characters
+/// of UTF-8.
 class Table {
  public:
   enum class Align { kLeft, kRight };
   struct Column {
     std::string title;
     Align align = Align::kLeft;
+    /// Columns of the highest number are left out first where the table is wider than Style::width; 0: never.
+    int drop = 0;
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
@@ -50,6 +57,9 @@ class Table {
   std::string Format(const Style& style) const;
 
  private:
+  /// The columns that fit into `most`, by their places.
+  std::vector<std::size_t> Shown(const std::vector<std::size_t>& widths, std::size_t most) const;
+
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
@@ -62,6 +72,8 @@ std::string FormatNanoseconds(std::uint64_t ns);
 std::string FormatClock(const google::protobuf::Timestamp& time);
 /// "root" or, for a user without a name, the number.
 std::string FormatOwner(std::string_view owner, std::uint32_t uid);
+/// How many characters of UTF-8 a text has.
+std::size_t TextWidth(std::string_view text);
 /// "LIVE", "DRAINING", "ABSENT"
 std::string SessionStateName(v1::SessionStats::State state);
 /// Text of others, safe for a terminal: control characters become '?'.

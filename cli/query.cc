@@ -1,6 +1,7 @@
 #include "cli/query.h"
 
 #include <pwd.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "cli/lease_names.h"
 #include "cli/output.h"
 #include "lgpu/bytes.h"
 #include "lgpu/status.h"
@@ -235,14 +237,12 @@ absl::Status FilterFlags::Check(const v1::StatsSnapshot& snapshot) const {
   std::set<std::string> names;
   std::set<std::string> owners;
   std::set<std::string> pids;
-  bool has_lease = lease.empty();
   std::uint32_t uid = 0;
   bool has_user = user.empty() || ::getpwnam(user.c_str()) != nullptr ||
                   (absl::SimpleAtoi(user, &uid) && ::getpwuid(uid) != nullptr);
   for (const v1::LeaseStats& entry : snapshot.leases()) {
     names.insert(Printable(entry.name()));
     owners.insert(FormatOwner(entry.owner(), entry.owner_uid()));
-    has_lease = has_lease || IsLease(entry);
     has_user = has_user || IsOfUser(entry);
     for (const v1::SessionStats& session : entry.sessions()) pids.insert(absl::StrCat(session.pid()));
   }
@@ -256,7 +256,8 @@ absl::Status FilterFlags::Check(const v1::StatsSnapshot& snapshot) const {
   if (pid && *pid <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("--pid ", *pid, ": a process has a number above 0"));
   }
-  if (!has_lease) {
+  LGPU_ASSIGN_OR_RETURN(const v1::LeaseStats* const found, FindLease(snapshot, lease, ::getuid()));
+  if (!lease.empty() && found == nullptr) {
     return absl::NotFoundError(
         absl::StrCat("you have no lease named \"", Printable(lease), "\"\nthere are: ", there_are(names)));
   }
@@ -271,20 +272,18 @@ absl::Status FilterFlags::Check(const v1::StatsSnapshot& snapshot) const {
   return absl::OkStatus();
 }
 
-bool FilterFlags::IsLease(const v1::LeaseStats& entry) const {
-  return entry.name() == lease || entry.id() == lease;
-}
-
 bool FilterFlags::IsOfUser(const v1::LeaseStats& entry) const {
   return entry.owner() == user || absl::StrCat(entry.owner_uid()) == user;
 }
 
 v1::StatsSnapshot FilterFlags::Apply(v1::StatsSnapshot snapshot) const {
-  const auto keep = [this](const v1::LeaseStats& entry) {
+  const absl::StatusOr<const v1::LeaseStats*> found = FindLease(snapshot, lease, ::getuid());
+  const std::string id = found.ok() && *found != nullptr ? (*found)->id() : "";
+  const auto keep = [&](const v1::LeaseStats& entry) {
     const bool has_pid =
         std::any_of(entry.sessions().begin(), entry.sessions().end(),
                     [this](const v1::SessionStats& session) { return session.pid() == pid; });
-    return (user.empty() || IsOfUser(entry)) && (!pid || has_pid) && (lease.empty() || IsLease(entry));
+    return (user.empty() || IsOfUser(entry)) && (!pid || has_pid) && (lease.empty() || entry.id() == id);
   };
   auto& leases = *snapshot.mutable_leases();
   leases.erase(std::remove_if(leases.begin(), leases.end(), [&](const auto& entry) { return !keep(entry); }),

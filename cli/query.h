@@ -35,13 +35,14 @@ struct FilterFlags {
   std::optional<std::int64_t> pid = {};
   std::string lease = {};
   void AddTo(CLI::App& verb);
-  /// NOT_FOUND, naming what there is, for a lease, a process or a user that is not there.
+  bool wanted() const { return !user.empty() || pid.has_value() || !lease.empty(); }
+  /// NOT_FOUND, naming what there is, for a lease, a process or a user that is not there; INVALID_ARGUMENT
+  /// for a name that several leases have.
   absl::Status Check(const v1::StatsSnapshot& snapshot) const;
   /// Drops the leases that do not match all of what is given; cards stay.
   v1::StatsSnapshot Apply(v1::StatsSnapshot snapshot) const;
 
  private:
-  bool IsLease(const v1::LeaseStats& entry) const;
   bool IsOfUser(const v1::LeaseStats& entry) const;
 };
 

@@ -76,7 +76,11 @@ absl::StatusOr<UserConfig> LoadUserConfig(const std::vector<std::string>& files)
   for (const std::string& path : files) {
     const absl::StatusOr<std::string> text = ReadWholeFile(path);
     if (absl::IsNotFound(text.status())) continue;
-    if (!text.ok()) return absl::InvalidArgumentError(std::string(text.status().message()));
+    if (!text.ok()) {
+      config.notes.push_back(
+          absl::StrCat(Printable(std::string(text.status().message())), "; going on without what it says"));
+      continue;
+    }
     LGPU_RETURN_IF_ERROR(ApplyUserConfig(*text, path, config));
   }
   return config;

@@ -19,8 +19,9 @@ struct UserSetting {
 /// What config.toml says about how lgpu itself behaves; flags and variables win. Not which daemon: programs
 /// of the library would not follow it.
 struct UserConfig {
-  UserSetting color;    // "auto", "always" or "never"
-  UserSetting timeout;  // a duration
+  UserSetting color;                    // "auto", "always" or "never"
+  UserSetting timeout;                  // a duration
+  std::vector<std::string> notes = {};  // files that cannot be read
 };
 
 /// The files in the order in which they are read, the later one winning: the system's, the user's.
@@ -30,7 +31,7 @@ std::vector<std::string> UserConfigFiles(const std::string& xdg_config_home, con
 /// Reads TOML `text` over what `config` has. INVALID_ARGUMENT with path:line:column.
 absl::Status ApplyUserConfig(std::string_view text, const std::string& path, UserConfig& config);
 
-/// Those of the files that are there.
+/// Those of the files that are there. One that cannot be read is a note; one with a mistake an error.
 absl::StatusOr<UserConfig> LoadUserConfig(const std::vector<std::string>& files);
 
 }  // namespace lgpu::cli

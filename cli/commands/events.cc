@@ -24,13 +24,13 @@ class EventsCommand final : public Command {
 
   absl::StatusOr<int> Run(const CommonOptions& options) override {
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
+    if (!lease_.empty()) LGPU_RETURN_IF_ERROR(FindLease(connection));
     v1::WatchEventsRequest request;
     request.set_lease(lease_);
     request.set_kept_only(!follow_);
     const auto print = [&](const v1::Event& event) {
       return WriteOut(options.json ? JsonLine(ToJson(event)) : FormatEvent(event));
     };
-    if (!lease_.empty()) LGPU_RETURN_IF_ERROR(FindLease(connection));
     const auto method = kWatchEvents;
     if (follow_) {
       LGPU_RETURN_IF_ERROR((connection.Follow(method, request, print)));
@@ -49,12 +49,13 @@ class EventsCommand final : public Command {
 
  private:
   /// NOT_FOUND for a lease that is not here, unless events of it are kept.
-  absl::Status FindLease(Connection& connection) const {
+  absl::Status FindLease(Connection& connection) {
     v1::GetLeaseRequest get;
     get.set_lease(lease_);
-    const absl::Status there = connection.Call(kGetLease, get).status();
-    // Of several users' leases with one name all events are meant.
-    if (absl::IsInvalidArgument(there)) return absl::OkStatus();
+    const absl::StatusOr<v1::Lease> lease = connection.Call(kGetLease, get);
+    // Events know leases by id and name, not by OWNER/NAME.
+    if (lease.ok() && lease->name() != lease_) lease_ = lease->id();
+    const absl::Status there = lease.status();
     if (!absl::IsNotFound(there)) return there;
     v1::WatchEventsRequest kept;
     kept.set_lease(lease_);

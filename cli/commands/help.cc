@@ -2,10 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/exit_codes.h"
 #include "cli/flag_table.h"
+#include "cli/suggestions.h"
 #include "lgpu/status.h"
 #include "proto/messages_json.h"
 
@@ -22,16 +24,14 @@ class HelpCommand final : public Command {
   }
 
   absl::StatusOr<int> Run(const CommonOptions& options) override {
-    const CLI::App* about = app_;
-    for (const CLI::App* verb : app_->get_subcommands([](const CLI::App*) { return true; })) {
-      if (verb->get_name() == verb_) about = verb;
-    }
-    if (!verb_.empty() && about == app_) {
+    const std::vector<VerbInfo> table = FlagTable(*app_);
+    const std::string text = HelpText(table, verb_, options.out.width);
+    if (text.empty()) {
+      const std::string near = SuggestForVerb(verb_, table);
       return absl::InvalidArgumentError(
-          absl::StrCat("there is no verb ", Printable(verb_), "\ntry: lgpu help"));
+          absl::StrCat("there is no verb ", Printable(verb_), "\ntry: lgpu ", near.empty() ? "help" : near));
     }
-    LGPU_RETURN_IF_ERROR(WriteOut(options.json ? JsonLine(ToJson(FlagTable(*app_)))
-                                               : about->help(about == app_ ? "" : app_->get_name())));
+    LGPU_RETURN_IF_ERROR(WriteOut(options.json ? JsonLine(ToJson(table)) : text));
     return kExitOk;
   }
 

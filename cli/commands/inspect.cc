@@ -1,5 +1,7 @@
 #include "cli/commands/inspect.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "base/exit_codes.h"
 #include "cli/connection.h"
 #include "cli/event_lines.h"
+#include "cli/lease_names.h"
 #include "cli/ls_tables.h"
 #include "lgpu/status.h"
 #include "proto/messages_json.h"
@@ -18,19 +21,18 @@ namespace {
 
 constexpr std::size_t kShownEvents = 10;
 
-const v1::LeaseStats* FindLease(const v1::StatsSnapshot& snapshot, const std::string& name) {
-  for (const v1::LeaseStats& lease : snapshot.leases()) {
-    if (lease.id() == name || lease.name() == name) return &lease;
-  }
-  return nullptr;
-}
-
-const v1::CardStats* FindCard(const v1::StatsSnapshot& snapshot, const std::string& name) {
+/// Null: none. INVALID_ARGUMENT: the start of several UUIDs.
+absl::StatusOr<const v1::CardStats*> FindCard(const v1::StatsSnapshot& snapshot, const std::string& name) {
+  std::vector<const v1::CardStats*> begin;
   for (const v1::CardStats& card : snapshot.cards()) {
-    const bool begins = name.size() >= 5 && absl::StartsWith(card.uuid(), name);
-    if (absl::StrCat(card.index()) == name || begins || card.pci_bus_id() == name) return &card;
+    if (absl::StrCat(card.index()) == name || card.pci_bus_id() == name || card.uuid() == name) return &card;
+    if (name.size() >= 5 && absl::StartsWith(card.uuid(), name)) begin.push_back(&card);
   }
-  return nullptr;
+  if (begin.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", Printable(name), "\" is the start of ", begin.size(),
+                                                   " UUIDs\ntry: the index of the GPU (lgpu ls)"));
+  }
+  return begin.empty() ? nullptr : begin.front();
 }
 
 class InspectCommand final : public Command {
@@ -47,11 +49,13 @@ class InspectCommand final : public Command {
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     LGPU_ASSIGN_OR_RETURN(const v1::StatsSnapshot snapshot,
                           connection.Call(kGetStats, v1::GetStatsRequest()));
-    if (const v1::LeaseStats* lease = FindLease(snapshot, what_); lease != nullptr) {
+    LGPU_ASSIGN_OR_RETURN(const v1::LeaseStats* const lease, FindLease(snapshot, what_, ::getuid()));
+    if (lease != nullptr) {
       LGPU_RETURN_IF_ERROR(ShowLease(connection, snapshot, *lease, options));
       return kExitOk;
     }
-    if (const v1::CardStats* card = FindCard(snapshot, what_); card != nullptr) {
+    LGPU_ASSIGN_OR_RETURN(const v1::CardStats* const card, FindCard(snapshot, what_));
+    if (card != nullptr) {
       LGPU_RETURN_IF_ERROR(
           WriteOut(options.json ? JsonLine(ToJson(*card)) : FormatCard(*card, snapshot, options.out)));
       return kExitOk;

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "base/exit_codes.h"
 #include "cli/connection.h"
@@ -14,26 +15,31 @@ namespace {
 class RmCommand final : public Command {
  public:
   CLI::App* Define(CLI::App& app) override {
-    CLI::App* verb = app.add_subcommand("rm", "End a lease; its programs lose their memory rights");
-    verb->add_option("lease", lease_, "Name or id of the lease")->required()->type_name("LEASE");
+    CLI::App* verb = app.add_subcommand("rm", "End leases; their programs lose their memory rights");
+    verb->add_option("lease", leases_, "Names or ids of leases")->required()->type_name("LEASE");
     return verb;
   }
 
   absl::StatusOr<int> Run(const CommonOptions& options) override {
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
-    v1::RemoveLeaseRequest request;
-    request.set_lease(lease_);
-    LGPU_RETURN_IF_ERROR(connection.Call(kRemoveLease, request).status());
-    if (options.json) {
-      LGPU_RETURN_IF_ERROR(WriteOut(JsonLine({{"schema", "lgpu.removed/v1"}, {"lease", lease_}})));
-    } else {
-      options.Note("lgpu: lease " + Printable(lease_) + " is removed");
+    int code = kExitOk;
+    for (const std::string& lease : leases_) {
+      v1::RemoveLeaseRequest request;
+      request.set_lease(lease);
+      if (const absl::Status status = connection.Call(kRemoveLease, request).status(); !status.ok()) {
+        options.Report(status, ExitCode(status));
+        if (code == kExitOk) code = ExitCode(status);
+      } else if (options.json) {
+        LGPU_RETURN_IF_ERROR(WriteOut(JsonLine({{"schema", "lgpu.removed/v1"}, {"lease", lease}})));
+      } else {
+        options.Note("lgpu: lease " + Printable(lease) + " is removed");
+      }
     }
-    return kExitOk;
+    return code;
   }
 
  private:
-  std::string lease_;
+  std::vector<std::string> leases_;
 };
 
 }  // namespace

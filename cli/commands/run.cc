@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -73,8 +74,7 @@ class SessionNews {
 class RunCommand final : public Command {
  public:
   CLI::App* Define(CLI::App& app) override {
-    CLI::App* verb =
-        app.add_subcommand("run", "Run a command inside a lease of its own: run [flags] -- CMD ...");
+    CLI::App* verb = app.add_subcommand("run", "Run a command inside a lease of its own");
     flags_.AddTo(*verb);
     verb->add_flag("--require-attach", require_attach_,
                    "Fail with 125 if the command never used the lease (its memory was not limited)");
@@ -83,8 +83,9 @@ class RunCommand final : public Command {
         "Let ops run elsewhere if they cannot run where they were asked to (LGPU_SOFT_PLACEMENT)");
     verb->add_flag("--log-device-placement", log_placement_,
                    "A line for every op with its device (LGPU_LOG_DEVICE_PLACEMENT)");
-    verb->add_option("-e,--env", variables_, "Set a variable for the command")
-        ->type_name("K=V")
+    verb->add_option("-e,--env", variables_,
+                     "Set a variable for the command; a name alone keeps what this environment has")
+        ->type_name("K[=V]")
         ->expected(1)
         ->take_all();
     return verb;
@@ -146,11 +147,18 @@ class RunCommand final : public Command {
     Variables parsed;
     for (const std::string& text : variables_) {
       const std::size_t equals = text.find('=');
-      if (equals == 0 || equals == std::string::npos) {
+      const std::string name = text.substr(0, equals);
+      if (name.empty()) {
         return absl::InvalidArgumentError(
-            absl::StrCat("--env ", Printable(text), ": no K=V\ntry: --env NAME=VALUE"));
+            absl::StrCat("--env ", Printable(text), ": the name before = is missing\ntry: --env NAME=VALUE"));
       }
-      parsed[text.substr(0, equals)] = text.substr(equals + 1);
+      if (equals != std::string::npos) {
+        parsed[name] = text.substr(equals + 1);
+      } else if (const char* value = std::getenv(name.c_str()); value != nullptr) {
+        parsed[name] = value;
+      } else {
+        parsed[name] = std::nullopt;
+      }
     }
     return parsed;
   }

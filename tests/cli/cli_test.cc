@@ -20,7 +20,7 @@ using ::testing::StartsWith;
 
 TEST_F(CliTest, HelpAndVersionNeedNoDaemon) {
   for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"--help"}, {"help"}, {"run", "--help"}, {"help", "run"}}) {
+       {std::vector<std::string>{}, {"--help"}, {"help"}, {"run", "--help"}, {"help", "run"}}) {
     const ProgramResult result = Run(words);
     EXPECT_EQ(result.code, 0);
     EXPECT_THAT(result.out, HasSubstr("Usage:"));
@@ -30,8 +30,7 @@ TEST_F(CliTest, HelpAndVersionNeedNoDaemon) {
 }
 
 TEST_F(CliTest, WrongCommandLinesAreUsageErrorsButTheCodesOfRunStayTheCommands) {
-  for (const std::vector<std::string>& words : {std::vector<std::string>{},
-                                                {"bogus"},
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"bogus"},
                                                 {"ls", "--bogus"},
                                                 {"rm"},
                                                 {"create", "-m", "1GB"},
@@ -167,7 +166,7 @@ TEST_F(CliTest, RunHandsTheExitCodeOn) {
   EXPECT_EQ(Run({"run", "-m", "8MiB", "--", "no-such-command-at-all"}).code, 127);
   EXPECT_EQ(Run({"run", "-m", "8MiB", "--", "/etc/passwd"}).code, 126);
   EXPECT_EQ(Run({"run", "-m", "8TiB", "--", "true"}).code, 125);
-  EXPECT_EQ(Run({"run", "-m", "8MiB", "-e", "novalue", "--", "true"}).code, 125);
+  EXPECT_EQ(Run({"run", "-m", "8MiB", "-e", "=novalue", "--", "true"}).code, 125);
   // The words of the command are its own, whatever they look like.
   EXPECT_EQ(Run({"run", "-q", "-m", "8MiB", "--", "echo", "ls", "--json", "--", "-m"}).out,
             "ls --json -- -m\n");
@@ -223,6 +222,8 @@ TEST_F(CliTest, GpusAndVisibleDevicesChooseTheCard) {
   EXPECT_EQ(card_of({}, "2"), 2);
   EXPECT_EQ(card_of({"--gpus", "0,1"}, "2,1"), 1);
   EXPECT_EQ(card_of({"--gpus", "0"}, "2,1"), -6);
+  EXPECT_EQ(card_of({}, "7"), -6);
+  EXPECT_GE(card_of({"--gpus", "all"}, "7"), 0) << "all means all";
   EXPECT_EQ(card_of({}, ""), -6);
   EXPECT_EQ(card_of({"--gpus", "9"}, nullptr), -6);
 }

@@ -87,6 +87,17 @@ TEST_F(CompletionTest, ManPagesHaveEveryFlagAndQuoteWhatRoffWouldRead) {
   EXPECT_THAT(ManPage(table, ""), AllOf(HasSubstr("\\fBshow\\fR"), HasSubstr("\\-\\-color")));
   EXPECT_EQ(ManPage(table, "none"), "");
   EXPECT_THAT(page, Not(HasSubstr(" --device")));
+  EXPECT_THAT(ManPage(table, "run"),
+              AllOf(HasSubstr(".SH DESCRIPTION\n"), HasSubstr(".SH EXAMPLES\n.TP\n\\fBlgpu run")));
+}
+
+TEST_F(CompletionTest, HelpHasEveryFlagInLinesThatFit) {
+  const std::string help = HelpText(FlagTable(app_), "show", 60);
+  EXPECT_THAT(help,
+              AllOf(HasSubstr("Usage: lgpu show [FLAGS] [LEASE]\n"), HasSubstr("-d, --device GPU-DEVICE"),
+                    HasSubstr("--wait[=DUR]"), Not(HasSubstr("OPTIONS"))));
+  EXPECT_THAT(HelpText(FlagTable(app_), "", 60), HasSubstr("\n  show                      Show one\n"));
+  EXPECT_EQ(HelpText(FlagTable(app_), "none", 60), "");
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_split.h"
 #include "cli/device_flags.h"
+#include "cli/lease_names.h"
 #include "cli/ls_tables.h"
 #include "cli/placement_tables.h"
 #include "proto/messages_json.h"
@@ -9,8 +11,10 @@
 namespace lgpu::cli {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr std::uint64_t kMiB = 1 << 20;
 
@@ -33,11 +37,13 @@ v1::StatsSnapshot Snapshot() {
   v1::LeaseStats& lease = *snapshot.add_leases();
   lease.set_name("train");
   lease.set_owner("user1");
+  lease.set_owner_uid(1000);
   lease.mutable_created_at()->set_seconds(1000 - 720);
   lease.mutable_last_op_at()->set_seconds(1000 - 5);
   lease.set_degraded(true);
   v1::LogicalDeviceStats& device = *lease.add_devices();
   device.set_name("/job:localhost/replica:0/task:0/device:GPU:0");
+  device.set_card_uuid("GPU-1");
   device.set_mode("growth");
   device.set_limit_bytes(256 * kMiB);
   device.set_held_bytes(96 * kMiB);
@@ -49,6 +55,10 @@ v1::StatsSnapshot Snapshot() {
     session.set_state(pid < 15 ? v1::SessionStats::STATE_LIVE : v1::SessionStats::STATE_DRAINING);
   }
   return snapshot;
+}
+
+std::string Ls(const v1::StatsSnapshot& snapshot, std::size_t width = 80, Viewer viewer = {.uid = 1000}) {
+  return FormatSnapshot(snapshot, {.width = width}, viewer);
 }
 
 TEST(LsTest, ShowsWhoWaitsForMemoryAndWhoseTurnItIs) {
@@ -69,7 +79,7 @@ TEST(LsTest, ShowsWhoWaitsForMemoryAndWhoseTurnItIs) {
   second.set_asked_bytes(64 * kMiB);
   second.set_turns(1);
   EXPECT_THAT(
-      FormatSnapshot(snapshot, {}),
+      Ls(snapshot, 200),
       HasSubstr("\nWaiting for memory:\n"
                 "GPU  PLACE  OWNER  PID  LEASE         DEVICE      ASKED  WAITED  TURN\n"
                 "  0      1  user1   11  train         GPU:0   512.00MiB      1m  now, at most 1.3s more\n"
@@ -77,24 +87,76 @@ TEST(LsTest, ShowsWhoWaitsForMemoryAndWhoseTurnItIs) {
 }
 
 TEST(LsTest, ShowsCardsThenLeasesThenWhatCanBePromised) {
-  EXPECT_EQ(FormatSnapshot(Snapshot(), {}),
-            "GPU  NAME               HELD   PROMISED    TOTAL       FREE  FOREIGN  STATE\n"
-            "  0  Simulated GPU  96.00MiB  608.00MiB  1.00GiB  416.00MiB        -  ok, 2.00MiB draining\n"
-            "  1  Simulated GPU        0B         0B       0B         0B        -  "
-            "not served: owned by another daemon\n"
-            "\n"
-            "LEASE  DEVICE  GPU  MODE        USED      HELD      LIMIT      PEAK  OWNER  PID          STATE"
-            "                       AGE  IDLE\n"
-            "train  GPU:0     0  growth  90.00MiB  96.00MiB  256.00MiB  95.00MiB  user1  11,12,13,+2  "
-            "DEGRADED, 4 LIVE, DRAINING  12m    5s\n"
-            "\n"
-            "416.00MiB of GPU 0 can still be promised.\n");
+  EXPECT_EQ(
+      Ls(Snapshot(), 0),
+      "GPU  NAME               HELD   PROMISED    TOTAL       FREE  FOREIGN  STATE\n"
+      "  0  Simulated GPU  96.00MiB  608.00MiB  1.00GiB  416.00MiB        -  ok, 2.00MiB draining\n"
+      "  1  Simulated GPU        0B         0B       0B         0B        -  not served\n"
+      "\n"
+      "LEASE  DEVICE  GPU  MODE        USED      HELD      LIMIT      PEAK  OWNER  PID          AGE  IDLE  "
+      "STATE\n"
+      "train  GPU:0     0  growth  90.00MiB  96.00MiB  256.00MiB  95.00MiB  user1  11,12,13,+2  12m    5s  "
+      "DEGRADED, 4 LIVE, DRAINING\n"
+      "\n"
+      "416.00MiB of GPU 0 can still be promised.\n"
+      "GPU 1 is not served: owned by another daemon\n");
+}
+
+TEST(LsTest, ColumnsThatDoNotFitAreLeftOut) {
+  EXPECT_THAT(Ls(Snapshot()), HasSubstr("LEASE  DEVICE  GPU      USED      HELD      LIMIT  IDLE  STATE\n"));
+  EXPECT_THAT(Ls(Snapshot(), 40), HasSubstr("LEASE  DEVICE  GPU      USED      HELD      LIMIT  STATE\n"));
+  v1::StatsSnapshot wide = Snapshot();
+  wide.mutable_cards(0)->set_name("NVIDIA GeForce RTX 4090");
+  wide.mutable_cards(0)->clear_draining_bytes();
+  wide.mutable_leases(0)->set_name("a-name-of-twenty-eight-chars");
+  wide.mutable_leases(0)->set_id("l-12345678");
+  wide.mutable_leases(0)->set_degraded(false);
+  wide.mutable_leases(0)->mutable_sessions()->DeleteSubrange(1, 4);
+  const std::string text = Ls(wide);
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(text, '\n'))) {
+    EXPECT_LE(line.size(), 80u) << line;
+  }
+  EXPECT_THAT(text, HasSubstr("l-12345678  GPU:0")) << "what `lgpu rm` takes";
+}
+
+TEST(LsTest, ALeaseOfAnotherUserHasItsOwnersName) {
+  EXPECT_THAT(Ls(Snapshot(), 80, {.uid = 1001, .filtered = false}), HasSubstr("user1/train"));
+}
+
+TEST(LsTest, WhatTheViewerMayNotSeeIsARow) {
+  v1::StatsSnapshot snapshot = Snapshot();
+  snapshot.mutable_cards(0)->set_held_bytes(160 * kMiB);
+  EXPECT_THAT(Ls(snapshot), HasSubstr("(others)  -         0         -  64.00MiB"));
+  EXPECT_THAT(Ls(snapshot, 80, {.uid = 1000, .filtered = true}), Not(HasSubstr("(others)")));
+  snapshot.clear_leases();
+  EXPECT_THAT(Ls(snapshot), AllOf(HasSubstr("No leases of yours.\n"), HasSubstr("160.00MiB")));
+}
+
+TEST(LeaseNamesTest, AnAmbiguousNameIsRefusedAndAnOwnersNameTellsApart) {
+  v1::StatsSnapshot snapshot = Snapshot();
+  snapshot.mutable_leases(0)->set_owner_uid(1);
+  v1::LeaseStats& second = *snapshot.add_leases();
+  second = snapshot.leases(0);
+  second.set_owner("user2");
+  second.set_owner_uid(2);
+  const auto owner_of = [&](const std::string& text, std::uint32_t uid) {
+    const absl::StatusOr<const v1::LeaseStats*> found = FindLease(snapshot, text, uid);
+    return !found.ok()         ? std::string(found.status().message())
+           : *found == nullptr ? "none"
+                               : (*found)->owner();
+  };
+  EXPECT_THAT(owner_of("train", 0), HasSubstr("2 users have a lease named train\ntry: one of user1/train, "));
+  EXPECT_EQ(owner_of("train", 2), "user2") << "one's own first";
+  EXPECT_EQ(owner_of("user2/train", 0), "user2");
+  EXPECT_EQ(owner_of("1/train", 0), "user1");
+  EXPECT_EQ(owner_of("eval", 0), "none");
 }
 
 TEST(LsTest, AnEmptyDaemonSaysThatThereAreNoLeases) {
   v1::StatsSnapshot snapshot = Snapshot();
   snapshot.clear_leases();
-  EXPECT_THAT(FormatSnapshot(snapshot, {}), HasSubstr("\nNo leases.\n"));
+  snapshot.mutable_cards(0)->clear_held_bytes();
+  EXPECT_THAT(Ls(snapshot), HasSubstr("\nNo leases.\n"));
 }
 
 TEST(LsTest, JsonHasBytesAndLeavesOutWhatIsUnknown) {
@@ -242,7 +304,7 @@ TEST(LsTest, ProcessesOutsideLgpuStandBelow) {
       "\nOutside lgpu:\n"
       "GPU   PID  USER     USED  COMMAND\n"
       "  0  4711  ann   3.00GiB  python3\n";
-  EXPECT_THAT(FormatSnapshot(snapshot, {}), HasSubstr(kLines));
+  EXPECT_THAT(Ls(snapshot), HasSubstr(kLines));
   EXPECT_THAT(FormatSessions(snapshot, {}), HasSubstr(kLines));
   process.clear_user();
   process.clear_command();  // it went meanwhile

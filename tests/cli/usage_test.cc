@@ -72,6 +72,7 @@ TEST_F(UsageTest, AFlagWithoutEffectIsWrong) {
       {"ls", "--timeout", "0"},
       {"ls", "--lease", ""},
       {"ls", "--lease="},
+      {"ls", "--watch", "--json"},
       {"create", "--wait="},
       {"create", "-m", ""},
       {"rm", "\xff"},
@@ -99,6 +100,93 @@ TEST_F(UsageTest, ADaemonThatDoesNotAnswerEndsEveryVerbInTime) {
     EXPECT_THAT(result.err, HasSubstr("did not answer within 0.1s")) << words[0];
   }
   daemon_->program().Signal(SIGCONT);
+}
+
+TEST_F(UsageTest, DoctorAsksADaemonThatHangsOnlyOnce) {
+  StartWithLease();
+  daemon_->program().Signal(SIGSTOP);
+  const ProgramResult result = Run({"doctor", "--timeout", "100ms"});
+  daemon_->program().Signal(SIGCONT);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("did not answer within 0.1s"), HasSubstr("skip  self-test")));
+}
+
+TEST_F(UsageTest, WhatWasMeantIsSuggested) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> lines = {
+      {{"top"}, "try: lgpu ls --watch\n"},
+      {{"lst"}, "try: lgpu ls\n"},
+      {{"status", "-q"}, "try: lgpu ls\n"},
+      {{"exec", "true"}, "try: lgpu run\n"},
+      {{"remove", "x"}, "try: lgpu rm\n"},
+      {{"help", "lits"}, "try: lgpu ls\n"},
+      {{"ls", "--querry", "lease"}, "try: --query\n"},
+      {{"run", "-m", "8MiB", "python3", "a b.py", "--name", "x"},
+       "try: lgpu run -m 8MiB -- python3 'a b.py' --name x\n"},
+      {{"-q", "--", "true"}, "try: lgpu run -q -- true\n"},
+      {{"ls", "train"}, "try: lgpu ls --lease train\n"},
+      {{"zzzzzzzz"}, "try: lgpu help\n"}};
+  for (const auto& [words, advice] : lines) {
+    const ProgramResult result = Run(words);
+    EXPECT_EQ(result.code, words[0] == "run" ? 125 : 2) << ::testing::PrintToString(words);
+    EXPECT_THAT(result.err, HasSubstr(advice)) << ::testing::PrintToString(words);
+  }
+}
+
+TEST_F(UsageTest, RmEndsEveryLeaseThatIsThereAndReportsTheOthers) {
+  StartWithLease();
+  ASSERT_EQ(Run({"create", "-q", "-m", "8MiB", "--name", "eval"}).code, 0);
+  const ProgramResult result = Run({"rm", "train", "nix", "eval"});
+  EXPECT_EQ(result.code, 6);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("lease train is removed"), HasSubstr("no lease named \"nix\""),
+                                HasSubstr("lease eval is removed")));
+  EXPECT_THAT(Run({"ls"}).out, HasSubstr("No leases."));
+}
+
+TEST_F(UsageTest, ANameThatLooksLikeAFlagIsRefused) {
+  StartWithLease();
+  const ProgramResult result = Run({"create", "-m", "8MiB", "--name=-v"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("a lease cannot be named -v"));
+}
+
+TEST_F(UsageTest, ANameAloneKeepsAVariableOfTheCaller) {
+  StartWithLease();
+  const std::vector<std::string> words = {
+      "run", "-q",
+      "-m",  "8MiB",
+      "-e",  "LGPU_ERROR_FILE",
+      "-e",  "CUDA_VISIBLE_DEVICES",
+      "-e",  "SEED=7",
+      "--",  "/bin/sh",
+      "-c",  "echo \"$CUDA_VISIBLE_DEVICES,$SEED,${LGPU_ERROR_FILE-unset}\""};
+  EXPECT_EQ(RunWith({{"CUDA_VISIBLE_DEVICES", "0,1"}}, words).out, "0,1,7,unset\n");
+}
+
+TEST_F(UsageTest, WhatCanNeverBeIsNotWaitedFor) {
+  StartWithLease({});
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"-m", "1GiB"}, {"-m", "200MiB", "-n", "3", "--preallocate"}}) {
+    std::vector<std::string> all = {"create", "--wait"};
+    all.insert(all.end(), words.begin(), words.end());
+    const ProgramResult result = Run(all);
+    EXPECT_EQ(result.code, 2) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("can never fit"));
+  }
+}
+
+TEST_F(UsageTest, ARefusalOfTwoDevicesCountsTheFirstOneAsAskedFor) {
+  StartDaemon({.simulate = "1x256MiB"});
+  ASSERT_EQ(Run({"create", "-q", "-m", "128MiB", "--preallocate", "--name", "train"}).code, 0);
+  const ProgramResult result = Run({"create", "-m", "100MiB", "-n", "2", "--preallocate", "--name", "two"});
+  EXPECT_EQ(result.code, 75);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("200.00MiB"), HasSubstr("end a lease of yours: lgpu rm train"),
+                                Not(HasSubstr("/two"))));
+}
+
+TEST_F(UsageTest, WatchNeedsATerminal) {
+  const ProgramResult result = Run({"ls", "--watch"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("try: --interval 2"));
 }
 
 TEST_F(UsageTest, ResizeChangesTheGuaranteeAlone) {
@@ -183,7 +271,8 @@ TEST_F(UsageTest, DoctorWithoutADaemonSaysWhatToTryAndWhereItLooked) {
   TempDir empty;
   const ProgramResult text = Run({"doctor", "-v", "--endpoint", empty.path()});
   EXPECT_EQ(text.code, 1);
-  EXPECT_THAT(text.out, AllOf(HasSubstr("try: lgpud --dir " + empty.path()), HasSubstr("flag --endpoint")));
+  EXPECT_THAT(text.out, AllOf(HasSubstr("lgpud --simulate 2x1GiB --dir " + empty.path()),
+                              HasSubstr("flag --endpoint"), Not(HasSubstr("local:"))));
   const ProgramResult result = RunWith({{"LGPU_ENDPOINT", empty.path()}}, {"doctor", "--json"});
   const json diagnosis = json::parse(result.out);
   EXPECT_THAT(diagnosis["checks"][0]["advice"].dump(), HasSubstr("try: "));
@@ -242,6 +331,12 @@ TEST_F(UsageTest, AFileHasThePersonsOwnDefaults) {
   const ProgramResult wrong = RunWith(environment, {"ls"});
   EXPECT_EQ(wrong.code, 78);
   EXPECT_THAT(wrong.err, HasSubstr(path + ":1:1: unknown key 'colour'; known are: color, timeout"));
+  std::filesystem::remove(path);
+  std::filesystem::create_directory(path);
+  const ProgramResult unreadable = RunWith(environment, {"ls"});
+  EXPECT_EQ(unreadable.code, 0) << unreadable.err;
+  EXPECT_THAT(unreadable.err, AllOf(HasSubstr("lgpu: note: "), HasSubstr(path)));
+  std::filesystem::remove(path);
   std::ofstream(path) << "timeout = \"soon\"\n";
   EXPECT_THAT(RunWith(environment, {"ls"}).err, HasSubstr(path + ":1:11: \"soon\" is no duration"));
 }

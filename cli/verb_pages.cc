@@ -1,0 +1,104 @@
+#include "cli/verb_pages.h"
+
+namespace lgpu::cli {
+namespace {
+
+const std::vector<VerbPage>& Pages() {
+  static const std::vector<VerbPage> pages = {
+      {"",
+       "lgpu shows and changes what the daemon lgpud gives to programs: leases with logical GPUs, each with "
+       "a "
+       "hard memory limit. The answer goes to stdout, notes and errors go to stderr.",
+       {{"lgpu ls", "the GPUs and your leases"},
+        {"lgpu run -m 2GiB -- python3 train.py", "a program inside a limit of 2 GiB"},
+        {"lgpu create -m 4GiB --name train", "a lease that lasts until it is removed"},
+        {"lgpu doctor", "daemon, rights, GPUs and a self-test"}}},
+      {"run",
+       "Makes a lease, runs the command inside it, and ends the lease when the command ends. The command "
+       "gets "
+       "LGPU_LEASE, LGPU_ENDPOINT and CUDA_VISIBLE_DEVICES. Signals are passed on. A command that never "
+       "attaches "
+       "to the lease is not limited; a line on stderr then says so.",
+       {{"lgpu run -m 2GiB -- python3 train.py", "one logical GPU of 2 GiB"},
+        {"lgpu run -n 2 -m 25% -- ./towers", "two logical GPUs, each a quarter of its card"},
+        {"lgpu run -m 8GiB --preallocate --wait=10m -- ./job",
+         "set 8 GiB aside; wait up to 10 minutes for them"},
+        {"lgpu run -m 1GiB -e SEED=7 -e HOME -- ./job", "set one variable, pass another one through"}}},
+      {"ls",
+       "Shows the GPUs, then a row for every logical device. A lease is shown by its name, one of another "
+       "user "
+       "as OWNER/NAME, a long name by its id: rm, resize and inspect take what is shown. A row (others) says "
+       "how "
+       "much of a GPU the leases hold that you may not see. Columns that do not fit into the terminal are "
+       "left "
+       "out; -v shows all.",
+       {{"lgpu ls --watch", "redraw every 2 seconds"},
+        {"lgpu ls --by-user", "sums over the leases of every user"},
+        {"lgpu ls --query lease,held,limit --format=csv,nounits", "for scripts"}}},
+      {"ps",
+       "Shows a row for every process that is attached to a lease, then the processes outside lgpu that use "
+       "the "
+       "GPUs, where the driver tells.",
+       {{"lgpu ps --lease train", "the processes of one lease"}}},
+      {"create",
+       "Makes a lease that lasts until it is removed. Programs use it through LGPU_LEASE, any number at a "
+       "time. "
+       "The id of the lease is printed on stdout.",
+       {{"lgpu create -m 4GiB --name train", "growth up to 4 GiB"},
+        {"export LGPU_LEASE=$(lgpu create -q -m 2GiB)", "for the programs of this shell"},
+        {"lgpu create -m 1TiB; echo $?", "more than any card has: exit code 2 at once, with --wait too"}}},
+      {"resize",
+       "Changes limits or guarantees of a lease while its programs run. Where more is held than a lower "
+       "limit "
+       "allows, nothing is granted until less is held.",
+       {{"lgpu resize train -m 6GiB", "all logical devices of the lease"},
+        {"lgpu resize train -d GPU:1 -m max", "one logical device, all that its card can give"}}},
+      {"rm",
+       "Ends leases. Their programs are told; they keep no right to memory. Every lease is tried; the exit "
+       "code is "
+       "that of the first failure.",
+       {{"lgpu rm train", "by name"},
+        {"lgpu rm l-0badcafe anna/train", "by id, and the lease of another user"}}},
+      {"inspect",
+       "Shows one lease with its devices, processes and last events, or one GPU.",
+       {{"lgpu inspect train", "a lease"}, {"lgpu inspect 0", "GPU 0"}}},
+      {"placements",
+       "Shows on which device the ops of a lease ran, as the daemon recorded them.",
+       {{"lgpu placements train --follow", "every op, as it runs"}}},
+      {"explain",
+       "Shows where an op would run and by which rule. Nothing runs.",
+       {{"lgpu explain MatMul -d GPU:1", "MatMul where GPU:1 is asked for"}}},
+      {"events",
+       "Shows what happened in the daemon: leases made and ended, sessions, refusals.",
+       {{"lgpu events -f --lease train", "follow one lease"}}},
+      {"verify",
+       "Allocates on every logical device of the lease until it is refused, and compares the figures with "
+       "those "
+       "of the daemon. Exit code 0 only if the limit holds.",
+       {{"lgpu run -m 64MiB -- lgpu verify", "a limit made for the test"}}},
+      {"doctor",
+       "Checks the daemon, your rights, the GPUs, variables and the daemon's ledger, and runs a self-test. "
+       "Exit "
+       "code 1 if a check failed.",
+       {{"lgpu doctor -v", "with all values in effect and where each comes from"}}},
+      {"completion",
+       "Prints a script that completes verbs, flags and the names of leases and GPUs.",
+       {{"source <(lgpu completion bash)", "in ~/.bashrc"}}},
+      {"version",
+       "Shows the version of lgpu and, where one answers, of the daemon.",
+       {{"lgpu version --json", "for scripts"}}},
+      {"help", "Shows the verbs, or the flags of one verb.", {{"lgpu help run", "the flags of run"}}},
+  };
+  return pages;
+}
+
+}  // namespace
+
+const VerbPage* FindVerbPage(std::string_view verb) {
+  for (const VerbPage& page : Pages()) {
+    if (verb == page.verb) return &page;
+  }
+  return nullptr;
+}
+
+}  // namespace lgpu::cli

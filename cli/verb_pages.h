@@ -1,0 +1,27 @@
+#ifndef LGPU_CLI_VERB_PAGES_H_
+#define LGPU_CLI_VERB_PAGES_H_
+
+#include <string_view>
+#include <vector>
+
+namespace lgpu::cli {
+
+/// A command line and what it does.
+struct Example {
+  const char* line;
+  const char* about;
+};
+
+/// What --help and the man page say of a verb beside its flags.
+struct VerbPage {
+  const char* verb;  // empty: lgpu itself
+  const char* description;
+  std::vector<Example> examples;
+};
+
+/// The page of a verb; null: there is none.
+const VerbPage* FindVerbPage(std::string_view verb);
+
+}  // namespace lgpu::cli
+
+#endif  // LGPU_CLI_VERB_PAGES_H_
