@@ -175,6 +175,12 @@ class Daemon::Impl {
     return absl::OkStatus();
   }
 
+  void AwaitLocks() const {
+    static_cast<void>(broker_.counters());
+    static_cast<void>(leases_.size());
+    static_cast<void>(sessions_.size());
+  }
+
   std::string http_address() const { return http_ == nullptr ? "" : http_->address(); }
 
   void Stop() {
@@ -315,6 +321,7 @@ void Daemon::ServeControl(UniqueFd socket, const PeerCredentials& peer) {
   impl_->ServeControl(std::move(socket), peer);
 }
 absl::Status Daemon::Reload(const Config& config) { return impl_->Reload(config); }
+void Daemon::AwaitLocks() const { impl_->AwaitLocks(); }
 std::string Daemon::http_address() const { return impl_->http_address(); }
 void Daemon::Stop() { impl_->Stop(); }
 

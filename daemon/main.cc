@@ -13,12 +13,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -130,7 +132,15 @@ absl::StatusOr<UniqueFd> BlockStopSignals() {
   return fd;
 }
 
-int WaitForSignal(int fd) {
+// Tells the service manager's watchdog meanwhile that the daemon is alive.
+int WaitForSignal(int fd, const Daemon& daemon) {
+  const std::optional<std::chrono::milliseconds> period = WatchdogPeriod();
+  pollfd waited = {.fd = fd, .events = POLLIN, .revents = 0};
+  while (::poll(&waited, 1, period ? static_cast<int>(period->count()) : -1) <= 0) {
+    if (!period) continue;
+    daemon.AwaitLocks();
+    NotifyServiceManager("WATCHDOG=1");
+  }
   signalfd_siginfo info = {};
   while (::read(fd, &info, sizeof info) < 0 && errno == EINTR) {
   }
@@ -213,6 +223,15 @@ void Reload(const Flags& flags, const Config& running, const DeviceRegistry& reg
   spdlog::info("the configuration was read again");
 }
 
+// Without the group root alone reaches the system's daemon.
+void NoteMissingGroup(const Config& config) {
+  const bool system = ::geteuid() == 0 && config.runtime_dir == "/run/lgpu";
+  if (!system || config.socket_group.empty() || ::getgrnam(config.socket_group.c_str()) != nullptr) return;
+  spdlog::warn(
+      "there is no group {}: only root can use this lgpud; groupadd --system {}, then start lgpud again",
+      config.socket_group, config.socket_group);
+}
+
 int Serve(const Config& config, const Flags& flags, int signals) {
   absl::StatusOr<ServerDir::Inherited> inherited = ServerDir::TakeInherited();
   if (!inherited.ok()) return Fail(inherited.status(), ExitCodeForStart(inherited.status()));
@@ -245,9 +264,10 @@ int Serve(const Config& config, const Flags& flags, int signals) {
   if (const std::string http = (*daemon)->http_address(); !http.empty()) {
     std::fprintf(stderr, "lgpud serves HTTP at http://%s/metrics\n", http.c_str());
   }
-  NotifyServiceManager("READY=1");
-  int signal = WaitForSignal(signals);
-  for (; signal == SIGHUP; signal = WaitForSignal(signals)) {
+  NotifyServiceManager("READY=1\nSTATUS=serving " + CountedCards(**registry));
+  NoteMissingGroup(config);
+  int signal = WaitForSignal(signals, **daemon);
+  for (; signal == SIGHUP; signal = WaitForSignal(signals, **daemon)) {
     NotifyServiceManager("RELOADING=1");
     Reload(flags, config, **registry, **daemon);
     NotifyServiceManager("READY=1");

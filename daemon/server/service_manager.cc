@@ -3,12 +3,16 @@
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/strings/numbers.h"
 #include "base/unique_fd.h"
 
 namespace lgpu::daemon {
@@ -27,6 +31,18 @@ void NotifyServiceManager(std::string_view state) {
                           reinterpret_cast<const sockaddr*>(&address), size) < 0) {
     spdlog::warn("cannot tell the service manager '{}': {}", state, std::strerror(errno));
   }
+}
+
+std::optional<std::chrono::milliseconds> WatchdogPeriod() {
+  const auto number = [](const char* name) {
+    const char* text = std::getenv(name);
+    std::uint64_t value = 0;
+    return text != nullptr && absl::SimpleAtoi(text, &value) ? value : 0;
+  };
+  const std::uint64_t microseconds = number("WATCHDOG_USEC");
+  const std::uint64_t pid = number("WATCHDOG_PID");
+  if (microseconds == 0 || (pid != 0 && pid != static_cast<std::uint64_t>(::getpid()))) return std::nullopt;
+  return std::chrono::milliseconds(std::max<std::uint64_t>(microseconds / 2000, 1));
 }
 
 }  // namespace lgpu::daemon

@@ -1,6 +1,8 @@
 #ifndef LGPU_DAEMON_SERVER_SERVICE_MANAGER_H_
 #define LGPU_DAEMON_SERVER_SERVICE_MANAGER_H_
 
+#include <chrono>
+#include <optional>
 #include <string_view>
 
 namespace lgpu::daemon {
@@ -8,6 +10,10 @@ namespace lgpu::daemon {
 /// Sends `state` ("READY=1") to the service manager that NOTIFY_SOCKET names, as sd_notify does; does
 /// nothing where there is none.
 void NotifyServiceManager(std::string_view state);
+
+/// How often the service manager wants to hear WATCHDOG=1 of this process, halved so that one late time is none
+/// too many; nothing where it does not watch.
+std::optional<std::chrono::milliseconds> WatchdogPeriod();
 
 }  // namespace lgpu::daemon
 

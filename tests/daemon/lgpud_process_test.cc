@@ -114,7 +114,7 @@ TEST(LgpudProcessTest, WrongConfigurationIsCode78AndNamesThePlace) {
   EXPECT_EQ(RunLgpud({"--simulate", "2x1GB"}).code, kExitUsage);
 }
 
-TEST(LgpudProcessTest, TellsTheServiceManager) {
+TEST(LgpudProcessTest, TellsTheServiceManagerThatItIsReadyAliveAndStopping) {
   const TempDir temporary;
   const std::string path = temporary.path() + "/notify";
   const UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -124,12 +124,21 @@ TEST(LgpudProcessTest, TellsTheServiceManager) {
   ASSERT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   const timeval patience{.tv_sec = ChildProgram::kPatience.count(), .tv_usec = 0};
   ASSERT_EQ(::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
+  const auto next = [&] {
+    char text[64] = {};
+    return ::recv(socket.get(), text, sizeof text - 1, 0) > 0 ? std::string(text) : std::string();
+  };
 
-  auto daemon = DaemonProcess::Start({.environment = {{"NOTIFY_SOCKET", path}}});
+  auto daemon =
+      DaemonProcess::Start({.environment = {{"NOTIFY_SOCKET", path}, {"WATCHDOG_USEC", "20000"}}});
   ASSERT_EQ(daemon.status(), absl::OkStatus());
-  char text[64] = {};
-  ASSERT_GT(::recv(socket.get(), text, sizeof text - 1, 0), 0);
-  EXPECT_STREQ(text, "READY=1");
+  EXPECT_EQ(next(), "READY=1\nSTATUS=serving 1 simulated GPU");
+  EXPECT_EQ(next(), "WATCHDOG=1");
+  EXPECT_EQ(next(), "WATCHDOG=1");
+  (*daemon)->program().Signal(SIGTERM);
+  std::string last = next();
+  while (last == "WATCHDOG=1") last = next();
+  EXPECT_EQ(last, "STOPPING=1");
   EXPECT_EQ((*daemon)->Stop(), 0);
 }
 

@@ -137,6 +137,18 @@ TEST_F(ServerDirTest, APathThatIsTooLongForASocketIsExplained) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("--dir"));
 }
 
+TEST_F(ServerDirTest, TheGroupGetsADirectoryThatWasThereBefore) {
+  if (::geteuid() != 0) GTEST_SKIP() << "an ordinary user's directory stays as it is";
+  constexpr gid_t kDaemonGroup = 1;  // "daemon", on every Debian
+  ASSERT_EQ(::mkdir(config_.runtime_dir.c_str(), 0700), 0);
+  config_.socket_group = "daemon";
+  ASSERT_EQ(Open().status(), absl::OkStatus());
+  struct stat info = {};
+  ASSERT_EQ(::stat(config_.runtime_dir.c_str(), &info), 0);
+  EXPECT_EQ(info.st_gid, kDaemonGroup);
+  EXPECT_EQ(info.st_mode & 07777, 0750u);
+}
+
 TEST_F(ServerDirTest, InheritedSocketsAreUsedAndStay) {
   std::optional<ServerDir> maker = *Open();
   ServerDir::Inherited inherited;
