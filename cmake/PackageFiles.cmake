@@ -1,0 +1,35 @@
+# Run by `cpack -G DEB` on the staged trees: what Debian's policy wants of every package.
+set(date "Thu, 01 Jan 1970 00:00:00 +0000")
+execute_process(COMMAND git -C ${CPACK_LGPU_SOURCE} log -1 --format=%cD OUTPUT_VARIABLE commit_date
+                OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(commit_date)
+  set(date "${commit_date}")
+endif()
+foreach(component ${CPACK_COMPONENTS_ALL})
+  set(root ${CPACK_TEMPORARY_DIRECTORY}/${component})
+  set(doc ${root}/usr/share/doc/${component})
+  file(MAKE_DIRECTORY ${doc})
+  # The terms of what is linked in go with each package.
+  file(READ ${CPACK_LGPU_SOURCE}/packaging/deb/copyright.in copyright)
+  file(READ ${CPACK_LGPU_SOURCE}/packaging/NOTICE notice)
+  string(REPLACE "\n\n" "\n.\n" notice "${notice}")
+  string(REPLACE "\n" "\n " notice "Comment: ${notice}")
+  string(STRIP "${notice}" notice)
+  file(WRITE ${doc}/copyright "${copyright}${notice}\n The text of the Apache License 2.0 is in /usr/share/common-licenses/Apache-2.0.\n")
+  file(WRITE ${doc}/changelog "lgpu (${CPACK_PACKAGE_VERSION}) bookworm; urgency=medium\n\n  * Changes are in CHANGELOG.md of lgpu-doc.\n\n -- ${CPACK_PACKAGE_CONTACT}  ${date}\n")
+  execute_process(COMMAND gzip -9nf ${doc}/changelog COMMAND_ERROR_IS_FATAL ANY)
+  file(GLOB_RECURSE pages ${root}/usr/share/man/*.[0-9])
+  foreach(page ${pages})
+    execute_process(COMMAND gzip -9nf ${page} COMMAND_ERROR_IS_FATAL ANY)
+  endforeach()
+  # The system's libraries are where the loader looks by itself.
+  file(GLOB programs ${root}/usr/bin/* ${root}/usr/libexec/lgpu/* ${root}/usr/${CPACK_LGPU_LIBDIR}/liblgpu.so.*.*)
+  foreach(program ${programs})
+    file(RPATH_REMOVE FILE ${program})
+  endforeach()
+endforeach()
+# The text of the licence is in base-files.
+file(REMOVE ${CPACK_TEMPORARY_DIRECTORY}/liblgpu0/usr/share/doc/lgpu/Apache-2.0)
+file(RENAME ${CPACK_TEMPORARY_DIRECTORY}/liblgpu0/usr/share/doc/lgpu/grpc.copyright
+            ${CPACK_TEMPORARY_DIRECTORY}/liblgpu0/usr/share/doc/liblgpu0/grpc.copyright)
+file(COPY ${CPACK_LGPU_SOURCE}/packaging/lgpud.toml DESTINATION ${CPACK_TEMPORARY_DIRECTORY}/lgpud/etc/lgpu)
