@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/nvidia_driver.h"
 #include "cli/helper_process.h"
 #include "client/session/endpoint.h"
 #include "lgpu/bytes.h"
@@ -67,6 +68,28 @@ Check CheckPermissions(const std::string& directory) {
   return {"permissions", Level::kOk,
           absl::StrFormat("socket %s:%s %04o, %s", UserName(info.st_uid), GroupName(info.st_gid),
                           info.st_mode & 0777U, you)};
+}
+
+/// Whether real GPUs can be served here, and the next step where they cannot.
+Check CheckGpuSupport() {
+  constexpr bool kBuilt = LGPU_HAS_CUDA != 0;
+  if (HasNvidiaDriver() && kBuilt) {
+    return {"gpu-support", Level::kOk, "an NVIDIA driver is there, and the CUDA backend was built"};
+  }
+  if (HasNvidiaDriver()) {
+    return {
+        "gpu-support",
+        Level::kWarn,
+        "an NVIDIA driver is there, but this build has no CUDA backend: it cannot serve the GPUs",
+        {"try: scripts/deps --cuda (Debian's section non-free) or NVIDIA's toolkit, then build again with "
+         "-DLGPU_CUDA=ON"}};
+  }
+  Check none{"gpu-support", Level::kOk, "there is no NVIDIA driver: GPUs are simulated here"};
+  none.advice = {
+      "for a real GPU: on Debian, with the sections non-free and non-free-firmware, apt-get install "
+      "nvidia-driver"};
+  if (!kBuilt) none.advice.emplace_back("and a build with the CUDA backend: scripts/deps --cuda");
+  return none;
 }
 
 /// Which daemon was asked for, whether or not it answers.
@@ -192,6 +215,7 @@ Examination Examine(const CommonOptions& options, bool self_test) {
   examination.variables.push_back({"--color", options.out.color ? "on" : "off", options.color_origin});
   if (!connection.ok()) examination.checks.push_back(Failed("daemon", connection.status()));
   if (!connection.ok() || !ExamineDaemon(*connection, examination)) {
+    examination.checks.push_back(CheckGpuSupport());
     ExamineVariables(get, nullptr, examination);
     for (const char* id : {"permissions", "ledger", "self-test"}) {
       const bool done = std::any_of(examination.checks.begin(), examination.checks.end(),
@@ -200,6 +224,7 @@ Examination Examine(const CommonOptions& options, bool self_test) {
     }
     return examination;
   }
+  examination.checks.push_back(CheckGpuSupport());
   const auto cards = connection->Call(kListPhysicalDevices, v1::ListPhysicalDevicesRequest());
   ExamineVariables(get, cards.ok() ? &*cards : nullptr, examination);
   examination.checks.push_back(self_test ? RunSelfTest(*connection)

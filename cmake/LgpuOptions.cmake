@@ -55,6 +55,13 @@ if(LGPU_CUDA_INCLUDE AND LGPU_CUBLAS_LT_INCLUDE AND LGPU_NVCC AND LGPU_BIN2C)
   set(LGPU_CUDA_DEFAULT ON)
 endif()
 option(LGPU_CUDA "Build the CUDA backend and its kernels" ${LGPU_CUDA_DEFAULT})
+if(LGPU_CUDA)
+  message(STATUS "CUDA backend: built, with ${LGPU_NVCC}")
+else()
+  message(STATUS "CUDA backend: NOT built (no CUDA toolkit was found, or LGPU_CUDA is off): this build serves simulated "
+                 "GPUs only. For real ones: scripts/deps --cuda (Debian's non-free section), or NVIDIA's toolkit with "
+                 "CUDA_HOME set; then configure again, with -DLGPU_CUDA=ON")
+endif()
 if(LGPU_CUDA AND NOT LGPU_CUDA_DEFAULT)
   message(FATAL_ERROR "LGPU_CUDA is on, and there is no CUDA toolkit (nvcc, bin2c, cudaTypedefs.h, cublasLt.h); "
                       "set CUDA_HOME, or configure with -DLGPU_CUDA=OFF")

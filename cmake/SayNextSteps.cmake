@@ -1,4 +1,7 @@
 # Run at the end of `cmake --install`: what is left to do by hand.
+if(CMAKE_INSTALL_PREFIX MATCHES "/_CPack_Packages/")
+  return()
+endif()
 message("
 lgpu is in ${CMAKE_INSTALL_PREFIX}. Next, as root:
   ldconfig                                           programs find liblgpu.so.0

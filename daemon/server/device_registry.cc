@@ -16,6 +16,7 @@
 #include "allocator/device/cuda/cuda_memory.h"
 #include "allocator/device/cuda/nvml.h"
 #include "allocator/device/simulated/simulated_memory.h"
+#include "base/nvidia_driver.h"
 #include "daemon/server/lock_file.h"
 #include "lgpu/status.h"
 #include "lgpu/visibility.h"
@@ -143,9 +144,14 @@ absl::Status DeviceRegistry::OpenCuda(const Config& config) {
   if (!nvml.ok()) accounting_note_ = std::string(nvml.status().message());
   absl::StatusOr<std::unique_ptr<DeviceMemory>> backend = OpenCudaMemory(nvml.value_or(nullptr));
   if (!backend.ok()) {
-    return absl::Status(backend.status().code(),
-                        absl::StrCat("no usable GPU: ", std::string(backend.status().message()), "\n  ",
-                                     std::string(kSimulateAdvice)));
+    return absl::Status(
+        backend.status().code(),
+        absl::StrCat("no usable GPU: ", std::string(backend.status().message()), "\n  ",
+                     HasNvidiaDriver()
+                         ? "this machine has an NVIDIA driver (nvidia-smi says more)"
+                         : "this machine has no NVIDIA driver: on Debian, with the sections non-free "
+                           "and non-free-firmware, apt-get install nvidia-driver, then restart it",
+                     "\n  ", std::string(kSimulateAdvice)));
   }
   backend_ = *std::move(backend);
   std::vector<Nvml::Device> machine;

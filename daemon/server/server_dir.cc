@@ -46,8 +46,8 @@ absl::Status MakeParents(const std::string& path) {
   return absl::OkStatus();
 }
 
-// The directory is made with the right mode if it is not there. One that is there must be this user's, and loses
-// write permission for others: whoever may write into it may replace the sockets.
+// The directory is made with the right mode if it is not there. One that is there must be this user's, and
+// loses write permission for others: whoever may write into it may replace the sockets.
 absl::StatusOr<UniqueFd> OpenRuntimeDir(const std::string& path, std::optional<gid_t> group) {
   LGPU_RETURN_IF_ERROR(MakeParents(path));
   const bool made = ::mkdir(path.c_str(), 0700) == 0;
@@ -68,8 +68,8 @@ absl::StatusOr<UniqueFd> OpenRuntimeDir(const std::string& path, std::optional<g
                      ::geteuid(), " who runs lgpud; remove it or choose another one with --dir"));
   }
   mode_t mode = made ? 0700 : info.st_mode & 07755;
-  // The system's daemon mends a directory that was made by other means, or before there was the group. An ordinary
-  // user's own directory stays as closed as it is.
+  // The system's daemon mends a directory that was made by other means, or before there was the group. An
+  // ordinary user's own directory stays as closed as it is.
   const bool mend = group && (made || (::geteuid() == 0 && info.st_gid != *group));
   if (mend && ::fchown(directory.get(), static_cast<uid_t>(-1), *group) == 0) mode |= 0050;
   if ((info.st_mode & 07777) != mode && ::fchmod(directory.get(), mode) != 0) {

@@ -129,8 +129,7 @@ TEST(LgpudProcessTest, TellsTheServiceManagerThatItIsReadyAliveAndStopping) {
     return ::recv(socket.get(), text, sizeof text - 1, 0) > 0 ? std::string(text) : std::string();
   };
 
-  auto daemon =
-      DaemonProcess::Start({.environment = {{"NOTIFY_SOCKET", path}, {"WATCHDOG_USEC", "20000"}}});
+  auto daemon = DaemonProcess::Start({.environment = {{"NOTIFY_SOCKET", path}, {"WATCHDOG_USEC", "20000"}}});
   ASSERT_EQ(daemon.status(), absl::OkStatus());
   EXPECT_EQ(next(), "READY=1\nSTATUS=serving 1 simulated GPU");
   EXPECT_EQ(next(), "WATCHDOG=1");

@@ -10,7 +10,10 @@ namespace {
 absl::Status NotBuilt() {
   return absl::FailedPreconditionError(
       "no CUDA devices: this lgpu was built without the CUDA backend (configured with -DLGPU_CUDA=OFF, or "
-      "where no CUDA toolkit was found)");
+      "where no CUDA toolkit was found)\n"
+      "  for a build with it: scripts/deps --cuda (Debian's section non-free), or NVIDIA's toolkit with "
+      "CUDA_HOME set; "
+      "then configure with -DLGPU_CUDA=ON");
 }
 
 }  // namespace

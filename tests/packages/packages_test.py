@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""Installs the packages in a fresh Debian, as README.md says, and removes them again.
+
+packages_test.py SOURCE ROOT PACKAGES NEWER PROGRAMS   as root, in namespaces of its own (unshare --mount --pid --fork)
+  ROOT: a folder with a Debian 12 of debootstrap's, which this changes; PACKAGES, NEWER: folders with the packages,
+  in NEWER of a later version; PROGRAMS: the folder of demo_worker
+
+The blocks of README.md that are fenced as ```console install are run in their order: lines that begin with "# " as
+root, with "anna$ " or "ben$ " as that user. No systemd runs in there: a systemctl of this test starts lgpud as the
+unit says, with the unit's capabilities."""
+
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+SYSTEMCTL = r"""#!/bin/bash
+# Starts and stops lgpud as its unit says.
+unit=/usr/lib/systemd/system/lgpud.service
+value() { sed -n "s/^$1=//p" "$unit"; }
+stop() {
+  [ -e /tmp/lgpud.pid ] || return 0
+  kill "$(cat /tmp/lgpud.pid)" && while kill -0 "$(cat /tmp/lgpud.pid)" 2>/dev/null; do sleep 0.02; done
+  rm -f /tmp/lgpud.pid
+}
+start() {
+  # As systemd makes RuntimeDirectory=: for root's group.
+  mkdir -p /run/lgpu && chown root:root /run/lgpu && chmod 0750 /run/lgpu
+  : >/tmp/lgpud.log
+  caps=$(value CapabilityBoundingSet | tr A-Z a-z | sed 's/cap_/+/g; s/ /,/g')
+  setsid setpriv --no-new-privs --bounding-set "-all,$caps" --inh-caps=-all "$(value ExecStart)" </dev/null >/dev/null 2>/tmp/lgpud.log &
+  echo $! >/tmp/lgpud.pid
+  until grep -q " ready: " /tmp/lgpud.log; do
+    kill -0 "$(cat /tmp/lgpud.pid)" 2>/dev/null || { rm -f /tmp/lgpud.pid; exit 1; }
+    sleep 0.02
+  done
+}
+case "$1 $2" in
+  "start lgpud"*) start ;;
+  "restart lgpud"*) stop; start ;;
+  "try-restart lgpud"*) if [ -e /tmp/lgpud.pid ]; then stop; start; fi ;;
+  "--no-reload disable") stop ;;
+esac
+"""
+
+# What a package's removal does not answer for: apt's own notes, logs, caches that are made anew, and this test's files.
+NOT_COMPARED = re.compile(r"/(proc|sys|dev|tmp|run/systemd|packages)(/|$)|/var/(lib/(apt|dpkg)|cache|log)(/|$)|"
+                          r"/etc/ld\.so\.cache$|/usr/local/bin/(systemctl|demo_worker)$|/home/")
+
+
+class Machine:
+    def __init__(self, root):
+        self.root = root
+
+    def run(self, command, user="root", check=False):
+        """(what it prints, its exit code)"""
+        done = subprocess.run(self.words(command, user), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                              stdin=subprocess.DEVNULL, timeout=120)
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{user}: {command}: exit code {done.returncode}\n{done.stdout}")
+        return done.stdout, done.returncode
+
+    def words(self, command, user):
+        words = ["chroot", str(self.root), "/usr/bin/env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+                 "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive"]
+        if user != "root":
+            words += ["runuser", "-u", user, "--"]
+        return words + ["bash", "-c", f"cd {'/packages' if user == 'root' else '/tmp'}; {command}"]
+
+    def start(self, command, user):
+        return subprocess.Popen(self.words(f"exec {command} >/tmp/program.log 2>&1", user), stdin=subprocess.DEVNULL)
+
+    def files(self):
+        found = set()
+        for folder, folders, files in os.walk(self.root):
+            inside = "/" + str(pathlib.Path(folder).relative_to(self.root)).lstrip(".")
+            folders[:] = [name for name in folders if not NOT_COMPARED.search(f"{inside.rstrip('/')}/{name}")]
+            for name in folders + files:
+                path = f"{inside.rstrip('/')}/{name}"
+                if not NOT_COMPARED.search(path):
+                    found.add(path)
+        return found
+
+    def users(self):
+        return {name: (self.root / "etc" / name).read_text(encoding="utf-8") for name in ("passwd", "group")}
+
+
+def install_blocks(text):
+    """[(user, command, expected lines)]"""
+    commands = []
+    for block in re.findall(r"^```console install\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for line in block.splitlines():
+            prompt = re.match(r"(# |anna\$ |ben\$ )(.*)", line)
+            if prompt:
+                user = prompt.group(1).rstrip("$# ") or "root"
+                commands.append((user, prompt.group(2), []))
+            else:
+                commands[-1][2].append(line)
+    return commands
+
+
+def expect(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+def try_archive(machine, archive, source):
+    """The archive brings what a bare Debian lacks, and needs no newer glibc than it says."""
+    machine.run(f"mkdir /tmp/archive && tar -C /tmp/archive --strip-components=1 -xzf /packages/{archive.name}", check=True)
+    out, _ = machine.run("/tmp/archive/bin/lgpud --version", check=True)
+    expect(out.startswith("lgpud "), out)
+    out, code = machine.run("/tmp/archive/bin/lgpud --simulate 1x64MiB --dir /tmp/archive/run 2>/tmp/archive/log & "
+                            "until grep -q ' ready: ' /tmp/archive/log; do sleep 0.05; done; "
+                            "/tmp/archive/bin/lgpu --endpoint /tmp/archive/run run -q -m 8MiB -- "
+                            "/tmp/archive/bin/lgpu verify; code=$?; kill %1; wait; exit $code")
+    expect(code == 0 and "The limit holds." in out, out)
+    promised = re.search(r"glibc (2\.\d+)", (source / "docs/install.md").read_text(encoding="utf-8")).group(1)
+    needed = set()
+    for folder, _, files in os.walk(machine.root / "tmp/archive"):
+        for name in files:
+            symbols = subprocess.run(["readelf", "-V", f"{folder}/{name}"], capture_output=True, text=True, check=False)
+            needed.update(re.findall(r"GLIBC_(2\.\d+)\b", symbols.stdout))
+    newest = max(needed, key=lambda version: int(version.split(".")[1]))
+    expect(newest == promised, f"docs/install.md promises glibc {promised}; the archive needs {newest}")
+    shutil.rmtree(machine.root / "tmp/archive")
+    shutil.rmtree(machine.root / "run/lock/lgpu")
+
+
+def upgrade(machine, newer):
+    """Over a program that holds memory: it goes on, with its lease."""
+    worker = machine.start("demo_worker --name work --mode preallocate --memory 64MiB --seconds 120 --until /tmp/stop", "anna")
+    def held():
+        out, _ = machine.run("lgpu ls --lease work --query held,sessions --format=csv,noheader,nounits", "anna")
+        return out.strip()
+    for _ in range(200):
+        if held() == f"{64 << 20},1":
+            break
+        subprocess.run(["sleep", "0.05"], check=True)
+    expect(held() == f"{64 << 20},1",
+           f"before the upgrade: {held()}\n{(machine.root / 'tmp/program.log').read_text(encoding='utf-8')}")
+    for package in (machine.root / "packages").glob("*.deb"):
+        package.unlink()
+    for package in newer.glob("*.deb"):
+        shutil.copy(package, machine.root / "packages")
+    machine.run("apt-get install -y ./lgpud_*.deb ./lgpu_*.deb ./liblgpu0_*.deb", check=True)
+    out, _ = machine.run("dpkg-query -W -f '${Version}' lgpud", check=True)
+    expect(out != "" and (newer / f"lgpud_{out}_amd64.deb").exists(), f"lgpud is {out}")
+    ops = "lgpu placements work --json | grep -o '\"records_total\":[0-9]*' | cut -d: -f2"
+    before = int(machine.run(ops, "anna", check=True)[0] or 0)
+    for _ in range(200):
+        if int(machine.run(ops, "anna", check=True)[0] or 0) > before:
+            break
+        subprocess.run(["sleep", "0.05"], check=True)
+    else:
+        raise AssertionError("after the upgrade the program's ops do not come any more")
+    expect(worker.poll() is None, "the program has ended with the upgrade")
+    expect(held() == f"{64 << 20},1", f"after the upgrade: {held()}")
+    (machine.root / "tmp/stop").touch()
+    expect(worker.wait(30) == 0, f"the program ended with {worker.returncode}")
+
+
+def main():
+    source, root, packages, newer, programs = (pathlib.Path(word).resolve() for word in sys.argv[1:6])
+    spec = importlib.util.spec_from_file_location("docs_test", source / "tests/docs_test.py")
+    docs_test = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(docs_test)
+    machine = Machine(root)
+    subprocess.run(["mount", "-t", "proc", "proc", str(root / "proc")], check=True)
+    shutil.copytree(packages, root / "packages")
+    shutil.copy(programs / "demo_worker", root / "usr/local/bin")
+    (root / "usr/local/bin/systemctl").write_text(SYSTEMCTL, encoding="utf-8")
+    (root / "usr/local/bin/systemctl").chmod(0o755)
+    (root / "run/systemd/system").mkdir(parents=True)
+    machine.run("useradd -m anna; useradd -m ben", check=True)
+    try_archive(machine, next(packages.glob("*.tar.gz")), source)
+    files, users = machine.files(), machine.users()
+
+    commands = install_blocks((source / "README.md").read_text(encoding="utf-8"))
+    expect({user for user, _, _ in commands} == {"root", "anna", "ben"}, "README.md has lines of root, anna and ben")
+    expect(any("exit code 75" in expected for _, _, expected in commands), "README.md shows a refusal")
+    failures = []
+    for user, command, expected in commands:
+        if command.startswith("apt-get purge"):
+            upgrade(machine, newer)
+        printed = machine.run(command, user)[0].splitlines()
+        if not docs_test.matches(expected, printed):
+            failures.append("\n".join([f"README.md: {user}: {command}", "  the page says:"] + expected +
+                                      ["  it printed:"] + printed))
+    left = machine.files() - files
+    missing = files - machine.files()
+    expect(not failures, "\n".join(failures))
+    expect(not left and not missing, f"purged, and left behind: {sorted(left)[:20]}, gone: {sorted(missing)[:20]}")
+    expect(machine.users() == users, "users or groups differ after the purge")
+    print(f"{len(commands)} lines of README.md run by root, anna and ben; upgraded under a program; nothing left behind")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except AssertionError as failure:
+        print(failure)
+        sys.exit(1)
