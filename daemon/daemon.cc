@@ -140,12 +140,13 @@ class Daemon::Impl {
       Tell(v1::Event::KIND_LEASE_DEGRADED, text);
     }
     if (!config_.http.listen.empty()) {
-      LGPU_ASSIGN_OR_RETURN(http_,
-                            HttpServer::Start(config_.http, {.stats = stats_,
-                                                             .leases = leases_,
-                                                             .events = events_,
-                                                             .grants = grant_times_,
-                                                             .backend = simulated_ ? "simulated" : "cuda"}));
+      LGPU_ASSIGN_OR_RETURN(
+          http_, HttpServer::Start(config_.http, {.stats = stats_,
+                                                  .leases = leases_,
+                                                  .events = events_,
+                                                  .grants = grant_times_,
+                                                  .backend = simulated_ ? "simulated" : "cuda",
+                                                  .names_owners = config_.http.owners == "names"}));
     }
     Tell(v1::Event::KIND_DAEMON_STARTED, "lgpud " LGPU_VERSION " has started");
     return absl::OkStatus();

@@ -197,7 +197,8 @@ class HttpServer::Impl {
                                                          .events = services_.events.counts(),
                                                          .ended = services_.leases.end_counts(),
                                                          .ops = services_.leases.op_counts(),
-                                                         .grants = services_.grants.Read()});
+                                                         .grants = services_.grants.Read(),
+                                                         .names_owners = services_.names_owners});
   }
 
   void AddApi() {

@@ -24,6 +24,7 @@ class HttpServer {
     EventLog& events;
     const GrantTimes& grants;
     std::string backend;
+    bool names_owners = false;  // in the metrics
   };
   /// `services` outlive the server. INVALID_ARGUMENT: an address that cannot be, or needs a token; a token
   /// file that cannot be read; UNAVAILABLE: the port is taken.

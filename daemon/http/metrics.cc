@@ -12,6 +12,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/read_file.h"
 #include "lgpu/refusal.h"
 #include "proto/refusal_codec.h"
 
@@ -25,7 +27,9 @@ using Labels = std::initializer_list<std::pair<const char*, std::string>>;
 
 ClientMetric Labelled(Labels labels) {
   ClientMetric metric;
-  for (const auto& [name, value] : labels) metric.label.push_back({name, value});
+  for (const auto& [name, value] : labels) {
+    if (!value.empty()) metric.label.push_back({name, value});
+  }
   return metric;
 }
 
@@ -58,19 +62,32 @@ struct DeviceSums {
                : std::max(0.0, 1.0 - static_cast<double>(largest_free) / static_cast<double>(held - used));
   }
 };
-using DeviceKey = std::tuple<std::string, std::string, std::string>;  // gpu, device, lease
+using DeviceKey =
+    std::tuple<std::string, std::string, std::string, std::string>;  // gpu, device, lease, owner
+
+// The same for a user at every start and on no other machine: FNV-1a over the machine's id and the uid.
+std::string WordFor(std::uint32_t uid) {
+  static const std::string machine = ReadWholeFile("/etc/machine-id").value_or("");
+  std::uint32_t hash = 2166136261;
+  for (const char c : absl::StrCat(machine, "/", uid)) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 16777619;
+  }
+  return absl::StrFormat("u-%08x", hash);
+}
 
 std::string ShortDevice(const std::string& name) {
   const std::size_t at = name.rfind("device:");
   return at == std::string::npos ? name : name.substr(at + 7);
 }
 
-std::map<DeviceKey, DeviceSums> SumDevices(const v1::StatsSnapshot& snapshot) {
+std::map<DeviceKey, DeviceSums> SumDevices(const v1::StatsSnapshot& snapshot, bool names_owners) {
   std::map<DeviceKey, DeviceSums> sums;
   for (const v1::LeaseStats& lease : snapshot.leases()) {
+    std::string owner;
+    if (!lease.anonymous()) owner = names_owners ? lease.owner() : WordFor(lease.owner_uid());
     for (const v1::LogicalDeviceStats& device : lease.devices()) {
       DeviceSums& sum = sums[{absl::StrCat(device.card_index()), ShortDevice(device.name()),
-                              lease.anonymous() ? "anonymous" : lease.name()}];
+                              lease.anonymous() ? "anonymous" : lease.name(), owner}];
       sum.limit += device.limit_bytes();
       sum.used += device.used_bytes();
       sum.held += device.held_bytes();
@@ -83,13 +100,14 @@ std::map<DeviceKey, DeviceSums> SumDevices(const v1::StatsSnapshot& snapshot) {
   return sums;
 }
 
-void AddDevices(const v1::StatsSnapshot& snapshot, std::vector<MetricFamily>& families) {
-  const std::map<DeviceKey, DeviceSums> sums = SumDevices(snapshot);
+void AddDevices(const v1::StatsSnapshot& snapshot, bool names_owners, std::vector<MetricFamily>& families) {
+  const std::map<DeviceKey, DeviceSums> sums = SumDevices(snapshot, names_owners);
   const auto gauge = [&](const char* name, const char* help, auto value) {
     Family family(families, name, help, MetricType::Gauge);
     for (const auto& [key, sum] : sums) {
-      const auto& [gpu, device, lease] = key;
-      family.Add({{"gpu", gpu}, {"device", device}, {"lease", lease}}, static_cast<double>(value(sum)));
+      const auto& [gpu, device, lease, owner] = key;
+      family.Add({{"gpu", gpu}, {"device", device}, {"lease", lease}, {"owner", owner}},
+                 static_cast<double>(value(sum)));
     }
   };
   gauge("lgpu_logical_device_memory_limit_bytes", "What a logical device may use.",
@@ -107,11 +125,12 @@ void AddDevices(const v1::StatsSnapshot& snapshot, std::vector<MetricFamily>& fa
   Family allocations(families, "lgpu_allocations_total",
                      "Allocations of the programs that are attached now, as they say.", MetricType::Counter);
   for (const auto& [key, sum] : sums) {
-    const auto& [gpu, device, lease] = key;
-    allocations.Add({{"gpu", gpu}, {"device", device}, {"lease", lease}, {"result", "ok"}},
+    const auto& [gpu, device, lease, owner] = key;
+    allocations.Add({{"gpu", gpu}, {"device", device}, {"lease", lease}, {"owner", owner}, {"result", "ok"}},
                     static_cast<double>(sum.allocations));
-    allocations.Add({{"gpu", gpu}, {"device", device}, {"lease", lease}, {"result", "refused"}},
-                    static_cast<double>(sum.refusals));
+    allocations.Add(
+        {{"gpu", gpu}, {"device", device}, {"lease", lease}, {"owner", owner}, {"result", "refused"}},
+        static_cast<double>(sum.refusals));
   }
 }
 
@@ -254,7 +273,7 @@ std::string MetricsText(const v1::StatsSnapshot& snapshot, const MetricTotals& t
   Family(families, "lgpu_leases", "Leases there are.", MetricType::Gauge)
       .Add({}, static_cast<double>(snapshot.leases_size()));
   AddCards(snapshot, families);
-  AddDevices(snapshot, families);
+  AddDevices(snapshot, totals.names_owners, families);
   AddCountsOfNow(snapshot, families);
   AddTotals(snapshot, totals, families);
   AddGrantTimes(totals.grants, families);

@@ -20,12 +20,13 @@ struct MetricTotals {
   LeaseTable::EndCounts ended;
   OpCounts ops;
   GrantTimes::Snapshot grants;
+  bool names_owners = false;  // else the label `owner` is a word that stands for the user
 };
 
 /// The metrics in Prometheus' text format 0.0.4; docs/metrics.md lists them. They are made anew from the
-/// snapshot each time, so a series is there as long as what it tells of. Labels have no pid, no user and no
-/// number that changes; leases whose names the daemon made up are summed as lease="anonymous", and those of
-/// two users with the same name as one.
+/// snapshot each time, so a series is there as long as what it tells of. Labels have no pid, no user (but
+/// with names_owners) and no number that changes; leases whose names the daemon made up are summed as
+/// lease="anonymous".
 std::string MetricsText(const v1::StatsSnapshot& snapshot, const MetricTotals& totals);
 
 }  // namespace lgpu::daemon

@@ -60,6 +60,8 @@ struct StaticDeviceConfig {
 struct HttpConfig {
   std::string listen = {};      // "127.0.0.1:9400"; empty: none
   std::string token_file = {};  // what `Authorization: Bearer` must hold; empty: nothing
+  std::string owners =
+      "hidden";  // the metrics' label of a lease's owner: "names", or "hidden": a made-up one
   friend bool operator==(const HttpConfig&, const HttpConfig&) = default;
 };
 

@@ -403,7 +403,8 @@ std::vector<Reader::Key> AllKeys(const Reader& reader, Config& config) {
       reader.Table("placements", {reader.Count("records", config.policy.placement_records, 1, kMany)}),
       reader.Table("events", {reader.Count("kept", config.kept_events, 1, kMany)}),
       reader.Table("http", {reader.String("listen", config.http.listen),
-                            reader.Directory("token_file", config.http.token_file)})};
+                            reader.Directory("token_file", config.http.token_file),
+                            reader.Word("owners", config.http.owners, {"hidden", "names"})})};
 }
 
 }  // namespace

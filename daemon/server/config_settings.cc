@@ -28,7 +28,8 @@ std::vector<Setting> Values(const Config& config) {
           {"placements.records", absl::StrCat(config.policy.placement_records), ""},
           {"events.kept", absl::StrCat(config.kept_events), ""},
           {"http.listen", config.http.listen.empty() ? "off" : config.http.listen, ""},
-          {"http.token_file", config.http.token_file.empty() ? "none" : config.http.token_file, ""}};
+          {"http.token_file", config.http.token_file.empty() ? "none" : config.http.token_file, ""},
+          {"http.owners", config.http.owners, ""}};
 }
 
 // These a running daemon takes over.

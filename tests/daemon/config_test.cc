@@ -325,6 +325,7 @@ default_mode = "preallocate"
 [http]
 listen = "[::1]:0"
 token_file = "/etc/lgpu/token"
+owners = "names"
 [daemon]
 log_format = "json"
 )");
@@ -335,7 +336,8 @@ log_format = "json"
   EXPECT_EQ(config.static_devices[1].guarantee, 64_MiB);
   EXPECT_EQ(config.static_devices[1].origin, "lgpud.toml:10:1");
   EXPECT_TRUE(config.policy.preallocate);
-  EXPECT_EQ(config.http, (HttpConfig{.listen = "[::1]:0", .token_file = "/etc/lgpu/token"}));
+  EXPECT_EQ(config.http,
+            (HttpConfig{.listen = "[::1]:0", .token_file = "/etc/lgpu/token", .owners = "names"}));
   EXPECT_EQ(config.log_format, "json");
   EXPECT_EQ(config.origins.at("http.listen"), "lgpud.toml:16:1");
 

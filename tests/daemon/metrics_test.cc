@@ -9,6 +9,8 @@
 namespace lgpu::daemon {
 namespace {
 
+using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -55,12 +57,10 @@ TEST(MetricsTest, ASeriesIsThereAsLongAsItsLease) {
   const std::set<std::string> before = Series(MetricsText(snapshot, {}));
   *snapshot.add_leases() = OneLease("train", 1 << 20);
   const std::string text = MetricsText(snapshot, {});
-  EXPECT_THAT(text,
-              HasSubstr("lgpu_logical_device_memory_limit_bytes{gpu=\"0\",device=\"GPU:0\",lease=\"train\"} "
-                        "1048576\n"));
-  EXPECT_THAT(text,
-              HasSubstr("lgpu_logical_device_fragmentation_ratio{gpu=\"0\",device=\"GPU:0\",lease=\"train\"} "
-                        "0.25\n"));
+  EXPECT_THAT(text, ContainsRegex("lgpu_logical_device_memory_limit_bytes\\{gpu=\"0\",device=\"GPU:0\","
+                                  "lease=\"train\",owner=\"u-[0-9a-f]{8}\"\\} 1048576\n"));
+  EXPECT_THAT(text, ContainsRegex("fragmentation_ratio\\{gpu=\"0\",device=\"GPU:0\",lease=\"train\","
+                                  "owner=\"u-[0-9a-f]{8}\"\\} 0.25\n"));
   EXPECT_THAT(text, HasSubstr("lgpu_logical_devices{gpu=\"0\",state=\"attached\"} 1\n"));
   snapshot.clear_leases();
   EXPECT_EQ(Series(MetricsText(snapshot, {})), before);
@@ -74,16 +74,24 @@ TEST(MetricsTest, NoPidAndNoUserIsInALabel) {
   EXPECT_THAT(text, Not(HasSubstr("user1")));
 }
 
-TEST(MetricsTest, LeasesWithoutANameOfTheirOwnAreOneSeriesAndSoAreThoseOfOneName) {
+TEST(MetricsTest, LeasesWithoutANameOfTheirOwnAreOneSeriesAndThoseOfTwoUsersAreTwo) {
   v1::StatsSnapshot snapshot = Snapshot();
   *snapshot.add_leases() = OneLease("quiet-otter", 1000, true);
   *snapshot.add_leases() = OneLease("calm-heron", 24, true);
   *snapshot.add_leases() = OneLease("train", 5);
   *snapshot.add_leases() = OneLease("train", 6);
+  snapshot.mutable_leases(3)->set_owner("user2");
+  snapshot.mutable_leases(3)->set_owner_uid(2);
   const std::string text = MetricsText(snapshot, {});
   Series(text);  // none twice
   EXPECT_THAT(text, HasSubstr("limit_bytes{gpu=\"0\",device=\"GPU:0\",lease=\"anonymous\"} 1024\n"));
-  EXPECT_THAT(text, HasSubstr("limit_bytes{gpu=\"0\",device=\"GPU:0\",lease=\"train\"} 11\n"));
+  EXPECT_THAT(text, ContainsRegex("lease=\"train\",owner=\"u-[0-9a-f]{8}\"\\} 5\n"));
+  EXPECT_THAT(text, ContainsRegex("lease=\"train\",owner=\"u-[0-9a-f]{8}\"\\} 6\n"));
+  EXPECT_EQ(text, MetricsText(snapshot, {})) << "the labels stay";
+  MetricTotals names;
+  names.names_owners = true;
+  EXPECT_THAT(MetricsText(snapshot, names),
+              AllOf(HasSubstr("lease=\"train\",owner=\"user1\"} 5\n"), HasSubstr("owner=\"user2\"} 6\n")));
   EXPECT_THAT(text, Not(HasSubstr("otter")));
 }
 

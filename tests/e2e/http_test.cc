@@ -18,6 +18,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -66,10 +67,10 @@ TEST_F(HttpTest, MetricsFollowTheLeases) {
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, absl::StrCat("open c lease_name=train limit=", 8 * kMiB)), StartsWith("ok "));
   ASSERT_EQ(Ask(*client, "work c"), "ok");
-  EXPECT_THAT(Get("/metrics"),
-              HasSubstr(absl::StrCat(
-                  "lgpu_logical_device_memory_limit_bytes{gpu=\"0\",device=\"GPU:0\",lease=\"train\"} ",
-                  8 * kMiB, "\n")));
+  EXPECT_THAT(Get("/metrics"), ContainsRegex(absl::StrCat(
+                                   "lgpu_logical_device_memory_limit_bytes\\{gpu=\"0\",device=\"GPU:0\","
+                                   "lease=\"train\",owner=\"u-[0-9a-f]{8}\"\\} ",
+                                   8 * kMiB, "\n")));
   EXPECT_TRUE(Eventually([&] {
     return Get("/metrics").find("lgpu_ops_executed_total{op=\"MatMul\",device_type=\"GPU\"} 1\n") !=
            std::string::npos;
