@@ -48,6 +48,14 @@ TEST(LgpudProcessTest, SaysThatItIsReadyAndEndsOnSigterm) {
   EXPECT_FALSE(std::filesystem::exists((*daemon)->dir() + "/session.sock"));
 }
 
+TEST(LgpudProcessTest, MoreSimulatedMemoryThanTheMachineHasIsWarnedOf) {
+  auto daemon = DaemonProcess::Start({.simulate = "2x32TiB"});
+  ASSERT_EQ(daemon.status(), absl::OkStatus());
+  EXPECT_THAT((*daemon)->program().Errors(),
+              HasSubstr("the simulated GPUs have 64.00TiB, and this machine has "));
+  EXPECT_EQ((*daemon)->Stop(), 0);
+}
+
 TEST(LgpudProcessTest, StartsAgainWhereOneWasKilled) {
   const TempDir temporary;
   const DaemonProcess::Options options{.dir = temporary.path() + "/run"};
