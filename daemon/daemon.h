@@ -29,8 +29,8 @@ class Daemon {
   /// Takes over what a running daemon can change: caps, default mode, records per new lease; and makes the
   /// static leases that are new. The first error of these.
   absl::Status Reload(const Config& config);
-  /// Returns once broker, leases and sessions could be locked: for the service manager's watchdog, which ends a
-  /// daemon where one of them hangs.
+  /// Returns once broker, leases and sessions could be locked: for the service manager's watchdog, which ends
+  /// a daemon where one of them hangs.
   void AwaitLocks() const;
   /// The HTTP address; empty: none.
   std::string http_address() const;
