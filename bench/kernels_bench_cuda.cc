@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "allocator/device/cuda/cuda_driver.h"
+#include "allocator/device/cuda/cuda_image.h"
 #include "bench/kernels_bench.h"
 #include "client/runtime/tensor_buffer.h"
 #include "kernels/bodies/add_n.h"
@@ -88,7 +89,7 @@ class Bare {
   }
   absl::StatusOr<CUfunction> Function(const DeviceKernel& kernel) {
     if (module_ == nullptr) {
-      LGPU_RETURN_IF_ERROR(Must("cuModuleLoadData", cu_.ModuleLoadData(&module_, kernel.image)));
+      LGPU_RETURN_IF_ERROR(Must("cuModuleLoadData", LoadImage(cu_, *kernel.image, &module_)));
     }
     CUfunction function = nullptr;
     LGPU_RETURN_IF_ERROR(Must("cuModuleGetFunction", cu_.ModuleGetFunction(&function, module_, kernel.name)));

@@ -22,11 +22,16 @@ struct Fence {
   std::uint64_t sequence = 0;
 };
 
-/// A kernel of GPUs: the function `name` in `image`, a fat binary in the program. Constant tables of a
-/// program; a backend loads an image once per device, at the first launch of a kernel in it, and knows both
-/// by address.
+/// Kernels of GPUs, compiled together, in the two forms in which a program has them.
+struct DeviceImage {
+  const void* machine_code = nullptr;  // a fat binary: for some architectures, and drivers of its own age
+  const void* ptx = nullptr;           // text that ends with a zero: drivers compile it for any GPU
+};
+
+/// A kernel of GPUs: the function `name` in `image`. Constant tables of a program; a backend loads an image
+/// once per device, at the first launch of a kernel in it, and knows both by address.
 struct DeviceKernel {
-  const void* image = nullptr;
+  const DeviceImage* image = nullptr;
   const char* name = nullptr;
 };
 

@@ -42,6 +42,14 @@ std::string HiddenText(const Config& config) {
   return absl::StrCat("hidden from this lgpud by CUDA_VISIBLE_DEVICES=", config.cuda_visible_devices);
 }
 
+std::string WhyNotShown(const Config& config, const std::vector<RefusedGpu>& refused,
+                        const std::string& uuid) {
+  for (const RefusedGpu& gpu : refused) {
+    if (gpu.about.uuid == uuid) return gpu.reason;
+  }
+  return config.has_cuda_visible_devices ? HiddenText(config) : "the CUDA driver does not show it";
+}
+
 // A card that only NVML knows.
 PhysicalDevice HiddenDevice(const Nvml::Device& known) {
   PhysicalDevice device;
@@ -160,18 +168,18 @@ absl::Status DeviceRegistry::OpenSimulated(const Config& config) {
 absl::Status DeviceRegistry::OpenCuda(const Config& config) {
   absl::StatusOr<std::shared_ptr<Nvml>> nvml = Nvml::Open();
   if (!nvml.ok()) accounting_note_ = std::string(nvml.status().message());
-  absl::StatusOr<std::unique_ptr<DeviceMemory>> backend = OpenCudaMemory(nvml.value_or(nullptr));
-  if (!backend.ok()) {
+  absl::StatusOr<CudaMemory> cuda = OpenCudaMemory(nvml.value_or(nullptr));
+  if (!cuda.ok()) {
     return absl::Status(
-        backend.status().code(),
-        absl::StrCat("no usable GPU: ", std::string(backend.status().message()), "\n  ",
+        cuda.status().code(),
+        absl::StrCat("no usable GPU: ", std::string(cuda.status().message()), "\n  ",
                      HasNvidiaDriver()
                          ? "this machine has an NVIDIA driver (nvidia-smi says more)"
                          : "this machine has no NVIDIA driver: on Debian, with the sections non-free "
                            "and non-free-firmware, apt-get install nvidia-driver, then restart it",
                      "\n  ", std::string(kSimulateAdvice)));
   }
-  backend_ = *std::move(backend);
+  backend_ = std::move(cuda->memory);
   std::vector<Nvml::Device> machine;
   if (nvml.ok()) {
     absl::StatusOr<std::vector<Nvml::Device>> known = (*nvml)->Devices();
@@ -183,10 +191,7 @@ absl::Status DeviceRegistry::OpenCuda(const Config& config) {
     const auto same = std::find_if(shown.begin(), shown.end(),
                                    [&](const PhysicalDevice& device) { return device.uuid == known.uuid; });
     if (same == shown.end()) {
-      AddCard(HiddenDevice(known), -1,
-              config.has_cuda_visible_devices
-                  ? HiddenText(config)
-                  : "the CUDA driver does not show it, or it cannot share memory between processes");
+      AddCard(HiddenDevice(known), -1, WhyNotShown(config, cuda->refused, known.uuid));
       continue;
     }
     listed[static_cast<std::size_t>(same - shown.begin())] = true;
@@ -195,6 +200,8 @@ absl::Status DeviceRegistry::OpenCuda(const Config& config) {
   for (std::size_t i = 0; i < shown.size(); ++i) {
     if (!listed[i]) AddCard(shown[i], static_cast<int>(i), "");
   }
+  if (!machine.empty()) return absl::OkStatus();
+  for (const RefusedGpu& gpu : cuda->refused) AddCard(gpu.about, -1, gpu.reason);
   return absl::OkStatus();
 }
 

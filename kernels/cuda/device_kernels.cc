@@ -2,18 +2,32 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 
-// The fat binaries of the .cu files (bin2c).
-extern "C" const unsigned long long lgpu_cuda_memory[];
-extern "C" const unsigned long long lgpu_cuda_add_n[];
-extern "C" const unsigned long long lgpu_cuda_cast[];
-extern "C" const unsigned long long lgpu_cuda_elementwise[];
-extern "C" const unsigned long long lgpu_cuda_reduce[];
-extern "C" const unsigned long long lgpu_cuda_transpose[];
+// What the build makes of the .cu files (bin2c).
+#define LGPU_IMAGE(stem)                                  \
+  extern "C" const unsigned long long lgpu_cuda_##stem[]; \
+  extern "C" const unsigned char lgpu_cuda_##stem##_ptx[]
+LGPU_IMAGE(memory);
+LGPU_IMAGE(add_n);
+LGPU_IMAGE(cast);
+LGPU_IMAGE(elementwise);
+LGPU_IMAGE(reduce);
+LGPU_IMAGE(transpose);
 
 namespace lgpu {
 
-const DeviceKernel kFillKernel = {lgpu_cuda_memory, "lgpu_fill"};
-const DeviceKernel kCopyKernel = {lgpu_cuda_memory, "lgpu_copy"};
+namespace {
+
+const DeviceImage kMemoryImage = {lgpu_cuda_memory, lgpu_cuda_memory_ptx};
+const DeviceImage kAddNImage = {lgpu_cuda_add_n, lgpu_cuda_add_n_ptx};
+const DeviceImage kCastImage = {lgpu_cuda_cast, lgpu_cuda_cast_ptx};
+const DeviceImage kElementwiseImage = {lgpu_cuda_elementwise, lgpu_cuda_elementwise_ptx};
+const DeviceImage kReduceImage = {lgpu_cuda_reduce, lgpu_cuda_reduce_ptx};
+const DeviceImage kTransposeImage = {lgpu_cuda_transpose, lgpu_cuda_transpose_ptx};
+
+}  // namespace
+
+const DeviceKernel kFillKernel = {&kMemoryImage, "lgpu_fill"};
+const DeviceKernel kCopyKernel = {&kMemoryImage, "lgpu_copy"};
 
 namespace {
 
@@ -48,16 +62,16 @@ struct Family {
 #define LGPU_NUMBERS(image, name) \
   LGPU_FLOATS(image, name), {image, name "_int32"}, { image, name "_int64" }
 
-const Family kAddN = {LGPU_NUMBERS(lgpu_cuda_add_n, "lgpu_add_n")};
-const Family kAddNMany = {LGPU_NUMBERS(lgpu_cuda_add_n, "lgpu_add_n_many")};
-const Family kCast = {LGPU_NUMBERS(lgpu_cuda_cast, "lgpu_cast")};
-const Family kElementwise = {LGPU_NUMBERS(lgpu_cuda_elementwise, "lgpu_elementwise")};
-const Family kReduce = {LGPU_NUMBERS(lgpu_cuda_reduce, "lgpu_reduce")};
-const Family kSoftmax = {LGPU_FLOATS(lgpu_cuda_reduce, "lgpu_softmax"), {}, {}};
+const Family kAddN = {LGPU_NUMBERS(&kAddNImage, "lgpu_add_n")};
+const Family kAddNMany = {LGPU_NUMBERS(&kAddNImage, "lgpu_add_n_many")};
+const Family kCast = {LGPU_NUMBERS(&kCastImage, "lgpu_cast")};
+const Family kElementwise = {LGPU_NUMBERS(&kElementwiseImage, "lgpu_elementwise")};
+const Family kReduce = {LGPU_NUMBERS(&kReduceImage, "lgpu_reduce")};
+const Family kSoftmax = {LGPU_FLOATS(&kReduceImage, "lgpu_softmax"), {}, {}};
 
-const DeviceKernel kTranspose2 = {lgpu_cuda_transpose, "lgpu_transpose_2"};
-const DeviceKernel kTranspose4 = {lgpu_cuda_transpose, "lgpu_transpose_4"};
-const DeviceKernel kTranspose8 = {lgpu_cuda_transpose, "lgpu_transpose_8"};
+const DeviceKernel kTranspose2 = {&kTransposeImage, "lgpu_transpose_2"};
+const DeviceKernel kTranspose4 = {&kTransposeImage, "lgpu_transpose_4"};
+const DeviceKernel kTranspose8 = {&kTransposeImage, "lgpu_transpose_8"};
 
 }  // namespace
 

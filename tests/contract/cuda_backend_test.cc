@@ -35,9 +35,9 @@ std::unique_ptr<DeviceBackend> Open(std::shared_ptr<Nvml> nvml = nullptr) {
 }
 
 std::unique_ptr<DeviceMemory> OpenMemory(std::shared_ptr<Nvml> nvml = nullptr) {
-  absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = OpenCudaMemory(std::move(nvml));
-  EXPECT_TRUE(memory.ok()) << memory.status();
-  return memory.ok() ? *std::move(memory) : nullptr;
+  absl::StatusOr<CudaMemory> cuda = OpenCudaMemory(std::move(nvml));
+  EXPECT_TRUE(cuda.ok()) << cuda.status();
+  return cuda.ok() ? std::move(cuda->memory) : nullptr;
 }
 
 std::vector<DeviceBackendFactory> Backends() {

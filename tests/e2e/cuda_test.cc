@@ -366,6 +366,29 @@ TEST_F(CudaTest, WithoutNvmlReturnsAreTakenOnTrust) {
   End(*client);
 }
 
+class CudaOldCardTest : public CudaTest {
+ protected:
+  CudaOldCardTest() : CudaTest({{.compute_capability = 70}, {.compute_capability = 80}}) {}
+};
+
+// With NVML and without.
+TEST_F(CudaOldCardTest, CardThatIsTooOldIsListedWithTheReasonAndTheOtherIsServed) {
+  FAKE_ONLY();
+  for (const bool absent : {false, true}) {
+    machine_.state().nvml_absent = absent;
+    StartOnMachine();
+    const auto stats = Stats();
+    ASSERT_EQ(stats.cards_size(), 2);
+    for (const auto& card : stats.cards()) {
+      const bool old = card.uuid() == machine_.uuid(0);
+      EXPECT_EQ(card.served(), !old);
+      EXPECT_THAT(card.not_served_because(),
+                  old ? StartsWith("its compute capability 7.0 is below 7.5") : StartsWith(""));
+    }
+    EXPECT_EQ(daemon_->Stop(), 0);
+  }
+}
+
 class CudaVisibilityTest : public CudaTest {
  protected:
   CudaVisibilityTest() : CudaTest({{.speed = 2}, {.speed = 0}, {.speed = 3}, {.speed = 1}}) {}

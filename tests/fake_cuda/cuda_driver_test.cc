@@ -20,7 +20,7 @@ using ::testing::StartsWith;
 using testing::TempDir;
 
 struct Opened {
-  std::string driver, nvml;
+  std::string driver, nvml, kernel, refused;
 };
 
 Opened Open(const ChildProgram::Environment& environment) {
@@ -33,6 +33,8 @@ Opened Open(const ChildProgram::Environment& environment) {
   Opened opened;
   std::getline(lines, opened.driver);
   std::getline(lines, opened.nvml);
+  std::getline(lines, opened.kernel);
+  std::getline(lines, opened.refused);
   return opened;
 }
 
@@ -88,7 +90,75 @@ TEST(CudaDriverTest, DriverThatDoesNotStartIsNamed) {
 TEST(CudaDriverTest, OldDriverIsNamedWithWhatItLacks) {
   const DriverDirectory old(LGPU_OLD_DRIVER);
   const std::string said = Open(old.environment()).driver;
-  EXPECT_THAT(said, StartsWith(std::string(kNoDevices) + "the NVIDIA driver (CUDA 9.2) is too old"));
+  EXPECT_THAT(said, StartsWith(std::string(kNoDevices) +
+                               "the NVIDIA driver (CUDA 9.2) is too old for this lgpu, which needs CUDA 11.4 "
+                               "(R470) or newer: it has no "));
+}
+
+TEST(CudaDriverTest, DriverBelowTheOldestIsNamedWithBothVersions) {
+  FakeMachine machine({FakeMachine::CardOptions()});
+  machine.state().driver_version = 11020;
+  EXPECT_EQ(Open(machine.environment()).driver,
+            std::string(kNoDevices) +
+                "the NVIDIA driver (CUDA 11.2) is too old for this lgpu, which needs CUDA "
+                "11.4 (R470) or newer; install a newer driver");
+}
+
+TEST(CudaDriverTest, DriverOfTheToolkitsAgeTakesMachineCode) {
+  FakeMachine machine({FakeMachine::CardOptions()});
+  EXPECT_EQ(Open(machine.environment()).kernel, "kernel ok");
+  EXPECT_EQ(machine.CallsOf("cuModuleLoadData"), 1u);
+}
+
+// Which of the three a driver of which age says is not known.
+TEST(CudaDriverTest, OlderDriverRunsTheKernelsFromPtx) {
+  for (const int refusal : {200, 209, 222}) {
+    FakeMachine machine({FakeMachine::CardOptions()});
+    machine.state().driver_version = 11040;
+    machine.state().too_new_image = refusal;
+    EXPECT_EQ(Open(machine.environment()).kernel, "kernel ok") << refusal;
+    EXPECT_EQ(machine.CallsOf("cuModuleLoadData"), 2u);
+  }
+}
+
+TEST(CudaDriverTest, GpuNewerThanTheMachineCodeRunsTheKernelsFromPtx) {
+  FakeMachine machine({FakeMachine::CardOptions{.compute_capability = 130}});
+  EXPECT_EQ(Open(machine.environment()).kernel, "kernel ok");
+}
+
+TEST(CudaDriverTest, DriverThatTakesNeitherFormIsNamedWithBothVersions) {
+  FakeMachine machine({FakeMachine::CardOptions()});
+  machine.state().driver_version = 12020;
+  for (const int refusal : {200, 209, 218, 222}) {
+    machine.FailCall("cuModuleLoadData", refusal, 0, refusal == 218 ? 1 : 2);
+    const std::string said = Open(machine.environment()).kernel;
+    EXPECT_THAT(said,
+                StartsWith("kernel error FAILED_PRECONDITION the NVIDIA driver (CUDA 12.2) does not take"));
+    EXPECT_THAT(said, HasSubstr("(" + std::to_string(refusal) + "). They are built for CUDA 11.4 and newer"));
+  }
+}
+
+TEST(CudaDriverTest, MissingOrDisabledCompilerIsNamed) {
+  FakeMachine machine({FakeMachine::CardOptions()});
+  machine.state().driver_version = 11040;
+  machine.FailCall("cuModuleLoadData", 221, 1);
+  EXPECT_THAT(Open(machine.environment()).kernel, HasSubstr("libnvidia-ptxjitcompiler.so.1"));
+  machine.FailCall("cuModuleLoadData", 223, 1);
+  EXPECT_THAT(Open(machine.environment()).kernel, HasSubstr("CUDA_DISABLE_PTX_JIT"));
+}
+
+TEST(CudaDriverTest, GpuBelowTheOldestComputeCapabilityIsRefusedWithTheReason) {
+  const std::string reason =
+      "its compute capability 7.0 is below 7.5, the lowest that lgpu's kernels are built for";
+  FakeMachine volta({FakeMachine::CardOptions{.compute_capability = 70}});
+  EXPECT_EQ(Open(volta.environment()).driver, std::string(kNoDevices) +
+                                                  "lgpu can serve none of the 1 that the driver shows   " +
+                                                  volta.uuid(0) + " (Fake GPU): " + reason);
+  FakeMachine both({{.compute_capability = 70}, {.compute_capability = 75}});
+  const Opened opened = Open(both.environment());
+  EXPECT_EQ(opened.driver, "ok " + both.uuid(1));
+  EXPECT_EQ(opened.kernel, "kernel ok");
+  EXPECT_EQ(opened.refused, "refused " + both.uuid(0) + ": " + reason);
 }
 
 TEST(CudaDriverTest, OtherLibraryAndDamagedFileAreNoDriver) {

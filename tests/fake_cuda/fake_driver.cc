@@ -120,7 +120,8 @@ FAKE_EXPORT CUresult cuInit(unsigned flags) {
 }
 
 FAKE_EXPORT CUresult cuDriverGetVersion(int* version) {
-  *version = 13000;
+  const Process& process = Process::This();
+  *version = process.file == nullptr ? 13000 : process.file->state().driver_version.load();
   return CUDA_SUCCESS;
 }
 

@@ -27,6 +27,8 @@ FakeMachine::FakeMachine(const std::vector<CardOptions>& cards) {
   void* const data = ::mmap(nullptr, sizeof(State), PROT_READ | PROT_WRITE, MAP_SHARED, state_fd_.get(), 0);
   LGPU_CHECK(data != MAP_FAILED);
   state_ = static_cast<State*>(data);  // zero: the memfd is new
+  state_->driver_version = 13000;
+  state_->too_new_image = 200;  // CUDA_ERROR_INVALID_IMAGE
   state_->card_count = static_cast<std::int32_t>(cards.size());
   for (std::size_t i = 0; i < cards.size(); ++i) {
     memories_.push_back(Memfd("fake-cuda-memory", std::uint64_t{1} << 46));
@@ -36,7 +38,8 @@ FakeMachine::FakeMachine(const std::vector<CardOptions>& cards) {
       card.uuid[k] = static_cast<unsigned char>(0xfa + k * 7);
     card.uuid[0] = static_cast<unsigned char>((i + 1) << 4);
     card.pci_bus = static_cast<std::uint32_t>(i + 1);
-    card.compute_major = 9;
+    card.compute_major = cards[i].compute_capability / 10;
+    card.compute_minor = cards[i].compute_capability % 10;
     card.speed = cards[i].speed;
     card.total = cards[i].total.count();
     card.context_bytes = cards[i].context.count();

@@ -21,6 +21,7 @@ class FakeMachine {
     Bytes total = 256_MiB;
     Bytes context = 16_MiB;  // what a context takes
     int speed = 0;           // the order of FASTEST_FIRST
+    int compute_capability = 90;
   };
   explicit FakeMachine(const std::vector<CardOptions>& cards);
   ~FakeMachine();

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -112,7 +113,7 @@ struct Function {
 
 struct Module {
   Context* context = nullptr;
-  const void* image = nullptr;
+  std::string_view image;
   std::map<std::string, std::unique_ptr<Function>> functions;
 };
 

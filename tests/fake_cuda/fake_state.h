@@ -74,11 +74,13 @@ struct State {
 
   std::uint64_t magic;
   std::int32_t card_count;
-  std::atomic<std::int32_t> init_result;  // of cuInit
-  std::atomic<bool> hold_kernels;         // kernels wait until this is false
-  std::atomic<bool> nvml_absent;          // nvmlInit fails
-  std::atomic<bool> peers;                // cards can read each other's memory
-  std::atomic<bool> hold_freed;           // memory that is freed does not come back yet: a slow drain
+  std::atomic<std::int32_t> init_result;     // of cuInit
+  std::atomic<std::int32_t> driver_version;  // 13000; older drivers refuse newer images
+  std::atomic<std::int32_t> too_new_image;   // the result for machine code of a newer toolkit
+  std::atomic<bool> hold_kernels;            // kernels wait until this is false
+  std::atomic<bool> nvml_absent;             // nvmlInit fails
+  std::atomic<bool> peers;                   // cards can read each other's memory
+  std::atomic<bool> hold_freed;              // memory that is freed does not come back yet: a slow drain
   // The rest is guarded by the lock of the file (StateFile::Lock).
   Card cards[kMaxCards];
   Slot slots[kMaxSlots];

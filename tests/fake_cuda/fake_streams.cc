@@ -340,52 +340,6 @@ FAKE_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attri
   return CUDA_SUCCESS;
 }
 
-FAKE_EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  FAKE_ENTER("cuModuleLoadData");
-  Context* context = nullptr;
-  if (const CUresult current = process.CurrentContext(&context, "cuModuleLoadData");
-      current != CUDA_SUCCESS) {
-    return current;
-  }
-  constexpr std::uint32_t kFatBinary = 0xba55ed50;
-  std::uint32_t magic = 0;
-  std::memcpy(&magic, image, sizeof(magic));
-  if (magic != kFatBinary) return CUDA_ERROR_INVALID_IMAGE;
-  auto made = std::make_unique<Module>();
-  made->context = context;
-  made->image = image;
-  *module = reinterpret_cast<CUmodule>(made.get());
-  process.modules.emplace(made.get(), std::move(made));
-  return CUDA_SUCCESS;
-}
-
-FAKE_EXPORT CUresult cuModuleUnload(CUmodule handle) {
-  FAKE_ENTER("cuModuleUnload");
-  return process.modules.erase(reinterpret_cast<Module*>(handle)) == 1 ? CUDA_SUCCESS
-                                                                       : CUDA_ERROR_INVALID_HANDLE;
-}
-
-FAKE_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* name) {
-  FAKE_ENTER("cuModuleGetFunction");
-  const auto module = process.modules.find(reinterpret_cast<Module*>(handle));
-  if (module == process.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
-  // The image is a fat binary that was not compressed: magic, version and length of the header, then of the
-  // rest.
-  std::uint16_t header = 0;
-  std::uint64_t rest = 0;
-  const auto* const image = static_cast<const char*>(module->second->image);
-  std::memcpy(&header, image + 6, sizeof(header));
-  std::memcpy(&rest, image + 8, sizeof(rest));
-  const Emulation* const emulation = FindEmulation(name);
-  if (emulation == nullptr || ::memmem(image, header + rest, name, std::strlen(name)) == nullptr) {
-    return CUDA_ERROR_NOT_FOUND;
-  }
-  std::unique_ptr<Function>& made = module->second->functions[name];
-  if (made == nullptr) made = std::make_unique<Function>(Function{emulation});
-  *function = reinterpret_cast<CUfunction>(made.get());
-  return CUDA_SUCCESS;
-}
-
 FAKE_EXPORT CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                     unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
                                     CUstream stream_handle, void**, void** extra) {

@@ -1,10 +1,46 @@
-// Opens the CUDA backend and NVML and says what came of it, a line each: "ok UUID ..." or "error CODE text".
+// Opens the CUDA backend and NVML and says what came of it, a line each: "ok UUID ..." or "error CODE text"
+// of the enumeration; NVML's version; then, of a backend that opens, each refused GPU and what became of a
+// kernel.
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
 #include "allocator/device/cuda/cuda_backend.h"
+#include "allocator/device/cuda/cuda_memory.h"
 #include "allocator/device/cuda/nvml.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/kernel_parameters.h"
+#include "lgpu/status.h"
+
+namespace {
+
+std::string Text(const absl::Status& status) {
+  std::string message(status.message());
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  return "error " + absl::StatusCodeToString(status.code()) + " " + message;
+}
+
+absl::Status RunKernel(lgpu::DeviceBackend& backend) {
+  using lgpu::operator""_MiB;
+  LGPU_ASSIGN_OR_RETURN(const lgpu::MemoryHandle memory, backend.Create(0, 2_MiB));
+  LGPU_ASSIGN_OR_RETURN(std::byte* const base, backend.Reserve(0, 2_MiB));
+  LGPU_RETURN_IF_ERROR(backend.Map(base, memory));
+  LGPU_RETURN_IF_ERROR(backend.SetAccess(base, 2_MiB));
+  LGPU_ASSIGN_OR_RETURN(const lgpu::StreamHandle stream, backend.CreateStream(0, 0));
+  lgpu::FillParameters parameters{};
+  parameters.to = reinterpret_cast<std::uint8_t*>(base);
+  parameters.count = (2_MiB).count();
+  lgpu::KernelLaunch launch;
+  launch.device_kernel = &lgpu::kFillKernel;
+  launch.arguments = &parameters;
+  launch.argument_bytes = sizeof(parameters);
+  lgpu::SpreadOver(parameters.count, launch);
+  LGPU_RETURN_IF_ERROR(backend.Launch(stream, launch));
+  return backend.Drain(stream);
+}
+
+}  // namespace
 
 int main() {
   const absl::StatusOr<std::vector<std::string>> order = lgpu::CudaEnumeration();
@@ -12,8 +48,7 @@ int main() {
   if (order.ok()) {
     for (const std::string& uuid : *order) line += " " + uuid;
   } else {
-    line = "error " + absl::StatusCodeToString(order.status().code()) + " " +
-           std::string(order.status().message());
+    line = Text(order.status());
   }
   std::puts(line.c_str());
   const auto backend = lgpu::OpenCudaBackend();
@@ -21,5 +56,13 @@ int main() {
   const auto nvml = lgpu::Nvml::Open();
   std::puts(nvml.ok() ? ("ok " + (*nvml)->DriverVersion()).c_str()
                       : ("error " + std::string(nvml.status().message())).c_str());
+  if (!backend.ok()) return 0;
+  const absl::Status kernel = RunKernel(**backend);
+  std::puts(kernel.ok() ? "kernel ok" : ("kernel " + Text(kernel)).c_str());
+  const auto memory = lgpu::OpenCudaMemory(nullptr);
+  if (!memory.ok()) return 1;
+  for (const lgpu::RefusedGpu& gpu : memory->refused) {
+    std::puts(("refused " + gpu.about.uuid + ": " + gpu.reason).c_str());
+  }
   return 0;
 }

@@ -227,7 +227,7 @@ class Client {
   void Fill() {
     CUmodule module = nullptr;
     CUfunction function = nullptr;
-    MUST(cu_.ModuleLoadData(&module, kFillKernel.image));
+    MUST(cu_.ModuleLoadData(&module, kFillKernel.image->machine_code));
     MUST(cu_.ModuleGetFunction(&function, module, kFillKernel.name));
     FillParameters parameters{reinterpret_cast<std::uint8_t*>(base_), kUnit, 7};
     std::size_t size = sizeof(parameters);

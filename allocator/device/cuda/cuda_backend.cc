@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "allocator/device/backend_checks.h"
 #include "allocator/device/cuda/cuda_backend_impl.h"
+#include "allocator/device/cuda/cuda_image.h"
 #include "allocator/device/cuda/cuda_memory.h"
 #include "allocator/device/simulated/memfd.h"
 #include "lgpu/refusal.h"
@@ -46,21 +47,15 @@ std::string UuidText(const CUuuid& uuid, bool mig) {
   return text;
 }
 
-// Whether a GPU can do what the backend stands on.
-absl::StatusOr<bool> CanShareMemory(const CudaDriver& driver, CUdevice device) {
-  int mapping = 0;
-  int descriptors = 0;
-  LGPU_RETURN_IF_ERROR(driver.Check(
-      "cuDeviceGetAttribute",
-      driver.DeviceGetAttribute(&mapping, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device)));
-  LGPU_RETURN_IF_ERROR(driver.Check(
-      "cuDeviceGetAttribute",
-      driver.DeviceGetAttribute(&descriptors, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
-                                device)));
-  return mapping != 0 && descriptors != 0;
+absl::StatusOr<int> Attribute(const CudaDriver& driver, CUdevice device, CUdevice_attribute attribute) {
+  int value = 0;
+  LGPU_RETURN_IF_ERROR(
+      driver.Check("cuDeviceGetAttribute", driver.DeviceGetAttribute(&value, attribute, device)));
+  return value;
 }
 
-absl::StatusOr<PhysicalDevice> Describe(const CudaDriver& driver, CUdevice device) {
+/// Name, UUID and compute capability, which every GPU has.
+absl::StatusOr<PhysicalDevice> Identify(const CudaDriver& driver, CUdevice device) {
   PhysicalDevice about;
   char text[256] = {};
   LGPU_RETURN_IF_ERROR(driver.Check("cuDeviceGetName", driver.DeviceGetName(text, sizeof(text) - 1, device)));
@@ -69,6 +64,33 @@ absl::StatusOr<PhysicalDevice> Describe(const CudaDriver& driver, CUdevice devic
   LGPU_RETURN_IF_ERROR(driver.Check("cuDeviceGetUuid", driver.DeviceGetUuid(&uuid, device)));
   // The driver gives a MIG instance's own UUID, and says only in its name that it is one.
   about.uuid = UuidText(uuid, about.name.find(" MIG ") != std::string::npos);
+  LGPU_ASSIGN_OR_RETURN(about.compute_major,
+                        Attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR));
+  LGPU_ASSIGN_OR_RETURN(about.compute_minor,
+                        Attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+  return about;
+}
+
+/// Why a GPU cannot do what the backend stands on; empty: it can.
+absl::StatusOr<std::string> WhyRefused(const CudaDriver& driver, CUdevice device,
+                                       const PhysicalDevice& about) {
+  constexpr int kOldest = kOldestComputeCapability;
+  if (about.compute_major * 10 + about.compute_minor < kOldest) {
+    return absl::StrCat("its compute capability ", about.compute_major, ".", about.compute_minor,
+                        " is below ", kOldest / 10, ".", kOldest % 10,
+                        ", the lowest that lgpu's kernels are built for");
+  }
+  for (const CUdevice_attribute attribute :
+       {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED}) {
+    LGPU_ASSIGN_OR_RETURN(const int supported, Attribute(driver, device, attribute));
+    if (supported == 0) return "it cannot share mapped memory between processes (a WSL or vGPU machine, say)";
+  }
+  return "";
+}
+
+absl::Status Describe(const CudaDriver& driver, CUdevice device, PhysicalDevice& about) {
+  char text[256] = {};
   LGPU_RETURN_IF_ERROR(
       driver.Check("cuDeviceGetPCIBusId", driver.DeviceGetPCIBusId(text, sizeof(text) - 1, device)));
   about.pci_bus_id = NormalisePciBusId(text);
@@ -81,37 +103,39 @@ absl::StatusOr<PhysicalDevice> Describe(const CudaDriver& driver, CUdevice devic
       "cuMemGetAllocationGranularity",
       driver.MemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)));
   about.granularity = Bytes(granularity);
-  LGPU_RETURN_IF_ERROR(driver.Check(
-      "cuDeviceGetAttribute",
-      driver.DeviceGetAttribute(&about.compute_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)));
-  LGPU_RETURN_IF_ERROR(driver.Check(
-      "cuDeviceGetAttribute",
-      driver.DeviceGetAttribute(&about.compute_minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)));
-  LGPU_RETURN_IF_ERROR(driver.Check(
-      "cuDeviceGetAttribute",
-      driver.DeviceGetAttribute(&about.multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)));
-  return about;
+  LGPU_ASSIGN_OR_RETURN(about.multiprocessors,
+                        Attribute(driver, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+  return absl::OkStatus();
 }
 
-/// The GPUs that can be served, in the driver's order.
-absl::StatusOr<std::vector<CudaBackend::Gpu>> Enumerate(const CudaDriver& driver) {
+struct Enumerated {
+  std::vector<CudaBackend::Gpu> gpus;  // those that can be served, in the driver's order
+  std::vector<RefusedGpu> refused;
+};
+
+absl::StatusOr<Enumerated> Enumerate(const CudaDriver& driver) {
   int count = 0;
   LGPU_RETURN_IF_ERROR(driver.Check("cuDeviceGetCount", driver.DeviceGetCount(&count)));
-  std::vector<CudaBackend::Gpu> gpus;
+  Enumerated found;
+  std::string reasons;
   for (int i = 0; i < count; ++i) {
     CUdevice device = 0;
     LGPU_RETURN_IF_ERROR(driver.Check("cuDeviceGet", driver.DeviceGet(&device, i)));
-    LGPU_ASSIGN_OR_RETURN(const bool usable, CanShareMemory(driver, device));
-    if (!usable) continue;
-    LGPU_ASSIGN_OR_RETURN(PhysicalDevice about, Describe(driver, device));
-    gpus.push_back({std::move(about), device});
+    LGPU_ASSIGN_OR_RETURN(PhysicalDevice about, Identify(driver, device));
+    LGPU_ASSIGN_OR_RETURN(std::string reason, WhyRefused(driver, device, about));
+    if (!reason.empty()) {
+      absl::StrAppend(&reasons, "\n  ", about.uuid, " (", about.name, "): ", reason);
+      found.refused.push_back({std::move(about), std::move(reason)});
+      continue;
+    }
+    LGPU_RETURN_IF_ERROR(Describe(driver, device, about));
+    found.gpus.push_back({std::move(about), device});
   }
-  if (gpus.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "no CUDA devices: the driver has ", count,
-        " and none of them can share mapped memory between processes (a WSL or vGPU machine, say)"));
+  if (found.gpus.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("no CUDA devices: lgpu can serve none of the ", count,
+                                                      " that the driver shows", reasons));
   }
-  return gpus;
+  return found;
 }
 
 }  // namespace
@@ -327,30 +351,38 @@ absl::Status CudaBackend::Unmap(std::byte* address) {
 
 namespace {
 
-absl::StatusOr<std::unique_ptr<CudaBackend>> Open(CudaBackend::Context context, std::shared_ptr<Nvml> nvml) {
+struct Opened {
+  std::unique_ptr<CudaBackend> backend;
+  std::vector<RefusedGpu> refused;
+};
+
+absl::StatusOr<Opened> Open(CudaBackend::Context context, std::shared_ptr<Nvml> nvml) {
   LGPU_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Open());
-  LGPU_ASSIGN_OR_RETURN(std::vector<CudaBackend::Gpu> gpus, Enumerate(driver));
-  std::sort(gpus.begin(), gpus.end(), [](const CudaBackend::Gpu& a, const CudaBackend::Gpu& b) {
+  LGPU_ASSIGN_OR_RETURN(Enumerated found, Enumerate(driver));
+  std::sort(found.gpus.begin(), found.gpus.end(), [](const CudaBackend::Gpu& a, const CudaBackend::Gpu& b) {
     return a.about.pci_bus_id < b.about.pci_bus_id;
   });
-  return std::make_unique<CudaBackend>(driver, gpus, context, std::move(nvml));
+  return Opened{std::make_unique<CudaBackend>(driver, found.gpus, context, std::move(nvml)),
+                std::move(found.refused)};
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenCudaBackend(std::shared_ptr<Nvml> nvml) {
-  return Open(CudaBackend::Context::kOnDemand, std::move(nvml));
+  LGPU_ASSIGN_OR_RETURN(Opened opened, Open(CudaBackend::Context::kOnDemand, std::move(nvml)));
+  return std::move(opened.backend);
 }
 
-absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(std::shared_ptr<Nvml> nvml) {
-  return Open(CudaBackend::Context::kNever, std::move(nvml));
+absl::StatusOr<CudaMemory> OpenCudaMemory(std::shared_ptr<Nvml> nvml) {
+  LGPU_ASSIGN_OR_RETURN(Opened opened, Open(CudaBackend::Context::kNever, std::move(nvml)));
+  return CudaMemory{std::move(opened.backend), std::move(opened.refused)};
 }
 
 absl::StatusOr<std::vector<std::string>> CudaEnumeration() {
   LGPU_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Open());
-  LGPU_ASSIGN_OR_RETURN(const std::vector<CudaBackend::Gpu> gpus, Enumerate(driver));
+  LGPU_ASSIGN_OR_RETURN(const Enumerated found, Enumerate(driver));
   std::vector<std::string> uuids;
-  for (const CudaBackend::Gpu& gpu : gpus) uuids.push_back(gpu.about.uuid);
+  for (const CudaBackend::Gpu& gpu : found.gpus) uuids.push_back(gpu.about.uuid);
   return uuids;
 }
 

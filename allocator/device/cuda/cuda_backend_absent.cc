@@ -20,7 +20,7 @@ absl::Status NotBuilt() {
 
 absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenCudaBackend(std::shared_ptr<Nvml>) { return NotBuilt(); }
 
-absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(std::shared_ptr<Nvml>) { return NotBuilt(); }
+absl::StatusOr<CudaMemory> OpenCudaMemory(std::shared_ptr<Nvml>) { return NotBuilt(); }
 
 absl::StatusOr<std::vector<std::string>> CudaEnumeration() { return NotBuilt(); }
 

@@ -102,7 +102,7 @@ class CudaBackend final : public DeviceBackend {
     CudaEventPool events;
     CudaEventPool timing_events;
     Mutex mutex;
-    absl::flat_hash_map<const void*, CUmodule> modules ABSL_GUARDED_BY(mutex);  // by image
+    absl::flat_hash_map<const DeviceImage*, CUmodule> modules ABSL_GUARDED_BY(mutex);
     absl::flat_hash_map<const DeviceKernel*, CUfunction> functions ABSL_GUARDED_BY(mutex);
     absl::flat_hash_map<int, bool> peers ABSL_GUARDED_BY(mutex);  // whether it can read that device's memory
     // Empties this device's memory into buffers, for devices that cannot read it.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "allocator/device/backend_checks.h"
 #include "allocator/device/cuda/cuda_backend_impl.h"
+#include "allocator/device/cuda/cuda_image.h"
 #include "allocator/device/cuda/cuda_timer.h"
 #include "lgpu/status.h"
 
@@ -171,8 +172,9 @@ absl::StatusOr<CUfunction> CudaBackend::FunctionOf(int device, const DeviceKerne
       module = loaded->second;
   }
   if (module == nullptr) {
-    LGPU_RETURN_IF_ERROR(Explain({"cuModuleLoadData", "code of lgpu's kernels", device, Bytes()},
-                                 driver_.ModuleLoadData(&module, kernel.image)));
+    const CUresult loaded = LoadImage(driver_, *kernel.image, &module);
+    LGPU_RETURN_IF_ERROR(ExplainLoad(driver_, loaded));
+    LGPU_RETURN_IF_ERROR(Explain({"cuModuleLoadData", "code of lgpu's kernels", device, Bytes()}, loaded));
     CUmodule spare = nullptr;
     {
       MutexLock lock(gpu.mutex);

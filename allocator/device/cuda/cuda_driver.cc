@@ -84,12 +84,17 @@ absl::StatusOr<CudaDriver> CudaDriver::Open() {
   }
   if (const absl::Status status = ExplainInit(driver, driver.Init(0)); !status.ok()) return status;
   if (driver.DriverGetVersion(&driver.version) != CUDA_SUCCESS) driver.version = 0;
-  if (!missing.empty()) {
-    return NoDevices(absl::StrCat("the NVIDIA driver (CUDA ", driver.version / 1000, ".",
-                                  driver.version % 1000 / 10, ") is too old: it has no ", missing,
-                                  "; lgpu needs CUDA 11.4 (driver 470) or newer"));
+  if (!missing.empty() || driver.version < kOldestVersion) {
+    return NoDevices(absl::StrCat("the NVIDIA driver (", CudaVersionText(driver.version),
+                                  ") is too old for this lgpu, which needs ", CudaVersionText(kOldestVersion),
+                                  " (R470) or newer", missing.empty() ? "" : ": it has no ", missing,
+                                  "; install a newer driver"));
   }
   return driver;
+}
+
+std::string CudaVersionText(int version) {
+  return absl::StrCat("CUDA ", version / 1000, ".", version % 1000 / 10);
 }
 
 std::string CudaDriver::Name(CUresult result) const {

@@ -75,6 +75,8 @@ struct CudaDriver {
   LGPU_CUDA_SYMBOLS(LGPU_CUDA_FIELD)
 #undef LGPU_CUDA_FIELD
   int version = 0;  // as cuDriverGetVersion says it: 13000
+  /// The oldest driver that has every call and compiles lgpu's PTX: CUDA 11.4, R470.
+  static constexpr int kOldestVersion = 11040;
 
   /// Opens libcuda.so.1 and starts it (cuInit, which reads CUDA_VISIBLE_DEVICES for the process's life).
   /// FAILED_PRECONDITION "no CUDA devices: ..." with the cause and what to do: no driver, the toolkit's stub,
@@ -86,6 +88,9 @@ struct CudaDriver {
   /// INTERNAL with the call and its result; OK for CUDA_SUCCESS.
   absl::Status Check(std::string_view call, CUresult result) const;
 };
+
+/// "CUDA 11.4" of 11040.
+std::string CudaVersionText(int version);
 
 }  // namespace lgpu
 
