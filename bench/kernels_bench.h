@@ -11,6 +11,7 @@ namespace lgpu::bench {
 
 struct Options {
   bool quick = false;
+  bool needs_gpu = false;
 };
 
 /// Medians, in seconds.
@@ -32,7 +33,7 @@ void Row(const std::string& name, double ours, double bare, double ratio);
 /// Both in turns, after one round that does not count.
 Pair Compare(const Options& options, const std::function<void()>& ours, const std::function<void()>& bare);
 
-/// False if a GPU is there and something failed; true, and a line, without one.
+/// False if something failed on a GPU, or if there is none and one is needed. Says which.
 bool MeasureGpu(const Options& options);
 
 /// A part of it; the GPU's context is current.

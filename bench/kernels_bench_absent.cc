@@ -4,9 +4,9 @@
 
 namespace lgpu::bench {
 
-bool MeasureGpu(const Options&) {
-  std::printf("\nno GPU: built without CUDA\n");
-  return true;
+bool MeasureGpu(const Options& options) {
+  std::printf("no GPU: built without CUDA\n");
+  return !options.needs_gpu;
 }
 
 }  // namespace lgpu::bench

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "absl/status/status.h"
 #include "lgpu/dtype.h"
@@ -31,13 +32,15 @@ class MatMulLibrary {
     /// float: factors are rounded to 10 bits, and tensor cores compute.
     bool tensor_float_32 = false;
   };
+  static constexpr std::size_t kScratchBytes = std::size_t{48} << 10;
   /// Null in a build without CUDA.
   static std::unique_ptr<MatMulLibrary> Make(const Options& options);
   virtual ~MatMulLibrary() = default;
 
-  /// Loads the library and starts it, the first time. FAILED_PRECONDITION, for good, where this machine has
-  /// none that works: what was tried, and what to do. Other errors may pass: the next call tries again.
-  virtual absl::Status Open() = 0;
+  /// Loads the library, starts it, and queues a small product in the call's workspace, if it has one: the
+  /// first time. FAILED_PRECONDITION, for good, where this machine has none that works: what was tried, and
+  /// what to do. Other errors may pass: the next call tries again.
+  virtual absl::Status Open(const LibraryCall& call, std::span<std::byte> scratch) = 0;
   /// Queues the product on the call's stream. What Open says, if it was not called; UNIMPLEMENTED, and
   /// nothing is queued, where the library has no algorithm for it; INTERNAL with the library's result.
   virtual absl::Status MatMul(const MatMulProblem& problem, const LibraryCall& call) = 0;

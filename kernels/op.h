@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "allocator/device/device_work.h"
 #include "kernels/matmul_library.h"
+#include "lgpu/bytes.h"
 #include "lgpu/dtype.h"
 #include "lgpu/shape.h"
 
@@ -78,6 +79,12 @@ class Launcher {
   /// not real.
   virtual absl::Status CallLibrary(absl::FunctionRef<absl::Status(const LibraryCall&)> /*call*/) {
     return absl::UnimplementedError("only a real GPU has libraries");
+  }
+  /// Calls `launch` once, and gives its status, with memory of the device for what `launch` launches; with
+  /// none where the device has no room now, or where one launch does as well.
+  virtual absl::Status WithScratch(Bytes /*bytes*/,
+                                   absl::FunctionRef<absl::Status(std::span<std::byte> scratch)> launch) {
+    return launch({});
   }
 };
 

@@ -137,9 +137,23 @@ absl::Status Device::CallLibrary(absl::FunctionRef<absl::Status(const LibraryCal
   });
 }
 
+// A block like a tensor's: the pool gives it to nobody before what was launched here is done.
+absl::Status Device::WithScratch(Bytes bytes,
+                                 absl::FunctionRef<absl::Status(std::span<std::byte> scratch)> launch) {
+  if (!is_gpu()) return launch({});
+  const absl::StatusOr<Block> block =
+      Allocate(bytes, "scratch", std::chrono::nanoseconds::zero(), FilledBy::kKernel);
+  if (!block.ok()) return launch({});
+  const absl::Status status = launch({block->address, bytes.count()});
+  Free(*block, bytes);
+  return status;
+}
+
 absl::Status Device::OpenLibrary() {
   if (library_open_.load(std::memory_order_relaxed)) return absl::OkStatus();
-  LGPU_RETURN_IF_ERROR(CallLibrary([](const LibraryCall& call) { return call.matmul->Open(); }));
+  LGPU_RETURN_IF_ERROR(WithScratch(Bytes(MatMulLibrary::kScratchBytes), [&](std::span<std::byte> scratch) {
+    return CallLibrary([&](const LibraryCall& call) { return call.matmul->Open(call, scratch); });
+  }));
   library_open_.store(true, std::memory_order_relaxed);
   return absl::OkStatus();
 }

@@ -75,6 +75,8 @@ class Device final : public Launcher {
   absl::Status CopyToHost(std::span<std::byte> to, const std::byte* from);
   absl::Status Launch(const KernelLaunch& launch) override;
   absl::Status CallLibrary(absl::FunctionRef<absl::Status(const LibraryCall&)> call) override;
+  absl::Status WithScratch(Bytes bytes,
+                           absl::FunctionRef<absl::Status(std::span<std::byte> scratch)> launch) override;
   /// OK where kernels that need a library find it; why not, else. The first call on a card loads it.
   absl::Status OpenLibrary();
   /// Waits until the stream has done what was queued.

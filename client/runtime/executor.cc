@@ -185,6 +185,10 @@ class TimedLauncher final : public Launcher {
                    .before_work = [this] { Start(); }});
     });
   }
+  absl::Status WithScratch(Bytes bytes,
+                           absl::FunctionRef<absl::Status(std::span<std::byte> scratch)> launch) override {
+    return device_.WithScratch(bytes, launch);
+  }
   /// Null for an op that is not measured, or launched nothing.
   std::unique_ptr<StreamTimer> TakeTimer() { return std::move(timer_); }
 

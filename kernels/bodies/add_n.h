@@ -38,10 +38,21 @@ LGPU_CODE void AddN(const AddNParameters<most>& p, Thread t) {
     Sum sum[kCount];
     const Pack<T> begin = LoadPack<T>(static_cast<const T*>(start) + p.packing.head, pack);
     for (int j = 0; j < kCount; ++j) sum[j] = Widen(begin.values[j]);
+    int k = first;
 #ifdef __CUDACC__
-#pragma unroll 4
+#pragma unroll 1
 #endif
-    for (int k = first; k < p.count; ++k) {
+    for (; k + kInFlight <= p.count; k += kInFlight) {
+      Words words[kInFlight];
+      LoadTogether(words, [&](int u) {
+        return reinterpret_cast<const Words*>(static_cast<const T*>(p.inputs[k + u]) + p.packing.head) + pack;
+      });
+      for (int u = 0; u < kInFlight; ++u) {
+        const auto more = BitCast<Pack<T>>(words[u]);
+        for (int j = 0; j < kCount; ++j) sum[j] += Widen(more.values[j]);
+      }
+    }
+    for (; k < p.count; ++k) {
       const Pack<T> more = LoadPack<T>(static_cast<const T*>(p.inputs[k]) + p.packing.head, pack);
       for (int j = 0; j < kCount; ++j) sum[j] += Widen(more.values[j]);
     }

@@ -115,7 +115,9 @@ LGPU_CODE void Cast(const CastParameters& p, Thread t) {
   const void* const aligned_input = input + p.packing.head;
   void* const aligned_output = output + p.packing.head;
   for (std::uint64_t i = t.first; i < p.packing.packs; i += t.stride) {
-    const auto elements = BitCast<Elements>(static_cast<const Read*>(aligned_input)[i]);
+    // Loaded first: nvcc makes single bytes of a load that is converted in place.
+    const Read loaded = static_cast<const Read*>(aligned_input)[i];
+    const auto elements = BitCast<Elements>(loaded);
     Converted converted;
     for (int j = 0; j < kCount; ++j) converted.values[j] = Convert<To>(elements.values[j]);
     static_cast<Written*>(aligned_output)[i] = BitCast<Written>(converted);

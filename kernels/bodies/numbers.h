@@ -136,6 +136,19 @@ LGPU_CODE void StorePack(void* aligned, std::uint64_t pack, const Pack<T>& value
   static_cast<Words*>(aligned)[pack] = BitCast<Words>(values);
 }
 
+/// So many loads of a thread are on their way before the first is used.
+constexpr int kInFlight = 4;
+/// Loads words[u] from `at(u)`. The compiler would load each one right before its use, and wait for it there.
+template <typename At>
+LGPU_CODE void LoadTogether(Words (&words)[kInFlight], At at) {
+  for (int u = 0; u < kInFlight; ++u) words[u] = *at(u);
+#ifdef __CUDACC__
+#define LGPU_ALL(of) "+r"(of.x), "+r"(of.y), "+r"(of.z), "+r"(of.w)
+  asm volatile("" : LGPU_ALL(words[0]), LGPU_ALL(words[1]), LGPU_ALL(words[2]), LGPU_ALL(words[3]));
+#undef LGPU_ALL
+#endif
+}
+
 /// How the elements of a launch are split into packs: `head` elements before the first aligned address,
 /// `packs`, and the rest. All pointers lie alike to 16 bytes, or everything is head.
 struct Packing {

@@ -6,7 +6,10 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -50,8 +53,31 @@ std::atomic<bool> process_ends{false};
 
 bool CublasLt::IsProcessEnding() { return process_ends.load(std::memory_order_relaxed); }
 
+// As the loader finds it, then where the toolkit and PyPI's packages put it.
 std::vector<std::string> CublasLt::Files() {
-  return {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"};
+  std::vector<std::string> folders = {""};
+  if (const char* const home = std::getenv("CUDA_HOME"); home != nullptr && *home == '/') {
+    folders.push_back(absl::StrCat(home, "/lib64/"));
+  }
+  folders.emplace_back("/usr/local/cuda/lib64/");
+  if (const char* const python = std::getenv("VIRTUAL_ENV"); python != nullptr && *python == '/') {
+    std::error_code error;
+    const auto lib = std::filesystem::path(python) / "lib";
+    for (std::filesystem::directory_iterator it(lib, error), end; !error && it != end; it.increment(error)) {
+      for (const char* const package : {"cu13", "cublas"}) {
+        folders.push_back(it->path() / "site-packages/nvidia" / package / "lib/");
+      }
+    }
+  }
+  std::vector<std::string> files;
+  for (const std::string& folder : folders) {
+    for (const int version : {13, 12, 11}) {
+      std::string file = absl::StrCat(folder, "libcublasLt.so.", version);
+      std::error_code error;
+      if (folder.empty() || std::filesystem::exists(file, error)) files.push_back(std::move(file));
+    }
+  }
+  return files;
 }
 
 absl::StatusOr<CublasLt> CublasLt::Load(const std::string& file) {

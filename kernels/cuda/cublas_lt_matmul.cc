@@ -89,14 +89,17 @@ CublasLtMatMul::Opened::~Opened() {
   if (handle != nullptr && IsCallable()) lt.Destroy(handle);
 }
 
-absl::Status CublasLtMatMul::Open() { return Library().status(); }
+absl::Status CublasLtMatMul::Open(const LibraryCall& call, std::span<std::byte> scratch) {
+  return Library(call, scratch).status();
+}
 
-absl::StatusOr<const CublasLtMatMul::Opened*> CublasLtMatMul::Library() {
+absl::StatusOr<const CublasLtMatMul::Opened*> CublasLtMatMul::Library(const LibraryCall& call,
+                                                                      std::span<std::byte> scratch) {
   if (const Opened* const known = opened_.load(std::memory_order_acquire); known != nullptr) return known;
   const MutexLock lock(opening_);
   if (opened_owner_ != nullptr) return opened_owner_.get();
   LGPU_RETURN_IF_ERROR(missing_);
-  absl::StatusOr<std::unique_ptr<const Opened>> opened = OpenAny();
+  absl::StatusOr<std::unique_ptr<const Opened>> opened = OpenAny(call, scratch);
   if (absl::IsFailedPrecondition(opened.status())) missing_ = opened.status();
   LGPU_RETURN_IF_ERROR(opened.status());
   opened_owner_ = *std::move(opened);
@@ -106,22 +109,14 @@ absl::StatusOr<const CublasLtMatMul::Opened*> CublasLtMatMul::Library() {
 
 // FAILED_PRECONDITION: it is not there, or does not work on this machine; another one may.
 absl::StatusOr<std::unique_ptr<const CublasLtMatMul::Opened>> CublasLtMatMul::OpenFile(
-    const std::string& file) const {
+    const std::string& file, const LibraryCall& call, std::span<std::byte> scratch) const {
   LGPU_ASSIGN_OR_RETURN(CublasLt lt, CublasLt::Load(file));
   auto opened = std::make_unique<Opened>(std::move(lt));
   const cublasStatus_t created = opened->lt.Create(&opened->handle);
   absl::Status status = opened->lt.Check("cublasLtCreate", created);
   // One that is too new for the driver does not start. One that is too old for the GPU may start, and have
-  // nothing for it.
-  constexpr std::int64_t kSize = 64;
-  const MatMulKey any = {.dtype = DType::kFloat32,
-                         .m = kSize,
-                         .n = kSize,
-                         .k = kSize,
-                         .align_a = kMostAlignment,
-                         .align_b = kMostAlignment,
-                         .align_output = kMostAlignment};
-  if (status.ok()) status = MakePlan(*opened, any).status();
+  // nothing for it, or code that the driver does not take.
+  if (status.ok()) status = Try(*opened, call, scratch);
   if (created == CUBLAS_STATUS_NOT_INITIALIZED || absl::IsUnimplemented(status)) {
     return absl::FailedPreconditionError(status.message());
   }
@@ -129,10 +124,37 @@ absl::StatusOr<std::unique_ptr<const CublasLtMatMul::Opened>> CublasLtMatMul::Op
   return std::unique_ptr<const Opened>(std::move(opened));
 }
 
-absl::StatusOr<std::unique_ptr<const CublasLtMatMul::Opened>> CublasLtMatMul::OpenAny() const {
+absl::Status CublasLtMatMul::Try(const Opened& opened, const LibraryCall& call,
+                                 std::span<std::byte> scratch) const {
+  constexpr std::int64_t kSize = 64;
+  constexpr std::size_t kBytes = kSize * kSize * sizeof(float);
+  static_assert(3 * kBytes == kScratchBytes);
+  const MatMulKey any = {.dtype = DType::kFloat32,
+                         .m = kSize,
+                         .n = kSize,
+                         .k = kSize,
+                         .align_a = kMostAlignment,
+                         .align_b = kMostAlignment,
+                         .align_output = kMostAlignment};
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<const Plan> plan, MakePlan(opened, any));
+  if (scratch.empty()) return absl::OkStatus();
+  const MatMulProblem problem = {.dtype = DType::kFloat32,
+                                 .m = kSize,
+                                 .n = kSize,
+                                 .k = kSize,
+                                 .a = scratch.data(),
+                                 .b = scratch.data() + kBytes,
+                                 .output = scratch.data() + 2 * kBytes};
+  const absl::Status status = Queue(opened, *plan, problem, {}, call.stream);
+  // Whatever the reason: another one may do better, and if not, the reason is in what was tried.
+  return status.ok() ? status : absl::FailedPreconditionError(status.message());
+}
+
+absl::StatusOr<std::unique_ptr<const CublasLtMatMul::Opened>> CublasLtMatMul::OpenAny(
+    const LibraryCall& call, std::span<std::byte> scratch) const {
   std::string tried;
   for (const std::string& file : CublasLt::Files()) {
-    absl::StatusOr<std::unique_ptr<const Opened>> opened = OpenFile(file);
+    absl::StatusOr<std::unique_ptr<const Opened>> opened = OpenFile(file, call, scratch);
     if (!absl::IsFailedPrecondition(opened.status())) return opened;
     absl::StrAppend(&tried, tried.empty() ? "" : "; ", opened.status().message());
   }
@@ -220,7 +242,7 @@ absl::StatusOr<std::shared_ptr<const CublasLtMatMul::Plan>> CublasLtMatMul::Make
 }
 
 absl::Status CublasLtMatMul::MatMul(const MatMulProblem& problem, const LibraryCall& call) {
-  LGPU_ASSIGN_OR_RETURN(const Opened* const opened, Library());
+  LGPU_ASSIGN_OR_RETURN(const Opened* const opened, Library(call, {}));
   MatMulKey key{.dtype = problem.dtype,
                 .m = problem.m,
                 .n = problem.n,

@@ -40,7 +40,7 @@ class CublasLtMatMul final : public MatMulLibrary {
   explicit CublasLtMatMul(const Options& options) : options_(options) {}
   ~CublasLtMatMul() override;
 
-  absl::Status Open() override;
+  absl::Status Open(const LibraryCall& call, std::span<std::byte> scratch) override;
   absl::Status MatMul(const MatMulProblem& problem, const LibraryCall& call) override;
   void Abandon() override;
 
@@ -62,9 +62,13 @@ class CublasLtMatMul final : public MatMulLibrary {
   struct Plan;
 
   /// Opens it at the first call that succeeds.
-  absl::StatusOr<const Opened*> Library();
-  absl::StatusOr<std::unique_ptr<const Opened>> OpenAny() const;
-  absl::StatusOr<std::unique_ptr<const Opened>> OpenFile(const std::string& file) const;
+  absl::StatusOr<const Opened*> Library(const LibraryCall& call, std::span<std::byte> scratch);
+  absl::StatusOr<std::unique_ptr<const Opened>> OpenAny(const LibraryCall& call,
+                                                        std::span<std::byte> scratch) const;
+  absl::StatusOr<std::unique_ptr<const Opened>> OpenFile(const std::string& file, const LibraryCall& call,
+                                                         std::span<std::byte> scratch) const;
+  /// Queues a product that nobody reads, where there is memory for it.
+  absl::Status Try(const Opened& opened, const LibraryCall& call, std::span<std::byte> scratch) const;
   absl::StatusOr<std::shared_ptr<const Plan>> FindPlan(const Opened& opened, const MatMulKey& key);
   absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Opened& opened, const MatMulKey& key) const;
   static absl::Status Queue(const Opened& opened, const Plan& plan, const MatMulProblem& problem,

@@ -24,6 +24,12 @@ absl::Status LaunchKernel(const DeviceKernel* kernel, const Parameters& paramete
   return launcher.Launch(launch);
 }
 
+/// A thread has so many packs on their way.
+std::uint64_t ThreadsForBytes(std::uint64_t bytes) {
+  constexpr std::uint64_t kBytes = 16 * code::kInFlight;
+  return (bytes + kBytes - 1) / kBytes;
+}
+
 /// One launch over at most Parameters::kMost inputs.
 template <typename Parameters>
 absl::Status LaunchAddN(std::span<const TensorView> inputs, const TensorView& output, bool accumulate,
@@ -76,7 +82,7 @@ absl::Status RunIdentityOnGpu(std::span<const TensorView> inputs, std::span<cons
   parameters.bytes =
       static_cast<std::uint64_t>(outputs[0].spec.shape.elements()) * ElementBytes(outputs[0].spec.dtype);
   if (parameters.bytes == 0) return absl::OkStatus();
-  return LaunchKernel(&kCopyKernel, parameters, (parameters.bytes + 15) / 16, launcher);
+  return LaunchKernel(&kCopyKernel, parameters, ThreadsForBytes(parameters.bytes), launcher);
 }
 
 absl::Status RunMatMulOnGpu(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
@@ -96,7 +102,7 @@ absl::Status RunMatMulOnGpu(std::span<const TensorView> inputs, std::span<const 
     FillParameters zeros{};
     zeros.to = reinterpret_cast<std::uint8_t*>(problem.output);
     zeros.count = static_cast<std::uint64_t>(shape.elements()) * ElementBytes(problem.dtype);
-    return LaunchKernel(&kFillKernel, zeros, zeros.count, launcher);
+    return LaunchKernel(&kFillKernel, zeros, ThreadsForBytes(zeros.count), launcher);
   }
   return launcher.CallLibrary(
       [&problem](const LibraryCall& call) { return call.matmul->MatMul(problem, call); });

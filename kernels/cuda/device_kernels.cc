@@ -67,6 +67,10 @@ const Family kAddNMany = {LGPU_NUMBERS(&kAddNImage, "lgpu_add_n_many")};
 const Family kCast = {LGPU_NUMBERS(&kCastImage, "lgpu_cast")};
 const Family kElementwise = {LGPU_NUMBERS(&kElementwiseImage, "lgpu_elementwise")};
 const Family kReduce = {LGPU_NUMBERS(&kReduceImage, "lgpu_reduce")};
+const Family kReducePartials = {
+    {&kReduceImage, "lgpu_reduce_partials_half"},  {&kReduceImage, "lgpu_reduce_partials_bfloat16"},
+    {&kReduceImage, "lgpu_reduce_partials_float"}, {&kReduceImage, "lgpu_reduce_double"},
+    {&kReduceImage, "lgpu_reduce_partials_int32"}, {&kReduceImage, "lgpu_reduce_int64"}};
 const Family kSoftmax = {LGPU_FLOATS(&kReduceImage, "lgpu_softmax"), {}, {}};
 
 const DeviceKernel kTranspose2 = {&kTransposeImage, "lgpu_transpose_2"};
@@ -84,6 +88,7 @@ const DeviceKernel* TransposeKernel(std::size_t element_bytes) {
   return element_bytes == 8 ? &kTranspose8 : &kTranspose4;
 }
 const DeviceKernel* ReduceKernel(DType dtype) { return kReduce.For(dtype); }
+const DeviceKernel* ReducePartialsKernel(DType dtype) { return kReducePartials.For(dtype); }
 const DeviceKernel* SoftmaxKernel(DType dtype) { return kSoftmax.For(dtype); }
 
 }  // namespace lgpu

@@ -16,6 +16,8 @@ const DeviceKernel* ElementwiseKernel(DType dtype);
 /// By the bytes of an element: 2, 4 or 8.
 const DeviceKernel* TransposeKernel(std::size_t element_bytes);
 const DeviceKernel* ReduceKernel(DType dtype);
+/// Adds up what ReduceKernel left in `partials`.
+const DeviceKernel* ReducePartialsKernel(DType dtype);
 const DeviceKernel* SoftmaxKernel(DType dtype);
 
 }  // namespace lgpu

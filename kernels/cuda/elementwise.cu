@@ -2,7 +2,7 @@
 #include "kernels/cuda/launch.cuh"
 
 #define LGPU_ELEMENTWISE(name, type)                                                                              \
-  extern "C" __global__ void lgpu_elementwise_##name(const __grid_constant__ lgpu::code::ElementwiseParameters p) { \
+  extern "C" LGPU_KERNEL lgpu_elementwise_##name(const __grid_constant__ lgpu::code::ElementwiseParameters p) { \
     lgpu::code::ApplyElementwise<type>(p, LGPU_THREAD);                                                           \
   }
 LGPU_FOR_NUMBERS(LGPU_ELEMENTWISE)

@@ -11,6 +11,9 @@
     std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x, std::uint64_t{gridDim.x} * blockDim.x \
   }
 
+/// All kernels have blocks of 256 threads: what ptxas knows of their size it need not save in registers.
+#define LGPU_KERNEL __global__ void __launch_bounds__(256, 4)
+
 #define LGPU_FOR_FLOATS(KERNEL)                \
   KERNEL(half, ::lgpu::code::HalfBits)         \
   KERNEL(bfloat16, ::lgpu::code::BFloat16Bits) \

@@ -1,26 +1,14 @@
-// lgpu's own GPU kernels on plain bytes. Compiled to a fat binary that is part of the program and loaded
+// lgpu's own GPU kernels on plain bytes. Like all of them they become a part of the program and are loaded
 // through the driver: no runtime library. Every kernel takes one parameter block by value and strides over
 // the grid.
 
-#include "kernels/cuda/kernel_parameters.h"
+#include "kernels/bodies/memory.h"
+#include "kernels/cuda/launch.cuh"
 
-namespace {
-
-__device__ std::uint64_t First() { return std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
-__device__ std::uint64_t Stride() { return std::uint64_t{gridDim.x} * blockDim.x; }
-
-}  // namespace
-
-extern "C" __global__ void lgpu_fill(lgpu::FillParameters p) {
-  for (std::uint64_t i = First(); i < p.count; i += Stride()) p.to[i] = p.value;
+extern "C" LGPU_KERNEL lgpu_fill(const __grid_constant__ lgpu::FillParameters p) {
+  lgpu::code::Fill(p, LGPU_THREAD);
 }
 
-extern "C" __global__ void lgpu_copy(lgpu::CopyParameters p) {
-  const bool aligned =
-      (reinterpret_cast<std::uint64_t>(p.to) | reinterpret_cast<std::uint64_t>(p.from)) % 16 == 0;
-  const std::uint64_t wide = aligned ? p.bytes / 16 : 0;
-  for (std::uint64_t i = First(); i < wide; i += Stride()) {
-    reinterpret_cast<uint4*>(p.to)[i] = reinterpret_cast<const uint4*>(p.from)[i];
-  }
-  for (std::uint64_t i = wide * 16 + First(); i < p.bytes; i += Stride()) p.to[i] = p.from[i];
+extern "C" LGPU_KERNEL lgpu_copy(const __grid_constant__ lgpu::CopyParameters p) {
+  lgpu::code::Copy(p, LGPU_THREAD);
 }

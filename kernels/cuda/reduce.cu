@@ -18,20 +18,23 @@ __device__ void CombineRows(T* shared, int lanes, Combine combine) {
   }
 }
 
-template <typename T>
+/// Sums of elements of `From`, as elements of `To`.
+template <typename From, typename To>
 __device__ void Reduce(const lgpu::code::ReduceParameters& p) {
-  using Sum = lgpu::code::SumOf<T>;
+  using Sum = lgpu::code::SumOf<To>;
   __shared__ Sum shared[kBlockThreads];
   const int lane = threadIdx.x % p.lanes;
-  for (std::uint64_t first = std::uint64_t{blockIdx.x} * p.lanes; first < p.outputs;
-       first += std::uint64_t{gridDim.x} * p.lanes) {
-    const std::uint64_t output = first + lane;
-    shared[threadIdx.x] = output < p.outputs ? lgpu::code::PartialSum<T>(p, output, threadIdx.x / p.lanes,
-                                                                         kBlockThreads / p.lanes)
-                                             : Sum{0};
+  const std::uint64_t groups = (p.outputs + p.lanes - 1) / p.lanes;
+  for (std::uint64_t i = blockIdx.x; i < groups * p.splits; i += gridDim.x) {
+    const std::uint64_t split = i % p.splits;
+    const std::uint64_t output = i / p.splits * p.lanes + lane;
+    shared[threadIdx.x] = output < p.outputs
+                              ? lgpu::code::PartialSum<From>(p, output, split, threadIdx.x / p.lanes,
+                                                             kBlockThreads / p.lanes)
+                              : Sum{0};
     CombineRows(shared, p.lanes, [](Sum a, Sum b) { return a + b; });
-    if (threadIdx.x < p.lanes && output < p.outputs) lgpu::code::WriteSum<T>(p, output, shared[lane]);
-    __syncthreads();
+    // Its own element of `shared`: the next round may begin.
+    if (threadIdx.x < p.lanes && output < p.outputs) lgpu::code::WriteSum<To>(p, output, split, shared[lane]);
   }
 }
 
@@ -61,13 +64,24 @@ __device__ void Softmax(const lgpu::code::SoftmaxParameters& p) {
 }  // namespace
 
 #define LGPU_REDUCE(name, type)                                                                             \
-  extern "C" __global__ void lgpu_reduce_##name(const __grid_constant__ lgpu::code::ReduceParameters p) {   \
-    Reduce<type>(p);                                                                                        \
+  extern "C" LGPU_KERNEL lgpu_reduce_##name(const __grid_constant__ lgpu::code::ReduceParameters p) {   \
+    Reduce<type, type>(p);                                                                                  \
   }
 LGPU_FOR_NUMBERS(LGPU_REDUCE)
 
+// The second launch of a sum that was split. Where a type is its own sum's, lgpu_reduce does it.
+#define LGPU_REDUCE_PARTIALS(name, type)                                                      \
+  extern "C" LGPU_KERNEL lgpu_reduce_partials_##name(                                     \
+      const __grid_constant__ lgpu::code::ReduceParameters p) {                               \
+    Reduce<lgpu::code::SumOf<type>, type>(p);                                                 \
+  }
+LGPU_REDUCE_PARTIALS(half, lgpu::code::HalfBits)
+LGPU_REDUCE_PARTIALS(bfloat16, lgpu::code::BFloat16Bits)
+LGPU_REDUCE_PARTIALS(float, float)
+LGPU_REDUCE_PARTIALS(int32, std::uint32_t)
+
 #define LGPU_SOFTMAX(name, type)                                                                            \
-  extern "C" __global__ void lgpu_softmax_##name(const __grid_constant__ lgpu::code::SoftmaxParameters p) { \
+  extern "C" LGPU_KERNEL lgpu_softmax_##name(const __grid_constant__ lgpu::code::SoftmaxParameters p) { \
     Softmax<type>(p);                                                                                       \
   }
 LGPU_FOR_FLOATS(LGPU_SOFTMAX)

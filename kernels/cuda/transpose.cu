@@ -20,7 +20,7 @@ __device__ void Transpose(const lgpu::code::TransposeParameters& p) {
 
 // By the bytes of an element.
 #define LGPU_TRANSPOSE(bytes, type)                                                                            \
-  extern "C" __global__ void lgpu_transpose_##bytes(const __grid_constant__ lgpu::code::TransposeParameters p) { \
+  extern "C" LGPU_KERNEL lgpu_transpose_##bytes(const __grid_constant__ lgpu::code::TransposeParameters p) { \
     Transpose<type>(p);                                                                                        \
   }
 LGPU_TRANSPOSE(2, std::uint16_t)

@@ -7,6 +7,8 @@
 #include "kernels/cuda/device_kernels.h"
 #include "kernels/launchers/common_kernels.h"
 #include "kernels/launchers/common_launch.h"
+#include "lgpu/bytes.h"
+#include "lgpu/status.h"
 
 namespace lgpu {
 
@@ -28,14 +30,62 @@ void Append(Strided& to, std::uint64_t size, std::uint64_t stride) {
   ++to.rank;
 }
 
+bool IsRange(const Strided& positions) { return positions.rank == 1 && positions.strides[0] == 1; }
+
 /// How many outputs a block of threads has at a time: few terms leave threads for more of them, and
 /// neighbours in memory are read together.
-std::int32_t LanesFor(const ReduceParameters& p, bool last_is_kept) {
+std::int32_t LanesFor(const ReduceParameters& p, bool last_is_kept, std::size_t element_bytes) {
   constexpr std::uint64_t kThreads = code::kBlockThreads;
-  const std::uint64_t rows = std::bit_ceil(std::clamp<std::uint64_t>(p.terms, 1, kThreads));
+  const std::uint64_t loads = IsRange(p.reduced) ? p.terms * element_bytes / 16 : p.terms;
+  const std::uint64_t rows = std::bit_ceil(std::clamp<std::uint64_t>(loads, 1, kThreads));
   const std::uint64_t neighbours =
       last_is_kept ? std::bit_ceil(std::clamp<std::uint64_t>(p.outputs, 1, 32)) : 1;
   return static_cast<std::int32_t>(std::max(kThreads / rows, neighbours));
+}
+
+std::uint64_t BlocksOf(const ReduceParameters& p) {
+  const auto lanes = static_cast<std::uint64_t>(p.lanes);
+  return (p.outputs + lanes - 1) / lanes * p.splits;
+}
+
+/// In how many splits a sum keeps a whole card busy, with enough work for every thread.
+std::uint64_t SplitsFor(const ReduceParameters& p) {
+  constexpr std::uint64_t kBlocks = 1024;
+  constexpr std::uint64_t kLeastTermsOfThread = 16;
+  const std::uint64_t rows = code::kBlockThreads / static_cast<std::uint64_t>(p.lanes);
+  return std::max<std::uint64_t>(1, std::min(p.terms / (rows * kLeastTermsOfThread), kBlocks / BlocksOf(p)));
+}
+
+template <typename From, typename To>
+void ReduceOnHost(const void* parameters) {
+  const auto& p = *static_cast<const ReduceParameters*>(parameters);
+  for (std::uint64_t split = 0; split < p.splits; ++split) {
+    for (std::uint64_t i = 0; i < p.outputs; ++i) {
+      code::WriteSum<To>(p, i, split, code::PartialSum<From>(p, i, split, 0, 1));
+    }
+  }
+}
+
+absl::Status LaunchReduce(const ReduceParameters& p, DType dtype, Launcher& launcher) {
+  const auto host = ForElementType(dtype, []<typename T>() { return +ReduceOnHost<T, T>; });
+  return launcher.Launch(CommonLaunch(host, ReduceKernel(dtype), p, BlocksOf(p)));
+}
+
+/// Adds up the partial sums of `split`.
+absl::Status LaunchPartials(const ReduceParameters& split, DType dtype, Launcher& launcher) {
+  ReduceParameters p{};
+  p.input = split.partials;
+  p.output = split.output;
+  p.outputs = split.outputs;
+  p.terms = p.terms_of_split = split.splits;
+  p.splits = 1;
+  p.mean = split.mean;
+  p.mean_of = split.mean_of;
+  Append(p.kept, p.outputs, 1);
+  Append(p.reduced, p.terms, p.outputs);
+  p.lanes = LanesFor(p, p.outputs > 1, sizeof(std::uint64_t));
+  const auto host = ForElementType(dtype, []<typename T>() { return +ReduceOnHost<code::SumOf<T>, T>; });
+  return launcher.Launch(CommonLaunch(host, ReducePartialsKernel(dtype), p, BlocksOf(p)));
 }
 
 absl::Status Reduce(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
@@ -63,16 +113,23 @@ absl::Status Reduce(std::span<const TensorView> inputs, std::span<const TensorVi
     Append(is_reduced ? p.reduced : p.kept, size, strides[d]);
     if (size > 1) last_is_kept = !is_reduced;
   }
-  p.lanes = LanesFor(p, last_is_kept);
+  p.mean_of = p.terms;
+  p.splits = 1;
+  p.terms_of_split = p.terms;
   const DType dtype = outputs[0].spec.dtype;
-  const auto host = ForElementType(dtype, []<typename T>() {
-    return +[](const void* parameters) {
-      const auto& q = *static_cast<const ReduceParameters*>(parameters);
-      for (std::uint64_t i = 0; i < q.outputs; ++i) code::WriteSum<T>(q, i, code::PartialSum<T>(q, i, 0, 1));
-    };
+  p.lanes = LanesFor(p, last_is_kept, ElementBytes(dtype));
+  const std::uint64_t splits = SplitsFor(p);
+  if (splits == 1) return LaunchReduce(p, dtype, launcher);
+  const Bytes scratch_bytes(splits * p.outputs * sizeof(std::uint64_t));
+  return launcher.WithScratch(scratch_bytes, [&](std::span<std::byte> scratch) {
+    if (scratch.empty()) return LaunchReduce(p, dtype, launcher);
+    ReduceParameters split = p;
+    split.partials = scratch.data();
+    split.splits = splits;
+    split.terms_of_split = (p.terms + splits - 1) / splits;
+    LGPU_RETURN_IF_ERROR(LaunchReduce(split, dtype, launcher));
+    return LaunchPartials(split, dtype, launcher);
   });
-  const auto lanes = static_cast<std::uint64_t>(p.lanes);
-  return launcher.Launch(CommonLaunch(host, ReduceKernel(dtype), p, (p.outputs + lanes - 1) / lanes));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ class NoLibrary final : public MatMulLibrary {
  public:
   explicit NoLibrary(bool& closed) : closed_(closed) {}
   ~NoLibrary() override { closed_ = !abandoned_; }
-  absl::Status Open() override { return absl::OkStatus(); }
+  absl::Status Open(const LibraryCall&, std::span<std::byte>) override { return absl::OkStatus(); }
   absl::Status MatMul(const MatMulProblem&, const LibraryCall&) override { return absl::OkStatus(); }
 
   void Abandon() override { abandoned_ = true; }

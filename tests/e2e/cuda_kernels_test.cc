@@ -111,6 +111,20 @@ TEST_F(CudaKernelsTest, WithoutTheLibraryMatMulIsTheCpus) {
   End(*client);
 }
 
+// It opens, and its code is not for this driver or this GPU.
+TEST_F(CudaKernelsTest, LibraryThatCannotLaunchIsNotKept) {
+  FAKE_ONLY();
+  StartOnMachine();
+  machine_.FailCall("cublasLtMatmul", kExecutionFailed, 0, -1);
+  auto client = StartOnGpu();
+  ASSERT_THAT(Ask(*client, "open c soft=0"), StartsWith("ok "));
+  EXPECT_THAT(Ask(*client, "product c 3 GPU:0"),
+              AllOf(StartsWith("error FAILED_PRECONDITION"), HasSubstr("there is none that works"),
+                    HasSubstr("libcublasLt.so.13 gave CUBLAS_STATUS_EXECUTION_FAILED")));
+  machine_.ClearFaults();
+  End(*client);
+}
+
 TEST_F(CudaKernelsTest, FaultsOfTheLibraryAreErrors) {
   FAKE_ONLY();
   StartOnMachine();

@@ -7,26 +7,21 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/fake_cuda/emulated_grid.h"
 #include "tests/fake_cuda/fake_process.h"
 
 namespace lgpu::fake_cuda {
 
-/// Of one launch. Kernels of lgpu have one dimension.
-struct Grid {
-  std::uint64_t blocks = 1;
-  std::uint64_t threads = 1;  // of a block
-};
-
 /// Where the host sees device memory that a kernel touches: the address that one of its touches has.
 using HostAddress = std::function<char*(const void*)>;
 
-/// A kernel of lgpu's as the fake driver runs it, on the host: the code that GPUs run, thread by thread
-/// (kernels/bodies).
+/// A kernel of lgpu's as the fake driver runs it, on the host: the .cu files, thread by thread.
 struct Emulation {
   std::string_view name;
   std::size_t parameter_bytes;
   std::vector<Touch> (*touches)(const void* parameters);
-  void (*run)(const void* parameters, const Grid& grid, const HostAddress& at);
+  /// False: some threads of a block came to a barrier and others did not.
+  bool (*run)(const void* parameters, const Grid& grid, const HostAddress& at);
 };
 
 /// Null for a name that is none of lgpu's kernels.

@@ -65,17 +65,18 @@ void RunKernel(const Emulation& emulation, const std::vector<char>& parameters, 
   while (process.file->state().hold_kernels) ::usleep(500);
   std::vector<std::pair<std::uint64_t, char*>> places;
   for (const Touch& touch : touches) {
-    if (touch.bytes == 0) return;
     char* const data = ReachLater(touch, card, "kernel");
     if (data == nullptr) return;
     places.emplace_back(touch.address, data);
   }
-  emulation.run(parameters.data(), grid, [&](const void* pointer) {
+  const bool met = emulation.run(parameters.data(), grid, [&](const void* pointer) {
     const auto address = reinterpret_cast<std::uint64_t>(pointer);
     const auto place = std::find_if(places.begin(), places.end(),
                                     [&](const auto& candidate) { return candidate.first == address; });
     return place->second;
   });
+  if (!met)
+    process.Break("barrier", std::string(emulation.name) + " has a barrier that not all threads reach");
 }
 
 }  // namespace

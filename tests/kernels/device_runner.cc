@@ -47,8 +47,10 @@ class DeviceRunner final : public KernelRunner, public Launcher {
   Launcher& launcher() override { return *this; }
   // The machine may not have the library.
   bool CanRun(const Kernel& kernel) override {
-    return !kernel.needs_library ||
-           CallLibrary([](const LibraryCall& call) { return call.matmul->Open(); }).ok();
+    return !kernel.needs_library || CallLibrary([this](const LibraryCall& call) {
+                                      return call.matmul->Open(call, {base_ + kArena.count() - kWorkspace,
+                                                                      MatMulLibrary::kScratchBytes});
+                                    }).ok();
   }
   std::span<std::byte> arena() override { return {base_, kArena.count() - kWorkspace}; }
   absl::Status CopyIn(std::byte* to, std::span<const std::byte> from) override {
@@ -69,6 +71,12 @@ class DeviceRunner final : public KernelRunner, public Launcher {
              return queue({base_ + kArena.count() - kWorkspace, kWorkspace});
            }});
     });
+  }
+  absl::Status WithScratch(Bytes bytes,
+                           absl::FunctionRef<absl::Status(std::span<std::byte> scratch)> launch) override {
+    return launch(bytes <= Bytes(kWorkspace)
+                      ? std::span<std::byte>(base_ + kArena.count() - kWorkspace, bytes.count())
+                      : std::span<std::byte>());
   }
 
  private:

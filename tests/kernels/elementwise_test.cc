@@ -161,7 +161,9 @@ TYPED_TEST(ElementwiseTest, TransposeMovesElements) {
                                                       {{40, 3, 66}, {2, 1, 0}},
                                                       {{2, 33, 3, 20}, {2, 3, 0, 1}},
                                                       {{2, 3, 17, 2, 18}, {1, 4, 3, 0, 2}},
-                                                      {{20, 30, 40}, {1, 2, 0}}};
+                                                      {{20, 30, 40}, {1, 2, 0}},
+                                                      // More tiles than a launch has blocks.
+                                                      {{4100, 16, 17}, {0, 2, 1}}};
   for (const auto& [shape, order] : cases) {
     const auto a = RandomArray<TypeParam>(shape, random);
     AxisList axes;

@@ -79,6 +79,25 @@ TYPED_TEST(ReduceTest, MatchesAnExactReference) {
   }
 }
 
+// On GPUs: 4,096 blocks of a launch have 256 threads each, of which one loads 16 bytes at a time.
+TYPED_TEST(ReduceTest, OutputsBeyondTheBlocksOfALaunch) {
+  constexpr std::int64_t kTerms = 64;
+  constexpr std::int64_t kThreadsOfOutput = kTerms * sizeof(TypeParam) / 16;
+  Random random;
+  CheckReduce<TypeParam>(Shape{4097 * 256 / kThreadsOfOutput, kTerms}, {1}, random, 0);
+}
+
+// A few outputs of many terms each are sums of parts, of uneven length.
+TYPED_TEST(ReduceTest, SumsInPartsMatchAnExactReference) {
+  Random random;
+  const std::pair<Shape, std::vector<int>> cases[] = {
+      {{300'001}, {0}}, {{3, 100'003}, {1}}, {{20'011, 7}, {0}}, {{90, 80, 70}, {0, 2}}, {{8192, 2}, {0, 1}}};
+  for (const auto& [shape, axes] : cases) {
+    CheckReduce<TypeParam>(shape, axes, random, 0);
+    CheckReduce<TypeParam>(shape, axes, random, sizeof(TypeParam));
+  }
+}
+
 TYPED_TEST(ReduceTest, NothingSumsToZeroAndHasNoMean) {
   const Array<TypeParam> empty(Shape{0, 3});
   const std::vector<TensorView> inputs = {empty.view()};
@@ -116,6 +135,25 @@ TEST(WholeReduceTest, SumWrapsAround) {
   const std::vector<TensorView> inputs = {input.view()};
   EXPECT_EQ(RunOp<std::int32_t>(SumOp(), inputs, {.axes = List({1})}).values,
             (std::vector<std::int32_t>{std::numeric_limits<std::int32_t>::min(), 2}));
+}
+
+template <typename T>
+void ExpectWrappedSum(std::int64_t elements) {
+  using Unsigned = std::make_unsigned_t<T>;
+  Random random;
+  Array<T> input(Shape{elements});
+  Unsigned sum = 0;
+  for (T& value : input.values) {
+    value = static_cast<T>(random.Whole(std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
+    sum += static_cast<Unsigned>(value);
+  }
+  const std::vector<TensorView> inputs = {input.view()};
+  EXPECT_EQ(RunOp<T>(SumOp(), inputs, {.axes = {.all = true}}).values[0], static_cast<T>(sum));
+}
+
+TEST(WholeReduceTest, SumInPartsWrapsAround) {
+  ExpectWrappedSum<std::int32_t>(200'003);
+  ExpectWrappedSum<std::int64_t>(200'003);
 }
 
 }  // namespace

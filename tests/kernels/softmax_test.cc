@@ -84,6 +84,12 @@ TYPED_TEST(SoftmaxTest, MatchesAnExactReference) {
   }
 }
 
+// On GPUs: a block has 4 rows at a time, and a launch 4,096 blocks.
+TYPED_TEST(SoftmaxTest, RowsBeyondTheBlocksOfALaunch) {
+  Random random;
+  CheckAgainstReference<TypeParam, std::int32_t>(4 * 4096 + 5, 40, 8, random);
+}
+
 TYPED_TEST(SoftmaxTest, LargeLogitsDoNotOverflow) {
   const auto of = [](double value) { return FromDouble<TypeParam>(value); };
   const Array<TypeParam> logits(Shape{1, 2}, {of(30000), of(29000)});

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/device/cuda/cuda_image.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/kernel_parameters.h"
 #include "tools/gpu_probe/agent.h"
@@ -203,7 +204,7 @@ std::string Obedience::Green(unsigned multiprocessors) {
 
 std::string Obedience::Module() {
   if (fill_ != nullptr) return "ok";
-  const CUresult result = cu_.ModuleLoadData(&module_, kFillKernel.image);
+  const CUresult result = LoadImage(cu_, *kFillKernel.image, &module_);
   if (result != CUDA_SUCCESS) return Check("cuModuleLoadData", result);
   return Check("cuModuleGetFunction", cu_.ModuleGetFunction(&fill_, module_, kFillKernel.name));
 }
