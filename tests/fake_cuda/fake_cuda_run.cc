@@ -1,5 +1,7 @@
-// fake_cuda_run [--cards N] [--memory SIZE] -- PROGRAM ...: runs a program on a machine with fake GPUs. Its
-// exit code is the program's, or 3 if that or a child of it broke a rule of the driver.
+// fake_cuda_run [--cards N] [--memory SIZE] [--driver VERSION] [--fail CALL=RESULT] [--hold kernels] --
+// PROGRAM ...: runs a program on a machine with fake GPUs. --driver: 11040 is CUDA 11.4. --fail: every such
+// call fails. --hold kernels: they never end. Its exit code is the program's, or 3 if that or a child of it
+// broke a rule of the driver.
 
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +15,9 @@ int main(int argc, char** argv) {
   using lgpu::fake_cuda::FakeMachine;
   int cards = 2;
   FakeMachine::CardOptions card;
+  int driver = 0;
+  bool hold = false;
+  std::vector<std::string> faults;
   int at = 1;
   for (; at + 1 < argc && std::string(argv[at]) != "--"; at += 2) {
     const std::string option = argv[at];
@@ -20,15 +25,29 @@ int main(int argc, char** argv) {
       cards = std::atoi(argv[at + 1]);
     } else if (const auto memory = lgpu::ParseBytes(argv[at + 1]); option == "--memory" && memory.ok()) {
       card.total = *memory;
+    } else if (option == "--driver") {
+      driver = std::atoi(argv[at + 1]);
+    } else if (const std::string fault = argv[at + 1]; option == "--fail" && fault.find('=') != fault.npos) {
+      faults.push_back(fault);
+    } else if (option == "--hold") {
+      hold = std::string(argv[at + 1]) == "kernels";
     } else {
       break;
     }
   }
   if (at + 1 >= argc || std::string(argv[at]) != "--" || cards < 0) {
-    std::fprintf(stderr, "usage: fake_cuda_run [--cards N] [--memory SIZE] -- PROGRAM [ARGUMENT ...]\n");
+    std::fprintf(stderr,
+                 "usage: fake_cuda_run [--cards N] [--memory SIZE] [--driver VERSION] [--fail CALL=RESULT] "
+                 "[--hold kernels] -- PROGRAM [ARGUMENT ...]\n");
     return 2;
   }
   FakeMachine machine(std::vector<FakeMachine::CardOptions>(static_cast<std::size_t>(cards), card));
+  if (driver != 0) machine.state().driver_version = driver;
+  machine.state().hold_kernels = hold;
+  for (const std::string& fault : faults) {
+    const std::size_t equals = fault.find('=');
+    machine.FailCall(fault.substr(0, equals), std::atoi(fault.c_str() + equals + 1), 0, -1);
+  }
   auto program = lgpu::SpawnedProcess::Start(
       {.argv = std::vector<std::string>(argv + at + 1, argv + argc), .environment = machine.environment()});
   if (!program.ok()) {

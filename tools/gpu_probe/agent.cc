@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -98,8 +99,15 @@ Answer Agent::Await() {
   }
   while (words >> word) {
     const std::size_t equals = word.find('=');
-    if (equals != std::string::npos) {
-      answer.numbers[word.substr(0, equals)] = std::strtod(word.c_str() + equals + 1, nullptr);
+    if (equals == std::string::npos) continue;
+    const std::string name = word.substr(0, equals);
+    const char* const value = word.c_str() + equals + 1;
+    char* end = nullptr;
+    const double number = std::strtod(value, &end);
+    if (*end == '\0') {
+      answer.numbers[name] = number;
+    } else {
+      answer.words[name] = value;
     }
   }
   return answer;
@@ -138,6 +146,8 @@ Agent::Death Agent::KillAndTime() {
 }
 
 int RunAgent(int socket) {
+  // It may hang in the driver when its owner is ended.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   Obedience obedience;
   std::string line;
   UniqueFd fd;

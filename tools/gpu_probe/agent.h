@@ -17,7 +17,12 @@ struct Answer {
   bool ok = false;
   std::string error;
   std::map<std::string, double> numbers;
+  std::map<std::string, std::string> words;  // what is no number
   UniqueFd fd;
+  std::string Word(const std::string& name) const {
+    const auto found = words.find(name);
+    return found == words.end() ? "" : found->second;
+  }
   double operator[](const std::string& name) const {
     const auto found = numbers.find(name);
     return found == numbers.end() ? 0 : found->second;

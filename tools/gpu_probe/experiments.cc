@@ -181,7 +181,8 @@ json ClientDeath(const Bench& bench) {
     const Agent::Death death = client.KillAndTime();
     json back = nullptr;
     while (MillisecondsSince(start) < 30'000 && before.is_number()) {
-      if (Used(bench).get<double>() <= before.get<double>()) {
+      const json used = Used(bench);  // a query that fails is no answer
+      if (used.is_number() && used.get<double>() <= before.get<double>()) {
         back = MillisecondsSince(start);
         break;
       }
@@ -244,33 +245,79 @@ json Limits(const Bench& bench) {
   return out;
 }
 
+// Asks one after the other; the first that fails, with its words, or nothing.
+std::string AskAll(Agent& agent, const std::vector<std::string>& commands) {
+  for (const std::string& command : commands) {
+    const Answer answer = agent.Ask(command);
+    if (!answer.ok) return command + ": " + answer.error;
+  }
+  return "";
+}
+
+// Memory with the pattern in it, which is looked at, and given up.
+std::string WriteAndGiveUp(std::size_t bytes, bool killed) {
+  Agent writer;
+  std::string failed = AskAll(
+      writer, {"start", "context", "create " + Number(bytes), "map", "fill " + Number(kPattern), "wait"});
+  if (!failed.empty()) return failed;
+  const Answer found = writer.Ask("find " + Number(kPattern));
+  if (!found.ok) return "find before it is given up: " + found.error;
+  if (found["found"] != static_cast<double>(bytes)) return "the pattern was not in the memory that had it";
+  if (!killed) return AskAll(writer, {"unmap", "release"});
+  writer.Kill();
+  return "";
+}
+
+// All memory that is free, in pieces: smaller ones when there is no room for larger ones.
+json FindInFreeMemory(std::size_t bytes) {
+  Agent reader;
+  const std::string failed = AskAll(reader, {"start", "context"});
+  if (!failed.empty()) return {{"failed", failed}};
+  double searched = 0;
+  double found = 0;
+  for (std::size_t piece = bytes; piece >= 2 * kMiB;) {
+    const Answer created = reader.Ask("create " + Number(piece));
+    if (!created.ok && created.error.find("OUT_OF_MEMORY") == std::string::npos) {
+      return {{"failed", "create: " + created.error}};
+    }
+    if (!created.ok) {
+      piece = piece / 2 / (2 * kMiB) * (2 * kMiB);
+      continue;
+    }
+    const std::string mapped = AskAll(reader, {"map"});
+    const Answer looked = reader.Ask("find " + Number(kPattern));
+    if (!mapped.empty() || !looked.ok) return {{"failed", mapped.empty() ? looked.error : mapped}};
+    searched += static_cast<double>(piece);
+    found += looked["found"];
+  }
+  return {{"searched", searched}, {"found", found}};
+}
+
 json Scrub(const Bench& bench) {
   const std::size_t bytes = ChunkBytes(bench, 512 * kMiB);
-  json out;
+  json out = {{"bytes", bytes}};
   for (const bool killed : {false, true}) {
-    Agent writer;
-    writer.Ask("start");
-    writer.Ask("context");
-    writer.Ask("create " + Number(bytes));
-    writer.Ask("map");
-    writer.Ask("fill " + Number(kPattern));
-    writer.Ask("wait");
-    if (killed) {
-      writer.Kill();
+    const json before = Used(bench);
+    json& step = out[killed ? "after_sigkill" : "after_release"];
+    if (const std::string failed = WriteAndGiveUp(bytes, killed); !failed.empty()) {
+      step = {{"answer", "not known"}, {"why", failed}};
+      continue;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    while (MillisecondsSince(start) < 10'000 && Growth(before, Used(bench)) > 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    step = FindInFreeMemory(bytes);
+    if (step.contains("failed")) {
+      step = {{"answer", "not known"}, {"why", step["failed"]}};
+    } else if (step["found"] != 0) {
+      step["answer"] = "not cleared";
+    } else if (step["searched"].get<double>() < static_cast<double>(bytes)) {
+      step["answer"] = "not known";
+      step["why"] = "less memory was free than had the pattern";
     } else {
-      writer.Ask("unmap");
-      writer.Ask("release");
+      step["answer"] = "cleared";
     }
-    Agent reader;
-    reader.Ask("start");
-    reader.Ask("context");
-    json found = json::array();
-    for (int i = 0; i < 6; ++i) {
-      if (!reader.Ask("create " + Number(bytes)).ok) break;
-      reader.Ask("map");
-      found.push_back(Said(reader.Ask("find " + Number(kPattern))));
-    }
-    out[killed ? "after_sigkill" : "after_release"] = found;
   }
   return out;
 }

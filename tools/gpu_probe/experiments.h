@@ -12,7 +12,7 @@ namespace lgpu::gpu_probe {
 /// What experiments run on.
 struct Bench {
   std::shared_ptr<Nvml> nvml;  // may be null
-  std::string uuid;            // of the first GPU, as NVML knows it; empty without
+  std::string uuid;            // of the GPU that the driver counts as 0; empty without a driver
   std::size_t total = 0;       // of that GPU
   bool quick = false;          // less of everything
 };

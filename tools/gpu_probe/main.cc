@@ -1,9 +1,15 @@
-// gpu_probe: experiments on a real GPU whose outcome lgpu's design hangs on. Every subcommand prints one JSON
-// object.
+// gpu_probe: experiments on a real GPU whose outcome lgpu's design hangs on. Prints one JSON object, or keeps
+// it in a file that is whole after every experiment. Each experiment is a process of its own with a limit of
+// time: one that hangs costs its own answer alone.
+
+#include <poll.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <fstream>
 #include <string>
 
 #include "tools/gpu_probe/agent.h"
@@ -12,7 +18,18 @@
 namespace lgpu::gpu_probe {
 namespace {
 
+using nlohmann::json;
+
 constexpr int kAgentSocket = 3;
+constexpr int kResultPipe = 3;
+
+struct Flags {
+  bool quick = false;
+  int limit_seconds = 240;  // of an experiment
+  std::string out;          // empty: standard output
+  std::string only;         // this process is the one of that experiment
+  std::vector<const Experiment*> chosen;
+};
 
 std::string Today() {
   char text[32] = {};
@@ -23,14 +40,15 @@ std::string Today() {
   return text;
 }
 
-// What the machine has, without a call of the driver in this process.
-Bench Look(nlohmann::json& about) {
+// What the machine has, without a call of the driver in this process. `agent` has the driver started: while
+// it lives, the driver keeps the card initialised.
+Bench Look(Agent& agent, json& about) {
   Bench bench;
   about["date"] = Today();
-  Agent agent;
   const Answer started = agent.Ask("start");
-  about["driver_started"] = started.ok ? nlohmann::json(started.numbers) : nlohmann::json(started.error);
+  about["driver_started"] = started.ok ? json(started.numbers) : json(started.error);
   bench.total = static_cast<std::size_t>(started["total"]);
+  bench.uuid = started.Word("uuid");  // NVML may count the cards in another order
   const auto nvml = Nvml::Open();
   if (!nvml.ok()) {
     about["nvml"] = std::string(nvml.status().message());
@@ -39,18 +57,25 @@ Bench Look(nlohmann::json& about) {
   bench.nvml = *nvml;
   about["driver"] = bench.nvml->DriverVersion();
   const auto devices = bench.nvml->Devices();
-  if (devices.ok() && !devices->empty()) {
-    bench.uuid = devices->front().uuid;
-    about["gpu"] = devices->front().name;
-    about["gpus"] = devices->size();
-    about["compute"] =
-        std::to_string(devices->front().compute_major) + "." + std::to_string(devices->front().compute_minor);
+  if (!devices.ok()) {
+    about["nvml"] = std::string(devices.status().message());
+    return bench;
+  }
+  about["gpus"] = devices->size();
+  about["uuid"] = bench.uuid;
+  for (const Nvml::Device& device : *devices) {
+    if (device.uuid != bench.uuid) continue;
+    about["gpu"] = device.name;
+    about["compute"] = std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor);
   }
   return bench;
 }
 
 int Usage() {
-  std::string text = "usage: gpu_probe [--quick] EXPERIMENT ...|all\n";
+  std::string text =
+      "usage: gpu_probe [--quick] [--limit SECONDS] [--out FILE] EXPERIMENT ...|all\n"
+      "  --limit SECONDS  of one experiment; 240\n"
+      "  --out FILE       the answers, rewritten after every experiment\n";
   for (const Experiment& experiment : AllExperiments()) {
     text += std::string("  ") + experiment.name + "\t" + experiment.question + "\n";
   }
@@ -58,37 +83,111 @@ int Usage() {
   return 2;
 }
 
-int Main(int argc, char** argv) {
-  if (argc == 2 && std::strcmp(argv[1], "--agent") == 0) return RunAgent(kAgentSocket);
-  nlohmann::json out;
-  bool quick = false;
-  std::vector<const Experiment*> chosen;
+bool Parse(int argc, char** argv, Flags& flags) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
+    const bool has_value = i + 1 < argc;
     if (word == "--quick") {
-      quick = true;
-      continue;
+      flags.quick = true;
+    } else if (word == "--limit" && has_value) {
+      flags.limit_seconds = std::atoi(argv[++i]);
+    } else if (word == "--out" && has_value) {
+      flags.out = argv[++i];
+    } else if (word == "--only" && has_value) {
+      flags.only = argv[++i];
+    } else {
+      const std::size_t before = flags.chosen.size();
+      for (const Experiment& experiment : AllExperiments()) {
+        if (word == "all" || word == experiment.name) flags.chosen.push_back(&experiment);
+      }
+      if (flags.chosen.size() == before) return false;
     }
-    const std::size_t before = chosen.size();
-    for (const Experiment& experiment : AllExperiments()) {
-      if (word == "all" || word == experiment.name) chosen.push_back(&experiment);
-    }
-    if (chosen.size() == before) return Usage();
   }
-  if (chosen.empty()) return Usage();
-  Bench bench = Look(out["about"]);
-  bench.quick = quick;
-  if (bench.total == 0) {
-    std::puts(out.dump(2).c_str());
-    return 9;
+  return flags.limit_seconds > 0 && (flags.chosen.empty() != flags.only.empty());
+}
+
+/// All that comes out of `read` until it is closed or the time is over; nothing in the second case.
+std::optional<std::string> ReadAll(int read, int seconds) {
+  const auto start = std::chrono::steady_clock::now();
+  std::string text;
+  for (;;) {
+    const double left = seconds * 1000.0 - MillisecondsSince(start);
+    pollfd polled{read, POLLIN, 0};
+    if (left <= 0 || ::poll(&polled, 1, static_cast<int>(left) + 1) <= 0) return std::nullopt;
+    char piece[4096];
+    const ssize_t count = ::read(read, piece, sizeof(piece));
+    if (count <= 0) return text;
+    text.append(piece, static_cast<std::size_t>(count));
   }
-  for (const Experiment* const experiment : chosen) {
-    nlohmann::json result = experiment->run(bench);
+}
+
+json RunInProcess(const Experiment& experiment, const Flags& flags) {
+  absl::StatusOr<Pipe> pipe = Pipe::Make();
+  if (!pipe.ok()) return {{"failed", std::string(pipe.status().message())}};
+  std::vector<std::string> argv = {"/proc/self/exe", "--only", experiment.name};
+  if (flags.quick) argv.emplace_back("--quick");
+  absl::StatusOr<SpawnedProcess> process =
+      SpawnedProcess::Start({.argv = argv, .descriptors = {{pipe->write.get(), kResultPipe}}});
+  if (!process.ok()) return {{"failed", std::string(process.status().message())}};
+  pipe->write.Reset();
+  const std::optional<std::string> text = ReadAll(pipe->read.get(), flags.limit_seconds);
+  if (!text) {
+    process->Kill();
+    return {{"failed", "it took longer than " + std::to_string(flags.limit_seconds) + " s and was ended"}};
+  }
+  const int code = process->Wait();
+  json result = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (result.is_object()) return result;
+  return {{"failed", "its process ended with code " + std::to_string(code) + " and no answer"}};
+}
+
+// The process of one experiment.
+int RunOnly(const Flags& flags) {
+  for (const Experiment& experiment : AllExperiments()) {
+    if (flags.only != experiment.name) continue;
+    Agent agent;
+    json about;
+    Bench bench = Look(agent, about);
+    bench.quick = flags.quick;
+    const std::string text = experiment.run(bench).dump();
+    return ::write(kResultPipe, text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1;
+  }
+  return Usage();
+}
+
+/// False: the file cannot be written.
+bool Keep(const json& out, const Flags& flags) {
+  if (flags.out.empty()) return true;
+  const std::string next = flags.out + ".next";
+  std::ofstream file(next);
+  file << out.dump(2) << "\n";
+  file.close();
+  if (file.good() && std::rename(next.c_str(), flags.out.c_str()) == 0) return true;
+  std::fprintf(stderr, "gpu_probe: cannot write %s\n", flags.out.c_str());
+  return false;
+}
+
+int Main(int argc, char** argv) {
+  if (argc == 2 && std::strcmp(argv[1], "--agent") == 0) return RunAgent(kAgentSocket);
+  Flags flags;
+  if (!Parse(argc, argv, flags)) return Usage();
+  if (!flags.only.empty()) return RunOnly(flags);
+  json out;
+  Agent idle;
+  const bool has_gpu = Look(idle, out["about"]).total != 0;
+  if (!Keep(out, flags)) return 1;
+  int failed = 0;
+  for (const Experiment* const experiment : flags.chosen) {
+    if (!has_gpu) break;
+    json result = RunInProcess(*experiment, flags);
+    failed += result.contains("failed") ? 1 : 0;
     result["question"] = experiment->question;
     out[experiment->name] = std::move(result);
+    if (!Keep(out, flags)) return 1;
   }
-  std::puts(out.dump(2).c_str());
-  return 0;
+  if (flags.out.empty()) std::puts(out.dump(2).c_str());
+  if (!has_gpu) return 9;
+  return failed == 0 ? 0 : 1;
 }
 
 }  // namespace

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -69,6 +71,14 @@ bool Time(std::vector<double>& times, Call call) {
   return ok;
 }
 
+bool UsesMemory(std::string_view verb) {
+  for (const std::string_view known :
+       {"release", "export", "reexport", "map", "unmap", "fill", "verify", "find", "work"}) {
+    if (verb == known) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string Obedience::Check(const char* call, CUresult result) const {
@@ -83,6 +93,7 @@ std::string Obedience::Do(const std::string& line, UniqueFd fd, UniqueFd& reply)
   const int other = std::atoi(second.c_str());
   if (verb == "start") return Start();
   if (verb == "create") return Create(number);
+  if (UsesMemory(verb) && memory_.empty()) return "error no memory";
   if (verb == "release") {
     const Memory memory = memory_.back();
     memory_.pop_back();
@@ -96,6 +107,7 @@ std::string Obedience::Do(const std::string& line, UniqueFd fd, UniqueFd& reply)
     return "ok";
   }
   if (verb == "give") {
+    if (kept_.empty()) return "error nothing is kept";
     reply = UniqueFd(::dup(kept_.back().get()));
     return "ok";
   }
@@ -138,7 +150,10 @@ std::string Obedience::Start() {
   cu_.DeviceGetCount(&count);
   std::size_t total = 0;
   cu_.DeviceTotalMem(&total, 0);
-  return absl::StrCat("ok devices=", count, " total=", total, " version=", cu_.version);
+  CUuuid uuid{};
+  cu_.DeviceGetUuid(&uuid, 0);
+  return absl::StrCat("ok devices=", count, " total=", total, " version=", cu_.version,
+                      " uuid=", CudaUuidText(uuid, IsMig(cu_, 0)));
 }
 
 std::string Obedience::Create(std::size_t bytes) {
@@ -258,18 +273,21 @@ std::string Obedience::Verify(int value) {
   return absl::StrCat("ok same=", same(first) && same(last) ? 1 : 0);
 }
 
-// How many of the memory's bytes have the value, looked at page by page.
+// How many bytes of the memory lie in pages of 4 KiB that have the value throughout.
 std::string Obedience::Find(int value) {
+  constexpr std::size_t kPage = 4096;
   const Memory& memory = memory_.back();
   std::vector<unsigned char> data(std::size_t{2} << 20);
-  double found = 0;
+  const std::vector<unsigned char> wanted(kPage, static_cast<unsigned char>(value));
+  std::size_t found = 0;
   for (std::size_t at = 0; at < memory.bytes; at += data.size()) {
     const std::size_t bytes = std::min(data.size(), memory.bytes - at);
     CUresult result = cu_.MemcpyDtoHAsync(data.data(), memory.address + at, bytes, stream_);
     if (result == CUDA_SUCCESS) result = cu_.StreamSynchronize(stream_);
     if (result != CUDA_SUCCESS) return Check("cuMemcpyDtoHAsync", result);
-    found += static_cast<double>(
-        std::count(data.begin(), data.begin() + static_cast<std::ptrdiff_t>(bytes), value));
+    for (std::size_t page = 0; page + kPage <= bytes; page += kPage) {
+      if (std::memcmp(data.data() + page, wanted.data(), kPage) == 0) found += kPage;
+    }
   }
   return absl::StrCat("ok found=", found);
 }

@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "allocator/device/backend_checks.h"
 #include "allocator/device/cuda/cuda_backend_impl.h"
@@ -38,15 +37,6 @@ CUmemAllocationProp Properties(CUdevice device) {
   return properties;
 }
 
-std::string UuidText(const CUuuid& uuid, bool mig) {
-  std::string text = mig ? "MIG-" : "GPU-";
-  for (std::size_t i = 0; i < sizeof(uuid.bytes); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    absl::StrAppendFormat(&text, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
-  }
-  return text;
-}
-
 absl::StatusOr<int> Attribute(const CudaDriver& driver, CUdevice device, CUdevice_attribute attribute) {
   int value = 0;
   LGPU_RETURN_IF_ERROR(
@@ -62,8 +52,7 @@ absl::StatusOr<PhysicalDevice> Identify(const CudaDriver& driver, CUdevice devic
   about.name = text;
   CUuuid uuid{};
   LGPU_RETURN_IF_ERROR(driver.Check("cuDeviceGetUuid", driver.DeviceGetUuid(&uuid, device)));
-  // The driver gives a MIG instance's own UUID, and says only in its name that it is one.
-  about.uuid = UuidText(uuid, about.name.find(" MIG ") != std::string::npos);
+  about.uuid = CudaUuidText(uuid, IsMig(driver, device));
   LGPU_ASSIGN_OR_RETURN(about.compute_major,
                         Attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR));
   LGPU_ASSIGN_OR_RETURN(about.compute_minor,

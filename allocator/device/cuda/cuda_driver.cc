@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 
 namespace lgpu {
@@ -95,6 +96,21 @@ absl::StatusOr<CudaDriver> CudaDriver::Open() {
 
 std::string CudaVersionText(int version) {
   return absl::StrCat("CUDA ", version / 1000, ".", version % 1000 / 10);
+}
+
+std::string CudaUuidText(const CUuuid& uuid, bool is_mig) {
+  std::string text = is_mig ? "MIG-" : "GPU-";
+  for (std::size_t i = 0; i < sizeof(uuid.bytes); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    absl::StrAppendFormat(&text, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
+  }
+  return text;
+}
+
+bool IsMig(const CudaDriver& driver, CUdevice device) {
+  char name[256] = {};
+  return driver.DeviceGetName(name, sizeof(name) - 1, device) == CUDA_SUCCESS &&
+         std::string_view(name).find(" MIG ") != std::string_view::npos;
 }
 
 std::string CudaDriver::Name(CUresult result) const {

@@ -91,6 +91,10 @@ struct CudaDriver {
 
 /// "CUDA 11.4" of 11040.
 std::string CudaVersionText(int version);
+/// As NVML writes it: "GPU-..." or "MIG-...".
+std::string CudaUuidText(const CUuuid& uuid, bool is_mig);
+/// The driver gives a MIG instance's own UUID, and says only in its name that it is one.
+bool IsMig(const CudaDriver& driver, CUdevice device);
 
 }  // namespace lgpu
 
