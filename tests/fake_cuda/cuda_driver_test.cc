@@ -20,7 +20,7 @@ using ::testing::StartsWith;
 using testing::TempDir;
 
 struct Opened {
-  std::string driver, nvml, kernel, refused;
+  std::string driver, nvml, kernel, figures, refused;
 };
 
 Opened Open(const ChildProgram::Environment& environment) {
@@ -34,6 +34,7 @@ Opened Open(const ChildProgram::Environment& environment) {
   std::getline(lines, opened.driver);
   std::getline(lines, opened.nvml);
   std::getline(lines, opened.kernel);
+  std::getline(lines, opened.figures);
   std::getline(lines, opened.refused);
   return opened;
 }
@@ -188,6 +189,27 @@ TEST(CudaDriverTest, CudaVisibleDevicesIsTheDriversToRead) {
   EXPECT_THAT(open("", nullptr), HasSubstr("CUDA_VISIBLE_DEVICES is \"\""));
   EXPECT_THAT(open("0,0", nullptr), StartsWith(kNoDevices));
   EXPECT_THAT(open("-1", nullptr), StartsWith(kNoDevices));
+}
+
+// Before R510, and with the longer entries of the first drivers of R535.
+TEST(CudaDriverTest, NvmlOfEveryAgeHasTheFigures) {
+  const std::string expected = "nvml used 18.00MiB this process 16.00MiB";
+  FakeMachine machine({FakeMachine::CardOptions()});
+  auto environment = machine.environment();
+  EXPECT_EQ(Open(environment).figures, expected);
+  machine.state().long_process_entries = true;
+  EXPECT_EQ(Open(environment).figures, expected);
+  machine.state().long_process_entries = false;
+  environment["LD_LIBRARY_PATH"] = LGPU_OLD_NVML_DIR + (":" + *environment["LD_LIBRARY_PATH"]);
+  EXPECT_EQ(Open(environment).figures, expected);
+}
+
+TEST(CudaDriverTest, FabricManagerAndMismatchOfVersionsAreHinted) {
+  FakeMachine machine({FakeMachine::CardOptions()});
+  machine.state().init_result = 802;
+  EXPECT_THAT(Open(machine.environment()).driver, HasSubstr("nvidia-fabricmanager"));
+  machine.state().init_result = 803;
+  EXPECT_THAT(Open(machine.environment()).driver, HasSubstr("different versions"));
 }
 
 TEST(CudaDriverTest, NvmlIsOptionalAndSaysWhy) {

@@ -139,6 +139,9 @@ FAKE_EXPORT CUresult cuGetErrorName(CUresult error, const char** name) {
     case CUDA_ERROR_ILLEGAL_ADDRESS:
       *name = "CUDA_ERROR_ILLEGAL_ADDRESS";
       return CUDA_SUCCESS;
+    case CUDA_ERROR_LAUNCH_FAILED:
+      *name = "CUDA_ERROR_LAUNCH_FAILED";
+      return CUDA_SUCCESS;
     case CUDA_ERROR_UNKNOWN:
       *name = "CUDA_ERROR_UNKNOWN";
       return CUDA_SUCCESS;
@@ -209,6 +212,9 @@ FAKE_EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribu
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
       *value = 1;
+      break;
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
+      *value = process.file->state().reads_pageable ? 1 : 0;
       break;
     default:
       *value = 0;

@@ -15,7 +15,7 @@ using lgpu::fake_cuda::StateFile;
 using lgpu::nvml::DeviceHandle;
 using lgpu::nvml::MemoryV2;
 using lgpu::nvml::PciInfoV3;
-using lgpu::nvml::ProcessInfoV2;
+using lgpu::nvml::ProcessInfoLong;
 using lgpu::nvml::Result;
 
 namespace {
@@ -95,7 +95,16 @@ FAKE_EXPORT Result nvmlDeviceGetPciInfo_v3(DeviceHandle handle, PciInfoV3* pci) 
   return lgpu::nvml::kSuccess;
 }
 
-FAKE_EXPORT Result nvmlDeviceGetMemoryInfo_v2(DeviceHandle handle, MemoryV2* memory) {
+// A library of its own, built with LGPU_FAKE_NVML_OLD, is one of before R510.
+#ifdef LGPU_FAKE_NVML_OLD
+#define MEMORY_V2 static Result MemoryInfo
+#define PROCESSES FAKE_EXPORT Result nvmlDeviceGetComputeRunningProcesses_v2
+#else
+#define MEMORY_V2 FAKE_EXPORT Result nvmlDeviceGetMemoryInfo_v2
+#define PROCESSES FAKE_EXPORT Result nvmlDeviceGetComputeRunningProcesses_v3
+#endif
+
+MEMORY_V2(DeviceHandle handle, MemoryV2* memory) {
   const Card* const card = CardOf(handle);
   if (card == nullptr || memory->version != MemoryV2::kVersion) return kInvalidArgument;
   StateFile& file = *StateFile::OfThisProcess();
@@ -108,6 +117,16 @@ FAKE_EXPORT Result nvmlDeviceGetMemoryInfo_v2(DeviceHandle handle, MemoryV2* mem
   memory->free = card->total - card->used;
   return lgpu::nvml::kSuccess;
 }
+
+#ifdef LGPU_FAKE_NVML_OLD
+FAKE_EXPORT Result nvmlDeviceGetMemoryInfo(DeviceHandle handle, lgpu::nvml::MemoryV1* memory) {
+  MemoryV2 all{};
+  all.version = MemoryV2::kVersion;
+  if (const Result result = MemoryInfo(handle, &all); result != lgpu::nvml::kSuccess) return result;
+  *memory = {all.total, all.free, all.used};
+  return lgpu::nvml::kSuccess;
+}
+#endif
 
 FAKE_EXPORT Result nvmlDeviceGetCudaComputeCapability(DeviceHandle handle, int* major, int* minor) {
   const Card* const card = CardOf(handle);
@@ -123,8 +142,7 @@ FAKE_EXPORT Result nvmlDeviceGetComputeMode(DeviceHandle handle, int* mode) {
   return lgpu::nvml::kSuccess;
 }
 
-FAKE_EXPORT Result nvmlDeviceGetComputeRunningProcesses_v3(DeviceHandle handle, unsigned* count,
-                                                           ProcessInfoV2* infos) {
+PROCESSES(DeviceHandle handle, unsigned* count, void* infos) {
   const Card* const card = CardOf(handle);
   if (card == nullptr) return kInvalidArgument;
   StateFile& file = *StateFile::OfThisProcess();
@@ -134,7 +152,9 @@ FAKE_EXPORT Result nvmlDeviceGetComputeRunningProcesses_v3(DeviceHandle handle, 
   for (const lgpu::fake_cuda::Slot& slot : file.state().slots) {
     if (!slot.used || !slot.is_context || &file.state().cards[slot.card] != card) continue;
     if (found < *count) {
-      infos[found] = {static_cast<unsigned>(slot.pid), slot.bytes, 0xffffffff, 0xffffffff};
+      const ProcessInfoLong info = {{static_cast<unsigned>(slot.pid), slot.bytes, 0xffffffff, 0xffffffff}, 0};
+      const std::size_t each = file.state().long_process_entries ? sizeof(info) : sizeof(info.info);
+      std::memcpy(static_cast<char*>(infos) + found * each, &info, each);
     }
     ++found;
   }

@@ -81,6 +81,8 @@ struct State {
   std::atomic<bool> nvml_absent;             // nvmlInit fails
   std::atomic<bool> peers;                   // cards can read each other's memory
   std::atomic<bool> hold_freed;              // memory that is freed does not come back yet: a slow drain
+  std::atomic<bool> reads_pageable;          // cards read the host's pageable memory when they come to it
+  std::atomic<bool> long_process_entries;    // NVML's of the first drivers of R535
   // The rest is guarded by the lock of the file (StateFile::Lock).
   Card cards[kMaxCards];
   Slot slots[kMaxSlots];

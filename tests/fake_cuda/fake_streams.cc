@@ -266,7 +266,7 @@ FAKE_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std:
     return checked;
   }
   const int card = stream->context->card;
-  if (process.IsPageLocked(from)) {
+  if (process.IsPageLocked(from) || process.file->state().reads_pageable) {
     const Touch host{reinterpret_cast<std::uint64_t>(from), bytes, false};
     stream->Queue({{touch, host}, [touch, card, from] {
                      if (char* const place = ReachLater(touch, card, "cuMemcpyHtoDAsync"); place != nullptr) {

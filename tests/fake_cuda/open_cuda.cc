@@ -2,6 +2,8 @@
 // of the enumeration; NVML's version; then, of a backend that opens, each refused GPU and what became of a
 // kernel.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -59,6 +61,19 @@ int main() {
   if (!backend.ok()) return 0;
   const absl::Status kernel = RunKernel(**backend);
   std::puts(kernel.ok() ? "kernel ok" : ("kernel " + Text(kernel)).c_str());
+  if (nvml.ok()) {
+    const auto figures = (*nvml)->MemoryOf(order->front());
+    const auto processes = (*nvml)->ProcessesOf(order->front());
+    std::string seen = "nvml";
+    if (figures.ok()) seen += " used " + lgpu::FormatBytes(figures->used);
+    if (processes.ok()) {
+      for (const auto& process : *processes) {
+        seen += std::string(process.pid == ::getpid() ? " this process " : " another process ") +
+                lgpu::FormatBytes(process.used.value_or(lgpu::Bytes()));
+      }
+    }
+    std::puts(seen.c_str());
+  }
   const auto memory = lgpu::OpenCudaMemory(nullptr);
   if (!memory.ok()) return 1;
   for (const lgpu::RefusedGpu& gpu : memory->refused) {

@@ -179,8 +179,13 @@ std::string Obedience::Import(UniqueFd fd, std::size_t bytes) {
   const CUresult result = cu_.MemImportFromShareableHandle(
       &memory.handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd.get())),
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  if (result == CUDA_SUCCESS) memory_.push_back(memory);
-  return Check("cuMemImportFromShareableHandle", result);
+  if (result != CUDA_SUCCESS) return Check("cuMemImportFromShareableHandle", result);
+  memory_.push_back(memory);
+  // What a driver says of where imported memory lies is not documented.
+  CUmemAllocationProp properties{};
+  const CUresult asked = cu_.MemGetAllocationPropertiesFromHandle(&properties, memory.handle);
+  return asked == CUDA_SUCCESS ? absl::StrCat("ok location=", properties.location.id)
+                               : absl::StrCat("ok location=unknown:", cu_.Name(asked));
 }
 
 std::string Obedience::Reexport(UniqueFd& reply) {

@@ -118,7 +118,9 @@ absl::StatusOr<Enumerated> Enumerate(const CudaDriver& driver) {
       continue;
     }
     LGPU_RETURN_IF_ERROR(Describe(driver, device, about));
-    found.gpus.push_back({std::move(about), device});
+    LGPU_ASSIGN_OR_RETURN(const int pageable,
+                          Attribute(driver, device, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS));
+    found.gpus.push_back({std::move(about), device, pageable != 0});
   }
   if (found.gpus.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("no CUDA devices: lgpu can serve none of the ", count,
@@ -136,6 +138,7 @@ CudaBackend::CudaBackend(const CudaDriver& driver, const std::vector<Gpu>& gpus,
     devices_.push_back(gpu.about);
     states_.push_back(std::make_unique<DeviceState>(driver_));
     states_.back()->device = gpu.device;
+    states_.back()->reads_pageable = gpu.reads_pageable;
   }
 }
 
@@ -148,7 +151,7 @@ CudaBackend::~CudaBackend() {
 }
 
 absl::Status CudaBackend::CheckAlive() const {
-  return epoch_.IsForked() ? ForkedBackendError() : absl::OkStatus();
+  return epoch_.IsForked() ? ForkedBackendError() : driver_.Lost();
 }
 
 absl::Status CudaBackend::CheckDevice(int device) const {
@@ -236,21 +239,19 @@ absl::StatusOr<MemoryHandle> CudaBackend::Import(int device, UniqueFd fd, Bytes 
   const CUresult result = driver_.MemImportFromShareableHandle(
       &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd.get())),
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE) {
+  // Which of them a driver says of a descriptor that is none of its own is not documented.
+  if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE ||
+      result == CUDA_ERROR_INVALID_DEVICE || result == CUDA_ERROR_NOT_SUPPORTED ||
+      result == CUDA_ERROR_OPERATING_SYSTEM) {
+    if (DescriptorsAreUsedUp()) {
+      return MachineRefusal(RefusalReason::kDescriptors, "import of a chunk", bytes);
+    }
     return absl::InvalidArgumentError(absl::StrCat("descriptor ", fd.get(), " is no memory of the driver's (",
                                                    driver_.Name(result), "): a chunk was expected"));
   }
   LGPU_RETURN_IF_ERROR(
       Explain({"cuMemImportFromShareableHandle", "import of a chunk", device, bytes}, result));
   auto chunk = std::make_shared<CudaChunk>(driver_, handle, device, bytes);  // releases it on an error
-  CUmemAllocationProp properties{};
-  LGPU_RETURN_IF_ERROR(driver_.Check("cuMemGetAllocationPropertiesFromHandle",
-                                     driver_.MemGetAllocationPropertiesFromHandle(&properties, handle)));
-  if (properties.location.id != state(device).device) {
-    return absl::InvalidArgumentError(absl::StrCat("descriptor ", fd.get(),
-                                                   " is a chunk of another GPU than ",
-                                                   devices_[static_cast<std::size_t>(device)].uuid));
-  }
   return memory_.Insert(std::move(chunk));
 }
 

@@ -86,7 +86,9 @@ absl::Status CudaBackend::CopyToDevice(StreamHandle stream, std::byte* to, const
     return AllOrNothing(*found, CopyToDeviceStaged(*found, to, from, bytes));
   }
   LGPU_RETURN_IF_ERROR(QueueToDevice(*found, to, from, bytes));
-  return page_locked ? found->Drain() : absl::OkStatus();
+  // The device may read the memory after the call, and the program may change it then.
+  const bool reads_later = page_locked || state(found->device()).reads_pageable;
+  return reads_later ? found->Drain() : absl::OkStatus();
 }
 
 absl::Status CudaBackend::CopyToDeviceStaged(CudaStream& stream, std::byte* to, const void* from,

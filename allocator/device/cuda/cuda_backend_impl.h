@@ -55,6 +55,8 @@ class CudaBackend final : public DeviceBackend {
   struct Gpu {
     PhysicalDevice about;
     CUdevice device = 0;
+    /// It reads the host's pageable memory by itself, when it comes to it.
+    bool reads_pageable = false;
   };
   /// kNever: address space is FAILED_PRECONDITION.
   enum class Context { kOnDemand, kNever };
@@ -98,6 +100,7 @@ class CudaBackend final : public DeviceBackend {
     explicit DeviceState(const CudaDriver& driver)
         : events(driver, CudaEventPool::Timing::kOff), timing_events(driver, CudaEventPool::Timing::kOn) {}
     CUdevice device = 0;
+    bool reads_pageable = false;
     std::atomic<CUcontext> context{nullptr};
     CudaEventPool events;
     CudaEventPool timing_events;

@@ -21,8 +21,15 @@ absl::StatusOr<CUcontext> CudaBackend::ContextOf(int device) {
   DeviceState& gpu = state(device);
   if (const CUcontext known = gpu.context.load(std::memory_order_acquire); known != nullptr) return known;
   CUcontext context = nullptr;
-  LGPU_RETURN_IF_ERROR(Explain({"cuDevicePrimaryCtxRetain", "CUDA context of this process", device, Bytes()},
-                               driver_.DevicePrimaryCtxRetain(&context, gpu.device)));
+  const CUresult made = driver_.DevicePrimaryCtxRetain(&context, gpu.device);
+  if (made == CUDA_ERROR_DEVICE_UNAVAILABLE) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this process gets no context on GPU ", device, ": cuDevicePrimaryCtxRetain gave ",
+        driver_.Name(made),
+        "; the GPU is in exclusive or prohibited compute mode, and lgpu shares it: nvidia-smi -c DEFAULT"));
+  }
+  LGPU_RETURN_IF_ERROR(
+      Explain({"cuDevicePrimaryCtxRetain", "CUDA context of this process", device, Bytes()}, made));
   CUcontext expected = nullptr;
   if (!gpu.context.compare_exchange_strong(expected, context, std::memory_order_acq_rel)) {
     // Another thread was first; it is the same context, retained twice.
@@ -116,7 +123,7 @@ absl::StatusOr<std::shared_ptr<CudaStream>> CudaBackend::FindStream(StreamHandle
 }
 
 absl::Status CudaBackend::DestroyStream(StreamHandle stream) {
-  LGPU_RETURN_IF_ERROR(CheckAlive());
+  if (epoch_.IsForked()) return ForkedBackendError();  // that of a lost context is given up all the same
   LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> found, streams_.Remove(stream));
   const CudaContextScope scope(driver_, found->context());
   LGPU_RETURN_IF_ERROR(scope.status());

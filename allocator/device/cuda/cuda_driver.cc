@@ -34,6 +34,31 @@ absl::Status NoDevices(const std::string& why) {
   return absl::FailedPreconditionError(absl::StrCat("no CUDA devices: ", why));
 }
 
+// cuda.h: "This leaves the process in an inconsistent state and any further CUDA work will return the same
+// error. To continue using CUDA, the process must be terminated and relaunched."
+bool EndsContexts(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_CONTAINED:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_EXTERNAL_DEVICE:
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::string VisibleText() {
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   return visible == nullptr ? "CUDA_VISIBLE_DEVICES is not set"
@@ -51,6 +76,16 @@ absl::Status ExplainInit(const CudaDriver& driver, CUresult result) {
     case CUDA_ERROR_NO_DEVICE:
       return NoDevices(absl::StrCat("the NVIDIA driver sees no GPU (", VisibleText(),
                                     "); `nvidia-smi -L` lists what the machine has"));
+    case CUDA_ERROR_SYSTEM_NOT_READY:
+      return NoDevices(
+          absl::StrCat("the NVIDIA driver does not start: cuInit gave ", driver.Name(result),
+                       "; on a machine with NVSwitch the fabric manager has to run: `systemctl status "
+                       "nvidia-fabricmanager`, and of the driver's own version"));
+    case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
+      return NoDevices(
+          absl::StrCat("the NVIDIA driver does not start: cuInit gave ", driver.Name(result),
+                       "; its library and its kernel module have different versions: restart the "
+                       "machine, or in a container give it the host's library"));
     default:
       return NoDevices(absl::StrCat("the NVIDIA driver does not start: cuInit gave ", driver.Name(result),
                                     "; `nvidia-smi` and `dmesg` say more"));
@@ -123,8 +158,21 @@ std::string CudaDriver::Name(CUresult result) const {
 
 absl::Status CudaDriver::Check(std::string_view call, CUresult result) const {
   if (result == CUDA_SUCCESS) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat(absl::string_view(call.data(), call.size()), " gave ", Name(result)));
+  const std::string text = absl::StrCat(absl::string_view(call.data(), call.size()), " gave ", Name(result));
+  if (!EndsContexts(result)) return absl::InternalError(text);
+  {
+    MutexLock lock(lost->mutex);
+    if (lost->call.empty()) lost->call = text;
+  }
+  lost->is_lost.store(true, std::memory_order_release);
+  return Lost();
+}
+
+absl::Status CudaDriver::Lost() const {
+  if (!lost->is_lost.load(std::memory_order_acquire)) return absl::OkStatus();
+  MutexLock lock(lost->mutex);
+  return absl::InternalError(absl::StrCat("the GPU context of this process is lost: ", lost->call,
+                                          "; restart the program (`dmesg` may have an Xid that says more)"));
 }
 
 }  // namespace lgpu

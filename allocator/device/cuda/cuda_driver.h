@@ -6,11 +6,15 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
+#include <atomic>
+#include <memory>
 #include <string>
 #include <string_view>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 
 namespace lgpu {
 
@@ -85,8 +89,20 @@ struct CudaDriver {
 
   /// "CUDA_ERROR_OUT_OF_MEMORY (2)".
   std::string Name(CUresult result) const;
-  /// INTERNAL with the call and its result; OK for CUDA_SUCCESS.
+  /// INTERNAL with the call and its result; OK for CUDA_SUCCESS. A result after which no context of this
+  /// process works is kept: see Lost.
   absl::Status Check(std::string_view call, CUresult result) const;
+  /// OK until a call came to a result that ends the process's contexts (an illegal address, an ECC error).
+  /// From then on INTERNAL, with that call: what the driver says after it means nothing. Shared by all
+  /// copies.
+  absl::Status Lost() const;
+
+  struct LostBy {
+    Mutex mutex;
+    std::string call ABSL_GUARDED_BY(mutex);  // "cuStreamSynchronize gave ..."
+    std::atomic<bool> is_lost{false};
+  };
+  std::shared_ptr<LostBy> lost = std::make_shared<LostBy>();
 };
 
 /// "CUDA 11.4" of 11040.

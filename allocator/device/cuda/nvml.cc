@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -16,14 +17,17 @@ namespace lgpu {
 namespace {
 
 using nvml::DeviceHandle;
+using nvml::MemoryV1;
 using nvml::MemoryV2;
 using nvml::PciInfoV3;
+using nvml::ProcessInfoLong;
 using nvml::ProcessInfoV2;
 using nvml::Result;
 
 struct Calls {
 #define LGPU_NVML_FIELD(name, symbol, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;
-  LGPU_NVML_SYMBOLS(LGPU_NVML_FIELD)
+  LGPU_NVML_NEEDED(LGPU_NVML_FIELD)
+  LGPU_NVML_OPTIONAL(LGPU_NVML_FIELD)
 #undef LGPU_NVML_FIELD
 };
 
@@ -34,6 +38,7 @@ class OpenNvml final : public Nvml {
 
   std::string DriverVersion() override {
     char text[96] = {};
+    if (calls_.SystemGetDriverVersion == nullptr) return "unknown";
     return calls_.SystemGetDriverVersion(text, sizeof(text)) == nvml::kSuccess ? text : "unknown";
   }
 
@@ -60,23 +65,31 @@ class OpenNvml final : public Nvml {
 
   absl::StatusOr<std::vector<Process>> ProcessesOf(const std::string& uuid) override {
     LGPU_ASSIGN_OR_RETURN(const DeviceHandle handle, Find(uuid));
-    std::vector<ProcessInfoV2> infos(64);
+    const auto call = calls_.DeviceGetComputeRunningProcesses != nullptr
+                          ? calls_.DeviceGetComputeRunningProcesses
+                          : calls_.DeviceGetComputeRunningProcessesV2;
+    if (call == nullptr) return Missing("nvmlDeviceGetComputeRunningProcesses");
+    std::vector<ProcessInfoLong> room;
     unsigned count = 0;
     Result result = nvml::kInsufficientSize;
     // Processes come between two calls.
     for (int tries = 0; tries < 8 && result == nvml::kInsufficientSize; ++tries) {
-      infos.resize(std::max<std::size_t>(infos.size(), count + std::size_t{16}));
-      count = static_cast<unsigned>(infos.size());
-      result = calls_.DeviceGetComputeRunningProcesses(handle, &count, infos.data());
+      room.resize(std::max<std::size_t>(64, count + std::size_t{16}));
+      count = static_cast<unsigned>(room.size());
+      std::memset(static_cast<void*>(room.data()), kUntouched, room.size() * sizeof(room[0]));
+      result = call(handle, &count, room.data());
     }
     LGPU_RETURN_IF_ERROR(Check("nvmlDeviceGetComputeRunningProcesses", result));
+    count = std::min(count, static_cast<unsigned>(room.size()));
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(room.data());
+    const std::size_t each = EntryBytes(bytes, count);
     std::vector<Process> processes;
-    for (unsigned i = 0; i < count && i < infos.size(); ++i) {
+    for (unsigned i = 0; i < count; ++i) {
+      ProcessInfoV2 info{};
+      std::memcpy(&info, bytes + i * each, sizeof(info));
       Process process;
-      process.pid = infos[i].pid;
-      if (infos[i].used_gpu_memory != ProcessInfoV2::kNotAvailable) {
-        process.used = Bytes(infos[i].used_gpu_memory);
-      }
+      process.pid = info.pid;
+      if (info.used_gpu_memory != ProcessInfoV2::kNotAvailable) process.used = Bytes(info.used_gpu_memory);
       processes.push_back(process);
     }
     return processes;
@@ -84,12 +97,25 @@ class OpenNvml final : public Nvml {
 
   absl::StatusOr<ComputeMode> ComputeModeOf(const std::string& uuid) override {
     LGPU_ASSIGN_OR_RETURN(const DeviceHandle handle, Find(uuid));
+    if (calls_.DeviceGetComputeMode == nullptr) return Missing("nvmlDeviceGetComputeMode");
     int mode = 0;
     LGPU_RETURN_IF_ERROR(Check("nvmlDeviceGetComputeMode", calls_.DeviceGetComputeMode(handle, &mode)));
     return static_cast<ComputeMode>(mode);
   }
 
  private:
+  static constexpr unsigned char kUntouched = 0xa5;
+  /// How long the entries are that the driver wrote: behind short ones the room is as it was.
+  static std::size_t EntryBytes(const unsigned char* room, unsigned count) {
+    const unsigned char* const behind = room + count * sizeof(ProcessInfoV2);
+    const bool is_short = std::all_of(behind, room + count * sizeof(ProcessInfoLong),
+                                      [](unsigned char byte) { return byte == kUntouched; });
+    return is_short ? sizeof(ProcessInfoV2) : sizeof(ProcessInfoLong);
+  }
+  static absl::Status Missing(const char* call) {
+    return absl::UnimplementedError(absl::StrCat("this driver's NVML has no ", call));
+  }
+
   absl::Status Check(const char* call, Result result) const {
     if (result == nvml::kSuccess) return absl::OkStatus();
     return absl::InternalError(absl::StrCat(call, " gave ", calls_.ErrorString(result), " (", result, ")"));
@@ -103,6 +129,12 @@ class OpenNvml final : public Nvml {
   }
 
   absl::StatusOr<Memory> MemoryOf(DeviceHandle handle) const {
+    if (calls_.DeviceGetMemoryInfo == nullptr) {
+      if (calls_.DeviceGetMemoryInfoV1 == nullptr) return Missing("nvmlDeviceGetMemoryInfo");
+      MemoryV1 memory{};
+      LGPU_RETURN_IF_ERROR(Check("nvmlDeviceGetMemoryInfo", calls_.DeviceGetMemoryInfoV1(handle, &memory)));
+      return Memory{Bytes(memory.total), Bytes(memory.free), Bytes(memory.used)};
+    }
     MemoryV2 memory{};
     memory.version = MemoryV2::kVersion;
     LGPU_RETURN_IF_ERROR(Check("nvmlDeviceGetMemoryInfo", calls_.DeviceGetMemoryInfo(handle, &memory)));
@@ -121,8 +153,9 @@ class OpenNvml final : public Nvml {
     pci.bus_id[sizeof(pci.bus_id) - 1] = '\0';
     device.pci_bus_id = NormalisePciBusId(pci.bus_id);
     if (const absl::StatusOr<Memory> memory = MemoryOf(handle); memory.ok()) device.total = memory->total;
-    if (calls_.DeviceGetCudaComputeCapability(handle, &device.compute_major, &device.compute_minor) !=
-        nvml::kSuccess) {
+    if (calls_.DeviceGetCudaComputeCapability == nullptr ||
+        calls_.DeviceGetCudaComputeCapability(handle, &device.compute_major, &device.compute_minor) !=
+            nvml::kSuccess) {
       device.compute_major = device.compute_minor = 0;
     }
     return device;
@@ -155,7 +188,9 @@ absl::StatusOr<std::shared_ptr<Nvml>> Nvml::Open() {
     return address;
   };
 #define LGPU_NVML_FIND(name, symbol, ...) calls.name = reinterpret_cast<decltype(calls.name)>(find(symbol));
-  LGPU_NVML_SYMBOLS(LGPU_NVML_FIND)
+  LGPU_NVML_OPTIONAL(LGPU_NVML_FIND)
+  missing.clear();
+  LGPU_NVML_NEEDED(LGPU_NVML_FIND)
 #undef LGPU_NVML_FIND
   ::dlclose(library);  // it stays: RTLD_NODELETE
   if (!missing.empty()) {

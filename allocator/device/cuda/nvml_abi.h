@@ -20,6 +20,12 @@ struct MemoryV2 {
 };
 static_assert(sizeof(MemoryV2) == 40);
 
+/// What drivers before R510 have in place of MemoryV2.
+struct MemoryV1 {
+  unsigned long long total, free, used;
+};
+static_assert(sizeof(MemoryV1) == 24);
+
 struct PciInfoV3 {
   char bus_id_legacy[16];
   unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
@@ -34,24 +40,35 @@ struct ProcessInfoV2 {
   unsigned gpu_instance_id, compute_instance_id;
 };
 static_assert(sizeof(ProcessInfoV2) == 24);
+/// The first drivers of R535 wrote one field more, by the same symbol.
+struct ProcessInfoLong {
+  ProcessInfoV2 info;
+  unsigned long long used_protected_memory;
+};
+static_assert(sizeof(ProcessInfoLong) == 32);
 
-// Symbol and type of every call.
-#define LGPU_NVML_SYMBOLS(X)                                                                      \
+// Symbol and type of every call: those that there is no NVML without, and those whose figure is missing where
+// the driver does not have them.
+#define LGPU_NVML_NEEDED(X)                                                                       \
   X(Init, "nvmlInit_v2", Result (*)())                                                            \
   X(Shutdown, "nvmlShutdown", Result (*)())                                                       \
   X(ErrorString, "nvmlErrorString", const char* (*)(Result))                                      \
-  X(SystemGetDriverVersion, "nvmlSystemGetDriverVersion", Result (*)(char*, unsigned))            \
   X(DeviceGetCount, "nvmlDeviceGetCount_v2", Result (*)(unsigned*))                               \
   X(DeviceGetHandleByIndex, "nvmlDeviceGetHandleByIndex_v2", Result (*)(unsigned, DeviceHandle*)) \
   X(DeviceGetHandleByUUID, "nvmlDeviceGetHandleByUUID", Result (*)(const char*, DeviceHandle*))   \
   X(DeviceGetUUID, "nvmlDeviceGetUUID", Result (*)(DeviceHandle, char*, unsigned))                \
   X(DeviceGetName, "nvmlDeviceGetName", Result (*)(DeviceHandle, char*, unsigned))                \
-  X(DeviceGetPciInfo, "nvmlDeviceGetPciInfo_v3", Result (*)(DeviceHandle, PciInfoV3*))            \
-  X(DeviceGetMemoryInfo, "nvmlDeviceGetMemoryInfo_v2", Result (*)(DeviceHandle, MemoryV2*))       \
-  X(DeviceGetCudaComputeCapability, "nvmlDeviceGetCudaComputeCapability",                         \
-    Result (*)(DeviceHandle, int*, int*))                                                         \
-  X(DeviceGetComputeRunningProcesses, "nvmlDeviceGetComputeRunningProcesses_v3",                  \
-    Result (*)(DeviceHandle, unsigned*, ProcessInfoV2*))                                          \
+  X(DeviceGetPciInfo, "nvmlDeviceGetPciInfo_v3", Result (*)(DeviceHandle, PciInfoV3*))
+#define LGPU_NVML_OPTIONAL(X)                                                               \
+  X(SystemGetDriverVersion, "nvmlSystemGetDriverVersion", Result (*)(char*, unsigned))      \
+  X(DeviceGetMemoryInfo, "nvmlDeviceGetMemoryInfo_v2", Result (*)(DeviceHandle, MemoryV2*)) \
+  X(DeviceGetMemoryInfoV1, "nvmlDeviceGetMemoryInfo", Result (*)(DeviceHandle, MemoryV1*))  \
+  X(DeviceGetCudaComputeCapability, "nvmlDeviceGetCudaComputeCapability",                   \
+    Result (*)(DeviceHandle, int*, int*))                                                   \
+  X(DeviceGetComputeRunningProcesses, "nvmlDeviceGetComputeRunningProcesses_v3",            \
+    Result (*)(DeviceHandle, unsigned*, void*))                                             \
+  X(DeviceGetComputeRunningProcessesV2, "nvmlDeviceGetComputeRunningProcesses_v2",          \
+    Result (*)(DeviceHandle, unsigned*, void*))                                             \
   X(DeviceGetComputeMode, "nvmlDeviceGetComputeMode", Result (*)(DeviceHandle, int*))
 
 }  // namespace lgpu::nvml
