@@ -18,7 +18,8 @@ namespace lgpu {
 /// and one call in a forked child would break those of its parent. It is slow to destroy (milliseconds the
 /// first time).
 ///
-/// A call that the daemon does not admit now, because its user has too many, is made again until its time is over.
+/// A call that the daemon does not admit now, because its user has too many, is made again until its time is
+/// over.
 ///
 /// Thread-safe, once UseToken was called. Errors are the daemon's, with the Refusal where there is one;
 /// UNAVAILABLE when it is gone or admitted no call in time; DEADLINE_EXCEEDED.

@@ -39,6 +39,29 @@ struct ForeignProcess {
   }
 };
 
+struct QueuedRequest {
+  std::uint32_t place = 0;
+  std::string owner;
+  std::int64_t pid = 0;
+  std::string lease_name;
+  std::string device;
+  std::uint64_t asked_bytes = 0;
+  std::uint64_t waited_ms = 0;
+  std::uint32_t turns = 0;
+  std::optional<std::uint64_t> turn_left_ms;
+  static void Fields(auto&& visit, auto& m) {
+    visit(1, m.place);
+    visit(2, m.owner);
+    visit(3, m.pid);
+    visit(4, m.lease_name);
+    visit(5, m.device);
+    visit(6, m.asked_bytes);
+    visit(7, m.waited_ms);
+    visit(8, m.turns);
+    visit(9, m.turn_left_ms);
+  }
+};
+
 struct CardStats {
   std::uint32_t index = 0;
   std::string uuid;
@@ -62,6 +85,7 @@ struct CardStats {
   std::uint32_t compute_minor = 0;
   std::optional<std::uint32_t> multiprocessors;
   std::vector<ForeignProcess> foreign_processes;
+  std::vector<QueuedRequest> queue;
   static void Fields(auto&& visit, auto& m) {
     visit(1, m.index);
     visit(2, m.uuid);
@@ -85,6 +109,7 @@ struct CardStats {
     visit(20, m.compute_minor);
     visit(21, m.multiprocessors);
     visit(22, m.foreign_processes);
+    visit(23, m.queue);
   }
 };
 

@@ -25,9 +25,10 @@ TEST(ThreadRoomTest, WhereThereIsNoneItSaysHowManyAndWhatToTry) {
     if (::setrlimit(RLIMIT_NPROC, &none) != 0) ::_exit(3);
     const absl::Status status = CheckThreadRoom("OpenBLAS", 4);
     const std::string text(status.message());
-    const bool is_right =
-        absl::IsResourceExhausted(status) && text.find("may start 0 further threads") != std::string::npos &&
-        text.find("OpenBLAS needs up to 4") != std::string::npos && text.find("pids.max") != std::string::npos;
+    const bool is_right = absl::IsResourceExhausted(status) &&
+                          text.find("may start 0 further threads") != std::string::npos &&
+                          text.find("OpenBLAS needs up to 4") != std::string::npos &&
+                          text.find("pids.max") != std::string::npos;
     ::_exit(is_right ? 0 : 1);
   }
   int state = -1;

@@ -72,6 +72,7 @@ void ForEachCodedMessage(Visit&& visit) {
   one.template operator()<wire::Any, google::protobuf::Any>();
   one.template operator()<wire::Timestamp, google::protobuf::Timestamp>();
   one.template operator()<wire::ForeignProcess, v1::ForeignProcess>();
+  one.template operator()<wire::QueuedRequest, v1::QueuedRequest>();
   one.template operator()<wire::CardStats, v1::CardStats>();
   one.template operator()<wire::ListPhysicalDevicesRequest, v1::ListPhysicalDevicesRequest>();
   one.template operator()<wire::ListPhysicalDevicesResponse, v1::ListPhysicalDevicesResponse>();
