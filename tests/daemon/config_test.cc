@@ -106,7 +106,8 @@ TEST(ConfigTest, ErrorsSayFileLineAndColumn) {
   EXPECT_THAT(ErrorOf("\n[deamon]\n"), HasSubstr("lgpud.toml:2:2: unknown key 'deamon' at the top"));
   EXPECT_THAT(ErrorOf("[memory]\nreserve = \"2GB\"\n"), testing::StartsWith("lgpud.toml:2:11: "));
   EXPECT_THAT(ErrorOf("[daemon]\nmax_sessions = 0\n"), HasSubstr("0 is out of range; allowed are 1 to "));
-  EXPECT_THAT(ErrorOf("[memory]\nmax_drain = \"0\"\n"), HasSubstr("0 is out of range; allowed are 100ms to "));
+  EXPECT_THAT(ErrorOf("[memory]\nmax_drain = \"0\"\n"),
+              HasSubstr("0 is out of range; allowed are 100ms to "));
   EXPECT_THAT(ErrorOf("[memory]\nmax_drain = 2\n"), HasSubstr("expected a time such as \"2s\" or \"500ms\""));
   EXPECT_THAT(ErrorOf("[memory]\nmax_drain = \"soon\"\n"), HasSubstr("expected a time such as"));
   EXPECT_THAT(ErrorOf("[daemon]\nmax_sessions = \"9\"\n"),
