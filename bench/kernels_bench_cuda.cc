@@ -181,7 +181,7 @@ class GpuBench {
       : options_(options), gpu_(gpu), bare_(bare) {}
 
   absl::Status Run() {
-    // Here and not where the rows would be: who reads a report starts at its top.
+    // At the top, because readers of a report start there.
     std::printf("cuBLASLt: %s\n",
                 bare_.lt() ? bare_.lt()->file.c_str() : "NONE THAT WORKS, SO THERE IS NO ROW OF MATMUL");
     LGPU_RETURN_IF_ERROR(AddNBandwidth());

@@ -10,7 +10,7 @@
 
 namespace lgpu::cli {
 
-/// Who looks at a snapshot, and whether leases were left out of it.
+/// The user who looks at a snapshot, and whether leases were left out of it.
 struct Viewer {
   std::uint32_t uid = 0;
   bool filtered = false;

@@ -17,8 +17,8 @@ namespace lgpu {
 /// A CardQueue is the line of requests that wait for memory of one card, and the turn that one of them has.
 ///
 /// Users stand in a ring, each with its requests in a line. While a *turn* runs, the card's free memory
-/// belongs to one request, and every other request is held back. While no turn runs, nobody is held back: the
-/// owner grants whatever fits, in Order().
+/// belongs to one request, and every other request is held back. While no turn runs, no request is held back:
+/// the owner grants every request that fits, in Order().
 ///
 /// A turn lasts at most `max_turn`. It ends earlier when its request leaves, and when the owner finds that
 /// the request cannot be served as things are. Its request then goes to the end of its user's line, and its

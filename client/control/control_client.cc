@@ -169,8 +169,9 @@ class ControlClient::Impl {
     if (status.ok()) return absl::OkStatus();
     const auto code = static_cast<absl::StatusCode>(status.error_code());
     if (code == absl::StatusCode::kUnavailable) {
-      return absl::UnavailableError("lgpud at " + directory_ + " is gone (" + status.error_message() +
-                                    ")\n  try: is it still running? its log says why it stopped");
+      return absl::UnavailableError(
+          "lgpud at " + directory_ + " is gone (" + status.error_message() +
+          ")\n  try: is it still running? its log says why it stopped, or closed the connection");
     }
     if (code == absl::StatusCode::kDeadlineExceeded) {
       return absl::DeadlineExceededError(absl::StrFormat(

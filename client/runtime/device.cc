@@ -137,7 +137,7 @@ absl::Status Device::CallLibrary(absl::FunctionRef<absl::Status(const LibraryCal
   });
 }
 
-// A block like a tensor's: the pool gives it to nobody before what was launched here is done.
+// A block like a tensor's: the pool reuses it only after the work that was launched here.
 absl::Status Device::WithScratch(Bytes bytes,
                                  absl::FunctionRef<absl::Status(std::span<std::byte> scratch)> launch) {
   if (!is_gpu()) return launch({});

@@ -30,8 +30,8 @@ struct Endpoint {
   std::vector<Bytes> simulated = {};
   /// Not local: the runtime directories to try, in this order.
   std::vector<std::string> directories = {};
-  /// The directories are the defaults: nobody named them. Of those, one that another ordinary user may have
-  /// made is not used.
+  /// The directories are the defaults, and were not named by the user. A default directory that another
+  /// ordinary user may have made is not used.
   bool is_default = false;
   /// False: a daemon is needed, `local` would not do (the command lgpu).
   bool may_be_local = true;

@@ -141,7 +141,7 @@ absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequ
 
 namespace {
 
-/// Each of the `devices` that nobody gave a limit gets at most an equal share of `left`.
+/// Each of the `devices` without a limit of its own gets at most an equal share of `left`.
 void ShareOut(Bytes left, std::size_t devices, std::vector<PlannedDevice>& plan) {
   for (PlannedDevice& device : plan) {
     if (!device.whole_card) continue;

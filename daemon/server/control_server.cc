@@ -6,7 +6,6 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_posix.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -42,7 +41,7 @@ constexpr int kStreamsOfAConnection = 4;
 // What gRPC may use for the connections of one user; where it needs more, it ends calls and connections of
 // that user.
 constexpr std::size_t kMemoryOfAUser = std::size_t{64} << 20;
-// How often at most the connections of a user are looked at one by one.
+// How often at most the connections of all users are looked at one by one.
 constexpr std::chrono::milliseconds kLookInterval{50};
 
 std::size_t DescriptorLimit() {
@@ -67,19 +66,6 @@ absl::StatusOr<UniqueFd> MoveUp(UniqueFd socket) {
 void EnableHealthService() {
   static std::once_flag once;
   std::call_once(once, [] { grpc::EnableDefaultHealthCheckService(true); });
-}
-
-// Tells an HTTP/2 client why it is not served (RFC 9113, 6.8), as far as its socket has room.
-void SayGoAway(int socket, const std::string& why) {
-  constexpr char kEnhanceYourCalm = 11;
-  const auto length = static_cast<std::uint32_t>(8 + why.size());
-  std::string frames("\0\0\0\4\0\0\0\0\0", 9);  // empty settings, which come first
-  for (const int shift : {16, 8, 0}) frames.push_back(static_cast<char>(length >> shift));
-  frames.append("\7\0\0\0\0\0", 6);    // a GOAWAY of the connection
-  frames.append("\0\0\0\0\0\0\0", 7);  // no stream was processed
-  frames.push_back(kEnhanceYourCalm);
-  frames += why;
-  (void)::send(socket, frames.data(), frames.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 /// The gRPC server of one user, with memory of its own: what the user does to it, no other user notices.
@@ -111,11 +97,8 @@ class UserServer {
     grpc::AddInsecureChannelFromFd(server_.get(), socket.Release());
   }
 
-  /// How many connections have ended since this was last asked; 0 when that was just now.
+  /// How many connections have ended since this was last asked.
   std::size_t ForgetEnded() {
-    const auto now = std::chrono::steady_clock::now();
-    if (now < next_look_) return 0;
-    next_look_ = now + kLookInterval;
     return std::erase_if(connections_, [](const Connection& connection) {
       return InodeOf(connection.fd) != connection.inode;
     });
@@ -142,7 +125,6 @@ class UserServer {
   ControlService service_;
   std::unique_ptr<grpc::Server> server_;
   std::vector<Connection> connections_;
-  std::chrono::steady_clock::time_point next_look_{};
 };
 
 }  // namespace
@@ -172,13 +154,11 @@ class ControlServer::Impl {
     if (stopped_) return absl::UnavailableError("the daemon is stopping");
     LGPU_ASSIGN_OR_RETURN(UserServer* const server, ServerOf(peer.uid));
     if (!connections_.TryTake(peer.uid)) {
-      connections_.GiveBack(peer.uid, server->ForgetEnded());
+      ForgetEnded();
       if (!connections_.TryTake(peer.uid)) {
-        absl::Status refused = absl::ResourceExhaustedError(
+        return absl::ResourceExhaustedError(
             absl::StrCat("this user has ", server->connections(),
                          " control connections to lgpud, which is their share; close some"));
-        SayGoAway(socket.get(), std::string(refused.message()));
-        return refused;
       }
     }
     absl::StatusOr<UniqueFd> moved = MoveUp(std::move(socket));
@@ -206,13 +186,18 @@ class ControlServer::Impl {
 
  private:
   absl::StatusOr<UserServer*> ServerOf(std::uint32_t uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::unique_ptr<UserServer>& server = servers_[uid];
-    if (server == nullptr) {
-      auto made = std::make_unique<UserServer>(parts_, room_, uid);
-      LGPU_RETURN_IF_ERROR(made->Start());
-      server = std::move(made);
-    }
-    return server.get();
+    if (const auto found = servers_.find(uid); found != servers_.end()) return found->second.get();
+    auto made = std::make_unique<UserServer>(parts_, room_, uid);
+    LGPU_RETURN_IF_ERROR(made->Start());
+    return servers_.emplace(uid, std::move(made)).first->second.get();
+  }
+
+  /// Those of all users: connections of one that have ended must not make another one's share smaller.
+  void ForgetEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_look_) return;
+    next_look_ = now + kLookInterval;
+    for (auto& [uid, server] : servers_) connections_.GiveBack(uid, server->ForgetEnded());
   }
 
   const ControlService::Parts parts_;
@@ -220,6 +205,7 @@ class ControlServer::Impl {
   UserShares connections_{MaxConnections()};
   Mutex mutex_;
   std::map<std::uint32_t, std::unique_ptr<UserServer>> servers_ ABSL_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point next_look_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

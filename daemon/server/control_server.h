@@ -23,7 +23,7 @@ class ControlServer {
   ControlServer& operator=(const ControlServer&) = delete;
 
   /// Takes a connection. RESOURCE_EXHAUSTED when descriptors are used up, or the user has their share: the
-  /// peer is told so. UNAVAILABLE after Stop.
+  /// peer is closed. UNAVAILABLE after Stop.
   absl::Status Serve(UniqueFd socket, const PeerCredentials& peer);
   /// Ends all calls, streams too. The logs that streams wait on must be closed before.
   void Stop();

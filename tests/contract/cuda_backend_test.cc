@@ -24,6 +24,7 @@
 #include "tests/contract/device_backend_contract.h"
 #include "tests/fake_cuda/fake_state.h"
 #include "tests/support/child_program.h"
+#include "tests/support/open_files_limit.h"
 
 namespace lgpu {
 namespace {
@@ -63,19 +64,6 @@ std::size_t CountOpenFiles() {
   ::closedir(directory);
   return count;
 }
-
-class OpenFilesLimit {
- public:
-  explicit OpenFilesLimit(std::size_t files) {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit limit{files, before_.rlim_max};
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-  }
-  ~OpenFilesLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_{};
-};
 
 TEST(CudaBackendTest, ElevenHundredChunksNeedNoDescriptors) {
   const auto daemon = OpenMemory();

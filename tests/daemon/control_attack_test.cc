@@ -1,8 +1,6 @@
 // One user who does all that the control socket allows must not stop another user's calls.
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
-#include <sys/resource.h>
 
 #include <fstream>
 #include <memory>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "tests/daemon/daemon_fixture.h"
+#include "tests/support/open_files_limit.h"
 #include "tests/support/raw_http2.h"
 
 namespace lgpu::daemon {
@@ -20,23 +19,18 @@ constexpr std::uint32_t kAttacker = 12345;
 class ControlAttackTest : public DaemonFixture {
  protected:
   void SetUp() override {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit high = before_;
-    high.rlim_cur = high.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &high);
+    if (files_.hard() < 8192)
+      GTEST_SKIP() << "the limit of open files is " << files_.hard() << "; 8192 are needed";
     DaemonFixture::SetUp();
   }
-  void TearDown() override {
-    attackers_.clear();
-    DaemonFixture::TearDown();
-    ::setrlimit(RLIMIT_NOFILE, &before_);
-  }
-
-  RawHttp2& Attack(std::uint32_t window) {
+  UniqueFd ConnectAsAttacker() {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
     daemon_->ServeControl(UniqueFd(ends[0]), {.uid = kAttacker, .gid = kAttacker, .pid = 1});
-    attackers_.push_back(std::make_unique<RawHttp2>(UniqueFd(ends[1]), window));
+    return UniqueFd(ends[1]);
+  }
+  RawHttp2& Attack(std::uint32_t window) {
+    attackers_.push_back(std::make_unique<RawHttp2>(ConnectAsAttacker(), window));
     return *attackers_.back();
   }
 
@@ -53,7 +47,7 @@ class ControlAttackTest : public DaemonFixture {
   std::vector<std::unique_ptr<RawHttp2>> attackers_;
 
  private:
-  rlimit before_{};
+  const OpenFilesLimit files_{OpenFilesLimit::kAll};
 };
 
 TEST_F(ControlAttackTest, AnswersThatAreNotReadHoldNoThread) {
@@ -160,10 +154,8 @@ TEST_F(ControlAttackTest, AUserWithTooManyCallsIsAskedToTryAgain) {
       attacker.SendData(RawHttp2::MessageHeader(0), true);
     }
   }
-  int ends[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
-  daemon_->ServeControl(UniqueFd(ends[0]), {.uid = kAttacker, .gid = kAttacker, .pid = 1});
-  const auto stub = v1::Control::NewStub(grpc::CreateInsecureChannelFromFd("lgpu", ends[1]));
+  const auto stub =
+      v1::Control::NewStub(grpc::CreateInsecureChannelFromFd("lgpu", ConnectAsAttacker().Release()));
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   grpc::Status status;
   do {

@@ -5,6 +5,7 @@
 
 #include "proto/refusal_codec.h"
 #include "tests/daemon/daemon_fixture.h"
+#include "tests/support/open_files_limit.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -201,16 +202,7 @@ TEST_F(ControlServerTest, WhatARequestMakesTheDaemonKeepIsBounded) {
 // One user who opens connections without end must not use up the numbers that name connections.
 class FewDescriptorsTest : public ControlServerTest {
  protected:
-  void SetUp() override {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit low = before_;
-    low.rlim_cur = 1024;
-    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
-    ControlServerTest::SetUp();
-  }
-  void TearDown() override { ::setrlimit(RLIMIT_NOFILE, &before_); }
-
-  // A connection of somebody else's; nothing if the daemon closed it at once.
+  // A connection of that user; nothing if the daemon closed it at once.
   UniqueFd ConnectAs(std::uint32_t uid) {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
@@ -220,7 +212,7 @@ class FewDescriptorsTest : public ControlServerTest {
     ::poll(&entry, 1, 0);
     return (entry.revents & POLLHUP) == 0 ? std::move(end) : UniqueFd();
   }
-  rlimit before_{};
+  const OpenFilesLimit files_{1024};
 };
 
 TEST_F(FewDescriptorsTest, OneUserGetsAShareOfTheConnections) {
@@ -244,6 +236,22 @@ TEST_F(FewDescriptorsTest, OneUserGetsAShareOfTheConnections) {
     again = ConnectAs(12345);
   }
   EXPECT_TRUE(again);
+}
+
+// Connections that one user has closed do not count against another one.
+TEST_F(FewDescriptorsTest, ClosedConnectionsOfOneUserDoNotMakeTheShareOfAnotherSmaller) {
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(ConnectAs(12345)) << i;  // and closed
+  std::vector<UniqueFd> open;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (open.size() < 128 && std::chrono::steady_clock::now() < end) {
+    UniqueFd connection = ConnectAs(54321);
+    if (connection) {
+      open.push_back(std::move(connection));
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  EXPECT_EQ(open.size(), 128u);
 }
 
 class CappedTest : public DaemonFixture {

@@ -7,6 +7,7 @@
 
 #include "daemon/sessions/session.h"
 #include "tests/daemon/daemon_fixture.h"
+#include "tests/support/open_files_limit.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -184,15 +185,7 @@ TEST_F(SessionServerTest, StopDoesNotWaitForAClientThatDoesNotRead) {
 // Clients that never read keep nobody from being served.
 class UnreadSessionsTest : public SessionServerTest {
  protected:
-  void SetUp() override {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit low = before_;
-    low.rlim_cur = 1024;
-    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
-    SessionServerTest::SetUp();
-  }
-  void TearDown() override { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  rlimit before_{};
+  const OpenFilesLimit files_{1024};
 };
 
 TEST_F(UnreadSessionsTest, TwentyThatNeverReadAndAnotherThatIsServed) {

@@ -20,6 +20,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/open_files_limit.h"
+
 namespace lgpu {
 namespace {
 
@@ -239,22 +241,6 @@ TEST_F(SessionChannelTest, RandomPacketsAreFramesOrErrors) {
   }
 }
 
-// RLIMIT_NOFILE of this process for the life of one object.
-class ScopedNofile {
- public:
-  explicit ScopedNofile(rlim_t soft) {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit now = {.rlim_cur = soft, .rlim_max = before_.rlim_max};
-    ::setrlimit(RLIMIT_NOFILE, &now);
-  }
-  ScopedNofile(const ScopedNofile&) = delete;
-  ScopedNofile& operator=(const ScopedNofile&) = delete;
-  ~ScopedNofile() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_ = {};
-};
-
 TEST_F(SessionChannelTest, DescriptorsThatDoNotFitIntoTheProcessAreCutOff) {
   const UniqueFd file = Memfd();
   ASSERT_TRUE(left_->Send(GrowFrame(1), std::vector<int>(8, file.get())).ok());
@@ -262,7 +248,7 @@ TEST_F(SessionChannelTest, DescriptorsThatDoNotFitIntoTheProcessAreCutOff) {
   absl::StatusOr<ReceivedFrame> received;
   {
     // Room for three of the eight, if there is no gap among the open ones; the kernel cuts off the rest.
-    const ScopedNofile limit(static_cast<rlim_t>(first_free) + 3);
+    const OpenFilesLimit limit(static_cast<rlim_t>(first_free) + 3);
     received = right_->Receive();
   }
   ASSERT_TRUE(received.ok()) << received.status();
@@ -390,7 +376,7 @@ TEST_F(SessionChannelTest, TooManyDescriptorsInFlightAreSentLater) {
     if (!is_other_user) {
       return;
     }
-    const ScopedNofile limit(150);
+    const OpenFilesLimit limit(150);
     while (sent < 10 && (status = left_->Send(GrowFrame(1), fds)).ok()) {
       ++sent;
     }

@@ -260,7 +260,7 @@ TEST(BrokerTest, ARequestThatFitsIntoFreeMemoryIsServedWhenTheTurnThatHoldsItBac
   rig.SetTime(waits.next_look);
   EXPECT_TRUE(rig.broker().Continue(*waits.wait).status.ok());
   EXPECT_EQ(rig.broker().Held(SessionId{3}), kMiB * 8);
-  // In the rest after the turn nobody is held back.
+  // In the rest after the turn no request is held back.
   EXPECT_FALSE(rig.HasTurn(0));
   EXPECT_FALSE(rig.Grow(3, kMiB * 8, {}).wait.has_value());
   EXPECT_EQ(rig.broker().Held(SessionId{3}), kMiB * 16);
