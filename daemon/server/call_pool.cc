@@ -85,7 +85,7 @@ void CallPool::Work() {
     --running_;
     if (line.running == 0 && line.calls.empty()) lines_.erase(entry);
     // A thread that is free again may let calls of several users start.
-    changed_.NotifyAll();
+    if (queued_ > 0) changed_.NotifyAll();
   }
 }
 
