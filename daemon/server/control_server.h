@@ -22,8 +22,8 @@ class ControlServer {
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
-  /// Takes a connection. RESOURCE_EXHAUSTED when descriptors are used up, or the user has their share; then the
-  /// connection is closed. UNAVAILABLE after Stop.
+  /// Takes a connection. RESOURCE_EXHAUSTED when descriptors are used up, or the user has their share; then
+  /// the connection is closed. UNAVAILABLE after Stop.
   absl::Status Serve(UniqueFd socket, const PeerCredentials& peer);
   /// Ends all calls, streams too. The logs that streams wait on must be closed before.
   void Stop();
