@@ -142,6 +142,7 @@ class Fault {
     call.copy(fault_->call, sizeof(fault_->call) - 1);
     fault_->times = -1;
     fault_->result = result;
+    machine->state().has_faults = true;
   }
   ~Fault() {
     if (fault_ == nullptr) return;

@@ -193,7 +193,7 @@ TEST(CudaDriverTest, CudaVisibleDevicesIsTheDriversToRead) {
 
 // Before R510, and with the longer entries of the first drivers of R535.
 TEST(CudaDriverTest, NvmlOfEveryAgeHasTheFigures) {
-  const std::string expected = "nvml used 18.00MiB this process 16.00MiB";
+  const std::string expected = "nvml used 18.00MiB this process 18.00MiB";
   FakeMachine machine({FakeMachine::CardOptions()});
   auto environment = machine.environment();
   EXPECT_EQ(Open(environment).figures, expected);

@@ -1,6 +1,7 @@
 #ifndef LGPU_TESTS_FAKE_CUDA_FAKE_CALLS_H_
 #define LGPU_TESTS_FAKE_CUDA_FAKE_CALLS_H_
 
+#include <atomic>
 #include <mutex>
 
 #include "tests/fake_cuda/fake_process.h"
@@ -11,18 +12,32 @@ namespace lgpu::fake_cuda {
 
 inline constexpr std::uint64_t kGranularity = std::uint64_t{2} << 20;
 
+/// One call of the driver, where it stands in the code.
+struct Call {
+  const char* name;
+  std::atomic<int> index{-1};  // in State::calls
+};
 /// What every call begins with: is the driver there, did the program start it, is this a forked child, does a
 /// test want the call to fail?
-CUresult Enter(const char* call);
+CUresult Enter(Call& call);
+/// Where the host sees memory when work on it runs; null kills the contexts.
+char* ReachLater(const Touch& touch, int card, const char* call);
 /// The card of CUDA's ordinal, or -1.
 int CardOf(int ordinal);
 
 }  // namespace lgpu::fake_cuda
 
 // Enters a call and names the process `process`, locked by `lock`.
-#define FAKE_ENTER(call)                                                                                \
-  if (const CUresult entered = ::lgpu::fake_cuda::Enter(call); entered != CUDA_SUCCESS) return entered; \
-  auto& process = ::lgpu::fake_cuda::Process::This();                                                   \
+#define FAKE_ENTER(call)                                                                                     \
+  static ::lgpu::fake_cuda::Call this_call{call};                                                            \
+  if (const CUresult entered = ::lgpu::fake_cuda::Enter(this_call); entered != CUDA_SUCCESS) return entered; \
+  auto& process = ::lgpu::fake_cuda::Process::This();                                                        \
   std::unique_lock lock(process.mutex)
+
+// The same for a call that takes a current context, which it names `context`.
+#define FAKE_ENTER_CONTEXT(call)                 \
+  FAKE_ENTER(call);                              \
+  ::lgpu::fake_cuda::Context* context = nullptr; \
+  if (const CUresult current = process.CurrentContext(&context, call); current != CUDA_SUCCESS) return current
 
 #endif  // LGPU_TESTS_FAKE_CUDA_FAKE_CALLS_H_

@@ -1,7 +1,8 @@
-// fake_cuda_run [--cards N] [--memory SIZE] [--driver VERSION] [--fail CALL=RESULT] [--hold kernels] --
-// PROGRAM ...: runs a program on a machine with fake GPUs. --driver: 11040 is CUDA 11.4. --fail: every such
-// call fails. --hold kernels: they never end. Its exit code is the program's, or 3 if that or a child of it
-// broke a rule of the driver.
+// fake_cuda_run [--cards N] [--memory SIZE] [--driver VERSION] [--fail CALL=RESULT] [--hold kernels] [--rules
+// off]
+// -- PROGRAM ...: runs a program on a machine with fake GPUs. --driver: 11040 is CUDA 11.4. --fail: every
+// such call fails. --hold kernels: they never end. --rules off: for programs that are not lgpu's. Its exit
+// code is the program's, or 3 if that or a child of it broke a rule of the driver.
 
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +18,7 @@ int main(int argc, char** argv) {
   FakeMachine::CardOptions card;
   int driver = 0;
   bool hold = false;
+  bool any_program = false;
   std::vector<std::string> faults;
   int at = 1;
   for (; at + 1 < argc && std::string(argv[at]) != "--"; at += 2) {
@@ -31,6 +33,8 @@ int main(int argc, char** argv) {
       faults.push_back(fault);
     } else if (option == "--hold") {
       hold = std::string(argv[at + 1]) == "kernels";
+    } else if (option == "--rules") {
+      any_program = std::string(argv[at + 1]) == "off";
     } else {
       break;
     }
@@ -38,12 +42,13 @@ int main(int argc, char** argv) {
   if (at + 1 >= argc || std::string(argv[at]) != "--" || cards < 0) {
     std::fprintf(stderr,
                  "usage: fake_cuda_run [--cards N] [--memory SIZE] [--driver VERSION] [--fail CALL=RESULT] "
-                 "[--hold kernels] -- PROGRAM [ARGUMENT ...]\n");
+                 "[--hold kernels] [--rules off] -- PROGRAM [ARGUMENT ...]\n");
     return 2;
   }
   FakeMachine machine(std::vector<FakeMachine::CardOptions>(static_cast<std::size_t>(cards), card));
   if (driver != 0) machine.state().driver_version = driver;
   machine.state().hold_kernels = hold;
+  machine.state().any_program = any_program;
   for (const std::string& fault : faults) {
     const std::size_t equals = fault.find('=');
     machine.FailCall(fault.substr(0, equals), std::atoi(fault.c_str() + equals + 1), 0, -1);

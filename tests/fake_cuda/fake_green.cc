@@ -66,9 +66,9 @@ FAKE_EXPORT CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
 FAKE_EXPORT CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned flags,
                                             int priority) {
   CUcontext context = reinterpret_cast<CUcontext>(green);
-  if (const CUresult pushed = cuCtxPushCurrent(context); pushed != CUDA_SUCCESS) return pushed;
+  if (const CUresult pushed = cuCtxPushCurrent_v2(context); pushed != CUDA_SUCCESS) return pushed;
   const CUresult made = cuStreamCreateWithPriority(stream, flags, priority);
-  cuCtxPopCurrent(&context);
+  cuCtxPopCurrent_v2(&context);
   return made;
 }
 #endif

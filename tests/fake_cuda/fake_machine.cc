@@ -74,6 +74,7 @@ void FakeMachine::FailCall(std::string_view call, int result, int skip, int time
     fault.times = times;
     fault.pid = pid;
     fault.result = result;
+    state_->has_faults = true;
     return;
   }
   LGPU_CHECK(false);

@@ -5,8 +5,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <set>
 #include <string>
 
+#include "tests/fake_cuda/fake_blocks.h"
 #include "tests/fake_cuda/fake_calls.h"
 
 namespace lgpu::fake_cuda {
@@ -35,24 +37,6 @@ std::uint64_t AddHandle(Process& process, std::shared_ptr<Allocation> memory) {
   return handle;
 }
 
-// Reserved, aligned addresses.
-char* ReserveHost(std::uint64_t bytes) {
-  void* const raw = ::mmap(nullptr, bytes + kGranularity, PROT_NONE, kReserved, -1, 0);
-  if (raw == MAP_FAILED) return nullptr;
-  const auto start = reinterpret_cast<std::uint64_t>(raw);
-  const std::uint64_t base = (start + kGranularity - 1) / kGranularity * kGranularity;
-  if (base != start) ::munmap(raw, base - start);
-  ::munmap(reinterpret_cast<void*>(base + bytes), start + kGranularity - base);
-  ::madvise(reinterpret_cast<void*>(base), bytes, MADV_DONTFORK);
-  return reinterpret_cast<char*>(base);
-}
-
-// A context of the card in this process, which mapping takes.
-bool HasContext(Process& process, int card) {
-  const auto context = process.contexts.find(card);
-  return context != process.contexts.end() && context->second->retained > 0;
-}
-
 }  // namespace
 }  // namespace lgpu::fake_cuda
 
@@ -69,22 +53,21 @@ FAKE_EXPORT CUresult cuMemGetAllocationGranularity(std::size_t* granularity, con
 FAKE_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size,
                                  const CUmemAllocationProp* prop, unsigned long long flags) {
   FAKE_ENTER("cuMemCreate");
-  const int card = CardOf(prop->location.id);
-  if (card < 0 || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_DEVICE;
+  const bool is_device = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  // Memory of the host is a file of card 0 here, and takes none of it.
+  const int card = CardOf(is_device ? prop->location.id : 0);
+  const bool is_host = prop->location.type == CU_MEM_LOCATION_TYPE_HOST ||
+                       prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  if (card < 0 || !(is_device || is_host)) return CUDA_ERROR_INVALID_DEVICE;
   if (flags != 0 || !IsWhole(size)) {
     process.Break("granularity", "cuMemCreate of " + std::to_string(size) + " bytes");
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const lgpu::UniqueFd memory = process.file->OpenMemory(card);
-  if (!memory) return CUDA_ERROR_OPERATING_SYSTEM;
   std::shared_ptr<Allocation> allocation;
-  {
-    const StateFile::Lock state(*process.file);
-    const Slot* const slot = process.file->Allocate(card, size, false, memory.get());
-    if (slot == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-    allocation = Allocation::Hold(memory.get(), *slot);
+  const auto kind = is_device ? StateFile::Kind::kMemory : StateFile::Kind::kOnHost;
+  if (const CUresult made = NewAllocation(process, card, size, kind, &allocation); made != CUDA_SUCCESS) {
+    return made;
   }
-  if (allocation == nullptr) return CUDA_ERROR_OPERATING_SYSTEM;
   *handle = AddHandle(process, std::move(allocation));
   return CUDA_SUCCESS;
 }
@@ -174,10 +157,7 @@ FAKE_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp*
   *prop = {};
   prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  prop->location.id = -1;
-  for (std::size_t i = 0; i < process.cards.size(); ++i) {
-    if (process.cards[i] == found->memory->card) prop->location.id = static_cast<int>(i);
-  }
+  prop->location.id = process.OrdinalOf(found->memory->card);
   return CUDA_SUCCESS;
 }
 
@@ -185,15 +165,8 @@ FAKE_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t size,
                                          CUdeviceptr, unsigned long long) {
   FAKE_ENTER("cuMemAddressReserve");
   if (!IsWhole(size) || alignment > kGranularity) return CUDA_ERROR_INVALID_VALUE;
-  char* const base = ReserveHost(size);
-  char* const shadow = base == nullptr ? nullptr : ReserveHost(size);
-  if (shadow == nullptr) {
-    if (base != nullptr) ::munmap(base, size);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  *address = reinterpret_cast<std::uint64_t>(base);
-  process.reservations[*address] = {size, shadow};
-  return CUDA_SUCCESS;
+  *address = ReserveAddresses(process, size);
+  return *address == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 FAKE_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, std::size_t size) {
@@ -210,9 +183,7 @@ FAKE_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, std::size_t size) {
     process.Break("free-of-mapped-range", "cuMemAddressFree while memory is mapped there");
     return CUDA_ERROR_INVALID_VALUE;
   }
-  ::munmap(reinterpret_cast<void*>(address), size);
-  ::munmap(reservation->second.shadow, size);
-  process.reservations.erase(reservation);
+  UnmapMemory(process, address);
   return CUDA_SUCCESS;
 }
 
@@ -228,7 +199,7 @@ FAKE_EXPORT CUresult cuMemMap(CUdeviceptr address, std::size_t size, std::size_t
     process.Break("non-zero-map-offset", "cuMemMap with offset " + std::to_string(offset));
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!HasContext(process, found->memory->card)) {
+  if (!process.HasContext(found->memory->card)) {
     // Every known program has a primary context before it maps; without one nobody knows.
     process.Break("no-context", "cuMemMap in a process without a context of the card");
     return CUDA_ERROR_INVALID_CONTEXT;
@@ -281,12 +252,15 @@ FAKE_EXPORT CUresult cuMemUnmap(CUdeviceptr address, std::size_t size) {
 FAKE_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, std::size_t size, const CUmemAccessDesc* desc,
                                     std::size_t count) {
   FAKE_ENTER("cuMemSetAccess");
-  if (count != 1) return CUDA_ERROR_INVALID_VALUE;
-  const int card = CardOf(desc->location.id);
-  if (card < 0 || desc->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_DEVICE;
-  if (!HasContext(process, card)) {
-    process.Break("no-context", "cuMemSetAccess in a process without a context of the card");
-    return CUDA_ERROR_INVALID_CONTEXT;
+  std::set<int> cards;
+  for (std::size_t i = 0; i < count; ++i) {
+    const int card = CardOf(desc[i].location.id);
+    if (card < 0 || desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_DEVICE;
+    if (!process.HasContext(card)) {
+      process.Break("no-context", "cuMemSetAccess in a process without a context of the card");
+      return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    cards.insert(card);
   }
   std::uint64_t reached = address;
   for (auto at = process.mappings.find(address); reached < address + size; ++at) {
@@ -303,69 +277,21 @@ FAKE_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, std::size_t size, const
   }
   for (auto at = process.mappings.find(address); at != process.mappings.end() && at->first < address + size;
        ++at) {
-    if (at->second.memory->card != card && !process.file->state().peers) return CUDA_ERROR_INVALID_DEVICE;
-    at->second.access[card] = desc->flags;
+    for (const int card : cards) {
+      if (at->second.memory->card != card && !process.file->state().peers) return CUDA_ERROR_INVALID_DEVICE;
+      at->second.access[card] = desc->flags;
+    }
   }
   return CUDA_SUCCESS;
 }
 
-FAKE_EXPORT CUresult cuMemHostAlloc(void** address, std::size_t size, unsigned flags) {
-  FAKE_ENTER("cuMemHostAlloc");
-  Context* context = nullptr;
-  if (const CUresult current = process.CurrentContext(&context, "cuMemHostAlloc"); current != CUDA_SUCCESS) {
-    return current;
-  }
-  if (size == 0 || (flags & ~unsigned{CU_MEMHOSTALLOC_PORTABLE}) != 0) return CUDA_ERROR_INVALID_VALUE;
-  void* const data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  process.host_memory[reinterpret_cast<std::uint64_t>(data)] = size;
-  *address = data;
+FAKE_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
+                                    CUdeviceptr address) {
+  FAKE_ENTER("cuMemGetAccess");
+  auto mapping = process.mappings.upper_bound(address);
+  if (mapping == process.mappings.begin()) return CUDA_ERROR_INVALID_VALUE;
+  --mapping;
+  const auto access = mapping->second.access.find(CardOf(location->id));
+  *flags = access == mapping->second.access.end() ? 0 : static_cast<unsigned long long>(access->second);
   return CUDA_SUCCESS;
-}
-
-FAKE_EXPORT CUresult cuMemFreeHost(void* address) {
-  FAKE_ENTER("cuMemFreeHost");
-  Context* context = nullptr;
-  if (const CUresult current = process.CurrentContext(&context, "cuMemFreeHost"); current != CUDA_SUCCESS) {
-    return current;
-  }
-  const auto known = process.host_memory.find(reinterpret_cast<std::uint64_t>(address));
-  if (known == process.host_memory.end()) return CUDA_ERROR_INVALID_VALUE;
-  if (process.IsInUse(known->first, known->second)) {
-    process.Break("free-under-work", "cuMemFreeHost while queued work reads or writes the memory");
-  }
-  ::munmap(address, known->second);
-  process.host_memory.erase(known);
-  return CUDA_SUCCESS;
-}
-
-// What programs without lgpu use, for the benchmarks: an allocation of its own, mapped at once.
-FAKE_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t size) {
-  const std::size_t bytes = (size + kGranularity - 1) / kGranularity * kGranularity;
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  CUmemAccessDesc access{};
-  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  CUmemGenericAllocationHandle handle = 0;
-  CUresult result = cuMemCreate(&handle, bytes, &properties, 0);
-  if (result != CUDA_SUCCESS) return result;
-  result = cuMemAddressReserve(address, bytes, 0, 0, 0);
-  if (result == CUDA_SUCCESS) result = cuMemMap(*address, bytes, 0, handle, 0);
-  if (result == CUDA_SUCCESS) result = cuMemSetAccess(*address, bytes, &access, 1);
-  cuMemRelease(handle);  // the mapping keeps it
-  return result;
-}
-
-FAKE_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
-  std::uint64_t bytes = 0;
-  {
-    FAKE_ENTER("cuMemFree");
-    const auto reservation = process.reservations.find(address);
-    if (reservation == process.reservations.end()) return CUDA_ERROR_INVALID_VALUE;
-    bytes = reservation->second.bytes;
-  }
-  const CUresult result = cuMemUnmap(address, bytes);
-  return result == CUDA_SUCCESS ? cuMemAddressFree(address, bytes) : result;
 }

@@ -1,72 +1,104 @@
-// The calls of the fake driver on modules. It takes what a driver of its version would take: machine code
-// whose ELF is not too new, for the card's architecture, and PTX whose version it knows.
+// The calls of the fake driver on modules, libraries and the linker. Code takes no memory of the card,
+// variables do.
 
-#include <elf.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <string_view>
+#include <utility>
 
+#include "tests/fake_cuda/fake_blocks.h"
 #include "tests/fake_cuda/fake_calls.h"
+#include "tests/fake_cuda/fake_images.h"
 #include "tests/fake_cuda/fake_kernels.h"
 
 namespace lgpu::fake_cuda {
 namespace {
 
-constexpr std::uint32_t kFatBinary = 0xba55ed50;
-constexpr std::string_view kVersion = "\n.version ", kTarget = "\n.target sm_";
-
-/// A fat binary that was not compressed: magic, version and length of the header, then length of the rest.
-std::string_view FatBinary(const char* image) {
-  std::uint16_t header = 0;
-  std::uint64_t rest = 0;
-  std::memcpy(&header, image + 6, sizeof(header));
-  std::memcpy(&rest, image + 8, sizeof(rest));
-  return {image, header + rest};
+Module* FindModule(Process& process, const void* handle) {
+  const auto module = process.modules.find(static_cast<Module*>(const_cast<void*>(handle)));
+  return module == process.modules.end() ? nullptr : module->second.get();
 }
 
-/// Machine code for an architecture runs on later ones of the same generation.
-bool RunsOn(const Card& card, int architecture) {
-  return architecture / 10 == card.compute_major && architecture % 10 <= card.compute_minor;
-}
-
-CUresult LoadMachineCode(const State& state, const Card& card, std::string_view image) {
-  constexpr unsigned char kAbiOf13 = 8;
-  CUresult result = CUDA_ERROR_NO_BINARY_FOR_GPU;
-  for (std::size_t at = image.find(ELFMAG); at != image.npos; at = image.find(ELFMAG, at + 1)) {
-    Elf64_Ehdr header{};
-    if (image.size() - at < sizeof(header)) break;
-    std::memcpy(&header, image.data() + at, sizeof(header));
-    if (header.e_machine != EM_CUDA) continue;
-    const unsigned char abi = header.e_ident[EI_ABIVERSION];
-    const auto architecture =
-        static_cast<int>((abi >= kAbiOf13 ? header.e_flags >> 8 : header.e_flags) & 0xff);
-    if (!RunsOn(card, architecture)) continue;
-    if (abi < kAbiOf13 || state.driver_version >= 13000) return CUDA_SUCCESS;
-    result = static_cast<CUresult>(state.too_new_image.load());
+CUresult PlaceGlobals(Process& process, Module& module, Context* context) {
+  module.context = context;
+  for (const auto& [name, bytes] : GlobalsOf(module.image)) {
+    CUdeviceptr address = 0;
+    if (const CUresult cut = context->blocks->Allocate(process, bytes, &address); cut != CUDA_SUCCESS)
+      return cut;
+    module.globals[name] = {address, bytes};
   }
-  return result;
+  return CUDA_SUCCESS;
 }
 
-// The PTX that came with CUDA 11.x is 7.x, that of 12.0 to 12.5 is 8.x, that of 13.0 is 9.0.
-int NewestPtx(int driver_version) {
-  const int minor = driver_version % 1000 / 10;
-  const int generation = driver_version / 1000 - 4;
-  return generation * 10 + (generation == 8 ? std::min(minor, 5) : minor);
+void Unload(Process& process, Module& module) {
+  for (const auto& [name, place] : module.globals) module.context->blocks->Free(place.first, place.second);
+  if (!module.globals.empty()) module.context->blocks->Trim(process, 0);
+  process.modules.erase(&module);
 }
 
-CUresult LoadPtx(const State& state, const Card& card, std::string_view text) {
-  const std::size_t version = text.find(kVersion);
-  const std::size_t target = text.find(kTarget);
-  if (version == text.npos || target == text.npos) return CUDA_ERROR_INVALID_IMAGE;
-  const char* const number = text.data() + version + kVersion.size();
-  if ((number[0] - '0') * 10 + number[2] - '0' > NewestPtx(state.driver_version)) {
-    return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+CUresult Load(CUmodule* handle, const void* image, bool is_library) {
+  FAKE_ENTER_CONTEXT(is_library ? "cuLibraryLoadData" : "cuModuleLoadData");
+  if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const State& state = process.file->state();
+  auto made = std::make_unique<Module>();
+  made->image = ImageAt(image);
+  made->is_library = is_library;
+  if (const CUresult checked = CheckImage(state, state.cards[context->card], made->image);
+      checked != CUDA_SUCCESS) {
+    return checked;
   }
-  const int architecture = std::atoi(text.data() + target + kTarget.size());
-  return architecture > card.compute_major * 10 + card.compute_minor ? CUDA_ERROR_INVALID_PTX : CUDA_SUCCESS;
+  Module& module = *made;
+  process.modules.emplace(made.get(), std::move(made));
+  if (const CUresult placed = PlaceGlobals(process, module, context); placed != CUDA_SUCCESS) {
+    Unload(process, module);
+    return placed;
+  }
+  *handle = reinterpret_cast<CUmodule>(&module);
+  return CUDA_SUCCESS;
 }
+
+CUresult LoadFile(CUmodule* handle, const char* path, bool is_library) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+  const std::string image{std::istreambuf_iterator<char>(file), {}};
+  return image.size() < 64 ? CUDA_ERROR_INVALID_IMAGE : Load(handle, image.c_str(), is_library);
+}
+
+CUresult UnloadHandle(const void* handle) {
+  FAKE_ENTER("cuModuleUnload");
+  Module* const module = FindModule(process, handle);
+  if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Unload(process, *module);
+  return CUDA_SUCCESS;
+}
+
+CUresult GetFunction(Function** function, const void* handle, const char* name) {
+  FAKE_ENTER("cuModuleGetFunction");
+  Module* const module = FindModule(process, handle);
+  if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (!HasKernel(module->image, name)) return CUDA_ERROR_NOT_FOUND;
+  std::unique_ptr<Function>& made = module->functions[name];
+  if (made == nullptr) made = std::make_unique<Function>(Function{FindEmulation(name), module, name, {}});
+  *function = made.get();
+  return CUDA_SUCCESS;
+}
+
+CUresult GetGlobal(CUdeviceptr* address, std::size_t* bytes, const void* handle, const char* name) {
+  FAKE_ENTER("cuModuleGetGlobal");
+  Module* const module = FindModule(process, handle);
+  if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const auto global = module->globals.find(name);
+  if (global == module->globals.end()) return CUDA_ERROR_NOT_FOUND;
+  if (address != nullptr) *address = global->second.first;
+  if (bytes != nullptr) *bytes = global->second.second;
+  return CUDA_SUCCESS;
+}
+
+/// The linker passes the first image on that it got.
+struct Link {
+  std::string image;
+};
 
 }  // namespace
 }  // namespace lgpu::fake_cuda
@@ -74,47 +106,73 @@ CUresult LoadPtx(const State& state, const Card& card, std::string_view text) {
 using namespace lgpu::fake_cuda;
 
 FAKE_EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  FAKE_ENTER("cuModuleLoadData");
-  Context* context = nullptr;
-  if (const CUresult current = process.CurrentContext(&context, "cuModuleLoadData");
-      current != CUDA_SUCCESS) {
-    return current;
-  }
-  std::uint32_t magic = 0;
-  std::memcpy(&magic, image, sizeof(magic));
-  const auto* const data = static_cast<const char*>(image);
-  const State& state = process.file->state();
-  const Card& card = state.cards[context->card];
-  // A text is read to the zero that ends it.
-  const std::string_view code = magic == kFatBinary ? FatBinary(data) : std::string_view(data);
-  const CUresult loaded =
-      magic == kFatBinary ? LoadMachineCode(state, card, code) : LoadPtx(state, card, code);
-  if (loaded != CUDA_SUCCESS) return loaded;
-  auto made = std::make_unique<Module>();
-  made->context = context;
-  made->image = code;
-  *module = reinterpret_cast<CUmodule>(made.get());
-  process.modules.emplace(made.get(), std::move(made));
+  return Load(module, image, false);
+}
+FAKE_EXPORT CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit_option*,
+                                        void**) {
+  return Load(module, image, false);
+}
+FAKE_EXPORT CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
+  return Load(module, image, false);
+}
+FAKE_EXPORT CUresult cuModuleLoad(CUmodule* module, const char* path) {
+  return LoadFile(module, path, false);
+}
+FAKE_EXPORT CUresult cuModuleUnload(CUmodule module) { return UnloadHandle(module); }
+FAKE_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  return GetFunction(reinterpret_cast<Function**>(function), module, name);
+}
+FAKE_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, std::size_t* bytes, CUmodule module,
+                                          const char* name) {
+  return GetGlobal(address, bytes, module, name);
+}
+FAKE_EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+  *mode = CU_MODULE_EAGER_LOADING;
   return CUDA_SUCCESS;
 }
 
-FAKE_EXPORT CUresult cuModuleUnload(CUmodule handle) {
-  FAKE_ENTER("cuModuleUnload");
-  return process.modules.erase(reinterpret_cast<Module*>(handle)) == 1 ? CUDA_SUCCESS
-                                                                       : CUDA_ERROR_INVALID_HANDLE;
+FAKE_EXPORT CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option*, void**, unsigned,
+                                       CUlibraryOption*, void**, unsigned) {
+  return Load(reinterpret_cast<CUmodule*>(library), image, true);
+}
+FAKE_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option*, void**,
+                                           unsigned, CUlibraryOption*, void**, unsigned) {
+  return LoadFile(reinterpret_cast<CUmodule*>(library), path, true);
+}
+FAKE_EXPORT CUresult cuLibraryUnload(CUlibrary library) { return UnloadHandle(library); }
+FAKE_EXPORT CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
+  return GetFunction(reinterpret_cast<Function**>(kernel), library, name);
+}
+FAKE_EXPORT CUresult cuLibraryGetModule(CUmodule* module, CUlibrary library) {
+  *module = reinterpret_cast<CUmodule>(library);
+  return CUDA_SUCCESS;
+}
+FAKE_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr* address, std::size_t* bytes, CUlibrary library,
+                                        const char* name) {
+  return GetGlobal(address, bytes, library, name);
+}
+FAKE_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr*, std::size_t*, CUlibrary, const char*) {
+  return CUDA_ERROR_NOT_FOUND;
 }
 
-FAKE_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* name) {
-  FAKE_ENTER("cuModuleGetFunction");
-  const auto module = process.modules.find(reinterpret_cast<Module*>(handle));
-  if (module == process.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
-  const Emulation* const emulation = FindEmulation(name);
-  const std::string_view image = module->second->image;
-  if (emulation == nullptr || image.find(name) == image.npos) {
-    return CUDA_ERROR_NOT_FOUND;
-  }
-  std::unique_ptr<Function>& made = module->second->functions[name];
-  if (made == nullptr) made = std::make_unique<Function>(Function{emulation});
-  *function = reinterpret_cast<CUfunction>(made.get());
+FAKE_EXPORT CUresult cuLinkCreate_v2(unsigned, CUjit_option*, void**, CUlinkState* state) {
+  *state = reinterpret_cast<CUlinkState>(new Link);
+  return CUDA_SUCCESS;
+}
+FAKE_EXPORT CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType, void* data, std::size_t size,
+                                      const char*, unsigned, CUjit_option*, void**) {
+  std::string& image = reinterpret_cast<Link*>(state)->image;
+  if (image.empty()) image.assign(static_cast<const char*>(data), size);
+  return CUDA_SUCCESS;
+}
+FAKE_EXPORT CUresult cuLinkComplete(CUlinkState state, void** image, std::size_t* size) {
+  std::string& linked = reinterpret_cast<Link*>(state)->image;
+  if (linked.empty()) return CUDA_ERROR_INVALID_VALUE;
+  *image = linked.data();
+  if (size != nullptr) *size = linked.size();
+  return CUDA_SUCCESS;
+}
+FAKE_EXPORT CUresult cuLinkDestroy(CUlinkState state) {
+  delete reinterpret_cast<Link*>(state);
   return CUDA_SUCCESS;
 }

@@ -1,8 +1,10 @@
 // The calls of the fake NVML. It knows all cards, whatever CUDA_VISIBLE_DEVICES says, and lists the processes
-// that have a context, with what that takes.
+// that have a context, with all that they made.
 
 #include <cstdio>
 #include <cstring>
+#include <map>
+#include <set>
 
 #include "allocator/device/cuda/nvml_abi.h"
 #include "tests/fake_cuda/fake_state.h"
@@ -95,18 +97,19 @@ FAKE_EXPORT Result nvmlDeviceGetPciInfo_v3(DeviceHandle handle, PciInfoV3* pci) 
   return lgpu::nvml::kSuccess;
 }
 
-// A library of its own, built with LGPU_FAKE_NVML_OLD, is one of before R510.
-#ifdef LGPU_FAKE_NVML_OLD
-#define MEMORY_V2 static Result MemoryInfo
-#define PROCESSES FAKE_EXPORT Result nvmlDeviceGetComputeRunningProcesses_v2
-#else
-#define MEMORY_V2 FAKE_EXPORT Result nvmlDeviceGetMemoryInfo_v2
-#define PROCESSES FAKE_EXPORT Result nvmlDeviceGetComputeRunningProcesses_v3
-#endif
+FAKE_EXPORT Result nvmlDeviceGetIndex(DeviceHandle handle, unsigned* index) {
+  *index = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(handle)) - 1;
+  return CardOf(handle) == nullptr ? kInvalidArgument : lgpu::nvml::kSuccess;
+}
+FAKE_EXPORT Result nvmlDeviceGetMinorNumber(DeviceHandle handle, unsigned* minor) {
+  return nvmlDeviceGetIndex(handle, minor);
+}
 
-MEMORY_V2(DeviceHandle handle, MemoryV2* memory) {
+namespace {
+
+Result MemoryInfo(DeviceHandle handle, MemoryV2* memory) {
   const Card* const card = CardOf(handle);
-  if (card == nullptr || memory->version != MemoryV2::kVersion) return kInvalidArgument;
+  if (card == nullptr) return kInvalidArgument;
   StateFile& file = *StateFile::OfThisProcess();
   const StateFile::Lock lock(file);
   if (const int result = file.TakeFault("nvmlDeviceGetMemoryInfo"); result != 0) return result;
@@ -118,15 +121,101 @@ MEMORY_V2(DeviceHandle handle, MemoryV2* memory) {
   return lgpu::nvml::kSuccess;
 }
 
-#ifdef LGPU_FAKE_NVML_OLD
+// What each process with a context has of the card, by whatever calls: contexts and all that it made,
+// wherever that is mapped. What a process without a context made is listed for nobody.
+std::map<int, std::uint64_t> UseOf(StateFile& file, const Card* card) {
+  std::map<int, std::uint64_t> used;
+  std::set<int> with_context;
+  for (const lgpu::fake_cuda::Slot& slot : file.state().slots) {
+    if (!slot.used || &file.state().cards[slot.card] != card) continue;
+    used[slot.pid] += slot.charged;
+    if (slot.is_context) with_context.insert(slot.pid);
+  }
+  std::erase_if(used, [&](const auto& entry) { return with_context.count(entry.first) == 0; });
+  return used;
+}
+
+// Entries of `each` bytes, of which an older one is the first part.
+Result Processes(DeviceHandle handle, unsigned* count, void* infos, std::size_t each) {
+  const Card* const card = CardOf(handle);
+  if (card == nullptr) return kInvalidArgument;
+  StateFile& file = *StateFile::OfThisProcess();
+  const StateFile::Lock lock(file);
+  file.Sweep();
+  unsigned found = 0;
+  for (const auto& [pid, bytes] : UseOf(file, card)) {
+    if (found < *count) {
+      const ProcessInfoLong info = {{static_cast<unsigned>(pid), bytes, 0xffffffff, 0xffffffff}, 0};
+      std::memcpy(static_cast<char*>(infos) + found * each, &info, each);
+    }
+    ++found;
+  }
+  const bool fits = found <= *count;
+  *count = found;
+  return fits ? lgpu::nvml::kSuccess : kInsufficientSize;
+}
+
+Result NoProcesses(DeviceHandle handle, unsigned* count) {
+  *count = 0;
+  return CardOf(handle) == nullptr ? kInvalidArgument : lgpu::nvml::kSuccess;
+}
+
+constexpr std::size_t kInfoV1 = 16;  // pid and bytes
+
+}  // namespace
+
 FAKE_EXPORT Result nvmlDeviceGetMemoryInfo(DeviceHandle handle, lgpu::nvml::MemoryV1* memory) {
   MemoryV2 all{};
-  all.version = MemoryV2::kVersion;
   if (const Result result = MemoryInfo(handle, &all); result != lgpu::nvml::kSuccess) return result;
   *memory = {all.total, all.free, all.used};
   return lgpu::nvml::kSuccess;
 }
+FAKE_EXPORT Result nvmlDeviceGetComputeRunningProcesses(DeviceHandle handle, unsigned* count, void* infos) {
+  return Processes(handle, count, infos, kInfoV1);
+}
+FAKE_EXPORT Result nvmlDeviceGetComputeRunningProcesses_v2(DeviceHandle handle, unsigned* count,
+                                                           void* infos) {
+  return Processes(handle, count, infos, sizeof(ProcessInfoLong::info));
+}
+// A library of its own, built with LGPU_FAKE_NVML_OLD, is one of before R510.
+#ifndef LGPU_FAKE_NVML_OLD
+FAKE_EXPORT Result nvmlDeviceGetMemoryInfo_v2(DeviceHandle handle, MemoryV2* memory) {
+  return memory->version == MemoryV2::kVersion ? MemoryInfo(handle, memory) : kInvalidArgument;
+}
+FAKE_EXPORT Result nvmlDeviceGetComputeRunningProcesses_v3(DeviceHandle handle, unsigned* count,
+                                                           void* infos) {
+  const bool is_long = StateFile::OfThisProcess()->state().long_process_entries;
+  return Processes(handle, count, infos, is_long ? sizeof(ProcessInfoLong) : sizeof(ProcessInfoLong::info));
+}
+FAKE_EXPORT Result nvmlDeviceGetGraphicsRunningProcesses_v3(DeviceHandle handle, unsigned* count, void*) {
+  return NoProcesses(handle, count);
+}
+FAKE_EXPORT Result nvmlDeviceGetMPSComputeRunningProcesses_v3(DeviceHandle handle, unsigned* count, void*) {
+  return NoProcesses(handle, count);
+}
 #endif
+FAKE_EXPORT Result nvmlDeviceGetGraphicsRunningProcesses(DeviceHandle handle, unsigned* count, void*) {
+  return NoProcesses(handle, count);
+}
+
+FAKE_EXPORT Result nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  StateFile* const file = StateFile::OfThisProcess();
+  if (file == nullptr) return kUninitialised;
+  *version = file->state().driver_version;
+  return lgpu::nvml::kSuccess;
+}
+FAKE_EXPORT Result nvmlSystemGetCudaDriverVersion(int* version) {
+  return nvmlSystemGetCudaDriverVersion_v2(version);
+}
+FAKE_EXPORT Result nvmlSystemGetNVMLVersion(char* text, unsigned length) {
+  return Copy("13.580.00", text, length);
+}
+FAKE_EXPORT Result nvmlInit() { return nvmlInit_v2(); }
+FAKE_EXPORT Result nvmlInitWithFlags(unsigned) { return nvmlInit_v2(); }
+FAKE_EXPORT Result nvmlDeviceGetCount(unsigned* count) { return nvmlDeviceGetCount_v2(count); }
+FAKE_EXPORT Result nvmlDeviceGetHandleByIndex(unsigned index, DeviceHandle* handle) {
+  return nvmlDeviceGetHandleByIndex_v2(index, handle);
+}
 
 FAKE_EXPORT Result nvmlDeviceGetCudaComputeCapability(DeviceHandle handle, int* major, int* minor) {
   const Card* const card = CardOf(handle);
@@ -140,25 +229,4 @@ FAKE_EXPORT Result nvmlDeviceGetComputeMode(DeviceHandle handle, int* mode) {
   if (CardOf(handle) == nullptr) return kInvalidArgument;
   *mode = 0;
   return lgpu::nvml::kSuccess;
-}
-
-PROCESSES(DeviceHandle handle, unsigned* count, void* infos) {
-  const Card* const card = CardOf(handle);
-  if (card == nullptr) return kInvalidArgument;
-  StateFile& file = *StateFile::OfThisProcess();
-  const StateFile::Lock lock(file);
-  file.Sweep();
-  unsigned found = 0;
-  for (const lgpu::fake_cuda::Slot& slot : file.state().slots) {
-    if (!slot.used || !slot.is_context || &file.state().cards[slot.card] != card) continue;
-    if (found < *count) {
-      const ProcessInfoLong info = {{static_cast<unsigned>(slot.pid), slot.bytes, 0xffffffff, 0xffffffff}, 0};
-      const std::size_t each = file.state().long_process_entries ? sizeof(info) : sizeof(info.info);
-      std::memcpy(static_cast<char*>(infos) + found * each, &info, each);
-    }
-    ++found;
-  }
-  const bool fits = found <= *count;
-  *count = found;
-  return fits ? lgpu::nvml::kSuccess : kInsufficientSize;
 }

@@ -3,11 +3,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <utility>
+
+#include "tests/fake_cuda/fake_graphs.h"
+#include "tests/fake_cuda/fake_pools.h"
 
 namespace lgpu::fake_cuda {
 
@@ -38,7 +42,8 @@ bool Completion::IsDone() {
   return done;
 }
 
-Stream::Stream(Context* of) : context(of), thread_([this] { Run(); }) {}
+Stream::Stream(Context* of, unsigned stream_flags)
+    : context(of), flags(stream_flags), thread_([this] { Run(); }) {}
 
 Stream::~Stream() {
   {
@@ -50,6 +55,10 @@ Stream::~Stream() {
 }
 
 void Stream::Queue(Work work) {
+  if (capture != nullptr) {
+    capture->nodes.push_back(std::make_shared<GraphNode>(GraphNode{.run = std::move(work.run)}));
+    return;
+  }
   const std::lock_guard lock(mutex_);
   work_.push_back(std::move(work));
   changed_.notify_all();
@@ -82,7 +91,7 @@ void Stream::Run() {
     if (work_.empty()) return;
     const std::function<void()>& run = work_.front().run;  // a deque keeps its front where it is
     lock.unlock();
-    run();
+    if (run != nullptr) run();
     lock.lock();
     work_.pop_front();
     changed_.notify_all();
@@ -148,8 +157,11 @@ bool Process::IsReserved(std::uint64_t address) const {
 
 bool Process::IsPageLocked(const void* address) const {
   const auto value = reinterpret_cast<std::uint64_t>(address);
-  auto at = host_memory.upper_bound(value);
-  return at != host_memory.begin() && (--at, value < at->first + at->second);
+  const auto holds = [value](const std::map<std::uint64_t, std::uint64_t>& ranges) {
+    auto at = ranges.upper_bound(value);
+    return at != ranges.begin() && (--at, value - at->first < at->second);
+  };
+  return holds(host_memory) || holds(registered);
 }
 
 bool Process::IsInUse(std::uint64_t address, std::uint64_t bytes) {
@@ -160,6 +172,73 @@ bool Process::IsInUse(std::uint64_t address, std::uint64_t bytes) {
     if (stream->Touches(address, bytes)) return true;
   }
   return false;
+}
+
+int Process::OrdinalOf(int card) const {
+  const auto at = std::find(cards.begin(), cards.end(), card);
+  return at == cards.end() ? -1 : static_cast<int>(at - cards.begin());
+}
+
+std::vector<std::shared_ptr<Stream>> Process::StreamsOf(const Context* context) const {
+  std::vector<std::shared_ptr<Stream>> found;
+  for (const auto& [key, stream] : streams) {
+    if (stream->context == context) found.push_back(stream);
+  }
+  if (context->default_stream != nullptr) found.push_back(context->default_stream);
+  return found;
+}
+
+void Process::WaitForContext(std::unique_lock<std::mutex>& lock, const Context* context) {
+  std::vector<std::shared_ptr<Stream>> all = StreamsOf(context);
+  lock.unlock();
+  for (const std::shared_ptr<Stream>& stream : all) stream->Drain();
+  all.clear();
+  lock.lock();
+}
+
+void Process::TrimPools() {
+  for (const auto& [key, pool] : pools) pool->blocks->Trim(*this, pool->threshold);
+}
+
+bool Process::HasContext(int card) const {
+  const auto primary = contexts.find(card);
+  return (primary != contexts.end() && primary->second->retained > 0) ||
+         std::any_of(made_contexts.begin(), made_contexts.end(),
+                     [card](const auto& context) { return context->card == card && context->retained > 0; });
+}
+
+std::map<std::uint64_t, Piece>::iterator Process::FindPiece(std::uint64_t address) {
+  auto at = pieces.upper_bound(address);
+  if (at == pieces.begin()) return pieces.end();
+  --at;
+  return address - at->first < at->second.bytes ? at : pieces.end();
+}
+
+void Process::FreePiece(std::map<std::uint64_t, Piece>::iterator found) {
+  const Piece piece = std::move(found->second);
+  const std::uint64_t address = found->first;
+  pieces.erase(found);
+  if (piece.kind == Piece::Kind::kGraph) return FreeGraphMemory(*this, address);
+  if (piece.mapping != 0) return UnmapMemory(*this, piece.mapping);
+  piece.blocks->Free(address, piece.bytes);
+  if (piece.kind == Piece::Kind::kPlain) piece.blocks->Trim(*this, 0);
+}
+
+CUresult Process::FindStream(CUstream handle, const char* call, std::shared_ptr<Stream>* found) {
+  Context* context = nullptr;
+  if (const CUresult current = CurrentContext(&context, call); current != CUDA_SUCCESS) return current;
+  if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+    if (context->default_stream == nullptr) context->default_stream = std::make_shared<Stream>(context);
+    *found = context->default_stream;
+    return CUDA_SUCCESS;
+  }
+  const auto stream = streams.find(reinterpret_cast<Stream*>(handle));
+  if (stream == streams.end()) {
+    Break("use-after-destroy", std::string(call) + " of a stream that is not there");
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  *found = stream->second;
+  return CUDA_SUCCESS;
 }
 
 CUresult Process::CurrentContext(Context** context, const char* call) {

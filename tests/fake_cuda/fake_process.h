@@ -60,10 +60,23 @@ struct Completion {
   bool IsDone();
 };
 
+class Blocks;  // fake_blocks.h
+struct Pool;   // fake_pools.h
+struct Graph;  // fake_graphs.h
+struct GraphExec;
+struct GraphMemory;
+class Stream;
+
 struct Context {
   int card = 0;
-  int retained = 0;
+  int retained = 0;  // 0: released or destroyed
+  bool is_primary = false;
+  unsigned flags = 0;
+  std::map<int, std::size_t> limits;  // by CUlimit
+  std::map<int, std::shared_ptr<Allocation>> limit_memory;
   std::shared_ptr<Allocation> memory;
+  std::shared_ptr<Stream> default_stream;  // from its first use on
+  std::shared_ptr<Blocks> blocks;          // what cuMemAlloc gives
 };
 
 /// The current contexts of one thread. It has no destructor: programs use the driver in those of their static
@@ -82,14 +95,17 @@ class Stream {
     std::vector<Touch> touches;
     std::function<void()> run;
   };
-  explicit Stream(Context* of);
+  explicit Stream(Context* of, unsigned stream_flags = 0);
   ~Stream();  // finishes what is queued
+  /// While it captures, the work goes into the graph.
   void Queue(Work work);
   bool IsIdle();
   void Drain();
   /// Queued or running work that touches the range.
   bool Touches(std::uint64_t address, std::uint64_t bytes);
   Context* const context;
+  const unsigned flags;
+  std::shared_ptr<Graph> capture;  // guarded by Process::mutex
 
  private:
   void Run();
@@ -102,19 +118,28 @@ class Stream {
 
 struct Event {
   bool keeps_time = false;
+  std::shared_ptr<Graph> capture;          // recorded while a stream captured
   std::shared_ptr<Completion> completion;  // null: never recorded
 };
 
 struct Emulation;  // of a kernel: fake_kernels.h
 
+struct Module;
+
 struct Function {
-  const Emulation* emulation = nullptr;
+  const Emulation* emulation = nullptr;  // null: a kernel that does nothing
+  Module* module = nullptr;
+  std::string name;
+  std::map<int, int> attributes;  // that were set
 };
 
 struct Module {
   Context* context = nullptr;
-  std::string_view image;
+  std::string image;
+  bool is_library = false;
   std::map<std::string, std::unique_ptr<Function>> functions;
+  std::map<std::string, std::pair<std::uint64_t, std::uint64_t>>
+      globals;  // address and bytes, where asked for
 };
 
 struct Mapping {
@@ -133,24 +158,44 @@ struct Handle {
   int references = 1;
 };
 
+/// Memory that a call of the driver gave by address.
+struct Piece {
+  enum class Kind { kPlain, kPooled, kManaged, kGraph, kImported };
+  Kind kind = Kind::kPlain;
+  std::uint64_t bytes = 0;
+  int card = 0;
+  Context* context = nullptr;           // it goes with this one; null: it outlives contexts
+  std::shared_ptr<Blocks> blocks = {};  // where it was cut from; null: a mapping of its own
+  std::uint64_t mapping = 0;            // that one's address
+};
+
 /// Everything that a process has of the driver. `mutex` guards all of it but `file`.
 struct Process {
   std::mutex mutex;
-  StateFile* file = nullptr;                         // null: no GPU here
-  int pid = 0;                                       // that called cuInit; 0: nobody yet
-  std::vector<int> cards;                            // by CUDA's ordinal
-  CUresult sticky = CUDA_SUCCESS;                    // a fault that killed the contexts
-  std::map<int, std::unique_ptr<Context>> contexts;  // by card
+  StateFile* file = nullptr;                            // null: no GPU here
+  int pid = 0;                                          // that called cuInit; 0: nobody yet
+  std::vector<int> cards;                               // by CUDA's ordinal
+  CUresult sticky = CUDA_SUCCESS;                       // a fault that killed the contexts
+  std::map<int, std::unique_ptr<Context>> contexts;     // the primary ones, by card
+  std::vector<std::unique_ptr<Context>> made_contexts;  // for good, so that handles of dead ones are known
   std::map<std::uint64_t, Handle> handles;
   std::set<std::uint64_t> dead_handles;
   std::uint64_t next_handle = 0x1000;
   std::map<std::uint64_t, Reservation> reservations;
   std::map<std::uint64_t, Mapping> mappings;
   std::map<std::uint64_t, std::uint64_t> host_memory;  // page-locked: bytes by address
+  std::map<std::uint64_t, std::uint64_t> registered;   // the program's, page-locked
   std::map<Stream*, std::shared_ptr<Stream>> streams;
   std::vector<std::shared_ptr<Stream>> zombies;  // destroyed, and perhaps not done yet
   std::map<Event*, std::unique_ptr<Event>> events;
   std::map<Module*, std::unique_ptr<Module>> modules;
+  std::map<std::uint64_t, Piece> pieces;
+  std::map<Pool*, std::shared_ptr<Pool>> pools;
+  std::map<int, std::shared_ptr<Pool>> default_pools, current_pools;  // by card
+  std::map<Graph*, std::shared_ptr<Graph>> graphs;
+  std::map<GraphExec*, std::shared_ptr<GraphExec>> execs;
+  std::map<std::uint64_t, GraphMemory> graph_memory;          // by address
+  std::map<int, std::map<int, std::uint64_t>> graph_figures;  // by card and CUgraphMem_attribute
 
   static Process& This();
   static Contexts& ContextStack();  // of the calling thread
@@ -165,6 +210,18 @@ struct Process {
   /// Work that is queued or runs on any stream and touches the range.
   bool IsInUse(std::uint64_t address, std::uint64_t bytes);
   CUresult CurrentContext(Context** context, const char* call);
+  bool HasContext(int card) const;
+  int OrdinalOf(int card) const;  // CUDA's, or -1
+  /// Waits for all work of a context, without the lock, and for its dead streams.
+  void WaitForContext(std::unique_lock<std::mutex>& lock, const Context* context);
+  std::vector<std::shared_ptr<Stream>> StreamsOf(const Context* context) const;
+  /// What pools do whenever a program waits: memory above their thresholds goes back.
+  void TrimPools();
+  /// The piece that holds the address, or end().
+  std::map<std::uint64_t, Piece>::iterator FindPiece(std::uint64_t address);
+  void FreePiece(std::map<std::uint64_t, Piece>::iterator piece);
+  /// The stream of a handle (0, 1 and 2 are the context's default one); breaks the rule of destroyed streams.
+  CUresult FindStream(CUstream handle, const char* call, std::shared_ptr<Stream>* found);
 };
 
 }  // namespace lgpu::fake_cuda

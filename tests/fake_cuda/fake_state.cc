@@ -13,6 +13,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "base/check.h"
+
 namespace lgpu::fake_cuda {
 namespace {
 
@@ -106,16 +108,17 @@ void StateFile::Sweep() {
     if (!LockFileRange(memory, F_WRLCK, slot.offset, slot.bytes, F_OFD_GETLK)) continue;
     ::fallocate(memory, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(slot.offset),
                 static_cast<off_t>(slot.bytes));
-    state_->cards[slot.card].used -= slot.bytes;
+    state_->cards[slot.card].used -= slot.charged;
     slot.used = false;
   }
 }
 
-Slot* StateFile::Allocate(int card_index, std::uint64_t bytes, bool is_context, int memory) {
+Slot* StateFile::Allocate(int card_index, std::uint64_t bytes, Kind kind, int memory) {
   Card& card = state_->cards[card_index];
-  if (card.total < bytes) return nullptr;
-  if (card.used > card.total - bytes) Sweep();
-  if (card.used > card.total - bytes) return nullptr;
+  const std::uint64_t charged = kind == Kind::kOnHost ? 0 : bytes;
+  if (card.total < charged) return nullptr;
+  if (card.used > card.total - charged) Sweep();
+  if (card.used > card.total - charged) return nullptr;
   Slot* const end = state_->slots + State::kMaxSlots;
   Slot* slot = std::find_if(state_->slots, end, [](const Slot& s) { return !s.used; });
   if (slot == end) {
@@ -123,9 +126,15 @@ Slot* StateFile::Allocate(int card_index, std::uint64_t bytes, bool is_context, 
     slot = std::find_if(state_->slots, end, [](const Slot& s) { return !s.used; });
   }
   if (slot == end || !LockRange(memory, card.next_offset, bytes)) return nullptr;
-  *slot = {true, is_context, card_index, static_cast<std::int32_t>(::getpid()), card.next_offset, bytes};
+  *slot = {true,
+           kind == Kind::kContext,
+           card_index,
+           static_cast<std::int32_t>(::getpid()),
+           card.next_offset,
+           bytes,
+           charged};
   card.next_offset += bytes;
-  card.used += bytes;
+  card.used += charged;
   return slot;
 }
 
@@ -137,6 +146,7 @@ Slot* StateFile::FindSlot(int card, std::uint64_t offset) {
 }
 
 void StateFile::AddViolation(std::string_view rule, const std::string& text) {
+  if (state_->any_program) return;
   std::fprintf(stderr, "fake CUDA: pid %d broke the rule %.*s: %s\n", ::getpid(),
                static_cast<int>(rule.size()), rule.data(), text.c_str());
   if (state_->violation_count >= State::kMaxViolations) return;
@@ -146,16 +156,19 @@ void StateFile::AddViolation(std::string_view rule, const std::string& text) {
   std::snprintf(violation.text, sizeof(violation.text), "%s", text.c_str());
 }
 
-int StateFile::TakeFault(std::string_view call) {
-  for (CallCount& entry : state_->calls) {
+int StateFile::IndexOfCall(std::string_view call) {
+  for (int i = 0; i < State::kMaxCalls; ++i) {
+    CallCount& entry = state_->calls[i];
     if (entry.call[0] == '\0') {
       std::snprintf(entry.call, sizeof(entry.call), "%.*s", static_cast<int>(call.size()), call.data());
     }
-    if (call == entry.call) {
-      ++entry.count;
-      break;
-    }
+    if (call == entry.call) return i;
   }
+  LGPU_CHECK(false);
+  return 0;
+}
+
+int StateFile::TakeFault(std::string_view call) {
   for (Fault& fault : state_->faults) {
     if (call != fault.call || (fault.pid != 0 && fault.pid != ::getpid())) continue;
     if (fault.skip > 0) {

@@ -40,6 +40,7 @@ struct Slot {
   std::int32_t card;
   std::int32_t pid;  // who made it
   std::uint64_t offset, bytes;
+  std::uint64_t charged;  // of the card: `bytes`, or 0 for managed memory that is on the host
 };
 
 /// One call that is to fail.
@@ -64,13 +65,13 @@ struct ProcessContexts {
 
 struct CallCount {
   char call[48];
-  std::uint64_t count;
+  std::atomic<std::uint64_t> count;
 };
 
 struct State {
   static constexpr std::uint64_t kMagic = 0x6c6770754641'4b45;
   static constexpr int kMaxCards = 8, kMaxSlots = 8192, kMaxFaults = 16, kMaxViolations = 64;
-  static constexpr int kMaxProcesses = 128, kMaxCalls = 112;
+  static constexpr int kMaxProcesses = 128, kMaxCalls = 400;
 
   std::uint64_t magic;
   std::int32_t card_count;
@@ -83,6 +84,8 @@ struct State {
   std::atomic<bool> hold_freed;              // memory that is freed does not come back yet: a slow drain
   std::atomic<bool> reads_pageable;          // cards read the host's pageable memory when they come to it
   std::atomic<bool> long_process_entries;    // NVML's of the first drivers of R535
+  std::atomic<bool> any_program;             // runs programs that are not held to the rules
+  std::atomic<bool> has_faults;
   // The rest is guarded by the lock of the file (StateFile::Lock).
   Card cards[kMaxCards];
   Slot slots[kMaxSlots];
@@ -122,11 +125,15 @@ class StateFile {
   // Callers hold the lock.
   /// Finds allocations that nobody references any more, and frees them (their contents are scrubbed).
   void Sweep();
-  /// A new allocation, locked by `memory` (an open file of the card's); null: out of memory.
-  Slot* Allocate(int card, std::uint64_t bytes, bool is_context, int memory);
+  enum class Kind { kMemory, kContext, kOnHost };
+  /// A new allocation, locked by `memory` (an open file of the card's); null: out of memory. What is on the
+  /// host takes none of the card.
+  Slot* Allocate(int card, std::uint64_t bytes, Kind kind, int memory);
   Slot* FindSlot(int card, std::uint64_t offset);
   void AddViolation(std::string_view rule, const std::string& text);
-  /// The result of a call that a test wants to fail, or 0. Counts the call.
+  /// The place of a call in State::calls, from its first use on.
+  int IndexOfCall(std::string_view call);
+  /// The result of a call that a test wants to fail, or 0.
   int TakeFault(std::string_view call);
   ProcessContexts& ContextsOfThisProcess();
 

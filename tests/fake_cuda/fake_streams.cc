@@ -1,5 +1,5 @@
-// The calls of the fake driver on streams, events, copies and kernels. Work really runs later, on a thread
-// per stream: a program that does not wait sees what is not there yet.
+// The calls of the fake driver on streams and events, and of the three copies that lgpu makes. Work really
+// runs later, on a thread per stream: a program that does not wait sees what is not there yet.
 
 #include <unistd.h>
 
@@ -9,24 +9,10 @@
 #include <utility>
 
 #include "tests/fake_cuda/fake_calls.h"
-#include "tests/fake_cuda/fake_kernels.h"
 #include "tests/fake_cuda/fake_libraries.h"
 
 namespace lgpu::fake_cuda {
 namespace {
-
-CUresult FindStream(Process& process, CUstream handle, const char* call, std::shared_ptr<Stream>* found) {
-  Context* context = nullptr;
-  if (const CUresult current = process.CurrentContext(&context, call); current != CUDA_SUCCESS)
-    return current;
-  const auto stream = process.streams.find(reinterpret_cast<Stream*>(handle));
-  if (stream == process.streams.end()) {
-    process.Break("use-after-destroy", std::string(call) + " of a stream that is not there");
-    return CUDA_ERROR_INVALID_HANDLE;
-  }
-  *found = stream->second;
-  return CUDA_SUCCESS;
-}
 
 CUresult FindEvent(Process& process, CUevent handle, const char* call, Event** found) {
   Context* context = nullptr;
@@ -41,7 +27,16 @@ CUresult FindEvent(Process& process, CUevent handle, const char* call, Event** f
   return CUDA_SUCCESS;
 }
 
-// Where the host sees the memory when the work runs; null kills the contexts.
+// Copies check their ranges at once.
+CUresult CheckTouches(Process& process, const std::vector<Touch>& touches, int card, const char* call) {
+  for (const Touch& touch : touches) {
+    if (process.Reach(touch, card, call) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
 char* ReachLater(const Touch& touch, int card, const char* call) {
   Process& process = Process::This();
   const std::lock_guard lock(process.mutex);
@@ -51,41 +46,11 @@ char* ReachLater(const Touch& touch, int card, const char* call) {
   return data;
 }
 
-// Copies check their ranges at once.
-CUresult CheckTouches(Process& process, const std::vector<Touch>& touches, int card, const char* call) {
-  for (const Touch& touch : touches) {
-    if (process.Reach(touch, card, call) == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_SUCCESS;
-}
-
-void RunKernel(const Emulation& emulation, const std::vector<char>& parameters, const Grid& grid,
-               const std::vector<Touch>& touches, int card) {
-  Process& process = Process::This();
-  while (process.file->state().hold_kernels) ::usleep(500);
-  std::vector<std::pair<std::uint64_t, char*>> places;
-  for (const Touch& touch : touches) {
-    char* const data = ReachLater(touch, card, "kernel");
-    if (data == nullptr) return;
-    places.emplace_back(touch.address, data);
-  }
-  const bool met = emulation.run(parameters.data(), grid, [&](const void* pointer) {
-    const auto address = reinterpret_cast<std::uint64_t>(pointer);
-    const auto place = std::find_if(places.begin(), places.end(),
-                                    [&](const auto& candidate) { return candidate.first == address; });
-    return place->second;
-  });
-  if (!met)
-    process.Break("barrier", std::string(emulation.name) + " has a barrier that not all threads reach");
-}
-
-}  // namespace
-
 CUresult QueueLibraryWork(CUstream handle, LibraryWork work, const char* call) {
   Process& process = Process::This();
   const std::lock_guard lock(process.mutex);
   std::shared_ptr<Stream> stream;
-  if (const CUresult found = FindStream(process, handle, call, &stream); found != CUDA_SUCCESS) return found;
+  if (const CUresult found = process.FindStream(handle, call, &stream); found != CUDA_SUCCESS) return found;
   Stream::Work queued;
   queued.touches = work.touches;
   queued.run = [work = std::move(work), card = stream->context->card, call] {
@@ -106,24 +71,23 @@ CUresult QueueLibraryWork(CUstream handle, LibraryWork work, const char* call) {
 using namespace lgpu::fake_cuda;
 
 FAKE_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
-  FAKE_ENTER("cuStreamCreateWithPriority");
-  Context* context = nullptr;
-  if (const CUresult current = process.CurrentContext(&context, "cuStreamCreateWithPriority");
-      current != CUDA_SUCCESS) {
-    return current;
-  }
+  FAKE_ENTER_CONTEXT("cuStreamCreateWithPriority");
   if ((flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0) return CUDA_ERROR_INVALID_VALUE;
-  auto made = std::make_shared<Stream>(context);
+  auto made = std::make_shared<Stream>(context, flags);
   *stream = reinterpret_cast<CUstream>(made.get());
   process.streams.emplace(made.get(), std::move(made));
   return CUDA_SUCCESS;
+}
+
+FAKE_EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
+  return cuStreamCreateWithPriority(stream, flags, 0);
 }
 
 FAKE_EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
   std::vector<std::shared_ptr<Stream>> done;
   FAKE_ENTER("cuStreamDestroy");
   std::shared_ptr<Stream> stream;
-  if (const CUresult found = FindStream(process, handle, "cuStreamDestroy", &stream); found != CUDA_SUCCESS) {
+  if (const CUresult found = process.FindStream(handle, "cuStreamDestroy", &stream); found != CUDA_SUCCESS) {
     return found;
   }
   process.streams.erase(stream.get());
@@ -141,13 +105,14 @@ FAKE_EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
 FAKE_EXPORT CUresult cuStreamSynchronize(CUstream handle) {
   FAKE_ENTER("cuStreamSynchronize");
   std::shared_ptr<Stream> stream;
-  if (const CUresult found = FindStream(process, handle, "cuStreamSynchronize", &stream);
+  if (const CUresult found = process.FindStream(handle, "cuStreamSynchronize", &stream);
       found != CUDA_SUCCESS) {
     return found;
   }
   lock.unlock();
   stream->Drain();
   lock.lock();
+  process.TrimPools();
   return process.sticky;
 }
 
@@ -155,7 +120,7 @@ FAKE_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, un
   FAKE_ENTER("cuStreamWaitEvent");
   std::shared_ptr<Stream> stream;
   Event* event = nullptr;
-  if (const CUresult found = FindStream(process, handle, "cuStreamWaitEvent", &stream);
+  if (const CUresult found = process.FindStream(handle, "cuStreamWaitEvent", &stream);
       found != CUDA_SUCCESS) {
     return found;
   }
@@ -163,7 +128,9 @@ FAKE_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, un
       found != CUDA_SUCCESS) {
     return found;
   }
-  if (event->completion != nullptr) {
+  if (event->capture != nullptr) {
+    if (stream->capture == nullptr) stream->capture = event->capture;
+  } else if (event->completion != nullptr) {
     stream->Queue({{}, [completion = event->completion] { completion->Wait(); }});
   }
   return CUDA_SUCCESS;
@@ -189,13 +156,19 @@ FAKE_EXPORT CUresult cuEventRecord(CUevent handle, CUstream stream_handle) {
   if (const CUresult found = FindEvent(process, handle, "cuEventRecord", &event); found != CUDA_SUCCESS) {
     return found;
   }
-  if (const CUresult found = FindStream(process, stream_handle, "cuEventRecord", &stream);
+  if (const CUresult found = process.FindStream(stream_handle, "cuEventRecord", &stream);
       found != CUDA_SUCCESS) {
     return found;
   }
+  event->capture = stream->capture;
+  if (stream->capture != nullptr) return CUDA_SUCCESS;
   event->completion = std::make_shared<Completion>();
   stream->Queue({{}, [completion = event->completion] { completion->Set(); }});
   return CUDA_SUCCESS;
+}
+
+FAKE_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned) {
+  return cuEventRecord(event, stream);
 }
 
 FAKE_EXPORT CUresult cuEventQuery(CUevent handle) {
@@ -218,13 +191,13 @@ FAKE_EXPORT CUresult cuEventSynchronize(CUevent handle) {
   lock.unlock();
   if (completion != nullptr) completion->Wait();
   lock.lock();
+  process.TrimPools();
   return process.sticky;
 }
 
 // cuda.h: "If either event was created with CU_EVENT_DISABLE_TIMING ... CUDA_ERROR_INVALID_HANDLE", "If ...
 // has been called on both events but the device has not yet completed that work, CUDA_ERROR_NOT_READY is
 // returned".
-#undef cuEventElapsedTime  // the header of CUDA 13 means a later one by it
 FAKE_EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent start_handle, CUevent end_handle) {
   FAKE_ENTER("cuEventElapsedTime");
   Event* start = nullptr;
@@ -242,6 +215,10 @@ FAKE_EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent start_handl
   return CUDA_SUCCESS;
 }
 
+FAKE_EXPORT CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
+  return cuEventElapsedTime(milliseconds, start, end);
+}
+
 FAKE_EXPORT CUresult cuEventDestroy_v2(CUevent handle) {
   FAKE_ENTER("cuEventDestroy");
   Event* event = nullptr;
@@ -256,7 +233,7 @@ FAKE_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std:
                                           CUstream handle) {
   FAKE_ENTER("cuMemcpyHtoDAsync");
   std::shared_ptr<Stream> stream;
-  if (const CUresult found = FindStream(process, handle, "cuMemcpyHtoDAsync", &stream);
+  if (const CUresult found = process.FindStream(handle, "cuMemcpyHtoDAsync", &stream);
       found != CUDA_SUCCESS) {
     return found;
   }
@@ -288,7 +265,7 @@ FAKE_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std:
 FAKE_EXPORT CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUstream handle) {
   FAKE_ENTER("cuMemcpyDtoHAsync");
   std::shared_ptr<Stream> stream;
-  if (const CUresult found = FindStream(process, handle, "cuMemcpyDtoHAsync", &stream);
+  if (const CUresult found = process.FindStream(handle, "cuMemcpyDtoHAsync", &stream);
       found != CUDA_SUCCESS) {
     return found;
   }
@@ -311,7 +288,7 @@ FAKE_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std:
                                           CUstream handle) {
   FAKE_ENTER("cuMemcpyDtoDAsync");
   std::shared_ptr<Stream> stream;
-  if (const CUresult found = FindStream(process, handle, "cuMemcpyDtoDAsync", &stream);
+  if (const CUresult found = process.FindStream(handle, "cuMemcpyDtoDAsync", &stream);
       found != CUDA_SUCCESS) {
     return found;
   }
@@ -331,43 +308,87 @@ FAKE_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std:
   return CUDA_SUCCESS;
 }
 
-FAKE_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
-  FAKE_ENTER("cuPointerGetAttribute");
-  const bool page_locked = process.IsPageLocked(reinterpret_cast<const void*>(pointer));
-  if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE || (!page_locked && !process.IsReserved(pointer))) {
-    return CUDA_ERROR_INVALID_VALUE;  // as for host memory that the driver does not know
+FAKE_EXPORT CUresult cuStreamQuery(CUstream handle) {
+  FAKE_ENTER("cuStreamQuery");
+  std::shared_ptr<Stream> stream;
+  if (const CUresult found = process.FindStream(handle, "cuStreamQuery", &stream); found != CUDA_SUCCESS) {
+    return found;
   }
-  *static_cast<unsigned*>(data) = page_locked ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-  return CUDA_SUCCESS;
+  if (process.sticky != CUDA_SUCCESS) return process.sticky;
+  return stream->IsIdle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-FAKE_EXPORT CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
-                                    CUstream stream_handle, void**, void** extra) {
-  FAKE_ENTER("cuLaunchKernel");
+FAKE_EXPORT CUresult cuStreamGetFlags(CUstream handle, unsigned* flags) {
+  FAKE_ENTER("cuStreamGetFlags");
   std::shared_ptr<Stream> stream;
-  if (const CUresult found = FindStream(process, stream_handle, "cuLaunchKernel", &stream);
+  if (const CUresult found = process.FindStream(handle, "cuStreamGetFlags", &stream); found != CUDA_SUCCESS) {
+    return found;
+  }
+  *flags = stream->flags;
+  return CUDA_SUCCESS;
+}
+FAKE_EXPORT CUresult cuStreamGetPriority(CUstream handle, int* priority) {
+  unsigned flags = 0;
+  *priority = 0;
+  return cuStreamGetFlags(handle, &flags);
+}
+FAKE_EXPORT CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
+  unsigned flags = 0;
+  *id = reinterpret_cast<std::uintptr_t>(handle);
+  return cuStreamGetFlags(handle, &flags);
+}
+FAKE_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
+  FAKE_ENTER("cuStreamGetCtx");
+  std::shared_ptr<Stream> stream;
+  if (const CUresult found = process.FindStream(handle, "cuStreamGetCtx", &stream); found != CUDA_SUCCESS) {
+    return found;
+  }
+  *context = reinterpret_cast<CUcontext>(stream->context);
+  return CUDA_SUCCESS;
+}
+FAKE_EXPORT CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
+  if (green != nullptr) *green = nullptr;
+  return cuStreamGetCtx(stream, context);
+}
+FAKE_EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
+  CUcontext context = nullptr;
+  const CUresult found = cuStreamGetCtx(stream, &context);
+  return found == CUDA_SUCCESS ? cuCtxGetDevice_v2(device, context) : found;
+}
+
+FAKE_EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
+  FAKE_ENTER("cuLaunchHostFunc");
+  std::shared_ptr<Stream> stream;
+  if (const CUresult found = process.FindStream(handle, "cuLaunchHostFunc", &stream); found != CUDA_SUCCESS) {
+    return found;
+  }
+  stream->Queue({{}, [function, data] { function(data); }});
+  return CUDA_SUCCESS;
+}
+FAKE_EXPORT CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* data, unsigned) {
+  FAKE_ENTER("cuStreamAddCallback");
+  std::shared_ptr<Stream> stream;
+  if (const CUresult found = process.FindStream(handle, "cuStreamAddCallback", &stream);
       found != CUDA_SUCCESS) {
     return found;
   }
-  const std::uint64_t grid = std::uint64_t{grid_x} * grid_y * grid_z;
-  const std::uint64_t block = std::uint64_t{block_x} * block_y * block_z;
-  if (grid == 0 || block == 0 || block > 1024 || extra == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const char* buffer = nullptr;
-  std::size_t size = 0;
-  for (void** at = extra; *at != CU_LAUNCH_PARAM_END; at += 2) {
-    if (at[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = static_cast<const char*>(at[1]);
-    if (at[0] == CU_LAUNCH_PARAM_BUFFER_SIZE) size = *static_cast<std::size_t*>(at[1]);
-  }
-  const Emulation& emulation = *reinterpret_cast<Function*>(handle)->emulation;
-  if (buffer == nullptr || size != emulation.parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
-  std::vector<char> parameters(buffer, buffer + size);
-  std::vector<Touch> touches = emulation.touches(parameters.data());
-  Stream::Work work;
-  work.touches = touches;
-  work.run = [&emulation, parameters = std::move(parameters), sizes = Grid{grid, block},
-              touches = std::move(touches),
-              card = stream->context->card] { RunKernel(emulation, parameters, sizes, touches, card); };
-  stream->Queue(std::move(work));
+  stream->Queue({{}, [callback, handle, data] { callback(handle, CUDA_SUCCESS, data); }});
+  return CUDA_SUCCESS;
+}
+FAKE_EXPORT CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr, std::size_t, unsigned) {
+  unsigned flags = 0;
+  return cuStreamGetFlags(handle, &flags);
+}
+FAKE_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr, std::size_t, CUdevice, CUstream handle) {
+  unsigned flags = 0;
+  return cuStreamGetFlags(handle, &flags);
+}
+FAKE_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr, std::size_t, CUmemLocation, unsigned,
+                                           CUstream handle) {
+  unsigned flags = 0;
+  return cuStreamGetFlags(handle, &flags);
+}
+FAKE_EXPORT CUresult cuMemAdvise(CUdeviceptr, std::size_t, CUmem_advise, CUdevice) { return CUDA_SUCCESS; }
+FAKE_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr, std::size_t, CUmem_advise, CUmemLocation) {
   return CUDA_SUCCESS;
 }
