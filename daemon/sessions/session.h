@@ -102,6 +102,7 @@ class Session {
   absl::StatusOr<v1::Hello> ReceiveHello();
   absl::Status MakeState(const v1::Hello& hello, std::uint32_t version);
   absl::Status SendWelcome(std::uint32_t version);
+  static std::size_t ClientPageBytes(std::uint32_t version);
   void HandleAttach(const v1::Attach& request);
 
   // session_resume.cc: a client of an earlier daemon.

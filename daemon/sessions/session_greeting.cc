@@ -35,6 +35,10 @@ std::string CleanCommand(const std::string& command, std::int64_t pid) {
 
 }  // namespace
 
+std::size_t Session::ClientPageBytes(std::uint32_t version) {
+  return version >= SessionChannel::kChargeVersion ? sizeof(ClientPage) : kClientPageBytesWithoutCharges;
+}
+
 bool Session::Greet() {
   absl::StatusOr<v1::Hello> hello = ReceiveHello();
   absl::Status status = hello.status();
@@ -86,7 +90,8 @@ absl::StatusOr<v1::Hello> Session::ReceiveHello() {
 absl::Status Session::MakeState(const v1::Hello& hello, std::uint32_t version) {
   LGPU_ASSIGN_OR_RETURN(std::string token, RandomBytes(kTokenBytes));
   LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage());
-  LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page, SharedPages::CreateClientPage());
+  LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page,
+                        SharedPages::CreateClientPage(ClientPageBytes(version)));
   SessionState::Identity identity{.id = peer_.id,
                                   .uid = peer_.credentials.uid,
                                   .command = CleanCommand(hello.command(), peer_.credentials.pid),
@@ -107,7 +112,7 @@ absl::Status Session::SendWelcome(std::uint32_t version) {
   welcome.set_session_id(peer_.id.value);
   welcome.set_session_token(state_->identity().token);
   welcome.set_stats_page_bytes(sizeof(StatsPage));
-  welcome.set_client_page_bytes(sizeof(ClientPage));
+  welcome.set_client_page_bytes(static_cast<std::uint32_t>(ClientPageBytes(version)));
   welcome.set_daemon("lgpud " LGPU_VERSION);
   welcome.set_resumed(attesting_);
   const int fds[] = {state_->stats_page().fd(), state_->client_page().fd()};

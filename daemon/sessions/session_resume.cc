@@ -47,7 +47,8 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
     return why;
   }
   LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage());
-  LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page, SharedPages::CreateClientPage());
+  LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page,
+                        SharedPages::CreateClientPage(ClientPageBytes(version)));
   if (!absent->LeaveAbsent()) {
     // Its earlier connection is not known to have ended yet, say: it is to ask again.
     return absl::UnavailableError(

@@ -50,8 +50,9 @@ PlainStatus Seal(int fd, int seals) {
   return {};
 }
 
-PlainResult<std::shared_ptr<void>> Map(int fd, int protection, std::size_t bytes) {
-  void* const address = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+// A range longer than the file keeps its addresses free for a longer one.
+PlainResult<std::shared_ptr<void>> Map(int fd, int protection, std::size_t bytes, std::size_t offset = 0) {
+  void* const address = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, static_cast<off_t>(offset));
   if (address == MAP_FAILED) return OsError("mmap of a session page", errno);
   std::shared_ptr<void> mapping(address, [bytes](void* start) { ::munmap(start, bytes); });
   if (::madvise(address, bytes, MADV_DONTFORK) != 0) {
@@ -62,13 +63,14 @@ PlainResult<std::shared_ptr<void>> Map(int fd, int protection, std::size_t bytes
 
 // Whether `fd` may be mapped as a page of `bytes`: a file that could shrink later would turn a read into
 // a SIGBUS.
-PlainStatus CheckReceivedFile(int fd, std::size_t bytes) {
+PlainStatus CheckReceivedFile(int fd, std::size_t bytes, std::size_t older_bytes) {
   struct stat info = {};
   if (::fstat(fd, &info) != 0) {
     return PlainError(PlainCode::kInvalidArgument,
                       Text("a session page is no open descriptor: ", std::strerror(errno)));
   }
-  if (!S_ISREG(info.st_mode) || info.st_size != static_cast<off_t>(bytes)) {
+  if (!S_ISREG(info.st_mode) ||
+      (info.st_size != static_cast<off_t>(bytes) && info.st_size != static_cast<off_t>(older_bytes))) {
     return PlainError(
         PlainCode::kInvalidArgument,
         Text("a session page of ", info.st_size, " bytes was received, this version knows pages of ", bytes,
@@ -147,9 +149,10 @@ PlainResult<SharedPage<StatsPage>> SharedPages::CreateStatsPage() {
   return page;
 }
 
-PlainResult<SharedPage<const ClientPage>> SharedPages::CreateClientPage() {
+PlainResult<SharedPage<const ClientPage>> SharedPages::CreateClientPage(std::size_t bytes) {
+  LGPU_CHECK(bytes == sizeof(ClientPage) || bytes == kClientPageBytesWithoutCharges);
   SharedPage<const ClientPage> page;
-  LGPU_PLAIN_ASSIGN_OR_RETURN(fd, page.fd_, MakeMemfd("lgpu-client", sizeof(ClientPage)));
+  LGPU_PLAIN_ASSIGN_OR_RETURN(fd, page.fd_, MakeMemfd("lgpu-client", bytes));
   const std::uint64_t magic = ClientPage::kMagic;
   if (::pwrite(page.fd_.get(), &magic, sizeof(magic), 0) != static_cast<ssize_t>(sizeof(magic))) {
     return OsError("pwrite to a session page", errno);
@@ -159,8 +162,20 @@ PlainResult<SharedPage<const ClientPage>> SharedPages::CreateClientPage() {
   return page;
 }
 
+PlainResult<SharedPage<ChargeTable>> SharedPages::MapCharges(const SharedPage<const ClientPage>& page) {
+  struct stat info = {};
+  if (::fstat(page.fd(), &info) != 0) return OsError("fstat of a session page", errno);
+  if (info.st_size != static_cast<off_t>(sizeof(ClientPage))) {
+    return PlainError(PlainCode::kInvalidArgument, "the session's version of the protocol has no charges");
+  }
+  SharedPage<ChargeTable> charges;
+  LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, charges.mapping_,
+                              Map(page.fd(), PROT_READ | PROT_WRITE, sizeof(ChargeTable), kChargesOffset));
+  return charges;
+}
+
 PlainResult<SharedPage<const StatsPage>> SharedPages::OpenStatsPage(UniqueFd fd) {
-  LGPU_PLAIN_RETURN_IF_ERROR(CheckReceivedFile(fd.get(), sizeof(StatsPage)));
+  LGPU_PLAIN_RETURN_IF_ERROR(CheckReceivedFile(fd.get(), sizeof(StatsPage), sizeof(StatsPage)));
   SharedPage<const StatsPage> page;
   LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_, Map(fd.get(), PROT_READ, sizeof(StatsPage)));
   page.fd_ = std::move(fd);
@@ -169,7 +184,7 @@ PlainResult<SharedPage<const StatsPage>> SharedPages::OpenStatsPage(UniqueFd fd)
 }
 
 PlainResult<SharedPage<ClientPage>> SharedPages::OpenClientPage(UniqueFd fd) {
-  LGPU_PLAIN_RETURN_IF_ERROR(CheckReceivedFile(fd.get(), sizeof(ClientPage)));
+  LGPU_PLAIN_RETURN_IF_ERROR(CheckReceivedFile(fd.get(), sizeof(ClientPage), kClientPageBytesWithoutCharges));
   SharedPage<ClientPage> page;
   LGPU_PLAIN_ASSIGN_OR_RETURN(mapping, page.mapping_,
                               Map(fd.get(), PROT_READ | PROT_WRITE, sizeof(ClientPage)));
@@ -245,13 +260,15 @@ PlainStatus SharedPages::ReplaceStatsPage(SharedPage<const StatsPage>& page, Uni
 PlainStatus SharedPages::ReplaceClientPage(SharedPage<ClientPage>& page, UniqueFd fd) {
   LGPU_PLAIN_ASSIGN_OR_RETURN(opened, const SharedPage<ClientPage> fresh, OpenClientPage(std::move(fd)));
   using Word = std::atomic<std::uint64_t>;
-  static_assert(sizeof(ClientPage) % sizeof(Word) == 0);
+  static_assert(kClientPageBytesWithoutCharges % sizeof(Word) == 0);
   LGPU_PLAIN_ASSIGN_OR_RETURN(view, const std::shared_ptr<const ClientPage> old, SecondView(*page));
   const auto copied = std::make_unique<ClientPage>();
+  // Charges begin anew: the fresh page's daemon lends again.
+  constexpr std::size_t kCopied = kClientPageBytesWithoutCharges / sizeof(Word);
   const Word* const from = reinterpret_cast<const Word*>(page.get());
   Word* const to = reinterpret_cast<Word*>(fresh.get());
   Word* const seen = reinterpret_cast<Word*>(copied.get());
-  for (std::size_t i = 0; i < sizeof(ClientPage) / sizeof(Word); ++i) {
+  for (std::size_t i = 0; i < kCopied; ++i) {
     const std::uint64_t word = from[i].load(std::memory_order_relaxed);
     to[i].store(word, std::memory_order_relaxed);
     if (i < kHeadWords) seen[i].store(word, std::memory_order_relaxed);

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -39,7 +40,22 @@ struct StatsPage {
 };
 static_assert(std::is_standard_layout_v<StatsPage>);
 
-/// The client writes, the daemon reads and believes nothing.
+/// Of one card of the lease, for a client that charges what it takes from the driver itself
+/// (docs/protocol.md, Charging). Cards are numbered as the lease's logical devices first name them.
+struct CardCharges {
+  static constexpr std::size_t kKinds = 14;
+  std::atomic<std::uint64_t> free;  // both sides write: bytes lent and not in use
+  std::atomic<std::uint64_t> keep;  // the daemon writes: the client gives back what is beyond this
+  std::array<std::atomic<std::uint64_t>, kKinds>
+      by_kind;  // the client writes: bytes in use, by ChargeKind - 1
+};
+struct ChargeTable {
+  static constexpr std::size_t kMaxCards = 64;
+  std::array<CardCharges, kMaxCards> cards;
+};
+static_assert(std::is_standard_layout_v<ChargeTable>);
+
+/// The client writes, the daemon reads and believes nothing. The daemon writes `charges` too.
 struct ClientPage {
   static constexpr std::uint64_t kMagic = 0x3143'5550'474cULL;  // "LGPUC1"
   static constexpr int kMaxDevices = StatsPage::kMaxDevices;
@@ -65,8 +81,16 @@ struct ClientPage {
   std::array<Device, kMaxDevices> devices;
   std::array<OpName, kMaxOps> op_names;
   PlacementRing ring;
+  /// A page of a session of an older version ends here.
+  std::array<std::atomic<std::uint64_t>, 488> reserved_before_charges;
+  ChargeTable charges;
 };
 static_assert(std::is_standard_layout_v<ClientPage>);
+/// `charges` has memory pages of its own: the daemon can write nothing else of a client page.
+inline constexpr std::size_t kChargesOffset = sizeof(ClientPage) - sizeof(ChargeTable);
+static_assert(kChargesOffset % 4096 == 0 && sizeof(ChargeTable) % 4096 == 0);
+inline constexpr std::size_t kClientPageBytesWithoutCharges =
+    kChargesOffset - 488 * sizeof(std::atomic<std::uint64_t>);
 
 /// Writes the name of op `index` (< kMaxOps) and raises op_count over it. Callers hold a lock of their own.
 void SetOpName(ClientPage& page, int index, std::string_view name);
@@ -74,8 +98,7 @@ void SetOpName(ClientPage& page, int index, std::string_view name);
 std::string GetOpName(const ClientPage& page, int index);
 
 /// A SharedPage is one such page, created or received, mapped into this process; a const Page is mapped
-/// read-only. Its file has exactly sizeof(Page) bytes. It owns its mapping and its descriptor. The mapping is
-/// not inherited by a forked child.
+/// read-only. It owns its mapping and its descriptor. The mapping is not inherited by a forked child.
 template <typename Page>
 class SharedPage {
  public:
@@ -101,16 +124,21 @@ class SharedPages {
   /// read. Named "lgpu-stats".
   static PlainResult<SharedPage<StatsPage>> CreateStatsPage();
   /// The daemon's: sealed SHRINK|GROW|SEAL; mapped read-only by the daemon, which writes nothing but the
-  /// magic, before it is mapped. Named "lgpu-client".
-  static PlainResult<SharedPage<const ClientPage>> CreateClientPage();
+  /// magic, before it is mapped. Named "lgpu-client". `bytes`: sizeof(ClientPage), or
+  /// kClientPageBytesWithoutCharges; `charges` must not be touched then.
+  static PlainResult<SharedPage<const ClientPage>> CreateClientPage(std::size_t bytes = sizeof(ClientPage));
+  /// The daemon's second mapping, writable, of what it writes in a client page. INVALID_ARGUMENT for a page
+  /// without charges. Beside its own errors of the system.
+  static PlainResult<SharedPage<ChargeTable>> MapCharges(const SharedPage<const ClientPage>& page);
   /// The client's ends, from the descriptors of Welcome. INVALID_ARGUMENT if size, seals or magic do not fit.
+  /// A client page of a daemon of an older version has no `charges`: they must not be touched.
   static PlainResult<SharedPage<const StatsPage>> OpenStatsPage(UniqueFd fd);
   static PlainResult<SharedPage<ClientPage>> OpenClientPage(UniqueFd fd);
 
   /// After the daemon was restarted: puts the page of the new one at the addresses of the old one, so that
   /// every reference to it stays good. No count is lost of those that other threads add to and take from in a
-  /// client page meanwhile; a record that they put into its ring may be. Errors as above; nothing changes
-  /// then.
+  /// client page meanwhile; a record that they put into its ring may be. `charges` are those of the fresh
+  /// page. Errors as above; nothing changes then.
   static PlainStatus ReplaceStatsPage(SharedPage<const StatsPage>& page, UniqueFd fd);
   static PlainStatus ReplaceClientPage(SharedPage<ClientPage>& page, UniqueFd fd);
 };

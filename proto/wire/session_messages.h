@@ -287,6 +287,76 @@ struct Attached {
   }
 };
 
+enum class ChargeKind : std::int32_t {
+  kUnspecified = 0,
+  kPlain = 1,
+  kPitched = 2,
+  kManaged = 3,
+  kArray = 4,
+  kPool = 5,
+  kVmm = 6,
+  kGraph = 7,
+  kModule = 8,
+  kLimit = 9,
+  kSmall = 10,
+};
+
+struct Charge {
+  std::uint64_t request_id = 0;
+  std::string card_uuid;
+  std::uint64_t bytes = 0;
+  std::uint64_t timeout_ms = 0;
+  ChargeKind kind{};
+  std::string what;
+  static void Fields(auto&& visit, auto& m) {
+    visit(1, m.request_id);
+    visit(2, m.card_uuid);
+    visit(3, m.bytes);
+    visit(4, m.timeout_ms);
+    visit(5, m.kind);
+    visit(6, m.what);
+  }
+};
+
+struct Charged {
+  std::uint64_t request_id = 0;
+  std::int32_t code = 0;
+  std::string message;
+  std::optional<Refusal> refusal;
+  static void Fields(auto&& visit, auto& m) {
+    visit(1, m.request_id);
+    visit(2, m.code);
+    visit(3, m.message);
+    visit(4, m.refusal);
+  }
+};
+
+struct Uncharge {
+  std::string card_uuid;
+  std::uint64_t bytes = 0;
+  ChargeKind kind{};
+  static void Fields(auto&& visit, auto& m) {
+    visit(1, m.card_uuid);
+    visit(2, m.bytes);
+    visit(3, m.kind);
+  }
+};
+
+struct ChargeAttest {
+  struct Total {
+    std::string card_uuid;
+    ChargeKind kind{};
+    std::uint64_t bytes = 0;
+    static void Fields(auto&& visit, auto& m) {
+      visit(1, m.card_uuid);
+      visit(2, m.kind);
+      visit(3, m.bytes);
+    }
+  };
+  std::vector<Total> totals;
+  static void Fields(auto&& visit, auto& m) { visit(1, m.totals); }
+};
+
 struct Goodbye {
   std::int32_t code = 0;
   std::string message;
@@ -298,7 +368,8 @@ struct Goodbye {
 
 struct Frame {
   std::variant<std::monostate, Hello, GrowRequest, Ack, ReturnRequest, CloseRequest, Attest, Trimmed, Welcome,
-               Grant, GrowRefused, ReturnReply, Closed, Goodbye, Attested, Trim, Attach, Attached>
+               Grant, GrowRefused, ReturnReply, Closed, Goodbye, Attested, Trim, Attach, Attached, Charge,
+               Uncharge, ChargeAttest, Charged>
       body;
   std::uint64_t acknowledges = 0;
 
@@ -318,6 +389,9 @@ struct Frame {
     visit.template Case<Trimmed>(7, m.body);
     visit(10, m.acknowledges);
     visit.template Case<Attach>(11, m.body);
+    visit.template Case<Charge>(12, m.body);
+    visit.template Case<Uncharge>(13, m.body);
+    visit.template Case<ChargeAttest>(14, m.body);
     visit.template Case<Welcome>(16, m.body);
     visit.template Case<Grant>(17, m.body);
     visit.template Case<GrowRefused>(18, m.body);
@@ -327,6 +401,7 @@ struct Frame {
     visit.template Case<Attested>(22, m.body);
     visit.template Case<Trim>(23, m.body);
     visit.template Case<Attached>(27, m.body);
+    visit.template Case<Charged>(28, m.body);
   }
 };
 

@@ -119,6 +119,41 @@ TEST(SharedPagesTest, ReplacingAPageLosesNoCount) {
   for (int op = 0; op < ClientPage::kMaxOps; ++op) EXPECT_EQ(GetOpName(**daemon, op), absl::StrCat("Op", op));
 }
 
+TEST(SharedPagesTest, BothSidesWriteTheChargesOfAClientPage) {
+  auto daemon = SharedPages::CreateClientPage();
+  ASSERT_TRUE(daemon.ok()) << daemon.status().message;
+  auto charges = SharedPages::MapCharges(*daemon);
+  ASSERT_TRUE(charges.ok()) << charges.status().message;
+  auto client = SharedPages::OpenClientPage(Duplicate(daemon->fd()));
+  ASSERT_TRUE(client.ok()) << client.status().message;
+  (*charges)->cards[63].free.store(64);
+  EXPECT_EQ((*client)->charges.cards[63].free.exchange(5), 64u);
+  EXPECT_EQ((*charges)->cards[63].free.load(), 5u);
+  EXPECT_EQ((*daemon)->charges.cards[63].free.load(), 5u);
+}
+
+TEST(SharedPagesTest, AReplacedPageHasTheChargesOfItsOwnDaemon) {
+  auto daemon = SharedPages::CreateClientPage(kClientPageBytesWithoutCharges);
+  ASSERT_TRUE(daemon.ok()) << daemon.status().message;
+  EXPECT_EQ(SharedPages::MapCharges(*daemon).status().code, PlainCode::kInvalidArgument);
+  auto client = SharedPages::OpenClientPage(Duplicate(daemon->fd()));
+  ASSERT_TRUE(client.ok()) << client.status().message;
+  (*client)->devices[3].used.store(7);
+  for (const std::uint64_t lent : {1, 2}) {
+    auto next = SharedPages::CreateClientPage();
+    ASSERT_TRUE(next.ok()) << next.status().message;
+    auto charges = SharedPages::MapCharges(*next);
+    ASSERT_TRUE(charges.ok()) << charges.status().message;
+    const PlainStatus replaced = SharedPages::ReplaceClientPage(*client, Duplicate(next->fd()));
+    ASSERT_TRUE(replaced.ok()) << replaced.message;
+    EXPECT_EQ((*client)->charges.cards[0].free.load(), 0u)
+        << "what an earlier daemon lent is not carried over";
+    (*charges)->cards[0].free.store(lent);
+    EXPECT_EQ((*client)->charges.cards[0].free.load(), lent);
+    EXPECT_EQ((*next)->devices[3].used.load(), 7u);
+  }
+}
+
 TEST(SharedPagesTest, DescriptorsCloseOnExec) {
   auto page = SharedPages::CreateClientPage();
   ASSERT_TRUE(page.ok());

@@ -83,6 +83,11 @@ void ForEachCodedMessage(Visit&& visit) {
   one.template operator()<wire::AttachLeaseRequest, v1::AttachLeaseRequest>();
   one.template operator()<wire::ResizeLeaseRequest, v1::ResizeLeaseRequest>();
   one.template operator()<wire::ResizeLeaseRequest::Device, v1::ResizeLeaseRequest::Device>();
+  one.template operator()<wire::Charge, v1::Charge>();
+  one.template operator()<wire::Charged, v1::Charged>();
+  one.template operator()<wire::Uncharge, v1::Uncharge>();
+  one.template operator()<wire::ChargeAttest, v1::ChargeAttest>();
+  one.template operator()<wire::ChargeAttest::Total, v1::ChargeAttest::Total>();
 }
 
 }  // namespace lgpu::testing
