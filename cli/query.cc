@@ -35,7 +35,7 @@ struct Cell {
 
 Cell Text(const std::string& text) { return {.kind = Cell::Kind::kText, .text = Printable(text)}; }
 Cell Count(std::uint64_t number) { return {.kind = Cell::Kind::kCount, .number = number}; }
-Cell Size(std::uint64_t bytes) { return {.kind = Cell::Kind::kBytes, .number = bytes}; }
+Cell SizeCell(std::uint64_t bytes) { return {.kind = Cell::Kind::kBytes, .number = bytes}; }
 Cell Since(const v1::StatsSnapshot& snapshot, const google::protobuf::Timestamp& time) {
   const std::int64_t age = snapshot.taken_at().seconds() - time.seconds();
   return {.kind = Cell::Kind::kSeconds, .number = static_cast<std::uint64_t>(std::max<std::int64_t>(age, 0))};
@@ -68,20 +68,21 @@ constexpr Field kLeaseFields[] = {
 constexpr Field kDeviceFields[] = {
     {"device", [](const QueryRow& row) { return Text(row.device->name()); }},
     {"mode", [](const QueryRow& row) { return Text(row.device->mode()); }},
-    {"limit", [](const QueryRow& row) { return Size(row.device->limit_bytes()); }},
-    {"guarantee", [](const QueryRow& row) { return Size(row.device->guarantee_bytes()); }},
-    {"held", [](const QueryRow& row) { return Size(row.device->held_bytes()); }},
-    {"leaving", [](const QueryRow& row) { return Size(row.device->leaving_bytes()); }},
-    {"used", [](const QueryRow& row) { return Size(row.device->used_bytes()); }},
-    {"peak_used", [](const QueryRow& row) { return Size(row.device->peak_used_bytes()); }},
-    {"requested", [](const QueryRow& row) { return Size(row.device->requested_bytes()); }},
-    {"largest_free_block", [](const QueryRow& row) { return Size(row.device->largest_free_block_bytes()); }},
+    {"limit", [](const QueryRow& row) { return SizeCell(row.device->limit_bytes()); }},
+    {"guarantee", [](const QueryRow& row) { return SizeCell(row.device->guarantee_bytes()); }},
+    {"held", [](const QueryRow& row) { return SizeCell(row.device->held_bytes()); }},
+    {"leaving", [](const QueryRow& row) { return SizeCell(row.device->leaving_bytes()); }},
+    {"used", [](const QueryRow& row) { return SizeCell(row.device->used_bytes()); }},
+    {"peak_used", [](const QueryRow& row) { return SizeCell(row.device->peak_used_bytes()); }},
+    {"requested", [](const QueryRow& row) { return SizeCell(row.device->requested_bytes()); }},
+    {"largest_free_block",
+     [](const QueryRow& row) { return SizeCell(row.device->largest_free_block_bytes()); }},
     {"live_blocks", [](const QueryRow& row) { return Count(row.device->live_blocks()); }},
     {"allocations", [](const QueryRow& row) { return Count(row.device->allocations_total()); }},
     {"refusals", [](const QueryRow& row) { return Count(row.device->refusals_total()); }},
     {"ops", [](const QueryRow& row) { return Count(row.device->ops_total()); }},
-    {"overhead", [](const QueryRow& row) { return Size(row.device->overhead_bytes()); }},
-    {"total_limit", [](const QueryRow& row) { return Size(row.device->total_limit_bytes()); }},
+    {"overhead", [](const QueryRow& row) { return SizeCell(row.device->overhead_bytes()); }},
+    {"total_limit", [](const QueryRow& row) { return SizeCell(row.device->total_limit_bytes()); }},
 };
 
 constexpr Field kCardFields[] = {
@@ -90,17 +91,17 @@ constexpr Field kCardFields[] = {
     {"gpu.name", [](const QueryRow& row) { return Text(row.card->name()); }},
     {"gpu.pci_bus_id", [](const QueryRow& row) { return Text(row.card->pci_bus_id()); }},
     {"gpu.served", [](const QueryRow& row) { return Text(row.card->served() ? "true" : "false"); }},
-    {"gpu.total", [](const QueryRow& row) { return Size(row.card->total_bytes()); }},
-    {"gpu.reserve", [](const QueryRow& row) { return Size(row.card->reserve_bytes()); }},
-    {"gpu.held", [](const QueryRow& row) { return Size(row.card->held_bytes()); }},
-    {"gpu.promised", [](const QueryRow& row) { return Size(row.card->promised_bytes()); }},
-    {"gpu.overhead", [](const QueryRow& row) { return Size(row.card->overhead_bytes()); }},
+    {"gpu.total", [](const QueryRow& row) { return SizeCell(row.card->total_bytes()); }},
+    {"gpu.reserve", [](const QueryRow& row) { return SizeCell(row.card->reserve_bytes()); }},
+    {"gpu.held", [](const QueryRow& row) { return SizeCell(row.card->held_bytes()); }},
+    {"gpu.promised", [](const QueryRow& row) { return SizeCell(row.card->promised_bytes()); }},
+    {"gpu.overhead", [](const QueryRow& row) { return SizeCell(row.card->overhead_bytes()); }},
     {"gpu.foreign",
      [](const QueryRow& row) {
-       return row.card->has_foreign_bytes() ? Size(row.card->foreign_bytes()) : Unknown();
+       return row.card->has_foreign_bytes() ? SizeCell(row.card->foreign_bytes()) : Unknown();
      }},
-    {"gpu.free", [](const QueryRow& row) { return Size(row.card->free_bytes()); }},
-    {"gpu.draining", [](const QueryRow& row) { return Size(row.card->draining_bytes()); }},
+    {"gpu.free", [](const QueryRow& row) { return SizeCell(row.card->free_bytes()); }},
+    {"gpu.draining", [](const QueryRow& row) { return SizeCell(row.card->draining_bytes()); }},
     {"gpu.waiting", [](const QueryRow& row) { return Count(row.card->waiting_requests()); }},
 };
 
@@ -109,8 +110,8 @@ constexpr Field kSessionFields[] = {
     {"uid", [](const QueryRow& row) { return Count(row.session->uid()); }},
     {"session_id", [](const QueryRow& row) { return Count(row.session->id()); }},
     {"state", [](const QueryRow& row) { return Text(SessionStateName(row.session->state())); }},
-    {"session_held", [](const QueryRow& row) { return Size(row.session->held_bytes()); }},
-    {"session_overhead", [](const QueryRow& row) { return Size(row.session->overhead_bytes()); }},
+    {"session_held", [](const QueryRow& row) { return SizeCell(row.session->held_bytes()); }},
+    {"session_overhead", [](const QueryRow& row) { return SizeCell(row.session->overhead_bytes()); }},
     {"connected_at", [](const QueryRow& row) { return Text(FormatIso8601(row.session->connected_at())); }},
     {"connected", [](const QueryRow& row) { return Since(row.snapshot, row.session->connected_at()); }},
     {"command", [](const QueryRow& row) { return Text(row.session->command()); }},

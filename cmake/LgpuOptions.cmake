@@ -14,6 +14,12 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
 endif()
 
+set(LGPU_UNITY_DEFAULT OFF)
+if(CMAKE_BUILD_TYPE MATCHES "^Rel")
+  set(LGPU_UNITY_DEFAULT ON)
+endif()
+option(LGPU_UNITY "Compile the command and the daemon in groups of files, in half of the time" ${LGPU_UNITY_DEFAULT})
+
 # -O3 is for the kernels only (kernels/CMakeLists.txt): elsewhere it brings nothing, and g++ 12 warns falsely
 # of overlapping copies and array bounds inside its own library (GCC bugs 105651 and 107852).
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")

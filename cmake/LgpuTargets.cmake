@@ -7,6 +7,16 @@ function(lgpu_library name)
   target_link_libraries(${name} PUBLIC ${arg_DEPENDS} PRIVATE lgpu_options ${arg_PRIVATE_DEPENDS})
 endfunction()
 
+# lgpu_in_groups(NAME): in builds to be used (LGPU_UNITY) the compiler gets 8 files of the library at a time, so that it reads
+# large headers once for all of them. The other builds compile each file by itself.
+function(lgpu_in_groups name)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${LGPU_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  if(LGPU_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # A member's type in the anonymous namespace of a .cc file: g++ takes the file for a header here.
+    target_compile_options(${name} PRIVATE -Wno-subobject-linkage)
+  endif()
+endfunction()
+
 # lgpu_test(NAME SOURCES ... DEPENDS ... [LABELS ...] [TIMEOUT seconds]): a GoogleTest program that
 # ctest runs as one test.
 function(lgpu_test name)

@@ -1,12 +1,12 @@
 #include "daemon/server/stats.h"
 
 #include <algorithm>
-#include <limits>
 #include <set>
 #include <utility>
 
 #include "base/process.h"
 #include "daemon/leases/users.h"
+#include "daemon/saturate.h"
 #include "google/protobuf/util/time_util.h"
 
 namespace lgpu::daemon {
@@ -17,10 +17,6 @@ using google::protobuf::util::TimeUtil;
 google::protobuf::Timestamp ToTimestamp(std::chrono::system_clock::time_point time) {
   return TimeUtil::NanosecondsToTimestamp(
       std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count());
-}
-
-std::uint64_t Saturate(std::uint64_t a, std::uint64_t b) {
-  return a + b < a ? std::numeric_limits<std::uint64_t>::max() : a + b;
 }
 
 // A client writes what it likes into its page: no amount is believed beyond the limit.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/saturate.h"
 #include "google/protobuf/util/time_util.h"
 
 namespace lgpu::daemon {
@@ -48,10 +49,6 @@ std::string DeviceText(std::uint16_t device) {
   }
   return device == PlacementEntry::kHostDevice ? "/job:localhost/replica:0/task:0/device:CPU:0"
                                                : FullDeviceName(device);
-}
-
-std::uint64_t Saturate(std::uint64_t a, std::uint64_t b) {
-  return a + b < a ? std::numeric_limits<std::uint64_t>::max() : a + b;
 }
 
 v1::PlacementRecord ToProto(const PlacementLog::Record& record, std::uint64_t sequence) {
