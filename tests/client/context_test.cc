@@ -36,6 +36,27 @@ TEST(ContextTest, ConstantsOfOneAndTwoDimensions) {
   EXPECT_EQ(test.gpu->Constant<float>({{1, 2}, {3}}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+template <typename T, typename V>
+concept MakesAConstant = requires(const Context& gpu, V value) {
+  gpu.Constant<T>(value);
+};
+static_assert(MakesAConstant<float, int> && MakesAConstant<std::int32_t, std::int64_t>);
+static_assert(!MakesAConstant<std::int32_t, double> && !MakesAConstant<float, const char*>);
+
+TEST(ContextTest, ScalarsBecomeConstantsAndFillShapes) {
+  const TestContext test;
+  const Tensor scalar = Must(test.gpu->Constant<float>(3));
+  EXPECT_EQ(scalar.shape(), Shape{});
+  EXPECT_EQ(Must(scalar.ToVector<float>()), std::vector<float>{3});
+  const Tensor filled = Must(test.gpu->Fill<float>({2, 3}, 0.5));
+  EXPECT_EQ(filled.shape(), Shape({2, 3}));
+  EXPECT_EQ(filled.device(), kGpu0);
+  EXPECT_EQ(Must(filled.ToVector<float>()), std::vector<float>(6, 0.5F));
+  EXPECT_EQ(Must(test.gpu->Constant<float>({5})).shape(), Shape({1}));
+  EXPECT_TRUE(test.gpu->Close().ok());
+  EXPECT_EQ(test.gpu->Fill<float>({2}, 1).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST(ContextTest, ConstantsMustFitTheirShape) {
   const TestContext test;
   const std::vector<float> values(6);

@@ -38,6 +38,21 @@ TEST(TensorTest, ReadsNeedTheRightTypeAndSize) {
   EXPECT_EQ(tensor.CopyToHost(values, 4).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(TensorTest, SpansGoInAndOut) {
+  const TestContext test;
+  const std::vector<float> values = {1, 2, 3};
+  const Tensor tensor = Must(test.gpu->Constant<float>(std::span<const float>(values).first(2)));
+  EXPECT_EQ(tensor.shape(), Shape({2}));
+  std::vector<float> read(4, 7);
+  EXPECT_TRUE(tensor.CopyToHost(std::span<float>(read).subspan(1, 2)).ok());
+  EXPECT_THAT(read, ::testing::ElementsAre(7, 1, 2, 7));
+  EXPECT_THAT(std::string(tensor.CopyToHost<float>(read).message()),
+              HasSubstr("has 8 bytes; the buffer has 16"));
+  std::vector<double> wrong(2);
+  EXPECT_THAT(std::string(tensor.CopyToHost<double>(wrong).message()),
+              HasSubstr("the tensor holds float, not double"));
+}
+
 TEST(TensorTest, CopiesShareOneBlock) {
   const TestContext test;
   Tensor a = Must(test.gpu->Constant<float>({1, 2}));

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,6 +19,7 @@
 #include "lgpu/explain.h"
 #include "lgpu/export.h"
 #include "lgpu/memory_stats.h"
+#include "lgpu/ops.h"
 #include "lgpu/tensor.h"
 
 namespace lgpu {
@@ -172,6 +174,10 @@ struct RowValue {
   RowValue(T v) : value(v) {}  // NOLINT(google-explicit-constructor)
   T value;
 };
+
+/// A number that becomes an element of type T. A fraction does not become a whole number.
+template <typename V, typename T>
+concept ElementValue = std::is_convertible_v<V, T> && !(std::is_floating_point_v<V> && std::is_integral_v<T>);
 }  // namespace internal
 
 /// A Context is a program's connection to its logical devices: it holds a lease (or shares one), and
@@ -225,8 +231,26 @@ class LGPU_API Context {
     static_assert(kDTypeOf<T> != DType::kInvalid, "not an element type of lgpu");
     return ConstantBytes(kDTypeOf<T>, shape, std::as_bytes(values));
   }
+  /// A tensor of one dimension: `Constant<float>(std::span<const float>(...))`, or a vector.
+  template <typename T>
+  absl::StatusOr<Tensor> Constant(std::span<const T> values) const {
+    return Constant<T>(Shape{static_cast<std::int64_t>(values.size())}, values);
+  }
+  /// A tensor without dimensions: `Constant<float>(3)`.
+  template <typename T, internal::ElementValue<T> V>
+  absl::StatusOr<Tensor> Constant(V value) const {
+    const T element = static_cast<T>(value);
+    return Constant<T>(Shape{}, std::span<const T>(&element, 1));
+  }
   absl::StatusOr<Tensor> ConstantBytes(DType dtype, const Shape& shape,
                                        std::span<const std::byte> values) const;
+  /// A tensor of that shape with `value` everywhere: `Fill<float>({2, 3}, 0.5)`. The ops are a constant and
+  /// Fill.
+  template <typename T, internal::ElementValue<T> V>
+  absl::StatusOr<Tensor> Fill(const Shape& shape, V value) const {
+    const absl::StatusOr<Tensor> element = Constant<T>(value);
+    return element.ok() ? lgpu::Fill(shape, *element) : element.status();
+  }
 
   /// `device` as TensorFlow's get_memory_info takes it ("GPU:0"); errors with its texts.
   absl::StatusOr<MemoryInfo> GetMemoryInfo(std::string_view device) const;

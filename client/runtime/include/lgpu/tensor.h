@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <iosfwd>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +41,13 @@ class LGPU_API Tensor {
 
   /// Waits for the tensor and copies it to the host. INVALID_ARGUMENT if `size` or T do not fit.
   absl::Status CopyToHost(void* to, std::size_t size) const;
+  /// The same into as many elements as the tensor has: `CopyToHost<float>(vector)`.
+  template <typename T>
+  absl::Status CopyToHost(std::span<T> to) const {
+    static_assert(kDTypeOf<T> != DType::kInvalid, "not an element type of lgpu");
+    const absl::Status status = CheckType(kDTypeOf<T>);
+    return status.ok() ? CopyToHost(to.data(), to.size_bytes()) : status;
+  }
   template <typename T>
   absl::StatusOr<std::vector<T>> ToVector() const;
 
@@ -60,9 +68,7 @@ absl::StatusOr<std::vector<T>> Tensor::ToVector() const {
   static_assert(kDTypeOf<T> != DType::kInvalid, "not an element type of lgpu");
   if (absl::Status status = CheckType(kDTypeOf<T>); !status.ok()) return status;
   std::vector<T> values(static_cast<std::size_t>(shape().elements()));
-  if (absl::Status status = CopyToHost(values.data(), values.size() * sizeof(T)); !status.ok()) {
-    return status;
-  }
+  if (absl::Status status = CopyToHost<T>(values); !status.ok()) return status;
   return values;
 }
 
