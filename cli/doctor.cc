@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -70,25 +71,29 @@ Check CheckPermissions(const std::string& directory) {
                           info.st_mode & 0777U, you)};
 }
 
-/// Whether real GPUs can be served here, and the next step where they cannot.
+/// Whether real GPUs can be served here and lgpu's ops run on them, and the next step where not.
 Check CheckGpuSupport() {
-  constexpr bool kBuilt = LGPU_HAS_CUDA != 0;
-  if (HasNvidiaDriver() && kBuilt) {
-    return {"gpu-support", Level::kOk, "an NVIDIA driver is there, and the CUDA backend was built"};
-  }
+  constexpr bool kKernels = LGPU_HAS_GPU_KERNELS != 0;
+  const std::string kernels =
+      "for kernels: scripts/deps --cuda (Debian's section non-free) or NVIDIA's toolkit, then build again "
+      "with -DLGPU_CUDA=ON";
   if (HasNvidiaDriver()) {
+    if (kKernels)
+      return {"gpu-support", Level::kOk, "an NVIDIA driver is there; kernels for GPUs were built"};
     return {
         "gpu-support",
         Level::kWarn,
-        "an NVIDIA driver is there, but this build has no CUDA backend: it cannot serve the GPUs",
-        {"try: scripts/deps --cuda (Debian's section non-free) or NVIDIA's toolkit, then build again with "
-         "-DLGPU_CUDA=ON"}};
+        "an NVIDIA driver is there; this build serves the memory of GPUs and has no kernels for them: ops "
+        "run on the CPU",
+        {kernels}};
   }
-  Check none{"gpu-support", Level::kOk, "there is no NVIDIA driver: GPUs are simulated here"};
+  Check none{"gpu-support", Level::kOk,
+             absl::StrCat("there is no NVIDIA driver: GPUs are simulated here; kernels for GPUs were ",
+                          kKernels ? "built" : "not built")};
   none.advice = {
       "for a real GPU: on Debian, with the sections non-free and non-free-firmware, apt-get install "
       "nvidia-driver"};
-  if (!kBuilt) none.advice.emplace_back("and a build with the CUDA backend: scripts/deps --cuda");
+  if (!kKernels) none.advice.push_back(kernels);
   return none;
 }
 
@@ -165,8 +170,11 @@ Check RunSelfTest(Connection& connection) {
   const std::string reason = (*answer)["refused"].value("reason", "not refused");
   if (!answer->value("agree", false)) return fail("MatMul on GPU:0 and on CPU:0 differ");
   if (reason != "limit") return fail("65MiB in a limit of 64MiB: " + reason);
+  const bool on_gpu = absl::EndsWith(answer->value("gpu", ""), "GPU:0");
   return {"self-test", Level::kOk,
-          "a lease of 64MiB, MatMul on GPU:0 and CPU:0 agree, 65MiB refused by the limit, all given back"};
+          absl::StrCat("a lease of 64MiB, MatMul ",
+                       on_gpu ? "on GPU:0 and CPU:0 agree" : "on the CPU (no kernels for GPUs)",
+                       ", 65MiB refused by the limit, all given back")};
 }
 
 std::string Shown(Level level, const Style& style) {

@@ -49,8 +49,8 @@ if(LGPU_SANITIZE)
   endif()
 endif()
 
-# The CUDA backend needs the toolkit's headers and compiler to be built, and nothing at all to start: the driver is
-# opened at run time.
+# The memory of GPUs is served by any build: the driver is opened at run time. lgpu's kernels for them need the toolkit's
+# compiler.
 find_program(LGPU_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
 find_program(LGPU_BIN2C bin2c HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
 find_program(LGPU_PTXAS ptxas HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
@@ -61,15 +61,23 @@ set(LGPU_CUDA_DEFAULT OFF)
 if(LGPU_CUDA_INCLUDE AND LGPU_CUBLAS_LT_INCLUDE AND LGPU_NVCC AND LGPU_BIN2C AND LGPU_PTXAS)
   set(LGPU_CUDA_DEFAULT ON)
 endif()
-option(LGPU_CUDA "Build the CUDA backend and its kernels" ${LGPU_CUDA_DEFAULT})
-if(LGPU_CUDA)
-  message(STATUS "CUDA backend: built, with ${LGPU_NVCC}")
-else()
-  message(STATUS "CUDA backend: NOT built (no CUDA toolkit was found, or LGPU_CUDA is off): this build serves simulated "
-                 "GPUs only. For real ones: scripts/deps --cuda (Debian's non-free section), or NVIDIA's toolkit with "
-                 "CUDA_HOME set; then configure again, with -DLGPU_CUDA=ON")
-endif()
+option(LGPU_CUDA "Build the kernels for GPUs, which needs a CUDA toolkit" ${LGPU_CUDA_DEFAULT})
 if(LGPU_CUDA AND NOT LGPU_CUDA_DEFAULT)
   message(FATAL_ERROR "LGPU_CUDA is on, and there is no CUDA toolkit (nvcc, ptxas, bin2c, cudaTypedefs.h, cublasLt.h); "
                       "set CUDA_HOME, or configure with -DLGPU_CUDA=OFF")
 endif()
+set(gpu_report "memory of GPUs: built; kernels for GPUs: ")
+if(LGPU_CUDA)
+  string(APPEND gpu_report "built, with ${LGPU_NVCC}")
+else()
+  string(APPEND gpu_report "NOT built (no CUDA toolkit was found, or LGPU_CUDA is off), so ops run on the CPU; for them: "
+         "scripts/deps --cuda (Debian's section non-free), or NVIDIA's toolkit with CUDA_HOME set, then configure "
+         "again with -DLGPU_CUDA=ON")
+endif()
+if(EXISTS /dev/nvidiactl OR EXISTS /proc/driver/nvidia/version OR EXISTS /dev/dxg)  # as in base/nvidia_driver.h
+  string(APPEND gpu_report "; driver here: NVIDIA's")
+else()
+  string(APPEND gpu_report "; driver here: none, so lgpud needs simulated GPUs; for a real one: apt-get install "
+         "nvidia-driver (Debian's sections non-free and non-free-firmware)")
+endif()
+message(STATUS "GPUs: ${gpu_report}")

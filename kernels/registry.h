@@ -69,6 +69,8 @@ class KernelRegistry {
   std::vector<DeviceType> SupportedDevices(const Op& op, DType dtype) const;
   /// TensorFlow's list: "  device='GPU'; T in [DT_FLOAT]" lines, or "  <no registered kernels>".
   std::string DescribeKernels(const Op& op) const;
+  /// Why real GPUs have no kernels in this build; "" where they have.
+  const std::string& lacking() const { return lacking_; }
 
  private:
   static constexpr std::size_t kDTypes = 32;
@@ -78,6 +80,7 @@ class KernelRegistry {
   }
 
   std::vector<Kernel> kernels_;
+  std::string lacking_;
   std::vector<int> index_;  // by (op, device type, dtype): position in kernels_, or -1
 };
 

@@ -33,7 +33,7 @@ build() {
     cat "$log" >&2
     die "cmake cannot configure preset $preset"
   fi
-  sed -n 's/^-- \(CUDA backend: .*\)/\1/p' "$log" >&2
+  sed -n 's/^-- \(GPUs: .*\)/\1/p' "$log" >&2
   if [[ ${CONFIGURE_ONLY:-} ]]; then return 0; fi
   (cd "$ROOT" && cmake --build --preset "$preset" -j "$(build_jobs)" ${1:+--target "$@"}) ||
     die "preset $preset does not build"

@@ -97,6 +97,7 @@ ContextState::ContextState(std::unique_ptr<Lease> lease, const ContextOptions& o
   if (!soft) soft = ReadSwitch("LGPU_SOFT_PLACEMENT", recorder_);
   set_soft_placement(soft.value_or(true));
   pin_small_ops_ = PinSmallOps(options, recorder_);
+  if (!registry_.lacking().empty()) recorder_.Log(Cat("lgpu: note: ", registry_.lacking()));
   std::random_device random;
   for (int i = 0; i < placer_.device_count(); ++i) {
     incarnations_.push_back(std::uint64_t{random()} << 32 | random() | 1);

@@ -7,6 +7,7 @@
 
 #include "allocator/device/cuda/cuda_backend.h"
 #include "allocator/device/simulated/simulated_backend.h"
+#include "allocator/device/simulated/simulated_spec.h"
 #include "client/session/local_lease.h"
 #include "lgpu/status.h"
 
@@ -59,6 +60,8 @@ absl::StatusOr<std::unique_ptr<Lease>> OpenLocalLease(const Endpoint& endpoint, 
   }
   LGPU_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevices(options.logical_devices, machine, asked));
   for (const std::string& note : choice.notes) LogNote(options, note);
+  const std::string too_much = MoreThanTheMachineHas(endpoint.simulated);
+  if (!too_much.empty()) LogNote(options, "lgpu: warning: " + too_much);
   return LocalLease::Open(std::move(backend), options.lease_name, choice.devices);
 }
 

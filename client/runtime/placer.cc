@@ -206,7 +206,8 @@ absl::StatusOr<Placement> Placer::Fail(const Op& op, DType dtype, const DeviceRe
   }
   return absl::InvalidArgumentError(Cat("Could not satisfy device specification '", request->full_name,
                                         "'. enable_soft_placement=", flag, ". Supported device types [",
-                                        types, "]. All available devices [", DeviceList(), "]."));
+                                        types, "]. All available devices [", DeviceList(), "].",
+                                        registry_.lacking().empty() ? "" : "\n", registry_.lacking()));
 }
 
 absl::Status Placer::GraphError(const Op& op, DType dtype, const DeviceRequest* request,

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
-#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "allocator/device/cuda/cuda_memory.h"
 #include "allocator/device/cuda/nvml.h"
 #include "allocator/device/simulated/simulated_memory.h"
+#include "allocator/device/simulated/simulated_spec.h"
 #include "base/nvidia_driver.h"
 #include "daemon/server/lock_file.h"
 #include "lgpu/status.h"
@@ -110,21 +110,6 @@ absl::Status NothingServed(const std::vector<DeviceRegistry::Card>& cards) {
   return absl::FailedPreconditionError(text);
 }
 
-// Memory of simulated GPUs is the machine's own.
-void WarnOfTooMuch(const SimulatedBackendOptions& options) {
-  struct sysinfo machine = {};
-  if (options.sparse || ::sysinfo(&machine) != 0) return;
-  const Bytes memory(std::uint64_t{machine.totalram} * machine.mem_unit);
-  Bytes simulated;
-  for (const PhysicalDevice& device : options.devices) simulated = SaturatingAdd(simulated, device.total);
-  if (simulated <= memory) return;
-  spdlog::warn(
-      "the simulated GPUs have {}, and this machine has {} of memory: what they hold is taken from it, and "
-      "requests "
-      "beyond it are refused; simulate less, or set sparse in [[simulated_device]]",
-      FormatBytes(simulated), FormatBytes(memory));
-}
-
 }  // namespace
 
 DeviceRegistry::Card& DeviceRegistry::AddCard(const PhysicalDevice& device, int backend_device,
@@ -147,7 +132,10 @@ absl::Status DeviceRegistry::OpenSimulated(const Config& config) {
     options.devices.push_back(std::move(device));
     options.sparse = options.sparse || simulated.sparse;
   }
-  WarnOfTooMuch(options);
+  std::vector<Bytes> sizes;
+  for (const PhysicalDevice& device : options.devices) sizes.push_back(device.total);
+  const std::string warning = options.sparse ? "" : MoreThanTheMachineHas(sizes);
+  if (!warning.empty()) spdlog::warn("{}; simulate less, or set sparse in [[simulated_device]]", warning);
   backend_ = MakeSimulatedMemory(std::move(options));
   simulated_ = true;
   std::vector<std::string> uuids;

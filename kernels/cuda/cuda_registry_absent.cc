@@ -1,4 +1,4 @@
-// In a build without CUDA no real GPU can be opened, and no kernel is asked for.
+// In a build without a CUDA toolkit: real GPUs have memory and no kernels.
 
 #include "kernels/matmul_library.h"
 #include "kernels/registry.h"
@@ -9,8 +9,13 @@ KernelRegistry KernelRegistry::ForCudaDevices(const Options& options) {
   const KernelRegistry simulated = ForSimulatedDevices(options);
   KernelRegistry registry;
   for (const Kernel& kernel : simulated.kernels_) {
-    if (kernel.device == DeviceType::kCpu) registry.Add(kernel);
+    // A constant is a copy from the host, which the executor does; ops that read only a shape run anywhere.
+    const bool needs_no_code = kernel.op == &EagerConstOp() || kernel.op->metadata;
+    if (kernel.device == DeviceType::kCpu || needs_no_code) registry.Add(kernel);
   }
+  registry.lacking_ =
+      "this lgpu was built without a CUDA toolkit: it serves the memory of GPUs and has no kernels for them; "
+      "a build with -DLGPU_CUDA=ON has";
   return registry;
 }
 

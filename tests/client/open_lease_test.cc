@@ -40,6 +40,18 @@ TEST(OpenLocalLeaseTest, WithoutAnyGpuItSaysWhatToTry) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("local:2x1GiB"));
 }
 
+TEST(OpenLocalLeaseTest, MoreMemoryThanTheMachineHasIsWarnedOf) {
+  std::vector<std::string> lines;
+  ContextOptions options;
+  options.log_sink = [&lines](std::string_view line) { lines.emplace_back(line); };
+  options.logical_devices = {{.memory_limit = 4_MiB}};
+  EXPECT_TRUE(OpenLocalLease({.local = true, .simulated = {64_MiB}}, options, {}).ok());
+  EXPECT_THAT(lines, ::testing::IsEmpty());
+  EXPECT_TRUE(OpenLocalLease({.local = true, .simulated = {32_TiB, 32_TiB}}, options, {}).ok());
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_THAT(lines[0], HasSubstr("warning: the simulated GPUs have 64.00TiB, and this machine has "));
+}
+
 TEST(OpenLocalLeaseTest, CardsThatAreNotVisibleCannotBeHad) {
   const Endpoint endpoint{.local = true, .simulated = {64_MiB, 64_MiB}};
   EXPECT_EQ(OpenLocalLease(endpoint, {}, {.cuda_visible_devices = ""}).status().code(),

@@ -1,5 +1,7 @@
 #include "allocator/device/simulated/simulated_spec.h"
 
+#include <sys/sysinfo.h>
+
 #include <cctype>
 #include <charconv>
 #include <string>
@@ -58,6 +60,18 @@ absl::StatusOr<std::vector<Bytes>> ParseSimulatedSpec(std::string_view text) {
     if (comma == std::string_view::npos) return devices;
     rest = rest.substr(comma + 1);
   }
+}
+
+std::string MoreThanTheMachineHas(std::span<const Bytes> cards) {
+  struct sysinfo machine = {};
+  if (::sysinfo(&machine) != 0) return {};
+  const Bytes memory(std::uint64_t{machine.totalram} * machine.mem_unit);
+  Bytes simulated;
+  for (const Bytes card : cards) simulated = SaturatingAdd(simulated, card);
+  if (simulated <= memory) return {};
+  return "the simulated GPUs have " + FormatBytes(simulated) + ", and this machine has " +
+         FormatBytes(memory) +
+         " of memory: what they hold is taken from it, and requests beyond it are refused";
 }
 
 }  // namespace lgpu

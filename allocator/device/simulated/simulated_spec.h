@@ -1,6 +1,8 @@
 #ifndef LGPU_ALLOCATOR_DEVICE_SIMULATED_SIMULATED_SPEC_H_
 #define LGPU_ALLOCATOR_DEVICE_SIMULATED_SIMULATED_SPEC_H_
 
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,6 +16,10 @@ namespace lgpu {
 /// memory of every one, in order. INVALID_ARGUMENT with what was read and what to write instead: no item, a
 /// count of zero, more than 64 in all, a size below one chunk (2 MiB) or that ParseBytes does not take.
 absl::StatusOr<std::vector<Bytes>> ParseSimulatedSpec(std::string_view text);
+
+/// A warning where simulated GPUs of these sizes have more memory than the machine, whose memory they take;
+/// "" where they have not.
+std::string MoreThanTheMachineHas(std::span<const Bytes> cards);
 
 }  // namespace lgpu
 
