@@ -7,6 +7,8 @@ foreach(layer base allocator allocator/device kernels client/runtime)
   if(EXISTS ${PROJECT_SOURCE_DIR}/${layer}/include/lgpu)
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/${layer}/include/lgpu DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
             COMPONENT liblgpu-dev FILES_MATCHING PATTERN "*.h")
+    file(GLOB_RECURSE headers ${PROJECT_SOURCE_DIR}/${layer}/include/lgpu/*.h)
+    list(APPEND public_headers ${headers})
   endif()
 endforeach()
 
@@ -54,6 +56,19 @@ install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
 install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/docs COMPONENT lgpu-doc)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/ DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/examples
         COMPONENT lgpu-doc FILES_MATCHING PATTERN "0*.cc")
+# The API reference, from the public headers. Packages have it; `cmake --install` has it where it was built.
+find_program(LGPU_DOXYGEN doxygen)
+if(LGPU_DOXYGEN)
+  set(api_dir ${PROJECT_BINARY_DIR}/api)
+  add_custom_command(OUTPUT ${api_dir}/index.html
+    COMMAND ${CMAKE_COMMAND} -E env LGPU_VERSION=${PROJECT_VERSION} LGPU_API_DIR=${api_dir} ${LGPU_DOXYGEN} docs/Doxyfile
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    DEPENDS ${public_headers} ${PROJECT_SOURCE_DIR}/docs/Doxyfile ${PROJECT_SOURCE_DIR}/docs/api.md
+    COMMENT "Making the API reference" VERBATIM)
+  add_custom_target(lgpu_api DEPENDS ${api_dir}/index.html)
+  install(DIRECTORY ${api_dir}/ DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/api COMPONENT lgpu-doc OPTIONAL
+          PATTERN "*.md5" EXCLUDE PATTERN "*.map" EXCLUDE)
+endif()
 # Once, behind all of them.
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/SayNextSteps.cmake COMPONENT next-steps)
 

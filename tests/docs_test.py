@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Runs the commands that README.md and docs/*.md show, and compares what they print.
 
-docs_test.py ROOT BUILD     BUILD: where daemon/, cli/ and examples/ of the build lie
+docs_test.py ROOT BUILD [PAGE ...]   BUILD: where daemon/, cli/ and examples/ of the build lie
+docs_test.py ROOT --fresh-users      as root: README.md and docs/quickstart.md as they stand, in the folder ROOT, by two users
+                                     at the same time who have nothing but a home; from what scripts/demo has built
 
 A block is fenced as ```console. Lines that begin with "$ " are commands (with "> " they go on); the lines below are
 what must come out, stdout and stderr together. "..." in a line stands for any text, a line of only "..." for any
@@ -15,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 
 END = "__END_OF_COMMAND__"
 
@@ -60,16 +63,35 @@ def matches(expected, actual):
     return re.fullmatch(pattern, actual[0].rstrip()) is not None and matches(expected[1:], actual[1:])
 
 
+# Users without an account, so that the machine stays as it is.
+FRESH_USERS = (64123, 64124)
+
+
+def test_environment(build, directory):
+    """The caller's, with a daemon directory of the test's own, and the programs of the build."""
+    environment = {k: v for k, v in os.environ.items()
+                   if not k.startswith(("LGPU_", "CUDA_", "TF_")) and k != "CLICOLOR_FORCE"}
+    environment.update(
+        LGPU_ENDPOINT=f"{directory}/run", HOME=directory, TMPDIR=directory, TZ="UTC", LC_ALL="C.UTF-8",
+        PATH=":".join(f"{build}/{part}" for part in ("daemon", "cli", "examples")) + ":" + environment["PATH"])
+    return environment
+
+
+def fresh_environment(directory):
+    """What a login gives."""
+    return {"HOME": directory, "XDG_RUNTIME_DIR": f"{directory}/runtime", "LC_ALL": "C.UTF-8",
+            "PATH": "/usr/local/bin:/usr/bin:/bin"}
+
+
+def as_user(user):
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"] if user else []
+
+
 class Shell:
     """One bash for the blocks of a page."""
 
-    def __init__(self, root, build, directory):
-        environment = {k: v for k, v in os.environ.items()
-                       if not k.startswith(("LGPU_", "CUDA_", "TF_")) and k != "CLICOLOR_FORCE"}
-        environment.update(
-            LGPU_ENDPOINT=f"{directory}/run", HOME=directory, TMPDIR=directory, TZ="UTC", LC_ALL="C.UTF-8",
-            PATH=":".join(f"{build}/{part}" for part in ("daemon", "cli", "examples")) + ":" + environment["PATH"])
-        self.process = subprocess.Popen(["bash", "--noprofile", "--norc"], stdin=subprocess.PIPE, text=True,
+    def __init__(self, root, environment, user=None):
+        self.process = subprocess.Popen(as_user(user) + ["bash", "--noprofile", "--norc"], stdin=subprocess.PIPE, text=True,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=root, env=environment)
 
     def run(self, command):
@@ -98,15 +120,20 @@ class Shell:
         self.process.wait()
 
 
-def run_page(root, build, page):
-    """(blocks run, failures)"""
+def run_page(root, build, page, user=None):
+    """(blocks run, failures); by a fresh user, if one is given"""
     text = page.read_text(encoding="utf-8")
     blocks = blocks_of(text)
     failures = []
     if not blocks:
         return 0, failures
     with tempfile.TemporaryDirectory(prefix="lgpu-", dir="/tmp") as directory:
-        shell = Shell(root, build, directory)
+        environment = fresh_environment(directory) if user else test_environment(build, directory)
+        if user:
+            os.mkdir(environment["XDG_RUNTIME_DIR"], 0o700)
+            for path in (directory, environment["XDG_RUNTIME_DIR"]):
+                os.chown(path, user, user)
+        shell = Shell(root, environment, user)
         try:
             for line, lines in blocks:
                 for command, expected in commands_of(lines):
@@ -155,7 +182,34 @@ def check_flags(root, build):
     return failures
 
 
+def by_fresh_users(root):
+    """README.md and docs/quickstart.md, by two users at the same time."""
+    for user in FRESH_USERS:
+        if subprocess.run(as_user(user) + ["test", "-x", str(root / "build/release/cli/lgpu")], check=False).returncode != 0:
+            print(f"skipped: other users may not enter {root}, or scripts/demo has not built it")
+            return 0
+    failures, counts, threads = [], [], []
+
+    def read(user):
+        for page in (root / "README.md", root / "docs/quickstart.md"):
+            count, wrong = run_page(root, None, page, user)
+            counts.append(count)
+            failures.extend(f"user {user}: {failure}" for failure in wrong)
+
+    for user in FRESH_USERS:
+        threads.append(threading.Thread(target=read, args=(user,)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    for failure in failures:
+        print(failure)
+    print(f"{sum(counts)} blocks run by two fresh users, {len(failures)} failures")
+    return 1 if failures or len(counts) != 4 else 0
+
+
 def main():
+    if sys.argv[2] == "--fresh-users":
+        return by_fresh_users(pathlib.Path(sys.argv[1]).resolve())
     root, build = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
     only = sys.argv[3:]
     run, failures = 0, []

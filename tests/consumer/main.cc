@@ -3,7 +3,7 @@
 #include <lgpu/lgpu.h>
 
 #include <iostream>
-#include <sstream>
+#include <span>
 #include <vector>
 
 namespace {
@@ -12,14 +12,15 @@ absl::Status Run() {
   LGPU_ASSIGN_OR_RETURN(lgpu::Context gpu,
                         lgpu::Context::Create({.logical_devices = {{.memory_limit = lgpu::Bytes(32 << 20)}},
                                                .endpoint = "local:1x64MiB"}));
-  LGPU_ASSIGN_OR_RETURN(const lgpu::Tensor a, gpu.Constant<float>({{1, 2, 3}, {4, 5, 6}}));
+  std::vector<float> values = {1, 2, 3, 4, 5, 6};
+  LGPU_ASSIGN_OR_RETURN(const lgpu::Tensor a, gpu.Constant<float>({2, 3}, values));
   LGPU_ASSIGN_OR_RETURN(const lgpu::Tensor b, gpu.Constant<float>({{1, 2}, {3, 4}, {5, 6}}));
-  LGPU_ASSIGN_OR_RETURN(const lgpu::Tensor c, lgpu::MatMul(a, b));
-  std::ostringstream text;
-  text << c;
-  std::cout << c.device() << ": " << text.str() << "\n";
-  LGPU_ASSIGN_OR_RETURN(const std::vector<float> values, c.ToVector<float>());
-  if (values != std::vector<float>{22, 28, 49, 64}) return absl::InternalError("wrong product");
+  LGPU_ASSIGN_OR_RETURN(const lgpu::Tensor half, gpu.Fill<float>({2, 2}, 0.5));
+  LGPU_ASSIGN_OR_RETURN(const lgpu::Tensor product, lgpu::MatMul(a, b));
+  LGPU_ASSIGN_OR_RETURN(const lgpu::Tensor c, lgpu::Multiply(product, half));
+  LGPU_RETURN_IF_ERROR(c.CopyToHost<float>(std::span(values).first(4)));  // 11, 14, 24.5, 32
+  std::cout << c.device() << ": " << c << "\n";
+  if (values != std::vector<float>{11, 14, 24.5, 32, 5, 6}) return absl::InternalError("wrong values");
   return gpu.Close();
 }
 
