@@ -21,11 +21,19 @@ build_jobs() {
   if ((fit < cores)); then say "$fit"; else say "$cores"; fi
 }
 
+# Ends the script where this tree cannot be written into.
+writable() {
+  [[ -w $ROOT && (! -e $ROOT/build || -w $ROOT/build) ]] ||
+    die "$ROOT cannot be written into by ${USER:-user $(id -u)}, and the build goes to its folder build; clone it to a" \
+      "folder of your own (git clone $ROOT lgpu), or, where it is built already, use scripts/demo --no-build"
+}
+
 # build PRESET [TARGET ...]: configures and builds in build/PRESET. LGPU_CONFIGURE_FLAGS: more flags for cmake.
 # CONFIGURE_ONLY=1: only the first half.
 build() {
   local preset=$1 log flags=()
   shift
+  writable
   mkdir -p "$ROOT/build"
   log="$ROOT/build/$preset.configure.log"
   read -ra flags <<<"${LGPU_CONFIGURE_FLAGS:-}"
