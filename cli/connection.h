@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -47,6 +48,15 @@ class Connection {
     return there.ok() ? Stream(method, request, ControlClient::kNoTimeout, each) : there;
   }
 
+  /// The same for a stream that takes `time` beyond that of a call, or has no end. `between` is called every
+  /// 50 ms, and may end the call as `each` does.
+  template <typename Request, typename Message, typename Each>
+  absl::Status Await(const StreamMethod<Request, Message>& method, const Request& request,
+                     std::optional<std::chrono::milliseconds> time, const Each& each,
+                     const std::function<absl::Status()>& between) {
+    return Stream(method, request, time ? *time + timeout_ : ControlClient::kNoTimeout, each, between);
+  }
+
   /// Calls are made in the name of this session from here on (Welcome.session_token).
   void SetSessionToken(std::string token) { client_->UseToken(std::move(token)); }
 
@@ -62,12 +72,15 @@ class Connection {
   }
   template <typename Request, typename Message, typename Each>
   absl::Status Stream(const StreamMethod<Request, Message>& method, const Request& request,
-                      std::chrono::milliseconds timeout, const Each& each) {
-    return WithHint(client_->Stream(method.name, request.SerializeAsString(), timeout,
-                                    [&each](const std::string& bytes) -> absl::Status {
-                                      const absl::StatusOr<Message> message = Parse<Message>(bytes);
-                                      return message.ok() ? each(*message) : message.status();
-                                    }));
+                      std::chrono::milliseconds timeout, const Each& each,
+                      const std::function<absl::Status()>& between = {}) {
+    return WithHint(client_->Stream(
+        method.name, request.SerializeAsString(), timeout,
+        [&each](const std::string& bytes) -> absl::Status {
+          const absl::StatusOr<Message> message = Parse<Message>(bytes);
+          return message.ok() ? each(*message) : message.status();
+        },
+        between));
   }
   /// What to do where the daemon took too long.
   static absl::Status WithHint(const absl::Status& status);

@@ -23,6 +23,7 @@ inline constexpr UnaryMethod<v1::GetVersionRequest, v1::GetVersionResponse> kGet
 inline constexpr UnaryMethod<v1::ListPhysicalDevicesRequest, v1::ListPhysicalDevicesResponse>
     kListPhysicalDevices{"ListPhysicalDevices"};
 inline constexpr UnaryMethod<v1::CreateLeaseRequest, v1::Lease> kCreateLease{"CreateLease"};
+inline constexpr StreamMethod<v1::WaitForLeaseRequest, v1::LeaseWait> kWaitForLease{"WaitForLease"};
 inline constexpr UnaryMethod<v1::AttachLeaseRequest, v1::Lease> kAttachLease{"AttachLease"};
 inline constexpr UnaryMethod<v1::GetLeaseRequest, v1::Lease> kGetLease{"GetLease"};
 inline constexpr UnaryMethod<v1::ListLeasesRequest, v1::ListLeasesResponse> kListLeases{"ListLeases"};

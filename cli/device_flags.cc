@@ -24,8 +24,6 @@ namespace lgpu::cli {
 namespace {
 
 constexpr std::uint32_t kMaxDevices = 64;
-constexpr std::chrono::milliseconds kFirstPause{100};
-constexpr std::chrono::milliseconds kLongestPause{1000};
 
 std::string ListCards(const v1::ListPhysicalDevicesResponse& cards) {
   return absl::StrJoin(cards.devices(), ", ", [](std::string* out, const v1::CardStats& card) {
@@ -123,32 +121,14 @@ absl::StatusOr<std::uint64_t> PartOfCard(const std::string& memory,
   return std::max(part / chosen->granularity_bytes(), std::uint64_t{1}) * chosen->granularity_bytes();
 }
 
-/// "32.00MiB on GPU 0 (16.00MiB can be promised; most holds anna/train: 48.00MiB)"; else the first line.
-std::string WhatIsWaitedFor(const absl::Status& status) {
-  const std::optional<Refusal> refusal = GetRefusal(status);
-  if (!refusal || refusal->card.empty() || !refusal->card_free) {
-    const std::string why(status.message());
-    return Printable(why.substr(0, why.find('\n')));
-  }
-  std::string text = absl::StrCat(FormatBytes(refusal->asked), " on ", refusal->card, " (",
-                                  FormatBytesCut(*refusal->card_free), " can be promised");
-  if (!refusal->holders.empty()) {
-    const Refusal::Holder& most = refusal->holders.front();
-    absl::StrAppend(&text, "; most holds ", most.owner, "/", most.lease, ": ",
-                    FormatBytes(std::max(most.held, most.guarantee)));
-  }
-  return Printable(text + ")");
-}
-
-/// CANCELLED when a signal came that `run` holds back for its command, which does not exist yet.
-absl::Status Sleep(std::chrono::milliseconds pause) {
+/// The number of a signal that is to stop the wait; `run` holds these back for its command.
+std::optional<int> StoppingSignal() {
   sigset_t stopping;
   sigemptyset(&stopping);
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&stopping, number);
-  const timespec time{.tv_sec = pause.count() / 1000, .tv_nsec = pause.count() % 1000 * 1'000'000};
-  const int number = ::sigtimedwait(&stopping, nullptr, &time);
-  if (number < 0) return absl::OkStatus();
-  return absl::CancelledError(absl::StrCat("stopped by signal ", number, " while waiting for memory"));
+  const timespec no_time{};
+  const int number = ::sigtimedwait(&stopping, nullptr, &no_time);
+  return number > 0 ? std::optional(number) : std::nullopt;
 }
 
 }  // namespace
@@ -188,7 +168,7 @@ void DeviceFlags::AddTo(CLI::App& verb) {
       ->type_name("LIST");
   verb.add_option("--name", name, "Name of the lease; default: one is made up")->type_name("NAME");
   verb.add_flag("--wait{forever}", wait,
-                "If there is not enough memory now, wait for it (so long) and try again")
+                "If there is not enough memory now, wait for it (so long) in the GPU's queue")
       ->type_name("DUR");
 }
 
@@ -259,29 +239,44 @@ absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flag
 }
 
 absl::StatusOr<v1::Lease> CreateLease(const DeviceFlags& flags, Connection& connection,
-                                      const v1::CreateLeaseRequest& request, const CommonOptions& options) {
+                                      const v1::CreateLeaseRequest& request, const CommonOptions& options,
+                                      std::optional<int>& stopped_by) {
+  if (flags.wait.empty()) return connection.Call(kCreateLease, request);
   using Clock = std::chrono::steady_clock;
-  absl::StatusOr<v1::Lease> lease = connection.Call(kCreateLease, request);
-  if (flags.wait.empty()) return lease;
   const Clock::time_point started = Clock::now();
-  const Clock::time_point deadline =
-      flags.wait == "forever" ? Clock::time_point::max() : started + *ParseDuration(flags.wait);
-  bool told = false;
-  // What others give back is not told to this user, so it is asked for.
-  for (std::chrono::milliseconds pause = kFirstPause; absl::IsResourceExhausted(lease.status());
-       pause = std::min(2 * pause, kLongestPause)) {
-    if (Clock::now() + pause > deadline) return lease;
-    if (!std::exchange(told, true)) {
-      options.Note("lgpu: waiting for memory: " + WhatIsWaitedFor(lease.status()));
-    }
-    LGPU_RETURN_IF_ERROR(Sleep(pause));
-    lease = connection.Call(kCreateLease, request);
+  v1::WaitForLeaseRequest waiting;
+  *waiting.mutable_create() = request;
+  std::optional<std::chrono::milliseconds> time;
+  if (flags.wait != "forever") {
+    time = *ParseDuration(flags.wait);
+    waiting.set_wait_ms(static_cast<std::uint64_t>(std::max<std::int64_t>(time->count(), 1)));
   }
-  if (told && lease.ok()) {
+  std::optional<v1::Lease> lease;
+  bool told = false;
+  const auto each = [&](const v1::LeaseWait& wait) {
+    if (wait.has_lease()) {
+      lease = wait.lease();
+    } else {
+      told = true;
+      options.Note(absl::StrCat(
+          "lgpu: waiting for memory",
+          wait.place() == 0 ? "" : absl::StrCat(", place ", wait.place(), " of ", wait.waiting()), ": ",
+          Printable(wait.text())));
+    }
+    return absl::OkStatus();
+  };
+  LGPU_RETURN_IF_ERROR(connection.Await(kWaitForLease, waiting, time, each, [&]() -> absl::Status {
+    stopped_by = StoppingSignal();
+    return stopped_by ? absl::CancelledError(
+                            absl::StrCat("stopped by signal ", *stopped_by, " while waiting for memory"))
+                      : absl::OkStatus();
+  }));
+  if (!lease) return absl::InternalError("the daemon ended the wait without an answer");
+  if (told) {
     const auto waited = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - started);
     options.Note(absl::StrCat("lgpu: there is memory after ", FormatAge(waited)));
   }
-  return lease;
+  return *std::move(lease);
 }
 
 std::vector<std::string> DescribeLease(const v1::Lease& lease) {

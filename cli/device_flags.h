@@ -47,9 +47,11 @@ absl::StatusOr<std::uint64_t> ParseSize(const char* flag, const std::string& tex
 
 absl::StatusOr<std::uint64_t> ParseSizeOrZero(const char* flag, const std::string& text);
 
-/// Makes the lease; with --wait as soon as there is memory.
+/// Makes the lease; with --wait as soon as there is memory. CANCELLED: one of the signals that `run` holds
+/// back for its command ended the wait; `stopped_by` is its number.
 absl::StatusOr<v1::Lease> CreateLease(const DeviceFlags& flags, Connection& connection,
-                                      const v1::CreateLeaseRequest& request, const CommonOptions& options);
+                                      const v1::CreateLeaseRequest& request, const CommonOptions& options,
+                                      std::optional<int>& stopped_by);
 
 /// "lease train: GPU:0 = 256.00MiB (growth) on GPU 0 Simulated GPU", a line for every logical device, without
 /// newlines.

@@ -98,12 +98,12 @@ std::string FormatQueues(const v1::StatsSnapshot& snapshot, const Style& style) 
                             absl::StrFormat("%.1f", 0.001 * static_cast<double>(request.turn_left_ms())),
                             "s more");
       }
-      const bool is_made = request.pid() == 0;
+      std::string lease = Printable(request.lease_name());
+      if (request.makes_lease()) absl::StrAppend(&lease, lease.empty() ? "" : " ", "(being made)");
       table.AddRow({absl::StrCat(card.index()), absl::StrCat(request.place()), Printable(request.owner()),
-                    is_made ? "" : absl::StrCat(request.pid()),
-                    is_made ? "(being made)" : Printable(request.lease_name()), ShortDevice(request.device()),
-                    Size(request.asked_bytes()), FormatAge(std::chrono::seconds(request.waited_ms() / 1000)),
-                    turn});
+                    request.pid() == 0 ? "" : absl::StrCat(request.pid()), lease,
+                    ShortDevice(request.device()), Size(request.asked_bytes()),
+                    FormatAge(std::chrono::seconds(request.waited_ms() / 1000)), turn});
     }
   }
   return table.empty() ? "" : absl::StrCat("\nWaiting for memory:\n", table.Format(style));

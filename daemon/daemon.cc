@@ -27,6 +27,7 @@
 #include "daemon/server/event_log.h"
 #include "daemon/server/log_limit.h"
 #include "daemon/server/stats.h"
+#include "daemon/server/turn_news.h"
 #include "daemon/sessions/descriptor_budget.h"
 #include "daemon/sessions/grant_times.h"
 #include "daemon/sessions/session_server.h"
@@ -123,6 +124,7 @@ class Daemon::Impl {
       LGPU_RETURN_IF_ERROR(Recover(backend, *found));
     }
     LGPU_ASSIGN_OR_RETURN(control_, ControlServer::Start({.leases = leases_,
+                                                          .broker = broker_,
                                                           .sessions = sessions_,
                                                           .events = events_,
                                                           .stats = stats_,
@@ -258,6 +260,7 @@ class Daemon::Impl {
         leases_.WriteStats(*session);
       }
       server_->Reap();
+      turn_news_.Look();
       if (recovery_ != nullptr) {
         recovery_->Tend();
         journal_->Tend();
@@ -277,6 +280,7 @@ class Daemon::Impl {
   StatsReporter stats_;
   GrantTimes grant_times_;
   Diagnostician diagnostician_{broker_, stats_, ListSettings(config_)};
+  TurnNews turn_news_{broker_, events_};
   const bool simulated_;
   std::unique_ptr<Reclaimer> reclaimer_;
   std::unique_ptr<SessionServer> server_;

@@ -68,7 +68,8 @@ json ToJson(const CardStats& card) {
                   {"device", request.device()},
                   {"asked_bytes", request.asked_bytes()},
                   {"waited_seconds", 0.001 * static_cast<double>(request.waited_ms())},
-                  {"turns", request.turns()}};
+                  {"turns", request.turns()},
+                  {"makes_lease", request.makes_lease()}};
     if (request.has_turn_left_ms()) {
       entry["turn_left_seconds"] = 0.001 * static_cast<double>(request.turn_left_ms());
     }

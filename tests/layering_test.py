@@ -42,12 +42,15 @@ GRPC_FILES = {
     "client/control/control_client.cc",
     "daemon/server/control_server.cc",
     "daemon/server/control_service.cc",
+    "daemon/server/lease_wait_call.cc",
     "daemon/server/watch_stream.h",
 }
 # A daemon and its broker have the memory of devices and none of their work: they do not open these.
 PROGRAMS_ONLY = re.compile(r"^allocator/device/(device_work|device_backend|simulated/simulated_backend|cuda/cuda_backend)\.h$")
 GRPC_HEADERS = {
     "daemon/server/control_service.h",
+    "daemon/server/grpc_status.h",
+    "daemon/server/lease_wait_call.h",
 }
 FORBIDDEN_IN_INSTALLED = re.compile(
     r"^(grpc|google/protobuf|lgpu/v1/|cuda|cublas|nvml|nvrtc|boost/|nlohmann/|spdlog/|CLI/|toml)|\.pb\.h$")

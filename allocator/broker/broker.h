@@ -99,9 +99,10 @@ class Broker {
   /// A request that waits for memory of a card.
   struct Queued {
     WaiterId id;
-    std::string lease_name = {}, device_name = {};  // empty: a lease that is being made
+    std::string lease_name = {};
+    std::string device_name = {};  // empty: a lease that is being made
     std::string owner = {};
-    std::int64_t pid = 0;  // 0: a lease that is being made
+    std::int64_t pid = 0;  // 0: unknown
     Bytes asked = {};
     TimePoint since;
     int turns = 0;                            // that are over
@@ -117,6 +118,7 @@ class Broker {
     std::vector<DeviceMemory::ProcessMemory> outsiders = {};  // processes without a session on it
   };
   std::vector<CardInfo> Cards() const;
+  std::size_t cards() const;
   /// The largest limit of a growing device on the card.
   static Bytes WholeCard(const CardInfo& card);
   /// Spreads the devices of a lease over cards: `candidates` with the one that has the most room first. Room
@@ -136,6 +138,7 @@ class Broker {
     std::string device_name = {};  // "/device:GPU:0"
     std::string lease_name = {};   // "": a `local` context, which has no leases
     std::string owner = {};
+    WaiterId room = {};  // what is set aside there is used first
   };
   /// Sets the guarantee aside and, for preallocate, makes all chunks; nothing stays behind on an error.
   /// Waits until `deadline` only for memory that is on its way back. INVALID_ARGUMENT: a size that can never
@@ -158,6 +161,29 @@ class Broker {
     Bytes card_free;
   };
   std::optional<DeviceInfo> Find(LogicalId device) const;
+
+  // Memory for a lease that waits to be made, in the queue of a card. No thread waits.
+  struct RoomSpec {
+    CardId card;
+    Bytes bytes;  // above zero
+    std::string lease_name = {};
+    std::string owner = {};
+    std::int64_t pid = 0;
+  };
+  /// Joins the queue. When its time comes, the bytes are set aside for AddDevice with this id.
+  WaiterId QueueRoom(const RoomSpec& spec);
+  struct RoomView {
+    bool is_over = false;  // it waits no more: the bytes are set aside, or `status` is an error
+    absl::Status status = {};
+    // What it waits for, in words for every user; empty where that was told less than a second ago.
+    std::string text = {};
+    std::size_t place = 0;  // from 1
+    std::size_t waiting = 0;
+  };
+  /// To be called often: it moves the queue on.
+  RoomView LookAtRoom(WaiterId id);
+  /// Leaves the queue. What was set aside and not used is free.
+  void LeaveRoom(WaiterId id);
 
   // Sessions.
   void AddSession(SessionId session, SessionSpec spec);
@@ -347,16 +373,26 @@ class Broker {
     ChunkId too_large;     // in kTooLarge: a spare chunk, on its way back, for which small ones are to come
     absl::Status refusal;  // in kRefused
   };
-  /// A guarantee that a thread waits to set aside.
+  /// A guarantee that waits to be set aside.
   struct Room {
     CardId card;
     std::string user;
     Bytes bytes;
     TimePoint since;
     absl::FunctionRef<absl::Status()> attempt;  // called with the lock
+    std::string lease_name = {};
+    std::int64_t pid = 0;
+    bool patient = false;  // it waits for holders too
     TrimTable::Need need = {};
     absl::Status status = {};
-    bool over = false;
+    bool over = false;  // it left the queue
+  };
+  /// A Room for which no thread waits.
+  struct Ticket {
+    std::function<absl::Status()> attempt;
+    std::optional<Room> room;
+    LogicalId set_aside;  // a device that no lease has, with the bytes as its guarantee
+    TimePoint next_look = {}, next_text = {};
   };
   /// What a request in a card's queue waits for.
   struct Wish {
@@ -390,6 +426,8 @@ class Broker {
 
   /// Even a request with timeout 0 waits this long for trims.
   static constexpr std::chrono::milliseconds kGrace{100};
+  /// How often a request that waits is told its place.
+  static constexpr std::chrono::seconds kTextEvery{1};
   /// While memory drains, a backend that had less than the ledger said is asked again this often.
   static constexpr std::chrono::milliseconds kBackendRetry{20};
 
@@ -444,7 +482,6 @@ class Broker {
   void GrantQueued(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Each returns whether something changed.
   bool GrantWaiter(WaiterId id, CardQueue& queue, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool TryRoom(WaiterId id, CardQueue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MoveTurnOn(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RetryUnderLimits(CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Wish WishOf(WaiterId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -453,16 +490,28 @@ class Broker {
   /// Asks sessions for idle memory that the request with the turn lacks.
   void AskForCard(WaiterId id, CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The request waited only for memory that is idle or on its way back, and no more comes.
-  void GiveUp(WaiterId id, CardId card, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GiveUp(WaiterId id, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The youngest request, by a session that holds memory of the card, if all that do wait for the card.
   std::optional<WaiterId> DeadlockVictim(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsHeldBack(LogicalId device, Bytes bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Queued> QueueOf(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckQueues() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // broker_rooms.cc: guarantees that wait to be set aside.
+  /// Returns whether something changed.
+  bool TryRoom(WaiterId id, CardQueue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndRoom(WaiterId id, Room& room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Sets a guarantee of this size aside by `attempt`, in the queue of the card. Waits for memory that is
   /// leaving or idle, and for turns of other requests.
   absl::Status MakeRoom(CardId card, const std::string& user, Bytes guarantee, TimePoint deadline,
                         absl::FunctionRef<absl::Status()> attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<Queued> QueueOf(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckQueues() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Serve; gives the lock up meanwhile.
+  void ServeUnlocked(CardId card) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string DescribeRoom(const Room& room, WaiterId id, WaiterId before) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetSetAside(Ticket& ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Gives the guarantee of a device that is being made back to it out of its room; false: none is there.
+  bool TakeFromRoom(const DeviceSpec& spec, Bytes guarantee) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // broker_chunks.cc, broker_spare.cc: the table of chunks and the backend.
   std::vector<Bytes> CutIntoChunks(const Device& device, Bytes bytes) const
@@ -602,7 +651,9 @@ class Broker {
   std::map<SessionId, Session> sessions_ ABSL_GUARDED_BY(mutex_);
   std::map<ChunkId, ChunkEntry> chunks_ ABSL_GUARDED_BY(mutex_);
   std::map<GrowId, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // those that wait
-  std::map<WaiterId, Room*> rooms_ ABSL_GUARDED_BY(mutex_);   // on the stacks of the threads that wait
+  // In the queues of their cards; on the stacks of threads that wait, or of `tickets_`.
+  std::map<WaiterId, Room*> rooms_ ABSL_GUARDED_BY(mutex_);
+  std::map<WaiterId, std::unique_ptr<Ticket>> tickets_ ABSL_GUARDED_BY(mutex_);
   std::map<CardId, CardQueue> queues_ ABSL_GUARDED_BY(mutex_);
   TrimTable trims_ ABSL_GUARDED_BY(mutex_);
   std::set<ChunkId> unconfirmed_ ABSL_GUARDED_BY(mutex_);

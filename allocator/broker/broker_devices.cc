@@ -12,12 +12,14 @@ absl::StatusOr<LogicalId> Broker::AddDevice(const DeviceSpec& spec, TimePoint de
     MutexLock lock(mutex_);
     const Bytes guarantee = spec.preallocate ? spec.limit : spec.guarantee;
     LGPU_RETURN_IF_ERROR(ledger_.CheckSize(spec.card, {.limit = spec.limit, .guarantee = guarantee}));
-    const absl::Status added = MakeRoom(spec.card, spec.owner, guarantee, deadline, [&] {
+    const auto add = [&]() -> absl::Status {
       mutex_.AssertHeld();
       LGPU_ASSIGN_OR_RETURN(id, ledger_.AddLogical(spec.card, {.limit = spec.limit, .guarantee = guarantee}));
       devices_[id].spec = spec;
       return absl::OkStatus();
-    });
+    };
+    const absl::Status added =
+        TakeFromRoom(spec, guarantee) ? add() : MakeRoom(spec.card, spec.owner, guarantee, deadline, add);
     if (!added.ok()) {
       return absl::IsResourceExhausted(added) ? RefusalStatus(RefuseDevice(spec, guarantee)) : added;
     }
@@ -191,6 +193,11 @@ std::vector<Broker::CardInfo> Broker::Cards() const {
                                                                 : outsiders->second});
   }
   return infos;
+}
+
+std::size_t Broker::cards() const {
+  MutexLock lock(mutex_);
+  return cards_.size();
 }
 
 Bytes Broker::WholeCard(const CardInfo& card) {

@@ -57,19 +57,6 @@ bool Broker::GrantWaiter(WaiterId id, CardQueue& queue, Wakes& wakes) {
   return true;
 }
 
-bool Broker::TryRoom(WaiterId id, CardQueue& queue) {
-  Room& room = *rooms_.at(id);
-  if (queue.HoldsBack(id) || room.bytes > ledger_.View(room.card).free()) {
-    return false;
-  }
-  room.status = room.attempt();
-  room.over = !absl::IsResourceExhausted(room.status);
-  if (room.over) {
-    queue.Leave(id, now_());
-  }
-  return room.over;
-}
-
 void Broker::RetryUnderLimits(CardId card, Wakes& wakes) {
   for (const LogicalId logical : ledger_.LogicalsOf(card)) {
     std::deque<GrowId> waiting = std::exchange(devices_.at(logical).limit_waiters, {});
@@ -98,7 +85,7 @@ bool Broker::MoveTurnOn(CardId card, Wakes& wakes) {
     }
     queue.EndTurn(now_());
     if (!WishOf(id).patient) {
-      GiveUp(id, card, wakes);
+      GiveUp(id, wakes);
     }
     return true;
   }
@@ -115,7 +102,7 @@ bool Broker::MoveTurnOn(CardId card, Wakes& wakes) {
   // As things are, no request can be served.
   for (const WaiterId id : order) {
     if (!WishOf(id).patient) {
-      GiveUp(id, card, wakes);
+      GiveUp(id, wakes);
       return true;
     }
   }
@@ -129,10 +116,9 @@ bool Broker::MoveTurnOn(CardId card, Wakes& wakes) {
   return victim.has_value();
 }
 
-void Broker::GiveUp(WaiterId id, CardId card, Wakes& wakes) {
+void Broker::GiveUp(WaiterId id, Wakes& wakes) {
   if (const auto room = rooms_.find(id); room != rooms_.end()) {
-    room->second->over = true;
-    queues_.at(card).Leave(id, now_());
+    EndRoom(id, *room->second);
     return;
   }
   Waiter& waiter = waiters_.at(id);
@@ -143,7 +129,11 @@ void Broker::GiveUp(WaiterId id, CardId card, Wakes& wakes) {
 
 Broker::Wish Broker::WishOf(WaiterId id) {
   if (const auto room = rooms_.find(id); room != rooms_.end()) {
-    return {.need = room->second->bytes, .trims = room->second->need, .device = {}, .session = {}};
+    return {.need = room->second->bytes,
+            .trims = room->second->need,
+            .device = {},
+            .session = {},
+            .patient = room->second->patient};
   }
   Waiter& waiter = waiters_.at(id);
   return {.need = ledger_.NeedOf(waiter.spec.device, waiter.spec.at_least),
@@ -243,55 +233,6 @@ bool Broker::IsHeldBack(LogicalId device, Bytes bytes) const {
   return queues_.at(devices_.at(device).spec.card).turn() && !ledger_.NeedOf(device, bytes).is_zero();
 }
 
-absl::Status Broker::MakeRoom(CardId card, const std::string& user, Bytes guarantee, TimePoint deadline,
-                              absl::FunctionRef<absl::Status()> attempt) {
-  CardQueue& queue = queues_.at(card);
-  Room room{.card = card,
-            .user = user,
-            .bytes = RoundUp(guarantee, cards_.at(card).device.granularity),
-            .since = now_(),
-            .attempt = attempt};
-  if (queue.IsTurnOver(now_())) {
-    Wakes wakes;
-    Serve(card, wakes);
-    mutex_.Unlock();
-    WakeAll(wakes);
-    mutex_.Lock();
-  }
-  room.status = absl::ResourceExhaustedError("the card's free memory is held back for another request");
-  if (!queue.turn() || guarantee.is_zero()) {
-    room.status = attempt();
-  }
-  if (!absl::IsResourceExhausted(room.status) || stopping_ || now_() >= deadline) {
-    return room.status;
-  }
-  const WaiterId id{++last_waiter_};
-  rooms_.emplace(id, &room);
-  queue.Join(id, user);
-  while (!room.over && !stopping_ && now_() < deadline) {
-    Wakes wakes;
-    Serve(card, wakes);
-    mutex_.Unlock();
-    WakeAll(wakes);
-    mutex_.Lock();
-    // Every thread that changes the card tries `attempt`, so no change is missed here.
-    if (!room.over) {
-      const TimePoint next = std::min(deadline, queue.NextChange(now_()).value_or(deadline));
-      freed_.WaitUntil(mutex_, std::min(next, std::max(room.need.look_again, now_() + TrimTable::kPatience)));
-    }
-  }
-  rooms_.erase(id);
-  if (!room.over) {
-    queue.Leave(id, now_());
-    Wakes wakes;
-    Serve(card, wakes);
-    mutex_.Unlock();
-    WakeAll(wakes);
-    mutex_.Lock();
-  }
-  return room.status;
-}
-
 std::vector<Broker::Queued> Broker::QueueOf(CardId card) const {
   const CardQueue& queue = queues_.at(card);
   std::vector<Queued> infos;
@@ -302,6 +243,8 @@ std::vector<Broker::Queued> Broker::QueueOf(CardId card) const {
     }
     if (const auto room = rooms_.find(id); room != rooms_.end()) {
       info.owner = room->second->user;
+      info.lease_name = room->second->lease_name;
+      info.pid = room->second->pid;
       info.asked = room->second->bytes;
       info.since = room->second->since;
       continue;

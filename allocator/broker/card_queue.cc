@@ -27,6 +27,8 @@ void CardQueue::Leave(WaiterId id, TimePoint now) {
   if (user->line.empty()) {
     users_.erase(user->name);
     ring_.erase(user);
+  } else {
+    ring_.splice(ring_.end(), ring_, user);
   }
   entries_.erase(entry);
 }

@@ -39,7 +39,8 @@ class CardQueue {
 
   /// Joins the end of its user's line; a user that did not wait joins the end of the ring.
   void Join(WaiterId id, const std::string& user);
-  /// A turn of it is over.
+  /// A turn of it is over. Its user goes to the end of the ring, so that the next request that is served is
+  /// another user's.
   void Leave(WaiterId id, TimePoint now);
 
   bool empty() const { return entries_.empty(); }

@@ -1,6 +1,7 @@
 #include "cli/commands/create.h"
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -26,7 +27,9 @@ class CreateCommand final : public Command {
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     LGPU_ASSIGN_OR_RETURN(v1::CreateLeaseRequest request, MakeCreateRequest(flags_, connection, options));
     request.set_lasting(true);
-    LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, CreateLease(flags_, connection, request, options));
+    std::optional<int> stopped_by;  // never: a signal ends this process
+    LGPU_ASSIGN_OR_RETURN(const v1::Lease lease,
+                          CreateLease(flags_, connection, request, options, stopped_by));
     if (options.json) {
       LGPU_RETURN_IF_ERROR(WriteOut(JsonLine(ToJson(lease))));
       return kExitOk;

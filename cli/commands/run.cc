@@ -111,7 +111,14 @@ class RunCommand final : public Command {
         OpenSession(connection.runtime_dir(), "lgpu run", options.timeout,
                     [fd = changed.get()] { [[maybe_unused]] const int written = ::eventfd_write(fd, 1); }));
     connection.SetSessionToken(session->token());
-    LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, CreateLease(flags_, connection, request, options));
+    std::optional<int> stopped_by;
+    const absl::StatusOr<v1::Lease> made = CreateLease(flags_, connection, request, options, stopped_by);
+    if (stopped_by) {
+      const int code = 128 + *stopped_by;
+      options.Report(made.status(), code);
+      return code;
+    }
+    LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, made);
     for (const std::string& line : DescribeLease(lease)) options.Note("lgpu: " + line);
 
     // What --env says goes before these.

@@ -69,10 +69,11 @@ class ControlClient::Impl {
   }
 
   absl::Status Stream(const char* method, const std::string& request, std::chrono::milliseconds timeout,
-                      const std::function<absl::Status(const std::string&)>& each) {
+                      const std::function<absl::Status(const std::string&)>& each,
+                      const std::function<absl::Status()>& between) {
     absl::Status stopped;
     const absl::Status status = UntilAdmitted(timeout, [&](grpc::ClientContext& context) {
-      return StreamOnce(context, method, request, each, stopped);
+      return StreamOnce(context, method, request, each, between, stopped);
     });
     return stopped.ok() ? status : stopped;
   }
@@ -138,9 +139,24 @@ class ControlClient::Impl {
     return status;
   }
 
+  /// As Done, for a stream whose caller may end it meanwhile.
+  static bool AwaitNext(grpc::CompletionQueue& queue, grpc::ClientContext& context,
+                        const std::function<absl::Status()>& between, absl::Status& stopped) {
+    constexpr std::chrono::milliseconds kBetween{50};
+    void* tag = nullptr;
+    bool ok = false;
+    while (between && stopped.ok()) {
+      const auto until = std::chrono::system_clock::now() + kBetween;
+      if (queue.AsyncNext(&tag, &ok, until) == grpc::CompletionQueue::GOT_EVENT) return ok;
+      stopped = between();
+      if (!stopped.ok()) context.TryCancel();
+    }
+    return Done(queue) && stopped.ok();
+  }
+
   grpc::Status StreamOnce(grpc::ClientContext& context, const char* method, const std::string& request,
                           const std::function<absl::Status(const std::string&)>& each,
-                          absl::Status& stopped) {
+                          const std::function<absl::Status()>& between, absl::Status& stopped) {
     grpc::CompletionQueue queue;
     const auto call = stub_.PrepareCall(&context, FullName(method), &queue);
     call->StartCall(nullptr);
@@ -152,9 +168,9 @@ class ControlClient::Impl {
     grpc::ByteBuffer message;
     while (ok) {
       call->Read(&message, nullptr);
-      ok = Done(queue);
+      ok = AwaitNext(queue, context, between, stopped);
       if (ok) stopped = each(FromBuffer(message));
-      if (!stopped.ok()) {
+      if (ok && !stopped.ok()) {
         context.TryCancel();
         ok = false;
       }
@@ -224,8 +240,9 @@ absl::StatusOr<std::string> ControlClient::Call(const char* method, const std::s
 
 absl::Status ControlClient::Stream(const char* method, const std::string& request,
                                    std::chrono::milliseconds timeout,
-                                   const std::function<absl::Status(const std::string&)>& each) {
-  return impl_->Stream(method, request, timeout, each);
+                                   const std::function<absl::Status(const std::string&)>& each,
+                                   const std::function<absl::Status()>& between) {
+  return impl_->Stream(method, request, timeout, each, between);
 }
 
 }  // namespace lgpu

@@ -55,9 +55,10 @@ class ControlClient {
   absl::StatusOr<std::string> Call(const char* method, const std::string& request,
                                    std::chrono::milliseconds timeout = kCallTimeout);
   /// One call whose answer is a stream, until it ends; `each` gets every message and ends the call by
-  /// returning an error, which comes back.
+  /// returning an error, which comes back. So does `between`, if any, which is called every 50 ms.
   absl::Status Stream(const char* method, const std::string& request, std::chrono::milliseconds timeout,
-                      const std::function<absl::Status(const std::string&)>& each);
+                      const std::function<absl::Status(const std::string&)>& each,
+                      const std::function<absl::Status()>& between = {});
 
  private:
   class Impl;

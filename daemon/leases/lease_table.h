@@ -34,6 +34,17 @@ struct Caller {
   bool is_root() const { return uid == 0; }
 };
 
+/// What a lease that waits to be made knows of the last attempt to make it.
+struct LeaseAttempt {
+  std::vector<PlannedDevice> plan;
+  WaiterId room;  // if any, `plan` is used again, with what is set aside there (Broker::QueueRoom)
+  struct Shortage {
+    CardId card;
+    Bytes bytes;  // what the plan sets aside on it
+  };
+  std::optional<Shortage> short_of;  // the card that had too little; nothing: a cap had
+};
+
 /// A LeaseTable has all leases and knows which session is attached to which. A user finds only his own;
 /// those of others are NOT_FOUND to him. With a journal, leases outlive the daemon, and those that were made
 /// to last the machine too.
@@ -94,6 +105,9 @@ class LeaseTable {
   // Requests of the control service; errors as control.proto says.
   absl::StatusOr<v1::Lease> Create(const Caller& caller, const v1::CreateLeaseRequest& request,
                                    TimePoint deadline);
+  /// The same, with what an earlier attempt left and what the next one is to know.
+  absl::StatusOr<v1::Lease> Create(const Caller& caller, const v1::CreateLeaseRequest& request,
+                                   TimePoint deadline, LeaseAttempt& attempt);
   absl::StatusOr<v1::Lease> Attach(const Caller& caller, const std::string& lease);
   absl::StatusOr<v1::Lease> Get(const Caller& caller, const std::string& lease) const;
   std::vector<v1::Lease> List(const Caller& caller) const;
@@ -155,7 +169,9 @@ class LeaseTable {
   /// Limits that nobody asked for stay below what the user's caps leave.
   void FitToCaps(const User& user, std::vector<PlannedDevice>& plan) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status MakeDevices(LeaseKey key, const std::vector<PlannedDevice>& plan, TimePoint deadline);
+  static LeaseAttempt::Shortage ShortOf(const std::vector<PlannedDevice>& plan, CardId card);
+  absl::Status MakeDevices(LeaseKey key, const std::vector<PlannedDevice>& plan, TimePoint deadline,
+                           LeaseAttempt& attempt);
   absl::Status CheckName(const Caller& caller, const std::string& name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string ChooseName(std::uint32_t uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -24,18 +24,6 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{2};
 
-absl::StatusOr<std::uint32_t> FindUser(const std::string& owner) {
-  std::uint32_t uid = 0;
-  if (owner.empty()) return ::geteuid();
-  if (absl::SimpleAtoi(owner, &uid)) return uid;
-  std::vector<char> buffer(16384);
-  passwd entry{};
-  passwd* found = nullptr;
-  ::getpwnam_r(owner.c_str(), &entry, buffer.data(), buffer.size(), &found);
-  if (found != nullptr) return entry.pw_uid;
-  return absl::InvalidArgumentError(absl::StrCat("there is no user '", owner, "' on this machine"));
-}
-
 absl::Status At(const std::string& place, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(place, ": ", std::string(status.message())));

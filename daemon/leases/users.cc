@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/utf8.h"
 
@@ -28,6 +30,18 @@ std::string UserName(std::uint32_t uid) {
   passwd* found = nullptr;
   const int error = ::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found);
   return error != 0 || found == nullptr ? absl::StrCat(uid) : AsUtf8(found->pw_name);
+}
+
+absl::StatusOr<std::uint32_t> FindUser(const std::string& owner) {
+  std::uint32_t uid = 0;
+  if (owner.empty()) return ::geteuid();
+  if (absl::SimpleAtoi(owner, &uid)) return uid;
+  std::vector<char> buffer(16384);
+  passwd entry{};
+  passwd* found = nullptr;
+  ::getpwnam_r(owner.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  if (found != nullptr) return entry.pw_uid;
+  return absl::InvalidArgumentError(absl::StrCat("there is no user '", owner, "' on this machine"));
 }
 
 User LookUpUser(std::uint32_t uid) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "daemon/server/config.h"
 #include "lgpu/bytes.h"
 
@@ -22,6 +23,9 @@ struct User {
 
 /// A name for people; the number of a user who has none.
 std::string UserName(std::uint32_t uid);
+
+/// The user of a name or a number; lgpud's own for "". INVALID_ARGUMENT: there is none. May block.
+absl::StatusOr<std::uint32_t> FindUser(const std::string& owner);
 
 /// Asks the system; may block.
 User LookUpUser(std::uint32_t uid);

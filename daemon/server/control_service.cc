@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/leases/waiting_lease.h"
+#include "daemon/server/grpc_status.h"
+#include "daemon/server/lease_wait_call.h"
 #include "daemon/server/watch_stream.h"
 #include "lgpu/refusal.h"
 #include "lgpu/status.h"
-#include "proto/refusal_messages.h"
 #include "proto/session_channel.h"
 
 namespace lgpu::daemon {
@@ -28,12 +30,8 @@ constexpr std::chrono::milliseconds kPatience{2000};
 // How soon a call that was not admitted should be made again.
 constexpr std::chrono::milliseconds kRetryAfter{50};
 constexpr std::size_t kStreamBatch = 256;
-
-grpc::Status ToGrpc(const absl::Status& status) {
-  if (status.ok()) return grpc::Status::OK;
-  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message()),
-          EncodeStatusDetails(status)};
-}
+// As long as the caller stays.
+constexpr std::chrono::hours kLongestWait{24 * 365};
 
 Clock::time_point Deadline(const grpc::CallbackServerContext& context) {
   // Monotonic clock.
@@ -174,6 +172,30 @@ grpc::ServerUnaryReactor* ControlService::CreateLease(Context* context, const v1
     TellRefusal(caller, lease.status());
     return lease;
   });
+}
+
+grpc::ServerWriteReactor<v1::LeaseWait>* ControlService::WaitForLease(
+    Context* context, const v1::WaitForLeaseRequest* request) {
+  using Refusing = RefusedStream<v1::LeaseWait>;
+  const absl::StatusOr<Caller> caller = Identify(*context);
+  if (!caller.ok()) return Refused(new Refusing(), caller.status());
+  if (!room_.lease_waits.TryTake(uid_)) {
+    return Refused(new Refusing(), absl::ResourceExhaustedError(absl::StrCat(
+                                       "your programs wait for ", room_.lease_waits.CountOf(uid_),
+                                       " leases, which is your share; end some of them and try again")));
+  }
+  const Clock::time_point now = Clock::now();
+  const auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestWait).count();
+  const Clock::time_point deadline =
+      now + std::chrono::milliseconds(
+                request->wait_ms() == 0 ? longest : std::min<std::uint64_t>(request->wait_ms(), longest));
+  return new LeaseWaitCall(
+      {.pump = *room_.pump,
+       .pool = *room_.waiting_calls,
+       .uid = uid_,
+       .tell_refusal = [this](const Caller& whose, const absl::Status& why) { TellRefusal(whose, why); },
+       .done = [this] { room_.lease_waits.GiveBack(uid_); }},
+      std::make_unique<WaitingLease>(parts_.leases, parts_.broker, *caller, request->create(), deadline));
 }
 
 grpc::ServerUnaryReactor* ControlService::AttachLease(Context* context, const v1::AttachLeaseRequest* request,

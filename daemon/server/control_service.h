@@ -27,6 +27,7 @@ struct CallRoom {
   std::unique_ptr<WatchPump> pump;
   UserShares calls{4096};
   UserShares streams{256};
+  UserShares lease_waits{1024};
   UserShares unread_bytes{std::size_t{64} << 20};
 };
 
@@ -41,6 +42,7 @@ class ControlService final : public v1::Control::CallbackService {
   /// What the methods work with.
   struct Parts {
     LeaseTable& leases;
+    Broker& broker;
     SessionDirectory& sessions;
     EventLog& events;
     const StatsReporter& stats;
@@ -58,6 +60,7 @@ class ControlService final : public v1::Control::CallbackService {
   Unary* ListPhysicalDevices(Context*, const v1::ListPhysicalDevicesRequest*,
                              v1::ListPhysicalDevicesResponse*) override;
   Unary* CreateLease(Context*, const v1::CreateLeaseRequest*, v1::Lease*) override;
+  grpc::ServerWriteReactor<v1::LeaseWait>* WaitForLease(Context*, const v1::WaitForLeaseRequest*) override;
   Unary* AttachLease(Context*, const v1::AttachLeaseRequest*, v1::Lease*) override;
   Unary* GetLease(Context*, const v1::GetLeaseRequest*, v1::Lease*) override;
   Unary* ListLeases(Context*, const v1::ListLeasesRequest*, v1::ListLeasesResponse*) override;

@@ -141,6 +141,7 @@ void StatsReporter::AddQueues(const Caller& caller, v1::StatsSnapshot& snapshot)
         entry.set_lease_name(queued.lease_name);
         entry.set_device(queued.device_name);
       }
+      entry.set_makes_lease(queued.device_name.empty());
       entry.set_asked_bytes(queued.asked.count());
       entry.set_waited_ms(milliseconds(now - queued.since));
       entry.set_turns(static_cast<std::uint32_t>(queued.turns));

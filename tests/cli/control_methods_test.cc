@@ -31,6 +31,7 @@ TEST(ControlMethodsTest, AreThoseOfTheService) {
   Expect(kGetVersion);
   Expect(kListPhysicalDevices);
   Expect(kCreateLease);
+  Expect(kWaitForLease);
   Expect(kAttachLease);
   Expect(kGetLease);
   Expect(kListLeases);
@@ -41,7 +42,7 @@ TEST(ControlMethodsTest, AreThoseOfTheService) {
   Expect(kWatchPlacements);
   Expect(kWatchEvents);
   Expect(kDiagnose);
-  EXPECT_EQ(Service().method_count(), 13)
+  EXPECT_EQ(Service().method_count(), 14)
       << "a new method of the service has no place in cli/control_methods.h";
 }
 

@@ -76,6 +76,7 @@ TEST(LsTest, ShowsWhoWaitsForMemoryAndWhoseTurnItIs) {
   v1::QueuedRequest& second = *snapshot.mutable_cards(0)->add_queue();
   second.set_place(2);
   second.set_owner("user2");
+  second.set_makes_lease(true);
   second.set_asked_bytes(64 * kMiB);
   second.set_turns(1);
   EXPECT_THAT(

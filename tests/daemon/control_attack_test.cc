@@ -169,6 +169,51 @@ TEST_F(ControlAttackTest, AUserWithTooManyCallsIsAskedToTryAgain) {
   ExpectService();
 }
 
+TEST_F(ControlAttackTest, LeasesThatWaitHoldNoThreadAndHaveAShare) {
+  v1::CreateLeaseRequest all;
+  all.set_lasting(true);
+  AddDevice(all, 256, /*preallocate=*/true);
+  v1::Lease lease;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub_->CreateLease(&context, all, &lease).ok());
+  v1::WaitForLeaseRequest request;
+  request.mutable_create()->set_lasting(true);
+  AddDevice(*request.mutable_create(), 16, /*preallocate=*/true);
+  const std::string message = request.SerializeAsString();
+  constexpr int kShare = 512;
+  for (int i = 0; i < kShare / 4 + 10; ++i) {
+    RawHttp2& attacker = Attack(/*window=*/1 << 16);
+    for (int call = 0; call < 4; ++call) {
+      attacker.StartCall("WaitForLease");
+      attacker.SendData(RawHttp2::MessageHeader(static_cast<std::uint32_t>(message.size())) + message, true);
+    }
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (Stats().cards(0).queue_size() < kShare && std::chrono::steady_clock::now() < end) {
+  }
+  EXPECT_EQ(Stats().cards(0).queue_size(), kShare);
+  ExpectService();
+  // Another user's lease is made, and one that waits has the second place.
+  const TestSession session = OpenSession();
+  CreateLease(session, 16);
+  const std::unique_ptr<v1::Control::Stub> stub = Connect();
+  grpc::ClientContext waits;
+  const auto stream = stub->WaitForLease(&waits, request);
+  v1::LeaseWait wait;
+  ASSERT_TRUE(stream->Read(&wait));
+  EXPECT_EQ(wait.place(), 2u) << wait.ShortDebugString();
+  attackers_.clear();
+  grpc::ClientContext removes;
+  v1::RemoveLeaseRequest remove;
+  remove.set_lease(lease.id());
+  v1::RemoveLeaseResponse removed;
+  EXPECT_TRUE(stub_->RemoveLease(&removes, remove, &removed).ok());
+  while (stream->Read(&wait) && !wait.has_lease()) {
+  }
+  EXPECT_TRUE(wait.has_lease());
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
 TEST_F(ControlAttackTest, ARequestThatIsTooLongIsRefused) {
   grpc::ClientContext context;
   v1::GetLeaseRequest request;

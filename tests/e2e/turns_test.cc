@@ -105,9 +105,15 @@ TEST_F(TurnsTest, ARefusalNamesTheTurnAndLsShowsTheQueue) {
   ASSERT_EQ(card["queue"].size(), 1u) << card.dump();
   EXPECT_EQ(card["queue"][0]["place"], 1);
   EXPECT_EQ(card["queue"][0]["pid"], ::getpid());
+  EXPECT_TRUE(Eventually([&] {
+    return Lgpu({"events"}).find("turn 1 of the request for 256.00MiB on GPU 0 has begun") !=
+           std::string::npos;
+  }));
   // The death of the program that waits ends its turn.
   hog_.reset();
   EXPECT_TRUE(Eventually([&] { return Stats().cards(0).waiting_requests() == 0; }));
+  EXPECT_TRUE(Eventually(
+      [&] { return Lgpu({"events"}).find("is over, and so is the request") != std::string::npos; }));
   EXPECT_THAT(Alloc(*program, "t", 16), StartsWith("ok "));
   EXPECT_EQ(Ask(*program, "close c"), "ok");
   EXPECT_EQ(Ask(*idle, "close c"), "ok");

@@ -154,7 +154,12 @@ class BrokerModel {
   void LeaveQueues(std::uint64_t grow) {
     for (Queue& queue : queues_) {
       if (queue.turn == grow) EndTurn(queue);
-      for (auto& [user, line] : queue.ring) std::erase(line, grow);
+      for (std::size_t i = 0; i < queue.ring.size(); ++i) {
+        if (std::erase(queue.ring[i].second, grow) == 0) continue;
+        std::rotate(queue.ring.begin() + static_cast<std::ptrdiff_t>(i),
+                    queue.ring.begin() + static_cast<std::ptrdiff_t>(i) + 1, queue.ring.end());
+        break;
+      }
       std::erase_if(queue.ring, [](const auto& user) { return user.second.empty(); });
     }
     for (auto& [id, waiters] : limit_waiters_) std::erase(waiters, grow);

@@ -26,7 +26,7 @@ TEST_F(CardQueueTest, UsersAreServedInTurnAndTheRequestsOfEachInOrder) {
   queue_.Join(kFour, "kim");
   EXPECT_THAT(queue_.Order(), ElementsAre(kOne, kThree, kTwo, kFour));
   queue_.Leave(kOne, now_);
-  EXPECT_THAT(queue_.Order(), ElementsAre(kTwo, kThree, kFour));
+  EXPECT_THAT(queue_.Order(), ElementsAre(kThree, kTwo, kFour)) << "kim was served";
   queue_.Leave(kThree, now_);
   queue_.Join(kThree, "lee");
   EXPECT_THAT(queue_.Order(), ElementsAre(kTwo, kThree, kFour));

@@ -1,0 +1,222 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/leases/lease_table.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+std::string DevicesText(const Lease& lease) {
+  std::string text;
+  for (const LeaseDevice& device : lease.devices) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", "GPU:", device.index, " = ", FormatBytes(device.limit),
+                    device.preallocate ? " (preallocate)" : " (growth)", " on GPU ", device.card.index);
+  }
+  return text;
+}
+
+}  // namespace
+
+void LeaseTable::FillModes(v1::CreateLeaseRequest& request) const {
+  MutexLock lock(mutex_);
+  for (v1::LogicalDeviceSpec& device : *request.mutable_devices()) {
+    // Who asks for a guarantee of his own means growth.
+    if (device.mode() == v1::LogicalDeviceSpec::MODE_UNSPECIFIED && device.guarantee_bytes() == 0 &&
+        policy_.preallocate) {
+      device.set_mode(v1::LogicalDeviceSpec::MODE_PREALLOCATE);
+    }
+  }
+}
+
+absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::CreateLeaseRequest& request,
+                                             TimePoint deadline) {
+  LeaseAttempt attempt;
+  return Create(caller, request, deadline, attempt);
+}
+
+absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::CreateLeaseRequest& asked,
+                                             TimePoint deadline, LeaseAttempt& attempt) {
+  v1::CreateLeaseRequest request = asked;
+  FillModes(request);
+  if (!request.lasting() && caller.session == nullptr) {
+    return absl::FailedPreconditionError(
+        "a lease needs an owner: call with the token of a session, or make it lasting");
+  }
+  if (!request.name().empty()) {
+    LGPU_RETURN_IF_ERROR(CheckLeaseName(request.name()));
+  }
+  if (request.request_id().size() > kMaxRequestIdBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a request_id has at most ", kMaxRequestIdBytes,
+                                                   " bytes; this one has ", request.request_id().size()));
+  }
+  const User user = LookUpUser(caller.uid);
+  if (!attempt.room) {
+    LGPU_ASSIGN_OR_RETURN(attempt.plan, PlanDevices(request, broker_.Cards()));
+  }
+  std::vector<PlannedDevice> plan = attempt.plan;
+  LGPU_ASSIGN_OR_RETURN(const Announced announced, Announce(caller, request, user, plan));
+  const LeaseKey key = announced.key;
+  if (announced.is_new) {
+    LGPU_RETURN_IF_ERROR(MakeDevices(key, plan, deadline, attempt));
+  }
+  absl::Status attached;
+  std::optional<Lease> taken;
+  std::vector<LogicalId> devices;
+  {
+    MutexLock lock(mutex_);
+    const auto found = leases_.find(key);
+    if (found == leases_.end()) {
+      return absl::FailedPreconditionError("the lease was removed while it was being made");
+    }
+    if (caller.session != nullptr) {
+      attached = AttachLocked(caller, found->second);
+      // The caller will not hear of the lease that was made for him; an earlier one is not his to end.
+      if (!attached.ok() && announced.is_new && found->second.live.empty()) {
+        found->second.ending = true;
+        devices = TakeIfOver(key, taken);
+      }
+    }
+    if (announced.is_new && attached.ok()) {
+      Tell(v1::Event::KIND_LEASE_CREATED, found->second, caller.session.get(),
+           absl::StrCat("lease ", found->second.name, ": ", DevicesText(found->second)));
+    }
+  }
+  Finish(taken, devices);
+  LGPU_RETURN_IF_ERROR(attached);
+  absl::Status committed = Commit();
+  LGPU_RETURN_IF_ERROR(announced.is_new ? KeepOrRemove(key, std::move(committed)) : committed);
+  if (request.lasting()) {
+    // An earlier one is not this request's to end.
+    LGPU_RETURN_IF_ERROR(announced.is_new ? SaveOrRemove(key) : SaveLasting());
+  }
+  if (caller.session != nullptr) {
+    WriteStats(*caller.session);
+  }
+  return Describe(key);
+}
+
+absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
+                                                           const v1::CreateLeaseRequest& request,
+                                                           const User& user,
+                                                           std::vector<PlannedDevice>& plan) {
+  MutexLock lock(mutex_);
+  const auto same_request = [&] {
+    mutex_.AssertHeld();
+    return std::find_if(leases_.begin(), leases_.end(), [&](const auto& entry) {
+      return entry.second.owner.uid == caller.uid && !entry.second.ending &&
+             entry.second.request_id == request.request_id();
+    });
+  };
+  if (!request.request_id().empty()) {
+    auto same = same_request();
+    while (same != leases_.end() && !same->second.ready) {
+      changed_.Wait(mutex_);
+      same = same_request();
+    }
+    if (same != leases_.end()) {
+      return Announced{.key = same->first, .is_new = false};
+    }
+  }
+  if (caller.session != nullptr && caller.session->lease()) {
+    return absl::FailedPreconditionError(absl::StrCat("session ", caller.session->id().value,
+                                                      " is attached to a lease already; a session has one"));
+  }
+  LGPU_RETURN_IF_ERROR(CheckName(caller, request.name()));
+  FitToCaps(user, plan);
+  LGPU_RETURN_IF_ERROR(CheckFitsEmptyCards(request, plan, broker_.Cards()));
+  LGPU_RETURN_IF_ERROR(CheckCaps(user, HoldingsOf(plan)));
+  const auto has = std::count_if(leases_.begin(), leases_.end(),
+                                 [&user](const auto& entry) { return entry.second.owner.uid == user.uid; });
+  if (has >= kMaxLeases) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("user ", user.name, " has ", has, " leases, the most that one may have; end some"));
+  }
+  const LeaseKey key{++last_key_};
+  Lease& lease = leases_[key];
+  lease.key = key;
+  lease.id = ChooseId();
+  lease.owner = user;
+  lease.name = request.name().empty() ? ChooseName(caller.uid) : request.name();
+  lease.anonymous = request.name().empty();
+  lease.lasting = request.lasting();
+  lease.created_at = std::chrono::system_clock::now();
+  lease.request_id = request.request_id();
+  lease.placements = std::make_shared<PlacementLog>(policy_.placement_records);
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    lease.devices.push_back({.id = LogicalId(),
+                             .index = static_cast<int>(i),
+                             .card = plan[i].card,
+                             .preallocate = plan[i].preallocate,
+                             .name = plan[i].name,
+                             .limit = plan[i].limit,
+                             .guarantee = plan[i].guarantee});
+  }
+  return Announced{.key = key, .is_new = true};
+}
+
+LeaseAttempt::Shortage LeaseTable::ShortOf(const std::vector<PlannedDevice>& plan, CardId card) {
+  LeaseAttempt::Shortage shortage{.card = card, .bytes = {}};
+  for (const PlannedDevice& device : plan) {
+    if (device.card_id == card) {
+      shortage.bytes =
+          SaturatingAdd(shortage.bytes, RoundUp(device.guarantee, device.card.device.granularity));
+    }
+  }
+  return shortage;
+}
+
+absl::Status LeaseTable::MakeDevices(LeaseKey key, const std::vector<PlannedDevice>& plan, TimePoint deadline,
+                                     LeaseAttempt& attempt) {
+  std::string name;
+  std::string owner;
+  {
+    MutexLock lock(mutex_);
+    name = leases_.at(key).name;
+    owner = leases_.at(key).owner.name;
+  }
+  std::vector<LogicalId> made;
+  absl::Status status;
+  for (std::size_t i = 0; i < plan.size() && status.ok(); ++i) {
+    const absl::StatusOr<LogicalId> device =
+        broker_.AddDevice({.card = plan[i].card_id,
+                           .limit = plan[i].limit,
+                           .guarantee = plan[i].guarantee,
+                           .preallocate = plan[i].preallocate,
+                           .lease = key,
+                           .device_name = DeviceName(static_cast<int>(i)),
+                           .lease_name = name,
+                           .owner = owner,
+                           .room = attempt.room},
+                          deadline);
+    status = device.status();
+    if (device.ok()) {
+      made.push_back(*device);
+    } else if (absl::IsResourceExhausted(device.status())) {
+      attempt.short_of = ShortOf(plan, plan[i].card_id);
+    }
+  }
+  if (!status.ok()) {
+    for (const LogicalId device : made) {
+      broker_.RemoveDevice(device);
+    }
+  }
+  {
+    MutexLock lock(mutex_);
+    if (status.ok()) {
+      Lease& lease = leases_.at(key);
+      for (std::size_t i = 0; i < made.size(); ++i) {
+        lease.devices[i].id = made[i];
+      }
+      lease.ready = true;
+      NoteLease(lease);
+    } else {
+      leases_.erase(key);
+    }
+  }
+  changed_.NotifyAll();
+  return status;
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,80 @@
+#include "daemon/leases/waiting_lease.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/leases/users.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// How often a lease is tried that stands in no queue, or could be made on other cards too.
+constexpr std::chrono::milliseconds kTryEvery{500};
+
+}  // namespace
+
+std::optional<absl::StatusOr<v1::Lease>> WaitingLease::Try() {
+  const bool is_late = Clock::now() >= deadline_;
+  const bool has_room = attempt_.room && broker_.LookAtRoom(attempt_.room).is_over;
+  // In the queue another card is tried with a plan of its own, which leaves the place alone.
+  LeaseAttempt elsewhere;
+  LeaseAttempt& attempt = attempt_.room && !has_room ? elsewhere : attempt_;
+  attempt.short_of.reset();
+  absl::StatusOr<v1::Lease> lease = leases_.Create(caller_, request_, Clock::now(), attempt);
+  if (lease.ok() || is_late || !absl::IsResourceExhausted(lease.status())) {
+    LeaveQueue();
+    return lease;
+  }
+  last_ = lease.status();
+  next_try_ = Clock::now() + kTryEvery;
+  if (&attempt == &elsewhere) return std::nullopt;
+  LeaveQueue();
+  if (attempt_.short_of && !attempt_.short_of->bytes.is_zero()) {
+    attempt_.room =
+        broker_.QueueRoom({.card = attempt_.short_of->card,
+                           .bytes = attempt_.short_of->bytes,
+                           .lease_name = request_.name(),
+                           .owner = UserName(caller_.uid),
+                           .pid = caller_.session == nullptr ? 0 : caller_.session->process().pid});
+  }
+  return std::nullopt;
+}
+
+WaitingLease::News WaitingLease::Look() {
+  const Clock::time_point now = Clock::now();
+  News news;
+  v1::LeaseWait wait;
+  if (attempt_.room) {
+    const Broker::RoomView view = broker_.LookAtRoom(attempt_.room);
+    news.try_now = view.is_over || now >= deadline_;
+    if (view.text.empty()) return news;
+    wait.set_place(static_cast<std::uint32_t>(view.place));
+    wait.set_waiting(static_cast<std::uint32_t>(view.waiting));
+    wait.set_text(view.text);
+    // Another card may have room meanwhile.
+    news.try_now = news.try_now || (now >= next_try_ && broker_.cards() > 1);
+  } else {
+    news.try_now = now >= next_try_ || now >= deadline_;
+    const std::string why(last_.message());
+    wait.set_text(why.substr(0, why.find('\n')));
+  }
+  // Amounts change all the time: a new place or another cap is news.
+  const bool is_news = told_.text().empty() || wait.place() != told_.place() ||
+                       (wait.place() == 0 && wait.text() != told_.text());
+  if (is_news) {
+    told_ = wait;
+    news.told = std::move(wait);
+  }
+  return news;
+}
+
+void WaitingLease::TakeBack(const v1::Lease& lease) {
+  leases_.Remove(caller_, lease.id(), Clock::now()).IgnoreError();
+}
+
+void WaitingLease::LeaveQueue() {
+  if (const WaiterId room = std::exchange(attempt_.room, {})) broker_.LeaveRoom(room);
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,62 @@
+#ifndef LGPU_DAEMON_LEASES_WAITING_LEASE_H_
+#define LGPU_DAEMON_LEASES_WAITING_LEASE_H_
+
+#include <chrono>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "allocator/broker/broker.h"
+#include "daemon/leases/lease_table.h"
+#include "lgpu/v1/control.pb.h"
+
+namespace lgpu::daemon {
+
+/// A WaitingLease is a request for a lease that waits until there is memory, or until its user's caps have
+/// room. It has a place in the queue of one card and holds nothing until its time comes. Not thread-safe.
+class WaitingLease {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// What `leases` works with outlives it. `caller` has a session, or the lease lasts.
+  WaitingLease(LeaseTable& leases, Broker& broker, Caller caller, v1::CreateLeaseRequest request,
+               Clock::time_point deadline)
+      : leases_(leases),
+        broker_(broker),
+        caller_(std::move(caller)),
+        request_(std::move(request)),
+        deadline_(deadline) {}
+  /// Leaves the queue.
+  ~WaitingLease() { LeaveQueue(); }
+  WaitingLease(const WaitingLease&) = delete;
+  WaitingLease& operator=(const WaitingLease&) = delete;
+
+  /// Tries to make the lease: the lease, or an error that waiting does not help. Nothing: it waits. Takes as
+  /// long as making chunks does.
+  std::optional<absl::StatusOr<v1::Lease>> Try();
+  struct News {
+    bool try_now = false;                 // Try is to be called
+    std::optional<v1::LeaseWait> told{};  // where it stands, if that changed
+  };
+  /// To be called often; does not wait.
+  News Look();
+  /// Takes back a lease that was made and that its caller did not hear of.
+  void TakeBack(const v1::Lease& lease);
+  const Caller& caller() const { return caller_; }
+
+ private:
+  void LeaveQueue();
+
+  LeaseTable& leases_;
+  Broker& broker_;
+  const Caller caller_;
+  const v1::CreateLeaseRequest request_;
+  const Clock::time_point deadline_;
+  LeaseAttempt attempt_;
+  absl::Status last_;           // why it waits
+  Clock::time_point next_try_;  // while it waits for a cap, or another card could have room
+  v1::LeaseWait told_;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_LEASES_WAITING_LEASE_H_
