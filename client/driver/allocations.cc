@@ -1,0 +1,120 @@
+#include "client/driver/allocations.h"
+
+#include <utility>
+
+namespace lgpu::shim {
+
+void Allocations::Add(std::uint64_t key, Allocation allocation) {
+  Shard& shard = Of(key);
+  const std::lock_guard lock(shard.mutex);
+  shard.known.insert_or_assign(key, std::move(allocation));
+}
+
+std::optional<Allocation> Allocations::Remove(std::uint64_t key) {
+  Shard& shard = Of(key);
+  const std::lock_guard lock(shard.mutex);
+  const auto found = shard.known.find(key);
+  if (found == shard.known.end()) return std::nullopt;
+  std::optional<Allocation> allocation = std::move(found->second);
+  shard.known.erase(found);
+  return allocation;
+}
+
+std::vector<Allocation> Allocations::RemoveOfContext(const void* context) {
+  std::vector<Allocation> removed;
+  for (Shard& shard : shards_) {
+    const std::lock_guard lock(shard.mutex);
+    for (auto at = shard.known.begin(); at != shard.known.end();) {
+      if (at->second.context != context) {
+        ++at;
+        continue;
+      }
+      removed.push_back(std::move(at->second));
+      at = shard.known.erase(at);
+    }
+  }
+  return removed;
+}
+
+void Handles::Created(std::uint64_t handle, const Charge& charge) {
+  const auto memory = std::make_shared<Memory>(Memory{.charge = charge, .references = 1});
+  const std::lock_guard lock(mutex_);
+  handles_.insert_or_assign(handle, Handle{.references = 1, .memory = memory});
+}
+
+void Handles::Retained(std::uint64_t handle, std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  auto mapping = mappings_.upper_bound(address);
+  if (mapping == mappings_.begin()) return;
+  --mapping;
+  if (address - mapping->first >= mapping->second.bytes) return;
+  Handle& retained = handles_[handle];
+  retained.memory = mapping->second.memory;
+  ++retained.references;
+  ++retained.memory->references;
+}
+
+void Handles::Mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t handle) {
+  const std::lock_guard lock(mutex_);
+  const auto known = handles_.find(handle);
+  if (known == handles_.end()) return;
+  ++known->second.memory->references;
+  mappings_.insert_or_assign(address, Mapping{.bytes = bytes, .memory = known->second.memory});
+}
+
+void Handles::Exported(std::uint64_t handle) {
+  const std::lock_guard lock(mutex_);
+  if (const auto known = handles_.find(handle); known != handles_.end())
+    known->second.memory->is_exported = true;
+}
+
+Handles::References Handles::TakeHandle(std::uint64_t handle) {
+  const std::lock_guard lock(mutex_);
+  const auto known = handles_.find(handle);
+  if (known == handles_.end()) return {};
+  References taken{{.number = handle, .bytes = 0, .memory = known->second.memory}};
+  if (--known->second.references == 0) handles_.erase(known);
+  return taken;
+}
+
+Handles::References Handles::TakeMappings(std::uint64_t address, std::uint64_t bytes) {
+  References taken;
+  const std::lock_guard lock(mutex_);
+  auto mapping = mappings_.lower_bound(address);
+  while (mapping != mappings_.end() && mapping->first - address < bytes) {
+    taken.push_back(
+        {.number = mapping->first, .bytes = mapping->second.bytes, .memory = mapping->second.memory});
+    mapping = mappings_.erase(mapping);
+  }
+  return taken;
+}
+
+void Handles::PutHandleBack(const References& taken) {
+  const std::lock_guard lock(mutex_);
+  for (const Reference& reference : taken) {
+    Handle& handle = handles_[reference.number];
+    handle.memory = reference.memory;
+    ++handle.references;
+  }
+}
+
+void Handles::PutMappingsBack(const References& taken) {
+  const std::lock_guard lock(mutex_);
+  for (const Reference& reference : taken) {
+    mappings_.insert_or_assign(reference.number,
+                               Mapping{.bytes = reference.bytes, .memory = reference.memory});
+  }
+}
+
+std::vector<Charge> Handles::Drop(const References& taken) {
+  std::vector<Charge> freed;
+  const std::lock_guard lock(mutex_);
+  for (const Reference& reference : taken) {
+    if (--reference.memory->references == 0 && !reference.memory->is_exported) {
+      freed.push_back(reference.memory->charge);
+    }
+  }
+  return freed;
+}
+
+}  // namespace lgpu::shim

@@ -1,0 +1,92 @@
+#ifndef LGPU_CLIENT_DRIVER_ALLOCATIONS_H_
+#define LGPU_CLIENT_DRIVER_ALLOCATIONS_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "client/driver/charges.h"
+
+namespace lgpu::shim {
+
+struct PoolBook;
+
+/// One allocation that the driver made and that is charged.
+struct Allocation {
+  Charge charge;
+  void* context = nullptr;         // dies with this context; null: with none
+  std::shared_ptr<PoolBook> pool;  // a stream-ordered one: `charge.bytes` of this pool
+};
+
+/// Allocations knows what was charged for each address or array handle. Thread-safe.
+class Allocations {
+ public:
+  void Add(std::uint64_t key, Allocation allocation);
+  /// Taken out before the driver frees it: its address may be used again at once. Nothing: not the shim's.
+  std::optional<Allocation> Remove(std::uint64_t key);
+  /// All that die with `context`.
+  std::vector<Allocation> RemoveOfContext(const void* context);
+
+ private:
+  struct alignas(64) Shard {
+    std::mutex mutex;
+    std::unordered_map<std::uint64_t, Allocation> known;
+  };
+  static constexpr std::size_t kShards = 16;
+  Shard& Of(std::uint64_t key) { return shards_[(key >> 9 ^ key >> 21) % kShards]; }
+  std::array<Shard, kShards> shards_;
+};
+
+/// Handles knows the memory of cuMemCreate, which lives as long as a handle or a mapping of it. Thread-safe.
+class Handles {
+ public:
+  void Created(std::uint64_t handle, const Charge& charge);
+  /// Another reference to a handle's memory, by an address where it is mapped.
+  void Retained(std::uint64_t handle, std::uint64_t address);
+  void Mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t handle);
+  /// The memory may outlive all that this process has of it, so it stays charged.
+  void Exported(std::uint64_t handle);
+
+  /// What one call of the driver takes references from. It is taken out before the call, because the driver
+  /// may use numbers and addresses again at once; Put back where the driver refused, else Dropped.
+  struct Memory {
+    Charge charge;
+    int references = 0;  // handles and mappings
+    bool is_exported = false;
+  };
+  struct Reference {
+    std::uint64_t number = 0;  // of the handle, or the mapping's address
+    std::uint64_t bytes = 0;   // of a mapping
+    std::shared_ptr<Memory> memory;
+  };
+  using References = std::vector<Reference>;
+  References TakeHandle(std::uint64_t handle);
+  References TakeMappings(std::uint64_t address, std::uint64_t bytes);
+  void PutHandleBack(const References& taken);
+  void PutMappingsBack(const References& taken);
+  /// The charges of what had its last reference among these.
+  std::vector<Charge> Drop(const References& taken);
+
+ private:
+  struct Mapping {
+    std::uint64_t bytes = 0;
+    std::shared_ptr<Memory> memory;
+  };
+  struct Handle {
+    int references = 0;
+    std::shared_ptr<Memory> memory;
+  };
+
+  std::mutex mutex_;
+  std::unordered_map<std::uint64_t, Handle> handles_;
+  std::map<std::uint64_t, Mapping> mappings_;
+};
+
+}  // namespace lgpu::shim
+
+#endif  // LGPU_CLIENT_DRIVER_ALLOCATIONS_H_

@@ -1,0 +1,119 @@
+// The start, what tells sizes, and contexts, which take their memory with them.
+
+#include <algorithm>
+
+#include "client/driver/shim.h"
+
+namespace lgpu::shim {
+namespace {
+
+template <typename Size>
+Size AsSize(std::uint64_t bytes) {
+  return static_cast<Size>(std::min<std::uint64_t>(bytes, static_cast<Size>(~Size{0})));
+}
+
+template <typename Size>
+Result TotalMem(Result (*real)(Size*, Device), Size* bytes, Device device) {
+  const Result result = CallReal(real, bytes, device);
+  Shim* const shim = Shim::Get();
+  if (shim == nullptr || result != kSuccess) return result;
+  if (const auto figures = shim->session.FiguresOf(shim->CardOf(device))) {
+    *bytes = std::min(*bytes, AsSize<Size>(figures->limit));
+  }
+  return result;
+}
+
+template <typename Size>
+Result GetInfo(Result (*real)(Size*, Size*), Size* free, Size* total) {
+  const Result result = CallReal(real, free, total);
+  Shim* const shim = Shim::Get();
+  if (shim == nullptr || result != kSuccess) return result;
+  const std::optional<Shim::Place> place = shim->Current();
+  if (!place) return result;
+  shim->SettlePools();
+  const auto figures = shim->session.FiguresOf(place->card);
+  // Nothing can be charged, so nothing is free.
+  *free = figures ? std::min(*free, AsSize<Size>(figures->free)) : 0;
+  if (figures) *total = std::min(*total, AsSize<Size>(figures->limit));
+  return result;
+}
+
+Result DestroyContext(Result (*real)(Context), Context context) {
+  const Result result = CallReal(real, context);
+  Shim* const shim = Shim::Get();
+  if (shim != nullptr && result == kSuccess) shim->ForgetContext(context);
+  return result;
+}
+
+bool IsPrimaryActive(Device device) {
+  unsigned flags = 0;
+  int is_active = 0;
+  return CallReal(RealDriver::Get().cuDevicePrimaryCtxGetState, device, &flags, &is_active) == kSuccess &&
+         is_active != 0;
+}
+
+/// The device's primary context, if there is one. The runtime makes it by a private way, so the shim asks.
+Context PrimaryContext(Device device) {
+  const RealDriver& real = RealDriver::Get();
+  Context context = nullptr;
+  if (!IsPrimaryActive(device) || CallReal(real.cuDevicePrimaryCtxRetain, &context, device) != kSuccess) {
+    return nullptr;
+  }
+  const auto release = real.cuDevicePrimaryCtxRelease_v2 != nullptr ? real.cuDevicePrimaryCtxRelease_v2
+                                                                    : real.cuDevicePrimaryCtxRelease;
+  (void)CallReal(release, device);
+  return context;
+}
+
+/// A release or reset of the primary context; the last one frees what was allocated in it.
+Result LetGoOfPrimary(Result (*real)(Device), Device device) {
+  Shim* const shim = Shim::Get();
+  const Context context = shim == nullptr ? nullptr : PrimaryContext(device);
+  const Result result = CallReal(real, device);
+  if (result == kSuccess && context != nullptr && !IsPrimaryActive(device)) shim->ForgetContext(context);
+  return result;
+}
+
+}  // namespace
+
+LGPU_SHIM_EXPORT Result cuInit(unsigned flags) {
+  const Result result = CallReal(RealDriver::Get().cuInit, flags);
+  Shim* const shim = Shim::Get();
+  // The daemon sees from here on that the program has come. Without it allocations are refused, not this.
+  if (shim != nullptr && result == kSuccess) (void)shim->session.Join();
+  return result;
+}
+
+LGPU_SHIM_EXPORT Result cuDeviceTotalMem(unsigned* bytes, Device device) {
+  return TotalMem(RealDriver::Get().cuDeviceTotalMem, bytes, device);
+}
+LGPU_SHIM_EXPORT Result cuDeviceTotalMem_v2(std::size_t* bytes, Device device) {
+  return TotalMem(RealDriver::Get().cuDeviceTotalMem_v2, bytes, device);
+}
+LGPU_SHIM_EXPORT Result cuMemGetInfo(unsigned* free, unsigned* total) {
+  return GetInfo(RealDriver::Get().cuMemGetInfo, free, total);
+}
+LGPU_SHIM_EXPORT Result cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  return GetInfo(RealDriver::Get().cuMemGetInfo_v2, free, total);
+}
+
+LGPU_SHIM_EXPORT Result cuCtxDestroy(Context context) {
+  return DestroyContext(RealDriver::Get().cuCtxDestroy, context);
+}
+LGPU_SHIM_EXPORT Result cuCtxDestroy_v2(Context context) {
+  return DestroyContext(RealDriver::Get().cuCtxDestroy_v2, context);
+}
+LGPU_SHIM_EXPORT Result cuDevicePrimaryCtxRelease(Device device) {
+  return LetGoOfPrimary(RealDriver::Get().cuDevicePrimaryCtxRelease, device);
+}
+LGPU_SHIM_EXPORT Result cuDevicePrimaryCtxRelease_v2(Device device) {
+  return LetGoOfPrimary(RealDriver::Get().cuDevicePrimaryCtxRelease_v2, device);
+}
+LGPU_SHIM_EXPORT Result cuDevicePrimaryCtxReset(Device device) {
+  return LetGoOfPrimary(RealDriver::Get().cuDevicePrimaryCtxReset, device);
+}
+LGPU_SHIM_EXPORT Result cuDevicePrimaryCtxReset_v2(Device device) {
+  return LetGoOfPrimary(RealDriver::Get().cuDevicePrimaryCtxReset_v2, device);
+}
+
+}  // namespace lgpu::shim

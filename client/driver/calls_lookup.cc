@@ -1,0 +1,96 @@
+// cuGetProcAddress: a program that looks up a call which the shim changes gets the shim's.
+
+#include <cstring>
+
+#include "client/driver/shim.h"
+
+namespace lgpu::shim {
+namespace {
+
+enum class PerThread { kNone, kLegacy, kPerThread };
+using enum PerThread;
+
+struct Entry {
+  const char* symbol;
+  const char* name;
+  int version;
+  PerThread stream;
+  void* shim;
+};
+
+const Entry kEntries[] = {
+#define LGPU_SHIM_ENTRY(symbol, name, version, stream, ...) \
+  {#symbol, name, version, stream, reinterpret_cast<void*>(&symbol)},
+    LGPU_SHIM_SURFACE(LGPU_SHIM_ENTRY)
+#undef LGPU_SHIM_ENTRY
+};
+
+/// The driver's own address of an entry.
+void* RealOf(std::size_t index) {
+  const RealDriver& real = RealDriver::Get();
+  void* const reals[] = {
+#define LGPU_SHIM_REAL(symbol, name, version, stream, ...) reinterpret_cast<void*>(real.symbol),
+      LGPU_SHIM_SURFACE(LGPU_SHIM_REAL)
+#undef LGPU_SHIM_REAL
+  };
+  return reals[index];
+}
+
+/// Whether the driver answered with a later version of the entry than the table has: its parameters are
+/// unknown.
+bool IsNewer(const Entry& entry, const void* answer) {
+  char later[80];
+  const std::size_t length = std::strlen(entry.name);
+  const char* const suffix = entry.symbol + length;
+  const int version = std::strncmp(suffix, "_v", 2) == 0 ? suffix[2] - '0' : 1;
+  if (length + 8 > sizeof(later)) return false;
+  for (int next = version + 1; next <= version + 2; ++next) {
+    std::memcpy(later, entry.name, length);
+    std::memcpy(later + length, "_v", 2);
+    later[length + 2] = static_cast<char>('0' + next);
+    std::strcpy(later + length + 3, entry.stream == kPerThread ? "_ptsz" : "");
+    if (void* const known = RealDriver::Find(later); known != nullptr && known == answer) return true;
+  }
+  return false;
+}
+
+/// The shim's call in place of the driver's `answer` to a look-up; the answer itself where that is not
+/// changed.
+void* Instead(const char* symbol, int version, Flags64 flags, void* answer) {
+  const bool wants_per_thread = (flags & kPerThreadStream) != 0;
+  const Entry* chosen = nullptr;
+  bool is_last = false;  // no later version is in the table
+  for (const Entry& entry : kEntries) {
+    if (std::strcmp(entry.name, symbol) != 0) continue;
+    if (entry.stream != kNone && (entry.stream == kPerThread) != wants_per_thread) continue;
+    is_last = entry.version <= version;
+    if (is_last) chosen = &entry;
+  }
+  if (chosen != nullptr) return is_last && IsNewer(*chosen, answer) ? answer : chosen->shim;
+  // A name with its suffix, which a driver may know as well.
+  if (std::strncmp(symbol, "cu", 2) != 0) return answer;
+  for (std::size_t i = 0; i < std::size(kEntries); ++i) {
+    if (std::strcmp(kEntries[i].symbol, symbol) == 0 && answer == RealOf(i)) return kEntries[i].shim;
+  }
+  return answer;
+}
+
+}  // namespace
+
+LGPU_SHIM_EXPORT Result cuGetProcAddress(const char* symbol, void** address, int version, Flags64 flags) {
+  const Result result = CallReal(RealDriver::Get().cuGetProcAddress, symbol, address, version, flags);
+  if (result == kSuccess && *address != nullptr) *address = Instead(symbol, version, flags, *address);
+  return result;
+}
+
+LGPU_SHIM_EXPORT Result cuGetProcAddress_v2(const char* symbol, void** address, int version, Flags64 flags,
+                                            int* found) {
+  const Result result =
+      CallReal(RealDriver::Get().cuGetProcAddress_v2, symbol, address, version, flags, found);
+  if (result == kSuccess && address != nullptr && *address != nullptr) {
+    *address = Instead(symbol, version, flags, *address);
+  }
+  return result;
+}
+
+}  // namespace lgpu::shim

@@ -1,0 +1,125 @@
+// Stream-ordered memory and its pools.
+
+#include "client/driver/shim.h"
+
+namespace lgpu::shim {
+namespace {
+
+constexpr std::uint64_t kPiece = 512;
+
+/// Whether the stream's calls are being recorded into a graph: they allocate nothing then.
+bool IsCapturing(Result (*real)(Stream, int*), Stream stream) {
+  int status = kNotCapturing;
+  return CallReal(real, stream, &status) == kSuccess && status != kNotCapturing;
+}
+
+/// `pool`: the driver's, or nothing for that of the current device.
+std::shared_ptr<PoolBook> BookOf(Shim& shim, std::optional<MemPool> pool) {
+  const RealDriver& real = RealDriver::Get();
+  Device device = 0;
+  if (CallReal(real.cuCtxGetDevice, &device) != kSuccess) return nullptr;
+  if (!pool) {
+    pool.emplace();
+    if (CallReal(real.cuDeviceGetMemPool, &*pool, device) != kSuccess) return nullptr;
+  }
+  return shim.pools.Of(reinterpret_cast<std::uint64_t>(*pool), shim.CardOf(device));
+}
+
+template <typename Allocate>
+Result FromPool(DevicePtr* address, std::size_t bytes, std::optional<MemPool> pool, bool is_capturing,
+                const char* call, Allocate allocate) {
+  Shim* const shim = Shim::Get();
+  if (shim == nullptr || address == nullptr || bytes == 0 || is_capturing) return allocate();
+  const std::shared_ptr<PoolBook> book = BookOf(*shim, pool);
+  if (book == nullptr) return allocate();
+  const std::uint64_t charged = RoundUp(bytes, kPiece);
+  if (!shim->session.IsInAllowance(book->card, RoundUp(bytes, kBlock))) shim->SettlePools();
+  if (!shim->pools.Take(*book, charged, call)) return kOutOfMemory;
+  const Result result = allocate();
+  if (result != kSuccess) {
+    shim->pools.GiveBack(*book, charged);
+    return result;
+  }
+  shim->allocations.Add(*address,
+                        {.charge = {.card = book->card, .bytes = charged, .kind = ChargeKind::kPool},
+                         .context = nullptr,
+                         .pool = book});
+  return result;
+}
+
+template <typename Free>
+Result ToPool(DevicePtr address, bool is_capturing, Free free) {
+  Shim* const shim = Shim::Get();
+  // A recorded free happens when the graph is launched; the address stays charged.
+  if (shim == nullptr || is_capturing) return free();
+  return shim->UnchargeAround(address, free);
+}
+
+bool IsCapturing(Stream stream) {
+  return Shim::Get() != nullptr && IsCapturing(RealDriver::Get().cuStreamIsCapturing, stream);
+}
+bool IsCapturingPtsz(Stream stream) {
+  return Shim::Get() != nullptr && IsCapturing(RealDriver::Get().cuStreamIsCapturing_ptsz, stream);
+}
+
+}  // namespace
+
+LGPU_SHIM_EXPORT Result cuMemAllocAsync(DevicePtr* address, std::size_t bytes, Stream stream) {
+  return FromPool(address, bytes, std::nullopt, IsCapturing(stream), "cuMemAllocAsync",
+                  [&] { return CallReal(RealDriver::Get().cuMemAllocAsync, address, bytes, stream); });
+}
+
+LGPU_SHIM_EXPORT Result cuMemAllocAsync_ptsz(DevicePtr* address, std::size_t bytes, Stream stream) {
+  return FromPool(address, bytes, std::nullopt, IsCapturingPtsz(stream), "cuMemAllocAsync",
+                  [&] { return CallReal(RealDriver::Get().cuMemAllocAsync_ptsz, address, bytes, stream); });
+}
+
+LGPU_SHIM_EXPORT Result cuMemAllocFromPoolAsync(DevicePtr* address, std::size_t bytes, MemPool pool,
+                                                Stream stream) {
+  return FromPool(address, bytes, pool, IsCapturing(stream), "cuMemAllocFromPoolAsync", [&] {
+    return CallReal(RealDriver::Get().cuMemAllocFromPoolAsync, address, bytes, pool, stream);
+  });
+}
+
+LGPU_SHIM_EXPORT Result cuMemAllocFromPoolAsync_ptsz(DevicePtr* address, std::size_t bytes, MemPool pool,
+                                                     Stream stream) {
+  return FromPool(address, bytes, pool, IsCapturingPtsz(stream), "cuMemAllocFromPoolAsync", [&] {
+    return CallReal(RealDriver::Get().cuMemAllocFromPoolAsync_ptsz, address, bytes, pool, stream);
+  });
+}
+
+LGPU_SHIM_EXPORT Result cuMemFreeAsync(DevicePtr address, Stream stream) {
+  return ToPool(address, IsCapturing(stream),
+                [&] { return CallReal(RealDriver::Get().cuMemFreeAsync, address, stream); });
+}
+
+LGPU_SHIM_EXPORT Result cuMemFreeAsync_ptsz(DevicePtr address, Stream stream) {
+  return ToPool(address, IsCapturingPtsz(stream),
+                [&] { return CallReal(RealDriver::Get().cuMemFreeAsync_ptsz, address, stream); });
+}
+
+LGPU_SHIM_EXPORT Result cuMemPoolCreate(MemPool* pool, const MemPoolProps* props) {
+  const Result result = CallReal(RealDriver::Get().cuMemPoolCreate, pool, props);
+  Shim* const shim = Shim::Get();
+  if (shim == nullptr || result != kSuccess) return result;
+  const bool is_device = props->location.type == kLocationDevice;
+  const int card = is_device ? shim->CardOf(props->location.id) : LeaseSession::kNoCard;
+  shim->pools.Of(reinterpret_cast<std::uint64_t>(*pool), card)->is_host = !is_device;
+  return result;
+}
+
+LGPU_SHIM_EXPORT Result cuMemPoolDestroy(MemPool pool) {
+  const Result result = CallReal(RealDriver::Get().cuMemPoolDestroy, pool);
+  Shim* const shim = Shim::Get();
+  if (shim != nullptr && result == kSuccess) shim->pools.Destroyed(reinterpret_cast<std::uint64_t>(pool));
+  return result;
+}
+
+LGPU_SHIM_EXPORT Result cuMemPoolTrimTo(MemPool pool, std::size_t keep) {
+  const Result result = CallReal(RealDriver::Get().cuMemPoolTrimTo, pool, keep);
+  Shim* const shim = Shim::Get();
+  if (shim != nullptr && result == kSuccess) shim->pools.SettleAll();
+  return result;
+}
+
+}  // namespace lgpu::shim

@@ -1,0 +1,59 @@
+#include "client/driver/charges.h"
+
+namespace lgpu::shim {
+namespace {
+
+// Of small requests: the driver's smallest piece of a block.
+constexpr std::uint64_t kPiece = 512;
+
+}  // namespace
+
+std::optional<Charge> Charges::Take(int card, std::uint64_t bytes, ChargeKind kind, const char* call) {
+  if (bytes < kSmall && card != LeaseSession::kNoCard) {
+    const Charge charge{.card = card, .bytes = RoundUp(bytes, kPiece), .kind = ChargeKind::kSmall};
+    if (!TakeSmall(card, charge.bytes, call)) return std::nullopt;
+    return charge;
+  }
+  const Charge charge{.card = card, .bytes = RoundUp(bytes, kBlock), .kind = kind};
+  if (!session_.Charge(card, charge.bytes, kind, call)) return std::nullopt;
+  return charge;
+}
+
+void Charges::GiveBack(const Charge& charge) {
+  if (charge.kind == ChargeKind::kSmall) {
+    GiveBackSmall(charge.card, charge.bytes);
+  } else {
+    session_.Uncharge(charge.card, charge.bytes, charge.kind);
+  }
+}
+
+bool Charges::TakeSmall(int card, std::uint64_t bytes, const char* call) {
+  SmallBlocks& small = small_[static_cast<std::size_t>(card)];
+  std::unique_lock lock(small.mutex);
+  while (small.used + bytes > small.charged) {
+    // The lock is free while the daemon is asked: other threads may free meanwhile.
+    lock.unlock();
+    if (!session_.Charge(card, kBlock, ChargeKind::kSmall, call)) return false;
+    lock.lock();
+    small.charged += kBlock;
+  }
+  small.used += bytes;
+  return true;
+}
+
+void Charges::GiveBackSmall(int card, std::uint64_t bytes) {
+  SmallBlocks& small = small_[static_cast<std::size_t>(card)];
+  std::uint64_t unused = 0;
+  {
+    const std::lock_guard lock(small.mutex);
+    small.used -= bytes;
+    const std::uint64_t needed = RoundUp(small.used, kBlock);
+    // One block stays, so that a program at the edge of a block does not charge at every request.
+    const std::uint64_t kept = small.used == 0 ? 0 : needed + kBlock;
+    if (small.charged > kept) unused = small.charged - kept;
+    small.charged -= unused;
+  }
+  session_.Uncharge(card, unused, ChargeKind::kSmall);
+}
+
+}  // namespace lgpu::shim

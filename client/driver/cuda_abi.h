@@ -1,0 +1,101 @@
+#ifndef LGPU_CLIENT_DRIVER_CUDA_ABI_H_
+#define LGPU_CLIENT_DRIVER_CUDA_ABI_H_
+
+#include <cstddef>
+#include <cstdint>
+
+/// The types of the CUDA driver's interface that the shim handles, so that it is built without the CUDA
+/// toolkit. A test holds sizes, offsets and numbers against cuda.h where the toolkit is.
+
+namespace lgpu::shim {
+
+using Result = int;  // CUresult
+inline constexpr Result kSuccess = 0;
+inline constexpr Result kInvalidValue = 1;
+inline constexpr Result kOutOfMemory = 2;
+inline constexpr Result kNotSupported = 801;
+
+using Device = int;
+using DevicePtr = std::uint64_t;
+using DevicePtrV1 = unsigned;
+using Handle = unsigned long long;  // CUmemGenericAllocationHandle
+using Flags64 = unsigned long long;
+// Opaque in cuda.h as well.
+using Context = void*;
+using Stream = void*;
+using MemPool = void*;
+using Array = void*;
+using MipmappedArray = void*;
+using Graph = void*;
+using GraphExec = void*;
+using GraphNode = void*;
+
+struct Uuid {
+  unsigned char bytes[16];
+};
+
+struct MemLocation {
+  int type;
+  int id;
+};
+inline constexpr int kLocationDevice = 1;
+
+struct AllocationProp {
+  int type;
+  int handle_types;
+  MemLocation location;
+  void* win32;
+  unsigned char flags[8];
+};
+
+struct MemPoolProps {
+  int alloc_type;
+  int handle_types;
+  MemLocation location;
+  void* win32;
+  std::size_t max_size;
+  unsigned short usage;
+  unsigned char reserved[54];
+};
+inline constexpr int kPoolReservedCurrent = 5;  // CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+
+struct ArrayDescriptorV1 {
+  unsigned width, height;
+  int format;
+  unsigned channels;
+};
+struct ArrayDescriptor {
+  std::size_t width, height;
+  int format;
+  unsigned channels;
+};
+struct Array3dDescriptorV1 {
+  unsigned width, height, depth;
+  int format;
+  unsigned channels, flags;
+};
+struct Array3dDescriptor {
+  std::size_t width, height, depth;
+  int format;
+  unsigned channels, flags;
+};
+// CUDA_ARRAY3D_SPARSE and CUDA_ARRAY3D_DEFERRED_MAPPING: arrays without memory of their own.
+inline constexpr unsigned kArrayWithoutMemory = 0x40 | 0x80;
+
+struct MemAllocNodeParams {
+  MemPoolProps pool;
+  const void* access;
+  std::size_t access_count;
+  std::size_t bytes;
+  DevicePtr address;
+};
+inline constexpr int kGraphNodeChild = 4;
+inline constexpr int kGraphNodeMemAlloc = 10;
+inline constexpr int kGraphReservedCurrent = 2;  // CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
+
+inline constexpr Flags64 kPerThreadStream = 2;  // of cuGetProcAddress
+inline constexpr int kNotCapturing = 0;         // CU_STREAM_CAPTURE_STATUS_NONE
+
+}  // namespace lgpu::shim
+
+#endif  // LGPU_CLIENT_DRIVER_CUDA_ABI_H_

@@ -1,0 +1,243 @@
+#include "client/driver/lease_session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace lgpu::shim {
+namespace {
+
+// The daemon answers a charge within its waiting time; this is for its own work and the way.
+constexpr std::chrono::milliseconds kAnswerSlack{1000};
+// Of the first connection, whose daemon may be busy.
+constexpr std::chrono::milliseconds kJoinPatience{2000};
+// No frame of the shim's waits longer for room in the socket.
+constexpr std::chrono::milliseconds kSendPatience{500};
+
+std::size_t KindIndex(ChargeKind kind) { return static_cast<std::size_t>(kind) - 1; }
+
+int HexDigit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/// Whether "GPU-10fa4e00-..." or "MIG-..." names these 16 bytes.
+bool IsUuid(std::string_view text, const unsigned char (&uuid)[16]) {
+  if (text.size() < 4) return false;
+  std::size_t digits = 0;
+  for (const char c : text.substr(4)) {
+    if (c == '-') continue;
+    const int digit = HexDigit(c);
+    if (digit < 0 || digits >= 32) return false;
+    const int expected = digits % 2 == 0 ? uuid[digits / 2] >> 4 : uuid[digits / 2] & 15;
+    if (digit != expected) return false;
+    ++digits;
+  }
+  return digits == 32;
+}
+
+}  // namespace
+
+bool LeaseSession::Join() {
+  if (is_attached_.load(std::memory_order_acquire)) return true;
+  Lock lock(mutex_);
+  return EnsureJoined(lock, Clock::now() + kJoinPatience);
+}
+
+int LeaseSession::CardOf(const unsigned char (&uuid)[16]) {
+  if (!Join()) return kNoCard;
+  const auto card =
+      std::find_if(cards_.begin(), cards_.end(), [&](const Card& known) { return IsUuid(known.uuid, uuid); });
+  return card == cards_.end() ? kNoCard : static_cast<int>(card - cards_.begin());
+}
+
+int LeaseSession::CardOf(std::string_view uuid) {
+  if (!Join()) return kNoCard;
+  const auto card =
+      std::find_if(cards_.begin(), cards_.end(), [&](const Card& known) { return known.uuid == uuid; });
+  return card == cards_.end() ? kNoCard : static_cast<int>(card - cards_.begin());
+}
+
+void LeaseSession::Count(int card, ChargeKind kind, std::uint64_t bytes) {
+  auto& total = totals_[static_cast<std::size_t>(card)][KindIndex(kind)];
+  const std::uint64_t now = total.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  Words(card).by_kind[KindIndex(kind)].store(now, std::memory_order_relaxed);
+}
+
+bool LeaseSession::TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind) {
+  const std::shared_lock gate(totals_gate_);
+  std::atomic<std::uint64_t>& free = Words(card).free;
+  std::uint64_t now = free.load(std::memory_order_relaxed);
+  do {
+    if (now < bytes) return false;
+  } while (!free.compare_exchange_weak(now, now - bytes));
+  Count(card, kind, bytes);
+  return true;
+}
+
+bool LeaseSession::IsInAllowance(int card, std::uint64_t bytes) const {
+  return is_attached_.load(std::memory_order_acquire) && card != kNoCard && Words(card).free.load() >= bytes;
+}
+
+bool LeaseSession::Charge(int card, std::uint64_t bytes, ChargeKind kind, const char* call) {
+  if (card == kNoCard || !Join()) return false;
+  if (bytes == 0 || TakeFromAllowance(card, bytes, kind)) return true;
+  const Clock::time_point deadline = Clock::now() + options_.memory_wait + kAnswerSlack;
+  Lock lock(mutex_);
+  while (EnsureJoined(lock, deadline)) {
+    const auto request = requests_.insert(
+        requests_.end(), {.id = next_request_++, .card = card, .bytes = bytes, .kind = kind});
+    if (!SendCharge(lock, request, call, deadline)) {
+      requests_.erase(request);
+      continue;  // the next daemon is asked again
+    }
+    Await(lock, *request, deadline);
+    const bool is_done = request->is_done, is_granted = request->is_granted;
+    if (!is_done && state_ == State::kJoined) {
+      request->is_abandoned = true;
+      return false;
+    }
+    requests_.erase(request);
+    if (is_done) return is_granted;
+  }
+  return false;
+}
+
+bool LeaseSession::SendCharge(Lock&, std::list<Request>::iterator request, const char* call,
+                              Clock::time_point deadline) {
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()) - kAnswerSlack;
+  const wire::Frame frame{
+      .body = wire::Charge{.request_id = request->id,
+                           .card_uuid = cards_[static_cast<std::size_t>(request->card)].uuid,
+                           .bytes = request->bytes,
+                           .timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(left.count(), 0)),
+                           .kind = request->kind,
+                           .what = call}};
+  if (channel_.Send(wire::Encode(frame), {}, std::min(deadline, Clock::now() + kSendPatience)).ok())
+    return true;
+  Lose();
+  return false;
+}
+
+void LeaseSession::Await(Lock& lock, const Request& request, Clock::time_point deadline) {
+  while (!request.is_done && state_ == State::kJoined && Clock::now() < deadline) {
+    if (is_reading_) {
+      changed_.wait_until(lock, deadline);
+    } else {
+      Receive(lock, deadline);
+    }
+  }
+}
+
+void LeaseSession::Receive(Lock& lock, Clock::time_point deadline) {
+  is_reading_ = true;
+  lock.unlock();
+  std::string_view bytes;
+  wire::Channel::Descriptors beside;
+  const PlainStatus status = channel_.Receive(bytes, beside, deadline);
+  wire::Frame frame;
+  const bool is_frame = status.ok() && wire::Decoder(bytes).Read(frame);
+  lock.lock();
+  is_reading_ = false;
+  if (is_frame) {
+    Take(frame);
+  } else if (status.code != PlainCode::kDeadlineExceeded) {
+    Lose();
+  }
+  changed_.notify_all();
+}
+
+void LeaseSession::Take(const wire::Frame& frame) {
+  if (const auto* const charged = frame.Get<wire::Charged>()) {
+    const auto request = std::find_if(requests_.begin(), requests_.end(),
+                                      [&](const Request& one) { return one.id == charged->request_id; });
+    if (request == requests_.end()) return;
+    request->is_done = true;
+    request->is_granted = charged->code == 0;
+    if (request->is_abandoned) {
+      if (request->is_granted) {
+        const wire::Frame back{
+            .body = wire::Uncharge{.card_uuid = cards_[static_cast<std::size_t>(request->card)].uuid,
+                                   .bytes = request->bytes,
+                                   .kind = request->kind}};
+        if (!channel_.Send(wire::Encode(back), {}, Clock::now() + kSendPatience).ok()) Lose();
+      }
+      requests_.erase(request);
+    } else if (request->is_granted) {
+      // Here, and not by the caller: what is attested next has it.
+      Count(request->card, request->kind, request->bytes);
+    }
+  } else if (const auto* const trim = frame.Get<wire::Trim>()) {
+    const wire::Frame trimmed{.body = wire::Trimmed{.trim_id = trim->trim_id, .pending = false}};
+    if (!channel_.Send(wire::Encode(trimmed), {}, Clock::now() + kSendPatience).ok()) Lose();
+  } else if (const auto* const goodbye = frame.Get<wire::Goodbye>()) {
+    Lose();
+    const auto code = static_cast<PlainCode>(goodbye->code);
+    const bool comes_again = code == PlainCode::kUnavailable || code == PlainCode::kDeadlineExceeded ||
+                             code == PlainCode::kResourceExhausted || code == PlainCode::kAborted;
+    if (!comes_again) state_ = State::kOver;
+  }
+}
+
+void LeaseSession::Lose() {
+  if (state_ != State::kJoined) return;
+  state_ = State::kAway;
+  channel_.Shutdown();
+  std::erase_if(requests_, [](const Request& request) { return request.is_abandoned; });
+  changed_.notify_all();
+}
+
+void LeaseSession::Uncharge(int card, std::uint64_t bytes, ChargeKind kind) {
+  if (card == kNoCard || bytes == 0) return;
+  std::uint64_t excess = 0, generation = 0;
+  {
+    const std::shared_lock gate(totals_gate_);
+    generation = generation_.load();
+    Count(card, kind, std::uint64_t{0} - bytes);
+    CardCharges& words = Words(card);
+    std::uint64_t now = words.free.fetch_add(bytes) + bytes;
+    const std::uint64_t keep = words.keep.load(std::memory_order_relaxed);
+    while (now > keep && !words.free.compare_exchange_weak(now, keep)) {
+    }
+    excess = now > keep ? now - keep : 0;
+  }
+  if (excess == 0) return;
+  const Lock lock(mutex_);
+  // A daemon that came since was told the totals, which are without these bytes.
+  if (state_ != State::kJoined || generation != generation_.load()) return;
+  const wire::Frame frame{.body = wire::Uncharge{.card_uuid = cards_[static_cast<std::size_t>(card)].uuid,
+                                                 .bytes = excess,
+                                                 .kind = kind}};
+  if (!channel_.Send(wire::Encode(frame), {}, Clock::now() + kSendPatience).ok()) Lose();
+}
+
+std::optional<LeaseSession::Figures> LeaseSession::FiguresOf(int card) {
+  if (card == kNoCard || !Join()) return std::nullopt;
+  const Card& asked = cards_[static_cast<std::size_t>(card)];
+  std::uint64_t limit = 0, held = 0, unused = 0, card_free = 0, epoch = 0;
+  do {
+    limit = held = 0;
+    epoch = stats_->epoch.load();
+    unused = Words(card).free.load();
+    for (const StatsPage::Device& device : stats_->devices) {
+      if (std::find(asked.devices.begin(), asked.devices.end(), device.id.load()) == asked.devices.end())
+        continue;
+      limit += device.limit.load();
+      held += device.held.load();
+      card_free = device.card_free.load();
+    }
+  } while (epoch % 2 != 0 || epoch != stats_->epoch.load());
+  held -= std::min(held, unused);
+  const std::uint64_t left = limit - std::min(limit, held);
+  return Figures{.limit = limit, .free = std::min(left, card_free + unused)};
+}
+
+void LeaseSession::Abandon() {
+  if (const int socket = socket_.load(); socket >= 0) ::close(socket);
+}
+
+}  // namespace lgpu::shim

@@ -1,0 +1,129 @@
+#ifndef LGPU_CLIENT_DRIVER_LEASE_SESSION_H_
+#define LGPU_CLIENT_DRIVER_LEASE_SESSION_H_
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/wire/channel.h"
+#include "proto/wire/pages.h"
+#include "proto/wire/session_messages.h"
+
+namespace lgpu::shim {
+
+using wire::ChargeKind;
+
+/// A LeaseSession is the shim's session with lgpud: it attaches to one lease and charges device memory that
+/// the program takes from the driver (docs/protocol.md, Charging). It has no thread: it connects at the first
+/// call that needs the daemon, and a restarted daemon is joined again by the next such call.
+///
+/// Thread-safety: all methods, from any thread. In a forked child only Abandon.
+class LeaseSession {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct Options {
+    std::string directory;                        // the daemon's runtime directory
+    std::string lease;                            // LGPU_LEASE
+    std::string client;                           // for people: "libcuda shim 0.1.0"
+    std::chrono::milliseconds memory_wait{2000};  // how long a charge may wait for the card
+  };
+  explicit LeaseSession(Options options) : options_(std::move(options)) {}
+
+  static constexpr int kNoCard = -1;
+  static constexpr int kMaxCards = ChargeTable::kMaxCards;
+
+  /// Connects and attaches, if that has not been done. False: there is no daemon now, or no such lease.
+  bool Join();
+  /// The lease's card of that UUID (16 bytes), or kNoCard. Joins.
+  int CardOf(const unsigned char (&uuid)[16]);
+  /// The same of "GPU-10fa4e00-..." or "MIG-...".
+  int CardOf(std::string_view uuid);
+
+  /// Counts `bytes` of `card`; false: the daemon refused, or cannot be reached in time. `call` names the
+  /// driver's call. kNoCard is refused.
+  bool Charge(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
+  /// True where Charge would need no daemon.
+  bool IsInAllowance(int card, std::uint64_t bytes) const;
+  /// The driver has the memory back, or never gave it.
+  void Uncharge(int card, std::uint64_t bytes, ChargeKind kind);
+
+  struct Figures {
+    std::uint64_t limit = 0, free = 0;
+  };
+  /// What the lease may still take of the card. Nothing: not attached.
+  std::optional<Figures> FiguresOf(int card);
+
+  /// In a forked child: closes the parent's connection, silently. The object is of no use after that.
+  void Abandon();
+
+ private:
+  static constexpr std::size_t kKinds = CardCharges::kKinds;
+  enum class State { kFresh, kJoining, kJoined, kAway, kOver };
+  struct Card {
+    std::string uuid;
+    std::vector<std::uint64_t> devices;  // ids of the lease's logical devices on it
+  };
+  struct Request {
+    std::uint64_t id = 0;
+    int card = 0;
+    std::uint64_t bytes = 0;
+    ChargeKind kind{};
+    bool is_done = false, is_granted = false;
+    bool is_abandoned = false;  // its caller has given up; a late grant is given back
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  /// Attached, or joined again, by this thread or another one. False: over, or not by the deadline.
+  bool EnsureJoined(Lock& lock, Clock::time_point deadline);
+  enum class Joining { kDone, kAgain, kNever };
+  Joining Connect(Clock::time_point deadline);
+  Joining Attach(wire::Channel& channel, Clock::time_point deadline);
+  Joining Attest(wire::Channel& channel, Clock::time_point deadline);
+  /// Sends a frame and reads the answer of a connection that no other thread has.
+  Joining Ask(wire::Channel& channel, const wire::Frame& frame, wire::Frame& answer,
+              wire::Channel::Descriptors& beside, Clock::time_point deadline);
+  wire::Hello Greeting() const;
+  bool SendCharge(Lock& lock, std::list<Request>::iterator request, const char* call,
+                  Clock::time_point deadline);
+  void Await(Lock& lock, const Request& request, Clock::time_point deadline);
+  void Receive(Lock& lock, Clock::time_point deadline);
+  void Take(const wire::Frame& frame);
+  void Lose();
+  bool TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind);
+  void Count(int card, ChargeKind kind, std::uint64_t bytes);  // wraps for negative ones
+  CardCharges& Words(int card) const { return page_->charges.cards[static_cast<std::size_t>(card)]; }
+
+  const Options options_;
+  std::atomic<bool> is_attached_{false};  // once: cards_ and the pages are there, for good
+  std::vector<Card> cards_;
+  SharedPage<const StatsPage> stats_;
+  SharedPage<ClientPage> page_;
+  // Held shared while a word of the page and the totals change; alone while they are attested.
+  mutable std::shared_mutex totals_gate_;
+  std::array<std::array<std::atomic<std::uint64_t>, kKinds>, kMaxCards> totals_{};
+  std::atomic<std::uint64_t> generation_{0};  // of the connection
+  std::atomic<int> socket_{-1};
+
+  std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  State state_ = State::kFresh;
+  wire::Channel channel_;
+  bool is_reading_ = false;  // a thread is in channel_.Receive
+  std::list<Request> requests_;
+  std::uint64_t next_request_ = 1;
+  std::uint64_t session_id_ = 0;
+  std::string token_;
+};
+
+}  // namespace lgpu::shim
+
+#endif  // LGPU_CLIENT_DRIVER_LEASE_SESSION_H_

@@ -1,0 +1,181 @@
+// How a LeaseSession comes to its daemon: the first time, and after the daemon was started again.
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "client/driver/lease_session.h"
+#include "proto/wire/connect.h"
+
+namespace lgpu::shim {
+namespace {
+
+constexpr std::chrono::milliseconds kFirstPause{5};
+constexpr std::chrono::milliseconds kLongestPause{200};
+
+std::string OwnCommand() {
+  char text[256];
+  const int file = ::open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return {};
+  const ssize_t bytes = ::read(file, text, sizeof(text));
+  ::close(file);
+  std::string command(text, static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)));
+  while (!command.empty() && command.back() == '\0') command.pop_back();
+  for (char& c : command) {
+    if (c == '\0') c = ' ';
+    if (static_cast<unsigned char>(c) >= 0x80 || static_cast<unsigned char>(c) < 0x20) c = '?';
+  }
+  return command;
+}
+
+}  // namespace
+
+bool LeaseSession::EnsureJoined(Lock& lock, Clock::time_point deadline) {
+  auto pause = kFirstPause;
+  while (state_ != State::kJoined) {
+    if (state_ == State::kOver) return false;
+    if (state_ == State::kJoining || is_reading_) {
+      if (changed_.wait_until(lock, deadline) == std::cv_status::timeout) return false;
+      continue;
+    }
+    const State before = std::exchange(state_, State::kJoining);
+    lock.unlock();
+    const Joining joined = Connect(deadline);
+    lock.lock();
+    state_ = joined == Joining::kDone ? State::kJoined : joined == Joining::kNever ? State::kOver : before;
+    changed_.notify_all();
+    if (joined != Joining::kAgain) continue;
+    // A program without a daemon is told so at once; one whose daemon is being restarted waits for it.
+    if (before == State::kFresh || Clock::now() + pause >= deadline) return false;
+    lock.unlock();
+    std::this_thread::sleep_for(pause);
+    lock.lock();
+    pause = std::min(2 * pause, kLongestPause);
+  }
+  return true;
+}
+
+wire::Hello LeaseSession::Greeting() const {
+  wire::Hello hello;
+  hello.protocol_version = wire::Protocol::kProtocolVersion;
+  hello.oldest_version = wire::Protocol::kChargeVersion;
+  hello.client = options_.client;
+  hello.pid = ::getpid();
+  hello.command = OwnCommand();
+  return hello;
+}
+
+LeaseSession::Joining LeaseSession::Ask(wire::Channel& channel, const wire::Frame& frame, wire::Frame& answer,
+                                        wire::Channel::Descriptors& beside, Clock::time_point deadline) {
+  // A daemon that hung up may have said why.
+  (void)channel.Send(wire::Encode(frame), {}, deadline);
+  std::string_view bytes;
+  if (!channel.Receive(bytes, beside, deadline).ok()) return Joining::kAgain;
+  answer = {};
+  if (!wire::Decoder(bytes).Read(answer)) return Joining::kNever;
+  const auto* const goodbye = answer.Get<wire::Goodbye>();
+  if (goodbye == nullptr) return Joining::kDone;
+  switch (static_cast<PlainCode>(goodbye->code)) {
+    case PlainCode::kUnavailable:
+    case PlainCode::kDeadlineExceeded:
+    case PlainCode::kResourceExhausted:
+    case PlainCode::kAborted:
+      return Joining::kAgain;
+    default:
+      return Joining::kNever;
+  }
+}
+
+LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
+  const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+  if (patience.count() <= 0) return Joining::kAgain;
+  PlainResult<UniqueFd> socket = ConnectUnix(options_.directory + "/session.sock", SOCK_SEQPACKET, patience);
+  if (!socket.ok()) return Joining::kAgain;
+  wire::Channel channel(*std::move(socket));
+  const bool resumes = is_attached_.load();
+  wire::Frame frame{.body = Greeting()};
+  if (resumes)
+    std::get<wire::Hello>(frame.body).resume = {.session_id = session_id_, .session_token = {token_}};
+  wire::Frame answer;
+  wire::Channel::Descriptors beside;
+  if (const Joining greeted = Ask(channel, frame, answer, beside, deadline); greeted != Joining::kDone)
+    return greeted;
+  const auto* const welcome = answer.Get<wire::Welcome>();
+  if (welcome == nullptr || welcome->protocol_version < wire::Protocol::kChargeVersion ||
+      welcome->resumed != resumes) {
+    return Joining::kNever;
+  }
+  if (beside.fds.size() != 2) return Joining::kAgain;  // no descriptors are left in this process now
+  if (resumes) {
+    // Nothing may change the words of the old page, or the totals, until the daemon knows them.
+    const std::unique_lock gate(totals_gate_);
+    if (!SharedPages::ReplaceStatsPage(stats_, std::move(beside.fds[0])).ok() ||
+        !SharedPages::ReplaceClientPage(page_, std::move(beside.fds[1])).ok()) {
+      return Joining::kAgain;
+    }
+    if (const Joining attested = Attest(channel, deadline); attested != Joining::kDone) return attested;
+    generation_.fetch_add(1);
+  } else {
+    PlainResult<SharedPage<const StatsPage>> stats = SharedPages::OpenStatsPage(std::move(beside.fds[0]));
+    PlainResult<SharedPage<ClientPage>> page = SharedPages::OpenClientPage(std::move(beside.fds[1]));
+    if (!stats.ok() || !page.ok()) return Joining::kNever;
+    session_id_ = welcome->session_id;
+    token_ = welcome->session_token.bytes;
+    stats_ = *std::move(stats);
+    page_ = *std::move(page);
+    if (const Joining attached = Attach(channel, deadline); attached != Joining::kDone) return attached;
+  }
+  channel_ = std::move(channel);
+  socket_.store(channel_.fd());
+  is_attached_.store(true, std::memory_order_release);
+  return Joining::kDone;
+}
+
+LeaseSession::Joining LeaseSession::Attach(wire::Channel& channel, Clock::time_point deadline) {
+  wire::Frame answer;
+  wire::Channel::Descriptors beside;
+  const wire::Frame frame{.body = wire::Attach{.request_id = next_request_++, .lease = options_.lease}};
+  if (const Joining asked = Ask(channel, frame, answer, beside, deadline); asked != Joining::kDone)
+    return asked;
+  const auto* const attached = answer.Get<wire::Attached>();
+  if (attached == nullptr) return Joining::kNever;
+  if (!attached->lease) {
+    return static_cast<PlainCode>(attached->code) == PlainCode::kUnavailable ? Joining::kAgain
+                                                                             : Joining::kNever;
+  }
+  for (const wire::LogicalDevice& device : attached->lease->devices) {
+    auto card = std::find_if(cards_.begin(), cards_.end(),
+                             [&](const Card& known) { return known.uuid == device.card_uuid; });
+    if (card == cards_.end()) card = cards_.insert(cards_.end(), {.uuid = device.card_uuid, .devices = {}});
+    card->devices.push_back(device.id);
+  }
+  return cards_.size() <= static_cast<std::size_t>(kMaxCards) ? Joining::kDone : Joining::kNever;
+}
+
+LeaseSession::Joining LeaseSession::Attest(wire::Channel& channel, Clock::time_point deadline) {
+  wire::ChargeAttest charges;
+  for (std::size_t card = 0; card < cards_.size(); ++card) {
+    for (std::size_t kind = 0; kind < kKinds; ++kind) {
+      const std::uint64_t bytes = totals_[card][kind].load();
+      page_->charges.cards[card].by_kind[kind].store(bytes);
+      if (bytes == 0) continue;
+      charges.totals.push_back(
+          {.card_uuid = cards_[card].uuid, .kind = static_cast<ChargeKind>(kind + 1), .bytes = bytes});
+    }
+  }
+  if (!channel.Send(wire::Encode(wire::Frame{.body = std::move(charges)}), {}, deadline).ok())
+    return Joining::kAgain;
+  wire::Frame answer;
+  wire::Channel::Descriptors beside;
+  if (const Joining asked = Ask(channel, {.body = wire::Attest{}}, answer, beside, deadline);
+      asked != Joining::kDone) {
+    return asked;
+  }
+  return answer.Get<wire::Attested>() != nullptr ? Joining::kDone : Joining::kNever;
+}
+
+}  // namespace lgpu::shim

@@ -1,0 +1,91 @@
+#include "client/driver/pools.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace lgpu::shim {
+namespace {
+
+// A pool is settled at one free in so many, when this much of it or more is charged and not used.
+constexpr unsigned kFreesBetween = 16;
+constexpr std::uint64_t kWorthwhile = std::uint64_t{32} << 20;
+
+}  // namespace
+
+std::shared_ptr<PoolBook> Pools::Of(std::uint64_t pool, int card) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<PoolBook>& book = books_[pool];
+  if (book == nullptr) book = std::make_shared<PoolBook>(PoolBook{.pool = pool, .card = card});
+  return book;
+}
+
+bool Pools::Take(PoolBook& pool, std::uint64_t bytes, const char* call) {
+  if (pool.is_host) return true;
+  std::unique_lock lock(mutex_);
+  while (pool.used + bytes > pool.charged) {
+    const std::uint64_t missing = RoundUp(pool.used + bytes - pool.charged, kBlock);
+    lock.unlock();
+    if (!session_.Charge(pool.card, missing, kind_, call)) return false;
+    lock.lock();
+    pool.charged += missing;
+  }
+  pool.used += bytes;
+  return true;
+}
+
+void Pools::GiveBack(PoolBook& pool, std::uint64_t bytes) {
+  bool is_time = false;
+  {
+    const std::lock_guard lock(mutex_);
+    pool.used -= std::min(pool.used, bytes);
+    if (!pool.is_destroyed) {
+      is_time = ++pool.frees % kFreesBetween == 0 && pool.charged - pool.used >= kWorthwhile;
+    }
+  }
+  if (pool.is_destroyed) {
+    LowerTo(pool, 0);
+  } else if (is_time) {
+    Settle(pool);
+  }
+}
+
+void Pools::Settle(PoolBook& pool) {
+  if (const std::optional<std::uint64_t> reserved = reserved_(pool.pool)) LowerTo(pool, *reserved);
+}
+
+void Pools::SettleAll() {
+  std::vector<std::shared_ptr<PoolBook>> books;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [handle, book] : books_) {
+      if (book->charged > RoundUp(book->used, kBlock)) books.push_back(book);
+    }
+  }
+  for (const std::shared_ptr<PoolBook>& book : books) Settle(*book);
+}
+
+void Pools::LowerTo(PoolBook& pool, std::uint64_t reserved) {
+  std::uint64_t unused = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t needed = RoundUp(std::max(pool.used, reserved), kBlock);
+    if (pool.charged > needed) unused = pool.charged - needed;
+    pool.charged -= unused;
+  }
+  session_.Uncharge(pool.card, unused, kind_);
+}
+
+void Pools::Destroyed(std::uint64_t pool) {
+  std::shared_ptr<PoolBook> book;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = books_.find(pool);
+    if (found == books_.end()) return;
+    book = found->second;
+    book->is_destroyed = true;
+    books_.erase(found);
+  }
+  LowerTo(*book, 0);
+}
+
+}  // namespace lgpu::shim

@@ -1,0 +1,64 @@
+#ifndef LGPU_CLIENT_DRIVER_POOLS_H_
+#define LGPU_CLIENT_DRIVER_POOLS_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "client/driver/charges.h"
+
+namespace lgpu::shim {
+
+/// What one pool of stream-ordered memory is charged with. The pool keeps what is freed, so the charge
+/// follows its requests upwards at once, and the driver's own figure downwards (Settle).
+struct PoolBook {
+  std::uint64_t pool = 0;  // the driver's handle
+  int card = LeaseSession::kNoCard;
+  std::uint64_t used = 0;     // of live allocations
+  std::uint64_t charged = 0;  // whole blocks; at least `used`
+  unsigned frees = 0;
+  bool is_host = false;  // memory of the host, which is not charged
+  bool is_destroyed = false;
+};
+
+/// Pools charges stream-ordered memory: that of cuMemAllocAsync and the memory of graphs, which the driver
+/// keeps as a pool for each device. Thread-safe.
+class Pools {
+ public:
+  /// What the driver says that the pool has reserved now; nothing: it does not say.
+  using Reserved = std::optional<std::uint64_t> (*)(std::uint64_t pool);
+
+  /// `session` outlives it.
+  Pools(LeaseSession& session, ChargeKind kind, Reserved reserved)
+      : session_(session), kind_(kind), reserved_(reserved) {}
+
+  /// The book of a pool, made at its first use.
+  std::shared_ptr<PoolBook> Of(std::uint64_t pool, int card);
+
+  /// Counts an allocation of `bytes` of the pool: `call` is about to make it. False: refused.
+  bool Take(PoolBook& pool, std::uint64_t bytes, const char* call);
+  /// It was freed to the pool.
+  void GiveBack(PoolBook& pool, std::uint64_t bytes);
+  /// The driver gave memory of the pool back to the device, or may have: uncharges what the pool does not
+  /// have any more.
+  void Settle(PoolBook& pool);
+  void SettleAll();
+  /// The driver destroyed it; its memory goes with the last allocation.
+  void Destroyed(std::uint64_t pool);
+
+ private:
+  /// `reserved`: of the pool; live allocations stay charged.
+  void LowerTo(PoolBook& pool, std::uint64_t reserved);
+
+  LeaseSession& session_;
+  const ChargeKind kind_;
+  const Reserved reserved_;
+  std::mutex mutex_;  // guards every book
+  std::unordered_map<std::uint64_t, std::shared_ptr<PoolBook>> books_;
+};
+
+}  // namespace lgpu::shim
+
+#endif  // LGPU_CLIENT_DRIVER_POOLS_H_

@@ -1,0 +1,34 @@
+#include "client/driver/real_driver.h"
+
+#include <dlfcn.h>
+
+namespace lgpu::shim {
+namespace {
+
+RealDriver Read() {
+  RealDriver real;
+#define LGPU_SHIM_FIND(symbol, name, version, stream, ...) \
+  real.symbol = reinterpret_cast<decltype(real.symbol)>(RealDriver::Find(#symbol));
+#define LGPU_SHIM_OWN_FIND(symbol, ...) \
+  real.symbol = reinterpret_cast<decltype(real.symbol)>(RealDriver::Find(#symbol));
+  LGPU_SHIM_SURFACE(LGPU_SHIM_FIND)
+  LGPU_SHIM_OWN_USE(LGPU_SHIM_OWN_FIND)
+#undef LGPU_SHIM_FIND
+#undef LGPU_SHIM_OWN_FIND
+  return real;
+}
+
+}  // namespace
+
+const RealDriver& RealDriver::Get() {
+  static const RealDriver real = Read();
+  return real;
+}
+
+void* RealDriver::Find(const char* symbol) {
+  // The shim needs this library, so it is loaded, and stays.
+  static void* const library = ::dlopen("liblgpu_real_cuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  return library == nullptr ? nullptr : ::dlsym(library, symbol);
+}
+
+}  // namespace lgpu::shim

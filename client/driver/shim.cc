@@ -1,0 +1,108 @@
+#include "client/driver/shim.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+#include "client/driver/environment.h"
+
+namespace lgpu::shim {
+namespace {
+
+std::atomic<Shim*> the_shim{nullptr};
+std::atomic<bool> is_looked_up{false};
+std::atomic<bool> is_watching_forks{false};
+
+std::optional<std::uint64_t> PoolReserved(std::uint64_t pool) {
+  std::uint64_t bytes = 0;
+  const Result result = CallReal(RealDriver::Get().cuMemPoolGetAttribute, reinterpret_cast<MemPool>(pool),
+                                 kPoolReservedCurrent, static_cast<void*>(&bytes));
+  if (result != kSuccess) return std::nullopt;
+  return bytes;
+}
+
+std::optional<std::uint64_t> GraphReserved(std::uint64_t device) {
+  std::uint64_t bytes = 0;
+  const Result result = CallReal(RealDriver::Get().cuDeviceGetGraphMemAttribute, static_cast<Device>(device),
+                                 kGraphReservedCurrent, static_cast<void*>(&bytes));
+  if (result != kSuccess) return std::nullopt;
+  return bytes;
+}
+
+}  // namespace
+
+Shim::Shim(LeaseSession::Options options)
+    : session(std::move(options)),
+      pools(session, ChargeKind::kPool, PoolReserved),
+      graph_pools(session, ChargeKind::kGraph, GraphReserved) {
+  for (std::atomic<int>& card : cards_) card.store(kUnknown);
+}
+
+Shim* Shim::Get() {
+  if (is_looked_up.load(std::memory_order_acquire)) return the_shim.load(std::memory_order_relaxed);
+  // No lock and no guard: a fork in another thread would leave them held in the child.
+  if (std::optional<LeaseSession::Options> options = OptionsFromEnvironment("libcuda shim " LGPU_VERSION)) {
+    Shim* const made = new Shim(*std::move(options));
+    Shim* none = nullptr;
+    if (!the_shim.compare_exchange_strong(none, made)) delete made;
+    if (!is_watching_forks.exchange(true)) ::pthread_atfork(nullptr, nullptr, ForgetParent);
+  }
+  is_looked_up.store(true, std::memory_order_release);
+  return the_shim.load();
+}
+
+void Shim::ForgetParent() {
+  // The parent's threads may have held its locks, so nothing of it is touched but the descriptor.
+  if (Shim* const parent = the_shim.exchange(nullptr)) parent->session.Abandon();
+  is_looked_up.store(false);
+}
+
+int Shim::CardOf(Device device) {
+  if (device < 0 || static_cast<std::size_t>(device) >= kMaxDevices) return LeaseSession::kNoCard;
+  std::atomic<int>& known = cards_[static_cast<std::size_t>(device)];
+  if (const int card = known.load(std::memory_order_relaxed); card != kUnknown) return card;
+  const RealDriver& real = RealDriver::Get();
+  Uuid uuid{};
+  // The second version tells the instances of a MIG card apart.
+  const auto get = real.cuDeviceGetUuid_v2 != nullptr ? real.cuDeviceGetUuid_v2 : real.cuDeviceGetUuid;
+  if (CallReal(get, &uuid, device) != kSuccess || !session.Join()) return LeaseSession::kNoCard;
+  const int card = session.CardOf(uuid.bytes);
+  known.store(card, std::memory_order_relaxed);
+  return card;
+}
+
+std::optional<Shim::Place> Shim::Current() {
+  const RealDriver& real = RealDriver::Get();
+  Device device = 0;
+  Context context = nullptr;
+  if (CallReal(real.cuCtxGetDevice, &device) != kSuccess ||
+      CallReal(real.cuCtxGetCurrent, &context) != kSuccess) {
+    return std::nullopt;
+  }
+  return Place{.card = CardOf(device), .context = context};
+}
+
+void Shim::SettlePools() {
+  pools.SettleAll();
+  graph_pools.SettleAll();
+}
+
+std::optional<Charge> Shim::Take(int card, std::uint64_t bytes, ChargeKind kind, const char* call) {
+  if (!session.IsInAllowance(card, RoundUp(bytes, kBlock))) SettlePools();
+  return charges.Take(card, bytes, kind, call);
+}
+
+void Shim::GiveBack(const Allocation& allocation) {
+  if (allocation.pool != nullptr) {
+    pools.GiveBack(*allocation.pool, allocation.charge.bytes);
+  } else {
+    charges.GiveBack(allocation.charge);
+  }
+}
+
+void Shim::ForgetContext(const void* context) {
+  if (context == nullptr) return;
+  for (const Allocation& allocation : allocations.RemoveOfContext(context)) GiveBack(allocation);
+}
+
+}  // namespace lgpu::shim

@@ -1,0 +1,108 @@
+#ifndef LGPU_CLIENT_DRIVER_SHIM_H_
+#define LGPU_CLIENT_DRIVER_SHIM_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "client/driver/allocations.h"
+#include "client/driver/lease_session.h"
+#include "client/driver/pools.h"
+#include "client/driver/real_driver.h"
+
+namespace lgpu::shim {
+
+/// The memory nodes of instantiated graphs: what their first launch reserves.
+struct GraphBook {
+  struct Part {
+    Device device = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<Part> parts;
+  bool is_charged = false;
+};
+
+/// A Shim is all that the shim knows in one process. A forked child begins a new one. It is never destroyed:
+/// programs call the driver until their last instruction.
+class Shim {
+ public:
+  /// Null: this process has no lease, or LGPU_SHIM=off. The driver's answers are passed on then.
+  static Shim* Get();
+
+  /// The lease's card of a device of the driver's, or kNoCard.
+  int CardOf(Device device);
+  /// The same of the calling thread's current context, and that context. Nothing: the thread has none.
+  struct Place {
+    int card;
+    Context context;
+  };
+  std::optional<Place> Current();
+
+  /// Charges before `allocate` runs, adds the allocation under what `key` says after it, and gives the charge
+  /// back where the driver refuses.
+  template <typename Allocate, typename Key>
+  Result ChargeAround(const Place& place, std::uint64_t bytes, ChargeKind kind, const char* call,
+                      Allocate allocate, Key key);
+  /// Frees by `free` what is known under `key`.
+  template <typename Free>
+  Result UnchargeAround(std::uint64_t key, Free free);
+  std::optional<Charge> Take(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
+  void ForgetContext(const void* context);
+  void GiveBack(const Allocation& allocation);
+  /// Before the daemon is asked, or figures are told: the driver may have memory of pools back.
+  void SettlePools();
+
+  LeaseSession session;
+  Charges charges{session};
+  Allocations allocations;
+  Handles handles;
+  Pools pools;
+  Pools graph_pools;  // by device
+
+  std::mutex graphs_mutex;
+  std::unordered_map<void*, GraphBook> graphs;  // by executable graph; those with memory nodes alone
+  std::atomic<bool> has_graphs{false};
+
+ private:
+  explicit Shim(LeaseSession::Options options);
+  static void ForgetParent();
+
+  static constexpr int kUnknown = -2;
+  static constexpr std::size_t kMaxDevices = 128;
+  std::array<std::atomic<int>, kMaxDevices> cards_;
+};
+
+template <typename Allocate, typename Key>
+Result Shim::ChargeAround(const Place& place, std::uint64_t bytes, ChargeKind kind, const char* call,
+                          Allocate allocate, Key key) {
+  const std::optional<Charge> charge = Take(place.card, bytes, kind, call);
+  if (!charge) return kOutOfMemory;
+  const Result result = allocate();
+  if (result == kSuccess) {
+    allocations.Add(key(), {.charge = *charge, .context = place.context, .pool = nullptr});
+  } else {
+    charges.GiveBack(*charge);
+  }
+  return result;
+}
+
+template <typename Free>
+Result Shim::UnchargeAround(std::uint64_t key, Free free) {
+  std::optional<Allocation> allocation = allocations.Remove(key);
+  const Result result = free();
+  if (!allocation) return result;
+  if (result == kSuccess) {
+    GiveBack(*allocation);
+  } else {
+    allocations.Add(key, *std::move(allocation));
+  }
+  return result;
+}
+
+}  // namespace lgpu::shim
+
+#endif  // LGPU_CLIENT_DRIVER_SHIM_H_

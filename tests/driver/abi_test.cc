@@ -1,0 +1,53 @@
+// The shim's own declarations of the driver's interface are those of cuda.h.
+
+#include <cuda.h>
+#include <gtest/gtest.h>
+
+#include "client/driver/cuda_abi.h"
+
+namespace lgpu::shim {
+namespace {
+
+#define SAME_FIELD(ours, our_field, theirs, their_field)                     \
+  static_assert(offsetof(ours, our_field) == offsetof(theirs, their_field)); \
+  static_assert(sizeof(ours::our_field) == sizeof(theirs::their_field))
+
+static_assert(kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);
+static_assert(kInvalidValue == CUDA_ERROR_INVALID_VALUE);
+static_assert(kNotSupported == CUDA_ERROR_NOT_SUPPORTED);
+static_assert(kLocationDevice == CU_MEM_LOCATION_TYPE_DEVICE);
+static_assert(kPoolReservedCurrent == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+static_assert(kGraphReservedCurrent == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+static_assert(kGraphNodeChild == CU_GRAPH_NODE_TYPE_GRAPH);
+static_assert(kGraphNodeMemAlloc == CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+static_assert(kArrayWithoutMemory == (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING));
+static_assert(kPerThreadStream == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+static_assert(kNotCapturing == CU_STREAM_CAPTURE_STATUS_NONE);
+static_assert(sizeof(DevicePtr) == sizeof(CUdeviceptr) && sizeof(Device) == sizeof(CUdevice));
+static_assert(sizeof(Handle) == sizeof(CUmemGenericAllocationHandle) && sizeof(Uuid) == sizeof(CUuuid));
+static_assert(sizeof(MemLocation) == sizeof(CUmemLocation));
+
+static_assert(sizeof(AllocationProp) == sizeof(CUmemAllocationProp));
+SAME_FIELD(AllocationProp, location, CUmemAllocationProp, location);
+static_assert(sizeof(MemPoolProps) == sizeof(CUmemPoolProps));
+SAME_FIELD(MemPoolProps, location, CUmemPoolProps, location);
+SAME_FIELD(MemPoolProps, max_size, CUmemPoolProps, maxSize);
+static_assert(sizeof(ArrayDescriptor) == sizeof(CUDA_ARRAY_DESCRIPTOR));
+SAME_FIELD(ArrayDescriptor, format, CUDA_ARRAY_DESCRIPTOR, Format);
+SAME_FIELD(ArrayDescriptor, channels, CUDA_ARRAY_DESCRIPTOR, NumChannels);
+static_assert(sizeof(Array3dDescriptor) == sizeof(CUDA_ARRAY3D_DESCRIPTOR));
+SAME_FIELD(Array3dDescriptor, depth, CUDA_ARRAY3D_DESCRIPTOR, Depth);
+SAME_FIELD(Array3dDescriptor, flags, CUDA_ARRAY3D_DESCRIPTOR, Flags);
+static_assert(sizeof(MemAllocNodeParams) == sizeof(CUDA_MEM_ALLOC_NODE_PARAMS));
+SAME_FIELD(MemAllocNodeParams, bytes, CUDA_MEM_ALLOC_NODE_PARAMS, bytesize);
+
+TEST(CudaAbiTest, FormatsHaveTheNumbersThatTheShimCountsBy) {
+  EXPECT_EQ(CU_AD_FORMAT_UNSIGNED_INT8, 0x01);
+  EXPECT_EQ(CU_AD_FORMAT_SIGNED_INT8, 0x08);
+  EXPECT_EQ(CU_AD_FORMAT_UNSIGNED_INT16, 0x02);
+  EXPECT_EQ(CU_AD_FORMAT_SIGNED_INT16, 0x09);
+  EXPECT_EQ(CU_AD_FORMAT_HALF, 0x10);
+}
+
+}  // namespace
+}  // namespace lgpu::shim

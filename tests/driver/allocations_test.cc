@@ -1,0 +1,81 @@
+#include "client/driver/allocations.h"
+
+#include <gtest/gtest.h>
+
+namespace lgpu::shim {
+namespace {
+
+constexpr std::uint64_t kSize = std::uint64_t{2} << 20;
+constexpr std::uint64_t kAddress = 0x7000'0000'0000;
+
+Charge Made() { return {.card = 0, .bytes = kSize, .kind = ChargeKind::kVmm}; }
+
+TEST(HandlesTest, MemoryLivesUntilItsLastHandleAndMapping) {
+  Handles handles;
+  handles.Created(1, Made());
+  handles.Mapped(kAddress, kSize, 1);
+  EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).empty()) << "the mapping keeps it";
+  EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, kSize)).size(), 1U);
+}
+
+TEST(HandlesTest, OneUnmapMayFreeSeveralHandles) {
+  Handles handles;
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    handles.Created(i + 1, Made());
+    handles.Mapped(kAddress + i * kSize, kSize, i + 1);
+    EXPECT_TRUE(handles.Drop(handles.TakeHandle(i + 1)).empty());
+  }
+  EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, 2 * kSize)).size(), 2U);
+  EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, 3 * kSize)).size(), 1U);
+}
+
+TEST(HandlesTest, ARetainedHandleIsAFurtherReference) {
+  Handles handles;
+  handles.Created(1, Made());
+  handles.Mapped(kAddress, kSize, 1);
+  handles.Retained(9, kAddress + 4096);
+  EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).empty());
+  EXPECT_TRUE(handles.Drop(handles.TakeMappings(kAddress, kSize)).empty());
+  EXPECT_EQ(handles.Drop(handles.TakeHandle(9)).size(), 1U);
+}
+
+TEST(HandlesTest, WhatTheDriverRefusedToReleaseStaysCharged) {
+  Handles handles;
+  handles.Created(1, Made());
+  handles.PutHandleBack(handles.TakeHandle(1));
+  handles.Mapped(kAddress, kSize, 1);
+  handles.PutMappingsBack(handles.TakeMappings(kAddress, kSize));
+  EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).empty());
+  EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, kSize)).size(), 1U);
+}
+
+TEST(HandlesTest, ExportedMemoryMayOutliveTheProcessAndStaysCharged) {
+  Handles handles;
+  handles.Created(1, Made());
+  handles.Exported(1);
+  EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).empty());
+}
+
+TEST(HandlesTest, UnknownHandlesAndAddressesArePassedOn) {
+  Handles handles;
+  EXPECT_TRUE(handles.TakeHandle(5).empty());
+  EXPECT_TRUE(handles.TakeMappings(kAddress, kSize).empty());
+  handles.Mapped(kAddress, kSize, 5);
+  handles.Retained(5, kAddress);
+  EXPECT_TRUE(handles.TakeMappings(kAddress, kSize).empty());
+}
+
+TEST(AllocationsTest, AContextTakesItsAllocationsWithIt) {
+  Allocations allocations;
+  int one = 0, two = 0;
+  allocations.Add(1, {.charge = Made(), .context = &one, .pool = nullptr});
+  allocations.Add(2, {.charge = Made(), .context = &two, .pool = nullptr});
+  allocations.Add(3, {.charge = Made(), .context = nullptr, .pool = nullptr});
+  EXPECT_EQ(allocations.RemoveOfContext(&one).size(), 1U);
+  EXPECT_FALSE(allocations.Remove(1).has_value());
+  EXPECT_TRUE(allocations.Remove(2).has_value());
+  EXPECT_TRUE(allocations.Remove(3).has_value()) << "stream-ordered memory belongs to no context";
+}
+
+}  // namespace
+}  // namespace lgpu::shim

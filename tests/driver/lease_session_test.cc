@@ -1,0 +1,164 @@
+#include "client/driver/lease_session.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "client/driver/charges.h"
+#include "tests/driver/scripted_daemon.h"
+#include "tests/support/child_program.h"
+
+namespace lgpu::shim {
+namespace {
+
+using lgpu::testing::Eventually;
+using lgpu::testing::ScriptedDaemon;
+using lgpu::testing::TempDir;
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr char kCall[] = "cuMemAlloc_v2";
+constexpr unsigned char kUuid[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+class LeaseSessionTest : public ::testing::Test {
+ protected:
+  LeaseSession::Options Options(std::chrono::milliseconds wait = std::chrono::milliseconds(300)) const {
+    return {.directory = directory_.path(), .lease = "l-1", .client = "test", .memory_wait = wait};
+  }
+  bool Charge(LeaseSession& session, std::uint64_t bytes) {
+    return session.Charge(0, bytes, ChargeKind::kPlain, kCall);
+  }
+  bool DaemonHas(std::uint64_t bytes) {
+    return Eventually([&] { return daemon_.charged == bytes; });
+  }
+
+  TempDir directory_;
+  ScriptedDaemon daemon_{directory_.path(), 64 * kMiB};
+};
+
+TEST_F(LeaseSessionTest, FindsTheLeasesCardByItsUuid) {
+  LeaseSession session(Options());
+  EXPECT_EQ(session.CardOf(kUuid), 0);
+  const unsigned char other[16] = {1};
+  EXPECT_EQ(session.CardOf(other), LeaseSession::kNoCard);
+  EXPECT_EQ(session.CardOf(std::string_view(ScriptedDaemon::kUuid)), 0);
+}
+
+TEST_F(LeaseSessionTest, ChargesUpToTheLimitAndGivesBack) {
+  LeaseSession session(Options());
+  EXPECT_TRUE(Charge(session, 40 * kMiB));
+  EXPECT_FALSE(Charge(session, 40 * kMiB));
+  session.Uncharge(0, 40 * kMiB, ChargeKind::kPlain);
+  EXPECT_TRUE(DaemonHas(0));
+  EXPECT_TRUE(Charge(session, 40 * kMiB));
+}
+
+TEST_F(LeaseSessionTest, NoDaemonIsAskedInsideTheAllowance) {
+  LeaseSession session(Options());
+  daemon_.lends = 8 * kMiB;
+  ASSERT_TRUE(Charge(session, 2 * kMiB));
+  EXPECT_TRUE(session.IsInAllowance(0, 8 * kMiB));
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(Charge(session, 6 * kMiB));
+    session.Uncharge(0, 6 * kMiB, ChargeKind::kPlain);
+  }
+  EXPECT_EQ(daemon_.charges, 1);
+  EXPECT_EQ(daemon_.uncharges, 0);
+  session.Uncharge(0, 2 * kMiB, ChargeKind::kPlain);
+  EXPECT_TRUE(Eventually([&] { return daemon_.uncharges == 1; })) << "what is beyond the allowance goes back";
+  EXPECT_EQ(daemon_.charged, 8 * kMiB);
+}
+
+TEST_F(LeaseSessionTest, TellsAnUnusedAllowanceAsFree) {
+  LeaseSession session(Options());
+  daemon_.lends = 8 * kMiB;
+  ASSERT_TRUE(Charge(session, 2 * kMiB));
+  const auto figures = session.FiguresOf(0);
+  ASSERT_TRUE(figures.has_value());
+  EXPECT_EQ(figures->limit, 64 * kMiB);
+  EXPECT_EQ(figures->free, 62 * kMiB);
+}
+
+TEST_F(LeaseSessionTest, ARestartedDaemonIsToldWhatIsCharged) {
+  LeaseSession session(Options());
+  daemon_.lends = 8 * kMiB;
+  ASSERT_TRUE(Charge(session, 40 * kMiB));
+  ASSERT_TRUE(Charge(session, 2 * kMiB)) << "out of the allowance";
+  daemon_.Kill();
+  daemon_.Start();
+  EXPECT_TRUE(Charge(session, 20 * kMiB));
+  EXPECT_EQ(daemon_.attested, 42 * kMiB) << "and what was left of the old allowance is void";
+  EXPECT_EQ(daemon_.charged, 62 * kMiB);
+  EXPECT_FALSE(Charge(session, 4 * kMiB));
+}
+
+TEST_F(LeaseSessionTest, AChargeWaitsForADaemonThatIsBeingRestarted) {
+  LeaseSession session(Options(std::chrono::seconds(5)));
+  ASSERT_TRUE(Charge(session, 4 * kMiB));
+  daemon_.Kill();
+  std::thread restart([this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    daemon_.Start();
+  });
+  EXPECT_TRUE(Charge(session, 4 * kMiB));
+  restart.join();
+}
+
+TEST_F(LeaseSessionTest, AGrantThatComesTooLateIsGivenBack) {
+  LeaseSession session(Options(std::chrono::milliseconds(0)));
+  ASSERT_TRUE(Charge(session, 2 * kMiB));
+  daemon_.answer_after = 1;
+  EXPECT_FALSE(Charge(session, 4 * kMiB)) << "its deadline is over";
+  EXPECT_TRUE(Charge(session, 2 * kMiB)) << "the late answer comes with this one";
+  EXPECT_TRUE(DaemonHas(4 * kMiB));
+}
+
+TEST_F(LeaseSessionTest, ASessionThatTheDaemonDoesNotKnowIsOver) {
+  LeaseSession session(Options());
+  ASSERT_TRUE(Charge(session, 2 * kMiB));
+  daemon_.Kill();
+  daemon_.knows_session = false;
+  daemon_.Start();
+  EXPECT_FALSE(Charge(session, 2 * kMiB));
+  EXPECT_FALSE(Charge(session, 2 * kMiB));
+}
+
+TEST_F(LeaseSessionTest, ThreadsShareOneConnection) {
+  LeaseSession session(Options(std::chrono::seconds(5)));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 200; ++round) {
+        if (Charge(session, 20 * kMiB)) session.Uncharge(0, 20 * kMiB, ChargeKind::kPlain);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(DaemonHas(0));
+}
+
+TEST_F(LeaseSessionTest, SmallRequestsShareBlocks) {
+  LeaseSession session(Options());
+  Charges charges(session);
+  std::vector<shim::Charge> made;
+  for (int i = 0; i < 5000; ++i) {
+    const std::optional<shim::Charge> charge = charges.Take(0, 4, ChargeKind::kPlain, kCall);
+    ASSERT_TRUE(charge.has_value());
+    made.push_back(*charge);
+  }
+  EXPECT_EQ(daemon_.charged, 4 * kMiB) << "5,000 pieces of 512 bytes";
+  for (const shim::Charge& charge : made) charges.GiveBack(charge);
+  EXPECT_TRUE(DaemonHas(0));
+}
+
+TEST_F(LeaseSessionTest, LargeRequestsAreChargedInWholeBlocks) {
+  LeaseSession session(Options());
+  Charges charges(session);
+  EXPECT_EQ(charges.Take(0, kMiB, ChargeKind::kPlain, kCall)->bytes, 2 * kMiB);
+  EXPECT_EQ(charges.Take(0, 3 * kMiB, ChargeKind::kPlain, kCall)->bytes, 4 * kMiB);
+  EXPECT_FALSE(charges.Take(0, ~std::uint64_t{0}, ChargeKind::kPlain, kCall).has_value());
+}
+
+}  // namespace
+}  // namespace lgpu::shim

@@ -1,0 +1,1 @@
+__attribute__((visibility("default"))) int lgpu_test_runpath_target = 7;

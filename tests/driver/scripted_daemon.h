@@ -1,0 +1,60 @@
+#ifndef LGPU_TESTS_DRIVER_SCRIPTED_DAEMON_H_
+#define LGPU_TESTS_DRIVER_SCRIPTED_DAEMON_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "proto/wire/channel.h"
+#include "proto/wire/pages.h"
+#include "proto/wire/session_messages.h"
+
+namespace lgpu::testing {
+
+/// A ScriptedDaemon plays lgpud for one client, with one card and one lease: it grants charges up to a limit,
+/// and does what a test wants of it that a real daemon does seldom. Killed and started again by its owner.
+class ScriptedDaemon {
+ public:
+  static constexpr char kUuid[] = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f";
+
+  ScriptedDaemon(std::string directory, std::uint64_t limit);
+  ~ScriptedDaemon() { Kill(); }
+
+  /// As SIGKILL: the connection ends without a word.
+  void Kill();
+  void Start();
+
+  std::atomic<std::uint64_t> charged{0};      // as the daemon counts it, lent bytes included
+  std::atomic<std::uint64_t> lends{0};        // put into `free` at the next granted charge
+  std::atomic<int> charges{0}, uncharges{0};  // frames that came
+  std::atomic<int> answer_after{0};           // so many further charges are answered late: with the next one
+  std::atomic<bool> knows_session{true};
+  std::atomic<std::uint64_t> attested{0};
+
+ private:
+  void Serve();
+  void Talk(wire::Channel channel);
+  bool Answer(wire::Channel& channel, const wire::Frame& frame);
+  void Welcome(wire::Channel& channel, const wire::Hello& hello);
+  void Decide(wire::Channel& channel, const wire::Charge& charge);
+  void Send(wire::Channel& channel, const wire::Frame& frame);
+
+  const std::string directory_;
+  const std::uint64_t limit_;
+  UniqueFd listener_;
+  std::atomic<int> connection_{-1};
+  std::thread thread_;
+  SharedPage<StatsPage> stats_;
+  SharedPage<const ClientPage> client_;
+  SharedPage<ChargeTable> words_;
+  std::vector<wire::Charge> late_;
+};
+
+}  // namespace lgpu::testing
+
+#endif  // LGPU_TESTS_DRIVER_SCRIPTED_DAEMON_H_

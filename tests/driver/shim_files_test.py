@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""What the shim's files are made of: shim_files_test.py ROOT SHIMS [CUDA_ROOT].
+
+Programs of every kind load them, so they need libc alone, of a version that is stated in docs/unmodified.md, and export the calls
+of client/driver/surface.h and nothing else. With a CUDA toolkit, its headers and its stub say whether the table of calls
+is complete."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT, SHIMS = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+PAGE = (ROOT / "docs/unmodified.md").read_text(encoding="utf-8")
+NEWEST_GLIBC = (2, 35)
+LIBC = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+NEEDED = {
+    "libcuda.so.1": {"liblgpu_real_cuda.so.1"},
+    "libnvidia-ml.so.1": {"liblgpu_real_nvidia-ml.so.1"},
+    "liblgpu_redirect.so": set(),
+}
+NVML = {"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"}
+# Calls that make, take over or map memory, by their names. Each is in the table or in the page.
+ALLOCATES = re.compile(
+    r"^cu(Mem(Alloc|Create|HostAlloc|HostRegister|PoolCreate|PoolImport|Import|Retain)|Array|MipmappedArray(Create|Destroy)"
+    r"|GraphAddMem|GraphInstantiate|ImportExternal|IpcOpenMem|Graphics\w*Register|ModuleLoad|LibraryLoad|LinkComplete"
+    r"|CtxCreate|GreenCtxCreate|DevicePrimaryCtxRetain|Multicast(Create|Bind)|CtxSetLimit)")
+NO_MEMORY = re.compile(
+    r"^cu(Array(GetDescriptor|3DGetDescriptor|GetMemoryRequirements|GetPlane|GetSparseProperties)|Array3DGetDescriptor"
+    r"|GraphAddMem(cpy|set)Node|ImportExternalSemaphore)")
+problems = []
+
+
+def run(*words):
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+def exports(library):
+    return {line.split()[-1].split("@")[0] for line in run("nm", "-D", "--defined-only", str(library)).splitlines()}
+
+
+def check(condition, text):
+    if not condition:
+        problems.append(text)
+
+
+surface = re.findall(r'X\((\w+),\s+"(\w+)",\s+(\d+),\s+(\w+),', (ROOT / "client/driver/surface.h").read_text(encoding="utf-8"))
+symbols = {symbol for symbol, _, _, _ in surface}
+check(len(surface) > 40, "surface.h could not be read")
+
+for name, real in NEEDED.items():
+    library = SHIMS / name
+    dynamic = run("readelf", "-dW", str(library))
+    needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic))
+    check(real <= needed and needed - real <= LIBC, f"{name} needs {sorted(needed)}")
+    check(not real or re.search(r"\(RUNPATH\).*\[\$ORIGIN\]", dynamic), f"{name} has no RUNPATH $ORIGIN")
+    for version in re.findall(r"GLIBC_(\d+)\.(\d+)", run("readelf", "-VW", str(library))):
+        check(tuple(map(int, version)) <= NEWEST_GLIBC, f"{name} needs glibc {'.'.join(version)}")
+check(f"glibc {NEWEST_GLIBC[0]}.{NEWEST_GLIBC[1]}" in PAGE, "docs/unmodified.md does not state the glibc that is needed")
+check(exports(SHIMS / "libcuda.so.1") == symbols, f"libcuda.so.1 and surface.h differ by {sorted(exports(SHIMS / 'libcuda.so.1') ^ symbols)}")
+check(exports(SHIMS / "libnvidia-ml.so.1") == NVML, "libnvidia-ml.so.1 exports something else than the page says")
+check(exports(SHIMS / "liblgpu_redirect.so") == {"dlopen", "dlmopen"}, "the redirect exports something else than dlopen and dlmopen")
+for symbol, name, _, _ in surface:
+    check(f"`{name}`" in PAGE, f"docs/unmodified.md has no `{name}`")
+
+if len(sys.argv) > 3:
+    cuda = pathlib.Path(sys.argv[3])
+    typedefs = set()
+    for header in ("cudaTypedefs.h", "cudaGLTypedefs.h", "cudaEGLTypedefs.h", "cudaVDPAUTypedefs.h"):
+        path = cuda / "include" / header
+        if path.exists():
+            typedefs |= set(re.findall(r"\*PFN_(cu\w+)_v(\d+)(_ptsz|_ptds)?\)", path.read_text(encoding="utf-8")))
+    for symbol, name, version, stream in surface:
+        twin = "_ptsz" if stream == "kPerThread" else ""
+        check((name, version, twin) in typedefs, f"{symbol}: cudaTypedefs.h has no version {version} of {name}{twin}")
+    known = {(name, version, "_ptsz" if stream == "kPerThread" else "") for _, name, version, stream in surface}
+    for name, version, twin in sorted(typedefs):
+        check(name not in {n for n, _, _ in known} or (name, version, twin) in known,
+              f"surface.h has no version {version} of {name}{twin}")
+    names = {name for name, _, _ in typedefs}
+    stub = cuda / "lib64/stubs/libcuda.so"
+    if stub.exists():
+        exported = exports(stub)
+        check(symbols <= exported, f"the toolkit's stub does not export {sorted(symbols - exported)}")
+        bases = {re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", symbol) for symbol in symbols}
+        for other in exported - symbols:
+            check(re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", other) not in bases, f"surface.h lacks {other}")
+        names |= {re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", symbol) for symbol in exported}
+    for name in sorted(names):
+        if ALLOCATES.match(name) and not NO_MEMORY.match(name):
+            check(f"`{name}`" in PAGE, f"docs/unmodified.md does not say whether {name} is charged")
+
+for problem in problems:
+    print(problem)
+sys.exit(1 if problems else 0)
