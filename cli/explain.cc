@@ -84,8 +84,7 @@ absl::StatusOr<PlacementExplanation> ExplainFlagsOf(const ExplainFlags& flags) {
   OpAttributes attributes{
       .transpose_a = flags.transpose_a, .transpose_b = flags.transpose_b, .axes = {.all = true}};
   LGPU_ASSIGN_OR_RETURN(attributes.cast_to, ParseDType(flags.cast_to));
-  const std::optional<DevicePolicy> policy = ParseDevicePolicy(flags.policy);
-  if (!policy) return absl::InvalidArgumentError(Cat("Not a valid device policy: '", flags.policy, "'"));
+  LGPU_ASSIGN_OR_RETURN(const DevicePolicy policy, ParseDevicePolicy(flags.policy));
   const KernelRegistry registry = KernelRegistry::WithoutCode({.cast_on_gpu = flags.cast_on_gpu});
   const internal::Placer placer(registry, flags.gpus);
   std::vector<TensorSpec> specs;
@@ -104,7 +103,7 @@ absl::StatusOr<PlacementExplanation> ExplainFlagsOf(const ExplainFlags& flags) {
                                     .attributes = attributes,
                                     .request = flags.device.empty() ? nullptr : &request,
                                     .soft = flags.soft,
-                                    .policy = *policy,
+                                    .policy = policy,
                                     .pin_small_ops = flags.pin_small_ops});
 }
 

@@ -53,7 +53,7 @@ absl::StatusOr<TensorSpec> InferMatMul(std::span<const TensorSpec> inputs, const
 absl::StatusOr<TensorSpec> InferAddN(std::span<const TensorSpec> inputs, const OpAttributes&) {
   if (inputs.empty()) {
     return absl::InvalidArgumentError(
-        "inputs must be an iterable of at least one Tensor/IndexedSlices with the same dtype and shape");
+        "Inputs must be an iterable of at least one Tensor/IndexedSlices with the same dtype and shape.");
   }
   const TensorSpec& first = inputs[0];
   for (std::size_t i = 1; i < inputs.size(); ++i) {

@@ -51,9 +51,12 @@ KernelRegistry KernelRegistry::WithoutCode(const Options& options) {
       for (const Op* op : {&NegOp(), &AddV2Op(), &SubOp(), &MulOp(), &FillOp(), &TransposeOp(), &SumOp()}) {
         registry.Add({op, device, dtype, 0, nullptr});
       }
-      if (!IsFloating(dtype)) continue;
-      for (const Op* op : {&ReluOp(), &ReluGradOp(), &RealDivOp(), &MeanOp(), &SoftmaxCrossEntropyOp()}) {
-        registry.Add({op, device, dtype, 0, nullptr});
+      // As in TensorFlow, those of whole numbers are the CPU's alone.
+      for (const Op* op : {&ReluOp(), &ReluGradOp(), &MeanOp()}) {
+        if (!gpu || IsFloating(dtype)) registry.Add({op, device, dtype, 0, nullptr});
+      }
+      for (const Op* op : {&RealDivOp(), &SoftmaxCrossEntropyOp()}) {
+        if (IsFloating(dtype)) registry.Add({op, device, dtype, 0, nullptr});
       }
     }
   }

@@ -11,6 +11,8 @@
 #include "base/exit_codes.h"
 #include "cli/connection.h"
 #include "cli/explain.h"
+#include "kernels/registry.h"
+#include "kernels/text.h"
 #include "lgpu/status.h"
 #include "proto/messages_json.h"
 
@@ -21,9 +23,9 @@ class ExplainCommand final : public Command {
  public:
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("explain", "Show where an op would run, and why; nothing runs");
-    verb->add_option("op", flags_.op, "MatMul, AddN, Cast, Identity, Shape, Size, Rank or _EagerConst")
-        ->required()
-        ->type_name("OP");
+    std::string ops;
+    for (const Op& op : AllOps()) ops += Cat(ops.empty() ? "" : ", ", op.name);
+    verb->add_option("op", flags_.op, "One of " + ops)->required()->type_name("OP");
     verb->add_option("-d,--device", flags_.device, "The device that is asked for, as in GPU:1")
         ->type_name("DEVICE");
     auto* dtype = verb->add_option("--dtype", flags_.dtype, "Of the inputs, where none is given")

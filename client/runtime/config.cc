@@ -236,10 +236,9 @@ bool Config::GetLogDevicePlacement() const {
 }
 
 absl::Status Config::SetDevicePolicy(std::optional<std::string_view> word) {
-  const std::optional<DevicePolicy> policy = ParseDevicePolicy(word.value_or("silent"));
-  if (!policy) return absl::InvalidArgumentError(Cat("Not a valid device policy: '", *word, "'"));
-  impl_->options.device_policy = *policy;
-  if (const auto context = impl_->Live()) context->set_policy(*policy);
+  LGPU_ASSIGN_OR_RETURN(const DevicePolicy policy, ParseDevicePolicy(word.value_or("silent")));
+  impl_->options.device_policy = policy;
+  if (const auto context = impl_->Live()) context->set_policy(policy);
   return absl::OkStatus();
 }
 std::string_view Config::GetDevicePolicy() const {

@@ -85,6 +85,10 @@ absl::Status ConfigState::SetVisible(const std::vector<std::string>& names, std:
   }
   visible.insert(visible.end(), chosen.begin(), chosen.end());
   if (visible == visible_) return absl::OkStatus();
+  // TensorFlow compares lists: the CPUs set anew go behind the GPUs, which counts as another one.
+  if (!strict() && std::is_permutation(visible.begin(), visible.end(), visible_.begin(), visible_.end())) {
+    return absl::OkStatus();
+  }
   if (initialized_) return Initialized("Visible devices");
   visible_ = std::move(visible);
   return absl::OkStatus();
@@ -105,7 +109,7 @@ absl::Status ConfigState::SetGrowth(std::string_view name, bool growth) {
     return absl::InvalidArgumentError("Cannot set memory growth on device when virtual devices configured");
   }
   if (!IsGpu(devices_[device])) {
-    return absl::InvalidArgumentError("Cannot set memory growth on non-GPU devices");
+    return absl::InvalidArgumentError("Cannot set memory growth on non-GPU and non-Pluggable devices");
   }
   if (growth_.at(device) == growth) return absl::OkStatus();
   if (initialized_) return Initialized("Physical devices");

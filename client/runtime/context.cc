@@ -22,12 +22,13 @@ absl::Status NoContext() {
   return absl::FailedPreconditionError("this Context was moved from; use the one that it was moved to");
 }
 
-/// The one device that `name` means, and that has a pool. `refusal` is what TensorFlow says of a CPU.
-absl::StatusOr<internal::Device*> FindGpu(internal::ContextState& state, std::string_view name,
-                                          std::string_view refusal) {
+/// The one device that `name` means, and that has a pool.
+absl::StatusOr<internal::Device*> FindGpu(internal::ContextState& state, std::string_view name) {
   LGPU_ASSIGN_OR_RETURN(const int position, state.placer().FindOne(name));
   internal::Device& device = state.device(position);
-  if (!device.is_gpu()) return absl::InvalidArgumentError(Cat(refusal, " for device '", name, "'"));
+  if (!device.is_gpu()) {
+    return absl::InvalidArgumentError(Cat("Allocator stats not available for device '", name, "'"));
+  }
   return &device;
 }
 
@@ -161,13 +162,21 @@ absl::StatusOr<MemoryStats> Context::GetMemoryStats(std::string_view device) con
   if (state_->IsForked()) return state_->ClosedError();
   const internal::GatePass pass(state_->gate());
   if (!pass) return state_->ClosedError();
-  LGPU_ASSIGN_OR_RETURN(internal::Device * gpu, FindGpu(*state_, device, "Allocator stats not available"));
+  LGPU_ASSIGN_OR_RETURN(internal::Device * gpu, FindGpu(*state_, device));
   gpu->memory().PublishStats();
   return gpu->memory().stats();
 }
 
 absl::StatusOr<MemoryInfo> Context::GetMemoryInfo(std::string_view device) const {
-  LGPU_ASSIGN_OR_RETURN(const MemoryStats stats, GetMemoryStats(device));
+  if (state_ == nullptr) return NoContext();
+  if (state_->IsForked()) return state_->ClosedError();
+  const internal::GatePass pass(state_->gate());
+  if (!pass) return state_->ClosedError();
+  LGPU_ASSIGN_OR_RETURN(const int position, state_->placer().FindOne(device));
+  internal::Device& found = state_->device(position);
+  if (!found.is_gpu()) return MemoryInfo{};
+  found.memory().PublishStats();
+  const MemoryStats stats = found.memory().stats();
   return MemoryInfo{stats.used, stats.peak_used};
 }
 
@@ -176,8 +185,7 @@ absl::StatusOr<AllocatorStats> Context::GetAllocatorStats(std::string_view devic
   if (state_->IsForked()) return state_->ClosedError();
   const internal::GatePass pass(state_->gate());
   if (!pass) return state_->ClosedError();
-  LGPU_ASSIGN_OR_RETURN(const internal::Device* gpu,
-                        FindGpu(*state_, device, "Allocator stats not available"));
+  LGPU_ASSIGN_OR_RETURN(const internal::Device* gpu, FindGpu(*state_, device));
   return internal::AllocatorStatsOf(*gpu);
 }
 
@@ -192,8 +200,8 @@ absl::Status Context::ResetMemoryStats(std::string_view device) const {
   if (state_->IsForked()) return state_->ClosedError();
   const internal::GatePass pass(state_->gate());
   if (!pass) return state_->ClosedError();
-  LGPU_ASSIGN_OR_RETURN(internal::Device * gpu, FindGpu(*state_, device, "Cannot reset memory stats"));
-  gpu->memory().ResetStats();
+  LGPU_ASSIGN_OR_RETURN(const int position, state_->placer().FindOne(device));
+  if (internal::Device& found = state_->device(position); found.is_gpu()) found.memory().ResetStats();
   return absl::OkStatus();
 }
 

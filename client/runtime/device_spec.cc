@@ -69,7 +69,8 @@ bool IsKnownType(std::string_view word) {
 
 absl::Status SetType(std::string_view spec, std::string_view type, std::string_view index, DeviceName& name) {
   if (name.type) {
-    return absl::InvalidArgumentError("Cannot specify multiple device types: " + std::string(spec));
+    return absl::InvalidArgumentError(
+        "Multiple device types are not allowed while parsing the device spec: " + std::string(spec) + ".");
   }
   name.type = std::string(type);
   if (index == "*") return absl::OkStatus();
@@ -98,8 +99,9 @@ absl::Status ReadPiece(std::string_view spec, const std::vector<std::string_view
     const bool lower = fields[1] == "cpu" || fields[1] == "gpu";
     return SetType(spec, lower ? Upper(fields[1]) : std::string(fields[1]), fields[2], name);
   } else if (!first.empty()) {
-    return absl::InvalidArgumentError("Unknown attribute: '" + std::string(first) + "' in '" +
-                                      std::string(spec) + "'");
+    return absl::InvalidArgumentError("Unknown attribute '" + std::string(first) +
+                                      "' is encountered while parsing the device spec: '" +
+                                      std::string(spec) + "'.");
   }
   return absl::OkStatus();
 }

@@ -80,14 +80,14 @@ CopyVerdict JudgeCopy(DevicePolicy policy, const InputElsewhere& input) {
   // The explicit copy is none that the policy forbids.
   if (&input.op == &IdentityOp() && policy != DevicePolicy::kWarn) return {};
   const std::string expectation =
-      Cat(input.op.name, " as input #", input.index, " was expected to be on ", input.expected,
-          " but is actually on ", input.actual, " (operation running on ", input.expected, ")");
+      Cat("input #", input.index, " was expected to be on ", input.expected, " but is actually on ",
+          input.actual, " (operation running on ", input.expected, ")");
   if (policy == DevicePolicy::kWarn) {
-    return {absl::OkStatus(), Cat("before computing ", expectation,
+    return {absl::OkStatus(), Cat("before computing ", input.op.name, " ", expectation,
                                   ". This triggers a copy which can be a performance bottleneck.")};
   }
   return {absl::InvalidArgumentError(
-              Cat("Tensors on conflicting devices: cannot compute ", expectation,
+              Cat("Tensors on conflicting devices: cannot compute ", input.op.name, " as ", expectation,
                   " Tensors can be copied explicitly using: `CopyToDevice(x, device_name)`, or transparently "
                   "with DevicePolicy::kSilent. Copying tensors between devices may slow down your model")),
           {}};

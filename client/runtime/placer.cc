@@ -14,6 +14,17 @@ namespace {
 
 DeviceName ThisTask() { return {.job = "localhost", .replica = 0, .task = 0}; }
 
+bool IsBeyondConstants(const Op& op, const DeviceRequest& request) {
+  return &op == &EagerConstOp() && request.elsewhere;
+}
+
+/// To TensorFlow's runtime a star is no part of a name; to Python it is one.
+DeviceName WithoutStars(DeviceName name) {
+  if (name.job == "*") name.job.reset();
+  if (name.type == "*") name.type.reset();
+  return name;
+}
+
 std::string_view AttributeNameOf(const Op& op) { return &op == &CastOp() ? "SrcT" : "T"; }
 
 std::string TypeList(std::span<const DeviceType> types) {
@@ -81,10 +92,10 @@ std::string Placer::DeviceList() const {
 DeviceRequest Placer::RequestFor(const DeviceName& name, std::string_view given) const {
   DeviceRequest request;
   request.given = std::string(given);
-  request.name = name;
-  request.written = name;
+  request.name = request.spec = request.written = name;
   request.constrained = name != DeviceName{};
   request.may_fall_back = AreCompatible(name, ThisTask());
+  request.elsewhere = !request.may_fall_back;
   request.full_name = ToString(MergeUnset(name, ThisTask()));
   request.local_name = ToString({.type = name.type, .id = name.id});
   if (request.local_name.empty()) request.local_name = request.full_name;
@@ -120,15 +131,19 @@ DeviceRequest Placer::ResolveSpec(std::string_view text, const DeviceRequest* ou
     return request;
   }
   // A scope that asks for nothing builds on nothing.
-  const bool inside = outer != nullptr && outer->name != DeviceName{};
-  const DeviceName name = MergeUnset(*spec, inside ? outer->name : NameOf(cpu()));
+  const bool inside = outer != nullptr && outer->spec != DeviceName{};
+  const DeviceName name = MergeUnset(*spec, inside ? outer->spec : NameOf(cpu()));
   const std::string text_of_name = ToString(name);
   // What Python lets through and the runtime cannot read, such as a number below zero.
-  if (ParseFullName(text_of_name) != name) {
+  const std::optional<DeviceName> read = ParseFullName(text_of_name);
+  if (read != WithoutStars(name)) {
     request.given = text_of_name;
     return request;
   }
-  DeviceRequest scope = RequestFor(name, text_of_name);
+  DeviceRequest scope = RequestFor(*read, text_of_name);
+  scope.spec = name;
+  scope.elsewhere = !IsSpecification(ThisTask(), name);
+  if (scope.elsewhere) scope.full_name = text_of_name;
   scope.written = MergeUnset(*spec, outer != nullptr ? outer->written : DeviceName{});
   return scope;
 }
@@ -158,7 +173,8 @@ absl::StatusOr<Placement> Placer::Place(const Op& op, DType dtype, const DeviceR
       (!constrained || (!request->malformed && AreCompatible(request->name, NameOf(near))))) {
     if (const Kernel* kernel = registry_.Find(op, TypeOf(near), dtype)) return Placement{near, kernel, false};
   }
-  if (!constrained || !request->malformed) {
+  const bool useless = constrained && (request->malformed || IsBeyondConstants(op, *request));
+  if (!useless) {
     for (std::size_t i = 0; i < supported.count; ++i) {
       const DeviceType type = supported.types[i];
       const int device = constrained ? request->match[static_cast<std::size_t>(type)] : First(type);
@@ -193,10 +209,7 @@ absl::StatusOr<Placement> Placer::Fail(const Op& op, DType dtype, const DeviceRe
                                    "]\nAll kernels registered for op ", op.name, ":\n",
                                    registry_.DescribeKernels(op)));
   }
-  if (&op == &EagerConstOp() && request != nullptr && request->match[0] == DeviceRequest::kNone &&
-      request->match[1] == DeviceRequest::kNone) {
-    return UnknownDevice(*request);
-  }
+  if (request != nullptr && IsBeyondConstants(op, *request)) return UnknownDevice(*request);
   const std::string types = TypeList({supported.types.data(), supported.count});
   const int flag = soft ? 1 : 0;
   if (request == nullptr) {
@@ -291,7 +304,7 @@ absl::StatusOr<int> Placer::FindOne(std::string_view text) const {
     }
     found = position;
   }
-  if (!found) return absl::NotFoundError(Cat("No matching devices found for '", text, "'"));
+  if (!found) return absl::InvalidArgumentError(Cat("No matching devices found for '", text, "'"));
   return *found;
 }
 

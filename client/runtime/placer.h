@@ -27,12 +27,15 @@ struct DeviceRequest {
   std::array<int, 2> match = {kNone, kNone};
   /// Soft placement may choose another device: the name is of this program's task.
   bool may_fall_back = true;
+  /// The name is of another task, or of any ("/job:*"). Constants are made in this task only.
+  bool elsewhere = false;
   std::uint16_t record_id = 0xffff;  // PlacementEntry::requested
   std::string given;                 // as it was written
   std::string full_name;             // "/job:localhost/replica:0/task:0/device:GPU:2"
   std::string local_name;            // "/device:GPU:2"
-  DeviceName name;                   // what a strict scope inside this one builds on
-  DeviceName written;                // the name of the scopes alone, as a graph's errors show it
+  DeviceName name;
+  DeviceName spec;     // what a strict scope inside this one builds on: the name with its stars
+  DeviceName written;  // the name of the scopes alone, as a graph's errors show it
 };
 
 /// Where an op runs: a position among the context's devices, and the kernel there.

@@ -40,9 +40,9 @@ struct ReduceParameters {
   std::int32_t lanes;  // of a block's threads: so many outputs at a time; the others share the terms
 };
 
-/// In what sums are kept: wide enough that what counts is the rounding at the end.
+/// In what sums are kept: wide enough that what counts is the rounding at the end. Whole numbers wrap around.
 template <typename T>
-using SumOf = std::conditional_t<std::is_unsigned_v<T>, std::uint64_t, double>;
+using SumOf = std::conditional_t<std::is_integral_v<T>, std::uint64_t, double>;
 
 constexpr int kBlockThreads = 256;
 
@@ -98,7 +98,11 @@ template <typename T>
 LGPU_CODE void WriteSum(const ReduceParameters& p, std::uint64_t output, std::uint64_t split, SumOf<T> sum) {
   if (p.partials != nullptr) {
     static_cast<SumOf<T>*>(p.partials)[split * p.outputs + output] = sum;
-  } else if constexpr (std::is_unsigned_v<T>) {
+  } else if constexpr (std::is_integral_v<T>) {
+    if constexpr (std::is_signed_v<T>) {  // a mean of whole numbers: towards zero, and of none 0
+      const auto count = static_cast<std::int64_t>(p.mean_of);
+      if (p.mean != 0) sum = count == 0 ? 0 : static_cast<SumOf<T>>(static_cast<std::int64_t>(sum) / count);
+    }
     static_cast<T*>(p.output)[output] = static_cast<T>(sum);
   } else {
     const double result = p.mean != 0 ? sum / static_cast<double>(p.mean_of) : sum;

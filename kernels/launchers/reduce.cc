@@ -67,7 +67,7 @@ void ReduceOnHost(const void* parameters) {
 }
 
 absl::Status LaunchReduce(const ReduceParameters& p, DType dtype, Launcher& launcher) {
-  const auto host = ForElementType(dtype, []<typename T>() { return +ReduceOnHost<T, T>; });
+  const auto host = ForSignedType(dtype, []<typename T>() { return +ReduceOnHost<T, T>; });
   return launcher.Launch(CommonLaunch(host, ReduceKernel(dtype), p, BlocksOf(p)));
 }
 
@@ -84,7 +84,7 @@ absl::Status LaunchPartials(const ReduceParameters& split, DType dtype, Launcher
   Append(p.kept, p.outputs, 1);
   Append(p.reduced, p.terms, p.outputs);
   p.lanes = LanesFor(p, p.outputs > 1, sizeof(std::uint64_t));
-  const auto host = ForElementType(dtype, []<typename T>() { return +ReduceOnHost<code::SumOf<T>, T>; });
+  const auto host = ForSignedType(dtype, []<typename T>() { return +ReduceOnHost<code::SumOf<T>, T>; });
   return launcher.Launch(CommonLaunch(host, ReducePartialsKernel(dtype), p, BlocksOf(p)));
 }
 

@@ -57,7 +57,8 @@ TEST(ExplainCommandTest, OpsMayStayWhereTheirInputsAre) {
 TEST(ExplainCommandTest, WrongFlagsAreNamed) {
   EXPECT_THAT(Error({.op = "Conv2D"}), HasSubstr("there are: MatMul"));
   EXPECT_THAT(Error({.op = "MatMul", .dtype = "string"}), HasSubstr("there is no dtype \"string\""));
-  EXPECT_THAT(Error({.op = "MatMul", .policy = "loud"}), HasSubstr("Not a valid device policy: 'loud'"));
+  EXPECT_THAT(Error({.op = "MatMul", .policy = "loud"}),
+              HasSubstr("Invalid argument `device_policy`: 'loud'"));
   for (const char* input : {"float", "float[", "float[x]", "float[2,]x", "[2]"}) {
     EXPECT_NE(Error({.op = "AddN", .inputs = {input}}), "") << input;
   }
@@ -71,7 +72,7 @@ TEST(ExplainCommandTest, JsonHasEverything) {
   EXPECT_EQ(json["candidates"].size(), 2U);
   EXPECT_EQ(json["candidates"][0]["taken"], true);
   EXPECT_EQ(json["copies"].size(), 2U);
-  EXPECT_THAT(std::string(json["copies"][1]["note"]), HasSubstr("before computing AddN as input #1"));
+  EXPECT_THAT(std::string(json["copies"][1]["note"]), HasSubstr("before computing AddN input #1"));
   EXPECT_FALSE(json.contains("error"));
   const nlohmann::json failed = ToJson(Explained({.op = "MatMul", .device = "GPU:7", .soft = false}));
   EXPECT_EQ(failed["error"]["code"], "INVALID_ARGUMENT");

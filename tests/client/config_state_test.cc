@@ -73,8 +73,8 @@ class Script {
     if (words[0] == "logical") return state_.SetLogical(word(1), Parts(words.size() > 2 ? words[2] : ""));
     if (words[0] == "fraction") return state_.SetFraction(std::stod(words[1]));
     if (words[0] == "policy") {
-      const std::optional<DevicePolicy> policy = ParseDevicePolicy(word(1) == "None" ? "silent" : word(1));
-      if (!policy) return absl::InvalidArgumentError(Cat("Not a valid device policy: '", word(1), "'"));
+      const absl::StatusOr<DevicePolicy> policy = ParseDevicePolicy(word(1) == "None" ? "silent" : word(1));
+      if (!policy.ok()) return policy.status();
       policy_ = *policy;
       return absl::OkStatus();
     }
@@ -165,7 +165,7 @@ struct Python {
     if (!Known(device)) return "Unrecognized device";
     if (virtuals.count(device) != 0)
       return "Cannot set memory growth on device when virtual devices configured";
-    if (!IsGpu(device)) return "Cannot set memory growth on non-GPU devices";
+    if (!IsGpu(device)) return "Cannot set memory growth on non-GPU and non-Pluggable devices";
     if (growth.at(device) == (on ? 1 : 0)) return "";
     if (handle) return "Physical devices cannot be modified";
     growth[device] = on ? 1 : 0;

@@ -102,7 +102,7 @@ TEST_F(ConfigTest, StrictPreallocatesLimitsInWholeMebibytes) {
   EXPECT_EQ(context.logical_devices()[1].guarantee, 20_MiB);
   EXPECT_THAT(lines_, ElementsAre("Created device /job:localhost/replica:0/task:0/device:GPU:0 with 10 MB "
                                   "memory:  -> device: 0, name: Simulated GPU, pci bus id: 0000:01:00.0, "
-                                  "compute capability: 0.0",
+                                  "compute capability: 9.0",
                                   HasSubstr("device:GPU:1 with 20 MB memory:  -> device: 0, name: ")));
 }
 
@@ -246,7 +246,9 @@ TEST_F(ConfigTest, SwitchesReachTheContext) {
   const DeviceScope scope(context, "/GPU:9");
   EXPECT_FALSE(context.Constant<float>({1}).ok());
   EXPECT_EQ(config.GetDevicePolicy(), "explicit");
-  EXPECT_EQ(config.SetDevicePolicy("loud").message(), "Not a valid device policy: 'loud'");
+  EXPECT_EQ(
+      config.SetDevicePolicy("loud").message(),
+      "Invalid argument `device_policy`: 'loud'. Valid arguments: silent, silent_for_int32, warn, explicit");
   EXPECT_TRUE(config.SetDevicePolicy(std::nullopt).ok());
   EXPECT_EQ(config.GetDevicePolicy(), "silent");
 }
@@ -292,9 +294,11 @@ TEST_F(ConfigTest, StrictScopesAreThoseOfPython) {
   config.SetSoftDevicePlacement(false);
   const DeviceScope cpu(context, "CPU");  // inherits the number 1, which no CPU has
   EXPECT_THAT(std::string(context.Constant<float>({1}).status().message()),
-              StartsWith("/job:localhost/replica:0/task:0/device:CPU:1 unknown device."));
+              StartsWith("Could not satisfy device specification "
+                         "'/job:localhost/replica:0/task:0/device:CPU:1'."));
   const DeviceScope wrong(context, "/device:GPU");
-  EXPECT_EQ(context.Constant<float>({1}).status().message(), "Unknown attribute: 'device' in '/device:GPU'");
+  EXPECT_EQ(context.Constant<float>({1}).status().message(),
+            "Unknown attribute 'device' is encountered while parsing the device spec: '/device:GPU'.");
 }
 
 TEST_F(ConfigTest, AConfigMayGoBeforeItsContext) {

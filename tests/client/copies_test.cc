@@ -75,7 +75,7 @@ TEST(DevicePolicyTest, WarnSaysWhatTensorFlowSays) {
   EXPECT_TRUE(AddN({a, a}).ok());
   ASSERT_EQ(test.lines->size(), 2U);
   EXPECT_EQ(test.lines->at(1),
-            "before computing AddN as input #1 was expected to be on "
+            "before computing AddN input #1 was expected to be on "
             "/job:localhost/replica:0/task:0/device:CPU:0 but is actually on "
             "/job:localhost/replica:0/task:0/device:GPU:0 (operation running on "
             "/job:localhost/replica:0/task:0/device:CPU:0). This triggers a copy which can be a performance "

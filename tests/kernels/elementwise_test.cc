@@ -233,5 +233,16 @@ TEST(WholeElementwiseTest, WrapsAround) {
   EXPECT_FALSE(testing::HasKernel(RealDivOp(), DType::kInt32));
 }
 
+TEST(WholeElementwiseTest, ReluLooksAtTheSign) {
+  SKIP_WITHOUT_KERNEL(ReluOp(), DType::kInt32);
+  constexpr std::int32_t kMin = std::numeric_limits<std::int32_t>::min();
+  const Array<std::int32_t> a(Shape{4}, {kMin, -1, 0, 7});
+  const Array<std::int32_t> gradients(Shape{4}, {1, 2, 3, 4});
+  using Values = std::vector<std::int32_t>;
+  const std::vector<TensorView> inputs = {gradients.view(), a.view()};
+  EXPECT_EQ(RunOp<std::int32_t>(ReluOp(), {&inputs[1], 1}).values, (Values{0, 0, 0, 7}));
+  EXPECT_EQ(RunOp<std::int32_t>(ReluGradOp(), inputs).values, (Values{0, 0, 0, 4}));
+}
+
 }  // namespace
 }  // namespace lgpu

@@ -42,7 +42,7 @@ TEST(OpsTest, AddNSaysWhatTensorFlowSays) {
       "Inputs to operation AddN of type AddN must have the same size and shape.  Input 0: [2,2] != input 1: "
       "[2,3]");
   EXPECT_EQ(AddNOp().infer({}, {}).status().message(),
-            "inputs must be an iterable of at least one Tensor/IndexedSlices with the same dtype and shape");
+            "Inputs must be an iterable of at least one Tensor/IndexedSlices with the same dtype and shape.");
   const std::vector<TensorSpec> types = {{kF, {2}}, {kF, {2}}, {DType::kInt32, {2}}};
   EXPECT_EQ(
       AddNOp().infer(types, {}).status().message(),

@@ -110,6 +110,24 @@ TYPED_TEST(ReduceTest, NothingSumsToZeroAndHasNoMean) {
   EXPECT_EQ(RunOp<TypeParam>(SumOp(), inputs, {.axes = List({1})}).shape, (Shape{0}));
 }
 
+// As TensorFlow 2.21 does on its CPU.
+TEST(WholeReduceTest, MeansAreExactAndRoundedTowardsZero) {
+  SKIP_WITHOUT_KERNEL(MeanOp(), DType::kInt32);
+  constexpr std::int32_t kMax = std::numeric_limits<std::int32_t>::max();
+  const auto mean = [](const std::vector<std::int32_t>& values) {
+    const Array<std::int32_t> input(Shape{static_cast<std::int64_t>(values.size())}, values);
+    return RunOp<std::int32_t>(MeanOp(), std::vector<TensorView>{input.view()}, {.axes = List({0})}).values;
+  };
+  EXPECT_EQ(mean({-1, 2, 7}), std::vector<std::int32_t>{2});
+  EXPECT_EQ(mean({-1, -2, -4}), std::vector<std::int32_t>{-2});
+  EXPECT_EQ(mean({kMax, kMax}), std::vector<std::int32_t>{kMax});
+  EXPECT_EQ(mean({}), std::vector<std::int32_t>{0});
+  EXPECT_EQ(mean(std::vector<std::int32_t>(300'001, -3)), std::vector<std::int32_t>{-3});  // in parts
+  const Array<std::int64_t> wide(Shape{3}, {-1, 2, 8});
+  EXPECT_EQ(RunOp<std::int64_t>(MeanOp(), std::vector<TensorView>{wide.view()}, {.axes = List({0})}).values,
+            std::vector<std::int64_t>{3});
+}
+
 TYPED_TEST(ReduceTest, NanAndInfinityComeThrough) {
   const auto of = [](double value) { return FromDouble<TypeParam>(value); };
   const double infinity = std::numeric_limits<double>::infinity();

@@ -19,6 +19,13 @@ TEST(KernelRegistryTest, WholeMatMulIsOnTheCpuOnly) {
               ElementsAre(DeviceType::kGpu, DeviceType::kCpu));
 }
 
+TEST(KernelRegistryTest, WholeReluAndMeanAreOnTheCpuOnly) {
+  const KernelRegistry registry = KernelRegistry::ForSimulatedDevices({});
+  for (const Op* op : {&ReluOp(), &ReluGradOp(), &MeanOp()}) {
+    EXPECT_THAT(registry.SupportedDevices(*op, DType::kInt64), ElementsAre(DeviceType::kCpu)) << op->name;
+  }
+}
+
 TEST(KernelRegistryTest, CastIsOnGpusOnlyWhenAskedFor) {
   EXPECT_EQ(KernelRegistry::ForSimulatedDevices({}).Find(CastOp(), DeviceType::kGpu, DType::kFloat32),
             nullptr);

@@ -119,7 +119,7 @@ class LGPU_API Config {
   void SetLogDevicePlacement(bool on);
   bool GetLogDevicePlacement() const;
   /// "silent", "silent_for_int32", "warn", "explicit"; nothing: the default, "silent". Else INVALID_ARGUMENT
-  /// "Not a valid device policy: 'x'".
+  /// "Invalid argument `device_policy`: 'x'. ...".
   absl::Status SetDevicePolicy(std::optional<std::string_view> policy);
   std::string_view GetDevicePolicy() const;
 

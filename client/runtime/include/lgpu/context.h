@@ -252,9 +252,9 @@ class LGPU_API Context {
     return element.ok() ? lgpu::Fill(shape, *element) : element.status();
   }
 
-  /// `device` as TensorFlow's get_memory_info takes it ("GPU:0"); errors with its texts.
+  /// `device` as TensorFlow's get_memory_info takes it ("GPU:0"); errors with its texts. Zeros for a CPU.
   absl::StatusOr<MemoryInfo> GetMemoryInfo(std::string_view device) const;
-  /// Peak, number and largest of allocations start again.
+  /// Peak, number and largest of allocations start again. Nothing happens for a CPU.
   absl::Status ResetMemoryStats(std::string_view device) const;
   absl::StatusOr<AllocatorStats> GetAllocatorStats(std::string_view device) const;
   /// A table for people: every GPU with its numbers and the ops that own most of its memory, and the copies

@@ -42,7 +42,7 @@ LGPU_API absl::StatusOr<Tensor> Multiply(const Tensor& a, const Tensor& b);
 LGPU_API absl::StatusOr<Tensor> Divide(const Tensor& a, const Tensor& b);
 /// TensorFlow's Neg.
 LGPU_API absl::StatusOr<Tensor> Negative(const Tensor& input);
-/// The larger of each element and 0; NaN stays NaN. Floating types.
+/// The larger of each element and 0; NaN stays NaN. int32 and int64 run on the CPU only.
 LGPU_API absl::StatusOr<Tensor> Relu(const Tensor& input);
 /// `gradients` where `features` is above 0, else 0. Tensors of one shape.
 LGPU_API absl::StatusOr<Tensor> ReluGrad(const Tensor& gradients, const Tensor& features);
@@ -59,8 +59,9 @@ struct ReduceOptions {
   /// They stay, with size 1.
   bool keep_dims = false;
 };
-/// TensorFlow's Sum and Mean (of floating types). Floating types are summed in double and rounded once; the
-/// order differs between devices. The mean of nothing is NaN.
+/// TensorFlow's Sum and Mean. Floating types are summed in double and rounded once; the order differs between
+/// devices; the mean of nothing is NaN. The mean of int32 or int64 runs on the CPU only and is rounded
+/// towards zero; that of nothing is 0.
 LGPU_API absl::StatusOr<Tensor> ReduceSum(const Tensor& input, const ReduceOptions& options = {});
 LGPU_API absl::StatusOr<Tensor> ReduceMean(const Tensor& input, const ReduceOptions& options = {});
 
