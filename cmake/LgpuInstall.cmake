@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 
 # The headers of the layers that a program sees; nothing else is public.
-foreach(layer base allocator allocator/device kernels client/runtime)
+foreach(layer base allocator allocator/device kernels client/runtime client/distribute)
   if(EXISTS ${PROJECT_SOURCE_DIR}/${layer}/include/lgpu)
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/${layer}/include/lgpu DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
             COMPONENT liblgpu-dev FILES_MATCHING PATTERN "*.h")

@@ -19,6 +19,7 @@ absl::Status CheckInputCount(std::string_view op, std::size_t expected, std::siz
 using Specs = std::span<const TensorSpec>;
 absl::StatusOr<TensorSpec> InferNeg(Specs inputs, const OpAttributes& attributes);
 absl::StatusOr<TensorSpec> InferRelu(Specs inputs, const OpAttributes& attributes);
+absl::StatusOr<TensorSpec> InferConcat(Specs inputs, const OpAttributes& attributes);
 absl::StatusOr<TensorSpec> InferReluGrad(Specs inputs, const OpAttributes& attributes);
 absl::StatusOr<TensorSpec> InferAddV2(Specs inputs, const OpAttributes& attributes);
 absl::StatusOr<TensorSpec> InferSub(Specs inputs, const OpAttributes& attributes);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <vector>
 
 #include "kernels/axes.h"
@@ -106,6 +107,34 @@ absl::StatusOr<TensorSpec> InferSum(Specs inputs, const OpAttributes& attributes
 }
 absl::StatusOr<TensorSpec> InferMean(Specs inputs, const OpAttributes& attributes) {
   return InferReduce("Mean", inputs, attributes);
+}
+
+absl::StatusOr<TensorSpec> InferConcat(Specs inputs, const OpAttributes&) {
+  if (inputs.empty()) return absl::InvalidArgumentError("Concat needs at least one tensor");
+  const TensorSpec& first = inputs[0];
+  if (first.shape.rank() == 0) {
+    return absl::InvalidArgumentError("ConcatOp : Can't concatenate scalars (use tf.stack instead)");
+  }
+  std::vector<std::int64_t> dimensions(first.shape.dimensions().begin(), first.shape.dimensions().end());
+  dimensions[0] = 0;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Shape& shape = inputs[i].shape;
+    if (inputs[i].dtype != first.dtype) return WrongDType("ConcatV2", i, first.dtype, inputs[i].dtype);
+    const std::string shapes =
+        Cat("shape[0] = ", first.shape.ToString(), " vs. shape[", i, "] = ", shape.ToString());
+    if (shape.rank() != first.shape.rank()) {
+      return absl::InvalidArgumentError(Cat("ConcatOp : Ranks of all input tensors should match: ", shapes));
+    }
+    for (int d = 1; d < shape.rank(); ++d) {
+      if (shape[d] == first.shape[d]) continue;
+      return absl::InvalidArgumentError(
+          Cat("ConcatOp : Dimension ", d, " in both shapes must be equal: ", shapes));
+    }
+    dimensions[0] += shape[0];
+  }
+  absl::StatusOr<Shape> shape = Shape::Make(dimensions);
+  if (!shape.ok()) return shape.status();
+  return TensorSpec{first.dtype, *shape};
 }
 
 absl::StatusOr<TensorSpec> InferReluGrad(Specs inputs, const OpAttributes&) {

@@ -113,7 +113,7 @@ absl::StatusOr<TensorSpec> InferRank(std::span<const TensorSpec> inputs, const O
   return TensorSpec{DType::kInt32, Shape{}};
 }
 
-constexpr std::array<Op, 20> kOps = {{
+constexpr std::array<Op, 21> kOps = {{
     {"MatMul", 2, 2, InferMatMul, 0},
     {"AddN", 1, -1, InferAddN, 1},
     {"Cast", 1, 1, InferCast, 2},
@@ -134,6 +134,7 @@ constexpr std::array<Op, 20> kOps = {{
     {"Sum", 1, 1, InferSum, 17},
     {"Mean", 1, 1, InferMean, 18},
     {"SparseSoftmaxCrossEntropyWithLogits", 2, 2, InferSoftmaxCrossEntropy, 19, false, InferSoftmaxGradient},
+    {"ConcatV2", 1, -1, InferConcat, 20},
 }};
 
 }  // namespace
@@ -161,6 +162,7 @@ const Op& TransposeOp() { return kOps[16]; }
 const Op& SumOp() { return kOps[17]; }
 const Op& MeanOp() { return kOps[18]; }
 const Op& SoftmaxCrossEntropyOp() { return kOps[19]; }
+const Op& ConcatOp() { return kOps[20]; }
 
 std::vector<TensorSpec> ExampleInputs(const Op& op, DType dtype) {
   if (&op == &FillOp()) return {{dtype, {}}};

@@ -48,7 +48,8 @@ KernelRegistry KernelRegistry::WithoutCode(const Options& options) {
       registry.Add({&IdentityOp(), device, dtype, 0, nullptr});
       registry.Add({&EagerConstOp(), device, dtype, 0, nullptr});
       for (const Op* op : {&ShapeOp(), &SizeOp(), &RankOp()}) registry.Add({op, device, dtype, 0, nullptr});
-      for (const Op* op : {&NegOp(), &AddV2Op(), &SubOp(), &MulOp(), &FillOp(), &TransposeOp(), &SumOp()}) {
+      for (const Op* op :
+           {&NegOp(), &AddV2Op(), &SubOp(), &MulOp(), &FillOp(), &TransposeOp(), &SumOp(), &ConcatOp()}) {
         registry.Add({op, device, dtype, 0, nullptr});
       }
       // As in TensorFlow, those of whole numbers are the CPU's alone.

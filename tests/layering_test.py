@@ -4,7 +4,7 @@
     base <- allocator <- kernels                       base, proto/wire <- proto
     allocator, proto <- daemon                         allocator, proto <- client/session
     proto/wire <- client/driver (no abseil, no protobuf)
-    proto <- client/control <- cli                     client/session, client/control, kernels <- client/runtime <- cli
+    proto <- client/control <- cli                     client/session, client/control, kernels <- client/runtime <- cli, client/distribute
 
 Also: gRPC's headers appear in a few .cc files only, a daemon includes nothing of the devices' work, and no installed
 header includes gRPC, protobuf, CUDA, Boost or nlohmann. `layering_test.py ROOT` checks a tree;
@@ -30,6 +30,7 @@ ALLOWED = {
     "client/control": {"base", "proto", "proto/wire"},
     "client/driver": {"base", "proto/wire"},
     "client/runtime": {"base", "allocator", "allocator/device", "proto", "proto/wire", "kernels", "client/session", "client/control"},
+    "client/distribute": {"base", "allocator", "kernels", "client/runtime"},
     "cli": {"base", "allocator", "allocator/device", "proto", "proto/wire", "kernels", "client/session", "client/control", "client/runtime"},
 }
 TOP = sorted({layer.split("/")[0] for layer in ALLOWED})

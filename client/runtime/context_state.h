@@ -67,6 +67,7 @@ class ContextState {
   /// What a scope that opens inside `outer` (or null) asks for; nothing: whatever fits.
   DeviceRequest ResolveScope(std::optional<std::string_view> device, const DeviceRequest* outer) const;
   int cpu_count() const { return runtime_.cpu_count; }
+  bool strict() const { return runtime_.strict; }
   std::vector<DeviceAttributes> Attributes() const;
   /// Of threads without a DevicePolicyScope.
   DevicePolicy policy() const { return policy_.load(std::memory_order_relaxed); }

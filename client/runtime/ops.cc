@@ -1,10 +1,13 @@
 #include "lgpu/ops.h"
 
 #include <array>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "client/runtime/executor.h"
+#include "client/runtime/tensor_buffer.h"
 #include "kernels/registry.h"
 #include "kernels/text.h"
 #include "lgpu/status.h"
@@ -39,6 +42,12 @@ absl::StatusOr<Tensor> Reduce(const Op& op, const Tensor& input, const ReduceOpt
     LGPU_ASSIGN_OR_RETURN(axes, Axes(*options.axes));
   }
   return Unary(op, input, {.axes = axes, .keep_dims = options.keep_dims});
+}
+
+/// `input` has a value.
+Tensor Part(const Tensor& input, const Shape& shape, Bytes offset) {
+  return internal::TensorBuffer::MakeTensor(std::make_shared<internal::TensorBuffer>(
+      internal::TensorBuffer::Of(input), TensorSpec{input.dtype(), shape}, offset));
 }
 
 }  // namespace
@@ -84,6 +93,43 @@ absl::StatusOr<Tensor> ReduceSum(const Tensor& input, const ReduceOptions& optio
 }
 absl::StatusOr<Tensor> ReduceMean(const Tensor& input, const ReduceOptions& options) {
   return Reduce(MeanOp(), input, options);
+}
+
+absl::StatusOr<Tensor> Concat(std::span<const Tensor> inputs) {
+  std::vector<const Tensor*> pointers;
+  for (const Tensor& input : inputs) pointers.push_back(&input);
+  if (pointers.empty()) return absl::InvalidArgumentError("Concat needs at least one tensor");
+  return internal::Execute(ConcatOp(), pointers, {});
+}
+
+absl::StatusOr<Tensor> Reshape(const Tensor& input, const Shape& shape) {
+  if (!input.has_value())
+    return absl::InvalidArgumentError("input #0 of Reshape is a Tensor without a value");
+  if (shape.elements() != input.shape().elements()) {
+    return absl::InvalidArgumentError(Cat("Input to reshape is a tensor with ", input.shape().elements(),
+                                          " values, but the requested shape has ", shape.elements()));
+  }
+  return Part(input, shape, Bytes(0));
+}
+
+absl::StatusOr<Tensor> SliceRows(const Tensor& input, std::int64_t begin, std::int64_t count) {
+  if (!input.has_value()) {
+    return absl::InvalidArgumentError("input #0 of SliceRows is a Tensor without a value");
+  }
+  const Shape& shape = input.shape();
+  if (shape.rank() == 0) return absl::InvalidArgumentError("a scalar has no rows to slice");
+  if (begin < 0 || begin > shape[0]) {
+    return absl::InvalidArgumentError(Cat("Expected begin[0] in [0, ", shape[0], "], but got ", begin));
+  }
+  if (count < 0 || count > shape[0] - begin) {
+    return absl::InvalidArgumentError(
+        Cat("Expected size[0] in [0, ", shape[0] - begin, "], but got ", count));
+  }
+  std::vector<std::int64_t> dimensions(shape.dimensions().begin(), shape.dimensions().end());
+  dimensions[0] = count;
+  LGPU_ASSIGN_OR_RETURN(const Shape part, Shape::Make(dimensions));
+  const std::uint64_t row = shape[0] == 0 ? 0 : input.bytes().count() / static_cast<std::uint64_t>(shape[0]);
+  return Part(input, part, Bytes(static_cast<std::uint64_t>(begin) * row));
 }
 
 absl::StatusOr<CrossEntropy> SparseSoftmaxCrossEntropyWithLogits(const Tensor& logits, const Tensor& labels) {

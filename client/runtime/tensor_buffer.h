@@ -14,13 +14,22 @@ namespace lgpu::internal {
 class ContextState;
 
 /// A TensorBuffer is what the copies of a Tensor share: its memory on one device, and what is in it. Its
-/// destructor gives the memory back, unless the context did so before.
+/// destructor gives the memory back, unless the context did so before. A part of another buffer has no memory
+/// of its own, and keeps that one.
 class TensorBuffer {
  public:
   /// `block` belongs to the buffer now; it is empty for a tensor without elements.
   TensorBuffer(std::shared_ptr<ContextState> state, Device& device, const TensorSpec& spec,
                const Block& block)
-      : state_(std::move(state)), device_(device), spec_(spec), block_(block) {}
+      : state_(std::move(state)), device_(device), spec_(spec), block_(block), data_(block.address) {}
+  /// A part of `whole`, from byte `offset` on; `spec` ends within it.
+  TensorBuffer(const std::shared_ptr<TensorBuffer>& whole, const TensorSpec& spec, Bytes offset)
+      : state_(whole->state_),
+        device_(whole->device_),
+        spec_(spec),
+        block_{},
+        whole_(whole),
+        data_(whole->data_ == nullptr ? nullptr : whole->data_ + offset.count()) {}
   ~TensorBuffer();
   TensorBuffer(const TensorBuffer&) = delete;
   TensorBuffer& operator=(const TensorBuffer&) = delete;
@@ -29,8 +38,8 @@ class TensorBuffer {
   Device& device() const { return device_; }
   const TensorSpec& spec() const { return spec_; }
   Bytes bytes() const { return SpecBytes(spec_); }
-  std::byte* data() const { return block_.address; }
-  TensorView view() const { return {block_.address, spec_}; }
+  std::byte* data() const { return data_; }
+  TensorView view() const { return {data_, spec_}; }
 
   static Bytes SpecBytes(const TensorSpec& spec) {
     return Bytes(static_cast<std::uint64_t>(spec.shape.elements()) * ElementBytes(spec.dtype));
@@ -43,7 +52,9 @@ class TensorBuffer {
   const std::shared_ptr<ContextState> state_;
   Device& device_;  // of state_
   const TensorSpec spec_;
-  const Block block_;
+  const Block block_;                          // empty: there is none, or it is that of `whole_`
+  const std::shared_ptr<TensorBuffer> whole_;  // null for a buffer with memory of its own
+  std::byte* const data_;
 };
 
 }  // namespace lgpu::internal

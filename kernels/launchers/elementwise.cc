@@ -9,6 +9,7 @@
 #include "kernels/launchers/transpose.h"
 #include "kernels/packing.h"
 #include "kernels/registry.h"
+#include "lgpu/status.h"
 
 namespace lgpu {
 
@@ -110,10 +111,25 @@ absl::Status RunBinary(std::span<const TensorView> inputs, std::span<const Tenso
                            BroadcastStrides(inputs[1].spec.shape, output), outputs[0], launcher);
 }
 
+/// Each input is copied behind the one before.
+absl::Status RunConcat(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
+                       const OpAttributes&, Launcher& launcher) {
+  std::byte* to = outputs[0].data;
+  for (const TensorView& input : inputs) {
+    const Shape flat{input.spec.shape.elements()};
+    const TensorView from{input.data, {input.spec.dtype, flat}};
+    const Strides strides = BroadcastStrides(flat, flat);
+    LGPU_RETURN_IF_ERROR(LaunchElementwise(Elementwise::kCopy, from, strides, from, strides,
+                                           {to, {input.spec.dtype, flat}}, launcher));
+    to += static_cast<std::size_t>(flat.elements()) * ElementBytes(input.spec.dtype);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::span<const CommonKernel> CommonKernels() {
-  static const std::array<CommonKernel, 13> kKernels = {{
+  static const std::array<CommonKernel, 14> kKernels = {{
       {&NegOp(), RunUnary<Elementwise::kNegate>},
       {&ReluOp(), RunUnary<Elementwise::kRelu>},
       {&FillOp(), RunUnary<Elementwise::kCopy>},
@@ -127,6 +143,7 @@ std::span<const CommonKernel> CommonKernels() {
       {&SumOp(), RunSum},
       {&MeanOp(), RunMean},
       {&SoftmaxCrossEntropyOp(), RunSoftmaxCrossEntropy},
+      {&ConcatOp(), RunConcat},
   }};
   return kKernels;
 }

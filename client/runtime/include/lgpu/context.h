@@ -311,6 +311,7 @@ class LGPU_API Context {
  private:
   friend class DevicePolicyScope;
   friend class DeviceScope;
+  friend class MirroredStrategy;
   friend struct internal::ContextMaker;
   explicit Context(std::shared_ptr<internal::ContextState> state);
 

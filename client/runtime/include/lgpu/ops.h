@@ -1,6 +1,7 @@
 #ifndef LGPU_OPS_H_
 #define LGPU_OPS_H_
 
+#include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <span>
@@ -52,6 +53,20 @@ LGPU_API absl::StatusOr<Tensor> Fill(const Shape& shape, const Tensor& value);
 /// Dimension i of the output is dimension permutation[i] of the input; without one their order is reversed.
 LGPU_API absl::StatusOr<Tensor> Transpose(const Tensor& input,
                                           std::optional<std::span<const int>> permutation = {});
+
+/// The tensors behind one another along their first dimension: TensorFlow's concat with axis 0. One dtype;
+/// the other dimensions are equal.
+LGPU_API absl::StatusOr<Tensor> Concat(std::span<const Tensor> inputs);
+inline absl::StatusOr<Tensor> Concat(std::initializer_list<Tensor> inputs) {
+  return Concat(std::span<const Tensor>(inputs.begin(), inputs.size()));
+}
+
+// No op runs for these two: they are other views of the memory of `input`, on its device, and keep it.
+
+/// The same elements in another shape of as many.
+LGPU_API absl::StatusOr<Tensor> Reshape(const Tensor& input, const Shape& shape);
+/// `count` rows of the first dimension, from row `begin` on.
+LGPU_API absl::StatusOr<Tensor> SliceRows(const Tensor& input, std::int64_t begin, std::int64_t count);
 
 struct ReduceOptions {
   /// Dimensions that go; negative ones count from the end. Nothing: all.

@@ -1,0 +1,130 @@
+#include "client/distribute/replicas.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/runtime/memory_report.h"
+#include "kernels/text.h"
+#include "lgpu/device_scope.h"
+#include "lgpu/status.h"
+
+namespace lgpu::internal {
+
+namespace {
+
+/// Of user code and of libraries.
+constexpr std::size_t kStackBytes = std::size_t{8} << 20;
+
+}  // namespace
+
+Replicas::Replicas(const Context& context, std::vector<std::string> devices, bool tensorflow_weights)
+    : context_(context),
+      devices_(std::move(devices)),
+      tensorflow_weights_(tensorflow_weights),
+      meeting_(static_cast<int>(devices_.size())),
+      reducer_(static_cast<int>(devices_.size())),
+      runners_(devices_.size()) {}
+
+absl::StatusOr<std::shared_ptr<Replicas>> Replicas::Start(const Context& context,
+                                                          std::vector<std::string> devices,
+                                                          bool tensorflow_weights) {
+  std::shared_ptr<Replicas> replicas(new Replicas(context, std::move(devices), tensorflow_weights));
+  for (int replica = 1; replica < replicas->count(); ++replica) {
+    LGPU_ASSIGN_OR_RETURN(
+        Thread thread,
+        Thread::Start(
+            "lgpu-replica", [self = replicas.get(), replica] { self->ServeReplica(replica); }, kStackBytes));
+    replicas->threads_.push_back(std::move(thread));
+  }
+  return replicas;
+}
+
+Replicas::~Replicas() {
+  if (epoch_.IsForked()) {  // the threads are the parent's
+    [[maybe_unused]] const auto* leaked = new std::vector<Thread>(std::move(threads_));
+    return;
+  }
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  threads_.clear();
+}
+
+absl::Status Replicas::Run(const Step& step) {
+  if (epoch_.IsForked()) {
+    return absl::FailedPreconditionError(
+        "this MirroredStrategy belongs to the process that this one was forked from; make another one here");
+  }
+  {
+    const MutexLock lock(mutex_);
+    if (std::find(runners_.begin(), runners_.end(), std::this_thread::get_id()) != runners_.end()) {
+      return absl::FailedPreconditionError(
+          "MirroredStrategy::Run was called within a step of the same strategy; one runs at a time");
+    }
+  }
+  const MutexLock one_step(one_step_);
+  meeting_.Restart();
+  {
+    const MutexLock lock(mutex_);
+    step_ = &step;
+    ++steps_;
+    running_ = count() - 1;
+    changed_.NotifyAll();
+  }
+  RunReplica(0, step);
+  {
+    const MutexLock lock(mutex_);
+    while (running_ > 0) changed_.Wait(mutex_);
+    step_ = nullptr;
+  }
+  reducer_.Clear();
+  return meeting_.error();
+}
+
+void Replicas::ServeReplica(int replica) {
+  std::uint64_t seen = 0;
+  for (;;) {
+    const Step* step = nullptr;
+    {
+      const MutexLock lock(mutex_);
+      while (steps_ == seen && !stopping_) changed_.Wait(mutex_);
+      if (stopping_) return;
+      seen = steps_;
+      step = step_;
+    }
+    RunReplica(replica, *step);
+    const MutexLock lock(mutex_);
+    if (--running_ == 0) changed_.NotifyAll();
+  }
+}
+
+void Replicas::RunReplica(int replica, const Step& step) {
+  const DeviceScope scope(context_, device(replica));
+  SetRunner(replica, std::this_thread::get_id());
+  Replica view(*this, replica);
+  const absl::Status status = step(view);
+  SetRunner(replica, {});
+  if (status.ok()) {
+    meeting_.End();
+  } else {
+    meeting_.Break(PrefixedStatus(status, Cat("replica ", replica, " (", device(replica), "): ")));
+  }
+}
+
+void Replicas::SetRunner(int replica, std::thread::id thread) {
+  const MutexLock lock(mutex_);
+  runners_[static_cast<std::size_t>(replica)] = thread;
+}
+
+absl::StatusOr<std::vector<Tensor>> Replicas::AllReduce(int replica, std::span<const Tensor> tensors) {
+  const DevicePolicyScope copies_are_meant(context_, DevicePolicy::kSilent);
+  absl::StatusOr<std::vector<Tensor>> reduced = reducer_.Run(replica, meeting_, tensors);
+  if (!reduced.ok()) {
+    meeting_.Break(PrefixedStatus(reduced.status(), Cat("replica ", replica, " (", device(replica), "): ")));
+  }
+  return reduced;
+}
+
+}  // namespace lgpu::internal
