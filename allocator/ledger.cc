@@ -255,6 +255,52 @@ Ledger::Verdict Ledger::Request(LogicalId logical, Bytes bytes) {
   return verdict;
 }
 
+Ledger::Split Ledger::CheckSplit(const std::vector<LogicalId>& logicals, Bytes bytes) const {
+  LGPU_CHECK(!logicals.empty());
+  const Card& card = CardOf(LogicalOf(logicals.front()).card);
+  LGPU_CHECK(!bytes.is_zero() && RoundDown(bytes, card.options.granularity) == bytes);
+  Bytes rest = bytes;
+  std::vector<Bytes> taken(logicals.size());
+  for (const bool only_guaranteed : {true, false}) {
+    for (std::size_t i = 0; i < logicals.size(); ++i) {
+      const Logical& logical = LogicalOf(logicals[i]);
+      const Bytes bound = only_guaranteed ? logical.guarantee : LimitOf(card, logical);
+      const Bytes part = std::min(rest, SaturatingSub(bound, logical.held() + taken[i]));
+      taken[i] += part;
+      rest -= part;
+    }
+  }
+  Split split;
+  Bytes leaving, with_granted, promised_now, promised_later;
+  // As in CardVerdict: the least that the card must promise for these when all that is leaving has left.
+  Bytes least = card.guaranteed + card.overhead + card.options.reserve;
+  for (std::size_t i = 0; i < logicals.size(); ++i) {
+    const Logical& logical = LogicalOf(logicals[i]);
+    split.need += Need(logical, taken[i]);
+    leaving += logical.leaving;
+    with_granted += SaturatingSub(LimitOf(card, logical), logical.granted);
+    promised_now += logical.promise() - std::max(logical.guarantee, logical.granted);
+    const Bytes without = std::max(logical.guarantee, logical.granted + taken[i]);
+    promised_later += std::max(logical.guarantee, logical.held() + taken[i]) - without;
+    least += without - logical.guarantee;
+    if (!taken[i].is_zero()) split.parts.emplace_back(logicals[i], taken[i]);
+  }
+  const Bytes missing =
+      SaturatingSub(SaturatingAdd(Promised(card) + split.need, card.foreign), card.options.total);
+  if (!rest.is_zero()) {
+    split.verdict = {.shortage = Shortage::kLimit,
+                     .short_by = rest,
+                     .coming_back = leaving,
+                     .hopeless = with_granted < bytes};
+  } else if (!split.need.is_zero() && !missing.is_zero()) {
+    split.verdict = {.shortage = Shortage::kCard,
+                     .short_by = missing,
+                     .coming_back = card.coming_back - promised_now + promised_later,
+                     .hopeless = least > card.options.total};
+  }
+  return split;
+}
+
 Bytes Ledger::NeedOf(LogicalId logical, Bytes bytes) const { return Need(LogicalOf(logical), bytes); }
 
 void Ledger::Refund(LogicalId logical, Bytes bytes) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -103,6 +104,15 @@ class Ledger {
   Verdict Request(LogicalId logical, Bytes bytes);
   /// As Request, and charges nothing.
   Verdict Check(LogicalId logical, Bytes bytes) const;
+  /// How `bytes` (as for Request) are to be taken from several logical devices of one card: inside their
+  /// guarantees first, then in the order given. With kNone, Request succeeds for each of `parts`, none of
+  /// which is zero. Short of the limit: `parts` are all that there is room for.
+  struct Split {
+    Verdict verdict;
+    std::vector<std::pair<LogicalId, Bytes>> parts;
+    Bytes need;  // of the card's free memory, for `parts`
+  };
+  Split CheckSplit(const std::vector<LogicalId>& logicals, Bytes bytes) const;
   /// How much of the card's free memory `bytes` more would take: zero inside the guarantee.
   Bytes NeedOf(LogicalId logical, Bytes bytes) const;
   /// A granted step failed and nothing was handed out: the bytes are free again.

@@ -125,7 +125,8 @@ Broker::GrowAnswer Broker::Continue(GrowId id) {
     }
   }
   WakeAll(wakes);
-  return Logged(making ? Make(id, std::move(mine), *making) : std::move(answer));
+  answer = making ? Make(id, std::move(mine), *making) : LoggedCharge(std::move(answer));
+  return Logged(std::move(answer));
 }
 
 void Broker::Park(GrowId id, Waiter waiter) {
@@ -215,6 +216,11 @@ void Broker::LookForIdle(GrowId id, Waiter& waiter, Wakes& wakes) {
 }
 
 std::optional<Broker::Making> Broker::Conclude(Waiter& mine, GrowAnswer& answer) {
+  if (mine.charge && mine.phase == Waiter::Phase::kTaken) {
+    ++counters_.charges;
+    answer.lent = Lend(mine);
+    return std::nullopt;
+  }
   if (mine.phase == Waiter::Phase::kCharged) {
     const Device& device = devices_.at(mine.spec.device);
     // What is wanted beyond the need is to lie in chunks of its own: it may have to go again.
@@ -224,7 +230,8 @@ std::optional<Broker::Making> Broker::Conclude(Waiter& mine, GrowAnswer& answer)
     making.sizes.insert(making.sizes.end(), more.begin(), more.end());
     return making;
   }
-  if (mine.phase == Waiter::Phase::kTooLarge || mine.phase == Waiter::Phase::kMissing) {
+  if (mine.phase == Waiter::Phase::kTooLarge || mine.phase == Waiter::Phase::kMissing ||
+      mine.phase == Waiter::Phase::kBallast) {
     return Making();
   }
   answer.ahead = mine.spec.ahead;
@@ -258,6 +265,8 @@ void Broker::Charge(GrowId id, Waiter& waiter, Wakes& wakes) {
     waiter.phase = Waiter::Phase::kRefused;
     waiter.refusal = absl::FailedPreconditionError(
         absl::StrCat("lease ", device.spec.lease_name, " has ended; create another one"));
+  } else if (waiter.charge) {
+    ChargeSplit(id, waiter, wakes);
   } else if (device.spec.preallocate) {
     TakeSpare(id, waiter, wakes);
   } else {
@@ -287,6 +296,11 @@ void Broker::ChargeLedger(GrowId id, Waiter& waiter, Wakes& wakes) {
     charged = at_least;
   }
   Ledger::Verdict verdict = ledger_.Check(waiter.spec.device, charged);
+  while (!waiter.spec.ahead && verdict.shortage != Ledger::Shortage::kNone &&
+         TakeAllowances(device.spec.card,
+                        verdict.shortage == Ledger::Shortage::kLimit ? device.spec.lease : LeaseKey())) {
+    verdict = ledger_.Check(waiter.spec.device, charged);
+  }
   const bool held_back =
       verdict.shortage == Ledger::Shortage::kNone && IsHeldBack(waiter.spec.device, charged);
   if (held_back) {
@@ -343,6 +357,7 @@ void Broker::LeaveQueues(GrowId id, Waiter& waiter) {
     case Waiter::Phase::kBackend:
     case Waiter::Phase::kTaken:
     case Waiter::Phase::kTooLarge:
+    case Waiter::Phase::kBallast:
     case Waiter::Phase::kRefused:
       break;
   }
@@ -357,6 +372,10 @@ void Broker::DropWaiters(SessionId session, Wakes& wakes) {
     touched.insert(devices_.at(waiter.spec.device).spec.card);
     if (waiter.phase == Waiter::Phase::kTooLarge && unconfirmed_.insert(waiter.too_large).second) {
       wakes.push_back(unconfirmed_waker_);  // the request that was to free it is gone
+    }
+    for (const ChunkId chunk : std::exchange(waiter.ballast, {})) {
+      unconfirmed_.insert(chunk);
+      wakes.push_back(unconfirmed_waker_);
     }
     LeaveQueues(id, waiter);
     Forget(id);
@@ -379,7 +398,9 @@ void Broker::Refuse(Waiter& waiter, RefusalCause cause) {
     cause.waited = waited;
   }
   waiter.phase = Waiter::Phase::kRefused;
-  waiter.refusal = RefusalStatus(MakeRefusal(devices_.at(waiter.spec.device), waiter.spec.device, cause));
+  waiter.refusal =
+      RefusalStatus(waiter.charge ? MakeChargeRefusal(waiter, cause)
+                                  : MakeRefusal(devices_.at(waiter.spec.device), waiter.spec.device, cause));
 }
 
 }  // namespace lgpu

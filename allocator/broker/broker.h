@@ -18,6 +18,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "allocator/broker/allowance.h"
 #include "allocator/broker/card_queue.h"
 #include "allocator/broker/card_watch.h"
 #include "allocator/broker/grant_log.h"
@@ -102,7 +103,8 @@ class Broker {
     std::string lease_name = {};
     std::string device_name = {};  // empty: a lease that is being made
     std::string owner = {};
-    std::int64_t pid = 0;  // 0: unknown
+    std::int64_t pid = 0;   // 0: unknown
+    std::string what = {};  // the driver call of a charge; empty: chunks
     Bytes asked = {};
     TimePoint since;
     int turns = 0;                            // that are over
@@ -157,6 +159,7 @@ class Broker {
     Bytes held;
     Bytes leaving;  // part of held: returning or draining
     Bytes missing;  // of a preallocated device: guaranteed, and no chunk is there for it
+    Bytes charged;  // part of held: lent to programs for memory that lies in no chunk
     CardId card;
     Bytes card_free;
   };
@@ -203,12 +206,17 @@ class Broker {
     Bytes bytes;
     std::uint64_t identity = 0;
   };
+  struct RestoredCharge {
+    LogicalId device;
+    Bytes bytes;
+  };
   /// Errors as the ledger's RestoreLogical.
   absl::Status RestoreDevice(LogicalId device, const DeviceSpec& spec);
   /// Charges all chunks, also beyond the limits. INVALID_ARGUMENT for a device that is not there; then
   /// nothing is restored.
   absl::Status RestoreSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker,
-                              LeaseKey lease, std::span<const RestoredChunk> chunks);
+                              LeaseKey lease, std::span<const RestoredChunk> chunks,
+                              std::span<const RestoredCharge> charges = {});
   /// After the last session is restored.
   void ChargeRestoredOverhead();
   /// Ids up to these are never given out.
@@ -220,7 +228,9 @@ class Broker {
   /// The session says that it holds this chunk. `fd`: of the memory, where memory is known by descriptors; it
   /// is never mapped. INVALID_ARGUMENT if the log does not say the same.
   absl::Status Attest(SessionId session, LogicalId device, const Chunk& chunk, UniqueFd fd);
-  /// Chunks that the session did not attest start leaving.
+  /// The session says how much it has charged of a card. INVALID_ARGUMENT if that is more than the log says.
+  absl::Status AttestCharge(SessionId session, const std::string& card_uuid, Bytes bytes);
+  /// Chunks that the session did not attest start leaving; charges that it did not attest are over.
   void FinishAttesting(SessionId session);
   /// The session's connection is gone again. The memory that it holds stays charged.
   void GoAbsent(SessionId session);
@@ -239,17 +249,57 @@ class Broker {
     TimePoint deadline;
     bool ahead = false;  // of need: a refusal is not counted and gives no reason
   };
+  /// What a granted charge adds to the program's words, as soon as it is in the log.
+  struct Lent {
+    SessionId session;
+    CardId card;
+    Bytes bytes;
+    Bytes refill;
+    Bytes keep;
+    std::shared_ptr<Allowances> allowances;
+    std::size_t index = 0;
+  };
   struct GrowAnswer {
     absl::Status status;         // OK: `chunks` are granted, or it waits
     std::vector<Chunk> chunks;   // granted to the session
     std::optional<GrowId> wait;  // call Continue when woken, at the latest at `next_look`
     TimePoint next_look;
-    bool ahead = false;  // as in the request
+    bool ahead = false;             // as in the request
+    std::optional<Lent> lent = {};  // of a charge that was granted
   };
   /// Grants at least `at_least`, or says that the request waits, or why it is refused.
   GrowAnswer Grow(const GrowSpec& spec);
   /// The state of a request that waits. The request is over when the answer does not wait.
   GrowAnswer Continue(GrowId grow);
+
+  // Charging: memory that a program takes from the driver itself. It is held memory of its session, of all
+  // logical devices that the lease has on the card together.
+  /// The session's program shares these words; to be called before its first ChargeCard, and after it came
+  /// back. The session is not asked for idle memory from here on.
+  void ShareAllowances(SessionId session, std::shared_ptr<Allowances> allowances);
+  struct ChargeSpec {
+    SessionId session;
+    std::string card_uuid;
+    Bytes bytes;
+    std::string what;  // the call, for the refusal
+    TimePoint asked_at;
+    TimePoint
+        deadline;  // of waiting for the card; for room under the limit a charge waits for kGrace at most
+  };
+  /// As Grow, without chunks; Continue goes on with one that waits. NOT_FOUND: the lease has nothing of the
+  /// card.
+  GrowAnswer ChargeCard(const ChargeSpec& spec);
+  /// The program gave the bytes back to the driver. More than it has counts as all.
+  absl::Status Uncharge(SessionId session, const std::string& card_uuid, Bytes bytes);
+  struct Charged {
+    CardId card;
+    std::size_t index = 0;  // of the card in its lease
+    Bytes lent;             // counted as held
+    Bytes used;             // as far as it is known: without what is free in the program's word
+  };
+  std::vector<Charged> ChargesOf(SessionId session) const;
+  /// No process of these sessions, which are draining, has the charged memory any more.
+  void EndCharges(const std::vector<SessionId>& sessions);
 
   /// A granted chunk as the backend knows it, for a session of this process. NOT_FOUND if it is not the
   /// session's.
@@ -310,6 +360,7 @@ class Broker {
     std::uint64_t grants = 0;
     std::uint64_t refusals = 0;
     std::uint64_t returns = 0;
+    std::uint64_t charges = 0;  // by ChargeCard; most bytes are charged without a call
   };
   Counters counters() const;
   /// The ledger's invariants, and that the table of chunks agrees with the ledger.
@@ -341,10 +392,23 @@ class Broker {
     std::map<SessionId, Bytes> held_by;
     std::deque<GrowId> limit_waiters;
     bool removed = false;
+    Bytes lent;                  // charges of all sessions: part of what the ledger has granted, or leaving
+    TimePoint last_charge = {};  // of a preallocated device: chunks are made again some time after
+  };
+  /// What a session has charged of a card.
+  struct CardCharge {
+    std::size_t index = 0;              // of the card in its lease
+    Bytes lent;                         // to the program: what it has charged, and what is free in its word
+    std::map<LogicalId, Bytes> held;    // in the ledger: `lent` in whole granules. No entry is zero
+    std::map<LogicalId, Bytes> logged;  // the most that the log was told
+    Bytes attested;                     // by a session that is coming back
+    bool leaving = false;               // the session is draining
   };
   struct Session {
     std::int64_t pid = 0;
     std::shared_ptr<Waker> waker;
+    std::shared_ptr<Allowances> allowances;  // none: no program shares them now
+    std::map<CardId, CardCharge> charges;
     bool trims = false;
     bool trims_when_back = false;  // as soon as it has told what it holds
     LeaseKey lease;
@@ -360,9 +424,28 @@ class Broker {
     Bytes wanted;   // the allowance, and what was measured as soon as it is
     Bytes charged;  // as far as there was room
   };
+  /// Of a request that is a charge.
+  struct ChargeWish {
+    CardId card;
+    Bytes bytes;  // spec.at_least: in whole granules
+    std::string what;
+    TimePoint card_deadline;
+  };
   struct Waiter {
-    enum class Phase { kNew, kLimit, kCard, kBackend, kCharged, kTaken, kTooLarge, kMissing, kRefused };
-    GrowSpec spec;
+    enum class Phase {
+      kNew,
+      kLimit,
+      kCard,
+      kBackend,
+      kCharged,
+      kTaken,
+      kTooLarge,
+      kMissing,
+      kBallast,
+      kRefused
+    };
+    GrowSpec spec;  // of a charge: `device` is the first that the lease has on the card
+    std::optional<ChargeWish> charge = {};
     Phase phase = Phase::kNew;
     TimePoint retry_at;        // in kBackend
     TimePoint next_look;       // in kCard
@@ -370,8 +453,9 @@ class Broker {
     bool in_grace = false;     // it would not wait, but for what lies idle
     Bytes charged;             // in kCharged; in kMissing: for spare chunks
     std::vector<Chunk> taken;  // in kTaken: spare chunks
-    ChunkId too_large;     // in kTooLarge: a spare chunk, on its way back, for which small ones are to come
-    absl::Status refusal;  // in kRefused
+    ChunkId too_large;  // in kTooLarge: a spare chunk, on its way back, for which small ones are to come
+    std::vector<ChunkId> ballast = {};  // in kBallast: spare chunks, on their way back, for the charge
+    absl::Status refusal;               // in kRefused
   };
   /// A guarantee that waits to be set aside.
   struct Room {
@@ -430,6 +514,8 @@ class Broker {
   static constexpr std::chrono::seconds kTextEvery{1};
   /// While memory drains, a backend that had less than the ledger said is asked again this often.
   static constexpr std::chrono::milliseconds kBackendRetry{20};
+  /// Spare chunks that made room for a charge are made again this long after the last one.
+  static constexpr std::chrono::seconds kBallastRest{1};
 
   Broker(DeviceMemory& backend, GrantLog& log, const Options& options)
       : backend_(backend),
@@ -474,6 +560,45 @@ class Broker {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The answer of a request that does not wait, or what has to be made for it.
   std::optional<Making> Conclude(Waiter& mine, GrowAnswer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // broker_charges.cc.
+  /// The logical devices of a lease on a card, in their order.
+  std::vector<LogicalId> DevicesOn(LeaseKey lease, CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Of the card among those of the lease, as its devices name them first.
+  std::size_t IndexOf(LeaseKey lease, CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Waiter> CheckCharge(const ChargeSpec& spec) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Ledger::Split SplitOf(const Waiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// How much of the card's free memory the request would take.
+  Bytes NeedOf(const Waiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ChargeSplit(GrowId id, Waiter& waiter, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The session has the bytes from here on, in `parts`.
+  void Book(SessionId session, CardId card, Bytes bytes,
+            const std::vector<std::pair<LogicalId, Bytes>>& parts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Gives granules back to the ledger that `lent` needs no more; whether there were some.
+  bool FitCharge(SessionId id, Session& session, CardId card) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropHeld(SessionId id, Session& session, LogicalId device, Bytes bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LogCharge(SessionId id, CardCharge& charge) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What programs have not used of what was lent to them, on a card, of one lease or (none) of all; whether
+  /// the ledger has granules back.
+  bool TakeAllowances(CardId card, LeaseKey lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool TakeAllowance(SessionId id, Session& session, CardId card) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// A granted charge: what is to be added to the program's words.
+  Lent Lend(const Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Bytes AllowanceOf(LeaseKey lease, CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void UnchargeLocked(SessionId session, CardId card, Bytes bytes, Wakes& wakes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  GrowAnswer LoggedCharge(GrowAnswer answer);
+  void StartLeavingCharges(Session& session, std::set<CardId>& touched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Spare chunks of preallocated devices that make room for `bytes`; they are leaving from here on. Empty:
+  /// there are not enough.
+  std::vector<ChunkId> TakeBallast(const std::vector<LogicalId>& devices, Bytes bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  GrowAnswer FreeBallast(GrowId id, Waiter mine);
+  Refusal MakeChargeRefusal(const Waiter& waiter, RefusalCause cause) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckCharges() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<CardId> FindCard(const std::string& uuid) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // broker_queue.cc: requests that wait for a card.
   /// Memory of a card or under a limit may have become free, or a request waits: serves the requests that can
@@ -649,6 +774,8 @@ class Broker {
   std::map<CardId, BrokerCard> cards_ ABSL_GUARDED_BY(mutex_);
   std::map<LogicalId, Device> devices_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionId, Session> sessions_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::pair<CardId, SessionId>> charging_
+      ABSL_GUARDED_BY(mutex_);  // all that have charged something
   std::map<ChunkId, ChunkEntry> chunks_ ABSL_GUARDED_BY(mutex_);
   std::map<GrowId, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // those that wait
   // In the queues of their cards; on the stacks of threads that wait, or of `tickets_`.

@@ -252,6 +252,9 @@ Broker::GrowAnswer Broker::Materialise(GrowId id, Waiter mine, const Making& mak
 }
 
 Broker::GrowAnswer Broker::Make(GrowId id, Waiter mine, const Making& making) {
+  if (mine.phase == Waiter::Phase::kBallast) {
+    return FreeBallast(id, std::move(mine));
+  }
   return mine.phase == Waiter::Phase::kCharged ? Materialise(id, std::move(mine), making)
                                                : FillUp(id, std::move(mine));
 }

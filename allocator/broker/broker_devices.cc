@@ -72,6 +72,7 @@ absl::Status Broker::ResizeDevice(LogicalId logical, Bytes limit, Bytes guarante
                        MakeRefusal(device, logical, {.reason = RefusalReason::kCard, .asked = limit}))
                  : resized;
     }
+    TakeAllowances(before.card, device.spec.lease);
     AskForExcess(logical, wakes);
     if (preallocate) {
       // What is leaving is lost to the device already: only what is granted counts.
@@ -163,11 +164,13 @@ std::optional<Broker::DeviceInfo> Broker::Find(LogicalId logical) const {
   const Bytes all = RoundUp(view.limit, cards_.at(view.card).device.granularity);
   // What is charged is not there yet.
   const Bytes there = view.held() - device->second.charged;
+  const bool lacks = device->second.spec.preallocate && now_() >= device->second.last_charge + kBallastRest;
   return DeviceInfo{.limit = view.limit,
                     .guarantee = view.guarantee,
                     .held = view.held(),
                     .leaving = view.leaving,
-                    .missing = device->second.spec.preallocate ? SaturatingSub(all, there) : Bytes(),
+                    .missing = lacks ? SaturatingSub(all, there) : Bytes(),
+                    .charged = device->second.lent,
                     .card = view.card,
                     .card_free = ledger_.View(view.card).free()};
 }

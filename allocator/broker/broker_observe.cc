@@ -36,10 +36,19 @@ void Broker::Observe(CardId card, const CardReport& report) {
   ChunkUse chunks{.total = view.total, .existing = view.held, .granted = {}};
   for (const auto& [id, device] : devices_) {
     if (device.spec.card != card) continue;
-    chunks.existing -= device.charged;
+    chunks.existing -= device.charged + device.lent;
     for (const auto& [session, held] : device.held_by) chunks.granted[sessions_.at(session).pid] += held;
   }
-  const std::map<std::int64_t, Bytes> beside = BesideChunks(report, chunks);
+  std::map<std::int64_t, Bytes> charged;
+  for (auto at = charging_.lower_bound({card, SessionId()}); at != charging_.end() && at->first == card;
+       ++at) {
+    const Session& session = sessions_.at(at->second);
+    for (const auto& [device, held] : session.charges.at(card).held) {
+      charged[session.pid] += held;
+      chunks.granted[session.pid] -= held;
+    }
+  }
+  const std::map<std::int64_t, Bytes> beside = BesideChunks(WithoutCharges(report, charged), chunks);
   std::vector<DeviceMemory::ProcessMemory>& outsiders = outsiders_[card];
   outsiders.clear();
   for (const auto& [pid, bytes] : beside) {

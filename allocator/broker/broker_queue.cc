@@ -10,6 +10,8 @@
 namespace lgpu {
 
 void Broker::Serve(CardId card, Wakes& wakes) {
+  // What programs have not used of what was lent to them is free for requests that wait.
+  if (!queues_.at(card).empty()) TakeAllowances(card, LeaseKey());
   do {
     GrantQueued(card, wakes);
     RetryUnderLimits(card, wakes);
@@ -39,13 +41,18 @@ bool Broker::GrantWaiter(WaiterId id, CardQueue& queue, Wakes& wakes) {
   Waiter& waiter = waiters_.at(id);
   const LogicalId device = waiter.spec.device;
   const Bytes bytes = waiter.spec.at_least;
-  const Ledger::Shortage shortage = ledger_.Check(device, bytes).shortage;
-  const bool held_back = queue.HoldsBack(id) && !ledger_.NeedOf(device, bytes).is_zero();
+  const Ledger::Split split = waiter.charge ? SplitOf(waiter) : Ledger::Split();
+  const Ledger::Shortage shortage =
+      waiter.charge ? split.verdict.shortage : ledger_.Check(device, bytes).shortage;
+  const bool held_back = queue.HoldsBack(id) && !NeedOf(waiter).is_zero();
   if (shortage == Ledger::Shortage::kCard || (shortage == Ledger::Shortage::kNone && held_back)) {
     return false;
   }
   LeaveQueues(id, waiter);
-  if (shortage == Ledger::Shortage::kNone) {
+  if (shortage == Ledger::Shortage::kNone && waiter.charge) {
+    Book(waiter.spec.session, waiter.charge->card, waiter.charge->bytes, split.parts);
+    waiter.phase = Waiter::Phase::kTaken;
+  } else if (shortage == Ledger::Shortage::kNone) {
     ledger_.Request(device, bytes);
     waiter.phase = Waiter::Phase::kCharged;
     waiter.charged = bytes;
@@ -136,7 +143,7 @@ Broker::Wish Broker::WishOf(WaiterId id) {
             .patient = room->second->patient};
   }
   Waiter& waiter = waiters_.at(id);
-  return {.need = ledger_.NeedOf(waiter.spec.device, waiter.spec.at_least),
+  return {.need = NeedOf(waiter),
           .trims = waiter.need,
           .device = waiter.spec.device,
           .session = waiter.spec.session,
@@ -255,6 +262,7 @@ std::vector<Broker::Queued> Broker::QueueOf(CardId card) const {
     info.owner = device.owner;
     info.device_name = device.device_name;
     info.pid = sessions_.at(spec.session).pid;
+    if (const std::optional<ChargeWish>& charge = waiters_.at(id).charge) info.what = charge->what;
     info.asked = spec.at_least;
     info.since = spec.asked_at;
   }

@@ -253,22 +253,33 @@ absl::Status Broker::CheckInvariants() const {
     (leaves ? leaving : granted)[chunk.device] += chunk.bytes;
     held[chunk.session] += chunk.bytes;
   }
+  for (const auto& [id, session] : sessions_) {
+    for (const auto& [card, charge] : session.charges) {
+      for (const auto& [device, bytes] : charge.held) {
+        (charge.leaving ? leaving : granted)[device] += bytes;
+        held[id] += bytes;
+      }
+    }
+  }
   for (const auto& [id, device] : devices_) {
     const Ledger::LogicalView view = ledger_.View(id);
     if (view.granted != granted[id] + device.charged || view.leaving != leaving[id]) {
       return absl::InternalError(
           absl::StrCat("device ", id.value, ": the ledger has ", view.granted.count(), " bytes granted and ",
-                       view.leaving.count(), " leaving, the chunks say ",
+                       view.leaving.count(), " leaving, chunks and charges say ",
                        (granted[id] + device.charged).count(), " and ", leaving[id].count()));
     }
   }
   if (absl::Status status = CheckQueues(); !status.ok()) {
     return status;
   }
+  if (absl::Status status = CheckCharges(); !status.ok()) {
+    return status;
+  }
   for (const auto& [id, session] : sessions_) {
     if (session.held != held[id]) {
       return absl::InternalError(absl::StrCat("session ", id.value, " holds ", session.held.count(),
-                                              " bytes, its chunks are ", held[id].count()));
+                                              " bytes, its chunks and charges are ", held[id].count()));
     }
   }
   return absl::OkStatus();

@@ -27,7 +27,8 @@ absl::Status Broker::RestoreDevice(LogicalId id, const DeviceSpec& spec) {
 }
 
 absl::Status Broker::RestoreSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker,
-                                    LeaseKey lease, std::span<const RestoredChunk> chunks) {
+                                    LeaseKey lease, std::span<const RestoredChunk> chunks,
+                                    std::span<const RestoredCharge> charges) {
   MutexLock lock(mutex_);
   for (const RestoredChunk& chunk : chunks) {
     const auto device = devices_.find(chunk.device);
@@ -36,6 +37,14 @@ absl::Status Broker::RestoreSession(SessionId session, std::int64_t pid, std::sh
         RoundDown(chunk.bytes, cards_.at(device->second.spec.card).device.granularity) == chunk.bytes;
     if (!fits) {
       return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.id.value, " cannot be restored"));
+    }
+  }
+  for (const RestoredCharge& charge : charges) {
+    const auto device = devices_.find(charge.device);
+    if (device == devices_.end() ||
+        RoundDown(charge.bytes, cards_.at(device->second.spec.card).device.granularity) != charge.bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("charges of device ", charge.device.value, " cannot be restored"));
     }
   }
   Session& entry = sessions_[session];
@@ -55,6 +64,20 @@ absl::Status Broker::RestoreSession(SessionId session, std::int64_t pid, std::sh
     ledger_.Adopt(restored.device, restored.bytes);
     last_chunk_ = std::max(last_chunk_, restored.id.value);
   }
+  for (const RestoredCharge& restored : charges) {
+    if (restored.bytes.is_zero()) continue;
+    Device& device = devices_.at(restored.device);
+    CardCharge& charge = entry.charges[device.spec.card];
+    charge.index = IndexOf(lease, device.spec.card);
+    charge.lent += restored.bytes;
+    charge.held[restored.device] = restored.bytes;
+    charge.logged[restored.device] = restored.bytes;
+    charging_.emplace(device.spec.card, session);
+    entry.held += restored.bytes;
+    device.lent += restored.bytes;
+    device.held_by[session] += restored.bytes;
+    ledger_.Adopt(restored.device, restored.bytes);
+  }
   return absl::OkStatus();
 }
 
@@ -69,7 +92,8 @@ absl::Status Broker::MakeMissing(LogicalId logical) {
   {
     MutexLock lock(mutex_);
     const auto device = devices_.find(logical);
-    if (device == devices_.end() || !device->second.spec.preallocate || device->second.removed) {
+    if (device == devices_.end() || !device->second.spec.preallocate || device->second.removed ||
+        now_() < device->second.last_charge + kBallastRest) {
       return absl::OkStatus();
     }
     charged = ChargeRoom(logical, device->second);
@@ -83,6 +107,8 @@ void Broker::StartAttesting(SessionId session, SessionSpec spec) {
   entry.waker = std::move(spec.waker);
   entry.trims = false;
   entry.trims_when_back = spec.trims;
+  entry.allowances.reset();
+  for (auto& [card, charge] : entry.charges) charge.attested = Bytes();
   for (const ChunkId id : entry.chunks) {
     chunks_.at(id).attested = false;
   }
@@ -129,11 +155,31 @@ absl::Status Broker::Attest(SessionId session, LogicalId device, const Chunk& cl
   return absl::OkStatus();
 }
 
+absl::Status Broker::AttestCharge(SessionId session, const std::string& card_uuid, Bytes bytes) {
+  MutexLock lock(mutex_);
+  Session& entry = sessions_.at(session);
+  const std::optional<CardId> card = FindCard(card_uuid);
+  const auto charge = card ? entry.charges.find(*card) : entry.charges.end();
+  const Bytes known = charge == entry.charges.end() ? Bytes() : charge->second.lent;
+  if (bytes > known) {
+    return absl::InvalidArgumentError(absl::StrCat("the session says that it has charged ",
+                                                   FormatBytes(bytes), " of card \"", card_uuid,
+                                                   "\", and was lent ", FormatBytes(known)));
+  }
+  if (!bytes.is_zero()) charge->second.attested = bytes;
+  return absl::OkStatus();
+}
+
 void Broker::FinishAttesting(SessionId session) {
   std::vector<ChunkId> leaving;
+  Wakes wakes;
   {
     MutexLock lock(mutex_);
     Session& entry = sessions_.at(session);
+    for (auto& [card, charge] : entry.charges) {
+      charge.lent = charge.attested;
+      if (FitCharge(session, entry, card)) Serve(card, wakes);
+    }
     entry.trims = entry.trims_when_back;
     for (const ChunkId id : ChunksOf(entry)) {
       ChunkEntry& chunk = chunks_.at(id);
@@ -143,6 +189,7 @@ void Broker::FinishAttesting(SessionId session) {
       }
     }
   }
+  WakeAll(wakes);
   Reclaim(leaving);
 }
 
@@ -152,6 +199,7 @@ void Broker::GoAbsent(SessionId session) {
     MutexLock lock(mutex_);
     DropWaiters(session, wakes);
     StopTrimming(session);
+    sessions_.at(session).allowances.reset();
   }
   WakeAll(wakes);
 }

@@ -65,6 +65,10 @@ void Broker::ReturnAll(SessionId session) {
         leaving.push_back(id);
       }
     }
+    for (auto& [card, charge] : found->second.charges) {
+      charge.lent = charge.leaving ? charge.lent : Bytes();
+      if (FitCharge(session, found->second, card)) Serve(card, wakes);
+    }
   }
   WakeAll(wakes);
   Reclaim(leaving);
@@ -88,6 +92,7 @@ void Broker::StartDraining(SessionId session) {
     DropWaiters(session, wakes);
     StopTrimming(session);
     std::set<CardId> touched;
+    StartLeavingCharges(found->second, touched);
     for (const ChunkId id : found->second.chunks) {
       ChunkEntry& chunk = chunks_.at(id);
       if (chunk.state != ChunkState::kGranted) {

@@ -33,7 +33,7 @@ void Broker::RemoveSession(SessionId session) {
     if (found == sessions_.end()) {
       return;
     }
-    LGPU_CHECK(found->second.chunks.empty() && found->second.waiting.empty());
+    LGPU_CHECK(found->second.chunks.empty() && found->second.waiting.empty() && found->second.held.is_zero());
     StopTrimming(session);
     RefundOverhead(found->second, wakes);
     sessions_.erase(found);

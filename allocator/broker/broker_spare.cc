@@ -11,9 +11,13 @@
 namespace lgpu {
 void Broker::TakeSpare(GrowId id, Waiter& waiter, Wakes& wakes) {
   Device& device = devices_.at(waiter.spec.device);
-  const Ledger::LogicalView view = ledger_.View(waiter.spec.device);
+  Ledger::LogicalView view = ledger_.View(waiter.spec.device);
   const Bytes limit = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
-  const Bytes room = SaturatingSub(limit, view.held() - device.spare_bytes);
+  Bytes room = SaturatingSub(limit, view.held() - device.spare_bytes);
+  if (room < waiter.spec.at_least && TakeAllowances(device.spec.card, device.spec.lease)) {
+    view = ledger_.View(waiter.spec.device);
+    room = SaturatingSub(limit, view.held() - device.spare_bytes);
+  }
   if (waiter.spec.ahead && !device.limit_waiters.empty()) {
     Refuse(waiter, {.reason = RefusalReason::kLimit});
     return;
@@ -64,7 +68,7 @@ void Broker::TakeSpare(GrowId id, Waiter& waiter, Wakes& wakes) {
 
 bool Broker::IsBeingMade(const Waiter& waiter) const {
   const Device& device = devices_.at(waiter.spec.device);
-  if (!device.spec.preallocate || device.charged.is_zero() || waiter.spec.ahead) {
+  if (waiter.charge || !device.spec.preallocate || device.charged.is_zero() || waiter.spec.ahead) {
     return false;
   }
   const Ledger::LogicalView view = ledger_.View(waiter.spec.device);

@@ -72,7 +72,15 @@ bool Broker::AskToTrim(TrimTable::Need& need, std::vector<TrimTable::Holder> hol
 }
 
 bool Broker::AskUnderLimit(Waiter& waiter, Bytes missing, Wakes& wakes) {
-  return AskToTrim(waiter.need, LimitHolders(waiter.spec.device, waiter.spec.session), missing, wakes);
+  std::vector<TrimTable::Holder> holders = LimitHolders(waiter.spec.device, waiter.spec.session);
+  if (waiter.charge) {
+    for (const LogicalId device : DevicesOn(sessions_.at(waiter.spec.session).lease, waiter.charge->card)) {
+      if (device == waiter.spec.device) continue;
+      const std::vector<TrimTable::Holder> more = LimitHolders(device, waiter.spec.session);
+      holders.insert(holders.end(), more.begin(), more.end());
+    }
+  }
+  return AskToTrim(waiter.need, std::move(holders), missing, wakes);
 }
 
 bool Broker::MayAsk(Waiter& waiter) const {

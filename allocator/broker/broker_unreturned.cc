@@ -23,7 +23,8 @@ Broker::CardSums Broker::SumsOf(CardId card) const {
   sums.granule = cards_.at(card).device.granularity;
   Bytes exists = ledger_.View(card).held;
   for (const auto& [id, device] : devices_) {
-    if (device.spec.card == card) exists -= device.charged;  // no chunk was made for it yet
+    // No chunk was made for what is charged yet, and none will be for what is lent.
+    if (device.spec.card == card) exists -= device.charged + device.lent;
   }
   const auto count = [&](const ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (devices_.at(chunk.device).spec.card != card) return;

@@ -1,5 +1,7 @@
 #include "allocator/broker/card_use.h"
 
+#include <algorithm>
+
 namespace lgpu {
 namespace {
 
@@ -26,6 +28,18 @@ std::map<std::int64_t, Bytes> BesideChunks(const CardReport& report, const Chunk
   if (!counts) return beside;
   for (auto& [pid, bytes] : beside) bytes = SaturatingSub(bytes, GrantedTo(pid, chunks));
   return beside;
+}
+
+CardReport WithoutCharges(CardReport report, std::map<std::int64_t, Bytes> charged) {
+  for (DeviceMemory::ProcessMemory& process : report.processes) {
+    const auto found = charged.find(process.pid);
+    if (found == charged.end()) continue;
+    const Bytes part = std::min(process.used, found->second);
+    process.used -= part;
+    found->second -= part;
+    report.free += part;
+  }
+  return report;
 }
 
 }  // namespace lgpu

@@ -22,6 +22,10 @@ struct ChunkUse {
 /// So the sum never is, but for what changed while the driver was asked. Pure.
 std::map<std::int64_t, Bytes> BesideChunks(const CardReport& report, const ChunkUse& chunks);
 
+/// The report as if programs had not what they charged (by pid). A program that uses less of the card than it
+/// charged uses nothing then.
+CardReport WithoutCharges(CardReport report, std::map<std::int64_t, Bytes> charged);
+
 }  // namespace lgpu
 
 #endif  // LGPU_ALLOCATOR_BROKER_CARD_USE_H_

@@ -11,8 +11,8 @@
 
 namespace lgpu {
 
-/// A GrantLog is told by a Broker which session holds which chunk, so that the next process can account for
-/// memory that outlives this one. Thread-safe.
+/// A GrantLog is told by a Broker which session holds which chunk and has charged how much, so that the next
+/// process can account for memory that outlives this one. Thread-safe.
 class GrantLog {
  public:
   virtual ~GrantLog() = default;
@@ -24,9 +24,16 @@ class GrantLog {
     Bytes bytes;
     std::uint64_t identity = 0;  // of the memory, as the backend knows it
   };
-  /// Both are called under the broker's lock, in the order of what they tell: they are cheap and never block.
+  /// They are called under the broker's lock, in the order of what they tell: they are cheap and never block.
   virtual void NoteGranted(const Granted& granted) = 0;
   virtual void NoteFreed(ChunkId chunk) = 0;
+  /// The session has charged at most `bytes` of the device from here on, whatever was noted before.
+  struct Charged {
+    SessionId session;
+    LogicalId device;
+    Bytes bytes;
+  };
+  virtual void NoteCharged(const Charged& charged) = 0;
   /// Everything noted before is kept when this is OK. The broker gives no chunk away before that, and takes
   /// the chunks back on an error. Called without a lock.
   virtual absl::Status Commit() = 0;
@@ -37,6 +44,7 @@ class NoGrantLog final : public GrantLog {
  public:
   void NoteGranted(const Granted&) override {}
   void NoteFreed(ChunkId) override {}
+  void NoteCharged(const Charged&) override {}
   absl::Status Commit() override { return absl::OkStatus(); }
 };
 

@@ -110,7 +110,7 @@ void Journal::Note(const v1::JournalRecord& record) {
   const absl::Status applied = state_.Apply(record);
   // What could not be restored at the start may be in the way of an end; then it stays in the file, which
   // says too much. It must never say too little.
-  if (!applied.ok() && !record.has_granted()) {
+  if (!applied.ok() && !record.has_granted() && !record.has_charged()) {
     spdlog::error("the journal keeps what is over: {}", std::string(applied.message()));
     return;
   }
@@ -132,6 +132,15 @@ void Journal::NoteGranted(const Granted& granted) {
 void Journal::NoteFreed(ChunkId chunk) {
   v1::JournalRecord record;
   record.mutable_freed()->set_chunk_id(chunk.value);
+  Note(record);
+}
+
+void Journal::NoteCharged(const Charged& charged) {
+  v1::JournalRecord record;
+  v1::JournalCharged& out = *record.mutable_charged();
+  out.set_session_id(charged.session.value);
+  out.set_device_id(charged.device.value);
+  out.set_bytes(charged.bytes.count());
   Note(record);
 }
 

@@ -50,6 +50,7 @@ class Journal final : public GrantLog {
   void Note(const v1::JournalRecord& record);
   void NoteGranted(const Granted& granted) override;
   void NoteFreed(ChunkId chunk) override;
+  void NoteCharged(const Charged& charged) override;
   /// All that was noted before is in the file. UNAVAILABLE, with the cause: it could not be written, and will
   /// be tried again with the next call.
   absl::Status Commit() override;

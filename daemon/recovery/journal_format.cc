@@ -120,6 +120,7 @@ absl::Status JournalState::DropSession(std::uint64_t id) {
   if (found == sessions_.end()) return absl::OkStatus();
   if (chunks_of_sessions_.contains(id)) return Impossible("chunks are left of the ended session", id);
   CountDown(sessions_of_leases_, found->second.lease_key());
+  charges_.erase(charges_.lower_bound({id, 0}), charges_.upper_bound({id, ~std::uint64_t{0}}));
   sessions_.erase(found);
   return absl::OkStatus();
 }
@@ -137,6 +138,17 @@ absl::Status JournalState::ApplyGranted(const v1::JournalGranted& granted) {
   }
   ids_.set_chunk_id(std::max(ids_.chunk_id(), granted.chunk_id()));
   ++chunks_of_sessions_[granted.session_id()];
+  return absl::OkStatus();
+}
+
+absl::Status JournalState::ApplyCharged(const v1::JournalCharged& charged) {
+  const auto session = sessions_.find(charged.session_id());
+  const auto device = device_leases_.find(charged.device_id());
+  if (session == sessions_.end() || device == device_leases_.end() ||
+      device->second != session->second.lease_key() || charged.bytes() > kMostBytes) {
+    return Impossible("an impossible charge of session", charged.session_id());
+  }
+  charges_[{charged.session_id(), charged.device_id()}] = charged.bytes();
   return absl::OkStatus();
 }
 
@@ -162,6 +174,8 @@ absl::Status JournalState::Apply(const v1::JournalRecord& record) {
     case v1::JournalRecord::kFreed:
       ApplyFreed(record.freed().chunk_id());
       return absl::OkStatus();
+    case v1::JournalRecord::kCharged:
+      return ApplyCharged(record.charged());
     case v1::JournalRecord::kIds: {
       const v1::JournalIds& ids = record.ids();
       ids_.set_lease_key(std::max(ids_.lease_key(), ids.lease_key()));
@@ -203,12 +217,18 @@ void JournalState::Encode(std::string& out) const {
     *record.mutable_granted() = chunk;
     AppendJournalRecord(record, out);
   }
+  for (const auto& [of, bytes] : charges_) {
+    record.mutable_charged()->set_session_id(of.first);
+    record.mutable_charged()->set_device_id(of.second);
+    record.mutable_charged()->set_bytes(bytes);
+    AppendJournalRecord(record, out);
+  }
 }
 
 std::size_t JournalState::encoded_bytes() const {
-  constexpr std::size_t kLease = 256, kSession = 160, kChunk = 40;
+  constexpr std::size_t kLease = 256, kSession = 160, kChunk = 40, kCharge = 32;
   return kJournalHeaderBytes + leases_.size() * kLease + sessions_.size() * kSession +
-         chunks_.size() * kChunk;
+         chunks_.size() * kChunk + charges_.size() * kCharge;
 }
 
 std::string EncodeJournalHeader(std::string_view boot_id) {
@@ -246,8 +266,9 @@ std::string CheckHeader(std::string_view bytes) {
     return "the checksum of its header is wrong";
   }
   const std::uint32_t version = ReadNumber(header.substr(kMagic.size()));
-  if (version == kJournalVersion) return "";
-  return absl::StrCat("it has version ", version, ", this lgpud reads ", kJournalVersion);
+  if (version >= kOldestJournalVersion && version <= kJournalVersion) return "";
+  return absl::StrCat("it has version ", version, ", this lgpud reads ", kOldestJournalVersion, " to ",
+                      kJournalVersion);
 }
 
 }  // namespace

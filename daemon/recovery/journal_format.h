@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "lgpu/v1/journal.pb.h"
@@ -28,8 +29,9 @@ std::uint32_t Crc32c(std::string_view bytes);
 class JournalState {
  public:
   /// A record that cannot follow what was said before is INVALID_ARGUMENT and changes nothing: a grant to a
-  /// session, or of a device, that is not there; a session of a lease that is not there; a lease or session
-  /// that is gone while something is left of it; an id that is taken. What is gone already may go again.
+  /// session, or of a device, that is not there; a charge as a grant; a session of a lease that is not there;
+  /// a lease or session that is gone while something is left of it; an id that is taken. What is gone already
+  /// may go again.
   absl::Status Apply(const v1::JournalRecord& record);
   /// The shortest records that come to this state.
   void Encode(std::string& out) const;
@@ -37,6 +39,8 @@ class JournalState {
   const std::map<std::uint64_t, v1::JournalLease>& leases() const { return leases_; }
   const std::map<std::uint64_t, v1::JournalSession>& sessions() const { return sessions_; }
   const std::map<std::uint64_t, v1::JournalGranted>& chunks() const { return chunks_; }
+  /// The most that a session has charged, by session and device.
+  const std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>& charges() const { return charges_; }
   const v1::JournalIds& ids() const { return ids_; }
   /// The uuids of cards of which somebody may hold memory that is not told of here.
   const std::set<std::string>& unexplained() const { return unexplained_; }
@@ -49,11 +53,13 @@ class JournalState {
   absl::Status ApplyGranted(const v1::JournalGranted& granted);
   absl::Status DropLease(std::uint64_t key);
   absl::Status DropSession(std::uint64_t id);
+  absl::Status ApplyCharged(const v1::JournalCharged& charged);
   void ApplyFreed(std::uint64_t chunk);
 
   std::map<std::uint64_t, v1::JournalLease> leases_;
   std::map<std::uint64_t, v1::JournalSession> sessions_;
   std::map<std::uint64_t, v1::JournalGranted> chunks_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> charges_;
   std::map<std::uint64_t, std::uint64_t> device_leases_;     // which lease a device is of
   std::map<std::uint64_t, std::size_t> chunks_of_sessions_;  // how many; none is zero
   std::map<std::uint64_t, std::size_t> sessions_of_leases_;  // how many; none is zero
@@ -61,7 +67,9 @@ class JournalState {
   v1::JournalIds ids_;
 };
 
-constexpr std::uint32_t kJournalVersion = 1;
+/// Version 2 added JournalCharged.
+constexpr std::uint32_t kJournalVersion = 2;
+constexpr std::uint32_t kOldestJournalVersion = 1;
 constexpr std::size_t kBootIdBytes = 36;
 constexpr std::size_t kJournalHeaderBytes = 8 + 4 + kBootIdBytes + 4;
 /// No payload is longer.

@@ -219,6 +219,9 @@ Bytes LeaseRecovery::HeldBeyondPromises(const v1::JournalLease& but, const Broke
   for (const auto& [id, chunk] : found_.state.chunks()) {
     held[chunk.device_id()] = SaturatingAdd(held[chunk.device_id()], Bytes(chunk.bytes()));
   }
+  for (const auto& [of, bytes] : found_.state.charges()) {
+    held[of.second] = SaturatingAdd(held[of.second], Bytes(bytes));
+  }
   Bytes sum;
   for (const auto& [key, lease] : found_.state.leases()) {
     if (key == but.key() || !restored_.contains(lease.id())) continue;

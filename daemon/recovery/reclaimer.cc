@@ -12,6 +12,8 @@ namespace {
 
 // How often the backend is asked again about memory that it did not confirm.
 constexpr std::chrono::milliseconds kUnconfirmedRetry{20};
+// How often the process of a session that is over, and lives on, is looked at for charged memory.
+constexpr std::chrono::milliseconds kChargesRetry{500};
 
 }  // namespace
 
@@ -79,6 +81,7 @@ void Reclaimer::EndAbsent(std::shared_ptr<SessionState> session, bool is_gone) {
     const Clock::time_point now = Clock::now();
     adopted_.push_back({.session = std::move(session),
                         .grace_ends = is_gone ? now : now + options_.grace,
+                        .is_gone = is_gone,
                         .was_absent = true});
   }
   options_.waker->Wake();
@@ -116,10 +119,11 @@ void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfir
     next = Clock::now() + kUnconfirmedRetry;
   }
   for (const Draining& entry : draining) {
-    if (!entry.is_over) {
+    if (!entry.is_gone) {
       // A negative descriptor (no pidfd) is ignored by poll.
       polled.push_back({.fd = entry.session->process().pidfd.get(), .events = POLLIN, .revents = 0});
-      next = next ? std::min(*next, entry.grace_ends) : entry.grace_ends;
+      const Clock::time_point look = entry.is_over ? Clock::now() + kChargesRetry : entry.grace_ends;
+      next = next ? std::min(*next, look) : look;
     }
   }
   int timeout = -1;
@@ -142,9 +146,14 @@ void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfir
 
 void Reclaimer::Finish(std::vector<Draining>& draining, bool were_absent, bool stopping) {
   std::vector<SessionId> over;
+  std::vector<SessionId> gone;
   for (Draining& entry : draining) {
     if (entry.was_absent != were_absent) {
       continue;
+    }
+    entry.is_gone = entry.is_gone || HasNoCharges(entry);
+    if (entry.is_gone) {
+      gone.push_back(entry.session->id());
     }
     entry.is_over =
         entry.is_over || stopping || entry.session->process().IsGone() || Clock::now() >= entry.grace_ends;
@@ -152,6 +161,7 @@ void Reclaimer::Finish(std::vector<Draining>& draining, bool were_absent, bool s
       over.push_back(entry.session->id());
     }
   }
+  broker_.EndCharges(gone);
   if (over.empty()) {
     return;
   }
@@ -163,6 +173,16 @@ void Reclaimer::Finish(std::vector<Draining>& draining, bool were_absent, bool s
     TakeOut(*entry.session);
     return true;
   });
+}
+
+bool Reclaimer::HasNoCharges(const Draining& entry) const {
+  const Process& process = entry.session->process();
+  if (process.IsGone()) return true;
+  if (Clock::now() < entry.grace_ends) return false;
+  // A process that cannot be watched has the grace.
+  if (!process.pidfd || broker_.ChargesOf(entry.session->id()).empty()) return true;
+  const std::vector<std::uint64_t> pages = entry.session->pages();
+  return !pages.empty() && MapsFile(process.pid, "memfd:lgpu-client", pages) == false;
 }
 
 void Reclaimer::TakeOut(SessionState& session) {

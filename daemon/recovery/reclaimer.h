@@ -51,6 +51,7 @@ class Reclaimer {
   struct Draining {
     std::shared_ptr<SessionState> session;
     Clock::time_point grace_ends;
+    bool is_gone = false;     // no process has what it charged any more
     bool is_over = false;     // its process is gone or had its time; what is not free yet is unconfirmed
     bool was_absent = false;  // what it holds is an earlier daemon's, and looked for all over the machine
   };
@@ -65,6 +66,9 @@ class Reclaimer {
   /// is enough for all who were absent; the others come before it.
   void Finish(std::vector<Draining>& draining, bool were_absent, bool stopping);
   void TakeOut(SessionState& session);
+  /// Charged memory is the program's own: it is back when the process is gone, or maps the client page no
+  /// more.
+  bool HasNoCharges(const Draining& entry) const;
 
   Broker& broker_;
   LeaseTable& leases_;

@@ -45,6 +45,11 @@ absl::Status NoMeansFor(const v1::JournalSession& session, const absl::Status& w
 absl::Status Recovery::RestoreSession(const JournalState& state, const v1::JournalSession& session,
                                       const Chunks& chunks, Restored& all) {
   const LeaseKey lease{session.lease_key()};
+  std::vector<Broker::RestoredCharge> charges;
+  for (auto at = state.charges().lower_bound({session.id(), 0});
+       at != state.charges().end() && at->first.first == session.id(); ++at) {
+    charges.push_back({.device = LogicalId{at->first.second}, .bytes = Bytes(at->second)});
+  }
   if (parts_.leases.Names(lease).first.empty()) {  // it could not be restored
     if (const auto known = state.leases().find(lease.value);
         known != state.leases().end() && !known->second.removed()) {
@@ -75,8 +80,8 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
                                                                         .earlier_pages = std::move(pages)},
                                                  std::move(held.process), *waker, *std::move(stats_page),
                                                  *std::move(client_page));
-  if (const absl::Status status =
-          parts_.broker.RestoreSession(restored->id(), session.pid(), *std::move(waker), lease, chunks);
+  if (const absl::Status status = parts_.broker.RestoreSession(restored->id(), session.pid(),
+                                                               *std::move(waker), lease, chunks, charges);
       !status.ok()) {
     const std::string why =
         absl::StrCat("session ", session.id(), " cannot be restored: ", std::string(status.message()));

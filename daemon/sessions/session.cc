@@ -38,7 +38,8 @@ void Session::Run() {
                           // daemon's to judge
     }
     if (end_ == End::kLost) {
-      const bool may_come_back = (attesting_ || unheard_) && state_->end_request().ok();
+      const bool may_come_back =
+          state_->lease() && (attesting_ || unheard_ || KeepsCharges()) && state_->end_request().ok();
       may_come_back ? GoAbsent() : EndLost();
     }
   }
@@ -152,6 +153,10 @@ void Session::HandleFrame() {
     HandleAttest(received_.frame.attest(), received_.fds);
     return;
   }
+  if (attesting_ && received_.frame.has_charges() && received_.fds.empty() && !received_.fds_cut) {
+    HandleChargeAttest(received_.frame.charges());
+    return;
+  }
   if (attesting_) {
     Break(absl::InvalidArgumentError("a resumed session says what it holds before all else"));
     return;
@@ -181,6 +186,12 @@ void Session::Dispatch(const v1::Frame& frame) {
     case v1::Frame::kAttach:
       HandleAttach(frame.attach());
       break;
+    case v1::Frame::kCharge:
+      HandleCharge(frame.charge());
+      break;
+    case v1::Frame::kUncharge:
+      HandleUncharge(frame.uncharge());
+      break;
     case v1::Frame::kAck:
       HandleAck(frame.ack().grant_id());
       break;
@@ -202,21 +213,34 @@ void Session::Dispatch(const v1::Frame& frame) {
   }
 }
 
-void Session::HandleGrow(const v1::GrowRequest& request) {
-  const std::uint64_t id = request.request_id();
+bool Session::IsNewRequest(std::uint64_t id, std::string_view frame) {
   const auto is_same = [id](const auto& open) { return open.request_id == id; };
   if (id == 0 || std::any_of(waiting_.begin(), waiting_.end(), is_same) ||
       std::any_of(outgoing_.begin(), outgoing_.end(), is_same)) {
-    Break(absl::InvalidArgumentError(absl::StrCat("request_id ", id, " of Grow is zero or in use")));
-    return;
+    Break(absl::InvalidArgumentError(
+        absl::StrCat("request_id ", id, " of ", std::string(frame), " is zero or in use")));
+    return false;
   }
+  return true;
+}
+
+absl::Status Session::TooManyOpen() {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(kMaxOpenGrows, " requests of this session are open already; wait for one of them"));
+}
+
+std::chrono::milliseconds Session::GrowTimeout(std::uint64_t timeout_ms) {
+  return std::chrono::milliseconds(std::min<std::uint64_t>(
+      timeout_ms, std::chrono::duration_cast<std::chrono::milliseconds>(kMaxGrowTimeout).count()));
+}
+
+void Session::HandleGrow(const v1::GrowRequest& request) {
+  const std::uint64_t id = request.request_id();
+  if (!IsNewRequest(id, "Grow")) return;
   if (waiting_.size() + outgoing_.size() >= kMaxOpenGrows) {
-    Refuse(id, absl::ResourceExhaustedError(absl::StrCat(
-                   kMaxOpenGrows, " requests of this session are open already; wait for one of them")));
+    Refuse(id, TooManyOpen());
     return;
   }
-  const auto timeout = std::chrono::milliseconds(std::min<std::uint64_t>(
-      request.timeout_ms(), std::chrono::duration_cast<std::chrono::milliseconds>(kMaxGrowTimeout).count()));
   const LogicalId device{request.device_id()};
   Answer(id, device, turn_,
          services_.broker.Grow({.session = peer_.id,
@@ -224,7 +248,7 @@ void Session::HandleGrow(const v1::GrowRequest& request) {
                                 .at_least = Bytes(request.at_least_bytes()),
                                 .wanted = Bytes(request.wanted_bytes()),
                                 .asked_at = turn_,
-                                .deadline = turn_ + timeout,
+                                .deadline = turn_ + GrowTimeout(request.timeout_ms()),
                                 .ahead = request.ahead()}));
 }
 
@@ -256,7 +280,12 @@ void Session::ContinueWaiting() {
     if (end_ != End::kNone) {
       return;
     }
-    Answer(entry.request_id, entry.device, entry.asked_at, services_.broker.Continue(entry.grow));
+    Broker::GrowAnswer answer = services_.broker.Continue(entry.grow);
+    if (entry.is_charge) {
+      AnswerCharge(entry.request_id, entry.asked_at, answer);
+    } else {
+      Answer(entry.request_id, entry.device, entry.asked_at, std::move(answer));
+    }
   }
 }
 

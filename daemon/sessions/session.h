@@ -95,6 +95,7 @@ class Session {
     GrowId grow;
     Clock::time_point asked_at;
     Clock::time_point next_look;
+    bool is_charge = false;
   };
 
   // session_greeting.cc.
@@ -104,6 +105,16 @@ class Session {
   absl::Status SendWelcome(std::uint32_t version);
   static std::size_t ClientPageBytes(std::uint32_t version);
   void HandleAttach(const v1::Attach& request);
+
+  // session_charges.cc: memory that a program takes from the driver itself.
+  void HandleCharge(const v1::Charge& request);
+  void AnswerCharge(std::uint64_t request_id, Clock::time_point asked_at, const Broker::GrowAnswer& answer);
+  void HandleUncharge(const v1::Uncharge& request);
+  void HandleChargeAttest(const v1::ChargeAttest& attest);
+  /// From the first charge on, the broker knows the words of the client page. False: the session is broken.
+  bool ShareAllowances();
+  /// The process of a session whose connection is over has memory that it charged.
+  bool KeepsCharges() const;
 
   // session_resume.cc: a client of an earlier daemon.
   /// In place of MakeState. The session is absent no more, until it is back or its connection ends.
@@ -120,6 +131,10 @@ class Session {
   int TimeUntilNextLook() const;
   void HandleFrame();
   void Dispatch(const v1::Frame& frame);
+  /// False, and the session is broken: the id is zero or in use.
+  bool IsNewRequest(std::uint64_t id, std::string_view frame);
+  static absl::Status TooManyOpen();
+  static std::chrono::milliseconds GrowTimeout(std::uint64_t timeout_ms);
   void HandleGrow(const v1::GrowRequest& request);
   void HandleAck(std::uint64_t grant);
   void HandleReturn(const v1::ReturnRequest& request);
@@ -133,6 +148,7 @@ class Session {
   void Answer(std::uint64_t request_id, LogicalId device, Clock::time_point asked_at,
               Broker::GrowAnswer answer);
   enum class Concern { kSomebody, kNobody };  // who was refused; of nobody's there is no event
+  void TellRefused(const absl::Status& status);
   void Refuse(std::uint64_t request_id, const absl::Status& status, Concern concern = Concern::kSomebody);
   void Pump();
   /// A number that only the receiver of the grant can know: its Ack proves that the descriptors were read.
@@ -164,6 +180,7 @@ class Session {
   bool attesting_ = false;               // a resumed session that has not told all that it holds
   bool maps_page_ = false;               // of this connection, for all that is known of a resumed session
   bool unheard_ = false;                 // it has, and may not know that this was heard
+  bool shares_allowances_ = false;       // the broker has the words of the client page
   End end_ = End::kNone;
 
   Clock::time_point turn_;  // when this turn of the loop began

@@ -58,11 +58,13 @@ void Session::Refuse(std::uint64_t request_id, const absl::Status& status, Conce
   if (const std::optional<Refusal> refusal = GetRefusal(status)) {
     *refused.mutable_refusal() = RefusalToProto(*refusal);
   }
-  if (concern == Concern::kSomebody) {
-    Tell(v1::Event::KIND_REFUSED, std::string(status.message().substr(0, status.message().find('\n'))),
-         &status);
-  }
+  if (concern == Concern::kSomebody) TellRefused(status);
   Send(frame);
+}
+
+void Session::TellRefused(const absl::Status& status) {
+  Tell(v1::Event::KIND_REFUSED, std::string(status.message().substr(0, status.message().find('\n'))),
+       &status);
 }
 
 void Session::SendTrims() {

@@ -61,6 +61,22 @@ TEST(CardUseTest, WhatADriverKeepsMayHideThatChunksAreCountedButNeverAddsUpToMor
   EXPECT_THAT(BesideChunks(report, chunks), ElementsAre(Pair(kTrainer, 656_MiB)));
 }
 
+TEST(CardUseTest, ChargedMemoryIsNoOverhead) {
+  // The trainer took 5 GiB from the driver and was lent 64 MiB more; the server was lent more than it has.
+  const World world{.base = 600_MiB, .counts = true};
+  CardReport report = world.Report();
+  report.free -= 5_GiB;
+  report.processes.push_back({kTrainer, 5_GiB});
+  const std::map<std::int64_t, Bytes> charged = {{kTrainer, 5_GiB}};
+  const CardReport rest = WithoutCharges(report, charged);
+  EXPECT_EQ(rest.free, world.Report().free);
+  EXPECT_THAT(BesideChunks(rest, world.chunks),
+              ElementsAre(Pair(kTrainer, 400_MiB), Pair(kServer, 300_MiB), Pair(kStranger, 2_GiB)));
+  EXPECT_THAT(BesideChunks(WithoutCharges({15_GiB, {{kServer, 1_GiB}}}, {{kServer, 2_GiB}}),
+                           {.total = 16_GiB, .existing = {}, .granted = {}}),
+              ElementsAre(Pair(kServer, Bytes())));
+}
+
 TEST(CardUseTest, AProcessWithTwoContextsIsOne) {
   const ChunkUse chunks{.total = 16_GiB, .existing = 1_GiB, .granted = {{kTrainer, 1_GiB}}};
   const CardReport report{14_GiB, {{kTrainer, 1_GiB + 500_MiB}, {kTrainer, 524_MiB}}};

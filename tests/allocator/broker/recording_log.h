@@ -5,6 +5,7 @@
 
 #include <map>
 #include <set>
+#include <utility>
 
 #include "allocator/broker/grant_log.h"
 
@@ -22,6 +23,9 @@ class RecordingLog final : public GrantLog {
     EXPECT_EQ(granted_.erase(chunk), 1u) << "freed without a grant";
     uncommitted_.erase(chunk);
   }
+  void NoteCharged(const Charged& charged) override {
+    charged_[{charged.session, charged.device}] = charged.bytes;
+  }
   absl::Status Commit() override {
     if (failing_) return absl::UnavailableError("the log was to fail");
     uncommitted_.clear();
@@ -30,10 +34,16 @@ class RecordingLog final : public GrantLog {
 
   void SetFailing(bool failing) { failing_ = failing; }
   const std::map<ChunkId, Granted>& granted() const { return granted_; }
+  /// The most that a session has charged of a device.
+  Bytes charged(SessionId session, LogicalId device) const {
+    const auto found = charged_.find({session, device});
+    return found == charged_.end() ? Bytes() : found->second;
+  }
   bool IsCommitted(ChunkId chunk) const { return granted_.contains(chunk) && !uncommitted_.contains(chunk); }
 
  private:
   std::map<ChunkId, Granted> granted_;
+  std::map<std::pair<SessionId, LogicalId>, Bytes> charged_;
   std::set<ChunkId> uncommitted_;
   bool failing_ = false;
 };
