@@ -73,7 +73,7 @@ endif()
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/SayNextSteps.cmake COMPONENT next-steps)
 
 # Everything that `cmake --install` wants to be there.
-add_custom_target(installed DEPENDS lgpu lgpud lgpu_cli lgpu_selftest lgpu_man)
+add_custom_target(installed DEPENDS lgpu lgpud lgpu_cli lgpu_selftest lgpu_man lgpu_shim_cuda lgpu_shim_nvml lgpu_redirect)
 # Removes the files of the last `cmake --install`.
 add_custom_target(uninstall COMMAND ${CMAKE_COMMAND} -P ${PROJECT_SOURCE_DIR}/cmake/Uninstall.cmake VERBATIM)
 

@@ -34,7 +34,7 @@ set(CPACK_PACKAGE_NAME lgpu)
 set(CPACK_PACKAGE_VENDOR lgpu)
 set(CPACK_PACKAGE_CONTACT "The lgpu project <maintainers@lgpu.invalid>")
 set(CPACK_STRIP_FILES ON)
-set(CPACK_COMPONENTS_ALL lgpud lgpu liblgpu0 liblgpu-dev lgpu-doc)
+set(CPACK_COMPONENTS_ALL lgpud lgpu liblgpu0 liblgpu-dev lgpu-driver-shim lgpu-doc)
 set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/cmake/PackageByGenerator.cmake)
 set(CPACK_LGPU_SOURCE ${PROJECT_SOURCE_DIR})
 set(CPACK_LGPU_LIBDIR ${CMAKE_INSTALL_LIBDIR})
@@ -43,7 +43,6 @@ set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_SOURCE lgpu)
 
 # lgpu_deb(COMPONENT SECTION SUMMARY TEXT): TEXT in lines of at most 80 characters.
@@ -62,6 +61,8 @@ lgpu_deb(liblgpu0 libs "client library of logical GPUs"
   "${about}This package has the shared library that programs use.")
 lgpu_deb(liblgpu-dev libdevel "client library of logical GPUs, development files"
   "${about}This package has headers, a CMake package and a pkg-config file.")
+lgpu_deb(lgpu-driver-shim utils "limits for programs that know nothing of logical GPUs"
+  "${about}This package has the library in front of the CUDA driver with which lgpu run\nlimits programs that do not use liblgpu.")
 lgpu_deb(lgpu-doc doc "documentation and examples of logical GPUs"
   "${about}This package has the pages of the project and programs to start from.")
 lgpu_static(in_library libgrpc-dev)
@@ -70,7 +71,11 @@ lgpu_static(in_daemon libcli11-dev nlohmann-json3-dev)
 # liblgpu opens OpenBLAS at the first MatMul on the CPU.
 set(CPACK_DEBIAN_LIBLGPU0_PACKAGE_RECOMMENDS "libopenblas0-pthread${in_library}")
 set(CPACK_DEBIAN_LGPU_PACKAGE_RECOMMENDS "libopenblas0-pthread${in_command}")
-set(CPACK_DEBIAN_LGPU_PACKAGE_SUGGESTS "lgpud, lgpu-doc")
+set(CPACK_DEBIAN_LGPU_PACKAGE_SUGGESTS "lgpud, lgpu-driver-shim, lgpu-doc")
+# It needs the C library and the machine's own driver, under a name that lgpu gives it: no package has that file.
+set(CPACK_DEBIAN_LGPU-DRIVER-SHIM_PACKAGE_SHLIBDEPS OFF)
+set(CPACK_DEBIAN_LGPU-DRIVER-SHIM_PACKAGE_DEPENDS "libc6 (>= 2.35)")
+set(CPACK_DEBIAN_LGPU-DRIVER-SHIM_PACKAGE_RECOMMENDS lgpu)
 set(CPACK_DEBIAN_LGPUD_PACKAGE_DEPENDS passwd)
 set(CPACK_DEBIAN_LGPUD_PACKAGE_RECOMMENDS "lgpu${in_daemon}")
 set(CPACK_DEBIAN_LIBLGPU-DEV_PACKAGE_DEPENDS "liblgpu0, libabsl-dev")
@@ -79,5 +84,8 @@ set(CPACK_DEBIAN_LGPU-DOC_PACKAGE_ARCHITECTURE all)
 set(CPACK_DEBIAN_LGPU-DOC_PACKAGE_SHLIBDEPS OFF)
 set(deb ${PROJECT_SOURCE_DIR}/packaging/deb)
 set(CPACK_DEBIAN_LGPUD_PACKAGE_CONTROL_EXTRA ${deb}/postinst ${deb}/prerm ${deb}/postrm ${deb}/conffiles)
-set(CPACK_DEBIAN_LIBLGPU0_PACKAGE_CONTROL_EXTRA ${deb}/triggers)
+# Of this library alone: nobody is to depend on the shim for libcuda.so.1.
+file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/package/shlibs
+     CONTENT "liblgpu ${PROJECT_VERSION_MAJOR} liblgpu0 (>= ${PROJECT_VERSION})\n")
+set(CPACK_DEBIAN_LIBLGPU0_PACKAGE_CONTROL_EXTRA ${deb}/triggers ${PROJECT_BINARY_DIR}/package/shlibs)
 include(CPack)

@@ -28,6 +28,8 @@ foreach(component ${CPACK_COMPONENTS_ALL})
     file(RPATH_REMOVE FILE ${program})
   endforeach()
 endforeach()
+file(GLOB shims ${CPACK_TEMPORARY_DIRECTORY}/lgpu-driver-shim/usr/${CPACK_LGPU_LIBDIR}/lgpu/driver/*.so*)
+execute_process(COMMAND strip --strip-unneeded ${shims} COMMAND_ERROR_IS_FATAL ANY)
 # The text of the licence is in base-files.
 file(REMOVE ${CPACK_TEMPORARY_DIRECTORY}/liblgpu0/usr/share/doc/lgpu/Apache-2.0)
 file(RENAME ${CPACK_TEMPORARY_DIRECTORY}/liblgpu0/usr/share/doc/lgpu/grpc.copyright
