@@ -26,15 +26,18 @@ std::uint64_t BytesOfFormat(int format) {
 
 template <typename Descriptor>
 std::uint64_t BytesOf(const Descriptor& array) {
-  std::uint64_t elements = std::max<std::uint64_t>(array.width, 1) * std::max<std::uint64_t>(array.height, 1);
-  if constexpr (requires { array.depth; }) elements *= std::max<std::uint64_t>(array.depth, 1);
-  return elements * std::max(array.channels, 1U) * BytesOfFormat(array.format);
+  std::uint64_t bytes =
+      Product(std::max<std::uint64_t>(array.width, 1), std::max<std::uint64_t>(array.height, 1));
+  if constexpr (requires { array.depth; }) bytes = Product(bytes, std::max<std::uint64_t>(array.depth, 1));
+  return Product(bytes, std::max(array.channels, 1U) * BytesOfFormat(array.format));
 }
 
 std::uint64_t BytesOf(Array3dDescriptor array, unsigned levels) {
   std::uint64_t bytes = 0;
   for (unsigned level = 0; level < std::min(levels, 64U); ++level) {
-    bytes += BytesOf(array);
+    const std::uint64_t level_bytes = BytesOf(array);
+    if (level_bytes > ~bytes) return ~std::uint64_t{0};
+    bytes += level_bytes;
     array.width /= 2;
     array.height /= 2;
     array.depth /= 2;

@@ -1,6 +1,7 @@
 // cuGetProcAddress: a program that looks up a call which the shim changes gets the shim's.
 
 #include <cstring>
+#include <string_view>
 
 #include "client/driver/shim.h"
 
@@ -11,8 +12,8 @@ enum class PerThread { kNone, kLegacy, kPerThread };
 using enum PerThread;
 
 struct Entry {
-  const char* symbol;
-  const char* name;
+  std::string_view symbol;
+  std::string_view name;
   int version;
   PerThread stream;
   void* shim;
@@ -40,12 +41,12 @@ void* RealOf(std::size_t index) {
 /// unknown.
 bool IsNewer(const Entry& entry, const void* answer) {
   char later[80];
-  const std::size_t length = std::strlen(entry.name);
-  const char* const suffix = entry.symbol + length;
-  const int version = std::strncmp(suffix, "_v", 2) == 0 ? suffix[2] - '0' : 1;
+  const std::size_t length = entry.name.size();
+  const std::string_view suffix = entry.symbol.substr(length);
+  const int version = suffix.size() > 2 && suffix.substr(0, 2) == "_v" ? suffix[2] - '0' : 1;
   if (length + 8 > sizeof(later)) return false;
   for (int next = version + 1; next <= version + 2; ++next) {
-    std::memcpy(later, entry.name, length);
+    std::memcpy(later, entry.name.data(), length);
     std::memcpy(later + length, "_v", 2);
     later[length + 2] = static_cast<char>('0' + next);
     std::strcpy(later + length + 3, entry.stream == kPerThread ? "_ptsz" : "");
@@ -56,21 +57,20 @@ bool IsNewer(const Entry& entry, const void* answer) {
 
 /// The shim's call in place of the driver's `answer` to a look-up; the answer itself where that is not
 /// changed.
-void* Instead(const char* symbol, int version, Flags64 flags, void* answer) {
+void* Instead(std::string_view symbol, int version, Flags64 flags, void* answer) {
   const bool wants_per_thread = (flags & kPerThreadStream) != 0;
   const Entry* chosen = nullptr;
   bool is_last = false;  // no later version is in the table
   for (const Entry& entry : kEntries) {
-    if (std::strcmp(entry.name, symbol) != 0) continue;
+    if (entry.name != symbol) continue;
     if (entry.stream != kNone && (entry.stream == kPerThread) != wants_per_thread) continue;
     is_last = entry.version <= version;
     if (is_last) chosen = &entry;
   }
   if (chosen != nullptr) return is_last && IsNewer(*chosen, answer) ? answer : chosen->shim;
   // A name with its suffix, which a driver may know as well.
-  if (std::strncmp(symbol, "cu", 2) != 0) return answer;
   for (std::size_t i = 0; i < std::size(kEntries); ++i) {
-    if (std::strcmp(kEntries[i].symbol, symbol) == 0 && answer == RealOf(i)) return kEntries[i].shim;
+    if (kEntries[i].symbol == symbol && answer == RealOf(i)) return kEntries[i].shim;
   }
   return answer;
 }

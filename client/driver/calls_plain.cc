@@ -24,16 +24,16 @@ Result Plain(Address* address, std::uint64_t bytes, ChargeKind kind, const char*
 template <typename Address, typename Size>
 Result Pitched(Result (*real)(Address*, Size*, Size, Size, unsigned), Address* address, Size* pitch,
                Size width, Size height, unsigned element, const char* call) {
-  const auto bytes = static_cast<std::uint64_t>(RoundUp(width, kRow)) * height;
+  const std::uint64_t bytes = Product(RoundUp(width, kRow), height);
   const Result result = Plain(address, bytes, ChargeKind::kPitched, call,
                               [&] { return CallReal(real, address, pitch, width, height, element); });
   Shim* const shim = Shim::Get();
-  if (result != kSuccess || shim == nullptr || std::uint64_t{*pitch} * height <= bytes) return result;
+  if (result != kSuccess || shim == nullptr || Product(*pitch, height) <= bytes) return result;
   // The driver's rows are longer than expected: the rest is charged now.
   std::optional<Allocation> allocation = shim->allocations.Remove(*address);
   if (!allocation) return result;
   const std::optional<Charge> whole =
-      shim->Take(allocation->charge.card, std::uint64_t{*pitch} * height, ChargeKind::kPitched, call);
+      shim->Take(allocation->charge.card, Product(*pitch, height), ChargeKind::kPitched, call);
   shim->charges.GiveBack(allocation->charge);
   if (!whole) {
     (void)CallReal(RealDriver::Get().cuMemFree_v2, static_cast<DevicePtr>(*address));

@@ -19,6 +19,11 @@ inline constexpr std::uint64_t RoundUp(std::uint64_t bytes, std::uint64_t unit) 
   return bytes > ~std::uint64_t{0} - unit ? bytes : (bytes + unit - 1) / unit * unit;
 }
 
+/// The largest number where the product is none: what the driver refuses as well.
+inline constexpr std::uint64_t Product(std::uint64_t a, std::uint64_t b) {
+  return b != 0 && a > ~std::uint64_t{0} / b ? ~std::uint64_t{0} : a * b;
+}
+
 /// What one allocation was charged with.
 struct Charge {
   int card = LeaseSession::kNoCard;

@@ -171,6 +171,9 @@ void LeaseSession::Take(const wire::Frame& frame) {
       // Here, and not by the caller: what is attested next has it.
       Count(request->card, request->kind, request->bytes);
     }
+  } else if (const auto* const returned = frame.Get<wire::ReturnReply>()) {
+    for (Request& request : requests_)
+      request.is_done = request.is_done || request.id == returned->request_id;
   } else if (const auto* const trim = frame.Get<wire::Trim>()) {
     const wire::Frame trimmed{.body = wire::Trimmed{.trim_id = trim->trim_id, .pending = false}};
     if (!channel_.Send(wire::Encode(trimmed), {}, Clock::now() + kSendPatience).ok()) Lose();
@@ -212,11 +215,31 @@ void LeaseSession::Uncharge(int card, std::uint64_t bytes, ChargeKind kind) {
   const wire::Frame frame{.body = wire::Uncharge{.card_uuid = cards_[static_cast<std::size_t>(card)].uuid,
                                                  .bytes = excess,
                                                  .kind = kind}};
+  has_uncharged_.store(true);
   if (!channel_.Send(wire::Encode(frame), {}, Clock::now() + kSendPatience).ok()) Lose();
+}
+
+void LeaseSession::AwaitUncharges() {
+  if (!has_uncharged_.exchange(false)) return;
+  const Clock::time_point deadline = Clock::now() + kSendPatience;
+  Lock lock(mutex_);
+  if (state_ != State::kJoined) return;
+  // A Return of no chunks is answered, with an error, after all that was sent before it.
+  const auto request = requests_.insert(requests_.end(), {.id = next_request_++});
+  wire::ReturnRequest barrier;
+  barrier.request_id = request->id;
+  const wire::Frame frame{.body = std::move(barrier)};
+  if (channel_.Send(wire::Encode(frame), {}, deadline).ok()) {
+    Await(lock, *request, deadline);
+  } else {
+    Lose();
+  }
+  requests_.erase(request);
 }
 
 std::optional<LeaseSession::Figures> LeaseSession::FiguresOf(int card) {
   if (card == kNoCard || !Join()) return std::nullopt;
+  AwaitUncharges();
   const Card& asked = cards_[static_cast<std::size_t>(card)];
   std::uint64_t limit = 0, held = 0, unused = 0, card_free = 0, epoch = 0;
   do {

@@ -59,7 +59,7 @@ class LeaseSession {
   struct Figures {
     std::uint64_t limit = 0, free = 0;
   };
-  /// What the lease may still take of the card. Nothing: not attached.
+  /// What the lease may still take of the card; what this process gave back counts. Nothing: not attached.
   std::optional<Figures> FiguresOf(int card);
 
   /// In a forked child: closes the parent's connection, silently. The object is of no use after that.
@@ -98,6 +98,8 @@ class LeaseSession {
   void Receive(Lock& lock, Clock::time_point deadline);
   void Take(const wire::Frame& frame);
   void Lose();
+  /// Waits until the daemon has counted what was uncharged before.
+  void AwaitUncharges();
   bool TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind);
   void Count(int card, ChargeKind kind, std::uint64_t bytes);  // wraps for negative ones
   CardCharges& Words(int card) const { return page_->charges.cards[static_cast<std::size_t>(card)]; }
@@ -112,6 +114,7 @@ class LeaseSession {
   std::array<std::array<std::atomic<std::uint64_t>, kKinds>, kMaxCards> totals_{};
   std::atomic<std::uint64_t> generation_{0};  // of the connection
   std::atomic<int> socket_{-1};
+  std::atomic<bool> has_uncharged_{false};  // since the daemon's last answer
 
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;

@@ -8,6 +8,8 @@ namespace {
 
 // A pool is settled at one free in so many, when this much of it or more is charged and not used.
 constexpr unsigned kFreesBetween = 16;
+// No card has this much, and sums of it are numbers still.
+constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;
 constexpr std::uint64_t kWorthwhile = std::uint64_t{32} << 20;
 
 }  // namespace
@@ -21,6 +23,7 @@ std::shared_ptr<PoolBook> Pools::Of(std::uint64_t pool, int card) {
 
 bool Pools::Take(PoolBook& pool, std::uint64_t bytes, const char* call) {
   if (pool.is_host) return true;
+  if (bytes > kLargest) return false;
   std::unique_lock lock(mutex_);
   while (pool.used + bytes > pool.charged) {
     const std::uint64_t missing = RoundUp(pool.used + bytes - pool.charged, kBlock);

@@ -12,6 +12,7 @@ namespace {
 std::atomic<Shim*> the_shim{nullptr};
 std::atomic<bool> is_looked_up{false};
 std::atomic<bool> is_watching_forks{false};
+std::atomic<std::uint64_t> contexts_gone{1};  // rises when one was destroyed or reset
 
 std::optional<std::uint64_t> PoolReserved(std::uint64_t pool) {
   std::uint64_t bytes = 0;
@@ -72,14 +73,23 @@ int Shim::CardOf(Device device) {
 }
 
 std::optional<Shim::Place> Shim::Current() {
+  // One question to the driver in place of two: a thread allocates in one context mostly. The number of a
+  // context that was destroyed may come again on another device.
+  struct Known {
+    std::uint64_t contexts = 0;  // the value of contexts_gone; 0: nothing is known
+    Place place{.card = LeaseSession::kNoCard, .context = nullptr};
+  };
+  static thread_local Known known;
   const RealDriver& real = RealDriver::Get();
-  Device device = 0;
   Context context = nullptr;
-  if (CallReal(real.cuCtxGetDevice, &device) != kSuccess ||
-      CallReal(real.cuCtxGetCurrent, &context) != kSuccess) {
-    return std::nullopt;
-  }
-  return Place{.card = CardOf(device), .context = context};
+  if (CallReal(real.cuCtxGetCurrent, &context) != kSuccess) return std::nullopt;
+  const std::uint64_t gone = contexts_gone.load(std::memory_order_acquire);
+  if (known.contexts == gone && known.place.context == context && context != nullptr) return known.place;
+  Device device = 0;
+  if (CallReal(real.cuCtxGetDevice, &device) != kSuccess) return std::nullopt;
+  const Place place{.card = CardOf(device), .context = context};
+  if (place.card != LeaseSession::kNoCard) known = {.contexts = gone, .place = place};
+  return place;
 }
 
 void Shim::SettlePools() {
@@ -102,6 +112,7 @@ void Shim::GiveBack(const Allocation& allocation) {
 
 void Shim::ForgetContext(const void* context) {
   if (context == nullptr) return;
+  contexts_gone.fetch_add(1, std::memory_order_acq_rel);
   for (const Allocation& allocation : allocations.RemoveOfContext(context)) GiveBack(allocation);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/driver/charges.h"
+#include "client/driver/pools.h"
 #include "tests/driver/scripted_daemon.h"
 #include "tests/support/child_program.h"
 
@@ -78,6 +79,16 @@ TEST_F(LeaseSessionTest, TellsAnUnusedAllowanceAsFree) {
   ASSERT_TRUE(figures.has_value());
   EXPECT_EQ(figures->limit, 64 * kMiB);
   EXPECT_EQ(figures->free, 62 * kMiB);
+}
+
+TEST_F(LeaseSessionTest, WhatWasGivenBackIsFreeAtOnce) {
+  LeaseSession session(Options());
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(Charge(session, 20 * kMiB));
+    ASSERT_EQ(session.FiguresOf(0)->free, 44 * kMiB);
+    session.Uncharge(0, 20 * kMiB, ChargeKind::kPlain);
+    ASSERT_EQ(session.FiguresOf(0)->free, 64 * kMiB);
+  }
 }
 
 TEST_F(LeaseSessionTest, ARestartedDaemonIsToldWhatIsCharged) {
@@ -158,6 +169,44 @@ TEST_F(LeaseSessionTest, LargeRequestsAreChargedInWholeBlocks) {
   EXPECT_EQ(charges.Take(0, kMiB, ChargeKind::kPlain, kCall)->bytes, 2 * kMiB);
   EXPECT_EQ(charges.Take(0, 3 * kMiB, ChargeKind::kPlain, kCall)->bytes, 4 * kMiB);
   EXPECT_FALSE(charges.Take(0, ~std::uint64_t{0}, ChargeKind::kPlain, kCall).has_value());
+  EXPECT_EQ(Product(std::uint64_t{1} << 40, std::uint64_t{1} << 40), ~std::uint64_t{0});
+  EXPECT_EQ(Product(3, 4), 12U);
+}
+
+/// What the driver says of the one pool.
+std::optional<std::uint64_t> reserved;
+
+TEST_F(LeaseSessionTest, APoolIsChargedForItsRequestsAndLoweredByTheDriversWord) {
+  LeaseSession session(Options());
+  Pools pools(session, ChargeKind::kPool, [](std::uint64_t) { return reserved; });
+  const auto pool = pools.Of(1, 0);
+  ASSERT_TRUE(pools.Take(*pool, 20 * kMiB, kCall));
+  ASSERT_TRUE(pools.Take(*pool, 20 * kMiB, kCall));
+  EXPECT_FALSE(pools.Take(*pool, 40 * kMiB, kCall));
+  EXPECT_FALSE(pools.Take(*pool, ~std::uint64_t{0}, kCall));
+  pools.GiveBack(*pool, 20 * kMiB);
+  reserved = 40 * kMiB;
+  pools.SettleAll();
+  EXPECT_TRUE(DaemonHas(40 * kMiB)) << "the pool keeps what was freed";
+  EXPECT_TRUE(pools.Take(*pool, 20 * kMiB, kCall)) << "and uses it again";
+  EXPECT_EQ(daemon_.charged, 40 * kMiB);
+  pools.GiveBack(*pool, 20 * kMiB);
+  reserved = 0;
+  pools.SettleAll();
+  EXPECT_TRUE(DaemonHas(20 * kMiB)) << "live allocations stay charged, whatever the driver says";
+  pools.Destroyed(1);
+  pools.GiveBack(*pool, 20 * kMiB);
+  EXPECT_TRUE(DaemonHas(0)) << "a destroyed pool goes with its last allocation";
+}
+
+TEST_F(LeaseSessionTest, APoolOfHostMemoryIsNotCharged) {
+  LeaseSession session(Options());
+  Pools pools(session, ChargeKind::kPool, [](std::uint64_t) { return reserved; });
+  const auto pool = pools.Of(2, LeaseSession::kNoCard);
+  EXPECT_FALSE(pools.Take(*pool, kMiB, kCall)) << "a card that is not the lease's";
+  pool->is_host = true;
+  EXPECT_TRUE(pools.Take(*pool, 1000 * kMiB, kCall));
+  EXPECT_EQ(daemon_.charges, 0);
 }
 
 }  // namespace

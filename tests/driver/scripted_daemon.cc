@@ -17,8 +17,8 @@ constexpr char kToken[] = "token";
 
 }  // namespace
 
-ScriptedDaemon::ScriptedDaemon(std::string directory, std::uint64_t limit)
-    : directory_(std::move(directory)), limit_(limit) {
+ScriptedDaemon::ScriptedDaemon(std::string directory, std::uint64_t limit, std::string uuid)
+    : directory_(std::move(directory)), limit_(limit), uuid_(std::move(uuid)) {
   Start();
 }
 
@@ -77,7 +77,7 @@ bool ScriptedDaemon::Answer(wire::Channel& channel, const wire::Frame& frame) {
   } else if (const auto* const attach = frame.Get<wire::Attach>()) {
     wire::LogicalDevice device;
     device.id = 7;
-    device.card_uuid = kUuid;
+    device.card_uuid = uuid_;
     device.memory_limit_bytes = limit_;
     wire::Attached attached;
     attached.request_id = attach->request_id;
@@ -95,6 +95,12 @@ bool ScriptedDaemon::Answer(wire::Channel& channel, const wire::Frame& frame) {
   } else if (const auto* const uncharge = frame.Get<wire::Uncharge>()) {
     charged -= uncharge->bytes;
     ++uncharges;
+    stats_->devices[0].held = charged.load();
+  } else if (const auto* const returned = frame.Get<wire::ReturnRequest>()) {
+    wire::ReturnReply reply;
+    reply.request_id = returned->request_id;
+    reply.code = 3;
+    Send(channel, {.body = std::move(reply)});
   } else if (const auto* const attest = frame.Get<wire::ChargeAttest>()) {
     charged = 0;
     for (const wire::ChargeAttest::Total& total : attest->totals) charged += total.bytes;

@@ -22,7 +22,7 @@ class ScriptedDaemon {
  public:
   static constexpr char kUuid[] = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f";
 
-  ScriptedDaemon(std::string directory, std::uint64_t limit);
+  ScriptedDaemon(std::string directory, std::uint64_t limit, std::string uuid = kUuid);
   ~ScriptedDaemon() { Kill(); }
 
   /// As SIGKILL: the connection ends without a word.
@@ -46,6 +46,7 @@ class ScriptedDaemon {
 
   const std::string directory_;
   const std::uint64_t limit_;
+  const std::string uuid_;
   UniqueFd listener_;
   std::atomic<int> connection_{-1};
   std::thread thread_;
