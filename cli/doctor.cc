@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/nvidia_driver.h"
+#include "cli/driver_shim.h"
 #include "cli/helper_process.h"
 #include "client/session/endpoint.h"
 #include "lgpu/bytes.h"
@@ -95,6 +96,30 @@ Check CheckGpuSupport() {
       "nvidia-driver"};
   if (!kKernels) none.advice.push_back(kernels);
   return none;
+}
+
+/// Whether programs that know nothing of lgpu can be limited with the driver that is found here; nothing:
+/// there is none.
+std::optional<Check> CheckDriverShim(const GetVariable& get, const std::string& runtime_dir) {
+  const VariableReader variable = [&get](const std::string& name) { return get(name.c_str()); };
+  const std::optional<DriverCalls> calls =
+      CompareDriver(DriverShimPlaces::OfThisProgram(runtime_dir, variable), variable);
+  if (!calls) return std::nullopt;
+  if (calls->shim.empty()) {
+    return Check{"driver-shim",
+                 Level::kWarn,
+                 "lgpu's libcuda.so.1 is not installed: programs that do not use liblgpu cannot be limited",
+                 {"try: install the package lgpu-driver-shim"}};
+  }
+  if (!calls->newer.empty()) {
+    return Check{"driver-shim",
+                 Level::kWarn,
+                 absl::StrCat(calls->driver, " has calls that this lgpu does not count: ",
+                              absl::StrJoin(calls->newer, ", ")),
+                 {"try: a newer lgpu"}};
+  }
+  return Check{"driver-shim", Level::kOk,
+               absl::StrCat(calls->shim, " counts every call of ", calls->driver, " that it should")};
 }
 
 /// Which daemon was asked for, whether or not it answers.
@@ -233,6 +258,9 @@ Examination Examine(const CommonOptions& options, bool self_test) {
     return examination;
   }
   examination.checks.push_back(CheckGpuSupport());
+  if (std::optional<Check> check = CheckDriverShim(get, connection->runtime_dir())) {
+    examination.checks.push_back(*std::move(check));
+  }
   const auto cards = connection->Call(kListPhysicalDevices, v1::ListPhysicalDevicesRequest());
   ExamineVariables(get, cards.ok() ? &*cards : nullptr, examination);
   examination.checks.push_back(self_test ? RunSelfTest(*connection)

@@ -18,6 +18,7 @@
 #include "cli/commands/completion.h"
 #include "cli/commands/create.h"
 #include "cli/commands/doctor.h"
+#include "cli/commands/env.h"
 #include "cli/commands/events.h"
 #include "cli/commands/explain.h"
 #include "cli/commands/help.h"
@@ -136,10 +137,11 @@ struct Verb {
 
 std::vector<Verb> DefineVerbs(CLI::App& app) {
   std::vector<Verb> verbs;
-  for (auto* const make : {&MakeRunCommand, &MakeLsCommand, &MakePsCommand, &MakeCreateCommand,
-                           &MakeResizeCommand, &MakeRmCommand, &MakeInspectCommand, &MakePlacementsCommand,
-                           &MakeExplainCommand, &MakeEventsCommand, &MakeVerifyCommand, &MakeDoctorCommand,
-                           &MakeCompletionCommand, &MakeVersionCommand, &MakeHelpCommand}) {
+  for (auto* const make :
+       {&MakeRunCommand, &MakeLsCommand, &MakePsCommand, &MakeCreateCommand, &MakeResizeCommand,
+        &MakeRmCommand, &MakeInspectCommand, &MakeEnvCommand, &MakePlacementsCommand, &MakeExplainCommand,
+        &MakeEventsCommand, &MakeVerifyCommand, &MakeDoctorCommand, &MakeCompletionCommand,
+        &MakeVersionCommand, &MakeHelpCommand}) {
     verbs.push_back({make()});
   }
   for (Verb& verb : verbs) {

@@ -62,6 +62,12 @@ const std::vector<VerbPage>& Pages() {
       {"inspect",
        "Shows one lease with its devices, processes and last events, or one GPU.",
        {{"lgpu inspect train", "a lease"}, {"lgpu inspect 0", "GPU 0"}}},
+      {"env",
+       "Shows the variables that put a shell's or a service's programs into a lease that lasts, programs "
+       "that know "
+       "nothing of lgpu included. For `lgpu run` nothing of this is needed.",
+       {{"eval \"$(lgpu env train)\"", "this shell and what it starts"},
+        {"lgpu env train --format json", "for scripts"}}},
       {"placements",
        "Shows on which device the ops of a lease ran, as the daemon recorded them.",
        {{"lgpu placements train --follow", "every op, as it runs"}}},

@@ -57,12 +57,12 @@ lgpu_deb(lgpud admin "daemon that shares GPUs as logical GPUs with memory limits
   "${about}This package has the daemon, its service and its configuration. Users of the\ngroup lgpu may use it.")
 lgpu_deb(lgpu utils "run programs on logical GPUs with memory limits"
   "${about}This package has the command lgpu: leases, programs inside them, statistics.")
+lgpu_deb(lgpu-driver-shim libs "limits programs that know nothing of logical GPUs"
+  "${about}This package has what `lgpu run` puts in front of NVIDIA's driver: nothing of it\nis used by a program that runs without lgpu.")
 lgpu_deb(liblgpu0 libs "client library of logical GPUs"
   "${about}This package has the shared library that programs use.")
 lgpu_deb(liblgpu-dev libdevel "client library of logical GPUs, development files"
   "${about}This package has headers, a CMake package and a pkg-config file.")
-lgpu_deb(lgpu-driver-shim utils "limits for programs that know nothing of logical GPUs"
-  "${about}This package has the library in front of the CUDA driver with which lgpu run\nlimits programs that do not use liblgpu.")
 lgpu_deb(lgpu-doc doc "documentation and examples of logical GPUs"
   "${about}This package has the pages of the project and programs to start from.")
 lgpu_static(in_library libgrpc-dev)
@@ -70,8 +70,8 @@ lgpu_static(in_command libgrpc-dev libcli11-dev nlohmann-json3-dev)
 lgpu_static(in_daemon libcli11-dev nlohmann-json3-dev)
 # liblgpu opens OpenBLAS at the first MatMul on the CPU.
 set(CPACK_DEBIAN_LIBLGPU0_PACKAGE_RECOMMENDS "libopenblas0-pthread${in_library}")
-set(CPACK_DEBIAN_LGPU_PACKAGE_RECOMMENDS "libopenblas0-pthread${in_command}")
-set(CPACK_DEBIAN_LGPU_PACKAGE_SUGGESTS "lgpud, lgpu-driver-shim, lgpu-doc")
+set(CPACK_DEBIAN_LGPU_PACKAGE_RECOMMENDS "libopenblas0-pthread, lgpu-driver-shim${in_command}")
+set(CPACK_DEBIAN_LGPU_PACKAGE_SUGGESTS "lgpud, lgpu-doc")
 # It needs the C library and the machine's own driver, under a name that lgpu gives it: no package has that file.
 set(CPACK_DEBIAN_LGPU-DRIVER-SHIM_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_DEBIAN_LGPU-DRIVER-SHIM_PACKAGE_DEPENDS "libc6 (>= 2.35)")

@@ -31,7 +31,8 @@ ALLOWED = {
     "client/driver": {"base", "proto/wire"},
     "client/runtime": {"base", "allocator", "allocator/device", "proto", "proto/wire", "kernels", "client/session", "client/control"},
     "client/distribute": {"base", "allocator", "kernels", "client/runtime"},
-    "cli": {"base", "allocator", "allocator/device", "proto", "proto/wire", "kernels", "client/session", "client/control", "client/runtime"},
+    "cli": {"base", "allocator", "allocator/device", "proto", "proto/wire", "kernels", "client/session", "client/control", "client/runtime",
+            "client/driver"},
 }
 TOP = sorted({layer.split("/")[0] for layer in ALLOWED})
 # Programs that load liblgpu may have a protobuf of their own: the library knows no generated message.

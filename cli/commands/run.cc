@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -21,22 +22,14 @@
 #include "cli/child_process.h"
 #include "cli/connection.h"
 #include "cli/device_flags.h"
+#include "cli/driver_shim.h"
+#include "cli/run_watch.h"
 #include "lgpu/status.h"
 
 namespace lgpu::cli {
 namespace {
 
 using Variables = SpawnOptions::Environment;
-
-std::string CardUuids(const v1::Lease& lease) {
-  std::vector<std::string> uuids;
-  for (const v1::LogicalDevice& device : lease.devices()) {
-    if (std::find(uuids.begin(), uuids.end(), device.card_uuid()) == uuids.end()) {
-      uuids.push_back(device.card_uuid());
-    }
-  }
-  return absl::StrJoin(uuids, ",");
-}
 
 /// Tells the user what becomes of the session while the command runs. One thread.
 class SessionNews {
@@ -78,6 +71,11 @@ class RunCommand final : public Command {
     flags_.AddTo(*verb);
     verb->add_flag("--require-attach", require_attach_,
                    "Fail with 125 if the command never used the lease (its memory was not limited)");
+    memory_wait_flag_ =
+        verb->add_option(
+                "--memory-wait", memory_wait_text_,
+                "How long an allocation of a command that knows nothing of lgpu waits for a full GPU")
+            ->type_name("TIME");
     soft_flag_ = verb->add_flag(
         "--soft-placement,!--no-soft-placement", soft_placement_,
         "Let ops run elsewhere if they cannot run where they were asked to (LGPU_SOFT_PLACEMENT)");
@@ -99,6 +97,13 @@ class RunCommand final : public Command {
       return absl::InvalidArgumentError("run needs a command\ntry: lgpu run --memory 256MiB -- CMD [ARGS]");
     }
     LGPU_ASSIGN_OR_RETURN(Variables variables, ParseVariables());
+    if (memory_wait_flag_->count() > 0) {
+      const absl::StatusOr<std::chrono::milliseconds> parsed = ParseDuration(memory_wait_text_);
+      if (!parsed.ok()) {
+        return absl::InvalidArgumentError(absl::StrCat("--memory-wait: ", parsed.status().message()));
+      }
+      memory_wait_ = *parsed;
+    }
     // Before gRPC starts its threads, which must not take the signals either.
     const ForwardedSignals signals;
     LGPU_RETURN_IF_ERROR(flags_.Spec().status());  // what is wrong whatever the daemon says
@@ -121,10 +126,9 @@ class RunCommand final : public Command {
     LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, made);
     for (const std::string& line : DescribeLease(lease)) options.Note("lgpu: " + line);
 
-    // What --env says goes before these.
-    variables.insert({{"LGPU_LEASE", lease.id()},
-                      {"LGPU_ENDPOINT", connection.runtime_dir()},
-                      {"CUDA_VISIBLE_DEVICES", CardUuids(lease)}});
+    LGPU_ASSIGN_OR_RETURN(const LeaseEnvironment environment, EnvironmentFor(lease, connection, variables));
+    for (const std::string& note : environment.notes) options.Note("lgpu: note: " + note);
+    AddVariables(environment, variables);
     if (soft_flag_->count() > 0) variables["LGPU_SOFT_PLACEMENT"] = soft_placement_ ? "1" : "0";
     if (log_placement_) variables["LGPU_LOG_DEVICE_PLACEMENT"] = "1";
     absl::StatusOr<ChildProcess> child = ChildProcess::Spawn(signals, options.command, variables);
@@ -137,12 +141,15 @@ class RunCommand final : public Command {
       return code;
     }
     SessionNews news(*session, options);
+    RunWatch watch(connection, lease, child->pid(), options);
+    LGPU_ASSIGN_OR_RETURN(WakeUp wake_up, WakeUp::Make(changed.get()));
     const auto tell = [&] {
+      if (wake_up.TakeTick() && environment.has_shim && session->status().ok()) watch.Look();
       eventfd_t ignored;
-      [[maybe_unused]] const int read = ::eventfd_read(changed.get(), &ignored);
-      return news.Tell();
+      return ::eventfd_read(changed.get(), &ignored) != 0 || news.Tell();
     };
-    LGPU_ASSIGN_OR_RETURN(const int code, child->Wait(signals, changed.get(), tell));
+    LGPU_ASSIGN_OR_RETURN(const int code, child->Wait(signals, wake_up.fd(), tell));
+    if (environment.has_shim && session->status().ok()) watch.Look();
     LGPU_ASSIGN_OR_RETURN(const int result, AfterCommand(connection, *session, lease, code, options));
     // A daemon that comes later sees that this process is gone.
     if (session->status().ok()) session->Close().IgnoreError();
@@ -150,6 +157,26 @@ class RunCommand final : public Command {
   }
 
  private:
+  static absl::StatusOr<LeaseEnvironment> EnvironmentFor(const v1::Lease& lease, const Connection& connection,
+                                                         const Variables& given) {
+    return EnvironmentOf(lease, connection.runtime_dir(), [&given](const std::string& name) {
+      const auto found = given.find(name);
+      if (found != given.end()) return found->second;
+      const char* const value = std::getenv(name.c_str());
+      return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+    });
+  }
+  /// What --env says goes before these, but for the paths, which have both.
+  void AddVariables(const LeaseEnvironment& environment, Variables& variables) const {
+    for (const char* const path : {"LD_LIBRARY_PATH", "LD_PRELOAD"}) {
+      if (environment.variables.contains(path)) variables.erase(path);
+    }
+    variables.insert(environment.variables.begin(), environment.variables.end());
+    if (environment.has_shim && memory_wait_flag_->count() > 0) {
+      variables["LGPU_MEMORY_WAIT_MS"] = absl::StrCat(memory_wait_.count());
+    }
+  }
+
   absl::StatusOr<Variables> ParseVariables() const {
     Variables parsed;
     for (const std::string& text : variables_) {
@@ -199,6 +226,9 @@ class RunCommand final : public Command {
 
   DeviceFlags flags_;
   bool require_attach_ = false;
+  const CLI::Option* memory_wait_flag_ = nullptr;
+  std::string memory_wait_text_ = "2s";
+  std::chrono::milliseconds memory_wait_{};
   const CLI::Option* soft_flag_ = nullptr;  // whether something was said of it
   bool soft_placement_ = true;
   bool log_placement_ = false;

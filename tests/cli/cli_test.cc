@@ -133,7 +133,7 @@ TEST_F(CliTest, RunGivesTheCommandItsLeaseAndTakesItBackAtTheEnd) {
   StartDaemon({.simulate = "2x256MiB"});
   std::vector<std::string> words = {"run", "-m", "32MiB", "-n", "2", "--name", "job", "-e", "A=b c", "--"};
   for (const std::string& word : Shell(
-           "echo $LGPU_LEASE; echo $LGPU_ENDPOINT; echo $CUDA_VISIBLE_DEVICES; echo $A; "
+           "echo $LGPU_LEASE; echo $LGPU_ENDPOINT; echo ${CUDA_VISIBLE_DEVICES-all}; echo $A; "
            "printf 'open c\\nwork c\\nalloc c t 33554432\\nalloc c u 512\\nclose c\\n' | " LGPU_E2E_CLIENT)) {
     words.push_back(word);
   }
@@ -145,11 +145,7 @@ TEST_F(CliTest, RunGivesTheCommandItsLeaseAndTakesItBackAtTheEnd) {
   EXPECT_THAT(result.out, HasSubstr("\n" + daemon_->dir() + "\n"));
   EXPECT_THAT(result.out, HasSubstr("\nb c\nok "));
   EXPECT_THAT(result.out, HasSubstr("error RESOURCE_EXHAUSTED")) << "the lease's limit is the command's";
-  const v1::StatsSnapshot snapshot = Stats();
-  for (const v1::CardStats& card : snapshot.cards()) {
-    const bool used = result.err.find(absl::StrCat("on GPU ", card.index(), " ")) != std::string::npos;
-    EXPECT_EQ(result.out.find(card.uuid()) != std::string::npos, used);
-  }
+  EXPECT_THAT(result.out, HasSubstr("\nall\n")) << "a lease on simulated GPUs hides no real one";
   EXPECT_EQ(Stats().leases_size(), 0) << "the lease ends with the command";
 }
 

@@ -145,7 +145,7 @@ def upgrade(machine, newer):
         package.unlink()
     for package in newer.glob("*.deb"):
         shutil.copy(package, machine.root / "packages")
-    machine.run("apt-get install -y ./lgpud_*.deb ./lgpu_*.deb ./liblgpu0_*.deb", check=True)
+    machine.run("apt-get install -y ./lgpud_*.deb ./lgpu_*.deb ./lgpu-driver-shim_*.deb ./liblgpu0_*.deb", check=True)
     out, _ = machine.run("dpkg-query -W -f '${Version}' lgpud", check=True)
     expect(out != "" and (newer / f"lgpud_{out}_amd64.deb").exists(), f"lgpud is {out}")
     ops = "lgpu placements work --json | grep -o '\"records_total\":[0-9]*' | cut -d: -f2"

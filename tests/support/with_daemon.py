@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Runs a command against an lgpud of its own with simulated GPUs.
+"""Runs a command against an lgpud of its own with simulated GPUs, or with those that the driver has.
 
-with_daemon.py --lgpud PATH [--simulate 2x1GiB] -- COMMAND...
+with_daemon.py --lgpud PATH [--simulate 2x1GiB | --driver] -- COMMAND...
 
 The command finds the daemon in LGPU_ENDPOINT. The exit code is the command's; 125, and a line that starts
 with "with_daemon:", if the daemon did not start, or did not stop cleanly.
@@ -24,6 +24,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--lgpud", required=True)
     parser.add_argument("--simulate", default="2x1GiB")
+    parser.add_argument("--driver", action="store_true")
     parser.add_argument("command", nargs="+")
     args = parser.parse_args()
 
@@ -32,8 +33,14 @@ def main():
         environment.pop(name, None)
     with tempfile.TemporaryDirectory(prefix="lgpu-", dir="/tmp") as directory:
         runtime = os.path.join(directory, "run")
+        gpus = ["--simulate", args.simulate]
+        if args.driver:
+            config = os.path.join(directory, "lgpud.toml")
+            with open(config, "w", encoding="utf-8") as file:
+                file.write(f'[daemon]\nlock_dir = "{directory}/locks"\n')
+            gpus = ["--config", config]
         daemon = subprocess.Popen(
-            [args.lgpud, "--simulate", args.simulate, "--dir", runtime],
+            [args.lgpud, *gpus, "--dir", runtime],
             stderr=subprocess.PIPE, text=True, env=dict(environment, XDG_STATE_HOME=directory))
         log = []
         settled = threading.Event()

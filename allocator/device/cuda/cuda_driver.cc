@@ -95,7 +95,9 @@ absl::Status ExplainInit(const CudaDriver& driver, CUresult result) {
 }  // namespace
 
 absl::StatusOr<CudaDriver> CudaDriver::Open() {
-  void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  // Behind lgpu's own libcuda.so.1 (docs/unmodified.md), which would count lgpu's chunks a second time.
+  void* library = ::dlopen("liblgpu_real_cuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     const char* const error = ::dlerror();
     return NoDevices(absl::StrCat("this machine has no NVIDIA driver that can be opened (",

@@ -174,7 +174,9 @@ std::string NormalisePciBusId(std::string id) {
 }
 
 absl::StatusOr<std::shared_ptr<Nvml>> Nvml::Open() {
-  void* const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  // Behind lgpu's own libnvidia-ml.so.1 (docs/unmodified.md), which shows a lease's limit.
+  void* library = ::dlopen("liblgpu_real_nvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     const char* const error = ::dlerror();
     return absl::FailedPreconditionError(

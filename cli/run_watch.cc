@@ -1,0 +1,121 @@
+#include "cli/run_watch.h"
+
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "cli/control_methods.h"
+#include "lgpu/bytes.h"
+#include "lgpu/refusal.h"
+#include "proto/refusal_messages.h"
+
+namespace lgpu::cli {
+namespace {
+
+constexpr time_t kSecondsBetween = 2;
+constexpr int kDeepest = 64;  // of a tree of processes
+
+/// 0: it is gone.
+std::int64_t ParentOf(std::int64_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // "PID (name) S PPID ...": the name may have anything in it.
+  const std::size_t end = text.rfind(')');
+  return end == std::string::npos || end + 4 > text.size()
+             ? 0
+             : std::strtoll(text.c_str() + end + 4, nullptr, 10);
+}
+
+/// The whole refusal where the event has it, by lines.
+std::string ExplanationOf(const v1::Event& event) {
+  const std::string text =
+      event.has_refusal() ? FormatRefusal(RefusalFromProto(event.refusal())) : event.text();
+  std::vector<std::string> lines;
+  for (const auto line : absl::StrSplit(text, '\n'))
+    lines.push_back(Printable(std::string_view(line.data(), line.size())));
+  return absl::StrJoin(lines, "\n");
+}
+
+}  // namespace
+
+bool DescendsFrom(std::int64_t pid, pid_t ancestor) {
+  for (int depth = 0; depth < kDeepest && pid > 1; ++depth) {
+    if (pid == ancestor) return true;
+    pid = ParentOf(pid);
+  }
+  return false;
+}
+
+absl::StatusOr<WakeUp> WakeUp::Make(int also) {
+  WakeUp made;
+  made.timer_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  made.epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  const itimerspec every{.it_interval = {.tv_sec = kSecondsBetween, .tv_nsec = 0},
+                         .it_value = {.tv_sec = kSecondsBetween, .tv_nsec = 0}};
+  epoll_event event{};
+  event.events = EPOLLIN;
+  if (!made.timer_ || !made.epoll_ || ::timerfd_settime(made.timer_.get(), 0, &every, nullptr) != 0 ||
+      ::epoll_ctl(made.epoll_.get(), EPOLL_CTL_ADD, made.timer_.get(), &event) != 0 ||
+      ::epoll_ctl(made.epoll_.get(), EPOLL_CTL_ADD, also, &event) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("no timer for the command: ", std::strerror(errno)));
+  }
+  return made;
+}
+
+bool WakeUp::TakeTick() {
+  std::uint64_t ticks = 0;
+  return ::read(timer_.get(), &ticks, sizeof(ticks)) == static_cast<ssize_t>(sizeof(ticks));
+}
+
+void RunWatch::Look() {
+  if (is_away_) return;
+  LookForRefusals();
+  LookForBypass();
+}
+
+void RunWatch::LookForRefusals() {
+  v1::WatchEventsRequest request;
+  request.set_lease(lease_.id());
+  request.set_kept_only(true);
+  const absl::Status status = connection_.Watch(kWatchEvents, request, [&](const v1::Event& event) {
+    if (event.sequence() <= told_) return absl::OkStatus();
+    told_ = event.sequence();
+    if (event.kind() == v1::Event::KIND_REFUSED) {
+      options_.Note(absl::StrCat("lgpu: refused (pid ", event.pid(), "): ", ExplanationOf(event)));
+    }
+    return absl::OkStatus();
+  });
+  is_away_ = !status.ok();
+}
+
+void RunWatch::LookForBypass() {
+  const absl::StatusOr<v1::ListPhysicalDevicesResponse> cards =
+      connection_.Call(kListPhysicalDevices, v1::ListPhysicalDevicesRequest());
+  is_away_ = is_away_ || !cards.ok();
+  if (!cards.ok()) return;
+  for (const v1::CardStats& card : cards->devices()) {
+    for (const v1::ForeignProcess& process : card.foreign_processes()) {
+      if (bypassing_.contains(process.pid()) || !DescendsFrom(process.pid(), pid_)) continue;
+      bypassing_.insert(process.pid());
+      options_.Note(absl::StrCat("lgpu: warning: pid ", process.pid(), " (", Printable(process.command()),
+                                 ") uses ", FormatBytes(Bytes(process.used_bytes())), " of GPU ",
+                                 card.index(),
+                                 " past lgpu: it never attached, so its memory is not limited "
+                                 "(docs/unmodified.md says what can be the reason)"));
+    }
+  }
+}
+
+}  // namespace lgpu::cli

@@ -1,0 +1,59 @@
+#ifndef LGPU_CLI_RUN_WATCH_H_
+#define LGPU_CLI_RUN_WATCH_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/unique_fd.h"
+#include "cli/commands/command.h"
+#include "cli/connection.h"
+#include "lgpu/v1/control.pb.h"
+
+namespace lgpu::cli {
+
+/// A RunWatch tells, while a command runs on real GPUs, what the shim cannot say in the command's own output:
+/// refusals of its lease, and processes of the command that use a GPU without it. One thread.
+class RunWatch {
+ public:
+  /// `pid` is the command's; all references outlive it.
+  RunWatch(Connection& connection, const v1::Lease& lease, pid_t pid, const CommonOptions& options)
+      : connection_(connection), lease_(lease), pid_(pid), options_(options) {}
+
+  /// Whatever is new since the last call.
+  void Look();
+
+ private:
+  void LookForRefusals();
+  void LookForBypass();
+
+  Connection& connection_;
+  const v1::Lease& lease_;
+  const pid_t pid_;
+  const CommonOptions& options_;
+  bool is_away_ = false;    // the daemon did not answer: nothing more is asked
+  std::uint64_t told_ = 0;  // the sequence of the last event
+  std::set<std::int64_t> bypassing_;
+};
+
+/// A WakeUp is a descriptor that can be read when `also` can, and every two seconds.
+class WakeUp {
+ public:
+  static absl::StatusOr<WakeUp> Make(int also);
+  int fd() const { return epoll_.get(); }
+  /// True once for each time that the two seconds were over.
+  bool TakeTick();
+
+ private:
+  UniqueFd timer_, epoll_;
+};
+
+/// Whether process `pid` is `ancestor` or descends from it, as /proc tells.
+bool DescendsFrom(std::int64_t pid, pid_t ancestor);
+
+}  // namespace lgpu::cli
+
+#endif  // LGPU_CLI_RUN_WATCH_H_

@@ -1,0 +1,253 @@
+// driver_client WAY [LIBRARY]: a program that has never heard of lgpu. It comes to the CUDA driver by WAY
+// (linked, dlopen, deepbind, dlmopen, lookup, lookup_per_thread), makes a context of device 0 and does what
+// the lines of its stdin say, one answer each: "ok ..." or "error CODE".
+
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/driver/cuda_abi.h"
+
+using namespace lgpu::shim;  // the types of the driver's interface
+
+extern "C" {
+Result cuMemAlloc_v2(DevicePtr*, std::size_t) __attribute__((weak));
+Result cuMemFree_v2(DevicePtr) __attribute__((weak));
+}
+
+namespace {
+
+std::string way;
+void* library = nullptr;
+Result (*get_proc_address)(const char*, void**, int, Flags64) = nullptr;
+
+/// `name` and `version` for a look-up; `symbol` for dlsym.
+void* Find(const char* symbol, const char* name, int version) {
+  if (way == "linked") {
+    if (std::strcmp(symbol, "cuMemAlloc_v2") == 0) return reinterpret_cast<void*>(&cuMemAlloc_v2);
+    if (std::strcmp(symbol, "cuMemFree_v2") == 0) return reinterpret_cast<void*>(&cuMemFree_v2);
+    return ::dlsym(RTLD_DEFAULT, symbol);
+  }
+  if (get_proc_address != nullptr) {
+    void* found = nullptr;
+    const Flags64 flags = way == "lookup_per_thread" ? kPerThreadStream : 0;
+    // As a CUDA runtime does: the look-up itself is looked up first.
+    return get_proc_address(name, &found, version, flags) == kSuccess ? found : nullptr;
+  }
+  return ::dlsym(library, symbol);
+}
+
+template <typename... Parameters>
+Result Call(const char* symbol, const char* name, int version, Parameters... parameters) {
+  const auto call = reinterpret_cast<Result (*)(Parameters...)>(Find(symbol, name, version));
+  return call == nullptr ? -1 : call(parameters...);
+}
+
+bool OpenDriver(const char* path) {
+  if (way == "linked") return true;
+  if (way == "dlmopen") {
+    library = ::dlmopen(LM_ID_NEWLM, path, RTLD_NOW);
+  } else {
+    library = ::dlopen(path, RTLD_NOW | (way == "deepbind" ? RTLD_DEEPBIND : 0));
+  }
+  if (library == nullptr) std::cerr << ::dlerror() << "\n";
+  if (library == nullptr || way.rfind("lookup", 0) != 0) return library != nullptr;
+  get_proc_address = reinterpret_cast<decltype(get_proc_address)>(::dlsym(library, "cuGetProcAddress"));
+  void* again = nullptr;
+  if (get_proc_address == nullptr || get_proc_address("cuGetProcAddress", &again, 11030, 0) != kSuccess)
+    return false;
+  get_proc_address = reinterpret_cast<decltype(get_proc_address)>(again);
+  return true;
+}
+
+struct Held {
+  std::string kind;
+  std::uint64_t number = 0, bytes = 0;
+};
+std::map<std::string, Held> held;
+
+Result AllocateVirtual(Held& made) {
+  AllocationProp prop{};
+  prop.type = 1;
+  prop.location = {.type = kLocationDevice, .id = 0};
+  Handle handle = 0;
+  if (const Result created =
+          Call("cuMemCreate", "cuMemCreate", 10020, &handle, static_cast<std::size_t>(made.bytes),
+               static_cast<const AllocationProp*>(&prop), Flags64{0});
+      created != kSuccess) {
+    return created;
+  }
+  Call("cuMemAddressReserve", "cuMemAddressReserve", 10020, &made.number,
+       static_cast<std::size_t>(made.bytes), std::size_t{0}, DevicePtr{0}, Flags64{0});
+  const Result mapped = Call("cuMemMap", "cuMemMap", 10020, made.number, static_cast<std::size_t>(made.bytes),
+                             std::size_t{0}, handle, Flags64{0});
+  // The mapping keeps the memory.
+  Call("cuMemRelease", "cuMemRelease", 10020, handle);
+  return mapped;
+}
+
+Result AllocateArray(Held& made) {
+  ArrayDescriptor descriptor{.width = made.bytes / 4096, .height = 1024, .format = 0x20, .channels = 1};
+  Array array = nullptr;
+  const Result result = Call("cuArrayCreate_v2", "cuArrayCreate", 3020, &array,
+                             static_cast<const ArrayDescriptor*>(&descriptor));
+  made.number = reinterpret_cast<std::uint64_t>(array);
+  return result;
+}
+
+Result Allocate(Held& made) {
+  const auto bytes = static_cast<std::size_t>(made.bytes);
+  if (made.kind == "plain") return Call("cuMemAlloc_v2", "cuMemAlloc", 3020, &made.number, bytes);
+  if (made.kind == "managed") {
+    return Call("cuMemAllocManaged", "cuMemAllocManaged", 6000, &made.number, bytes, unsigned{1});
+  }
+  if (made.kind == "pitched") {
+    std::size_t pitch = 0;
+    return Call("cuMemAllocPitch_v2", "cuMemAllocPitch", 3020, &made.number, &pitch, bytes / 1024,
+                std::size_t{1024}, unsigned{4});
+  }
+  if (made.kind == "async") {
+    return Call("cuMemAllocAsync", "cuMemAllocAsync", 11020, &made.number, bytes, Stream{nullptr});
+  }
+  if (made.kind == "virtual") return AllocateVirtual(made);
+  if (made.kind == "array") return AllocateArray(made);
+  return -1;
+}
+
+Result Free(const Held& old) {
+  if (old.kind == "async") {
+    const Result freed = Call("cuMemFreeAsync", "cuMemFreeAsync", 11020, old.number, Stream{nullptr});
+    Call("cuCtxSynchronize", "cuCtxSynchronize", 2000);
+    return freed;
+  }
+  if (old.kind == "virtual") {
+    const Result unmapped =
+        Call("cuMemUnmap", "cuMemUnmap", 10020, old.number, static_cast<std::size_t>(old.bytes));
+    Call("cuMemAddressFree", "cuMemAddressFree", 10020, old.number, static_cast<std::size_t>(old.bytes));
+    return unmapped;
+  }
+  if (old.kind == "array")
+    return Call("cuArrayDestroy", "cuArrayDestroy", 2000, reinterpret_cast<Array>(old.number));
+  return Call("cuMemFree_v2", "cuMemFree", 3020, old.number);
+}
+
+std::string Answer(Result result) { return result == kSuccess ? "ok" : "error " + std::to_string(result); }
+
+/// As many allocations of `bytes` as there is room for: how many there were.
+std::string Fill(const std::string& kind, std::uint64_t bytes) {
+  int count = 0;
+  Result result = kSuccess;
+  for (; count < 100000; ++count) {
+    Held made{.kind = kind, .number = 0, .bytes = bytes};
+    result = Allocate(made);
+    if (result != kSuccess) break;
+    held["fill" + std::to_string(held.size())] = made;
+  }
+  return "ok " + std::to_string(count) + " " + std::to_string(result);
+}
+
+/// Threads that allocate and free as fast as they can.
+std::string Churn(int threads, int rounds, std::uint64_t bytes) {
+  std::vector<std::thread> workers;
+  Context context = nullptr;
+  Call("cuCtxGetCurrent", "cuCtxGetCurrent", 4000, &context);
+  for (int i = 0; i < threads; ++i) {
+    workers.emplace_back([=] {
+      Call("cuCtxPushCurrent_v2", "cuCtxPushCurrent", 4000, context);
+      for (int round = 0; round < rounds; ++round) {
+        Held made{.kind = "plain", .number = 0, .bytes = bytes};
+        if (Allocate(made) == kSuccess) Free(made);
+      }
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  return "ok";
+}
+
+std::string Obey(std::istringstream& words) {
+  std::string verb, name;
+  words >> verb;
+  if (verb == "alloc") {
+    Held made;
+    words >> name >> made.kind >> made.bytes;
+    const Result result = Allocate(made);
+    if (result == kSuccess) held[name] = made;
+    return Answer(result);
+  }
+  if (verb == "free") {
+    words >> name;
+    const Held old = held[name];
+    held.erase(name);
+    return Answer(Free(old));
+  }
+  if (verb == "fill") {
+    std::uint64_t bytes = 0;
+    words >> name >> bytes;
+    return Fill(name, bytes);
+  }
+  if (verb == "free_all") {
+    for (const auto& [key, old] : held) Free(old);
+    held.clear();
+    return "ok";
+  }
+  if (verb == "churn") {
+    int threads = 0, rounds = 0;
+    std::uint64_t bytes = 0;
+    words >> threads >> rounds >> bytes;
+    return Churn(threads, rounds, bytes);
+  }
+  if (verb == "info") {
+    std::size_t free = 0, total = 0;
+    const Result result = Call("cuMemGetInfo_v2", "cuMemGetInfo", 3020, &free, &total);
+    return result == kSuccess ? "ok " + std::to_string(free) + " " + std::to_string(total) : Answer(result);
+  }
+  if (verb == "total") {
+    std::size_t total = 0;
+    const Result result = Call("cuDeviceTotalMem_v2", "cuDeviceTotalMem", 3020, &total, Device{0});
+    return result == kSuccess ? "ok " + std::to_string(total) : Answer(result);
+  }
+  if (verb == "forget_context") {
+    const Result result = Call("cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxReset", 11000, Device{0});
+    held.clear();
+    return Answer(result);
+  }
+  if (verb == "fork") {  // a child that exits: it must not take the parent's session with it
+    const pid_t child = ::fork();
+    if (child == 0) std::_Exit(0);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return "ok";
+  }
+  return "error no such command";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  way = argc > 1 ? argv[1] : "";
+  if (!OpenDriver(argc > 2 ? argv[2] : "libcuda.so.1")) return 3;
+  Result started = Call("cuInit", "cuInit", 2000, unsigned{0});
+  Context context = nullptr;
+  if (started == kSuccess)
+    started = Call("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000, &context, Device{0});
+  if (started == kSuccess) started = Call("cuCtxPushCurrent_v2", "cuCtxPushCurrent", 4000, context);
+  std::cout << Answer(started) << std::endl;
+  std::string line;
+  while (std::getline(std::cin, line) && line != "exit") {
+    std::istringstream words(line);
+    std::cout << Obey(words) << std::endl;
+  }
+  for (const auto& [name, old] : held) Free(old);
+  Call("cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRelease", 11000, Device{0});
+  return 0;
+}

@@ -1,0 +1,293 @@
+// Programs that know nothing of lgpu, inside `lgpu run` and `lgpu env`, on the fake driver.
+
+#include <signal.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "tests/driver/shim_fixture.h"
+
+namespace lgpu::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Way {
+  const char* name;
+  const char* way;
+  const char* library;  // "ABSOLUTE": the real file's path
+};
+
+class WaysInTest : public ShimTest, public ::testing::WithParamInterface<Way> {};
+
+TEST_P(WaysInTest, TheLimitHoldsAndTheFiguresFit) {
+  StartMachine();
+  const std::string library =
+      std::string(GetParam().library) == "ABSOLUTE" ? FakeDriver() : GetParam().library;
+  auto client = Start("64MiB", {Client(GetParam().way), GetParam().way, library});
+  EXPECT_EQ(Ask(*client, "total"), absl::StrCat("ok ", 64 * kMiB));
+  EXPECT_EQ(Ask(*client, "info"), absl::StrCat("ok ", 64 * kMiB, " ", 64 * kMiB));
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, "info"), absl::StrCat("ok ", 24 * kMiB, " ", 64 * kMiB));
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 40 * kMiB)), "error 2");
+  EXPECT_EQ(Ask(*client, "free a"), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 40 * kMiB)), "ok") << "the cache was freed";
+  End(*client);
+  EXPECT_THAT(client->Errors(),
+              AllOf(HasSubstr("refused"), HasSubstr("cuMemAlloc_v2"), Not(HasSubstr("never attached"))));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, WaysInTest,
+    ::testing::Values(Way{"Linked", "linked", ""}, Way{"Dlopen", "dlopen", "libcuda.so.1"},
+                      Way{"DlopenWithoutNumber", "dlopen", "libcuda.so"},
+                      Way{"AbsolutePath", "dlopen", "ABSOLUTE"}, Way{"Deepbind", "deepbind", "libcuda.so.1"},
+                      Way{"Dlmopen", "dlmopen", "libcuda.so.1"},
+                      Way{"DlmopenAbsolute", "dlmopen", "ABSOLUTE"}, Way{"Lookup", "lookup", "libcuda.so.1"},
+                      Way{"LookupPerThread", "lookup_per_thread", "libcuda.so.1"}),
+    [](const ::testing::TestParamInfo<Way>& way) { return way.param.name; });
+
+class KindsTest : public ShimTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(KindsTest, EveryKindIsChargedRefusedAndGivenBack) {
+  StartMachine();
+  const std::string kind = GetParam();
+  auto client = Start("64MiB", {Client("lookup"), "lookup", "libcuda.so.1"});
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a ", kind, " ", 40 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b ", kind, " ", 40 * kMiB)), "error 2");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 40 * kMiB)), "error 2");
+  EXPECT_EQ(Ask(*client, "free a"), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 60 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, "free b"), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc c ", kind, " ", 60 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, "free c"), "ok");
+  // What is smaller than a block is summed.
+  EXPECT_EQ(Ask(*client, absl::StrCat("info")), absl::StrCat("ok ", 64 * kMiB, " ", 64 * kMiB));
+  End(*client);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, KindsTest,
+                         ::testing::Values("plain", "managed", "pitched", "async", "virtual", "array"),
+                         [](const ::testing::TestParamInfo<const char*>& kind) {
+                           return std::string(kind.param);
+                         });
+
+TEST_F(ShimTest, SmallRequestsShareBlocks) {
+  StartMachine();
+  auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(Ask(*client, absl::StrCat("alloc s", i, " plain 4")), "ok");
+  }
+  EXPECT_EQ(Ask(*client, "info"), absl::StrCat("ok ", 62 * kMiB, " ", 64 * kMiB)) << "one block for all";
+  End(*client);
+}
+
+TEST_F(ShimTest, TwoProgramsOfALeaseShareItsLimit) {
+  StartMachine();
+  const std::string lease = CreateLease("64MiB");
+  auto one = StartIn(lease);
+  auto two = StartIn(lease);
+  EXPECT_EQ(Ask(*one, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*two, absl::StrCat("alloc a plain ", 40 * kMiB)), "error 2");
+  one->Signal(SIGKILL);
+  EXPECT_EQ(one->Wait(), 128 + SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Ask(*two, absl::StrCat("alloc a plain ", 40 * kMiB)) == "ok"; }))
+      << "what a killed program had is free";
+  End(*two);
+}
+
+TEST_F(ShimTest, ChargesOutliveTheDaemon) {
+  StartMachine();
+  const std::string lease = CreateLease("64MiB");
+  auto client = StartIn(lease);
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
+  RestartDaemon();
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 40 * kMiB)), "error 2");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 20 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, "free a"), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc c plain ", 40 * kMiB)), "ok");
+  End(*client);
+}
+
+TEST_F(ShimTest, AResetOfTheContextGivesBackWhatItFreed) {
+  StartMachine();
+  auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, "forget_context"), "ok");
+  EXPECT_EQ(Ask(*client, "info"), "error 201") << "there is no context now";
+  EXPECT_TRUE(Eventually([&] { return Stats().leases(0).devices(0).held_bytes() <= 8 * kMiB; }))
+      << "the allowance";
+  End(*client);
+}
+
+TEST_F(ShimTest, AForkedChildLeavesItsParentsSessionAlone) {
+  StartMachine();
+  auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, "fork"), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 40 * kMiB)), "error 2");
+  EXPECT_EQ(Ask(*client, "free a"), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 40 * kMiB)), "ok");
+  End(*client);
+}
+
+TEST_F(ShimTest, ThreadsThatAllocateTogetherNeverPassTheLimit) {
+  StartMachine();
+  auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
+  EXPECT_EQ(Ask(*client, absl::StrCat("churn 4 200 ", 20 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, "info"), absl::StrCat("ok ", 64 * kMiB, " ", 64 * kMiB)) << "all of it is back";
+  EXPECT_EQ(Ask(*client, absl::StrCat("fill plain ", 8 * kMiB)), "ok 8 2");
+  End(*client);
+}
+
+TEST_F(ShimTest, ChildrenOfTheCommandShareItsLimit) {
+  StartMachine();
+  auto child = Start(
+      "64MiB", {"/bin/sh", "-c", absl::StrCat("exec ", Client("dlopen"), " dlopen \"$0\""), "libcuda.so.1"});
+  EXPECT_EQ(Ask(*child, absl::StrCat("alloc a plain ", 60 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*child, absl::StrCat("alloc b plain ", 20 * kMiB)), "error 2");
+  End(*child);
+}
+
+TEST_F(ShimTest, ThreeQuartersOfTheTotalAreThereInOnePiece) {  // as JAX begins
+  StartMachine();
+  auto client = Start("64MiB", {Client("lookup"), "lookup", "libcuda.so.1"});
+  EXPECT_EQ(Ask(*client, "total"), absl::StrCat("ok ", 64 * kMiB));
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc pool plain ", 48 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc more plain ", 24 * kMiB)), "error 2");
+  End(*client);
+}
+
+TEST_F(ShimTest, SegmentsFillTheLimitAndAFreedCacheIsUsedAgain) {  // as PyTorch's three allocators do
+  StartMachine();
+  auto client = Start("64MiB", {Client("lookup"), "lookup", "libcuda.so.1"});
+  for (const char* const kind : {"plain", "virtual", "async"}) {
+    EXPECT_EQ(Ask(*client, absl::StrCat("fill ", kind, " ", 20 * kMiB)), "ok 3 2") << kind;
+    EXPECT_EQ(Ask(*client, absl::StrCat("fill ", kind, " ", 2 * kMiB)), "ok 2 2") << kind;
+    EXPECT_EQ(Ask(*client, "free_all"), "ok");
+  }
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 64 * kMiB)), "ok")
+      << "a pool's memory counts no more once it is back";
+  End(*client);
+}
+
+TEST_F(ShimTest, FreeMovesWithTheProgramsOwnUse) {  // as vLLM measures
+  StartMachine();
+  auto client = StartIn(CreateLease("64MiB"));
+  auto neighbour = StartIn(CreateLease("64MiB"));
+  for (int i = 1; i <= 10; ++i) {
+    ASSERT_EQ(Ask(*neighbour, absl::StrCat("alloc n", i, " plain ", 2 * kMiB)), "ok");
+    ASSERT_EQ(Ask(*client, absl::StrCat("alloc a", i, " plain ", 4 * kMiB)), "ok");
+    EXPECT_EQ(Ask(*client, "info"), absl::StrCat("ok ", (64 - 4 * i) * kMiB, " ", 64 * kMiB));
+  }
+  for (int i = 1; i <= 10; ++i) {
+    ASSERT_EQ(Ask(*client, absl::StrCat("free a", i)), "ok");
+    EXPECT_EQ(Ask(*client, "info"), absl::StrCat("ok ", (24 + 4 * i) * kMiB, " ", 64 * kMiB));
+  }
+  End(*client);
+  End(*neighbour);
+}
+
+TEST_F(ShimTest, AFullCardRefusesAfterTheWait) {
+  StartMachine();
+  auto one = StartIn(CreateLease("200MiB"));
+  auto two = StartIn(CreateLease("200MiB"));
+  EXPECT_EQ(Ask(*one, absl::StrCat("alloc a plain ", 160 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*two, absl::StrCat("alloc a plain ", 160 * kMiB)), "error 2");
+  EXPECT_EQ(Ask(*one, "free a"), "ok");
+  EXPECT_EQ(Ask(*two, absl::StrCat("alloc a plain ", 160 * kMiB)), "ok");
+  End(*one);
+  End(*two);
+}
+
+TEST_F(ShimTest, ARemovedLeaseGivesNoMore) {
+  StartMachine();
+  const std::string lease = CreateLease("64MiB");
+  auto client = StartIn(lease);
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 20 * kMiB)), "ok");
+  EXPECT_EQ(Run({"rm", lease}).code, 0);
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 20 * kMiB)), "error 2");
+  EXPECT_EQ(Ask(*client, "free a"), "ok");
+  End(*client);
+}
+
+TEST_F(ShimTest, ALimitBelowWhatIsChargedGivesNoMore) {
+  StartMachine();
+  const std::string lease = CreateLease("64MiB");
+  auto client = StartIn(lease);
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
+  EXPECT_EQ(Run({"resize", lease, "-m", "32MiB"}).code, 0);
+  EXPECT_EQ(Ask(*client, "info"), absl::StrCat("ok 0 ", 32 * kMiB));
+  EXPECT_EQ(Ask(*client, "alloc b plain 4096"), "error 2");
+  EXPECT_EQ(Ask(*client, "free a"), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 20 * kMiB)), "ok");
+  End(*client);
+}
+
+TEST_F(ShimTest, AProgramWithLiblgpuCountsEachByteOnce) {
+  StartMachine();
+  std::vector<std::string> words = {"run", "-m", "64MiB", "--"};
+  for (const std::string& word : Shell("printf 'open c\\nalloc c t 41943040\\nexit\\n' | " LGPU_E2E_CLIENT)) {
+    words.push_back(word);
+  }
+  ChildProgram::Options options = Lgpu(words);
+  for (const auto& [name, value] : machine_.environment()) options.environment[name] = value;
+  const absl::StatusOr<ProgramResult> result = RunProgram(options);
+  ASSERT_TRUE(result.ok());
+  EXPECT_THAT(result->out, Not(HasSubstr("error"))) << "40 MiB twice would not fit";
+  EXPECT_EQ(result->code, 0) << result->err;
+}
+
+TEST_F(ShimTest, DoctorComparesTheShimWithTheDriver) {
+  StartMachine();
+  ChildProgram::Options options = Lgpu({"doctor", "--no-self-test"});
+  for (const auto& [name, value] : machine_.environment()) options.environment[name] = value;
+  const absl::StatusOr<ProgramResult> result = RunProgram(options);
+  ASSERT_TRUE(result.ok());
+  EXPECT_THAT(result->out, HasSubstr(absl::StrCat("counts every call of ",
+                                                  std::filesystem::canonical(FakeDriver()).string())));
+}
+
+TEST_F(ShimTest, WithoutADaemonNothingIsAllocated) {
+  StartMachine();
+  const std::string lease = CreateLease("64MiB");
+  ChildProgram::Environment environment = EnvironmentOf(lease);
+  environment["LGPU_ENDPOINT"] = "/nowhere";
+  auto client = StartProgram({Client("dlopen"), "dlopen", "libcuda.so.1"}, environment);
+  EXPECT_EQ(Ask(*client, "alloc a plain 1048576"), "error 2");
+  EXPECT_THAT(Ask(*client, "info"), ::testing::StartsWith("ok 0 "));
+  End(*client);
+}
+
+TEST_F(ShimTest, TurnedOffTheShimChangesNothing) {
+  StartMachine();
+  auto client = Start("16MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"}, {{"LGPU_SHIM", "off"}});
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 64 * kMiB)), "ok");
+  End(*client);
+  EXPECT_THAT(client->Errors(), AllOf(HasSubstr("LGPU_SHIM=off"), HasSubstr("never attached")));
+}
+
+TEST_F(ShimTest, ProgramsWithoutAGpuAreUntouched) {
+  StartMachine();
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"/bin/true"},
+        {"/bin/sh", "-c", "LD_LIBRARY_PATH=/nowhere /bin/true"},
+        {"/bin/sh", "-c", "test \"$(echo $LD_LIBRARY_PATH | grep -c '::')\" = 0"}}) {
+    auto program = Start("16MiB", command);
+    EXPECT_EQ(program->Wait(), 0) << program->Errors();
+    EXPECT_THAT(program->Errors(), Not(HasSubstr("ERROR: ld.so")));
+  }
+}
+
+TEST_F(ShimTest, ALeaseOnSimulatedGpusHidesNoRealOne) {
+  StartSimulated();
+  auto program = Start("16MiB", {"/bin/sh", "-c", "echo \"[$CUDA_VISIBLE_DEVICES][$LD_PRELOAD]\""},
+                       {{"CUDA_VISIBLE_DEVICES", std::nullopt}});
+  EXPECT_EQ(program->ReadLine(), "[][]");
+  EXPECT_EQ(program->Wait(), 0);
+}
+
+}  // namespace
+}  // namespace lgpu::testing
