@@ -11,10 +11,13 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/thread.h"
+#include "daemon/http/peer_user.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -36,9 +39,9 @@ thread_local bool turns_away = false;
 /// wait. Not thread-safe.
 class DeadlineStream final : public httplib::Stream {
  public:
-  DeadlineStream(int socket, const BoundedServer::Bounds& bounds, const std::atomic<std::size_t>& others)
+  DeadlineStream(int socket, const BoundedServer::Bounds& bounds, std::function<bool()> others_wait)
       : socket_(socket),
-        others_(others),
+        others_wait_(std::move(others_wait)),
         moment_(Clock::now() + bounds.moment),
         read_by_(Clock::now() + bounds.request),
         write_by_(Clock::now() + bounds.answer),
@@ -80,7 +83,7 @@ class DeadlineStream final : public httplib::Stream {
       pollfd polled{socket_, events, 0};
       const int ready = ::poll(&polled, 1, static_cast<int>(std::clamp(left, 0ms, kLook).count()));
       if (left <= 0ms) return false;
-      const bool crowded = others_ > 0 && Clock::now() > moment_;
+      const bool crowded = Clock::now() > moment_ && others_wait_();
       // A client that reads its answer is not slow; one that has not asked by now is.
       if (crowded && (ready <= 0 || (events & POLLIN) != 0)) return false;
       if (ready > 0) return true;
@@ -89,7 +92,7 @@ class DeadlineStream final : public httplib::Stream {
   }
 
   const int socket_;
-  const std::atomic<std::size_t>& others_;
+  const std::function<bool()> others_wait_;
   const Clock::time_point moment_;
   const Clock::time_point read_by_;
   const Clock::time_point write_by_;
@@ -106,6 +109,20 @@ void ReadAway(int socket) {
   constexpr int kMostReads = 16;  // whoever sends more has himself to blame
   for (int i = 0; i<kMostReads&& ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT)> 0; ++i) {
   }
+}
+
+// The user of this connection has as many as they may have.
+void TurnAway(int socket) {
+  const std::string body =
+      "{\"schema\":\"lgpu.error/v1\",\"code\":\"RESOURCE_EXHAUSTED\",\"message\":\"your user has too many "
+      "connections to this port; close some and try again\"}\n";
+  const std::string answer = absl::StrCat(
+      "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Type: application/json\r\n"
+      "Connection: close\r\nContent-Length: ",
+      body.size(), "\r\n\r\n", body);
+  ::send(socket, answer.data(), answer.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  ReadAway(socket);
+  ::close(socket);
 }
 
 }  // namespace
@@ -203,20 +220,74 @@ void BoundedServer::Stop() {
     MutexLock lock(mutex_);
     stopping_ = true;
     for (const int socket : sockets_) ::shutdown(socket, SHUT_RDWR);
+    for (const auto& [user, line] : parked_) {
+      for (const int socket : line) ::close(socket);
+    }
+    parked_.clear();
   }
   stop();
 }
 
 bool BoundedServer::process_and_close_socket(socket_t socket) {
+  std::uint64_t user = PeerUser(socket);
   {
     MutexLock lock(mutex_);
     if (stopping_ || turns_away) {
       ::close(socket);
       return false;
     }
+    if (!threads_.TryTake(user)) {
+      Park(socket, user);
+      return true;
+    }
     sockets_.insert(socket);
   }
-  DeadlineStream stream(socket, bounds_, waiting_);
+  bool processed = Process(socket, user);
+  // The connections that waited for this one's place.
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      threads_.GiveBack(user);
+      const auto next = TakeParked();
+      if (!next) return processed;
+      std::tie(socket, user) = *next;
+      sockets_.insert(socket);
+    }
+    processed = Process(socket, user);
+  }
+}
+
+void BoundedServer::Park(socket_t socket, std::uint64_t user) {
+  if (places_.TryTake(user)) {
+    parked_[user].push_back(socket);
+  } else {
+    TurnAway(socket);
+  }
+}
+
+std::optional<std::pair<socket_t, std::uint64_t>> BoundedServer::TakeParked() {
+  auto entry = parked_.upper_bound(last_);
+  for (std::size_t i = 0; i < parked_.size(); ++i, ++entry) {
+    if (entry == parked_.end()) entry = parked_.begin();
+    const std::uint64_t user = entry->first;
+    if (stopping_ || !threads_.TryTake(user)) continue;
+    last_ = user;
+    const socket_t socket = entry->second.front();
+    entry->second.pop_front();
+    places_.GiveBack(user);
+    if (entry->second.empty()) parked_.erase(entry);
+    return std::pair(socket, user);
+  }
+  return std::nullopt;
+}
+
+bool BoundedServer::OthersWait(std::uint64_t user) {
+  MutexLock lock(mutex_);
+  return waiting_ > 0 || parked_.contains(user);
+}
+
+bool BoundedServer::Process(socket_t socket, std::uint64_t user) {
+  DeadlineStream stream(socket, bounds_, [this, user] { return OthersWait(user); });
   bool closed = false;
   // Nothing here is worth a part of: a line of a thousand ranges would make an answer of gigabytes.
   const auto without_ranges = [](httplib::Request& request) { request.ranges.clear(); };

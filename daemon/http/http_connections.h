@@ -6,16 +6,25 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "daemon/server/user_shares.h"
 
 namespace lgpu::daemon {
 
 /// A BoundedServer is httplib's server with bounds for its clients: a request has a deadline as a whole,
 /// however its bytes trickle in, and so has its answer; and while others wait for a thread, whoever has had
 /// one for more than a moment goes. So nobody keeps others out by being slow. A connection has one request.
+///
+/// Threads and places of connections that wait are shared among users (UserShares, PeerUser): a connection
+/// beyond its user's share of threads waits, and one beyond the share of places is answered 503.
 ///
 /// Thread-safe as httplib's.
 class BoundedServer final : public httplib::Server {
@@ -26,6 +35,7 @@ class BoundedServer final : public httplib::Server {
     std::chrono::milliseconds moment = std::chrono::milliseconds(200);
     std::size_t request_bytes = 64 * 1024;
     std::size_t threads = 64;  // made when they are needed
+    std::size_t places = 256;  // of connections that wait for their user's turn
   };
   explicit BoundedServer(const Bounds& bounds);
   ~BoundedServer() override;
@@ -41,9 +51,21 @@ class BoundedServer final : public httplib::Server {
   class Threads;
 
   bool process_and_close_socket(socket_t socket) override;
+  /// The connection has a thread.
+  bool Process(socket_t socket, std::uint64_t user);
+  /// It waits from here on, or is closed.
+  void Park(socket_t socket, std::uint64_t user) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The next connection of the users that have room, in turn.
+  std::optional<std::pair<socket_t, std::uint64_t>> TakeParked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool OthersWait(std::uint64_t user);
+
   const Bounds bounds_;
   std::atomic<std::size_t> waiting_ = 0;  // connections without a thread
+  UserShares threads_{bounds_.threads};
+  UserShares places_{bounds_.places};
   Mutex mutex_;
+  std::map<std::uint64_t, std::deque<socket_t>> parked_ ABSL_GUARDED_BY(mutex_);  // no line is empty
+  std::uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;                                // whose was taken last
   std::set<int> sockets_ ABSL_GUARDED_BY(mutex_);  // of all connections that have a thread
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -88,6 +88,7 @@ Holdings LeaseTable::SumHoldings(Predicate owner_matches) const {
       continue;
     }
     sum.leases += lease.ending ? 0 : 1;
+    sum.sessions += static_cast<std::uint32_t>(lease.live.size());
     for (std::size_t i = 0; i < lease.devices.size(); ++i) {
       const LeaseDevice& device = lease.devices[i];
       Bytes limit = device.capped_limit();
@@ -125,6 +126,17 @@ absl::Status LeaseTable::CheckCaps(const User& user, Holdings delta) const {
     LGPU_RETURN_IF_ERROR(check(*cap, absl::StrCat("group ", cap->name), has));
   }
   return absl::OkStatus();
+}
+
+std::vector<LeaseTable::CallCap> LeaseTable::CallCaps(const User& user) const {
+  std::vector<CallCap> caps;
+  MutexLock lock(mutex_);
+  const CapConfig* const own = FindUserCap(policy_.user_caps, user);
+  if (own != nullptr && own->calls) caps.push_back({.key = own->key, .group = "", .calls = *own->calls});
+  for (const CapConfig* const cap : FindGroupCaps(policy_.group_caps, user)) {
+    if (cap->calls) caps.push_back({.key = cap->key, .group = cap->name, .calls = *cap->calls});
+  }
+  return caps;
 }
 
 void LeaseTable::FitToCaps(const User& user, std::vector<PlannedDevice>& plan) const {
@@ -168,6 +180,9 @@ absl::Status LeaseTable::AttachLocked(const Caller& caller, Lease& lease) {
         absl::StrCat("lease ", lease.name, " is ending; create another one"));
   }
   SessionState& session = *caller.session;
+  if (!lease.live.contains(session.id())) {
+    LGPU_RETURN_IF_ERROR(CheckCaps(lease.owner, {.memory_limit = {}, .guarantee = {}, .sessions = 1}));
+  }
   LGPU_RETURN_IF_ERROR(session.Attach(lease.key));
   if (!lease.live.contains(session.id())) {
     lease.live.insert(session.id());

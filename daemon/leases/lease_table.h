@@ -152,6 +152,13 @@ class LeaseTable {
   std::uint64_t lost_sessions() const;
   /// What a running daemon can change: caps, the default mode, records per (new) lease. Gives what was.
   LeasePolicy SetPolicy(LeasePolicy policy);
+  /// The caps of a user's calls; whoever takes calls compares.
+  struct CallCap {
+    std::string key;    // "caps.groups.lab"
+    std::string group;  // whose users' calls it counts together; empty: the user's alone
+    std::uint32_t calls = 0;
+  };
+  std::vector<CallCap> CallCaps(const User& user) const;
   std::size_t size() const;
   /// Id and name of a lease; empty ones for a lease that is gone.
   std::pair<std::string, std::string> Names(LeaseKey key) const;

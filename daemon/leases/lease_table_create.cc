@@ -126,7 +126,9 @@ absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
   LGPU_RETURN_IF_ERROR(CheckName(caller, request.name()));
   FitToCaps(user, plan);
   LGPU_RETURN_IF_ERROR(CheckFitsEmptyCards(request, plan, broker_.Cards()));
-  LGPU_RETURN_IF_ERROR(CheckCaps(user, HoldingsOf(plan)));
+  Holdings more = HoldingsOf(plan);
+  more.sessions = caller.session == nullptr ? 0 : 1;
+  LGPU_RETURN_IF_ERROR(CheckCaps(user, more));
   const auto has = std::count_if(leases_.begin(), leases_.end(),
                                  [&user](const auto& entry) { return entry.second.owner.uid == user.uid; });
   if (has >= kMaxLeases) {

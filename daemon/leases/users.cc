@@ -108,22 +108,28 @@ absl::Status CheckCap(const CapConfig& cap, const std::string& whom, const Holdi
   const std::string hint = absl::StrCat(
       has.leases > 0 && absl::StartsWith(whom, "user ") ? "end a lease of yours with `lgpu rm LEASE`, " : "",
       "ask for less, or ask the administrator to raise the cap in lgpud.toml");
-  const auto over = [&](const char* what, auto now, auto then, auto allowed) -> absl::Status {
-    const std::string text = absl::StrCat(whom, " may have ", what, " of at most ", Text(allowed), ": has ",
-                                          Text(now), ", would have ", Text(then), "; ", hint);
+  const auto over = [&](const char* key, const char* what, auto now, auto then,
+                        auto allowed) -> absl::Status {
+    const std::string text =
+        absl::StrCat(whom, " may have ", what, " of at most ", Text(allowed), " (", cap.key, ".", key,
+                     "): has ", Text(now), ", would have ", Text(then), "; ", hint);
     // More than the cap all by itself: no waiting helps.
     return then - now > allowed ? absl::InvalidArgumentError(text) : absl::ResourceExhaustedError(text);
   };
   if (cap.memory_limit && would_have.memory_limit > *cap.memory_limit &&
       would_have.memory_limit > has.memory_limit) {
-    return over("memory limits (each in whole chunks)", has.memory_limit, would_have.memory_limit,
-                *cap.memory_limit);
+    return over("memory_limit", "memory limits (each in whole chunks)", has.memory_limit,
+                would_have.memory_limit, *cap.memory_limit);
   }
   if (cap.guarantee && would_have.guarantee > *cap.guarantee && would_have.guarantee > has.guarantee) {
-    return over("guarantees (each in whole chunks)", has.guarantee, would_have.guarantee, *cap.guarantee);
+    return over("guarantee", "guarantees (each in whole chunks)", has.guarantee, would_have.guarantee,
+                *cap.guarantee);
   }
   if (cap.leases && would_have.leases > *cap.leases && would_have.leases > has.leases) {
-    return over("a number of leases", has.leases, would_have.leases, *cap.leases);
+    return over("leases", "a number of leases", has.leases, would_have.leases, *cap.leases);
+  }
+  if (cap.sessions && would_have.sessions > *cap.sessions && would_have.sessions > has.sessions) {
+    return over("sessions", "a number of sessions", has.sessions, would_have.sessions, *cap.sessions);
   }
   return absl::OkStatus();
 }

@@ -36,10 +36,12 @@ struct Holdings {
   Bytes memory_limit;
   Bytes guarantee;
   std::uint32_t leases = 0;
+  std::uint32_t sessions = 0;
   Holdings& operator+=(const Holdings& more) {
     memory_limit = SaturatingAdd(memory_limit, more.memory_limit);
     guarantee = SaturatingAdd(guarantee, more.guarantee);
     leases += more.leases;
+    sessions += more.sessions;
     return *this;
   }
 };

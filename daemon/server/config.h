@@ -33,6 +33,9 @@ struct CapConfig {
   std::optional<Bytes> memory_limit = {};  // sum of limits of its logical devices
   std::optional<Bytes> guarantee = {};     // sum of guarantees
   std::optional<std::uint32_t> leases = {};
+  std::optional<std::uint32_t> sessions = {};  // attached to its leases
+  std::optional<std::uint32_t> calls = {};     // that are not finished, streams and leases that wait included
+  std::string key = {};                        // "caps.users.kim"
   friend bool operator==(const CapConfig&, const CapConfig&) = default;
 };
 

@@ -356,12 +356,16 @@ class Reader {
 
   absl::Status ReadCap(const std::string& who, std::string_view kind, const toml::table& table,
                        std::vector<CapConfig>& to) const {
+    constexpr auto kMostCount = std::numeric_limits<std::int32_t>::max();
     CapConfig cap;
     cap.name = who;
-    LGPU_RETURN_IF_ERROR(ReadTable(table, absl::StrCat("in [caps.", std::string(kind), ".", who, "]"),
-                                   {Size("memory_limit", cap.memory_limit), Size("guarantee", cap.guarantee),
-                                    Count("leases", cap.leases, 0, std::numeric_limits<std::int32_t>::max())},
-                                   absl::StrCat("caps.", std::string(kind), ".", who, ".")));
+    LGPU_RETURN_IF_ERROR(
+        ReadTable(table, absl::StrCat("in [caps.", std::string(kind), ".", who, "]"),
+                  {Size("memory_limit", cap.memory_limit), Size("guarantee", cap.guarantee),
+                   Count("leases", cap.leases, 0, kMostCount), Count("sessions", cap.sessions, 0, kMostCount),
+                   Count("calls", cap.calls, 1, kMostCount)},
+                  absl::StrCat("caps.", std::string(kind), ".", who, ".")));
+    cap.key = absl::StrCat("caps.", std::string(kind), ".", who == "*" ? "\"*\"" : who);
     for (CapConfig& present : to) {
       if (present.name == who) {
         present = std::move(cap);

@@ -99,11 +99,41 @@ absl::Status ControlService::Admit(grpc::CallbackServerContext& context) {
     why = absl::StrCat("your programs have not read ", room_.unread_bytes.CountOf(uid_), " bytes of answers");
   } else if (!room_.calls.TryTake(uid_)) {
     why = absl::StrCat("your programs have ", room_.calls.CountOf(uid_), " unfinished calls");
+  } else if (const absl::Status capped = CheckCallCaps(context); !capped.ok()) {
+    room_.calls.GiveBack(uid_);
+    return capped;
   } else {
     return absl::OkStatus();
   }
+  return TryAgain(context, absl::StrCat(why, ", which is your share"));
+}
+
+absl::Status ControlService::TryAgain(grpc::CallbackServerContext& context, const std::string& why) {
   context.AddTrailingMetadata(kRetryKey, absl::StrCat(kRetryAfter.count()));
-  return absl::UnavailableError(absl::StrCat(why, ", which is your share; try again"));
+  return absl::UnavailableError(absl::StrCat(why, "; try again"));
+}
+
+std::size_t ControlService::CallsOf(std::uint32_t uid) const {
+  return room_.calls.CountOf(uid) + room_.streams.CountOf(uid) + room_.lease_waits.CountOf(uid);
+}
+
+absl::Status ControlService::CheckCallCaps(grpc::CallbackServerContext& context) {
+  bool is_new = false;
+  const User user = room_.users.Find(uid_, is_new);
+  if (is_new) room_.short_calls->Run(uid_, [&users = room_.users, uid = uid_] { users.Learn(uid); });
+  for (const LeaseTable::CallCap& cap : parts_.leases.CallCaps(user)) {
+    std::size_t calls = 0;
+    if (cap.group.empty()) {
+      calls = CallsOf(uid_);
+    } else {
+      for (const std::uint32_t uid : room_.users.InGroup(cap.group)) calls += CallsOf(uid);
+    }
+    if (calls <= cap.calls) continue;
+    return TryAgain(context,
+                    absl::StrCat(cap.group.empty() ? absl::StrCat("user ", user.name) : "group " + cap.group,
+                                 " may have at most ", cap.calls, " unfinished calls (", cap.key, ".calls)"));
+  }
+  return absl::OkStatus();
 }
 
 template <typename Response, typename Body>
@@ -183,6 +213,10 @@ grpc::ServerWriteReactor<v1::LeaseWait>* ControlService::WaitForLease(
     return Refused(new Refusing(), absl::ResourceExhaustedError(absl::StrCat(
                                        "your programs wait for ", room_.lease_waits.CountOf(uid_),
                                        " leases, which is your share; end some of them and try again")));
+  }
+  if (const absl::Status capped = CheckCallCaps(*context); !capped.ok()) {
+    room_.lease_waits.GiveBack(uid_);
+    return Refused(new Refusing(), capped);
   }
   const Clock::time_point now = Clock::now();
   const auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestWait).count();
@@ -281,6 +315,10 @@ grpc::ServerWriteReactor<Message>* ControlService::Watch(Context* context, Open 
                    absl::ResourceExhaustedError(
                        absl::StrCat("your programs have ", room_.streams.CountOf(uid_),
                                     " open streams, which is your share; close some and try again")));
+  }
+  if (const absl::Status capped = CheckCallCaps(*context); !capped.ok()) {
+    room_.streams.GiveBack(uid_);
+    return Refused(new RefusedStream<Message>(), capped);
   }
   absl::StatusOr<std::function<typename WatchStream<Message>::Batch()>> next = open(*caller);
   if (!next.ok()) {

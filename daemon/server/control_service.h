@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -11,6 +12,7 @@
 #include "daemon/server/call_pool.h"
 #include "daemon/server/diagnosis.h"
 #include "daemon/server/event_log.h"
+#include "daemon/server/known_users.h"
 #include "daemon/server/stats.h"
 #include "daemon/server/user_shares.h"
 #include "daemon/server/watch_pump.h"
@@ -21,6 +23,7 @@ namespace lgpu::daemon {
 
 /// What all users' calls share: threads, and the places of calls, streams and answers that lie unread.
 struct CallRoom {
+  KnownUsers users;  // the pools' calls use it
   /// For calls that may wait for memory, and for the others.
   std::unique_ptr<CallPool> waiting_calls;
   std::unique_ptr<CallPool> short_calls;
@@ -79,6 +82,12 @@ class ControlService final : public v1::Control::CallbackService {
   absl::StatusOr<Caller> Identify(const grpc::CallbackServerContext& context) const;
   /// Takes the call's place. UNAVAILABLE, with the metadata: try again.
   absl::Status Admit(grpc::CallbackServerContext& context);
+  /// The error that asks the client to make the call again.
+  static absl::Status TryAgain(grpc::CallbackServerContext& context, const std::string& why);
+  /// UNAVAILABLE, with the metadata: with the call that has just taken a place the user or a group of theirs
+  /// has more calls than a cap allows.
+  absl::Status CheckCallCaps(grpc::CallbackServerContext& context);
+  std::size_t CallsOf(std::uint32_t uid) const;
   /// Runs `body`, an absl::StatusOr<Response>(const Caller&), on `pool` and answers with what it returns.
   template <typename Response, typename Body>
   Unary* Answer(CallPool& pool, Context* context, Response* response, Body body);

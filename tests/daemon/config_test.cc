@@ -65,6 +65,8 @@ max_drain = "1.5s"
 memory_limit = "8GiB"
 guarantee = "2GiB"
 leases = 4
+sessions = 8
+calls = 16
 [caps.users."*"]
 leases = 0
 [caps.groups.students]
@@ -89,12 +91,17 @@ kept = 6
   EXPECT_EQ(config.overhead_allowance, Bytes(1536 * 1024));
   EXPECT_EQ(config.max_drain, std::chrono::milliseconds(1500));
   EXPECT_THAT(config.policy.user_caps,
-              testing::UnorderedElementsAre(
-                  CapConfig{.name = "alice", .memory_limit = 8_GiB, .guarantee = 2_GiB, .leases = 4},
-                  CapConfig{.name = "*", .memory_limit = {}, .guarantee = {}, .leases = 0}));
+              testing::UnorderedElementsAre(CapConfig{.name = "alice",
+                                                      .memory_limit = 8_GiB,
+                                                      .guarantee = 2_GiB,
+                                                      .leases = 4,
+                                                      .sessions = 8,
+                                                      .calls = 16,
+                                                      .key = "caps.users.alice"},
+                                            CapConfig{.name = "*", .leases = 0, .key = "caps.users.\"*\""}));
   EXPECT_THAT(
       config.policy.group_caps,
-      ElementsAre(CapConfig{.name = "students", .memory_limit = 1_GiB, .guarantee = {}, .leases = {}}));
+      ElementsAre(CapConfig{.name = "students", .memory_limit = 1_GiB, .key = "caps.groups.students"}));
   EXPECT_EQ(config.policy.placement_records, 5u);
   EXPECT_EQ(config.kept_events, 6u);
 }

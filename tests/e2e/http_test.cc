@@ -6,9 +6,13 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/e2e/harness.h"
@@ -115,6 +119,52 @@ TEST_F(HttpTest, SlowClientsKeepNobodyOut) {
   // They had to go for it.
   char byte = 0;
   EXPECT_LE(::recv(slow.front().get(), &byte, 1, 0), 0);
+}
+
+/// A user who keeps 600 connections open, says nothing on them, and opens another one for each that is
+/// closed.
+class ManyConnections {
+ public:
+  ManyConnections(std::uint16_t port, uid_t uid) : thread_([this, port, uid] { Run(port, uid); }) {}
+  ~ManyConnections() {
+    stopping_ = true;
+    thread_.join();
+  }
+  int opened() const { return opened_; }
+
+ private:
+  void Run(std::uint16_t port, uid_t uid) {
+    // Of this thread alone.
+    EXPECT_EQ(::syscall(SYS_setresuid, -1, uid, -1), 0);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    std::vector<UniqueFd> sockets(600);
+    while (!stopping_) {
+      for (UniqueFd& socket : sockets) {
+        char byte = 0;
+        if (socket && ::recv(socket.get(), &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN) continue;
+        socket.Reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+        ::send(socket.get(), "G", 1, MSG_NOSIGNAL);
+        ++opened_;
+      }
+    }
+  }
+
+  std::atomic<bool> stopping_ = false;
+  std::atomic<int> opened_ = 0;
+  std::thread thread_;
+};
+
+TEST_F(HttpTest, AUserWithManyConnectionsKeepsNoOtherUserOut) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root may become several users";
+  StartWithHttp();
+  const ManyConnections attacker(static_cast<std::uint16_t>(std::stoi(url_.substr(url_.rfind(':') + 1))),
+                                 61301);
+  ASSERT_TRUE(Eventually([&] { return attacker.opened() >= 600; }));
+  for (int i = 0; i < 20; ++i) EXPECT_THAT(Get("/metrics"), HasSubstr("lgpu_build_info{")) << i;
 }
 
 TEST_F(HttpTest, ARequestHasADeadlineHoweverItsBytesTrickleIn) {
