@@ -23,6 +23,11 @@
 
 using namespace lgpu;
 
+// Where the images lie: a build from lgpu's tree says it.
+#ifndef LGPU_EXAMPLE_DATA
+#define LGPU_EXAMPLE_DATA "data"
+#endif
+
 namespace {
 
 constexpr std::int64_t kPixels = 64;
