@@ -20,7 +20,8 @@ if len(declared) < 20:
     failures.append(f"lgpu/ops.h: only {len(declared)} ops were read")
 
 for page in [root / "README.md", root / "bench/README.md", *sorted((root / "docs").glob("*.md"))]:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         if not (page.parent / target).exists():
             failures.append(f"{page.relative_to(root)}: links to {target}, which does not exist")
 
