@@ -102,8 +102,11 @@ std::string FormatQueues(const v1::StatsSnapshot& snapshot, const Style& style) 
       if (request.makes_lease()) absl::StrAppend(&lease, lease.empty() ? "" : " ", "(being made)");
       table.AddRow({absl::StrCat(card.index()), absl::StrCat(request.place()), Printable(request.owner()),
                     request.pid() == 0 ? "" : absl::StrCat(request.pid()), lease,
-                    ShortDevice(request.device()), Size(request.asked_bytes()),
-                    FormatAge(std::chrono::seconds(request.waited_ms() / 1000)), turn});
+                    request.what().empty()
+                        ? ShortDevice(request.device())
+                        : absl::StrCat(ShortDevice(request.device()), " (", Printable(request.what()), ")"),
+                    Size(request.asked_bytes()), FormatAge(std::chrono::seconds(request.waited_ms() / 1000)),
+                    turn});
     }
   }
   return table.empty() ? "" : absl::StrCat("\nWaiting for memory:\n", table.Format(style));
@@ -295,6 +298,7 @@ Table SessionTable() {
                 {"LEASE"},
                 {"STATE"},
                 {"HELD", Align::kRight},
+                {"CHARGED", Align::kRight},
                 {"OVERHEAD", Align::kRight},
                 {"CONNECTED", Align::kRight},
                 {"COMMAND"}});
@@ -307,6 +311,7 @@ void AddSession(const v1::StatsSnapshot& snapshot, const v1::LeaseStats& lease,
                 session.uid() == lease.owner_uid() ? FormatOwner(lease.owner(), lease.owner_uid())
                                                    : absl::StrCat(session.uid()),
                 LeaseName(lease), SessionStateName(session.state()), Size(session.held_bytes()),
+                session.charged_bytes() == 0 ? "" : Size(session.charged_bytes()),
                 Size(session.overhead_bytes()), FormatAge(age), Printable(session.command())});
 }
 
@@ -342,6 +347,10 @@ std::string FormatDevice(const v1::LogicalDeviceStats& device) {
   facts.Add("held", absl::StrCat(Size(device.held_bytes()), device.leaving_bytes() == 0 ? "" : ", of it ",
                                  device.leaving_bytes() == 0 ? "" : Size(device.leaving_bytes()),
                                  device.leaving_bytes() == 0 ? "" : " on its way back"));
+  if (device.charged_bytes() > 0) {
+    facts.Add("charged",
+              absl::StrCat(Size(device.charged_bytes()), " by programs that use the driver themselves"));
+  }
   if (device.missing_bytes() > 0) facts.Add("missing", Size(device.missing_bytes()));
   facts.Add("used", absl::StrCat(Size(device.used_bytes()), " in ", device.live_blocks(), " blocks, peak ",
                                  Size(device.peak_used_bytes())));
@@ -380,6 +389,16 @@ std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& sn
   Table sessions = SessionTable();
   for (const v1::SessionStats& session : lease.sessions()) AddSession(snapshot, lease, session, sessions);
   absl::StrAppend(&text, "\n", sessions.empty() ? "No processes are attached.\n" : sessions.Format(style));
+  for (const v1::SessionStats& session : lease.sessions()) {
+    if (session.charged_by_kind().empty() && session.allowance_bytes() == 0) continue;
+    std::vector<std::string> kinds;
+    for (const v1::ChargedKind& kind : session.charged_by_kind()) {
+      kinds.push_back(absl::StrCat(Printable(kind.kind()), " ", Size(kind.bytes())));
+    }
+    if (session.allowance_bytes() > 0)
+      kinds.push_back(absl::StrCat("unused allowance ", Size(session.allowance_bytes())));
+    absl::StrAppend(&text, "\nCharged by pid ", session.pid(), ": ", absl::StrJoin(kinds, ", "), "\n");
+  }
   return text;
 }
 

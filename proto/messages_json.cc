@@ -69,7 +69,8 @@ json ToJson(const CardStats& card) {
                   {"asked_bytes", request.asked_bytes()},
                   {"waited_seconds", 0.001 * static_cast<double>(request.waited_ms())},
                   {"turns", request.turns()},
-                  {"makes_lease", request.makes_lease()}};
+                  {"makes_lease", request.makes_lease()},
+                  {"what", request.what()}};
     if (request.has_turn_left_ms()) {
       entry["turn_left_seconds"] = 0.001 * static_cast<double>(request.turn_left_ms());
     }
@@ -88,6 +89,7 @@ static json DeviceToJson(const LogicalDeviceStats& device) {
           {"held_bytes", device.held_bytes()},
           {"leaving_bytes", device.leaving_bytes()},
           {"missing_bytes", device.missing_bytes()},
+          {"charged_bytes", device.charged_bytes()},
           {"overhead_bytes", device.overhead_bytes()},
           {"total_limit_bytes", device.total_limit_bytes()},
           {"used_bytes", device.used_bytes()},
@@ -101,6 +103,8 @@ static json DeviceToJson(const LogicalDeviceStats& device) {
 }
 
 json ToJson(const SessionStats& session) {
+  json by_kind = json::object();
+  for (const ChargedKind& kind : session.charged_by_kind()) by_kind[kind.kind()] = kind.bytes();
   return {{"schema", "lgpu.session/v1"},
           {"id", session.id()},
           {"pid", session.pid()},
@@ -110,7 +114,10 @@ json ToJson(const SessionStats& session) {
           {"connected_at", FormatIso8601(session.connected_at())},
           {"held_bytes", session.held_bytes()},
           {"unreturned_bytes", session.unreturned_bytes()},
-          {"overhead_bytes", session.overhead_bytes()}};
+          {"overhead_bytes", session.overhead_bytes()},
+          {"charged_bytes", session.charged_bytes()},
+          {"allowance_bytes", session.allowance_bytes()},
+          {"charged_by_kind", std::move(by_kind)}};
 }
 
 json ToJson(const LeaseStats& lease) {

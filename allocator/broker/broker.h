@@ -292,7 +292,7 @@ class Broker {
   /// The program gave the bytes back to the driver. More than it has counts as all.
   absl::Status Uncharge(SessionId session, const std::string& card_uuid, Bytes bytes);
   struct Charged {
-    CardId card;
+    std::string card_uuid;
     std::size_t index = 0;  // of the card in its lease
     Bytes lent;             // counted as held
     Bytes used;             // as far as it is known: without what is free in the program's word

@@ -347,8 +347,10 @@ std::vector<Broker::Charged> Broker::ChargesOf(SessionId session) const {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return charges;
   for (const auto& [card, charge] : found->second.charges) {
-    Charged& out = charges.emplace_back(
-        Charged{.card = card, .index = charge.index, .lent = charge.lent, .used = charge.lent});
+    Charged& out = charges.emplace_back(Charged{.card_uuid = cards_.at(card).device.uuid,
+                                                .index = charge.index,
+                                                .lent = charge.lent,
+                                                .used = charge.lent});
     if (Allowances* const words = found->second.allowances.get(); words != nullptr && !charge.leaving) {
       out.used = SaturatingSub(charge.lent, Bytes(words->Free(charge.index).load(std::memory_order_relaxed)));
     }

@@ -180,7 +180,7 @@ void Broker::FinishAttesting(SessionId session) {
       charge.lent = charge.attested;
       if (FitCharge(session, entry, card)) Serve(card, wakes);
     }
-    entry.trims = entry.trims_when_back;
+    entry.trims = entry.trims_when_back && entry.charges.empty();  // a program that charges is not asked
     for (const ChunkId id : ChunksOf(entry)) {
       ChunkEntry& chunk = chunks_.at(id);
       if (chunk.state == ChunkState::kGranted && !chunk.attested) {

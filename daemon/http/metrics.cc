@@ -54,7 +54,8 @@ class Family {
 
 // Logical devices of one series.
 struct DeviceSums {
-  std::uint64_t limit = 0, used = 0, held = 0, peak = 0, largest_free = 0, allocations = 0, refusals = 0;
+  std::uint64_t limit = 0, used = 0, held = 0, peak = 0, largest_free = 0, allocations = 0, refusals = 0,
+                charged = 0;
   // 1 - largest free block / free bytes; 0 where nothing is free.
   double Fragmentation() const {
     return held <= used
@@ -91,6 +92,7 @@ std::map<DeviceKey, DeviceSums> SumDevices(const v1::StatsSnapshot& snapshot, bo
       sum.limit += device.limit_bytes();
       sum.used += device.used_bytes();
       sum.held += device.held_bytes();
+      sum.charged += device.charged_bytes();
       sum.peak += device.peak_used_bytes();
       sum.largest_free = std::max(sum.largest_free, device.largest_free_block_bytes());
       sum.allocations += device.allocations_total();
@@ -116,6 +118,9 @@ void AddDevices(const v1::StatsSnapshot& snapshot, bool names_owners, std::vecto
         [](const DeviceSums& sum) { return sum.used; });
   gauge("lgpu_logical_device_memory_mapped_bytes", "Taken from the GPU so far: chunks that are held.",
         [](const DeviceSums& sum) { return sum.held; });
+  gauge("lgpu_logical_device_memory_charged_bytes",
+        "Part of mapped: lent to programs that take memory from the driver themselves.",
+        [](const DeviceSums& sum) { return sum.charged; });
   gauge("lgpu_logical_device_memory_peak_bytes", "The most that was in live blocks, as its programs say.",
         [](const DeviceSums& sum) { return sum.peak; });
   gauge("lgpu_logical_device_largest_free_block_bytes", "The largest request that held memory serves now.",
@@ -215,6 +220,8 @@ void AddTotals(const v1::StatsSnapshot& snapshot, const MetricTotals& totals,
     Family(families, name, help, MetricType::Counter).Add({}, static_cast<double>(value));
   };
   counter("lgpu_grants_total", "Requests for memory that were granted.", snapshot.grants_total());
+  counter("lgpu_charges_total", "Requests of programs to charge memory of the driver's that were granted.",
+          snapshot.charges_total());
   counter("lgpu_returns_total", "Times that programs gave chunks back.", snapshot.returns_total());
   counter("lgpu_sessions_lost_total", "Sessions that ended without closing.", snapshot.sessions_lost_total());
   counter("lgpu_placement_records_total", "Executed ops that were read.", snapshot.placements_total());

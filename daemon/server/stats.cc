@@ -1,13 +1,18 @@
 #include "daemon/server/stats.h"
 
 #include <algorithm>
+#include <cctype>
+#include <map>
 #include <set>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/process.h"
 #include "daemon/leases/users.h"
 #include "daemon/saturate.h"
 #include "google/protobuf/util/time_util.h"
+#include "lgpu/v1/session.pb.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -36,6 +41,27 @@ void AddClientNumbers(const ClientPage::Device& page, v1::LogicalDeviceStats& ou
   out.set_allocations_total(Saturate(out.allocations_total(), page.allocations.load(kRelaxed)));
   out.set_refusals_total(Saturate(out.refusals_total(), page.refusals.load(kRelaxed)));
   out.set_ops_total(Saturate(out.ops_total(), page.ops.load(kRelaxed)));
+}
+
+std::string KindName(int kind) {
+  if (!v1::ChargeKind_IsValid(kind)) return "other";
+  std::string name = v1::ChargeKind_Name(kind);
+  name.erase(0, std::string_view("CHARGE_KIND_").size());
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return name;
+}
+
+// Charged memory is of a card; it is shown as used on the devices that were charged for it.
+void AddUsed(Bytes used, const std::string& card_uuid, v1::LeaseStats& lease) {
+  for (v1::LogicalDeviceStats& device : *lease.mutable_devices()) {
+    if (device.card_uuid() != card_uuid) continue;
+    const Bytes part =
+        std::min(used, SaturatingSub(Bytes(device.charged_bytes()), Bytes(device.used_bytes())));
+    device.set_used_bytes(device.used_bytes() + part.count());
+    device.set_peak_used_bytes(std::max(device.peak_used_bytes(), device.used_bytes()));
+    used -= part;
+  }
 }
 
 }  // namespace
@@ -140,6 +166,7 @@ void StatsReporter::AddQueues(const Caller& caller, v1::StatsSnapshot& snapshot)
       if (caller.uid == 0 || queued.owner == user) {
         entry.set_lease_name(queued.lease_name);
         entry.set_device(queued.device_name);
+        entry.set_what(queued.what);
       }
       entry.set_makes_lease(queued.device_name.empty());
       entry.set_asked_bytes(queued.asked.count());
@@ -147,6 +174,35 @@ void StatsReporter::AddQueues(const Caller& caller, v1::StatsSnapshot& snapshot)
       entry.set_turns(static_cast<std::uint32_t>(queued.turns));
       if (queued.turn_ends) entry.set_turn_left_ms(milliseconds(*queued.turn_ends - now));
     }
+  }
+}
+
+void StatsReporter::AddCharges(const SessionState& session, v1::LeaseStats& lease,
+                               v1::SessionStats& out) const {
+  std::map<std::string, Bytes> by_kind;
+  Bytes used, lent;
+  for (const Broker::Charged& charge : broker_.ChargesOf(session.id())) {
+    used += charge.used;
+    lent += charge.lent;
+    Bytes untold = charge.used;
+    if (session.has_charge_words() && charge.index < ChargeTable::kMaxCards) {
+      const CardCharges& words = session.client_page()->charges.cards[charge.index];
+      for (std::size_t i = 0; i < CardCharges::kKinds; ++i) {
+        const Bytes part = std::min(Bytes(words.by_kind[i].load(std::memory_order_relaxed)), untold);
+        if (part.is_zero()) continue;
+        by_kind[KindName(static_cast<int>(i) + 1)] += part;
+        untold -= part;
+      }
+    }
+    if (!untold.is_zero()) by_kind["other"] += untold;
+    AddUsed(charge.used, charge.card_uuid, lease);
+  }
+  out.set_charged_bytes(used.count());
+  out.set_allowance_bytes((lent - used).count());
+  for (const auto& [kind, bytes] : by_kind) {
+    v1::ChargedKind& entry = *out.add_charged_by_kind();
+    entry.set_kind(kind);
+    entry.set_bytes(bytes.count());
   }
 }
 
@@ -174,6 +230,7 @@ void StatsReporter::AddSessions(const Lease& lease, const Broker::Overheads& ove
     if (const auto overhead = overheads.of_session.find(id); overhead != overheads.of_session.end()) {
       entry.set_overhead_bytes(overhead->second.count());
     }
+    AddCharges(*session, out, entry);
     for (int i = 0; live && i < out.devices_size() && i < ClientPage::kMaxDevices; ++i) {
       AddClientNumbers(session->client_page()->devices[static_cast<std::size_t>(i)], *out.mutable_devices(i));
     }
@@ -203,6 +260,7 @@ v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease, const Broker::Ove
       entry.set_held_bytes(info->held.count());
       entry.set_leaving_bytes(info->leaving.count());
       entry.set_missing_bytes(info->missing.count());
+      entry.set_charged_bytes(info->charged.count());
       const auto found = overheads.of_lease.find({lease.key, info->card});
       const Bytes overhead = found == overheads.of_lease.end() ? Bytes() : found->second;
       entry.set_overhead_bytes(overhead.count());
@@ -236,6 +294,7 @@ v1::StatsSnapshot StatsReporter::Snapshot(const Caller& caller) const {
   snapshot.set_grants_total(counters.grants);
   snapshot.set_refusals_total(counters.refusals);
   snapshot.set_returns_total(counters.returns);
+  snapshot.set_charges_total(counters.charges);
   snapshot.set_sessions_lost_total(leases_.lost_sessions());
   const PlacementLog::Counts placements = leases_.placement_counts();
   snapshot.set_placements_total(placements.records);

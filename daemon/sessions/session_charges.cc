@@ -38,11 +38,11 @@ std::string CleanWhat(const std::string& what) {
 
 bool Session::ShareAllowances() {
   if (shares_allowances_) return true;
-  PlainResult<SharedPage<ChargeTable>> table = SharedPages::MapCharges(state_->client_page());
-  if (!table.ok() && table.status().code == PlainCode::kInvalidArgument) {
+  if (!state_->has_charge_words()) {
     Break(absl::InvalidArgumentError("a charge came in a version of the protocol that has none"));
     return false;
   }
+  PlainResult<SharedPage<ChargeTable>> table = SharedPages::MapCharges(state_->client_page());
   // Without the words every charge needs a frame.
   services_.broker.ShareAllowances(
       peer_.id, table.ok() ? std::make_shared<PageAllowances>(*std::move(table)) : nullptr);
@@ -103,7 +103,9 @@ void Session::HandleUncharge(const v1::Uncharge& request) {
 
 void Session::HandleChargeAttest(const v1::ChargeAttest& attest) {
   absl::Status status;
-  if (attest.totals_size() > kMaxTotals) {
+  if (!state_->has_charge_words()) {
+    status = absl::InvalidArgumentError("a ChargeAttest came in a version of the protocol that has none");
+  } else if (attest.totals_size() > kMaxTotals) {
     status = absl::InvalidArgumentError(
         absl::StrCat("at most ", kMaxTotals, " totals go into a ChargeAttest, not ", attest.totals_size()));
   }

@@ -11,6 +11,11 @@
 namespace lgpu::daemon {
 namespace {
 
+bool HasChargeWords(int fd) {
+  struct stat info = {};
+  return ::fstat(fd, &info) == 0 && info.st_size == static_cast<off_t>(sizeof(ClientPage));
+}
+
 // 0: of no open file, a page that no client has.
 std::uint64_t InodeOf(int fd) {
   struct stat info = {};
@@ -27,6 +32,7 @@ SessionState::SessionState(Identity identity, Process process, std::shared_ptr<W
       stats_page_(std::move(stats_page)),
       client_page_(std::move(client_page)),
       page_inode_(InodeOf(client_page_.fd())),
+      has_charge_words_(HasChargeWords(client_page_.fd())),
       placements_(client_page_.get(), identity_.id, process_.pid),
       earlier_pages_(identity_.earlier_pages),
       pages_unknown_(identity_.pages_unknown) {}

@@ -47,6 +47,8 @@ class SessionState {
   const std::shared_ptr<Waker>& waker() const { return waker_; }
   const SharedPage<StatsPage>& stats_page() const { return stats_page_; }
   const SharedPage<const ClientPage>& client_page() const { return client_page_; }
+  /// Whether `client_page()->charges` may be read: its client knows of charges.
+  bool has_charge_words() const { return has_charge_words_; }
   PlacementReader& placements() { return placements_; }
   std::chrono::system_clock::time_point connected_at() const { return connected_at_; }
 
@@ -81,6 +83,7 @@ class SessionState {
   const SharedPage<const ClientPage> client_page_;
   const std::chrono::system_clock::time_point connected_at_ = std::chrono::system_clock::now();
   const std::uint64_t page_inode_;
+  const bool has_charge_words_;
   PlacementReader placements_;
 
   mutable Mutex mutex_;

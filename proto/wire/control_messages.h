@@ -49,6 +49,8 @@ struct QueuedRequest {
   std::uint64_t waited_ms = 0;
   std::uint32_t turns = 0;
   std::optional<std::uint64_t> turn_left_ms;
+  bool makes_lease = false;
+  std::string what;
   static void Fields(auto&& visit, auto& m) {
     visit(1, m.place);
     visit(2, m.owner);
@@ -59,6 +61,8 @@ struct QueuedRequest {
     visit(7, m.waited_ms);
     visit(8, m.turns);
     visit(9, m.turn_left_ms);
+    visit(10, m.makes_lease);
+    visit(11, m.what);
   }
 };
 

@@ -60,6 +60,27 @@ v1::JournalRecord LeaseGoneRecord(std::uint64_t key) {
   return record;
 }
 
+v1::JournalRecord ChargedRecord(std::uint64_t session, std::uint64_t device, std::uint64_t bytes) {
+  v1::JournalRecord record;
+  record.mutable_charged()->set_session_id(session);
+  record.mutable_charged()->set_device_id(device);
+  record.mutable_charged()->set_bytes(bytes);
+  return record;
+}
+
+// The header of a journal of this version.
+std::string Header(std::uint8_t version) {
+  std::string header = EncodeJournalHeader(kBoot);
+  // Behind the magic; the checksum of the header is its last word, little endian as all numbers.
+  constexpr std::size_t kVersionAt = 8;
+  header[kVersionAt] = static_cast<char>(version);
+  const std::uint32_t checksum = Crc32c(std::string_view(header).substr(0, kJournalHeaderBytes - 4));
+  for (std::size_t i = 0; i < 4; ++i) {
+    header[kJournalHeaderBytes - 4 + i] = static_cast<char>(checksum >> (8 * i));
+  }
+  return header;
+}
+
 std::vector<v1::JournalRecord> Story() {
   return {LeaseRecord(1, 5),       SessionRecord(3, 1), GrantedRecord(10, 3, 5),
           GrantedRecord(11, 3, 5), FreedRecord(10),     GrantedRecord(12, 3, 5)};
@@ -91,6 +112,34 @@ TEST(JournalFormatTest, TheShortFormSaysTheSame) {
   again.state.Encode(twice);
   EXPECT_EQ(bytes, twice);
   EXPECT_EQ(again.state.chunks().size(), 2u);
+}
+
+TEST(JournalFormatTest, TheLastChargeOfASessionAndDeviceCountsAndGoesWithTheSession) {
+  std::vector<v1::JournalRecord> story = Story();
+  story.push_back(ChargedRecord(3, 5, 64));
+  story.push_back(ChargedRecord(3, 5, 128));
+  const ParsedJournal parsed = ParseJournal(Encode(story), kBoot);
+  ASSERT_EQ(parsed.condition, Condition::kWhole) << parsed.detail;
+  ASSERT_EQ(parsed.state.charges().size(), 1u);
+  EXPECT_EQ(parsed.state.charges().at({3, 5}), 128u);
+  std::string bytes = EncodeJournalHeader(kBoot);
+  parsed.state.Encode(bytes);
+  EXPECT_EQ(ParseJournal(bytes, kBoot).state.charges(), parsed.state.charges());
+  JournalState state = parsed.state;
+  EXPECT_TRUE(absl::IsInvalidArgument(state.Apply(ChargedRecord(4, 5, 1)))) << "no such session";
+  EXPECT_TRUE(absl::IsInvalidArgument(state.Apply(ChargedRecord(3, 6, 1)))) << "no such device";
+  for (const v1::JournalRecord& record : {FreedRecord(11), FreedRecord(12), SessionGoneRecord(3)}) {
+    EXPECT_TRUE(state.Apply(record).ok()) << record.ShortDebugString();
+  }
+  EXPECT_TRUE(state.charges().empty());
+}
+
+TEST(JournalFormatTest, TheVersionBeforeChargesIsRead) {
+  std::string bytes = Header(1);
+  for (const v1::JournalRecord& record : Story()) AppendJournalRecord(record, bytes);
+  const ParsedJournal parsed = ParseJournal(bytes, kBoot);
+  ASSERT_EQ(parsed.condition, Condition::kWhole) << parsed.detail;
+  EXPECT_EQ(parsed.state.chunks().size(), 2u);
 }
 
 TEST(JournalFormatTest, EveryCutIsATornTailOfTheRecordsBefore) {
@@ -175,15 +224,8 @@ TEST(JournalFormatTest, Crc32cOfTheStandardsExample) { EXPECT_EQ(Crc32c("1234567
 
 // Of an lgpud that came later and was taken back.
 TEST(JournalFormatTest, AnotherVersionIsNotGuessedAt) {
-  std::string bytes = EncodeJournalHeader(kBoot);
+  std::string bytes = Header(7);
   AppendJournalRecord(LeaseRecord(1, 1), bytes);
-  // Behind the magic; the checksum of the header is its last word, little endian as all numbers.
-  constexpr std::size_t kVersionAt = 8;
-  bytes[kVersionAt] = 7;
-  const std::uint32_t checksum = Crc32c(std::string_view(bytes).substr(0, kJournalHeaderBytes - 4));
-  for (std::size_t i = 0; i < 4; ++i) {
-    bytes[kJournalHeaderBytes - 4 + i] = static_cast<char>(checksum >> (8 * i));
-  }
   const ParsedJournal parsed = ParseJournal(bytes, kBoot);
   EXPECT_EQ(parsed.condition, Condition::kDamaged);
   EXPECT_THAT(parsed.detail, HasSubstr("version 7"));

@@ -365,13 +365,16 @@ TEST_F(BrokerChargesTest, ARestoredSessionIsChargedInFullUntilItAttests) {
   const SessionId session = restored(1);
   Check();
   EXPECT_EQ(broker_->Held(session), 60_MiB);
-  broker_->StartAttesting(session, {.pid = 1});
+  broker_->StartAttesting(session, {.pid = 1, .trims = true});
   EXPECT_EQ(broker_->AttestCharge(session, Uuid(1), 62_MiB).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(broker_->AttestCharge(session, Uuid(0), k2MiB).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(broker_->AttestCharge(session, Uuid(1), 21_MiB).ok());
   broker_->FinishAttesting(session);
   Check();
   EXPECT_EQ(broker_->Held(session), 22_MiB);
+  const SessionId next = Session(2);
+  EXPECT_EQ(Refused(Charge(next, 80_MiB, {}, 1)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(broker_->TakeTrims(session).empty()) << "nothing is asked of a program that charges";
   broker_->GoAbsent(session);
   broker_->StartAttesting(session, {.pid = 1});
   broker_->FinishAttesting(session);
