@@ -1,6 +1,6 @@
 // Kills, stops and starts real clients and a real daemon, whose backend fails now and then, at random, and
 // after every round compares what the daemon says with what the processes really have, which is read from
-// /proc only: descriptors and mappings of chunks.
+// /proc only: descriptors and mappings of chunks; and what programs that charge say is in use.
 //
 // usage: lgpu_chaos [--seed S] [--minutes M] [--json FILE] [--break-ledger]
 // Exit code 0: nothing was lost or counted twice, nobody hung, no tensor changed. With --break-ledger, which
@@ -25,6 +25,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -38,6 +39,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr int kClients = 5;
+constexpr int kChargers = 2;
+constexpr char kChargersLease[] = "chargers";
 // For everybody to be back and all to agree; longer is a hang.
 constexpr std::chrono::seconds kPatience{30};
 
@@ -101,7 +104,9 @@ class Chaos {
 
   int Run() {
     Start();
-    while (clients_.size() < kClients) Spawn();
+    if (!broken_) MakeChargersLease();
+    SpawnClients();
+    SpawnChargers();
     const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                         std::chrono::duration<double, std::ratio<60>>(options_.minutes));
     while (Clock::now() < end && counts_.violations + counts_.hangs + counts_.wrong_results == 0) Round();
@@ -123,6 +128,9 @@ class Chaos {
   struct Client {
     std::unique_ptr<ChildProgram> program;
     bool stopped = false;
+    bool charges = false;    // tests/e2e/charge_client.cc
+    bool asked = false;      // of one that charges: its answer is to come
+    std::uint64_t used = 0;  // what it said last that it has charged
   };
 
   std::uint64_t Roll(std::uint64_t sides) { return random_() % sides; }
@@ -162,6 +170,68 @@ class Chaos {
         .environment = {{"LGPU_ENDPOINT", directory_.path() + "/run"}, {"OPENBLAS_NUM_THREADS", "1"}}};
     auto program = ChildProgram::Start(options);
     if (program.ok()) clients_.push_back({.program = *std::move(program)});
+  }
+
+  void SpawnClients() {
+    const auto count =
+        std::count_if(clients_.begin(), clients_.end(), [](const Client& client) { return !client.charges; });
+    for (auto i = count; i < kClients; ++i) Spawn();
+  }
+
+  /// Programs that charge, in a lease of their own. One that finds no daemon is started again later.
+  void SpawnChargers() {
+    const auto count =
+        std::count_if(clients_.begin(), clients_.end(), [](const Client& client) { return client.charges; });
+    for (auto i = count; i < kChargers; ++i) {
+      auto program = ChildProgram::Start({.argv = {LGPU_CHARGE_CLIENT, directory_.path() + "/run"}});
+      if (!program.ok()) return;
+      (*program)->WriteLine(absl::StrCat("attach ", kChargersLease));
+      const std::optional<std::string> answer = (*program)->ReadLine(kPatience);
+      if (!answer || !absl::StartsWith(*answer, "ok ")) return;
+      clients_.push_back({.program = *std::move(program), .charges = true});
+    }
+  }
+
+  void MakeChargersLease() {
+    v1::CreateLeaseRequest request = OneDevice(96 * kMiB, /*preallocate=*/false, /*lasting=*/true);
+    request.set_name(kChargersLease);
+    const auto lease = control_->CreateLease(request);
+    if (!lease.ok()) Fail(counts_.violations, std::string(lease.status().message()));
+  }
+
+  void Ask(Client& client) {
+    client.program->WriteLine(client.charges ? absl::StrCat("random 300 ", random_() >> 1) : "settle");
+    client.asked = true;
+  }
+
+  void SettleCharger(Client& client) {
+    if (!std::exchange(client.asked, false)) return;
+    const std::optional<std::string> line = client.program->ReadLine(kPatience);
+    unsigned long long used = 0;
+    if (!line || std::sscanf(line->c_str(), "ok %llu", &used) != 1) {
+      Fail(counts_.lost_sessions,
+           absl::StrCat("charger ", client.program->pid(), ": ", line.value_or("no answer")));
+      return;
+    }
+    client.used = used;
+  }
+
+  /// Of the programs that charge; empty: the daemon counts what they use, and no less.
+  std::string ChargeDifference(const v1::StatsSnapshot& stats) const {
+    for (const Client& client : clients_) {
+      if (!client.charges || client.stopped) continue;
+      for (const v1::LeaseStats& lease : stats.leases()) {
+        for (const v1::SessionStats& session : lease.sessions()) {
+          if (session.pid() != client.program->pid()) continue;
+          const bool is_live = session.state() == v1::SessionStats::STATE_LIVE;
+          if (session.charged_bytes() < client.used || (is_live && session.charged_bytes() != client.used)) {
+            return absl::StrCat("program ", session.pid(), " uses ", client.used, " bytes, the daemon says ",
+                                session.charged_bytes());
+          }
+        }
+      }
+    }
+    return "";
   }
 
   void Pause(std::uint64_t at_most_us) {
@@ -204,7 +274,7 @@ class Chaos {
     if (daemon_dies) Start();
     if (broken_) return;
     // Some begin their lives while the daemon recovers.
-    while (clients_.size() < kClients) Spawn();
+    SpawnClients();
     if (daemon_dies && Roll(3) == 0) {
       // Death during recovery.
       Pause(20'000);
@@ -222,7 +292,11 @@ class Chaos {
       counts_.worst_recovery_ms = std::max(counts_.worst_recovery_ms, took);
     }
     for (Client& client : clients_) {
-      if (!client.stopped) client.program->WriteLine("go");
+      if (!client.stopped && !client.charges) client.program->WriteLine("go");
+    }
+    SpawnChargers();
+    for (Client& client : clients_) {
+      if (client.charges && !client.stopped && !client.asked) Ask(client);
     }
     WakeAll();
   }
@@ -252,10 +326,14 @@ class Chaos {
 
   void Settle() {
     for (Client& client : clients_) {
-      if (!client.stopped) client.program->WriteLine("settle");
+      if (!client.stopped && !client.charges) Ask(client);
     }
     for (Client& client : clients_) {
       if (client.stopped) continue;
+      if (client.charges) {
+        SettleCharger(client);
+        continue;
+      }
       const std::optional<std::string> line = client.program->ReadLine(kPatience);
       unsigned long long steps = 0, refused = 0, lost = 0, wrong = 0;
       if (!line ||
@@ -284,7 +362,9 @@ class Chaos {
     for (const v1::LeaseStats& lease : stats->leases()) {
       for (const v1::LogicalDeviceStats& device : lease.devices()) held_by_devices += device.held_bytes();
       for (const v1::SessionStats& session : lease.sessions()) {
-        said[static_cast<pid_t>(session.pid())] += session.held_bytes();
+        if (lease.name() != kChargersLease) {
+          said[static_cast<pid_t>(session.pid())] += session.held_bytes();
+        }
       }
     }
     // What a stopped one was granted may lie in its socket, where /proc does not show it.
@@ -317,6 +397,7 @@ class Chaos {
       return absl::StrCat("processes hold ", all, ", the card ", stats->cards(0).held_bytes());
     }
     if (stats->cards(0).foreign_bytes() != 0) return "unexplained memory";
+    if (std::string difference = ChargeDifference(*stats); !difference.empty()) return difference;
     counts_.most_held = std::max(counts_.most_held, all);
     return "";
   }
