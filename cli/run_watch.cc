@@ -101,11 +101,10 @@ void RunWatch::LookForRefusals() {
 }
 
 void RunWatch::LookForBypass() {
-  const absl::StatusOr<v1::ListPhysicalDevicesResponse> cards =
-      connection_.Call(kListPhysicalDevices, v1::ListPhysicalDevicesRequest());
-  is_away_ = is_away_ || !cards.ok();
-  if (!cards.ok()) return;
-  for (const v1::CardStats& card : cards->devices()) {
+  const absl::StatusOr<v1::StatsSnapshot> snapshot = connection_.Call(kGetStats, v1::GetStatsRequest());
+  is_away_ = is_away_ || !snapshot.ok();
+  if (!snapshot.ok()) return;
+  for (const v1::CardStats& card : snapshot->cards()) {
     for (const v1::ForeignProcess& process : card.foreign_processes()) {
       if (bypassing_.contains(process.pid()) || !DescendsFrom(process.pid(), pid_)) continue;
       bypassing_.insert(process.pid());

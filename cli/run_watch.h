@@ -25,6 +25,8 @@ class RunWatch {
 
   /// Whatever is new since the last call.
   void Look();
+  /// A process of the command used a GPU without having attached.
+  bool FoundBypass() const { return !bypassing_.empty(); }
 
  private:
   void LookForRefusals();

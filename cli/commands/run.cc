@@ -1,5 +1,6 @@
 #include "cli/commands/run.h"
 
+#include <signal.h>
 #include <sys/eventfd.h>
 
 #include <CLI/CLI.hpp>
@@ -144,12 +145,20 @@ class RunCommand final : public Command {
     RunWatch watch(connection, lease, child->pid(), options);
     LGPU_ASSIGN_OR_RETURN(WakeUp wake_up, WakeUp::Make(changed.get()));
     const auto tell = [&] {
-      if (wake_up.TakeTick() && environment.has_shim && session->status().ok()) watch.Look();
+      if (wake_up.TakeTick() && environment.has_shim && session->status().ok()) {
+        watch.Look();
+        if (require_attach_ && watch.FoundBypass()) ::kill(child->pid(), SIGTERM);
+      }
       eventfd_t ignored;
       return ::eventfd_read(changed.get(), &ignored) != 0 || news.Tell();
     };
     LGPU_ASSIGN_OR_RETURN(const int code, child->Wait(signals, wake_up.fd(), tell));
     if (environment.has_shim && session->status().ok()) watch.Look();
+    if (require_attach_ && watch.FoundBypass()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(Printable(options.command[0]),
+                       " used a GPU past lgpu, so its memory was not limited; it was ended"));
+    }
     LGPU_ASSIGN_OR_RETURN(const int result, AfterCommand(connection, *session, lease, code, options));
     // A daemon that comes later sees that this process is gone.
     if (session->status().ok()) session->Close().IgnoreError();

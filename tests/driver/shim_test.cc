@@ -261,6 +261,30 @@ TEST_F(ShimTest, WithoutADaemonNothingIsAllocated) {
   End(*client);
 }
 
+TEST_F(ShimTest, ACommandThatComesPastTheShimIsNamedWhileItRuns) {
+  StartMachine();
+  const std::string real = std::filesystem::path(FakeDriver()).parent_path().string();
+  auto client = Start("16MiB", {"/usr/bin/env", "-u", "LD_PRELOAD", absl::StrCat("LD_LIBRARY_PATH=", real),
+                                Client("dlopen"), "dlopen", "libcuda.so.1"});
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 64 * kMiB)), "ok");
+  EXPECT_TRUE(Eventually([&] {
+    return client->Errors().find(" past lgpu: it never attached") != std::string::npos;
+  })) << client->Errors();
+  End(*client);
+  EXPECT_THAT(client->Errors(), HasSubstr("never attached: its memory was not limited"));
+}
+
+TEST_F(ShimTest, RequireAttachEndsACommandThatComesPastTheShim) {
+  StartMachine();
+  const std::string real = std::filesystem::path(FakeDriver()).parent_path().string();
+  ChildProgram::Options options =
+      Lgpu({"run", "--require-attach", "-m", "16MiB", "--", "/usr/bin/env", "-u", "LD_PRELOAD",
+            absl::StrCat("LD_LIBRARY_PATH=", real), Client("dlopen"), "dlopen", "libcuda.so.1"});
+  auto client = StartProgram(options.argv, options.environment);
+  EXPECT_EQ(client->Wait(), 125) << "nobody told it to end";
+  EXPECT_THAT(client->Errors(), HasSubstr("used a GPU past lgpu"));
+}
+
 TEST_F(ShimTest, TurnedOffTheShimChangesNothing) {
   StartMachine();
   auto client = Start("16MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"}, {{"LGPU_SHIM", "off"}});
