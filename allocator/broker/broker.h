@@ -782,6 +782,7 @@ class Broker {
   std::map<WaiterId, Room*> rooms_ ABSL_GUARDED_BY(mutex_);
   std::map<WaiterId, std::unique_ptr<Ticket>> tickets_ ABSL_GUARDED_BY(mutex_);
   std::map<CardId, CardQueue> queues_ ABSL_GUARDED_BY(mutex_);
+  std::map<CardId, TimePoint> served_at_ ABSL_GUARDED_BY(mutex_);
   TrimTable trims_ ABSL_GUARDED_BY(mutex_);
   std::set<ChunkId> unconfirmed_ ABSL_GUARDED_BY(mutex_);
   bool retrying_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in RetryUnconfirmed

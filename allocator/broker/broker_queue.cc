@@ -10,6 +10,7 @@
 namespace lgpu {
 
 void Broker::Serve(CardId card, Wakes& wakes) {
+  served_at_[card] = now_();
   // What programs have not used of what was lent to them is free for requests that wait.
   if (!queues_.at(card).empty()) TakeAllowances(card, LeaseKey());
   do {

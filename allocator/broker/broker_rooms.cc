@@ -104,6 +104,7 @@ WaiterId Broker::QueueRoom(const RoomSpec& spec) {
                             .patient = true});
   rooms_.emplace(id, &*ticket->room);
   queues_.at(spec.card).Join(id, spec.owner);
+  ticket->next_look = now_();
   tickets_.emplace(id, std::move(ticket));
   return id;
 }
@@ -115,7 +116,10 @@ Broker::RoomView Broker::LookAtRoom(WaiterId id) {
   Room& room = *ticket.room;
   CardQueue& queue = queues_.at(room.card);
   if (!room.over && now_() >= ticket.next_look) {
-    ServeUnlocked(room.card);
+    // Of many requests whose time to look has come one moves the queue on.
+    if (served_at_[room.card] <= ticket.next_look) {
+      ServeUnlocked(room.card);
+    }
     const TimePoint now = now_();
     // As for requests of sessions: so that turns begin and end in time, whichever request looks.
     ticket.next_look = std::min(now + max_drain_, queue.NextChange(now).value_or(now + max_drain_));
@@ -174,12 +178,17 @@ void Broker::LeaveRoom(WaiterId id) {
   MutexLock lock(mutex_);
   Ticket& ticket = *tickets_.at(id);
   const CardId card = ticket.room->card;
+  const std::optional<CardQueue::Turn>& turn = queues_.at(card).turn();
+  // A request that held nothing back stood in the way of none.
+  const bool frees = ticket.set_aside || (turn && turn->of == id);
   if (!ticket.room->over) {
     EndRoom(id, *ticket.room);
   }
   ForgetSetAside(ticket);
   tickets_.erase(id);
-  ServeUnlocked(card);
+  if (frees) {
+    ServeUnlocked(card);
+  }
 }
 
 void Broker::ForgetSetAside(Ticket& ticket) {

@@ -23,6 +23,10 @@
 namespace lgpu::daemon {
 namespace {
 
+// Connections that wait to be accepted. Programs beyond that wait in connect(), one connection for each
+// thread, so a user who connects without an end is at most so many connections ahead of others.
+constexpr int kBacklog = 64;
+
 constexpr std::size_t kLongestSocketPath = sizeof(sockaddr_un::sun_path) - 1;
 
 std::optional<gid_t> FindGroup(const std::string& name) {
@@ -208,7 +212,7 @@ absl::StatusOr<UniqueFd> ServerDir::Bind(const char* name, int type, const Confi
     }
   }
   if (::fchmodat(directory_.get(), name, config.socket_mode, 0) != 0 ||
-      ::listen(socket.get(), SOMAXCONN) != 0) {
+      ::listen(socket.get(), kBacklog) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot listen on ", path));
   }
   return socket;

@@ -13,7 +13,6 @@
 namespace lgpu::daemon {
 
 void SessionServer::Serve(UniqueFd socket, const PeerCredentials& peer) {
-  Reap();
   SessionChannel channel(std::move(socket));
   const absl::Status status = TryServe(channel, peer);
   if (status.ok()) {
@@ -36,18 +35,25 @@ void SessionServer::SkipIds(SessionId last) {
 }
 
 absl::Status SessionServer::TryServe(SessionChannel& channel, const PeerCredentials& peer) {
-  LGPU_ASSIGN_OR_RETURN(Process process, HoldProcess(peer.pid));
-  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<PollWaker> waker, PollWaker::Create());
-  MutexLock lock(mutex_);
-  if (stopping_) {
-    return absl::UnavailableError("the daemon is stopping");
-  }
+  // First: a flood of connections beyond a share costs other users little.
   if (!shares_.TryTake(peer.uid)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("your programs have ", shares_.CountOf(peer.uid),
                      " sessions, which is your share of the ", shares_.places(),
                      " of this lgpud\n  try: end some, or have its daemon.max_sessions or its"
                      " limit of open files raised"));
+  }
+  absl::Status started = StartSession(channel, peer);
+  if (!started.ok()) shares_.GiveBack(peer.uid);
+  return started;
+}
+
+absl::Status SessionServer::StartSession(SessionChannel& channel, const PeerCredentials& peer) {
+  LGPU_ASSIGN_OR_RETURN(Process process, HoldProcess(peer.pid));
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<PollWaker> waker, PollWaker::Create());
+  MutexLock lock(mutex_);
+  if (stopping_) {
+    return absl::UnavailableError("the daemon is stopping");
   }
   const SessionId id{++last_id_};
   Running& running = running_[id];
@@ -60,7 +66,6 @@ absl::Status SessionServer::TryServe(SessionChannel& channel, const PeerCredenti
   if (!thread.ok()) {
     channel = running.session->TakeChannel();  // to say so
     running_.erase(id);
-    shares_.GiveBack(peer.uid);
     return thread.status();
   }
   running.thread = *std::move(thread);

@@ -50,6 +50,8 @@ class SessionServer {
     bool over = false;
   };
   absl::Status TryServe(SessionChannel& channel, const PeerCredentials& peer);
+  /// The user has a place for it.
+  absl::Status StartSession(SessionChannel& channel, const PeerCredentials& peer);
   void Run(SessionId id, std::uint32_t uid, Session* session);
 
   const SessionServices services_;

@@ -65,12 +65,13 @@ absl::StatusOr<ReceivedFrame> RawSession::Ask(const v1::Frame& frame) {
 }
 
 absl::StatusOr<RawSession::Grown> RawSession::Grow(std::uint64_t request_id, std::uint64_t device_id,
-                                                   std::uint64_t bytes) {
+                                                   std::uint64_t bytes, std::uint64_t timeout_ms) {
   v1::Frame grow;
   grow.mutable_grow()->set_request_id(request_id);
   grow.mutable_grow()->set_device_id(device_id);
   grow.mutable_grow()->set_at_least_bytes(bytes);
   grow.mutable_grow()->set_wanted_bytes(bytes);
+  grow.mutable_grow()->set_timeout_ms(timeout_ms);
   Grown grown;
   LGPU_ASSIGN_OR_RETURN(ReceivedFrame answer, Ask(grow));
   while (answer.frame.has_grant()) {

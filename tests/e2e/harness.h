@@ -68,7 +68,8 @@ struct RawSession {
     std::vector<UniqueFd> fds;
     std::vector<v1::Chunk> chunks;
   };
-  absl::StatusOr<Grown> Grow(std::uint64_t request_id, std::uint64_t device_id, std::uint64_t bytes);
+  absl::StatusOr<Grown> Grow(std::uint64_t request_id, std::uint64_t device_id, std::uint64_t bytes,
+                             std::uint64_t timeout_ms = 0);
 };
 
 /// A request for one logical device.
