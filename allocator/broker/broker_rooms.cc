@@ -145,6 +145,7 @@ Broker::RoomView Broker::LookAtRoom(WaiterId id) {
 // Names of leases are their owner's business.
 std::string Broker::DescribeRoom(const Room& room, WaiterId id, WaiterId before) const {
   const auto request_of = [&](WaiterId other) {
+    mutex_.AssertHeld();
     if (const auto found = rooms_.find(other); found != rooms_.end()) {
       return absl::StrCat("user ", found->second->user, "'s request for ", FormatBytes(found->second->bytes));
     }
