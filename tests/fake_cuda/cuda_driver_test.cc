@@ -76,6 +76,7 @@ TEST(CudaDriverTest, DriverWithoutGpuIsSaidWithWhatIsVisible) {
   const std::string said = Open(machine.environment()).driver;
   EXPECT_THAT(said, StartsWith(kNoDevices));
   EXPECT_THAT(said, HasSubstr("sees no GPU (CUDA_VISIBLE_DEVICES is not set)"));
+  EXPECT_THAT(said, HasSubstr("MIG mode without an instance"));
 }
 
 TEST(CudaDriverTest, DriverThatDoesNotStartIsNamed) {
@@ -202,6 +203,32 @@ TEST(CudaDriverTest, NvmlOfEveryAgeHasTheFigures) {
   machine.state().long_process_entries = false;
   environment["LD_LIBRARY_PATH"] = LGPU_OLD_NVML_DIR + (":" + *environment["LD_LIBRARY_PATH"]);
   EXPECT_EQ(Open(environment).figures, expected);
+}
+
+// NVML counts what the driver reserves beyond what CUDA has to give; before R510 as used.
+TEST(CudaDriverTest, WhatTheDriverReservesIsNotTheProgramsUse) {
+  FakeMachine machine({FakeMachine::CardOptions{.reserved = 6_MiB}});
+  auto environment = machine.environment();
+  EXPECT_EQ(Open(environment).figures, "nvml used 18.00MiB this process 18.00MiB");
+  environment["LD_LIBRARY_PATH"] = LGPU_OLD_NVML_DIR + (":" + *environment["LD_LIBRARY_PATH"]);
+  EXPECT_EQ(Open(environment).figures, "nvml used 24.00MiB this process 18.00MiB");
+}
+
+TEST(CudaDriverTest, MigInstanceHasItsOwnKindOfUuidEverywhere) {
+  FakeMachine machine({FakeMachine::CardOptions{.is_mig = true}});
+  const Opened opened = Open(machine.environment());
+  EXPECT_THAT(opened.driver, StartsWith("ok MIG-"));
+  EXPECT_EQ(opened.driver, "ok " + machine.uuid(0));
+  EXPECT_EQ(opened.kernel, "kernel ok");
+  EXPECT_EQ(opened.figures, "nvml used 18.00MiB this process 18.00MiB");
+}
+
+TEST(CudaDriverTest, ComputeModeThatLeavesNoContextIsHinted) {
+  FakeMachine machine({FakeMachine::CardOptions()});
+  machine.state().compute_mode = 3;
+  EXPECT_EQ(Open(machine.environment()).kernel, "kernel ok") << "the only process";
+  machine.state().compute_mode = 2;
+  EXPECT_THAT(Open(machine.environment()).kernel, HasSubstr("nvidia-smi -c DEFAULT"));
 }
 
 TEST(CudaDriverTest, FabricManagerAndMismatchOfVersionsAreHinted) {

@@ -2,6 +2,7 @@
 // a context go with it here: what cuMemAlloc and its like gave, streams, events, modules.
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "tests/fake_cuda/fake_blocks.h"
@@ -10,7 +11,21 @@
 namespace lgpu::fake_cuda {
 namespace {
 
+// Whether the card's compute mode leaves no room for a context of this process.
+bool IsTaken(Process& process, int card) {
+  constexpr int kProhibited = 2, kOneProcess = 3;
+  const int mode = process.file->state().compute_mode;
+  if (mode != kOneProcess) return mode == kProhibited;
+  const StateFile::Lock lock(*process.file);
+  process.file->Sweep();
+  const auto& slots = process.file->state().slots;
+  return std::any_of(std::begin(slots), std::end(slots), [card, &process](const Slot& slot) {
+    return slot.used && slot.is_context && slot.card == card && slot.pid != process.pid;
+  });
+}
+
 CUresult Start(Process& process, Context& context) {
+  if (IsTaken(process, context.card)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
   if (const CUresult made =
           NewAllocation(process, context.card, process.file->state().cards[context.card].context_bytes,
                         StateFile::Kind::kContext, &context.memory);

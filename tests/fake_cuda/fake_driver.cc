@@ -18,13 +18,12 @@ namespace lgpu::fake_cuda {
 CUresult Enter(Call& call) {
   Process& process = Process::This();
   if (process.file == nullptr) return CUDA_ERROR_NO_DEVICE;
-  const int pid = ::getpid();
   if (process.pid == 0) {
     // cuda.h: every call but cuInit gives NOT_INITIALIZED before cuInit.
     process.Break("call-before-init", call.name);
     return CUDA_ERROR_NOT_INITIALIZED;
   }
-  if (process.pid != pid) {
+  if (process.epoch.IsForked()) {
     // A driver that was started does not work in forked children.
     process.Break("call-after-fork", call.name);
     return CUDA_ERROR_NOT_INITIALIZED;
@@ -111,6 +110,7 @@ FAKE_EXPORT CUresult cuInit(unsigned flags) {
   process.cards = VisibleCards(process.file->state());
   if (process.cards.empty()) return CUDA_ERROR_NO_DEVICE;
   process.pid = ::getpid();
+  process.epoch = lgpu::ProcessEpoch();
   return CUDA_SUCCESS;
 }
 

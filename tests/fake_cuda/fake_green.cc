@@ -3,7 +3,6 @@
 
 #include <cuda.h>
 
-#if CUDA_VERSION >= 12050
 #include <algorithm>
 
 #include "tests/fake_cuda/fake_calls.h"
@@ -71,4 +70,3 @@ FAKE_EXPORT CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, 
   cuCtxPopCurrent_v2(&context);
   return made;
 }
-#endif

@@ -33,7 +33,9 @@ FakeMachine::FakeMachine(const std::vector<CardOptions>& cards) {
   for (std::size_t i = 0; i < cards.size(); ++i) {
     memories_.push_back(Memfd("fake-cuda-memory", std::uint64_t{1} << 46));
     Card& card = state_->cards[i];
-    std::snprintf(card.name, sizeof(card.name), "Fake GPU");
+    std::snprintf(card.name, sizeof(card.name), cards[i].is_mig ? "Fake GPU MIG 1g.10gb" : "Fake GPU");
+    card.is_mig = cards[i].is_mig;
+    card.reserved = cards[i].reserved.count();
     for (std::size_t k = 0; k < sizeof(card.uuid); ++k)
       card.uuid[k] = static_cast<unsigned char>(0xfa + k * 7);
     card.uuid[0] = static_cast<unsigned char>((i + 1) << 4);

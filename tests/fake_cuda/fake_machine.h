@@ -22,6 +22,8 @@ class FakeMachine {
     Bytes context = 16_MiB;  // what a context takes
     int speed = 0;           // the order of FASTEST_FIRST
     int compute_capability = 90;
+    Bytes reserved = {};  // what NVML counts beyond `total`
+    bool is_mig = false;  // an instance of a card in MIG mode
   };
   explicit FakeMachine(const std::vector<CardOptions>& cards);
   ~FakeMachine();

@@ -112,7 +112,10 @@ FAKE_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   const int fd = static_cast<int>(reinterpret_cast<std::intptr_t>(shareable));
   const int card = process.file->CardOfDescriptor(fd);
-  if (card < 0) return CUDA_ERROR_INVALID_VALUE;
+  if (card < 0) {
+    const int result = process.file->state().foreign_descriptor;
+    return result == 0 ? CUDA_ERROR_INVALID_VALUE : static_cast<CUresult>(result);
+  }
   const off_t offset = ::lseek(fd, 0, SEEK_CUR);
   const lgpu::UniqueFd memory = process.file->OpenMemory(card);
   if (offset < 0 || !memory) return CUDA_ERROR_OPERATING_SYSTEM;

@@ -114,8 +114,8 @@ Result MemoryInfo(DeviceHandle handle, MemoryV2* memory) {
   const StateFile::Lock lock(file);
   if (const int result = file.TakeFault("nvmlDeviceGetMemoryInfo"); result != 0) return result;
   file.Sweep();
-  memory->total = card->total;
-  memory->reserved = 0;
+  memory->total = card->total + card->reserved;
+  memory->reserved = card->reserved;
   memory->used = card->used;
   memory->free = card->total - card->used;
   return lgpu::nvml::kSuccess;
@@ -167,7 +167,7 @@ constexpr std::size_t kInfoV1 = 16;  // pid and bytes
 FAKE_EXPORT Result nvmlDeviceGetMemoryInfo(DeviceHandle handle, lgpu::nvml::MemoryV1* memory) {
   MemoryV2 all{};
   if (const Result result = MemoryInfo(handle, &all); result != lgpu::nvml::kSuccess) return result;
-  *memory = {all.total, all.free, all.used};
+  *memory = {all.total, all.free, all.used + all.reserved};
   return lgpu::nvml::kSuccess;
 }
 FAKE_EXPORT Result nvmlDeviceGetComputeRunningProcesses(DeviceHandle handle, unsigned* count, void* infos) {
@@ -227,6 +227,6 @@ FAKE_EXPORT Result nvmlDeviceGetCudaComputeCapability(DeviceHandle handle, int* 
 
 FAKE_EXPORT Result nvmlDeviceGetComputeMode(DeviceHandle handle, int* mode) {
   if (CardOf(handle) == nullptr) return kInvalidArgument;
-  *mode = 0;
+  *mode = StateFile::OfThisProcess()->state().compute_mode;
   return lgpu::nvml::kSuccess;
 }

@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/process_epoch.h"
 #include "tests/fake_cuda/fake_state.h"
 
 namespace lgpu::fake_cuda {
@@ -173,6 +174,7 @@ struct Piece {
 struct Process {
   std::mutex mutex;
   StateFile* file = nullptr;                            // null: no GPU here
+  ProcessEpoch epoch;                                   // of cuInit
   int pid = 0;                                          // that called cuInit; 0: nobody yet
   std::vector<int> cards;                               // by CUDA's ordinal
   CUresult sticky = CUDA_SUCCESS;                       // a fault that killed the contexts

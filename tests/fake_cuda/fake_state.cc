@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -106,6 +107,12 @@ void StateFile::Sweep() {
     if (!slot.used) continue;
     const int memory = memories_[static_cast<std::size_t>(slot.card)].get();
     if (!LockFileRange(memory, F_WRLCK, slot.offset, slot.bytes, F_OFD_GETLK)) continue;
+    if (state_->freed_late_ms > 0) {
+      const std::int64_t now =
+          std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+      if (slot.freed_at == 0) slot.freed_at = now;
+      if (now - slot.freed_at < std::int64_t{state_->freed_late_ms} * 1000000) continue;
+    }
     ::fallocate(memory, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(slot.offset),
                 static_cast<off_t>(slot.bytes));
     state_->cards[slot.card].used -= slot.charged;
@@ -126,13 +133,14 @@ Slot* StateFile::Allocate(int card_index, std::uint64_t bytes, Kind kind, int me
     slot = std::find_if(state_->slots, end, [](const Slot& s) { return !s.used; });
   }
   if (slot == end || !LockRange(memory, card.next_offset, bytes)) return nullptr;
-  *slot = {true,
-           kind == Kind::kContext,
-           card_index,
-           static_cast<std::int32_t>(::getpid()),
-           card.next_offset,
-           bytes,
-           charged};
+  *slot = {.used = true,
+           .is_context = kind == Kind::kContext,
+           .card = card_index,
+           .pid = static_cast<std::int32_t>(::getpid()),
+           .offset = card.next_offset,
+           .bytes = bytes,
+           .freed_at = 0,
+           .charged = charged};
   card.next_offset += bytes;
   card.used += charged;
   return slot;
@@ -195,9 +203,9 @@ ProcessContexts& StateFile::ContextsOfThisProcess() {
 std::string UuidText(const Card& card) {
   const unsigned char* u = card.uuid;
   char text[48];
-  std::snprintf(text, sizeof(text),
-                "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2],
-                u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+  std::snprintf(text, sizeof(text), "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+                card.is_mig ? "MIG" : "GPU", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9],
+                u[10], u[11], u[12], u[13], u[14], u[15]);
   return text;
 }
 

@@ -25,8 +25,10 @@ struct Card {
   unsigned char uuid[16];
   std::uint32_t pci_bus;
   std::int32_t compute_major, compute_minor;
-  std::int32_t speed;  // FASTEST_FIRST: the highest comes first
-  std::uint64_t total;
+  std::int32_t speed;           // FASTEST_FIRST: the highest comes first
+  bool is_mig;                  // an instance of a card in MIG mode
+  std::uint64_t total;          // without `reserved`
+  std::uint64_t reserved;       // what the driver keeps, which NVML counts and CUDA does not
   std::uint64_t context_bytes;  // what one context takes
   std::int32_t memory_fd;       // in the process that made the machine
   std::uint64_t next_offset;
@@ -40,6 +42,7 @@ struct Slot {
   std::int32_t card;
   std::int32_t pid;  // who made it
   std::uint64_t offset, bytes;
+  std::int64_t freed_at;  // when nobody had it any more, in ns of the steady clock; 0: somebody has it
   std::uint64_t charged;  // of the card: `bytes`, or 0 for managed memory that is on the host
 };
 
@@ -75,16 +78,19 @@ struct State {
 
   std::uint64_t magic;
   std::int32_t card_count;
-  std::atomic<std::int32_t> init_result;     // of cuInit
-  std::atomic<std::int32_t> driver_version;  // 13000; older drivers refuse newer images
-  std::atomic<std::int32_t> too_new_image;   // the result for machine code of a newer toolkit
-  std::atomic<bool> hold_kernels;            // kernels wait until this is false
-  std::atomic<bool> nvml_absent;             // nvmlInit fails
-  std::atomic<bool> peers;                   // cards can read each other's memory
-  std::atomic<bool> hold_freed;              // memory that is freed does not come back yet: a slow drain
-  std::atomic<bool> reads_pageable;          // cards read the host's pageable memory when they come to it
-  std::atomic<bool> long_process_entries;    // NVML's of the first drivers of R535
-  std::atomic<bool> any_program;             // runs programs that are not held to the rules
+  std::atomic<std::int32_t> init_result;         // of cuInit
+  std::atomic<std::int32_t> driver_version;      // 13000; older drivers refuse newer images
+  std::atomic<std::int32_t> too_new_image;       // the result for machine code of a newer toolkit
+  std::atomic<bool> hold_kernels;                // kernels wait until this is false
+  std::atomic<bool> nvml_absent;                 // nvmlInit fails
+  std::atomic<bool> peers;                       // cards can read each other's memory
+  std::atomic<bool> hold_freed;                  // memory that is freed does not come back yet: a slow drain
+  std::atomic<bool> reads_pageable;              // cards read the host's pageable memory when they come to it
+  std::atomic<bool> long_process_entries;        // NVML's of the first drivers of R535
+  std::atomic<std::int32_t> freed_late_ms;       // so long after it was freed memory comes back
+  std::atomic<std::int32_t> compute_mode;        // as NVML has it: 2 prohibited, 3 one process
+  std::atomic<std::int32_t> foreign_descriptor;  // the result for one that is no memory; 0: INVALID_VALUE
+  std::atomic<bool> any_program;                 // runs programs that are not held to the rules
   std::atomic<bool> has_faults;
   // The rest is guarded by the lock of the file (StateFile::Lock).
   Card cards[kMaxCards];

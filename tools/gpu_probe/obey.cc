@@ -133,9 +133,9 @@ std::string Obedience::Do(const std::string& line, UniqueFd fd, UniqueFd& reply)
                         " fds=", CountDescriptors(""));
   }
   if (verb == "mps") {
+    constexpr int kMpsEnabled = 133;  // CU_DEVICE_ATTRIBUTE_MPS_ENABLED, which old headers do not have
     int enabled = 0;
-    const CUresult result =
-        cu_.DeviceGetAttribute(&enabled, static_cast<CUdevice_attribute>(CU_DEVICE_ATTRIBUTE_MPS_ENABLED), 0);
+    const CUresult result = cu_.DeviceGetAttribute(&enabled, static_cast<CUdevice_attribute>(kMpsEnabled), 0);
     return result == CUDA_SUCCESS ? absl::StrCat("ok enabled=", enabled)
                                   : Check("cuDeviceGetAttribute", result);
   }

@@ -74,8 +74,11 @@ absl::Status ExplainInit(const CudaDriver& driver, CUresult result) {
           "the libcuda.so.1 that was found is the toolkit's stub and no driver; take its directory out of "
           "LD_LIBRARY_PATH, or install the NVIDIA driver");
     case CUDA_ERROR_NO_DEVICE:
-      return NoDevices(absl::StrCat("the NVIDIA driver sees no GPU (", VisibleText(),
-                                    "); `nvidia-smi -L` lists what the machine has"));
+      return NoDevices(
+          absl::StrCat("the NVIDIA driver sees no GPU (", VisibleText(),
+                       "); `nvidia-smi -L` lists what the machine has; a GPU in MIG mode without an "
+                       "instance counts for none: `nvidia-smi mig -cgi ... -C` makes one, `nvidia-smi "
+                       "-mig 0` ends the mode"));
     case CUDA_ERROR_SYSTEM_NOT_READY:
       return NoDevices(
           absl::StrCat("the NVIDIA driver does not start: cuInit gave ", driver.Name(result),
