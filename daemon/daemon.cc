@@ -257,6 +257,7 @@ class Daemon::Impl {
       }
       for (const std::shared_ptr<SessionState>& session : sessions_.All()) {
         leases_.DrainPlacements(*session);
+        leases_.TellLostContext(*session);
         leases_.WriteStats(*session);
       }
       server_->Reap();

@@ -117,7 +117,8 @@ json ToJson(const SessionStats& session) {
           {"overhead_bytes", session.overhead_bytes()},
           {"charged_bytes", session.charged_bytes()},
           {"allowance_bytes", session.allowance_bytes()},
-          {"charged_by_kind", std::move(by_kind)}};
+          {"charged_by_kind", std::move(by_kind)},
+          {"context_lost", session.context_lost()}};
 }
 
 json ToJson(const LeaseStats& lease) {

@@ -57,6 +57,9 @@ class DeviceWork {
   DeviceWork(const DeviceWork&) = delete;
   DeviceWork& operator=(const DeviceWork&) = delete;
 
+  /// A fault has ended the program's use of the devices: every later call fails, until it is started again.
+  virtual bool HasLostContext() const { return false; }
+
   virtual absl::StatusOr<StreamHandle> CreateStream(int device, int priority) = 0;
   virtual absl::Status DestroyStream(StreamHandle stream) = 0;
   /// Waits until the stream has done all that was queued on it. Allocates nothing: for callers that

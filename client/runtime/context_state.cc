@@ -124,6 +124,7 @@ absl::Status ContextState::OpenDevices(const ContextOptions& options) {
     parts.backend = &memory_.lease().backend();
     parts.memory = &memory_.memory(index);
     if (index < ClientPage::kMaxDevices) parts.counters = &memory_.lease().page().devices[i];
+    parts.context_lost = &memory_.lease().page().context_lost;
     parts.priority = i < options.logical_devices.size() ? options.logical_devices[i].priority : 0;
     parts.time_every = options.device_time_every;
     if (!leased[i].card.simulated) {

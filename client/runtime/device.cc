@@ -92,8 +92,8 @@ absl::Status Device::CopyFromHost(std::byte* to, std::span<const std::byte> from
     std::memcpy(to, from.data(), from.size());
     return absl::OkStatus();
   }
-  if (bytes <= kSmallCopy) return gpu_.backend->CopyToDevice(stream(), to, from.data(), bytes);
-  LGPU_RETURN_IF_ERROR(gpu_.backend->CopyToDevice(stream(kUpload), to, from.data(), bytes));
+  if (bytes <= kSmallCopy) return Noted(gpu_.backend->CopyToDevice(stream(), to, from.data(), bytes));
+  LGPU_RETURN_IF_ERROR(Noted(gpu_.backend->CopyToDevice(stream(kUpload), to, from.data(), bytes)));
   return OrderAfter(*gpu_.backend, stream(), stream(kUpload));
 }
 
@@ -105,13 +105,13 @@ absl::Status Device::CopyToHost(std::span<std::byte> to, const std::byte* from) 
     std::memcpy(to.data(), from, to.size());
     return absl::OkStatus();
   }
-  if (bytes <= kSmallCopy) return gpu_.backend->CopyToHost(stream(), to.data(), from, bytes);
+  if (bytes <= kSmallCopy) return Noted(gpu_.backend->CopyToHost(stream(), to.data(), from, bytes));
   LGPU_RETURN_IF_ERROR(Synchronize());
-  return gpu_.backend->CopyToHost(stream(kDownload), to.data(), from, bytes);
+  return Noted(gpu_.backend->CopyToHost(stream(kDownload), to.data(), from, bytes));
 }
 
 absl::Status Device::Launch(const KernelLaunch& launch) {
-  if (is_gpu()) return gpu_.backend->Launch(stream(), launch);
+  if (is_gpu()) return Noted(gpu_.backend->Launch(stream(), launch));
   launch.host_function(launch.arguments);
   return absl::OkStatus();
 }
@@ -161,7 +161,14 @@ absl::Status Device::OpenLibrary() {
 absl::Status Device::Synchronize() {
   if (!is_gpu()) return absl::OkStatus();
   LGPU_ASSIGN_OR_RETURN(const Fence fence, gpu_.backend->Record(stream()));
-  return gpu_.backend->Wait(fence);
+  return Noted(gpu_.backend->Wait(fence));
+}
+
+absl::Status Device::Noted(absl::Status status) const {
+  if (!status.ok() && gpu_.backend->HasLostContext()) {
+    gpu_.context_lost->store(1, std::memory_order_relaxed);
+  }
+  return status;
 }
 
 void Device::CountOp(bool soft_placed) {

@@ -42,11 +42,12 @@ class Device final : public Launcher {
     int index = 0;
     int card = 0;  // index in the backend's devices()
     DeviceWork* backend = nullptr;
-    LogicalMemory* memory = nullptr;         // outlives the device
-    ClientPage::Device* counters = nullptr;  // null: an index that the page has no place for
-    int priority = 0;                        // of the streams
-    std::uint32_t time_every = 0;            // ContextOptions::device_time_every
-    std::shared_ptr<MatMulLibrary> matmul;   // of the card; null where devices are simulated
+    LogicalMemory* memory = nullptr;                     // outlives the device
+    ClientPage::Device* counters = nullptr;              // null: an index that the page has no place for
+    std::atomic<std::uint64_t>* context_lost = nullptr;  // ClientPage::context_lost
+    int priority = 0;                                    // of the streams
+    std::uint32_t time_every = 0;                        // ContextOptions::device_time_every
+    std::shared_ptr<MatMulLibrary> matmul;               // of the card; null where devices are simulated
   };
   explicit Device(int cpu_index);  // a CPU
   /// Makes the streams, and gives their numbers to the memory, which has no other stream yet.
@@ -95,6 +96,8 @@ class Device final : public Launcher {
   void Abandon();
 
  private:
+  /// Tells the daemon of an error that ends the program's use of GPUs.
+  absl::Status Noted(absl::Status status) const;
   explicit Device(GpuParts parts);
 
   const DeviceType type_;

@@ -49,6 +49,7 @@ std::optional<Maintenance::TimePoint> MemorySession::Upkeep(Maintenance::TimePoi
     }
     lease_->AnswerTrim(order, pending);
   }
+  if (lease_->backend().HasLostContext()) lease_->page().context_lost.store(1, std::memory_order_relaxed);
   std::optional<Maintenance::TimePoint> next;
   for (const auto& memory : memories_) {
     const std::optional<Maintenance::TimePoint> wanted = memory->Maintain(now);

@@ -133,6 +133,8 @@ class LeaseTable {
   /// The session holds nothing any more. A lease that is not lasting ends with its last session.
   void SessionGone(SessionState& session);
 
+  /// An event, once, for a session whose program has lost its GPU context.
+  void TellLostContext(SessionState& session);
   /// Reads the ring of a session.
   void DrainPlacements(SessionState& session);
   /// Shows a session's client how its devices stand.

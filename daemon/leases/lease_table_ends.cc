@@ -313,6 +313,18 @@ void LeaseTable::Finish(const std::optional<Lease>& lease, const std::vector<Log
   Tell(v1::Event::KIND_LEASE_REMOVED, *lease, nullptr, absl::StrCat("lease ", lease->name, " has ended"));
 }
 
+void LeaseTable::TellLostContext(SessionState& session) {
+  if (!session.TakeLostContext()) return;
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(session.lease());
+  if (found == leases_.end()) return;
+  Tell(v1::Event::KIND_CONTEXT_LOST, found->second, &session,
+       absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ",
+                    found->second.name,
+                    " has lost its GPU context to a fault: every call of it fails until it is started again; "
+                    "`dmesg` may have an Xid that says more"));
+}
+
 void LeaseTable::DrainPlacements(SessionState& session) {
   std::shared_ptr<PlacementLog> log;
   int devices = 0;

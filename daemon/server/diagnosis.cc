@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "allocator/device/cuda/nvml.h"
@@ -52,6 +53,17 @@ void ExamineComputeModes(Nvml& nvml, const std::vector<v1::CardStats>& served, v
   }
 }
 
+void ExamineMig(const std::vector<v1::CardStats>& served, v1::Diagnosis& diagnosis) {
+  for (const v1::CardStats& card : served) {
+    if (!absl::StartsWith(card.uuid(), "MIG-")) continue;
+    Add(diagnosis, "mig", v1::Diagnosis::LEVEL_WARN,
+        absl::StrCat(
+            "GPU ", card.index(), " is a MIG instance, and a process sees one instance alone: run one lgpud ",
+            "for each, with CUDA_VISIBLE_DEVICES=MIG-... and a directory of its own; NVML does not tell the ",
+            "processes of an instance apart everywhere, so `foreign` may be missing"));
+  }
+}
+
 void ExamineDriver(const StatsReporter& stats, const std::vector<v1::CardStats>& served,
                    v1::Diagnosis& diagnosis) {
   const absl::StatusOr<std::shared_ptr<Nvml>> nvml = Nvml::Open();
@@ -64,6 +76,7 @@ void ExamineDriver(const StatsReporter& stats, const std::vector<v1::CardStats>&
   }
   Add(diagnosis, "driver", v1::Diagnosis::LEVEL_OK, (*nvml)->DriverVersion());
   ExamineComputeModes(**nvml, served, diagnosis);
+  ExamineMig(served, diagnosis);
   std::set<std::int64_t> known = {::getpid()};
   const v1::StatsSnapshot all = stats.Snapshot(Caller{});  // of root: everybody's
   for (const v1::LeaseStats& lease : all.leases()) {
@@ -156,10 +169,30 @@ void Diagnostician::ExamineLeftovers(const Caller& caller, v1::Diagnosis& diagno
   }
 }
 
+void Diagnostician::ExamineContexts(const Caller& caller, v1::Diagnosis& diagnosis) const {
+  std::vector<std::string> lost;
+  const v1::StatsSnapshot snapshot = stats_.Snapshot(caller);
+  for (const v1::LeaseStats& lease : snapshot.leases()) {
+    for (const v1::SessionStats& session : lease.sessions()) {
+      if (!session.context_lost()) continue;
+      lost.push_back(absl::StrCat(session.command(), " (pid ", session.pid(), ") of lease ", lease.name()));
+    }
+  }
+  if (lost.empty()) {
+    Add(diagnosis, "contexts", v1::Diagnosis::LEVEL_OK, "no program has lost its GPU context");
+  } else {
+    Add(diagnosis, "contexts", v1::Diagnosis::LEVEL_WARN,
+        absl::StrCat(absl::StrJoin(lost, ", "),
+                     ": a fault has ended the use of GPUs; start the program again (`dmesg` may have an Xid "
+                     "that says more)"));
+  }
+}
+
 v1::Diagnosis Diagnostician::Examine(const Caller& caller) const {
   v1::Diagnosis diagnosis;
   ExamineCards(diagnosis);
   ExamineDescriptors(diagnosis);
+  ExamineContexts(caller, diagnosis);
   ExamineLeftovers(caller, diagnosis);
   const absl::Status ledger = broker_.CheckInvariants();
   if (ledger.ok()) {

@@ -226,6 +226,7 @@ void StatsReporter::AddSessions(const Lease& lease, const Broker::Overheads& ove
                                                                        : v1::SessionStats::STATE_DRAINING);
     *entry.mutable_connected_at() = ToTimestamp(session->connected_at());
     entry.set_held_bytes(broker_.Held(id).count());
+    entry.set_context_lost(session->has_lost_context());
     entry.set_unreturned_bytes(broker_.UnreturnedBy(id).count());
     if (const auto overhead = overheads.of_session.find(id); overhead != overheads.of_session.end()) {
       entry.set_overhead_bytes(overhead->second.count());

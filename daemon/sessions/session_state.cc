@@ -113,6 +113,12 @@ absl::Status SessionState::end_request() const {
   return end_request_;
 }
 
+bool SessionState::has_lost_context() const {
+  return client_page_->context_lost.load(std::memory_order_relaxed) != 0;
+}
+
+bool SessionState::TakeLostContext() { return has_lost_context() && !loss_is_known_.exchange(true); }
+
 void SessionState::WriteStats(const std::vector<std::pair<LogicalId, Broker::DeviceInfo>>& devices) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   // Whoever sees one of the new values sees the odd epoch too.

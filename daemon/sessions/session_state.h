@@ -1,6 +1,7 @@
 #ifndef LGPU_DAEMON_SESSIONS_SESSION_STATE_H_
 #define LGPU_DAEMON_SESSIONS_SESSION_STATE_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -51,6 +52,10 @@ class SessionState {
   bool has_charge_words() const { return has_charge_words_; }
   PlacementReader& placements() { return placements_; }
   std::chrono::system_clock::time_point connected_at() const { return connected_at_; }
+  /// The program says that it can use its GPUs no more.
+  bool has_lost_context() const;
+  /// True once, when that is first seen.
+  bool TakeLostContext();
 
   Phase phase() const;
   LeaseKey lease() const;
@@ -92,6 +97,7 @@ class SessionState {
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kLive;
   LeaseKey lease_ ABSL_GUARDED_BY(mutex_);
   absl::Status end_request_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> loss_is_known_{false};
   Mutex stats_mutex_;  // one writer of the stats page at a time
 };
 

@@ -77,7 +77,8 @@ struct ClientPage {
   };
   std::atomic<std::uint64_t> magic;
   std::atomic<std::uint64_t> op_count;
-  std::array<std::atomic<std::uint64_t>, 6> reserved;
+  std::atomic<std::uint64_t> context_lost;  // not 0: the program can use its GPUs no more
+  std::array<std::atomic<std::uint64_t>, 5> reserved;
   std::array<Device, kMaxDevices> devices;
   std::array<OpName, kMaxOps> op_names;
   PlacementRing ring;

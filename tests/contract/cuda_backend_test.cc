@@ -133,7 +133,7 @@ TEST(CudaBackendTest, FreeMemoryFallsByAChunkAndRisesAgain) {
 /// One call of the fake driver that fails while this lives; none on a real one.
 class Fault {
  public:
-  Fault(std::string_view call, int result) {
+  Fault(std::string_view call, int result, int skip = 0) {
     fake_cuda::StateFile* const machine = fake_cuda::StateFile::OfThisProcess();
     if (machine == nullptr) return;
     const fake_cuda::StateFile::Lock lock(*machine);
@@ -141,6 +141,7 @@ class Fault {
     *fault_ = {};
     call.copy(fault_->call, sizeof(fault_->call) - 1);
     fault_->times = -1;
+    fault_->skip = skip;
     fault_->result = result;
     machine->state().has_faults = true;
   }
@@ -182,11 +183,40 @@ TEST(CudaBackendTest, LostContextIsAStateThatEveryCallNames) {
   }
 }
 
+// By several threads, where the machine has them.
+TEST(CudaBackendTest, LargeUploadArrivesWholeAndFailsWhole) {
+  const auto backend = Open();
+  const Bytes bytes = 70_MiB;  // with a last piece that is not whole
+  const Bytes odd = bytes - 3_B;
+  const absl::StatusOr<std::byte*> base = backend->Reserve(0, bytes);
+  const absl::StatusOr<MemoryHandle> memory = backend->Create(0, bytes);
+  const absl::StatusOr<StreamHandle> stream = backend->CreateStream(0, 0);
+  ASSERT_TRUE(base.ok() && memory.ok() && stream.ok());
+  ASSERT_TRUE(backend->Map(*base, *memory).ok() && backend->SetAccess(*base, bytes).ok());
+  std::vector<std::uint32_t> sent(bytes.count() / 4), seen(bytes.count() / 4);
+  for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::uint32_t>(i * 2654435761u);
+  ASSERT_TRUE(backend->CopyToDevice(*stream, *base, sent.data(), odd).ok());
+  ASSERT_TRUE(backend->CopyToHost(*stream, seen.data(), *base, odd).ok());
+  EXPECT_EQ(std::memcmp(sent.data(), seen.data(), odd.count()), 0);
+  {
+    const Fault fault("cuMemcpyHtoDAsync", 1, 10);
+    if (fault.is_there()) {
+      const absl::Status failed = backend->CopyToDevice(*stream, *base, sent.data(), odd);
+      EXPECT_THAT(std::string(failed.message()), ::testing::HasSubstr("cuMemcpyHtoDAsync gave"));
+    }
+  }
+  EXPECT_TRUE(backend->CopyToDevice(*stream, *base, sent.data(), odd).ok());
+  EXPECT_TRUE(backend->Drain(*stream).ok());
+  EXPECT_TRUE(backend->Unmap(*base).ok() && backend->Release(*memory).ok() &&
+              backend->Unreserve(*base, bytes).ok() && backend->DestroyStream(*stream).ok());
+}
+
 TEST(CudaBackendTest, ForeignDescriptorIsTheSameErrorWhateverTheDriverCallsIt) {
   const auto backend = Open();
   const Bytes unit = backend->devices()[0].granularity;
   for (const int result : {1, 101, 304, 400, 801}) {
-    const Fault fault("cuMemImportFromShareableHandle", result);
+    fake_cuda::StateFile* const machine = fake_cuda::StateFile::OfThisProcess();
+    if (machine != nullptr) machine->state().foreign_descriptor = result;
     const auto imported = backend->Import(0, UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)), unit);
     EXPECT_EQ(imported.status().code(), absl::StatusCode::kInvalidArgument) << result;
     EXPECT_THAT(std::string(imported.status().message()),

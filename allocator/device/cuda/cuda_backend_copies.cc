@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "allocator/device/backend_checks.h"
 #include "allocator/device/cuda/cuda_backend_impl.h"
+#include "base/thread.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
@@ -19,6 +21,11 @@ namespace {
 // The driver takes as much of pageable memory into the command itself (CUDA Driver API, "API synchronization
 // behavior": "for transfers from pageable host memory to device memory of a memory block of 64 KB or less").
 constexpr Bytes kInCommand = Bytes(std::uint64_t{64} << 10);
+
+// One memcpy carries a tenth to a quarter of what the bus does, so several threads fill buffers for a copy of
+// this size. Starting them costs far less than it takes.
+constexpr Bytes kSpread = Bytes(std::uint64_t{32} << 20);
+constexpr unsigned kMostCarriers = 4;
 
 CUdeviceptr Address(const std::byte* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
@@ -91,19 +98,47 @@ absl::Status CudaBackend::CopyToDevice(StreamHandle stream, std::byte* to, const
   return reads_later ? found->Drain() : absl::OkStatus();
 }
 
+// Each piece that `next` names; the order in which they are queued does not matter.
+absl::Status CudaBackend::CarryToDevice(CudaStream& stream, std::byte* to, const std::byte* from, Bytes bytes,
+                                        std::atomic<std::uint64_t>& next) {
+  while (true) {
+    const std::uint64_t at = next.fetch_add(CudaStaging::kPiece.count(), std::memory_order_relaxed);
+    if (at >= bytes.count()) return absl::OkStatus();
+    const Bytes piece = PieceAt(at, bytes);
+    LGPU_ASSIGN_OR_RETURN(const CudaStaging::Lent buffer, staging_->Take());
+    LGPU_RETURN_IF_ERROR(AwaitUse(*buffer));
+    std::memcpy(buffer->data, from + at, piece.count());
+    LGPU_RETURN_IF_ERROR(QueueToDevice(stream, to + at, buffer->data, piece));
+    LGPU_RETURN_IF_ERROR(MarkUse(stream, *buffer));
+  }
+}
+
 absl::Status CudaBackend::CopyToDeviceStaged(CudaStream& stream, std::byte* to, const void* from,
                                              Bytes bytes) {
   const auto* const source = static_cast<const std::byte*>(from);
-  for (std::uint64_t done = 0; done < bytes.count();) {
-    const Bytes piece = PieceAt(done, bytes);
-    LGPU_ASSIGN_OR_RETURN(const CudaStaging::Lent buffer, staging_->Take());
-    LGPU_RETURN_IF_ERROR(AwaitUse(*buffer));
-    std::memcpy(buffer->data, source + done, piece.count());
-    LGPU_RETURN_IF_ERROR(QueueToDevice(stream, to + done, buffer->data, piece));
-    LGPU_RETURN_IF_ERROR(MarkUse(stream, *buffer));
-    done += piece.count();
+  std::atomic<std::uint64_t> next{0};
+  const unsigned carriers =
+      bytes < kSpread ? 1 : std::clamp(std::thread::hardware_concurrency(), 1u, kMostCarriers);
+  std::vector<absl::Status> ends(carriers);
+  {
+    std::vector<Thread> helpers;
+    for (unsigned i = 1; i < carriers; ++i) {
+      absl::StatusOr<Thread> helper = Thread::Start("lgpu-upload", [&, i] {
+        const CudaContextScope scope(driver_, stream.context());
+        ends[i] = scope.status();
+        if (ends[i].ok()) ends[i] = CarryToDevice(stream, to, source, bytes, next);
+        if (!ends[i].ok()) next.store(bytes.count(), std::memory_order_relaxed);
+      });
+      // The others carry its part.
+      if (!helper.ok()) break;
+      helpers.push_back(*std::move(helper));
+    }
+    ends[0] = CarryToDevice(stream, to, source, bytes, next);
+    if (!ends[0].ok()) next.store(bytes.count(), std::memory_order_relaxed);
   }
-  return absl::OkStatus();
+  const auto failed =
+      std::find_if(ends.begin(), ends.end(), [](const absl::Status& end) { return !end.ok(); });
+  return failed == ends.end() ? absl::OkStatus() : *failed;
 }
 
 absl::Status CudaBackend::CopyToHost(StreamHandle stream, void* to, const std::byte* from, Bytes bytes) {

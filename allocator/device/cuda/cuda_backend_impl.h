@@ -80,6 +80,7 @@ class CudaBackend final : public DeviceBackend {
   absl::Status SetAccess(std::byte* address, Bytes bytes) override;
   absl::Status Unmap(std::byte* address) override;
 
+  bool HasLostContext() const override;
   absl::StatusOr<StreamHandle> CreateStream(int device, int priority) override;
   absl::Status DestroyStream(StreamHandle stream) override;
   absl::Status Drain(StreamHandle stream) override;
@@ -135,6 +136,8 @@ class CudaBackend final : public DeviceBackend {
   // Copies. A scope of the stream's context is open.
   absl::Status QueueToDevice(CudaStream& stream, std::byte* to, const void* from, Bytes bytes);
   absl::Status QueueToHost(CudaStream& stream, void* to, const std::byte* from, Bytes bytes);
+  absl::Status CarryToDevice(CudaStream& stream, std::byte* to, const std::byte* from, Bytes bytes,
+                             std::atomic<std::uint64_t>& next);
   absl::Status CopyToDeviceStaged(CudaStream& stream, std::byte* to, const void* from, Bytes bytes);
   absl::Status CopyToHostStaged(CudaStream& stream, void* to, const std::byte* from, Bytes bytes);
   absl::Status MarkUse(CudaStream& stream, CudaStaging::Buffer& buffer);

@@ -100,6 +100,8 @@ void CudaBackend::ForgetEverything() {
 
 // ---- streams
 
+bool CudaBackend::HasLostContext() const { return !driver_.Lost().ok(); }
+
 absl::StatusOr<StreamHandle> CudaBackend::CreateStream(int device, int priority) {
   LGPU_RETURN_IF_ERROR(CheckDevice(device));
   LGPU_ASSIGN_OR_RETURN(const CUcontext context, ContextOf(device));
