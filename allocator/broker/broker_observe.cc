@@ -19,6 +19,19 @@ void Broker::ObserveCards() {
     for (const auto& [id, card] : cards_) {
       if (!card.device.simulated) cards.emplace_back(id, card.backend_device);
     }
+    // What programs gave back since the last look: the next broker need not charge it.
+    for (auto& [id, session] : sessions_) {
+      for (auto& [card, charge] : session.charges) {
+        for (auto& [device, logged] : charge.logged) {
+          const auto held = charge.held.find(device);
+          const Bytes now = held == charge.held.end() ? Bytes() : held->second;
+          if (now < logged) {
+            logged = now;
+            log_.NoteCharged({.session = id, .device = device, .bytes = now});
+          }
+        }
+      }
+    }
   }
   Wakes wakes;
   for (const auto& [card, backend_device] : cards) {

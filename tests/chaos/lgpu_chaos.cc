@@ -393,13 +393,25 @@ class Chaos {
     if (held_by_devices != stats->cards(0).held_bytes()) {
       return absl::StrCat("devices hold ", held_by_devices, ", their card ", stats->cards(0).held_bytes());
     }
-    if (all > stats->cards(0).held_bytes() || stats->cards(0).held_bytes() > stats->cards(0).total_bytes()) {
+    // After a restart programs that charge count with the most that they had, until they come back.
+    const bool more_than_there_is =
+        stats->cards(0).held_bytes() > stats->cards(0).total_bytes() && !IsChargerAbsent(*stats);
+    if (all > stats->cards(0).held_bytes() || more_than_there_is) {
       return absl::StrCat("processes hold ", all, ", the card ", stats->cards(0).held_bytes());
     }
     if (stats->cards(0).foreign_bytes() != 0) return "unexplained memory";
     if (std::string difference = ChargeDifference(*stats); !difference.empty()) return difference;
     counts_.most_held = std::max(counts_.most_held, all);
     return "";
+  }
+
+  static bool IsChargerAbsent(const v1::StatsSnapshot& stats) {
+    for (const v1::LeaseStats& lease : stats.leases()) {
+      for (const v1::SessionStats& session : lease.sessions()) {
+        if (lease.name() == kChargersLease && session.state() != v1::SessionStats::STATE_LIVE) return true;
+      }
+    }
+    return false;
   }
 
   void Compare() {

@@ -339,6 +339,9 @@ TEST_F(BrokerChargesTest, TheLogHasAtLeastWhatIsLent) {
   Uncharge(session, 60_MiB);
   EXPECT_TRUE(Charges(session, 50_MiB));
   EXPECT_EQ(log_.charged(session, device), 164_MiB) << "nothing is written below the highest value";
+  Uncharge(session, 20_MiB);
+  broker_->ObserveCards();
+  EXPECT_EQ(log_.charged(session, device), Held(device)) << "but now and then";
   log_.SetFailing(true);
   words_[1]->Free(0) = 0;
   const Bytes before = Held(device);
