@@ -58,7 +58,7 @@ lgpu_deb(lgpud admin "daemon that shares GPUs as logical GPUs with memory limits
 lgpu_deb(lgpu utils "run programs on logical GPUs with memory limits"
   "${about}This package has the command lgpu: leases, programs inside them, statistics.")
 lgpu_deb(lgpu-driver-shim libs "limits programs that know nothing of logical GPUs"
-  "${about}This package has what `lgpu run` puts in front of NVIDIA's driver: nothing of it\nis used by a program that runs without lgpu.")
+  "${about}This package has what the command puts in front of NVIDIA's driver. No program\nthat runs without lgpu uses any of it.")
 lgpu_deb(liblgpu0 libs "client library of logical GPUs"
   "${about}This package has the shared library that programs use.")
 lgpu_deb(liblgpu-dev libdevel "client library of logical GPUs, development files"
