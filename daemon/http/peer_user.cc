@@ -86,7 +86,7 @@ std::optional<std::uint32_t> PeerUid(int socket) {
     return std::nullopt;
   }
   inet_diag_msg found;
-  std::memcpy(&found, NLMSG_DATA(header), sizeof found);
+  std::memcpy(&found, reinterpret_cast<const char*>(header) + NLMSG_HDRLEN, sizeof found);
   return found.idiag_uid;
 }
 
