@@ -80,7 +80,7 @@ std::optional<std::uint32_t> PeerUid(int socket) {
   // The kernel answers within the call.
   alignas(nlmsghdr) char answer[1024];
   const ssize_t size = ::recv(netlink.get(), answer, sizeof answer, 0);
-  const auto* const header = reinterpret_cast<const nlmsghdr*>(answer);
+  auto* const header = reinterpret_cast<nlmsghdr*>(answer);
   if (size < static_cast<ssize_t>(NLMSG_LENGTH(sizeof(inet_diag_msg))) ||
       header->nlmsg_type != SOCK_DIAG_BY_FAMILY) {
     return std::nullopt;
