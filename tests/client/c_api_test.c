@@ -104,14 +104,14 @@ static void CheckConfig(lgpu_status* status) {
   CHECK(lgpu_strings_at(names, 2) == NULL);
   lgpu_strings_delete(names);
   CHECK(lgpu_config_device_details(config, "GPU:0", &names, &major, NULL, status) == LGPU_OK);
-  CHECK(strcmp(lgpu_strings_at(names, 0), "Simulated GPU") == 0 && major == 0);
+  CHECK(strcmp(lgpu_strings_at(names, 0), "Simulated GPU") == 0 && major == 9);
   lgpu_strings_delete(names);
 
   CHECK(lgpu_config_get_memory_growth(config, "GPU:0", &growth, status) == LGPU_OK && growth == -1);
   CHECK(lgpu_config_set_memory_growth(config, "GPU:0", 1, status) == LGPU_OK);
   CHECK(lgpu_config_get_memory_growth(config, "GPU:0", &growth, status) == LGPU_OK && growth == 1);
   CHECK(lgpu_config_set_memory_growth(config, "CPU:0", 1, status) == LGPU_INVALID_ARGUMENT);
-  CHECK(strcmp(lgpu_status_message(status), "Cannot set memory growth on non-GPU devices") == 0);
+  CHECK(strcmp(lgpu_status_message(status), "Cannot set memory growth on non-GPU and non-Pluggable devices") == 0);
   CHECK(lgpu_config_set_visible_devices(config, kVisible, 1, "GPU", status) == LGPU_OK);
   names = lgpu_config_get_visible_devices(config, NULL);
   CHECK(lgpu_strings_count(names) == 2);
@@ -121,7 +121,7 @@ static void CheckConfig(lgpu_status* status) {
   CHECK(lgpu_strings_count(names) == 2 && strcmp(lgpu_strings_at(names, 1), "/device:GPU:1") == 0);
   lgpu_strings_delete(names);
   CHECK(lgpu_config_set_device_policy(config, "loud", status) == LGPU_INVALID_ARGUMENT);
-  CHECK(strcmp(lgpu_status_message(status), "Not a valid device policy: 'loud'") == 0);
+  CHECK(strstr(lgpu_status_message(status), "Invalid argument `device_policy`: 'loud'") != NULL);
   CHECK(lgpu_config_set_device_policy(config, "warn", status) == LGPU_OK);
   CHECK(strcmp(lgpu_config_get_device_policy(config), "warn") == 0);
   CHECK(lgpu_config_set_device_policy(config, NULL, status) == LGPU_OK);
@@ -214,7 +214,7 @@ static void CheckPolicies(const lgpu_context* context, const lgpu_tensor* a, lgp
   lgpu_policy_scope_delete(policy);
   CHECK(lgpu_context_set_device_policy(context, "warn", status) == LGPU_OK);
   CHECK(lgpu_matmul(a, a, 0, 0, &b, status) == LGPU_OK);
-  CHECK(strstr(last_line, "before computing MatMul as input #1") != NULL);
+  CHECK(strstr(last_line, "before computing MatMul input #1") != NULL);
   CHECK(lgpu_context_set_device_policy(context, NULL, status) == LGPU_OK);
   lgpu_context_copy_counts(context, &number, NULL);
   CHECK(number == 1);

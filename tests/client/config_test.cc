@@ -71,7 +71,7 @@ TEST_F(ConfigTest, ListsPhysicalAndLogicalDevicesWithoutStartingAnything) {
 TEST_F(ConfigTest, DetailsOfADevice) {
   const Config config = Make(ConfigMode::kNative);
   EXPECT_EQ(Must(config.GetDeviceDetails("GPU:0")).device_name, "Simulated GPU");
-  EXPECT_EQ(Must(config.GetDeviceDetails("GPU:0")).compute_capability, std::pair(0, 0));
+  EXPECT_EQ(Must(config.GetDeviceDetails("GPU:0")).compute_capability, std::pair(9, 0));
   EXPECT_FALSE(Must(config.GetDeviceDetails("CPU:0")).device_name.has_value());
   EXPECT_THAT(std::string(config.GetDeviceDetails("GPU:5").status().message()),
               StartsWith("The PhysicalDevice must be one obtained from calling "
