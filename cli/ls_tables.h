@@ -10,7 +10,7 @@
 
 namespace lgpu::cli {
 
-/// The user who looks at a snapshot, and whether leases were left out of it.
+/// The user that asked for a snapshot, and whether the daemon left out leases of others.
 struct Viewer {
   std::uint32_t uid = 0;
   bool filtered = false;

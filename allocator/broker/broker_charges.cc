@@ -272,7 +272,7 @@ Broker::Lent Broker::Lend(const Waiter& waiter) {
             .allowances = session.allowances,
             .index = charge.index};
   const std::vector<LogicalId> devices = DevicesOn(session.lease, card);
-  // The allowance is taken from memory that nobody waits for.
+  // While a request waits for the card or for a limit of the lease, no allowance is lent.
   const bool others_wait =
       !queues_.at(card).empty() || std::any_of(devices.begin(), devices.end(), [&](LogicalId device) {
         mutex_.AssertHeld();

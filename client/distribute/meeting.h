@@ -10,18 +10,18 @@
 
 namespace lgpu::internal {
 
-/// A Meeting is a barrier for the replicas of one step that never waits for who does not come: a replica that
-/// fails, or that ends its step while others wait, ends the wait of all. Thread-safe.
+/// A Meeting is a barrier for the replicas of one step. A replica that fails, or that ends its step while
+/// others wait, ends the wait of all with an error. Thread-safe.
 class Meeting {
  public:
   explicit Meeting(int members) : members_(members) {}
 
-  /// Between steps: everybody is expected again.
+  /// Forgets the last step. Called between steps.
   void Restart();
-  /// Waits until every member has come. The error that ended the step, else; FAILED_PRECONDITION if a member
-  /// has ended its step without coming.
+  /// Waits until every member has called it. Returns the error that ended the step, if one did;
+  /// FAILED_PRECONDITION if a member has ended its step without calling it.
   absl::Status Come();
-  /// Ends the step for all; the first error counts.
+  /// Ends the step of all members with `error`; the first error stays.
   void Break(const absl::Status& error);
   /// A member has ended its step without an error.
   void End();

@@ -94,7 +94,7 @@ void ReductionChoice::Learn(Bytes bytes, const Trial& trial, double seconds) {
 
 absl::StatusOr<std::vector<Tensor>> AllReducer::Run(int member, Meeting& meeting,
                                                     std::span<const Tensor> tensors) {
-  LGPU_RETURN_IF_ERROR(meeting.error());  // from then on nobody writes what others may still read
+  LGPU_RETURN_IF_ERROR(meeting.error());  // other members may still read this member's slots
   LGPU_RETURN_IF_ERROR(CheckValues(tensors));
   const auto own = static_cast<std::size_t>(member);
   offered_[own].assign(tensors.begin(), tensors.end());
@@ -116,7 +116,8 @@ absl::StatusOr<std::vector<Tensor>> AllReducer::Run(int member, Meeting& meeting
                                                          ? OnOneDevice(member, meeting)
                                                          : InSlices(member, meeting));
   if (trial.measure) LGPU_RETURN_IF_ERROR(Wait(reduced));
-  // Nobody writes what others still read; here replica 0 also knows how long all of them took.
+  // After this meeting every member has read the slots, so the next call may write them. Replica 0 learns
+  // here how long the slowest member took.
   LGPU_RETURN_IF_ERROR(meeting.Come());
   if (member == 0 && trial.measure) {
     choice_.Learn(bytes, trial,

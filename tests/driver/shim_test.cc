@@ -17,7 +17,7 @@ using ::testing::Not;
 struct Way {
   const char* name;
   const char* way;
-  const char* library;  // "ABSOLUTE": the real file's path
+  const char* opens;  // "ABSOLUTE": the real file's path
 };
 
 class WaysInTest : public ShimTest, public ::testing::WithParamInterface<Way> {};
@@ -30,9 +30,8 @@ TEST_P(WaysInTest, TheLimitHoldsAndTheFiguresFit) {
   }
 #endif
   StartMachine();
-  const std::string library =
-      std::string(GetParam().library) == "ABSOLUTE" ? FakeDriver() : GetParam().library;
-  auto client = Start("64MiB", {Client(GetParam().way), GetParam().way, library});
+  const std::string opens = std::string(GetParam().opens) == "ABSOLUTE" ? FakeDriver() : GetParam().opens;
+  auto client = Start("64MiB", {Client(GetParam().way), GetParam().way, opens});
   EXPECT_EQ(Ask(*client, "total"), absl::StrCat("ok ", 64 * kMiB));
   EXPECT_EQ(Ask(*client, "info"), absl::StrCat("ok ", 64 * kMiB, " ", 64 * kMiB));
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");

@@ -58,7 +58,7 @@ class LGPU_API MirroredVariable {
   friend class MirroredStrategy;
   friend class Replica;
   std::shared_ptr<std::vector<Tensor>> values_;
-  std::shared_ptr<const void> owner_;  // who the strategy is
+  std::shared_ptr<const void> owner_;  // the identity of the variable's strategy
 };
 
 /// A Replica is what a step sees of the replica that runs it. It lives as long as the step, on the thread of
