@@ -21,14 +21,14 @@ Bytes SizeOf(const Node& node) { return Suballocator::kGranule * node.size; }
 // A walk over all entries: this is on the way to an error.
 std::string Pool::Impl::DescribeAddress(const void* address) const {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
-  const auto base = reinterpret_cast<std::uintptr_t>(base_);
-  if (at < base || at - base >= reserved_.count()) {
-    return absl::StrCat("it lies outside this pool's region of ", FormatBytes(reserved_), " at ", Hex(base_),
-                        ": it belongs to another pool, or to the host");
+  const auto base = reinterpret_cast<std::uintptr_t>(state_.base);
+  if (at < base || at - base >= state_.reserved.count()) {
+    return absl::StrCat("it lies outside this pool's region of ", FormatBytes(state_.reserved), " at ",
+                        Hex(state_.base), ": it belongs to another pool, or to the host");
   }
   const Bytes offset(at - base);
-  for (std::uint32_t index = 1; index < nodes_.end(); ++index) {
-    const Node& node = nodes_[index];
+  for (std::uint32_t index = 1; index < state_.nodes.end(); ++index) {
+    const Node& node = state_.nodes[index];
     const Node::State state = node.state();
     if (!Node::IsBlock(state) || offset < OffsetOf(node) || offset >= OffsetOf(node) + SizeOf(node)) {
       continue;
@@ -36,7 +36,7 @@ std::string Pool::Impl::DescribeAddress(const void* address) const {
     if (state == Node::kCached || state == Node::kFenced) {
       return "it was freed before";
     }
-    const std::string op = owners_.NameOf(BlockEntry::OpOf(node.behind));
+    const std::string op = state_.owners.NameOf(BlockEntry::OpOf(node.behind));
     return absl::StrCat(
         offset == OffsetOf(node) ? "at" : absl::StrCat((offset - OffsetOf(node)).count(), " bytes inside"),
         " this address lies a live block of ", SizeOf(node).count(), " bytes",
@@ -47,14 +47,15 @@ std::string Pool::Impl::DescribeAddress(const void* address) const {
 
 absl::Status Pool::Impl::NotLive(const Block& block) const {
   std::string reason = DescribeAddress(block.address);
-  if (nodes_.Has(block.node)) {
-    const Node& node = nodes_[block.node];
+  if (state_.nodes.Has(block.node)) {
+    const Node& node = state_.nodes[block.node];
     const std::uint32_t word = node.word.load(std::memory_order_acquire);
-    const bool same_place = block.address == base_ + OffsetOf(node).count() && block.bytes == SizeOf(node);
+    const bool same_place =
+        block.address == state_.base + OffsetOf(node).count() && block.bytes == SizeOf(node);
     if (same_place && Node::GenerationOf(word) != block.generation) {
       reason = "it was freed before, and its address may belong to another block now";
     } else if (Node::GenerationOf(word) == block.generation &&
-               block.address == base_ + OffsetOf(node).count() && block.bytes != SizeOf(node)) {
+               block.address == state_.base + OffsetOf(node).count() && block.bytes != SizeOf(node)) {
       reason = absl::StrCat("the block there has ", SizeOf(node).count(), " bytes");
     }
   }
@@ -64,21 +65,22 @@ absl::Status Pool::Impl::NotLive(const Block& block) const {
 }
 
 absl::StatusOr<Block> Pool::Impl::Find(const void* address) {
-  LGPU_RETURN_IF_ERROR(CheckAlive());
+  LGPU_RETURN_IF_ERROR(state_.CheckAlive());
   const auto at = reinterpret_cast<std::uintptr_t>(address);
-  const auto base = reinterpret_cast<std::uintptr_t>(base_);
-  if (at >= base && at - base < reserved_.count() && (at - base) % Suballocator::kGranule.count() == 0) {
+  const auto base = reinterpret_cast<std::uintptr_t>(state_.base);
+  if (at >= base && at - base < state_.reserved.count() &&
+      (at - base) % Suballocator::kGranule.count() == 0) {
     const auto offset = static_cast<std::uint32_t>((at - base) / Suballocator::kGranule.count());
-    MutexLock lock(mutex_);
-    if (!by_address_.is_on()) {
+    MutexLock lock(state_.mutex);
+    if (!state_.by_address.is_on()) {
       IndexAddresses();
     }
-    if (const std::uint32_t index = by_address_.Find(offset); index != 0) {
-      const Node& node = nodes_[index];
+    if (const std::uint32_t index = state_.by_address.Find(offset); index != 0) {
+      const Node& node = state_.nodes[index];
       const std::uint32_t word = node.word.load(std::memory_order_acquire);
       const Node::State state = Node::StateOf(word);
       if (state == Node::kLive || state == Node::kShared) {
-        return Block{base_ + OffsetOf(node).count(), SizeOf(node), index, Node::GenerationOf(word)};
+        return Block{state_.base + OffsetOf(node).count(), SizeOf(node), index, Node::GenerationOf(word)};
       }
     }
   }
@@ -87,11 +89,11 @@ absl::StatusOr<Block> Pool::Impl::Find(const void* address) {
 }
 
 void Pool::Impl::IndexAddresses() {
-  by_address_.Start(blocks_.live_blocks());
-  for (std::uint32_t index = 1; index < nodes_.end(); ++index) {
-    const Node& node = nodes_[index];
+  state_.by_address.Start(state_.blocks.live_blocks());
+  for (std::uint32_t index = 1; index < state_.nodes.end(); ++index) {
+    const Node& node = state_.nodes[index];
     if (node.is_block()) {
-      by_address_.Insert(node.offset, index);
+      state_.by_address.Insert(node.offset, index);
     }
   }
 }

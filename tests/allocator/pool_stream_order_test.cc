@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "allocator/pool/pool_streams.h"
+#include "allocator/pool/stream_order.h"
 
 namespace lgpu {
 namespace {

@@ -22,6 +22,8 @@
 
 namespace lgpu {
 
+struct GrowthPolicy;
+
 /// A piece of a region that Pool::Allocate handed out. A plain value: whoever allocated it frees it.
 struct Block {
   std::byte* address = nullptr;
@@ -57,7 +59,7 @@ struct PoolOptions {
   std::string lease = {};
   /// Chunks are asked for in steps of at least this much where the limit allows it.
   Bytes growth_step = Bytes(std::uint64_t{2} << 20);
-  /// What the front cache of one thread may hold, in blocks of up to 64 KiB; never more than a 128th of the
+  /// What the front cache of one thread may hold, in blocks of up to 64 KiB; never more than a 64th of the
   /// limit, a 4096th where half of it is used, and nothing close to it. Zero: no front caches.
   Bytes cache_per_thread = Bytes(std::uint64_t{32} << 20);
   /// Null: there is one stream only, and whoever trims makes sure that it is done with freed blocks.
@@ -132,6 +134,9 @@ class LGPU_API Pool {
 
  private:
   class Impl;
+  explicit Pool(std::unique_ptr<Impl> impl);
+  friend std::unique_ptr<Pool> MakePoolWithPolicy(std::unique_ptr<RegionSource> source, PoolOptions options,
+                                                  const GrowthPolicy& policy);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,5 +1,5 @@
-#ifndef LGPU_ALLOCATOR_POOL_POOL_CACHE_H_
-#define LGPU_ALLOCATOR_POOL_POOL_CACHE_H_
+#ifndef LGPU_ALLOCATOR_POOL_FRONT_CACHE_H_
+#define LGPU_ALLOCATOR_POOL_FRONT_CACHE_H_
 
 #include <algorithm>
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace lgpu {
 
-namespace pool_cache_internal {
+namespace front_cache_internal {
 
 constexpr std::uint32_t kSizes = 128;
 
@@ -39,7 +39,7 @@ constexpr std::array<std::uint16_t, kSizes + 2> MakePlaces() {
   return first;
 }
 
-}  // namespace pool_cache_internal
+}  // namespace front_cache_internal
 
 /// A FrontCache keeps freed small blocks of exact sizes for the thread that freed them, in a shard for each
 /// thread. It knows blocks by their slot in the sub-allocator's nodes only.
@@ -55,7 +55,7 @@ class FrontCache {
  public:
   static constexpr Bytes kUnit = Bytes(512);
   static constexpr Bytes kLargest = Bytes(std::uint64_t{64} << 10);
-  static constexpr std::uint32_t kSizes = pool_cache_internal::kSizes;  // kLargest / kUnit
+  static constexpr std::uint32_t kSizes = front_cache_internal::kSizes;  // kLargest / kUnit
 
   class alignas(64) Shard {
     static constexpr std::uint32_t kQueue = 16;
@@ -113,7 +113,7 @@ class FrontCache {
 
    private:
     friend class FrontCache;
-    static constexpr std::array kFirst = pool_cache_internal::MakePlaces();
+    static constexpr std::array kFirst = front_cache_internal::MakePlaces();
     static constexpr std::uint32_t kSlots = kFirst[kSizes + 1];
     static std::int64_t BytesOf(std::uint32_t size) {
       return static_cast<std::int64_t>(kUnit.count()) * static_cast<std::int64_t>(size);
@@ -140,7 +140,7 @@ class FrontCache {
     std::atomic<std::int64_t> padding_{0};
     std::atomic<std::uint64_t> hits_{0};
     std::atomic<std::uint32_t> tail_{0};  // of the queue
-    static_assert(pool_cache_internal::WaysOf(1) <= 255, "tops_ counts up to that");
+    static_assert(front_cache_internal::WaysOf(1) <= 255, "tops_ counts up to that");
     std::array<std::atomic<std::uint8_t>, kSizes + 1> tops_{};  // by size: at and above it all ways are empty
     // Written under the pool's lock.
     alignas(64) std::atomic<std::int64_t> drained_bytes_{0};
@@ -310,4 +310,4 @@ inline std::int64_t FrontCache::bytes() const {
 
 }  // namespace lgpu
 
-#endif  // LGPU_ALLOCATOR_POOL_POOL_CACHE_H_
+#endif  // LGPU_ALLOCATOR_POOL_FRONT_CACHE_H_

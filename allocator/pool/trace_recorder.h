@@ -1,5 +1,5 @@
-#ifndef LGPU_ALLOCATOR_POOL_POOL_TRACE_H_
-#define LGPU_ALLOCATOR_POOL_POOL_TRACE_H_
+#ifndef LGPU_ALLOCATOR_POOL_TRACE_RECORDER_H_
+#define LGPU_ALLOCATOR_POOL_TRACE_RECORDER_H_
 
 #include <cstdint>
 #include <fstream>
@@ -44,4 +44,4 @@ class TraceRecorder {
 
 }  // namespace lgpu
 
-#endif  // LGPU_ALLOCATOR_POOL_POOL_TRACE_H_
+#endif  // LGPU_ALLOCATOR_POOL_TRACE_RECORDER_H_

@@ -1,4 +1,4 @@
-#include "allocator/pool/pool_streams.h"
+#include "allocator/pool/stream_order.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,5 +1,5 @@
-#ifndef LGPU_ALLOCATOR_POOL_POOL_LOOKUP_H_
-#define LGPU_ALLOCATOR_POOL_POOL_LOOKUP_H_
+#ifndef LGPU_ALLOCATOR_POOL_ADDRESS_INDEX_H_
+#define LGPU_ALLOCATOR_POOL_ADDRESS_INDEX_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -36,4 +36,4 @@ class AddressIndex {
 
 }  // namespace lgpu
 
-#endif  // LGPU_ALLOCATOR_POOL_POOL_LOOKUP_H_
+#endif  // LGPU_ALLOCATOR_POOL_ADDRESS_INDEX_H_

@@ -1,5 +1,5 @@
-#ifndef LGPU_ALLOCATOR_POOL_POOL_STREAMS_H_
-#define LGPU_ALLOCATOR_POOL_POOL_STREAMS_H_
+#ifndef LGPU_ALLOCATOR_POOL_STREAM_ORDER_H_
+#define LGPU_ALLOCATOR_POOL_STREAM_ORDER_H_
 
 #include <algorithm>
 #include <array>
@@ -135,4 +135,4 @@ class StreamOrder {
 
 }  // namespace lgpu
 
-#endif  // LGPU_ALLOCATOR_POOL_POOL_STREAMS_H_
+#endif  // LGPU_ALLOCATOR_POOL_STREAM_ORDER_H_

@@ -1,4 +1,4 @@
-#include "allocator/pool/pool_owners.h"
+#include "allocator/pool/owner_names.h"
 
 #include <functional>
 

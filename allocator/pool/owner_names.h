@@ -1,5 +1,5 @@
-#ifndef LGPU_ALLOCATOR_POOL_POOL_OWNERS_H_
-#define LGPU_ALLOCATOR_POOL_POOL_OWNERS_H_
+#ifndef LGPU_ALLOCATOR_POOL_OWNER_NAMES_H_
+#define LGPU_ALLOCATOR_POOL_OWNER_NAMES_H_
 
 #include <array>
 #include <atomic>
@@ -43,4 +43,4 @@ class OwnerNames {
 
 }  // namespace lgpu
 
-#endif  // LGPU_ALLOCATOR_POOL_POOL_OWNERS_H_
+#endif  // LGPU_ALLOCATOR_POOL_OWNER_NAMES_H_

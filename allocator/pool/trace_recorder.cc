@@ -1,4 +1,4 @@
-#include "allocator/pool/pool_trace.h"
+#include "allocator/pool/trace_recorder.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>

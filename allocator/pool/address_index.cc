@@ -1,4 +1,4 @@
-#include "allocator/pool/pool_lookup.h"
+#include "allocator/pool/address_index.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "allocator/pool/pool_cache.h"
+#include "allocator/pool/front_cache.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>

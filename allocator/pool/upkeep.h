@@ -1,0 +1,43 @@
+#ifndef LGPU_ALLOCATOR_POOL_UPKEEP_H_
+#define LGPU_ALLOCATOR_POOL_UPKEEP_H_
+
+#include <chrono>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allocator/pool/fence_keeper.h"
+#include "allocator/pool/pool_state.h"
+
+namespace lgpu {
+
+/// An Upkeep does what a pool need not do on the path of an allocation: it grows ahead of demand, gives idle
+/// memory back, and trims. Thread-safe; state and fences outlive it.
+class Upkeep {
+ public:
+  Upkeep(PoolState& state, FenceKeeper& fences) : state_(state), fences_(fences) {}
+
+  // As the members of Pool with these names.
+  std::optional<PoolState::Clock::time_point> Maintain(PoolState::Clock::time_point now);
+  absl::StatusOr<Bytes> Trim(Bytes at_most);
+  absl::StatusOr<Pool::Trimmed> TrimFor(Bytes bytes);
+
+ private:
+  /// What GiveBack may return.
+  struct Offer {
+    Decay::Surplus surplus;
+    bool rather_more = false;  // a chunk that is larger than what is left of `surplus` goes too
+  };
+  void FlushIdleCaches(PoolState::Clock::time_point now);
+  void GrowAhead();
+  bool GiveBackSurplus(PoolState::Clock::time_point now);
+  absl::StatusOr<Bytes> GiveBack(const Offer& offer);
+  absl::StatusOr<Bytes> TrimSettled(Bytes bytes, bool rather_more);
+
+  PoolState& state_;
+  FenceKeeper& fences_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_POOL_UPKEEP_H_
