@@ -87,6 +87,9 @@ class FrontCache {
     }
 
     // With the pool's lock.
+    bool has_queue() const {
+      return tail_.load(std::memory_order_acquire) != head_.load(std::memory_order_relaxed);
+    }
     /// Takes the queue out: visit(index) for each block. True if there was any.
     template <typename Visit>
     bool DrainQueue(Visit visit) {
@@ -158,6 +161,10 @@ class FrontCache {
 
   /// This thread's shard; null where it has none and there is none to be had.
   Shard* Mine();
+  /// The kernel's number of this thread.
+  static std::int32_t ThisThreadNumber() {
+    return this_thread.epoch == ProcessEpoch::Now() ? this_thread.tid : AskForSelf();
+  }
 
   /// Takes everything out, one call at a time: visit(index) for each block. True if there was any.
   template <typename Visit>
@@ -223,9 +230,6 @@ class FrontCache {
     std::int32_t tid;
   };
   [[gnu::tls_model("initial-exec")]] static constinit thread_local ThisThread this_thread;
-  static std::int32_t Self() {
-    return this_thread.epoch == ProcessEpoch::Now() ? this_thread.tid : AskForSelf();
-  }
   static std::int32_t AskForSelf();
   static std::uint32_t HashOf(std::int32_t tid) {
     return static_cast<std::uint32_t>(tid) * 0x9e3779b9u >> 26;
@@ -288,7 +292,7 @@ inline bool FrontCache::Shard::Queue(std::uint32_t size, std::uint32_t index, st
 }
 
 [[gnu::always_inline]] inline FrontCache::Shard* FrontCache::Mine() {
-  const std::int32_t self = Self();
+  const std::int32_t self = ThisThreadNumber();
   const std::uint32_t hash = HashOf(self);
   for (std::uint32_t i = 0; i < kProbes; ++i) {
     Shard* const shard = shards_[(hash + i) % kMostShards].load(std::memory_order_acquire);

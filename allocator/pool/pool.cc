@@ -187,9 +187,9 @@ absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes, const Alloc
   Suballocator::Stamp freed_at = 0;
   {
     MutexLock lock(state_.mutex);
-    NoteThread();
+    state_.NoteThread();
     state_.NoteLimit(limit);
-    if (shard != nullptr) {
+    if (shard != nullptr && shard->has_queue()) {
       state_.ReleaseQueue(*shard);
     }
     quick = TryMapped(shard, bytes, options, limit, index);
@@ -276,15 +276,6 @@ void Pool::Impl::WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanosec
   }
   --state_.waiting;
   --state_.calls;
-}
-
-void Pool::Impl::NoteThread() {
-  thread_local const char mark = 0;
-  if (state_.last_thread == &mark) return;
-  if (state_.last_thread != nullptr) {
-    state_.other_thread_at = state_.tick.load(std::memory_order_relaxed);
-  }
-  state_.last_thread = &mark;
 }
 
 // A thread that waits for memory which only it itself would free waits in vain.

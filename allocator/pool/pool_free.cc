@@ -60,20 +60,12 @@ void Pool::Impl::FreeUncached(Shard* shard, std::uint32_t index, bool is_shared,
   state_.WakeIfDue();
 }
 
-absl::Status Pool::Impl::FreeLarge(const Block& block) {
-  if (!FreeLargeLive(block)) {
-    return NotLive(block);
-  }
-  state_.WakeIfDue();
-  return absl::OkStatus();
-}
-
-bool Pool::Impl::FreeLargeLive(const Block& block) {
+[[gnu::always_inline]] inline bool Pool::Impl::FreeLargeLive(const Block& block) {
   if (state_.nodes.Has(block.node)) {
     state_.nodes.PrefetchNeighbours(block.node);
   }
   MutexLock lock(state_.mutex);
-  NoteThread();
+  state_.NoteThread();
   const std::uint32_t word = state_.LiveWord(block);
   if (word == 0) {
     return false;
@@ -87,6 +79,14 @@ bool Pool::Impl::FreeLargeLive(const Block& block) {
   }
   state_.TakeBack(block.node, Node::StateOf(word) == Node::kShared, BlockEntry::StreamOf(about));
   return true;
+}
+
+absl::Status Pool::Impl::FreeLarge(const Block& block) {
+  if (!FreeLargeLive(block)) {
+    return NotLive(block);
+  }
+  state_.WakeIfDue();
+  return absl::OkStatus();
 }
 
 absl::Status Pool::Impl::UseOn(const Block& block, StreamId stream) {

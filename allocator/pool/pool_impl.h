@@ -77,7 +77,6 @@ class Pool::Impl {
   /// AllocateOnce again and again, until other threads freed enough or the timeout is over.
   absl::Status AwaitFrees(Shard* shard, Bytes bytes, const AllocateOptions& options, std::uint32_t& index);
   bool MayComeFree(const absl::Status& refused, Bytes bytes, const AllocateOptions& options) const;
-  void NoteThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
 
   // ---- Free.
   /// What is cached gets its next name without the sub-allocator.

@@ -18,6 +18,7 @@ PoolState::PoolState(std::unique_ptr<RegionSource> source_of_chunks, PoolOptions
       reserved(RoundDown(std::min(source->reserved(), Suballocator::kMaxReserved), source->granularity())),
       page(source->granularity()),
       steps{.page = page, .least = options.growth_step, .ahead = options.grow_ahead},
+      has_wake(static_cast<bool>(options.wake)),
       blocks(reserved, page),
       nodes(blocks.nodes()),
       meter(options.cache_per_thread, bounds, cache, fenced),
@@ -53,34 +54,7 @@ PoolState::Clock::time_point PoolState::DeadlineAfter(std::chrono::nanoseconds t
 
 // ---- Blocks.
 
-std::uint32_t PoolState::HandOut(Suballocator::Handle handle, Bytes requested,
-                                 const AllocateOptions& of_block) {
-  const std::uint32_t index = Suballocator::SlotOf(handle);
-  Node& node = nodes[index];
-  if (by_address.is_on()) {
-    by_address.Insert(node.offset, index);
-  }
-  const Bytes padding_of_block = Suballocator::kGranule * node.size - requested;
-  padding += static_cast<std::int64_t>(padding_of_block.count());
-  if (of_block.scratch) {
-    scratch_blocks.insert(index);
-    scratch += Suballocator::kGranule * node.size;
-    scratch_padding += padding_of_block;
-  } else {
-    ++counts.allocs;
-  }
-  NoteCharged();
-  Tick();
-  Describe(node, padding_of_block, of_block);
-  return index;
-}
-
-void PoolState::TakeBack(std::uint32_t index, bool is_shared, StreamId stream) {
-  if (!is_shared && stream == StreamOrder::kHome) [[likely]] {
-    order.NoteFree(StreamOrder::Only(StreamOrder::kHome));
-    Release(index, order.stamp());
-    return;
-  }
+void PoolState::Park(std::uint32_t index, bool is_shared, StreamId stream) {
   Streams streams = StreamOrder::Only(stream);
   if (is_shared) {
     const auto others = shared.find(index);
@@ -93,17 +67,6 @@ void PoolState::TakeBack(std::uint32_t index, bool is_shared, StreamId stream) {
   order.Park(index, generation, streams, node.size);
   fenced.fetch_add((Suballocator::kGranule * node.size).count(), std::memory_order_relaxed);
   ++counts.fenced_blocks;
-}
-
-void PoolState::Release(std::uint32_t index, std::uint32_t stamp) {
-  if (by_address.is_on()) {
-    by_address.Erase(nodes[index].offset);
-  }
-  blocks.Free(blocks.HandleAt(index), stamp);
-  NoteCharged();
-  if (free_waiters > 0) [[unlikely]] {
-    freed.NotifyAll();
-  }
 }
 
 bool PoolState::NoteReleased(bool any) {
@@ -136,19 +99,6 @@ bool PoolState::FlushCaches() {
   return any;
 }
 
-void PoolState::NoteCharged() {
-  if (meter.Update(blocks.used(), scratch)) [[unlikely]] {
-    Reassess(meter.limit());
-  }
-  NoteDemand();
-}
-
-void PoolState::NoteLimit(Bytes limit) {
-  if (limit != meter.limit()) [[unlikely]] {
-    Reassess(limit);
-  }
-}
-
 void PoolState::Reassess(Bytes limit) {
   const bool flush = meter.Reassess(limit);
   blocks.SetScarce(meter.is_scarce());
@@ -157,11 +107,7 @@ void PoolState::Reassess(Bytes limit) {
   }
 }
 
-// Called where memory was taken or freed; the hook itself is called without the lock.
 void PoolState::NoteDemand() {
-  if (!options.wake || wake_sent) {
-    return;
-  }
   const Bytes used = blocks.used();
   const Bytes held = chunks.held();
   const bool rises = used > grown_for && SaturatingSub(held, used) < StepAhead() / 2 &&
@@ -172,8 +118,8 @@ void PoolState::NoteDemand() {
   }
 }
 
-void PoolState::WakeIfDue() {
-  if (wake_due.load(std::memory_order_relaxed) && wake_due.exchange(false, std::memory_order_relaxed)) {
+void PoolState::Wake() {
+  if (wake_due.exchange(false, std::memory_order_relaxed)) {
     options.wake();
   }
 }

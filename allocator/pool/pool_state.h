@@ -60,6 +60,7 @@ struct PoolState {
   const Bytes reserved;
   const Bytes page;
   const GrowthSteps steps;
+  const bool has_wake;  // options.wake is set
 
   // ---- Blocks and chunks.
   alignas(64) mutable Mutex mutex;
@@ -101,7 +102,7 @@ struct PoolState {
   CondVar fence_recorded;
   CondVar freed;
   int free_waiters ABSL_GUARDED_BY(mutex) = 0;                          // for freed
-  const char* last_thread ABSL_GUARDED_BY(mutex) = nullptr;             // that took the lock for a block
+  std::int32_t last_thread ABSL_GUARDED_BY(mutex) = 0;                  // that took the lock for a block
   std::optional<std::uint32_t> other_thread_at ABSL_GUARDED_BY(mutex);  // when another one did last
 
   // ---- Growing ahead.
@@ -136,7 +137,11 @@ struct PoolState {
   static std::uint32_t CoarseMilliseconds();
   static Clock::time_point DeadlineAfter(std::chrono::nanoseconds timeout);
   /// Calls options.wake where that is due.
-  void WakeIfDue();
+  void WakeIfDue() {
+    if (wake_due.load(std::memory_order_relaxed)) [[unlikely]] {
+      Wake();
+    }
+  }
 
   // ---- Blocks, under the lock.
   /// Makes the entry of a block that the sub-allocator just made.
@@ -151,7 +156,21 @@ struct PoolState {
   bool ReleaseQueues() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   /// Empties the front caches; true if there was anything in them.
   bool FlushCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  void NoteLimit(Bytes limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void NoteLimit(Bytes limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (limit != meter.limit()) [[unlikely]] {
+      Reassess(limit);
+    }
+  }
+  /// This thread takes the lock for a block.
+  void NoteThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    const std::int32_t self = FrontCache::ThisThreadNumber();
+    if (last_thread != self) [[unlikely]] {
+      if (last_thread != 0) {
+        other_thread_at = tick.load(std::memory_order_relaxed);
+      }
+      last_thread = self;
+    }
+  }
   bool Fits(Bytes rounded, Bytes limit) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return SaturatingAdd(blocks.used() + pending, rounded) <= limit;
   }
@@ -183,9 +202,11 @@ struct PoolState {
   absl::Status Return(std::span<const Chunk> returned);
 
  private:
+  void Park(std::uint32_t index, bool is_shared, StreamId stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void NoteCharged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  void Reassess(Bytes limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  [[gnu::cold]] void Reassess(Bytes limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void NoteDemand() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void Wake();
   bool NoteReleased(bool any) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Unpark(std::uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 };
@@ -221,6 +242,58 @@ inline void PoolState::Describe(Node& node, Bytes padding_of_block, const Alloca
   node.behind = BlockEntry::About(static_cast<std::uint32_t>(padding_of_block.count()), of_block.stream,
                                   owners.IdOf(of_block.op));
   node.before = tick.load(std::memory_order_relaxed);
+}
+
+// Called where memory was taken or freed; the hook itself is called without the lock.
+[[gnu::always_inline]] inline void PoolState::NoteCharged() {
+  if (meter.Update(blocks.used(), scratch)) [[unlikely]] {
+    Reassess(meter.limit());
+  }
+  if (has_wake && !wake_sent) {
+    NoteDemand();
+  }
+}
+
+[[gnu::always_inline]] inline std::uint32_t PoolState::HandOut(Suballocator::Handle handle, Bytes requested,
+                                                               const AllocateOptions& of_block) {
+  const std::uint32_t index = Suballocator::SlotOf(handle);
+  Node& node = nodes[index];
+  if (by_address.is_on()) [[unlikely]] {
+    by_address.Insert(node.offset, index);
+  }
+  const Bytes padding_of_block = Suballocator::kGranule * node.size - requested;
+  padding += static_cast<std::int64_t>(padding_of_block.count());
+  if (of_block.scratch) [[unlikely]] {
+    scratch_blocks.insert(index);
+    scratch += Suballocator::kGranule * node.size;
+    scratch_padding += padding_of_block;
+  } else {
+    ++counts.allocs;
+  }
+  NoteCharged();
+  Tick();
+  Describe(node, padding_of_block, of_block);
+  return index;
+}
+
+[[gnu::always_inline]] inline void PoolState::Release(std::uint32_t index, std::uint32_t stamp) {
+  if (by_address.is_on()) [[unlikely]] {
+    by_address.Erase(nodes[index].offset);
+  }
+  blocks.Free(blocks.HandleAt(index), stamp);
+  NoteCharged();
+  if (free_waiters > 0) [[unlikely]] {
+    freed.NotifyAll();
+  }
+}
+
+[[gnu::always_inline]] inline void PoolState::TakeBack(std::uint32_t index, bool is_shared, StreamId stream) {
+  if (is_shared || stream != StreamOrder::kHome) [[unlikely]] {
+    Park(index, is_shared, stream);
+    return;
+  }
+  order.NoteFree(StreamOrder::Only(StreamOrder::kHome));
+  Release(index, order.stamp());
 }
 
 }  // namespace lgpu
