@@ -285,6 +285,9 @@ class Broker {
     TimePoint asked_at;
     TimePoint
         deadline;  // of waiting for the card; for room under the limit a charge waits for kGrace at most
+    /// How often the driver refused this memory after a charge of it, which was given back. From 1 on the
+    /// card's report is read first; from 2 on nothing is charged, and the answer is a refusal.
+    std::uint32_t driver_refusals = 0;
   };
   /// As Grow, without chunks; Continue goes on with one that waits. NOT_FOUND: the lease has nothing of the
   /// card.
@@ -430,6 +433,7 @@ class Broker {
     Bytes bytes;  // spec.at_least: in whole granules
     std::string what;
     TimePoint card_deadline;
+    bool is_retry = false;  // the driver refused it: what the card reports as used may come back
   };
   struct Waiter {
     enum class Phase {
@@ -707,6 +711,8 @@ class Broker {
   void StopTrimming(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChargeOverhead(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChargeOverhead(CardId card, Overhead& overhead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Reads one card's report, at most every kBackendRetry; calls the backend.
+  void ObserveCard(const std::string& uuid);
   void Observe(CardId card, const CardReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RefundOverhead(Session& session, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Sessions whose idle memory would come back under the limit of a device.
@@ -791,6 +797,7 @@ class Broker {
   std::set<ChunkId> releasing_ ABSL_GUARDED_BY(mutex_);          // real cards: the backend is dropping them
   std::map<CardId, TimePoint> late_looks_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionId, Unreturned> unreturned_ ABSL_GUARDED_BY(mutex_);
+  std::map<CardId, TimePoint> observed_at_ ABSL_GUARDED_BY(mutex_);  // by ObserveCard
   std::map<std::pair<std::int64_t, CardId>, Overhead> overheads_ ABSL_GUARDED_BY(mutex_);
   std::map<CardId, std::vector<DeviceMemory::ProcessMemory>> outsiders_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t last_chunk_ ABSL_GUARDED_BY(mutex_) = 0;

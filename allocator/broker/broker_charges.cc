@@ -78,7 +78,11 @@ absl::StatusOr<Broker::Waiter> Broker::CheckCharge(const ChargeSpec& spec) const
                  .wanted = {},
                  .asked_at = spec.asked_at,
                  .deadline = spec.deadline};
-  waiter.charge = {.card = *card, .bytes = spec.bytes, .what = spec.what, .card_deadline = spec.deadline};
+  waiter.charge = {.card = *card,
+                   .bytes = spec.bytes,
+                   .what = spec.what,
+                   .card_deadline = spec.deadline,
+                   .is_retry = spec.driver_refusals > 0};
   return waiter;
 }
 
@@ -88,6 +92,8 @@ Broker::GrowAnswer Broker::ChargeCard(const ChargeSpec& spec) {
   GrowId id;
   Waiter mine;
   std::optional<Making> making;
+  // Memory that the ledger does not know of yet is foreign from here on.
+  if (spec.driver_refusals > 0) ObserveCard(spec.card_uuid);
   {
     MutexLock lock(mutex_);
     absl::StatusOr<Waiter> waiter = CheckCharge(spec);
@@ -96,6 +102,13 @@ Broker::GrowAnswer Broker::ChargeCard(const ChargeSpec& spec) {
       return answer;
     }
     mine = *std::move(waiter);
+    if (spec.driver_refusals > 1) {
+      Refuse(mine, {.reason = RefusalReason::kBackend,
+                    .detail = absl::StrCat("the driver refused ", FormatBytes(spec.bytes), " twice")});
+      answer.status = mine.refusal;
+      ++counters_.refusals;
+      return answer;
+    }
     id = GrowId{++last_waiter_};
     const CardId card = mine.charge->card;
     Session& session = sessions_.at(spec.session);
@@ -159,7 +172,7 @@ void Broker::ChargeSplit(GrowId id, Waiter& waiter, Wakes& wakes) {
     }
     case Ledger::Shortage::kCard:
       if (!waiter.in_grace) waiter.spec.deadline = waiter.charge->card_deadline;
-      if (!split.verdict.hopeless &&
+      if ((!split.verdict.hopeless || waiter.charge->is_retry) &&
           (now < waiter.spec.deadline || ((held_back || MayTrim(waiter)) && MayAsk(waiter)))) {
         waiter.phase = Waiter::Phase::kCard;
         waiter.need = {};

@@ -13,8 +13,7 @@ namespace {
 constexpr std::uint64_t kLargeGranules = 16;
 // Growth in steps of at least this many granules (64 MiB) uses large chunks.
 constexpr std::uint64_t kLargeStep = 32;
-// On real GPUs every chunk costs, whatever its size: steps of 1 GiB and more, and half of what is
-// preallocated, take huge chunks (256 MiB).
+// On real GPUs every chunk costs, whatever its size: steps of 1 GiB and more take huge chunks (256 MiB).
 constexpr std::uint64_t kHugeGranules = 128;
 constexpr std::uint64_t kHugeStep = 512;
 
@@ -39,17 +38,13 @@ std::vector<Bytes> Broker::CutIntoChunks(const Device& device, Bytes bytes) cons
 }
 
 std::vector<Bytes> Broker::CutPreallocated(CardId card, Bytes bytes) const {
-  // At least an eighth in single granules: small blocks live only there.
+  // At least an eighth in single granules: small blocks live only there. None is huge: a charge that a spare
+  // chunk makes room for frees little more than it needs.
   const Bytes granule = cards_.at(card).device.granularity;
   const Bytes large = granule * kLargeGranules;
-  const Bytes huge = granule * kHugeGranules;
-  const bool real = !cards_.at(card).device.simulated;
-  const std::uint64_t huge_count = real && bytes >= granule * kHugeStep ? bytes / 2 / huge : 0;
-  std::vector<Bytes> sizes(huge_count, huge);
-  const Bytes rest = bytes - huge * huge_count;
-  const std::uint64_t count = (rest - RoundUp(bytes / 8, granule)) / large;
-  sizes.insert(sizes.end(), count, large);
-  sizes.insert(sizes.end(), (rest - large * count) / granule, granule);
+  const std::uint64_t count = (bytes - RoundUp(bytes / 8, granule)) / large;
+  std::vector<Bytes> sizes(count, large);
+  sizes.insert(sizes.end(), (bytes - large * count) / granule, granule);
   return sizes;
 }
 

@@ -44,6 +44,27 @@ void Broker::ObserveCards() {
   WakeAll(wakes);
 }
 
+void Broker::ObserveCard(const std::string& uuid) {
+  std::optional<CardId> card;
+  int backend_device = 0;
+  {
+    MutexLock lock(mutex_);
+    card = FindCard(uuid);
+    if (!card || cards_.at(*card).device.simulated || now_() < observed_at_[*card] + kBackendRetry) return;
+    observed_at_[*card] = now_();
+    backend_device = cards_.at(*card).backend_device;
+  }
+  const std::optional<CardReport> report = CardReport::Take(backend_, backend_device);
+  if (!report) return;
+  Wakes wakes;
+  {
+    MutexLock lock(mutex_);
+    Observe(*card, *report);
+    Serve(*card, wakes);
+  }
+  WakeAll(wakes);
+}
+
 void Broker::Observe(CardId card, const CardReport& report) {
   const Ledger::CardView view = ledger_.View(card);
   ChunkUse chunks{.total = view.total, .existing = view.held, .granted = {}};

@@ -103,6 +103,23 @@ LGPU_SHIM_EXPORT Result cuCtxDestroy(Context context) {
 LGPU_SHIM_EXPORT Result cuCtxDestroy_v2(Context context) {
   return DestroyContext(RealDriver::Get().cuCtxDestroy_v2, context);
 }
+LGPU_SHIM_EXPORT Result cuCtxAttach(Context* context, unsigned flags) {
+  const Result result = CallReal(RealDriver::Get().cuCtxAttach, context, flags);
+  Shim* const shim = Shim::Get();
+  if (shim != nullptr && result == kSuccess) shim->Attached(*context);
+  return result;
+}
+LGPU_SHIM_EXPORT Result cuCtxDetach(Context context) {
+  Shim* const shim = Shim::Get();
+  Device device = 0;  // the context is the current one
+  const bool is_primary = shim != nullptr &&
+                          CallReal(RealDriver::Get().cuCtxGetDevice, &device) == kSuccess &&
+                          PrimaryContext(device) == context;
+  const Result result = CallReal(RealDriver::Get().cuCtxDetach, context);
+  if (shim == nullptr || result != kSuccess || !shim->WasLastDetach(context)) return result;
+  if (!is_primary || !IsPrimaryActive(device)) shim->ForgetContext(context);
+  return result;
+}
 LGPU_SHIM_EXPORT Result cuDevicePrimaryCtxRelease(Device device) {
   return LetGoOfPrimary(RealDriver::Get().cuDevicePrimaryCtxRelease, device);
 }

@@ -35,7 +35,18 @@ Result FromPool(DevicePtr* address, std::size_t bytes, std::optional<MemPool> po
   const std::uint64_t charged = RoundUp(bytes, kPiece);
   if (!shim->session.IsInAllowance(book->card, RoundUp(bytes, kBlock))) shim->SettlePools();
   if (!shim->pools.Take(*book, charged, call)) return kOutOfMemory;
-  const Result result = allocate();
+  Result result = allocate();
+  if (result == kOutOfMemory && !book->is_host) {  // once more, when the card has the memory
+    shim->pools.GiveBack(*book, charged);
+    if (!shim->pools.TakeAgain(*book, charged, call)) return kOutOfMemory;
+    result = allocate();
+    if (result == kOutOfMemory) {
+      shim->pools.GiveBack(*book, charged);
+      shim->SettlePools();
+      shim->pools.TellRefused(*book, charged, call);
+      return kOutOfMemory;
+    }
+  }
   if (result != kSuccess) {
     shim->pools.GiveBack(*book, charged);
     return result;

@@ -20,15 +20,11 @@ LGPU_SHIM_EXPORT Result cuMemCreate(Handle* handle, std::size_t bytes, const All
     return create();
   }
   // A handle is a whole number of blocks, so that a charge of it is never a part of a shared block.
-  const std::optional<Charge> charge =
+  std::optional<Charge> charge =
       shim->Take(shim->CardOf(prop->location.id), RoundUp(bytes, kBlock), ChargeKind::kVmm, "cuMemCreate");
   if (!charge) return kOutOfMemory;
-  const Result result = create();
-  if (result == kSuccess) {
-    shim->handles.Created(*handle, *charge);
-  } else {
-    shim->charges.GiveBack(*charge);
-  }
+  const Result result = shim->AllocateCharged(charge, "cuMemCreate", create);
+  if (charge) shim->handles.Created(*handle, *charge);
   return result;
 }
 

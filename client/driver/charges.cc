@@ -27,6 +27,25 @@ void Charges::GiveBack(const Charge& charge) {
   }
 }
 
+std::optional<Charge> Charges::TakeAgain(const Charge& charge, const char* call) {
+  GiveBack(charge);
+  const bool is_small = charge.kind == ChargeKind::kSmall;
+  if (!session_.Charge(charge.card, is_small ? kBlock : charge.bytes, charge.kind, call, 1))
+    return std::nullopt;
+  if (is_small) {
+    SmallBlocks& small = small_[static_cast<std::size_t>(charge.card)];
+    const std::lock_guard lock(small.mutex);
+    small.charged += kBlock;
+    small.used += charge.bytes;
+  }
+  return charge;
+}
+
+void Charges::GiveUp(const Charge& charge, const char* call) {
+  GiveBack(charge);
+  session_.TellRefused(charge.card, charge.bytes, charge.kind, call);
+}
+
 bool Charges::TakeSmall(int card, std::uint64_t bytes, const char* call) {
   SmallBlocks& small = small_[static_cast<std::size_t>(card)];
   std::unique_lock lock(small.mutex);

@@ -41,6 +41,11 @@ class Charges {
   /// Counts an allocation of `bytes` that `call` is about to make. Nothing: refused.
   std::optional<Charge> Take(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
   void GiveBack(const Charge& charge);
+  /// The driver refused what was charged: gives the charge back and takes it again, when the card has the
+  /// memory. Nothing: refused.
+  std::optional<Charge> TakeAgain(const Charge& charge, const char* call);
+  /// The driver refused it a second time: gives the charge back, and the daemon makes an event of it.
+  void GiveUp(const Charge& charge, const char* call);
 
  private:
   struct SmallBlocks {

@@ -91,6 +91,8 @@ struct MemAllocNodeParams {
 };
 inline constexpr int kGraphNodeChild = 4;
 inline constexpr int kGraphNodeMemAlloc = 10;
+inline constexpr Flags64 kGraphUpload = 2;       // CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
+inline constexpr int kGraphUsedCurrent = 0;      // CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT
 inline constexpr int kGraphReservedCurrent = 2;  // CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
 
 inline constexpr Flags64 kPerThreadStream = 2;  // of cuGetProcAddress

@@ -82,14 +82,18 @@ bool LeaseSession::IsInAllowance(int card, std::uint64_t bytes) const {
   return is_attached_.load(std::memory_order_acquire) && card != kNoCard && Words(card).free.load() >= bytes;
 }
 
-bool LeaseSession::Charge(int card, std::uint64_t bytes, ChargeKind kind, const char* call) {
+bool LeaseSession::Charge(int card, std::uint64_t bytes, ChargeKind kind, const char* call,
+                          std::uint32_t driver_refusals) {
   if (card == kNoCard || !Join()) return false;
-  if (bytes == 0 || TakeFromAllowance(card, bytes, kind)) return true;
+  if (bytes == 0 || (driver_refusals == 0 && TakeFromAllowance(card, bytes, kind))) return true;
   const Clock::time_point deadline = Clock::now() + options_.memory_wait + kAnswerSlack;
   Lock lock(mutex_);
   while (EnsureJoined(lock, deadline)) {
-    const auto request = requests_.insert(
-        requests_.end(), {.id = next_request_++, .card = card, .bytes = bytes, .kind = kind});
+    const auto request = requests_.insert(requests_.end(), {.id = next_request_++,
+                                                            .card = card,
+                                                            .bytes = bytes,
+                                                            .kind = kind,
+                                                            .driver_refusals = driver_refusals});
     if (!SendCharge(lock, request, call, deadline)) {
       requests_.erase(request);
       continue;  // the next daemon is asked again
@@ -106,6 +110,11 @@ bool LeaseSession::Charge(int card, std::uint64_t bytes, ChargeKind kind, const 
   return false;
 }
 
+void LeaseSession::TellRefused(int card, std::uint64_t bytes, ChargeKind kind, const char* call) {
+  // A daemon that does not know of refusals grants it.
+  if (Charge(card, bytes, kind, call, 2)) Uncharge(card, bytes, kind);
+}
+
 bool LeaseSession::SendCharge(Lock&, std::list<Request>::iterator request, const char* call,
                               Clock::time_point deadline) {
   const auto left =
@@ -116,7 +125,8 @@ bool LeaseSession::SendCharge(Lock&, std::list<Request>::iterator request, const
                            .bytes = request->bytes,
                            .timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(left.count(), 0)),
                            .kind = request->kind,
-                           .what = call}};
+                           .what = call,
+                           .driver_refusals = request->driver_refusals}};
   if (channel_.Send(wire::Encode(frame), {}, std::min(deadline, Clock::now() + kSendPatience)).ok())
     return true;
   Lose();

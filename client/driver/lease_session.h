@@ -49,8 +49,12 @@ class LeaseSession {
   int CardOf(std::string_view uuid);
 
   /// Counts `bytes` of `card`; false: the daemon refused, or cannot be reached in time. `call` names the
-  /// driver's call. kNoCard is refused.
-  bool Charge(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
+  /// driver's call. kNoCard is refused. `driver_refusals`: how often the driver refused this memory after a
+  /// charge, which was given back; the daemon is asked then, whatever the allowance has (docs/protocol.md).
+  bool Charge(int card, std::uint64_t bytes, ChargeKind kind, const char* call,
+              std::uint32_t driver_refusals = 0);
+  /// The driver refused `bytes` that were charged twice, and are not any more.
+  void TellRefused(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
   /// True where Charge would need no daemon.
   bool IsInAllowance(int card, std::uint64_t bytes) const;
   /// The driver has the memory back, or never gave it.
@@ -77,6 +81,7 @@ class LeaseSession {
     int card = 0;
     std::uint64_t bytes = 0;
     ChargeKind kind{};
+    std::uint32_t driver_refusals = 0;
     bool is_done = false, is_granted = false;
     bool is_abandoned = false;  // its caller has given up; a late grant is given back
   };

@@ -21,12 +21,13 @@ std::shared_ptr<PoolBook> Pools::Of(std::uint64_t pool, int card) {
   return book;
 }
 
-bool Pools::Take(PoolBook& pool, std::uint64_t bytes, const char* call) {
+bool Pools::Take(PoolBook& pool, std::uint64_t bytes, const char* call, std::uint64_t floor) {
   if (pool.is_host) return true;
-  if (bytes > kLargest) return false;
+  if (bytes > kLargest || floor > kLargest) return false;
   std::unique_lock lock(mutex_);
-  while (pool.used + bytes > pool.charged) {
-    const std::uint64_t missing = RoundUp(pool.used + bytes - pool.charged, kBlock);
+  const auto needed = [&] { return std::max(pool.used + pool.kept + bytes, floor); };
+  while (needed() > pool.charged) {
+    const std::uint64_t missing = RoundUp(needed() - pool.charged, kBlock);
     lock.unlock();
     if (!session_.Charge(pool.card, missing, kind_, call)) return false;
     lock.lock();
@@ -34,6 +35,20 @@ bool Pools::Take(PoolBook& pool, std::uint64_t bytes, const char* call) {
   }
   pool.used += bytes;
   return true;
+}
+
+bool Pools::TakeAgain(PoolBook& pool, std::uint64_t bytes, const char* call) {
+  Settle(pool);
+  const std::uint64_t charged = RoundUp(bytes, kBlock);
+  if (!session_.Charge(pool.card, charged, kind_, call, 1)) return false;
+  const std::lock_guard lock(mutex_);
+  pool.charged += charged;
+  pool.used += bytes;
+  return true;
+}
+
+void Pools::TellRefused(const PoolBook& pool, std::uint64_t bytes, const char* call) {
+  session_.TellRefused(pool.card, RoundUp(bytes, kBlock), kind_, call);
 }
 
 void Pools::GiveBack(PoolBook& pool, std::uint64_t bytes) {
@@ -52,7 +67,19 @@ void Pools::GiveBack(PoolBook& pool, std::uint64_t bytes) {
   }
 }
 
+void Pools::KeepInUse(PoolBook& pool) {
+  const std::optional<std::uint64_t> in_use = in_use_(pool.pool);
+  const std::lock_guard lock(mutex_);
+  pool.kept = in_use ? std::min(*in_use, pool.charged) : pool.charged;
+}
+
 void Pools::Settle(PoolBook& pool) {
+  if (in_use_ != nullptr) {
+    if (const std::optional<std::uint64_t> in_use = in_use_(pool.pool)) {
+      const std::lock_guard lock(mutex_);
+      pool.kept = std::min(pool.kept, *in_use);
+    }
+  }
   if (const std::optional<std::uint64_t> reserved = reserved_(pool.pool)) LowerTo(pool, *reserved);
 }
 
@@ -71,7 +98,7 @@ void Pools::LowerTo(PoolBook& pool, std::uint64_t reserved) {
   std::uint64_t unused = 0;
   {
     const std::lock_guard lock(mutex_);
-    const std::uint64_t needed = RoundUp(std::max(pool.used, reserved), kBlock);
+    const std::uint64_t needed = RoundUp(std::max(pool.used + pool.kept, reserved), kBlock);
     if (pool.charged > needed) unused = pool.charged - needed;
     pool.charged -= unused;
   }

@@ -17,7 +17,8 @@ struct PoolBook {
   std::uint64_t pool = 0;  // the driver's handle
   int card = LeaseSession::kNoCard;
   std::uint64_t used = 0;     // of live allocations
-  std::uint64_t charged = 0;  // whole blocks; at least `used`
+  std::uint64_t kept = 0;     // of graphs that are gone: what the driver may still have in use for them
+  std::uint64_t charged = 0;  // whole blocks; at least `used` and `kept`
   unsigned frees = 0;
   bool is_host = false;  // memory of the host, which is not charged
   bool is_destroyed = false;
@@ -27,20 +28,28 @@ struct PoolBook {
 /// keeps as a pool for each device. Thread-safe.
 class Pools {
  public:
-  /// What the driver says that the pool has reserved now; nothing: it does not say.
-  using Reserved = std::optional<std::uint64_t> (*)(std::uint64_t pool);
+  /// What the driver says of the pool now; nothing: it does not say.
+  using Figure = std::optional<std::uint64_t> (*)(std::uint64_t pool);
 
-  /// `session` outlives it.
-  Pools(LeaseSession& session, ChargeKind kind, Reserved reserved)
-      : session_(session), kind_(kind), reserved_(reserved) {}
+  /// `session` outlives it. `in_use`: of a pool with memory that no call of the program frees; else null.
+  Pools(LeaseSession& session, ChargeKind kind, Figure reserved, Figure in_use = nullptr)
+      : session_(session), kind_(kind), reserved_(reserved), in_use_(in_use) {}
 
   /// The book of a pool, made at its first use.
   std::shared_ptr<PoolBook> Of(std::uint64_t pool, int card);
 
-  /// Counts an allocation of `bytes` of the pool: `call` is about to make it. False: refused.
-  bool Take(PoolBook& pool, std::uint64_t bytes, const char* call);
+  /// Counts an allocation of `bytes` of the pool: `call` is about to make it. At least `floor` is charged for
+  /// the pool then. False: refused.
+  bool Take(PoolBook& pool, std::uint64_t bytes, const char* call, std::uint64_t floor = 0);
+  /// The driver refused what was taken, and it was given back: takes it again when the card has the memory.
+  bool TakeAgain(PoolBook& pool, std::uint64_t bytes, const char* call);
+  /// The driver refused it a second time, and it was given back.
+  void TellRefused(const PoolBook& pool, std::uint64_t bytes, const char* call);
   /// It was freed to the pool.
   void GiveBack(PoolBook& pool, std::uint64_t bytes);
+  /// A graph is gone that may have left memory in use: what the driver has in use stays charged until it
+  /// says otherwise.
+  void KeepInUse(PoolBook& pool);
   /// The driver gave memory of the pool back to the device, or may have: uncharges what the pool does not
   /// have any more.
   void Settle(PoolBook& pool);
@@ -54,7 +63,8 @@ class Pools {
 
   LeaseSession& session_;
   const ChargeKind kind_;
-  const Reserved reserved_;
+  const Figure reserved_;
+  const Figure in_use_;
   std::mutex mutex_;  // guards every book
   std::unordered_map<std::uint64_t, std::shared_ptr<PoolBook>> books_;
 };

@@ -22,20 +22,27 @@ std::optional<std::uint64_t> PoolReserved(std::uint64_t pool) {
   return bytes;
 }
 
-std::optional<std::uint64_t> GraphReserved(std::uint64_t device) {
+std::optional<std::uint64_t> GraphFigure(std::uint64_t device, int attribute) {
   std::uint64_t bytes = 0;
   const Result result = CallReal(RealDriver::Get().cuDeviceGetGraphMemAttribute, static_cast<Device>(device),
-                                 kGraphReservedCurrent, static_cast<void*>(&bytes));
+                                 attribute, static_cast<void*>(&bytes));
   if (result != kSuccess) return std::nullopt;
   return bytes;
+}
+std::optional<std::uint64_t> GraphInUse(std::uint64_t device) {
+  return GraphFigure(device, kGraphUsedCurrent);
 }
 
 }  // namespace
 
+std::optional<std::uint64_t> GraphReserved(std::uint64_t device) {
+  return GraphFigure(device, kGraphReservedCurrent);
+}
+
 Shim::Shim(LeaseSession::Options options)
     : session(std::move(options)),
       pools(session, ChargeKind::kPool, PoolReserved),
-      graph_pools(session, ChargeKind::kGraph, GraphReserved) {
+      graph_pools(session, ChargeKind::kGraph, GraphReserved, GraphInUse) {
   for (std::atomic<int>& card : cards_) card.store(kUnknown);
 }
 
@@ -108,6 +115,19 @@ void Shim::GiveBack(const Allocation& allocation) {
   } else {
     charges.GiveBack(allocation.charge);
   }
+}
+
+void Shim::Attached(Context context) {
+  const std::lock_guard lock(attached_mutex_);
+  ++attached_[context];
+}
+
+bool Shim::WasLastDetach(Context context) {
+  const std::lock_guard lock(attached_mutex_);
+  const auto found = attached_.find(context);
+  if (found == attached_.end()) return true;
+  if (--found->second == 0) attached_.erase(found);
+  return false;
 }
 
 void Shim::ForgetContext(const void* context) {

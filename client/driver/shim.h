@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "client/driver/allocations.h"
@@ -16,7 +17,7 @@
 
 namespace lgpu::shim {
 
-/// The memory nodes of instantiated graphs: what their first launch reserves.
+/// The memory nodes of an instantiated graph, summed by device: what its first launch reserves.
 struct GraphBook {
   struct Part {
     Device device = 0;
@@ -25,6 +26,9 @@ struct GraphBook {
   std::vector<Part> parts;
   bool is_charged = false;
 };
+
+/// What the driver has reserved for the graphs of a device; nothing: it does not say.
+std::optional<std::uint64_t> GraphReserved(std::uint64_t device);
 
 /// A Shim is all that the shim knows in one process. A forked child begins a new one. It is never destroyed:
 /// programs call the driver until their last instruction.
@@ -42,6 +46,11 @@ class Shim {
   };
   std::optional<Place> Current();
 
+  /// Runs `allocate`, which was charged. Where the driver has no memory after all, the charge is given back
+  /// and taken once more, which waits for the card, and `allocate` runs once more. `charge` is empty after a
+  /// failure.
+  template <typename Allocate>
+  Result AllocateCharged(std::optional<Charge>& charge, const char* call, Allocate allocate);
   /// Charges before `allocate` runs, adds the allocation under what `key` says after it, and gives the charge
   /// back where the driver refuses.
   template <typename Allocate, typename Key>
@@ -52,6 +61,10 @@ class Shim {
   Result UnchargeAround(std::uint64_t key, Free free);
   std::optional<Charge> Take(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
   void ForgetContext(const void* context);
+  /// A context's references by cuCtxAttach, beside that of its maker.
+  void Attached(Context context);
+  /// After a cuCtxDetach: whether that reference was the context's last.
+  bool WasLastDetach(Context context);
   void GiveBack(const Allocation& allocation);
   /// Before the daemon is asked, or figures are told: the driver may have memory of pools back.
   void SettlePools();
@@ -71,22 +84,34 @@ class Shim {
   explicit Shim(LeaseSession::Options options);
   static void ForgetParent();
 
+  std::mutex attached_mutex_;
+  std::unordered_map<Context, int> attached_;
+
   static constexpr int kUnknown = -2;
   static constexpr std::size_t kMaxDevices = 128;
   std::array<std::atomic<int>, kMaxDevices> cards_;
 };
 
+template <typename Allocate>
+Result Shim::AllocateCharged(std::optional<Charge>& charge, const char* call, Allocate allocate) {
+  Result result = allocate();
+  if (result == kOutOfMemory) {
+    charge = charges.TakeAgain(*charge, call);
+    if (!charge) return kOutOfMemory;
+    result = allocate();
+    if (result == kOutOfMemory) charges.GiveUp(*std::exchange(charge, std::nullopt), call);
+  }
+  if (result != kSuccess && charge) charges.GiveBack(*std::exchange(charge, std::nullopt));
+  return result;
+}
+
 template <typename Allocate, typename Key>
 Result Shim::ChargeAround(const Place& place, std::uint64_t bytes, ChargeKind kind, const char* call,
                           Allocate allocate, Key key) {
-  const std::optional<Charge> charge = Take(place.card, bytes, kind, call);
+  std::optional<Charge> charge = Take(place.card, bytes, kind, call);
   if (!charge) return kOutOfMemory;
-  const Result result = allocate();
-  if (result == kSuccess) {
-    allocations.Add(key(), {.charge = *charge, .context = place.context, .pool = nullptr});
-  } else {
-    charges.GiveBack(*charge);
-  }
+  const Result result = AllocateCharged(charge, call, allocate);
+  if (charge) allocations.Add(key(), {.charge = *charge, .context = place.context, .pool = nullptr});
   return result;
 }
 

@@ -58,6 +58,8 @@
   X(cuGraphLaunch_ptsz,                "cuGraphLaunch",                10000, kPerThread, GraphExec, Stream)    \
   X(cuGraphExecDestroy,                "cuGraphExecDestroy",           10000, kNone,      GraphExec)            \
   X(cuDeviceGraphMemTrim,              "cuDeviceGraphMemTrim",         11040, kNone,      Device)               \
+  X(cuCtxAttach,                       "cuCtxAttach",                  2000,  kNone,      Context*, unsigned)    \
+  X(cuCtxDetach,                       "cuCtxDetach",                  2000,  kNone,      Context)              \
   X(cuCtxDestroy,                      "cuCtxDestroy",                 2000,  kNone,      Context)              \
   X(cuCtxDestroy_v2,                   "cuCtxDestroy",                 4000,  kNone,      Context)              \
   X(cuDevicePrimaryCtxRelease,         "cuDevicePrimaryCtxRelease",    7000,  kNone,      Device)               \

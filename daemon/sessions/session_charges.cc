@@ -61,7 +61,8 @@ void Session::HandleCharge(const v1::Charge& request) {
                                           .bytes = Bytes(request.bytes()),
                                           .what = CleanWhat(request.what()),
                                           .asked_at = turn_,
-                                          .deadline = turn_ + GrowTimeout(request.timeout_ms())});
+                                          .deadline = turn_ + GrowTimeout(request.timeout_ms()),
+                                          .driver_refusals = request.driver_refusals()});
   }
   AnswerCharge(request.request_id(), turn_, answer);
 }

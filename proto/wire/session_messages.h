@@ -308,6 +308,7 @@ struct Charge {
   std::uint64_t timeout_ms = 0;
   ChargeKind kind{};
   std::string what;
+  std::uint32_t driver_refusals = 0;
   static void Fields(auto&& visit, auto& m) {
     visit(1, m.request_id);
     visit(2, m.card_uuid);
@@ -315,6 +316,7 @@ struct Charge {
     visit(4, m.timeout_ms);
     visit(5, m.kind);
     visit(6, m.what);
+    visit(7, m.driver_refusals);
   }
 };
 

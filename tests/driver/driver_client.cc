@@ -73,6 +73,8 @@ bool OpenDriver(const char* path) {
 struct Held {
   std::string kind;
   std::uint64_t number = 0, bytes = 0;
+  void* graph = nullptr;
+  void* executable = nullptr;
 };
 std::map<std::string, Held> held;
 
@@ -105,6 +107,75 @@ Result AllocateArray(Held& made) {
   return result;
 }
 
+Result AllocateMipmapped(Held& made) {  // two levels: four fifths and one fifth
+  Array3dDescriptor descriptor{};
+  descriptor.width = 1024;
+  descriptor.height = made.bytes / 5 / 1024;
+  descriptor.format = 0x20;
+  descriptor.channels = 1;
+  MipmappedArray array = nullptr;
+  const Result result = Call("cuMipmappedArrayCreate", "cuMipmappedArrayCreate", 5000, &array,
+                             static_cast<const Array3dDescriptor*>(&descriptor), 2U);
+  made.number = reinterpret_cast<std::uint64_t>(array);
+  return result;
+}
+
+void DestroyGraph(Held& old) {
+  Call("cuGraphExecDestroy", "cuGraphExecDestroy", 10000, old.executable);
+  Call("cuGraphDestroy", "cuGraphDestroy", 10000, old.graph);
+}
+
+Result Launch(Held& made, Stream stream) {
+  Result launched = Call("cuGraphInstantiateWithFlags", "cuGraphInstantiateWithFlags", 11040,
+                         &made.executable, made.graph, Flags64{made.kind == "uploaded" ? kGraphUpload : 0});
+  if (launched == kSuccess) launched = Call("cuGraphLaunch", "cuGraphLaunch", 10000, made.executable, stream);
+  if (launched != kSuccess || made.kind == "gone_graph") DestroyGraph(made);
+  return launched;
+}
+
+Result AllocateInGraph(Held& made) {
+  Call("cuGraphCreate", "cuGraphCreate", 10000, &made.graph, 0U);
+  MemAllocNodeParams params{};
+  params.pool.alloc_type = 1;
+  params.pool.location = {.type = kLocationDevice, .id = 0};
+  params.bytes = made.bytes;
+  GraphNode node = nullptr;
+  const Result added = Call("cuGraphAddMemAllocNode", "cuGraphAddMemAllocNode", 11040, &node, made.graph,
+                            static_cast<const GraphNode*>(nullptr), std::size_t{0}, &params);
+  made.number = params.address;
+  return added == kSuccess ? Launch(made, nullptr) : added;
+}
+
+Result AllocateCaptured(Held& made) {
+  Stream stream = nullptr;
+  Call("cuStreamCreate", "cuStreamCreate", 2000, &stream, 1U);
+  Result result = Call("cuStreamBeginCapture_v2", "cuStreamBeginCapture", 10010, stream, 1);
+  if (result == kSuccess) {
+    result = Call("cuMemAllocAsync", "cuMemAllocAsync", 11020, &made.number,
+                  static_cast<std::size_t>(made.bytes), stream);
+    const Result ended = Call("cuStreamEndCapture", "cuStreamEndCapture", 10000, stream, &made.graph);
+    if (result == kSuccess) result = ended;
+  }
+  if (result == kSuccess) result = Launch(made, stream);
+  Call("cuStreamDestroy_v2", "cuStreamDestroy", 4000, stream);
+  return result;
+}
+
+Result AllocateFromPool(Held& made) {  // of a pool that gives nothing back by itself
+  MemPoolProps props{};
+  props.alloc_type = 1;
+  props.location = {.type = kLocationDevice, .id = 0};
+  const Result result = Call("cuMemPoolCreate", "cuMemPoolCreate", 11020, &made.graph,
+                             static_cast<const MemPoolProps*>(&props));
+  if (result != kSuccess) return result;
+  std::uint64_t all = ~std::uint64_t{0};
+  Call("cuMemPoolSetAttribute", "cuMemPoolSetAttribute", 11020, made.graph, 4, static_cast<void*>(&all));
+  const Result taken = Call("cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", 11020, &made.number,
+                            static_cast<std::size_t>(made.bytes), made.graph, Stream{nullptr});
+  if (taken != kSuccess) Call("cuMemPoolDestroy", "cuMemPoolDestroy", 11020, made.graph);
+  return taken;
+}
+
 Result Allocate(Held& made) {
   const auto bytes = static_cast<std::size_t>(made.bytes);
   if (made.kind == "plain") return Call("cuMemAlloc_v2", "cuMemAlloc", 3020, &made.number, bytes);
@@ -121,14 +192,25 @@ Result Allocate(Held& made) {
   }
   if (made.kind == "virtual") return AllocateVirtual(made);
   if (made.kind == "array") return AllocateArray(made);
+  if (made.kind == "mipmapped") return AllocateMipmapped(made);
+  if (made.kind == "graph" || made.kind == "gone_graph" || made.kind == "uploaded")
+    return AllocateInGraph(made);
+  if (made.kind == "captured") return AllocateCaptured(made);
+  if (made.kind == "pool") return AllocateFromPool(made);
   return -1;
 }
 
-Result Free(const Held& old) {
-  if (old.kind == "async") {
+Result Free(Held old) {
+  if (old.kind == "async" || old.kind == "gone_graph" || old.graph != nullptr) {
     const Result freed = Call("cuMemFreeAsync", "cuMemFreeAsync", 11020, old.number, Stream{nullptr});
     Call("cuCtxSynchronize", "cuCtxSynchronize", 2000);
+    if (old.kind == "pool") Call("cuMemPoolDestroy", "cuMemPoolDestroy", 11020, old.graph);
+    if (old.kind == "graph" || old.kind == "captured" || old.kind == "uploaded") DestroyGraph(old);
     return freed;
+  }
+  if (old.kind == "mipmapped") {
+    return Call("cuMipmappedArrayDestroy", "cuMipmappedArrayDestroy", 5000,
+                reinterpret_cast<MipmappedArray>(old.number));
   }
   if (old.kind == "virtual") {
     const Result unmapped =
@@ -205,6 +287,33 @@ std::string Obey(std::istringstream& words) {
     std::uint64_t bytes = 0;
     words >> threads >> rounds >> bytes;
     return Churn(threads, rounds, bytes);
+  }
+  if (verb == "trim_graphs")
+    return Answer(Call("cuDeviceGraphMemTrim", "cuDeviceGraphMemTrim", 11040, Device{0}));
+  if (verb == "keep_default_pool") {
+    MemPool pool = nullptr;
+    Call("cuDeviceGetDefaultMemPool", "cuDeviceGetDefaultMemPool", 11020, &pool, Device{0});
+    std::uint64_t all = ~std::uint64_t{0};
+    return Answer(
+        Call("cuMemPoolSetAttribute", "cuMemPoolSetAttribute", 11020, pool, 4, static_cast<void*>(&all)));
+  }
+  if (verb == "make_context") {  // current from here on
+    Context context = nullptr;
+    return Answer(Call("cuCtxCreate_v2", "cuCtxCreate", 3020, &context, 0U, Device{0}));
+  }
+  if (verb == "attach") {
+    Context context = nullptr;
+    return Answer(Call("cuCtxAttach", "cuCtxAttach", 2000, &context, 0U));
+  }
+  if (verb == "detach") {
+    Context context = nullptr;
+    Call("cuCtxGetCurrent", "cuCtxGetCurrent", 4000, &context);
+    return Answer(Call("cuCtxDetach", "cuCtxDetach", 2000, context));
+  }
+  if (verb == "forget") {  // without the driver's knowledge
+    words >> name;
+    held.erase(name);
+    return "ok";
   }
   if (verb == "info") {
     std::size_t free = 0, total = 0;

@@ -64,20 +64,72 @@ TEST_P(KindsTest, EveryKindIsChargedRefusedAndGivenBack) {
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc b ", kind, " ", 40 * kMiB)), "error 2");
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 40 * kMiB)), "error 2");
   EXPECT_EQ(Ask(*client, "free a"), "ok");
+  EXPECT_EQ(Ask(*client, "trim_graphs"), "ok") << "until then the driver keeps what graphs freed";
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 60 * kMiB)), "ok");
   EXPECT_EQ(Ask(*client, "free b"), "ok");
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc c ", kind, " ", 60 * kMiB)), "ok");
   EXPECT_EQ(Ask(*client, "free c"), "ok");
+  EXPECT_EQ(Ask(*client, "trim_graphs"), "ok");
   // What is smaller than a block is summed.
   EXPECT_EQ(Ask(*client, absl::StrCat("info")), absl::StrCat("ok ", 64 * kMiB, " ", 64 * kMiB));
   End(*client);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, KindsTest,
-                         ::testing::Values("plain", "managed", "pitched", "async", "virtual", "array"),
+                         ::testing::Values("plain", "managed", "pitched", "async", "virtual", "array",
+                                           "mipmapped", "graph", "captured", "uploaded", "gone_graph",
+                                           "pool"),
                          [](const ::testing::TestParamInfo<const char*>& kind) {
                            return std::string(kind.param);
                          });
+
+TEST_F(ShimTest, AGraphThatIsGoneLeavesWhatIsInUseCharged) {
+  StartMachine();
+  auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a gone_graph ", 40 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b graph ", 40 * kMiB)), "error 2");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b graph ", 20 * kMiB)), "ok") << "what is left";
+  EXPECT_LE(machine_.Used(0).count(), (64 + 16) * kMiB) << "and a context";
+  EXPECT_EQ(Ask(*client, "free a"), "ok");
+  EXPECT_EQ(Ask(*client, "free b"), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc c graph ", 40 * kMiB)), "ok") << "what graphs kept is trimmed";
+  EXPECT_LE(machine_.Used(0).count(), (64 + 16) * kMiB);
+  End(*client);
+}
+
+TEST_F(ShimTest, AGraphThatTheDriverRefusesIsNotCharged) {
+  StartMachine();
+  auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
+  machine_.FailCall("cuGraphLaunch", 1);
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a graph ", 40 * kMiB)), "error 1");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 60 * kMiB)), "ok");
+  End(*client);
+}
+
+TEST_F(ShimTest, TheLastDetachOfAContextGivesBackWhatItFreed) {  // as pycuda ends its contexts
+  StartMachine();
+  auto client = Start("64MiB", {Client("lookup"), "lookup", "libcuda.so.1"});
+  EXPECT_EQ(Ask(*client, "make_context"), "ok");
+  EXPECT_EQ(Ask(*client, "attach"), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, "detach"), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 40 * kMiB)), "error 2") << "the context is there";
+  EXPECT_EQ(Ask(*client, "detach"), "ok");
+  EXPECT_EQ(Ask(*client, "forget a"), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 60 * kMiB)), "ok");
+  End(*client);
+}
+
+TEST_F(ShimTest, APoolThatKeepsWhatIsFreedStaysCharged) {  // as PyTorch sets the release threshold
+  StartMachine();
+  auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
+  EXPECT_EQ(Ask(*client, "keep_default_pool"), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a async ", 40 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, "free a"), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 40 * kMiB)), "error 2") << "the pool has it";
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b async ", 40 * kMiB)), "ok") << "from the pool";
+  End(*client);
+}
 
 TEST_F(ShimTest, SmallRequestsShareBlocks) {
   StartMachine();
@@ -193,6 +245,63 @@ TEST_F(ShimTest, FreeMovesWithTheProgramsOwnUse) {  // as vLLM measures
   }
   End(*client);
   End(*neighbour);
+}
+
+struct Refusing {
+  const char* kind;
+  const char* call;  // of the driver
+};
+
+class DriverRefusesTest : public ShimTest, public ::testing::WithParamInterface<Refusing> {};
+
+TEST_P(DriverRefusesTest, OnceIsTriedAgainAndTwiceIsOutOfMemory) {
+  StartMachine();
+  const std::string ask = absl::StrCat("alloc a ", GetParam().kind, " ", 40 * kMiB);
+  auto client = Start("64MiB", {Client("lookup"), "lookup", "libcuda.so.1"});
+  machine_.FailCall(GetParam().call, /*result=*/2, /*skip=*/0, /*times=*/1);
+  EXPECT_EQ(Ask(*client, ask), "ok");
+  EXPECT_EQ(Ask(*client, "free a"), "ok");
+  const std::uint64_t before = machine_.CallsOf(GetParam().call);
+  machine_.FailCall(GetParam().call, /*result=*/2, /*skip=*/0, /*times=*/2);
+  EXPECT_EQ(Ask(*client, ask), "error 2");
+  EXPECT_EQ(machine_.CallsOf(GetParam().call) - before, 2U);
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 60 * kMiB)), "ok") << "nothing stays charged";
+  End(*client);
+  EXPECT_THAT(client->Errors(), HasSubstr("driver or machine had less memory than expected"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, DriverRefusesTest,
+    ::testing::Values(Refusing{"plain", "cuMemAlloc"}, Refusing{"pitched", "cuMemAllocPitch"},
+                      Refusing{"managed", "cuMemAllocManaged"}, Refusing{"async", "cuMemAllocAsync"},
+                      Refusing{"virtual", "cuMemCreate"}, Refusing{"graph", "cuGraphLaunch"}),
+    [](const ::testing::TestParamInfo<Refusing>& refusing) { return std::string(refusing.param.kind); });
+
+TEST_F(ShimTest, MemoryThatComesBackLateIsWaitedFor) {
+  StartMachine();
+  auto one = StartIn(CreateLease("200MiB"));
+  ChildProgram::Environment environment = EnvironmentOf(CreateLease("200MiB"));
+  environment["LGPU_MEMORY_WAIT_MS"] = "60000";
+  auto two = StartProgram({Client("dlopen"), "dlopen", "libcuda.so.1"}, environment);
+  EXPECT_EQ(Ask(*one, absl::StrCat("alloc a plain ", 160 * kMiB)), "ok");
+  machine_.state().freed_late_ms = 1500;
+  EXPECT_EQ(Ask(*one, "free a"), "ok");
+  EXPECT_EQ(Ask(*two, absl::StrCat("alloc a plain ", 160 * kMiB)), "ok");
+  machine_.state().freed_late_ms = 0;
+  End(*one);
+  End(*two);
+}
+
+TEST_F(ShimTest, MemoryOutsideLgpuIsForeignAfterTheDriverRefused) {
+  StartMachine();
+  auto outsider = StartProgram({Client("dlopen"), "dlopen", "libcuda.so.1"}, {});
+  auto client = Start("128MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
+  EXPECT_EQ(Ask(*outsider, absl::StrCat("alloc a plain ", 180 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 100 * kMiB)), "error 2");
+  EXPECT_GE(Stats().cards(0).foreign_bytes(), 180 * kMiB);
+  End(*outsider);
+  EXPECT_TRUE(Eventually([&] { return Ask(*client, absl::StrCat("alloc a plain ", 100 * kMiB)) == "ok"; }));
+  End(*client);
 }
 
 TEST_F(ShimTest, AFullCardRefusesAfterTheWait) {

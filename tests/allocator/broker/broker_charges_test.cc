@@ -16,6 +16,7 @@
 #include "lgpu/refusal.h"
 #include "tests/allocator/broker/recording_log.h"
 #include "tests/support/broker_testing.h"
+#include "tests/support/counting_backend.h"
 
 namespace lgpu {
 namespace {
@@ -479,6 +480,55 @@ TEST_F(BrokerChargesTest, RandomProgramsNeverUseMoreThanIsCounted) {
     Check();
     is_within();
   }
+}
+
+TEST(BrokerDriverRefusalTest, TheCardIsLookedAtBeforeTheMemoryIsChargedAgain) {
+  testing::CountingBackend backend({1_GiB}, k2MiB);
+  backend.BecomeReal();
+  Clock::time_point now = Clock::time_point() + std::chrono::hours(1);
+  NoGrantLog log;
+  Broker::Options options = AllCardsOf(backend);
+  options.clock = [&now] { return now; };
+  const std::unique_ptr<Broker> broker = *Broker::Create(backend, log, options);
+  const LogicalId device =
+      *broker->AddDevice({.card = broker->Cards().front().id, .limit = 1_GiB, .lease = kLease}, now);
+  const SessionId session{1};
+  broker->AddSession(session, {.pid = 1});
+  broker->AttachSession(session, kLease);
+  const auto charge = [&](std::uint32_t refusals) {
+    return broker->ChargeCard({.session = session,
+                               .card_uuid = backend.devices()[0].uuid,
+                               .bytes = 600_MiB,
+                               .what = "cuMemAlloc_v2",
+                               .asked_at = now,
+                               .deadline = now,
+                               .driver_refusals = refusals});
+  };
+  ASSERT_TRUE(backend.Create(0, 512_MiB).ok());  // by nobody that lgpu knows
+  EXPECT_TRUE(charge(0).status.ok()) << "the broker does not know of it yet";
+  ASSERT_TRUE(broker->Uncharge(session, backend.devices()[0].uuid, 600_MiB).ok());
+  std::optional<Refusal> refusal = GetRefusal(charge(1).status);
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_EQ(refusal->reason, RefusalReason::kCard);
+  EXPECT_EQ(broker->Cards().front().view.foreign, 512_MiB);
+  refusal = GetRefusal(charge(2).status);
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_EQ(refusal->reason, RefusalReason::kBackend);
+  EXPECT_EQ(refusal->what, "cuMemAlloc_v2");
+  EXPECT_EQ(refusal->asked, 600_MiB);
+  EXPECT_EQ(broker->Find(device)->held, Bytes());
+  EXPECT_TRUE(broker->CheckInvariants().ok());
+}
+
+TEST(BrokerBallastTest, PreallocatedChunksOfRealCardsAreSmall) {
+  testing::CountingBackend backend({4_GiB}, k2MiB);
+  backend.BecomeReal();
+  const std::unique_ptr<Broker> broker = MakeBroker(backend);
+  const LogicalId device = *broker->AddDevice(
+      {.card = broker->Cards().front().id, .limit = 2_GiB, .preallocate = true, .lease = kLease},
+      Clock::now());
+  EXPECT_EQ(broker->Find(device)->held, 2_GiB);
+  EXPECT_GE(backend.Handles(), 2_GiB / 32_MiB) << "none is larger than 32 MiB";
 }
 
 }  // namespace
