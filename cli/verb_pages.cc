@@ -79,9 +79,11 @@ const std::vector<VerbPage>& Pages() {
        {{"lgpu events -f --lease train", "follow one lease"}}},
       {"verify",
        "Allocates on every logical device of the lease until it is refused, and compares the figures with "
-       "those "
-       "of the daemon. Exit code 0 only if the limit holds.",
-       {{"lgpu run -m 64MiB -- lgpu verify", "a limit made for the test"}}},
+       "those of the daemon. With --driver a program that knows the CUDA driver alone tries to take more "
+       "than "
+       "the limit by every kind of call. Exit code 0 only if the limit holds.",
+       {{"lgpu run -m 64MiB -- lgpu verify", "a limit made for the test"},
+        {"lgpu run -m 64MiB -- lgpu verify --driver", "the same for programs that know nothing of lgpu"}}},
       {"doctor",
        "Checks the daemon, your rights, the GPUs, variables and the daemon's ledger, and runs a self-test. "
        "Exit "

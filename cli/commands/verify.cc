@@ -6,6 +6,7 @@
 
 #include "base/exit_codes.h"
 #include "cli/connection.h"
+#include "cli/driver_verification.h"
 #include "cli/verification.h"
 #include "lgpu/status.h"
 #include "proto/messages_json.h"
@@ -18,6 +19,8 @@ class VerifyCommand final : public Command {
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("verify", "Prove the limit of a lease: allocate until it is refused");
     verb->add_option("--lease", lease_, "The lease (default: LGPU_LEASE)")->type_name("LEASE");
+    verb->add_flag("--driver", driver_,
+                   "Try every kind of call of the CUDA driver, as programs that know nothing of lgpu do");
     return verb;
   }
 
@@ -30,6 +33,12 @@ class VerifyCommand final : public Command {
           "     lgpu verify --lease NAME");
     }
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
+    if (driver_) {
+      LGPU_ASSIGN_OR_RETURN(const DriverVerification driver, VerifyDriver(connection, lease_, options));
+      LGPU_RETURN_IF_ERROR(
+          WriteOut(options.json ? JsonLine(ToJson(driver)) : FormatDriverVerification(driver, options.out)));
+      return driver.holds() ? kExitOk : kExitFailure;
+    }
     LGPU_ASSIGN_OR_RETURN(const Verification verification, VerifyLease(connection, lease_, options));
     LGPU_RETURN_IF_ERROR(WriteOut(options.json ? JsonLine(ToJson(verification))
                                                : FormatVerification(verification, options.out)));
@@ -38,6 +47,7 @@ class VerifyCommand final : public Command {
 
  private:
   std::string lease_;
+  bool driver_ = false;
 };
 
 }  // namespace

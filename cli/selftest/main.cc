@@ -1,11 +1,11 @@
 // lgpu-selftest: what `lgpu verify` and `lgpu doctor` have a program of the library do. Not for people.
 //
-//   lgpu-selftest fill          fills every logical device of LGPU_LEASE until it is refused: a line of JSON
-//   for
-//                               each, then it waits for a line before it lets go
-//   lgpu-selftest check BYTES   a lease of its own with this limit: a MatMul on the GPU and on the CPU, and
-//   an
-//                               allocation that must be refused; one line of JSON
+//   lgpu-selftest fill             fills every logical device of LGPU_LEASE until it is refused: a line of
+//                                  JSON for each, then it waits for a line before it lets go
+//   lgpu-selftest driver BYTES...  tries to take more than so much of each GPU from the CUDA driver: a line
+//                                  for every kind of call, as above
+//   lgpu-selftest check BYTES      a lease of its own with this limit: a MatMul on the GPU and on the CPU,
+//                                  and an allocation that must be refused; one line of JSON
 
 #include <lgpu/lgpu.h>
 #include <sys/mman.h>
@@ -18,6 +18,8 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include "cli/selftest/driver_attempts.h"
 
 namespace {
 
@@ -144,6 +146,16 @@ absl::Status Check(std::uint64_t limit) {
   return absl::OkStatus();
 }
 
+absl::Status TryDriver(const std::vector<std::uint64_t>& limits) {
+  LGPU_RETURN_IF_ERROR(lgpu::selftest::TryDriver(limits, [](const json& attempt) {
+    Say(attempt);
+    std::string go_on;
+    return static_cast<bool>(std::getline(std::cin, go_on));
+  }));
+  Say({{"done", true}});
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -151,6 +163,11 @@ int main(int argc, char** argv) {
   absl::Status status =
       absl::InvalidArgumentError("lgpu-selftest is started by `lgpu verify` and `lgpu doctor`");
   if (verb == "fill") status = FillAll();
+  if (verb == "driver") {
+    std::vector<std::uint64_t> limits;
+    for (int i = 2; i < argc; ++i) limits.push_back(std::strtoull(argv[i], nullptr, 10));
+    status = TryDriver(limits);
+  }
   if (verb == "check" && argc > 2) status = Check(std::strtoull(argv[2], nullptr, 10));
   if (status.ok()) return 0;
   Say({{"error", ErrorToJson(status)}});
