@@ -399,6 +399,13 @@ std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& sn
       kinds.push_back(absl::StrCat("unused allowance ", Size(session.allowance_bytes())));
     absl::StrAppend(&text, "\nCharged by pid ", session.pid(), ": ", absl::StrJoin(kinds, ", "), "\n");
   }
+  for (const v1::SessionStats& session : lease.sessions()) {
+    if (session.trims_ignored() == 0) continue;
+    absl::StrAppend(&text, "\nPid ", session.pid(), " did not answer ", session.trims_ignored(),
+                    session.trims_ignored() == 1 ? " request" : " requests",
+                    " to give back idle memory within 1s",
+                    session.ignores_trim() ? ", and has not answered the last one yet.\n" : ".\n");
+  }
   return text;
 }
 

@@ -59,6 +59,18 @@ const std::vector<VerbPage>& Pages() {
        "that of the first failure.",
        {{"lgpu rm train", "by name"},
         {"lgpu rm l-0badcafe anna/train", "by id, and the lease of another user"}}},
+      {"trim",
+       "Asks the programs of leases to give back memory that no tensor of theirs uses, and says for each "
+       "lease "
+       "how "
+       "much came back. Programs have the time of --timeout to answer; one that does not is named on stderr "
+       "and "
+       "keeps "
+       "what it has. Preallocated devices keep their memory. Programs give idle memory back without this "
+       "command, "
+       "where a request is short of memory and after some seconds.",
+       {{"lgpu trim train", "one lease"},
+        {"lgpu trim --idle-for 10m", "all leases that you see and that ran no op for 10 minutes"}}},
       {"inspect",
        "Shows one lease with its devices, processes and last events, or one GPU.",
        {{"lgpu inspect train", "a lease"}, {"lgpu inspect 0", "GPU 0"}}},

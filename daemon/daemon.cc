@@ -42,6 +42,8 @@ constexpr std::chrono::milliseconds kTick{50};
 constexpr std::chrono::milliseconds kIdleTick{500};
 // How often real cards are asked what is used of them; asking takes the driver's locks.
 constexpr std::chrono::seconds kObservation{1};
+// How often sessions that ignore trims are looked for.
+constexpr std::chrono::milliseconds kTrimLook{500};
 
 std::size_t DescriptorLimit() {
   rlimit limit{};
@@ -238,6 +240,17 @@ class Daemon::Impl {
     events_.Append(std::move(event), std::nullopt);
   }
 
+  void TellIgnoredTrims() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_trim_look_) return;
+    next_trim_look_ = now + kTrimLook;
+    for (const Broker::IgnoredTrim& ignored : broker_.TakeIgnoredTrims()) {
+      if (const std::shared_ptr<SessionState> session = sessions_.Find(ignored.session)) {
+        leases_.TellIgnoredTrim(*session, ignored);
+      }
+    }
+  }
+
   void Tick() {
     std::chrono::steady_clock::time_point observe_at;  // at once
     while (true) {
@@ -262,6 +275,7 @@ class Daemon::Impl {
       }
       server_->Reap();
       turn_news_.Look();
+      TellIgnoredTrims();
       if (recovery_ != nullptr) {
         recovery_->Tend();
         journal_->Tend();
@@ -282,6 +296,7 @@ class Daemon::Impl {
   GrantTimes grant_times_;
   Diagnostician diagnostician_{broker_, stats_, ListSettings(config_)};
   TurnNews turn_news_{broker_, events_};
+  std::chrono::steady_clock::time_point next_trim_look_;  // of the tick's thread
   const bool simulated_;
   std::unique_ptr<Reclaimer> reclaimer_;
   std::unique_ptr<SessionServer> server_;

@@ -118,7 +118,9 @@ json ToJson(const SessionStats& session) {
           {"charged_bytes", session.charged_bytes()},
           {"allowance_bytes", session.allowance_bytes()},
           {"charged_by_kind", std::move(by_kind)},
-          {"context_lost", session.context_lost()}};
+          {"context_lost", session.context_lost()},
+          {"trims_ignored", session.trims_ignored()},
+          {"ignores_trim", session.ignores_trim()}};
 }
 
 json ToJson(const LeaseStats& lease) {
@@ -143,6 +145,8 @@ json ToJson(const StatsSnapshot& snapshot) {
                  {"grants_total", snapshot.grants_total()},
                  {"refusals_total", snapshot.refusals_total()},
                  {"returns_total", snapshot.returns_total()},
+                 {"trims_total", snapshot.trims_total()},
+                 {"trims_ignored_total", snapshot.trims_ignored_total()},
                  {"sessions_lost_total", snapshot.sessions_lost_total()},
                  {"placements_total", snapshot.placements_total()},
                  {"placements_dropped_total", snapshot.placements_dropped_total()},
@@ -168,6 +172,24 @@ json ToJson(const Lease& lease) {
                                  {"mode", ModeName(device.mode())},
                                  {"memory_limit_bytes", device.memory_limit_bytes()},
                                  {"guarantee_bytes", device.guarantee_bytes()}});
+  }
+  return result;
+}
+
+json ToJson(const LeaseTrim& trim) {
+  json result = {{"schema", "lgpu.trim/v1"},
+                 {"id", trim.lease_id()},
+                 {"name", trim.lease_name()},
+                 {"owner", trim.owner()},
+                 {"returned_bytes", trim.returned_bytes()},
+                 {"held_bytes", trim.held_bytes()},
+                 {"sessions", json::array()}};
+  for (const auto& session : trim.sessions()) {
+    result["sessions"].push_back({{"id", session.session_id()},
+                                  {"pid", session.pid()},
+                                  {"command", session.command()},
+                                  {"answer", ShortName(LeaseTrim::Answer_Name(session.answer()), "ANSWER_")},
+                                  {"returned_bytes", session.returned_bytes()}});
   }
   return result;
 }

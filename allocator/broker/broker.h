@@ -334,6 +334,43 @@ class Broker {
   /// The idle chunks have been returned. `pending`: more become idle when queued work ends. INVALID_ARGUMENT
   /// for an order that is not open.
   absl::Status Trimmed(SessionId session, TrimId trim, bool pending);
+  /// A request of a person that the sessions of a lease give back what lies idle. It belongs to the caller.
+  struct TrimRequest {
+    struct Part {
+      LogicalId device;
+      TrimId order = {};      // none: another order is open, this one comes after it
+      bool answered = false;  // at least once
+      bool done = false;      // and nothing more becomes idle when queued work ends
+    };
+    struct Asked {
+      SessionId session;
+      Bytes returned_before = {};  // of the session's whole life
+      Bytes returned = {};         // since it was asked
+      std::vector<Part> parts = {};
+    };
+    std::vector<Asked> sessions = {};
+    std::vector<SessionId> unasked = {};  // hold memory and cannot be asked: absent, draining, or too old
+    Bytes allowances = {};                // taken back at once: lent for charges and not in use
+    bool is_done = false;                 // all have answered
+  };
+  /// Asks every session that holds memory of these devices, which are of one lease. Preallocated devices are
+  /// left out: their memory stays with the lease.
+  TrimRequest StartTrim(std::span<const LogicalId> devices);
+  /// Sees which answers have come, and asks again where more became idle. To be called now and then.
+  void ContinueTrim(TrimRequest& request);
+  /// Sessions that have not answered an order for TrimTable::kOverdue. A session is told of at most once in
+  /// kTellIgnoredEvery. To be called about every half second.
+  struct IgnoredTrim {
+    SessionId session;
+    Bytes asked;
+    std::uint64_t ignored = 0;  // orders that this session ever ignored
+  };
+  std::vector<IgnoredTrim> TakeIgnoredTrims();
+  struct TrimRecord {
+    std::uint64_t ignored = 0;  // orders that it ever ignored
+    bool ignores_now = false;   // one of them is open still
+  };
+  TrimRecord TrimsOf(SessionId session) const;
   /// Memory that a session returned and its card does not have after a grace: a process keeps it. It stays
   /// charged to the session, whose requests are refused meanwhile. Only of real cards that report their
   /// memory.
@@ -364,6 +401,8 @@ class Broker {
     std::uint64_t refusals = 0;
     std::uint64_t returns = 0;
     std::uint64_t charges = 0;  // by ChargeCard; most bytes are charged without a call
+    std::uint64_t trims = 0;    // orders to give back idle memory
+    std::uint64_t trims_ignored = 0;
   };
   Counters counters() const;
   /// The ledger's invariants, and that the table of chunks agrees with the ledger.
@@ -417,8 +456,11 @@ class Broker {
     LeaseKey lease;
     absl::flat_hash_set<ChunkId> chunks;
     Bytes held;
-    Bytes unreturned;           // part of held
-    std::set<CardId> on_cards;  // where its process's overhead is charged for it too
+    Bytes returned;    // by Return, of growing devices, in all
+    Bytes unreturned;  // part of held
+    std::uint64_t trims_ignored = 0;
+    TimePoint ignored_told = {};  // when TakeIgnoredTrims named it last
+    std::set<CardId> on_cards;    // where its process's overhead is charged for it too
     std::set<GrowId> waiting;
   };
   // Of a process on a card: its sessions there share one context.
@@ -514,6 +556,7 @@ class Broker {
 
   /// Even a request with timeout 0 waits this long for trims.
   static constexpr std::chrono::milliseconds kGrace{100};
+  static constexpr std::chrono::seconds kTellIgnoredEvery{10};
   /// How often a request that waits is told its place.
   static constexpr std::chrono::seconds kTextEvery{1};
   /// While memory drains, a backend that had less than the ledger said is asked again this often.
@@ -707,6 +750,11 @@ class Broker {
   Bytes LeavingAnywhere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // broker_trims.cc.
+  void AskPart(TrimRequest::Asked& asked, TrimRequest::Part& part, Wakes& wakes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What the lease of these devices was lent for charges and does not use is free from here on.
+  Bytes TakeAllowancesOf(std::span<const LogicalId> devices, Wakes& wakes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The session is not asked any more.
   void StopTrimming(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChargeOverhead(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -227,7 +227,9 @@ void Broker::StopWaiting() {
 
 Broker::Counters Broker::counters() const {
   MutexLock lock(mutex_);
-  return counters_;
+  Counters counters = counters_;
+  counters.trims = trims_.orders();
+  return counters;
 }
 
 }  // namespace lgpu

@@ -32,6 +32,7 @@ absl::Status Broker::Return(SessionId session, LogicalId logical, std::span<cons
     for (const ChunkId id : chunks) {
       ChunkEntry& chunk = chunks_.at(id);
       GiveBack(chunk, ChunkState::kReturning);
+      if (!chunk.made_again) sessions_.at(session).returned += chunk.bytes;
       leaving.push_back(id);
     }
     ++counters_.returns;

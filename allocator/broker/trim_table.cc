@@ -20,7 +20,7 @@ TrimTable::Asked TrimTable::Ask(Need& need, std::vector<Holder> holders, Bytes m
     if (found == states_.end()) {
       next = next == nullptr ? &holder : next;
     } else if (found->second.open) {
-      asked.hope = true;
+      asked.hope = asked.hope || !found->second.overdue;
       if (now < found->second.asked_at + kPatience) {
         need.look_again = found->second.asked_at + kPatience;
         return asked;
@@ -45,19 +45,20 @@ TrimTable::Asked TrimTable::Ask(Need& need, std::vector<Holder> holders, Bytes m
   return asked;
 }
 
-bool TrimTable::AskAlso(const Holder& holder, Bytes missing, TimePoint now) {
+TrimId TrimTable::AskAlso(const Holder& holder, Bytes missing, TimePoint now) {
   constexpr std::uint64_t kNobodysRound = 0;
   const auto found = states_.find({holder.session, holder.device});
   if (found != states_.end() && found->second.open) {
-    return false;
+    return TrimId();
   }
   Open(holder, missing, kNobodysRound, now);
-  return true;
+  return TrimId{last_id_};
 }
 
 void TrimTable::Open(const Holder& holder, Bytes missing, std::uint64_t round, TimePoint now) {
   State& state = states_[{holder.session, holder.device}];
   state.open = TrimId{++last_id_};
+  state.overdue = false;
   state.asked_at = now;
   state.asked_in = round;
   state.held = holder.bytes;
@@ -70,10 +71,14 @@ bool TrimTable::IsExhausted(const State& state, const Holder& holder, const Need
   return state.tried_in >= need.round && SaturatingSub(state.held, holder.bytes) < state.asked;
 }
 
+bool TrimTable::IsHopeful(const State& state, const Holder& holder, const Need& need) {
+  return state.open ? !state.overdue : !IsExhausted(state, holder, need);
+}
+
 bool TrimTable::IsHopeful(const Need& need, const std::vector<Holder>& holders) const {
   return std::any_of(holders.begin(), holders.end(), [&](const Holder& holder) {
     const auto found = states_.find({holder.session, holder.device});
-    return found == states_.end() || found->second.open || !IsExhausted(found->second, holder, need);
+    return found == states_.end() || IsHopeful(found->second, holder, need);
   });
 }
 
@@ -98,12 +103,42 @@ absl::StatusOr<LogicalId> TrimTable::Answer(SessionId session, TrimId id, bool p
   }
   State& state = found->second;
   state.open = TrimId();
+  state.overdue = false;
+  state.pending = pending;
   if (pending) {
     state.not_before = now + kPatience;
   } else {
     state.tried_in = state.asked_in;
   }
   return found->first.second;
+}
+
+std::optional<TrimTable::Answered> TrimTable::AnswerTo(SessionId session, LogicalId device, TrimId id) const {
+  const auto found = states_.find({session, device});
+  if (found == states_.end()) {
+    return Answered();
+  }
+  if (found->second.open == id) {
+    return std::nullopt;
+  }
+  return Answered{.pending = found->second.pending};
+}
+
+std::vector<TrimTable::Overdue> TrimTable::TakeOverdue(TimePoint now) {
+  std::vector<Overdue> found;
+  for (auto& [key, state] : states_) {
+    if (state.open && !state.overdue && now >= state.asked_at + kOverdue) {
+      state.overdue = true;
+      found.push_back({.session = key.first, .device = key.second, .asked = state.asked});
+    }
+  }
+  return found;
+}
+
+bool TrimTable::Ignores(SessionId session) const {
+  const auto from = states_.lower_bound({session, LogicalId()});
+  const auto to = states_.lower_bound({SessionId{session.value + 1}, LogicalId()});
+  return std::any_of(from, to, [](const auto& entry) { return entry.second.overdue; });
 }
 
 void TrimTable::Forget(SessionId session) {

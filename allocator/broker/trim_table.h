@@ -45,11 +45,13 @@ class TrimTable {
   static constexpr std::chrono::milliseconds kPatience{20};
   /// Who still waits when all have answered asks them again after this time.
   static constexpr std::chrono::milliseconds kNextRound{250};
+  /// A holder that has not answered for so long ignores its order: no request waits for the answer any more.
+  static constexpr std::chrono::milliseconds kOverdue{1000};
 
   /// Asks the next of `holders` for what is missing, if no answer is awaited.
   Asked Ask(Need& need, std::vector<Holder> holders, Bytes missing, TimePoint now);
-  /// Asks this one too, if it is not asked already; then true.
-  bool AskAlso(const Holder& holder, Bytes missing, TimePoint now);
+  /// Asks this one too, if it is not asked already; the new order, or none.
+  TrimId AskAlso(const Holder& holder, Bytes missing, TimePoint now);
   /// Whether a holder was not asked in this round, or did not answer.
   bool IsHopeful(const Need& need, const std::vector<Holder>& holders) const;
 
@@ -58,12 +60,29 @@ class TrimTable {
   /// An order is done; says of which device it was. `pending`: more will be idle soon, without anybody's
   /// doing. INVALID_ARGUMENT for an order that is not open.
   absl::StatusOr<LogicalId> Answer(SessionId session, TrimId id, bool pending, TimePoint now);
+  /// The answer to an order, if it is there. An order that was forgotten counts as answered.
+  struct Answered {
+    bool pending = false;
+  };
+  std::optional<Answered> AnswerTo(SessionId session, LogicalId device, TrimId id) const;
+  /// Orders that have become overdue since the last call.
+  struct Overdue {
+    SessionId session;
+    LogicalId device;
+    Bytes asked;
+  };
+  std::vector<Overdue> TakeOverdue(TimePoint now);
+  /// Whether an order of this session is overdue now, as TakeOverdue found.
+  bool Ignores(SessionId session) const;
+  std::uint64_t orders() const { return last_id_; }  // that there ever were
   void Forget(SessionId session);
 
  private:
   struct State;
   void Open(const Holder& holder, Bytes missing, std::uint64_t round, TimePoint now);
   static bool IsExhausted(const State& state, const Holder& holder, const Need& need);
+  /// Whether an answer of this holder is to come, or it can be asked again.
+  static bool IsHopeful(const State& state, const Holder& holder, const Need& need);
   using Key = std::pair<SessionId, LogicalId>;
   struct State {
     TrimId open;  // none: nothing is asked
@@ -72,6 +91,8 @@ class TrimTable {
     std::uint64_t tried_in = 0;  // as above, of the last order that was answered for good
     Bytes held, asked;           // when it was asked last
     TimePoint not_before;        // had something pending
+    bool pending = false;        // as of the last answer
+    bool overdue = false;        // `open` is, and TakeOverdue told it
   };
 
   std::map<Key, State> states_;

@@ -223,6 +223,9 @@ void AddTotals(const v1::StatsSnapshot& snapshot, const MetricTotals& totals,
   counter("lgpu_charges_total", "Requests of programs to charge memory of the driver's that were granted.",
           snapshot.charges_total());
   counter("lgpu_returns_total", "Times that programs gave chunks back.", snapshot.returns_total());
+  counter("lgpu_trims_total", "Requests to programs to give back idle memory.", snapshot.trims_total());
+  counter("lgpu_trims_ignored_total", "Requests to give back idle memory that had no answer for a second.",
+          snapshot.trims_ignored_total());
   counter("lgpu_sessions_lost_total", "Sessions that ended without closing.", snapshot.sessions_lost_total());
   counter("lgpu_placement_records_total", "Executed ops that were read.", snapshot.placements_total());
   counter("lgpu_placement_records_dropped_total", "Executed ops that were lost before they were read.",

@@ -263,6 +263,39 @@ absl::StatusOr<v1::Lease> LeaseTable::Get(const Caller& caller, const std::strin
   return ToProto(leases_.at(key));
 }
 
+absl::StatusOr<std::vector<Lease>> LeaseTable::Find(const Caller& caller,
+                                                    const std::vector<std::string>& names) const {
+  std::vector<Lease> found;
+  MutexLock lock(mutex_);
+  std::set<LeaseKey> keys;
+  for (const std::string& name : names) {
+    LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, name));
+    if (keys.insert(key).second) found.push_back(leases_.at(key));
+  }
+  if (names.empty()) {
+    for (const auto& [key, lease] : leases_) {
+      if (lease.ready && !lease.ending && (caller.is_root() || lease.owner.uid == caller.uid)) {
+        found.push_back(lease);
+      }
+    }
+  }
+  return found;
+}
+
+void LeaseTable::TellIgnoredTrim(SessionState& session, const Broker::IgnoredTrim& ignored) {
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(session.lease());
+  if (found == leases_.end()) {
+    return;
+  }
+  Tell(v1::Event::KIND_TRIM_IGNORED, found->second, &session,
+       absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ",
+                    found->second.name, " has not answered for 1s which of its ", FormatBytes(ignored.asked),
+                    " lie idle (", ignored.ignored,
+                    " such requests so far): it is stopped, or its "
+                    "session thread is blocked; no request waits for the answer any more"));
+}
+
 std::vector<v1::Lease> LeaseTable::List(const Caller& caller) const {
   std::vector<v1::Lease> list;
   MutexLock lock(mutex_);

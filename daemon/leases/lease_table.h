@@ -111,6 +111,9 @@ class LeaseTable {
   absl::StatusOr<v1::Lease> Attach(const Caller& caller, const std::string& lease);
   absl::StatusOr<v1::Lease> Get(const Caller& caller, const std::string& lease) const;
   std::vector<v1::Lease> List(const Caller& caller) const;
+  /// Copies of the leases of these names or ids; without any, of all that the caller may see and that are not
+  /// ending. NOT_FOUND names the first that is unknown.
+  absl::StatusOr<std::vector<Lease>> Find(const Caller& caller, const std::vector<std::string>& names) const;
   /// One at a time for a lease; waits until `deadline` for another one, and for memory on its way back.
   absl::StatusOr<v1::Lease> Resize(const Caller& caller, const v1::ResizeLeaseRequest& request,
                                    TimePoint deadline);
@@ -133,6 +136,8 @@ class LeaseTable {
   /// The session holds nothing any more. A lease that is not lasting ends with its last session.
   void SessionGone(SessionState& session);
 
+  /// An event: the session does not answer whether it has idle memory.
+  void TellIgnoredTrim(SessionState& session, const Broker::IgnoredTrim& ignored);
   /// An event, once, for a session whose program has lost its GPU context.
   void TellLostContext(SessionState& session);
   /// Reads the ring of a session.

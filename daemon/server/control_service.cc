@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/leases/lease_trim.h"
 #include "daemon/leases/waiting_lease.h"
 #include "daemon/server/grpc_status.h"
 #include "daemon/server/lease_wait_call.h"
@@ -339,6 +340,22 @@ grpc::ServerWriteReactor<v1::PlacementRecord>* ControlService::WatchPlacements(
           PlacementLog::Batch read = log->Read(after, kStreamBatch);
           after = read.last_sequence;
           return Batch{.messages = std::move(read.records), .is_last = read.closed};
+        };
+      });
+}
+
+grpc::ServerWriteReactor<v1::LeaseTrim>* ControlService::TrimLeases(Context* context,
+                                                                    const v1::TrimLeasesRequest* request) {
+  using Batch = WatchStream<v1::LeaseTrim>::Batch;
+  return Watch<v1::LeaseTrim>(
+      context, [this, request](const Caller& caller) -> absl::StatusOr<std::function<Batch()>> {
+        LGPU_ASSIGN_OR_RETURN(
+            std::unique_ptr<LeaseTrim> started,
+            LeaseTrim::Start({.leases = parts_.leases, .broker = parts_.broker, .sessions = parts_.sessions},
+                             caller, *request));
+        return [trim = std::shared_ptr<LeaseTrim>(std::move(started))] {
+          std::vector<v1::LeaseTrim> told = trim->Take();
+          return Batch{.messages = std::move(told), .is_last = trim->is_over()};
         };
       });
 }

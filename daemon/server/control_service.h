@@ -69,6 +69,7 @@ class ControlService final : public v1::Control::CallbackService {
   Unary* ListLeases(Context*, const v1::ListLeasesRequest*, v1::ListLeasesResponse*) override;
   Unary* ResizeLease(Context*, const v1::ResizeLeaseRequest*, v1::Lease*) override;
   Unary* RemoveLease(Context*, const v1::RemoveLeaseRequest*, v1::RemoveLeaseResponse*) override;
+  grpc::ServerWriteReactor<v1::LeaseTrim>* TrimLeases(Context*, const v1::TrimLeasesRequest*) override;
   Unary* GetStats(Context*, const v1::GetStatsRequest*, v1::StatsSnapshot*) override;
   Unary* GetPlacements(Context*, const v1::GetPlacementsRequest*, v1::PlacementReport*) override;
   grpc::ServerWriteReactor<v1::PlacementRecord>* WatchPlacements(Context*,

@@ -228,6 +228,9 @@ void StatsReporter::AddSessions(const Lease& lease, const Broker::Overheads& ove
     entry.set_held_bytes(broker_.Held(id).count());
     entry.set_context_lost(session->has_lost_context());
     entry.set_unreturned_bytes(broker_.UnreturnedBy(id).count());
+    const Broker::TrimRecord trims = broker_.TrimsOf(id);
+    entry.set_trims_ignored(trims.ignored);
+    entry.set_ignores_trim(trims.ignores_now);
     if (const auto overhead = overheads.of_session.find(id); overhead != overheads.of_session.end()) {
       entry.set_overhead_bytes(overhead->second.count());
     }
@@ -296,6 +299,8 @@ v1::StatsSnapshot StatsReporter::Snapshot(const Caller& caller) const {
   snapshot.set_refusals_total(counters.refusals);
   snapshot.set_returns_total(counters.returns);
   snapshot.set_charges_total(counters.charges);
+  snapshot.set_trims_total(counters.trims);
+  snapshot.set_trims_ignored_total(counters.trims_ignored);
   snapshot.set_sessions_lost_total(leases_.lost_sessions());
   const PlacementLog::Counts placements = leases_.placement_counts();
   snapshot.set_placements_total(placements.records);

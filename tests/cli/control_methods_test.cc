@@ -37,12 +37,13 @@ TEST(ControlMethodsTest, AreThoseOfTheService) {
   Expect(kListLeases);
   Expect(kResizeLease);
   Expect(kRemoveLease);
+  Expect(kTrimLeases);
   Expect(kGetStats);
   Expect(kGetPlacements);
   Expect(kWatchPlacements);
   Expect(kWatchEvents);
   Expect(kDiagnose);
-  EXPECT_EQ(Service().method_count(), 14)
+  EXPECT_EQ(Service().method_count(), 15)
       << "a new method of the service has no place in cli/control_methods.h";
 }
 

@@ -312,5 +312,63 @@ TEST_F(BrokerTrimsTest, AGuaranteeThatIdleMemoryMakesNoRoomForIsRefusedAtTheAnsw
   EXPECT_EQ(Reason(added.status()), RefusalReason::kCard);
 }
 
+TEST_F(BrokerTrimsTest, APersonAsksAllSessionsOfALeaseAndIsToldWhatEachGaveBack) {
+  const LogicalId device = Device(LeaseKey{1}, kMiB * 32);
+  const LogicalId other = Device(LeaseKey{2}, kMiB * 32);
+  const SessionId one = Session(1, LeaseKey{1});
+  const SessionId two = Session(2, LeaseKey{1});
+  const SessionId old = Session(3, LeaseKey{1}, /*trims=*/false);
+  const SessionId stranger = Session(4, LeaseKey{2});
+  ASSERT_TRUE(Grow(one, device, kMiB * 8).status.ok());
+  ASSERT_TRUE(Grow(two, device, kMiB * 16).status.ok());
+  ASSERT_TRUE(Grow(old, device, kMiB * 2).status.ok());
+  ASSERT_TRUE(Grow(stranger, other, kMiB * 8).status.ok());
+
+  Broker::TrimRequest request = broker_->StartTrim(std::vector{device});
+  ASSERT_EQ(request.sessions.size(), 2u);
+  EXPECT_EQ(request.unasked, std::vector{old});
+  EXPECT_TRUE(broker_->TakeTrims(stranger).empty());
+  broker_->ContinueTrim(request);
+  EXPECT_FALSE(request.is_done);
+  EXPECT_EQ(AnswerTrim(two, device, kMiB * 12), kMiB * 16) << "it is asked for all that it holds";
+  broker_->ContinueTrim(request);
+  EXPECT_FALSE(request.is_done);
+  EXPECT_FALSE(request.sessions[0].parts[0].answered);
+  EXPECT_TRUE(request.sessions[1].parts[0].done);
+  EXPECT_EQ(request.sessions[1].returned, kMiB * 12);
+
+  // More becomes idle: the session is asked again.
+  std::vector<TrimOrder> orders = broker_->TakeTrims(one);
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_TRUE(broker_->Trimmed(one, orders[0].id, /*pending=*/true).ok());
+  broker_->ContinueTrim(request);
+  EXPECT_TRUE(request.sessions[0].parts[0].answered);
+  EXPECT_FALSE(request.is_done);
+  EXPECT_EQ(AnswerTrim(one, device, kMiB * 6), kMiB * 8);
+  broker_->ContinueTrim(request);
+  EXPECT_TRUE(request.is_done);
+  EXPECT_EQ(request.sessions[0].returned, kMiB * 6);
+  EXPECT_EQ(broker_->Find(device)->held, kMiB * (8 + 16 + 2 - 12 - 6));
+  EXPECT_EQ(broker_->counters().trims, 3u);
+  EXPECT_TRUE(broker_->CheckInvariants().ok());
+}
+
+TEST_F(BrokerTrimsTest, ASessionThatEndsHasAnsweredAndAPreallocatedDeviceIsLeftOut) {
+  const LogicalId device = Device(LeaseKey{1}, kMiB * 16);
+  Broker::DeviceSpec spec = Spec(LeaseKey{1}, kMiB * 8);
+  spec.preallocate = true;
+  const LogicalId fixed = *broker_->AddDevice(spec, Clock::now());
+  const SessionId one = Session(1, LeaseKey{1});
+  ASSERT_TRUE(Grow(one, device, kMiB * 8).status.ok());
+  ASSERT_TRUE(Grow(one, fixed, kMiB * 8).status.ok());
+  Broker::TrimRequest request = broker_->StartTrim(std::vector{device, fixed});
+  ASSERT_EQ(request.sessions.size(), 1u);
+  EXPECT_EQ(request.sessions[0].parts.size(), 1u);
+  broker_->ReturnAll(one);
+  broker_->RemoveSession(one);
+  broker_->ContinueTrim(request);
+  EXPECT_TRUE(request.is_done);
+}
+
 }  // namespace
 }  // namespace lgpu

@@ -148,5 +148,44 @@ TEST_F(TrimTableTest, WrongAnswersAndForgottenHolders) {
   EXPECT_TRUE(table_.Take(kOne).empty());
 }
 
+TEST_F(TrimTableTest, AnOverdueOrderIsToldOnceAndKeepsNoHope) {
+  EXPECT_EQ(table_.Ask(need_, {Holders()[1]}, kMiB, kStart).session, kTwo);
+  const TrimOrder order = Order(kTwo);
+  EXPECT_TRUE(table_.TakeOverdue(kStart + TrimTable::kOverdue - milliseconds(1)).empty());
+  EXPECT_TRUE(table_.IsHopeful(need_, {Holders()[1]}));
+  const TimePoint late = kStart + TrimTable::kOverdue;
+  const std::vector<TrimTable::Overdue> overdue = table_.TakeOverdue(late);
+  ASSERT_EQ(overdue.size(), 1u);
+  EXPECT_EQ(overdue[0].session, kTwo);
+  EXPECT_EQ(overdue[0].device, kDevice);
+  EXPECT_EQ(overdue[0].asked, kMiB);
+  EXPECT_TRUE(table_.TakeOverdue(late + std::chrono::hours(1)).empty());
+  EXPECT_TRUE(table_.Ignores(kTwo));
+  EXPECT_FALSE(table_.Ignores(kOne));
+  EXPECT_FALSE(table_.IsHopeful(need_, {Holders()[1]}));
+  EXPECT_FALSE(table_.Ask(need_, {Holders()[1]}, kMiB, late).hope);
+  EXPECT_EQ(table_.Ask(need_, Holders(), kMiB, late).session, kOne) << "the others are asked as ever";
+
+  // A late answer counts, and the holder can be asked again.
+  EXPECT_TRUE(table_.Answer(kTwo, order.id, false, late).ok());
+  EXPECT_FALSE(table_.Ignores(kTwo));
+  TrimTable::Need another;
+  EXPECT_TRUE(table_.Ask(another, {Holders()[1]}, kMiB, late).session.has_value());
+}
+
+TEST_F(TrimTableTest, AnAnswerIsFoundByItsOrder) {
+  const TrimId first = table_.AskAlso(Holders()[0], kMiB, kStart);
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(table_.AskAlso(Holders()[0], kMiB, kStart)) << "one order at a time";
+  EXPECT_FALSE(table_.AnswerTo(kOne, kDevice, first).has_value());
+  EXPECT_TRUE(table_.Answer(kOne, Order(kOne).id, /*pending=*/true, kStart).ok());
+  EXPECT_TRUE(table_.AnswerTo(kOne, kDevice, first)->pending);
+  const TrimId second = table_.AskAlso(Holders()[0], kMiB, kStart);
+  EXPECT_FALSE(table_.AnswerTo(kOne, kDevice, second).has_value());
+  table_.Forget(kOne);
+  EXPECT_FALSE(table_.AnswerTo(kOne, kDevice, second)->pending) << "a holder that is gone has answered";
+  EXPECT_EQ(table_.orders(), 2u);
+}
+
 }  // namespace
 }  // namespace lgpu
