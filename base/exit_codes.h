@@ -16,6 +16,7 @@ enum ExitCode : int {
   kExitNotFound = 6,
   kExitNoGpu = 9,         // no usable GPU backend
   kExitUnavailable = 69,  // daemon not reachable
+  kExitExists = 73,       // there is one of that name already
   kExitNoMemory = 75,     // not enough memory now; the same request may work later
   kExitConfig = 78,       // configuration wrong
   kExitRunFailed = 125,   // `lgpu run`: lgpu itself failed
@@ -35,6 +36,8 @@ constexpr ExitCode ExitCodeOf(absl::StatusCode code) {
     case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kUnauthenticated:
       return kExitNotPermitted;
+    case absl::StatusCode::kAlreadyExists:
+      return kExitExists;
     case absl::StatusCode::kNotFound:
       return kExitNotFound;
     case absl::StatusCode::kUnavailable:

@@ -78,7 +78,7 @@ std::string Synopsis(const VerbInfo& verb) {
 
 constexpr char kExitCodes[] = R"(.SH EXIT STATUS
 0 ok; 1 failure; 2 wrong flag, size or device name; 3 not supported; 4 not permitted; 6 not found;
-9 no usable GPU; 69 daemon not reachable; 75 not enough memory now; 78 configuration wrong.
+9 no usable GPU; 69 daemon not reachable; 73 a lease of that name exists; 75 not enough memory now; 78 configuration wrong.
 .B lgpu run
 ends with the code of its command, 128 + n if signal n killed it; 125 if lgpu itself failed, 126 if the command
 cannot be executed, 127 if there is none.

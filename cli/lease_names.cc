@@ -12,12 +12,19 @@ namespace lgpu::cli {
 absl::StatusOr<const v1::LeaseStats*> FindLease(const v1::StatsSnapshot& snapshot, const std::string& text,
                                                 std::uint32_t uid) {
   std::vector<const v1::LeaseStats*> named;
+  const v1::LeaseStats* managed = nullptr;
+  const v1::LeaseStats* own = nullptr;
   for (const v1::LeaseStats& lease : snapshot.leases()) {
-    if (lease.id() == text || (lease.name() == text && lease.owner_uid() == uid)) return &lease;
+    if (lease.id() == text) return &lease;
     const bool with_owner = absl::StrCat(lease.owner(), "/", lease.name()) == text ||
                             absl::StrCat(lease.owner_uid(), "/", lease.name()) == text;
-    if (lease.name() == text || with_owner) named.push_back(&lease);
+    if (lease.name() != text && !with_owner) continue;
+    if (lease.has_management()) managed = &lease;
+    if (own == nullptr && lease.name() == text && lease.owner_uid() == uid) own = &lease;
+    named.push_back(&lease);
   }
+  if (managed != nullptr) return managed;
+  if (own != nullptr) return own;
   if (named.empty()) return nullptr;
   if (named.size() == 1) return named.front();
   const auto full_name = [](std::string* out, const v1::LeaseStats* lease) {

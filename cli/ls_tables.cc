@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/labels.h"
 #include "lgpu/bytes.h"
 #include "proto/messages_json.h"
 
@@ -371,6 +372,20 @@ std::string FormatSessions(const v1::StatsSnapshot& snapshot, const Style& style
                       FormatForeign(snapshot, style));
 }
 
+static std::string EndText(const v1::LeaseStats& lease) {
+  if (!lease.lasting()) return "with its last process";
+  const v1::Management& management = lease.management();
+  std::string text;
+  if (management.time_to_live_ms() > 0) {
+    const std::chrono::milliseconds left(management.time_to_live_ms());
+    text = absl::StrCat("in ", FormatAge(std::chrono::ceil<std::chrono::seconds>(left)), ", or ");
+  }
+  if (!management.end_with_cgroup().empty()) {
+    absl::StrAppend(&text, "with the processes of ", Printable(management.end_with_cgroup()), ", or ");
+  }
+  return text + "when it is removed (lgpu rm)";
+}
+
 std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& snapshot, const Style& style) {
   const std::chrono::seconds age(snapshot.taken_at().seconds() - lease.created_at().seconds());
   Facts facts;
@@ -381,7 +396,9 @@ std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& sn
   if (const std::string idle = Idle(snapshot, lease); !idle.empty()) facts.Add("last op", idle + " ago");
   if (lease.degraded())
     facts.Add("state", "DEGRADED: it has less than it was promised; lgpud goes on trying");
-  facts.Add("ends", lease.lasting() ? "when it is removed (lgpu rm)" : "with its last process");
+  facts.Add("ends", EndText(lease));
+  if (lease.has_management()) facts.Add("managed", "only root resizes and removes it");
+  if (const std::string labels = LabelsText(lease); !labels.empty()) facts.Add("labels", Printable(labels));
   std::string text = facts.Format("");
   for (const v1::LogicalDeviceStats& device : lease.devices()) {
     absl::StrAppend(&text, "\n", style.Bold(Printable(device.name())), "\n", FormatDevice(device));

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "cli/labels.h"
 #include "cli/lease_names.h"
 #include "cli/output.h"
 #include "lgpu/bytes.h"
@@ -55,6 +56,8 @@ constexpr Field kLeaseFields[] = {
      [](const QueryRow& row) { return Text(FormatOwner(row.lease->owner(), row.lease->owner_uid())); }},
     {"owner_uid", [](const QueryRow& row) { return Count(row.lease->owner_uid()); }},
     {"lasting", [](const QueryRow& row) { return Text(row.lease->lasting() ? "true" : "false"); }},
+    {"managed", [](const QueryRow& row) { return Text(row.lease->has_management() ? "true" : "false"); }},
+    {"labels", [](const QueryRow& row) { return Text(LabelsText(*row.lease)); }},
     {"created_at", [](const QueryRow& row) { return Text(FormatIso8601(row.lease->created_at())); }},
     {"age", [](const QueryRow& row) { return Since(row.snapshot, row.lease->created_at()); }},
     {"idle",
@@ -227,6 +230,9 @@ void FilterFlags::AddTo(CLI::App& verb) {
   verb.add_option("-u,--user", user, "Only leases of this user (name or uid)")->type_name("USER");
   verb.add_option("-p,--pid", pid, "Only leases that this process is attached to")->type_name("PID");
   verb.add_option("--lease", lease, "Only this lease (name or id)")->type_name("LEASE");
+  verb.add_option("--label", labels, "Only leases with this label; may be repeated")
+      ->type_name("KEY[=VALUE]")
+      ->allow_extra_args(false);
 }
 
 absl::Status QueryFlags::CheckAlone(bool json) const {
@@ -257,6 +263,7 @@ absl::Status FilterFlags::Check(const v1::StatsSnapshot& snapshot) const {
   if (pid && *pid <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("--pid ", *pid, ": a process has a number above 0"));
   }
+  for (const std::string& label : labels) LGPU_RETURN_IF_ERROR(CheckLabelFilter(label));
   LGPU_ASSIGN_OR_RETURN(const v1::LeaseStats* const found, FindLease(snapshot, lease, ::getuid()));
   if (!lease.empty() && found == nullptr) {
     return absl::NotFoundError(
@@ -284,7 +291,8 @@ v1::StatsSnapshot FilterFlags::Apply(v1::StatsSnapshot snapshot) const {
     const bool has_pid =
         std::any_of(entry.sessions().begin(), entry.sessions().end(),
                     [this](const v1::SessionStats& session) { return session.pid() == pid; });
-    return (user.empty() || IsOfUser(entry)) && (!pid || has_pid) && (lease.empty() || entry.id() == id);
+    return (user.empty() || IsOfUser(entry)) && (!pid || has_pid) && (lease.empty() || entry.id() == id) &&
+           HasLabels(entry, labels);
   };
   auto& leases = *snapshot.mutable_leases();
   leases.erase(std::remove_if(leases.begin(), leases.end(), [&](const auto& entry) { return !keep(entry); }),
@@ -292,11 +300,23 @@ v1::StatsSnapshot FilterFlags::Apply(v1::StatsSnapshot snapshot) const {
   for (v1::CardStats& card : *snapshot.mutable_cards()) {
     auto& processes = *card.mutable_foreign_processes();
     const auto leave_out = [this](const v1::ForeignProcess& process) {
-      return !lease.empty() || (pid && process.pid() != *pid) ||
+      return !lease.empty() || !labels.empty() || (pid && process.pid() != *pid) ||
              (!user.empty() && user != process.user() && user != std::to_string(process.uid()));
     };
     processes.erase(std::remove_if(processes.begin(), processes.end(), leave_out), processes.end());
   }
+  return snapshot;
+}
+
+v1::StatsSnapshot WithoutOtherCards(v1::StatsSnapshot snapshot) {
+  std::set<std::string> used;
+  for (const v1::LeaseStats& lease : snapshot.leases()) {
+    for (const v1::LogicalDeviceStats& device : lease.devices()) used.insert(device.card_uuid());
+  }
+  auto& cards = *snapshot.mutable_cards();
+  cards.erase(std::remove_if(cards.begin(), cards.end(),
+                             [&](const v1::CardStats& card) { return !used.contains(card.uuid()); }),
+              cards.end());
   return snapshot;
 }
 

@@ -29,13 +29,14 @@ struct QueryFlags {
   CLI::Option* AddTo(CLI::App& verb, const std::vector<std::string>& known);
 };
 
-/// What to leave of a snapshot: -u, -p and --lease.
+/// What to leave of a snapshot: -u, -p, --lease and --label.
 struct FilterFlags {
   std::string user = {};
   std::optional<std::int64_t> pid = {};
   std::string lease = {};
+  std::vector<std::string> labels = {};  // "KEY" or "KEY=VALUE", of which a lease has all
   void AddTo(CLI::App& verb);
-  bool wanted() const { return !user.empty() || pid.has_value() || !lease.empty(); }
+  bool wanted() const { return !user.empty() || pid.has_value() || !lease.empty() || !labels.empty(); }
   /// NOT_FOUND, naming what there is, for a lease, a process or a user that is not there; INVALID_ARGUMENT
   /// for a name that several leases have.
   absl::Status Check(const v1::StatsSnapshot& snapshot) const;
@@ -45,6 +46,9 @@ struct FilterFlags {
  private:
   bool IsOfUser(const v1::LeaseStats& entry) const;
 };
+
+/// The snapshot with the cards alone that its leases are on.
+v1::StatsSnapshot WithoutOtherCards(v1::StatsSnapshot snapshot);
 
 /// One logical device (or session) of a lease; `device` or `session` may be missing.
 struct QueryRow {

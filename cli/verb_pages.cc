@@ -46,6 +46,8 @@ const std::vector<VerbPage>& Pages() {
        "The id of the lease is printed on stdout.",
        {{"lgpu create -m 4GiB --name train", "growth up to 4 GiB"},
         {"export LGPU_LEASE=$(lgpu create -q -m 2GiB)", "for the programs of this shell"},
+        {"lgpu create -m 8GiB --name job-7 --managed --owner anna --ttl 12h",
+         "as root: anna's programs attach, and only root changes it"},
         {"lgpu create -m 1TiB; echo $?", "more than any card has: exit code 2 at once, with --wait too"}}},
       {"resize",
        "Changes limits or guarantees of a lease while its programs run. Where more is held than a lower "
@@ -58,7 +60,9 @@ const std::vector<VerbPage>& Pages() {
        "code is "
        "that of the first failure.",
        {{"lgpu rm train", "by name"},
-        {"lgpu rm l-0badcafe anna/train", "by id, and the lease of another user"}}},
+        {"lgpu rm l-0badcafe anna/train", "by id, and the lease of another user"},
+        {"lgpu rm --if-exists --wait=30s job-7",
+         "for scripts that may run twice, until the memory is back"}}},
       {"trim",
        "Asks the programs of leases to give back memory that no tensor of theirs uses, and says for each "
        "lease "

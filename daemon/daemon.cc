@@ -44,6 +44,8 @@ constexpr std::chrono::milliseconds kIdleTick{500};
 constexpr std::chrono::seconds kObservation{1};
 // How often sessions that ignore trims are looked for.
 constexpr std::chrono::milliseconds kTrimLook{500};
+// How often managed leases are looked at that end by themselves.
+constexpr std::chrono::milliseconds kEndsLook{500};
 
 std::size_t DescriptorLimit() {
   rlimit limit{};
@@ -230,7 +232,9 @@ class Daemon::Impl {
                                                          .journal = *journal_});
     server_->SkipIds(SessionId{found.state.ids().session_id()});
     LGPU_ASSIGN_OR_RETURN(const auto wanted, StaticNames(config_.static_devices));
-    return recovery_->Run(found, lasting, wanted);
+    LGPU_RETURN_IF_ERROR(recovery_->Run(found, lasting, wanted));
+    leases_.EndOverdue();
+    return absl::OkStatus();
   }
 
   void Tell(v1::Event::Kind kind, std::string text) {
@@ -252,11 +256,16 @@ class Daemon::Impl {
   }
 
   void Tick() {
-    std::chrono::steady_clock::time_point observe_at;  // at once
+    std::chrono::steady_clock::time_point observe_at, look_at_ends_at;  // at once
     while (true) {
-      if (const auto now = std::chrono::steady_clock::now(); !simulated_ && now >= observe_at) {
+      const auto now = std::chrono::steady_clock::now();
+      if (!simulated_ && now >= observe_at) {
         broker_.ObserveCards();
         observe_at = now + kObservation;
+      }
+      if (now >= look_at_ends_at) {
+        leases_.EndOverdue();
+        look_at_ends_at = now + kEndsLook;
       }
       {
         MutexLock lock(mutex_);

@@ -102,6 +102,16 @@ static json DeviceToJson(const LogicalDeviceStats& device) {
           {"ops_total", device.ops_total()}};
 }
 
+/// Adds what root said of a managed lease.
+static void AddManagement(const Management& management, json& lease) {
+  lease["labels"] = json::object();
+  for (const Label& label : management.labels()) lease["labels"][label.key()] = label.value();
+  if (management.time_to_live_ms() > 0) {
+    lease["time_left_seconds"] = 0.001 * static_cast<double>(management.time_to_live_ms());
+  }
+  if (!management.end_with_cgroup().empty()) lease["end_with_cgroup"] = management.end_with_cgroup();
+}
+
 json ToJson(const SessionStats& session) {
   json by_kind = json::object();
   for (const ChargedKind& kind : session.charged_by_kind()) by_kind[kind.kind()] = kind.bytes();
@@ -130,6 +140,8 @@ json ToJson(const LeaseStats& lease) {
       {"lasting", lease.lasting()},     {"created_at", FormatIso8601(lease.created_at())},
       {"devices", json::array()},       {"sessions", json::array()},
       {"anonymous", lease.anonymous()}, {"degraded", lease.degraded()}};
+  result["managed"] = lease.has_management();
+  if (lease.has_management()) AddManagement(lease.management(), result);
   if (lease.has_last_op_at()) result["last_op_at"] = FormatIso8601(lease.last_op_at());
   for (const auto& device : lease.devices()) result["devices"].push_back(DeviceToJson(device));
   for (const auto& session : lease.sessions()) result["sessions"].push_back(ToJson(session));
@@ -158,11 +170,15 @@ json ToJson(const StatsSnapshot& snapshot) {
 }
 
 json ToJson(const Lease& lease) {
-  json result = {
-      {"schema", "lgpu.lease/v1"},  {"id", lease.id()},
-      {"name", lease.name()},       {"owner", {{"uid", lease.owner_uid()}, {"user", lease.owner()}}},
-      {"lasting", lease.lasting()}, {"created_at", FormatIso8601(lease.created_at())},
-      {"devices", json::array()}};
+  json result = {{"schema", "lgpu.lease/v1"},
+                 {"id", lease.id()},
+                 {"name", lease.name()},
+                 {"owner", {{"uid", lease.owner_uid()}, {"user", lease.owner()}}},
+                 {"lasting", lease.lasting()},
+                 {"created_at", FormatIso8601(lease.created_at())},
+                 {"managed", lease.has_management()},
+                 {"devices", json::array()}};
+  if (lease.has_management()) AddManagement(lease.management(), result);
   for (const auto& device : lease.devices()) {
     result["devices"].push_back({{"name", device.name()},
                                  {"label", device.label()},

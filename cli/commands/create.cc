@@ -8,6 +8,7 @@
 #include "base/exit_codes.h"
 #include "cli/connection.h"
 #include "cli/device_flags.h"
+#include "cli/management_flags.h"
 #include "lgpu/status.h"
 #include "proto/messages_json.h"
 
@@ -19,13 +20,20 @@ class CreateCommand final : public Command {
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("create", "Make a lease that lasts until it is removed");
     flags_.AddTo(*verb);
+    management_.AddTo(*verb);
+    verb->add_option("--request-id", request_id_, "A repetition with the same ID gives the lease made first")
+        ->type_name("ID");
     return verb;
   }
 
   absl::StatusOr<int> Run(const CommonOptions& options) override {
     LGPU_RETURN_IF_ERROR(flags_.Spec().status());  // what is wrong whatever the daemon says
+    v1::CreateLeaseRequest management;
+    LGPU_RETURN_IF_ERROR(management_.AddTo(management));
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     LGPU_ASSIGN_OR_RETURN(v1::CreateLeaseRequest request, MakeCreateRequest(flags_, connection, options));
+    request.MergeFrom(management);
+    request.set_request_id(request_id_);
     request.set_lasting(true);
     std::optional<int> stopped_by;  // never: a signal ends this process
     LGPU_ASSIGN_OR_RETURN(const v1::Lease lease,
@@ -43,6 +51,8 @@ class CreateCommand final : public Command {
 
  private:
   DeviceFlags flags_;
+  ManagementFlags management_;
+  std::string request_id_;
 };
 
 }  // namespace

@@ -71,7 +71,8 @@ class LsCommand final : public Command {
     if (!query_.wanted()) {
       return Show(FormatSnapshot(snapshot, options.out, {.uid = ::getuid(), .filtered = filter_.wanted()}));
     }
-    LGPU_ASSIGN_OR_RETURN(const std::string csv, QueryDevices(query_, snapshot));
+    LGPU_ASSIGN_OR_RETURN(const std::string csv,
+                          QueryDevices(query_, filter_.wanted() ? WithoutOtherCards(snapshot) : snapshot));
     return WriteOut(csv);
   }
 

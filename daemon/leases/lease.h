@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "allocator/broker/broker.h"
 #include "daemon/leases/ids.h"
+#include "daemon/leases/management.h"
 #include "daemon/leases/users.h"
 #include "daemon/sessions/placement_log.h"
 #include "lgpu/v1/control.pb.h"
@@ -43,6 +45,7 @@ struct Lease {
   bool saved = false;  // it may be in the file of those that last
   std::chrono::system_clock::time_point created_at;
   std::string request_id;
+  std::optional<Management> management;  // none: its owner's own
   std::vector<LeaseDevice> devices;
   std::set<SessionId> live;
   std::set<SessionId> draining;

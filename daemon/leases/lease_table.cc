@@ -42,21 +42,46 @@ LeasePolicy LeaseTable::SetPolicy(LeasePolicy policy) {
   return std::exchange(policy_, std::move(policy));
 }
 
-absl::Status LeaseTable::CheckName(const Caller& caller, const std::string& name) const {
+absl::Status LeaseTable::CheckName(const Wanted& wanted) const {
+  const std::string& name = wanted.request.name();
+  const bool is_managed = wanted.management.has_value();
   for (const auto& [key, lease] : leases_) {
-    if (!name.empty() && lease.owner.uid == caller.uid && lease.name == name && !lease.ending) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("you have a lease named ", name, " already (", lease.id,
-                       "); attach to it, choose another name, or end it with `lgpu rm ", name, "`"));
+    const bool is_near =
+        lease.management.has_value() == is_managed && (is_managed || lease.owner.uid == wanted.owner.uid);
+    if (!name.empty() && is_near && lease.name == name && !lease.ending) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          is_managed ? "there is a managed lease named " : "you have a lease named ", name, " already (",
+          lease.id, is_managed ? absl::StrCat(", of user ", lease.owner.name, ")") : ")",
+          "; attach to it, choose another name, or end it with `lgpu rm ", name, "`"));
     }
   }
   return absl::OkStatus();
 }
 
-std::string LeaseTable::ChooseName(std::uint32_t uid) {
+const Lease* LeaseTable::FindRequested(std::uint32_t uid, bool is_managed,
+                                       const std::string& request_id) const {
+  const Lease* ending = nullptr;
+  for (const auto& [key, lease] : leases_) {
+    const bool is_near = lease.management.has_value() == is_managed && (is_managed || lease.owner.uid == uid);
+    if (!is_near || lease.request_id != request_id) continue;
+    if (!lease.ending) return &lease;
+    ending = &lease;
+  }
+  return ending;
+}
+
+absl::Status LeaseTable::CheckMayChange(const Caller& caller, const Lease& lease) {
+  if (!lease.management || caller.is_root()) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("lease ", lease.name,
+                   " is managed: only root resizes and removes it; programs of yours may "
+                   "attach to it"));
+}
+
+std::string LeaseTable::ChooseName(const Wanted& wanted) {
   std::set<std::string> taken;
   for (const auto& [key, lease] : leases_) {
-    if (lease.owner.uid == uid) {
+    if (lease.owner.uid == wanted.owner.uid || lease.management) {
       taken.insert(lease.name);
     }
   }
@@ -84,7 +109,7 @@ template <typename Predicate>
 Holdings LeaseTable::SumHoldings(Predicate owner_matches) const {
   Holdings sum;
   for (const auto& [key, lease] : leases_) {
-    if (!owner_matches(lease.owner)) {
+    if (lease.management || !owner_matches(lease.owner)) {
       continue;
     }
     sum.leases += lease.ending ? 0 : 1;
@@ -150,19 +175,23 @@ void LeaseTable::FitToCaps(const User& user, std::vector<PlannedDevice>& plan) c
 
 absl::StatusOr<LeaseKey> LeaseTable::FindKey(const Caller& caller, const std::string& text) const {
   std::vector<LeaseKey> named;
+  std::optional<LeaseKey> managed;
+  std::optional<LeaseKey> own;
   for (const auto& [key, lease] : leases_) {
     if (!lease.ready || lease.ending || (!caller.is_root() && lease.owner.uid != caller.uid)) {
       continue;
     }
-    if (lease.id == text || (lease.name == text && lease.owner.uid == caller.uid)) {
-      return key;
-    }
+    if (lease.id == text) return key;
     const bool with_owner = absl::StrCat(lease.owner.name, "/", lease.name) == text ||
                             absl::StrCat(lease.owner.uid, "/", lease.name) == text;
-    if (lease.name == text || with_owner) {
-      named.push_back(key);
-    }
+    if (lease.name != text && !with_owner) continue;
+    if (lease.management) managed = key;
+    if (lease.name == text && lease.owner.uid == caller.uid) own = key;
+    named.push_back(key);
   }
+  // A user's name cannot stand in the way of root's.
+  if (managed) return *managed;
+  if (own) return *own;
   if (named.size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat(named.size(), " users have a lease named ", text,
                                                    "; name it as OWNER/", text, " or by its id (`lgpu ls`)"));
@@ -180,7 +209,7 @@ absl::Status LeaseTable::AttachLocked(const Caller& caller, Lease& lease) {
         absl::StrCat("lease ", lease.name, " is ending; create another one"));
   }
   SessionState& session = *caller.session;
-  if (!lease.live.contains(session.id())) {
+  if (!lease.live.contains(session.id()) && !lease.management) {
     LGPU_RETURN_IF_ERROR(CheckCaps(lease.owner, {.memory_limit = {}, .guarantee = {}, .sessions = 1}));
   }
   LGPU_RETURN_IF_ERROR(session.Attach(lease.key));
@@ -224,6 +253,7 @@ v1::Lease LeaseTable::ToProto(const Lease& lease) const {
   *proto.mutable_created_at() = ToTimestamp(lease.created_at);
   proto.set_sessions(static_cast<std::uint32_t>(lease.live.size()));
   proto.set_sessions_ever(lease.sessions_ever);
+  if (lease.management) *proto.mutable_management() = daemon::ToProto(*lease.management, BootTimeNow());
   for (const LeaseDevice& device : lease.devices) {
     const PhysicalDevice& physical = device.card.device;
     v1::LogicalDevice& out = *proto.add_devices();

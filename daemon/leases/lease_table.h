@@ -120,6 +120,12 @@ class LeaseTable {
   /// Tells its sessions to go and waits, until `deadline`, for their memory. One that waits in the file, by
   /// its id or, where no lease of the caller has that name, by its name, is given up.
   absl::Status Remove(const Caller& caller, const std::string& lease, TimePoint deadline);
+  /// The same for the lease that `caller` made by this request; its id. One that ends already is no error.
+  absl::StatusOr<std::string> RemoveRequested(const Caller& caller, const std::string& request_id,
+                                              TimePoint deadline);
+  /// Ends managed leases whose time is over, or whose cgroup has no processes any more. To be called now and
+  /// then.
+  void EndOverdue();
 
   struct Placements {
     std::string id;
@@ -178,17 +184,29 @@ class LeaseTable {
     bool is_new = true;  // else it is the one of an earlier call
   };
   void FillModes(v1::CreateLeaseRequest& request) const;
-  absl::StatusOr<Announced> Announce(const Caller& caller, const v1::CreateLeaseRequest& request,
-                                     const User& user, std::vector<PlannedDevice>& plan);
+  /// A checked request for a lease, and whose it will be.
+  struct Wanted {
+    const v1::CreateLeaseRequest& request;
+    User owner;
+    std::optional<Management> management = {};
+  };
+  static absl::StatusOr<Wanted> CheckRequest(const Caller& caller, const v1::CreateLeaseRequest& request);
+  absl::StatusOr<Announced> Announce(const Caller& caller, const Wanted& wanted,
+                                     std::vector<PlannedDevice>& plan);
   /// Limits that nobody asked for stay below what the user's caps leave.
   void FitToCaps(const User& user, std::vector<PlannedDevice>& plan) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static LeaseAttempt::Shortage ShortOf(const std::vector<PlannedDevice>& plan, CardId card);
   absl::Status MakeDevices(LeaseKey key, const std::vector<PlannedDevice>& plan, TimePoint deadline,
                            LeaseAttempt& attempt);
-  absl::Status CheckName(const Caller& caller, const std::string& name) const
+  /// Of managed leases each name is there once; of others, once for each owner.
+  absl::Status CheckName(const Wanted& wanted) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The lease that the same request made, rather one that does not end; null: none.
+  const Lease* FindRequested(std::uint32_t uid, bool is_managed, const std::string& request_id) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::string ChooseName(std::uint32_t uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// PERMISSION_DENIED where the lease is managed and the caller is not root.
+  static absl::Status CheckMayChange(const Caller& caller, const Lease& lease);
+  std::string ChooseName(const Wanted& wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string ChooseId() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What `delta` on top of the caller's other leases would do to his caps.
   absl::Status CheckCaps(const User& user, Holdings delta) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -218,6 +236,10 @@ class LeaseTable {
   void Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices);
   /// Asks them to end, whoever serves them by now.
   void EndSessions(const std::set<SessionId>& sessions, const absl::Status& why);
+  /// The cgroup of a managed lease has processes.
+  void NotePopulated(LeaseKey key);
+  /// Ends a lease; `why`, if any, is what its sessions are told.
+  absl::Status RemoveKey(LeaseKey key, const absl::Status& why, TimePoint deadline);
   /// What whoever removes a lease is told, when the journal has it or not.
   static absl::Status Removed(const std::string& name, const absl::Status& noted);
   /// NOT_FOUND: none of that name or id waits in the file.

@@ -40,23 +40,12 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
                                              TimePoint deadline, LeaseAttempt& attempt) {
   v1::CreateLeaseRequest request = asked;
   FillModes(request);
-  if (!request.lasting() && caller.session == nullptr) {
-    return absl::FailedPreconditionError(
-        "a lease needs an owner: call with the token of a session, or make it lasting");
-  }
-  if (!request.name().empty()) {
-    LGPU_RETURN_IF_ERROR(CheckLeaseName(request.name()));
-  }
-  if (request.request_id().size() > kMaxRequestIdBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a request_id has at most ", kMaxRequestIdBytes,
-                                                   " bytes; this one has ", request.request_id().size()));
-  }
-  const User user = LookUpUser(caller.uid);
+  LGPU_ASSIGN_OR_RETURN(const Wanted wanted, CheckRequest(caller, request));
   if (!attempt.room) {
     LGPU_ASSIGN_OR_RETURN(attempt.plan, PlanDevices(request, broker_.Cards()));
   }
   std::vector<PlannedDevice> plan = attempt.plan;
-  LGPU_ASSIGN_OR_RETURN(const Announced announced, Announce(caller, request, user, plan));
+  LGPU_ASSIGN_OR_RETURN(const Announced announced, Announce(caller, wanted, plan));
   const LeaseKey key = announced.key;
   if (announced.is_new) {
     LGPU_RETURN_IF_ERROR(MakeDevices(key, plan, deadline, attempt));
@@ -97,40 +86,64 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
   return Describe(key);
 }
 
-absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
-                                                           const v1::CreateLeaseRequest& request,
-                                                           const User& user,
+absl::StatusOr<LeaseTable::Wanted> LeaseTable::CheckRequest(const Caller& caller,
+                                                            const v1::CreateLeaseRequest& request) {
+  if (!request.lasting() && (caller.session == nullptr || request.has_management())) {
+    return absl::FailedPreconditionError(
+        "a lease needs an owner: call with the token of a session, or make it lasting, as a managed one is");
+  }
+  if (!request.name().empty()) {
+    LGPU_RETURN_IF_ERROR(CheckLeaseName(request.name()));
+  }
+  if (request.request_id().size() > kMaxRequestIdBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a request_id has at most ", kMaxRequestIdBytes,
+                                                   " bytes; this one has ", request.request_id().size()));
+  }
+  if (!request.has_management()) {
+    if (request.owner_uid() == 0) return Wanted{.request = request, .owner = LookUpUser(caller.uid)};
+    return absl::InvalidArgumentError("only a managed lease is made for another user; ask for a managed one");
+  }
+  if (!caller.is_root()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("a managed lease is made by root alone, and you are user ", UserName(caller.uid),
+                     "; make a lease of your own"));
+  }
+  LGPU_ASSIGN_OR_RETURN(Management management, ParseManagement(request.management(), BootTimeNow()));
+  return Wanted{
+      .request = request, .owner = LookUpUser(request.owner_uid()), .management = std::move(management)};
+}
+
+absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller, const Wanted& wanted,
                                                            std::vector<PlannedDevice>& plan) {
+  const v1::CreateLeaseRequest& request = wanted.request;
+  const User& user = wanted.owner;
+  const bool is_managed = wanted.management.has_value();
   MutexLock lock(mutex_);
-  const auto same_request = [&] {
-    mutex_.AssertHeld();
-    return std::find_if(leases_.begin(), leases_.end(), [&](const auto& entry) {
-      return entry.second.owner.uid == caller.uid && !entry.second.ending &&
-             entry.second.request_id == request.request_id();
-    });
-  };
   if (!request.request_id().empty()) {
-    auto same = same_request();
-    while (same != leases_.end() && !same->second.ready) {
+    const Lease* same = FindRequested(user.uid, is_managed, request.request_id());
+    while (same != nullptr && !same->ready) {
       changed_.Wait(mutex_);
-      same = same_request();
+      same = FindRequested(user.uid, is_managed, request.request_id());
     }
-    if (same != leases_.end()) {
-      return Announced{.key = same->first, .is_new = false};
+    if (same != nullptr && !same->ending) {
+      return Announced{.key = same->key, .is_new = false};
     }
   }
   if (caller.session != nullptr && caller.session->lease()) {
     return absl::FailedPreconditionError(absl::StrCat("session ", caller.session->id().value,
                                                       " is attached to a lease already; a session has one"));
   }
-  LGPU_RETURN_IF_ERROR(CheckName(caller, request.name()));
-  FitToCaps(user, plan);
+  LGPU_RETURN_IF_ERROR(CheckName(wanted));
+  if (!is_managed) FitToCaps(user, plan);
   LGPU_RETURN_IF_ERROR(CheckFitsEmptyCards(request, plan, broker_.Cards()));
-  Holdings more = HoldingsOf(plan);
-  more.sessions = caller.session == nullptr ? 0 : 1;
-  LGPU_RETURN_IF_ERROR(CheckCaps(user, more));
-  const auto has = std::count_if(leases_.begin(), leases_.end(),
-                                 [&user](const auto& entry) { return entry.second.owner.uid == user.uid; });
+  if (!is_managed) {
+    Holdings more = HoldingsOf(plan);
+    more.sessions = caller.session == nullptr ? 0 : 1;
+    LGPU_RETURN_IF_ERROR(CheckCaps(user, more));
+  }
+  const auto has = std::count_if(leases_.begin(), leases_.end(), [&](const auto& entry) {
+    return entry.second.owner.uid == user.uid && entry.second.management.has_value() == is_managed;
+  });
   if (has >= kMaxLeases) {
     return absl::ResourceExhaustedError(
         absl::StrCat("user ", user.name, " has ", has, " leases, the most that one may have; end some"));
@@ -140,11 +153,12 @@ absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
   lease.key = key;
   lease.id = ChooseId();
   lease.owner = user;
-  lease.name = request.name().empty() ? ChooseName(caller.uid) : request.name();
+  lease.name = request.name().empty() ? ChooseName(wanted) : request.name();
   lease.anonymous = request.name().empty();
   lease.lasting = request.lasting();
   lease.created_at = std::chrono::system_clock::now();
   lease.request_id = request.request_id();
+  lease.management = wanted.management;
   lease.placements = std::make_shared<PlacementLog>(policy_.placement_records);
   for (std::size_t i = 0; i < plan.size(); ++i) {
     lease.devices.push_back({.id = LogicalId(),

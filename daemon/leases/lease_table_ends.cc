@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/utf8.h"
 #include "daemon/leases/lease_table.h"
 #include "lgpu/status.h"
 
@@ -70,6 +71,7 @@ absl::StatusOr<LeaseTable::Resizing> LeaseTable::StartResize(const Caller& calle
     LGPU_ASSIGN_OR_RETURN(key, FindKey(caller, request.lease()));
   }
   Lease& lease = leases_.at(key);
+  LGPU_RETURN_IF_ERROR(CheckMayChange(caller, lease));
   LGPU_ASSIGN_OR_RETURN(std::vector<LeaseDevice> devices, Resized(lease, request, cards));
   Holdings more;
   for (std::size_t i = 0; i < devices.size(); ++i) {
@@ -79,7 +81,7 @@ absl::StatusOr<LeaseTable::Resizing> LeaseTable::StartResize(const Caller& calle
     more.guarantee = SaturatingAdd(more.guarantee,
                                    SaturatingSub(devices[i].capped_guarantee(), before.capped_guarantee()));
   }
-  LGPU_RETURN_IF_ERROR(CheckCaps(lease.owner, more));
+  if (!lease.management) LGPU_RETURN_IF_ERROR(CheckCaps(lease.owner, more));
   Resizing resizing{.lease = lease, .wanted = std::move(devices)};
   lease.resizing = true;
   // The caps count the larger of both from here on, so that calls side by side do not add up beyond them.
@@ -163,24 +165,53 @@ void LeaseTable::EndSessions(const std::set<SessionId>& sessions, const absl::St
 }
 
 absl::Status LeaseTable::Remove(const Caller& caller, const std::string& text, TimePoint deadline) {
+  const auto find = [&]() -> absl::StatusOr<LeaseKey> {
+    MutexLock lock(mutex_);
+    LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, text));
+    LGPU_RETURN_IF_ERROR(CheckMayChange(caller, leases_.at(key)));
+    return key;
+  };
+  const absl::StatusOr<LeaseKey> found = find();
+  if (absl::IsNotFound(found.status())) {
+    const absl::Status waiting = RemoveWaiting(caller, text);
+    return absl::IsNotFound(waiting) ? found.status() : waiting;
+  }
+  LGPU_RETURN_IF_ERROR(found.status());
+  return RemoveKey(*found, absl::OkStatus(), deadline);
+}
+
+absl::StatusOr<std::string> LeaseTable::RemoveRequested(const Caller& caller, const std::string& request_id,
+                                                        TimePoint deadline) {
   LeaseKey key;
+  std::string id;
+  {
+    MutexLock lock(mutex_);
+    const Lease* lease =
+        caller.is_root() ? FindRequested(caller.uid, /*is_managed=*/true, request_id) : nullptr;
+    if (lease == nullptr) lease = FindRequested(caller.uid, /*is_managed=*/false, request_id);
+    if (lease == nullptr || !lease->ready) {
+      return absl::NotFoundError(absl::StrCat("you have no lease made by request \"",
+                                              AsUtf8(request_id.substr(0, kMaxRequestIdBytes)), "\""));
+    }
+    key = lease->key;
+    id = lease->id;
+    if (lease->ending) return id;
+  }
+  LGPU_RETURN_IF_ERROR(RemoveKey(key, absl::OkStatus(), deadline));
+  return id;
+}
+
+absl::Status LeaseTable::RemoveKey(LeaseKey key, const absl::Status& why, TimePoint deadline) {
   std::string name;
   bool lasting = false;
   std::set<SessionId> live;
   std::optional<Lease> taken;
   std::vector<LogicalId> devices;
-  const auto find = [&] {
-    MutexLock lock(mutex_);
-    return FindKey(caller, text);
-  };
-  if (const absl::Status found = find().status(); absl::IsNotFound(found)) {
-    const absl::Status waiting = RemoveWaiting(caller, text);
-    return absl::IsNotFound(waiting) ? found : waiting;
-  }
   {
     MutexLock lock(mutex_);
-    LGPU_ASSIGN_OR_RETURN(key, FindKey(caller, text));
-    Lease& lease = leases_.at(key);
+    const auto found = leases_.find(key);
+    if (found == leases_.end() || found->second.ending) return absl::NotFoundError("the lease has ended");
+    Lease& lease = found->second;
     lease.ending = true;
     lease.removed = true;
     name = lease.name;
@@ -189,7 +220,7 @@ absl::Status LeaseTable::Remove(const Caller& caller, const std::string& text, T
     NoteLease(lease);
     devices = TakeIfOver(key, taken);
   }
-  EndSessions(live, WasRemoved(name));
+  EndSessions(live, why.ok() ? WasRemoved(name) : why);
   Finish(taken, devices);
   // So that it stays removed whatever happens to this daemon. The journal first: the next one believes it,
   // not the file, which is tried again when the sessions have ended.

@@ -124,8 +124,9 @@ absl::StatusOr<LeaseTable::Lasting> LeaseTable::ReadLasting(const std::string& s
                   path, parsed.detail.empty() ? "it ends early" : parsed.detail, path,
                   parsed.state.leases().size());
   }
+  LGPU_ASSIGN_OR_RETURN(const std::string boot_id, ReadBootId());
   for (const auto& [key, lease] : parsed.state.leases()) {
-    found.leases.push_back(lease);
+    if (!IsOfAnotherBoot(lease.management(), boot_id)) found.leases.push_back(lease);
   }
   return found;
 }
@@ -138,7 +139,8 @@ void LeaseTable::KeepWaiting(const v1::JournalLease& lease, bool in_use) {
 absl::StatusOr<std::string> LeaseTable::FindWaiting(const Caller& caller, const std::string& text) const {
   std::vector<std::string> named;
   for (const auto& [id, kept] : waiting_) {
-    const bool is_own = kept.record.owner_uid() == caller.uid;
+    const bool is_own =
+        kept.record.owner_uid() == caller.uid || (kept.record.has_management() && caller.is_root());
     if (id == text && (is_own || caller.is_root())) return id;
     if (kept.record.name() == text && is_own) named.push_back(id);
   }
@@ -160,6 +162,10 @@ absl::Status LeaseTable::RemoveWaiting(const Caller& caller, const std::string& 
   {
     MutexLock lock(mutex_);
     LGPU_ASSIGN_OR_RETURN(const std::string id, FindWaiting(caller, text));
+    if (waiting_.at(id).record.has_management() && !caller.is_root()) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("lease ", waiting_.at(id).record.name(), " is managed: only root removes it"));
+    }
     kept = std::move(waiting_.extract(id).mapped());
     v1::JournalRecord record;
     *record.mutable_lease() = kept.record;

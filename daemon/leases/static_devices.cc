@@ -178,10 +178,11 @@ absl::StatusOr<std::optional<std::string>> MakeLease(const StaticLease& wanted,
                                                      const std::vector<std::string>& uuids,
                                                      LeaseTable& leases) {
   const Caller owner{.uid = wanted.uid, .session = nullptr};
-  // Root finds those of others by their names too.
-  if (const absl::StatusOr<v1::Lease> there = leases.Get(owner, wanted.name);
-      there.ok() && there->owner_uid() == wanted.uid) {
-    return std::optional<std::string>();
+  // By its name alone a managed lease could be found, or, by root, one of another user.
+  for (const v1::Lease& there : leases.List(owner)) {
+    if (there.owner_uid() == wanted.uid && there.name() == wanted.name && !there.has_management()) {
+      return std::optional<std::string>();
+    }
   }
   v1::CreateLeaseRequest request;
   request.set_name(wanted.name);

@@ -35,7 +35,7 @@ std::optional<absl::StatusOr<v1::Lease>> WaitingLease::Try() {
         broker_.QueueRoom({.card = attempt_.short_of->card,
                            .bytes = attempt_.short_of->bytes,
                            .lease_name = request_.name(),
-                           .owner = UserName(caller_.uid),
+                           .owner = UserName(request_.has_management() ? request_.owner_uid() : caller_.uid),
                            .pid = caller_.session == nullptr ? 0 : caller_.session->process().pid});
   }
   return std::nullopt;

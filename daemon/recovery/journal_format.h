@@ -67,8 +67,9 @@ class JournalState {
   v1::JournalIds ids_;
 };
 
-/// Version 2 added JournalCharged.
-constexpr std::uint32_t kJournalVersion = 2;
+/// Version 2 added JournalCharged. Version 3 added managed leases: an older daemon would let their owners
+/// resize them.
+constexpr std::uint32_t kJournalVersion = 3;
 constexpr std::uint32_t kOldestJournalVersion = 1;
 constexpr std::size_t kBootIdBytes = 36;
 constexpr std::size_t kJournalHeaderBytes = 8 + 4 + kBootIdBytes + 4;

@@ -131,11 +131,10 @@ void LeaseRecovery::RestoreRemoved(v1::JournalLease lease) {
 }
 
 bool LeaseRecovery::IsStillWanted(const v1::JournalLease& lease) const {
-  const Names::value_type name(lease.owner_uid(), lease.name());
+  const Names::value_type name = NameOf(lease);
   if (!lease.lasting() || !wanted_.contains(name) || names_.contains(name)) return false;
   return std::none_of(lasting_.leases.begin(), lasting_.leases.end(), [&](const v1::JournalLease& other) {
-    return !other.waiting() && !removed_.contains(other.id()) && other.owner_uid() == lease.owner_uid() &&
-           other.name() == lease.name();
+    return !other.waiting() && !removed_.contains(other.id()) && NameOf(other) == name;
   });
 }
 
@@ -143,7 +142,7 @@ absl::Status LeaseRecovery::Restore(const v1::JournalLease& lease) {
   absl::Status status = parts_.leases.Restore(lease);
   if (status.ok()) {
     restored_.insert(lease.id());
-    if (!lease.removed()) names_.emplace(lease.owner_uid(), lease.name());
+    if (!lease.removed()) names_.insert(NameOf(lease));
   }
   return status;
 }

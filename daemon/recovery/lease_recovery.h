@@ -42,9 +42,12 @@ class LeaseRecovery {
 
  private:
   bool IsInUse(const v1::JournalLease& lease) const { return in_use_.contains(lease.key()); }
-  bool IsNameTaken(const v1::JournalLease& lease) const {
-    return names_.contains({lease.owner_uid(), lease.name()});
+  /// Managed leases have names among themselves, under a number that no user has.
+  static Names::value_type NameOf(const v1::JournalLease& lease) {
+    constexpr std::uint32_t kNoUser = ~std::uint32_t{0};
+    return {lease.has_management() ? kNoUser : lease.owner_uid(), lease.name()};
   }
+  bool IsNameTaken(const v1::JournalLease& lease) const { return names_.contains(NameOf(lease)); }
   bool IsInFile(const v1::JournalLease& lease) const;
   /// Else the file knows better.
   bool IsBelieved(const v1::JournalLease& lease) const;

@@ -272,8 +272,18 @@ grpc::ServerUnaryReactor* ControlService::RemoveLease(Context* context, const v1
   // of its user that wait for just that memory.
   return Answer(*room_.short_calls, context, response,
                 [this, context, request](const Caller& caller) -> absl::StatusOr<v1::RemoveLeaseResponse> {
-                  LGPU_RETURN_IF_ERROR(parts_.leases.Remove(caller, request->lease(), Deadline(*context)));
-                  return v1::RemoveLeaseResponse();
+                  if (request->lease().empty() == request->request_id().empty()) {
+                    return absl::InvalidArgumentError("which lease? Give its name or id, or its request_id");
+                  }
+                  v1::RemoveLeaseResponse removed;
+                  if (!request->lease().empty()) {
+                    LGPU_RETURN_IF_ERROR(parts_.leases.Remove(caller, request->lease(), Deadline(*context)));
+                    return removed;
+                  }
+                  LGPU_ASSIGN_OR_RETURN(
+                      *removed.mutable_lease_id(),
+                      parts_.leases.RemoveRequested(caller, request->request_id(), Deadline(*context)));
+                  return removed;
                 });
 }
 

@@ -250,6 +250,7 @@ v1::LeaseStats StatsReporter::LeaseToProto(const Lease& lease, const Broker::Ove
   out.set_lasting(lease.lasting);
   out.set_anonymous(lease.anonymous);
   *out.mutable_created_at() = ToTimestamp(lease.created_at);
+  if (lease.management) *out.mutable_management() = ToProto(*lease.management, BootTimeNow());
   if (const auto last = lease.placements->last_at()) *out.mutable_last_op_at() = ToTimestamp(*last);
   for (const LeaseDevice& device : lease.devices) {
     v1::LogicalDeviceStats& entry = *out.add_devices();

@@ -181,6 +181,26 @@ struct LogicalDevice {
   }
 };
 
+struct Label {
+  std::string key;
+  std::string value;
+  static void Fields(auto&& visit, auto& m) {
+    visit(1, m.key);
+    visit(2, m.value);
+  }
+};
+
+struct Management {
+  std::vector<Label> labels;
+  std::uint64_t time_to_live_ms = 0;
+  std::string end_with_cgroup;
+  static void Fields(auto&& visit, auto& m) {
+    visit(1, m.labels);
+    visit(2, m.time_to_live_ms);
+    visit(3, m.end_with_cgroup);
+  }
+};
+
 struct Lease {
   std::string id;
   std::string name;
@@ -191,6 +211,7 @@ struct Lease {
   std::vector<LogicalDevice> devices;
   std::uint32_t sessions = 0;
   std::uint32_t sessions_ever = 0;
+  std::optional<Management> management;
   static void Fields(auto&& visit, auto& m) {
     visit(1, m.id);
     visit(2, m.name);
@@ -201,6 +222,7 @@ struct Lease {
     visit(7, m.devices);
     visit(8, m.sessions);
     visit(9, m.sessions_ever);
+    visit(10, m.management);
   }
 };
 
@@ -209,11 +231,15 @@ struct CreateLeaseRequest {
   bool lasting = false;
   std::vector<LogicalDeviceSpec> devices;
   std::string request_id;
+  std::optional<Management> management;
+  std::uint32_t owner_uid = 0;
   static void Fields(auto&& visit, auto& m) {
     visit(1, m.name);
     visit(2, m.lasting);
     visit(3, m.devices);
     visit(4, m.request_id);
+    visit(5, m.management);
+    visit(6, m.owner_uid);
   }
 };
 

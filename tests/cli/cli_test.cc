@@ -89,7 +89,7 @@ TEST_F(CliTest, CreatedLeasesLastUntilTheyAreRemoved) {
   EXPECT_EQ(lease["devices"][1]["mode"], "preallocate");
   EXPECT_EQ(HeldBytes(), 128 * kMiB);
   const ProgramResult twice = Run({"create", "-m", "64MiB", "--name", "sim"});
-  EXPECT_EQ(twice.code, 1) << twice.err;
+  EXPECT_EQ(twice.code, 73) << twice.err;
   EXPECT_THAT(twice.err, HasSubstr("[ALREADY_EXISTS]"));
 
   auto client = StartClient({{"LGPU_LEASE", lease["id"].get<std::string>()}});

@@ -68,6 +68,16 @@ TEST(QueryTest, WrongKeysAndFormatsNameThoseThatThereAre) {
   EXPECT_THAT(std::string(format.message()), HasSubstr("csv,noheader,nounits"));
 }
 
+TEST(FilterTest, KeepsTheGpusOfTheLeasesThatAreLeft) {
+  v1::StatsSnapshot snapshot = Snapshot();
+  snapshot.mutable_cards(1)->set_uuid("GPU-2");
+  snapshot.mutable_leases(1)->mutable_devices(0)->set_card_uuid("GPU-2");
+  const FilterFlags filter{.lease = "sim"};
+  EXPECT_EQ(*QueryDevices({.keys = "gpu.uuid", .format = "csv,noheader"},
+                          WithoutOtherCards(filter.Apply(std::move(snapshot)))),
+            "GPU-2\n");
+}
+
 TEST(FilterTest, KeepsTheLeasesThatMatchAll) {
   const auto names = [](const FilterFlags& filter) {
     std::string text;

@@ -78,6 +78,8 @@ void ForEachCodedMessage(Visit&& visit) {
   one.template operator()<wire::ListPhysicalDevicesResponse, v1::ListPhysicalDevicesResponse>();
   one.template operator()<wire::LogicalDeviceSpec, v1::LogicalDeviceSpec>();
   one.template operator()<wire::LogicalDevice, v1::LogicalDevice>();
+  one.template operator()<wire::Label, v1::Label>();
+  one.template operator()<wire::Management, v1::Management>();
   one.template operator()<wire::Lease, v1::Lease>();
   one.template operator()<wire::CreateLeaseRequest, v1::CreateLeaseRequest>();
   one.template operator()<wire::AttachLeaseRequest, v1::AttachLeaseRequest>();

@@ -1,0 +1,73 @@
+#include "cli/management_flags.h"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdint>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "cli/labels.h"
+#include "cli/output.h"
+#include "lgpu/status.h"
+
+namespace lgpu::cli {
+namespace {
+
+absl::StatusOr<std::uint32_t> FindUser(const std::string& user) {
+  std::uint32_t uid = 0;
+  if (absl::SimpleAtoi(user, &uid)) return uid;
+  if (const passwd* const entry = ::getpwnam(user.c_str()); entry != nullptr) return entry->pw_uid;
+  return absl::NotFoundError(
+      absl::StrCat("--owner ", Printable(user), ": there is no user of that name here"));
+}
+
+}  // namespace
+
+void ManagementFlags::AddTo(CLI::App& verb) {
+  auto* const managed_flag =
+      verb.add_flag("--managed", managed,
+                    "As root: a lease that root alone resizes and removes, and that counts in no cap");
+  verb.add_option("--owner", owner, "With --managed: the user whose programs may attach; default: root")
+      ->type_name("USER")
+      ->needs(managed_flag);
+  verb.add_option("--label", labels, "With --managed: a label that ls finds it by; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false)
+      ->needs(managed_flag);
+  verb.add_option("--ttl", time_to_live, "With --managed: it ends after this time")
+      ->type_name("DUR")
+      ->needs(managed_flag);
+  verb.add_option("--end-with-cgroup", cgroup,
+                  "With --managed: it ends when the processes of this cgroup (version 2) have ended")
+      ->type_name("DIR")
+      ->needs(managed_flag);
+}
+
+absl::Status ManagementFlags::AddTo(v1::CreateLeaseRequest& request) const {
+  if (!managed) return absl::OkStatus();
+  v1::Management& management = *request.mutable_management();
+  request.set_owner_uid(::getuid());
+  if (!owner.empty()) {
+    LGPU_ASSIGN_OR_RETURN(const std::uint32_t uid, FindUser(owner));
+    request.set_owner_uid(uid);
+  }
+  for (const std::string& text : labels) {
+    LGPU_ASSIGN_OR_RETURN(*management.add_labels(), ParseLabel(text));
+  }
+  if (!time_to_live.empty()) {
+    const absl::StatusOr<std::chrono::milliseconds> time = ParseDuration(time_to_live);
+    if (!time.ok() || time->count() == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--ttl: ", time.ok()
+                                                                    ? "it must be above 0\ntry: 90s, 10m, 12h"
+                                                                    : std::string(time.status().message())));
+    }
+    management.set_time_to_live_ms(static_cast<std::uint64_t>(time->count()));
+  }
+  management.set_end_with_cgroup(cgroup);
+  return absl::OkStatus();
+}
+
+}  // namespace lgpu::cli

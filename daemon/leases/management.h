@@ -1,0 +1,51 @@
+#ifndef LGPU_DAEMON_LEASES_MANAGEMENT_H_
+#define LGPU_DAEMON_LEASES_MANAGEMENT_H_
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lgpu/v1/journal.pb.h"
+#include "lgpu/v1/stats.pb.h"
+
+namespace lgpu::daemon {
+
+/// What root said of a lease that it made for a user: a managed lease. Its owner attaches; root alone resizes
+/// and removes it. A plain record of the LeaseTable's.
+struct Management {
+  /// Times count from the start of the machine, suspended or not; nobody sets that clock.
+  using BootTime = std::chrono::nanoseconds;
+
+  std::vector<std::pair<std::string, std::string>> labels;
+  std::optional<BootTime> ends_at;
+  std::string cgroup;          // a folder of cgroup v2; empty: none
+  bool was_populated = false;  // the cgroup has had processes
+  std::string boot_id;         // of the machine, when it was made; of one that ends by itself
+
+  bool ends_by_itself() const { return ends_at.has_value() || !cgroup.empty(); }
+};
+
+/// By CLOCK_BOOTTIME.
+Management::BootTime BootTimeNow();
+
+/// What a request asks for, from `now` on. INVALID_ARGUMENT for labels, times or folders that cannot be.
+absl::StatusOr<Management> ParseManagement(const v1::Management& request, Management::BootTime now);
+v1::Management ToProto(const Management& management, Management::BootTime now);
+
+/// As the journal has it.
+v1::JournalManagement RecordOf(const Management& management);
+Management FromRecord(const v1::JournalManagement& record);
+/// The lease was to end by itself, and the machine was started again since then.
+bool IsOfAnotherBoot(const v1::JournalManagement& record, const std::string& boot_id);
+
+/// Whether processes are in the cgroup or below. NOT_FOUND: there is no such cgroup; else why it cannot be
+/// told.
+absl::StatusOr<bool> IsPopulated(const std::string& cgroup);
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_LEASES_MANAGEMENT_H_
