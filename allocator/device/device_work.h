@@ -61,6 +61,13 @@ class DeviceWork {
   virtual bool HasLostContext() const { return false; }
 
   virtual absl::StatusOr<StreamHandle> CreateStream(int device, int priority) = 0;
+  /// A handle of a stream that belongs to the program, not to this object. `native` is the CUstream of a real
+  /// GPU, in the device's primary context: null or 1 is the legacy default stream, 2 the calling thread's own
+  /// default stream. A simulated device has no streams that a program could make: what runs on one is done,
+  /// and what a caller's stream is to wait for, WaitOnStream waits for. (In asynchronous mode `native` is the
+  /// number of a StreamHandle.) INVALID_ARGUMENT: a stream of another context.
+  virtual absl::StatusOr<StreamHandle> AdoptStream(int device, void* native) = 0;
+  /// An adopted stream loses its handle and stays.
   virtual absl::Status DestroyStream(StreamHandle stream) = 0;
   /// Waits until the stream has done all that was queued on it. Allocates nothing: for callers that
   /// cannot record a fence.

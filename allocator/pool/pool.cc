@@ -37,6 +37,7 @@ absl::StatusOr<Block> Pool::Allocate(Bytes bytes, const AllocateOptions& options
 absl::Status Pool::Free(const void* address) { return impl_->Free(address); }
 absl::StatusOr<Block> Pool::Find(const void* address) { return impl_->Find(address); }
 absl::Status Pool::UseOn(const Block& block, StreamId stream) { return impl_->UseOn(block, stream); }
+absl::StatusOr<Bytes> Pool::RequestedOf(const Block& block) const { return impl_->RequestedOf(block); }
 absl::StatusOr<Bytes> Pool::Trim(Bytes at_most) { return impl_->upkeep().Trim(at_most); }
 absl::StatusOr<Pool::Trimmed> Pool::TrimFor(Bytes bytes) { return impl_->upkeep().TrimFor(bytes); }
 std::optional<std::chrono::steady_clock::time_point> Pool::Maintain(

@@ -88,6 +88,14 @@ absl::StatusOr<Block> Pool::Impl::Find(const void* address) {
       absl::StrCat("no live block of this pool starts at ", Hex(address), ": ", DescribeAddress(address)));
 }
 
+absl::StatusOr<Bytes> Pool::Impl::RequestedOf(const Block& block) const {
+  LGPU_RETURN_IF_ERROR(state_.CheckAlive());
+  if (state_.LiveWord(block) == 0) {
+    return NotLive(block);
+  }
+  return block.bytes - Bytes(BlockEntry::PaddingOf(state_.nodes[block.node].behind));
+}
+
 void Pool::Impl::IndexAddresses() {
   state_.by_address.Start(state_.blocks.live_blocks());
   for (std::uint32_t index = 1; index < state_.nodes.end(); ++index) {

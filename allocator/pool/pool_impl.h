@@ -41,6 +41,7 @@ class Pool::Impl {
   absl::Status Free(const void* address);
   absl::StatusOr<Block> Find(const void* address);
   absl::Status UseOn(const Block& block, StreamId stream);
+  absl::StatusOr<Bytes> RequestedOf(const Block& block) const;
   Upkeep& upkeep() { return upkeep_; }
   MemoryStats stats() const;
   Bytes limit() const { return state_.epoch.IsForked() ? Bytes() : state_.source->limit(); }

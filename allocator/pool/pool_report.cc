@@ -194,6 +194,7 @@ MemorySnapshot Pool::Impl::Snapshot() const {
   }
   snapshot.device = state_.options.device;
   snapshot.lease = state_.options.lease;
+  snapshot.base = state_.base;
   snapshot.reserved = state_.reserved;
   snapshot.granularity = state_.page;
   snapshot.stats = stats();

@@ -45,6 +45,8 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(GpuParts parts) {
     LGPU_ASSIGN_OR_RETURN(const StreamId id, device->memory().AddStream(device->stream(stream)));
     LGPU_CHECK(id == stream);
   }
+  device->caller_memory_ = std::make_unique<CallerMemory>(device->memory(), device->backend(), device->card(),
+                                                          CallerMemory::PoolUse::kShared);
   device->timers_ = std::make_unique<OpTimers>(device->backend(), device->stream(), time_every);
   return device;
 }
@@ -184,6 +186,7 @@ std::string Device::allocator_name() const { return is_gpu() ? Cat("GPU_", index
 absl::Status Device::Shutdown() {
   if (!streams_[kHome]) return absl::OkStatus();
   absl::Status status = Synchronize();
+  if (caller_memory_ != nullptr) status.Update(caller_memory_->RemoveStreams());
   timers_.reset();
   if (gpu_.matmul != nullptr) {
     // The last device of a card closes its library, which needs the context.
@@ -207,6 +210,7 @@ void Device::Abandon() {
   // What they have on the card belongs to the parent process.
   streams_ = {};
   [[maybe_unused]] const OpTimers* const timers = timers_.release();
+  [[maybe_unused]] const CallerMemory* const caller_memory = caller_memory_.release();
   [[maybe_unused]] const auto* const library = new std::shared_ptr<MatMulLibrary>(std::move(gpu_.matmul));
 }
 

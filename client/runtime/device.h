@@ -16,7 +16,8 @@
 #include "allocator/device/device_work.h"
 #include "base/mutex.h"
 #include "client/runtime/op_timers.h"
-#include "client/session/logical_memory.h"
+#include "client/session/caller_memory.h"
+#include "client/session/device_pool.h"
 #include "kernels/op.h"
 #include "lgpu/pool.h"
 #include "proto/wire/pages.h"
@@ -42,7 +43,7 @@ class Device final : public Launcher {
     int index = 0;
     int card = 0;  // index in the backend's devices()
     DeviceWork* backend = nullptr;
-    LogicalMemory* memory = nullptr;                     // outlives the device
+    DevicePool* memory = nullptr;                        // outlives the device
     ClientPage::Device* counters = nullptr;              // null: an index that the page has no place for
     std::atomic<std::uint64_t>* context_lost = nullptr;  // ClientPage::context_lost
     int priority = 0;                                    // of the streams
@@ -61,9 +62,11 @@ class Device final : public Launcher {
   const std::string& name() const { return name_; }  // "/job:localhost/replica:0/task:0/device:GPU:0"
   std::uint16_t record_id() const;                   // as PlacementEntry writes it
   StreamHandle stream(Streams stream = kHome) const { return streams_[stream]; }
-  DeviceWork& backend() const { return *gpu_.backend; }   // GPUs only
-  LogicalMemory& memory() const { return *gpu_.memory; }  // GPUs only
-  OpTimers& timers() const { return *timers_; }           // GPUs only
+  DeviceWork& backend() const { return *gpu_.backend; }  // GPUs only
+  DevicePool& memory() const { return *gpu_.memory; }    // GPUs only
+  /// What the program takes of it for kernels of its own; until Shutdown. GPUs only.
+  CallerMemory& caller_memory() const { return *caller_memory_; }
+  OpTimers& timers() const { return *timers_; }  // GPUs only
 
   /// Memory for `bytes` > 0, for a tensor that `op` makes. RESOURCE_EXHAUSTED carries a Refusal whose `what`
   /// is still empty.
@@ -105,6 +108,7 @@ class Device final : public Launcher {
   GpuParts gpu_;
   std::array<StreamHandle, kStreams> streams_{};  // none of a CPU, or after Shutdown
   std::unique_ptr<OpTimers> timers_;              // GPUs only
+  std::unique_ptr<CallerMemory> caller_memory_;   // GPUs only
   // Held while a library queues work that uses the workspace: what one call queues there may be several
   // entries of the stream, and another's between them would overwrite what they hand on.
   Mutex workspace_order_;

@@ -8,13 +8,13 @@ namespace lgpu {
 
 MemorySession::MemorySession(std::unique_ptr<Lease> lease) : lease_(std::move(lease)) {
   for (std::size_t i = 0; i < lease_->devices().size(); ++i) {
-    memories_.push_back(std::make_unique<LogicalMemory>(
+    memories_.push_back(std::make_unique<DevicePool>(
         lease_->TakeSource(static_cast<int>(i)), lease_->backend(),
-        LogicalMemory::Options{.device = "/device:GPU:" + std::to_string(i),
-                               .lease = lease_->name(),
-                               .counters = i < ClientPage::kMaxDevices ? &lease_->page().devices[i] : nullptr,
-                               .wake = [lease = lease_.get()] { lease->WakeMaintenance(); },
-                               .lends_workspace = !lease_->devices()[i].card.simulated}));
+        DevicePool::Options{.device = "/device:GPU:" + std::to_string(i),
+                            .lease = lease_->name(),
+                            .counters = i < ClientPage::kMaxDevices ? &lease_->page().devices[i] : nullptr,
+                            .wake = [lease = lease_.get()] { lease->WakeMaintenance(); },
+                            .lends_workspace = !lease_->devices()[i].card.simulated}));
   }
 }
 

@@ -7,13 +7,13 @@
 
 #include "absl/status/status.h"
 #include "base/process_epoch.h"
+#include "client/session/device_pool.h"
 #include "client/session/lease.h"
-#include "client/session/logical_memory.h"
 #include "client/session/maintenance.h"
 
 namespace lgpu {
 
-/// A MemorySession is a lease and the LogicalMemory of each of its devices. On the lease's background thread
+/// A MemorySession is a lease and the DevicePool of each of its devices. On the lease's background thread
 /// it answers trims and maintains the pools, from StartUpkeep on.
 ///
 /// Thread-safe, except StartUpkeep and Close, which run one at a time. It owns the lease. In a forked child
@@ -29,7 +29,7 @@ class MemorySession {
   Lease& lease() { return *lease_; }
   const Lease& lease() const { return *lease_; }
   /// Of lease().devices()[i]; until Close.
-  LogicalMemory& memory(int i) { return *memories_[static_cast<std::size_t>(i)]; }
+  DevicePool& memory(int i) { return *memories_[static_cast<std::size_t>(i)]; }
 
   /// `also` is done by the same thread, and is called at least as often. Without devices there is no thread.
   void StartUpkeep(Maintenance::Task also = {});
@@ -44,7 +44,7 @@ class MemorySession {
 
   const ProcessEpoch epoch_;
   std::unique_ptr<Lease> lease_;  // constant until the destructor
-  std::vector<std::unique_ptr<LogicalMemory>> memories_;
+  std::vector<std::unique_ptr<DevicePool>> memories_;
   bool closed_ = false;  // Close was called
 };
 

@@ -48,7 +48,7 @@ class DeviceCopiesTest : public ::testing::Test {
     EXPECT_TRUE(source.ok()) << source.status();
     Device::GpuParts parts;
     parts.backend = backend_.get();
-    memory_ = std::make_unique<LogicalMemory>(*std::move(source), *backend_, LogicalMemory::Options{});
+    memory_ = std::make_unique<DevicePool>(*std::move(source), *backend_, DevicePool::Options{});
     parts.memory = memory_.get();
     device_ = *Device::Open(std::move(parts));
   }
@@ -91,7 +91,7 @@ class DeviceCopiesTest : public ::testing::Test {
   Door door_;
   std::unique_ptr<DeviceBackend> backend_ = MakeSimulatedBackend(
       {.devices = {SimulatedDevice(0, 1_GiB, "test")}, .sparse = true, .asynchronous = true});
-  std::unique_ptr<LogicalMemory> memory_;
+  std::unique_ptr<DevicePool> memory_;
   std::unique_ptr<Device> device_;
 };
 

@@ -39,9 +39,9 @@ class DeviceLibraryTest : public ::testing::Test {
     ASSERT_TRUE(source.ok()) << source.status();
     Device::GpuParts parts;
     parts.backend = &backend_;
-    memory_ = std::make_unique<LogicalMemory>(
-        *std::move(source), backend_,
-        LogicalMemory::Options{.device = "/device:GPU:0", .lends_workspace = true});
+    memory_ =
+        std::make_unique<DevicePool>(*std::move(source), backend_,
+                                     DevicePool::Options{.device = "/device:GPU:0", .lends_workspace = true});
     parts.memory = memory_.get();
     parts.matmul = std::make_shared<NoLibrary>(closed_);
     device_ = *Device::Open(std::move(parts));
@@ -66,7 +66,7 @@ class DeviceLibraryTest : public ::testing::Test {
       MakeSimulatedBackend({.devices = {SimulatedDevice(0, 1_GiB, "test")}, .sparse = true}),
       {.before_library_counts = [this] { before_library_counts_(); }}};
   std::shared_ptr<FakeUpstream> upstream_;
-  std::unique_ptr<LogicalMemory> memory_;
+  std::unique_ptr<DevicePool> memory_;
   std::unique_ptr<Device> device_;
 };
 

@@ -266,6 +266,78 @@ TEST(CudaBackendTest, SmallUploadsAreTakenBeforeTheCallReturns) {
   if (machine != nullptr) machine->state().reads_pageable = false;
 }
 
+/// The driver's handle of a stream.
+void* NativeOf(DeviceBackend& backend, StreamHandle stream) {
+  void* native = nullptr;
+  const absl::Status called = backend.CallLibrary(stream, [&](void* found) {
+    native = found;
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(called.ok()) << called;
+  return native;
+}
+
+TEST(CudaBackendTest, FenceOfAnAdoptedStreamWaitsForTheProgramsWork) {
+  fake_cuda::StateFile* const machine = fake_cuda::StateFile::OfThisProcess();
+  const auto program = Open();  // another backend: what it does on its stream lgpu's own does not see
+  const auto backend = Open();
+  const Bytes unit = backend->devices()[0].granularity;
+  const auto base = program->Reserve(0, unit);
+  const auto memory = program->Create(0, unit);
+  const auto theirs = program->CreateStream(0, 0);
+  ASSERT_TRUE(base.ok() && memory.ok() && theirs.ok());
+  ASSERT_TRUE(program->Map(*base, *memory).ok() && program->SetAccess(*base, unit).ok());
+  const auto adopted = backend->AdoptStream(0, NativeOf(*program, *theirs));
+  ASSERT_TRUE(adopted.ok()) << adopted.status();
+  const auto own = backend->CreateStream(0, 0);
+  ASSERT_TRUE(own.ok());
+  FillParameters parameters{reinterpret_cast<std::uint8_t*>(*base), 4096, 7};
+  KernelLaunch launch;
+  launch.device_kernel = &kFillKernel;
+  launch.arguments = &parameters;
+  launch.argument_bytes = sizeof(parameters);
+  for (int round = 0; round < 3; ++round) {
+    if (machine != nullptr) machine->state().hold_kernels = true;
+    ASSERT_TRUE(program->Launch(*theirs, launch).ok());
+    const absl::StatusOr<Fence> fence = backend->Record(*adopted);
+    ASSERT_TRUE(fence.ok()) << fence.status();
+    EXPECT_TRUE(machine == nullptr || !backend->HasPassed(*fence).value_or(true)) << round;
+    ASSERT_TRUE(backend->WaitOnStream(*own, *fence).ok());
+    const absl::StatusOr<Fence> behind = backend->Record(*own);
+    ASSERT_TRUE(behind.ok());
+    if (machine != nullptr) machine->state().hold_kernels = false;
+    ASSERT_TRUE(backend->Wait(*fence).ok());
+    EXPECT_TRUE(backend->HasPassed(*fence).value_or(false));
+    ASSERT_TRUE(backend->Drain(*own).ok());
+  }
+  EXPECT_TRUE(backend->DestroyStream(*adopted).ok());
+  EXPECT_TRUE(program->Launch(*theirs, launch).ok()) << "the stream is the program's";
+  EXPECT_TRUE(program->DestroyStream(*theirs).ok());
+}
+
+TEST(CudaBackendTest, DefaultStreamsCanBeAdopted) {
+  const auto backend = Open();
+  for (const std::uintptr_t native : {0, 1, 2}) {
+    const auto adopted = backend->AdoptStream(0, reinterpret_cast<void*>(native));
+    ASSERT_TRUE(adopted.ok()) << native << ": " << adopted.status();
+    const absl::StatusOr<Fence> fence = backend->Record(*adopted);
+    ASSERT_TRUE(fence.ok()) << fence.status();
+    EXPECT_TRUE(backend->Wait(*fence).ok());
+    EXPECT_TRUE(backend->Drain(*adopted).ok());
+    EXPECT_TRUE(backend->DestroyStream(*adopted).ok());
+  }
+}
+
+TEST(CudaBackendTest, StreamOfAnotherDeviceIsNotAdopted) {
+  const auto backend = Open();
+  if (backend->devices().size() < 2) GTEST_SKIP() << "the machine has one GPU";
+  const auto other = backend->CreateStream(1, 0);
+  ASSERT_TRUE(other.ok());
+  const absl::Status refused = backend->AdoptStream(0, NativeOf(*backend, *other)).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("belongs to another context"));
+}
+
 TEST(CudaBackendTest, NvmlAndTheDriverKnowTheSameGpus) {
   const absl::StatusOr<std::shared_ptr<Nvml>> nvml = Nvml::Open();
   ASSERT_TRUE(nvml.ok()) << nvml.status();

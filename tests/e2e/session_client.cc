@@ -59,7 +59,7 @@ class Client {
  private:
   static constexpr StreamId kOther = 1;
 
-  LogicalMemory& memory() { return session_->memory(0); }
+  DevicePool& memory() { return session_->memory(0); }
 
   absl::Status Attach(const std::string& lease_id) {
     LGPU_ASSIGN_OR_RETURN(const Endpoint endpoint, ResolveEndpoint("", EndpointEnvironment::OfThisProcess()));

@@ -86,6 +86,9 @@ class FailingBackend final : public DeviceBackend {
   absl::Status SetAccess(std::byte* address, Bytes bytes) override;
   absl::Status Unmap(std::byte* address) override;
   absl::StatusOr<StreamHandle> CreateStream(int device, int priority) override;
+  absl::StatusOr<StreamHandle> AdoptStream(int device, void* native) override {
+    return backend_->AdoptStream(device, native);
+  }
   absl::Status DestroyStream(StreamHandle stream) override;
   absl::Status Drain(StreamHandle stream) override { return backend_->Drain(stream); }
   absl::StatusOr<Fence> Record(StreamHandle stream) override;

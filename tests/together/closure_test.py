@@ -54,7 +54,7 @@ def linked_in(path):
     """What a program of client/session alone must not have of its own."""
     text = subprocess.run(["nm", "-C", "--defined-only", path], capture_output=True, text=True, check=True).stdout
     symbols = {line.split(" ", 2)[2] for line in text.splitlines() if line.count(" ") >= 2}
-    assert any(symbol.startswith("lgpu::LogicalMemory::") for symbol in symbols), f"{path} has no symbols"
+    assert any(symbol.startswith("lgpu::DevicePool::") for symbol in symbols), f"{path} has no symbols"
     layers = re.compile(r"(grpc_|grpc::|google::protobuf::|lgpu::v1::|lgpu::internal::|lgpu::KernelRegistry|cblas_)")
     names = ["a device name of TensorFlow's"] if b"/job:localhost" in pathlib.Path(path).read_bytes() else []
     return sorted(symbol for symbol in symbols if layers.match(symbol)) + names

@@ -82,6 +82,7 @@ class CudaBackend final : public DeviceBackend {
 
   bool HasLostContext() const override;
   absl::StatusOr<StreamHandle> CreateStream(int device, int priority) override;
+  absl::StatusOr<StreamHandle> AdoptStream(int device, void* native) override;
   absl::Status DestroyStream(StreamHandle stream) override;
   absl::Status Drain(StreamHandle stream) override;
   absl::StatusOr<Fence> Record(StreamHandle stream) override;

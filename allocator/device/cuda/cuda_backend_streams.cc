@@ -119,6 +119,28 @@ absl::StatusOr<StreamHandle> CudaBackend::CreateStream(int device, int priority)
       std::make_shared<CudaStream>(driver_, state(device).events, device, context, stream));
 }
 
+absl::StatusOr<StreamHandle> CudaBackend::AdoptStream(int device, void* native) {
+  LGPU_RETURN_IF_ERROR(CheckDevice(device));
+  LGPU_ASSIGN_OR_RETURN(const CUcontext context, ContextOf(device));
+  const CudaContextScope scope(driver_, context);
+  LGPU_RETURN_IF_ERROR(scope.status());
+  const auto stream = static_cast<CUstream>(native);
+  CUcontext of_stream = nullptr;
+  const CUresult found = driver_.StreamGetCtx(stream, &of_stream);
+  if (found != CUDA_SUCCESS || of_stream != context) {
+    const std::string reason = found == CUDA_SUCCESS
+                                   ? std::string("it belongs to another context")
+                                   : absl::StrCat("cuStreamGetCtx gave ", driver_.Name(found));
+    return absl::InvalidArgumentError(
+        absl::StrCat("stream 0x", absl::Hex(reinterpret_cast<std::uintptr_t>(native)),
+                     " is no stream of GPU ", device, "'s primary context: ", reason,
+                     "\n  try: make streams where cuDevicePrimaryCtxRetain's context is current, as the CUDA "
+                     "runtime does"));
+  }
+  return streams_.Insert(std::make_shared<CudaStream>(driver_, state(device).events, device, context, stream,
+                                                      CudaStream::Owner::kProgram));
+}
+
 absl::StatusOr<std::shared_ptr<CudaStream>> CudaBackend::FindStream(StreamHandle stream) {
   LGPU_RETURN_IF_ERROR(CheckAlive());
   return streams_.Find(stream);

@@ -51,6 +51,7 @@ namespace lgpu {
   X(CtxPopCurrent, 4000, "cuCtxPopCurrent_v2")                                             \
   X(CtxGetStreamPriorityRange, 5050, "cuCtxGetStreamPriorityRange")                        \
   X(StreamCreateWithPriority, 5050, "cuStreamCreateWithPriority")                          \
+  X(StreamGetCtx, 9020, "cuStreamGetCtx")                                                  \
   X(StreamDestroy, 4000, "cuStreamDestroy_v2")                                             \
   X(StreamSynchronize, 2000, "cuStreamSynchronize")                                        \
   X(StreamWaitEvent, 3020, "cuStreamWaitEvent")                                            \

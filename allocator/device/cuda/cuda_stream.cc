@@ -60,6 +60,7 @@ void CudaEventPool::Forget() {
 }
 
 CudaStream::~CudaStream() {
+  if (owner_ == Owner::kProgram) return;
   const CudaContextScope scope(driver_, context_);
   driver_.StreamDestroy(stream_);
 }
@@ -74,14 +75,16 @@ absl::StatusOr<std::uint64_t> CudaStream::Record() {
   std::uint64_t oldest = 0;
   {
     MutexLock lock(mutex_);
-    const bool same = recorded_work_ == work_ && (last_ == passed_ || pending_.count(last_) != 0);
+    const bool same =
+        owner_ == Owner::kLgpu && recorded_work_ == work_ && (last_ == passed_ || pending_.count(last_) != 0);
     if (same) return last_;
     sequence = ++last_;
     recorded_work_ = work_;
     if (pending_.size() >= kManyPending) oldest = pending_.begin()->first;
   }
   LGPU_ASSIGN_OR_RETURN(CudaEventPool::Event event, events_.Take());
-  LGPU_RETURN_IF_ERROR(driver_.Check("cuEventRecord", driver_.EventRecord(*event, stream_)));
+  const CUstream recorded_on = stream_ == CU_STREAM_PER_THREAD ? CU_STREAM_LEGACY : stream_;
+  LGPU_RETURN_IF_ERROR(driver_.Check("cuEventRecord", driver_.EventRecord(*event, recorded_on)));
   {
     MutexLock lock(mutex_);
     pending_.emplace(sequence, std::move(event));
@@ -141,6 +144,10 @@ absl::Status CudaStream::MakeWait(CudaStream& waiter, std::uint64_t sequence) {
 }
 
 absl::Status CudaStream::Drain() {
+  if (stream_ == CU_STREAM_PER_THREAD) {
+    LGPU_ASSIGN_OR_RETURN(const std::uint64_t sequence, Record());
+    return Wait(sequence);
+  }
   return driver_.Check("cuStreamSynchronize", driver_.StreamSynchronize(stream_));
 }
 

@@ -55,10 +55,21 @@ class CudaEventPool {
 
 /// A CudaStream is a stream of the driver with the sequence numbers of its fences. Every call but those of
 /// fences needs a scope of its context. Thread-safe. The destructor does not wait for queued work.
+///
+/// A stream of the program's (Owner::kProgram) is not destroyed, and each of its fences is a new event, for
+/// the work on it is not counted. That of CU_STREAM_PER_THREAD, whose meaning depends on the calling thread,
+/// is recorded on the legacy stream, which waits for the default streams of all threads.
 class CudaStream {
  public:
-  CudaStream(const CudaDriver& driver, CudaEventPool& events, int device, CUcontext context, CUstream stream)
-      : driver_(driver), events_(events), device_(device), context_(context), stream_(stream) {}
+  enum class Owner { kLgpu, kProgram };
+  CudaStream(const CudaDriver& driver, CudaEventPool& events, int device, CUcontext context, CUstream stream,
+             Owner owner = Owner::kLgpu)
+      : driver_(driver),
+        events_(events),
+        device_(device),
+        context_(context),
+        stream_(stream),
+        owner_(owner) {}
   ~CudaStream();
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
@@ -91,6 +102,7 @@ class CudaStream {
   const int device_;
   const CUcontext context_;
   const CUstream stream_;
+  const Owner owner_;
   mutable Mutex mutex_;
   std::uint64_t work_ ABSL_GUARDED_BY(mutex_) = 1;
   std::uint64_t recorded_work_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -60,6 +60,7 @@ class SimulatedBackend final : public DeviceBackend {
   absl::Status Unmap(std::byte* address) override;
 
   absl::StatusOr<StreamHandle> CreateStream(int device, int priority) override;
+  absl::StatusOr<StreamHandle> AdoptStream(int device, void* native) override;
   absl::Status DestroyStream(StreamHandle stream) override;
   absl::Status Drain(StreamHandle stream) override;
   absl::StatusOr<Fence> Record(StreamHandle stream) override;
@@ -74,7 +75,7 @@ class SimulatedBackend final : public DeviceBackend {
 
  private:
   struct LiveStream {
-    std::shared_ptr<SimulatedStream> queue = {};  // null in synchronous mode: all work is done
+    std::shared_ptr<SimulatedStream> queue = {};  // null: all work is done, in synchronous mode always
     int device = 0;
   };
 

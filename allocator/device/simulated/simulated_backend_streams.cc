@@ -22,6 +22,17 @@ absl::StatusOr<StreamHandle> SimulatedBackend::CreateStream(int device, int /*pr
   return streams_.Insert({.queue = std::move(queue), .device = device});
 }
 
+absl::StatusOr<StreamHandle> SimulatedBackend::AdoptStream(int device, void* native) {
+  LGPU_RETURN_IF_ERROR(CheckDevice(device));
+  LiveStream adopted{.queue = nullptr, .device = device};
+  if (options_.asynchronous) {
+    const absl::StatusOr<LiveStream> own =
+        streams_.Find(StreamHandle{reinterpret_cast<std::uintptr_t>(native)});
+    if (own.ok()) adopted.queue = own->queue;
+  }
+  return streams_.Insert(std::move(adopted));
+}
+
 absl::Status SimulatedBackend::DestroyStream(StreamHandle stream) {
   LGPU_RETURN_IF_ERROR(CheckAlive());
   LGPU_ASSIGN_OR_RETURN(const LiveStream live, streams_.Remove(stream));
@@ -68,7 +79,7 @@ absl::StatusOr<Fence> SimulatedBackend::Record(StreamHandle stream) {
     return Fence{stream, 0};
   }
   LGPU_ASSIGN_OR_RETURN(const LiveStream live, FindStream(stream));
-  return Fence{stream, live.queue->queued()};
+  return Fence{stream, live.queue == nullptr ? 0 : live.queue->queued()};
 }
 
 absl::StatusOr<bool> SimulatedBackend::HasPassed(const Fence& fence) {
@@ -87,7 +98,12 @@ absl::Status SimulatedBackend::Wait(const Fence& fence) {
 absl::Status SimulatedBackend::WaitOnStream(StreamHandle stream, const Fence& fence) {
   LGPU_ASSIGN_OR_RETURN(const LiveStream waiter, FindStream(stream));
   LGPU_ASSIGN_OR_RETURN(const LiveStream other, FindFence(fence));
-  if (waiter.queue != nullptr && waiter.queue != other.queue) {
+  if (other.queue == nullptr || waiter.queue == other.queue) {
+    return absl::OkStatus();
+  }
+  if (waiter.queue == nullptr) {
+    other.queue->Wait(fence.sequence);
+  } else {
     waiter.queue->Queue([queue = other.queue, sequence = fence.sequence] { queue->Wait(sequence); });
   }
   return absl::OkStatus();
@@ -166,6 +182,11 @@ absl::Status SimulatedBackend::Launch(StreamHandle stream, const KernelLaunch& l
     return absl::OkStatus();
   }
   LGPU_ASSIGN_OR_RETURN(const LiveStream live, FindStream(stream));
+  if (live.queue == nullptr) {
+    const AccessWindow window(windows_, live.device);
+    launch.host_function(launch.arguments);
+    return absl::OkStatus();
+  }
   const auto* const first = static_cast<const std::byte*>(launch.arguments);
   live.queue->Queue([this, function = launch.host_function, device = live.device,
                      arguments = std::vector<std::byte>(first, first + launch.argument_bytes)] {

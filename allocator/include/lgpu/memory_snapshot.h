@@ -2,6 +2,7 @@
 #define LGPU_MEMORY_SNAPSHOT_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -50,8 +51,9 @@ struct MemorySnapshot {
   };
   std::string device = {};  // "/device:GPU:0"
   std::string lease = {};
-  Bytes reserved;     // size of the region
-  Bytes granularity;  // of its pages
+  std::byte* base = nullptr;  // first address of the region
+  Bytes reserved;             // size of the region
+  Bytes granularity;          // of its pages
   MemoryStats stats;
   std::vector<BlockInfo> blocks = {};    // by offset
   std::vector<Mapping> mappings = {};    // by offset

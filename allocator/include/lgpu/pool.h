@@ -100,6 +100,8 @@ class LGPU_API Pool {
   absl::StatusOr<Block> Find(const void* address);
   /// Work with a live block was queued on `stream`, which is not its own.
   absl::Status UseOn(const Block& block, StreamId stream);
+  /// What was asked for when the live block was made. INVALID_ARGUMENT as Free.
+  absl::StatusOr<Bytes> RequestedOf(const Block& block) const;
 
   /// Returns wholly free chunks to the source, at most `at_most` bytes; says how much it was. Without
   /// PoolOptions.fences the caller makes sure that nothing queued on the device still uses freed blocks.

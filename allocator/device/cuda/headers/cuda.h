@@ -115,6 +115,8 @@ typedef struct CUmemAccessDesc_st {
 } CUmemAccessDesc;
 
 #define CU_MEMHOSTALLOC_PORTABLE 0x01
+#define CU_STREAM_LEGACY (reinterpret_cast<CUstream>(0x1))
+#define CU_STREAM_PER_THREAD (reinterpret_cast<CUstream>(0x2))
 #define CU_LAUNCH_PARAM_END (reinterpret_cast<void*>(0x00))
 #define CU_LAUNCH_PARAM_BUFFER_POINTER (reinterpret_cast<void*>(0x01))
 #define CU_LAUNCH_PARAM_BUFFER_SIZE (reinterpret_cast<void*>(0x02))
@@ -155,6 +157,7 @@ CUresult cuCtxPushCurrent_v2(CUcontext ctx);
 CUresult cuCtxPopCurrent_v2(CUcontext* pctx);
 CUresult cuCtxGetStreamPriorityRange(int* leastPriority, int* greatestPriority);
 CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int priority);
+CUresult cuStreamGetCtx(CUstream hStream, CUcontext* pctx);
 CUresult cuStreamDestroy_v2(CUstream hStream);
 CUresult cuStreamSynchronize(CUstream hStream);
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags);

@@ -33,6 +33,7 @@ typedef decltype(&cuCtxPushCurrent_v2) PFN_cuCtxPushCurrent_v4000;
 typedef decltype(&cuCtxPopCurrent_v2) PFN_cuCtxPopCurrent_v4000;
 typedef decltype(&cuCtxGetStreamPriorityRange) PFN_cuCtxGetStreamPriorityRange_v5050;
 typedef decltype(&cuStreamCreateWithPriority) PFN_cuStreamCreateWithPriority_v5050;
+typedef decltype(&cuStreamGetCtx) PFN_cuStreamGetCtx_v9020;
 typedef decltype(&cuStreamDestroy_v2) PFN_cuStreamDestroy_v4000;
 typedef decltype(&cuStreamSynchronize) PFN_cuStreamSynchronize_v2000;
 typedef decltype(&cuStreamWaitEvent) PFN_cuStreamWaitEvent_v3020;

@@ -1,4 +1,4 @@
-#include "client/session/logical_memory.h"
+#include "client/session/device_pool.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 
 namespace lgpu {
 
-LogicalMemory::LogicalMemory(std::unique_ptr<RegionSource> source, DeviceWork& backend, Options options)
+DevicePool::DevicePool(std::unique_ptr<RegionSource> source, DeviceWork& backend, Options options)
     : options_(std::move(options)),
       fences_(std::make_shared<BackendFences>(backend)),
       pool_(std::make_unique<Pool>(
@@ -16,9 +16,9 @@ LogicalMemory::LogicalMemory(std::unique_ptr<RegionSource> source, DeviceWork& b
               .device = options_.device, .lease = options_.lease, .fences = fences_, .wake = options_.wake})),
       workspace_(std::make_unique<Workspace>(*pool_)) {}
 
-LogicalMemory::~LogicalMemory() { Close(); }
+DevicePool::~DevicePool() { Close(); }
 
-absl::StatusOr<Block> LogicalMemory::Allocate(Bytes bytes, const AllocateOptions& options) {
+absl::StatusOr<Block> DevicePool::Allocate(Bytes bytes, const AllocateOptions& options) {
   absl::StatusOr<Block> block = options_.lends_workspace && !options.spare_only
                                     ? AllocateWithWorkspace(bytes, options)
                                     : pool_->Allocate(bytes, options);
@@ -32,7 +32,7 @@ absl::StatusOr<Block> LogicalMemory::Allocate(Bytes bytes, const AllocateOptions
 }
 
 // Before it asks for any other program's memory, the device gives up its own workspace.
-absl::StatusOr<Block> LogicalMemory::AllocateWithWorkspace(Bytes bytes, const AllocateOptions& options) {
+absl::StatusOr<Block> DevicePool::AllocateWithWorkspace(Bytes bytes, const AllocateOptions& options) {
   AllocateOptions spare = options;
   spare.spare_only = true;
   absl::StatusOr<Block> block = pool_->Allocate(bytes, spare);
@@ -41,7 +41,7 @@ absl::StatusOr<Block> LogicalMemory::AllocateWithWorkspace(Bytes bytes, const Al
   return pool_->Allocate(bytes, options);
 }
 
-void LogicalMemory::CountAllocated(const Block& block, Bytes requested) {
+void DevicePool::CountAllocated(const Block& block, Bytes requested) {
   const std::uint64_t size = block.bytes.count();
   std::uint64_t largest = largest_allocation_.load(std::memory_order_relaxed);
   while (largest < size &&
@@ -62,7 +62,7 @@ void LogicalMemory::CountAllocated(const Block& block, Bytes requested) {
 
 // Counted before the pool has the block: its next owner counts it too, and the sum of both could be seen as
 // more than the limit.
-absl::Status LogicalMemory::Free(const Block& block, Bytes requested) {
+absl::Status DevicePool::Free(const Block& block, Bytes requested) {
   ClientPage::Device* counters = options_.counters;
   if (counters == nullptr) return pool_->Free(block);
   used_.fetch_sub(block.bytes.count(), std::memory_order_relaxed);
@@ -78,29 +78,37 @@ absl::Status LogicalMemory::Free(const Block& block, Bytes requested) {
   return freed;
 }
 
-absl::StatusOr<Bytes> LogicalMemory::Trim() {
-  workspace_->GiveUp();
-  LGPU_RETURN_IF_ERROR(fences_->WaitForAll());
-  LGPU_ASSIGN_OR_RETURN(const Bytes trimmed, pool_->Trim(Bytes(~std::uint64_t{0})));
-  PublishStats();
-  return trimmed;
+absl::Status DevicePool::Free(const Block& block) {
+  LGPU_ASSIGN_OR_RETURN(const Bytes requested, pool_->RequestedOf(block));
+  return Free(block, requested);
 }
 
-absl::StatusOr<Pool::Trimmed> LogicalMemory::TrimFor(Bytes bytes) {
+// The first trim records the fences of what was freed, the wait is for them, and the second finds it idle.
+absl::StatusOr<Bytes> DevicePool::Trim() {
+  constexpr Bytes kAll(~std::uint64_t{0});
+  workspace_->GiveUp();
+  LGPU_ASSIGN_OR_RETURN(const Bytes at_once, pool_->Trim(kAll));
+  LGPU_RETURN_IF_ERROR(fences_->WaitForAll());
+  LGPU_ASSIGN_OR_RETURN(const Bytes waited_for, pool_->Trim(kAll));
+  PublishStats();
+  return at_once + waited_for;
+}
+
+absl::StatusOr<Pool::Trimmed> DevicePool::TrimFor(Bytes bytes) {
   LGPU_ASSIGN_OR_RETURN(const Pool::Trimmed first, pool_->TrimFor(bytes));
   if (first.returned >= bytes || workspace_->GiveUp().is_zero()) return first;
   LGPU_ASSIGN_OR_RETURN(const Pool::Trimmed second, pool_->TrimFor(bytes - first.returned));
   return Pool::Trimmed{first.returned + second.returned, second.pending};
 }
 
-std::optional<std::chrono::steady_clock::time_point> LogicalMemory::Maintain(
+std::optional<std::chrono::steady_clock::time_point> DevicePool::Maintain(
     std::chrono::steady_clock::time_point now) {
   const auto next = pool_->Maintain(now);
   PublishStats();
   return next;
 }
 
-std::vector<Refusal::Owner> LogicalMemory::LargestOwners(std::size_t n) const {
+std::vector<Refusal::Owner> DevicePool::LargestOwners(std::size_t n) const {
   std::vector<Refusal::Owner> owners;
   for (const MemoryOwner& owner : pool_->LargestOwners(n)) {
     owners.push_back({owner.op, owner.bytes, owner.blocks});
@@ -108,12 +116,12 @@ std::vector<Refusal::Owner> LogicalMemory::LargestOwners(std::size_t n) const {
   return owners;
 }
 
-std::uint64_t LogicalMemory::allocations() const {
+std::uint64_t DevicePool::allocations() const {
   const std::uint64_t all = stats().num_allocs;
   return all - std::min(all, allocations_before_reset_.load(std::memory_order_relaxed));
 }
 
-void LogicalMemory::ResetStats() {
+void DevicePool::ResetStats() {
   pool_->ResetPeak();
   largest_allocation_.store(0, std::memory_order_relaxed);
   allocations_before_reset_.store(stats().num_allocs, std::memory_order_relaxed);
@@ -121,18 +129,18 @@ void LogicalMemory::ResetStats() {
   options_.counters->peak_used.store(used_.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
-void LogicalMemory::PublishStats() {
+void DevicePool::PublishStats() {
   if (options_.counters == nullptr) return;
   options_.counters->largest_free_block.store(stats().largest_free_block.count(), std::memory_order_relaxed);
 }
 
-void LogicalMemory::Close() {
+void DevicePool::Close() {
   workspace_.reset();
   pool_.reset();
 }
 
 // Their destructors would unmap and return chunks that belong to the parent process.
-void LogicalMemory::Abandon() {
+void DevicePool::Abandon() {
   [[maybe_unused]] const Workspace* const workspace = workspace_.release();
   [[maybe_unused]] const Pool* const pool = pool_.release();
 }

@@ -1,4 +1,4 @@
-#include "client/session/logical_memory.h"
+#include "client/session/device_pool.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,16 +22,16 @@ using testing::FakeLease;
 using testing::FakeLeaseLog;
 
 /// The memory of a device of 64 MiB whose streams a test holds up.
-class LogicalMemoryTest : public ::testing::Test {
+class DevicePoolTest : public ::testing::Test {
  protected:
-  LogicalMemoryTest() {
+  DevicePoolTest() {
     auto source = FakeRegionSource::Make(*backend_, {.limit = 64_MiB, .upstream = upstream_});
     EXPECT_TRUE(source.ok()) << source.status();
-    memory_ = std::make_unique<LogicalMemory>(
+    memory_ = std::make_unique<DevicePool>(
         *std::move(source), *backend_,
-        LogicalMemory::Options{.device = "/device:GPU:0", .lease = "job", .counters = &counters_});
+        DevicePool::Options{.device = "/device:GPU:0", .lease = "job", .counters = &counters_});
   }
-  ~LogicalMemoryTest() override { gate_ = true; }
+  ~DevicePoolTest() override { gate_ = true; }
 
   StreamId AddStream() {
     streams_.push_back(*backend_->CreateStream(0, 0));
@@ -62,10 +62,10 @@ class LogicalMemoryTest : public ::testing::Test {
   std::unique_ptr<DeviceBackend> backend_ = MakeSimulatedBackend(
       {.devices = {SimulatedDevice(0, 1_GiB, "test")}, .sparse = true, .asynchronous = true});
   std::vector<StreamHandle> streams_;
-  std::unique_ptr<LogicalMemory> memory_;
+  std::unique_ptr<DevicePool> memory_;
 };
 
-TEST_F(LogicalMemoryTest, CountersFollowEveryAllocationAndFree) {
+TEST_F(DevicePoolTest, CountersFollowEveryAllocationAndFree) {
   AddStream();
   const Block a = Must(3_MiB);
   const Block b = Must(Bytes(1000));
@@ -88,7 +88,7 @@ TEST_F(LogicalMemoryTest, CountersFollowEveryAllocationAndFree) {
   EXPECT_EQ(counters_.allocations, 2u);
 }
 
-TEST_F(LogicalMemoryTest, FreeingABlockTwiceIsRefusedAndCountsNothing) {
+TEST_F(DevicePoolTest, FreeingABlockTwiceIsRefusedAndCountsNothing) {
   AddStream();
   const Block a = Must(2_MiB);
   const Block b = Must(2_MiB);
@@ -99,7 +99,7 @@ TEST_F(LogicalMemoryTest, FreeingABlockTwiceIsRefusedAndCountsNothing) {
   EXPECT_EQ(counters_.requested, (2_MiB).count());
 }
 
-TEST_F(LogicalMemoryTest, MemoryThatAnotherStreamUsesIsHandedOutWhenItsWorkIsDone) {
+TEST_F(DevicePoolTest, MemoryThatAnotherStreamUsesIsHandedOutWhenItsWorkIsDone) {
   AddStream();
   const StreamId other = AddStream();
   const Block block = Must(64_MiB);
@@ -114,7 +114,7 @@ TEST_F(LogicalMemoryTest, MemoryThatAnotherStreamUsesIsHandedOutWhenItsWorkIsDon
   EXPECT_TRUE(memory_->Free(again, 64_MiB).ok());
 }
 
-TEST_F(LogicalMemoryTest, AsManyStreamsAsThereAreNumbersAndAnyNumberOneAfterAnother) {
+TEST_F(DevicePoolTest, AsManyStreamsAsThereAreNumbersAndAnyNumberOneAfterAnother) {
   for (StreamId i = 0; i < kMaxStreams; ++i) EXPECT_EQ(AddStream(), i);
   const StreamHandle last = *backend_->CreateStream(0, 0);
   EXPECT_TRUE(absl::IsResourceExhausted(memory_->AddStream(last).status()));
@@ -134,7 +134,7 @@ TEST_F(LogicalMemoryTest, AsManyStreamsAsThereAreNumbersAndAnyNumberOneAfterAnot
   EXPECT_TRUE(backend_->DestroyStream(last).ok());
 }
 
-TEST_F(LogicalMemoryTest, MemoryOfARemovedStreamCanBeHadByOthers) {
+TEST_F(DevicePoolTest, MemoryOfARemovedStreamCanBeHadByOthers) {
   AddStream();
   const StreamId gone = AddStream();
   const Block block = Must(64_MiB, gone);
@@ -145,7 +145,7 @@ TEST_F(LogicalMemoryTest, MemoryOfARemovedStreamCanBeHadByOthers) {
   EXPECT_TRUE(memory_->Free(Must(64_MiB), 64_MiB).ok());
 }
 
-TEST_F(LogicalMemoryTest, RemovingAStreamWaitsForItsWork) {
+TEST_F(DevicePoolTest, RemovingAStreamWaitsForItsWork) {
   AddStream();
   const StreamId busy = AddStream();
   HoldUp(streams_[busy]);
@@ -159,7 +159,7 @@ TEST_F(LogicalMemoryTest, RemovingAStreamWaitsForItsWork) {
   remover.join();
 }
 
-TEST_F(LogicalMemoryTest, TrimReturnsWhatNoBlockTouches) {
+TEST_F(DevicePoolTest, TrimReturnsWhatNoBlockTouches) {
   AddStream();
   const Block kept = Must(2_MiB);
   const Block freed = Must(32_MiB);
@@ -174,7 +174,7 @@ TEST_F(LogicalMemoryTest, TrimReturnsWhatNoBlockTouches) {
 /// Two devices of a lease, with their upkeep.
 class MemorySessionTest : public ::testing::Test {
  protected:
-  LogicalMemory& memory(int i = 0) { return session_->memory(i); }
+  DevicePool& memory(int i = 0) { return session_->memory(i); }
   void TellToTrim(const TrimOrder& order) {
     {
       const std::lock_guard lock(log_->mutex);

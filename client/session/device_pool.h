@@ -1,5 +1,5 @@
-#ifndef LGPU_CLIENT_SESSION_LOGICAL_MEMORY_H_
-#define LGPU_CLIENT_SESSION_LOGICAL_MEMORY_H_
+#ifndef LGPU_CLIENT_SESSION_DEVICE_POOL_H_
+#define LGPU_CLIENT_SESSION_DEVICE_POOL_H_
 
 #include <atomic>
 #include <chrono>
@@ -21,13 +21,13 @@
 
 namespace lgpu {
 
-/// A LogicalMemory is the memory of one logical device inside this program: the pool over its source, the
+/// A DevicePool is the memory of one logical device inside this program: the pool over its source, the
 /// streams that use it, the workspace of libraries, and its counters in the client page.
 ///
 /// Thread-safe, except Close and Abandon: no other call runs then or comes later. Blocks die with it.
 /// Stream order is the pool's: allocate with the stream that uses the block first (AllocateOptions::stream),
 /// say UseOn for work on another stream, and free after the last work was queued.
-class LogicalMemory {
+class DevicePool {
  public:
   struct Options {
     std::string device = {};                 // said in refusals: "/device:GPU:0"
@@ -39,11 +39,11 @@ class LogicalMemory {
     bool lends_workspace = false;
   };
   /// The backend, and the streams as long as they are not removed, outlive it.
-  LogicalMemory(std::unique_ptr<RegionSource> source, DeviceWork& backend, Options options);
+  DevicePool(std::unique_ptr<RegionSource> source, DeviceWork& backend, Options options);
   /// As Close.
-  ~LogicalMemory();
-  LogicalMemory(const LogicalMemory&) = delete;
-  LogicalMemory& operator=(const LogicalMemory&) = delete;
+  ~DevicePool();
+  DevicePool(const DevicePool&) = delete;
+  DevicePool& operator=(const DevicePool&) = delete;
 
   /// Numbers a stream of the device: 0 for the first, which most blocks should be for. RESOURCE_EXHAUSTED:
   /// kMaxStreams have a number.
@@ -55,6 +55,10 @@ class LogicalMemory {
   absl::StatusOr<Block> Allocate(Bytes bytes, const AllocateOptions& options = {});
   /// `requested`: as given to Allocate.
   absl::Status Free(const Block& block, Bytes requested);
+  /// For callers that do not know what was requested.
+  absl::Status Free(const Block& block);
+  absl::StatusOr<Bytes> RequestedOf(const Block& block) const { return pool_->RequestedOf(block); }
+  absl::StatusOr<Block> Find(const void* address) { return pool_->Find(address); }
   absl::Status UseOn(const Block& block, StreamId stream) { return pool_->UseOn(block, stream); }
 
   /// Waits for all streams and gives every chunk without live blocks back. Says how much it was.
@@ -98,4 +102,4 @@ class LogicalMemory {
 
 }  // namespace lgpu
 
-#endif  // LGPU_CLIENT_SESSION_LOGICAL_MEMORY_H_
+#endif  // LGPU_CLIENT_SESSION_DEVICE_POOL_H_

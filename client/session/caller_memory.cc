@@ -1,0 +1,154 @@
+#include "client/session/caller_memory.h"
+
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "lgpu/refusal.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+namespace {
+
+constexpr std::size_t kMostOwners = 5;
+
+std::string Hex(const void* address) {
+  return absl::StrCat("0x", absl::Hex(reinterpret_cast<std::uintptr_t>(address)));
+}
+
+}  // namespace
+
+absl::StatusOr<Block> CallerMemory::Allocate(Bytes bytes, const Request& request) {
+  if (bytes.is_zero()) return Block();
+  CallerStreams::Use stream;
+  LGPU_RETURN_IF_ERROR(streams_.Find(request.stream, stream));
+  absl::StatusOr<Block> block = pool_.Allocate(bytes, {.alignment = request.alignment,
+                                                       .op = request.tag,
+                                                       .stream = stream.id(),
+                                                       .timeout = request.timeout,
+                                                       .spare_only = request.only_if_ready});
+  if (!block.ok()) return ExplainRefusal(block.status(), request.tag);
+  live_blocks_.fetch_add(1, std::memory_order_relaxed);
+  live_bytes_.fetch_add(block->bytes.count(), std::memory_order_relaxed);
+  if (use_ == PoolUse::kShared) {
+    const MutexLock lock(mutex_);
+    own_[block->address] = *block;
+  }
+  return block;
+}
+
+absl::Status CallerMemory::ExplainRefusal(const absl::Status& status, std::string_view tag) const {
+  std::optional<Refusal> refusal = GetRefusal(status);
+  if (!refusal) return status;
+  if (!tag.empty()) refusal->what = absl::StrCat("block of ", std::string(tag));
+  refusal->owners = pool_.LargestOwners(kMostOwners);
+  return RefusalStatus(*refusal);
+}
+
+absl::Status CallerMemory::CheckOwn(const Block& block) const {
+  if (use_ == PoolUse::kAlone) return absl::OkStatus();
+  const MutexLock lock(mutex_);
+  const auto found = own_.find(block.address);
+  if (found != own_.end() && found->second == block) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the block of ", block.bytes.count(), " bytes at ", Hex(block.address),
+                   " is not a live block of this memory: it was freed before, or belongs to a tensor or to "
+                   "another memory"));
+}
+
+absl::Status CallerMemory::Free(const Block& block, void* stream) {
+  if (block.address == nullptr && block.bytes.is_zero()) return absl::OkStatus();
+  LGPU_RETURN_IF_ERROR(CheckOwn(block));
+  if (exported_blocks_.load(std::memory_order_acquire) != 0) {
+    const MutexLock lock(mutex_);
+    if (exported_.contains(block.address)) {
+      return absl::FailedPreconditionError(absl::StrCat("the block of ", block.bytes.count(), " bytes at ",
+                                                        Hex(block.address),
+                                                        " is exported: its last owner frees it"));
+    }
+  }
+  return FreeLive(block, stream);
+}
+
+// Where the stream is the block's own, UseOn does nothing.
+absl::Status CallerMemory::FreeLive(const Block& block, void* stream) {
+  CallerStreams::Use use;
+  LGPU_RETURN_IF_ERROR(streams_.Find(stream, use));
+  LGPU_RETURN_IF_ERROR(pool_.UseOn(block, use.id()));
+  std::optional<Block> forgotten;
+  if (use_ == PoolUse::kShared) {
+    // Before the pool has it: its address may be another block's from then on.
+    const MutexLock lock(mutex_);
+    if (own_.erase(block.address) == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the block at ", Hex(block.address), " was freed before"));
+    }
+    forgotten = block;
+  }
+  if (absl::Status freed = pool_.Free(block); !freed.ok()) {
+    if (forgotten) {
+      const MutexLock lock(mutex_);
+      own_[block.address] = *forgotten;
+    }
+    return freed;
+  }
+  live_bytes_.fetch_sub(block.bytes.count(), std::memory_order_relaxed);
+  // Last, for a Close that sees no live block takes the memory away.
+  live_blocks_.fetch_sub(1, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Block> CallerMemory::Find(const void* address) {
+  if (use_ == PoolUse::kAlone) return pool_.Find(address);
+  const MutexLock lock(mutex_);
+  if (const auto found = own_.find(address); found != own_.end()) return found->second;
+  return absl::InvalidArgumentError(absl::StrCat("no live block of this memory starts at ", Hex(address)));
+}
+
+absl::Status CallerMemory::UseOn(const Block& block, void* stream) {
+  if (block.address == nullptr && block.bytes.is_zero()) return absl::OkStatus();
+  LGPU_RETURN_IF_ERROR(CheckOwn(block));
+  CallerStreams::Use use;
+  LGPU_RETURN_IF_ERROR(streams_.Find(stream, use));
+  return pool_.UseOn(block, use.id());
+}
+
+absl::Status CallerMemory::Export(const Block& block) {
+  LGPU_RETURN_IF_ERROR(CheckOwn(block));
+  LGPU_RETURN_IF_ERROR(pool_.RequestedOf(block).status());  // it is live
+  const MutexLock lock(mutex_);
+  if (!exported_.insert(block.address).second) {
+    return absl::FailedPreconditionError(absl::StrCat("the block of ", block.bytes.count(), " bytes at ",
+                                                      Hex(block.address),
+                                                      " is exported already: copy its owner instead"));
+  }
+  exported_blocks_.fetch_add(1, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+void CallerMemory::FreeExported(const Block& block, void* stream) {
+  {
+    const MutexLock lock(mutex_);
+    exported_.erase(block.address);
+  }
+  // Where the device has a fault, the block stays charged until the memory closes.
+  FreeLive(block, stream).IgnoreError();
+  exported_blocks_.fetch_sub(1, std::memory_order_release);
+}
+
+CallerMemory::Live CallerMemory::live() const {
+  return {.blocks = live_blocks_.load(std::memory_order_acquire),
+          .bytes = Bytes(live_bytes_.load(std::memory_order_relaxed)),
+          .exported = exported_blocks_.load(std::memory_order_acquire)};
+}
+
+absl::Status CallerMemory::CheckNoneLive() const {
+  const Live now = live();
+  if (now.blocks == 0 && now.exported == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(now.blocks, now.blocks == 1 ? " block (" : " blocks (", FormatBytes(now.bytes),
+                   ") of this memory ", now.blocks == 1 ? "is" : "are", " still in use, ", now.exported,
+                   " of them exported\n  try: free them, let their owners go, and close again"));
+}
+
+}  // namespace lgpu

@@ -1,0 +1,86 @@
+#ifndef LGPU_CLIENT_SESSION_CALLER_MEMORY_H_
+#define LGPU_CLIENT_SESSION_CALLER_MEMORY_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "client/session/caller_streams.h"
+#include "client/session/device_pool.h"
+
+namespace lgpu {
+
+/// A CallerMemory is what a program takes of a DevicePool for kernels of its own: blocks on streams of its
+/// own, and how many of them are live or exported. An exported block belongs to owners that outlive its
+/// maker.
+///
+/// Thread-safe, except RemoveStreams. Pool and backend outlive it.
+class CallerMemory {
+ public:
+  /// kShared: the pool has blocks of others too, which are not to be found or freed here.
+  enum class PoolUse { kAlone, kShared };
+  CallerMemory(DevicePool& pool, DeviceWork& backend, int device, PoolUse use)
+      : pool_(pool), use_(use), streams_(pool, backend, device) {}
+  CallerMemory(const CallerMemory&) = delete;
+  CallerMemory& operator=(const CallerMemory&) = delete;
+
+  struct Request {
+    void* stream = nullptr;
+    Bytes alignment = Bytes(256);
+    std::string_view tag = {};
+    std::chrono::nanoseconds timeout{0};
+    bool only_if_ready = false;
+  };
+  /// A block of no bytes has no address and is no memory. Errors as Pool::Allocate; a Refusal has `what` and
+  /// `owners`.
+  absl::StatusOr<Block> Allocate(Bytes bytes, const Request& request);
+  /// After the last work with the block was queued on `stream`. INVALID_ARGUMENT: it is not live;
+  /// FAILED_PRECONDITION: it is exported.
+  absl::Status Free(const Block& block, void* stream);
+  absl::StatusOr<Block> Find(const void* address);
+  absl::Status UseOn(const Block& block, void* stream);
+  absl::Status ForgetStream(void* stream) { return streams_.Forget(stream); }
+
+  /// From here on the block is freed by FreeExported alone, once.
+  absl::Status Export(const Block& block);
+  void FreeExported(const Block& block, void* stream);
+
+  struct Live {
+    std::uint64_t blocks = 0;
+    Bytes bytes;
+    std::uint64_t exported = 0;  // of these blocks
+  };
+  Live live() const;
+  /// OK where no block is live; else FAILED_PRECONDITION with their number.
+  absl::Status CheckNoneLive() const;
+  std::vector<void*> Streams() const { return streams_.Streams(); }
+  /// Waits for the streams and gives their numbers up.
+  absl::Status RemoveStreams() { return streams_.RemoveAll(); }
+
+ private:
+  absl::Status CheckOwn(const Block& block) const;
+  absl::Status FreeLive(const Block& block, void* stream);
+  absl::Status ExplainRefusal(const absl::Status& status, std::string_view tag) const;
+
+  DevicePool& pool_;
+  const PoolUse use_;
+  CallerStreams streams_;
+  std::atomic<std::uint64_t> live_blocks_{0};
+  std::atomic<std::uint64_t> live_bytes_{0};
+  std::atomic<std::uint64_t> exported_blocks_{0};
+  mutable Mutex mutex_;
+  absl::flat_hash_map<const void*, Block> own_ ABSL_GUARDED_BY(mutex_);  // of a shared pool
+  absl::flat_hash_set<const void*> exported_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_CLIENT_SESSION_CALLER_MEMORY_H_
