@@ -8,6 +8,7 @@
 #include "client/runtime/executor.h"
 #include "client/runtime/explain.h"
 #include "client/runtime/memory_report.h"
+#include "client/runtime/memory_state.h"
 #include "client/runtime/open_lease.h"
 #include "client/runtime/scope_stack.h"
 #include "client/session/fork_guard.h"
@@ -98,15 +99,19 @@ absl::Status Context::ResizeDevice(std::string_view device, const ResizeOptions&
   LGPU_ASSIGN_OR_RETURN(const int position, state_->placer().Lookup(device));
   const internal::Device& gpu = state_->device(position);
   if (!gpu.is_gpu()) return absl::InvalidArgumentError(Cat(gpu.name(), " has no memory limit"));
-  if (options.memory_limit == Lease::kWholeCard) {
-    return absl::InvalidArgumentError(Cat(FormatBytes(options.memory_limit), " is more than any GPU has"));
-  }
-  if (options.guarantee && *options.guarantee > options.memory_limit) {
-    return absl::InvalidArgumentError(Cat("the guarantee of ", FormatBytes(*options.guarantee),
-                                          " is more than the memory_limit of ",
-                                          FormatBytes(options.memory_limit)));
-  }
+  LGPU_RETURN_IF_ERROR(internal::CheckResize(options));
   return state_->ResizeGpu(gpu.index(), options.memory_limit, options.guarantee);
+}
+
+absl::StatusOr<LogicalMemory> Context::Memory(std::string_view device) const {
+  if (state_ == nullptr) return NoContext();
+  if (state_->IsForked()) return ForkedError();
+  LGPU_ASSIGN_OR_RETURN(const int position, state_->placer().Lookup(device));
+  const internal::Device& gpu = state_->device(position);
+  if (!gpu.is_gpu()) return absl::InvalidArgumentError(Cat(gpu.name(), " has no memory of lgpu's"));
+  const internal::GatePass pass(state_->gate());
+  if (!pass) return state_->ClosedError();
+  return LogicalMemory(internal::MemoryOfContext(state_, gpu.index()));
 }
 
 std::string Context::DeviceMapping() const { return internal::DeviceMappingText(logical_devices()); }
@@ -149,6 +154,11 @@ void Context::SetDevicePolicy(DevicePolicy policy) const {
 const std::string& Context::lease() const {
   static const std::string kNone;
   return state_ == nullptr ? kNone : state_->lease_id();
+}
+
+const std::string& Context::lease_name() const {
+  static const std::string kNone;
+  return state_ == nullptr ? kNone : state_->lease_name();
 }
 
 absl::StatusOr<Tensor> Context::ConstantBytes(DType dtype, const Shape& shape,

@@ -203,17 +203,36 @@ ContextState::~ContextState() {
     for (const auto& device : devices_) device->Abandon();
     return;
   }
-  {
-    // A Close that found no daemon has waited for one already.
-    const MutexLock lock(close_mutex_);
-    if (closed_) return;
+  // A Close that found no daemon has waited for one already.
+  const MutexLock lock(close_mutex_);
+  if (closed_) return;
+  gate_.CloseAndWait();
+  CloseNow().IgnoreError();
+}
+
+absl::Status ContextState::CheckNoCallerBlocks() const {
+  for (const auto& device : devices_) {
+    if (!device->is_gpu()) continue;
+    LGPU_RETURN_IF_ERROR(device->caller_memory().CheckNoneLive());
   }
-  Close().IgnoreError();
+  return absl::OkStatus();
 }
 
 absl::Status ContextState::Close() {
   if (IsForked()) return ForkedError();
   const MutexLock lock(close_mutex_);
+  if (!closed_) {
+    LGPU_RETURN_IF_ERROR(CheckNoCallerBlocks());
+    gate_.CloseAndWait();
+    if (absl::Status live = CheckNoCallerBlocks(); !live.ok()) {
+      gate_.Reopen();
+      return live;
+    }
+  }
+  return CloseNow();
+}
+
+absl::Status ContextState::CloseNow() {
   if (!closed_) ShutDownDevices();
   // A daemon that was away may be back by now.
   if (!lease_is_closed_) {
@@ -226,7 +245,6 @@ absl::Status ContextState::Close() {
 }
 
 void ContextState::ShutDownDevices() {
-  gate_.CloseAndWait();
   memory_.StopUpkeep();
   for (const auto& device : devices_) {
     close_status_.Update(device->Synchronize());

@@ -43,11 +43,14 @@ class ContextState {
   ContextState& operator=(const ContextState&) = delete;
 
   /// Context::Close. UNAVAILABLE: lgpud is away; it hears of the end when it is back, and another call says
-  /// how that went.
+  /// how that went. FAILED_PRECONDITION: blocks of a LogicalMemory are live.
   absl::Status Close();
 
   const std::vector<LogicalDeviceInfo>& infos() const { return infos_; }
   const std::string& lease_id() const { return lease_id_; }
+  const std::string& lease_name() const { return memory_.lease().name(); }
+  const Lease& lease() const { return memory_.lease(); }
+  std::chrono::nanoseconds allocation_timeout() const { return allocation_timeout_; }
 
   Gate& gate() { return gate_; }
   bool IsForked() const { return epoch_.IsForked(); }
@@ -90,6 +93,9 @@ class ContextState {
  private:
   ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options, const RuntimeOptions& runtime);
   absl::Status OpenDevices(const ContextOptions& options);
+  /// OK where no LogicalMemory has live blocks.
+  absl::Status CheckNoCallerBlocks() const;
+  absl::Status CloseNow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
   /// No thread passes the gate any more when this returns, and all blocks are gone.
   void ShutDownDevices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
   /// Records the device time of ops that are done. Part of the upkeep.

@@ -27,6 +27,8 @@ class Gate {
       inside_.wait(now, std::memory_order_acquire);
     }
   }
+  /// After CloseAndWait, by the same thread: threads get through again.
+  void Reopen() { inside_.fetch_and(~kClosed, std::memory_order_release); }
   bool is_closed() const { return (inside_.load(std::memory_order_acquire) & kClosed) != 0; }
 
  private:

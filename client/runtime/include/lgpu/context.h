@@ -18,6 +18,8 @@
 #include "lgpu/bytes.h"
 #include "lgpu/explain.h"
 #include "lgpu/export.h"
+#include "lgpu/logical_device.h"
+#include "lgpu/memory.h"
 #include "lgpu/memory_stats.h"
 #include "lgpu/ops.h"
 #include "lgpu/tensor.h"
@@ -30,25 +32,6 @@ struct ContextMaker;
 }  // namespace internal
 
 class Config;
-
-enum class MemoryMode {
-  kGrowth,       // chunks on demand, up to the limit
-  kPreallocate,  // the whole limit exists from creation; allocation up to it cannot fail
-};
-
-/// One logical device to ask for.
-struct LogicalDeviceOptions {
-  /// Zero: all that the card can give.
-  Bytes memory_limit = {};
-  /// Growth only: memory that is set aside, at most memory_limit.
-  Bytes guarantee = {};
-  MemoryMode mode = MemoryMode::kGrowth;
-  /// "" (the daemon chooses), an index among the machine's GPUs, or a (prefix of a) UUID. Only GPUs that
-  /// CUDA_VISIBLE_DEVICES leaves this process can be had.
-  std::string physical_device = {};
-  std::string name = {};  // for people
-  int priority = 0;       // of its stream; lower is more urgent, 0 is the default
-};
 
 /// What happens when an op needs a tensor that lies on another device. TensorFlow's words.
 enum class DevicePolicy { kExplicit = 0, kWarn = 1, kSilent = 2, kSilentForInt32 = 3 };
@@ -100,20 +83,6 @@ struct ContextOptions {
   std::function<void(std::string_view line)> log_sink = {};
 };
 
-struct LogicalDeviceInfo {
-  std::string name;  // "/job:localhost/replica:0/task:0/device:GPU:0"
-  Bytes memory_limit;
-  Bytes guarantee;
-  MemoryMode mode = MemoryMode::kGrowth;
-  std::string card_uuid;
-  std::string card_name;
-  std::string pci_bus_id;
-  int card_index = 0;  // among the machine's GPUs
-  int compute_major = 0;
-  int compute_minor = 0;
-  bool simulated = false;
-};
-
 /// TensorFlow's DeviceAttributes. Numbers that are not known are absent.
 struct DeviceAttributes {
   /// Another device of the program that this one reaches fast.
@@ -137,13 +106,6 @@ struct LogicalDeviceName {
   std::string name;         // "/device:GPU:0"
   std::string device_type;  // "GPU", "CPU"
   friend bool operator==(const LogicalDeviceName&, const LogicalDeviceName&) = default;
-};
-
-/// New sizes for a logical device.
-struct ResizeOptions {
-  Bytes memory_limit = {};
-  /// Nothing: the guarantee stays, as far as the limit allows.
-  std::optional<Bytes> guarantee = {};
 };
 
 /// TensorFlow's get_memory_info: bytes in live blocks, now and at their peak.
@@ -202,6 +164,8 @@ class LGPU_API Context {
 
   /// Gives everything back now and waits until the quota is free. Tensors and ops fail afterwards.
   /// Repeating it is fine. UNAVAILABLE: no daemon is there to hear it; the next one does.
+  /// FAILED_PRECONDITION, and nothing changes: blocks of Memory are live, which the destructor waits for too:
+  /// their lease ends with the last of their owners.
   absl::Status Close();
 
   /// The GPUs, in the order of their index, as they were when the Context was made; GetMemoryStats has the
@@ -217,6 +181,8 @@ class LGPU_API Context {
   absl::Status ResizeDevice(std::string_view device, const ResizeOptions& options) const;
   /// The handle of the lease ("" for `local`); what LGPU_LEASE of a child would hold.
   const std::string& lease() const;
+  /// Its name, for people.
+  const std::string& lease_name() const;
 
   /// A tensor with these values, `{1, 2, 3}` or `{{1, 2}, {3, 4}}`, on the device of the innermost
   /// DeviceScope of this thread, else where default placement puts it (the first GPU; int32 too).
@@ -260,6 +226,9 @@ class LGPU_API Context {
   /// A table for people: every GPU with its numbers and the ops that own most of its memory, and the copies
   /// between devices. Empty once the context is closed.
   std::string MemorySummary() const;
+  /// The memory of a GPU ("GPU:0") for kernels of your own: blocks inside its limit, beside those of tensors.
+  /// INVALID_ARGUMENT for a CPU, and where there is no such device.
+  absl::StatusOr<LogicalMemory> Memory(std::string_view device) const;
   /// Everything that the pool of a GPU knows.
   absl::StatusOr<MemoryStats> GetMemoryStats(std::string_view device) const;
   /// Gives chunks that no tensor needs back to the daemon; says how much it was.
