@@ -33,6 +33,10 @@ void lgpu_options_set_lease(lgpu_options* options, const char* lease) {
   if (options == nullptr) return;
   options->options.lease = Text(lease);
 }
+void lgpu_options_set_lease_name(lgpu_options* options, const char* name) {
+  if (options == nullptr) return;
+  options->options.lease_name = Text(name);
+}
 void lgpu_options_add_device(lgpu_options* options, uint64_t memory_limit, int preallocate) {
   if (options == nullptr) return;
   options->options.logical_devices.push_back(
@@ -64,6 +68,12 @@ lgpu_code lgpu_context_close(lgpu_context* context, lgpu_status* status) {
   return Report(context->context.Close(), status);
 }
 void lgpu_context_delete(lgpu_context* context) { std::unique_ptr<lgpu_context>{context}.reset(); }
+const char* lgpu_context_lease(const lgpu_context* context) {
+  return context == nullptr ? "" : context->context.lease().c_str();
+}
+const char* lgpu_context_lease_name(const lgpu_context* context) {
+  return context == nullptr ? "" : context->context.lease_name().c_str();
+}
 int lgpu_context_device_count(const lgpu_context* context) {
   return context == nullptr ? 0 : static_cast<int>(context->context.logical_devices().size());
 }

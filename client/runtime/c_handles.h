@@ -2,6 +2,7 @@
 #define LGPU_CLIENT_RUNTIME_C_HANDLES_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,9 +12,13 @@
 
 // What the handles of the C interface are.
 
+struct lgpu_refusal {
+  lgpu::Refusal refusal;
+};
 struct lgpu_status {
   absl::Status status;
   std::string message;
+  mutable std::optional<lgpu_refusal> refusal = {};  // once it was asked for
 };
 struct lgpu_options {
   lgpu::ContextOptions options;
@@ -48,6 +53,7 @@ inline lgpu_code Report(const absl::Status& status, lgpu_status* to) {
   if (to != nullptr) {
     to->status = status;
     to->message = std::string(status.message());
+    to->refusal.reset();
   }
   return static_cast<lgpu_code>(status.raw_code());
 }

@@ -50,6 +50,7 @@ typedef enum lgpu_dtype {
 } lgpu_dtype;
 
 typedef struct lgpu_status lgpu_status;
+typedef struct lgpu_refusal lgpu_refusal;
 typedef struct lgpu_options lgpu_options;
 typedef struct lgpu_context lgpu_context;
 typedef struct lgpu_tensor lgpu_tensor;
@@ -66,6 +67,41 @@ LGPU_C_API lgpu_status* lgpu_status_new(void);
 LGPU_C_API void lgpu_status_delete(lgpu_status* status);
 LGPU_C_API lgpu_code lgpu_status_code(const lgpu_status* status);
 LGPU_C_API const char* lgpu_status_message(const lgpu_status* status);
+
+/* Everything that is known of memory that was refused; NULL where the status carries no refusal. It belongs
+ * to the status, and lives until its next use. */
+LGPU_C_API const lgpu_refusal* lgpu_status_refusal(const lgpu_status* status);
+/* "limit", "card", "address range", "map count", "deadlock", "backend", "descriptors". */
+LGPU_C_API const char* lgpu_refusal_reason(const lgpu_refusal* refusal);
+/* A text by its name: "device", "lease", "what", "card". "" where it is not known, NULL for another name. */
+LGPU_C_API const char* lgpu_refusal_text(const lgpu_refusal* refusal, const char* name);
+/* A number by its name: "asked_bytes", "limit_bytes", "used_bytes", "held_bytes", "peak_used_bytes",
+ * "live_blocks", "largest_free_block_bytes", "card_total_bytes", "card_free_bytes", "coming_back_bytes",
+ * "waited_ms". 1, and `value` is written, where it is known; 0 where it is not, and for another name. */
+LGPU_C_API int lgpu_refusal_number(const lgpu_refusal* refusal, const char* name, uint64_t* value);
+/* The leases that hold, or are promised, memory of the card, largest first. */
+typedef struct lgpu_refusal_holder {
+  const char* lease;
+  const char* owner; /* user name, or the uid in digits */
+  int64_t pid;       /* 0: no process now */
+  const char* device;
+  uint64_t held;
+  uint64_t guarantee;
+} lgpu_refusal_holder;
+LGPU_C_API size_t lgpu_refusal_holder_count(const lgpu_refusal* refusal);
+/* 1, and `holder` is written; 0 for an index that is not there. So is the next one. */
+LGPU_C_API int lgpu_refusal_holder_at(const lgpu_refusal* refusal, size_t index, lgpu_refusal_holder* holder);
+/* What is in use in this program, by op or tag, largest first. */
+typedef struct lgpu_refusal_owner {
+  const char* op;
+  uint64_t bytes;
+  uint64_t blocks;
+} lgpu_refusal_owner;
+LGPU_C_API size_t lgpu_refusal_owner_count(const lgpu_refusal* refusal);
+LGPU_C_API int lgpu_refusal_owner_at(const lgpu_refusal* refusal, size_t index, lgpu_refusal_owner* owner);
+/* Commands or changes that would help, one each; NULL for an index that is not there. */
+LGPU_C_API size_t lgpu_refusal_advice_count(const lgpu_refusal* refusal);
+LGPU_C_API const char* lgpu_refusal_advice_at(const lgpu_refusal* refusal, size_t index);
 
 /* A list of strings, or one text: then it has one. Of NULL the count is 0, and an index that is not there
  * NULL. */
@@ -123,6 +159,8 @@ LGPU_C_API void lgpu_options_delete(lgpu_options* options);
 LGPU_C_API void lgpu_options_set_endpoint(lgpu_options* options, const char* endpoint);
 /* A lease to attach to. */
 LGPU_C_API void lgpu_options_set_lease(lgpu_options* options, const char* lease);
+/* A name for the lease that is made. */
+LGPU_C_API void lgpu_options_set_lease_name(lgpu_options* options, const char* name);
 /* Adds a logical device: its limit in bytes (0: all that the card can give), grown on demand or preallocated.
  */
 LGPU_C_API void lgpu_options_add_device(lgpu_options* options, uint64_t memory_limit, int preallocate);
@@ -150,6 +188,9 @@ LGPU_C_API lgpu_code lgpu_context_create_from_config(lgpu_config* config, lgpu_c
 LGPU_C_API lgpu_code lgpu_context_close(lgpu_context* context, lgpu_status* status);
 /* Closes too. Tensors may outlive their context; their data does not. */
 LGPU_C_API void lgpu_context_delete(lgpu_context* context);
+/* The handle of the lease ("" for `local`), which LGPU_LEASE of a child would hold; and its name. */
+LGPU_C_API const char* lgpu_context_lease(const lgpu_context* context);
+LGPU_C_API const char* lgpu_context_lease_name(const lgpu_context* context);
 LGPU_C_API int lgpu_context_device_count(const lgpu_context* context);
 /* "/job:localhost/replica:0/task:0/device:GPU:0"; NULL for an index that is not there. */
 LGPU_C_API const char* lgpu_context_device_name(const lgpu_context* context, int index);
@@ -217,6 +258,45 @@ LGPU_C_API lgpu_code lgpu_matmul(const lgpu_tensor* a, const lgpu_tensor* b, int
                                  lgpu_tensor** product, lgpu_status* status);
 LGPU_C_API lgpu_code lgpu_add_n(const lgpu_tensor* const* inputs, size_t count, lgpu_tensor** sum,
                                 lgpu_status* status);
+/* A tensor of that shape with the one element of `value` everywhere. */
+LGPU_C_API lgpu_code lgpu_fill(const int64_t* dimensions, int rank, const lgpu_tensor* value,
+                               lgpu_tensor** filled, lgpu_status* status);
+/* Elementwise, with broadcasting. */
+LGPU_C_API lgpu_code lgpu_add(const lgpu_tensor* a, const lgpu_tensor* b, lgpu_tensor** output,
+                              lgpu_status* status);
+LGPU_C_API lgpu_code lgpu_subtract(const lgpu_tensor* a, const lgpu_tensor* b, lgpu_tensor** output,
+                                   lgpu_status* status);
+LGPU_C_API lgpu_code lgpu_multiply(const lgpu_tensor* a, const lgpu_tensor* b, lgpu_tensor** output,
+                                   lgpu_status* status);
+LGPU_C_API lgpu_code lgpu_divide(const lgpu_tensor* a, const lgpu_tensor* b, lgpu_tensor** output,
+                                 lgpu_status* status);
+LGPU_C_API lgpu_code lgpu_negative(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status);
+LGPU_C_API lgpu_code lgpu_relu(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status);
+LGPU_C_API lgpu_code lgpu_relu_grad(const lgpu_tensor* gradients, const lgpu_tensor* features,
+                                    lgpu_tensor** output, lgpu_status* status);
+/* Behind one another along the first dimension. */
+LGPU_C_API lgpu_code lgpu_concat(const lgpu_tensor* const* inputs, size_t count, lgpu_tensor** output,
+                                 lgpu_status* status);
+/* `permutation` has as many elements as the input has dimensions; NULL: their order is reversed. */
+LGPU_C_API lgpu_code lgpu_transpose(const lgpu_tensor* input, const int* permutation, lgpu_tensor** output,
+                                    lgpu_status* status);
+/* `axes`: the dimensions that go, negative ones count from the end; NULL: all. `keep_dims`: they stay, with
+ * size 1.
+ */
+LGPU_C_API lgpu_code lgpu_reduce_sum(const lgpu_tensor* input, const int* axes, size_t count, int keep_dims,
+                                     lgpu_tensor** output, lgpu_status* status);
+LGPU_C_API lgpu_code lgpu_reduce_mean(const lgpu_tensor* input, const int* axes, size_t count, int keep_dims,
+                                      lgpu_tensor** output, lgpu_status* status);
+/* The loss of each row, and its gradient. */
+LGPU_C_API lgpu_code lgpu_sparse_softmax_cross_entropy_with_logits(const lgpu_tensor* logits,
+                                                                   const lgpu_tensor* labels,
+                                                                   lgpu_tensor** loss, lgpu_tensor** backprop,
+                                                                   lgpu_status* status);
+/* Other views of the input's memory. */
+LGPU_C_API lgpu_code lgpu_reshape(const lgpu_tensor* input, const int64_t* dimensions, int rank,
+                                  lgpu_tensor** output, lgpu_status* status);
+LGPU_C_API lgpu_code lgpu_slice_rows(const lgpu_tensor* input, int64_t begin, int64_t count,
+                                     lgpu_tensor** output, lgpu_status* status);
 LGPU_C_API lgpu_code lgpu_cast(const lgpu_tensor* input, lgpu_dtype to, lgpu_tensor** output,
                                lgpu_status* status);
 LGPU_C_API lgpu_code lgpu_identity(const lgpu_tensor* input, lgpu_tensor** output, lgpu_status* status);
