@@ -57,17 +57,21 @@ Context::Context(Context&& other) noexcept = default;
 
 Context& Context::operator=(Context&& other) noexcept {
   if (this != &other) {
-    if (state_ != nullptr) Close().IgnoreError();
+    if (state_ != nullptr) state_->Retire();
     state_ = std::move(other.state_);
   }
   return *this;
 }
 
 Context::~Context() {
-  if (state_ != nullptr) Close().IgnoreError();
+  if (state_ != nullptr) state_->Retire();
 }
 
 absl::Status Context::Close() { return state_ == nullptr ? absl::OkStatus() : state_->Close(); }
+
+Context::ExportCount Context::Exports() const {
+  return state_ == nullptr ? ExportCount() : state_->exports();
+}
 
 const std::vector<LogicalDeviceInfo>& Context::logical_devices() const {
   static const std::vector<LogicalDeviceInfo> kNone;

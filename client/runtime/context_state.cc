@@ -210,7 +210,8 @@ ContextState::~ContextState() {
   CloseNow().IgnoreError();
 }
 
-absl::Status ContextState::CheckNoCallerBlocks() const {
+absl::Status ContextState::CheckNothingLent() const {
+  LGPU_RETURN_IF_ERROR(CheckNoExports());
   for (const auto& device : devices_) {
     if (!device->is_gpu()) continue;
     LGPU_RETURN_IF_ERROR(device->caller_memory().CheckNoneLive());
@@ -222,11 +223,13 @@ absl::Status ContextState::Close() {
   if (IsForked()) return ForkedError();
   const MutexLock lock(close_mutex_);
   if (!closed_) {
-    LGPU_RETURN_IF_ERROR(CheckNoCallerBlocks());
+    LGPU_RETURN_IF_ERROR(CheckNothingLent());
     gate_.CloseAndWait();
-    if (absl::Status live = CheckNoCallerBlocks(); !live.ok()) {
-      gate_.Reopen();
-      return live;
+    absl::Status lent = CheckNothingLent();
+    if (lent.ok()) lent = EndExports();
+    if (!lent.ok()) {
+      if (!IsRetired()) gate_.Reopen();
+      return lent;
     }
   }
   return CloseNow();
@@ -244,7 +247,78 @@ absl::Status ContextState::CloseNow() {
   return close_status_;
 }
 
+void ContextState::Retire() {
+  if (IsForked()) return;
+  bool lent = false;
+  {
+    const MutexLock lock(exports_mutex_);
+    retired_ = true;
+    lent = exports_.exports != 0;
+  }
+  if (!lent) {
+    Close().IgnoreError();
+    return;
+  }
+  const MutexLock lock(close_mutex_);
+  if (closed_) return;  // by the last export, meanwhile
+  gate_.CloseAndWait();
+  for (const auto& device : devices_) {
+    if (device->is_gpu()) device->memory().Trim().IgnoreError();
+  }
+}
+
+absl::Status ContextState::AddExport(Bytes bytes) {
+  const MutexLock lock(exports_mutex_);
+  if (exports_ended_) return ClosedError();
+  ++exports_.exports;
+  exports_.bytes += bytes;
+  return absl::OkStatus();
+}
+
+void ContextState::RemoveExport(Bytes bytes) {
+  if (IsForked()) return;
+  bool last = false;
+  {
+    const MutexLock lock(exports_mutex_);
+    --exports_.exports;
+    exports_.bytes -= bytes;
+    last = retired_ && exports_.exports == 0;
+  }
+  if (last) Close().IgnoreError();
+}
+
+Context::ExportCount ContextState::exports() const {
+  const MutexLock lock(exports_mutex_);
+  return exports_;
+}
+
+absl::Status ContextState::CheckNoExports() const {
+  const MutexLock lock(exports_mutex_);
+  return ExportsError();
+}
+
+absl::Status ContextState::EndExports() {
+  const MutexLock lock(exports_mutex_);
+  LGPU_RETURN_IF_ERROR(ExportsError());
+  exports_ended_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status ContextState::ExportsError() const {
+  if (exports_.exports == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      Cat(exports_.exports, exports_.exports == 1 ? " array (" : " arrays (", FormatBytes(exports_.bytes),
+          exports_.exports == 1 ? ") still uses" : ") still use",
+          " memory of this Context outside lgpu, so it stays open; drop them, and close it again"));
+}
+
+bool ContextState::IsRetired() const {
+  const MutexLock lock(exports_mutex_);
+  return retired_;
+}
+
 void ContextState::ShutDownDevices() {
+  free_gate_.CloseAndWait();
   memory_.StopUpkeep();
   for (const auto& device : devices_) {
     close_status_.Update(device->Synchronize());

@@ -45,6 +45,15 @@ class ContextState {
   /// Context::Close. UNAVAILABLE: lgpud is away; it hears of the end when it is back, and another call says
   /// how that went. FAILED_PRECONDITION: blocks of a LogicalMemory are live.
   absl::Status Close();
+  /// Close, for a Context that goes. Where exports are in use, ops end and idle memory goes back; the last
+  /// RemoveExport closes the rest.
+  void Retire();
+
+  /// Memory of a GPU is lent outside, until RemoveExport. FAILED_PRECONDITION: the devices are shut down.
+  absl::Status AddExport(Bytes bytes);
+  /// The block of the export was freed.
+  void RemoveExport(Bytes bytes);
+  Context::ExportCount exports() const;
 
   const std::vector<LogicalDeviceInfo>& infos() const { return infos_; }
   const std::string& lease_id() const { return lease_id_; }
@@ -53,6 +62,8 @@ class ContextState {
   std::chrono::nanoseconds allocation_timeout() const { return allocation_timeout_; }
 
   Gate& gate() { return gate_; }
+  /// Blocks are freed behind this one, which stays open as long as there are exports.
+  Gate& free_gate() { return free_gate_; }
   bool IsForked() const { return epoch_.IsForked(); }
   /// Why the gate is shut: FAILED_PRECONDITION.
   absl::Status ClosedError() const;
@@ -93,8 +104,13 @@ class ContextState {
  private:
   ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options, const RuntimeOptions& runtime);
   absl::Status OpenDevices(const ContextOptions& options);
-  /// OK where no LogicalMemory has live blocks.
-  absl::Status CheckNoCallerBlocks() const;
+  /// OK where no LogicalMemory has live blocks and no export is in use.
+  absl::Status CheckNothingLent() const;
+  absl::Status CheckNoExports() const;
+  /// FAILED_PRECONDITION while exports are in use; else there will be none.
+  absl::Status EndExports();
+  absl::Status ExportsError() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(exports_mutex_);
+  bool IsRetired() const;
   absl::Status CloseNow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
   /// No thread passes the gate any more when this returns, and all blocks are gone.
   void ShutDownDevices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
@@ -117,6 +133,11 @@ class ContextState {
   std::vector<std::uint64_t> incarnations_;  // by position; constant after the constructor
   std::vector<std::unique_ptr<Device>> devices_;
   Gate gate_;
+  Gate free_gate_;
+  mutable Mutex exports_mutex_;
+  Context::ExportCount exports_ ABSL_GUARDED_BY(exports_mutex_);
+  bool exports_ended_ ABSL_GUARDED_BY(exports_mutex_) = false;  // there will be no more
+  bool retired_ ABSL_GUARDED_BY(exports_mutex_) = false;        // the last export closes
   Mutex close_mutex_;  // orders calls of Close; held over the whole of it, nothing else waits for it
   bool closed_ ABSL_GUARDED_BY(close_mutex_) = false;
   bool lease_is_closed_ ABSL_GUARDED_BY(close_mutex_) = false;

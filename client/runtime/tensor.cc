@@ -8,6 +8,8 @@
 #include "client/runtime/copies.h"
 #include "client/runtime/tensor_buffer.h"
 #include "kernels/text.h"
+#include "lgpu/status.h"
+#include "lgpu/tensor_export.h"
 
 namespace lgpu {
 
@@ -96,6 +98,46 @@ absl::Status Tensor::CopyToHost(void* to, std::size_t size) const {
                                           " bytes; the buffer has ", size));
   }
   return internal::CopyToHost(*buffer_, {static_cast<std::byte*>(to), size});
+}
+
+absl::StatusOr<TensorExport> Tensor::Export() const {
+  if (!has_value()) return NoValue();
+  internal::ContextState& state = *buffer_->state();
+  if (state.IsForked()) return state.ClosedError();
+  const internal::GatePass pass(state.gate());
+  if (!pass) return state.ClosedError();
+  internal::Device& device = buffer_->device();
+  if (!device.is_gpu()) return TensorExport(buffer_);
+  if (!state.infos()[static_cast<std::size_t>(device.index())].simulated) {
+    return absl::UnimplementedError(Cat("the tensor lies on ", device.name(),
+                                        ", a real GPU, whose memory lgpu does not lend to other "
+                                        "code without a copy; copy the tensor to the host"));
+  }
+  LGPU_RETURN_IF_ERROR(device.Synchronize());
+  LGPU_RETURN_IF_ERROR(state.AddExport(bytes()));
+  return TensorExport(buffer_);
+}
+
+TensorExport::~TensorExport() { Release(); }
+
+TensorExport& TensorExport::operator=(TensorExport&& other) noexcept {
+  if (this != &other) {
+    Release();
+    buffer_ = std::move(other.buffer_);
+  }
+  return *this;
+}
+
+const void* TensorExport::data() const { return buffer_ == nullptr ? nullptr : buffer_->data(); }
+
+// The block is freed before the export is taken off the count: the last one shuts the pool down.
+void TensorExport::Release() {
+  if (buffer_ == nullptr) return;
+  const std::shared_ptr<internal::ContextState> state = buffer_->state();
+  const bool counted = buffer_->device().is_gpu();
+  const Bytes bytes = buffer_->bytes();
+  buffer_.reset();
+  if (counted) state->RemoveExport(bytes);
 }
 
 absl::Status Tensor::CheckType(DType expected) const {

@@ -11,7 +11,7 @@ TensorBuffer::~TensorBuffer() {
     return;
   }
   if (state_->IsForked()) return;
-  const GatePass pass(state_->gate());
+  const GatePass pass(state_->free_gate());
   if (pass) device_.Free(block_, bytes());
 }
 

@@ -164,9 +164,17 @@ class LGPU_API Context {
 
   /// Gives everything back now and waits until the quota is free. Tensors and ops fail afterwards.
   /// Repeating it is fine. UNAVAILABLE: no daemon is there to hear it; the next one does.
-  /// FAILED_PRECONDITION, and nothing changes: blocks of Memory are live, which the destructor waits for too:
-  /// their lease ends with the last of their owners.
+  /// FAILED_PRECONDITION, and nothing changes: blocks of Memory are live, or exports of tensors on its GPUs
+  /// (tensor_export.h) are in use. The destructor then gives back what neither needs; the lease ends with the
+  /// last of them.
   absl::Status Close();
+
+  /// Exports of tensors on its GPUs that are in use.
+  struct ExportCount {
+    std::uint64_t exports = 0;
+    Bytes bytes;
+  };
+  ExportCount Exports() const;
 
   /// The GPUs, in the order of their index, as they were when the Context was made; GetMemoryStats has the
   /// limit of now.

@@ -21,6 +21,7 @@
 #include "lgpu/shape.h"
 #include "lgpu/status.h"
 #include "lgpu/tensor.h"
+#include "lgpu/tensor_export.h"
 // IWYU pragma: end_exports
 
 #endif  // LGPU_LGPU_H_

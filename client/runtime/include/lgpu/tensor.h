@@ -15,6 +15,7 @@
 #include "lgpu/dtype.h"
 #include "lgpu/export.h"
 #include "lgpu/shape.h"
+#include "lgpu/tensor_export.h"
 
 namespace lgpu {
 
@@ -50,6 +51,10 @@ class LGPU_API Tensor {
   }
   template <typename T>
   absl::StatusOr<std::vector<T>> ToVector() const;
+
+  /// Waits for the tensor and lends its memory to other code of this process, without a copy.
+  /// UNIMPLEMENTED: it lies on a real GPU.
+  absl::StatusOr<TensorExport> Export() const;
 
  private:
   friend class internal::TensorBuffer;

@@ -1,0 +1,44 @@
+#ifndef LGPU_TENSOR_EXPORT_H_
+#define LGPU_TENSOR_EXPORT_H_
+
+#include <memory>
+#include <utility>
+
+#include "lgpu/export.h"
+
+namespace lgpu {
+
+class Tensor;
+
+namespace internal {
+class TensorBuffer;
+}
+
+/// A TensorExport lends the memory of one Tensor to code that is not lgpu's: DLPack, a buffer of Python's.
+/// The memory stays mapped at its address, and charged to its lease, until the export goes; a Context that
+/// has exports refuses Close.
+///
+/// Thread-safety: as std::unique_ptr; the destructor runs on any thread. The last export of a Context that is
+/// gone closes what is left of it, and waits for that.
+class LGPU_API TensorExport {
+ public:
+  /// Lends nothing.
+  TensorExport() = default;
+  ~TensorExport();
+  TensorExport(TensorExport&& other) noexcept = default;
+  TensorExport& operator=(TensorExport&& other) noexcept;
+
+  /// Row-major, dense, and readable by this process's CPU. Null for a tensor without elements. Tensors are
+  /// immutable: nothing may be written there.
+  const void* data() const;
+
+ private:
+  friend class Tensor;
+  explicit TensorExport(std::shared_ptr<internal::TensorBuffer> buffer) : buffer_(std::move(buffer)) {}
+  void Release();
+  std::shared_ptr<internal::TensorBuffer> buffer_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_TENSOR_EXPORT_H_
