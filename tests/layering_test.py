@@ -5,6 +5,7 @@
     allocator, proto <- daemon                         allocator, proto <- client/session
     proto/wire <- client/driver (no abseil, no protobuf)
     proto <- client/control <- cli                     client/session, client/control, kernels <- client/runtime <- cli, client/distribute
+    installed headers <- python
 
 Also: gRPC's headers appear in a few .cc files only, a daemon includes nothing of the devices' work, and no installed
 header includes gRPC, protobuf, CUDA, Boost or nlohmann. `layering_test.py ROOT` checks a tree;
@@ -33,6 +34,7 @@ ALLOWED = {
     "client/distribute": {"base", "allocator", "kernels", "client/runtime"},
     "cli": {"base", "allocator", "allocator/device", "proto", "proto/wire", "kernels", "client/session", "client/control", "client/runtime",
             "client/driver"},
+    "python": {"base", "allocator", "kernels", "client/runtime", "client/distribute"},
 }
 TOP = sorted({layer.split("/")[0] for layer in ALLOWED})
 # Programs that load liblgpu may have a protobuf of their own: the library knows no generated message.
@@ -130,6 +132,8 @@ def violations(root):
                 yield f"{place}: includes {name}; generated messages belong into {', '.join(sorted(MESSAGE_LAYERS))}"
             if layer in PLAIN_LAYERS and (NOT_PLAIN.search(name) or not is_plain(root, path, name)):
                 yield f"{place}: includes {name}, which needs more than the C++ library"
+            if layer == "python" and target not in (None, layer) and not name.startswith("lgpu/"):
+                yield f"{place}: includes {name}, which is not installed; the Python module is a program of liblgpu"
             if installed and FORBIDDEN_IN_INSTALLED.search(name):
                 yield f"{place}: an installed header includes {name}"
             if installed and target is not None and not name.startswith("lgpu/"):
@@ -137,6 +141,7 @@ def violations(root):
 
 
 PLANTED = {
+    "python/module/ops.cc": '#include "client/runtime/executor.h"\n',
     "base/text.cc": '#include "allocator/ledger.h"\n',
     "allocator/pool/pool.cc": '#include "lgpu/v1/session.pb.h"\n',
     "allocator/page_map.cc": '#include "allocator/device/device_backend.h"\n',

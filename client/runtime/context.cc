@@ -57,17 +57,19 @@ Context::Context(Context&& other) noexcept = default;
 
 Context& Context::operator=(Context&& other) noexcept {
   if (this != &other) {
-    if (state_ != nullptr) state_->Retire();
+    Retire();
     state_ = std::move(other.state_);
   }
   return *this;
 }
 
-Context::~Context() {
-  if (state_ != nullptr) state_->Retire();
-}
+Context::~Context() { Retire(); }
 
 absl::Status Context::Close() { return state_ == nullptr ? absl::OkStatus() : state_->Close(); }
+
+void Context::Retire() {
+  if (state_ != nullptr) state_->Retire();
+}
 
 Context::ExportCount Context::Exports() const {
   return state_ == nullptr ? ExportCount() : state_->exports();

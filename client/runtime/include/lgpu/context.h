@@ -169,6 +169,9 @@ class LGPU_API Context {
   /// last of them.
   absl::Status Close();
 
+  /// Closes as the destructor does: without an error where exports are in use.
+  void Retire();
+
   /// Exports of tensors on its GPUs that are in use.
   struct ExportCount {
     std::uint64_t exports = 0;

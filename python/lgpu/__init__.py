@@ -1,0 +1,55 @@
+"""lgpu: one GPU, many logical GPUs with hard memory limits.
+
+`import lgpu` is cheap: the library liblgpu is loaded when the first name that needs it is used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from lgpu.errors import (AbortedError, AlreadyExistsError, DeadlineExceededError, Error, ExportsInUseError,
+                         FailedPreconditionError, InternalError, InvalidArgumentError, NotFoundError, OutOfMemoryError,
+                         PermissionDeniedError, ResourceExhaustedError, UnavailableError, UnimplementedError)
+
+if TYPE_CHECKING:
+    from lgpu import config, distribute
+    from lgpu._context import Context, Device, Explanation, LogicalDevice
+    from lgpu._core import (Tensor, add, add_n, cast, concat, copy_to_device, divide, identity, matmul, multiply, negative,
+                            rank_of, reduce_mean, reduce_sum, relu, relu_grad, reshape, shape_of, size_of, slice_rows,
+                            sparse_softmax_cross_entropy_with_logits, subtract, transpose)
+    from lgpu._toplevel import constant, device, fill, from_dlpack, current_context
+    from lgpu.config import Config, LogicalDeviceConfiguration, PhysicalDevice
+    from lgpu.distribute import MirroredStrategy
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "_context": ("Context", "Device", "Explanation", "LogicalDevice"),
+    "_core": ("Tensor", "add", "add_n", "cast", "concat", "copy_to_device", "divide", "format_bytes", "identity", "matmul",
+              "multiply", "negative", "parse_bytes", "rank_of", "reduce_mean", "reduce_sum", "relu", "relu_grad", "reshape",
+              "shape_of", "size_of", "slice_rows", "sparse_softmax_cross_entropy_with_logits", "subtract", "transpose"),
+    "_toplevel": ("constant", "current_context", "device", "fill", "from_dlpack"),
+    "config": ("Config", "LogicalDeviceConfiguration", "PhysicalDevice"),
+    "distribute": ("MirroredStrategy",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_MODULES = ("config", "distribute")
+
+__all__ = sorted([*_HOME_OF, *_MODULES, "AbortedError", "AlreadyExistsError", "DeadlineExceededError", "Error",
+                  "ExportsInUseError", "FailedPreconditionError", "InternalError", "InvalidArgumentError", "NotFoundError",
+                  "OutOfMemoryError", "PermissionDeniedError", "ResourceExhaustedError", "UnavailableError",
+                  "UnimplementedError"])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"lgpu.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'lgpu' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"lgpu.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,100 @@
+"""Between tensors and numpy. Imported when the first values go in or out."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+
+from lgpu import errors
+
+_NAMES = ("float32", "float64", "int32", "int64", "bfloat16", "float16")
+_LONGEST_PRINTED = 1000  # elements
+_MOST_COPIED_TO_PRINT = 1 << 20  # bytes
+
+
+def dtype_of(name: str) -> np.dtype:
+    """numpy's dtype of an element type of lgpu."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError("numpy has bfloat16 by the package ml_dtypes, which is not installed: pip install ml_dtypes") from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def name_of(dtype: Any) -> str:
+    """lgpu's name of an element type, given as a name or as anything that numpy.dtype takes."""
+    if dtype == "bfloat16":
+        return "bfloat16"
+    try:
+        found = np.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(f"{dtype!r} is no element type: {error}") from None
+    if found.name in _NAMES and found.isnative:
+        return found.name
+    what = found.name if found.isnative else f"{found.str}, in foreign byte order,"
+    raise errors.InvalidArgumentError(f"{what} is none of lgpu's element types: {', '.join(_NAMES)}; convert with astype")
+
+
+def from_value(value: Any, dtype: Any) -> tuple[str, np.ndarray]:
+    """The element type and the dense values of what the caller gave. Arrays are taken as they are; Python's numbers
+    become int32 or float32, as in TensorFlow."""
+    name = None if dtype is None else name_of(dtype)
+    if hasattr(value, "dtype") and hasattr(value, "__array__"):
+        array = np.asarray(value)
+    else:
+        array = np.array(value, dtype=None if name is None else dtype_of(name))
+        if name is None:
+            array = _as_tensorflow(array)
+    if array.dtype == object:
+        raise errors.InvalidArgumentError("the values are no numbers, or their rows differ in length")
+    if name is None:
+        name = name_of(array.dtype)
+    elif array.dtype.name != name:
+        array = array.astype(dtype_of(name))
+    if not array.flags.c_contiguous:
+        raise errors.InvalidArgumentError(
+            f"the array of shape {array.shape} is not C-contiguous (strides {array.strides}); "
+            "numpy.ascontiguousarray makes a dense copy")
+    return name, array
+
+
+def _as_tensorflow(array: np.ndarray) -> np.ndarray:
+    if array.dtype == np.float64:
+        return array.astype(np.float32)
+    if array.dtype == np.int64 and (array.size == 0 or (array.min() >= -(2**31) and array.max() < 2**31)):
+        return array.astype(np.int32)
+    return array
+
+
+def bytes_of(array: np.ndarray) -> np.ndarray:
+    """The same memory as bytes; the view has Python's buffer, which bfloat16 has not."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def to_numpy(tensor: Any) -> np.ndarray:
+    array = np.empty(tensor.shape, dtype_of(tensor.dtype_name))
+    if array.size != 0:
+        tensor.copy_into(bytes_of(array))
+    return array
+
+
+def array_of(tensor: Any, dtype: Any, copy: Optional[bool]) -> np.ndarray:
+    if copy is False:
+        raise ValueError("an array of a Tensor is a copy; numpy.from_dlpack(tensor) shares its memory")
+    array = to_numpy(tensor)
+    return array if dtype is None else array.astype(dtype, copy=False)
+
+
+def text_of(tensor: Any) -> str:
+    where = tensor.device.rsplit("/device:", 1)[-1]
+    head = f"<lgpu.Tensor shape={tensor.shape} dtype={tensor.dtype_name} device={where}"
+    if tensor.nbytes > _MOST_COPIED_TO_PRINT:
+        return f"{head}>"
+    try:
+        values = np.array2string(to_numpy(tensor), threshold=_LONGEST_PRINTED, max_line_width=1 << 30)
+    except errors.Error as error:
+        return f"{head} without values: {str(error).splitlines()[0]}>"
+    return f"{head} {' '.join(values.split())}>"

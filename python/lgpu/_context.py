@@ -1,0 +1,349 @@
+"""lgpu.Context and what belongs to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+
+from lgpu import _core
+from lgpu._state import innermost_scope, open_contexts
+from lgpu.errors import ExportsInUseError, FailedPreconditionError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from lgpu.config import Config
+
+Size = Union[int, str]
+
+
+def size(value: Size, name: str) -> int:
+    """A number of bytes, given as an int or as the command takes it: "2GiB"."""
+    if isinstance(value, str):
+        return _core.parse_bytes(value)
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f'{name} is {value!r}; a size is a whole number of bytes or a text such as "2GiB"')
+    number = value.__index__()
+    if not 0 <= number < 1 << 64:
+        raise InvalidArgumentError(f"{name} is {number}; a size is 0 or more, and below 2**64")
+    return number
+
+
+@dataclass(frozen=True)
+class Device:
+    """One logical device to ask for. Sizes are bytes or texts such as "2GiB"; without a limit it is all that the card
+    can give."""
+
+    memory_limit: Size = 0
+    guarantee: Size = 0
+    mode: str = "growth"  # or "preallocate"
+    physical_device: str = ""
+    name: str = ""
+    priority: int = 0
+
+    def _options(self) -> Any:
+        if self.mode not in ("growth", "preallocate"):
+            raise InvalidArgumentError(f'mode is {self.mode!r}; it is "growth" or "preallocate"')
+        return _core.LogicalDeviceOptions(
+            memory_limit=size(self.memory_limit, "memory_limit"), guarantee=size(self.guarantee, "guarantee"),
+            preallocate=self.mode == "preallocate", physical_device=str(self.physical_device), name=self.name,
+            priority=self.priority)
+
+
+class LogicalDevice(NamedTuple):
+    """TensorFlow's LogicalDevice."""
+
+    name: str
+    device_type: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where an op would run, and why. `print` shows it for people."""
+
+    op: str
+    dtype: str
+    requested: str
+    soft_placement: bool
+    device: str
+    soft_placed: bool
+    candidates: list[dict[str, Any]] = field(default_factory=list)
+    copies: list[dict[str, Any]] = field(default_factory=list)
+    error: Optional[Exception] = None
+    text: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+# The process that first spoke with a daemon. Its gRPC does not live in children that it forks.
+_spoke_with_daemon: Optional[int] = None
+
+
+def _note_daemon(context: Context) -> None:
+    global _spoke_with_daemon
+    if _spoke_with_daemon is None and context.lease:
+        _spoke_with_daemon = os.getpid()
+
+
+def _refuse_after_fork(endpoint: Optional[str]) -> None:
+    if _spoke_with_daemon in (None, os.getpid()):
+        return
+    if not (endpoint or os.environ.get("LGPU_ENDPOINT", "")).startswith("local"):
+        raise FailedPreconditionError(
+            "this process was forked from one that had a Context with lgpud, which cannot be used or opened again here; start "
+            'workers with multiprocessing.get_context("spawn"), or open no Context before the fork')
+
+
+class _ScopeManager:
+    """A with statement's device or policy. It may be entered more than once, by any thread or task."""
+
+    def __init__(self, context: Any, asks_for_device: bool, device: Optional[str], policy: Optional[str]) -> None:
+        self._given = (context, asks_for_device, device, policy)
+
+    def __enter__(self) -> None:
+        innermost_scope.set(_core.Scope(*self._given, innermost_scope.get()))
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None:
+        scope = innermost_scope.get()
+        innermost_scope.set(None if scope is None else scope.outer)
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _sink(owner: weakref.ref[Any]) -> Callable[[str], None]:
+    """Gives lines to the owner's sink without keeping the owner."""
+
+    def write(line: str) -> None:
+        alive = owner()
+        sink = _to_stderr if alive is None else alive._log_sink
+        sink(line)
+
+    return write
+
+
+class Context:
+    """The connection of a program to its logical devices. It holds a lease, and gives everything back when it is closed,
+    when its `with` block ends, or when it is garbage.
+
+    devices: how many, or a list of lgpu.Device. memory_limit: of each, where `devices` is a number. lease: the handle or
+    name of a lease to attach to. endpoint: a runtime directory of lgpud, "local", or "local:2x1GiB". config: an
+    lgpu.Config. Without devices, limit, lease and config it has what lgpu.config was told, or one device on the first GPU.
+    allocation_timeout: seconds that an allocation waits for memory in use elsewhere. log_sink: called with each placement
+    line and note, in place of sys.stderr."""
+
+    def __init__(self, devices: Union[int, Sequence[Device], None] = None, *, memory_limit: Optional[Size] = None,
+                 lease: Optional[str] = None, lease_name: Optional[str] = None, endpoint: Optional[str] = None,
+                 config: Optional[Config] = None, log_device_placement: Optional[bool] = None,
+                 graph_log_format: bool = False, soft_device_placement: Optional[bool] = None,
+                 device_policy: Optional[str] = None, pin_small_ops: Optional[bool] = None,
+                 allocation_timeout: Optional[float] = None, cast_on_gpu: bool = False, tensor_float_32: bool = False,
+                 log_sink: Optional[Callable[[str], None]] = None) -> None:
+        _refuse_after_fork(endpoint)
+        self._log_sink = log_sink or _to_stderr
+        given = {"lease": lease, "lease_name": lease_name, "endpoint": endpoint,
+                 "log_device_placement": log_device_placement, "soft_device_placement": soft_device_placement,
+                 "device_policy": device_policy, "pin_small_ops": pin_small_ops}
+        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if allocation_timeout is not None:
+            options["allocation_timeout_ms"] = round(allocation_timeout * 1000)
+        for name, on in (("cast_on_gpu", cast_on_gpu), ("tensor_float_32", tensor_float_32),
+                         ("graph_log_format", graph_log_format)):
+            if on:
+                options[name] = True
+        if config is None and devices is None and memory_limit is None and not options:
+            from lgpu import config as module
+            config = module._changed()
+        if config is not None:
+            if devices is not None or memory_limit is not None or options:
+                raise InvalidArgumentError("a Context has its devices and switches from config or from other arguments; "
+                                           "give one of them")
+            self._core = _core.Context(config._core)
+            _note_daemon(self)
+            return
+        asked = _devices_of(devices, memory_limit)
+        if asked:
+            options["devices"] = asked
+        options["log_sink"] = _sink(weakref.ref(self))
+        self._core = _core.Context(options)
+        _note_daemon(self)
+
+    # Life.
+
+    def __enter__(self) -> Context:
+        open_contexts.set(open_contexts.get() + (self,))
+        return self
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None:
+        open_contexts.set(tuple(other for other in open_contexts.get() if other is not self))
+        try:
+            self.close()
+        except ExportsInUseError:
+            # The last array closes it.
+            self._core.retire()
+
+    def close(self) -> None:
+        """Gives everything back now. ExportsInUseError, which is a BufferError: arrays of other libraries still use
+        memory of this Context; it stays open."""
+        self._core.close()
+
+    @property
+    def lease(self) -> str:
+        """The handle of the lease, which other processes attach to; empty without a daemon."""
+        return self._core.lease
+
+    # Tensors and ops.
+
+    def constant(self, value: Any, dtype: Any = None) -> _core.Tensor:
+        """A tensor with these values: numbers, nested lists, or an array of numpy's. Arrays keep their element type and
+        must be C-contiguous; Python's numbers become float32 or int32."""
+        from lgpu import _arrays
+        name, array = _arrays.from_value(value, dtype)
+        return self._core.constant(name, list(array.shape), _arrays.bytes_of(array))
+
+    def fill(self, shape: Sequence[int], value: Union[int, float], dtype: Any = None) -> _core.Tensor:
+        """A tensor of that shape with the value everywhere."""
+        return _core.fill(list(shape), self.constant(value, dtype))
+
+    def from_dlpack(self, array: Any) -> _core.Tensor:
+        """A tensor with a copy of what an array of another library holds (or a DLPack capsule), which lies in memory of
+        the CPU and is dense."""
+        if type(array).__name__ == "PyCapsule":
+            return _core.from_capsule(self._core, array)
+        if not hasattr(array, "__dlpack__"):
+            raise TypeError(f"{type(array).__name__} has no __dlpack__; pass an array, or a DLPack capsule")
+        kind, number = array.__dlpack_device__()
+        if kind not in (1, 3):
+            raise BufferError(f"the array lies on DLPack device ({int(kind)}, {number}); lgpu takes memory of the CPU, so "
+                              "copy it there first")
+        try:
+            capsule = array.__dlpack__(max_version=(1, 0))
+        except TypeError:
+            capsule = array.__dlpack__()
+        return _core.from_capsule(self._core, capsule)
+
+    def device(self, name: Optional[str]) -> _ScopeManager:
+        """`with context.device("GPU:1"):` asks for a device for the ops in the block; None asks for nothing."""
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"a device is a name such as 'GPU:1' or None, not {name!r}")
+        return _ScopeManager(self._core, True, name, None)
+
+    def device_policy(self, policy: str) -> _ScopeManager:
+        """`with context.device_policy("explicit"):` says what happens in the block when an op needs a tensor of another
+        device: "silent", "silent_for_int32", "warn", "explicit"."""
+        return _ScopeManager(self._core, False, None, policy)
+
+    def explain(self, op: str, *inputs: _core.Tensor, transpose_a: bool = False, transpose_b: bool = False,
+                cast_to: Any = None) -> Explanation:
+        """Where the op would run on these tensors, and why; nothing runs."""
+        if cast_to is not None:
+            from lgpu import _arrays
+            cast_to = _arrays.name_of(cast_to)
+        return Explanation(**self._core.explain(op, list(inputs), transpose_a, transpose_b, cast_to))
+
+    # Devices and memory.
+
+    def logical_devices(self) -> list[dict[str, Any]]:
+        """The GPUs as they were when the Context was made."""
+        return self._core.logical_devices()
+
+    def list_logical_devices(self, device_type: str = "") -> list[LogicalDevice]:
+        """TensorFlow's list: the CPUs, then the GPUs."""
+        return [LogicalDevice(*device) for device in self._core.list_logical_devices(device_type)]
+
+    def memory_info(self, device: str = "GPU:0") -> dict[str, int]:
+        """TensorFlow's get_memory_info: {"current": ..., "peak": ...} in bytes."""
+        return self._core.memory_info(device)
+
+    def memory_stats(self, device: str = "GPU:0") -> dict[str, Any]:
+        """All figures of a GPU's memory, in bytes."""
+        return self._core.memory_stats(device)
+
+    def reset_memory_stats(self, device: str = "GPU:0") -> None:
+        """The peak, the number and the largest of allocations start again."""
+        self._core.reset_memory_stats(device)
+
+    def memory_summary(self) -> str:
+        """A table for people: each GPU, and the ops that own most of its memory."""
+        return self._core.memory_summary()
+
+    def exports(self) -> tuple[int, int]:
+        """How many arrays of other libraries use memory of this Context, and how many bytes."""
+        return self._core.exports()
+
+    def trim(self) -> int:
+        """Gives memory that no tensor needs back to the daemon; says how many bytes."""
+        return self._core.trim()
+
+    def resize(self, device: str, memory_limit: Size, guarantee: Optional[Size] = None) -> None:
+        """A new limit for a GPU while it runs."""
+        self._core.resize(device, size(memory_limit, "memory_limit"),
+                          None if guarantee is None else size(guarantee, "guarantee"))
+
+    def op_counts(self) -> dict[str, tuple[int, int]]:
+        """By device: how many ops ran there, and how many of them had asked for another one."""
+        return self._core.op_counts()
+
+    def copy_counts(self) -> list[tuple[str, str, int, int]]:
+        """Copies between devices: from, to, how many, how many bytes."""
+        return self._core.copy_counts()
+
+    def device_mapping(self) -> str:
+        """TensorFlow 1's "Device mapping:" block."""
+        return self._core.device_mapping()
+
+    def set_device_policy(self, policy: str) -> None:
+        """Of threads and tasks without a device_policy block."""
+        self._core.set_device_policy(policy)
+
+    def set_log_device_placement(self, on: bool) -> None:
+        """Whether each op's device is logged."""
+        self._core.set_log_device_placement(on)
+
+    def set_soft_device_placement(self, on: bool) -> None:
+        """Whether an op may run on another device than it asked for."""
+        self._core.set_soft_device_placement(on)
+
+    def __repr__(self) -> str:
+        devices = ", ".join(f"GPU:{i} {_core.format_bytes(device['memory_limit'])}"
+                            for i, device in enumerate(self.logical_devices()))
+        lease = f" lease={self.lease}" if self.lease else ""
+        return f"<lgpu.Context{lease} {devices or 'without GPUs'}>"
+
+    def _repr_html_(self) -> str:
+        from lgpu import _html
+        return _html.of_context(self)
+
+
+def _devices_of(devices: Union[int, Sequence[Device], None], memory_limit: Optional[Size]) -> list[Any]:
+    if devices is None:
+        return [] if memory_limit is None else [Device(memory_limit=memory_limit)._options()]
+    if isinstance(devices, int) and not isinstance(devices, bool):
+        if devices < 1:
+            raise InvalidArgumentError(f"devices is {devices}; at least 1 is needed")
+        return [Device(memory_limit=0 if memory_limit is None else memory_limit)._options()] * devices
+    if memory_limit is not None:
+        raise InvalidArgumentError("memory_limit goes with a number of devices; each lgpu.Device has its own")
+    wanted = list(devices) if isinstance(devices, Sequence) and not isinstance(devices, str) else [devices]
+    for device in wanted:
+        if not isinstance(device, Device):
+            raise TypeError(f"devices is a number or a list of lgpu.Device, not {device!r}")
+    if not wanted:
+        raise InvalidArgumentError("devices is an empty list; at least 1 is needed")
+    return [device._options() for device in wanted]
+
+
+def current() -> Context:
+    """The innermost Context of a with block."""
+    contexts = open_contexts.get()
+    if not contexts:
+        raise FailedPreconditionError("no Context is open here; write `with lgpu.Context(...):` around this, or use the "
+                                      "Context's own methods")
+    return contexts[-1]

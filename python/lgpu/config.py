@@ -1,0 +1,230 @@
+"""The calls of TensorFlow's tf.config, on one Config of this process. A Context that is given no devices, limit, lease or
+config of its own is made from it once a setter was called here. `lgpu.Config` makes others.
+
+Sizes are bytes or texts such as "2GiB"; TensorFlow counts in MiB."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+from lgpu import _core
+from lgpu._context import LogicalDevice, Size, current, size
+from lgpu.errors import InvalidArgumentError
+
+_SMALLEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class PhysicalDevice:
+    """TensorFlow's PhysicalDevice, and what is known of the card."""
+
+    name: str
+    device_type: str
+    card_uuid: str = ""
+    card_name: str = ""
+    pci_bus_id: str = ""
+    total: int = 0
+    free: Optional[int] = None
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
+class LogicalDeviceConfiguration:
+    """One logical device of a physical one; without a limit it is all that the card has."""
+
+    memory_limit: Optional[Size] = None
+    experimental_priority: Optional[int] = None
+    experimental_device_ordinal: Optional[int] = None
+    guarantee: Size = 0
+
+    def _options(self) -> Any:
+        limit = None if self.memory_limit is None else size(self.memory_limit, "memory_limit")
+        if limit is not None and limit < _SMALLEST:
+            raise InvalidArgumentError(f"memory_limit={self.memory_limit!r} is {_core.format_bytes(limit)}; lgpu counts bytes "
+                                       f"where TensorFlow counts MiB: write '{self.memory_limit}MiB'")
+        return _core.LogicalDeviceConfiguration(limit, size(self.guarantee, "guarantee"), self.experimental_priority,
+                                                self.experimental_device_ordinal)
+
+
+def _name(device: Union[PhysicalDevice, str]) -> str:
+    return device if isinstance(device, str) else device.name
+
+
+def _flag(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is True or False, not {value!r}")
+    return value
+
+
+class Config:
+    """Which devices a Context will have: `lgpu.Context(config=...)`. strict: TensorFlow's rules and refusals."""
+
+    def __init__(self, *, strict: bool = False, endpoint: str = "",
+                 log_sink: Optional[Callable[[str], None]] = None) -> None:
+        sink = log_sink or (lambda line: print(line, file=sys.stderr))
+        self._core = _core.Config(_flag(strict, "strict"), endpoint, sink)
+
+    def list_physical_devices(self, device_type: Optional[str] = None) -> list[PhysicalDevice]:
+        """The CPU, then the GPUs that CUDA_VISIBLE_DEVICES leaves."""
+        return [PhysicalDevice(**device) for device in self._core.list_physical_devices(device_type or "")]
+
+    def list_logical_devices(self, device_type: Optional[str] = None) -> list[LogicalDevice]:
+        """What the Context has, or would have now; this starts nothing."""
+        return [LogicalDevice(*device) for device in self._core.list_logical_devices(device_type or "")]
+
+    def get_device_details(self, device: Union[PhysicalDevice, str]) -> dict[str, Any]:
+        """{"device_name": ..., "compute_capability": (major, minor)} of a GPU."""
+        return self._core.get_device_details(_name(device))
+
+    def set_visible_devices(self, devices: Union[PhysicalDevice, str, Sequence[Union[PhysicalDevice, str]]],
+                            device_type: Optional[str] = None) -> None:
+        """Only these are used; with a device_type the devices of other types stay as they are."""
+        many = [devices] if isinstance(devices, (PhysicalDevice, str)) else devices
+        self._core.set_visible_devices([_name(device) for device in many], device_type or "")
+
+    def get_visible_devices(self, device_type: Optional[str] = None) -> list[PhysicalDevice]:
+        """Those that are used."""
+        return [PhysicalDevice(**device) for device in self._core.get_visible_devices(device_type or "")]
+
+    def set_memory_growth(self, device: Union[PhysicalDevice, str], enable: bool) -> None:
+        """Whether the GPU's memory is taken as it is needed."""
+        self._core.set_memory_growth(_name(device), _flag(enable, "enable"))
+
+    def get_memory_growth(self, device: Union[PhysicalDevice, str]) -> Optional[bool]:
+        """None: it was never set."""
+        return self._core.get_memory_growth(_name(device))
+
+    def set_logical_device_configuration(self, device: Union[PhysicalDevice, str],
+                                         logical_devices: Sequence[LogicalDeviceConfiguration]) -> None:
+        """Splits a GPU."""
+        self._core.set_logical_device_configuration(_name(device), [one._options() for one in logical_devices])
+
+    def get_logical_device_configuration(
+            self, device: Union[PhysicalDevice, str]) -> Optional[list[LogicalDeviceConfiguration]]:
+        """None: the device is not split."""
+        found = [LogicalDeviceConfiguration(one.memory_limit, one.priority, one.device_ordinal, one.guarantee)
+                 for one in self._core.get_logical_device_configuration(_name(device))]
+        return found or None
+
+    def set_per_process_gpu_memory_fraction(self, fraction: float) -> None:
+        """The share of a card for a logical device without a limit of its own."""
+        self._core.set_per_process_gpu_memory_fraction(fraction)
+
+    def set_soft_device_placement(self, enabled: bool) -> None:
+        """Whether an op may run on another device than it asked for."""
+        self._core.set_soft_device_placement(_flag(enabled, "enabled"))
+
+    def get_soft_device_placement(self) -> bool:
+        return self._core.get_soft_device_placement()
+
+    def set_log_device_placement(self, enabled: bool) -> None:
+        """Whether each op's device is logged."""
+        self._core.set_log_device_placement(_flag(enabled, "enabled"))
+
+    def get_log_device_placement(self) -> bool:
+        return self._core.get_log_device_placement()
+
+    def set_device_policy(self, device_policy: Optional[str]) -> None:
+        """What happens when an op needs a tensor of another device: "silent", "silent_for_int32", "warn", "explicit"."""
+        self._core.set_device_policy(device_policy)
+
+    def get_device_policy(self) -> str:
+        return self._core.get_device_policy()
+
+
+_lock = threading.Lock()
+_default: Optional[Config] = None
+_was_changed = False
+
+
+def _config(change: bool = False) -> Config:
+    global _default, _was_changed
+    with _lock:
+        if _default is None:
+            _default = Config()
+        _was_changed = _was_changed or change
+        return _default
+
+
+def _changed() -> Optional[Config]:
+    """The Config of this module, if a setter was called."""
+    return _default if _was_changed else None
+
+
+def _forget() -> None:
+    """Starts again with a Config that nothing was said to; for tests."""
+    global _default, _was_changed
+    with _lock:
+        _default, _was_changed = None, False
+
+
+def list_physical_devices(device_type: Optional[str] = None) -> list[PhysicalDevice]:
+    return _config().list_physical_devices(device_type)
+
+
+def list_logical_devices(device_type: Optional[str] = None) -> list[LogicalDevice]:
+    return _config().list_logical_devices(device_type)
+
+
+def get_visible_devices(device_type: Optional[str] = None) -> list[PhysicalDevice]:
+    return _config().get_visible_devices(device_type)
+
+
+def set_visible_devices(devices: Any, device_type: Optional[str] = None) -> None:
+    _config(change=True).set_visible_devices(devices, device_type)
+
+
+def get_logical_device_configuration(
+        device: Union[PhysicalDevice, str]) -> Optional[list[LogicalDeviceConfiguration]]:
+    return _config().get_logical_device_configuration(device)
+
+
+def set_logical_device_configuration(device: Union[PhysicalDevice, str],
+                                     logical_devices: Sequence[LogicalDeviceConfiguration]) -> None:
+    _config(change=True).set_logical_device_configuration(device, logical_devices)
+
+
+def set_soft_device_placement(enabled: bool) -> None:
+    _config(change=True).set_soft_device_placement(enabled)
+
+
+def get_soft_device_placement() -> bool:
+    return _config().get_soft_device_placement()
+
+
+class experimental:
+    """tf.config.experimental."""
+
+    @staticmethod
+    def set_memory_growth(device: Union[PhysicalDevice, str], enable: bool) -> None:
+        _config(change=True).set_memory_growth(device, enable)
+
+    @staticmethod
+    def get_memory_growth(device: Union[PhysicalDevice, str]) -> Optional[bool]:
+        return _config().get_memory_growth(device)
+
+    @staticmethod
+    def get_device_details(device: Union[PhysicalDevice, str]) -> dict[str, Any]:
+        return _config().get_device_details(device)
+
+    @staticmethod
+    def set_device_policy(device_policy: Optional[str]) -> None:
+        _config(change=True).set_device_policy(device_policy)
+
+    @staticmethod
+    def get_device_policy() -> str:
+        return _config().get_device_policy()
+
+    @staticmethod
+    def get_memory_info(device: str) -> dict[str, int]:
+        """Of the innermost open Context."""
+        return current().memory_info(device)
+
+    @staticmethod
+    def reset_memory_stats(device: str) -> None:
+        """Of the innermost open Context."""
+        current().reset_memory_stats(device)

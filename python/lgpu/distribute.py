@@ -1,0 +1,53 @@
+"""Data parallelism over the logical devices of a Context: TensorFlow's MirroredStrategy, and what a small network needs."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+from lgpu import _core
+from lgpu._context import Context, current
+from lgpu._core import (SGD, MirroredVariable, PerReplica, Replica, dense, dense_grad, mean_squared_error,
+                        sparse_categorical_crossentropy)
+from lgpu._state import open_contexts
+
+__all__ = ["SGD", "MirroredStrategy", "MirroredVariable", "PerReplica", "Replica", "dense", "dense_grad",
+           "glorot_uniform", "mean_squared_error", "sparse_categorical_crossentropy", "zeros"]
+
+
+class MirroredStrategy(_core.MirroredStrategy):
+    """Runs steps on several logical devices of a Context at once, a thread for each. devices: names; all GPUs without."""
+
+    def __init__(self, context: Optional[Context] = None, devices: Sequence[str] = ()) -> None:
+        self._context = context or current()
+        super().__init__(self._context._core, list(devices))
+
+    def run(self, step: Callable[..., Any], args: Sequence[Any] = ()) -> list[Any]:
+        """Calls step(replica, *args) once for each replica, at the same time, and returns what they returned, by replica.
+        A PerReplica in args is its value for the replica. The exception of the first step that fails is raised; the
+        others end at their next all_reduce. Ops of a step run on its replica's device unless it opens a scope."""
+        results: list[Any] = [None] * self.num_replicas_in_sync
+
+        def one(replica: Replica) -> None:
+            own = [arg[replica.id] if isinstance(arg, PerReplica) else arg for arg in args]
+
+            def call() -> None:
+                open_contexts.set((self._context,))
+                results[replica.id] = step(replica, *own)
+
+            # Scopes of the caller do not count within.
+            contextvars.Context().run(call)
+
+        super().run(one)
+        return results
+
+
+def glorot_uniform(shape: Sequence[int], seed: int, context: Optional[Context] = None) -> _core.Tensor:
+    """Keras' glorot_uniform for a kernel [inputs,units], as float32; the same for the same seed."""
+    return _core.glorot_uniform((context or current())._core, list(shape), seed)
+
+
+def zeros(shape: Sequence[int], context: Optional[Context] = None) -> _core.Tensor:
+    """Zeros as float32."""
+    return _core.zeros((context or current())._core, list(shape))

@@ -1,0 +1,33 @@
+#ifndef LGPU_PYTHON_MODULE_BIND_H_
+#define LGPU_PYTHON_MODULE_BIND_H_
+
+#include <nanobind/nanobind.h>
+
+#include <functional>
+#include <string_view>
+
+#include "lgpu/tensor.h"
+
+// The parts of the module `lgpu._core`; module.cc puts them together.
+
+namespace lgpu::python {
+
+void BindConfig(nanobind::module_& module);
+void BindContext(nanobind::module_& module);
+void BindDistribute(nanobind::module_& module);
+void BindOps(nanobind::module_& module, nanobind::class_<Tensor>& tensor);
+void BindTensor(nanobind::module_& module, nanobind::class_<Tensor>& tensor);
+
+/// A sink of lines that calls `sink` with each.
+std::function<void(std::string_view)> SinkOf(nanobind::object sink);
+
+/// Tensor.__dlpack__: a capsule.
+nanobind::object ToDlpack(const Tensor& tensor, nanobind::handle stream, nanobind::handle max_version,
+                          nanobind::handle dl_device, nanobind::handle copy);
+/// (kDLCPU, 0) for what the CPU can read.
+nanobind::tuple DlpackDevice(const Tensor& tensor);
+void BindDlpack(nanobind::module_& module);
+
+}  // namespace lgpu::python
+
+#endif  // LGPU_PYTHON_MODULE_BIND_H_

@@ -1,0 +1,251 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lgpu/context.h"
+#include "lgpu/tensor_export.h"
+#include "python/module/bind.h"
+#include "python/module/dlpack_abi.h"
+#include "python/module/errors.h"
+#include "python/module/scopes.h"
+#include "python/module/words.h"
+
+namespace lgpu::python {
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace {
+
+dlpack::DataType TypeOf(DType dtype) {
+  const auto bits = static_cast<std::uint8_t>(8 * ElementBytes(dtype));
+  switch (dtype) {
+    case DType::kInt32:
+    case DType::kInt64:
+      return {dlpack::kInt, bits, 1};
+    case DType::kBFloat16:
+      return {dlpack::kBfloat, bits, 1};
+    default:
+      return {dlpack::kFloat, bits, 1};
+  }
+}
+
+DType DTypeOf(const dlpack::DataType& type) {
+  for (const DType dtype :
+       {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kInt64, DType::kBFloat16, DType::kFloat16}) {
+    const dlpack::DataType known = TypeOf(dtype);
+    if (known.code == type.code && known.bits == type.bits && type.lanes == 1) return dtype;
+  }
+  return DType::kInvalid;
+}
+
+/// What a capsule owns: the memory, and the shape that it points at. Deleted on any thread, with or without
+/// the interpreter.
+struct Lent {
+  TensorExport tensor;
+  std::unique_ptr<std::byte[]> copy;
+  std::array<std::int64_t, Shape::kMaxRank> shape{};
+  std::array<std::int64_t, Shape::kMaxRank> strides{};
+
+  dlpack::Array Describe(const Tensor& of) {
+    const Shape& dimensions = of.shape();
+    std::int64_t stride = 1;
+    for (int i = dimensions.rank() - 1; i >= 0; --i) {
+      const auto at = static_cast<std::size_t>(i);
+      shape[at] = dimensions[i];
+      strides[at] = stride;
+      stride *= dimensions[i] == 0 ? 1 : dimensions[i];
+    }
+    void* const data = copy != nullptr ? copy.get() : const_cast<void*>(tensor.data());
+    return {data,
+            {dlpack::kCpu, 0},
+            dimensions.rank(),
+            TypeOf(of.dtype()),
+            shape.data(),
+            dimensions.rank() == 0 ? nullptr : strides.data(),
+            0};
+  }
+};
+
+struct VersionedCapsule {
+  using Managed = dlpack::ManagedVersioned;
+  static constexpr const char* kName = dlpack::kVersionedName;
+};
+struct LegacyCapsule {
+  using Managed = dlpack::Managed;
+  static constexpr const char* kName = dlpack::kName;
+};
+
+template <typename Kind>
+void Delete(typename Kind::Managed* managed) {
+  std::unique_ptr<Lent>{static_cast<Lent*>(managed->manager)}.reset();
+  std::unique_ptr<typename Kind::Managed>{managed}.reset();
+}
+
+/// A capsule whose name is still its first was never consumed.
+template <typename Kind>
+void EndCapsule(PyObject* capsule) {
+  if (PyCapsule_IsValid(capsule, Kind::kName) == 0) return;
+  auto* const managed = static_cast<typename Kind::Managed*>(PyCapsule_GetPointer(capsule, Kind::kName));
+  managed->deleter(managed);
+}
+
+template <typename Kind>
+nb::object NewCapsule(const Tensor& tensor, Lent lent) {
+  auto managed = std::make_unique<typename Kind::Managed>();
+  auto owned = std::make_unique<Lent>(std::move(lent));
+  managed->array = owned->Describe(tensor);
+  if constexpr (std::is_same_v<Kind, VersionedCapsule>) {
+    managed->version = {1, 0};
+    managed->flags = owned->copy != nullptr ? dlpack::kIsCopied : dlpack::kReadOnly;
+  }
+  managed->deleter = &Delete<Kind>;
+  managed->manager = owned.get();
+  nb::object capsule = nb::steal(PyCapsule_New(managed.get(), Kind::kName, &EndCapsule<Kind>));
+  if (!capsule.is_valid()) throw nb::python_error();
+  [[maybe_unused]] const Lent* const kept = owned.release();
+  [[maybe_unused]] const auto* const also_kept = managed.release();
+  return capsule;
+}
+
+[[noreturn]] void BufferError(const std::string& text) {
+  PyErr_SetString(PyExc_BufferError, text.c_str());
+  throw nb::python_error();
+}
+
+/// Where the tensor lies, as a consumer may use it.
+bool IsHostReadable(const Tensor& tensor, const absl::Status& status) {
+  return tensor.has_value() && !absl::IsUnimplemented(status);
+}
+
+void CheckRequest(nb::handle stream, nb::handle dl_device) {
+  if (!stream.is_none()) {
+    BufferError("stream=" + nb::cast<std::string>(nb::str(stream)) +
+                ": the tensor is in memory of the CPU, which has no streams; pass None");
+  }
+  if (dl_device.is_none()) return;
+  // Consumers also pass their own enumeration.
+  if (nb::cast<int>(nb::int_(nb::object(nb::borrow(dl_device)[0]))) != dlpack::kCpu) {
+    BufferError("dl_device=" + nb::cast<std::string>(nb::str(dl_device)) +
+                ": lgpu gives its tensors as memory of the CPU, (1, 0)");
+  }
+}
+
+/// The array that a capsule of either kind holds; the consumer's half of the protocol.
+class Consumed {
+ public:
+  explicit Consumed(nb::handle capsule) {
+    if (PyCapsule_IsValid(capsule.ptr(), dlpack::kVersionedName) != 0) {
+      versioned_ =
+          static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), dlpack::kVersionedName));
+      if (PyCapsule_SetName(capsule.ptr(), dlpack::kUsedVersionedName) != 0) throw nb::python_error();
+    } else if (PyCapsule_IsValid(capsule.ptr(), dlpack::kName) != 0) {
+      legacy_ = static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), dlpack::kName));
+      if (PyCapsule_SetName(capsule.ptr(), dlpack::kUsedName) != 0) throw nb::python_error();
+    } else {
+      BufferError("a DLPack capsule that nobody has used yet is needed; each can be used once");
+    }
+  }
+  ~Consumed() {
+    if (versioned_ != nullptr && versioned_->deleter != nullptr) versioned_->deleter(versioned_);
+    if (legacy_ != nullptr && legacy_->deleter != nullptr) legacy_->deleter(legacy_);
+  }
+  Consumed(const Consumed&) = delete;
+  Consumed& operator=(const Consumed&) = delete;
+
+  const dlpack::Array& array() const {
+    if (versioned_ == nullptr) return legacy_->array;
+    if (versioned_->version.major != 1) {
+      BufferError("the array is of DLPack " + std::to_string(versioned_->version.major) + "." +
+                  std::to_string(versioned_->version.minor) + "; lgpu reads version 1");
+    }
+    return versioned_->array;
+  }
+
+ private:
+  dlpack::ManagedVersioned* versioned_ = nullptr;
+  dlpack::Managed* legacy_ = nullptr;
+};
+
+bool IsDense(const dlpack::Array& array) {
+  if (array.strides == nullptr) return true;
+  std::int64_t stride = 1;
+  for (int i = array.ndim - 1; i >= 0; --i) {
+    if (array.shape[i] == 0) return true;
+    if (array.shape[i] != 1 && array.strides[i] != stride) return false;
+    stride *= array.shape[i];
+  }
+  return true;
+}
+
+Tensor FromCapsule(PyContext& context, nb::handle capsule) {
+  const Consumed consumed(capsule);
+  const dlpack::Array& array = consumed.array();
+  if (array.device.type != dlpack::kCpu && array.device.type != dlpack::kCudaHost) {
+    BufferError("the array lies on DLPack device (" + std::to_string(array.device.type) + ", " +
+                std::to_string(array.device.id) + "); lgpu takes memory of the CPU, so copy it there first");
+  }
+  const DType dtype = DTypeOf(array.dtype);
+  if (dtype == DType::kInvalid) {
+    throw StatusError(absl::InvalidArgumentError(
+        "DLPack type (code " + std::to_string(array.dtype.code) + ", " + std::to_string(array.dtype.bits) +
+        " bits, " + std::to_string(array.dtype.lanes) +
+        " lanes) is none of lgpu's: float32, float64, int32, int64, bfloat16, float16"));
+  }
+  if (!IsDense(array)) {
+    throw StatusError(absl::InvalidArgumentError(
+        "the array's elements do not lie behind one another (it is strided); make a dense copy of it first"));
+  }
+  const Shape shape = Check(Shape::Make(std::span(array.shape, static_cast<std::size_t>(array.ndim))));
+  const auto bytes = static_cast<std::size_t>(shape.elements()) * ElementBytes(dtype);
+  const auto* const data = static_cast<const std::byte*>(array.data) + array.byte_offset;
+  return Check(InScopes([&] {
+    return context.get().ConstantBytes(dtype, shape, std::span(bytes == 0 ? nullptr : data, bytes));
+  }));
+}
+
+}  // namespace
+
+nb::object ToDlpack(const Tensor& tensor, nb::handle stream, nb::handle max_version, nb::handle dl_device,
+                    nb::handle copy) {
+  CheckRequest(stream, dl_device);
+  Lent lent;
+  if (!copy.is_none() && nb::cast<bool>(copy)) {
+    const std::size_t bytes = tensor.bytes().count();
+    lent.copy.reset(new std::byte[bytes == 0 ? 1 : bytes]);
+    Check(Waiting([&] { return tensor.CopyToHost(lent.copy.get(), bytes); }));
+  } else {
+    absl::StatusOr<TensorExport> exported = Waiting([&] { return tensor.Export(); });
+    if (!IsHostReadable(tensor, exported.status())) {
+      const absl::string_view why = exported.status().message();
+      BufferError(std::string(why.data(), why.size()) + " with copy=True");
+    }
+    lent.tensor = Check(std::move(exported));
+  }
+  const bool versioned =
+      !max_version.is_none() && nb::cast<int>(nb::borrow<nb::object>(max_version)[nb::int_(0)]) >= 1;
+  return versioned ? NewCapsule<VersionedCapsule>(tensor, std::move(lent))
+                   : NewCapsule<LegacyCapsule>(tensor, std::move(lent));
+}
+
+nb::tuple DlpackDevice(const Tensor& tensor) {
+  const absl::Status status = Waiting([&] { return tensor.Export(); }).status();
+  if (absl::IsUnimplemented(status)) {
+    const std::string& name = tensor.device();
+    return nb::make_tuple(dlpack::kCuda, std::stoi(name.substr(name.rfind(':') + 1)));
+  }
+  return nb::make_tuple(dlpack::kCpu, 0);
+}
+
+void BindDlpack(nb::module_& module) {
+  module.def("from_capsule", &FromCapsule, "context"_a, "capsule"_a,
+             "A tensor with a copy of what a DLPack capsule holds, which is used up.");
+}
+
+}  // namespace lgpu::python

@@ -1,0 +1,58 @@
+#include "python/module/lock.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace lgpu::python {
+
+namespace {
+
+std::atomic<bool> ending{false};
+std::atomic<std::thread::id> ended_by{};  // the thread that ends the interpreter, and still may ask
+std::atomic<int> asking{0};               // threads between their look at `ending` and having the lock
+
+/// False: the interpreter ends, and this thread must not ask for its lock.
+bool BeginToAsk() {
+  asking.fetch_add(1);
+  if (!ending.load() || ended_by.load() == std::this_thread::get_id()) return true;
+  asking.fetch_sub(1);
+  return false;
+}
+void HasAsked() { asking.fetch_sub(1); }
+
+/// Threads that are asking get the lock; those that come later do not ask.
+void End() {
+  ended_by.store(std::this_thread::get_id());
+  ending.store(true);
+  PyThreadState* const state = PyEval_SaveThread();
+  while (asking.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  PyEval_RestoreThread(state);
+}
+
+}  // namespace
+
+WithoutLock::~WithoutLock() {
+  while (!BeginToAsk()) pause();
+  PyEval_RestoreThread(state_);
+  HasAsked();
+}
+
+WithLock::WithLock() : held_(BeginToAsk()) {
+  if (!held_) return;
+  state_ = PyGILState_Ensure();
+  HasAsked();
+}
+
+WithLock::~WithLock() {
+  if (held_) PyGILState_Release(state_);
+}
+
+void BindEnd(nanobind::module_& module) {
+  module.def("_end", &End, "Says that the interpreter ends; atexit calls it.");
+  nanobind::module_::import_("atexit").attr("register")(module.attr("_end"));
+}
+
+}  // namespace lgpu::python

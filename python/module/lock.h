@@ -1,0 +1,43 @@
+#ifndef LGPU_PYTHON_MODULE_LOCK_H_
+#define LGPU_PYTHON_MODULE_LOCK_H_
+
+#include <nanobind/nanobind.h>
+
+namespace lgpu::python {
+
+// The interpreter ends threads that ask for its lock while it ends, by unwinding them; that would pass
+// through destructors of C++, and end the process. So threads of this module stop before they ask.
+
+/// The lock is given up as long as this lives. Once the interpreter ends, the thread of a WithoutLock that
+/// goes stops for good, as Python 3.14 does with its own.
+class WithoutLock {
+ public:
+  WithoutLock() : state_(PyEval_SaveThread()) {}
+  ~WithoutLock();
+  WithoutLock(const WithoutLock&) = delete;
+  WithoutLock& operator=(const WithoutLock&) = delete;
+
+ private:
+  PyThreadState* const state_;
+};
+
+/// The lock is held as long as this lives, unless the interpreter ends.
+class WithLock {
+ public:
+  WithLock();
+  ~WithLock();
+  WithLock(const WithLock&) = delete;
+  WithLock& operator=(const WithLock&) = delete;
+  explicit operator bool() const { return held_; }
+
+ private:
+  bool held_ = false;
+  PyGILState_STATE state_{};
+};
+
+/// Registers the interpreter's end with atexit.
+void BindEnd(nanobind::module_& module);
+
+}  // namespace lgpu::python
+
+#endif  // LGPU_PYTHON_MODULE_LOCK_H_

@@ -1,0 +1,91 @@
+#ifndef LGPU_PYTHON_MODULE_SCOPES_H_
+#define LGPU_PYTHON_MODULE_SCOPES_H_
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lgpu/context.h"
+#include "lgpu/device_scope.h"
+#include "python/module/lock.h"
+
+namespace lgpu::python {
+
+/// A PyContext is a Context that Python owns. What ends it waits without the interpreter's lock: threads
+/// inside of it may need that lock to get out.
+class PyContext {
+ public:
+  explicit PyContext(Context context) : context_(std::move(context)) {}
+  ~PyContext() {
+    const WithoutLock without_lock;
+    context_.reset();
+  }
+  /// The Context goes; calls find a closed one, also those of other threads that are under way.
+  void Retire() {
+    const WithoutLock without_lock;
+    context_->Retire();
+  }
+  PyContext(const PyContext&) = delete;
+  PyContext& operator=(const PyContext&) = delete;
+  Context& get() { return *context_; }
+
+ private:
+  std::optional<Context> context_;
+};
+
+/// A Scope is what `with context.device(...)` asks for, and the scopes around it. The innermost one is in a
+/// context variable of Python's, so each thread and each task has its own.
+struct Scope {
+  nanobind::object keep;  // of `context`
+  PyContext* context = nullptr;
+  bool asks_for_device = false;
+  std::optional<std::string> device;  // nothing: for none
+  std::optional<DevicePolicy> policy;
+  std::optional<nanobind::object> outer;
+};
+
+/// The scopes of the caller, opened on this thread for one call of liblgpu. It is made with the interpreter's
+/// lock, and ended without needing it.
+class OpenScopes {
+ public:
+  OpenScopes() {
+    const nanobind::object innermost = Innermost();
+    if (!innermost.is_none()) Open(innermost);
+  }
+  ~OpenScopes();
+  OpenScopes(const OpenScopes&) = delete;
+  OpenScopes& operator=(const OpenScopes&) = delete;
+
+ private:
+  struct One {
+    std::unique_ptr<DeviceScope> device;
+    std::unique_ptr<DevicePolicyScope> policy;
+  };
+  static nanobind::object Innermost();
+  void Open(const nanobind::object& innermost);
+  std::vector<One> open_;  // the outermost first
+};
+
+/// Runs a call of liblgpu in the caller's scopes and without the interpreter's lock: it may wait for memory
+/// that another thread of the program gives back.
+template <typename Call>
+auto InScopes(Call&& call) {
+  const OpenScopes scopes;
+  const WithoutLock without_lock;
+  return std::forward<Call>(call)();
+}
+template <typename Call>
+auto Waiting(Call&& call) {
+  const WithoutLock without_lock;
+  return std::forward<Call>(call)();
+}
+
+void BindScopes(nanobind::module_& module);
+
+}  // namespace lgpu::python
+
+#endif  // LGPU_PYTHON_MODULE_SCOPES_H_

@@ -1,0 +1,101 @@
+#include "lgpu/tensor.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "python/module/bind.h"
+#include "python/module/errors.h"
+#include "python/module/scopes.h"
+#include "python/module/words.h"
+
+namespace lgpu::python {
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace {
+
+nb::object ShapeOfTensor(const Tensor& self) {
+  const Shape& shape = self.shape();
+  nb::list dimensions;
+  for (int i = 0; i < shape.rank(); ++i) dimensions.append(shape[i]);
+  return nb::tuple(dimensions);
+}
+
+nb::object Arrays(const char* function) { return nb::module_::import_("lgpu._arrays").attr(function); }
+
+void CopyInto(const Tensor& self, nb::handle target) {
+  Py_buffer view{};
+  if (PyObject_GetBuffer(target.ptr(), &view, PyBUF_WRITABLE) != 0) throw nb::python_error();
+  const absl::Status status =
+      Waiting([&] { return self.CopyToHost(view.buf, static_cast<std::size_t>(view.len)); });
+  PyBuffer_Release(&view);
+  Check(status);
+}
+
+}  // namespace
+
+void BindTensor(nb::module_& module, nb::class_<Tensor>& tensor) {
+  tensor
+      .def_prop_ro("shape", &ShapeOfTensor, nb::sig("def shape(self) -> tuple[int, ...]"), "The dimensions.")
+      .def_prop_ro(
+          "ndim", [](const Tensor& self) { return self.shape().rank(); }, "The number of dimensions.")
+      .def_prop_ro(
+          "size", [](const Tensor& self) { return self.shape().elements(); }, "The number of elements.")
+      .def_prop_ro(
+          "nbytes", [](const Tensor& self) { return self.bytes().count(); }, "The bytes of all elements.")
+      .def_prop_ro(
+          "dtype_name", [](const Tensor& self) { return NameOf(self.dtype()); },
+          "The name of the element type: \"float32\".")
+      .def_prop_ro(
+          "dtype", [](const Tensor& self) { return Arrays("dtype_of")(NameOf(self.dtype())); },
+          nb::sig("def dtype(self) -> typing.Any"), "The element type, as a numpy.dtype.")
+      .def_prop_ro(
+          "device", [](const Tensor& self) { return self.device(); },
+          "The full name of the device: \"/job:localhost/replica:0/task:0/device:GPU:0\".")
+      .def(
+          "numpy", [](nb::handle self) { return Arrays("to_numpy")(self); },
+          nb::sig("def numpy(self) -> typing.Any"), "A copy of the values on the host, as a numpy.ndarray.")
+      .def(
+          "item", [](nb::handle self) { return Arrays("to_numpy")(self).attr("item")(); },
+          nb::sig("def item(self) -> float | int"), "The value of a tensor with one element.")
+      .def(
+          "tolist", [](nb::handle self) { return Arrays("to_numpy")(self).attr("tolist")(); },
+          nb::sig("def tolist(self) -> typing.Any"), "The values as nested lists.")
+      .def(
+          "__array__",
+          [](nb::handle self, nb::handle dtype, nb::handle copy) {
+            return Arrays("array_of")(self, dtype, copy);
+          },
+          "dtype"_a = nb::none(), "copy"_a = nb::none(),
+          nb::sig("def __array__(self, dtype: typing.Any = None, copy: bool | None = None) -> typing.Any"),
+          "A copy on the host. ValueError for copy=False.")
+      .def(
+          "__repr__", [](nb::handle self) { return Arrays("text_of")(self); },
+          nb::sig("def __repr__(self) -> str"))
+      .def("__len__",
+           [](const Tensor& self) {
+             if (self.shape().rank() == 0) throw nb::type_error("a Tensor without dimensions has no len()");
+             return self.shape()[0];
+           })
+      .def("__bool__", [](nb::handle self) { return nb::cast<bool>(nb::bool_(Arrays("to_numpy")(self))); })
+      .def("__float__", [](nb::handle self) { return nb::float_(Arrays("to_numpy")(self).attr("item")()); })
+      .def("__int__", [](nb::handle self) { return nb::int_(Arrays("to_numpy")(self).attr("item")()); })
+      .def("copy_into", &CopyInto, "target"_a,
+           "Copies the values into a writable, contiguous buffer of nbytes bytes.")
+      .def(
+          "__dlpack__", &ToDlpack, nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(),
+          "dl_device"_a = nb::none(), "copy"_a = nb::none(),
+          nb::sig("def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = "
+                  "None, "
+                  "dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> typing.Any"),
+          "The values without a copy, as a DLPack capsule; they stay charged as long as a consumer has them. "
+          "Versioned capsules are marked as read-only. copy=True: a copy on the host, which may be written.")
+      .def("__dlpack_device__", &DlpackDevice, nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
+           "(1, 0), the CPU, for tensors on the CPU and on simulated GPUs; (2, N) on real ones.");
+  // numpy refuses `array + tensor` then, and does not copy the tensor to the host for it.
+  tensor.attr("__array_ufunc__") = nb::none();
+  module.attr("Tensor") = tensor;
+}
+
+}  // namespace lgpu::python

@@ -1,0 +1,78 @@
+"""lgpu.config, as tf.config has it; with a daemon of two simulated GPUs of 1 GiB."""
+
+import unittest
+
+import lgpu
+from lgpu import config
+
+MIB = 1 << 20
+
+
+class ConfigTest(unittest.TestCase):
+    def setUp(self):
+        config._forget()
+        self.addCleanup(config._forget)
+
+    def test_physical_devices(self):
+        gpus = config.list_physical_devices("GPU")
+        self.assertEqual([gpu.name for gpu in gpus], ["/physical_device:GPU:0", "/physical_device:GPU:1"])
+        self.assertTrue(gpus[0].simulated)
+        self.assertEqual(gpus[0].total, 1024 * MIB)
+        self.assertEqual([device.device_type for device in config.list_physical_devices()], ["CPU", "GPU", "GPU"])
+        self.assertIn("device_name", config.experimental.get_device_details(gpus[0]))
+
+    def test_a_context_is_made_of_it(self):
+        gpus = config.list_physical_devices("GPU")
+        config.set_visible_devices(gpus[1], "GPU")
+        limits = [lgpu.LogicalDeviceConfiguration("64MiB", guarantee="16MiB"), lgpu.LogicalDeviceConfiguration(32 * MIB)]
+        config.set_logical_device_configuration(gpus[1], limits)
+        self.assertEqual(config.get_logical_device_configuration(gpus[1])[1].memory_limit, 32 * MIB)
+        self.assertEqual([gpu.name for gpu in config.get_visible_devices("GPU")], [gpus[1].name])
+        with lgpu.Context() as ctx:
+            self.assertEqual([device["memory_limit"] for device in ctx.logical_devices()], [64 * MIB, 32 * MIB])
+            self.assertEqual(ctx.logical_devices()[0]["card_index"], 1)
+            self.assertEqual(config.list_logical_devices("GPU"), ctx.list_logical_devices("GPU"))
+            kept = lgpu.fill([MIB], 1.0)
+            self.assertGreaterEqual(config.experimental.get_memory_info("GPU:0")["current"], kept.nbytes)
+            config.experimental.reset_memory_stats("GPU:0")
+            with self.assertRaises(RuntimeError):
+                config.set_visible_devices(gpus[0], "GPU")
+
+    def test_what_was_not_changed_is_not_used(self):
+        config.list_physical_devices()
+        with lgpu.Context(memory_limit="16MiB") as ctx:
+            self.assertEqual(len(ctx.logical_devices()), 1)
+
+    def test_a_config_of_its_own(self):
+        own = lgpu.Config(strict=True)
+        own.set_memory_growth("GPU:0", True)
+        self.assertIs(own.get_memory_growth("GPU:0"), True)
+        self.assertIsNone(own.get_memory_growth("GPU:1"))
+        with self.assertRaisesRegex(ValueError, "Cannot set memory growth on device when virtual devices configured|"
+                                                "both memory growth"):
+            own.set_logical_device_configuration("GPU:0", [lgpu.LogicalDeviceConfiguration("64MiB")])
+            own.set_memory_growth("GPU:0", True)
+        with self.assertRaisesRegex(ValueError, "one of them"):
+            lgpu.Context(config=own, memory_limit="1GiB")
+
+    def test_tensorflows_unit_is_noticed(self):
+        with self.assertRaisesRegex(ValueError, "write '1024MiB'"):
+            config.set_logical_device_configuration("GPU:0", [lgpu.LogicalDeviceConfiguration(memory_limit=1024)])
+
+    def test_switches(self):
+        own = lgpu.Config()
+        for set_it, get in ((own.set_soft_device_placement, own.get_soft_device_placement),
+                            (own.set_log_device_placement, own.get_log_device_placement)):
+            for value in (True, False):
+                set_it(value)
+                self.assertIs(get(), value)
+            self.assertRaises(TypeError, set_it, 1)
+        own.set_device_policy("warn")
+        self.assertEqual(own.get_device_policy(), "warn")
+        with self.assertRaisesRegex(ValueError, "Invalid argument `device_policy`"):
+            own.set_device_policy("loud")
+        self.assertRaises(ValueError, own.set_visible_devices, "GPU:9")
+
+
+if __name__ == "__main__":
+    unittest.main()

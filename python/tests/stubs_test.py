@@ -1,0 +1,47 @@
+"""The stub of the module in C++ is what nanobind makes of it, and every name of the package is documented and typed.
+
+stubs_test.py FOLDER [--write]: FOLDER holds _core.pyi; --write renews it."""
+
+import inspect
+import pathlib
+import sys
+import unittest
+
+import lgpu
+from lgpu import _core
+from nanobind.stubgen import StubGen
+
+FOLDER = pathlib.Path(sys.argv[1])
+
+
+def stub():
+    generator = StubGen(_core, include_docstrings=True)
+    generator.put(_core)
+    return generator.get()
+
+
+class StubsTest(unittest.TestCase):
+    def test_the_stub_is_what_the_module_is(self):
+        self.assertEqual((FOLDER / "_core.pyi").read_text(), stub(), "renew it with stubs_test.py FOLDER --write")
+        self.assertTrue((FOLDER / "py.typed").exists())
+
+    def test_every_name_is_there_and_documented(self):
+        self.assertEqual([name for name in lgpu.__all__ if getattr(lgpu, name, None) is None], [])
+        undocumented = [name for name in lgpu.__all__ if not (getattr(lgpu, name).__doc__ or "").strip()]
+        self.assertEqual(undocumented, [])
+        for kind in (lgpu.Context, lgpu.Config):
+            members = [name for name, member in inspect.getmembers(kind, callable)
+                       if not name.startswith("_") and not name.startswith("get_") and not member.__doc__]
+            self.assertEqual(members, [])
+
+    def test_a_name_that_is_not_there(self):
+        with self.assertRaisesRegex(AttributeError, "no attribute 'nothing'"):
+            lgpu.nothing
+        self.assertLessEqual(set(lgpu.__all__), set(dir(lgpu)))
+
+
+if __name__ == "__main__":
+    if sys.argv[2:] == ["--write"]:
+        (FOLDER / "_core.pyi").write_text(stub())
+    else:
+        unittest.main(argv=sys.argv[:1])
