@@ -43,7 +43,7 @@ class ContextState {
   ContextState& operator=(const ContextState&) = delete;
 
   /// Context::Close. UNAVAILABLE: lgpud is away; it hears of the end when it is back, and another call says
-  /// how that went. FAILED_PRECONDITION: blocks of a LogicalMemory are live.
+  /// how that went. FAILED_PRECONDITION: blocks of a LogicalMemory are live, or exports in use.
   absl::Status Close();
   /// Close, for a Context that goes. Where exports are in use, ops end and idle memory goes back; the last
   /// RemoveExport closes the rest.
