@@ -303,6 +303,8 @@ class Broker {
   std::vector<Charged> ChargesOf(SessionId session) const;
   /// No process of these sessions, which are draining, has the charged memory any more.
   void EndCharges(const std::vector<SessionId>& sessions);
+  /// Of what a draining session has charged of each card, no more than this is still in use.
+  void LowerCharges(SessionId session, const std::map<std::string, Bytes>& by_card);
 
   /// A granted chunk as the backend knows it, for a session of this process. NOT_FOUND if it is not the
   /// session's.
@@ -624,6 +626,9 @@ class Broker {
   /// Gives granules back to the ledger that `lent` needs no more; whether there were some.
   bool FitCharge(SessionId id, Session& session, CardId card) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropHeld(SessionId id, Session& session, LogicalId device, Bytes bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Ends what is beyond `rest` of a charge that is leaving.
+  void EndCharge(SessionId id, Session& session, CardId card, Bytes rest)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LogCharge(SessionId id, CardCharge& charge) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What programs have not used of what was lent to them, on a card, of one lease or (none) of all; whether

@@ -390,19 +390,47 @@ void Broker::EndCharges(const std::vector<SessionId>& sessions) {
       if (session == sessions_.end()) continue;
       for (auto& [card, charge] : session->second.charges) {
         if (!charge.leaving) continue;
-        for (const auto& [device, bytes] : std::exchange(charge.held, {})) {
-          ledger_.ConfirmFree(device, bytes);
-          DropHeld(id, session->second, device, bytes);
-          ForgetIfEmpty(device);
-        }
-        charge.lent = Bytes();
-        charging_.erase({card, id});
+        EndCharge(id, session->second, card, Bytes());
         touched.insert(card);
       }
     }
     for (const CardId card : touched) Serve(card, wakes);
   }
   WakeAll(wakes);
+}
+
+void Broker::LowerCharges(SessionId id, const std::map<std::string, Bytes>& by_card) {
+  Wakes wakes;
+  {
+    MutexLock lock(mutex_);
+    const auto session = sessions_.find(id);
+    if (session == sessions_.end()) return;
+    for (auto& [card, charge] : session->second.charges) {
+      if (!charge.leaving) continue;
+      const auto rest = by_card.find(cards_.at(card).device.uuid);
+      EndCharge(id, session->second, card, rest == by_card.end() ? Bytes() : rest->second);
+      Serve(card, wakes);
+    }
+  }
+  WakeAll(wakes);
+}
+
+void Broker::EndCharge(SessionId id, Session& session, CardId card, Bytes rest) {
+  CardCharge& charge = session.charges.at(card);
+  charge.lent = std::min(charge.lent, rest);
+  Bytes excess = SaturatingSub(SumOf(charge.held), RoundUp(charge.lent, cards_.at(card).device.granularity));
+  while (!excess.is_zero()) {
+    const auto last = std::prev(charge.held.end());
+    const LogicalId device = last->first;
+    const Bytes part = std::min(excess, last->second);
+    ledger_.ConfirmFree(device, part);
+    DropHeld(id, session, device, part);
+    last->second -= part;
+    if (last->second.is_zero()) charge.held.erase(last);
+    ForgetIfEmpty(device);
+    excess -= part;
+  }
+  if (charge.held.empty()) charging_.erase({card, id});
 }
 
 std::vector<ChunkId> Broker::TakeBallast(const std::vector<LogicalId>& devices, Bytes bytes) {

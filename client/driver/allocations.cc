@@ -20,6 +20,14 @@ std::optional<Allocation> Allocations::Remove(std::uint64_t key) {
   return allocation;
 }
 
+std::optional<Allocation> Allocations::SetExported(std::uint64_t key) {
+  Shard& shard = Of(key);
+  const std::lock_guard lock(shard.mutex);
+  const auto found = shard.known.find(key);
+  if (found == shard.known.end() || std::exchange(found->second.is_exported, true)) return std::nullopt;
+  return found->second;
+}
+
 std::vector<Allocation> Allocations::RemoveOfContext(const void* context) {
   std::vector<Allocation> removed;
   for (Shard& shard : shards_) {
@@ -62,10 +70,21 @@ void Handles::Mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t h
   mappings_.insert_or_assign(address, Mapping{.bytes = bytes, .memory = known->second.memory});
 }
 
-void Handles::Exported(std::uint64_t handle) {
+std::optional<Charge> Handles::Exported(std::uint64_t handle) {
   const std::lock_guard lock(mutex_);
-  if (const auto known = handles_.find(handle); known != handles_.end())
-    known->second.memory->is_exported = true;
+  const auto known = handles_.find(handle);
+  if (known == handles_.end() || std::exchange(known->second.memory->is_exported, true)) return std::nullopt;
+  return known->second.memory->charge;
+}
+
+void Handles::Imported(std::uint64_t handle) {
+  const std::lock_guard lock(mutex_);
+  Handle& known = handles_[handle];
+  if (known.memory == nullptr) {
+    known.memory = std::make_shared<Memory>(Memory{.charge = {}, .references = 0, .is_import = true});
+  }
+  ++known.references;
+  ++known.memory->references;
 }
 
 Handles::References Handles::TakeHandle(std::uint64_t handle) {
@@ -106,15 +125,18 @@ void Handles::PutMappingsBack(const References& taken) {
   }
 }
 
-std::vector<Charge> Handles::Drop(const References& taken) {
-  std::vector<Charge> freed;
+Handles::Dropped Handles::Drop(const References& taken) {
+  Dropped dropped;
   const std::lock_guard lock(mutex_);
   for (const Reference& reference : taken) {
-    if (--reference.memory->references == 0 && !reference.memory->is_exported) {
-      freed.push_back(reference.memory->charge);
+    if (--reference.memory->references != 0) continue;
+    if (reference.memory->is_import) {
+      ++dropped.imports;
+    } else if (!reference.memory->is_exported) {
+      dropped.charges.push_back(reference.memory->charge);
     }
   }
-  return freed;
+  return dropped;
 }
 
 }  // namespace lgpu::shim

@@ -21,6 +21,10 @@ struct Allocation {
   Charge charge;
   void* context = nullptr;         // dies with this context; null: with none
   std::shared_ptr<PoolBook> pool;  // a stream-ordered one: `charge.bytes` of this pool
+  bool is_exported = false;        // another process may have opened it
+  bool is_import = false;          // it is another process's, and not charged here
+  /// What the driver has for it, at most.
+  std::uint64_t memory_bytes() const { return RoundUp(charge.bytes, kBlock); }
 };
 
 /// Allocations knows what was charged for each address or array handle. Thread-safe.
@@ -29,6 +33,8 @@ class Allocations {
   void Add(std::uint64_t key, Allocation allocation);
   /// Taken out before the driver frees it: its address may be used again at once. Nothing: not the shim's.
   std::optional<Allocation> Remove(std::uint64_t key);
+  /// Another process may open it from now on. The allocation where that is new; nothing: not the shim's.
+  std::optional<Allocation> SetExported(std::uint64_t key);
   /// All that die with `context`.
   std::vector<Allocation> RemoveOfContext(const void* context);
 
@@ -49,8 +55,11 @@ class Handles {
   /// Another reference to a handle's memory, by an address where it is mapped.
   void Retained(std::uint64_t handle, std::uint64_t address);
   void Mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t handle);
-  /// The memory may outlive all that this process has of it, so it stays charged.
-  void Exported(std::uint64_t handle);
+  /// The memory may outlive all that this process has of it, so it stays charged. The charge where that is
+  /// new; nothing: not the shim's.
+  std::optional<Charge> Exported(std::uint64_t handle);
+  /// A handle of another process's memory, which is charged there.
+  void Imported(std::uint64_t handle);
 
   /// What one call of the driver takes references from. It is taken out before the call, because the driver
   /// may use numbers and addresses again at once; Put back where the driver refused, else Dropped.
@@ -58,6 +67,7 @@ class Handles {
     Charge charge;
     int references = 0;  // handles and mappings
     bool is_exported = false;
+    bool is_import = false;
   };
   struct Reference {
     std::uint64_t number = 0;  // of the handle, or the mapping's address
@@ -69,8 +79,12 @@ class Handles {
   References TakeMappings(std::uint64_t address, std::uint64_t bytes);
   void PutHandleBack(const References& taken);
   void PutMappingsBack(const References& taken);
-  /// The charges of what had its last reference among these.
-  std::vector<Charge> Drop(const References& taken);
+  /// What had its last reference among these.
+  struct Dropped {
+    std::vector<Charge> charges;
+    std::uint64_t imports = 0;
+  };
+  Dropped Drop(const References& taken);
 
  private:
   struct Mapping {

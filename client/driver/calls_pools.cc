@@ -119,10 +119,39 @@ LGPU_SHIM_EXPORT Result cuMemPoolCreate(MemPool* pool, const MemPoolProps* props
   return result;
 }
 
+LGPU_SHIM_EXPORT Result cuMemPoolExportToShareableHandle(void* shareable, MemPool pool, int type,
+                                                         Flags64 flags) {
+  const Result result =
+      CallReal(RealDriver::Get().cuMemPoolExportToShareableHandle, shareable, pool, type, flags);
+  Shim* const shim = Shim::Get();
+  if (shim == nullptr || result != kSuccess) return result;
+  // Whatever it allocates later may be opened, too, so it counts with all that the card can have.
+  const int card = shim->pools.CardOf(reinterpret_cast<std::uint64_t>(pool));
+  shim->session.CountExported(card, Pools::kLargest);
+  return result;
+}
+
+LGPU_SHIM_EXPORT Result cuMemPoolImportFromShareableHandle(MemPool* pool, void* shareable, int type,
+                                                           Flags64 flags) {
+  const Result result =
+      CallReal(RealDriver::Get().cuMemPoolImportFromShareableHandle, pool, shareable, type, flags);
+  Shim* const shim = Shim::Get();
+  if (shim == nullptr || result != kSuccess) return result;
+  // It cannot allocate, and is not charged.
+  const auto book = shim->pools.Of(reinterpret_cast<std::uint64_t>(*pool), LeaseSession::kNoCard);
+  book->is_host = true;
+  book->is_import = true;
+  shim->session.CountImports(1);
+  return result;
+}
+
 LGPU_SHIM_EXPORT Result cuMemPoolDestroy(MemPool pool) {
   const Result result = CallReal(RealDriver::Get().cuMemPoolDestroy, pool);
   Shim* const shim = Shim::Get();
-  if (shim != nullptr && result == kSuccess) shim->pools.Destroyed(reinterpret_cast<std::uint64_t>(pool));
+  if (shim == nullptr || result != kSuccess) return result;
+  if (shim->pools.Destroyed(reinterpret_cast<std::uint64_t>(pool))) {
+    shim->session.CountImports(~std::uint64_t{0});
+  }
   return result;
 }
 

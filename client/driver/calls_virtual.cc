@@ -6,7 +6,9 @@ namespace lgpu::shim {
 namespace {
 
 void Drop(Shim& shim, const Handles::References& taken) {
-  for (const Charge& charge : shim.handles.Drop(taken)) shim.charges.GiveBack(charge);
+  const Handles::Dropped dropped = shim.handles.Drop(taken);
+  for (const Charge& charge : dropped.charges) shim.charges.GiveBack(charge);
+  if (dropped.imports > 0) shim.session.CountImports(std::uint64_t{0} - dropped.imports);
 }
 
 }  // namespace
@@ -76,7 +78,20 @@ LGPU_SHIM_EXPORT Result cuMemExportToShareableHandle(void* shareable, Handle han
   const Result result =
       CallReal(RealDriver::Get().cuMemExportToShareableHandle, shareable, handle, type, flags);
   Shim* const shim = Shim::Get();
-  if (shim != nullptr && result == kSuccess) shim->handles.Exported(handle);
+  if (shim == nullptr || result != kSuccess) return result;
+  if (const auto charge = shim->handles.Exported(handle)) {
+    shim->session.CountExported(charge->card, charge->bytes);
+  }
+  return result;
+}
+
+LGPU_SHIM_EXPORT Result cuMemImportFromShareableHandle(Handle* handle, void* shareable, int type) {
+  const Result result = CallReal(RealDriver::Get().cuMemImportFromShareableHandle, handle, shareable, type);
+  Shim* const shim = Shim::Get();
+  if (shim != nullptr && result == kSuccess) {
+    shim->handles.Imported(*handle);
+    shim->session.CountImports(1);
+  }
   return result;
 }
 

@@ -34,6 +34,10 @@ struct Uuid {
   unsigned char bytes[16];
 };
 
+struct IpcMemHandle {
+  char reserved[64];
+};
+
 struct MemLocation {
   int type;
   int id;

@@ -67,6 +67,21 @@ void LeaseSession::Count(int card, ChargeKind kind, std::uint64_t bytes) {
   Words(card).by_kind[KindIndex(kind)].store(now, std::memory_order_relaxed);
 }
 
+void LeaseSession::CountExported(int card, std::uint64_t bytes) {
+  if (card == kNoCard || !is_attached_.load(std::memory_order_acquire)) return;
+  const std::shared_lock gate(totals_gate_);
+  auto& total = exported_[static_cast<std::size_t>(card)];
+  const std::uint64_t now = total.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  Words(card).exported.store(now, std::memory_order_relaxed);
+}
+
+void LeaseSession::CountImports(std::uint64_t pieces) {
+  if (!Join()) return;
+  const std::shared_lock gate(totals_gate_);
+  page_->imports.store(imports_.fetch_add(pieces, std::memory_order_relaxed) + pieces,
+                       std::memory_order_relaxed);
+}
+
 bool LeaseSession::TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind) {
   const std::shared_lock gate(totals_gate_);
   std::atomic<std::uint64_t>& free = Words(card).free;

@@ -53,6 +53,11 @@ class LeaseSession {
   /// charge, which was given back; the daemon is asked then, whatever the allowance has (docs/protocol.md).
   bool Charge(int card, std::uint64_t bytes, ChargeKind kind, const char* call,
               std::uint32_t driver_refusals = 0);
+  /// Another process may have opened `bytes` of `card`, or may not any more (wraps for negative ones). They
+  /// stay charged after this process while some process of the lease has memory of others open.
+  void CountExported(int card, std::uint64_t bytes);
+  /// This process has opened memory of another one (1), or closed it (wraps for -1).
+  void CountImports(std::uint64_t pieces);
   /// The driver refused `bytes` that were charged twice, and are not any more.
   void TellRefused(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
   /// True where Charge would need no daemon.
@@ -117,6 +122,8 @@ class LeaseSession {
   // Held shared while a word of the page and the totals change; alone while they are attested.
   mutable std::shared_mutex totals_gate_;
   std::array<std::array<std::atomic<std::uint64_t>, kKinds>, kMaxCards> totals_{};
+  std::array<std::atomic<std::uint64_t>, kMaxCards> exported_{};
+  std::atomic<std::uint64_t> imports_{0};
   std::atomic<std::uint64_t> generation_{0};  // of the connection
   std::atomic<int> socket_{-1};
   std::atomic<bool> has_uncharged_{false};  // since the daemon's last answer

@@ -158,7 +158,9 @@ LeaseSession::Joining LeaseSession::Attach(wire::Channel& channel, Clock::time_p
 
 LeaseSession::Joining LeaseSession::Attest(wire::Channel& channel, Clock::time_point deadline) {
   wire::ChargeAttest charges;
+  page_->imports.store(imports_.load());
   for (std::size_t card = 0; card < cards_.size(); ++card) {
+    page_->charges.cards[card].exported.store(exported_[card].load());
     for (std::size_t kind = 0; kind < kKinds; ++kind) {
       const std::uint64_t bytes = totals_[card][kind].load();
       page_->charges.cards[card].by_kind[kind].store(bytes);

@@ -8,8 +8,6 @@ namespace {
 
 // A pool is settled at one free in so many, when this much of it or more is charged and not used.
 constexpr unsigned kFreesBetween = 16;
-// No card has this much, and sums of it are numbers still.
-constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;
 constexpr std::uint64_t kWorthwhile = std::uint64_t{32} << 20;
 
 }  // namespace
@@ -105,17 +103,24 @@ void Pools::LowerTo(PoolBook& pool, std::uint64_t reserved) {
   session_.Uncharge(pool.card, unused, kind_);
 }
 
-void Pools::Destroyed(std::uint64_t pool) {
+int Pools::CardOf(std::uint64_t pool) {
+  const std::lock_guard lock(mutex_);
+  const auto found = books_.find(pool);
+  return found == books_.end() ? LeaseSession::kNoCard : found->second->card;
+}
+
+bool Pools::Destroyed(std::uint64_t pool) {
   std::shared_ptr<PoolBook> book;
   {
     const std::lock_guard lock(mutex_);
     const auto found = books_.find(pool);
-    if (found == books_.end()) return;
+    if (found == books_.end()) return false;
     book = found->second;
     book->is_destroyed = true;
     books_.erase(found);
   }
   LowerTo(*book, 0);
+  return book->is_import;
 }
 
 }  // namespace lgpu::shim

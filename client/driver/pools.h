@@ -20,7 +20,8 @@ struct PoolBook {
   std::uint64_t kept = 0;     // of graphs that are gone: what the driver may still have in use for them
   std::uint64_t charged = 0;  // whole blocks; at least `used` and `kept`
   unsigned frees = 0;
-  bool is_host = false;  // memory of the host, which is not charged
+  bool is_host = false;    // memory of the host, which is not charged
+  bool is_import = false;  // of another process
   bool is_destroyed = false;
 };
 
@@ -54,8 +55,12 @@ class Pools {
   /// have any more.
   void Settle(PoolBook& pool);
   void SettleAll();
-  /// The driver destroyed it; its memory goes with the last allocation.
-  void Destroyed(std::uint64_t pool);
+  /// The driver destroyed it; its memory goes with the last allocation. True: it was another process's.
+  bool Destroyed(std::uint64_t pool);
+  /// The card of a known pool, or kNoCard.
+  int CardOf(std::uint64_t pool);
+  /// No card has this much, and sums of it are numbers still.
+  static constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;
 
  private:
   /// `reserved`: of the pool; live allocations stay charged.

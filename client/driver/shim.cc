@@ -110,6 +110,13 @@ std::optional<Charge> Shim::Take(int card, std::uint64_t bytes, ChargeKind kind,
 }
 
 void Shim::GiveBack(const Allocation& allocation) {
+  if (allocation.is_import) {
+    session.CountImports(~std::uint64_t{0});
+    return;
+  }
+  if (allocation.is_exported) {
+    session.CountExported(allocation.charge.card, std::uint64_t{0} - allocation.memory_bytes());
+  }
   if (allocation.pool != nullptr) {
     pools.GiveBack(*allocation.pool, allocation.charge.bytes);
   } else {

@@ -40,6 +40,13 @@
   X(cuMemMap,                          "cuMemMap",                     10020, kNone,      DevicePtr, std::size_t, std::size_t, Handle, Flags64) \
   X(cuMemUnmap,                        "cuMemUnmap",                   10020, kNone,      DevicePtr, std::size_t) \
   X(cuMemExportToShareableHandle,      "cuMemExportToShareableHandle", 10020, kNone,      void*, Handle, int, Flags64) \
+  X(cuMemImportFromShareableHandle,    "cuMemImportFromShareableHandle", 10020, kNone,    Handle*, void*, int)  \
+  X(cuMemPoolExportToShareableHandle,  "cuMemPoolExportToShareableHandle", 11020, kNone,  void*, MemPool, int, Flags64) \
+  X(cuMemPoolImportFromShareableHandle, "cuMemPoolImportFromShareableHandle", 11020, kNone, MemPool*, void*, int, Flags64) \
+  X(cuIpcGetMemHandle,                 "cuIpcGetMemHandle",            4010,  kNone,      IpcMemHandle*, DevicePtr) \
+  X(cuIpcOpenMemHandle,                "cuIpcOpenMemHandle",           4010,  kNone,      DevicePtr*, IpcMemHandle, unsigned) \
+  X(cuIpcOpenMemHandle_v2,             "cuIpcOpenMemHandle",           11000, kNone,      DevicePtr*, IpcMemHandle, unsigned) \
+  X(cuIpcCloseMemHandle,               "cuIpcCloseMemHandle",          4010,  kNone,      DevicePtr)            \
   X(cuArrayCreate,                     "cuArrayCreate",                2000,  kNone,      Array*, const ArrayDescriptorV1*) \
   X(cuArrayCreate_v2,                  "cuArrayCreate",                3020,  kNone,      Array*, const ArrayDescriptor*) \
   X(cuArray3DCreate,                   "cuArray3DCreate",              2000,  kNone,      Array*, const Array3dDescriptorV1*) \

@@ -12,7 +12,8 @@ namespace {
 
 // How often the backend is asked again about memory that it did not confirm.
 constexpr std::chrono::milliseconds kUnconfirmedRetry{20};
-// How often the process of a session that is over, and lives on, is looked at for charged memory.
+// How often the process of a session that is over, and lives on, is looked at for charged memory; and those
+// that have some of it open.
 constexpr std::chrono::milliseconds kChargesRetry{500};
 
 }  // namespace
@@ -119,6 +120,10 @@ void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfir
     next = Clock::now() + kUnconfirmedRetry;
   }
   for (const Draining& entry : draining) {
+    if (entry.is_open_elsewhere) {
+      const Clock::time_point look = Clock::now() + kChargesRetry;
+      next = next ? std::min(*next, look) : look;
+    }
     if (!entry.is_gone) {
       // A negative descriptor (no pidfd) is ignored by poll.
       polled.push_back({.fd = entry.session->process().pidfd.get(), .events = POLLIN, .revents = 0});
@@ -152,7 +157,8 @@ void Reclaimer::Finish(std::vector<Draining>& draining, bool were_absent, bool s
       continue;
     }
     entry.is_gone = entry.is_gone || HasNoCharges(entry);
-    if (entry.is_gone) {
+    entry.is_open_elsewhere = entry.is_gone && !stopping && StaysOpenElsewhere(*entry.session);
+    if (entry.is_gone && !entry.is_open_elsewhere) {
       gone.push_back(entry.session->id());
     }
     entry.is_over =
@@ -183,6 +189,23 @@ bool Reclaimer::HasNoCharges(const Draining& entry) const {
   if (!process.pidfd || broker_.ChargesOf(entry.session->id()).empty()) return true;
   const std::vector<std::uint64_t> pages = entry.session->pages();
   return !pages.empty() && MapsFile(process.pid, "memfd:lgpu-client", pages) == false;
+}
+
+bool Reclaimer::StaysOpenElsewhere(const SessionState& session) const {
+  if (!session.has_charge_words()) return false;
+  std::map<std::string, Bytes> exported;
+  for (const Broker::Charged& charge : broker_.ChargesOf(session.id())) {
+    const Bytes bytes(session.client_page()->charges.cards[charge.index].exported.load());
+    if (const Bytes part = std::min(bytes, charge.lent); !part.is_zero()) exported[charge.card_uuid] = part;
+  }
+  if (exported.empty()) return false;
+  const std::vector<std::shared_ptr<SessionState>> all = sessions_.All();
+  const bool is_open = std::any_of(all.begin(), all.end(), [&](const auto& other) {
+    return other->id() != session.id() && other->lease() == session.lease() &&
+           other->client_page()->imports.load() != 0 && !other->process().IsGone();
+  });
+  if (is_open) broker_.LowerCharges(session.id(), exported);
+  return is_open;
 }
 
 void Reclaimer::TakeOut(SessionState& session) {

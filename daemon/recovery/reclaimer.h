@@ -51,7 +51,8 @@ class Reclaimer {
   struct Draining {
     std::shared_ptr<SessionState> session;
     Clock::time_point grace_ends;
-    bool is_gone = false;     // no process has what it charged any more
+    bool is_gone = false;            // no process has what it charged any more
+    bool is_open_elsewhere = false;  // another program of the lease has some of it open
     bool is_over = false;     // its process is gone or had its time; what is not free yet is unconfirmed
     bool was_absent = false;  // what it holds is an earlier daemon's, and looked for all over the machine
   };
@@ -69,6 +70,9 @@ class Reclaimer {
   /// Charged memory is the program's own: it is back when the process is gone, or maps the client page no
   /// more.
   bool HasNoCharges(const Draining& entry) const;
+  /// Whether what a gone session charged may be open in another program of its lease, as both said
+  /// themselves. No more than that stays charged.
+  bool StaysOpenElsewhere(const SessionState& session) const;
 
   Broker& broker_;
   LeaseTable& leases_;

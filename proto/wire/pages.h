@@ -43,11 +43,13 @@ static_assert(std::is_standard_layout_v<StatsPage>);
 /// Of one card of the lease, for a client that charges what it takes from the driver itself
 /// (docs/protocol.md, Charging). Cards are numbered as the lease's logical devices first name them.
 struct CardCharges {
-  static constexpr std::size_t kKinds = 14;
+  static constexpr std::size_t kKinds = 13;
   std::atomic<std::uint64_t> free;  // both sides write: bytes lent and not in use
   std::atomic<std::uint64_t> keep;  // the daemon writes: the client gives back what is beyond this
   std::array<std::atomic<std::uint64_t>, kKinds>
       by_kind;  // the client writes: bytes in use, by ChargeKind - 1
+  /// The client writes: bytes in use that another process may have opened (IPC, exported handles and pools).
+  std::atomic<std::uint64_t> exported;
 };
 struct ChargeTable {
   static constexpr std::size_t kMaxCards = 64;
@@ -78,7 +80,8 @@ struct ClientPage {
   std::atomic<std::uint64_t> magic;
   std::atomic<std::uint64_t> op_count;
   std::atomic<std::uint64_t> context_lost;  // not 0: the program can use its GPUs no more
-  std::array<std::atomic<std::uint64_t>, 5> reserved;
+  std::atomic<std::uint64_t> imports;       // how much memory of other processes it has open, in pieces
+  std::array<std::atomic<std::uint64_t>, 4> reserved;
   std::array<Device, kMaxDevices> devices;
   std::array<OpName, kMaxOps> op_names;
   PlacementRing ring;

@@ -28,6 +28,7 @@ static_assert(kPerThreadStream == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
 static_assert(kNotCapturing == CU_STREAM_CAPTURE_STATUS_NONE);
 static_assert(sizeof(DevicePtr) == sizeof(CUdeviceptr) && sizeof(Device) == sizeof(CUdevice));
 static_assert(sizeof(Handle) == sizeof(CUmemGenericAllocationHandle) && sizeof(Uuid) == sizeof(CUuuid));
+static_assert(sizeof(IpcMemHandle) == sizeof(CUipcMemHandle));
 static_assert(sizeof(MemLocation) == sizeof(CUmemLocation));
 
 static_assert(sizeof(AllocationProp) == sizeof(CUmemAllocationProp));

@@ -14,8 +14,8 @@ TEST(HandlesTest, MemoryLivesUntilItsLastHandleAndMapping) {
   Handles handles;
   handles.Created(1, Made());
   handles.Mapped(kAddress, kSize, 1);
-  EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).empty()) << "the mapping keeps it";
-  EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, kSize)).size(), 1U);
+  EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).charges.empty()) << "the mapping keeps it";
+  EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, kSize)).charges.size(), 1U);
 }
 
 TEST(HandlesTest, OneUnmapMayFreeSeveralHandles) {
@@ -23,10 +23,10 @@ TEST(HandlesTest, OneUnmapMayFreeSeveralHandles) {
   for (std::uint64_t i = 0; i < 3; ++i) {
     handles.Created(i + 1, Made());
     handles.Mapped(kAddress + i * kSize, kSize, i + 1);
-    EXPECT_TRUE(handles.Drop(handles.TakeHandle(i + 1)).empty());
+    EXPECT_TRUE(handles.Drop(handles.TakeHandle(i + 1)).charges.empty());
   }
-  EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, 2 * kSize)).size(), 2U);
-  EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, 3 * kSize)).size(), 1U);
+  EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, 2 * kSize)).charges.size(), 2U);
+  EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, 3 * kSize)).charges.size(), 1U);
 }
 
 TEST(HandlesTest, ARetainedHandleIsAFurtherReference) {
@@ -34,9 +34,9 @@ TEST(HandlesTest, ARetainedHandleIsAFurtherReference) {
   handles.Created(1, Made());
   handles.Mapped(kAddress, kSize, 1);
   handles.Retained(9, kAddress + 4096);
-  EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).empty());
-  EXPECT_TRUE(handles.Drop(handles.TakeMappings(kAddress, kSize)).empty());
-  EXPECT_EQ(handles.Drop(handles.TakeHandle(9)).size(), 1U);
+  EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).charges.empty());
+  EXPECT_TRUE(handles.Drop(handles.TakeMappings(kAddress, kSize)).charges.empty());
+  EXPECT_EQ(handles.Drop(handles.TakeHandle(9)).charges.size(), 1U);
 }
 
 TEST(HandlesTest, WhatTheDriverRefusedToReleaseStaysCharged) {
@@ -45,15 +45,15 @@ TEST(HandlesTest, WhatTheDriverRefusedToReleaseStaysCharged) {
   handles.PutHandleBack(handles.TakeHandle(1));
   handles.Mapped(kAddress, kSize, 1);
   handles.PutMappingsBack(handles.TakeMappings(kAddress, kSize));
-  EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).empty());
-  EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, kSize)).size(), 1U);
+  EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).charges.empty());
+  EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, kSize)).charges.size(), 1U);
 }
 
 TEST(HandlesTest, ExportedMemoryMayOutliveTheProcessAndStaysCharged) {
   Handles handles;
   handles.Created(1, Made());
   handles.Exported(1);
-  EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).empty());
+  EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).charges.empty());
 }
 
 TEST(HandlesTest, UnknownHandlesAndAddressesArePassedOn) {
@@ -75,6 +75,16 @@ TEST(AllocationsTest, AContextTakesItsAllocationsWithIt) {
   EXPECT_FALSE(allocations.Remove(1).has_value());
   EXPECT_TRUE(allocations.Remove(2).has_value());
   EXPECT_TRUE(allocations.Remove(3).has_value()) << "stream-ordered memory belongs to no context";
+}
+
+TEST(HandlesTest, AnImportEndsWithItsLastReference) {
+  Handles handles;
+  handles.Imported(1);
+  handles.Mapped(kAddress, kSize, 1);
+  EXPECT_EQ(handles.Drop(handles.TakeHandle(1)).imports, 0U) << "the mapping keeps it";
+  const Handles::Dropped dropped = handles.Drop(handles.TakeMappings(kAddress, kSize));
+  EXPECT_EQ(dropped.imports, 1U);
+  EXPECT_TRUE(dropped.charges.empty()) << "it is charged to its maker";
 }
 
 }  // namespace

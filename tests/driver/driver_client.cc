@@ -208,6 +208,7 @@ Result Free(Held old) {
     if (old.kind == "graph" || old.kind == "captured" || old.kind == "uploaded") DestroyGraph(old);
     return freed;
   }
+  if (old.kind == "opened") return Call("cuIpcCloseMemHandle", "cuIpcCloseMemHandle", 4010, old.number);
   if (old.kind == "mipmapped") {
     return Call("cuMipmappedArrayDestroy", "cuMipmappedArrayDestroy", 5000,
                 reinterpret_cast<MipmappedArray>(old.number));
@@ -314,6 +315,31 @@ std::string Obey(std::istringstream& words) {
     words >> name;
     held.erase(name);
     return "ok";
+  }
+  if (verb == "ipc_get") {  // the handle in letters
+    words >> name;
+    IpcMemHandle handle{};
+    const Result result = Call("cuIpcGetMemHandle", "cuIpcGetMemHandle", 4010, &handle,
+                               static_cast<DevicePtr>(held[name].number));
+    std::string text = result == kSuccess ? "ok " : Answer(result);
+    for (const char byte : handle.reserved) {
+      text += static_cast<char>('a' + (static_cast<unsigned char>(byte) >> 4));
+      text += static_cast<char>('a' + (static_cast<unsigned char>(byte) & 15));
+    }
+    return text;
+  }
+  if (verb == "ipc_open") {
+    std::string text;
+    words >> name >> text;
+    IpcMemHandle handle{};
+    for (std::size_t i = 0; i < sizeof(handle.reserved) && 2 * i + 1 < text.size(); ++i) {
+      handle.reserved[i] = static_cast<char>((text[2 * i] - 'a') << 4 | (text[2 * i + 1] - 'a'));
+    }
+    Held opened{.kind = "opened"};
+    const Result result =
+        Call("cuIpcOpenMemHandle_v2", "cuIpcOpenMemHandle", 11000, &opened.number, handle, 1U);
+    if (result == kSuccess) held[name] = opened;
+    return Answer(result);
   }
   if (verb == "info") {
     std::size_t free = 0, total = 0;

@@ -168,6 +168,30 @@ TEST_F(ShimTest, ChargesOutliveTheDaemon) {
   End(*client);
 }
 
+TEST_F(ShimTest, MemoryThatAnotherProgramHasOpenStaysChargedAfterItsMaker) {
+  StartMachine();
+  const std::string lease = CreateLease("64MiB");
+  auto maker = StartIn(lease);
+  auto user = StartIn(lease);
+  EXPECT_EQ(Ask(*maker, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*maker, absl::StrCat("alloc b plain ", 14 * kMiB)), "ok");
+  const std::string handle = Ask(*maker, "ipc_get a").substr(3);
+  EXPECT_EQ(Ask(*user, "ipc_open c " + handle), "ok");
+  RestartDaemon();
+  // Both come back, and say again what they share.
+  EXPECT_EQ(Ask(*maker, absl::StrCat("alloc x plain ", 40 * kMiB)), "error 2");
+  EXPECT_EQ(Ask(*user, absl::StrCat("alloc d plain ", 20 * kMiB)), "error 2") << "it is charged once";
+  maker->Signal(SIGKILL);
+  EXPECT_EQ(maker->Wait(), 128 + SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Ask(*user, absl::StrCat("alloc d plain ", 20 * kMiB)) == "ok"; }))
+      << "what was not shared is free";
+  EXPECT_EQ(Ask(*user, absl::StrCat("alloc e plain ", 20 * kMiB)), "error 2");
+  EXPECT_EQ(Ask(*user, "free c"), "ok");
+  EXPECT_TRUE(Eventually([&] { return Ask(*user, absl::StrCat("alloc e plain ", 20 * kMiB)) == "ok"; }))
+      << "nobody has it open";
+  End(*user);
+}
+
 TEST_F(ShimTest, AResetOfTheContextGivesBackWhatItFreed) {
   StartMachine();
   auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
