@@ -303,6 +303,9 @@ class Broker {
   std::vector<Charged> ChargesOf(SessionId session) const;
   /// No process of these sessions, which are draining, has the charged memory any more.
   void EndCharges(const std::vector<SessionId>& sessions);
+  /// Those of the draining sessions whose process has more memory of a card, as its driver lists it, than
+  /// what the process's other sessions account for. None where drivers list no processes.
+  std::set<SessionId> StillListed(const std::vector<SessionId>& sessions);
   /// Of what a draining session has charged of each card, no more than this is still in use.
   void LowerCharges(SessionId session, const std::map<std::string, Bytes>& by_card);
 
@@ -764,6 +767,9 @@ class Broker {
   void StopTrimming(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChargeOverhead(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChargeOverhead(CardId card, Overhead& overhead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What the sessions of a process that are not draining may use of a card: all that they hold, and a
+  /// context.
+  Bytes AccountedTo(std::int64_t pid, CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Reads one card's report, at most every kBackendRetry; calls the backend.
   void ObserveCard(const std::string& uuid);
   void Observe(CardId card, const CardReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -11,6 +11,13 @@
 #include "base/check.h"
 
 namespace lgpu {
+namespace {
+
+// A context takes 200 to 600 MiB of real GPUs; where nothing was said of it, so much is no memory of an
+// earlier session of the process.
+constexpr Bytes kUnmeasuredContext(std::uint64_t{600} << 20);
+
+}  // namespace
 
 void Broker::ObserveCards() {
   std::vector<std::pair<CardId, int>> cards;
@@ -108,6 +115,55 @@ void Broker::Observe(CardId card, const CardReport& report) {
   }
   // Overhead that the card has no room for stays foreign.
   ledger_.SetForeign(card, unexplained(ledger_.View(card).overhead));
+}
+
+Bytes Broker::AccountedTo(std::int64_t pid, CardId card) const {
+  Bytes sum;
+  for (const auto& [id, session] : sessions_) {
+    if (session.pid != pid) continue;
+    const auto charge = session.charges.find(card);
+    if (charge != session.charges.end() && charge->second.leaving) continue;
+    for (const auto& [logical, device] : devices_) {
+      if (device.spec.card != card) continue;
+      if (const auto held = device.held_by.find(id); held != device.held_by.end()) sum += held->second;
+    }
+    // Its context, which has the process's overhead.
+    sum += std::max(cards_.at(card).overhead_allowance, kUnmeasuredContext);
+  }
+  return sum;
+}
+
+std::set<SessionId> Broker::StillListed(const std::vector<SessionId>& ids) {
+  struct Place {
+    SessionId session;
+    CardId card;
+    std::int64_t pid;
+    int backend_device;
+  };
+  std::vector<Place> places;
+  {
+    MutexLock lock(mutex_);
+    for (const SessionId id : ids) {
+      const auto session = sessions_.find(id);
+      if (session == sessions_.end()) continue;
+      for (const auto& [card, charge] : session->second.charges) {
+        const BrokerCard& about = cards_.at(card);
+        if (!charge.leaving || charge.held.empty() || about.device.simulated) continue;
+        places.push_back({id, card, session->second.pid, about.backend_device});
+      }
+    }
+  }
+  std::set<SessionId> listed;
+  for (const Place& place : places) {
+    Bytes used;
+    for (const DeviceMemory::ProcessMemory& process : backend_.ProcessesOn(place.backend_device)) {
+      if (process.pid == place.pid) used += process.used;
+    }
+    if (used.is_zero()) continue;
+    MutexLock lock(mutex_);
+    if (used > AccountedTo(place.pid, place.card)) listed.insert(place.session);
+  }
+  return listed;
 }
 
 void Broker::ChargeOverhead(CardId card, Overhead& overhead) {

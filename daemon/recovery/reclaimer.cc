@@ -12,8 +12,7 @@ namespace {
 
 // How often the backend is asked again about memory that it did not confirm.
 constexpr std::chrono::milliseconds kUnconfirmedRetry{20};
-// How often the process of a session that is over, and lives on, is looked at for charged memory; and those
-// that have some of it open.
+// How often a session that is over is looked at for charged memory that is there still.
 constexpr std::chrono::milliseconds kChargesRetry{500};
 
 }  // namespace
@@ -120,7 +119,7 @@ void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfir
     next = Clock::now() + kUnconfirmedRetry;
   }
   for (const Draining& entry : draining) {
-    if (entry.is_open_elsewhere) {
+    if (entry.is_kept) {
       const Clock::time_point look = Clock::now() + kChargesRetry;
       next = next ? std::min(*next, look) : look;
     }
@@ -157,8 +156,9 @@ void Reclaimer::Finish(std::vector<Draining>& draining, bool were_absent, bool s
       continue;
     }
     entry.is_gone = entry.is_gone || HasNoCharges(entry);
-    entry.is_open_elsewhere = entry.is_gone && !stopping && StaysOpenElsewhere(*entry.session);
-    if (entry.is_gone && !entry.is_open_elsewhere) {
+    entry.is_kept =
+        entry.is_gone && !stopping && (IsListed(*entry.session) || StaysOpenElsewhere(*entry.session));
+    if (entry.is_gone && !entry.is_kept) {
       gone.push_back(entry.session->id());
     }
     entry.is_over =
@@ -189,6 +189,13 @@ bool Reclaimer::HasNoCharges(const Draining& entry) const {
   if (!process.pidfd || broker_.ChargesOf(entry.session->id()).empty()) return true;
   const std::vector<std::uint64_t> pages = entry.session->pages();
   return !pages.empty() && MapsFile(process.pid, "memfd:lgpu-client", pages) == false;
+}
+
+bool Reclaimer::IsListed(const SessionState& session) const {
+  const Process& process = session.process();
+  const absl::StatusOr<std::uint64_t> started = ProcessStartTime(process.pid);
+  if (started.ok() && *started != process.start_time) return false;
+  return !broker_.StillListed({session.id()}).empty();
 }
 
 bool Reclaimer::StaysOpenElsewhere(const SessionState& session) const {

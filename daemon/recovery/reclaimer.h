@@ -51,9 +51,9 @@ class Reclaimer {
   struct Draining {
     std::shared_ptr<SessionState> session;
     Clock::time_point grace_ends;
-    bool is_gone = false;            // no process has what it charged any more
-    bool is_open_elsewhere = false;  // another program of the lease has some of it open
-    bool is_over = false;     // its process is gone or had its time; what is not free yet is unconfirmed
+    bool is_gone = false;  // no process has what it charged any more
+    bool is_kept = false;  // what it charged is there still: open in another program, or listed by the driver
+    bool is_over = false;  // its process is gone or had its time; what is not free yet is unconfirmed
     bool was_absent = false;  // what it holds is an earlier daemon's, and looked for all over the machine
   };
 
@@ -68,8 +68,10 @@ class Reclaimer {
   void Finish(std::vector<Draining>& draining, bool were_absent, bool stopping);
   void TakeOut(SessionState& session);
   /// Charged memory is the program's own: it is back when the process is gone, or maps the client page no
-  /// more.
+  /// more, and the driver lists none of it.
   bool HasNoCharges(const Draining& entry) const;
+  /// Whether the driver lists memory of the gone process. A later process of its pid is another one.
+  bool IsListed(const SessionState& session) const;
   /// Whether what a gone session charged may be open in another program of its lease, as both said
   /// themselves. No more than that stays charged.
   bool StaysOpenElsewhere(const SessionState& session) const;

@@ -192,6 +192,41 @@ TEST_F(ShimTest, MemoryThatAnotherProgramHasOpenStaysChargedAfterItsMaker) {
   End(*user);
 }
 
+TEST_F(ShimTest, MemoryThatTheDriverListsStaysChargedAfterItsProcess) {
+  StartMachine();
+  const std::string lease = CreateLease("64MiB");
+  auto killed = StartIn(lease);
+  auto other = StartIn(lease);
+  EXPECT_EQ(Ask(*killed, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
+  machine_.state().hold_freed = true;  // as while a child of the process has the driver's files open
+  killed->Signal(SIGKILL);
+  EXPECT_EQ(killed->Wait(), 128 + SIGKILL);
+  EXPECT_TRUE(Eventually([&] {
+    return Stats().leases(0).sessions_size() == 2 &&
+           Stats().leases(0).sessions(0).state() == v1::SessionStats::STATE_DRAINING;
+  }));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(Ask(*other, absl::StrCat("alloc a plain ", 40 * kMiB)), "error 2") << "the card has it";
+  }
+  machine_.state().hold_freed = false;
+  EXPECT_TRUE(Eventually([&] { return Ask(*other, absl::StrCat("alloc a plain ", 40 * kMiB)) == "ok"; }));
+  End(*other);
+}
+
+TEST_F(ShimTest, AForkedChildThatLivesOnHoldsNoCharge) {
+  StartMachine();
+  const std::string lease = CreateLease("64MiB");
+  auto parent = StartIn(lease);
+  auto other = StartIn(lease);
+  EXPECT_EQ(Ask(*parent, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*parent, "fork_and_stay"), "ok");
+  parent->Signal(SIGKILL);
+  EXPECT_EQ(parent->Wait(), 128 + SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Ask(*other, absl::StrCat("alloc a plain ", 40 * kMiB)) == "ok"; }))
+      << "the driver lists nothing of the parent";
+  End(*other);
+}
+
 TEST_F(ShimTest, AResetOfTheContextGivesBackWhatItFreed) {
   StartMachine();
   auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
