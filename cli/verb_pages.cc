@@ -56,10 +56,13 @@ const std::vector<VerbPage>& Pages() {
        {{"lgpu resize train -m 6GiB", "all logical devices of the lease"},
         {"lgpu resize train -d GPU:1 -m max", "one logical device, all that its card can give"}}},
       {"rm",
-       "Ends leases. Their programs are told; they keep no right to memory. Every lease is tried; the exit "
-       "code is "
-       "that of the first failure.",
+       "Ends leases. Their programs are told; they keep no right to memory. With --kill they are ended, too: "
+       "all "
+       "that have a session of the lease, by SIGTERM, and by SIGKILL after a grace. Every lease is tried; "
+       "the "
+       "exit code is that of the first failure.",
        {{"lgpu rm train", "by name"},
+        {"lgpu rm --kill --grace 30s train", "with its programs"},
         {"lgpu rm l-0badcafe anna/train", "by id, and the lease of another user"},
         {"lgpu rm --if-exists --wait=30s job-7",
          "for scripts that may run twice, until the memory is back"}}},

@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/exit_codes.h"
 #include "cli/connection.h"
 #include "cli/lease_names.h"
+#include "cli/lease_programs.h"
 #include "lgpu/bytes.h"
 #include "lgpu/status.h"
 #include "proto/messages_json.h"
@@ -27,11 +29,19 @@ class RmCommand final : public Command {
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("rm", "End leases; their programs lose their memory rights");
     verb->add_option("lease", leases_, "Names or ids of leases")->type_name("LEASE");
-    verb->add_option("--request-id", request_id_, "In place of LEASE: the one that create made with this ID")
-        ->type_name("ID");
+    CLI::Option* const request = verb->add_option("--request-id", request_id_,
+                                                  "In place of LEASE: the one that create made with this ID")
+                                     ->type_name("ID");
     verb->add_flag("--if-exists", if_exists_, "A lease that is not there is as good as removed");
     verb->add_flag("--wait{forever}", wait_, "Until the memory of the leases is back (for so long)")
         ->type_name("DUR");
+    CLI::Option* const kill = verb->add_flag(
+        "--kill", kill_, "End the programs of the leases too: SIGTERM, and SIGKILL after a grace");
+    kill->excludes(request);
+    verb->add_option("--grace", grace_text_, "How long the programs have between the two (with --kill)")
+        ->type_name("DUR")
+        ->needs(kill)
+        ->capture_default_str();
     return verb;
   }
 
@@ -40,6 +50,7 @@ class RmCommand final : public Command {
       return absl::InvalidArgumentError(
           "rm needs leases or a request\ntry: lgpu rm LEASE, or --request-id ID");
     }
+    LGPU_ASSIGN_OR_RETURN(grace_, ParseGrace());
     if (!wait_.empty() && wait_ != "forever") {
       LGPU_ASSIGN_OR_RETURN(const std::chrono::milliseconds patience, ParseDuration(wait_));
       deadline_ = Clock::now() + patience;
@@ -54,14 +65,16 @@ class RmCommand final : public Command {
     }
     int code = kExitOk;
     for (const auto& [name, request] : wanted) {
-      const absl::StatusOr<std::string> done = Remove(connection, name, request);
-      if (!done.ok()) {
-        options.Report(done.status(), ExitCode(done.status()));
-        if (code == kExitOk) code = ExitCode(done.status());
-      } else if (options.json) {
-        LGPU_RETURN_IF_ERROR(WriteOut(JsonLine({{"schema", "lgpu.removed/v1"}, {"lease", name}})));
-      } else {
-        options.Note("lgpu: " + *done);
+      Outcome outcome{.json = {{"schema", "lgpu.removed/v1"}, {"lease", name}}};
+      const absl::Status status = Remove(connection, name, request, outcome);
+      if (!outcome.note.empty() && options.json) {
+        LGPU_RETURN_IF_ERROR(WriteOut(JsonLine(outcome.json)));
+      } else if (!outcome.note.empty()) {
+        options.Note("lgpu: " + outcome.note);
+      }
+      if (!status.ok()) {
+        options.Report(status, ExitCode(status));
+        if (code == kExitOk) code = ExitCode(status);
       }
     }
     return code;
@@ -70,23 +83,60 @@ class RmCommand final : public Command {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// What was done, for people.
-  absl::StatusOr<std::string> Remove(Connection& connection, const std::string& name,
-                                     const v1::RemoveLeaseRequest& request) {
-    // A name finds one that ends already here alone, and its memory may not be back.
+  /// What was done, for people and for programs; no note: nothing.
+  struct Outcome {
+    std::string note{};
+    nlohmann::json json{};
+  };
+
+  absl::StatusOr<std::chrono::milliseconds> ParseGrace() const {
+    const absl::StatusOr<std::chrono::milliseconds> grace = ParseDuration(grace_text_);
+    if (!grace.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--grace: ", grace.status().message()));
+    }
+    return grace;
+  }
+
+  absl::Status Remove(Connection& connection, const std::string& name, const v1::RemoveLeaseRequest& request,
+                      Outcome& outcome) const {
+    std::optional<LeasePrograms> programs;
+    if (kill_) {
+      absl::StatusOr<LeasePrograms> found = LeasePrograms::Find(connection, name);
+      if (found.ok()) {
+        programs = *std::move(found);
+      } else if (!if_exists_ || !absl::IsNotFound(found.status())) {
+        return found.status();
+      }
+    }
+    // A name finds a lease that is ending only here, and its memory may not be back.
     std::string id;
     if (!wait_.empty() && !request.lease().empty()) {
       LGPU_ASSIGN_OR_RETURN(id, FindId(connection, request.lease()));
     }
+    // The daemon says whether the caller may remove the lease, before any program is ended.
     const absl::StatusOr<v1::RemoveLeaseResponse> removed = connection.Call(kRemoveLease, request);
     const bool ends_already = absl::IsNotFound(removed.status()) && !id.empty();
     if (absl::IsNotFound(removed.status()) && !ends_already && if_exists_) {
-      return absl::StrCat("there is no lease ", Printable(name));
+      outcome.note = absl::StrCat("there is no lease ", Printable(name));
+      return absl::OkStatus();
     }
     if (!ends_already) LGPU_RETURN_IF_ERROR(removed.status());
+    outcome.note = absl::StrCat("lease ", Printable(name), " is removed");
+    if (programs) LGPU_RETURN_IF_ERROR(EndPrograms(*programs, name, outcome));
     if (id.empty() && !wait_.empty()) id = removed->lease_id();
-    if (!id.empty()) LGPU_RETURN_IF_ERROR(AwaitEnd(connection, id));
-    return absl::StrCat("lease ", Printable(name), " is removed");
+    return id.empty() ? absl::OkStatus() : AwaitEnd(connection, id);
+  }
+
+  absl::Status EndPrograms(LeasePrograms& programs, const std::string& name, Outcome& outcome) const {
+    const LeasePrograms::Ended ended = programs.End(grace_);
+    outcome.json["terminated"] = ended.terminated;
+    outcome.json["killed"] = ended.killed;
+    absl::StrAppend(&outcome.note, "; programs ended: ", ended.terminated.size(), " by SIGTERM, ",
+                    ended.killed.size(), " by SIGKILL");
+    if (ended.failures.empty()) return absl::OkStatus();
+    return absl::PermissionDeniedError(
+        absl::StrCat("lease ", Printable(name), " is removed, but not all of its programs were ended: ",
+                     absl::StrJoin(ended.failures, "; "), "\ntry: as root, or as the user that runs them"));
   }
 
   /// Empty: there is none.
@@ -121,6 +171,9 @@ class RmCommand final : public Command {
   std::string request_id_;
   bool if_exists_ = false;
   std::string wait_;
+  bool kill_ = false;
+  std::string grace_text_ = "10s";
+  std::chrono::milliseconds grace_{};
   std::optional<Clock::time_point> deadline_;
 };
 

@@ -218,6 +218,7 @@ void StatsReporter::AddSessions(const Lease& lease, const Broker::Overheads& ove
     v1::SessionStats& entry = *out.add_sessions();
     entry.set_id(id.value);
     entry.set_pid(session->process().pid);
+    entry.set_process_start_ticks(session->process().start_time);
     entry.set_uid(session->uid());
     entry.set_command(session->identity().command);
     const bool live = session->phase() == SessionState::Phase::kLive;

@@ -386,6 +386,26 @@ TEST_F(ShimTest, ARemovedLeaseGivesNoMore) {
   End(*client);
 }
 
+TEST_F(ShimTest, RmWithKillEndsThePrograms) {
+  StartMachine();
+  const std::string lease = CreateLease("64MiB");
+  auto obedient = StartIn(lease);
+  auto stubborn = StartIn(lease);
+  const std::string other = CreateLease("64MiB");
+  auto bystander = StartIn(other);
+  EXPECT_EQ(Ask(*stubborn, absl::StrCat("alloc a plain ", 20 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*stubborn, "ignore_term"), "ok");
+  const json removed = RunJson({"rm", "--kill", "--grace", "200ms", lease});
+  EXPECT_EQ(removed["terminated"], json::array({obedient->pid()}));
+  EXPECT_EQ(removed["killed"], json::array({stubborn->pid()}));
+  EXPECT_EQ(obedient->Wait(), 128 + SIGTERM);
+  EXPECT_EQ(stubborn->Wait(), 128 + SIGKILL);
+  EXPECT_EQ(Ask(*bystander, "info"), absl::StrCat("ok ", 64 * kMiB, " ", 64 * kMiB));
+  EXPECT_EQ(Run({"rm", "--kill", "nothing"}).code, 6);
+  EXPECT_EQ(Run({"rm", "--grace", "1s", other}).code, 2) << "only with --kill";
+  End(*bystander);
+}
+
 TEST_F(ShimTest, ALimitBelowWhatIsChargedGivesNoMore) {
   StartMachine();
   const std::string lease = CreateLease("64MiB");
