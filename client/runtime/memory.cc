@@ -192,7 +192,8 @@ absl::Status LogicalMemory::Resize(const ResizeOptions& options) const {
 }
 
 LogicalMemory::LiveBlocks LogicalMemory::live_blocks() const {
-  if (state_ == nullptr || state_->IsForked()) return {};
+  const Entered entered(state_.get());
+  if (!entered.ok()) return {};
   const CallerMemory::Live live = state_->memory().live();
   return {.blocks = live.blocks, .bytes = live.bytes, .exported = live.exported};
 }

@@ -28,11 +28,10 @@ absl::StatusOr<Block> CallerMemory::Allocate(Bytes bytes, const Request& request
                                                        .timeout = request.timeout,
                                                        .spare_only = request.only_if_ready});
   if (!block.ok()) return ExplainRefusal(block.status(), request.tag);
-  live_blocks_.fetch_add(1, std::memory_order_relaxed);
-  live_bytes_.fetch_add(block->bytes.count(), std::memory_order_relaxed);
   if (use_ == PoolUse::kShared) {
     const MutexLock lock(mutex_);
     own_[block->address] = *block;
+    own_bytes_ += block->bytes;
   }
   return block;
 }
@@ -75,27 +74,23 @@ absl::Status CallerMemory::FreeLive(const Block& block, void* stream) {
   CallerStreams::Use use;
   LGPU_RETURN_IF_ERROR(streams_.Find(stream, use));
   LGPU_RETURN_IF_ERROR(pool_.UseOn(block, use.id()));
-  std::optional<Block> forgotten;
-  if (use_ == PoolUse::kShared) {
+  if (use_ == PoolUse::kAlone) return pool_.Free(block);
+  {
     // Before the pool has it: its address may be another block's from then on.
     const MutexLock lock(mutex_);
     if (own_.erase(block.address) == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("the block at ", Hex(block.address), " was freed before"));
     }
-    forgotten = block;
+    own_bytes_ -= block.bytes;
   }
-  if (absl::Status freed = pool_.Free(block); !freed.ok()) {
-    if (forgotten) {
-      const MutexLock lock(mutex_);
-      own_[block.address] = *forgotten;
-    }
-    return freed;
+  absl::Status freed = pool_.Free(block);
+  if (!freed.ok()) {
+    const MutexLock lock(mutex_);
+    own_[block.address] = block;
+    own_bytes_ += block.bytes;
   }
-  live_bytes_.fetch_sub(block.bytes.count(), std::memory_order_relaxed);
-  // Last, for a Close that sees no live block takes the memory away.
-  live_blocks_.fetch_sub(1, std::memory_order_release);
-  return absl::OkStatus();
+  return freed;
 }
 
 absl::StatusOr<Block> CallerMemory::Find(const void* address) {
@@ -133,13 +128,22 @@ void CallerMemory::FreeExported(const Block& block, void* stream) {
   }
   // Where the device has a fault, the block stays charged until the memory closes.
   FreeLive(block, stream).IgnoreError();
+  // Last, for a Close that sees no exported block takes the memory away.
   exported_blocks_.fetch_sub(1, std::memory_order_release);
 }
 
 CallerMemory::Live CallerMemory::live() const {
-  return {.blocks = live_blocks_.load(std::memory_order_acquire),
-          .bytes = Bytes(live_bytes_.load(std::memory_order_relaxed)),
-          .exported = exported_blocks_.load(std::memory_order_acquire)};
+  Live live{.blocks = 0, .bytes = {}, .exported = exported_blocks_.load(std::memory_order_acquire)};
+  if (use_ == PoolUse::kAlone) {
+    const MemoryStats stats = pool_.stats();
+    live.blocks = stats.live_blocks;
+    live.bytes = stats.used;
+  } else {
+    const MutexLock lock(mutex_);
+    live.blocks = own_.size();
+    live.bytes = own_bytes_;
+  }
+  return live;
 }
 
 absl::Status CallerMemory::CheckNoneLive() const {

@@ -73,11 +73,10 @@ class CallerMemory {
   DevicePool& pool_;
   const PoolUse use_;
   CallerStreams streams_;
-  std::atomic<std::uint64_t> live_blocks_{0};
-  std::atomic<std::uint64_t> live_bytes_{0};
   std::atomic<std::uint64_t> exported_blocks_{0};
   mutable Mutex mutex_;
   absl::flat_hash_map<const void*, Block> own_ ABSL_GUARDED_BY(mutex_);  // of a shared pool
+  Bytes own_bytes_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<const void*> exported_ ABSL_GUARDED_BY(mutex_);
 };
 
