@@ -67,8 +67,9 @@ struct ForkGuardList {
 
 absl::Status ForkedError() {
   return absl::FailedPreconditionError(
-      "this process was forked from the one that opened the Context, and GPU memory does not survive a fork; "
-      "open a Context of its own after exec (LGPU_LEASE attaches it to the same lease)");
+      "this process was forked from the one that opened the Context or LogicalMemory, and GPU memory does "
+      "not "
+      "survive a fork; open one of its own after exec (LGPU_LEASE attaches it to the same lease)");
 }
 
 ForkGuard::ForkGuard(std::vector<int> dead_in_child) : dead_in_child_(std::move(dead_in_child)) {

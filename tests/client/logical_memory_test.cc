@@ -19,7 +19,11 @@
 #include "tests/support/daemon_process.h"
 
 #ifdef LGPU_TEST_CUDA
+#include "allocator/device/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/kernel_parameters.h"
 #include "tests/client/cuda_caller.h"
+#include "tests/fake_cuda/fake_state.h"
 #endif
 
 namespace lgpu {
@@ -402,6 +406,75 @@ TEST_P(LogicalMemoryTest, TwoProgramsShareTheLimitOfALease) {
   EXPECT_TRUE(absl::IsInvalidArgument(
       LogicalMemory::Open({.memory_limit = 1_MiB, .lease = "shared", .endpoint = endpoint_}).status()));
 }
+
+#ifdef LGPU_TEST_CUDA
+/// A stream of the program's on which a kernel writes a block until the test lets it end. On a real GPU it
+/// ends at once.
+class HeldKernel {
+ public:
+  HeldKernel() : machine_(fake_cuda::StateFile::OfThisProcess()), program_(*OpenCudaBackend()) {
+    handle_ = *program_->CreateStream(0, 0);
+    const absl::Status found = program_->CallLibrary(handle_, [this](void* stream) {
+      stream_ = stream;
+      return absl::OkStatus();
+    });
+    EXPECT_TRUE(found.ok()) << found;
+  }
+  ~HeldKernel() { End(); }
+  HeldKernel(const HeldKernel&) = delete;
+  HeldKernel& operator=(const HeldKernel&) = delete;
+
+  void* stream() const { return stream_; }
+  bool is_held() const { return machine_ != nullptr && machine_->state().hold_kernels; }
+  void Launch(const Block& block) {
+    if (machine_ != nullptr) machine_->state().hold_kernels = true;
+    const FillParameters parameters{reinterpret_cast<std::uint8_t*>(block.address), block.bytes.count(), 7};
+    KernelLaunch launch;
+    launch.device_kernel = &kFillKernel;
+    launch.arguments = &parameters;
+    launch.argument_bytes = sizeof(parameters);
+    const absl::Status launched = program_->Launch(handle_, launch);
+    EXPECT_TRUE(launched.ok()) << launched;
+  }
+  void End() {
+    if (machine_ != nullptr) machine_->state().hold_kernels = false;
+  }
+
+ private:
+  fake_cuda::StateFile* const machine_;
+  const std::unique_ptr<DeviceBackend> program_;
+  StreamHandle handle_;
+  void* stream_ = nullptr;
+};
+
+TEST_P(LogicalMemoryTest, MemoryIsNeitherUnmappedNorHandedOnUnderAKernelOfTheProgram) {
+  const LogicalMemory memory = MustOpen(64_MiB);
+  HeldKernel kernel;
+  // The first stream of the memory, and another one, are kept in order in different ways.
+  for (const bool is_first : {true, false}) {
+    ASSERT_TRUE(memory.ForgetStream(nullptr).ok() && memory.ForgetStream(kernel.stream()).ok());
+    void* const first = is_first ? kernel.stream() : nullptr;
+    ASSERT_TRUE(memory.Free(Must(memory.Allocate(Bytes(256), {.stream = first})), first).ok());
+    const Block block = Must(memory.Allocate(40_MiB, {.stream = kernel.stream()}));
+    kernel.Launch(block);
+    ASSERT_TRUE(memory.Free(block, kernel.stream()).ok());
+    const absl::StatusOr<Block> ready = memory.Allocate(40_MiB, {.only_if_ready = true});
+    EXPECT_EQ(ready.ok(), is_first || !kernel.is_held())
+        << "on the device another stream waits for the first one";
+    EXPECT_TRUE(!ready.ok() || memory.Free(*ready, nullptr).ok());
+    std::thread trims([&] {
+      const absl::StatusOr<Bytes> trimmed = memory.Trim();
+      EXPECT_TRUE(trimmed.ok()) << trimmed.status();
+      EXPECT_FALSE(kernel.is_held()) << "it was trimmed under a kernel";
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    kernel.End();
+    trims.join();
+  }
+  EXPECT_TRUE(memory.ForgetStream(kernel.stream()).ok());
+  EXPECT_TRUE(memory.Close().ok());
+}
+#endif
 
 }  // namespace
 }  // namespace lgpu
