@@ -1,0 +1,46 @@
+"""The notebook runs, and shows what it says; docs/python.md's first program does, too.
+
+notebook_test.py NOTEBOOK PAGE"""
+
+import contextlib
+import io
+import re
+import sys
+import unittest
+
+import nbclient
+import nbformat
+
+NOTEBOOK, PAGE = sys.argv[1:]
+
+
+class NotebookTest(unittest.TestCase):
+    def test_the_notebook_runs(self):
+        with open(NOTEBOOK, encoding="utf-8") as file:
+            notebook = nbformat.read(file, as_version=4)
+        nbformat.validate(notebook)
+        self.assertFalse([cell for cell in notebook.cells if cell.get("outputs")], "keep no outputs in the file")
+        nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+        outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+        text = "\n".join(output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in outputs)
+        html = "\n".join(output.get("data", {}).get("text/html", "") for output in outputs)
+        for expected in ("Executing op MatMul in device /job:localhost/replica:0/task:0/device:GPU:1",
+                         "device=CPU:0 [[ 3. 6.] [ 9. 24.]]", "memory limit reached on /device:GPU:0", "'reason': 'limit'",
+                         "writeable: False", "1 array (8B) still uses"):
+            self.assertIn(expected, text)
+        self.assertEqual(html.count("32.00MiB limit"), 4)  # two devices, shown twice
+
+    def test_the_pages_program_prints_what_it_says(self):
+        with open(PAGE, encoding="utf-8") as file:
+            program = re.search(r"```python\n(.*?)```", file.read(), re.DOTALL).group(1)
+        said = [line.split("# ")[-1].removesuffix(", without a copy").strip()
+                for line in program.splitlines() if line.strip().startswith("print(")]
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(program, PAGE, "exec"), {})
+        self.assertEqual(out.getvalue().splitlines(), said)
+        self.assertEqual(len(said), 3)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

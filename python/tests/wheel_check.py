@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Installs a wheel in a fresh environment and uses all of it from there: the module, lgpud and lgpu.
+
+wheel_check.py WHEEL [PYTHON]"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+
+MOST_BYTES = 15_000_000
+TESTS = pathlib.Path(__file__).resolve().parent
+
+
+def clean_environment(folder):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("LGPU_", "PYTHON"))}
+    # No lgpu but that of the wheel.
+    environment["PATH"] = f"{folder}/venv/bin:/usr/bin:/bin"
+    environment["XDG_STATE_HOME"] = str(folder / "state")
+    return environment
+
+
+def use_daemon(folder, environment):
+    runtime = str(folder / "run")
+    daemon = subprocess.Popen(["lgpud", "--simulate", "2x64MiB", "--dir", runtime], stderr=subprocess.PIPE, text=True,
+                              env=environment)
+    try:
+        log = []
+        for line in daemon.stderr:
+            log.append(line)
+            if " ready: " in line:
+                break
+        else:
+            raise SystemExit(f"lgpud of the wheel did not start:\n{''.join(log)}")
+        threading.Thread(target=daemon.stderr.read, daemon=True).start()
+        environment = {**environment, "LGPU_ENDPOINT": runtime}
+        code = ("import lgpu, subprocess, sys\n"
+                "with lgpu.Context(memory_limit='16MiB', lease_name='of-the-wheel') as ctx:\n"
+                "    print((ctx.constant([[3.0]]) @ ctx.constant([[4.0]])).tolist())\n"
+                "    print(subprocess.run([sys.executable, '-m', 'lgpu', 'ps'], capture_output=True, text=True).stdout)")
+        out = subprocess.run(["python", "-c", code], check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+        assert "[[12.0]]" in out and "of-the-wheel" in out, out
+        listed = subprocess.run(["lgpu", "ls"], check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+        assert "64.00MiB" in listed, listed
+        daemon.terminate()
+        assert daemon.wait(30) == 0
+    finally:
+        if daemon.poll() is None:
+            daemon.kill()
+            daemon.wait()
+
+
+def main():
+    wheel = pathlib.Path(sys.argv[1]).resolve()
+    assert wheel.stat().st_size <= MOST_BYTES, f"{wheel} has {wheel.stat().st_size} bytes; at most {MOST_BYTES} are wanted"
+    with tempfile.TemporaryDirectory(prefix="lgpu-", dir="/tmp") as name:
+        folder = pathlib.Path(name)
+        environment = clean_environment(folder)
+        subprocess.run([*sys.argv[2:] or ["python3"], "-m", "venv", folder / "venv"], check=True)
+        subprocess.run(["python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "numpy==2.4.6", "ml_dtypes",
+                        wheel], check=True, env=environment)
+        for test in ("api", "errors", "scopes"):
+            subprocess.run(["python", TESTS / f"{test}_test.py"], check=True, env=environment, cwd=folder)
+        use_daemon(folder, environment)
+    print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, used from a fresh environment")
+
+
+if __name__ == "__main__":
+    main()
