@@ -4,14 +4,15 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from lgpu.errors import (AbortedError, AlreadyExistsError, DeadlineExceededError, Error, ExportsInUseError,
                          FailedPreconditionError, InternalError, InvalidArgumentError, NotFoundError, OutOfMemoryError,
                          PermissionDeniedError, ResourceExhaustedError, UnavailableError, UnimplementedError)
 
+# Of typing, whose import would take longer than all of this.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from lgpu import config, distribute
     from lgpu._context import Context, Device, Explanation, LogicalDevice
     from lgpu._core import (Tensor, add, add_n, cast, concat, copy_to_device, divide, identity, matmul, multiply, negative,
@@ -42,6 +43,8 @@ __all__ = sorted([*_HOME_OF, *_MODULES, "AbortedError", "AlreadyExistsError", "D
 
 
 def __getattr__(name: str) -> Any:
+    import importlib
+
     if name in _MODULES:
         return importlib.import_module(f"lgpu.{name}")
     if name not in _HOME_OF:

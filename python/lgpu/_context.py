@@ -164,7 +164,8 @@ class Context:
             if devices is not None or memory_limit is not None or options:
                 raise InvalidArgumentError("a Context has its devices and switches from config or from other arguments; "
                                            "give one of them")
-            self._core = _core.Context(config._core)
+            with config._core.lock:
+                self._core = _core.Context(config._core.core)
             _note_daemon(self)
             return
         asked = _devices_of(devices, memory_limit)

@@ -60,13 +60,30 @@ def _flag(value: Any, name: str) -> bool:
     return value
 
 
+class _Locked:
+    """A _core.Config, whose methods are for one thread at a time."""
+
+    def __init__(self, core: Any) -> None:
+        self.core = core
+        self.lock = threading.RLock()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self.core, name)
+
+        def call(*args: Any) -> Any:
+            with self.lock:
+                return method(*args)
+
+        return call
+
+
 class Config:
     """Which devices a Context will have: `lgpu.Context(config=...)`. strict: TensorFlow's rules and refusals."""
 
     def __init__(self, *, strict: bool = False, endpoint: str = "",
                  log_sink: Optional[Callable[[str], None]] = None) -> None:
         sink = log_sink or (lambda line: print(line, file=sys.stderr))
-        self._core = _core.Config(_flag(strict, "strict"), endpoint, sink)
+        self._core = _Locked(_core.Config(_flag(strict, "strict"), endpoint, sink))
 
     def list_physical_devices(self, device_type: Optional[str] = None) -> list[PhysicalDevice]:
         """The CPU, then the GPUs that CUDA_VISIBLE_DEVICES leaves."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+TYPE_CHECKING = False  # that of typing, which import lgpu does without
+if TYPE_CHECKING:
+    from typing import Any, Optional
 
 
 class Error(Exception):

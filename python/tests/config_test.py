@@ -1,5 +1,6 @@
 """lgpu.config, as tf.config has it; with a daemon of two simulated GPUs of 1 GiB."""
 
+import threading
 import unittest
 
 import lgpu
@@ -58,6 +59,27 @@ class ConfigTest(unittest.TestCase):
     def test_tensorflows_unit_is_noticed(self):
         with self.assertRaisesRegex(ValueError, "write '1024MiB'"):
             config.set_logical_device_configuration("GPU:0", [lgpu.LogicalDeviceConfiguration(memory_limit=1024)])
+
+    def test_threads_share_a_config(self):
+        own = lgpu.Config()
+        failures = []
+
+        def work(megabytes):
+            try:
+                for _ in range(50):
+                    own.set_logical_device_configuration("GPU:0", [lgpu.LogicalDeviceConfiguration(megabytes * MIB)] * 2)
+                    self.assertEqual(len(own.get_logical_device_configuration("GPU:0")), 2)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(megabytes,)) for megabytes in (16, 32, 64)]
+        with lgpu.Context(config=own):
+            pass
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
 
     def test_switches(self):
         own = lgpu.Config()

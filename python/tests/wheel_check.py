@@ -58,7 +58,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="lgpu-", dir="/tmp") as name:
         folder = pathlib.Path(name)
         environment = clean_environment(folder)
-        subprocess.run([*sys.argv[2:] or ["python3"], "-m", "venv", folder / "venv"], check=True)
+        subprocess.run([*(sys.argv[2:] or ["python3"]), "-m", "venv", folder / "venv"], check=True)
         subprocess.run(["python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "numpy==2.4.6", "ml_dtypes",
                         wheel], check=True, env=environment)
         for test in ("api", "errors", "scopes"):
