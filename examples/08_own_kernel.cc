@@ -79,49 +79,54 @@ absl::StatusOr<void*> MakeStream(const Driver& driver, int device) {
   return stream;
 }
 
-absl::Status SaxpyOnGpu(const Driver& driver, float a, std::byte* x, std::byte* y, void* stream) {
+absl::StatusOr<std::vector<float>> SaxpyOnGpu(const Driver& driver, std::byte* x, std::byte* y,
+                                              void* stream) {
+  constexpr std::size_t kBytes = kElements * sizeof(float);
+  std::vector<float> values(kElements, 3);
+  const auto to_device = [&](std::byte* to) {
+    return driver.Call("cuMemcpyHtoDAsync_v2", reinterpret_cast<std::uintptr_t>(to),
+                       static_cast<const void*>(values.data()), kBytes, stream);
+  };
+  LGPU_RETURN_IF_ERROR(to_device(x));
+  LGPU_RETURN_IF_ERROR(driver.Call("cuStreamSynchronize", stream));
+  std::fill(values.begin(), values.end(), 1.0F);
+  LGPU_RETURN_IF_ERROR(to_device(y));
+
   void* module = nullptr;
   void* kernel = nullptr;
   LGPU_RETURN_IF_ERROR(driver.Call("cuModuleLoadData", &module, static_cast<const void*>(kSaxpy)));
   LGPU_RETURN_IF_ERROR(driver.Call("cuModuleGetFunction", &kernel, module, "saxpy"));
+  float a = 2;
   unsigned n = kElements;
   void* parameters[] = {&a, &x, &y, &n};
-  return driver.Call("cuLaunchKernel", kernel, kElements / 256, 1U, 1U, 256U, 1U, 1U, 0U, stream,
-                     static_cast<void**>(parameters), static_cast<void**>(nullptr));
+  LGPU_RETURN_IF_ERROR(driver.Call("cuLaunchKernel", kernel, kElements / 256, 1U, 1U, 256U, 1U, 1U, 0U,
+                                   stream, static_cast<void**>(parameters), static_cast<void**>(nullptr)));
+
+  LGPU_RETURN_IF_ERROR(driver.Call("cuMemcpyDtoHAsync_v2", static_cast<void*>(values.data()),
+                                   reinterpret_cast<std::uintptr_t>(y), kBytes, stream));
+  LGPU_RETURN_IF_ERROR(driver.Call("cuStreamSynchronize", stream));
+  LGPU_RETURN_IF_ERROR(driver.Call("cuModuleUnload", module));
+  return values;
 }
 
-absl::Status Run() {
-  LGPU_ASSIGN_OR_RETURN(const LogicalMemory memory, LogicalMemory::Open({.memory_limit = 64_MiB}));
-  const bool simulated = memory.cuda_device() < 0;
-  const Driver driver;
-  void* stream = nullptr;
-  if (!simulated) {
-    LGPU_ASSIGN_OR_RETURN(stream, MakeStream(driver, memory.cuda_device()));
-  }
+std::vector<float> SaxpyByLoop(std::byte* x, std::byte* y) {
+  auto* const xs = reinterpret_cast<float*>(x);
+  auto* const ys = reinterpret_cast<float*>(y);
+  std::fill_n(xs, kElements, 3.0F);
+  std::fill_n(ys, kElements, 1.0F);
+  for (unsigned i = 0; i < kElements; ++i) ys[i] += 2 * xs[i];
+  return {ys, ys + kElements};
+}
+
+absl::Status Compute(const LogicalMemory& memory, const Driver& driver, void* stream) {
   constexpr Bytes kBytes(kElements * sizeof(float));
   LGPU_ASSIGN_OR_RETURN(const Block x, memory.Allocate(kBytes, {.stream = stream, .tag = "x"}));
   LGPU_ASSIGN_OR_RETURN(const Block y, memory.Allocate(kBytes, {.stream = stream, .tag = "y"}));
-
-  std::vector<float> values(kElements);
-  if (simulated) {
-    auto* const xs = reinterpret_cast<float*>(x.address);
-    auto* const ys = reinterpret_cast<float*>(y.address);
-    std::fill_n(xs, kElements, 3.0F);
-    std::fill_n(ys, kElements, 1.0F);
-    for (unsigned i = 0; i < kElements; ++i) ys[i] += 2 * xs[i];
-    values.assign(ys, ys + kElements);
+  std::vector<float> values;
+  if (memory.cuda_device() < 0) {
+    values = SaxpyByLoop(x.address, y.address);
   } else {
-    const auto to = [](const Block& block) { return reinterpret_cast<std::uintptr_t>(block.address); };
-    const std::vector<float> threes(kElements, 3.0F);
-    const std::vector<float> ones(kElements, 1.0F);
-    LGPU_RETURN_IF_ERROR(driver.Call("cuMemcpyHtoDAsync_v2", to(x), static_cast<const void*>(threes.data()),
-                                     kBytes.count(), stream));
-    LGPU_RETURN_IF_ERROR(driver.Call("cuMemcpyHtoDAsync_v2", to(y), static_cast<const void*>(ones.data()),
-                                     kBytes.count(), stream));
-    LGPU_RETURN_IF_ERROR(SaxpyOnGpu(driver, 2, x.address, y.address, stream));
-    LGPU_RETURN_IF_ERROR(driver.Call("cuMemcpyDtoHAsync_v2", static_cast<void*>(values.data()), to(y),
-                                     kBytes.count(), stream));
-    LGPU_RETURN_IF_ERROR(driver.Call("cuStreamSynchronize", stream));
+    LGPU_ASSIGN_OR_RETURN(values, SaxpyOnGpu(driver, x.address, y.address, stream));
   }
   std::cout << "y = 2 x + y: " << values.front() << " to " << values.back() << "\n";
 
@@ -132,8 +137,23 @@ absl::Status Run() {
   }
   std::cout << "not closed: " << memory.Close().message() << "\n";
   LGPU_RETURN_IF_ERROR(memory.Free(x, stream));
-  LGPU_RETURN_IF_ERROR(memory.Free(y, stream));
-  return memory.Close();
+  return memory.Free(y, stream);
+}
+
+absl::Status Run() {
+  LGPU_ASSIGN_OR_RETURN(const LogicalMemory memory, LogicalMemory::Open({.memory_limit = 64_MiB}));
+  const Driver driver;
+  const int device = memory.cuda_device();
+  if (device < 0) {
+    LGPU_RETURN_IF_ERROR(Compute(memory, driver, nullptr));
+    return memory.Close();
+  }
+  LGPU_ASSIGN_OR_RETURN(void* const stream, MakeStream(driver, device));
+  LGPU_RETURN_IF_ERROR(Compute(memory, driver, stream));
+  LGPU_RETURN_IF_ERROR(memory.ForgetStream(stream));  // before it goes
+  LGPU_RETURN_IF_ERROR(driver.Call("cuStreamDestroy_v2", stream));
+  LGPU_RETURN_IF_ERROR(memory.Close());
+  return driver.Call("cuDevicePrimaryCtxRelease_v2", device);
 }
 
 }  // namespace
