@@ -71,7 +71,7 @@ class Tensor:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """
-        (1, 0), the CPU, for tensors on the CPU and on simulated GPUs; (2, N) on real ones.
+        (1, 0): tensors are given as memory of the CPU. That of a real GPU is given as a copy only.
         """
 
     __array_ufunc__: None = None

@@ -24,8 +24,6 @@ std::function<void(std::string_view)> SinkOf(nanobind::object sink);
 /// Tensor.__dlpack__: a capsule.
 nanobind::object ToDlpack(const Tensor& tensor, nanobind::handle stream, nanobind::handle max_version,
                           nanobind::handle dl_device, nanobind::handle copy);
-/// (kDLCPU, 0) for what the CPU can read.
-nanobind::tuple DlpackDevice(const Tensor& tensor);
 void BindDlpack(nanobind::module_& module);
 
 }  // namespace lgpu::python

@@ -119,11 +119,6 @@ nb::object NewCapsule(const Tensor& tensor, Lent lent) {
   throw nb::python_error();
 }
 
-/// Where the tensor lies, as a consumer may use it.
-bool IsHostReadable(const Tensor& tensor, const absl::Status& status) {
-  return tensor.has_value() && !absl::IsUnimplemented(status);
-}
-
 void CheckRequest(nb::handle stream, nb::handle dl_device) {
   if (!stream.is_none()) {
     BufferError("stream=" + nb::cast<std::string>(nb::str(stream)) +
@@ -222,9 +217,9 @@ nb::object ToDlpack(const Tensor& tensor, nb::handle stream, nb::handle max_vers
     Check(Waiting([&] { return tensor.CopyToHost(lent.copy.get(), bytes); }));
   } else {
     absl::StatusOr<TensorExport> exported = Waiting([&] { return tensor.Export(); });
-    if (!IsHostReadable(tensor, exported.status())) {
+    if (absl::IsUnimplemented(exported.status())) {
       const absl::string_view why = exported.status().message();
-      BufferError(std::string(why.data(), why.size()) + " with copy=True");
+      BufferError(std::string(why.data(), why.size()) + " (copy=True)");
     }
     lent.tensor = Check(std::move(exported));
   }
@@ -232,15 +227,6 @@ nb::object ToDlpack(const Tensor& tensor, nb::handle stream, nb::handle max_vers
       !max_version.is_none() && nb::cast<int>(nb::borrow<nb::object>(max_version)[nb::int_(0)]) >= 1;
   return versioned ? NewCapsule<VersionedCapsule>(tensor, std::move(lent))
                    : NewCapsule<LegacyCapsule>(tensor, std::move(lent));
-}
-
-nb::tuple DlpackDevice(const Tensor& tensor) {
-  const absl::Status status = Waiting([&] { return tensor.Export(); }).status();
-  if (absl::IsUnimplemented(status)) {
-    const std::string& name = tensor.device();
-    return nb::make_tuple(dlpack::kCuda, std::stoi(name.substr(name.rfind(':') + 1)));
-  }
-  return nb::make_tuple(dlpack::kCpu, 0);
 }
 
 void BindDlpack(nb::module_& module) {
