@@ -22,38 +22,47 @@ using nb::literals::operator""_a;
 
 namespace {
 
+void SetOption(ContextOptions& options, const std::string& name, nb::handle value) {
+  if (name == "devices") {
+    options.logical_devices = nb::cast<std::vector<LogicalDeviceOptions>>(value);
+  } else if (name == "lease") {
+    options.lease = nb::cast<std::string>(value);
+  } else if (name == "lease_name") {
+    options.lease_name = nb::cast<std::string>(value);
+  } else if (name == "endpoint") {
+    options.endpoint = nb::cast<std::string>(value);
+  } else if (name == "log_device_placement") {
+    options.log_device_placement = nb::cast<bool>(value);
+  } else if (name == "graph_log_format") {
+    if (nb::cast<bool>(value)) options.placement_log_format = PlacementLogFormat::kGraph;
+  } else if (name == "soft_device_placement") {
+    options.soft_device_placement = nb::cast<bool>(value);
+  } else if (name == "device_policy") {
+    options.device_policy = PolicyOf(nb::cast<std::string>(value));
+  } else if (name == "pin_small_ops") {
+    options.pin_small_ops = nb::cast<bool>(value);
+  } else if (name == "allocation_timeout_ms") {
+    options.allocation_timeout = std::chrono::milliseconds(nb::cast<std::int64_t>(value));
+  } else if (name == "cast_on_gpu") {
+    options.cast_on_gpu = nb::cast<bool>(value);
+  } else if (name == "tensor_float_32") {
+    options.tensor_float_32 = nb::cast<bool>(value);
+  } else if (name == "log_sink") {
+    options.log_sink = SinkOf(nb::borrow(value));
+  } else {
+    throw StatusError(absl::InvalidArgumentError("there is no option \"" + name + "\" of a Context"));
+  }
+}
+
 ContextOptions OptionsOf(const nb::dict& given) {
   ContextOptions options;
   for (const auto& [key, value] : given) {
     const auto name = nb::cast<std::string>(key);
-    if (name == "devices") {
-      options.logical_devices = nb::cast<std::vector<LogicalDeviceOptions>>(value);
-    } else if (name == "lease") {
-      options.lease = nb::cast<std::string>(value);
-    } else if (name == "lease_name") {
-      options.lease_name = nb::cast<std::string>(value);
-    } else if (name == "endpoint") {
-      options.endpoint = nb::cast<std::string>(value);
-    } else if (name == "log_device_placement") {
-      options.log_device_placement = nb::cast<bool>(value);
-    } else if (name == "graph_log_format") {
-      if (nb::cast<bool>(value)) options.placement_log_format = PlacementLogFormat::kGraph;
-    } else if (name == "soft_device_placement") {
-      options.soft_device_placement = nb::cast<bool>(value);
-    } else if (name == "device_policy") {
-      options.device_policy = PolicyOf(nb::cast<std::string>(value));
-    } else if (name == "pin_small_ops") {
-      options.pin_small_ops = nb::cast<bool>(value);
-    } else if (name == "allocation_timeout_ms") {
-      options.allocation_timeout = std::chrono::milliseconds(nb::cast<std::int64_t>(value));
-    } else if (name == "cast_on_gpu") {
-      options.cast_on_gpu = nb::cast<bool>(value);
-    } else if (name == "tensor_float_32") {
-      options.tensor_float_32 = nb::cast<bool>(value);
-    } else if (name == "log_sink") {
-      options.log_sink = SinkOf(nb::borrow(value));
-    } else {
-      throw StatusError(absl::InvalidArgumentError("there is no option \"" + name + "\" of a Context"));
+    try {
+      SetOption(options, name, value);
+    } catch (const nb::cast_error&) {
+      const std::string text = name + " of a Context cannot be " + nb::cast<std::string>(nb::repr(value));
+      throw nb::type_error(text.c_str());
     }
   }
   return options;

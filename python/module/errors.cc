@@ -85,6 +85,8 @@ void RegisterErrors() {
     } catch (const StatusError& error) {
       const nb::object exception = ExceptionOf(error.status());
       PyErr_SetObject(exception.type().ptr(), exception.ptr());
+    } catch (const nb::cast_error&) {
+      PyErr_SetString(PyExc_TypeError, "an argument, or an item of one, has the wrong type");
     }
   });
 }

@@ -138,6 +138,22 @@ class ApiTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "cannot simulate"):
             lgpu.Context(endpoint="local:nonsense")
 
+    def test_options_of_wrong_types(self):
+        for option in ({"lease": 5}, {"endpoint": b"local"}, {"log_device_placement": "yes"}, {"pin_small_ops": 1},
+                       {"allocation_timeout": "long"}):
+            with self.assertRaises(TypeError):
+                lgpu.Context(**{"endpoint": ENDPOINT, **option})
+        with self.assertRaisesRegex(TypeError, "log_device_placement of a Context cannot be 'yes'"):
+            lgpu.Context(endpoint=ENDPOINT, log_device_placement="yes")
+        for wrong in (-1.0, float("nan"), float("inf")):
+            with self.assertRaises((ValueError, OverflowError)):
+                lgpu.Context(endpoint=ENDPOINT, allocation_timeout=wrong)
+        tensor = self.ctx.constant([1.0])
+        for request in ({"max_version": "1"}, {"max_version": 1}, {"dl_device": 5}, {"copy": "no"}, {"dl_device": ("cpu", 0)}):
+            with self.assertRaises((TypeError, ValueError)):
+                tensor.__dlpack__(**request)
+        self.assertRaises(TypeError, lgpu.Tensor)
+
     def test_out_of_memory_carries_the_refusal(self):
         with self.assertRaises(lgpu.OutOfMemoryError) as caught:
             self.ctx.constant(np.zeros(16 << 20, np.float32))
