@@ -30,6 +30,8 @@ inline constexpr UnaryMethod<v1::ListLeasesRequest, v1::ListLeasesResponse> kLis
 inline constexpr UnaryMethod<v1::ResizeLeaseRequest, v1::Lease> kResizeLease{"ResizeLease"};
 inline constexpr UnaryMethod<v1::RemoveLeaseRequest, v1::RemoveLeaseResponse> kRemoveLease{"RemoveLease"};
 inline constexpr StreamMethod<v1::TrimLeasesRequest, v1::LeaseTrim> kTrimLeases{"TrimLeases"};
+inline constexpr UnaryMethod<v1::OpenLeaseDirectoryRequest, v1::OpenLeaseDirectoryResponse>
+    kOpenLeaseDirectory{"OpenLeaseDirectory"};
 inline constexpr UnaryMethod<v1::GetStatsRequest, v1::StatsSnapshot> kGetStats{"GetStats"};
 inline constexpr UnaryMethod<v1::GetPlacementsRequest, v1::PlacementReport> kGetPlacements{"GetPlacements"};
 inline constexpr StreamMethod<v1::GetPlacementsRequest, v1::PlacementRecord> kWatchPlacements{

@@ -32,11 +32,15 @@ std::string ListCards(const v1::ListPhysicalDevicesResponse& cards) {
 }
 
 absl::StatusOr<std::string> FindCard(const std::string& entry, const v1::ListPhysicalDevicesResponse& cards) {
-  std::uint32_t index = 0;
-  const bool is_index = absl::SimpleAtoi(entry, &index);
+  constexpr std::string_view kDeviceFile = "/dev/nvidia";
+  const bool is_file = entry.starts_with(kDeviceFile);
+  std::uint32_t number = 0;
+  const bool is_number = absl::SimpleAtoi(is_file ? entry.substr(kDeviceFile.size()) : entry, &number);
   std::vector<std::string> found;
   for (const v1::CardStats& card : cards.devices()) {
-    const bool named = is_index ? card.index() == index : card.uuid().rfind(entry, 0) == 0;
+    const bool named = is_file     ? is_number && card.has_minor() && card.minor() == number
+                       : is_number ? card.index() == number
+                                   : card.uuid().rfind(entry, 0) == 0;
     if (named) found.push_back(card.uuid());
   }
   if (found.size() == 1) return found[0];
@@ -162,9 +166,10 @@ void DeviceFlags::AddTo(CLI::App& verb) {
       ->excludes(growth_flag);
   verb.add_option("--guarantee", guarantee, "With --growth: memory that is set aside, at most the limit")
       ->type_name("SIZE");
-  verb.add_option("--gpus", gpus,
-                  "GPUs to choose among: indices, UUIDs or their beginnings; all: every one, whatever "
-                  "CUDA_VISIBLE_DEVICES says")
+  verb.add_option(
+          "--gpus", gpus,
+          "GPUs to choose among: indices, UUIDs or their beginnings, /dev/nvidiaN; all: every one, whatever "
+          "CUDA_VISIBLE_DEVICES says")
       ->type_name("LIST");
   verb.add_option("--name", name, "Name of the lease; default: one is made up")->type_name("NAME");
   verb.add_flag("--wait{forever}", wait,

@@ -92,6 +92,8 @@ constexpr Field kCardFields[] = {
     {"gpu.index", [](const QueryRow& row) { return Count(row.card->index()); }},
     {"gpu.uuid", [](const QueryRow& row) { return Text(row.card->uuid()); }},
     {"gpu.name", [](const QueryRow& row) { return Text(row.card->name()); }},
+    {"gpu.minor",
+     [](const QueryRow& row) { return row.card->has_minor() ? Count(row.card->minor()) : Unknown(); }},
     {"gpu.pci_bus_id", [](const QueryRow& row) { return Text(row.card->pci_bus_id()); }},
     {"gpu.served", [](const QueryRow& row) { return Text(row.card->served() ? "true" : "false"); }},
     {"gpu.total", [](const QueryRow& row) { return SizeCell(row.card->total_bytes()); }},

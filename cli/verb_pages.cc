@@ -86,7 +86,15 @@ const std::vector<VerbPage>& Pages() {
        "that know "
        "nothing of lgpu included. For `lgpu run` nothing of this is needed.",
        {{"eval \"$(lgpu env train)\"", "this shell and what it starts"},
-        {"lgpu env train --format json", "for scripts"}}},
+        {"lgpu env train --format json", "for scripts"},
+        {"lgpu env train --format cdi > /etc/cdi/lgpu-train.json",
+         "as root: for `podman run --device lgpu.io/lease=train`"}}},
+      {"slurm",
+       "Prints the lines of gres.conf for the GPUs that this node serves, and as a comment what slurm.conf "
+       "is to "
+       "say. A job then asks for memory as --gres=shard:8192, in MiB.",
+       {{"lgpu slurm gres --node $(hostname -s) --overhead 2GiB",
+         "keep 2 GiB of each GPU for contexts and libraries"}}},
       {"placements",
        "Shows on which device the ops of a lease ran, as the daemon recorded them.",
        {{"lgpu placements train --follow", "every op, as it runs"}}},

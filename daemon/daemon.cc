@@ -25,6 +25,7 @@
 #include "daemon/server/control_server.h"
 #include "daemon/server/diagnosis.h"
 #include "daemon/server/event_log.h"
+#include "daemon/server/lease_directories.h"
 #include "daemon/server/log_limit.h"
 #include "daemon/server/stats.h"
 #include "daemon/server/turn_news.h"
@@ -44,7 +45,7 @@ constexpr std::chrono::milliseconds kIdleTick{500};
 constexpr std::chrono::seconds kObservation{1};
 // How often sessions that ignore trims are looked for.
 constexpr std::chrono::milliseconds kTrimLook{500};
-// How often managed leases are looked at that end by themselves.
+// How often managed leases are looked at that end by themselves, and directories of leases that have ended.
 constexpr std::chrono::milliseconds kEndsLook{500};
 
 std::size_t DescriptorLimit() {
@@ -127,13 +128,17 @@ class Daemon::Impl {
     if (found) {
       LGPU_RETURN_IF_ERROR(Recover(backend, *found));
     }
-    LGPU_ASSIGN_OR_RETURN(control_, ControlServer::Start({.leases = leases_,
-                                                          .broker = broker_,
-                                                          .sessions = sessions_,
-                                                          .events = events_,
-                                                          .stats = stats_,
-                                                          .diagnostician = diagnostician_,
-                                                          .simulated = simulated_}));
+    LGPU_ASSIGN_OR_RETURN(
+        control_,
+        ControlServer::Start({.leases = leases_,
+                              .broker = broker_,
+                              .sessions = sessions_,
+                              .events = events_,
+                              .stats = stats_,
+                              .diagnostician = diagnostician_,
+                              .simulated = simulated_,
+                              .open_directory = [this](const auto& lease) { return OpenDirectory(lease); }}));
+    LGPU_RETURN_IF_ERROR(StartDirectories());
     LGPU_ASSIGN_OR_RETURN(ticker_, Thread::Start("lgpud-tick", [this] { Tick(); }));
     const bool is_waited_for = leases_.size() > 0;  // by those who have leases from before
     if (const absl::Status made = MakeStaticLeases(config_.static_devices, stats_.Cards(), leases_,
@@ -158,10 +163,12 @@ class Daemon::Impl {
     return absl::OkStatus();
   }
 
-  void ServeSession(UniqueFd socket, const PeerCredentials& peer) { server_->Serve(std::move(socket), peer); }
+  void ServeSession(UniqueFd socket, const PeerCredentials& peer, std::optional<LeaseKey> only = {}) {
+    server_->Serve(std::move(socket), peer, only);
+  }
 
-  void ServeControl(UniqueFd socket, const PeerCredentials& peer) {
-    if (const absl::Status status = control_->Serve(std::move(socket), peer); !status.ok()) {
+  void ServeControl(UniqueFd socket, const PeerCredentials& peer, std::optional<LeaseKey> only = {}) {
+    if (const absl::Status status = control_->Serve(std::move(socket), peer, only); !status.ok()) {
       if (const std::optional<std::uint64_t> kept_back = log_limit_.Next()) {
         spdlog::warn(
             "a control connection of pid {} (uid {}) was not served: {} ({} more such lines kept back)",
@@ -202,6 +209,9 @@ class Daemon::Impl {
       http_->Stop();
     }
     tick_.NotifyAll();
+    if (directories_ != nullptr) {
+      directories_->Stop();
+    }
     broker_.StopWaiting();
     leases_.Close();
     events_.Close();
@@ -237,6 +247,38 @@ class Daemon::Impl {
     return absl::OkStatus();
   }
 
+  absl::Status StartDirectories() {
+    if (config_.runtime_dir.empty()) return absl::OkStatus();
+    LGPU_ASSIGN_OR_RETURN(
+        directories_,
+        LeaseDirectories::Start(
+            config_.runtime_dir,
+            {.session = [this](UniqueFd socket, const PeerCredentials& peer,
+                               LeaseKey lease) { ServeSession(std::move(socket), peer, lease); },
+             .control = [this](UniqueFd socket, const PeerCredentials& peer,
+                               LeaseKey lease) { ServeControl(std::move(socket), peer, lease); }}));
+    // Those of an earlier daemon, which containers have mounted.
+    directories_->RemoveEnded(leases_);
+    for (const LeaseTable::WithDirectory& lease : leases_.LeasesWithDirectories()) {
+      if (const absl::Status opened = directories_->Open(lease).status(); !opened.ok()) {
+        spdlog::error("lease {} is not served from its own directory: {}", lease.id,
+                      std::string(opened.message()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> OpenDirectory(const LeaseTable::WithDirectory& lease) {
+    if (directories_ == nullptr) return absl::FailedPreconditionError("this daemon has no runtime directory");
+    return directories_->Open(lease);
+  }
+
+  void TendLeases() {
+    leases_.EndOverdue();
+    if (directories_ == nullptr) return;
+    for (const LeaseKey ended : directories_->RemoveEnded(leases_)) control_->EndLease(ended);
+  }
+
   void Tell(v1::Event::Kind kind, std::string text) {
     v1::Event event;
     event.set_kind(kind);
@@ -264,7 +306,7 @@ class Daemon::Impl {
         observe_at = now + kObservation;
       }
       if (now >= look_at_ends_at) {
-        leases_.EndOverdue();
+        TendLeases();
         look_at_ends_at = now + kEndsLook;
       }
       {
@@ -310,6 +352,7 @@ class Daemon::Impl {
   std::unique_ptr<Reclaimer> reclaimer_;
   std::unique_ptr<SessionServer> server_;
   std::unique_ptr<ControlServer> control_;
+  std::unique_ptr<LeaseDirectories> directories_;
   std::unique_ptr<Recovery> recovery_;
   std::unique_ptr<HttpServer> http_;
   Mutex mutex_;

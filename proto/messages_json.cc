@@ -47,6 +47,7 @@ json ToJson(const CardStats& card) {
                  {"granularity_bytes", card.granularity_bytes()},
                  {"overcommitted", card.overcommitted()},
                  {"waiting_requests", card.waiting_requests()}};
+  if (card.has_minor()) result["minor"] = card.minor();
   if (!card.not_served_because().empty()) result["not_served_because"] = card.not_served_because();
   if (card.has_foreign_bytes()) result["foreign_bytes"] = card.foreign_bytes();
   result["foreign_processes"] = json::array();

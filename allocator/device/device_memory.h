@@ -27,6 +27,7 @@ struct PhysicalDevice {
   int compute_major = 0;
   int compute_minor = 0;
   int multiprocessors = 0;  // 0: not known
+  int minor = -1;           // of its device file, /dev/nvidia3; below 0: not known
   bool simulated = false;
 };
 

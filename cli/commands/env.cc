@@ -5,30 +5,26 @@
 #include <optional>
 #include <string>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "base/exit_codes.h"
 #include "cli/connection.h"
 #include "cli/driver_shim.h"
+#include "cli/env_formats.h"
 #include "lgpu/status.h"
-#include "proto/messages_json.h"
 
 namespace lgpu::cli {
 namespace {
-
-/// For a shell: everything but ' stands for itself between two '.
-std::string Quoted(const std::string& value) {
-  return absl::StrCat("'", absl::StrReplaceAll(value, {{"'", "'\\''"}}), "'");
-}
 
 class EnvCommand final : public Command {
  public:
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("env", "Show the variables that put programs into a lease");
     verb->add_option("lease", lease_, "Name or id of a lease")->required()->type_name("LEASE");
-    verb->add_option("--format", format_, "sh: lines for a shell; json: one object")
-        ->type_name("FORMAT")
-        ->check(CLI::IsMember({"sh", "json"}));
+    verb->add_option("--format", format_,
+                     "sh: lines for a shell; json: one object; systemd: an EnvironmentFile=; taskprolog: "
+                     "what Slurm's TaskProlog "
+                     "prints; cdi: a specification for containers")
+        ->type_name("sh|json|systemd|taskprolog|cdi")
+        ->check(CLI::IsMember({"sh", "json", "systemd", "taskprolog", "cdi"}));
     return verb;
   }
 
@@ -37,6 +33,7 @@ class EnvCommand final : public Command {
     v1::GetLeaseRequest request;
     request.set_lease(lease_);
     LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(kGetLease, request));
+    if (format_ == "cdi") return PrintCdi(connection, lease, options);
     const auto variable = [](const std::string& name) {
       const char* const value = std::getenv(name.c_str());
       return value == nullptr ? std::nullopt : std::optional<std::string>(value);
@@ -44,21 +41,30 @@ class EnvCommand final : public Command {
     LGPU_ASSIGN_OR_RETURN(const LeaseEnvironment environment,
                           EnvironmentOf(lease, connection.runtime_dir(), variable));
     for (const std::string& note : environment.notes) options.Note("lgpu: note: " + note);
-    nlohmann::json variables = nlohmann::json::object();
-    std::string lines;
-    for (const auto& [name, value] : environment.variables) {
-      if (!value) continue;
-      variables[name] = *value;
-      absl::StrAppend(&lines, "export ", name, "=", Quoted(*value), "\n");
-    }
-    const bool as_json = options.json || format_ == "json";
-    LGPU_RETURN_IF_ERROR(WriteOut(
-        as_json ? JsonLine({{"schema", "lgpu.env/v1"}, {"lease", lease.id()}, {"variables", variables}})
-                : lines));
+    const std::string format = options.json ? "json" : format_;
+    LGPU_ASSIGN_OR_RETURN(const std::string text,
+                          FormatEnvironment(lease.id(), environment.variables, format));
+    LGPU_RETURN_IF_ERROR(WriteOut(text));
     return kExitOk;
   }
 
  private:
+  /// The container's processes reach the lease alone, whatever their user.
+  static absl::StatusOr<int> PrintCdi(Connection& connection, const v1::Lease& lease,
+                                      const CommonOptions& options) {
+    v1::OpenLeaseDirectoryRequest request;
+    request.set_lease(lease.id());
+    LGPU_ASSIGN_OR_RETURN(const v1::OpenLeaseDirectoryResponse opened,
+                          connection.Call(kOpenLeaseDirectory, request));
+    if (HasRealGpu(lease)) {
+      options.Note(
+          "lgpu: note: the container's programs are limited where they use liblgpu; those that know "
+          "nothing of lgpu need its driver shim in the image");
+    }
+    LGPU_RETURN_IF_ERROR(WriteOut(FormatCdi(lease, opened.directory())));
+    return kExitOk;
+  }
+
   std::string lease_;
   std::string format_ = "sh";
 };

@@ -42,7 +42,8 @@ struct Lease {
   User owner;
   bool anonymous = false;  // its name was made up
   bool lasting = false;
-  bool saved = false;  // it may be in the file of those that last
+  bool has_directory = false;  // with sockets of its own
+  bool saved = false;          // it may be in the file of those that last
   std::chrono::system_clock::time_point created_at;
   std::string request_id;
   std::optional<Management> management;  // none: its owner's own

@@ -16,6 +16,7 @@ v1::JournalLease RecordOf(const Lease& lease) {
   record.set_request_id(lease.request_id);
   record.set_sessions_ever(lease.sessions_ever);
   record.set_removed(lease.removed);
+  record.set_has_directory(lease.has_directory);
   if (lease.management) *record.mutable_management() = RecordOf(*lease.management);
   for (const LeaseDevice& device : lease.devices) {
     v1::JournalDevice& out = *record.add_devices();

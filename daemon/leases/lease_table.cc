@@ -71,6 +71,11 @@ const Lease* LeaseTable::FindRequested(std::uint32_t uid, bool is_managed,
 }
 
 absl::Status LeaseTable::CheckMayChange(const Caller& caller, const Lease& lease) {
+  if (caller.only) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("lease ", lease.name,
+                     " cannot be changed from here: this is its own directory, as a container has it"));
+  }
   if (!lease.management || caller.is_root()) return absl::OkStatus();
   return absl::PermissionDeniedError(
       absl::StrCat("lease ", lease.name,
@@ -178,7 +183,7 @@ absl::StatusOr<LeaseKey> LeaseTable::FindKey(const Caller& caller, const std::st
   std::optional<LeaseKey> managed;
   std::optional<LeaseKey> own;
   for (const auto& [key, lease] : leases_) {
-    if (!lease.ready || lease.ending || (!caller.is_root() && lease.owner.uid != caller.uid)) {
+    if (!lease.ready || lease.ending || !caller.may_see(key, lease.owner.uid)) {
       continue;
     }
     if (lease.id == text) return key;
@@ -330,7 +335,7 @@ std::vector<v1::Lease> LeaseTable::List(const Caller& caller) const {
   std::vector<v1::Lease> list;
   MutexLock lock(mutex_);
   for (const auto& [key, lease] : leases_) {
-    if (lease.ready && !lease.ending && (caller.is_root() || lease.owner.uid == caller.uid)) {
+    if (lease.ready && !lease.ending && caller.may_see(key, lease.owner.uid)) {
       list.push_back(ToProto(lease));
     }
   }

@@ -31,7 +31,13 @@ namespace lgpu::daemon {
 struct Caller {
   std::uint32_t uid = 0;
   std::shared_ptr<SessionState> session;
-  bool is_root() const { return uid == 0; }
+  /// Of a connection to the directory of one lease: it sees and attaches to that lease, in the name of its
+  /// owner `uid`, and can do nothing else.
+  std::optional<LeaseKey> only = {};
+  bool is_root() const { return uid == 0 && !only; }
+  bool may_see(LeaseKey lease, std::uint32_t owner) const {
+    return only ? lease == *only : is_root() || owner == uid;
+  }
 };
 
 /// What a lease that waits to be made knows of the last attempt to make it.
@@ -123,6 +129,15 @@ class LeaseTable {
   /// The same for the lease that `caller` made by this request; its id. One that ends already is no error.
   absl::StatusOr<std::string> RemoveRequested(const Caller& caller, const std::string& request_id,
                                               TimePoint deadline);
+  /// A lease that has a directory of its own.
+  struct WithDirectory {
+    LeaseKey key;
+    std::string id;
+    std::uint32_t owner = 0;
+  };
+  /// From here on the lease has one, over restarts too.
+  absl::StatusOr<WithDirectory> OpenDirectory(const Caller& caller, const std::string& lease);
+  std::vector<WithDirectory> LeasesWithDirectories() const;
   /// Ends managed leases whose time is over, or whose cgroup has no processes any more. To be called now and
   /// then.
   void EndOverdue();
@@ -204,7 +219,7 @@ class LeaseTable {
   /// The lease that the same request made, rather one that does not end; null: none.
   const Lease* FindRequested(std::uint32_t uid, bool is_managed, const std::string& request_id) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// PERMISSION_DENIED where the lease is managed and the caller is not root.
+  /// PERMISSION_DENIED where the lease is managed and the caller is not root, or has come by its directory.
   static absl::Status CheckMayChange(const Caller& caller, const Lease& lease);
   std::string ChooseName(const Wanted& wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string ChooseId() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -88,6 +88,10 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
 
 absl::StatusOr<LeaseTable::Wanted> LeaseTable::CheckRequest(const Caller& caller,
                                                             const v1::CreateLeaseRequest& request) {
+  if (caller.only) {
+    return absl::PermissionDeniedError(
+        "no lease can be made from here: this is the directory of one lease, as a container has it");
+  }
   if (!request.lasting() && (caller.session == nullptr || request.has_management())) {
     return absl::FailedPreconditionError(
         "a lease needs an owner: call with the token of a session, or make it lasting, as a managed one is");

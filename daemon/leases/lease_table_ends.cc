@@ -3,7 +3,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/utf8.h"
 #include "daemon/leases/lease_table.h"
 #include "lgpu/status.h"
 
@@ -172,33 +171,12 @@ absl::Status LeaseTable::Remove(const Caller& caller, const std::string& text, T
     return key;
   };
   const absl::StatusOr<LeaseKey> found = find();
-  if (absl::IsNotFound(found.status())) {
+  if (absl::IsNotFound(found.status()) && !caller.only) {
     const absl::Status waiting = RemoveWaiting(caller, text);
     return absl::IsNotFound(waiting) ? found.status() : waiting;
   }
   LGPU_RETURN_IF_ERROR(found.status());
   return RemoveKey(*found, absl::OkStatus(), deadline);
-}
-
-absl::StatusOr<std::string> LeaseTable::RemoveRequested(const Caller& caller, const std::string& request_id,
-                                                        TimePoint deadline) {
-  LeaseKey key;
-  std::string id;
-  {
-    MutexLock lock(mutex_);
-    const Lease* lease =
-        caller.is_root() ? FindRequested(caller.uid, /*is_managed=*/true, request_id) : nullptr;
-    if (lease == nullptr) lease = FindRequested(caller.uid, /*is_managed=*/false, request_id);
-    if (lease == nullptr || !lease->ready) {
-      return absl::NotFoundError(absl::StrCat("you have no lease made by request \"",
-                                              AsUtf8(request_id.substr(0, kMaxRequestIdBytes)), "\""));
-    }
-    key = lease->key;
-    id = lease->id;
-    if (lease->ending) return id;
-  }
-  LGPU_RETURN_IF_ERROR(RemoveKey(key, absl::OkStatus(), deadline));
-  return id;
 }
 
 absl::Status LeaseTable::RemoveKey(LeaseKey key, const absl::Status& why, TimePoint deadline) {
@@ -419,7 +397,7 @@ std::vector<Lease> LeaseTable::Snapshot(const Caller& caller) const {
   std::vector<Lease> leases;
   MutexLock lock(mutex_);
   for (const auto& [key, lease] : leases_) {
-    if (lease.ready && (caller.is_root() || lease.owner.uid == caller.uid)) {
+    if (lease.ready && caller.may_see(key, lease.owner.uid)) {
       leases.push_back(lease);
     }
   }

@@ -1,12 +1,14 @@
-// How a LeaseTable ends managed leases by itself.
+// What managed leases need of a LeaseTable beside others: ends of their own, and removal by request.
 
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/utf8.h"
 #include "daemon/leases/lease_table.h"
 #include "lgpu/status.h"
 
@@ -57,6 +59,30 @@ void LeaseTable::EndOverdue() {
   }
 }
 
+absl::StatusOr<std::string> LeaseTable::RemoveRequested(const Caller& caller, const std::string& request_id,
+                                                        TimePoint deadline) {
+  LeaseKey key;
+  std::string id;
+  {
+    MutexLock lock(mutex_);
+    if (caller.only) {
+      return absl::PermissionDeniedError("no lease can be changed from a lease's own directory");
+    }
+    const Lease* lease =
+        caller.is_root() ? FindRequested(caller.uid, /*is_managed=*/true, request_id) : nullptr;
+    if (lease == nullptr) lease = FindRequested(caller.uid, /*is_managed=*/false, request_id);
+    if (lease == nullptr || !lease->ready) {
+      return absl::NotFoundError(absl::StrCat("you have no lease made by request \"",
+                                              AsUtf8(request_id.substr(0, kMaxRequestIdBytes)), "\""));
+    }
+    key = lease->key;
+    id = lease->id;
+    if (lease->ending) return id;
+  }
+  LGPU_RETURN_IF_ERROR(RemoveKey(key, absl::OkStatus(), deadline));
+  return id;
+}
+
 void LeaseTable::NotePopulated(LeaseKey key) {
   {
     MutexLock lock(mutex_);
@@ -68,6 +94,40 @@ void LeaseTable::NotePopulated(LeaseKey key) {
   // Not kept: the next daemon looks again, as this one did.
   Commit().IgnoreError();
   SaveLasting().IgnoreError();
+}
+
+absl::StatusOr<LeaseTable::WithDirectory> LeaseTable::OpenDirectory(const Caller& caller,
+                                                                    const std::string& text) {
+  WithDirectory result;
+  bool lasting = false;
+  {
+    MutexLock lock(mutex_);
+    LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, text));
+    if (caller.only || (!caller.is_root() && caller.uid != ::geteuid())) {
+      return absl::PermissionDeniedError(
+          "the directory of a lease is made for root, whose containers could otherwise change every lease; "
+          "containers of yours connect in your name");
+    }
+    Lease& lease = leases_.at(key);
+    lease.has_directory = true;
+    lasting = lease.lasting;
+    NoteLease(lease);
+    result = {.key = key, .id = lease.id, .owner = lease.owner.uid};
+  }
+  LGPU_RETURN_IF_ERROR(Commit());
+  if (lasting) LGPU_RETURN_IF_ERROR(SaveLasting());
+  return result;
+}
+
+std::vector<LeaseTable::WithDirectory> LeaseTable::LeasesWithDirectories() const {
+  std::vector<WithDirectory> found;
+  MutexLock lock(mutex_);
+  for (const auto& [key, lease] : leases_) {
+    if (lease.ready && !lease.ending && lease.has_directory) {
+      found.push_back({.key = key, .id = lease.id, .owner = lease.owner.uid});
+    }
+  }
+  return found;
 }
 
 }  // namespace lgpu::daemon

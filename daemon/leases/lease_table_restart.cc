@@ -84,6 +84,7 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
       std::chrono::system_clock::time_point(std::chrono::duration_cast<std::chrono::system_clock::duration>(
           std::chrono::nanoseconds(record.created_unix_ns())));
   lease.request_id = record.request_id();
+  lease.has_directory = record.has_directory();
   if (record.has_management()) lease.management = FromRecord(record.management());
   lease.sessions_ever = record.sessions_ever();
   lease.removed = lease.ending = record.removed();

@@ -68,11 +68,13 @@ void EnableHealthService() {
   std::call_once(once, [] { grpc::EnableDefaultHealthCheckService(true); });
 }
 
-/// The gRPC server of one user, with memory of its own: what the user does to it, no other user notices.
+/// The gRPC server of one user, or of the directory of one lease, with memory of its own: what the user does
+/// to it, no other user notices.
 class UserServer {
  public:
-  UserServer(const ControlService::Parts& parts, CallRoom& room, std::uint32_t uid)
-      : service_(parts, room, uid) {}
+  UserServer(const ControlService::Parts& parts, CallRoom& room, std::uint32_t uid,
+             std::optional<LeaseKey> only)
+      : service_(parts, room, uid, only) {}
 
   absl::Status Start() {
     grpc::ServerBuilder builder;
@@ -141,10 +143,10 @@ class ControlServer::Impl {
     EnableHealthService();
     // The first server, so that a gRPC that does not start is seen now.
     MutexLock lock(mutex_);
-    return ServerOf(::getuid()).status();
+    return ServerOf({::getuid(), std::nullopt}).status();
   }
 
-  absl::Status Serve(UniqueFd socket, const PeerCredentials& peer) {
+  absl::Status Serve(UniqueFd socket, const PeerCredentials& peer, std::optional<LeaseKey> only) {
     const int flags = ::fcntl(socket.get(), F_GETFL);
     if (flags < 0 || ::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) < 0) {
       return absl::InternalError(absl::StrCat("fcntl on a control connection: ", std::strerror(errno)));
@@ -152,7 +154,7 @@ class ControlServer::Impl {
     // No server must go away meanwhile; handing over does not wait for anything.
     MutexLock lock(mutex_);
     if (stopped_) return absl::UnavailableError("the daemon is stopping");
-    LGPU_ASSIGN_OR_RETURN(UserServer* const server, ServerOf(peer.uid));
+    LGPU_ASSIGN_OR_RETURN(UserServer* const server, ServerOf({peer.uid, only}));
     if (!connections_.TryTake(peer.uid)) {
       ForgetEnded();
       if (!connections_.TryTake(peer.uid)) {
@@ -170,8 +172,24 @@ class ControlServer::Impl {
     return absl::OkStatus();
   }
 
+  void EndLease(LeaseKey lease) {
+    MutexLock lock(mutex_);
+    for (auto entry = servers_.begin(); entry != servers_.end();) {
+      if (entry->first.second != lease) {
+        ++entry;
+        continue;
+      }
+      const std::uint32_t uid = entry->first.first;
+      connections_.GiveBack(uid, entry->second->connections());
+      room_.waiting_calls->Run(uid, [server = std::shared_ptr<UserServer>(std::move(entry->second))] {
+        server->Shutdown(gpr_now(GPR_CLOCK_MONOTONIC));
+      });
+      entry = servers_.erase(entry);
+    }
+  }
+
   void Stop() {
-    std::map<std::uint32_t, std::unique_ptr<UserServer>> servers;
+    Servers servers;
     {
       MutexLock lock(mutex_);
       stopped_ = true;
@@ -181,15 +199,17 @@ class ControlServer::Impl {
     const gpr_timespec deadline =
         gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                      gpr_time_from_millis(std::chrono::milliseconds(kShutdown).count(), GPR_TIMESPAN));
-    for (auto& [uid, server] : servers) server->Shutdown(deadline);
+    for (auto& [of, server] : servers) server->Shutdown(deadline);
   }
 
  private:
-  absl::StatusOr<UserServer*> ServerOf(std::uint32_t uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (const auto found = servers_.find(uid); found != servers_.end()) return found->second.get();
-    auto made = std::make_unique<UserServer>(parts_, room_, uid);
+  using Servers = std::map<std::pair<std::uint32_t, std::optional<LeaseKey>>, std::unique_ptr<UserServer>>;
+
+  absl::StatusOr<UserServer*> ServerOf(const Servers::key_type& of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (const auto found = servers_.find(of); found != servers_.end()) return found->second.get();
+    auto made = std::make_unique<UserServer>(parts_, room_, of.first, of.second);
     LGPU_RETURN_IF_ERROR(made->Start());
-    return servers_.emplace(uid, std::move(made)).first->second.get();
+    return servers_.emplace(of, std::move(made)).first->second.get();
   }
 
   /// Those of all users: connections of one that have ended must not make another one's share smaller.
@@ -197,14 +217,14 @@ class ControlServer::Impl {
     const auto now = std::chrono::steady_clock::now();
     if (now < next_look_) return;
     next_look_ = now + kLookInterval;
-    for (auto& [uid, server] : servers_) connections_.GiveBack(uid, server->ForgetEnded());
+    for (auto& [of, server] : servers_) connections_.GiveBack(of.first, server->ForgetEnded());
   }
 
   const ControlService::Parts parts_;
   CallRoom room_;
   UserShares connections_{MaxConnections()};
   Mutex mutex_;
-  std::map<std::uint32_t, std::unique_ptr<UserServer>> servers_ ABSL_GUARDED_BY(mutex_);
+  Servers servers_ ABSL_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point next_look_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -218,9 +238,12 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const Contro
   return std::unique_ptr<ControlServer>(new ControlServer(std::move(impl)));
 }
 
-absl::Status ControlServer::Serve(UniqueFd socket, const PeerCredentials& peer) {
-  return impl_->Serve(std::move(socket), peer);
+absl::Status ControlServer::Serve(UniqueFd socket, const PeerCredentials& peer,
+                                  std::optional<LeaseKey> only) {
+  return impl_->Serve(std::move(socket), peer, only);
 }
+
+void ControlServer::EndLease(LeaseKey lease) { impl_->EndLease(lease); }
 
 void ControlServer::Stop() { impl_->Stop(); }
 

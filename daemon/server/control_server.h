@@ -2,6 +2,7 @@
 #define LGPU_DAEMON_SERVER_CONTROL_SERVER_H_
 
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,7 +25,10 @@ class ControlServer {
 
   /// Takes a connection. RESOURCE_EXHAUSTED when descriptors are used up, or the user has their share; then
   /// the connection is closed. UNAVAILABLE after Stop.
-  absl::Status Serve(UniqueFd socket, const PeerCredentials& peer);
+  /// `only`: it has come by the directory of this lease; `peer` names the lease's owner then.
+  absl::Status Serve(UniqueFd socket, const PeerCredentials& peer, std::optional<LeaseKey> only = {});
+  /// The lease has ended: ends the connections that came by its directory, on another thread.
+  void EndLease(LeaseKey lease);
   /// Ends all calls, streams too. The logs that streams wait on must be closed before.
   void Stop();
 

@@ -83,15 +83,15 @@ class ControlService::Call final : public grpc::ServerUnaryReactor {
 
 absl::StatusOr<Caller> ControlService::Identify(const grpc::CallbackServerContext& context) const {
   const auto token = context.client_metadata().find(kTokenKey);
-  if (token == context.client_metadata().end()) return Caller{.uid = uid_, .session = nullptr};
+  if (token == context.client_metadata().end()) return Caller{.uid = uid_, .session = nullptr, .only = only_};
   std::shared_ptr<SessionState> session =
       parts_.sessions.FindToken(std::string_view(token->second.data(), token->second.size()));
-  if (session == nullptr || (session->uid() != uid_ && uid_ != 0)) {
+  if (session == nullptr || (session->uid() != uid_ && (uid_ != 0 || only_))) {
     return absl::PermissionDeniedError(
         "the session token is of no session of yours; the session has ended, connect again");
   }
   const std::uint32_t owner = session->uid();
-  return Caller{.uid = owner, .session = std::move(session)};
+  return Caller{.uid = owner, .session = std::move(session), .only = only_};
 }
 
 absl::Status ControlService::Admit(grpc::CallbackServerContext& context) {
@@ -189,9 +189,10 @@ grpc::ServerUnaryReactor* ControlService::ListPhysicalDevices(Context* context,
                                                               const v1::ListPhysicalDevicesRequest*,
                                                               v1::ListPhysicalDevicesResponse* response) {
   return Answer(*room_.short_calls, context, response,
-                [this](const Caller&) -> absl::StatusOr<v1::ListPhysicalDevicesResponse> {
+                [this](const Caller& caller) -> absl::StatusOr<v1::ListPhysicalDevicesResponse> {
                   v1::ListPhysicalDevicesResponse list;
-                  for (v1::CardStats& card : parts_.stats.Cards()) *list.add_devices() = std::move(card);
+                  for (v1::CardStats& card : parts_.stats.CardsFor(caller))
+                    *list.add_devices() = std::move(card);
                   return list;
                 });
 }
@@ -287,6 +288,19 @@ grpc::ServerUnaryReactor* ControlService::RemoveLease(Context* context, const v1
                 });
 }
 
+grpc::ServerUnaryReactor* ControlService::OpenLeaseDirectory(Context* context,
+                                                             const v1::OpenLeaseDirectoryRequest* request,
+                                                             v1::OpenLeaseDirectoryResponse* response) {
+  return Answer(*room_.short_calls, context, response,
+                [this, request](const Caller& caller) -> absl::StatusOr<v1::OpenLeaseDirectoryResponse> {
+                  LGPU_ASSIGN_OR_RETURN(const LeaseTable::WithDirectory lease,
+                                        parts_.leases.OpenDirectory(caller, request->lease()));
+                  v1::OpenLeaseDirectoryResponse opened;
+                  LGPU_ASSIGN_OR_RETURN(*opened.mutable_directory(), parts_.open_directory(lease));
+                  return opened;
+                });
+}
+
 grpc::ServerUnaryReactor* ControlService::GetStats(Context* context, const v1::GetStatsRequest*,
                                                    v1::StatsSnapshot* response) {
   return Answer(*room_.short_calls, context, response,
@@ -313,6 +327,10 @@ grpc::ServerUnaryReactor* ControlService::Diagnose(Context* context, const v1::D
                                                    v1::Diagnosis* response) {
   return Answer(*room_.short_calls, context, response,
                 [this](const Caller& caller) -> absl::StatusOr<v1::Diagnosis> {
+                  if (caller.only) {
+                    return absl::PermissionDeniedError(
+                        "lgpud is not examined from a lease's own directory, as a container has it");
+                  }
                   return parts_.diagnostician.Examine(caller);
                 });
 }
@@ -375,7 +393,8 @@ grpc::ServerWriteReactor<v1::Event>* ControlService::WatchEvents(Context* contex
   using Batch = WatchStream<v1::Event>::Batch;
   return Watch<v1::Event>(
       context, [this, request](const Caller& caller) -> absl::StatusOr<std::function<Batch()>> {
-        return [&events = parts_.events, uid = caller.uid, lease = request->lease(),
+        const std::string only = caller.only ? parts_.leases.Names(*caller.only).first : "";
+        return [&events = parts_.events, uid = caller.uid, lease = only.empty() ? request->lease() : only,
                 after = request->after_sequence(),
                 last_kept = request->kept_only() ? std::optional(parts_.events.last_sequence())
                                                  : std::nullopt]() mutable {

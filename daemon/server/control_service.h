@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -51,10 +53,12 @@ class ControlService final : public v1::Control::CallbackService {
     const StatsReporter& stats;
     const Diagnostician& diagnostician;
     bool simulated = false;
+    /// Makes the directory of a lease, or finds it made; its path.
+    std::function<absl::StatusOr<std::string>(const LeaseTable::WithDirectory&)> open_directory = {};
   };
-  /// All outlive the service; `uid`: every caller's.
-  ControlService(const Parts& parts, CallRoom& room, std::uint32_t uid)
-      : parts_(parts), room_(room), uid_(uid) {}
+  /// All outlive the service; `uid`: every caller's. `only`: they come by the directory of this lease.
+  ControlService(const Parts& parts, CallRoom& room, std::uint32_t uid, std::optional<LeaseKey> only)
+      : parts_(parts), room_(room), uid_(uid), only_(only) {}
 
   // The methods, in the order of control.proto.
   using Context = grpc::CallbackServerContext;
@@ -70,6 +74,8 @@ class ControlService final : public v1::Control::CallbackService {
   Unary* ResizeLease(Context*, const v1::ResizeLeaseRequest*, v1::Lease*) override;
   Unary* RemoveLease(Context*, const v1::RemoveLeaseRequest*, v1::RemoveLeaseResponse*) override;
   grpc::ServerWriteReactor<v1::LeaseTrim>* TrimLeases(Context*, const v1::TrimLeasesRequest*) override;
+  Unary* OpenLeaseDirectory(Context*, const v1::OpenLeaseDirectoryRequest*,
+                            v1::OpenLeaseDirectoryResponse*) override;
   Unary* GetStats(Context*, const v1::GetStatsRequest*, v1::StatsSnapshot*) override;
   Unary* GetPlacements(Context*, const v1::GetPlacementsRequest*, v1::PlacementReport*) override;
   grpc::ServerWriteReactor<v1::PlacementRecord>* WatchPlacements(Context*,
@@ -100,6 +106,7 @@ class ControlService final : public v1::Control::CallbackService {
   const Parts parts_;
   CallRoom& room_;
   const std::uint32_t uid_;
+  const std::optional<LeaseKey> only_;
 };
 
 }  // namespace lgpu::daemon

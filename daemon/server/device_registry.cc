@@ -60,6 +60,7 @@ PhysicalDevice HiddenDevice(const Nvml::Device& known) {
   device.granularity = 2_MiB;
   device.compute_major = known.compute_major;
   device.compute_minor = known.compute_minor;
+  device.minor = known.minor;
   return device;
 }
 
@@ -183,7 +184,7 @@ absl::Status DeviceRegistry::OpenCuda(const Config& config) {
       continue;
     }
     listed[static_cast<std::size_t>(same - shown.begin())] = true;
-    AddCard(*same, static_cast<int>(same - shown.begin()), "");
+    AddCard(*same, static_cast<int>(same - shown.begin()), "").device.minor = known.minor;
   }
   for (std::size_t i = 0; i < shown.size(); ++i) {
     if (!listed[i]) AddCard(shown[i], static_cast<int>(i), "");

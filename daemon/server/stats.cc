@@ -82,6 +82,7 @@ std::vector<v1::CardStats> StatsReporter::Cards() const {
     out.set_granularity_bytes(card.device.granularity.count());
     out.set_compute_major(static_cast<std::uint32_t>(card.device.compute_major));
     out.set_compute_minor(static_cast<std::uint32_t>(card.device.compute_minor));
+    if (card.device.minor >= 0) out.set_minor(static_cast<std::uint32_t>(card.device.minor));
     if (card.device.multiprocessors > 0) {
       out.set_multiprocessors(static_cast<std::uint32_t>(card.device.multiprocessors));
     }
@@ -103,6 +104,17 @@ std::vector<v1::CardStats> StatsReporter::Cards() const {
     out.set_waiting_requests(info->queue.size());
     out.set_draining_bytes(info->draining.count());
   }
+  return cards;
+}
+
+std::vector<v1::CardStats> StatsReporter::CardsFor(const Caller& caller) const {
+  std::vector<v1::CardStats> cards = Cards();
+  if (!caller.only) return cards;
+  std::set<std::string> used;
+  for (const Lease& lease : leases_.Snapshot(caller)) {
+    for (const LeaseDevice& device : lease.devices) used.insert(device.card.device.uuid);
+  }
+  std::erase_if(cards, [&used](const v1::CardStats& card) { return !used.contains(card.uuid()); });
   return cards;
 }
 
@@ -138,7 +150,7 @@ void StatsReporter::AddForeignProcesses(const Caller& caller, v1::StatsSnapshot&
         entry.set_used_bytes(process.used.count());
         entry.set_uid(known.uid);
         entry.set_user(known.user);
-        if (caller.uid == 0 || caller.uid == known.uid) entry.set_command(known.command);
+        if (caller.is_root() || (caller.uid == known.uid && !caller.only)) entry.set_command(known.command);
       }
     }
   }
@@ -163,7 +175,7 @@ void StatsReporter::AddQueues(const Caller& caller, v1::StatsSnapshot& snapshot)
       entry.set_place(static_cast<std::uint32_t>(card.queue_size()));
       entry.set_owner(queued.owner);
       entry.set_pid(queued.pid);
-      if (caller.uid == 0 || queued.owner == user) {
+      if (caller.is_root() || (queued.owner == user && !caller.only)) {
         entry.set_lease_name(queued.lease_name);
         entry.set_device(queued.device_name);
         entry.set_what(queued.what);
@@ -287,7 +299,7 @@ v1::StatsSnapshot StatsReporter::Snapshot(const Caller& caller) const {
   snapshot.set_accounting(exact ? "exact" : "estimated");
   snapshot.set_uptime_seconds(
       std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count());
-  for (v1::CardStats& card : Cards()) {
+  for (v1::CardStats& card : CardsFor(caller)) {
     *snapshot.add_cards() = std::move(card);
   }
   AddForeignProcesses(caller, snapshot);

@@ -39,6 +39,8 @@ class StatsReporter {
   v1::StatsSnapshot Snapshot(const Caller& caller) const;
   /// Without the processes outside lgpu, which are looked up.
   std::vector<v1::CardStats> Cards() const;
+  /// Those that the caller may see.
+  std::vector<v1::CardStats> CardsFor(const Caller& caller) const;
 
  private:
   struct Known {

@@ -54,6 +54,7 @@ class Session {
     SessionId id;
     PeerCredentials credentials;
     Process process;
+    std::optional<LeaseKey> only = {};  // it has come by the directory of this lease
   };
   /// A client that does not take a frame for this long is lost.
   static constexpr std::chrono::seconds kSendTimeout{5};

@@ -144,7 +144,7 @@ void Session::HandleAttach(const v1::Attach& request) {
     return;
   }
   absl::StatusOr<v1::Lease> lease =
-      services_.leases.Attach({.uid = state_->uid(), .session = state_}, request.lease());
+      services_.leases.Attach({.uid = state_->uid(), .session = state_, .only = peer_.only}, request.lease());
   v1::Frame frame;
   v1::Attached& attached = *frame.mutable_attached();
   attached.set_request_id(request.request_id());

@@ -12,9 +12,9 @@
 
 namespace lgpu::daemon {
 
-void SessionServer::Serve(UniqueFd socket, const PeerCredentials& peer) {
+void SessionServer::Serve(UniqueFd socket, const PeerCredentials& peer, std::optional<LeaseKey> only) {
   SessionChannel channel(std::move(socket));
-  const absl::Status status = TryServe(channel, peer);
+  const absl::Status status = TryServe(channel, peer, only);
   if (status.ok()) {
     return;
   }
@@ -34,7 +34,8 @@ void SessionServer::SkipIds(SessionId last) {
   last_id_ = std::max(last_id_, last.value);
 }
 
-absl::Status SessionServer::TryServe(SessionChannel& channel, const PeerCredentials& peer) {
+absl::Status SessionServer::TryServe(SessionChannel& channel, const PeerCredentials& peer,
+                                     std::optional<LeaseKey> only) {
   // First: a flood of connections beyond a share costs other users little.
   if (!shares_.TryTake(peer.uid)) {
     return absl::ResourceExhaustedError(
@@ -43,12 +44,13 @@ absl::Status SessionServer::TryServe(SessionChannel& channel, const PeerCredenti
                      " of this lgpud\n  try: end some, or have its daemon.max_sessions or its"
                      " limit of open files raised"));
   }
-  absl::Status started = StartSession(channel, peer);
+  absl::Status started = StartSession(channel, peer, only);
   if (!started.ok()) shares_.GiveBack(peer.uid);
   return started;
 }
 
-absl::Status SessionServer::StartSession(SessionChannel& channel, const PeerCredentials& peer) {
+absl::Status SessionServer::StartSession(SessionChannel& channel, const PeerCredentials& peer,
+                                         std::optional<LeaseKey> only) {
   LGPU_ASSIGN_OR_RETURN(Process process, HoldProcess(peer.pid));
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<PollWaker> waker, PollWaker::Create());
   MutexLock lock(mutex_);
@@ -59,7 +61,8 @@ absl::Status SessionServer::StartSession(SessionChannel& channel, const PeerCred
   Running& running = running_[id];
   running.session = std::make_unique<Session>(
       services_, std::move(channel),
-      Session::Peer{.id = id, .credentials = peer, .process = std::move(process)}, std::move(waker));
+      Session::Peer{.id = id, .credentials = peer, .process = std::move(process), .only = only},
+      std::move(waker));
   absl::StatusOr<Thread> thread =
       Thread::Start("lgpud-session",
                     [this, id, uid = peer.uid, session = running.session.get()] { Run(id, uid, session); });

@@ -32,7 +32,8 @@ class SessionServer {
   void SkipIds(SessionId last);
   /// Takes hold of the peer and serves it. A session beyond the user's share, or of a peer that is gone, is
   /// closed with a Goodbye.
-  void Serve(UniqueFd socket, const PeerCredentials& peer);
+  /// `only`: it has come by the directory of this lease; `peer` names the lease's owner then.
+  void Serve(UniqueFd socket, const PeerCredentials& peer, std::optional<LeaseKey> only = {});
   /// Joins the threads of sessions that are over.
   void Reap();
   /// How long sessions may take to say goodbye; then they are cut off.
@@ -49,9 +50,10 @@ class SessionServer {
     Thread thread;
     bool over = false;
   };
-  absl::Status TryServe(SessionChannel& channel, const PeerCredentials& peer);
+  absl::Status TryServe(SessionChannel& channel, const PeerCredentials& peer, std::optional<LeaseKey> only);
   /// The user has a place for it.
-  absl::Status StartSession(SessionChannel& channel, const PeerCredentials& peer);
+  absl::Status StartSession(SessionChannel& channel, const PeerCredentials& peer,
+                            std::optional<LeaseKey> only);
   void Run(SessionId id, std::uint32_t uid, Session* session);
 
   const SessionServices services_;

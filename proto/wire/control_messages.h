@@ -90,6 +90,7 @@ struct CardStats {
   std::optional<std::uint32_t> multiprocessors;
   std::vector<ForeignProcess> foreign_processes;
   std::vector<QueuedRequest> queue;
+  std::optional<std::uint32_t> minor;
   static void Fields(auto&& visit, auto& m) {
     visit(1, m.index);
     visit(2, m.uuid);
@@ -114,6 +115,7 @@ struct CardStats {
     visit(21, m.multiprocessors);
     visit(22, m.foreign_processes);
     visit(23, m.queue);
+    visit(24, m.minor);
   }
 };
 

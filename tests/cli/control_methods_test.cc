@@ -38,6 +38,7 @@ TEST(ControlMethodsTest, AreThoseOfTheService) {
   Expect(kResizeLease);
   Expect(kRemoveLease);
   Expect(kTrimLeases);
+  Expect(kOpenLeaseDirectory);
   Expect(kGetStats);
   Expect(kGetPlacements);
   Expect(kWatchPlacements);

@@ -229,6 +229,22 @@ TEST(DeviceFlagsTest, GpusAreIndicesOrBeginningsOfUuids) {
   EXPECT_EQ(request->devices(1).mode(), v1::LogicalDeviceSpec::MODE_UNSPECIFIED);
 }
 
+TEST(DeviceFlagsTest, GpusAreDeviceFilesToo) {
+  v1::ListPhysicalDevicesResponse cards = ThreeCards();
+  cards.mutable_devices(0)->set_minor(7);
+  cards.mutable_devices(1)->set_minor(0);
+  DeviceFlags flags;
+  flags.gpus = "/dev/nvidia7";
+  const auto request = MakeCreateRequest(flags, cards, std::nullopt);
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_THAT(request->devices(0).candidate_uuids(), ElementsAre("GPU-aaaa"));
+  for (const char* const none : {"/dev/nvidia2", "/dev/nvidiactl", "/dev/nvidia"}) {
+    flags.gpus = none;
+    EXPECT_EQ(MakeCreateRequest(flags, cards, std::nullopt).status().code(), absl::StatusCode::kNotFound)
+        << none;
+  }
+}
+
 TEST(DeviceFlagsTest, VisibleDevicesNarrowTheChoice) {
   DeviceFlags flags;
   const auto request = MakeCreateRequest(flags, ThreeCards(), "2,0");

@@ -158,6 +158,11 @@ class OpenNvml final : public Nvml {
             nvml::kSuccess) {
       device.compute_major = device.compute_minor = 0;
     }
+    unsigned minor = 0;
+    if (calls_.DeviceGetMinorNumber != nullptr &&
+        calls_.DeviceGetMinorNumber(handle, &minor) == nvml::kSuccess) {
+      device.minor = static_cast<int>(minor);
+    }
     return device;
   }
 

@@ -24,6 +24,7 @@ class Nvml {
     Bytes total;
     int compute_major = 0;
     int compute_minor = 0;
+    int minor = -1;  // of its device file; below 0: the driver does not say
   };
   struct Memory {
     Bytes total;

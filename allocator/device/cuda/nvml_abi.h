@@ -65,6 +65,7 @@ static_assert(sizeof(ProcessInfoLong) == 32);
   X(DeviceGetMemoryInfoV1, "nvmlDeviceGetMemoryInfo", Result (*)(DeviceHandle, MemoryV1*))  \
   X(DeviceGetCudaComputeCapability, "nvmlDeviceGetCudaComputeCapability",                   \
     Result (*)(DeviceHandle, int*, int*))                                                   \
+  X(DeviceGetMinorNumber, "nvmlDeviceGetMinorNumber", Result (*)(DeviceHandle, unsigned*))  \
   X(DeviceGetComputeRunningProcesses, "nvmlDeviceGetComputeRunningProcesses_v3",            \
     Result (*)(DeviceHandle, unsigned*, void*))                                             \
   X(DeviceGetComputeRunningProcessesV2, "nvmlDeviceGetComputeRunningProcesses_v2",          \

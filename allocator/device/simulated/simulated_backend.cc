@@ -262,6 +262,7 @@ PhysicalDevice SimulatedDevice(int index, Bytes memory, const std::string& seed)
   device.granularity = 2_MiB;
   device.compute_major = 9;  // so that reserves and texts are those of a real card of today
   device.simulated = true;
+  device.minor = index;
   return device;
 }
 

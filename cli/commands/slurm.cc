@@ -1,0 +1,59 @@
+#include "cli/commands/slurm.h"
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "base/exit_codes.h"
+#include "cli/connection.h"
+#include "cli/device_flags.h"
+#include "cli/slurm_gres.h"
+#include "lgpu/status.h"
+#include "proto/messages_json.h"
+
+namespace lgpu::cli {
+namespace {
+
+class SlurmCommand final : public Command {
+ public:
+  CLI::App* Define(CLI::App& app) override {
+    CLI::App* verb = app.add_subcommand("slurm", "Print what Slurm is to know of this node's GPUs");
+    verb->add_option("what", what_, "gres: the lines of gres.conf")
+        ->required()
+        ->type_name("gres")
+        ->check(CLI::IsMember({"gres"}));
+    verb->add_option("--node", options_.node, "Name of the node, for a gres.conf that several nodes read")
+        ->type_name("NAME");
+    verb->add_option("--overhead", overhead_,
+                     "What is kept of each GPU for contexts and libraries of programs; default: none")
+        ->type_name("SIZE");
+    verb->add_option("--device-files", options_.device_files,
+                     "Device files of the GPUs, without their numbers (simulated GPUs have none)")
+        ->type_name("PREFIX")
+        ->capture_default_str();
+    return verb;
+  }
+
+  absl::StatusOr<int> Run(const CommonOptions& options) override {
+    if (!overhead_.empty()) {
+      LGPU_ASSIGN_OR_RETURN(options_.overhead_bytes, ParseSizeOrZero("--overhead", overhead_));
+    }
+    LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
+    LGPU_ASSIGN_OR_RETURN(const v1::ListPhysicalDevicesResponse cards,
+                          connection.Call(kListPhysicalDevices, v1::ListPhysicalDevicesRequest()));
+    LGPU_ASSIGN_OR_RETURN(const std::string text, FormatSlurmGres(cards, options_));
+    LGPU_RETURN_IF_ERROR(
+        WriteOut(options.json ? JsonLine({{"schema", "lgpu.gres/v1"}, {"text", text}}) : text));
+    return kExitOk;
+  }
+
+ private:
+  std::string what_;
+  std::string overhead_;
+  SlurmGresOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeSlurmCommand() { return std::make_unique<SlurmCommand>(); }
+
+}  // namespace lgpu::cli

@@ -1,0 +1,70 @@
+#include "cli/env_formats.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "cli/driver_shim.h"
+#include "lgpu/status.h"
+#include "proto/messages_json.h"
+
+namespace lgpu::cli {
+namespace {
+
+using nlohmann::json;
+
+// Where a container finds the lease's directory: where lgpu looks by itself.
+constexpr char kInContainer[] = "/run/lgpu";
+
+/// For a shell: everything but ' stands for itself between two '.
+std::string ShellLine(const std::string& name, const std::string& value) {
+  return absl::StrCat("export ", name, "='", absl::StrReplaceAll(value, {{"'", "'\\''"}}), "'\n");
+}
+
+/// systemd.exec(5): between " a backslash keeps the next of " \ ` $ as it is.
+std::string SystemdLine(const std::string& name, const std::string& value) {
+  const std::string quoted =
+      absl::StrReplaceAll(value, {{"\\", "\\\\"}, {"\"", "\\\""}, {"`", "\\`"}, {"$", "\\$"}});
+  return absl::StrCat(name, "=\"", quoted, "\"\n");
+}
+
+/// A name may begin with '.', '_' or '-', which a CDI device's may not.
+std::string CdiName(const v1::Lease& lease) {
+  const bool fits = !lease.name().empty() && absl::ascii_isalnum(static_cast<unsigned char>(lease.name()[0]));
+  return fits ? lease.name() : lease.id();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FormatEnvironment(const std::string& lease_id,
+                                              const SpawnOptions::Environment& variables,
+                                              const std::string& format) {
+  json object = json::object();
+  std::string lines;
+  for (const auto& [name, value] : variables) {
+    if (!value) continue;
+    object[name] = *value;
+    // Slurm takes the line as it is, from the '=' to its end.
+    if (format == "taskprolog" && value->find('\n') != std::string::npos) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, " has a line break, which Slurm's TaskProlog cannot hand on\ntry: unset ", name));
+    }
+    absl::StrAppend(&lines, format == "sh"        ? ShellLine(name, *value)
+                            : format == "systemd" ? SystemdLine(name, *value)
+                                                  : absl::StrCat("export ", name, "=", *value, "\n"));
+  }
+  if (format != "json") return lines;
+  return JsonLine({{"schema", "lgpu.env/v1"}, {"lease", lease_id}, {"variables", object}});
+}
+
+std::string FormatCdi(const v1::Lease& lease, const std::string& directory) {
+  json variables = {absl::StrCat("LGPU_ENDPOINT=", kInContainer), absl::StrCat("LGPU_LEASE=", lease.id())};
+  if (HasRealGpu(lease)) variables.push_back(absl::StrCat("CUDA_VISIBLE_DEVICES=", CardUuids(lease)));
+  const json mount = {
+      {"hostPath", directory}, {"containerPath", kInContainer}, {"options", {"bind", "nosuid", "nodev"}}};
+  const json device = {{"name", CdiName(lease)},
+                       {"containerEdits", {{"env", variables}, {"mounts", json::array({mount})}}}};
+  const json spec = {{"cdiVersion", "0.5.0"}, {"kind", "lgpu.io/lease"}, {"devices", json::array({device})}};
+  return spec.dump(2) + "\n";
+}
+
+}  // namespace lgpu::cli

@@ -1,0 +1,154 @@
+#include "daemon/server/lease_directories.h"
+
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/server/server_dir.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// As of the sockets that serve all leases.
+constexpr int kLeaseBacklog = 64;
+constexpr int kAcceptPauseMs = 50;
+
+// The folder above is root's alone, so who reaches this one was given it: any user may connect.
+absl::Status MakeFolder(const std::string& path, mode_t mode) {
+  if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the directory ", path));
+  }
+  if (::chmod(path.c_str(), mode) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot set the mode of ", path));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<UniqueFd> Listen(const std::string& path, int type) {
+  ::unlink(path.c_str());  // an earlier daemon's
+  UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the socket ", path));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::chmod(path.c_str(), 0666) != 0 || ::listen(socket.get(), kLeaseBacklog) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot listen on ", path));
+  }
+  return socket;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LeaseDirectories>> LeaseDirectories::Start(
+    const std::string& runtime_directory, Handlers handlers) {
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<PollWaker> waker, PollWaker::Create());
+  std::unique_ptr<LeaseDirectories> directories(new LeaseDirectories(
+      absl::StrCat(runtime_directory, "/leases"), std::move(handlers), std::move(waker)));
+  LGPU_ASSIGN_OR_RETURN(directories->thread_,
+                        Thread::Start("lgpud-leases", [raw = directories.get()] { raw->Run(); }));
+  return directories;
+}
+
+absl::StatusOr<std::string> LeaseDirectories::Open(const LeaseTable::WithDirectory& lease) {
+  MutexLock lock(mutex_);
+  if (stopping_) return absl::UnavailableError("the daemon is stopping");
+  if (const auto found = served_.find(lease.id); found != served_.end()) return found->second->path;
+  auto served = std::make_shared<Served>();
+  served->key = lease.key;
+  served->owner = lease.owner;
+  served->path = absl::StrCat(parent_, "/", lease.id);
+  LGPU_RETURN_IF_ERROR(CheckSocketPath(served->path));
+  LGPU_RETURN_IF_ERROR(MakeFolder(parent_, 0700));
+  LGPU_RETURN_IF_ERROR(MakeFolder(served->path, 0755));
+  LGPU_ASSIGN_OR_RETURN(served->session, Listen(served->path + "/session.sock", SOCK_SEQPACKET));
+  LGPU_ASSIGN_OR_RETURN(served->control, Listen(served->path + "/control.sock", SOCK_STREAM));
+  const std::string path = served->path;
+  served_.emplace(lease.id, std::move(served));
+  waker_->Wake();
+  return path;
+}
+
+std::vector<LeaseKey> LeaseDirectories::RemoveEnded(const LeaseTable& leases) {
+  std::set<std::string> kept;
+  std::vector<LeaseKey> removed;
+  // Under the lock, so that no folder goes that is being made: its lease says so before.
+  MutexLock lock(mutex_);
+  for (const LeaseTable::WithDirectory& lease : leases.LeasesWithDirectories()) kept.insert(lease.id);
+  for (auto entry = served_.begin(); entry != served_.end();) {
+    if (kept.contains(entry->first)) {
+      ++entry;
+      continue;
+    }
+    removed.push_back(entry->second->key);
+    entry = served_.erase(entry);
+  }
+  if (!removed.empty()) waker_->Wake();
+  std::error_code error;
+  for (const auto& folder : std::filesystem::directory_iterator(parent_, error)) {
+    if (!kept.contains(folder.path().filename().string())) std::filesystem::remove_all(folder.path(), error);
+  }
+  return removed;
+}
+
+void LeaseDirectories::Run() {
+  while (true) {
+    std::vector<std::shared_ptr<const Served>> all;
+    {
+      MutexLock lock(mutex_);
+      if (stopping_) return;
+      for (const auto& [id, served] : served_) all.push_back(served);
+    }
+    std::vector<pollfd> polled = {{.fd = waker_->fd(), .events = POLLIN, .revents = 0}};
+    for (const auto& served : all) {
+      polled.push_back({.fd = served->control.get(), .events = POLLIN, .revents = 0});
+      polled.push_back({.fd = served->session.get(), .events = POLLIN, .revents = 0});
+    }
+    if (::poll(polled.data(), polled.size(), -1) < 0) continue;
+    if (polled[0].revents != 0) waker_->Clear();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (polled[1 + 2 * i].revents != 0) Accept(*all[i], all[i]->control.get(), handlers_.control);
+      if (polled[2 + 2 * i].revents != 0) Accept(*all[i], all[i]->session.get(), handlers_.session);
+    }
+  }
+}
+
+void LeaseDirectories::Accept(const Served& served, int listening, const Handler& handler) {
+  UniqueFd socket(::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC));
+  if (!socket) {
+    // Out of descriptors the socket stays readable: going on at once would spin.
+    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) ::poll(nullptr, 0, kAcceptPauseMs);
+    return;
+  }
+  absl::StatusOr<PeerCredentials> peer = GetPeerCredentials(socket.get());
+  if (!peer.ok()) {
+    spdlog::warn("a connection to {} has no credentials: {}", served.path,
+                 std::string(peer.status().message()));
+    return;
+  }
+  peer->uid = served.owner;
+  handler(std::move(socket), *peer, served.key);
+}
+
+void LeaseDirectories::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  waker_->Wake();
+  thread_.Join();
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,134 @@
+// The directory of one lease, as a container has it mounted: whoever connects there has the rights of that
+// lease alone.
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/e2e/harness.h"
+
+namespace lgpu::testing {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// Users without a name.
+constexpr int kAnn = 61301;
+constexpr int kStranger = 100000;  // as root of a user namespace is
+
+class LeaseDirectoryTest : public E2eTest {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root makes directories of leases for others";
+  }
+  void TearDown() override {
+    if (daemon_ == nullptr) return;  // skipped
+    for (const char* const lease : {"job", "other"}) control_->RemoveLease(lease).IgnoreError();
+    E2eTest::TearDown();
+  }
+  void Start() {
+    directory_.OpenToEverybody();
+    DaemonProcess::Options options = InDirectory("2x256MiB");
+    options.open_to_everybody = true;
+    StartDaemon(options);
+  }
+  ProgramResult Run(int uid, const std::string& endpoint, std::vector<std::string> words) {
+    words.insert(words.begin(), DaemonProcess::LgpuPath());
+    const auto result = RunProgram(As(uid, endpoint, std::move(words)));
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *result : ProgramResult();
+  }
+  static ChildProgram::Options As(int uid, const std::string& endpoint, std::vector<std::string> words) {
+    const std::string id = std::to_string(uid);
+    std::vector<std::string> argv = {"setpriv", "--reuid", id, "--regid", id, "--clear-groups"};
+    argv.insert(argv.end(), words.begin(), words.end());
+    return {.argv = std::move(argv), .environment = {{"LGPU_ENDPOINT", endpoint}, {"HOME", "/nonexistent"}}};
+  }
+  /// Ann's managed lease "job" on the second card, and another lease; the directory of ann's.
+  std::string MakeDirectory() {
+    EXPECT_EQ(Run(0, daemon_->dir(),
+                  {"create", "--managed", "--owner", "61301", "--name", "job", "-m", "64MiB", "--gpus", "1"})
+                  .code,
+              0);
+    EXPECT_EQ(Run(0, daemon_->dir(), {"create", "--name", "other", "-m", "64MiB"}).code, 0);
+    const ProgramResult cdi = Run(0, daemon_->dir(), {"env", "job", "--format", "cdi"});
+    EXPECT_EQ(cdi.code, 0) << cdi.err;
+    const json spec = json::parse(cdi.out, nullptr, /*allow_exceptions=*/false);
+    EXPECT_EQ(spec["kind"], "lgpu.io/lease");
+    EXPECT_EQ(spec["devices"][0]["name"], "job");
+    const std::string path = spec["devices"][0]["containerEdits"]["mounts"][0]["hostPath"];
+    struct stat above {};
+    EXPECT_EQ(::stat((path + "/..").c_str(), &above), 0);
+    EXPECT_EQ(above.st_mode & 0777u, 0700u) << "no user comes there without a mount";
+    // Stands for the mount of a container.
+    EXPECT_EQ(::chmod((path + "/..").c_str(), 0755), 0);
+    return path;
+  }
+};
+
+TEST_F(LeaseDirectoryTest, AConnectionThereSeesAndUsesItsLeaseAlone) {
+  Start();
+  const std::string path = MakeDirectory();
+  EXPECT_EQ(Run(0, daemon_->dir(), {"env", "job", "--format", "cdi"}).code, 0) << "a repetition is fine";
+  EXPECT_EQ(Run(kAnn, daemon_->dir(), {"env", "job", "--format", "cdi"}).code, 4);
+  for (const int uid : {0, kAnn, kStranger}) {
+    const ProgramResult seen =
+        Run(uid, path, {"ls", "--query", "lease,gpu.minor", "--format", "csv,noheader"});
+    EXPECT_EQ(seen.out, "job,1\n") << uid << seen.err;
+    const ProgramResult all = Run(uid, path, {"ls", "--json"});
+    EXPECT_THAT(all.out,
+                AllOf(HasSubstr("\"minor\":1"), Not(HasSubstr("\"minor\":0")), Not(HasSubstr("other"))));
+    EXPECT_EQ(Run(uid, path, {"verify", "--lease", "job"}).code, 0);
+    EXPECT_EQ(Run(uid, path, {"inspect", "other"}).code, 6);
+    EXPECT_EQ(Run(uid, path, {"rm", "other"}).code, 6);
+    EXPECT_THAT(Run(uid, path, {"events"}).out, Not(HasSubstr("other")));
+    for (const std::vector<std::string>& words : {std::vector<std::string>{"rm", "job"},
+                                                  {"resize", "job", "-m", "128MiB"},
+                                                  {"rm", "--request-id", "x"},
+                                                  {"create", "-m", "2MiB"},
+                                                  {"create", "-m", "2MiB", "--managed"},
+                                                  {"create", "-m", "2MiB", "--wait=1s"},
+                                                  {"env", "job", "--format", "cdi"}}) {
+      EXPECT_EQ(Run(uid, path, words).code, 4) << uid << " " << ::testing::PrintToString(words);
+    }
+    EXPECT_EQ(Run(uid, path, {"run", "-m", "2MiB", "--", "true"}).code, 125);
+  }
+}
+
+TEST_F(LeaseDirectoryTest, TheNextDaemonServesItAgain) {
+  Start();
+  const std::string path = MakeDirectory();
+  struct stat before {};
+  ASSERT_EQ(::stat(path.c_str(), &before), 0);
+  const auto client = *ChildProgram::Start(
+      As(kStranger, path, {"env", "LGPU_LEASE=job", DaemonProcess::ProgramPath(LGPU_E2E_CLIENT)}));
+  ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
+  ASSERT_THAT(Alloc(*client, "a", 32), StartsWith("ok "));
+  KillDaemon();
+  std::filesystem::create_directory(path + "/../l-gone");  // of a lease that ended meanwhile
+  Start();
+  struct stat after {};
+  ASSERT_EQ(::stat(path.c_str(), &after), 0);
+  EXPECT_EQ(after.st_ino, before.st_ino) << "a container has this one mounted";
+  EXPECT_FALSE(std::filesystem::exists(path + "/../l-gone"));
+  ASSERT_EQ(::chmod((path + "/..").c_str(), 0755), 0);
+  EXPECT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
+  EXPECT_THAT(Alloc(*client, "b", 32), StartsWith("ok "));
+  EXPECT_THAT(Alloc(*client, "c", 2), StartsWith("error")) << "the limit holds";
+  EXPECT_EQ(Ask(*client, "close c"), "ok");
+  EXPECT_EQ(Run(0, daemon_->dir(), {"rm", "job"}).code, 0);
+  EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(path); }));
+}
+
+}  // namespace
+}  // namespace lgpu::testing
