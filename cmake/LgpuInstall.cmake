@@ -42,6 +42,12 @@ install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpu.sysusers DESTINATION lib/sysu
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpud.toml ${PROJECT_SOURCE_DIR}/packaging/prometheus/lgpu-alerts.yml
               ${PROJECT_SOURCE_DIR}/packaging/grafana/lgpu.json
         DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/examples COMPONENT lgpud)
+# The administrator copies them to Slurm's configuration (docs/slurm.md).
+set(slurm ${PROJECT_SOURCE_DIR}/packaging/slurm)
+install(PROGRAMS ${slurm}/lgpu-prolog ${slurm}/lgpu-taskprolog ${slurm}/lgpu-epilog ${slurm}/lgpu-sweep
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/lgpu/slurm COMPONENT lgpud)
+install(FILES ${slurm}/lgpu-common.sh ${slurm}/job_submit.lua ${slurm}/slurm.conf.sample
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/lgpu/slurm COMPONENT lgpud)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpu.7 DESTINATION ${CMAKE_INSTALL_MANDIR}/man7 COMPONENT lgpu)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpud.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8 COMPONENT lgpud)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpud.toml.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5 COMPONENT lgpud)

@@ -1,0 +1,15 @@
+# shellcheck shell=bash
+# What lgpu's scripts for Slurm share; each of them sources it. lgpu-slurm.conf beside it may set LGPU_ENDPOINT.
+
+lgpu_folder=$(dirname -- "${BASH_SOURCE[0]}")
+# shellcheck source=/dev/null
+if [[ -r $lgpu_folder/lgpu-slurm.conf ]]; then . "$lgpu_folder/lgpu-slurm.conf"; fi
+export LGPU_ENDPOINT=${LGPU_ENDPOINT:-/run/lgpu}
+# Slurm's own choice of cards must not narrow what lgpu looks at.
+unset CUDA_VISIBLE_DEVICES
+
+# Of the job on this node: the lease has this name, and as a managed one nobody else's hides it.
+lgpu_lease_name() { printf 'slurm-%s' "$1"; }
+
+# slurmd's log has what these scripts print; it may be as short as a line.
+lgpu_log() { printf 'lgpu: %s\n' "$*" >&2; }

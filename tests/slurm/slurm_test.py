@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+"""packaging/slurm with the real slurmctld and two slurmd of Debian's, a lgpud with simulated GPUs for each and two users.
+
+slurm_test.py ROOT BUILD [CASE ...]   ends with 77 where it cannot run, and says why"""
+
+import pathlib
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+
+from slurm_cluster import NODES, USERS, Cluster, eventually, missing
+
+CASES = []
+
+
+def case(function):
+    CASES.append(function)
+    return function
+
+
+def expect(condition, text):
+    if not condition:
+        raise AssertionError(text)
+
+
+def running(cluster, job, node="n0"):
+    """Waits for the job and its lease; (card, MiB) of the lease."""
+    cluster.wait(job, "RUNNING")
+    found = eventually(lambda: [lease for lease in cluster.leases() if lease[:2] == (node, f"slurm-{job}")], 10,
+                       lambda: f"the lease of job {job} is on {node}: {cluster.leases()}; {cluster.job(job)[1]}")
+    return found[0][2:]
+
+
+@case
+def a_job_has_what_slurm_gave_it(cluster):
+    job = cluster.submit("echo lease $LGPU_LEASE; lgpu verify; echo verify $?; touch done.$SLURM_JOB_ID; "
+                         "while [ ! -e go ]; do sleep 0.1; done", "-w", "n0", "--gres=shard:100")
+    other = cluster.submit("lgpu ls --query lease --format csv,noheader; lgpu verify; echo verify $?", "-w", "n0",
+                           "--gres=shard:40", user=USERS[1])
+    card, mib = running(cluster, job)
+    expect(mib == 100, f"the limit is Slurm's: {mib}")
+    record = cluster.job(job)[1]
+    # gres.conf has the card with the higher number first.
+    expect(f"GRES=shard:100(IDX:{1 - card})" in record, f"the lease's card {card} is Slurm's: {record}")
+    cluster.wait(other, "COMPLETED")
+    expect("verify 0" in cluster.output(other), cluster.output(other))
+    expect(f"slurm-{job}" not in cluster.output(other), "a user sees their own leases")
+    eventually((cluster.folder / "out" / f"done.{job}").exists, 20, "the job has verified its limit")
+    (cluster.folder / "out/go").touch()
+    cluster.wait(job, "COMPLETED")
+    expect("verify 0" in cluster.output(job), cluster.output(job))
+    (cluster.folder / "out/go").unlink()
+
+
+@case
+def the_lease_is_on_slurms_card(cluster):
+    # Only the second card of n1 is large enough, and gres.conf has it first.
+    job = cluster.submit("lgpu verify", "-w", "n1", "--gres=shard:200")
+    expect(running(cluster, job, "n1") == (1, 200), f"{cluster.leases()}")
+    cluster.wait(job, "COMPLETED")
+
+
+@case
+def a_job_waits_for_freed_memory(cluster):
+    first = [cluster.submit("sleep 300", "-w", "n0", "--gres=shard:200") for _ in range(2)]
+    for job in first:
+        running(cluster, job)
+    expect({lease[2] for lease in cluster.leases()} == {0, 1}, f"each on a card of its own: {cluster.leases()}")
+    waits = cluster.submit("lgpu verify", "-w", "n0", "--gres=shard:200", user=USERS[1])
+    eventually(lambda: cluster.job(waits)[0].get("Reason") == "Resources", 10, "it waits for the memory")
+    cluster.run("scancel", str(first[0]))
+    cluster.wait(waits, "COMPLETED")
+    cluster.run("scancel", str(first[1]))
+
+
+@case
+def a_killed_job_leaves_nothing(cluster):
+    job = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100")
+    running(cluster, job)
+    cluster.run("scancel", "-s", "KILL", "-f", str(job))
+    cluster.wait(job, "CANCELLED", "FAILED")
+
+
+@case
+def a_requeued_job_gets_a_new_lease(cluster):
+    job = cluster.submit("lgpu verify; echo verify $? restart ${SLURM_RESTART_COUNT:-0}; sleep 300", "-w", "n0", "--gres=shard:100",
+                         "--requeue", "--open-mode=append")
+    running(cluster, job)
+    cluster.run("scontrol", "requeue", str(job))
+    cluster.wait(job, "PENDING")
+    eventually(lambda: not cluster.leases(), 20, "the first lease has ended")
+    running(cluster, job)
+    eventually(lambda: "verify 0 restart 1" in cluster.output(job), 20, lambda: f"the limit holds again: {cluster.output(job)}")
+    cluster.run("scancel", str(job))
+
+
+@case
+def more_than_a_card_is_refused_at_submit(cluster):
+    refused = cluster.submit("true", "--gres=shard:257", check=False)
+    expect("258 MiB of GPU memory fit on no card: the largest has 256 MiB" in refused.stderr, refused.stderr)
+    refused = cluster.submit("true", "--gres=shard:1K", check=False)
+    expect("1024 MiB of GPU memory fit on no card" in refused.stderr, refused.stderr)
+    odd = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:99")
+    expect(running(cluster, odd)[1] == 100, "chunks have 2 MiB")
+    refused = cluster.run("scontrol", "update", f"JobId={odd}", "Gres=shard:400", user=USERS[0], check=False)
+    expect(refused.returncode != 0, "a job cannot grow beyond a card either")
+    cluster.run("scancel", str(odd))
+
+
+@case
+def a_user_cannot_raise_the_jobs_limit(cluster):
+    job = cluster.submit("""
+        lgpu resize $LGPU_LEASE -m 200MiB; echo resize $?
+        lgpu rm slurm-$SLURM_JOB_ID; echo rm $?
+        lgpu create -m 200MiB --name more; echo create $?
+        lgpu create -m 200MiB --managed; echo managed $?
+        lgpu run -m 200MiB -- true; echo run $?
+        LGPU_LEASE=l-00000000 CUDA_VISIBLE_DEVICES=0 srun -n 1 sh -c 'lgpu verify && echo $LGPU_LEASE'; echo verify $?
+        """, "-w", "n0", "--gres=shard:100", "--export=ALL,LGPU_LEASE=l-11111111")
+    cluster.wait(job, "COMPLETED")
+    output = cluster.output(job)
+    for line in ("resize 4", "rm 4", "create 2", "managed 4", "run 125", "verify 0"):
+        expect(line in output.splitlines(), f"{line}: {output}")
+
+
+@case
+def arrays_and_steps_share_cards_and_leases(cluster):
+    array = cluster.submit("lgpu verify; echo verify $?; sleep 3", "-w", "n0", "--gres=shard:120", "--array=0-3")
+    eventually(lambda: len(cluster.leases()) == 4, 40, lambda: f"four leases: {cluster.leases()}")
+    cards = [lease[2] for lease in cluster.leases()]
+    expect(sorted(cards) == [0, 0, 1, 1], f"two on a card: {cluster.leases()}")
+    expect({lease[3] for lease in cluster.leases()} == {120}, f"{cluster.leases()}")
+    steps = cluster.submit("srun -n 2 sh -c 'echo lease $LGPU_LEASE'; srun -n 1 lgpu verify; echo verify $?", "-w", "n1",
+                           "-n", "2", "--gres=shard:64")
+    cluster.wait(steps, "COMPLETED")
+    leases = [line for line in cluster.output(steps).splitlines() if line.startswith("lease l-")]
+    expect(len(leases) == 2 and len(set(leases)) == 1, f"tasks of a step are in the job's lease: {cluster.output(steps)}")
+    expect("verify 0" in cluster.output(steps), cluster.output(steps))
+    eventually(lambda: not cluster.leases(), 40, lambda: f"all have ended: {cluster.leases()} of {array}")
+
+
+@case
+def whole_cards_and_shares_exclude_each_other(cluster):
+    share = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100")
+    running(cluster, share)
+    whole = cluster.submit("echo lease ${LGPU_LEASE:-none}", "-w", "n0", "--gres=gpu:2")
+    eventually(lambda: cluster.job(whole)[0].get("Reason") == "Resources", 10, "both cards are not free")
+    cluster.run("scancel", str(share))
+    cluster.wait(whole, "COMPLETED")
+    expect(cluster.output(whole) == "lease none\n", "whole cards have no lease")
+
+
+@case
+def restarts_lose_nothing(cluster):
+    job = cluster.submit("while [ ! -e again ]; do sleep 0.1; done; lgpu verify; echo verify $?", "-w", "n0", "--gres=shard:100")
+    running(cluster, job)
+    lease = [each for each in cluster.leases() if each[1] == f"slurm-{job}"]
+    cluster.kill("slurmd-n0")
+    cluster.kill("lgpud-n0")
+    cluster.end("slurmctld")
+    cluster.start_lgpud("n0")
+    cluster.start_slurmctld()
+    cluster.start_slurmd("n0")
+    eventually(lambda: cluster.state(job) == "RUNNING", 30, "slurmctld has the job again")
+    expect([each for each in cluster.leases() if each[1] == f"slurm-{job}"] == lease, "the lease is there again")
+    (cluster.folder / "out/again").touch()
+    cluster.wait(job, "COMPLETED")
+    expect("verify 0" in cluster.output(job), cluster.output(job))
+
+
+@case
+def the_sweep_ends_what_no_epilog_ended(cluster):
+    stays = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100")
+    running(cluster, stays)
+    gone = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100")
+    running(cluster, gone)
+    cluster.kill("lgpud-n0")
+    cluster.run("scancel", str(gone))
+    cluster.wait(gone, "CANCELLED")
+    cluster.start_lgpud("n0")
+    expect(len(cluster.leases()) == 2, f"its epilog found no lgpud: {cluster.leases()}")
+    sweep = str(cluster.folder / "etc/lgpu-sweep")
+    eventually(lambda: "COMPLETING" not in cluster.run("squeue", "-h", "-o", "%T").stdout, 30, "the epilog has ended")
+    cluster.end("slurmctld")
+    cluster.run(sweep, "n0")
+    expect(len(cluster.leases()) == 2, "while slurmctld is silent nothing is touched")
+    cluster.start_slurmctld()
+    eventually(lambda: cluster.state(stays) == "RUNNING", 30, "slurmctld answers")
+    cluster.run(sweep, "n0")
+    expect([lease[1] for lease in cluster.leases()] == [f"slurm-{stays}"], f"{cluster.leases()}")
+    cluster.run("scancel", str(stays))
+
+
+@case
+def a_node_without_lgpud_gives_the_job_back(cluster):
+    cluster.kill("lgpud-n1")
+    job = cluster.submit("lgpu verify; echo verify $?", "-w", "n1", "--gres=shard:100")
+    eventually(lambda: "Comment=lgpu on n1: no lease of 100MiB: " in cluster.job(job)[1], 40,
+               lambda: f"the comment says why: {cluster.job(job)[1]}")
+    cluster.wait(job, "PENDING")
+    expect("DRAIN" not in cluster.run("scontrol", "-o", "show", "node", "n1").stdout, "the prolog drains no node")
+    sweep = str(cluster.folder / "etc/lgpu-sweep")
+    cluster.run(sweep, "n1")
+    expect("Reason=lgpu: lgpud does not answer" in cluster.run("scontrol", "-o", "show", "node", "n1").stdout, "the sweep drains")
+    cluster.start_lgpud("n1")
+    cluster.run(sweep, "n1")
+    expect("DRAIN" not in cluster.run("scontrol", "-o", "show", "node", "n1").stdout, "and undrains")
+    cluster.wait(job, "COMPLETED", seconds=60)
+    expect("verify 0" in cluster.output(job), cluster.output(job))
+
+
+@case
+def prolog_and_epilog_may_run_twice(cluster):
+    job = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100")
+    card, _ = running(cluster, job)
+    before = cluster.leases()
+    environment = {"SLURM_JOB_ID": str(job), "SLURM_JOB_UID": "5", "SLURM_JOB_GPUS": str(1 - card), "SLURMD_NODENAME": "n0"}
+    again = ["env", *[f"{key}={value}" for key, value in environment.items()]]
+    cluster.run(*again, str(cluster.folder / "etc/lgpu-prolog"))
+    expect(cluster.leases() == before, f"{cluster.leases()}")
+    cluster.run("scancel", str(job))
+    for _ in range(2):
+        cluster.run(*again, str(cluster.folder / "etc/lgpu-epilog"))
+    cluster.wait(job, "CANCELLED")
+
+
+def main():
+    why = missing()
+    if why:
+        print(f"skipped: {why}")
+        return 77
+    root, build, wanted = sys.argv[1], pathlib.Path(sys.argv[2]).resolve(), sys.argv[3:]
+    folder = tempfile.mkdtemp(prefix="lgpu-slurm-")
+    cluster = Cluster(root, build, folder)
+    failed = []
+    try:
+        cluster.start()
+        for function in CASES:
+            if wanted and function.__name__ not in wanted:
+                continue
+            started = time.monotonic()
+            try:
+                function(cluster)
+                cluster.nothing_left()
+                print(f"ok      {function.__name__} ({time.monotonic() - started:.0f} s)", flush=True)
+            except Exception:  # the next cases are told apart from this one
+                failed.append(function.__name__)
+                print(f"FAILED  {function.__name__}\n{traceback.format_exc()}\n{cluster.logs()}", flush=True)
+                cluster.run("scancel", "--state=RUNNING", check=False)
+                break
+    except Exception:
+        failed.append("start")
+        print(f"FAILED  start\n{traceback.format_exc()}\n{cluster.logs()}")
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    expect(len(NODES) == 2, "two nodes")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
