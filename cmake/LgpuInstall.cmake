@@ -46,7 +46,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpud.toml ${PROJECT_SOURCE_DIR}/p
 set(slurm ${PROJECT_SOURCE_DIR}/packaging/slurm)
 install(PROGRAMS ${slurm}/lgpu-prolog ${slurm}/lgpu-taskprolog ${slurm}/lgpu-epilog ${slurm}/lgpu-sweep
         DESTINATION ${CMAKE_INSTALL_DATADIR}/lgpu/slurm COMPONENT lgpud)
-install(FILES ${slurm}/lgpu-common.sh ${slurm}/job_submit.lua ${slurm}/slurm.conf.sample
+install(FILES ${slurm}/lgpu-common.sh ${slurm}/job_submit.lua ${slurm}/cli_filter.lua ${slurm}/spank_lgpu.c ${slurm}/slurm.conf.sample
         DESTINATION ${CMAKE_INSTALL_DATADIR}/lgpu/slurm COMPONENT lgpud)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpu.7 DESTINATION ${CMAKE_INSTALL_MANDIR}/man7 COMPONENT lgpu)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpud.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8 COMPONENT lgpud)

@@ -77,6 +77,7 @@ class Cluster:
         (etc / "lgpu-slurm.conf").write_text(
             f"LGPU_ENDPOINT={self.folder}/lgpu/$SLURMD_NODENAME\nPATH={self.environment['PATH']}\n"
             f"export PATH SLURM_CONF={etc}/slurm.conf\n")
+        self.build_option(etc)
         self.control_port, *ports = free_ports(1 + len(NODES))
         gres = []
         for node in NODES:
@@ -117,6 +118,7 @@ Prolog={etc}/lgpu-prolog
 Epilog={etc}/lgpu-epilog
 TaskProlog={etc}/lgpu-taskprolog
 JobSubmitPlugins=lua
+CliFilterPlugins=lua
 JobRequeue=1
 KillWait=2
 UnkillableStepTimeout=30
@@ -131,6 +133,14 @@ SlurmdParameters=config_overrides
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """.replace("RequeueExit=0\n", ""))
 
+    def build_option(self, etc):
+        """The plugin behind --gpu-memory, where a compiler and Slurm's header are."""
+        plugin = self.folder / "spank_lgpu.so"
+        self.has_option = shutil.which("gcc") is not None and pathlib.Path("/usr/include/slurm/spank.h").exists()
+        if self.has_option:
+            subprocess.run(["gcc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", plugin, etc / "spank_lgpu.c"], check=True)
+            (etc / "plugstack.conf").write_text(f"optional {plugin}\n")
+
     def launch(self, name, argv, **more):
         log = open(self.folder / "log" / f"{name}.out", "ab")
         self.processes[name] = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -141,7 +151,8 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
         config = self.folder / f"lgpud-{node}.toml"
         config.write_text(f'[daemon]\nstate_dir = "{self.folder}/lgpu-state-{node}"\n'
                           f'lock_dir = "{self.folder}/lgpu-locks-{node}"\nsocket_group = ""\nsocket_mode = 0o666\n'
-                          '[caps.users."*"]\nleases = 0\n')
+                          # On n1 users may make leases of their own.
+                          + ('[caps.users."*"]\nleases = 0\n' if node == "n0" else ""))
         (self.folder / "lgpu" / node).mkdir(exist_ok=True)
         (self.folder / "lgpu" / node).chmod(0o755)
         self.launch(f"lgpud-{node}", [str(self.build / "daemon/lgpud"), "--dir", f"{self.folder}/lgpu/{node}",
@@ -258,6 +269,18 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
                    lambda: f"job {job} is {' or '.join(states)}: {self.job(job)[1]}")
         if self.state(job) not in states:
             raise AssertionError(f"job {job} is not {' or '.join(states)}: {self.job(job)[1]}\n{self.output(job)}")
+
+    def kill_processes_of(self, job):
+        """slurmstepd and all that it started, as the end of a node does."""
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                environment, command = (process / "environ").read_bytes(), (process / "cmdline").read_bytes()
+                here = str(self.folder).encode() in environment
+                if here and (f"SLURM_JOB_ID={job}\0".encode() in environment or
+                             command.startswith(f"slurmstepd: [{job}.".encode())):
+                    os.kill(int(process.name), signal.SIGKILL)
+            except OSError:
+                continue  # it has ended meanwhile
 
     def nothing_left(self, seconds=40):
         """No lease, no promised memory, both nodes idle."""

@@ -126,6 +126,22 @@ def a_user_cannot_raise_the_jobs_limit(cluster):
 
 
 @case
+def a_name_that_a_user_took_is_in_nobodys_way(cluster):
+    first = cluster.submit("true", "-w", "n1", "--gres=shard:2")
+    cluster.wait(first, "COMPLETED")
+    taken = [f"slurm-{first + ahead}" for ahead in (1, 2)]
+    endpoint = f"{cluster.folder}/lgpu/n1"
+    for name in taken:
+        cluster.run("lgpu", "--endpoint", endpoint, "create", "--name", name, "-m", "200MiB", user=USERS[0])
+    job = cluster.submit("lgpu verify; echo verify $?; lgpu inspect $LGPU_LEASE", "-w", "n1", "--gres=shard:100")
+    cluster.wait(job, "COMPLETED")
+    expect(f"slurm-{job}" == taken[0], f"the name was taken: {taken} {job}")
+    expect("verify 0" in cluster.output(job) and "only root resizes" in cluster.output(job), cluster.output(job))
+    eventually(lambda: {lease[1] for lease in cluster.leases()} == set(taken), 20, "the job's lease alone has ended")
+    cluster.run("lgpu", "--endpoint", endpoint, "rm", *taken, user=USERS[0])
+
+
+@case
 def arrays_and_steps_share_cards_and_leases(cluster):
     array = cluster.submit("lgpu verify; echo verify $?; sleep 3", "-w", "n0", "--gres=shard:120", "--array=0-3")
     eventually(lambda: len(cluster.leases()) == 4, 40, lambda: f"four leases: {cluster.leases()}")
@@ -138,7 +154,34 @@ def arrays_and_steps_share_cards_and_leases(cluster):
     leases = [line for line in cluster.output(steps).splitlines() if line.startswith("lease l-")]
     expect(len(leases) == 2 and len(set(leases)) == 1, f"tasks of a step are in the job's lease: {cluster.output(steps)}")
     expect("verify 0" in cluster.output(steps), cluster.output(steps))
+    direct = cluster.run("srun", "-n", "1", "-w", "n1", "--gres=shard:50", "sh", "-c", "lgpu verify && echo $LGPU_LEASE", user=USERS[1])
+    expect("\nl-" in direct.stdout, direct.stdout)
     eventually(lambda: not cluster.leases(), 40, lambda: f"all have ended: {cluster.leases()} of {array}")
+
+
+@case
+def a_job_on_two_nodes_has_a_lease_on_each(cluster):
+    job = cluster.submit("srun sh -c 'lgpu verify > /dev/null && echo verified on $SLURMD_NODENAME'", "-N", "2", "-n", "2",
+                         "--gres=shard:60", user=USERS[1])
+    cluster.wait(job, "COMPLETED")
+    expect(sorted(cluster.output(job).split("\n")) == ["", "verified on n0", "verified on n1"], cluster.output(job))
+
+
+@case
+def an_option_asks_for_memory(cluster):
+    if not cluster.has_option:
+        print("        an_option_asks_for_memory was left out: no gcc, or no slurm/spank.h (libslurm-dev)")
+        return
+    job = cluster.submit("srun -n 1 lgpu verify; echo verify $?", "-w", "n0", "--gpu-memory=128MiB")
+    expect(running(cluster, job)[1] == 128, f"{cluster.leases()}")
+    cluster.wait(job, "COMPLETED")
+    expect("verify 0" in cluster.output(job), cluster.output(job))
+    for size, text in (("1G", "1024 MiB of GPU memory fit on no card"), ("8T", "--gpu-memory=8T: a size such as"),
+                       ("0G", "--gpu-memory=0G: a size such as")):
+        refused = cluster.submit("true", f"--gpu-memory={size}", check=False)
+        expect(not isinstance(refused, int) and text in refused.stderr, f"{size}: {refused}")
+    twice = cluster.submit("true", "--gpu-memory=8M", "--gres=shard:8", check=False)
+    expect(not isinstance(twice, int) and "leave one of them out" in twice.stderr, f"{twice}")
 
 
 @case
@@ -168,6 +211,25 @@ def restarts_lose_nothing(cluster):
     (cluster.folder / "out/again").touch()
     cluster.wait(job, "COMPLETED")
     expect("verify 0" in cluster.output(job), cluster.output(job))
+
+
+@case
+def a_failed_node_comes_back_clean(cluster):
+    job = cluster.submit("lgpu verify; echo verify $?; sleep 300", "-w", "n1", "--gres=shard:100", "--requeue",
+                         "--open-mode=append")
+    running(cluster, job, "n1")
+    eventually(lambda: "verify 0" in cluster.output(job), 20, lambda: f"the limit holds: {cluster.output(job)}")
+    cluster.kill("slurmd-n1")
+    cluster.kill_processes_of(job)
+    cluster.run("scontrol", "update", "NodeName=n1", "State=DOWN", "Reason=test")
+    cluster.wait(job, "PENDING")
+    expect(len(cluster.leases()) == 1, f"no epilog has run: {cluster.leases()}")
+    cluster.start_slurmd("n1")
+    cluster.run("scontrol", "update", "NodeName=n1", "State=RESUME")
+    eventually(lambda: cluster.output(job).count("verify 0") == 2, 60,
+               lambda: f"its next run has a lease of its own: {cluster.output(job)} {cluster.job(job)[1]}")
+    expect(len(cluster.leases()) == 1, f"{cluster.leases()}")
+    cluster.run("scancel", str(job))
 
 
 @case
