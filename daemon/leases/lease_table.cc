@@ -309,7 +309,7 @@ absl::StatusOr<std::vector<Lease>> LeaseTable::Find(const Caller& caller,
   }
   if (names.empty()) {
     for (const auto& [key, lease] : leases_) {
-      if (lease.ready && !lease.ending && (caller.is_root() || lease.owner.uid == caller.uid)) {
+      if (lease.ready && !lease.ending && caller.may_see(key, lease.owner.uid)) {
         found.push_back(lease);
       }
     }

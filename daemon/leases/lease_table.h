@@ -31,8 +31,8 @@ namespace lgpu::daemon {
 struct Caller {
   std::uint32_t uid = 0;
   std::shared_ptr<SessionState> session;
-  /// Of a connection to the directory of one lease: it sees and attaches to that lease, in the name of its
-  /// owner `uid`, and can do nothing else.
+  /// Of a connection to the directory of one lease: it sees, trims and attaches to that lease, in the name of
+  /// its owner `uid`, and can do nothing else.
   std::optional<LeaseKey> only = {};
   bool is_root() const { return uid == 0 && !only; }
   bool may_see(LeaseKey lease, std::uint32_t owner) const {
