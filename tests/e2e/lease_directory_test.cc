@@ -92,6 +92,9 @@ TEST_F(LeaseDirectoryTest, AConnectionThereSeesAndUsesItsLeaseAlone) {
     EXPECT_EQ(Run(uid, path, {"inspect", "other"}).code, 6);
     EXPECT_EQ(Run(uid, path, {"rm", "other"}).code, 6);
     EXPECT_THAT(Run(uid, path, {"events"}).out, Not(HasSubstr("other")));
+    const ProgramResult trimmed = Run(uid, path, {"trim", "--json"});
+    EXPECT_THAT(trimmed.out, AllOf(HasSubstr("\"job\""), Not(HasSubstr("other")))) << trimmed.err;
+    EXPECT_EQ(Run(uid, path, {"trim", "other"}).code, 6);
     for (const std::vector<std::string>& words : {std::vector<std::string>{"rm", "job"},
                                                   {"resize", "job", "-m", "128MiB"},
                                                   {"rm", "--request-id", "x"},
