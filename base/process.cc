@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -98,6 +99,16 @@ std::optional<std::uint32_t> ProcessOwner(std::int64_t pid) {
   struct stat info = {};
   if (::stat(absl::StrCat("/proc/", pid).c_str(), &info) != 0) return std::nullopt;
   return info.st_uid;
+}
+
+std::int64_t ParentProcess(std::int64_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // "PID (name) S PPID ...": the name may have anything in it.
+  const std::size_t end = text.rfind(')');
+  return end == std::string::npos || end + 4 > text.size()
+             ? 0
+             : std::strtoll(text.c_str() + end + 4, nullptr, 10);
 }
 
 std::string ProcessCommand(std::int64_t pid) {

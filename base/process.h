@@ -36,6 +36,9 @@ std::optional<bool> MapsFile(std::int64_t pid, std::string_view name, std::span<
 /// The user that a process runs as; nothing: it is gone.
 std::optional<std::uint32_t> ProcessOwner(std::int64_t pid);
 
+/// The parent of a process; 0: it is gone.
+std::int64_t ParentProcess(std::int64_t pid);
+
 /// The name of a process, for people; empty when unknown.
 std::string ProcessCommand(std::int64_t pid);
 

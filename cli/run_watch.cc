@@ -5,10 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -16,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/process.h"
 #include "cli/control_methods.h"
 #include "lgpu/bytes.h"
 #include "lgpu/refusal.h"
@@ -26,17 +24,6 @@ namespace {
 
 constexpr time_t kSecondsBetween = 2;
 constexpr int kDeepest = 64;  // of a tree of processes
-
-/// 0: it is gone.
-std::int64_t ParentOf(std::int64_t pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  // "PID (name) S PPID ...": the name may have anything in it.
-  const std::size_t end = text.rfind(')');
-  return end == std::string::npos || end + 4 > text.size()
-             ? 0
-             : std::strtoll(text.c_str() + end + 4, nullptr, 10);
-}
 
 /// The whole refusal where the event has it, by lines.
 std::string ExplanationOf(const v1::Event& event) {
@@ -53,7 +40,7 @@ std::string ExplanationOf(const v1::Event& event) {
 bool DescendsFrom(std::int64_t pid, pid_t ancestor) {
   for (int depth = 0; depth < kDeepest && pid > 1; ++depth) {
     if (pid == ancestor) return true;
-    pid = ParentOf(pid);
+    pid = ParentProcess(pid);
   }
   return false;
 }
@@ -92,6 +79,9 @@ void RunWatch::LookForRefusals() {
   const absl::Status status = connection_.Watch(kWatchEvents, request, [&](const v1::Event& event) {
     if (event.sequence() <= told_) return absl::OkStatus();
     told_ = event.sequence();
+    if (event.kind() == v1::Event::KIND_UNCHARGED) {
+      options_.Note(absl::StrCat("lgpu: warning: ", Printable(event.text())));
+    }
     if (event.kind() == v1::Event::KIND_REFUSED) {
       options_.Note(absl::StrCat("lgpu: refused (pid ", event.pid(), "): ", ExplanationOf(event)));
     }

@@ -29,6 +29,7 @@
 #include "daemon/server/log_limit.h"
 #include "daemon/server/stats.h"
 #include "daemon/server/turn_news.h"
+#include "daemon/server/uncharged_watch.h"
 #include "daemon/sessions/descriptor_budget.h"
 #include "daemon/sessions/grant_times.h"
 #include "daemon/sessions/session_server.h"
@@ -303,6 +304,7 @@ class Daemon::Impl {
       const auto now = std::chrono::steady_clock::now();
       if (!simulated_ && now >= observe_at) {
         broker_.ObserveCards();
+        uncharged_watch_.Look();
         observe_at = now + kObservation;
       }
       if (now >= look_at_ends_at) {
@@ -348,6 +350,7 @@ class Daemon::Impl {
   Diagnostician diagnostician_{broker_, stats_, ListSettings(config_)};
   TurnNews turn_news_{broker_, events_};
   std::chrono::steady_clock::time_point next_trim_look_;  // of the tick's thread
+  UnchargedWatch uncharged_watch_{broker_, leases_, sessions_, config_.on_uncharged};
   const bool simulated_;
   std::unique_ptr<Reclaimer> reclaimer_;
   std::unique_ptr<SessionServer> server_;

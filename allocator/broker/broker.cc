@@ -63,7 +63,7 @@ absl::Status Broker::CheckGrow(const GrowSpec& spec) const {
   if (spec.at_least.is_zero()) {
     return absl::InvalidArgumentError("zero bytes were asked for; ask for at least one granule of 2MiB");
   }
-  return CheckReturned(session->second);
+  return CheckMayGrow(session->second);
 }
 
 Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) {

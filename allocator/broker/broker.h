@@ -391,6 +391,19 @@ class Broker {
   /// allowance; memory of unknown processes counts as foreign and lowers what may be granted. To be called
   /// about every second.
   void ObserveCards();
+  /// A process that uses more of a card than what it has charged, was granted, and its overhead may be.
+  struct Uncharged {
+    std::int64_t pid = 0;
+    int card_index = 0;
+    Bytes beside;                        // what it has charged and was granted
+    std::set<std::int64_t> listed = {};  // all processes on the card
+  };
+  /// Those of the last two readings: more than the card's overhead allowance and 64 MiB. None on cards
+  /// without an allowance, where nothing is known of contexts, and on MIG instances, whose lists do not tell
+  /// processes apart.
+  std::vector<Uncharged> UnchargedUse() const;
+  /// Requests of the lease are refused from here on, or not any more.
+  void SetStopped(LeaseKey lease, bool is_stopped);
   /// Memory of the cards that processes use beside chunks, where it was measured; else their allowance.
   struct Overheads {
     std::map<SessionId, Bytes> of_session;  // of the session's process
@@ -772,7 +785,11 @@ class Broker {
   Bytes AccountedTo(std::int64_t pid, CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Reads one card's report, at most every kBackendRetry; calls the backend.
   void ObserveCard(const std::string& uuid);
-  void Observe(CardId card, const CardReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What each process uses beside chunks and charges.
+  std::map<std::int64_t, Bytes> Observe(CardId card, const CardReport& report)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteUncharged(CardId card, const CardReport& report, const std::map<std::int64_t, Bytes>& beside)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RefundOverhead(Session& session, Wakes& wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Sessions whose idle memory would come back under the limit of a device.
   std::vector<TrimTable::Holder> LimitHolders(LogicalId logical, SessionId except) const
@@ -810,7 +827,8 @@ class Broker {
   /// The doubted chunks that their cards have by now.
   std::set<ChunkId> LookAtCards();
   void CountUnreturned(ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckReturned(const Session& session) const;
+  /// FAILED_PRECONDITION: the session keeps memory that it gave back, or its lease is stopped.
+  absl::Status CheckMayGrow(const Session& session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // broker_refusal.cc.
   Refusal MakeRefusal(const Device& device, LogicalId id, const RefusalCause& cause) const
@@ -859,6 +877,13 @@ class Broker {
   std::map<CardId, TimePoint> observed_at_ ABSL_GUARDED_BY(mutex_);  // by ObserveCard
   std::map<std::pair<std::int64_t, CardId>, Overhead> overheads_ ABSL_GUARDED_BY(mutex_);
   std::map<CardId, std::vector<DeviceMemory::ProcessMemory>> outsiders_ ABSL_GUARDED_BY(mutex_);
+  struct Beyond {
+    int readings = 0;
+    Bytes beside;
+  };
+  std::map<std::pair<CardId, std::int64_t>, Beyond> uncharged_ ABSL_GUARDED_BY(mutex_);  // by card and pid
+  std::map<CardId, std::set<std::int64_t>> listed_ ABSL_GUARDED_BY(mutex_);  // of cards with such processes
+  std::set<LeaseKey> stopped_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t last_chunk_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t last_waiter_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -70,7 +70,7 @@ absl::StatusOr<Broker::Waiter> Broker::CheckCharge(const ChargeSpec& spec) const
     return absl::NotFoundError(absl::StrCat("the session's lease has no logical device on card \"",
                                             spec.card_uuid, "\"; charge a card that the lease names"));
   }
-  LGPU_RETURN_IF_ERROR(CheckReturned(session->second));
+  LGPU_RETURN_IF_ERROR(CheckMayGrow(session->second));
   Waiter waiter;
   waiter.spec = {.session = spec.session,
                  .device = devices.front(),

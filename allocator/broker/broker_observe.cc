@@ -17,6 +17,9 @@ namespace {
 // earlier session of the process.
 constexpr Bytes kUnmeasuredContext(std::uint64_t{600} << 20);
 
+// Beyond the overhead allowance: what drivers round, and what a library takes besides.
+constexpr Bytes kUnchargedSlack(std::uint64_t{64} << 20);
+
 }  // namespace
 
 void Broker::ObserveCards() {
@@ -45,10 +48,56 @@ void Broker::ObserveCards() {
     const std::optional<CardReport> report = CardReport::Take(backend_, backend_device);
     if (!report) continue;
     MutexLock lock(mutex_);
-    Observe(card, *report);
+    NoteUncharged(card, *report, Observe(card, *report));
     Serve(card, wakes);
   }
   WakeAll(wakes);
+}
+
+void Broker::NoteUncharged(CardId card, const CardReport& report,
+                           const std::map<std::int64_t, Bytes>& beside) {
+  const BrokerCard& about = cards_.at(card);
+  if (about.overhead_allowance.is_zero() || about.device.uuid.starts_with("MIG-")) return;
+  bool is_any = false;
+  for (const auto& [pid, bytes] : beside) {
+    if (pid == ::getpid() || bytes <= about.overhead_allowance + kUnchargedSlack) continue;
+    Beyond& beyond = uncharged_[{card, pid}];
+    ++beyond.readings;
+    beyond.beside = bytes;
+    is_any = true;
+  }
+  std::erase_if(uncharged_, [&](const auto& entry) {
+    const auto now = beside.find(entry.first.second);
+    return entry.first.first == card &&
+           (now == beside.end() || now->second <= about.overhead_allowance + kUnchargedSlack);
+  });
+  listed_.erase(card);
+  if (!is_any) return;
+  for (const DeviceMemory::ProcessMemory& process : report.processes) listed_[card].insert(process.pid);
+}
+
+std::vector<Broker::Uncharged> Broker::UnchargedUse() const {
+  constexpr int kReadings = 2;
+  std::vector<Uncharged> found;
+  MutexLock lock(mutex_);
+  for (const auto& [where, beyond] : uncharged_) {
+    if (beyond.readings < kReadings) continue;
+    found.push_back({.pid = where.second,
+                     .card_index = cards_.at(where.first).index,
+                     .beside = beyond.beside,
+                     .listed = listed_.at(where.first)});
+  }
+  return found;
+}
+
+void Broker::SetStopped(LeaseKey lease, bool is_stopped) {
+  MutexLock lock(mutex_);
+  if (!is_stopped) {
+    stopped_.erase(lease);
+    return;
+  }
+  stopped_.insert(lease);
+  for (const auto& [card, about] : cards_) TakeAllowances(card, lease);
 }
 
 void Broker::ObserveCard(const std::string& uuid) {
@@ -72,7 +121,7 @@ void Broker::ObserveCard(const std::string& uuid) {
   WakeAll(wakes);
 }
 
-void Broker::Observe(CardId card, const CardReport& report) {
+std::map<std::int64_t, Bytes> Broker::Observe(CardId card, const CardReport& report) {
   const Ledger::CardView view = ledger_.View(card);
   ChunkUse chunks{.total = view.total, .existing = view.held, .granted = {}};
   for (const auto& [id, device] : devices_) {
@@ -89,7 +138,7 @@ void Broker::Observe(CardId card, const CardReport& report) {
       chunks.granted[session.pid] -= held;
     }
   }
-  const std::map<std::int64_t, Bytes> beside = BesideChunks(WithoutCharges(report, charged), chunks);
+  std::map<std::int64_t, Bytes> beside = BesideChunks(WithoutCharges(report, charged), chunks);
   std::vector<DeviceMemory::ProcessMemory>& outsiders = outsiders_[card];
   outsiders.clear();
   for (const auto& [pid, bytes] : beside) {
@@ -115,6 +164,7 @@ void Broker::Observe(CardId card, const CardReport& report) {
   }
   // Overhead that the card has no room for stays foreign.
   ledger_.SetForeign(card, unexplained(ledger_.View(card).overhead));
+  return beside;
 }
 
 Bytes Broker::AccountedTo(std::int64_t pid, CardId card) const {

@@ -198,7 +198,13 @@ Bytes Broker::UnreturnedBy(SessionId session) const {
   return found == sessions_.end() ? Bytes() : found->second.unreturned;
 }
 
-absl::Status Broker::CheckReturned(const Session& session) const {
+absl::Status Broker::CheckMayGrow(const Session& session) const {
+  if (stopped_.contains(session.lease)) {
+    return absl::FailedPreconditionError(
+        "a program of this lease uses more of a GPU than it has charged or was granted, so the lease gets no "
+        "more "
+        "memory (memory.on_uncharged); end that program, which `lgpu events` names");
+  }
   if (session.unreturned.is_zero()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "this program gave back ", FormatBytes(session.unreturned),

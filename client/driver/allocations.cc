@@ -77,14 +77,15 @@ std::optional<Charge> Handles::Exported(std::uint64_t handle) {
   return known->second.memory->charge;
 }
 
-void Handles::Imported(std::uint64_t handle) {
+bool Handles::Imported(std::uint64_t handle) {
   const std::lock_guard lock(mutex_);
   Handle& known = handles_[handle];
-  if (known.memory == nullptr) {
+  const bool is_new = known.memory == nullptr;
+  if (is_new)
     known.memory = std::make_shared<Memory>(Memory{.charge = {}, .references = 0, .is_import = true});
-  }
   ++known.references;
   ++known.memory->references;
+  return is_new;
 }
 
 Handles::References Handles::TakeHandle(std::uint64_t handle) {

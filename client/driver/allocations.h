@@ -58,8 +58,8 @@ class Handles {
   /// The memory may outlive all that this process has of it, so it stays charged. The charge where that is
   /// new; nothing: not the shim's.
   std::optional<Charge> Exported(std::uint64_t handle);
-  /// A handle of another process's memory, which is charged there.
-  void Imported(std::uint64_t handle);
+  /// A handle of another process's memory, which is charged there. False: its memory is known here.
+  bool Imported(std::uint64_t handle);
 
   /// What one call of the driver takes references from. It is taken out before the call, because the driver
   /// may use numbers and addresses again at once; Put back where the driver refused, else Dropped.

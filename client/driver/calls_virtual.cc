@@ -88,10 +88,7 @@ LGPU_SHIM_EXPORT Result cuMemExportToShareableHandle(void* shareable, Handle han
 LGPU_SHIM_EXPORT Result cuMemImportFromShareableHandle(Handle* handle, void* shareable, int type) {
   const Result result = CallReal(RealDriver::Get().cuMemImportFromShareableHandle, handle, shareable, type);
   Shim* const shim = Shim::Get();
-  if (shim != nullptr && result == kSuccess) {
-    shim->handles.Imported(*handle);
-    shim->session.CountImports(1);
-  }
+  if (shim != nullptr && result == kSuccess && shim->handles.Imported(*handle)) shim->session.CountImports(1);
   return result;
 }
 

@@ -161,6 +161,8 @@ class LeaseTable {
   void TellIgnoredTrim(SessionState& session, const Broker::IgnoredTrim& ignored);
   /// An event, once, for a session whose program has lost its GPU context.
   void TellLostContext(SessionState& session);
+  /// A program of the lease uses more than it has charged or was granted; `what` goes on after its name.
+  void TellUncharged(LeaseKey lease, std::int64_t pid, const std::string& what);
   /// Reads the ring of a session.
   void DrainPlacements(SessionState& session);
   /// Shows a session's client how its devices stand.

@@ -334,6 +334,14 @@ void LeaseTable::TellLostContext(SessionState& session) {
                     "`dmesg` may have an Xid that says more"));
 }
 
+void LeaseTable::TellUncharged(LeaseKey lease, std::int64_t pid, const std::string& what) {
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(lease);
+  if (found == leases_.end()) return;
+  Tell(v1::Event::KIND_UNCHARGED, found->second, nullptr,
+       absl::StrCat(ProcessCommand(pid), " (pid ", pid, ") of lease ", found->second.name, " ", what));
+}
+
 void LeaseTable::DrainPlacements(SessionState& session) {
   std::shared_ptr<PlacementLog> log;
   int devices = 0;

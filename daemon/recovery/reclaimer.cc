@@ -14,6 +14,8 @@ namespace {
 constexpr std::chrono::milliseconds kUnconfirmedRetry{20};
 // How often a session that is over is looked at for charged memory that is there still.
 constexpr std::chrono::milliseconds kChargesRetry{500};
+// The same where a driver lists a process that is gone: most do so for a moment.
+constexpr std::chrono::milliseconds kListedRetry{50};
 
 }  // namespace
 
@@ -119,8 +121,8 @@ void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfir
     next = Clock::now() + kUnconfirmedRetry;
   }
   for (const Draining& entry : draining) {
-    if (entry.is_kept) {
-      const Clock::time_point look = Clock::now() + kChargesRetry;
+    if (entry.look_in.count() > 0) {
+      const Clock::time_point look = Clock::now() + entry.look_in;
       next = next ? std::min(*next, look) : look;
     }
     if (!entry.is_gone) {
@@ -156,9 +158,13 @@ void Reclaimer::Finish(std::vector<Draining>& draining, bool were_absent, bool s
       continue;
     }
     entry.is_gone = entry.is_gone || HasNoCharges(entry);
-    entry.is_kept =
-        entry.is_gone && !stopping && (IsListed(*entry.session) || StaysOpenElsewhere(*entry.session));
-    if (entry.is_gone && !entry.is_kept) {
+    entry.look_in = {};
+    if (entry.is_gone && !stopping) {
+      entry.look_in = IsListed(*entry.session)             ? kListedRetry
+                      : StaysOpenElsewhere(*entry.session) ? kChargesRetry
+                                                           : std::chrono::milliseconds();
+    }
+    if (entry.is_gone && entry.look_in.count() == 0) {
       gone.push_back(entry.session->id());
     }
     entry.is_over =

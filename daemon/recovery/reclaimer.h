@@ -52,8 +52,10 @@ class Reclaimer {
     std::shared_ptr<SessionState> session;
     Clock::time_point grace_ends;
     bool is_gone = false;  // no process has what it charged any more
-    bool is_kept = false;  // what it charged is there still: open in another program, or listed by the driver
-    bool is_over = false;  // its process is gone or had its time; what is not free yet is unconfirmed
+    // What it charged is there still, listed by the driver or open in another program: when to look again.
+    // Zero: it is not.
+    std::chrono::milliseconds look_in{};
+    bool is_over = false;     // its process is gone or had its time; what is not free yet is unconfirmed
     bool was_absent = false;  // what it holds is an earlier daemon's, and looked for all over the machine
   };
 

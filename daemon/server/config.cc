@@ -88,6 +88,14 @@ absl::Status Check(const Config& config) {
   };
   LGPU_RETURN_IF_ERROR(CheckStaticNames(config));
   LGPU_RETURN_IF_ERROR(at("http.listen", CheckHttpListen(config.http)));
+  if (config.on_uncharged != "report" && config.overhead_allowance.is_zero()) {
+    LGPU_RETURN_IF_ERROR(at("memory.on_uncharged",
+                            absl::InvalidArgumentError(absl::StrCat(
+                                "on_uncharged = \"", config.on_uncharged,
+                                "\" needs memory.overhead_allowance above 0: a GPU context alone is memory "
+                                "that no program charges; "
+                                "set it to what a context takes on these GPUs, for example \"600MiB\""))));
+  }
   LGPU_RETURN_IF_ERROR(at("daemon.log_level", CheckLogLevel(config.log_level)));
   return at("daemon.runtime_dir", CheckSocketPath(config.runtime_dir));
 }

@@ -88,6 +88,7 @@ struct Config {
   std::vector<SimulatedDeviceConfig> simulated;  // empty: the machine's GPUs
   Bytes reserve;                                 // of every card, never granted
   Bytes overhead_allowance;                      // charged per session and card until measured
+  std::string on_uncharged = "report";  // "stop", "kill": of programs that use more than they charged
   std::chrono::milliseconds max_drain =
       std::chrono::seconds(2);  // how long a waiting request holds others back
   std::vector<StaticDeviceConfig> static_devices;

@@ -400,6 +400,7 @@ std::vector<Reader::Key> AllKeys(const Reader& reader, Config& config) {
       reader.StaticDevices(config.static_devices),
       reader.Table("memory", {reader.Size("reserve", config.reserve),
                               reader.Size("overhead_allowance", config.overhead_allowance),
+                              reader.Word("on_uncharged", config.on_uncharged, {"report", "stop", "kill"}),
                               reader.Duration("max_drain", config.max_drain, kShortestTurn, kLongestTurn),
                               reader.Mode("default_mode", config.policy.preallocate)}),
       reader.Table("caps", {reader.Caps("users", config.policy.user_caps),

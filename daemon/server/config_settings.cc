@@ -23,6 +23,7 @@ std::vector<Setting> Values(const Config& config) {
           {"devices.visible", config.has_cuda_visible_devices ? config.cuda_visible_devices : "all", ""},
           {"memory.reserve", FormatBytes(config.reserve), ""},
           {"memory.overhead_allowance", FormatBytes(config.overhead_allowance), ""},
+          {"memory.on_uncharged", config.on_uncharged, ""},
           {"memory.max_drain", absl::StrCat(config.max_drain.count(), "ms"), ""},
           {"memory.default_mode", config.policy.preallocate ? "preallocate" : "growth", ""},
           {"placements.records", absl::StrCat(config.policy.placement_records), ""},

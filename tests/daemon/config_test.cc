@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -255,6 +256,25 @@ TEST(ConfigTest, AFileThatIsAskedForMustBeThere) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("/nowhere/lgpud.toml"));
 }
 
+TEST(ConfigTest, NobodyIsStoppedOrKilledForUseThatNoAllowanceBounds) {
+  const TemporaryDirectory temporary;
+  Flags flags;
+  flags.config_file = temporary.path() + "/lgpud.toml";
+  for (const std::string action : {"stop", "kill"}) {
+    const std::string text = "[memory]\non_uncharged = \"" + action + "\"\n";
+    Write(*flags.config_file, text);
+    const absl::Status status = LoadConfig(flags, Environment(), "").status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("needs memory.overhead_allowance"));
+    Write(*flags.config_file, text + "overhead_allowance = \"600MiB\"\n");
+    const absl::StatusOr<Config> config = LoadConfig(flags, Environment(), "");
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->on_uncharged, action);
+  }
+  EXPECT_FALSE(
+      ApplyConfigText("[memory]\non_uncharged = \"maim\"\n", "lgpud.toml", *std::make_unique<Config>()).ok());
+}
+
 // The example says that its values are the defaults; with its commented keys switched on it is still right.
 TEST(ConfigTest, TheExampleFileHoldsTheDefaultsAndEveryKeyOfItIsKnown) {
   std::ifstream file(LGPU_SOURCE_DIR "/packaging/lgpud.toml");
@@ -269,6 +289,7 @@ TEST(ConfigTest, TheExampleFileHoldsTheDefaultsAndEveryKeyOfItIsKnown) {
   EXPECT_EQ(example.max_sessions, defaults.max_sessions);
   EXPECT_EQ(example.reserve, defaults.reserve);
   EXPECT_EQ(example.overhead_allowance, defaults.overhead_allowance);
+  EXPECT_EQ(example.on_uncharged, defaults.on_uncharged);
   EXPECT_EQ(example.max_drain, defaults.max_drain);
   EXPECT_EQ(example.policy.placement_records, defaults.policy.placement_records);
   EXPECT_EQ(example.kept_events, defaults.kept_events);

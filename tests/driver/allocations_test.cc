@@ -79,7 +79,7 @@ TEST(AllocationsTest, AContextTakesItsAllocationsWithIt) {
 
 TEST(HandlesTest, AnImportEndsWithItsLastReference) {
   Handles handles;
-  handles.Imported(1);
+  EXPECT_TRUE(handles.Imported(1));
   handles.Mapped(kAddress, kSize, 1);
   EXPECT_EQ(handles.Drop(handles.TakeHandle(1)).imports, 0U) << "the mapping keeps it";
   const Handles::Dropped dropped = handles.Drop(handles.TakeMappings(kAddress, kSize));

@@ -292,6 +292,23 @@ std::string Obey(std::istringstream& words) {
   }
   if (verb == "trim_graphs")
     return Answer(Call("cuDeviceGraphMemTrim", "cuDeviceGraphMemTrim", 11040, Device{0}));
+  if (verb == "past" || verb == "past_free") {  // the real driver, behind the shim
+    std::uint64_t bytes = 0;
+    words >> name >> bytes;
+    void* const real = ::dlopen("liblgpu_real_cuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (real == nullptr) return "error no shim";
+    if (verb == "past_free") {
+      const Held old = held[name];
+      held.erase(name);
+      return Answer(reinterpret_cast<Result (*)(DevicePtr)>(::dlsym(real, "cuMemFree_v2"))(old.number));
+    }
+    Held made{.kind = "plain", .bytes = bytes};
+    const auto allocate =
+        reinterpret_cast<Result (*)(DevicePtr*, std::size_t)>(::dlsym(real, "cuMemAlloc_v2"));
+    const Result result = allocate(&made.number, bytes);
+    if (result == kSuccess) held[name] = made;
+    return Answer(result);
+  }
   if (verb == "fork_and_stay") {  // until the parent's stdin and its own end
     const pid_t child = ::fork();
     if (child == 0) {

@@ -13,8 +13,8 @@ namespace lgpu::testing {
 /// A daemon on a fake machine, and programs of its leases that come to the fake driver by themselves.
 class ShimTest : public CliTest {
  protected:
-  void StartMachine() {
-    DaemonProcess::Options options{.simulate = "", .environment = machine_.environment()};
+  void StartMachine(const std::string& config = "") {
+    DaemonProcess::Options options{.simulate = "", .config = config, .environment = machine_.environment()};
     options.dir = home_.path() + "/run";
     options.lock_dir = home_.path() + "/locks";
     options.state_dir = home_.path() + "/state";

@@ -1,0 +1,88 @@
+#include "daemon/server/uncharged_watch.h"
+
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/process.h"
+
+namespace lgpu::daemon {
+namespace {
+
+constexpr int kDeepest = 64;  // of a tree of processes
+// "nvidia-cuda-mps-server", as the kernel cuts it.
+constexpr char kMpsServer[] = "nvidia-cuda-mps";
+
+bool IsUnderMps(const Broker::Uncharged& use) {
+  return std::any_of(use.listed.begin(), use.listed.end(),
+                     [](std::int64_t pid) { return ProcessCommand(pid) == kMpsServer; });
+}
+
+/// Empty: it is killed.
+std::string Kill(const Process& process) {
+  const long sent = ::syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0u);
+  return sent == 0 || errno == ESRCH ? "" : std::strerror(errno);
+}
+
+}  // namespace
+
+LeaseKey UnchargedWatch::LeaseOf(std::int64_t pid) const {
+  std::map<std::int64_t, LeaseKey> attached;
+  for (const std::shared_ptr<SessionState>& session : sessions_.All()) {
+    if (session->lease() && !session->process().IsGone()) attached[session->process().pid] = session->lease();
+  }
+  for (int depth = 0; depth < kDeepest && pid > 1; ++depth) {
+    if (const auto found = attached.find(pid); found != attached.end()) return found->second;
+    pid = ParentProcess(pid);
+  }
+  return LeaseKey();
+}
+
+void UnchargedWatch::Look() {
+  std::set<std::int64_t> told;
+  std::set<LeaseKey> leases;
+  for (const Broker::Uncharged& use : broker_.UnchargedUse()) {
+    const LeaseKey lease = LeaseOf(use.pid);
+    if (!lease || IsUnderMps(use)) continue;
+    leases.insert(lease);
+    told.insert(use.pid);
+    if (!told_.contains(use.pid)) Act(use, lease);
+  }
+  told_ = std::move(told);
+  std::erase_if(stopped_, [&](LeaseKey lease) {
+    if (leases.contains(lease)) return false;
+    broker_.SetStopped(lease, false);
+    return true;
+  });
+}
+
+void UnchargedWatch::Act(const Broker::Uncharged& use, LeaseKey lease) {
+  std::string text = absl::StrCat(
+      "uses ", FormatBytes(use.beside), " of GPU ", use.card_index,
+      " beside what it has charged or was granted, which is more than memory.overhead_allowance and 64 MiB");
+  if (action_ == "stop") {
+    broker_.SetStopped(lease, true);
+    stopped_.insert(lease);
+    absl::StrAppend(&text, ": the lease gets no more memory until that is over");
+  } else if (action_ == "kill") {
+    const absl::StatusOr<Process> process = HoldProcess(use.pid);
+    // While it is held, its pid is no other process's.
+    if (!process.ok() || LeaseOf(use.pid) != lease) return;
+    const std::string failure = Kill(*process);
+    absl::StrAppend(&text, failure.empty() ? ": it was killed"
+                                           : absl::StrCat(": lgpud may not kill it (", failure,
+                                                          "; docs/configuration.md, memory.on_uncharged)"));
+  }
+  leases_.TellUncharged(lease, use.pid, text);
+}
+
+}  // namespace lgpu::daemon
