@@ -139,9 +139,9 @@ absl::StatusOr<std::shared_ptr<void>> LogicalMemory::Export(const Block& block, 
   const Entered entered(state_.get());
   if (!entered.ok()) return entered.status();
   if (block.address == nullptr) return std::shared_ptr<void>();
-  LGPU_RETURN_IF_ERROR(state_->memory().Export(block));
-  return std::shared_ptr<void>(block.address, [state = state_, block, stream](void*) {
-    if (!state->IsForked()) state->memory().FreeExported(block, stream);
+  LGPU_RETURN_IF_ERROR(state_->memory().Export(block, stream));
+  return std::shared_ptr<void>(block.address, [state = state_, block](void*) {
+    if (!state->IsForked()) state->memory().FreeExported(block);
   });
 }
 

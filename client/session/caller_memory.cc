@@ -70,10 +70,12 @@ absl::Status CallerMemory::Free(const Block& block, void* stream) {
 }
 
 // Where the stream is the block's own, UseOn does nothing.
-absl::Status CallerMemory::FreeLive(const Block& block, void* stream) {
+absl::Status CallerMemory::FreeLive(const Block& block, std::optional<void*> stream) {
   CallerStreams::Use use;
-  LGPU_RETURN_IF_ERROR(streams_.Find(stream, use));
-  LGPU_RETURN_IF_ERROR(pool_.UseOn(block, use.id()));
+  if (stream) {
+    LGPU_RETURN_IF_ERROR(streams_.Find(*stream, use));
+    LGPU_RETURN_IF_ERROR(pool_.UseOn(block, use.id()));
+  }
   if (use_ == PoolUse::kAlone) return pool_.Free(block);
   {
     // Before the pool has it: its address may be another block's from then on.
@@ -108,11 +110,14 @@ absl::Status CallerMemory::UseOn(const Block& block, void* stream) {
   return pool_.UseOn(block, use.id());
 }
 
-absl::Status CallerMemory::Export(const Block& block) {
+// Null is the legacy stream. The block may be freed by another thread, whose own default stream is another
+// one than this thread's: the legacy stream waits for both.
+absl::Status CallerMemory::Export(const Block& block, void* stream) {
   LGPU_RETURN_IF_ERROR(CheckOwn(block));
   LGPU_RETURN_IF_ERROR(pool_.RequestedOf(block).status());  // it is live
+  if (CallerStreams::IsDefault(stream)) stream = nullptr;
   const MutexLock lock(mutex_);
-  if (!exported_.insert(block.address).second) {
+  if (!exported_.emplace(block.address, stream).second) {
     return absl::FailedPreconditionError(absl::StrCat("the block of ", block.bytes.count(), " bytes at ",
                                                       Hex(block.address),
                                                       " is exported already: copy its owner instead"));
@@ -121,15 +126,28 @@ absl::Status CallerMemory::Export(const Block& block) {
   return absl::OkStatus();
 }
 
-void CallerMemory::FreeExported(const Block& block, void* stream) {
+void CallerMemory::FreeExported(const Block& block) {
+  std::optional<void*> stream;
   {
     const MutexLock lock(mutex_);
-    exported_.erase(block.address);
+    const auto exported = exported_.find(block.address);
+    stream = exported->second;
+    exported_.erase(exported);
   }
   // Where the device has a fault, the block stays charged until the memory closes.
   FreeLive(block, stream).IgnoreError();
   // Last, for a Close that sees no exported block takes the memory away.
   exported_blocks_.fetch_sub(1, std::memory_order_release);
+}
+
+absl::Status CallerMemory::ForgetStream(void* stream) {
+  LGPU_RETURN_IF_ERROR(streams_.Forget(stream));
+  if (CallerStreams::IsDefault(stream)) return absl::OkStatus();
+  const MutexLock lock(mutex_);
+  for (auto& [address, freed_on] : exported_) {
+    if (freed_on == stream) freed_on.reset();
+  }
+  return absl::OkStatus();
 }
 
 CallerMemory::Live CallerMemory::live() const {

@@ -4,12 +4,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
@@ -47,11 +47,12 @@ class CallerMemory {
   absl::Status Free(const Block& block, void* stream);
   absl::StatusOr<Block> Find(const void* address);
   absl::Status UseOn(const Block& block, void* stream);
-  absl::Status ForgetStream(void* stream) { return streams_.Forget(stream); }
+  /// Exported blocks that were to be freed on the stream wait for it no more.
+  absl::Status ForgetStream(void* stream);
 
-  /// From here on the block is freed by FreeExported alone, once.
-  absl::Status Export(const Block& block);
-  void FreeExported(const Block& block, void* stream);
+  /// From here on the block is freed by FreeExported alone, once, on `stream`.
+  absl::Status Export(const Block& block, void* stream);
+  void FreeExported(const Block& block);
 
   struct Live {
     std::uint64_t blocks = 0;
@@ -67,7 +68,7 @@ class CallerMemory {
 
  private:
   absl::Status CheckOwn(const Block& block) const;
-  absl::Status FreeLive(const Block& block, void* stream);
+  absl::Status FreeLive(const Block& block, std::optional<void*> stream);
   absl::Status ExplainRefusal(const absl::Status& status, std::string_view tag) const;
 
   DevicePool& pool_;
@@ -77,7 +78,8 @@ class CallerMemory {
   mutable Mutex mutex_;
   absl::flat_hash_map<const void*, Block> own_ ABSL_GUARDED_BY(mutex_);  // of a shared pool
   Bytes own_bytes_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_set<const void*> exported_ ABSL_GUARDED_BY(mutex_);
+  // The stream that each is freed on; nothing: it was forgotten, and all its work was done.
+  absl::flat_hash_map<const void*, std::optional<void*>> exported_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace lgpu

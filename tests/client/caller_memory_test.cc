@@ -170,15 +170,41 @@ TEST_F(CallerMemoryTest, DefaultStreamOfEachThreadIsAStreamOfItsOwn) {
 
 TEST_F(CallerMemoryTest, ExportedBlockIsFreedByItsOwnerAlone) {
   const Block block = Must(4_MiB, nullptr);
-  ASSERT_TRUE(memory_->Export(block).ok());
-  EXPECT_TRUE(absl::IsFailedPrecondition(memory_->Export(block)));
+  ASSERT_TRUE(memory_->Export(block, nullptr).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(memory_->Export(block, nullptr)));
   EXPECT_TRUE(absl::IsFailedPrecondition(memory_->Free(block, nullptr)));
   EXPECT_EQ(memory_->live().exported, 1u);
   EXPECT_THAT(std::string(memory_->CheckNoneLive().message()),
               HasSubstr("1 block (4.00MiB) of this memory is still in use, 1 of them exported"));
-  memory_->FreeExported(block, nullptr);
+  memory_->FreeExported(block);
   EXPECT_TRUE(memory_->CheckNoneLive().ok());
-  EXPECT_TRUE(absl::IsInvalidArgument(memory_->Export(block))) << "it was freed";
+  EXPECT_TRUE(absl::IsInvalidArgument(memory_->Export(block, nullptr))) << "it was freed";
+}
+
+TEST_F(CallerMemoryTest, ExportedBlockWaitsForItsStreamUntilThatIsForgotten) {
+  void* const own = MakeStream();
+  void* const other = MakeStream();
+  const Block kept = Must(8_MiB, own);
+  const Block forgotten = Must(8_MiB, own);
+  ASSERT_TRUE(memory_->Export(kept, other).ok());
+  ASSERT_TRUE(memory_->ForgetStream(other).ok());
+  HoldUp(other);
+  memory_->FreeExported(kept);
+  EXPECT_EQ(pool_->stats().fenced, Bytes()) << "a stream that was forgotten may be destroyed";
+  ASSERT_TRUE(memory_->Export(forgotten, other).ok());
+  memory_->FreeExported(forgotten);
+  EXPECT_EQ(pool_->stats().fenced, 8_MiB);
+  gate_ = true;
+}
+
+TEST_F(CallerMemoryTest, ExportOnTheThreadsDefaultStreamMayEndInAnotherThread) {
+  void* const per_thread = reinterpret_cast<void*>(2);
+  const Block block = Must(8_MiB, per_thread);
+  ASSERT_TRUE(memory_->Export(block, per_thread).ok());
+  std::thread([&] { memory_->FreeExported(block); }).join();
+  EXPECT_EQ(memory_->live().blocks, 0u);
+  EXPECT_THAT(memory_->Streams(), ::testing::ElementsAre(per_thread, nullptr))
+      << "its own, and the legacy stream";
 }
 
 TEST_F(CallerMemoryTest, SharedPoolGivesOnlyWhatItHandedOut) {
@@ -210,8 +236,8 @@ TEST_F(CallerMemoryTest, ThreadsWithManyStreamsKeepWhatTheyWrite) {
         const Block block = Must(Bytes(256 << (i % 10)), stream);
         EXPECT_TRUE(i % 3 != 0 || memory_->UseOn(block, nullptr).ok());
         if (i % 5 == 0) {
-          EXPECT_TRUE(memory_->Export(block).ok());
-          memory_->FreeExported(block, stream);
+          EXPECT_TRUE(memory_->Export(block, nullptr).ok());
+          memory_->FreeExported(block);
         } else {
           EXPECT_TRUE(memory_->Free(block, i % 2 == 0 ? stream : nullptr).ok());
         }

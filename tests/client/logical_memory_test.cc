@@ -447,6 +447,21 @@ class HeldKernel {
   void* stream_ = nullptr;
 };
 
+TEST_P(LogicalMemoryTest, ExportedBlockOutlivesItsStream) {
+  const LogicalMemory memory = MustOpen(64_MiB);
+  std::shared_ptr<void> owner;
+  {
+    const HeldKernel kernel;
+    const Block block = Must(memory.Allocate(1_MiB, {.stream = kernel.stream()}));
+    owner = memory.Export(block, kernel.stream()).value_or(nullptr);
+    ASSERT_TRUE(memory.ForgetStream(kernel.stream()).ok());
+  }
+  ASSERT_NE(owner, nullptr);
+  owner.reset();
+  EXPECT_EQ(memory.live_blocks().blocks, 0u);
+  EXPECT_TRUE(memory.Close().ok());
+}
+
 TEST_P(LogicalMemoryTest, MemoryIsNeitherUnmappedNorHandedOnUnderAKernelOfTheProgram) {
   const LogicalMemory memory = MustOpen(64_MiB);
   HeldKernel kernel;

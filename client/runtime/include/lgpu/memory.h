@@ -111,6 +111,7 @@ class LGPU_API LogicalMemory {
   absl::Status UseOn(const Block& block, void* stream) const;
   absl::Status UseOn(const void* address, void* stream) const;
   /// Waits until the stream has done its work. It may be destroyed then, and another one may get its handle.
+  /// Blocks that live on are freed on another stream; exported ones wait for this one no more.
   absl::Status ForgetStream(void* stream) const;
 
   /// Hands a live block to an owner of its own: the block is freed on `stream` when the last copy goes, from
