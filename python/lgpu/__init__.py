@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lgpu._core import (Tensor, add, add_n, cast, concat, copy_to_device, divide, identity, matmul, multiply, negative,
                             rank_of, reduce_mean, reduce_sum, relu, relu_grad, reshape, shape_of, size_of, slice_rows,
                             sparse_softmax_cross_entropy_with_logits, subtract, transpose)
+    from lgpu._leases import leases
     from lgpu._toplevel import constant, device, fill, from_dlpack, current_context
     from lgpu.config import Config, LogicalDeviceConfiguration, PhysicalDevice
     from lgpu.distribute import MirroredStrategy
@@ -29,6 +30,7 @@ _HOMES = {
     "_core": ("Tensor", "add", "add_n", "cast", "concat", "copy_to_device", "divide", "format_bytes", "identity", "matmul",
               "multiply", "negative", "parse_bytes", "rank_of", "reduce_mean", "reduce_sum", "relu", "relu_grad", "reshape",
               "shape_of", "size_of", "slice_rows", "sparse_softmax_cross_entropy_with_logits", "subtract", "transpose"),
+    "_leases": ("leases",),
     "_toplevel": ("constant", "current_context", "device", "fill", "from_dlpack"),
     "config": ("Config", "LogicalDeviceConfiguration", "PhysicalDevice"),
     "distribute": ("MirroredStrategy",),

@@ -52,6 +52,17 @@ class DaemonTest(unittest.TestCase):
         with self.assertRaises(LookupError):
             self.lgpu.Context(lease="no-such-lease", endpoint=self.runtime)
 
+    def test_leases_are_listed(self):
+        self.assertEqual(self.lgpu.leases(self.runtime), [])
+        with self.lgpu.Context(memory_limit="64MiB", lease_name="mine", endpoint=self.runtime) as ctx:
+            lease, = self.lgpu.leases(self.runtime)
+            self.assertEqual((lease["id"], lease["name"], lease["sessions"][0]["pid"]), (ctx.lease, "mine", os.getpid()))
+            html = self.lgpu.leases(self.runtime)._repr_html_()
+            self.assertIn("<td>mine</td>", html)
+            self.assertIn("<td>64.00MiB</td>", html)
+        with self.assertRaisesRegex(ConnectionError, "no lgpud at /nonexistent"):
+            self.lgpu.leases("/nonexistent")
+
     def test_a_full_card_names_its_holders(self):
         first = self.lgpu.Context(devices=[self.lgpu.Device("200MiB", guarantee="200MiB")], lease_name="greedy",
                                   endpoint=self.runtime)
