@@ -4,6 +4,7 @@ stubs_test.py FOLDER [--write]: FOLDER holds _core.pyi; --write renews it."""
 
 import inspect
 import pathlib
+import re
 import sys
 import unittest
 
@@ -33,6 +34,11 @@ class StubsTest(unittest.TestCase):
             members = [name for name, member in inspect.getmembers(kind, callable)
                        if not name.startswith("_") and not name.startswith("get_") and not member.__doc__]
             self.assertEqual(members, [])
+
+    def test_there_is_one_version(self):
+        root = FOLDER.parents[1]
+        for file, pattern in (("CMakeLists.txt", r"project\(lgpu VERSION ([0-9.]+)"), ("pyproject.toml", r'version = "([0-9.]+)"')):
+            self.assertEqual(re.search(pattern, (root / file).read_text()).group(1), lgpu.__version__, file)
 
     def test_a_name_that_is_not_there(self):
         with self.assertRaisesRegex(AttributeError, "no attribute 'nothing'"):
