@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -173,19 +174,19 @@ class ControlServer::Impl {
   }
 
   void EndLease(LeaseKey lease) {
-    MutexLock lock(mutex_);
-    for (auto entry = servers_.begin(); entry != servers_.end();) {
-      if (entry->first.second != lease) {
-        ++entry;
-        continue;
+    Servers ended;
+    {
+      MutexLock lock(mutex_);
+      for (auto entry = servers_.begin(); entry != servers_.end();) {
+        const auto next = std::next(entry);
+        if (entry->first.second == lease) {
+          connections_.GiveBack(entry->first.first, entry->second->connections());
+          ended.insert(servers_.extract(entry));
+        }
+        entry = next;
       }
-      const std::uint32_t uid = entry->first.first;
-      connections_.GiveBack(uid, entry->second->connections());
-      room_.waiting_calls->Run(uid, [server = std::shared_ptr<UserServer>(std::move(entry->second))] {
-        server->Shutdown(gpr_now(GPR_CLOCK_MONOTONIC));
-      });
-      entry = servers_.erase(entry);
     }
+    for (auto& [of, server] : ended) server->Shutdown(gpr_now(GPR_CLOCK_MONOTONIC));
   }
 
   void Stop() {

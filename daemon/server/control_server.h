@@ -27,7 +27,7 @@ class ControlServer {
   /// the connection is closed. UNAVAILABLE after Stop.
   /// `only`: it has come by the directory of this lease; `peer` names the lease's owner then.
   absl::Status Serve(UniqueFd socket, const PeerCredentials& peer, std::optional<LeaseKey> only = {});
-  /// The lease has ended: ends the connections that came by its directory, on another thread.
+  /// The lease has ended: ends the calls and connections that came by its directory.
   void EndLease(LeaseKey lease);
   /// Ends all calls, streams too. The logs that streams wait on must be closed before.
   void Stop();

@@ -3,6 +3,7 @@
 
 slurm_test.py ROOT BUILD [CASE ...]   ends with 77 where it cannot run, and says why"""
 
+import concurrent.futures
 import pathlib
 import shutil
 import sys
@@ -283,8 +284,9 @@ def prolog_and_epilog_may_run_twice(cluster):
     cluster.run(*again, str(cluster.folder / "etc/lgpu-prolog"))
     expect(cluster.leases() == before, f"{cluster.leases()}")
     cluster.run("scancel", str(job))
-    for _ in range(2):
-        cluster.run(*again, str(cluster.folder / "etc/lgpu-epilog"))
+    with concurrent.futures.ThreadPoolExecutor() as pool:  # beside slurmd's own
+        for ended in [pool.submit(cluster.run, *again, str(cluster.folder / "etc/lgpu-epilog")) for _ in range(2)]:
+            ended.result()
     cluster.wait(job, "CANCELLED")
 
 
