@@ -18,18 +18,18 @@ namespace lgpu::daemon {
 namespace {
 
 constexpr int kMaxLabels = 16;
-constexpr std::size_t kMaxLabelBytes = 63;
+constexpr std::size_t kMaxLabelPartBytes = 63;
 constexpr std::size_t kMaxPathBytes = 1024;
 constexpr std::chrono::hours kLongestTimeToLive{24 * 3650};
 
 bool IsLabelKey(std::string_view key) {
-  return !key.empty() && key.size() <= kMaxLabelBytes && std::all_of(key.begin(), key.end(), [](char c) {
+  return !key.empty() && key.size() <= kMaxLabelPartBytes && std::all_of(key.begin(), key.end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.' || c == '/';
   });
 }
 
 bool IsLabelValue(std::string_view value) {
-  return value.size() <= kMaxLabelBytes && std::all_of(value.begin(), value.end(), [](char c) {
+  return value.size() <= kMaxLabelPartBytes && std::all_of(value.begin(), value.end(), [](char c) {
            return absl::ascii_isprint(static_cast<unsigned char>(c));
          });
 }
@@ -43,9 +43,9 @@ absl::Status CheckLabels(const v1::Management& request) {
   for (const v1::Label& label : request.labels()) {
     if (!IsLabelKey(label.key()) || !IsLabelValue(label.value())) {
       return absl::InvalidArgumentError(
-          absl::StrCat("label \"", AsUtf8(label.key().substr(0, 80)), "\": a key is 1 to ", kMaxLabelBytes,
-                       " letters, digits, '-', '_', '.' or '/'; a value at most ", kMaxLabelBytes,
-                       " printable characters"));
+          absl::StrCat("label \"", AsUtf8(label.key().substr(0, 80)), "\": a key is 1 to ",
+                       kMaxLabelPartBytes, " letters, digits, '-', '_', '.' or '/'; a value at most ",
+                       kMaxLabelPartBytes, " printable characters"));
     }
     if (!keys.insert(label.key()).second) {
       return absl::InvalidArgumentError(
