@@ -353,6 +353,7 @@ TEST(CudaBackendTest, NvmlAndTheDriverKnowTheSameGpus) {
     EXPECT_EQ(same->compute_major, device.compute_major);
     EXPECT_GT(device.multiprocessors, 0);
     EXPECT_GE(same->total, device.total);
+    EXPECT_GE(same->minor, 0);
   }
 }
 
