@@ -36,7 +36,7 @@ absl::Status CheckCount(const internal::Replicas& replicas, const PerReplica& va
 
 }  // namespace
 
-int Replica::count() const { return replicas_.count(); }
+int Replica::count() const { return replicas_.global_count(); }
 const Context& Replica::context() const { return replicas_.context(); }
 const std::string& Replica::device() const { return replicas_.device(id_); }
 
@@ -76,8 +76,10 @@ absl::Status Replica::Assign(MirroredVariable& variable, const Tensor& value) co
 
 double Replica::LossWeight(const PerReplica& batch) const {
   if (replicas_.tensorflow_weights()) return 1.0 / count();
-  double rows = 0;
-  for (const Tensor& part : batch.values()) rows += static_cast<double>(part.shape()[0]);
+  auto rows = static_cast<double>(batch.rows_);
+  for (const Tensor& part : batch.values()) {
+    rows += batch.rows_ > 0 ? 0.0 : static_cast<double>(part.shape()[0]);
+  }
   return static_cast<double>(batch[id_].shape()[0]) / rows;
 }
 
@@ -109,17 +111,25 @@ absl::StatusOr<MirroredStrategy> MirroredStrategy::Create(const Context& context
   if (state->recorder().logging()) {
     state->recorder().Log(Cat("Using MirroredStrategy with devices ", Quoted(devices)));
   }
-  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<internal::Replicas> replicas,
-                        internal::Replicas::Start(context, std::move(devices),
-                                                  options.tensorflow_weights.value_or(state->strict())));
+  std::unique_ptr<internal::ProcessGroup> processes;
+  if (options.processes) {
+    LGPU_ASSIGN_OR_RETURN(processes, internal::ProcessGroup::Join(
+                                         *options.processes, {.replicas = static_cast<int>(devices.size()),
+                                                              .lease = context.lease()}));
+  }
+  LGPU_ASSIGN_OR_RETURN(
+      std::shared_ptr<internal::Replicas> replicas,
+      internal::Replicas::Start(context, std::move(devices),
+                                options.tensorflow_weights.value_or(state->strict()), std::move(processes)));
   return MirroredStrategy(std::move(replicas));
 }
 
-int MirroredStrategy::replicas() const { return replicas_->count(); }
+int MirroredStrategy::replicas() const { return replicas_->global_count(); }
 const std::vector<std::string>& MirroredStrategy::devices() const { return replicas_->devices(); }
 
 absl::StatusOr<MirroredVariable> MirroredStrategy::Variable(const Tensor& initial) const {
-  LGPU_ASSIGN_OR_RETURN(const PerReplica values, Broadcast(initial));
+  LGPU_ASSIGN_OR_RETURN(const Tensor first, replicas_->OfFirstProcess(initial));
+  LGPU_ASSIGN_OR_RETURN(const PerReplica values, Broadcast(first));
   MirroredVariable variable;
   variable.values_ = std::make_shared<std::vector<Tensor>>(values.values());
   variable.owner_ = replicas_->identity();
@@ -134,16 +144,19 @@ absl::StatusOr<PerReplica> MirroredStrategy::Split(const Tensor& batch) const {
                                           " has fewer rows than the ", replicas(),
                                           " replicas; use a larger batch or fewer devices"));
   }
-  std::vector<Tensor> parts;
-  std::int64_t begin = 0;
-  for (int replica = 0; replica < replicas(); ++replica) {
-    const std::int64_t count = rows / replicas() + (replica < rows % replicas() ? 1 : 0);
+  std::vector<Tensor> values;
+  for (int replica = 0; replica < replicas_->count(); ++replica) {
+    const std::int64_t number = replicas_->first_number() + replica;
+    const std::int64_t more = rows % replicas();  // parts that have one row more
+    const std::int64_t count = rows / replicas() + (number < more ? 1 : 0);
+    const std::int64_t begin = rows / replicas() * number + std::min(number, more);
     LGPU_ASSIGN_OR_RETURN(const Tensor part, SliceRows(batch, begin, count));
     LGPU_ASSIGN_OR_RETURN(Tensor there, CopyToDevice(part, replicas_->device(replica)));
-    parts.push_back(std::move(there));
-    begin += count;
+    values.push_back(std::move(there));
   }
-  return PerReplica(std::move(parts));
+  PerReplica parts(std::move(values));
+  parts.rows_ = rows;
+  return parts;
 }
 
 absl::StatusOr<PerReplica> MirroredStrategy::Broadcast(const Tensor& value) const {
@@ -160,7 +173,7 @@ absl::StatusOr<Tensor> MirroredStrategy::Reduce(ReduceOp op, const PerReplica& v
   const DeviceScope scope(replicas_->context(), devices().front());
   const DevicePolicyScope copies_are_meant(replicas_->context(), DevicePolicy::kSilent);
   LGPU_ASSIGN_OR_RETURN(Tensor sum, AddN(values.values()));
-  return Finished(replicas_->context(), op, std::move(sum), replicas());
+  return Finished(replicas_->context(), op, std::move(sum), replicas_->count());
 }
 
 absl::StatusOr<Tensor> MirroredStrategy::Gather(const PerReplica& values) const {

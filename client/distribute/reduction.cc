@@ -98,10 +98,11 @@ absl::StatusOr<std::vector<Tensor>> AllReducer::Run(int member, Meeting& meeting
   LGPU_RETURN_IF_ERROR(CheckValues(tensors));
   const auto own = static_cast<std::size_t>(member);
   offered_[own].assign(tensors.begin(), tensors.end());
-  LGPU_ASSIGN_OR_RETURN(work_[own], members_ > 1 ? Packed(tensors) : offered_[own]);
+  const bool is_alone = members_ == 1 && processes_ == nullptr;
+  LGPU_ASSIGN_OR_RETURN(work_[own], is_alone ? offered_[own] : Packed(tensors));
   const Bytes bytes = BytesOf(tensors);
   if (member == 0) {
-    trial_ = members_ > 1 ? choice_.Next(bytes) : ReductionChoice::Trial{};
+    trial_ = members_ > 1 && processes_ == nullptr ? choice_.Next(bytes) : ReductionChoice::Trial{};
     sums_.assign(work_[own].size(), std::vector<Tensor>(static_cast<std::size_t>(members_)));
   }
   LGPU_RETURN_IF_ERROR(meeting.Come());
@@ -158,6 +159,7 @@ absl::StatusOr<std::vector<Tensor>> AllReducer::OnOneDevice(int member, Meeting&
       for (const std::vector<Tensor>& offered : work_) values.push_back(offered[i]);
       LGPU_ASSIGN_OR_RETURN(sums_[i][0], AddN(values));
     }
+    if (processes_ != nullptr) LGPU_RETURN_IF_ERROR(AddOtherProcesses());
   }
   LGPU_RETURN_IF_ERROR(meeting.Come());
   std::vector<Tensor> reduced;
@@ -167,6 +169,14 @@ absl::StatusOr<std::vector<Tensor>> AllReducer::OnOneDevice(int member, Meeting&
     reduced.push_back(std::move(copy));
   }
   return reduced;
+}
+
+absl::Status AllReducer::AddOtherProcesses() {
+  std::vector<Tensor> sums;
+  for (const std::vector<Tensor>& sum : sums_) sums.push_back(sum[0]);
+  LGPU_RETURN_IF_ERROR(processes_->Sum(context_, sums));
+  for (std::size_t i = 0; i < sums.size(); ++i) sums_[i][0] = std::move(sums[i]);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<Tensor>> AllReducer::InSlices(int member, Meeting& meeting) {

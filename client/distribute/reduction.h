@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/distribute/meeting.h"
+#include "client/distribute/process_group.h"
 #include "lgpu/bytes.h"
 #include "lgpu/mirrored_strategy.h"
 #include "lgpu/tensor.h"
@@ -49,8 +50,13 @@ class ReductionChoice {
 /// often, each on the thread of its replica and in the scope of its device.
 class AllReducer {
  public:
-  explicit AllReducer(int members)
-      : members_(members), offered_(static_cast<std::size_t>(members)), work_(offered_.size()) {}
+  /// `processes`, if any: their sums are added; member 0 meets them. Both outlive the AllReducer.
+  AllReducer(int members, const Context& context, ProcessGroup* processes)
+      : members_(members),
+        context_(context),
+        processes_(processes),
+        offered_(static_cast<std::size_t>(members)),
+        work_(offered_.size()) {}
 
   /// Errors of any member, and INVALID_ARGUMENT where shapes differ, are everybody's.
   absl::StatusOr<std::vector<Tensor>> Run(int member, Meeting& meeting, std::span<const Tensor> tensors);
@@ -63,7 +69,12 @@ class AllReducer {
   absl::StatusOr<std::vector<Tensor>> OnOneDevice(int member, Meeting& meeting);
   absl::StatusOr<std::vector<Tensor>> InSlices(int member, Meeting& meeting);
 
+  /// By member 0: `sums_` of this process become those of all.
+  absl::Status AddOtherProcesses();
+
   const int members_;
+  const Context& context_;
+  ProcessGroup* const processes_;
   // Written by its member before a meeting, read by all after it.
   std::vector<std::vector<Tensor>> offered_;
   std::vector<std::vector<Tensor>> work_;  // the same, or one tensor that has all of them behind one another

@@ -17,18 +17,22 @@ constexpr std::size_t kStackBytes = std::size_t{8} << 20;
 
 }  // namespace
 
-Replicas::Replicas(const Context& context, std::vector<std::string> devices, bool tensorflow_weights)
+Replicas::Replicas(const Context& context, std::vector<std::string> devices, bool tensorflow_weights,
+                   std::unique_ptr<ProcessGroup> processes)
     : context_(context),
       devices_(std::move(devices)),
       tensorflow_weights_(tensorflow_weights),
+      processes_(std::move(processes)),
       meeting_(static_cast<int>(devices_.size())),
-      reducer_(static_cast<int>(devices_.size())),
+      reducer_(static_cast<int>(devices_.size()), context, processes_.get()),
       runners_(devices_.size()) {}
 
 absl::StatusOr<std::shared_ptr<Replicas>> Replicas::Start(const Context& context,
                                                           std::vector<std::string> devices,
-                                                          bool tensorflow_weights) {
-  std::shared_ptr<Replicas> replicas(new Replicas(context, std::move(devices), tensorflow_weights));
+                                                          bool tensorflow_weights,
+                                                          std::unique_ptr<ProcessGroup> processes) {
+  std::shared_ptr<Replicas> replicas(
+      new Replicas(context, std::move(devices), tensorflow_weights, std::move(processes)));
   for (int replica = 1; replica < replicas->count(); ++replica) {
     LGPU_ASSIGN_OR_RETURN(
         Thread thread,
@@ -52,19 +56,35 @@ Replicas::~Replicas() {
   threads_.clear();
 }
 
-absl::Status Replicas::Run(const Step& step) {
+absl::Status Replicas::CheckOutside(const char* what) {
   if (epoch_.IsForked()) {
     return absl::FailedPreconditionError(
         "this MirroredStrategy belongs to the process that this one was forked from; make another one here");
   }
-  {
-    const MutexLock lock(mutex_);
-    if (std::find(runners_.begin(), runners_.end(), std::this_thread::get_id()) != runners_.end()) {
-      return absl::FailedPreconditionError(
-          "MirroredStrategy::Run was called within a step of the same strategy; one runs at a time");
-    }
+  const MutexLock lock(mutex_);
+  if (std::find(runners_.begin(), runners_.end(), std::this_thread::get_id()) == runners_.end()) {
+    return absl::OkStatus();
   }
+  return absl::FailedPreconditionError(
+      Cat(what, " was called within a step of the same strategy; one runs at a time"));
+}
+
+absl::StatusOr<Tensor> Replicas::OfFirstProcess(const Tensor& tensor) {
+  if (processes_ == nullptr || processes_->count() == 1) return tensor;
+  LGPU_RETURN_IF_ERROR(CheckOutside("MirroredStrategy::Variable, with several processes,"));
+  if (!tensor.has_value()) return absl::InvalidArgumentError("this Tensor has no value");
   const MutexLock one_step(one_step_);
+  LGPU_RETURN_IF_ERROR(processes_->StartStep());
+  std::vector<Tensor> tensors = {tensor};
+  const absl::Status ended = processes_->EndStep(processes_->CopyFirst(context_, tensors));
+  if (!ended.ok()) return ended;
+  return tensors.front();
+}
+
+absl::Status Replicas::Run(const Step& step) {
+  LGPU_RETURN_IF_ERROR(CheckOutside("MirroredStrategy::Run"));
+  const MutexLock one_step(one_step_);
+  if (processes_ != nullptr) LGPU_RETURN_IF_ERROR(processes_->StartStep());
   meeting_.Restart();
   {
     const MutexLock lock(mutex_);
@@ -80,7 +100,7 @@ absl::Status Replicas::Run(const Step& step) {
     step_ = nullptr;
   }
   reducer_.Clear();
-  return meeting_.error();
+  return processes_ == nullptr ? meeting_.error() : processes_->EndStep(meeting_.error());
 }
 
 void Replicas::ServeReplica(int replica) {
@@ -122,6 +142,9 @@ absl::StatusOr<std::vector<Tensor>> Replicas::AllReduce(int replica, std::span<c
   const DevicePolicyScope copies_are_meant(context_, DevicePolicy::kSilent);
   absl::StatusOr<std::vector<Tensor>> reduced = reducer_.Run(replica, meeting_, tensors);
   if (!reduced.ok()) {
+    // What another process did names that process, and is no error of this replica.
+    const bool is_others = replica == 0 && processes_ != nullptr && processes_->failure().has_value();
+    if (is_others) meeting_.Break(*processes_->failure());
     meeting_.Break(PrefixedStatus(reduced.status(), Cat("replica ", replica, " (", device(replica), "): ")));
   }
   return reduced;

@@ -15,6 +15,7 @@
 #include "base/process_epoch.h"
 #include "base/thread.h"
 #include "client/distribute/meeting.h"
+#include "client/distribute/process_group.h"
 #include "client/distribute/reduction.h"
 #include "lgpu/mirrored_strategy.h"
 
@@ -27,12 +28,18 @@ class Replicas {
   /// `devices`: full names, at least one. RESOURCE_EXHAUSTED when the system allows no more threads.
   static absl::StatusOr<std::shared_ptr<Replicas>> Start(const Context& context,
                                                          std::vector<std::string> devices,
-                                                         bool tensorflow_weights);
+                                                         bool tensorflow_weights,
+                                                         std::unique_ptr<ProcessGroup> processes = nullptr);
   ~Replicas();
   Replicas(const Replicas&) = delete;
   Replicas& operator=(const Replicas&) = delete;
 
+  /// Of this process.
   int count() const { return static_cast<int>(devices_.size()); }
+  /// Of all processes.
+  int global_count() const { return count() * (processes_ == nullptr ? 1 : processes_->count()); }
+  /// The number of this process's replica 0 among all.
+  int first_number() const { return processes_ == nullptr ? 0 : count() * processes_->rank(); }
   const Context& context() const { return context_; }
   const std::vector<std::string>& devices() const { return devices_; }
   const std::string& device(int replica) const { return devices_.at(static_cast<std::size_t>(replica)); }
@@ -42,11 +49,16 @@ class Replicas {
 
   using Step = std::function<absl::Status(Replica&)>;
   absl::Status Run(const Step& step);
+  /// The tensor that process 0 calls this with, between steps; without other processes `tensor`.
+  absl::StatusOr<Tensor> OfFirstProcess(const Tensor& tensor);
   /// Of a replica's thread, within a step.
   absl::StatusOr<std::vector<Tensor>> AllReduce(int replica, std::span<const Tensor> tensors);
 
  private:
-  Replicas(const Context& context, std::vector<std::string> devices, bool tensorflow_weights);
+  Replicas(const Context& context, std::vector<std::string> devices, bool tensorflow_weights,
+           std::unique_ptr<ProcessGroup> processes);
+  /// FAILED_PRECONDITION: this thread is in a step, or in a forked child; `what` was called.
+  absl::Status CheckOutside(const char* what);
   void ServeReplica(int replica);
   void RunReplica(int replica, const Step& step);
   void SetRunner(int replica, std::thread::id thread);
@@ -56,6 +68,7 @@ class Replicas {
   const bool tensorflow_weights_;
   const ProcessEpoch epoch_;
   const std::shared_ptr<const void> identity_ = std::make_shared<char>();
+  const std::unique_ptr<ProcessGroup> processes_;  // none: this process alone
   Meeting meeting_;
   AllReducer reducer_;
   Mutex one_step_;  // held by the thread that runs a step
