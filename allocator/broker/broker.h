@@ -773,6 +773,8 @@ class Broker {
   // broker_trims.cc.
   void AskPart(TrimRequest::Asked& asked, TrimRequest::Part& part, Wakes& wakes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Of growing devices.
+  Bytes LentOf(std::span<const LogicalId> devices) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What the lease of these devices was lent for charges and does not use is free from here on.
   Bytes TakeAllowancesOf(std::span<const LogicalId> devices, Wakes& wakes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

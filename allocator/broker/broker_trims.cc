@@ -31,16 +31,17 @@ absl::Status Broker::Trimmed(SessionId session, TrimId trim, bool pending) {
   return absl::OkStatus();
 }
 
+Bytes Broker::LentOf(std::span<const LogicalId> devices) const {
+  Bytes sum;
+  for (const LogicalId id : devices) {
+    const auto device = devices_.find(id);
+    sum += device == devices_.end() || device->second.spec.preallocate ? Bytes() : device->second.lent;
+  }
+  return sum;
+}
+
 Bytes Broker::TakeAllowancesOf(std::span<const LogicalId> devices, Wakes& wakes) {
-  const auto lent = [&] {
-    Bytes sum;
-    for (const LogicalId id : devices) {
-      const auto device = devices_.find(id);
-      sum += device == devices_.end() || device->second.spec.preallocate ? Bytes() : device->second.lent;
-    }
-    return sum;
-  };
-  const Bytes before = lent();
+  const Bytes before = LentOf(devices);
   if (before.is_zero()) {
     return Bytes();
   }
@@ -50,7 +51,7 @@ Bytes Broker::TakeAllowancesOf(std::span<const LogicalId> devices, Wakes& wakes)
       Serve(device->second.spec.card, wakes);
     }
   }
-  return SaturatingSub(before, lent());
+  return SaturatingSub(before, LentOf(devices));
 }
 
 Broker::TrimRequest Broker::StartTrim(std::span<const LogicalId> devices) {
