@@ -75,9 +75,10 @@ class TrimTest : public E2eTest {
   }
 };
 
-// The program is stopped until it has been asked, so that it gives back nothing on its own before.
+// The program is stopped until it has been asked, so that it gives back nothing on its own before. The card
+// has room for both until then: no other request asks it.
 TEST_F(TrimTest, WhatOneProgramGivesBackIsGrantedToAnother) {
-  StartDaemon({.simulate = "128MiB"});
+  StartDaemon({.simulate = "256MiB"});
   const auto one = Holder("one", 8, 96);
   const auto two = Holder("two", 8, 0);
   one->Signal(SIGSTOP);
@@ -98,11 +99,11 @@ TEST_F(TrimTest, WhatOneProgramGivesBackIsGrantedToAnother) {
   EXPECT_EQ(returned, before - Held("one"));
   EXPECT_GE(returned, 96 * kMiB);
 
-  const std::uint64_t free = 128 * kMiB - HeldBytes();
+  const std::uint64_t free = 256 * kMiB - HeldBytes();
   EXPECT_GE(free, returned);
   EXPECT_THAT(Ask(*two, absl::StrCat("alloc c t ", free)), StartsWith("ok "));
-  EXPECT_EQ(HeldBytes(), 128 * kMiB);
-  EXPECT_EQ(Held("two"), 128 * kMiB - Held("one"));
+  EXPECT_EQ(HeldBytes(), 256 * kMiB);
+  EXPECT_EQ(Held("two"), 256 * kMiB - Held("one"));
   EXPECT_EQ(Stats().refusals_total(), 0u);
   EXPECT_EQ(Ask(*one, "read keep"), "ok 2.09715e+06");
   EXPECT_EQ(Ask(*one, "close c"), "ok");
