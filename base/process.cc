@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/process_folder.h"
+#include "base/read_file.h"
 #include "base/utf8.h"
 #include "lgpu/status.h"
 
@@ -33,13 +33,12 @@ bool Process::IsGone() const {
 }
 
 absl::StatusOr<std::uint64_t> ProcessStartTime(std::int64_t pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  if (!file && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
-    // Not that it is gone: that would cost it its memory.
-    return absl::ResourceExhaustedError(
-        absl::StrCat("/proc/", pid, "/stat cannot be read: ", std::strerror(errno)));
+  // A stream would throw where the process ends between open and read.
+  const absl::StatusOr<std::string> stat = ReadWholeFile(absl::StrCat("/proc/", pid, "/stat"));
+  if (absl::IsResourceExhausted(stat.status())) {
+    return stat.status();  // not that it is gone: that would cost it its memory
   }
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::string text = stat.value_or("");
   // The second field is the command in parentheses and may hold anything, parentheses and blanks included.
   const std::size_t end = text.rfind(')');
   if (end == std::string::npos) {
@@ -102,8 +101,7 @@ std::optional<std::uint32_t> ProcessOwner(std::int64_t pid) {
 }
 
 std::int64_t ParentProcess(std::int64_t pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::string text = ReadWholeFile(absl::StrCat("/proc/", pid, "/stat")).value_or("");
   // "PID (name) S PPID ...": the name may have anything in it.
   const std::size_t end = text.rfind(')');
   return end == std::string::npos || end + 4 > text.size()

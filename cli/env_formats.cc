@@ -59,8 +59,9 @@ absl::StatusOr<std::string> FormatEnvironment(const std::string& lease_id,
 std::string FormatCdi(const v1::Lease& lease, const std::string& directory) {
   json variables = {absl::StrCat("LGPU_ENDPOINT=", kInContainer), absl::StrCat("LGPU_LEASE=", lease.id())};
   if (HasRealGpu(lease)) variables.push_back(absl::StrCat("CUDA_VISIBLE_DEVICES=", CardUuids(lease)));
-  const json mount = {
-      {"hostPath", directory}, {"containerPath", kInContainer}, {"options", {"bind", "nosuid", "nodev"}}};
+  const json mount = {{"hostPath", directory},
+                      {"containerPath", kInContainer},
+                      {"options", {"bind", "ro", "nosuid", "nodev"}}};
   const json device = {{"name", CdiName(lease)},
                        {"containerEdits", {{"env", variables}, {"mounts", json::array({mount})}}}};
   const json spec = {{"cdiVersion", "0.5.0"}, {"kind", "lgpu.io/lease"}, {"devices", json::array({device})}};

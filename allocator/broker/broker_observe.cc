@@ -91,13 +91,19 @@ std::vector<Broker::Uncharged> Broker::UnchargedUse() const {
 }
 
 void Broker::SetStopped(LeaseKey lease, bool is_stopped) {
-  MutexLock lock(mutex_);
-  if (!is_stopped) {
-    stopped_.erase(lease);
-    return;
+  Wakes wakes;
+  {
+    MutexLock lock(mutex_);
+    if (!is_stopped) {
+      stopped_.erase(lease);
+      return;
+    }
+    stopped_.insert(lease);
+    for (const auto& [card, about] : cards_) {
+      if (TakeAllowances(card, lease)) Serve(card, wakes);
+    }
   }
-  stopped_.insert(lease);
-  for (const auto& [card, about] : cards_) TakeAllowances(card, lease);
+  WakeAll(wakes);
 }
 
 void Broker::ObserveCard(const std::string& uuid) {

@@ -139,8 +139,13 @@ class RmCommand final : public Command {
                      absl::StrJoin(ended.failures, "; "), "\ntry: as root, or as the user that runs them"));
   }
 
-  /// Empty: there is none.
+  /// The lease that the name means, or one of that name that is ending. Empty: there is none.
   static absl::StatusOr<std::string> FindId(Connection& connection, const std::string& name) {
+    v1::GetLeaseRequest request;
+    request.set_lease(name);
+    const absl::StatusOr<v1::Lease> lease_now = connection.Call(kGetLease, request);
+    if (lease_now.ok()) return lease_now->id();
+    if (!absl::IsNotFound(lease_now.status())) return lease_now.status();
     LGPU_ASSIGN_OR_RETURN(const v1::StatsSnapshot snapshot,
                           connection.Call(kGetStats, v1::GetStatsRequest()));
     LGPU_ASSIGN_OR_RETURN(const v1::LeaseStats* const lease, FindLease(snapshot, name, ::getuid()));

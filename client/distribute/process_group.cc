@@ -232,6 +232,11 @@ absl::Status ProcessGroup::Exchange(const Context& context, std::vector<Tensor>&
     all += RoundUpTo(BytesOf(tensor), kAlignment);
   }
   LGPU_RETURN_IF_ERROR(Round({.kind = Kind::kOffer, .value = all, .text = Signature(tensors, add)}));
+  if (sums_.region_bytes() < all) {
+    return Break(absl::ResourceExhaustedError(
+        Cat("process ", options_.rank, " has no map of the shared memory of ", all,
+            " bytes (no descriptor or no address space was left); this strategy is over, make another one")));
+  }
   absl::Status copied;
   for (std::size_t i = 0; i < tensors.size() && copied.ok(); ++i) {
     if (!add && options_.rank > 0) break;

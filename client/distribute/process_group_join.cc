@@ -66,6 +66,13 @@ class Listener {
         return absl::AlreadyExistsError(Cat("rank 0 is taken: another process listens at ", path,
                                             "; each process has a rank of its own"));
       }
+      struct stat there = {};
+      if (::lstat(path.c_str(), &there) == 0 && !S_ISSOCK(there.st_mode)) {
+        return absl::FailedPreconditionError(
+            Cat("process 0 cannot listen at ", path,
+                ": it is no socket; MirroredProcesses::meeting is the path of "
+                "a socket, which is made there"));
+      }
       ::unlink(path.c_str());  // of a process that died
       error = bind();
     }

@@ -68,6 +68,9 @@ absl::Status SharedSums::Make(int regions, std::uint64_t bytes) {
 
 absl::Status SharedSums::Take(UniqueFd fd, int regions, std::uint64_t bytes) {
   Unmap();
+  if (bytes > ~std::uint64_t{0} / static_cast<std::uint64_t>(regions)) {
+    return absl::InternalError("process 0 told of more memory than there are addresses");
+  }
   const std::uint64_t all = bytes * static_cast<std::uint64_t>(regions);
   struct stat info = {};
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);

@@ -1,5 +1,7 @@
 // Stream-ordered memory and its pools.
 
+#include <utility>
+
 #include "client/driver/shim.h"
 
 namespace lgpu::shim {
@@ -127,7 +129,8 @@ LGPU_SHIM_EXPORT Result cuMemPoolExportToShareableHandle(void* shareable, MemPoo
   if (shim == nullptr || result != kSuccess) return result;
   // Whatever it allocates later may be opened, too, so it counts with all that the card can have.
   const int card = shim->pools.CardOf(reinterpret_cast<std::uint64_t>(pool));
-  shim->session.CountExported(card, Pools::kLargest);
+  const auto book = shim->pools.Of(reinterpret_cast<std::uint64_t>(pool), card);
+  if (!std::exchange(book->is_exported, true)) shim->session.CountExported(card, Pools::kLargest);
   return result;
 }
 

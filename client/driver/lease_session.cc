@@ -76,10 +76,11 @@ void LeaseSession::CountExported(int card, std::uint64_t bytes) {
 }
 
 void LeaseSession::CountImports(std::uint64_t pieces) {
-  if (!Join()) return;
+  // Counted also where there is no session: an import that ends later is subtracted.
+  const bool joined = Join();
   const std::shared_lock gate(totals_gate_);
-  page_->imports.store(imports_.fetch_add(pieces, std::memory_order_relaxed) + pieces,
-                       std::memory_order_relaxed);
+  const std::uint64_t imports = imports_.fetch_add(pieces, std::memory_order_relaxed) + pieces;
+  if (joined) page_->imports.store(imports, std::memory_order_relaxed);
 }
 
 bool LeaseSession::TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind) {

@@ -22,6 +22,7 @@ struct PoolBook {
   unsigned frees = 0;
   bool is_host = false;    // memory of the host, which is not charged
   bool is_import = false;  // of another process
+  bool is_exported = false;
   bool is_destroyed = false;
 };
 

@@ -9,13 +9,12 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
 #include "base/blocked_signals.h"
 #include "base/check.h"
+#include "base/read_file.h"
 #include "base/utf8.h"
 #include "lgpu/status.h"
 #include "proto/refusal_codec.h"
@@ -29,8 +28,7 @@ constexpr std::chrono::hours kLongest{24};  // a deadline beyond this would over
 
 /// The program's name as its user started it, for `lgpu ls`.
 std::string OwnCommand() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::string command((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string command = ReadWholeFile("/proc/self/cmdline").value_or("");
   while (!command.empty() && command.back() == '\0') command.pop_back();
   std::replace(command.begin(), command.end(), '\0', ' ');
   constexpr std::size_t kMost = 256;

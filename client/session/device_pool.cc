@@ -24,7 +24,8 @@ absl::StatusOr<Block> DevicePool::Allocate(Bytes bytes, const AllocateOptions& o
                                     : pool_->Allocate(bytes, options);
   if (block.ok()) {
     CountAllocated(*block, bytes);
-  } else if (options_.counters != nullptr) {
+  } else if (!options.spare_only && absl::IsResourceExhausted(block.status()) &&
+             options_.counters != nullptr) {
     options_.counters->refusals.fetch_add(1, std::memory_order_relaxed);
     PublishStats();
   }

@@ -394,6 +394,7 @@ grpc::ServerWriteReactor<v1::Event>* ControlService::WatchEvents(Context* contex
   return Watch<v1::Event>(
       context, [this, request](const Caller& caller) -> absl::StatusOr<std::function<Batch()>> {
         const std::string only = caller.only ? parts_.leases.Names(*caller.only).first : "";
+        if (caller.only && only.empty()) return absl::NotFoundError("the lease has ended");
         return [&events = parts_.events, uid = caller.uid, lease = only.empty() ? request->lease() : only,
                 after = request->after_sequence(),
                 last_kept = request->kept_only() ? std::optional(parts_.events.last_sequence())

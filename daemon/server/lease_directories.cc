@@ -1,5 +1,6 @@
 #include "daemon/server/lease_directories.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
@@ -36,6 +37,14 @@ absl::Status MakeFolder(const std::string& path, mode_t mode) {
   return absl::OkStatus();
 }
 
+/// Lets every user connect to the socket. Follows no link: a container may have put one in its place.
+bool OpenToAll(const std::string& path) {
+  const UniqueFd node(::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat info = {};
+  return node && ::fstat(node.get(), &info) == 0 && S_ISSOCK(info.st_mode) &&
+         ::chmod(absl::StrCat("/proc/self/fd/", node.get()).c_str(), 0666) == 0;
+}
+
 absl::StatusOr<UniqueFd> Listen(const std::string& path, int type) {
   ::unlink(path.c_str());  // an earlier daemon's
   UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -44,7 +53,7 @@ absl::StatusOr<UniqueFd> Listen(const std::string& path, int type) {
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      ::chmod(path.c_str(), 0666) != 0 || ::listen(socket.get(), kLeaseBacklog) != 0) {
+      !OpenToAll(path) || ::listen(socket.get(), kLeaseBacklog) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot listen on ", path));
   }
   return socket;

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,12 +20,19 @@ namespace lgpu::daemon {
 namespace {
 
 constexpr int kDeepest = 64;  // of a tree of processes
-// "nvidia-cuda-mps-server", as the kernel cuts it.
-constexpr char kMpsServer[] = "nvidia-cuda-mps";
+// "nvidia-cuda-mps-server" and "nvidia-cuda-mps-control", as the kernel cuts them.
+constexpr char kMps[] = "nvidia-cuda-mps";
 
+/// A name alone anybody can take: the control process is root's, or of the user whose program it would
+/// excuse.
 bool IsUnderMps(const Broker::Uncharged& use) {
-  return std::any_of(use.listed.begin(), use.listed.end(),
-                     [](std::int64_t pid) { return ProcessCommand(pid) == kMpsServer; });
+  const std::optional<std::uint32_t> user = ProcessOwner(use.pid);
+  return std::any_of(use.listed.begin(), use.listed.end(), [&](std::int64_t pid) {
+    if (ProcessCommand(pid) != kMps) return false;
+    const std::int64_t control = ParentProcess(pid);
+    const std::optional<std::uint32_t> owner = ProcessOwner(control);
+    return ProcessCommand(control) == kMps && owner && (*owner == 0 || owner == user);
+  });
 }
 
 /// Empty: it is killed.

@@ -52,7 +52,7 @@ def from_value(value: Any, dtype: Any) -> tuple[str, np.ndarray]:
         raise errors.InvalidArgumentError("the values are no numbers, or their rows differ in length")
     if name is None:
         name = name_of(array.dtype)
-    elif array.dtype.name != name:
+    elif array.dtype != dtype_of(name):  # the name alone hides a foreign byte order
         array = array.astype(dtype_of(name))
     if not array.flags.c_contiguous:
         raise errors.InvalidArgumentError(

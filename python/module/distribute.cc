@@ -127,7 +127,7 @@ void BindReplica(nb::module_& module) {
       .def(
           "assign",
           [](const PyReplica& self, MirroredVariable& variable, const Tensor& value) {
-            Check(self.get().Assign(variable, value));
+            Check(Waiting([&] { return self.get().Assign(variable, value); }));
           },
           "variable"_a, "value"_a, "Sets this replica's value.")
       .def(

@@ -1,5 +1,6 @@
 #include "python/module/lock.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -51,6 +52,8 @@ WithLock::~WithLock() {
 }
 
 void BindEnd(nanobind::module_& module) {
+  // A forked child has this thread alone: the others that were asking are not there.
+  ::pthread_atfork(nullptr, nullptr, [] { asking.store(0); });
   module.def("_end", &End, "Says that the interpreter ends; atexit calls it.");
   nanobind::module_::import_("atexit").attr("register")(module.attr("_end"));
 }
