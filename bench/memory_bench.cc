@@ -103,7 +103,7 @@ void BM_LogicalMemory(benchmark::State& state) {
   }
 }
 
-// The fourth stream: neither the first of the memory nor one whose number nobody looks at.
+// The fourth stream: neither the first of the memory nor one whose number is never looked up.
 void BM_LogicalMemoryOtherStream(benchmark::State& state) {
   const Bytes bytes(static_cast<std::uint64_t>(state.range(0)));
   void* stream = nullptr;

@@ -53,7 +53,7 @@ class GrowthPlan {
     Bytes bytes;
     Bytes alignment;
     std::uint32_t home = 0;   // see Suballocator
-    bool spare_only = false;  // only what nobody else has or waits for; see AllocateOptions
+    bool spare_only = false;  // only memory that lies ready; see AllocateOptions
     bool scratch = false;     // asks for no more than it needs
   };
   /// The pool, as it is when Next is called.
@@ -61,7 +61,7 @@ class GrowthPlan {
     Suballocator& blocks;
     ChunkStore& chunks;
     Bytes limit;
-    Suballocator::Stamp settled;  // memory that was freed up to this stamp is in nobody's use
+    Suballocator::Stamp settled;  // no stream uses memory that was freed up to this stamp
     bool fenced = false;          // there are freed blocks that streams may still use
     bool caches_empty = false;    // the front caches were flushed since the last step and held nothing
   };

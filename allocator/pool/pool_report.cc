@@ -125,7 +125,7 @@ absl::Status Pool::Impl::CheckInvariants() const {
   }
   if (state_.calls == 0 && !state_.pending.is_zero()) {
     return absl::InternalError(
-        absl::StrCat("pool: ", state_.pending.count(), " bytes are pending for nobody"));
+        absl::StrCat("pool: ", state_.pending.count(), " bytes are pending without a request"));
   }
   if (state_.calls == 0 && state_.blocks.used() + state_.blocks.free() != mapped_bytes) {
     return absl::InternalError(absl::StrCat("pool: used ", state_.blocks.used().count(), " and free ",
@@ -137,7 +137,7 @@ absl::Status Pool::Impl::CheckInvariants() const {
 
 // ---- Snapshots.
 
-// Touched here, so that nobody waits for that under the lock.
+// Touches the memory here, so that no thread waits for page faults under the lock.
 std::vector<Pool::Impl::EntryCopy> Pool::Impl::RoomForEntries() const {
   std::vector<EntryCopy> room(state_.nodes.end() + state_.nodes.end() / 16);
   room.clear();

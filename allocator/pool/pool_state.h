@@ -181,7 +181,7 @@ struct PoolState {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   /// Releases the blocks whose fences have passed.
   void ReleaseReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  /// Memory that was freed up to this stamp is in nobody's use.
+  /// No stream uses memory that was freed up to this stamp.
   Suballocator::Stamp SettledStamp() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void RebaseStamps() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 

@@ -1,5 +1,5 @@
-// How the processes of a strategy find each other: process 0 listens, the others connect, each looks who the
-// other is.
+// How the processes of a strategy find each other: process 0 listens, the others connect, and each process
+// checks the user of its peer.
 
 #include <fcntl.h>
 #include <poll.h>
@@ -89,7 +89,7 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  /// The next process; none: nobody came by then.
+  /// The next process; none: no process connected by the deadline.
   UniqueFd Accept(Clock::time_point deadline) const {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     pollfd polled = {.fd = socket_.get(), .events = POLLIN, .revents = 0};
