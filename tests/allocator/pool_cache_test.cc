@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/support/pool_fixture.h"
+#include "tests/support/test_seed.h"
 
 namespace lgpu {
 namespace {
@@ -46,7 +47,7 @@ TEST_F(PoolCacheTest, ACachedBlockIsNotUsed) {
 
 TEST_F(PoolCacheTest, ThePeakOfOneThreadIsExact) {
   Open({.limit = 64_MiB});
-  std::mt19937 random(Seed());
+  std::mt19937 random(TestSeed());
   std::vector<Block> live;
   Bytes used;
   Bytes peak;
@@ -170,7 +171,7 @@ TEST_F(PoolCacheTest, OnlyOneOfTwoThatFreeTheSameBlockSucceeds) {
 // Eight threads over their common limit: what they count themselves never passes it, and at the end every
 // byte is accounted for.
 TEST_F(PoolCacheTest, TheLimitIsExactUnderEightThreads) {
-  const unsigned seed = Seed();
+  const unsigned seed = TestSeed();
   Open({.limit = 8_MiB});
   std::atomic<std::uint64_t> used{0};
   std::atomic<int> refusals{0};

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tests/support/pool_fixture.h"
+#include "tests/support/test_seed.h"
 
 namespace lgpu {
 namespace {
@@ -85,7 +86,7 @@ TEST_F(PoolFindTest, WrongHandlesAreErrorsThatSayWhy) {
 
 TEST_F(PoolFindTest, TheIndexKeepsUpWithEverything) {
   Open({.limit = 64_MiB});
-  std::mt19937 random(Seed());
+  std::mt19937 random(TestSeed());
   std::map<std::byte*, Block> live;
   for (int i = 0; i < 6000; ++i) {
     if (live.empty() || random() % 8 < 5) {

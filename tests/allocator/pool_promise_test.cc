@@ -10,7 +10,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,16 +23,10 @@
 #include "lgpu/pool.h"
 #include "lgpu/refusal.h"
 #include "tests/support/promise_oracle.h"
+#include "tests/support/test_seed.h"
 
 namespace lgpu {
 namespace {
-
-unsigned Seed() {
-  const char* const given = std::getenv("LGPU_TEST_SEED");
-  const unsigned seed = given != nullptr ? static_cast<unsigned>(std::atoi(given)) : std::random_device{}();
-  std::printf("LGPU_TEST_SEED=%u\n", seed);
-  return seed;
-}
 
 constexpr Bytes kPage = 2_MiB;
 
@@ -333,8 +326,7 @@ void Step(Bench& bench, const Case& test) {
 class PoolPromiseTest : public testing::TestWithParam<Case> {};
 
 TEST_P(PoolPromiseTest, EveryRefusalIsDue) {
-  const unsigned seed = Seed();
-  SCOPED_TRACE(testing::Message() << "LGPU_TEST_SEED=" << seed);
+  const unsigned seed = TestSeed();
   std::uint64_t refusals = 0;
   for (unsigned round = 0; round < 4; ++round) {
     Bench bench(GetParam(), seed + round);
@@ -350,8 +342,7 @@ TEST_P(PoolPromiseTest, EveryRefusalIsDue) {
 }
 
 TEST_P(PoolPromiseTest, ASourceThatFailsAtAnyCallChangesNothing) {
-  const unsigned seed = Seed();
-  SCOPED_TRACE(testing::Message() << "LGPU_TEST_SEED=" << seed);
+  const unsigned seed = TestSeed();
   for (std::uint64_t k = 1;; ++k) {
     Bench bench(GetParam(), seed);
     bench.ground().fail_at = k;
@@ -402,8 +393,7 @@ TEST_P(PoolPromiseTest, ASourceThatAlwaysRefusesIsNoEndlessLoop) {
 }
 
 TEST_P(PoolPromiseTest, AHigherLimitRefusesNothingThatALowerOneGave) {
-  const unsigned seed = Seed();
-  SCOPED_TRACE(testing::Message() << "LGPU_TEST_SEED=" << seed);
+  const unsigned seed = TestSeed();
   // Only allocations, in pages of one class: what fits is a matter of numbers then.
   for (const std::uint64_t extra : {1u, 3u, 8u}) {
     Case lower = GetParam();

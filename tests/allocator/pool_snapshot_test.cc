@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
-#include <cstdio>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -14,6 +13,7 @@
 
 #include "tests/support/fake_stream_fences.h"
 #include "tests/support/pool_fixture.h"
+#include "tests/support/test_seed.h"
 
 namespace lgpu {
 namespace {
@@ -131,7 +131,7 @@ TEST_F(PoolSnapshotTest, ThePictureShowsOccupancy) {
 
 TEST_F(PoolSnapshotTest, LooksWhileOthersWork) {
   Open({.limit = 32_MiB});
-  const unsigned seed = Seed();
+  const unsigned seed = TestSeed();
   std::atomic<bool> done{false};
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < 2; ++t) {

@@ -12,6 +12,7 @@
 #include "allocator/device/backend_fences.h"
 #include "tests/support/fake_stream_fences.h"
 #include "tests/support/pool_fixture.h"
+#include "tests/support/test_seed.h"
 
 namespace lgpu {
 namespace {
@@ -254,7 +255,7 @@ TEST_F(PoolStreamsTest, WrongStreamsAreErrors) {
 }
 
 TEST_F(PoolStreamsTest, ManyThreadsAndStreams) {
-  const unsigned seed = Seed();
+  const unsigned seed = TestSeed();
   OpenWithFences(24_MiB);
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < 4; ++t) {
@@ -419,7 +420,7 @@ TEST_F(PoolOnDeviceTest, MovedChunksAreDoneWithFirst) {
 
 // A pattern in every block, written and read by kernels, survives moves of pages under unrelated blocks.
 TEST_F(PoolOnDeviceTest, ContentsSurviveMoves) {
-  std::mt19937 random(Seed());
+  std::mt19937 random(TestSeed());
   OpenWithStreams(64_MiB);
   struct Live {
     Block block;

@@ -26,6 +26,7 @@
 #include "allocator/device/simulated/simulated_backend.h"
 #include "tests/support/failing_backend.h"
 #include "tests/support/fake_region_source.h"
+#include "tests/support/test_seed.h"
 
 namespace {
 thread_local std::uint64_t heap_allocations = 0;
@@ -49,13 +50,6 @@ thread_local std::uint64_t heap_allocations = 0;
 
 namespace lgpu {
 namespace {
-
-unsigned Seed() {
-  const char* const given = std::getenv("LGPU_TEST_SEED");
-  const unsigned seed = given != nullptr ? static_cast<unsigned>(std::atoi(given)) : std::random_device{}();
-  std::printf("LGPU_TEST_SEED=%u\n", seed);
-  return seed;
-}
 
 class PoolTest : public testing::Test {
  protected:
@@ -256,8 +250,7 @@ TEST_F(PoolTest, WrongFreesAreErrorsAndChangeNothing) {
 }
 
 TEST_F(PoolTest, FillsUpToTheLimitInAnyMixOfSizes) {
-  const unsigned seed = Seed();
-  SCOPED_TRACE(testing::Message() << "LGPU_TEST_SEED=" << seed);
+  const unsigned seed = TestSeed();
   std::mt19937 random(seed);
   for (const Bytes chunk : {2_MiB, 8_MiB, 32_MiB}) {
     Open({.limit = 48_MiB, .chunk = chunk, .growth_step = chunk});
@@ -696,7 +689,6 @@ TEST_F(PoolTest, AFailedAttemptOfAnotherThreadIsNoRefusal) {
 }
 
 void PoolTest::RunRandomOperations(unsigned seed) {
-  SCOPED_TRACE(testing::Message() << "LGPU_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   for (const Bytes chunk : {2_MiB, 6_MiB}) {
     Open({.limit = 24_MiB, .chunk = chunk, .growth_step = chunk});
@@ -744,7 +736,7 @@ void PoolTest::RunRandomOperations(unsigned seed) {
   }
 }
 
-TEST_F(PoolTest, RandomOperationsAgainstAnOracle) { RunRandomOperations(Seed()); }
+TEST_F(PoolTest, RandomOperationsAgainstAnOracle) { RunRandomOperations(TestSeed()); }
 
 // A block that reached into the pages of small blocks asked for a larger chunk than may lie there, without
 // end.
@@ -753,7 +745,7 @@ TEST_F(PoolTest, RandomOperationsThatWentWrongOnce) {
 }
 
 TEST_F(PoolTest, ManyThreadsAllocateFreeAndTrim) {
-  const unsigned seed = Seed();
+  const unsigned seed = TestSeed();
   for (const Bytes chunk : {2_MiB, 8_MiB}) {
     Open({.limit = 32_MiB, .chunk = chunk, .growth_step = chunk});
     std::vector<std::thread> threads;

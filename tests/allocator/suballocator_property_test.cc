@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <random>
 #include <vector>
 
 #include "allocator/suballocator.h"
 #include "tests/support/suballocator_driver.h"
+#include "tests/support/test_seed.h"
 
 namespace lgpu {
 namespace {
@@ -19,15 +18,8 @@ namespace {
 using Handle = Suballocator::Handle;
 using Range = Suballocator::Range;
 
-unsigned Seed() {
-  const char* const given = std::getenv("LGPU_TEST_SEED");
-  const unsigned seed = given != nullptr ? static_cast<unsigned>(std::atoi(given)) : std::random_device{}();
-  std::printf("LGPU_TEST_SEED=%u\n", seed);
-  return seed;
-}
-
 TEST(SuballocatorPropertyTest, RandomOperationsAgreeWithAnAccount) {
-  const unsigned seed = Seed();
+  const unsigned seed = TestSeed();
   std::mt19937 random(seed);
   for (int round = 0; round < 20; ++round) {
     std::vector<std::uint8_t> input(400 * SuballocatorDriver::kStepBytes);
@@ -132,8 +124,7 @@ void RandomProgram(unsigned seed, int steps, Bytes smallest, Bytes largest, Allo
 }
 
 TEST(SuballocatorMetamorphicTest, TwiceTheSizesAndPagesAreTheSameDecisions) {
-  const unsigned seed = Seed();
-  SCOPED_TRACE(testing::Message() << "LGPU_TEST_SEED=" << seed);
+  const unsigned seed = TestSeed();
   Arena one({.page = 2_MiB, .pages = 100});
   Arena two({.page = 4_MiB, .pages = 100});
   std::vector<std::pair<Handle, Handle>> live;
@@ -161,8 +152,7 @@ TEST(SuballocatorMetamorphicTest, TwiceTheSizesAndPagesAreTheSameDecisions) {
 }
 
 TEST(SuballocatorMetamorphicTest, MovesChangeNothingBeforeTheFirstShortage) {
-  const unsigned seed = Seed();
-  SCOPED_TRACE(testing::Message() << "LGPU_TEST_SEED=" << seed);
+  const unsigned seed = TestSeed();
   Arena moves({.pages = 200});
   Arena stays({.pages = 200, .moves = false});
   std::vector<std::pair<Handle, Handle>> live;
@@ -194,8 +184,7 @@ TEST(SuballocatorMetamorphicTest, MovesChangeNothingBeforeTheFirstShortage) {
 }
 
 TEST(SuballocatorMetamorphicTest, MorePagesRefuseNothingThatFewerGave) {
-  const unsigned seed = Seed();
-  SCOPED_TRACE(testing::Message() << "LGPU_TEST_SEED=" << seed);
+  const unsigned seed = TestSeed();
   Arena few({.pages = 60});
   Arena many({.pages = 75});
   std::vector<std::pair<Handle, Handle>> live;

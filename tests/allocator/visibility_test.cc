@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/support/cases.h"
+#include "tests/support/test_seed.h"
 
 namespace lgpu {
 namespace {
@@ -116,8 +117,7 @@ std::vector<int> Restate(const std::string& value, const std::vector<std::string
 }
 
 TEST(VisibilityTest, RandomValuesAgreeWithTheRulesSaidOtherwise) {
-  const unsigned seed = std::random_device()();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const std::uint32_t seed = TestSeed();
   std::mt19937 random(seed);
   const std::vector<std::string> numbers = {"0",
                                             "1",

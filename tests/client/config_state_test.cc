@@ -10,6 +10,7 @@
 
 #include "kernels/text.h"
 #include "tests/support/cases.h"
+#include "tests/support/test_seed.h"
 
 namespace lgpu {
 namespace {
@@ -243,8 +244,7 @@ std::string OptionsText(const absl::StatusOr<GpuOptions>& options) {
 }
 
 TEST(ConfigStateTest, RandomCallsAgreeWithTheRulesSaidOtherwise) {
-  const unsigned seed = std::random_device()();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const std::uint32_t seed = TestSeed();
   std::mt19937 random(seed);
   const auto below = [&](unsigned n) { return static_cast<int>(random() % n); };
   int refused = 0;

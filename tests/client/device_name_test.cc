@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/support/cases.h"
+#include "tests/support/test_seed.h"
 
 namespace lgpu {
 namespace {
@@ -121,8 +122,7 @@ TEST(DeviceNameTest, SpecsOfPythonAreReadAsTheTableSays) {
 // What both front ends take, they take alike; what Python's alone takes is spelt without "device:", or in a
 // way that no full name has.
 TEST(DeviceNameTest, SpecsOfPythonAreNamesOfTheRuntimeWhereBothRead) {
-  const unsigned seed = std::random_device()();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const std::uint32_t seed = TestSeed();
   std::mt19937 random(seed);
   int both = 0;
   for (int i = 0; i < 20000; ++i) {
@@ -276,8 +276,7 @@ std::optional<DeviceName> Restate(const std::string& text) {
 }
 
 TEST(DeviceNameTest, RandomTextAgreesWithTheGrammarSaidOtherwise) {
-  const unsigned seed = std::random_device()();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const std::uint32_t seed = TestSeed();
   std::mt19937 random(seed);
   const std::vector<std::string> heads = {
       "/job:", "/replica:", "/task:", "/device:", "/gpu:", "/CPU:", "/Gpu:", "/tpu:", "/", "job:"};

@@ -13,6 +13,7 @@
 
 #include "lgpu/visibility.h"
 #include "tests/support/cases.h"
+#include "tests/support/test_seed.h"
 
 namespace lgpu {
 namespace {
@@ -401,8 +402,7 @@ std::string Restate(const RandomConfiguration& made, const std::vector<int>& vis
 }
 
 TEST(LogicalPlanTest, RandomConfigurationsAgreeWithTheRulesSaidOtherwise) {
-  const unsigned seed = std::random_device()();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const std::uint32_t seed = TestSeed();
   std::mt19937 random(seed);
   int planned = 0;
   for (int round = 0; round < 20000; ++round) {

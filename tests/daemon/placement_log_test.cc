@@ -3,11 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdio>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <random>
+
+#include "tests/support/test_seed.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -73,8 +74,7 @@ TEST(PlacementLogTest, AStreamGetsWhatComesAndEnds) {
 }
 
 TEST(PlacementLogTest, GarbageIsCountedAndBounded) {
-  const unsigned seed = std::random_device{}();
-  std::printf("seed %u\n", seed);
+  const std::uint32_t seed = TestSeed();
   std::mt19937_64 random(seed);
   const auto page = std::make_unique<ClientPage>();
   auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(page.get());

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/e2e/harness.h"
+#include "tests/support/test_seed.h"
 
 namespace lgpu::testing {
 namespace {
@@ -356,8 +357,7 @@ TEST_F(ProtocolTest, GarbageInTheClientPageHarmsNobody) {
   StartDaemon();
   Leased client = OpenLeased(16 * kMiB);
   constexpr std::size_t kPageBytes = 532'672;
-  const std::uint64_t seed = std::random_device()();
-  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  const std::uint32_t seed = TestSeed();
   std::mt19937_64 random(seed);
   {
     const Mapping page(client.session.client_page.get(), kPageBytes);

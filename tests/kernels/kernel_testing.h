@@ -12,13 +12,14 @@
 
 #include "kernels/registry.h"
 #include "tests/kernels/kernel_runner.h"
+#include "tests/support/test_seed.h"
 
 namespace lgpu::testing {
 
-/// A random engine whose seed is in the test's output when it fails.
+/// A random engine with the seed of this run of the tests.
 class Random {
  public:
-  Random() : seed_(std::random_device{}()), engine_(seed_), trace_(__FILE__, __LINE__, Message()) {}
+  Random() : engine_(TestSeed()) {}
   std::mt19937& engine() { return engine_; }
   double Uniform(double low, double high) {
     return std::uniform_real_distribution<double>(low, high)(engine_);
@@ -28,10 +29,7 @@ class Random {
   }
 
  private:
-  std::string Message() const { return "seed " + std::to_string(seed_); }
-  unsigned seed_;
   std::mt19937 engine_;
-  ::testing::ScopedTrace trace_;
 };
 
 template <typename T>

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/test_seed.h"
+
 namespace lgpu {
 namespace {
 
@@ -219,8 +221,7 @@ void Scribble(PlacementRing& ring, std::mt19937_64& random) {
 }
 
 TEST(PlacementRingTest, GarbageIsReadInBoundedTimeAndBounds) {
-  const std::uint64_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const std::uint32_t seed = TestSeed();
   std::mt19937_64 random(seed);
   auto ring = NewRing();
   for (int round = 0; round < 12; ++round) {
@@ -255,8 +256,7 @@ TEST(PlacementRingTest, AHeadThatCannotBeIsNotBelieved) {
 }
 
 TEST(PlacementRingTest, AScribblingThreadCannotHangTheReader) {
-  const std::uint64_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const std::uint32_t seed = TestSeed();
   auto ring = NewRing();
   std::atomic<bool> stop = false;
   std::thread scribbler([&] {

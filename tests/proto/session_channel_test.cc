@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "tests/support/open_files_limit.h"
+#include "tests/support/test_seed.h"
 
 namespace lgpu {
 namespace {
@@ -223,8 +224,7 @@ TEST_F(SessionChannelTest, TruncatedFramesAreFramesOrErrors) {
 }
 
 TEST_F(SessionChannelTest, RandomPacketsAreFramesOrErrors) {
-  const std::uint64_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const std::uint32_t seed = TestSeed();
   std::mt19937_64 random(seed);
   const std::string valid = GrowFrame(1234).SerializeAsString();
   for (int i = 0; i < 2000; ++i) {

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <random>
@@ -72,12 +70,6 @@ class PoolFixture : public ::testing::Test {
     EXPECT_EQ(upstream_->granted, 0u);
     EXPECT_EQ(upstream_->mapped, 0u);
     ExpectSound();
-  }
-  static unsigned Seed() {
-    const char* const given = std::getenv("LGPU_TEST_SEED");
-    const unsigned seed = given != nullptr ? static_cast<unsigned>(std::atoi(given)) : std::random_device{}();
-    std::printf("LGPU_TEST_SEED=%u\n", seed);
-    return seed;
   }
 
   std::unique_ptr<FailingBackend> backend_;

@@ -17,6 +17,7 @@
 #include "tests/allocator/broker/recording_log.h"
 #include "tests/support/broker_testing.h"
 #include "tests/support/counting_backend.h"
+#include "tests/support/test_seed.h"
 
 namespace lgpu {
 namespace {
@@ -428,8 +429,7 @@ TEST_F(BrokerChargesTest, SpareChunksMakeRoomForChargesAndAreMadeAgainLater) {
 // Random programs with words that tell the truth: the ledger is never below what they use, and never above a
 // limit.
 TEST_F(BrokerChargesTest, RandomProgramsNeverUseMoreThanIsCounted) {
-  const std::uint64_t seed = std::random_device()();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const std::uint32_t seed = TestSeed();
   std::mt19937_64 random(seed);
   const std::vector<LogicalId> devices = {Device(96_MiB), Device(64_MiB), Device(3_GiB, kOther),
                                           Device(3_GiB, LeaseKey{3}), Device(64_MiB, LeaseKey{3}, 0, true)};
