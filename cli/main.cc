@@ -47,9 +47,9 @@ namespace {
 // A shell waits for it.
 constexpr std::chrono::milliseconds kCompletionTimeout{1000};
 
-std::string Variable(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? "" : text;
+std::string Variable(const char* name, const char* absent = "") {
+  const char* const text = std::getenv(name);
+  return text == nullptr || *text == 0 ? absent : text;
 }
 
 ColorEnvironment ColorEnvironmentOf(int fd) {
@@ -240,8 +240,8 @@ int RunVerb(const CLI::App& app, const Verb& verb, const CommonFlags& flags, boo
   options.json_errors = flags.json_errors;
   options.quiet = flags.quiet;
   options.verbose = flags.verbose;
-  const absl::StatusOr<UserConfig> config =
-      LoadUserConfig(UserConfigFiles(Variable("XDG_CONFIG_HOME"), Variable("HOME")));
+  const absl::StatusOr<UserConfig> config = LoadUserConfig(UserConfigFiles(
+      Variable("XDG_CONFIG_HOME"), Variable("HOME"), Variable("LGPU_CONFIG_DIR", "/etc/lgpu")));
   if (config.ok()) {
     for (const std::string& note : config->notes) options.Note("lgpu: note: " + note);
   }

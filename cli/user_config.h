@@ -24,9 +24,10 @@ struct UserConfig {
   std::vector<std::string> notes = {};  // files that cannot be read
 };
 
-/// The files in the order in which they are read, the later one winning: the system's, the user's.
+/// The files in the order in which they are read, the later one winning: the system's in `system_dir`, the
+/// user's.
 std::vector<std::string> UserConfigFiles(const std::string& xdg_config_home, const std::string& home,
-                                         const std::string& system_dir = "/etc/lgpu");
+                                         const std::string& system_dir);
 
 /// Reads TOML `text` over what `config` has. INVALID_ARGUMENT with path:line:column.
 absl::Status ApplyUserConfig(std::string_view text, const std::string& path, UserConfig& config);

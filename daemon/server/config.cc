@@ -128,6 +128,7 @@ absl::Status CheckUuid(const std::string& uuid) {
 }
 
 Environment Environment::OfThisProcess() {
+  const std::string system_config_dir = Variable("LGPU_CONFIG_DIR").value_or("");
   return {.uid = ::geteuid(),
           .cuda_visible_devices = Variable("CUDA_VISIBLE_DEVICES"),
           .endpoint = Variable("LGPU_ENDPOINT"),
@@ -135,7 +136,8 @@ Environment Environment::OfThisProcess() {
           .home = Variable("HOME").value_or(""),
           .xdg_config_home = XdgDirectory("XDG_CONFIG_HOME"),
           .xdg_runtime_dir = XdgDirectory("XDG_RUNTIME_DIR"),
-          .xdg_state_home = XdgDirectory("XDG_STATE_HOME")};
+          .xdg_state_home = XdgDirectory("XDG_STATE_HOME"),
+          .system_config_dir = system_config_dir.empty() ? "/etc/lgpu" : system_config_dir};
 }
 
 absl::Status CheckLogLevel(std::string_view level) {
@@ -153,15 +155,16 @@ std::string AbsolutePath(const std::string& path) {
   return text;
 }
 
-std::vector<std::string> ConfigFiles(const Environment& environment, const std::string& system_dir) {
+std::vector<std::string> ConfigFiles(const Environment& environment) {
   std::error_code error;
   std::vector<std::string> files;
-  if (std::string path = system_dir + "/lgpud.toml"; std::filesystem::exists(path, error))
-    files.push_back(path);
   std::vector<std::string> drop_ins;
-  for (std::filesystem::directory_iterator it(system_dir + "/lgpud.d", error), end; !error && it != end;
-       it.increment(error)) {
-    if (it->path().extension() == ".toml") drop_ins.push_back(it->path().string());
+  if (const std::string& dir = environment.system_config_dir; !dir.empty()) {
+    if (std::string path = dir + "/lgpud.toml"; std::filesystem::exists(path, error)) files.push_back(path);
+    for (std::filesystem::directory_iterator it(dir + "/lgpud.d", error), end; !error && it != end;
+         it.increment(error)) {
+      if (it->path().extension() == ".toml") drop_ins.push_back(it->path().string());
+    }
   }
   std::sort(drop_ins.begin(), drop_ins.end());
   files.insert(files.end(), drop_ins.begin(), drop_ins.end());
@@ -181,11 +184,10 @@ absl::StatusOr<std::vector<SimulatedDeviceConfig>> ParseSimulate(std::string_vie
   return devices;
 }
 
-absl::StatusOr<Config> LoadConfig(const Flags& flags, const Environment& environment,
-                                  const std::string& system_dir) {
+absl::StatusOr<Config> LoadConfig(const Flags& flags, const Environment& environment) {
   Config config;
   const std::vector<std::string> files =
-      flags.config_file ? std::vector<std::string>{*flags.config_file} : ConfigFiles(environment, system_dir);
+      flags.config_file ? std::vector<std::string>{*flags.config_file} : ConfigFiles(environment);
   for (const std::string& file : files) {
     LGPU_RETURN_IF_ERROR(ApplyFile(file, config));
   }

@@ -126,6 +126,7 @@ struct Environment {
   std::string xdg_config_home;
   std::string xdg_runtime_dir;
   std::string xdg_state_home;
+  std::string system_config_dir;  // LGPU_CONFIG_DIR, else /etc/lgpu; empty: no system's files
 
   static Environment OfThisProcess();
 };
@@ -142,13 +143,11 @@ struct Flags {
 
 /// The files that are read when no flag names one, the later ones winning: the system's file, its drop-ins in
 /// lexical order, the user's. Only existing ones.
-std::vector<std::string> ConfigFiles(const Environment& environment,
-                                     const std::string& system_dir = "/etc/lgpu");
+std::vector<std::string> ConfigFiles(const Environment& environment);
 
 /// The whole configuration, in the order flag > environment > user's file > system's files > default.
 /// INVALID_ARGUMENT, with file:line:column where a file is to blame; NOT_FOUND for a file that a flag names.
-absl::StatusOr<Config> LoadConfig(const Flags& flags, const Environment& environment,
-                                  const std::string& system_dir = "/etc/lgpu");
+absl::StatusOr<Config> LoadConfig(const Flags& flags, const Environment& environment);
 
 /// Reads TOML `text` into `config`, over what it has; `path` is for messages only. Unknown keys are errors.
 absl::Status ApplyConfigText(std::string_view text, std::string_view path, Config& config);

@@ -341,5 +341,13 @@ TEST_F(UsageTest, AFileHasThePersonsOwnDefaults) {
   EXPECT_THAT(RunWith(environment, {"ls"}).err, HasSubstr(path + ":1:11: \"soon\" is no duration"));
 }
 
+TEST_F(UsageTest, LgpuConfigDirIsReadInPlaceOfTheMachinesFolder) {
+  StartWithLease();
+  TempDir system;
+  std::ofstream(system.path() + "/config.toml") << "color = \"always\"\n";
+  EXPECT_THAT(RunWith({{"LGPU_CONFIG_DIR", system.path()}, {"NO_COLOR", ""}}, {"ls"}).out,
+              HasSubstr("\033["));
+}
+
 }  // namespace
 }  // namespace lgpu::testing

@@ -139,12 +139,13 @@ TEST(ConfigTest, FlagWinsOverEnvironmentOverUserFileOverSystemFilesOverDefault) 
   const TemporaryDirectory temporary;
   const std::string system = temporary.path() + "/etc";
   Environment environment;
+  environment.system_config_dir = system;
   environment.uid = 1000;
   environment.home = temporary.path() + "/home";
   environment.xdg_runtime_dir = "/run/user/1000";
   Flags flags;
   const auto level = [&] {
-    const absl::StatusOr<Config> config = LoadConfig(flags, environment, system);
+    const absl::StatusOr<Config> config = LoadConfig(flags, environment);
     EXPECT_EQ(config.status(), absl::OkStatus());
     return config.ok() ? config->log_level : "";
   };
@@ -161,14 +162,16 @@ TEST(ConfigTest, FlagWinsOverEnvironmentOverUserFileOverSystemFilesOverDefault) 
   EXPECT_EQ(level(), "error");
   flags.log_level = "off";
   EXPECT_EQ(level(), "off");
-  EXPECT_EQ(LoadConfig(flags, environment, system)->max_sessions, 3u);
+  EXPECT_EQ(LoadConfig(flags, environment)->max_sessions, 3u);
 }
 
 // Containers mount them so.
 TEST(ConfigTest, ADirectoryInPlaceOfAFileIsAnError) {
   const TemporaryDirectory temporary;
   std::filesystem::create_directories(temporary.path() + "/lgpud.d/20.toml");
-  const absl::Status status = LoadConfig({}, Environment(), temporary.path()).status();
+  Environment environment;
+  environment.system_config_dir = temporary.path();
+  const absl::Status status = LoadConfig({}, environment).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("20.toml: Is a directory"));
 }
@@ -176,21 +179,22 @@ TEST(ConfigTest, ADirectoryInPlaceOfAFileIsAnError) {
 TEST(ConfigTest, DefaultDirectoriesOfRootAndOfOthers) {
   const TemporaryDirectory empty;
   Environment environment;
-  absl::StatusOr<Config> config = LoadConfig({}, environment, empty.path());
+  environment.system_config_dir = empty.path();
+  absl::StatusOr<Config> config = LoadConfig({}, environment);
   EXPECT_EQ(config->runtime_dir, "/run/lgpu");
   EXPECT_EQ(config->state_dir, "/var/lib/lgpu");
 
   environment.uid = 1000;
   environment.xdg_runtime_dir = "/run/user/1000";
   environment.xdg_state_home = "/home/a/state";
-  config = LoadConfig({}, environment, empty.path());
+  config = LoadConfig({}, environment);
   EXPECT_EQ(config->runtime_dir, "/run/user/1000/lgpu");
   EXPECT_EQ(config->state_dir, "/home/a/state/lgpu");
 
   environment.xdg_runtime_dir = "";
   environment.xdg_state_home = "";
   environment.home = empty.path();
-  config = LoadConfig({}, environment, empty.path());
+  config = LoadConfig({}, environment);
   EXPECT_EQ(config->runtime_dir, "/tmp/lgpu-1000");
   EXPECT_EQ(config->state_dir, empty.path() + "/.local/state/lgpu");
 }
@@ -198,23 +202,25 @@ TEST(ConfigTest, DefaultDirectoriesOfRootAndOfOthers) {
 TEST(ConfigTest, ADirectoryOfItsOwnKeepsItsStateToItself) {
   const TemporaryDirectory empty;
   Environment environment;
+  environment.system_config_dir = empty.path();
   environment.endpoint = "/srv/a";
-  EXPECT_EQ(LoadConfig({}, environment, empty.path())->runtime_dir, "/srv/a");
+  EXPECT_EQ(LoadConfig({}, environment)->runtime_dir, "/srv/a");
   Flags flags;
   flags.dir = "/srv/b/../c/";
-  const absl::StatusOr<Config> config = LoadConfig(flags, environment, empty.path());
+  const absl::StatusOr<Config> config = LoadConfig(flags, environment);
   EXPECT_EQ(config->runtime_dir, "/srv/c");
   EXPECT_EQ(config->state_dir, "/srv/c/state");
   environment.endpoint = "local";
-  EXPECT_EQ(LoadConfig({}, environment, empty.path())->runtime_dir, "/run/lgpu");
+  EXPECT_EQ(LoadConfig({}, environment)->runtime_dir, "/run/lgpu");
 }
 
 TEST(ConfigTest, VisibleDevicesSetToNothingIsNotUnset) {
   const TemporaryDirectory empty;
   Environment environment;
-  EXPECT_FALSE(LoadConfig({}, environment, empty.path())->has_cuda_visible_devices);
+  environment.system_config_dir = empty.path();
+  EXPECT_FALSE(LoadConfig({}, environment)->has_cuda_visible_devices);
   environment.cuda_visible_devices = "";
-  EXPECT_TRUE(LoadConfig({}, environment, empty.path())->has_cuda_visible_devices);
+  EXPECT_TRUE(LoadConfig({}, environment)->has_cuda_visible_devices);
 }
 
 TEST(ConfigTest, SimulateIsCountsAndSizes) {
@@ -263,11 +269,11 @@ TEST(ConfigTest, NobodyIsStoppedOrKilledForUseThatNoAllowanceBounds) {
   for (const std::string action : {"stop", "kill"}) {
     const std::string text = "[memory]\non_uncharged = \"" + action + "\"\n";
     Write(*flags.config_file, text);
-    const absl::Status status = LoadConfig(flags, Environment(), "").status();
+    const absl::Status status = LoadConfig(flags, {}).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("needs memory.overhead_allowance"));
     Write(*flags.config_file, text + "overhead_allowance = \"600MiB\"\n");
-    const absl::StatusOr<Config> config = LoadConfig(flags, Environment(), "");
+    const absl::StatusOr<Config> config = LoadConfig(flags, {});
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_EQ(config->on_uncharged, action);
   }
