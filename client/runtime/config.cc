@@ -190,7 +190,7 @@ absl::Status Config::Impl::Resize(internal::ContextState& context, const ConfigS
   }
   if (!order.empty() && attached) {
     return absl::FailedPreconditionError(
-        "this program runs inside a lease that somebody else made (LGPU_LEASE), whose limits are not its "
+        "this program runs inside a lease made outside it (LGPU_LEASE), whose limits are not its "
         "own\n"
         "  try: lgpu resize, or without LGPU_LEASE");
   }

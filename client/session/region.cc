@@ -16,12 +16,12 @@ namespace {
 
 std::string ChunkText(ChunkId id) { return "chunk " + std::to_string(id.value); }
 
-// Zero where it is more than can be said.
+// Zero where the product has more than 63 bits.
 Bytes Times(Bytes unit, std::uint64_t times) {
   return unit.count() > (~std::uint64_t{0} >> 1) / times ? Bytes() : unit * times;
 }
 
-// Addresses cost nothing, except to a program that has only so many.
+// True unless RLIMIT_AS limits the addresses of this process.
 bool HasManyAddresses() {
   rlimit most = {};
   return ::getrlimit(RLIMIT_AS, &most) == 0 && most.rlim_cur == RLIM_INFINITY;
@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<Region>> Region::Reserve(DeviceMemory& backend, i
 }
 
 Region::~Region() {
-  if (IsForked()) return;  // the range is not mapped in a child, and may be somebody else's there
+  if (IsForked()) return;  // not mapped in a child, where other memory may lie at these addresses
   for (const Held& held : TakeAll()) {
     (void)backend_.Release(held.memory);
   }

@@ -15,16 +15,17 @@
 
 namespace lgpu::daemon {
 
-/// A Journal is the file from which the next lgpud learns who holds what: `journal` in the runtime directory.
-/// It is never behind what clients have: a grant is in the file before it leaves (Note, then Commit), what
-/// was freed may be in it a little longer. There is no fsync: it is to survive the daemon, not the machine.
+/// A Journal is the file from which the next lgpud learns which session holds what: `journal` in the
+/// runtime directory. It is never behind what clients have: a grant is in the file before it leaves (Note,
+/// then Commit), what was freed may be in it a little longer. There is no fsync: it is to survive the daemon,
+/// not the machine.
 ///
 /// Thread-safe. Note is cheap and may be called under other locks, so that records stand in the order of what
 /// they tell. Commit writes; the one lock that it holds meanwhile is the file's own.
 class Journal final : public GrantLog {
  public:
   enum class Found {
-    kNone,         // no file: the first daemon here, or somebody removed it
+    kNone,         // no file: the first daemon here, or it was removed
     kWhole,        // `state` is all that there was, or a little more
     kForeignBoot,  // the machine was started again since: nothing of it is left
     kDamaged,      // `state` may be less than there was
@@ -44,7 +45,7 @@ class Journal final : public GrantLog {
   /// characters. The file's errors.
   static absl::StatusOr<Opened> Open(const std::string& directory, const std::string& boot_id);
 
-  /// Who had what memory when the file before was damaged or missing is known, or noted.
+  /// The file before was damaged or missing, and the holders of memory at that time are known, or noted.
   void Settled();
   /// The record is true from here on, and will be in the file.
   void Note(const v1::JournalRecord& record);

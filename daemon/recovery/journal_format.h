@@ -25,7 +25,7 @@ namespace lgpu::daemon {
 /// CRC-32C (Castagnoli) of `bytes`.
 std::uint32_t Crc32c(std::string_view bytes);
 
-/// What all records of a journal come to.
+/// A JournalState is the state that all records of a journal add up to.
 class JournalState {
  public:
   /// A record that cannot follow what was said before is INVALID_ARGUMENT and changes nothing: a grant to a
@@ -42,7 +42,7 @@ class JournalState {
   /// The most that a session has charged, by session and device.
   const std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>& charges() const { return charges_; }
   const v1::JournalIds& ids() const { return ids_; }
-  /// The uuids of cards of which somebody may hold memory that is not told of here.
+  /// The uuids of cards of which a process may hold memory that no record names.
   const std::set<std::string>& unexplained() const { return unexplained_; }
   /// About as many bytes as Encode makes.
   std::size_t encoded_bytes() const;
@@ -84,7 +84,7 @@ struct ParsedJournal {
   enum class Condition {
     kWhole,
     kTorn,         // the last record was not written to its end: what it says never happened
-    kForeignBoot,  // of an earlier boot of the machine: nobody holds what it says
+    kForeignBoot,  // of an earlier boot of the machine: no process holds what it says
     kDamaged,      // `state` is what could be read before the damage
   };
   Condition condition = Condition::kWhole;

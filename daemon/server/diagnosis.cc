@@ -96,7 +96,7 @@ void ExamineDriver(const StatsReporter& stats, const std::vector<v1::CardStats>&
     }
   }
   if (foreign.empty()) {
-    Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_OK, "nobody outside lgpu uses the GPUs");
+    Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_OK, "no process outside lgpu uses the GPUs");
   } else {
     Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_WARN,
         absl::StrCat("outside lgpu: ", absl::StrJoin(foreign, ", "), "; limits do not cover that"));
@@ -140,7 +140,7 @@ void Diagnostician::ExamineCards(v1::Diagnosis& diagnosis) const {
   if (simulated) {
     Add(diagnosis, "driver", v1::Diagnosis::LEVEL_OK, "simulated GPUs need none");
     Add(diagnosis, "compute-mode", v1::Diagnosis::LEVEL_OK, "simulated GPUs have none");
-    Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_OK, "nobody outside lgpu uses simulated GPUs");
+    Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_OK, "no process outside lgpu uses simulated GPUs");
   } else {
     ExamineDriver(stats_, usable, diagnosis);
   }
