@@ -38,12 +38,8 @@ Bytes Broker::LeavingAnywhere() const {
 }
 
 RefusalReason Broker::BackendReason(const absl::Status& status) {
-  if (const std::optional<Refusal> refusal = GetRefusal(status)) {
-    return refusal->reason == RefusalReason::kDescriptors ? refusal->reason : RefusalReason::kBackend;
-  }
-  const std::string_view text(status.message().data(), status.message().size());
-  const bool descriptors =
-      text.find("descriptor") != std::string_view::npos || text.find("open files") != std::string_view::npos;
+  const std::optional<Refusal> refusal = GetRefusal(status);
+  const bool descriptors = refusal && refusal->reason == RefusalReason::kDescriptors;
   return descriptors ? RefusalReason::kDescriptors : RefusalReason::kBackend;
 }
 
