@@ -341,5 +341,20 @@ TEST(BrokerRepairsTest, ACutThatHasToWaitLeavesItsThreadFree) {
   EXPECT_TRUE(lowered.broker->CheckInvariants().ok()) << lowered.broker->CheckInvariants();
 }
 
+TEST(BrokerRepairsTest, DescriptorsRunOutOnlyWhereTheBackendSaysSo) {
+  CountingBackend backend({64_MiB}, 2_MiB);
+  const std::unique_ptr<Broker> broker = MakeBroker(backend);
+  const LogicalId device = AddDevice(*broker, 1, 64_MiB, false);
+  const auto reason_of = [&](const absl::Status& status) {
+    return GetRefusal(broker->ExplainExport(device, 2_MiB, status))->reason;
+  };
+  EXPECT_EQ(reason_of(RefusalStatus({.reason = RefusalReason::kDescriptors})), RefusalReason::kDescriptors);
+  EXPECT_EQ(reason_of(RefusalStatus({.reason = RefusalReason::kMapCount})), RefusalReason::kBackend);
+  EXPECT_EQ(reason_of(absl::ResourceExhaustedError("a descriptor of device memory, open files")),
+            RefusalReason::kBackend);
+  const absl::Status other = absl::InternalError("no descriptor");
+  EXPECT_EQ(broker->ExplainExport(device, 2_MiB, other), other);
+}
+
 }  // namespace
 }  // namespace lgpu
