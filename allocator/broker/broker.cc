@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/chunk_sizes.h"
 #include "base/check.h"
 #include "lgpu/status.h"
 
@@ -222,11 +223,11 @@ std::optional<Broker::Making> Broker::Conclude(Waiter& mine, GrowAnswer& answer)
     return std::nullopt;
   }
   if (mine.phase == Waiter::Phase::kCharged) {
-    const Device& device = devices_.at(mine.spec.device);
+    const BrokerCard& card = cards_.at(devices_.at(mine.spec.device).spec.card);
     // What is wanted beyond the need is to lie in chunks of its own: it may have to go again.
-    Making making{.sizes = CutIntoChunks(device, mine.spec.at_least),
-                  .backend_device = cards_.at(device.spec.card).backend_device};
-    const std::vector<Bytes> more = CutIntoChunks(device, mine.charged - mine.spec.at_least);
+    Making making{.sizes = ChunkSizesForGrowth(card.device, mine.spec.at_least),
+                  .backend_device = card.backend_device};
+    const std::vector<Bytes> more = ChunkSizesForGrowth(card.device, mine.charged - mine.spec.at_least);
     making.sizes.insert(making.sizes.end(), more.begin(), more.end());
     return making;
   }

@@ -707,9 +707,6 @@ class Broker {
   bool TakeFromRoom(const DeviceSpec& spec, Bytes guarantee) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // broker_chunks.cc, broker_spare.cc: the table of chunks and the backend.
-  std::vector<Bytes> CutIntoChunks(const Device& device, Bytes bytes) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<Bytes> CutPreallocated(CardId card, Bytes bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Makes the chunks of a charged request.
   GrowAnswer Materialise(GrowId id, Waiter mine, const Making& making);
   GrowAnswer Make(GrowId id, Waiter mine, const Making& making);

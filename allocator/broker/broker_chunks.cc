@@ -3,50 +3,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/broker/broker.h"
+#include "allocator/broker/chunk_sizes.h"
 #include "base/check.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
-namespace {
-
-// Classes of chunks, in granules: 2 MiB where memory may have to move, 32 MiB where creating costs more.
-constexpr std::uint64_t kLargeGranules = 16;
-// Growth in steps of at least this many granules (64 MiB) uses large chunks.
-constexpr std::uint64_t kLargeStep = 32;
-// On real GPUs every chunk costs, whatever its size: steps of 1 GiB and more take huge chunks (256 MiB).
-constexpr std::uint64_t kHugeGranules = 128;
-constexpr std::uint64_t kHugeStep = 512;
-
-}  // namespace
-
-std::vector<Bytes> Broker::CutIntoChunks(const Device& device, Bytes bytes) const {
-  const Bytes granule = cards_.at(device.spec.card).device.granularity;
-  std::vector<Bytes> sizes;
-  if (!cards_.at(device.spec.card).device.simulated && bytes >= granule * kHugeStep) {
-    const Bytes huge = granule * kHugeGranules;
-    sizes.assign(bytes / huge, huge);
-    bytes -= huge * sizes.size();
-  }
-  if (bytes >= granule * kLargeStep) {
-    const Bytes large = granule * kLargeGranules;
-    const std::uint64_t count = bytes / large;
-    sizes.insert(sizes.end(), count, large);
-    bytes -= large * count;
-  }
-  sizes.insert(sizes.end(), bytes / granule, granule);
-  return sizes;
-}
-
-std::vector<Bytes> Broker::CutPreallocated(CardId card, Bytes bytes) const {
-  // At least an eighth in single granules: small blocks live only there. None is huge: a charge that a spare
-  // chunk makes room for frees little more than it needs.
-  const Bytes granule = cards_.at(card).device.granularity;
-  const Bytes large = granule * kLargeGranules;
-  const std::uint64_t count = (bytes - RoundUp(bytes / 8, granule)) / large;
-  std::vector<Bytes> sizes(count, large);
-  sizes.insert(sizes.end(), (bytes - large * count) / granule, granule);
-  return sizes;
-}
 
 Broker::Created Broker::CreateChunks(int backend_device, const std::vector<Bytes>& sizes) {
   Created created;
@@ -120,7 +81,7 @@ absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadlin
     MutexLock lock(mutex_);
     const CardId card = devices_.at(logical).spec.card;
     if (sizes.empty()) {
-      sizes = CutPreallocated(card, bytes);
+      sizes = ChunkSizesForPreallocation(cards_.at(card).device, bytes);
     }
     backend_device = cards_.at(card).backend_device;
   }
