@@ -41,15 +41,12 @@ int Signal(const Process& program, int number) {
 
 }  // namespace
 
-absl::StatusOr<LeasePrograms> LeasePrograms::Find(Connection& connection, const std::string& name) {
-  v1::GetLeaseRequest request;
-  request.set_lease(name);
-  LGPU_ASSIGN_OR_RETURN(const v1::Lease lease, connection.Call(kGetLease, request));
+absl::StatusOr<LeasePrograms> LeasePrograms::Find(Connection& connection, const std::string& id) {
   LGPU_ASSIGN_OR_RETURN(const v1::StatsSnapshot snapshot, connection.Call(kGetStats, v1::GetStatsRequest()));
   LeasePrograms found;
   std::set<std::int64_t> known = {::getpid()};
   for (const v1::LeaseStats& stats : snapshot.leases()) {
-    if (stats.id() != lease.id()) continue;
+    if (stats.id() != id) continue;
     for (const v1::SessionStats& session : stats.sessions()) {
       if (!known.insert(session.pid()).second) continue;
       absl::StatusOr<Process> process = HoldProcess(session.pid());

@@ -16,9 +16,9 @@ namespace lgpu::cli {
 /// pid is never taken for one of them. One thread.
 class LeasePrograms {
  public:
-  /// NOT_FOUND: there is no such lease. FAILED_PRECONDITION: the daemon's pids are those of another pid
-  /// namespace.
-  static absl::StatusOr<LeasePrograms> Find(Connection& connection, const std::string& lease);
+  /// `id`: of a lease, which may be ending; one that is gone has none. FAILED_PRECONDITION: the daemon's pids
+  /// are those of another pid namespace.
+  static absl::StatusOr<LeasePrograms> Find(Connection& connection, const std::string& id);
 
   struct Ended {
     std::vector<std::int64_t> terminated;  // by SIGTERM

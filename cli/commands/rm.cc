@@ -99,19 +99,14 @@ class RmCommand final : public Command {
 
   absl::Status Remove(Connection& connection, const std::string& name, const v1::RemoveLeaseRequest& request,
                       Outcome& outcome) const {
-    std::optional<LeasePrograms> programs;
-    if (kill_) {
-      absl::StatusOr<LeasePrograms> found = LeasePrograms::Find(connection, name);
-      if (found.ok()) {
-        programs = *std::move(found);
-      } else if (!if_exists_ || !absl::IsNotFound(found.status())) {
-        return found.status();
-      }
-    }
-    // A name finds a lease that is ending only here, and its memory may not be back.
+    // A name finds a lease that is ending only here: its programs may be there still, and its memory.
     std::string id;
-    if (!wait_.empty() && !request.lease().empty()) {
+    if ((kill_ || !wait_.empty()) && !request.lease().empty()) {
       LGPU_ASSIGN_OR_RETURN(id, FindId(connection, request.lease()));
+    }
+    std::optional<LeasePrograms> programs;
+    if (kill_ && !id.empty()) {
+      LGPU_ASSIGN_OR_RETURN(programs, LeasePrograms::Find(connection, id));
     }
     // The daemon says whether the caller may remove the lease, before any program is ended.
     const absl::StatusOr<v1::RemoveLeaseResponse> removed = connection.Call(kRemoveLease, request);
@@ -124,7 +119,7 @@ class RmCommand final : public Command {
     outcome.note = absl::StrCat("lease ", Printable(name), " is removed");
     if (programs) LGPU_RETURN_IF_ERROR(EndPrograms(*programs, name, outcome));
     if (id.empty() && !wait_.empty()) id = removed->lease_id();
-    return id.empty() ? absl::OkStatus() : AwaitEnd(connection, id);
+    return wait_.empty() ? absl::OkStatus() : AwaitEnd(connection, id);
   }
 
   absl::Status EndPrograms(LeasePrograms& programs, const std::string& name, Outcome& outcome) const {

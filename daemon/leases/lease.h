@@ -46,6 +46,7 @@ struct Lease {
   bool saved = false;          // it may be in the file of those that last
   std::chrono::system_clock::time_point created_at;
   std::string request_id;
+  bool is_repeated = false;              // a second call with that request was given this lease
   std::optional<Management> management;  // none: its owner's own
   std::vector<LeaseDevice> devices;
   std::set<SessionId> live;

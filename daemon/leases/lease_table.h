@@ -49,6 +49,7 @@ struct LeaseAttempt {
     Bytes bytes;  // what the plan sets aside on it
   };
   std::optional<Shortage> short_of;  // the card that had too little; nothing: a cap had
+  bool is_new = false;               // this attempt made the lease; else an earlier call of the same request
 };
 
 /// A LeaseTable has all leases and knows which session is attached to which. A user finds only his own;
@@ -126,9 +127,12 @@ class LeaseTable {
   /// Tells its sessions to go and waits, until `deadline`, for their memory. One that waits in the file, by
   /// its id or, where no lease of the caller has that name, by its name, is given up.
   absl::Status Remove(const Caller& caller, const std::string& lease, TimePoint deadline);
-  /// The same for the lease that `caller` made by this request; its id. One that ends already is no error.
+  /// The same for the lease that `caller` made by this request; its id. One that ends already is no error;
+  /// one that is being made is awaited until `deadline` (UNAVAILABLE: it was not made by then).
   absl::StatusOr<std::string> RemoveRequested(const Caller& caller, const std::string& request_id,
                                               TimePoint deadline);
+  /// Removes a new lease whose caller did not hear of it, unless a repetition of the request was given it.
+  void TakeBack(const v1::Lease& lease);
   /// A lease that has a directory of its own.
   struct WithDirectory {
     LeaseKey key;
@@ -138,6 +142,10 @@ class LeaseTable {
   /// From here on the lease has one, over restarts too.
   absl::StatusOr<WithDirectory> OpenDirectory(const Caller& caller, const std::string& lease);
   std::vector<WithDirectory> LeasesWithDirectories() const;
+  /// Ids of the leases whose directory stays: those, and leases that wait in the file for a later start.
+  std::set<std::string> KeptDirectories() const;
+  /// The lease is there and does not end.
+  bool IsOpen(LeaseKey key) const;
   /// Ends managed leases whose time is over, or whose cgroup has no processes any more. To be called now and
   /// then.
   void EndOverdue();
@@ -255,12 +263,37 @@ class LeaseTable {
   void EndSessions(const std::set<SessionId>& sessions, const absl::Status& why);
   /// The cgroup of a managed lease has processes.
   void NotePopulated(LeaseKey key);
-  /// Ends a lease; `why`, if any, is what its sessions are told.
+  /// A removal that has begun.
+  struct Removal {
+    LeaseKey key;
+    std::string name;
+    bool lasting = false;
+    std::set<SessionId> live;
+    std::optional<Lease> taken = {};
+    std::vector<LogicalId> devices = {};
+  };
+  Removal BeginRemoval(Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Ends its sessions, which are told `why`, if it says something; waits until `deadline` for their memory.
+  absl::Status FinishRemoval(const Removal& removal, const absl::Status& why, TimePoint deadline);
   absl::Status RemoveKey(LeaseKey key, const absl::Status& why, TimePoint deadline);
   /// What whoever removes a lease is told, when the journal has it or not.
   static absl::Status Removed(const std::string& name, const absl::Status& noted);
+  struct Kept {
+    v1::JournalLease record;
+    bool in_use = false;
+  };
+  /// Takes a lease out of `waiting_`; the journal has it as removed.
+  Kept TakeWaiting(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Gives up a lease that TakeWaiting gave.
+  absl::Status GiveUp(const Kept& kept);
   /// NOT_FOUND: none of that name or id waits in the file.
   absl::Status RemoveWaiting(const Caller& caller, const std::string& text);
+  /// The leases of that request that wait in the file; the id of one. NOT_FOUND: there is none.
+  absl::StatusOr<std::string> RemoveWaitingRequest(const Caller& caller, const std::string& request_id);
+  /// The lease that the caller's request made and that is there by now. NOT_FOUND, or UNAVAILABLE at
+  /// `deadline`.
+  absl::StatusOr<LeaseKey> AwaitRequested(const Caller& caller, const std::string& request_id,
+                                          TimePoint deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The id of a lease that waits. INVALID_ARGUMENT where several have that name.
   absl::StatusOr<std::string> FindWaiting(const Caller& caller, const std::string& text) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -294,10 +327,6 @@ class LeaseTable {
   std::uint64_t lost_sessions_ ABSL_GUARDED_BY(mutex_) = 0;
 
   Mutex file_mutex_;  // before mutex_: one writer of the file of lasting leases
-  struct Kept {
-    v1::JournalLease record;
-    bool in_use = false;
-  };
   std::map<std::string, Kept> waiting_ ABSL_GUARDED_BY(mutex_);  // by id
   std::vector<LeaseKey> in_file_still_ ABSL_GUARDED_BY(mutex_);  // but over
   bool file_is_behind_ ABSL_GUARDED_BY(mutex_) = false;

@@ -47,6 +47,7 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
   std::vector<PlannedDevice> plan = attempt.plan;
   LGPU_ASSIGN_OR_RETURN(const Announced announced, Announce(caller, wanted, plan));
   const LeaseKey key = announced.key;
+  attempt.is_new = announced.is_new;
   if (announced.is_new) {
     LGPU_RETURN_IF_ERROR(MakeDevices(key, plan, deadline, attempt));
   }
@@ -130,6 +131,7 @@ absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
       same = FindRequested(user.uid, is_managed, request.request_id());
     }
     if (same != nullptr && !same->ending) {
+      leases_.at(same->key).is_repeated = true;
       return Announced{.key = same->key, .is_new = false};
     }
   }

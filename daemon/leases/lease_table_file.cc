@@ -166,12 +166,41 @@ absl::Status LeaseTable::RemoveWaiting(const Caller& caller, const std::string& 
       return absl::PermissionDeniedError(
           absl::StrCat("lease ", waiting_.at(id).record.name(), " is managed: only root removes it"));
     }
-    kept = std::move(waiting_.extract(id).mapped());
-    v1::JournalRecord record;
-    *record.mutable_lease() = kept.record;
-    record.mutable_lease()->set_removed(true);
-    if (journal_ != nullptr) journal_->Note(record);
+    kept = TakeWaiting(id);
   }
+  return GiveUp(kept);
+}
+
+absl::StatusOr<std::string> LeaseTable::RemoveWaitingRequest(const Caller& caller,
+                                                             const std::string& request_id) {
+  std::vector<Kept> found;
+  {
+    MutexLock lock(mutex_);
+    std::vector<std::string> ids;
+    for (const auto& [id, kept] : waiting_) {
+      const bool is_near =
+          kept.record.has_management() ? caller.is_root() : kept.record.owner_uid() == caller.uid;
+      if (is_near && kept.record.request_id() == request_id) ids.push_back(id);
+    }
+    for (const std::string& id : ids) found.push_back(TakeWaiting(id));
+  }
+  if (found.empty()) return absl::NotFoundError("no lease of this request waits");
+  absl::Status status;
+  for (const Kept& kept : found) status.Update(GiveUp(kept));
+  LGPU_RETURN_IF_ERROR(status);
+  return found.front().record.id();
+}
+
+LeaseTable::Kept LeaseTable::TakeWaiting(const std::string& id) {
+  Kept kept = std::move(waiting_.extract(id).mapped());
+  v1::JournalRecord record;
+  *record.mutable_lease() = kept.record;
+  record.mutable_lease()->set_removed(true);
+  if (journal_ != nullptr) journal_->Note(record);
+  return kept;
+}
+
+absl::Status LeaseTable::GiveUp(const Kept& kept) {
   sessions_.RemoveWaiting(LeaseKey{kept.record.key()});
   // As for one that is there.
   Commit().IgnoreError();

@@ -1,4 +1,4 @@
-// What managed leases need of a LeaseTable beside others: ends of their own, and removal by request.
+// What managed leases need of a LeaseTable beside others: ends and directories of their own.
 
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/utf8.h"
 #include "daemon/leases/lease_table.h"
 #include "lgpu/status.h"
 
@@ -43,12 +42,9 @@ void LeaseTable::EndOverdue() {
   const Management::BootTime now = BootTimeNow();
   for (Managed& each : managed) {
     Management& management = each.management;
-    if (!management.cgroup.empty() && !management.was_populated) {
-      const absl::StatusOr<bool> populated = IsPopulated(management.cgroup);
-      if (populated.ok() && *populated) {
-        management.was_populated = true;
-        NotePopulated(each.key);
-      }
+    if (!management.cgroup.empty() && !management.was_populated && HasBeenPopulated(management)) {
+      management.was_populated = true;
+      NotePopulated(each.key);
     }
     const std::string why = WhyOver(management, now);
     if (why.empty()) continue;
@@ -57,30 +53,6 @@ void LeaseTable::EndOverdue() {
               std::chrono::steady_clock::now())
         .IgnoreError();
   }
-}
-
-absl::StatusOr<std::string> LeaseTable::RemoveRequested(const Caller& caller, const std::string& request_id,
-                                                        TimePoint deadline) {
-  LeaseKey key;
-  std::string id;
-  {
-    MutexLock lock(mutex_);
-    if (caller.only) {
-      return absl::PermissionDeniedError("no lease can be changed from a lease's own directory");
-    }
-    const Lease* lease =
-        caller.is_root() ? FindRequested(caller.uid, /*is_managed=*/true, request_id) : nullptr;
-    if (lease == nullptr) lease = FindRequested(caller.uid, /*is_managed=*/false, request_id);
-    if (lease == nullptr || !lease->ready) {
-      return absl::NotFoundError(absl::StrCat("you have no lease made by request \"",
-                                              AsUtf8(request_id.substr(0, kMaxRequestIdBytes)), "\""));
-    }
-    key = lease->key;
-    id = lease->id;
-    if (lease->ending) return id;
-  }
-  LGPU_RETURN_IF_ERROR(RemoveKey(key, absl::OkStatus(), deadline));
-  return id;
 }
 
 void LeaseTable::NotePopulated(LeaseKey key) {
@@ -128,6 +100,24 @@ std::vector<LeaseTable::WithDirectory> LeaseTable::LeasesWithDirectories() const
     }
   }
   return found;
+}
+
+std::set<std::string> LeaseTable::KeptDirectories() const {
+  std::set<std::string> ids;
+  MutexLock lock(mutex_);
+  for (const auto& [key, lease] : leases_) {
+    if (lease.ready && !lease.ending && lease.has_directory) ids.insert(lease.id);
+  }
+  for (const auto& [id, kept] : waiting_) {
+    if (kept.record.has_directory()) ids.insert(id);
+  }
+  return ids;
+}
+
+bool LeaseTable::IsOpen(LeaseKey key) const {
+  MutexLock lock(mutex_);
+  const auto found = leases_.find(key);
+  return found != leases_.end() && !found->second.ending;
 }
 
 }  // namespace lgpu::daemon

@@ -3,10 +3,14 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <set>
-#include <string_view>
+#include <string>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/read_file.h"
@@ -55,6 +59,25 @@ absl::Status CheckLabels(const v1::Management& request) {
   return absl::OkStatus();
 }
 
+// The value of a line "KEY VALUE" of a file in a cgroup's folder.
+std::optional<std::string> ValueOf(absl::string_view text, absl::string_view key) {
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (absl::StartsWith(line, key) && line.substr(key.size(), 1) == " ") {
+      return std::string(line.substr(key.size() + 1));
+    }
+  }
+  return std::nullopt;
+}
+
+// Each cgroup of version 2 has it, whatever its controllers. 0: there is no such cgroup yet.
+std::optional<std::uint64_t> CpuUsec(const std::string& cgroup) {
+  const absl::StatusOr<std::string> stat = ReadWholeFile(absl::StrCat(cgroup, "/cpu.stat"));
+  if (absl::IsNotFound(stat.status()) && absl::IsNotFound(IsPopulated(cgroup).status())) return 0;
+  std::uint64_t usec = 0;
+  const std::optional<std::string> value = stat.ok() ? ValueOf(*stat, "usage_usec") : std::nullopt;
+  return value && absl::SimpleAtoi(*value, &usec) ? std::optional(usec) : std::nullopt;
+}
+
 absl::Status CheckCgroup(const std::string& cgroup) {
   if (cgroup.front() != '/' || cgroup.size() > kMaxPathBytes) {
     return absl::InvalidArgumentError(absl::StrCat("cgroup ", AsUtf8(cgroup.substr(0, 80)),
@@ -88,7 +111,10 @@ absl::StatusOr<Management> ParseManagement(const v1::Management& request, Manage
     management.ends_at = now + std::chrono::milliseconds(request.time_to_live_ms());
   }
   management.cgroup = request.end_with_cgroup();
-  if (!management.cgroup.empty()) LGPU_RETURN_IF_ERROR(CheckCgroup(management.cgroup));
+  if (!management.cgroup.empty()) {
+    LGPU_RETURN_IF_ERROR(CheckCgroup(management.cgroup));
+    management.cgroup_cpu_usec = CpuUsec(management.cgroup);
+  }
   if (management.ends_by_itself()) {
     LGPU_ASSIGN_OR_RETURN(management.boot_id, ReadBootId());
   }
@@ -123,6 +149,7 @@ v1::JournalManagement RecordOf(const Management& management) {
   if (management.ends_at) record.set_ends_boottime_ns(management.ends_at->count());
   record.set_cgroup(management.cgroup);
   record.set_was_populated(management.was_populated);
+  if (management.cgroup_cpu_usec) record.set_cgroup_cpu_usec(*management.cgroup_cpu_usec);
   return record;
 }
 
@@ -132,6 +159,7 @@ Management FromRecord(const v1::JournalManagement& record) {
   if (record.ends_boottime_ns() != 0) management.ends_at = Management::BootTime(record.ends_boottime_ns());
   management.cgroup = record.cgroup();
   management.was_populated = record.was_populated();
+  if (record.has_cgroup_cpu_usec()) management.cgroup_cpu_usec = record.cgroup_cpu_usec();
   management.boot_id = record.boot_id();
   return management;
 }
@@ -141,20 +169,25 @@ bool IsOfAnotherBoot(const v1::JournalManagement& record, const std::string& boo
 }
 
 absl::StatusOr<bool> IsPopulated(const std::string& cgroup) {
-  constexpr std::string_view kKey = "populated ";
   const absl::StatusOr<std::string> events = ReadWholeFile(absl::StrCat(cgroup, "/cgroup.events"));
   if (absl::IsNotFound(events.status()) && ReadWholeFile(absl::StrCat(cgroup, "/cgroup.procs")).ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat(cgroup, " is a cgroup of version 1, which does not tell when its processes have ended"));
   }
   LGPU_RETURN_IF_ERROR(events.status());
-  for (const absl::string_view line : absl::StrSplit(*events, '\n')) {
-    if (line.substr(0, kKey.size()) == absl::string_view(kKey.data(), kKey.size())) {
-      return line.substr(kKey.size()) != "0";
-    }
-  }
+  if (const std::optional<std::string> populated = ValueOf(*events, "populated")) return *populated != "0";
   return absl::FailedPreconditionError(
       absl::StrCat(cgroup, "/cgroup.events does not say whether processes are there"));
+}
+
+bool HasBeenPopulated(const Management& management) {
+  const absl::StatusOr<bool> populated = IsPopulated(management.cgroup);
+  if (!populated.ok()) return false;
+  if (*populated || !management.cgroup_cpu_usec) return *populated;
+  // A process that came and went between two looks has left its CPU time. A cgroup that was made again has
+  // less of it than the one that the lease was made with.
+  const std::optional<std::uint64_t> usec = CpuUsec(management.cgroup);
+  return usec && *usec != 0 && *usec != *management.cgroup_cpu_usec;
 }
 
 }  // namespace lgpu::daemon

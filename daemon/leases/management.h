@@ -2,6 +2,7 @@
 #define LGPU_DAEMON_LEASES_MANAGEMENT_H_
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,7 +25,10 @@ struct Management {
   std::optional<BootTime> ends_at;
   std::string cgroup;          // a folder of cgroup v2; empty: none
   bool was_populated = false;  // the cgroup has had processes
-  std::string boot_id;         // of the machine, when it was made; of one that ends by itself
+  /// CPU time of the cgroup when the lease was made: 0 for one that was not there; none where it does not
+  /// tell.
+  std::optional<std::uint64_t> cgroup_cpu_usec;
+  std::string boot_id;  // of the machine, when it was made; of one that ends by itself
 
   bool ends_by_itself() const { return ends_at.has_value() || !cgroup.empty(); }
 };
@@ -45,6 +49,9 @@ bool IsOfAnotherBoot(const v1::JournalManagement& record, const std::string& boo
 /// Whether processes are in the cgroup or below. NOT_FOUND: there is no such cgroup; else why it cannot be
 /// told.
 absl::StatusOr<bool> IsPopulated(const std::string& cgroup);
+/// Whether processes have been in the lease's cgroup since it was made: they are there now, or the cgroup has
+/// used CPU time meanwhile. False where that cannot be told.
+bool HasBeenPopulated(const Management& management);
 
 }  // namespace lgpu::daemon
 

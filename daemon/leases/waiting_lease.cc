@@ -22,6 +22,7 @@ std::optional<absl::StatusOr<v1::Lease>> WaitingLease::Try() {
   LeaseAttempt& attempt = attempt_.room && !has_room ? elsewhere : attempt_;
   attempt.short_of.reset();
   absl::StatusOr<v1::Lease> lease = leases_.Create(caller_, request_, Clock::now(), attempt);
+  made_new_ = lease.ok() && attempt.is_new;
   if (lease.ok() || is_late || !absl::IsResourceExhausted(lease.status())) {
     LeaveQueue();
     return lease;
@@ -70,7 +71,8 @@ WaitingLease::News WaitingLease::Look() {
 }
 
 void WaitingLease::TakeBack(const v1::Lease& lease) {
-  leases_.Remove(caller_, lease.id(), Clock::now()).IgnoreError();
+  // An earlier call of the same request made it: it is not this one's to end.
+  if (made_new_) leases_.TakeBack(lease);
 }
 
 void WaitingLease::LeaveQueue() {

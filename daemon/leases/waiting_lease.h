@@ -39,7 +39,7 @@ class WaitingLease {
   };
   /// To be called often; does not wait.
   News Look();
-  /// Takes back a lease that was made and that its caller did not hear of.
+  /// Takes back the lease that Try gave and that its caller did not hear of, if this request made it.
   void TakeBack(const v1::Lease& lease);
   const Caller& caller() const { return caller_; }
 
@@ -55,6 +55,7 @@ class WaitingLease {
   absl::Status last_;           // why it waits
   Clock::time_point next_try_;  // while it waits for a cap, or another card could have room
   v1::LeaseWait told_;
+  bool made_new_ = false;  // the lease that Try gave is this request's
 };
 
 }  // namespace lgpu::daemon

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -24,6 +25,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "base/thread_room.h"
 #include "lgpu/status.h"
 
@@ -135,11 +137,15 @@ class UserServer {
 class ControlServer::Impl {
  public:
   explicit Impl(const ControlService::Parts& parts) : parts_(parts) {}
+  ~Impl() { Stop(); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   absl::Status Start() {
     LGPU_ASSIGN_OR_RETURN(room_.waiting_calls, CallPool::Start("lgpud-waits", kMaxWaitingCalls));
     LGPU_ASSIGN_OR_RETURN(room_.short_calls, CallPool::Start("lgpud-calls", kMaxShortCalls));
     LGPU_ASSIGN_OR_RETURN(room_.pump, WatchPump::Start());
+    LGPU_ASSIGN_OR_RETURN(ender_, Thread::Start("lgpud-ends", [this] { EndServers(); }));
     LGPU_RETURN_IF_ERROR(CheckThreadRoom("gRPC", kGrpcThreads));
     EnableHealthService();
     // The first server, so that a gRPC that does not start is seen now.
@@ -155,6 +161,8 @@ class ControlServer::Impl {
     // No server must go away meanwhile; handing over does not wait for anything.
     MutexLock lock(mutex_);
     if (stopped_) return absl::UnavailableError("the daemon is stopping");
+    // Under the lock: a lease that ends after this look finds its server in EndLease.
+    if (only && !parts_.leases.IsOpen(*only)) return absl::NotFoundError("the lease has ended");
     LGPU_ASSIGN_OR_RETURN(UserServer* const server, ServerOf({peer.uid, only}));
     if (!connections_.TryTake(peer.uid)) {
       ForgetEnded();
@@ -174,19 +182,19 @@ class ControlServer::Impl {
   }
 
   void EndLease(LeaseKey lease) {
-    Servers ended;
     {
       MutexLock lock(mutex_);
       for (auto entry = servers_.begin(); entry != servers_.end();) {
         const auto next = std::next(entry);
         if (entry->first.second == lease) {
           connections_.GiveBack(entry->first.first, entry->second->connections());
-          ended.insert(servers_.extract(entry));
+          ended_.push_back(std::move(entry->second));
+          servers_.erase(entry);
         }
         entry = next;
       }
     }
-    for (auto& [of, server] : ended) server->Shutdown(gpr_now(GPR_CLOCK_MONOTONIC));
+    changed_.NotifyAll();
   }
 
   void Stop() {
@@ -196,11 +204,13 @@ class ControlServer::Impl {
       stopped_ = true;
       servers.swap(servers_);
     }
+    changed_.NotifyAll();
     if (room_.pump != nullptr) room_.pump->Wake();  // for the last events
     const gpr_timespec deadline =
         gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                      gpr_time_from_millis(std::chrono::milliseconds(kShutdown).count(), GPR_TIMESPAN));
     for (auto& [of, server] : servers) server->Shutdown(deadline);
+    ender_.Join();
   }
 
  private:
@@ -211,6 +221,21 @@ class ControlServer::Impl {
     auto made = std::make_unique<UserServer>(parts_, room_, of.first, of.second);
     LGPU_RETURN_IF_ERROR(made->Start());
     return servers_.emplace(of, std::move(made)).first->second.get();
+  }
+
+  /// The body of `ender_`: gRPC ends a server only when its last call has ended, and a call may wait.
+  void EndServers() {
+    while (true) {
+      std::unique_ptr<UserServer> server;
+      {
+        MutexLock lock(mutex_);
+        while (ended_.empty() && !stopped_) changed_.Wait(mutex_);
+        if (ended_.empty()) return;
+        server = std::move(ended_.front());
+        ended_.pop_front();
+      }
+      server->Shutdown(gpr_now(GPR_CLOCK_MONOTONIC));
+    }
   }
 
   /// Those of all users: connections of one that have ended must not make another one's share smaller.
@@ -226,8 +251,11 @@ class ControlServer::Impl {
   UserShares connections_{MaxConnections()};
   Mutex mutex_;
   Servers servers_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::unique_ptr<UserServer>> ended_ ABSL_GUARDED_BY(mutex_);  // of leases; to be shut down
+  CondVar changed_;                                                        // `ended_` or `stopped_`
   std::chrono::steady_clock::time_point next_look_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  Thread ender_;
 };
 
 ControlServer::ControlServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

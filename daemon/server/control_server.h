@@ -24,10 +24,10 @@ class ControlServer {
   ControlServer& operator=(const ControlServer&) = delete;
 
   /// Takes a connection. RESOURCE_EXHAUSTED when descriptors are used up, or the user has their share; then
-  /// the connection is closed. UNAVAILABLE after Stop.
+  /// the connection is closed. UNAVAILABLE after Stop; NOT_FOUND where the lease `only` has ended.
   /// `only`: it has come by the directory of this lease; `peer` names the lease's owner then.
   absl::Status Serve(UniqueFd socket, const PeerCredentials& peer, std::optional<LeaseKey> only = {});
-  /// The lease has ended: ends the calls and connections that came by its directory.
+  /// The lease has ended: ends the calls and connections that came by its directory. Does not wait for them.
   void EndLease(LeaseKey lease);
   /// Ends all calls, streams too. The logs that streams wait on must be closed before.
   void Stop();

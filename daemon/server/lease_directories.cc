@@ -91,11 +91,10 @@ absl::StatusOr<std::string> LeaseDirectories::Open(const LeaseTable::WithDirecto
 }
 
 std::vector<LeaseKey> LeaseDirectories::RemoveEnded(const LeaseTable& leases) {
-  std::set<std::string> kept;
   std::vector<LeaseKey> removed;
   // Under the lock, so that no folder goes that is being made: its lease says so before.
   MutexLock lock(mutex_);
-  for (const LeaseTable::WithDirectory& lease : leases.LeasesWithDirectories()) kept.insert(lease.id);
+  const std::set<std::string> kept = leases.KeptDirectories();
   for (auto entry = served_.begin(); entry != served_.end();) {
     if (kept.contains(entry->first)) {
       ++entry;

@@ -43,7 +43,8 @@ class LeaseDirectories {
 
   /// Makes the folder and listens there, or finds that done; its path.
   absl::StatusOr<std::string> Open(const LeaseTable::WithDirectory& lease);
-  /// Removes the folders of leases that have ended, those of earlier daemons too. Gives these leases.
+  /// Removes the folders of leases that have ended, those of earlier daemons too. Gives these leases. The
+  /// folder of a lease that waits in the file of lasting leases stays: a later daemon serves it again.
   std::vector<LeaseKey> RemoveEnded(const LeaseTable& leases);
   /// No handler runs after this.
   void Stop();

@@ -42,7 +42,9 @@ TEST(ManagementTest, TheJournalKeepsAllOfIt) {
   absl::StatusOr<Management> management = ParseManagement(request, kNow);
   ASSERT_TRUE(management.ok()) << management.status();
   management->was_populated = true;
+  EXPECT_EQ(management->cgroup_cpu_usec, 0u) << "there is no such cgroup yet";
   const Management again = FromRecord(RecordOf(*management));
+  EXPECT_EQ(again.cgroup_cpu_usec, 0u);
   EXPECT_EQ(again.labels, management->labels);
   EXPECT_EQ(again.ends_at, kNow + milliseconds(1));
   EXPECT_EQ(again.cgroup, "/nowhere/job");
@@ -70,6 +72,36 @@ TEST(ManagementTest, ACgroupTellsWhetherItIsPopulated) {
   EXPECT_EQ(*events("populated 0\nfrozen 0\n"), false);
   EXPECT_EQ(*events("frozen 0\npopulated 1\n"), true);
   EXPECT_EQ(events("frozen 0\n").status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(ManagementTest, CpuTimeTellsOfProcessesThatCameAndWentBetweenTwoLooks) {
+  const TemporaryDirectory folder;
+  const auto write = [&](const char* name, const char* text) {
+    std::ofstream(folder.path() + "/" + name) << text;
+  };
+  write("cgroup.events", "populated 0\nfrozen 0\n");
+  write("cpu.stat", "usage_usec 1200\nuser_usec 700\nsystem_usec 500\n");
+  v1::Management request;
+  request.set_end_with_cgroup(folder.path());
+  const absl::StatusOr<Management> made = ParseManagement(request, kNow);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->cgroup_cpu_usec, 1200u);
+  EXPECT_FALSE(HasBeenPopulated(*made)) << "its time is that of earlier processes";
+  write("cpu.stat", "usage_usec 1900\nuser_usec 1000\nsystem_usec 900\n");
+  EXPECT_TRUE(HasBeenPopulated(*made));
+  write("cpu.stat", "usage_usec 0\n");
+  EXPECT_FALSE(HasBeenPopulated(*made)) << "the cgroup was made again";
+  write("cpu.stat", "usage_usec 800\n");
+  EXPECT_TRUE(HasBeenPopulated(*made));
+  write("cpu.stat", "nothing\n");
+  EXPECT_FALSE(HasBeenPopulated(*made));
+  write("cgroup.events", "populated 1\n");
+  EXPECT_TRUE(HasBeenPopulated(*made));
+  v1::JournalManagement earlier = RecordOf(*made);
+  earlier.clear_cgroup_cpu_usec();  // as a daemon wrote it that did not look at CPU time
+  write("cgroup.events", "populated 0\n");
+  write("cpu.stat", "usage_usec 5000\n");
+  EXPECT_FALSE(HasBeenPopulated(FromRecord(earlier)));
 }
 
 }  // namespace

@@ -36,9 +36,9 @@ class LeaseDirectoryTest : public E2eTest {
     for (const char* const lease : {"job", "other"}) control_->RemoveLease(lease).IgnoreError();
     E2eTest::TearDown();
   }
-  void Start() {
+  void Start(const std::string& simulate = "2x256MiB") {
     directory_.OpenToEverybody();
-    DaemonProcess::Options options = InDirectory("2x256MiB");
+    DaemonProcess::Options options = InDirectory(simulate);
     options.open_to_everybody = true;
     StartDaemon(options);
   }
@@ -131,6 +131,44 @@ TEST_F(LeaseDirectoryTest, TheNextDaemonServesItAgain) {
   EXPECT_EQ(Ask(*client, "close c"), "ok");
   EXPECT_EQ(Run(0, daemon_->dir(), {"rm", "job"}).code, 0);
   EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(path); }));
+}
+
+TEST_F(LeaseDirectoryTest, TheDirectoryOfALeaseThatWaitsStays) {
+  Start();
+  const std::string path = MakeDirectory();
+  struct stat before {};
+  ASSERT_EQ(::stat(path.c_str(), &before), 0);
+  KillDaemon();
+  Start("256MiB");
+  EXPECT_EQ(Run(0, daemon_->dir(), {"inspect", "job"}).code, 6) << "its GPU is not served";
+  // A lease that ends after several looks at the directories.
+  ASSERT_EQ(
+      Run(0, daemon_->dir(), {"create", "--managed", "--name", "witness", "-m", "2MiB", "--ttl", "1200ms"})
+          .code,
+      0);
+  EXPECT_TRUE(Eventually([&] { return Run(0, daemon_->dir(), {"inspect", "witness"}).code == 6; }));
+  KillDaemon();
+  Start();
+  struct stat after {};
+  ASSERT_EQ(::stat(path.c_str(), &after), 0);
+  EXPECT_EQ(after.st_ino, before.st_ino) << "a container has this one mounted";
+  ASSERT_EQ(::chmod((path + "/..").c_str(), 0755), 0);
+  EXPECT_EQ(Run(kStranger, path, {"verify", "--lease", "job"}).code, 0);
+  KillDaemon();
+  Start("256MiB");
+  EXPECT_EQ(Run(0, daemon_->dir(), {"rm", "job"}).code, 0) << "it is given up";
+  EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(path); }));
+}
+
+TEST_F(LeaseDirectoryTest, CallsThatCameByTheDirectoryEndWithTheLease) {
+  Start();
+  const std::string path = MakeDirectory();
+  const auto follower =
+      *ChildProgram::Start(As(kAnn, path, {DaemonProcess::LgpuPath(), "events", "--follow"}));
+  ASSERT_TRUE(follower->ReadLine().has_value()) << "it follows";
+  EXPECT_EQ(Run(0, daemon_->dir(), {"rm", "job"}).code, 0);
+  EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(path); }));
+  EXPECT_TRUE(follower->Wait().has_value()) << "its stream ends";
 }
 
 }  // namespace

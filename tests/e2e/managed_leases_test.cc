@@ -259,6 +259,59 @@ TEST_F(ManagedLeasesTest, ItEndsWithItsCgroupOnceThatWasPopulated) {
   EXPECT_TRUE(Eventually([&] { return LeaseNames().empty(); }));
 }
 
+TEST_F(ManagedLeasesTest, ItEndsWithACgroupThatWasPopulatedBetweenTwoLooks) {
+  StartInDirectory();
+  const std::string cgroup = directory_.path() + "/job";
+  std::filesystem::create_directory(cgroup);
+  std::ofstream(cgroup + "/cgroup.events") << "populated 0\nfrozen 0\n";
+  std::ofstream(cgroup + "/cpu.stat") << "usage_usec 40\n";
+  ASSERT_EQ(Manage("job", {"--end-with-cgroup", cgroup}).code, 0);
+  ASSERT_EQ(Manage("witness", {"--ttl", "1200ms"}).code, 0);
+  EXPECT_TRUE(Eventually([&] { return LeaseNames() == std::vector<std::string>{"job"}; }))
+      << "the cgroup was looked at, and its time is that of earlier processes";
+  // The next daemon knows what the time was.
+  Restart();
+  std::ofstream(cgroup + "/cpu.stat.new") << "usage_usec 90\n";
+  std::filesystem::rename(cgroup + "/cpu.stat.new", cgroup + "/cpu.stat");
+  EXPECT_TRUE(Eventually([&] { return LeaseNames().empty(); }));
+}
+
+TEST_F(ManagedLeasesTest, ALeaseThatWaitsInTheFileIsRemovedByItsRequest) {
+  directory_.OpenToEverybody();
+  DaemonProcess::Options both = InDirectory("2x64MiB");
+  both.open_to_everybody = true;
+  DaemonProcess::Options one = InDirectory("64MiB");
+  one.open_to_everybody = true;
+  StartDaemon(both);
+  ASSERT_EQ(Manage("waits", {"--gpus", "1", "--request-id", "r"}).code, 0);
+  KillDaemon();
+  StartDaemon(one);
+  EXPECT_EQ(Run(0, {"inspect", "waits"}).code, 6) << "its GPU is not served";
+  EXPECT_EQ(Run(kAnn, {"rm", "--request-id", "r"}).code, 6) << "it was not ann's request";
+  EXPECT_EQ(Run(0, {"rm", "--request-id", "r"}).code, 0);
+  EXPECT_EQ(Run(0, {"rm", "--request-id", "r"}).code, 6);
+  KillDaemon();
+  StartDaemon(both);
+  EXPECT_THAT(LeaseNames(), ::testing::IsEmpty());
+}
+
+TEST_F(ManagedLeasesTest, ProgramsOfALeaseThatIsEndingAreEnded) {
+  Start();
+  ASSERT_EQ(Manage("job").code, 0);
+  const auto program =
+      *ChildProgram::Start(As(kAnn, {DaemonProcess::ProgramPath(LGPU_CHARGE_CLIENT), daemon_->dir()}));
+  ASSERT_THAT(Ask(*program, "attach job"), StartsWith("ok "));
+  ASSERT_THAT(Ask(*program, absl::StrCat("charge ", 32 * kMiB)), StartsWith("ok"));
+  ASSERT_EQ(Run(0, {"rm", "job"}).code, 0);
+  EXPECT_EQ(LeaseNames(), std::vector<std::string>{"job"}) << "its memory is not back";
+  const ProgramResult ended = Run(0, {"rm", "--kill", "--wait", "job"});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("programs ended: 1 by SIGTERM"));
+  EXPECT_THAT(LeaseNames(), ::testing::IsEmpty());
+  EXPECT_EQ(Run(0, {"rm", "--kill", "job"}).code, 6);
+  EXPECT_EQ(Run(0, {"rm", "--kill", "--if-exists", "job"}).code, 0);
+}
+
 TEST_F(ManagedLeasesTest, ACgroupOfVersionOneIsRefused) {
   StartInDirectory();
   std::ofstream(directory_.path() + "/cgroup.procs") << "1\n";
