@@ -111,6 +111,27 @@ def more_than_a_card_is_refused_at_submit(cluster):
 
 
 @case
+def texts_of_a_user_are_not_taken_for_slurms(cluster):
+    # Each of them claims more than Slurm gave.
+    fake = "Nodes=n0 CPU_IDs=0 Mem=0 GRES=shard:200(IDX:0)"
+    for name in (f"a name {fake}", f"Restarts=7 JOB_GRES=shard:200 {fake} JobId=1"):
+        job = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100", "--job-name", name, "--comment", fake)
+        expect(running(cluster, job)[1] == 100, f"{name}: {cluster.leases()}")
+        cluster.run("scancel", str(job))
+        cluster.wait(job, "CANCELLED")
+    array = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100", "--array=0-1", "--job-name", f"JobId=1 {fake}")
+    eventually(lambda: [lease[3] for lease in cluster.leases()] == [100, 100], 40, lambda: f"{cluster.leases()}")
+    cluster.run("scancel", str(array))
+    eventually(lambda: not cluster.leases(), 40, lambda: f"{cluster.leases()}")
+    lines = f"x\n   JOB_GRES=shard:200\n     {fake}\n\nJobId=1 y"
+    job = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100", "--job-name", lines, "--no-requeue")
+    state = ["squeue", "-h", "-j", str(job), "-t", "all", "-o", "%T"]
+    eventually(lambda: cluster.run(*state).stdout == "CANCELLED\n", 40, "the job of that name does not start")
+    expect("its name, account or a path has a line break" in cluster.run("scontrol", "show", "job", str(job)).stdout, "the comment")
+    expect(not cluster.leases(), f"no lease is made by a text: {cluster.leases()}")
+
+
+@case
 def a_user_cannot_raise_the_jobs_limit(cluster):
     job = cluster.submit("""
         lgpu resize $LGPU_LEASE -m 200MiB; echo resize $?
