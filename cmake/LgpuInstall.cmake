@@ -48,6 +48,9 @@ install(PROGRAMS ${slurm}/lgpu-prolog ${slurm}/lgpu-taskprolog ${slurm}/lgpu-epi
         DESTINATION ${CMAKE_INSTALL_DATADIR}/lgpu/slurm COMPONENT lgpud)
 install(FILES ${slurm}/lgpu-common.sh ${slurm}/job_submit.lua ${slurm}/cli_filter.lua ${slurm}/spank_lgpu.c ${slurm}/slurm.conf.sample
         DESTINATION ${CMAKE_INSTALL_DATADIR}/lgpu/slurm COMPONENT lgpud)
+# The driver for Kubernetes, of which the administrator makes an image (docs/kubernetes.md).
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/packaging/kubernetes DESTINATION ${CMAKE_INSTALL_DATADIR}/lgpu COMPONENT lgpud
+        PATTERN "__pycache__" EXCLUDE)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpu.7 DESTINATION ${CMAKE_INSTALL_MANDIR}/man7 COMPONENT lgpu)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpud.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8 COMPONENT lgpud)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/man/lgpud.toml.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5 COMPONENT lgpud)

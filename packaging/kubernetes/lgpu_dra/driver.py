@@ -1,0 +1,229 @@
+"""Claims become managed leases: prepare, unprepare, and the end of what was left over.
+
+A claim's allocated devices have a lease each: `k8s-UID` on the card and of the size that the scheduler chose, made by a request
+whose id is the claim's UID, so that a repetition changes nothing. A CDI file in a folder that the container runtime reads gives
+the lease's own directory to the containers of the claim."""
+
+import contextlib
+import json
+import logging
+import os
+import pathlib
+import re
+import threading
+
+from lgpu_dra import cards
+from lgpu_dra.leases import ALREADY_EXISTS
+
+log = logging.getLogger(__name__)
+
+CDI_KIND = "lgpu.io/lease"
+NAME = "k8s-"
+# Labels of a lease. A value has at most 63 characters; a claim's name has up to 253.
+UID, NAMESPACE, CLAIM = "k8s.uid", "k8s.namespace", "k8s.claim"
+_PART = 63
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,39}")
+
+
+class ClaimError(Exception):
+    """Why a claim cannot be prepared; the text goes into the events of its pod."""
+
+
+def _labels_of(claim):
+    labels = {UID: claim.uid, NAMESPACE: claim.namespace}
+    for start in range(0, len(claim.name), _PART):
+        labels[CLAIM if start == 0 else f"{CLAIM}.{start // _PART}"] = claim.name[start:start + _PART]
+    return labels
+
+
+def _claim_of(labels):
+    """(namespace, name, uid) of the claim that a lease was made for, or None: another one's lease."""
+    if UID not in labels or NAMESPACE not in labels or CLAIM not in labels:
+        return None
+    name, part = labels[CLAIM], 1
+    while f"{CLAIM}.{part}" in labels:
+        name += labels[f"{CLAIM}.{part}"]
+        part += 1
+    return labels[NAMESPACE], name, labels[UID]
+
+
+class Driver:
+    """Thread-safe. `card_cdi`: for real GPUs, also the CDI device of this name, in which {uuid} and {index} are the card's."""
+
+    def __init__(self, name, node, leases, api, cdi_folder, overhead=0, card_cdi=""):
+        self.name, self._node, self._leases, self._api = name, node, leases, api
+        self._cdi, self._overhead, self._card_cdi = pathlib.Path(cdi_folder), overhead, card_cdi
+        self._mutex = threading.Lock()
+        self._busy = {}  # claims in work: uid -> [lock, users]
+
+    @contextlib.contextmanager
+    def _alone(self, uid):
+        """One call at a time for a claim."""
+        with self._mutex:
+            entry = self._busy.setdefault(uid, [threading.Lock(), 0])
+            entry[1] += 1
+        try:
+            with entry[0]:
+                yield
+        finally:
+            with self._mutex:
+                entry[1] -= 1
+                if entry[1] == 0:
+                    del self._busy[uid]
+
+    # --- prepare
+
+    def prepare(self, claim):
+        """[(request, pool, device, CDI ids)]. ClaimError, LeaseError, ApiError."""
+        if not _UID.fullmatch(claim.uid):
+            raise ClaimError(f"claim {claim.namespace}/{claim.name} has the UID {claim.uid!r}, which is none of Kubernetes'")
+        with self._alone(claim.uid):
+            results = self._results(claim)
+            served = {cards.device_name(card["uuid"]): card for card in self._leases.snapshot()[0]}
+            prepared = []
+            for index, result in enumerate(results):
+                card = served.get(result.device)
+                if card is None or not card["served"]:
+                    raise ClaimError(f"lgpud on {self._node} does not serve the GPU {result.device} that claim "
+                                     f"{claim.namespace}/{claim.name} was given")
+                prepared.append(self._prepare_one(claim, index, result, card))
+            return prepared
+
+    def _results(self, claim):
+        """What the scheduler gave the claim of this node's cards."""
+        what = f"claim {claim.namespace}/{claim.name}"
+        found = self._api.claim(claim.namespace, claim.name)
+        if found is None:
+            raise ClaimError(f"{what} is not there any more")
+        if found.metadata.uid != claim.uid:
+            raise ClaimError(f"{what} was deleted and made again: its UID is {found.metadata.uid}, not {claim.uid}")
+        results = self._given(found)
+        if not results:
+            raise ClaimError(f"{what} has no GPU memory of node {self._node} allocated")
+        requests = [result.request for result in results]
+        twice = next((request for request in requests if requests.count(request) > 1), None)
+        if twice is not None:
+            raise ClaimError(f"request {twice} of {what} has several GPUs; a container has one lease, which is memory of one GPU: "
+                             "write a request for each container")
+        if any(result.admin_access for result in results):
+            raise ClaimError(f"{what} asks for adminAccess, which lgpu does not have")
+        return results
+
+    def _given(self, found):
+        allocation = found.status.allocation if found.status else None
+        devices = allocation.devices if allocation else None
+        return [result for result in (devices.results if devices else None) or []
+                if result.driver == self.name and result.pool == self._node]
+
+    def _prepare_one(self, claim, index, result, card):
+        size = self._size(claim, result, card)
+        request_id = _request_id(claim.uid, index)
+        labels = _labels_of(claim)
+        try:
+            lease = self._leases.create(NAME + request_id, request_id, card["uuid"], size, labels)
+        except Exception as error:
+            if getattr(error, "code", None) != ALREADY_EXISTS:
+                raise
+            # Of the same name, and not of this request: left by hand, or by another driver.
+            self._leases.remove(NAME + request_id)
+            lease = self._leases.create(NAME + request_id, request_id, card["uuid"], size, labels)
+        device = lease["devices"][0]
+        if (device["card_uuid"], device["memory_limit_bytes"]) != (card["uuid"], size):
+            # Of an earlier allocation of the claim that was never unprepared.
+            self._leases.remove(lease["id"])
+            lease = self._leases.create(NAME + request_id, request_id, card["uuid"], size, labels)
+        self._write_cdi(lease)
+        ids = [f"{CDI_KIND}={lease['name']}"]
+        if self._card_cdi and not card["simulated"]:
+            ids.append(self._card_cdi.format(uuid=card["uuid"], index=card["index"]))
+        # Of a subrequest, "request/subrequest", kubelet knows the request.
+        return result.request.split("/")[0], result.pool, result.device, ids
+
+    def _size(self, claim, result, card):
+        """What the scheduler counts. Without consumable capacity in the cluster a claim has the card for itself."""
+        quantity = (result.consumed_capacity or {}).get(cards.MEMORY)
+        most = cards.memory_of(card, self._overhead)
+        if quantity is None:
+            return most
+        try:
+            size = cards.size_of(quantity)
+        except ValueError as error:
+            raise ClaimError(f"claim {claim.namespace}/{claim.name}: {error}") from error
+        if not 0 < size <= most:
+            raise ClaimError(f"claim {claim.namespace}/{claim.name} was given {cards.quantity_of(size)} of GPU {result.device}, of "
+                             f"which leases can have {cards.quantity_of(most)}")
+        return size
+
+    # --- CDI files
+
+    def _cdi_file(self, lease_name):
+        return self._cdi / f"lgpu-{lease_name}.json"
+
+    def _write_cdi(self, lease):
+        specification = self._leases.cdi(lease["id"])
+        self._cdi.mkdir(parents=True, exist_ok=True)
+        file = self._cdi_file(lease["name"])
+        # The runtime reads files that end with .json, whole ones only.
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps(specification, indent=2) + "\n")
+        os.replace(partial, file)
+
+    # --- unprepare
+
+    def unprepare(self, claim):
+        """Ends the claim's leases; none is as well. LeaseError, also where memory is not back yet: kubelet asks again."""
+        if not _UID.fullmatch(claim.uid):
+            return
+        with self._alone(claim.uid):
+            self._end(claim.uid)
+
+    def _end(self, uid):
+        """The claim's leases and files end."""
+        ours = [lease for lease in self._leases.snapshot()[1] if lease.get("labels", {}).get(UID) == uid]
+        for name in sorted({lease["name"] for lease in ours} | {NAME + uid}):
+            self._leases.remove("--request-id", name.removeprefix(NAME))
+        # A claim's container cannot start any more, so the files go last.
+        for file in self._cdi.glob(f"lgpu-{NAME}{uid}*.json"):
+            file.unlink(missing_ok=True)
+
+    # --- what is left over
+
+    def tend(self):
+        """Ends leases of claims that are gone, removes files of leases that are gone, writes files that are missing. Where lgpud
+        or the API server does not answer nothing is touched."""
+        files = {file.name for file in self._cdi.glob(f"lgpu-{NAME}*.json")}  # before the leases: a lease comes before its file
+        leases = [lease for lease in self._leases.snapshot()[1] if _claim_of(lease.get("labels", {}))]
+        for uid in {lease["labels"][UID] for lease in leases}:
+            with self._alone(uid):
+                self._tend_claim(uid)
+        for name in files - {self._cdi_file(lease["name"]).name for lease in leases}:
+            log.info("removing %s: its lease is gone", name)
+            (self._cdi / name).unlink(missing_ok=True)
+
+    def _tend_claim(self, uid):
+        leases = [lease for lease in self._leases.snapshot()[1] if lease.get("labels", {}).get(UID) == uid]
+        if not leases:
+            return
+        namespace, name, _ = _claim_of(leases[0]["labels"])
+        found = self._api.claim(namespace, name)
+        if found is None or found.metadata.uid != uid or not self._given(found):
+            log.info("ending the lease %s: claim %s/%s is gone, or has no memory here", leases[0]["name"], namespace, name)
+            self._end(uid)
+            return
+        for lease in leases:
+            if not self._cdi_file(lease["name"]).exists():
+                self._write_cdi(lease)
+
+    def publish(self):
+        """The cards as they are, to the API server; True: it was news."""
+        found, _ = self._leases.snapshot()
+        devices = [device for device in (cards.device_of(card, self._overhead) for card in found) if device is not None]
+        return self._api.publish(devices)
+
+    def withdraw(self):
+        """No device: no new claim is placed here."""
+        return self._api.publish([])
+
+
+def _request_id(uid, index):
+    return uid if index == 0 else f"{uid}.{index}"
