@@ -28,6 +28,24 @@ std::optional<Allocation> Allocations::SetExported(std::uint64_t key) {
   return found->second;
 }
 
+bool Allocations::AddImport(std::uint64_t key, void* context) {
+  Shard& shard = Of(key);
+  const std::lock_guard lock(shard.mutex);
+  Allocation& allocation = shard.known[key];
+  if (allocation.opened == 0) allocation = {.charge = {}, .context = context, .pool = nullptr};
+  return ++allocation.opened == 1;
+}
+
+std::optional<Allocations::Opening> Allocations::TakeImport(std::uint64_t key) {
+  Shard& shard = Of(key);
+  const std::lock_guard lock(shard.mutex);
+  const auto found = shard.known.find(key);
+  if (found == shard.known.end() || found->second.opened == 0) return std::nullopt;
+  const Opening opening{.context = found->second.context, .was_last = --found->second.opened == 0};
+  if (opening.was_last) shard.known.erase(found);
+  return opening;
+}
+
 std::vector<Allocation> Allocations::RemoveOfContext(const void* context) {
   std::vector<Allocation> removed;
   for (Shard& shard : shards_) {

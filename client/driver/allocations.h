@@ -22,7 +22,7 @@ struct Allocation {
   void* context = nullptr;         // dies with this context; null: with none
   std::shared_ptr<PoolBook> pool;  // a stream-ordered one: `charge.bytes` of this pool
   bool is_exported = false;        // another process may have opened it
-  bool is_import = false;          // it is another process's, and not charged here
+  int opened = 0;                  // above 0: another process's, not charged here, and opened so often
   /// What the driver has for it, at most.
   std::uint64_t memory_bytes() const { return RoundUp(charge.bytes, kBlock); }
 };
@@ -35,6 +35,14 @@ class Allocations {
   std::optional<Allocation> Remove(std::uint64_t key);
   /// Another process may open it from now on. The allocation where that is new; nothing: not the shim's.
   std::optional<Allocation> SetExported(std::uint64_t key);
+  /// Another process's memory was opened at `key`. True: it was not open before.
+  bool AddImport(std::uint64_t key, void* context);
+  /// Takes out one opening, before the driver closes it. Nothing: none is known.
+  struct Opening {
+    void* context = nullptr;
+    bool was_last = false;
+  };
+  std::optional<Opening> TakeImport(std::uint64_t key);
   /// All that die with `context`.
   std::vector<Allocation> RemoveOfContext(const void* context);
 

@@ -12,10 +12,8 @@ Result Open(Result (*real)(DevicePtr*, IpcMemHandle, unsigned), DevicePtr* addre
   Shim* const shim = Shim::Get();
   if (shim == nullptr || result != kSuccess) return result;
   const std::optional<Shim::Place> place = shim->Current();
-  shim->allocations.Add(
-      *address,
-      {.charge = {}, .context = place ? place->context : nullptr, .pool = nullptr, .is_import = true});
-  shim->session.CountImports(1);
+  // The driver counts how often a handle is open; the daemon hears of it once.
+  if (shim->allocations.AddImport(*address, place ? place->context : nullptr)) shim->session.CountImports(1);
   return result;
 }
 
@@ -40,8 +38,13 @@ LGPU_SHIM_EXPORT Result cuIpcOpenMemHandle_v2(DevicePtr* address, IpcMemHandle h
 
 LGPU_SHIM_EXPORT Result cuIpcCloseMemHandle(DevicePtr address) {
   Shim* const shim = Shim::Get();
-  const auto close = [&] { return CallReal(RealDriver::Get().cuIpcCloseMemHandle, address); };
-  return shim == nullptr ? close() : shim->UnchargeAround(address, close);
+  const auto opening = shim == nullptr ? std::nullopt : shim->allocations.TakeImport(address);
+  const Result result = CallReal(RealDriver::Get().cuIpcCloseMemHandle, address);
+  if (!opening) return result;
+  // Where the driver refuses, the opening goes back; another thread may have opened the memory meanwhile.
+  const bool is_back = result != kSuccess && shim->allocations.AddImport(address, opening->context);
+  if (opening->was_last && !is_back) shim->session.CountImports(~std::uint64_t{0});
+  return result;
 }
 
 }  // namespace lgpu::shim

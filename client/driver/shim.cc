@@ -110,7 +110,7 @@ std::optional<Charge> Shim::Take(int card, std::uint64_t bytes, ChargeKind kind,
 }
 
 void Shim::GiveBack(const Allocation& allocation) {
-  if (allocation.is_import) {
+  if (allocation.opened > 0) {
     session.CountImports(~std::uint64_t{0});
     return;
   }

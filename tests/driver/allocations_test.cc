@@ -77,6 +77,25 @@ TEST(AllocationsTest, AContextTakesItsAllocationsWithIt) {
   EXPECT_TRUE(allocations.Remove(3).has_value()) << "stream-ordered memory belongs to no context";
 }
 
+TEST(AllocationsTest, AnImportIsNewOnceAndEndsWithItsLastOpening) {
+  Allocations allocations;
+  int context = 0;
+  EXPECT_TRUE(allocations.AddImport(1, &context));
+  EXPECT_FALSE(allocations.AddImport(1, &context)) << "it is open already";
+  const auto first = allocations.TakeImport(1);
+  ASSERT_TRUE(first.has_value());
+  EXPECT_FALSE(first->was_last);
+  const auto second = allocations.TakeImport(1);
+  ASSERT_TRUE(second.has_value());
+  EXPECT_TRUE(second->was_last);
+  EXPECT_EQ(second->context, &context);
+  EXPECT_FALSE(allocations.TakeImport(1).has_value());
+  EXPECT_TRUE(allocations.AddImport(1, &context));
+  EXPECT_EQ(allocations.RemoveOfContext(&context).size(), 1U) << "one, however often it is open";
+  allocations.Add(2, {.charge = Made(), .context = &context, .pool = nullptr});
+  EXPECT_FALSE(allocations.TakeImport(2).has_value()) << "it is charged here";
+}
+
 TEST(HandlesTest, AnImportEndsWithItsLastReference) {
   Handles handles;
   EXPECT_TRUE(handles.Imported(1));

@@ -192,6 +192,30 @@ TEST_F(ShimTest, MemoryThatAnotherProgramHasOpenStaysChargedAfterItsMaker) {
   End(*user);
 }
 
+TEST_F(ShimTest, AHandleThatIsOpenTwiceIsOneImportUntilItsLastClose) {
+  StartMachine();
+  const std::string lease = CreateLease("64MiB");
+  auto maker = StartIn(lease);
+  auto user = StartIn(lease);
+  EXPECT_EQ(Ask(*maker, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
+  const std::string handle = Ask(*maker, "ipc_get a").substr(3);
+  EXPECT_EQ(Ask(*user, "ipc_open one " + handle), "ok");
+  EXPECT_EQ(Ask(*user, "ipc_open two " + handle), "ok");
+  maker->Signal(SIGKILL);
+  EXPECT_EQ(maker->Wait(), 128 + SIGKILL);
+  EXPECT_TRUE(Eventually([&] {
+    return Stats().leases(0).sessions_size() == 2 &&
+           Stats().leases(0).sessions(0).state() == v1::SessionStats::STATE_DRAINING;
+  }));
+  EXPECT_EQ(Ask(*user, "free one"), "ok");
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(Ask(*user, absl::StrCat("alloc b plain ", 40 * kMiB)), "error 2") << "it is open once more";
+  }
+  EXPECT_EQ(Ask(*user, "free two"), "ok");
+  EXPECT_TRUE(Eventually([&] { return Ask(*user, absl::StrCat("alloc b plain ", 40 * kMiB)) == "ok"; }));
+  End(*user);
+}
+
 TEST_F(ShimTest, MemoryThatTheDriverListsStaysChargedAfterItsProcess) {
   StartMachine();
   const std::string lease = CreateLease("64MiB");

@@ -211,6 +211,16 @@ FAKE_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle 
   SharedPiece shared{};
   std::memcpy(&shared, &handle, sizeof(shared));
   if (shared.card < 0 || shared.card >= process.file->state().card_count) return CUDA_ERROR_INVALID_HANDLE;
+  // "cuIpcCloseMemHandle decrements the reference count": a handle that is open already is opened once more.
+  for (auto& [known, piece] : process.pieces) {
+    if (piece.kind != Piece::Kind::kImported || piece.slot != shared.slot || piece.context != context ||
+        known - piece.mapping != shared.offset) {
+      continue;
+    }
+    ++piece.opened;
+    *address = known;
+    return CUDA_SUCCESS;
+  }
   std::shared_ptr<Allocation> memory;
   {
     const lgpu::UniqueFd file = process.file->OpenMemory(shared.card);
@@ -228,7 +238,8 @@ FAKE_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle 
                               .bytes = shared.bytes,
                               .card = shared.card,
                               .context = context,
-                              .mapping = start};
+                              .mapping = start,
+                              .slot = shared.slot};
   return CUDA_SUCCESS;
 }
 FAKE_EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
@@ -240,6 +251,6 @@ FAKE_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   const auto piece = process.pieces.find(address);
   if (piece == process.pieces.end() || piece->second.kind != Piece::Kind::kImported)
     return CUDA_ERROR_INVALID_VALUE;
-  process.FreePiece(piece);
+  if (--piece->second.opened == 0) process.FreePiece(piece);
   return CUDA_SUCCESS;
 }

@@ -168,6 +168,8 @@ struct Piece {
   Context* context = nullptr;           // it goes with this one; null: it outlives contexts
   std::shared_ptr<Blocks> blocks = {};  // where it was cut from; null: a mapping of its own
   std::uint64_t mapping = 0;            // that one's address
+  std::uint64_t slot = 0;               // of imported memory
+  int opened = 1;                       // how often, of imported memory
 };
 
 /// Everything that a process has of the driver. `mutex` guards all of it but `file`.
