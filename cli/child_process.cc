@@ -40,14 +40,17 @@ ForwardedSignals::~ForwardedSignals() {
 
 absl::StatusOr<ChildProcess> ChildProcess::Spawn(const ForwardedSignals& signals,
                                                  const std::vector<std::string>& command,
-                                                 const SpawnOptions::Environment& variables) {
+                                                 const SpawnOptions::Environment& variables,
+                                                 const std::optional<Isolation>& isolation) {
   sigset_t defaults;
   sigemptyset(&defaults);
   if (signals.pipe_before_ == SIG_DFL) sigaddset(&defaults, SIGPIPE);
-  LGPU_ASSIGN_OR_RETURN(SpawnedProcess process, SpawnedProcess::Start({.argv = command,
-                                                                       .environment = variables,
-                                                                       .signal_mask = &signals.before_,
-                                                                       .default_signals = &defaults}));
+  const SpawnOptions options{.argv = command,
+                             .environment = variables,
+                             .signal_mask = &signals.before_,
+                             .default_signals = &defaults};
+  LGPU_ASSIGN_OR_RETURN(SpawnedProcess process,
+                        isolation ? SpawnIsolated(options, *isolation) : SpawnedProcess::Start(options));
   return ChildProcess(process.Release());
 }
 

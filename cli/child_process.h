@@ -5,11 +5,13 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/spawn.h"
+#include "cli/isolation.h"
 
 namespace lgpu::cli {
 
@@ -35,10 +37,11 @@ class ForwardedSignals {
 class ChildProcess {
  public:
   /// Starts `command` (searched in PATH) with this process's variables, changed by `variables`. Errors are
-  /// those of SpawnedProcess::Start.
+  /// those of SpawnedProcess::Start, or with an `isolation` of SpawnIsolated.
   static absl::StatusOr<ChildProcess> Spawn(const ForwardedSignals& signals,
                                             const std::vector<std::string>& command,
-                                            const SpawnOptions::Environment& variables);
+                                            const SpawnOptions::Environment& variables,
+                                            const std::optional<Isolation>& isolation);
 
   /// Passes signals on until the command ends: its exit code, or 128 + n when signal n killed it.
   /// `watched` (or -1) is polled as well: `on_readable` is called when it can be read and says whether to go

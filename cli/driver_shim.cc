@@ -1,18 +1,14 @@
 #include "cli/driver_shim.h"
 
 #include <dlfcn.h>
-#include <elf.h>
-#include <link.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 #include <string_view>
@@ -23,6 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "cli/driver_files.h"
 #include "client/driver/surface.h"
 #include "lgpu/status.h"
 
@@ -30,45 +27,6 @@ namespace lgpu::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr char kRedirect[] = "liblgpu_redirect.so";
-
-/// A library that has a shim, and the name under which the shim finds the real one.
-struct Library {
-  const char* name;
-  const char* real;
-};
-constexpr Library kCuda = {"libcuda.so.1", "liblgpu_real_cuda.so.1"};
-constexpr Library kNvml = {"libnvidia-ml.so.1", "liblgpu_real_nvidia-ml.so.1"};
-
-/// A shared library for programs of this machine's kind.
-bool IsLibrary(const fs::path& path) {
-  std::array<char, EI_NIDENT> head{};
-  std::ifstream file(path, std::ios::binary);
-  if (!file.read(head.data(), head.size())) return false;
-  return std::memcmp(head.data(), ELFMAG, SELFMAG) == 0 && head[EI_CLASS] == ELFCLASS64;
-}
-
-/// The file that a dlopen of `library` finds in an environment with this LD_LIBRARY_PATH; nothing: none.
-std::optional<std::string> FindReal(const Library& library, const std::string& search_path) {
-  std::error_code error;
-  for (const std::string& folder :
-       std::vector<std::string>(absl::StrSplit(search_path, absl::ByAnyChar(":;")))) {
-    if (folder.empty()) continue;
-    // Inside another `lgpu run` the first folder is a folder of links.
-    for (const char* const name : {library.real, library.name}) {
-      const fs::path found = fs::canonical(fs::path(folder) / name, error);
-      if (!error && IsLibrary(found)) return found.string();
-    }
-  }
-  void* const handle = ::dlopen(library.name, RTLD_LAZY | RTLD_LOCAL);
-  if (handle == nullptr) return std::nullopt;
-  const link_map* map = nullptr;
-  if (::dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0) return std::nullopt;
-  const fs::path found = fs::canonical(map->l_name, error);
-  if (error) return std::nullopt;
-  return found.string();
-}
 
 std::uint64_t Fnv(std::uint64_t hash, std::string_view text) {
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
@@ -180,7 +138,7 @@ absl::StatusOr<std::optional<DriverShim>> MakeDriverShim(const DriverShimPlaces&
   std::vector<std::pair<std::string, std::string>> links = {{kCuda.name, shims + "/" + kCuda.name},
                                                             {"libcuda.so", shims + "/" + kCuda.name},
                                                             {kCuda.real, *cuda},
-                                                            {kRedirect, shims + "/" + kRedirect}};
+                                                            {kRedirectName, shims + "/" + kRedirectName}};
   if (const std::optional<std::string> nvml = FindReal(kNvml, search_path.value_or(""))) {
     links.insert(links.end(), {{kNvml.name, shims + "/" + kNvml.name}, {kNvml.real, *nvml}});
   }
@@ -193,7 +151,7 @@ absl::StatusOr<std::optional<DriverShim>> MakeDriverShim(const DriverShimPlaces&
     }
     DriverShim shim{.folder = *folder, .variables = {}};
     shim.variables["LD_LIBRARY_PATH"] = Before(*folder, search_path, ':');
-    shim.variables["LD_PRELOAD"] = Before(*folder + "/" + kRedirect, variable("LD_PRELOAD"), ' ');
+    shim.variables["LD_PRELOAD"] = Before(*folder + "/" + kRedirectName, variable("LD_PRELOAD"), ' ');
     return shim;
   }
   return absl::FailedPreconditionError(absl::StrCat("no place for the links to lgpu's driver (",
@@ -260,6 +218,7 @@ absl::StatusOr<LeaseEnvironment> EnvironmentOf(const v1::Lease& lease, const std
     return result;
   }
   result.has_shim = true;
+  result.shim_folder = shim->folder;
   result.variables.insert(shim->variables.begin(), shim->variables.end());
   return result;
 }

@@ -56,6 +56,7 @@ struct LeaseEnvironment {
   SpawnOptions::Environment variables;
   std::vector<std::string> notes;
   bool has_shim = false;
+  std::string shim_folder;  // of links; with a shim
 };
 absl::StatusOr<LeaseEnvironment> EnvironmentOf(const v1::Lease& lease, const std::string& runtime_dir,
                                                const VariableReader& variable);

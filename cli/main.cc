@@ -35,6 +35,7 @@
 #include "cli/commands/version.h"
 #include "cli/completion.h"
 #include "cli/flag_table.h"
+#include "cli/isolation.h"
 #include "cli/live_names.h"
 #include "cli/output.h"
 #include "cli/suggestions.h"
@@ -324,6 +325,9 @@ int Main(int argc, char** argv) {
 }  // namespace lgpu::cli
 
 int main(int argc, char** argv) {
+  // First of all: what this process is given, signals and files, is the command's.
+  if (argc > 1 && std::string_view(argv[1]) == lgpu::cli::kIsolatedVerb)
+    return lgpu::cli::BecomeIsolated(argc, argv);
   lgpu::OpenStandardFiles();
   return lgpu::cli::Main(argc, argv);
 }

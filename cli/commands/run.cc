@@ -23,6 +23,7 @@
 #include "cli/child_process.h"
 #include "cli/connection.h"
 #include "cli/device_flags.h"
+#include "cli/driver_files.h"
 #include "cli/driver_shim.h"
 #include "cli/run_watch.h"
 #include "lgpu/status.h"
@@ -72,6 +73,9 @@ class RunCommand final : public Command {
     flags_.AddTo(*verb);
     verb->add_flag("--require-attach", require_attach_,
                    "Fail with 125 if the command never used the lease (its memory was not limited)");
+    verb->add_flag("--isolate", isolate_,
+                   "Put lgpu over the driver's files in a mount namespace of the command's own, which limits "
+                   "programs that clear their environment or name the driver's folder as well");
     memory_wait_flag_ =
         verb->add_option(
                 "--memory-wait", memory_wait_text_,
@@ -132,7 +136,9 @@ class RunCommand final : public Command {
     AddVariables(environment, variables);
     if (soft_flag_->count() > 0) variables["LGPU_SOFT_PLACEMENT"] = soft_placement_ ? "1" : "0";
     if (log_placement_) variables["LGPU_LOG_DEVICE_PLACEMENT"] = "1";
-    absl::StatusOr<ChildProcess> child = ChildProcess::Spawn(signals, options.command, variables);
+    const std::optional<Isolation> isolation = IsolationFor(environment, variables, options);
+    absl::StatusOr<ChildProcess> child = ChildProcess::Spawn(signals, options.command, variables, isolation);
+    if (absl::IsFailedPrecondition(child.status())) return child.status();
     if (!child.ok()) {
       const std::string why =
           absl::StrCat("cannot run ", Printable(options.command[0]), ": ", child.status().message());
@@ -168,12 +174,26 @@ class RunCommand final : public Command {
  private:
   static absl::StatusOr<LeaseEnvironment> EnvironmentFor(const v1::Lease& lease, const Connection& connection,
                                                          const Variables& given) {
-    return EnvironmentOf(lease, connection.runtime_dir(), [&given](const std::string& name) {
-      const auto found = given.find(name);
-      if (found != given.end()) return found->second;
-      const char* const value = std::getenv(name.c_str());
-      return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-    });
+    return EnvironmentOf(lease, connection.runtime_dir(),
+                         [&given](const std::string& name) { return ValueOf(name, given); });
+  }
+  /// What the command's environment has of a variable.
+  static std::optional<std::string> ValueOf(const std::string& name, const Variables& given) {
+    const auto found = given.find(name);
+    if (found != given.end()) return found->second;
+    const char* const value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  }
+  /// The files that --isolate covers; nothing without it, and where the command has no driver of the lease's.
+  std::optional<Isolation> IsolationFor(const LeaseEnvironment& environment, const Variables& variables,
+                                        const CommonOptions& options) const {
+    if (!isolate_) return std::nullopt;
+    if (!environment.has_shim) {
+      options.Note("lgpu: note: --isolate changes nothing: no driver of this lease is to be covered");
+      return std::nullopt;
+    }
+    return Isolation{.folder = environment.shim_folder,
+                     .covered = FilesToCover(ValueOf("LD_LIBRARY_PATH", variables).value_or(""))};
   }
   /// What --env says goes before these, but for the paths, which have both.
   void AddVariables(const LeaseEnvironment& environment, Variables& variables) const {
@@ -235,6 +255,7 @@ class RunCommand final : public Command {
 
   DeviceFlags flags_;
   bool require_attach_ = false;
+  bool isolate_ = false;
   const CLI::Option* memory_wait_flag_ = nullptr;
   std::string memory_wait_text_ = "2s";
   std::chrono::milliseconds memory_wait_{};

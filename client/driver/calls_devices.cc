@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "client/driver/environment.h"
 #include "client/driver/shim.h"
 
 namespace lgpu::shim {
@@ -77,6 +78,7 @@ Result LetGoOfPrimary(Result (*real)(Device), Device device) {
 }  // namespace
 
 LGPU_SHIM_EXPORT Result cuInit(unsigned flags) {
+  RestoreVisibleDevices();
   const Result result = CallReal(RealDriver::Get().cuInit, flags);
   Shim* const shim = Shim::Get();
   // The daemon sees from here on that the program has come. Without it allocations are refused, not this.

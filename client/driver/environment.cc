@@ -1,7 +1,10 @@
 #include "client/driver/environment.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
+
+#include "client/driver/place_note.h"
 
 namespace lgpu::shim {
 namespace {
@@ -9,25 +12,61 @@ namespace {
 constexpr long kDefaultWait = 2000;
 constexpr long kLongestWait = 86'400'000;
 
+extern const PlaceNote place_note;
+const PlaceNote place_note = {"lgpu-place-note", "", ""};
+
+/// The variables of the note. It is written in the file, so the compiler may not know what it holds.
+std::string_view NotedVariables() {
+  const PlaceNote* note = &place_note;
+  __asm__ volatile("" : "+r"(note));
+  return {note->variables, ::strnlen(note->variables, PlaceNote::kRoom)};
+}
+
+std::string Noted(std::string_view name) {
+  std::string_view rest = NotedVariables();
+  while (!rest.empty()) {
+    const std::size_t end = rest.find('\n');
+    const std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+    if (line.size() > name.size() && line.substr(0, name.size()) == name && line[name.size()] == '=')
+      return std::string(line.substr(name.size() + 1));
+  }
+  return {};
+}
+
+std::string Variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Whether this process has lost the lease's variables and the note has them.
+bool IsNoted() { return Variable("LGPU_LEASE").empty() && !Noted("LGPU_LEASE").empty(); }
+
 }  // namespace
 
 std::optional<LeaseSession::Options> OptionsFromEnvironment(const char* client) {
-  const char* const off = std::getenv("LGPU_SHIM");
-  const char* const lease = std::getenv("LGPU_LEASE");
-  if ((off != nullptr && std::string_view(off) == "off") || lease == nullptr || *lease == '\0')
-    return std::nullopt;
-  const char* const endpoint = std::getenv("LGPU_ENDPOINT");
+  if (Variable("LGPU_SHIM") == "off") return std::nullopt;
+  const auto find = [is_noted = IsNoted()](const char* name) {
+    return is_noted ? Noted(name) : Variable(name);
+  };
   LeaseSession::Options options;
-  options.directory = endpoint == nullptr || *endpoint == '\0' ? "/run/lgpu" : endpoint;
-  options.lease = lease;
+  options.lease = find("LGPU_LEASE");
+  if (options.lease.empty()) return std::nullopt;
+  options.directory = find("LGPU_ENDPOINT");
+  if (options.directory.empty()) options.directory = "/run/lgpu";
   options.client = client;
-  const char* const wait = std::getenv("LGPU_MEMORY_WAIT_MS");
+  const std::string wait = find("LGPU_MEMORY_WAIT_MS");
   char* end = nullptr;
-  const long wanted = wait == nullptr ? kDefaultWait : std::strtol(wait, &end, 10);
-  const bool is_number =
-      wait != nullptr && end != wait && *end == '\0' && wanted >= 0 && wanted <= kLongestWait;
+  const long wanted = std::strtol(wait.c_str(), &end, 10);
+  const bool is_number = !wait.empty() && *end == '\0' && wanted >= 0 && wanted <= kLongestWait;
   options.memory_wait = std::chrono::milliseconds(is_number ? wanted : kDefaultWait);
   return options;
+}
+
+void RestoreVisibleDevices() {
+  if (!IsNoted() || Variable("LGPU_SHIM") == "off") return;
+  const std::string visible = Noted("CUDA_VISIBLE_DEVICES");
+  if (!visible.empty()) ::setenv("CUDA_VISIBLE_DEVICES", visible.c_str(), /*overwrite=*/0);
 }
 
 }  // namespace lgpu::shim

@@ -7,9 +7,14 @@
 
 namespace lgpu::shim {
 
-/// How the program's variables name the lease: LGPU_LEASE, LGPU_ENDPOINT, LGPU_MEMORY_WAIT_MS. Nothing: the
-/// shim changes nothing (no lease, or LGPU_SHIM=off).
+/// How the program's variables name the lease: LGPU_LEASE, LGPU_ENDPOINT, LGPU_MEMORY_WAIT_MS. Where the
+/// program has no LGPU_LEASE, those of this library's PlaceNote count. Nothing: the shim changes nothing (no
+/// lease, or LGPU_SHIM=off).
 std::optional<LeaseSession::Options> OptionsFromEnvironment(const char* client);
+
+/// In a program that lost the lease's variables: sets the CUDA_VISIBLE_DEVICES of the PlaceNote, unless the
+/// program has one. To be called before the driver reads it.
+void RestoreVisibleDevices();
 
 }  // namespace lgpu::shim
 
