@@ -1,5 +1,6 @@
 #include "client/session/caller_memory.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -127,31 +128,51 @@ absl::Status CallerMemory::Export(const Block& block, void* stream) {
 }
 
 void CallerMemory::FreeExported(const Block& block) {
-  std::optional<void*> stream;
-  {
-    const MutexLock lock(mutex_);
-    const auto exported = exported_.find(block.address);
-    stream = exported->second;
-    exported_.erase(exported);
-  }
+  const std::optional<void*> stream = BeginFree(block);
   // Where the device has a fault, the block stays charged until the memory closes.
   FreeLive(block, stream).IgnoreError();
+  if (stream) EndFree(*stream);
   // Last, for a Close that sees no exported block takes the memory away.
-  exported_blocks_.fetch_sub(1, std::memory_order_release);
+  exported_blocks_.fetch_sub(1);
+}
+
+std::optional<void*> CallerMemory::BeginFree(const Block& block) {
+  const MutexLock lock(mutex_);
+  std::optional<void*> stream = exported_.at(block.address);
+  while (stream && std::find(forgetting_.begin(), forgetting_.end(), *stream) != forgetting_.end()) {
+    streams_changed_.Wait(mutex_);
+    stream = exported_.at(block.address);
+  }
+  exported_.erase(block.address);
+  if (stream) ending_.push_back(*stream);
+  return stream;
+}
+
+void CallerMemory::EndFree(void* stream) {
+  const MutexLock lock(mutex_);
+  ending_.erase(std::find(ending_.begin(), ending_.end(), stream));
+  streams_changed_.NotifyAll();
 }
 
 absl::Status CallerMemory::ForgetStream(void* stream) {
-  LGPU_RETURN_IF_ERROR(streams_.Forget(stream));
-  if (CallerStreams::IsDefault(stream)) return absl::OkStatus();
-  const MutexLock lock(mutex_);
-  for (auto& [address, freed_on] : exported_) {
-    if (freed_on == stream) freed_on.reset();
+  if (CallerStreams::IsDefault(stream)) return streams_.Forget(stream);
+  {
+    const MutexLock lock(mutex_);
+    forgetting_.push_back(stream);
+    while (std::find(ending_.begin(), ending_.end(), stream) != ending_.end()) streams_changed_.Wait(mutex_);
   }
-  return absl::OkStatus();
+  absl::Status forgotten = streams_.Forget(stream);
+  const MutexLock lock(mutex_);
+  forgetting_.erase(std::find(forgetting_.begin(), forgetting_.end(), stream));
+  for (auto& [address, freed_on] : exported_) {
+    if (forgotten.ok() && freed_on == stream) freed_on.reset();
+  }
+  streams_changed_.NotifyAll();
+  return forgotten;
 }
 
 CallerMemory::Live CallerMemory::live() const {
-  Live live{.blocks = 0, .bytes = {}, .exported = exported_blocks_.load(std::memory_order_acquire)};
+  Live live{.blocks = 0, .bytes = {}, .exported = exported_blocks_.load()};
   if (use_ == PoolUse::kAlone) {
     const MemoryStats stats = pool_.stats();
     live.blocks = stats.live_blocks;

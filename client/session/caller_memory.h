@@ -47,7 +47,8 @@ class CallerMemory {
   absl::Status Free(const Block& block, void* stream);
   absl::StatusOr<Block> Find(const void* address);
   absl::Status UseOn(const Block& block, void* stream);
-  /// Exported blocks that were to be freed on the stream wait for it no more.
+  /// Exported blocks that were to be freed on the stream wait for it no more; the stream is not used for
+  /// them any more when this returns, whatever thread ends an export meanwhile.
   absl::Status ForgetStream(void* stream);
 
   /// From here on the block is freed by FreeExported alone, once, on `stream`.
@@ -69,6 +70,10 @@ class CallerMemory {
  private:
   absl::Status CheckOwn(const Block& block) const;
   absl::Status FreeLive(const Block& block, std::optional<void*> stream);
+  /// The block is exported no more; says the stream that it is freed on, which ForgetStream leaves alone
+  /// until EndFree.
+  std::optional<void*> BeginFree(const Block& block);
+  void EndFree(void* stream);
   absl::Status ExplainRefusal(const absl::Status& status, std::string_view tag) const;
 
   DevicePool& pool_;
@@ -80,6 +85,9 @@ class CallerMemory {
   Bytes own_bytes_ ABSL_GUARDED_BY(mutex_);
   // The stream that each is freed on; nothing: it was forgotten, and all its work was done.
   absl::flat_hash_map<const void*, std::optional<void*>> exported_ ABSL_GUARDED_BY(mutex_);
+  std::vector<void*> forgetting_ ABSL_GUARDED_BY(mutex_);  // of each ForgetStream that runs
+  std::vector<void*> ending_ ABSL_GUARDED_BY(mutex_);      // of each FreeExported that runs
+  CondVar streams_changed_;                                // one of these two became shorter
 };
 
 }  // namespace lgpu

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <set>
 #include <thread>
@@ -195,6 +196,36 @@ TEST_F(CallerMemoryTest, ExportedBlockWaitsForItsStreamUntilThatIsForgotten) {
   memory_->FreeExported(forgotten);
   EXPECT_EQ(pool_->stats().fenced, 8_MiB);
   gate_ = true;
+}
+
+TEST_F(CallerMemoryTest, ForgottenStreamIsNotUsedByAnExportThatEndsMeanwhile) {
+  void* const own = MakeStream();
+  void* const other = MakeStream();
+  const Block block = Must(8_MiB, own);
+  ASSERT_TRUE(memory_->Free(Must(1_MiB, other), other).ok());  // it is known
+  ASSERT_TRUE(memory_->Export(block, other).ok());
+  HoldUp(other);
+  std::thread forgets([&] { EXPECT_TRUE(memory_->ForgetStream(other).ok()); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it waits for the stream by now
+  std::thread ends([&] { memory_->FreeExported(block); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  gate_ = true;
+  forgets.join();
+  ends.join();
+  EXPECT_THAT(memory_->Streams(), ::testing::Not(::testing::Contains(other)));
+  EXPECT_EQ(memory_->live().blocks, 0u);
+}
+
+TEST_F(CallerMemoryTest, ThreadsForgetStreamsWhileExportsEnd) {
+  for (std::size_t i = 0; i < 300; ++i) {
+    void* const other = reinterpret_cast<void*>(0x10000 + 16 * i);
+    const Block block = Must(Bytes(4096), nullptr);
+    ASSERT_TRUE(memory_->Export(block, other).ok());
+    std::thread ends([&] { memory_->FreeExported(block); });
+    EXPECT_TRUE(memory_->ForgetStream(other).ok());
+    ends.join();
+    ASSERT_THAT(memory_->Streams(), ::testing::Not(::testing::Contains(other))) << "round " << i;
+  }
 }
 
 TEST_F(CallerMemoryTest, ExportOnTheThreadsDefaultStreamMayEndInAnotherThread) {
