@@ -10,12 +10,14 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "client/runtime/device_text.h"
 #include "client/runtime/memory_report.h"
 #include "client/session/fork_guard.h"
 #include "kernels/text.h"
 #include "lgpu/refusal.h"
 #include "lgpu/status.h"
+#include "lgpu/tensor_export.h"
 
 namespace lgpu::internal {
 
@@ -61,6 +63,13 @@ KernelRegistry KernelsFor(const std::vector<LogicalDeviceInfo>& devices, const C
 }
 
 constexpr std::size_t kMostOwners = 5;
+
+constexpr char kInUse[] = "lgpu/memory-in-use";
+
+absl::Status InUse(absl::Status status) {
+  status.SetPayload(kInUse, absl::Cord());
+  return status;
+}
 
 /// TensorFlow's line for an op without memory, then the refusal with what the memory was for and who has it.
 absl::Status SayWhat(const absl::Status& status, const Device& device, const Op& op, const TensorSpec& spec) {
@@ -214,7 +223,7 @@ absl::Status ContextState::CheckNothingLent() const {
   LGPU_RETURN_IF_ERROR(CheckNoExports());
   for (const auto& device : devices_) {
     if (!device->is_gpu()) continue;
-    LGPU_RETURN_IF_ERROR(device->caller_memory().CheckNoneLive());
+    if (const absl::Status live = device->caller_memory().CheckNoneLive(); !live.ok()) return InUse(live);
   }
   return absl::OkStatus();
 }
@@ -249,22 +258,52 @@ absl::Status ContextState::CloseNow() {
 
 void ContextState::Retire() {
   if (IsForked()) return;
-  bool lent = false;
+  retired_.store(true);
+  {
+    const MutexLock lock(close_mutex_);
+    if (closed_) return;
+    gate_.CloseAndWait();
+    for (const auto& device : devices_) {
+      if (device->is_gpu() && IsLent()) device->memory().Trim().IgnoreError();
+    }
+  }
+  CloseIfDone();
+}
+
+bool ContextState::IsLent() const {
+  bool has_handles = false;
   {
     const MutexLock lock(exports_mutex_);
-    retired_ = true;
-    lent = exports_.exports != 0;
+    if (exports_.exports != 0) return true;
+    has_handles = memory_handles_ != 0;
   }
-  if (!lent) {
-    Close().IgnoreError();
-    return;
-  }
+  return std::any_of(devices_.begin(), devices_.end(), [has_handles](const auto& device) {
+    if (!device->is_gpu()) return false;
+    const CallerMemory::Live live = device->caller_memory().live();
+    return live.exported != 0 || (has_handles && live.blocks != 0);
+  });
+}
+
+void ContextState::CloseIfDone() {
+  if (IsForked() || !IsRetired() || IsLent()) return;
   const MutexLock lock(close_mutex_);
-  if (closed_) return;  // by the last export, meanwhile
+  if (closed_) return;
   gate_.CloseAndWait();
-  for (const auto& device : devices_) {
-    if (device->is_gpu()) device->memory().Trim().IgnoreError();
+  if (!IsLent() && EndExports().ok()) CloseNow().IgnoreError();
+}
+
+void ContextState::AddMemoryHandle() {
+  const MutexLock lock(exports_mutex_);
+  ++memory_handles_;
+}
+
+void ContextState::RemoveMemoryHandle() {
+  if (IsForked()) return;
+  {
+    const MutexLock lock(exports_mutex_);
+    --memory_handles_;
   }
+  CloseIfDone();
 }
 
 absl::Status ContextState::AddExport(Bytes bytes) {
@@ -277,14 +316,12 @@ absl::Status ContextState::AddExport(Bytes bytes) {
 
 void ContextState::RemoveExport(Bytes bytes) {
   if (IsForked()) return;
-  bool last = false;
   {
     const MutexLock lock(exports_mutex_);
     --exports_.exports;
     exports_.bytes -= bytes;
-    last = retired_ && exports_.exports == 0;
   }
-  if (last) Close().IgnoreError();
+  CloseIfDone();
 }
 
 Context::ExportCount ContextState::exports() const {
@@ -306,15 +343,10 @@ absl::Status ContextState::EndExports() {
 
 absl::Status ContextState::ExportsError() const {
   if (exports_.exports == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(
+  return InUse(absl::FailedPreconditionError(
       Cat(exports_.exports, exports_.exports == 1 ? " array (" : " arrays (", FormatBytes(exports_.bytes),
           exports_.exports == 1 ? ") still uses" : ") still use",
-          " memory of this Context outside lgpu, so it stays open; drop them, and close it again"));
-}
-
-bool ContextState::IsRetired() const {
-  const MutexLock lock(exports_mutex_);
-  return retired_;
+          " memory of this Context outside lgpu, so it stays open; drop them, and close it again")));
 }
 
 void ContextState::ShutDownDevices() {
@@ -355,3 +387,9 @@ absl::StatusOr<std::shared_ptr<TensorBuffer>> ContextState::Allocate(
 }
 
 }  // namespace lgpu::internal
+
+namespace lgpu {
+
+bool IsMemoryInUse(const absl::Status& status) { return status.GetPayload(internal::kInUse).has_value(); }
+
+}  // namespace lgpu

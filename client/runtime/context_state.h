@@ -45,8 +45,8 @@ class ContextState {
   /// Context::Close. UNAVAILABLE: lgpud is away; it hears of the end when it is back, and another call says
   /// how that went. FAILED_PRECONDITION: blocks of a LogicalMemory are live, or exports in use.
   absl::Status Close();
-  /// Close, for a Context that goes. Where exports are in use, ops end and idle memory goes back; the last
-  /// RemoveExport closes the rest.
+  /// Close, for a Context that goes. Where memory is lent, ops end and idle memory goes back; the end of the
+  /// last export, block or handle closes the rest.
   void Retire();
 
   /// Memory of a GPU is lent outside, until RemoveExport. FAILED_PRECONDITION: the devices are shut down.
@@ -54,6 +54,11 @@ class ContextState {
   /// The block of the export was freed.
   void RemoveExport(Bytes bytes);
   Context::ExportCount exports() const;
+  /// A LogicalMemory of this Context is there, until RemoveMemoryHandle.
+  void AddMemoryHandle();
+  void RemoveMemoryHandle();
+  /// A block of a LogicalMemory was freed. Callers are outside both gates.
+  void NoteBlockFreed() { CloseIfDone(); }
 
   const std::vector<LogicalDeviceInfo>& infos() const { return infos_; }
   const std::string& lease_id() const { return lease_id_; }
@@ -62,7 +67,7 @@ class ContextState {
   std::chrono::nanoseconds allocation_timeout() const { return allocation_timeout_; }
 
   Gate& gate() { return gate_; }
-  /// Blocks are freed behind this one, which stays open as long as there are exports.
+  /// Blocks are used and freed behind this one, which stays open as long as memory is lent.
   Gate& free_gate() { return free_gate_; }
   bool IsForked() const { return epoch_.IsForked(); }
   /// Why the gate is shut: FAILED_PRECONDITION.
@@ -104,13 +109,17 @@ class ContextState {
  private:
   ContextState(std::unique_ptr<Lease> lease, const ContextOptions& options, const RuntimeOptions& runtime);
   absl::Status OpenDevices(const ContextOptions& options);
-  /// OK where no LogicalMemory has live blocks and no export is in use.
+  /// OK where no LogicalMemory has live blocks and no export is in use; else an error of IsMemoryInUse.
   absl::Status CheckNothingLent() const;
   absl::Status CheckNoExports() const;
   /// FAILED_PRECONDITION while exports are in use; else there will be none.
   absl::Status EndExports();
   absl::Status ExportsError() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(exports_mutex_);
-  bool IsRetired() const;
+  /// Whether memory is in use that a program can still reach: exports, and blocks that a LogicalMemory frees.
+  bool IsLent() const;
+  /// Closes a retired Context of which no memory is lent.
+  void CloseIfDone();
+  bool IsRetired() const { return retired_.load(); }
   absl::Status CloseNow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
   /// No thread passes the gate any more when this returns, and all blocks are gone.
   void ShutDownDevices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
@@ -134,10 +143,13 @@ class ContextState {
   std::vector<std::unique_ptr<Device>> devices_;
   Gate gate_;
   Gate free_gate_;
+  // The end of the last loan closes. A thread that ends a loan reads it then, and Retire, which writes it,
+  // looks for loans then: one of the two finds the other.
+  std::atomic<bool> retired_{false};
   mutable Mutex exports_mutex_;
   Context::ExportCount exports_ ABSL_GUARDED_BY(exports_mutex_);
   bool exports_ended_ ABSL_GUARDED_BY(exports_mutex_) = false;  // there will be no more
-  bool retired_ ABSL_GUARDED_BY(exports_mutex_) = false;        // the last export closes
+  int memory_handles_ ABSL_GUARDED_BY(exports_mutex_) = 0;
   Mutex close_mutex_;  // orders calls of Close; held over the whole of it, nothing else waits for it
   bool closed_ ABSL_GUARDED_BY(close_mutex_) = false;
   bool lease_is_closed_ ABSL_GUARDED_BY(close_mutex_) = false;

@@ -19,6 +19,12 @@ absl::Status MovedFrom() {
   return absl::FailedPreconditionError("this LogicalMemory was moved from; use the one that it was moved to");
 }
 
+absl::Status ContextGone() {
+  return absl::FailedPreconditionError(
+      "the Context of this LogicalMemory is gone: blocks that are live can be used and freed, and there are "
+      "no new ones; open another Context");
+}
+
 absl::Status Closed() {
   return absl::FailedPreconditionError(
       "this LogicalMemory is closed: its memory went back; open another one");
@@ -48,15 +54,17 @@ absl::StatusOr<ContextOptions> LeaseOptions(const MemoryOptions& options) {
 // What every call needs: a state, of this process, whose gate is open.
 class Entered {
  public:
-  explicit Entered(internal::MemoryState* state) {
+  enum class For { kNewBlock, kAnythingElse };
+  explicit Entered(internal::MemoryState* state, For what = For::kAnythingElse) {
     if (state == nullptr) {
       status_ = MovedFrom();
     } else if (state->IsForked()) {
       status_ = ForkedError();
-    } else if (state->gate().Enter()) {
-      gate_ = &state->gate();
+    } else if (internal::Gate& gate = what == For::kNewBlock ? state->allocation_gate() : state->gate();
+               gate.Enter()) {
+      gate_ = &gate;
     } else {
-      status_ = Closed();
+      status_ = state->gate().is_closed() ? Closed() : ContextGone();
     }
   }
   ~Entered() {
@@ -84,13 +92,22 @@ absl::StatusOr<LogicalMemory> LogicalMemory::Open(const MemoryOptions& options) 
   return LogicalMemory(std::move(state));
 }
 
-LogicalMemory::LogicalMemory(std::shared_ptr<internal::MemoryState> state) : state_(std::move(state)) {}
+LogicalMemory::LogicalMemory(std::shared_ptr<internal::MemoryState> state) : state_(std::move(state)) {
+  state_->HandleMade();
+}
 LogicalMemory::LogicalMemory(LogicalMemory&& other) noexcept = default;
-LogicalMemory& LogicalMemory::operator=(LogicalMemory&& other) noexcept = default;
-LogicalMemory::~LogicalMemory() = default;
+LogicalMemory& LogicalMemory::operator=(LogicalMemory&& other) noexcept {
+  if (this == &other) return *this;
+  if (state_ != nullptr) state_->HandleGone();
+  state_ = std::move(other.state_);
+  return *this;
+}
+LogicalMemory::~LogicalMemory() {
+  if (state_ != nullptr) state_->HandleGone();
+}
 
 absl::StatusOr<Block> LogicalMemory::Allocate(Bytes bytes, const BlockOptions& options) const {
-  const Entered entered(state_.get());
+  const Entered entered(state_.get(), Entered::For::kNewBlock);
   if (!entered.ok()) return entered.status();
   std::chrono::nanoseconds timeout = state_->timeout();
   if (options.timeout) timeout = std::clamp<std::chrono::milliseconds>(*options.timeout, {}, kLongestWait);
@@ -102,8 +119,13 @@ absl::StatusOr<Block> LogicalMemory::Allocate(Bytes bytes, const BlockOptions& o
 }
 
 absl::Status LogicalMemory::Free(const Block& block, void* stream) const {
-  const Entered entered(state_.get());
-  return entered.ok() ? state_->memory().Free(block, stream) : entered.status();
+  {
+    const Entered entered(state_.get());
+    if (!entered.ok()) return entered.status();
+    LGPU_RETURN_IF_ERROR(state_->memory().Free(block, stream));
+  }
+  state_->BlockGone();
+  return absl::OkStatus();
 }
 
 absl::Status LogicalMemory::Free(void* address, void* stream) const {
@@ -141,7 +163,9 @@ absl::StatusOr<std::shared_ptr<void>> LogicalMemory::Export(const Block& block, 
   if (block.address == nullptr) return std::shared_ptr<void>();
   LGPU_RETURN_IF_ERROR(state_->memory().Export(block, stream));
   return std::shared_ptr<void>(block.address, [state = state_, block](void*) {
-    if (!state->IsForked()) state->memory().FreeExported(block);
+    if (state->IsForked()) return;
+    state->memory().FreeExported(block);
+    state->BlockGone();
   });
 }
 

@@ -33,6 +33,7 @@ class OwnMemory final : public MemoryState {
         caller_(session_.memory(index), session_.lease().backend(),
                 session_.lease().devices()[static_cast<std::size_t>(index)].backend_device,
                 CallerMemory::PoolUse::kAlone) {
+    allocation_gate_ = &own_gate_;
     gate_ = &own_gate_;
     memory_ = &caller_;
     pool_ = &session_.memory(index);
@@ -96,7 +97,8 @@ class ContextMemory final : public MemoryState {
         index_(index),
         context_(std::move(context)) {
     Device& device = context_->device(index);
-    gate_ = &context_->gate();
+    allocation_gate_ = &context_->gate();
+    gate_ = &context_->free_gate();
     memory_ = &device.caller_memory();
     pool_ = &device.memory();
   }
@@ -108,6 +110,9 @@ class ContextMemory final : public MemoryState {
     const GatePass pass(gate());
     return pass ? memory().CheckNoneLive() : absl::OkStatus();
   }
+  void HandleMade() override { context_->AddMemoryHandle(); }
+  void HandleGone() override { context_->RemoveMemoryHandle(); }
+  void BlockGone() override { context_->NoteBlockFreed(); }
 
  private:
   const int index_;

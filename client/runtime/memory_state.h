@@ -20,7 +20,7 @@ namespace lgpu::internal {
 class ContextState;
 
 /// A MemoryState is what a LogicalMemory and its exported blocks share. Two kinds: one with a session of its
-/// own, and one that is part of a Context. Thread-safe; what is below the gate is used behind it alone.
+/// own, and one that is part of a Context. Thread-safe; what is below the gates is used behind them alone.
 class MemoryState {
  public:
   virtual ~MemoryState() = default;
@@ -29,8 +29,16 @@ class MemoryState {
 
   virtual absl::Status Resize(Bytes limit, std::optional<Bytes> guarantee) = 0;
   virtual absl::Status Close() = 0;
+  /// A LogicalMemory has the state, until HandleGone; its exported blocks may be there for longer.
+  virtual void HandleMade() {}
+  virtual void HandleGone() {}
+  /// A block went. Callers are outside the gates.
+  virtual void BlockGone() {}
 
   bool IsForked() const { return epoch_.IsForked(); }
+  /// New blocks are made behind this one.
+  Gate& allocation_gate() { return *allocation_gate_; }
+  /// Blocks that live are used and freed behind this one, which closes later.
   Gate& gate() { return *gate_; }
   CallerMemory& memory() { return *memory_; }
   DevicePool& pool() { return *pool_; }
@@ -44,6 +52,7 @@ class MemoryState {
   MemoryState(const Lease& lease, LogicalDeviceInfo info, std::chrono::nanoseconds timeout);
 
   // Constant after the constructor of the derived class.
+  Gate* allocation_gate_ = nullptr;
   Gate* gate_ = nullptr;
   CallerMemory* memory_ = nullptr;
   DevicePool* pool_ = nullptr;

@@ -359,6 +359,7 @@ TEST_P(LogicalMemoryTest, ContextsMemoryIsItsTensorsMemory) {
   EXPECT_EQ(GetRefusal(refused)->owners[0].op, "mine");
   const absl::Status closed = context->Close();
   EXPECT_TRUE(absl::IsFailedPrecondition(closed)) << closed;
+  EXPECT_TRUE(IsMemoryInUse(closed));
   EXPECT_TRUE(context->Fill<float>({2}, 1).ok()) << "nothing was closed";
   EXPECT_TRUE(absl::IsFailedPrecondition(memory->Close()));
   EXPECT_TRUE(memory->Free(block, nullptr).ok());
@@ -387,6 +388,77 @@ TEST_P(LogicalMemoryTest, ExportedBlockOutlivesItsContext) {
   ASSERT_NE(owner, nullptr);
   EXPECT_EQ(caller->ReadLast(block, stream), 9);
   owner.reset();
+}
+
+// Without a daemon there is no other device that could get the memory.
+TEST_P(LogicalMemoryTest, LeaseOfAContextThatIsGoneEndsWithItsLastBlock) {
+  const auto others_can_have_it = [this] {
+    if (GetParam() == Place::kLocal) return true;
+    const absl::StatusOr<LogicalMemory> other = LogicalMemory::Open(
+        {.memory_limit = 200_MiB, .guarantee = 200_MiB, .endpoint = endpoint_, .allocation_timeout = {}});
+    return other.ok();
+  };
+  std::optional<Context> context = *Context::Create(
+      {.logical_devices = {{.memory_limit = 200_MiB, .guarantee = 200_MiB}}, .endpoint = endpoint_});
+  const absl::StatusOr<LogicalMemory> memory = context->Memory("GPU:0");
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  Caller caller(memory->cuda_device());
+  void* const stream = caller.MakeStream();
+  const Tensor tensor = context->Fill<float>({2}, 1).value_or(Tensor());
+  const Block block = Must(memory->Allocate(4_MiB, {.stream = stream}));
+  const Block lent = Must(memory->Allocate(4_MiB, {.stream = stream}));
+  absl::StatusOr<std::shared_ptr<void>> owner = memory->Export(lent, stream);
+  ASSERT_TRUE(owner.ok()) << owner.status();
+  context.reset();
+
+  const absl::Status refused = memory->Allocate(1_MiB).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the Context of this LogicalMemory is gone"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(tensor.ToVector<float>().status()));
+  caller.Write(block, 7, stream);
+  EXPECT_EQ(caller.ReadLast(block, stream), 7) << "the block is usable";
+  EXPECT_EQ(memory->live_blocks().blocks, 2u);
+  EXPECT_TRUE(GetParam() == Place::kLocal || !others_can_have_it());
+  EXPECT_TRUE(memory->Free(block, stream).ok());
+  EXPECT_TRUE(GetParam() == Place::kLocal || !others_can_have_it());
+  owner->reset();
+  EXPECT_TRUE(others_can_have_it()) << "the handle and a tensor are still there";
+  EXPECT_THAT(std::string(memory->GetStats().status().message()), HasSubstr("this LogicalMemory is closed"));
+  EXPECT_TRUE(memory->Close().ok());
+}
+
+TEST_P(LogicalMemoryTest, BlocksThatNoHandleCanFreeGoWithTheContext) {
+  absl::StatusOr<LogicalMemory> after = absl::UnknownError("");
+  for (const bool handle_goes_first : {true, false}) {
+    std::optional<Context> context = *Context::Create(
+        {.logical_devices = {{.memory_limit = 200_MiB, .guarantee = 200_MiB}}, .endpoint = endpoint_});
+    std::optional<LogicalMemory> memory = *context->Memory("GPU:0");
+    const Tensor tensor = context->Fill<float>({2}, 1).value_or(Tensor());
+    Must(memory->Allocate(4_MiB));
+    if (handle_goes_first) memory.reset();
+    context.reset();
+    memory.reset();
+    after = LogicalMemory::Open({.memory_limit = 200_MiB, .guarantee = 200_MiB, .endpoint = endpoint_});
+    EXPECT_TRUE(after.ok()) << after.status();
+    EXPECT_TRUE(after->Close().ok());
+  }
+}
+
+TEST_P(LogicalMemoryTest, ThreadsEndTheLastLoansOfAContextThatGoes) {
+  for (int round = 0; round < 20; ++round) {
+    std::optional<Context> context = *Context::Create(
+        {.logical_devices = {{.memory_limit = 200_MiB, .guarantee = 200_MiB}}, .endpoint = endpoint_});
+    const absl::StatusOr<LogicalMemory> memory = context->Memory("GPU:0");
+    ASSERT_TRUE(memory.ok());
+    const Block block = Must(memory->Allocate(1_MiB));
+    std::shared_ptr<void> owner = memory->Export(Must(memory->Allocate(1_MiB)), nullptr).value_or(nullptr);
+    std::thread frees([&] { EXPECT_TRUE(memory->Free(block, nullptr).ok()); });
+    std::thread lets_go([&] { owner.reset(); });
+    context.reset();
+    frees.join();
+    lets_go.join();
+    EXPECT_TRUE(absl::IsFailedPrecondition(memory->GetStats().status())) << "it is closed";
+  }
 }
 
 TEST_P(LogicalMemoryTest, TwoProgramsShareTheLimitOfALease) {

@@ -46,6 +46,7 @@ TEST(TensorExportTest, CloseSaysHowManyAreInUseAndChangesNothing) {
   lent = TensorExport();
   const absl::Status refused = test.gpu->Close();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(IsMemoryInUse(refused));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("1 array (4.00MiB) still uses"));
   EXPECT_TRUE(tensor.ToVector<float>().ok());
   EXPECT_EQ(test.log->closes, 0);

@@ -165,11 +165,12 @@ class LGPU_API Context {
   /// Gives everything back now and waits until the quota is free. Tensors and ops fail afterwards.
   /// Repeating it is fine. UNAVAILABLE: no daemon is there to hear it; the next one does.
   /// FAILED_PRECONDITION, and nothing changes: blocks of Memory are live, or exports of tensors on its GPUs
-  /// (tensor_export.h) are in use. The destructor then gives back what neither needs; the lease ends with the
-  /// last of them.
+  /// (tensor_export.h) are in use; IsMemoryInUse tells this error from others.
   absl::Status Close();
 
-  /// Closes as the destructor does: without an error where exports are in use.
+  /// Closes as the destructor does. Where memory is in use outside, ops end at once and what is idle goes
+  /// back; exports and blocks stay usable, and the lease ends with the last of them. Blocks that no
+  /// LogicalMemory can free any more go at once.
   void Retire();
 
   /// Exports of tensors on its GPUs that are in use.

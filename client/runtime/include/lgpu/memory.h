@@ -87,6 +87,8 @@ struct LogicalMemorySnapshot : MemorySnapshot {
 /// Thread-safety: all members, from any thread. Move-only; a moved-from LogicalMemory is closed.
 /// Fork: the child's copy is dead (FAILED_PRECONDITION); fork and exec attaches anew through LGPU_LEASE.
 /// Ownership: blocks die with it; exported ones keep their memory and its lease until their last owner goes.
+/// The blocks of a Context's LogicalMemory outlive it and die with the Context; where the Context goes first,
+/// they are used and freed by the handles that are left, and the last block that goes ends the lease.
 class LGPU_API LogicalMemory {
  public:
   /// A device of its own, in a new lease or an existing one. Errors as Context::Create; NOT_FOUND for a

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "lgpu/export.h"
 
 namespace lgpu {
@@ -38,6 +39,10 @@ class LGPU_API TensorExport {
   void Release();
   std::shared_ptr<internal::TensorBuffer> buffer_;
 };
+
+/// Whether Context::Close gave this error because memory of the Context is in use outside of it: exports, or
+/// blocks of Context::Memory. They may be gone by now.
+LGPU_API bool IsMemoryInUse(const absl::Status& status);
 
 }  // namespace lgpu
 
