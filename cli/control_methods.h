@@ -33,6 +33,8 @@ inline constexpr StreamMethod<v1::TrimLeasesRequest, v1::LeaseTrim> kTrimLeases{
 inline constexpr UnaryMethod<v1::OpenLeaseDirectoryRequest, v1::OpenLeaseDirectoryResponse>
     kOpenLeaseDirectory{"OpenLeaseDirectory"};
 inline constexpr UnaryMethod<v1::GetStatsRequest, v1::StatsSnapshot> kGetStats{"GetStats"};
+inline constexpr StreamMethod<v1::GetMemorySnapshotRequest, v1::MemorySnapshotPart> kGetMemorySnapshot{
+    "GetMemorySnapshot"};
 inline constexpr UnaryMethod<v1::GetPlacementsRequest, v1::PlacementReport> kGetPlacements{"GetPlacements"};
 inline constexpr StreamMethod<v1::GetPlacementsRequest, v1::PlacementRecord> kWatchPlacements{
     "WatchPlacements"};

@@ -9,6 +9,7 @@
 
 #include "proto/wire/control_messages.h"
 #include "proto/wire/encoding.h"
+#include "proto/wire/snapshot_messages.h"
 
 /// The messages of lgpu/v1/session.proto and lgpu/v1/refusal.proto as plain structs. The .proto files say
 /// what each field means; a test holds every number, name and type against them.
@@ -110,6 +111,7 @@ struct Hello {
   std::int64_t pid = 0;
   std::string command;
   std::optional<Resume> resume;
+  bool answers_snapshots = false;
   static void Fields(auto&& visit, auto& m) {
     visit(1, m.protocol_version);
     visit(2, m.oldest_version);
@@ -117,6 +119,7 @@ struct Hello {
     visit(4, m.pid);
     visit(5, m.command);
     visit(6, m.resume);
+    visit(60, m.answers_snapshots);
   }
 };
 
@@ -371,7 +374,7 @@ struct Goodbye {
 struct Frame {
   std::variant<std::monostate, Hello, GrowRequest, Ack, ReturnRequest, CloseRequest, Attest, Trimmed, Welcome,
                Grant, GrowRefused, ReturnReply, Closed, Goodbye, Attested, Trim, Attach, Attached, Charge,
-               Uncharge, ChargeAttest, Charged>
+               Uncharge, ChargeAttest, Charged, Snapshot, SnapshotPage>
       body;
   std::uint64_t acknowledges = 0;
 
@@ -404,6 +407,8 @@ struct Frame {
     visit.template Case<Trim>(23, m.body);
     visit.template Case<Attached>(27, m.body);
     visit.template Case<Charged>(28, m.body);
+    visit.template Case<SnapshotPage>(60, m.body);
+    visit.template Case<Snapshot>(61, m.body);
   }
 };
 

@@ -40,11 +40,12 @@ TEST(ControlMethodsTest, AreThoseOfTheService) {
   Expect(kTrimLeases);
   Expect(kOpenLeaseDirectory);
   Expect(kGetStats);
+  Expect(kGetMemorySnapshot);
   Expect(kGetPlacements);
   Expect(kWatchPlacements);
   Expect(kWatchEvents);
   Expect(kDiagnose);
-  EXPECT_EQ(Service().method_count(), 16)
+  EXPECT_EQ(Service().method_count(), 17)
       << "a new method of the service has no place in cli/control_methods.h";
 }
 

@@ -12,6 +12,7 @@
 #include "lgpu/v1/control.pb.h"
 #include "lgpu/v1/refusal.pb.h"
 #include "lgpu/v1/session.pb.h"
+#include "lgpu/v1/snapshot.pb.h"
 #include "lgpu/v1/stats.pb.h"
 #include "proto/wire/control_messages.h"
 #include "proto/wire/session_messages.h"
@@ -90,6 +91,11 @@ void ForEachCodedMessage(Visit&& visit) {
   one.template operator()<wire::Uncharge, v1::Uncharge>();
   one.template operator()<wire::ChargeAttest, v1::ChargeAttest>();
   one.template operator()<wire::ChargeAttest::Total, v1::ChargeAttest::Total>();
+  one.template operator()<wire::Snapshot, v1::Snapshot>();
+  one.template operator()<wire::SnapshotPage, v1::SnapshotPage>();
+  one.template operator()<wire::RegionStats, v1::RegionStats>();
+  one.template operator()<wire::MappingList, v1::MappingList>();
+  one.template operator()<wire::BlockList, v1::BlockList>();
 }
 
 }  // namespace lgpu::testing

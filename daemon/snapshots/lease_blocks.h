@@ -1,0 +1,83 @@
+#ifndef LGPU_DAEMON_SNAPSHOTS_LEASE_BLOCKS_H_
+#define LGPU_DAEMON_SNAPSHOTS_LEASE_BLOCKS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "allocator/broker/ids.h"
+#include "lgpu/v1/snapshot.pb.h"
+#include "lgpu/v1/stats.pb.h"
+
+namespace lgpu::daemon {
+
+/// The records of a memory snapshot: the blocks of the programs of one lease, as the programs told them.
+/// Every number was checked for sense: blocks and mappings lie inside the region, in address order, and do
+/// not overlap; ops have names. Whether they are true is the program's affair. Offsets are bytes from the
+/// start of the region. Plain values.
+
+/// One block.
+struct ToldBlock {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  std::uint32_t padding = 0;  // bytes beyond what was asked for
+  std::uint32_t age_ms = 0;   // at DeviceBlocks::taken_at
+  std::uint32_t stream = 0;
+  std::uint16_t op = 0;  // in DeviceBlocks::ops
+  std::uint8_t state = v1::BlockList::STATE_LIVE;
+  std::uint64_t end() const { return offset + bytes; }
+};
+static_assert(sizeof(ToldBlock) == 32);
+
+/// Neighbouring chunks that are mapped. What no mapping covers is address space without memory.
+struct ToldMapping {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// One logical device inside one program.
+struct DeviceBlocks {
+  LogicalId id;
+  int index = 0;  // GPU:index inside the lease
+  std::string card_uuid;
+  int card_index = 0;
+  /// Not OK: there is nothing below. DEADLINE_EXCEEDED: no answer in time; UNAVAILABLE: the program ended, or
+  /// lost the daemon; DATA_LOSS: what it told cannot be; else as the program answered.
+  absl::Status status;
+  std::chrono::system_clock::time_point taken_at;
+  v1::RegionStats region;
+  std::vector<std::string> ops;  // [0]: "", of blocks whose owner said nothing
+  std::vector<ToldMapping> mappings;
+  std::vector<ToldBlock> blocks;
+};
+
+/// One session of the lease.
+struct SessionBlocks {
+  SessionId id;
+  std::int64_t pid = 0;
+  std::string command;
+  /// Not OK: it has no devices below. FAILED_PRECONDITION: its program cannot answer: older than snapshots,
+  /// not connected, or it takes its memory from the driver itself and has charged none.
+  absl::Status status;
+  std::vector<v1::ChargedKind> charged_by_kind;  // of a program that takes memory from the driver itself
+  std::vector<DeviceBlocks> devices;
+};
+
+/// The blocks of a lease's programs.
+struct LeaseBlocks {
+  std::string lease_id;
+  std::string lease_name;
+  std::string owner;
+  std::chrono::system_clock::time_point taken_at;  // when the programs were asked
+  std::vector<SessionBlocks> sessions;
+  /// Room for the blocks among those of all users; held by whoever has the record.
+  std::shared_ptr<void> room;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_SNAPSHOTS_LEASE_BLOCKS_H_

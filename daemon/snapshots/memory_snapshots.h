@@ -1,0 +1,79 @@
+#ifndef LGPU_DAEMON_SNAPSHOTS_MEMORY_SNAPSHOTS_H_
+#define LGPU_DAEMON_SNAPSHOTS_MEMORY_SNAPSHOTS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "allocator/broker/broker.h"
+#include "daemon/leases/lease_table.h"
+#include "daemon/server/user_shares.h"
+#include "daemon/sessions/session_state.h"
+#include "daemon/snapshots/lease_blocks.h"
+
+namespace lgpu::daemon {
+
+/// A SnapshotCall is one call of MemorySnapshots::Start until its answer is there. Its destructor gives the
+/// call up: what it waits for is not asked for any more. Thread-safe.
+class SnapshotCall {
+ public:
+  virtual ~SnapshotCall() = default;
+  SnapshotCall(const SnapshotCall&) = delete;
+  SnapshotCall& operator=(const SnapshotCall&) = delete;
+
+  /// The answer, as soon as every program has answered, or the wait is over; null until then. Blocks nothing.
+  /// Errors of a program are in its record. Repeating it gives the same.
+  virtual std::shared_ptr<const LeaseBlocks> Poll() = 0;
+  /// Waits for the answer; never longer than the request's wait.
+  virtual std::shared_ptr<const LeaseBlocks> Wait() = 0;
+
+ protected:
+  SnapshotCall() = default;
+};
+
+/// MemorySnapshots asks the programs of a lease which blocks they have. Nothing waits but the caller of
+/// SnapshotCall::Wait: a program that does not answer, answers late, ends or lies costs its asker one
+/// deadline, and nobody else anything but a place in the line of that program. Several callers may ask for
+/// the same lease; a program answers them one after another.
+///
+/// Per user of the caller: kMostCalls calls at a time, and room for kMostBlocks blocks in what was told and
+/// is still kept, both shared as UserShares says (one user has at most half of each). Thread-safe.
+class MemorySnapshots {
+ public:
+  static constexpr std::size_t kMostCalls = 64;
+  static constexpr std::size_t kMostBlocks = std::size_t{8} << 20;
+  static constexpr std::chrono::milliseconds kUsualWait{5'000};
+  static constexpr std::chrono::milliseconds kLongestWait{60'000};
+
+  struct Parts {
+    const LeaseTable& leases;
+    const Broker& broker;
+    const SessionDirectory& sessions;
+  };
+  /// All outlive the object and its calls.
+  explicit MemorySnapshots(const Parts& parts);
+  MemorySnapshots(const MemorySnapshots&) = delete;
+  MemorySnapshots& operator=(const MemorySnapshots&) = delete;
+
+  struct Request {
+    std::string lease;                            // id or name
+    std::optional<int> device = {};               // its index in the lease; nothing: all
+    std::optional<SessionId> session = {};        // nothing: all
+    std::chrono::milliseconds wait = kUsualWait;  // for the answers; at most kLongestWait
+  };
+  /// Asks the programs, and returns at once. NOT_FOUND: the caller has no such lease, or the lease no such
+  /// device or session; RESOURCE_EXHAUSTED: the user has their share of calls.
+  absl::StatusOr<std::unique_ptr<SnapshotCall>> Start(const Caller& caller, const Request& request);
+
+ private:
+  struct Shared;
+  const Parts parts_;
+  const std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_SNAPSHOTS_MEMORY_SNAPSHOTS_H_
