@@ -34,6 +34,7 @@
 #include "daemon/sessions/grant_times.h"
 #include "daemon/sessions/session_server.h"
 #include "daemon/sessions/session_state.h"
+#include "daemon/snapshots/memory_snapshots.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
@@ -137,6 +138,7 @@ class Daemon::Impl {
                               .events = events_,
                               .stats = stats_,
                               .diagnostician = diagnostician_,
+                              .snapshots = snapshots_,
                               .simulated = simulated_,
                               .open_directory = [this](const auto& lease) { return OpenDirectory(lease); }}));
     LGPU_RETURN_IF_ERROR(StartDirectories());
@@ -346,6 +348,7 @@ class Daemon::Impl {
   DescriptorBudget budget_;
   LeaseTable leases_;
   StatsReporter stats_;
+  MemorySnapshots snapshots_{{.leases = leases_, .broker = broker_, .sessions = sessions_}};
   GrantTimes grant_times_;
   Diagnostician diagnostician_{broker_, stats_, ListSettings(config_)};
   TurnNews turn_news_{broker_, events_};

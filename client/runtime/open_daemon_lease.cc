@@ -100,7 +100,8 @@ absl::StatusOr<std::unique_ptr<Lease>> OpenDaemonLease(const Endpoint& endpoint,
   LGPU_ASSIGN_OR_RETURN(
       std::unique_ptr<DaemonConnection> connection,
       DaemonConnection::Open(std::move(channel), {.directory = daemon.directory,
-                                                  .reconnect_path = SessionSocketPath(daemon.directory)}));
+                                                  .reconnect_path = SessionSocketPath(daemon.directory),
+                                                  .answers_snapshots = true}));
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<ControlClient> control, starting.Wait());
   control->UseToken(connection->token());
   absl::StatusOr<wire::Lease> granted;

@@ -101,6 +101,7 @@ wire::Hello DaemonConnection::Greeting() const {
   hello.oldest_version = ClientChannel::kOldestVersion;
   hello.client = "liblgpu " LGPU_VERSION;
   hello.pid = ::getpid();
+  hello.answers_snapshots = options_.answers_snapshots;
   hello.command = options_.command.empty() ? OwnCommand() : options_.command;
   return hello;
 }
@@ -305,6 +306,16 @@ std::vector<TrimOrder> DaemonConnection::TakeTrims() {
 void DaemonConnection::AnswerTrim(TrimId id, bool pending) {
   const wire::Frame frame{.body = wire::Trimmed{.trim_id = id.value, .pending = pending}};
   // Where this fails the session is at its end, and with it whoever waits for the answer.
+  (void)Send(frame, generation_.load(), Clock::now() + options_.answer_timeout);
+}
+
+std::vector<wire::Snapshot> DaemonConnection::TakeSnapshots() {
+  MutexLock lock(mutex_);
+  return std::exchange(snapshots_, {});
+}
+
+void DaemonConnection::AnswerSnapshot(wire::SnapshotPage page) {
+  const wire::Frame frame{.body = std::move(page)};
   (void)Send(frame, generation_.load(), Clock::now() + options_.answer_timeout);
 }
 

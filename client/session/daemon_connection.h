@@ -25,6 +25,7 @@
 #include "lgpu/bytes.h"
 #include "lgpu/region_source.h"
 #include "proto/wire/pages.h"
+#include "proto/wire/snapshot_messages.h"
 
 namespace lgpu {
 
@@ -52,6 +53,8 @@ class DaemonConnection {
     std::string reconnect_path = {};
     /// What others see of the program; empty: its name and arguments.
     std::string command = {};
+    /// The program has blocks, and its maintenance answers TakeSnapshots.
+    bool answers_snapshots = false;
     /// The daemon is gone, or is back, or does not take the session up now, or the session is over. Called on
     /// any thread, with locks held: it may only wake another thread.
     std::function<void()> on_change = {};
@@ -140,6 +143,11 @@ class DaemonConnection {
   std::vector<TrimOrder> TakeTrims();
   /// The idle chunks have been returned. `pending`: more become idle when queued work ends.
   void AnswerTrim(TrimId id, bool pending);
+  /// The questions of the daemon for this program's blocks since the last call; each is to be answered, but
+  /// for those with `end`. WakeMaintenance happens with each.
+  std::vector<wire::Snapshot> TakeSnapshots();
+  /// The answer to one of them, from the thread that took it.
+  void AnswerSnapshot(wire::SnapshotPage page);
   /// Ends the session and waits until the daemon has it all back. UNAVAILABLE: none is there; the session
   /// thread tells the one that comes next, and repeating it says how that went. Repeating it is always fine.
   absl::Status Close();
@@ -272,6 +280,7 @@ class DaemonConnection {
   std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // few: one a thread that calls
   std::vector<Orphan> orphans_ ABSL_GUARDED_BY(mutex_);
   std::vector<TrimOrder> trims_ ABSL_GUARDED_BY(mutex_);
+  std::vector<wire::Snapshot> snapshots_ ABSL_GUARDED_BY(mutex_);
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // somebody is in Receive
   bool armed_ ABSL_GUARDED_BY(mutex_) = false;    // the session thread hears of what arrives

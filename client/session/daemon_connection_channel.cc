@@ -306,6 +306,9 @@ std::optional<ClientFrame> DaemonConnection::Deliver(ClientFrame received, std::
     trims_.push_back(
         {.id = TrimId{trim->trim_id}, .device = LogicalId{trim->device_id}, .bytes = Bytes(trim->bytes)});
     WakeMaintenance();
+  } else if (const auto* const snapshot = frame.Get<wire::Snapshot>()) {
+    snapshots_.push_back(*snapshot);
+    WakeMaintenance();
   } else if (answered == 0 || answered >= next_request_) {
     Fail(Ended("sent a frame that answers nothing that was asked"));
   } else if (Waiter* const waiter = FindWaiter(answered); waiter != nullptr) {

@@ -239,8 +239,9 @@ absl::StatusOr<std::vector<DaemonConnection::Orphan>> DaemonConnection::GoOnWith
   unacknowledged_ = 0;
   close_is_sent_ = false;
   orphans_.clear();  // of grants that the daemon before made, and that nobody named
-  trims_
-      .clear();  // the new daemon knows nothing of them; none is being answered, that is done on this thread
+  // The new daemon knows nothing of them; none is being answered, that is done on this thread.
+  trims_.clear();
+  snapshots_.clear();
   if (waiting_ == 0) Arm(true);
   return std::exchange(owed_, {});
 }

@@ -107,9 +107,10 @@ absl::StatusOr<std::unique_ptr<Lease>> DaemonLease::Attach(const Endpoint& endpo
   LGPU_ASSIGN_OR_RETURN(const DaemonSocket daemon, FindDaemon(endpoint));
   const std::string path = SessionSocketPath(daemon.directory);
   LGPU_ASSIGN_OR_RETURN(ClientChannel channel, ClientChannel::Connect(path));
-  LGPU_ASSIGN_OR_RETURN(
-      std::unique_ptr<DaemonConnection> connection,
-      DaemonConnection::Open(std::move(channel), {.directory = daemon.directory, .reconnect_path = path}));
+  LGPU_ASSIGN_OR_RETURN(std::unique_ptr<DaemonConnection> connection,
+                        DaemonConnection::Open(std::move(channel), {.directory = daemon.directory,
+                                                                    .reconnect_path = path,
+                                                                    .answers_snapshots = true}));
   LGPU_ASSIGN_OR_RETURN(const wire::Lease granted, connection->Attach(lease));
   return Open(std::move(connection), granted, CannotResize);
 }

@@ -15,6 +15,7 @@
 #include "lgpu/bytes.h"
 #include "lgpu/region_source.h"
 #include "proto/wire/pages.h"
+#include "proto/wire/snapshot_messages.h"
 
 namespace lgpu {
 
@@ -62,6 +63,10 @@ class Lease {
   virtual std::vector<TrimOrder> TakeTrims() = 0;
   /// The idle chunks have been returned. `pending`: more become idle when queued work ends.
   virtual void AnswerTrim(const TrimOrder& order, bool pending) = 0;
+  /// The daemon asks for this program's blocks. Maintenance is woken for each question, takes all of them and
+  /// answers those without `end`. Without a daemon there are none.
+  virtual std::vector<wire::Snapshot> TakeSnapshots() { return {}; }
+  virtual void AnswerSnapshot(wire::SnapshotPage /*page*/) {}
   /// Counters and placement records go here; the daemon reads it. A local lease has one of its own.
   virtual ClientPage& page() = 0;
   /// Sets a new limit for devices()[i]; kWholeCard: that of a device made without one. Without `guarantee`

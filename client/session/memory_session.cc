@@ -38,7 +38,7 @@ void MemorySession::StartUpkeep(Maintenance::Task also) {
   });
 }
 
-std::optional<Maintenance::TimePoint> MemorySession::Upkeep(Maintenance::TimePoint now) {
+void MemorySession::AnswerTrims() {
   for (const TrimOrder& order : lease_->TakeTrims()) {
     bool pending = false;
     for (std::size_t i = 0; i < memories_.size(); ++i) {
@@ -49,11 +49,32 @@ std::optional<Maintenance::TimePoint> MemorySession::Upkeep(Maintenance::TimePoi
     }
     lease_->AnswerTrim(order, pending);
   }
+}
+
+// A page at a time: a trim that comes meanwhile is answered before the next one.
+void MemorySession::AnswerSnapshots() {
+  for (const wire::Snapshot& question : lease_->TakeSnapshots()) {
+    const DevicePool* memory = nullptr;
+    for (std::size_t i = 0; i < memories_.size(); ++i) {
+      if (lease_->devices()[i].id.value == question.device_id) memory = memories_[i].get();
+    }
+    if (std::optional<wire::SnapshotPage> page = snapshots_.Answer(question, memory)) {
+      lease_->AnswerSnapshot(*std::move(page));
+    }
+  }
+}
+
+std::optional<Maintenance::TimePoint> MemorySession::Upkeep(Maintenance::TimePoint now) {
+  AnswerTrims();
   if (lease_->backend().HasLostContext()) lease_->page().context_lost.store(1, std::memory_order_relaxed);
   std::optional<Maintenance::TimePoint> next;
   for (const auto& memory : memories_) {
     const std::optional<Maintenance::TimePoint> wanted = memory->Maintain(now);
     if (wanted) next = std::min(next.value_or(*wanted), *wanted);
+  }
+  AnswerSnapshots();
+  if (const std::optional<Maintenance::TimePoint> forget = snapshots_.ForgetIfUnused(now)) {
+    next = std::min(next.value_or(*forget), *forget);
   }
   return next;
 }

@@ -10,6 +10,7 @@
 #include "client/session/device_pool.h"
 #include "client/session/lease.h"
 #include "client/session/maintenance.h"
+#include "client/session/snapshot_answers.h"
 
 namespace lgpu {
 
@@ -41,11 +42,14 @@ class MemorySession {
 
  private:
   std::optional<Maintenance::TimePoint> Upkeep(Maintenance::TimePoint now);
+  void AnswerTrims();
+  void AnswerSnapshots();
 
   const ProcessEpoch epoch_;
   std::unique_ptr<Lease> lease_;  // constant until the destructor
   std::vector<std::unique_ptr<DevicePool>> memories_;
-  bool closed_ = false;  // Close was called
+  SnapshotAnswers snapshots_;  // of the background thread
+  bool closed_ = false;        // Close was called
 };
 
 }  // namespace lgpu

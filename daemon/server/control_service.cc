@@ -16,6 +16,7 @@
 #include "daemon/server/grpc_status.h"
 #include "daemon/server/lease_wait_call.h"
 #include "daemon/server/watch_stream.h"
+#include "daemon/snapshots/snapshot_parts.h"
 #include "lgpu/refusal.h"
 #include "lgpu/status.h"
 #include "proto/session_channel.h"
@@ -31,6 +32,7 @@ constexpr std::chrono::milliseconds kPatience{2000};
 // How soon a call that was not admitted should be made again.
 constexpr std::chrono::milliseconds kRetryAfter{50};
 constexpr std::size_t kStreamBatch = 256;
+constexpr std::size_t kSnapshotBatch = 4;  // messages of up to 4,096 blocks
 // As long as the caller stays.
 constexpr std::chrono::hours kLongestWait{24 * 365};
 
@@ -41,6 +43,16 @@ Clock::time_point Deadline(const grpc::CallbackServerContext& context) {
       gpr_time_to_millis(gpr_time_sub(deadline, gpr_now(GPR_CLOCK_MONOTONIC))));
   return Clock::now() + std::min<std::chrono::nanoseconds>(
                             std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds(0)), kPatience);
+}
+
+MemorySnapshots::Request SnapshotRequest(const v1::GetMemorySnapshotRequest& request) {
+  MemorySnapshots::Request out{.lease = request.lease()};
+  constexpr std::uint32_t kMostIndex = 1'000'000;  // no lease has so many
+  if (request.has_device()) out.device = static_cast<int>(std::min(request.device(), kMostIndex));
+  if (request.session_id() != 0) out.session = SessionId{request.session_id()};
+  const auto longest = static_cast<std::uint64_t>(MemorySnapshots::kLongestWait.count());
+  if (request.wait_ms() != 0) out.wait = std::chrono::milliseconds(std::min(request.wait_ms(), longest));
+  return out;
 }
 
 /// The end of a call that was not admitted.
@@ -368,6 +380,26 @@ grpc::ServerWriteReactor<v1::PlacementRecord>* ControlService::WatchPlacements(
           PlacementLog::Batch read = log->Read(after, kStreamBatch);
           after = read.last_sequence;
           return Batch{.messages = std::move(read.records), .is_last = read.closed};
+        };
+      });
+}
+
+grpc::ServerWriteReactor<v1::MemorySnapshotPart>* ControlService::GetMemorySnapshot(
+    Context* context, const v1::GetMemorySnapshotRequest* request) {
+  using Batch = WatchStream<v1::MemorySnapshotPart>::Batch;
+  return Watch<v1::MemorySnapshotPart>(
+      context, [this, request](const Caller& caller) -> absl::StatusOr<std::function<Batch()>> {
+        LGPU_ASSIGN_OR_RETURN(std::shared_ptr<SnapshotCall> call,
+                              parts_.snapshots.Start(caller, SnapshotRequest(*request)));
+        return [call = std::move(call), parts = std::shared_ptr<SnapshotParts>()]() mutable {
+          if (parts == nullptr) {
+            std::shared_ptr<const LeaseBlocks> told = call->Poll();
+            if (told == nullptr) return Batch();
+            call.reset();
+            parts = std::make_shared<SnapshotParts>(std::move(told));
+          }
+          std::vector<v1::MemorySnapshotPart> next = parts->Next(kSnapshotBatch);
+          return Batch{.messages = std::move(next), .is_last = parts->is_over()};
         };
       });
 }

@@ -19,6 +19,7 @@
 #include "daemon/server/user_shares.h"
 #include "daemon/server/watch_pump.h"
 #include "daemon/sessions/session_state.h"
+#include "daemon/snapshots/memory_snapshots.h"
 #include "lgpu/v1/control.grpc.pb.h"
 
 namespace lgpu::daemon {
@@ -52,6 +53,7 @@ class ControlService final : public v1::Control::CallbackService {
     EventLog& events;
     const StatsReporter& stats;
     const Diagnostician& diagnostician;
+    MemorySnapshots& snapshots;
     bool simulated = false;
     /// Makes the directory of a lease, or finds it made; its path.
     std::function<absl::StatusOr<std::string>(const LeaseTable::WithDirectory&)> open_directory = {};
@@ -77,6 +79,8 @@ class ControlService final : public v1::Control::CallbackService {
   Unary* OpenLeaseDirectory(Context*, const v1::OpenLeaseDirectoryRequest*,
                             v1::OpenLeaseDirectoryResponse*) override;
   Unary* GetStats(Context*, const v1::GetStatsRequest*, v1::StatsSnapshot*) override;
+  grpc::ServerWriteReactor<v1::MemorySnapshotPart>* GetMemorySnapshot(
+      Context*, const v1::GetMemorySnapshotRequest*) override;
   Unary* GetPlacements(Context*, const v1::GetPlacementsRequest*, v1::PlacementReport*) override;
   grpc::ServerWriteReactor<v1::PlacementRecord>* WatchPlacements(Context*,
                                                                  const v1::GetPlacementsRequest*) override;

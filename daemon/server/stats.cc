@@ -1,7 +1,6 @@
 #include "daemon/server/stats.h"
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <set>
 #include <string>
@@ -11,8 +10,8 @@
 #include "base/process.h"
 #include "daemon/leases/users.h"
 #include "daemon/saturate.h"
+#include "daemon/server/charged_kinds.h"
 #include "google/protobuf/util/time_util.h"
-#include "lgpu/v1/session.pb.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -41,15 +40,6 @@ void AddClientNumbers(const ClientPage::Device& page, v1::LogicalDeviceStats& ou
   out.set_allocations_total(Saturate(out.allocations_total(), page.allocations.load(kRelaxed)));
   out.set_refusals_total(Saturate(out.refusals_total(), page.refusals.load(kRelaxed)));
   out.set_ops_total(Saturate(out.ops_total(), page.ops.load(kRelaxed)));
-}
-
-std::string KindName(int kind) {
-  if (!v1::ChargeKind_IsValid(kind)) return "other";
-  std::string name = v1::ChargeKind_Name(kind);
-  name.erase(0, std::string_view("CHARGE_KIND_").size());
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return name;
 }
 
 // Charged memory is of a card; it is shown as used on the devices that were charged for it.
@@ -191,30 +181,17 @@ void StatsReporter::AddQueues(const Caller& caller, v1::StatsSnapshot& snapshot)
 
 void StatsReporter::AddCharges(const SessionState& session, v1::LeaseStats& lease,
                                v1::SessionStats& out) const {
-  std::map<std::string, Bytes> by_kind;
+  const std::vector<Broker::Charged> charges = broker_.ChargesOf(session.id());
   Bytes used, lent;
-  for (const Broker::Charged& charge : broker_.ChargesOf(session.id())) {
+  for (const Broker::Charged& charge : charges) {
     used += charge.used;
     lent += charge.lent;
-    Bytes untold = charge.used;
-    if (session.has_charge_words() && charge.index < ChargeTable::kMaxCards) {
-      const CardCharges& words = session.client_page()->charges.cards[charge.index];
-      for (std::size_t i = 0; i < CardCharges::kKinds; ++i) {
-        const Bytes part = std::min(Bytes(words.by_kind[i].load(std::memory_order_relaxed)), untold);
-        if (part.is_zero()) continue;
-        by_kind[KindName(static_cast<int>(i) + 1)] += part;
-        untold -= part;
-      }
-    }
-    if (!untold.is_zero()) by_kind["other"] += untold;
     AddUsed(charge.used, charge.card_uuid, lease);
   }
   out.set_charged_bytes(used.count());
   out.set_allowance_bytes((lent - used).count());
-  for (const auto& [kind, bytes] : by_kind) {
-    v1::ChargedKind& entry = *out.add_charged_by_kind();
-    entry.set_kind(kind);
-    entry.set_bytes(bytes.count());
+  for (v1::ChargedKind& kind : ChargedByKind(charges, session)) {
+    *out.add_charged_by_kind() = std::move(kind);
   }
 }
 

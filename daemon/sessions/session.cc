@@ -30,6 +30,8 @@ void Session::RequestStop() {
 void Session::Run() {
   if (Greet()) {
     Serve();
+    state_->snapshots().Close(absl::UnavailableError(
+        absl::StrCat("pid ", peer_.credentials.pid, " ended, or lost lgpud, before it had told its blocks")));
     services_.budget.Forget(peer_.id);
     services_.reclaimer.Unwatch(*state_);
     ReleaseInFlight();
@@ -111,6 +113,7 @@ void Session::Serve() {
       ContinueWaiting();
       Pump();
       CheckUnread();
+      SendSnapshots();
     }
     if (end_ == End::kNone && close_request_) {
       FinishClose();
@@ -200,6 +203,9 @@ void Session::Dispatch(const v1::Frame& frame) {
       break;
     case v1::Frame::kTrimmed:
       HandleTrimmed(frame.trimmed());
+      break;
+    case v1::Frame::kSnapshotPage:
+      HandleSnapshotPage(frame.snapshot_page());
       break;
     case v1::Frame::kClose:
       HandleClose(frame.close());

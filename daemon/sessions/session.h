@@ -106,6 +106,11 @@ class Session {
   absl::Status SendWelcome(std::uint32_t version);
   static std::size_t ClientPageBytes(std::uint32_t version);
   void HandleAttach(const v1::Attach& request);
+  static bool AnswersSnapshots(const v1::Hello& hello, std::uint32_t version);
+
+  // session_snapshots.cc: what the program tells of its blocks.
+  void SendSnapshots();
+  void HandleSnapshotPage(const v1::SnapshotPage& page);
 
   // session_charges.cc: memory that a program takes from the driver itself.
   void HandleCharge(const v1::Charge& request);

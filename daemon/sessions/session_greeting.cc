@@ -39,6 +39,10 @@ std::size_t Session::ClientPageBytes(std::uint32_t version) {
   return version >= SessionChannel::kChargeVersion ? sizeof(ClientPage) : kClientPageBytesWithoutCharges;
 }
 
+bool Session::AnswersSnapshots(const v1::Hello& hello, std::uint32_t version) {
+  return hello.answers_snapshots() && version >= SessionChannel::kSnapshotVersion;
+}
+
 bool Session::Greet() {
   absl::StatusOr<v1::Hello> hello = ReceiveHello();
   absl::Status status = hello.status();
@@ -95,7 +99,9 @@ absl::Status Session::MakeState(const v1::Hello& hello, std::uint32_t version) {
   SessionState::Identity identity{.id = peer_.id,
                                   .uid = peer_.credentials.uid,
                                   .command = CleanCommand(hello.command(), peer_.credentials.pid),
-                                  .token = std::move(token)};
+                                  .token = std::move(token),
+                                  .protocol_version = version,
+                                  .answers_snapshots = AnswersSnapshots(hello, version)};
   state_ = std::make_shared<SessionState>(std::move(identity), std::move(peer_.process), waker_,
                                           std::move(stats_page), std::move(client_page));
   services_.broker.AddSession(

@@ -57,6 +57,8 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
   services_.reclaimer.Unwatch(*absent);
   peer_.id = absent->id();
   SessionState::Identity identity = absent->identity();
+  identity.protocol_version = version;
+  identity.answers_snapshots = AnswersSnapshots(hello, version);
   identity.earlier_pages = absent->pages();  // of attempts too that did not come to their end
   // The client maps one of them. None may be left out: it would be taken for one that has closed.
   constexpr std::size_t kMostEarlierPages = 64;

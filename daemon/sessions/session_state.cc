@@ -34,6 +34,7 @@ SessionState::SessionState(Identity identity, Process process, std::shared_ptr<W
       page_inode_(InodeOf(client_page_.fd())),
       has_charge_words_(HasChargeWords(client_page_.fd())),
       placements_(client_page_.get(), identity_.id, process_.pid),
+      snapshots_(waker_),
       earlier_pages_(identity_.earlier_pages),
       pages_unknown_(identity_.pages_unknown) {}
 

@@ -18,6 +18,7 @@
 #include "base/process.h"
 #include "daemon/leases/ids.h"
 #include "daemon/sessions/placement_log.h"
+#include "daemon/snapshots/snapshot_line.h"
 #include "proto/wire/pages.h"
 
 namespace lgpu::daemon {
@@ -35,7 +36,9 @@ class SessionState {
     std::string token;    // secret
     // Inodes of client pages that an earlier daemon gave to its process.
     std::vector<std::uint64_t> earlier_pages = {};
-    bool pages_unknown = false;  // there were too many of them
+    bool pages_unknown = false;          // there were too many of them
+    std::uint32_t protocol_version = 0;  // 0: not connected to this daemon yet
+    bool answers_snapshots = false;
   };
 
   SessionState(Identity identity, Process process, std::shared_ptr<Waker> waker,
@@ -51,6 +54,8 @@ class SessionState {
   /// Whether `client_page()->charges` may be read: its client knows of charges.
   bool has_charge_words() const { return has_charge_words_; }
   PlacementReader& placements() { return placements_; }
+  /// The questions for its program's blocks.
+  SnapshotLine& snapshots() { return snapshots_; }
   std::chrono::system_clock::time_point connected_at() const { return connected_at_; }
   /// The program says that it can use its GPUs no more.
   bool has_lost_context() const;
@@ -90,6 +95,7 @@ class SessionState {
   const std::uint64_t page_inode_;
   const bool has_charge_words_;
   PlacementReader placements_;
+  SnapshotLine snapshots_;
 
   mutable Mutex mutex_;
   std::vector<std::uint64_t> earlier_pages_ ABSL_GUARDED_BY(mutex_);

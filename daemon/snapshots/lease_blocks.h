@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "allocator/broker/ids.h"
+#include "allocator/broker/broker.h"
 #include "lgpu/v1/snapshot.pb.h"
 #include "lgpu/v1/stats.pb.h"
 
@@ -26,8 +26,8 @@ struct ToldBlock {
   std::uint64_t bytes = 0;
   std::uint32_t padding = 0;  // bytes beyond what was asked for
   std::uint32_t age_ms = 0;   // at DeviceBlocks::taken_at
-  std::uint32_t stream = 0;
-  std::uint16_t op = 0;  // in DeviceBlocks::ops
+  std::uint32_t op = 0;       // in DeviceBlocks::ops
+  std::uint16_t stream = 0;
   std::uint8_t state = v1::BlockList::STATE_LIVE;
   std::uint64_t end() const { return offset + bytes; }
 };
@@ -60,11 +60,10 @@ struct SessionBlocks {
   SessionId id;
   std::int64_t pid = 0;
   std::string command;
-  /// Not OK: it has no devices below. FAILED_PRECONDITION: its program cannot answer: older than snapshots,
-  /// not connected, or it takes its memory from the driver itself and has charged none.
+  /// FAILED_PRECONDITION: its program cannot answer: older than snapshots, or not connected again.
   absl::Status status;
   std::vector<v1::ChargedKind> charged_by_kind;  // of a program that takes memory from the driver itself
-  std::vector<DeviceBlocks> devices;
+  std::vector<DeviceBlocks> devices;             // none: the program has no blocks, or cannot answer
 };
 
 /// The blocks of a lease's programs.
@@ -73,9 +72,9 @@ struct LeaseBlocks {
   std::string lease_name;
   std::string owner;
   std::chrono::system_clock::time_point taken_at;  // when the programs were asked
-  std::vector<SessionBlocks> sessions;
+  std::vector<SessionBlocks> sessions = {};
   /// Room for the blocks among those of all users; held by whoever has the record.
-  std::shared_ptr<void> room;
+  std::shared_ptr<void> room = {};
 };
 
 }  // namespace lgpu::daemon

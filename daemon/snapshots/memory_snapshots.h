@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "allocator/broker/broker.h"
@@ -35,7 +36,7 @@ class SnapshotCall {
 };
 
 /// MemorySnapshots asks the programs of a lease which blocks they have. Nothing waits but the caller of
-/// SnapshotCall::Wait: a program that does not answer, answers late, ends or lies costs its asker one
+/// SnapshotCall::Wait. A program that does not answer, answers late, ends or lies costs its asker one
 /// deadline, and nobody else anything but a place in the line of that program. Several callers may ask for
 /// the same lease; a program answers them one after another.
 ///
@@ -70,6 +71,10 @@ class MemorySnapshots {
 
  private:
   struct Shared;
+  using Sessions = std::vector<std::shared_ptr<SessionState>>;
+  /// The record with every program and device that is to be asked, and the sessions in its order.
+  absl::StatusOr<LeaseBlocks> Outline(const Caller& caller, const Request& request, Sessions& sessions) const;
+
   const Parts parts_;
   const std::shared_ptr<Shared> shared_;
 };

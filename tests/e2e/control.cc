@@ -61,4 +61,12 @@ absl::StatusOr<v1::PlacementReport> Control::GetPlacements(const std::string& le
   return impl_->connection.Call(cli::kGetPlacements, request);
 }
 
+absl::Status Control::GetMemorySnapshot(const v1::GetMemorySnapshotRequest& request,
+                                        const std::function<void(const v1::MemorySnapshotPart&)>& each) {
+  return impl_->connection.Watch(cli::kGetMemorySnapshot, request, [&](const v1::MemorySnapshotPart& part) {
+    each(part);
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace lgpu::testing

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,6 +44,8 @@ class Control {
   absl::StatusOr<v1::Lease> AttachLease(const std::string& lease);
   absl::Status RemoveLease(const std::string& lease);
   absl::StatusOr<v1::PlacementReport> GetPlacements(const std::string& lease);
+  absl::Status GetMemorySnapshot(const v1::GetMemorySnapshotRequest& request,
+                                 const std::function<void(const v1::MemorySnapshotPart&)>& each);
 
  private:
   class Impl;

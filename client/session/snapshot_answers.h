@@ -1,0 +1,54 @@
+#ifndef LGPU_CLIENT_SESSION_SNAPSHOT_ANSWERS_H_
+#define LGPU_CLIENT_SESSION_SNAPSHOT_ANSWERS_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "client/session/device_pool.h"
+#include "lgpu/memory_snapshot.h"
+#include "proto/wire/snapshot_messages.h"
+
+namespace lgpu {
+
+/// A SnapshotAnswers tells the daemon the blocks of this program, a page for each question. It takes one
+/// snapshot of a pool, with page 0, and keeps it until its last page is told, the daemon wants it no more, or
+/// another one is asked for. Not thread-safe.
+class SnapshotAnswers {
+ public:
+  using Clock = std::chrono::steady_clock;
+  /// A snapshot whose next page nobody has asked for this long is forgotten.
+  static constexpr std::chrono::seconds kPatience{10};
+  /// A page of lists is at most this long, which leaves a frame's other fields room.
+  static constexpr std::size_t kMostListBytes = std::size_t{60} * 1024;
+  static constexpr std::size_t kMostNameBytes = 200;  // longer ones are cut
+
+  /// The page that `question` asks for; nothing for one that wants no answer. `memory`: its device's; null:
+  /// there is no such device here.
+  std::optional<wire::SnapshotPage> Answer(const wire::Snapshot& question, const DevicePool* memory);
+  /// Forgets what nobody asked for. When to call it again; nothing: it keeps nothing.
+  std::optional<Clock::time_point> ForgetIfUnused(Clock::time_point now);
+
+ private:
+  struct Kept {
+    std::uint64_t id = 0;
+    std::uint32_t next_page = 0;
+    Clock::time_point asked_at;
+    MemorySnapshot snapshot;
+    std::unordered_map<std::string, std::uint32_t> ops;  // told, by name
+    std::size_t mapping = 0, block = 0;                  // the next ones
+    std::uint64_t mapping_end = 0, block_end = 0;        // of the ones before
+  };
+  static wire::RegionStats RegionOf(const MemorySnapshot& snapshot);
+  static std::size_t AddMappings(Kept& kept, wire::SnapshotPage& page);
+  static void AddBlocks(Kept& kept, std::size_t bytes_left, wire::SnapshotPage& page);
+
+  std::optional<Kept> kept_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_CLIENT_SESSION_SNAPSHOT_ANSWERS_H_

@@ -1,0 +1,32 @@
+// Snapshots: what the program of a session tells of its blocks.
+
+#include "absl/strings/str_cat.h"
+#include "daemon/sessions/session.h"
+
+namespace lgpu::daemon {
+
+void Session::SendSnapshots() {
+  // Before the last Attested nothing else is sent; a client that closes has no blocks any more.
+  if (attesting_ || close_request_ || end_ != End::kNone || !state_->snapshots().has_news()) return;
+  v1::Frame frame;
+  while (std::optional<v1::Snapshot> next = state_->snapshots().Next()) {
+    *frame.mutable_snapshot() = *std::move(next);
+    // Nobody waits here for a client that does not read: this frame alone has no place in its socket.
+    const absl::Status sent = channel_.Send(frame, {}, SessionChannel::kAtOnce);
+    if (absl::IsUnavailable(sent)) {
+      end_ = End::kLost;
+      return;
+    }
+    if (!sent.ok()) {
+      state_->snapshots().Fail(absl::UnavailableError(absl::StrCat(
+          "pid ", peer_.credentials.pid, " does not read what lgpud sends it: it is stopped, or busy")));
+    }
+  }
+}
+
+void Session::HandleSnapshotPage(const v1::SnapshotPage& page) {
+  const absl::Status status = state_->snapshots().Take(page);
+  if (!status.ok()) Break(status);
+}
+
+}  // namespace lgpu::daemon

@@ -1,0 +1,177 @@
+#include "daemon/snapshots/block_pages.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+constexpr std::uint64_t kMostGranularity = std::uint64_t{1} << 30;
+constexpr std::uint32_t kMostStream = std::numeric_limits<std::uint16_t>::max();
+constexpr std::size_t kMostMessageBytes = 512;
+
+template <typename... Parts>
+absl::Status Impossible(const Parts&... parts) {
+  return absl::DataLossError(absl::StrCat("the program's answer cannot be: ", parts...));
+}
+
+std::string Clean(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; },
+      '?');
+  return text;
+}
+
+/// As the program answered; never OK, and no code that the daemon uses for its own findings.
+absl::Status ErrorOf(const v1::SnapshotPage& page) {
+  const bool is_known =
+      page.code() > 0 && page.code() <= 16 && page.code() != static_cast<int>(absl::StatusCode::kDataLoss);
+  return absl::Status(
+      is_known ? static_cast<absl::StatusCode>(page.code()) : absl::StatusCode::kUnknown,
+      absl::StrCat("the program answered: ", Clean(page.message().substr(0, kMostMessageBytes))));
+}
+
+/// Moves `end` over a gap and `bytes` behind it. False: that is empty, or beyond `most`.
+bool Advance(std::uint64_t gap, std::uint64_t bytes, std::uint64_t most, std::uint64_t& end) {
+  if (bytes == 0 || gap > most - end || bytes > most - end - gap) return false;
+  end += gap + bytes;
+  return true;
+}
+
+}  // namespace
+
+absl::Status BlockPages::Add(const v1::SnapshotPage& page) {
+  if (page.code() != 0) return ErrorOf(page);
+  if (!has_begun_) LGPU_RETURN_IF_ERROR(Begin(page));
+  const bool says_nothing = page.mappings().bytes().empty() && page.blocks().bytes().empty();
+  if (page.more() && says_nothing) return Impossible("page ", page.page(), " is empty and not the last");
+  LGPU_RETURN_IF_ERROR(AddNames(page));
+  LGPU_RETURN_IF_ERROR(AddMappings(page.mappings()));
+  return AddBlocks(page.blocks());
+}
+
+absl::Status BlockPages::Begin(const v1::SnapshotPage& page) {
+  has_begun_ = true;
+  const v1::RegionStats& region = page.region();
+  const std::uint64_t granularity = region.granularity_bytes();
+  if (granularity == 0 || (granularity & (granularity - 1)) != 0 || granularity > kMostGranularity) {
+    return Impossible("its region has pages of ", granularity, " bytes");
+  }
+  if (region.base_address() > kMostBytes || region.reserved_bytes() > kMostBytes - region.base_address()) {
+    return Impossible("its region has ", region.reserved_bytes(), " bytes from address ",
+                      region.base_address());
+  }
+  for (const std::uint64_t bytes :
+       {region.limit_bytes(), region.requested_bytes(), region.used_bytes(), region.peak_used_bytes(),
+        region.held_bytes(), region.workspace_bytes(), region.idle_bytes(), region.cached_bytes(),
+        region.fenced_bytes(), region.largest_free_block_bytes()}) {
+    if (bytes > kMostBytes) return Impossible("a size of ", bytes, " bytes is told of its region");
+  }
+  blocks_.region = region;
+  blocks_.region.DiscardUnknownFields();
+  blocks_.taken_at = std::chrono::system_clock::now();
+  return absl::OkStatus();
+}
+
+absl::Status BlockPages::AddNames(const v1::SnapshotPage& page) {
+  if (static_cast<std::size_t>(page.op_names_size()) > kMostNames - blocks_.ops.size()) {
+    return Impossible("it names more than ", kMostNames, " ops");
+  }
+  for (const std::string& name : page.op_names()) {
+    if (name.size() > kMostNameBytes) return Impossible("an op has a name of ", name.size(), " bytes");
+    blocks_.ops.push_back(Clean(name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BlockPages::AddMappings(const v1::MappingList& list) {
+  if (list.gap_size() != list.bytes_size()) {
+    return Impossible("of its mappings ", list.gap_size(), " have a place and ", list.bytes_size(),
+                      " a size");
+  }
+  if (list.bytes().empty()) return absl::OkStatus();
+  if (!blocks_.blocks.empty()) return Impossible("a mapping comes after the first block");
+  if (list.start() != mapped_end_) {
+    return Impossible("its mappings go on at ", list.start(), ", and the last one ended at ", mapped_end_);
+  }
+  if (static_cast<std::size_t>(list.bytes_size()) > kMostMappings - blocks_.mappings.size()) {
+    return Impossible("it has more than ", kMostMappings, " mappings");
+  }
+  const std::uint64_t granularity = blocks_.region.granularity_bytes();
+  for (int i = 0; i < list.bytes_size(); ++i) {
+    const std::uint64_t bytes = list.bytes(i);
+    if (!Advance(list.gap(i), bytes, blocks_.region.reserved_bytes(), mapped_end_) ||
+        bytes % granularity != 0 || mapped_end_ % granularity != 0) {
+      return Impossible("a mapping of ", bytes, " bytes, ", list.gap(i),
+                        " bytes behind the one before it, does not lie in its region of ",
+                        blocks_.region.reserved_bytes(), " bytes, or not on its pages");
+    }
+    if (list.gap(i) == 0 && !blocks_.mappings.empty()) {
+      blocks_.mappings.back().bytes += bytes;
+    } else {
+      blocks_.mappings.push_back({.offset = mapped_end_ - bytes, .bytes = bytes});
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool BlockPages::LiesInMapping(const ToldBlock& block) {
+  while (mapping_ < blocks_.mappings.size() &&
+         blocks_.mappings[mapping_].offset + blocks_.mappings[mapping_].bytes <= block.offset) {
+    ++mapping_;
+  }
+  return mapping_ < blocks_.mappings.size() && blocks_.mappings[mapping_].offset <= block.offset &&
+         block.end() <= blocks_.mappings[mapping_].offset + blocks_.mappings[mapping_].bytes;
+}
+
+absl::Status BlockPages::AddBlocks(const v1::BlockList& list) {
+  const int count = list.bytes_size();
+  for (const int size : {list.gap_size(), list.padding_size(), list.op_size(), list.stream_size(),
+                         list.age_ms_size(), list.state_size()}) {
+    if (size != count) return Impossible("its lists of blocks have ", size, " and ", count, " entries");
+  }
+  if (count == 0) return absl::OkStatus();
+  if (list.start() != block_end_) {
+    return Impossible("its blocks go on at ", list.start(), ", and the last one ended at ", block_end_);
+  }
+  if (!take_room_(static_cast<std::size_t>(count))) {
+    return absl::ResourceExhaustedError(
+        "the snapshots that your programs ask for have too many blocks together, which are kept until they "
+        "are "
+        "read\ntry: one device at a time, or again later");
+  }
+  blocks_.blocks.reserve(blocks_.blocks.size() + static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t bytes = list.bytes(i);
+    if (!Advance(list.gap(i), bytes, blocks_.region.reserved_bytes(), block_end_)) {
+      return Impossible("a block of ", bytes, " bytes, ", list.gap(i),
+                        " bytes behind the one before it, does not lie in its region of ",
+                        blocks_.region.reserved_bytes(), " bytes");
+    }
+    if (list.padding(i) >= bytes || list.op(i) >= blocks_.ops.size() || list.stream(i) > kMostStream ||
+        !v1::BlockList::State_IsValid(list.state(i))) {
+      return Impossible("a block of ", bytes, " bytes has padding ", list.padding(i), ", op ", list.op(i),
+                        " of ", blocks_.ops.size() - 1, ", stream ", list.stream(i), ", state ",
+                        static_cast<int>(list.state(i)));
+    }
+    const ToldBlock block{.offset = block_end_ - bytes,
+                          .bytes = bytes,
+                          .padding = list.padding(i),
+                          .age_ms = list.age_ms(i),
+                          .op = list.op(i),
+                          .stream = static_cast<std::uint16_t>(list.stream(i)),
+                          .state = static_cast<std::uint8_t>(list.state(i))};
+    if (!LiesInMapping(block)) {
+      return Impossible("a block of ", bytes, " bytes at ", block.offset, " does not lie in mapped memory");
+    }
+    blocks_.blocks.push_back(block);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lgpu::daemon

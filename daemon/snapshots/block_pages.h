@@ -1,0 +1,54 @@
+#ifndef LGPU_DAEMON_SNAPSHOTS_BLOCK_PAGES_H_
+#define LGPU_DAEMON_SNAPSHOTS_BLOCK_PAGES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/snapshots/lease_blocks.h"
+#include "lgpu/v1/session.pb.h"
+
+namespace lgpu::daemon {
+
+/// A BlockPages puts the pages of one program's snapshot together and believes nothing of them: no number is
+/// used before it was compared with its bound. Not thread-safe.
+class BlockPages {
+ public:
+  static constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 47;  // addresses of user space
+  static constexpr std::size_t kMostNames = 8192;
+  static constexpr std::size_t kMostNameBytes = 256;
+  static constexpr std::size_t kMostMappings = std::size_t{1} << 20;
+
+  /// `take_room`: asks for room for so many more blocks; false: there is none.
+  explicit BlockPages(std::function<bool(std::size_t)> take_room) : take_room_(std::move(take_room)) {
+    blocks_.ops.emplace_back();
+  }
+
+  /// The next page. DATA_LOSS: it cannot be, and the text says why; RESOURCE_EXHAUSTED: there is no room for
+  /// its blocks; else the program's own error. After an error the object is of no use.
+  absl::Status Add(const v1::SnapshotPage& page);
+  /// What was added, as far as it goes: taken_at, region, ops, mappings and blocks.
+  DeviceBlocks Take() { return std::move(blocks_); }
+
+ private:
+  absl::Status Begin(const v1::SnapshotPage& page);
+  absl::Status AddNames(const v1::SnapshotPage& page);
+  absl::Status AddMappings(const v1::MappingList& list);
+  absl::Status AddBlocks(const v1::BlockList& list);
+  /// Looks from the mapping of the block before on.
+  bool LiesInMapping(const ToldBlock& block);
+
+  const std::function<bool(std::size_t)> take_room_;
+  bool has_begun_ = false;
+  std::uint64_t mapped_end_ = 0;
+  std::uint64_t block_end_ = 0;
+  std::size_t mapping_ = 0;  // where the last block lies
+  DeviceBlocks blocks_;
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_SNAPSHOTS_BLOCK_PAGES_H_

@@ -1,0 +1,76 @@
+#ifndef LGPU_DAEMON_SNAPSHOTS_SNAPSHOT_LINE_H_
+#define LGPU_DAEMON_SNAPSHOTS_SNAPSHOT_LINE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "allocator/broker/waker.h"
+#include "base/mutex.h"
+#include "daemon/snapshots/block_pages.h"
+#include "lgpu/v1/session.pb.h"
+
+namespace lgpu::daemon {
+
+/// A DeviceAsk is one question of a caller: which blocks has this program on this device? The line that it
+/// stands in works on it from one thread, and calls `done` once, unless it was cancelled.
+struct DeviceAsk {
+  using Done = std::function<void(absl::Status, DeviceBlocks)>;
+  DeviceAsk(LogicalId of, std::function<bool(std::size_t)> take_room, Done when_done)
+      : device(of), pages(std::move(take_room)), done(std::move(when_done)) {}
+  const LogicalId device;
+  BlockPages pages;
+  const Done done;
+};
+
+/// A SnapshotLine has the questions for the blocks of one session's program, which answers one after another:
+/// one page for each frame that was sent, and no more than one frame is unanswered. So a program that does
+/// not answer has one small frame unread, and what it answers too late is dropped. Thread-safe; Next and Take
+/// are the session's thread's.
+class SnapshotLine {
+ public:
+  /// `waker`: of the session's thread.
+  explicit SnapshotLine(std::shared_ptr<Waker> waker) : waker_(std::move(waker)) {}
+
+  /// Puts the question at the end of the line. Not OK: the line is closed, and why.
+  absl::Status Add(std::shared_ptr<DeviceAsk> ask);
+  /// Nobody waits for its answer any more; `done` is not called after this unless it has begun.
+  void Cancel(const DeviceAsk& ask);
+  /// The session is over: whoever waits, or comes later, is told `why`.
+  void Close(const absl::Status& why);
+
+  /// Whether Next may have a frame.
+  bool has_news() const { return has_news_.load(std::memory_order_acquire); }
+  /// The next frame for the program; nothing: none now.
+  std::optional<v1::Snapshot> Next();
+  /// The frame could not be sent: its question is answered by `why`.
+  void Fail(const absl::Status& why);
+  /// The program's answer. INVALID_ARGUMENT: it was not asked for.
+  absl::Status Take(const v1::SnapshotPage& page);
+
+ private:
+  struct Frame {
+    std::uint64_t id = 0;
+    std::uint32_t page = 0;
+  };
+  const std::shared_ptr<Waker> waker_;
+  std::atomic<bool> has_news_{false};
+  Mutex mutex_;
+  absl::Status closed_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<DeviceAsk>> line_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<DeviceAsk> current_ ABSL_GUARDED_BY(mutex_);  // has begun; null: none, or it was cancelled
+  std::uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;           // of the one that began last
+  std::uint32_t next_page_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<Frame> unanswered_ ABSL_GUARDED_BY(mutex_);
+  std::optional<std::uint64_t> to_end_ ABSL_GUARDED_BY(mutex_);  // a snapshot that the program still keeps
+};
+
+}  // namespace lgpu::daemon
+
+#endif  // LGPU_DAEMON_SNAPSHOTS_SNAPSHOT_LINE_H_

@@ -1,0 +1,210 @@
+// Snapshots over the wire, with programs that answer well, late, wrongly or not at all.
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "tests/daemon/daemon_fixture.h"
+
+namespace lgpu::daemon {
+namespace {
+
+constexpr std::uint64_t kChunk = std::uint64_t{2} << 20;
+
+class MemorySnapshotsTest : public DaemonFixture {
+ protected:
+  struct Answer {
+    grpc::Status status;
+    std::vector<v1::MemorySnapshotPart> parts;
+    const v1::MemorySnapshotPart::Device& device() const { return parts.at(2).device(); }
+  };
+  Answer Ask(const std::string& lease, std::uint64_t wait_ms = 20'000) {
+    grpc::ClientContext context;
+    v1::GetMemorySnapshotRequest request;
+    request.set_lease(lease);
+    request.set_wait_ms(wait_ms);
+    const auto reader = stub_->GetMemorySnapshot(&context, request);
+    Answer answer;
+    for (v1::MemorySnapshotPart part; reader->Read(&part);) answer.parts.push_back(part);
+    answer.status = reader->Finish();
+    return answer;
+  }
+  /// A session of a program that says it answers.
+  TestSession OpenAnswering(std::uint32_t version = SessionChannel::kSnapshotVersion, bool answers = true) {
+    TestSession session{.channel = ConnectSession(), .token = "", .pages = {}};
+    v1::Frame hello;
+    hello.mutable_hello()->set_protocol_version(version);
+    hello.mutable_hello()->set_oldest_version(SessionChannel::kOldestVersion);
+    hello.mutable_hello()->set_command("answering");
+    hello.mutable_hello()->set_answers_snapshots(answers);
+    session.Send(hello);
+    ReceivedFrame welcome = session.Receive();
+    session.token = welcome.frame.welcome().session_token();
+    session.pages = std::move(welcome.fds);
+    return session;
+  }
+  static v1::Frame PageFor(const v1::Snapshot& question, int blocks, bool more) {
+    v1::Frame frame;
+    v1::SnapshotPage& page = *frame.mutable_snapshot_page();
+    page.set_snapshot_id(question.snapshot_id());
+    page.set_page(question.page());
+    page.set_more(more);
+    if (question.page() == 0) {
+      page.mutable_region()->set_granularity_bytes(kChunk);
+      page.mutable_region()->set_reserved_bytes(16 * kChunk);
+      page.mutable_region()->set_live_blocks(7);
+      page.add_op_names("MatMul");
+      page.mutable_mappings()->add_gap(0);
+      page.mutable_mappings()->add_bytes(4 * kChunk);
+    }
+    v1::BlockList& list = *page.mutable_blocks();
+    list.set_start(std::uint64_t{256} * question.page());
+    for (int i = 0; i < blocks; ++i) {
+      list.add_gap(0);
+      list.add_bytes(256);
+      list.add_padding(0);
+      list.add_op(1);
+      list.add_stream(0);
+      list.add_age_ms(1);
+      list.add_state(v1::BlockList::STATE_LIVE);
+    }
+    return frame;
+  }
+};
+
+TEST_F(MemorySnapshotsTest, PagesComeOneAtATimeAndArriveWhole) {
+  TestSession session = OpenAnswering();
+  const v1::Lease lease = CreateLease(session, 64);
+  Answer answer;
+  std::thread asker([&] { answer = Ask(lease.id()); });
+  for (std::uint32_t page = 0; page < 3; ++page) {
+    const ReceivedFrame question = session.Receive();
+    ASSERT_TRUE(question.frame.has_snapshot());
+    EXPECT_EQ(question.frame.snapshot().page(), page);
+    EXPECT_EQ(question.frame.snapshot().device_id(), lease.devices(0).id());
+    session.Send(PageFor(question.frame.snapshot(), 1, page < 2));
+  }
+  asker.join();
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  ASSERT_GE(answer.parts.size(), 3u);
+  EXPECT_EQ(answer.parts[0].head().lease_id(), lease.id());
+  EXPECT_EQ(answer.parts[1].session().command(), "answering");
+  EXPECT_EQ(answer.device().code(), 0) << answer.device().message();
+  EXPECT_EQ(answer.device().region().live_blocks(), 7u);
+  EXPECT_EQ(answer.parts[2].blocks().bytes_size(), 3);
+  EXPECT_EQ(answer.parts[2].op_names(0), "MatMul");
+}
+
+TEST_F(MemorySnapshotsTest, ALieIsTheAskersErrorAndTheSessionGoesOn) {
+  TestSession session = OpenAnswering();
+  const v1::Lease lease = CreateLease(session, 64);
+  Answer answer;
+  std::thread asker([&] { answer = Ask(lease.id()); });
+  v1::Frame lie = PageFor(session.Receive().frame.snapshot(), 1, true);
+  lie.mutable_snapshot_page()->mutable_blocks()->set_bytes(0, ~std::uint64_t{0});
+  session.Send(lie);
+  asker.join();
+  ASSERT_TRUE(answer.status.ok());
+  EXPECT_EQ(answer.device().code(), static_cast<int>(absl::StatusCode::kDataLoss));
+  EXPECT_TRUE(session.Receive().frame.snapshot().end()) << "the program may forget the rest";
+  session.Send(Close());
+  EXPECT_TRUE(session.Receive().frame.has_closed());
+}
+
+TEST_F(MemorySnapshotsTest, ALateAnswerIsDroppedAndTheNextQuestionIsAnswered) {
+  TestSession session = OpenAnswering();
+  const v1::Lease lease = CreateLease(session, 64);
+  const Answer none = Ask(lease.id(), 60);
+  ASSERT_TRUE(none.status.ok());
+  EXPECT_EQ(none.device().code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  const v1::Snapshot first = session.Receive().frame.snapshot();
+  Answer answer;
+  std::thread asker([&] { answer = Ask(lease.id()); });
+  session.Send(PageFor(first, 1, true));  // late
+  ReceivedFrame next = session.Receive();
+  EXPECT_TRUE(next.frame.snapshot().end());
+  EXPECT_EQ(next.frame.snapshot().snapshot_id(), first.snapshot_id());
+  next = session.Receive();
+  ASSERT_TRUE(next.frame.has_snapshot());
+  EXPECT_GT(next.frame.snapshot().snapshot_id(), first.snapshot_id());
+  session.Send(PageFor(next.frame.snapshot(), 2, false));
+  asker.join();
+  EXPECT_EQ(answer.device().code(), 0) << answer.device().message();
+  EXPECT_EQ(answer.parts[2].blocks().bytes_size(), 2);
+}
+
+TEST_F(MemorySnapshotsTest, TwoAskersAreAnsweredOneAfterTheOther) {
+  TestSession session = OpenAnswering();
+  const v1::Lease lease = CreateLease(session, 64);
+  Answer answers[2];
+  std::thread first([&] { answers[0] = Ask(lease.id()); });
+  std::thread second([&] { answers[1] = Ask(lease.name()); });
+  for (int i = 0; i < 2; ++i) {
+    const ReceivedFrame question = session.Receive();
+    EXPECT_EQ(question.frame.snapshot().page(), 0u);
+    session.Send(PageFor(question.frame.snapshot(), 1, false));
+  }
+  first.join();
+  second.join();
+  for (const Answer& answer : answers) EXPECT_EQ(answer.device().code(), 0) << answer.device().message();
+}
+
+TEST_F(MemorySnapshotsTest, TheEndOfAProgramAnswersAtOnce) {
+  TestSession session = OpenAnswering();
+  v1::CreateLeaseRequest request;
+  AddDevice(request, 64);
+  request.set_lasting(true);
+  v1::Lease lease;
+  ASSERT_TRUE(Create(session, request, &lease).ok());
+  Answer answer;
+  std::thread asker([&] { answer = Ask(lease.id(), 60'000); });
+  session.Send(PageFor(session.Receive().frame.snapshot(), 1, true));
+  EXPECT_EQ(session.Receive().frame.snapshot().page(), 1u);
+  session.channel = SessionChannel();
+  asker.join();
+  EXPECT_EQ(answer.device().code(), static_cast<int>(absl::StatusCode::kUnavailable));
+}
+
+TEST_F(MemorySnapshotsTest, APageThatNobodyAskedForBreaksTheSession) {
+  TestSession session = OpenAnswering();
+  const v1::Lease lease = CreateLease(session, 64);
+  v1::Snapshot invented;
+  invented.set_snapshot_id(1);
+  session.Send(PageFor(invented, 1, false));
+  const ReceivedFrame bye = session.Receive();
+  EXPECT_EQ(bye.frame.goodbye().code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
+}
+
+TEST_F(MemorySnapshotsTest, ProgramsOfEarlierVersionsAndWithoutBlocksAreToldApart) {
+  TestSession old = OpenAnswering(SessionChannel::kChargeVersion);
+  const v1::Lease its = CreateLease(old, 64);
+  const Answer answer = Ask(its.id());
+  ASSERT_EQ(answer.parts.size(), 2u);
+  EXPECT_EQ(answer.parts[1].session().code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_NE(answer.parts[1].session().message().find("version 3"), std::string::npos)
+      << answer.parts[1].session().message();
+  TestSession plain = OpenAnswering(SessionChannel::kSnapshotVersion, false);
+  const Answer none = Ask(CreateLease(plain, 64).id());
+  ASSERT_EQ(none.parts.size(), 2u);
+  EXPECT_EQ(none.parts[1].session().code(), 0);
+}
+
+TEST_F(MemorySnapshotsTest, UnknownLeasesDevicesAndSessionsAreNotFound) {
+  TestSession session = OpenAnswering();
+  const v1::Lease lease = CreateLease(session, 64);
+  EXPECT_EQ(Ask("none").status.error_code(), grpc::StatusCode::NOT_FOUND);
+  for (const bool of_device : {true, false}) {
+    grpc::ClientContext context;
+    v1::GetMemorySnapshotRequest request;
+    request.set_lease(lease.id());
+    of_device ? request.set_device(1) : request.set_session_id(4711);
+    const auto reader = stub_->GetMemorySnapshot(&context, request);
+    v1::MemorySnapshotPart part;
+    EXPECT_FALSE(reader->Read(&part));
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::NOT_FOUND);
+  }
+}
+
+}  // namespace
+}  // namespace lgpu::daemon
