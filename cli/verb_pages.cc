@@ -98,6 +98,12 @@ const std::vector<VerbPage>& Pages() {
       {"placements",
        "Shows on which device the ops of a lease ran, as the daemon recorded them.",
        {{"lgpu placements train --follow", "every op, as it runs"}}},
+      {"snapshot",
+       "Writes every block that the programs of a lease have: where it lies, how large and how old it is, "
+       "and "
+       "which op owns it. Each program is asked and goes on meanwhile; one that does not answer is left out.",
+       {{"lgpu snapshot train -o train.json", "as JSON"},
+        {"lgpu snapshot train --format pickle -o train.pickle", "for PyTorch's memory viewer"}}},
       {"explain",
        "Shows where an op would run and by which rule. Nothing runs.",
        {{"lgpu explain MatMul -d GPU:1", "MatMul where GPU:1 is asked for"}}},
