@@ -142,7 +142,8 @@ class RandomMessages {
       case FieldDescriptor::CPPTYPE_BOOL:
         return reflection.SetBool(&message, &field, Number() % 2 == 0);
       case FieldDescriptor::CPPTYPE_UINT32:
-        return reflection.SetUInt32(&message, &field, static_cast<std::uint32_t>(Number()));
+        return list ? reflection.AddUInt32(&message, &field, static_cast<std::uint32_t>(Number()))
+                    : reflection.SetUInt32(&message, &field, static_cast<std::uint32_t>(Number()));
       case FieldDescriptor::CPPTYPE_INT32:
         return reflection.SetInt32(&message, &field, static_cast<std::int32_t>(Number()));
       case FieldDescriptor::CPPTYPE_INT64:
@@ -151,7 +152,8 @@ class RandomMessages {
         return list ? reflection.AddUInt64(&message, &field, Number())
                     : reflection.SetUInt64(&message, &field, Number());
       case FieldDescriptor::CPPTYPE_ENUM:
-        return reflection.SetEnumValue(&message, &field, static_cast<int>(Number()));
+        return list ? reflection.AddEnumValue(&message, &field, static_cast<int>(Number()))
+                    : reflection.SetEnumValue(&message, &field, static_cast<int>(Number()));
       case FieldDescriptor::CPPTYPE_STRING: {
         std::string text = Text(field.type() == FieldDescriptor::TYPE_STRING);
         return list ? reflection.AddString(&message, &field, std::move(text))
