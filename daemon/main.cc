@@ -263,6 +263,7 @@ int Serve(const Config& config, const Flags& flags, int signals) {
                dir->path().c_str());
   if (const std::string http = (*daemon)->http_address(); !http.empty()) {
     std::fprintf(stderr, "lgpud serves HTTP at http://%s/metrics\n", http.c_str());
+    std::fprintf(stderr, "lgpud shows its page at http://%s/\n", http.c_str());
   }
   NotifyServiceManager("READY=1\nSTATUS=serving " + CountedCards(**registry));
   NoteMissingGroup(config);

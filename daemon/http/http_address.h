@@ -19,7 +19,8 @@ struct HttpAddress {
 /// Whether a host (a name or an address) is this machine only.
 bool IsLoopback(const std::string& host);
 
-/// Reads "127.0.0.1:9400", "[::1]:9400" or "localhost:9400". INVALID_ARGUMENT for anything else.
+/// Reads "127.0.0.1:9400", "[::1]:9400", "localhost:9400", or a port alone: "9400" is 127.0.0.1:9400.
+/// INVALID_ARGUMENT for anything else.
 absl::StatusOr<HttpAddress> ParseHttpAddress(const std::string& text);
 
 /// OK for no address at all; INVALID_ARGUMENT if it cannot be, or is no loopback and there is no token.

@@ -35,6 +35,13 @@ constexpr std::size_t kMostWaiting = 256;
 // This thread runs a job only to close its connection.
 thread_local bool turns_away = false;
 
+/// The connection whose request a thread answers.
+struct Connection {
+  std::uint64_t user = 0;
+  std::function<void(UniqueFd)> taker = {};
+};
+thread_local Connection* current = nullptr;
+
 /// A socket with a deadline for all reads together and one for all writes, which come early where others
 /// wait. Not thread-safe.
 class DeadlineStream final : public httplib::Stream {
@@ -48,7 +55,7 @@ class DeadlineStream final : public httplib::Stream {
         bytes_left_(bounds.request_bytes) {}
 
   bool is_readable() const override { return at_ < end_ || Wait(POLLIN, read_by_); }
-  bool is_writable() const override { return Wait(POLLOUT, write_by_); }
+  bool is_writable() const override { return current->taker || Wait(POLLOUT, write_by_); }
 
   ssize_t read(char* to, std::size_t size) override {
     if (at_ == end_) {
@@ -67,6 +74,7 @@ class DeadlineStream final : public httplib::Stream {
   }
 
   ssize_t write(const char* from, std::size_t size) override {
+    if (current->taker) return static_cast<ssize_t>(size);  // the answer is the taker's
     if (!Wait(POLLOUT, write_by_)) return -1;
     return ::send(socket_, from, size, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
@@ -228,6 +236,10 @@ void BoundedServer::Stop() {
   stop();
 }
 
+std::uint64_t BoundedServer::CurrentUser() { return current->user; }
+
+void BoundedServer::HandOver(std::function<void(UniqueFd)> taker) { current->taker = std::move(taker); }
+
 bool BoundedServer::process_and_close_socket(socket_t socket) {
   std::uint64_t user = PeerUser(socket);
   {
@@ -289,9 +301,24 @@ bool BoundedServer::OthersWait(std::uint64_t user) {
 bool BoundedServer::Process(socket_t socket, std::uint64_t user) {
   DeadlineStream stream(socket, bounds_, [this, user] { return OthersWait(user); });
   bool closed = false;
-  // Nothing here is worth a part of: a line of a thousand ranges would make an answer of gigabytes.
-  const auto without_ranges = [](httplib::Request& request) { request.ranges.clear(); };
+  // Nothing here is worth a part of: a line of a thousand ranges would make an answer of gigabytes. Nor is it
+  // worth compressing: the library's brotli takes a second for a megabyte.
+  const auto without_ranges = [](httplib::Request& request) {
+    request.ranges.clear();
+    request.headers.erase("Accept-Encoding");
+  };
+  Connection connection{.user = user};
+  current = &connection;
   const bool processed = process_request(stream, /*close_connection=*/true, closed, without_ranges);
+  current = nullptr;
+  if (connection.taker) {
+    {
+      MutexLock lock(mutex_);
+      sockets_.erase(socket);
+    }
+    connection.taker(UniqueFd(socket));
+    return processed;
+  }
   ReadAway(socket);
   // Under the lock: nobody may shut down a number that the system has given to another connection.
   MutexLock lock(mutex_);

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -15,6 +16,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/unique_fd.h"
 #include "daemon/server/user_shares.h"
 
 namespace lgpu::daemon {
@@ -46,6 +48,12 @@ class BoundedServer final : public httplib::Server {
 
   /// Ends all connections, those that come too, and then the server.
   void Stop();
+
+  /// The number that stands for the user (PeerUser) whose request the calling thread answers. Of handlers.
+  static std::uint64_t CurrentUser();
+  /// In place of an answer, `taker` gets the connection of the request that the calling thread answers, as
+  /// soon as the handler has returned; the connection gives its thread back. Of handlers.
+  static void HandOver(std::function<void(UniqueFd)> taker);
 
  private:
   class Threads;

@@ -4,31 +4,33 @@
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/thread.h"
 #include "daemon/http/http_address.h"
+#include "daemon/http/http_answers.h"
+#include "daemon/http/http_api.h"
 #include "daemon/http/http_connections.h"
 #include "daemon/http/metrics.h"
+#include "daemon/http/web_files.h"
 #include "lgpu/status.h"
-#include "proto/messages_json.h"
 
 namespace lgpu::daemon {
 namespace {
 
-constexpr std::size_t kMostEvents = 1000;
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
-constexpr char kJsonType[] = "application/json";
+// The page runs its own scripts alone, talks to its own server alone, and stands in no frame.
+constexpr char kPagePolicy[] =
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 // In a time that does not tell how much of it is right.
 bool SameToken(const std::string& a, const std::string& b) {
@@ -55,24 +57,12 @@ bool IsLocalName(std::string host) {
   return IsLoopback(absl::AsciiStrToLower(host));
 }
 
-void Answer(httplib::Response& response, int status, const nlohmann::json& json) {
-  response.status = status;
-  response.set_content(JsonLine(json), kJsonType);
-}
-
-void Fail(httplib::Response& response, int status, const absl::Status& why) {
-  Answer(response, status,
-         {{"schema", "lgpu.error/v1"},
-          {"code", absl::StatusCodeToString(why.code())},
-          {"message", std::string(why.message())}});
-}
-
 // Of an answer that the library made itself.
 absl::Status WhyOf(int status, const httplib::Request& request) {
   switch (status) {
     case 404:
       return absl::NotFoundError(absl::StrCat("no page ", request.path.substr(0, 200),
-                                              "; there are /metrics, /healthz, /readyz and /api/v1/..."));
+                                              "; there are /, /metrics, /healthz, /readyz and /api/v1/..."));
     case 413:
       return absl::InvalidArgumentError("the body of the request is too long; GET needs none");
     case 414:
@@ -85,25 +75,6 @@ absl::Status WhyOf(int status, const httplib::Request& request) {
   }
 }
 
-int HttpStatusOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kNotFound:
-      return 404;
-    case absl::StatusCode::kInvalidArgument:
-      return 400;
-    default:
-      return 500;
-  }
-}
-
-absl::StatusOr<std::uint64_t> Number(const httplib::Request& request, const char* name,
-                                     std::uint64_t otherwise) {
-  if (!request.has_param(name)) return otherwise;
-  std::uint64_t number = 0;
-  if (absl::SimpleAtoi(request.get_param_value(name), &number)) return number;
-  return absl::InvalidArgumentError(absl::StrCat("the parameter ", name, " is no whole number"));
-}
-
 }  // namespace
 
 class HttpServer::Impl {
@@ -113,7 +84,13 @@ class HttpServer::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  absl::Status Start(const HttpAddress& address) {
+  /// `show_users`: every reader sees everything; so do all who have the token.
+  absl::Status Start(const HttpAddress& address, bool show_users) {
+    LGPU_ASSIGN_OR_RETURN(api_, HttpApi::Start({.stats = services_.stats,
+                                                .leases = services_.leases,
+                                                .events = services_.events,
+                                                .backend = services_.backend,
+                                                .sees_all = show_users || !token_.empty()}));
     Configure(address);
     const int port = address.port == 0
                          ? server_.bind_to_any_port(address.host)
@@ -141,6 +118,7 @@ class HttpServer::Impl {
     stopped_ = true;
     server_.Stop();
     thread_.Join();
+    if (api_ != nullptr) api_->Stop();
   }
 
   const std::string& address() const { return address_; }
@@ -165,7 +143,27 @@ class HttpServer::Impl {
       response.status = ready_ ? 200 : 503;
       response.set_content(ready_ ? "ready\n" : "stopping\n", "text/plain");
     });
-    AddApi();
+    api_->AddTo(server_);
+    server_.set_default_headers({{"Cache-Control", "no-store"},
+                                 {"Content-Security-Policy", kPagePolicy},
+                                 {"Cross-Origin-Resource-Policy", "same-origin"},
+                                 {"Referrer-Policy", "no-referrer"},
+                                 {"X-Content-Type-Options", "nosniff"}});
+    for (const WebFile& file : WebFiles()) {
+      Get(file.path, [&file](const auto&, auto& response) {
+        const bool is_text = absl::StartsWith(file.type, "text/");
+        response.set_content(file.body.data(), file.body.size(),
+                             absl::StrCat(file.type, is_text ? "; charset=utf-8" : ""));
+      });
+    }
+  }
+
+  /// What says nothing of the machine: the page's own files, and whether the daemon is there.
+  static bool IsOpen(const std::string& path) {
+    const auto files = WebFiles();
+    return path == "/healthz" || path == "/readyz" ||
+           std::any_of(files.begin(), files.end(),
+                       [&path](const WebFile& file) { return path == file.path; });
   }
 
   using Handler = std::function<void(const httplib::Request&, httplib::Response&)>;
@@ -179,14 +177,21 @@ class HttpServer::Impl {
       Fail(response, 405, absl::UnimplementedError("this port only answers GET"));
       return Response::Handled;
     }
-    const bool probe = request.path == "/healthz" || request.path == "/readyz";
-    if (!token_.empty() && !probe && !HasToken(request.get_header_value("Authorization"), token_)) {
+    if (!token_.empty() && !IsOpen(request.path) &&
+        !HasToken(request.get_header_value("Authorization"), token_)) {
       response.set_header("WWW-Authenticate", "Bearer");
       Fail(response, 401, absl::UnauthenticatedError("this needs the header Authorization: Bearer TOKEN"));
       return Response::Handled;
     }
     if (local && token_.empty() && !IsLocalName(request.get_header_value("Host"))) {
       Fail(response, 403, absl::PermissionDeniedError("the header Host names no loopback address"));
+      return Response::Handled;
+    }
+    // A browser says where a request comes from; a page of another site has no business here, even if it
+    // cannot read the answer.
+    if (absl::StartsWith(request.path, "/api/") &&
+        request.get_header_value("Sec-Fetch-Site") == "cross-site") {
+      Fail(response, 403, absl::PermissionDeniedError("this request comes from a page of another site"));
       return Response::Handled;
     }
     return Response::Unhandled;
@@ -201,56 +206,10 @@ class HttpServer::Impl {
                                                          .names_owners = services_.names_owners});
   }
 
-  void AddApi() {
-    Get("/api/v1/snapshot", [this](const auto&, auto& response) {
-      Answer(response, 200, ToJson(services_.stats.Snapshot(root_)));
-    });
-    Get("/api/v1/version", [this](const auto&, auto& response) {
-      Answer(response, 200,
-             {{"schema", "lgpu.version/v1"}, {"version", LGPU_VERSION}, {"backend", services_.backend}});
-    });
-    Get("/api/v1/cards", [this](const auto&, auto& response) {
-      nlohmann::json cards = nlohmann::json::array();
-      for (const v1::CardStats& card : services_.stats.Cards()) cards.push_back(ToJson(card));
-      Answer(response, 200, {{"schema", "lgpu.cards/v1"}, {"cards", cards}});
-    });
-    Get("/api/v1/leases", [this](const auto&, auto& response) {
-      nlohmann::json leases = nlohmann::json::array();
-      const v1::StatsSnapshot snapshot = services_.stats.Snapshot(root_);
-      for (const v1::LeaseStats& lease : snapshot.leases()) leases.push_back(ToJson(lease));
-      Answer(response, 200, {{"schema", "lgpu.leases/v1"}, {"leases", leases}});
-    });
-    Get("/api/v1/events", [this](const auto& request, auto& response) { Events(request, response); });
-    Get("/api/v1/placements", [this](const auto& request, auto& response) { Placements(request, response); });
-  }
-
-  void Events(const httplib::Request& request, httplib::Response& response) {
-    const absl::StatusOr<std::uint64_t> after = Number(request, "after", 0);
-    if (!after.ok()) return Fail(response, HttpStatusOf(after.status()), after.status());
-    const EventLog::Batch batch = services_.events.Read(*after, root_.uid, kMostEvents);
-    nlohmann::json events = nlohmann::json::array();
-    for (const v1::Event& event : batch.events) events.push_back(ToJson(event));
-    Answer(response, 200,
-           {{"schema", "lgpu.events/v1"}, {"last_sequence", batch.last_sequence}, {"events", events}});
-  }
-
-  void Placements(const httplib::Request& request, httplib::Response& response) {
-    if (!request.has_param("lease")) {
-      return Fail(response, 400, absl::InvalidArgumentError("of which lease? /api/v1/placements?lease=NAME"));
-    }
-    const auto placements = services_.leases.FindPlacements(root_, request.get_param_value("lease"));
-    if (!placements.ok()) return Fail(response, HttpStatusOf(placements.status()), placements.status());
-    const absl::StatusOr<std::uint64_t> records = Number(request, "records", 100);
-    if (!records.ok()) return Fail(response, HttpStatusOf(records.status()), records.status());
-    v1::PlacementReport report = placements->log->Report(*records);
-    report.set_lease_id(placements->id);
-    report.set_lease_name(placements->name);
-    Answer(response, 200, ToJson(report));
-  }
-
   const Services services_;
   const std::string token_;
   const Caller root_{};  // sees all
+  std::unique_ptr<HttpApi> api_;
   BoundedServer server_{BoundedServer::Bounds{}};
   std::string address_;
   std::atomic<bool> ready_ = true;
@@ -268,7 +227,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpConfig& 
   LGPU_ASSIGN_OR_RETURN(const HttpAddress address, ParseHttpAddress(config.listen));
   LGPU_ASSIGN_OR_RETURN(std::string token, ReadHttpToken(config.token_file));
   auto impl = std::make_unique<Impl>(services, std::move(token));
-  LGPU_RETURN_IF_ERROR(impl->Start(address));
+  LGPU_RETURN_IF_ERROR(impl->Start(address, config.show_users));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 

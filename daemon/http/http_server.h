@@ -13,9 +13,10 @@
 
 namespace lgpu::daemon {
 
-/// An HttpServer answers GET on a TCP port: /metrics, /healthz, /readyz and /api/v1/... It only reads. There
-/// is no user behind a request, so who reaches the port sees everybody's leases, processes and events; that
-/// is why it is off unless it is configured, and why any address but loopback needs a token. Thread-safe.
+/// An HttpServer answers GET on a TCP port: the page, /metrics, /healthz, /readyz and /api/v1/... It only
+/// reads. A request of this machine has the rights of the user who made its connection, as the kernel tells:
+/// the page and the API show what `lgpu ls` shows that user (HttpApi). It is off unless it is configured, and
+/// any address but loopback needs a token. Thread-safe.
 class HttpServer {
  public:
   struct Services {

@@ -87,6 +87,8 @@ std::optional<std::uint32_t> PeerUid(int socket) {
   }
   inet_diag_msg found;
   std::memcpy(&found, reinterpret_cast<const char*>(header) + NLMSG_HDRLEN, sizeof found);
+  // A socket that its process has closed has no inode, and the kernel gives uid 0 for it.
+  if (found.idiag_inode == 0) return std::nullopt;
   return found.idiag_uid;
 }
 

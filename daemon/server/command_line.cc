@@ -42,8 +42,10 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
                "Read the whole configuration, say what is wrong with it (exit 78), and stop");
   app.add_flag("--print-config", result.print_config,
                "The same, and list the settings in effect with where they come from");
-  app.add_option("--http", result.flags.http, "Serve /metrics and /api/v1 there (default: nowhere)")
-      ->type_name("ADDRESS:PORT");
+  app.add_option(
+         "--http", result.flags.http,
+         "Serve the page, /metrics and /api/v1 there; 9400 alone is 127.0.0.1:9400 (default: nowhere)")
+      ->type_name("[ADDRESS:]PORT");
   app.add_option("--log-level", result.flags.log_level, "trace, debug, info, warn, error or off")
       ->type_name("LEVEL");
   app.add_option("--log-format", result.flags.log_format, "auto, text, json or journal")

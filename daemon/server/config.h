@@ -59,12 +59,13 @@ struct StaticDeviceConfig {
   friend bool operator==(const StaticDeviceConfig&, const StaticDeviceConfig&) = default;
 };
 
-/// The port for metrics.
+/// The port for metrics and the page.
 struct HttpConfig {
-  std::string listen = {};      // "127.0.0.1:9400"; empty: none
+  std::string listen = {};      // "9400" (of this machine alone), "127.0.0.1:9400"; empty: none
   std::string token_file = {};  // what `Authorization: Bearer` must hold; empty: nothing
   std::string owners =
       "hidden";  // the metrics' label of a lease's owner: "names", or "hidden": a made-up one
+  bool show_users = false;  // every reader of the page sees all leases, with their users and programs
   friend bool operator==(const HttpConfig&, const HttpConfig&) = default;
 };
 
@@ -138,7 +139,7 @@ struct Flags {
   std::optional<std::string> config_file;  // instead of the system's and the user's files
   std::optional<std::string> log_level;
   std::optional<std::string> log_format;
-  std::optional<std::string> http;  // "127.0.0.1:9400"
+  std::optional<std::string> http;  // "9400", "127.0.0.1:9400"
 };
 
 /// The files that are read when no flag names one, the later ones winning: the system's file, its drop-ins in

@@ -409,7 +409,8 @@ std::vector<Reader::Key> AllKeys(const Reader& reader, Config& config) {
       reader.Table("events", {reader.Count("kept", config.kept_events, 1, kMany)}),
       reader.Table("http", {reader.String("listen", config.http.listen),
                             reader.Directory("token_file", config.http.token_file),
-                            reader.Word("owners", config.http.owners, {"hidden", "names"})})};
+                            reader.Word("owners", config.http.owners, {"hidden", "names"}),
+                            reader.Boolean("show_users", config.http.show_users)})};
 }
 
 }  // namespace

@@ -30,7 +30,8 @@ std::vector<Setting> Values(const Config& config) {
           {"events.kept", absl::StrCat(config.kept_events), ""},
           {"http.listen", config.http.listen.empty() ? "off" : config.http.listen, ""},
           {"http.token_file", config.http.token_file.empty() ? "none" : config.http.token_file, ""},
-          {"http.owners", config.http.owners, ""}};
+          {"http.owners", config.http.owners, ""},
+          {"http.show_users", config.http.show_users ? "true" : "false", ""}};
 }
 
 // These a running daemon takes over.

@@ -1,0 +1,157 @@
+// Where ops ran: a lane for each logical device and the CPU. A copy is an Identity that ran elsewhere than the op before
+// it; an arrow leads from lane to lane. Ops that soft placement moved are hatched.
+
+import { bytes, clock, duration, element, shortDevice } from "./format.js";
+import { Looks, colour, fillOf, prepare } from "./model.js";
+
+const LEFT = 64;
+const looks = new Looks();
+
+export class Placements {
+  #canvas;
+  #detail;
+  #legend;
+  #records = [];
+  #boxes = [];
+  #at = -1;
+
+  constructor(canvas, detail, legend) {
+    this.#canvas = canvas;
+    this.#detail = detail;
+    this.#legend = legend;
+    canvas.addEventListener("mousemove", (event) => this.#pointAt(event));
+    canvas.addEventListener("keydown", (event) => this.#onKey(event));
+    new ResizeObserver(() => this.#draw()).observe(canvas);
+  }
+
+  show(report) {
+    this.#records = report?.records ?? [];
+    this.#draw();
+    const ops = new Map();
+    for (const record of this.#records) ops.set(record.op, (ops.get(record.op) ?? 0) + 1);
+    const copies = this.#boxes.filter((box) => box.from !== undefined).length;
+    const text = this.#records.length === 0
+      ? "No op of it has run yet, or none is remembered."
+      : `${this.#records.length} ops: ${[...ops].map(([op, count]) => `${op} ${count}`).join(", ")}` +
+        `${copies ? `; ${copies} copies between devices` : ""}`;
+    this.#canvas.setAttribute("aria-label", `Placements. ${text}`);
+    if (this.#at < 0) this.#detail.textContent = text;
+    this.#legend.replaceChildren(...[...ops.keys()].map((op) => {
+      const entry = element("li");
+      const swatch = element("canvas", "", { class: "swatch", width: "18", height: "12" });
+      const paint = swatch.getContext("2d");
+      paint.fillStyle = fillOf(paint, looks.of(op), colour("back"));
+      paint.fillRect(0, 0, 18, 12);
+      entry.append(swatch, op);
+      return entry;
+    }));
+  }
+
+  #draw() {
+    const { context, width, height } = prepare(this.#canvas);
+    this.#boxes = [];
+    if (this.#records.length === 0) return;
+    const starts = this.#records.map((record) => Date.parse(record.submitted_at) / 1000);
+    const spans = this.#records.map((record) => Math.max(record.device_seconds ?? record.host_seconds ?? 0, 1e-6));
+    const first = Math.min(...starts);
+    const last = Math.max(...starts.map((start, i) => start + spans[i]));
+    const scale = (width - LEFT - 10) / Math.max(last - first, 1e-6);
+    const lanes = [...new Set(this.#records.map((record) => shortDevice(record.device)))].sort();
+    const lane = (height - 22) / lanes.length;
+    context.font = "12px system-ui, sans-serif";
+    context.fillStyle = colour("text");
+    context.strokeStyle = colour("line");
+    lanes.forEach((name, i) => {
+      context.fillText(name, 6, 6 + i * lane + lane / 2 + 4);
+      context.beginPath();
+      context.moveTo(LEFT, 6 + (i + 1) * lane);
+      context.lineTo(width - 10, 6 + (i + 1) * lane);
+      context.stroke();
+    });
+    context.fillStyle = colour("muted");
+    context.fillText(clock(first * 1000), LEFT, height - 4);
+    const end = `${clock(last * 1000)} (${duration(last - first)})`;
+    context.fillText(end, width - 10 - context.measureText(end).width, height - 4);
+    this.#drawOps(context, { starts, spans, first, scale, lanes, lane });
+  }
+
+  #drawOps(context, { starts, spans, first, scale, lanes, lane }) {
+    const fills = new Map();
+    let before;
+    this.#records.forEach((record, i) => {
+      const name = shortDevice(record.device);
+      const y = 6 + lanes.indexOf(name) * lane + lane * 0.15;
+      const box = { record, x: LEFT + (starts[i] - first) * scale, y, w: Math.max(2, spans[i] * scale), h: lane * 0.7 };
+      if (!fills.has(record.op)) fills.set(record.op, fillOf(context, looks.of(record.op), colour("back")));
+      context.fillStyle = fills.get(record.op);
+      context.fillRect(box.x, box.y, box.w, box.h);
+      if (record.soft_placed) {
+        context.strokeStyle = colour("warn");
+        context.lineWidth = 2;
+        context.strokeRect(box.x, box.y, box.w, box.h);
+      }
+      if (box.w > 40) {
+        context.fillStyle = colour("text");
+        context.fillText(record.op, box.x + 4, box.y + box.h / 2 + 4);
+      }
+      if (before && record.op === "Identity" && before.name !== name) {
+        box.from = before.name;
+        arrow(context, before.x, 6 + (lanes.indexOf(before.name) + 0.5) * lane, box.x, y + box.h / 2);
+      }
+      before = { name, x: box.x + box.w };
+      this.#boxes.push(box);
+    });
+    if (this.#at >= 0 && this.#boxes[this.#at]) {
+      const box = this.#boxes[this.#at];
+      context.strokeStyle = colour("accent");
+      context.lineWidth = 3;
+      context.strokeRect(box.x - 1, box.y - 1, box.w + 2, box.h + 2);
+    }
+  }
+
+  #say(index) {
+    this.#at = index;
+    const box = this.#boxes[index];
+    if (!box) return;
+    const { record } = box;
+    const moved = record.soft_placed ? `, asked for ${record.requested_device} and moved` : "";
+    const copied = box.from === undefined ? "" : `, copied from ${box.from}`;
+    this.#detail.textContent =
+      `${clock(record.submitted_at)}  ${record.op} (${record.dtype}) on ${shortDevice(record.device)}${moved}${copied}, ` +
+      `host ${duration(record.host_seconds)}, device ${duration(record.device_seconds)}, result ${bytes(record.output_bytes)}`;
+    this.#draw();
+  }
+
+  #pointAt(event) {
+    const place = this.#canvas.getBoundingClientRect();
+    const x = event.clientX - place.left;
+    const y = event.clientY - place.top;
+    const index = this.#boxes.findIndex(
+      (box) => x >= box.x - 1 && x <= box.x + box.w + 1 && y >= box.y && y <= box.y + box.h);
+    if (index >= 0 && index !== this.#at) this.#say(index);
+  }
+
+  #onKey(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1, PageDown: 20, PageUp: -20 }[event.key];
+    if (step === undefined || this.#boxes.length === 0) return;
+    event.preventDefault();
+    this.#say(Math.min(Math.max(this.#at + step, 0), this.#boxes.length - 1));
+  }
+}
+
+function arrow(context, fromX, fromY, toX, toY) {
+  context.save();
+  context.strokeStyle = context.fillStyle = colour("text");
+  context.lineWidth = 1;
+  context.beginPath();
+  context.moveTo(fromX, fromY);
+  context.lineTo(toX, toY);
+  context.stroke();
+  const up = toY < fromY ? 1 : -1;
+  context.beginPath();
+  context.moveTo(toX, toY);
+  context.lineTo(toX - 4, toY + 6 * up);
+  context.lineTo(toX + 4, toY + 6 * up);
+  context.fill();
+  context.restore();
+}
