@@ -14,7 +14,7 @@ namespace {
 using Words = std::vector<std::string>;
 
 /// Verbs of docker, systemctl, kubectl, git, nvidia-smi and others, and what they are here.
-constexpr std::pair<std::string_view, std::string_view> kVerbsOfOthers[] = {{"top", "ls --watch"},
+constexpr std::pair<std::string_view, std::string_view> kVerbsOfOthers[] = {{"htop", "top"},
                                                                             {"watch", "ls --watch"},
                                                                             {"smi", "ls"},
                                                                             {"list", "ls"},

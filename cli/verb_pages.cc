@@ -40,6 +40,17 @@ const std::vector<VerbPage>& Pages() {
        "the "
        "GPUs, where the driver tells.",
        {{"lgpu ps --lease train", "the processes of one lease"}}},
+      {"top",
+       "Shows what ls shows live on the whole terminal: a bar for every GPU, a row for every logical device "
+       "with "
+       "its ops and allocations per second, the requests that wait, and the last events. Enter shows the "
+       "lease of "
+       "the chosen row in full, h the keys. Without a terminal, or on one of less than 80 x 16, it prints "
+       "once, as "
+       "with --once.",
+       {{"lgpu top", "the keys are shown by h"},
+        {"lgpu top --once --ascii", "for a log"},
+        {"lgpu top -i 5 --readonly", "every 5 seconds, and no key ends a lease"}}},
       {"create",
        "Makes a lease that lasts until it is removed. Programs use it through LGPU_LEASE, any number at a "
        "time. "

@@ -113,7 +113,7 @@ TEST_F(UsageTest, DoctorAsksADaemonThatHangsOnlyOnce) {
 
 TEST_F(UsageTest, WhatWasMeantIsSuggested) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> lines = {
-      {{"top"}, "try: lgpu ls --watch\n"},
+      {{"htop"}, "try: lgpu top\n"},
       {{"lst"}, "try: lgpu ls\n"},
       {{"status", "-q"}, "try: lgpu ls\n"},
       {{"exec", "true"}, "try: lgpu run\n"},

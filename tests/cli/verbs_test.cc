@@ -250,9 +250,9 @@ TEST_F(VerbsTest, HelpHasATableOfEveryFlag) {
   std::vector<std::string> verbs;
   for (const json& verb : table["verbs"]) verbs.push_back(verb["name"]);
   EXPECT_THAT(verbs,
-              ::testing::UnorderedElementsAre("run", "ls", "ps", "create", "resize", "rm", "trim", "inspect",
-                                              "env", "slurm", "placements", "snapshot", "explain", "events",
-                                              "verify", "doctor", "completion", "version", "help"));
+              ::testing::UnorderedElementsAre("run", "ls", "ps", "top", "create", "resize", "rm", "trim",
+                                              "inspect", "env", "slurm", "placements", "snapshot", "explain",
+                                              "events", "verify", "doctor", "completion", "version", "help"));
   EXPECT_EQ(Run({"help", "nothing"}).code, 2);
   EXPECT_THAT(Run({"--help"}).out, Not(HasSubstr("__complete")));
 }

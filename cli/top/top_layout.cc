@@ -1,0 +1,548 @@
+#include "cli/top/top_layout.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "cli/event_lines.h"
+#include "cli/ls_tables.h"
+#include "cli/output.h"
+#include "lgpu/bytes.h"
+
+namespace lgpu::cli {
+namespace {
+
+std::string Size(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }
+
+/// The first `columns` characters of UTF-8.
+std::string Cut(std::string_view text, std::size_t columns) {
+  std::size_t width = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) == 0x80) continue;
+    if (width++ == columns) return std::string(text.substr(0, i));
+  }
+  return std::string(text);
+}
+
+TopLine Fit(TopLine line, std::size_t columns) {
+  TopLine fitted;
+  std::size_t left = columns;
+  for (TopSpan& span : line) {
+    span.text = Cut(span.text, left);
+    left -= TextWidth(span.text);
+    if (!span.text.empty()) fitted.push_back(std::move(span));
+  }
+  return fitted;
+}
+
+std::string ShortDevice(const std::string& name) {
+  const std::size_t at = name.rfind("device:");
+  return Printable(at == std::string::npos ? name : name.substr(at + 7));
+}
+
+/// A part of a bar; `letter` is ASCII's, `block` the other's.
+struct Part {
+  std::uint64_t bytes;
+  TopLook look;
+  const char* letter;
+  const char* block;
+};
+
+/// "[####ss....xx]", `cells` wide without the brackets. A part that is not nothing has a cell at least, as
+/// far as there are cells.
+TopLine Bar(const std::vector<Part>& parts, std::uint64_t total, std::size_t cells, bool ascii) {
+  TopLine line = {{"["}};
+  std::uint64_t sum = 0;
+  std::size_t at = 0;
+  for (const Part& part : parts) {
+    sum += part.bytes;
+    const double ratio =
+        total == 0 ? 0 : std::min(1.0, static_cast<double>(sum) / static_cast<double>(total));
+    std::size_t end = static_cast<std::size_t>(std::lround(ratio * static_cast<double>(cells)));
+    if (part.bytes > 0 && end <= at) end = at + 1;
+    end = std::min(end, cells);
+    std::string text;
+    for (; at < end; ++at) text += ascii ? part.letter : part.block;
+    if (!text.empty()) line.push_back({std::move(text), part.look});
+  }
+  line.push_back({std::string(cells - at, ' ')});
+  line.push_back({"]"});
+  return line;
+}
+
+/// The parts of a card's memory; they add up to its total. Held is what lies in chunks and in no block of a
+/// lease that the reader sees.
+struct CardParts {
+  std::uint64_t used = 0, charged = 0, held = 0, promised = 0, free = 0, foreign = 0;
+};
+
+CardParts PartsOf(const v1::CardStats& card, const v1::StatsSnapshot& stats) {
+  CardParts parts;
+  for (const v1::LeaseStats& lease : stats.leases()) {
+    for (const v1::LogicalDeviceStats& device : lease.devices()) {
+      if (device.card_uuid() != card.uuid()) continue;
+      parts.charged += device.charged_bytes();
+      parts.used += device.used_bytes() - std::min(device.used_bytes(), device.charged_bytes());
+    }
+  }
+  parts.charged = std::min(parts.charged, card.held_bytes());
+  parts.used = std::min(parts.used, card.held_bytes() - parts.charged);
+  parts.held = card.held_bytes() - parts.charged - parts.used;
+  parts.promised = card.promised_bytes() - std::min(card.promised_bytes(), card.held_bytes());
+  parts.free = card.free_bytes();
+  parts.foreign = card.foreign_bytes();
+  return parts;
+}
+
+void AddCard(const v1::CardStats& card, const TopModel& model, const TopView& view, std::size_t columns,
+             std::vector<TopLine>& lines) {
+  TopLine title = {{absl::StrCat("GPU ", card.index(), "  "), TopLook::kTitle}, {Printable(card.name())}};
+  if (!card.served()) {
+    title.push_back({absl::StrCat("  not served: ", Printable(card.not_served_because())), TopLook::kDim});
+    lines.push_back(std::move(title));
+    return;
+  }
+  if (card.overcommitted()) title.push_back({"  OVERCOMMITTED: nothing is granted", TopLook::kWarning});
+  if (card.waiting_requests() > 0) {
+    title.push_back({absl::StrCat("  ", card.waiting_requests(), " waiting"), TopLook::kWarning});
+  }
+  if (card.draining_bytes() > 0)
+    title.push_back({absl::StrCat("  ", Size(card.draining_bytes()), " draining")});
+  lines.push_back(std::move(title));
+  const CardParts parts = PartsOf(card, model.stats);
+  const std::vector<Part> shown = {
+      {parts.used, TopLook::kUsed, "#", "█"}, {parts.charged, TopLook::kCharged, "c", "▓"},
+      {parts.held, TopLook::kHeld, "=", "▒"}, {parts.promised, TopLook::kPromised, "s", "░"},
+      {parts.free, TopLook::kDim, ".", "·"},  {parts.foreign, TopLook::kForeign, "x", "╳"}};
+  TopLine bar = {{"MEM "}};
+  for (TopSpan& span : Bar(shown, card.total_bytes(), columns - 6, view.ascii))
+    bar.push_back(std::move(span));
+  lines.push_back(std::move(bar));
+  TopLine figures = {{"    used "}, {Size(parts.used), TopLook::kUsed}};
+  const auto add = [&figures](const char* name, const std::string& amount, TopLook look) {
+    figures.push_back({absl::StrCat(" | ", name, " ")});
+    figures.push_back({amount, look});
+  };
+  if (parts.charged > 0) add("charged", Size(parts.charged), TopLook::kCharged);
+  add("held", Size(parts.held), TopLook::kHeld);
+  add("promised", Size(parts.promised), TopLook::kPromised);
+  add("free", Size(parts.free), TopLook::kPlain);
+  add("outside", card.has_foreign_bytes() ? Size(parts.foreign) : "unknown", TopLook::kForeign);
+  add("of", Size(card.total_bytes()), TopLook::kPlain);
+  lines.push_back(std::move(figures));
+}
+
+/// A row of the table.
+struct Row {
+  const v1::LeaseStats* lease;
+  const v1::LogicalDeviceStats* device;
+  TopKey key;
+  std::optional<TopRates> rates;
+  double fragmentation = 0;
+};
+
+double FragmentationOf(const v1::LogicalDeviceStats& device) {
+  if (device.held_bytes() <= device.used_bytes()) return 0;
+  const double slack = static_cast<double>(device.held_bytes() - device.used_bytes());
+  return std::max(0.0, 1.0 - static_cast<double>(device.largest_free_block_bytes()) / slack);
+}
+
+std::vector<Row> RowsOf(const TopModel& model, const TopView& view) {
+  std::vector<Row> rows;
+  for (const v1::LeaseStats& lease : model.stats.leases()) {
+    for (const v1::LogicalDeviceStats& device : lease.devices()) {
+      Row row{.lease = &lease,
+              .device = &device,
+              .key = {lease.id(), device.name()},
+              .rates = {},
+              .fragmentation = FragmentationOf(device)};
+      const auto rates = model.rates.find(row.key);
+      if (rates != model.rates.end()) row.rates = rates->second;
+      rows.push_back(std::move(row));
+    }
+  }
+  const auto number = [&view](const Row& row) -> double {
+    switch (view.sort) {
+      case TopSort::kUsed:
+        return static_cast<double>(row.device->used_bytes());
+      case TopSort::kOps:
+        return row.rates ? row.rates->ops : 0;
+      case TopSort::kAllocations:
+        return row.rates ? row.rates->allocations : 0;
+      case TopSort::kFragmentation:
+        return row.fragmentation;
+      case TopSort::kLease:
+      case TopSort::kOwner:
+        break;
+    }
+    return 0;
+  };
+  std::stable_sort(rows.begin(), rows.end(), [&](const Row& a, const Row& b) {
+    if (view.sort == TopSort::kLease) return a.lease->name() < b.lease->name();
+    if (view.sort == TopSort::kOwner) return a.lease->owner() < b.lease->owner();
+    return number(a) > number(b);
+  });
+  if (view.reversed) std::reverse(rows.begin(), rows.end());
+  return rows;
+}
+
+std::string RateText(const std::optional<TopRates>& rates, double TopRates::*which) {
+  if (!rates) return "-";
+  const double rate = (*rates).*which;
+  return absl::StrFormat(rate >= 100 || rate == std::floor(rate) ? "%.0f" : "%.1f", rate);
+}
+
+std::string PidsOf(const v1::LeaseStats& lease) {
+  std::vector<std::string> pids;
+  for (const v1::SessionStats& session : lease.sessions()) pids.push_back(absl::StrCat(session.pid()));
+  if (pids.size() > 2) return absl::StrCat(pids[0], ",+", pids.size() - 1);
+  return pids.empty() ? "-" : absl::StrJoin(pids, ",");
+}
+
+std::string IdleOf(const Row& row, const v1::StatsSnapshot& stats) {
+  if (!row.lease->has_last_op_at()) return "-";
+  return FormatAge(std::chrono::seconds(stats.taken_at().seconds() - row.lease->last_op_at().seconds()));
+}
+
+/// A column of the table. `least`: the width of screen from which on it is shown.
+struct Column {
+  const char* title;
+  std::size_t width;
+  bool right;
+  std::size_t least;
+};
+constexpr std::size_t kBarColumn = 3;
+constexpr std::array<Column, 14> kColumns = {{{"LEASE", 12, false, 0},
+                                              {"DEVICE", 6, false, 0},
+                                              {"GPU", 3, true, 0},
+                                              {"USED/LIMIT", 0, false, 0},  // what is left of the line
+                                              {"USED", 10, true, 0},
+                                              {"LIMIT", 10, true, 0},
+                                              {"PEAK", 10, true, 110},
+                                              {"OPS/S", 6, true, 0},
+                                              {"ALLOC/S", 7, true, 100},
+                                              {"FRAG", 4, true, 90},
+                                              {"OWNER", 8, false, 96},
+                                              {"PID", 10, false, 0},
+                                              {"IDLE", 4, true, 84},
+                                              {"STATE", 9, false, 140}}};
+
+std::string Pad(const std::string& text, const Column& column) {
+  const std::string cut = Cut(text, column.width);
+  const std::string padding(column.width - TextWidth(cut), ' ');
+  return column.right ? padding + cut : cut + padding;
+}
+
+std::string StateOf(const v1::LeaseStats& lease) {
+  if (lease.degraded()) return "DEGRADED";
+  if (lease.sessions().empty()) return "-";
+  return SessionStateName(lease.sessions(0).state());
+}
+
+std::size_t BarCells(std::size_t columns) {
+  std::size_t taken = 2;  // the mark of the chosen row
+  for (std::size_t i = 0; i < kColumns.size(); ++i) {
+    if (i != kBarColumn && columns >= kColumns[i].least) taken += kColumns[i].width + 1;
+  }
+  constexpr std::size_t kBrackets = 3, kFewest = 6, kMost = 60;
+  return columns < taken + kBrackets + kFewest ? 0 : std::min(columns - taken - kBrackets, kMost);
+}
+
+TopLine TableTitle(std::size_t columns) {
+  std::string text = "  ";
+  const std::size_t cells = BarCells(columns);
+  for (std::size_t i = 0; i < kColumns.size(); ++i) {
+    if (columns < kColumns[i].least || (i == kBarColumn && cells == 0)) continue;
+    Column column = kColumns[i];
+    if (i == kBarColumn) column.width = cells + 2;
+    absl::StrAppend(&text, Pad(column.title, column), " ");
+  }
+  return {{std::move(text), TopLook::kTitle}};
+}
+
+TopLine TableRow(const Row& row, const TopModel& model, const TopView& view, std::size_t columns,
+                 bool chosen) {
+  const v1::LogicalDeviceStats& device = *row.device;
+  const v1::LeaseStats& lease = *row.lease;
+  const std::array<std::string, kColumns.size()> cells = {
+      Printable(lease.name().empty() ? lease.id() : lease.name()),
+      ShortDevice(device.name()),
+      absl::StrCat(device.card_index()),
+      "",
+      Size(device.used_bytes()),
+      Size(device.limit_bytes()),
+      Size(device.peak_used_bytes()),
+      RateText(row.rates, &TopRates::ops),
+      RateText(row.rates, &TopRates::allocations),
+      absl::StrFormat("%.0f%%", 100 * row.fragmentation),
+      FormatOwner(lease.owner(), lease.owner_uid()),
+      PidsOf(lease),
+      IdleOf(row, model.stats),
+      StateOf(lease)};
+  const TopLook look = chosen ? TopLook::kChosen : TopLook::kPlain;
+  TopLine line = {{chosen ? "> " : "  ", look}};
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    if (columns < kColumns[i].least) continue;
+    if (i != kBarColumn) {
+      line.push_back({Pad(cells[i], kColumns[i]) + " ", look});
+      continue;
+    }
+    const std::size_t width = BarCells(columns);
+    if (width == 0) continue;
+    const std::uint64_t charged = std::min(device.charged_bytes(), device.held_bytes());
+    const std::uint64_t used = device.used_bytes() - std::min(device.used_bytes(), device.charged_bytes());
+    const std::uint64_t held = device.held_bytes() - std::min(device.held_bytes(), used + charged);
+    const std::uint64_t rest = device.limit_bytes() - std::min(device.limit_bytes(), used + charged + held);
+    for (TopSpan& span : Bar({{used, TopLook::kUsed, "#", "█"},
+                              {charged, TopLook::kCharged, "c", "▓"},
+                              {held, TopLook::kHeld, "=", "▒"},
+                              {rest, TopLook::kDim, ".", "·"}},
+                             device.limit_bytes(), width, view.ascii)) {
+      line.push_back(std::move(span));
+    }
+    line.push_back({" "});
+  }
+  return line;
+}
+
+std::vector<TopLine> QueueLines(const v1::StatsSnapshot& stats) {
+  std::vector<TopLine> lines;
+  for (const v1::CardStats& card : stats.cards()) {
+    for (const v1::QueuedRequest& request : card.queue()) {
+      const std::string who = absl::StrCat(
+          request.owner().empty() ? "another user" : Printable(request.owner()),
+          request.pid() == 0 ? "" : absl::StrCat(" (pid ", request.pid(), ")"),
+          request.lease_name().empty() ? "" : absl::StrCat(" ", Printable(request.lease_name())));
+      lines.push_back({{absl::StrCat("  GPU ", card.index(), "  ", request.place(), ". ", who,
+                                     request.makes_lease() ? " (a new lease)" : "", " asks for ",
+                                     Size(request.asked_bytes()), ", waits ",
+                                     FormatAge(std::chrono::seconds(request.waited_ms() / 1000)),
+                                     request.has_turn_left_ms() ? ", has its turn" : "")}});
+    }
+  }
+  if (!lines.empty()) lines.insert(lines.begin(), TopLine{{"waiting for memory", TopLook::kTitle}});
+  return lines;
+}
+
+/// Newest first.
+std::vector<TopLine> EventLines(const TopModel& model, std::size_t most) {
+  std::vector<TopLine> lines;
+  for (auto event = model.events.rbegin(); event != model.events.rend() && lines.size() < most; ++event) {
+    const std::string text = FormatEvent(*event);
+    const TopLook look = event->kind() == v1::Event::KIND_REFUSED ? TopLook::kWarning : TopLook::kPlain;
+    lines.push_back({{"  " + text.substr(0, text.find('\n')), look}});
+  }
+  if (!lines.empty()) lines.insert(lines.begin(), TopLine{{"last events", TopLook::kTitle}});
+  return lines;
+}
+
+std::vector<TopLine> TextLines(const std::string& text) {
+  std::vector<TopLine> lines;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) lines.push_back({{std::string(line)}});
+  return lines;
+}
+
+std::vector<TopLine> HelpLines() {
+  return TextLines(
+      "Keys\n"
+      "  up, down, PgUp, PgDn, Home, End   choose a logical device\n"
+      "  Enter                             its lease in full, and back\n"
+      "  o, F6                             sort by the next column\n"
+      "  /                                 turn the order around\n"
+      "  r                                 ask lgpud now\n"
+      "  K, F9                             end the lease (asks first; your own, or as root)\n"
+      "  a, F2                             ASCII or blocks in the bars\n"
+      "  h, ?, F1                          this help, and back\n"
+      "  q, F10                            quit\n"
+      "\n"
+      "Bars: # used (in blocks of programs), c charged (taken from the driver by unmodified programs),\n"
+      "= held (in chunks, in no block now, or of leases that you do not see), s promised (set aside, not "
+      "held),\n"
+      ". free, x outside lgpu. Rates are of the time since the last look.");
+}
+
+const char* SortName(TopSort sort) {
+  constexpr std::array<const char*, kTopSorts> kNames = {"lease",    "used",          "ops/s",
+                                                         "allocs/s", "fragmentation", "owner"};
+  return kNames[static_cast<std::size_t>(sort)];
+}
+
+TopLine Head(const TopModel& model) {
+  const std::chrono::seconds up(static_cast<std::int64_t>(model.stats.uptime_seconds()));
+  std::string text = FormatClock(model.stats.taken_at());
+  text = text.substr(0, text.find('.'));
+  TopLine line = {{"lgpu top", TopLook::kTitle},
+                  {absl::StrCat("  ", text, "  ", Printable(model.stats.daemon()), " up ", FormatAge(up),
+                                model.stats.accounting() == "estimated" ? "  accounting: estimated" : "")}};
+  if (!model.problem.empty())
+    line.push_back({absl::StrCat("  ", Printable(model.problem)), TopLook::kWarning});
+  return line;
+}
+
+TopLine Foot(const TopModel& model, const TopView& view) {
+  if (view.asked) {
+    std::string name = view.asked->first;
+    for (const v1::LeaseStats& lease : model.stats.leases()) {
+      if (lease.id() == view.asked->first && !lease.name().empty()) name = lease.name();
+    }
+    return {{absl::StrCat("End lease ", Printable(name), "? Its programs lose their memory rights. [y/N]"),
+             TopLook::kWarning}};
+  }
+  if (!view.message.empty()) return {{Printable(view.message), TopLook::kWarning}};
+  return {{absl::StrCat("[h]elp [q]uit [Enter] details [o] sort: ", SortName(view.sort),
+                        view.reversed ? " (reversed)" : "", " [/] reverse",
+                        view.readonly ? "" : " [K] end lease"),
+           TopLook::kDim}};
+}
+
+/// The part of the rows that fits, with the chosen one in it.
+std::pair<std::size_t, std::size_t> Window(std::size_t rows, std::size_t chosen, std::size_t room) {
+  if (rows <= room) return {0, rows};
+  const std::size_t first = std::min(chosen < room / 2 ? 0 : chosen - room / 2, rows - room);
+  return {first, first + room};
+}
+
+std::size_t ChosenOf(const std::vector<Row>& rows, const TopView& view) {
+  for (std::size_t i = 0; view.chosen && i < rows.size(); ++i) {
+    if (rows[i].key == *view.chosen) return i;
+  }
+  return 0;
+}
+
+void Append(std::vector<TopLine> more, std::vector<TopLine>& lines) {
+  for (TopLine& line : more) lines.push_back(std::move(line));
+}
+
+std::vector<TopLine> DetailLines(const TopModel& model, const std::vector<Row>& rows, const TopView& view,
+                                 std::size_t columns) {
+  if (rows.empty()) return {{{"There is no lease."}}};
+  return TextLines(
+      FormatLease(*rows[ChosenOf(rows, view)].lease, model.stats, {.color = false, .width = columns}));
+}
+
+/// The table, with the waiting requests and the last events below it in `room` lines (0: as many as needed).
+std::vector<TopLine> Body(const TopModel& model, const TopView& view, const std::vector<Row>& rows,
+                          TopSize size, std::size_t room) {
+  constexpr std::size_t kMostEvents = 6, kMostQueued = 6;
+  std::vector<TopLine> queue = QueueLines(model.stats);
+  std::vector<TopLine> events = EventLines(model, kMostEvents);
+  if (queue.size() > kMostQueued && room > 0) {
+    queue.resize(kMostQueued);
+    queue.push_back({{"  ...", TopLook::kDim}});
+  }
+  std::size_t shown = rows.size();
+  if (room > 0) {
+    const std::size_t below =
+        queue.size() + events.size() + (queue.empty() ? 0 : 1) + (events.empty() ? 0 : 1);
+    const std::size_t fewest = std::min<std::size_t>(rows.size(), 4);
+    shown = std::min(rows.size(), std::max(fewest, room > below + 2 ? room - below - 2 : 0));
+  }
+  std::vector<TopLine> lines;
+  if (rows.empty()) {
+    lines.push_back({{model.uid == 0 ? "No leases." : "No leases of yours."}});
+  } else {
+    const std::size_t chosen = ChosenOf(rows, view);
+    const auto [first, last] = Window(rows.size(), chosen, std::max<std::size_t>(shown, 1));
+    lines.push_back(TableTitle(size.columns));
+    for (std::size_t i = first; i < last; ++i) {
+      lines.push_back(TableRow(rows[i], model, view, size.columns, room > 0 && i == chosen));
+    }
+    if (last - first < rows.size()) {
+      lines.push_back({{absl::StrCat("  ", first + 1, " to ", last, " of ", rows.size()), TopLook::kDim}});
+    }
+  }
+  for (std::vector<TopLine>* part : {&queue, &events}) {
+    if (part->empty()) continue;
+    lines.emplace_back();
+    Append(std::move(*part), lines);
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::map<TopKey, TopRates> RatesBetween(const v1::StatsSnapshot& before, const v1::StatsSnapshot& now) {
+  const auto at = [](const v1::StatsSnapshot& snapshot) {
+    return static_cast<double>(snapshot.taken_at().seconds()) +
+           1e-9 * static_cast<double>(snapshot.taken_at().nanos());
+  };
+  const double seconds = at(now) - at(before);
+  std::map<TopKey, const v1::LogicalDeviceStats*> known;
+  for (const v1::LeaseStats& lease : before.leases()) {
+    for (const v1::LogicalDeviceStats& device : lease.devices()) known[{lease.id(), device.name()}] = &device;
+  }
+  std::map<TopKey, TopRates> rates;
+  if (seconds <= 0) return rates;
+  // A session that ends takes its counts along.
+  const auto rate = [seconds](std::uint64_t was, std::uint64_t is) {
+    return is > was ? static_cast<double>(is - was) / seconds : 0.0;
+  };
+  for (const v1::LeaseStats& lease : now.leases()) {
+    for (const v1::LogicalDeviceStats& device : lease.devices()) {
+      const auto found = known.find({lease.id(), device.name()});
+      if (found == known.end()) continue;
+      rates[found->first] = {
+          .ops = rate(found->second->ops_total(), device.ops_total()),
+          .allocations = rate(found->second->allocations_total(), device.allocations_total())};
+    }
+  }
+  return rates;
+}
+
+std::vector<TopKey> TopRows(const TopModel& model, const TopView& view) {
+  std::vector<TopKey> keys;
+  for (const Row& row : RowsOf(model, view)) keys.push_back(row.key);
+  return keys;
+}
+
+std::vector<TopLine> LayOutTop(const TopModel& model, const TopView& view, TopSize size) {
+  const std::vector<Row> rows = RowsOf(model, view);
+  std::vector<TopLine> lines = {Head(model)};
+  const bool has_foot = size.lines > 0;
+  if (view.help) {
+    Append(HelpLines(), lines);
+  } else if (view.details) {
+    Append(DetailLines(model, rows, view, size.columns), lines);
+  } else {
+    for (const v1::CardStats& card : model.stats.cards()) AddCard(card, model, view, size.columns, lines);
+    lines.emplace_back();
+    const std::size_t taken = lines.size() + (has_foot ? 1 : 0);
+    const std::size_t room = !has_foot ? 0 : size.lines > taken ? size.lines - taken : 1;
+    Append(Body(model, view, rows, size, room), lines);
+  }
+  if (has_foot) {
+    lines.resize(size.lines - 1);
+    lines.push_back(Foot(model, view));
+  }
+  for (TopLine& line : lines) line = Fit(std::move(line), size.columns);
+  return lines;
+}
+
+std::string TopText(const std::vector<TopLine>& lines, bool color) {
+  std::string text;
+  for (const TopLine& line : lines) {
+    std::string row;
+    for (const TopSpan& span : line) {
+      const char* const code = span.look == TopLook::kTitle      ? "1"
+                               : span.look == TopLook::kWarning  ? "1;31"
+                               : span.look == TopLook::kUsed     ? "34"
+                               : span.look == TopLook::kCharged  ? "33"
+                               : span.look == TopLook::kHeld     ? "36"
+                               : span.look == TopLook::kPromised ? "35"
+                                                                 : "";
+      absl::StrAppend(
+          &row, color && *code != 0 ? absl::StrCat("\033[", code, "m", span.text, "\033[0m") : span.text);
+    }
+    row.erase(row.find_last_not_of(' ') + 1);
+    absl::StrAppend(&text, row, "\n");
+  }
+  return text;
+}
+
+}  // namespace lgpu::cli
