@@ -67,7 +67,7 @@ class World:
         log = open(self.folder / "driver.log", "ab")
         self.driver = subprocess.Popen(
             [sys.executable, "-m", "lgpu_dra", "--node", NODE, "--endpoint", self.folder / "run", "--lgpu", BUILD / "cli/lgpu",
-             "--cdi-folder", self.cdi, "--kubelet", self.folder, "--kubeconfig", self.folder / "kubeconfig", "--interval", "0.3",
+             "--cdi-folder", self.cdi, "--kubelet", self.folder, "--kubeconfig", self.folder / "kubeconfig", "--interval", "0.3", "--resync", "0.5",
              "--grace", "1"], stderr=log, cwd=ROOT / "packaging/kubernetes")
         eventually(self.kubelet.registry.exists, lambda: f"the driver has its socket: {self.log()}")
         self.kubelet.register()

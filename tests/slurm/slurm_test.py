@@ -247,7 +247,8 @@ def a_failed_node_comes_back_clean(cluster):
     cluster.wait(job, "PENDING")
     expect(len(cluster.leases()) == 1, f"no epilog has run: {cluster.leases()}")
     cluster.start_slurmd("n1")
-    cluster.run("scontrol", "update", "NodeName=n1", "State=RESUME")
+    # By ReturnToService=2 the node is up when slurmd has registered; State=RESUME would be an error from then on.
+    eventually(lambda: "DOWN" not in cluster.run("scontrol", "-o", "show", "node", "n1").stdout, 60, "the node is up again")
     eventually(lambda: cluster.output(job).count("verify 0") == 2, 60,
                lambda: f"its next run has a lease of its own: {cluster.output(job)} {cluster.job(job)[1]}")
     expect(len(cluster.leases()) == 1, f"{cluster.leases()}")

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import random
 import signal
 import sys
 import threading
@@ -30,7 +31,9 @@ def parse(arguments):
                         help="also this CDI device for a real GPU, e.g. nvidia.com/gpu={uuid} for its device files and driver")
     parser.add_argument("--kubelet", default="/var/lib/kubelet", help="kubelet's folder; default: %(default)s")
     parser.add_argument("--kubeconfig", help="in place of the pod's own account")
-    parser.add_argument("--interval", type=float, default=30, help="seconds between looks at cards and claims; default: %(default)s")
+    parser.add_argument("--interval", type=float, default=10, help="seconds between looks at the cards; default: %(default)s")
+    parser.add_argument("--resync", type=float, default=600, metavar="SECONDS",
+                        help="at most between two comparisons of slice and claims with the API server; default: %(default)s")
     parser.add_argument("--grace", type=float, default=30, metavar="SECONDS",
                         help="how long lgpud may be silent before the node's devices are withdrawn; default: %(default)s")
     options = parser.parse_args(arguments)
@@ -44,20 +47,28 @@ def parse(arguments):
 
 
 class Upkeep:
-    """What is done again and again: the slice is true, and leases of claims that are gone end."""
+    """What is done again and again: the slice is true, and leases of claims that are gone end. lgpud is looked at each time; the
+    API server is asked only when a card has changed, and now and then, not by all nodes at once."""
 
-    def __init__(self, driver, grace):
-        self._driver, self._grace = driver, grace
-        self._heard = time.monotonic()
-        self._is_withdrawn = False
+    def __init__(self, driver, resync, grace):
+        self._driver, self._resync, self._grace = driver, resync, grace
+        self._heard = self._resync_at = time.monotonic()
+        self._published = None
         self._told = ""
 
     def once(self):
+        now = time.monotonic()
         try:
-            if self._driver.publish():
-                log.info("the node's GPUs are published")
-            self._heard, self._is_withdrawn = time.monotonic(), False
-            self._driver.tend()
+            devices = self._driver.devices()
+            self._heard = now
+            is_due = now >= self._resync_at
+            if is_due or devices != self._published:
+                if self._driver.publish(devices):
+                    log.info("the node's GPUs are published")
+                self._published = devices
+            if is_due:
+                self._driver.tend()
+                self._resync_at = now + self._resync * random.uniform(0.5, 1)
             self._told = ""
         except LeaseError as error:
             self._tell(error)
@@ -72,11 +83,11 @@ class Upkeep:
             log.warning("%s", error)
 
     def _withdraw_late(self):
-        if self._is_withdrawn or time.monotonic() - self._heard < self._grace:
+        if self._published == [] or time.monotonic() - self._heard < self._grace:
             return
         try:
-            self._driver.withdraw()
-            self._is_withdrawn = True
+            self._driver.publish([])
+            self._published = []
             log.warning("lgpud is silent: the node's GPUs are withdrawn; claims that are prepared stay")
         except ApiError as error:
             self._tell(error)
@@ -90,7 +101,7 @@ def main(arguments=None):
         signal.signal(number, lambda *_: stopping.set())
     driver = Driver(options.driver, options.node, Leases(options.lgpu, options.endpoint, options.owner),
                     Api(options.driver, options.node, options.kubeconfig), options.cdi_folder, options.overhead, options.card_cdi)
-    upkeep = Upkeep(driver, options.grace)
+    upkeep = Upkeep(driver, options.resync, options.grace)
     plugin = Plugin(driver, f"{options.kubelet}/plugins/{options.driver}", f"{options.kubelet}/plugins_registry")
     while not stopping.is_set():
         upkeep.once()

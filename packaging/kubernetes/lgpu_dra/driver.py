@@ -214,15 +214,14 @@ class Driver:
             if not self._cdi_file(lease["name"]).exists():
                 self._write_cdi(lease)
 
-    def publish(self):
-        """The cards as they are, to the API server; True: it was news."""
+    def devices(self):
+        """The cards as they are, for the scheduler."""
         found, _ = self._leases.snapshot()
-        devices = [device for device in (cards.device_of(card, self._overhead) for card in found) if device is not None]
-        return self._api.publish(devices)
+        return [device for device in (cards.device_of(card, self._overhead) for card in found) if device is not None]
 
-    def withdraw(self):
-        """No device: no new claim is placed here."""
-        return self._api.publish([])
+    def publish(self, devices):
+        """To the API server; no device: no new claim is placed here. True: it was news."""
+        return self._api.publish(devices)
 
 
 def _request_id(uid, index):
