@@ -129,6 +129,10 @@ def texts_of_a_user_are_not_taken_for_slurms(cluster):
     eventually(lambda: cluster.run(*state).stdout == "CANCELLED\n", 40, "the job of that name does not start")
     expect("its name, account or a path has a line break" in cluster.run("scontrol", "show", "job", str(job)).stdout, "the comment")
     expect(not cluster.leases(), f"no lease is made by a text: {cluster.leases()}")
+    held = cluster.submit("true", "-w", "n0", "--gres=shard:100", "--job-name", "two\nlines\nJobId=2", "--requeue")
+    reason = ["squeue", "-h", "-j", str(held), "-o", "%T %r"]
+    eventually(lambda: "held" in cluster.run(*reason).stdout.lower(), 40, lambda: f"it is held: {cluster.run(*reason).stdout}")
+    cluster.run("scancel", str(held))
 
 
 @case
