@@ -34,6 +34,11 @@ def running(cluster, job, node="n0"):
     return found[0][2:]
 
 
+def started(cluster, job):
+    """Waits for the first words of the job's script: until then the prolog runs, or slurmd starts the script."""
+    eventually(lambda: cluster.output(job), 40, lambda: f"job {job} has started its script: {cluster.job(job)[1]}")
+
+
 @case
 def a_job_has_what_slurm_gave_it(cluster):
     job = cluster.submit("echo lease $LGPU_LEASE; lgpu verify; echo verify $?; touch done.$SLURM_JOB_ID; "
@@ -78,10 +83,21 @@ def a_job_waits_for_freed_memory(cluster):
 
 @case
 def a_killed_job_leaves_nothing(cluster):
-    job = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100")
+    job = cluster.submit("echo started; sleep 300", "-w", "n0", "--gres=shard:100")
     running(cluster, job)
+    started(cluster, job)
     cluster.run("scancel", "-s", "KILL", "-f", str(job))
     cluster.wait(job, "CANCELLED", "FAILED")
+
+
+@case
+def a_killed_slurmstepd_leaves_nothing(cluster):
+    job = cluster.submit("echo started; sleep 300", "-w", "n0", "--gres=shard:100", "--no-requeue")
+    running(cluster, job)
+    started(cluster, job)
+    cluster.kill_processes_of(job)
+    # Slurm looks for such jobs now and then.
+    cluster.wait(job, "FAILED", "CANCELLED", "NODE_FAIL", seconds=150)
 
 
 @case
@@ -223,8 +239,10 @@ def whole_cards_and_shares_exclude_each_other(cluster):
 
 @case
 def restarts_lose_nothing(cluster):
-    job = cluster.submit("while [ ! -e again ]; do sleep 0.1; done; lgpu verify; echo verify $?", "-w", "n0", "--gres=shard:100")
+    job = cluster.submit("echo started; while [ ! -e again ]; do sleep 0.1; done; lgpu verify; echo verify $?", "-w", "n0",
+                         "--gres=shard:100")
     running(cluster, job)
+    started(cluster, job)  # a slurmd that is killed in a prolog forgets the job
     lease = [each for each in cluster.leases() if each[1] == f"slurm-{job}"]
     cluster.kill("slurmd-n0")
     cluster.kill("lgpud-n0")
@@ -261,17 +279,17 @@ def a_failed_node_comes_back_clean(cluster):
 
 @case
 def the_sweep_ends_what_no_epilog_ended(cluster):
-    stays = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100")
-    running(cluster, stays)
-    gone = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100")
-    running(cluster, gone)
+    stays, gone = (cluster.submit("echo started; sleep 300", "-w", "n0", "--gres=shard:100") for _ in range(2))
+    for job in (stays, gone):
+        running(cluster, job)
+        started(cluster, job)
     cluster.kill("lgpud-n0")
     cluster.run("scancel", str(gone))
     cluster.wait(gone, "CANCELLED")
+    eventually(lambda: "COMPLETING" not in cluster.run("squeue", "-h", "-o", "%T").stdout, 60, "the epilog has ended")
     cluster.start_lgpud("n0")
     expect(len(cluster.leases()) == 2, f"its epilog found no lgpud: {cluster.leases()}")
     sweep = str(cluster.folder / "etc/lgpu-sweep")
-    eventually(lambda: "COMPLETING" not in cluster.run("squeue", "-h", "-o", "%T").stdout, 30, "the epilog has ended")
     cluster.end("slurmctld")
     cluster.run(sweep, "n0")
     expect(len(cluster.leases()) == 2, "while slurmctld is silent nothing is touched")

@@ -13,7 +13,7 @@ import re
 import threading
 
 from lgpu_dra import cards
-from lgpu_dra.leases import ALREADY_EXISTS
+from lgpu_dra.leases import ALREADY_EXISTS, LeaseError
 
 log = logging.getLogger(__name__)
 
@@ -121,8 +121,8 @@ class Driver:
         labels = _labels_of(claim)
         try:
             lease = self._leases.create(NAME + request_id, request_id, card["uuid"], size, labels)
-        except Exception as error:
-            if getattr(error, "code", None) != ALREADY_EXISTS:
+        except LeaseError as error:
+            if error.code != ALREADY_EXISTS:
                 raise
             # Of the same name, and not of this request: left by hand, or by another driver.
             self._leases.remove(NAME + request_id)

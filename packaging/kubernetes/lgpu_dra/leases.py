@@ -5,7 +5,7 @@ import os
 import subprocess
 
 # Exit codes of lgpu.
-ALREADY_EXISTS, NOT_ENOUGH_NOW, UNREACHABLE = 73, 75, 69
+ALREADY_EXISTS, UNREACHABLE = 73, 69
 PATIENCE = 120  # seconds, for one call: more than every --wait below
 
 
