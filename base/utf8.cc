@@ -39,9 +39,11 @@ std::string AsUtf8(std::string_view text) {
   while (!text.empty()) {
     const std::size_t length = Utf8Length(text);
     const auto first = static_cast<unsigned char>(text[0]);
-    if (length == 0 || first < 0x20 || first == 0x7f) {
+    const bool is_control = first < 0x20 || first == 0x7f ||
+                            (first == 0xc2 && length == 2 && static_cast<unsigned char>(text[1]) < 0xa0);
+    if (length == 0 || is_control) {
       out += '?';
-      text.remove_prefix(1);
+      text.remove_prefix(length == 0 ? 1 : length);
     } else {
       out += text.substr(0, length);
       text.remove_prefix(length);

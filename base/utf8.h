@@ -13,7 +13,8 @@ std::size_t Utf8Length(std::string_view text);
 /// Whether a message may hold it: protobuf refuses to read a string that is no UTF-8.
 bool IsUtf8(std::string_view text);
 
-/// The text with a question mark for each byte that belongs to no character, and for control characters.
+/// The text with a question mark for each byte that belongs to no character, and for each control character
+/// (those of C1, U+0080 to U+009F, too: terminals obey them).
 std::string AsUtf8(std::string_view text);
 
 }  // namespace lgpu

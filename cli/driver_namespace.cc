@@ -40,6 +40,8 @@ absl::Status CannotMount(const std::string& what, int cause) {
 absl::Status WriteFile(const fs::path& path, std::string_view bytes, mode_t mode = 0) {
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | (mode == 0 ? 0 : O_CREAT | O_EXCL), mode));
   if (!fd) return CannotMount(path.string(), errno);
+  // Whatever the umask: a command that becomes another user reads the file too.
+  if (mode != 0 && ::fchmod(fd.get(), mode) != 0) return CannotMount(path.string(), errno);
   while (!bytes.empty()) {
     const ssize_t wrote = ::write(fd.get(), bytes.data(), bytes.size());
     if (wrote < 0 && errno == EINTR) continue;

@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/utf8.h"
 
 namespace lgpu::cli {
 namespace {
@@ -152,13 +153,7 @@ std::string SessionStateName(v1::SessionStats::State state) {
   }
 }
 
-std::string Printable(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return result;
-}
+std::string Printable(std::string_view text) { return AsUtf8(text); }
 
 absl::StatusOr<std::chrono::milliseconds> ParseDuration(std::string_view text) {
   const std::size_t end = text.find_first_not_of("0123456789.");

@@ -39,6 +39,9 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
   int fd() const { return fd_.get(); }
+  /// For this thread alone: whether the signals do what they usually do.
+  void Unblock() { ::pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr); }
+  void Block() { ::pthread_sigmask(SIG_BLOCK, &signals_, nullptr); }
   /// The next one; 0: none.
   int Take() {
     signalfd_siginfo info = {};
@@ -174,7 +177,10 @@ class TopCommand final : public Command {
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     TopModel model;
     model.uid = ::getuid();
+    // Ctrl-C ends the wait for a first answer; from then on the screen is there, which has to be put back.
+    if (signals) signals->Unblock();
     LGPU_RETURN_IF_ERROR(AskForTop(connection, model));
+    if (signals) signals->Block();
     if (options.json) {
       LGPU_RETURN_IF_ERROR(WriteOut(JsonLine(ToJson(model.stats))));
       return kExitOk;

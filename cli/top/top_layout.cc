@@ -18,7 +18,10 @@
 namespace lgpu::cli {
 namespace {
 
-std::string Size(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }
+/// Of a line's parts at least; a narrower window shows their beginning.
+constexpr std::size_t kLeastColumns = 20;
+
+std::string SizeText(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }
 
 /// The first `columns` characters of UTF-8.
 std::string Cut(std::string_view text, std::size_t columns) {
@@ -113,7 +116,7 @@ void AddCard(const v1::CardStats& card, const TopModel& model, const TopView& vi
     title.push_back({absl::StrCat("  ", card.waiting_requests(), " waiting"), TopLook::kWarning});
   }
   if (card.draining_bytes() > 0)
-    title.push_back({absl::StrCat("  ", Size(card.draining_bytes()), " draining")});
+    title.push_back({absl::StrCat("  ", SizeText(card.draining_bytes()), " draining")});
   lines.push_back(std::move(title));
   const CardParts parts = PartsOf(card, model.stats);
   const std::vector<Part> shown = {
@@ -124,17 +127,17 @@ void AddCard(const v1::CardStats& card, const TopModel& model, const TopView& vi
   for (TopSpan& span : Bar(shown, card.total_bytes(), columns - 6, view.ascii))
     bar.push_back(std::move(span));
   lines.push_back(std::move(bar));
-  TopLine figures = {{"    used "}, {Size(parts.used), TopLook::kUsed}};
+  TopLine figures = {{"    used "}, {SizeText(parts.used), TopLook::kUsed}};
   const auto add = [&figures](const char* name, const std::string& amount, TopLook look) {
     figures.push_back({absl::StrCat(" | ", name, " ")});
     figures.push_back({amount, look});
   };
-  if (parts.charged > 0) add("charged", Size(parts.charged), TopLook::kCharged);
-  add("held", Size(parts.held), TopLook::kHeld);
-  add("promised", Size(parts.promised), TopLook::kPromised);
-  add("free", Size(parts.free), TopLook::kPlain);
-  add("outside", card.has_foreign_bytes() ? Size(parts.foreign) : "unknown", TopLook::kForeign);
-  add("of", Size(card.total_bytes()), TopLook::kPlain);
+  if (parts.charged > 0) add("charged", SizeText(parts.charged), TopLook::kCharged);
+  add("held", SizeText(parts.held), TopLook::kHeld);
+  add("promised", SizeText(parts.promised), TopLook::kPromised);
+  add("free", SizeText(parts.free), TopLook::kPlain);
+  add("outside", card.has_foreign_bytes() ? SizeText(parts.foreign) : "unknown", TopLook::kForeign);
+  add("of", SizeText(card.total_bytes()), TopLook::kPlain);
   lines.push_back(std::move(figures));
 }
 
@@ -275,9 +278,9 @@ TopLine TableRow(const Row& row, const TopModel& model, const TopView& view, std
       ShortDevice(device.name()),
       absl::StrCat(device.card_index()),
       "",
-      Size(device.used_bytes()),
-      Size(device.limit_bytes()),
-      Size(device.peak_used_bytes()),
+      SizeText(device.used_bytes()),
+      SizeText(device.limit_bytes()),
+      SizeText(device.peak_used_bytes()),
       RateText(row.rates, &TopRates::ops),
       RateText(row.rates, &TopRates::allocations),
       absl::StrFormat("%.0f%%", 100 * row.fragmentation),
@@ -321,7 +324,7 @@ std::vector<TopLine> QueueLines(const v1::StatsSnapshot& stats) {
           request.lease_name().empty() ? "" : absl::StrCat(" ", Printable(request.lease_name())));
       lines.push_back({{absl::StrCat("  GPU ", card.index(), "  ", request.place(), ". ", who,
                                      request.makes_lease() ? " (a new lease)" : "", " asks for ",
-                                     Size(request.asked_bytes()), ", waits ",
+                                     SizeText(request.asked_bytes()), ", waits ",
                                      FormatAge(std::chrono::seconds(request.waited_ms() / 1000)),
                                      request.has_turn_left_ms() ? ", has its turn" : "")}});
     }
@@ -501,7 +504,8 @@ std::vector<TopKey> TopRows(const TopModel& model, const TopView& view) {
   return keys;
 }
 
-std::vector<TopLine> LayOutTop(const TopModel& model, const TopView& view, TopSize size) {
+std::vector<TopLine> LayOutTop(const TopModel& model, const TopView& view, TopSize wanted) {
+  const TopSize size{.columns = std::max(wanted.columns, kLeastColumns), .lines = wanted.lines};
   const std::vector<Row> rows = RowsOf(model, view);
   std::vector<TopLine> lines = {Head(model)};
   const bool has_foot = size.lines > 0;
@@ -520,7 +524,7 @@ std::vector<TopLine> LayOutTop(const TopModel& model, const TopView& view, TopSi
     lines.resize(size.lines - 1);
     lines.push_back(Foot(model, view));
   }
-  for (TopLine& line : lines) line = Fit(std::move(line), size.columns);
+  for (TopLine& line : lines) line = Fit(std::move(line), wanted.columns);
   return lines;
 }
 

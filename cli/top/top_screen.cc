@@ -137,6 +137,8 @@ absl::StatusOr<std::unique_ptr<TopScreen>> TopScreen::Open(bool color) {
   return screen;
 }
 
+TopScreen::TopScreen(bool color, bool is_utf8) : color_(color), is_utf8_(is_utf8) {}
+
 TopScreen::~TopScreen() {
   if (terminal_ == nullptr) return;
   ::endwin();

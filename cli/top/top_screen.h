@@ -52,7 +52,7 @@ class TopScreen {
 
  private:
   struct Terminal;
-  explicit TopScreen(bool color, bool is_utf8) : color_(color), is_utf8_(is_utf8) {}
+  TopScreen(bool color, bool is_utf8);
   const bool color_;
   const bool is_utf8_;
   std::unique_ptr<Terminal> terminal_;

@@ -113,17 +113,18 @@ void Series::Halve() {
 }
 
 void History::AddLease(const v1::LeaseStats& stats, std::int64_t now_ms) {
-  Lease& lease = leases_[stats.id()];
-  lease.name = stats.name();
-  lease.owner = stats.owner_uid();
-  lease.last_ms = now_ms;
   for (const v1::LogicalDeviceStats& device : stats.devices()) {
-    auto known = lease.devices.find(device.id());
-    if (known == lease.devices.end()) {
-      if (!shares_.TryTake(lease.owner)) continue;
-      known = lease.devices.emplace(device.id(), Device{}).first;
-      known->second.refusals_total = device.refusals_total();
-    }
+    auto found = leases_.find(stats.id());
+    const bool is_known = found != leases_.end() && found->second.devices.contains(device.id());
+    // A lease has an entry from its first device on that has a place, so that a user's leases are bounded
+    // too.
+    if (!is_known && !shares_.TryTake(stats.owner_uid())) continue;
+    Lease& lease = leases_[stats.id()];
+    lease.name = stats.name();
+    lease.owner = stats.owner_uid();
+    lease.last_ms = now_ms;
+    const auto known = lease.devices.try_emplace(device.id()).first;
+    if (!is_known) known->second.refusals_total = device.refusals_total();
     Device& entry = known->second;
     entry.name = device.name();
     entry.card = device.card_index();

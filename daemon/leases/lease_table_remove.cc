@@ -106,9 +106,10 @@ absl::StatusOr<LeaseKey> LeaseTable::AwaitRequested(const Caller& caller, const 
                                               AsUtf8(request_id.substr(0, kMaxRequestIdBytes)), "\""));
     }
     if (lease->ready) return lease->key;
+    const std::string name = lease->name;  // the lease may be gone after the wait
     if (!changed_.WaitUntil(mutex_, deadline) || closed_) {
       return absl::UnavailableError(
-          absl::StrCat("lease ", lease->name, " of this request is being made; try again when it is there"));
+          absl::StrCat("lease ", name, " of this request is being made; try again when it is there"));
     }
   }
 }

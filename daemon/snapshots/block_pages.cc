@@ -1,11 +1,11 @@
 #include "daemon/snapshots/block_pages.h"
 
-#include <algorithm>
 #include <initializer_list>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/utf8.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
@@ -20,11 +20,12 @@ absl::Status Impossible(const Parts&... parts) {
   return absl::DataLossError(absl::StrCat("the program's answer cannot be: ", parts...));
 }
 
-std::string Clean(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; },
-      '?');
-  return text;
+constexpr std::size_t kRoomOfAName = 8;
+
+absl::Status NoRoom() {
+  return absl::ResourceExhaustedError(
+      "the snapshots that your programs ask for have too many blocks together, which are kept until they are "
+      "read\ntry: one device at a time, or again later");
 }
 
 /// As the program answered; never OK, and no code that the daemon uses for its own findings.
@@ -33,7 +34,7 @@ absl::Status ErrorOf(const v1::SnapshotPage& page) {
       page.code() > 0 && page.code() <= 16 && page.code() != static_cast<int>(absl::StatusCode::kDataLoss);
   return absl::Status(
       is_known ? static_cast<absl::StatusCode>(page.code()) : absl::StatusCode::kUnknown,
-      absl::StrCat("the program answered: ", Clean(page.message().substr(0, kMostMessageBytes))));
+      absl::StrCat("the program answered: ", AsUtf8(page.message().substr(0, kMostMessageBytes))));
 }
 
 /// Moves `end` over a gap and `bytes` behind it. False: that is empty, or beyond `most`.
@@ -82,9 +83,10 @@ absl::Status BlockPages::AddNames(const v1::SnapshotPage& page) {
   if (static_cast<std::size_t>(page.op_names_size()) > kMostNames - blocks_.ops.size()) {
     return Impossible("it names more than ", kMostNames, " ops");
   }
+  if (!take_room_(static_cast<std::size_t>(page.op_names_size()) * kRoomOfAName)) return NoRoom();
   for (const std::string& name : page.op_names()) {
     if (name.size() > kMostNameBytes) return Impossible("an op has a name of ", name.size(), " bytes");
-    blocks_.ops.push_back(Clean(name));
+    blocks_.ops.push_back(AsUtf8(name));
   }
   return absl::OkStatus();
 }
@@ -102,6 +104,7 @@ absl::Status BlockPages::AddMappings(const v1::MappingList& list) {
   if (static_cast<std::size_t>(list.bytes_size()) > kMostMappings - blocks_.mappings.size()) {
     return Impossible("it has more than ", kMostMappings, " mappings");
   }
+  if (!take_room_(static_cast<std::size_t>(list.bytes_size()))) return NoRoom();
   const std::uint64_t granularity = blocks_.region.granularity_bytes();
   for (int i = 0; i < list.bytes_size(); ++i) {
     const std::uint64_t bytes = list.bytes(i);
@@ -139,13 +142,7 @@ absl::Status BlockPages::AddBlocks(const v1::BlockList& list) {
   if (list.start() != block_end_) {
     return Impossible("its blocks go on at ", list.start(), ", and the last one ended at ", block_end_);
   }
-  if (!take_room_(static_cast<std::size_t>(count))) {
-    return absl::ResourceExhaustedError(
-        "the snapshots that your programs ask for have too many blocks together, which are kept until they "
-        "are "
-        "read\ntry: one device at a time, or again later");
-  }
-  blocks_.blocks.reserve(blocks_.blocks.size() + static_cast<std::size_t>(count));
+  if (!take_room_(static_cast<std::size_t>(count))) return NoRoom();
   for (int i = 0; i < count; ++i) {
     const std::uint64_t bytes = list.bytes(i);
     if (!Advance(list.gap(i), bytes, blocks_.region.reserved_bytes(), block_end_)) {

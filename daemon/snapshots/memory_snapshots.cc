@@ -30,13 +30,15 @@ struct MemorySnapshots::Shared {
 
 namespace {
 
-/// The room that the blocks of one call take. Thread-safe.
+/// What one call has of its user's shares: the call itself, which the caller of the constructor has taken,
+/// and room for what is told. Given back when nobody keeps the record any more. Thread-safe.
 class Room {
  public:
-  Room(std::shared_ptr<void> keeps_alive, UserShares& places, std::uint32_t uid)
-      : keeps_alive_(std::move(keeps_alive)), places_(places), uid_(uid) {}
+  Room(std::shared_ptr<void> keeps_alive, UserShares& calls, UserShares& places, std::uint32_t uid)
+      : keeps_alive_(std::move(keeps_alive)), calls_(calls), places_(places), uid_(uid) {}
   ~Room() {
     if (taken_ > 0) places_.GiveBack(uid_, taken_);
+    calls_.GiveBack(uid_);
   }
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
@@ -53,6 +55,7 @@ class Room {
 
  private:
   const std::shared_ptr<void> keeps_alive_;
+  UserShares& calls_;
   UserShares& places_;
   const std::uint32_t uid_;
   Mutex mutex_;
@@ -68,8 +71,9 @@ class Gathering {
   /// The answer of one device; the first one counts.
   void Told(std::size_t session, std::size_t device, absl::Status status, DeviceBlocks blocks) {
     MutexLock lock(mutex_);
+    if (result_ != nullptr) return;  // too late: the record has been moved away
     DeviceBlocks& into = record_.sessions[session].devices[device];
-    if (result_ != nullptr || !IsOpen(into)) return;
+    if (!IsOpen(into)) return;
     if (status.ok()) {
       into.taken_at = blocks.taken_at;
       into.region = std::move(blocks.region);
@@ -132,12 +136,9 @@ struct Standing {
 
 class Call final : public SnapshotCall {
  public:
-  Call(std::shared_ptr<Gathering> gathering, Clock::time_point deadline, std::function<void()> over)
-      : gathering_(std::move(gathering)), deadline_(deadline), over_(std::move(over)) {}
-  ~Call() override {
-    GiveUp();
-    over_();
-  }
+  Call(std::shared_ptr<Gathering> gathering, Clock::time_point deadline)
+      : gathering_(std::move(gathering)), deadline_(deadline) {}
+  ~Call() override { GiveUp(); }
   /// Before any other call.
   void Ask(std::vector<Standing> standing) {
     MutexLock lock(mutex_);
@@ -167,7 +168,6 @@ class Call final : public SnapshotCall {
 
   const std::shared_ptr<Gathering> gathering_;
   const Clock::time_point deadline_;
-  const std::function<void()> over_;
   Mutex mutex_;
   std::vector<Standing> standing_ ABSL_GUARDED_BY(mutex_);
 };
@@ -246,7 +246,7 @@ absl::StatusOr<std::unique_ptr<SnapshotCall>> MemorySnapshots::Start(const Calle
         absl::StrCat("your programs ask for ", shared_->calls.CountOf(caller.uid),
                      " snapshots already, which is your share; wait for one of them and try again"));
   }
-  const auto room = std::make_shared<Room>(shared_, shared_->places, caller.uid);
+  const auto room = std::make_shared<Room>(shared_, shared_->calls, shared_->places, caller.uid);
   record.room = room;
   std::vector<Standing> standing;
   struct Place {
@@ -261,8 +261,7 @@ absl::StatusOr<std::unique_ptr<SnapshotCall>> MemorySnapshots::Start(const Calle
   }
   const auto gathering = std::make_shared<Gathering>(std::move(record), places.size());
   const auto wait = std::clamp(request.wait, std::chrono::milliseconds(0), kLongestWait);
-  auto call = std::make_unique<Call>(gathering, Clock::now() + wait,
-                                     [shared = shared_, uid = caller.uid] { shared->calls.GiveBack(uid); });
+  auto call = std::make_unique<Call>(gathering, Clock::now() + wait);
   for (const Place& place : places) {
     const auto ask = std::make_shared<DeviceAsk>(
         place.id, [room](std::size_t blocks) { return room->Take(blocks); },

@@ -40,8 +40,9 @@ class SnapshotCall {
 /// deadline, and nobody else anything but a place in the line of that program. Several callers may ask for
 /// the same lease; a program answers them one after another.
 ///
-/// Per user of the caller: kMostCalls calls at a time, and room for kMostBlocks blocks in what was told and
-/// is still kept, both shared as UserShares says (one user has at most half of each). Thread-safe.
+/// Per user of the caller: kMostCalls calls whose record is being made or is still kept, and room for
+/// kMostBlocks blocks in these records (a mapping takes as much as a block, a name of an op as eight), both
+/// shared as UserShares says (one user has at most half of each). Thread-safe.
 class MemorySnapshots {
  public:
   static constexpr std::size_t kMostCalls = 64;

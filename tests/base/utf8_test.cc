@@ -29,6 +29,10 @@ TEST(Utf8Test, WhatIsNoCharacterBecomesQuestionMarks) {
     EXPECT_TRUE(IsUtf8(AsUtf8(text)));
   }
   EXPECT_EQ(AsUtf8("tab\tesc\x1b[31m\x7f"), "tab?esc?[31m?") << "nothing moves a terminal";
+  EXPECT_EQ(AsUtf8("\xc2\x9b"
+                   "31m\xc2\xa0"),
+            "?31m\xc2\xa0")
+      << "nor does a control character of C1";
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST(TopLayoutTest, NoLineIsWiderThanTheScreenAndNoneIsTooMany) {
   v1::Event event;
   event.set_text(std::string(300, 'e'));
   model.events.assign(10, event);
-  for (const std::size_t columns : {40, 80, 81, 100, 133, 200, 300}) {
+  for (const std::size_t columns : {1, 5, 40, 80, 81, 100, 133, 200, 300}) {
     for (const std::size_t lines : {1, 2, 16, 24, 60, 200}) {
       const std::vector<TopLine> laid = LayOutTop(model, {}, {.columns = columns, .lines = lines});
       EXPECT_EQ(laid.size(), lines);

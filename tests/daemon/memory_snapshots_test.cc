@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -132,6 +134,27 @@ TEST_F(MemorySnapshotsTest, ALateAnswerIsDroppedAndTheNextQuestionIsAnswered) {
   asker.join();
   EXPECT_EQ(answer.device().code(), 0) << answer.device().message();
   EXPECT_EQ(answer.parts[2].blocks().bytes_size(), 2);
+}
+
+// An answer that is being read when its caller's time is over belongs to nobody: the daemon drops it.
+TEST_F(MemorySnapshotsTest, AnswersAtTheDeadlineAreDropped) {
+  TestSession session = OpenAnswering();
+  const v1::Lease lease = CreateLease(session, 64);
+  std::atomic<bool> done = false;
+  std::thread asker([&] {
+    for (int round = 0; round < 300; ++round) (void)Ask(lease.id(), static_cast<std::uint64_t>(round % 3));
+    const Answer last = Ask(lease.id());
+    EXPECT_EQ(last.device().code(), 0) << last.device().message();
+    done = true;
+  });
+  while (!done) {
+    const absl::StatusOr<ReceivedFrame> question =
+        session.channel.Receive(std::chrono::steady_clock::now() + std::chrono::milliseconds(50));
+    if (question.ok() && question->frame.has_snapshot() && !question->frame.snapshot().end()) {
+      session.Send(PageFor(question->frame.snapshot(), 2000, false));
+    }
+  }
+  asker.join();
 }
 
 TEST_F(MemorySnapshotsTest, TwoAskersAreAnsweredOneAfterTheOther) {
