@@ -65,8 +65,11 @@ absl::StatusOr<std::unique_ptr<HttpApi>> HttpApi::Start(const Services& services
   std::unique_ptr<HttpApi> api(new HttpApi(services));
   LiveStreams::Source source;
   source.tick = [self = api.get()] { self->history_.Add(self->services_.stats.Snapshot(Caller{})); };
-  source.next = [self = api.get()](const Viewer& viewer, LiveStreams::Position& position) {
-    return self->NextMessage(viewer, position);
+  source.figures = [self = api.get()](const Viewer& viewer) {
+    return absl::StrCat("event: stats\ndata: ", JsonLine(ToJson(self->SnapshotFor(viewer))), "\n");
+  };
+  source.events = [self = api.get()](const Viewer& viewer, LiveStreams::Position& position) {
+    return self->EventsSince(viewer, position);
   };
   LGPU_ASSIGN_OR_RETURN(api->streams_, LiveStreams::Start(std::move(source), {}));
   return api;
@@ -103,15 +106,12 @@ v1::StatsSnapshot HttpApi::SnapshotFor(const Viewer& viewer) const {
   return snapshot;
 }
 
-std::string HttpApi::NextMessage(const Viewer& viewer, LiveStreams::Position& position) const {
-  std::string message = absl::StrCat("event: stats\ndata: ", JsonLine(ToJson(SnapshotFor(viewer))), "\n");
+std::string HttpApi::EventsSince(const Viewer& viewer, LiveStreams::Position& position) const {
   const EventLog::Batch batch =
       services_.events.Read(position.last_event, viewer.caller.uid, kMostEventsOfAMessage);
   position.last_event = batch.last_sequence;
-  if (!batch.events.empty()) {
-    absl::StrAppend(&message, "event: events\ndata: ", JsonLine(EventsToJson(batch)), "\n");
-  }
-  return message;
+  if (batch.events.empty()) return "";
+  return absl::StrCat("event: events\ndata: ", JsonLine(EventsToJson(batch)), "\n");
 }
 
 void HttpApi::Version(httplib::Response& response) const {

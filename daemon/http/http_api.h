@@ -46,7 +46,7 @@ class HttpApi {
   explicit HttpApi(const Services& services) : services_(services) {}
   Viewer CurrentViewer() const;
   v1::StatsSnapshot SnapshotFor(const Viewer& viewer) const;
-  std::string NextMessage(const Viewer& viewer, LiveStreams::Position& position) const;
+  std::string EventsSince(const Viewer& viewer, LiveStreams::Position& position) const;
 
   void Version(httplib::Response& response) const;
   void Queue(httplib::Response& response) const;

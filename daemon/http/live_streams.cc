@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <map>
 #include <utility>
 
 #include "lgpu/status.h"
@@ -20,6 +19,13 @@ constexpr char kHeader[] =
     "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n";
 
 }  // namespace
+
+LiveStreams::LiveStreams(Source source, const Options& options, std::shared_ptr<PollWaker> waker)
+    : source_(std::move(source)),
+      options_(options),
+      places_(options.places),
+      waker_(std::move(waker)),
+      header_(std::make_shared<const std::string>(kHeader)) {}
 
 absl::StatusOr<std::unique_ptr<LiveStreams>> LiveStreams::Start(Source source, const Options& options) {
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<PollWaker> waker, PollWaker::Create());
@@ -39,7 +45,6 @@ void LiveStreams::Serve(UniqueFd socket, std::uint64_t user, const Viewer& viewe
                       .user = user,
                       .viewer = viewer,
                       .position = position,
-                      .message = std::make_shared<const std::string>(kHeader),
                       .began = Clock::now()});
     }
   }
@@ -78,28 +83,29 @@ void LiveStreams::TakeNew() {
   }
   for (Stream& stream : fresh) {
     // The header, and the first message without waiting for the next period.
-    auto first = std::make_shared<std::string>(*stream.message);
-    first->append(source_.next(stream.viewer, stream.position));
-    stream.message = std::move(first);
+    GiveMessage(stream);
+    stream.parts.insert(stream.parts.begin(), header_);
     streams_.push_back(std::move(stream));
   }
 }
 
 void LiveStreams::GiveMessages() {
-  // Pages of one viewer that have been told the same get the same message.
-  std::map<std::pair<Viewer, std::uint64_t>, std::pair<std::shared_ptr<const std::string>, Position>> made;
+  figures_.clear();
   for (Stream& stream : streams_) {
-    if (stream.message != nullptr) continue;
-    auto& [message, position] = made[{stream.viewer, stream.position.last_event}];
-    if (message == nullptr) {
-      position = stream.position;
-      message = std::make_shared<const std::string>(source_.next(stream.viewer, position));
-    }
-    stream.message = message;
-    stream.position = position;
-    stream.sent = 0;
-    stream.began = Clock::now();
+    if (stream.is_idle()) GiveMessage(stream);
   }
+}
+
+void LiveStreams::GiveMessage(Stream& stream) {
+  std::shared_ptr<const std::string>& figures = figures_[stream.viewer];
+  if (figures == nullptr) figures = std::make_shared<const std::string>(source_.figures(stream.viewer));
+  stream.parts = {figures};
+  if (std::string events = source_.events(stream.viewer, stream.position); !events.empty()) {
+    stream.parts.push_back(std::make_shared<const std::string>(std::move(events)));
+  }
+  stream.part = 0;
+  stream.sent = 0;
+  stream.began = Clock::now();
 }
 
 bool LiveStreams::Advance(Stream& stream, bool readable) const {
@@ -109,13 +115,19 @@ bool LiveStreams::Advance(Stream& stream, bool readable) const {
     const ssize_t count = ::recv(stream.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) return false;
   }
-  if (stream.message == nullptr) return true;
-  const ssize_t count = ::send(stream.socket.get(), stream.message->data() + stream.sent,
-                               stream.message->size() - stream.sent, MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (count < 0 && errno != EAGAIN && errno != EINTR) return false;
-  if (count > 0) stream.sent += static_cast<std::size_t>(count);
-  if (stream.sent == stream.message->size()) stream.message = nullptr;
-  return stream.message == nullptr || Clock::now() - stream.began < options_.patience;
+  while (!stream.is_idle()) {
+    const std::string& part = *stream.parts[stream.part];
+    const ssize_t count = ::send(stream.socket.get(), part.data() + stream.sent, part.size() - stream.sent,
+                                 MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count < 0 && errno != EAGAIN && errno != EINTR) return false;
+    if (count > 0) stream.sent += static_cast<std::size_t>(count);
+    if (stream.sent < part.size()) return Clock::now() - stream.began < options_.patience;
+    ++stream.part;
+    stream.sent = 0;
+  }
+  stream.parts.clear();
+  stream.part = 0;
+  return true;
 }
 
 void LiveStreams::Close(Stream& stream) {
@@ -126,7 +138,7 @@ void LiveStreams::Close(Stream& stream) {
 void LiveStreams::WaitUntil(Clock::time_point until) {
   std::vector<pollfd> polled = {{.fd = waker_->fd(), .events = POLLIN, .revents = 0}};
   for (const Stream& stream : streams_) {
-    const bool writes = stream.message != nullptr;
+    const bool writes = !stream.is_idle();
     polled.push_back({.fd = stream.socket.get(),
                       .events = static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN),
                       .revents = 0});

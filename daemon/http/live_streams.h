@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,8 +25,8 @@ namespace lgpu::daemon {
 /// LiveStreams has the connections of pages that stay open and sends each of them a message per period, as
 /// server-sent events. One thread serves all of them and waits for none: a connection that has not taken its
 /// message when the next one is due misses that one, and is closed after `patience`. Places are shared among
-/// users (UserShares). What is not sent yet of a connection is at most one message, which all connections of
-/// one viewer share. Thread-safe.
+/// users (UserShares). A message has two parts: the figures, which are made once per period for all
+/// connections of one viewer, however many come and go, and a bounded number of events. Thread-safe.
 class LiveStreams {
  public:
   /// What a page has been told.
@@ -35,8 +36,10 @@ class LiveStreams {
   struct Source {
     /// Once per period, before the messages.
     std::function<void()> tick;
-    /// The next message of a page that has been told up to `position`, which moves on.
-    std::function<std::string(const Viewer&, Position& position)> next;
+    /// What a viewer sees of the figures now.
+    std::function<std::string(const Viewer&)> figures;
+    /// The events since `position`, which moves on; empty: none. Of bounded size.
+    std::function<std::string(const Viewer&, Position& position)> events;
   };
   struct Options {
     std::chrono::milliseconds period = std::chrono::seconds(1);
@@ -63,17 +66,20 @@ class LiveStreams {
     std::uint64_t user = 0;
     Viewer viewer;
     Position position;
-    std::shared_ptr<const std::string> message;  // null: all is sent
-    std::size_t sent = 0;
+    std::vector<std::shared_ptr<const std::string>> parts =
+        {};  // of the message that is being sent; none: all is sent
+    std::size_t part = 0, sent = 0;
     Clock::time_point began;  // when the message was given
+    /// Whether all of the message is sent.
+    bool is_idle() const { return part == parts.size(); }
   };
-  LiveStreams(Source source, const Options& options, std::shared_ptr<PollWaker> waker)
-      : source_(std::move(source)), options_(options), places_(options.places), waker_(std::move(waker)) {}
+  LiveStreams(Source source, const Options& options, std::shared_ptr<PollWaker> waker);
 
   void Run();
   void TakeNew() ABSL_LOCKS_EXCLUDED(mutex_);
   void WaitUntil(Clock::time_point until);
   void GiveMessages();
+  void GiveMessage(Stream& stream);
   /// False: the connection is over.
   bool Advance(Stream& stream, bool readable) const;
   void Close(Stream& stream);
@@ -82,7 +88,10 @@ class LiveStreams {
   const Options options_;
   UserShares places_;
   const std::shared_ptr<PollWaker> waker_;
-  std::vector<Stream> streams_;  // of the thread alone
+  const std::shared_ptr<const std::string> header_;  // of every answer
+  // Of the thread alone:
+  std::vector<Stream> streams_;
+  std::map<Viewer, std::shared_ptr<const std::string>> figures_;  // of this period
   Mutex mutex_;
   std::vector<Stream> new_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> stopping_ = false;
