@@ -156,6 +156,7 @@ json ToJson(const StatsSnapshot& snapshot) {
                  {"accounting", snapshot.accounting()},
                  {"uptime_seconds", snapshot.uptime_seconds()},
                  {"grants_total", snapshot.grants_total()},
+                 {"charges_total", snapshot.charges_total()},
                  {"refusals_total", snapshot.refusals_total()},
                  {"returns_total", snapshot.returns_total()},
                  {"trims_total", snapshot.trims_total()},
