@@ -32,6 +32,7 @@
 #include "cli/commands/slurm.h"
 #include "cli/commands/snapshot.h"
 #include "cli/commands/top.h"
+#include "cli/commands/trace.h"
 #include "cli/commands/trim.h"
 #include "cli/commands/verify.h"
 #include "cli/commands/version.h"
@@ -143,11 +144,12 @@ struct Verb {
 std::vector<Verb> DefineVerbs(CLI::App& app) {
   std::vector<Verb> verbs;
   for (auto* const make :
-       {&MakeRunCommand,      &MakeLsCommand,         &MakePsCommand,      &MakeTopCommand,
-        &MakeCreateCommand,   &MakeResizeCommand,     &MakeRmCommand,      &MakeTrimCommand,
-        &MakeInspectCommand,  &MakeEnvCommand,        &MakeSlurmCommand,   &MakePlacementsCommand,
-        &MakeSnapshotCommand, &MakeExplainCommand,    &MakeEventsCommand,  &MakeVerifyCommand,
-        &MakeDoctorCommand,   &MakeCompletionCommand, &MakeVersionCommand, &MakeHelpCommand}) {
+       {&MakeRunCommand,      &MakeLsCommand,     &MakePsCommand,         &MakeTopCommand,
+        &MakeCreateCommand,   &MakeResizeCommand, &MakeRmCommand,         &MakeTrimCommand,
+        &MakeInspectCommand,  &MakeEnvCommand,    &MakeSlurmCommand,      &MakePlacementsCommand,
+        &MakeSnapshotCommand, &MakeTraceCommand,  &MakeExplainCommand,    &MakeEventsCommand,
+        &MakeVerifyCommand,   &MakeDoctorCommand, &MakeCompletionCommand, &MakeVersionCommand,
+        &MakeHelpCommand}) {
     verbs.push_back({make()});
   }
   for (Verb& verb : verbs) {

@@ -175,7 +175,7 @@ absl::Status PickleSegment(const SnapshotRecord::Device& device, const SnapshotR
 }  // namespace
 
 absl::Status WriteSnapshotJson(const SnapshotRecord& record, const Sink& sink) {
-  std::string text = Open({{"schema", "lgpu.snapshot/v1"},
+  std::string text = Open({{"schema", "lgpu.memory_snapshot/v1"},
                            {"daemon", record.head.daemon()},
                            {"taken_at", TimeUtil::ToString(record.head.taken_at())},
                            {"lease",

@@ -90,7 +90,7 @@ const std::vector<VerbPage>& Pages() {
        {{"lgpu trim train", "one lease"},
         {"lgpu trim --idle-for 10m", "all leases that you see and that ran no op for 10 minutes"}}},
       {"inspect",
-       "Shows one lease with its devices, processes and last events, or one GPU.",
+       "Shows one lease with its devices, processes, last events and memory maps, or one GPU.",
        {{"lgpu inspect train", "a lease"}, {"lgpu inspect 0", "GPU 0"}}},
       {"env",
        "Shows the variables that put a shell's or a service's programs into a lease that lasts, programs "
@@ -115,6 +115,12 @@ const std::vector<VerbPage>& Pages() {
        "which op owns it. Each program is asked and goes on meanwhile; one that does not answer is left out.",
        {{"lgpu snapshot train -o train.json", "as JSON"},
         {"lgpu snapshot train --format pickle -o train.pickle", "for PyTorch's memory viewer"}}},
+      {"trace",
+       "Writes the ops of a lease, its memory and its events as a trace that Perfetto and chrome://tracing "
+       "show: "
+       "those that lgpud has kept, and with --duration what happens meanwhile.",
+       {{"lgpu trace train -o train.json", "what lgpud has kept"},
+        {"lgpu trace train --duration 10s -o train.json", "and the next ten seconds"}}},
       {"explain",
        "Shows where an op would run and by which rule. Nothing runs.",
        {{"lgpu explain MatMul -d GPU:1", "MatMul where GPU:1 is asked for"}}},

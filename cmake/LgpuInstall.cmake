@@ -42,7 +42,8 @@ install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpu.sysusers DESTINATION lib/sysu
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/lgpud.toml ${PROJECT_SOURCE_DIR}/packaging/prometheus/lgpu-alerts.yml
               ${PROJECT_SOURCE_DIR}/packaging/grafana/lgpu.json
         DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/examples COMPONENT lgpud)
-install(FILES ${PROJECT_SOURCE_DIR}/packaging/schemas/lgpu.snapshot.v1.json DESTINATION ${CMAKE_INSTALL_DATADIR}/lgpu/schemas
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/schemas/lgpu.memory_snapshot.v1.json
+              ${PROJECT_SOURCE_DIR}/packaging/schemas/lgpu.trace.v1.json DESTINATION ${CMAKE_INSTALL_DATADIR}/lgpu/schemas
         COMPONENT lgpu)
 # The administrator copies them to Slurm's configuration (docs/slurm.md).
 set(slurm ${PROJECT_SOURCE_DIR}/packaging/slurm)

@@ -1,9 +1,13 @@
 #include "cli/commands/inspect.h"
 
+#include <langinfo.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <clocale>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -13,6 +17,8 @@
 #include "cli/event_lines.h"
 #include "cli/lease_names.h"
 #include "cli/ls_tables.h"
+#include "cli/memory_map_text.h"
+#include "cli/snapshot_record.h"
 #include "lgpu/status.h"
 #include "proto/messages_json.h"
 
@@ -20,6 +26,15 @@ namespace lgpu::cli {
 namespace {
 
 constexpr std::size_t kShownEvents = 10;
+constexpr std::size_t kMapColumns = 80;
+// A stopped program holds inspect up this long at most.
+constexpr std::int64_t kMostMapWaitMs = 1000;
+
+/// Whether the terminal shows UTF-8, as its locale says.
+bool IsUtf8Terminal() {
+  std::setlocale(LC_CTYPE, "");
+  return std::string_view(::nl_langinfo(CODESET)) == "UTF-8";
+}
 
 /// Null: none. INVALID_ARGUMENT: the start of several UUIDs.
 absl::StatusOr<const v1::CardStats*> FindCard(const v1::StatsSnapshot& snapshot, const std::string& name) {
@@ -42,6 +57,7 @@ class InspectCommand final : public Command {
     verb->add_option("what", what_, "Name or id of a lease, or index or UUID of a GPU")
         ->required()
         ->type_name("LEASE|GPU");
+    verb->add_flag("--ascii", ascii_, "Draw the memory maps with ASCII characters only");
     return verb;
   }
 
@@ -65,8 +81,8 @@ class InspectCommand final : public Command {
   }
 
  private:
-  static absl::Status ShowLease(Connection& connection, const v1::StatsSnapshot& snapshot,
-                                const v1::LeaseStats& lease, const CommonOptions& options) {
+  absl::Status ShowLease(Connection& connection, const v1::StatsSnapshot& snapshot,
+                         const v1::LeaseStats& lease, const CommonOptions& options) const {
     v1::WatchEventsRequest request;
     request.set_lease(lease.id());
     request.set_kept_only(true);
@@ -82,13 +98,33 @@ class InspectCommand final : public Command {
       for (const v1::Event& event : events) json["events"].push_back(ToJson(event));
       return WriteOut(JsonLine(json));
     }
-    std::string text = FormatLease(lease, snapshot, options.out);
+    std::string text =
+        absl::StrCat(FormatLease(lease, snapshot, options.out), MapsOf(connection, lease, options));
     if (!events.empty()) absl::StrAppend(&text, "\nLast events:\n");
     for (const v1::Event& event : events) absl::StrAppend(&text, FormatEvent(event));
     return WriteOut(text);
   }
 
+  /// The maps of the lease's programs; a line that says why there are none.
+  std::string MapsOf(Connection& connection, const v1::LeaseStats& lease,
+                     const CommonOptions& options) const {
+    if (lease.sessions().empty()) return "";
+    v1::GetMemorySnapshotRequest request;
+    request.set_lease(lease.id());
+    request.set_wait_ms(
+        static_cast<std::uint64_t>(std::clamp<std::int64_t>(options.timeout.count() / 2, 1, kMostMapWaitMs)));
+    const absl::StatusOr<SnapshotRecord> record = FetchSnapshot(connection, request);
+    if (!record.ok()) {
+      const std::string why(record.status().message());
+      return absl::StrCat("\nNo memory map: ", Printable(why.substr(0, why.find('\n'))), "\n");
+    }
+    const std::size_t columns =
+        options.out.width == 0 ? kMapColumns : std::min(options.out.width, kMapColumns);
+    return FormatMemoryMaps(*record, columns, ascii_ || !IsUtf8Terminal());
+  }
+
   std::string what_;
+  bool ascii_ = false;
 };
 
 }  // namespace

@@ -1,9 +1,7 @@
 #include "cli/commands/snapshot.h"
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,20 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/exit_codes.h"
 #include "cli/connection.h"
+#include "cli/output_file.h"
 #include "cli/snapshot_formats.h"
 #include "cli/snapshot_record.h"
 #include "lgpu/status.h"
 
 namespace lgpu::cli {
 namespace {
-
-struct FileCloser {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-
-absl::Status Failed(const std::string& path) {
-  return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
-}
 
 class SnapshotCommand final : public Command {
  public:
@@ -52,7 +43,7 @@ class SnapshotCommand final : public Command {
     request.set_wait_ms(static_cast<std::uint64_t>(std::max<std::int64_t>(options.timeout.count() / 2, 1)));
     LGPU_ASSIGN_OR_RETURN(const SnapshotRecord record, FetchSnapshot(connection, request));
     LGPU_RETURN_IF_ERROR(TellErrors(record, options));
-    LGPU_RETURN_IF_ERROR(path_.empty() ? Write(record, WriteOut) : WriteFile(record));
+    LGPU_RETURN_IF_ERROR(WriteOutput(path_, [&](const Sink& sink) { return Write(record, sink); }));
     return kExitOk;
   }
 
@@ -81,16 +72,6 @@ class SnapshotCommand final : public Command {
     if (format_ == "pickle") return WriteSnapshotPickle(record, sink);
     if (format_ == "rmm-csv") return WriteSnapshotCsv(record, sink);
     return WriteSnapshotJson(record, sink);
-  }
-
-  absl::Status WriteFile(const SnapshotRecord& record) const {
-    std::unique_ptr<std::FILE, FileCloser> file(std::fopen(path_.c_str(), "we"));
-    if (file == nullptr) return Failed(path_);
-    LGPU_RETURN_IF_ERROR(Write(record, [&](std::string_view piece) {
-      return std::fwrite(piece.data(), 1, piece.size(), file.get()) == piece.size() ? absl::OkStatus()
-                                                                                    : Failed(path_);
-    }));
-    return std::fclose(file.release()) == 0 ? absl::OkStatus() : Failed(path_);
   }
 
   std::string lease_, path_, format_ = "json";

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The files of `lgpu snapshot`, read by those who they are for. Runs below with_daemon.py.
+"""The files of `lgpu snapshot` and `lgpu trace`, read by those who they are for. Runs below with_daemon.py.
 
-snapshot_formats_test.py LGPU CLIENT SCHEMA VIEWER   CLIENT: tests/e2e/client.cc; VIEWER: _memory_viz.py of PyTorch
-                                                     (scripts/memory-viewer); without the file its part is left out"""
+snapshot_formats_test.py LGPU CLIENT SCHEMAS VIEWER   CLIENT: tests/e2e/client.cc; SCHEMAS: a folder; VIEWER: _memory_viz.py of
+                                                      PyTorch (scripts/memory-viewer); without it its part is left out"""
 
 import csv
 import importlib.util
@@ -13,6 +13,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import time
 
 import jsonschema
 
@@ -71,6 +72,84 @@ def check_pickle(data, device, live):
     return told
 
 
+def load_schema(folder, name):
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
+        schema = json.load(file)
+    jsonschema.Draft7Validator.check_schema(schema)
+    return schema
+
+
+def kept_ops(lgpu):
+    shown = subprocess.run([lgpu, "placements", "drawn", "--json", "--records", "0"], stdout=subprocess.PIPE, check=True)
+    return json.loads(shown.stdout)["records"]
+
+
+def check_trace(lgpu, client, schema, folder):
+    """The kept ops, each once; then those that run while the trace is made, with the memory beside them."""
+    ask(client, "work c 3")
+    end = time.monotonic() + 60
+    while len(kept_ops(lgpu)) < 6 and time.monotonic() < end:
+        time.sleep(0.02)
+    told = json.loads(subprocess.run([lgpu, "trace", "drawn"], stdout=subprocess.PIPE, check=True).stdout)
+    jsonschema.validate(told, schema)
+    broken = json.loads(json.dumps(told))
+    next(event for event in broken["traceEvents"] if event["ph"] == "X")["dur"] = -1
+    try:
+        jsonschema.validate(broken, schema)
+        sys.exit("failed: the schema takes an op of less than no time")
+    except jsonschema.ValidationError:
+        pass
+    ops = [event for event in told["traceEvents"] if event["ph"] == "X"]
+    records = kept_ops(lgpu)
+    check(sorted(event["args"]["sequence"] for event in ops) == sorted(record["sequence"] for record in records))
+    check(sorted(event["name"] for event in ops) == sorted(record["op"] for record in records), ops)
+    lanes = {(event["pid"], event["tid"]) for event in told["traceEvents"]
+             if event["ph"] == "M" and event["name"] == "thread_name"}
+    for lane in {(event["pid"], event["tid"]) for event in ops}:
+        check(lane in lanes, "a lane has no name", lane)
+        ends = 0
+        for event in sorted((e for e in ops if (e["pid"], e["tid"]) == lane), key=lambda e: e["ts"]):
+            check(event["ts"] >= ends, "ops of a lane overlap", event)
+            ends = event["ts"] + event["dur"]
+    check({event["name"] for event in told["traceEvents"] if event["ph"] == "i"} >= {"lease_created", "session_attached"})
+
+    path = os.path.join(folder, "drawn.trace.json")
+    with subprocess.Popen([lgpu, "trace", "drawn", "--duration", "3s", "-o", path]) as tracing:
+        time.sleep(1)
+        ask(client, f"alloc c more {8 * MIB}")
+        ask(client, "work c")
+        check(tracing.wait(60) == 0)
+    with open(path, encoding="utf-8") as file:
+        longer = json.load(file)
+    jsonschema.validate(longer, schema)
+    check(len([event for event in longer["traceEvents"] if event["ph"] == "X"]) > len(ops), "no new op")
+    used = [event["args"]["used_bytes"] for event in longer["traceEvents"] if event["ph"] == "C"]
+    check(len(used) > 2 and used[-1] >= used[0] + 8 * MIB, used)
+
+
+def check_failed_writes(lgpu, folder):
+    """A file that cannot be written whole stays as it was, and nothing is left beside it."""
+    path = os.path.join(folder, "kept.json")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("old")
+    before = sorted(os.listdir(folder))
+    # The program may write no file of more than so many blocks of 512 bytes.
+    limited = 'trap "" XFSZ; ulimit -f 0; exec "$0" snapshot drawn -o "$1"'
+    failed = subprocess.run(["/bin/sh", "-c", limited, lgpu, path], stderr=subprocess.PIPE, text=True)
+    check(failed.returncode != 0 and "cannot write" in failed.stderr, failed)
+    with open(path, encoding="utf-8") as file:
+        check(file.read() == "old", "the old file is gone")
+    check(sorted(os.listdir(folder)) == before, os.listdir(folder))
+    link = os.path.join(folder, "link.json")
+    os.symlink(path, link)
+    subprocess.run([lgpu, "snapshot", "drawn", "-o", link], check=True)
+    check(os.path.islink(link))
+    with open(path, encoding="utf-8") as file:
+        check(json.load(file)["schema"] == "lgpu.memory_snapshot/v1")
+    subprocess.run([lgpu, "snapshot", "drawn", "-o", "/dev/null"], check=True)
+    check(not os.path.isfile("/dev/null"))
+
+
 def check_viewer(told, path):
     """The loader's own summary, and the pages that it makes."""
     spec = importlib.util.spec_from_file_location("memory_viz", path)
@@ -85,10 +164,9 @@ def check_viewer(told, path):
 
 
 def main():
-    lgpu, client_path, schema_path, viewer = sys.argv[1:5]
-    with open(schema_path, encoding="utf-8") as file:
-        schema = json.load(file)
-    jsonschema.Draft7Validator.check_schema(schema)
+    lgpu, client_path, schemas, viewer = sys.argv[1:5]
+    schema = load_schema(schemas, "lgpu.memory_snapshot.v1.json")
+    trace_schema = load_schema(schemas, "lgpu.trace.v1.json")
     client = subprocess.Popen([client_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                               env=dict(os.environ, LGPU_ENDPOINT=os.environ["LGPU_ENDPOINT"]))
     try:
@@ -101,11 +179,16 @@ def main():
             check(snapshot(lgpu, "--format", "pickle", "--device", "0", "-o", path) == b"")
             with open(path, "rb") as file:
                 told = check_pickle(file.read(), device, live)
+            check_failed_writes(lgpu, folder)
         rows = list(csv.DictReader(io.StringIO(snapshot(lgpu, "--format", "rmm-csv").decode())))
         check(list(rows[0]) == ["Thread", "Time", "Action", "Pointer", "Size", "Stream"], rows[0])
         check(sorted(int(row["Size"]) for row in rows) == sorted(block["requested_bytes"] for block in live), rows)
         check(subprocess.run([lgpu, "snapshot", "none"], stderr=subprocess.DEVNULL).returncode == 6)
         check(subprocess.run([lgpu, "snapshot", "drawn", "--device", "7"], stderr=subprocess.DEVNULL).returncode == 6)
+        check(subprocess.run([lgpu, "trace", "none"], stderr=subprocess.DEVNULL).returncode == 6)
+        check(subprocess.run([lgpu, "trace", "drawn", "--duration", "soon"], stderr=subprocess.DEVNULL).returncode == 2)
+        with tempfile.TemporaryDirectory() as folder:
+            check_trace(lgpu, client, trace_schema, folder)
     finally:
         client.kill()
         client.wait()
