@@ -69,6 +69,34 @@ TEST_F(ChargesTest, AProgramIsChargedAndRefusedAtTheLimitWithTheWholeExplanation
   RemoveLeases();
 }
 
+TEST_F(ChargesTest, ASnapshotHasTheChargesOfAProgramWithoutBlocks) {
+  StartDaemon({.simulate = "1GiB"});
+  const std::string lease = MakeLease({256 * kMiB});
+  auto program = StartProgram(lease);
+  EXPECT_EQ(Charge(*program, 100), "ok");
+  v1::GetMemorySnapshotRequest request;
+  request.set_lease(lease);
+  request.set_wait_ms(20'000);
+  std::vector<v1::MemorySnapshotPart::Session> sessions;
+  int blocks = 0;
+  EXPECT_TRUE(control_
+                  ->GetMemorySnapshot(request,
+                                      [&](const v1::MemorySnapshotPart& part) {
+                                        if (part.has_session()) sessions.push_back(part.session());
+                                        blocks += part.blocks().bytes_size();
+                                      })
+                  .ok());
+  ASSERT_EQ(sessions.size(), 1u);
+  EXPECT_EQ(sessions[0].pid(), program->pid());
+  EXPECT_EQ(sessions[0].code(), 0) << sessions[0].message();
+  std::uint64_t charged = 0;
+  for (const v1::ChargedKind& kind : sessions[0].charged_by_kind()) charged += kind.bytes();
+  EXPECT_EQ(charged, 100 * kMiB);
+  EXPECT_EQ(blocks, 0);
+  Kill(std::move(program));
+  RemoveLeases();
+}
+
 TEST_F(ChargesTest, TwoProgramsOfALeaseShareItsLimitAndADeadOneGivesItBack) {
   StartDaemon({.simulate = "1GiB"});
   const std::string lease = MakeLease({64 * kMiB, 64 * kMiB});

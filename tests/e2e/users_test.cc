@@ -183,5 +183,19 @@ TEST_F(UsersTest, MemoryOfAnotherUserComesEmpty) {
   session = absl::CancelledError("closed");
 }
 
+TEST_F(UsersTest, BlocksAndOpsOfAnotherUsersLeaseAreNotFound) {
+  Start("");
+  ASSERT_EQ(Run(kAnn, {"create", "-m", "32MiB", "--name", "mine"}).code, 0);
+  const std::string id = Stats().leases(0).id();
+  for (const char* const verb : {"snapshot", "trace"}) {
+    EXPECT_EQ(Run(kAnn, {verb, "mine"}).code, 0) << verb;
+    for (const std::string& name : {std::string("mine"), id, absl::StrCat(kAnn, "/mine")}) {
+      const ProgramResult other = Run(kBob, {verb, name});
+      EXPECT_EQ(other.code, 6) << verb << " " << name << ": " << other.err;
+      EXPECT_EQ(other.out, "") << verb << " " << name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lgpu::testing
