@@ -236,17 +236,15 @@ std::int64_t Preemptions() {
   return usage.ru_nivcsw;
 }
 
-// How long a thread that allocates waits for a snapshot of 100,000 blocks: its longest operation while one is
-// taken, beside one copy of their nodes.
+// How long a thread that allocates waits for a snapshot of so many blocks: its longest operation while one is
+// taken, beside its longest in as much time without a snapshot, and beside one copy of the blocks' nodes.
 void BM_SnapshotStop(benchmark::State& state) {
-  const auto pool = MakePool(kA.limit);
-  std::vector<Block> live(kA.live);
-  Sizes sizes(kA, 1);
-  for (Block& block : live) {
-    block = *pool->Allocate(sizes.size());
-    sizes.Next();
-  }
+  const auto count = static_cast<std::size_t>(state.range(0));
+  const auto pool = MakePool(4_GiB);
+  std::vector<Block> live(count);
+  for (std::size_t i = 0; i < count; ++i) live[i] = *pool->Allocate(Bytes(512 + i % 7 * 512));
   std::atomic<std::int64_t> longest{0};
+  std::atomic<std::uint64_t> operations{0};
   std::atomic<bool> done{false};
   std::thread allocating([&] {
     std::int64_t preemptions = Preemptions();
@@ -259,16 +257,30 @@ void BM_SnapshotStop(benchmark::State& state) {
         const std::int64_t now = Preemptions();
         longest = std::exchange(preemptions, now) == now ? took : longest.load();
       }
+      ++operations;
     }
   });
   std::vector<std::byte> from(live.size() * 32);
   std::vector<std::byte> to(from.size());
   std::vector<std::int64_t> stops;
   std::vector<std::int64_t> copies;
+  std::vector<std::int64_t> quiet;
+  // The operation that the snapshot held up may end after the snapshot.
+  const auto wait_for_operation = [&operations] {
+    const std::uint64_t seen = operations;
+    while (operations < seen + 2) std::this_thread::yield();
+  };
   for (auto _ : state) {
     longest = 0;
+    const auto began = std::chrono::steady_clock::now();
     benchmark::DoNotOptimize(pool->Snapshot());
+    const auto took = std::chrono::steady_clock::now() - began;
+    wait_for_operation();
     stops.push_back(longest);
+    longest = 0;
+    std::this_thread::sleep_for(took);
+    wait_for_operation();
+    quiet.push_back(longest);
     const auto start = std::chrono::steady_clock::now();
     std::memcpy(to.data(), from.data(), from.size());
     benchmark::DoNotOptimize(to.data());
@@ -281,9 +293,12 @@ void BM_SnapshotStop(benchmark::State& state) {
     return static_cast<double>(values[values.size() / 2]) / 1000;
   };
   state.counters["stop us"] = median(stops);
+  state.counters["most us"] = static_cast<double>(stops.back()) / 1000;
+  state.counters["without us"] = median(quiet);
+  state.counters["most without us"] = static_cast<double>(quiet.back()) / 1000;
   state.counters["copy us"] = median(copies);
 }
-BENCHMARK(BM_SnapshotStop)->UseRealTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_SnapshotStop)->Arg(100'000)->Arg(1'000'000)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
 // ---- threads: each has its own blocks of one pool
 
