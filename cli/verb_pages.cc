@@ -95,7 +95,9 @@ const std::vector<VerbPage>& Pages() {
       {"env",
        "Shows the variables that put a shell's or a service's programs into a lease that lasts, programs "
        "that know "
-       "nothing of lgpu included. For `lgpu run` nothing of this is needed.",
+       "nothing of lgpu included. For `lgpu run` nothing of this is needed. Programs that clear their "
+       "variables, or have the driver's folder in a DT_RPATH, need `lgpu run --isolate`: variables cannot "
+       "do what it does.",
        {{"eval \"$(lgpu env train)\"", "this shell and what it starts"},
         {"lgpu env train --format json", "for scripts"},
         {"lgpu env train --format cdi > /etc/cdi/lgpu-train.json",

@@ -247,10 +247,9 @@ TEST_P(IsolateTest, AMachineWithoutADriverRunsTheCommandAndSaysSo) {
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->code, 0) << result->err;
   EXPECT_EQ(result->out, "began\n");
-  if (result->err.find("never attached") != std::string::npos &&
-      result->err.find("no libcuda.so.1") != std::string::npos) {
-    EXPECT_THAT(result->err, HasSubstr("--isolate changes nothing"));
-  }
+  if (result->err.find("no libcuda.so.1") == std::string::npos)
+    GTEST_SKIP() << "this machine has a driver of its own: " << result->err;
+  EXPECT_THAT(result->err, HasSubstr("--isolate changes nothing"));
 }
 
 TEST_P(IsolateTest, WhereNoNamespaceIsAllowedTheCommandDoesNotBegin) {
