@@ -19,7 +19,7 @@ class CliTest : public E2eTest {
     words.insert(words.begin(), DaemonProcess::LgpuPath());
     ChildProgram::Options options{.argv = std::move(words)};
     if (daemon_) options.environment["LGPU_ENDPOINT"] = daemon_->dir();
-    options.environment["NO_COLOR"] = "1";
+    options.environment.emplace("NO_COLOR", "1");
     return options;
   }
   ProgramResult Run(const std::vector<std::string>& words) {

@@ -13,6 +13,7 @@ namespace lgpu::testing {
 /// A daemon on a fake machine, and programs of its leases that come to the fake driver by themselves.
 class ShimTest : public CliTest {
  protected:
+  explicit ShimTest(const FakeMachine::CardOptions& card = {}) : machine_({card}) {}
   void StartMachine(const std::string& config = "") {
     DaemonProcess::Options options{.simulate = "", .config = config, .environment = machine_.environment()};
     options.dir = home_.path() + "/run";
@@ -82,7 +83,7 @@ class ShimTest : public CliTest {
     EXPECT_EQ(client.Wait(), 0) << client.Errors();
   }
 
-  FakeMachine machine_{{FakeMachine::CardOptions{}}};
+  FakeMachine machine_;
   TempDir home_;  // outlives a daemon
 };
 
