@@ -223,49 +223,69 @@ void BM_CreateAndMapAlone(benchmark::State& state) {
 }
 BENCHMARK(BM_CreateAndMapAlone)->Apply(WithMemory);
 
-/// Reads /metrics again and again while it lives, far more often than any Prometheus does.
+/// What looks at the daemon meanwhile.
+enum class Watched {
+  kNot,
+  kByScrapes,   // of /metrics
+  kByEverybody  // and by an open page and `lgpu top`: the live stream, statistics and timelines
+};
+
+/// Reads /metrics again and again while it lives, far more often than any Prometheus does; and what a page
+/// and `lgpu top` read.
 class Scraper {
  public:
-  explicit Scraper(testing::DaemonProcess& daemon) {
+  Scraper(testing::DaemonProcess& daemon, Watched watched) {
     const std::string begin = "serves HTTP at ";
     const auto told = [&] { return daemon.program().Errors().find("/metrics\n") != std::string::npos; };
     if (!testing::Eventually(told)) return;
     const std::string log = daemon.program().Errors();
     const std::size_t at = log.find(begin) + begin.size();
     url_ = log.substr(at, log.find("/metrics", at) - at);
-    thread_ = std::thread([this] {
+    thread_ = std::thread([this] { Ask({"/metrics"}); });
+    if (watched != Watched::kByEverybody) return;
+    page_ = std::thread([this] { Ask({"/api/v1/stats", "/api/v1/timeline?gpu=0", "/api/v1/events"}); });
+    stream_ = std::thread([this] {
       httplib::Client client(url_);
-      while (!stop_) {
-        const auto answer = client.Get("/metrics");
-        scrapes_ += answer && answer->status == 200 ? 1 : 0;
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      }
+      client.Get("/api/v1/stream", [this](const char*, std::size_t) { return !stop_; });
     });
   }
   ~Scraper() {
     stop_ = true;
-    if (thread_.joinable()) thread_.join();
+    for (std::thread* const thread : {&thread_, &page_, &stream_}) {
+      if (thread->joinable()) thread->join();
+    }
   }
   Scraper(const Scraper&) = delete;
   Scraper& operator=(const Scraper&) = delete;
   int scrapes() const { return scrapes_; }
 
  private:
+  void Ask(const std::vector<std::string>& paths) {
+    httplib::Client client(url_);
+    while (!stop_) {
+      for (const std::string& path : paths) {
+        const auto answer = client.Get(path);
+        scrapes_ += answer && answer->status == 200 ? 1 : 0;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }
+
   std::string url_;
   std::atomic<bool> stop_ = false;
   std::atomic<int> scrapes_ = 0;
-  std::thread thread_;
+  std::thread thread_, page_, stream_;
 };
 
-void GrowAndMapFromDaemon(benchmark::State& state, bool scraped) {
-  auto daemon =
-      testing::DaemonProcess::Start({.config = scraped ? "[http]\nlisten = \"127.0.0.1:0\"\n" : ""});
+void GrowAndMapFromDaemon(benchmark::State& state, Watched watched) {
+  const bool http = watched != Watched::kNot;
+  auto daemon = testing::DaemonProcess::Start({.config = http ? "[http]\nlisten = \"127.0.0.1:0\"\n" : ""});
   if (!daemon.ok()) {
     state.SkipWithError("lgpud does not start");
     return;
   }
   std::optional<Scraper> scraper;
-  if (scraped) scraper.emplace(**daemon);
+  if (http) scraper.emplace(**daemon, watched);
   ContextOptions options;
   options.endpoint = (*daemon)->dir();
   options.logical_devices = {{.memory_limit = 64_MiB}};
@@ -293,11 +313,18 @@ void GrowAndMapFromDaemon(benchmark::State& state, bool scraped) {
   }
 }
 
-void BM_GrowAndMapFromDaemon(benchmark::State& state) { GrowAndMapFromDaemon(state, false); }
+void BM_GrowAndMapFromDaemon(benchmark::State& state) { GrowAndMapFromDaemon(state, Watched::kNot); }
 BENCHMARK(BM_GrowAndMapFromDaemon)->Apply(WithMemory);
 
-void BM_GrowAndMapFromDaemonThatIsScraped(benchmark::State& state) { GrowAndMapFromDaemon(state, true); }
+void BM_GrowAndMapFromDaemonThatIsScraped(benchmark::State& state) {
+  GrowAndMapFromDaemon(state, Watched::kByScrapes);
+}
 BENCHMARK(BM_GrowAndMapFromDaemonThatIsScraped)->Apply(WithMemory);
+
+void BM_GrowAndMapFromDaemonThatIsWatched(benchmark::State& state) {
+  GrowAndMapFromDaemon(state, Watched::kByEverybody);
+}
+BENCHMARK(BM_GrowAndMapFromDaemonThatIsWatched)->Apply(WithMemory);
 
 int RunPeer(std::string_view name) {
   UniqueFd session(PeerProcess::kSessionFd);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What looking costs: `lgpu ls` with 100 leases, /metrics with 1,000 logical devices.
+"""What looking costs: `lgpu ls` with 100 leases, /metrics and the page's API with 1,000 logical devices.
 
 observe_bench.py BUILD     BUILD: where daemon/ and cli/ of a Release build lie
 
@@ -58,6 +58,9 @@ def main():
             series = get("/metrics").decode().count("lgpu_logical_device_memory_limit_bytes{")
             rows.append(("/healthz", timed(lambda: get("/healthz")), ""))
             rows.append((f"/metrics, {series} logical devices", timed(lambda: get("/metrics")), "20 ms"))
+            for path in ("stats", "timeline?gpu=0&width=1000", "events", "queue"):
+                what = path.split("&")[0]
+                rows.append((f"/api/v1/{what}, {series}", timed(lambda: get(f"/api/v1/{path}")), "50 ms"))
             print(f"{'':38}{'least':>9}{'median':>9}  goal")
             for what, (least, median), goal in rows:
                 print(f"{what:38}{least:6.1f} ms{median:6.1f} ms  {goal}")

@@ -66,6 +66,7 @@ file(GLOB pages ${PROJECT_SOURCE_DIR}/docs/*.md)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
         DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu COMPONENT lgpu-doc)
 install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/docs COMPONENT lgpu-doc)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/pictures DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/docs COMPONENT lgpu-doc)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/ DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lgpu/examples
         COMPONENT lgpu-doc FILES_MATCHING PATTERN "0*.cc" PATTERN "0*.c" PATTERN "*.csv" PATTERN "digits.py"
         PATTERN "notebook.ipynb")

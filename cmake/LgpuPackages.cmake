@@ -67,7 +67,7 @@ lgpu_deb(lgpu-doc doc "documentation and examples of logical GPUs"
   "${about}This package has the pages of the project and programs to start from.")
 lgpu_static(in_library libgrpc-dev)
 lgpu_static(in_command libgrpc-dev libcli11-dev nlohmann-json3-dev)
-lgpu_static(in_daemon libcli11-dev nlohmann-json3-dev)
+lgpu_static(in_daemon libcli11-dev nlohmann-json3-dev libjs-dygraphs)
 # liblgpu opens OpenBLAS at the first MatMul on the CPU.
 set(CPACK_DEBIAN_LIBLGPU0_PACKAGE_RECOMMENDS "libopenblas0-pthread${in_library}")
 set(CPACK_DEBIAN_LGPU_PACKAGE_RECOMMENDS "libopenblas0-pthread, lgpu-driver-shim${in_command}")

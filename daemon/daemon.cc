@@ -158,6 +158,7 @@ class Daemon::Impl {
           http_, HttpServer::Start(config_.http, {.stats = stats_,
                                                   .leases = leases_,
                                                   .events = events_,
+                                                  .snapshots = snapshots_,
                                                   .grants = grant_times_,
                                                   .backend = simulated_ ? "simulated" : "cuda",
                                                   .names_owners = config_.http.owners == "names"}));

@@ -1,5 +1,6 @@
 // The memory of a logical device in address order, thinned by the daemon to the cells of the canvas: what lies in each
-// cell by the op that has most of it, what is mapped and free, and what is address space without memory.
+// cell, by the op that has most of it, and what is free. A dashed line stands where address space without memory was
+// left out.
 
 import { bytes, element, percent } from "./format.js";
 import { Looks, colour, fillOf, prepare } from "./model.js";
@@ -27,12 +28,13 @@ export class MemoryMap {
 
   /** How many cells the daemon thins to: a pixel each, in rows. */
   get width() {
-    return Math.max(60, Math.min(8000, Math.floor(this.#canvas.clientWidth) * ROWS));
+    return Math.max(60, Math.min(8000, Math.floor(this.#canvas.parentElement.clientWidth) * ROWS));
   }
 
   /** `problem`: why there is no map, in the daemon's words. */
   show(map, problem) {
     this.#map = map;
+    this.#canvas.hidden = !map;
     if (!map) {
       this.#words.textContent = problem ?? "";
       this.#detail.textContent = "";
@@ -81,23 +83,20 @@ export class MemoryMap {
     const { perRow, cell, row } = this.#geometry();
     const fills = this.#map.ops.map((op) => fillOf(context, looks.of(op.name), colour("back")));
     const line = colour("line");
-    const free = colour("held");
-    this.#map.cells.forEach(([op, used, mapped], i) => {
+    const gap = colour("text");
+    this.#map.cells.forEach(([op, used, , gaps], i) => {
       const x = (i % perRow) * cell;
       const y = Math.floor(i / perRow) * row + 2;
       const tall = row - 4;
-      // Address space without memory is a thin line.
       context.fillStyle = line;
       context.fillRect(x, y + tall - 1, cell + 0.5, 1);
-      if (mapped > 0) {
-        context.globalAlpha = 0.25;
-        context.fillStyle = free;
-        context.fillRect(x, y, cell + 0.5, tall);
-        context.globalAlpha = 1;
-      }
       if (used > 0) {
         context.fillStyle = fills[op] ?? colour("used");
         context.fillRect(x, y + tall * (1 - used), cell + 0.5, tall * used);
+      }
+      if (gaps > 0) {
+        context.fillStyle = gap;
+        for (let at = y; at < y + tall; at += 5) context.fillRect(x, at, 1.5, 3);
       }
     });
     if (this.#at >= 0) {
@@ -110,12 +109,13 @@ export class MemoryMap {
   #say(index) {
     if (!this.#map) return;
     this.#at = Math.min(Math.max(index, 0), this.#map.cells.length - 1);
-    const [op, used, mapped, blocks] = this.#map.cells[this.#at];
-    const from = this.#map.cell_bytes * this.#at;
+    const [op, used, blocks, gaps] = this.#map.cells[this.#at];
+    const before = this.#map.cell_bytes * this.#at;
     const what = used > 0
-      ? `${blocks} ${blocks === 1 ? "block" : "blocks"}, ${percent(used)} used, most by ${this.#map.ops[op]?.name || "unnamed"}`
-      : mapped > 0 ? "free" : "no memory mapped";
-    this.#detail.textContent = `from ${bytes(from)} on: ${what}`;
+      ? `${blocks} ${blocks === 1 ? "block begins" : "blocks begin"} here, ${percent(used)} used, most by ${this.#map.ops[op]?.name || "unnamed"}`
+      : "free";
+    const left = gaps > 0 ? "; before it lies address space without memory" : "";
+    this.#detail.textContent = `behind ${bytes(before)}, ${bytes(this.#map.cell_bytes)}: ${what}${left}`;
     this.#draw();
   }
 

@@ -26,6 +26,7 @@ export class Placements {
 
   show(report) {
     this.#records = report?.records ?? [];
+    this.#canvas.hidden = this.#records.length === 0;
     this.#draw();
     const ops = new Map();
     for (const record of this.#records) ops.set(record.op, (ops.get(record.op) ?? 0) + 1);

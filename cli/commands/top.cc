@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -216,7 +218,9 @@ class TopCommand final : public Command {
  private:
   /// Until the reader is done, or a signal has come, which it gives.
   static int Watch(TopScreen& screen, TopFeed& feed, Signals& signals, TopView& view) {
+    constexpr std::chrono::seconds kShown{4};  // a message of the feed
     TopFeed::News news = feed.Take();
+    auto until = std::chrono::steady_clock::time_point::max();
     TopKeys keys(view, feed);
     while (true) {
       screen.Paint(LayOutTop(news.model, view, screen.size()));
@@ -229,7 +233,14 @@ class TopCommand final : public Command {
       }
       if (polled[2].revents != 0) {
         news = feed.Take();
-        if (!news.message.empty()) view.message = news.message;
+        const auto now = std::chrono::steady_clock::now();
+        if (!news.message.empty()) {
+          view.message = news.message;
+          until = now + kShown;
+        } else if (now > until) {
+          view.message.clear();
+          until = std::chrono::steady_clock::time_point::max();
+        }
       }
       if ((polled[0].revents & (POLLHUP | POLLERR)) != 0) return SIGHUP;
       while (const std::optional<TopKeyPress> key = screen.ReadKey()) {

@@ -103,13 +103,58 @@ CardParts PartsOf(const v1::CardStats& card, const v1::StatsSnapshot& stats) {
   return parts;
 }
 
+std::vector<Part> BarParts(const CardParts& parts) {
+  return {{parts.used, TopLook::kUsed, "#", "█"}, {parts.charged, TopLook::kCharged, "c", "▓"},
+          {parts.held, TopLook::kHeld, "=", "▒"}, {parts.promised, TopLook::kPromised, "s", "░"},
+          {parts.free, TopLook::kDim, ".", "·"},  {parts.foreign, TopLook::kForeign, "x", "╳"}};
+}
+
+/// "used 60.00MiB | held 40.00MiB | ...", on as many lines as it needs.
+std::vector<TopLine> FigureLines(const v1::CardStats& card, const CardParts& parts, std::size_t columns) {
+  std::vector<std::pair<TopSpan, TopSpan>> figures = {{{"used "}, {SizeText(parts.used), TopLook::kUsed}}};
+  if (parts.charged > 0) figures.push_back({{"charged "}, {SizeText(parts.charged), TopLook::kCharged}});
+  figures.push_back({{"held "}, {SizeText(parts.held), TopLook::kHeld}});
+  figures.push_back({{"promised "}, {SizeText(parts.promised), TopLook::kPromised}});
+  figures.push_back({{"free "}, {SizeText(parts.free)}});
+  figures.push_back(
+      {{"outside "}, {card.has_foreign_bytes() ? SizeText(parts.foreign) : "unknown", TopLook::kForeign}});
+  constexpr std::size_t kIndent = 4, kBetween = 3;
+  std::vector<TopLine> lines;
+  std::size_t width = columns;
+  for (auto& [name, amount] : figures) {
+    const std::size_t more = TextWidth(name.text) + TextWidth(amount.text);
+    if (width + kBetween + more > columns) {
+      lines.push_back({{std::string(kIndent, ' ')}});
+      width = kIndent;
+    } else {
+      lines.back().push_back({" | "});
+      width += kBetween;
+    }
+    lines.back().push_back(std::move(name));
+    lines.back().push_back(std::move(amount));
+    width += more;
+  }
+  return lines;
+}
+
+/// `is_short`: one line a card, where many cards would leave no room for anything else.
 void AddCard(const v1::CardStats& card, const TopModel& model, const TopView& view, std::size_t columns,
-             std::vector<TopLine>& lines) {
-  TopLine title = {{absl::StrCat("GPU ", card.index(), "  "), TopLook::kTitle}, {Printable(card.name())}};
+             bool is_short, std::vector<TopLine>& lines) {
+  TopLine title = {{absl::StrCat("GPU ", card.index(), "  "), TopLook::kTitle}};
+  if (!is_short) title.push_back({absl::StrCat(Printable(card.name()), "  ", SizeText(card.total_bytes()))});
   if (!card.served()) {
     title.push_back({absl::StrCat("  not served: ", Printable(card.not_served_because())), TopLook::kDim});
     lines.push_back(std::move(title));
     return;
+  }
+  const CardParts parts = PartsOf(card, model.stats);
+  constexpr std::size_t kBesideBar = 6, kBesideShortBar = 50;
+  const std::size_t beside = is_short ? kBesideShortBar : kBesideBar;
+  const std::size_t cells = columns > beside ? columns - beside : 0;
+  TopLine bar = Bar(BarParts(parts), card.total_bytes(), cells, view.ascii);
+  if (is_short) {
+    for (TopSpan& span : bar) title.push_back(std::move(span));
+    title.push_back({absl::StrCat(" free ", SizeText(parts.free), " of ", SizeText(card.total_bytes()))});
   }
   if (card.overcommitted()) title.push_back({"  OVERCOMMITTED: nothing is granted", TopLook::kWarning});
   if (card.waiting_requests() > 0) {
@@ -118,27 +163,10 @@ void AddCard(const v1::CardStats& card, const TopModel& model, const TopView& vi
   if (card.draining_bytes() > 0)
     title.push_back({absl::StrCat("  ", SizeText(card.draining_bytes()), " draining")});
   lines.push_back(std::move(title));
-  const CardParts parts = PartsOf(card, model.stats);
-  const std::vector<Part> shown = {
-      {parts.used, TopLook::kUsed, "#", "█"}, {parts.charged, TopLook::kCharged, "c", "▓"},
-      {parts.held, TopLook::kHeld, "=", "▒"}, {parts.promised, TopLook::kPromised, "s", "░"},
-      {parts.free, TopLook::kDim, ".", "·"},  {parts.foreign, TopLook::kForeign, "x", "╳"}};
-  TopLine bar = {{"MEM "}};
-  for (TopSpan& span : Bar(shown, card.total_bytes(), columns - 6, view.ascii))
-    bar.push_back(std::move(span));
-  lines.push_back(std::move(bar));
-  TopLine figures = {{"    used "}, {SizeText(parts.used), TopLook::kUsed}};
-  const auto add = [&figures](const char* name, const std::string& amount, TopLook look) {
-    figures.push_back({absl::StrCat(" | ", name, " ")});
-    figures.push_back({amount, look});
-  };
-  if (parts.charged > 0) add("charged", SizeText(parts.charged), TopLook::kCharged);
-  add("held", SizeText(parts.held), TopLook::kHeld);
-  add("promised", SizeText(parts.promised), TopLook::kPromised);
-  add("free", SizeText(parts.free), TopLook::kPlain);
-  add("outside", card.has_foreign_bytes() ? SizeText(parts.foreign) : "unknown", TopLook::kForeign);
-  add("of", SizeText(card.total_bytes()), TopLook::kPlain);
-  lines.push_back(std::move(figures));
+  if (is_short) return;
+  lines.push_back({{"MEM "}});
+  for (TopSpan& span : bar) lines.back().push_back(std::move(span));
+  for (TopLine& line : FigureLines(card, parts, columns)) lines.push_back(std::move(line));
 }
 
 /// A row of the table.
@@ -227,13 +255,13 @@ constexpr std::array<Column, 14> kColumns = {{{"LEASE", 12, false, 0},
                                               {"USED/LIMIT", 0, false, 0},  // what is left of the line
                                               {"USED", 10, true, 0},
                                               {"LIMIT", 10, true, 0},
-                                              {"PEAK", 10, true, 110},
+                                              {"PEAK", 10, true, 120},
                                               {"OPS/S", 6, true, 0},
-                                              {"ALLOC/S", 7, true, 100},
-                                              {"FRAG", 4, true, 90},
+                                              {"ALLOC/S", 7, true, 112},
+                                              {"FRAG", 4, true, 104},
                                               {"OWNER", 8, false, 96},
                                               {"PID", 10, false, 0},
-                                              {"IDLE", 4, true, 84},
+                                              {"IDLE", 4, true, 88},
                                               {"STATE", 9, false, 140}}};
 
 std::string Pad(const std::string& text, const Column& column) {
@@ -514,7 +542,12 @@ std::vector<TopLine> LayOutTop(const TopModel& model, const TopView& view, TopSi
   } else if (view.details) {
     Append(DetailLines(model, rows, view, size.columns), lines);
   } else {
-    for (const v1::CardStats& card : model.stats.cards()) AddCard(card, model, view, size.columns, lines);
+    constexpr std::size_t kLinesOfACard = 4;
+    const std::size_t cards = static_cast<std::size_t>(model.stats.cards_size());
+    const bool is_short = has_foot && cards * kLinesOfACard > size.lines / 2;
+    for (const v1::CardStats& card : model.stats.cards()) {
+      AddCard(card, model, view, size.columns, is_short, lines);
+    }
     lines.emplace_back();
     const std::size_t taken = lines.size() + (has_foot ? 1 : 0);
     const std::size_t room = !has_foot ? 0 : size.lines > taken ? size.lines - taken : 1;

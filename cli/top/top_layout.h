@@ -55,9 +55,9 @@ struct TopView {
   TopSort sort = TopSort::kLease;
   bool reversed = false;
   bool help = false;
-  bool details = false;         // of the lease of the chosen row
-  std::optional<TopKey> asked;  // whether to end the lease of this row
-  std::string message = {};     // of the last key
+  bool details = false;              // of the lease of the chosen row
+  std::optional<TopKey> asked = {};  // whether to end the lease of this row
+  std::string message = {};          // of the last key
   bool ascii = false;
   bool readonly = false;
 };

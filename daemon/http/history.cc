@@ -7,6 +7,28 @@
 #include "google/protobuf/util/time_util.h"
 
 namespace lgpu::daemon {
+/// The columns of a window: column i is the time from `from_ms` + i * step_ms on.
+struct History::Columns {
+  std::int64_t from_ms = 0;
+  double step_ms = 1000;
+  std::size_t count = 0;
+
+  Columns(std::int64_t now_ms, const Window& window) {
+    constexpr double kShortest = 10, kLongest = 30.0 * 24 * 3600;
+    const double seconds =
+        std::isfinite(window.seconds) ? std::clamp(window.seconds, kShortest, kLongest) : kShortest;
+    count = std::clamp<std::size_t>(window.width, 10, History::kMostWidth);
+    // A column that is shorter than the time between two snapshots would be empty.
+    count = std::min(count, static_cast<std::size_t>(seconds));
+    step_ms = 1000 * seconds / static_cast<double>(count);
+    // The last column ends behind the last snapshot.
+    from_ms = now_ms + 1 - static_cast<std::int64_t>(1000 * seconds);
+  }
+  std::int64_t Begin(std::size_t i) const {
+    return from_ms + static_cast<std::int64_t>(step_ms * static_cast<double>(i));
+  }
+};
+
 namespace {
 
 using nlohmann::json;
@@ -15,29 +37,9 @@ void TakeLargest(const Series::Numbers& from, Series::Numbers& to) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] = std::max(to[i], from[i]);
 }
 
-/// The columns of a window: column i is the time from `from_ms` + i * step_ms on.
-struct Columns {
-  std::int64_t from_ms = 0;
-  double step_ms = 1000;
-  std::size_t count = 0;
-
-  Columns(std::int64_t now_ms, const History::Window& window) {
-    constexpr double kShortest = 10, kLongest = 30.0 * 24 * 3600;
-    const double seconds =
-        std::isfinite(window.seconds) ? std::clamp(window.seconds, kShortest, kLongest) : kShortest;
-    count = std::clamp<std::size_t>(window.width, 10, History::kMostWidth);
-    // A column that is shorter than the time between two snapshots would be empty.
-    count = std::min(count, static_cast<std::size_t>(seconds));
-    step_ms = 1000 * seconds / static_cast<double>(count);
-    from_ms = now_ms - static_cast<std::int64_t>(1000 * seconds);
-  }
-  std::int64_t Begin(std::size_t i) const {
-    return from_ms + static_cast<std::int64_t>(step_ms * static_cast<double>(i));
-  }
-};
-
 /// A series by columns: the largest value of each column, the last one where the column has no point of its
 /// own, nothing before the first point and after the last.
+template <typename Columns>
 std::vector<std::optional<Series::Point>> Thin(const Series& series, const Columns& columns) {
   std::vector<std::optional<Series::Point>> thin(columns.count);
   const std::vector<Series::Point>& points = series.points();
@@ -72,6 +74,7 @@ json NumbersOf(const std::vector<std::optional<Series::Point>>& thin, std::size_
   return values;
 }
 
+template <typename Columns>
 json Header(const Columns& columns) {
   return {{"schema", "lgpu.timeline/v1"},
           {"from_ms", columns.from_ms},
@@ -124,7 +127,8 @@ void History::AddLease(const v1::LeaseStats& stats, std::int64_t now_ms) {
     lease.owner = stats.owner_uid();
     lease.last_ms = now_ms;
     const auto known = lease.devices.try_emplace(device.id()).first;
-    if (!is_known) known->second.refusals_total = device.refusals_total();
+    // Refusals of a lease that is older than this history are of no known time.
+    if (!is_known && is_first_look_) known->second.refusals_total = device.refusals_total();
     Device& entry = known->second;
     entry.name = device.name();
     entry.card = device.card_index();
@@ -160,27 +164,12 @@ void History::Add(const v1::StatsSnapshot& snapshot) {
         now_ms, {card.held_bytes(), card.promised_bytes(), card.foreign_bytes(), card.total_bytes()}, 0);
   }
   for (const v1::LeaseStats& lease : snapshot.leases()) AddLease(lease, now_ms);
+  is_first_look_ = false;
   ForgetEnded(now_ms);
 }
 
-json History::OfCard(const Viewer& viewer, std::uint32_t card, const Window& window) const {
-  const MutexLock lock(mutex_);
-  const Columns columns(now_ms_, window);
-  json result = Header(columns);
-  result["gpu"] = card;
-  result["leases"] = json::array();
-  const auto found = cards_.find(card);
-  if (found == cards_.end()) return result;
-  const auto own = Thin(found->second, columns);
-  const std::array<const char*, Series::kNumbers> names = {"held_bytes", "promised_bytes", "foreign_bytes",
-                                                           "total_bytes"};
-  for (std::size_t i = 0; i < names.size(); ++i) result["card"][names[i]] = NumbersOf(own, i);
-
-  struct Stacked {
-    std::string id, name;
-    std::uint64_t peak = 0;
-    std::vector<std::optional<std::uint64_t>> used;
-  };
+std::vector<History::Stacked> History::StackOf(const Viewer& viewer, std::uint32_t card,
+                                               const Columns& columns) const {
   std::vector<Stacked> stack;
   for (const auto& [id, lease] : leases_) {
     if (!viewer.caller.is_root() && lease.owner != viewer.caller.uid) continue;
@@ -199,18 +188,32 @@ json History::OfCard(const Viewer& viewer, std::uint32_t card, const Window& win
   }
   std::stable_sort(stack.begin(), stack.end(),
                    [](const Stacked& a, const Stacked& b) { return a.peak > b.peak; });
-  if (stack.size() > kMostStacked) {
-    Stacked rest{.id = "", .name = std::to_string(stack.size() - kMostStacked) + " more", .used = {}};
-    rest.used.resize(columns.count);
-    for (std::size_t k = kMostStacked; k < stack.size(); ++k) {
-      for (std::size_t i = 0; i < columns.count; ++i) {
-        if (stack[k].used[i]) rest.used[i] = rest.used[i].value_or(0) + *stack[k].used[i];
-      }
+  if (stack.size() <= kMostStacked) return stack;
+  Stacked rest{.id = "", .name = std::to_string(stack.size() - kMostStacked) + " more", .used = {}};
+  rest.used.resize(columns.count);
+  for (std::size_t k = kMostStacked; k < stack.size(); ++k) {
+    for (std::size_t i = 0; i < columns.count; ++i) {
+      if (stack[k].used[i]) rest.used[i] = rest.used[i].value_or(0) + *stack[k].used[i];
     }
-    stack.resize(kMostStacked);
-    stack.push_back(std::move(rest));
   }
-  for (const Stacked& lease : stack) {
+  stack.resize(kMostStacked);
+  stack.push_back(std::move(rest));
+  return stack;
+}
+
+json History::OfCard(const Viewer& viewer, std::uint32_t card, const Window& window) const {
+  const MutexLock lock(mutex_);
+  const Columns columns(now_ms_, window);
+  json result = Header(columns);
+  result["gpu"] = card;
+  result["leases"] = json::array();
+  const auto found = cards_.find(card);
+  if (found == cards_.end()) return result;
+  const auto own = Thin(found->second, columns);
+  const std::array<const char*, Series::kNumbers> names = {"held_bytes", "promised_bytes", "foreign_bytes",
+                                                           "total_bytes"};
+  for (std::size_t i = 0; i < names.size(); ++i) result["card"][names[i]] = NumbersOf(own, i);
+  for (const Stacked& lease : StackOf(viewer, card, columns)) {
     json used = json::array();
     for (const auto& value : lease.used) used.push_back(value ? json(*value) : json());
     result["leases"].push_back({{"id", lease.id}, {"name", lease.name}, {"used_bytes", std::move(used)}});

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,6 +89,15 @@ class History {
     std::map<std::uint64_t, Device> devices;
   };
   void AddLease(const v1::LeaseStats& stats, std::int64_t now_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  struct Columns;
+  /// A lease on a card, by columns.
+  struct Stacked {
+    std::string id, name;
+    std::uint64_t peak = 0;
+    std::vector<std::optional<std::uint64_t>> used;
+  };
+  std::vector<Stacked> StackOf(const Viewer& viewer, std::uint32_t card, const Columns& columns) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetEnded(std::int64_t now_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
@@ -95,6 +105,7 @@ class History {
   std::map<std::string, Lease> leases_ ABSL_GUARDED_BY(mutex_);    // by id
   std::map<std::uint32_t, Series> cards_ ABSL_GUARDED_BY(mutex_);  // held, promised, foreign, total
   std::int64_t now_ms_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool is_first_look_ ABSL_GUARDED_BY(mutex_) = true;
 };
 
 }  // namespace lgpu::daemon

@@ -30,9 +30,9 @@ int HttpStatusOf(const absl::Status& status) {
 
 }  // namespace
 
-void Answer(httplib::Response& response, int status, const nlohmann::json& json) {
+void Answer(httplib::Response& response, int status, const nlohmann::json& body) {
   response.status = status;
-  response.set_content(JsonLine(json), kJsonType);
+  response.set_content(JsonLine(body), kJsonType);
 }
 
 void Fail(httplib::Response& response, int status, const absl::Status& why) {

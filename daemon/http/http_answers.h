@@ -11,7 +11,7 @@ namespace lgpu::daemon {
 // The answers of the HTTP port: JSON, and errors as JSON ("lgpu.error/v1").
 
 /// Answers with JSON.
-void Answer(httplib::Response& response, int status, const nlohmann::json& json);
+void Answer(httplib::Response& response, int status, const nlohmann::json& body);
 /// Answers with an error and its HTTP status.
 void Fail(httplib::Response& response, int status, const absl::Status& why);
 /// The same with the HTTP status that fits to the error.

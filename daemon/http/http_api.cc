@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -24,6 +25,8 @@ using nlohmann::json;
 constexpr std::size_t kMostEvents = 1000;
 // Of one message of a live stream; the next one has the others.
 constexpr std::size_t kMostEventsOfAMessage = 200;
+// A program that does not answer keeps one thread of its own user's so long.
+constexpr std::chrono::milliseconds kMapWait{2000};
 
 absl::StatusOr<std::uint64_t> Number(const httplib::Request& request, const char* name,
                                      std::uint64_t otherwise) {
@@ -92,9 +95,7 @@ void HttpApi::AddTo(httplib::Server& server) {
              [this](const auto& request, auto& response) { Placements(request, response); });
   server.Get("/api/v1/timeline",
              [this](const auto& request, auto& response) { Timeline(request, response); });
-  if (services_.blocks_of) {
-    server.Get("/api/v1/map", [this](const auto& request, auto& response) { Map(request, response); });
-  }
+  server.Get("/api/v1/map", [this](const auto& request, auto& response) { Map(request, response); });
   server.Get("/api/v1/stream", [this](const auto& request, auto& response) { Stream(request, response); });
 }
 
@@ -192,13 +193,17 @@ void HttpApi::Map(const httplib::Request& request, httplib::Response& response) 
     if (!number->ok()) return Fail(response, number->status());
   }
   if (*device > 1'000) return Fail(response, absl::NotFoundError("no lease has so many logical devices"));
-  const auto blocks = services_.blocks_of(CurrentViewer().caller, request.get_param_value("lease"),
-                                          static_cast<int>(*device));
-  if (!blocks.ok()) return Fail(response, blocks.status());
+  const absl::StatusOr<std::unique_ptr<SnapshotCall>> call =
+      services_.snapshots.Start(CurrentViewer().caller, {.lease = request.get_param_value("lease"),
+                                                         .device = static_cast<int>(*device),
+                                                         .session = {},
+                                                         .wait = kMapWait});
+  if (!call.ok()) return Fail(response, call.status());
+  const std::shared_ptr<const LeaseBlocks> blocks = (*call)->Wait();
   // Of the programs of the lease, the one with the most blocks.
   const DeviceBlocks* most = nullptr;
   absl::Status why = absl::NotFoundError("no program is attached to this lease, so there are no blocks");
-  for (const SessionBlocks& session : (*blocks)->sessions) {
+  for (const SessionBlocks& session : blocks->sessions) {
     if (!session.status.ok()) why = session.status;
     for (const DeviceBlocks& told : session.devices) {
       if (!told.status.ok()) {
@@ -210,8 +215,8 @@ void HttpApi::Map(const httplib::Request& request, httplib::Response& response) 
   }
   if (most == nullptr) return Fail(response, why);
   json map = MapOf(*most, static_cast<std::size_t>(*width));
-  map["lease"] = {{"id", (*blocks)->lease_id}, {"name", (*blocks)->lease_name}};
-  map["programs"] = (*blocks)->sessions.size();
+  map["lease"] = {{"id", blocks->lease_id}, {"name", blocks->lease_name}};
+  map["programs"] = blocks->sessions.size();
   Answer(response, 200, map);
 }
 

@@ -3,7 +3,6 @@
 
 #include <httplib.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -15,7 +14,7 @@
 #include "daemon/leases/lease_table.h"
 #include "daemon/server/event_log.h"
 #include "daemon/server/stats.h"
-#include "daemon/snapshots/lease_blocks.h"
+#include "daemon/snapshots/memory_snapshots.h"
 
 namespace lgpu::daemon {
 
@@ -23,16 +22,13 @@ namespace lgpu::daemon {
 /// what its viewer may see. Thread-safe.
 class HttpApi {
  public:
-  /// The blocks of one logical device of a lease, which its programs are asked for; waits for their answer.
-  using BlocksOf = std::function<absl::StatusOr<std::shared_ptr<const LeaseBlocks>>(
-      const Caller& caller, const std::string& lease, int device)>;
   struct Services {
     const StatsReporter& stats;
     LeaseTable& leases;
     EventLog& events;
+    MemorySnapshots& snapshots;
     std::string backend;
-    bool sees_all = false;    // every viewer; else ViewerOf decides
-    BlocksOf blocks_of = {};  // empty: there are no maps
+    bool sees_all = false;  // every viewer; else ViewerOf decides
   };
   /// `services` outlive the API.
   static absl::StatusOr<std::unique_ptr<HttpApi>> Start(const Services& services);

@@ -27,9 +27,11 @@ namespace lgpu::daemon {
 namespace {
 
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
-// The page runs its own scripts alone, talks to its own server alone, and stands in no frame.
+// The page runs its own scripts alone (its charts write style attributes), talks to its own server alone, and
+// stands in no frame.
 constexpr char kPagePolicy[] =
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' "
+    "data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 // In a time that does not tell how much of it is right.
@@ -89,6 +91,7 @@ class HttpServer::Impl {
     LGPU_ASSIGN_OR_RETURN(api_, HttpApi::Start({.stats = services_.stats,
                                                 .leases = services_.leases,
                                                 .events = services_.events,
+                                                .snapshots = services_.snapshots,
                                                 .backend = services_.backend,
                                                 .sees_all = show_users || !token_.empty()}));
     Configure(address);

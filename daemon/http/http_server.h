@@ -10,6 +10,7 @@
 #include "daemon/server/event_log.h"
 #include "daemon/server/stats.h"
 #include "daemon/sessions/grant_times.h"
+#include "daemon/snapshots/memory_snapshots.h"
 
 namespace lgpu::daemon {
 
@@ -23,6 +24,7 @@ class HttpServer {
     const StatsReporter& stats;
     LeaseTable& leases;
     EventLog& events;
+    MemorySnapshots& snapshots;
     const GrantTimes& grants;
     std::string backend;
     bool names_owners = false;  // in the metrics

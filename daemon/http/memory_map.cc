@@ -18,8 +18,8 @@ constexpr std::size_t kMostCells = 10'000;
 /// the op that has most of it where a cell has many blocks of few ops.
 struct Cell {
   std::uint64_t used = 0;
-  std::uint64_t mapped = 0;
   std::uint64_t blocks = 0;
+  std::uint64_t gaps = 0;
   std::uint64_t lead = 0;  // by how much `op` is ahead of the others (Boyer and Moore's majority vote)
   std::int32_t op = -1;
   void Vote(std::int32_t of, std::uint64_t bytes) {
@@ -46,6 +46,24 @@ void OverCells(std::vector<Cell>& cells, std::uint64_t cell_bytes, std::uint64_t
   }
 }
 
+/// Where the mapped bytes before an address end, if all of them lay side by side. Asked in rising order.
+class Packing {
+ public:
+  explicit Packing(const std::vector<ToldMapping>& mappings) : mappings_(mappings) {}
+  std::uint64_t PlaceOf(std::uint64_t offset) {
+    while (at_ < mappings_.size() && mappings_[at_].offset + mappings_[at_].bytes <= offset) {
+      before_ += mappings_[at_++].bytes;
+    }
+    if (at_ == mappings_.size() || offset <= mappings_[at_].offset) return before_;
+    return before_ + (offset - mappings_[at_].offset);
+  }
+
+ private:
+  const std::vector<ToldMapping>& mappings_;
+  std::size_t at_ = 0;
+  std::uint64_t before_ = 0;
+};
+
 /// The places of ops by their bytes, the largest first.
 std::vector<std::size_t> ByBytes(const std::vector<std::uint64_t>& bytes) {
   std::vector<std::size_t> order(bytes.size());
@@ -56,52 +74,66 @@ std::vector<std::size_t> ByBytes(const std::vector<std::uint64_t>& bytes) {
   return order;
 }
 
-}  // namespace
+void CountGaps(const std::vector<ToldMapping>& mappings, std::uint64_t cell_bytes, std::vector<Cell>& cells) {
+  std::uint64_t end = 0, packed = 0;
+  for (const ToldMapping& mapping : mappings) {
+    const std::uint64_t cell = packed / cell_bytes;
+    if (mapping.offset > end && packed > 0 && cell < cells.size()) ++cells[cell].gaps;
+    end = mapping.offset + mapping.bytes;
+    packed += mapping.bytes;
+  }
+}
 
-json MapOf(const DeviceBlocks& device, std::size_t width) {
-  std::uint64_t end = 0, held = 0, used = 0, live = 0;
-  for (const ToldMapping& mapping : device.mappings) {
-    end = std::max(end, mapping.offset + mapping.bytes);
-    held += mapping.bytes;
-  }
-  for (const ToldBlock& block : device.blocks) end = std::max(end, block.end());
-  std::vector<Cell> cells(end == 0 ? 0 : std::clamp(width, kFewestCells, kMostCells));
-  const std::uint64_t cell_bytes = cells.empty() ? 1 : (end + cells.size() - 1) / cells.size();
-  std::vector<std::uint64_t> bytes_of(std::max<std::size_t>(device.ops.size(), 1));
-  for (const ToldMapping& mapping : device.mappings) {
-    OverCells(cells, cell_bytes, mapping.offset, mapping.bytes,
-              [](Cell& cell, std::uint64_t bytes) { cell.mapped += bytes; });
-  }
+/// What is told of a map besides its cells.
+struct MapSums {
+  std::uint64_t held = 0, used = 0, live = 0;
+  std::vector<std::uint64_t> bytes_of;  // by op
+};
+
+/// Fills the cells with the live blocks.
+void AddBlocks(const DeviceBlocks& device, std::uint64_t cell_bytes, std::vector<Cell>& cells,
+               MapSums& sums) {
+  Packing packing(device.mappings);
   for (const ToldBlock& block : device.blocks) {
-    if (block.state != v1::BlockList::STATE_LIVE) continue;
-    const std::int32_t op = block.op < bytes_of.size() ? block.op : 0;
-    ++live;
-    used += block.bytes;
-    bytes_of[static_cast<std::size_t>(op)] += block.bytes;
-    if (block.bytes == 0) continue;
-    ++cells[block.offset / cell_bytes].blocks;
-    OverCells(cells, cell_bytes, block.offset, block.bytes, [op](Cell& cell, std::uint64_t bytes) {
+    if (block.state != v1::BlockList::STATE_LIVE || block.bytes == 0) continue;
+    const std::int32_t op = block.op < sums.bytes_of.size() ? block.op : 0;
+    ++sums.live;
+    sums.used += block.bytes;
+    sums.bytes_of[static_cast<std::size_t>(op)] += block.bytes;
+    const std::uint64_t place = packing.PlaceOf(block.offset);
+    if (place / cell_bytes < cells.size()) ++cells[place / cell_bytes].blocks;
+    OverCells(cells, cell_bytes, place, block.bytes, [op](Cell& cell, std::uint64_t bytes) {
       cell.used += bytes;
       cell.Vote(op, bytes);
     });
   }
-  const std::vector<std::size_t> order = ByBytes(bytes_of);
-  std::vector<int> place(bytes_of.size(), -1);
+}
+
+}  // namespace
+
+json MapOf(const DeviceBlocks& device, std::size_t width) {
+  MapSums sums;
+  for (const ToldMapping& mapping : device.mappings) sums.held += mapping.bytes;
+  sums.bytes_of.resize(std::max<std::size_t>(device.ops.size(), 1));
+  std::vector<Cell> cells(sums.held == 0 ? 0 : std::clamp(width, kFewestCells, kMostCells));
+  const std::uint64_t cell_bytes = cells.empty() ? 1 : (sums.held + cells.size() - 1) / cells.size();
+  CountGaps(device.mappings, cell_bytes, cells);
+  AddBlocks(device, cell_bytes, cells, sums);
+  const std::vector<std::size_t> order = ByBytes(sums.bytes_of);
+  std::vector<int> place_of(sums.bytes_of.size(), -1);
   json ops = json::array();
   for (std::size_t i = 0; i < order.size(); ++i) {
-    place[order[i]] = static_cast<int>(i);
+    place_of[order[i]] = static_cast<int>(i);
     ops.push_back({{"name", order[i] < device.ops.size() ? device.ops[order[i]] : std::string()},
-                   {"bytes", bytes_of[order[i]]}});
+                   {"bytes", sums.bytes_of[order[i]]}});
   }
   json thin = json::array();
   for (const Cell& cell : cells) {
-    const auto part = [cell_bytes](std::uint64_t bytes) {
-      return static_cast<double>(bytes) / static_cast<double>(cell_bytes);
-    };
-    thin.push_back({cell.op < 0 ? -1 : place[static_cast<std::size_t>(cell.op)], part(cell.used),
-                    part(cell.mapped), cell.blocks});
+    const double part = static_cast<double>(cell.used) / static_cast<double>(cell_bytes);
+    thin.push_back({cell.op < 0 ? -1 : place_of[static_cast<std::size_t>(cell.op)], std::min(part, 1.0),
+                    cell.blocks, cell.gaps});
   }
-  const std::uint64_t slack = held > used ? held - used : 0;
+  const std::uint64_t slack = sums.held > sums.used ? sums.held - sums.used : 0;
   const std::uint64_t largest = std::min(device.region.largest_free_block_bytes(), slack);
   return {
       {"schema", "lgpu.map/v1"},
@@ -110,9 +142,9 @@ json MapOf(const DeviceBlocks& device, std::size_t width) {
       {"cell_bytes", cell_bytes},
       {"cells", std::move(thin)},
       {"ops", std::move(ops)},
-      {"live_blocks", live},
-      {"used_bytes", used},
-      {"held_bytes", held},
+      {"live_blocks", sums.live},
+      {"used_bytes", sums.used},
+      {"held_bytes", sums.held},
       {"largest_free_block_bytes", largest},
       {"fragmentation", slack == 0 ? 0.0 : 1.0 - static_cast<double>(largest) / static_cast<double>(slack)}};
 }

@@ -8,11 +8,11 @@
 
 namespace lgpu::daemon {
 
-/// "lgpu.map/v1": the blocks of one logical device in one program as `width` cells in address order, from the
-/// start of its region to the end of what is mapped. A cell is [op, used, mapped, blocks]: the place in `ops`
-/// of the op that has most of the cell (-1: no block), the parts of the cell (0 to 1) that lie in live blocks
-/// and in mapped memory, and the blocks that begin in it. `ops` are sorted by bytes, the largest first. Takes
-/// one pass over the blocks.
+/// "lgpu.map/v1": the mapped memory of one logical device in one program as `width` cells in address order.
+/// Address space without memory takes no room: what is mapped behind it follows at once. A cell is [op, used,
+/// blocks, gaps]: the place in `ops` of the op that has most of the cell (-1: no block), the part of the cell
+/// (0 to 1) that lies in live blocks, the blocks that begin in it, and how often address space without memory
+/// was left out there. `ops` are sorted by bytes, the largest first. Takes one pass over blocks and mappings.
 nlohmann::json MapOf(const DeviceBlocks& device, std::size_t width);
 
 }  // namespace lgpu::daemon

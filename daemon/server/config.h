@@ -64,7 +64,7 @@ struct HttpConfig {
   std::string listen = {};      // "9400" (of this machine alone), "127.0.0.1:9400"; empty: none
   std::string token_file = {};  // what `Authorization: Bearer` must hold; empty: nothing
   std::string owners =
-      "hidden";  // the metrics' label of a lease's owner: "names", or "hidden": a made-up one
+      "hidden";             // the metrics' label of a lease's owner: "names", or "hidden": a made-up one
   bool show_users = false;  // every reader of the page sees all leases, with their users and programs
   friend bool operator==(const HttpConfig&, const HttpConfig&) = default;
 };

@@ -60,15 +60,33 @@ std::string Once(const TopModel& model, std::size_t columns, TopView view = {}) 
 TEST(TopLayoutTest, TheBarOfACardHasAllPartsInTheirOrder) {
   const std::string text = Once(Model(), 80);
   EXPECT_THAT(text, testing::ContainsRegex("MEM \\[#+=+s+\\.+x+\\]"));
-  EXPECT_THAT(text, HasSubstr("used 60.00MiB | held 40.00MiB | promised 200.00MiB | free 700.00MiB | outside "
-                              "24.00MiB"));
+  EXPECT_THAT(Once(Model(), 100),
+              HasSubstr("used 60.00MiB | held 40.00MiB | promised 200.00MiB | free 700.00MiB | outside "
+                        "24.00MiB"));
+}
+
+TEST(TopLayoutTest, FiguresThatDoNotFitGoOnInTheNextLine) {
+  EXPECT_THAT(Once(Model(), 80), AllOf(HasSubstr("free 700.00MiB"), HasSubstr("outside 24.00MiB")));
+  EXPECT_THAT(Once(Model(), 50), AllOf(HasSubstr("free 700.00MiB"), HasSubstr("outside 24.00MiB")));
+}
+
+TEST(TopLayoutTest, EightGpusLeaveRoomForTheLeases) {
+  TopModel model = Model(3);
+  for (std::uint32_t i = 1; i < 8; ++i) {
+    *model.stats.add_cards() = model.stats.cards(0);
+    model.stats.mutable_cards(static_cast<int>(i))->set_index(i);
+    model.stats.mutable_cards(static_cast<int>(i))->set_uuid(absl::StrCat("GPU-x", i));
+  }
+  const std::string text = TopText(LayOutTop(model, {}, {.columns = 80, .lines = 24}), false);
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("GPU 7  ["), HasSubstr("lease-0"), HasSubstr("lease-2"), HasSubstr("[h]elp")));
 }
 
 TEST(TopLayoutTest, ChargedMemoryIsAPartOfItsOwn) {
   TopModel model = Model();
   model.stats.mutable_leases(0)->mutable_devices(0)->set_charged_bytes(20 * kMiB);
   EXPECT_THAT(Once(model, 100), AllOf(HasSubstr("used 40.00MiB | charged 20.00MiB | held 40.00MiB"),
-                                      testing::ContainsRegex("#c=")));
+                                      testing::ContainsRegex("#c+=")));
 }
 
 TEST(TopLayoutTest, NoLineIsWiderThanTheScreenAndNoneIsTooMany) {
@@ -132,7 +150,8 @@ TEST(TopLayoutTest, RowsAreSortedAndTheChosenOneIsInSight) {
   EXPECT_EQ(TopRows(model, view).front().first, "l-a");
   view.reversed = true;
   EXPECT_EQ(TopRows(model, view).front().first, "l-b");
-  view = {.sort = TopSort::kUsed};
+  view = {};
+  view.sort = TopSort::kUsed;
   EXPECT_EQ(TopRows(model, view).front().first, "l-a");
 
   const TopModel many = Model(50);

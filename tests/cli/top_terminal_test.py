@@ -4,6 +4,7 @@
 Skipped (77) where there is no tmux."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -45,9 +46,13 @@ class Terminal:
         sys.exit(f"not on the screen: {texts}, or there: {absent}\n{screen}")
 
 
+daemons = []
+
+
 def start_daemon(folder):
     daemon = subprocess.Popen([lgpud, "--simulate", "1x1GiB", "--dir", f"{folder}/run", "--config",
                                f"{folder}/lgpud.toml"], stderr=subprocess.PIPE, text=True)
+    daemons.append(daemon)
     for line in daemon.stderr:
         if " ready: " in line:
             return daemon
@@ -73,12 +78,13 @@ def main():
             command(folder, "create", "-q", "-m", "128MiB", "--name", "simulate", "--preallocate")
             check_once(folder)
             check_keys(folder, terminal)
-            daemon = check_restart(folder, terminal, daemon)
+            check_restart(folder, terminal, daemon)
             check_signal(folder, terminal)
         finally:
             terminal.run("kill-server")
-            daemon.terminate()
-            daemon.communicate()
+            for each in daemons:
+                each.kill()
+                each.wait()
     print("ok")
     return 0
 
@@ -132,13 +138,12 @@ def check_keys(folder, terminal):
 
 def check_restart(folder, terminal, daemon):
     daemon.kill()
-    daemon.communicate()
+    daemon.wait()
     terminal.wait("OLD:", "newcomer")
-    daemon = start_daemon(folder)
+    start_daemon(folder)
     terminal.wait("newcomer", "[h]elp", absent=("OLD:",))
     terminal.keys("q")
     terminal.wait("ready:", absent=("[h]elp",))
-    return daemon
 
 
 def check_signal(folder, terminal):
@@ -156,7 +161,8 @@ def check_signal(folder, terminal):
     terminal.wait("echo typed-$((40+2))", "typed-42")
     terminal.line(f"NO_COLOR=1 {lgpu} --endpoint {folder}/run top")
     terminal.wait("[h]elp")
-    assert "\033[3" not in terminal.run("capture-pane", "-p", "-e"), "a colour in spite of NO_COLOR"
+    coloured = re.search("\033\\[[0-9;]*3[0-7]m", terminal.run("capture-pane", "-p", "-e"))
+    assert not coloured, f"a colour in spite of NO_COLOR: {coloured}"
     terminal.keys("F10")
     terminal.wait("typed-42", absent=("[h]elp",))
     # Below the smallest size it prints once.

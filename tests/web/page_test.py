@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""The page in a browser: its values are those of gRPC, leases come and go while it is open, 200 of them, the keyboard.
+page_test.py BUILD. Skipped (77) where there is no Chromium."""
+
+import sys
+import time
+
+import browser as browsers
+from page_daemon import PageDaemon
+
+BUILD = sys.argv[1]
+MIB = 1 << 20
+
+
+def wait(browser, what, script, *arguments):
+    """Until the script gives something that is not false; gives it."""
+    for _ in range(300):
+        value = browser.execute_script(script, *arguments)
+        if value:
+            return value
+        time.sleep(0.1)
+    sys.exit(f"{what}: still not so\n{browser.execute_script('return document.body.innerText')[:3000]}\n"
+             f"{browsers.complaints(browser)}")
+
+
+ROW = "return [...document.querySelectorAll('#lease-table tbody tr')].find(row => row.cells[0].textContent === arguments[0])"
+VALUES = """
+const row = [...document.querySelectorAll('#lease-table tbody tr')].find(row => row.cells[0].textContent === arguments[0]);
+return row && Object.fromEntries([...row.cells].filter(cell => cell.dataset.value).map(cell => [cell.dataset.key, cell.dataset.value]));
+"""
+
+
+def values_are_those_of_grpc(browser, daemon, program):
+    lease = program.must(f"open c lease_name=train limit={64 * MIB}").split()[1]
+    for i in range(6):
+        program.must(f"alloc c t{i} {3 * MIB}")
+    program.must("free t2")
+    program.must("work c 5")
+    browser.get(daemon.url + "/")
+    stats = daemon.stats()
+    device = stats["leases"][0]["devices"][0]
+    for _ in range(100):
+        values = wait(browser, "the row of train", VALUES, "train")
+        if int(values["used_bytes"]) == device["used_bytes"]:
+            break
+        time.sleep(0.1)
+    for key in ("used_bytes", "held_bytes", "memory_limit_bytes", "peak_used_bytes", "refusals_total"):
+        assert int(values[key]) == device[key], f"{key}: {values[key]}, and gRPC says {device[key]}"
+    assert values["pid"] == str(program.process.pid), values
+    card = stats["cards"][0]
+    figures = browser.execute_script(
+        "return Object.fromEntries([...document.querySelectorAll('.gpu dd')].map(each => [each.dataset.key, Number(each.dataset.value)]))")
+    assert figures["total"] == card["total_bytes"] and figures["free"] == card["free_bytes"], figures
+    assert figures["used"] + figures["charged"] + figures["held"] == card["held_bytes"], figures
+    parts = sum(figures[part] for part in ("used", "charged", "held", "promised", "free", "foreign"))
+    assert parts == card["total_bytes"], figures
+    # The map and the placements of the chosen row, in words and in pixels.
+    words = wait(browser, "the map", "const t = document.getElementById('map-words').textContent; return t.includes('blocks,') && t")
+    assert f"{device['live_blocks']} blocks" in words, words
+    painted = """
+      const canvas = document.getElementById(arguments[0]);
+      const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+      const colours = new Set();
+      for (let i = 0; i < data.length; i += 4) if (data[i + 3]) colours.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
+      return colours.size;"""
+    assert browser.execute_script(painted, "map") > 2
+    wait(browser, "the placements", "return document.getElementById('placements').getAttribute('aria-label').includes('MatMul 5')")
+    assert browser.execute_script(painted, "placements") > 2
+    # A refusal is a mark in the timeline; where the GPU is short, lgpud tells it as an event too.
+    assert program.ask(f"alloc c big {1 << 30}").startswith("error")
+    daemon.run("create", "-q", "-m", "900MiB", "--preallocate", "--name", "hoard")
+    greedy = daemon.program()
+    greedy.must(f"open c lease_name=greedy limit={500 * MIB} timeout=100")
+    assert greedy.ask(f"alloc c big {400 * MIB}").startswith("error")
+    greedy.kill()
+    daemon.run("rm", "hoard")
+    wait(browser, "the refusal", "return document.querySelector('#events li.refused')")
+    browser.execute_script("const s = document.getElementById('timeline-of'); s.value = arguments[0]; s.dispatchEvent(new Event('change'))",
+                           f"lease:{lease}")
+    wait(browser, "the timeline", "return document.getElementById('timeline').getAttribute('aria-label').includes('1 refused')")
+
+
+def leases_come_and_go(browser, daemon):
+    daemon.run("create", "-q", "-m", "32MiB", "--name", "comes")
+    wait(browser, "a lease that was made", ROW, "comes")
+    program = daemon.program()
+    program.must(f"open c lease_name=dies limit={16 * MIB}")
+    wait(browser, "a lease with a program", ROW, "dies")
+    program.kill()
+    wait(browser, "a lease whose program was killed", f"return !(() => {{ {ROW} }})()", "dies")
+    daemon.run("rm", "comes")
+    wait(browser, "a lease that was removed", f"return !(() => {{ {ROW} }})()", "comes")
+
+
+def the_keyboard_is_enough(browser):
+    browser.execute_script("document.querySelector('#lease-table tbody tr').focus()")
+    active = browser.switch_to.active_element
+    assert active.tag_name == "tr"
+    active.send_keys("\ue007")  # Enter
+    wait(browser, "the chosen row", "return document.activeElement.getAttribute('aria-selected') === 'true'")
+    browser.execute_script("document.getElementById('map').focus()")
+    browser.switch_to.active_element.send_keys("\ue014")  # ArrowRight
+    wait(browser, "a cell of the map in words", "return document.getElementById('map-detail').textContent.startsWith('behind ')")
+    # Every part that does something has a name and can be reached.
+    unnamed = browser.execute_script("""
+      return [...document.querySelectorAll('button, input, select, canvas, [role=img]')]
+        .filter(each => !each.closest('#timeline') || each.id === 'timeline')
+        .filter(each => !(each.getAttribute('aria-label') || each.labels?.length || each.textContent.trim() || each.classList.contains('swatch')))
+        .map(each => each.outerHTML.slice(0, 100))""")
+    assert unnamed == [], unnamed
+
+
+def two_hundred_leases(browser, daemon):
+    for i in range(200):
+        daemon.run("create", "-q", "-m", "2MiB", "--name", f"many-{i:03}")
+    wait(browser, "200 leases", "return document.querySelectorAll('#lease-table tbody tr').length >= 200")
+    browser.execute_script("const f = document.getElementById('filter'); f.value = 'many-17'; f.dispatchEvent(new Event('input'))")
+    wait(browser, "the filter", "return document.querySelectorAll('#lease-table tbody tr').length === 10")
+    browser.execute_script("const f = document.getElementById('filter'); f.value = ''; f.dispatchEvent(new Event('input'))")
+    # The page answers while they are there: a frame is painted between two messages.
+    frames = browser.execute_async_script("""
+      const done = arguments[0]; const end = performance.now() + 2000; let frames = 0;
+      const tick = () => { ++frames; if (performance.now() < end) requestAnimationFrame(tick); else done(frames); };
+      tick();""")
+    assert frames >= 10, f"{frames} frames in two seconds"
+
+
+def a_daemon_that_is_gone_is_named(browser, daemon):
+    daemon.process.kill()
+    daemon.process.wait()
+    wait(browser, "the lost daemon", "return document.getElementById('state').classList.contains('lost')")
+
+
+def main():
+    if browsers.missing():
+        print(f"skipped: {browsers.missing()} is not installed")
+        return 77
+    with PageDaemon(BUILD) as daemon:
+        browser = browsers.start()
+        try:
+            program = daemon.program()
+            values_are_those_of_grpc(browser, daemon, program)
+            the_keyboard_is_enough(browser)
+            leases_come_and_go(browser, daemon)
+            two_hundred_leases(browser, daemon)
+            assert browsers.complaints(browser) == [], browsers.complaints(browser)
+            a_daemon_that_is_gone_is_named(browser, daemon)
+        finally:
+            browser.quit()
+    print("ok")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
