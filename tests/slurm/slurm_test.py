@@ -127,6 +127,33 @@ def more_than_a_card_is_refused_at_submit(cluster):
 
 
 @case
+def each_component_of_a_heterogeneous_job_has_a_lease(cluster):
+    job = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100", ":", "-n", "1", "-w", "n1", "--gres=shard:40")
+    wanted = [("n0", f"slurm-{job}", 100), ("n1", f"slurm-{job + 1}", 40)]
+    eventually(lambda: [(node, name, mib) for node, name, _, mib in cluster.leases()] == wanted, 40,
+               lambda: f"{cluster.leases()}; {cluster.run('squeue').stdout}; {cluster.job(job)[1]}")
+    cluster.run("scancel", str(job))
+    eventually(lambda: not cluster.leases(), 40, lambda: f"{cluster.leases()}")
+
+
+@case
+def a_job_whose_part_slurmctld_does_not_tell_goes_back(cluster):
+    # The prolog's squeue alone has no answer; slurmd sets this variable for it.
+    squeue = cluster.folder / "bin/squeue"
+    squeue.write_text(f'#!/bin/sh\n[ -z "$SLURMD_NODENAME" ] || exit 1\nexec {shutil.which("squeue")} "$@"\n')
+    squeue.chmod(0o755)
+    try:
+        job = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100", ":", "-n", "1", "-w", "n1", "--gres=shard:40")
+        eventually(lambda: "does not tell which part" in cluster.job(job)[0].get("Comment", "") + cluster.job(job)[1], 40,
+                   lambda: f"the comment is there: {cluster.job(job)[1]}")
+        eventually(lambda: cluster.state(job) == "PENDING", 40, lambda: cluster.job(job)[1])
+        expect("held" not in cluster.job(job)[0]["Reason"], f"it is not held: {cluster.job(job)[1]}")
+        cluster.run("scancel", str(job))
+    finally:
+        squeue.unlink()
+
+
+@case
 def texts_of_a_user_are_not_taken_for_slurms(cluster):
     # Each of them claims more than Slurm gave.
     fake = "Nodes=n0 CPU_IDs=0 Mem=0 GRES=shard:200(IDX:0)"
