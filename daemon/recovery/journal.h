@@ -45,7 +45,7 @@ class Journal final : public GrantLog {
   /// characters. The file's errors.
   static absl::StatusOr<Opened> Open(const std::string& directory, const std::string& boot_id);
 
-  /// The file before was damaged or missing, and the holders of memory at that time are known, or noted.
+  /// Records that the doubts about a damaged or missing earlier file are explained.
   void Settled();
   /// The record is true from here on, and will be in the file.
   void Note(const v1::JournalRecord& record);
