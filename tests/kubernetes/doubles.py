@@ -13,11 +13,12 @@ RESOURCE = "/apis/resource.k8s.io/v1"
 
 
 class ApiServer:
-    """Objects by their paths. `fail`: the status of every answer, or 0."""
+    """Objects by their paths. `fail`: the status of every answer, or 0; `failing`: paths that alone are answered by 500."""
 
     def __init__(self, node):
         self.objects = {f"/api/v1/nodes/{node}": {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "uid": "node-uid"}}}
         self.lock, self.fail, self.writes = threading.Lock(), 0, 0
+        self.failing = set()
         double = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -39,6 +40,8 @@ class ApiServer:
                 path = self.path.split("?")[0]
                 with double.lock:
                     found = double.objects.get(path)
+                    if path in double.failing:
+                        return self.refuse(500)
                     if double.fail or found is None:
                         return self.refuse(double.fail or 404)
                     return self.answer(200, found)
@@ -84,12 +87,22 @@ class ApiServer:
             found = [value for key, value in self.objects.items() if key.startswith(f"{RESOURCE}/resourceslices/")]
         return found[0] if found else None
 
+    def delete_slices(self):
+        """As a kubelet does that starts."""
+        with self.lock:
+            for path in [path for path in self.objects if path.startswith(f"{RESOURCE}/resourceslices/")]:
+                del self.objects[path]
+
+    @staticmethod
+    def path_of(namespace, name):
+        return f"{RESOURCE}/namespaces/{namespace}/resourceclaims/{name}"
+
     def put_claim(self, namespace, name, uid, results):
         """A claim as the scheduler leaves it: `results` of (request, node, device, size or None)."""
         given = [{"request": request, "driver": "lgpu.io", "pool": pool, "device": device,
                   **({"shareID": "00000000-0000-4000-8000-000000000000", "consumedCapacity": {"memory": size}} if size else {})}
                  for request, pool, device, size in results]
-        path = f"{RESOURCE}/namespaces/{namespace}/resourceclaims/{name}"
+        path = self.path_of(namespace, name)
         with self.lock:
             self.objects[path] = {
                 "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
@@ -98,7 +111,7 @@ class ApiServer:
 
     def delete_claim(self, namespace, name):
         with self.lock:
-            del self.objects[f"{RESOURCE}/namespaces/{namespace}/resourceclaims/{name}"]
+            del self.objects[self.path_of(namespace, name)]
 
 
 class Kubelet:

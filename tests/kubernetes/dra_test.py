@@ -4,6 +4,7 @@
 dra_test.py ROOT BUILD [CASE ...]   as root, with the packages of packaging/kubernetes/requirements.txt"""
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -18,6 +19,9 @@ import traceback
 ROOT, BUILD = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
 sys.path.insert(0, str(ROOT / "packaging/kubernetes"))
 from doubles import ApiServer, Kubelet  # noqa: E402
+from lgpu_dra.__main__ import Upkeep  # noqa: E402
+from lgpu_dra.api import ApiError  # noqa: E402
+from lgpu_dra.leases import LeaseError  # noqa: E402
 
 NODE = "node-7"
 CASES = []
@@ -63,12 +67,12 @@ class World:
         self.daemon.kill()
         self.daemon.wait()
 
-    def start_driver(self):
+    def start_driver(self, resync="0.5"):
         log = open(self.folder / "driver.log", "ab")
         self.driver = subprocess.Popen(
             [sys.executable, "-m", "lgpu_dra", "--node", NODE, "--endpoint", self.folder / "run", "--lgpu", BUILD / "cli/lgpu",
-             "--cdi-folder", self.cdi, "--kubelet", self.folder, "--kubeconfig", self.folder / "kubeconfig", "--interval", "0.3", "--resync", "0.5",
-             "--grace", "1"], stderr=log, cwd=ROOT / "packaging/kubernetes")
+             "--cdi-folder", self.cdi, "--kubelet", self.folder, "--kubeconfig", self.folder / "kubeconfig", "--interval", "0.3", "--resync",
+             resync, "--grace", "1"], stderr=log, cwd=ROOT / "packaging/kubernetes")
         eventually(self.kubelet.registry.exists, lambda: f"the driver has its socket: {self.log()}")
         self.kubelet.register()
 
@@ -86,8 +90,23 @@ class World:
     def leases(self):
         return {lease["name"]: lease for lease in json.loads(self.lgpu("ls", "--json").stdout)["leases"]}
 
-    def files(self):
-        return sorted(file.name for file in self.cdi.glob("*")) if self.cdi.exists() else []
+    def files(self, ending="*"):
+        return sorted(file.name for file in self.cdi.glob(ending)) if self.cdi.exists() else []
+
+    @contextlib.contextmanager
+    def in_lease(self, name):
+        """A program is attached to the lease."""
+        program = subprocess.Popen([BUILD / "tests/e2e/e2e_client"], env={**os.environ, "LGPU_ENDPOINT": str(self.folder / "run")},
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            program.stdin.write(f"open c lease={name}\n")
+            program.stdin.flush()
+            answer = program.stdout.readline()
+            expect(answer.startswith("ok"), answer)
+            yield
+        finally:
+            program.kill()
+            program.communicate()
 
     def device(self, index):
         return json.loads(self.lgpu("ls", "--json").stdout)["cards"][index]["uuid"].lower()
@@ -207,7 +226,7 @@ def requests_of_a_claim_have_a_lease_each(world):
     claim = world.claim(("a", NODE, world.device(0), "32Mi"), ("b/sub", NODE, world.device(1), "64Mi"))
     first, second = world.prepared(claim)
     expect(list(first.request_names) == ["a"] and list(second.request_names) == ["b"], f"{first} {second}")
-    expect(len(world.leases()) == 2 and len(world.files()) == 2, f"{world.leases()}")
+    expect(len(world.leases()) == 2 and len(world.files("*.json")) == 2, f"{world.leases()}")
     world.end(claim)
 
 
@@ -249,11 +268,100 @@ def leases_of_claims_that_are_gone_end(world):
     expect("the API server refuses to" in world.log(), world.log())
     world.api.fail = 0
     eventually(lambda: sorted(world.leases()) == sorted([f"k8s-{stays[2]}", "k8s-by-hand"]), lambda: f"{list(world.leases())}")
-    eventually(lambda: world.files() == [f"lgpu-k8s-{stays[2]}.json"], lambda: f"{world.files()}")
+    eventually(lambda: world.files("*.json") == [f"lgpu-k8s-{stays[2]}.json"], lambda: f"{world.files()}")
     expect(world.lgpu("rm", "k8s-by-hand").returncode == 0, "rm")
     # Made again under its name.
     world.api.put_claim("team", stays[1], "00000000-0000-4000-8000-aaaaaaaaaaaa", [])
     eventually(lambda: not world.leases(), lambda: f"{world.leases()}")
+
+
+@case
+def a_repeated_prepare_leaves_a_running_pod_its_lease(world):
+    claim = world.claim(("m", NODE, world.device(0), "32Mi"))
+    world.prepared(claim)
+    name = f"k8s-{claim[2]}"
+    lease = world.leases()[name]
+    world.api.put_claim(*claim, [("m", NODE, world.device(0), None)])
+    world.prepared(claim)
+    expect(world.leases()[name]["id"] == lease["id"], "the scheduler names no amount any more: the lease that is there stays")
+    with world.in_lease(name):
+        world.api.put_claim(*claim, [("m", NODE, world.device(0), "64Mi")])
+        world.prepared(claim)
+        expect(world.leases()[name]["id"] == lease["id"], "a program is attached")
+    eventually(lambda: not world.leases()[name]["sessions"], "the program has ended")
+    world.prepared(claim)
+    expect(world.leases()[name]["devices"][0]["memory_limit_bytes"] == 64 << 20, f"{world.leases()}")
+    world.end(claim)
+
+
+@case
+def a_stuck_claim_is_in_no_others_way(world):
+    stuck, gone = world.claim(("m", NODE, world.device(0), "2Mi")), world.claim(("m", NODE, world.device(0), "2Mi"))
+    slow = world.claim(("m", NODE, world.device(0), "2Mi"))
+    for claim in (stuck, gone, slow):
+        world.prepared(claim)
+    world.api.failing = {world.api.path_of(*claim[:2]) for claim in (stuck, slow)}
+    world.api.delete_claim(*gone[:2])
+    eventually(lambda: f"k8s-{gone[2]}" not in world.leases(), lambda: f"{list(world.leases())}")
+    expect(len(world.leases()) == 2, f"of the others nothing is known: {list(world.leases())}")
+    eventually(lambda: f"the claim of UID {stuck[2]}: the API server refuses" in world.log(), world.log)
+    expect(world.api.slice()["spec"]["devices"], "the cards are not withdrawn")
+    world.api.failing = set()
+    for claim in (stuck, slow):
+        world.end(claim)
+
+
+@case
+def no_failure_of_upkeep_stops_the_rest(_):
+    class Failing:
+        tended, published = 0, []
+
+        def devices(self):
+            return ["card"]
+
+        def publish(self, devices):
+            self.published.append(devices)
+            raise ApiError("refused")
+
+        def tend(self):
+            self.tended += 1
+            raise LeaseError(75, "stuck")
+
+    driver = Failing()
+    upkeep = Upkeep(driver, resync=3600, grace=0)
+    for _ in range(3):
+        upkeep.once()
+    expect(driver.tended == 1, f"claims are looked after all the same, and not at each look: {driver.tended}")
+    expect(driver.published == [["card"]] * 3, f"tried each time, and never withdrawn: {driver.published}")
+
+
+@case
+def the_file_of_a_claim_that_is_there_stays(world):
+    claim = world.claim(("m", NODE, world.device(0), "2Mi"))
+    world.prepared(claim)
+    files = world.files()
+    # As while lgpud keeps the lease for a card that is not served.
+    expect(world.lgpu("rm", f"k8s-{claim[2]}").returncode == 0, "rm")
+    time.sleep(1.5)
+    expect(world.files() == files, f"{files} became {world.files()}")
+    world.api.delete_claim(*claim[:2])
+    eventually(lambda: not world.files(), lambda: f"{world.files()}")
+
+
+@case
+def a_kubelet_that_starts_again_deletes_slices(world):
+    world.kill_driver()
+    world.start_driver(resync="3600")
+    eventually(world.api.slice, "the slice is there")
+    time.sleep(1)
+    world.api.delete_slices()
+    world.kubelet.register()
+    eventually(world.api.slice, "it is made again at a registration", 10)
+    world.api.delete_slices()
+    expect(world.api.slice() is None, "this deletion comes late")
+    eventually(world.api.slice, "and a while after a registration", 45)
+    world.kill_driver()
+    world.start_driver()
 
 
 @case

@@ -16,6 +16,7 @@ from lgpu_dra.leases import LeaseError, Leases
 from lgpu_dra.plugin import Plugin
 
 log = logging.getLogger("lgpu_dra")
+AGAIN = 30  # seconds until a comparison that failed is repeated, and the one of a registration
 
 
 def parse(arguments):
@@ -48,39 +49,75 @@ def parse(arguments):
 
 class Upkeep:
     """What is done again and again: the slice is true, and leases of claims that are gone end. lgpud is looked at each time; the
-    API server is asked only when a card has changed, and now and then, not by all nodes at once."""
+    API server is asked only when a card has changed, when kubelet has registered the driver, and now and then, not by all nodes
+    at once. kubelet_came() may be called on any thread."""
 
     def __init__(self, driver, resync, grace):
         self._driver, self._resync, self._grace = driver, resync, grace
-        self._heard = self._resync_at = time.monotonic()
+        self._heard = time.monotonic()
+        self._mutex = threading.Lock()
+        self._resync_at, self._after_kubelet = self._heard, None
         self._published = None
-        self._told = ""
+        self._told = {}
+
+    def kubelet_came(self):
+        """A kubelet that starts deletes its node's slices, before it registers the driver or a little later."""
+        with self._mutex:
+            self._resync_at = time.monotonic()
+            self._after_kubelet = self._resync_at + AGAIN
 
     def once(self):
-        now = time.monotonic()
+        is_due = self._is_due()
         try:
             devices = self._driver.devices()
-            self._heard = now
-            is_due = now >= self._resync_at
-            if is_due or devices != self._published:
-                if self._driver.publish(devices):
-                    log.info("the node's GPUs are published")
-                self._published = devices
-            if is_due:
-                self._driver.tend()
-                self._resync_at = now + self._resync * random.uniform(0.5, 1)
-            self._told = ""
+            self._heard = time.monotonic()
+            self._tell("lgpud", [])
         except LeaseError as error:
-            self._tell(error)
+            self._tell("lgpud", [str(error)])
             self._withdraw_late()
-        except ApiError as error:
-            self._tell(error)
+            devices = None
+        if devices is not None and (is_due or devices != self._published):
+            self._publish(devices)
+        if is_due and (devices is None or not self._tend()):
+            with self._mutex:
+                self._resync_at = min(self._resync_at, time.monotonic() + AGAIN)
 
-    def _tell(self, error):
+    def _is_due(self):
+        """Whether slice and claims are compared now. The next time is set at once, so that no failure holds it up."""
+        with self._mutex:
+            now = time.monotonic()
+            is_due = now >= self._resync_at
+            if self._after_kubelet is not None and now >= self._after_kubelet:
+                is_due, self._after_kubelet = True, None
+            if is_due:
+                self._resync_at = now + self._resync * random.uniform(0.5, 1)
+            return is_due
+
+    def _publish(self, devices):
+        try:
+            if self._driver.publish(devices):
+                log.info("the node's GPUs are published")
+            self._published = devices
+            self._tell("slice", [])
+        except ApiError as error:
+            self._published = None  # it is tried again at the next look
+            self._tell("slice", [str(error)])
+
+    def _tend(self):
+        """Whether all claims were looked after."""
+        try:
+            failures = self._driver.tend()
+        except LeaseError as error:
+            failures = [str(error)]
+        self._tell("claims", failures)
+        return not failures
+
+    def _tell(self, what, texts):
         """Once, not at each look."""
-        if str(error) != self._told:
-            self._told = str(error)
-            log.warning("%s", error)
+        for text in texts:
+            if text not in self._told.get(what, []):
+                log.warning("%s", text)
+        self._told[what] = texts
 
     def _withdraw_late(self):
         if self._published == [] or time.monotonic() - self._heard < self._grace:
@@ -90,7 +127,7 @@ class Upkeep:
             self._published = []
             log.warning("lgpud is silent: the node's GPUs are withdrawn; claims that are prepared stay")
         except ApiError as error:
-            self._tell(error)
+            self._tell("slice", [str(error)])
 
 
 def main(arguments=None):
@@ -102,7 +139,8 @@ def main(arguments=None):
     driver = Driver(options.driver, options.node, Leases(options.lgpu, options.endpoint, options.owner),
                     Api(options.driver, options.node, options.kubeconfig), options.cdi_folder, options.overhead, options.card_cdi)
     upkeep = Upkeep(driver, options.resync, options.grace)
-    plugin = Plugin(driver, f"{options.kubelet}/plugins/{options.driver}", f"{options.kubelet}/plugins_registry")
+    plugin = Plugin(driver, f"{options.kubelet}/plugins/{options.driver}", f"{options.kubelet}/plugins_registry",
+                    upkeep.kubelet_came)
     while not stopping.is_set():
         upkeep.once()
         stopping.wait(options.interval)

@@ -14,6 +14,10 @@ class ApiError(Exception):
     """The API server does not answer, or refuses; the text is for people."""
 
 
+class ApiSilent(ApiError):
+    """It does not answer at all."""
+
+
 class Api:
     """Thread-safe."""
 
@@ -35,7 +39,7 @@ class Api:
                 return None
             raise ApiError(f"the API server refuses to {what}: {error.status} {error.reason}") from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ApiError(f"the API server cannot be reached to {what}: {error}") from error
+            raise ApiSilent(f"the API server cannot be reached to {what}: {error}") from error
 
     def claim(self, namespace, name):
         """The ResourceClaim, or None."""

@@ -13,6 +13,7 @@ import re
 import threading
 
 from lgpu_dra import cards
+from lgpu_dra.api import ApiError, ApiSilent
 from lgpu_dra.leases import ALREADY_EXISTS, LeaseError
 
 log = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class Driver:
                 if result.driver == self.name and result.pool == self._node]
 
     def _prepare_one(self, claim, index, result, card):
-        size = self._size(claim, result, card)
+        size, is_named = self._size(claim, result, card)
         request_id = _request_id(claim.uid, index)
         labels = _labels_of(claim)
         try:
@@ -128,10 +129,12 @@ class Driver:
             self._leases.remove(NAME + request_id)
             lease = self._leases.create(NAME + request_id, request_id, card["uuid"], size, labels)
         device = lease["devices"][0]
-        if (device["card_uuid"], device["memory_limit_bytes"]) != (card["uuid"], size):
-            # Of an earlier allocation of the claim that was never unprepared.
+        is_of_size = not is_named or device["memory_limit_bytes"] == size
+        if device["card_uuid"] != card["uuid"] or not (is_of_size or self._is_in_use(lease)):
+            # Of an earlier allocation of the claim that was never unprepared. A pod that runs on this card keeps its lease.
             self._leases.remove(lease["id"])
             lease = self._leases.create(NAME + request_id, request_id, card["uuid"], size, labels)
+        self._write(self._record(claim.uid), f"{claim.namespace}/{claim.name}\n")
         self._write_cdi(lease)
         ids = [f"{CDI_KIND}={lease['name']}"]
         if self._card_cdi and not card["simulated"]:
@@ -140,11 +143,11 @@ class Driver:
         return result.request.split("/")[0], result.pool, result.device, ids
 
     def _size(self, claim, result, card):
-        """What the scheduler counts. Without consumable capacity in the cluster a claim has the card for itself."""
+        """(bytes, whether the scheduler named them). Without consumable capacity in the cluster a claim has the card for itself."""
         quantity = (result.consumed_capacity or {}).get(cards.MEMORY)
         most = cards.memory_of(card, self._overhead)
         if quantity is None:
-            return most
+            return most, False
         try:
             size = cards.size_of(quantity)
         except ValueError as error:
@@ -152,20 +155,31 @@ class Driver:
         if not 0 < size <= most:
             raise ClaimError(f"claim {claim.namespace}/{claim.name} was given {cards.quantity_of(size)} of GPU {result.device}, of "
                              f"which leases can have {cards.quantity_of(most)}")
-        return size
+        return size, True
 
-    # --- CDI files
+    def _is_in_use(self, lease):
+        return any(each["sessions"] for each in self._leases.snapshot()[1] if each["id"] == lease["id"])
+
+    # --- CDI files, and beside them the claim's name, of which the container runtime reads nothing
 
     def _cdi_file(self, lease_name):
         return self._cdi / f"lgpu-{lease_name}.json"
 
+    def _record(self, uid):
+        return self._cdi / f"lgpu-{NAME}{uid}.claim"
+
+    def _files(self, uid):
+        return [*self._cdi.glob(f"lgpu-{NAME}{uid}.json"), *self._cdi.glob(f"lgpu-{NAME}{uid}.*.json")]
+
     def _write_cdi(self, lease):
         specification = self._leases.cdi(lease["id"])
+        self._write(self._cdi_file(lease["name"]), json.dumps(specification, indent=2) + "\n")
+
+    def _write(self, file, text):
         self._cdi.mkdir(parents=True, exist_ok=True)
-        file = self._cdi_file(lease["name"])
         # The runtime reads files that end with .json, whole ones only.
-        partial = file.with_suffix(".partial")
-        partial.write_text(json.dumps(specification, indent=2) + "\n")
+        partial = file.with_name(file.name + ".partial")
+        partial.write_text(text)
         os.replace(partial, file)
 
     # --- unprepare
@@ -179,40 +193,63 @@ class Driver:
 
     def _end(self, uid):
         """The claim's leases and files end."""
-        ours = [lease for lease in self._leases.snapshot()[1] if lease.get("labels", {}).get(UID) == uid]
-        for name in sorted({lease["name"] for lease in ours} | {NAME + uid}):
+        files = self._files(uid)
+        named = {file.name.removeprefix("lgpu-").removesuffix(".json") for file in files}
+        for name in sorted({lease["name"] for lease in self._leases_of(uid)} | named | {NAME + uid}):
             self._leases.remove("--request-id", name.removeprefix(NAME))
         # A claim's container cannot start any more, so the files go last.
-        for file in self._cdi.glob(f"lgpu-{NAME}{uid}*.json"):
+        for file in [*files, self._record(uid)]:
             file.unlink(missing_ok=True)
+
+    def _leases_of(self, uid):
+        return [lease for lease in self._leases.snapshot()[1] if lease.get("labels", {}).get(UID) == uid]
 
     # --- what is left over
 
     def tend(self):
-        """Ends leases of claims that are gone, removes files of leases that are gone, writes files that are missing. Where lgpud
-        or the API server does not answer nothing is touched."""
-        files = {file.name for file in self._cdi.glob(f"lgpu-{NAME}*.json")}  # before the leases: a lease comes before its file
-        leases = [lease for lease in self._leases.snapshot()[1] if _claim_of(lease.get("labels", {}))]
-        for uid in {lease["labels"][UID] for lease in leases}:
-            with self._alone(uid):
-                self._tend_claim(uid)
-        for name in files - {self._cdi_file(lease["name"]).name for lease in leases}:
-            log.info("removing %s: its lease is gone", name)
-            (self._cdi / name).unlink(missing_ok=True)
+        """Ends leases and removes files of claims that are gone, writes files that are missing. Where lgpud or the API server does
+        not answer nothing is touched. Returns why claims could not be looked after; each of them is by itself. LeaseError."""
+        uids = {lease["labels"][UID] for lease in self._leases.snapshot()[1] if _claim_of(lease.get("labels", {}))}
+        for file in [*self._cdi.glob(f"lgpu-{NAME}*.json"), *self._cdi.glob(f"lgpu-{NAME}*.claim")]:
+            uids.add(file.name.removeprefix(f"lgpu-{NAME}").split(".")[0])
+        failures = []
+        for uid in sorted(uids):
+            try:
+                with self._alone(uid):
+                    self._tend_claim(uid)
+            except ApiSilent as error:  # for the other claims as well, after its timeout
+                return [*failures, str(error)]
+            except (ApiError, LeaseError, OSError) as error:
+                failures.append(f"the claim of UID {uid}: {error}")
+        return failures
 
     def _tend_claim(self, uid):
-        leases = [lease for lease in self._leases.snapshot()[1] if lease.get("labels", {}).get(UID) == uid]
-        if not leases:
+        leases = [lease for lease in self._leases_of(uid) if _claim_of(lease["labels"])]
+        claim = _claim_of(leases[0]["labels"])[:2] if leases else self._recorded(uid)
+        if claim is None:
+            for file in self._files(uid):
+                log.info("removing %s: it is of no lease and of no claim", file.name)
+                file.unlink(missing_ok=True)
             return
-        namespace, name, _ = _claim_of(leases[0]["labels"])
-        found = self._api.claim(namespace, name)
+        found = self._api.claim(*claim)
         if found is None or found.metadata.uid != uid or not self._given(found):
-            log.info("ending the lease %s: claim %s/%s is gone, or has no memory here", leases[0]["name"], namespace, name)
+            log.info("ending what is left of %s%s: claim %s/%s is gone, or has no memory here", NAME, uid, *claim)
             self._end(uid)
             return
+        # A file without a lease stays: lgpud may keep the lease until its card is served again.
         for lease in leases:
             if not self._cdi_file(lease["name"]).exists():
                 self._write_cdi(lease)
+        if not self._record(uid).exists():
+            self._write(self._record(uid), "/".join(claim) + "\n")
+
+    def _recorded(self, uid):
+        """(namespace, name) of the claim that the files were written for, or None."""
+        try:
+            namespace, _, name = self._record(uid).read_text().strip().partition("/")
+        except FileNotFoundError:
+            return None
+        return (namespace, name) if namespace and name else None
 
     def devices(self):
         """The cards as they are, for the scheduler."""

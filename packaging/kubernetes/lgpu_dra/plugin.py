@@ -21,10 +21,11 @@ def _method(function, request):
 
 
 class Plugin:
-    """Serves from construction until stop()."""
+    """Serves from construction until stop(). `on_registered` is called, on a thread of the server's, when kubelet has registered the
+    driver."""
 
-    def __init__(self, driver, plugin_folder, registry_folder):
-        self._driver = driver
+    def __init__(self, driver, plugin_folder, registry_folder, on_registered):
+        self._driver, self._on_registered = driver, on_registered
         self._dra_socket = pathlib.Path(plugin_folder) / "dra.sock"
         self._registry_socket = pathlib.Path(registry_folder) / f"{driver.name}-reg.sock"
         self.registered = None  # what kubelet said last
@@ -63,6 +64,7 @@ class Plugin:
         self.registered = request.plugin_registered
         if request.plugin_registered:
             log.info("kubelet has registered the driver")
+            self._on_registered()
         else:
             log.error("kubelet does not register the driver: %s", request.error)
         return messages.RegistrationStatusResponse()
