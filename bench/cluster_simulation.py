@@ -24,13 +24,12 @@ import statistics
 CARDS = 8  # of a node
 UNITS = 20  # a card's memory is given in parts of 5 %
 # Of the tasks that ask for GPUs in the production trace of "Beware of Fragmentation" (USENIX ATC 2023, Alibaba): 37.8 % of all
-# tasks share a GPU, 48.0 % have one, 0.2 % two, 0.2 % four, 0.5 % eight; those that share ask for 0.56 of a GPU on average. Run
-# times as of the trace of "MLaaS in the Wild" (NSDI 2022, Alibaba): median 23 min, nine of ten below 4.5 h.
+# tasks share a GPU, 48.0 % have one, 0.2 % two, 0.2 % four, 0.5 % eight. Run times as of the trace of "MLaaS in the Wild" (NSDI 2022, Alibaba): median 23 min, nine of ten below 4.5 h.
 GENERATED = {"share": 37.8, 1: 48.0, 2: 0.2, 4: 0.2, 8: 0.5}
-MEAN_SHARE, MEDIAN, NINTH = 0.56, 23 * 60.0, 4.5 * 3600.0
+MEDIAN, NINTH = 23 * 60.0, 4.5 * 3600.0
 LONGEST = 7 * 86400.0
-# Parts are drawn evenly from here to 95 %, so that their mean is MEAN_SHARE.
-LEAST_SHARE = round((2 * MEAN_SHARE - 0.95) * UNITS)
+# Parts are drawn evenly from 15 % to 95 %: an assumption, of no trace.
+LEAST_SHARE, MOST_SHARE = 3, UNITS - 1
 
 Job = collections.namedtuple("Job", "arrival seconds units cards")  # units: of one card, or of `cards` whole ones
 
@@ -44,14 +43,14 @@ def generated(rng, nodes, load, days):
         kind = rng.choices(kinds, weights)[0]
         seconds = min(LONGEST, rng.lognormvariate(math.log(MEDIAN), sigma))
         if kind == "share":
-            return seconds, rng.randint(LEAST_SHARE, UNITS - 1), 1
+            return seconds, rng.randint(LEAST_SHARE, MOST_SHARE), 1
         return seconds, UNITS, kind
 
     # The mean of a run time that ends with LONGEST, and of what a job has of a card.
     normal, mu, limit = statistics.NormalDist(), math.log(MEDIAN), math.log(LONGEST)
     seconds = (math.exp(mu + sigma * sigma / 2) * normal.cdf((limit - mu - sigma * sigma) / sigma) +
                LONGEST * (1 - normal.cdf((limit - mu) / sigma)))
-    share = (LEAST_SHARE + UNITS - 1) / 2 / UNITS
+    share = (LEAST_SHARE + MOST_SHARE) / 2 / UNITS
     cards = sum(weight * (share if kind == "share" else kind) for kind, weight in GENERATED.items()) / sum(weights)
     rate = load * nodes * CARDS / (seconds * cards)
     now = 0.0

@@ -14,24 +14,39 @@ using nlohmann::json;
 constexpr std::size_t kFewestCells = 10;
 constexpr std::size_t kMostCells = 10'000;
 
-/// What one cell has. Blocks come in address order, so the bytes of one op after another are enough to know
-/// the op that has most of it where a cell has many blocks of few ops.
+/// What one cell has.
 struct Cell {
   std::uint64_t used = 0;
   std::uint64_t blocks = 0;
   std::uint64_t gaps = 0;
-  std::uint64_t lead = 0;  // by how much `op` is ahead of the others (Boyer and Moore's majority vote)
+  std::uint64_t most = 0;  // bytes of `op`, the op that has most of the cell
   std::int32_t op = -1;
-  void Vote(std::int32_t of, std::uint64_t bytes) {
-    if (of == op) {
-      lead += bytes;
-    } else if (bytes > lead) {
-      op = of;
-      lead = bytes - lead;
-    } else {
-      lead -= bytes;
+};
+
+/// The bytes that each op has of one cell. Blocks come in address order, so that cells come one after
+/// another.
+class CellOps {
+ public:
+  explicit CellOps(std::size_t ops) : bytes_(ops) {}
+  void Add(Cell& cell, std::int32_t op, std::uint64_t bytes) {
+    if (&cell != cell_) {
+      for (const std::size_t seen : seen_) bytes_[seen] = 0;
+      seen_.clear();
+      cell_ = &cell;
+    }
+    std::uint64_t& sum = bytes_[static_cast<std::size_t>(op)];
+    if (sum == 0) seen_.push_back(static_cast<std::size_t>(op));
+    sum += bytes;
+    if (sum > cell.most) {
+      cell.most = sum;
+      cell.op = op;
     }
   }
+
+ private:
+  const Cell* cell_ = nullptr;
+  std::vector<std::uint64_t> bytes_;  // by op
+  std::vector<std::size_t> seen_;     // whose bytes are not 0
 };
 
 /// Calls `each(cell, bytes)` for every cell that [offset, offset + bytes) touches.
@@ -94,6 +109,7 @@ struct MapSums {
 void AddBlocks(const DeviceBlocks& device, std::uint64_t cell_bytes, std::vector<Cell>& cells,
                MapSums& sums) {
   Packing packing(device.mappings);
+  CellOps ops(sums.bytes_of.size());
   for (const ToldBlock& block : device.blocks) {
     if (block.state != v1::BlockList::STATE_LIVE || block.bytes == 0) continue;
     const std::int32_t op = block.op < sums.bytes_of.size() ? block.op : 0;
@@ -102,9 +118,9 @@ void AddBlocks(const DeviceBlocks& device, std::uint64_t cell_bytes, std::vector
     sums.bytes_of[static_cast<std::size_t>(op)] += block.bytes;
     const std::uint64_t place = packing.PlaceOf(block.offset);
     if (place / cell_bytes < cells.size()) ++cells[place / cell_bytes].blocks;
-    OverCells(cells, cell_bytes, place, block.bytes, [op](Cell& cell, std::uint64_t bytes) {
+    OverCells(cells, cell_bytes, place, block.bytes, [op, &ops](Cell& cell, std::uint64_t bytes) {
       cell.used += bytes;
-      cell.Vote(op, bytes);
+      ops.Add(cell, op, bytes);
     });
   }
 }
