@@ -13,6 +13,7 @@
 #include "cli/event_lines.h"
 #include "cli/ls_tables.h"
 #include "cli/output.h"
+#include "cli/top/top_bars.h"
 #include "lgpu/bytes.h"
 
 namespace lgpu::cli {
@@ -21,7 +22,7 @@ namespace {
 /// Of a line's parts at least; a narrower window shows their beginning.
 constexpr std::size_t kLeastColumns = 20;
 
-std::string SizeText(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }
+std::string Size(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }
 
 /// The first `columns` characters of UTF-8.
 std::string Cut(std::string_view text, std::size_t columns) {
@@ -47,126 +48,6 @@ TopLine Fit(TopLine line, std::size_t columns) {
 std::string ShortDevice(const std::string& name) {
   const std::size_t at = name.rfind("device:");
   return Printable(at == std::string::npos ? name : name.substr(at + 7));
-}
-
-/// A part of a bar; `letter` is ASCII's, `block` the other's.
-struct Part {
-  std::uint64_t bytes;
-  TopLook look;
-  const char* letter;
-  const char* block;
-};
-
-/// "[####ss....xx]", `cells` wide without the brackets. A part that is not nothing has a cell at least, as
-/// far as there are cells.
-TopLine Bar(const std::vector<Part>& parts, std::uint64_t total, std::size_t cells, bool ascii) {
-  TopLine line = {{"["}};
-  std::uint64_t sum = 0;
-  std::size_t at = 0;
-  for (const Part& part : parts) {
-    sum += part.bytes;
-    const double ratio =
-        total == 0 ? 0 : std::min(1.0, static_cast<double>(sum) / static_cast<double>(total));
-    std::size_t end = static_cast<std::size_t>(std::lround(ratio * static_cast<double>(cells)));
-    if (part.bytes > 0 && end <= at) end = at + 1;
-    end = std::min(end, cells);
-    std::string text;
-    for (; at < end; ++at) text += ascii ? part.letter : part.block;
-    if (!text.empty()) line.push_back({std::move(text), part.look});
-  }
-  line.push_back({std::string(cells - at, ' ')});
-  line.push_back({"]"});
-  return line;
-}
-
-/// The parts of a card's memory; they add up to its total. Held is what lies in chunks and in no block of a
-/// lease that the reader sees.
-struct CardParts {
-  std::uint64_t used = 0, charged = 0, held = 0, promised = 0, free = 0, foreign = 0;
-};
-
-CardParts PartsOf(const v1::CardStats& card, const v1::StatsSnapshot& stats) {
-  CardParts parts;
-  for (const v1::LeaseStats& lease : stats.leases()) {
-    for (const v1::LogicalDeviceStats& device : lease.devices()) {
-      if (device.card_uuid() != card.uuid()) continue;
-      parts.charged += device.charged_bytes();
-      parts.used += device.used_bytes() - std::min(device.used_bytes(), device.charged_bytes());
-    }
-  }
-  parts.charged = std::min(parts.charged, card.held_bytes());
-  parts.used = std::min(parts.used, card.held_bytes() - parts.charged);
-  parts.held = card.held_bytes() - parts.charged - parts.used;
-  parts.promised = card.promised_bytes() - std::min(card.promised_bytes(), card.held_bytes());
-  parts.free = card.free_bytes();
-  parts.foreign = card.foreign_bytes();
-  return parts;
-}
-
-std::vector<Part> BarParts(const CardParts& parts) {
-  return {{parts.used, TopLook::kUsed, "#", "█"}, {parts.charged, TopLook::kCharged, "c", "▓"},
-          {parts.held, TopLook::kHeld, "=", "▒"}, {parts.promised, TopLook::kPromised, "s", "░"},
-          {parts.free, TopLook::kDim, ".", "·"},  {parts.foreign, TopLook::kForeign, "x", "╳"}};
-}
-
-/// "used 60.00MiB | held 40.00MiB | ...", on as many lines as it needs.
-std::vector<TopLine> FigureLines(const v1::CardStats& card, const CardParts& parts, std::size_t columns) {
-  std::vector<std::pair<TopSpan, TopSpan>> figures = {{{"used "}, {SizeText(parts.used), TopLook::kUsed}}};
-  if (parts.charged > 0) figures.push_back({{"charged "}, {SizeText(parts.charged), TopLook::kCharged}});
-  figures.push_back({{"held "}, {SizeText(parts.held), TopLook::kHeld}});
-  figures.push_back({{"promised "}, {SizeText(parts.promised), TopLook::kPromised}});
-  figures.push_back({{"free "}, {SizeText(parts.free)}});
-  figures.push_back(
-      {{"outside "}, {card.has_foreign_bytes() ? SizeText(parts.foreign) : "unknown", TopLook::kForeign}});
-  constexpr std::size_t kIndent = 4, kBetween = 3;
-  std::vector<TopLine> lines;
-  std::size_t width = columns;
-  for (auto& [name, amount] : figures) {
-    const std::size_t more = TextWidth(name.text) + TextWidth(amount.text);
-    if (width + kBetween + more > columns) {
-      lines.push_back({{std::string(kIndent, ' ')}});
-      width = kIndent;
-    } else {
-      lines.back().push_back({" | "});
-      width += kBetween;
-    }
-    lines.back().push_back(std::move(name));
-    lines.back().push_back(std::move(amount));
-    width += more;
-  }
-  return lines;
-}
-
-/// `is_short`: one line a card, where many cards would leave no room for anything else.
-void AddCard(const v1::CardStats& card, const TopModel& model, const TopView& view, std::size_t columns,
-             bool is_short, std::vector<TopLine>& lines) {
-  TopLine title = {{absl::StrCat("GPU ", card.index(), "  "), TopLook::kTitle}};
-  if (!is_short) title.push_back({absl::StrCat(Printable(card.name()), "  ", SizeText(card.total_bytes()))});
-  if (!card.served()) {
-    title.push_back({absl::StrCat("  not served: ", Printable(card.not_served_because())), TopLook::kDim});
-    lines.push_back(std::move(title));
-    return;
-  }
-  const CardParts parts = PartsOf(card, model.stats);
-  constexpr std::size_t kBesideBar = 6, kBesideShortBar = 50;
-  const std::size_t beside = is_short ? kBesideShortBar : kBesideBar;
-  const std::size_t cells = columns > beside ? columns - beside : 0;
-  TopLine bar = Bar(BarParts(parts), card.total_bytes(), cells, view.ascii);
-  if (is_short) {
-    for (TopSpan& span : bar) title.push_back(std::move(span));
-    title.push_back({absl::StrCat(" free ", SizeText(parts.free), " of ", SizeText(card.total_bytes()))});
-  }
-  if (card.overcommitted()) title.push_back({"  OVERCOMMITTED: nothing is granted", TopLook::kWarning});
-  if (card.waiting_requests() > 0) {
-    title.push_back({absl::StrCat("  ", card.waiting_requests(), " waiting"), TopLook::kWarning});
-  }
-  if (card.draining_bytes() > 0)
-    title.push_back({absl::StrCat("  ", SizeText(card.draining_bytes()), " draining")});
-  lines.push_back(std::move(title));
-  if (is_short) return;
-  lines.push_back({{"MEM "}});
-  for (TopSpan& span : bar) lines.back().push_back(std::move(span));
-  for (TopLine& line : FigureLines(card, parts, columns)) lines.push_back(std::move(line));
 }
 
 /// A row of the table.
@@ -306,9 +187,9 @@ TopLine TableRow(const Row& row, const TopModel& model, const TopView& view, std
       ShortDevice(device.name()),
       absl::StrCat(device.card_index()),
       "",
-      SizeText(device.used_bytes()),
-      SizeText(device.limit_bytes()),
-      SizeText(device.peak_used_bytes()),
+      Size(device.used_bytes()),
+      Size(device.limit_bytes()),
+      Size(device.peak_used_bytes()),
       RateText(row.rates, &TopRates::ops),
       RateText(row.rates, &TopRates::allocations),
       absl::StrFormat("%.0f%%", 100 * row.fragmentation),
@@ -330,11 +211,11 @@ TopLine TableRow(const Row& row, const TopModel& model, const TopView& view, std
     const std::uint64_t used = device.used_bytes() - std::min(device.used_bytes(), device.charged_bytes());
     const std::uint64_t held = device.held_bytes() - std::min(device.held_bytes(), used + charged);
     const std::uint64_t rest = device.limit_bytes() - std::min(device.limit_bytes(), used + charged + held);
-    for (TopSpan& span : Bar({{used, TopLook::kUsed, "#", "█"},
-                              {charged, TopLook::kCharged, "c", "▓"},
-                              {held, TopLook::kHeld, "=", "▒"},
-                              {rest, TopLook::kDim, ".", "·"}},
-                             device.limit_bytes(), width, view.ascii)) {
+    for (TopSpan& span : TopBar({{used, TopLook::kUsed, "#", "█"},
+                                 {charged, TopLook::kCharged, "c", "▓"},
+                                 {held, TopLook::kHeld, "=", "▒"},
+                                 {rest, TopLook::kDim, ".", "·"}},
+                                device.limit_bytes(), width, view.ascii)) {
       line.push_back(std::move(span));
     }
     line.push_back({" "});
@@ -352,7 +233,7 @@ std::vector<TopLine> QueueLines(const v1::StatsSnapshot& stats) {
           request.lease_name().empty() ? "" : absl::StrCat(" ", Printable(request.lease_name())));
       lines.push_back({{absl::StrCat("  GPU ", card.index(), "  ", request.place(), ". ", who,
                                      request.makes_lease() ? " (a new lease)" : "", " asks for ",
-                                     SizeText(request.asked_bytes()), ", waits ",
+                                     Size(request.asked_bytes()), ", waits ",
                                      FormatAge(std::chrono::seconds(request.waited_ms() / 1000)),
                                      request.has_turn_left_ms() ? ", has its turn" : "")}});
     }
@@ -546,7 +427,7 @@ std::vector<TopLine> LayOutTop(const TopModel& model, const TopView& view, TopSi
     const std::size_t cards = static_cast<std::size_t>(model.stats.cards_size());
     const bool is_short = has_foot && cards * kLinesOfACard > size.lines / 2;
     for (const v1::CardStats& card : model.stats.cards()) {
-      AddCard(card, model, view, size.columns, is_short, lines);
+      AddCard(card, model.stats, {.columns = size.columns, .ascii = view.ascii, .is_short = is_short}, lines);
     }
     lines.emplace_back();
     const std::size_t taken = lines.size() + (has_foot ? 1 : 0);
