@@ -87,17 +87,18 @@ def leases_come_and_go(browser, daemon):
     program.must(f"open c lease_name=dies limit={16 * MIB}")
     wait(browser, "a lease with a program", ROW, "dies")
     program.kill()
-    wait(browser, "a lease whose program was killed", f"return !(() => {{ {ROW} }})()", "dies")
+    wait(browser, "a lease whose program was killed", "return !(function () {" + ROW + "}).call(null, ...arguments)", "dies")
     daemon.run("rm", "comes")
-    wait(browser, "a lease that was removed", f"return !(() => {{ {ROW} }})()", "comes")
+    wait(browser, "a lease that was removed", "return !(function () {" + ROW + "}).call(null, ...arguments)", "comes")
 
 
 def the_keyboard_is_enough(browser):
-    browser.execute_script("document.querySelector('#lease-table tbody tr').focus()")
+    browser.execute_script("(function () {" + ROW + "}).call(null, ...arguments).focus()", "train")
     active = browser.switch_to.active_element
     assert active.tag_name == "tr"
     active.send_keys("\ue007")  # Enter
     wait(browser, "the chosen row", "return document.activeElement.getAttribute('aria-selected') === 'true'")
+    wait(browser, "the map", "return !document.getElementById('map').hidden")
     browser.execute_script("document.getElementById('map').focus()")
     browser.switch_to.active_element.send_keys("\ue014")  # ArrowRight
     wait(browser, "a cell of the map in words", "return document.getElementById('map-detail').textContent.startsWith('behind ')")
