@@ -166,6 +166,18 @@ TEST(MemoryMapTest, CellsAreInAddressOrderWithHolesAndWithoutAddressSpaceThatHas
   EXPECT_DOUBLE_EQ(map["fragmentation"], 0.5);
 }
 
+TEST(MemoryMapTest, ACellHasTheOpOfMostBytesAlsoWhereThatIsLessThanHalf) {
+  DeviceBlocks device;
+  device.ops = {"", "MatMul", "AddN", "Cast"};
+  device.mappings = {{.offset = 0, .bytes = 1000 * kMiB}};
+  device.blocks = {{.offset = 0, .bytes = 40 * kMiB, .op = 1},
+                   {.offset = 40 * kMiB, .bytes = 35 * kMiB, .op = 2},
+                   {.offset = 75 * kMiB, .bytes = 25 * kMiB, .op = 3}};
+  const json map = MapOf(device, 10);
+  EXPECT_EQ(map["cell_bytes"], 100 * kMiB);
+  EXPECT_EQ(map["ops"][map["cells"][0][0].get<std::size_t>()]["name"], "MatMul");
+}
+
 TEST(MemoryMapTest, BytesOfAllCellsAreThoseOfTheBlocksAtEveryWidth) {
   const DeviceBlocks device = TwoOps();
   for (const std::size_t width : {0, 1, 11, 333, 10'000, 1'000'000}) {
@@ -265,13 +277,15 @@ struct Pair {
 
 TEST(LiveStreamsTest, EveryPageGetsTheHeaderAndAMessagePerPeriod) {
   std::atomic<int> ticks = 0;
-  const auto streams = LiveStreams::Start({.tick = [&] { ++ticks; },
-                                           .next =
-                                               [](const Viewer& viewer, LiveStreams::Position& position) {
-                                                 return "data: " + std::to_string(viewer.caller.uid) + "/" +
-                                                        std::to_string(++position.last_event) + "\n\n";
-                                               }},
-                                          {.period = std::chrono::milliseconds(20)});
+  const auto streams = LiveStreams::Start(
+      {.tick = [&] { ++ticks; },
+       .figures = [](const Viewer& viewer) { return "data: " + std::to_string(viewer.caller.uid) + "\n\n"; },
+       .events =
+           [](const Viewer& viewer, LiveStreams::Position& position) {
+             return "data: " + std::to_string(viewer.caller.uid) + "/" +
+                    std::to_string(++position.last_event) + "\n\n";
+           }},
+      {.period = std::chrono::milliseconds(20)});
   ASSERT_TRUE(streams.ok());
   Pair one, two;
   ASSERT_TRUE((*streams)->TakePlace(1));
@@ -279,18 +293,42 @@ TEST(LiveStreamsTest, EveryPageGetsTheHeaderAndAMessagePerPeriod) {
   (*streams)->Serve(std::move(one.server), 1, ViewerOf(1, false), {});
   (*streams)->Serve(std::move(two.server), 2, ViewerOf(2, false), {.last_event = 40});
   EXPECT_THAT(one.ReadUntil("data: 1/3\n"), HasSubstr("HTTP/1.1 200 OK\r\n"));
-  EXPECT_THAT(two.ReadUntil("data: 2/43\n"), HasSubstr("data: 2/41\n\ndata: 2/42\n\n"));
+  EXPECT_THAT(two.ReadUntil("data: 2/43\n"), HasSubstr("data: 2\n\ndata: 2/41\n\ndata: 2\n\ndata: 2/42\n\n"));
   EXPECT_GE(ticks, 2);
+}
+
+TEST(LiveStreamsTest, FiguresAreMadeOncePerViewerAndPeriodHoweverManyPagesCome) {
+  std::atomic<int> made = 0;
+  const auto streams =
+      LiveStreams::Start({.tick = [] {},
+                          .figures =
+                              [&made](const Viewer&) {
+                                ++made;
+                                return std::string("data: figures\n\n");
+                              },
+                          .events =
+                              [](const Viewer&, LiveStreams::Position& position) {
+                                return "data: " + std::to_string(position.last_event) + "\n\n";
+                              }},
+                         {.period = std::chrono::hours(1)});
+  ASSERT_TRUE(streams.ok());
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    Pair page;
+    ASSERT_TRUE((*streams)->TakePlace(1));
+    (*streams)->Serve(std::move(page.server), 1, ViewerOf(1, false), {.last_event = i});
+    EXPECT_THAT(page.ReadUntil("data: " + std::to_string(i) + "\n"), HasSubstr("data: figures\n\n"));
+  }
+  EXPECT_EQ(made, 1);
 }
 
 TEST(LiveStreamsTest, APageThatReadsNothingIsClosedAndHoldsUpNobody) {
   const std::string large(4 << 20, 'x');
   const auto streams = LiveStreams::Start(
       {.tick = [] {},
-       .next =
-           [&large](const Viewer& viewer, LiveStreams::Position& position) {
-             ++position.last_event;
-             return viewer.caller.uid == 1 ? large : "data: " + std::to_string(position.last_event) + "\n\n";
+       .figures = [&large](const Viewer& viewer) { return viewer.caller.uid == 1 ? large : std::string(); },
+       .events =
+           [](const Viewer&, LiveStreams::Position& position) {
+             return "data: " + std::to_string(++position.last_event) + "\n\n";
            }},
       {.period = std::chrono::milliseconds(20), .patience = std::chrono::milliseconds(200)});
   ASSERT_TRUE(streams.ok());
@@ -310,10 +348,11 @@ TEST(LiveStreamsTest, APageThatReadsNothingIsClosedAndHoldsUpNobody) {
 }
 
 TEST(LiveStreamsTest, AUserHasAShareOfThePlacesAndStopClosesAll) {
-  const auto streams = LiveStreams::Start(
-      {.tick = [] {},
-       .next = [](const Viewer&, LiveStreams::Position&) { return std::string("data: 1\n\n"); }},
-      {});
+  const auto streams =
+      LiveStreams::Start({.tick = [] {},
+                          .figures = [](const Viewer&) { return std::string("data: 1\n\n"); },
+                          .events = [](const Viewer&, LiveStreams::Position&) { return std::string(); }},
+                         {});
   ASSERT_TRUE(streams.ok());
   int taken = 0;
   while (taken < 1000 && (*streams)->TakePlace(1)) ++taken;
