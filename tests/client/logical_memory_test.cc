@@ -37,11 +37,14 @@ enum class Place { kLocal, kDaemon };
 #ifdef LGPU_TEST_CUDA
 constexpr char kLocalEndpoint[] = "local";
 constexpr char kSimulate[] = "";
+/// Of the card: twice as much is more than it has.
+constexpr Bytes kMost = 500_MiB;
 /// What the program itself does with a device.
 using Caller = testing::CudaCaller;
 #else
 constexpr char kLocalEndpoint[] = "local:1x256MiB";
 constexpr char kSimulate[] = "256MiB";
+constexpr Bytes kMost = 200_MiB;
 /// Plain loops, and streams that are nothing but names.
 class Caller {
  public:
@@ -395,11 +398,11 @@ TEST_P(LogicalMemoryTest, LeaseOfAContextThatIsGoneEndsWithItsLastBlock) {
   const auto others_can_have_it = [this] {
     if (GetParam() == Place::kLocal) return true;
     const absl::StatusOr<LogicalMemory> other = LogicalMemory::Open(
-        {.memory_limit = 200_MiB, .guarantee = 200_MiB, .endpoint = endpoint_, .allocation_timeout = {}});
+        {.memory_limit = kMost, .guarantee = kMost, .endpoint = endpoint_, .allocation_timeout = {}});
     return other.ok();
   };
   std::optional<Context> context = *Context::Create(
-      {.logical_devices = {{.memory_limit = 200_MiB, .guarantee = 200_MiB}}, .endpoint = endpoint_});
+      {.logical_devices = {{.memory_limit = kMost, .guarantee = kMost}}, .endpoint = endpoint_});
   const absl::StatusOr<LogicalMemory> memory = context->Memory("GPU:0");
   ASSERT_TRUE(memory.ok()) << memory.status();
   Caller caller(memory->cuda_device());
@@ -431,14 +434,14 @@ TEST_P(LogicalMemoryTest, BlocksThatNoHandleCanFreeGoWithTheContext) {
   absl::StatusOr<LogicalMemory> after = absl::UnknownError("");
   for (const bool handle_goes_first : {true, false}) {
     std::optional<Context> context = *Context::Create(
-        {.logical_devices = {{.memory_limit = 200_MiB, .guarantee = 200_MiB}}, .endpoint = endpoint_});
+        {.logical_devices = {{.memory_limit = kMost, .guarantee = kMost}}, .endpoint = endpoint_});
     std::optional<LogicalMemory> memory = *context->Memory("GPU:0");
     const Tensor tensor = context->Fill<float>({2}, 1).value_or(Tensor());
     Must(memory->Allocate(4_MiB));
     if (handle_goes_first) memory.reset();
     context.reset();
     memory.reset();
-    after = LogicalMemory::Open({.memory_limit = 200_MiB, .guarantee = 200_MiB, .endpoint = endpoint_});
+    after = LogicalMemory::Open({.memory_limit = kMost, .guarantee = kMost, .endpoint = endpoint_});
     EXPECT_TRUE(after.ok()) << after.status();
     EXPECT_TRUE(after->Close().ok());
   }
@@ -447,7 +450,7 @@ TEST_P(LogicalMemoryTest, BlocksThatNoHandleCanFreeGoWithTheContext) {
 TEST_P(LogicalMemoryTest, ThreadsEndTheLastLoansOfAContextThatGoes) {
   for (int round = 0; round < 20; ++round) {
     std::optional<Context> context = *Context::Create(
-        {.logical_devices = {{.memory_limit = 200_MiB, .guarantee = 200_MiB}}, .endpoint = endpoint_});
+        {.logical_devices = {{.memory_limit = kMost, .guarantee = kMost}}, .endpoint = endpoint_});
     const absl::StatusOr<LogicalMemory> memory = context->Memory("GPU:0");
     ASSERT_TRUE(memory.ok());
     const Block block = Must(memory->Allocate(1_MiB));

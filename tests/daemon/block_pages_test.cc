@@ -98,14 +98,19 @@ TEST(BlockPagesTest, WhatCannotBeIsDataLoss) {
   }
 }
 
-TEST(BlockPagesTest, BlocksWithoutRoomAreRefused) {
-  std::size_t asked = 0;
-  BlockPages pages([&asked](std::size_t blocks) {
-    asked = blocks;
-    return false;
-  });
-  EXPECT_TRUE(absl::IsResourceExhausted(pages.Add(Good())));
-  EXPECT_EQ(asked, 2u);
+TEST(BlockPagesTest, NamesMappingsAndBlocksTakeRoomAndAreRefusedWithoutIt) {
+  for (std::size_t granted = 0; granted < 3; ++granted) {
+    std::vector<std::size_t> asked;
+    BlockPages pages([&](std::size_t blocks) {
+      asked.push_back(blocks);
+      return asked.size() <= granted;
+    });
+    EXPECT_TRUE(absl::IsResourceExhausted(pages.Add(Good())));
+    const std::size_t names = 8 * static_cast<std::size_t>(Good().op_names_size());
+    std::vector<std::size_t> expected = {names, 1, 2};
+    expected.resize(granted + 1);
+    EXPECT_EQ(asked, expected);
+  }
 }
 
 TEST(BlockPagesTest, TheProgramsErrorIsShownCleaned) {
