@@ -38,7 +38,7 @@ enum class Place { kLocal, kDaemon };
 constexpr char kLocalEndpoint[] = "local";
 constexpr char kSimulate[] = "";
 /// Of the card: twice as much is more than it has.
-constexpr Bytes kMost = 500_MiB;
+constexpr Bytes kMost = 700_MiB;
 /// What the program itself does with a device.
 using Caller = testing::CudaCaller;
 #else
