@@ -34,6 +34,8 @@ class SnapshotAnswers {
 
  private:
   struct Kept {
+    // Without it clang 14 finds no default constructor before the outer class ends.
+    Kept() {}
     std::uint64_t id = 0;
     std::uint32_t next_page = 0;
     Clock::time_point asked_at;
