@@ -107,7 +107,8 @@ std::vector<Row> RowsOf(const TopModel& model, const TopView& view) {
 std::string RateText(const std::optional<TopRates>& rates, double TopRates::*which) {
   if (!rates) return "-";
   const double rate = (*rates).*which;
-  return absl::StrFormat(rate >= 100 || rate == std::floor(rate) ? "%.0f" : "%.1f", rate);
+  const bool is_whole = rate >= 100 || rate == std::floor(rate);
+  return is_whole ? absl::StrFormat("%.0f", rate) : absl::StrFormat("%.1f", rate);
 }
 
 std::string PidsOf(const v1::LeaseStats& lease) {
