@@ -109,7 +109,7 @@ std::vector<Isolation::Covered> FilesToCover(const std::string& search_path) {
     if (const auto real = FindReal(library, search_path)) files.insert(*real);
     for (const fs::path& file : files) {
       if (file.filename() == library.real || IsInstalledShim(library, file)) continue;
-      covered.push_back({.library = library.name, .file = file.string()});
+      covered.push_back({.soname = library.name, .file = file.string()});
     }
   }
   return covered;

@@ -145,7 +145,7 @@ absl::Status EnterDriverNamespace(const Isolation& isolation) {
     return CannotMount(absl::StrCat("a file system at ", folder.string()), errno);
   for (const Piece& piece : pieces) LGPU_RETURN_IF_ERROR(MakePiece(folder, piece));
   for (const Isolation::Covered& covered : isolation.covered)
-    LGPU_RETURN_IF_ERROR(Bind(folder / covered.library, covered.file));
+    LGPU_RETURN_IF_ERROR(Bind(folder / covered.soname, covered.file));
   if (::mount(nullptr, folder.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV,
               nullptr) != 0)
     return CannotMount(absl::StrCat(folder.string(), " as read-only"), errno);

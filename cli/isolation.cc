@@ -64,7 +64,7 @@ absl::StatusOr<SpawnedProcess> SpawnIsolated(SpawnOptions options, const Isolati
   std::vector<std::string> words = {"/proc/self/exe", kIsolatedVerb, absl::StrCat(report.write.get()),
                                     isolation.folder};
   for (const Isolation::Covered& covered : isolation.covered)
-    words.push_back(absl::StrCat(covered.library, ":", covered.file));
+    words.push_back(absl::StrCat(covered.soname, ":", covered.file));
   words.emplace_back(kEnd);
   words.insert(words.end(), options.argv.begin(), options.argv.end());
   options.argv = std::move(words);
@@ -94,7 +94,7 @@ int BecomeIsolated(int argc, char** argv) {
   for (auto word = words.begin() + 2; word != end; ++word) {
     const std::size_t colon = word->find(':');
     if (colon == std::string::npos) continue;
-    isolation.covered.push_back({.library = word->substr(0, colon), .file = word->substr(colon + 1)});
+    isolation.covered.push_back({.soname = word->substr(0, colon), .file = word->substr(colon + 1)});
   }
   if (const absl::Status entered = EnterDriverNamespace(isolation); !entered.ok())
     return Fail(report, kExitRunFailed,

@@ -14,7 +14,7 @@ namespace lgpu::cli {
 /// namespace nothing changes, and it ends with the command's last process.
 struct Isolation {
   struct Covered {
-    std::string library;  // "libcuda.so.1"
+    std::string soname;  // "libcuda.so.1"
     std::string file;     // that a name of it leads to
   };
   std::string folder;  // of links; the command's namespace has copies of lgpu's libraries there

@@ -20,7 +20,7 @@ namespace lgpu {
 class SnapshotAnswers {
  public:
   using Clock = std::chrono::steady_clock;
-  /// A snapshot whose next page nobody has asked for this long is forgotten.
+  /// A snapshot is forgotten when the daemon has not asked for its next page for this long.
   static constexpr std::chrono::seconds kPatience{10};
   /// A page of lists is at most this long, which leaves a frame's other fields room.
   static constexpr std::size_t kMostListBytes = std::size_t{60} * 1024;
@@ -29,7 +29,7 @@ class SnapshotAnswers {
   /// The page that `question` asks for; nothing for one that wants no answer. `memory`: its device's; null:
   /// there is no such device here.
   std::optional<wire::SnapshotPage> Answer(const wire::Snapshot& question, const DevicePool* memory);
-  /// Forgets what nobody asked for. When to call it again; nothing: it keeps nothing.
+  /// Forgets a snapshot that is no longer asked for. Returns when to call it again; nothing: none is kept.
   std::optional<Clock::time_point> ForgetIfUnused(Clock::time_point now);
 
  private:

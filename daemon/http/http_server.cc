@@ -86,7 +86,7 @@ class HttpServer::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  /// `show_users`: every reader sees everything; so do all who have the token.
+  /// `show_users`: every reader sees everything; so does each reader with the token.
   absl::Status Start(const HttpAddress& address, bool show_users) {
     LGPU_ASSIGN_OR_RETURN(api_, HttpApi::Start({.stats = services_.stats,
                                                 .leases = services_.leases,
