@@ -15,7 +15,7 @@ namespace lgpu::cli {
 struct Isolation {
   struct Covered {
     std::string soname;  // "libcuda.so.1"
-    std::string file;     // that a name of it leads to
+    std::string file;    // that its name leads to
   };
   std::string folder;  // of links; the command's namespace has copies of lgpu's libraries there
   std::vector<Covered> covered;

@@ -228,11 +228,11 @@ std::vector<TopLine> QueueLines(const v1::StatsSnapshot& stats) {
   std::vector<TopLine> lines;
   for (const v1::CardStats& card : stats.cards()) {
     for (const v1::QueuedRequest& request : card.queue()) {
-      const std::string who = absl::StrCat(
+      const std::string owner = absl::StrCat(
           request.owner().empty() ? "another user" : Printable(request.owner()),
           request.pid() == 0 ? "" : absl::StrCat(" (pid ", request.pid(), ")"),
           request.lease_name().empty() ? "" : absl::StrCat(" ", Printable(request.lease_name())));
-      lines.push_back({{absl::StrCat("  GPU ", card.index(), "  ", request.place(), ". ", who,
+      lines.push_back({{absl::StrCat("  GPU ", card.index(), "  ", request.place(), ". ", owner,
                                      request.makes_lease() ? " (a new lease)" : "", " asks for ",
                                      Size(request.asked_bytes()), ", waits ",
                                      FormatAge(std::chrono::seconds(request.waited_ms() / 1000)),

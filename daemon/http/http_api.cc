@@ -117,17 +117,17 @@ std::string HttpApi::EventsSince(const Viewer& viewer, LiveStreams::Position& po
 
 void HttpApi::Version(httplib::Response& response) const {
   const Viewer viewer = CurrentViewer();
-  json who = {{"sees_all", viewer.sees_names}};
+  json viewed_by = {{"sees_all", viewer.sees_names}};
   if (viewer.is_known) {
-    who["uid"] = static_cast<std::uint32_t>(BoundedServer::CurrentUser());
-    who["user"] = UserName(static_cast<std::uint32_t>(BoundedServer::CurrentUser()));
+    viewed_by["uid"] = static_cast<std::uint32_t>(BoundedServer::CurrentUser());
+    viewed_by["user"] = UserName(static_cast<std::uint32_t>(BoundedServer::CurrentUser()));
   }
   Answer(response, 200,
          {{"schema", "lgpu.version/v1"},
           {"version", LGPU_VERSION},
           {"backend", services_.backend},
           {"host", HostName()},
-          {"viewer", std::move(who)}});
+          {"viewer", std::move(viewed_by)}});
 }
 
 void HttpApi::Queue(httplib::Response& response) const {
