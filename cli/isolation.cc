@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <string_view>
@@ -19,9 +20,24 @@
 namespace lgpu::cli {
 namespace {
 
-// `lgpu __isolated REPORT_FD FOLDER [LIBRARY:FILE ...] -- COMMAND ...`. A failure is written to REPORT_FD: an
-// exit code of `lgpu run`, a blank and the text. The descriptor closes when the command begins.
+// `lgpu __isolated REPORT_FD FOLDER [cover=LIBRARY:FILE | set=NAME=VALUE | unset=NAME ...] -- COMMAND ...`.
+// The helper writes kStarted to REPORT_FD when its own code runs. A failure follows: an exit code of `lgpu
+// run`, a blank and the text. The descriptor closes when the command begins.
 constexpr char kEnd[] = "--";
+constexpr char kStarted = '+';
+constexpr char kCover[] = "cover=";
+constexpr char kSet[] = "set=";
+constexpr char kUnset[] = "unset=";
+
+/// Whether the loader reads the variable. The helper is lgpu itself: the libraries that the command's
+/// variables name are for the command.
+bool IsOfLoader(std::string_view name) { return name.starts_with("LD_") || name == "GLIBC_TUNABLES"; }
+
+bool TakePrefix(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
 
 std::string ReadToEnd(int fd) {
   std::string text;
@@ -34,15 +50,17 @@ std::string ReadToEnd(int fd) {
   }
 }
 
-int Fail(int report, int code, const std::string& why) {
-  const std::string text = absl::StrCat(code, " ", why);
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t wrote = ::write(report, text.data() + done, text.size() - done);
+void Write(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t wrote = ::write(fd, text.data(), text.size());
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) break;
-    done += static_cast<std::size_t>(wrote);
+    if (wrote <= 0) return;
+    text.remove_prefix(static_cast<std::size_t>(wrote));
   }
+}
+
+int Fail(int report, int code, const std::string& why) {
+  Write(report, absl::StrCat(code, " ", why));
   return code;
 }
 
@@ -57,6 +75,17 @@ absl::Status StatusOf(const std::string& report) {
   return absl::FailedPreconditionError(why);
 }
 
+/// "NAME=VALUE" sets a variable of this process, "NAME" takes it away.
+absl::Status SetVariable(std::string_view word) {
+  const std::string text(word);
+  const std::size_t equals = text.find('=');
+  const int failed = equals == std::string::npos ? ::unsetenv(text.c_str())
+                                                 : ::setenv(text.substr(0, equals).c_str(),
+                                                            text.c_str() + equals + 1, /*overwrite=*/1);
+  if (failed == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("variable ", text, ": ", std::strerror(errno)));
+}
+
 }  // namespace
 
 absl::StatusOr<SpawnedProcess> SpawnIsolated(SpawnOptions options, const Isolation& isolation) {
@@ -64,7 +93,12 @@ absl::StatusOr<SpawnedProcess> SpawnIsolated(SpawnOptions options, const Isolati
   std::vector<std::string> words = {"/proc/self/exe", kIsolatedVerb, absl::StrCat(report.write.get()),
                                     isolation.folder};
   for (const Isolation::Covered& covered : isolation.covered)
-    words.push_back(absl::StrCat(covered.soname, ":", covered.file));
+    words.push_back(absl::StrCat(kCover, covered.soname, ":", covered.file));
+  for (const auto& [name, value] : options.environment) {
+    if (IsOfLoader(name))
+      words.push_back(value ? absl::StrCat(kSet, name, "=", *value) : absl::StrCat(kUnset, name));
+  }
+  std::erase_if(options.environment, [](const auto& variable) { return IsOfLoader(variable.first); });
   words.emplace_back(kEnd);
   words.insert(words.end(), options.argv.begin(), options.argv.end());
   options.argv = std::move(words);
@@ -76,9 +110,15 @@ absl::StatusOr<SpawnedProcess> SpawnIsolated(SpawnOptions options, const Isolati
   }
   report.write.Reset();
   const std::string said = ReadToEnd(report.read.get());
-  if (said.empty()) return process;
-  (void)process->Wait();
-  return StatusOf(said);
+  if (said == std::string_view(&kStarted, 1)) return process;
+  const int code = process->Wait();
+  if (said.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot isolate the command: lgpu was started again for it and ended with ", code,
+                     " before it began\ntry: the line above, which is the loader's or the system's; or `lgpu "
+                     "run` without --isolate"));
+  }
+  return StatusOf(said.substr(1));
 }
 
 int BecomeIsolated(int argc, char** argv) {
@@ -90,15 +130,24 @@ int BecomeIsolated(int argc, char** argv) {
       ::fcntl(report, F_SETFD, FD_CLOEXEC) != 0) {
     return Fail(STDERR_FILENO, kExitUsage, "lgpu __isolated is a part of `lgpu run --isolate`\n");
   }
+  Write(report, std::string_view(&kStarted, 1));
   Isolation isolation{.folder = words[1], .covered = {}};
+  absl::Status ready;
   for (auto word = words.begin() + 2; word != end; ++word) {
-    const std::size_t colon = word->find(':');
-    if (colon == std::string::npos) continue;
-    isolation.covered.push_back({.soname = word->substr(0, colon), .file = word->substr(colon + 1)});
+    std::string_view rest = *word;
+    if (TakePrefix(rest, kCover)) {
+      const std::size_t colon = rest.find(':');
+      isolation.covered.push_back(
+          {.soname = std::string(rest.substr(0, colon)), .file = std::string(rest.substr(colon + 1))});
+    } else if (TakePrefix(rest, kSet) || TakePrefix(rest, kUnset)) {
+      ready.Update(SetVariable(rest));
+    }
   }
-  if (const absl::Status entered = EnterDriverNamespace(isolation); !entered.ok())
+  if (ready.ok()) ready = EnterDriverNamespace(isolation);
+  if (!ready.ok()) {
     return Fail(report, kExitRunFailed,
-                absl::StrCat("cannot isolate the command: ", std::string(entered.message())));
+                absl::StrCat("cannot isolate the command: ", std::string(ready.message())));
+  }
   char** const command = argv + 2 + (end - words.begin()) + 1;
   ::execvp(command[0], command);
   const int cause = errno;

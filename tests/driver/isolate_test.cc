@@ -195,6 +195,22 @@ TEST_P(IsolateTest, ACommandThatIsNotThereHasTheCodesOfRun) {
                                   Not(HasSubstr("never attached"))));
 }
 
+TEST_P(IsolateTest, LibrariesThatTheCommandNamesAreTheCommandsAlone) {
+  // lgpu could not start with this library; the shell needs none like it.
+  const std::string folder = absl::StrCat(own_.path(), "/libraries");
+  std::filesystem::create_directories(folder);
+  std::ofstream(absl::StrCat(folder, "/libstdc++.so.6")) << "no library";
+  const std::string driver = machine_.environment().at("LD_LIBRARY_PATH").value_or("");
+  const std::vector<std::string> flags = {"-e", absl::StrCat("LD_LIBRARY_PATH=", folder, ":", driver), "-e",
+                                          "LD_BIND_NOW=1"};
+  const ProgramResult result =
+      RunIsolated({"/bin/sh", "-c", "echo \"$LD_LIBRARY_PATH $LD_BIND_NOW $LD_PRELOAD\"; exit 7"}, flags);
+  EXPECT_EQ(result.code, 7) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr(absl::StrCat(":", folder, ":", driver, " 1 ")),
+                                HasSubstr("liblgpu_redirect.so")));
+  EXPECT_THAT(result.err, Not(HasSubstr("libstdc++")));
+}
+
 TEST_P(IsolateTest, TwoAtOnceHaveTheirOwnLeasesAndAKilledOneLeavesNothing) {
   const std::string before = Mounts();
   auto one = StartIsolated(Cleared({Client("dlopen"), "dlopen", FakeDriver()}));
