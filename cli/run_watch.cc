@@ -24,6 +24,8 @@ namespace {
 
 constexpr time_t kSecondsBetween = 2;
 constexpr int kDeepest = 64;  // of a tree of processes
+constexpr int kWholeAtOnce = 3;
+constexpr int kLooksSkipped = 15;  // 30 seconds
 
 /// The whole refusal where the event has it, by lines.
 std::string ExplanationOf(const v1::Event& event) {
@@ -67,33 +69,61 @@ bool WakeUp::TakeTick() {
 }
 
 void RunWatch::Look() {
-  if (is_away_) return;
+  if (looks_to_skip_ > 0) {
+    --looks_to_skip_;
+    return;
+  }
   LookForRefusals();
-  LookForBypass();
+  if (looks_to_skip_ == 0) LookForBypass();
+}
+
+void RunWatch::DaemonStartedAgain() {
+  CommonOptions same = options_;
+  same.endpoint = connection_->runtime_dir();
+  absl::StatusOr<Connection> next = Connection::Open(same);
+  if (!next.ok()) return;  // the looks that follow find no daemon
+  successor_ = *std::move(next);
+  connection_ = &*successor_;
+  looks_to_skip_ = 0;
+  seen_ = 0;
 }
 
 void RunWatch::LookForRefusals() {
   v1::WatchEventsRequest request;
   request.set_lease(lease_.id());
   request.set_kept_only(true);
-  const absl::Status status = connection_.Watch(kWatchEvents, request, [&](const v1::Event& event) {
-    if (event.sequence() <= told_) return absl::OkStatus();
-    told_ = event.sequence();
+  int whole = 0, counted = 0;
+  const absl::Status status = connection_->Watch(kWatchEvents, request, [&](const v1::Event& event) {
+    if (event.sequence() <= seen_) return absl::OkStatus();
+    seen_ = event.sequence();
     if (event.kind() == v1::Event::KIND_UNCHARGED) {
       options_.Note(absl::StrCat("lgpu: warning: ", Printable(event.text())));
     }
     if (event.kind() == v1::Event::KIND_REFUSED) {
-      options_.Note(absl::StrCat("lgpu: refused (pid ", event.pid(), "): ", ExplanationOf(event)));
+      const bool is_new =
+          whole < kWholeAtOnce &&
+          told_.emplace(event.pid(), event.refusal().what(), static_cast<int>(event.refusal().reason()))
+              .second;
+      is_new ? ++whole : ++counted;
+      if (is_new)
+        options_.Note(absl::StrCat("lgpu: refused (pid ", event.pid(), "): ", ExplanationOf(event)));
     }
     return absl::OkStatus();
   });
-  is_away_ = !status.ok();
+  if (counted > 0) {
+    options_.Note(absl::StrCat("lgpu: refused: ", counted, " more ", counted == 1 ? "request" : "requests",
+                               "; lgpu events --lease ", Printable(lease_.name()), " has ",
+                               counted == 1 ? "it" : "them"));
+  }
+  if (!status.ok()) looks_to_skip_ = kLooksSkipped;
 }
 
 void RunWatch::LookForBypass() {
-  const absl::StatusOr<v1::StatsSnapshot> snapshot = connection_.Call(kGetStats, v1::GetStatsRequest());
-  is_away_ = is_away_ || !snapshot.ok();
-  if (!snapshot.ok()) return;
+  const absl::StatusOr<v1::StatsSnapshot> snapshot = connection_->Call(kGetStats, v1::GetStatsRequest());
+  if (!snapshot.ok()) {
+    looks_to_skip_ = kLooksSkipped;
+    return;
+  }
   for (const v1::CardStats& card : snapshot->cards()) {
     for (const v1::ForeignProcess& process : card.foreign_processes()) {
       if (bypassing_.contains(process.pid()) || !DescendsFrom(process.pid(), pid_)) continue;

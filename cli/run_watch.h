@@ -4,8 +4,10 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "absl/status/statusor.h"
 #include "base/unique_fd.h"
@@ -21,23 +23,32 @@ class RunWatch {
  public:
   /// `pid` is the command's; all references outlive it.
   RunWatch(Connection& connection, const v1::Lease& lease, pid_t pid, const CommonOptions& options)
-      : connection_(connection), lease_(lease), pid_(pid), options_(options) {}
+      : connection_(&connection), lease_(lease), pid_(pid), options_(options) {}
 
-  /// Whatever is new since the last call.
+  /// Tells what is new since the last call. A refusal like an earlier one (process, call, reason) is counted,
+  /// and so is what comes after the first few of one look. After a call that the daemon did not answer, the
+  /// next looks do nothing, so that a stopped daemon keeps the command's signals waiting only now and then.
   void Look();
+  /// The daemon was started again: its successor is asked from here on.
+  void DaemonStartedAgain();
   /// A process of the command used a GPU without having attached.
   bool FoundBypass() const { return !bypassing_.empty(); }
 
  private:
+  // {pid, driver's call, reason}
+  using RefusalKey = std::tuple<std::int64_t, std::string, int>;
+
   void LookForRefusals();
   void LookForBypass();
 
-  Connection& connection_;
+  Connection* connection_;
+  std::optional<Connection> successor_;  // to a daemon that came later
   const v1::Lease& lease_;
   const pid_t pid_;
   const CommonOptions& options_;
-  bool is_away_ = false;    // the daemon did not answer: nothing more is asked
-  std::uint64_t told_ = 0;  // the sequence of the last event
+  int looks_to_skip_ = 0;
+  std::uint64_t seen_ = 0;     // the sequence of the last event
+  std::set<RefusalKey> told_;  // with the whole explanation
   std::set<std::int64_t> bypassing_;
 };
 

@@ -150,16 +150,23 @@ class RunCommand final : public Command {
     SessionNews news(*session, options);
     RunWatch watch(connection, lease, child->pid(), options);
     LGPU_ASSIGN_OR_RETURN(WakeUp wake_up, WakeUp::Make(changed.get()));
+    std::uint64_t generation = session->generation();
+    const auto look = [&] {
+      if (!environment.has_shim || !session->status().ok()) return;
+      if (const std::uint64_t now = session->generation(); std::exchange(generation, now) != now)
+        watch.DaemonStartedAgain();
+      watch.Look();
+    };
     const auto tell = [&] {
-      if (wake_up.TakeTick() && environment.has_shim && session->status().ok()) {
-        watch.Look();
+      if (wake_up.TakeTick()) {
+        look();
         if (require_attach_ && watch.FoundBypass()) ::kill(child->pid(), SIGTERM);
       }
       eventfd_t ignored;
       return ::eventfd_read(changed.get(), &ignored) != 0 || news.Tell();
     };
     LGPU_ASSIGN_OR_RETURN(const int code, child->Wait(signals, wake_up.fd(), tell));
-    if (environment.has_shim && session->status().ok()) watch.Look();
+    look();
     if (require_attach_ && watch.FoundBypass()) {
       return absl::FailedPreconditionError(
           absl::StrCat(Printable(options.command[0]),

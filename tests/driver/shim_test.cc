@@ -2,9 +2,13 @@
 
 #include <signal.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "tests/driver/shim_fixture.h"
 
 namespace lgpu::testing {
@@ -432,6 +436,40 @@ TEST_F(ShimTest, ACommandThatComesPastTheShimIsNamedWhileItRuns) {
   })) << client->Errors();
   End(*client);
   EXPECT_THAT(client->Errors(), HasSubstr("never attached: its memory was not limited"));
+}
+
+TEST_F(ShimTest, RefusalsAreToldAfterARestartOfTheDaemonAsWell) {
+  StartMachine();
+  auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");
+  KillDaemon();
+  std::this_thread::sleep_for(std::chrono::seconds(3));  // a look without a daemon
+  StartMachine();
+  EXPECT_TRUE(Eventually([&] { return client->Errors().find("started again") != std::string::npos; }));
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc b pitched ", 40 * kMiB)), "error 2");
+  EXPECT_TRUE(Eventually([&] { return client->Errors().find("cuMemAllocPitch_v2") != std::string::npos; }))
+      << client->Errors();
+  End(*client);
+}
+
+TEST_F(ShimTest, ManyRefusalsAreToldInShort) {
+  StartMachine();
+  auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 80 * kMiB)), "error 2");
+    ASSERT_EQ(Ask(*client, absl::StrCat("alloc a managed ", 80 * kMiB)), "error 2");
+  }
+  End(*client);
+  const std::string told = client->Errors();
+  const std::vector<std::string> lines = absl::StrSplit(told, '\n', absl::SkipEmpty());
+  const auto with = [&](const char* text) {
+    return std::count_if(lines.begin(), lines.end(),
+                         [&](const std::string& line) { return line.find(text) != std::string::npos; });
+  };
+  EXPECT_EQ(with("cuMemAlloc_v2"), 1) << told;
+  EXPECT_EQ(with("cuMemAllocManaged"), 1) << told;
+  EXPECT_GE(with(" more request"), 1) << told;
+  EXPECT_LE(lines.size(), 25U) << told;
 }
 
 TEST_F(ShimTest, RequireAttachEndsACommandThatComesPastTheShim) {
