@@ -179,7 +179,25 @@ TEST_F(SurroundingsTest, ADriverNewerThanTheShimIsLimitedWhereItIsKnownAndDoctor
   for (const auto& [name, value] : driver_) options.environment[name] = value;
   const absl::StatusOr<ProgramResult> result = RunProgram(options);
   ASSERT_TRUE(result.ok());
-  EXPECT_THAT(result->out, HasSubstr("has calls that this lgpu does not count: cuMemAlloc_v3"));
+  EXPECT_THAT(result->out,
+              HasSubstr("has calls that this lgpu does not count: cuMemAlloc_v3, cuMemFreeAsync_v2"));
+}
+
+TEST_F(SurroundingsTest, ALookUpOfAFormThatOnlyTheDriverKnowsIsTheDriversOwn) {
+  StartDriver(LGPU_NEWER_DRIVER);
+  for (const auto& [way, freed] :
+       {std::pair("lookup", "error 802"), std::pair("lookup_per_thread", "error 803")}) {
+    auto client = Start("64MiB", {Client(way), way, "libcuda.so.1"}, driver_);
+    EXPECT_EQ(Ask(*client, "later cuMemAlloc"), "error 801")
+        << "another form of the call has other parameters";
+    EXPECT_EQ(Ask(*client, "later cuMemFreeAsync"), freed);
+    EXPECT_EQ(Ask(*client, absl::StrCat("alloc a async ", 40 * kMiB)), "ok");
+    EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 40 * kMiB)), "error 2")
+        << "the forms of today are limited";
+    EXPECT_EQ(Ask(*client, "free a"), "ok");
+    EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 40 * kMiB)), "ok");
+    End(*client);
+  }
 }
 
 class ManyProgramsTest : public ShimTest {

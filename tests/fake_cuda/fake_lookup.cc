@@ -15,12 +15,24 @@ struct FakeName {
 };
 extern "C" const FakeName kFakeNames[];
 extern "C" const unsigned long kFakeNameCount;
+// Of the fake that is a newer driver alone.
+extern "C" __attribute__((weak)) void* LgpuFakeLaterCall(const char* name, int version, cuuint64_t flags);
 
 namespace {
 
-// The newest form that a program of this version knows; sorted by name and version.
-CUdriverProcAddressQueryResult Find(std::string_view name, int version, cuuint64_t flags, void** found) {
-  *found = nullptr;
+int DriverVersion() {
+  int version = 0;
+  cuDriverGetVersion(&version);
+  return version;
+}
+
+// The newest form that a program of this version knows; sorted by name and version. A driver has no call that
+// is newer than itself.
+CUdriverProcAddressQueryResult Find(const char* called, int asked, cuuint64_t flags, void** found) {
+  *found = LgpuFakeLaterCall != nullptr ? LgpuFakeLaterCall(called, asked, flags) : nullptr;
+  if (*found != nullptr) return CU_GET_PROC_ADDRESS_SUCCESS;
+  const std::string_view name = called;
+  const int version = std::min(asked, DriverVersion());
   bool is_known = false;
   for (unsigned long i = 0; i < kFakeNameCount; ++i) {
     const FakeName& entry = kFakeNames[i];
@@ -34,28 +46,20 @@ CUdriverProcAddressQueryResult Find(std::string_view name, int version, cuuint64
   return is_known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 }
 
-int DriverVersion() {
-  int version = 0;
-  cuDriverGetVersion(&version);
-  return version;
-}
-
 }  // namespace
 
 FAKE_EXPORT CUresult cuGetProcAddress_v2(const char* name, void** found, int version, cuuint64_t flags,
                                          CUdriverProcAddressQueryResult* status) {
   if (name == nullptr || found == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // A driver has no call that is newer than itself.
-  const CUdriverProcAddressQueryResult result = Find(name, std::min(version, DriverVersion()), flags, found);
+  const CUdriverProcAddressQueryResult result = Find(name, version, flags, found);
   if (status != nullptr) *status = result;
   return CUDA_SUCCESS;
 }
 
 FAKE_EXPORT CUresult cuGetProcAddress(const char* name, void** found, int version, cuuint64_t flags) {
   if (name == nullptr || found == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return Find(name, std::min(version, DriverVersion()), flags, found) == CU_GET_PROC_ADDRESS_SUCCESS
-             ? CUDA_SUCCESS
-             : CUDA_ERROR_NOT_FOUND;
+  return Find(name, version, flags, found) == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS
+                                                                          : CUDA_ERROR_NOT_FOUND;
 }
 
 // The driver's private tables are not documented, and the fake has none.
