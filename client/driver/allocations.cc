@@ -1,5 +1,6 @@
 #include "client/driver/allocations.h"
 
+#include <iterator>
 #include <utility>
 
 namespace lgpu::shim {
@@ -68,12 +69,17 @@ void Handles::Created(std::uint64_t handle, const Charge& charge) {
   handles_.insert_or_assign(handle, Handle{.references = 1, .memory = memory});
 }
 
+std::map<std::uint64_t, Handles::Mapping>::iterator Handles::MappingAt(std::uint64_t address) {
+  const auto next = mappings_.upper_bound(address);
+  if (next == mappings_.begin()) return next;
+  const auto before = std::prev(next);
+  return address - before->first < before->second.bytes ? before : next;
+}
+
 void Handles::Retained(std::uint64_t handle, std::uint64_t address) {
   const std::lock_guard lock(mutex_);
-  auto mapping = mappings_.upper_bound(address);
-  if (mapping == mappings_.begin()) return;
-  --mapping;
-  if (address - mapping->first >= mapping->second.bytes) return;
+  const auto mapping = MappingAt(address);
+  if (mapping == mappings_.end() || mapping->first > address) return;
   Handle& retained = handles_[handle];
   retained.memory = mapping->second.memory;
   ++retained.references;
@@ -86,6 +92,37 @@ void Handles::Mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t h
   if (known == handles_.end()) return;
   ++known->second.memory->references;
   mappings_.insert_or_assign(address, Mapping{.bytes = bytes, .memory = known->second.memory});
+}
+
+void Handles::Bound(std::uint64_t object, const Part& part, std::uint64_t handle) {
+  const std::lock_guard lock(mutex_);
+  const auto known = handles_.find(handle);
+  if (known == handles_.end()) return;
+  ++known->second.memory->references;
+  bindings_.emplace(object, Binding{.part = part, .memory = known->second.memory});
+}
+
+void Handles::BoundMapping(std::uint64_t object, const Part& part, std::uint64_t address,
+                           std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  for (auto at = MappingAt(address); at != mappings_.end(); ++at) {
+    if (at->first > address && at->first - address >= bytes) return;
+    ++at->second.memory->references;
+    bindings_.emplace(object, Binding{.part = part, .memory = at->second.memory});
+  }
+}
+
+int Handles::CardOf(std::uint64_t handle) {
+  const std::lock_guard lock(mutex_);
+  const auto known = handles_.find(handle);
+  return known == handles_.end() ? LeaseSession::kNoCard : known->second.memory->charge.card;
+}
+
+int Handles::CardOfMapping(std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  const auto mapping = MappingAt(address);
+  const bool is_there = mapping != mappings_.end() && mapping->first <= address;
+  return is_there ? mapping->second.memory->charge.card : LeaseSession::kNoCard;
 }
 
 std::optional<Charge> Handles::Exported(std::uint64_t handle) {
@@ -124,6 +161,31 @@ Handles::References Handles::TakeMappings(std::uint64_t address, std::uint64_t b
         {.number = mapping->first, .bytes = mapping->second.bytes, .memory = mapping->second.memory});
     mapping = mappings_.erase(mapping);
   }
+  return taken;
+}
+
+Handles::References Handles::TakeBinding(std::uint64_t object, const Part& part) {
+  References taken;
+  const std::lock_guard lock(mutex_);
+  auto [at, end] = bindings_.equal_range(object);
+  while (at != end) {
+    if (at->second.part != part) {
+      ++at;
+      continue;
+    }
+    taken.push_back({.number = object, .bytes = 0, .memory = at->second.memory});
+    at = bindings_.erase(at);
+  }
+  return taken;
+}
+
+Handles::References Handles::TakeBindings(std::uint64_t object) {
+  References taken;
+  const std::lock_guard lock(mutex_);
+  const auto [begin, end] = bindings_.equal_range(object);
+  for (auto at = begin; at != end; ++at)
+    taken.push_back({.number = object, .bytes = 0, .memory = at->second.memory});
+  bindings_.erase(begin, end);
   return taken;
 }
 

@@ -56,7 +56,8 @@ class Allocations {
   std::array<Shard, kShards> shards_;
 };
 
-/// Handles knows the memory of cuMemCreate, which lives as long as a handle or a mapping of it. Thread-safe.
+/// Handles knows the memory of cuMemCreate, which lives as long as a handle, a mapping or a binding of it.
+/// Thread-safe.
 class Handles {
  public:
   void Created(std::uint64_t handle, const Charge& charge);
@@ -69,11 +70,20 @@ class Handles {
   /// A handle of another process's memory, which is charged there. False: its memory is known here.
   bool Imported(std::uint64_t handle);
 
+  /// A part of a sparse array or of a multicast object, in numbers that tell its parts apart.
+  using Part = std::array<std::uint64_t, 5>;
+  /// The handle's memory, or that of the mappings in a range of addresses, is bound to a part of `object`.
+  void Bound(std::uint64_t object, const Part& part, std::uint64_t handle);
+  void BoundMapping(std::uint64_t object, const Part& part, std::uint64_t address, std::uint64_t bytes);
+  /// The card of a handle's memory, or of what is mapped at an address; kNoCard: not the shim's.
+  int CardOf(std::uint64_t handle);
+  int CardOfMapping(std::uint64_t address);
+
   /// What one call of the driver takes references from. It is taken out before the call, because the driver
   /// may use numbers and addresses again at once; Put back where the driver refused, else Dropped.
   struct Memory {
     Charge charge;
-    int references = 0;  // handles and mappings
+    int references = 0;  // handles, mappings and bindings
     bool is_exported = false;
     bool is_import = false;
   };
@@ -85,6 +95,9 @@ class Handles {
   using References = std::vector<Reference>;
   References TakeHandle(std::uint64_t handle);
   References TakeMappings(std::uint64_t address, std::uint64_t bytes);
+  /// What is bound to one part of the object, and to all of its parts.
+  References TakeBinding(std::uint64_t object, const Part& part);
+  References TakeBindings(std::uint64_t object);
   void PutHandleBack(const References& taken);
   void PutMappingsBack(const References& taken);
   /// What had its last reference among these.
@@ -104,9 +117,17 @@ class Handles {
     std::shared_ptr<Memory> memory;
   };
 
+  struct Binding {
+    Part part;
+    std::shared_ptr<Memory> memory;
+  };
+  /// The first mapping that ends after `address`.
+  std::map<std::uint64_t, Mapping>::iterator MappingAt(std::uint64_t address);
+
   std::mutex mutex_;
   std::unordered_map<std::uint64_t, Handle> handles_;
   std::map<std::uint64_t, Mapping> mappings_;
+  std::unordered_multimap<std::uint64_t, Binding> bindings_;  // by object
 };
 
 }  // namespace lgpu::shim

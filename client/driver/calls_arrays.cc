@@ -40,7 +40,7 @@ std::uint64_t BytesOf(Array3dDescriptor array, unsigned levels) {
     bytes += level_bytes;
     array.width /= 2;
     array.height /= 2;
-    array.depth /= 2;
+    if ((array.flags & kArrayOfLayers) == 0) array.depth /= 2;
   }
   return bytes;
 }
@@ -71,7 +71,11 @@ Result CreateArray(Result (*real)(Array*, const Descriptor*), Array* array, cons
 Result Destroy(Result (*real)(void*), void* array) {
   Shim* const shim = Shim::Get();
   if (shim == nullptr) return CallReal(real, array);
-  return shim->UnchargeAround(reinterpret_cast<std::uint64_t>(array), [&] { return CallReal(real, array); });
+  const Result result =
+      shim->UnchargeAround(reinterpret_cast<std::uint64_t>(array), [&] { return CallReal(real, array); });
+  // What was mapped into a sparse array goes with it.
+  if (result == kSuccess) shim->Drop(shim->handles.TakeBindings(reinterpret_cast<std::uint64_t>(array)));
+  return result;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ namespace lgpu::shim {
 namespace {
 
 constexpr std::uint64_t kPiece = 512;
+constexpr std::uint64_t kLastStreamNumber = 2;  // CU_STREAM_PER_THREAD
 
 /// Whether the stream's calls are being recorded into a graph: they allocate nothing then.
 bool IsCapturing(Result (*real)(Stream, int*), Stream stream) {
@@ -15,24 +16,69 @@ bool IsCapturing(Result (*real)(Stream, int*), Stream stream) {
   return CallReal(real, stream, &status) == kSuccess && status != kNotCapturing;
 }
 
-/// `pool`: the driver's, or nothing for that of the current device.
-std::shared_ptr<PoolBook> BookOf(Shim& shim, std::optional<MemPool> pool) {
+/// The device of a context that need not be the current one.
+std::optional<Device> DeviceOf(Context context) {
   const RealDriver& real = RealDriver::Get();
   Device device = 0;
-  if (CallReal(real.cuCtxGetDevice, &device) != kSuccess) return nullptr;
+  if (CallReal(real.cuCtxPushCurrent_v2, context) != kSuccess) return std::nullopt;
+  const Result result = CallReal(real.cuCtxGetDevice, &device);
+  (void)CallReal(real.cuCtxPopCurrent_v2, &context);
+  return result == kSuccess ? std::optional(device) : std::nullopt;
+}
+
+/// The device whose memory the stream's allocations take, which need not be that of the current context.
+std::optional<Device> DeviceOfStream(Stream stream) {
+  const RealDriver& real = RealDriver::Get();
+  Device device = 0;
+  // The streams with a number in place of a handle are those of the current context.
+  if (reinterpret_cast<std::uint64_t>(stream) > kLastStreamNumber) {
+    if (CallReal(real.cuStreamGetDevice, stream, &device) == kSuccess) return device;
+    Context context = nullptr;
+    if (CallReal(real.cuStreamGetCtx, stream, &context) == kSuccess) return DeviceOf(context);
+  }
+  return CallReal(real.cuCtxGetDevice, &device) == kSuccess ? std::optional(device) : std::nullopt;
+}
+
+/// The device of a pool that no call of the program has made: one of the devices' own. Nothing: another one.
+std::optional<Device> DeviceOfPool(MemPool pool) {
+  const RealDriver& real = RealDriver::Get();
+  int count = 0;
+  (void)CallReal(real.cuDeviceGetCount, &count);
+  for (Device device = 0; device < count; ++device) {
+    for (const auto get : {real.cuDeviceGetDefaultMemPool, real.cuDeviceGetMemPool}) {
+      MemPool own = nullptr;
+      if (CallReal(get, &own, device) == kSuccess && own == pool) return device;
+    }
+  }
+  return std::nullopt;
+}
+
+/// `pool`: the driver's, or nothing for that of the stream's device.
+std::shared_ptr<PoolBook> BookOf(Shim& shim, std::optional<MemPool> pool, Stream stream) {
+  const auto key = [&] { return reinterpret_cast<std::uint64_t>(*pool); };
+  if (pool) {
+    if (std::shared_ptr<PoolBook> known = shim.pools.Find(key())) {
+      const bool has_card = known->is_host || known->card != LeaseSession::kNoCard;
+      return has_card ? known : shim.pools.Of(key(), shim.CardOf(known->device));
+    }
+    if (const std::optional<Device> device = DeviceOfPool(*pool))
+      return shim.pools.Of(key(), shim.CardOf(*device));
+  }
+  const std::optional<Device> device = DeviceOfStream(stream);
+  if (!device) return nullptr;
   if (!pool) {
     pool.emplace();
-    if (CallReal(real.cuDeviceGetMemPool, &*pool, device) != kSuccess) return nullptr;
+    if (CallReal(RealDriver::Get().cuDeviceGetMemPool, &*pool, *device) != kSuccess) return nullptr;
   }
-  return shim.pools.Of(reinterpret_cast<std::uint64_t>(*pool), shim.CardOf(device));
+  return shim.pools.Of(key(), shim.CardOf(*device));
 }
 
 template <typename Allocate>
-Result FromPool(DevicePtr* address, std::size_t bytes, std::optional<MemPool> pool, bool is_capturing,
-                const char* call, Allocate allocate) {
+Result FromPool(DevicePtr* address, std::size_t bytes, std::optional<MemPool> pool, Stream stream,
+                bool is_capturing, const char* call, Allocate allocate) {
   Shim* const shim = Shim::Get();
   if (shim == nullptr || address == nullptr || bytes == 0 || is_capturing) return allocate();
-  const std::shared_ptr<PoolBook> book = BookOf(*shim, pool);
+  const std::shared_ptr<PoolBook> book = BookOf(*shim, pool, stream);
   if (book == nullptr) return allocate();
   const std::uint64_t charged = RoundUp(bytes, kPiece);
   if (!shim->session.IsInAllowance(book->card, RoundUp(bytes, kBlock))) shim->SettlePools();
@@ -78,25 +124,25 @@ bool IsCapturingPtsz(Stream stream) {
 }  // namespace
 
 LGPU_SHIM_EXPORT Result cuMemAllocAsync(DevicePtr* address, std::size_t bytes, Stream stream) {
-  return FromPool(address, bytes, std::nullopt, IsCapturing(stream), "cuMemAllocAsync",
+  return FromPool(address, bytes, std::nullopt, stream, IsCapturing(stream), "cuMemAllocAsync",
                   [&] { return CallReal(RealDriver::Get().cuMemAllocAsync, address, bytes, stream); });
 }
 
 LGPU_SHIM_EXPORT Result cuMemAllocAsync_ptsz(DevicePtr* address, std::size_t bytes, Stream stream) {
-  return FromPool(address, bytes, std::nullopt, IsCapturingPtsz(stream), "cuMemAllocAsync",
+  return FromPool(address, bytes, std::nullopt, stream, IsCapturingPtsz(stream), "cuMemAllocAsync",
                   [&] { return CallReal(RealDriver::Get().cuMemAllocAsync_ptsz, address, bytes, stream); });
 }
 
 LGPU_SHIM_EXPORT Result cuMemAllocFromPoolAsync(DevicePtr* address, std::size_t bytes, MemPool pool,
                                                 Stream stream) {
-  return FromPool(address, bytes, pool, IsCapturing(stream), "cuMemAllocFromPoolAsync", [&] {
+  return FromPool(address, bytes, pool, stream, IsCapturing(stream), "cuMemAllocFromPoolAsync", [&] {
     return CallReal(RealDriver::Get().cuMemAllocFromPoolAsync, address, bytes, pool, stream);
   });
 }
 
 LGPU_SHIM_EXPORT Result cuMemAllocFromPoolAsync_ptsz(DevicePtr* address, std::size_t bytes, MemPool pool,
                                                      Stream stream) {
-  return FromPool(address, bytes, pool, IsCapturingPtsz(stream), "cuMemAllocFromPoolAsync", [&] {
+  return FromPool(address, bytes, pool, stream, IsCapturingPtsz(stream), "cuMemAllocFromPoolAsync", [&] {
     return CallReal(RealDriver::Get().cuMemAllocFromPoolAsync_ptsz, address, bytes, pool, stream);
   });
 }
@@ -115,9 +161,16 @@ LGPU_SHIM_EXPORT Result cuMemPoolCreate(MemPool* pool, const MemPoolProps* props
   const Result result = CallReal(RealDriver::Get().cuMemPoolCreate, pool, props);
   Shim* const shim = Shim::Get();
   if (shim == nullptr || result != kSuccess) return result;
-  const bool is_device = props->location.type == kLocationDevice;
-  const int card = is_device ? shim->CardOf(props->location.id) : LeaseSession::kNoCard;
-  shim->pools.Of(reinterpret_cast<std::uint64_t>(*pool), card)->is_host = !is_device;
+  const auto key = reinterpret_cast<std::uint64_t>(*pool);
+  if (props->location.type == kLocationDevice) {
+    shim->pools.Made(key, props->location.id, shim->CardOf(props->location.id), /*is_host=*/false);
+  } else if (props->alloc_type == kAllocationManaged) {  // wherever it lies: charged to the current device
+    Device device = 0;
+    (void)CallReal(RealDriver::Get().cuCtxGetDevice, &device);
+    shim->pools.Made(key, device, shim->CardOf(device), /*is_host=*/false);
+  } else {
+    shim->pools.Made(key, /*device=*/0, LeaseSession::kNoCard, /*is_host=*/true);
+  }
   return result;
 }
 

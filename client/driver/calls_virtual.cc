@@ -1,14 +1,43 @@
 // Virtual memory management: memory behind handles, which lives as long as a handle or a mapping of it.
 
+#include <algorithm>
+#include <iterator>
+#include <span>
+
 #include "client/driver/shim.h"
 
 namespace lgpu::shim {
 namespace {
 
-void Drop(Shim& shim, const Handles::References& taken) {
-  const Handles::Dropped dropped = shim.handles.Drop(taken);
-  for (const Charge& charge : dropped.charges) shim.charges.GiveBack(charge);
-  if (dropped.imports > 0) shim.session.CountImports(std::uint64_t{0} - dropped.imports);
+/// What of a sparse array an entry maps or unmaps.
+Handles::Part PartOf(const ArrayMapInfo& info) {
+  Handles::Part part{static_cast<std::uint64_t>(info.subresource_type)};
+  if (info.subresource_type == kMipTail) {  // layer, offset and size; the rest of the union is anything
+    part[1] = info.subresource[0] & 0xffffffff;
+    part[2] = info.subresource[1];
+    part[3] = info.subresource[2];
+  } else {
+    std::copy(std::begin(info.subresource), std::end(info.subresource), part.begin() + 1);
+  }
+  return part;
+}
+
+Result MapArrays(Result (*real)(ArrayMapInfo*, unsigned, Stream), ArrayMapInfo* infos, unsigned count,
+                 Stream stream) {
+  const Result result = CallReal(real, infos, count, stream);
+  Shim* const shim = Shim::Get();
+  if (shim == nullptr || result != kSuccess) return result;
+  for (const ArrayMapInfo& info : std::span(infos, count)) {
+    const auto array = reinterpret_cast<std::uint64_t>(info.resource);
+    shim->Drop(shim->handles.TakeBinding(array, PartOf(info)));
+    if (info.operation == kMapOperation) shim->handles.Bound(array, PartOf(info), info.handle);
+  }
+  return result;
+}
+
+/// What of a multicast object one device's memory is bound to.
+Handles::Part PartOf(int card, std::size_t offset, std::size_t bytes) {
+  return {static_cast<std::uint64_t>(card), offset, bytes};
 }
 
 }  // namespace
@@ -36,7 +65,7 @@ LGPU_SHIM_EXPORT Result cuMemRelease(Handle handle) {
   const Handles::References taken = shim->handles.TakeHandle(handle);
   const Result result = CallReal(RealDriver::Get().cuMemRelease, handle);
   if (result == kSuccess) {
-    Drop(*shim, taken);
+    shim->Drop(taken);
   } else {
     shim->handles.PutHandleBack(taken);
   }
@@ -66,10 +95,47 @@ LGPU_SHIM_EXPORT Result cuMemUnmap(DevicePtr address, std::size_t bytes) {
   const Handles::References taken = shim->handles.TakeMappings(address, bytes);
   const Result result = CallReal(RealDriver::Get().cuMemUnmap, address, bytes);
   if (result == kSuccess) {
-    Drop(*shim, taken);
+    shim->Drop(taken);
   } else {
     shim->handles.PutMappingsBack(taken);
   }
+  return result;
+}
+
+LGPU_SHIM_EXPORT Result cuMemMapArrayAsync(ArrayMapInfo* infos, unsigned count, Stream stream) {
+  return MapArrays(RealDriver::Get().cuMemMapArrayAsync, infos, count, stream);
+}
+LGPU_SHIM_EXPORT Result cuMemMapArrayAsync_ptsz(ArrayMapInfo* infos, unsigned count, Stream stream) {
+  return MapArrays(RealDriver::Get().cuMemMapArrayAsync_ptsz, infos, count, stream);
+}
+
+LGPU_SHIM_EXPORT Result cuMulticastBindMem(Handle object, std::size_t object_offset, Handle handle,
+                                           std::size_t offset, std::size_t bytes, Flags64 flags) {
+  const Result result =
+      CallReal(RealDriver::Get().cuMulticastBindMem, object, object_offset, handle, offset, bytes, flags);
+  Shim* const shim = Shim::Get();
+  if (shim == nullptr || result != kSuccess) return result;
+  shim->handles.Bound(object, PartOf(shim->handles.CardOf(handle), object_offset, bytes), handle);
+  return result;
+}
+
+LGPU_SHIM_EXPORT Result cuMulticastBindAddr(Handle object, std::size_t object_offset, DevicePtr address,
+                                            std::size_t bytes, Flags64 flags) {
+  const Result result =
+      CallReal(RealDriver::Get().cuMulticastBindAddr, object, object_offset, address, bytes, flags);
+  Shim* const shim = Shim::Get();
+  if (shim == nullptr || result != kSuccess) return result;
+  shim->handles.BoundMapping(object, PartOf(shim->handles.CardOfMapping(address), object_offset, bytes),
+                             address, bytes);
+  return result;
+}
+
+LGPU_SHIM_EXPORT Result cuMulticastUnbind(Handle object, Device device, std::size_t offset,
+                                          std::size_t bytes) {
+  const Result result = CallReal(RealDriver::Get().cuMulticastUnbind, object, device, offset, bytes);
+  Shim* const shim = Shim::Get();
+  if (shim == nullptr || result != kSuccess) return result;
+  shim->Drop(shim->handles.TakeBinding(object, PartOf(shim->CardOf(device), offset, bytes)));
   return result;
 }
 

@@ -61,6 +61,7 @@ struct MemPoolProps {
   unsigned short usage;
   unsigned char reserved[54];
 };
+inline constexpr int kAllocationManaged = 2;    // CU_MEM_ALLOCATION_TYPE_MANAGED
 inline constexpr int kPoolReservedCurrent = 5;  // CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
 
 struct ArrayDescriptorV1 {
@@ -83,8 +84,25 @@ struct Array3dDescriptor {
   int format;
   unsigned channels, flags;
 };
+// CUDA_ARRAY3D_LAYERED and CUDA_ARRAY3D_CUBEMAP: `depth` is a number of layers, the same in every level.
+inline constexpr unsigned kArrayOfLayers = 0x01 | 0x04;
 // CUDA_ARRAY3D_SPARSE and CUDA_ARRAY3D_DEFERRED_MAPPING: arrays without memory of their own.
 inline constexpr unsigned kArrayWithoutMemory = 0x40 | 0x80;
+
+/// A part of a sparse array, and the memory that is mapped there.
+struct ArrayMapInfo {
+  int resource_type;
+  void* resource;  // an Array or a MipmappedArray
+  int subresource_type;
+  std::uint64_t subresource[4];
+  int operation;
+  int handle_type;
+  Handle handle;
+  unsigned long long offset;
+  unsigned device_mask, flags, reserved[2];
+};
+inline constexpr int kMapOperation = 1;  // CU_MEM_OPERATION_TYPE_MAP
+inline constexpr int kMipTail = 1;       // CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL
 
 struct MemAllocNodeParams {
   MemPoolProps pool;

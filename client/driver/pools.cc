@@ -15,8 +15,27 @@ constexpr std::uint64_t kWorthwhile = std::uint64_t{32} << 20;
 std::shared_ptr<PoolBook> Pools::Of(std::uint64_t pool, int card) {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<PoolBook>& book = books_[pool];
-  if (book == nullptr) book = std::make_shared<PoolBook>(PoolBook{.pool = pool, .card = card});
+  if (book == nullptr) {
+    book = std::make_shared<PoolBook>(PoolBook{.pool = pool, .card = card});
+  } else if (book->card == LeaseSession::kNoCard && card != LeaseSession::kNoCard && !book->is_host) {
+    // Nothing was charged for it yet.
+    PoolBook known = *book;
+    known.card = card;
+    book = std::make_shared<PoolBook>(known);
+  }
   return book;
+}
+
+std::shared_ptr<PoolBook> Pools::Find(std::uint64_t pool) {
+  const std::lock_guard lock(mutex_);
+  const auto found = books_.find(pool);
+  return found == books_.end() ? nullptr : found->second;
+}
+
+void Pools::Made(std::uint64_t pool, int device, int card, bool is_host) {
+  const std::lock_guard lock(mutex_);
+  books_.insert_or_assign(pool, std::make_shared<PoolBook>(PoolBook{
+                                    .pool = pool, .card = card, .device = device, .is_host = is_host}));
 }
 
 bool Pools::Take(PoolBook& pool, std::uint64_t bytes, const char* call, std::uint64_t floor) {

@@ -124,6 +124,13 @@ void Shim::GiveBack(const Allocation& allocation) {
   }
 }
 
+void Shim::Drop(const Handles::References& taken) {
+  if (taken.empty()) return;
+  const Handles::Dropped dropped = handles.Drop(taken);
+  for (const Charge& charge : dropped.charges) charges.GiveBack(charge);
+  if (dropped.imports > 0) session.CountImports(std::uint64_t{0} - dropped.imports);
+}
+
 void Shim::Attached(Context context) {
   const std::lock_guard lock(attached_mutex_);
   ++attached_[context];

@@ -66,6 +66,8 @@ class Shim {
   /// After a cuCtxDetach: whether that reference was the context's last.
   bool WasLastDetach(Context context);
   void GiveBack(const Allocation& allocation);
+  /// These references of handles' memory are gone.
+  void Drop(const Handles::References& taken);
   /// Before the daemon is asked, or figures are told: the driver may have memory of pools back.
   void SettlePools();
 

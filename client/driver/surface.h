@@ -39,6 +39,11 @@
   X(cuMemRetainAllocationHandle,       "cuMemRetainAllocationHandle",  11000, kNone,      Handle*, void*)       \
   X(cuMemMap,                          "cuMemMap",                     10020, kNone,      DevicePtr, std::size_t, std::size_t, Handle, Flags64) \
   X(cuMemUnmap,                        "cuMemUnmap",                   10020, kNone,      DevicePtr, std::size_t) \
+  X(cuMemMapArrayAsync,                "cuMemMapArrayAsync",           11010, kLegacy,    ArrayMapInfo*, unsigned, Stream) \
+  X(cuMemMapArrayAsync_ptsz,           "cuMemMapArrayAsync",           11010, kPerThread, ArrayMapInfo*, unsigned, Stream) \
+  X(cuMulticastBindMem,                "cuMulticastBindMem",           12010, kNone,      Handle, std::size_t, Handle, std::size_t, std::size_t, Flags64) \
+  X(cuMulticastBindAddr,               "cuMulticastBindAddr",          12010, kNone,      Handle, std::size_t, DevicePtr, std::size_t, Flags64) \
+  X(cuMulticastUnbind,                 "cuMulticastUnbind",            12010, kNone,      Handle, Device, std::size_t, std::size_t) \
   X(cuMemExportToShareableHandle,      "cuMemExportToShareableHandle", 10020, kNone,      void*, Handle, int, Flags64) \
   X(cuMemImportFromShareableHandle,    "cuMemImportFromShareableHandle", 10020, kNone,    Handle*, void*, int)  \
   X(cuMemPoolExportToShareableHandle,  "cuMemPoolExportToShareableHandle", 11020, kNone,  void*, MemPool, int, Flags64) \
@@ -80,7 +85,13 @@
   X(cuCtxGetCurrent,              Context*)                                              \
   X(cuDeviceGetUuid,              Uuid*, Device)                                         \
   X(cuDeviceGetUuid_v2,           Uuid*, Device)                                         \
+  X(cuDeviceGetCount,             int*)                                                  \
   X(cuDeviceGetMemPool,           MemPool*, Device)                                      \
+  X(cuDeviceGetDefaultMemPool,    MemPool*, Device)                                      \
+  X(cuStreamGetDevice,            Stream, Device*)                                       \
+  X(cuStreamGetCtx,               Stream, Context*)                                      \
+  X(cuCtxPushCurrent_v2,          Context)                                               \
+  X(cuCtxPopCurrent_v2,           Context*)                                              \
   X(cuMemPoolGetAttribute,        MemPool, int, void*)                                   \
   X(cuStreamIsCapturing,          Stream, int*)                                          \
   X(cuStreamIsCapturing_ptsz,     Stream, int*)                                          \

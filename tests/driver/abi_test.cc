@@ -42,6 +42,18 @@ SAME_FIELD(ArrayDescriptor, channels, CUDA_ARRAY_DESCRIPTOR, NumChannels);
 static_assert(sizeof(Array3dDescriptor) == sizeof(CUDA_ARRAY3D_DESCRIPTOR));
 SAME_FIELD(Array3dDescriptor, depth, CUDA_ARRAY3D_DESCRIPTOR, Depth);
 SAME_FIELD(Array3dDescriptor, flags, CUDA_ARRAY3D_DESCRIPTOR, Flags);
+static_assert(kArrayOfLayers == (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP));
+static_assert(kMapOperation == CU_MEM_OPERATION_TYPE_MAP);
+static_assert(kMipTail == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL);
+static_assert(offsetof(CUarrayMapInfo, subresource.miptail.offset) -
+                  offsetof(CUarrayMapInfo, subresource.miptail.layer) ==
+              8);
+static_assert(sizeof(ArrayMapInfo) == sizeof(CUarrayMapInfo));
+SAME_FIELD(ArrayMapInfo, resource, CUarrayMapInfo, resource);
+SAME_FIELD(ArrayMapInfo, subresource_type, CUarrayMapInfo, subresourceType);
+SAME_FIELD(ArrayMapInfo, subresource, CUarrayMapInfo, subresource);
+SAME_FIELD(ArrayMapInfo, operation, CUarrayMapInfo, memOperationType);
+SAME_FIELD(ArrayMapInfo, handle, CUarrayMapInfo, memHandle);
 static_assert(sizeof(MemAllocNodeParams) == sizeof(CUDA_MEM_ALLOC_NODE_PARAMS));
 SAME_FIELD(MemAllocNodeParams, bytes, CUDA_MEM_ALLOC_NODE_PARAMS, bytesize);
 

@@ -65,6 +65,40 @@ TEST(HandlesTest, UnknownHandlesAndAddressesArePassedOn) {
   EXPECT_TRUE(handles.TakeMappings(kAddress, kSize).empty());
 }
 
+TEST(HandlesTest, ABindingKeepsTheMemoryUntilItIsTakenBack) {
+  constexpr std::uint64_t kArray = 0x5500, kOther = 0x6600;
+  const Handles::Part left{0, 1}, right{0, 2};
+  Handles handles;
+  handles.Created(1, Made());
+  handles.Bound(kArray, left, 1);
+  handles.Bound(kArray, right, 1);
+  handles.Bound(kOther, left, 1);
+  EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).charges.empty());
+  EXPECT_TRUE(handles.Drop(handles.TakeBinding(kArray, left)).charges.empty());
+  EXPECT_TRUE(handles.TakeBinding(kArray, left).empty()) << "it is not bound there any more";
+  EXPECT_TRUE(handles.Drop(handles.TakeBindings(kArray)).charges.empty());
+  EXPECT_EQ(handles.Drop(handles.TakeBinding(kOther, left)).charges.size(), 1U);
+  handles.Bound(kArray, left, 1);
+  EXPECT_TRUE(handles.TakeBindings(kArray).empty()) << "a handle that is not the shim's";
+}
+
+TEST(HandlesTest, ABindingByAddressKeepsEveryMappingInTheRange) {
+  constexpr std::uint64_t kObject = 7;
+  const Handles::Part part{0, 0, 2 * kSize};
+  Handles handles;
+  for (const std::uint64_t i : {0, 1, 2}) {
+    handles.Created(i + 1, Made());
+    handles.Mapped(kAddress + i * kSize, kSize, i + 1);
+    EXPECT_TRUE(handles.Drop(handles.TakeHandle(i + 1)).charges.empty());
+  }
+  EXPECT_EQ(handles.CardOfMapping(kAddress + kSize / 2), Made().card);
+  EXPECT_EQ(handles.CardOfMapping(kAddress + 3 * kSize), LeaseSession::kNoCard);
+  EXPECT_EQ(handles.CardOfMapping(kAddress - 1), LeaseSession::kNoCard);
+  handles.BoundMapping(kObject, part, kAddress, 2 * kSize);
+  EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, 3 * kSize)).charges.size(), 1U) << "the third";
+  EXPECT_EQ(handles.Drop(handles.TakeBinding(kObject, part)).charges.size(), 2U);
+}
+
 TEST(AllocationsTest, AContextTakesItsAllocationsWithIt) {
   Allocations allocations;
   int one = 0, two = 0;

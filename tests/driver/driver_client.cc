@@ -110,8 +110,11 @@ Result AllocateArray(Held& made) {
 
 Result AllocateMipmapped(Held& made) {  // two levels: four fifths and one fifth
   Array3dDescriptor descriptor{};
+  const bool has_layers = made.kind == "layered";
   descriptor.width = 1024;
-  descriptor.height = made.bytes / 5 / 1024;
+  descriptor.height = made.bytes / 5 / 1024 / (has_layers ? 8 : 1);
+  descriptor.depth = has_layers ? 8 : 0;
+  descriptor.flags = has_layers ? 1 : 0;  // CUDA_ARRAY3D_LAYERED
   descriptor.format = 0x20;
   descriptor.channels = 1;
   MipmappedArray array = nullptr;
@@ -162,10 +165,34 @@ Result AllocateCaptured(Held& made) {
   return result;
 }
 
+/// A stream of device 1, made while device 0 is current before and after.
+Stream StreamOfDeviceOne() {
+  static Stream stream = nullptr;
+  if (stream != nullptr) return stream;
+  Context context = nullptr;
+  Call("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000, &context, Device{1});
+  Call("cuCtxPushCurrent_v2", "cuCtxPushCurrent", 4000, context);
+  Call("cuStreamCreate", "cuStreamCreate", 2000, &stream, 1U);
+  Call("cuCtxPopCurrent_v2", "cuCtxPopCurrent", 4000, &context);
+  return stream;
+}
+
+Result AllocateOnDeviceOne(Held& made) {
+  if (made.kind == "stream_of_one") {
+    return Call("cuMemAllocAsync", "cuMemAllocAsync", 11020, &made.number,
+                static_cast<std::size_t>(made.bytes), StreamOfDeviceOne());
+  }
+  MemPool pool = nullptr;
+  Call("cuDeviceGetDefaultMemPool", "cuDeviceGetDefaultMemPool", 11020, &pool, Device{1});
+  return Call("cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", 11020, &made.number,
+              static_cast<std::size_t>(made.bytes), pool, Stream{nullptr});
+}
+
 Result AllocateFromPool(Held& made) {  // of a pool that gives nothing back by itself
   MemPoolProps props{};
-  props.alloc_type = 1;
-  props.location = {.type = kLocationDevice, .id = 0};
+  const bool is_managed = made.kind == "managed_pool";
+  props.alloc_type = is_managed ? kAllocationManaged : 1;
+  props.location = {.type = is_managed ? 0 : kLocationDevice, .id = 0};
   const Result result = Call("cuMemPoolCreate", "cuMemPoolCreate", 11020, &made.graph,
                              static_cast<const MemPoolProps*>(&props));
   if (result != kSuccess) return result;
@@ -193,24 +220,31 @@ Result Allocate(Held& made) {
   }
   if (made.kind == "virtual") return AllocateVirtual(made);
   if (made.kind == "array") return AllocateArray(made);
-  if (made.kind == "mipmapped") return AllocateMipmapped(made);
+  if (made.kind == "mipmapped" || made.kind == "layered") return AllocateMipmapped(made);
+  if (made.kind == "stream_of_one" || made.kind == "pool_of_one") return AllocateOnDeviceOne(made);
   if (made.kind == "graph" || made.kind == "gone_graph" || made.kind == "uploaded")
     return AllocateInGraph(made);
   if (made.kind == "captured") return AllocateCaptured(made);
-  if (made.kind == "pool") return AllocateFromPool(made);
+  if (made.kind == "pool" || made.kind == "managed_pool") return AllocateFromPool(made);
   return -1;
 }
 
 Result Free(Held old) {
-  if (old.kind == "async" || old.kind == "gone_graph" || old.graph != nullptr) {
+  if (old.kind == "stream_of_one") {
+    const Result freed = Call("cuMemFreeAsync", "cuMemFreeAsync", 11020, old.number, StreamOfDeviceOne());
+    Call("cuStreamSynchronize", "cuStreamSynchronize", 2000, StreamOfDeviceOne());
+    return freed;
+  }
+  if (old.kind == "async" || old.kind == "pool_of_one" || old.kind == "gone_graph" || old.graph != nullptr) {
     const Result freed = Call("cuMemFreeAsync", "cuMemFreeAsync", 11020, old.number, Stream{nullptr});
     Call("cuCtxSynchronize", "cuCtxSynchronize", 2000);
-    if (old.kind == "pool") Call("cuMemPoolDestroy", "cuMemPoolDestroy", 11020, old.graph);
+    if (old.kind == "pool" || old.kind == "managed_pool")
+      Call("cuMemPoolDestroy", "cuMemPoolDestroy", 11020, old.graph);
     if (old.kind == "graph" || old.kind == "captured" || old.kind == "uploaded") DestroyGraph(old);
     return freed;
   }
   if (old.kind == "opened") return Call("cuIpcCloseMemHandle", "cuIpcCloseMemHandle", 4010, old.number);
-  if (old.kind == "mipmapped") {
+  if (old.kind == "mipmapped" || old.kind == "layered") {
     return Call("cuMipmappedArrayDestroy", "cuMipmappedArrayDestroy", 5000,
                 reinterpret_cast<MipmappedArray>(old.number));
   }
@@ -385,6 +419,16 @@ std::string Obey(std::istringstream& words) {
     return Answer(result);
   }
   if (verb == "ignore_term") return ::signal(SIGTERM, SIG_IGN) == SIG_ERR ? "error" : "ok";
+  if (verb == "info_of_one") {  // of device 1
+    Context context = nullptr;
+    (void)StreamOfDeviceOne();
+    Call("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000, &context, Device{1});
+    Call("cuCtxPushCurrent_v2", "cuCtxPushCurrent", 4000, context);
+    std::size_t free = 0, total = 0;
+    const Result result = Call("cuMemGetInfo_v2", "cuMemGetInfo", 3020, &free, &total);
+    Call("cuCtxPopCurrent_v2", "cuCtxPopCurrent", 4000, &context);
+    return result == kSuccess ? "ok " + std::to_string(free) + " " + std::to_string(total) : Answer(result);
+  }
   if (verb == "info") {
     std::size_t free = 0, total = 0;
     const Result result = Call("cuMemGetInfo_v2", "cuMemGetInfo", 3020, &free, &total);

@@ -13,7 +13,8 @@ namespace lgpu::testing {
 /// A daemon on a fake machine, and programs of its leases that come to the fake driver by themselves.
 class ShimTest : public CliTest {
  protected:
-  explicit ShimTest(const FakeMachine::CardOptions& card = {}) : machine_({card}) {}
+  explicit ShimTest(const FakeMachine::CardOptions& card = {}, std::size_t cards = 1)
+      : machine_(std::vector<FakeMachine::CardOptions>(cards, card)) {}
   void StartMachine(const std::string& config = "") {
     DaemonProcess::Options options{.simulate = "", .config = config, .environment = machine_.environment()};
     options.dir = home_.path() + "/run";

@@ -81,11 +81,45 @@ TEST_P(KindsTest, EveryKindIsChargedRefusedAndGivenBack) {
 
 INSTANTIATE_TEST_SUITE_P(All, KindsTest,
                          ::testing::Values("plain", "managed", "pitched", "async", "virtual", "array",
-                                           "mipmapped", "graph", "captured", "uploaded", "gone_graph",
-                                           "pool"),
+                                           "mipmapped", "graph", "captured", "uploaded", "gone_graph", "pool",
+                                           "managed_pool"),
                          [](const ::testing::TestParamInfo<const char*>& kind) {
                            return std::string(kind.param);
                          });
+
+TEST_F(ShimTest, EveryLevelOfALayeredArrayHasAllLayers) {
+  StartMachine();
+  auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a layered ", 40 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, "info"), absl::StrCat("ok ", 24 * kMiB, " ", 64 * kMiB));
+  EXPECT_EQ(Ask(*client, "free a"), "ok");
+  EXPECT_EQ(Ask(*client, "info"), absl::StrCat("ok ", 64 * kMiB, " ", 64 * kMiB));
+  End(*client);
+}
+
+class TwoCardsTest : public ShimTest {
+ protected:
+  TwoCardsTest() : ShimTest({}, 2) {}
+};
+
+TEST_F(TwoCardsTest, StreamOrderedMemoryIsChargedToTheDeviceThatHasIt) {
+  StartMachine();
+  ASSERT_EQ(Run({"create", "-q", "-n", "2", "--gpus", "all", "-m", "64MiB", "--name", "two"}).code, 0);
+  auto client = StartIn("two");
+  const std::string all = absl::StrCat("ok ", 64 * kMiB, " ", 64 * kMiB);
+  const std::string rest = absl::StrCat("ok ", 24 * kMiB, " ", 64 * kMiB);
+  for (const char* const kind : {"stream_of_one", "pool_of_one"}) {
+    EXPECT_EQ(Ask(*client, absl::StrCat("alloc a ", kind, " ", 40 * kMiB)), "ok") << kind;
+    EXPECT_EQ(Ask(*client, "info"), all) << kind << ": device 0 has none of it";
+    EXPECT_EQ(Ask(*client, "info_of_one"), rest) << kind;
+    EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 60 * kMiB)), "ok") << kind << ": on device 0";
+    EXPECT_EQ(Ask(*client, absl::StrCat("alloc c ", kind, " ", 40 * kMiB)), "error 2") << kind;
+    EXPECT_EQ(Ask(*client, "free b"), "ok");
+    EXPECT_EQ(Ask(*client, "free a"), "ok");
+    EXPECT_EQ(Ask(*client, "info_of_one"), all) << kind;
+  }
+  End(*client);
+}
 
 TEST_F(ShimTest, AGraphThatIsGoneLeavesWhatIsInUseCharged) {
   StartMachine();

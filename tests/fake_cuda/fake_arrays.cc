@@ -119,7 +119,8 @@ FAKE_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle, const CUDA
     made->levels.push_back(Shape(level));
     level.Width = std::max<std::size_t>(level.Width / 2, 1);
     level.Height /= level.Height > 1 ? 2 : 1;
-    level.Depth /= level.Depth > 1 ? 2 : 1;
+    const bool has_layers = (level.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
+    level.Depth /= level.Depth > 1 && !has_layers ? 2 : 1;
   }
   if (const CUresult taken = TakeMemory(*made); taken != CUDA_SUCCESS) return taken;
   *handle = reinterpret_cast<CUmipmappedArray>(made.release());

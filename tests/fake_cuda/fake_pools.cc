@@ -123,8 +123,12 @@ FAKE_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
 
 FAKE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* properties) {
   FAKE_ENTER("cuMemPoolCreate");
-  const int card = CardOf(properties->location.id);
-  if (card < 0 || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  // A managed pool without a location lies where it is used: here, on the first card.
+  const bool is_anywhere = properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED &&
+                           properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
+  const int card = is_anywhere ? 0 : CardOf(properties->location.id);
+  if (card < 0 || (!is_anywhere && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE))
+    return CUDA_ERROR_INVALID_VALUE;
   const std::shared_ptr<Pool> pool = NewPool(process, card);
   pool->most = properties->maxSize;
   *handle = HandleOf(pool);
