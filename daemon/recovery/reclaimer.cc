@@ -125,7 +125,7 @@ void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfir
       const Clock::time_point look = Clock::now() + entry.look_in;
       next = next ? std::min(*next, look) : look;
     }
-    if (!entry.is_gone) {
+    if (!entry.is_gone || !entry.is_over) {
       // A negative descriptor (no pidfd) is ignored by poll.
       polled.push_back({.fd = entry.session->process().pidfd.get(), .events = POLLIN, .revents = 0});
       const Clock::time_point look = entry.is_over ? Clock::now() + kChargesRetry : entry.grace_ends;
@@ -190,9 +190,10 @@ void Reclaimer::Finish(std::vector<Draining>& draining, bool were_absent, bool s
 bool Reclaimer::HasNoCharges(const Draining& entry) const {
   const Process& process = entry.session->process();
   if (process.IsGone()) return true;
-  if (Clock::now() < entry.grace_ends) return false;
+  const bool has_grace = Clock::now() < entry.grace_ends;
   // A process that cannot be watched has the grace.
-  if (!process.pidfd || broker_.ChargesOf(entry.session->id()).empty()) return true;
+  if (!process.pidfd || broker_.ChargesOf(entry.session->id()).empty()) return !has_grace;
+  // A program that became another one (exec) has lost its page before its socket.
   const std::vector<std::uint64_t> pages = entry.session->pages();
   return !pages.empty() && MapsFile(process.pid, "memfd:lgpu-client", pages) == false;
 }

@@ -28,7 +28,7 @@ Result cuMemFree_v2(DevicePtr) __attribute__((weak));
 
 namespace {
 
-std::string way;
+std::string way, opened;
 void* library = nullptr;
 Result (*get_proc_address)(const char*, void**, int, Flags64) = nullptr;
 
@@ -412,11 +412,16 @@ std::string Obey(std::istringstream& words) {
     for (std::size_t i = 0; i < sizeof(handle.reserved) && 2 * i + 1 < text.size(); ++i) {
       handle.reserved[i] = static_cast<char>((text[2 * i] - 'a') << 4 | (text[2 * i + 1] - 'a'));
     }
-    Held opened{.kind = "opened"};
+    Held shared{.kind = "opened"};
     const Result result =
-        Call("cuIpcOpenMemHandle_v2", "cuIpcOpenMemHandle", 11000, &opened.number, handle, 1U);
-    if (result == kSuccess) held[name] = opened;
+        Call("cuIpcOpenMemHandle_v2", "cuIpcOpenMemHandle", 11000, &shared.number, handle, 1U);
+    if (result == kSuccess) held[name] = shared;
     return Answer(result);
+  }
+  if (verb == "become") {  // the same program anew, in this process
+    const char* const words_of_it[] = {"/proc/self/exe", way.c_str(), opened.c_str(), nullptr};
+    ::execv(words_of_it[0], const_cast<char* const*>(words_of_it));
+    return "error";
   }
   if (verb == "ignore_term") return ::signal(SIGTERM, SIG_IGN) == SIG_ERR ? "error" : "ok";
   if (verb == "info_of_one") {  // of device 1
@@ -458,7 +463,8 @@ std::string Obey(std::istringstream& words) {
 
 int main(int argc, char** argv) {
   way = argc > 1 ? argv[1] : "";
-  if (!OpenDriver(argc > 2 ? argv[2] : "libcuda.so.1")) return 3;
+  opened = argc > 2 ? argv[2] : "libcuda.so.1";
+  if (!OpenDriver(opened.c_str())) return 3;
   Result started = Call("cuInit", "cuInit", 2000, unsigned{0});
   Context context = nullptr;
   if (started == kSuccess)

@@ -275,6 +275,16 @@ TEST_F(ShimTest, MemoryThatTheDriverListsStaysChargedAfterItsProcess) {
   End(*other);
 }
 
+TEST_F(ShimTest, AProgramThatBecomesAnotherOneHasTheWholeLimit) {
+  StartMachine();
+  auto client = StartIn(CreateLease("64MiB"));
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 60 * kMiB)), "ok") << i;
+    EXPECT_EQ(Ask(*client, "become"), "ok");
+  }
+  End(*client);
+}
+
 TEST_F(ShimTest, AForkedChildThatLivesOnHoldsNoCharge) {
   StartMachine();
   const std::string lease = CreateLease("64MiB");
