@@ -105,6 +105,7 @@ bool LeaseSession::Charge(int card, std::uint64_t bytes, ChargeKind kind, const 
   const Clock::time_point deadline = Clock::now() + options_.memory_wait + kAnswerSlack;
   Lock lock(mutex_);
   while (EnsureJoined(lock, deadline)) {
+    const std::uint64_t late_grants = late_grants_;
     const auto request = requests_.insert(requests_.end(), {.id = next_request_++,
                                                             .card = card,
                                                             .bytes = bytes,
@@ -121,7 +122,9 @@ bool LeaseSession::Charge(int card, std::uint64_t bytes, ChargeKind kind, const 
       return false;
     }
     requests_.erase(request);
-    if (is_done) return is_granted;
+    // A late grant that went back meanwhile may have been in the way of this request.
+    const bool may_fit_now = !is_granted && late_grants != late_grants_ && Clock::now() < deadline;
+    if (is_done && !may_fit_now) return is_granted;
   }
   return false;
 }
@@ -186,6 +189,7 @@ void LeaseSession::Take(const wire::Frame& frame) {
     request->is_granted = charged->code == 0;
     if (request->is_abandoned) {
       if (request->is_granted) {
+        ++late_grants_;
         const wire::Frame back{
             .body = wire::Uncharge{.card_uuid = cards_[static_cast<std::size_t>(request->card)].uuid,
                                    .bytes = request->bytes,

@@ -134,6 +134,7 @@ class LeaseSession {
   wire::Channel channel_;
   bool is_reading_ = false;  // a thread is in channel_.Receive
   std::list<Request> requests_;
+  std::uint64_t late_grants_ = 0;  // given back: their callers had given up
   std::uint64_t next_request_ = 1;
   std::uint64_t session_id_ = 0;
   std::string token_;

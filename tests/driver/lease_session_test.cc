@@ -125,6 +125,16 @@ TEST_F(LeaseSessionTest, AGrantThatComesTooLateIsGivenBack) {
   EXPECT_TRUE(DaemonHas(4 * kMiB));
 }
 
+TEST_F(LeaseSessionTest, ARefusalBecauseOfALateGrantIsAskedAgain) {
+  LeaseSession session(Options(std::chrono::milliseconds(0)));
+  ASSERT_TRUE(Charge(session, 2 * kMiB));
+  daemon_.answer_after = 1;
+  EXPECT_FALSE(Charge(session, 40 * kMiB)) << "its deadline is over";
+  EXPECT_TRUE(Charge(session, 40 * kMiB)) << "the late one is granted before, and goes back";
+  EXPECT_TRUE(DaemonHas(42 * kMiB));
+  EXPECT_FALSE(Charge(session, 40 * kMiB)) << "that is a refusal";
+}
+
 TEST_F(LeaseSessionTest, ASessionThatTheDaemonDoesNotKnowIsOver) {
   LeaseSession session(Options());
   ASSERT_TRUE(Charge(session, 2 * kMiB));
