@@ -198,7 +198,9 @@ std::string FormatRefusal(const Refusal& refusal) {
   if (refusal.limit) table.Add("limit", *refusal.limit);
   if (refusal.used) table.Add("in use", *refusal.used, UseRemark(refusal));
   AddOwnerRows(refusal, table);
-  if (refusal.held) table.Add("held", *refusal.held, "in granted chunks");
+  // A charge has no use of its own beside what is held for it.
+  if (refusal.held)
+    table.Add("held", *refusal.held, refusal.used ? "in granted chunks" : "granted or charged");
   if (refusal.limit && refusal.used) {
     const Bytes free = SaturatingSub(*refusal.limit, *refusal.used);
     table.Add("free", free, FreeRemark(refusal, free));

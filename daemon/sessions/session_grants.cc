@@ -63,8 +63,12 @@ void Session::Refuse(std::uint64_t request_id, const absl::Status& status, Conce
 }
 
 void Session::TellRefused(const absl::Status& status) {
-  Tell(v1::Event::KIND_REFUSED, std::string(status.message().substr(0, status.message().find('\n'))),
-       &status);
+  std::string text(status.message().substr(0, status.message().find('\n')));
+  if (const std::optional<Refusal> refusal = GetRefusal(status)) {
+    absl::StrAppend(&text, "; asked for ", FormatBytes(refusal->asked));
+    if (!refusal->what.empty()) absl::StrAppend(&text, " by ", refusal->what);
+  }
+  Tell(v1::Event::KIND_REFUSED, std::move(text), &status);
 }
 
 void Session::SendTrims() {

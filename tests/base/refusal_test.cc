@@ -82,6 +82,13 @@ TEST(RefusalTest, AFullCardShowsWhoHoldsIt) {
   waited 1500 ms for memory to come back)");
 }
 
+TEST(RefusalTest, WhatIsHeldWithoutAFigureOfUseMayBeCharged) {
+  Refusal refusal;
+  refusal.reason = RefusalReason::kLimit;
+  refusal.held = 2_MiB;
+  EXPECT_THAT(FormatRefusal(refusal), HasSubstr("2.00MiB   granted or charged"));
+}
+
 TEST(RefusalTest, EveryReasonHasItsOwnFirstLineAndName) {
   std::set<std::string> lines, names;
   for (int reason = 0; reason <= static_cast<int>(RefusalReason::kDescriptors); ++reason) {

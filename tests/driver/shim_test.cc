@@ -503,6 +503,8 @@ TEST_F(ShimTest, ManyRefusalsAreToldInShort) {
     ASSERT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 80 * kMiB)), "error 2");
     ASSERT_EQ(Ask(*client, absl::StrCat("alloc a managed ", 80 * kMiB)), "error 2");
   }
+  const std::string events = Run({"events"}).out;
+  EXPECT_THAT(events, HasSubstr("; asked for 80.00MiB by cuMemAllocManaged"));
   End(*client);
   const std::string told = client->Errors();
   const std::vector<std::string> lines = absl::StrSplit(told, '\n', absl::SkipEmpty());
