@@ -22,7 +22,7 @@ using namespace lgpu::shim;  // the types of the driver's interface
 constexpr std::uint64_t kUnit = std::uint64_t{2} << 20;  // the driver's unit of device memory
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 30;
 constexpr int kThreads = 4;
-constexpr int kPinned = 1;                // CU_MEM_ALLOCATION_TYPE_PINNED
+constexpr CUmemAllocationType kPinned = CU_MEM_ALLOCATION_TYPE_PINNED;
 constexpr int kReleaseThreshold = 4;      // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
 constexpr int kFloat = 0x20;              // CU_AD_FORMAT_FLOAT
 constexpr unsigned kAttachGlobal = 1;     // CU_MEM_ATTACH_GLOBAL

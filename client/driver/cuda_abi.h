@@ -1,24 +1,27 @@
 #ifndef LGPU_CLIENT_DRIVER_CUDA_ABI_H_
 #define LGPU_CLIENT_DRIVER_CUDA_ABI_H_
 
+#include <cuda.h>  // base/cuda
+
 #include <cstddef>
 #include <cstdint>
 
-/// The types of the CUDA driver's interface that the shim handles, so that it is built without the CUDA
-/// toolkit. A test holds sizes, offsets and numbers against cuda.h where the toolkit is.
+/// The types of the CUDA driver's interface that the shim handles beside those of base/cuda, and short names
+/// for both, so that it is built without the CUDA toolkit. A test holds sizes, offsets and numbers against
+/// the toolkit's cuda.h.
 
 namespace lgpu::shim {
 
-using Result = int;  // CUresult
-inline constexpr Result kSuccess = 0;
-inline constexpr Result kInvalidValue = 1;
-inline constexpr Result kOutOfMemory = 2;
-inline constexpr Result kNotSupported = 801;
+using Result = int;  // a CUresult; a newer driver has others than cuda.h names
+inline constexpr Result kSuccess = CUDA_SUCCESS;
+inline constexpr Result kInvalidValue = CUDA_ERROR_INVALID_VALUE;
+inline constexpr Result kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
+inline constexpr Result kNotSupported = CUDA_ERROR_NOT_SUPPORTED;
 
-using Device = int;
-using DevicePtr = std::uint64_t;
+using Device = CUdevice;
+using DevicePtr = std::uint64_t;  // as CUdeviceptr
 using DevicePtrV1 = unsigned;
-using Handle = unsigned long long;  // CUmemGenericAllocationHandle
+using Handle = CUmemGenericAllocationHandle;
 using Flags64 = unsigned long long;
 // Opaque in cuda.h as well.
 using Context = void*;
@@ -30,27 +33,15 @@ using Graph = void*;
 using GraphExec = void*;
 using GraphNode = void*;
 
-struct Uuid {
-  unsigned char bytes[16];
-};
+using Uuid = CUuuid;
 
 struct IpcMemHandle {
   char reserved[64];
 };
 
-struct MemLocation {
-  int type;
-  int id;
-};
-inline constexpr int kLocationDevice = 1;
-
-struct AllocationProp {
-  int type;
-  int handle_types;
-  MemLocation location;
-  void* win32;
-  unsigned char flags[8];
-};
+using MemLocation = CUmemLocation;
+inline constexpr CUmemLocationType kLocationDevice = CU_MEM_LOCATION_TYPE_DEVICE;
+using AllocationProp = CUmemAllocationProp;
 
 struct MemPoolProps {
   int alloc_type;
@@ -61,7 +52,7 @@ struct MemPoolProps {
   unsigned short usage;
   unsigned char reserved[54];
 };
-inline constexpr int kAllocationManaged = 2;    // CU_MEM_ALLOCATION_TYPE_MANAGED
+inline constexpr int kAllocationManaged = 2;    // CU_MEM_ALLOCATION_TYPE_MANAGED, of CUDA 13
 inline constexpr int kPoolReservedCurrent = 5;  // CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
 
 struct ArrayDescriptorV1 {

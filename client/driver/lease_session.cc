@@ -25,14 +25,15 @@ int HexDigit(char c) {
 }
 
 /// Whether "GPU-10fa4e00-..." or "MIG-..." names these 16 bytes.
-bool IsUuid(std::string_view text, const unsigned char (&uuid)[16]) {
+bool IsUuid(std::string_view text, const char (&uuid)[16]) {
   if (text.size() < 4) return false;
   std::size_t digits = 0;
   for (const char c : text.substr(4)) {
     if (c == '-') continue;
     const int digit = HexDigit(c);
     if (digit < 0 || digits >= 32) return false;
-    const int expected = digits % 2 == 0 ? uuid[digits / 2] >> 4 : uuid[digits / 2] & 15;
+    const auto byte = static_cast<unsigned char>(uuid[digits / 2]);
+    const int expected = digits % 2 == 0 ? byte >> 4 : byte & 15;
     if (digit != expected) return false;
     ++digits;
   }
@@ -47,7 +48,7 @@ bool LeaseSession::Join() {
   return EnsureJoined(lock, Clock::now() + kJoinPatience);
 }
 
-int LeaseSession::CardOf(const unsigned char (&uuid)[16]) {
+int LeaseSession::CardOf(const char (&uuid)[16]) {
   if (!Join()) return kNoCard;
   const auto card =
       std::find_if(cards_.begin(), cards_.end(), [&](const Card& known) { return IsUuid(known.uuid, uuid); });

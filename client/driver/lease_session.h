@@ -44,7 +44,7 @@ class LeaseSession {
   /// Connects and attaches, if that has not been done. False: there is no daemon now, or no such lease.
   bool Join();
   /// The lease's card of that UUID (16 bytes), or kNoCard. Joins.
-  int CardOf(const unsigned char (&uuid)[16]);
+  int CardOf(const char (&uuid)[16]);
   /// The same of "GPU-10fa4e00-..." or "MIG-...".
   int CardOf(std::string_view uuid);
 

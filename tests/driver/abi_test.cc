@@ -1,4 +1,5 @@
-// The shim's own declarations of the driver's interface are those of cuda.h.
+// The shim's own declarations of the driver's interface are those of the toolkit's cuda.h. cuda_headers_test
+// has those of base/cuda.
 
 #include <cuda.h>
 #include <gtest/gtest.h>
@@ -12,10 +13,9 @@ namespace {
   static_assert(offsetof(ours, our_field) == offsetof(theirs, their_field)); \
   static_assert(sizeof(ours::our_field) == sizeof(theirs::their_field))
 
-static_assert(kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);
-static_assert(kInvalidValue == CUDA_ERROR_INVALID_VALUE);
-static_assert(kNotSupported == CUDA_ERROR_NOT_SUPPORTED);
-static_assert(kLocationDevice == CU_MEM_LOCATION_TYPE_DEVICE);
+#if CUDA_VERSION >= 13000
+static_assert(kAllocationManaged == CU_MEM_ALLOCATION_TYPE_MANAGED);
+#endif
 static_assert(kPoolReservedCurrent == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
 static_assert(kGraphUpload == CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
 static_assert(offsetof(CUDA_GRAPH_INSTANTIATE_PARAMS, flags) == 0);
@@ -26,13 +26,9 @@ static_assert(kGraphNodeMemAlloc == CU_GRAPH_NODE_TYPE_MEM_ALLOC);
 static_assert(kArrayWithoutMemory == (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING));
 static_assert(kPerThreadStream == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
 static_assert(kNotCapturing == CU_STREAM_CAPTURE_STATUS_NONE);
-static_assert(sizeof(DevicePtr) == sizeof(CUdeviceptr) && sizeof(Device) == sizeof(CUdevice));
-static_assert(sizeof(Handle) == sizeof(CUmemGenericAllocationHandle) && sizeof(Uuid) == sizeof(CUuuid));
+static_assert(sizeof(DevicePtr) == sizeof(CUdeviceptr));
 static_assert(sizeof(IpcMemHandle) == sizeof(CUipcMemHandle));
-static_assert(sizeof(MemLocation) == sizeof(CUmemLocation));
 
-static_assert(sizeof(AllocationProp) == sizeof(CUmemAllocationProp));
-SAME_FIELD(AllocationProp, location, CUmemAllocationProp, location);
 static_assert(sizeof(MemPoolProps) == sizeof(CUmemPoolProps));
 SAME_FIELD(MemPoolProps, location, CUmemPoolProps, location);
 SAME_FIELD(MemPoolProps, max_size, CUmemPoolProps, maxSize);

@@ -81,7 +81,7 @@ std::map<std::string, Held> held;
 
 Result AllocateVirtual(Held& made) {
   AllocationProp prop{};
-  prop.type = 1;
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = {.type = kLocationDevice, .id = 0};
   Handle handle = 0;
   if (const Result created =
@@ -192,7 +192,7 @@ Result AllocateFromPool(Held& made) {  // of a pool that gives nothing back by i
   MemPoolProps props{};
   const bool is_managed = made.kind == "managed_pool";
   props.alloc_type = is_managed ? kAllocationManaged : 1;
-  props.location = {.type = is_managed ? 0 : kLocationDevice, .id = 0};
+  props.location = {.type = is_managed ? CU_MEM_LOCATION_TYPE_NONE : kLocationDevice, .id = 0};
   const Result result = Call("cuMemPoolCreate", "cuMemPoolCreate", 11020, &made.graph,
                              static_cast<const MemPoolProps*>(&props));
   if (result != kSuccess) return result;

@@ -20,7 +20,7 @@ using lgpu::testing::TempDir;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr char kCall[] = "cuMemAlloc_v2";
-constexpr unsigned char kUuid[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+constexpr char kUuid[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 class LeaseSessionTest : public ::testing::Test {
  protected:
@@ -41,7 +41,7 @@ class LeaseSessionTest : public ::testing::Test {
 TEST_F(LeaseSessionTest, FindsTheLeasesCardByItsUuid) {
   LeaseSession session(Options());
   EXPECT_EQ(session.CardOf(kUuid), 0);
-  const unsigned char other[16] = {1};
+  const char other[16] = {1};
   EXPECT_EQ(session.CardOf(other), LeaseSession::kNoCard);
   EXPECT_EQ(session.CardOf(std::string_view(ScriptedDaemon::kUuid)), 0);
 }

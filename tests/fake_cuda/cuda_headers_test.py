@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""allocator/device/cuda/headers/cuda.h says the same as the toolkit's cuda.h.
+"""base/cuda/cuda.h says the same as the toolkit's cuda.h.
 
 cuda_headers_test.py SOURCE INCLUDE COMPILER   INCLUDE: where the toolkit's cuda.h is
 
@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 source, include, compiler = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
-own = (source / "allocator/device/cuda/headers/cuda.h").read_text(encoding="utf-8")
+own = (source / "base/cuda/cuda.h").read_text(encoding="utf-8")
 toolkit = (include / "cuda.h").read_text(encoding="utf-8")
 
 values = [pair for pair in re.findall(r"^\s+(CU\w+) = (\d+),", own, re.MULTILINE) if re.search(rf"\b{pair[0]}\b", toolkit)]

@@ -1,7 +1,7 @@
 #ifndef LGPU_ALLOCATOR_DEVICE_CUDA_CUDA_DRIVER_H_
 #define LGPU_ALLOCATOR_DEVICE_CUDA_CUDA_DRIVER_H_
 
-// For the CUDA backend and tools. A new line of LGPU_CUDA_SYMBOLS is declared in headers/cuda.h, too.
+// For the CUDA backend and tools. A new line of LGPU_CUDA_SYMBOLS is declared in base/cuda/cuda.h, too.
 
 #include <cuda.h>
 #include <cudaTypedefs.h>

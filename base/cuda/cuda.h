@@ -1,9 +1,9 @@
-#ifndef LGPU_ALLOCATOR_DEVICE_CUDA_HEADERS_CUDA_H_
-#define LGPU_ALLOCATOR_DEVICE_CUDA_HEADERS_CUDA_H_
+#ifndef LGPU_BASE_CUDA_CUDA_H_
+#define LGPU_BASE_CUDA_CUDA_H_
 
 // The part of the CUDA driver's documented interface that lgpu calls: a build needs no CUDA toolkit to serve
-// the memory of GPUs, and any version of it to have kernels. cuda_headers_test compares this with the
-// toolkit's cuda.h, where there is one.
+// the memory of GPUs, and any version of it to have kernels. It has its names in place of the toolkit's
+// cuda.h for lgpu's device layer and for the shim in front of the driver. cuda_headers_test compares the two.
 
 #include <cstddef>
 
@@ -65,6 +65,7 @@ typedef enum CUmemAccess_flags_enum : unsigned int {
   CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
 } CUmemAccess_flags;
 typedef enum CUmemLocationType_enum : unsigned int {
+  CU_MEM_LOCATION_TYPE_NONE = 0,
   CU_MEM_LOCATION_TYPE_DEVICE = 1,
 } CUmemLocationType;
 typedef enum CUmemAllocationType_enum : unsigned int {
@@ -182,4 +183,4 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
                         unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
                         unsigned int sharedMemBytes, CUstream hStream, void** kernelParams, void** extra);
 
-#endif  // LGPU_ALLOCATOR_DEVICE_CUDA_HEADERS_CUDA_H_
+#endif  // LGPU_BASE_CUDA_CUDA_H_

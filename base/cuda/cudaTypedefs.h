@@ -1,5 +1,5 @@
-#ifndef LGPU_ALLOCATOR_DEVICE_CUDA_HEADERS_CUDATYPEDEFS_H_
-#define LGPU_ALLOCATOR_DEVICE_CUDA_HEADERS_CUDATYPEDEFS_H_
+#ifndef LGPU_BASE_CUDA_CUDATYPEDEFS_H_
+#define LGPU_BASE_CUDA_CUDATYPEDEFS_H_
 
 #include <cuda.h>
 
@@ -55,4 +55,4 @@ typedef decltype(&cuModuleUnload) PFN_cuModuleUnload_v2000;
 typedef decltype(&cuModuleGetFunction) PFN_cuModuleGetFunction_v2000;
 typedef decltype(&cuLaunchKernel) PFN_cuLaunchKernel_v4000;
 
-#endif  // LGPU_ALLOCATOR_DEVICE_CUDA_HEADERS_CUDATYPEDEFS_H_
+#endif  // LGPU_BASE_CUDA_CUDATYPEDEFS_H_
