@@ -117,13 +117,20 @@ def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _sink(owner: weakref.ref[Any]) -> Callable[[str], None]:
-    """Gives lines to the owner's sink without keeping the owner."""
+class _LogSink:
+    """Keeps a Context's sink. The library refers to it weakly: the sink may refer to the Context, and both are garbage together
+    then. A thread that writes a line keeps this, and never the Context."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self.write = write
+
+
+def _sink(kept: weakref.ref[_LogSink]) -> Callable[[str], None]:
+    """Gives lines to the sink without keeping it."""
 
     def write(line: str) -> None:
-        alive = owner()
-        sink = _to_stderr if alive is None else alive._log_sink
-        sink(line)
+        alive = kept()
+        (_to_stderr if alive is None else alive.write)(line)
 
     return write
 
@@ -146,7 +153,7 @@ class Context:
                  allocation_timeout: Optional[float] = None, cast_on_gpu: bool = False, tensor_float_32: bool = False,
                  log_sink: Optional[Callable[[str], None]] = None) -> None:
         _refuse_after_fork(endpoint)
-        self._log_sink = log_sink or _to_stderr
+        self._log_sink = _LogSink(log_sink or _to_stderr)
         given = {"lease": lease, "lease_name": lease_name, "endpoint": endpoint,
                  "log_device_placement": log_device_placement, "soft_device_placement": soft_device_placement,
                  "device_policy": device_policy, "pin_small_ops": pin_small_ops}
@@ -171,7 +178,7 @@ class Context:
         asked = _devices_of(devices, memory_limit)
         if asked:
             options["devices"] = asked
-        options["log_sink"] = _sink(weakref.ref(self))
+        options["log_sink"] = _sink(weakref.ref(self._log_sink))
         self._core = _core.Context(options)
         _note_daemon(self)
 

@@ -3,9 +3,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <functional>
-#include <string_view>
-
 #include "lgpu/tensor.h"
 
 // The parts of the module `lgpu._core`; module.cc puts them together.
@@ -17,9 +14,6 @@ void BindContext(nanobind::module_& module);
 void BindDistribute(nanobind::module_& module);
 void BindOps(nanobind::module_& module, nanobind::class_<Tensor>& tensor);
 void BindTensor(nanobind::module_& module, nanobind::class_<Tensor>& tensor);
-
-/// A sink of lines that calls `sink` with each.
-std::function<void(std::string_view)> SinkOf(nanobind::object sink);
 
 /// Tensor.__dlpack__: a capsule.
 nanobind::object ToDlpack(const Tensor& tensor, nanobind::handle stream, nanobind::handle max_version,

@@ -11,6 +11,7 @@
 #include "python/module/bind.h"
 #include "python/module/errors.h"
 #include "python/module/scopes.h"
+#include "python/module/sinks.h"
 
 namespace lgpu::python {
 

@@ -10,9 +10,11 @@
 
 #include "lgpu/bytes.h"
 #include "lgpu/config.h"
+#include "lgpu/tensor_export.h"
 #include "python/module/bind.h"
 #include "python/module/errors.h"
 #include "python/module/scopes.h"
+#include "python/module/sinks.h"
 #include "python/module/words.h"
 
 namespace lgpu::python {
@@ -162,8 +164,14 @@ Tensor Constant(PyContext& self, const std::string& dtype, const std::vector<std
 }
 
 void Close(PyContext& self) {
+  if (InSink()) {
+    throw StatusError(
+        absl::FailedPreconditionError("a log_sink runs within a call of liblgpu, which the end of a Context "
+                                      "waits for, so it cannot close one; "
+                                      "close the Context after that call"));
+  }
   const absl::Status status = Waiting([&] { return self.get().Close(); });
-  if (absl::IsFailedPrecondition(status) && self.get().Exports().exports != 0) {
+  if (IsMemoryInUse(status)) {
     const absl::string_view text = status.message();
     const nb::object error =
         nb::module_::import_("lgpu.errors").attr("ExportsInUseError")(std::string(text.data(), text.size()));
@@ -264,23 +272,6 @@ void BindMembers(nb::class_<PyContext>& type) {
 }
 
 }  // namespace
-
-std::function<void(std::string_view)> SinkOf(nb::object sink) {
-  // Whichever thread lets the function go last does not have the interpreter's lock.
-  const std::shared_ptr<PyObject> kept(sink.release().ptr(), [](PyObject* object) {
-    const WithLock lock;
-    if (lock) Py_DECREF(object);
-  });
-  return [kept](std::string_view line) {
-    const WithLock lock;
-    if (!lock) return;
-    try {
-      nb::handle(kept.get())(nb::str(line.data(), line.size()));
-    } catch (nb::python_error& error) {
-      error.discard_as_unraisable("a log_sink of lgpu");
-    }
-  };
-}
 
 void BindContext(nb::module_& module) {
   nb::class_<LogicalDeviceOptions>(module, "LogicalDeviceOptions", "One logical device to ask for.")

@@ -14,6 +14,7 @@
 #include "python/module/dlpack_abi.h"
 #include "python/module/errors.h"
 #include "python/module/scopes.h"
+#include "python/module/sinks.h"
 #include "python/module/words.h"
 
 namespace lgpu::python {
@@ -82,10 +83,11 @@ struct LegacyCapsule {
   static constexpr const char* kName = dlpack::kName;
 };
 
+// The last array of a Context that is gone closes it, which waits for the daemon and for other threads.
 template <typename Kind>
 void Delete(typename Kind::Managed* managed) {
-  std::unique_ptr<Lent>{static_cast<Lent*>(managed->manager)}.reset();
-  std::unique_ptr<typename Kind::Managed>{managed}.reset();
+  const std::unique_ptr<typename Kind::Managed> owned(managed);
+  LetGo(std::shared_ptr<Lent>(static_cast<Lent*>(owned->manager)));
 }
 
 /// A capsule whose name is still its first was never consumed.

@@ -1,5 +1,6 @@
 #include "python/module/lock.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -33,12 +34,30 @@ void End() {
   PyEval_RestoreThread(state);
 }
 
+/// Whether this thread holds the interpreter's lock. PyGILState_Check always says yes once the process has
+/// had a second interpreter. What replaces it here is exported by every Python, under one of two names, but
+/// is no part of the limited interface.
+bool IsHeld() {
+  using Current = PyThreadState* (*)();
+  static const auto current = [] {
+    void* found = ::dlsym(RTLD_DEFAULT, "PyThreadState_GetUnchecked");
+    if (found == nullptr) found = ::dlsym(RTLD_DEFAULT, "_PyThreadState_UncheckedGet");
+    return reinterpret_cast<Current>(found);
+  }();
+  PyThreadState* const own = PyGILState_GetThisThreadState();
+  return own != nullptr && current != nullptr && current() == own;
+}
+
 }  // namespace
 
 WithoutLock::~WithoutLock() {
   while (!BeginToAsk()) pause();
   PyEval_RestoreThread(state_);
   HasAsked();
+}
+
+WithoutLockIfHeld::WithoutLockIfHeld() {
+  if (IsHeld()) without_lock_.emplace();
 }
 
 WithLock::WithLock() : held_(BeginToAsk()) {

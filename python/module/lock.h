@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <optional>
+
 namespace lgpu::python {
 
 // The interpreter ends threads that ask for its lock while it ends, by unwinding them; that would pass
@@ -19,6 +21,18 @@ class WithoutLock {
 
  private:
   PyThreadState* const state_;
+};
+
+/// As WithoutLock where this thread holds the lock; nothing where it does not. For functions that other
+/// libraries call on any thread, with the lock or without it.
+class WithoutLockIfHeld {
+ public:
+  WithoutLockIfHeld();
+  WithoutLockIfHeld(const WithoutLockIfHeld&) = delete;
+  WithoutLockIfHeld& operator=(const WithoutLockIfHeld&) = delete;
+
+ private:
+  std::optional<WithoutLock> without_lock_;
 };
 
 /// The lock is held as long as this lives, unless the interpreter ends.

@@ -12,6 +12,7 @@
 #include "lgpu/context.h"
 #include "lgpu/device_scope.h"
 #include "python/module/lock.h"
+#include "python/module/sinks.h"
 
 namespace lgpu::python {
 
@@ -19,22 +20,18 @@ namespace lgpu::python {
 /// inside of it may need that lock to get out.
 class PyContext {
  public:
-  explicit PyContext(Context context) : context_(std::move(context)) {}
-  ~PyContext() {
-    const WithoutLock without_lock;
-    context_.reset();
-  }
+  explicit PyContext(Context context) : context_(std::make_shared<Context>(std::move(context))) {}
+  ~PyContext() { LetGo(std::move(context_)); }
   /// The Context goes; calls find a closed one, also those of other threads that are under way.
   void Retire() {
-    const WithoutLock without_lock;
-    context_->Retire();
+    LetGo(std::shared_ptr<void>(nullptr, [context = context_](void*) { context->Retire(); }));
   }
   PyContext(const PyContext&) = delete;
   PyContext& operator=(const PyContext&) = delete;
   Context& get() { return *context_; }
 
  private:
-  std::optional<Context> context_;
+  std::shared_ptr<Context> context_;
 };
 
 /// A Scope is what `with context.device(...)` asks for, and the scopes around it. The innermost one is in a
@@ -76,11 +73,13 @@ template <typename Call>
 auto InScopes(Call&& call) {
   const OpenScopes scopes;
   const WithoutLock without_lock;
+  const OutermostCall outermost;
   return std::forward<Call>(call)();
 }
 template <typename Call>
 auto Waiting(Call&& call) {
   const WithoutLock without_lock;
+  const OutermostCall outermost;
   return std::forward<Call>(call)();
 }
 

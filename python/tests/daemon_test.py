@@ -2,7 +2,10 @@
 
 daemon_test.py LGPUD"""
 
+import functools
+import operator
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -76,6 +79,26 @@ class DaemonTest(unittest.TestCase):
         self.assertGreaterEqual(refusal["holders"][0]["guarantee_bytes"], 200 << 20)
         del held
         first.close()
+
+    def test_the_last_array_closes_without_the_interpreters_lock(self):
+        import numpy as np
+        with self.lgpu.Context(memory_limit="32MiB", endpoint=self.runtime) as ctx:
+            array = [np.from_dlpack(ctx.constant([1.0, 2.0]))]
+        order, go = [], threading.Lock()
+        go.acquire()
+
+        def wake():
+            go.acquire()
+            order.append("another thread runs")
+            self.daemon.process.send_signal(signal.SIGCONT)
+
+        thread = threading.Thread(target=wake)
+        thread.start()
+        self.daemon.process.send_signal(signal.SIGSTOP)  # the end of the lease waits for it
+        # Functions in C, between which the interpreter gives its lock to no other thread.
+        list(map(operator.call, [go.release, array.clear, functools.partial(order.append, "closed")]))
+        thread.join()
+        self.assertEqual(order, ["another thread runs", "closed"])
 
     def test_a_daemon_that_dies_is_a_connection_error_and_one_that_comes_back_is_not(self):
         ctx = self.lgpu.Context(memory_limit="128MiB", endpoint=self.runtime, allocation_timeout=0.2)

@@ -1,8 +1,10 @@
 """DLPack with numpy, jax, TensorFlow and torch: without copies out, with a checked copy in."""
 
 import ctypes
+import functools
 import gc
 import importlib.util
+import operator
 import os
 import sys
 import threading
@@ -129,6 +131,22 @@ class DlpackTest(unittest.TestCase):
         gc.collect()
         self.assertEqual(ctx.exports(), (0, 0))
         ctx.close()
+
+    def test_close_names_arrays_that_go_meanwhile(self):
+        arrays = [np.from_dlpack(self.ctx.constant([1.0]))]
+        go = threading.Lock()
+        go.acquire()
+        busy = functools.partial(sum, range(1 << 20))
+        interval = sys.getswitchinterval()
+        self.addCleanup(sys.setswitchinterval, interval)
+        sys.setswitchinterval(1e-6)
+        # Functions in C, between which the interpreter gives its lock to no other thread. While this thread is busy, the other
+        # asks for the lock; it gets it when close lets it go, and is busy until close wants it back.
+        ends = threading.Thread(target=lambda: list(map(operator.call, [go.acquire, busy, arrays.clear])))
+        ends.start()
+        with self.assertRaises(lgpu.ExportsInUseError):
+            list(map(operator.call, [go.release, busy, self.ctx._core.close]))
+        ends.join()
 
     # In.
 

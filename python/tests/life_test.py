@@ -143,6 +143,73 @@ class LifeTest(unittest.TestCase):
         self.assertEqual((code, out), (0, "[1.0]\n"))
         self.assertIn("from the sink", errors)
 
+    def test_a_sink_may_drop_the_last_reference_of_its_context(self):
+        for drop in ("kept.clear()", "kept.pop().close()"):
+            code, out, errors = run("""
+                import lgpu
+                kept, armed = [], False
+                def sink(line):
+                    if armed and kept:
+                        try: {drop}
+                        except RuntimeError as error: print("after that call" in str(error))
+                        print("dropped")
+                kept.append(lgpu.Context(endpoint="local:1x64MiB", log_device_placement=True, log_sink=sink))
+                tensor = kept[0].constant([1.0, 2.0])
+                armed = True
+                print((tensor + tensor).shape)
+                try: tensor + tensor
+                except RuntimeError as error: print(type(error).__name__)
+                """.replace("{drop}", drop))
+            said = "dropped\n(2,)\nFailedPreconditionError\n"
+            self.assertEqual((code, out, errors), (0, said if "clear" in drop else f"True\n{said}", ""))
+
+    def test_a_sink_may_drop_the_last_array_of_its_context(self):
+        code, out, errors = run("""
+            import lgpu, numpy as np
+            first = lgpu.Context(memory_limit="16MiB")
+            array = [np.from_dlpack(first.constant([1.0]))]
+            first._core.retire()
+            lease = first.lease
+            ctx = lgpu.Context(memory_limit="16MiB", log_device_placement=True, log_sink=lambda line: array.clear())
+            tensor = ctx.constant([1.0]) + ctx.constant([1.0])
+            print(array, lease in [one["id"] for one in lgpu.leases()])
+            """)
+        self.assertEqual((code, out, errors), (0, "[] False\n", ""))
+
+    def test_a_thread_in_a_sink_does_not_keep_the_context(self):
+        code, out, errors = run("""
+            import lgpu, threading
+            inside, go, armed = threading.Event(), threading.Event(), False
+            def sink(line):
+                if armed:
+                    inside.set()
+                    go.wait()
+            ctx = lgpu.Context(endpoint="local:1x64MiB", log_device_placement=True, log_sink=sink)
+            tensor = ctx.constant([1.0])
+            armed = True
+            thread = threading.Thread(target=lambda: print((tensor + tensor).shape))
+            thread.start()
+            inside.wait()
+            threading.Thread(target=go.set).start()
+            del ctx  # waits until the op is done
+            print("gone")
+            thread.join()
+            """)
+        self.assertEqual((code, errors), (0, ""))
+        self.assertEqual(sorted(out.splitlines()), ["(1,)", "gone"])
+
+    def test_a_context_whose_sink_refers_to_it_is_garbage(self):
+        code, out, errors = run("""
+            import gc, lgpu, weakref
+            def make():
+                ctx = lgpu.Context(endpoint="local:1x64MiB", log_sink=lambda line: print(ctx, line))
+                return weakref.ref(ctx)
+            left = make()
+            gc.collect()
+            print(left())
+            """)
+        self.assertEqual((code, out, errors), (0, "None\n", ""))
+
     def test_import_does_not_load_the_library(self):
         code, out, errors = run("""
             import sys, lgpu

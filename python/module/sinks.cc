@@ -1,0 +1,65 @@
+#include "python/module/sinks.h"
+
+#include <utility>
+#include <vector>
+
+#include "python/module/lock.h"
+
+namespace lgpu::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+thread_local int sinks_inside = 0;
+thread_local std::vector<std::shared_ptr<void>> let_go;  // within the sinks of this thread
+
+/// A thread's stay inside of a sink.
+class SinkCall {
+ public:
+  SinkCall() { ++sinks_inside; }
+  ~SinkCall() { --sinks_inside; }
+  SinkCall(const SinkCall&) = delete;
+  SinkCall& operator=(const SinkCall&) = delete;
+};
+
+}  // namespace
+
+bool InSink() { return sinks_inside != 0; }
+
+void LetGo(std::shared_ptr<void> owner) {
+  if (InSink()) {
+    let_go.push_back(std::move(owner));
+    return;
+  }
+  const WithoutLockIfHeld without_lock;
+  owner.reset();
+}
+
+OutermostCall::~OutermostCall() {
+  if (InSink()) return;
+  while (!let_go.empty()) {
+    const std::shared_ptr<void> owner = std::move(let_go.back());
+    let_go.pop_back();
+  }
+}
+
+std::function<void(std::string_view)> SinkOf(nb::object sink) {
+  // Whichever thread lets the function go last does not have the interpreter's lock.
+  const std::shared_ptr<PyObject> kept(sink.release().ptr(), [](PyObject* object) {
+    const WithLock lock;
+    if (lock) Py_DECREF(object);
+  });
+  return [kept](std::string_view line) {
+    const WithLock lock;
+    if (!lock) return;
+    const SinkCall call;
+    try {
+      nb::handle(kept.get())(nb::str(line.data(), line.size()));
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("a log_sink of lgpu");
+    }
+  };
+}
+
+}  // namespace lgpu::python

@@ -1,0 +1,38 @@
+#ifndef LGPU_PYTHON_MODULE_SINKS_H_
+#define LGPU_PYTHON_MODULE_SINKS_H_
+
+#include <nanobind/nanobind.h>
+
+#include <functional>
+#include <memory>
+#include <string_view>
+
+// A sink of lines is a function of the program's that liblgpu calls within a call: an op, the making of a
+// Context. That call is inside its Context, and the end of a Context waits until all calls are out of it. So
+// what ends within a sink, by the program's hand or by garbage collection, ends after the call.
+
+namespace lgpu::python {
+
+/// A sink that calls `sink` with each line.
+std::function<void(std::string_view)> SinkOf(nanobind::object sink);
+
+/// Whether this thread runs a sink.
+bool InSink();
+
+/// Lets an owner go without the interpreter's lock, which this thread may hold: at once, or, within a sink,
+/// after the call of liblgpu that runs the sink.
+void LetGo(std::shared_ptr<void> owner);
+
+/// The call of liblgpu that a thread makes without the interpreter's lock: what was let go within its sinks
+/// ends with it. Calls within sinks leave that to the outermost call.
+class OutermostCall {
+ public:
+  OutermostCall() = default;
+  ~OutermostCall();
+  OutermostCall(const OutermostCall&) = delete;
+  OutermostCall& operator=(const OutermostCall&) = delete;
+};
+
+}  // namespace lgpu::python
+
+#endif  // LGPU_PYTHON_MODULE_SINKS_H_
