@@ -48,6 +48,7 @@ class ContextState {
   /// Close, for a Context that goes. Where memory is lent, ops end and idle memory goes back; the end of the
   /// last export, block or handle closes the rest.
   void Retire();
+  bool IsRetired() const { return retired_.load(); }
 
   /// Memory of a GPU is lent outside, until RemoveExport. FAILED_PRECONDITION: the devices are shut down.
   absl::Status AddExport(Bytes bytes);
@@ -119,7 +120,6 @@ class ContextState {
   bool IsLent() const;
   /// Closes a retired Context of which no memory is lent.
   void CloseIfDone();
-  bool IsRetired() const { return retired_.load(); }
   absl::Status CloseNow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
   /// No thread passes the gate any more when this returns, and all blocks are gone.
   void ShutDownDevices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);

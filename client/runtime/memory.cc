@@ -19,17 +19,6 @@ absl::Status MovedFrom() {
   return absl::FailedPreconditionError("this LogicalMemory was moved from; use the one that it was moved to");
 }
 
-absl::Status ContextGone() {
-  return absl::FailedPreconditionError(
-      "the Context of this LogicalMemory is gone: blocks that are live can be used and freed, and there are "
-      "no new ones; open another Context");
-}
-
-absl::Status Closed() {
-  return absl::FailedPreconditionError(
-      "this LogicalMemory is closed: its memory went back; open another one");
-}
-
 absl::StatusOr<ContextOptions> LeaseOptions(const MemoryOptions& options) {
   if (options.allocation_timeout < std::chrono::milliseconds(0)) {
     return absl::InvalidArgumentError(
@@ -64,7 +53,7 @@ class Entered {
                gate.Enter()) {
       gate_ = &gate;
     } else {
-      status_ = state->gate().is_closed() ? Closed() : ContextGone();
+      status_ = state->ShutError();
     }
   }
   ~Entered() {

@@ -1,6 +1,8 @@
 #include "client/runtime/memory_state.h"
 
 #include <algorithm>
+#include <atomic>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +24,11 @@ int CudaDeviceOf(const LogicalDeviceInfo& info) {
   if (!uuids.ok()) return -1;
   const auto found = std::find(uuids->begin(), uuids->end(), info.card_uuid);
   return found == uuids->end() ? -1 : static_cast<int>(found - uuids->begin());
+}
+
+absl::Status Closing(std::string_view what) {
+  return absl::FailedPreconditionError(
+      Cat(what, " is being closed by another thread; try again if that fails, else open another one"));
 }
 
 class OwnMemory final : public MemoryState {
@@ -71,9 +78,15 @@ class OwnMemory final : public MemoryState {
     }
     return close_status_;
   }
+  absl::Status ShutError() override {
+    if (!ended_.load()) return Closing("this LogicalMemory");
+    return absl::FailedPreconditionError(
+        "this LogicalMemory is closed: its memory went back; open another one");
+  }
 
  private:
   void ShutDown() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_) {
+    ended_.store(true);
     session_.StopUpkeep();
     close_status_ = caller_.RemoveStreams();
     closed_ = true;
@@ -83,6 +96,7 @@ class OwnMemory final : public MemoryState {
   Gate own_gate_;
   MemorySession session_;
   CallerMemory caller_;
+  std::atomic<bool> ended_{false};
   Mutex close_mutex_;  // orders calls of Close; held over the whole of it
   bool closed_ ABSL_GUARDED_BY(close_mutex_) = false;
   bool lease_is_closed_ ABSL_GUARDED_BY(close_mutex_) = false;
@@ -109,6 +123,17 @@ class ContextMemory final : public MemoryState {
   absl::Status Close() override {
     const GatePass pass(gate());
     return pass ? memory().CheckNoneLive() : absl::OkStatus();
+  }
+  absl::Status ShutError() override {
+    if (gate_->is_closed()) {
+      return absl::FailedPreconditionError(
+          "the Context of this LogicalMemory is closed: its memory went back; open another one");
+    }
+    if (!context_->IsRetired()) return Closing("the Context of this LogicalMemory");
+    return absl::FailedPreconditionError(
+        "the Context of this LogicalMemory is gone: blocks that are live can be used and freed, and there "
+        "are "
+        "no new ones; open another Context");
   }
   void HandleMade() override { context_->AddMemoryHandle(); }
   void HandleGone() override { context_->RemoveMemoryHandle(); }

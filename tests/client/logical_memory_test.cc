@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -426,7 +427,8 @@ TEST_P(LogicalMemoryTest, LeaseOfAContextThatIsGoneEndsWithItsLastBlock) {
   EXPECT_TRUE(GetParam() == Place::kLocal || !others_can_have_it());
   owner->reset();
   EXPECT_TRUE(others_can_have_it()) << "the handle and a tensor are still there";
-  EXPECT_THAT(std::string(memory->GetStats().status().message()), HasSubstr("this LogicalMemory is closed"));
+  EXPECT_THAT(std::string(memory->GetStats().status().message()),
+              HasSubstr("the Context of this LogicalMemory is closed"));
   EXPECT_TRUE(memory->Close().ok());
 }
 
@@ -462,6 +464,38 @@ TEST_P(LogicalMemoryTest, ThreadsEndTheLastLoansOfAContextThatGoes) {
     lets_go.join();
     EXPECT_TRUE(absl::IsFailedPrecondition(memory->GetStats().status())) << "it is closed";
   }
+}
+
+TEST_P(LogicalMemoryTest, CallDuringCloseSaysThatTheContextIsBeingClosed) {
+  std::atomic<bool> armed{false};
+  std::atomic<bool> inside{false};
+  std::atomic<bool> leave{false};
+  absl::StatusOr<Context> context = Context::Create({.logical_devices = {{.memory_limit = 64_MiB}},
+                                                     .endpoint = endpoint_,
+                                                     .log_device_placement = true,
+                                                     .log_sink = [&](std::string_view) {
+                                                       if (!armed.load()) return;
+                                                       inside.store(true);
+                                                       while (!leave.load()) std::this_thread::yield();
+                                                     }});
+  ASSERT_TRUE(context.ok()) << context.status();
+  const absl::StatusOr<LogicalMemory> memory = context->Memory("GPU:0");
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  armed.store(true);
+  std::thread op([&context] { EXPECT_TRUE(context->Fill<float>({2}, 1).ok()); });  // Close waits for it
+  while (!inside.load()) std::this_thread::yield();
+  std::thread closes([&context] { EXPECT_TRUE(context->Close().ok()); });
+  absl::Status said;
+  while (!absl::IsFailedPrecondition(said)) {
+    const absl::StatusOr<Block> block = memory->Allocate(1_MiB);
+    said = block.ok() ? memory->Free(*block, nullptr) : block.status();
+  }
+  leave.store(true);
+  op.join();
+  closes.join();
+  EXPECT_THAT(std::string(said.message()), HasSubstr("the Context of this LogicalMemory is being closed"));
+  const absl::Status closed = memory->Allocate(1_MiB).status();
+  EXPECT_THAT(std::string(closed.message()), HasSubstr("the Context of this LogicalMemory is closed"));
 }
 
 TEST_P(LogicalMemoryTest, TwoProgramsShareTheLimitOfALease) {
