@@ -19,6 +19,7 @@ if TYPE_CHECKING:
                             rank_of, reduce_mean, reduce_sum, relu, relu_grad, reshape, shape_of, size_of, slice_rows,
                             sparse_softmax_cross_entropy_with_logits, subtract, transpose)
     from lgpu._leases import leases
+    from lgpu._memory import LogicalMemory
     from lgpu._toplevel import constant, device, fill, from_dlpack, current_context
     from lgpu.config import Config, LogicalDeviceConfiguration, PhysicalDevice
     from lgpu.distribute import MirroredStrategy
@@ -31,6 +32,7 @@ _HOMES = {
               "multiply", "negative", "parse_bytes", "rank_of", "reduce_mean", "reduce_sum", "relu", "relu_grad", "reshape",
               "shape_of", "size_of", "slice_rows", "sparse_softmax_cross_entropy_with_logits", "subtract", "transpose"),
     "_leases": ("leases",),
+    "_memory": ("LogicalMemory",),
     "_toplevel": ("constant", "current_context", "device", "fill", "from_dlpack"),
     "config": ("Config", "LogicalDeviceConfiguration", "PhysicalDevice"),
     "distribute": ("MirroredStrategy",),

@@ -15,6 +15,7 @@ from lgpu._state import innermost_scope, open_contexts
 from lgpu.errors import ExportsInUseError, FailedPreconditionError, InvalidArgumentError
 
 if TYPE_CHECKING:
+    from lgpu._memory import LogicalMemory
     from lgpu.config import Config
 
 Size = Union[int, str]
@@ -83,9 +84,9 @@ class Explanation:
 _spoke_with_daemon: Optional[int] = None
 
 
-def _note_daemon(context: Context) -> None:
+def _note_daemon(holder: Any) -> None:
     global _spoke_with_daemon
-    if _spoke_with_daemon is None and context.lease:
+    if _spoke_with_daemon is None and holder.lease:
         _spoke_with_daemon = os.getpid()
 
 
@@ -194,12 +195,12 @@ class Context:
         try:
             self.close()
         except ExportsInUseError:
-            # The last array closes it.
+            # The last array or block closes it.
             self._core.retire()
 
     def close(self) -> None:
-        """Gives everything back now. ExportsInUseError, which is a BufferError: arrays of other libraries still use
-        memory of this Context; it stays open."""
+        """Gives everything back now. ExportsInUseError, which is a BufferError: arrays of other libraries, or blocks of
+        Context.memory, still use memory of this Context; it stays open."""
         self._core.close()
 
     @property
@@ -281,6 +282,11 @@ class Context:
     def memory_summary(self) -> str:
         """A table for people: each GPU, and the ops that own most of its memory."""
         return self._core.memory_summary()
+
+    def memory(self, device: str = "GPU:0") -> LogicalMemory:
+        """The memory of a GPU for kernels of your own: blocks inside the limit that its tensors have, too."""
+        from lgpu._memory import LogicalMemory
+        return LogicalMemory._of(self, device)
 
     def exports(self) -> tuple[int, int]:
         """How many arrays of other libraries use memory of this Context, and how many bytes."""

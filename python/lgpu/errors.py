@@ -63,7 +63,7 @@ class FailedPreconditionError(Error, RuntimeError):
 
 
 class ExportsInUseError(Error, BufferError):
-    """Arrays of other libraries still use memory of the Context that was to be closed."""
+    """Arrays of other libraries, or blocks of Context.memory, still use memory of the Context that was to be closed."""
 
     code = "FAILED_PRECONDITION"
 

@@ -12,6 +12,7 @@ namespace lgpu::python {
 void BindConfig(nanobind::module_& module);
 void BindContext(nanobind::module_& module);
 void BindDistribute(nanobind::module_& module);
+void BindMemory(nanobind::module_& module);
 void BindOps(nanobind::module_& module, nanobind::class_<Tensor>& tensor);
 void BindTensor(nanobind::module_& module, nanobind::class_<Tensor>& tensor);
 

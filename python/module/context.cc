@@ -12,6 +12,7 @@
 #include "lgpu/config.h"
 #include "lgpu/tensor_export.h"
 #include "python/module/bind.h"
+#include "python/module/dicts.h"
 #include "python/module/errors.h"
 #include "python/module/scopes.h"
 #include "python/module/sinks.h"
@@ -70,42 +71,7 @@ ContextOptions OptionsOf(const nb::dict& given) {
   return options;
 }
 
-nb::dict DictOf(const LogicalDeviceInfo& device) {
-  nb::dict dict;
-  dict["name"] = device.name;
-  dict["memory_limit"] = device.memory_limit.count();
-  dict["guarantee"] = device.guarantee.count();
-  dict["mode"] = device.mode == MemoryMode::kGrowth ? "growth" : "preallocate";
-  dict["card_uuid"] = device.card_uuid;
-  dict["card_name"] = device.card_name;
-  dict["pci_bus_id"] = device.pci_bus_id;
-  dict["card_index"] = device.card_index;
-  dict["compute_capability"] = nb::make_tuple(device.compute_major, device.compute_minor);
-  dict["simulated"] = device.simulated;
-  return dict;
-}
-
-nb::dict DictOf(const MemoryStats& stats) {
-  nb::dict dict;
-  dict["limit"] = stats.limit.count();
-  dict["requested"] = stats.requested.count();
-  dict["used"] = stats.used.count();
-  dict["peak_used"] = stats.peak_used.count();
-  dict["held"] = stats.held.count();
-  dict["workspace"] = stats.workspace.count();
-  dict["idle"] = stats.idle.count();
-  dict["cached"] = stats.cached.count();
-  dict["fenced"] = stats.fenced.count();
-  dict["slack"] = stats.slack().count();
-  dict["largest_free_block"] = stats.largest_free_block.count();
-  dict["fragmentation"] = stats.Fragmentation();
-  dict["live_blocks"] = stats.live_blocks;
-  dict["num_allocs"] = stats.num_allocs;
-  dict["num_refusals"] = stats.num_refusals;
-  return dict;
-}
-
-nb::dict DictOf(const PlacementExplanation& explanation) {
+nb::dict ExplanationDict(const PlacementExplanation& explanation) {
   nb::dict dict;
   dict["op"] = explanation.op;
   dict["dtype"] = NameOf(explanation.dtype);
@@ -164,12 +130,7 @@ Tensor Constant(PyContext& self, const std::string& dtype, const std::vector<std
 }
 
 void Close(PyContext& self) {
-  if (InSink()) {
-    throw StatusError(
-        absl::FailedPreconditionError("a log_sink runs within a call of liblgpu, which the end of a Context "
-                                      "waits for, so it cannot close one; "
-                                      "close the Context after that call"));
-  }
+  CheckNotInSink();
   const absl::Status status = Waiting([&] { return self.get().Close(); });
   if (IsMemoryInUse(status)) {
     const absl::string_view text = status.message();
@@ -266,7 +227,7 @@ void BindMembers(nb::class_<PyContext>& type) {
             const Context::ExplainOptions options{.transpose_a = transpose_a,
                                                   .transpose_b = transpose_b,
                                                   .cast_to = cast_to ? DTypeOf(*cast_to) : DType::kInvalid};
-            return DictOf(Check(InScopes([&] { return self.get().Explain(op, inputs, options); })));
+            return ExplanationDict(Check(InScopes([&] { return self.get().Explain(op, inputs, options); })));
           },
           "op"_a, "inputs"_a, "transpose_a"_a, "transpose_b"_a, "cast_to"_a.none());
 }

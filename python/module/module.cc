@@ -19,6 +19,7 @@ NB_MODULE(_core, module) {
   lgpu::python::BindTensor(module, tensor);
   lgpu::python::BindConfig(module);
   lgpu::python::BindContext(module);
+  lgpu::python::BindMemory(module);
   lgpu::python::BindScopes(module);
   lgpu::python::BindOps(module, tensor);
   lgpu::python::BindDlpack(module);

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "python/module/errors.h"
 #include "python/module/lock.h"
 
 namespace lgpu::python {
@@ -26,6 +27,14 @@ class SinkCall {
 }  // namespace
 
 bool InSink() { return sinks_inside != 0; }
+
+void CheckNotInSink() {
+  if (!InSink()) return;
+  throw StatusError(
+      absl::FailedPreconditionError("a log_sink runs within a call of liblgpu, which the end of a Context "
+                                    "waits for, so it cannot close one; "
+                                    "close the Context after that call"));
+}
 
 void LetGo(std::shared_ptr<void> owner) {
   if (InSink()) {

@@ -18,6 +18,8 @@ std::function<void(std::string_view)> SinkOf(nanobind::object sink);
 
 /// Whether this thread runs a sink.
 bool InSink();
+/// StatusError: this thread runs a sink, which cannot close what its call may be inside of.
+void CheckNotInSink();
 
 /// Lets an owner go without the interpreter's lock, which this thread may hold: at once, or, within a sink,
 /// after the call of liblgpu that runs the sink.
