@@ -39,6 +39,8 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = ("config", "distribute")
+# They need a library that may not be there, so they are in no list of names.
+_ADAPTORS = ("cupy", "numba", "rmm", "torch")
 
 __all__ = sorted([*_HOME_OF, *_MODULES, "AbortedError", "AlreadyExistsError", "DeadlineExceededError", "Error",
                   "ExportsInUseError", "FailedPreconditionError", "InternalError", "InvalidArgumentError", "NotFoundError",
@@ -49,7 +51,7 @@ __all__ = sorted([*_HOME_OF, *_MODULES, "AbortedError", "AlreadyExistsError", "D
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name in _MODULES:
+    if name in _MODULES or name in _ADAPTORS:
         return importlib.import_module(f"lgpu.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'lgpu' has no attribute {name!r}")

@@ -461,3 +461,20 @@ class SGD:
         """
         Within a step, with summed gradients: a new value for this replica's copy of each variable.
         """
+
+def torch_find_errors(libraries: Sequence[str]) -> None:
+    """Finds PyTorch's out-of-memory error in its loaded libraries."""
+
+def torch_use(device: int, memory: Memory) -> None:
+    """lgpu_torch_malloc gives this memory for a CUDA device."""
+
+def torch_leave(device: int) -> None:
+    """
+    lgpu_torch_malloc gives memory for the device no more. After torch_use.
+    """
+
+def torch_take_pool(memory: Memory) -> int:
+    """The number of a pair of functions for a MemPool."""
+
+def torch_leave_pool(pool: int) -> None:
+    """The functions give no more memory. After torch_take_pool."""

@@ -15,6 +15,7 @@ void BindDistribute(nanobind::module_& module);
 void BindMemory(nanobind::module_& module);
 void BindOps(nanobind::module_& module, nanobind::class_<Tensor>& tensor);
 void BindTensor(nanobind::module_& module, nanobind::class_<Tensor>& tensor);
+void BindTorch(nanobind::module_& module);
 
 /// Tensor.__dlpack__: a capsule.
 nanobind::object ToDlpack(const Tensor& tensor, nanobind::handle stream, nanobind::handle max_version,

@@ -14,8 +14,7 @@ namespace lgpu::python {
 /// interpreter's lock, which callers of all members hold.
 class PyMemory {
  public:
-  explicit PyMemory(LogicalMemory memory)
-      : memory_(std::make_shared<LogicalMemory>(std::move(memory))) {}
+  explicit PyMemory(LogicalMemory memory) : memory_(std::make_shared<LogicalMemory>(std::move(memory))) {}
   ~PyMemory() { Retire(); }
   PyMemory(const PyMemory&) = delete;
   PyMemory& operator=(const PyMemory&) = delete;

@@ -24,4 +24,5 @@ NB_MODULE(_core, module) {
   lgpu::python::BindOps(module, tensor);
   lgpu::python::BindDlpack(module);
   lgpu::python::BindDistribute(module);
+  lgpu::python::BindTorch(module);
 }

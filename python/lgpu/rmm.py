@@ -1,0 +1,44 @@
+"""The RAPIDS memory manager in logical GPUs. For programs that use lgpu knowingly: a limit for a whole program is
+`lgpu run`."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from lgpu._adaptors import by_cuda_device, library
+from lgpu._context import Context
+from lgpu._memory import LogicalMemory
+
+rmm = library("rmm", "RMM")
+
+
+def _split(arguments: tuple[Any, ...]) -> tuple[list[int], Any]:
+    """The numbers, in their order, and the stream: (size, stream) or, in later versions of RMM, (stream, size, alignment)."""
+    numbers = [argument for argument in arguments if isinstance(argument, int)]
+    streams = [argument for argument in arguments if not isinstance(argument, int)]
+    if len(streams) != 1 or not numbers:
+        raise TypeError(f"RMM {rmm.__version__} calls a memory resource with {arguments!r}; lgpu.rmm knows (size, stream) and "
+                        "(stream, size, alignment)")
+    return numbers, streams[0]
+
+
+def resource(memory: LogicalMemory) -> Any:
+    """A resource of RMM's over a LogicalMemory, for rmm.mr.set_current_device_resource or as the upstream of others. A
+    refusal is a MemoryError with lgpu's text."""
+
+    def allocate(*arguments: Any) -> int:
+        numbers, stream = _split(arguments)
+        return memory.allocate(numbers[0], stream, tag="rmm")
+
+    def deallocate(*arguments: Any) -> None:
+        numbers, stream = _split(arguments)
+        memory.free(numbers[0], stream)
+
+    return rmm.mr.CallbackMemoryResource(allocate, deallocate)
+
+
+def enable(context: Optional[Context] = None, *, device: Optional[str] = None) -> None:
+    """From now on what RMM allocates lies on the Context's logical GPU on its card: it is RMM's resource of that device.
+    Without a Context it is the innermost open one. `device` says which logical GPU where several are on one card."""
+    for number, (_, memory) in by_cuda_device(context, device, "lgpu.rmm").items():
+        rmm.mr.set_per_device_resource(number, resource(memory))

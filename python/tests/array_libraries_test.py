@@ -1,0 +1,113 @@
+"""lgpu.cupy and lgpu.rmm on a card of the fake driver, behind a daemon. Both libraries need the CUDA runtime, so stand-ins of
+theirs make the documented calls: scripts/gpu-check runs the libraries themselves."""
+
+import importlib
+import sys
+import types
+import unittest
+
+import lgpu
+
+MIB = 1 << 20
+
+
+class Stream:
+    """As CuPy's."""
+
+    def __init__(self, handle=0):
+        self.ptr = handle
+
+
+class RmmStream:
+    """As RMM's."""
+
+    def __init__(self, handle=0):
+        self._handle = handle
+
+    def __cuda_stream__(self):
+        return (0, self._handle)
+
+
+def stand_in(name, **parts):
+    module = types.ModuleType(name)
+    module.__dict__.update(parts)
+    return module
+
+
+class CupyTest(unittest.TestCase):
+    def setUp(self):
+        self.addCleanup(sys.modules.pop, "lgpu.cupy", None)
+        self.addCleanup(sys.modules.pop, "cupy")
+        self.stream = Stream()
+
+        class PythonFunctionAllocator:
+            def __init__(self, malloc, free):
+                self.functions = (malloc, free)
+
+            def malloc(self, size):
+                raise AssertionError("the test calls the functions itself")
+
+        def set_allocator(malloc):
+            self.functions = malloc.__self__.functions
+
+        sys.modules["cupy"] = stand_in("cupy", cuda=types.SimpleNamespace(
+            PythonFunctionAllocator=PythonFunctionAllocator, set_allocator=set_allocator,
+            get_current_stream=lambda: self.stream))
+        self.adaptor = importlib.import_module("lgpu.cupy")
+
+    def test_arrays_are_in_the_lease_and_go_back(self):
+        with lgpu.Context(memory_limit="32MiB", allocation_timeout=0) as ctx:
+            self.adaptor.enable()
+            malloc, free = self.functions
+            address = malloc(4 * MIB, 0)
+            self.assertEqual(ctx.memory().find(address), 4 * MIB)
+            with self.assertRaises(lgpu.OutOfMemoryError) as caught:
+                malloc(32 * MIB, 0)
+            self.assertEqual(caught.exception.refusal["owners"][0]["op"], "cupy")
+            self.stream = Stream(2)
+            free(address, 0)  # on another stream than it was made on
+            self.assertEqual(ctx.memory_info()["current"], 0)
+            with self.assertRaisesRegex(RuntimeError, "no logical GPU on CUDA device 3; it has some on 0"):
+                malloc(1, 3)
+
+    def test_logical_gpus_of_one_card_are_told_apart(self):
+        with lgpu.Context(devices=2, memory_limit="32MiB") as ctx:
+            with self.assertRaisesRegex(ValueError, "GPU:0 and GPU:1 are both on CUDA device 0.*device=\"GPU:1\""):
+                self.adaptor.enable(ctx)
+            self.adaptor.enable(ctx, device="GPU:1")
+            malloc, free = self.functions
+            address = malloc(MIB, 0)
+            self.assertEqual((ctx.memory_info("GPU:0")["current"], ctx.memory_info("GPU:1")["current"]), (0, MIB))
+            free(address, 0)
+
+
+class RmmTest(unittest.TestCase):
+    def setUp(self):
+        self.addCleanup(sys.modules.pop, "lgpu.rmm", None)
+        self.addCleanup(sys.modules.pop, "rmm")
+        self.resources = {}
+        sys.modules["rmm"] = stand_in("rmm", __version__="0", mr=types.SimpleNamespace(
+            CallbackMemoryResource=lambda allocate, deallocate: (allocate, deallocate),
+            set_per_device_resource=self.resources.__setitem__))
+        self.adaptor = importlib.import_module("lgpu.rmm")
+
+    def test_both_orders_of_arguments(self):
+        with lgpu.Context(memory_limit="32MiB", allocation_timeout=0) as ctx:
+            self.adaptor.enable()
+            (allocate, deallocate), = self.resources.values()
+            self.assertEqual(list(self.resources), [0])
+            address = allocate(4 * MIB, RmmStream())
+            self.assertEqual(ctx.memory().find(address), 4 * MIB)
+            deallocate(address, 4 * MIB, RmmStream())
+            address = allocate(RmmStream(2), 4 * MIB, 256)
+            deallocate(RmmStream(2), address, 4 * MIB, 256)
+            self.assertEqual(ctx.memory_info()["current"], 0)
+            with self.assertRaises(MemoryError) as caught:
+                allocate(64 * MIB, RmmStream())
+            self.assertEqual(caught.exception.refusal["reason"], "limit")
+            with self.assertRaisesRegex(TypeError, "RMM 0 calls a memory resource with"):
+                allocate(4 * MIB)
+
+
+if __name__ == "__main__":
+    unittest.main()
