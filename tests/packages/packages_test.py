@@ -129,6 +129,31 @@ def try_archive(machine, archive, source):
     shutil.rmtree(machine.root / "run/lock/lgpu")
 
 
+PYTHON = """
+import lgpu, numpy
+with lgpu.Context(memory_limit="16MiB", endpoint="local:1x64MiB") as ctx:
+    print((ctx.constant([[3.0]]) @ ctx.constant([[4.0]])).tolist(), numpy.from_dlpack(ctx.constant([1.0])).tolist())
+    ctx.memory().free(ctx.memory().allocate("1MiB"))
+    try: ctx.fill([8 << 20], 1.0)
+    except MemoryError as error: print(error.refusal["reason"])
+"""
+
+
+def try_python(machine):
+    """The package for Debian's own Python."""
+    machine.run("apt-get update", check=True)
+    machine.run("apt-get install -y ./python3-lgpu_*.deb ./liblgpu0_*.deb", check=True)
+    (machine.root / "tmp/program.py").write_text(PYTHON, encoding="utf-8")
+    out, code = machine.run("python3 /tmp/program.py", "anna")
+    expect((out, code) == ("[[12.0]] [1.0]\nlimit\n", 0), out)
+    out, code = machine.run("python3 -m lgpu --version", "anna")
+    expect(code == 1 and "install the package lgpu of the system" in out, out)
+    machine.run("python3 -c 'import lgpu.config'", check=True)  # as root, who could write into the package's folder
+    machine.run("apt-get purge -y --auto-remove python3-lgpu liblgpu0", check=True)
+    left = [str(path) for path in (machine.root / "usr/lib").rglob("*lgpu*")]
+    expect(not left, f"python3-lgpu is purged, and left behind: {left}")
+
+
 def upgrade(machine, newer):
     """Over a program that holds memory: it goes on, with its lease."""
     worker = machine.start("demo_worker --name work --mode preallocate --memory 64MiB --seconds 120 --until /tmp/stop", "anna")
@@ -176,6 +201,8 @@ def main():
     (root / "run/systemd/system").mkdir(parents=True)
     machine.run("useradd -m anna; useradd -m ben", check=True)
     try_archive(machine, next(packages.glob("*.tar.gz")), source)
+    if any(packages.glob("python3-lgpu_*.deb")):
+        try_python(machine)
     files, users = machine.files(), machine.users()
 
     commands = install_blocks((source / "README.md").read_text(encoding="utf-8"))
