@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/registry.h"
 #include "lgpu/lgpu.h"
 
@@ -70,12 +71,13 @@ void BM_SmallMatMulInScope(benchmark::State& state, const Context* context) {
 
 constexpr std::int64_t kLarge = 1024;
 
-void BM_LargeMatMulBlas(benchmark::State& state) {
+/// Of OpenBLAS, or of lgpu itself for machines without a BLAS.
+void BM_LargeMatMulBlas(benchmark::State& state, decltype(&::cblas_sgemm) sgemm) {
   const std::vector<float> a(kLarge * kLarge, 1);
   std::vector<float> c(kLarge * kLarge);
   for (auto _ : state) {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kLarge, kLarge, kLarge, 1, a.data(), kLarge,
-                a.data(), kLarge, 0, c.data(), kLarge);
+    sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kLarge, kLarge, kLarge, 1, a.data(), kLarge, a.data(),
+          kLarge, 0, c.data(), kLarge);
     benchmark::ClobberMemory();
   }
 }
@@ -96,7 +98,10 @@ int main(int argc, char** argv) {
   benchmark::RegisterBenchmark("SmallMatMul/bare", lgpu::BM_SmallMatMulBare);
   benchmark::RegisterBenchmark("SmallMatMul/runtime", lgpu::BM_SmallMatMul, &context);
   benchmark::RegisterBenchmark("SmallMatMul/runtime_in_scope", lgpu::BM_SmallMatMulInScope, &context);
-  benchmark::RegisterBenchmark("MatMul1024/openblas", lgpu::BM_LargeMatMulBlas)
+  benchmark::RegisterBenchmark("MatMul1024/openblas", lgpu::BM_LargeMatMulBlas, &::cblas_sgemm)
+      ->Unit(benchmark::kMillisecond)
+      ->UseRealTime();
+  benchmark::RegisterBenchmark("MatMul1024/without_a_blas", lgpu::BM_LargeMatMulBlas, &lgpu::cpu::OwnSgemm)
       ->Unit(benchmark::kMillisecond)
       ->UseRealTime();
   benchmark::RegisterBenchmark("MatMul1024/runtime", lgpu::BM_LargeMatMul, &context)
