@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 
-MOST_BYTES = 15 * 2**20
+MOST_BYTES = 15_000_000
 TESTS = pathlib.Path(__file__).resolve().parent
 
 
