@@ -154,6 +154,22 @@ class MemoryTest(unittest.TestCase):
             memory.free(memory.allocate("24MiB"))
             thread.join()
 
+    def test_the_interpreter_ends_with_everything_open(self):
+        code = """if True:
+            import lgpu, sys, threading
+            memory = lgpu.LogicalMemory("32MiB")
+            ctx = lgpu.Context(memory_limit="16MiB")
+            sys.kept = (ctx.memory(), ctx.memory().allocate(100), memory.allocate(100))
+            from lgpu import _core
+            _core.torch_use(0, memory._core)
+            def forever():
+                while True: memory.free(memory.allocate("1MiB"))
+            threading.Thread(target=forever, daemon=True).start()
+            print("end")
+            """
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "end\n", ""))
+
     def test_a_forked_child_finds_it_dead(self):
         memory = lgpu.LogicalMemory("16MiB")
         address = memory.allocate(100)
