@@ -48,6 +48,7 @@ MemoryStats Pool::stats() const { return impl_->stats(); }
 Bytes Pool::limit() const { return impl_->limit(); }
 void Pool::ResetPeak() { impl_->ResetPeak(); }
 MemorySnapshot Pool::Snapshot() const { return impl_->Snapshot(); }
+absl::StatusOr<PoolBlocks> Pool::Blocks(std::uint64_t at_most) const { return impl_->Blocks(at_most); }
 std::vector<MemoryOwner> Pool::LargestOwners(std::size_t n) const { return impl_->LargestOwners(n); }
 absl::Status Pool::StartTrace(const std::string& path) { return impl_->StartTrace(path); }
 absl::Status Pool::StopTrace() { return impl_->StopTrace(); }

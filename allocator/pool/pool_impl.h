@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "allocator/pool/fence_keeper.h"
 #include "allocator/pool/growth.h"
+#include "allocator/pool/pool_blocks.h"
 #include "allocator/pool/pool_state.h"
 #include "allocator/pool/upkeep.h"
 #include "lgpu/pool.h"
@@ -46,6 +47,7 @@ class Pool::Impl {
   MemoryStats stats() const;
   Bytes limit() const { return state_.epoch.IsForked() ? Bytes() : state_.source->limit(); }
   void ResetPeak();
+  absl::StatusOr<PoolBlocks> Blocks(std::uint64_t at_most) const;
   MemorySnapshot Snapshot() const;
   std::vector<MemoryOwner> LargestOwners(std::size_t n) const;
   absl::Status StartTrace(const std::string& path);
@@ -91,17 +93,9 @@ class Pool::Impl {
   void IndexAddresses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
 
   // ---- Reports.
-  struct EntryCopy {
-    std::uint32_t offset = 0;
-    std::uint32_t size = 0;
-    std::uint32_t about = 0;
-    std::uint32_t birth = 0;
-    Node::State state = Node::kVacant;
-  };
   absl::Status CheckEntries() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
-  std::vector<EntryCopy> RoomForEntries() const;
-  void CopyEntries(std::vector<EntryCopy>& copies) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
-  std::vector<MemoryOwner> OwnersOf(const std::vector<EntryCopy>& entries) const;
+  MemoryStats StatsUnder(Bytes limit) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
+  std::vector<MemoryOwner> OwnersOf(const PageArray<BlockCopy>& blocks) const;
   void RecordAllocate(const std::byte* address, Bytes bytes, const AllocateOptions& options) const;
   void RecordFree(TraceRecorder& trace, const Block& block) const;
 

@@ -1,6 +1,7 @@
 // What a pool says of itself: statistics, snapshots, traces, invariants.
 
 #include <algorithm>
+#include <limits>
 #include <unordered_map>
 #include <utility>
 
@@ -11,17 +12,6 @@
 namespace lgpu {
 namespace {
 
-BlockState StateOf(Node::State state) {
-  switch (state) {
-    case Node::kCached:
-      return BlockState::kCached;
-    case Node::kFenced:
-      return BlockState::kFenced;
-    default:
-      return BlockState::kLive;
-  }
-}
-
 bool HoldsMore(const MemoryOwner& a, const MemoryOwner& b) {
   return a.bytes != b.bytes ? a.bytes > b.bytes : a.op < b.op;
 }
@@ -31,12 +21,17 @@ bool HoldsMore(const MemoryOwner& a, const MemoryOwner& b) {
 // ---- Statistics and invariants.
 
 MemoryStats Pool::Impl::stats() const {
-  MemoryStats stats;
   if (state_.epoch.IsForked()) {
-    return stats;
+    return {};
   }
-  stats.limit = state_.source->limit();
+  const Bytes limit = state_.source->limit();
   MutexLock lock(state_.mutex);
+  return StatsUnder(limit);
+}
+
+MemoryStats Pool::Impl::StatsUnder(Bytes limit) const {
+  MemoryStats stats;
+  stats.limit = limit;
   const FrontCache::Totals cached = state_.cache.totals();
   stats.used = state_.Used();
   stats.cached = Bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(cached.bytes, 0)));
@@ -77,13 +72,16 @@ absl::Status Pool::Impl::CheckEntries() const {
   std::uint64_t fenced_blocks = 0;
   Bytes bytes;
   Bytes fenced;
-  std::vector<EntryCopy> entries;
-  CopyEntries(entries);
-  for (const EntryCopy& entry : entries) {
-    const Bytes size = Suballocator::kGranule * entry.size;
+  for (std::uint32_t index = 1; index < state_.nodes.end(); ++index) {
+    const Node& node = state_.nodes[index];
+    const Node::State state = node.state();
+    if (!Node::IsBlock(state)) {
+      continue;
+    }
+    const Bytes size = Suballocator::kGranule * node.size;
     ++blocks;
     bytes += size;
-    if (entry.state == Node::kFenced) {
+    if (state == Node::kFenced) {
       ++fenced_blocks;
       fenced += size;
     }
@@ -137,30 +135,12 @@ absl::Status Pool::Impl::CheckInvariants() const {
 
 // ---- Snapshots.
 
-// Touches the memory here, so that no thread waits for page faults under the lock.
-std::vector<Pool::Impl::EntryCopy> Pool::Impl::RoomForEntries() const {
-  std::vector<EntryCopy> room(state_.nodes.end() + state_.nodes.end() / 16);
-  room.clear();
-  return room;
-}
-
-// What of an entry can change without the lock is only whether it is live or cached.
-void Pool::Impl::CopyEntries(std::vector<EntryCopy>& copies) const {
-  for (std::uint32_t index = 1; index < state_.nodes.end(); ++index) {
-    const Node& node = state_.nodes[index];
-    const Node::State state = node.state();
-    if (Node::IsBlock(state)) {
-      copies.push_back({node.offset, node.size, node.behind, node.before, state});
-    }
-  }
-}
-
-std::vector<MemoryOwner> Pool::Impl::OwnersOf(const std::vector<EntryCopy>& entries) const {
+std::vector<MemoryOwner> Pool::Impl::OwnersOf(const PageArray<BlockCopy>& blocks) const {
   std::unordered_map<std::uint32_t, MemoryOwner> by_op;
-  for (const EntryCopy& entry : entries) {
-    if (StateOf(entry.state) == BlockState::kLive) {
-      MemoryOwner& owner = by_op[BlockEntry::OpOf(entry.about)];
-      owner.bytes += Suballocator::kGranule * entry.size;
+  for (const BlockCopy& block : blocks) {
+    if (PoolBlocks::StateOf(block) == BlockState::kLive) {
+      MemoryOwner& owner = by_op[BlockEntry::OpOf(block.about)];
+      owner.bytes += PoolBlocks::BytesOf(block);
       ++owner.blocks;
     }
   }
@@ -177,61 +157,68 @@ std::vector<MemoryOwner> Pool::Impl::LargestOwners(std::size_t n) const {
   if (state_.epoch.IsForked()) {
     return {};
   }
-  std::vector<EntryCopy> entries = RoomForEntries();
-  {
-    MutexLock lock(state_.mutex);
-    CopyEntries(entries);
-  }
-  std::vector<MemoryOwner> owners = OwnersOf(entries);
+  std::vector<MemoryOwner> owners = OwnersOf(ScanBlocks(state_, [] {}));
   owners.resize(std::min(owners.size(), n));
   return owners;
 }
 
-MemorySnapshot Pool::Impl::Snapshot() const {
-  MemorySnapshot snapshot;
-  if (state_.epoch.IsForked()) {
-    return snapshot;
-  }
-  snapshot.device = state_.options.device;
-  snapshot.lease = state_.options.lease;
-  snapshot.base = state_.base;
-  snapshot.reserved = state_.reserved;
-  snapshot.granularity = state_.page;
-  snapshot.stats = stats();
-  std::vector<EntryCopy> entries = RoomForEntries();
+absl::StatusOr<PoolBlocks> Pool::Impl::Blocks(std::uint64_t at_most) const {
+  LGPU_RETURN_IF_ERROR(state_.CheckAlive());
+  PoolBlocks made;
+  MemorySnapshot& about = made.about;
+  about.device = state_.options.device;
+  about.lease = state_.options.lease;
+  about.base = state_.base;
+  about.reserved = state_.reserved;
+  about.granularity = state_.page;
+  const Bytes limit = state_.source->limit();
   {
     MutexLock lock(state_.mutex);
-    CopyEntries(entries);
+    if (const std::uint64_t blocks = state_.blocks.live_blocks(); blocks > at_most) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(about.device.empty() ? "the pool" : about.device, " has ", blocks,
+                       " blocks; a snapshot has at most ", at_most,
+                       "\ntry: lgpu ls or lgpu inspect, which have its sums"));
+    }
+    about.mappings.reserve(state_.chunks.mapped().size());
+  }
+  made.blocks = ScanBlocks(state_, [&] {
+    state_.mutex.AssertHeld();
+    about.stats = StatsUnder(limit);
     for (const auto& [offset, chunk] : state_.chunks.mapped()) {
-      if (!snapshot.mappings.empty() &&
-          snapshot.mappings.back().offset + snapshot.mappings.back().bytes == offset) {
-        snapshot.mappings.back().bytes += chunk.bytes;
+      if (!about.mappings.empty() && about.mappings.back().offset + about.mappings.back().bytes == offset) {
+        about.mappings.back().bytes += chunk.bytes;
       } else {
-        snapshot.mappings.push_back({offset, chunk.bytes});
+        about.mappings.push_back({offset, chunk.bytes});
       }
     }
+  });
+  made.now = PoolState::CoarseMilliseconds();
+  SortByOffset(made.blocks);
+  std::uint32_t ops = 1;
+  for (const BlockCopy& block : made.blocks) ops = std::max(ops, BlockEntry::OpOf(block.about) + 1);
+  for (std::uint32_t op = 0; op < ops; ++op) made.ops.push_back(state_.owners.NameOf(op));
+  return made;
+}
+
+MemorySnapshot Pool::Impl::Snapshot() const {
+  absl::StatusOr<PoolBlocks> made = Blocks(std::numeric_limits<std::uint64_t>::max());
+  if (!made.ok()) {
+    return {};
   }
-  std::sort(entries.begin(), entries.end(),
-            [](const EntryCopy& a, const EntryCopy& b) { return a.offset < b.offset; });
-  std::unordered_map<std::uint32_t, std::string> names;
-  const std::uint32_t now = PoolState::CoarseMilliseconds();
-  snapshot.blocks.reserve(entries.size());
-  for (const EntryCopy& entry : entries) {
-    const std::uint32_t op = BlockEntry::OpOf(entry.about);
-    auto name = names.find(op);
-    if (name == names.end()) {
-      name = names.emplace(op, state_.owners.NameOf(op)).first;
-    }
-    const Bytes bytes = Suballocator::kGranule * entry.size;
-    snapshot.blocks.push_back({.offset = Suballocator::kGranule * entry.offset,
+  MemorySnapshot snapshot = std::move(made->about);
+  snapshot.blocks.reserve(made->blocks.size());
+  for (const BlockCopy& block : made->blocks) {
+    const Bytes bytes = PoolBlocks::BytesOf(block);
+    snapshot.blocks.push_back({.offset = PoolBlocks::OffsetOf(block),
                                .bytes = bytes,
-                               .requested = bytes - Bytes(BlockEntry::PaddingOf(entry.about)),
-                               .op = name->second,
-                               .stream = BlockEntry::StreamOf(entry.about),
-                               .age = std::chrono::milliseconds(now - entry.birth),
-                               .state = StateOf(entry.state)});
+                               .requested = bytes - Bytes(BlockEntry::PaddingOf(block.about)),
+                               .op = made->ops[BlockEntry::OpOf(block.about)],
+                               .stream = BlockEntry::StreamOf(block.about),
+                               .age = made->AgeOf(block),
+                               .state = PoolBlocks::StateOf(block)});
   }
-  snapshot.owners = OwnersOf(entries);
+  snapshot.owners = OwnersOf(made->blocks);
   return snapshot;
 }
 

@@ -1,6 +1,7 @@
 // What a pool shows of itself: snapshot, picture, owners, trace.
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "allocator/pool/pool_blocks.h"
 #include "tests/support/fake_stream_fences.h"
 #include "tests/support/pool_fixture.h"
 #include "tests/support/test_seed.h"
@@ -158,6 +160,83 @@ TEST_F(PoolSnapshotTest, LooksWhileOthersWork) {
   for (std::thread& thread : threads) {
     thread.join();
   }
+}
+
+// Blocks above 64 KiB are in no front cache, so every change of theirs happens under the pool's lock.
+TEST_F(PoolSnapshotTest, ASnapshotIsOfOneMomentWhileThreadsAllocateAndFree) {
+  Open({.limit = 256_MiB});
+  const unsigned seed = TestSeed();
+  std::vector<Block> still;
+  for (int i = 0; i < 30'000; ++i) still.push_back(Must(Bytes(512)));  // makes a scan take its time
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(seed + t);
+      std::vector<Block> mine;
+      while (!done) {
+        if (mine.size() < 200 && random() % 2 == 0) {
+          const auto block = pool_->Allocate(Bytes(70'000 + random() % 100'000));
+          EXPECT_TRUE(block.ok()) << block.status();
+          if (!block.ok()) break;
+          mine.push_back(*block);
+        } else if (!mine.empty()) {
+          std::swap(mine[random() % mine.size()], mine.back());
+          EXPECT_TRUE(pool_->Free(mine.back()).ok());
+          mine.pop_back();
+        }
+      }
+      for (const Block& block : mine) EXPECT_TRUE(pool_->Free(block).ok());
+    });
+  }
+  for (int i = 0; i < 100 && !HasFailure(); ++i) {
+    const MemorySnapshot snapshot = pool_->Snapshot();
+    Bytes end, live;
+    for (const BlockInfo& block : snapshot.blocks) {
+      EXPECT_GE(block.offset, end) << "two blocks have the same bytes";
+      end = block.offset + block.bytes;
+      live += block.state == BlockState::kLive ? block.bytes : Bytes();
+    }
+    EXPECT_EQ(live, snapshot.stats.used);
+    EXPECT_EQ(snapshot.blocks.size(), snapshot.stats.live_blocks);
+  }
+  done = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(pool_->Snapshot().blocks.size(), still.size());
+  EXPECT_TRUE(pool_->CheckInvariants().ok());
+}
+
+TEST_F(PoolSnapshotTest, MoreBlocksThanAskedForAreRefused) {
+  Open({.limit = 64_MiB});
+  Must(1_MiB);
+  Must(1_MiB);
+  EXPECT_TRUE(pool_->Blocks(2).ok());
+  const absl::Status refused = pool_->Blocks(1).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("/device:GPU:0 has 2 blocks; a snapshot has at most 1"));
+}
+
+std::size_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t pages = 0, resident = 0;
+  statm >> pages >> resident;
+  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+TEST_F(PoolSnapshotTest, TheSystemHasTheMemoryOfASnapshotBackWithItsEnd) {
+  constexpr std::size_t kBlocks = 200'000;
+  Open({.limit = 256_MiB});
+  for (std::size_t i = 0; i < kBlocks; ++i) Must(Bytes(512));
+  ASSERT_TRUE(pool_->Blocks(kBlocks).ok());  // what the heap keeps from the first time stays
+  const std::size_t before = ResidentBytes();
+  for (int i = 0; i < 5; ++i) {
+    const absl::StatusOr<PoolBlocks> taken = pool_->Blocks(kBlocks);
+    ASSERT_TRUE(taken.ok()) << taken.status();
+    ASSERT_EQ(taken->blocks.size(), kBlocks);
+    EXPECT_GE(ResidentBytes(), before + kBlocks * sizeof(BlockCopy) / 2);
+  }
+  EXPECT_LT(ResidentBytes(), before + kBlocks * sizeof(BlockCopy) / 2);
 }
 
 TEST_F(PoolSnapshotTest, TheTraceHasEveryAllocationAndFreeInOrder) {

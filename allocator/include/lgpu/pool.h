@@ -23,6 +23,7 @@
 namespace lgpu {
 
 struct GrowthPolicy;
+struct PoolBlocks;
 
 /// A piece of a region that Pool::Allocate handed out. A plain value: whoever allocated it frees it.
 struct Block {
@@ -122,8 +123,11 @@ class LGPU_API Pool {
   Bytes limit() const;
   /// peak_used starts again from used.
   void ResetPeak();
-  /// Every block. Other threads wait no longer than a copy of the nodes takes.
+  /// Every block. The blocks are copied while other threads allocate and free; these wait for less than a
+  /// millisecond.
   MemorySnapshot Snapshot() const;
+  /// The same in less memory, for the library itself. RESOURCE_EXHAUSTED: there are more than `at_most`.
+  absl::StatusOr<PoolBlocks> Blocks(std::uint64_t at_most) const;
   /// Those who hold most, largest first, at most `n`.
   std::vector<MemoryOwner> LargestOwners(std::size_t n) const;
   /// Writes every allocation and free from now on to a file that allocator_replay reads ("Thread,Time,Action,

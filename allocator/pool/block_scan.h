@@ -1,0 +1,36 @@
+#ifndef LGPU_ALLOCATOR_POOL_BLOCK_SCAN_H_
+#define LGPU_ALLOCATOR_POOL_BLOCK_SCAN_H_
+
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "allocator/node_table.h"
+#include "allocator/pool/page_array.h"
+#include "allocator/pool/pool_state.h"
+
+namespace lgpu {
+
+/// What a pool's Node says of one block. Offset and size are in granules; BlockEntry reads `about`.
+struct BlockCopy {
+  std::uint32_t offset = 0;
+  std::uint32_t size = 0;
+  std::uint32_t about = 0;
+  std::uint32_t birth = 0;  // in milliseconds of the pool's clock
+  std::uint32_t index = 0;  // of its node
+  Node::State state = Node::kVacant;
+};
+static_assert(sizeof(BlockCopy) == 24);
+
+/// Copies all blocks of a pool as they are at one moment, in no particular order. The nodes are read without
+/// the pool's lock, while the pool notes which of them change; these are read again, until so few are left
+/// that reading them under the lock takes less than a millisecond. `at_that_moment` is called under the lock.
+/// Only whether a small block is live or cached may be of a moment before. Thread-safe; one scan of a pool
+/// runs at a time.
+PageArray<BlockCopy> ScanBlocks(const PoolState& state, absl::FunctionRef<void()> at_that_moment);
+
+/// Sorts by offset.
+void SortByOffset(PageArray<BlockCopy>& blocks);
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_POOL_BLOCK_SCAN_H_
