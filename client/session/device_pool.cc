@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "allocator/pool/pool_blocks.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
@@ -108,6 +109,8 @@ std::optional<std::chrono::steady_clock::time_point> DevicePool::Maintain(
   PublishStats();
   return next;
 }
+
+absl::StatusOr<PoolBlocks> DevicePool::Blocks(std::uint64_t at_most) const { return pool_->Blocks(at_most); }
 
 std::vector<Refusal::Owner> DevicePool::LargestOwners(std::size_t n) const {
   std::vector<Refusal::Owner> owners;

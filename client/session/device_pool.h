@@ -71,6 +71,8 @@ class DevicePool {
   Bytes limit() const { return pool_->limit(); }
   MemoryStats stats() const { return pool_->stats(); }
   MemorySnapshot Snapshot() const { return pool_->Snapshot(); }
+  /// As Pool::Blocks.
+  absl::StatusOr<PoolBlocks> Blocks(std::uint64_t at_most) const;
   /// The owners of most memory, at most `n`.
   std::vector<Refusal::Owner> LargestOwners(std::size_t n) const;
   /// Since the start or the last ResetStats.

@@ -33,16 +33,16 @@ wire::BlockList::State StateOf(BlockState state) {
   return wire::BlockList::State::kLive;
 }
 
-wire::SnapshotPage Refused(const wire::Snapshot& question, absl::StatusCode code, std::string message) {
+}  // namespace
+
+wire::SnapshotPage SnapshotAnswers::Refused(const wire::Snapshot& question, const absl::Status& why) {
   wire::SnapshotPage page;
   page.snapshot_id = question.snapshot_id;
   page.page = question.page;
-  page.code = static_cast<std::int32_t>(code);
-  page.message = std::move(message);
+  page.code = static_cast<std::int32_t>(why.code());
+  page.message = std::string(why.message());
   return page;
 }
-
-}  // namespace
 
 std::optional<wire::SnapshotPage> SnapshotAnswers::Answer(const wire::Snapshot& question,
                                                           const DevicePool* memory) {
@@ -53,27 +53,29 @@ std::optional<wire::SnapshotPage> SnapshotAnswers::Answer(const wire::Snapshot& 
   if (question.page == 0) {
     kept_.reset();
     if (memory == nullptr) {
-      return Refused(question, absl::StatusCode::kNotFound,
-                     "it has no device " + std::to_string(question.device_id));
+      return Refused(question, absl::NotFoundError("it has no device " + std::to_string(question.device_id)));
     }
+    absl::StatusOr<PoolBlocks> taken = memory->Blocks(kMostBlocks);
+    if (!taken.ok()) return Refused(question, taken.status());
     kept_.emplace();
     kept_->id = question.snapshot_id;
-    kept_->snapshot = memory->Snapshot();
+    kept_->taken = *std::move(taken);
+    kept_->told.resize(kept_->taken.ops.size());
   }
   if (!kept_ || kept_->id != question.snapshot_id || kept_->next_page != question.page) {
-    return Refused(question, absl::StatusCode::kFailedPrecondition,
-                   "it keeps no snapshot whose page " + std::to_string(question.page) + " comes next");
+    return Refused(question, absl::FailedPreconditionError("it keeps no snapshot whose page " +
+                                                           std::to_string(question.page) + " comes next"));
   }
   kept_->asked_at = Clock::now();
   ++kept_->next_page;
   wire::SnapshotPage page;
   page.snapshot_id = question.snapshot_id;
   page.page = question.page;
-  if (question.page == 0) page.region = RegionOf(kept_->snapshot);
+  const PoolBlocks& taken = kept_->taken;
+  if (question.page == 0) page.region = RegionOf(taken.about);
   const std::size_t used = AddMappings(*kept_, page);
-  if (kept_->mapping == kept_->snapshot.mappings.size()) AddBlocks(*kept_, kMostListBytes - used, page);
-  page.more =
-      kept_->mapping < kept_->snapshot.mappings.size() || kept_->block < kept_->snapshot.blocks.size();
+  if (kept_->mapping == taken.about.mappings.size()) AddBlocks(*kept_, kMostListBytes - used, page);
+  page.more = kept_->mapping < taken.about.mappings.size() || kept_->block < taken.blocks.size();
   if (!page.more) kept_.reset();
   return page;
 }
@@ -108,11 +110,12 @@ wire::RegionStats SnapshotAnswers::RegionOf(const MemorySnapshot& snapshot) {
 
 std::size_t SnapshotAnswers::AddMappings(Kept& kept, wire::SnapshotPage& page) {
   std::size_t used = 0;
-  if (kept.mapping == kept.snapshot.mappings.size()) return used;
+  const std::vector<MemorySnapshot::Mapping>& mappings = kept.taken.about.mappings;
+  if (kept.mapping == mappings.size()) return used;
   wire::MappingList& list = page.mappings.emplace();
   list.start = kept.mapping_end;
-  for (; kept.mapping < kept.snapshot.mappings.size(); ++kept.mapping) {
-    const MemorySnapshot::Mapping& mapping = kept.snapshot.mappings[kept.mapping];
+  for (; kept.mapping < mappings.size(); ++kept.mapping) {
+    const MemorySnapshot::Mapping& mapping = mappings[kept.mapping];
     const std::uint64_t gap = mapping.offset.count() - kept.mapping_end;
     const std::size_t bytes = VarintBytes(gap) + VarintBytes(mapping.bytes.count());
     if (used + bytes > kMostListBytes) break;
@@ -125,38 +128,41 @@ std::size_t SnapshotAnswers::AddMappings(Kept& kept, wire::SnapshotPage& page) {
 }
 
 void SnapshotAnswers::AddBlocks(Kept& kept, std::size_t bytes_left, wire::SnapshotPage& page) {
-  if (kept.block == kept.snapshot.blocks.size()) return;
+  const PoolBlocks& taken = kept.taken;
+  if (kept.block == taken.blocks.size()) return;
   wire::BlockList list;
   list.start = kept.block_end;
-  for (; kept.block < kept.snapshot.blocks.size(); ++kept.block) {
-    const BlockInfo& block = kept.snapshot.blocks[kept.block];
-    const std::uint64_t gap = block.offset.count() - kept.block_end;
-    const std::uint32_t padding = Clamp32(SaturatingSub(block.bytes, block.requested).count());
+  for (; kept.block < taken.blocks.size(); ++kept.block) {
+    const BlockCopy& block = taken.blocks[kept.block];
+    const std::uint64_t offset = PoolBlocks::OffsetOf(block).count();
+    const std::uint64_t block_bytes = PoolBlocks::BytesOf(block).count();
+    const std::uint64_t gap = offset - kept.block_end;
+    const std::uint32_t padding = BlockEntry::PaddingOf(block.about);
+    const std::uint32_t stream = BlockEntry::StreamOf(block.about);
     const std::uint32_t age =
-        Clamp32(static_cast<std::uint64_t>(std::max<std::int64_t>(block.age.count(), 0)));
-    std::string name = AsUtf8(block.op.substr(0, kMostNameBytes));
-    auto op = name.empty() ? kept.ops.end() : kept.ops.find(name);
-    const bool is_new = !name.empty() && op == kept.ops.end();
-    const std::uint32_t id = name.empty() ? 0
-                             : is_new     ? static_cast<std::uint32_t>(kept.ops.size() + 1)
-                                          : op->second;
-    const std::size_t bytes = VarintBytes(gap) + VarintBytes(block.bytes.count()) + VarintBytes(padding) +
-                              VarintBytes(id) + VarintBytes(block.stream) + VarintBytes(age) + 1 +
+        Clamp32(static_cast<std::uint64_t>(std::max<std::int64_t>(taken.AgeOf(block).count(), 0)));
+    const std::uint32_t op = BlockEntry::OpOf(block.about);
+    const bool is_new = !taken.ops[op].empty() && kept.told[op] == 0;
+    const std::string name = is_new ? AsUtf8(taken.ops[op].substr(0, kMostNameBytes)) : std::string();
+    const std::uint32_t id = is_new ? kept.told_ops + 1 : kept.told[op];
+    const std::size_t bytes = VarintBytes(gap) + VarintBytes(block_bytes) + VarintBytes(padding) +
+                              VarintBytes(id) + VarintBytes(stream) + VarintBytes(age) + 1 +
                               (is_new ? name.size() + 3 : 0);
     if (bytes > bytes_left) break;
     bytes_left -= bytes;
     if (is_new) {
       page.op_names.push_back(name);
-      kept.ops.emplace(std::move(name), id);
+      kept.told[op] = id;
+      kept.told_ops = id;
     }
     list.gap.push_back(gap);
-    list.bytes.push_back(block.bytes.count());
+    list.bytes.push_back(block_bytes);
     list.padding.push_back(padding);
     list.op.push_back(id);
-    list.stream.push_back(static_cast<std::uint32_t>(block.stream));
+    list.stream.push_back(stream);
     list.age_ms.push_back(age);
-    list.state.push_back(StateOf(block.state));
-    kept.block_end = block.offset.count() + block.bytes.count();
+    list.state.push_back(StateOf(PoolBlocks::StateOf(block)));
+    kept.block_end = offset + block_bytes;
   }
   if (!list.bytes.empty()) page.blocks = std::move(list);
 }

@@ -6,17 +6,19 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <unordered_map>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "allocator/pool/pool_blocks.h"
 #include "client/session/device_pool.h"
-#include "lgpu/memory_snapshot.h"
 #include "proto/wire/snapshot_messages.h"
 
 namespace lgpu {
 
 /// A SnapshotAnswers tells the daemon the blocks of this program, a page for each question. It takes one
-/// snapshot of a pool, with page 0, and keeps it until its last page is told, the daemon wants it no more, or
-/// another one is asked for. Not thread-safe.
+/// snapshot of a pool, with page 0, and makes each page when it is asked for, so that its thread does other
+/// work between two pages. It keeps 24 bytes for each block until the last page is told, the daemon wants no
+/// more, or another snapshot is asked for; then the system has this memory back. Not thread-safe.
 class SnapshotAnswers {
  public:
   using Clock = std::chrono::steady_clock;
@@ -25,10 +27,14 @@ class SnapshotAnswers {
   /// A page of lists is at most this long, which leaves a frame's other fields room.
   static constexpr std::size_t kMostListBytes = std::size_t{60} * 1024;
   static constexpr std::size_t kMostNameBytes = 200;  // longer ones are cut
+  /// A device with more blocks is refused with RESOURCE_EXHAUSTED: the daemon has no room for more either.
+  static constexpr std::uint64_t kMostBlocks = std::uint64_t{4} << 20;
 
   /// The page that `question` asks for; nothing for one that wants no answer. `memory`: its device's; null:
   /// there is no such device here.
   std::optional<wire::SnapshotPage> Answer(const wire::Snapshot& question, const DevicePool* memory);
+  /// The answer to a question whose page cannot be told, and why.
+  static wire::SnapshotPage Refused(const wire::Snapshot& question, const absl::Status& why);
   /// Forgets a snapshot that is no longer asked for. Returns when to call it again; nothing: none is kept.
   std::optional<Clock::time_point> ForgetIfUnused(Clock::time_point now);
 
@@ -39,10 +45,11 @@ class SnapshotAnswers {
     std::uint64_t id = 0;
     std::uint32_t next_page = 0;
     Clock::time_point asked_at;
-    MemorySnapshot snapshot;
-    std::unordered_map<std::string, std::uint32_t> ops;  // told, by name
-    std::size_t mapping = 0, block = 0;                  // the next ones
-    std::uint64_t mapping_end = 0, block_end = 0;        // of the ones before
+    PoolBlocks taken;
+    std::vector<std::uint32_t> told;  // the daemon's number of each of taken.ops; 0: not told yet
+    std::uint32_t told_ops = 0;
+    std::size_t mapping = 0, block = 0;            // the next ones
+    std::uint64_t mapping_end = 0, block_end = 0;  // of the ones before
   };
   static wire::RegionStats RegionOf(const MemorySnapshot& snapshot);
   static std::size_t AddMappings(Kept& kept, wire::SnapshotPage& page);
