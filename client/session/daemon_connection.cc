@@ -311,12 +311,17 @@ void DaemonConnection::AnswerTrim(TrimId id, bool pending) {
 
 std::vector<wire::Snapshot> DaemonConnection::TakeSnapshots() {
   MutexLock lock(mutex_);
+  if (!snapshots_.empty()) asked_by_ = generation_.load();
   return std::exchange(snapshots_, {});
 }
 
-void DaemonConnection::AnswerSnapshot(wire::SnapshotPage page) {
-  const wire::Frame frame{.body = std::move(page)};
-  (void)Send(frame, generation_.load(), Clock::now() + options_.answer_timeout);
+absl::Status DaemonConnection::AnswerSnapshot(const wire::SnapshotPage& page) {
+  std::uint64_t asked_by = 0;
+  {
+    MutexLock lock(mutex_);
+    asked_by = asked_by_;
+  }
+  return Send({.body = page}, asked_by, Clock::now() + options_.answer_timeout);
 }
 
 absl::Status DaemonConnection::Close() {

@@ -146,8 +146,8 @@ class DaemonConnection {
   /// The questions of the daemon for this program's blocks since the last call; each is to be answered, but
   /// for those with `end`. WakeMaintenance happens with each.
   std::vector<wire::Snapshot> TakeSnapshots();
-  /// The answer to one of them, from the thread that took it.
-  void AnswerSnapshot(wire::SnapshotPage page);
+  /// The answer to one of them, from the thread that took it. As Lease::AnswerSnapshot.
+  absl::Status AnswerSnapshot(const wire::SnapshotPage& page);
   /// Ends the session and waits until the daemon has it all back. UNAVAILABLE: none is there; the session
   /// thread tells the one that comes next, and repeating it says how that went. Repeating it is always fine.
   absl::Status Close();
@@ -281,6 +281,7 @@ class DaemonConnection {
   std::vector<Orphan> orphans_ ABSL_GUARDED_BY(mutex_);
   std::vector<TrimOrder> trims_ ABSL_GUARDED_BY(mutex_);
   std::vector<wire::Snapshot> snapshots_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t asked_by_ ABSL_GUARDED_BY(mutex_) = 0;  // the generation whose questions were taken last
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // somebody is in Receive
   bool armed_ ABSL_GUARDED_BY(mutex_) = false;    // the session thread hears of what arrives

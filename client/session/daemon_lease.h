@@ -48,7 +48,9 @@ class DaemonLease final : public Lease {
     connection_->AnswerTrim(order.id, pending);
   }
   std::vector<wire::Snapshot> TakeSnapshots() override { return connection_->TakeSnapshots(); }
-  void AnswerSnapshot(wire::SnapshotPage page) override { connection_->AnswerSnapshot(std::move(page)); }
+  absl::Status AnswerSnapshot(const wire::SnapshotPage& page) override {
+    return connection_->AnswerSnapshot(page);
+  }
   ClientPage& page() override { return connection_->page(); }
   absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) override {
     return resize_(connection_->token(), i, limit, guarantee);

@@ -66,7 +66,9 @@ class Lease {
   /// The daemon asks for this program's blocks. Maintenance is woken for each question, takes all of them and
   /// answers those without `end`. Without a daemon there are none.
   virtual std::vector<wire::Snapshot> TakeSnapshots() { return {}; }
-  virtual void AnswerSnapshot(wire::SnapshotPage /*page*/) {}
+  /// The answer to a question of the last TakeSnapshots that had any. DEADLINE_EXCEEDED or ABORTED: the
+  /// daemon has not taken it and still waits for it; UNAVAILABLE: the daemon that asked is gone.
+  virtual absl::Status AnswerSnapshot(const wire::SnapshotPage& /*page*/) { return absl::OkStatus(); }
   /// Counters and placement records go here; the daemon reads it. A local lease has one of its own.
   virtual ClientPage& page() = 0;
   /// Sets a new limit for devices()[i]; kWholeCard: that of a device made without one. Without `guarantee`

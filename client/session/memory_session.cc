@@ -53,14 +53,26 @@ void MemorySession::AnswerTrims() {
 
 // A page at a time: a trim that comes meanwhile is answered before the next one.
 void MemorySession::AnswerSnapshots() {
+  SendPage();
   for (const wire::Snapshot& question : lease_->TakeSnapshots()) {
     const DevicePool* memory = nullptr;
     for (std::size_t i = 0; i < memories_.size(); ++i) {
       if (lease_->devices()[i].id.value == question.device_id) memory = memories_[i].get();
     }
-    if (std::optional<wire::SnapshotPage> page = snapshots_.Answer(question, memory)) {
-      lease_->AnswerSnapshot(*std::move(page));
-    }
+    unsent_ = snapshots_.Answer(question, memory);
+    SendPage();
+  }
+}
+
+// The daemon asks nothing else before it has this page, so a page that it did not take is sent again.
+void MemorySession::SendPage() {
+  if (!unsent_) return;
+  const absl::Status sent = lease_->AnswerSnapshot(*unsent_);
+  if (sent.ok() || absl::IsUnavailable(sent) || absl::IsFailedPrecondition(sent)) {
+    unsent_.reset();
+  } else if (!absl::IsDeadlineExceeded(sent) && !absl::IsAborted(sent)) {
+    const wire::Snapshot question{.snapshot_id = unsent_->snapshot_id, .page = unsent_->page};
+    unsent_ = SnapshotAnswers::Refused(question, sent);
   }
 }
 
@@ -76,6 +88,7 @@ std::optional<Maintenance::TimePoint> MemorySession::Upkeep(Maintenance::TimePoi
   if (const std::optional<Maintenance::TimePoint> forget = snapshots_.ForgetIfUnused(now)) {
     next = std::min(next.value_or(*forget), *forget);
   }
+  if (unsent_) next = std::min(next.value_or(now + kSendAgain), now + kSendAgain);
   return next;
 }
 

@@ -1,6 +1,7 @@
 #ifndef LGPU_CLIENT_SESSION_MEMORY_SESSION_H_
 #define LGPU_CLIENT_SESSION_MEMORY_SESSION_H_
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -42,14 +43,18 @@ class MemorySession {
 
  private:
   std::optional<Maintenance::TimePoint> Upkeep(Maintenance::TimePoint now);
+  /// Between two attempts to send a page that the daemon did not take.
+  static constexpr std::chrono::milliseconds kSendAgain{200};
   void AnswerTrims();
   void AnswerSnapshots();
+  void SendPage();
 
   const ProcessEpoch epoch_;
   std::unique_ptr<Lease> lease_;  // constant until the destructor
   std::vector<std::unique_ptr<DevicePool>> memories_;
-  SnapshotAnswers snapshots_;  // of the background thread
-  bool closed_ = false;        // Close was called
+  SnapshotAnswers snapshots_;                 // of the background thread
+  std::optional<wire::SnapshotPage> unsent_;  // of the same thread
+  bool closed_ = false;                       // Close was called
 };
 
 }  // namespace lgpu

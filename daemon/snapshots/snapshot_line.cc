@@ -49,6 +49,7 @@ void SnapshotLine::Close(const absl::Status& why) {
 std::optional<v1::Snapshot> SnapshotLine::Next() {
   MutexLock lock(mutex_);
   has_news_.store(false, std::memory_order_release);
+  GiveUpUnanswered();
   if (unanswered_ || !closed_.ok()) return std::nullopt;
   v1::Snapshot frame;
   if (to_end_) {
@@ -63,11 +64,26 @@ std::optional<v1::Snapshot> SnapshotLine::Next() {
     ++last_id_;
     next_page_ = 0;
   }
-  unanswered_ = {.id = last_id_, .page = next_page_++};
+  unanswered_ = {.id = last_id_, .page = next_page_++, .asked_at = std::chrono::steady_clock::now()};
   frame.set_snapshot_id(unanswered_->id);
   frame.set_device_id(current_->device.value);
   frame.set_page(unanswered_->page);
   return frame;
+}
+
+void SnapshotLine::GiveUpUnanswered() {
+  if (!unanswered_ || current_ != nullptr || line_.empty()) return;
+  if (given_up_.size() + 1 >= kMostUnanswered ||
+      std::chrono::steady_clock::now() - unanswered_->asked_at < patience_) {
+    return;
+  }
+  given_up_.push_back(*std::exchange(unanswered_, std::nullopt));
+}
+
+bool SnapshotLine::TakeGivenUp(const v1::SnapshotPage& page) {
+  return std::erase_if(given_up_, [&page](const Frame& frame) {
+           return frame.id == page.snapshot_id() && frame.page == page.page();
+         }) != 0;
 }
 
 void SnapshotLine::Fail(const absl::Status& why) {
@@ -87,6 +103,8 @@ absl::Status SnapshotLine::Take(const v1::SnapshotPage& page) {
   const bool keeps_more = page.code() == 0 && page.more();
   {
     MutexLock lock(mutex_);
+    // The program has forgotten that snapshot with the question after it.
+    if (TakeGivenUp(page)) return absl::OkStatus();
     if (!unanswered_ || page.snapshot_id() != unanswered_->id || page.page() != unanswered_->page) {
       return absl::InvalidArgumentError(absl::StrCat("page ", page.page(), " of snapshot ",
                                                      page.snapshot_id(), " came, which was not asked for"));

@@ -2,12 +2,15 @@
 #define LGPU_DAEMON_SNAPSHOTS_SNAPSHOT_LINE_H_
 
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -30,13 +33,19 @@ struct DeviceAsk {
 };
 
 /// A SnapshotLine has the questions for the blocks of one session's program, which answers one after another:
-/// one page for each frame that was sent, and no more than one frame is unanswered. So a program that does
-/// not answer has one small frame unread, and what it answers too late is dropped. Thread-safe; Next and Take
-/// are the session's thread's.
+/// one page for each frame that was sent. While a frame is unanswered nothing else is asked. A program may
+/// lose an answer that it could not send: where nobody waits for a frame that is unanswered for `patience`,
+/// the next question takes its place, so that at most kMostUnanswered small frames lie unread with a program
+/// that does not answer. What it answers too late is dropped. Thread-safe; Next and Take are the session's
+/// thread's.
 class SnapshotLine {
  public:
+  static constexpr std::size_t kMostUnanswered = 4;
+  static constexpr std::chrono::milliseconds kPatience{10'000};
+
   /// `waker`: of the session's thread.
-  explicit SnapshotLine(std::shared_ptr<Waker> waker) : waker_(std::move(waker)) {}
+  explicit SnapshotLine(std::shared_ptr<Waker> waker, std::chrono::milliseconds patience = kPatience)
+      : waker_(std::move(waker)), patience_(patience) {}
 
   /// Puts the question at the end of the line. Not OK: the line is closed, and why.
   absl::Status Add(std::shared_ptr<DeviceAsk> ask);
@@ -58,8 +67,13 @@ class SnapshotLine {
   struct Frame {
     std::uint64_t id = 0;
     std::uint32_t page = 0;
+    std::chrono::steady_clock::time_point asked_at = {};
   };
+  void GiveUpUnanswered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool TakeGivenUp(const v1::SnapshotPage& page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const std::shared_ptr<Waker> waker_;
+  const std::chrono::milliseconds patience_;
   std::atomic<bool> has_news_{false};
   Mutex mutex_;
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
@@ -68,6 +82,7 @@ class SnapshotLine {
   std::uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;           // of the one that began last
   std::uint32_t next_page_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<Frame> unanswered_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Frame> given_up_ ABSL_GUARDED_BY(mutex_);  // unanswered, and another one was asked since
   std::optional<std::uint64_t> to_end_ ABSL_GUARDED_BY(mutex_);  // a snapshot that the program still keeps
 };
 

@@ -85,6 +85,10 @@ struct FakeLeaseLog {
   std::mutex mutex;
   std::vector<TrimOrder> trims;  // to be taken
   std::vector<Answer> answers;
+  std::vector<wire::Snapshot> questions;  // to be taken
+  std::vector<absl::Status> sends;        // what the next attempts to send a page return; then OK
+  std::vector<wire::SnapshotPage> pages;  // that were sent
+  std::vector<std::string> order;         // "trim", "page", "failed page"
 };
 
 struct FakeLeaseOptions {
@@ -132,6 +136,22 @@ class FakeLease final : public Lease {
   void AnswerTrim(const TrimOrder& order, bool pending) override {
     const std::lock_guard lock(log_->mutex);
     log_->answers.push_back({order.id, pending});
+    log_->order.push_back("trim");
+  }
+  std::vector<wire::Snapshot> TakeSnapshots() override {
+    const std::lock_guard lock(log_->mutex);
+    return std::exchange(log_->questions, {});
+  }
+  absl::Status AnswerSnapshot(const wire::SnapshotPage& page) override {
+    const std::lock_guard lock(log_->mutex);
+    absl::Status sent;
+    if (!log_->sends.empty()) {
+      sent = log_->sends.front();
+      log_->sends.erase(log_->sends.begin());
+    }
+    log_->order.push_back(sent.ok() ? "page" : "failed page");
+    if (sent.ok()) log_->pages.push_back(page);
+    return sent;
   }
   ClientPage& page() override { return *page_; }
   absl::Status Resize(int i, Bytes limit, std::optional<Bytes> guarantee) override {

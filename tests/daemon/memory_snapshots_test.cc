@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "daemon/snapshots/snapshot_line.h"
 #include "tests/daemon/daemon_fixture.h"
 
 namespace lgpu::daemon {
@@ -155,6 +156,69 @@ TEST_F(MemorySnapshotsTest, AnswersAtTheDeadlineAreDropped) {
     }
   }
   asker.join();
+}
+
+struct NoWaker final : Waker {
+  void Wake() const override {}
+};
+
+std::shared_ptr<DeviceAsk> MakeAsk(std::vector<absl::Status>& answers) {
+  return std::make_shared<DeviceAsk>(
+      LogicalId{1}, [](std::size_t) { return true; },
+      [&answers](absl::Status status, DeviceBlocks) { answers.push_back(std::move(status)); });
+}
+
+v1::SnapshotPage PageOf(const v1::Snapshot& question) {
+  v1::SnapshotPage page;
+  page.set_snapshot_id(question.snapshot_id());
+  page.set_page(question.page());
+  page.mutable_region()->set_granularity_bytes(kChunk);
+  return page;
+}
+
+TEST(SnapshotLineTest, AnAnswerThatTheProgramLostDoesNotBlockTheNextQuestion) {
+  SnapshotLine line(std::make_shared<NoWaker>(), std::chrono::milliseconds(0));
+  std::vector<absl::Status> lost, answers;
+  const std::shared_ptr<DeviceAsk> first = MakeAsk(lost);
+  ASSERT_TRUE(line.Add(first).ok());
+  const std::optional<v1::Snapshot> question = line.Next();
+  ASSERT_TRUE(question.has_value());
+  line.Cancel(*first);
+  ASSERT_TRUE(line.Add(MakeAsk(answers)).ok());
+  const std::optional<v1::Snapshot> next = line.Next();
+  ASSERT_TRUE(next.has_value());
+  EXPECT_GT(next->snapshot_id(), question->snapshot_id());
+  // It was not lost, but late: no error of the program's, and nobody's answer.
+  EXPECT_TRUE(line.Take(PageOf(*question)).ok());
+  EXPECT_FALSE(line.Take(PageOf(*question)).ok());
+  EXPECT_TRUE(line.Take(PageOf(*next)).ok());
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_TRUE(answers[0].ok()) << answers[0];
+  EXPECT_TRUE(lost.empty());
+}
+
+TEST(SnapshotLineTest, AProgramThatNeverAnswersHasFewFramesUnread) {
+  SnapshotLine line(std::make_shared<NoWaker>(), std::chrono::milliseconds(0));
+  std::vector<absl::Status> answers;
+  std::size_t frames = 0;
+  for (int i = 0; i < 20; ++i) {
+    const std::shared_ptr<DeviceAsk> ask = MakeAsk(answers);
+    ASSERT_TRUE(line.Add(ask).ok());
+    while (line.Next()) ++frames;
+    line.Cancel(*ask);
+  }
+  EXPECT_EQ(frames, SnapshotLine::kMostUnanswered);
+}
+
+TEST(SnapshotLineTest, ASlowProgramIsAskedNothingElseWhileItsAskerWaits) {
+  SnapshotLine line(std::make_shared<NoWaker>(), std::chrono::milliseconds(0));
+  std::vector<absl::Status> answers;
+  ASSERT_TRUE(line.Add(MakeAsk(answers)).ok());
+  const std::optional<v1::Snapshot> question = line.Next();
+  ASSERT_TRUE(line.Add(MakeAsk(answers)).ok());
+  EXPECT_FALSE(line.Next().has_value());
+  EXPECT_TRUE(line.Take(PageOf(*question)).ok());
+  EXPECT_TRUE(line.Next().has_value());
 }
 
 TEST_F(MemorySnapshotsTest, TwoAskersAreAnsweredOneAfterTheOther) {
