@@ -14,6 +14,8 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kPayloadUrl = "type.lgpu/lgpu.Refusal";
 constexpr std::size_t kMostHoldersShown = 8;
+constexpr std::size_t kMostColumns = 80;
+constexpr std::size_t kFewestColumns = 30;  // for remarks: a longer label has its remark below it
 
 // Names come from programs; one with a line break must not forge a line of its own.
 std::string OneLine(std::string_view text) {
@@ -21,6 +23,35 @@ std::string OneLine(std::string_view text) {
   std::replace_if(
       line.begin(), line.end(), [](unsigned char c) { return c < ' ' || c == 127; }, ' ');
   return line;
+}
+
+bool IsContinuation(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+
+// Where the first line of at most `columns` characters ends: before its last blank; inside a word that is
+// longer than that.
+std::size_t LineEnd(std::string_view text, std::size_t columns) {
+  std::size_t end = 0;
+  std::size_t blank = 0;
+  for (std::size_t used = 0; end < text.size(); ++end) {
+    if (IsContinuation(text[end])) continue;
+    if (used++ == columns) break;
+    if (text[end] == ' ') blank = end;
+  }
+  if (end == text.size() || text[end] == ' ' || blank == 0) return end;
+  return blank;
+}
+
+// Appends `words` in lines of at most kMostColumns; the first begins at `column`, the others behind as many
+// blanks as `indent` says.
+void AppendWrapped(std::string& text, std::string_view words, std::size_t column, std::size_t indent) {
+  words.remove_suffix(words.size() - (words.find_last_not_of(' ') + 1));
+  for (std::size_t end = LineEnd(words, kMostColumns - column); end < words.size();
+       end = LineEnd(words, kMostColumns - indent)) {
+    text.append(words.substr(0, words.find_last_not_of(' ', end == 0 ? 0 : end - 1) + 1));
+    text.append("\n").append(indent, ' ');
+    words.remove_prefix(std::min(words.find_first_not_of(' ', end), words.size()));
+  }
+  text.append(words);
 }
 
 // All sizes from 1 MiB on in MiB, so that a column of them compares at a glance.
@@ -45,7 +76,13 @@ class Table {
     for (const Row& row : rows_) {
       text.append("\n  ").append(row.label).append(label_width_ - row.label.size() + 2, ' ');
       text.append(number_width_ - row.number.size(), ' ').append(row.number);
-      if (!row.remark.empty()) text.append("   ").append(row.remark);
+      if (row.remark.empty()) continue;
+      const std::size_t column = 2 + label_width_ + 2 + number_width_ + 3;
+      if (column + kFewestColumns <= kMostColumns) {
+        AppendWrapped(text.append("   "), row.remark, column, column);
+      } else {
+        AppendWrapped(text.append("\n      "), row.remark, 6, 6);
+      }
     }
   }
 
@@ -59,7 +96,11 @@ class Table {
 };
 
 std::string CardName(const Refusal& refusal) {
-  return refusal.card.empty() ? "the card" : OneLine(refusal.card);
+  constexpr std::size_t kMost = 48;
+  if (refusal.card.empty()) return "the card";
+  std::string name = OneLine(refusal.card);
+  if (name.size() > kMost) name = name.substr(0, LineEnd(name, kMost - 3)) + "...";
+  return name;
 }
 
 // What happened, and the word that leads on to where.
@@ -192,7 +233,8 @@ std::string_view RefusalReasonName(RefusalReason reason) {
 }
 
 std::string FormatRefusal(const Refusal& refusal) {
-  std::string text = FirstLine(refusal);
+  std::string text;
+  AppendWrapped(text, FirstLine(refusal), 0, 4);
   Table table;
   table.Add("asked for", refusal.asked, OneLine(refusal.what));
   if (refusal.limit) table.Add("limit", *refusal.limit);
@@ -214,7 +256,7 @@ std::string FormatRefusal(const Refusal& refusal) {
     text.append(" ms for memory to come back");
   }
   for (std::size_t i = 0; i < refusal.advice.size(); ++i) {
-    text.append(i == 0 ? "\n  try: " : "\n       ").append(OneLine(refusal.advice[i]));
+    AppendWrapped(text.append(i == 0 ? "\n  try: " : "\n       "), OneLine(refusal.advice[i]), 7, 9);
   }
   return text;
 }

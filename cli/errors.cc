@@ -21,13 +21,30 @@ std::string Text(const absl::Status& status) {
   return std::string(status.message());
 }
 
+/// The first line of a refusal, with its code, goes on below where it is too long for a terminal: before the
+/// device or the lease.
+std::size_t FirstLineEnd(std::string_view line, std::size_t around) {
+  constexpr std::size_t kColumns = 80;
+  std::size_t end = line.size();
+  for (const std::string_view part : {" of lease ", " for lease ", " for /", " on /"}) {
+    if (end + around <= kColumns) break;
+    if (const std::size_t at = line.rfind(part, end); at != std::string_view::npos) end = at;
+  }
+  return end;
+}
+
 }  // namespace
 
 std::string FormatError(const absl::Status& status, const Style& style) {
   const std::vector<std::string> lines =
       absl::StrSplit(std::string(absl::StripTrailingAsciiWhitespace(Text(status))), '\n');
-  std::string text = absl::StrCat("lgpu: ", style.Red("error:"), " ", Printable(lines[0]), " [",
-                                  absl::StatusCodeToString(status.code()), "]\n");
+  const std::string code = absl::StrCat(" [", absl::StatusCodeToString(status.code()), "]");
+  const std::string first = Printable(lines[0]);
+  const std::size_t end = GetRefusal(status).has_value()
+                              ? FirstLineEnd(first, std::string_view("lgpu: error: ").size() + code.size())
+                              : first.size();
+  std::string text = absl::StrCat("lgpu: ", style.Red("error:"), " ", first.substr(0, end), code, "\n");
+  if (end < first.size()) absl::StrAppend(&text, " ", first.substr(end), "\n");
   for (std::size_t i = 1; i < lines.size(); ++i) {
     const bool indented = lines[i].empty() || absl::StartsWith(lines[i], " ");
     absl::StrAppend(&text, indented ? "" : "  ", Printable(lines[i]), "\n");

@@ -13,6 +13,7 @@ namespace lgpu::internal {
 namespace {
 
 constexpr std::size_t kMostOwners = 5;
+constexpr std::size_t kMostNameBytes = 28;  // of an op, so that its line fits 80 columns
 
 using Row = std::vector<std::string>;
 
@@ -32,6 +33,14 @@ std::string Lines(const std::vector<Row>& rows) {
     text += "\n";
   }
   return text;
+}
+
+std::string ShortOp(std::string_view op) {
+  if (op.empty()) return "others";
+  if (op.size() <= kMostNameBytes) return std::string(op);
+  std::size_t end = kMostNameBytes - 3;
+  while (end > 0 && (static_cast<unsigned char>(op[end]) & 0xc0) == 0x80) --end;  // not inside a character
+  return Cat(op.substr(0, end), "...");
 }
 
 std::string LocalName(std::string_view full) { return std::string(full.substr(full.find("/device:"))); }
@@ -58,38 +67,47 @@ AllocatorStats AllocatorStatsOf(const Device& gpu) {
           .fragmentation = stats.Fragmentation()};
 }
 
-std::string MemorySummaryOf(const std::vector<std::unique_ptr<Device>>& devices,
-                            const PlacementRecorder& recorder) {
-  std::vector<Row> rows = {{"device", "limit", "in use", "peak", "held", "largest free", "blocks",
-                            "allocations", "refused", "fragmentation"}};
+std::string MemoryTables(const std::vector<DeviceMemory>& devices,
+                         const PlacementRecorder::CopyRoutes& routes) {
+  // Two tables: all columns side by side need more than 80.
+  std::vector<Row> sizes = {{"device", "limit", "in use", "peak", "held", "largest free"}};
+  std::vector<Row> counts = {{"device", "blocks", "allocations", "refused", "fragmentation"}};
   std::string owners;
   std::string workspaces;
-  for (const auto& device : devices) {
-    if (!device->is_gpu()) continue;
-    const MemoryStats stats = device->memory().stats();
-    rows.push_back({LocalName(device->name()), FormatBytes(stats.limit), FormatBytes(stats.used),
-                    FormatBytes(stats.peak_used), FormatBytes(stats.held),
-                    FormatBytes(stats.largest_free_block), Cat(stats.live_blocks), Cat(stats.num_allocs),
-                    Cat(stats.num_refusals),
-                    absl::StrFormat("%d%%", static_cast<int>(std::max(stats.Fragmentation(), 0.0) * 100))});
-    if (!stats.workspace.is_zero()) {
-      workspaces += Cat(LocalName(device->name()), "  ", FormatBytes(stats.workspace), "\n");
-    }
-    for (const Refusal::Owner& owner : device->memory().LargestOwners(kMostOwners)) {
-      owners +=
-          Cat(LocalName(device->name()), "  ", owner.op.empty() ? std::string("others") : owner.op, "  ",
-              FormatBytes(owner.bytes), " in ", owner.blocks, owner.blocks == 1 ? " block" : " blocks", "\n");
+  for (const DeviceMemory& device : devices) {
+    const MemoryStats& stats = device.stats;
+    const std::string name = LocalName(device.name);
+    sizes.push_back({name, FormatBytes(stats.limit), FormatBytes(stats.used), FormatBytes(stats.peak_used),
+                     FormatBytes(stats.held), FormatBytes(stats.largest_free_block)});
+    counts.push_back({name, Cat(stats.live_blocks), Cat(stats.num_allocs), Cat(stats.num_refusals),
+                      absl::StrFormat("%d%%", static_cast<int>(std::max(stats.Fragmentation(), 0.0) * 100))});
+    if (!stats.workspace.is_zero()) workspaces += Cat(name, "  ", FormatBytes(stats.workspace), "\n");
+    for (const Refusal::Owner& owner : device.owners) {
+      owners += Cat(name, "  ", ShortOp(owner.op), "  ", FormatBytes(owner.bytes), " in ", owner.blocks,
+                    owner.blocks == 1 ? " block" : " blocks", "\n");
     }
   }
-  std::string text = rows.size() == 1 ? std::string("no GPU\n") : Lines(rows);
+  std::string text = devices.empty() ? std::string("no GPU\n") : Lines(sizes) + Lines(counts);
   if (!workspaces.empty()) text += Cat("workspaces of libraries (held, not in use):\n", workspaces);
   if (!owners.empty()) text += Cat("largest owners:\n", owners);
   std::vector<Row> copies = {{"copied", "copies", "bytes"}};
-  for (const auto& [route, count] : recorder.copy_routes()) {
+  for (const auto& [route, count] : routes) {
     copies.push_back({Cat(LocalName(route.first), " -> ", LocalName(route.second)), Cat(count.first),
                       FormatBytes(Bytes(count.second))});
   }
   return copies.size() == 1 ? text : text + Lines(copies);
+}
+
+std::string MemorySummaryOf(const std::vector<std::unique_ptr<Device>>& devices,
+                            const PlacementRecorder& recorder) {
+  std::vector<DeviceMemory> gpus;
+  for (const auto& device : devices) {
+    if (!device->is_gpu()) continue;
+    gpus.push_back({.name = device->name(),
+                    .stats = device->memory().stats(),
+                    .owners = device->memory().LargestOwners(kMostOwners)});
+  }
+  return MemoryTables(gpus, recorder.copy_routes());
 }
 
 }  // namespace lgpu::internal

@@ -18,6 +18,15 @@ absl::Status PrefixedStatus(const absl::Status& status, std::string_view prefix)
 
 /// `gpu` is one. Callers are behind the gate, here and below.
 AllocatorStats AllocatorStatsOf(const Device& gpu);
+/// What a summary says of one GPU.
+struct DeviceMemory {
+  std::string name;
+  MemoryStats stats;
+  std::vector<Refusal::Owner> owners;  // of most memory
+};
+/// Tables for people, in at most 80 columns.
+std::string MemoryTables(const std::vector<DeviceMemory>& devices,
+                         const PlacementRecorder::CopyRoutes& routes);
 /// Context::MemorySummary.
 std::string MemorySummaryOf(const std::vector<std::unique_ptr<Device>>& devices,
                             const PlacementRecorder& recorder);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <random>
 #include <set>
@@ -46,7 +47,8 @@ TEST(RefusalTest, SaysWhatHappenedThenEveryNumberThenWhatToTry) {
   in use      3712.00MiB   41 blocks, peak 3988.00MiB
   free         384.00MiB   largest free block 256.00MiB (fragmentation 33%)
   GPU 0      17318.00MiB   not promised to anyone; other leases are not affected
-  try: lgpu resize train --memory 5GiB          raise the limit, the program keeps running
+  try: lgpu resize train --memory 5GiB          raise the limit, the program
+         keeps running
        lgpu snapshot train -o train.json        see which ops hold the memory)");
 }
 
@@ -76,8 +78,10 @@ TEST(RefusalTest, AFullCardShowsWhoHoldsIt) {
   free               511.99MiB
   returning            8.00MiB   given back, but not confirmed free yet
   GPU 0 (simulated)         0B   of 1024.00MiB, not promised to anyone
-  held by            768.00MiB   /device:GPU:0 of lease train (user anna, pid 4242)
-  promised           128.00MiB   /device:GPU:1 of lease idle (user 1001, no process now), guaranteed 128.00MiB
+  held by            768.00MiB   /device:GPU:0 of lease train (user anna, pid
+                                 4242)
+  promised           128.00MiB   /device:GPU:1 of lease idle (user 1001, no
+                                 process now), guaranteed 128.00MiB
   held by             64.00MiB   lease mixed (pid 7), guaranteed 128.00MiB
   waited 1500 ms for memory to come back)");
 }
@@ -87,6 +91,50 @@ TEST(RefusalTest, WhatIsHeldWithoutAFigureOfUseMayBeCharged) {
   refusal.reason = RefusalReason::kLimit;
   refusal.held = 2_MiB;
   EXPECT_THAT(FormatRefusal(refusal), HasSubstr("2.00MiB   granted or charged"));
+}
+
+// TiB sizes, and the longest names that leases, users and ops may have.
+TEST(RefusalTest, NoLineIsLongerThan80ColumnsWhateverItNames) {
+  const Bytes huge = Bytes((std::uint64_t{1} << 50) - 1);
+  for (int reason = 0; reason <= static_cast<int>(RefusalReason::kDescriptors); ++reason) {
+    for (const std::string& card : {std::string("GPU 0 (NVIDIA H100 80GB HBM3)"), std::string(70, 'c')}) {
+      Refusal refusal = AtItsLimit();
+      refusal.reason = static_cast<RefusalReason>(reason);
+      refusal.lease = std::string(63, 'l');
+      refusal.device = "/job:localhost/replica:0/task:0/device:GPU:63";
+      refusal.what = "output of op " + std::string(200, 'o') + ", shape [8192,16384], float";
+      refusal.card = card;
+      for (std::optional<Bytes>* amount :
+           {&refusal.limit, &refusal.used, &refusal.held, &refusal.peak_used, &refusal.largest_free_block,
+            &refusal.card_total, &refusal.card_free, &refusal.coming_back}) {
+        *amount = huge;
+      }
+      refusal.asked = huge;
+      refusal.owners = {{std::string(150, '\xe2') + "MatMul", huge, 1u << 30}, {"", huge, 1}};
+      refusal.holders = {{std::string(63, 'h'), std::string(32, 'u'), 4194304, refusal.device, huge, huge},
+                         {"idle", "", 0, "", Bytes(), huge}};
+      refusal.advice.push_back(std::string(300, 'a'));
+      const std::string text = FormatRefusal(refusal);
+      for (std::size_t begin = 0, line = 0; begin < text.size(); ++line) {
+        const std::size_t end = std::min(text.find('\n', begin), text.size());
+        EXPECT_LE(end - begin, 80u) << text.substr(begin, end - begin);
+        EXPECT_NE(text[end - 1], ' ') << "blanks at the end of line " << line;
+        begin = end + 1;
+      }
+      EXPECT_THAT(text, HasSubstr("guaranteed"));
+    }
+  }
+}
+
+TEST(RefusalTest, ALineBreaksBetweenCharactersNeverInsideOne) {
+  Refusal refusal;
+  refusal.reason = RefusalReason::kLimit;
+  for (int i = 0; i < 100; ++i) refusal.what += "\xc3\xa9";
+  const std::string text = FormatRefusal(refusal);
+  for (std::size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at + 1)) {
+    EXPECT_NE(text[at - 1], '\xc3');
+  }
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\xa9'), 100);
 }
 
 TEST(RefusalTest, EveryReasonHasItsOwnFirstLineAndName) {

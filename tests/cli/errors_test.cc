@@ -38,8 +38,9 @@ TEST(ErrorsTest, TheCodeStandsBehindTheFirstLineAndTheRestIsIndented) {
 TEST(ErrorsTest, ARefusalIsShownByTheOneFormatter) {
   const std::string formatted = FormatRefusal(LimitRefusal());
   const std::string text = FormatError(RefusalStatus(LimitRefusal()), {});
-  const std::string first = formatted.substr(0, formatted.find('\n'));
-  EXPECT_THAT(text, StartsWith("lgpu: error: " + first + " [RESOURCE_EXHAUSTED]\n"));
+  ASSERT_THAT(formatted, StartsWith("memory limit reached on /device:GPU:0 of lease sim\n"));
+  EXPECT_THAT(text, StartsWith("lgpu: error: memory limit reached on /device:GPU:0 [RESOURCE_EXHAUSTED]\n"
+                               "  of lease sim\n"));
   EXPECT_THAT(text, HasSubstr(formatted.substr(formatted.find('\n'))));
 }
 

@@ -1,5 +1,7 @@
 #include "client/runtime/memory_report.h"
 
+#include <sstream>
+
 #include "tests/client/context_testing.h"
 #include "tests/support/cases.h"
 
@@ -126,11 +128,36 @@ TEST(MemoryReportTest, TheSummaryIsATable) {
   const std::string summary = test.gpu->MemorySummary();
   EXPECT_THAT(summary, StartsWith("device            limit"));
   EXPECT_THAT(summary, HasSubstr("/device:GPU:1  64.00MiB"));
+  EXPECT_THAT(summary, HasSubstr("\ndevice         blocks  allocations  refused  fragmentation\n"));
   EXPECT_THAT(summary, HasSubstr("largest owners:\n/device:GPU:0  _EagerConst  512B in 1 block\n"));
   EXPECT_THAT(summary, HasSubstr("/device:GPU:0 -> /device:GPU:1       1     8B\n"));
   for (const char c : summary) EXPECT_TRUE(c == '\n' || c >= ' ');
+  std::istringstream lines(summary);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80U) << line;
   ASSERT_TRUE(test.gpu->Close().ok());
   EXPECT_EQ(test.gpu->MemorySummary(), "");
+}
+
+TEST(MemoryReportTest, TheLongestNamesAndTebibytesFit80Columns) {
+  const Bytes huge = Bytes((std::uint64_t{1} << 50) - 1);
+  internal::DeviceMemory device{
+      .name = "/job:localhost/replica:0/task:0/device:GPU:63", .stats = {}, .owners = {}};
+  for (Bytes MemoryStats::*size :
+       {&MemoryStats::limit, &MemoryStats::used, &MemoryStats::peak_used, &MemoryStats::held,
+        &MemoryStats::largest_free_block, &MemoryStats::workspace}) {
+    device.stats.*size = huge;
+  }
+  device.stats.live_blocks = 1'000'000'000;
+  device.stats.num_allocs = 1'000'000'000'000'000;
+  device.stats.num_refusals = 1'000'000'000;
+  device.owners = {{std::string(26, 'o') + "\xc3\xa9\xc3\xa9", huge, 1'000'000'000}, {"", huge, 1}};
+  const std::string text = internal::MemoryTables(
+      {device, device},
+      {{{device.name, "/job:localhost/replica:0/task:0/device:GPU:62"}, {1u << 30, huge.count()}}});
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80U) << line;
+  EXPECT_THAT(text, HasSubstr("  " + std::string(25, 'o') + "...  "));
+  EXPECT_THAT(text, HasSubstr("/device:GPU:63 -> /device:GPU:62"));
 }
 
 }  // namespace
