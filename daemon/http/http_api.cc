@@ -103,7 +103,7 @@ Viewer HttpApi::CurrentViewer() const { return ViewerOf(BoundedServer::CurrentUs
 
 v1::StatsSnapshot HttpApi::SnapshotFor(const Viewer& viewer) const {
   v1::StatsSnapshot snapshot = services_.stats.Snapshot(viewer.caller);
-  HideOthers(viewer, snapshot);
+  HideOthers(viewer, services_.stats.user_names(), snapshot);
   return snapshot;
 }
 
@@ -120,7 +120,8 @@ void HttpApi::Version(httplib::Response& response) const {
   json viewed_by = {{"sees_all", viewer.sees_names}};
   if (viewer.is_known) {
     viewed_by["uid"] = static_cast<std::uint32_t>(BoundedServer::CurrentUser());
-    viewed_by["user"] = UserName(static_cast<std::uint32_t>(BoundedServer::CurrentUser()));
+    viewed_by["user"] =
+        services_.stats.user_names().NameOf(static_cast<std::uint32_t>(BoundedServer::CurrentUser()));
   }
   Answer(response, 200,
          {{"schema", "lgpu.version/v1"},

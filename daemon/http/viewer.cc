@@ -3,8 +3,6 @@
 #include <limits>
 #include <string>
 
-#include "daemon/leases/users.h"
-
 namespace lgpu::daemon {
 namespace {
 
@@ -25,9 +23,9 @@ Viewer ViewerOf(std::uint64_t user, bool sees_all) {
   return viewer;
 }
 
-void HideOthers(const Viewer& viewer, v1::StatsSnapshot& snapshot) {
+void HideOthers(const Viewer& viewer, const UserNames& names, v1::StatsSnapshot& snapshot) {
   if (viewer.sees_names) return;
-  const std::string user = viewer.is_known ? UserName(viewer.caller.uid) : "";
+  const std::string user = viewer.is_known ? names.NameOf(viewer.caller.uid) : "";
   for (v1::CardStats& card : *snapshot.mutable_cards()) {
     for (v1::QueuedRequest& request : *card.mutable_queue()) {
       if (viewer.is_known && request.owner() == user) continue;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "daemon/leases/lease_table.h"
+#include "daemon/leases/user_names.h"
 #include "lgpu/v1/stats.pb.h"
 
 namespace lgpu::daemon {
@@ -28,7 +29,7 @@ Viewer ViewerOf(std::uint64_t user, bool sees_all);
 
 /// Takes the users, processes and programs of others out of queues and of the lists of processes outside
 /// lgpu. Amounts stay.
-void HideOthers(const Viewer& viewer, v1::StatsSnapshot& snapshot);
+void HideOthers(const Viewer& viewer, const UserNames& names, v1::StatsSnapshot& snapshot);
 
 }  // namespace lgpu::daemon
 

@@ -119,7 +119,7 @@ StatsReporter::Known StatsReporter::LookUp(std::int64_t pid) const {
       return known->second;
     }
   }
-  Known found{.started = *started, .uid = *uid, .user = UserName(*uid), .command = ProcessCommand(pid)};
+  Known found{.started = *started, .uid = *uid, .user = user_names_.NameOf(*uid), .command = ProcessCommand(pid)};
   constexpr std::size_t kManyKnown = 1024;
   const MutexLock lock(known_mutex_);
   if (known_.size() >= kManyKnown) known_.clear();
@@ -148,7 +148,7 @@ void StatsReporter::AddForeignProcesses(const Caller& caller, v1::StatsSnapshot&
 
 // As Refusals name the holders of a card. Names of leases are their owner's business.
 void StatsReporter::AddQueues(const Caller& caller, v1::StatsSnapshot& snapshot) const {
-  const std::string user = UserName(caller.uid);
+  const std::string user = user_names_.NameOf(caller.uid);
   const auto now = std::chrono::steady_clock::now();
   const auto milliseconds = [](std::chrono::steady_clock::duration time) {
     const auto count = std::chrono::duration_cast<std::chrono::milliseconds>(time).count();

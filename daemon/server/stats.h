@@ -13,6 +13,7 @@
 #include "allocator/broker/broker.h"
 #include "base/mutex.h"
 #include "daemon/leases/lease_table.h"
+#include "daemon/leases/user_names.h"
 #include "daemon/sessions/session_state.h"
 #include "lgpu/v1/stats.pb.h"
 
@@ -41,6 +42,7 @@ class StatsReporter {
   std::vector<v1::CardStats> Cards() const;
   /// Those that the caller may see.
   std::vector<v1::CardStats> CardsFor(const Caller& caller) const;
+  const UserNames& user_names() const { return user_names_; }
 
  private:
   struct Known {
@@ -61,6 +63,7 @@ class StatsReporter {
   const Broker& broker_;
   const LeaseTable& leases_;
   const SessionDirectory& sessions_;
+  const UserNames user_names_;
   mutable Mutex known_mutex_;
   mutable std::map<std::int64_t, Known> known_ ABSL_GUARDED_BY(known_mutex_);
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

@@ -214,7 +214,8 @@ TEST(ViewerTest, NamesOfOthersAreTakenOutAndAmountsStay) {
   process.set_pid(4713);
   process.set_used_bytes(6);
   v1::StatsSnapshot all = snapshot;
-  HideOthers(ViewerOf(1000, false), snapshot);
+  const UserNames names;
+  HideOthers(ViewerOf(1000, false), names, snapshot);
   EXPECT_EQ(snapshot.cards(0).queue(0).owner(), "");
   EXPECT_EQ(snapshot.cards(0).queue(0).pid(), 0);
   EXPECT_EQ(snapshot.cards(0).queue(0).asked_bytes(), 5u);
@@ -222,7 +223,7 @@ TEST(ViewerTest, NamesOfOthersAreTakenOutAndAmountsStay) {
   EXPECT_EQ(snapshot.cards(0).foreign_processes(0).user(), "");
   EXPECT_EQ(snapshot.cards(0).foreign_processes(0).pid(), 0);
   EXPECT_EQ(snapshot.cards(0).foreign_processes(0).used_bytes(), 6u);
-  HideOthers(kRoot, all);
+  HideOthers(kRoot, names, all);
   EXPECT_EQ(all.cards(0).queue(0).owner(), "somebody");
 }
 
