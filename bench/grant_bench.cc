@@ -227,11 +227,11 @@ BENCHMARK(BM_CreateAndMapAlone)->Apply(WithMemory);
 enum class Watched {
   kNot,
   kByScrapes,   // of /metrics
-  kByEverybody  // and by an open page and `lgpu top`: the live stream, statistics and timelines
+  kByEverybody  // and by an open page, the live stream, statistics and timelines, and by an `lgpu top`
 };
 
 /// Reads /metrics again and again while it lives, far more often than any Prometheus does; and what a page
-/// and `lgpu top` read.
+/// reads, beside an `lgpu top` in a terminal of 200 x 50.
 class Scraper {
  public:
   Scraper(testing::DaemonProcess& daemon, Watched watched) {
@@ -248,6 +248,11 @@ class Scraper {
       httplib::Client client(url_);
       client.Get("/api/v1/stream", [this](const char*, std::size_t) { return !stop_; });
     });
+    const std::string command = "stty rows 50 cols 200; exec " + testing::DaemonProcess::LgpuPath() + " top";
+    auto top = testing::ChildProgram::Start(
+        {.argv = {"sh", "-c", "exec script -qfec '" + command + "' /dev/null > /dev/null"},
+         .environment = {{"LGPU_ENDPOINT", daemon.dir()}, {"TERM", "xterm"}}});
+    if (top.ok()) top_ = *std::move(top);
   }
   ~Scraper() {
     stop_ = true;
@@ -257,7 +262,8 @@ class Scraper {
   }
   Scraper(const Scraper&) = delete;
   Scraper& operator=(const Scraper&) = delete;
-  int scrapes() const { return scrapes_; }
+  /// Whether the readers read: `lgpu top` would have ended where it has no terminal.
+  bool works() { return scrapes_ > 0 && (!stream_.joinable() || (top_ != nullptr && top_->running())); }
 
  private:
   void Ask(const std::vector<std::string>& paths) {
@@ -275,6 +281,7 @@ class Scraper {
   std::atomic<bool> stop_ = false;
   std::atomic<int> scrapes_ = 0;
   std::thread thread_, page_, stream_;
+  std::unique_ptr<testing::ChildProgram> top_;
 };
 
 void GrowAndMapFromDaemon(benchmark::State& state, Watched watched) {
@@ -311,6 +318,7 @@ void GrowAndMapFromDaemon(benchmark::State& state, Watched watched) {
       break;
     }
   }
+  if (scraper && !scraper->works()) state.SkipWithError("nobody looked at the daemon");
 }
 
 void BM_GrowAndMapFromDaemon(benchmark::State& state) { GrowAndMapFromDaemon(state, Watched::kNot); }

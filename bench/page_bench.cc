@@ -1,12 +1,19 @@
 // What the daemon's page costs: the map of a logical device with a million blocks, beside one pass over its
-// blocks. What the program takes to tell them is not in it (docs/snapshots.md).
+// blocks; and the whole answer of a real lgpud, with what its program takes to tell them, beside an answer
+// without content.
 
 #include <benchmark/benchmark.h>
+#include <httplib.h>
 
+#include <memory>
 #include <random>
+#include <string>
 
 #include "daemon/http/memory_map.h"
+#include "lgpu/memory.h"
 #include "proto/messages_json.h"
+#include "tests/support/child_program.h"
+#include "tests/support/daemon_process.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -45,6 +52,65 @@ void BM_Map(benchmark::State& state) {
   state.counters["bytes"] = static_cast<double>(bytes);
 }
 BENCHMARK(BM_Map)->ArgName("cells")->Arg(1000)->Arg(8000)->Unit(benchmark::kMillisecond);
+
+/// A real lgpud whose only program, this one, has a logical device with so many blocks.
+class Served {
+ public:
+  static Served& With(std::size_t blocks) {
+    static Served served(blocks);
+    return served;
+  }
+  /// Whether the answer to this path is 200.
+  bool Ask(const std::string& path) {
+    const httplib::Result answer = client_->Get(path);
+    return answer && answer->status == 200;
+  }
+
+ private:
+  explicit Served(std::size_t blocks) {
+    auto daemon = testing::DaemonProcess::Start({.config = "[http]\nlisten = \"127.0.0.1:0\"\n"});
+    if (!daemon.ok()) return;
+    daemon_ = *std::move(daemon);
+    const auto told = [&] { return daemon_->program().Errors().find("/metrics\n") != std::string::npos; };
+    if (!testing::Eventually(told)) return;
+    const std::string log = daemon_->program().Errors();
+    const std::string begin = "serves HTTP at ";
+    const std::size_t at = log.find(begin) + begin.size();
+    client_ = std::make_unique<httplib::Client>(log.substr(at, log.find("/metrics", at) - at));
+    client_->set_keep_alive(true);
+    auto memory = LogicalMemory::Open(
+        {.memory_limit = Bytes(std::uint64_t{960} << 20), .lease_name = "many", .endpoint = daemon_->dir()});
+    if (!memory.ok()) return;
+    memory_ = std::make_unique<LogicalMemory>(*std::move(memory));
+    constexpr const char* kOps[] = {"MatMul", "AddN", "Cast", "Identity"};
+    for (std::size_t i = 0; i < blocks; ++i) {
+      if (!memory_->Allocate(Bytes(256 + i % 3 * 256), {.tag = kOps[i % 4]}).ok()) return;
+    }
+  }
+
+  std::unique_ptr<testing::DaemonProcess> daemon_;
+  std::unique_ptr<httplib::Client> client_ = std::make_unique<httplib::Client>("http://127.0.0.1:1");
+  std::unique_ptr<LogicalMemory> memory_;
+};
+
+constexpr std::size_t kServedBlocks = 1'000'000;
+
+void AskAgainAndAgain(benchmark::State& state, const std::string& path) {
+  Served& served = Served::With(kServedBlocks);
+  for (auto _ : state) {
+    if (served.Ask(path)) continue;
+    state.SkipWithError("lgpud does not answer");
+    break;
+  }
+}
+
+void BM_AnswerWithoutContent(benchmark::State& state) { AskAgainAndAgain(state, "/healthz"); }
+BENCHMARK(BM_AnswerWithoutContent)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+void BM_MapFromDaemonAndProgram(benchmark::State& state) {
+  AskAgainAndAgain(state, "/api/v1/map?lease=many&device=0&width=1000");
+}
+BENCHMARK(BM_MapFromDaemonAndProgram)->UseRealTime()->MeasureProcessCPUTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace lgpu::daemon
