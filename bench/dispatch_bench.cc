@@ -1,12 +1,15 @@
 // What the runtime adds to an op: output allocation, placement, record; against the bare call on buffers that
-// exist, in the same run. And a large matmul against OpenBLAS itself. On one simulated GPU of this process.
+// exist, in the same run. What the record of a small copy takes of it. And a large matmul against OpenBLAS
+// itself. On one simulated GPU of this process.
 
 #include <benchmark/benchmark.h>
 #include <cblas.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +18,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/registry.h"
 #include "lgpu/lgpu.h"
+#include "proto/wire/placement_ring.h"
 
 namespace lgpu {
 namespace {
@@ -69,6 +73,29 @@ void BM_SmallMatMulInScope(benchmark::State& state, const Context* context) {
   for (auto _ : state) benchmark::DoNotOptimize(MatMul(a, a));
 }
 
+// What a copy's record adds to it: two looks at the clock and a Push.
+void BM_CopyRecord(benchmark::State& state) {
+  static const auto ring = std::make_unique<PlacementRing>();
+  for (auto _ : state) {
+    const auto begin = std::chrono::steady_clock::now();
+    benchmark::ClobberMemory();
+    const auto took = std::chrono::steady_clock::now() - begin;
+    ring->Push({.flags = PlacementEntry::kCopy,
+                .output_bytes = 16,
+                .submitted_unix_ns = static_cast<std::uint64_t>(begin.time_since_epoch().count()),
+                .host_ns = static_cast<std::uint64_t>(took.count())});
+  }
+}
+void BM_SmallConstant(benchmark::State& state, const Context* context) {
+  const std::vector<float> ones(4, 1);
+  for (auto _ : state) benchmark::DoNotOptimize(context->Constant<float>({2, 2}, ones));
+}
+void BM_SmallRead(benchmark::State& state, const Context* context) {
+  const Tensor a = Square(*context, 2);
+  float values[4] = {};
+  for (auto _ : state) benchmark::DoNotOptimize(a.CopyToHost(values, sizeof(values)));
+}
+
 constexpr std::int64_t kLarge = 1024;
 
 /// Of OpenBLAS, or of lgpu itself for machines without a BLAS.
@@ -98,6 +125,9 @@ int main(int argc, char** argv) {
   benchmark::RegisterBenchmark("SmallMatMul/bare", lgpu::BM_SmallMatMulBare);
   benchmark::RegisterBenchmark("SmallMatMul/runtime", lgpu::BM_SmallMatMul, &context);
   benchmark::RegisterBenchmark("SmallMatMul/runtime_in_scope", lgpu::BM_SmallMatMulInScope, &context);
+  benchmark::RegisterBenchmark("SmallCopy/record", lgpu::BM_CopyRecord);
+  benchmark::RegisterBenchmark("SmallCopy/constant", lgpu::BM_SmallConstant, &context);
+  benchmark::RegisterBenchmark("SmallCopy/read", lgpu::BM_SmallRead, &context);
   benchmark::RegisterBenchmark("MatMul1024/openblas", lgpu::BM_LargeMatMulBlas, &::cblas_sgemm)
       ->Unit(benchmark::kMillisecond)
       ->UseRealTime();

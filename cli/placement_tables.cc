@@ -14,6 +14,35 @@ std::string DeviceTime(const v1::PlacementRecord& record) {
   return record.has_device_ns() ? FormatNanoseconds(record.device_ns()) : "-";
 }
 
+void AppendCopyTotals(const v1::PlacementReport& report, const Style& style, std::string& text) {
+  Table totals({{"COPIED FROM"},
+                {"TO"},
+                {"COUNT", Align::kRight},
+                {"BYTES", Align::kRight},
+                {"HOST TIME", Align::kRight}});
+  for (const auto& total : report.copy_totals()) {
+    totals.AddRow({Printable(total.source()), Printable(total.target()), absl::StrCat(total.count()),
+                   FormatBytes(Bytes(total.bytes())), HostTime(total.host_ns())});
+  }
+  if (!totals.empty()) absl::StrAppend(&text, "\n", totals.Format(style));
+}
+
+void AppendCopies(const v1::PlacementReport& report, const Style& style, std::string& text) {
+  Table copies({{"TIME"},
+                {"PID", Align::kRight},
+                {"COPIED FROM"},
+                {"TO"},
+                {"DTYPE"},
+                {"BYTES", Align::kRight},
+                {"HOST TIME", Align::kRight}});
+  for (const auto& copy : report.copies()) {
+    copies.AddRow({FormatClock(copy.submitted_at()), absl::StrCat(copy.pid()), Printable(copy.source()),
+                   Printable(copy.target()), Printable(copy.dtype()), FormatBytes(Bytes(copy.bytes())),
+                   HostTime(copy.host_ns())});
+  }
+  if (!copies.empty()) absl::StrAppend(&text, "\n", copies.Format(style));
+}
+
 }  // namespace
 
 std::string FormatReport(const v1::PlacementReport& report, const Style& style) {
@@ -34,7 +63,7 @@ std::string FormatReport(const v1::PlacementReport& report, const Style& style) 
                    ": ", report.records_total(), report.records_total() == 1 ? " op" : " ops", " recorded, ",
                    report.dropped_total(), " dropped.\n");
   if (!totals.empty()) absl::StrAppend(&text, "\n", totals.Format(style));
-  if (report.records().empty()) return text;
+  AppendCopyTotals(report, style, text);
 
   Table records({{"TIME"},
                  {"PID", Align::kRight},
@@ -52,7 +81,8 @@ std::string FormatReport(const v1::PlacementReport& report, const Style& style) 
                     FormatBytes(Bytes(record.output_bytes())), HostTime(record.host_ns()),
                     DeviceTime(record)});
   }
-  absl::StrAppend(&text, "\n", records.Format(style));
+  if (!records.empty()) absl::StrAppend(&text, "\n", records.Format(style));
+  AppendCopies(report, style, text);
   return text;
 }
 

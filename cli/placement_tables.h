@@ -8,7 +8,8 @@
 
 namespace lgpu::cli {
 
-/// What `lgpu placements` prints: the sums by device, op and dtype, then the last records.
+/// What `lgpu placements` prints: the sums of ops by device, op and dtype, and of copies by their devices,
+/// then the last ones of both.
 std::string FormatReport(const v1::PlacementReport& report, const Style& style);
 /// One executed op as a line, as `--follow` prints it; times that were not measured are "-".
 std::string FormatRecord(const v1::PlacementRecord& record);

@@ -52,24 +52,35 @@ TraceJson OpEvent(const v1::PlacementRecord& op, std::int64_t tid) {
           {"args", std::move(args)}};
 }
 
-/// Gives each op a lane of its device in which no other op runs at that time.
-class OpLanes {
+TraceJson CopyEvent(const v1::CopyRecord& copy, std::int64_t tid) {
+  return {
+      {"name", absl::StrCat("copy ", TraceDeviceName(copy.source()), " to ", TraceDeviceName(copy.target()))},
+      {"cat", "copy"},
+      {"ph", "X"},
+      {"ts", TraceMicroseconds(copy.submitted_at())},
+      {"dur", static_cast<double>(copy.host_ns()) / 1e3},
+      {"pid", copy.pid()},
+      {"tid", tid},
+      {"args",
+       {{"source", copy.source()},
+        {"target", copy.target()},
+        {"dtype", copy.dtype()},
+        {"bytes", copy.bytes()},
+        {"sequence", copy.sequence()},
+        {"host_us", static_cast<double>(copy.host_ns()) / 1e3}}}};
+}
+
+/// Gives each op a lane of its device, and each copy one of its target, in which no other one runs at that
+/// time.
+class TraceLanes {
  public:
   struct Lane {
     std::int64_t tid = 0;
     double end = 0;
   };
-  std::int64_t Place(const v1::PlacementRecord& op) {
-    const double begin = static_cast<double>(TraceMicroseconds(op.submitted_at()));
-    const double end = begin + static_cast<double>(op.host_ns()) / 1e3;
-    std::vector<Lane>& lanes = lanes_[{op.pid(), TraceDeviceName(op.device())}];
-    for (Lane& lane : lanes) {
-      if (lane.end > begin) continue;
-      lane.end = end;
-      return lane.tid;
-    }
-    lanes.push_back({.tid = ++tids_[op.pid()], .end = end});
-    return lanes.back().tid;
+  std::int64_t Place(const v1::PlacementRecord& op) { return Place(op, TraceDeviceName(op.device())); }
+  std::int64_t Place(const v1::CopyRecord& copy) {
+    return Place(copy, "copies to " + TraceDeviceName(copy.target()));
   }
   template <typename Each>
   absl::Status EachName(const Each& each) const {
@@ -83,7 +94,21 @@ class OpLanes {
   }
 
  private:
-  std::map<std::pair<std::int64_t, std::string>, std::vector<Lane>> lanes_;  // by pid and device
+  template <typename Record>
+  std::int64_t Place(const Record& record, const std::string& name) {
+    const double begin = static_cast<double>(TraceMicroseconds(record.submitted_at()));
+    const double end = begin + static_cast<double>(record.host_ns()) / 1e3;
+    std::vector<Lane>& lanes = lanes_[{record.pid(), name}];
+    for (Lane& lane : lanes) {
+      if (lane.end > begin) continue;
+      lane.end = end;
+      return lane.tid;
+    }
+    lanes.push_back({.tid = ++tids_[record.pid()], .end = end});
+    return lanes.back().tid;
+  }
+
+  std::map<std::pair<std::int64_t, std::string>, std::vector<Lane>> lanes_;  // by pid and name
   std::map<std::int64_t, std::int64_t> tids_;                                // the last one of each pid
 };
 
@@ -121,6 +146,7 @@ TraceJson InstantEvent(const v1::Event& event) {
 std::map<std::int64_t, std::string> TracedPrograms(const TraceRecord& record) {
   std::map<std::int64_t, std::string> programs;
   for (const auto& [sequence, op] : record.ops) programs[op.pid()];
+  for (const auto& [sequence, copy] : record.copies) programs[copy.pid()];
   for (const TraceRecord::Sample& sample : record.samples) {
     for (const v1::SessionStats& session : sample.lease.sessions())
       programs[session.pid()] = session.command();
@@ -128,11 +154,27 @@ std::map<std::int64_t, std::string> TracedPrograms(const TraceRecord& record) {
   return programs;
 }
 
+/// Records come by sequence; lanes need them by time.
+template <typename Record>
+std::vector<const Record*> ByTime(const std::map<std::uint64_t, Record>& records) {
+  std::vector<const Record*> sorted;
+  for (const auto& [sequence, record] : records) sorted.push_back(&record);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Record* a, const Record* b) {
+    return TraceMicroseconds(a->submitted_at()) < TraceMicroseconds(b->submitted_at());
+  });
+  return sorted;
+}
+
+template <typename Record>
+std::uint64_t MissingOf(const std::map<std::uint64_t, Record>& records) {
+  return records.empty() ? 0 : records.rbegin()->first - records.begin()->first + 1 - records.size();
+}
+
 }  // namespace
 
-std::uint64_t TraceRecord::MissingOps() const {
-  return ops.empty() ? 0 : ops.rbegin()->first - ops.begin()->first + 1 - ops.size();
-}
+std::uint64_t TraceRecord::MissingOps() const { return MissingOf(ops); }
+
+std::uint64_t TraceRecord::MissingCopies() const { return MissingOf(copies); }
 
 absl::Status WriteTrace(const TraceRecord& record, const Sink& sink) {
   const auto dump = [](const TraceJson& json) {
@@ -142,7 +184,8 @@ absl::Status WriteTrace(const TraceRecord& record, const Sink& sink) {
                            {"daemon", record.daemon},
                            {"lease", record.lease_id},
                            {"lease_name", record.lease_name},
-                           {"missing_ops", absl::StrCat(record.MissingOps())}};
+                           {"missing_ops", absl::StrCat(record.MissingOps())},
+                           {"missing_copies", absl::StrCat(record.MissingCopies())}};
   LGPU_RETURN_IF_ERROR(
       sink(absl::StrCat("{\"displayTimeUnit\":\"ms\",\"otherData\":", dump(about), ",\"traceEvents\":[\n",
                         dump(NameEvent("process_name", kLeaseProcess, 0, "lease " + record.lease_name)))));
@@ -151,14 +194,13 @@ absl::Status WriteTrace(const TraceRecord& record, const Sink& sink) {
     LGPU_RETURN_IF_ERROR(write(
         NameEvent("process_name", pid, 0, absl::StrCat("pid ", pid, command.empty() ? "" : " ", command))));
   }
-  // Ops come by sequence; lanes need them by time.
-  std::vector<const v1::PlacementRecord*> ops;
-  for (const auto& [sequence, op] : record.ops) ops.push_back(&op);
-  std::stable_sort(ops.begin(), ops.end(), [](const auto* a, const auto* b) {
-    return TraceMicroseconds(a->submitted_at()) < TraceMicroseconds(b->submitted_at());
-  });
-  OpLanes lanes;
-  for (const v1::PlacementRecord* const op : ops) LGPU_RETURN_IF_ERROR(write(OpEvent(*op, lanes.Place(*op))));
+  TraceLanes lanes;
+  for (const v1::PlacementRecord* const op : ByTime(record.ops)) {
+    LGPU_RETURN_IF_ERROR(write(OpEvent(*op, lanes.Place(*op))));
+  }
+  for (const v1::CopyRecord* const copy : ByTime(record.copies)) {
+    LGPU_RETURN_IF_ERROR(write(CopyEvent(*copy, lanes.Place(*copy))));
+  }
   LGPU_RETURN_IF_ERROR(lanes.EachName(write));
   for (const TraceRecord::Sample& sample : record.samples) {
     for (const v1::LogicalDeviceStats& device : sample.lease.devices()) {

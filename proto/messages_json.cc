@@ -229,6 +229,27 @@ json ToJson(const PlacementReport& report) {
                                 {"soft_placed", total.soft_placed()}});
   }
   for (const auto& record : report.records()) result["records"].push_back(ToJson(record));
+  result["copies_total"] = report.copies_total();
+  result["copy_totals"] = json::array();
+  for (const auto& total : report.copy_totals()) {
+    result["copy_totals"].push_back({{"source", total.source()},
+                                     {"target", total.target()},
+                                     {"count", total.count()},
+                                     {"bytes", total.bytes()},
+                                     {"host_seconds", static_cast<double>(total.host_ns()) / 1e9}});
+  }
+  result["copies"] = json::array();
+  for (const auto& copy : report.copies()) {
+    result["copies"].push_back({{"sequence", copy.sequence()},
+                                {"session_id", copy.session_id()},
+                                {"pid", copy.pid()},
+                                {"source", copy.source()},
+                                {"target", copy.target()},
+                                {"dtype", copy.dtype()},
+                                {"bytes", copy.bytes()},
+                                {"submitted_at", FormatIso8601(copy.submitted_at())},
+                                {"host_seconds", static_cast<double>(copy.host_ns()) / 1e9}});
+  }
   return result;
 }
 

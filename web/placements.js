@@ -1,5 +1,5 @@
-// Where ops ran: a lane for each logical device and the CPU. A copy is an Identity that ran elsewhere than the op before
-// it; an arrow leads from lane to lane. Ops that soft placement moved are hatched.
+// Where ops ran: a lane for each logical device and the CPU. A copy is a flat box at the foot of its target's lane, with
+// an arrow from the lane of its source. Ops that soft placement moved have a frame.
 
 import { bytes, clock, duration, element, shortDevice } from "./format.js";
 import { Looks, colour, fillOf, prepare } from "./model.js";
@@ -25,27 +25,40 @@ export class Placements {
   }
 
   show(report) {
-    this.#records = report?.records ?? [];
+    this.#records = this.#merge(report);
     this.#canvas.hidden = this.#records.length === 0;
     this.#draw();
     const ops = new Map();
-    for (const record of this.#records) ops.set(record.op, (ops.get(record.op) ?? 0) + 1);
-    const copies = this.#boxes.filter((box) => box.from !== undefined).length;
+    const copies = this.#records.filter((record) => record.source !== undefined);
+    for (const record of this.#records) {
+      if (record.source === undefined) ops.set(record.op, (ops.get(record.op) ?? 0) + 1);
+    }
+    const copied = copies.reduce((sum, copy) => sum + copy.bytes, 0);
     const text = this.#records.length === 0
       ? "No op of it has run yet, or none is remembered."
-      : `${this.#records.length} ops: ${[...ops].map(([op, count]) => `${op} ${count}`).join(", ")}` +
-        `${copies ? `; ${copies} copies between devices` : ""}`;
+      : `${this.#records.length - copies.length} ops: ${[...ops].map(([op, count]) => `${op} ${count}`).join(", ")}` +
+        `${copies.length ? `; ${copies.length} copies of ${bytes(copied)}` : ""}`;
     this.#canvas.setAttribute("aria-label", `Placements. ${text}`);
     if (this.#at < 0) this.#detail.textContent = text;
-    this.#legend.replaceChildren(...[...ops.keys()].map((op) => {
+    const legend = (name, fill, height) => {
       const entry = element("li");
       const swatch = element("canvas", "", { class: "swatch", width: "18", height: "12" });
       const paint = swatch.getContext("2d");
-      paint.fillStyle = fillOf(paint, looks.of(op), colour("back"));
-      paint.fillRect(0, 0, 18, 12);
-      entry.append(swatch, op);
+      paint.fillStyle = fill(paint);
+      paint.fillRect(0, 12 - height, 18, height);
+      entry.append(swatch, name);
       return entry;
-    }));
+    };
+    this.#legend.replaceChildren(
+      ...[...ops.keys()].map((op) => legend(op, (paint) => fillOf(paint, looks.of(op), colour("back")), 12)),
+      ...(copies.length ? [legend("copy", () => colour("muted"), 4)] : []));
+  }
+
+  // The last ops and copies by time. A copy has its target as its device.
+  #merge(report) {
+    const copies = (report?.copies ?? []).map((copy) => ({ ...copy, device: copy.target }));
+    const all = [...(report?.records ?? []), ...copies];
+    return all.sort((a, b) => Date.parse(a.submitted_at) - Date.parse(b.submitted_at));
   }
 
   #draw() {
@@ -57,7 +70,8 @@ export class Placements {
     const first = Math.min(...starts);
     const last = Math.max(...starts.map((start, i) => start + spans[i]));
     const scale = (width - LEFT - 10) / Math.max(last - first, 1e-6);
-    const lanes = [...new Set(this.#records.map((record) => shortDevice(record.device)))].sort();
+    const devices = this.#records.flatMap((record) => [record.device, ...(record.source === undefined ? [] : [record.source])]);
+    const lanes = [...new Set(devices.map(shortDevice))].sort();
     const lane = (height - 22) / lanes.length;
     context.font = "12px system-ui, sans-serif";
     context.fillStyle = colour("text");
@@ -78,11 +92,18 @@ export class Placements {
 
   #drawOps(context, { starts, spans, first, scale, lanes, lane }) {
     const fills = new Map();
-    let before;
     this.#records.forEach((record, i) => {
-      const name = shortDevice(record.device);
-      const y = 6 + lanes.indexOf(name) * lane + lane * 0.15;
-      const box = { record, x: LEFT + (starts[i] - first) * scale, y, w: Math.max(2, spans[i] * scale), h: lane * 0.7 };
+      const top = 6 + lanes.indexOf(shortDevice(record.device)) * lane;
+      const box = { record, x: LEFT + (starts[i] - first) * scale, w: Math.max(2, spans[i] * scale) };
+      if (record.source !== undefined) {
+        Object.assign(box, { y: top + lane * 0.8, h: lane * 0.12 });
+        context.fillStyle = colour("muted");
+        context.fillRect(box.x, box.y, box.w, box.h);
+        arrow(context, box.x, 6 + (lanes.indexOf(shortDevice(record.source)) + 0.5) * lane, box.x, box.y + box.h / 2);
+        this.#boxes.push(box);
+        return;
+      }
+      Object.assign(box, { y: top + lane * 0.1, h: lane * 0.62 });
       if (!fills.has(record.op)) fills.set(record.op, fillOf(context, looks.of(record.op), colour("back")));
       context.fillStyle = fills.get(record.op);
       context.fillRect(box.x, box.y, box.w, box.h);
@@ -95,11 +116,6 @@ export class Placements {
         context.fillStyle = colour("text");
         context.fillText(record.op, box.x + 4, box.y + box.h / 2 + 4);
       }
-      if (before && record.op === "Identity" && before.name !== name) {
-        box.from = before.name;
-        arrow(context, before.x, 6 + (lanes.indexOf(before.name) + 0.5) * lane, box.x, y + box.h / 2);
-      }
-      before = { name, x: box.x + box.w };
       this.#boxes.push(box);
     });
     if (this.#at >= 0 && this.#boxes[this.#at]) {
@@ -116,10 +132,11 @@ export class Placements {
     if (!box) return;
     const { record } = box;
     const moved = record.soft_placed ? `, asked for ${record.requested_device} and moved` : "";
-    const copied = box.from === undefined ? "" : `, copied from ${box.from}`;
-    this.#detail.textContent =
-      `${clock(record.submitted_at)}  ${record.op} (${record.dtype}) on ${shortDevice(record.device)}${moved}${copied}, ` +
-      `host ${duration(record.host_seconds)}, device ${duration(record.device_seconds)}, result ${bytes(record.output_bytes)}`;
+    this.#detail.textContent = record.source !== undefined
+      ? `${clock(record.submitted_at)}  copy of ${bytes(record.bytes)} (${record.dtype}) from ${shortDevice(record.source)} ` +
+        `to ${shortDevice(record.target)}, host ${duration(record.host_seconds)}`
+      : `${clock(record.submitted_at)}  ${record.op} (${record.dtype}) on ${shortDevice(record.device)}${moved}, ` +
+        `host ${duration(record.host_seconds)}, device ${duration(record.device_seconds)}, result ${bytes(record.output_bytes)}`;
     this.#draw();
   }
 

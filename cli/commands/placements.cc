@@ -16,11 +16,13 @@ namespace {
 class PlacementsCommand final : public Command {
  public:
   CLI::App* Define(CLI::App& app) override {
-    CLI::App* verb = app.add_subcommand("placements", "Show on which device every op of a lease ran");
+    CLI::App* verb =
+        app.add_subcommand("placements", "Show on which device every op of a lease ran, and what was copied");
     verb->add_option("lease", lease_, "Name or id of the lease")->required()->type_name("LEASE");
     auto* follow =
         verb->add_flag("-f,--follow", follow_, "Print every op, the kept ones and then new ones as they run");
-    verb->add_option("--records", records_, "How many of the last ops to list, 0: all that are kept")
+    verb->add_option("--records", records_,
+                     "How many of the last ops and copies to list, 0: all that are kept")
         ->type_name("N")
         ->default_val(20)
         ->excludes(follow);

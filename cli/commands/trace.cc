@@ -24,8 +24,8 @@ constexpr std::chrono::milliseconds kSampleInterval{100};
 class TraceCommand final : public Command {
  public:
   CLI::App* Define(CLI::App& app) override {
-    CLI::App* verb =
-        app.add_subcommand("trace", "Write the ops of a lease and its memory as a trace for Perfetto");
+    CLI::App* verb = app.add_subcommand(
+        "trace", "Write the ops and copies of a lease and its memory as a trace for Perfetto");
     verb->add_option("lease", lease_, "Name or id of the lease")->required()->type_name("LEASE");
     verb->add_option("-o,--output", path_, "The file to write; default: stdout")->type_name("FILE");
     verb->add_option("--duration", duration_, "Go on for so long; default: write what the daemon has kept")
@@ -54,9 +54,9 @@ class TraceCommand final : public Command {
       }
       LGPU_RETURN_IF_ERROR(status);
     }
-    if (record.MissingOps() > 0) {
-      options.Note(absl::StrCat(record.MissingOps(),
-                                " ops are not in the trace: lgpud had no room for them any more"));
+    if (record.MissingOps() + record.MissingCopies() > 0) {
+      options.Note(absl::StrCat(record.MissingOps(), " ops and ", record.MissingCopies(),
+                                " copies are not in the trace: lgpud had no room for them any more"));
     }
     LGPU_RETURN_IF_ERROR(WriteOutput(path_, [&](const Sink& sink) { return WriteTrace(record, sink); }));
     return kExitOk;
@@ -71,6 +71,7 @@ class TraceCommand final : public Command {
     record.lease_id = report.lease_id();
     record.lease_name = report.lease_name();
     for (const v1::PlacementRecord& op : report.records()) record.ops.insert({op.sequence(), op});
+    for (const v1::CopyRecord& copy : report.copies()) record.copies.insert({copy.sequence(), copy});
     LGPU_ASSIGN_OR_RETURN(const v1::StatsSnapshot snapshot,
                           connection.Call(kGetStats, v1::GetStatsRequest()));
     record.daemon = snapshot.daemon();

@@ -11,6 +11,18 @@ namespace lgpu::internal {
 
 namespace {
 
+/// Runs `copy` and records it, if one of both is a GPU; a null device is the host.
+template <typename Copy>
+absl::Status Recorded(ContextState& state, const Device* from, const Device* to, DType dtype, Bytes bytes,
+                      const Copy& copy) {
+  const bool is_recorded = (from != nullptr && from->is_gpu()) || (to != nullptr && to->is_gpu());
+  if (!is_recorded) return copy();
+  const std::uint64_t submitted = MonotonicNanoseconds();
+  LGPU_RETURN_IF_ERROR(copy());
+  state.recorder().AfterCopy(from, to, dtype, bytes, {submitted, MonotonicNanoseconds()});
+  return absl::OkStatus();
+}
+
 /// On the target's stream, which waits for the source's; the source's waits for the copy, so that the next
 /// owner of the block does not overwrite what is still read.
 absl::Status CopyBetweenGpus(const TensorBuffer& from, const TensorBuffer& to) {
@@ -29,7 +41,9 @@ absl::StatusOr<std::shared_ptr<TensorBuffer>> MakeFromHost(const std::shared_ptr
                                                            const Op& op, std::span<const std::byte> values) {
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> made,
                         ContextState::Allocate(state, device, spec, op, Device::FilledBy::kHost));
-  if (!values.empty()) LGPU_RETURN_IF_ERROR(device.CopyFromHost(made->data(), values));
+  if (values.empty()) return made;
+  LGPU_RETURN_IF_ERROR(Recorded(*state, nullptr, &device, spec.dtype, Bytes(values.size()),
+                                [&] { return device.CopyFromHost(made->data(), values); }));
   return made;
 }
 
@@ -43,8 +57,10 @@ absl::StatusOr<std::shared_ptr<TensorBuffer>> CopyTo(const std::shared_ptr<Tenso
     LGPU_ASSIGN_OR_RETURN(
         copy, ContextState::Allocate(from->state(), to, from->spec(), op, Device::FilledBy::kKernel));
     if (!from->bytes().is_zero()) {
-      LGPU_RETURN_IF_ERROR(to.is_gpu() ? CopyBetweenGpus(*from, *copy)
-                                       : CopyToHost(*from, {copy->data(), copy->bytes().count()}));
+      LGPU_RETURN_IF_ERROR(to.is_gpu()
+                               ? Recorded(*from->state(), &from->device(), &to, from->spec().dtype,
+                                          from->bytes(), [&] { return CopyBetweenGpus(*from, *copy); })
+                               : CopyToHost(*from, {copy->data(), copy->bytes().count()}));
     }
   }
   from->state()->recorder().CountCopy(from->device(), to, from->bytes());
@@ -62,7 +78,9 @@ absl::Status CheckCopyPolicy(ContextState& state, const Op& op, std::size_t inde
 }
 
 absl::Status CopyToHost(const TensorBuffer& from, std::span<std::byte> to) {
-  return to.empty() ? absl::OkStatus() : from.device().CopyToHost(to, from.data());
+  if (to.empty()) return absl::OkStatus();
+  return Recorded(*from.state(), &from.device(), nullptr, from.spec().dtype, from.bytes(),
+                  [&] { return from.device().CopyToHost(to, from.data()); });
 }
 
 }  // namespace lgpu::internal

@@ -12,6 +12,15 @@ namespace lgpu::internal {
 
 namespace {
 
+// What copies are called by an lgpud that knows them as ops only.
+constexpr std::string_view kCopyName = "Copy";
+
+int CopyIndex() { return static_cast<int>(AllOps().size()); }
+
+std::uint16_t RecordIdOf(const Device* device) {
+  return device == nullptr ? PlacementEntry::kHostDevice : device->record_id();
+}
+
 std::uint64_t UnixNanoseconds() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
                                         std::chrono::system_clock::now().time_since_epoch())
@@ -34,6 +43,7 @@ PlacementRecorder::PlacementRecorder(ClientPage& page, Sink sink, PlacementLogFo
       format_(format),
       wake_(std::move(wake)) {
   for (const Op& op : AllOps()) SetOpName(page_, op.index, op.name);
+  SetOpName(page_, CopyIndex(), kCopyName);
 }
 
 void PlacementRecorder::Log(std::string_view line) const {
@@ -111,6 +121,20 @@ void PlacementRecorder::AfterOp(const Op& op, DType dtype, const DeviceRequest* 
       return;
     }
   }
+  page_.ring.Push(entry);
+}
+
+void PlacementRecorder::AfterCopy(const Device* from, const Device* to, DType dtype, Bytes bytes,
+                                  OpTimes times) {
+  PlacementEntry entry;
+  entry.op = static_cast<std::uint16_t>(CopyIndex());
+  entry.dtype = static_cast<std::uint16_t>(dtype);
+  entry.device = RecordIdOf(to);
+  entry.flags = PlacementEntry::kCopy;
+  entry.source = RecordIdOf(from);
+  entry.output_bytes = bytes.count();
+  entry.submitted_unix_ns = times.submitted_ns + unix_offset_ns_;
+  entry.host_ns = times.returned_ns - times.submitted_ns;
   page_.ring.Push(entry);
 }
 

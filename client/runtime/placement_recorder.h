@@ -56,6 +56,8 @@ class PlacementRecorder {
   /// Records an op whose kernel was launched; one that is measured, when its device time is known.
   void AfterOp(const Op& op, DType dtype, const DeviceRequest* request, Device& device, bool soft_placed,
                Bytes output, OpTimes times);
+  /// Records a copy of values from a device, or nullptr for the host, to another one or the host.
+  void AfterCopy(const Device* from, const Device* to, DType dtype, Bytes bytes, OpTimes times);
   /// Records the ops of a GPU whose device time is known by now, or all that are left.
   void RecordMeasured(Device& device, OpTimers::Which which);
   /// Says once for each (op, device asked for) that soft placement went elsewhere, and why.

@@ -72,6 +72,24 @@ v1::PlacementRecord ToProto(const PlacementLog::Record& record, std::uint64_t se
   return proto;
 }
 
+v1::CopyRecord ToCopy(const PlacementLog::Record& record, std::uint64_t sequence) {
+  const PlacementEntry& entry = record.entry;
+  v1::CopyRecord proto;
+  proto.set_sequence(sequence);
+  proto.set_session_id(record.session.value);
+  proto.set_pid(record.pid);
+  proto.set_source(DeviceText(entry.source));
+  proto.set_target(DeviceText(entry.device));
+  proto.set_dtype(DTypeText(entry.dtype));
+  proto.set_bytes(entry.output_bytes);
+  *proto.mutable_submitted_at() =
+      TimeUtil::NanosecondsToTimestamp(static_cast<std::int64_t>(entry.submitted_unix_ns));
+  proto.set_host_ns(entry.host_ns);
+  return proto;
+}
+
+bool IsCopy(const PlacementEntry& entry) { return (entry.flags & PlacementEntry::kCopy) != 0; }
+
 using TimePoint = std::chrono::system_clock::time_point;
 
 TimePoint SubmittedAt(const PlacementEntry& entry) {
@@ -90,25 +108,41 @@ void PlacementLog::Add(const std::vector<Record>& records, std::uint64_t dropped
   const auto now = std::chrono::system_clock::now();
   for (const Record& record : records) {
     last_at_ = std::max(last_at_.value_or(TimePoint()), std::min(now, SubmittedAt(record.entry)));
-    Key key{record.entry.device, record.entry.dtype, record.op};
-    auto found = totals_.find(key);
-    if (found == totals_.end()) {
-      if (totals_.size() == kMaxTotals) {
-        dropped_ = Saturate(dropped_, 1);
-        continue;
-      }
-      found = totals_.emplace(std::move(key), Total()).first;
+    IsCopy(record.entry) ? AddCopy(record) : AddOp(record);
+  }
+}
+
+void PlacementLog::AddOp(const Record& record) {
+  Key key{record.entry.device, record.entry.dtype, record.op};
+  auto found = totals_.find(key);
+  if (found == totals_.end()) {
+    if (totals_.size() == kMaxTotals) {
+      dropped_ = Saturate(dropped_, 1);
+      return;
     }
-    Total& total = found->second;
-    ++total.count;
-    total.output_bytes = Saturate(total.output_bytes, record.entry.output_bytes);
-    total.host_ns = Saturate(total.host_ns, record.entry.host_ns);
-    total.soft_placed += (record.entry.flags & PlacementEntry::kSoftPlaced) != 0 ? 1 : 0;
-    ++total_;
-    records_.push_back(record);
-    if (records_.size() > kept_) {
-      records_.pop_front();
-    }
+    found = totals_.emplace(std::move(key), Total()).first;
+  }
+  Total& total = found->second;
+  ++total.count;
+  total.output_bytes = Saturate(total.output_bytes, record.entry.output_bytes);
+  total.host_ns = Saturate(total.host_ns, record.entry.host_ns);
+  total.soft_placed += (record.entry.flags & PlacementEntry::kSoftPlaced) != 0 ? 1 : 0;
+  ++total_;
+  records_.push_back(record);
+  if (records_.size() > kept_) {
+    records_.pop_front();
+  }
+}
+
+void PlacementLog::AddCopy(const Record& record) {
+  CopyTotal& total = copy_totals_[{record.entry.source, record.entry.device}];
+  ++total.count;
+  total.bytes = Saturate(total.bytes, record.entry.output_bytes);
+  total.host_ns = Saturate(total.host_ns, record.entry.host_ns);
+  ++copies_total_;
+  copies_.push_back(record);
+  if (copies_.size() > kept_) {
+    copies_.pop_front();
   }
 }
 
@@ -152,7 +186,25 @@ v1::PlacementReport PlacementLog::Report(std::size_t max_records) const {
   }
   report.set_records_total(total_);
   report.set_dropped_total(dropped_);
+  ReportCopies(max_records, report);
   return report;
+}
+
+void PlacementLog::ReportCopies(std::size_t max_records, v1::PlacementReport& report) const {
+  for (const auto& [route, total] : copy_totals_) {
+    v1::PlacementReport::CopyTotal& proto = *report.add_copy_totals();
+    proto.set_source(DeviceText(route.first));
+    proto.set_target(DeviceText(route.second));
+    proto.set_count(total.count);
+    proto.set_bytes(total.bytes);
+    proto.set_host_ns(total.host_ns);
+  }
+  const std::size_t count =
+      max_records == 0 ? copies_.size() : std::min<std::size_t>(max_records, copies_.size());
+  for (std::size_t i = copies_.size() - count; i < copies_.size(); ++i) {
+    *report.add_copies() = ToCopy(copies_[i], copies_total_ - copies_.size() + 1 + i);
+  }
+  report.set_copies_total(copies_total_);
 }
 
 PlacementLog::Batch PlacementLog::Read(std::uint64_t after, std::size_t max) const {
@@ -182,6 +234,7 @@ bool PlacementReader::IsSensible(const PlacementEntry& entry, int devices) const
   const auto is_device = [devices](std::uint16_t device) {
     return device == PlacementEntry::kHostDevice || device < devices;
   };
+  if (IsCopy(entry) && (!is_device(entry.source) || entry.source == entry.device)) return false;
   return is_device(entry.device) &&
          (is_device(entry.requested) || entry.requested == PlacementEntry::kNoDevice) &&
          entry.dtype <= kMaxDType && entry.host_ns <= kMaxHostNs &&

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -22,7 +23,8 @@
 namespace lgpu::daemon {
 
 /// A PlacementLog is what is known of the ops of one lease: totals by device, op and type, and the last
-/// records. Its size is bounded, whatever the clients write. Thread-safe.
+/// records; and of its copies: totals by source and target, and the last records. Its size is bounded,
+/// whatever the clients write. Thread-safe.
 class PlacementLog {
  public:
   static constexpr std::size_t kMaxTotals = 4096;  // distinct (device, op, type); more are counted as dropped
@@ -75,12 +77,25 @@ class PlacementLog {
     std::uint64_t host_ns = 0;
     std::uint64_t soft_placed = 0;
   };
+  using CopyKey = std::pair<std::uint16_t, std::uint16_t>;  // source, target
+  struct CopyTotal {
+    std::uint64_t count = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t host_ns = 0;
+  };
+  void AddCopy(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddOp(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReportCopies(std::size_t max_records, v1::PlacementReport& report) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::size_t kept_;
   mutable Mutex mutex_;
   std::map<Key, Total> totals_ ABSL_GUARDED_BY(mutex_);
   std::deque<Record> records_ ABSL_GUARDED_BY(mutex_);
-  std::uint64_t total_ ABSL_GUARDED_BY(mutex_) = 0;  // the sequence of the last record
+  std::uint64_t total_ ABSL_GUARDED_BY(mutex_) = 0;                   // the sequence of the last record
+  std::map<CopyKey, CopyTotal> copy_totals_ ABSL_GUARDED_BY(mutex_);  // at most one for each pair of devices
+  std::deque<Record> copies_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t copies_total_ ABSL_GUARDED_BY(mutex_) = 0;  // the sequence of the last copy
   std::uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<std::chrono::system_clock::time_point> last_at_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

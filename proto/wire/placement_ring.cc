@@ -42,7 +42,7 @@ void PlacementRing::Push(const PlacementEntry& entry) {
   };
   store(1, std::uint64_t{entry.op} | std::uint64_t{entry.dtype} << 16 | std::uint64_t{entry.requested} << 32 |
                std::uint64_t{entry.device} << 48);
-  store(2, entry.flags);
+  store(2, std::uint64_t{entry.flags} | std::uint64_t{entry.source} << 16);
   store(3, entry.output_bytes);
   store(4, entry.submitted_unix_ns);
   store(5, entry.host_ns);
@@ -76,6 +76,7 @@ std::optional<PlacementEntry> PlacementRingReader::Next() {
                               .requested = static_cast<std::uint16_t>(copy[1] >> 32),
                               .device = static_cast<std::uint16_t>(copy[1] >> 48),
                               .flags = static_cast<std::uint16_t>(copy[2]),
+                              .source = static_cast<std::uint16_t>(copy[2] >> 16),
                               .output_bytes = copy[3],
                               .submitted_unix_ns = copy[4],
                               .host_ns = copy[5],

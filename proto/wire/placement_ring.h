@@ -8,18 +8,21 @@
 
 namespace lgpu {
 
-/// What is known of one executed op; made where its kernel is launched. Plain numbers, as they lie in
-/// shared memory: names are indices into the client page's table of op names.
+/// What is known of one executed op, made where its kernel is launched, or of one copy of a tensor (kCopy),
+/// made where it was queued. Plain numbers, as they lie in shared memory: names are indices into the client
+/// page's table of op names.
 struct PlacementEntry {
   static constexpr std::uint16_t kNoDevice = 0xffff;    // nothing was asked for
   static constexpr std::uint16_t kHostDevice = 0xfffe;  // the CPU
   std::uint16_t op = 0;                                 // index into ClientPage::op_names
   std::uint16_t dtype = 0;                              // lgpu::DType
   std::uint16_t requested = kNoDevice;                  // GPU index in the lease, kHostDevice or kNoDevice
-  std::uint16_t device = kHostDevice;                   // where it ran
+  std::uint16_t device = kHostDevice;                   // where it ran; of a copy: its target
   std::uint16_t flags = 0;
   static constexpr std::uint16_t kSoftPlaced = 1;  // ran elsewhere than asked for
   static constexpr std::uint16_t kHasDeviceTime = 2;
+  static constexpr std::uint16_t kCopy = 4;  // a copy from `source` to `device`, of output_bytes
+  std::uint16_t source = 0;                  // of a copy, as `device`
   std::uint64_t output_bytes = 0;
   std::uint64_t submitted_unix_ns = 0;
   std::uint64_t host_ns = 0;
@@ -34,8 +37,8 @@ struct PlacementEntry {
 /// Slot `t % kSlots` belongs to ticket t. Its word 0 is 2t+1 while ticket t writes and 2t+2 when it is
 /// written. A producer claims its slot by compare-and-swap from an older even value; a slot whose writer is
 /// still at work, or that a later ticket has taken, is left alone and the new record is counted as dropped.
-/// Words 1 to 6: op, dtype, requested and device, 16 bits each from the low end; flags; output_bytes;
-/// submitted_unix_ns; host_ns; device_ns. Word 7 is zero.
+/// Words 1 to 6: op, dtype, requested and device, 16 bits each from the low end; flags and source, 16 bits
+/// each; output_bytes; submitted_unix_ns; host_ns; device_ns. Word 7 is zero.
 struct PlacementRing {
   static constexpr std::uint64_t kSlots = 8192;  // a power of two
   struct alignas(64) Slot {

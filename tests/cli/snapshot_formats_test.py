@@ -99,16 +99,21 @@ def check_trace(lgpu, client, schema, folder):
         sys.exit("failed: the schema takes an op of less than no time")
     except jsonschema.ValidationError:
         pass
-    ops = [event for event in told["traceEvents"] if event["ph"] == "X"]
+    boxes = [event for event in told["traceEvents"] if event["ph"] == "X"]
+    ops = [event for event in boxes if event["cat"] == "op"]
+    copies = [event for event in boxes if event["cat"] == "copy"]
+    check(copies and all(event["args"]["bytes"] > 0 for event in copies), "no copies")
+    check({event["name"] for event in copies} >= {"copy CPU:0 to GPU:0"}, copies)
+    check(told["otherData"]["missing_copies"] == "0", told["otherData"])
     records = kept_ops(lgpu)
     check(sorted(event["args"]["sequence"] for event in ops) == sorted(record["sequence"] for record in records))
     check(sorted(event["name"] for event in ops) == sorted(record["op"] for record in records), ops)
     lanes = {(event["pid"], event["tid"]) for event in told["traceEvents"]
              if event["ph"] == "M" and event["name"] == "thread_name"}
-    for lane in {(event["pid"], event["tid"]) for event in ops}:
+    for lane in {(event["pid"], event["tid"]) for event in boxes}:
         check(lane in lanes, "a lane has no name", lane)
         ends = 0
-        for event in sorted((e for e in ops if (e["pid"], e["tid"]) == lane), key=lambda e: e["ts"]):
+        for event in sorted((e for e in boxes if (e["pid"], e["tid"]) == lane), key=lambda e: e["ts"]):
             check(event["ts"] >= ends, "ops of a lane overlap", event)
             ends = event["ts"] + event["dur"]
     check({event["name"] for event in told["traceEvents"] if event["ph"] == "i"} >= {"lease_created", "session_attached"})
@@ -122,7 +127,7 @@ def check_trace(lgpu, client, schema, folder):
     with open(path, encoding="utf-8") as file:
         longer = json.load(file)
     jsonschema.validate(longer, schema)
-    check(len([event for event in longer["traceEvents"] if event["ph"] == "X"]) > len(ops), "no new op")
+    check(len([event for event in longer["traceEvents"] if event.get("cat") == "op"]) > len(ops), "no new op")
     used = [event["args"]["used_bytes"] for event in longer["traceEvents"] if event["ph"] == "C"]
     check(len(used) > 2 and used[-1] >= used[0] + 8 * MIB, used)
 

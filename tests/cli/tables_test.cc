@@ -205,6 +205,32 @@ TEST(PlacementsTest, TimesThatWereNotMeasuredAreDashes) {
   EXPECT_FALSE(ToJson(record).contains("device_seconds"));
 }
 
+TEST(PlacementTablesTest, CopiesHaveTablesOfTheirOwn) {
+  v1::PlacementReport report;
+  report.set_lease_name("train");
+  EXPECT_EQ(FormatReport(report, {}), "Lease train: 0 ops recorded, 0 dropped.\n");
+  v1::PlacementReport::CopyTotal& total = *report.add_copy_totals();
+  total.set_source("/device:CPU:0");
+  total.set_target("/device:GPU:0");
+  total.set_count(3);
+  total.set_bytes(6 << 20);
+  total.set_host_ns(1500);
+  v1::CopyRecord& copy = *report.add_copies();
+  copy.set_pid(42);
+  copy.set_source("/device:GPU:0");
+  copy.set_target("/device:GPU:1");
+  copy.set_dtype("float");
+  copy.set_bytes(2 << 20);
+  const std::string text = FormatReport(report, {});
+  EXPECT_THAT(text, HasSubstr("COPIED FROM    TO             COUNT    BYTES  HOST TIME\n"
+                              "/device:CPU:0  /device:GPU:0      3  6.00MiB      1.5us\n"));
+  EXPECT_THAT(text, HasSubstr("   42  /device:GPU:0  /device:GPU:1  float  2.00MiB          -\n"));
+  const nlohmann::json json = ToJson(report);
+  EXPECT_EQ(json["copy_totals"][0]["bytes"], 6 << 20);
+  EXPECT_EQ(json["copies"][0]["target"], "/device:GPU:1");
+  EXPECT_EQ(json["copies"][0]["pid"], 42);
+}
+
 v1::ListPhysicalDevicesResponse ThreeCards() {
   v1::ListPhysicalDevicesResponse cards;
   for (const char* uuid : {"GPU-aaaa", "GPU-aabb", "GPU-cccc"}) {

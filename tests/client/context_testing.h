@@ -32,18 +32,26 @@ struct TestContext {
     gpu = std::make_unique<Context>(*std::move(made));
   }
 
-  /// The placement records that were not read yet.
+  /// The records of ops that were not read yet. Those of copies on the way are kept for Copies.
   std::vector<PlacementEntry> Records() {
     if (reader == nullptr) reader = std::make_unique<PlacementRingReader>(&page->ring);
     std::vector<PlacementEntry> records;
-    while (const auto record = reader->Next()) records.push_back(*record);
+    while (const auto record = reader->Next()) {
+      ((record->flags & PlacementEntry::kCopy) != 0 ? copies : records).push_back(*record);
+    }
     return records;
+  }
+  /// The records of copies that were not read yet. Those of ops are dropped.
+  std::vector<PlacementEntry> Copies() {
+    (void)Records();
+    return std::exchange(copies, {});
   }
 
   std::shared_ptr<FakeLeaseLog> log = std::make_shared<FakeLeaseLog>();
   std::shared_ptr<std::vector<std::string>> lines = std::make_shared<std::vector<std::string>>();
   ClientPage* page = nullptr;  // of the context
   std::unique_ptr<PlacementRingReader> reader;
+  std::vector<PlacementEntry> copies;
   std::unique_ptr<Context> gpu;
 };
 

@@ -91,6 +91,41 @@ TEST_P(ExecutorTest, RecordsEveryOpWhereItRan) {
   EXPECT_EQ(GetOpName(*test_.page, records[1].op), "MatMul");
 }
 
+TEST_P(ExecutorTest, RecordsEveryCopyThatAGpuTakesPartIn) {
+  constexpr std::uint16_t kHost = PlacementEntry::kHostDevice;
+  const auto expect = [](const PlacementEntry& copy, std::uint16_t source, std::uint16_t target) {
+    EXPECT_EQ(copy.flags, PlacementEntry::kCopy);
+    EXPECT_EQ(copy.source, source);
+    EXPECT_EQ(copy.device, target);
+    EXPECT_EQ(copy.output_bytes, 16U);
+    EXPECT_EQ(copy.dtype, static_cast<std::uint16_t>(DType::kFloat32));
+    EXPECT_GT(copy.submitted_unix_ns, 0U);
+  };
+  test_.gpu->SetLogDevicePlacement(true);
+  const Tensor a = Must(test_.gpu->Constant<float>({{1, 2}, {3, 4}}));
+  const Tensor b = Must(CopyToDevice(a, "/GPU:1"));
+  const Tensor c = Must(CopyToDevice(b, "/CPU:0"));
+  const Tensor d = Must(CopyToDevice(c, "/GPU:0"));
+  EXPECT_EQ(Must(d.ToVector<float>()), (std::vector<float>{1, 2, 3, 4}));
+  EXPECT_EQ(Must(c.ToVector<float>()), (std::vector<float>{1, 2, 3, 4}));  // from the host to the host
+  const std::vector<PlacementEntry> copies = test_.Copies();
+  ASSERT_EQ(copies.size(), 5U);
+  expect(copies[0], kHost, 0);
+  expect(copies[1], 0, 1);
+  expect(copies[2], 1, kHost);
+  expect(copies[3], kHost, 0);
+  expect(copies[4], 0, kHost);
+  EXPECT_EQ(GetOpName(*test_.page, copies[0].op), "Copy");
+  for (const std::string& line : *test_.lines) EXPECT_THAT(line, ::testing::Not(HasSubstr("Copy")));
+  // The copy of an input is one, too, and the op itself stays one record.
+  const DeviceScope scope(*test_.gpu, "/GPU:1");
+  Must(AddN({d, d}));
+  EXPECT_EQ(test_.Records().size(), 1U);
+  const std::vector<PlacementEntry> inputs = test_.Copies();
+  ASSERT_EQ(inputs.size(), 1U);
+  expect(inputs[0], 0, 1);
+}
+
 TEST_P(ExecutorTest, FailedOpsLeaveNothing) {
   const Tensor a = Must(test_.gpu->Constant<float>({{1, 2}}));
   test_.Records();

@@ -45,6 +45,51 @@ TEST(PlacementLogTest, AddsUpByDeviceOpAndType) {
   EXPECT_FALSE(report.records(1).has_device_ns());
 }
 
+PlacementEntry CopyFrom(std::uint16_t source, std::uint16_t target) {
+  PlacementEntry entry = MatMulOn(target);
+  entry.flags = PlacementEntry::kCopy;
+  entry.source = source;
+  return entry;
+}
+
+TEST(PlacementLogTest, CopiesAreNoOpsAndAddUpBySourceAndTarget) {
+  const auto page = std::make_unique<ClientPage>();
+  SetOpName(*page, 0, "Copy");
+  PlacementLog log(2);
+  PlacementReader reader(page.get(), SessionId{3}, 42);
+  constexpr std::uint16_t kHost = PlacementEntry::kHostDevice;
+  page->ring.Push(MatMulOn(0));
+  for (const auto& [source, target] : {std::pair<std::uint16_t, std::uint16_t>{kHost, 0}, {0, 1}, {0, 1}}) {
+    page->ring.Push(CopyFrom(source, target));
+  }
+  // What cannot be: a device that the lease does not have, or a copy to where the bytes are.
+  page->ring.Push(CopyFrom(2, 0));
+  page->ring.Push(CopyFrom(1, 1));
+  page->ring.Push(CopyFrom(PlacementEntry::kNoDevice, 1));
+  reader.Drain(log, 2);
+  const v1::PlacementReport report = log.Report(0);
+  EXPECT_EQ(report.records_total(), 1u);
+  EXPECT_EQ(report.records_size(), 1);
+  EXPECT_EQ(report.dropped_total(), 3u);
+  EXPECT_EQ(report.copies_total(), 3u);
+  ASSERT_EQ(report.copy_totals_size(), 2);
+  EXPECT_EQ(report.copy_totals(0).source(), "/job:localhost/replica:0/task:0/device:GPU:0");
+  EXPECT_EQ(report.copy_totals(0).target(), "/job:localhost/replica:0/task:0/device:GPU:1");
+  EXPECT_EQ(report.copy_totals(0).count(), 2u);
+  EXPECT_EQ(report.copy_totals(0).bytes(), 32u);
+  EXPECT_EQ(report.copy_totals(0).host_ns(), 10u);
+  EXPECT_EQ(report.copy_totals(1).source(), "/job:localhost/replica:0/task:0/device:CPU:0");
+  ASSERT_EQ(report.copies_size(), 2);  // the first one is not kept any more
+  EXPECT_EQ(report.copies(1).sequence(), 3u);
+  EXPECT_EQ(report.copies(1).pid(), 42);
+  EXPECT_EQ(report.copies(1).bytes(), 16u);
+  EXPECT_EQ(log.Report(1).copies_size(), 1);
+  OpCounts counts;
+  log.AddTo(counts);
+  ASSERT_EQ(counts.size(), 1u);
+  EXPECT_EQ(counts.begin()->second.executed, 1u);
+}
+
 TEST(PlacementLogTest, TheLastOpIsNeverInTheFuture) {
   PlacementLog log(10);
   EXPECT_EQ(log.last_at(), std::nullopt);

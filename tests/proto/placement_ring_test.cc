@@ -25,6 +25,7 @@ PlacementEntry EntryOf(std::uint64_t number) {
           .requested = static_cast<std::uint16_t>(~number),
           .device = static_cast<std::uint16_t>(number * 3),
           .flags = static_cast<std::uint16_t>(number * 5),
+          .source = static_cast<std::uint16_t>(number * 11),
           .output_bytes = number,
           .submitted_unix_ns = ~number,
           .host_ns = number * 7,

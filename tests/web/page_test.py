@@ -66,6 +66,9 @@ def values_are_those_of_grpc(browser, daemon, program):
     assert browser.execute_script(painted, "map") > 2
     wait(browser, "the placements", "return document.getElementById('placements').getAttribute('aria-label').includes('MatMul 5')")
     assert browser.execute_script(painted, "placements") > 2
+    spoken = browser.execute_script("return document.getElementById('placements').getAttribute('aria-label')")
+    copies = daemon.get(f"/api/v1/placements?lease={lease}")["copies"]
+    assert copies and f"; {len(copies)} copies of " in spoken, spoken
     # A refusal is a mark in the timeline; where the GPU is short, lgpud tells it as an event too.
     assert program.ask(f"alloc c big {1 << 30}").startswith("error")
     daemon.run("create", "-q", "-m", "900MiB", "--preallocate", "--name", "hoard")
