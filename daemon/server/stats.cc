@@ -119,7 +119,8 @@ StatsReporter::Known StatsReporter::LookUp(std::int64_t pid) const {
       return known->second;
     }
   }
-  Known found{.started = *started, .uid = *uid, .user = user_names_.NameOf(*uid), .command = ProcessCommand(pid)};
+  Known found{
+      .started = *started, .uid = *uid, .user = user_names_.NameOf(*uid), .command = ProcessCommand(pid)};
   constexpr std::size_t kManyKnown = 1024;
   const MutexLock lock(known_mutex_);
   if (known_.size() >= kManyKnown) known_.clear();
