@@ -22,7 +22,7 @@ std::string Text(const absl::Status& status) {
 }
 
 /// The first line of a refusal, with its code, goes on below where it is too long for a terminal: before the
-/// device or the lease.
+/// lease or the device, or else before any word.
 std::size_t FirstLineEnd(std::string_view line, std::size_t around) {
   constexpr std::size_t kColumns = 80;
   std::size_t end = line.size();
@@ -30,7 +30,9 @@ std::size_t FirstLineEnd(std::string_view line, std::size_t around) {
     if (end + around <= kColumns) break;
     if (const std::size_t at = line.rfind(part, end); at != std::string_view::npos) end = at;
   }
-  return end;
+  if (end + around <= kColumns) return end;
+  const std::size_t blank = line.rfind(' ', kColumns - around);
+  return blank == std::string_view::npos ? end : blank;
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "lgpu/refusal.h"
 
 namespace lgpu::cli {
@@ -38,10 +40,21 @@ TEST(ErrorsTest, TheCodeStandsBehindTheFirstLineAndTheRestIsIndented) {
 TEST(ErrorsTest, ARefusalIsShownByTheOneFormatter) {
   const std::string formatted = FormatRefusal(LimitRefusal());
   const std::string text = FormatError(RefusalStatus(LimitRefusal()), {});
-  ASSERT_THAT(formatted, StartsWith("memory limit reached on /device:GPU:0 of lease sim\n"));
+  ASSERT_THAT(formatted, StartsWith("memory limit reached on /device:GPU:0 of lease train\n"));
   EXPECT_THAT(text, StartsWith("lgpu: error: memory limit reached on /device:GPU:0 [RESOURCE_EXHAUSTED]\n"
-                               "  of lease sim\n"));
+                               "  of lease train\n"));
   EXPECT_THAT(text, HasSubstr(formatted.substr(formatted.find('\n'))));
+}
+
+TEST(ErrorsTest, ARefusalFits80ColumnsWithItsCode) {
+  for (int reason = 0; reason <= static_cast<int>(RefusalReason::kDescriptors); ++reason) {
+    Refusal refusal = LimitRefusal();
+    refusal.reason = static_cast<RefusalReason>(reason);
+    refusal.card = "GPU 0 (NVIDIA H100 80GB HBM3)";
+    refusal.lease = std::string(63, 'l');
+    std::istringstream lines(FormatError(RefusalStatus(refusal), {}));
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+  }
 }
 
 TEST(ErrorsTest, ControlCharactersOfAMessageAreHarmless) {
