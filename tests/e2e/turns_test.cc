@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "tests/e2e/harness.h"
+#include "tests/support/unwrapped.h"
 
 namespace lgpu::testing {
 namespace {
@@ -96,7 +98,7 @@ TEST_F(TurnsTest, ARefusalNamesTheTurnAndLsShowsTheQueue) {
   AskForTheWholeCard();
   ASSERT_TRUE(TurnLeft().has_value());
   EXPECT_THAT(
-      Alloc(*program, "t", 16),
+      Unwrapped(absl::StrReplaceAll(Alloc(*program, "t", 16), {{"\\n", " "}})),
       AllOf(StartsWith("error"), HasSubstr("the free memory is held back for /device:GPU:0 of lease "),
             HasSubstr(absl::StrCat("pid ", ::getpid(), "), which waits for 256.00MiB; its turn ends in "))));
   EXPECT_THAT(Lgpu({"ls"}),

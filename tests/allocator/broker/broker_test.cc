@@ -18,6 +18,7 @@
 #include "tests/support/broker_testing.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/failing_backend.h"
+#include "tests/support/unwrapped.h"
 
 namespace lgpu {
 namespace {
@@ -286,7 +287,7 @@ TEST(BrokerTest, ARefusalThatIsDueToATurnNamesItsRequest) {
   const Broker::GrowAnswer refused = rig.broker().Continue(*waits.wait);
   EXPECT_EQ(GetRefusal(refused.status).value_or(Refusal()).reason, RefusalReason::kCard);
   EXPECT_THAT(
-      std::string(refused.status.message()),
+      testing::Unwrapped(std::string(refused.status.message())),
       HasSubstr("held back for /device:GPU:0 of lease lease-2 (user user-2, pid 1002), which waits for "
                 "64.00MiB; its turn ends in 1.9 s"));
 }
@@ -317,7 +318,8 @@ TEST(BrokerTest, ATurnHoldsBackNewGuaranteesAndNeverThoseThatAreThere) {
                                                        .deadline = rig.now()});
   EXPECT_TRUE(inside.status.ok() && !inside.wait) << inside.status;
   const absl::Status held_back = rig.broker().AddDevice(rig.Spec(3, kMiB * 4), rig.now()).status();
-  EXPECT_THAT(std::string(held_back.message()), HasSubstr("held back for /device:GPU:0 of lease lease-2"));
+  EXPECT_THAT(testing::Unwrapped(std::string(held_back.message())),
+              HasSubstr("held back for /device:GPU:0 of lease lease-2"));
   rig.SetTime(rig.now() + std::chrono::seconds(2));
   EXPECT_TRUE(rig.broker().AddDevice(rig.Spec(3, kMiB * 4), rig.now()).ok());
 }
