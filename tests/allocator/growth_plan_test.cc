@@ -223,7 +223,7 @@ TEST_F(GrowthPlanTest, LargeChunksGoBackInExchangeForSmallOnes) {
   EXPECT_EQ(grow.grow.wanted, kPage);
 }
 
-TEST_F(GrowthPlanTest, AFailedPlanReturnsWhatItWasGrantedAndKeepsTheRestSpare) {
+TEST_F(GrowthPlanTest, AFailedPlanReturnsItsGrantAndKeepsTheRestSpare) {
   const Chunk spare{ChunkId{70}, kPage};
   chunks_.NoteGranted(spare);
   chunks_.AddSpare(spare);

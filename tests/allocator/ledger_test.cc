@@ -129,7 +129,7 @@ TEST_F(LedgerTest, ForeignMemoryLowersWhatCanBeGrantedBeyondGuarantees) {
             absl::StatusCode::kResourceExhausted);
 }
 
-TEST_F(LedgerTest, ARequestThatOthersGuaranteesRuleOutIsHopeless) {
+TEST_F(LedgerTest, ARequestThatGuaranteesRuleOutIsHopeless) {
   const LogicalId logical = Add(96_MiB);
   Add(40_MiB, 40_MiB);
   EXPECT_TRUE(ledger_.Request(logical, 58_MiB).hopeless);
@@ -149,7 +149,7 @@ TEST_F(LedgerTest, ARefundIsFreeAtOnce) {
   EXPECT_TRUE(Granted(logical, 4_MiB));
 }
 
-TEST_F(LedgerTest, ALimitBelowWhatIsHeldStopsGrantsUntilItFits) {
+TEST_F(LedgerTest, ALimitBelowHeldMemoryStopsGrantsUntilItFits) {
   const LogicalId logical = Add(40_MiB, 10_MiB);
   ASSERT_TRUE(Granted(logical, 40_MiB));
   ASSERT_TRUE(ledger_.Resize(logical, {.limit = 20_MiB, .guarantee = 10_MiB}).ok());
@@ -182,7 +182,7 @@ TEST_F(LedgerTest, ADeviceThatHoldsMemoryIsNotRemoved) {
   EXPECT_THAT(ledger_.LogicalsOf(card_), ElementsAre(logical));
 }
 
-TEST_F(LedgerTest, AdoptionChargesWhatExistsAndLetsItOnlyShrink) {
+TEST_F(LedgerTest, AdoptionChargesExistingMemoryThatMayOnlyShrink) {
   const LogicalId logical = Add(10_MiB);
   ledger_.Adopt(logical, 120_MiB);
   EXPECT_EQ(ledger_.View(logical).held(), 120_MiB);

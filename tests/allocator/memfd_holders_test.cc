@@ -67,7 +67,7 @@ TEST(MemfdHoldersTest, AHolderThatHasSomethingElseThereIsLookedAtAgain) {
 }
 
 // "Nobody has it" would cost a living process its memory.
-TEST(MemfdHoldersTest, WhoMayOpenNoFileDoesNotKnowTheHolders) {
+TEST(MemfdHoldersTest, WithoutFreeDescriptorsTheHoldersAreUnknown) {
   rlimit before = {};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const int next = ::dup(STDIN_FILENO);
@@ -149,7 +149,7 @@ TEST(MemfdHoldersTest, AProcessOfShortThreadsIsSeen) {
 }
 
 // It may have another descriptor of the same, by which it was not seen.
-TEST(MemfdHoldersTest, WhatIsNotThereAnyMoreIsLookedForAgain) {
+TEST(MemfdHoldersTest, ADescriptorThatIsGoneIsUnavailable) {
   const absl::StatusOr<UniqueFd> chunk = CreateChunkMemfd(2_MiB, /*sparse=*/false, "lgpu-chunk:test");
   ASSERT_TRUE(chunk.ok()) << chunk.status();
   constexpr int kNoSuchDescriptor = 1 << 20;

@@ -116,7 +116,7 @@ TEST_F(PoolMaintainTest, GrowsAheadWhereDemandRises) {
   ExpectEmptyAfterTrim();
 }
 
-TEST_F(PoolMaintainTest, WhoTrimsGetsNothingAheadOfWhatHeUsedBefore) {
+TEST_F(PoolMaintainTest, ATrimStopsGrowthAheadUpToTheEarlierUse) {
   OpenWithWake(4_GiB);
   MustFree(Must(4_MiB));
   EXPECT_GT(wakes_, 0);
@@ -126,7 +126,7 @@ TEST_F(PoolMaintainTest, WhoTrimsGetsNothingAheadOfWhatHeUsedBefore) {
   EXPECT_EQ(upstream_->granted, 0u);
 }
 
-TEST_F(PoolMaintainTest, WhatComesAheadOfDemandAfterATrimGoesBack) {
+TEST_F(PoolMaintainTest, ChunksGrantedAheadAfterATrimAreReturned) {
   OpenWithWake(4_GiB);
   const Block block = Must(4_MiB);
   upstream_->on_its_way = [&] {
@@ -163,7 +163,7 @@ TEST_F(PoolMaintainTest, NeverGrowsAheadBeyondTheLimit) {
   ExpectEmptyAfterTrim();
 }
 
-TEST_F(PoolMaintainTest, HoldsOnlyWhatIsNeededWhereOthersShareTheLimit) {
+TEST_F(PoolMaintainTest, HoldsOnlyNeededChunksUnderASharedLimit) {
   Open({.limit = 4_GiB, .options = {.grow_ahead = false, .wake = [this] { ++wakes_; }}});
   std::vector<Block> blocks;
   for (int i = 0; i < 20; ++i) {
@@ -178,7 +178,7 @@ TEST_F(PoolMaintainTest, HoldsOnlyWhatIsNeededWhereOthersShareTheLimit) {
   ExpectEmptyAfterTrim();
 }
 
-TEST_F(PoolMaintainTest, ARefusalAheadOfDemandIsNobodysConcern) {
+TEST_F(PoolMaintainTest, ARefusalAheadOfDemandIsNotReported) {
   OpenWithWake(1_GiB);
   const Block block = Must(64_MiB);
   upstream_->card = pool_->stats().held.count();
@@ -192,7 +192,7 @@ TEST_F(PoolMaintainTest, ARefusalAheadOfDemandIsNobodysConcern) {
 
 // Steps of a training whose sizes vary, 700 ms and 2.5 s long: persistent blocks, activations that are freed
 // in reverse, and a peak in the middle. Once the largest step was seen, no allocation waits for the daemon.
-TEST_F(PoolMaintainTest, TrainingWaitsForNobodyAfterWarmUp) {
+TEST_F(PoolMaintainTest, TrainingWaitsForNoGrantAfterWarmUp) {
   for (const milliseconds step_time : {milliseconds(700), milliseconds(2500)}) {
     OpenWithWake(8_GiB);
     now_ += seconds(100);
@@ -266,7 +266,7 @@ TEST_F(PoolMaintainTest, TrimForAnotherReturnsALargerChunkWhereNoneIsSmallEnough
   ExpectEmptyAfterTrim();
 }
 
-TEST_F(PoolMaintainTest, TrimForAnotherReturnsWhatWasGrantedAheadFirst) {
+TEST_F(PoolMaintainTest, TrimForAnotherProgramReturnsSpareChunksFirst) {
   OpenWithWake(1_GiB);
   const Block block = Must(64_MiB);
   Tick();
@@ -278,7 +278,7 @@ TEST_F(PoolMaintainTest, TrimForAnotherReturnsWhatWasGrantedAheadFirst) {
   MustFree(block);
 }
 
-TEST_F(PoolMaintainTest, TrimForAnotherSaysWhatFencesStillGuard) {
+TEST_F(PoolMaintainTest, TrimForAnotherProgramReportsFencedMemory) {
   const auto fences = std::make_shared<FakeStreamFences>();
   Open({.limit = 64_MiB, .options = {.fences = fences}});
   const Block block = Must(32_MiB);
@@ -295,7 +295,7 @@ TEST_F(PoolMaintainTest, TrimForAnotherSaysWhatFencesStillGuard) {
   EXPECT_EQ(fences->waits(), 0u);
 }
 
-TEST_F(PoolMaintainTest, NobodyWaitsForOthersWhileHisOwnMemoryLiesIdle) {
+TEST_F(PoolMaintainTest, AnAllocationTakesItsPoolsIdleMemoryBeforeItWaits) {
   Open({.limit = 64_MiB, .options = {.grow_ahead = false}});
   upstream_->card = (32_MiB).count();
   const Block first = Must(14_MiB);

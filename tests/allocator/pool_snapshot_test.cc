@@ -131,7 +131,7 @@ TEST_F(PoolSnapshotTest, ThePictureShowsOccupancy) {
   EXPECT_FALSE(SnapshotText(pool_->Snapshot()).empty());
 }
 
-TEST_F(PoolSnapshotTest, LooksWhileOthersWork) {
+TEST_F(PoolSnapshotTest, SnapshotsAreWholeWhileOtherThreadsAllocate) {
   Open({.limit = 32_MiB});
   const unsigned seed = TestSeed();
   std::atomic<bool> done{false};

@@ -561,7 +561,7 @@ TEST_F(PoolTest, IdleChunksServeWhereTheSourceIsGone) {
   ExpectEmptyAfterTrim();
 }
 
-TEST_F(PoolTest, ChunksOfAReturnThatNobodyConfirmedAreNotUsedAgain) {
+TEST_F(PoolTest, ChunksOfAnUnconfirmedReturnAreNotUsedAgain) {
   Open({});
   MustFree(Must(4_MiB));
   upstream_->faults.FailCall(2);  // Unmap, then Return
@@ -616,7 +616,7 @@ TEST_F(PoolTest, AnyTimeoutIsPossible) {
   EXPECT_EQ(seen.at(1), std::chrono::nanoseconds(0));
 }
 
-TEST_F(PoolTest, NobodyWaitsLongerThanAskedForAnotherOneThatDoes) {
+TEST_F(PoolTest, ZeroTimeoutIsNotDelayedByAPatientRequest) {
   // The patient one is stopped on its way to Grow until the other one has been refused by the card and waits
   // for it; then it sits in Grow until the other one is done.
   std::promise<void> refused;

@@ -60,7 +60,7 @@ TEST_F(PoolWaitTest, AThreadOnItsOwnIsRefusedAtOnce) {
   EXPECT_TRUE(pool_->Free(keep).ok());
 }
 
-TEST_F(PoolWaitTest, WhatIsMoreThanTheLimitIsRefusedAtOnce) {
+TEST_F(PoolWaitTest, ARequestAboveTheLimitIsRefusedAtOnce) {
   Open({.limit = 4_MiB});
   UseFromAnotherThread();
   const std::optional<Refusal> refusal =
@@ -69,7 +69,7 @@ TEST_F(PoolWaitTest, WhatIsMoreThanTheLimitIsRefusedAtOnce) {
   EXPECT_FALSE(refusal->waited.has_value());
 }
 
-TEST_F(PoolWaitTest, WithoutATimeoutNobodyWaits) {
+TEST_F(PoolWaitTest, WithoutATimeoutARequestDoesNotWait) {
   Open({.limit = 4_MiB});
   const Block keep = Must(3_MiB);
   UseFromAnotherThread();
@@ -94,7 +94,7 @@ TEST_F(PoolWaitTest, ThreadsThatAllWaitForEachOtherAreRefusedInTheEnd) {
   EXPECT_TRUE(pool_->Free(keep).ok());
 }
 
-TEST_F(PoolWaitTest, WhatAnotherThreadFreesIntoItsCacheIsFound) {
+TEST_F(PoolWaitTest, BlocksInAnotherThreadsCacheAreFound) {
   Open({.limit = 64_MiB});
   std::atomic<bool> is_waiting = false;
   std::thread other([&] {

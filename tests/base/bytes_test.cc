@@ -89,7 +89,7 @@ TEST(BytesTest, DecimalUnitsAreRefusedWithAHint) {
   EXPECT_THAT(Error("2GB"), HasSubstr("write GiB for powers of 1024"));
 }
 
-TEST(BytesTest, AnythingElseIsAnErrorThatShowsWhatWasRead) {
+TEST(BytesTest, AnythingElseIsAnErrorThatQuotesTheInput) {
   for (const char* text :
        {"",   " ",    "-1",   "+1",  "1e9", "0x10", ".5G",    "1.", "1.G", "1,5G", "G",     "1 2",  "1KiBs",
         "1P", "1EiB", "MiB1", "nan", "inf", "1..5", "1.5.5G", "１", "1i",  "1iB",  "1 G B", "1\xff"}) {
@@ -128,7 +128,7 @@ TEST(BytesTest, PrintsTheWayTensorFlowDoes) {
   EXPECT_EQ(out.str(), "64.00MiB");
 }
 
-TEST(BytesTest, PrintsWhatPrintfMakesOfIt) {
+TEST(BytesTest, PrintsTheSameTextAsPrintf) {
   constexpr unsigned kSeed = 12;
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   std::mt19937_64 random(kSeed);
@@ -150,7 +150,7 @@ TEST(BytesTest, PrintsWhatPrintfMakesOfIt) {
   }
 }
 
-TEST(BytesTest, WhatIsCutReadsBackAsNoMoreAndNearlyAsMuch) {
+TEST(BytesTest, ShortenedTextReadsBackAsNearlyTheSameAndNotMore) {
   constexpr unsigned kSeed = 10;
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   std::mt19937_64 random(kSeed);

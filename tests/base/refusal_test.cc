@@ -39,7 +39,7 @@ Refusal AtItsLimit() {
   return refusal;
 }
 
-TEST(RefusalTest, SaysWhatHappenedThenEveryNumberThenWhatToTry) {
+TEST(RefusalTest, TextHasTheCauseThenEveryNumberThenTheAdvice) {
   EXPECT_EQ(FormatRefusal(AtItsLimit()),
             R"(memory limit reached on /device:GPU:0 of lease train
   asked for    512.00MiB   output of op MatMul, shape [8192,16384], float
@@ -52,7 +52,7 @@ TEST(RefusalTest, SaysWhatHappenedThenEveryNumberThenWhatToTry) {
        lgpu snapshot train -o train.json        see which ops hold the memory)");
 }
 
-TEST(RefusalTest, AFullCardShowsWhoHoldsIt) {
+TEST(RefusalTest, AFullCardNamesTheHolders) {
   Refusal refusal;
   refusal.reason = RefusalReason::kCard;
   refusal.device = "/device:GPU:0";

@@ -52,7 +52,7 @@ TEST(SpawnTest, VariablesAreSetReplacedAndTakenAway) {
   EXPECT_EQ(CodeOf(options), 0);
 }
 
-TEST(SpawnTest, DescriptorsArriveUnderTheirNumbersAndNoOthers) {
+TEST(SpawnTest, OnlyNamedDescriptorsArriveUnderTheirNumbers) {
   absl::StatusOr<Pipe> in = Pipe::Make();
   absl::StatusOr<Pipe> out = Pipe::Make();
   ASSERT_TRUE(in.ok() && out.ok());

@@ -15,7 +15,7 @@ TEST(ThreadRoomTest, ThereIsRoomAsARule) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-TEST(ThreadRoomTest, WhereThereIsNoneItSaysHowManyAndWhatToTry) {
+TEST(ThreadRoomTest, WithoutRoomTheErrorNamesTheCountAndTheNextStep) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {

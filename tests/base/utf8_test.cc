@@ -14,7 +14,7 @@ TEST(Utf8Test, EveryCharacterThatThereIsPasses) {
   }
 }
 
-TEST(Utf8Test, WhatIsNoCharacterBecomesQuestionMarks) {
+TEST(Utf8Test, InvalidBytesBecomeQuestionMarks) {
   const std::pair<const char*, const char*> cases[] = {
       {"\xff", "?"},                    // never in UTF-8
       {"a\xd0\xbe\xd0", "a\xd0\xbe?"},  // cut in the middle

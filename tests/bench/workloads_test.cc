@@ -95,7 +95,7 @@ TEST(WorkloadCatalogTest, FullSizesAreThePublishedOnes) {
   }
 }
 
-TEST(TraceTest, ValidateFindsWhatCannotBe) {
+TEST(TraceTest, ValidateFindsImpossibleEvents) {
   const auto with = [](std::vector<Event> events) {
     Trace trace;
     trace.name = "bad";

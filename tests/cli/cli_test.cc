@@ -46,7 +46,7 @@ TEST_F(CliTest, WrongCommandLinesAreUsageErrorsButTheCodesOfRunStayTheCommands) 
   EXPECT_EQ(Run({"run"}).code, 125);
 }
 
-TEST_F(CliTest, NoDaemonIsUnavailableAndSaysWhereAndWhat) {
+TEST_F(CliTest, NoDaemonIsUnavailableAndNamesTheDirectoryAndTheNextStep) {
   TempDir empty;
   const ProgramResult result = Run({"ls", "--endpoint", empty.path()});
   EXPECT_EQ(result.code, 69);

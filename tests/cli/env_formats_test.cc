@@ -72,7 +72,7 @@ TEST(SlurmGresTest, EachServedCardHasALineOfItsOwnWithATypeAndWhatItCanGive) {
             "NodeName=n7 Name=shard Count=900 File=/dev/nvidia3\n");
 }
 
-TEST(SlurmGresTest, WhatCannotBeSaidIsAnError) {
+TEST(SlurmGresTest, CardsThatGresConfCannotDescribeAreAnError) {
   EXPECT_THAT(std::string(FormatSlurmGres({}, {}).status().message()), HasSubstr("serves no GPU"));
   EXPECT_THAT(
       std::string(FormatSlurmGres(Cards(), {.overhead_bytes = std::uint64_t{2} << 30}).status().message()),

@@ -76,7 +76,7 @@ TEST(FormatTest, TimesAreIsoInUtcAndClockInLocalTime) {
   EXPECT_EQ(FormatClock(time), "12:00:00.123");
 }
 
-TEST(FormatTest, TextOfOthersCannotSteerATerminal) {
+TEST(FormatTest, ControlCharactersAreReplaced) {
   EXPECT_EQ(Printable("a\033[2Jb\nc\x7f"), "a?[2Jb?c?");
   EXPECT_EQ(Printable("gr\xc3\xbc\xc3\x9f"), "gr\xc3\xbc\xc3\x9f");
   EXPECT_EQ(FormatOwner("", 1000), "1000");

@@ -71,7 +71,7 @@ TEST_F(RunRestartTest, TheCommandHasItsLeaseFromTheNextDaemonToo) {
 }
 
 // The lease is its command's also where what it has to say of that goes nowhere.
-TEST_F(RunRestartTest, NobodyHasToReadWhatItSays) {
+TEST_F(RunRestartTest, RunKeepsItsLeaseWhenItsOutputIsNotRead) {
   StartInDirectory();
   ChildProgram::Options options = Lgpu({});
   options.argv = {"/bin/sh", "-c",
@@ -88,7 +88,7 @@ TEST_F(RunRestartTest, NobodyHasToReadWhatItSays) {
   EXPECT_EQ((*run)->ReadLine(), "code 3");
 }
 
-TEST_F(RunRestartTest, ItsUserHearsWhatTheNextDaemonMisses) {
+TEST_F(RunRestartTest, RunReportsACardThatTheNextDaemonMisses) {
   StartInDirectory("2x64MiB");
   auto run = StartRun("read go; exit 3", {"--gpus", "1"});
   KillDaemon();
@@ -102,7 +102,7 @@ TEST_F(RunRestartTest, ItsUserHearsWhatTheNextDaemonMisses) {
   EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0; }));
 }
 
-TEST_F(RunRestartTest, ACommandThatEndsWhileNobodyServesLeavesNoLease) {
+TEST_F(RunRestartTest, ACommandThatEndsWithoutADaemonLeavesNoLease) {
   StartInDirectory();
   auto run = StartRun("read go; exit 3");
   KillDaemon();

@@ -61,7 +61,7 @@ std::string Ls(const v1::StatsSnapshot& snapshot, std::size_t width = 80, Viewer
   return FormatSnapshot(snapshot, {.width = width}, viewer);
 }
 
-TEST(LsTest, ShowsWhoWaitsForMemoryAndWhoseTurnItIs) {
+TEST(LsTest, ShowsWaitingRequestsAndTheRunningTurn) {
   v1::StatsSnapshot snapshot = Snapshot();
   v1::QueuedRequest& first = *snapshot.mutable_cards(0)->add_queue();
   first.set_place(1);
@@ -124,7 +124,7 @@ TEST(LsTest, ALeaseOfAnotherUserHasItsOwnersName) {
   EXPECT_THAT(Ls(Snapshot(), 80, {.uid = 1001, .filtered = false}), HasSubstr("user1/train"));
 }
 
-TEST(LsTest, WhatTheViewerMayNotSeeIsARow) {
+TEST(LsTest, LeasesHiddenFromTheViewerAreOneRow) {
   v1::StatsSnapshot snapshot = Snapshot();
   snapshot.mutable_cards(0)->set_held_bytes(160 * kMiB);
   EXPECT_THAT(Ls(snapshot), HasSubstr("(others)  -         0         -  64.00MiB"));

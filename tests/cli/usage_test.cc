@@ -35,7 +35,7 @@ class UsageTest : public CliTest {
   }
 };
 
-TEST_F(UsageTest, AFilterForWhatIsNotThereSaysWhatThereIs) {
+TEST_F(UsageTest, AFilterWithoutAMatchListsThePossibleValues) {
   StartWithLease();
   for (const char* const verb : {"ls", "ps", "events"}) {
     const ProgramResult lease = Run({verb, "--lease", "nix"});
@@ -111,7 +111,7 @@ TEST_F(UsageTest, DoctorAsksADaemonThatHangsOnlyOnce) {
   EXPECT_THAT(result.out, AllOf(HasSubstr("did not answer within 0.1s"), HasSubstr("skip  self-test")));
 }
 
-TEST_F(UsageTest, WhatWasMeantIsSuggested) {
+TEST_F(UsageTest, AMistypedWordIsAnsweredWithASuggestion) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> lines = {
       {{"htop"}, "try: lgpu top\n"},
       {{"lst"}, "try: lgpu ls\n"},
@@ -132,7 +132,7 @@ TEST_F(UsageTest, WhatWasMeantIsSuggested) {
   }
 }
 
-TEST_F(UsageTest, RmEndsEveryLeaseThatIsThereAndReportsTheOthers) {
+TEST_F(UsageTest, RmEndsTheLeasesItFindsAndReportsTheMissingOnes) {
   StartWithLease();
   ASSERT_EQ(Run({"create", "-q", "-m", "8MiB", "--name", "eval"}).code, 0);
   const ProgramResult result = Run({"rm", "train", "nix", "eval"});
@@ -162,7 +162,7 @@ TEST_F(UsageTest, ANameAloneKeepsAVariableOfTheCaller) {
   EXPECT_EQ(RunWith({{"CUDA_VISIBLE_DEVICES", "0,1"}}, words).out, "0,1,7,unset\n");
 }
 
-TEST_F(UsageTest, WhatCanNeverBeIsNotWaitedFor) {
+TEST_F(UsageTest, AnImpossibleRequestIsRefusedAtOnceDespiteWait) {
   StartWithLease({});
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"-m", "1GiB"}, {"-m", "200MiB", "-n", "3", "--preallocate"}}) {
@@ -267,7 +267,7 @@ TEST_F(UsageTest, APercentageIsOfTheWholeGpu) {
   EXPECT_THAT(which.err, AllOf(HasSubstr("of which GPU? They differ"), HasSubstr("--gpus")));
 }
 
-TEST_F(UsageTest, DoctorWithoutADaemonSaysWhatToTryAndWhereItLooked) {
+TEST_F(UsageTest, DoctorWithoutADaemonNamesTheDirectoryAndTheNextStep) {
   TempDir empty;
   const ProgramResult text = Run({"doctor", "-v", "--endpoint", empty.path()});
   EXPECT_EQ(text.code, 1);

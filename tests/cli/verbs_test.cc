@@ -226,7 +226,7 @@ TEST_F(VerbsTest, ResizeTakesNamesOfGpusOnly) {
   EXPECT_EQ(Run({"rm", "sized"}).code, 0);
 }
 
-TEST_F(VerbsTest, AClosedStdoutIsAnErrorAndNobodyElsesSocket) {
+TEST_F(VerbsTest, AClosedStdoutIsAnErrorAndNotASocket) {
   StartDaemon();
   const auto closed = Run({"run", "-q", "-m", "8MiB", "--", "/bin/sh", "-c", "\"$0\" ls >&-; echo code $?",
                            DaemonProcess::LgpuPath()});

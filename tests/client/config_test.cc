@@ -106,7 +106,7 @@ TEST_F(ConfigTest, StrictPreallocatesLimitsInWholeMebibytes) {
                                   HasSubstr("device:GPU:1 with 20 MB memory:  -> device: 0, name: ")));
 }
 
-TEST_F(ConfigTest, StrictTakesWhatIsFreeLessTheReserve) {
+TEST_F(ConfigTest, StrictTakesFreeMemoryLessTheReserve) {
   Config config = Make(ConfigMode::kStrict, "local:1x300MiB");
   const Context context = Must(Context::Create(config));
   EXPECT_EQ(context.logical_devices().at(0).memory_limit, 75_MiB);
@@ -253,7 +253,7 @@ TEST_F(ConfigTest, SwitchesReachTheContext) {
   EXPECT_EQ(config.GetDevicePolicy(), "silent");
 }
 
-TEST_F(ConfigTest, SwitchesSayWhatTheEnvironmentAndTheContextDo) {
+TEST_F(ConfigTest, SwitchesReportTheEnvironmentAndTheContext) {
   Config config = Make(ConfigMode::kNative);
   {
     const Variable soft("LGPU_SOFT_PLACEMENT", "0");

@@ -69,7 +69,7 @@ TEST(ContextTest, ConstantsMustFitTheirShape) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(ContextTest, AttributesSayWhatADeviceIs) {
+TEST(ContextTest, AttributesDescribeTheDevice) {
   const TestContext test({.cards = 2, .devices_per_card = 2});
   const std::vector<DeviceAttributes> devices = test.gpu->ListDeviceAttributes();
   ASSERT_EQ(devices.size(), 5U);
@@ -193,7 +193,7 @@ TEST(ContextTest, CountersOfTheClientPageFollowTensors) {
   EXPECT_GE(counters.peak_used, 12U);
 }
 
-TEST(ContextTest, RefusalSaysWhatTheMemoryWasFor) {
+TEST(ContextTest, RefusalNamesTheOpAndTheTensor) {
   const TestContext test({.limit = 4_MiB});
   const std::vector<float> values(1 << 19);
   const Tensor column = Must(test.gpu->Constant<float>({1 << 19, 1}, values));

@@ -39,7 +39,7 @@ TEST(DaemonConnectionEndTest, AGoodbyeEndsEverythingWithItsReason) {
   EXPECT_EQ((*connection)->Close(), grow);
 }
 
-TEST(DaemonConnectionEndTest, TheSessionThreadHearsAGoodbyeThatNobodyWaitsFor) {
+TEST(DaemonConnectionEndTest, TheSessionThreadReadsAGoodbyeWithoutAWaiter) {
   FakeDaemon daemon([](FakePeer& peer) {
     peer.Greet();
     peer.Goodbye("stopped");
@@ -81,7 +81,7 @@ TEST(DaemonConnectionEndTest, DeathAtEachStepIsUnavailable) {
   }
 }
 
-TEST(DaemonConnectionEndTest, AllWhoWaitHearOfTheEnd) {
+TEST(DaemonConnectionEndTest, AllWaitersGetTheEnd) {
   FakeDaemon daemon([](FakePeer& peer) {
     peer.Greet();
     for (int i = 0; i < 3; ++i) peer.Read();

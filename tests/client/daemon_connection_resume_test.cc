@@ -119,7 +119,7 @@ class DaemonConnectionResumeTest : public ::testing::Test {
 };
 
 // The daemon has heard that the chunk is held, and is not back yet for the one who returns it.
-TEST_F(DaemonConnectionResumeTest, WhatIsReturnedWhileTheNextDaemonIsToldOfItIsReturnedToIt) {
+TEST_F(DaemonConnectionResumeTest, AReturnDuringAttestationReachesTheNextDaemon) {
   NextDaemon next(path_);
   const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
   TwoChunks chunks;
@@ -147,7 +147,7 @@ TEST_F(DaemonConnectionResumeTest, WhatIsReturnedWhileTheNextDaemonIsToldOfItIsR
 }
 
 // What was returned before the daemon hears of anything is returned by not being named.
-TEST_F(DaemonConnectionResumeTest, WhatIsReturnedBeforeIsNotNamed) {
+TEST_F(DaemonConnectionResumeTest, ChunksReturnedWithoutADaemonAreNotAttested) {
   const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
   TwoChunks chunks;
   connection->AddHolder(chunks);
@@ -167,7 +167,7 @@ TEST_F(DaemonConnectionResumeTest, WhatIsReturnedBeforeIsNotNamed) {
 }
 
 // The next daemon is of a later version, or knows nothing of this session: its word is the last.
-TEST_F(DaemonConnectionResumeTest, AnAnswerThatWouldBeTheSameAgainIsTheLast) {
+TEST_F(DaemonConnectionResumeTest, AFinalAnswerIsNotAskedForAgain) {
   NextDaemon next(path_);
   const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
   FakePeer peer = next.Accept();
@@ -208,7 +208,7 @@ TEST_F(DaemonConnectionResumeTest, AnEndThatTheDaemonDecidesIsOne) {
   EXPECT_NE(why.find("more is not to be had"), std::string::npos) << why;
 }
 
-TEST_F(DaemonConnectionResumeTest, TheNextDaemonHearsOfAnEndThatNobodyHeard) {
+TEST_F(DaemonConnectionResumeTest, AnUnheardCloseIsSentToTheNextDaemon) {
   const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
   const absl::Status closed = connection->Close();
   EXPECT_TRUE(absl::IsUnavailable(closed)) << closed;
@@ -224,7 +224,7 @@ TEST_F(DaemonConnectionResumeTest, TheNextDaemonHearsOfAnEndThatNobodyHeard) {
 }
 
 // The daemon dies with the Close that it has read.
-TEST_F(DaemonConnectionResumeTest, AnEndThatWasCutShortIsSaidAgain) {
+TEST_F(DaemonConnectionResumeTest, AnInterruptedCloseIsSentAgain) {
   NextDaemon next(path_);
   const std::unique_ptr<DaemonConnection> connection = Open(DieOfClose);
   std::thread second([&next] {
@@ -240,7 +240,7 @@ TEST_F(DaemonConnectionResumeTest, AnEndThatWasCutShortIsSaidAgain) {
 }
 
 // The daemon before had ended it, and could not say so any more.
-TEST_F(DaemonConnectionResumeTest, ASessionThatNobodyKnowsHasEnded) {
+TEST_F(DaemonConnectionResumeTest, ASessionUnknownToTheNextDaemonHasEnded) {
   NextDaemon next(path_);
   const std::unique_ptr<DaemonConnection> connection = Open(DieOfClose);
   std::thread second([&next] {
@@ -254,7 +254,7 @@ TEST_F(DaemonConnectionResumeTest, ASessionThatNobodyKnowsHasEnded) {
 }
 
 // The socket of a daemon that is being killed takes a connection when the session has broken already.
-TEST_F(DaemonConnectionResumeTest, OneThatHangsUpWithoutAWordGivesNoNewReason) {
+TEST_F(DaemonConnectionResumeTest, AConnectionClosedWithoutAFrameGivesNoNewReason) {
   NextDaemon next(path_);
   const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
   next.Accept();
@@ -275,7 +275,7 @@ TEST_F(DaemonConnectionResumeTest, OneThatHangsUpWithoutAWordGivesNoNewReason) {
   EXPECT_EQ(connection->generation(), 1u);
 }
 
-TEST_F(DaemonConnectionResumeTest, OneThatRefusesForNowSaysWhy) {
+TEST_F(DaemonConnectionResumeTest, ADaemonThatRefusesForNowGivesItsReason) {
   NextDaemon next(path_);
   const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
   {
@@ -292,7 +292,7 @@ TEST_F(DaemonConnectionResumeTest, OneThatRefusesForNowSaysWhy) {
 }
 
 // As between bind() and chmod() of a daemon that starts.
-TEST_F(DaemonConnectionResumeTest, ASocketThatIsNotOpenYetIsNoAnswer) {
+TEST_F(DaemonConnectionResumeTest, ASocketThatIsNotOpenYetIsTriedAgain) {
   NextDaemon next(path_);
   ASSERT_EQ(::chmod(directory_.path().c_str(), 0711), 0);
   ASSERT_EQ(::chmod(path_.c_str(), 0), 0);

@@ -373,7 +373,7 @@ TEST(DaemonConnectionTest, AnAbandonedAnswerDoesNotHoldUpTheNextOne) {
   EXPECT_THAT(given_back, ElementsAre(5, 6));
 }
 
-TEST(DaemonConnectionTest, WhatIsSlowToDropGoesOnTheSessionThread) {
+TEST(DaemonConnectionTest, SlowDestructionRunsOnTheSessionThread) {
   FakeDaemon daemon(ServeAll);
   auto connection = daemon.Connect();
   ASSERT_TRUE(connection.ok());

@@ -139,7 +139,7 @@ TEST_F(DeviceCopiesTest, AnUploadIntoMemoryThatIsUsedInPartWaitsToo) {
   EXPECT_EQ(Read(filled), data) << "the kernel wrote last";
 }
 
-TEST_F(DeviceCopiesTest, AKernelSeesWhatWasUploaded) {
+TEST_F(DeviceCopiesTest, AKernelReadsUploadedData) {
   for (int round = 0; round < 20; ++round) {
     const Block filled = Allocate(1_MiB, Device::FilledBy::kHost);
     const Block copy = Allocate(1_MiB, Device::FilledBy::kKernel);

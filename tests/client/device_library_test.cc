@@ -70,7 +70,7 @@ class DeviceLibraryTest : public ::testing::Test {
   std::unique_ptr<Device> device_;
 };
 
-TEST_F(DeviceLibraryTest, WhatOneCallQueuesWithTheWorkspaceLiesTogether) {
+TEST_F(DeviceLibraryTest, CallsThatUseTheWorkspaceExcludeEachOther) {
   Open(64_MiB);
   std::atomic<int> inside{0};
   std::atomic<int> mixed{0};

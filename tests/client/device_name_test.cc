@@ -154,7 +154,7 @@ TEST(DeviceNameTest, SpecsOfPythonAreNamesOfTheRuntimeWhereBothRead) {
   EXPECT_GT(both, 5000);
 }
 
-TEST(DeviceNameTest, ALenientErrorSaysWhatToWrite) {
+TEST(DeviceNameTest, ALenientErrorShowsTheRightForm) {
   const absl::Status status = ParseLenientName("/job:foo/bar:3").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("cannot read 'bar:3'"));

@@ -134,7 +134,7 @@ TEST_F(DevicePoolTest, AsManyStreamsAsThereAreNumbersAndAnyNumberOneAfterAnother
   EXPECT_TRUE(backend_->DestroyStream(last).ok());
 }
 
-TEST_F(DevicePoolTest, MemoryOfARemovedStreamCanBeHadByOthers) {
+TEST_F(DevicePoolTest, MemoryOfARemovedStreamServesOtherStreams) {
   AddStream();
   const StreamId gone = AddStream();
   const Block block = Must(64_MiB, gone);
@@ -159,7 +159,7 @@ TEST_F(DevicePoolTest, RemovingAStreamWaitsForItsWork) {
   remover.join();
 }
 
-TEST_F(DevicePoolTest, TrimReturnsWhatNoBlockTouches) {
+TEST_F(DevicePoolTest, TrimReturnsChunksThatNoBlockTouches) {
   AddStream();
   const Block kept = Must(2_MiB);
   const Block freed = Must(32_MiB);

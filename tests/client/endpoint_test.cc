@@ -58,7 +58,7 @@ TEST(EndpointTest, LocalNamesSimulatedGpus) {
   EXPECT_THAT(ResolveEndpoint("local", Nothing())->simulated, IsEmpty());
 }
 
-TEST(EndpointTest, AWrongListOfGpusSaysWhatToWrite) {
+TEST(EndpointTest, AWrongListOfGpusShowsTheRightForm) {
   for (const char* wrong :
        {"local:", "local:0x1GiB", "local:2x", "local:x1GiB", "local:2x1GB", "local:65x1GiB", "local:1GiB,",
         "local:1KiB", "local:-1x1GiB", "local:99999999999999999999x1GiB"}) {
@@ -90,7 +90,7 @@ class FindDaemonTest : public ::testing::Test {
   std::string directory_;
 };
 
-TEST_F(FindDaemonTest, NobodyThereNamesTheDirectoryAndWhatToTry) {
+TEST_F(FindDaemonTest, NoDaemonNamesTheDirectoryAndTheStartCommand) {
   absl::StatusOr<DaemonSocket> found = FindDaemon({.directories = {directory_ + "/none"}});
   EXPECT_EQ(found.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(found.status().message()),
@@ -107,7 +107,7 @@ TEST_F(FindDaemonTest, AllTriedDirectoriesAreNamed) {
   EXPECT_THAT(std::string(found.status().message()), HasSubstr("\n       no lgpud at " + directory_ + "/b"));
 }
 
-TEST_F(FindDaemonTest, ASocketThatNobodyListensOnIsNoDaemon) {
+TEST_F(FindDaemonTest, ASocketWithoutAListenerIsNotADaemon) {
   Listen(ControlSocketPath(directory_)).Reset();
   absl::StatusOr<DaemonSocket> found = FindDaemon({.directories = {directory_}});
   EXPECT_EQ(found.status().code(), absl::StatusCode::kUnavailable);

@@ -88,7 +88,7 @@ TEST(LeasedRegionSourceTest, AFailedImportGivesTheWholeGrantBack) {
   EXPECT_EQ(given_back, (std::vector<std::uint64_t>{3, 4, 5}));
 }
 
-TEST(LeasedRegionSourceTest, TheLimitIsWhatTheStatsPageSays) {
+TEST(LeasedRegionSourceTest, TheLimitIsReadFromTheStatsPage) {
   std::promise<void> resize;
   std::promise<void> resized;
   FakeDaemon daemon([&](FakePeer& peer) {

@@ -85,7 +85,7 @@ std::vector<ChunkId> Ids(const std::vector<Chunk>& chunks) {
   return ids;
 }
 
-TEST(LocalRegionSourceTest, ShortOfTheCardNamesWhoHoldsTheRest) {
+TEST(LocalRegionSourceTest, ShortOfTheCardNamesTheHolders) {
   LocalWorld world;
   const LogicalId first = *world.Add({.limit = kCard});
   const LogicalId second = *world.Add({.limit = kCard});
@@ -109,7 +109,7 @@ TEST(LocalRegionSourceTest, ALimitMayBeRaisedWithoutRunningOutOfAddresses) {
   EXPECT_GE(world.Source(*world.Add({.limit = kCard}))->reserved(), kCard * 8);
 }
 
-TEST(LocalRegionSourceTest, WaitsForWhatAnotherDeviceReturns) {
+TEST(LocalRegionSourceTest, WaitsForMemoryThatAnotherDeviceReturns) {
   LocalWorld world;
   auto one = world.Source(*world.Add({.limit = kCard}));
   auto two = world.Source(*world.Add({.limit = kCard}));

@@ -189,7 +189,7 @@ TEST_P(LogicalMemoryTest, AnyNumberOfStreams) {
   EXPECT_TRUE(memory.Close().ok());
 }
 
-TEST_P(LogicalMemoryTest, TrimGivesBackWhatAnotherDeviceThenGets) {
+TEST_P(LogicalMemoryTest, TrimmedMemoryServesAnotherDevice) {
   const LogicalMemory one = MustOpen(200_MiB);
   ASSERT_TRUE(one.Free(Must(one.Allocate(180_MiB)), nullptr).ok());
   EXPECT_GE(Held(one), 180_MiB);

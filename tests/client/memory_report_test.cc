@@ -105,7 +105,7 @@ TEST(MemoryReportTest, RunningOutSaysTensorFlowsLineThenTheRefusal) {
   EXPECT_TRUE(column.ToVector<float>().ok());
 }
 
-TEST(MemoryReportTest, AnInputThatCannotBeCopiedSaysForWhatItWas) {
+TEST(MemoryReportTest, AnInputThatCannotBeCopiedNamesItsOp) {
   const TestContext test;
   Tensor big;
   {

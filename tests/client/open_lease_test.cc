@@ -34,7 +34,7 @@ TEST(OpenLocalLeaseTest, DevicesWithoutAPhysicalDeviceAreSpreadOverTheCards) {
   }
 }
 
-TEST(OpenLocalLeaseTest, WithoutAnyGpuItSaysWhatToTry) {
+TEST(OpenLocalLeaseTest, WithoutAnyGpuTheErrorNamesTheNextStep) {
   const absl::Status status = OpenLocalLease({.local = true}, {}, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("local:2x1GiB"));

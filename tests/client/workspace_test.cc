@@ -48,7 +48,7 @@ TEST_F(WorkspaceTest, IsAnEighthOfTheLimitAndNeverMoreThan32MiB) {
   EXPECT_EQ(workspace_->Take(Bytes(1)), nullptr);
 }
 
-TEST_F(WorkspaceTest, GivesNothingThatIsSmallerThanWhatIsNeeded) {
+TEST_F(WorkspaceTest, AWorkspaceBelowTheNeededSizeIsNotGiven) {
   OpenWithWorkspace(256_MiB);
   const Bytes promised = workspace_->Size();
   upstream_->limit = (64_MiB).count();
@@ -70,7 +70,7 @@ TEST_F(WorkspaceTest, IsFreedWhenItsLastUserLetsGo) {
   EXPECT_EQ(Held(), Bytes());
 }
 
-TEST_F(WorkspaceTest, WhereNothingLiesReadyNobodyIsAskedAndNothingIsRefused) {
+TEST_F(WorkspaceTest, TakeNeitherWaitsNorCountsARefusal) {
   OpenWithWorkspace(16_MiB);
   const Block block = Must(16_MiB);
   EXPECT_EQ(workspace_->Take(1_MiB), nullptr);
@@ -104,7 +104,7 @@ TEST_F(WorkspaceTest, PausesGrowUnlessItWasOfUse) {
   EXPECT_EQ(expected, Workspace::kLongestPause);
 }
 
-TEST_F(WorkspaceTest, ShortageWaitsForThoseWhoHaveItAndKeepsOthersOut) {
+TEST_F(WorkspaceTest, AShortageWaitsForUsersOfTheWorkspaceAndStopsNewOnes) {
   OpenWithWorkspace(16_MiB);
   auto mine = workspace_->Take(1_MiB);
   std::atomic<bool> free{false};

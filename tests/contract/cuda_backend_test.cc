@@ -460,7 +460,7 @@ TEST_F(CudaCopiesTest, PeersReadEachOtherAndGetAccessOnce) {
   EXPECT_EQ(CallsOf("cuMemSetAccess"), accesses);
 }
 
-TEST_F(CudaCopiesTest, OthersGoThroughThePageLockedMemoryOfTheBackend) {
+TEST_F(CudaCopiesTest, CopiesWithoutPeerAccessGoThroughPageLockedMemory) {
   OpenBoth();
   ExpectCopied(1);
   EXPECT_EQ(through_host_, 6u) << "pieces of 2 MiB";

@@ -288,7 +288,7 @@ TEST_P(DeviceBackendContract, ImportTakesNothingButAChunkOfThatSize) {
   }
 }
 
-TEST_P(DeviceBackendContract, ReclaimedMemoryIsGoneForWhoeverKeptIt) {
+TEST_P(DeviceBackendContract, ReclaimedMemoryIsGoneForAProcessThatKeptAMapping) {
   if (!GetParam().reclaim_is_immediate) {
     GTEST_SKIP() << "this backend cannot take memory from a process that maps it";
   }
@@ -333,7 +333,7 @@ TEST_P(DeviceBackendContract, FencesPassWhenTheWorkBeforeThemIsDone) {
   EXPECT_TRUE(absl::IsInvalidArgument(backend_->HasPassed({stream_, fence->sequence + 1000}).status()));
 }
 
-TEST_P(DeviceBackendContract, TimersMeasureWhatIsBetweenTheirPoints) {
+TEST_P(DeviceBackendContract, TimersMeasureTheWorkBetweenTheirPoints) {
   MustMap(region_, unit_);
   absl::StatusOr<std::unique_ptr<StreamTimer>> outer = backend_->StartTimer(stream_);
   ASSERT_TRUE(outer.ok()) << outer.status();
@@ -360,7 +360,7 @@ TEST_P(DeviceBackendContract, TimersMeasureWhatIsBetweenTheirPoints) {
   EXPECT_TRUE(absl::IsNotFound(backend_->StartTimer(*other).status()));
 }
 
-TEST_P(DeviceBackendContract, StreamsWaitForFencesOfOthers) {
+TEST_P(DeviceBackendContract, StreamsWaitForFencesOfOtherStreams) {
   MustMap(region_, unit_ * 2);
   const absl::StatusOr<StreamHandle> other = backend_->CreateStream(0, 0);
   ASSERT_TRUE(other.ok());

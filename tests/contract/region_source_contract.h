@@ -179,7 +179,7 @@ TEST_P(RegionSourceContract, UnknownAndWrongChunksAreErrors) {
   EXPECT_FALSE(source_->Return(Ids(chunks)).ok()) << "it was returned";
 }
 
-TEST_P(RegionSourceContract, ReturnedChunksMakeRoomForOthers) {
+TEST_P(RegionSourceContract, ReturnedChunksMakeRoomForOtherSources) {
   for (int round = 0; round < 5; ++round) {
     const std::vector<Chunk> chunks = MustGrow(kLimit);
     ASSERT_EQ(Sum(chunks), kLimit);
@@ -190,7 +190,7 @@ TEST_P(RegionSourceContract, ReturnedChunksMakeRoomForOthers) {
   EXPECT_EQ(world_->held(), Bytes());
 }
 
-TEST_P(RegionSourceContract, DestructorGivesBackWhatIsLeft) {
+TEST_P(RegionSourceContract, DestructorReturnsTheRemainingChunks) {
   const std::vector<Chunk> mapped = MustGrow(unit_ * 2);
   MustGrow(unit_);
   ASSERT_TRUE(source_->Map(PlaceFrom(unit_, mapped)).ok());

@@ -59,7 +59,7 @@ TEST(BlockPagesTest, PutsAPageTogether) {
   EXPECT_EQ(told.ops.at(told.blocks[3].op), "MatMul");
 }
 
-TEST(BlockPagesTest, WhatCannotBeIsDataLoss) {
+TEST(BlockPagesTest, ImpossibleBlocksAreDataLoss) {
   const std::pair<const char*, std::function<void(v1::SnapshotPage&)>> lies[] = {
       {"no region", [](auto& page) { page.clear_region(); }},
       {"odd granularity", [](auto& page) { page.mutable_region()->set_granularity_bytes(3); }},

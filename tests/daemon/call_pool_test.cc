@@ -20,7 +20,7 @@ struct Held {
   }
 };
 
-TEST(CallPoolTest, AUserWhoseCallsWaitLeavesThreadsToOthers) {
+TEST(CallPoolTest, WaitingCallsOfOneUserLeaveThreadsToOtherUsers) {
   Held held;
   std::binary_semaphore answered{0};
   auto pool = CallPool::Start("test", 8);

@@ -176,7 +176,7 @@ TEST(ConfigTest, ADirectoryInPlaceOfAFileIsAnError) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("20.toml: Is a directory"));
 }
 
-TEST(ConfigTest, DefaultDirectoriesOfRootAndOfOthers) {
+TEST(ConfigTest, DefaultDirectoriesOfRootAndOfOtherUsers) {
   const TemporaryDirectory empty;
   Environment environment;
   environment.system_config_dir = empty.path();
@@ -262,7 +262,7 @@ TEST(ConfigTest, AFileThatIsAskedForMustBeThere) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("/nowhere/lgpud.toml"));
 }
 
-TEST(ConfigTest, NobodyIsStoppedOrKilledForUseThatNoAllowanceBounds) {
+TEST(ConfigTest, StopAndKillNeedAnAllowance) {
   const TemporaryDirectory temporary;
   Flags flags;
   flags.config_file = temporary.path() + "/lgpud.toml";
@@ -384,7 +384,7 @@ log_format = "json"
   EXPECT_THAT(ErrorOf("[devices]\nvisible = 0\n"), HasSubstr("a list in quotes"));
 }
 
-TEST(ConfigTest, AnAddressThatOthersReachNeedsAToken) {
+TEST(ConfigTest, AnAddressThatOtherMachinesReachNeedsAToken) {
   const TemporaryDirectory temporary;
   const std::string path = temporary.path() + "/lgpud.toml";
   Flags flags;

@@ -61,7 +61,7 @@ TEST_F(ControlAttackTest, AnswersThatAreNotReadHoldNoThread) {
   ExpectService();
 }
 
-TEST_F(ControlAttackTest, StreamsThatAreNotReadLeaveRoomForThoseOfOthers) {
+TEST_F(ControlAttackTest, UnreadStreamsLeaveRoomForOtherUsersStreams) {
   for (int i = 0; i < 100; ++i) {
     RawHttp2& attacker = Attack(/*window=*/0);
     for (int call = 0; call < 4; ++call) {

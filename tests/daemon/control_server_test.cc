@@ -182,7 +182,7 @@ TEST_F(ControlServerTest, ALeaseMayEndWhileItIsResized) {
   }
 }
 
-TEST_F(ControlServerTest, WhatARequestMakesTheDaemonKeepIsBounded) {
+TEST_F(ControlServerTest, StateKeptForARequestIsBounded) {
   TestSession session = OpenSession();
   v1::CreateLeaseRequest request;
   AddDevice(request, 16);
@@ -264,7 +264,7 @@ class CappedTest : public DaemonFixture {
   }
 };
 
-TEST_F(CappedTest, AUsersCapIsOverAllHisLeases) {
+TEST_F(CappedTest, AUsersCapIsOverAllTheirLeases) {
   TestSession session = OpenSession();
   TestSession other = OpenSession();
   CreateLease(session, 64);
@@ -276,7 +276,7 @@ TEST_F(CappedTest, AUsersCapIsOverAllHisLeases) {
   EXPECT_NE(status.error_message().find("100.00MiB"), std::string::npos) << status.error_message();
 }
 
-TEST_F(CappedTest, ALimitThatNobodyAskedForIsWhatTheCapLeaves) {
+TEST_F(CappedTest, ADefaultLimitIsTheRestOfTheCap) {
   TestSession session = OpenSession();
   CreateLease(session, 64);
   TestSession other = OpenSession();

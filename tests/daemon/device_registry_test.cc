@@ -44,7 +44,7 @@ TEST_F(DeviceRegistryTest, ServesTheSimulatedCardsOfTheConfiguration) {
   EXPECT_EQ((*registry)->cards()[1].not_served_because, "");
 }
 
-TEST_F(DeviceRegistryTest, ServesOnlyWhatTheConfigurationLeaves) {
+TEST_F(DeviceRegistryTest, ServesOnlyCardsThatTheConfigurationAllows) {
   Show("1");
   config_.origins["devices.visible"] = "lgpud.toml:2:1";
   const auto registry = DeviceRegistry::Open(config_);
@@ -74,7 +74,7 @@ TEST_F(DeviceRegistryTest, ACardOfAnotherDaemonIsListedAndNotServed) {
             "owned by the daemon of /run/first (pid " + std::to_string(::getpid()) + ")");
 }
 
-TEST_F(DeviceRegistryTest, WhenOthersOwnAllCardsItRefusesAndNamesThem) {
+TEST_F(DeviceRegistryTest, WhenOtherDaemonsOwnAllCardsItRefusesAndNamesThem) {
   std::unique_ptr<DeviceRegistry> first = *DeviceRegistry::Open(config_);
   const absl::Status status = DeviceRegistry::Open(config_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -84,7 +84,7 @@ TEST_F(DeviceRegistryTest, WhenOthersOwnAllCardsItRefusesAndNamesThem) {
   EXPECT_EQ(DeviceRegistry::Open(config_).status(), absl::OkStatus());
 }
 
-TEST_F(DeviceRegistryTest, CudaVisibleDevicesHidesCardsAndLeavesThemToOthers) {
+TEST_F(DeviceRegistryTest, CudaVisibleDevicesLeavesHiddenCardsToOtherDaemons) {
   Show("1");
   const auto registry = DeviceRegistry::Open(config_);
   ASSERT_EQ(registry.status(), absl::OkStatus());

@@ -24,7 +24,7 @@ TEST(EventLogTest, KeepsTheLastAndCountsTheLost) {
   EXPECT_EQ(batch.last_sequence, 3u);
 }
 
-TEST(EventLogTest, AUserSeesHisOwnAndRootAll) {
+TEST(EventLogTest, AUserSeesTheirOwnEventsAndRootSeesAll) {
   EventLog log(10);
   log.Append(Named("for 7"), 7);
   log.Append(Named("for 8"), 8);

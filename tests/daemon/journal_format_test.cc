@@ -191,7 +191,7 @@ TEST(JournalFormatTest, AnUnknownKindOfRecordIsDamage) {
   EXPECT_EQ(parsed.state.chunks().size(), 2u);
 }
 
-TEST(JournalFormatTest, WhatCannotBeIsRefusedAndChangesNothing) {
+TEST(JournalFormatTest, ImpossibleRecordsAreRefusedAndChangeNothing) {
   JournalState state;
   for (const v1::JournalRecord& record : Story()) ASSERT_TRUE(state.Apply(record).ok());
   std::string before;

@@ -59,7 +59,7 @@ class JournalTest : public ::testing::Test {
   TemporaryDirectory directory_;
 };
 
-TEST_F(JournalTest, WhatWasCommittedIsThereWhenTheDaemonWasKilled) {
+TEST_F(JournalTest, CommittedRecordsSurviveAKilledDaemon) {
   {
     Journal::Opened opened = Open();
     EXPECT_EQ(opened.found, Journal::Found::kNone);
@@ -108,7 +108,7 @@ TEST_F(JournalTest, AnotherBootIsDiscarded) {
   EXPECT_TRUE(opened.state.leases().empty());
 }
 
-TEST_F(JournalTest, ADamagedOneIsKeptAsideAndSaysWhatCouldBeRead) {
+TEST_F(JournalTest, ADamagedJournalIsKeptAsideAndItsReadableRecordsAreTold) {
   {
     Journal::Opened opened = Open();
     opened.journal->Settled();
@@ -126,14 +126,14 @@ TEST_F(JournalTest, ADamagedOneIsKeptAsideAndSaysWhatCouldBeRead) {
   EXPECT_EQ(Open().found, Journal::Found::kWhole);
 }
 
-TEST_F(JournalTest, WhatCannotBeReadIsNotWhatIsNotThere) {
+TEST_F(JournalTest, AnUnreadableJournalIsNotAMissingOne) {
   std::filesystem::create_directory(path());
   const absl::Status status = Journal::Open(directory_.path(), kBoot).status();
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(path()), HasSubstr("Is a directory")));
 }
 
 // A start that finds it so and does not come to its end, as often as it may be.
-TEST_F(JournalTest, WhatIsNotSettledIsLeftToTheNextStart) {
+TEST_F(JournalTest, UnsettledRecoveryIsLeftToTheNextStart) {
   EXPECT_EQ(Open().found, Journal::Found::kNone);
   EXPECT_EQ(Open().found, Journal::Found::kNone);
   std::ofstream(path(), std::ios::app) << "this is no record at all";
@@ -175,7 +175,7 @@ TEST_F(JournalTest, AFullDiskIsUnavailableAndPasses) {
   EXPECT_TRUE(again.state.chunks().contains(8));
 }
 
-TEST_F(JournalTest, OneThatCannotBeWrittenAnewGoesOnAsItIs) {
+TEST_F(JournalTest, AJournalThatCannotBeCompactedGrowsOn) {
   Journal::Opened opened = Open();
   opened.journal->Settled();
   opened.journal->Note(LeaseRecord());
@@ -199,7 +199,7 @@ TEST_F(JournalTest, OneThatCannotBeWrittenAnewGoesOnAsItIs) {
   EXPECT_EQ(again.state.chunks().size(), 3u);
 }
 
-TEST_F(JournalTest, WhatIsNotedWhileItCannotBeWrittenAnewIsInIt) {
+TEST_F(JournalTest, RecordsNotedWhileCompactionFailsAreKept) {
   Journal::Opened opened = Open();
   opened.journal->Settled();
   opened.journal->Note(LeaseRecord());

@@ -45,7 +45,7 @@ v1::JournalLease Find(const JournalState& state, const std::string& name) {
 }
 
 // The daemon dies when somebody else has it: the next one is not to promise it again.
-TEST(LeaseResizeTest, WhatIsSetFreeIsNotedBeforeAnybodyElseHasIt) {
+TEST(LeaseResizeTest, FreedMemoryIsNotedBeforeItIsGrantedAgain) {
   const TemporaryDirectory directory;
   std::function<void()> meanwhile;
   FailingBackend backend(

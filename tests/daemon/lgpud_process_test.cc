@@ -92,7 +92,7 @@ TEST(LgpudProcessTest, ASecondOneOnTheSameCardsNamesTheirOwner) {
   EXPECT_THAT(second.err, HasSubstr("GPU-the-only-one: owned by the daemon of " + (*first)->dir()));
 }
 
-TEST(LgpudProcessTest, WithoutAGpuItSaysWhatToDo) {
+TEST(LgpudProcessTest, WithoutAGpuTheErrorNamesTheNextStep) {
   const TempDir temporary;
   std::ofstream(temporary.path() + "/lgpud.toml") << "";
   const ProgramResult result =

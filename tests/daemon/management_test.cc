@@ -51,7 +51,7 @@ TEST(ManagementTest, TheJournalKeepsAllOfIt) {
   EXPECT_TRUE(again.was_populated);
 }
 
-TEST(ManagementTest, WhatEndsByItselfIsOverWithTheMachine) {
+TEST(ManagementTest, LeasesThatEndByThemselvesEndWithTheMachine) {
   v1::Management request;
   const v1::JournalManagement lasts = RecordOf(*ParseManagement(request, kNow));
   EXPECT_FALSE(IsOfAnotherBoot(lasts, "another boot"));

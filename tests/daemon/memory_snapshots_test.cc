@@ -253,7 +253,7 @@ TEST_F(MemorySnapshotsTest, TheEndOfAProgramAnswersAtOnce) {
   EXPECT_EQ(answer.device().code(), static_cast<int>(absl::StatusCode::kUnavailable));
 }
 
-TEST_F(MemorySnapshotsTest, APageThatNobodyAskedForBreaksTheSession) {
+TEST_F(MemorySnapshotsTest, AnUnrequestedPageBreaksTheSession) {
   TestSession session = OpenAnswering();
   const v1::Lease lease = CreateLease(session, 64);
   v1::Snapshot invented;

@@ -95,7 +95,7 @@ TEST(MetricsTest, LeasesWithoutANameOfTheirOwnAreOneSeriesAndThoseOfTwoUsersAreT
   EXPECT_THAT(text, Not(HasSubstr("otter")));
 }
 
-TEST(MetricsTest, LabelsAreEscapedAndWhatIsUnknownIsAbsent) {
+TEST(MetricsTest, LabelsAreEscapedAndUnknownNumbersAreAbsent) {
   v1::StatsSnapshot snapshot = Snapshot();
   EXPECT_THAT(MetricsText(snapshot, {}), HasSubstr("name=\"a \\\"card\\\"\\n\""));
   EXPECT_THAT(MetricsText(snapshot, {}), Not(HasSubstr("memory_foreign_bytes{")));

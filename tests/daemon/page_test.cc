@@ -199,7 +199,7 @@ TEST(MemoryMapTest, NothingAndBlocksWithoutAnOwnerAreFine) {
   EXPECT_EQ(map["ops"][0]["name"], "");
 }
 
-TEST(ViewerTest, NamesOfOthersAreTakenOutAndAmountsStay) {
+TEST(ViewerTest, OtherUsersNamesAreRemovedAndAmountsStay) {
   v1::StatsSnapshot snapshot = At(1, 1);
   v1::QueuedRequest& request = *snapshot.mutable_cards(0)->add_queue();
   request.set_owner("somebody");
@@ -322,7 +322,7 @@ TEST(LiveStreamsTest, FiguresAreMadeOncePerViewerAndPeriodHoweverManyPagesCome) 
   EXPECT_EQ(made, 1);
 }
 
-TEST(LiveStreamsTest, APageThatReadsNothingIsClosedAndHoldsUpNobody) {
+TEST(LiveStreamsTest, APageThatReadsNothingIsClosedAndDelaysNoOtherPage) {
   const std::string large(4 << 20, 'x');
   const auto streams = LiveStreams::Start(
       {.tick = [] {},

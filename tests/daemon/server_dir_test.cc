@@ -98,7 +98,7 @@ TEST_F(ServerDirTest, AFileThatIsNoSocketIsLeftAlone) {
   EXPECT_FALSE(Exists("session.sock"));
 }
 
-TEST_F(ServerDirTest, ASocketThatSomebodyElsePutThereIsNotRemoved) {
+TEST_F(ServerDirTest, ASocketOfAnotherProgramIsNotRemoved) {
   std::optional<ServerDir> dir = *Open();
   ASSERT_EQ(::unlink(Path("control.sock").c_str()), 0);
   std::ofstream(Path("control.sock")) << "not ours";
@@ -121,7 +121,7 @@ TEST_F(ServerDirTest, ADirectoryThatIsALinkIsRefused) {
   EXPECT_FALSE(Open().ok());
 }
 
-TEST_F(ServerDirTest, OthersLoseTheRightToWrite) {
+TEST_F(ServerDirTest, OtherUsersLoseTheRightToWrite) {
   ASSERT_EQ(::mkdir(config_.runtime_dir.c_str(), 0700), 0);
   ASSERT_EQ(::chmod(config_.runtime_dir.c_str(), 0777), 0);
   const absl::StatusOr<ServerDir> dir = Open();
@@ -200,7 +200,7 @@ TEST_F(ServerDirTest, TakesTheSocketsOfAServiceManagerByTheirType) {
   EXPECT_EQ(TakeInheritedInChild(high.get(), session.get(), /*ours=*/true), 2);
 }
 
-TEST(LockFileTest, OneOwnerAtATimeWhoSaysWhoHeIs) {
+TEST(LockFileTest, OneOwnerAtATimeThatNamesItself) {
   const TemporaryDirectory temporary;
   const UniqueFd directory(::open(temporary.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   absl::StatusOr<UniqueFd> first = LockFile(directory.get(), "GPU-1.lock", 0666);

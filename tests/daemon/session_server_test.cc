@@ -44,7 +44,7 @@ TEST_F(SessionServerTest, AGrantBringsItsDescriptorsAndCloseGivesAllBack) {
   EXPECT_EQ(stats.leases_size(), 0);
 }
 
-TEST_F(SessionServerTest, AReturnedChunkIsFreeAndOthersAreNotTaken) {
+TEST_F(SessionServerTest, AReturnedChunkIsFreeAndTheOtherChunksStayHeld) {
   TestSession session = OpenSession();
   const v1::Lease lease = CreateLease(session, 64);
   session.Send(Grow(1, lease, 4 * kMiB));
@@ -221,7 +221,7 @@ class FewSessionsTest : public DaemonFixture {
 };
 
 // A connection that says nothing counts as a session: it cannot be used to get more than a share.
-TEST_F(FewSessionsTest, AUserWhoConnectsAndSaysNothingLeavesSessionsToOthers) {
+TEST_F(FewSessionsTest, ConnectionsWithoutAHelloLeaveSessionsToOtherUsers) {
   std::vector<SessionChannel> silent;
   for (int i = 0; i < 5; ++i) {
     int ends[2];

@@ -188,7 +188,7 @@ TEST_F(SessionThreadsTest, SessionsComeWaitAndGoSideBySide) {
 }
 
 // Another lgpud would not know whose it is.
-TEST_F(SessionThreadsTest, WhatIsGrantedWhileItsSessionIsBeingAttachedIsInTheJournal) {
+TEST_F(SessionThreadsTest, GrantsDuringAttachAreInTheJournal) {
   v1::CreateLeaseRequest request;
   request.set_lasting(true);
   for (int i = 0; i < 64; ++i) request.add_devices()->set_memory_limit_bytes((2_MiB).count());

@@ -11,7 +11,7 @@ std::size_t TakeAll(UserShares& shares, std::uint32_t uid) {
   return taken;
 }
 
-TEST(UserSharesTest, OneUserGetsHalfAndEachNewUserHalfOfWhatIsLeft) {
+TEST(UserSharesTest, OneUserGetsHalfAndEachNewUserHalfOfTheRest) {
   UserShares shares(64);
   EXPECT_EQ(TakeAll(shares, 1), 32u);
   EXPECT_EQ(TakeAll(shares, 2), 16u);
@@ -20,7 +20,7 @@ TEST(UserSharesTest, OneUserGetsHalfAndEachNewUserHalfOfWhatIsLeft) {
   EXPECT_TRUE(shares.HasRoom(4));
 }
 
-TEST(UserSharesTest, UsersWhoTakeTurnsGetTheSame) {
+TEST(UserSharesTest, UsersThatTakeTurnsGetEqualShares) {
   UserShares shares(100);
   for (bool any = true; any;) {
     any = false;

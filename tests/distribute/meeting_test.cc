@@ -7,7 +7,7 @@
 namespace lgpu::internal {
 namespace {
 
-TEST(MeetingTest, NobodyGoesOnBeforeAllHaveCome) {
+TEST(MeetingTest, NoProcessGoesOnBeforeAllHaveCome) {
   Meeting meeting(2);
   int written = 0;
   for (int round = 1; round <= 100; ++round) {
@@ -33,7 +33,7 @@ TEST(MeetingTest, AnErrorEndsTheWaitOfAllAndStaysUntilTheNextStep) {
   EXPECT_TRUE(meeting.error().ok());
 }
 
-TEST(MeetingTest, WhoEndsItsStepIsNotWaitedFor) {
+TEST(MeetingTest, AProcessThatEndedItsStepIsNotWaitedFor) {
   Meeting before(2);
   before.End();
   EXPECT_EQ(before.Come().code(), absl::StatusCode::kFailedPrecondition);

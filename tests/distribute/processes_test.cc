@@ -83,7 +83,7 @@ class ProcessesTest : public E2eTest {
 };
 
 // A batch of 10 rows is uneven for 4 replicas.
-TEST_F(ProcessesTest, SeveralProcessesLearnWhatOneProcessLearns) {
+TEST_F(ProcessesTest, SeveralProcessesLearnTheSameAsOneProcess) {
   Start(1, Lease(4));
   const std::vector<double> alone = Weights(AskAll("train 5 10").front());
   ASSERT_EQ(alone.size(), 6u * 4 + 4);
@@ -157,7 +157,7 @@ TEST_F(ProcessesTest, TheDeathOfOneEndsTheStrategyOfAll) {
   }
 }
 
-TEST_F(ProcessesTest, AStoppedProcessCostsTheOthersTheirTimeout) {
+TEST_F(ProcessesTest, AStoppedProcessCostsTheOtherProcessesTheirTimeout) {
   Start(2, Lease(1), /*timeout_ms=*/1000);
   ASSERT_EQ(AskAll("sum 2").front(), "ok 4");
   processes_[1]->Signal(SIGSTOP);
@@ -195,7 +195,7 @@ TEST_F(ProcessesTest, TheMeetingTakesEachRankOnceAndOnlyProcessesThatFit) {
   EXPECT_EQ(answers[1], "ok 3");
 }
 
-TEST_F(ProcessesTest, WhoWaitsForProcessesThatDoNotComeIsToldWhich) {
+TEST_F(ProcessesTest, MissingProcessesAreNamed) {
   const std::string lease = Lease(1);
   const auto zero = Process(lease);
   EXPECT_THAT(

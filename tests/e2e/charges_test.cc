@@ -129,7 +129,7 @@ TEST_F(ChargesTest, AChargeWaitsForTheCardAndAChunkForACharge) {
   RemoveLeases();
 }
 
-TEST_F(ChargesTest, WordsThatLieHarmNobodyElse) {
+TEST_F(ChargesTest, FalseWordsHarmNoOtherSession) {
   StartDaemon({.simulate = "1GiB"});
   const std::string lease = MakeLease({256 * kMiB});
   auto honest = StartProgram(lease);

@@ -184,7 +184,7 @@ TEST_F(CudaKernelsTest, ContextsMayLiveAsLongAsStaticObjects) {
   End(*client);
 }
 
-TEST_F(CudaKernelsTest, WhatMayPassIsAnErrorAndTriedAgain) {
+TEST_F(CudaKernelsTest, ATransientFailureIsAnErrorAndTriedAgain) {
   FAKE_ONLY();
   StartOnMachine();
   auto client = StartOnGpu();

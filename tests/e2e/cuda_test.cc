@@ -161,7 +161,7 @@ TEST_F(CudaTest, FullCardIsRefusedAndNothingBreaks) {
   End(*two);
 }
 
-TEST_F(CudaTest, WhatContextsTakeIsNotPromisedToAnybody) {
+TEST_F(CudaTest, MemoryOfContextsIsNotPromised) {
   FAKE_ONLY();
   StartOnMachine();
   auto client = StartOnGpu();
@@ -403,7 +403,7 @@ class CudaVisibilityTest : public CudaTest {
   }
 };
 
-TEST_F(CudaVisibilityTest, ProgramsSeeWhatBothListsLeaveInTheirOwnOrder) {
+TEST_F(CudaVisibilityTest, ProgramsSeeTheCardsOfBothListsInTheirOwnOrder) {
   FAKE_ONLY();
   const std::vector<Case> cases = ReadCases("cuda_visibility.tsv");
   ASSERT_GE(cases.size(), 17u);

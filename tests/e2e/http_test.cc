@@ -108,7 +108,7 @@ TEST_F(HttpTest, ProbesAndTheApi) {
   EXPECT_EQ(Ask(*client, "close c"), "ok");
 }
 
-TEST_F(HttpTest, SlowClientsKeepNobodyOut) {
+TEST_F(HttpTest, SlowClientsKeepNoOtherClientOut) {
   StartWithHttp();
   std::vector<UniqueFd> slow;
   for (int i = 0; i < 100; ++i) {
@@ -238,7 +238,7 @@ TEST_F(HttpTest, StaticLeasesAreThereFromTheStart) {
   EXPECT_EQ(control_->RemoveLease("shared"), absl::OkStatus());
 }
 
-TEST_F(HttpTest, AReloadTakesOverWhatCanChangeAndLeavesTheRest) {
+TEST_F(HttpTest, AReloadAppliesLiveKeysAndLeavesTheRest) {
   TempDir dir;
   const std::string config = dir.path() + "/lgpud.toml";
   const std::string base = "[daemon]\nlock_dir = \"" + dir.path() + "/locks\"\nsocket_group = \"\"\n";
@@ -277,7 +277,7 @@ TEST_F(HttpTest, AReloadTakesOverWhatCanChangeAndLeavesTheRest) {
   EXPECT_EQ((*daemon)->Wait(), 0);
 }
 
-TEST_F(HttpTest, WhatIsWrongWithTheConfigurationIsFoundByTheCheckAndByTheStart) {
+TEST_F(HttpTest, ErrorsOfTheConfigurationAreFoundByTheCheckAndByTheStart) {
   TempDir dir;
   const std::string file = dir.path() + "/lgpud.toml";
   const auto run = [&](const std::string& config, bool check) {

@@ -146,7 +146,7 @@ TEST_F(LastingLeasesTest, AStaticLeaseThatHasNoRoomIsMadeByAReload) {
   EXPECT_TRUE(control_->RemoveLease("fixed").ok());
 }
 
-TEST_F(LastingLeasesTest, WhatCanBeReadOfADamagedFileOfLeasesIsKept) {
+TEST_F(LastingLeasesTest, ReadableLeasesOfADamagedFileAreKept) {
   StartInDirectory();
   v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
   for (const char* const name : {"whole", "cut"}) {
@@ -196,7 +196,7 @@ TEST_F(LastingLeasesTest, ADamagedFileOfLeasesStaysUntilAnotherOneIsWritten) {
 }
 
 // Several at once, each of which writes down the others' leases too.
-TEST_F(LastingLeasesTest, WhoIsToldThatALeaseIsMadeHasItAndNobodyElse) {
+TEST_F(LastingLeasesTest, ALeaseExistsExactlyWhenItsRequestSucceeded) {
   StartInDirectory();
   const std::string in_the_way = directory_.path() + "/state/leases.new";
   std::atomic<bool> over = false;
@@ -240,7 +240,7 @@ TEST_F(LastingLeasesTest, WhoIsToldThatALeaseIsMadeHasItAndNobodyElse) {
   }
 }
 
-TEST_F(LastingLeasesTest, ALeaseStaysRemovedWhoseFileCannotBeWritten) {
+TEST_F(LastingLeasesTest, ARemovedLeaseStaysRemovedWhileTheFileCannotBeWritten) {
   StartInDirectory();
   v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/true, /*lasting=*/true);
   for (const char* const name : {"removed", "stays"}) {

@@ -180,7 +180,7 @@ TEST_P(ProtocolModesTest, AClientThatKeepsWhatItReturnedCannotExceedItsLimit) {
 INSTANTIATE_TEST_SUITE_P(, ProtocolModesTest, ::testing::Bool(),
                          [](const auto& mode) { return mode.param ? "Preallocate" : "Growth"; });
 
-TEST_F(ProtocolTest, ReturningWhatIsNotOnesOwnIsRefusedAndChangesNothing) {
+TEST_F(ProtocolTest, ReturningAnotherSessionsChunkIsRefusedAndChangesNothing) {
   StartDaemon();
   Leased one = OpenLeased(16 * kMiB);
   Leased two = OpenLeased(16 * kMiB);
@@ -332,7 +332,7 @@ TEST_F(ProtocolTest, AnyFrameMayAcknowledgeAGrant) {
   ExpectOthersAreServed();
 }
 
-TEST_F(ProtocolTest, DescriptorsThatNobodyAskedForEndTheSessionAndAreClosed) {
+TEST_F(ProtocolTest, UnrequestedDescriptorsEndTheSessionAndAreClosed) {
   StartDaemon();
   ASSERT_TRUE(EverythingIsBack());
   int pipe[2];
@@ -353,7 +353,7 @@ TEST_F(ProtocolTest, DescriptorsThatNobodyAskedForEndTheSessionAndAreClosed) {
   ExpectOthersAreServed();
 }
 
-TEST_F(ProtocolTest, GarbageInTheClientPageHarmsNobody) {
+TEST_F(ProtocolTest, GarbageInTheClientPageHarmsNoOtherSession) {
   StartDaemon();
   Leased client = OpenLeased(16 * kMiB);
   constexpr std::size_t kPageBytes = 532'672;

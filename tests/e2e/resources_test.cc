@@ -47,7 +47,7 @@ TEST_F(ResourcesTest, AClientThatMayOpenNoMoreFilesIsRefusedAndGoesOn) {
   EXPECT_TRUE(LedgerIsTrue({client->pid()}));
 }
 
-TEST_F(ResourcesTest, WhoMayOpenNoFileWhenItsDaemonComesBackIsBackWhenItMay) {
+TEST_F(ResourcesTest, AClientWithoutDescriptorsResumesWhenItHasThemAgain) {
   StartInDirectory();
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, "open c timeout=0"), StartsWith("ok "));
@@ -177,7 +177,7 @@ TEST_F(ResourcesTest, AFullDiskForTheJournalStopsGrantsUntilThereIsRoom) {
 }
 
 // The user's limit of a file's size.
-TEST_F(ResourcesTest, ALimitOfFilesSizesEndsNobody) {
+TEST_F(ResourcesTest, AFileSizeLimitEndsNoSession) {
   StartInDirectory();
   v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);
   request.set_name("lasting");

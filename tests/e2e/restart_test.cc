@@ -61,7 +61,7 @@ TEST_F(RestartTest, AGrowWaitsForTheDaemonThatComes) {
   EXPECT_TRUE(LedgerIsTrue({client->pid()}));
 }
 
-TEST_F(RestartTest, WhatIsGivenBackWhileNobodyServesIsFree) {
+TEST_F(RestartTest, MemoryReturnedWithoutADaemonIsFree) {
   StartInDirectory();
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
@@ -77,7 +77,7 @@ TEST_F(RestartTest, WhatIsGivenBackWhileNobodyServesIsFree) {
   EXPECT_EQ(Ask(*client, "read b"), absl::StrCat("ok ", 100 * kMiB / 4 * 1.0));
 }
 
-TEST_F(RestartTest, AClientThatDiedWhileNobodyServedHoldsNothing) {
+TEST_F(RestartTest, AClientThatDiedWithoutADaemonHoldsNothing) {
   StartInDirectory();
   auto dead = StartClient();
   auto alive = StartClient();
@@ -94,7 +94,7 @@ TEST_F(RestartTest, AClientThatDiedWhileNobodyServedHoldsNothing) {
   EXPECT_THAT(Alloc(*alive, "b", 700), StartsWith("ok "));
 }
 
-TEST_F(RestartTest, ALeaseOfSeveralProgramsStaysTheirsWhoLive) {
+TEST_F(RestartTest, ALeaseOfSeveralProgramsStaysWithTheLivingOnes) {
   StartInDirectory();
   auto dead = StartClient();
   ASSERT_THAT(Ask(*dead, absl::StrCat("open c lease_name=shared limit=", 800 * kMiB)), StartsWith("ok "));
@@ -130,7 +130,7 @@ TEST_F(RestartTest, ALeaseOfSeveralProgramsStaysTheirsWhoLive) {
   EXPECT_TRUE(LedgerIsTrue({alive->pid()}));
 }
 
-TEST_F(RestartTest, AStoppedClientIsChargedInFullAndOthersGetTheRest) {
+TEST_F(RestartTest, AStoppedClientIsChargedInFullAndOtherClientsGetTheRest) {
   StartInDirectory();
   auto stopped = StartClient();
   ASSERT_THAT(Ask(*stopped, absl::StrCat("open c limit=", 610 * kMiB)),
@@ -159,7 +159,7 @@ TEST_F(RestartTest, AStoppedClientIsChargedInFullAndOthersGetTheRest) {
   EXPECT_EQ(Stats().sessions_lost_total(), 1u);
 }
 
-TEST_F(RestartTest, AContextThatWasClosedWhileNobodyServedHoldsNothing) {
+TEST_F(RestartTest, AContextClosedWithoutADaemonHoldsNothing) {
   StartInDirectory();
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
@@ -218,7 +218,7 @@ TEST_F(RestartTest, AStoppedDaemonLeavesItsClientsTheirMemory) {
   EXPECT_EQ(Ask(*client, "close c"), "ok");
 }
 
-TEST_F(RestartTest, PreallocatedMemoryIsThereAgainBeforeAnybodyElseIsServed) {
+TEST_F(RestartTest, PreallocatedMemoryIsMadeAgainBeforeTheFirstRequest) {
   StartInDirectory();
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, absl::StrCat("open c prealloc=1 limit=", 512 * kMiB)), StartsWith("ok "));
@@ -266,7 +266,7 @@ TEST_F(RestartTest, PreallocatedMemoryThatCannotBeMadeAgainIsSeenAndStaysPromise
   EXPECT_THAT(Alloc(*other, "a", 300), StartsWith("ok "));
 }
 
-TEST_F(RestartTest, ADamagedJournalHoldsBackWhatItDoesNotTellOf) {
+TEST_F(RestartTest, ADamagedJournalHoldsBackUnexplainedMemory) {
   StartInDirectory();
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, "open c timeout=0"), StartsWith("ok "));
@@ -295,7 +295,7 @@ TEST_F(RestartTest, ADamagedJournalHoldsBackWhatItDoesNotTellOf) {
 }
 
 // It is read twice: the daemon that found it damaged dies before it has written another one.
-TEST_F(RestartTest, WhatCanBeReadOfADamagedJournalIsKept) {
+TEST_F(RestartTest, ReadableRecordsOfADamagedJournalAreKept) {
   StartInDirectory();
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
@@ -367,7 +367,7 @@ TEST_F(RestartTest, ADamagedJournalIsBelievedWhereThereIsNoFileOfLeases) {
   EXPECT_TRUE(control_->RemoveLease("stays").ok());
 }
 
-TEST_F(RestartTest, AMissingJournalHoldsBackWhatSomebodyHolds) {
+TEST_F(RestartTest, AMissingJournalHoldsBackMemoryThatProcessesHold) {
   StartInDirectory();
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
@@ -380,7 +380,7 @@ TEST_F(RestartTest, AMissingJournalHoldsBackWhatSomebodyHolds) {
   EXPECT_TRUE(Eventually([&] { return Stats().cards(0).foreign_bytes() == 0; }));
 }
 
-TEST_F(RestartTest, ATornJournalLosesOnlyWhatNeverHappened) {
+TEST_F(RestartTest, ATornJournalLosesOnlyGrantsThatNeverLeft) {
   StartInDirectory();
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));

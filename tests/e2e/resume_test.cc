@@ -30,7 +30,7 @@ class ResumeTest : public E2eTest {
   }
 };
 
-TEST_F(ResumeTest, AClientThatLiesIsRefusedAndHarmsNobody) {
+TEST_F(ResumeTest, AClientThatLiesIsRefusedAndHarmsNoOtherSession) {
   StartInDirectory();
   auto honest = StartClient();
   ASSERT_THAT(Ask(*honest, "open c"), StartsWith("ok "));
@@ -136,7 +136,7 @@ TEST_F(ResumeTest, AClientThatLiesIsRefusedAndHarmsNobody) {
 }
 
 // A client that was too slow, or died and left its socket to nobody, and one that was: it may come again.
-TEST_F(ResumeTest, WhoDoesNotKnowThatHeWasHeardMayTellAgain) {
+TEST_F(ResumeTest, AClientWithoutAnAnswerMayAttestAgain) {
   StartInDirectory();
   auto opened = RawSession::Open(daemon_->dir());
   ASSERT_TRUE(opened.ok());

@@ -135,7 +135,7 @@ TEST_F(SharingTest, TwoProcessesOfOneLeaseShareItsLimit) {
   EXPECT_TRUE(control_->RemoveLease(lease->id()).ok());
 }
 
-TEST_F(SharingTest, GrowthBeyondTheCardIsRefusedWithWhoHoldsWhat) {
+TEST_F(SharingTest, GrowthBeyondTheCardIsRefusedWithTheHolders) {
   StartDaemon({.simulate = "128MiB"});
   auto one = StartClient();
   auto two = StartClient();
@@ -202,7 +202,7 @@ TEST_F(SharingTest, IdleMemoryOfOneProgramServesAnother) {
   EXPECT_EQ(Ask(*two, "close c"), "ok");
 }
 
-TEST_F(SharingTest, TwoProgramsThatWaitGiveEachOtherWhatLiesIdle) {
+TEST_F(SharingTest, TwoWaitingProgramsGiveEachOtherIdleMemory) {
   StartDaemon({.simulate = "128MiB"});
   auto one = StartClient();
   auto two = StartClient();
@@ -277,7 +277,7 @@ TEST_F(SharingTest, TheDaemonKnowsWhereEveryOpOfTwoProgramsRan) {
   EXPECT_EQ(Ask(*two, "close c"), "ok");
 }
 
-TEST_F(SharingTest, LeasesOfOthersAreInvisible) {
+TEST_F(SharingTest, OtherUsersLeasesAreInvisible) {
   if (::getuid() != 0) GTEST_SKIP() << "needs root, to be two users";
   StartDaemon({.open_to_everybody = true});
   const auto mine = control_->CreateLease(OneDevice(8 * kMiB, false, /*lasting=*/true));

@@ -77,7 +77,7 @@ class TrimTest : public E2eTest {
 
 // The program is stopped until it has been asked, so that it gives back nothing on its own before. The card
 // has room for both until then: no other request asks it.
-TEST_F(TrimTest, WhatOneProgramGivesBackIsGrantedToAnother) {
+TEST_F(TrimTest, ReturnedMemoryIsGrantedToAnotherProgram) {
   StartDaemon({.simulate = "256MiB"});
   const auto one = Holder("one", 8, 96);
   const auto two = Holder("two", 8, 0);

@@ -65,7 +65,7 @@ TEST_F(WaitingLeasesTest, LeasesOfACardThatIsNotThereWaitInTheFile) {
 }
 
 // It is on a card that stayed too, which nobody kept for it.
-TEST_F(WaitingLeasesTest, ALeaseThatWaitedTakesNobodysMemory) {
+TEST_F(WaitingLeasesTest, ALeaseThatWaitedTakesNoOtherLeasesMemory) {
   StartInDirectory("2x64MiB");
   const auto both = Create("both", 40, {0, 1});
   ASSERT_TRUE(both.ok()) << both.status();
@@ -85,7 +85,7 @@ TEST_F(WaitingLeasesTest, ALeaseThatWaitedTakesNobodysMemory) {
   EXPECT_TRUE(control_->RemoveLease("both").ok());
 }
 
-TEST_F(WaitingLeasesTest, ALeaseThatWaitedTakesNobodysName) {
+TEST_F(WaitingLeasesTest, ALeaseThatWaitedTakesNoOtherLeasesName) {
   StartInDirectory("2x64MiB");
   const auto waits = Create("x", 16, {1});
   ASSERT_TRUE(waits.ok()) << waits.status();
@@ -190,7 +190,7 @@ TEST_F(WaitingLeasesTest, AProgramsOwnLeaseThatWaitsCanBeGivenUp) {
 }
 
 // What the program holds is there. What it was promised beside that is others' by now.
-TEST_F(WaitingLeasesTest, AProgramsLeaseThatWaitedKeepsWhatIsHeldAndNoPromise) {
+TEST_F(WaitingLeasesTest, AProgramsLeaseThatWaitedKeepsHeldMemoryAndNoPromise) {
   StartInDirectory("2x64MiB");
   const auto both = Create("both", 48, {0, 1});
   ASSERT_TRUE(both.ok()) << both.status();

@@ -71,7 +71,7 @@ TEST(CudaDriverTest, StubOfTheToolkitIsNoDriver) {
   EXPECT_THAT(said, HasSubstr("the toolkit's stub"));
 }
 
-TEST(CudaDriverTest, DriverWithoutGpuIsSaidWithWhatIsVisible) {
+TEST(CudaDriverTest, ADriverWithoutAGpuIsReportedWithTheVisibleList) {
   FakeMachine machine({});
   const std::string said = Open(machine.environment()).driver;
   EXPECT_THAT(said, StartsWith(kNoDevices));
@@ -89,7 +89,7 @@ TEST(CudaDriverTest, DriverThatDoesNotStartIsNamed) {
   }
 }
 
-TEST(CudaDriverTest, OldDriverIsNamedWithWhatItLacks) {
+TEST(CudaDriverTest, AnOldDriverIsReportedWithTheMissingFunctions) {
   const DriverDirectory old(LGPU_OLD_DRIVER);
   const std::string said = Open(old.environment()).driver;
   EXPECT_THAT(said, StartsWith(std::string(kNoDevices) +
@@ -206,7 +206,7 @@ TEST(CudaDriverTest, NvmlOfEveryAgeHasTheFigures) {
 }
 
 // NVML counts what the driver reserves beyond what CUDA has to give; before R510 as used.
-TEST(CudaDriverTest, WhatTheDriverReservesIsNotTheProgramsUse) {
+TEST(CudaDriverTest, MemoryReservedByTheDriverIsNotTheProgramsUse) {
   FakeMachine machine({FakeMachine::CardOptions{.reserved = 6_MiB}});
   auto environment = machine.environment();
   EXPECT_EQ(Open(environment).figures, "nvml used 18.00MiB this process 18.00MiB");

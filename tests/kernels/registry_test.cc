@@ -33,7 +33,7 @@ TEST(KernelRegistryTest, CastIsOnGpusOnlyWhenAskedFor) {
   EXPECT_NE(registry.Find(CastOp(), DeviceType::kGpu, DType::kFloat32), nullptr);
 }
 
-TEST(KernelRegistryTest, WhatIsSaidWithoutCodeIsWhatThereIs) {
+TEST(KernelRegistryTest, WithoutCodeTheSameOpsAreSupported) {
   const KernelRegistry real = KernelRegistry::ForCudaDevices({.cast_on_gpu = true});
   if (real.Find(AddNOp(), DeviceType::kGpu, DType::kFloat32) == nullptr) {
     GTEST_SKIP() << "this build has no kernels for real GPUs";

@@ -19,7 +19,7 @@ TEST(ShapeTest, CountsElements) {
   EXPECT_NE((Shape{1}), Shape());
 }
 
-TEST(ShapeTest, MakeRefusesWhatIsNoShape) {
+TEST(ShapeTest, MakeRefusesInvalidDimensions) {
   const auto make = [](std::vector<std::int64_t> dimensions) { return Shape::Make(dimensions).status(); };
   EXPECT_EQ(make({1, -1}).message(), "dimension 1 of shape [1,-1] is negative; dimensions are 0 or more");
   EXPECT_EQ(make(std::vector<std::int64_t>(9, 1)).code(), absl::StatusCode::kInvalidArgument);

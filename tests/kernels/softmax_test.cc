@@ -98,7 +98,7 @@ TYPED_TEST(SoftmaxTest, LargeLogitsDoNotOverflow) {
   EXPECT_EQ(ToDouble(result.backprop[1]), 0);
 }
 
-TYPED_TEST(SoftmaxTest, WhatIsNoClassMakesItsRowNan) {
+TYPED_TEST(SoftmaxTest, AnInvalidClassMakesItsRowNan) {
   const auto of = [](double value) { return FromDouble<TypeParam>(value); };
   const Array<TypeParam> logits(Shape{3, 2}, {of(1), of(2), of(3), of(4), of(5), of(6)});
   const auto result = CrossEntropy(logits, Array<std::int64_t>(Shape{3}, {2, 1, -1}));

@@ -48,7 +48,7 @@ TEST(PlacementRingTest, RecordsComeBackInOrder) {
   EXPECT_EQ(reader.lost(), 0u);
 }
 
-TEST(PlacementRingTest, WhatIsNotReadWithinALapIsOverwrittenAndCounted) {
+TEST(PlacementRingTest, RecordsUnreadForALapAreOverwrittenAndCounted) {
   auto ring = NewRing();
   PlacementRingReader reader(ring.get());
   ring->Push(EntryOf(0));

@@ -123,7 +123,7 @@ TEST_F(SessionChannelTest, FramesArriveInOrderWithTheirDescriptors) {
   EXPECT_TRUE(second->fds.empty());
 }
 
-TEST_F(SessionChannelTest, ReceiveIntoReplacesWhatWasThere) {
+TEST_F(SessionChannelTest, ReceiveIntoReplacesTheContentOfItsArgument) {
   const UniqueFd file = Memfd();
   ASSERT_TRUE(left_->Send(GrowFrame(1), std::array<int, 1>{file.get()}).ok());
   v1::Frame ack;
@@ -174,7 +174,7 @@ TEST_F(SessionChannelTest, AsManyDescriptorsAsTheKernelTakesAndNoMore) {
   EXPECT_EQ(right_->Receive(Past()).status().code(), absl::StatusCode::kDeadlineExceeded);
 }
 
-TEST_F(SessionChannelTest, WhatCannotBeAFrameIsNotSent) {
+TEST_F(SessionChannelTest, AMessageThatIsNoFrameIsNotSent) {
   EXPECT_EQ(left_->Send(v1::Frame()).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(left_->Send(GrowFrame(1), std::array<int, 1>{-1}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(right_->Receive(Past()).status().code(), absl::StatusCode::kDeadlineExceeded);
@@ -271,7 +271,7 @@ TEST_F(SessionChannelTest, APeerThatLeftFramesUnreadIsUnavailable) {
   EXPECT_EQ(left_->Receive().status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(SessionChannelTest, ALastFrameArrivesWhateverNobodyReads) {
+TEST_F(SessionChannelTest, ALastFrameArrivesAlthoughEarlierFramesAreUnread) {
   for (std::uint64_t i = 0; i < 5; ++i) ASSERT_TRUE(left_->Send(GrowFrame(i)).ok());
   SendRaw("no frame");
   ASSERT_TRUE(right_->SendLast(GrowFrame(77), SessionChannel::kAtOnce).ok());
@@ -283,7 +283,7 @@ TEST_F(SessionChannelTest, ALastFrameArrivesWhateverNobodyReads) {
   EXPECT_TRUE(absl::IsUnavailable(left_->Receive().status()));
 }
 
-TEST_F(SessionChannelTest, WhatAPeerSentBeforeItsEndIsStillRead) {
+TEST_F(SessionChannelTest, FramesSentBeforeThePeersEndAreRead) {
   ASSERT_TRUE(left_->Send(GrowFrame(1)).ok());
   ASSERT_TRUE(left_->Send(GrowFrame(2)).ok());
   left_.reset();
@@ -393,7 +393,7 @@ TEST_F(SessionChannelTest, TooManyDescriptorsInFlightAreSentLater) {
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status << " after " << sent;
 }
 
-TEST_F(SessionChannelTest, ThePeerIsWhoTheKernelSays) {
+TEST_F(SessionChannelTest, ThePeersCredentialsAreTheKernels) {
   auto peer = GetPeerCredentials(left_->fd());
   ASSERT_TRUE(peer.ok());
   EXPECT_EQ(peer->uid, ::geteuid());

@@ -74,7 +74,7 @@ TEST_F(SessionConnectTest, APathMustFitIntoASocketAddress) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("108 bytes"));
 }
 
-TEST_F(SessionConnectTest, NoDaemonSaysWhereAndWhatToTry) {
+TEST_F(SessionConnectTest, NoDaemonNamesTheDirectoryAndTheNextStep) {
   const absl::Status status = ConnectStatus();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()),
@@ -83,7 +83,7 @@ TEST_F(SessionConnectTest, NoDaemonSaysWhereAndWhatToTry) {
   EXPECT_EQ(ConnectStatus(), status);
 }
 
-TEST_F(SessionConnectTest, ASocketThatNobodyHoldsIsNoDaemon) {
+TEST_F(SessionConnectTest, ASocketWithoutAListenerIsNoDaemon) {
   Listen(SOCK_SEQPACKET, 8).Reset();
   const absl::Status status = ConnectStatus();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
@@ -160,7 +160,7 @@ TEST_F(SessionConnectTest, AFullQueueIsWaitedFor) {
   EXPECT_EQ(connected.load(), kClients);
 }
 
-TEST_F(SessionConnectTest, ADaemonThatTakesNobodyIsUnavailable) {
+TEST_F(SessionConnectTest, ADaemonThatAcceptsNoConnectionIsUnavailable) {
   const UniqueFd listener = Listen(SOCK_SEQPACKET, 0);
   std::vector<UniqueFd> clients;
   absl::Status status;

@@ -193,7 +193,7 @@ TEST(SharedPagesTest, ClientProcessCannotResizeOrResealItsPage) {
   EXPECT_EQ(attacker.Wait(), 0) << "bits are the attacks of proto_test_peer.cc that succeeded";
 }
 
-TEST(SharedPagesTest, OpenRefusesWhatIsNoPage) {
+TEST(SharedPagesTest, OpenRefusesDescriptorsThatAreNoPage) {
   const auto refused = [](UniqueFd fd) {
     const absl::Status stats = SharedPages::OpenStatsPage(Duplicate(fd.get())).status();
     const absl::Status client = SharedPages::OpenClientPage(std::move(fd)).status();

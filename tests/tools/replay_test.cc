@@ -27,7 +27,7 @@ TraceReading HandMade() {
   return *std::move(reading);
 }
 
-TEST(ReplayTest, ReportsWhatAHandMadeTraceTakes) {
+TEST(ReplayTest, ReportsTheNeedsOfAHandMadeTrace) {
   const TraceReading reading = HandMade();
   const auto report = Replay(reading.trace, {.limit = 10_MiB, .passes = 1, .find_smallest_limit = true});
   ASSERT_TRUE(report.ok()) << report.status();
@@ -72,7 +72,7 @@ TEST(ReplayTest, SpareIsMeasuredFromThePeak) {
   EXPECT_EQ(Replay(reading.trace, {.passes = 0})->limit, 20_MiB);
 }
 
-TEST(ReplayTest, ModelsTakeWhatTheyTake) {
+TEST(ReplayTest, ModelsHoldTheirKnownAmounts) {
   const TraceReading reading = HandMade();
   const auto bound = Replay(reading.trace, {.allocator = "bound", .passes = 0, .find_smallest_limit = true});
   ASSERT_TRUE(bound.ok()) << bound.status();
@@ -95,7 +95,7 @@ TEST(ReplayTest, GrowthStepAndChunksReachThePool) {
   EXPECT_EQ(large->space.peak_held, 32_MiB);
 }
 
-TEST(ReplayTest, ReadsWhatAPoolRecorded) {
+TEST(ReplayTest, ReadsATraceRecordedByAPool) {
   const testing::TempDir directory;
   const std::string path = directory.path() + "/trace.csv";
   const bench::Trace trace = *bench::MakeWorkload("S12", {.scale = bench::Scale::kSmall});

@@ -69,7 +69,7 @@ TEST(TraceFileTest, ALogMayBeginInTheMiddleOfARun) {
   EXPECT_EQ(Shape(reading->trace), "+0:100 -0");
 }
 
-TEST(TraceFileTest, LifetimesEndBeforeOthersBeginAtTheSameMoment) {
+TEST(TraceFileTest, FreesPrecedeAllocationsOfTheSameMoment) {
   const auto reading = Parse(
       "id,lower,upper,size\n"
       "b,5,9,3\n"
