@@ -141,7 +141,7 @@ absl::Status NoRoomForGuarantee(Bytes guarantee, Bytes more, const Ledger::CardV
   std::string text = "a guarantee of " + Text(guarantee) + " cannot be set aside: it needs " + Text(more);
   text += " and " + FormatBytesCut(card.free()) + " of the card's " + Text(card.total) + " are free (";
   text += Text(card.promised) + " held, promised or reserved";
-  if (!card.foreign.is_zero()) text += ", " + Text(card.foreign) + " used by others";
+  if (!card.foreign.is_zero()) text += ", " + Text(card.foreign) + " used outside lgpu";
   return absl::ResourceExhaustedError(text + ")");
 }
 

@@ -64,9 +64,9 @@ Check CheckPermissions(const std::string& directory) {
   const std::string path = ControlSocketPath(directory);
   if (::stat(path.c_str(), &info) != 0) return {"permissions", Level::kFail, "cannot look at " + path};
   const std::string you = ::geteuid() == 0             ? "you are root"
-                          : ::geteuid() == info.st_uid ? "it is yours"
+                          : ::geteuid() == info.st_uid ? "you own it"
                           : InGroup(info.st_gid)       ? "you are in group " + GroupName(info.st_gid)
-                                                       : "open to everybody";
+                                                       : "open to every user";
   return {"permissions", Level::kOk,
           absl::StrFormat("socket %s:%s %04o, %s", UserName(info.st_uid), GroupName(info.st_gid),
                           info.st_mode & 0777U, you)};

@@ -208,7 +208,7 @@ absl::StatusOr<LeaseEnvironment> EnvironmentOf(const v1::Lease& lease, const std
   if (!HasRealGpu(lease)) return result;
   result.variables["CUDA_VISIBLE_DEVICES"] = CardUuids(lease);
   if (variable("LGPU_SHIM") == "off") {
-    result.notes.push_back("LGPU_SHIM=off: only what uses liblgpu is limited");
+    result.notes.push_back("LGPU_SHIM=off: only programs that use liblgpu are limited");
     return result;
   }
   LGPU_ASSIGN_OR_RETURN(const std::optional<DriverShim> shim,

@@ -81,7 +81,7 @@ absl::StatusOr<nlohmann::json> HelperProcess::Read(std::chrono::milliseconds pat
   }
   nlohmann::json json = nlohmann::json::parse(buffer_.substr(0, end), nullptr, /*allow_exceptions=*/false);
   buffer_.erase(0, end + 1);
-  if (!json.is_object()) return absl::InternalError(absl::StrCat(kName, " wrote something that is no JSON"));
+  if (!json.is_object()) return absl::InternalError(absl::StrCat(kName, " wrote a line that is not JSON"));
   return json;
 }
 

@@ -78,7 +78,7 @@ absl::StatusOr<UserConfig> LoadUserConfig(const std::vector<std::string>& files)
     if (absl::IsNotFound(text.status())) continue;
     if (!text.ok()) {
       config.notes.push_back(
-          absl::StrCat(Printable(std::string(text.status().message())), "; going on without what it says"));
+          absl::StrCat(Printable(std::string(text.status().message())), "; lgpu ignores this file"));
       continue;
     }
     LGPU_RETURN_IF_ERROR(ApplyUserConfig(*text, path, config));

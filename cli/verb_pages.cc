@@ -6,8 +6,7 @@ namespace {
 const std::vector<VerbPage>& Pages() {
   static const std::vector<VerbPage> pages = {
       {"",
-       "lgpu shows and changes what the daemon lgpud gives to programs: leases with logical GPUs, each with "
-       "a "
+       "lgpu shows and changes leases of the daemon lgpud. A lease gives programs logical GPUs, each with a "
        "hard memory limit. The answer goes to stdout, notes and errors go to stderr.",
        {{"lgpu ls", "the GPUs and your leases"},
         {"lgpu run -m 2GiB -- python3 train.py", "a program inside a limit of 2 GiB"},
@@ -27,10 +26,9 @@ const std::vector<VerbPage>& Pages() {
       {"ls",
        "Shows the GPUs, then a row for every logical device. A lease is shown by its name, one of another "
        "user "
-       "as OWNER/NAME, a long name by its id: rm, resize and inspect take what is shown. A row (others) says "
-       "how "
-       "much of a GPU the leases hold that you may not see. Columns that do not fit into the terminal are "
-       "left "
+       "as OWNER/NAME, a long name by its id: rm, resize and inspect take these words. The row (others) "
+       "shows "
+       "the memory of leases that you may not see. Columns that do not fit into the terminal are left "
        "out; -v shows all.",
        {{"lgpu ls --watch", "redraw every 2 seconds"},
         {"lgpu ls --by-user", "sums over the leases of every user"},
@@ -81,12 +79,9 @@ const std::vector<VerbPage>& Pages() {
        "Asks the programs of leases to give back memory that no tensor of theirs uses, and says for each "
        "lease "
        "how "
-       "much came back. Programs have the time of --timeout to answer; one that does not is named on stderr "
-       "and "
-       "keeps "
-       "what it has. Preallocated devices keep their memory. Programs give idle memory back without this "
-       "command, "
-       "where a request is short of memory and after some seconds.",
+       "much came back. Programs have the time of --timeout to answer; a program that does not answer is "
+       "named on stderr and keeps its memory. Preallocated devices keep their memory. Programs also give "
+       "idle memory back by themselves: when a request is short of memory, and after some seconds.",
        {{"lgpu trim train", "one lease"},
         {"lgpu trim --idle-for 10m", "all leases that you see and that ran no op for 10 minutes"}}},
       {"inspect",
@@ -96,32 +91,30 @@ const std::vector<VerbPage>& Pages() {
        "Shows the variables that put a shell's or a service's programs into a lease that lasts, programs "
        "that know "
        "nothing of lgpu included. For `lgpu run` nothing of this is needed. Programs that clear their "
-       "variables, or have the driver's folder in a DT_RPATH, need `lgpu run --isolate`: variables cannot "
-       "do what it does.",
-       {{"eval \"$(lgpu env train)\"", "this shell and what it starts"},
+       "variables, or have the driver's folder in a DT_RPATH, need `lgpu run --isolate`: variables do "
+       "not reach them.",
+       {{"eval \"$(lgpu env train)\"", "this shell and the programs that it starts"},
         {"lgpu env train --format json", "for scripts"},
         {"lgpu env train --format cdi > /etc/cdi/lgpu-train.json",
          "as root: for `podman run --device lgpu.io/lease=train`"}}},
       {"slurm",
-       "Prints the lines of gres.conf for the GPUs that this node serves, and as a comment what slurm.conf "
-       "is to "
-       "say. A job then asks for memory as --gres=shard:8192, in MiB.",
+       "Prints the lines of gres.conf for the GPUs that this node serves, and as a comment the lines of "
+       "slurm.conf. A job then asks for memory as --gres=shard:8192, in MiB.",
        {{"lgpu slurm gres --node $(hostname -s) --overhead 2GiB",
          "keep 2 GiB of each GPU for contexts and libraries"}}},
       {"placements",
        "Shows on which device the ops of a lease ran, as the daemon recorded them.",
        {{"lgpu placements train --follow", "every op, as it runs"}}},
       {"snapshot",
-       "Writes every block that the programs of a lease have: where it lies, how large and how old it is, "
-       "and "
-       "which op owns it. Each program is asked and goes on meanwhile; one that does not answer is left out.",
+       "Writes every block that the programs of a lease have: its place, size and age, and the op that owns "
+       "it. Programs go on while lgpud asks them; a program that does not answer is left out.",
        {{"lgpu snapshot train -o train.json", "as JSON"},
         {"lgpu snapshot train --format pickle -o train.pickle", "for PyTorch's memory viewer"}}},
       {"trace",
        "Writes the ops of a lease, its memory and its events as a trace that Perfetto and chrome://tracing "
        "show: "
-       "those that lgpud has kept, and with --duration what happens meanwhile.",
-       {{"lgpu trace train -o train.json", "what lgpud has kept"},
+       "the records that lgpud has kept, and with --duration new ones.",
+       {{"lgpu trace train -o train.json", "the records that lgpud has kept"},
         {"lgpu trace train --duration 10s -o train.json", "and the next ten seconds"}}},
       {"explain",
        "Shows where an op would run and by which rule. Nothing runs.",

@@ -53,7 +53,7 @@ absl::StatusOr<std::string> AskPastTheLibrary(Connection& connection, const v1::
   if (answer.ok()) {
     verdict.problems.push_back(
         absl::StrCat("the daemon granted ", FormatBytes(asked), " more to a second session"));
-    return std::string("nobody");
+    return std::string("nothing");
   }
   if (!refusal || refusal->reason != RefusalReason::kLimit) {
     verdict.problems.push_back(absl::StrCat("the daemon refused ", FormatBytes(asked),
@@ -166,7 +166,7 @@ std::string FormatVerification(const Verification& verification, const Style& st
       absl::StrAppend(&text, "  in chunks    memory comes in chunks of ", Size(verdict.chunk_bytes),
                       ": a limit of ", Size(verdict.daemon_limit_bytes), " may hold ",
                       Size(RoundUp(Bytes(verdict.daemon_limit_bytes), Bytes(verdict.chunk_bytes)).count()),
-                      ", which is what caps count\n");
+                      "; caps count whole chunks\n");
     }
     for (const std::string& problem : verdict.problems) {
       absl::StrAppend(&text, "  ", style.Red("problem"), "      ", Printable(problem), "\n");

@@ -41,8 +41,8 @@ nlohmann::json SessionsToJson(const v1::StatsSnapshot& snapshot) {
 class PsCommand final : public Command {
  public:
   CLI::App* Define(CLI::App& app) override {
-    CLI::App* verb =
-        app.add_subcommand("ps", "Show the processes that are attached to leases, and others on the GPUs");
+    CLI::App* verb = app.add_subcommand(
+        "ps", "Show the processes that are attached to leases, and other processes on the GPUs");
     filter_.AddTo(*verb);
     repeat_.AddTo(*verb);
     query_.AddTo(*verb, SessionKeys());

@@ -32,7 +32,7 @@ class RmCommand final : public Command {
     CLI::Option* const request = verb->add_option("--request-id", request_id_,
                                                   "In place of LEASE: the one that create made with this ID")
                                      ->type_name("ID");
-    verb->add_flag("--if-exists", if_exists_, "A lease that is not there is as good as removed");
+    verb->add_flag("--if-exists", if_exists_, "Succeed also for a lease that does not exist");
     verb->add_flag("--wait{forever}", wait_, "Until the memory of the leases is back (for so long)")
         ->type_name("DUR");
     CLI::Option* const kill = verb->add_flag(

@@ -16,7 +16,7 @@ namespace {
 class SlurmCommand final : public Command {
  public:
   CLI::App* Define(CLI::App& app) override {
-    CLI::App* verb = app.add_subcommand("slurm", "Print what Slurm is to know of this node's GPUs");
+    CLI::App* verb = app.add_subcommand("slurm", "Print Slurm's configuration of this node's GPUs");
     verb->add_option("what", what_, "gres: the lines of gres.conf")
         ->required()
         ->type_name("gres")
@@ -24,7 +24,7 @@ class SlurmCommand final : public Command {
     verb->add_option("--node", options_.node, "Name of the node, for a gres.conf that several nodes read")
         ->type_name("NAME");
     verb->add_option("--overhead", overhead_,
-                     "What is kept of each GPU for contexts and libraries of programs; default: none")
+                     "Memory of each GPU that is kept for contexts and libraries of programs; default: none")
         ->type_name("SIZE");
     verb->add_option("--device-files", options_.device_files,
                      "Device files of the GPUs, without their numbers (simulated GPUs have none)")

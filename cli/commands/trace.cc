@@ -28,7 +28,8 @@ class TraceCommand final : public Command {
         "trace", "Write the ops and copies of a lease and its memory as a trace for Perfetto");
     verb->add_option("lease", lease_, "Name or id of the lease")->required()->type_name("LEASE");
     verb->add_option("-o,--output", path_, "The file to write; default: stdout")->type_name("FILE");
-    verb->add_option("--duration", duration_, "Go on for so long; default: write what the daemon has kept")
+    verb->add_option("--duration", duration_,
+                     "Record for this long; default: write the records that lgpud has kept")
         ->type_name("DUR");
     return verb;
   }

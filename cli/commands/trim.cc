@@ -90,7 +90,7 @@ class TrimCommand final : public Command {
       if (session.answer() != v1::LeaseTrim::ANSWER_NONE) continue;
       options.Note(absl::StrCat("lgpu: note: ", Printable(session.command()), " (pid ", session.pid(),
                                 ") of lease ", Printable(trim.lease_name()),
-                                " did not answer in time: it is stopped or blocked, and keeps what it has"));
+                                " did not answer in time: it is stopped or blocked, and keeps its memory"));
     }
   }
 

@@ -152,7 +152,8 @@ absl::Status Config::Impl::Resize(internal::ContextState& context, const ConfigS
   const std::vector<LogicalDeviceInfo>& now = context.infos();
   if (now.size() != after.gpus.size() && !attached) {
     return absl::FailedPreconditionError(Cat("the Context has ", now.size(), " GPUs, this asks for ",
-                                             after.gpus.size(), "; what exists can only be resized"));
+                                             after.gpus.size(),
+                                             "; the GPUs of a running Context can only be resized"));
   }
   // The limit of now may be another's than this Config's: of Context::ResizeDevice, or of who made the lease.
   const auto size = [&](const ConfigState::Plan& plan, std::size_t i) {

@@ -363,7 +363,8 @@ void ContextState::ShutDownDevices() {
 absl::Status ContextState::ClosedError() const {
   if (IsForked()) return ForkedError();
   return absl::FailedPreconditionError(
-      "the Context is closed: its memory went back, and what its tensors held is gone; open another one");
+      "the Context is closed: its memory is returned and the contents of its tensors are gone; open another "
+      "one");
 }
 
 absl::StatusOr<std::shared_ptr<TensorBuffer>> ContextState::Allocate(

@@ -157,11 +157,11 @@ absl::StatusOr<DeviceChoice> ChooseDevices(const std::vector<LogicalDeviceOption
       LGPU_ASSIGN_OR_RETURN(const MachineCard* card, FindCard(option.physical_device, machine));
       if (std::find(usable.begin(), usable.end(), card) == usable.end()) {
         return absl::NotFoundError("physical_device \"" + option.physical_device + "\" is " +
-                                   CardText(*card) + ", which is not to be had here; CUDA_VISIBLE_DEVICES" +
+                                   CardText(*card) + ", which this program cannot use; CUDA_VISIBLE_DEVICES" +
                                    (environment.cuda_visible_devices.has_value()
                                         ? "=\"" + *environment.cuda_visible_devices + "\""
                                         : " is not set") +
-                                   " and what is served leave " + ListText(usable));
+                                   " and the served GPUs leave " + ListText(usable));
       }
       device.cards = {card->uuid};
     }

@@ -149,11 +149,11 @@ absl::Status DaemonConnection::Unavailable(const std::string& what) const {
 
 absl::Status DaemonConnection::Broken(const std::string& what) const {
   if (options_.reconnect_path.empty()) return Ended(what);
-  return Unavailable(what + "; memory that is mapped stays usable, more is to be had when it is back");
+  return Unavailable(what + "; mapped memory stays usable, more can be granted when lgpud is back");
 }
 
 absl::Status DaemonConnection::Ended(const std::string& what) const {
-  return Unavailable(what + "; memory that is mapped stays usable, more is not to be had");
+  return Unavailable(what + "; mapped memory stays usable, no more is granted");
 }
 
 absl::Status DaemonConnection::CutError() {
@@ -263,7 +263,7 @@ absl::StatusOr<DaemonConnection::GrantPage> DaemonConnection::TakePage(ClientFra
 
 absl::Status DaemonConnection::Confused() {
   MutexLock lock(mutex_);
-  Fail(Ended("sent an answer that is not of the protocol"));
+  Fail(Ended("sent an answer that breaks the protocol"));
   return status_;
 }
 

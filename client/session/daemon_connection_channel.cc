@@ -288,8 +288,7 @@ std::optional<ClientFrame> DaemonConnection::ReadOne(std::uint64_t request, Time
   if (absl::IsUnavailable(received.status())) {
     Lose(Broken("is gone (it closed the session without a reason: stopped, or killed)"));
   } else if (!absl::IsDeadlineExceeded(received.status())) {
-    Fail(Ended("sent something that is not of the protocol (" + std::string(received.status().message()) +
-               ")"));
+    Fail(Ended("sent a frame that breaks the protocol (" + std::string(received.status().message()) + ")"));
   }
   return std::nullopt;
 }

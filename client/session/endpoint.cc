@@ -26,7 +26,7 @@ bool IsTrusted(std::uint32_t uid) { return uid == 0 || uid == ::geteuid(); }
 
 absl::Status NotTrusted(const std::string& what, std::uint32_t uid) {
   return absl::PermissionDeniedError(what + " belongs to user " + std::to_string(uid) +
-                                     ", and everybody may make such a directory there; it is not used\n  "
+                                     "; every user can make a directory there, so lgpu does not use it\n  "
                                      "try: remove it, or name the directory "
                                      "in LGPU_ENDPOINT if you trust that user");
 }

@@ -176,8 +176,8 @@ void LeaseTable::TellUnreturned(SessionState& session, Bytes bytes) {
   }
   Tell(v1::Event::KIND_UNRETURNED, found->second, &session,
        absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ",
-                    found->second.name, " gave back ", FormatBytes(bytes),
-                    " that the card does not have: it is charged to the program, which gets no more"));
+                    found->second.name, " returned ", FormatBytes(bytes),
+                    " that the card does not have back: the program is charged for it and gets no more"));
 }
 
 void LeaseTable::SessionGone(SessionState& session) {
@@ -262,7 +262,7 @@ void LeaseTable::TellLostContext(SessionState& session) {
   Tell(v1::Event::KIND_CONTEXT_LOST, found->second, &session,
        absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ",
                     found->second.name,
-                    " has lost its GPU context to a fault: every call of it fails until it is started again; "
+                    " has lost its GPU context to a fault: its calls fail until it is started again; "
                     "`dmesg` may have an Xid that says more"));
 }
 

@@ -109,7 +109,7 @@ absl::StatusOr<LeaseKey> LeaseTable::AwaitRequested(const Caller& caller, const 
     const std::string name = lease->name;  // the lease may be gone after the wait
     if (!changed_.WaitUntil(mutex_, deadline) || closed_) {
       return absl::UnavailableError(
-          absl::StrCat("lease ", name, " of this request is being made; try again when it is there"));
+          absl::StrCat("lease ", name, " of this request is being made; try again when it exists"));
     }
   }
 }

@@ -111,7 +111,7 @@ void Journal::Note(const v1::JournalRecord& record) {
   // What could not be restored at the start may be in the way of an end; then it stays in the file, which
   // says too much. It must never say too little.
   if (!applied.ok() && !record.has_granted() && !record.has_charged()) {
-    spdlog::error("the journal keeps what is over: {}", std::string(applied.message()));
+    spdlog::error("the journal keeps a record that has ended: {}", std::string(applied.message()));
     return;
   }
   LGPU_CHECK(applied.ok());

@@ -75,14 +75,14 @@ void LeaseRecovery::RestoreUsed(const v1::JournalLease& lease) {
   }
   if (!has_name) {
     parts_.Tell(v1::Event::KIND_LEASE_DEGRADED, absl::StrCat("lease ", lease.name(), " is called ",
-                                                             lease.id(), " now: another one has its name"));
+                                                             lease.id(), " now: another lease has its name"));
   }
   if (!has_room) {
     parts_.Tell(
         v1::Event::KIND_LEASE_DEGRADED,
         absl::StrCat("lease ", there.name(),
-                     " keeps what its programs hold, and nothing else is set aside for it: it could not "
-                     "be served for a while, and its memory is promised to others now"));
+                     " keeps the memory that its programs hold, and has no guarantee any more: it could not "
+                     "be served for a while, and its guarantee is promised to other leases now"));
   }
 }
 
@@ -192,9 +192,9 @@ void LeaseRecovery::RestoreOther(const v1::JournalLease& lease) {
   // A whole journal has all that was in the accounts.
   const bool waited = lease.waiting() || found_.found == Journal::Found::kWhole;
   if (IsNameTaken(lease)) {
-    Wait(lease, absl::StrCat("another one has its name, ", lease.name()));
+    Wait(lease, absl::StrCat("another lease has its name, ", lease.name()));
   } else if (waited && !HasRoom(lease)) {
-    Wait(lease, "others have, or may have, what it was promised");
+    Wait(lease, "other leases hold, or may hold, the memory of its guarantee");
   } else if (const absl::Status status = Restore(lease); !status.ok()) {
     Wait(lease, absl::StrCat("it cannot be restored now: ", std::string(status.message())));
   }

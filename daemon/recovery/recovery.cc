@@ -147,10 +147,11 @@ absl::Status Recovery::FindUnexplained(const Journal::Opened& found) {
     const std::string why = damaged ? absl::StrCat("the journal is damaged (", found.detail, ")")
                             : doubt != doubted_.end() ? doubt->second
                                                       : "the journal is missing";
-    parts_.Tell(v1::Event::KIND_UNEXPLAINED,
-                absl::StrCat(
-                    why, ", and ", FormatBytes(strays), " of GPU ", card.card.index,
-                    " are held by processes that no record tells of; nobody else gets these until they end"));
+    parts_.Tell(
+        v1::Event::KIND_UNEXPLAINED,
+        absl::StrCat(
+            why, ", and ", FormatBytes(strays), " of GPU ", card.card.index,
+            " are held by processes that no record names; lgpud does not grant them until these end"));
   }
   return absl::OkStatus();
 }

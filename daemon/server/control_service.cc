@@ -286,7 +286,8 @@ grpc::ServerUnaryReactor* ControlService::RemoveLease(Context* context, const v1
   return Answer(*room_.short_calls, context, response,
                 [this, context, request](const Caller& caller) -> absl::StatusOr<v1::RemoveLeaseResponse> {
                   if (request->lease().empty() == request->request_id().empty()) {
-                    return absl::InvalidArgumentError("which lease? Give its name or id, or its request_id");
+                    return absl::InvalidArgumentError(
+                        "the request names no lease; give its name, its id or its request_id");
                   }
                   v1::RemoveLeaseResponse removed;
                   if (!request->lease().empty()) {

@@ -71,7 +71,7 @@ void ExamineDriver(const StatsReporter& stats, const std::vector<v1::CardStats>&
     Add(diagnosis, "driver", v1::Diagnosis::LEVEL_WARN,
         absl::StrCat("accounting is estimated: ", std::string(nvml.status().message())));
     Add(diagnosis, "foreign-memory", v1::Diagnosis::LEVEL_WARN,
-        "what programs outside lgpu use is unknown without NVML; set memory.reserve for them");
+        "without NVML the memory of programs outside lgpu is unknown; set memory.reserve for it");
     return;
   }
   Add(diagnosis, "driver", v1::Diagnosis::LEVEL_OK, (*nvml)->DriverVersion());

@@ -67,9 +67,9 @@ absl::StatusOr<UniqueFd> OpenRuntimeDir(const std::string& path, std::optional<g
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at the runtime directory ", path));
   }
   if (info.st_uid != ::geteuid()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the runtime directory ", path, " belongs to user ", info.st_uid, ", not to user ",
-                     ::geteuid(), " who runs lgpud; remove it or choose another one with --dir"));
+    return absl::FailedPreconditionError(absl::StrCat("the runtime directory ", path, " belongs to user ",
+                                                      info.st_uid, ", and lgpud runs as user ", ::geteuid(),
+                                                      "; remove it or choose another one with --dir"));
   }
   mode_t mode = made ? 0700 : info.st_mode & 07755;
   // The system's daemon mends a directory that was made by other means, or before there was the group. An

@@ -74,13 +74,13 @@ void UnchargedWatch::Look() {
 }
 
 void UnchargedWatch::Act(const Broker::Uncharged& use, LeaseKey lease) {
-  std::string text = absl::StrCat(
-      "uses ", FormatBytes(use.beside), " of GPU ", use.card_index,
-      " beside what it has charged or was granted, which is more than memory.overhead_allowance and 64 MiB");
+  std::string text =
+      absl::StrCat("uses ", FormatBytes(use.beside), " of GPU ", use.card_index,
+                   " beside its charges and chunks, which is more than memory.overhead_allowance and 64 MiB");
   if (action_ == "stop") {
     broker_.SetStopped(lease, true);
     stopped_.insert(lease);
-    absl::StrAppend(&text, ": the lease gets no more memory until that is over");
+    absl::StrAppend(&text, ": the lease gets no more memory until it uses less");
   } else if (action_ == "kill") {
     const absl::StatusOr<Process> process = HoldProcess(use.pid);
     // While it is held, its pid is no other process's.

@@ -161,12 +161,12 @@ void Session::HandleFrame() {
     return;
   }
   if (attesting_) {
-    Break(absl::InvalidArgumentError("a resumed session says what it holds before all else"));
+    Break(absl::InvalidArgumentError("a resumed session attests its chunks before it sends another frame"));
     return;
   }
   unheard_ = false;
   if (!received_.fds.empty() || received_.fds_cut) {
-    Break(absl::InvalidArgumentError("descriptors came that nobody asked for"));
+    Break(absl::InvalidArgumentError("a frame came with descriptors that it must not have"));
     return;
   }
   if (close_request_) {
@@ -214,7 +214,8 @@ void Session::Dispatch(const v1::Frame& frame) {
       Break(absl::InvalidArgumentError("Hello came twice"));
       break;
     default:
-      Break(absl::InvalidArgumentError("a frame came that is empty, unknown, or the daemon's to send"));
+      Break(absl::InvalidArgumentError(
+          "a frame came without a body, with an unknown one, or with one that only the daemon sends"));
       break;
   }
 }

@@ -12,18 +12,18 @@ namespace {
 // The client's answer to it is to give up: it would be the same the next time.
 absl::Status CannotBeTakenUp(std::uint64_t session, std::string_view why) {
   return absl::FailedPreconditionError(
-      absl::StrCat("session ", session, " cannot be taken up again: ", std::string(why),
-                   "; open a new Context, what the old one holds counts until "
+      absl::StrCat("session ", session, " cannot be resumed: ", std::string(why),
+                   "; open a new Context. The old one's memory stays charged until "
                    "its process ends"));
 }
 
 // Not an answer for good: its client asks again, and a later daemon has the lease again.
 absl::Status WaitsFor(const SessionDirectory::Waiting& session) {
   return absl::UnavailableError(absl::StrCat("session ", session.id.value, " is of lease ", session.lease_id,
-                                             ", which lgpud cannot serve now, because its GPU or something "
-                                             "else that it needs is missing; it goes on "
-                                             "when lgpud is started again with all of it, and `lgpu rm ",
-                                             session.lease_id, "` gives it up"));
+                                             ", which lgpud cannot serve now, because its GPU is "
+                                             "missing or its name or memory is taken; the session goes on "
+                                             "when a later start of lgpud can serve the lease, and `lgpu rm ",
+                                             session.lease_id, "` gives the lease up"));
 }
 
 }  // namespace

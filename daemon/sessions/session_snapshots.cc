@@ -19,7 +19,7 @@ void Session::SendSnapshots() {
     }
     if (!sent.ok()) {
       state_->snapshots().Fail(absl::UnavailableError(absl::StrCat(
-          "pid ", peer_.credentials.pid, " does not read what lgpud sends it: it is stopped, or busy")));
+          "pid ", peer_.credentials.pid, " does not read lgpud's frames: it is stopped, or busy")));
     }
   }
 }

@@ -120,7 +120,7 @@ TEST_F(RunRestartTest, TheCommandOutlivesALeaseThatIsRemovedAndItsUserHearsWhy) 
   ASSERT_EQ(Run({"rm", "job"}).code, 0);
   EXPECT_TRUE(Eventually(
       [&] { return run->Errors().find("the session is over, the command goes on: ") != std::string::npos; }));
-  EXPECT_THAT(run->Errors(), AllOf(HasSubstr("removed"), HasSubstr("more is not to be had"),
+  EXPECT_THAT(run->Errors(), AllOf(HasSubstr("removed"), HasSubstr("no more is granted"),
                                    Not(HasSubstr("without the daemon"))));
   Restart();
   run->WriteLine("go");

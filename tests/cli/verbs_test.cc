@@ -118,7 +118,7 @@ TEST_F(VerbsTest, VerifyExplainsALimitBelowOneChunk) {
   const ProgramResult result = Run({"verify", "--lease", "tiny"});
   EXPECT_EQ(result.code, 0) << result.out << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("limit 1.00MiB, held 2.00MiB, used 1.00MiB: agrees"),
-                                HasSubstr("a limit of 1.00MiB may hold 2.00MiB, which is what caps count")));
+                                HasSubstr("a limit of 1.00MiB may hold 2.00MiB; caps count whole chunks")));
   const json verdict = RunJson({"verify", "--lease", "tiny"});
   EXPECT_EQ(verdict["devices"][0]["chunk_bytes"], 2 * kMiB);
   EXPECT_EQ(Run({"rm", "tiny"}).code, 0);

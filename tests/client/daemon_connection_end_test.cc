@@ -136,7 +136,7 @@ TEST(DaemonConnectionEndTest, GarbageEndsTheSessionAndNothingElse) {
     const absl::Status status = GrowAll(**connection, 2_MiB).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_THAT(Text((*connection)->status()),
-                HasSubstr(kind == kNotAsked ? "answers nothing that was asked" : "not of the protocol"));
+                HasSubstr(kind == kNotAsked ? "answers nothing that was asked" : "breaks the protocol"));
     connection->reset();
   }
 }

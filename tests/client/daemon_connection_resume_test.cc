@@ -205,7 +205,7 @@ TEST_F(DaemonConnectionResumeTest, AnEndThatTheDaemonDecidesIsOne) {
   EXPECT_FALSE(connection->IsLost(0));
   const std::string why(connection->status().message());
   EXPECT_NE(why.find("lease job is removed"), std::string::npos) << why;
-  EXPECT_NE(why.find("more is not to be had"), std::string::npos) << why;
+  EXPECT_NE(why.find("no more is granted"), std::string::npos) << why;
 }
 
 TEST_F(DaemonConnectionResumeTest, AnUnheardCloseIsSentToTheNextDaemon) {

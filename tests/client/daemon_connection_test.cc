@@ -244,7 +244,7 @@ TEST(DaemonConnectionTest, AttachedIsTheLeaseOrTheDaemonsError) {
   EXPECT_EQ(lease->id, "l-1");
   ASSERT_EQ(lease->devices.size(), 1u);
   EXPECT_EQ(lease->devices[0].memory_limit_bytes, 5u);
-  EXPECT_THAT(Text((*connection)->Attach("job").status()), HasSubstr("not of the protocol"));
+  EXPECT_THAT(Text((*connection)->Attach("job").status()), HasSubstr("breaks the protocol"));
   EXPECT_FALSE((*connection)->status().ok());
 }
 
