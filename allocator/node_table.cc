@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kFewest = 4096;
 constexpr std::uint64_t kMost = std::uint64_t{1} << 31;
-// What nobody touched costs nothing, so the steps may be large.
+// Untouched pages cost nothing, so the steps may be large.
 constexpr std::uint64_t kFirstStep = 4096;
 constexpr std::uint64_t kLargestStep = std::uint64_t{1} << 21;
 

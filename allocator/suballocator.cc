@@ -197,8 +197,8 @@ Suballocator::Fit Suballocator::FindAny(const Index& index, const Want& want) co
 
 // ---- blocks
 
-// Carve of a free range, from its front. What is written down once is read once: the compiler may not keep
-// what others can see in registers by itself.
+// Carve of a free range, from its front. Fields are read once into locals: other threads may read the nodes,
+// so the compiler does not keep their fields in registers by itself.
 [[gnu::always_inline]] inline std::uint32_t Suballocator::TakeFront(std::uint32_t index, std::uint32_t size,
                                                                     std::uint32_t home) {
   Node* const nodes = nodes_.data();

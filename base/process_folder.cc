@@ -24,7 +24,8 @@ absl::StatusOr<Maps> LookAt(const std::string& folder) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) {
     LGPU_RETURN_IF_ERROR(CheckMeans(errno, path));
-    return errno == ESRCH ? Maps::kNone : Maps::kUnknown;  // some kernels say this of who has no memory
+    return errno == ESRCH ? Maps::kNone
+                          : Maps::kUnknown;  // some kernels say this of a process without memory
   }
   char first = 0;
   const ssize_t got = ::read(fd.get(), &first, 1);

@@ -113,7 +113,7 @@ std::string FormatQueues(const v1::StatsSnapshot& snapshot, const Style& style) 
   return table.empty() ? "" : absl::StrCat("\nWaiting for memory:\n", table.Format(style));
 }
 
-/// Who else uses the GPUs; empty where nobody does, or nobody knows.
+/// Processes outside lgpu that use the GPUs; empty without any, or where the driver does not tell.
 std::string FormatForeign(const v1::StatsSnapshot& snapshot, const Style& style) {
   Table table(
       {{"GPU", Align::kRight}, {"PID", Align::kRight}, {"USER"}, {"USED", Align::kRight}, {"COMMAND"}});
@@ -230,7 +230,7 @@ struct UserSums {
   std::uint64_t used = 0, held = 0, limit = 0, guarantee = 0;
 };
 
-/// Who holds most comes first.
+/// The user with the most held memory comes first.
 std::vector<UserSums> SumByUser(const v1::StatsSnapshot& snapshot) {
   std::map<std::uint32_t, UserSums> by_uid;
   for (const v1::LeaseStats& lease : snapshot.leases()) {

@@ -13,7 +13,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// Verbs of docker, systemctl, kubectl, git, nvidia-smi and others, and what they are here.
+/// Verbs of docker, systemctl, kubectl, git, nvidia-smi and other tools, each with lgpu's own.
 constexpr std::pair<std::string_view, std::string_view> kVerbsOfOthers[] = {{"htop", "top"},
                                                                             {"watch", "ls --watch"},
                                                                             {"smi", "ls"},

@@ -41,7 +41,8 @@ absl::StatusOr<std::string> AskPastTheLibrary(Connection& connection, const v1::
   request.set_lease(lease.id());
   LGPU_RETURN_IF_ERROR(attached.Call(kAttachLease, request).status());
   const Bytes chunk(device.granularity_bytes());
-  // A limit too small for any block leaves room that nobody could take.
+  // A limit that is too small for any block leaves room in its last chunk, which the second session asks for
+  // too.
   const Bytes room = SaturatingSub(RoundUp(Bytes(verdict.daemon_limit_bytes), chunk),
                                    RoundUp(Bytes(verdict.daemon_held_bytes), chunk));
   const Bytes asked = room + chunk;
@@ -80,7 +81,7 @@ void Compare(const nlohmann::json& filled, pid_t helper, const v1::LeaseStats& s
         absl::StrCat("the program ", what, " ", Size(seen), ", the daemon says ", Size(told)));
   };
   differ("has a limit of", verdict.total_bytes, device->limit_bytes());
-  // What others of the same lease hold or use counts against the same limit.
+  // Memory of the lease's other sessions counts against the same limit.
   std::uint64_t mine = 0;
   std::uint64_t others = 0;
   for (const v1::SessionStats& session : stats.sessions()) {

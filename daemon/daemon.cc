@@ -143,7 +143,7 @@ class Daemon::Impl {
                               .open_directory = [this](const auto& lease) { return OpenDirectory(lease); }}));
     LGPU_RETURN_IF_ERROR(StartDirectories());
     LGPU_ASSIGN_OR_RETURN(ticker_, Thread::Start("lgpud-tick", [this] { Tick(); }));
-    const bool is_waited_for = leases_.size() > 0;  // by those who have leases from before
+    const bool is_waited_for = leases_.size() > 0;  // programs with leases from before wait for lgpud
     if (const absl::Status made = MakeStaticLeases(config_.static_devices, stats_.Cards(), leases_,
                                                    is_waited_for ? OnNoRoom::kGoOn : OnNoRoom::kUndo);
         !made.ok()) {

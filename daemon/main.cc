@@ -169,7 +169,7 @@ absl::Status CheckForMachine(const Config& config, const DeviceRegistry& registr
   return CheckToken(config);
 }
 
-// No error: whom the system does not know today it may know tomorrow.
+// An unknown user is not an error: the account may be created later.
 void NoteUnknownNames(const Config& config) {
   const auto note = [](const char* kind, const std::string& name) {
     std::fprintf(stderr, "lgpud: note: caps.%ss.%s: there is no such %s on this machine\n", kind,

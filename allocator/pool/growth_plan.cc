@@ -158,7 +158,7 @@ GrowthPlan::Step GrowthPlan::ToGrow(const View& view, const Fill& fill) {
     step.grow.wanted = fill.largest_hole;
   }
   asked_ = step.grow.wanted;
-  // A request does not wait for others' memory while its own device has enough that lies idle.
+  // A request does not wait for other devices' memory while its own device has enough idle memory.
   hasty_ = !request_.spare_only && !patient_ && view.blocks.idle(view.settled) >= step.grow.at_least;
   step.grow.ahead = hasty_ || request_.spare_only;
   return step;

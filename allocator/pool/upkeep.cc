@@ -162,7 +162,7 @@ absl::StatusOr<Bytes> Upkeep::GiveBack(const Offer& offer) {
   for (const Chunk& chunk : chunks) {
     returned += chunk.bytes;
   }
-  status.Update(state_.Return(chunks));  // spare chunks go also where the others could not be unmapped
+  status.Update(state_.Return(chunks));  // returns spare chunks even when unmapping failed
   MutexLock lock(state_.mutex);
   --state_.calls;
   state_.NoteChange();

@@ -30,7 +30,7 @@ void CommonOptions::Report(const absl::Status& status, int exit_code) const {
   const std::string text = json || json_errors ? line : FormatError(status, err);
   std::fputs(text.c_str(), stderr);
   if (error_file.empty()) return;
-  // A pipe that nobody reads must not keep the command from ending.
+  // O_NONBLOCK: a pipe without a reader must not keep the command from ending.
   const UniqueFd file(
       ::open(error_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666));
   if (!file || ::write(file.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {

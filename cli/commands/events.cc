@@ -36,7 +36,7 @@ class EventsCommand final : public Command {
       LGPU_RETURN_IF_ERROR((connection.Follow(method, request, print)));
       return kExitOk;
     }
-    // First all of them: whoever reads them page by page may take longer than the daemon.
+    // Read all events before printing: a pager may read slower than lgpud keeps an unread answer.
     std::vector<v1::Event> kept;
     const auto keep = [&kept](const v1::Event& event) {
       kept.push_back(event);

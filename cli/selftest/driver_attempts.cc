@@ -49,7 +49,7 @@ class Driver {
   void* library_;
 };
 
-/// One allocation, by whichever calls.
+/// One allocation by the driver, of any kind.
 struct Piece {
   std::uint64_t bytes = 0;
   std::uint64_t address = 0;

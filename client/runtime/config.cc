@@ -155,7 +155,8 @@ absl::Status Config::Impl::Resize(internal::ContextState& context, const ConfigS
                                              after.gpus.size(),
                                              "; the GPUs of a running Context can only be resized"));
   }
-  // The limit of now may be another's than this Config's: of Context::ResizeDevice, or of who made the lease.
+  // The current limit may come from Context::ResizeDevice, or from the maker of the lease, and not from this
+  // Config.
   const auto size = [&](const ConfigState::Plan& plan, std::size_t i) {
     const Bytes limit = plan.gpus[i].options.memory_limit;
     // A plan without a limit says all of the card; what it got may be less, by the daemon's reserve.
@@ -179,7 +180,7 @@ absl::Status Config::Impl::Resize(internal::ContextState& context, const ConfigS
     all_from.push_back(size(before, i));
     all_to.push_back(size(after, i));
   }
-  // Those that shrink go first: what they leave may be what the others need.
+  // Devices that shrink go first: growing devices may need the memory that they free.
   std::vector<std::size_t> order;
   for (const bool shrinking : {true, false}) {
     for (std::size_t i = 0; i < after.gpus.size(); ++i) {

@@ -71,7 +71,7 @@ absl::Status InUse(absl::Status status) {
   return status;
 }
 
-/// TensorFlow's line for an op without memory, then the refusal with what the memory was for and who has it.
+/// TensorFlow's line for an op without memory, then the refusal with the tensor and the holders.
 absl::Status SayWhat(const absl::Status& status, const Device& device, const Op& op, const TensorSpec& spec) {
   std::optional<Refusal> refusal = GetRefusal(status);
   if (!refusal) return status;

@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(GpuParts parts) {
 }
 
 Device::~Device() {
-  // Shutdown says what went wrong; here nobody listens.
+  // A destructor cannot return Shutdown's error.
   Shutdown().IgnoreError();
 }
 
@@ -86,7 +86,7 @@ void Device::Free(const Block& block, Bytes requested) {
   LGPU_CHECK(freed.ok());
 }
 
-// The pool made the upload stream wait for those who had the memory before, and for nobody else: the copy
+// The pool made the upload stream wait for the earlier users of the memory only, so the copy
 // runs beside kernels that were queued earlier.
 absl::Status Device::CopyFromHost(std::byte* to, std::span<const std::byte> from) {
   const Bytes bytes(from.size());
@@ -99,8 +99,9 @@ absl::Status Device::CopyFromHost(std::byte* to, std::span<const std::byte> from
   return OrderAfter(*gpu_.backend, stream(), stream(kUpload));
 }
 
-// On a stream of its own it keeps nobody's kernels waiting, which are queued while it runs. This thread waits
-// for those that were queued before: on that stream, others' downloads would wait for them too.
+// The copy has a stream of its own, so kernels that are queued while it runs do not wait for it. This thread,
+// and not the copy's stream, waits for kernels queued before: else other threads' downloads would wait for
+// them too.
 absl::Status Device::CopyToHost(std::span<std::byte> to, const std::byte* from) {
   const Bytes bytes(to.size());
   if (!is_gpu()) {

@@ -20,7 +20,7 @@ constexpr std::size_t kInlineInputs = 4;
 template <typename T>
 using Inputs = absl::InlinedVector<T, kInlineInputs>;
 
-/// Where an op goes, and who says so.
+/// The device of an op, with the request that named it.
 struct Decision {
   const DeviceRequest* request = nullptr;
   Placement placement;

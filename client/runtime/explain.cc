@@ -10,7 +10,7 @@ namespace lgpu::internal {
 
 namespace {
 
-/// What the placer looked at, in its order: the types with a kernel, best first, then the others.
+/// The devices in the placer's order: types with a kernel, best first, then the other types.
 std::vector<int> Order(const Placer& placer, const Op& op, DType dtype) {
   std::vector<DeviceType> types = placer.registry().SupportedDevices(op, dtype);
   for (const DeviceType type : {DeviceType::kGpu, DeviceType::kCpu}) {

@@ -35,7 +35,7 @@ bool CallerStreams::FindKnown(std::uint64_t key, Use& use) {
     if (slot.key.load(std::memory_order_acquire) != key) continue;
     use.id_ = id;
     if (id == 0) return true;
-    // Whoever takes the number clears the key before they look at the pins.
+    // A thread that takes the number clears the key before it reads the pins.
     slot.pins.fetch_add(1, std::memory_order_seq_cst);
     if (slot.key.load(std::memory_order_seq_cst) == key) {
       use.pins_ = &slot.pins;

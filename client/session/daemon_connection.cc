@@ -305,7 +305,7 @@ std::vector<TrimOrder> DaemonConnection::TakeTrims() {
 
 void DaemonConnection::AnswerTrim(TrimId id, bool pending) {
   const wire::Frame frame{.body = wire::Trimmed{.trim_id = id.value, .pending = pending}};
-  // Where this fails the session is at its end, and with it whoever waits for the answer.
+  // If this fails the session has ended, and the daemon waits for no answer of it.
   (void)Send(frame, generation_.load(), Clock::now() + options_.answer_timeout);
 }
 
@@ -339,7 +339,7 @@ absl::Status DaemonConnection::Close() {
       if (closed_) return absl::OkStatus();
     }
     if (!IsLost(generation) || Clock::now() >= deadline) return status;
-    // Whoever comes later is told by the session thread.
+    // The session thread sends the Close to a daemon that starts later.
     const absl::Status back = AwaitDaemon(std::min(deadline, Clock::now() + kClosePatience));
     if (absl::IsUnavailable(back)) return back;
   }

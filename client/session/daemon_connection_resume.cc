@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kLongestPause{200};
 constexpr std::chrono::seconds kAttempt{5};
 // Of a daemon that is too busy to accept; the next attempt follows.
 constexpr std::chrono::milliseconds kConnectPatience{500};
-// How long the owner waits at most for an attempt that nobody needs any more.
+// How often an attempt checks whether it is to stop; the destructor waits at most this long for it.
 constexpr std::chrono::milliseconds kLookForTheEnd{100};
 // Half of what a message may carry: descriptors in flight count against a client that is short of them.
 constexpr std::size_t kChunksOfAPage = 128;
@@ -160,7 +160,7 @@ absl::Status DaemonConnection::Greet(ClientChannel& channel, TimePoint deadline)
 absl::StatusOr<ClientFrame> DaemonConnection::Ask(ClientChannel& channel, const wire::Frame& frame,
                                                   std::span<const int> fds, TimePoint deadline) {
   const absl::Status sent = channel.Send(frame, fds, deadline);
-  // Who has hung up may have said why.
+  // A daemon that has hung up may have sent its reason.
   if (!sent.ok() && !absl::IsUnavailable(sent)) return sent;
   while (true) {
     const TimePoint look = std::min(deadline, Clock::now() + kLookForTheEnd);
@@ -238,7 +238,7 @@ absl::StatusOr<std::vector<DaemonConnection::Orphan>> DaemonConnection::GoOnWith
   status_ = absl::OkStatus();
   unacknowledged_ = 0;
   close_is_sent_ = false;
-  orphans_.clear();  // of grants that the daemon before made, and that nobody named
+  orphans_.clear();  // of grants by the earlier daemon that were not attested
   // The new daemon knows nothing of them; none is being answered, that is done on this thread.
   trims_.clear();
   snapshots_.clear();

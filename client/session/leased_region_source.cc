@@ -25,7 +25,7 @@ LeasedRegionSource::~LeasedRegionSource() {
   std::vector<ChunkId> ids;
   for (const Region::Held& held : region_->All()) ids.push_back(held.chunk.id);
   connection_.StartReturn(ids);
-  // Where the daemon is gone for good, so is the session: there is nobody to tell.
+  // An error means that the daemon is gone for good, and the session with it.
   (void)ReleaseAndReturn(region_->TakeAll());
   connection_.RemoveHolder(*this);
 }

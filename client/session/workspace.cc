@@ -62,7 +62,7 @@ std::shared_ptr<const Block> Workspace::Take(Bytes at_least) {
   return Lend(taken);
 }
 
-// A workspace that comes and goes is of little use to its program, and a burden to others.
+// A workspace that is taken and freed often is of little use to its program and costs other programs memory.
 void Workspace::StartPause() {
   const bool paid = uses_ >= 4 * static_cast<std::uint64_t>(next_pause_);
   pause_ = paid ? kPause : next_pause_;

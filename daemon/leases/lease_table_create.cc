@@ -22,7 +22,7 @@ std::string DevicesText(const Lease& lease) {
 void LeaseTable::FillModes(v1::CreateLeaseRequest& request) const {
   MutexLock lock(mutex_);
   for (v1::LogicalDeviceSpec& device : *request.mutable_devices()) {
-    // Who asks for a guarantee of his own means growth.
+    // A request with a guarantee of its own means growth.
     if (device.mode() == v1::LogicalDeviceSpec::MODE_UNSPECIFIED && device.guarantee_bytes() == 0 &&
         policy_.preallocate) {
       device.set_mode(v1::LogicalDeviceSpec::MODE_PREALLOCATE);
@@ -62,7 +62,8 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
     }
     if (caller.session != nullptr) {
       attached = AttachLocked(caller, found->second);
-      // The caller will not hear of the lease that was made for him; an earlier one is not his to end.
+      // The caller does not learn of its new lease, so the lease ends; an earlier lease of this request
+      // stays.
       if (!attached.ok() && announced.is_new && found->second.live.empty()) {
         found->second.ending = true;
         devices = TakeIfOver(key, taken);

@@ -72,7 +72,7 @@ void LeaseTable::TendFile() {
     MutexLock lock(mutex_);
     if (!file_is_behind_) return;
   }
-  SaveLasting().IgnoreError();  // whom it mattered to knows
+  SaveLasting().IgnoreError();  // callers that needed the write already have its error
 }
 
 absl::Status LeaseTable::KeepOrRemove(LeaseKey key, absl::Status saved) {

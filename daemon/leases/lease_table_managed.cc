@@ -1,4 +1,4 @@
-// What managed leases need of a LeaseTable beside others: ends and directories of their own.
+// Managed leases: their ends by time and cgroup, and the directories of leases.
 
 #include <spdlog/spdlog.h>
 #include <unistd.h>

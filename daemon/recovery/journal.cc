@@ -163,7 +163,8 @@ absl::Status Journal::Commit() {
   broken_ = ::ftruncate(file_.get(), static_cast<off_t>(size_)) != 0;
   MutexLock lock(mutex_);
   pending_.insert(0, bytes);
-  // Whoever asks again and again must not fill the memory: the state says it shorter.
+  // Repeated requests must not fill the memory with records: the state is shorter, and the next Commit writes
+  // it.
   broken_ = broken_ || pending_.size() > kWorthWhile;
   return Explain(written);
 }

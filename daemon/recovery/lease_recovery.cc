@@ -62,7 +62,7 @@ void LeaseRecovery::RestoreUsed(const v1::JournalLease& lease) {
   v1::JournalLease there = lease;
   const bool has_name = !IsNameTaken(lease);
   const bool has_room = HasRoom(lease);
-  if (!has_name) there.set_name(lease.id());  // which nobody can give
+  if (!has_name) there.set_name(lease.id());  // users cannot give such a name
   if (!has_room) {
     for (v1::JournalDevice& device : *there.mutable_devices()) {
       device.clear_guarantee_bytes();
@@ -157,7 +157,7 @@ void LeaseRecovery::KeepOthersInFile() {
     if (restored_.contains(lease.id()) || removed_.contains(lease.id()) || waiting_.contains(lease.id())) {
       continue;
     }
-    // Keys are the file's own: the next daemon may have numbered others so far.
+    // Keys of the file are the file's own: the journal may have other leases under these numbers.
     ids_.set_lease_key(ids_.lease_key() + 1);
     lease.set_key(ids_.lease_key());
     for (v1::JournalDevice& device : *lease.mutable_devices()) {

@@ -33,7 +33,7 @@ void Reclaimer::Watch(std::shared_ptr<SessionState> session) {
   }
   {
     MutexLock lock(mutex_);
-    // It was absent, and somebody took it up or ended it: then it is not to take the place of its successor.
+    // The session was absent and was resumed or ended meanwhile: it must not take the place of its successor.
     if (session->phase() == SessionState::Phase::kDraining) {
       return;
     }

@@ -33,7 +33,7 @@ namespace lgpu::daemon {
 namespace {
 
 constexpr std::chrono::milliseconds kShutdown{300};
-// Threads for calls that wait for memory, and for all others.
+// Threads for calls that may wait for memory, and for all other calls.
 constexpr std::size_t kMaxWaitingCalls = 64;
 constexpr std::size_t kMaxShortCalls = 8;
 // gRPC gathers a request before lgpud sees it. The product of a user's connections, the streams of each and

@@ -78,7 +78,7 @@ void ExamineDriver(const StatsReporter& stats, const std::vector<v1::CardStats>&
   ExamineComputeModes(**nvml, served, diagnosis);
   ExamineMig(served, diagnosis);
   std::set<std::int64_t> known = {::getpid()};
-  const v1::StatsSnapshot all = stats.Snapshot(Caller{});  // of root: everybody's
+  const v1::StatsSnapshot all = stats.Snapshot(Caller{});  // as root: all users' sessions
   for (const v1::LeaseStats& lease : all.leases()) {
     for (const v1::SessionStats& session : lease.sessions()) known.insert(session.pid());
   }

@@ -26,7 +26,8 @@ namespace {
 constexpr int kLeaseBacklog = 64;
 constexpr int kAcceptPauseMs = 50;
 
-// The folder above is root's alone, so who reaches this one was given it: any user may connect.
+// Only root can enter the folder above, so a process that reaches this one was given it: any user may
+// connect.
 absl::Status MakeFolder(const std::string& path, mode_t mode) {
   if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the directory ", path));

@@ -34,7 +34,7 @@ std::string ReadText(int file) {
   char text[512];
   const ssize_t size = ::pread(file, text, sizeof text, 0);
   std::string_view content(text, size > 0 ? static_cast<std::size_t>(size) : 0);
-  // Anybody may have written it: one line, printable.
+  // Any user may have written the file: take one line of printable characters.
   content = content.substr(0, content.find('\n'));
   std::string clean;
   for (const char c : content) clean += c >= ' ' && c <= '~' ? c : '?';

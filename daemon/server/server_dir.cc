@@ -24,7 +24,7 @@ namespace lgpu::daemon {
 namespace {
 
 // Connections that wait to be accepted. Programs beyond that wait in connect(), one connection for each
-// thread, so a user who connects without an end is at most so many connections ahead of others.
+// thread, so a user that connects without an end is at most this many connections ahead of other users.
 constexpr int kBacklog = 64;
 
 constexpr std::size_t kLongestSocketPath = sizeof(sockaddr_un::sun_path) - 1;
@@ -51,7 +51,7 @@ absl::Status MakeParents(const std::string& path) {
 }
 
 // The directory is made with the right mode if it is not there. One that is there must be this user's, and
-// loses write permission for others: whoever may write into it may replace the sockets.
+// loses write permission for other users: a user that may write into it may replace the sockets.
 absl::StatusOr<UniqueFd> OpenRuntimeDir(const std::string& path, std::optional<gid_t> group) {
   LGPU_RETURN_IF_ERROR(MakeParents(path));
   const bool made = ::mkdir(path.c_str(), 0700) == 0;
@@ -177,7 +177,7 @@ absl::StatusOr<ServerDir> ServerDir::Open(const Config& config, Inherited inheri
   return dir;
 }
 
-// The lock is held: whatever socket is there belongs to nobody who lives.
+// The lock is held, so a socket that is there belongs to no living daemon.
 absl::StatusOr<UniqueFd> ServerDir::Bind(const char* name, int type, const Config& config) {
   const std::string path = absl::StrCat(path_, "/", name);
   struct stat info = {};
@@ -201,9 +201,9 @@ absl::StatusOr<UniqueFd> ServerDir::Bind(const char* name, int type, const Confi
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at the socket ", path));
   }
   own_sockets_.push_back({.name = name, .device = info.st_dev, .inode = info.st_ino});
-  // Nobody can connect before listen, so that the mode is right in time for those who may not. Those who may
-  // are turned away until then; clients that look for their daemon try again. Without the right to give the
-  // socket to the group it stays this user's.
+  // No process can connect before listen, so the mode is set before a user without the right can. Clients
+  // that look for their daemon meanwhile are turned away and try again. Without the right to give the socket
+  // to the group it stays this user's.
   if (const std::optional<gid_t> group = FindGroup(config.socket_group)) {
     if (::fchownat(directory_.get(), name, static_cast<uid_t>(-1), *group, AT_SYMLINK_NOFOLLOW) != 0 &&
         errno != EPERM) {

@@ -128,7 +128,7 @@ StatsReporter::Known StatsReporter::LookUp(std::int64_t pid) const {
   return found;
 }
 
-// As Refusals name the holders of a card: who it is and how much it has. What it runs is its user's business.
+// User and amount are shown to all callers, as in Refusals; the command only to its own user and root.
 void StatsReporter::AddForeignProcesses(const Caller& caller, v1::StatsSnapshot& snapshot) const {
   const std::vector<Broker::CardInfo> infos = broker_.Cards();
   for (v1::CardStats& card : *snapshot.mutable_cards()) {

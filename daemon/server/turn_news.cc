@@ -46,7 +46,7 @@ void TurnNews::Tell(const Broker::Queued& request, int card, const char* what) {
   event.set_pid(request.pid);
   event.set_text(absl::StrCat("turn ", request.turns + 1, " of the request for ", FormatBytes(request.asked),
                               " on GPU ", card, " ", what));
-  // Root alone hears of the turns of a user whom the system does not know any more.
+  // Turns of a user that the system does not know any more are shown to root alone.
   events_.Append(std::move(event), FindUser(request.owner).value_or(0));
 }
 

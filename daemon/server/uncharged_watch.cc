@@ -23,8 +23,8 @@ constexpr int kDeepest = 64;  // of a tree of processes
 // "nvidia-cuda-mps-server" and "nvidia-cuda-mps-control", as the kernel cuts them.
 constexpr char kMps[] = "nvidia-cuda-mps";
 
-/// A name alone anybody can take: the control process is root's, or of the user whose program it would
-/// excuse.
+/// Any user can give a process this name, so the control process must be root's or of the user whose program
+/// it excuses.
 bool IsUnderMps(const Broker::Uncharged& use) {
   const std::optional<std::uint32_t> user = ProcessOwner(use.pid);
   return std::any_of(use.listed.begin(), use.listed.end(), [&](std::int64_t pid) {

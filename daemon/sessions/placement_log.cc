@@ -245,7 +245,7 @@ bool PlacementReader::IsSensible(const PlacementEntry& entry, int devices) const
 void PlacementReader::Drain(PlacementLog& log, int devices) {
   constexpr std::size_t kBatch = 512;
   // An honest ring takes a few milliseconds. One whose writer makes every step skip a lap must not keep the
-  // rings of others waiting.
+  // rings of other sessions waiting.
   constexpr std::uint64_t kLookAtClock = 64;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
   std::vector<PlacementLog::Record> records;

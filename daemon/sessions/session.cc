@@ -59,7 +59,7 @@ void Session::Cut() {
 }
 
 int Session::TimeUntilNextLook() const {
-  // Unread descriptors matter only while others wait for some: looked at now and then.
+  // Unread descriptors matter only while other sessions wait for some, so this check is rare.
   constexpr int kLookAtUnread = 1000;
   if (gone_since_) {
     return 0;

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMaxWhatBytes = 64;
 constexpr int kMaxTotals = 1024;
 
-/// The words of a client page. The mapping lives as long as somebody shares them.
+/// The words of a client page. They share the ownership of the mapping.
 class PageAllowances final : public Allowances {
  public:
   explicit PageAllowances(SharedPage<ChargeTable> table) : table_(std::move(table)) {}

@@ -25,7 +25,7 @@ void SessionServer::Serve(UniqueFd socket, const PeerCredentials& peer, std::opt
   v1::Frame frame;
   frame.mutable_goodbye()->set_code(static_cast<int>(status.code()));
   frame.mutable_goodbye()->set_message(std::string(status.message()));
-  // A new socket has room for one frame; whoever cannot take it does not hear it.
+  // A new socket has room for one frame; without that room the client does not get the reason.
   channel.SendLast(frame, std::chrono::steady_clock::now()).IgnoreError();
 }
 

@@ -11,7 +11,8 @@ void Session::SendSnapshots() {
   v1::Frame frame;
   while (std::optional<v1::Snapshot> next = state_->snapshots().Next()) {
     *frame.mutable_snapshot() = *std::move(next);
-    // Nobody waits here for a client that does not read: this frame alone has no place in its socket.
+    // Do not wait for a client that does not read: a frame without room in the socket fails the snapshot
+    // alone.
     const absl::Status sent = channel_.Send(frame, {}, SessionChannel::kAtOnce);
     if (absl::IsUnavailable(sent)) {
       end_ = End::kLost;

@@ -122,7 +122,7 @@ bool SessionState::TakeLostContext() { return has_lost_context() && !loss_is_kno
 
 void SessionState::WriteStats(const std::vector<std::pair<LogicalId, Broker::DeviceInfo>>& devices) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
-  // Whoever sees one of the new values sees the odd epoch too.
+  // A reader that sees one of the new values sees the odd epoch too.
   constexpr auto kRelease = std::memory_order_release;
   MutexLock lock(stats_mutex_);
   StatsPage& page = *stats_page_;

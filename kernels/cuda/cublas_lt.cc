@@ -46,7 +46,7 @@ bool IsPassing(std::string_view error) {
   return error.find("failed to map segment") != std::string_view::npos;
 }
 
-// A process ends once: there is nobody to own it.
+// Global: the end of the process belongs to no object.
 std::atomic<bool> process_ends{false};
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace {
 using code::ReduceParameters;
 using code::Strided;
 
-/// One more dimension behind the others; it continues the last one where the steps fit.
+/// Appends a dimension; merges it with the last one where the steps fit.
 void Append(Strided& to, std::uint64_t size, std::uint64_t stride) {
   if (size == 1) return;
   if (to.rank > 0 && to.strides[to.rank - 1] == stride * size) {

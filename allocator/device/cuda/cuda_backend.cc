@@ -262,7 +262,7 @@ absl::Status CudaBackend::Release(MemoryHandle memory) {
   return chunk.use_count() == 1 ? chunk->Free() : absl::OkStatus();
 }
 
-// Who still maps it cannot be made to let go, and the driver does not say whether anybody does.
+// The driver cannot take a mapping away from another process, and does not tell whether one exists.
 absl::Status CudaBackend::Reclaim(MemoryHandle memory) { return Release(memory); }
 
 // ---- address space

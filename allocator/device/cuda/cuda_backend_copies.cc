@@ -47,7 +47,7 @@ absl::Status CudaBackend::QueueToHost(CudaStream& stream, void* to, const std::b
   return absl::OkStatus();
 }
 
-// Nobody gets the buffer before what `stream` was given until now is done.
+// The buffer stays in use until all work that is queued on `stream` now has ended.
 absl::Status CudaBackend::MarkUse(CudaStream& stream, CudaStaging::Buffer& buffer) {
   absl::StatusOr<CudaEventPool::Event> event = state(stream.device()).events.Take();
   absl::Status status = event.status();
@@ -129,7 +129,7 @@ absl::Status CudaBackend::CopyToDeviceStaged(CudaStream& stream, std::byte* to, 
         if (ends[i].ok()) ends[i] = CarryToDevice(stream, to, source, bytes, next);
         if (!ends[i].ok()) next.store(bytes.count(), std::memory_order_relaxed);
       });
-      // The others carry its part.
+      // The threads that started do its part.
       if (!helper.ok()) break;
       helpers.push_back(*std::move(helper));
     }
@@ -226,8 +226,8 @@ bool CudaBackend::IsPeer(int reader, int owner) {
   return gpu.peers.try_emplace(owner, is_peer).first->second;
 }
 
-// Mapped memory is open to its own device only; others get access to what they read, once (CUDA Programming
-// Guide, "Virtual Memory Management": peer mappings are per mapping, by cuMemSetAccess).
+// Mapped memory is open to its own device only; another device gets access before its first read (CUDA
+// Programming Guide, "Virtual Memory Management": peer mappings are per mapping, by cuMemSetAccess).
 bool CudaBackend::LetRead(int reader, int owner, const std::byte* from, Bytes bytes) {
   if (!IsPeer(reader, owner)) return false;
   const std::vector<MappedRanges::MappedRange> closed = ranges_.NotOpenTo(reader, from, bytes);
@@ -264,7 +264,7 @@ absl::Status CudaBackend::CopyBetween(CudaStream& stream, std::byte* to, int sou
 absl::Status CudaBackend::CopyStaged(CudaStream& stream, std::byte* to, CudaStream& reader,
                                      const std::byte* from, Bytes bytes) {
   LGPU_ASSIGN_OR_RETURN(const std::uint64_t ready, stream.Record());
-  // A few in turn, not all that there are: the copy may be queued behind long work, and others go on.
+  // At most this many buffers: the copy may be queued behind long work, and other copies need some meanwhile.
   constexpr std::size_t kInTurn = 3;
   std::vector<CudaStaging::Lent> buffers;
   std::size_t next = 0;

@@ -9,7 +9,7 @@
 namespace lgpu {
 namespace {
 
-// Fences that nobody asks about are looked at when there are so many.
+// With this many pending fences the stream itself checks which have passed.
 constexpr std::size_t kManyPending = 64;
 
 }  // namespace

@@ -48,7 +48,7 @@ class OpenNvml final : public Nvml {
     std::vector<Device> devices;
     for (unsigned i = 0; i < count; ++i) {
       DeviceHandle handle = nullptr;
-      // One that this process may not see is no reason to miss the others.
+      // A device that this process may not see does not hide the other devices.
       if (calls_.DeviceGetHandleByIndex(i, &handle) != nvml::kSuccess) continue;
       LGPU_ASSIGN_OR_RETURN(Device device, Describe(handle));
       devices.push_back(std::move(device));

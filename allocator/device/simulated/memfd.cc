@@ -103,7 +103,7 @@ absl::Status MappingError(const char* call, int error, Bytes asked) {
     ++mappings;
   }
   const std::uint64_t most = MaxMappings();
-  constexpr std::uint64_t kNearly = 16;  // a call needs up to two more; others of this process race
+  constexpr std::uint64_t kNearly = 16;  // a call needs up to two; other threads may have added some since
   const bool out_of_mappings = mappings + kNearly >= most;
   return MachineRefusal(out_of_mappings ? RefusalReason::kMapCount : RefusalReason::kBackend,
                         absl::StrCat(call, ", with ", mappings, " mappings of at most ", most), asked);

@@ -84,7 +84,7 @@ absl::Status SimulatedBackend::Release(MemoryHandle memory) {
 absl::Status SimulatedBackend::Reclaim(MemoryHandle memory) {
   LGPU_RETURN_IF_ERROR(CheckAlive());
   LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<ChunkFile> file, memory_.FindUnmapped(memory));
-  // The reference stays until the pages are gone: who gets an error may call again.
+  // The reference stays until the pages are gone, so that the caller may try again after an error.
   LGPU_RETURN_IF_ERROR(EmptyChunkMemfd(file->fd.get()));
   return memory_.RemoveUnmapped(memory).status();
 }
@@ -132,7 +132,7 @@ absl::StatusOr<std::vector<DeviceMemory::Stray>> SimulatedBackend::FindStrays(
   LGPU_ASSIGN_OR_RETURN(const std::vector<MemfdHolder> holders, FindMemfdHolders(name));
   for (const MemfdHolder& holder : holders) {
     const auto place = std::lower_bound(seen.begin(), seen.end(), holder.inode);
-    // A mapping shows no size; whoever maps a chunk has it open too, but for one that is being closed.
+    // A mapping shows no size. A process that maps a chunk has it open too, except while it closes the chunk.
     if (holder.name != name || holder.bytes.is_zero() || (place != seen.end() && *place == holder.inode)) {
       continue;
     }

@@ -94,7 +94,7 @@ void SimulatedStream::Run() {
       work_.pop_front();
     }
     work();
-    // What the work kept alive goes before anybody hears that it is done.
+    // Destroy the objects that the work kept alive before a waiter learns that the work has ended.
     work = nullptr;
     {
       MutexLock lock(mutex_);
