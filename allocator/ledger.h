@@ -20,8 +20,8 @@ namespace lgpu {
 using CardId = Id<struct CardTag>;
 using LogicalId = Id<struct LogicalTag>;
 
-/// A Ledger is the arithmetic of who holds how much of which card. The daemon's Broker and `local`
-/// contexts both decide by it. It is pure: no device, no clock, no thread.
+/// A Ledger counts the memory that each logical device holds of each card. The Broker of lgpud and of `local`
+/// contexts decides by it. It is pure: no device, no clock, no thread.
 ///
 /// The invariants, which CheckInvariants() tests after every step of the property suite:
 ///
@@ -50,16 +50,16 @@ class Ledger {
   };
   struct LogicalOptions {
     Bytes limit = {};
-    Bytes guarantee = {};  // set aside: nobody else can take it
+    Bytes guarantee = {};  // set aside: no other device can take it
   };
   enum class Shortage { kNone, kLimit, kCard };
   /// The answer to a request. With kNone the bytes are charged.
   struct Verdict {
     Shortage shortage = Shortage::kNone;
     Bytes short_by;     // how much is missing of the limit or the card
-    Bytes coming_back;  // leaving memory that counts against it and will be free without anybody's doing
-    /// It would not fit even if all that is leaving of this logical device came back, and (short of the
-    /// card) all that others hold beyond their guarantees, and all foreign memory.
+    Bytes coming_back;  // leaving memory that counts against it and becomes free by itself
+    /// The request would not fit even if all leaving memory of this logical device came back, and (short of
+    /// the card) all memory that other devices hold beyond their guarantees, and all foreign memory.
     bool hopeless = false;
   };
   struct LogicalView {
@@ -86,7 +86,7 @@ class Ledger {
     return CheckOptions(CardOf(card), options);
   }
   /// INVALID_ARGUMENT: zero limit, guarantee above limit, either above what the card can ever hold.
-  /// RESOURCE_EXHAUSTED: the guarantee cannot be set aside now (text with the numbers; the caller, who
+  /// RESOURCE_EXHAUSTED: the guarantee cannot be set aside now (text with the numbers; the caller, which
   /// knows names, makes the Refusal of it).
   absl::StatusOr<LogicalId> AddLogical(CardId card, const LogicalOptions& options);
   /// As AddLogical, for one that an earlier ledger had: with its id, and whatever the card says (a promise
@@ -129,7 +129,7 @@ class Ledger {
   /// Device memory of clients that is in no chunk. RESOURCE_EXHAUSTED if the card has no room.
   absl::Status ChargeOverhead(CardId card, Bytes bytes);
   void RefundOverhead(CardId card, Bytes bytes);
-  /// What others use, as observed; 0 where it is unknown.
+  /// Memory that programs outside lgpu use, as observed; 0 where it is unknown.
   void SetForeign(CardId card, Bytes bytes);
 
   LogicalView View(LogicalId logical) const;

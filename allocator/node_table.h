@@ -8,7 +8,7 @@
 
 namespace lgpu {
 
-/// A number that one thread writes and others may read at the same time. Copies like a number.
+/// A number that one thread writes while other threads may read it. Copies like a number.
 class SharedNumber {
  public:
   constexpr SharedNumber(std::uint32_t value = 0) : value_(value) {}  // NOLINT: it is a number
@@ -24,14 +24,14 @@ class SharedNumber {
   std::atomic<std::uint32_t> value_;
 };
 
-/// What is known of one range of a region: all of it in half a cache line, also what a Pool adds for its
-/// blocks, so that freeing a block that lay idle for long waits for one line only.
+/// One range of a region, in half a cache line that also has a Pool's data for its blocks, so that freeing a
+/// block that lay idle for long waits for one line only.
 ///
-/// Whoever holds the lock of the table's owner writes everything, with one exception: a block (IsBlock) that
-/// is not in the sub-allocator's hands is its holder's. Who changes `word` from kLive with one
-/// compare-and-exchange is the one who freed it; the holder of a cached one makes it live again. So `word`,
-/// all but `stamp` may be read by anybody, at any time: somebody with a stale handle sees some old or new
-/// value, and that the generation is not his.
+/// The thread that holds the lock of the table's owner writes all fields, with one exception: a block
+/// (IsBlock) that is not in the sub-allocator's hands belongs to its holder. The thread that changes `word`
+/// from kLive with one compare-and-exchange has freed the block; the holder of a cached block makes it live
+/// again. All fields but `stamp` may be read by any thread at any time: a thread with a stale handle reads
+/// some old or new value, and a generation that is not the handle's.
 struct alignas(32) Node {
   enum State : std::uint32_t {
     kVacant,
@@ -93,8 +93,8 @@ static_assert(sizeof(Node) == 32);
 
 /// A NodeTable is an array of nodes that never moves: addresses for as many as there may ever be, of which
 /// the beginning is memory. So it grows without a copy, which would be a pause, and is read without the lock
-/// of whoever extends it, from a cache line that hardly ever changes. Slot 0 is there from the start and no
-/// range: what lists end in.
+/// of the thread that extends it, from a cache line that hardly ever changes. Slot 0 is there from the start
+/// and no range: what lists end in.
 class alignas(64) NodeTable {
  public:
   /// `most` nodes, or as many as there are addresses for; aborts where those for a few thousand cannot be
@@ -106,7 +106,7 @@ class alignas(64) NodeTable {
 
   Node* data() const { return nodes_; }
   Node& operator[](std::uint32_t index) const { return nodes_[index]; }
-  /// Whoever frees the block in a slot will soon write to the nodes beside it.
+  /// Freeing the block in a slot soon writes to the nodes beside it.
   void PrefetchNeighbours(std::uint32_t index) const {
     __builtin_prefetch(&nodes_[nodes_[index].previous], 1);
     __builtin_prefetch(&nodes_[nodes_[index].next], 1);

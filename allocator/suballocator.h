@@ -51,9 +51,10 @@ namespace lgpu {
 /// After the last Free and with nothing claimed or detached, free ranges and unmapped ranges alternate: one
 /// free range for each run of mapped pages.
 ///
-/// Homes: who hands blocks to several threads says for which of them a block is. Its node is then one of this
-/// home's, which lie in runs of a few cache lines: threads that work on nodes of their blocks do not write to
-/// each other's lines. Only where nodes of other homes lie vacant in great number a block gets one of those.
+/// Homes: a caller that serves several threads names the thread that a block is for. Its node is then one of
+/// this home's, which lie in runs of a few cache lines: threads that work on nodes of their blocks do not
+/// write to each other's lines. Only where nodes of other homes lie vacant in great number a block gets one
+/// of those.
 ///
 /// Not thread-safe. Allocate and Free take O(1) steps and, in the steady state, no memory of the heap.
 class Suballocator {

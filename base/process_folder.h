@@ -10,7 +10,7 @@
 namespace lgpu {
 
 /// The folder of /proc that shows what a process has open and mapped: /proc/PID, or, where its first thread
-/// has ended and others go on (/proc/PID/fd and maps are empty then), the one of another thread.
+/// has ended and other threads go on (/proc/PID/fd and maps are empty then), the one of another thread.
 /// RESOURCE_EXHAUSTED where this process may not open enough files to look, UNAVAILABLE where each thread
 /// that was found ended while it was looked at.
 absl::StatusOr<std::string> FolderOfProcess(std::int64_t pid);

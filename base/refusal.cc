@@ -202,7 +202,7 @@ void AddCardRows(const Refusal& refusal, Table& table) {
 void AddOwnerRows(const Refusal& refusal, Table& table) {
   for (std::size_t i = 0; i < std::min(refusal.owners.size(), kMostHoldersShown); ++i) {
     const Refusal::Owner& owner = refusal.owners[i];
-    std::string remark = owner.op.empty() ? "other ops" : "op " + OneLine(owner.op);
+    std::string remark = owner.op.empty() ? "unnamed" : "op " + OneLine(owner.op);
     AppendPart(remark, std::to_string(owner.blocks) + (owner.blocks == 1 ? " block" : " blocks"));
     table.Add("used by", owner.bytes, std::move(remark));
   }

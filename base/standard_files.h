@@ -6,8 +6,8 @@
 
 namespace lgpu {
 
-/// Whoever started this process may have closed some of its first three descriptors. Then the next file or
-/// socket would get the number, and what is printed would go there. Called first in main. A closed output
+/// The parent may have closed some of this process's first three descriptors. Then the next file or
+/// socket would get the number, and printed text would go there. Called first in main. A closed output
 /// gets a descriptor that cannot be written, so that the loss is an error.
 inline void OpenStandardFiles() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {

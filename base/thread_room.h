@@ -5,7 +5,7 @@
 
 namespace lgpu {
 
-/// What gRPC starts for a channel or a server, and some more for threads that others start at the same time.
+/// The threads that gRPC starts for a channel or a server, and some for threads started at the same time.
 constexpr int kGrpcThreads = 12;
 
 /// RESOURCE_EXHAUSTED where this process may not start the threads that `library` starts. Ask before the

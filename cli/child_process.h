@@ -16,7 +16,7 @@
 namespace lgpu::cli {
 
 /// ForwardedSignals are held back from this process while it lives, so that they can be passed on to a child.
-/// Nor does a reader of its output that went away end it: who waits for a child may not leave it alone.
+/// A closed reader of its output does not end this process either: it must not leave its child alone.
 /// Made before any other thread, so that these hold them back as well.
 class ForwardedSignals {
  public:

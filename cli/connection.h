@@ -20,8 +20,8 @@ namespace lgpu::cli {
 /// A Connection makes the command's calls of the daemon's control service. Not thread-safe.
 class Connection {
  public:
-  /// Finds the daemon as the library does and connects. UNAVAILABLE: nobody there, naming the path and what
-  /// to try; PERMISSION_DENIED: no right to its socket; INVALID_ARGUMENT: the endpoint is none of a daemon.
+  /// Finds the daemon as the library does and connects. UNAVAILABLE: no daemon, with the path and the next
+  /// step; PERMISSION_DENIED: no right to its socket; INVALID_ARGUMENT: the endpoint is none of a daemon.
   static absl::StatusOr<Connection> Open(const CommonOptions& options);
 
   /// One unary call: `connection.Call(kGetStats, request)`.
@@ -91,9 +91,9 @@ class Connection {
 };
 
 /// Opens a session of lgpu itself with the daemon in `runtime_dir`, which keeps a lease alive while a command
-/// runs, also when the daemon is started again meanwhile. `command` is what others see of it; `timeout`: how
-/// long one answer may take; `on_change`: see DaemonConnection::Options. Errors as Connection::Open, and
-/// FAILED_PRECONDITION for a daemon of another protocol version.
+/// runs, also when the daemon is started again meanwhile. `command` is its name in lists and events;
+/// `timeout`: how long one answer may take; `on_change`: see DaemonConnection::Options. Errors as
+/// Connection::Open, and FAILED_PRECONDITION for a daemon of another protocol version.
 absl::StatusOr<std::unique_ptr<DaemonConnection>> OpenSession(const std::string& runtime_dir,
                                                               const std::string& command,
                                                               std::chrono::milliseconds timeout,

@@ -10,7 +10,7 @@
 
 namespace lgpu::cli {
 
-/// The user that asked for a snapshot, and whether the daemon left out leases of others.
+/// The user that asked for a snapshot, and whether the daemon left out other users' leases.
 struct Viewer {
   std::uint32_t uid = 0;
   bool filtered = false;

@@ -76,13 +76,13 @@ std::string FormatOwner(std::string_view owner, std::uint32_t uid);
 std::size_t TextWidth(std::string_view text);
 /// "LIVE", "DRAINING", "ABSENT"
 std::string SessionStateName(v1::SessionStats::State state);
-/// Text of others, safe for a terminal: control characters become '?'.
+/// Foreign text, safe for a terminal: control characters become '?'.
 std::string Printable(std::string_view text);
 
 /// "500ms", "10s", "2m", "1h", or seconds as a number ("2.5"). INVALID_ARGUMENT for anything else.
 absl::StatusOr<std::chrono::milliseconds> ParseDuration(std::string_view text);
 
-/// Writes all of it to stdout; UNAVAILABLE when nobody reads it (SIGPIPE usually ends the process first).
+/// Writes all of it to stdout; UNAVAILABLE when its reader has gone (SIGPIPE usually ends the process first).
 absl::Status WriteOut(std::string_view text);
 
 }  // namespace lgpu::cli

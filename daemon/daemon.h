@@ -16,7 +16,7 @@ namespace lgpu::daemon {
 /// Thread-safe.
 class Daemon {
  public:
-  /// `registry` outlives the daemon. INVALID_ARGUMENT and others for HTTP and for static leases.
+  /// `registry` outlives the daemon. INVALID_ARGUMENT and other errors for HTTP and for static leases.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Config& config, DeviceRegistry& registry);
   ~Daemon();
   Daemon(const Daemon&) = delete;

@@ -87,7 +87,7 @@ class DeviceMemory {
   /// A number by which a later process knows this memory again; 0: there is none.
   virtual std::uint64_t Identity(MemoryHandle /*memory*/) { return 0; }
   /// As Reclaim, for memories to which this process has no reference: only their identities are known. One
-  /// answer each; UNAVAILABLE, naming the processes, while others have it.
+  /// answer each; UNAVAILABLE, naming the processes, while other processes have it.
   virtual std::vector<absl::Status> ReclaimLost(std::span<const std::uint64_t> identities) {
     return std::vector<absl::Status>(identities.size(),
                                      absl::UnavailableError("another process may still pin it"));
@@ -102,7 +102,7 @@ class DeviceMemory {
   };
   virtual absl::StatusOr<std::vector<Stray>> FindStrays(int /*device*/,
                                                         std::span<const std::uint64_t> /*known*/) {
-    return absl::UnimplementedError("this backend cannot tell who has memory");
+    return absl::UnimplementedError("this backend cannot find the processes that hold memory");
   }
 
   // Address space: FAILED_PRECONDITION on a daemon's DeviceMemory of real GPUs.

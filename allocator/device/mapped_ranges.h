@@ -56,7 +56,7 @@ class MappedRanges {
   /// spans memory of several.
   absl::StatusOr<int> DeviceOf(const std::byte* address, Bytes bytes) const;
 
-  // What other devices than its own may read. Whoever copies keeps the mappings as they are meanwhile.
+  // Mappings that other devices may read. A copy keeps its mappings as they are meanwhile.
   static constexpr int kMostPeers = 64;
   /// The mappings under the range that are not open to device `peer` < kMostPeers.
   std::vector<MappedRange> NotOpenTo(int peer, const std::byte* address, Bytes bytes) const;

@@ -44,13 +44,13 @@ constexpr std::array<std::uint16_t, kSizes + 2> MakePlaces() {
 /// A FrontCache keeps freed small blocks of exact sizes for the thread that freed them, in a shard for each
 /// thread. It knows blocks by their slot in the sub-allocator's nodes only.
 ///
-/// Only the thread that owns a shard puts blocks in; anybody takes them out, by exchanging a slot with zero.
-/// So neither side ever waits: the owner's hit is one exchange, and Drain empties all shards from any thread.
-/// A shard whose thread is gone stays with what it holds until a drain, and passes to a new thread.
+/// Only the thread that owns a shard puts blocks in; any thread takes them out, by exchanging a slot with
+/// zero. So neither side ever waits: the owner's hit is one exchange, and Drain empties all shards from any
+/// thread. A shard whose thread is gone stays with what it holds until a drain, and passes to a new thread.
 /// Nothing thread-local knows of it.
 ///
 /// What a shard has no place for waits in its queue: freed, and on the way to the sub-allocator, which gets
-/// it with the pool's lock the next time that anybody has it in hand.
+/// it the next time that a thread has the pool's lock in hand.
 class FrontCache {
  public:
   static constexpr Bytes kUnit = Bytes(512);
@@ -70,7 +70,7 @@ class FrontCache {
     bool Put(std::uint32_t size, std::uint32_t index, std::int64_t padding, std::int64_t budget);
     /// The same, where there is no place for the size.
     bool Queue(std::uint32_t size, std::uint32_t index, std::int64_t padding, std::int64_t budget);
-    /// A block out of here belongs to somebody; says how many there were before.
+    /// A block of this shard was handed out; gives the number of hits before.
     std::uint64_t CountHit(std::uint32_t size, std::int64_t padding) {
       Add(bytes_, -BytesOf(size));
       Add(blocks_, std::int64_t{-1});
@@ -79,7 +79,7 @@ class FrontCache {
       return hits_.load(std::memory_order_relaxed) - 1;
     }
 
-    // Of anybody.
+    // For any thread.
     /// Of all shards, this was made as the n-th: below kMostShards.
     std::uint32_t number() const { return number_; }
     std::int64_t bytes() const {
@@ -224,7 +224,7 @@ class FrontCache {
   }
 
   // The kernel's number of this thread, which it asks for once; a forked child's only thread asks again.
-  // Nobody else who lives has the same.
+  // No other living thread has the same.
   struct ThisThread {
     std::uint64_t epoch;
     std::int32_t tid;

@@ -20,7 +20,7 @@ namespace lgpu {
 ///
 /// Frees belong to a stamp, a number that grows. Close ends a stamp: one fence is recorded on each stream
 /// that the frees of it were used on. A stamp has passed when its fences and those of all earlier stamps
-/// have; then everybody may do anything with memory that was freed under it. Before that
+/// have; then any stream may use memory that was freed under it. Before that
 ///
 ///   memory of the home stream, 0, lies in the sub-allocator; the home stream may have it again at once
 ///   blocks that other streams used wait here (parked); one of a single stream is that stream's at once
@@ -44,7 +44,7 @@ class StreamOrder {
   std::uint32_t passed() const { return passed_; }
   /// Something was freed whose streams are not known to be done with it.
   bool is_waiting() const { return used_on_ != 0 || !batches_.empty(); }
-  /// Somebody is about to record fences.
+  /// A thread is about to record fences.
   bool is_recording() const;
   /// There are stamps that are closed and have not passed.
   bool has_batches() const { return !batches_.empty(); }
@@ -69,7 +69,7 @@ class StreamOrder {
   };
   std::optional<Waiting> Oldest() const;
   void Passed(const Waiting& waiting);
-  /// True while somebody records the fences of the oldest stamp.
+  /// True while a thread records the fences of the oldest stamp.
   bool IsRecording() const {
     return !batches_.empty() && !batches_.front().recorded && !batches_.front().failed;
   }
@@ -107,10 +107,10 @@ class StreamOrder {
   // Numbers of stamps run out after 2^32, which is days where every upload closes one.
   static constexpr std::uint32_t kManyStamps = std::uint32_t{1} << 31;
   /// By how much all stamps, here and wherever its owner keeps them (those that are smaller become 0), may be
-  /// made smaller now; 0: there is no need, or somebody is about to say that a stamp was recorded.
+  /// made smaller now; 0: there is no need, or a thread is about to record a stamp.
   std::uint32_t SmallerBy() const { return stamp_ < kManyStamps || is_recording() ? 0 : passed_; }
   void Rebase(std::uint32_t by);
-  /// How often that was. Who keeps a stamp without the owner's lock keeps this beside it.
+  /// How often that was. A stamp that is kept without the owner's lock is kept with this number.
   std::uint64_t rebases() const { return rebases_; }
 
  private:

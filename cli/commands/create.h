@@ -7,7 +7,7 @@
 
 namespace lgpu::cli {
 
-/// `lgpu create`: a lease that lasts until `lgpu rm`, owned by the user who makes it.
+/// `lgpu create`: a lease that lasts until `lgpu rm`, owned by the user that makes it.
 std::unique_ptr<Command> MakeCreateCommand();
 
 }  // namespace lgpu::cli

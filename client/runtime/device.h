@@ -24,8 +24,8 @@
 
 namespace lgpu::internal {
 
-/// What is queued on `later` from now on waits, on the device, for what is queued on `earlier`. Where that
-/// cannot be had this thread waits, so that nobody gets memory that `earlier` still works with.
+/// Work queued on `later` from now on waits, on the device, for the work queued on `earlier`. If the backend
+/// cannot order them this thread waits, so that no block is handed out that `earlier` still works with.
 absl::Status OrderAfter(DeviceWork& backend, StreamHandle later, StreamHandle earlier);
 
 /// A Device is where tensors of a context lie and its ops run: the CPU, or a logical GPU with its pool and
@@ -37,7 +37,7 @@ class Device final : public Launcher {
   enum Streams : StreamId { kHome, kUpload, kDownload, kStreams };
   /// Up to this a copy is not worth the events that order it.
   static constexpr Bytes kSmallCopy = Bytes(std::uint64_t{64} << 10);
-  /// Who writes a new tensor first.
+  /// The first writer of a new tensor.
   enum class FilledBy { kKernel, kHost };
   struct GpuParts {
     int index = 0;

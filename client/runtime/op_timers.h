@@ -26,14 +26,14 @@ class OpTimers {
   /// Right before an op is launched: its timer, if it is measured.
   std::unique_ptr<StreamTimer> Start();
   enum class Kept { kWatched, kUnwatched };
-  /// After it was launched. kUnwatched: nobody looks, somebody should from now on. Nothing: too much is kept,
-  /// or the timer fails; the record is the caller's, and final.
+  /// After it was launched. kUnwatched: no thread looks, and the caller has to start one. Nothing: too many
+  /// records are kept, or the timer fails; the record is the caller's, and final.
   std::optional<Kept> Keep(std::unique_ptr<StreamTimer> timer, const PlacementEntry& record);
   /// The records that are final by now; `all`: of all ops, for there is no later.
   enum class Which { kDone, kAll };
   std::vector<PlacementEntry> Take(Which which);
-  /// For whoever looks, after Take: whether to look again. A program that goes on measuring is watched all
-  /// the time, so that its ops wake nobody.
+  /// For the watching thread, after Take: whether to look again. A program that goes on measuring is watched
+  /// all the time, so that its ops wake no thread.
   bool NeedsAnotherLook();
 
  private:

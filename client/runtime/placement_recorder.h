@@ -36,7 +36,7 @@ class PlacementRecorder {
   using Sink = std::function<void(std::string_view line)>;
 
   /// `page` outlives the recorder; names of all ops are written to it. An empty `sink` is stderr.
-  /// `wake`: somebody should call RecordMeasured soon.
+  /// `wake`: RecordMeasured should be called soon.
   PlacementRecorder(ClientPage& page, Sink sink, PlacementLogFormat format = PlacementLogFormat::kEager,
                     std::function<void()> wake = {});
 

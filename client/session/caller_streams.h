@@ -31,7 +31,7 @@ class CallerStreams {
   CallerStreams(const CallerStreams&) = delete;
   CallerStreams& operator=(const CallerStreams&) = delete;
 
-  /// The legacy stream, or the calling thread's own default stream: streams that nobody destroys.
+  /// The legacy stream, or the calling thread's own default stream: streams that are never destroyed.
   static bool IsDefault(void* stream) { return reinterpret_cast<std::uintptr_t>(stream) <= 2; }
 
   /// While a Use lives, its stream keeps its number.

@@ -51,7 +51,7 @@ class DaemonConnection {
     std::chrono::milliseconds greeting_timeout = std::chrono::seconds(10);
     /// Where to look for a daemon that is gone; empty: nowhere, the connection ends with it.
     std::string reconnect_path = {};
-    /// What others see of the program; empty: its name and arguments.
+    /// The program's name in lists and events; empty: its name and arguments.
     std::string command = {};
     /// The program has blocks, and its maintenance answers TakeSnapshots.
     bool answers_snapshots = false;
@@ -270,12 +270,12 @@ class DaemonConnection {
   Mutex send_mutex_;
   bool close_is_sent_ ABSL_GUARDED_BY(send_mutex_) = false;  // nothing may follow it
 
-  Mutex close_mutex_;  // one that closes at a time; before the others
+  Mutex close_mutex_;  // one thread closes at a time; before the other mutexes
 
   mutable Mutex mutex_;
   CondVar changed_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  absl::Status gone_ ABSL_GUARDED_BY(mutex_);  // what it is while nobody answers
+  absl::Status gone_ ABSL_GUARDED_BY(mutex_);  // the status while no daemon answers
   std::uint64_t next_request_ ABSL_GUARDED_BY(mutex_) = 1;
   std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // few: one a thread that calls
   std::vector<Orphan> orphans_ ABSL_GUARDED_BY(mutex_);
@@ -283,7 +283,7 @@ class DaemonConnection {
   std::vector<wire::Snapshot> snapshots_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t asked_by_ ABSL_GUARDED_BY(mutex_) = 0;  // the generation whose questions were taken last
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // somebody is in Receive
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in Receive
   bool armed_ ABSL_GUARDED_BY(mutex_) = false;    // the session thread hears of what arrives
   bool quiet_is_set_ ABSL_GUARDED_BY(mutex_) = false;
   std::uint64_t unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;  // a grant; 0: none

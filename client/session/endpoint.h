@@ -48,7 +48,7 @@ std::string ControlSocketPath(const std::string& directory);
 /// The first directory of `endpoint` (not local) where a daemon listens, which is found out by connecting
 /// to its control socket: that connection, of type SOCK_STREAM and non-blocking, and the directory.
 /// UNAVAILABLE or PERMISSION_DENIED, naming what was tried, why it failed and what to try. A default
-/// directory in a folder where everybody may make one, as /tmp is, must belong to root or to this user, and
+/// directory in a folder that every user can write, as /tmp is, must belong to root or to this user, and
 /// so must its daemon: otherwise PERMISSION_DENIED, before a byte is sent.
 struct DaemonSocket {
   std::string directory;

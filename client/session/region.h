@@ -19,8 +19,8 @@
 namespace lgpu {
 
 /// A Region is the reserved address range of one logical device and the chunks that this process has for
-/// it, mapped or not: the half of a RegionSource that is the same whoever grants the chunks. Its calls mean
-/// what RegionSource's mean.
+/// it, mapped or not: the half of a RegionSource that does not depend on the source of the chunks. Its calls
+/// have the contracts of RegionSource's.
 ///
 /// Thread-safe; no lock is held over a call of the backend. Its destructor unmaps and releases what is left.
 class Region {

@@ -19,28 +19,29 @@ class Workspace {
  public:
   /// The block's owner in snapshots and lists of owners.
   static constexpr std::string_view kOwner = "workspace of libraries";
-  /// So many calls of Take give nothing after it was given up or there was no room: others needed the memory.
-  /// Twice as many every time that it was hardly used in between, up to kLongestPause.
+  /// Pause: this many calls of Take give nothing after the workspace was given up or there was no room,
+  /// because tensors or other programs needed the memory. It doubles when the workspace was hardly used in
+  /// between, up to kLongestPause.
   static constexpr int kPause = 64;
   static constexpr int kLongestPause = 8192;
 
   explicit Workspace(Pool& pool) : pool_(pool) {}
-  /// Nobody has it any more.
+  /// No caller has the workspace any more.
   ~Workspace() { GiveUp(); }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
   /// How much Take would take now: an eighth of the limit, at most 32 MiB.
   Bytes Size() const;
-  /// At least so much. Null where not so much lies ready (AllocateOptions::spare_only), while anybody is
-  /// short, and in a pause. Whoever has it lets go when the work that uses it is queued on the device's
-  /// stream and counted there; the memory is that stream's.
+  /// A workspace of at least `at_least`. Null when less is spare (AllocateOptions::spare_only), during a
+  /// Shortage, and in a pause. The caller lets go when the work that uses it is queued on the device's
+  /// stream and counted there; the memory belongs to that stream.
   std::shared_ptr<const Block> Take(Bytes at_least);
-  /// The memory is free as soon as nobody has it any more. How much it is.
+  /// Frees the workspace when its last user lets go. Gives its size.
   Bytes GiveUp();
 
-  /// While it lives the pool lacks memory for somebody: there is no workspace. The constructor waits for
-  /// those who have it, which queue their work and need nothing else.
+  /// While a Shortage lives an allocation lacks memory, and there is no workspace. The constructor waits for
+  /// the workspace's users, which queue their work and wait for nothing else.
   class Shortage {
    public:
     explicit Shortage(Workspace& of);
@@ -70,7 +71,7 @@ class Workspace {
   mutable Mutex mutex_;
   CondVar freed_;
   std::shared_ptr<Held> current_ ABSL_GUARDED_BY(mutex_);
-  int blocks_ ABSL_GUARDED_BY(mutex_) = 0;  // current_, those that somebody still has, and those being taken
+  int blocks_ ABSL_GUARDED_BY(mutex_) = 0;  // current_, earlier ones in use, and those being taken
   int shortages_ ABSL_GUARDED_BY(mutex_) = 0;
   int pause_ ABSL_GUARDED_BY(mutex_) = 0;  // so many calls still give nothing
   int next_pause_ ABSL_GUARDED_BY(mutex_) = kPause;

@@ -53,11 +53,11 @@ struct Lease {
   std::set<SessionId> draining;
   std::uint32_t sessions_ever = 0;
   bool ready = false;     // its devices exist
-  bool ending = false;    // nobody may attach; it goes when its last session is gone
+  bool ending = false;    // no session may attach; it goes when its last session is gone
   bool removed = false;   // by a request, not by the end of its last session
   bool resizing = false;  // by one call, which needs its devices
   std::vector<LeaseDevice> resizing_to = {};
-  bool taken = false;  // out of the table as soon as whoever took it has removed its devices
+  bool taken = false;  // leaves the table when the thread that took it has removed its devices
   std::shared_ptr<PlacementLog> placements;
 };
 
@@ -86,8 +86,8 @@ absl::Status CheckLabel(const std::string& label);
 absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequest& request,
                                                        const std::vector<Broker::CardInfo>& cards);
 
-/// Lowers the limits that nobody asked for to what the cap leaves, in whole chunks and in equal parts; where
-/// it leaves nothing, the plan stays as it is. `has`: what counts against the cap already.
+/// Lowers default limits to the rest of the cap, in whole chunks and in equal parts; where nothing is left,
+/// the plan stays as it is. `has`: the holdings that count against the cap already.
 void ShrinkToCap(const CapConfig& cap, const Holdings& has, std::vector<PlannedDevice>& plan);
 
 /// INVALID_ARGUMENT where what the plan sets aside does not fit on the cards when they are empty.

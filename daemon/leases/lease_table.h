@@ -27,7 +27,7 @@
 
 namespace lgpu::daemon {
 
-/// Who calls, and with which session (none: just the user).
+/// The user of a call, with its session (none: a call without one).
 struct Caller {
   std::uint32_t uid = 0;
   std::shared_ptr<SessionState> session;
@@ -52,9 +52,9 @@ struct LeaseAttempt {
   bool is_new = false;               // this attempt made the lease; else an earlier call of the same request
 };
 
-/// A LeaseTable has all leases and knows which session is attached to which. A user finds only his own;
-/// those of others are NOT_FOUND to him. With a journal, leases outlive the daemon, and those that were made
-/// to last the machine too.
+/// A LeaseTable has all leases and knows which session is attached to which. A user finds only their own;
+/// another user's lease is NOT_FOUND. With a journal, leases outlive the daemon, and lasting ones
+/// the machine's restart too.
 ///
 /// Thread-safe. Locks: the table's, then a session's, then the broker's; none over backend calls.
 class LeaseTable {
@@ -190,7 +190,7 @@ class LeaseTable {
   std::uint64_t lost_sessions() const;
   /// What a running daemon can change: caps, the default mode, records per (new) lease. Gives what was.
   LeasePolicy SetPolicy(LeasePolicy policy);
-  /// The caps of a user's calls; whoever takes calls compares.
+  /// The caps of a user's calls, which the control service enforces.
   struct CallCap {
     std::string key;    // "caps.groups.lab"
     std::string group;  // whose users' calls it counts together; empty: the user's alone
@@ -218,13 +218,13 @@ class LeaseTable {
   static absl::StatusOr<Wanted> CheckRequest(const Caller& caller, const v1::CreateLeaseRequest& request);
   absl::StatusOr<Announced> Announce(const Caller& caller, const Wanted& wanted,
                                      std::vector<PlannedDevice>& plan);
-  /// Limits that nobody asked for stay below what the user's caps leave.
+  /// Lowers default limits to the rest of the user's caps.
   void FitToCaps(const User& user, std::vector<PlannedDevice>& plan) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static LeaseAttempt::Shortage ShortOf(const std::vector<PlannedDevice>& plan, CardId card);
   absl::Status MakeDevices(LeaseKey key, const std::vector<PlannedDevice>& plan, TimePoint deadline,
                            LeaseAttempt& attempt);
-  /// Of managed leases each name is there once; of others, once for each owner.
+  /// A managed lease's name is unique; another lease's name is unique among its owner's.
   absl::Status CheckName(const Wanted& wanted) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The lease that the same request made, rather one that does not end; null: none.
   const Lease* FindRequested(std::uint32_t uid, bool is_managed, const std::string& request_id) const
@@ -233,7 +233,7 @@ class LeaseTable {
   static absl::Status CheckMayChange(const Caller& caller, const Lease& lease);
   std::string ChooseName(const Wanted& wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string ChooseId() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// What `delta` on top of the caller's other leases would do to his caps.
+  /// Whether the caller's leases with `delta` stay within the user's caps.
   absl::Status CheckCaps(const User& user, Holdings delta) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   template <typename Predicate>
   Holdings SumHoldings(Predicate owner_matches) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -259,7 +259,7 @@ class LeaseTable {
   std::vector<LogicalId> TakeIfOver(LeaseKey key, std::optional<Lease>& taken)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices);
-  /// Asks them to end, whoever serves them by now.
+  /// Asks these sessions to end, also if they have been resumed meanwhile.
   void EndSessions(const std::set<SessionId>& sessions, const absl::Status& why);
   /// The cgroup of a managed lease has processes.
   void NotePopulated(LeaseKey key);
@@ -276,7 +276,7 @@ class LeaseTable {
   /// Ends its sessions, which are told `why`, if it says something; waits until `deadline` for their memory.
   absl::Status FinishRemoval(const Removal& removal, const absl::Status& why, TimePoint deadline);
   absl::Status RemoveKey(LeaseKey key, const absl::Status& why, TimePoint deadline);
-  /// What whoever removes a lease is told, when the journal has it or not.
+  /// The answer to a removal, by whether the journal has it.
   static absl::Status Removed(const std::string& name, const absl::Status& noted);
   struct Kept {
     v1::JournalLease record;

@@ -18,7 +18,7 @@ namespace lgpu::daemon {
 /// What root said of a lease that it made for a user: a managed lease. Its owner attaches; root alone resizes
 /// and removes it. A plain record of the LeaseTable's.
 struct Management {
-  /// Times count from the start of the machine, suspended or not; nobody sets that clock.
+  /// Monotonic clock: time since the start of the machine, suspended or not.
   using BootTime = std::chrono::nanoseconds;
 
   std::vector<std::pair<std::string, std::string>> labels;

@@ -13,7 +13,7 @@
 
 namespace lgpu::daemon {
 
-/// A user as the system knows him.
+/// A user as the system knows them.
 struct User {
   std::uint32_t uid = 0;
   std::string name;                 // the number where there is no name
@@ -21,7 +21,7 @@ struct User {
   std::vector<std::uint32_t> gids;
 };
 
-/// A name for people; the number of a user who has none.
+/// A name for people; the number of a user without one.
 std::string UserName(std::uint32_t uid);
 
 /// The user of a name or a number; lgpud's own for "". INVALID_ARGUMENT: there is none. May block.
@@ -30,8 +30,8 @@ absl::StatusOr<std::uint32_t> FindUser(const std::string& owner);
 /// Asks the system; may block.
 User LookUpUser(std::uint32_t uid);
 
-/// What somebody has, or would have. Sums over logical devices, each rounded up to whole chunks: that is what
-/// it may hold, and many tiny limits must not add up to more than the cap.
+/// The leases of a user or group, now or after a request. Sums over logical devices, each rounded up to whole
+/// chunks, because a device may hold that, and many tiny limits must not add up to more than the cap.
 struct Holdings {
   Bytes memory_limit;
   Bytes guarantee;
@@ -46,14 +46,14 @@ struct Holdings {
   }
 };
 
-/// The cap that holds for a user: the one that names him, else "*".
+/// The cap of a user: the one with the user's name or number, else "*".
 const CapConfig* FindUserCap(const std::vector<CapConfig>& caps, const User& user);
-/// Those that name one of his groups.
+/// The caps of the user's groups.
 std::vector<const CapConfig*> FindGroupCaps(const std::vector<CapConfig>& caps, const User& user);
 /// Whether a cap of a group (a name or a number) means one of the user's groups.
 bool IsInGroup(const User& user, const std::string& group);
-/// With the numbers, when `would_have` is over the cap: INVALID_ARGUMENT where what is added is so by itself,
-/// RESOURCE_EXHAUSTED where it would fit if the other leases ended. `whom`: "user kim", "group lab".
+/// With the numbers, when `would_have` is over the cap: INVALID_ARGUMENT if the added part alone is over it,
+/// RESOURCE_EXHAUSTED if it would fit after other leases ended. `whom`: "user kim", "group lab".
 absl::Status CheckCap(const CapConfig& cap, const std::string& whom, const Holdings& has,
                       const Holdings& would_have);
 

@@ -21,8 +21,8 @@ absl::Status AppendToFile(int fd, std::string_view bytes);
 /// that a death in between leaves the one or the other. `sync`: it survives the machine's death too.
 absl::Status ReplaceFile(int directory, const std::string& name, std::string_view bytes, bool sync);
 
-/// A damaged file has a second name, `path`.damaged, for who wants to know what happened. It stays where it
-/// is until ReplaceFile has made a whole one: who dies in between leaves the next one as much to read.
+/// Gives a damaged file a second name, `path`.damaged, for the administrator. The file stays where it
+/// is until ReplaceFile has made a whole one, so the next daemon can read it if this one dies before.
 void KeepDamaged(const std::string& path);
 
 }  // namespace lgpu::daemon

@@ -15,17 +15,17 @@
 
 namespace lgpu::daemon {
 
-/// A LeaseRecovery makes the leases of an earlier daemon again, from its journal and from the file of those
-/// that last. Those that were in its accounts are there first, whatever the cards say now. A lasting one that
-/// waited, in no account, is there again when its cards, its name and its memory are not others' by now;
-/// until then it waits in the file.
+/// A LeaseRecovery restores the leases of an earlier daemon, from its journal and from the file of lasting
+/// leases. Leases in the earlier daemon's accounts come first, whatever the cards report now. A lasting lease
+/// that waited, in no account, is restored when its cards are there and no other lease has its name or
+/// memory; until then it waits in the file.
 ///
-/// Not thread-safe; for the start, before anybody can connect.
+/// Not thread-safe; for the start, before the first connection.
 class LeaseRecovery {
  public:
   using Names = std::set<std::pair<std::uint32_t, std::string>>;  // of leases, with their owners
 
-  /// All outlive it. `wanted`: what the configuration has.
+  /// All outlive it. `wanted`: the leases of the configuration.
   LeaseRecovery(const RecoveryParts& parts, const Journal::Opened& found, const LeaseTable::Lasting& lasting,
                 const Names& wanted);
 
@@ -53,9 +53,9 @@ class LeaseRecovery {
   bool IsBelieved(const v1::JournalLease& lease) const;
   /// The configuration has it, and there is no room for another one while this one ends.
   bool IsStillWanted(const v1::JournalLease& lease) const;
-  /// All that it is promised fits beside what others have.
+  /// The lease's guarantees fit beside the memory of other leases.
   bool HasRoom(const v1::JournalLease& lease) const;
-  /// What sessions of the other journaled leases hold of the card, above what their devices are promised.
+  /// Memory of the card that sessions of the other journaled leases hold above their devices' guarantees.
   Bytes HeldBeyondPromises(const v1::JournalLease& but, const Broker::CardInfo& card) const;
 
   void RestoreServed(v1::JournalLease lease);

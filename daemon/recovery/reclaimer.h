@@ -43,7 +43,7 @@ class Reclaimer {
   void Adopt(std::shared_ptr<SessionState> session);
   /// An absent session does not come back: its process is gone (then it has no grace), or cannot be watched.
   void EndAbsent(std::shared_ptr<SessionState> session, bool is_gone);
-  /// Nobody waits for processes any more: frees what is left and ends the thread.
+  /// Stops waiting for processes: frees the memory that is left and ends the thread.
   void Stop();
 
  private:
@@ -65,8 +65,8 @@ class Reclaimer {
   void WaitForWork(const std::vector<Draining>& draining, bool unconfirmed);
   /// Wakes the live sessions whose process is gone; each once.
   void TellGone(const std::vector<SessionId>& gone);
-  /// Frees what is left of those whose process is gone or had its time, and takes out who is gone. One look
-  /// is enough for all who were absent; the others come before it.
+  /// Frees the memory of sessions whose process is gone or whose grace is over, and removes the gone ones.
+  /// One search of /proc serves all sessions that were absent; the other sessions are handled before it.
   void Finish(std::vector<Draining>& draining, bool were_absent, bool stopping);
   void TakeOut(SessionState& session);
   /// Charged memory is the program's own: it is back when the process is gone, or maps the client page no

@@ -17,22 +17,21 @@
 
 namespace lgpu::daemon {
 
-/// A Recovery makes of an earlier daemon's journal what this one starts with: its leases, and its sessions as
-/// absent ones that are charged in full. Then it looks after what is not settled yet: absent sessions that
-/// nobody can watch, preallocated memory that is missing, cards whose memory somebody holds that no record
-/// tells of. One thread at a time.
+/// A Recovery restores the leases of an earlier daemon's journal, and its sessions as absent ones that are
+/// charged in full. Afterwards it tends three things: absent sessions whose process cannot be watched,
+/// missing preallocated memory, and memory that processes hold and no record names. One thread at a time.
 class Recovery {
  public:
   /// An absent session whose process cannot be watched is given up after this long.
   static constexpr std::chrono::seconds kUnwatchedPatience{60};
 
-  /// Who is absent for longer is looked at: a process that lives may have no Context any more.
+  /// A session that is absent for longer is examined: its process may live without the Context.
   static constexpr std::chrono::seconds kBackPatience{2};
 
   /// All outlive the recovery.
   explicit Recovery(const RecoveryParts& parts) : parts_(parts) {}
 
-  /// Before anybody can connect. `found` is the journal as it was; `lasting`: the leases of the state
+  /// Before the first connection. `found` is the journal as it was; `lasting`: the leases of the state
   /// directory; `wanted`: owners and names of those that the configuration has. One of these that was removed
   /// and whose sessions had not ended yet is as before: there is no room for it beside itself.
   /// RESOURCE_EXHAUSTED where this process may not have enough descriptors: to serve without a session that
@@ -51,13 +50,13 @@ class Recovery {
   };
   absl::Status RestoreSession(const JournalState& state, const v1::JournalSession& session,
                               const Chunks& chunks, Restored& all);
-  /// Ends sessions that are absent for long and whose process nobody can watch.
+  /// Ends sessions that are absent for long and whose process cannot be watched.
   void EndUnwatched(Clock::time_point now);
-  /// Ends absent sessions whose lease was removed, and those whose Context is gone, though its process is
-  /// not: it closed while nobody served, or the process runs another program now.
+  /// Ends absent sessions whose lease was removed, and those whose process lives without the Context: the
+  /// Context was closed while no daemon served, or the process runs another program now.
   void EndAbandoned();
   absl::Status FindUnexplained(const Journal::Opened& found);
-  /// How much of the card somebody holds that the broker does not know of.
+  /// Bytes of the card that processes hold and the broker does not know of.
   Bytes CountStrays(const Broker::CardInfo& card);
   void SetUnexplained(const std::string& uuid, bool explained);
 

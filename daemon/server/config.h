@@ -29,7 +29,7 @@ struct SimulatedDeviceConfig {
 
 /// Caps for one user or group, over all of its leases; an absent one does not limit.
 struct CapConfig {
-  std::string name = {};                   // a user or group name, or a number; "*": everybody else
+  std::string name = {};                   // a user or group name, or a number; "*": all other users
   std::optional<Bytes> memory_limit = {};  // sum of limits of its logical devices
   std::optional<Bytes> guarantee = {};     // sum of guarantees
   std::optional<std::uint32_t> leases = {};
@@ -91,7 +91,7 @@ struct Config {
   Bytes overhead_allowance;                      // charged per session and card until measured
   std::string on_uncharged = "report";  // "stop", "kill": of programs that use more than they charged
   std::chrono::milliseconds max_drain =
-      std::chrono::seconds(2);  // how long a waiting request holds others back
+      std::chrono::seconds(2);  // how long a waiting request holds other requests back
   std::vector<StaticDeviceConfig> static_devices;
   LeasePolicy policy;
   std::uint32_t kept_events = 1024;

@@ -13,8 +13,8 @@
 namespace lgpu::daemon {
 
 /// A ControlServer is the gRPC server of the control plane, with gRPC's health service, on connections that
-/// others accept. What one user can occupy is bounded: connections, streams of each, bytes of a request, and,
-/// by ControlService, calls and unread answers. Thread-safe.
+/// the Acceptor hands over. It bounds a user's connections, streams of each and bytes of a request;
+/// ControlService bounds calls and unread answers. Thread-safe.
 class ControlServer {
  public:
   /// All parts outlive the server. INTERNAL if gRPC does not start; RESOURCE_EXHAUSTED if threads are short.

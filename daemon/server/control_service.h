@@ -27,7 +27,7 @@ namespace lgpu::daemon {
 /// What all users' calls share: threads, and the places of calls, streams and answers that lie unread.
 struct CallRoom {
   KnownUsers users;  // the pools' calls use it
-  /// For calls that may wait for memory, and for the others.
+  /// For calls that may wait for memory, and for all other calls.
   std::unique_ptr<CallPool> waiting_calls;
   std::unique_ptr<CallPool> short_calls;
   std::unique_ptr<WatchPump> pump;

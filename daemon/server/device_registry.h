@@ -28,8 +28,8 @@ class DeviceRegistry {
     UniqueFd lock;
   };
 
-  /// FAILED_PRECONDITION (exit code 9): no usable GPU and none simulated, or all are owned by others; the
-  /// text says what to do.
+  /// FAILED_PRECONDITION (exit code 9): no usable GPU and none simulated, or other daemons serve all; the
+  /// text names the next step.
   static absl::StatusOr<std::unique_ptr<DeviceRegistry>> Open(const Config& config);
   /// The same without a lock: what it would serve has no reason against it, and is not served.
   static absl::StatusOr<std::unique_ptr<DeviceRegistry>> Look(const Config& config);

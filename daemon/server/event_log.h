@@ -16,20 +16,20 @@
 namespace lgpu::daemon {
 
 /// An EventLog keeps the last events, numbered by a sequence that rises by one. Where it is full, the oldest
-/// event goes of the owner who has the most, so that no user can push out the events of others. Watchers read
-/// it by sequence, so a slow one costs nothing: what it missed is counted and told. Thread-safe.
+/// event goes of the owner with the most, so that no user can push out other users' events. Watchers read
+/// it by sequence, so a slow one costs nothing: missed events are counted and told. Thread-safe.
 class EventLog {
  public:
   explicit EventLog(std::size_t kept) : kept_(kept == 0 ? 1 : kept) {}
 
   /// Adds an event; its sequence and time are filled in here. `owner` may see it besides root; nothing:
-  /// everybody may.
+  /// every user may.
   void Append(v1::Event event, std::optional<std::uint32_t> owner);
 
   struct Batch {
     std::vector<v1::Event> events;    // that `uid` may see
     std::uint64_t last_sequence = 0;  // to ask from next time
-    std::uint64_t lost = 0;           // no longer kept, whoever they were for
+    std::uint64_t lost = 0;           // no longer kept, of any owner
     bool closed = false;              // and nothing more will come
   };
   /// At most `max` events after `after`. A sequence from the future (of an earlier daemon) counts as the
@@ -47,7 +47,7 @@ class EventLog {
   void Close();
 
  private:
-  using Owner = std::optional<std::uint32_t>;  // nothing: everybody
+  using Owner = std::optional<std::uint32_t>;  // nothing: every user
   struct Entry {
     v1::Event event;
     Owner owner;

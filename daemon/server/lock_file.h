@@ -13,10 +13,10 @@ namespace lgpu::daemon {
 
 /// Takes an exclusive lock on the file `name` in `directory` for the life of the descriptor. The file is made
 /// if needed, with `mode`, never through a symbolic link. ALREADY_EXISTS, with the line that the owner
-/// left in the file as the message, if somebody has it.
+/// left in the file as the message, if another process has it.
 absl::StatusOr<UniqueFd> LockFile(int directory, const std::string& name, mode_t mode);
 
-/// Replaces the line that LockFile shows to the next one who tries.
+/// Replaces the line that LockFile shows to the next process that tries.
 absl::Status WriteLockFile(int lock, const std::string& text);
 
 }  // namespace lgpu::daemon

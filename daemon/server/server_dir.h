@@ -29,7 +29,7 @@ class ServerDir {
   static absl::StatusOr<Inherited> TakeInherited();
 
   /// Makes the directories, locks, binds and listens. FAILED_PRECONDITION: another daemon serves here (with
-  /// its pid), or the directory is somebody else's; INVALID_ARGUMENT: a path is too long for a socket;
+  /// its pid), or the directory is another user's; INVALID_ARGUMENT: a path is too long for a socket;
   /// PERMISSION_DENIED.
   static absl::StatusOr<ServerDir> Open(const Config& config, Inherited inherited);
 

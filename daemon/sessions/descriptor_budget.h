@@ -14,7 +14,7 @@ namespace lgpu::daemon {
 
 /// A DescriptorBudget bounds the descriptors that lie in sockets unread, over all sessions. The kernel
 /// charges them to the sender's user, so that without a bound one client that never reads would stop grants
-/// to everybody. Thread-safe.
+/// to all clients. Thread-safe.
 class DescriptorBudget {
  public:
   /// `limit`: of descriptors in flight in all; raised to 4, room for two greetings.
@@ -30,7 +30,7 @@ class DescriptorBudget {
   void GiveBack(std::size_t count);
   /// The session waits no more.
   void Forget(SessionId session);
-  /// Somebody waits: sessions that hold descriptors for long must go.
+  /// A session waits: sessions that hold descriptors for long must go.
   bool contended() const;
 
  private:

@@ -12,8 +12,8 @@ struct OpCount {
   std::uint64_t executed = 0;
   std::uint64_t soft_placed = 0;
 };
-/// How many ops ran, by name and by whether on a GPU. Names are those that lgpu has; what clients call
-/// otherwise is "other", so that nobody can make more of them.
+/// How many ops ran, by name and by whether on a GPU. Names are lgpu's own; a client's other names count as
+/// "other", so that no client can add entries.
 using OpCounts = std::map<std::pair<std::string, bool>, OpCount>;
 
 }  // namespace lgpu::daemon

@@ -60,11 +60,11 @@ class Session {
   static constexpr std::chrono::seconds kSendTimeout{5};
   /// A connection that says nothing for this long is closed.
   static constexpr std::chrono::seconds kHelloTimeout{10};
-  /// Descriptors that lie unread for this long, while others wait for some, end the session.
+  /// Descriptors that lie unread for this long, while other sessions wait for some, end the session.
   static constexpr std::chrono::seconds kUnreadTimeout{5};
   /// Requests of one session that wait, or whose grants are on their way.
   static constexpr std::size_t kMaxOpenGrows = 64;
-  /// Frames of a process that is gone are served this long: somebody else may have its socket.
+  /// Frames of a process that is gone are served this long: another process may have its socket.
   static constexpr std::chrono::milliseconds kLastFrames{500};
 
   Session(const SessionServices& services, SessionChannel channel, Peer peer,

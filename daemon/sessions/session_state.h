@@ -72,9 +72,9 @@ class SessionState {
   void ForgetEarlierPages();
   /// From here on it cannot be attached.
   void StartDraining();
-  /// It is attached to `lease`, and nobody is connected for it.
+  /// It is attached to `lease` and has no connection.
   void SetAbsent(LeaseKey lease);
-  /// It is absent no more: its process is back, or gone. False: it was not, or somebody else was faster.
+  /// It is absent no more: its process is back, or gone. False: it was not, or another thread was faster.
   bool LeaveAbsent();
 
   /// Asks the session's thread to say goodbye and end.

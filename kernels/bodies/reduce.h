@@ -37,7 +37,7 @@ struct ReduceParameters {
   std::uint64_t mean_of;  // the mean of so many; only if `mean`
   Strided kept, reduced;
   std::int32_t mean;
-  std::int32_t lanes;  // of a block's threads: so many outputs at a time; the others share the terms
+  std::int32_t lanes;  // outputs of a block at a time; threads / lanes threads share the terms of each
 };
 
 /// In what sums are kept: wide enough that what counts is the rounding at the end. Whole numbers wrap around.

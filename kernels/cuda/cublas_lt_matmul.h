@@ -67,7 +67,7 @@ class CublasLtMatMul final : public MatMulLibrary {
                                                         std::span<std::byte> scratch) const;
   absl::StatusOr<std::unique_ptr<const Opened>> OpenFile(const std::string& file, const LibraryCall& call,
                                                          std::span<std::byte> scratch) const;
-  /// Queues a product that nobody reads, where there is memory for it.
+  /// Queues a product whose result is not used, where there is memory for it.
   absl::Status Try(const Opened& opened, const LibraryCall& call, std::span<std::byte> scratch) const;
   absl::StatusOr<std::shared_ptr<const Plan>> FindPlan(const Opened& opened, const MatMulKey& key);
   absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Opened& opened, const MatMulKey& key) const;
@@ -75,7 +75,7 @@ class CublasLtMatMul final : public MatMulLibrary {
                             std::span<std::byte> workspace, void* stream);
 
   const Options options_;
-  // Held over the loading: of several threads one loads, and the others need what it gets.
+  // Held over the loading: of several threads one loads, and the other threads wait for the library.
   Mutex opening_;
   std::unique_ptr<const Opened> opened_owner_ ABSL_GUARDED_BY(opening_);  // set once
   absl::Status missing_ ABSL_GUARDED_BY(opening_);

@@ -32,7 +32,7 @@ class CudaStaging {
     bool page_locked = false;
     CudaEventPool::Event last;  // of the device's last work with it; null: there is none
   };
-  /// Goes back with its owner, who leaves in `last` what the next one has to wait for.
+  /// Goes back with its owner, which leaves in `last` the event that the next owner has to wait for.
   using Lent = std::unique_ptr<Buffer, std::function<void(Buffer*)>>;
 
   explicit CudaStaging(const CudaDriver& driver) : driver_(driver) {}
@@ -58,7 +58,7 @@ class CudaStaging {
   CondVar given_back_;
   std::deque<std::unique_ptr<Buffer>> idle_ ABSL_GUARDED_BY(mutex_);  // by the time they came back
   int made_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Somebody has the idle ones in hand, and gives them back soon.
+  // A thread has the idle ones in hand, and gives them back soon.
   bool looking_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

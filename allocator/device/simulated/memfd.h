@@ -37,7 +37,7 @@ absl::StatusOr<UniqueFd> CreateChunkMemfd(Bytes bytes, bool sparse, const std::s
 bool HasChunkSeals(int fd);
 /// INVALID_ARGUMENT unless `fd` is what CreateChunkMemfd makes, with that size.
 absl::Status CheckChunkMemfd(int fd, Bytes bytes);
-/// Frees the pages of a chunk for good, whoever maps it.
+/// Frees the pages of a chunk for good, also under mappings of other processes.
 absl::Status EmptyChunkMemfd(int fd);
 
 }  // namespace lgpu

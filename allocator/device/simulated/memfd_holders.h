@@ -17,13 +17,13 @@ struct MemfdHolder {
   std::uint64_t inode = 0;
   std::int64_t pid = 0;
   std::string name;  // as it was given to memfd_create
-  std::string path;  // in /proc, through which it can be opened by whoever has the right to
+  std::string path;  // in /proc, through which a process with the right to can open it
   Bytes bytes = {};  // allocated; zero where only a mapping is known
 };
 
 /// All memfds whose name begins with `name` that other processes have open or mapped, as /proc says.
 /// Processes that this one may not look into are passed over. RESOURCE_EXHAUSTED where this one may not open
-/// enough files to look, UNAVAILABLE where the threads of a process end too fast: who has them is not known
+/// enough files to look, UNAVAILABLE where the threads of a process end too fast: the holders are unknown
 /// then.
 absl::StatusOr<std::vector<MemfdHolder>> FindMemfdHolders(std::string_view name);
 

@@ -20,7 +20,7 @@
 
 namespace lgpu {
 
-// A chunk's file, alive while anybody works with it; a handle of it may be gone already.
+// A chunk's file, alive while an operation uses it; a handle of it may be gone already.
 struct ChunkFile {
   UniqueFd fd;
   int device;

@@ -10,8 +10,8 @@
 
 namespace lgpu {
 
-/// SimulatedRegions is the address space of a simulated backend: reserved ranges that nobody can touch, and
-/// which mappings lie in them. It does the system calls of reserving; those of mapping are the backend's,
+/// SimulatedRegions is the address space of a simulated backend: reserved ranges without access, and
+/// the mappings in them. It does the system calls of reserving; those of mapping are the backend's,
 /// between the two steps of `ranges()`. Thread-safe. The destructor unmaps everything, unless the process is
 /// a forked child, which calls Forget before.
 class SimulatedRegions {

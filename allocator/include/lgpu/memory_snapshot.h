@@ -17,7 +17,7 @@ namespace lgpu {
 
 /// What a piece of a region is at one moment.
 enum class BlockState {
-  kLive,    // somebody owns it
+  kLive,    // allocated
   kCached,  // freed, in a thread's front cache
   kFenced,  // freed, waiting for the fences of streams that used it
 };
@@ -29,13 +29,13 @@ struct BlockInfo {
   Bytes offset;  // from the start of the region
   Bytes bytes;
   Bytes requested;
-  std::string op = {};  // AllocateOptions.op; empty: nobody said
+  std::string op = {};  // AllocateOptions.op; empty: not given
   StreamId stream = 0;
   std::chrono::milliseconds age{0};  // since it was allocated, within a second or so
   BlockState state = BlockState::kLive;
 };
 
-/// Who holds how much: the live blocks of one op.
+/// The live blocks of one op.
 struct MemoryOwner {
   std::string op = {};  // empty: blocks whose owner said nothing
   Bytes bytes;

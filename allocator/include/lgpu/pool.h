@@ -25,7 +25,7 @@ namespace lgpu {
 struct GrowthPolicy;
 struct PoolBlocks;
 
-/// A piece of a region that Pool::Allocate handed out. A plain value: whoever allocated it frees it.
+/// A piece of a region that Pool::Allocate handed out. A plain value: the caller frees the block.
 struct Block {
   std::byte* address = nullptr;
   Bytes bytes;                   // usable size, at least what was asked for
@@ -37,17 +37,17 @@ struct Block {
 struct AllocateOptions {
   Bytes alignment = Bytes(256);  // a power of two up to 2 MiB; smaller ones are raised to 256
   std::string_view what = {};    // said in a refusal: "output of op MatMul, shape [2,2], float"
-  std::string_view op = {};      // who owns it: "MatMul". Few different ones: reports add up by it
+  std::string_view op = {};      // its owner: "MatMul". Use few different ones: reports add up by it
   StreamId stream = 0;           // where it will be used first, and freed
-  /// Another stream, which writes it first: it waits only for those who used the same memory before. Whoever
-  /// allocates makes `stream` wait for what is written there. For blocks of more than 64 KiB, of stream 0.
+  /// Another stream, which writes the block first: it waits only for earlier users of the same memory. The
+  /// caller makes `stream` wait for that write. For blocks of more than 64 KiB, of stream 0.
   StreamId filled_on = 0;
   /// See GrowRequest; more than a day means a day. At the limit it is also how long to wait for other threads
-  /// to free, where others used the pool within as long; a thread on its own is refused at once.
+  /// to free memory, if they used the pool within that time; a single thread is refused at once.
   std::chrono::nanoseconds timeout{0};
-  /// Only memory that lies ready: mapped, or to be had at once from what nobody else has or waits for. Nobody
-  /// is asked to give any back, no fence is waited for, nothing moves. What it is refused is no refusal: it
-  /// is not counted, and its status carries no Refusal.
+  /// Only spare memory: mapped, or granted at once without a request of another session waiting for it. No
+  /// program is asked to give memory back, no fence is waited for, no chunk moves. A failure does not count
+  /// as a refusal, and its status carries no Refusal.
   bool spare_only = false;
   /// Scratch memory of a library: in MemoryStats::workspace, and in no other number of what is used. More
   /// than 64 KiB, of stream 0.
@@ -63,10 +63,10 @@ struct PoolOptions {
   /// What the front cache of one thread may hold, in blocks of up to 64 KiB; never more than a 64th of the
   /// limit, a 4096th where half of it is used, and nothing close to it. Zero: no front caches.
   Bytes cache_per_thread = Bytes(std::uint64_t{32} << 20);
-  /// Null: there is one stream only, and whoever trims makes sure that it is done with freed blocks.
+  /// Null: there is one stream only, and the caller of Trim makes sure that it is done with freed blocks.
   std::shared_ptr<StreamFences> fences = {};
   /// Whether Maintain asks for chunks before they are needed, and growth for more than is missing. Not for a
-  /// source whose limit others share, unless somebody calls TrimFor for them.
+  /// source whose limit other pools share, unless TrimFor is called when they are short.
   bool grow_ahead = true;
   /// Called from any thread, with no lock held, when memory runs low: Maintain should be called soon. It must
   /// not block, and must not call the pool.
@@ -80,8 +80,9 @@ struct PoolOptions {
 /// pool's lock, so that other threads allocate and free while one waits for memory.
 /// Ownership: the pool owns its source. Its destructor returns all chunks; live blocks die with it.
 /// Stream order: a block belongs to the stream it was allocated for. Freed, it may be handed out at once for
-/// the same stream. Whoever queues work with it on another stream says so (UseOn) and it is handed out again
-/// when that work is done. Chunks are moved and returned only behind the fences of their last use.
+/// the same stream. A caller that queues work with it on another stream calls UseOn, and the freed block is
+/// handed out again when that work is done. Chunks are moved and returned only behind the fences of their
+/// last use.
 class LGPU_API Pool {
  public:
   Pool(std::unique_ptr<RegionSource> source, PoolOptions options);
@@ -111,11 +112,11 @@ class LGPU_API Pool {
     Bytes returned;
     Bytes pending;  // is free as well, but for work on the device that may still use it
   };
-  /// As Trim, for somebody who needs `bytes`: where only a larger chunk is free, that one goes.
+  /// As Trim, for another pool that needs `bytes`: where only a larger chunk is free, that one goes.
   absl::StatusOr<Trimmed> TrimFor(Bytes bytes);
-  /// What may take its time, for a thread that has it: grows ahead of demand, gives long idle memory back,
-  /// looks after fences. `now` is of a steady clock and never falls. Says when it wants to be called again,
-  /// if nobody wakes it before; nothing: only then.
+  /// Slow upkeep for a background thread: grows ahead of demand, gives long idle memory back, checks fences.
+  /// `now` is of a steady clock and never falls. Gives the time of the next call, unless PoolOptions.wake
+  /// comes before; nothing: only `wake` asks for it.
   std::optional<std::chrono::steady_clock::time_point> Maintain(std::chrono::steady_clock::time_point now);
 
   MemoryStats stats() const;

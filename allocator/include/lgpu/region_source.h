@@ -30,9 +30,9 @@ struct ChunkPlacement {
 struct GrowRequest {
   Bytes at_least;  // the answer holds this much or is an error; a multiple of the granularity
   Bytes wanted;    // >= at_least: what would be useful; more than at_least is never waited for
-  /// How long the source may wait for memory that is held by others or on its way back.
+  /// How long the source may wait for memory that other devices hold or that is leaving.
   std::chrono::nanoseconds timeout{0};
-  /// Nobody needs it yet: a refusal is not reported to anybody, and need not say why.
+  /// No allocation needs it yet: a refusal is not reported and needs no reason.
   bool ahead = false;
 };
 

@@ -9,8 +9,8 @@
 
 namespace lgpu {
 
-/// A queue of device work that a Pool's owner numbers: 0 is the one that most blocks are for, the others are
-/// numbers below kMaxStreams of the owner's choice.
+/// A queue of device work that a Pool's owner numbers: 0 is the one that most blocks are for, the other
+/// streams have numbers below kMaxStreams of the owner's choice.
 using StreamId = std::uint32_t;
 inline constexpr StreamId kMaxStreams = 64;
 

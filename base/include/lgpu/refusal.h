@@ -46,7 +46,7 @@ struct Refusal {
 
   /// The live blocks of one op in this program.
   struct Owner {
-    std::string op = {};  // empty: nobody said
+    std::string op = {};  // empty: blocks without the name of an op
     Bytes bytes = {};
     std::uint64_t blocks = 0;
     friend bool operator==(const Owner&, const Owner&) = default;
@@ -65,7 +65,7 @@ struct Refusal {
   std::optional<Bytes> largest_free_block = {};
   std::string card = {};  // "GPU 0 (simulated)"; empty where no card is involved
   std::optional<Bytes> card_total = {};
-  std::optional<Bytes> card_free = {};    // neither held nor promised to anybody
+  std::optional<Bytes> card_free = {};    // neither held nor promised
   std::optional<Bytes> coming_back = {};  // returning or draining memory that was waited for
   std::vector<Holder> holders = {};       // of the rest of the card, largest first
   std::vector<Owner> owners = {};         // of what is in use here, largest first; stays in the process

@@ -48,7 +48,7 @@ struct ContextOptions {
   /// Empty: one device on the first visible card with default options, or the devices of `lease`.
   std::vector<LogicalDeviceOptions> logical_devices = {};
   /// The handle or name of an existing lease to attach to; excludes `logical_devices`. Default: the
-  /// variable LGPU_LEASE. Where that is set, whoever started the program has decided: its lease is used in
+  /// variable LGPU_LEASE. A set variable is the decision of the program's user: its lease is used in
   /// place of `logical_devices`, and a note says so.
   std::string lease = {};
   /// A name for the lease that is created.
@@ -65,9 +65,9 @@ struct ContextOptions {
   /// An op whose inputs are int32 or int64, of at most 64 elements each, and on the CPU, stays there if
   /// nothing else is asked for. Default: TF_EAGER_ENABLE_SMALL_TENSOR_CPU_PINNING, else off.
   std::optional<bool> pin_small_ops = {};
-  /// How long an allocation may wait for memory that others use or that is on its way back; at the limit also
-  /// for other threads of the program to free theirs, where they used the device within as long. For what
-  /// lies idle in another program it waits up to 100 ms in any case.
+  /// How long an allocation may wait for memory that other programs use or that is leaving; at the limit also
+  /// for other threads of the program to free memory, if they used the device within that time. For idle
+  /// memory of another program it waits up to 100 ms in any case.
   std::chrono::milliseconds allocation_timeout = std::chrono::seconds(10);
   /// The device's own time is measured for one op in so many of those that run a kernel on a logical GPU, and
   /// stands in their placement records. 1: for all, 0: for none. Not for constants and copies, and not
@@ -165,7 +165,7 @@ class LGPU_API Context {
   /// Gives everything back now and waits until the quota is free. Tensors and ops fail afterwards.
   /// Repeating it is fine. UNAVAILABLE: no daemon is there to hear it; the next one does.
   /// FAILED_PRECONDITION, and nothing changes: blocks of Memory are live, or exports of tensors on its GPUs
-  /// (tensor_export.h) are in use; IsMemoryInUse tells this error from others.
+  /// (tensor_export.h) are in use; IsMemoryInUse tells this error from other errors.
   absl::Status Close();
 
   /// Closes as the destructor does. Where memory is in use outside, ops end at once and what is idle goes
