@@ -6,21 +6,12 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/process_epoch.h"
-
 namespace lgpu {
 namespace {
 
 bool IsGone(std::int32_t tid) { return syscall(SYS_tgkill, getpid(), tid, 0) != 0 && errno == ESRCH; }
 
 }  // namespace
-
-constinit thread_local FrontCache::ThisThread FrontCache::this_thread{~std::uint64_t{0}, 0};
-
-std::int32_t FrontCache::AskForSelf() {
-  this_thread = {ProcessEpoch::Now(), static_cast<std::int32_t>(syscall(SYS_gettid))};
-  return this_thread.tid;
-}
 
 // More threads than shards: now and then one of them is gone.
 FrontCache::Shard* FrontCache::MineOfMany(std::int32_t self) {

@@ -11,7 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
-#include "base/process_epoch.h"
+#include "base/this_thread.h"
 #include "lgpu/bytes.h"
 
 namespace lgpu {
@@ -161,10 +161,6 @@ class FrontCache {
 
   /// This thread's shard; null where it has none and there is none to be had.
   Shard* Mine();
-  /// The kernel's number of this thread.
-  static std::int32_t ThisThreadNumber() {
-    return this_thread.epoch == ProcessEpoch::Now() ? this_thread.tid : AskForSelf();
-  }
 
   /// Takes everything out, one call at a time: visit(index) for each block. True if there was any.
   template <typename Visit>
@@ -223,14 +219,6 @@ class FrontCache {
     }
   }
 
-  // The kernel's number of this thread, which it asks for once; a forked child's only thread asks again.
-  // No other living thread has the same.
-  struct ThisThread {
-    std::uint64_t epoch;
-    std::int32_t tid;
-  };
-  [[gnu::tls_model("initial-exec")]] static constinit thread_local ThisThread this_thread;
-  static std::int32_t AskForSelf();
   static std::uint32_t HashOf(std::int32_t tid) {
     return static_cast<std::uint32_t>(tid) * 0x9e3779b9u >> 26;
   }
@@ -292,7 +280,7 @@ inline bool FrontCache::Shard::Queue(std::uint32_t size, std::uint32_t index, st
 }
 
 [[gnu::always_inline]] inline FrontCache::Shard* FrontCache::Mine() {
-  const std::int32_t self = ThisThreadNumber();
+  const std::int32_t self = ThisThread::KernelNumber();
   const std::uint32_t hash = HashOf(self);
   for (std::uint32_t i = 0; i < kProbes; ++i) {
     Shard* const shard = shards_[(hash + i) % kMostShards].load(std::memory_order_acquire);

@@ -30,6 +30,7 @@
 #include "allocator/suballocator.h"
 #include "base/mutex.h"
 #include "base/process_epoch.h"
+#include "base/this_thread.h"
 #include "lgpu/pool.h"
 #include "lgpu/refusal.h"
 
@@ -166,7 +167,7 @@ struct PoolState {
   }
   /// This thread takes the lock for a block.
   void NoteThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    const std::int32_t self = FrontCache::ThisThreadNumber();
+    const std::int32_t self = ThisThread::KernelNumber();
     if (last_thread != self) [[unlikely]] {
       if (last_thread != 0) {
         other_thread_at = tick.load(std::memory_order_relaxed);

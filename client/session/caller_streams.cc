@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/this_thread.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
@@ -12,19 +13,12 @@ constexpr std::uintptr_t kPerThreadStream = 2;
 // No address of a program has it.
 constexpr std::uint64_t kThreadBit = std::uint64_t{1} << 63;
 
-/// A number that no other thread of this process ever has.
-std::uint64_t ThreadNumber() {
-  static std::atomic<std::uint64_t> last{0};
-  thread_local const std::uint64_t number = last.fetch_add(1, std::memory_order_relaxed) + 1;
-  return number;
-}
-
 }  // namespace
 
 std::uint64_t CallerStreams::KeyOf(void* stream) {
   const auto value = reinterpret_cast<std::uintptr_t>(stream);
   if (value == 0) return kLegacyStream;
-  return value == kPerThreadStream ? kThreadBit | ThreadNumber() : value;
+  return value == kPerThreadStream ? kThreadBit | ThisThread::UniqueNumber() : value;
 }
 
 // Number 0 is taken from its stream by Forget alone, which no use of the stream runs beside: it needs no pin.
