@@ -140,7 +140,7 @@ class LGPU_API Pool {
   absl::Status CheckInvariants() const;
 
  private:
-  class Impl;
+  class LGPU_HIDDEN Impl;
   explicit Pool(std::unique_ptr<Impl> impl);
   friend std::unique_ptr<Pool> MakePoolWithPolicy(std::unique_ptr<RegionSource> source, PoolOptions options,
                                                   const GrowthPolicy& policy);

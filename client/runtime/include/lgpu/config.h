@@ -123,7 +123,7 @@ class LGPU_API Config {
   absl::Status SetDevicePolicy(std::optional<std::string_view> policy);
   std::string_view GetDevicePolicy() const;
 
-  class Impl;
+  class LGPU_HIDDEN Impl;
 
  private:
   friend class Context;
