@@ -1,11 +1,11 @@
-#include "cli/commands/completion.h"
+#include "cli/completion.h"
 
 #include <CLI/CLI.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/exit_codes.h"
-#include "cli/completion.h"
+#include "cli/commands/commands.h"
 #include "lgpu/status.h"
 #include "proto/messages_json.h"
 

@@ -1,11 +1,10 @@
-#include "cli/commands/create.h"
-
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/exit_codes.h"
+#include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "cli/device_flags.h"
 #include "cli/management_flags.h"

@@ -1,9 +1,9 @@
-#include "cli/commands/doctor.h"
+#include "cli/doctor.h"
 
 #include <CLI/CLI.hpp>
 
 #include "base/exit_codes.h"
-#include "cli/doctor.h"
+#include "cli/commands/commands.h"
 #include "lgpu/status.h"
 #include "proto/messages_json.h"
 

@@ -1,11 +1,10 @@
-#include "cli/commands/env.h"
-
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <optional>
 #include <string>
 
 #include "base/exit_codes.h"
+#include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "cli/driver_shim.h"
 #include "cli/env_formats.h"

@@ -1,10 +1,9 @@
-#include "cli/commands/events.h"
-
 #include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "base/exit_codes.h"
+#include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "cli/event_lines.h"
 #include "lgpu/status.h"

@@ -1,4 +1,4 @@
-#include "cli/commands/explain.h"
+#include "cli/explain.h"
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/exit_codes.h"
+#include "cli/commands/commands.h"
 #include "cli/connection.h"
-#include "cli/explain.h"
 #include "kernels/registry.h"
 #include "kernels/text.h"
 #include "lgpu/status.h"

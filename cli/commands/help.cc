@@ -1,11 +1,10 @@
-#include "cli/commands/help.h"
-
 #include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/exit_codes.h"
+#include "cli/commands/commands.h"
 #include "cli/flag_table.h"
 #include "cli/suggestions.h"
 #include "lgpu/status.h"

@@ -1,5 +1,3 @@
-#include "cli/commands/inspect.h"
-
 #include <langinfo.h>
 #include <unistd.h>
 
@@ -13,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/exit_codes.h"
+#include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "cli/event_lines.h"
 #include "cli/lease_names.h"

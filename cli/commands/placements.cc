@@ -1,10 +1,9 @@
-#include "cli/commands/placements.h"
-
 #include <CLI/CLI.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/exit_codes.h"
+#include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "cli/placement_tables.h"
 #include "lgpu/status.h"

@@ -1,15 +1,11 @@
-#include "cli/commands/ps.h"
-
 #include <CLI/CLI.hpp>
 #include <string>
 #include <utility>
 
-#include "base/exit_codes.h"
-#include "cli/connection.h"
+#include "cli/commands/commands.h"
 #include "cli/ls_tables.h"
 #include "cli/query.h"
-#include "cli/repeat.h"
-#include "lgpu/status.h"
+#include "cli/stats_command.h"
 #include "proto/messages_json.h"
 
 namespace lgpu::cli {
@@ -38,41 +34,28 @@ nlohmann::json SessionsToJson(const v1::StatsSnapshot& snapshot) {
   return json;
 }
 
-class PsCommand final : public Command {
+class PsCommand final : public StatsCommand {
  public:
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand(
         "ps", "Show the processes that are attached to leases, and other processes on the GPUs");
-    filter_.AddTo(*verb);
-    repeat_.AddTo(*verb);
-    query_.AddTo(*verb, SessionKeys());
+    filter().AddTo(*verb);
+    repeat().AddTo(*verb);
+    query().AddTo(*verb, SessionKeys());
     return verb;
   }
 
-  absl::StatusOr<int> Run(const CommonOptions& options) override {
-    LGPU_RETURN_IF_ERROR(query_.CheckAlone(options.json));
-    if (query_.wanted()) LGPU_RETURN_IF_ERROR(QuerySessions(query_, {}).status());  // wrong keys
-    LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
-    LGPU_RETURN_IF_ERROR(repeat_.Run([&] { return Print(connection, options); }));
-    return kExitOk;
-  }
-
  private:
-  absl::Status Print(Connection& connection, const CommonOptions& options) {
-    LGPU_ASSIGN_OR_RETURN(v1::StatsSnapshot all, connection.Call(kGetStats, v1::GetStatsRequest()));
-    // Later on a lease may well have ended.
-    if (!std::exchange(checked_, true)) LGPU_RETURN_IF_ERROR(filter_.Check(all));
-    const v1::StatsSnapshot snapshot = filter_.Apply(std::move(all));
-    if (options.json) return WriteOut(JsonLine(SessionsToJson(snapshot)));
-    if (!query_.wanted()) return WriteOut(FormatSessions(snapshot, options.out));
-    LGPU_ASSIGN_OR_RETURN(const std::string csv, QuerySessions(query_, snapshot));
-    return WriteOut(csv);
+  nlohmann::json Json(const v1::StatsSnapshot& snapshot) const override { return SessionsToJson(snapshot); }
+
+  std::string Tables(const v1::StatsSnapshot& snapshot, const Style& style) const override {
+    return FormatSessions(snapshot, style);
   }
 
-  FilterFlags filter_;
-  RepeatFlags repeat_;
-  QueryFlags query_;
-  bool checked_ = false;
+  absl::StatusOr<std::string> Rows(const QueryFlags& query,
+                                   const v1::StatsSnapshot& snapshot) const override {
+    return QuerySessions(query, snapshot);
+  }
 };
 
 }  // namespace

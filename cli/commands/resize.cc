@@ -1,5 +1,3 @@
-#include "cli/commands/resize.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/exit_codes.h"
+#include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "cli/device_flags.h"
 #include "lgpu/status.h"

@@ -1,5 +1,3 @@
-#include "cli/commands/rm.h"
-
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -14,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/exit_codes.h"
+#include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "cli/lease_names.h"
 #include "cli/lease_programs.h"

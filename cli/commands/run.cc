@@ -1,5 +1,3 @@
-#include "cli/commands/run.h"
-
 #include <signal.h>
 #include <sys/eventfd.h>
 
@@ -21,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "base/exit_codes.h"
 #include "cli/child_process.h"
+#include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "cli/device_flags.h"
 #include "cli/driver_files.h"

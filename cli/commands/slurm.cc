@@ -1,9 +1,8 @@
-#include "cli/commands/slurm.h"
-
 #include <CLI/CLI.hpp>
 #include <string>
 
 #include "base/exit_codes.h"
+#include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "cli/device_flags.h"
 #include "cli/slurm_gres.h"

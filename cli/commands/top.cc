@@ -1,5 +1,3 @@
-#include "cli/commands/top.h"
-
 #include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -17,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/exit_codes.h"
+#include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "cli/top/top_feed.h"
 #include "cli/top/top_layout.h"

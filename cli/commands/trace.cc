@@ -1,5 +1,3 @@
-#include "cli/commands/trace.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -8,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/exit_codes.h"
+#include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "cli/output_file.h"
 #include "cli/trace_format.h"

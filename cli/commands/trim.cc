@@ -1,5 +1,3 @@
-#include "cli/commands/trim.h"
-
 #include <CLI/CLI.hpp>
 #include <map>
 #include <string>
@@ -8,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/exit_codes.h"
+#include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "cli/output.h"
 #include "lgpu/bytes.h"

@@ -1,10 +1,9 @@
-#include "cli/commands/verify.h"
-
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <string>
 
 #include "base/exit_codes.h"
+#include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "cli/driver_verification.h"
 #include "cli/verification.h"

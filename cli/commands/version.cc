@@ -1,10 +1,9 @@
-#include "cli/commands/version.h"
-
 #include <CLI/CLI.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/exit_codes.h"
+#include "cli/commands/commands.h"
 #include "cli/connection.h"
 #include "lgpu/status.h"
 #include "proto/messages_json.h"
