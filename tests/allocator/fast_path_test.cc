@@ -56,7 +56,7 @@ void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 namespace lgpu {
 namespace {
 
-// Addresses that nobody touches; counts what it is asked for.
+// Addresses that no code touches; counts its calls.
 class CountingSource final : public RegionSource {
  public:
   std::byte* base() const override { return reinterpret_cast<std::byte*>(std::uintptr_t{1} << 44); }
@@ -238,8 +238,8 @@ Written MostWritten(std::size_t blocks, std::uint32_t homes, unsigned seed) {
 TEST(FastPathTest, AnOperationWritesToAFewNodesHoweverManyThereAre) {
   for (const auto& [blocks, homes] : {std::pair(100u, 1u), {10'000u, 1u}, {10'000u, 3u}}) {
     const Written most = MostWritten(blocks, homes, 7);
-    // The block, the range it comes from, who lay before it; who hangs beside the range in its class, three
-    // of its old and new one; and slot 0, where lists end. Now and then a home gets nodes for many.
+    // The block, the range it comes from and the range before it; three neighbours of the range in the lists
+    // of its old and new class; and slot 0, where lists end. Now and then a home gets nodes for many blocks.
     EXPECT_LE(most.allocate, 7u) << blocks;
     // The block, its two neighbours and the one behind them; two beside each that was in a class, the head
     // of the new one; slot 0.

@@ -66,7 +66,7 @@ TEST(MemfdHoldersTest, AHolderThatHasSomethingElseThereIsLookedAtAgain) {
   EXPECT_NE(About(chunk->get()).st_blocks, 0);
 }
 
-// "Nobody has it" would cost a living process its memory.
+// The answer "no process has it" would cost a living process its memory.
 TEST(MemfdHoldersTest, WithoutFreeDescriptorsTheHoldersAreUnknown) {
   rlimit before = {};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);

@@ -217,7 +217,8 @@ TEST_F(PoolCacheTest, TheLimitIsExactUnderEightThreads) {
   ExpectEmptyAfterTrim();
 }
 
-// Blocks that one thread allocates and another one frees, with somebody who empties the caches all the time.
+// Blocks that one thread allocates and another one frees, while a third thread empties the caches all the
+// time.
 TEST_F(PoolCacheTest, FreedInAnotherThread) {
   Open({.limit = 64_MiB});
   constexpr int kBlocks = 20'000;

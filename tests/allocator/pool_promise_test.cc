@@ -43,7 +43,7 @@ struct Ground {
   bool always_refuse = false;
 };
 
-// A source of addresses that nobody may touch, with chunks of any mix of classes.
+// A source of addresses without access, with chunks of any mix of classes.
 class MixedSource final : public RegionSource {
  public:
   struct Options {

@@ -110,7 +110,7 @@ TEST_F(PoolScratchTest, ScratchMemoryIsLargeAndOfTheHomeStream) {
   }
 }
 
-// Whoever looks while scratch memory comes and goes sees it whole, once, or not at all.
+// A snapshot that is taken while scratch memory comes and goes has it whole, once, or not at all.
 TEST_F(PoolScratchTest, NumbersAgreeWhileScratchMemoryComesAndGoes) {
   Open({.limit = 64_MiB});
   const Block tensor = Must(1_MiB);

@@ -125,7 +125,7 @@ TEST_F(PoolStreamsTest, AnotherStreamIsOrderedBehindHomesWork) {
   MustFree(more);
 }
 
-// A stream that fills a block for home waits for those who had the memory, not for all that home has to do.
+// A stream that fills a block for home waits for earlier users of the memory, not for all work of home.
 TEST_F(PoolStreamsTest, AFillingStreamWaitsForTheMemorysOwnPastOnly) {
   OpenWithFences(64_MiB);
   const Block before = Must(4_MiB);

@@ -1,4 +1,4 @@
-// At the limit: who waits for other threads of the program, and who does not.
+// At the limit: which requests wait for other threads of the program.
 
 #include <atomic>
 #include <barrier>
@@ -101,7 +101,7 @@ TEST_F(PoolWaitTest, BlocksInAnotherThreadsCacheAreFound) {
     std::vector<Block> small;
     for (absl::StatusOr<Block> block; (block = pool_->Allocate(64_KiB)).ok();) small.push_back(*block);
     is_waiting.wait(false);
-    // Some of it fits into the cache of this thread, which nobody else looks into of itself.
+    // Some of it fits into the cache of this thread, which other threads search only when they are short.
     for (const Block& block : small) EXPECT_TRUE(pool_->Free(block).ok());
   });
   while (pool_->stats().used < 64_MiB) std::this_thread::yield();

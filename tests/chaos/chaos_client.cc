@@ -24,7 +24,7 @@ using lgpu::Context;
 using lgpu::Tensor;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-// The lease of several programs: it stays theirs who live, whoever made it.
+// The lease of several programs: the living ones keep it, also after its maker's death.
 constexpr char kShared[] = "shared";
 
 struct Filled {

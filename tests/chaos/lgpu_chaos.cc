@@ -3,8 +3,8 @@
 // /proc only: descriptors and mappings of chunks; and what programs that charge say is in use.
 //
 // usage: lgpu_chaos [--seed S] [--minutes M] [--json FILE] [--break-ledger]
-// Exit code 0: nothing was lost or counted twice, nobody hung, no tensor changed. With --break-ledger, which
-// takes a daemon with a seeded bug: 0 if that was noticed.
+// Exit code 0: nothing was lost or counted twice, no client hung, no tensor changed. With --break-ledger,
+// which takes a daemon with a seeded bug: 0 if that was noticed.
 
 #include <signal.h>
 #include <sys/stat.h>
@@ -41,7 +41,7 @@ using std::chrono::milliseconds;
 constexpr int kClients = 5;
 constexpr int kChargers = 2;
 constexpr char kChargersLease[] = "chargers";
-// For everybody to be back and all to agree; longer is a hang.
+// Until all clients are back and all accounts agree; longer is a hang.
 constexpr std::chrono::seconds kPatience{30};
 
 struct Options {

@@ -1,4 +1,5 @@
-// How a session ends: by the daemon's word, by its death, by what nobody understands; and what a fork ends.
+// How a session ends: by Goodbye, by the daemon's death, by a frame that breaks the protocol; and after a
+// fork.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -118,7 +118,7 @@ class DaemonConnectionResumeTest : public ::testing::Test {
   std::optional<FakeDaemon> first_;
 };
 
-// The daemon has heard that the chunk is held, and is not back yet for the one who returns it.
+// The chunk has been attested, and the connection is not back yet for the thread that returns the chunk.
 TEST_F(DaemonConnectionResumeTest, AReturnDuringAttestationReachesTheNextDaemon) {
   NextDaemon next(path_);
   const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
@@ -195,7 +195,7 @@ TEST_F(DaemonConnectionResumeTest, ACancelledSessionIsNoHangUp) {
   EXPECT_EQ(connection->status().message(), "somebody cancelled it");
 }
 
-// A lease that was removed: nobody is to wait for the next daemon.
+// A lease that was removed: no call waits for the next daemon.
 TEST_F(DaemonConnectionResumeTest, AnEndThatTheDaemonDecidesIsOne) {
   const std::unique_ptr<DaemonConnection> connection = Open([](FakePeer& peer) {
     peer.Greet();

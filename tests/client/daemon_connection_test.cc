@@ -337,7 +337,7 @@ TEST(DaemonConnectionTest, AnAbandonedAnswerIsAcknowledgedAndGivenBack) {
   EXPECT_THAT(Text(slow), HasSubstr("does not answer"));
   EXPECT_TRUE((*connection)->status().ok());
   abandoned.set_value();
-  daemon.Join();  // nobody waits here: the session thread takes the late grant
+  daemon.Join();  // no call waits: the session thread takes the late grant
   EXPECT_EQ(acked, 1u);
   EXPECT_THAT(given_back, ElementsAre(5, 6));
 }

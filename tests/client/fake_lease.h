@@ -18,7 +18,7 @@
 
 namespace lgpu::testing {
 
-/// A source of chunks that the test's own backend makes, up to a limit and to nobody else's harm.
+/// A source of chunks that the test's own backend makes, up to a limit of its own.
 class FakeSource final : public RegionSource {
  public:
   FakeSource(DeviceMemory& backend, int card, Bytes limit)

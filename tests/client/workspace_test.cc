@@ -116,7 +116,7 @@ TEST_F(WorkspaceTest, AShortageWaitsForUsersOfTheWorkspaceAndStopsNewOnes) {
     EXPECT_EQ(workspace_->Take(1_MiB), nullptr);
     block = pool_->Allocate(16_MiB);
   });
-  // Once the other thread waits there is none for anybody else.
+  // Once the other thread waits no thread gets a workspace.
   while (workspace_->Take(1_MiB) != nullptr) std::this_thread::yield();
   EXPECT_FALSE(free);
   mine.reset();

@@ -36,7 +36,7 @@ struct DeviceBackendFactory {
   std::function<std::unique_ptr<DeviceBackend>()> make;  // device 0 has 64 MiB free at least
   /// The fill kernel; its arguments are set by the test.
   KernelLaunch fill;
-  /// What was reclaimed is gone at once, and who maps it still dies of it.
+  /// Reclaimed memory is gone at once, and a process that still maps it dies when it reads.
   bool reclaim_is_immediate = true;
   /// Import refuses a chunk of another size; else Map does, where the chunk is smaller than that.
   bool import_checks_size = true;

@@ -1,4 +1,4 @@
-// One user who does all that the control socket allows must not stop another user's calls.
+// A user that does everything that the control socket allows must not stop another user's calls.
 
 #include <gmock/gmock.h>
 

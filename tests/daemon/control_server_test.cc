@@ -199,7 +199,7 @@ TEST_F(ControlServerTest, StateKeptForARequestIsBounded) {
   EXPECT_EQ(lease.devices(0).label(), "weights");
 }
 
-// One user who opens connections without end must not use up the numbers that name connections.
+// A user that opens connections without end must not use up the numbers that name connections.
 class FewDescriptorsTest : public ControlServerTest {
  protected:
   // A connection of that user; nothing if the daemon closed it at once.

@@ -44,7 +44,7 @@ v1::JournalLease Find(const JournalState& state, const std::string& name) {
   return {};
 }
 
-// The daemon dies when somebody else has it: the next one is not to promise it again.
+// The daemon dies when another lease has the freed memory: the next daemon must not promise it again.
 TEST(LeaseResizeTest, FreedMemoryIsNotedBeforeItIsGrantedAgain) {
   const TemporaryDirectory directory;
   std::function<void()> meanwhile;

@@ -182,7 +182,7 @@ TEST_F(SessionServerTest, StopDoesNotWaitForAClientThatDoesNotRead) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, Session::kSendTimeout - std::chrono::seconds(1));
 }
 
-// Clients that never read keep nobody from being served.
+// Clients that never read do not keep other clients from being served.
 class UnreadSessionsTest : public SessionServerTest {
  protected:
   const OpenFilesLimit files_{1024};

@@ -72,8 +72,8 @@ class SessionThreadsTest : public testing::Test {
   static constexpr int kThreads = 6;
   static constexpr int kRounds = 25;
 
-  // The next answer. Others may ask for idle memory meanwhile: there is none. After Close nobody wants to
-  // know.
+  // The next answer. Other sessions may ask for idle memory meanwhile: there is none. After Close no Trimmed
+  // is expected.
   static v1::Frame Next(SessionChannel& channel, bool closing = false) {
     for (;;) {
       absl::StatusOr<ReceivedFrame> received = channel.Receive();
@@ -239,7 +239,8 @@ TEST_F(SessionThreadsTest, ARequestThatComesAgainDoesNotEndItsLeaseWhenTheDiskIs
   grow.mutable_grow()->set_at_least_bytes((2_MiB).count());
   ASSERT_TRUE(channel.Send(grow).ok());
   EXPECT_TRUE(Next(channel).has_grant());
-  // A new one that cannot be kept is none, and whoever made it hears why; nor is one that nobody has.
+  // A new lease that cannot be kept is not made, and its request gets the error; nor is one of an ended
+  // session.
   SessionChannel other = Connect();
   request.set_request_id("another");
   const std::string token = SayHello(other);
@@ -305,7 +306,8 @@ TEST_F(SessionThreadsTest, AProcessThatDiesWhileItIsGreetedIsNoticed) {
   server_->Stop();
 }
 
-// It is stopped, say, in a debugger. What it read is in nobody's way, which takes a while to be looked at.
+// The client is stopped, for example in a debugger. Descriptors that it has read cost no other session
+// anything.
 TEST_F(SessionThreadsTest, AClientThatReadAndOnlyDoesNotAcknowledgeIsNotCutOff) {
   SessionChannel channel = Connect();
   const v1::Lease lease = Enter(channel);

@@ -204,7 +204,7 @@ TEST_F(ProcessesTest, MissingProcessesAreNamed) {
   EXPECT_FALSE(MeetingExists());
   const auto one = Process(lease);
   EXPECT_THAT(Ask(*one, OpenLine(1, 2, 300)), HasSubstr("process 0 did not come"));
-  // The path of a process 0 that was killed is in nobody's way.
+  // The socket path of a killed process 0 does not stop the next one.
   zero->WriteLine(OpenLine(0, 2));
   ASSERT_TRUE(Eventually([&] { return MeetingExists(); }));
   zero->Signal(SIGKILL);

@@ -1,4 +1,4 @@
-// The command and the library of a user who has too many calls wait for their turn.
+// The command and the library of a user with too many calls wait for their turn.
 
 #include <sys/socket.h>
 

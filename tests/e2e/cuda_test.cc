@@ -210,7 +210,7 @@ TEST_F(CudaTest, TheDriversMemoryOfEachProgramIsSetAsideAndThenMeasured) {
   EXPECT_EQ(Stats().cards(0).overhead_bytes(), 16 * kMiB);
   ASSERT_EQ(Ask(*first, "close d"), "ok");
   EXPECT_EQ(Stats().cards(0).overhead_bytes(), 16 * kMiB);
-  // Nobody is refused for it: what there is room for is set aside.
+  // It refuses no attachment: as much as there is room for is set aside.
   ASSERT_THAT(Ask(*first, absl::StrCat("alloc c u ", 100 * kMiB)), StartsWith("ok "));
   auto third = StartOnGpu();
   EXPECT_THAT(Ask(*third, "open c timeout=0"), StartsWith("ok "));

@@ -100,13 +100,13 @@ class E2eTest : public ::testing::Test {
   /// Of a daemon in a directory that stays, for restarts.
   DaemonProcess::Options InDirectory(const std::string& simulate = "1GiB") const;
   void StartInDirectory(const std::string& simulate = "1GiB");
-  /// SIGKILL, and nobody serves until StartInDirectory.
+  /// SIGKILL, and no daemon serves until StartInDirectory.
   void KillDaemon();
   void Restart() {
     KillDaemon();
     StartInDirectory(simulate_);
   }
-  /// As a start of the machine: the runtime directory is new, and nobody has memory.
+  /// As a start of the machine: the runtime directory is new, and no process has memory.
   void Boot(const std::string& simulate = "1GiB");
   /// Asks for the removal of a lasting lease whose sessions do not end, and kills the daemon when its file
   /// has the lease no more.

@@ -121,7 +121,7 @@ TEST_F(HttpTest, SlowClientsKeepNoOtherClientOut) {
   EXPECT_LE(::recv(slow.front().get(), &byte, 1, 0), 0);
 }
 
-/// A user who keeps 600 connections open, says nothing on them, and opens another one for each that is
+/// A user that keeps 600 connections open, says nothing on them, and opens another one for each that is
 /// closed.
 class ManyConnections {
  public:

@@ -64,7 +64,7 @@ TEST_P(JournalDeathsTest, EachWriteInTurn) {
   }
 }
 
-// The first writes are the recovery's own, the next ones are of who comes back.
+// The first writes are the recovery's own, the next ones are for sessions that resume.
 TEST_P(JournalDeathsTest, EachWriteOfARecoveryInTurn) {
   StartInDirectory("512MiB");
   v1::CreateLeaseRequest lasting = OneDevice(64 * kMiB, /*preallocate=*/true, /*lasting=*/true);
@@ -121,7 +121,7 @@ TEST_P(JournalDeathsTest, EachWriteOfAResizeInTurn) {
     auto started = DaemonProcess::Start(dying);
     auto control = started.ok() ? Control::Open((*started)->dir()) : started.status();
     if (control.ok()) {
-      // It asks until it has what is set free, or nobody is there.
+      // It asks until it has the freed memory, or no daemon is there.
       std::thread asking([&other] {
         while (Alloc(*other, "a", 120).rfind("error RESOURCE_EXHAUSTED", 0) == 0) {
         }

@@ -1,5 +1,5 @@
-// The directory of one lease, as a container has it mounted: whoever connects there has the rights of that
-// lease alone.
+// The directory of one lease, as a container has it mounted: a connection there has the rights of that lease
+// alone.
 
 #include <signal.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
-// What runs out: files that a process may open, addresses, room for the journal. Each is an error with its
-// cause, and goes by. And the clock of the wall, which somebody may set.
+// Resources that run out: files that a process may open, addresses, room for the journal. Each is an error
+// with its cause, and passes. And a wall clock that is set.
 
 #include <signal.h>
 #include <sys/mount.h>

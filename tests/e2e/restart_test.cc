@@ -256,7 +256,7 @@ TEST_F(RestartTest, PreallocatedMemoryThatCannotBeMadeAgainIsSeenAndStaysPromise
   EXPECT_TRUE(Stats().leases(0).degraded());
   EXPECT_LT(HeldBytes(), 512 * kMiB);
   EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 100 * kMiB / 4 * 1.0));
-  // Nobody else gets what is not there yet.
+  // No other session gets the memory that is not made yet.
   auto other = StartClient();
   ASSERT_THAT(Ask(*other, "open c timeout=0"), StartsWith("ok "));
   EXPECT_THAT(Alloc(*other, "a", 600), StartsWith("error RESOURCE_EXHAUSTED"));

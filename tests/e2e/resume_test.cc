@@ -38,7 +38,7 @@ TEST_F(ResumeTest, AClientThatLiesIsRefusedAndHarmsNoOtherSession) {
   auto opened = RawSession::Open(daemon_->dir());
   ASSERT_TRUE(opened.ok());
   RawSession session = *std::move(opened);
-  // Whoever does not map his page has given up his session.
+  // A process that does not map its page has given up its session.
   void* const page = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, session.client_page.get(), 0);
   ASSERT_NE(page, MAP_FAILED);
   control_->SetSessionToken(session.token);
@@ -135,7 +135,7 @@ TEST_F(ResumeTest, AClientThatLiesIsRefusedAndHarmsNoOtherSession) {
   ::munmap(page, 4096);
 }
 
-// A client that was too slow, or died and left its socket to nobody, and one that was: it may come again.
+// A client that was too slow, or that lost its connection during the handshake, may resume again.
 TEST_F(ResumeTest, AClientWithoutAnAnswerMayAttestAgain) {
   StartInDirectory();
   auto opened = RawSession::Open(daemon_->dir());
@@ -181,7 +181,7 @@ TEST_F(ResumeTest, AClientWithoutAnAnswerMayAttestAgain) {
   ::munmap(page, 4096);
 }
 
-// Whoever removes a lease was told that it is so, or asks again; nobody who comes back later may have it.
+// A request that removes a lease is answered or repeated; no session that resumes later may have the lease.
 TEST_F(ResumeTest, ALeaseThatIsRemovedStaysRemovedWhenItsDaemonDiesMeanwhile) {
   StartInDirectory();
   auto opened = RawSession::Open(daemon_->dir());

@@ -138,7 +138,7 @@ TEST_F(TrimTest, AStoppedProgramIsReportedAndCostsOneDeadline) {
   one->Signal(SIGSTOP);
   const std::uint64_t held = Held("stopped");
 
-  // A person who asks has an answer at the end of the wait, and it names the program.
+  // A person's request is answered at the end of the wait, and the answer names the program.
   const ProgramResult trim = Run({"trim", "stopped", "--timeout", "300ms"});
   EXPECT_EQ(trim.code, 0) << trim.err;
   EXPECT_THAT(trim.out, HasSubstr(absl::StrCat("1 without an answer (pid ", one->pid(), ")")));

@@ -127,7 +127,7 @@ TEST_F(UsersTest, WhetherAnotherUsersLeaseExistsIsNotTold) {
   const ProgramResult made = Run(kAnn, {"create", "-m", "64MiB", "--preallocate", "--name", "secret"});
   ASSERT_EQ(made.code, 0);
   const std::string id = made.out.substr(0, made.out.find('\n'));
-  // Each answer about a lease of ann's is that about a lease of nobody's, but for the name itself.
+  // Each answer about ann's lease equals the one about a lease that does not exist, but for the name itself.
   const auto same = [&](const std::vector<std::string>& words, const std::string& lease) {
     const auto ask = [&](const std::string& name) {
       std::vector<std::string> asked = words;

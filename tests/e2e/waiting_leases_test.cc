@@ -1,5 +1,5 @@
-// Leases that last and cannot be there now: their card is missing, or others have their name or their memory
-// by now. They wait in their file and take nothing from anybody.
+// Lasting leases that cannot be served now: their card is missing, or other leases have their name or memory
+// by now. They wait in their file and take nothing from other leases.
 
 #include <signal.h>
 
@@ -64,7 +64,7 @@ TEST_F(WaitingLeasesTest, LeasesOfACardThatIsNotThereWaitInTheFile) {
   }
 }
 
-// It is on a card that stayed too, which nobody kept for it.
+// It is on a card that stayed too, whose memory was not kept for it.
 TEST_F(WaitingLeasesTest, ALeaseThatWaitedTakesNoOtherLeasesMemory) {
   StartInDirectory("2x64MiB");
   const auto both = Create("both", 40, {0, 1});
@@ -290,7 +290,7 @@ TEST_F(WaitingLeasesTest, ALeaseThatWaitsIsRemovedUnderItsProgram) {
   EXPECT_EQ(Stats().leases_size(), 0);
 }
 
-// What is held back is nobody's to promise.
+// Memory that is held back cannot be promised.
 TEST_F(WaitingLeasesTest, ALeaseThatWaitedTakesNothingThatIsHeldBack) {
   StartInDirectory("2x64MiB");
   ASSERT_TRUE(Create("both", 40, {0, 1}).ok());

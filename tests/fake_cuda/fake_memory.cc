@@ -203,7 +203,7 @@ FAKE_EXPORT CUresult cuMemMap(CUdeviceptr address, std::size_t size, std::size_t
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!process.HasContext(found->memory->card)) {
-    // Every known program has a primary context before it maps; without one nobody knows.
+    // Every known program has a primary context before it maps; without one the device is unknown.
     process.Break("no-context", "cuMemMap in a process without a context of the card");
     return CUDA_ERROR_INVALID_CONTEXT;
   }

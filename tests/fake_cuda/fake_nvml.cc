@@ -122,7 +122,7 @@ Result MemoryInfo(DeviceHandle handle, MemoryV2* memory) {
 }
 
 // What each process with a context has of the card, by whatever calls: contexts and all that it made,
-// wherever that is mapped. What a process without a context made is listed for nobody.
+// wherever that is mapped. Memory that a process without a context made is listed for no process.
 std::map<int, std::uint64_t> UseOf(StateFile& file, const Card* card) {
   std::map<int, std::uint64_t> used;
   std::set<int> with_context;

@@ -151,7 +151,7 @@ struct Mapping {
 
 struct Reservation {
   std::uint64_t bytes = 0;
-  char* shadow = nullptr;  // where the host sees what is mapped: never told to anybody
+  char* shadow = nullptr;  // where the host sees mapped memory: never given to a caller
 };
 
 struct Handle {
@@ -177,7 +177,7 @@ struct Process {
   std::mutex mutex;
   StateFile* file = nullptr;                            // null: no GPU here
   ProcessEpoch epoch;                                   // of cuInit
-  int pid = 0;                                          // that called cuInit; 0: nobody yet
+  int pid = 0;                                          // that called cuInit; 0: none yet
   std::vector<int> cards;                               // by CUDA's ordinal
   CUresult sticky = CUDA_SUCCESS;                       // a fault that killed the contexts
   std::map<int, std::unique_ptr<Context>> contexts;     // the primary ones, by card

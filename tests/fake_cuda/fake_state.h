@@ -32,7 +32,7 @@ struct Card {
   std::uint64_t context_bytes;  // what one context takes
   std::int32_t memory_fd;       // in the process that made the machine
   std::uint64_t next_offset;
-  std::uint64_t used;  // of slots; what nobody references any more is found by Sweep
+  std::uint64_t used;  // of slots; Sweep finds allocations without a reference
 };
 
 /// One allocation.
@@ -40,9 +40,9 @@ struct Slot {
   bool used;
   bool is_context;
   std::int32_t card;
-  std::int32_t pid;  // who made it
+  std::int32_t pid;  // its maker
   std::uint64_t offset, bytes;
-  std::int64_t freed_at;  // when nobody had it any more, in ns of the steady clock; 0: somebody has it
+  std::int64_t freed_at;  // when its last reference went, in ns of the steady clock; 0: it has one
   std::uint64_t charged;  // of the card: `bytes`, or 0 for managed memory that is on the host
 };
 
@@ -129,7 +129,7 @@ class StateFile {
   };
 
   // Callers hold the lock.
-  /// Finds allocations that nobody references any more, and frees them (their contents are scrubbed).
+  /// Finds allocations without a reference, and frees them (their contents are scrubbed).
   void Sweep();
   enum class Kind { kMemory, kContext, kOnHost };
   /// A new allocation, locked by `memory` (an open file of the card's); null: out of memory. What is on the

@@ -30,7 +30,7 @@ void CheckName(std::string_view text) {
     LGPU_CHECK(lgpu::IsSpecification(*name, *name) && lgpu::AreCompatible(*name, *name));
     const absl::StatusOr<DeviceName> merged = lgpu::Merge(*name, *name);
     LGPU_CHECK(merged.ok() && *merged == *name);
-    // As in TensorFlow, a type of somebody's own has a legacy spelling for look-ups that no parser reads.
+    // As in TensorFlow, a custom type has a legacy spelling for look-ups that no parser reads.
     const bool known = name->type == "CPU" || name->type == "GPU";
     for (const std::string& other : lgpu::LookupNames(*name)) {
       LGPU_CHECK(!known || lgpu::ParseFullOrLocalName(other).has_value());

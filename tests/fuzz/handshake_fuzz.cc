@@ -1,6 +1,6 @@
-// The handshake and what is told after a restart, by themselves: two clients with leases and memory, whose
-// daemon was started again; connections come and go, greet, resume in anybody's name, truly or not, and tell
-// what they hold. Far fewer ways than in session_fuzz, so that all of them are gone.
+// The handshake and attesting after a restart, by themselves: two clients with leases and memory, whose
+// daemon was started again; connections come and go, greet, resume as any session, truly or not, and attest
+// chunks. Far fewer sequences than in session_fuzz, so that all of them are tried.
 //
 // Input: as session_fuzz, with the steps of kSteps.
 

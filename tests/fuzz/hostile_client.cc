@@ -49,7 +49,7 @@ void HostileClient::Over() {
   waits_for_ever_ = false;
   returning_.clear();
   pages_.clear();
-  // Some of it may be told already; who comes again tells all.
+  // Some chunks may be attested already; a client that resumes again attests all.
   chunks_.merge(attested_);
   attested_.clear();
 }
@@ -357,7 +357,7 @@ void HostileClient::TakeWelcome(const v1::Welcome& welcome) {
   state_ = State::kAttesting;
   LGPU_CHECK(takes_up_ != nullptr && !lies_);
   LGPU_CHECK_OP(takes_up_id_, ==, id_);
-  // Whoever had it may have another session by now, and nothing of the one before.
+  // The client that had the session may have another one by now, and nothing of the one before.
   if (takes_up_ != this && takes_up_->id_ == id_) chunks_ = std::exchange(takes_up_->chunks_, {});
 }
 

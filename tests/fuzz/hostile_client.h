@@ -62,7 +62,7 @@ class HostileClient {
   void ReturnOne();
   void AnswerTrim(std::uint8_t how);
   void Close();
-  /// A page of what it has, or claims to have; with the descriptors of `other`, who may be this one itself,
+  /// A page of what it has, or claims to have; with the descriptors of `other`, which may be this client,
   /// where it has none.
   void Attest(std::uint64_t device, InputReader& input, const HostileClient& other);
   void SendPacket(const std::string& bytes, std::size_t fd_count);

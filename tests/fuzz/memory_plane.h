@@ -42,7 +42,7 @@ class MemoryPlane {
 
   /// The client's end of a connection of this process.
   SessionChannel Connect();
-  /// As from the control service, by whoever knows the token.
+  /// As from the control service, by any caller that knows the token.
   absl::StatusOr<v1::Lease> CreateLease(const std::string& token, std::uint64_t chunks, bool preallocate);
   absl::StatusOr<v1::Lease> AttachLease(const std::string& token, const std::string& lease);
   void ResizeLease(const std::string& token, const std::string& lease, std::uint64_t chunks);

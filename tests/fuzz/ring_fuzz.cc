@@ -1,4 +1,4 @@
-// A client page that somebody hostile writes between any two steps of the reader.
+// A client page that a hostile client writes between any two steps of the reader.
 //
 // Input: steps of 11 bytes: what to do, which word (2 bytes), which value (8 bytes).
 

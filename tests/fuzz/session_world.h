@@ -24,7 +24,7 @@
 
 namespace lgpu::daemon {
 
-/// What a client of a SessionWorld does, or somebody to it.
+/// A step of a client of a SessionWorld, or one that is done to it.
 enum class Deed {
   kConnect,
   kHello,
@@ -59,10 +59,10 @@ inline std::ptrdiff_t CountDescriptors() {
                        std::filesystem::directory_iterator());
 }
 
-/// A SessionWorld is a daemon's memory plane with clients that say anything to it, and a bystander, who is to
-/// notice nothing of them. Whatever they do, every frame is answered or ends the connection, the accounts
-/// agree after every step, memory that a session has stays counted, the bystander keeps what it has and is
-/// served, and in the end nothing is left. Not thread-safe.
+/// A SessionWorld is a daemon's memory plane with clients that send any frames, and a bystander that must not
+/// notice them. Every frame is answered or ends the connection, the accounts agree after every step, a
+/// session's memory stays counted, the bystander keeps its memory and is served, and in the end nothing is
+/// left. Not thread-safe.
 class SessionWorld {
  public:
   SessionWorld() {
@@ -145,7 +145,7 @@ class SessionWorld {
     for (const HostileClient& each : clients_) LGPU_CHECK(plane_.Held(each.id()) >= each.SurelyHeld());
   }
 
-  /// Ends everybody; nothing is left.
+  /// Ends all sessions; nothing is left.
   void End() {
     for (HostileClient& client : clients_) {
       client.Settle();
@@ -154,7 +154,7 @@ class SessionWorld {
     }
     plane_.EndSessions(1);
     CheckBystander();
-    // There is nobody else.
+    // No other session is left.
     LGPU_CHECK(BystanderGrows());
     BystanderReturns();
     CheckBystander();
@@ -256,7 +256,7 @@ class SessionWorld {
   void RemoveLease(HostileClient& client, InputReader& input) {
     if (leases_.empty()) return;
     plane_.RemoveLease(client.token(), Lease(input).id);
-    // Its sessions were told to end, whoever has them.
+    // Its sessions were told to end.
     for (HostileClient& each : clients_) each.Settle();
   }
   void Restart() {
@@ -265,7 +265,7 @@ class SessionWorld {
     for (std::size_t i = 0; i < kClients; ++i) held[i] = clients_[i].SurelyHeld();
     plane_.Restart();
     plane_.CheckInvariants();
-    // What was granted is charged still, before anybody came back.
+    // Granted memory is still charged, before any client resumed.
     for (std::size_t i = 0; i < kClients; ++i) LGPU_CHECK(plane_.Held(clients_[i].id()) >= held[i]);
     for (HostileClient& client : clients_) client.Settle();
     bystander_.Settle();

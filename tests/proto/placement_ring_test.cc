@@ -148,7 +148,7 @@ TEST(PlacementRingTest, AWriterThatWasOvertakenLeavesTheLaterRecordAlone) {
   for (std::uint64_t ticket = 0; ticket <= kSlots; ++ticket) {
     ring->Push(EntryOf(ticket));
   }
-  // Somebody took ticket 0 a lap ago and goes on only now.
+  // A writer took ticket 0 a lap ago and goes on only now.
   ring->head.store(0);
   ring->Push(EntryOf(99));
   EXPECT_EQ(ring->dropped.load(), 1u);
@@ -197,7 +197,7 @@ TEST(PlacementRingTest, ManyThreadsPushAndOneReads) {
   EXPECT_GT(read, 0u);
 }
 
-// Fills every word with something that somebody hostile might choose.
+// Fills every word with a value that a hostile client might choose.
 void Scribble(PlacementRing& ring, std::mt19937_64& random) {
   const std::uint64_t style = random() % 4;
   const std::uint64_t near = style == 3 ? random() : random() % (4 * kSlots);

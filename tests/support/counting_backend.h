@@ -52,7 +52,7 @@ class CountingBackend final : public DeviceMemory {
   absl::StatusOr<MemoryHandle> Create(int device, Bytes bytes) override;
   absl::Status Release(MemoryHandle memory) override;
   absl::Status Reclaim(MemoryHandle memory) override;
-  /// Nobody has it. How often was asked is counted.
+  /// No process has it. Calls are counted.
   std::vector<absl::Status> ReclaimLost(std::span<const std::uint64_t> identities) override {
     ++looks_for_lost_;
     return std::vector<absl::Status>(identities.size());

@@ -20,9 +20,9 @@ struct LedgerModel {
   enum class State {
     kGranted,
     kLeaving,   // on its way back
-    kSpare,     // of a preallocated device, in nobody's hands
+    kSpare,     // of a preallocated device, in no session's hands
     kMade,      // of a preallocated device: charged, and no chunk yet
-    kPromised,  // granted to one who waited and has not fetched it yet
+    kPromised,  // granted to a waiter that has not fetched it yet
   };
   struct Piece {
     LogicalId device;

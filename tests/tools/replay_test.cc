@@ -13,8 +13,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// 6 MiB, then 4 MiB, then the 6 go and 2 x 3 come: 10 MiB at most, and 10 are enough only for whoever
-// puts a block of 3 MiB where the one of 6 was.
+// 6 MiB, then 4 MiB, then the 6 go and 2 x 3 come: 10 MiB at most, and 10 are enough only for an
+// allocator that puts a block of 3 MiB in place of the one of 6.
 TraceReading HandMade() {
   auto reading = ParseTrace(
       "id,first,last,size\n"
