@@ -1,407 +1,189 @@
 #include "allocator/broker/broker.h"
 
 #include <algorithm>
-#include <iterator>
-#include <map>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "allocator/broker/chunk_sizes.h"
-#include "base/check.h"
+#include "allocator/broker/broker_impl.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
+
 absl::StatusOr<std::unique_ptr<Broker>> Broker::Create(DeviceMemory& backend, GrantLog& log,
                                                        const Options& options) {
-  std::unique_ptr<Broker> broker(new Broker(backend, log, options));
-  MutexLock lock(broker->mutex_);
-  for (const BrokerCard& card : options.cards) {
-    LGPU_ASSIGN_OR_RETURN(const CardId id, broker->ledger_.AddCard({.total = card.device.total,
-                                                                    .reserve = options.reserve,
-                                                                    .granularity = card.device.granularity}));
-    broker->cards_.emplace(id, card);
-    broker->queues_.emplace(id, CardQueue(options.max_drain));
-  }
-  return broker;
+  auto impl = std::make_unique<BrokerImpl>(backend, log, options);
+  LGPU_RETURN_IF_ERROR(impl->AddCards(options));
+  return std::unique_ptr<Broker>(new Broker(std::move(impl)));
 }
 
-Broker::~Broker() {
-  // Nothing waits for what is not confirmed: the process ends, and its references with it.
-  MutexLock lock(mutex_);
-  for (const auto& [id, chunk] : chunks_) {
-    if (chunk.reference_gone || chunk.lost) {
-      continue;
-    }
-    if (chunk.state == ChunkState::kGranted) {
-      backend_.Release(chunk.memory).IgnoreError();
-    } else {
-      backend_.Reclaim(chunk.memory).IgnoreError();
-    }
-  }
+Broker::Broker(std::unique_ptr<BrokerImpl> impl) : impl_(std::move(impl)) {}
+Broker::~Broker() = default;
+
+Bytes Broker::WholeCard(const CardInfo& card) {
+  return RoundDown(SaturatingSub(card.view.total, card.view.reserve), card.view.granularity);
 }
 
-void Broker::WakeAll(const Wakes& wakes) {
-  for (const std::shared_ptr<Waker>& waker : wakes) {
-    if (waker != nullptr) {
-      waker->Wake();
-    }
-  }
+std::vector<const Broker::CardInfo*> Broker::ByRoom(std::vector<const CardInfo*> candidates,
+                                                    const std::map<CardId, Bytes>& planned) {
+  const auto room = [&](const CardInfo* info) {
+    const auto found = planned.find(info->id);
+    const double taken = found == planned.end() ? 0 : static_cast<double>(found->second.count());
+    return static_cast<double>(info->view.free().count()) - taken;
+  };
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [&](const CardInfo* a, const CardInfo* b) { return room(a) > room(b); });
+  return candidates;
 }
 
-absl::Status Broker::CheckGrow(const GrowSpec& spec) const {
-  const auto session = sessions_.find(spec.session);
-  const auto device = devices_.find(spec.device);
-  if (session == sessions_.end() || !session->second.lease) {
-    return absl::FailedPreconditionError(
-        "memory was asked for before the session was attached to a lease; call CreateLease or AttachLease "
-        "with the session's token first");
-  }
-  if (device == devices_.end() || device->second.spec.lease != session->second.lease) {
-    return absl::NotFoundError(absl::StrCat("logical device ", spec.device.value,
-                                            " is not of this session's lease; ask for an id that the lease "
-                                            "names"));
-  }
-  if (spec.at_least.is_zero()) {
-    return absl::InvalidArgumentError("zero bytes were asked for; ask for at least one granule of 2MiB");
-  }
-  return CheckMayGrow(session->second);
+std::vector<Broker::CardInfo> Broker::Cards() const { return impl_->Cards(); }
+
+std::size_t Broker::cards() const { return impl_->cards(); }
+
+absl::StatusOr<LogicalId> Broker::AddDevice(const DeviceSpec& spec, TimePoint deadline) {
+  return impl_->AddDevice(spec, deadline);
 }
 
-Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) {
-  GrowAnswer answer;
-  Wakes wakes;
-  GrowId id;
-  Waiter mine;
-  std::optional<Making> making;
-  {
-    MutexLock lock(mutex_);
-    answer.status = CheckGrow(spec);
-    if (!answer.status.ok()) {
-      return answer;
-    }
-    id = GrowId{++last_waiter_};
-    const CardId card = devices_.at(spec.device).spec.card;
-    if (queues_.at(card).IsTurnOver(now_())) {
-      Serve(card, wakes);
-    }
-    const Bytes granularity = cards_.at(card).device.granularity;
-    mine.spec = spec;
-    mine.spec.at_least = RoundUp(spec.at_least, granularity);
-    mine.spec.wanted = std::max(mine.spec.at_least, RoundUp(spec.wanted, granularity));
-    making = Place(id, mine, answer, wakes);
-  }
-  WakeAll(wakes);
-  return Logged(making ? Make(id, std::move(mine), *making) : std::move(answer));
+absl::Status Broker::ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee, TimePoint deadline) {
+  return impl_->ResizeDevice(device, limit, guarantee, deadline);
 }
 
-std::optional<Broker::Making> Broker::Place(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& wakes) {
-  Charge(id, mine, wakes);
-  if (IsQueued(mine)) {
-    const CardId card = devices_.at(mine.spec.device).spec.card;
-    const bool waits_for_card = mine.phase == Waiter::Phase::kCard;
-    Park(id, std::move(mine));
-    if (waits_for_card) {
-      Serve(card, wakes);
-    }
-    if (!TakeIfSettled(id, mine, answer, wakes)) {
-      return std::nullopt;
-    }
-  }
-  return Conclude(mine, answer);
+void Broker::RemoveDevice(LogicalId device) { impl_->RemoveDevice(device); }
+
+std::optional<Broker::DeviceInfo> Broker::Find(LogicalId device) const { return impl_->Find(device); }
+
+WaiterId Broker::QueueRoom(const RoomSpec& spec) { return impl_->QueueRoom(spec); }
+
+Broker::RoomView Broker::LookAtRoom(WaiterId id) { return impl_->LookAtRoom(id); }
+
+void Broker::LeaveRoom(WaiterId id) { impl_->LeaveRoom(id); }
+
+void Broker::AddSession(SessionId session, SessionSpec spec) { impl_->AddSession(session, std::move(spec)); }
+
+void Broker::AttachSession(SessionId session, LeaseKey lease) { impl_->AttachSession(session, lease); }
+
+void Broker::RemoveSession(SessionId session) { impl_->RemoveSession(session); }
+
+Bytes Broker::Held(SessionId session) const { return impl_->Held(session); }
+
+absl::Status Broker::RestoreDevice(LogicalId device, const DeviceSpec& spec) {
+  return impl_->RestoreDevice(device, spec);
 }
 
-Broker::GrowAnswer Broker::Continue(GrowId id) {
-  GrowAnswer answer;
-  Wakes wakes;
-  Waiter mine;
-  std::optional<Making> making;
-  {
-    MutexLock lock(mutex_);
-    if (!waiters_.contains(id)) {
-      answer.status = absl::FailedPreconditionError("the session has ended");
-      return answer;
-    }
-    if (TakeIfSettled(id, mine, answer, wakes)) {
-      making = Conclude(mine, answer);
-    }
-  }
-  WakeAll(wakes);
-  answer = making ? Make(id, std::move(mine), *making) : LoggedCharge(std::move(answer));
-  return Logged(std::move(answer));
+absl::Status Broker::RestoreSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker,
+                                    LeaseKey lease, std::span<const RestoredChunk> chunks,
+                                    std::span<const RestoredCharge> charges) {
+  return impl_->RestoreSession(session, pid, std::move(waker), lease, chunks, charges);
 }
 
-void Broker::Park(GrowId id, Waiter waiter) {
-  sessions_.at(waiter.spec.session).waiting.insert(id);
-  waiters_.emplace(id, std::move(waiter));
+void Broker::ChargeRestoredOverhead() { impl_->ChargeRestoredOverhead(); }
+
+void Broker::SkipIds(LogicalId device, ChunkId chunk) { impl_->SkipIds(device, chunk); }
+
+absl::Status Broker::MakeMissing(LogicalId device) { return impl_->MakeMissing(device); }
+
+void Broker::StartAttesting(SessionId session, SessionSpec spec) {
+  impl_->StartAttesting(session, std::move(spec));
 }
 
-bool Broker::TakeIfSettled(GrowId id, Waiter& mine, GrowAnswer& answer, Wakes& wakes) {
-  Waiter& waiter = waiters_.at(id);
-  const CardId card = devices_.at(waiter.spec.device).spec.card;
-  const TimePoint now = now_();
-  if (waiter.phase == Waiter::Phase::kBackend && !IsPutOff(waiter, now)) {
-    waiter.phase = Waiter::Phase::kNew;
-    Charge(id, waiter, wakes);
-    if (waiter.phase == Waiter::Phase::kCard) {
-      Serve(card, wakes);
-    }
-  }
-  if (waiter.phase == Waiter::Phase::kLimit && now < waiter.spec.deadline) {
-    LookForIdle(id, waiter, wakes);
-  }
-  if (waiter.phase == Waiter::Phase::kCard && now >= waiter.next_look) {
-    Serve(card, wakes);
-  }
-  const bool late = now >= waiter.spec.deadline;
-  if (IsQueued(waiter) && late && !IsBeingMade(waiter)) {
-    RefuseLate(id, waiter);
-    Serve(card, wakes);
-  }
-  if (IsPutOff(waiter, now)) {
-    answer.wait = id;
-    answer.next_look = std::min(waiter.spec.deadline, waiter.retry_at);
-    return false;
-  }
-  if (IsQueued(waiter)) {
-    waiter.next_look = NextLook(id, waiter, now);
-    answer.wait = id;
-    answer.next_look = waiter.next_look;
-    return false;
-  }
-  mine = std::move(waiter);
-  Forget(id);
-  return true;
+absl::Status Broker::Attest(SessionId session, LogicalId device, const Chunk& chunk, UniqueFd fd) {
+  return impl_->Attest(session, device, chunk, std::move(fd));
 }
 
-void Broker::RefuseLate(GrowId id, Waiter& waiter) {
-  RefusalCause cause{.reason = RefusalReason::kLimit};
-  if (waiter.phase == Waiter::Phase::kCard) {
-    cause.reason = RefusalReason::kCard;
-    cause.turns = queues_.at(devices_.at(waiter.spec.device).spec.card).TurnsOf(id);
-  }
-  LeaveQueues(id, waiter);
-  Refuse(waiter, cause);
+absl::Status Broker::AttestCharge(SessionId session, const std::string& card_uuid, Bytes bytes) {
+  return impl_->AttestCharge(session, card_uuid, bytes);
 }
 
-Broker::TimePoint Broker::NextLook(GrowId id, const Waiter& waiter, TimePoint now) const {
-  if (now >= waiter.spec.deadline) {
-    return now + kBackendRetry;
-  }
-  const CardQueue& queue = queues_.at(devices_.at(waiter.spec.device).spec.card);
-  const bool waits_for_card = waiter.phase == Waiter::Phase::kCard;
-  TimePoint next = waiter.spec.deadline;
-  if (waits_for_card) {
-    // So that a turn ends in time, even one that starts before this request looks again and whose own session
-    // is slow.
-    next = std::min({next, now + max_drain_, queue.NextChange(now).value_or(next)});
-  }
-  const bool asks = !waits_for_card || (queue.turn() && queue.turn()->of == id);
-  if (!asks || waiter.need.round == 0) {
-    return next;
-  }
-  const TimePoint look_again = waiter.need.look_again;
-  return std::min(next, look_again > now ? look_again : now + TrimTable::kPatience);
+void Broker::FinishAttesting(SessionId session) { impl_->FinishAttesting(session); }
+
+void Broker::GoAbsent(SessionId session) { impl_->GoAbsent(session); }
+
+void Broker::SetForeign(CardId card, Bytes bytes) { impl_->SetForeign(card, bytes); }
+
+std::vector<std::uint64_t> Broker::Identities(CardId card) const { return impl_->Identities(card); }
+
+Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) { return impl_->Grow(spec); }
+
+Broker::GrowAnswer Broker::Continue(GrowId grow) { return impl_->Continue(grow); }
+
+void Broker::ShareAllowances(SessionId session, std::shared_ptr<Allowances> allowances) {
+  impl_->ShareAllowances(session, std::move(allowances));
 }
 
-void Broker::LookForIdle(GrowId id, Waiter& waiter, Wakes& wakes) {
-  if (waiter.need.round == 0 || now_() < waiter.need.look_again) {
-    return;
-  }
-  LeaveQueues(id, waiter);
-  Charge(id, waiter, wakes);
-  if (waiter.phase == Waiter::Phase::kCard) {
-    Serve(devices_.at(waiter.spec.device).spec.card, wakes);
-  }
-  // Where nothing had to be asked, because what is missing is on its way.
-  waiter.need.look_again = std::max(waiter.need.look_again, now_() + TrimTable::kPatience);
+Broker::GrowAnswer Broker::ChargeCard(const ChargeSpec& spec) { return impl_->ChargeCard(spec); }
+
+absl::Status Broker::Uncharge(SessionId session, const std::string& card_uuid, Bytes bytes) {
+  return impl_->Uncharge(session, card_uuid, bytes);
 }
 
-std::optional<Broker::Making> Broker::Conclude(Waiter& mine, GrowAnswer& answer) {
-  if (mine.charge && mine.phase == Waiter::Phase::kTaken) {
-    ++counters_.charges;
-    answer.lent = Lend(mine);
-    return std::nullopt;
-  }
-  if (mine.phase == Waiter::Phase::kCharged) {
-    const BrokerCard& card = cards_.at(devices_.at(mine.spec.device).spec.card);
-    // What is wanted beyond the need is to lie in chunks of its own: it may have to go again.
-    Making making{.sizes = ChunkSizesForGrowth(card.device, mine.spec.at_least),
-                  .backend_device = card.backend_device};
-    const std::vector<Bytes> more = ChunkSizesForGrowth(card.device, mine.charged - mine.spec.at_least);
-    making.sizes.insert(making.sizes.end(), more.begin(), more.end());
-    return making;
-  }
-  if (mine.phase == Waiter::Phase::kTooLarge || mine.phase == Waiter::Phase::kMissing ||
-      mine.phase == Waiter::Phase::kBallast) {
-    return Making();
-  }
-  answer.ahead = mine.spec.ahead;
-  answer.status = std::move(mine.refusal);
-  answer.chunks = std::move(mine.taken);
-  if (answer.status.ok()) {
-    ++counters_.grants;
-  } else if (!mine.spec.ahead) {
-    ++counters_.refusals;
-  }
-  return std::nullopt;
+std::vector<Broker::Charged> Broker::ChargesOf(SessionId session) const { return impl_->ChargesOf(session); }
+
+void Broker::EndCharges(const std::vector<SessionId>& sessions) { impl_->EndCharges(sessions); }
+
+std::set<SessionId> Broker::StillListed(const std::vector<SessionId>& sessions) {
+  return impl_->StillListed(sessions);
 }
 
-bool Broker::IsQueued(const Waiter& waiter) {
-  return waiter.phase == Waiter::Phase::kLimit || waiter.phase == Waiter::Phase::kCard;
+void Broker::LowerCharges(SessionId session, const std::map<std::string, Bytes>& by_card) {
+  impl_->LowerCharges(session, by_card);
 }
 
-bool Broker::IsPutOff(const Waiter& waiter, TimePoint now) {
-  return waiter.phase == Waiter::Phase::kBackend && now < std::min(waiter.retry_at, waiter.spec.deadline);
+absl::StatusOr<MemoryHandle> Broker::MemoryOf(SessionId session, ChunkId chunk) const {
+  return impl_->MemoryOf(session, chunk);
 }
 
-void Broker::Forget(GrowId id) {
-  const auto found = waiters_.find(id);
-  sessions_.at(found->second.spec.session).waiting.erase(id);
-  waiters_.erase(found);
+absl::StatusOr<ExportedFd> Broker::Export(SessionId session, ChunkId chunk) {
+  return impl_->Export(session, chunk);
 }
 
-void Broker::Charge(GrowId id, Waiter& waiter, Wakes& wakes) {
-  const Device& device = devices_.at(waiter.spec.device);
-  if (device.removed) {
-    waiter.phase = Waiter::Phase::kRefused;
-    waiter.refusal = absl::FailedPreconditionError(
-        absl::StrCat("lease ", device.spec.lease_name, " has ended; create another one"));
-  } else if (waiter.charge) {
-    ChargeSplit(id, waiter, wakes);
-  } else if (device.spec.preallocate) {
-    TakeSpare(id, waiter, wakes);
-  } else {
-    ChargeLedger(id, waiter, wakes);
-  }
+absl::Status Broker::ExplainExport(LogicalId device, Bytes asked, const absl::Status& status) const {
+  return impl_->ExplainExport(device, asked, status);
 }
 
-void Broker::ChargeLedger(GrowId id, Waiter& waiter, Wakes& wakes) {
-  Device& device = devices_.at(waiter.spec.device);
-  const Bytes at_least = waiter.spec.at_least;
-  const Bytes limit =
-      RoundUp(ledger_.View(waiter.spec.device).limit, cards_.at(device.spec.card).device.granularity);
-  if (at_least > limit) {
-    Refuse(waiter, {.reason = RefusalReason::kLimit});
-    return;
-  }
-  // While requests wait for the card, its free memory is not spent on growth beyond need.
-  const bool others_wait = !queues_.at(device.spec.card).empty();
-  const bool takes_free = !ledger_.NeedOf(waiter.spec.device, at_least).is_zero();
-  if (waiter.spec.ahead && (!device.limit_waiters.empty() || (others_wait && takes_free))) {
-    Refuse(waiter, {.reason = RefusalReason::kLimit});
-    return;
-  }
-  Bytes charged = std::min(waiter.spec.wanted, limit);
-  if (charged > at_least && (ledger_.Check(waiter.spec.device, charged).shortage != Ledger::Shortage::kNone ||
-                             (others_wait && !ledger_.NeedOf(waiter.spec.device, charged).is_zero()))) {
-    charged = at_least;
-  }
-  Ledger::Verdict verdict = ledger_.Check(waiter.spec.device, charged);
-  while (!waiter.spec.ahead && verdict.shortage != Ledger::Shortage::kNone &&
-         TakeAllowances(device.spec.card,
-                        verdict.shortage == Ledger::Shortage::kLimit ? device.spec.lease : LeaseKey())) {
-    verdict = ledger_.Check(waiter.spec.device, charged);
-  }
-  const bool held_back =
-      verdict.shortage == Ledger::Shortage::kNone && IsHeldBack(waiter.spec.device, charged);
-  if (held_back) {
-    verdict.shortage = Ledger::Shortage::kCard;
-  } else if (verdict.shortage == Ledger::Shortage::kNone) {
-    verdict = ledger_.Request(waiter.spec.device, charged);
-  }
-  const auto in_time = [&] { return now_() < waiter.spec.deadline; };
-  switch (verdict.shortage) {
-    case Ledger::Shortage::kNone:
-      waiter.phase = Waiter::Phase::kCharged;
-      waiter.charged = charged;
-      device.charged += charged;
-      return;
-    case Ledger::Shortage::kLimit:
-      if ((in_time() && verdict.coming_back >= verdict.short_by) ||
-          (MayAsk(waiter) &&
-           AskUnderLimit(waiter, SaturatingSub(verdict.short_by, verdict.coming_back), wakes))) {
-        waiter.phase = Waiter::Phase::kLimit;
-        device.limit_waiters.push_back(id);
-      } else {
-        Refuse(waiter, {.reason = RefusalReason::kLimit});
-      }
-      return;
-    case Ledger::Shortage::kCard:
-      if (!verdict.hopeless && (in_time() || ((held_back || MayTrim(waiter)) && MayAsk(waiter)))) {
-        waiter.phase = Waiter::Phase::kCard;
-        waiter.need = {};                     // of others than under the limit
-        waiter.next_look = TimePoint::max();  // the caller serves the queue
-        queues_.at(device.spec.card).Join(id, device.spec.owner);
-      } else {
-        Refuse(waiter, {.reason = RefusalReason::kCard});
-      }
-      return;
-  }
+absl::Status Broker::Return(SessionId session, LogicalId device, std::span<const ChunkId> chunks) {
+  return impl_->Return(session, device, chunks);
 }
 
-void Broker::LeaveQueues(GrowId id, Waiter& waiter) {
-  Device& device = devices_.at(waiter.spec.device);
-  switch (waiter.phase) {
-    case Waiter::Phase::kCard:
-      queues_.at(device.spec.card).Leave(id, now_());
-      break;
-    case Waiter::Phase::kLimit:
-      std::erase(device.limit_waiters, id);
-      break;
-    case Waiter::Phase::kCharged:
-    case Waiter::Phase::kMissing:
-      ledger_.Refund(waiter.spec.device, waiter.charged);
-      device.charged -= waiter.charged;
-      waiter.charged = Bytes();
-      break;
-    case Waiter::Phase::kNew:
-    case Waiter::Phase::kBackend:
-    case Waiter::Phase::kTaken:
-    case Waiter::Phase::kTooLarge:
-    case Waiter::Phase::kBallast:
-    case Waiter::Phase::kRefused:
-      break;
-  }
-  waiter.phase = Waiter::Phase::kNew;
+void Broker::ReturnAll(SessionId session) { impl_->ReturnAll(session); }
+
+void Broker::StartDraining(SessionId session) { impl_->StartDraining(session); }
+
+std::vector<SessionId> Broker::FinishDraining(const std::vector<SessionId>& sessions) {
+  return impl_->FinishDraining(sessions);
 }
 
-void Broker::DropWaiters(SessionId session, Wakes& wakes) {
-  std::set<CardId> touched;
-  const std::set<GrowId> waiting = sessions_.at(session).waiting;
-  for (const GrowId id : waiting) {
-    Waiter& waiter = waiters_.at(id);
-    touched.insert(devices_.at(waiter.spec.device).spec.card);
-    if (waiter.phase == Waiter::Phase::kTooLarge && unconfirmed_.insert(waiter.too_large).second) {
-      wakes.push_back(unconfirmed_waker_);  // the request that was to free it is gone
-    }
-    for (const ChunkId chunk : std::exchange(waiter.ballast, {})) {
-      unconfirmed_.insert(chunk);
-      wakes.push_back(unconfirmed_waker_);
-    }
-    LeaveQueues(id, waiter);
-    Forget(id);
-  }
-  for (const CardId card : touched) {
-    Serve(card, wakes);
-  }
+bool Broker::RetryUnconfirmed() { return impl_->RetryUnconfirmed(); }
+
+std::vector<TrimOrder> Broker::TakeTrims(SessionId session) { return impl_->TakeTrims(session); }
+
+absl::Status Broker::Trimmed(SessionId session, TrimId trim, bool pending) {
+  return impl_->Trimmed(session, trim, pending);
 }
 
-void Broker::Refuse(Waiter& waiter, RefusalCause cause) {
-  if (waiter.spec.ahead) {
-    waiter.phase = Waiter::Phase::kRefused;
-    waiter.refusal = absl::ResourceExhaustedError("no memory is free for growing ahead");
-    return;
-  }
-  cause.asked = waiter.spec.at_least;
-  const TimePoint now = now_();
-  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - waiter.spec.asked_at);
-  if (waited.count() > 0) {
-    cause.waited = waited;
-  }
-  waiter.phase = Waiter::Phase::kRefused;
-  waiter.refusal =
-      RefusalStatus(waiter.charge ? MakeChargeRefusal(waiter, cause)
-                                  : MakeRefusal(devices_.at(waiter.spec.device), waiter.spec.device, cause));
+Broker::TrimRequest Broker::StartTrim(std::span<const LogicalId> devices) {
+  return impl_->StartTrim(devices);
 }
+
+void Broker::ContinueTrim(TrimRequest& request) { impl_->ContinueTrim(request); }
+
+std::vector<Broker::IgnoredTrim> Broker::TakeIgnoredTrims() { return impl_->TakeIgnoredTrims(); }
+
+Broker::TrimRecord Broker::TrimsOf(SessionId session) const { return impl_->TrimsOf(session); }
+
+Bytes Broker::UnreturnedBy(SessionId session) const { return impl_->UnreturnedBy(session); }
+
+std::vector<Broker::Unreturned> Broker::TakeUnreturned() { return impl_->TakeUnreturned(); }
+
+void Broker::ObserveCards() { impl_->ObserveCards(); }
+
+std::vector<Broker::Uncharged> Broker::UnchargedUse() const { return impl_->UnchargedUse(); }
+
+void Broker::SetStopped(LeaseKey lease, bool is_stopped) { impl_->SetStopped(lease, is_stopped); }
+
+Broker::Overheads Broker::overheads() const { return impl_->overheads(); }
+
+void Broker::StopWaiting() { impl_->StopWaiting(); }
+
+Broker::Counters Broker::counters() const { return impl_->counters(); }
+
+absl::Status Broker::CheckInvariants() const { return impl_->CheckInvariants(); }
 
 }  // namespace lgpu

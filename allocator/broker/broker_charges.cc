@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "allocator/broker/broker.h"
+#include "allocator/broker/broker_impl.h"
 #include "base/check.h"
 #include "lgpu/status.h"
 
@@ -25,24 +25,24 @@ Bytes SumOf(const std::map<LogicalId, Bytes>& amounts) {
 
 }  // namespace
 
-std::optional<CardId> Broker::FindCard(const std::string& uuid) const {
-  for (const auto& [id, card] : cards_) {
+std::optional<CardId> BrokerImpl::FindCard(const std::string& uuid) const {
+  for (const auto& [id, card] : core_.tables.cards) {
     if (card.device.uuid == uuid) return id;
   }
   return std::nullopt;
 }
 
-std::vector<LogicalId> Broker::DevicesOn(LeaseKey lease, CardId card) const {
+std::vector<LogicalId> BrokerImpl::DevicesOn(LeaseKey lease, CardId card) const {
   std::vector<LogicalId> devices;
-  for (const auto& [id, device] : devices_) {
+  for (const auto& [id, device] : core_.tables.devices) {
     if (device.spec.lease == lease && device.spec.card == card && !device.removed) devices.push_back(id);
   }
   return devices;
 }
 
-std::size_t Broker::IndexOf(LeaseKey lease, CardId card) const {
+std::size_t BrokerImpl::IndexOf(LeaseKey lease, CardId card) const {
   std::set<CardId> before;
-  for (const auto& [id, device] : devices_) {
+  for (const auto& [id, device] : core_.tables.devices) {
     if (device.spec.lease != lease) continue;
     if (device.spec.card == card) break;
     before.insert(device.spec.card);
@@ -50,15 +50,15 @@ std::size_t Broker::IndexOf(LeaseKey lease, CardId card) const {
   return before.size();
 }
 
-void Broker::ShareAllowances(SessionId session, std::shared_ptr<Allowances> allowances) {
-  MutexLock lock(mutex_);
+void BrokerImpl::ShareAllowances(SessionId session, std::shared_ptr<Allowances> allowances) {
+  BrokerLock lock(core_);
   StopTrimming(session);
-  sessions_.at(session).allowances = std::move(allowances);
+  core_.tables.sessions.at(session).allowances = std::move(allowances);
 }
 
-absl::StatusOr<Broker::Waiter> Broker::CheckCharge(const ChargeSpec& spec) const {
-  const auto session = sessions_.find(spec.session);
-  if (session == sessions_.end() || !session->second.lease) {
+absl::StatusOr<Waiter> BrokerImpl::CheckCharge(const ChargeSpec& spec) const {
+  const auto session = core_.tables.sessions.find(spec.session);
+  if (session == core_.tables.sessions.end() || !session->second.lease) {
     return absl::FailedPreconditionError(
         "memory was charged before the session was attached to a lease; send Attach first");
   }
@@ -74,7 +74,7 @@ absl::StatusOr<Broker::Waiter> Broker::CheckCharge(const ChargeSpec& spec) const
   Waiter waiter;
   waiter.spec = {.session = spec.session,
                  .device = devices.front(),
-                 .at_least = RoundUp(spec.bytes, cards_.at(*card).device.granularity),
+                 .at_least = RoundUp(spec.bytes, core_.tables.cards.at(*card).device.granularity),
                  .wanted = {},
                  .asked_at = spec.asked_at,
                  .deadline = spec.deadline};
@@ -86,16 +86,15 @@ absl::StatusOr<Broker::Waiter> Broker::CheckCharge(const ChargeSpec& spec) const
   return waiter;
 }
 
-Broker::GrowAnswer Broker::ChargeCard(const ChargeSpec& spec) {
+BrokerImpl::GrowAnswer BrokerImpl::ChargeCard(const ChargeSpec& spec) {
   GrowAnswer answer;
-  Wakes wakes;
   GrowId id;
   Waiter mine;
   std::optional<Making> making;
   // Memory that the ledger does not know of yet is foreign from here on.
   if (spec.driver_refusals > 0) ObserveCard(spec.card_uuid);
   {
-    MutexLock lock(mutex_);
+    BrokerLock lock(core_);
     absl::StatusOr<Waiter> waiter = CheckCharge(spec);
     if (!waiter.ok()) {
       answer.status = waiter.status();
@@ -106,32 +105,32 @@ Broker::GrowAnswer Broker::ChargeCard(const ChargeSpec& spec) {
       Refuse(mine, {.reason = RefusalReason::kBackend,
                     .detail = absl::StrCat("the driver refused ", FormatBytes(spec.bytes), " twice")});
       answer.status = mine.refusal;
-      ++counters_.refusals;
+      ++core_.tables.counters.refusals;
       return answer;
     }
-    id = GrowId{++last_waiter_};
+    id = GrowId{++core_.tables.last_waiter};
     const CardId card = mine.charge->card;
-    Session& session = sessions_.at(spec.session);
+    SessionEntry& session = core_.tables.sessions.at(spec.session);
     if (!session.charges.contains(card)) session.charges[card].index = IndexOf(session.lease, card);
-    if (queues_.at(card).IsTurnOver(now_())) Serve(card, wakes);
-    making = Place(id, mine, answer, wakes);
+    if (core_.tables.queues.at(card).IsTurnOver(core_.now())) Serve(card);
+    making = Place(id, mine, answer);
   }
-  WakeAll(wakes);
   return making ? Make(id, std::move(mine), *making) : LoggedCharge(std::move(answer));
 }
 
-Ledger::Split Broker::SplitOf(const Waiter& waiter) const {
-  const LeaseKey lease = sessions_.at(waiter.spec.session).lease;
-  return ledger_.CheckSplit(DevicesOn(lease, waiter.charge->card), waiter.spec.at_least);
+Ledger::Split BrokerImpl::SplitOf(const Waiter& waiter) const {
+  const LeaseKey lease = core_.tables.sessions.at(waiter.spec.session).lease;
+  return core_.tables.ledger.CheckSplit(DevicesOn(lease, waiter.charge->card), waiter.spec.at_least);
 }
 
-Bytes Broker::NeedOf(const Waiter& waiter) const {
-  return waiter.charge ? SplitOf(waiter).need : ledger_.NeedOf(waiter.spec.device, waiter.spec.at_least);
+Bytes BrokerImpl::NeedOf(const Waiter& waiter) const {
+  return waiter.charge ? SplitOf(waiter).need
+                       : core_.tables.ledger.NeedOf(waiter.spec.device, waiter.spec.at_least);
 }
 
-void Broker::ChargeSplit(GrowId id, Waiter& waiter, Wakes& wakes) {
+void BrokerImpl::ChargeSplit(GrowId id, Waiter& waiter) {
   const CardId card = waiter.charge->card;
-  Session& session = sessions_.at(waiter.spec.session);
+  SessionEntry& session = core_.tables.sessions.at(waiter.spec.session);
   const CardCharge& charge = session.charges.at(card);
   if (SaturatingAdd(charge.lent, waiter.charge->bytes) <= SumOf(charge.held)) {
     Book(waiter.spec.session, card, waiter.charge->bytes, {});
@@ -145,9 +144,9 @@ void Broker::ChargeSplit(GrowId id, Waiter& waiter, Wakes& wakes) {
       TakeAllowances(card, split.verdict.shortage == Ledger::Shortage::kLimit ? session.lease : LeaseKey())) {
     split = SplitOf(waiter);
   }
-  const bool held_back = !is_short() && queues_.at(card).turn() && !split.need.is_zero();
+  const bool held_back = !is_short() && core_.tables.queues.at(card).turn() && !split.need.is_zero();
   if (held_back) split.verdict.shortage = Ledger::Shortage::kCard;
-  const TimePoint now = now_();
+  const TimePoint now = core_.now();
   switch (split.verdict.shortage) {
     case Ledger::Shortage::kNone:
       Book(waiter.spec.session, card, waiter.charge->bytes, split.parts);
@@ -162,9 +161,9 @@ void Broker::ChargeSplit(GrowId id, Waiter& waiter, Wakes& wakes) {
       const TimePoint last = waiter.spec.asked_at + kGrace;
       const Bytes missing = SaturatingSub(split.verdict.short_by, split.verdict.coming_back);
       waiter.spec.deadline = last;
-      if (now < last && (missing.is_zero() || AskUnderLimit(waiter, missing, wakes))) {
+      if (now < last && (missing.is_zero() || AskUnderLimit(waiter, missing))) {
         waiter.phase = Waiter::Phase::kLimit;
-        devices_.at(waiter.spec.device).limit_waiters.push_back(id);
+        core_.tables.devices.at(waiter.spec.device).limit_waiters.push_back(id);
       } else {
         Refuse(waiter, {.reason = RefusalReason::kLimit});
       }
@@ -177,7 +176,7 @@ void Broker::ChargeSplit(GrowId id, Waiter& waiter, Wakes& wakes) {
         waiter.phase = Waiter::Phase::kCard;
         waiter.need = {};
         waiter.next_look = TimePoint::max();  // the caller serves the queue
-        queues_.at(card).Join(id, devices_.at(waiter.spec.device).spec.owner);
+        core_.tables.queues.at(card).Join(id, core_.tables.devices.at(waiter.spec.device).spec.owner);
       } else {
         Refuse(waiter, {.reason = RefusalReason::kCard});
       }
@@ -185,27 +184,27 @@ void Broker::ChargeSplit(GrowId id, Waiter& waiter, Wakes& wakes) {
   }
 }
 
-void Broker::Book(SessionId id, CardId card, Bytes bytes,
-                  const std::vector<std::pair<LogicalId, Bytes>>& parts) {
-  Session& session = sessions_.at(id);
+void BrokerImpl::Book(SessionId id, CardId card, Bytes bytes,
+                      const std::vector<std::pair<LogicalId, Bytes>>& parts) {
+  SessionEntry& session = core_.tables.sessions.at(id);
   CardCharge& charge = session.charges.at(card);
   for (const auto& [logical, part] : parts) {
-    LGPU_CHECK(ledger_.Request(logical, part).shortage == Ledger::Shortage::kNone);
-    Device& device = devices_.at(logical);
+    LGPU_CHECK(core_.tables.ledger.Request(logical, part).shortage == Ledger::Shortage::kNone);
+    DeviceEntry& device = core_.tables.devices.at(logical);
     charge.held[logical] += part;
     device.lent += part;
     device.held_by[id] += part;
-    device.last_charge = now_();
+    device.last_charge = core_.now();
     session.held += part;
   }
   charge.lent += bytes;
-  charging_.emplace(card, id);
+  core_.tables.charging.emplace(card, id);
   FitCharge(id, session, card);
   LogCharge(id, charge);
 }
 
-void Broker::DropHeld(SessionId id, Session& session, LogicalId logical, Bytes bytes) {
-  Device& device = devices_.at(logical);
+void BrokerImpl::DropHeld(SessionId id, SessionEntry& session, LogicalId logical, Bytes bytes) {
+  DeviceEntry& device = core_.tables.devices.at(logical);
   device.lent -= bytes;
   session.held -= bytes;
   Bytes& held = device.held_by.at(id);
@@ -213,34 +212,34 @@ void Broker::DropHeld(SessionId id, Session& session, LogicalId logical, Bytes b
   if (held.is_zero()) device.held_by.erase(id);
 }
 
-bool Broker::FitCharge(SessionId id, Session& session, CardId card) {
+bool BrokerImpl::FitCharge(SessionId id, SessionEntry& session, CardId card) {
   CardCharge& charge = session.charges.at(card);
   const Bytes before = SumOf(charge.held);
-  Bytes excess = SaturatingSub(before, RoundUp(charge.lent, cards_.at(card).device.granularity));
+  Bytes excess = SaturatingSub(before, RoundUp(charge.lent, core_.tables.cards.at(card).device.granularity));
   const bool gives = !excess.is_zero();
   while (!excess.is_zero()) {
     const auto last = std::prev(charge.held.end());
     const Bytes part = std::min(excess, last->second);
-    ledger_.Refund(last->first, part);
+    core_.tables.ledger.Refund(last->first, part);
     DropHeld(id, session, last->first, part);
     last->second -= part;
     if (last->second.is_zero()) charge.held.erase(last);
     excess -= part;
   }
-  if (charge.held.empty()) charging_.erase({card, id});
+  if (charge.held.empty()) core_.tables.charging.erase({card, id});
   return gives;
 }
 
-void Broker::LogCharge(SessionId id, CardCharge& charge) {
+void BrokerImpl::LogCharge(SessionId id, CardCharge& charge) {
   for (const auto& [device, bytes] : charge.held) {
     Bytes& logged = charge.logged[device];
     if (bytes <= logged) continue;
     logged = bytes;
-    log_.NoteCharged({.session = id, .device = device, .bytes = bytes});
+    core_.log.NoteCharged({.session = id, .device = device, .bytes = bytes});
   }
 }
 
-bool Broker::TakeAllowance(SessionId id, Session& session, CardId card) {
+bool BrokerImpl::TakeAllowance(SessionId id, SessionEntry& session, CardId card) {
   CardCharge& charge = session.charges.at(card);
   if (session.allowances == nullptr || charge.leaving) return false;
   session.allowances->Keep(charge.index).store(0, std::memory_order_relaxed);
@@ -249,33 +248,33 @@ bool Broker::TakeAllowance(SessionId id, Session& session, CardId card) {
   return FitCharge(id, session, card);
 }
 
-bool Broker::TakeAllowances(CardId card, LeaseKey lease) {
+bool BrokerImpl::TakeAllowances(CardId card, LeaseKey lease) {
   std::vector<SessionId> sessions;
-  for (auto at = charging_.lower_bound({card, SessionId()}); at != charging_.end() && at->first == card;
-       ++at) {
-    if (!lease || sessions_.at(at->second).lease == lease) sessions.push_back(at->second);
+  for (auto at = core_.tables.charging.lower_bound({card, SessionId()});
+       at != core_.tables.charging.end() && at->first == card; ++at) {
+    if (!lease || core_.tables.sessions.at(at->second).lease == lease) sessions.push_back(at->second);
   }
   bool taken = false;
-  for (const SessionId id : sessions) taken |= TakeAllowance(id, sessions_.at(id), card);
+  for (const SessionId id : sessions) taken |= TakeAllowance(id, core_.tables.sessions.at(id), card);
   return taken;
 }
 
-Bytes Broker::AllowanceOf(LeaseKey lease, CardId card) const {
+Bytes BrokerImpl::AllowanceOf(LeaseKey lease, CardId card) const {
   Bytes limits;
-  for (const LogicalId device : DevicesOn(lease, card)) limits += ledger_.View(device).limit;
+  for (const LogicalId device : DevicesOn(lease, card)) limits += core_.tables.ledger.View(device).limit;
   std::uint64_t processes = 0;
-  for (auto at = charging_.lower_bound({card, SessionId()}); at != charging_.end() && at->first == card;
-       ++at) {
-    processes += sessions_.at(at->second).lease == lease ? 1 : 0;
+  for (auto at = core_.tables.charging.lower_bound({card, SessionId()});
+       at != core_.tables.charging.end() && at->first == card; ++at) {
+    processes += core_.tables.sessions.at(at->second).lease == lease ? 1 : 0;
   }
   const Bytes share(limits.count() / kAllowanceShare / std::max<std::uint64_t>(processes, 1));
-  return RoundDown(std::min(share, kMostAllowance), cards_.at(card).device.granularity);
+  return RoundDown(std::min(share, kMostAllowance), core_.tables.cards.at(card).device.granularity);
 }
 
-Broker::Lent Broker::Lend(const Waiter& waiter) {
+BrokerImpl::Lent BrokerImpl::Lend(const Waiter& waiter) {
   const CardId card = waiter.charge->card;
   const SessionId id = waiter.spec.session;
-  const Session& session = sessions_.at(id);
+  const SessionEntry& session = core_.tables.sessions.at(id);
   const CardCharge& charge = session.charges.at(card);
   Lent lent{.session = id,
             .card = card,
@@ -286,18 +285,18 @@ Broker::Lent Broker::Lend(const Waiter& waiter) {
             .index = charge.index};
   const std::vector<LogicalId> devices = DevicesOn(session.lease, card);
   // While a request waits for the card or for a limit of the lease, no allowance is lent.
-  const bool others_wait =
-      !queues_.at(card).empty() || std::any_of(devices.begin(), devices.end(), [&](LogicalId device) {
-        mutex_.AssertHeld();
-        return !devices_.at(device).limit_waiters.empty();
-      });
+  const bool others_wait = !core_.tables.queues.at(card).empty() ||
+                           std::any_of(devices.begin(), devices.end(), [&](LogicalId device) {
+                             core_.mutex.AssertHeld();
+                             return !core_.tables.devices.at(device).limit_waiters.empty();
+                           });
   if (lent.allowances == nullptr || others_wait || devices.empty()) return lent;
   lent.keep = AllowanceOf(session.lease, card);
   const Bytes free(lent.allowances->Free(lent.index).load(std::memory_order_relaxed));
-  const Bytes granularity = cards_.at(card).device.granularity;
+  const Bytes granularity = core_.tables.cards.at(card).device.granularity;
   Bytes refill = RoundDown(SaturatingSub(lent.keep, free), granularity);
   for (; !refill.is_zero(); refill = RoundDown(Bytes(refill.count() / 2), granularity)) {
-    const Ledger::Split split = ledger_.CheckSplit(devices, refill);
+    const Ledger::Split split = core_.tables.ledger.CheckSplit(devices, refill);
     if (split.verdict.shortage != Ledger::Shortage::kNone) continue;
     Book(id, card, refill, split.parts);
     lent.refill = refill;
@@ -306,18 +305,16 @@ Broker::Lent Broker::Lend(const Waiter& waiter) {
   return lent;
 }
 
-Broker::GrowAnswer Broker::LoggedCharge(GrowAnswer answer) {
+BrokerImpl::GrowAnswer BrokerImpl::LoggedCharge(GrowAnswer answer) {
   if (!answer.lent) return answer;
   const Lent& lent = *answer.lent;
-  if (absl::Status committed = log_.Commit(); !committed.ok()) {
-    Wakes wakes;
+  if (absl::Status committed = core_.log.Commit(); !committed.ok()) {
     {
-      MutexLock lock(mutex_);
-      UnchargeLocked(lent.session, lent.card, lent.bytes + lent.refill, wakes);
-      --counters_.charges;
-      ++counters_.refusals;
+      BrokerLock lock(core_);
+      UnchargeLocked(lent.session, lent.card, lent.bytes + lent.refill);
+      --core_.tables.counters.charges;
+      ++core_.tables.counters.refusals;
     }
-    WakeAll(wakes);
     answer.lent.reset();
     answer.status = std::move(committed);
     return answer;
@@ -329,38 +326,36 @@ Broker::GrowAnswer Broker::LoggedCharge(GrowAnswer answer) {
   return answer;
 }
 
-void Broker::UnchargeLocked(SessionId id, CardId card, Bytes bytes, Wakes& wakes) {
-  const auto session = sessions_.find(id);
-  if (session == sessions_.end()) return;
+void BrokerImpl::UnchargeLocked(SessionId id, CardId card, Bytes bytes) {
+  const auto session = core_.tables.sessions.find(id);
+  if (session == core_.tables.sessions.end()) return;
   const auto charge = session->second.charges.find(card);
   if (charge == session->second.charges.end() || charge->second.leaving) return;
   charge->second.lent -= std::min(bytes, charge->second.lent);
-  if (FitCharge(id, session->second, card)) Serve(card, wakes);
+  if (FitCharge(id, session->second, card)) Serve(card);
 }
 
-absl::Status Broker::Uncharge(SessionId session, const std::string& card_uuid, Bytes bytes) {
-  Wakes wakes;
+absl::Status BrokerImpl::Uncharge(SessionId session, const std::string& card_uuid, Bytes bytes) {
   {
-    MutexLock lock(mutex_);
+    BrokerLock lock(core_);
     const std::optional<CardId> card = FindCard(card_uuid);
-    const auto found = sessions_.find(session);
-    if (!card || found == sessions_.end() || !found->second.charges.contains(*card)) {
+    const auto found = core_.tables.sessions.find(session);
+    if (!card || found == core_.tables.sessions.end() || !found->second.charges.contains(*card)) {
       return absl::InvalidArgumentError(
           absl::StrCat("Uncharge of card \"", card_uuid, "\", of which the session has charged nothing"));
     }
-    UnchargeLocked(session, *card, bytes, wakes);
+    UnchargeLocked(session, *card, bytes);
   }
-  WakeAll(wakes);
   return absl::OkStatus();
 }
 
-std::vector<Broker::Charged> Broker::ChargesOf(SessionId session) const {
+std::vector<BrokerImpl::Charged> BrokerImpl::ChargesOf(SessionId session) const {
   std::vector<Charged> charges;
-  MutexLock lock(mutex_);
-  const auto found = sessions_.find(session);
-  if (found == sessions_.end()) return charges;
+  MutexLock lock(core_.mutex);
+  const auto found = core_.tables.sessions.find(session);
+  if (found == core_.tables.sessions.end()) return charges;
   for (const auto& [card, charge] : found->second.charges) {
-    Charged& out = charges.emplace_back(Charged{.card_uuid = cards_.at(card).device.uuid,
+    Charged& out = charges.emplace_back(Charged{.card_uuid = core_.tables.cards.at(card).device.uuid,
                                                 .index = charge.index,
                                                 .lent = charge.lent,
                                                 .used = charge.lent});
@@ -371,77 +366,74 @@ std::vector<Broker::Charged> Broker::ChargesOf(SessionId session) const {
   return charges;
 }
 
-void Broker::StartLeavingCharges(Session& session, std::set<CardId>& touched) {
+void BrokerImpl::StartLeavingCharges(SessionEntry& session, std::set<CardId>& touched) {
   session.allowances.reset();
   for (auto& [card, charge] : session.charges) {
     if (std::exchange(charge.leaving, true)) continue;
-    for (const auto& [device, bytes] : charge.held) ledger_.StartLeaving(device, bytes);
+    for (const auto& [device, bytes] : charge.held) core_.tables.ledger.StartLeaving(device, bytes);
     touched.insert(card);
   }
 }
 
-void Broker::EndCharges(const std::vector<SessionId>& sessions) {
-  Wakes wakes;
+void BrokerImpl::EndCharges(const std::vector<SessionId>& sessions) {
   {
-    MutexLock lock(mutex_);
+    BrokerLock lock(core_);
     std::set<CardId> touched;
     for (const SessionId id : sessions) {
-      const auto session = sessions_.find(id);
-      if (session == sessions_.end()) continue;
+      const auto session = core_.tables.sessions.find(id);
+      if (session == core_.tables.sessions.end()) continue;
       for (auto& [card, charge] : session->second.charges) {
         if (!charge.leaving) continue;
         EndCharge(id, session->second, card, Bytes());
         touched.insert(card);
       }
     }
-    for (const CardId card : touched) Serve(card, wakes);
+    for (const CardId card : touched) Serve(card);
   }
-  WakeAll(wakes);
 }
 
-void Broker::LowerCharges(SessionId id, const std::map<std::string, Bytes>& by_card) {
-  Wakes wakes;
+void BrokerImpl::LowerCharges(SessionId id, const std::map<std::string, Bytes>& by_card) {
   {
-    MutexLock lock(mutex_);
-    const auto session = sessions_.find(id);
-    if (session == sessions_.end()) return;
+    BrokerLock lock(core_);
+    const auto session = core_.tables.sessions.find(id);
+    if (session == core_.tables.sessions.end()) return;
     for (auto& [card, charge] : session->second.charges) {
       if (!charge.leaving) continue;
-      const auto rest = by_card.find(cards_.at(card).device.uuid);
+      const auto rest = by_card.find(core_.tables.cards.at(card).device.uuid);
       EndCharge(id, session->second, card, rest == by_card.end() ? Bytes() : rest->second);
-      Serve(card, wakes);
+      Serve(card);
     }
   }
-  WakeAll(wakes);
 }
 
-void Broker::EndCharge(SessionId id, Session& session, CardId card, Bytes rest) {
+void BrokerImpl::EndCharge(SessionId id, SessionEntry& session, CardId card, Bytes rest) {
   CardCharge& charge = session.charges.at(card);
   charge.lent = std::min(charge.lent, rest);
-  Bytes excess = SaturatingSub(SumOf(charge.held), RoundUp(charge.lent, cards_.at(card).device.granularity));
+  Bytes excess =
+      SaturatingSub(SumOf(charge.held), RoundUp(charge.lent, core_.tables.cards.at(card).device.granularity));
   while (!excess.is_zero()) {
     const auto last = std::prev(charge.held.end());
     const LogicalId device = last->first;
     const Bytes part = std::min(excess, last->second);
-    ledger_.ConfirmFree(device, part);
+    core_.tables.ledger.ConfirmFree(device, part);
     DropHeld(id, session, device, part);
     last->second -= part;
     if (last->second.is_zero()) charge.held.erase(last);
     ForgetIfEmpty(device);
     excess -= part;
   }
-  if (charge.held.empty()) charging_.erase({card, id});
+  if (charge.held.empty()) core_.tables.charging.erase({card, id});
 }
 
-std::vector<ChunkId> Broker::TakeBallast(const std::vector<LogicalId>& devices, Bytes bytes) {
+std::vector<ChunkId> BrokerImpl::TakeBallast(const std::vector<LogicalId>& devices, Bytes bytes) {
   Bytes spare;
-  for (const LogicalId logical : devices) spare += devices_.at(logical).spare_bytes;
+  for (const LogicalId logical : devices) spare += core_.tables.devices.at(logical).spare_bytes;
   if (spare < bytes) return {};
   // Small ones first, so that little more goes than is needed.
   std::vector<ChunkId> taken;
   Bytes sum;
   for (const LogicalId logical : devices) {
-    const auto& by_size = devices_.at(logical).spare;
+    const auto& by_size = core_.tables.devices.at(logical).spare;
     for (auto size = by_size.rbegin(); size != by_size.rend(); ++size) {
       for (auto chunk = size->second.begin(); chunk != size->second.end() && sum < bytes; ++chunk) {
         taken.push_back(*chunk);
@@ -450,49 +442,47 @@ std::vector<ChunkId> Broker::TakeBallast(const std::vector<LogicalId>& devices, 
     }
   }
   for (const ChunkId id : taken) {
-    ChunkEntry& chunk = chunks_.at(id);
+    ChunkEntry& chunk = core_.tables.chunks.at(id);
     TakeFromSpare(id, chunk);
-    StartLeaving(chunk, ChunkState::kReturning);
+    StartLeaving(chunk, ChunkEntry::State::kReturning);
   }
   return taken;
 }
 
-Broker::GrowAnswer Broker::FreeBallast(GrowId id, Waiter mine) {
+BrokerImpl::GrowAnswer BrokerImpl::FreeBallast(GrowId id, Waiter mine) {
   std::vector<MemoryHandle> memories;
   {
-    MutexLock lock(mutex_);
-    for (const ChunkId chunk : mine.ballast) memories.push_back(chunks_.at(chunk).memory);
+    BrokerLock lock(core_);
+    for (const ChunkId chunk : mine.ballast) memories.push_back(core_.tables.chunks.at(chunk).memory);
   }
   std::vector<absl::Status> freed;
-  for (const MemoryHandle& memory : memories) freed.push_back(backend_.Reclaim(memory));
+  for (const MemoryHandle& memory : memories) freed.push_back(core_.backend.Reclaim(memory));
   GrowAnswer answer;
   std::optional<Making> making;
-  Wakes wakes;
   {
-    MutexLock lock(mutex_);
+    BrokerLock lock(core_);
     MissingChunks missing;  // of others: these chunks were no session's
-    for (std::size_t i = 0; i < freed.size(); ++i) Settle(mine.ballast[i], freed[i], wakes, missing);
+    for (std::size_t i = 0; i < freed.size(); ++i) Settle(mine.ballast[i], freed[i], missing);
     mine.ballast.clear();
     mine.phase = Waiter::Phase::kNew;
     // Before waiting requests are looked at: the freed memory belongs to this charge.
-    making = Place(id, mine, answer, wakes);
-    Serve(mine.charge->card, wakes);
+    making = Place(id, mine, answer);
+    Serve(mine.charge->card);
   }
-  WakeAll(wakes);
   return making ? Make(id, std::move(mine), *making) : LoggedCharge(std::move(answer));
 }
 
-Refusal Broker::MakeChargeRefusal(const Waiter& waiter, RefusalCause cause) const {
+Refusal BrokerImpl::MakeChargeRefusal(const Waiter& waiter, RefusalCause cause) const {
   cause.asked = waiter.charge->bytes;
   const LogicalId first = waiter.spec.device;
-  Refusal refusal = MakeRefusal(devices_.at(first), first, cause);
+  Refusal refusal = MakeRefusal(core_.tables.devices.at(first), first, cause);
   refusal.what = waiter.charge->what;
   Bytes limit, held;
-  const LeaseKey lease = sessions_.at(waiter.spec.session).lease;
+  const LeaseKey lease = core_.tables.sessions.at(waiter.spec.session).lease;
   for (const LogicalId logical : DevicesOn(lease, waiter.charge->card)) {
-    const Ledger::LogicalView view = ledger_.View(logical);
+    const Ledger::LogicalView view = core_.tables.ledger.View(logical);
     limit += view.limit;
-    held += view.held() - devices_.at(logical).spare_bytes;
+    held += view.held() - core_.tables.devices.at(logical).spare_bytes;
   }
   if (cause.reason == RefusalReason::kLimit) {
     refusal.advice = {absl::StrCat("give the lease a higher memory_limit than ", FormatBytes(limit),
@@ -503,13 +493,13 @@ Refusal Broker::MakeChargeRefusal(const Waiter& waiter, RefusalCause cause) cons
   return refusal;
 }
 
-absl::Status Broker::CheckCharges() const {
+absl::Status BrokerImpl::CheckCharges() const {
   std::map<LogicalId, Bytes> lent;
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : core_.tables.sessions) {
     for (const auto& [card, charge] : session.charges) {
       const Bytes held = SumOf(charge.held);
-      if (held != RoundUp(charge.lent, cards_.at(card).device.granularity) ||
-          charging_.contains({card, id}) == charge.held.empty()) {
+      if (held != RoundUp(charge.lent, core_.tables.cards.at(card).device.granularity) ||
+          core_.tables.charging.contains({card, id}) == charge.held.empty()) {
         return absl::InternalError(absl::StrCat("session ", id.value, " was lent ", charge.lent.count(),
                                                 " bytes, and ", held.count(), " are held for it"));
       }
@@ -523,7 +513,7 @@ absl::Status Broker::CheckCharges() const {
       }
     }
   }
-  for (const auto& [id, device] : devices_) {
+  for (const auto& [id, device] : core_.tables.devices) {
     if (device.lent != lent[id]) {
       return absl::InternalError(absl::StrCat("device ", id.value, " has lent ", device.lent.count(),
                                               " bytes, its sessions have ", lent[id].count()));

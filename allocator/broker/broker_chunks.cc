@@ -2,34 +2,34 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "allocator/broker/broker.h"
+#include "allocator/broker/broker_impl.h"
 #include "allocator/broker/chunk_sizes.h"
 #include "base/check.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
 
-Broker::Created Broker::CreateChunks(int backend_device, const std::vector<Bytes>& sizes) {
+BrokerImpl::Created BrokerImpl::CreateChunks(int backend_device, const std::vector<Bytes>& sizes) {
   Created created;
   for (const Bytes bytes : sizes) {
-    absl::StatusOr<MemoryHandle> memory = backend_.Create(backend_device, bytes);
+    absl::StatusOr<MemoryHandle> memory = core_.backend.Create(backend_device, bytes);
     if (!memory.ok()) {
       created.status = memory.status();
       break;
     }
-    created.chunks.push_back({bytes, *memory, backend_.Identity(*memory)});
+    created.chunks.push_back({bytes, *memory, core_.backend.Identity(*memory)});
   }
   return created;
 }
 
-ChunkId Broker::Register(LogicalId device, SessionId session, const MadeChunk& made) {
-  const ChunkId id{++last_chunk_};
-  ChunkEntry& chunk = chunks_[id];
+ChunkId BrokerImpl::Register(LogicalId device, SessionId session, const MadeChunk& made) {
+  const ChunkId id{++core_.tables.last_chunk};
+  ChunkEntry& chunk = core_.tables.chunks[id];
   chunk.device = device;
   chunk.bytes = made.bytes;
   chunk.memory = made.memory;
   chunk.identity = made.identity;
-  devices_.at(device).charged -= made.bytes;
+  core_.tables.devices.at(device).charged -= made.bytes;
   if (session) {
     GiveTo(session, id, chunk);
   } else {
@@ -38,29 +38,29 @@ ChunkId Broker::Register(LogicalId device, SessionId session, const MadeChunk& m
   return id;
 }
 
-void Broker::GiveTo(SessionId session, ChunkId id, ChunkEntry& chunk) {
-  Session& owner = sessions_.at(session);
+void BrokerImpl::GiveTo(SessionId session, ChunkId id, ChunkEntry& chunk) {
+  SessionEntry& owner = core_.tables.sessions.at(session);
   chunk.session = session;
-  chunk.state = ChunkState::kGranted;
+  chunk.state = ChunkEntry::State::kGranted;
   owner.chunks.insert(id);
   owner.held += chunk.bytes;
-  devices_.at(chunk.device).held_by[session] += chunk.bytes;
-  log_.NoteGranted({.chunk = id,
-                    .session = session,
-                    .device = chunk.device,
-                    .bytes = chunk.bytes,
-                    .identity = chunk.identity});
+  core_.tables.devices.at(chunk.device).held_by[session] += chunk.bytes;
+  core_.log.NoteGranted({.chunk = id,
+                         .session = session,
+                         .device = chunk.device,
+                         .bytes = chunk.bytes,
+                         .identity = chunk.identity});
 }
 
-void Broker::TakeFromSession(ChunkId id, ChunkEntry& chunk) {
+void BrokerImpl::TakeFromSession(ChunkId id, ChunkEntry& chunk) {
   if (!chunk.session) {
     return;
   }
-  log_.NoteFreed(id);
-  Session& owner = sessions_.at(chunk.session);
+  core_.log.NoteFreed(id);
+  SessionEntry& owner = core_.tables.sessions.at(chunk.session);
   owner.chunks.erase(id);
   owner.held -= chunk.bytes;
-  std::map<SessionId, Bytes>& held_by = devices_.at(chunk.device).held_by;
+  std::map<SessionId, Bytes>& held_by = core_.tables.devices.at(chunk.device).held_by;
   Bytes& held = held_by.at(chunk.session);
   held -= chunk.bytes;
   if (held.is_zero()) {
@@ -69,30 +69,30 @@ void Broker::TakeFromSession(ChunkId id, ChunkEntry& chunk) {
   chunk.session = SessionId();
 }
 
-void Broker::StartLeaving(ChunkEntry& chunk, ChunkState state) {
-  ledger_.StartLeaving(chunk.device, chunk.bytes);
+void BrokerImpl::StartLeaving(ChunkEntry& chunk, ChunkEntry::State state) {
+  core_.tables.ledger.StartLeaving(chunk.device, chunk.bytes);
   chunk.state = state;
 }
 
-absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadline,
-                               const std::function<void(Wakes&)>& maker, std::vector<Bytes> sizes) {
+absl::Status BrokerImpl::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadline,
+                                   const std::function<void()>& maker, std::vector<Bytes> sizes) {
   int backend_device = 0;
   {
-    MutexLock lock(mutex_);
-    const CardId card = devices_.at(logical).spec.card;
+    BrokerLock lock(core_);
+    const CardId card = core_.tables.devices.at(logical).spec.card;
     if (sizes.empty()) {
-      sizes = ChunkSizesForPreallocation(cards_.at(card).device, bytes);
+      sizes = ChunkSizesForPreallocation(core_.tables.cards.at(card).device, bytes);
     }
-    backend_device = cards_.at(card).backend_device;
+    backend_device = core_.tables.cards.at(card).backend_device;
   }
   Created created = CreateChunks(backend_device, sizes);
-  while (absl::IsResourceExhausted(created.status) && now_() < deadline) {
+  while (absl::IsResourceExhausted(created.status) && core_.now() < deadline) {
     {
-      MutexLock lock(mutex_);
-      if (stopping_ || LeavingAnywhere().is_zero()) {
+      BrokerLock lock(core_);
+      if (core_.tables.stopping || LeavingAnywhere().is_zero()) {
         break;
       }
-      freed_.WaitUntil(mutex_, std::min(deadline, now_() + kBackendRetry));
+      core_.tables.freed.WaitUntil(core_.mutex, std::min(deadline, core_.now() + kBackendRetry));
     }
     Created rest = CreateChunks(
         backend_device,
@@ -101,11 +101,10 @@ absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadlin
     created.status = rest.status;
   }
   std::vector<ChunkId> undo;
-  Wakes wakes;
   absl::Status result = created.status;
   {
-    MutexLock lock(mutex_);
-    Device& device = devices_.at(logical);
+    BrokerLock lock(core_);
+    DeviceEntry& device = core_.tables.devices.at(logical);
     Bytes made;
     std::vector<ChunkId> chunks;
     for (const MadeChunk& chunk : created.chunks) {
@@ -113,7 +112,7 @@ absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadlin
       made += chunk.bytes;
     }
     if (!result.ok()) {
-      ledger_.Refund(logical, bytes - made);
+      core_.tables.ledger.Refund(logical, bytes - made);
       device.charged -= bytes - made;
       if (absl::IsResourceExhausted(result)) {
         result = RefusalStatus(MakeRefusal(device, logical,
@@ -123,9 +122,9 @@ absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadlin
       }
       // These and no others: what was there before stays.
       for (const ChunkId id : chunks) {
-        ChunkEntry& chunk = chunks_.at(id);
+        ChunkEntry& chunk = core_.tables.chunks.at(id);
         TakeFromSpare(id, chunk);
-        StartLeaving(chunk, ChunkState::kReturning);
+        StartLeaving(chunk, ChunkEntry::State::kReturning);
         undo.push_back(id);
       }
     } else if (device.removed) {
@@ -135,28 +134,26 @@ absl::Status Broker::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadlin
           absl::StrCat("lease ", device.spec.lease_name, " has ended; create another one"));
     } else {
       if (maker) {
-        maker(wakes);
+        maker();
       }
       undo = TakeBeyondLimit(logical, device);  // it may have been lowered
     }
     const CardId card = device.spec.card;
     ForgetIfEmpty(logical);
-    Serve(card, wakes);
+    Serve(card);
   }
-  WakeAll(wakes);
   Reclaim(undo);
   return result;
 }
 
-Broker::GrowAnswer Broker::Materialise(GrowId id, Waiter mine, const Making& making) {
+BrokerImpl::GrowAnswer BrokerImpl::Materialise(GrowId id, Waiter mine, const Making& making) {
   const GrowSpec spec = mine.spec;
   const Created created = CreateChunks(making.backend_device, making.sizes);
   GrowAnswer answer;
   std::vector<ChunkId> undo;
-  Wakes wakes;
   {
-    MutexLock lock(mutex_);
-    Device& device = devices_.at(spec.device);
+    BrokerLock lock(core_);
+    DeviceEntry& device = core_.tables.devices.at(spec.device);
     Bytes made;
     answer.chunks.reserve(created.chunks.size());
     for (const MadeChunk& chunk : created.chunks) {
@@ -165,20 +162,20 @@ Broker::GrowAnswer Broker::Materialise(GrowId id, Waiter mine, const Making& mak
     }
     const Bytes missing = mine.charged - made;
     if (!missing.is_zero()) {
-      ledger_.Refund(spec.device, missing);
+      core_.tables.ledger.Refund(spec.device, missing);
       device.charged -= missing;
     }
     mine.charged = Bytes();
     if (made >= spec.at_least) {
-      ++counters_.grants;
+      ++core_.tables.counters.grants;
     } else {
       const bool others_leave = !LeavingAnywhere().is_zero();
       for (const Chunk& chunk : answer.chunks) {
-        StartLeaving(chunks_.at(chunk.id), ChunkState::kReturning);
+        StartLeaving(core_.tables.chunks.at(chunk.id), ChunkEntry::State::kReturning);
         undo.push_back(chunk.id);
       }
       answer.chunks.clear();
-      const TimePoint now = now_();
+      const TimePoint now = core_.now();
       if (absl::IsResourceExhausted(created.status) && others_leave && now < spec.deadline) {
         mine.phase = Waiter::Phase::kBackend;
         // Not sooner, whatever wakes the session: what this attempt gives back wakes it too.
@@ -194,20 +191,19 @@ Broker::GrowAnswer Broker::Materialise(GrowId id, Waiter mine, const Making& mak
         } else {
           answer.status = created.status;
         }
-        ++counters_.refusals;
+        ++core_.tables.counters.refusals;
       }
     }
     // A session that has its chunks and waits no more counts for turns and deadlocks from here on.
-    if (!missing.is_zero() || !queues_.at(device.spec.card).empty()) {
-      Serve(device.spec.card, wakes);
+    if (!missing.is_zero() || !core_.tables.queues.at(device.spec.card).empty()) {
+      Serve(device.spec.card);
     }
   }
-  WakeAll(wakes);
   Reclaim(undo);
   return answer;
 }
 
-Broker::GrowAnswer Broker::Make(GrowId id, Waiter mine, const Making& making) {
+BrokerImpl::GrowAnswer BrokerImpl::Make(GrowId id, Waiter mine, const Making& making) {
   if (mine.phase == Waiter::Phase::kBallast) {
     return FreeBallast(id, std::move(mine));
   }
@@ -215,11 +211,11 @@ Broker::GrowAnswer Broker::Make(GrowId id, Waiter mine, const Making& making) {
                                                : FillUp(id, std::move(mine));
 }
 
-Broker::GrowAnswer Broker::Logged(GrowAnswer answer) {
+BrokerImpl::GrowAnswer BrokerImpl::Logged(GrowAnswer answer) {
   if (!answer.status.ok() || answer.chunks.empty()) {
     return answer;
   }
-  absl::Status committed = log_.Commit();
+  absl::Status committed = core_.log.Commit();
   if (committed.ok()) {
     return answer;
   }
@@ -227,33 +223,33 @@ Broker::GrowAnswer Broker::Logged(GrowAnswer answer) {
   LogicalId device;
   std::vector<ChunkId> chunks;
   {
-    MutexLock lock(mutex_);
+    BrokerLock lock(core_);
     for (const Chunk& chunk : answer.chunks) {
       chunks.push_back(chunk.id);
     }
-    const ChunkEntry& first = chunks_.at(chunks.front());
+    const ChunkEntry& first = core_.tables.chunks.at(chunks.front());
     session = first.session;
     device = first.device;
-    --counters_.grants;
-    ++counters_.refusals;
+    --core_.tables.counters.grants;
+    ++core_.tables.counters.refusals;
   }
   Return(session, device, chunks).IgnoreError();
   return {.status = std::move(committed), .chunks = {}, .wait = {}, .next_look = {}};
 }
 
-absl::StatusOr<MemoryHandle> Broker::MemoryOf(SessionId session, ChunkId id) const {
-  MutexLock lock(mutex_);
-  const auto chunk = chunks_.find(id);
-  if (chunk == chunks_.end() || chunk->second.session != session ||
-      chunk->second.state != ChunkState::kGranted || chunk->second.lost) {
+absl::StatusOr<MemoryHandle> BrokerImpl::MemoryOf(SessionId session, ChunkId id) const {
+  MutexLock lock(core_.mutex);
+  const auto chunk = core_.tables.chunks.find(id);
+  if (chunk == core_.tables.chunks.end() || chunk->second.session != session ||
+      chunk->second.state != ChunkEntry::State::kGranted || chunk->second.lost) {
     return absl::NotFoundError(absl::StrCat("chunk ", id.value, " is not granted to this session"));
   }
   return chunk->second.memory;
 }
 
-absl::StatusOr<ExportedFd> Broker::Export(SessionId session, ChunkId id) {
+absl::StatusOr<ExportedFd> BrokerImpl::Export(SessionId session, ChunkId id) {
   LGPU_ASSIGN_OR_RETURN(const MemoryHandle memory, MemoryOf(session, id));
-  return backend_.Export(memory);
+  return core_.backend.Export(memory);
 }
 
 }  // namespace lgpu

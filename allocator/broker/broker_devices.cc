@@ -1,21 +1,23 @@
 #include <algorithm>
 #include <utility>
 
-#include "allocator/broker/broker.h"
+#include "allocator/broker/broker_impl.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
-absl::StatusOr<LogicalId> Broker::AddDevice(const DeviceSpec& spec, TimePoint deadline) {
+absl::StatusOr<LogicalId> BrokerImpl::AddDevice(const DeviceSpec& spec, TimePoint deadline) {
   LogicalId id;
   Bytes preallocated;
   {
-    MutexLock lock(mutex_);
+    BrokerLock lock(core_);
     const Bytes guarantee = spec.preallocate ? spec.limit : spec.guarantee;
-    LGPU_RETURN_IF_ERROR(ledger_.CheckSize(spec.card, {.limit = spec.limit, .guarantee = guarantee}));
+    LGPU_RETURN_IF_ERROR(
+        core_.tables.ledger.CheckSize(spec.card, {.limit = spec.limit, .guarantee = guarantee}));
     const auto add = [&]() -> absl::Status {
-      mutex_.AssertHeld();
-      LGPU_ASSIGN_OR_RETURN(id, ledger_.AddLogical(spec.card, {.limit = spec.limit, .guarantee = guarantee}));
-      devices_[id].spec = spec;
+      core_.mutex.AssertHeld();
+      LGPU_ASSIGN_OR_RETURN(
+          id, core_.tables.ledger.AddLogical(spec.card, {.limit = spec.limit, .guarantee = guarantee}));
+      core_.tables.devices[id].spec = spec;
       return absl::OkStatus();
     };
     const absl::Status added =
@@ -23,14 +25,14 @@ absl::StatusOr<LogicalId> Broker::AddDevice(const DeviceSpec& spec, TimePoint de
     if (!added.ok()) {
       return absl::IsResourceExhausted(added) ? RefusalStatus(RefuseDevice(spec, guarantee)) : added;
     }
-    Device& device = devices_.at(id);
+    DeviceEntry& device = core_.tables.devices.at(id);
     if (spec.preallocate) {
-      preallocated = RoundUp(spec.limit, cards_.at(spec.card).device.granularity);
-      const Ledger::Verdict verdict = ledger_.Request(id, preallocated);
+      preallocated = RoundUp(spec.limit, core_.tables.cards.at(spec.card).device.granularity);
+      const Ledger::Verdict verdict = core_.tables.ledger.Request(id, preallocated);
       if (verdict.shortage != Ledger::Shortage::kNone) {
         const Refusal refusal = RefuseDevice(spec, guarantee);
-        devices_.erase(id);
-        LGPU_RETURN_IF_ERROR(ledger_.RemoveLogical(id));
+        core_.tables.devices.erase(id);
+        LGPU_RETURN_IF_ERROR(core_.tables.ledger.RemoveLogical(id));
         return RefusalStatus(refusal);
       }
       device.charged = preallocated;
@@ -46,25 +48,25 @@ absl::StatusOr<LogicalId> Broker::AddDevice(const DeviceSpec& spec, TimePoint de
   return id;
 }
 
-absl::Status Broker::ResizeDevice(LogicalId logical, Bytes limit, Bytes guarantee, TimePoint deadline) {
-  Wakes wakes;
+absl::Status BrokerImpl::ResizeDevice(LogicalId logical, Bytes limit, Bytes guarantee, TimePoint deadline) {
   std::optional<Bytes> missing = Bytes();
   std::vector<ChunkId> surplus;
   Ledger::LogicalView before;
   {
-    MutexLock lock(mutex_);
-    Device& device = devices_.at(logical);
-    before = ledger_.View(logical);
+    BrokerLock lock(core_);
+    DeviceEntry& device = core_.tables.devices.at(logical);
+    before = core_.tables.ledger.View(logical);
     const bool preallocate = device.spec.preallocate;
     if (preallocate) {
       guarantee = limit;
     }
-    LGPU_RETURN_IF_ERROR(ledger_.CheckSize(before.card, {.limit = limit, .guarantee = guarantee}));
+    LGPU_RETURN_IF_ERROR(
+        core_.tables.ledger.CheckSize(before.card, {.limit = limit, .guarantee = guarantee}));
     const Bytes more = SaturatingSub(guarantee, std::max(before.guarantee, before.held()));
     const absl::Status resized = MakeRoom(before.card, device.spec.owner, more, deadline, [&] {
-      mutex_.AssertHeld();
-      before = ledger_.View(logical);
-      return ledger_.Resize(logical, {.limit = limit, .guarantee = guarantee});
+      core_.mutex.AssertHeld();
+      before = core_.tables.ledger.View(logical);
+      return core_.tables.ledger.Resize(logical, {.limit = limit, .guarantee = guarantee});
     });
     if (!resized.ok()) {
       return absl::IsResourceExhausted(resized)
@@ -73,19 +75,18 @@ absl::Status Broker::ResizeDevice(LogicalId logical, Bytes limit, Bytes guarante
                  : resized;
     }
     TakeAllowances(before.card, device.spec.lease);
-    AskForExcess(logical, wakes);
+    AskForExcess(logical);
     if (preallocate) {
       // What is leaving is lost to the device already: only what is granted counts.
       surplus = TakeBeyondLimit(logical, device);
       missing = ChargeMissing(logical, device);
-      while (!missing && !stopping_ && now_() < deadline) {
-        freed_.WaitUntil(mutex_, deadline);
+      while (!missing && !core_.tables.stopping && core_.now() < deadline) {
+        core_.tables.freed.WaitUntil(core_.mutex, deadline);
         missing = ChargeMissing(logical, device);
       }
     }
-    Serve(device.spec.card, wakes);
+    Serve(device.spec.card);
   }
-  WakeAll(wakes);
   Reclaim(surplus);
   if (!missing) {
     ResizeBack(logical, before);
@@ -95,76 +96,74 @@ absl::Status Broker::ResizeDevice(LogicalId logical, Bytes limit, Bytes guarante
   if (missing->is_zero()) {
     return absl::OkStatus();
   }
-  absl::Status made = MakeSpare(logical, *missing, now_());
+  absl::Status made = MakeSpare(logical, *missing, core_.now());
   if (!made.ok()) {
     ResizeBack(logical, before);
   }
   return made;
 }
 
-std::optional<Bytes> Broker::ChargeMissing(LogicalId logical, Device& device) {
-  const Ledger::LogicalView view = ledger_.View(logical);
-  const Bytes rounded = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
+std::optional<Bytes> BrokerImpl::ChargeMissing(LogicalId logical, DeviceEntry& device) {
+  const Ledger::LogicalView view = core_.tables.ledger.View(logical);
+  const Bytes rounded = RoundUp(view.limit, core_.tables.cards.at(device.spec.card).device.granularity);
   const Bytes missing = SaturatingSub(rounded, view.granted + device.coming_again);
   if (missing.is_zero()) {
     return missing;
   }
-  if (ledger_.Request(logical, missing).shortage != Ledger::Shortage::kNone) {
+  if (core_.tables.ledger.Request(logical, missing).shortage != Ledger::Shortage::kNone) {
     return std::nullopt;
   }
   device.charged += missing;
   return missing;
 }
 
-void Broker::ResizeBack(LogicalId logical, const Ledger::LogicalView& before) {
-  Wakes wakes;
+void BrokerImpl::ResizeBack(LogicalId logical, const Ledger::LogicalView& before) {
   std::vector<ChunkId> surplus;
   {
-    MutexLock lock(mutex_);
-    const auto device = devices_.find(logical);
-    if (device == devices_.end()) {
+    BrokerLock lock(core_);
+    const auto device = core_.tables.devices.find(logical);
+    if (device == core_.tables.devices.end()) {
       return;  // it was removed meanwhile
     }
     // It cannot fail: it takes less than what was just possible. (The ledger keeps guarantees rounded up.)
-    ledger_.Resize(logical, {.limit = before.limit, .guarantee = std::min(before.guarantee, before.limit)})
+    core_.tables.ledger
+        .Resize(logical, {.limit = before.limit, .guarantee = std::min(before.guarantee, before.limit)})
         .IgnoreError();
     // Others may have made chunks for the limit that it had meanwhile.
     surplus = TakeBeyondLimit(logical, device->second);
     // Waiting requests may fit into the guarantee that is free now.
-    Serve(before.card, wakes);
+    Serve(before.card);
   }
-  WakeAll(wakes);
   Reclaim(surplus);
 }
 
-void Broker::RemoveDevice(LogicalId logical) {
-  Wakes wakes;
+void BrokerImpl::RemoveDevice(LogicalId logical) {
   std::vector<ChunkId> spare;
   {
-    MutexLock lock(mutex_);
-    Device& device = devices_.at(logical);
+    BrokerLock lock(core_);
+    DeviceEntry& device = core_.tables.devices.at(logical);
     const CardId card = device.spec.card;
     device.removed = true;
     spare = TakeSurplus(device, device.spare_bytes);
     ForgetIfEmpty(logical);
     // A guarantee may be free now that no chunk was made for.
-    Serve(card, wakes);
+    Serve(card);
   }
-  WakeAll(wakes);
   Reclaim(spare);
 }
 
-std::optional<Broker::DeviceInfo> Broker::Find(LogicalId logical) const {
-  MutexLock lock(mutex_);
-  const auto device = devices_.find(logical);
-  if (device == devices_.end()) {
+std::optional<BrokerImpl::DeviceInfo> BrokerImpl::Find(LogicalId logical) const {
+  MutexLock lock(core_.mutex);
+  const auto device = core_.tables.devices.find(logical);
+  if (device == core_.tables.devices.end()) {
     return std::nullopt;
   }
-  const Ledger::LogicalView view = ledger_.View(logical);
-  const Bytes all = RoundUp(view.limit, cards_.at(view.card).device.granularity);
+  const Ledger::LogicalView view = core_.tables.ledger.View(logical);
+  const Bytes all = RoundUp(view.limit, core_.tables.cards.at(view.card).device.granularity);
   // What is charged is not there yet.
   const Bytes there = view.held() - device->second.charged;
-  const bool lacks = device->second.spec.preallocate && now_() >= device->second.last_charge + kBallastRest;
+  const bool lacks =
+      device->second.spec.preallocate && core_.now() >= device->second.last_charge + kBallastRest;
   return DeviceInfo{.limit = view.limit,
                     .guarantee = view.guarantee,
                     .held = view.held(),
@@ -172,23 +171,23 @@ std::optional<Broker::DeviceInfo> Broker::Find(LogicalId logical) const {
                     .missing = lacks ? SaturatingSub(all, there) : Bytes(),
                     .charged = device->second.lent,
                     .card = view.card,
-                    .card_free = ledger_.View(view.card).free()};
+                    .card_free = core_.tables.ledger.View(view.card).free()};
 }
 
-Bytes Broker::Held(SessionId session) const {
-  MutexLock lock(mutex_);
-  const auto found = sessions_.find(session);
-  return found == sessions_.end() ? Bytes() : found->second.held;
+Bytes BrokerImpl::Held(SessionId session) const {
+  MutexLock lock(core_.mutex);
+  const auto found = core_.tables.sessions.find(session);
+  return found == core_.tables.sessions.end() ? Bytes() : found->second.held;
 }
 
-std::vector<Broker::CardInfo> Broker::Cards() const {
+std::vector<BrokerImpl::CardInfo> BrokerImpl::Cards() const {
   std::vector<CardInfo> infos;
-  MutexLock lock(mutex_);
-  for (const auto& [id, card] : cards_) {
+  MutexLock lock(core_.mutex);
+  for (const auto& [id, card] : core_.tables.cards) {
     const auto outsiders = outsiders_.find(id);
     infos.push_back({.id = id,
                      .card = card,
-                     .view = ledger_.View(id),
+                     .view = core_.tables.ledger.View(id),
                      .draining = Leaving(id),
                      .queue = QueueOf(id),
                      .observed = outsiders != outsiders_.end(),
@@ -198,36 +197,20 @@ std::vector<Broker::CardInfo> Broker::Cards() const {
   return infos;
 }
 
-std::size_t Broker::cards() const {
-  MutexLock lock(mutex_);
-  return cards_.size();
+std::size_t BrokerImpl::cards() const {
+  MutexLock lock(core_.mutex);
+  return core_.tables.cards.size();
 }
 
-Bytes Broker::WholeCard(const CardInfo& card) {
-  return RoundDown(SaturatingSub(card.view.total, card.view.reserve), card.view.granularity);
+void BrokerImpl::StopWaiting() {
+  BrokerLock lock(core_);
+  core_.tables.stopping = true;
+  core_.tables.freed.NotifyAll();
 }
 
-std::vector<const Broker::CardInfo*> Broker::ByRoom(std::vector<const CardInfo*> candidates,
-                                                    const std::map<CardId, Bytes>& planned) {
-  const auto room = [&](const CardInfo* info) {
-    const auto found = planned.find(info->id);
-    const double taken = found == planned.end() ? 0 : static_cast<double>(found->second.count());
-    return static_cast<double>(info->view.free().count()) - taken;
-  };
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [&](const CardInfo* a, const CardInfo* b) { return room(a) > room(b); });
-  return candidates;
-}
-
-void Broker::StopWaiting() {
-  MutexLock lock(mutex_);
-  stopping_ = true;
-  freed_.NotifyAll();
-}
-
-Broker::Counters Broker::counters() const {
-  MutexLock lock(mutex_);
-  Counters counters = counters_;
+BrokerImpl::Counters BrokerImpl::counters() const {
+  MutexLock lock(core_.mutex);
+  Counters counters = core_.tables.counters;
   counters.trims = trims_.orders();
   return counters;
 }

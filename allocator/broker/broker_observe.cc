@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "allocator/broker/broker.h"
+#include "allocator/broker/broker_impl.h"
 #include "allocator/broker/card_use.h"
 #include "base/check.h"
 
@@ -22,41 +22,39 @@ constexpr Bytes kUnchargedSlack(std::uint64_t{64} << 20);
 
 }  // namespace
 
-void Broker::ObserveCards() {
+void BrokerImpl::ObserveCards() {
   std::vector<std::pair<CardId, int>> cards;
   {
-    MutexLock lock(mutex_);
-    for (const auto& [id, card] : cards_) {
+    BrokerLock lock(core_);
+    for (const auto& [id, card] : core_.tables.cards) {
       if (!card.device.simulated) cards.emplace_back(id, card.backend_device);
     }
     // What programs gave back since the last look: the next broker need not charge it.
-    for (auto& [id, session] : sessions_) {
+    for (auto& [id, session] : core_.tables.sessions) {
       for (auto& [card, charge] : session.charges) {
         for (auto& [device, logged] : charge.logged) {
           const auto held = charge.held.find(device);
           const Bytes now = held == charge.held.end() ? Bytes() : held->second;
           if (now < logged) {
             logged = now;
-            log_.NoteCharged({.session = id, .device = device, .bytes = now});
+            core_.log.NoteCharged({.session = id, .device = device, .bytes = now});
           }
         }
       }
     }
   }
-  Wakes wakes;
   for (const auto& [card, backend_device] : cards) {
-    const std::optional<CardReport> report = CardReport::Take(backend_, backend_device);
+    const std::optional<CardReport> report = CardReport::Take(core_.backend, backend_device);
     if (!report) continue;
-    MutexLock lock(mutex_);
+    BrokerLock lock(core_);
     NoteUncharged(card, *report, Observe(card, *report));
-    Serve(card, wakes);
+    Serve(card);
   }
-  WakeAll(wakes);
 }
 
-void Broker::NoteUncharged(CardId card, const CardReport& report,
-                           const std::map<std::int64_t, Bytes>& beside) {
-  const BrokerCard& about = cards_.at(card);
+void BrokerImpl::NoteUncharged(CardId card, const CardReport& report,
+                               const std::map<std::int64_t, Bytes>& beside) {
+  const BrokerCard& about = core_.tables.cards.at(card);
   if (about.overhead_allowance.is_zero() || about.device.uuid.starts_with("MIG-")) return;
   bool is_any = false;
   for (const auto& [pid, bytes] : beside) {
@@ -76,69 +74,68 @@ void Broker::NoteUncharged(CardId card, const CardReport& report,
   for (const DeviceMemory::ProcessMemory& process : report.processes) listed_[card].insert(process.pid);
 }
 
-std::vector<Broker::Uncharged> Broker::UnchargedUse() const {
+std::vector<BrokerImpl::Uncharged> BrokerImpl::UnchargedUse() const {
   constexpr int kReadings = 2;
   std::vector<Uncharged> found;
-  MutexLock lock(mutex_);
+  MutexLock lock(core_.mutex);
   for (const auto& [where, beyond] : uncharged_) {
     if (beyond.readings < kReadings) continue;
     found.push_back({.pid = where.second,
-                     .card_index = cards_.at(where.first).index,
+                     .card_index = core_.tables.cards.at(where.first).index,
                      .beside = beyond.beside,
                      .listed = listed_.at(where.first)});
   }
   return found;
 }
 
-void Broker::SetStopped(LeaseKey lease, bool is_stopped) {
-  Wakes wakes;
+void BrokerImpl::SetStopped(LeaseKey lease, bool is_stopped) {
   {
-    MutexLock lock(mutex_);
+    BrokerLock lock(core_);
     if (!is_stopped) {
-      stopped_.erase(lease);
+      core_.tables.stopped.erase(lease);
       return;
     }
-    stopped_.insert(lease);
-    for (const auto& [card, about] : cards_) {
-      if (TakeAllowances(card, lease)) Serve(card, wakes);
+    core_.tables.stopped.insert(lease);
+    for (const auto& [card, about] : core_.tables.cards) {
+      if (TakeAllowances(card, lease)) Serve(card);
     }
   }
-  WakeAll(wakes);
 }
 
-void Broker::ObserveCard(const std::string& uuid) {
+void BrokerImpl::ObserveCard(const std::string& uuid) {
   std::optional<CardId> card;
   int backend_device = 0;
   {
-    MutexLock lock(mutex_);
+    BrokerLock lock(core_);
     card = FindCard(uuid);
-    if (!card || cards_.at(*card).device.simulated || now_() < observed_at_[*card] + kBackendRetry) return;
-    observed_at_[*card] = now_();
-    backend_device = cards_.at(*card).backend_device;
+    if (!card || core_.tables.cards.at(*card).device.simulated ||
+        core_.now() < observed_at_[*card] + kBackendRetry)
+      return;
+    observed_at_[*card] = core_.now();
+    backend_device = core_.tables.cards.at(*card).backend_device;
   }
-  const std::optional<CardReport> report = CardReport::Take(backend_, backend_device);
+  const std::optional<CardReport> report = CardReport::Take(core_.backend, backend_device);
   if (!report) return;
-  Wakes wakes;
   {
-    MutexLock lock(mutex_);
+    BrokerLock lock(core_);
     Observe(*card, *report);
-    Serve(*card, wakes);
+    Serve(*card);
   }
-  WakeAll(wakes);
 }
 
-std::map<std::int64_t, Bytes> Broker::Observe(CardId card, const CardReport& report) {
-  const Ledger::CardView view = ledger_.View(card);
+std::map<std::int64_t, Bytes> BrokerImpl::Observe(CardId card, const CardReport& report) {
+  const Ledger::CardView view = core_.tables.ledger.View(card);
   ChunkUse chunks{.total = view.total, .existing = view.held, .granted = {}};
-  for (const auto& [id, device] : devices_) {
+  for (const auto& [id, device] : core_.tables.devices) {
     if (device.spec.card != card) continue;
     chunks.existing -= device.charged + device.lent;
-    for (const auto& [session, held] : device.held_by) chunks.granted[sessions_.at(session).pid] += held;
+    for (const auto& [session, held] : device.held_by)
+      chunks.granted[core_.tables.sessions.at(session).pid] += held;
   }
   std::map<std::int64_t, Bytes> charged;
-  for (auto at = charging_.lower_bound({card, SessionId()}); at != charging_.end() && at->first == card;
-       ++at) {
-    const Session& session = sessions_.at(at->second);
+  for (auto at = core_.tables.charging.lower_bound({card, SessionId()});
+       at != core_.tables.charging.end() && at->first == card; ++at) {
+    const SessionEntry& session = core_.tables.sessions.at(at->second);
     for (const auto& [device, held] : session.charges.at(card).held) {
       charged[session.pid] += held;
       chunks.granted[session.pid] -= held;
@@ -158,38 +155,38 @@ std::map<std::int64_t, Bytes> Broker::Observe(CardId card, const CardReport& rep
       overhead.wanted = measured->second;
     }
     wanted += overhead.wanted;
-    ledger_.RefundOverhead(card, std::exchange(overhead.charged, Bytes()));
+    core_.tables.ledger.RefundOverhead(card, std::exchange(overhead.charged, Bytes()));
   }
   // Chunks that are being made count as ours: a moment of too little is better than one of too much.
   const auto unexplained = [&](Bytes overhead) {
     return SaturatingSub(SaturatingSub(view.total, report.free), view.held + overhead);
   };
-  ledger_.SetForeign(card, unexplained(wanted));
+  core_.tables.ledger.SetForeign(card, unexplained(wanted));
   for (auto& [where, overhead] : overheads_) {
     if (where.second == card) ChargeOverhead(card, overhead);
   }
   // Overhead that the card has no room for stays foreign.
-  ledger_.SetForeign(card, unexplained(ledger_.View(card).overhead));
+  core_.tables.ledger.SetForeign(card, unexplained(core_.tables.ledger.View(card).overhead));
   return beside;
 }
 
-Bytes Broker::AccountedTo(std::int64_t pid, CardId card) const {
+Bytes BrokerImpl::AccountedTo(std::int64_t pid, CardId card) const {
   Bytes sum;
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : core_.tables.sessions) {
     if (session.pid != pid) continue;
     const auto charge = session.charges.find(card);
     if (charge != session.charges.end() && charge->second.leaving) continue;
-    for (const auto& [logical, device] : devices_) {
+    for (const auto& [logical, device] : core_.tables.devices) {
       if (device.spec.card != card) continue;
       if (const auto held = device.held_by.find(id); held != device.held_by.end()) sum += held->second;
     }
     // Its context, which has the process's overhead.
-    sum += std::max(cards_.at(card).overhead_allowance, kUnmeasuredContext);
+    sum += std::max(core_.tables.cards.at(card).overhead_allowance, kUnmeasuredContext);
   }
   return sum;
 }
 
-std::set<SessionId> Broker::StillListed(const std::vector<SessionId>& ids) {
+std::set<SessionId> BrokerImpl::StillListed(const std::vector<SessionId>& ids) {
   struct Place {
     SessionId session;
     CardId card;
@@ -198,12 +195,12 @@ std::set<SessionId> Broker::StillListed(const std::vector<SessionId>& ids) {
   };
   std::vector<Place> places;
   {
-    MutexLock lock(mutex_);
+    BrokerLock lock(core_);
     for (const SessionId id : ids) {
-      const auto session = sessions_.find(id);
-      if (session == sessions_.end()) continue;
+      const auto session = core_.tables.sessions.find(id);
+      if (session == core_.tables.sessions.end()) continue;
       for (const auto& [card, charge] : session->second.charges) {
-        const BrokerCard& about = cards_.at(card);
+        const BrokerCard& about = core_.tables.cards.at(card);
         if (!charge.leaving || charge.held.empty() || about.device.simulated) continue;
         places.push_back({id, card, session->second.pid, about.backend_device});
       }
@@ -212,26 +209,26 @@ std::set<SessionId> Broker::StillListed(const std::vector<SessionId>& ids) {
   std::set<SessionId> listed;
   for (const Place& place : places) {
     Bytes used;
-    for (const DeviceMemory::ProcessMemory& process : backend_.ProcessesOn(place.backend_device)) {
+    for (const DeviceMemory::ProcessMemory& process : core_.backend.ProcessesOn(place.backend_device)) {
       if (process.pid == place.pid) used += process.used;
     }
     if (used.is_zero()) continue;
-    MutexLock lock(mutex_);
+    BrokerLock lock(core_);
     if (used > AccountedTo(place.pid, place.card)) listed.insert(place.session);
   }
   return listed;
 }
 
-void Broker::ChargeOverhead(CardId card, Overhead& overhead) {
-  overhead.charged = std::min(overhead.wanted, ledger_.View(card).free());
-  LGPU_CHECK(ledger_.ChargeOverhead(card, overhead.charged).ok());
+void BrokerImpl::ChargeOverhead(CardId card, Overhead& overhead) {
+  overhead.charged = std::min(overhead.wanted, core_.tables.ledger.View(card).free());
+  LGPU_CHECK(core_.tables.ledger.ChargeOverhead(card, overhead.charged).ok());
 }
 
-Broker::Overheads Broker::overheads() const {
+BrokerImpl::Overheads BrokerImpl::overheads() const {
   Overheads sums;
   std::set<std::pair<LeaseKey, std::pair<std::int64_t, CardId>>> counted;
-  MutexLock lock(mutex_);
-  for (const auto& [id, session] : sessions_) {
+  MutexLock lock(core_.mutex);
+  for (const auto& [id, session] : core_.tables.sessions) {
     for (const CardId card : session.on_cards) {
       const Bytes bytes = overheads_.at({session.pid, card}).wanted;
       sums.of_session[id] += bytes;

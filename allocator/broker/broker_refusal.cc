@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "allocator/broker/broker.h"
+#include "allocator/broker/broker_impl.h"
 
 namespace lgpu {
 namespace {
@@ -21,33 +21,33 @@ std::string CardText(const BrokerCard& card) {
 
 }  // namespace
 
-Bytes Broker::Leaving(CardId card) const {
+Bytes BrokerImpl::Leaving(CardId card) const {
   Bytes sum;
-  for (const LogicalId logical : ledger_.LogicalsOf(card)) {
-    sum += ledger_.View(logical).leaving;
+  for (const LogicalId logical : core_.tables.ledger.LogicalsOf(card)) {
+    sum += core_.tables.ledger.View(logical).leaving;
   }
   return sum;
 }
 
-Bytes Broker::LeavingAnywhere() const {
+Bytes BrokerImpl::LeavingAnywhere() const {
   Bytes sum;
-  for (const auto& [id, card] : cards_) {
+  for (const auto& [id, card] : core_.tables.cards) {
     sum += Leaving(id);
   }
   return sum;
 }
 
-RefusalReason Broker::BackendReason(const absl::Status& status) {
+RefusalReason BrokerImpl::BackendReason(const absl::Status& status) {
   const std::optional<Refusal> refusal = GetRefusal(status);
   const bool descriptors = refusal && refusal->reason == RefusalReason::kDescriptors;
   return descriptors ? RefusalReason::kDescriptors : RefusalReason::kBackend;
 }
 
-void Broker::AddHolders(Refusal& refusal, CardId card, LogicalId except) const {
-  for (const LogicalId logical : ledger_.LogicalsOf(card)) {
-    const auto device = devices_.find(logical);
-    const Ledger::LogicalView view = ledger_.View(logical);
-    if (logical == except || device == devices_.end() ||
+void BrokerImpl::AddHolders(Refusal& refusal, CardId card, LogicalId except) const {
+  for (const LogicalId logical : core_.tables.ledger.LogicalsOf(card)) {
+    const auto device = core_.tables.devices.find(logical);
+    const Ledger::LogicalView view = core_.tables.ledger.View(logical);
+    if (logical == except || device == core_.tables.devices.end() ||
         (view.held().is_zero() && view.guarantee.is_zero())) {
       continue;
     }
@@ -60,8 +60,8 @@ void Broker::AddHolders(Refusal& refusal, CardId card, LogicalId except) const {
     // Of several processes that share the device, the one that holds most.
     Bytes most;
     for (const auto& [session, held] : device->second.held_by) {
-      const auto found = sessions_.find(session);
-      if (held > most && found != sessions_.end()) {
+      const auto found = core_.tables.sessions.find(session);
+      if (held > most && found != core_.tables.sessions.end()) {
         most = held;
         holder.pid = found->second.pid;
       }
@@ -77,29 +77,30 @@ void Broker::AddHolders(Refusal& refusal, CardId card, LogicalId except) const {
   }
 }
 
-std::string Broker::DescribeWaiter(WaiterId id) const {
-  const auto found = waiters_.find(id);
-  if (found == waiters_.end()) {
-    return absl::StrCat("a lease that is being made and needs ", FormatBytes(rooms_.at(id)->bytes));
+std::string BrokerImpl::DescribeWaiter(WaiterId id) const {
+  const auto found = core_.tables.waiters.find(id);
+  if (found == core_.tables.waiters.end()) {
+    return absl::StrCat("a lease that is being made and needs ",
+                        FormatBytes(core_.tables.rooms.at(id)->bytes));
   }
   const GrowSpec& spec = found->second.spec;
-  const DeviceSpec& device = devices_.at(spec.device).spec;
+  const DeviceSpec& device = core_.tables.devices.at(spec.device).spec;
   return absl::StrCat(device.device_name,
                       device.lease_name.empty() ? "" : absl::StrCat(" of lease ", device.lease_name),
-                      " (user ", device.owner, ", pid ", sessions_.at(spec.session).pid,
+                      " (user ", device.owner, ", pid ", core_.tables.sessions.at(spec.session).pid,
                       "), which waits for ", FormatBytes(spec.at_least));
 }
 
-void Broker::AddTurnAdvice(Refusal& refusal, CardId card, Bytes need, int turns) const {
-  const std::optional<CardQueue::Turn>& turn = queues_.at(card).turn();
-  if (turn && need <= ledger_.View(card).free()) {
-    refusal.advice.push_back(absl::StrCat("ask again, or wait longer: the free memory is held back for ",
-                                          DescribeWaiter(turn->of), "; its turn ends in ",
-                                          Seconds(turn->ends - now_()), " at the latest (memory.max_drain)"));
+void BrokerImpl::AddTurnAdvice(Refusal& refusal, CardId card, Bytes need, int turns) const {
+  const std::optional<CardQueue::Turn>& turn = core_.tables.queues.at(card).turn();
+  if (turn && need <= core_.tables.ledger.View(card).free()) {
+    refusal.advice.push_back(absl::StrCat(
+        "ask again, or wait longer: the free memory is held back for ", DescribeWaiter(turn->of),
+        "; its turn ends in ", Seconds(turn->ends - core_.now()), " at the latest (memory.max_drain)"));
   } else if (turns > 0) {
-    refusal.advice.push_back(
-        absl::StrCat("ask for less: the request had ", turns, turns == 1 ? " turn" : " turns", " of at most ",
-                     Seconds(max_drain_), " (memory.max_drain), and too little became free in each"));
+    refusal.advice.push_back(absl::StrCat(
+        "ask for less: the request had ", turns, turns == 1 ? " turn" : " turns", " of at most ",
+        Seconds(core_.tables.max_drain), " (memory.max_drain), and too little became free in each"));
   }
 }
 
@@ -121,10 +122,10 @@ std::string HolderAdvice(const Refusal& refusal, const std::string& owner) {
 
 }  // namespace
 
-Refusal Broker::MakeRefusal(const Device& device, LogicalId id, const RefusalCause& cause) const {
-  const Ledger::LogicalView view = ledger_.View(id);
-  const Ledger::CardView card_view = ledger_.View(view.card);
-  const BrokerCard& card = cards_.at(view.card);
+Refusal BrokerImpl::MakeRefusal(const DeviceEntry& device, LogicalId id, const RefusalCause& cause) const {
+  const Ledger::LogicalView view = core_.tables.ledger.View(id);
+  const Ledger::CardView card_view = core_.tables.ledger.View(view.card);
+  const BrokerCard& card = core_.tables.cards.at(view.card);
   Refusal refusal;
   refusal.reason = cause.reason;
   refusal.device = device.spec.device_name;
@@ -151,7 +152,7 @@ Refusal Broker::MakeRefusal(const Device& device, LogicalId id, const RefusalCau
   const bool has_leases = !device.spec.lease_name.empty();
   switch (cause.reason) {
     case RefusalReason::kCard:
-      AddTurnAdvice(refusal, view.card, ledger_.NeedOf(id, cause.asked), cause.turns);
+      AddTurnAdvice(refusal, view.card, core_.tables.ledger.NeedOf(id, cause.asked), cause.turns);
       refusal.advice.push_back(has_leases ? HolderAdvice(refusal, device.spec.owner)
                                           : "free tensors of the other devices of this card, or wait longer");
       break;
@@ -180,8 +181,8 @@ Refusal Broker::MakeRefusal(const Device& device, LogicalId id, const RefusalCau
   return refusal;
 }
 
-Refusal Broker::RefuseDevice(const DeviceSpec& spec, Bytes guarantee) const {
-  const Ledger::CardView view = ledger_.View(spec.card);
+Refusal BrokerImpl::RefuseDevice(const DeviceSpec& spec, Bytes guarantee) const {
+  const Ledger::CardView view = core_.tables.ledger.View(spec.card);
   Refusal refusal;
   refusal.reason = RefusalReason::kCard;
   refusal.device = spec.device_name;
@@ -191,7 +192,7 @@ Refusal Broker::RefuseDevice(const DeviceSpec& spec, Bytes guarantee) const {
   const Bytes own = SetAsideBy(spec);
   refusal.asked = guarantee + own;
   refusal.limit = spec.limit;
-  refusal.card = CardText(cards_.at(spec.card));
+  refusal.card = CardText(core_.tables.cards.at(spec.card));
   refusal.card_total = view.total;
   refusal.card_free = view.free() + own;
   const Bytes leaving = Leaving(spec.card);
@@ -213,22 +214,23 @@ Refusal Broker::RefuseDevice(const DeviceSpec& spec, Bytes guarantee) const {
   return refusal;
 }
 
-Bytes Broker::SetAsideBy(const DeviceSpec& spec) const {
+Bytes BrokerImpl::SetAsideBy(const DeviceSpec& spec) const {
   Bytes sum;
-  for (const LogicalId logical : ledger_.LogicalsOf(spec.card)) {
-    const auto device = devices_.find(logical);
-    if (spec.lease_name.empty() || device == devices_.end() || device->second.spec.lease != spec.lease)
+  for (const LogicalId logical : core_.tables.ledger.LogicalsOf(spec.card)) {
+    const auto device = core_.tables.devices.find(logical);
+    if (spec.lease_name.empty() || device == core_.tables.devices.end() ||
+        device->second.spec.lease != spec.lease)
       continue;
-    const Ledger::LogicalView view = ledger_.View(logical);
+    const Ledger::LogicalView view = core_.tables.ledger.View(logical);
     sum += std::max(view.guarantee, view.held());
   }
   return sum;
 }
 
-absl::Status Broker::ExplainExport(LogicalId logical, Bytes asked, const absl::Status& status) const {
-  MutexLock lock(mutex_);
-  const auto device = devices_.find(logical);
-  if (!absl::IsResourceExhausted(status) || device == devices_.end()) {
+absl::Status BrokerImpl::ExplainExport(LogicalId logical, Bytes asked, const absl::Status& status) const {
+  MutexLock lock(core_.mutex);
+  const auto device = core_.tables.devices.find(logical);
+  if (!absl::IsResourceExhausted(status) || device == core_.tables.devices.end()) {
     return status;
   }
   return RefusalStatus(MakeRefusal(
@@ -236,20 +238,21 @@ absl::Status Broker::ExplainExport(LogicalId logical, Bytes asked, const absl::S
       {.reason = BackendReason(status), .asked = asked, .detail = std::string(status.message())}));
 }
 
-absl::Status Broker::CheckInvariants() const {
-  MutexLock lock(mutex_);
-  if (absl::Status status = ledger_.CheckInvariants(); !status.ok()) {
+absl::Status BrokerImpl::CheckInvariants() const {
+  MutexLock lock(core_.mutex);
+  if (absl::Status status = core_.tables.ledger.CheckInvariants(); !status.ok()) {
     return status;
   }
   std::map<LogicalId, Bytes> granted;
   std::map<LogicalId, Bytes> leaving;
   std::map<SessionId, Bytes> held;
-  for (const auto& [id, chunk] : chunks_) {
-    const bool leaves = chunk.state == ChunkState::kReturning || chunk.state == ChunkState::kDraining;
+  for (const auto& [id, chunk] : core_.tables.chunks) {
+    const bool leaves =
+        chunk.state == ChunkEntry::State::kReturning || chunk.state == ChunkEntry::State::kDraining;
     (leaves ? leaving : granted)[chunk.device] += chunk.bytes;
     held[chunk.session] += chunk.bytes;
   }
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : core_.tables.sessions) {
     for (const auto& [card, charge] : session.charges) {
       for (const auto& [device, bytes] : charge.held) {
         (charge.leaving ? leaving : granted)[device] += bytes;
@@ -257,8 +260,8 @@ absl::Status Broker::CheckInvariants() const {
       }
     }
   }
-  for (const auto& [id, device] : devices_) {
-    const Ledger::LogicalView view = ledger_.View(id);
+  for (const auto& [id, device] : core_.tables.devices) {
+    const Ledger::LogicalView view = core_.tables.ledger.View(id);
     if (view.granted != granted[id] + device.charged || view.leaving != leaving[id]) {
       return absl::InternalError(
           absl::StrCat("device ", id.value, ": the ledger has ", view.granted.count(), " bytes granted and ",
@@ -272,7 +275,7 @@ absl::Status Broker::CheckInvariants() const {
   if (absl::Status status = CheckCharges(); !status.ok()) {
     return status;
   }
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : core_.tables.sessions) {
     if (session.held != held[id]) {
       return absl::InternalError(absl::StrCat("session ", id.value, " holds ", session.held.count(),
                                               " bytes, its chunks and charges are ", held[id].count()));

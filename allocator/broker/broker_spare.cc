@@ -5,17 +5,17 @@
 #include <map>
 #include <utility>
 
-#include "allocator/broker/broker.h"
+#include "allocator/broker/broker_impl.h"
 #include "base/check.h"
 
 namespace lgpu {
-void Broker::TakeSpare(GrowId id, Waiter& waiter, Wakes& wakes) {
-  Device& device = devices_.at(waiter.spec.device);
-  Ledger::LogicalView view = ledger_.View(waiter.spec.device);
-  const Bytes limit = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
+void BrokerImpl::TakeSpare(GrowId id, Waiter& waiter) {
+  DeviceEntry& device = core_.tables.devices.at(waiter.spec.device);
+  Ledger::LogicalView view = core_.tables.ledger.View(waiter.spec.device);
+  const Bytes limit = RoundUp(view.limit, core_.tables.cards.at(device.spec.card).device.granularity);
   Bytes room = SaturatingSub(limit, view.held() - device.spare_bytes);
   if (room < waiter.spec.at_least && TakeAllowances(device.spec.card, device.spec.lease)) {
-    view = ledger_.View(waiter.spec.device);
+    view = core_.tables.ledger.View(waiter.spec.device);
     room = SaturatingSub(limit, view.held() - device.spare_bytes);
   }
   if (waiter.spec.ahead && !device.limit_waiters.empty()) {
@@ -26,7 +26,7 @@ void Broker::TakeSpare(GrowId id, Waiter& waiter, Wakes& wakes) {
   if (!picked.empty()) {
     waiter.phase = Waiter::Phase::kTaken;
     for (const ChunkId chunk : picked) {
-      ChunkEntry& entry = chunks_.at(chunk);
+      ChunkEntry& entry = core_.tables.chunks.at(chunk);
       TakeFromSpare(chunk, entry);
       GiveTo(waiter.spec.session, chunk, entry);
       waiter.taken.push_back({.id = chunk, .bytes = entry.bytes});
@@ -44,21 +44,21 @@ void Broker::TakeSpare(GrowId id, Waiter& waiter, Wakes& wakes) {
   // After the limit was lowered there may be memory for it in a chunk that is more than the limit has room
   // for.
   if (std::min(device.spare_bytes, room) >= waiter.spec.at_least) {
-    const Bytes granule = cards_.at(device.spec.card).device.granularity;
+    const Bytes granule = core_.tables.cards.at(device.spec.card).device.granularity;
     const auto smallest_large = std::find_if(device.spare.rbegin(), device.spare.rend(),
                                              [&](const auto& spare) { return spare.first > granule; });
     LGPU_CHECK(smallest_large != device.spare.rend());
     waiter.phase = Waiter::Phase::kTooLarge;
     waiter.too_large = *smallest_large->second.begin();
-    ChunkEntry& chunk = chunks_.at(waiter.too_large);
+    ChunkEntry& chunk = core_.tables.chunks.at(waiter.too_large);
     TakeFromSpare(waiter.too_large, chunk);
-    StartLeaving(chunk, ChunkState::kReturning);
+    StartLeaving(chunk, ChunkEntry::State::kReturning);
     return;
   }
   const Bytes possible = std::min(device.spare_bytes, room) + view.leaving + device.charged;
-  const bool in_time = now_() < waiter.spec.deadline;
+  const bool in_time = core_.now() < waiter.spec.deadline;
   if (IsBeingMade(waiter) || (in_time && possible >= waiter.spec.at_least) ||
-      (MayAsk(waiter) && AskUnderLimit(waiter, SaturatingSub(waiter.spec.at_least, possible), wakes))) {
+      (MayAsk(waiter) && AskUnderLimit(waiter, SaturatingSub(waiter.spec.at_least, possible)))) {
     waiter.phase = Waiter::Phase::kLimit;
     device.limit_waiters.push_back(id);
   } else {
@@ -66,18 +66,19 @@ void Broker::TakeSpare(GrowId id, Waiter& waiter, Wakes& wakes) {
   }
 }
 
-bool Broker::IsBeingMade(const Waiter& waiter) const {
-  const Device& device = devices_.at(waiter.spec.device);
+bool BrokerImpl::IsBeingMade(const Waiter& waiter) const {
+  const DeviceEntry& device = core_.tables.devices.at(waiter.spec.device);
   if (waiter.charge || !device.spec.preallocate || device.charged.is_zero() || waiter.spec.ahead) {
     return false;
   }
-  const Ledger::LogicalView view = ledger_.View(waiter.spec.device);
-  const Bytes limit = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
+  const Ledger::LogicalView view = core_.tables.ledger.View(waiter.spec.device);
+  const Bytes limit = RoundUp(view.limit, core_.tables.cards.at(device.spec.card).device.granularity);
   const Bytes to_be_spare = device.spare_bytes + device.charged;
   return std::min(to_be_spare, SaturatingSub(limit, view.held() - to_be_spare)) >= waiter.spec.at_least;
 }
 
-std::vector<ChunkId> Broker::PickSpare(const Device& device, Bytes at_least, Bytes wanted, Bytes room) const {
+std::vector<ChunkId> BrokerImpl::PickSpare(const DeviceEntry& device, Bytes at_least, Bytes wanted,
+                                           Bytes room) const {
   const Bytes available = std::min(device.spare_bytes, room);
   if (available < at_least) {
     return {};
@@ -106,40 +107,38 @@ std::vector<ChunkId> Broker::PickSpare(const Device& device, Bytes at_least, Byt
   return sum < at_least ? std::vector<ChunkId>() : picked;
 }
 
-Bytes Broker::ChargeRoom(LogicalId logical, Device& device) {
-  const Ledger::LogicalView view = ledger_.View(logical);
-  const Bytes limit = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
+Bytes BrokerImpl::ChargeRoom(LogicalId logical, DeviceEntry& device) {
+  const Ledger::LogicalView view = core_.tables.ledger.View(logical);
+  const Bytes limit = RoundUp(view.limit, core_.tables.cards.at(device.spec.card).device.granularity);
   const Bytes room = SaturatingSub(limit, view.held());
-  if (room.is_zero() || ledger_.Request(logical, room).shortage != Ledger::Shortage::kNone) {
+  if (room.is_zero() || core_.tables.ledger.Request(logical, room).shortage != Ledger::Shortage::kNone) {
     return Bytes();
   }
   device.charged += room;
   return room;
 }
 
-Broker::GrowAnswer Broker::FillUp(GrowId id, Waiter mine) {
+BrokerImpl::GrowAnswer BrokerImpl::FillUp(GrowId id, Waiter mine) {
   const LogicalId logical = mine.spec.device;
   if (mine.phase == Waiter::Phase::kTooLarge) {
     FreeTooLarge(mine);
   }
   GrowAnswer answer;
   std::optional<Making> making;
-  const auto place = [&](Wakes& wakes) {
-    mutex_.AssertHeld();
+  const auto place = [&]() {
+    core_.mutex.AssertHeld();
     mine.phase = Waiter::Phase::kNew;
-    making = Place(id, mine, answer, wakes);
+    making = Place(id, mine, answer);
   };
   if (mine.charged.is_zero()) {
-    Wakes wakes;
     {
-      MutexLock lock(mutex_);
-      place(wakes);
+      BrokerLock lock(core_);
+      place();
     }
-    WakeAll(wakes);
   } else {
     // No waiting: this is the thread that hears the session's client. The request is served from the new
     // chunks before others.
-    const absl::Status made = MakeSpare(logical, std::exchange(mine.charged, Bytes()), now_(), place);
+    const absl::Status made = MakeSpare(logical, std::exchange(mine.charged, Bytes()), core_.now(), place);
     if (!made.ok()) {
       return FillUpFailed(id, std::move(mine), made);
     }
@@ -147,30 +146,28 @@ Broker::GrowAnswer Broker::FillUp(GrowId id, Waiter mine) {
   return making ? Make(id, std::move(mine), *making) : answer;
 }
 
-void Broker::FreeTooLarge(Waiter& mine) {
+void BrokerImpl::FreeTooLarge(Waiter& mine) {
   MemoryHandle memory;
   {
-    MutexLock lock(mutex_);
-    memory = chunks_.at(mine.too_large).memory;
+    BrokerLock lock(core_);
+    memory = core_.tables.chunks.at(mine.too_large).memory;
   }
-  const absl::Status freed = backend_.Reclaim(memory);
-  Wakes wakes;
+  const absl::Status freed = core_.backend.Reclaim(memory);
   {
-    MutexLock lock(mutex_);
+    BrokerLock lock(core_);
     MissingChunks missing;  // of others: this chunk was no session's
-    Settle(mine.too_large, freed, wakes, missing);
+    Settle(mine.too_large, freed, missing);
     // Before waiting requests are looked at: the freed memory belongs to this request.
-    Device& device = devices_.at(mine.spec.device);
+    DeviceEntry& device = core_.tables.devices.at(mine.spec.device);
     mine.charged = ChargeRoom(mine.spec.device, device);
-    Serve(device.spec.card, wakes);
+    Serve(device.spec.card);
   }
-  WakeAll(wakes);
 }
 
-Broker::GrowAnswer Broker::FillUpFailed(GrowId id, Waiter mine, const absl::Status& status) {
+BrokerImpl::GrowAnswer BrokerImpl::FillUpFailed(GrowId id, Waiter mine, const absl::Status& status) {
   GrowAnswer answer;
-  const TimePoint now = now_();
-  MutexLock lock(mutex_);
+  const TimePoint now = core_.now();
+  BrokerLock lock(core_);
   if (absl::IsResourceExhausted(status) && !LeavingAnywhere().is_zero() && now < mine.spec.deadline) {
     mine.phase = Waiter::Phase::kBackend;
     mine.retry_at = now + kBackendRetry;
@@ -184,19 +181,19 @@ Broker::GrowAnswer Broker::FillUpFailed(GrowId id, Waiter mine, const absl::Stat
     refusal->asked = mine.spec.at_least;
     answer.status = RefusalStatus(*refusal);
   }
-  ++counters_.refusals;
+  ++core_.tables.counters.refusals;
   return answer;
 }
 
-void Broker::MakeItSpare(ChunkId id, ChunkEntry& chunk) {
-  Device& device = devices_.at(chunk.device);
-  chunk.state = ChunkState::kSpare;
+void BrokerImpl::MakeItSpare(ChunkId id, ChunkEntry& chunk) {
+  DeviceEntry& device = core_.tables.devices.at(chunk.device);
+  chunk.state = ChunkEntry::State::kSpare;
   device.spare[chunk.bytes].insert(id);
   device.spare_bytes += chunk.bytes;
 }
 
-void Broker::TakeFromSpare(ChunkId id, const ChunkEntry& chunk) {
-  Device& device = devices_.at(chunk.device);
+void BrokerImpl::TakeFromSpare(ChunkId id, const ChunkEntry& chunk) {
+  DeviceEntry& device = core_.tables.devices.at(chunk.device);
   const auto of_its_size = device.spare.find(chunk.bytes);
   of_its_size->second.erase(id);
   if (of_its_size->second.empty()) {
@@ -205,14 +202,14 @@ void Broker::TakeFromSpare(ChunkId id, const ChunkEntry& chunk) {
   device.spare_bytes -= chunk.bytes;
 }
 
-std::vector<ChunkId> Broker::TakeBeyondLimit(LogicalId logical, Device& device) {
-  const Ledger::LogicalView view = ledger_.View(logical);
-  const Bytes limit = RoundUp(view.limit, cards_.at(device.spec.card).device.granularity);
+std::vector<ChunkId> BrokerImpl::TakeBeyondLimit(LogicalId logical, DeviceEntry& device) {
+  const Ledger::LogicalView view = core_.tables.ledger.View(logical);
+  const Bytes limit = RoundUp(view.limit, core_.tables.cards.at(device.spec.card).device.granularity);
   // Charged chunks do not exist yet and may never do. The thread that makes them looks again.
   return TakeSurplus(device, SaturatingSub(view.granted - device.charged, limit));
 }
 
-std::vector<ChunkId> Broker::TakeSurplus(Device& device, Bytes at_most) {
+std::vector<ChunkId> BrokerImpl::TakeSurplus(DeviceEntry& device, Bytes at_most) {
   std::vector<ChunkId> taken;
   Bytes sum;
   for (const auto& [bytes, chunks] : device.spare) {
@@ -222,9 +219,9 @@ std::vector<ChunkId> Broker::TakeSurplus(Device& device, Bytes at_most) {
     }
   }
   for (const ChunkId id : taken) {
-    ChunkEntry& chunk = chunks_.at(id);
+    ChunkEntry& chunk = core_.tables.chunks.at(id);
     TakeFromSpare(id, chunk);
-    StartLeaving(chunk, ChunkState::kReturning);
+    StartLeaving(chunk, ChunkEntry::State::kReturning);
   }
   return taken;
 }

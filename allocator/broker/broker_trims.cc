@@ -7,68 +7,67 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/broker/broker.h"
+#include "allocator/broker/broker_impl.h"
 
 namespace lgpu {
-std::vector<TrimOrder> Broker::TakeTrims(SessionId session) {
-  MutexLock lock(mutex_);
+std::vector<TrimOrder> BrokerImpl::TakeTrims(SessionId session) {
+  BrokerLock lock(core_);
   return trims_.Take(session);
 }
 
-absl::Status Broker::Trimmed(SessionId session, TrimId trim, bool pending) {
-  Wakes wakes;
+absl::Status BrokerImpl::Trimmed(SessionId session, TrimId trim, bool pending) {
   {
-    MutexLock lock(mutex_);
-    const absl::StatusOr<LogicalId> answered = trims_.Answer(session, trim, pending, now_());
+    BrokerLock lock(core_);
+    const absl::StatusOr<LogicalId> answered = trims_.Answer(session, trim, pending, core_.now());
     if (!answered.ok()) {
       return answered.status();
     }
-    if (const auto device = devices_.find(*answered); device != devices_.end()) {
-      Serve(device->second.spec.card, wakes);
+    if (const auto device = core_.tables.devices.find(*answered); device != core_.tables.devices.end()) {
+      Serve(device->second.spec.card);
     }
   }
-  WakeAll(wakes);
   return absl::OkStatus();
 }
 
-Bytes Broker::LentOf(std::span<const LogicalId> devices) const {
+Bytes BrokerImpl::LentOf(std::span<const LogicalId> devices) const {
   Bytes sum;
   for (const LogicalId id : devices) {
-    const auto device = devices_.find(id);
-    sum += device == devices_.end() || device->second.spec.preallocate ? Bytes() : device->second.lent;
+    const auto device = core_.tables.devices.find(id);
+    sum += device == core_.tables.devices.end() || device->second.spec.preallocate ? Bytes()
+                                                                                   : device->second.lent;
   }
   return sum;
 }
 
-Bytes Broker::TakeAllowancesOf(std::span<const LogicalId> devices, Wakes& wakes) {
+Bytes BrokerImpl::TakeAllowancesOf(std::span<const LogicalId> devices) {
   const Bytes before = LentOf(devices);
   if (before.is_zero()) {
     return Bytes();
   }
   for (const LogicalId id : devices) {
-    const auto device = devices_.find(id);
-    if (device != devices_.end() && TakeAllowances(device->second.spec.card, device->second.spec.lease)) {
-      Serve(device->second.spec.card, wakes);
+    const auto device = core_.tables.devices.find(id);
+    if (device != core_.tables.devices.end() &&
+        TakeAllowances(device->second.spec.card, device->second.spec.lease)) {
+      Serve(device->second.spec.card);
     }
   }
   return SaturatingSub(before, LentOf(devices));
 }
 
-Broker::TrimRequest Broker::StartTrim(std::span<const LogicalId> devices) {
+BrokerImpl::TrimRequest BrokerImpl::StartTrim(std::span<const LogicalId> devices) {
   TrimRequest request;
-  Wakes wakes;
   {
-    MutexLock lock(mutex_);
-    request.allowances = TakeAllowancesOf(devices, wakes);
+    BrokerLock lock(core_);
+    request.allowances = TakeAllowancesOf(devices);
     std::map<SessionId, TrimRequest::Asked> asked;
     std::set<SessionId> unasked;
     for (const LogicalId id : devices) {
-      const auto device = devices_.find(id);
-      if (device == devices_.end() || device->second.spec.preallocate) {
+      const auto device = core_.tables.devices.find(id);
+      if (device == core_.tables.devices.end() || device->second.spec.preallocate) {
         continue;
       }
       for (const auto& [session, held] : device->second.held_by) {
-        const Session& holder = sessions_.at(session);
+        const SessionEntry& holder = core_.tables.sessions.at(session);
         if (!holder.trims) {
           if (holder.charges.empty()) unasked.insert(session);
           continue;
@@ -76,40 +75,41 @@ Broker::TrimRequest Broker::StartTrim(std::span<const LogicalId> devices) {
         TrimRequest::Asked& entry = asked[session];
         entry.session = session;
         entry.returned_before = holder.returned;
-        AskPart(entry, entry.parts.emplace_back(TrimRequest::Part{.device = id}), wakes);
+        AskPart(entry, entry.parts.emplace_back(TrimRequest::Part{.device = id}));
       }
     }
     for (auto& [session, entry] : asked) request.sessions.push_back(std::move(entry));
     request.unasked.assign(unasked.begin(), unasked.end());
     request.is_done = request.sessions.empty();
   }
-  WakeAll(wakes);
   return request;
 }
 
-void Broker::AskPart(TrimRequest::Asked& asked, TrimRequest::Part& part, Wakes& wakes) {
-  const auto session = sessions_.find(asked.session);
-  const auto device = devices_.find(part.device);
-  const bool is_holder = session != sessions_.end() && session->second.trims && device != devices_.end() &&
+void BrokerImpl::AskPart(TrimRequest::Asked& asked, TrimRequest::Part& part) {
+  const auto session = core_.tables.sessions.find(asked.session);
+  const auto device = core_.tables.devices.find(part.device);
+  const bool is_holder = session != core_.tables.sessions.end() && session->second.trims &&
+                         device != core_.tables.devices.end() &&
                          device->second.held_by.contains(asked.session);
   if (!is_holder) {
     part.answered = part.done = true;  // it has nothing that it could give back
     return;
   }
   const Bytes held = device->second.held_by.at(asked.session);
-  part.order = trims_.AskAlso({.session = asked.session, .device = part.device, .bytes = held}, held, now_());
+  part.order =
+      trims_.AskAlso({.session = asked.session, .device = part.device, .bytes = held}, held, core_.now());
   if (part.order) {
-    wakes.push_back(session->second.waker);
+    core_.tables.wakes.push_back(session->second.waker);
   }
 }
 
-void Broker::ContinueTrim(TrimRequest& request) {
-  Wakes wakes;
+void BrokerImpl::ContinueTrim(TrimRequest& request) {
   {
-    MutexLock lock(mutex_);
+    BrokerLock lock(core_);
     request.is_done = true;
     for (TrimRequest::Asked& asked : request.sessions) {
-      if (const auto session = sessions_.find(asked.session); session != sessions_.end()) {
+      if (const auto session = core_.tables.sessions.find(asked.session);
+          session != core_.tables.sessions.end()) {
         asked.returned = SaturatingSub(session->second.returned, asked.returned_before);
       }
       for (TrimRequest::Part& part : asked.parts) {
@@ -120,22 +120,21 @@ void Broker::ContinueTrim(TrimRequest& request) {
           part.done = !answer->pending;
         }
         if (!part.done && (answer || !part.order)) {
-          AskPart(asked, part, wakes);
+          AskPart(asked, part);
         }
         request.is_done = request.is_done && part.done;
       }
     }
   }
-  WakeAll(wakes);
 }
 
-std::vector<Broker::IgnoredTrim> Broker::TakeIgnoredTrims() {
+std::vector<BrokerImpl::IgnoredTrim> BrokerImpl::TakeIgnoredTrims() {
   std::map<SessionId, IgnoredTrim> found;
-  MutexLock lock(mutex_);
-  const TimePoint now = now_();
+  BrokerLock lock(core_);
+  const TimePoint now = core_.now();
   for (const TrimTable::Overdue& overdue : trims_.TakeOverdue(now)) {
-    Session& session = sessions_.at(overdue.session);
-    ++counters_.trims_ignored;
+    SessionEntry& session = core_.tables.sessions.at(overdue.session);
+    ++core_.tables.counters.trims_ignored;
     ++session.trims_ignored;
     const bool was_told = session.ignored_told != TimePoint() && !found.contains(overdue.session);
     if (was_told && now < session.ignored_told + kTellIgnoredEvery) {
@@ -152,39 +151,40 @@ std::vector<Broker::IgnoredTrim> Broker::TakeIgnoredTrims() {
   return told;
 }
 
-Broker::TrimRecord Broker::TrimsOf(SessionId session) const {
-  MutexLock lock(mutex_);
-  const auto found = sessions_.find(session);
-  if (found == sessions_.end()) {
+BrokerImpl::TrimRecord BrokerImpl::TrimsOf(SessionId session) const {
+  MutexLock lock(core_.mutex);
+  const auto found = core_.tables.sessions.find(session);
+  if (found == core_.tables.sessions.end()) {
     return {};
   }
   return {.ignored = found->second.trims_ignored, .ignores_now = trims_.Ignores(session)};
 }
 
-void Broker::StopTrimming(SessionId session) {
-  sessions_.at(session).trims = false;
+void BrokerImpl::StopTrimming(SessionId session) {
+  core_.tables.sessions.at(session).trims = false;
   trims_.Forget(session);
 }
 
-std::vector<TrimTable::Holder> Broker::LimitHolders(LogicalId logical, SessionId except) const {
+std::vector<TrimTable::Holder> BrokerImpl::LimitHolders(LogicalId logical, SessionId except) const {
   std::vector<TrimTable::Holder> holders;
-  for (const auto& [session, held] : devices_.at(logical).held_by) {
-    if (session != except && sessions_.at(session).trims) {
+  for (const auto& [session, held] : core_.tables.devices.at(logical).held_by) {
+    if (session != except && core_.tables.sessions.at(session).trims) {
       holders.push_back({.session = session, .device = logical, .bytes = held});
     }
   }
   return holders;
 }
 
-std::vector<TrimTable::Holder> Broker::CardHolders(CardId card, LogicalId device, SessionId session) const {
+std::vector<TrimTable::Holder> BrokerImpl::CardHolders(CardId card, LogicalId device,
+                                                       SessionId session) const {
   std::vector<TrimTable::Holder> holders;
-  for (const LogicalId logical : ledger_.LogicalsOf(card)) {
-    const auto found = devices_.find(logical);
+  for (const LogicalId logical : core_.tables.ledger.LogicalsOf(card)) {
+    const auto found = core_.tables.devices.find(logical);
     // Preallocated memory, and what lies inside a guarantee, stays set aside when it comes back.
-    if (found == devices_.end() || found->second.spec.preallocate) {
+    if (found == core_.tables.devices.end() || found->second.spec.preallocate) {
       continue;
     }
-    const Ledger::LogicalView view = ledger_.View(logical);
+    const Ledger::LogicalView view = core_.tables.ledger.View(logical);
     const Bytes surplus = SaturatingSub(view.held(), view.guarantee);
     for (TrimTable::Holder& holder : LimitHolders(logical, logical == device ? session : SessionId())) {
       holder.bytes = std::min(holder.bytes, surplus);
@@ -196,29 +196,29 @@ std::vector<TrimTable::Holder> Broker::CardHolders(CardId card, LogicalId device
   return holders;
 }
 
-bool Broker::AskToTrim(TrimTable::Need& need, std::vector<TrimTable::Holder> holders, Bytes missing,
-                       Wakes& wakes) {
-  const TrimTable::Asked asked = trims_.Ask(need, std::move(holders), missing, now_());
+bool BrokerImpl::AskToTrim(TrimTable::Need& need, std::vector<TrimTable::Holder> holders, Bytes missing) {
+  const TrimTable::Asked asked = trims_.Ask(need, std::move(holders), missing, core_.now());
   if (asked.session) {
-    wakes.push_back(sessions_.at(*asked.session).waker);
+    core_.tables.wakes.push_back(core_.tables.sessions.at(*asked.session).waker);
   }
   return asked.hope;
 }
 
-bool Broker::AskUnderLimit(Waiter& waiter, Bytes missing, Wakes& wakes) {
+bool BrokerImpl::AskUnderLimit(Waiter& waiter, Bytes missing) {
   std::vector<TrimTable::Holder> holders = LimitHolders(waiter.spec.device, waiter.spec.session);
   if (waiter.charge) {
-    for (const LogicalId device : DevicesOn(sessions_.at(waiter.spec.session).lease, waiter.charge->card)) {
+    for (const LogicalId device :
+         DevicesOn(core_.tables.sessions.at(waiter.spec.session).lease, waiter.charge->card)) {
       if (device == waiter.spec.device) continue;
       const std::vector<TrimTable::Holder> more = LimitHolders(device, waiter.spec.session);
       holders.insert(holders.end(), more.begin(), more.end());
     }
   }
-  return AskToTrim(waiter.need, std::move(holders), missing, wakes);
+  return AskToTrim(waiter.need, std::move(holders), missing);
 }
 
-bool Broker::MayAsk(Waiter& waiter) const {
-  const TimePoint now = now_();
+bool BrokerImpl::MayAsk(Waiter& waiter) const {
+  const TimePoint now = core_.now();
   if (now < waiter.spec.deadline) {
     return true;
   }
@@ -230,21 +230,21 @@ bool Broker::MayAsk(Waiter& waiter) const {
   return true;
 }
 
-bool Broker::MayTrim(const Waiter& waiter) const {
-  const CardId card = devices_.at(waiter.spec.device).spec.card;
+bool BrokerImpl::MayTrim(const Waiter& waiter) const {
+  const CardId card = core_.tables.devices.at(waiter.spec.device).spec.card;
   return !CardHolders(card, waiter.spec.device, waiter.spec.session).empty();
 }
 
-void Broker::AskForExcess(LogicalId logical, Wakes& wakes) {
-  const Ledger::LogicalView view = ledger_.View(logical);
-  const Bytes granularity = cards_.at(view.card).device.granularity;
+void BrokerImpl::AskForExcess(LogicalId logical) {
+  const Ledger::LogicalView view = core_.tables.ledger.View(logical);
+  const Bytes granularity = core_.tables.cards.at(view.card).device.granularity;
   const Bytes excess = SaturatingSub(view.granted, RoundUp(view.limit, granularity));
   if (excess.is_zero()) {
     return;
   }
   for (const TrimTable::Holder& holder : LimitHolders(logical, SessionId())) {
-    if (trims_.AskAlso(holder, excess, now_())) {
-      wakes.push_back(sessions_.at(holder.session).waker);
+    if (trims_.AskAlso(holder, excess, core_.now())) {
+      core_.tables.wakes.push_back(core_.tables.sessions.at(holder.session).waker);
     }
   }
 }

@@ -1,0 +1,66 @@
+#ifndef LGPU_ALLOCATOR_BROKER_BROKER_CORE_H_
+#define LGPU_ALLOCATOR_BROKER_BROKER_CORE_H_
+
+#include <functional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "allocator/broker/broker.h"
+#include "allocator/broker/broker_tables.h"
+#include "base/mutex.h"
+
+namespace lgpu {
+
+/// A BrokerCore is the state of one Broker and the lock that guards it. The calls of the broker share it.
+///
+/// The backend and the log's Commit are called without the lock.
+struct BrokerCore {
+  BrokerCore(DeviceMemory& device_memory, GrantLog& grant_log, const Broker::Options& options)
+      : backend(device_memory),
+        log(grant_log),
+        leaves_process(options.leaves_process),
+        now(options.clock),
+        tables(grant_log, options) {}
+
+  DeviceMemory& backend;
+  GrantLog& log;
+  const bool leaves_process;
+  const std::function<Broker::TimePoint()> now;
+  mutable Mutex mutex;
+  BrokerTables tables ABSL_GUARDED_BY(mutex);
+
+  /// Wakes the sessions that the tables name; gives the lock up meanwhile.
+  void WakeSessions() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    UnlockAndWake();
+    mutex.Lock();
+  }
+  void UnlockAndWake() ABSL_UNLOCK_FUNCTION(mutex) {
+    const BrokerTables::Wakes wakes = std::exchange(tables.wakes, {});
+    mutex.Unlock();
+    for (const std::shared_ptr<Waker>& waker : wakes) {
+      if (waker != nullptr) waker->Wake();
+    }
+  }
+};
+
+/// A BrokerLock holds the lock of a BrokerCore for its own lifetime. As soon as it has given the lock up it
+/// wakes the sessions that the tables name.
+class ABSL_SCOPED_LOCKABLE BrokerLock {
+ public:
+  explicit BrokerLock(BrokerCore& core) ABSL_EXCLUSIVE_LOCK_FUNCTION(core.mutex) : core_(core) {
+    core.mutex.Lock();
+  }
+  ~BrokerLock() ABSL_UNLOCK_FUNCTION() {
+    core_.mutex.AssertHeld();
+    core_.UnlockAndWake();
+  }
+  BrokerLock(const BrokerLock&) = delete;
+  BrokerLock& operator=(const BrokerLock&) = delete;
+
+ private:
+  BrokerCore& core_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_BROKER_BROKER_CORE_H_

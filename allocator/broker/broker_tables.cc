@@ -1,0 +1,200 @@
+#include "allocator/broker/broker_tables.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+
+Bytes CardCharge::HeldInAll() const {
+  Bytes sum;
+  for (const auto& [device, bytes] : held) sum += bytes;
+  return sum;
+}
+
+std::vector<ChunkId> SessionEntry::Chunks() const {
+  std::vector<ChunkId> ids(chunks.begin(), chunks.end());
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+absl::Status BrokerTables::AddCards(const Broker::Options& options) {
+  for (const BrokerCard& card : options.cards) {
+    LGPU_ASSIGN_OR_RETURN(const CardId id, ledger.AddCard({.total = card.device.total,
+                                                           .reserve = options.reserve,
+                                                           .granularity = card.device.granularity}));
+    cards.emplace(id, card);
+    queues.emplace(id, CardQueue(options.max_drain));
+  }
+  return absl::OkStatus();
+}
+
+SessionEntry* BrokerTables::FindSession(SessionId id) {
+  const auto found = sessions.find(id);
+  return found == sessions.end() ? nullptr : &found->second;
+}
+
+std::optional<CardId> BrokerTables::FindCard(const std::string& uuid) const {
+  for (const auto& [id, card] : cards) {
+    if (card.device.uuid == uuid) return id;
+  }
+  return std::nullopt;
+}
+
+Bytes BrokerTables::LimitOf(LogicalId device) const {
+  const Ledger::LogicalView view = ledger.View(device);
+  return RoundUp(view.limit, GranuleOf(view.card));
+}
+
+std::vector<LogicalId> BrokerTables::DevicesOn(LeaseKey lease, CardId card) const {
+  std::vector<LogicalId> found;
+  for (const auto& [id, device] : devices) {
+    if (device.spec.lease == lease && device.spec.card == card && !device.removed) found.push_back(id);
+  }
+  return found;
+}
+
+std::size_t BrokerTables::IndexOf(LeaseKey lease, CardId card) const {
+  std::set<CardId> before;
+  for (const auto& [id, device] : devices) {
+    if (device.spec.lease != lease) continue;
+    if (device.spec.card == card) break;
+    before.insert(device.spec.card);
+  }
+  return before.size();
+}
+
+std::vector<SessionId> BrokerTables::ChargingOn(CardId card, LeaseKey lease) const {
+  std::vector<SessionId> found;
+  for (auto at = charging.lower_bound({card, SessionId()}); at != charging.end() && at->first == card; ++at) {
+    if (!lease || sessions.at(at->second).lease == lease) found.push_back(at->second);
+  }
+  return found;
+}
+
+Bytes BrokerTables::Leaving(CardId card) const {
+  Bytes sum;
+  for (const LogicalId logical : ledger.LogicalsOf(card)) sum += ledger.View(logical).leaving;
+  return sum;
+}
+
+Bytes BrokerTables::LeavingAnywhere() const {
+  Bytes sum;
+  for (const auto& [id, card] : cards) sum += Leaving(id);
+  return sum;
+}
+
+void BrokerTables::NoteUnconfirmed(ChunkId chunk) {
+  if (unconfirmed.insert(chunk).second) wakes.push_back(unconfirmed_waker);
+}
+
+void BrokerTables::ForgetIfEmpty(LogicalId logical) {
+  const DeviceEntry& device = devices.at(logical);
+  if (!device.removed || !device.charged.is_zero() || !ledger.View(logical).held().is_zero()) return;
+  LGPU_CHECK(ledger.RemoveLogical(logical).ok());
+  devices.erase(logical);
+}
+
+absl::Status BrokerTables::CheckMayGrow(const SessionEntry& session) const {
+  if (stopped.contains(session.lease)) {
+    return absl::FailedPreconditionError(
+        "a program of this lease uses more of a GPU than it has charged or was granted, so the lease gets no "
+        "more memory (memory.on_uncharged); end that program, which `lgpu events` names");
+  }
+  if (session.unreturned.is_zero()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this program gave back ", FormatBytes(session.unreturned),
+      " that the card does not have: something in it still maps the memory or holds a descriptor of "
+      "it. It is charged to the program, which gets no more until the card has it; end the program, "
+      "or whatever in it kept the memory"));
+}
+
+absl::Status BrokerTables::CheckInvariants() const {
+  LGPU_RETURN_IF_ERROR(ledger.CheckInvariants());
+  std::map<LogicalId, Bytes> granted, leaving;
+  std::map<SessionId, Bytes> held;
+  for (const auto& [id, chunk] : chunks) {
+    const bool leaves =
+        chunk.state == ChunkEntry::State::kReturning || chunk.state == ChunkEntry::State::kDraining;
+    (leaves ? leaving : granted)[chunk.device] += chunk.bytes;
+    held[chunk.session] += chunk.bytes;
+  }
+  for (const auto& [id, session] : sessions) {
+    for (const auto& [card, charge] : session.charges) {
+      for (const auto& [device, bytes] : charge.held) {
+        (charge.leaving ? leaving : granted)[device] += bytes;
+        held[id] += bytes;
+      }
+    }
+  }
+  for (const auto& [id, device] : devices) {
+    const Ledger::LogicalView view = ledger.View(id);
+    if (view.granted != granted[id] + device.charged || view.leaving != leaving[id]) {
+      return absl::InternalError(
+          absl::StrCat("device ", id.value, ": the ledger has ", view.granted.count(), " bytes granted and ",
+                       view.leaving.count(), " leaving, chunks and charges say ",
+                       (granted[id] + device.charged).count(), " and ", leaving[id].count()));
+    }
+  }
+  LGPU_RETURN_IF_ERROR(CheckQueues());
+  LGPU_RETURN_IF_ERROR(CheckCharges());
+  for (const auto& [id, session] : sessions) {
+    if (session.held != held[id]) {
+      return absl::InternalError(absl::StrCat("session ", id.value, " holds ", session.held.count(),
+                                              " bytes, its chunks and charges are ", held[id].count()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BrokerTables::CheckQueues() const {
+  std::size_t queued = 0;
+  for (const auto& [id, waiter] : waiters) {
+    const bool in_queue = queues.at(CardOf(waiter.spec.device)).Contains(id);
+    queued += in_queue ? 1 : 0;
+    if (in_queue != (waiter.phase == Waiter::Phase::kCard)) {
+      return absl::InternalError(absl::StrCat("request ", id.value, in_queue ? " stands" : " does not stand",
+                                              " in its card's queue, against its phase"));
+    }
+  }
+  std::size_t in_queues = 0;
+  for (const auto& [card, queue] : queues) in_queues += queue.size();
+  if (in_queues != queued + rooms.size()) {
+    return absl::InternalError(
+        absl::StrCat(in_queues, " requests stand in queues, ", queued, " and ", rooms.size(), " wait there"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BrokerTables::CheckCharges() const {
+  std::map<LogicalId, Bytes> lent;
+  for (const auto& [id, session] : sessions) {
+    for (const auto& [card, charge] : session.charges) {
+      const Bytes held = charge.HeldInAll();
+      if (held != RoundUp(charge.lent, GranuleOf(card)) ||
+          charging.contains({card, id}) == charge.held.empty()) {
+        return absl::InternalError(absl::StrCat("session ", id.value, " was lent ", charge.lent.count(),
+                                                " bytes, and ", held.count(), " are held for it"));
+      }
+      for (const auto& [device, bytes] : charge.held) {
+        lent[device] += bytes;
+        const auto logged = charge.logged.find(device);
+        if (logged == charge.logged.end() || logged->second < bytes) {
+          return absl::InternalError(absl::StrCat("session ", id.value, " has charged ", bytes.count(),
+                                                  " bytes of device ", device.value, ", the log has less"));
+        }
+      }
+    }
+  }
+  for (const auto& [id, device] : devices) {
+    if (device.lent != lent[id]) {
+      return absl::InternalError(absl::StrCat("device ", id.value, " has lent ", device.lent.count(),
+                                              " bytes, its sessions have ", lent[id].count()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lgpu

@@ -1,0 +1,169 @@
+#ifndef LGPU_ALLOCATOR_BROKER_BROKER_TABLES_H_
+#define LGPU_ALLOCATOR_BROKER_BROKER_TABLES_H_
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "allocator/broker/broker.h"
+#include "allocator/broker/card_queue.h"
+#include "allocator/broker/waiter.h"
+#include "base/mutex.h"
+
+namespace lgpu {
+
+/// Of a chunk that exists.
+struct ChunkEntry {
+  enum class State { kGranted, kReturning, kDraining, kSpare };
+  LogicalId device;
+  SessionId session;  // none: spare
+  Bytes bytes;
+  MemoryHandle memory;
+  State state = State::kGranted;
+  bool reference_gone = false;  // the backend dropped it but could not confirm
+  std::uint64_t identity = 0;   // of the memory, as the backend knows it
+  bool lost = false;            // an earlier daemon's: there is no reference to it here
+  bool attested = false;        // its session said that it holds it
+  bool unreturned = false;      // the card does not have it back, for longer than a driver takes
+  bool made_again = false;      // leaving: the preallocated device gets empty chunks in its place
+  Broker::TimePoint leaving_since = {};
+};
+
+struct DeviceEntry {
+  Broker::DeviceSpec spec;
+  Bytes charged;  // in the ledger, but no chunk yet
+  // Of preallocated devices, by size, so that a pick looks only at what it takes. No set is empty.
+  std::map<Bytes, std::set<ChunkId>, std::greater<>> spare;
+  Bytes spare_bytes;
+  Bytes coming_again;  // leaving, and made again as the limit allows
+  std::map<SessionId, Bytes> held_by;
+  std::deque<WaiterId> limit_waiters;
+  bool removed = false;
+  Bytes lent;  // charges of all sessions: part of what the ledger has granted, or leaving
+  Broker::TimePoint last_charge = {};  // of a preallocated device: chunks are made again some time after
+};
+
+/// What a session has charged of a card.
+struct CardCharge {
+  std::size_t index = 0;              // of the card in its lease
+  Bytes lent;                         // to the program: what it has charged, and what is free in its word
+  std::map<LogicalId, Bytes> held;    // in the ledger: `lent` in whole granules. No entry is zero
+  std::map<LogicalId, Bytes> logged;  // the most that the log was told
+  Bytes attested;                     // by a session that is coming back
+  bool leaving = false;               // the session is draining
+
+  Bytes HeldInAll() const;
+};
+
+struct SessionEntry {
+  std::int64_t pid = 0;
+  std::shared_ptr<Waker> waker;
+  std::shared_ptr<Allowances> allowances;  // none: no program shares them now
+  std::map<CardId, CardCharge> charges;
+  bool trims = false;
+  bool trims_when_back = false;  // as soon as it has told what it holds
+  LeaseKey lease;
+  absl::flat_hash_set<ChunkId> chunks;
+  Bytes held;
+  Bytes returned;    // by Return, of growing devices, in all
+  Bytes unreturned;  // part of held
+  std::uint64_t trims_ignored = 0;
+  Broker::TimePoint ignored_told = {};  // when TakeIgnoredTrims named it last
+  std::set<CardId> on_cards;            // where its process's overhead is charged for it too
+  std::set<WaiterId> waiting;
+
+  /// In the order of their ids, so that what happens to them is the same every time.
+  std::vector<ChunkId> Chunks() const;
+};
+
+/// BrokerTables are the state that the parts of one Broker share: the ledger, and a table for each kind of
+/// thing that the ledger's bytes belong to. The parts change them; here are look-ups.
+///
+/// Not thread-safe: the broker's lock guards them (BrokerCore). No call blocks or touches the backend.
+struct BrokerTables {
+  using TimePoint = Broker::TimePoint;
+  using Wakes = std::vector<std::shared_ptr<Waker>>;
+
+  /// While memory drains, a backend that had less than the ledger said is asked again this often.
+  static constexpr std::chrono::milliseconds kBackendRetry{20};
+  /// Spare chunks that made room for a charge are made again this long after the last one.
+  static constexpr std::chrono::seconds kBallastRest{1};
+
+  BrokerTables(GrantLog& grant_log, const Broker::Options& options)
+      : log(grant_log),
+        unconfirmed_waker(options.unconfirmed_waker),
+        max_drain(options.max_drain),
+        now(options.clock) {}
+  absl::Status AddCards(const Broker::Options& options);
+
+  GrantLog& log;
+  const std::shared_ptr<Waker> unconfirmed_waker;
+  const std::chrono::milliseconds max_drain;
+  const std::function<TimePoint()> now;
+  CondVar freed;  // some memory became free
+  Wakes wakes;    // sessions that are woken as soon as the lock is given up
+  bool stopping = false;
+  Broker::Counters counters;
+
+  Ledger ledger;
+  std::map<CardId, BrokerCard> cards;
+  std::map<LogicalId, DeviceEntry> devices;
+  std::map<SessionId, SessionEntry> sessions;
+  std::map<ChunkId, ChunkEntry> chunks;
+  std::set<ChunkId> unconfirmed;                    // chunks that the backend did not confirm free
+  std::set<std::pair<CardId, SessionId>> charging;  // all that have charged something
+  std::set<LeaseKey> stopped;                       // leases that get no more memory
+  std::map<CardId, CardQueue> queues;               // of the ids of waiters and rooms
+  std::map<WaiterId, Waiter> waiters;               // those that wait
+  std::map<WaiterId, Room*> rooms;                  // in queues; each is its thread's, or RoomTable's
+  std::uint64_t last_chunk = 0;
+  std::uint64_t last_waiter = 0;
+
+  WaiterId NewWaiter() { return WaiterId{++last_waiter}; }
+  SessionEntry* FindSession(SessionId id);
+  std::optional<CardId> FindCard(const std::string& uuid) const;
+  CardId CardOf(LogicalId device) const { return devices.at(device).spec.card; }
+  CardId CardOf(const ChunkEntry& chunk) const { return CardOf(chunk.device); }
+  CardQueue& QueueOf(const Waiter& waiter) { return queues.at(CardOf(waiter.spec.device)); }
+  Bytes GranuleOf(CardId card) const { return cards.at(card).device.granularity; }
+  /// In whole granules.
+  Bytes LimitOf(LogicalId device) const;
+  /// What no chunk of a preallocated device was made for, of what its limit has room for.
+  Bytes LackOf(LogicalId device) const { return SaturatingSub(LimitOf(device), ledger.View(device).held()); }
+  /// The logical devices of a lease on a card, in their order.
+  std::vector<LogicalId> DevicesOn(LeaseKey lease, CardId card) const;
+  /// Of the card among those of the lease, as its devices name them first.
+  std::size_t IndexOf(LeaseKey lease, CardId card) const;
+  /// The sessions that have charged something of the card; of one lease, or (none) of all.
+  std::vector<SessionId> ChargingOn(CardId card, LeaseKey lease = {}) const;
+  Bytes Leaving(CardId card) const;
+  Bytes LeavingAnywhere() const;
+
+  void Wake(SessionId session) { wakes.push_back(sessions.at(session).waker); }
+  /// RetryUnconfirmed asks the backend about the chunk.
+  void NoteUnconfirmed(ChunkId chunk);
+  /// A device that was removed is gone with the last of its memory.
+  void ForgetIfEmpty(LogicalId device);
+  /// FAILED_PRECONDITION: the session keeps memory that it gave back, or its lease is stopped.
+  absl::Status CheckMayGrow(const SessionEntry& session) const;
+  /// The ledger's invariants, and that the tables agree with it.
+  absl::Status CheckInvariants() const;
+
+ private:
+  absl::Status CheckQueues() const;
+  absl::Status CheckCharges() const;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_BROKER_BROKER_TABLES_H_
