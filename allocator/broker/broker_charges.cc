@@ -1,5 +1,6 @@
-// Charges: memory that programs take from the driver themselves. A charge is a number; what is lent to a
-// session on a card counts as held on the logical devices that its lease has there.
+// Charges: memory that programs take from the driver themselves. A charge is a
+// number; what is lent to a session on a card counts as held on the logical
+// devices that its lease has there.
 
 #include <algorithm>
 #include <utility>
@@ -60,7 +61,8 @@ absl::StatusOr<Waiter> BrokerImpl::CheckCharge(const ChargeSpec& spec) const {
   const auto session = core_.tables.sessions.find(spec.session);
   if (session == core_.tables.sessions.end() || !session->second.lease) {
     return absl::FailedPreconditionError(
-        "memory was charged before the session was attached to a lease; send Attach first");
+        "memory was charged before the session was attached to a lease; send "
+        "Attach first");
   }
   if (spec.bytes.is_zero()) return absl::InvalidArgumentError("zero bytes were charged; charge at least one");
   const std::optional<CardId> card = FindCard(spec.card_uuid);
@@ -284,7 +286,8 @@ BrokerImpl::Lent BrokerImpl::Lend(const Waiter& waiter) {
             .allowances = session.allowances,
             .index = charge.index};
   const std::vector<LogicalId> devices = DevicesOn(session.lease, card);
-  // While a request waits for the card or for a limit of the lease, no allowance is lent.
+  // While a request waits for the card or for a limit of the lease, no
+  // allowance is lent.
   const bool others_wait = !core_.tables.queues.at(card).empty() ||
                            std::any_of(devices.begin(), devices.end(), [&](LogicalId device) {
                              core_.mutex.AssertHeld();
@@ -465,7 +468,8 @@ BrokerImpl::GrowAnswer BrokerImpl::FreeBallast(GrowId id, Waiter mine) {
     for (std::size_t i = 0; i < freed.size(); ++i) Settle(mine.ballast[i], freed[i], missing);
     mine.ballast.clear();
     mine.phase = Waiter::Phase::kNew;
-    // Before waiting requests are looked at: the freed memory belongs to this charge.
+    // Before waiting requests are looked at: the freed memory belongs to this
+    // charge.
     making = Place(id, mine, answer);
     Serve(mine.charge->card);
   }

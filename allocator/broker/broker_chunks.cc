@@ -75,7 +75,7 @@ void BrokerImpl::StartLeaving(ChunkEntry& chunk, ChunkEntry::State state) {
 }
 
 absl::Status BrokerImpl::MakeSpare(LogicalId logical, Bytes bytes, TimePoint deadline,
-                                   const std::function<void()>& maker, std::vector<Bytes> sizes) {
+                                   std::vector<Bytes> sizes, const Ledger::LogicalView* before) {
   int backend_device = 0;
   {
     BrokerLock lock(core_);
@@ -127,16 +127,20 @@ absl::Status BrokerImpl::MakeSpare(LogicalId logical, Bytes bytes, TimePoint dea
         StartLeaving(chunk, ChunkEntry::State::kReturning);
         undo.push_back(id);
       }
+      if (before != nullptr) {
+        // Before waiting requests are looked at: none is to be served from the limit that does not stay.
+        core_.tables.ledger
+            .Resize(logical,
+                    {.limit = before->limit, .guarantee = std::min(before->guarantee, before->limit)})
+            .IgnoreError();
+      }
     } else if (device.removed) {
       // While they were made; RemoveDevice did not find them.
-      undo = TakeSurplus(device, device.spare_bytes);
+      undo = TakeExcessSpare(logical, device);
       result = absl::FailedPreconditionError(
           absl::StrCat("lease ", device.spec.lease_name, " has ended; create another one"));
     } else {
-      if (maker) {
-        maker();
-      }
-      undo = TakeBeyondLimit(logical, device);  // it may have been lowered
+      undo = TakeExcessSpare(logical, device);  // it may have been lowered
     }
     const CardId card = device.spec.card;
     ForgetIfEmpty(logical);
@@ -154,31 +158,30 @@ BrokerImpl::GrowAnswer BrokerImpl::Materialise(GrowId id, Waiter mine, const Mak
   {
     BrokerLock lock(core_);
     DeviceEntry& device = core_.tables.devices.at(spec.device);
-    Bytes made;
-    answer.chunks.reserve(created.chunks.size());
+    Bytes made, got;
     for (const MadeChunk& chunk : created.chunks) {
-      answer.chunks.push_back({.id = Register(spec.device, spec.session, chunk), .bytes = chunk.bytes});
+      mine.taken.push_back({.id = Register(spec.device, spec.session, chunk), .bytes = chunk.bytes});
       made += chunk.bytes;
     }
+    for (const Chunk& chunk : mine.taken) got += chunk.bytes;
     const Bytes missing = mine.charged - made;
     if (!missing.is_zero()) {
       core_.tables.ledger.Refund(spec.device, missing);
       device.charged -= missing;
     }
     mine.charged = Bytes();
-    if (made >= spec.at_least) {
+    if (got >= spec.at_least) {
       ++core_.tables.counters.grants;
+      answer.chunks = std::move(mine.taken);
     } else {
       const bool others_leave = !LeavingAnywhere().is_zero();
-      for (const Chunk& chunk : answer.chunks) {
-        StartLeaving(core_.tables.chunks.at(chunk.id), ChunkEntry::State::kReturning);
-        undo.push_back(chunk.id);
-      }
-      answer.chunks.clear();
+      undo = UndoGrant(mine);
+      mine.taken.clear();
       const TimePoint now = core_.now();
       if (absl::IsResourceExhausted(created.status) && others_leave && now < spec.deadline) {
         mine.phase = Waiter::Phase::kBackend;
-        // Not sooner, whatever wakes the session: what this attempt gives back wakes it too.
+        // Not sooner, whatever wakes the session: what this attempt gives back
+        // wakes it too.
         mine.retry_at = now + kBackendRetry;
         answer.wait = id;
         answer.next_look = std::min(spec.deadline, mine.retry_at);
@@ -194,8 +197,11 @@ BrokerImpl::GrowAnswer BrokerImpl::Materialise(GrowId id, Waiter mine, const Mak
         ++core_.tables.counters.refusals;
       }
     }
-    // A session that has its chunks and waits no more counts for turns and deadlocks from here on.
-    if (!missing.is_zero() || !core_.tables.queues.at(device.spec.card).empty()) {
+    // A session that has its chunks and waits no more counts for turns and
+    // deadlocks from here on. Requests that wait under a preallocated device's
+    // limit counted on what was charged.
+    const bool may_wait = device.spec.preallocate && !device.limit_waiters.empty();
+    if (!missing.is_zero() || may_wait || !core_.tables.queues.at(device.spec.card).empty()) {
       Serve(device.spec.card);
     }
   }
@@ -207,8 +213,7 @@ BrokerImpl::GrowAnswer BrokerImpl::Make(GrowId id, Waiter mine, const Making& ma
   if (mine.phase == Waiter::Phase::kBallast) {
     return FreeBallast(id, std::move(mine));
   }
-  return mine.phase == Waiter::Phase::kCharged ? Materialise(id, std::move(mine), making)
-                                               : FillUp(id, std::move(mine));
+  return Materialise(id, std::move(mine), making);
 }
 
 BrokerImpl::GrowAnswer BrokerImpl::Logged(GrowAnswer answer) {

@@ -77,7 +77,8 @@ absl::Status BrokerImpl::ResizeDevice(LogicalId logical, Bytes limit, Bytes guar
     TakeAllowances(before.card, device.spec.lease);
     AskForExcess(logical);
     if (preallocate) {
-      // What is leaving is lost to the device already: only what is granted counts.
+      // What is leaving is lost to the device already: only what is granted
+      // counts.
       surplus = TakeBeyondLimit(logical, device);
       missing = ChargeMissing(logical, device);
       while (!missing && !core_.tables.stopping && core_.now() < deadline) {
@@ -91,12 +92,13 @@ absl::Status BrokerImpl::ResizeDevice(LogicalId logical, Bytes limit, Bytes guar
   if (!missing) {
     ResizeBack(logical, before);
     return absl::UnavailableError(
-        "the device's own memory is still on its way back from a process that used it; try again later");
+        "the device's own memory is still on its way back from a process that "
+        "used it; try again later");
   }
   if (missing->is_zero()) {
     return absl::OkStatus();
   }
-  absl::Status made = MakeSpare(logical, *missing, core_.now());
+  absl::Status made = MakeSpare(logical, *missing, core_.now(), {}, &before);
   if (!made.ok()) {
     ResizeBack(logical, before);
   }
@@ -125,7 +127,8 @@ void BrokerImpl::ResizeBack(LogicalId logical, const Ledger::LogicalView& before
     if (device == core_.tables.devices.end()) {
       return;  // it was removed meanwhile
     }
-    // It cannot fail: it takes less than what was just possible. (The ledger keeps guarantees rounded up.)
+    // It cannot fail: it takes less than what was just possible. (The ledger
+    // keeps guarantees rounded up.)
     core_.tables.ledger
         .Resize(logical, {.limit = before.limit, .guarantee = std::min(before.guarantee, before.limit)})
         .IgnoreError();

@@ -109,7 +109,8 @@ class BrokerImpl {
   struct Ticket {
     std::function<absl::Status()> attempt;
     std::optional<Room> room;
-    LogicalId set_aside;  // a device that no lease has, with the bytes as its guarantee
+    LogicalId set_aside;  // a device that no lease has, with the bytes as its
+                          // guarantee
     TimePoint next_look = {}, next_text = {};
   };
   /// What a request in a card's queue waits for.
@@ -118,7 +119,8 @@ class BrokerImpl {
     TrimTable::Need& trims;  // of the request
     LogicalId device;        // its own memory there is no help to it
     SessionId session;
-    bool patient = false;  // it waits for holders, not only for memory that is idle or on its way back
+    bool patient = false;  // it waits for holders, not only for memory that is
+                           // idle or on its way back
   };
   /// Memory that requests in a card's queue may hope for.
   struct Reach {
@@ -127,8 +129,9 @@ class BrokerImpl {
     Bytes others;       // beyond guarantees, of holders that do not wait themselves
     bool idle = false;  // some sessions can be asked for idle memory
   };
-  /// What has to be done for a request without the lock: chunks that are charged to be made, or the spare
-  /// chunks to be filled up (`sizes` is empty).
+  /// What has to be done for a request without the lock: chunks that are
+  /// charged to be made, or the spare chunks to be filled up (`sizes` is
+  /// empty).
   struct Making {
     std::vector<Bytes> sizes;
     int backend_device = 0;
@@ -146,9 +149,11 @@ class BrokerImpl {
   static constexpr std::chrono::seconds kTellIgnoredEvery{10};
   /// How often a request that waits is told its place.
   static constexpr std::chrono::seconds kTextEvery{1};
-  /// While memory drains, a backend that had less than the ledger said is asked again this often.
+  /// While memory drains, a backend that had less than the ledger said is asked
+  /// again this often.
   static constexpr std::chrono::milliseconds kBackendRetry{20};
-  /// Spare chunks that made room for a charge are made again this long after the last one.
+  /// Spare chunks that made room for a charge are made again this long after
+  /// the last one.
   static constexpr std::chrono::seconds kBallastRest{1};
 
   // broker.cc: requests.
@@ -156,8 +161,8 @@ class BrokerImpl {
   void Charge(GrowId id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   void ChargeLedger(GrowId id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   void TakeSpare(GrowId id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// Spare chunks that are enough for the request are there or being made. It is served from them even with
-  /// timeout 0.
+  /// Spare chunks that are enough for the request are there or being made. It
+  /// is served from them even with timeout 0.
   bool IsBeingMade(const Waiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   std::vector<ChunkId> PickSpare(const DeviceEntry& device, Bytes at_least, Bytes wanted, Bytes room) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
@@ -168,14 +173,17 @@ class BrokerImpl {
   /// Waits for the backend, and may not ask it again yet.
   static bool IsPutOff(const Waiter& waiter, TimePoint now);
   void Forget(GrowId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// From here on it waits: queues, deadlocks and the end of its session find it.
+  /// From here on it waits: queues, deadlocks and the end of its session find
+  /// it.
   void Park(GrowId id, Waiter waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// A request that waits looks again for others' idle memory, if it is time to.
+  /// A request that waits looks again for others' idle memory, if it is time
+  /// to.
   void LookForIdle(GrowId id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// Charges it, or lets it wait, and says what is to do about it.
   std::optional<Making> Place(GrowId id, Waiter& mine, GrowAnswer& answer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// Takes a parked request out if it waits no more; else says in `answer` how long it does.
+  /// Takes a parked request out if it waits no more; else says in `answer` how
+  /// long it does.
   bool TakeIfSettled(GrowId id, Waiter& mine, GrowAnswer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// The deadline of a request in a queue has passed.
   void RefuseLate(GrowId id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
@@ -199,7 +207,8 @@ class BrokerImpl {
   /// The session has the bytes from here on, in `parts`.
   void Book(SessionId session, CardId card, Bytes bytes,
             const std::vector<std::pair<LogicalId, Bytes>>& parts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// Gives granules back to the ledger that `lent` needs no more; whether there were some.
+  /// Gives granules back to the ledger that `lent` needs no more; whether there
+  /// were some.
   bool FitCharge(SessionId id, SessionEntry& session, CardId card) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   void DropHeld(SessionId id, SessionEntry& session, LogicalId device, Bytes bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
@@ -207,8 +216,8 @@ class BrokerImpl {
   void EndCharge(SessionId id, SessionEntry& session, CardId card, Bytes rest)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   void LogCharge(SessionId id, CardCharge& charge) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// What programs have not used of what was lent to them, on a card, of one lease or (none) of all; whether
-  /// the ledger has granules back.
+  /// What programs have not used of what was lent to them, on a card, of one
+  /// lease or (none) of all; whether the ledger has granules back.
   bool TakeAllowances(CardId card, LeaseKey lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   bool TakeAllowance(SessionId id, SessionEntry& session, CardId card)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
@@ -219,8 +228,8 @@ class BrokerImpl {
   GrowAnswer LoggedCharge(GrowAnswer answer);
   void StartLeavingCharges(SessionEntry& session, std::set<CardId>& touched)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// Spare chunks of preallocated devices that make room for `bytes`; they are leaving from here on. Empty:
-  /// there are not enough.
+  /// Spare chunks of preallocated devices that make room for `bytes`; they are
+  /// leaving from here on. Empty: there are not enough.
   std::vector<ChunkId> TakeBallast(const std::vector<LogicalId>& devices, Bytes bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   GrowAnswer FreeBallast(GrowId id, Waiter mine);
@@ -230,8 +239,9 @@ class BrokerImpl {
   std::optional<CardId> FindCard(const std::string& uuid) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
 
   // broker_queue.cc: requests that wait for a card.
-  /// Memory of a card or under a limit may have become free, or a request waits: serves the requests that can
-  /// be served, moves the card's turn on, and refuses requests that nothing can serve.
+  /// Memory of a card or under a limit may have become free, or a request
+  /// waits: serves the requests that can be served, moves the card's turn on,
+  /// and refuses requests that nothing can serve.
   void Serve(CardId card) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   void GrantQueued(CardId card) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// Each returns whether something changed.
@@ -243,9 +253,11 @@ class BrokerImpl {
   bool MayBeServed(WaiterId id, CardId card, const Reach& reach) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// Asks sessions for idle memory that the request with the turn lacks.
   void AskForCard(WaiterId id, CardId card) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// The request waited only for memory that is idle or on its way back, and no more comes.
+  /// The request waited only for memory that is idle or on its way back, and no
+  /// more comes.
   void GiveUp(WaiterId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// The youngest request, by a session that holds memory of the card, if all that do wait for the card.
+  /// The youngest request, by a session that holds memory of the card, if all
+  /// that do wait for the card.
   std::optional<WaiterId> DeadlockVictim(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   bool IsHeldBack(LogicalId device, Bytes bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   std::vector<Queued> QueueOf(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
@@ -255,8 +267,9 @@ class BrokerImpl {
   /// Returns whether something changed.
   bool TryRoom(WaiterId id, CardQueue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   void EndRoom(WaiterId id, Room& room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// Sets a guarantee of this size aside by `attempt`, in the queue of the card. Waits for memory that is
-  /// leaving or idle, and for turns of other requests.
+  /// Sets a guarantee of this size aside by `attempt`, in the queue of the
+  /// card. Waits for memory that is leaving or idle, and for turns of other
+  /// requests.
   absl::Status MakeRoom(CardId card, const std::string& user, Bytes guarantee, TimePoint deadline,
                         absl::FunctionRef<absl::Status()> attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// Serve; gives the lock up meanwhile.
@@ -264,24 +277,21 @@ class BrokerImpl {
   std::string DescribeRoom(const Room& room, WaiterId id, WaiterId before) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   void ForgetSetAside(Ticket& ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// Gives the guarantee of a device that is being made back to it out of its room; false: none is there.
+  /// Gives the guarantee of a device that is being made back to it out of its
+  /// room; false: none is there.
   bool TakeFromRoom(const DeviceSpec& spec, Bytes guarantee) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
 
   // broker_chunks.cc, broker_spare.cc: the table of chunks and the backend.
   /// Makes the chunks of a charged request.
   GrowAnswer Materialise(GrowId id, Waiter mine, const Making& making);
   GrowAnswer Make(GrowId id, Waiter mine, const Making& making);
-  /// Makes the chunks that a preallocated device has not and its limit has room for, and then tries again;
-  /// before that, frees a spare chunk that is more than the room.
-  GrowAnswer FillUp(GrowId id, Waiter mine);
-  void FreeTooLarge(Waiter& mine);
-  /// What the limit of a preallocated device has room for; the guarantee holds it ready.
+  /// What the limit of a preallocated device has room for; the guarantee holds
+  /// it ready.
   Bytes ChargeRoom(LogicalId id, DeviceEntry& device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  GrowAnswer FillUpFailed(GrowId id, Waiter mine, const absl::Status& status);
-  /// Makes chunks for memory that is charged already. `maker` is called with the lock when they are there,
-  /// before waiting requests are served.
-  absl::Status MakeSpare(LogicalId device, Bytes bytes, TimePoint deadline,
-                         const std::function<void()>& maker = {}, std::vector<Bytes> sizes = {});
+  /// Makes spare chunks for memory that is charged already. `before`: on an error the device has this size
+  /// again.
+  absl::Status MakeSpare(LogicalId device, Bytes bytes, TimePoint deadline, std::vector<Bytes> sizes = {},
+                         const Ledger::LogicalView* before = nullptr);
   struct MadeChunk {
     Bytes bytes;
     MemoryHandle memory;
@@ -299,12 +309,23 @@ class BrokerImpl {
   /// Spare chunks of at most `at_most` in all; they are leaving from here on.
   std::vector<ChunkId> TakeSurplus(DeviceEntry& device, Bytes at_most)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// What is granted beyond the limit, as far as it is spare.
+  static std::vector<ChunkId> AllSpare(const DeviceEntry& device);
+  /// The session has these spare chunks from here on.
+  std::vector<Chunk> GrantSpare(SessionId session, const std::vector<ChunkId>& spare)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
+  /// The session never sees the chunks that the request was granted. Returns
+  /// those that are leaving.
+  std::vector<ChunkId> UndoGrant(const Waiter& mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
+  /// Spare chunks that the device may not keep; they are leaving from here on.
+  std::vector<ChunkId> TakeExcessSpare(LogicalId id, DeviceEntry& device)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
+  /// Spare chunks beyond the limit, and the one that is partly beyond it.
   std::vector<ChunkId> TakeBeyondLimit(LogicalId id, DeviceEntry& device)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   void TakeFromSpare(ChunkId id, const ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// A preallocated device has its new limit: charges what it lacks, which MakeSpare is to make. Nothing
-  /// where memory of its own that is still leaving stands in the way.
+  /// A preallocated device has its new limit: charges what it lacks, which
+  /// MakeSpare is to make. Nothing where memory of its own that is still
+  /// leaving stands in the way.
   std::optional<Bytes> ChargeMissing(LogicalId id, DeviceEntry& device)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   void ResizeBack(LogicalId id, const Ledger::LogicalView& before);
@@ -316,7 +337,8 @@ class BrokerImpl {
     std::set<CardId> cards;
   };
   void EndDraining(const SessionEntry& session, Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// Frees chunks that are leaving; what is not confirmed is left for RetryUnconfirmed.
+  /// Frees chunks that are leaving; what is not confirmed is left for
+  /// RetryUnconfirmed.
   void Reclaim(const std::vector<ChunkId>& chunks);
   /// Chunks that preallocated devices lack, which are charged already.
   using MissingChunks = std::map<LogicalId, std::vector<Bytes>>;
@@ -325,8 +347,12 @@ class BrokerImpl {
   void GiveBack(ChunkEntry& chunk, ChunkEntry::State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   void Settle(ChunkId id, const absl::Status& result, MissingChunks& missing)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
+  /// Charges what the limit has room for of a chunk that is made again.
+  void ChargeAgain(LogicalId device, Bytes bytes, MissingChunks& missing)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   bool LooksFree(const ChunkEntry& chunk);
-  /// Asks the backend about all those of `chunks` that were an earlier daemon's: what it said of each.
+  /// Asks the backend about all those of `chunks` that were an earlier
+  /// daemon's: what it said of each.
   std::map<ChunkId, absl::Status> ReclaimLost(const std::vector<ChunkId>& chunks);
   void ForgetIfEmpty(LogicalId device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   Bytes LeavingAnywhere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
@@ -335,14 +361,15 @@ class BrokerImpl {
   void AskPart(TrimRequest::Asked& asked, TrimRequest::Part& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// Of growing devices.
   Bytes LentOf(std::span<const LogicalId> devices) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// What the lease of these devices was lent for charges and does not use is free from here on.
+  /// What the lease of these devices was lent for charges and does not use is
+  /// free from here on.
   Bytes TakeAllowancesOf(std::span<const LogicalId> devices) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// The session is not asked any more.
   void StopTrimming(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   void ChargeOverhead(SessionEntry& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   void ChargeOverhead(CardId card, Overhead& overhead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// What the sessions of a process that are not draining may use of a card: all that they hold, and a
-  /// context.
+  /// What the sessions of a process that are not draining may use of a card:
+  /// all that they hold, and a context.
   Bytes AccountedTo(std::int64_t pid, CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// Reads one card's report, at most every kBackendRetry; calls the backend.
   void ObserveCard(const std::string& uuid);
@@ -355,14 +382,17 @@ class BrokerImpl {
   /// Sessions whose idle memory would come back under the limit of a device.
   std::vector<TrimTable::Holder> LimitHolders(LogicalId logical, SessionId except) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// Sessions whose idle memory the card would get back; not what `session` holds of `device`.
+  /// Sessions whose idle memory the card would get back; not what `session`
+  /// holds of `device`.
   std::vector<TrimTable::Holder> CardHolders(CardId card, LogicalId device, SessionId session) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// Asks the next session for what is missing; true while there is one whose answer may help.
+  /// Asks the next session for what is missing; true while there is one whose
+  /// answer may help.
   bool AskToTrim(TrimTable::Need& need, std::vector<TrimTable::Holder> holders, Bytes missing)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   bool AskUnderLimit(Waiter& waiter, Bytes missing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// Whether the request may wait for idle memory of other sessions; puts its deadline off for that.
+  /// Whether the request may wait for idle memory of other sessions; puts its
+  /// deadline off for that.
   bool MayAsk(Waiter& waiter) const;
   /// Other sessions may have idle memory of the request's card.
   bool MayTrim(const Waiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
@@ -380,15 +410,18 @@ class BrokerImpl {
     std::set<std::int64_t> suspects;
   };
   CardSums SumsOf(CardId card) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// What the real cards of `chunks`, which are about to be released, report; watches them from here on.
+  /// What the real cards of `chunks`, which are about to be released, report;
+  /// watches them from here on.
   std::map<CardId, CardReport> BeforeRelease(const std::vector<ChunkId>& chunks);
-  /// Makes the results of released chunks UNAVAILABLE for which the card's memory has not risen.
+  /// Makes the results of released chunks UNAVAILABLE for which the card's
+  /// memory has not risen.
   void DoubtReleased(const std::map<CardId, CardReport>& before, const std::vector<ChunkId>& chunks,
                      std::vector<absl::Status>& results);
   /// The doubted chunks that their cards have by now.
   std::set<ChunkId> LookAtCards();
   void CountUnreturned(ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// FAILED_PRECONDITION: the session keeps memory that it gave back, or its lease is stopped.
+  /// FAILED_PRECONDITION: the session keeps memory that it gave back, or its
+  /// lease is stopped.
   absl::Status CheckMayGrow(const SessionEntry& session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
 
   // broker_refusal.cc.
@@ -397,7 +430,8 @@ class BrokerImpl {
   Refusal RefuseDevice(const DeviceSpec& spec, Bytes guarantee) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   std::string DescribeWaiter(WaiterId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// Names the turn that holds back a request of this need, or says that the request's own were in vain.
+  /// Names the turn that holds back a request of this need, or says that the
+  /// request's own were in vain.
   void AddTurnAdvice(Refusal& refusal, CardId card, Bytes need, int turns) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// What the lease of `spec` has on its card by now.

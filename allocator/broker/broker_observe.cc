@@ -1,4 +1,5 @@
-// Real cards report what processes use. Memory outside chunks is charged to the process that has it.
+// Real cards report what processes use. Memory outside chunks is charged to the
+// process that has it.
 
 #include <unistd.h>
 
@@ -13,11 +14,12 @@
 namespace lgpu {
 namespace {
 
-// A context takes 200 to 600 MiB of real GPUs; where nothing was said of it, so much is no memory of an
-// earlier session of the process.
+// A context takes 200 to 600 MiB of real GPUs; where nothing was said of it, so
+// much is no memory of an earlier session of the process.
 constexpr Bytes kUnmeasuredContext(std::uint64_t{600} << 20);
 
-// Beyond the overhead allowance: what drivers round, and what a library takes besides.
+// Beyond the overhead allowance: what drivers round, and what a library takes
+// besides.
 constexpr Bytes kUnchargedSlack(std::uint64_t{64} << 20);
 
 }  // namespace
@@ -29,7 +31,8 @@ void BrokerImpl::ObserveCards() {
     for (const auto& [id, card] : core_.tables.cards) {
       if (!card.device.simulated) cards.emplace_back(id, card.backend_device);
     }
-    // What programs gave back since the last look: the next broker need not charge it.
+    // What programs gave back since the last look: the next broker need not
+    // charge it.
     for (auto& [id, session] : core_.tables.sessions) {
       for (auto& [card, charge] : session.charges) {
         for (auto& [device, logged] : charge.logged) {
@@ -147,7 +150,8 @@ std::map<std::int64_t, Bytes> BrokerImpl::Observe(CardId card, const CardReport&
   for (const auto& [pid, bytes] : beside) {
     if (pid != ::getpid() && !overheads_.contains({pid, card})) outsiders.push_back({pid, bytes});
   }
-  // All is given up first: what one program has less of makes room for another's.
+  // All is given up first: what one program has less of makes room for
+  // another's.
   Bytes wanted;
   for (auto& [where, overhead] : overheads_) {
     if (where.second != card) continue;
@@ -157,7 +161,8 @@ std::map<std::int64_t, Bytes> BrokerImpl::Observe(CardId card, const CardReport&
     wanted += overhead.wanted;
     core_.tables.ledger.RefundOverhead(card, std::exchange(overhead.charged, Bytes()));
   }
-  // Chunks that are being made count as ours: a moment of too little is better than one of too much.
+  // Chunks that are being made count as ours: a moment of too little is better
+  // than one of too much.
   const auto unexplained = [&](Bytes overhead) {
     return SaturatingSub(SaturatingSub(view.total, report.free), view.held + overhead);
   };

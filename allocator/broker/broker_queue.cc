@@ -1,5 +1,6 @@
-// Requests that wait for memory of a card: which are served, which one has the turn, and which ones nothing
-// can serve. CardQueue has the order and the clock of turns.
+// Requests that wait for memory of a card: which are served, which one has the
+// turn, and which ones nothing can serve. CardQueue has the order and the clock
+// of turns.
 
 #include <algorithm>
 #include <utility>
@@ -11,7 +12,8 @@ namespace lgpu {
 
 void BrokerImpl::Serve(CardId card) {
   served_at_[card] = core_.now();
-  // What programs have not used of what was lent to them is free for requests that wait.
+  // What programs have not used of what was lent to them is free for requests
+  // that wait.
   if (!core_.tables.queues.at(card).empty()) TakeAllowances(card, LeaseKey());
   do {
     GrantQueued(card);
@@ -25,7 +27,8 @@ void BrokerImpl::GrantQueued(CardId card) {
   if (queue.IsTurnOver(core_.now())) {
     queue.EndTurn(core_.now());
   }
-  // A grant can end a turn, or leave another request of its device above the limit.
+  // A grant can end a turn, or leave another request of its device above the
+  // limit.
   for (bool again = !queue.empty(); again;) {
     again = false;
     const bool held_back = queue.turn().has_value();
@@ -152,7 +155,8 @@ BrokerImpl::Wish BrokerImpl::WishOf(WaiterId id) {
 }
 
 BrokerImpl::Reach BrokerImpl::ReachOf(CardId card) const {
-  // A session that waits on a device returns nothing of it meanwhile. On its other devices it may.
+  // A session that waits on a device returns nothing of it meanwhile. On its
+  // other devices it may.
   std::set<std::pair<LogicalId, SessionId>> waiting;
   for (const WaiterId id : core_.tables.queues.at(card).Order()) {
     if (const auto waiter = core_.tables.waiters.find(id); waiter != core_.tables.waiters.end()) {
@@ -201,8 +205,8 @@ void BrokerImpl::AskForCard(WaiterId id, CardId card) {
   }
 }
 
-// A session counts as waiting if it returns nothing to the card before it is served: it waits on each of its
-// devices that has memory beyond the guarantee.
+// A session counts as waiting if it returns nothing to the card before it is
+// served: it waits on each of its devices that has memory beyond the guarantee.
 std::optional<WaiterId> BrokerImpl::DeadlockVictim(CardId card) const {
   std::map<SessionId, WaiterId> youngest;  // of each session that waits for the card
   std::set<std::pair<LogicalId, SessionId>> waiting;

@@ -8,7 +8,8 @@
 namespace lgpu {
 namespace {
 
-// The largest ones; a refusal has to fit into the 8 KiB of metadata that gRPC carries.
+// The largest ones; a refusal has to fit into the 8 KiB of metadata that gRPC
+// carries.
 constexpr std::size_t kMaxHolders = 10;
 
 std::string Seconds(std::chrono::steady_clock::duration time) {
@@ -106,7 +107,8 @@ void BrokerImpl::AddTurnAdvice(Refusal& refusal, CardId card, Bytes need, int tu
 
 namespace {
 
-/// What `owner` may do about the holders of a card: end a lease of their own, or ask the others.
+/// What `owner` may do about the holders of a card: end a lease of their own,
+/// or ask the others.
 std::string HolderAdvice(const Refusal& refusal, const std::string& owner) {
   const Refusal::Holder* other = nullptr;
   for (const Refusal::Holder& holder : refusal.holders) {
@@ -164,7 +166,8 @@ Refusal BrokerImpl::MakeRefusal(const DeviceEntry& device, LogicalId id, const R
         break;
       }
       refusal.advice.push_back(
-          "every holder of the card waits for memory of another one, this request was the last to come: free "
+          "every holder of the card waits for memory of another one, this "
+          "request was the last to come: free "
           "memory and ask again, or give the devices a guarantee");
       break;
     case RefusalReason::kDescriptors:
@@ -188,7 +191,8 @@ Refusal BrokerImpl::RefuseDevice(const DeviceSpec& spec, Bytes guarantee) const 
   refusal.device = spec.device_name;
   refusal.lease = spec.lease_name;
   refusal.what = spec.preallocate ? "preallocated memory" : "guaranteed memory";
-  // The request's other devices wait for nothing: what they have set aside is part of what is asked for.
+  // The request's other devices wait for nothing: what they have set aside is
+  // part of what is asked for.
   const Bytes own = SetAsideBy(spec);
   refusal.asked = guarantee + own;
   refusal.limit = spec.limit;

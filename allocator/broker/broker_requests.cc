@@ -11,7 +11,8 @@
 
 namespace lgpu {
 BrokerImpl::~BrokerImpl() {
-  // Nothing waits for what is not confirmed: the process ends, and its references with it.
+  // Nothing waits for what is not confirmed: the process ends, and its
+  // references with it.
   BrokerLock lock(core_);
   for (const auto& [id, chunk] : core_.tables.chunks) {
     if (chunk.reference_gone || chunk.lost) {
@@ -35,7 +36,8 @@ absl::Status BrokerImpl::CheckGrow(const GrowSpec& spec) const {
   const auto device = core_.tables.devices.find(spec.device);
   if (session == core_.tables.sessions.end() || !session->second.lease) {
     return absl::FailedPreconditionError(
-        "memory was asked for before the session was attached to a lease; call CreateLease or AttachLease "
+        "memory was asked for before the session was attached to a lease; call "
+        "CreateLease or AttachLease "
         "with the session's token first");
   }
   if (device == core_.tables.devices.end() || device->second.spec.lease != session->second.lease) {
@@ -169,8 +171,8 @@ BrokerImpl::TimePoint BrokerImpl::NextLook(GrowId id, const Waiter& waiter, Time
   const bool waits_for_card = waiter.phase == Waiter::Phase::kCard;
   TimePoint next = waiter.spec.deadline;
   if (waits_for_card) {
-    // So that a turn ends in time, even one that starts before this request looks again and whose own session
-    // is slow.
+    // So that a turn ends in time, even one that starts before this request
+    // looks again and whose own session is slow.
     next = std::min({next, now + core_.tables.max_drain, queue.NextChange(now).value_or(next)});
   }
   const bool asks = !waits_for_card || (queue.turn() && queue.turn()->of == id);
@@ -202,15 +204,15 @@ std::optional<BrokerImpl::Making> BrokerImpl::Conclude(Waiter& mine, GrowAnswer&
   }
   if (mine.phase == Waiter::Phase::kCharged) {
     const BrokerCard& card = core_.tables.cards.at(core_.tables.devices.at(mine.spec.device).spec.card);
-    // What is wanted beyond the need is to lie in chunks of its own: it may have to go again.
-    Making making{.sizes = ChunkSizesForGrowth(card.device, mine.spec.at_least),
-                  .backend_device = card.backend_device};
-    const std::vector<Bytes> more = ChunkSizesForGrowth(card.device, mine.charged - mine.spec.at_least);
+    // What is wanted beyond the need is to lie in chunks of its own: it may
+    // have to go again.
+    const Bytes needed = std::min(mine.spec.at_least, mine.charged);
+    Making making{.sizes = ChunkSizesForGrowth(card.device, needed), .backend_device = card.backend_device};
+    const std::vector<Bytes> more = ChunkSizesForGrowth(card.device, mine.charged - needed);
     making.sizes.insert(making.sizes.end(), more.begin(), more.end());
     return making;
   }
-  if (mine.phase == Waiter::Phase::kTooLarge || mine.phase == Waiter::Phase::kMissing ||
-      mine.phase == Waiter::Phase::kBallast) {
+  if (mine.phase == Waiter::Phase::kBallast) {
     return Making();
   }
   answer.ahead = mine.spec.ahead;
@@ -262,7 +264,8 @@ void BrokerImpl::ChargeLedger(GrowId id, Waiter& waiter) {
     Refuse(waiter, {.reason = RefusalReason::kLimit});
     return;
   }
-  // While requests wait for the card, its free memory is not spent on growth beyond need.
+  // While requests wait for the card, its free memory is not spent on growth
+  // beyond need.
   const bool others_wait = !core_.tables.queues.at(device.spec.card).empty();
   const bool takes_free = !core_.tables.ledger.NeedOf(waiter.spec.device, at_least).is_zero();
   if (waiter.spec.ahead && (!device.limit_waiters.empty() || (others_wait && takes_free))) {
@@ -327,7 +330,6 @@ void BrokerImpl::LeaveQueues(GrowId id, Waiter& waiter) {
       std::erase(device.limit_waiters, id);
       break;
     case Waiter::Phase::kCharged:
-    case Waiter::Phase::kMissing:
       core_.tables.ledger.Refund(waiter.spec.device, waiter.charged);
       device.charged -= waiter.charged;
       waiter.charged = Bytes();
@@ -335,7 +337,6 @@ void BrokerImpl::LeaveQueues(GrowId id, Waiter& waiter) {
     case Waiter::Phase::kNew:
     case Waiter::Phase::kBackend:
     case Waiter::Phase::kTaken:
-    case Waiter::Phase::kTooLarge:
     case Waiter::Phase::kBallast:
     case Waiter::Phase::kRefused:
       break;
@@ -349,11 +350,7 @@ void BrokerImpl::DropWaiters(SessionId session) {
   for (const GrowId id : waiting) {
     Waiter& waiter = core_.tables.waiters.at(id);
     touched.insert(core_.tables.devices.at(waiter.spec.device).spec.card);
-    if (waiter.phase == Waiter::Phase::kTooLarge &&
-        core_.tables.unconfirmed.insert(waiter.too_large).second) {
-      core_.tables.wakes.push_back(
-          core_.tables.unconfirmed_waker);  // the request that was to free it is gone
-    }
+    // The request that was to free them is gone.
     for (const ChunkId chunk : std::exchange(waiter.ballast, {})) {
       core_.tables.unconfirmed.insert(chunk);
       core_.tables.wakes.push_back(core_.tables.unconfirmed_waker);

@@ -1,4 +1,5 @@
-// A broker takes over what an earlier one granted: from the journal, and from sessions that come back.
+// A broker takes over what an earlier one granted: from the journal, and from
+// sessions that come back.
 
 #include <algorithm>
 #include <utility>

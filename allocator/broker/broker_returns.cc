@@ -10,7 +10,8 @@ namespace {
 
 // Chunks that are freed between two looks at the requests that wait.
 constexpr std::size_t kReclaimBatch = 64;
-// How often the machine's processes are looked through for memory of an earlier daemon's.
+// How often the machine's processes are looked through for memory of an earlier
+// daemon's.
 constexpr std::chrono::milliseconds kLostRetry{250};
 
 }  // namespace
@@ -42,7 +43,8 @@ absl::Status BrokerImpl::Return(SessionId session, LogicalId logical, std::span<
   return absl::OkStatus();
 }
 
-// In the order of their ids, so that what happens to them is the same every time.
+// In the order of their ids, so that what happens to them is the same every
+// time.
 std::vector<ChunkId> BrokerImpl::ChunksOf(const SessionEntry& session) {
   std::vector<ChunkId> chunks(session.chunks.begin(), session.chunks.end());
   std::sort(chunks.begin(), chunks.end());
@@ -114,7 +116,8 @@ void BrokerImpl::EndDraining(const SessionEntry& session, Ended& ended) {
       continue;
     }
     ended.cards.insert(core_.tables.devices.at(chunk.device).spec.card);
-    // From here on the chunk is RetryUnconfirmed's, should the backend not confirm it.
+    // From here on the chunk is RetryUnconfirmed's, should the backend not
+    // confirm it.
     chunk.state = ChunkEntry::State::kReturning;
     ended.leaving.push_back(id);
   }
@@ -180,14 +183,15 @@ void BrokerImpl::Reclaim(const std::vector<ChunkId>& chunks) {
   }
 }
 
-// A device that cannot have its chunks now lacks them, and the next request that needs them tries again.
+// A device that cannot have its chunks now lacks them, and the next request
+// that needs them tries again.
 void BrokerImpl::MakeAgain(const MissingChunks& missing) {
   for (const auto& [device, sizes] : missing) {
     Bytes bytes;
     for (const Bytes size : sizes) {
       bytes += size;
     }
-    MakeSpare(device, bytes, core_.now(), {}, sizes).IgnoreError();
+    MakeSpare(device, bytes, core_.now(), sizes).IgnoreError();
   }
 }
 
@@ -210,18 +214,30 @@ void BrokerImpl::Settle(ChunkId id, const absl::Status& result, MissingChunks& m
   TakeFromSession(id, chunk);
   const Bytes bytes = chunk.bytes;
   core_.tables.ledger.ConfirmFree(device, bytes);
-  if (chunk.made_again) {
-    DeviceEntry& owner = core_.tables.devices.at(device);
-    owner.coming_again -= bytes;
-    // Not beyond a limit that was lowered. Inside the limit the memory is guaranteed.
-    if (!owner.removed && core_.tables.ledger.Request(device, bytes).shortage == Ledger::Shortage::kNone) {
-      owner.charged += bytes;
-      missing[device].push_back(bytes);
-    }
-  }
+  if (chunk.made_again) ChargeAgain(device, bytes, missing);
   core_.tables.unconfirmed.erase(id);
   core_.tables.chunks.erase(id);
   ForgetIfEmpty(device);
+}
+
+// Not beyond a limit that was lowered. Inside the limit the memory is
+// guaranteed.
+void BrokerImpl::ChargeAgain(LogicalId logical, Bytes bytes, MissingChunks& missing) {
+  DeviceEntry& device = core_.tables.devices.at(logical);
+  device.coming_again -= bytes;
+  const Bytes room = std::min(bytes, core_.tables.LackOf(logical));
+  if (device.removed || room.is_zero() ||
+      core_.tables.ledger.Request(logical, room).shortage != Ledger::Shortage::kNone) {
+    return;
+  }
+  device.charged += room;
+  std::vector<Bytes>& sizes = missing[logical];
+  if (room == bytes) {
+    sizes.push_back(bytes);
+  } else {
+    const Bytes granule = core_.tables.GranuleOf(device.spec.card);
+    sizes.insert(sizes.end(), room / granule, granule);
+  }
 }
 
 bool BrokerImpl::LooksFree(const ChunkEntry& chunk) {
@@ -281,7 +297,8 @@ bool BrokerImpl::RetryUnconfirmed() {
     if (const auto answer = answers.find(id); answer != answers.end()) {
       result = answer->second;
     } else if (chunk.lost) {
-      // A real card's, of an earlier daemon: only its program had it, which gave it back or is gone.
+      // A real card's, of an earlier daemon: only its program had it, which
+      // gave it back or is gone.
       result = absl::OkStatus();
     } else if (!chunk.reference_gone) {
       result = core_.backend.Reclaim(chunk.memory);

@@ -1,5 +1,5 @@
-// Guarantees that are set aside for leases which are made or resized. They wait in the queue of their card,
-// beside the requests of sessions.
+// Guarantees that are set aside for leases which are made or resized. They wait
+// in the queue of their card, beside the requests of sessions.
 
 #include <algorithm>
 #include <utility>
@@ -52,7 +52,8 @@ absl::Status BrokerImpl::MakeRoom(CardId card, const std::string& user, Bytes gu
   queue.Join(id, user);
   while (!room.over && !core_.tables.stopping && core_.now() < deadline) {
     ServeUnlocked(card);
-    // Every thread that changes the card tries `attempt`, so no change is missed here.
+    // Every thread that changes the card tries `attempt`, so no change is
+    // missed here.
     if (!room.over) {
       const TimePoint next = std::min(deadline, queue.NextChange(core_.now()).value_or(deadline));
       core_.tables.freed.WaitUntil(
@@ -119,7 +120,8 @@ BrokerImpl::RoomView BrokerImpl::LookAtRoom(WaiterId id) {
       ServeUnlocked(room.card);
     }
     const TimePoint now = core_.now();
-    // As for requests of sessions: so that turns begin and end in time, whichever request looks.
+    // As for requests of sessions: so that turns begin and end in time,
+    // whichever request looks.
     ticket.next_look =
         std::min(now + core_.tables.max_drain, queue.NextChange(now).value_or(now + core_.tables.max_drain));
     if (queue.turn() && queue.turn()->of == id) {

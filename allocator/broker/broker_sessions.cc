@@ -46,8 +46,9 @@ void BrokerImpl::ChargeRestoredOverhead() {
   }
 }
 
-// A program takes its driver's memory whether the card has room or not. So the session is never refused for
-// it: as much as there is room for is charged. A later report says how much it really is.
+// A program takes its driver's memory whether the card has room or not. So the
+// session is never refused for it: as much as there is room for is charged. A
+// later report says how much it really is.
 void BrokerImpl::ChargeOverhead(SessionEntry& session) {
   for (const auto& [id, device] : core_.tables.devices) {
     const CardId card = device.spec.card;

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <utility>
 
 #include "allocator/broker/broker_impl.h"
-#include "base/check.h"
 
 namespace lgpu {
 void BrokerImpl::TakeSpare(GrowId id, Waiter& waiter) {
@@ -25,34 +23,18 @@ void BrokerImpl::TakeSpare(GrowId id, Waiter& waiter) {
   const std::vector<ChunkId> picked = PickSpare(device, waiter.spec.at_least, waiter.spec.wanted, room);
   if (!picked.empty()) {
     waiter.phase = Waiter::Phase::kTaken;
-    for (const ChunkId chunk : picked) {
-      ChunkEntry& entry = core_.tables.chunks.at(chunk);
-      TakeFromSpare(chunk, entry);
-      GiveTo(waiter.spec.session, chunk, entry);
-      waiter.taken.push_back({.id = chunk, .bytes = entry.bytes});
-    }
+    waiter.taken = GrantSpare(waiter.spec.session, picked);
     return;
   }
-  if (room >= waiter.spec.at_least) {
-    // No chunks are there for what the limit has room for, since one that was larger than that was freed.
-    waiter.charged = ChargeRoom(waiter.spec.device, device);
-    if (!waiter.charged.is_zero()) {
-      waiter.phase = Waiter::Phase::kMissing;
-      return;
-    }
-  }
-  // After the limit was lowered there may be memory for it in a chunk that is more than the limit has room
-  // for.
-  if (std::min(device.spare_bytes, room) >= waiter.spec.at_least) {
-    const Bytes granule = core_.tables.cards.at(device.spec.card).device.granularity;
-    const auto smallest_large = std::find_if(device.spare.rbegin(), device.spare.rend(),
-                                             [&](const auto& spare) { return spare.first > granule; });
-    LGPU_CHECK(smallest_large != device.spare.rend());
-    waiter.phase = Waiter::Phase::kTooLarge;
-    waiter.too_large = *smallest_large->second.begin();
-    ChunkEntry& chunk = core_.tables.chunks.at(waiter.too_large);
-    TakeFromSpare(waiter.too_large, chunk);
-    StartLeaving(chunk, ChunkEntry::State::kReturning);
+  const Bytes lack = SaturatingSub(waiter.spec.at_least, device.spare_bytes);
+  if (room >= waiter.spec.at_least && !lack.is_zero() &&
+      core_.tables.ledger.Request(waiter.spec.device, lack).shortage == Ledger::Shortage::kNone) {
+    // The device lacks chunks: those that the spare ones are too few for are
+    // made for this request.
+    waiter.taken = GrantSpare(waiter.spec.session, AllSpare(device));
+    waiter.phase = Waiter::Phase::kCharged;
+    waiter.charged = lack;
+    device.charged += lack;
     return;
   }
   const Bytes possible = std::min(device.spare_bytes, room) + view.leaving + device.charged;
@@ -84,7 +66,8 @@ std::vector<ChunkId> BrokerImpl::PickSpare(const DeviceEntry& device, Bytes at_l
     return {};
   }
   const Bytes target = std::max(at_least, std::min(wanted, available));
-  // Large ones as long as they fit, small ones for the rest, so that small ones stay for small requests.
+  // Large ones as long as they fit, small ones for the rest, so that small ones
+  // stay for small requests.
   std::vector<ChunkId> picked;
   std::map<Bytes, std::size_t> passed_over;
   Bytes sum;
@@ -118,71 +101,41 @@ Bytes BrokerImpl::ChargeRoom(LogicalId logical, DeviceEntry& device) {
   return room;
 }
 
-BrokerImpl::GrowAnswer BrokerImpl::FillUp(GrowId id, Waiter mine) {
-  const LogicalId logical = mine.spec.device;
-  if (mine.phase == Waiter::Phase::kTooLarge) {
-    FreeTooLarge(mine);
-  }
-  GrowAnswer answer;
-  std::optional<Making> making;
-  const auto place = [&]() {
-    core_.mutex.AssertHeld();
-    mine.phase = Waiter::Phase::kNew;
-    making = Place(id, mine, answer);
-  };
-  if (mine.charged.is_zero()) {
-    {
-      BrokerLock lock(core_);
-      place();
-    }
-  } else {
-    // No waiting: this is the thread that hears the session's client. The request is served from the new
-    // chunks before others.
-    const absl::Status made = MakeSpare(logical, std::exchange(mine.charged, Bytes()), core_.now(), place);
-    if (!made.ok()) {
-      return FillUpFailed(id, std::move(mine), made);
-    }
-  }
-  return making ? Make(id, std::move(mine), *making) : answer;
+std::vector<ChunkId> BrokerImpl::AllSpare(const DeviceEntry& device) {
+  std::vector<ChunkId> all;
+  for (const auto& [bytes, chunks] : device.spare) all.insert(all.end(), chunks.begin(), chunks.end());
+  return all;
 }
 
-void BrokerImpl::FreeTooLarge(Waiter& mine) {
-  MemoryHandle memory;
-  {
-    BrokerLock lock(core_);
-    memory = core_.tables.chunks.at(mine.too_large).memory;
+std::vector<Chunk> BrokerImpl::GrantSpare(SessionId session, const std::vector<ChunkId>& spare) {
+  std::vector<Chunk> granted;
+  granted.reserve(spare.size());
+  for (const ChunkId id : spare) {
+    ChunkEntry& chunk = core_.tables.chunks.at(id);
+    TakeFromSpare(id, chunk);
+    GiveTo(session, id, chunk);
+    granted.push_back({.id = id, .bytes = chunk.bytes});
   }
-  const absl::Status freed = core_.backend.Reclaim(memory);
-  {
-    BrokerLock lock(core_);
-    MissingChunks missing;  // of others: this chunk was no session's
-    Settle(mine.too_large, freed, missing);
-    // Before waiting requests are looked at: the freed memory belongs to this request.
-    DeviceEntry& device = core_.tables.devices.at(mine.spec.device);
-    mine.charged = ChargeRoom(mine.spec.device, device);
-    Serve(device.spec.card);
-  }
+  return granted;
 }
 
-BrokerImpl::GrowAnswer BrokerImpl::FillUpFailed(GrowId id, Waiter mine, const absl::Status& status) {
-  GrowAnswer answer;
-  const TimePoint now = core_.now();
-  BrokerLock lock(core_);
-  if (absl::IsResourceExhausted(status) && !LeavingAnywhere().is_zero() && now < mine.spec.deadline) {
-    mine.phase = Waiter::Phase::kBackend;
-    mine.retry_at = now + kBackendRetry;
-    answer.wait = id;
-    answer.next_look = std::min(mine.spec.deadline, mine.retry_at);
-    Park(id, std::move(mine));
-    return answer;
+std::vector<ChunkId> BrokerImpl::UndoGrant(const Waiter& mine) {
+  std::vector<ChunkId> undo;
+  DeviceEntry& device = core_.tables.devices.at(mine.spec.device);
+  for (const Chunk& taken : mine.taken) {
+    ChunkEntry& chunk = core_.tables.chunks.at(taken.id);
+    // The chunks of a session that ended meanwhile are draining.
+    if (chunk.state != ChunkEntry::State::kGranted) continue;
+    if (device.spec.preallocate) {
+      TakeFromSession(taken.id, chunk);
+      MakeItSpare(taken.id, chunk);
+    } else {
+      StartLeaving(chunk, ChunkEntry::State::kReturning);
+      undo.push_back(taken.id);
+    }
   }
-  answer.status = status;
-  if (std::optional<Refusal> refusal = GetRefusal(status)) {
-    refusal->asked = mine.spec.at_least;
-    answer.status = RefusalStatus(*refusal);
-  }
-  ++core_.tables.counters.refusals;
-  return answer;
+  if (device.spec.preallocate) undo = TakeExcessSpare(mine.spec.device, device);
+  return undo;
 }
 
 void BrokerImpl::MakeItSpare(ChunkId id, ChunkEntry& chunk) {
@@ -205,8 +158,26 @@ void BrokerImpl::TakeFromSpare(ChunkId id, const ChunkEntry& chunk) {
 std::vector<ChunkId> BrokerImpl::TakeBeyondLimit(LogicalId logical, DeviceEntry& device) {
   const Ledger::LogicalView view = core_.tables.ledger.View(logical);
   const Bytes limit = RoundUp(view.limit, core_.tables.cards.at(device.spec.card).device.granularity);
-  // Charged chunks do not exist yet and may never do. The thread that makes them looks again.
-  return TakeSurplus(device, SaturatingSub(view.granted - device.charged, limit));
+  // Charged chunks do not exist yet and may never do. The thread that makes
+  // them looks again.
+  const Bytes excess = SaturatingSub(view.granted - device.charged, limit);
+  std::vector<ChunkId> taken = TakeSurplus(device, excess);
+  Bytes rest = excess;
+  for (const ChunkId id : taken) rest -= core_.tables.chunks.at(id).bytes;
+  if (!rest.is_zero() && !device.spare.empty()) {
+    // This chunk lies partly beyond the limit. What the limit has room for is
+    // made again in its place.
+    const ChunkId id = *device.spare.rbegin()->second.begin();
+    ChunkEntry& chunk = core_.tables.chunks.at(id);
+    TakeFromSpare(id, chunk);
+    GiveBack(chunk, ChunkEntry::State::kReturning);
+    taken.push_back(id);
+  }
+  return taken;
+}
+
+std::vector<ChunkId> BrokerImpl::TakeExcessSpare(LogicalId logical, DeviceEntry& device) {
+  return device.removed ? TakeSurplus(device, device.spare_bytes) : TakeBeyondLimit(logical, device);
 }
 
 std::vector<ChunkId> BrokerImpl::TakeSurplus(DeviceEntry& device, Bytes at_most) {

@@ -1,4 +1,5 @@
-// Sessions are asked to return idle chunks, for requests that are short of memory and for people.
+// Sessions are asked to return idle chunks, for requests that are short of
+// memory and for people.
 
 #include <algorithm>
 #include <map>
@@ -180,7 +181,8 @@ std::vector<TrimTable::Holder> BrokerImpl::CardHolders(CardId card, LogicalId de
   std::vector<TrimTable::Holder> holders;
   for (const LogicalId logical : core_.tables.ledger.LogicalsOf(card)) {
     const auto found = core_.tables.devices.find(logical);
-    // Preallocated memory, and what lies inside a guarantee, stays set aside when it comes back.
+    // Preallocated memory, and what lies inside a guarantee, stays set aside
+    // when it comes back.
     if (found == core_.tables.devices.end() || found->second.spec.preallocate) {
       continue;
     }

@@ -12,7 +12,8 @@ namespace {
 
 // How long the driver may take to free memory that no process uses any more.
 constexpr std::chrono::seconds kUnreturnedGrace{2};
-// How often a card is asked that still lacks memory afterwards; asking takes the driver's locks.
+// How often a card is asked that still lacks memory afterwards; asking takes
+// the driver's locks.
 constexpr std::chrono::seconds kLateRetry{1};
 
 }  // namespace
@@ -23,7 +24,8 @@ BrokerImpl::CardSums BrokerImpl::SumsOf(CardId card) const {
   sums.granule = core_.tables.cards.at(card).device.granularity;
   Bytes exists = core_.tables.ledger.View(card).held;
   for (const auto& [id, device] : core_.tables.devices) {
-    // No chunk was made for what is charged yet, and none will be for what is lent.
+    // No chunk was made for what is charged yet, and none will be for what is
+    // lent.
     if (device.spec.card == card) exists -= device.charged + device.lent;
   }
   const auto count = [&](const ChunkEntry& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex) {
@@ -67,7 +69,8 @@ std::map<CardId, CardReport> BrokerImpl::BeforeRelease(const std::vector<ChunkId
   }
   BrokerLock lock(core_);
   for (const auto& [card, report] : reports) {
-    // While something else is coming back its watch goes on: only at its start everything was there.
+    // While something else is coming back its watch goes on: only at its start
+    // everything was there.
     if (!SumsOf(card).coming.is_zero()) continue;
     watches_.erase(card);
     Bytes leaving;
@@ -149,7 +152,8 @@ std::set<ChunkId> BrokerImpl::LookAtCards() {
     Bytes room = report
                      ? watch->second.Back(*report, sums.chunks, sums.coming, sums.suspects) + sums.granule / 2
                      : sums.coming;
-    // The latest returns are believed first, sessions that were found to keep memory last.
+    // The latest returns are believed first, sessions that were found to keep
+    // memory last.
     std::vector<std::tuple<bool, TimePoint::duration, ChunkId>> coming;
     for (const ChunkId id : core_.tables.unconfirmed) {
       const ChunkEntry& chunk = core_.tables.chunks.at(id);
@@ -205,16 +209,20 @@ Bytes BrokerImpl::UnreturnedBy(SessionId session) const {
 absl::Status BrokerImpl::CheckMayGrow(const SessionEntry& session) const {
   if (core_.tables.stopped.contains(session.lease)) {
     return absl::FailedPreconditionError(
-        "a program of this lease uses more of a GPU than it has charged or was granted, so the lease gets no "
+        "a program of this lease uses more of a GPU than it has charged or was "
+        "granted, so the lease gets no "
         "more "
-        "memory (memory.on_uncharged); end that program, which `lgpu events` names");
+        "memory (memory.on_uncharged); end that program, which `lgpu events` "
+        "names");
   }
   if (session.unreturned.is_zero()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "this program gave back ", FormatBytes(session.unreturned),
-      " that the card does not have: something in it still maps the memory or holds a descriptor of "
-      "it. It is charged to the program, which gets no more until the card has it; end the program, "
-      "or whatever in it kept the memory"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("this program gave back ", FormatBytes(session.unreturned),
+                   " that the card does not have: something in it still maps "
+                   "the memory or holds a descriptor of "
+                   "it. It is charged to the program, which gets no more until "
+                   "the card has it; end the program, "
+                   "or whatever in it kept the memory"));
 }
 
 }  // namespace lgpu

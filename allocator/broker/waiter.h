@@ -26,28 +26,16 @@ struct ChargeWish {
 /// A Waiter is one request for memory, from Grow or ChargeCard to its answer. Its phase says what it needs
 /// next.
 struct Waiter {
-  enum class Phase {
-    kNew,
-    kLimit,
-    kCard,
-    kBackend,
-    kCharged,
-    kTaken,
-    kTooLarge,
-    kMissing,
-    kBallast,
-    kRefused
-  };
+  enum class Phase { kNew, kLimit, kCard, kBackend, kCharged, kTaken, kBallast, kRefused };
   Broker::GrowSpec spec;  // of a charge: `device` is the first that the lease has on the card
   std::optional<ChargeWish> charge = {};
   Phase phase = Phase::kNew;
-  Broker::TimePoint retry_at;   // in kBackend
-  Broker::TimePoint next_look;  // in kCard
-  TrimTable::Need need;         // in kLimit and kCard
-  bool in_grace = false;        // its timeout is over: it waits for idle memory and turns only
-  Bytes charged;                // in kCharged; in kMissing: for spare chunks
-  std::vector<Chunk> taken;     // in kTaken: spare chunks
-  ChunkId too_large;  // in kTooLarge: a spare chunk, on its way back, for which small ones are to come
+  Broker::TimePoint retry_at;         // in kBackend
+  Broker::TimePoint next_look;        // in kCard
+  TrimTable::Need need;               // in kLimit and kCard
+  bool in_grace = false;              // its timeout is over: it waits for idle memory and turns only
+  Bytes charged;                      // in kCharged
+  std::vector<Chunk> taken;           // in kTaken and kCharged: spare chunks, which its session has
   std::vector<ChunkId> ballast = {};  // in kBallast: spare chunks, on their way back, for the charge
   absl::Status refusal;               // in kRefused
 

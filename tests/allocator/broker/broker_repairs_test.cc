@@ -171,9 +171,9 @@ TEST(BrokerRepairsTest, AFailedResizeGoesBackToALimitOfNoWholeGranule) {
   EXPECT_EQ(broker->Find(device)->guarantee, 6_MiB);
 }
 
-// A preallocated device of 64 MiB in small chunks and one of 32 MiB, and sessions of its lease. All small
-// chunks are the first session's, and the limit is 42 MiB by then: there is room for 10 MiB, in a chunk
-// of 32.
+// A preallocated device of 64 MiB in small chunks and one of 32 MiB, and sessions of its lease. Lower()
+// leaves room for 10 MiB beside what the second session holds. A spare chunk of 32 MiB is freed then, and
+// chunks of 10 MiB in all are made in its place.
 class LoweredDevice {
  public:
   LoweredDevice() : broker(MakeBroker(backend)) {
@@ -201,10 +201,12 @@ class LoweredDevice {
   LogicalId device;
 };
 
-TEST(BrokerRepairsTest, WhatCouldNotBeMadeAgainIsMadeByTheNextRequest) {
+TEST(BrokerRepairsTest, ChunksThatCouldNotBeMadeAgainAreMadeForTheNextRequest) {
   LoweredDevice lowered;
   lowered.broker->ReturnAll(SessionId{1});
+  lowered.backend.FailCreateAfter(0);
   lowered.Lower();
+  EXPECT_EQ(lowered.broker->Find(lowered.device)->missing, 10_MiB);
   lowered.backend.FailCreateAfter(0);
   EXPECT_TRUE(absl::IsResourceExhausted(lowered.Grow(3, 2_MiB).status));
   EXPECT_TRUE(lowered.broker->CheckInvariants().ok()) << lowered.broker->CheckInvariants();
@@ -214,17 +216,15 @@ TEST(BrokerRepairsTest, WhatCouldNotBeMadeAgainIsMadeByTheNextRequest) {
   EXPECT_EQ(lowered.broker->Cards().front().view.held, 42_MiB);
 }
 
-TEST(BrokerRepairsTest, WhoWaitsForAChunkThatIsBeingCutIsServed) {
+TEST(BrokerRepairsTest, ARequestThatWaitsForAChunkThatIsBeingCutIsServed) {
   for (const bool while_freed : {true, false}) {
     SCOPED_TRACE(while_freed);
     LoweredDevice lowered;
     lowered.broker->ReturnAll(SessionId{1});
-    lowered.Lower();
     Broker::GrowAnswer other;
     const auto ask = [&] { other = lowered.Grow(3, 4_MiB, std::chrono::hours(1)); };
     while_freed ? lowered.backend.BeforeNextReclaim(ask) : lowered.backend.BeforeNextCreate(ask);
-    const Broker::GrowAnswer mine = lowered.Grow(1, 4_MiB);
-    EXPECT_TRUE(mine.status.ok()) << mine.status;
+    lowered.Lower();
     ASSERT_TRUE(other.wait.has_value()) << other.status;
     const Broker::GrowAnswer granted = lowered.broker->Continue(*other.wait);
     EXPECT_TRUE(granted.status.ok()) << granted.status;
@@ -233,11 +233,12 @@ TEST(BrokerRepairsTest, WhoWaitsForAChunkThatIsBeingCutIsServed) {
   }
 }
 
-TEST(BrokerRepairsTest, WhoMakesChunksHasThemBeforeThoseWhoAskedMeanwhile) {
+TEST(BrokerRepairsTest, ARequestHasTheChunksThatAreMadeForItBeforeLaterRequests) {
   for (const auto patience : {std::chrono::milliseconds(0), std::chrono::milliseconds(3'600'000)}) {
     SCOPED_TRACE(patience.count());
     LoweredDevice lowered;
     lowered.broker->ReturnAll(SessionId{1});
+    lowered.backend.FailCreateAfter(0);
     lowered.Lower();
     Broker::GrowAnswer other;
     lowered.backend.BeforeNextCreate([&] { other = lowered.Grow(3, 4_MiB, patience); });
@@ -291,7 +292,7 @@ TEST(BrokerRepairsTest, ASessionThatEndsBeforeItsChunkIsCutCostsTheDeviceNothing
   lowered.Lower();
   const Broker::GrowAnswer waiting = lowered.Grow(3, 2_MiB, std::chrono::hours(1));
   ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
-  ASSERT_EQ(lowered.broker->FinishDraining({SessionId{1}}).size(), 1u);  // now there is a chunk to be cut
+  ASSERT_EQ(lowered.broker->FinishDraining({SessionId{1}}).size(), 1u);
   lowered.broker->ReturnAll(SessionId{3});
   EXPECT_TRUE(lowered.broker->RetryUnconfirmed());
   const Broker::GrowAnswer granted = lowered.Grow(2, 10_MiB);
@@ -304,8 +305,8 @@ TEST(BrokerRepairsTest, ASessionThatEndsBeforeItsChunkIsCutCostsTheDeviceNothing
 TEST(BrokerRepairsTest, AChunkThatIsFreedLateIsCutLate) {
   LoweredDevice lowered;
   lowered.broker->ReturnAll(SessionId{1});
-  lowered.Lower();
   lowered.backend.SetReclaiming(0, CountingBackend::Reclaiming::kFails);
+  lowered.Lower();
   const Broker::GrowAnswer waiting = lowered.Grow(3, 2_MiB, std::chrono::hours(1));
   ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
   lowered.backend.SetReclaiming(0, CountingBackend::Reclaiming::kAtOnce);
@@ -317,9 +318,10 @@ TEST(BrokerRepairsTest, AChunkThatIsFreedLateIsCutLate) {
 }
 
 // The thread that serves a session must not wait in the broker, where it hears nothing of its client.
-TEST(BrokerRepairsTest, ACutThatHasToWaitLeavesItsThreadFree) {
+TEST(BrokerRepairsTest, ARequestThatHasToWaitForItsChunksLeavesItsThreadFree) {
   LoweredDevice lowered;
   lowered.broker->ReturnAll(SessionId{1});
+  lowered.backend.FailCreateAfter(0);
   lowered.Lower();
   const LogicalId growing = AddDevice(*lowered.broker, 2, 64_MiB, false);
   lowered.broker->AddSession(SessionId{4}, {.pid = 1});
