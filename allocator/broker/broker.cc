@@ -3,20 +3,62 @@
 #include <algorithm>
 #include <utility>
 
-#include "allocator/broker/broker_impl.h"
+#include "absl/strings/str_cat.h"
+#include "allocator/broker/broker_parts.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
 
 absl::StatusOr<std::unique_ptr<Broker>> Broker::Create(DeviceMemory& backend, GrantLog& log,
                                                        const Options& options) {
-  auto impl = std::make_unique<BrokerImpl>(backend, log, options);
-  LGPU_RETURN_IF_ERROR(impl->AddCards(options));
-  return std::unique_ptr<Broker>(new Broker(std::move(impl)));
+  auto parts = std::make_unique<BrokerParts>(backend, log, options);
+  BrokerCore& core = parts->core;
+  {
+    BrokerLock lock(core);
+    LGPU_RETURN_IF_ERROR(core.tables.AddCards(options));
+  }
+  return std::unique_ptr<Broker>(new Broker(std::move(parts)));
 }
 
-Broker::Broker(std::unique_ptr<BrokerImpl> impl) : impl_(std::move(impl)) {}
-Broker::~Broker() = default;
+Broker::Broker(std::unique_ptr<BrokerParts> parts) : parts_(std::move(parts)) {}
+
+Broker::~Broker() {
+  // Nothing waits for what is not confirmed: the process ends, and its references with it.
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  for (const auto& [id, chunk] : core.tables.chunks) {
+    if (chunk.reference_gone || chunk.lost) continue;
+    if (chunk.state == ChunkEntry::State::kGranted) {
+      core.backend.Release(chunk.memory).IgnoreError();
+    } else {
+      core.backend.Reclaim(chunk.memory).IgnoreError();
+    }
+  }
+}
+
+std::vector<Broker::CardInfo> Broker::Cards() const {
+  std::vector<CardInfo> infos;
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  for (const auto& [id, card] : core.tables.cards) {
+    CardInfo& info = infos.emplace_back(CardInfo{.id = id,
+                                                 .card = card,
+                                                 .view = core.tables.ledger.View(id),
+                                                 .draining = core.tables.Leaving(id),
+                                                 .queue = core.scheduler.QueueOf(id)});
+    if (const auto* const outsiders = core.overheads.OutsidersOf(id)) {
+      info.observed = true;
+      info.outsiders = *outsiders;
+    }
+  }
+  return infos;
+}
+
+std::size_t Broker::cards() const {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  return core.tables.cards.size();
+}
 
 Bytes Broker::WholeCard(const CardInfo& card) {
   return RoundDown(SaturatingSub(card.view.total, card.view.reserve), card.view.granularity);
@@ -34,156 +76,144 @@ std::vector<const Broker::CardInfo*> Broker::ByRoom(std::vector<const CardInfo*>
   return candidates;
 }
 
-std::vector<Broker::CardInfo> Broker::Cards() const { return impl_->Cards(); }
-
-std::size_t Broker::cards() const { return impl_->cards(); }
-
 absl::StatusOr<LogicalId> Broker::AddDevice(const DeviceSpec& spec, TimePoint deadline) {
-  return impl_->AddDevice(spec, deadline);
+  return parts_->devices.Add(spec, deadline);
 }
 
 absl::Status Broker::ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee, TimePoint deadline) {
-  return impl_->ResizeDevice(device, limit, guarantee, deadline);
+  return parts_->devices.Resize(device, limit, guarantee, deadline);
 }
 
-void Broker::RemoveDevice(LogicalId device) { impl_->RemoveDevice(device); }
+void Broker::RemoveDevice(LogicalId device) { parts_->devices.Remove(device); }
 
-std::optional<Broker::DeviceInfo> Broker::Find(LogicalId device) const { return impl_->Find(device); }
+std::optional<Broker::DeviceInfo> Broker::Find(LogicalId device) const {
+  return parts_->devices.Find(device);
+}
 
-WaiterId Broker::QueueRoom(const RoomSpec& spec) { return impl_->QueueRoom(spec); }
+absl::Status Broker::MakeMissing(LogicalId device) { return parts_->devices.MakeMissing(device); }
 
-Broker::RoomView Broker::LookAtRoom(WaiterId id) { return impl_->LookAtRoom(id); }
+WaiterId Broker::QueueRoom(const RoomSpec& spec) { return parts_->reservations.Queue(spec); }
 
-void Broker::LeaveRoom(WaiterId id) { impl_->LeaveRoom(id); }
+Broker::RoomView Broker::LookAtRoom(WaiterId id) { return parts_->reservations.Look(id); }
 
-void Broker::AddSession(SessionId session, SessionSpec spec) { impl_->AddSession(session, std::move(spec)); }
-
-void Broker::AttachSession(SessionId session, LeaseKey lease) { impl_->AttachSession(session, lease); }
-
-void Broker::RemoveSession(SessionId session) { impl_->RemoveSession(session); }
-
-Bytes Broker::Held(SessionId session) const { return impl_->Held(session); }
+void Broker::LeaveRoom(WaiterId id) { parts_->reservations.Leave(id); }
 
 absl::Status Broker::RestoreDevice(LogicalId device, const DeviceSpec& spec) {
-  return impl_->RestoreDevice(device, spec);
+  return parts_->restore.AddDevice(device, spec);
 }
 
 absl::Status Broker::RestoreSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker,
                                     LeaseKey lease, std::span<const RestoredChunk> chunks,
                                     std::span<const RestoredCharge> charges) {
-  return impl_->RestoreSession(session, pid, std::move(waker), lease, chunks, charges);
+  return parts_->restore.AddSession(session, pid, std::move(waker), lease, chunks, charges);
 }
 
-void Broker::ChargeRestoredOverhead() { impl_->ChargeRestoredOverhead(); }
+void Broker::ChargeRestoredOverhead() { parts_->restore.ChargeOverhead(); }
 
-void Broker::SkipIds(LogicalId device, ChunkId chunk) { impl_->SkipIds(device, chunk); }
-
-absl::Status Broker::MakeMissing(LogicalId device) { return impl_->MakeMissing(device); }
+void Broker::SkipIds(LogicalId device, ChunkId chunk) { parts_->restore.SkipIds(device, chunk); }
 
 void Broker::StartAttesting(SessionId session, SessionSpec spec) {
-  impl_->StartAttesting(session, std::move(spec));
+  parts_->restore.StartAttesting(session, std::move(spec));
 }
 
 absl::Status Broker::Attest(SessionId session, LogicalId device, const Chunk& chunk, UniqueFd fd) {
-  return impl_->Attest(session, device, chunk, std::move(fd));
+  return parts_->restore.Attest(session, device, chunk, std::move(fd));
 }
 
 absl::Status Broker::AttestCharge(SessionId session, const std::string& card_uuid, Bytes bytes) {
-  return impl_->AttestCharge(session, card_uuid, bytes);
+  return parts_->restore.AttestCharge(session, card_uuid, bytes);
 }
 
-void Broker::FinishAttesting(SessionId session) { impl_->FinishAttesting(session); }
+void Broker::FinishAttesting(SessionId session) { parts_->restore.FinishAttesting(session); }
 
-void Broker::GoAbsent(SessionId session) { impl_->GoAbsent(session); }
+void Broker::GoAbsent(SessionId session) { parts_->restore.GoAbsent(session); }
 
-void Broker::SetForeign(CardId card, Bytes bytes) { impl_->SetForeign(card, bytes); }
+Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) { return parts_->grants.Grow(spec); }
 
-std::vector<std::uint64_t> Broker::Identities(CardId card) const { return impl_->Identities(card); }
+Broker::GrowAnswer Broker::Continue(GrowId grow) { return parts_->grants.Continue(grow); }
 
-Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) { return impl_->Grow(spec); }
+Broker::GrowAnswer Broker::ChargeCard(const ChargeSpec& spec) { return parts_->grants.ChargeCard(spec); }
 
-Broker::GrowAnswer Broker::Continue(GrowId grow) { return impl_->Continue(grow); }
-
-void Broker::ShareAllowances(SessionId session, std::shared_ptr<Allowances> allowances) {
-  impl_->ShareAllowances(session, std::move(allowances));
+absl::Status Broker::Return(SessionId session, LogicalId device, std::span<const ChunkId> chunks) {
+  return parts_->returns.Return(session, device, chunks);
 }
 
-Broker::GrowAnswer Broker::ChargeCard(const ChargeSpec& spec) { return impl_->ChargeCard(spec); }
+void Broker::ReturnAll(SessionId session) { parts_->returns.ReturnAll(session); }
 
-absl::Status Broker::Uncharge(SessionId session, const std::string& card_uuid, Bytes bytes) {
-  return impl_->Uncharge(session, card_uuid, bytes);
+void Broker::StartDraining(SessionId session) { parts_->returns.StartDraining(session); }
+
+std::vector<SessionId> Broker::FinishDraining(const std::vector<SessionId>& sessions) {
+  return parts_->returns.FinishDraining(sessions);
 }
 
-std::vector<Broker::Charged> Broker::ChargesOf(SessionId session) const { return impl_->ChargesOf(session); }
+bool Broker::RetryUnconfirmed() { return parts_->reclaimer.RetryUnconfirmed(); }
 
-void Broker::EndCharges(const std::vector<SessionId>& sessions) { impl_->EndCharges(sessions); }
+void Broker::ObserveCards() { parts_->observer.ObserveCards(); }
 
 std::set<SessionId> Broker::StillListed(const std::vector<SessionId>& sessions) {
-  return impl_->StillListed(sessions);
+  return parts_->observer.StillListed(sessions);
 }
 
-void Broker::LowerCharges(SessionId session, const std::map<std::string, Bytes>& by_card) {
-  impl_->LowerCharges(session, by_card);
+void Broker::SetForeign(CardId card, Bytes bytes) {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  if (core.tables.ledger.View(card).foreign == bytes) return;
+  core.tables.ledger.SetForeign(card, bytes);
+  core.scheduler.Serve(card);
 }
 
-absl::StatusOr<MemoryHandle> Broker::MemoryOf(SessionId session, ChunkId chunk) const {
-  return impl_->MemoryOf(session, chunk);
+std::vector<std::uint64_t> Broker::Identities(CardId card) const {
+  std::vector<std::uint64_t> identities;
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  for (const auto& [id, chunk] : core.tables.chunks) {
+    if (core.tables.CardOf(chunk) == card) identities.push_back(chunk.identity);
+  }
+  return identities;
 }
 
-absl::StatusOr<ExportedFd> Broker::Export(SessionId session, ChunkId chunk) {
-  return impl_->Export(session, chunk);
+absl::StatusOr<MemoryHandle> Broker::MemoryOf(SessionId session, ChunkId id) const {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  const auto chunk = core.tables.chunks.find(id);
+  if (chunk == core.tables.chunks.end() || chunk->second.session != session ||
+      chunk->second.state != ChunkEntry::State::kGranted || chunk->second.lost) {
+    return absl::NotFoundError(absl::StrCat("chunk ", id.value, " is not granted to this session"));
+  }
+  return chunk->second.memory;
+}
+
+absl::StatusOr<ExportedFd> Broker::Export(SessionId session, ChunkId id) {
+  LGPU_ASSIGN_OR_RETURN(const MemoryHandle memory, MemoryOf(session, id));
+  return parts_->core.backend.Export(memory);
 }
 
 absl::Status Broker::ExplainExport(LogicalId device, Bytes asked, const absl::Status& status) const {
-  return impl_->ExplainExport(device, asked, status);
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  if (!absl::IsResourceExhausted(status) || !core.tables.devices.contains(device)) return status;
+  return RefusalStatus(core.refusals.OfDevice(device, RefusalCause::OfBackend(status, asked)));
 }
 
-absl::Status Broker::Return(SessionId session, LogicalId device, std::span<const ChunkId> chunks) {
-  return impl_->Return(session, device, chunks);
+void Broker::StopWaiting() {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  core.tables.stopping = true;
+  core.tables.freed.NotifyAll();
 }
 
-void Broker::ReturnAll(SessionId session) { impl_->ReturnAll(session); }
-
-void Broker::StartDraining(SessionId session) { impl_->StartDraining(session); }
-
-std::vector<SessionId> Broker::FinishDraining(const std::vector<SessionId>& sessions) {
-  return impl_->FinishDraining(sessions);
+Broker::Counters Broker::counters() const {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  Counters counters = core.tables.counters;
+  counters.trims = core.trims.orders();
+  return counters;
 }
 
-bool Broker::RetryUnconfirmed() { return impl_->RetryUnconfirmed(); }
-
-std::vector<TrimOrder> Broker::TakeTrims(SessionId session) { return impl_->TakeTrims(session); }
-
-absl::Status Broker::Trimmed(SessionId session, TrimId trim, bool pending) {
-  return impl_->Trimmed(session, trim, pending);
+absl::Status Broker::CheckInvariants() const {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  return core.tables.CheckInvariants();
 }
-
-Broker::TrimRequest Broker::StartTrim(std::span<const LogicalId> devices) {
-  return impl_->StartTrim(devices);
-}
-
-void Broker::ContinueTrim(TrimRequest& request) { impl_->ContinueTrim(request); }
-
-std::vector<Broker::IgnoredTrim> Broker::TakeIgnoredTrims() { return impl_->TakeIgnoredTrims(); }
-
-Broker::TrimRecord Broker::TrimsOf(SessionId session) const { return impl_->TrimsOf(session); }
-
-Bytes Broker::UnreturnedBy(SessionId session) const { return impl_->UnreturnedBy(session); }
-
-std::vector<Broker::Unreturned> Broker::TakeUnreturned() { return impl_->TakeUnreturned(); }
-
-void Broker::ObserveCards() { impl_->ObserveCards(); }
-
-std::vector<Broker::Uncharged> Broker::UnchargedUse() const { return impl_->UnchargedUse(); }
-
-void Broker::SetStopped(LeaseKey lease, bool is_stopped) { impl_->SetStopped(lease, is_stopped); }
-
-Broker::Overheads Broker::overheads() const { return impl_->overheads(); }
-
-void Broker::StopWaiting() { impl_->StopWaiting(); }
-
-Broker::Counters Broker::counters() const { return impl_->counters(); }
-
-absl::Status Broker::CheckInvariants() const { return impl_->CheckInvariants(); }
 
 }  // namespace lgpu

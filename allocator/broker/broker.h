@@ -40,7 +40,7 @@ struct BrokerCard {
   Bytes overhead_allowance{};  // charged per process, for driver memory that lies in no chunk
 };
 
-class BrokerImpl;
+struct BrokerParts;
 
 /// A Broker grants the memory of cards to sessions: it keeps the Ledger and the table of all chunks, and
 /// makes and frees chunks through the backend. lgpud runs one for all processes of the machine, a `local`
@@ -419,9 +419,9 @@ class Broker {
   absl::Status CheckInvariants() const;
 
  private:
-  explicit Broker(std::unique_ptr<BrokerImpl> impl);
+  explicit Broker(std::unique_ptr<BrokerParts> parts);
 
-  const std::unique_ptr<BrokerImpl> impl_;
+  const std::unique_ptr<BrokerParts> parts_;
 };
 
 }  // namespace lgpu

@@ -2,18 +2,30 @@
 #define LGPU_ALLOCATOR_BROKER_BROKER_CORE_H_
 
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "allocator/broker/admission.h"
 #include "allocator/broker/broker.h"
 #include "allocator/broker/broker_tables.h"
+#include "allocator/broker/charge_table.h"
+#include "allocator/broker/chunk_table.h"
+#include "allocator/broker/overhead_table.h"
+#include "allocator/broker/pending_requests.h"
+#include "allocator/broker/queue_scheduler.h"
+#include "allocator/broker/refusal_builder.h"
+#include "allocator/broker/room_table.h"
+#include "allocator/broker/trim_requests.h"
+#include "allocator/broker/unreturned_memory.h"
 #include "base/mutex.h"
 
 namespace lgpu {
 
-/// A BrokerCore is the state of one Broker and the lock that guards it. The calls of the broker share it.
+/// A BrokerCore is the state of one Broker, the classes that decide about it, and the lock that guards both.
+/// The classes that do the broker's calls share it.
 ///
-/// The backend and the log's Commit are called without the lock.
+/// The backend, and the log's Commit, are called without the lock.
 struct BrokerCore {
   BrokerCore(DeviceMemory& device_memory, GrantLog& grant_log, const Broker::Options& options)
       : backend(device_memory),
@@ -26,8 +38,19 @@ struct BrokerCore {
   GrantLog& log;
   const bool leaves_process;
   const std::function<Broker::TimePoint()> now;
+
   mutable Mutex mutex;
   BrokerTables tables ABSL_GUARDED_BY(mutex);
+  ChunkTable chunks ABSL_GUARDED_BY(mutex){tables};
+  ChargeTable charges ABSL_GUARDED_BY(mutex){tables};
+  RefusalBuilder refusals ABSL_GUARDED_BY(mutex){tables};
+  TrimRequests trims ABSL_GUARDED_BY(mutex){tables};
+  RoomTable rooms ABSL_GUARDED_BY(mutex){tables};
+  Admission admission ABSL_GUARDED_BY(mutex){tables, chunks, charges, trims, refusals};
+  QueueScheduler scheduler ABSL_GUARDED_BY(mutex){tables, charges, trims, admission, rooms};
+  PendingRequests requests ABSL_GUARDED_BY(mutex){tables, charges, admission, scheduler};
+  OverheadTable overheads ABSL_GUARDED_BY(mutex){tables};
+  UnreturnedMemory unreturned ABSL_GUARDED_BY(mutex){tables};
 
   /// Wakes the sessions that the tables name; gives the lock up meanwhile.
   void WakeSessions() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {

@@ -1,81 +1,198 @@
-// Sessions, and the driver memory that their processes take beside chunks.
+// The calls of a Broker about sessions: what they may use, what they have charged, and their idle memory.
 
 #include <algorithm>
 #include <utility>
 
-#include "allocator/broker/broker_impl.h"
+#include "absl/strings/str_cat.h"
+#include "allocator/broker/broker_parts.h"
 #include "base/check.h"
 
 namespace lgpu {
 
-void BrokerImpl::AddSession(SessionId session, SessionSpec spec) {
-  BrokerLock lock(core_);
-  SessionEntry& entry = core_.tables.sessions[session];
+void Broker::AddSession(SessionId session, SessionSpec spec) {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  SessionEntry& entry = core.tables.sessions[session];
   entry.pid = spec.pid;
   entry.waker = std::move(spec.waker);
   entry.trims = spec.trims;
 }
 
-void BrokerImpl::AttachSession(SessionId session, LeaseKey lease) {
-  BrokerLock lock(core_);
-  const auto found = core_.tables.sessions.find(session);
-  if (found != core_.tables.sessions.end()) {
-    found->second.lease = lease;
-    ChargeOverhead(found->second);
+void Broker::AttachSession(SessionId session, LeaseKey lease) {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  if (SessionEntry* const entry = core.tables.FindSession(session)) {
+    entry->lease = lease;
+    core.overheads.Charge(*entry);
   }
 }
 
-void BrokerImpl::RemoveSession(SessionId session) {
-  {
-    BrokerLock lock(core_);
-    const auto found = core_.tables.sessions.find(session);
-    if (found == core_.tables.sessions.end()) {
-      return;
-    }
-    LGPU_CHECK(found->second.chunks.empty() && found->second.waiting.empty() && found->second.held.is_zero());
-    StopTrimming(session);
-    RefundOverhead(found->second);
-    core_.tables.sessions.erase(found);
+void Broker::RemoveSession(SessionId session) {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  SessionEntry* const entry = core.tables.FindSession(session);
+  if (entry == nullptr) return;
+  LGPU_CHECK(entry->chunks.empty() && entry->waiting.empty() && entry->held.is_zero());
+  core.trims.Stop(session);
+  for (const CardId card : core.overheads.Refund(*entry)) core.scheduler.Serve(card);
+  core.tables.sessions.erase(session);
+}
+
+Bytes Broker::Held(SessionId session) const {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  const SessionEntry* const entry = core.tables.FindSession(session);
+  return entry == nullptr ? Bytes() : entry->held;
+}
+
+void Broker::SetStopped(LeaseKey lease, bool is_stopped) {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  if (!is_stopped) {
+    core.tables.stopped.erase(lease);
+    return;
+  }
+  core.tables.stopped.insert(lease);
+  for (const auto& [card, about] : core.tables.cards) {
+    if (core.charges.TakeAllowances(card, lease)) core.scheduler.Serve(card);
   }
 }
 
-void BrokerImpl::ChargeRestoredOverhead() {
-  BrokerLock lock(core_);
-  for (auto& [id, session] : core_.tables.sessions) {
-    ChargeOverhead(session);
+Broker::Overheads Broker::overheads() const {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  return core.overheads.Overheads();
+}
+
+std::vector<Broker::Uncharged> Broker::UnchargedUse() const {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  return core.overheads.Uncharged();
+}
+
+Bytes Broker::UnreturnedBy(SessionId session) const {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  const SessionEntry* const entry = core.tables.FindSession(session);
+  return entry == nullptr ? Bytes() : entry->unreturned;
+}
+
+std::vector<Broker::Unreturned> Broker::TakeUnreturned() {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  return core.unreturned.TakeUnreturned();
+}
+
+// Charges.
+
+void Broker::ShareAllowances(SessionId session, std::shared_ptr<Allowances> allowances) {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  core.trims.Stop(session);
+  core.tables.sessions.at(session).allowances = std::move(allowances);
+}
+
+absl::Status Broker::Uncharge(SessionId session, const std::string& card_uuid, Bytes bytes) {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  const std::optional<CardId> card = core.tables.FindCard(card_uuid);
+  const SessionEntry* const entry = core.tables.FindSession(session);
+  if (!card || entry == nullptr || !entry->charges.contains(*card)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Uncharge of card \"", card_uuid, "\", of which the session has charged nothing"));
+  }
+  if (core.charges.Uncharge(session, *card, bytes)) core.scheduler.Serve(*card);
+  return absl::OkStatus();
+}
+
+std::vector<Broker::Charged> Broker::ChargesOf(SessionId session) const {
+  std::vector<Charged> charges;
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  const SessionEntry* const entry = core.tables.FindSession(session);
+  if (entry == nullptr) return charges;
+  for (const auto& [card, charge] : entry->charges) {
+    Charged& out = charges.emplace_back(Charged{.card_uuid = core.tables.cards.at(card).device.uuid,
+                                                .index = charge.index,
+                                                .lent = charge.lent,
+                                                .used = charge.lent});
+    if (Allowances* const words = entry->allowances.get(); words != nullptr && !charge.leaving) {
+      out.used = SaturatingSub(charge.lent, Bytes(words->Free(charge.index).load(std::memory_order_relaxed)));
+    }
+  }
+  return charges;
+}
+
+void Broker::EndCharges(const std::vector<SessionId>& sessions) {
+  for (const SessionId session : sessions) LowerCharges(session, {});
+}
+
+void Broker::LowerCharges(SessionId session, const std::map<std::string, Bytes>& by_card) {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  const SessionEntry* const entry = core.tables.FindSession(session);
+  if (entry == nullptr) return;
+  for (const auto& [card, charge] : entry->charges) {
+    if (!charge.leaving) continue;
+    const auto rest = by_card.find(core.tables.cards.at(card).device.uuid);
+    core.charges.EndBeyond(session, card, rest == by_card.end() ? Bytes() : rest->second);
+    core.scheduler.Serve(card);
   }
 }
 
-// A program takes its driver's memory whether the card has room or not. So the
-// session is never refused for it: as much as there is room for is charged. A
-// later report says how much it really is.
-void BrokerImpl::ChargeOverhead(SessionEntry& session) {
-  for (const auto& [id, device] : core_.tables.devices) {
-    const CardId card = device.spec.card;
-    if (device.spec.lease != session.lease || device.removed || session.on_cards.contains(card)) {
-      continue;
-    }
-    session.on_cards.insert(card);
-    Overhead& overhead = overheads_[{session.pid, card}];
-    if (overhead.sessions++ == 0) {
-      overhead.wanted = core_.tables.cards.at(card).overhead_allowance;
-      ChargeOverhead(card, overhead);
-    }
-  }
+// Idle memory.
+
+std::vector<TrimOrder> Broker::TakeTrims(SessionId session) {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  return core.trims.TakeOrders(session);
 }
 
-void BrokerImpl::RefundOverhead(SessionEntry& session) {
-  for (const CardId card : std::exchange(session.on_cards, {})) {
-    const auto found = overheads_.find({session.pid, card});
-    if (--found->second.sessions == 0) {
-      const Bytes charged = found->second.charged;
-      overheads_.erase(found);
-      if (!charged.is_zero()) {
-        core_.tables.ledger.RefundOverhead(card, charged);
-        Serve(card);
-      }
+absl::Status Broker::Trimmed(SessionId session, TrimId trim, bool pending) {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  const absl::StatusOr<LogicalId> answered = core.trims.Answer(session, trim, pending);
+  if (!answered.ok()) return answered.status();
+  if (core.tables.devices.contains(*answered)) core.scheduler.Serve(core.tables.CardOf(*answered));
+  return absl::OkStatus();
+}
+
+Broker::TrimRequest Broker::StartTrim(std::span<const LogicalId> devices) {
+  TrimRequest request;
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  const Bytes before = core.tables.LentOf(devices);
+  if (!before.is_zero()) {
+    for (const LogicalId id : devices) {
+      const auto device = core.tables.devices.find(id);
+      if (device == core.tables.devices.end()) continue;
+      const Broker::DeviceSpec& spec = device->second.spec;
+      if (core.charges.TakeAllowances(spec.card, spec.lease)) core.scheduler.Serve(spec.card);
     }
+    request.allowances = SaturatingSub(before, core.tables.LentOf(devices));
   }
+  core.trims.Start(devices, request);
+  return request;
+}
+
+void Broker::ContinueTrim(TrimRequest& request) {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  core.trims.Continue(request);
+}
+
+std::vector<Broker::IgnoredTrim> Broker::TakeIgnoredTrims() {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  return core.trims.TakeIgnored();
+}
+
+Broker::TrimRecord Broker::TrimsOf(SessionId session) const {
+  BrokerCore& core = parts_->core;
+  BrokerLock lock(core);
+  const SessionEntry* const entry = core.tables.FindSession(session);
+  if (entry == nullptr) return {};
+  return {.ignored = entry->trims_ignored, .ignores_now = core.trims.Ignores(session)};
 }
 
 }  // namespace lgpu

@@ -74,6 +74,15 @@ std::vector<SessionId> BrokerTables::ChargingOn(CardId card, LeaseKey lease) con
   return found;
 }
 
+Bytes BrokerTables::LentOf(std::span<const LogicalId> ids) const {
+  Bytes sum;
+  for (const LogicalId id : ids) {
+    const auto device = devices.find(id);
+    if (device != devices.end() && !device->second.spec.preallocate) sum += device->second.lent;
+  }
+  return sum;
+}
+
 Bytes BrokerTables::Leaving(CardId card) const {
   Bytes sum;
   for (const LogicalId logical : ledger.LogicalsOf(card)) sum += ledger.View(logical).leaving;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -146,6 +147,8 @@ struct BrokerTables {
   std::size_t IndexOf(LeaseKey lease, CardId card) const;
   /// The sessions that have charged something of the card; of one lease, or (none) of all.
   std::vector<SessionId> ChargingOn(CardId card, LeaseKey lease = {}) const;
+  /// What the growing ones of these devices have lent for charges.
+  Bytes LentOf(std::span<const LogicalId> devices) const;
   Bytes Leaving(CardId card) const;
   Bytes LeavingAnywhere() const;
 

@@ -26,7 +26,16 @@ struct ChargeWish {
 /// A Waiter is one request for memory, from Grow or ChargeCard to its answer. Its phase says what it needs
 /// next.
 struct Waiter {
-  enum class Phase { kNew, kLimit, kCard, kBackend, kCharged, kTaken, kBallast, kRefused };
+  enum class Phase {
+    kNew,      // to be admitted
+    kLimit,    // waits in its device's line for memory under the limit
+    kCard,     // waits in its card's queue
+    kBackend,  // is admitted again at `retry_at`: the backend had less than the ledger
+    kCharged,  // `charged` is in the ledger, and chunks are to be made for it
+    kBallast,  // a charge: the spare chunks `ballast` are to be freed for it
+    kServed,
+    kRefused,
+  };
   Broker::GrowSpec spec;  // of a charge: `device` is the first that the lease has on the card
   std::optional<ChargeWish> charge = {};
   Phase phase = Phase::kNew;
@@ -35,7 +44,7 @@ struct Waiter {
   TrimTable::Need need;               // in kLimit and kCard
   bool in_grace = false;              // its timeout is over: it waits for idle memory and turns only
   Bytes charged;                      // in kCharged
-  std::vector<Chunk> taken;           // in kTaken and kCharged: spare chunks, which its session has
+  std::vector<Chunk> taken;           // in kServed and kCharged: spare chunks, which its session has
   std::vector<ChunkId> ballast = {};  // in kBallast: spare chunks, on their way back, for the charge
   absl::Status refusal;               // in kRefused
 

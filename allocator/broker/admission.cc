@@ -1,0 +1,263 @@
+#include "allocator/broker/admission.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lgpu {
+namespace {
+
+// Even a request with timeout 0 waits this long for trims and turns.
+constexpr std::chrono::milliseconds kGrace{100};
+
+}  // namespace
+
+void Admission::Admit(WaiterId id, Waiter& waiter) {
+  const DeviceEntry& device = tables_.devices.at(waiter.spec.device);
+  if (device.removed) {
+    waiter.phase = Waiter::Phase::kRefused;
+    waiter.refusal = absl::FailedPreconditionError(
+        absl::StrCat("lease ", device.spec.lease_name, " has ended; create another one"));
+  } else if (waiter.charge) {
+    AdmitCharge(id, waiter);
+  } else if (device.spec.preallocate) {
+    AdmitPreallocated(id, waiter);
+  } else {
+    AdmitGrowing(id, waiter);
+  }
+}
+
+void Admission::AdmitGrowing(WaiterId id, Waiter& waiter) {
+  const LogicalId logical = waiter.spec.device;
+  const DeviceEntry& device = tables_.devices.at(logical);
+  const CardQueue& queue = tables_.queues.at(device.spec.card);
+  const bool takes_free = !tables_.ledger.NeedOf(logical, waiter.spec.at_least).is_zero();
+  // While requests wait, the memory they wait for is not spent on growth ahead of need.
+  const bool others_first =
+      waiter.spec.ahead && (!device.limit_waiters.empty() || (takes_free && !queue.empty()));
+  if (others_first || waiter.spec.at_least > tables_.LimitOf(logical)) {
+    Refuse(waiter, {.reason = RefusalReason::kLimit});
+    return;
+  }
+  const Bytes bytes = BytesToCharge(waiter);
+  Ledger::Verdict verdict = tables_.ledger.Check(logical, bytes);
+  while (!waiter.spec.ahead && verdict.shortage != Ledger::Shortage::kNone) {
+    const bool under_limit = verdict.shortage == Ledger::Shortage::kLimit;
+    if (!charges_.TakeAllowances(device.spec.card, under_limit ? device.spec.lease : LeaseKey())) break;
+    verdict = tables_.ledger.Check(logical, bytes);
+  }
+  if (verdict.shortage == Ledger::Shortage::kLimit) {
+    WaitUnderLimit(id, waiter, SaturatingSub(verdict.short_by, verdict.coming_back));
+    return;
+  }
+  const bool held_back = verdict.shortage == Ledger::Shortage::kNone && queue.turn() &&
+                         !tables_.ledger.NeedOf(logical, bytes).is_zero();
+  if (held_back || verdict.shortage == Ledger::Shortage::kCard) {
+    WaitForCard(id, waiter, !verdict.hopeless, held_back);
+    return;
+  }
+  ChargeFor(waiter, bytes);
+}
+
+Bytes Admission::BytesToCharge(const Waiter& waiter) const {
+  const LogicalId logical = waiter.spec.device;
+  const Bytes most = std::min(waiter.spec.wanted, tables_.LimitOf(logical));
+  if (most <= waiter.spec.at_least) return waiter.spec.at_least;
+  const bool others_wait = !tables_.queues.at(tables_.CardOf(logical)).empty();
+  const bool fits = tables_.ledger.Check(logical, most).shortage == Ledger::Shortage::kNone &&
+                    (!others_wait || tables_.ledger.NeedOf(logical, most).is_zero());
+  return fits ? most : waiter.spec.at_least;
+}
+
+void Admission::ChargeFor(Waiter& waiter, Bytes bytes) {
+  tables_.ledger.Request(waiter.spec.device, bytes);
+  tables_.devices.at(waiter.spec.device).charged += bytes;
+  waiter.charged = bytes;
+  waiter.phase = Waiter::Phase::kCharged;
+}
+
+void Admission::AdmitPreallocated(WaiterId id, Waiter& waiter) {
+  const LogicalId logical = waiter.spec.device;
+  const DeviceEntry& device = tables_.devices.at(logical);
+  const Bytes at_least = waiter.spec.at_least;
+  if (waiter.spec.ahead && !device.limit_waiters.empty()) {
+    Refuse(waiter, {.reason = RefusalReason::kLimit});
+    return;
+  }
+  if (chunks_.RoomOf(logical) < at_least) charges_.TakeAllowances(device.spec.card, device.spec.lease);
+  const std::vector<ChunkId> picked = chunks_.PickSpare(logical, at_least, waiter.spec.wanted);
+  if (!picked.empty()) {
+    waiter.taken = chunks_.Grant(waiter.spec.session, picked);
+    waiter.phase = Waiter::Phase::kServed;
+    return;
+  }
+  const Bytes room = chunks_.RoomOf(logical);
+  const Bytes lack = SaturatingSub(at_least, device.spare_bytes);
+  if (room >= at_least && !lack.is_zero() &&
+      tables_.ledger.Check(logical, lack).shortage == Ledger::Shortage::kNone) {
+    // The device lacks chunks: those that the spare ones are too few for are made for this request.
+    waiter.taken = chunks_.Grant(waiter.spec.session, chunks_.AllSpare(logical));
+    ChargeFor(waiter, lack);
+    return;
+  }
+  const Bytes possible =
+      std::min(device.spare_bytes, room) + tables_.ledger.View(logical).leaving + device.charged;
+  if (IsBeingMade(waiter)) {
+    waiter.phase = Waiter::Phase::kLimit;
+    tables_.devices.at(logical).limit_waiters.push_back(id);
+  } else {
+    WaitUnderLimit(id, waiter, SaturatingSub(at_least, possible));
+  }
+}
+
+bool Admission::IsBeingMade(const Waiter& waiter) const {
+  const LogicalId logical = waiter.spec.device;
+  const DeviceEntry& device = tables_.devices.at(logical);
+  if (waiter.charge || !device.spec.preallocate || device.charged.is_zero() || waiter.spec.ahead) {
+    return false;
+  }
+  const Bytes to_be_spare = device.spare_bytes + device.charged;
+  const Bytes others = tables_.ledger.View(logical).held() - to_be_spare;
+  return std::min(to_be_spare, SaturatingSub(tables_.LimitOf(logical), others)) >= waiter.spec.at_least;
+}
+
+void Admission::AdmitCharge(WaiterId id, Waiter& waiter) {
+  const CardId card = waiter.charge->card;
+  const LeaseKey lease = tables_.sessions.at(waiter.spec.session).lease;
+  if (charges_.FitsHeld(waiter.spec.session, card, waiter.charge->bytes)) {
+    BookFor(waiter, {});
+    return;
+  }
+  Ledger::Split split = charges_.SplitOf(waiter);
+  while (split.verdict.shortage != Ledger::Shortage::kNone) {
+    const bool under_limit = split.verdict.shortage == Ledger::Shortage::kLimit;
+    if (!charges_.TakeAllowances(card, under_limit ? lease : LeaseKey())) break;
+    split = charges_.SplitOf(waiter);
+  }
+  if (split.verdict.shortage == Ledger::Shortage::kLimit) {
+    waiter.ballast = chunks_.TakeBallast(tables_.DevicesOn(lease, card), split.verdict.short_by);
+    if (!waiter.ballast.empty()) {
+      waiter.phase = Waiter::Phase::kBallast;
+      return;
+    }
+    waiter.spec.deadline = waiter.spec.asked_at + kGrace;
+    WaitUnderLimit(id, waiter, SaturatingSub(split.verdict.short_by, split.verdict.coming_back));
+    return;
+  }
+  const bool held_back = split.verdict.shortage == Ledger::Shortage::kNone &&
+                         tables_.queues.at(card).turn() && !split.need.is_zero();
+  if (held_back || split.verdict.shortage == Ledger::Shortage::kCard) {
+    if (!waiter.in_grace) waiter.spec.deadline = waiter.charge->card_deadline;
+    WaitForCard(id, waiter, !split.verdict.hopeless || waiter.charge->is_retry, held_back);
+    return;
+  }
+  BookFor(waiter, split);
+}
+
+void Admission::BookFor(Waiter& waiter, const Ledger::Split& split) {
+  charges_.Book(waiter.spec.session, waiter.charge->card, waiter.charge->bytes, split.parts);
+  waiter.phase = Waiter::Phase::kServed;
+}
+
+void Admission::WaitUnderLimit(WaiterId id, Waiter& waiter, Bytes missing) {
+  if ((tables_.now() < waiter.spec.deadline && missing.is_zero()) ||
+      (MayAsk(waiter) && trims_.AskUnderLimit(waiter, missing))) {
+    waiter.phase = Waiter::Phase::kLimit;
+    tables_.devices.at(waiter.spec.device).limit_waiters.push_back(id);
+  } else {
+    Refuse(waiter, {.reason = RefusalReason::kLimit});
+  }
+}
+
+void Admission::WaitForCard(WaiterId id, Waiter& waiter, bool can_ever_be, bool held_back) {
+  if (can_ever_be && (tables_.now() < waiter.spec.deadline ||
+                      ((held_back || trims_.HasHolders(waiter)) && MayAsk(waiter)))) {
+    waiter.phase = Waiter::Phase::kCard;
+    waiter.need = {};                             // of other sessions than under the limit
+    waiter.next_look = Broker::TimePoint::max();  // the caller serves the queue
+    tables_.QueueOf(waiter).Join(id, tables_.devices.at(waiter.spec.device).spec.owner);
+  } else {
+    Refuse(waiter, {.reason = RefusalReason::kCard});
+  }
+}
+
+bool Admission::MayAsk(Waiter& waiter) const {
+  const Broker::TimePoint now = tables_.now();
+  if (now < waiter.spec.deadline) return true;
+  if (waiter.in_grace || waiter.spec.ahead || now >= waiter.spec.asked_at + kGrace) return false;
+  waiter.in_grace = true;
+  waiter.spec.deadline = waiter.spec.asked_at + kGrace;
+  return true;
+}
+
+Bytes Admission::NeedOf(const Waiter& waiter) const {
+  return waiter.charge ? charges_.SplitOf(waiter).need
+                       : tables_.ledger.NeedOf(waiter.spec.device, waiter.spec.at_least);
+}
+
+bool Admission::AdmitFromQueue(WaiterId id, Waiter& waiter) {
+  const Bytes bytes = waiter.spec.at_least;
+  const Ledger::Split split = waiter.charge ? charges_.SplitOf(waiter) : Ledger::Split();
+  const Ledger::Shortage shortage =
+      waiter.charge ? split.verdict.shortage : tables_.ledger.Check(waiter.spec.device, bytes).shortage;
+  const bool held_back = tables_.QueueOf(waiter).HoldsBack(id) && !NeedOf(waiter).is_zero();
+  if (shortage == Ledger::Shortage::kCard || (shortage == Ledger::Shortage::kNone && held_back)) {
+    return false;
+  }
+  Leave(id, waiter);
+  if (shortage == Ledger::Shortage::kLimit) {
+    Admit(id, waiter);  // another request of its device took what the limit had room for
+  } else if (waiter.charge) {
+    BookFor(waiter, split);
+  } else {
+    ChargeFor(waiter, bytes);
+  }
+  tables_.Wake(waiter.spec.session);
+  return true;
+}
+
+void Admission::AdmitUnderLimit(LogicalId device) {
+  const std::deque<WaiterId> waiting = std::exchange(tables_.devices.at(device).limit_waiters, {});
+  for (const WaiterId id : waiting) {
+    Waiter& waiter = tables_.waiters.at(id);
+    const Broker::TimePoint before = waiter.need.look_again;
+    Admit(id, waiter);
+    if (waiter.phase != Waiter::Phase::kLimit || waiter.need.look_again != before) {
+      tables_.Wake(waiter.spec.session);
+    }
+  }
+}
+
+void Admission::Leave(WaiterId id, Waiter& waiter) {
+  if (waiter.phase == Waiter::Phase::kCard) {
+    tables_.QueueOf(waiter).Leave(id, tables_.now());
+  } else if (waiter.phase == Waiter::Phase::kLimit) {
+    std::erase(tables_.devices.at(waiter.spec.device).limit_waiters, id);
+  } else if (waiter.phase == Waiter::Phase::kCharged) {
+    chunks_.RefundCharge(waiter.spec.device, std::exchange(waiter.charged, Bytes()));
+  }
+  waiter.phase = Waiter::Phase::kNew;
+}
+
+void Admission::Refuse(Waiter& waiter, RefusalCause cause) {
+  waiter.phase = Waiter::Phase::kRefused;
+  if (waiter.spec.ahead) {
+    waiter.refusal = absl::ResourceExhaustedError("no memory is free for growing ahead");
+    return;
+  }
+  cause.asked = waiter.spec.at_least;
+  const auto waited =
+      std::chrono::duration_cast<std::chrono::milliseconds>(tables_.now() - waiter.spec.asked_at);
+  if (waited.count() > 0) cause.waited = waited;
+  waiter.refusal = RefusalStatus(waiter.charge ? refusals_.OfCharge(waiter, std::move(cause))
+                                               : refusals_.OfDevice(waiter.spec.device, cause));
+}
+
+void Admission::RefuseWaiting(WaiterId id, Waiter& waiter, RefusalCause cause) {
+  Leave(id, waiter);
+  Refuse(waiter, std::move(cause));
+  tables_.Wake(waiter.spec.session);
+}
+
+}  // namespace lgpu

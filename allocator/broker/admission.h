@@ -1,0 +1,64 @@
+#ifndef LGPU_ALLOCATOR_BROKER_ADMISSION_H_
+#define LGPU_ALLOCATOR_BROKER_ADMISSION_H_
+
+#include "allocator/broker/broker_tables.h"
+#include "allocator/broker/charge_table.h"
+#include "allocator/broker/chunk_table.h"
+#include "allocator/broker/refusal_builder.h"
+#include "allocator/broker/trim_requests.h"
+
+namespace lgpu {
+
+/// An Admission decides what becomes of one request: it is charged, is served, waits under its limit, waits
+/// for its card, or is refused. There are three kinds: chunks of a growing device, chunks of a preallocated
+/// device, and charges.
+///
+/// Not thread-safe: the broker's lock guards it. What it is made of outlives it.
+class Admission {
+ public:
+  Admission(BrokerTables& tables, ChunkTable& chunks, ChargeTable& charges, TrimRequests& trims,
+            const RefusalBuilder& refusals)
+      : tables_(tables), chunks_(chunks), charges_(charges), trims_(trims), refusals_(refusals) {}
+
+  /// Decides about a request that stands in no line. Where it joins its card's queue the caller serves that.
+  void Admit(WaiterId id, Waiter& waiter);
+  /// Decides about a request that waits for its card, if its wait is over; returns whether it was.
+  bool AdmitFromQueue(WaiterId id, Waiter& waiter);
+  /// Decides again about the requests that wait under the limit of a device.
+  void AdmitUnderLimit(LogicalId device);
+  /// The request leaves its line, and what was charged for it is free again. It is new from here on.
+  void Leave(WaiterId id, Waiter& waiter);
+  void Refuse(Waiter& waiter, RefusalCause cause);
+  /// Leaves and is refused, and its session is woken.
+  void RefuseWaiting(WaiterId id, Waiter& waiter, RefusalCause cause);
+
+  /// How much of the card's free memory the request would take.
+  Bytes NeedOf(const Waiter& waiter) const;
+  /// Spare chunks that are enough for the request are there or being made. It is served from them even with
+  /// timeout 0.
+  bool IsBeingMade(const Waiter& waiter) const;
+
+ private:
+  void AdmitGrowing(WaiterId id, Waiter& waiter);
+  void AdmitPreallocated(WaiterId id, Waiter& waiter);
+  void AdmitCharge(WaiterId id, Waiter& waiter);
+  /// What a growing device is charged if it can be.
+  Bytes BytesToCharge(const Waiter& waiter) const;
+  void ChargeFor(Waiter& waiter, Bytes bytes);
+  void BookFor(Waiter& waiter, const Ledger::Split& split);
+  /// `missing`: what is short under the limit and not on its way back.
+  void WaitUnderLimit(WaiterId id, Waiter& waiter, Bytes missing);
+  void WaitForCard(WaiterId id, Waiter& waiter, bool can_ever_be, bool held_back);
+  /// Whether the request may wait for idle memory of other sessions; puts its deadline off for that.
+  bool MayAsk(Waiter& waiter) const;
+
+  BrokerTables& tables_;
+  ChunkTable& chunks_;
+  ChargeTable& charges_;
+  TrimRequests& trims_;
+  const RefusalBuilder& refusals_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_BROKER_ADMISSION_H_

@@ -1,0 +1,79 @@
+#include "allocator/broker/card_observer.h"
+
+#include <optional>
+#include <utility>
+
+namespace lgpu {
+
+void CardObserver::ObserveCards() {
+  std::vector<std::pair<CardId, int>> cards;
+  {
+    BrokerLock lock(core_);
+    for (const auto& [id, card] : core_.tables.cards) {
+      if (!card.device.simulated) cards.emplace_back(id, card.backend_device);
+    }
+    core_.charges.LogLess();
+  }
+  for (const auto& [card, backend_device] : cards) {
+    const std::optional<CardReport> report = CardReport::Take(core_.backend, backend_device);
+    if (!report) continue;
+    BrokerLock lock(core_);
+    core_.overheads.NoteUncharged(card, *report, core_.overheads.Observe(card, *report));
+    core_.scheduler.Serve(card);
+  }
+}
+
+void CardObserver::ObserveCard(const std::string& uuid) {
+  std::optional<CardId> card;
+  int backend_device = 0;
+  {
+    BrokerLock lock(core_);
+    card = core_.tables.FindCard(uuid);
+    if (!card || core_.tables.cards.at(*card).device.simulated ||
+        core_.now() < observed_at_[*card] + BrokerTables::kBackendRetry) {
+      return;
+    }
+    observed_at_[*card] = core_.now();
+    backend_device = core_.tables.cards.at(*card).backend_device;
+  }
+  const std::optional<CardReport> report = CardReport::Take(core_.backend, backend_device);
+  if (!report) return;
+  BrokerLock lock(core_);
+  core_.overheads.Observe(*card, *report);
+  core_.scheduler.Serve(*card);
+}
+
+std::set<SessionId> CardObserver::StillListed(const std::vector<SessionId>& ids) {
+  struct Place {
+    SessionId session;
+    CardId card;
+    std::int64_t pid;
+    int backend_device;
+  };
+  std::vector<Place> places;
+  {
+    BrokerLock lock(core_);
+    for (const SessionId id : ids) {
+      const SessionEntry* const session = core_.tables.FindSession(id);
+      if (session == nullptr) continue;
+      for (const auto& [card, charge] : session->charges) {
+        const BrokerCard& about = core_.tables.cards.at(card);
+        if (!charge.leaving || charge.held.empty() || about.device.simulated) continue;
+        places.push_back({id, card, session->pid, about.backend_device});
+      }
+    }
+  }
+  std::set<SessionId> listed;
+  for (const Place& place : places) {
+    Bytes used;
+    for (const DeviceMemory::ProcessMemory& process : core_.backend.ProcessesOn(place.backend_device)) {
+      if (process.pid == place.pid) used += process.used;
+    }
+    if (used.is_zero()) continue;
+    BrokerLock lock(core_);
+    if (used > core_.overheads.AccountedTo(place.pid, place.card)) listed.insert(place.session);
+  }
+  return listed;
+}
+
+}  // namespace lgpu

@@ -1,0 +1,246 @@
+#include "allocator/broker/grants.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+
+absl::Status Grants::CheckGrow(const Broker::GrowSpec& spec) const {
+  const auto session = core_.tables.sessions.find(spec.session);
+  const auto device = core_.tables.devices.find(spec.device);
+  if (session == core_.tables.sessions.end() || !session->second.lease) {
+    return absl::FailedPreconditionError(
+        "memory was asked for before the session was attached to a lease; call CreateLease or AttachLease "
+        "with the session's token first");
+  }
+  if (device == core_.tables.devices.end() || device->second.spec.lease != session->second.lease) {
+    return absl::NotFoundError(absl::StrCat("logical device ", spec.device.value,
+                                            " is not of this session's lease; ask for an id that the lease "
+                                            "names"));
+  }
+  if (spec.at_least.is_zero()) {
+    return absl::InvalidArgumentError("zero bytes were asked for; ask for at least one granule of 2MiB");
+  }
+  return core_.tables.CheckMayGrow(session->second);
+}
+
+absl::StatusOr<Waiter> Grants::CheckCharge(const Broker::ChargeSpec& spec) const {
+  const auto session = core_.tables.sessions.find(spec.session);
+  if (session == core_.tables.sessions.end() || !session->second.lease) {
+    return absl::FailedPreconditionError(
+        "memory was charged before the session was attached to a lease; send Attach first");
+  }
+  if (spec.bytes.is_zero()) return absl::InvalidArgumentError("zero bytes were charged; charge at least one");
+  const std::optional<CardId> card = core_.tables.FindCard(spec.card_uuid);
+  const std::vector<LogicalId> devices =
+      card ? core_.tables.DevicesOn(session->second.lease, *card) : std::vector<LogicalId>();
+  if (devices.empty()) {
+    return absl::NotFoundError(absl::StrCat("the session's lease has no logical device on card \"",
+                                            spec.card_uuid, "\"; charge a card that the lease names"));
+  }
+  LGPU_RETURN_IF_ERROR(core_.tables.CheckMayGrow(session->second));
+  Waiter waiter;
+  waiter.spec = {.session = spec.session,
+                 .device = devices.front(),
+                 .at_least = RoundUp(spec.bytes, core_.tables.GranuleOf(*card)),
+                 .wanted = {},
+                 .asked_at = spec.asked_at,
+                 .deadline = spec.deadline};
+  waiter.charge = {.card = *card,
+                   .bytes = spec.bytes,
+                   .what = spec.what,
+                   .card_deadline = spec.deadline,
+                   .is_retry = spec.driver_refusals > 0};
+  return waiter;
+}
+
+Broker::GrowAnswer Grants::Grow(const Broker::GrowSpec& spec) {
+  Broker::GrowAnswer answer;
+  WaiterId id;
+  Waiter mine;
+  std::optional<Making> making;
+  {
+    BrokerLock lock(core_);
+    answer.status = CheckGrow(spec);
+    if (!answer.status.ok()) return answer;
+    id = core_.tables.NewWaiter();
+    const CardId card = core_.tables.CardOf(spec.device);
+    core_.scheduler.EndTurnInTime(card);
+    const Bytes granule = core_.tables.GranuleOf(card);
+    mine.spec = spec;
+    mine.spec.at_least = RoundUp(spec.at_least, granule);
+    mine.spec.wanted = std::max(mine.spec.at_least, RoundUp(spec.wanted, granule));
+    making = core_.requests.Place(id, mine, answer);
+  }
+  return Finish(id, std::move(mine), making, std::move(answer));
+}
+
+Broker::GrowAnswer Grants::ChargeCard(const Broker::ChargeSpec& spec) {
+  Broker::GrowAnswer answer;
+  WaiterId id;
+  Waiter mine;
+  std::optional<Making> making;
+  // Memory that the ledger does not know of yet is foreign from here on.
+  if (spec.driver_refusals > 0) observer_.ObserveCard(spec.card_uuid);
+  {
+    BrokerLock lock(core_);
+    absl::StatusOr<Waiter> waiter = CheckCharge(spec);
+    if (!waiter.ok()) {
+      answer.status = waiter.status();
+      return answer;
+    }
+    mine = *std::move(waiter);
+    if (spec.driver_refusals > 1) {
+      core_.admission.Refuse(
+          mine, {.reason = RefusalReason::kBackend,
+                 .detail = absl::StrCat("the driver refused ", FormatBytes(spec.bytes), " twice")});
+      answer.status = mine.refusal;
+      ++core_.tables.counters.refusals;
+      return answer;
+    }
+    id = core_.tables.NewWaiter();
+    core_.charges.Open(spec.session, mine.charge->card);
+    core_.scheduler.EndTurnInTime(mine.charge->card);
+    making = core_.requests.Place(id, mine, answer);
+  }
+  return Finish(id, std::move(mine), making, std::move(answer));
+}
+
+Broker::GrowAnswer Grants::Continue(WaiterId id) {
+  Broker::GrowAnswer answer;
+  Waiter mine;
+  std::optional<Making> making;
+  {
+    BrokerLock lock(core_);
+    making = core_.requests.Continue(id, mine, answer);
+  }
+  return Finish(id, std::move(mine), making, std::move(answer));
+}
+
+Broker::GrowAnswer Grants::Finish(WaiterId id, Waiter mine, const std::optional<Making>& making,
+                                  Broker::GrowAnswer answer) {
+  if (!making) return Logged(std::move(answer));
+  if (mine.phase == Waiter::Phase::kBallast) return FreeBallast(id, std::move(mine));
+  return Logged(MakeChunks(id, std::move(mine), *making));
+}
+
+Broker::GrowAnswer Grants::MakeChunks(WaiterId id, Waiter mine, const Making& making) {
+  const LogicalId logical = mine.spec.device;
+  const MadeChunks created = CreateChunks(core_.backend, making.backend_device, making.sizes);
+  Broker::GrowAnswer answer;
+  std::vector<ChunkId> undo;
+  {
+    BrokerLock lock(core_);
+    const DeviceEntry& device = core_.tables.devices.at(logical);
+    Bytes made, granted;
+    mine.taken.reserve(mine.taken.size() + created.chunks.size());
+    for (const MadeChunk& chunk : created.chunks) {
+      mine.taken.push_back(
+          {.id = core_.chunks.Register(logical, mine.spec.session, chunk), .bytes = chunk.bytes});
+      made += chunk.bytes;
+    }
+    for (const Chunk& chunk : mine.taken) granted += chunk.bytes;
+    const bool is_short = made < mine.charged;
+    core_.chunks.RefundCharge(logical, std::exchange(mine.charged, Bytes()) - made);
+    if (granted >= mine.spec.at_least) {
+      ++core_.tables.counters.grants;
+      answer.chunks = std::move(mine.taken);
+    } else {
+      const bool others_leave = !core_.tables.LeavingAnywhere().is_zero();
+      undo = core_.chunks.UndoGrant(logical, std::exchange(mine.taken, {}));
+      answer = NotMade(id, std::move(mine), created.status, others_leave);
+    }
+    const CardId card = device.spec.card;
+    // A session that has its chunks and waits no more counts for turns and deadlocks from here on. Requests
+    // that wait under the limit of a preallocated device counted on the chunks that were being made.
+    if (is_short || !core_.tables.queues.at(card).empty() ||
+        (device.spec.preallocate && !device.limit_waiters.empty())) {
+      core_.scheduler.Serve(card);
+    }
+  }
+  reclaimer_.Reclaim(undo);
+  return answer;
+}
+
+Broker::GrowAnswer Grants::NotMade(WaiterId id, Waiter mine, const absl::Status& status, bool others_leave) {
+  Broker::GrowAnswer answer;
+  if (absl::IsResourceExhausted(status) && others_leave && core_.now() < mine.spec.deadline) {
+    core_.requests.PutOff(id, std::move(mine), answer);
+    return answer;
+  }
+  answer.status = status;
+  if (absl::IsResourceExhausted(status)) {
+    core_.admission.Refuse(mine, RefusalCause::OfBackend(status, mine.spec.at_least));
+    answer.status = mine.refusal;
+  }
+  ++core_.tables.counters.refusals;
+  return answer;
+}
+
+Broker::GrowAnswer Grants::FreeBallast(WaiterId id, Waiter mine) {
+  std::vector<MemoryHandle> memories;
+  {
+    BrokerLock lock(core_);
+    for (const ChunkId chunk : mine.ballast) memories.push_back(core_.tables.chunks.at(chunk).memory);
+  }
+  std::vector<absl::Status> freed;
+  for (const MemoryHandle& memory : memories) freed.push_back(core_.backend.Reclaim(memory));
+  Broker::GrowAnswer answer;
+  std::optional<Making> making;
+  {
+    BrokerLock lock(core_);
+    ChunkTable::Missing missing;  // stays empty: these chunks were no session's
+    for (std::size_t i = 0; i < freed.size(); ++i) core_.chunks.Settle(mine.ballast[i], freed[i], missing);
+    mine.ballast.clear();
+    mine.phase = Waiter::Phase::kNew;
+    const CardId card = mine.charge->card;
+    // Before waiting requests are looked at: the freed memory belongs to this charge.
+    making = core_.requests.Place(id, mine, answer);
+    core_.scheduler.Serve(card);
+  }
+  return Finish(id, std::move(mine), making, std::move(answer));
+}
+
+Broker::GrowAnswer Grants::Logged(Broker::GrowAnswer answer) {
+  if (!answer.status.ok() || (answer.chunks.empty() && !answer.lent)) return answer;
+  if (absl::Status committed = core_.log.Commit(); !committed.ok()) {
+    TakeBack(answer);
+    return {.status = std::move(committed), .chunks = {}, .wait = {}, .next_look = {}};
+  }
+  if (answer.lent && answer.lent->allowances != nullptr) {
+    const Broker::Lent& lent = *answer.lent;
+    lent.allowances->Keep(lent.index).store(lent.keep.count(), std::memory_order_relaxed);
+    lent.allowances->Free(lent.index).fetch_add(lent.refill.count(), std::memory_order_acq_rel);
+  }
+  return answer;
+}
+
+void Grants::TakeBack(const Broker::GrowAnswer& answer) {
+  SessionId session;
+  LogicalId device;
+  std::vector<ChunkId> chunks;
+  {
+    BrokerLock lock(core_);
+    ++core_.tables.counters.refusals;
+    if (answer.lent) {
+      const Broker::Lent& lent = *answer.lent;
+      --core_.tables.counters.charges;
+      if (core_.charges.Uncharge(lent.session, lent.card, lent.bytes + lent.refill)) {
+        core_.scheduler.Serve(lent.card);
+      }
+      return;
+    }
+    --core_.tables.counters.grants;
+    for (const Chunk& chunk : answer.chunks) chunks.push_back(chunk.id);
+    const ChunkEntry& first = core_.tables.chunks.at(chunks.front());
+    session = first.session;
+    device = first.device;
+  }
+  returns_.Return(session, device, chunks).IgnoreError();
+}
+
+}  // namespace lgpu

@@ -1,0 +1,55 @@
+#ifndef LGPU_ALLOCATOR_BROKER_GRANTS_H_
+#define LGPU_ALLOCATOR_BROKER_GRANTS_H_
+
+#include <optional>
+#include <vector>
+
+#include "allocator/broker/broker_core.h"
+#include "allocator/broker/card_observer.h"
+#include "allocator/broker/chunk_reclaimer.h"
+#include "allocator/broker/chunk_returns.h"
+
+namespace lgpu {
+
+/// Grants does requests for memory: it checks them, makes chunks for those that are admitted, and gives
+/// an answer away as soon as the log has it.
+///
+/// Thread-safe: it takes the broker's lock, and calls the backend and the log's Commit without it. What it is
+/// made of outlives it.
+class Grants {
+ public:
+  Grants(BrokerCore& core, ChunkReclaimer& reclaimer, ChunkReturns& returns, CardObserver& observer)
+      : core_(core), reclaimer_(reclaimer), returns_(returns), observer_(observer) {}
+
+  // As the calls of Broker.
+  Broker::GrowAnswer Grow(const Broker::GrowSpec& spec);
+  Broker::GrowAnswer Continue(WaiterId id);
+  Broker::GrowAnswer ChargeCard(const Broker::ChargeSpec& spec);
+
+ private:
+  absl::Status CheckGrow(const Broker::GrowSpec& spec) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
+  absl::StatusOr<Waiter> CheckCharge(const Broker::ChargeSpec& spec) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
+  /// Makes what is to be made, and logs the answer.
+  Broker::GrowAnswer Finish(WaiterId id, Waiter mine, const std::optional<Making>& making,
+                            Broker::GrowAnswer answer);
+  /// Makes the chunks of a charged request.
+  Broker::GrowAnswer MakeChunks(WaiterId id, Waiter mine, const Making& making);
+  /// The backend had too little for a charged request. `others_leave`: it may have more soon.
+  Broker::GrowAnswer NotMade(WaiterId id, Waiter mine, const absl::Status& status, bool others_leave)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
+  /// Frees spare chunks for a charge, and admits the charge again.
+  Broker::GrowAnswer FreeBallast(WaiterId id, Waiter mine);
+  /// The answer, once its chunks or its charge are in the log; otherwise they are taken back.
+  Broker::GrowAnswer Logged(Broker::GrowAnswer answer);
+  void TakeBack(const Broker::GrowAnswer& answer);
+
+  BrokerCore& core_;
+  ChunkReclaimer& reclaimer_;
+  ChunkReturns& returns_;
+  CardObserver& observer_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_BROKER_GRANTS_H_

@@ -1,0 +1,195 @@
+#include "allocator/broker/queue_scheduler.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace lgpu {
+
+void QueueScheduler::Serve(CardId card) {
+  served_at_[card] = tables_.now();
+  // What programs have not used of what was lent to them is free for requests that wait.
+  if (!tables_.queues.at(card).empty()) charges_.TakeAllowances(card, LeaseKey());
+  do {
+    ServeQueue(card);
+    for (const LogicalId logical : tables_.ledger.LogicalsOf(card)) admission_.AdmitUnderLimit(logical);
+  } while (MoveTurnOn(card));
+  tables_.freed.NotifyAll();
+}
+
+void QueueScheduler::EndTurnInTime(CardId card) {
+  if (tables_.queues.at(card).IsTurnOver(tables_.now())) Serve(card);
+}
+
+void QueueScheduler::ServeQueue(CardId card) {
+  CardQueue& queue = tables_.queues.at(card);
+  if (queue.IsTurnOver(tables_.now())) queue.EndTurn(tables_.now());
+  // A grant can end a turn, or leave another request of its device above the limit.
+  for (bool again = !queue.empty(); again;) {
+    again = false;
+    const bool held_back = queue.turn().has_value();
+    for (const WaiterId id : queue.Order()) {
+      again |=
+          tables_.rooms.contains(id) ? rooms_.Try(id) : admission_.AdmitFromQueue(id, tables_.waiters.at(id));
+      if (held_back && !queue.turn()) break;  // those before it are held back no more
+    }
+  }
+}
+
+bool QueueScheduler::MoveTurnOn(CardId card) {
+  CardQueue& queue = tables_.queues.at(card);
+  if (queue.empty()) return false;
+  const Reach reach = ReachOf(card);
+  if (queue.turn()) {
+    const WaiterId id = queue.turn()->of;
+    AskForCard(id, card);
+    if (MayBeServed(id, card, reach)) return false;
+    queue.EndTurn(tables_.now());
+    if (!WishOf(id).patient) GiveUp(id);
+    return true;
+  }
+  const std::vector<WaiterId> order = queue.Order();
+  for (const WaiterId id : order) {
+    if (!MayBeServed(id, card, reach)) continue;
+    const bool starts = queue.MayStartTurn(tables_.now());
+    if (starts) queue.StartTurn(id, tables_.now());
+    return starts;
+  }
+  // As things are, no request can be served.
+  for (const WaiterId id : order) {
+    if (WishOf(id).patient) continue;
+    GiveUp(id);
+    return true;
+  }
+  const std::optional<WaiterId> victim = DeadlockVictim(card);
+  if (victim) {
+    admission_.RefuseWaiting(*victim, tables_.waiters.at(*victim), {.reason = RefusalReason::kDeadlock});
+  }
+  return victim.has_value();
+}
+
+void QueueScheduler::GiveUp(WaiterId id) {
+  if (tables_.rooms.contains(id)) {
+    rooms_.End(id);
+  } else {
+    admission_.RefuseWaiting(id, tables_.waiters.at(id), {.reason = RefusalReason::kCard});
+  }
+}
+
+QueueScheduler::Wish QueueScheduler::WishOf(WaiterId id) {
+  if (const auto room = tables_.rooms.find(id); room != tables_.rooms.end()) {
+    return {.need = room->second->bytes,
+            .trims = room->second->need,
+            .device = {},
+            .session = {},
+            .patient = room->second->patient};
+  }
+  Waiter& waiter = tables_.waiters.at(id);
+  return {.need = admission_.NeedOf(waiter),
+          .trims = waiter.need,
+          .device = waiter.spec.device,
+          .session = waiter.spec.session,
+          .patient = !waiter.in_grace};
+}
+
+QueueScheduler::Reach QueueScheduler::ReachOf(CardId card) const {
+  // A session that waits on a device returns nothing of it meanwhile. On its other devices it may.
+  std::set<std::pair<LogicalId, SessionId>> waiting;
+  for (const WaiterId id : tables_.queues.at(card).Order()) {
+    if (const auto waiter = tables_.waiters.find(id); waiter != tables_.waiters.end()) {
+      waiting.emplace(waiter->second.spec.device, waiter->second.spec.session);
+    }
+  }
+  Reach reach{.free = tables_.ledger.View(card).free(), .leaving = tables_.Leaving(card), .others = {}};
+  for (const LogicalId logical : tables_.ledger.LogicalsOf(card)) {
+    const DeviceEntry& device = tables_.devices.at(logical);
+    const Ledger::LogicalView view = tables_.ledger.View(logical);
+    Bytes kept;
+    for (const auto& [session, held] : device.held_by) {
+      const bool trims = tables_.sessions.at(session).trims && !device.spec.preallocate;
+      reach.idle = reach.idle || (trims && view.held() > view.guarantee);
+      kept += waiting.contains({logical, session}) ? held : Bytes();
+    }
+    reach.others += std::min(SaturatingSub(view.held(), view.guarantee), SaturatingSub(view.held(), kept));
+  }
+  return reach;
+}
+
+bool QueueScheduler::MayBeServed(WaiterId id, CardId card, const Reach& reach) {
+  const Wish wish = WishOf(id);
+  if (wish.need <= reach.free || (!wish.patient && !reach.leaving.is_zero()) ||
+      (wish.patient && wish.need <= reach.free + reach.others + reach.leaving)) {
+    return true;
+  }
+  const CardQueue& queue = tables_.queues.at(card);
+  if (queue.turn() && queue.turn()->of == id) {
+    return trims_.IsHopeful(wish.trims, card, wish.device, wish.session);
+  }
+  return reach.idle && (!wish.trims.next_round || tables_.now() >= *wish.trims.next_round);
+}
+
+void QueueScheduler::AskForCard(WaiterId id, CardId card) {
+  const Wish wish = WishOf(id);
+  const Bytes missing = SaturatingSub(wish.need, tables_.ledger.View(card).free() + tables_.Leaving(card));
+  if (!missing.is_zero()) trims_.AskOnCard(wish.trims, card, wish.device, wish.session, missing);
+}
+
+// A session counts as waiting if it returns nothing to the card before it is served: it waits on each of its
+// devices that has memory beyond the guarantee.
+std::optional<WaiterId> QueueScheduler::DeadlockVictim(CardId card) const {
+  std::map<SessionId, WaiterId> youngest;  // of each session that waits for the card
+  std::set<std::pair<LogicalId, SessionId>> waiting;
+  for (const WaiterId id : tables_.queues.at(card).Order()) {
+    const auto waiter = tables_.waiters.find(id);
+    if (waiter == tables_.waiters.end()) continue;
+    const Broker::GrowSpec& spec = waiter->second.spec;
+    youngest[spec.session] = std::max(youngest[spec.session], id);
+    waiting.emplace(spec.device, spec.session);
+  }
+  if (youngest.empty() || !tables_.Leaving(card).is_zero()) return std::nullopt;
+  std::optional<WaiterId> victim;
+  for (const LogicalId logical : tables_.ledger.LogicalsOf(card)) {
+    const DeviceEntry& device = tables_.devices.at(logical);
+    // Charged memory is about to be a session's that does not wait.
+    if (!device.charged.is_zero()) return std::nullopt;
+    const Ledger::LogicalView view = tables_.ledger.View(logical);
+    const bool lends = view.held() > view.guarantee;
+    for (const auto& [session, held] : device.held_by) {
+      const auto waits = youngest.find(session);
+      if (waits == youngest.end() || (lends && !waiting.contains({logical, session}))) return std::nullopt;
+      victim = std::max(victim, std::optional(waits->second));
+    }
+  }
+  return victim;
+}
+
+std::vector<Broker::Queued> QueueScheduler::QueueOf(CardId card) const {
+  const CardQueue& queue = tables_.queues.at(card);
+  std::vector<Broker::Queued> infos;
+  for (const WaiterId id : queue.Order()) {
+    Broker::Queued& info =
+        infos.emplace_back(Broker::Queued{.id = id, .since = {}, .turns = queue.TurnsOf(id)});
+    if (queue.turn() && queue.turn()->of == id) info.turn_ends = queue.turn()->ends;
+    if (const auto found = tables_.rooms.find(id); found != tables_.rooms.end()) {
+      const Room& room = *found->second;
+      info.owner = room.user;
+      info.lease_name = room.lease_name;
+      info.pid = room.pid;
+      info.asked = room.bytes;
+      info.since = room.since;
+      continue;
+    }
+    const Waiter& waiter = tables_.waiters.at(id);
+    const Broker::DeviceSpec& device = tables_.devices.at(waiter.spec.device).spec;
+    info.lease_name = device.lease_name;
+    info.owner = device.owner;
+    info.device_name = device.device_name;
+    info.pid = tables_.sessions.at(waiter.spec.session).pid;
+    if (waiter.charge) info.what = waiter.charge->what;
+    info.asked = waiter.spec.at_least;
+    info.since = waiter.spec.asked_at;
+  }
+  return infos;
+}
+
+}  // namespace lgpu

@@ -1,0 +1,58 @@
+#ifndef LGPU_ALLOCATOR_BROKER_REFUSAL_BUILDER_H_
+#define LGPU_ALLOCATOR_BROKER_REFUSAL_BUILDER_H_
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "allocator/broker/broker_tables.h"
+#include "lgpu/refusal.h"
+
+namespace lgpu {
+
+/// What is known of a refusal beside the state of its device and card.
+struct RefusalCause {
+  RefusalReason reason = RefusalReason::kUnspecified;
+  Bytes asked = {};
+  std::optional<std::chrono::milliseconds> waited = {};
+  std::string detail = {};  // what the backend said
+  int turns = 0;            // of the request in its card's queue
+
+  /// For RESOURCE_EXHAUSTED of the backend. Its reason is kDescriptors if the status carries a Refusal of
+  /// that reason, and kBackend otherwise.
+  static RefusalCause OfBackend(const absl::Status& status, Bytes asked);
+};
+
+/// A RefusalBuilder describes why memory is refused and who holds it, in the words of Refusal. It reads the
+/// tables and changes nothing.
+///
+/// Not thread-safe: the broker's lock guards it. The tables outlive it.
+class RefusalBuilder {
+ public:
+  explicit RefusalBuilder(const BrokerTables& tables) : tables_(tables) {}
+
+  Refusal OfDevice(LogicalId device, const RefusalCause& cause) const;
+  Refusal OfCharge(const Waiter& waiter, RefusalCause cause) const;
+  /// A device whose guarantee cannot be set aside.
+  Refusal OfNewDevice(const Broker::DeviceSpec& spec, Bytes guarantee) const;
+  /// What a room waits for, in words for every user: names of leases are their owner's business. `before`:
+  /// the request that is served before it; none: it is the first.
+  std::string OfWaitingRoom(WaiterId id, WaiterId before) const;
+
+ private:
+  void AddHolders(Refusal& refusal, CardId card, LogicalId except) const;
+  /// Names the turn that holds back a request of this need, or says that the request's own were in vain.
+  void AddTurnAdvice(Refusal& refusal, CardId card, Bytes need, int turns) const;
+  void AddCardAdvice(Refusal& refusal, const DeviceEntry& device, const RefusalCause& cause) const;
+  std::string DescribeWaiter(WaiterId id) const;
+  std::string DescribeForEveryUser(WaiterId id) const;
+  /// What the lease of `spec` has on its card by now.
+  Bytes SetAsideBy(const Broker::DeviceSpec& spec) const;
+
+  const BrokerTables& tables_;
+};
+
+}  // namespace lgpu
+
+#endif  // LGPU_ALLOCATOR_BROKER_REFUSAL_BUILDER_H_

@@ -1,0 +1,175 @@
+#include "allocator/broker/session_restore.h"
+
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lgpu/status.h"
+
+namespace lgpu {
+namespace {
+
+absl::Status NotInJournal(const Chunk& chunk, std::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.id.value, " of ", FormatBytes(chunk.bytes),
+                                                 " is not this session's: ", std::string(why)));
+}
+
+}  // namespace
+
+absl::Status SessionRestore::AddDevice(LogicalId id, const Broker::DeviceSpec& spec) {
+  BrokerLock lock(core_);
+  const Bytes guarantee = spec.preallocate ? spec.limit : spec.guarantee;
+  LGPU_RETURN_IF_ERROR(
+      core_.tables.ledger.RestoreLogical(id, spec.card, {.limit = spec.limit, .guarantee = guarantee}));
+  core_.tables.devices[id].spec = spec;
+  return absl::OkStatus();
+}
+
+absl::Status SessionRestore::CheckAmounts(std::span<const Broker::RestoredChunk> chunks,
+                                          std::span<const Broker::RestoredCharge> charges) const {
+  const auto is_amount_of = [this](LogicalId id, Bytes bytes) {
+    core_.mutex.AssertHeld();
+    const auto device = core_.tables.devices.find(id);
+    return device != core_.tables.devices.end() &&
+           RoundDown(bytes, core_.tables.GranuleOf(device->second.spec.card)) == bytes;
+  };
+  for (const Broker::RestoredChunk& chunk : chunks) {
+    if (chunk.bytes.is_zero() || core_.tables.chunks.contains(chunk.id) ||
+        !is_amount_of(chunk.device, chunk.bytes)) {
+      return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.id.value, " cannot be restored"));
+    }
+  }
+  for (const Broker::RestoredCharge& charge : charges) {
+    if (!is_amount_of(charge.device, charge.bytes)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("charges of device ", charge.device.value, " cannot be restored"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionRestore::AddSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker,
+                                        LeaseKey lease, std::span<const Broker::RestoredChunk> chunks,
+                                        std::span<const Broker::RestoredCharge> charges) {
+  BrokerLock lock(core_);
+  LGPU_RETURN_IF_ERROR(CheckAmounts(chunks, charges));
+  SessionEntry& entry = core_.tables.sessions[session];
+  entry.pid = pid;
+  entry.waker = std::move(waker);
+  entry.lease = lease;
+  for (const Broker::RestoredChunk& chunk : chunks) {
+    core_.chunks.Restore(session, chunk);
+  }
+  for (const Broker::RestoredCharge& charge : charges) {
+    core_.charges.Restore(session, charge.device, charge.bytes);
+  }
+  return absl::OkStatus();
+}
+
+void SessionRestore::ChargeOverhead() {
+  BrokerLock lock(core_);
+  for (auto& [id, session] : core_.tables.sessions) core_.overheads.Charge(session);
+}
+
+void SessionRestore::SkipIds(LogicalId device, ChunkId chunk) {
+  BrokerLock lock(core_);
+  core_.tables.ledger.SkipIds(device);
+  core_.tables.last_chunk = std::max(core_.tables.last_chunk, chunk.value);
+}
+
+void SessionRestore::StartAttesting(SessionId session, Broker::SessionSpec spec) {
+  BrokerLock lock(core_);
+  SessionEntry& entry = core_.tables.sessions.at(session);
+  entry.waker = std::move(spec.waker);
+  entry.trims = false;
+  entry.trims_when_back = spec.trims;
+  entry.allowances.reset();
+  for (auto& [card, charge] : entry.charges) charge.attested = Bytes();
+  for (const ChunkId id : entry.chunks) core_.tables.chunks.at(id).attested = false;
+}
+
+absl::StatusOr<ChunkEntry*> SessionRestore::FindClaimed(SessionId session, LogicalId device,
+                                                        const Chunk& claimed) {
+  const auto found = core_.tables.chunks.find(claimed.id);
+  if (found == core_.tables.chunks.end() || found->second.session != session) {
+    return NotInJournal(claimed, "it was not granted to it");
+  }
+  ChunkEntry& chunk = found->second;
+  if (chunk.device != device || chunk.bytes != claimed.bytes || chunk.state != ChunkEntry::State::kGranted) {
+    return NotInJournal(claimed, "it was granted otherwise, or given back");
+  }
+  if (chunk.attested) return NotInJournal(claimed, "it was named twice");
+  return &chunk;
+}
+
+absl::Status SessionRestore::Attest(SessionId session, LogicalId device, const Chunk& claimed, UniqueFd fd) {
+  std::uint64_t identity = 0;
+  int backend_device = 0;
+  {
+    BrokerLock lock(core_);
+    LGPU_ASSIGN_OR_RETURN(ChunkEntry* const chunk, FindClaimed(session, device, claimed));
+    identity = chunk->identity;
+    if (!chunk->lost || identity == 0) {
+      chunk->attested = true;
+      return absl::OkStatus();
+    }
+    backend_device = core_.tables.cards.at(core_.tables.CardOf(device)).backend_device;
+  }
+  if (!fd) return NotInJournal(claimed, "its descriptor is missing");
+  LGPU_ASSIGN_OR_RETURN(const MemoryHandle memory,
+                        core_.backend.Import(backend_device, std::move(fd), claimed.bytes));
+  if (core_.backend.Identity(memory) != identity) {
+    core_.backend.Release(memory).IgnoreError();
+    return NotInJournal(claimed, "its descriptor is of other memory");
+  }
+  BrokerLock lock(core_);
+  // Only this session's thread attests its chunks.
+  ChunkEntry& chunk = core_.tables.chunks.at(claimed.id);
+  chunk.memory = memory;
+  chunk.lost = false;
+  chunk.attested = true;
+  return absl::OkStatus();
+}
+
+absl::Status SessionRestore::AttestCharge(SessionId session, const std::string& card_uuid, Bytes bytes) {
+  BrokerLock lock(core_);
+  SessionEntry& entry = core_.tables.sessions.at(session);
+  const std::optional<CardId> card = core_.tables.FindCard(card_uuid);
+  const auto charge = card ? entry.charges.find(*card) : entry.charges.end();
+  const Bytes known = charge == entry.charges.end() ? Bytes() : charge->second.lent;
+  if (bytes > known) {
+    return absl::InvalidArgumentError(absl::StrCat("the session says that it has charged ",
+                                                   FormatBytes(bytes), " of card \"", card_uuid,
+                                                   "\", and was lent ", FormatBytes(known)));
+  }
+  if (!bytes.is_zero()) charge->second.attested = bytes;
+  return absl::OkStatus();
+}
+
+void SessionRestore::FinishAttesting(SessionId session) {
+  std::vector<ChunkId> leaving;
+  {
+    BrokerLock lock(core_);
+    SessionEntry& entry = core_.tables.sessions.at(session);
+    for (const auto& [card, charge] : entry.charges) {
+      if (core_.charges.Lower(session, card, charge.attested)) core_.scheduler.Serve(card);
+    }
+    entry.trims = entry.trims_when_back && entry.charges.empty();  // a program that charges is not asked
+    for (const ChunkId id : entry.Chunks()) {
+      ChunkEntry& chunk = core_.tables.chunks.at(id);
+      if (chunk.state != ChunkEntry::State::kGranted || chunk.attested) continue;
+      core_.chunks.StartLeaving(chunk, ChunkEntry::State::kReturning);
+      leaving.push_back(id);
+    }
+  }
+  reclaimer_.Reclaim(leaving);
+}
+
+void SessionRestore::GoAbsent(SessionId session) {
+  BrokerLock lock(core_);
+  core_.requests.Drop(session);
+  core_.trims.Stop(session);
+  core_.tables.sessions.at(session).allowances.reset();
+}
+
+}  // namespace lgpu

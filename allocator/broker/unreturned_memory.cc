@@ -1,0 +1,163 @@
+#include "allocator/broker/unreturned_memory.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace lgpu {
+namespace {
+
+// How long the driver may take to free memory that no process uses any more.
+constexpr std::chrono::seconds kUnreturnedGrace{2};
+// How often a card is asked that still lacks memory afterwards; asking takes the driver's locks.
+constexpr std::chrono::seconds kLateRetry{1};
+
+}  // namespace
+
+bool UnreturnedMemory::IsComing(ChunkId id) const {
+  const ChunkEntry& chunk = tables_.chunks.at(id);
+  return chunk.reference_gone && !chunk.lost;
+}
+
+UnreturnedMemory::Sums UnreturnedMemory::SumsOf(CardId card) const {
+  Sums sums;
+  Bytes exists = tables_.ledger.View(card).held;
+  for (const auto& [id, device] : tables_.devices) {
+    // No chunk was made for what is charged yet, and none will be for what is lent.
+    if (device.spec.card == card) exists -= device.charged + device.lent;
+  }
+  const auto count = [&](const ChunkEntry& chunk) {
+    if (tables_.CardOf(chunk) != card) return;
+    sums.coming += chunk.bytes;
+    if (const SessionEntry* session = tables_.FindSession(chunk.session)) sums.suspects.insert(session->pid);
+  };
+  for (const ChunkId id : tables_.unconfirmed) {
+    if (IsComing(id)) count(tables_.chunks.at(id));
+  }
+  for (const ChunkId id : releasing_) count(tables_.chunks.at(id));
+  sums.chunks = SaturatingSub(exists, sums.coming);
+  return sums;
+}
+
+std::map<CardId, int> UnreturnedMemory::RealCardsOf(const std::vector<ChunkId>& chunks) const {
+  std::map<CardId, int> found;
+  if (std::all_of(tables_.cards.begin(), tables_.cards.end(),
+                  [](const auto& card) { return card.second.device.simulated; })) {
+    return found;
+  }
+  for (const ChunkId id : chunks) {
+    const ChunkEntry& chunk = tables_.chunks.at(id);
+    const BrokerCard& card = tables_.cards.at(tables_.CardOf(chunk));
+    if (!chunk.lost && !card.device.simulated) found.emplace(tables_.CardOf(chunk), card.backend_device);
+  }
+  return found;
+}
+
+void UnreturnedMemory::StartRelease(const std::vector<ChunkId>& chunks,
+                                    const std::map<CardId, CardReport>& reports) {
+  for (const auto& [card, report] : reports) {
+    // While something else is coming back its watch goes on: only at its start everything was there.
+    const Sums sums = SumsOf(card);
+    if (!sums.coming.is_zero()) continue;
+    Bytes leaving;
+    for (const ChunkId id : chunks) {
+      const ChunkEntry& chunk = tables_.chunks.at(id);
+      if (!chunk.lost && tables_.CardOf(chunk) == card) leaving += chunk.bytes;
+    }
+    watches_.erase(card);
+    watches_.emplace(card, CardWatch(report, SaturatingSub(sums.chunks, leaving), leaving));
+  }
+  for (const ChunkId id : chunks) {
+    const ChunkEntry& chunk = tables_.chunks.at(id);
+    if (!chunk.lost && reports.contains(tables_.CardOf(chunk))) releasing_.insert(id);
+  }
+}
+
+void UnreturnedMemory::Doubt(CardId card, const CardReport& before, const CardReport& after,
+                             const std::vector<ChunkId>& chunks, std::vector<absl::Status>& results) {
+  std::vector<std::size_t> released;
+  Bytes amount;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const ChunkEntry& chunk = tables_.chunks.at(chunks[i]);
+    if (!results[i].ok() || tables_.CardOf(chunk) != card) continue;
+    released.push_back(i);
+    amount += chunk.bytes;
+  }
+  // Less than half a granule is no chunk.
+  Bytes risen = CardWatch::Risen(before, after, amount) + tables_.GranuleOf(card) / 2;
+  for (const std::size_t i : released) {
+    ChunkEntry& chunk = tables_.chunks.at(chunks[i]);
+    if (chunk.bytes <= risen) {
+      risen -= chunk.bytes;
+    } else {
+      results[i] = absl::UnavailableError("the card does not have it back yet");
+      chunk.leaving_since = tables_.now();
+    }
+  }
+}
+
+std::vector<std::pair<CardId, int>> UnreturnedMemory::CardsToLookAt() {
+  std::vector<std::pair<CardId, int>> found;
+  for (auto watch = watches_.begin(); watch != watches_.end();) {
+    const CardId card = watch->first;
+    if (SumsOf(card).coming.is_zero()) {
+      late_looks_.erase(card);
+      watch = watches_.erase(watch);
+      continue;
+    }
+    const auto late = late_looks_.find(card);
+    if (late == late_looks_.end() || late->second <= tables_.now()) {
+      found.emplace_back(card, tables_.cards.at(card).backend_device);
+    }
+    ++watch;
+  }
+  return found;
+}
+
+std::set<ChunkId> UnreturnedMemory::Back(CardId card, const CardReport* report) {
+  std::set<ChunkId> back;
+  const auto watch = watches_.find(card);
+  if (watch == watches_.end()) return back;
+  const Sums sums = SumsOf(card);
+  Bytes room = report != nullptr ? watch->second.Back(*report, sums.chunks, sums.coming, sums.suspects) +
+                                       tables_.GranuleOf(card) / 2
+                                 : sums.coming;
+  // The latest returns are believed first, sessions that were found to keep memory last.
+  std::vector<std::tuple<bool, Broker::TimePoint::duration, ChunkId>> coming;
+  for (const ChunkId id : tables_.unconfirmed) {
+    const ChunkEntry& chunk = tables_.chunks.at(id);
+    if (IsComing(id) && tables_.CardOf(chunk) == card) {
+      coming.emplace_back(chunk.unreturned, -chunk.leaving_since.time_since_epoch(), id);
+    }
+  }
+  std::sort(coming.begin(), coming.end());
+  bool late = false;
+  for (const auto& [known, since, id] : coming) {
+    ChunkEntry& chunk = tables_.chunks.at(id);
+    if (chunk.bytes <= room) {
+      room -= chunk.bytes;
+      back.insert(id);
+    } else if (tables_.now() - chunk.leaving_since > kUnreturnedGrace) {
+      late = true;
+      CountUnreturned(chunk);
+    }
+  }
+  late_looks_.erase(card);
+  if (late) late_looks_[card] = tables_.now() + kLateRetry;
+  return back;
+}
+
+void UnreturnedMemory::CountUnreturned(ChunkEntry& chunk) {
+  SessionEntry* const session = tables_.FindSession(chunk.session);
+  if (chunk.unreturned || session == nullptr) return;
+  chunk.unreturned = true;
+  session->unreturned += chunk.bytes;
+  unreturned_[chunk.session] = {.session = chunk.session, .bytes = session->unreturned};
+}
+
+std::vector<Broker::Unreturned> UnreturnedMemory::TakeUnreturned() {
+  std::vector<Broker::Unreturned> reports;
+  for (const auto& [session, report] : std::exchange(unreturned_, {})) reports.push_back(report);
+  return reports;
+}
+
+}  // namespace lgpu
