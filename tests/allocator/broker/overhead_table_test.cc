@@ -1,0 +1,61 @@
+#include "allocator/broker/overhead_table.h"
+
+#include <gtest/gtest.h>
+
+#include "lgpu/bytes.h"
+#include "tests/allocator/broker/tables_fixture.h"
+
+namespace lgpu {
+namespace {
+
+class OverheadTableTest : public TablesFixture {
+ protected:
+  void Attach(SessionId session) { overheads_.Charge(tables_.sessions.at(session)); }
+
+  OverheadTable overheads_{tables_};
+  const LogicalId device_ = AddDevice(64_MiB);
+};
+
+TEST_F(OverheadTableTest, SessionsOfOneProcessShareItsAllowance) {
+  AddSession(SessionId{2}, 100);
+  AddSession(SessionId{3}, 200);
+  Attach(kSession);
+  Attach(SessionId{2});
+  EXPECT_EQ(View().overhead, 16_MiB);
+  Attach(SessionId{3});
+  EXPECT_EQ(View().overhead, 32_MiB);
+  EXPECT_TRUE(overheads_.Refund(tables_.sessions.at(SessionId{2})).empty());
+  EXPECT_EQ(overheads_.Refund(tables_.sessions.at(kSession)).count(card_), 1u);
+  EXPECT_EQ(View().overhead, 16_MiB);
+  ExpectInStep();
+}
+
+TEST_F(OverheadTableTest, AMeasuredProcessReplacesItsAllowance) {
+  Attach(kSession);
+  overheads_.Observe(card_, {.free = 216_MiB, .processes = {{.pid = 100, .used = 40_MiB}}});
+  EXPECT_EQ(View().overhead, 40_MiB);
+  EXPECT_EQ(View().foreign, Bytes());
+  EXPECT_EQ(overheads_.Overheads().of_session.at(kSession), 40_MiB);
+  ExpectInStep();
+}
+
+TEST_F(OverheadTableTest, MemoryOfAProcessWithoutASessionIsForeign) {
+  overheads_.Observe(card_, {.free = 156_MiB, .processes = {{.pid = 300, .used = 100_MiB}}});
+  EXPECT_EQ(View().foreign, 100_MiB);
+  ASSERT_NE(overheads_.OutsidersOf(card_), nullptr);
+  ASSERT_EQ(overheads_.OutsidersOf(card_)->size(), 1u);
+  EXPECT_EQ(overheads_.OutsidersOf(card_)->front().pid, 300);
+}
+
+TEST_F(OverheadTableTest, OneReadingBeyondTheAllowanceIsNotNamed) {
+  Attach(kSession);
+  const CardReport report{.free = 56_MiB, .processes = {{.pid = 100, .used = 200_MiB}}};
+  overheads_.NoteUncharged(card_, report, overheads_.Observe(card_, report));
+  EXPECT_TRUE(overheads_.Uncharged().empty());
+  overheads_.NoteUncharged(card_, report, overheads_.Observe(card_, report));
+  ASSERT_EQ(overheads_.Uncharged().size(), 1u);
+  EXPECT_EQ(overheads_.Uncharged().front().beside, 200_MiB);
+}
+
+}  // namespace
+}  // namespace lgpu
