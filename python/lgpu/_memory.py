@@ -32,18 +32,24 @@ class LogicalMemory:
         _refuse_after_fork(endpoint)
         if mode not in ("growth", "preallocate"):
             raise InvalidArgumentError(f'mode is {mode!r}; it is "growth" or "preallocate"')
-        self._core = _core.Memory(
+        self._keep(_core.Memory(
             memory_limit=size(memory_limit, "memory_limit"), guarantee=size(guarantee, "guarantee"),
             preallocate=mode == "preallocate", physical_device=str(physical_device), lease=lease or "",
             device_of_lease=device_of_lease, lease_name=lease_name or "", endpoint=endpoint or "",
-            allocation_timeout_ms=_milliseconds(allocation_timeout), log_sink=log_sink or _to_stderr)
+            allocation_timeout_ms=_milliseconds(allocation_timeout), log_sink=log_sink or _to_stderr))
         _note_daemon(self)
 
     @classmethod
     def _of(cls, context: Context, device: str) -> LogicalMemory:
         made = cls.__new__(cls)
-        made._core = _core.Memory(context._core, device)
+        made._keep(_core.Memory(context._core, device))
         return made
+
+    def _keep(self, core: _core.Memory) -> None:
+        self._core = core
+        # What does not change, also for a memory that has ended.
+        self._device, self._cuda_device = core.device, core.cuda_device
+        self._lease, self._lease_name = core.lease, core.lease_name
 
     def __enter__(self) -> LogicalMemory:
         return self
@@ -96,32 +102,32 @@ class LogicalMemory:
                           None if guarantee is None else size(guarantee, "guarantee"))
 
     def close(self) -> None:
-        """Gives everything back. FailedPreconditionError while blocks are live. The memory of a Context goes with it."""
+        """Gives everything back. FailedPreconditionError while blocks are live. That of a Context goes with its Context."""
         self._core.close()
 
     @property
     def cuda_device(self) -> int:
         """The device's number for CUDA calls of this process; -1: it is simulated."""
-        return self._core.cuda_device
+        return self._cuda_device
 
     @property
     def device(self) -> dict[str, Any]:
         """The device as it was when it was made."""
-        return self._core.device
+        return dict(self._device)
 
     @property
     def lease(self) -> str:
         """The handle of the lease; empty without a daemon."""
-        return self._core.lease
+        return self._lease
 
     @property
     def lease_name(self) -> str:
         """The name of the lease."""
-        return self._core.lease_name
+        return self._lease_name
 
     def __repr__(self) -> str:
-        device = self.device
-        return f"<lgpu.LogicalMemory {_core.format_bytes(device['memory_limit'])} on {device['card_name']}>"
+        limit = _core.format_bytes(self._device["memory_limit"])
+        return f"<lgpu.LogicalMemory {limit} on {self._device['card_name']}>"
 
 
 def _milliseconds(seconds: Optional[float]) -> Optional[int]:

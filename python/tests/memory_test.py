@@ -95,6 +95,8 @@ class MemoryTest(unittest.TestCase):
                 memory.allocate(1)
             with self.assertRaisesRegex(RuntimeError, "ended with its `with` block"):
                 memory.allocate(1)
+            self.assertIn("900.00MiB", repr(memory))
+            self.assertNotIn(memory.lease, [lease["id"] for lease in lgpu.leases()])
         for _ in range(2):
             memory = lgpu.LogicalMemory("900MiB", guarantee="900MiB", physical_device="0")
             memory.allocate(1)
