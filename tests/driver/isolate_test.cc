@@ -247,6 +247,9 @@ TEST_P(IsolateTest, ARunInsideARunHasItsOwnLimit) {
           {"env", "-i", machine_variable_, absl::StrCat("LGPU_ENDPOINT=", daemon_->dir()),
            absl::StrCat("XDG_RUNTIME_DIR=", own_.path()),
            absl::StrCat("LD_LIBRARY_PATH=", std::filesystem::path(FakeDriver()).parent_path().string())});
+      if (const char* const options = std::getenv("ASAN_OPTIONS")) {
+        command.insert(command.begin() + 2, absl::StrCat("ASAN_OPTIONS=", options));
+      }
     }
     auto program = StartIsolated(command);
     EXPECT_EQ(Ask(*program, "total"), absl::StrCat("ok ", 32 * kMiB)) << is_cleared << program->Errors();
