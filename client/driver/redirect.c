@@ -27,7 +27,8 @@ static bool IsOff(void) {
   return off != NULL && strcmp(off, "off") == 0;
 }
 
-// The shims' paths, empty where there is none.
+// The shims' paths. That of NVML is empty where the machine has no NVML. The driver's stands even when the
+// folder was removed meanwhile: the program then finds no driver, in place of one without a limit.
 static char driver_path[PATH_MAX];
 static char nvml_path[PATH_MAX];
 static pthread_once_t found = PTHREAD_ONCE_INIT;
@@ -41,12 +42,12 @@ static void Find(const char* name, char room[PATH_MAX]) {
   if (length == 0 || length + strlen(name) >= PATH_MAX) return;
   memcpy(room, self.dli_fname, length);
   strcpy(room + length, name);
-  if (access(room, F_OK) != 0) room[0] = '\0';
 }
 
 static void FindBoth(void) {
   Find("libcuda.so.1", driver_path);
   Find("libnvidia-ml.so.1", nvml_path);
+  if (access(nvml_path, F_OK) != 0) nvml_path[0] = '\0';
 }
 
 // The shim's path where `file` is a library that has one; else `file`.

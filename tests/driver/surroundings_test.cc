@@ -153,6 +153,24 @@ TEST_F(SurroundingsTest, NoRoomForTheLinksAnywhereEndsBeforeTheCommandBegins) {
   if (is_mine) fs::remove(third);
 }
 
+TEST_F(SurroundingsTest, AProgramWhoseFolderOfLinksIsGoneFindsNoDriverInPlaceOfAnUnlimitedOne) {
+  StartMachine();
+  const char* const script =
+      "import ctypes, os, shutil\n"
+      "shutil.rmtree(os.environ['LD_LIBRARY_PATH'].split(':')[0])\n"
+      "try:\n"
+      "  ctypes.CDLL('libcuda.so.1')\n"
+      "  print('a driver')\n"
+      "except OSError as error:\n"
+      "  print(error)\n";
+  const ProgramResult result = RunCommand({"python3", "-c", script});
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("/libcuda.so.1: cannot open shared object file"), Not(HasSubstr("a driver"))))
+      << result.err;
+  EXPECT_EQ(RunCommand({"/bin/sh", "-c", "test -e \"${LD_LIBRARY_PATH%%:*}/libcuda.so.1\""}).code, 0)
+      << "the next run makes the folder anew";
+}
+
 TEST_F(SurroundingsTest, ADriverOlderThanTheShimDoesWhatItCan) {
   StartDriver(LGPU_OLDER_DRIVER);
   auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"}, driver_);
