@@ -188,6 +188,8 @@ Result AllocateOnDeviceOne(Held& made) {
               static_cast<std::size_t>(made.bytes), pool, Stream{nullptr});
 }
 
+MemPool made_pool = nullptr;  // by "make_pool"
+
 Result AllocateFromPool(Held& made) {  // of a pool that gives nothing back by itself
   MemPoolProps props{};
   const bool is_managed = made.kind == "managed_pool";
@@ -226,6 +228,10 @@ Result Allocate(Held& made) {
     return AllocateInGraph(made);
   if (made.kind == "captured") return AllocateCaptured(made);
   if (made.kind == "pool" || made.kind == "managed_pool") return AllocateFromPool(made);
+  if (made.kind == "of_made_pool") {
+    return Call("cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", 11020, &made.number, bytes, made_pool,
+                Stream{nullptr});
+  }
   return -1;
 }
 
@@ -235,7 +241,8 @@ Result Free(Held old) {
     Call("cuStreamSynchronize", "cuStreamSynchronize", 2000, StreamOfDeviceOne());
     return freed;
   }
-  if (old.kind == "async" || old.kind == "pool_of_one" || old.kind == "gone_graph" || old.graph != nullptr) {
+  if (old.kind == "async" || old.kind == "pool_of_one" || old.kind == "of_made_pool" ||
+      old.kind == "gone_graph" || old.graph != nullptr) {
     const Result freed = Call("cuMemFreeAsync", "cuMemFreeAsync", 11020, old.number, Stream{nullptr});
     Call("cuCtxSynchronize", "cuCtxSynchronize", 2000);
     if (old.kind == "pool" || old.kind == "managed_pool")
@@ -374,6 +381,13 @@ std::string Obey(std::istringstream& words) {
     std::uint64_t all = ~std::uint64_t{0};
     return Answer(
         Call("cuMemPoolSetAttribute", "cuMemPoolSetAttribute", 11020, pool, 4, static_cast<void*>(&all)));
+  }
+  if (verb == "make_pool") {
+    MemPoolProps props{};
+    props.alloc_type = 1;
+    props.location = {.type = kLocationDevice, .id = 0};
+    return Answer(Call("cuMemPoolCreate", "cuMemPoolCreate", 11020, &made_pool,
+                       static_cast<const MemPoolProps*>(&props)));
   }
   if (verb == "make_context") {  // current from here on
     Context context = nullptr;

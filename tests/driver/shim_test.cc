@@ -469,6 +469,26 @@ TEST_F(ShimTest, WithoutADaemonNothingIsAllocated) {
   End(*client);
 }
 
+TEST_F(ShimTest, AProgramThatBeganWithoutADaemonIsServedWhenOneComes) {
+  StartMachine();
+  const std::string lease = CreateLease("64MiB");
+  const ChildProgram::Environment environment = EnvironmentOf(lease);
+  KillDaemon();
+  auto client = StartProgram({Client("dlopen"), "dlopen", "libcuda.so.1"}, environment);
+  for (const char* const kind : {"plain", "async", "pool", "graph"}) {
+    EXPECT_EQ(Ask(*client, absl::StrCat("alloc a ", kind, " ", 40 * kMiB)), "error 2") << kind;
+  }
+  EXPECT_EQ(Ask(*client, "make_pool"), "ok");
+  StartMachine();
+  for (const char* const kind : {"plain", "async", "pool", "of_made_pool", "graph"}) {
+    EXPECT_EQ(Ask(*client, absl::StrCat("alloc a ", kind, " ", 40 * kMiB)), "ok") << kind;
+    EXPECT_EQ(Ask(*client, absl::StrCat("alloc b ", kind, " ", 40 * kMiB)), "error 2") << kind;
+    EXPECT_EQ(Ask(*client, "free a"), "ok") << kind;
+    EXPECT_EQ(Ask(*client, "trim_graphs"), "ok");
+  }
+  End(*client);
+}
+
 TEST_F(ShimTest, ACommandThatComesPastTheShimIsNamedWhileItRuns) {
   StartMachine();
   const std::string real = std::filesystem::path(FakeDriver()).parent_path().string();
