@@ -9,6 +9,8 @@ namespace {
 // A pool is settled at one free in so many, when this much of it or more is charged and not used.
 constexpr unsigned kFreesBetween = 16;
 constexpr std::uint64_t kWorthwhile = std::uint64_t{32} << 20;
+// The driver's figure is asked for so often while other threads allocate.
+constexpr int kSettleTries = 4;
 
 }  // namespace
 
@@ -51,6 +53,7 @@ bool Pools::Take(PoolBook& pool, std::uint64_t bytes, const char* call, std::uin
     pool.charged += missing;
   }
   pool.used += bytes;
+  ++pool.takes;
   return true;
 }
 
@@ -61,6 +64,7 @@ bool Pools::TakeAgain(PoolBook& pool, std::uint64_t bytes, const char* call) {
   const std::lock_guard lock(mutex_);
   pool.charged += charged;
   pool.used += bytes;
+  ++pool.takes;
   return true;
 }
 
@@ -97,7 +101,15 @@ void Pools::Settle(PoolBook& pool) {
       pool.kept = std::min(pool.kept, *in_use);
     }
   }
-  if (const std::optional<std::uint64_t> reserved = reserved_(pool.pool)) LowerTo(pool, *reserved);
+  for (int i = 0; i < kSettleTries; ++i) {
+    std::uint64_t takes = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      takes = pool.takes;
+    }
+    const std::optional<std::uint64_t> reserved = reserved_(pool.pool);
+    if (!reserved || LowerTo(pool, *reserved, takes)) return;
+  }
 }
 
 void Pools::SettleAll() {
@@ -111,15 +123,17 @@ void Pools::SettleAll() {
   for (const std::shared_ptr<PoolBook>& book : books) Settle(*book);
 }
 
-void Pools::LowerTo(PoolBook& pool, std::uint64_t reserved) {
+bool Pools::LowerTo(PoolBook& pool, std::uint64_t reserved, std::optional<std::uint64_t> takes) {
   std::uint64_t unused = 0;
   {
     const std::lock_guard lock(mutex_);
+    if (takes && *takes != pool.takes) return false;
     const std::uint64_t needed = RoundUp(std::max(pool.used + pool.kept, reserved), kBlock);
     if (pool.charged > needed) unused = pool.charged - needed;
     pool.charged -= unused;
   }
   session_.Uncharge(pool.card, unused, kind_);
+  return true;
 }
 
 int Pools::CardOf(std::uint64_t pool) {

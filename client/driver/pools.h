@@ -21,8 +21,9 @@ struct PoolBook {
   std::uint64_t kept = 0;     // of graphs that are gone: what the driver may still have in use for them
   std::uint64_t charged = 0;  // whole blocks; at least `used` and `kept`
   unsigned frees = 0;
-  bool is_host = false;    // memory of the host, which is not charged
-  bool is_import = false;  // of another process
+  std::uint64_t takes = 0;  // allocations counted so far
+  bool is_host = false;     // memory of the host, which is not charged
+  bool is_import = false;   // of another process
   bool is_exported = false;
   bool is_destroyed = false;
 };
@@ -69,8 +70,9 @@ class Pools {
   static constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;
 
  private:
-  /// `reserved`: of the pool; live allocations stay charged.
-  void LowerTo(PoolBook& pool, std::uint64_t reserved);
+  /// `reserved`: of the pool, said after `takes` allocations were counted; live allocations stay charged.
+  /// False: others were counted since, and the pool may have more by now.
+  bool LowerTo(PoolBook& pool, std::uint64_t reserved, std::optional<std::uint64_t> takes = {});
 
   LeaseSession& session_;
   const ChargeKind kind_;

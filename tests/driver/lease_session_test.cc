@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/driver/charges.h"
@@ -207,6 +209,27 @@ TEST_F(LeaseSessionTest, APoolIsChargedForItsRequestsAndLoweredByTheDriversWord)
   pools.Destroyed(1);
   pools.GiveBack(*pool, 20 * kMiB);
   EXPECT_TRUE(DaemonHas(0)) << "a destroyed pool goes with its last allocation";
+}
+
+/// A pool in which another thread allocates and frees, once, while the driver is asked for its figure.
+struct {
+  Pools* pools = nullptr;
+  std::shared_ptr<PoolBook> pool;
+} busy;
+
+TEST_F(LeaseSessionTest, AFigureFromBeforeAnotherThreadsAllocationLowersNothing) {
+  LeaseSession session(Options());
+  Pools pools(session, ChargeKind::kPool, [](std::uint64_t) -> std::optional<std::uint64_t> {
+    Pools* const other = std::exchange(busy.pools, nullptr);
+    if (other == nullptr) return 20 * kMiB;
+    EXPECT_TRUE(other->Take(*busy.pool, 20 * kMiB, kCall));
+    other->GiveBack(*busy.pool, 20 * kMiB);  // which the driver keeps
+    return 0;                                // what it had before
+  });
+  busy = {.pools = &pools, .pool = pools.Of(3, 0)};
+  pools.Settle(*busy.pool);
+  EXPECT_TRUE(DaemonHas(20 * kMiB)) << "the driver is asked again";
+  busy = {};
 }
 
 TEST_F(LeaseSessionTest, APoolOfHostMemoryIsNotCharged) {
