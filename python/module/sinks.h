@@ -7,9 +7,9 @@
 #include <memory>
 #include <string_view>
 
-// A sink of lines is a function of the program's that liblgpu calls within a call: an op, the making of a
-// Context. That call is inside its Context, and the end of a Context waits until all calls are out of it. So
-// what ends within a sink, by the program's hand or by garbage collection, ends after the call.
+// A sink of lines is a function of the program's that liblgpu calls within an op, or while it makes a
+// Context. The end of a Context waits until all calls are out of it. So an owner that a sink lets go, by
+// itself or by garbage collection, ends after the call that runs the sink.
 
 namespace lgpu::python {
 
@@ -25,8 +25,8 @@ void CheckNotInSink();
 /// after the call of liblgpu that runs the sink.
 void LetGo(std::shared_ptr<void> owner);
 
-/// The call of liblgpu that a thread makes without the interpreter's lock: what was let go within its sinks
-/// ends with it. Calls within sinks leave that to the outermost call.
+/// An OutermostCall is a thread's call of liblgpu without the interpreter's lock. Owners that sinks of the
+/// call let go end with it; a call within a sink leaves them to the outermost one.
 class OutermostCall {
  public:
   OutermostCall() = default;
