@@ -38,8 +38,8 @@ std::string Hex(const void* address) {
   return text.data();
 }
 
-/// A Slot is the memory that a pair of functions works on. It keeps the memory until lgpu.torch leaves it and
-/// all that it gave is freed: PyTorch frees tensors of a pool after the pool. Thread-safe; with the
+/// A Slot is the memory that a pair of functions works on. It keeps the memory until lgpu.torch has left it
+/// and all of its blocks are freed: PyTorch frees tensors of a pool after the pool. Thread-safe; with the
 /// interpreter's lock or without it.
 class Slot {
  public:
@@ -49,10 +49,17 @@ class Slot {
     if (memory_ != nullptr) return false;
     memory_ = std::move(memory);
     users_ = 1;
+    is_left_ = false;
     return true;
   }
-  /// Allocates no more.
-  void Leave() { RemoveUser(); }
+  /// Allocates no more. After Take.
+  void Leave() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_left_ = true;
+    }
+    RemoveUser();
+  }
 
   void* Allocate(ssize_t size, void* stream) {
     const LogicalMemory* const memory = AddUser();
@@ -119,10 +126,11 @@ class Slot {
                  why.c_str());
   }
 
-  /// The memory stays until RemoveUser.
+  /// The memory, which stays until RemoveUser. Null: lgpu.torch has left it.
   const LogicalMemory* AddUser() {
     const std::lock_guard lock(mutex_);
-    if (memory_ != nullptr) ++users_;
+    if (memory_ == nullptr || is_left_) return nullptr;
+    ++users_;
     return memory_.get();
   }
   void RemoveUser() {
@@ -137,6 +145,7 @@ class Slot {
   std::mutex mutex_;  // guards what is below
   std::shared_ptr<const LogicalMemory> memory_;
   std::uint64_t users_ = 0;  // lgpu.torch, each block, and calls that run
+  bool is_left_ = false;
   std::unordered_map<void*, std::vector<void*>> recorded_;
 };
 

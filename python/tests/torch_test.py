@@ -175,6 +175,7 @@ class FunctionsTest(unittest.TestCase):
         with ctx:
             pass
         _core.torch_leave_pool(slot)
+        self.assertIn("has ended", malloc(MIB, name=name.format("malloc"))[2])
         self.assertIn(lease, [one["id"] for one in lgpu.leases()])
         free(address, name=name.format("free"))
         self.assertNotIn(lease, [one["id"] for one in lgpu.leases()])
