@@ -1,0 +1,154 @@
+// Leases whose devices get new limits and guarantees.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "daemon/leases/lease_table.h"
+#include "lgpu/status.h"
+
+namespace lgpu::daemon {
+namespace {
+
+// The devices of a lease, as a request wants them.
+absl::StatusOr<std::vector<LeaseDevice>> Resized(const Lease& lease, const v1::ResizeLeaseRequest& request,
+                                                 const std::vector<Broker::CardInfo>& cards) {
+  std::vector<LeaseDevice> devices = lease.devices;
+  for (const v1::ResizeLeaseRequest::Device& wish : request.devices()) {
+    if (wish.index() >= devices.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("lease ", lease.name, " has no GPU:", wish.index(),
+                                                     ", it has ", devices.size(), " devices"));
+    }
+    if (wish.memory_limit_bytes() == 0 && !wish.whole_card() && !wish.has_guarantee_bytes()) {
+      return absl::InvalidArgumentError("neither a new memory_limit nor a new guarantee; give at least one");
+    }
+    if (wish.memory_limit_bytes() > 0 && wish.whole_card()) {
+      return absl::InvalidArgumentError("both a memory_limit and the whole card; give one of them");
+    }
+    LeaseDevice& device = devices[wish.index()];
+    if (device.preallocate && wish.has_guarantee_bytes()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("GPU:", wish.index(), " of lease ", lease.name,
+                       " is preallocated: its guarantee is its limit; give a new "
+                       "memory_limit"));
+    }
+    if (wish.memory_limit_bytes() > 0) device.limit = Bytes(wish.memory_limit_bytes());
+    if (wish.whole_card()) {
+      const auto card = std::find_if(cards.begin(), cards.end(), [&](const Broker::CardInfo& each) {
+        return each.card.device.uuid == device.card.device.uuid;
+      });
+      LGPU_CHECK(card != cards.end());  // cards are there as long as the daemon
+      // What is promised to it already is its own; a guarantee needs the rest to be nobody's.
+      device.limit = device.preallocate
+                         ? RoundDown(std::min(Broker::WholeCard(*card), device.limit + card->view.free()),
+                                     card->view.granularity)
+                         : Broker::WholeCard(*card);
+    }
+    if (device.preallocate) {
+      device.guarantee = device.limit;
+    } else if (wish.has_guarantee_bytes()) {
+      device.guarantee = Bytes(wish.guarantee_bytes());
+    } else {
+      device.guarantee = std::min(device.guarantee, device.limit);
+    }
+  }
+  return devices;
+}
+
+}  // namespace
+
+absl::StatusOr<LeaseTable::Resizing> LeaseTable::StartResize(const Caller& caller,
+                                                             const v1::ResizeLeaseRequest& request,
+                                                             TimePoint deadline) {
+  const std::vector<Broker::CardInfo> cards = broker_.Cards();
+  MutexLock lock(mutex_);
+  LGPU_ASSIGN_OR_RETURN(LeaseKey key, FindKey(caller, request.lease()));
+  while (leases_.at(key).resizing) {
+    if (!changed_.WaitUntil(mutex_, deadline) || closed_) {
+      return absl::UnavailableError("another call resizes the lease; try again later");
+    }
+    LGPU_ASSIGN_OR_RETURN(key, FindKey(caller, request.lease()));
+  }
+  Lease& lease = leases_.at(key);
+  LGPU_RETURN_IF_ERROR(CheckMayChange(caller, lease));
+  LGPU_ASSIGN_OR_RETURN(std::vector<LeaseDevice> devices, Resized(lease, request, cards));
+  Holdings more;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const LeaseDevice& before = lease.devices[i];
+    more.memory_limit =
+        SaturatingAdd(more.memory_limit, SaturatingSub(devices[i].capped_limit(), before.capped_limit()));
+    more.guarantee = SaturatingAdd(more.guarantee,
+                                   SaturatingSub(devices[i].capped_guarantee(), before.capped_guarantee()));
+  }
+  if (!lease.management) LGPU_RETURN_IF_ERROR(CheckCaps(lease.owner, more));
+  Resizing resizing{.lease = lease, .wanted = std::move(devices)};
+  lease.resizing = true;
+  // The caps count the larger of both from here on, so that calls side by side do not add up beyond them.
+  lease.resizing_to = resizing.wanted;
+  for (std::size_t i = 0; i < lease.devices.size(); ++i) {
+    LeaseDevice& largest = lease.resizing_to[i];
+    largest.limit = std::max(largest.limit, lease.devices[i].limit);
+    largest.guarantee = std::max(largest.guarantee, lease.devices[i].guarantee);
+  }
+  return resizing;
+}
+
+void LeaseTable::NoteDevices(LeaseKey key, const std::vector<LeaseDevice>& devices) {
+  MutexLock lock(mutex_);
+  Lease& lease = leases_.at(key);
+  lease.devices = devices;
+  NoteLease(lease);
+}
+
+void LeaseTable::EndResize(LeaseKey key, const std::vector<LeaseDevice>& devices) {
+  std::optional<Lease> taken;
+  std::vector<LogicalId> over;
+  {
+    MutexLock lock(mutex_);
+    Lease& lease = leases_.at(key);
+    lease.devices = devices;
+    lease.resizing = false;
+    lease.resizing_to.clear();
+    NoteLease(lease);
+    over = TakeIfOver(key, taken);
+  }
+  changed_.NotifyAll();
+  Finish(taken, over);
+}
+
+absl::StatusOr<v1::Lease> LeaseTable::Resize(const Caller& caller, const v1::ResizeLeaseRequest& request,
+                                             TimePoint deadline) {
+  LGPU_ASSIGN_OR_RETURN(const Resizing resizing, StartResize(caller, request, deadline));
+  const Lease& lease = resizing.lease;
+  std::vector<LeaseDevice> devices = lease.devices;
+  absl::Status status;
+  for (std::size_t i = 0; i < devices.size() && status.ok(); ++i) {
+    const LeaseDevice before = devices[i];
+    const LeaseDevice& wanted = resizing.wanted[i];
+    // What is set free may be somebody else's at once: by then the journal has it that it is not this one's.
+    // What is added is noted when it is there.
+    devices[i].limit = std::min(before.limit, wanted.limit);
+    devices[i].guarantee = std::min(before.guarantee, wanted.guarantee);
+    NoteDevices(lease.key, devices);
+    status = broker_.ResizeDevice(wanted.id, wanted.limit, wanted.guarantee, deadline);
+    devices[i] = status.ok() ? wanted : before;
+  }
+  EndResize(lease.key, devices);
+  for (const SessionId id : lease.live) {
+    if (const std::shared_ptr<SessionState> session = sessions_.Find(id); session != nullptr) {
+      WriteStats(*session);
+    }
+  }
+  // Some of its devices may have their new sizes when another one's is refused.
+  absl::Status saved = Commit();
+  if (lease.lasting) {
+    saved.Update(SaveLasting());
+  }
+  LGPU_RETURN_IF_ERROR(status);
+  LGPU_RETURN_IF_ERROR(saved);
+  Tell(v1::Event::KIND_LEASE_RESIZED, lease, nullptr, absl::StrCat("lease ", lease.name, " has new limits"));
+  return Describe(lease.key);
+}
+
+}  // namespace lgpu::daemon
