@@ -1,5 +1,7 @@
 #include "allocator/broker/session_restore.h"
 
+#include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 
