@@ -117,7 +117,7 @@ TEST(BrokerRepairsTest, ADeviceThatIsRemovedWhileItsChunksAreMadeAgainLeavesNoth
 
 // As a daemon has it that was started again, with a session that came back and waits for nothing: it asks
 // just when the chunks are being made that it was promised.
-TEST(BrokerRepairsTest, WhoWaitsForNothingGetsWhatIsBeingMadeForHim) {
+TEST(BrokerRepairsTest, ARequestWithTimeoutZeroGetsChunksThatAreBeingMade) {
   for (const bool can_be_made : {true, false}) {
     SCOPED_TRACE(can_be_made ? "it can be made" : "it cannot be made");
     const LogicalId device{7};
