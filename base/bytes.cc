@@ -26,7 +26,7 @@ std::string_view Trimmed(std::string_view text) {
   return text;
 }
 
-// What the user wrote, cut to a length that fits into a message.
+// The user's text, cut to a length that fits into a message.
 std::string Quoted(std::string_view text) {
   constexpr std::size_t kShown = 64;
   std::string quoted = "'";

@@ -17,8 +17,8 @@ absl::StatusOr<std::string> FolderOfProcess(std::int64_t pid);
 
 absl::Status ThreadsEndTooFast(std::int64_t pid);
 
-/// An error for an errno that says that this process is short of something: what is gone, or not for it to
-/// see, has no entries.
+/// An error if `error` says that this process is short of a resource. A process that is gone, or that this
+/// one may not see, is no error: it has no entries.
 absl::Status CheckMeans(int error, const std::string& path);
 
 }  // namespace lgpu

@@ -7,7 +7,7 @@
 
 namespace lgpu {
 
-/// All that is in a file. NOT_FOUND: there is none; else the system's word for what is in the way: a
+/// The whole content of a file. NOT_FOUND: there is none; else the system's error: a
 /// directory, rights, too many open files. Never throws, as a stream does where there is a directory.
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
 

@@ -14,7 +14,7 @@ namespace lgpu {
 class Thread {
  public:
   Thread() = default;
-  // Only what is touched becomes memory; this is room for a refusal's text and a log line on top of a frame.
+  // Only touched pages become memory; this is room for a refusal's text and a log line on top of a frame.
   static constexpr std::size_t kStackBytes = 512 * 1024;
   /// RESOURCE_EXHAUSTED when the system allows no more threads. `name`: at most 15 characters.
   static absl::StatusOr<Thread> Start(const char* name, std::function<void()> body,

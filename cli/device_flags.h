@@ -15,7 +15,7 @@ class App;
 
 namespace lgpu::cli {
 
-/// The flags that say what a lease is to have; `create` and `run` share them.
+/// The flags of a lease's devices; `create` and `run` share them.
 struct DeviceFlags {
   std::string memory;     // -m: of every logical device; empty: all that its card can give
   std::string guarantee;  // --guarantee: growth only

@@ -34,7 +34,7 @@ std::string FirstLine(const absl::Status& status) {
   return text.substr(0, text.find('\n'));
 }
 
-/// A check that failed with a status; what it says below its first line is advice.
+/// A check that failed with a status; the lines after its first one are advice.
 Check Failed(const char* id, const absl::Status& status) {
   std::vector<std::string> lines = absl::StrSplit(std::string(status.message()), '\n');
   Check check{id, Level::kFail, lines[0]};

@@ -96,7 +96,7 @@ std::string FindShims(const DriverShimPlaces& places) {
   return found == places.shims.end() ? "" : *found;
 }
 
-/// `first` before what the variable has; never an empty element, which would mean the current directory.
+/// `first` before the variable's value; never an empty element, which would mean the current directory.
 std::string Before(const std::string& first, const std::optional<std::string>& value, char separator) {
   std::vector<std::string> elements = {first};
   for (const std::string& element : std::vector<std::string>(

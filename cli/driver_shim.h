@@ -12,7 +12,7 @@
 
 namespace lgpu::cli {
 
-/// What a command's environment says of a variable; nothing: not set.
+/// The value of a variable in a command's environment; nothing: not set.
 using VariableReader = std::function<std::optional<std::string>(const std::string& name)>;
 
 /// How a command that knows nothing of lgpu gets a lease's limit (docs/unmodified.md): a folder of links to
@@ -50,7 +50,7 @@ bool HasRealGpu(const v1::Lease& lease);
 std::string CardUuids(const v1::Lease& lease);
 
 /// What a command needs to run inside `lease`: LGPU_LEASE and LGPU_ENDPOINT, and on real GPUs
-/// CUDA_VISIBLE_DEVICES and those of the shim. `notes`: what a person should know. LGPU_SHIM=off leaves the
+/// CUDA_VISIBLE_DEVICES and those of the shim. `notes`: lines for people. LGPU_SHIM=off leaves the
 /// shim out, and says so.
 struct LeaseEnvironment {
   SpawnOptions::Environment variables;

@@ -31,7 +31,7 @@ struct ExplainFlags {
 /// "float", "int32", and numpy's "float32", "float64", "float16". INVALID_ARGUMENT names all.
 absl::StatusOr<DType> ParseDType(std::string_view text);
 
-/// INVALID_ARGUMENT for a flag that cannot be read; what the op would fail with is in the explanation.
+/// INVALID_ARGUMENT for a flag that cannot be read; an error of the op itself is in the explanation.
 absl::StatusOr<PlacementExplanation> ExplainFlagsOf(const ExplainFlags& flags);
 
 /// "lgpu.explanation/v1"

@@ -52,7 +52,7 @@ absl::StatusOr<HelperProcess> HelperProcess::Start(const std::vector<std::string
 
 HelperProcess::~HelperProcess() {
   if (pid() < 0) return;
-  // Without a stdin it ends by itself, giving everything back; what does not end in time is killed.
+  // Without a stdin the program ends by itself and returns its memory; after a timeout it is killed.
   in_.Reset();
   pollfd polled{out_.get(), POLLIN, 0};
   char bytes[256];

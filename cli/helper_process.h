@@ -29,7 +29,7 @@ class HelperProcess {
   HelperProcess(HelperProcess&& other) noexcept = default;
   HelperProcess& operator=(HelperProcess&&) = delete;
 
-  /// The next line. DEADLINE_EXCEEDED; INTERNAL when it ended or wrote no JSON, with what it said on stderr.
+  /// The next line. DEADLINE_EXCEEDED; INTERNAL when it ended or wrote no JSON, with its stderr.
   absl::StatusOr<nlohmann::json> Read(std::chrono::milliseconds patience);
   /// Lets it go on.
   absl::Status Continue();

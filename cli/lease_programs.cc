@@ -20,7 +20,7 @@ namespace {
 // The kernel ends a killed process soon, but for one that waits for a driver.
 constexpr std::chrono::seconds kKillPatience{5};
 
-/// Waits until all of them are gone, at most so long. Those that are not.
+/// Waits until all processes are gone, at most for the timeout. Gives the ones that are left.
 std::vector<const Process*> StillThere(std::vector<const Process*> programs, std::chrono::milliseconds time) {
   const auto deadline = std::chrono::steady_clock::now() + time;
   while (true) {

@@ -149,7 +149,7 @@ std::string FormatCards(const v1::StatsSnapshot& snapshot, const Style& style) {
   return cards.Format(style);
 }
 
-/// A line for every card: what it can give, or why it gives nothing.
+/// A line for every card: the memory that it can grant, or the reason why it grants none.
 std::string FormatRoom(const v1::StatsSnapshot& snapshot) {
   std::string text;
   for (const auto& card : snapshot.cards()) {

@@ -9,7 +9,7 @@
 namespace lgpu::cli {
 
 /// The memory map of each logical device of each program in `record`, for a terminal: rows of cells in
-/// address order from the start of the region to the end of what is mapped, a legend, and how much is free in
+/// address order from the start of the region to the last mapped page, a legend, and how much is free in
 /// one piece. A cell shows the letter of the op that has most of its live bytes, or whether it is mapped.
 /// `columns`: how wide a line may be (at least 60 are taken); `ascii`: no character beyond ASCII. A program
 /// that told nothing has a line that says why.

@@ -14,7 +14,7 @@ class PickleWriter {
  public:
   void Begin() { text_.append("\x80\x02", 2); }
   void End() { text_.push_back('.'); }
-  /// What was written, to be taken away at any time.
+  /// The bytes written so far; a caller may take them away at any time.
   std::string& text() { return text_; }
 
   template <typename Contents>

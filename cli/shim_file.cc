@@ -43,7 +43,7 @@ std::optional<std::vector<Record>> ReadRecords(int fd, std::uint64_t offset, std
   return records;
 }
 
-/// What the loader reads of a library.
+/// The parts of a library that the loader reads.
 struct Library {
   std::vector<Elf64_Phdr> segments;
   std::vector<Elf64_Dyn> dynamic;

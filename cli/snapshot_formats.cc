@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kPiece = std::size_t{256} * 1024;
 
-/// Gives the sink what has gathered, once it is a piece.
+/// Gives the sink the gathered text once it has the length of a piece.
 absl::Status Flush(std::string& text, const Sink& sink, std::size_t at_least = kPiece) {
   if (text.size() < at_least || text.empty()) return absl::OkStatus();
   const absl::Status written = sink(text);

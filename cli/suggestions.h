@@ -10,7 +10,7 @@
 
 namespace lgpu::cli {
 
-/// A command line that was not understood: what is wrong, and what to write.
+/// A command line that was not understood: the error, and the line to write.
 struct WrongLine {
   std::string verb = {};  // empty: none was found
   std::string what = {};

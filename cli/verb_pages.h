@@ -6,7 +6,7 @@
 
 namespace lgpu::cli {
 
-/// A command line and what it does.
+/// A command line and its effect.
 struct Example {
   const char* line;
   const char* about;

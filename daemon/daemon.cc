@@ -43,7 +43,7 @@ namespace {
 // How often rings are read and stats pages written while there are sessions.
 constexpr std::chrono::milliseconds kTick{50};
 constexpr std::chrono::milliseconds kIdleTick{500};
-// How often real cards are asked what is used of them; asking takes the driver's locks.
+// How often real cards are asked for their used memory; asking takes the driver's locks.
 constexpr std::chrono::seconds kObservation{1};
 // How often sessions that ignore trims are looked for.
 constexpr std::chrono::milliseconds kTrimLook{500};
@@ -93,7 +93,7 @@ std::vector<BrokerCard> ServedCards(const DeviceRegistry& registry, Bytes overhe
 
 class Daemon::Impl {
  public:
-  /// What the broker stands on, and the broker. Members are destroyed from below.
+  /// The broker and the parts that it uses. Members are destroyed from below.
   struct Foundation {
     std::unique_ptr<Journal> journal;  // none: the daemon remembers nothing, and `no_log` is the broker's
     std::unique_ptr<NoGrantLog> no_log = std::make_unique<NoGrantLog>();

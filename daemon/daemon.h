@@ -26,7 +26,7 @@ class Daemon {
   void ServeSession(UniqueFd socket, const PeerCredentials& peer);
   /// Hands a connection that was accepted on the control socket to gRPC. Returns at once.
   void ServeControl(UniqueFd socket, const PeerCredentials& peer);
-  /// Takes over what a running daemon can change: caps, default mode, records per new lease; and makes the
+  /// Takes over the live settings: caps, default mode, records per new lease; and makes the
   /// static leases that are new. The first error of these.
   absl::Status Reload(const Config& config);
   /// Returns once broker, leases and sessions could be locked: for the service manager's watchdog, which ends

@@ -162,7 +162,7 @@ absl::Status CheckToken(const Config& config) {
              : absl::InvalidArgumentError(PlaceOf(config, "http.token_file") + std::string(token.message()));
 }
 
-// What a configuration must keep to be served, beyond its grammar: the same for --check-config, at the start
+// The rules of a configuration beyond its grammar: the same for --check-config, at the start
 // and when it is read again.
 absl::Status CheckForMachine(const Config& config, const DeviceRegistry& registry) {
   LGPU_RETURN_IF_ERROR(CheckStaticDevices(config, registry.cards()));
@@ -201,7 +201,7 @@ int CheckConfig(const Config& config) {
   return kExitOk;
 }
 
-// Reads the configuration again. What is wrong with it leaves everything as it is.
+// Reads the configuration again. An error in it changes nothing.
 void Reload(const Flags& flags, const Config& running, const DeviceRegistry& registry, Daemon& daemon) {
   const absl::StatusOr<Config> wanted = LoadConfig(flags, Environment::OfThisProcess());
   absl::Status status = wanted.status();

@@ -82,7 +82,7 @@ class RmCommand final : public Command {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// What was done, for people and for programs; no note: nothing.
+  /// The result, for people and for programs; no note: nothing was done.
   struct Outcome {
     std::string note{};
     nlohmann::json json{};

@@ -63,7 +63,7 @@ class TraceCommand final : public Command {
   }
 
  private:
-  /// Adds what the daemon knows now.
+  /// Adds the daemon's present records.
   static absl::Status Look(Connection& connection, const std::string& name, TraceRecord& record) {
     v1::GetPlacementsRequest request;
     request.set_lease(name);

@@ -224,7 +224,7 @@ const Way kWays[] = {
     {"captured cuMemAllocAsync", TakeCaptured, FreeInGraph},
 };
 
-/// What is held of one device, up to the first byte beyond its limit. Thread-safe.
+/// The memory that is held of one device, up to the first byte beyond its limit. Thread-safe.
 class Holding {
  public:
   Holding(const Driver& driver, Device device, std::uint64_t limit)

@@ -12,7 +12,7 @@ namespace lgpu::selftest {
 
 /// Tries to take more of each GPU than its limit from the CUDA driver, by every kind of call that makes
 /// memory. `limits`: of the driver's devices, in their order. `say` gets a JSON object for each attempt and
-/// answers whether to go on; what the attempt took is held until it returns.
+/// answers whether to go on; the attempt holds its memory until it returns.
 absl::Status TryDriver(const std::vector<std::uint64_t>& limits,
                        const std::function<bool(const nlohmann::json&)>& say);
 

@@ -27,7 +27,7 @@ std::uint64_t BytesOf(const Tensor& tensor) {
   return static_cast<std::uint64_t>(tensor.shape().elements()) * ElementBytes(tensor.dtype());
 }
 
-/// What has to be equal in all processes, in words: "sum;float[2,3];float[3]".
+/// The values that must be equal in all processes, as text: "sum;float[2,3];float[3]".
 std::string Signature(std::span<const Tensor> tensors, bool add) {
   std::string text = add ? "sum" : "copy";
   for (const Tensor& tensor : tensors) {

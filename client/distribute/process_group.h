@@ -29,7 +29,7 @@ namespace lgpu::internal {
 /// One thread at a time.
 class ProcessGroup {
  public:
-  /// What has to be equal in all processes.
+  /// The values that must be equal in all processes.
   struct Member {
     int replicas = 0;
     std::string lease;

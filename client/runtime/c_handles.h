@@ -10,7 +10,7 @@
 #include "lgpu/c/lgpu.h"
 #include "lgpu/lgpu.h"
 
-// What the handles of the C interface are.
+// The handles of the C interface.
 
 struct lgpu_refusal {
   lgpu::Refusal refusal;

@@ -21,7 +21,7 @@ std::optional<std::string> Variable(const char* name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-/// What a Context makes of the variable.
+/// The variable's meaning for a Context.
 bool SwitchOr(const char* name, bool otherwise) {
   const std::optional<std::string> value = Variable(name);
   return value == "1" || (value != "0" && otherwise);
@@ -159,7 +159,7 @@ absl::Status Config::Impl::Resize(internal::ContextState& context, const ConfigS
   // Config.
   const auto size = [&](const ConfigState::Plan& plan, std::size_t i) {
     const Bytes limit = plan.gpus[i].options.memory_limit;
-    // A plan without a limit says all of the card; what it got may be less, by the daemon's reserve.
+    // A plan without a limit means all of the card; the device may have less, by the daemon's reserve.
     const Bytes total = changed.devices()[plan.gpus[i].device].total;
     const bool never_said =
         limit == before.gpus[i].options.memory_limit && (limit.is_zero() || limit >= total);

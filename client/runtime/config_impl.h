@@ -13,7 +13,7 @@
 
 namespace lgpu {
 
-/// What a Config is made of: its rules, what a Context needs beside devices, and the Context that it made.
+/// The parts of a Config: its rules, a Context's options beside devices, and the Context that it made.
 class Config::Impl {
  public:
   explicit Impl(ConfigState config_state) : state(std::move(config_state)) {}

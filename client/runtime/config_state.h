@@ -16,7 +16,7 @@
 
 namespace lgpu {
 
-/// A ConfigState is what a Config remembers, and the rules of its changes; pure. Devices are positions in
+/// A ConfigState has a Config's settings and the rules of their changes; pure. Devices are positions in
 /// devices().
 class ConfigState {
  public:
@@ -41,7 +41,7 @@ class ConfigState {
 
   absl::Status SetFraction(double fraction);
 
-  /// What is free on a card now.
+  /// The free memory of a card now.
   void SetFree(std::string_view uuid, std::optional<Bytes> free);
   /// There is a Context now, or none any more.
   void set_initialized(bool initialized) { initialized_ = initialized; }
@@ -60,7 +60,7 @@ class ConfigState {
     };
     std::vector<Gpu> gpus;  // GPU:0 first
   };
-  /// What the environment says to a strict plan.
+  /// The environment's part of a strict plan.
   struct Variables {
     std::optional<std::string> min_system_memory_mb = {};  // TF_DEVICE_MIN_SYS_MEMORY_IN_MB
     std::optional<std::string> min_multiprocessors = {};   // TF_MIN_GPU_MULTIPROCESSOR_COUNT

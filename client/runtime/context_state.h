@@ -24,13 +24,13 @@
 
 namespace lgpu::internal {
 
-/// What a Config says of a Context beside its options.
+/// A Config's settings of a Context beside its options.
 struct RuntimeOptions {
   int cpu_count = 1;
   bool strict = false;  // scopes as tf.device has them
 };
 
-/// A ContextState is what a Context, its tensors and its scopes share: the lease, the devices on it, and
+/// A ContextState is shared by a Context, its tensors and its scopes: the lease, the devices on it, and
 /// the rules by which ops run there. Work on devices happens behind its gate, which Close shuts.
 /// Thread-safe.
 class ContextState {
@@ -84,7 +84,7 @@ class ContextState {
   const Placer& placer() const { return placer_; }
   PlacementRecorder& recorder() { return recorder_; }
 
-  /// What a scope that opens inside `outer` (or null) asks for; nothing: whatever fits.
+  /// The request of a scope that opens inside `outer` (or null); nothing: any device.
   DeviceRequest ResolveScope(std::optional<std::string_view> device, const DeviceRequest* outer) const;
   int cpu_count() const { return runtime_.cpu_count; }
   bool strict() const { return runtime_.strict; }

@@ -24,7 +24,7 @@ absl::Status Recorded(ContextState& state, const Device* from, const Device* to,
 }
 
 /// On the target's stream, which waits for the source's; the source's waits for the copy, so that the next
-/// owner of the block does not overwrite what is still read.
+/// owner of the block does not overwrite memory that is still read.
 absl::Status CopyBetweenGpus(const TensorBuffer& from, const TensorBuffer& to) {
   Device& source = from.device();
   Device& target = to.device();

@@ -208,7 +208,7 @@ absl::Status Device::Shutdown() {
 }
 
 void Device::Abandon() {
-  // What they have on the card belongs to the parent process.
+  // Their memory on the card belongs to the parent process.
   streams_ = {};
   [[maybe_unused]] const OpTimers* const timers = timers_.release();
   [[maybe_unused]] const CallerMemory* const caller_memory = caller_memory_.release();

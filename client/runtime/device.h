@@ -75,7 +75,7 @@ class Device final : public Launcher {
   void Free(const Block& block, Bytes requested);
   /// Fills what was allocated for the host to fill; `from` may go when this returns.
   absl::Status CopyFromHost(std::byte* to, std::span<const std::byte> from);
-  /// Waits for what the stream has done with `from` until now.
+  /// Waits for queued work of the stream that uses `from`.
   absl::Status CopyToHost(std::span<std::byte> to, const std::byte* from);
   absl::Status Launch(const KernelLaunch& launch) override;
   absl::Status CallLibrary(absl::FunctionRef<absl::Status(const LibraryCall&)> call) override;
@@ -83,7 +83,7 @@ class Device final : public Launcher {
                            absl::FunctionRef<absl::Status(std::span<std::byte> scratch)> launch) override;
   /// OK where kernels that need a library find it; why not, else. The first call on a card loads it.
   absl::Status OpenLibrary();
-  /// Waits until the stream has done what was queued.
+  /// Waits until all work queued on the stream has ended.
   absl::Status Synchronize();
 
   /// Counts an op that ran here.

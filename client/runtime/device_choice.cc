@@ -93,7 +93,7 @@ void ApplyGrowthVariable(const DeviceEnvironment& environment, DeviceChoice& cho
     if (note.empty()) note = std::move(forced.note);
     if (forced.growth == growth) continue;
     device.preallocate = !forced.growth;
-    // A growing device gets what it would get by default, the other one its limit.
+    // A growing device gets the default guarantee, a preallocated one its limit.
     device.guarantee = Bytes();
   }
   if (!note.empty()) choice.notes.push_back(std::move(note));

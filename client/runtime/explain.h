@@ -21,7 +21,7 @@ struct InputElsewhere {
   std::string_view expected;  // full names
   std::string_view actual;
 };
-/// What a device policy says of a copy that an op needs: OK, with or without a line for the log, or
+/// A device policy's verdict on a copy that an op needs: OK, with or without a line for the log, or
 /// INVALID_ARGUMENT with TensorFlow's text.
 struct CopyVerdict {
   absl::Status status;

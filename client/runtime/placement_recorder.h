@@ -51,7 +51,7 @@ class PlacementRecorder {
   void BeforeOp(const Op& op, const Device& device) const {
     if (logging() || format_ == PlacementLogFormat::kGraph) NoteOp(op, device);
   }
-  /// What the next node of `op` is called in a graph; empty where lines are not in that format.
+  /// The name of the next node of `op` in a graph; empty where lines are not in that format.
   std::string NextNodeName(const Op& op) const;
   /// Records an op whose kernel was launched; one that is measured, when its device time is known.
   void AfterOp(const Op& op, DType dtype, const DeviceRequest* request, Device& device, bool soft_placed,

@@ -52,7 +52,8 @@ class Placer {
   /// `registry` outlives the placer and does not change any more.
   Placer(const KernelRegistry& registry, int gpu_count, int cpu_count = 1);
 
-  /// What a person writes: the grammar of TensorFlow's runtime, or else the lenient one ("gpu:0", "GPU").
+  /// A device as people write it: the grammar of TensorFlow's runtime, or else the lenient one ("gpu:0",
+  /// "GPU").
   DeviceRequest Resolve(std::string_view name) const;
   /// As TensorFlow's tf.device does: Python's grammar, merged over the scope around it (null: over CPU:0).
   DeviceRequest ResolveSpec(std::string_view name, const DeviceRequest* outer) const;
@@ -66,7 +67,7 @@ class Placer {
   /// an op on a few whole numbers that lie on the CPU stays there. kNone: the inputs have no say.
   int NearInputs(const Op& op, std::span<const TensorSpec> inputs, std::span<const int> devices,
                  bool pin_small_ops) const;
-  /// What the graph of TensorFlow 1 says of a placement that failed: "Cannot assign a device for operation
+  /// The error of TensorFlow 1's graph for a failed placement: "Cannot assign a device for operation
   /// NODE: ...".
   absl::Status GraphError(const Op& op, DType dtype, const DeviceRequest* request,
                           std::string_view node) const;

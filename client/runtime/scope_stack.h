@@ -5,7 +5,7 @@
 
 namespace lgpu::internal {
 
-/// What the innermost DeviceScope of this thread asks for in this context; null: there is none.
+/// The request of this thread's innermost DeviceScope in this context; null: there is none.
 const DeviceRequest* CurrentRequest(const ContextState& state);
 /// The innermost DevicePolicyScope's policy; the context's where there is none.
 DevicePolicy CurrentPolicy(const ContextState& state);

@@ -13,7 +13,7 @@ namespace lgpu::internal {
 
 class ContextState;
 
-/// A TensorBuffer is what the copies of a Tensor share: its memory on one device, and what is in it. Its
+/// A TensorBuffer is shared by the copies of a Tensor: its memory on one device, with its content. Its
 /// destructor gives the memory back, unless the context did so before. A part of another buffer has no memory
 /// of its own, and keeps that one.
 class TensorBuffer {

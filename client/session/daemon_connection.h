@@ -38,10 +38,10 @@ namespace lgpu {
 ///
 /// When the daemon is gone (killed, stopped, or started again) the session thread looks for it until it is
 /// back, and tells the new one what this process holds. Until then Grow waits for as long as its request may
-/// wait, and fails with UNAVAILABLE; Return succeeds at once, since what is not told of is given back; the
-/// two pages stay at their addresses. When the daemon ends the session for a reason that will not pass, or
-/// does not know it any more, every call fails with that reason; in a forked child with FAILED_PRECONDITION.
-/// Thread-safe; no lock of the state is held over a system call on the socket.
+/// wait, and fails with UNAVAILABLE; Return succeeds at once, since chunks that are not attested are given
+/// back; the two pages stay at their addresses. When the daemon ends the session for a reason that will not
+/// pass, or does not know it any more, every call fails with that reason; in a forked child with
+/// FAILED_PRECONDITION. Thread-safe; no lock of the state is held over a system call on the socket.
 class DaemonConnection {
  public:
   struct Options {
@@ -156,7 +156,7 @@ class DaemonConnection {
   /// From any thread, without blocking.
   void WakeMaintenance();
   void StopMaintenance() { maintenance_.Stop(); }
-  /// The session thread drops `object` soon: for what is slow to destroy.
+  /// The session thread drops `object` soon: for objects that are slow to destroy.
   void DropLater(std::shared_ptr<void> object);
 
  private:
@@ -243,7 +243,7 @@ class DaemonConnection {
                                   TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<HeldChunk>> WhatIsHeld(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Attest(ClientChannel& channel, const std::vector<HeldChunk>& held, TimePoint deadline);
-  /// What was returned since WhatIsHeld, and is owed to this daemon.
+  /// Chunks that were returned since WhatIsHeld; this daemon has to be told.
   absl::StatusOr<std::vector<Orphan>> GoOnWith(ClientChannel channel)
       ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
   /// Those of `chunks` that the daemon knows of, and is to be told about now. While it is away they are owed

@@ -1,4 +1,4 @@
-// What a DaemonConnection does when its daemon is gone: it looks for the next one and tells it what is held
+// A DaemonConnection whose daemon is gone: it looks for the next one and attests the chunks that are held
 // here.
 
 #include <sys/eventfd.h>
@@ -21,13 +21,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kFirstPause{5};
 constexpr std::chrono::milliseconds kLongestPause{200};
-// Of one attempt, and of callers that are at work on what they were granted before.
+// Of one attempt, and of callers that still work on earlier grants.
 constexpr std::chrono::seconds kAttempt{5};
 // Of a daemon that is too busy to accept; the next attempt follows.
 constexpr std::chrono::milliseconds kConnectPatience{500};
 // How often an attempt checks whether it is to stop; the destructor waits at most this long for it.
 constexpr std::chrono::milliseconds kLookForTheEnd{100};
-// Half of what a message may carry: descriptors in flight count against a client that is short of them.
+// Half of the most that a message carries: descriptors in flight count against a client that is short of
+// them.
 constexpr std::size_t kChunksOfAPage = 128;
 
 // True for an answer that would be the same at the next attempt.

@@ -10,7 +10,7 @@
 namespace lgpu {
 namespace {
 
-// What a simulated device can have: pages of the machine, and regions that are aligned to 2 MiB.
+// The units of a simulated device: pages of the machine, and regions that are aligned to 2 MiB.
 constexpr std::uint64_t kLeastUnit = 4096;
 constexpr std::uint64_t kMostUnit = std::uint64_t{2} << 20;
 

@@ -85,7 +85,7 @@ absl::Status DevicePool::Free(const Block& block) {
   return Free(block, requested);
 }
 
-// The first trim records the fences of what was freed, the wait is for them, and the second finds it idle.
+// The first trim records the fences of freed memory, the wait is for them, and the second trim finds it idle.
 absl::StatusOr<Bytes> DevicePool::Trim() {
   constexpr Bytes kAll(~std::uint64_t{0});
   workspace_->GiveUp();

@@ -55,7 +55,7 @@ class DevicePool {
   absl::StatusOr<Block> Allocate(Bytes bytes, const AllocateOptions& options = {});
   /// `requested`: as given to Allocate.
   absl::Status Free(const Block& block, Bytes requested);
-  /// For callers that do not know what was requested.
+  /// For callers that do not know the requested size.
   absl::Status Free(const Block& block);
   absl::StatusOr<Bytes> RequestedOf(const Block& block) const { return pool_->RequestedOf(block); }
   absl::StatusOr<Block> Find(const void* address) { return pool_->Find(address); }

@@ -86,7 +86,7 @@ std::string FirstLine(const absl::Status& status) {
   return text.substr(0, text.find('\n'));
 }
 
-/// The commands that start a daemon in one of the directories, and what does without one.
+/// Advice: the commands that start a daemon in one of the directories, and the endpoint that needs none.
 std::string HowToStart(const Endpoint& endpoint) {
   const bool named = endpoint.directories.size() == 1;
   const std::string dir = named ? " --dir " + endpoint.directories.front() : "";

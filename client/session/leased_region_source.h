@@ -17,7 +17,7 @@
 namespace lgpu {
 
 /// A LeasedRegionSource is a RegionSource whose chunks a daemon grants: it asks over the session, imports
-/// what comes and gives back what is returned. Its limit is what the daemon says in the stats page.
+/// granted chunks and gives returned ones back. Its limit is the one in the stats page.
 class LeasedRegionSource final : public RegionSource, private DaemonConnection::Holder {
  public:
   struct Options {

@@ -167,7 +167,7 @@ absl::Status LocalLease::ResizeNow(std::size_t i, Bytes limit, std::optional<Byt
   if (limit == kWholeCard) {
     const Bytes granularity = devices_[i].card.granularity;
     limit = RoundDown(devices_[i].card.total, granularity);  // there is no reserve here
-    // The guarantee of a preallocated device cannot take what is another device's.
+    // The guarantee of a preallocated device cannot take another device's memory.
     if (devices_[i].preallocated) limit = RoundDown(std::min(limit, now.limit + now.card_free), granularity);
   }
   LGPU_RETURN_IF_ERROR(broker_->ResizeDevice(

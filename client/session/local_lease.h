@@ -47,7 +47,7 @@ class LocalLease final : public Lease {
   absl::Status status() const override;
 
  private:
-  /// What the broker knows of devices_[i].
+  /// The broker's view of devices_[i].
   struct Entry {
     SessionId session;
     std::unique_ptr<RegionSource> source;  // until it is taken

@@ -23,7 +23,7 @@ namespace lgpu {
 class MemorySession {
  public:
   explicit MemorySession(std::unique_ptr<Lease> lease);
-  /// Closes what is not closed.
+  /// Closes the parts that are still open.
   ~MemorySession();
   MemorySession(const MemorySession&) = delete;
   MemorySession& operator=(const MemorySession&) = delete;

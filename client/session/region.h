@@ -22,7 +22,8 @@ namespace lgpu {
 /// it, mapped or not: the half of a RegionSource that does not depend on the source of the chunks. Its calls
 /// have the contracts of RegionSource's.
 ///
-/// Thread-safe; no lock is held over a call of the backend. Its destructor unmaps and releases what is left.
+/// Thread-safe; no lock is held over a call of the backend. Its destructor unmaps and releases the chunks
+/// that are left.
 class Region {
  public:
   /// A chunk as the backend knows it.
@@ -55,7 +56,7 @@ class Region {
   absl::StatusOr<std::vector<Held>> Take(std::span<const ChunkId> chunks);
   /// All chunks, mapped or not.
   std::vector<Held> All();
-  /// Unmaps what is mapped and hands everything over. For destructors: no other call may run.
+  /// Unmaps the mapped chunks and hands all over. For destructors: no other call may run.
   std::vector<Held> TakeAll();
 
  private:

@@ -215,7 +215,7 @@ absl::Status CheckLeaseName(const std::string& name) {
     return absl::InvalidArgumentError(
         absl::StrCat("a lease cannot be named ", name, ": the command line would read it as a flag"));
   }
-  // Where a lease or a GPU is asked for, each must be what it looks like.
+  // Words that name a lease or a GPU must not be taken for the other kind.
   const bool is_number = std::all_of(
       name.begin(), name.end(), [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); });
   if (is_number || absl::StartsWith(name, "l-") || absl::StartsWithIgnoreCase(name, "gpu-") ||

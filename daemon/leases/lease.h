@@ -29,7 +29,7 @@ struct LeaseDevice {
   Bytes limit;       // as asked for
   Bytes guarantee;
 
-  // What the caps count.
+  // The holdings that caps count.
   Bytes capped_limit() const { return RoundUp(limit, card.device.granularity); }
   Bytes capped_guarantee() const { return RoundUp(guarantee, card.device.granularity); }
 };
@@ -61,7 +61,7 @@ struct Lease {
   std::shared_ptr<PlacementLog> placements;
 };
 
-/// What a request says about one device, checked and with its card chosen.
+/// A request's device, checked and with its card chosen.
 struct PlannedDevice {
   CardId card_id;
   BrokerCard card;
@@ -72,10 +72,10 @@ struct PlannedDevice {
   bool whole_card = false;  // no limit was asked for
 };
 
-/// What a session of a lease is told that ends by request.
+/// The reason that sessions of a removed lease get.
 absl::Status WasRemoved(const std::string& lease_name);
 
-/// What a plan costs, with the lease that it makes.
+/// The holdings of a plan, with the lease that it makes.
 Holdings HoldingsOf(const std::vector<PlannedDevice>& plan);
 
 /// INVALID_ARGUMENT for a device's name that is too long or not printable.
@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequ
 /// the plan stays as it is. `has`: the holdings that count against the cap already.
 void ShrinkToCap(const CapConfig& cap, const Holdings& has, std::vector<PlannedDevice>& plan);
 
-/// INVALID_ARGUMENT where what the plan sets aside does not fit on the cards when they are empty.
+/// INVALID_ARGUMENT if the plan's guarantees do not fit on empty cards.
 absl::Status CheckFitsEmptyCards(const v1::CreateLeaseRequest& request,
                                  const std::vector<PlannedDevice>& plan, std::vector<Broker::CardInfo> cards);
 

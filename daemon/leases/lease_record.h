@@ -6,7 +6,7 @@
 
 namespace lgpu::daemon {
 
-/// What the journal and the file of lasting leases say of a lease.
+/// The record of a lease in the journal and in the file of lasting leases.
 v1::JournalLease RecordOf(const Lease& lease);
 
 }  // namespace lgpu::daemon

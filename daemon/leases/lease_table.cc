@@ -128,7 +128,7 @@ Holdings LeaseTable::SumHoldings(Predicate owner_matches) const {
         guarantee = std::max(guarantee, lease.resizing_to[i].capped_guarantee());
       }
       if (lease.ending) {
-        // What it still holds, its programs may have as long as they live.
+        // Its programs keep the memory that they hold as long as they live.
         const std::optional<Broker::DeviceInfo> info = broker_.Find(device.id);
         const Bytes held = info ? info->held : Bytes();
         limit = std::min(limit, held);

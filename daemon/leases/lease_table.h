@@ -40,7 +40,7 @@ struct Caller {
   }
 };
 
-/// What a lease that waits to be made knows of the last attempt to make it.
+/// The last attempt to make a lease that waits to be made.
 struct LeaseAttempt {
   std::vector<PlannedDevice> plan;
   WaiterId room;  // if any, `plan` is used again, with what is set aside there (Broker::QueueRoom)
@@ -64,7 +64,7 @@ class LeaseTable {
   static constexpr std::uint32_t kMaxLeases = 1024;
   static constexpr std::size_t kMaxRequestIdBytes = 128;
 
-  /// What a table works with. All outlive it.
+  /// The parts that a table works with. All outlive it.
   struct Parts {
     Broker& broker;
     SessionDirectory& sessions;
@@ -112,7 +112,7 @@ class LeaseTable {
   // Requests of the control service; errors as control.proto says.
   absl::StatusOr<v1::Lease> Create(const Caller& caller, const v1::CreateLeaseRequest& request,
                                    TimePoint deadline);
-  /// The same, with what an earlier attempt left and what the next one is to know.
+  /// The same; `attempt` has the state that an earlier attempt left, and gets the state for the next one.
   absl::StatusOr<v1::Lease> Create(const Caller& caller, const v1::CreateLeaseRequest& request,
                                    TimePoint deadline, LeaseAttempt& attempt);
   absl::StatusOr<v1::Lease> Attach(const Caller& caller, const std::string& lease);
@@ -188,7 +188,7 @@ class LeaseTable {
   EndCounts end_counts() const;
   /// Sessions that ended without Close.
   std::uint64_t lost_sessions() const;
-  /// What a running daemon can change: caps, the default mode, records per (new) lease. Gives what was.
+  /// Sets the live settings: caps, the default mode, records per (new) lease. Gives the earlier ones.
   LeasePolicy SetPolicy(LeasePolicy policy);
   /// The caps of a user's calls, which the control service enforces.
   struct CallCap {
@@ -251,7 +251,7 @@ class LeaseTable {
   absl::StatusOr<Resizing> StartResize(const Caller& caller, const v1::ResizeLeaseRequest& request,
                                        TimePoint deadline);
   /// `devices`: as they are now.
-  /// While it is resized: what it has by now, for the journal.
+  /// While it is resized: its present sizes, for the journal.
   void NoteDevices(LeaseKey key, const std::vector<LeaseDevice>& devices);
   void EndResize(LeaseKey key, const std::vector<LeaseDevice>& devices);
   /// Takes the lease out, once, if nothing keeps it; the devices are the caller's to remove, without the

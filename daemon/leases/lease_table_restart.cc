@@ -1,4 +1,4 @@
-// What a LeaseTable writes down for the daemon after this one, and how it starts with what it finds.
+// A LeaseTable's records for the next daemon, and its start from an earlier daemon's records.
 
 #include <spdlog/spdlog.h>
 

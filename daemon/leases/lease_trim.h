@@ -15,8 +15,8 @@
 
 namespace lgpu::daemon {
 
-/// A LeaseTrim asks the sessions of leases for what lies idle in them, and tells for each lease what came of
-/// it. Sessions have until its deadline to answer. No thread waits. Not thread-safe.
+/// A LeaseTrim asks the sessions of leases for idle memory, and tells the result for each lease. Sessions
+/// have until its deadline to answer. No thread waits. Not thread-safe.
 class LeaseTrim {
  public:
   using Clock = std::chrono::steady_clock;

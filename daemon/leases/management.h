@@ -36,7 +36,7 @@ struct Management {
 /// By CLOCK_BOOTTIME.
 Management::BootTime BootTimeNow();
 
-/// What a request asks for, from `now` on. INVALID_ARGUMENT for labels, times or folders that cannot be.
+/// A request's terms, from `now` on. INVALID_ARGUMENT for impossible labels, times or folders.
 absl::StatusOr<Management> ParseManagement(const v1::Management& request, Management::BootTime now);
 v1::Management ToProto(const Management& management, Management::BootTime now);
 

@@ -16,7 +16,7 @@
 
 namespace lgpu::daemon {
 
-/// What is wrong with the logical devices of a configuration, whatever the cards: names and owners.
+/// Errors in the logical devices of a configuration that do not depend on cards: names and owners.
 /// INVALID_ARGUMENT with the place. Asks the system for users; may block.
 absl::Status CheckStaticNames(const Config& config);
 

@@ -31,7 +31,7 @@ absl::StatusOr<UniqueFd> OpenToAppend(int directory) {
   return file;
 }
 
-// What a start that does not come to its end leaves to the next one, the worst first.
+// The findings that an unfinished start leaves to the next one, the worst first.
 constexpr std::array<std::pair<const char*, Journal::Found>, 3> kDoubts = {{
     {Journal::kWasDamaged, Journal::Found::kDamaged},
     {Journal::kWasMissing, Journal::Found::kNone},
@@ -58,7 +58,7 @@ absl::StatusOr<std::string> ReadBootId() {
 absl::StatusOr<Journal::Opened> Journal::Open(const std::string& directory, const std::string& boot_id) {
   Opened opened;
   const std::string path = directory + "/" + kName;
-  // What cannot be read is not what is not there: its memory would be granted twice.
+  // An unreadable journal does not count as a missing one: its memory would be granted twice.
   LGPU_ASSIGN_OR_RETURN(const std::optional<std::string> bytes, ReadFile(path));
   if (bytes) {
     ParsedJournal parsed = ParseJournal(*bytes, boot_id);
@@ -152,7 +152,7 @@ absl::Status Journal::Commit() {
     if (pending_.empty() && !broken_) return absl::OkStatus();
     bytes.swap(pending_);
   }
-  // What is in `bytes` is in the state too: a new file has it.
+  // The records of `bytes` are in the state too, so a new file has them.
   if (broken_) return WriteAnew();
   const absl::Status written = AppendToFile(file_.get(), bytes);
   if (written.ok()) {

@@ -17,7 +17,7 @@ namespace lgpu::daemon {
 
 /// A Journal is the file from which the next lgpud learns which session holds what: `journal` in the
 /// runtime directory. It is never behind what clients have: a grant is in the file before it leaves (Note,
-/// then Commit), what was freed may be in it a little longer. There is no fsync: it is to survive the daemon,
+/// then Commit), a freed chunk may be in it a little longer. There is no fsync: it is to survive the daemon,
 /// not the machine.
 ///
 /// Thread-safe. Note is cheap and may be called under other locks, so that records stand in the order of what
@@ -36,7 +36,7 @@ class Journal final : public GrantLog {
     Found found = Found::kNone;
     std::string detail;
   };
-  /// What the new file says of every card, until Settled: that the one before was damaged, missing or of
+  /// A mark on every card in the new file, until Settled: that the file before was damaged, missing or of
   /// another boot. A start that does not come to its end leaves it to the next one.
   static constexpr char kWasDamaged[] = "*damaged";
   static constexpr char kWasMissing[] = "*missing";

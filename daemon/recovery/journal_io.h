@@ -10,7 +10,7 @@
 
 namespace lgpu::daemon {
 
-// What a journal does to the file system, in a place of its own: the lgpud of the tests has another one,
+// A journal's calls of the file system, in a file of their own: the lgpud of the tests has another one,
 // which dies at the n-th of these calls.
 
 /// All of a file; nothing where there is none.

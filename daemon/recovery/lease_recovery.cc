@@ -113,7 +113,7 @@ bool LeaseRecovery::IsInFile(const v1::JournalLease& lease) const {
 
 bool LeaseRecovery::IsBelieved(const v1::JournalLease& lease) const {
   const bool is_damaged = found_.found == Journal::Found::kDamaged;
-  // What the journal lacks may be its removal.
+  // The journal may lack the record of the lease's removal.
   return !lease.lasting() || !is_damaged || !lasting_.is_whole || IsInFile(lease);
 }
 

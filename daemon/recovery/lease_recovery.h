@@ -31,7 +31,7 @@ class LeaseRecovery {
 
   /// Those of the journal, before its sessions.
   void RestoreJournaled();
-  /// Those that only the file has stay in it, from before any lease may end and write it anew.
+  /// Keeps leases that only the file has, before any lease may end and write the file anew.
   void KeepOthersInFile();
   /// They are there again, when all that is held is charged; and the file is written.
   void RestoreOthers();

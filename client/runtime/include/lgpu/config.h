@@ -85,7 +85,7 @@ class LGPU_API Config {
 
   /// The CPU, then the GPUs; `device_type` "GPU" or "CPU" lists only these.
   std::vector<PhysicalDeviceInfo> ListPhysicalDevices(std::string_view device_type = {}) const;
-  /// What the Context has, or would have now. Unlike TensorFlow's, this starts nothing.
+  /// The devices that the Context has, or would have now. Unlike TensorFlow's, this starts nothing.
   absl::StatusOr<std::vector<LogicalDeviceName>> ListLogicalDevices(std::string_view device_type = {}) const;
   absl::StatusOr<DeviceDetails> GetDeviceDetails(std::string_view device) const;
 
