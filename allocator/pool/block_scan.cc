@@ -60,6 +60,7 @@ PageArray<BlockCopy> ScanBlocks(const PoolState& state, absl::FunctionRef<void()
   Scanned scanned;
   auto changes = std::make_unique<BlockChanges>(state.nodes.end());
   scanned.stale = std::make_unique<BlockChanges>(changes->end());
+  std::unique_ptr<BlockChanges> next;  // before `noting`: the state points at it until that ends
   const Noting noting(state, *changes);
   for (std::uint32_t index = 1; index < changes->end(); ++index) {
     CopyIfBlock(state.nodes, index, scanned.early);
@@ -67,7 +68,7 @@ PageArray<BlockCopy> ScanBlocks(const PoolState& state, absl::FunctionRef<void()
   std::vector<BlockCopy> last(kFewChanges);  // touched: no page fault under the lock
   for (int round = 1;; ++round) {
     last.clear();
-    auto next = std::make_unique<BlockChanges>(state.nodes.end());
+    next = std::make_unique<BlockChanges>(state.nodes.end());
     bool done = false;
     {
       const MutexLock lock(state.mutex);

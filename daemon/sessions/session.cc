@@ -71,6 +71,9 @@ int Session::TimeUntilNextLook() const {
   if (retry_at_) {
     next = std::min(next, *retry_at_);
   }
+  if (next_snapshot_look_ && !attesting_ && !close_request_) {
+    next = std::min(next, *next_snapshot_look_);
+  }
   const int at_most = fds_in_flight_ > 0 ? kLookAtUnread : -1;
   if (next == Clock::time_point::max()) {
     return at_most;

@@ -202,8 +202,9 @@ class Session {
   std::size_t fds_in_flight_ = 0;
   bool welcome_in_flight_ = false;
   Clock::time_point sent_at_;
-  std::optional<Clock::time_point> retry_at_;       // of a page that the kernel or the backend put off
-  std::optional<Clock::time_point> failing_since_;  // exports of a started grant fail since then
+  std::optional<Clock::time_point> retry_at_;            // of a page that the kernel or the backend put off
+  std::optional<Clock::time_point> next_snapshot_look_;  // a lost page is waited for until then
+  std::optional<Clock::time_point> failing_since_;       // exports of a started grant fail since then
   std::optional<std::uint64_t> close_request_;
   std::optional<Clock::time_point> gone_since_;  // the process is, and frames may be left
 };

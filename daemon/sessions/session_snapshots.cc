@@ -7,7 +7,9 @@ namespace lgpu::daemon {
 
 void Session::SendSnapshots() {
   // Before the last Attested nothing else is sent; a client that closes has no blocks any more.
-  if (attesting_ || close_request_ || end_ != End::kNone || !state_->snapshots().has_news()) return;
+  if (attesting_ || close_request_ || end_ != End::kNone) return;
+  const bool is_time = next_snapshot_look_ && turn_ >= *next_snapshot_look_;
+  if (!is_time && !state_->snapshots().has_news()) return;
   v1::Frame frame;
   while (std::optional<v1::Snapshot> next = state_->snapshots().Next()) {
     *frame.mutable_snapshot() = *std::move(next);
@@ -23,6 +25,7 @@ void Session::SendSnapshots() {
           "pid ", peer_.credentials.pid, " does not read lgpud's frames: it is stopped, or busy")));
     }
   }
+  next_snapshot_look_ = state_->snapshots().next_look();
 }
 
 void Session::HandleSnapshotPage(const v1::SnapshotPage& page) {

@@ -71,12 +71,20 @@ std::optional<v1::Snapshot> SnapshotLine::Next() {
   return frame;
 }
 
+std::optional<SnapshotLine::TimePoint> SnapshotLine::GiveUpAt() const {
+  if (!unanswered_ || current_ != nullptr || line_.empty()) return std::nullopt;
+  if (given_up_.size() + 1 >= kMostUnanswered) return std::nullopt;
+  return unanswered_->asked_at + patience_;
+}
+
+std::optional<SnapshotLine::TimePoint> SnapshotLine::next_look() const {
+  MutexLock lock(mutex_);
+  return GiveUpAt();
+}
+
 void SnapshotLine::GiveUpUnanswered() {
-  if (!unanswered_ || current_ != nullptr || line_.empty()) return;
-  if (given_up_.size() + 1 >= kMostUnanswered ||
-      std::chrono::steady_clock::now() - unanswered_->asked_at < patience_) {
-    return;
-  }
+  const std::optional<TimePoint> when = GiveUpAt();
+  if (!when || std::chrono::steady_clock::now() < *when) return;
   given_up_.push_back(*std::exchange(unanswered_, std::nullopt));
 }
 
@@ -110,6 +118,7 @@ absl::Status SnapshotLine::Take(const v1::SnapshotPage& page) {
                                                      page.snapshot_id(), " came, which was not asked for"));
     }
     unanswered_.reset();
+    given_up_.clear();  // programs answer in order: those are lost
     has_news_.store(true, std::memory_order_release);
     ask = current_;
     if (ask == nullptr && keeps_more) to_end_ = page.snapshot_id();

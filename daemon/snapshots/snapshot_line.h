@@ -40,6 +40,7 @@ struct DeviceAsk {
 /// thread's.
 class SnapshotLine {
  public:
+  using TimePoint = std::chrono::steady_clock::time_point;
   static constexpr std::size_t kMostUnanswered = 4;
   static constexpr std::chrono::milliseconds kPatience{10'000};
 
@@ -54,6 +55,9 @@ class SnapshotLine {
   /// The session is over: whoever waits, or comes later, is told `why`.
   void Close(const absl::Status& why);
 
+  /// When Next has a frame although there is no news: the question in line then takes the place of a frame
+  /// that is unanswered for too long. Changes with news only.
+  std::optional<TimePoint> next_look() const;
   /// Whether Next may have a frame.
   bool has_news() const { return has_news_.load(std::memory_order_acquire); }
   /// The next frame for the program; nothing: none now.
@@ -67,22 +71,23 @@ class SnapshotLine {
   struct Frame {
     std::uint64_t id = 0;
     std::uint32_t page = 0;
-    std::chrono::steady_clock::time_point asked_at = {};
+    TimePoint asked_at = {};
   };
+  std::optional<TimePoint> GiveUpAt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveUpUnanswered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool TakeGivenUp(const v1::SnapshotPage& page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<Waker> waker_;
   const std::chrono::milliseconds patience_;
   std::atomic<bool> has_news_{false};
-  Mutex mutex_;
+  mutable Mutex mutex_;
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<DeviceAsk>> line_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<DeviceAsk> current_ ABSL_GUARDED_BY(mutex_);  // has begun; null: none, or it was cancelled
   std::uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;           // of the one that began last
   std::uint32_t next_page_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<Frame> unanswered_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Frame> given_up_ ABSL_GUARDED_BY(mutex_);  // unanswered, and another one was asked since
+  std::vector<Frame> given_up_ ABSL_GUARDED_BY(mutex_);          // unanswered, as every frame since
   std::optional<std::uint64_t> to_end_ ABSL_GUARDED_BY(mutex_);  // a snapshot that the program still keeps
 };
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from lgpu._adaptors import by_cuda_device, library
-from lgpu._context import Context
+from lgpu._context import Context, current
 from lgpu._memory import LogicalMemory
 
 rmm = library("rmm", "RMM")
@@ -24,8 +24,11 @@ def _split(arguments: tuple[Any, ...]) -> tuple[list[int], Any]:
 
 def resource(memory: LogicalMemory) -> Any:
     """A resource of RMM's over a LogicalMemory, for rmm.mr.set_current_device_resource or as the upstream of others. A
-    refusal is a MemoryError with lgpu's text."""
+    refusal is a MemoryError with lgpu's text. The memory of a Context ends with the Context, which you keep."""
+    return _resource(memory, None)
 
+
+def _resource(memory: LogicalMemory, context: Optional[Context]) -> Any:
     def allocate(*arguments: Any) -> int:
         numbers, stream = _split(arguments)
         return memory.allocate(numbers[0], stream, tag="rmm")
@@ -34,11 +37,13 @@ def resource(memory: LogicalMemory) -> Any:
         numbers, stream = _split(arguments)
         memory.free(numbers[0], stream)
 
+    allocate.context = context  # open as long as RMM may allocate
     return rmm.mr.CallbackMemoryResource(allocate, deallocate)
 
 
 def enable(context: Optional[Context] = None, *, device: Optional[str] = None) -> None:
     """From now on what RMM allocates lies on the Context's logical GPU on its card: it is RMM's resource of that device.
     Without a Context it is the innermost open one. `device` says which logical GPU where several are on one card."""
+    context = context or current()
     for number, (_, memory) in by_cuda_device(context, device, "lgpu.rmm").items():
-        rmm.mr.set_per_device_resource(number, resource(memory))
+        rmm.mr.set_per_device_resource(number, _resource(memory, context))

@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -106,7 +108,8 @@ class Slot {
     const std::lock_guard lock(mutex_);
     if (memory_ == nullptr) return absl::InvalidArgumentError("");
     if (const auto found = memory_->Find(address); !found.ok()) return found.status();
-    recorded_[address].push_back(stream);
+    std::vector<void*>& streams = recorded_[address];
+    if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
     return absl::OkStatus();
   }
 

@@ -1,8 +1,10 @@
 """lgpu.cupy and lgpu.rmm on a card of the fake driver, behind a daemon. Both libraries need the CUDA runtime, so stand-ins of
 theirs make the documented calls: scripts/gpu-check runs the libraries themselves."""
 
+import gc
 import importlib
 import sys
+import threading
 import types
 import unittest
 
@@ -52,8 +54,46 @@ class CupyTest(unittest.TestCase):
 
         sys.modules["cupy"] = stand_in("cupy", cuda=types.SimpleNamespace(
             PythonFunctionAllocator=PythonFunctionAllocator, set_allocator=set_allocator,
-            get_current_stream=lambda: self.stream))
+            get_current_stream=self.current_stream))
         self.adaptor = importlib.import_module("lgpu.cupy")
+
+    def current_stream(self, device):
+        return self.stream
+
+    def test_arrays_that_a_garbage_collection_frees_during_a_call_do_not_block_it(self):
+        with lgpu.Context(memory_limit="32MiB") as ctx:
+            self.adaptor.enable()
+            malloc, free = self.functions
+            dead = [malloc(MIB, 0)]
+
+            class Handle(int):
+                def __hash__(self):  # as a collection that begins inside the adaptor's call
+                    while dead:
+                        free(dead.pop(), 0)
+                    return int.__hash__(self)
+
+            self.stream = Stream(Handle(2))
+            caller = threading.Thread(target=malloc, args=(MIB, 0), daemon=True)
+            caller.start()
+            caller.join(60)
+            self.assertFalse(caller.is_alive())
+            self.assertEqual(ctx.memory_info()["current"], MIB)
+
+    def test_a_block_is_freed_although_its_last_stream_cannot_be_used(self):
+        with lgpu.Context(memory_limit="32MiB") as ctx:
+            self.adaptor.enable()
+            malloc, free = self.functions
+            address = malloc(MIB, 0)
+            self.stream = Stream(12345)  # no stream of the driver's
+            with self.assertRaises(Exception):
+                free(address, 0)
+            self.assertEqual(ctx.memory_info()["current"], 0)
+
+    def test_the_context_stays_open_while_cupy_may_allocate(self):
+        self.adaptor.enable(lgpu.Context(memory_limit="32MiB"))
+        gc.collect()
+        malloc, free = self.functions
+        free(malloc(MIB, 0), 0)
 
     def test_arrays_are_in_the_lease_and_go_back(self):
         with lgpu.Context(memory_limit="32MiB", allocation_timeout=0) as ctx:
@@ -90,6 +130,12 @@ class RmmTest(unittest.TestCase):
             CallbackMemoryResource=lambda allocate, deallocate: (allocate, deallocate),
             set_per_device_resource=self.resources.__setitem__))
         self.adaptor = importlib.import_module("lgpu.rmm")
+
+    def test_the_context_stays_open_while_rmm_may_allocate(self):
+        self.adaptor.enable(lgpu.Context(memory_limit="32MiB"))
+        gc.collect()
+        (allocate, deallocate), = self.resources.values()
+        deallocate(allocate(MIB, RmmStream()), MIB, RmmStream())
 
     def test_both_orders_of_arguments(self):
         with lgpu.Context(memory_limit="32MiB", allocation_timeout=0) as ctx:

@@ -210,6 +210,41 @@ TEST(SnapshotLineTest, AProgramThatNeverAnswersHasFewFramesUnread) {
   EXPECT_EQ(frames, SnapshotLine::kMostUnanswered);
 }
 
+TEST(SnapshotLineTest, AnAnswerForgetsTheFramesThatWereLostBeforeIt) {
+  SnapshotLine line(std::make_shared<NoWaker>(), std::chrono::milliseconds(0));
+  std::vector<absl::Status> lost, answers;
+  for (std::size_t round = 1; round <= 3 * SnapshotLine::kMostUnanswered; ++round) {
+    const std::shared_ptr<DeviceAsk> ask = MakeAsk(lost);
+    ASSERT_TRUE(line.Add(ask).ok());
+    ASSERT_TRUE(line.Next().has_value()) << round;
+    line.Cancel(*ask);
+    ASSERT_TRUE(line.Add(MakeAsk(answers)).ok());
+    const std::optional<v1::Snapshot> question = line.Next();
+    ASSERT_TRUE(question.has_value()) << round;
+    ASSERT_TRUE(line.Take(PageOf(*question)).ok());
+    EXPECT_EQ(answers.size(), round);
+  }
+}
+
+TEST(SnapshotLineTest, AQuestionBehindALostAnswerSaysWhenItIsAsked) {
+  constexpr std::chrono::hours kPatience{1};
+  SnapshotLine line(std::make_shared<NoWaker>(), kPatience);
+  std::vector<absl::Status> answers;
+  const std::shared_ptr<DeviceAsk> first = MakeAsk(answers);
+  ASSERT_TRUE(line.Add(first).ok());
+  const auto before = std::chrono::steady_clock::now();
+  ASSERT_TRUE(line.Next().has_value());
+  const auto after = std::chrono::steady_clock::now();
+  line.Cancel(*first);
+  EXPECT_FALSE(line.next_look().has_value()) << "no question waits";
+  ASSERT_TRUE(line.Add(MakeAsk(answers)).ok());
+  EXPECT_FALSE(line.Next().has_value());
+  const auto look = line.next_look();
+  ASSERT_TRUE(look.has_value());
+  EXPECT_GE(*look, before + kPatience);
+  EXPECT_LE(*look, after + kPatience);
+}
+
 TEST(SnapshotLineTest, ASlowProgramIsAskedNothingElseWhileItsAskerWaits) {
   SnapshotLine line(std::make_shared<NoWaker>(), std::chrono::milliseconds(0));
   std::vector<absl::Status> answers;
