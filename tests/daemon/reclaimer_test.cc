@@ -1,0 +1,129 @@
+#include "daemon/recovery/reclaimer.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "tests/daemon/daemon_parts.h"
+#include "tests/daemon/temporary_directory.h"
+#include "tests/support/child_program.h"
+
+namespace lgpu::daemon {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::Eventually;
+
+constexpr std::uint32_t kUid = 61301;
+
+class ReclaimerTest : public ::testing::Test {
+ protected:
+  void Start(milliseconds grace) {
+    reclaimer_ = *Reclaimer::Start(parts_.broker(), parts_.leases(), parts_.sessions(),
+                                   {.waker = *PollWaker::Create(), .grace = grace});
+  }
+
+  /// A session of the child with a lease of its own, which holds 8 MiB.
+  std::shared_ptr<SessionState> StartSession() {
+    std::shared_ptr<SessionState> session = parts_.AddSession(kUid, child_.Hold());
+    const absl::StatusOr<v1::Lease> lease = parts_.CreateLease({.uid = kUid, .session = session}, "train");
+    EXPECT_EQ(lease.status(), absl::OkStatus());
+    EXPECT_EQ(parts_.Grow(*session, *lease, 8_MiB), absl::OkStatus());
+    EXPECT_EQ(parts_.broker().Held(session->id()), 8_MiB);
+    return session;
+  }
+
+  /// As the session's thread does when the connection ends without Close.
+  void Lose(const std::shared_ptr<SessionState>& session) {
+    session->StartDraining();
+    parts_.broker().StartDraining(session->id());
+    parts_.leases().SessionLost(*session);
+    reclaimer_->Adopt(session);
+  }
+
+  bool IsFree() {
+    return parts_.sessions().size() == 0 && parts_.leases().size() == 0 &&
+           parts_.FreeOfCard() == DaemonParts::kCard;
+  }
+
+  const TemporaryDirectory directory_;
+  DaemonParts parts_{directory_.path()};
+  IdleChild child_;
+  std::unique_ptr<Reclaimer> reclaimer_;
+};
+
+TEST_F(ReclaimerTest, ASessionWhoseProcessIsGoneIsFreeWithoutTheGrace) {
+  Start(std::chrono::hours(1));
+  const std::shared_ptr<SessionState> session = StartSession();
+  Lose(session);
+  child_.Kill();
+  EXPECT_TRUE(Eventually([&] { return IsFree(); }));
+  EXPECT_EQ(parts_.leases().lost_sessions(), 1u);
+  EXPECT_EQ(parts_.leases().end_counts().by_exit, 1u);
+}
+
+TEST_F(ReclaimerTest, ASessionWhoseProcessLivesIsFreeAfterTheGrace) {
+  Start(milliseconds(50));
+  Lose(StartSession());
+  EXPECT_TRUE(Eventually([&] { return IsFree(); }));
+}
+
+TEST_F(ReclaimerTest, ASessionInItsGraceKeepsItsMemoryUntilStop) {
+  Start(std::chrono::hours(1));
+  const std::shared_ptr<SessionState> session = StartSession();
+  Lose(session);
+  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_EQ(parts_.broker().Held(session->id()), 8_MiB);
+  EXPECT_EQ(parts_.sessions().size(), 1u);
+  reclaimer_->Stop();
+  EXPECT_TRUE(IsFree());
+}
+
+TEST_F(ReclaimerTest, AWatchedSessionIsWokenWhenItsProcessEnds) {
+  Start(std::chrono::hours(1));
+  const std::shared_ptr<SessionState> session = StartSession();
+  reclaimer_->Watch(session);
+  pollfd woken{.fd = static_cast<const PollWaker&>(*session->waker()).fd(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&woken, 1, 50), 0) << "its process lives";
+  child_.Kill();
+  EXPECT_EQ(::poll(&woken, 1, 10'000), 1);
+  EXPECT_EQ(parts_.broker().Held(session->id()), 8_MiB) << "its own thread ends it";
+}
+
+TEST_F(ReclaimerTest, AnUnwatchedSessionIsNotWoken) {
+  Start(std::chrono::hours(1));
+  const std::shared_ptr<SessionState> session = StartSession();
+  reclaimer_->Watch(session);
+  reclaimer_->Unwatch(*session);
+  child_.Kill();
+  pollfd woken{.fd = static_cast<const PollWaker&>(*session->waker()).fd(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&woken, 1, 100), 0);
+}
+
+TEST_F(ReclaimerTest, AnAbsentSessionEndsWithItsProcess) {
+  Start(std::chrono::hours(1));
+  const std::shared_ptr<SessionState> session = StartSession();
+  session->SetAbsent(session->lease());
+  reclaimer_->Watch(session);
+  child_.Kill();
+  EXPECT_TRUE(Eventually([&] { return IsFree(); }));
+  EXPECT_EQ(parts_.leases().lost_sessions(), 1u);
+}
+
+TEST_F(ReclaimerTest, AnAbsentSessionThatIsBackIsNotEnded) {
+  Start(milliseconds(0));
+  const std::shared_ptr<SessionState> session = StartSession();
+  session->SetAbsent(session->lease());
+  ASSERT_TRUE(session->LeaveAbsent());
+  reclaimer_->EndAbsent(session, /*is_gone=*/true);
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(parts_.broker().Held(session->id()), 8_MiB);
+  EXPECT_EQ(parts_.leases().lost_sessions(), 0u);
+}
+
+}  // namespace
+}  // namespace lgpu::daemon

@@ -1,0 +1,126 @@
+#include "daemon/recovery/recovery.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "tests/daemon/daemon_parts.h"
+#include "tests/daemon/temporary_directory.h"
+#include "tests/support/child_program.h"
+
+namespace lgpu::daemon {
+namespace {
+
+using testing::Eventually;
+
+constexpr std::uint32_t kUid = 61301;
+const Caller kUser{.uid = kUid, .session = nullptr};
+
+/// A daemon that dies, and the next one.
+class RecoveryTest : public ::testing::Test {
+ protected:
+  /// The first daemon: a session of the child with a lease, which holds 8 MiB. It ends as if it was killed:
+  /// the journal is written, and the session does not end.
+  void LiveAndDie() {
+    DaemonParts first(directory_.path());
+    const std::shared_ptr<SessionState> session = first.AddSession(kUid, child_.Hold());
+    const absl::StatusOr<v1::Lease> lease = first.CreateLease({.uid = kUid, .session = session}, "train");
+    ASSERT_EQ(lease.status(), absl::OkStatus());
+    ASSERT_EQ(first.Grow(*session, *lease, 8_MiB), absl::OkStatus());
+    lease_id_ = lease->id();
+    ASSERT_EQ(first.opened().journal->Commit(), absl::OkStatus());
+  }
+
+  void StartNext() {
+    next_.emplace(directory_.path());
+    reclaimer_ = *Reclaimer::Start(next_->broker(), next_->leases(), next_->sessions(),
+                                   {.waker = *PollWaker::Create()});
+    const RecoveryParts parts{.backend = next_->backend(),
+                              .broker = next_->broker(),
+                              .leases = next_->leases(),
+                              .sessions = next_->sessions(),
+                              .reclaimer = *reclaimer_,
+                              .events = next_->events(),
+                              .journal = *next_->opened().journal};
+    Recovery recovery(parts);
+    const absl::StatusOr<LeaseTable::Lasting> lasting = LeaseTable::ReadLasting(directory_.path());
+    ASSERT_EQ(lasting.status(), absl::OkStatus());
+    ASSERT_EQ(recovery.Run(next_->opened(), *lasting, {}), absl::OkStatus());
+  }
+
+  bool IsFree() {
+    return next_->sessions().size() == 0 && next_->leases().size() == 0 &&
+           next_->FreeOfCard() == DaemonParts::kCard;
+  }
+
+  const TemporaryDirectory directory_;
+  IdleChild child_;
+  std::string lease_id_;
+  std::optional<DaemonParts> next_;
+  std::unique_ptr<Reclaimer> reclaimer_;  // before the parts that it works on
+};
+
+TEST_F(RecoveryTest, ALivingSessionIsAbsentAndChargedInFull) {
+  LiveAndDie();
+  StartNext();
+  const std::shared_ptr<SessionState> session = next_->sessions().FindToken("token 1");
+  ASSERT_NE(session, nullptr);
+  EXPECT_EQ(session->phase(), SessionState::Phase::kAbsent);
+  EXPECT_EQ(next_->broker().Held(session->id()), 8_MiB);
+  EXPECT_EQ(next_->FreeOfCard(), DaemonParts::kCard - 8_MiB);
+  const absl::StatusOr<v1::Lease> lease = next_->leases().Get(kUser, "train");
+  ASSERT_EQ(lease.status(), absl::OkStatus());
+  EXPECT_EQ(lease->id(), lease_id_);
+}
+
+TEST_F(RecoveryTest, ASessionThatDiedMeanwhileEndsWithItsLease) {
+  LiveAndDie();
+  child_.Kill();
+  StartNext();
+  EXPECT_TRUE(Eventually([&] { return IsFree(); }));
+}
+
+TEST_F(RecoveryTest, AnAbsentSessionThatDiesLaterEndsWithItsLease) {
+  LiveAndDie();
+  StartNext();
+  child_.Kill();
+  EXPECT_TRUE(Eventually([&] { return IsFree(); }));
+}
+
+TEST_F(RecoveryTest, ALastingLeaseIsThereWithoutASession) {
+  {
+    DaemonParts first(directory_.path());
+    ASSERT_TRUE(first.CreateLease(kUser, "keep").ok());
+  }
+  StartNext();
+  EXPECT_TRUE(next_->leases().Get(kUser, "keep").ok());
+  EXPECT_EQ(next_->sessions().size(), 0u);
+}
+
+TEST_F(RecoveryTest, IdsOfTheEarlierDaemonAreNotGivenOutAgain) {
+  LiveAndDie();
+  StartNext();
+  const absl::StatusOr<v1::Lease> old = next_->leases().Get(kUser, "train");
+  const absl::StatusOr<v1::Lease> made = next_->CreateLease(kUser, "new");
+  ASSERT_TRUE(old.ok() && made.ok());
+  EXPECT_NE(made->id(), old->id());
+  EXPECT_GT(made->devices(0).id(), old->devices(0).id());
+}
+
+TEST_F(RecoveryTest, AThirdDaemonFindsTheSameAccounts) {
+  LiveAndDie();
+  StartNext();
+  reclaimer_.reset();
+  next_.reset();
+  StartNext();
+  const std::shared_ptr<SessionState> session = next_->sessions().FindToken("token 1");
+  ASSERT_NE(session, nullptr);
+  EXPECT_EQ(next_->broker().Held(session->id()), 8_MiB);
+}
+
+}  // namespace
+}  // namespace lgpu::daemon
