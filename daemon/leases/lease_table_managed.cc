@@ -77,8 +77,8 @@ absl::StatusOr<LeaseTable::WithDirectory> LeaseTable::OpenDirectory(const Caller
     LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, text));
     if (caller.only || (!caller.is_root() && caller.uid != ::geteuid())) {
       return absl::PermissionDeniedError(
-          "the directory of a lease is made for root, whose containers could otherwise change every lease; "
-          "containers of yours connect in your name");
+          "only root can give a lease a directory of its own; containers of yours connect in your name and "
+          "need none");
     }
     Lease& lease = leases_.at(key);
     lease.has_directory = true;
