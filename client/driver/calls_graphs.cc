@@ -54,7 +54,9 @@ void GiveBack(Shim& shim, const std::vector<GraphBook::Part>& parts, std::size_t
 /// The driver may make the graph's memory anew although it keeps some of other graphs: both are charged, or
 /// what is kept goes.
 bool TakePart(Shim& shim, const GraphBook::Part& part, const char* call) {
-  PoolBook& pool = *BookOf(shim, part.device);
+  // Shared: another thread may put a new book in its place, once the card is known.
+  const std::shared_ptr<PoolBook> book = BookOf(shim, part.device);
+  PoolBook& pool = *book;
   const auto take = [&] {
     const std::uint64_t reserved = GraphReserved(pool.pool).value_or(0);
     const std::uint64_t floor = reserved > ~part.bytes ? ~std::uint64_t{0} : reserved + part.bytes;
