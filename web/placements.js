@@ -91,19 +91,26 @@ export class Placements {
   }
 
   #drawOps(context, { starts, spans, first, scale, lanes, lane }) {
+    const topOf = (device) => 6 + lanes.indexOf(shortDevice(device)) * lane;
+    this.#boxes = this.#records.map((record, i) => {
+      const isCopy = record.source !== undefined;
+      return {
+        record,
+        x: LEFT + (starts[i] - first) * scale,
+        y: topOf(record.device) + lane * (isCopy ? 0.8 : 0.1),
+        w: Math.max(2, spans[i] * scale),
+        h: lane * (isCopy ? 0.12 : 0.62),
+      };
+    });
+    // Copies first: ops lie over their arrows.
+    context.fillStyle = colour("muted");
+    for (const box of this.#boxes.filter((one) => one.record.source !== undefined)) {
+      context.fillRect(box.x, box.y, box.w, box.h);
+      arrow(context, box.x, topOf(box.record.source) + lane * 0.5, box.x, box.y + box.h / 2);
+    }
     const fills = new Map();
-    this.#records.forEach((record, i) => {
-      const top = 6 + lanes.indexOf(shortDevice(record.device)) * lane;
-      const box = { record, x: LEFT + (starts[i] - first) * scale, w: Math.max(2, spans[i] * scale) };
-      if (record.source !== undefined) {
-        Object.assign(box, { y: top + lane * 0.8, h: lane * 0.12 });
-        context.fillStyle = colour("muted");
-        context.fillRect(box.x, box.y, box.w, box.h);
-        arrow(context, box.x, 6 + (lanes.indexOf(shortDevice(record.source)) + 0.5) * lane, box.x, box.y + box.h / 2);
-        this.#boxes.push(box);
-        return;
-      }
-      Object.assign(box, { y: top + lane * 0.1, h: lane * 0.62 });
+    for (const box of this.#boxes.filter((one) => one.record.source === undefined)) {
+      const { record } = box;
       if (!fills.has(record.op)) fills.set(record.op, fillOf(context, looks.of(record.op), colour("back")));
       context.fillStyle = fills.get(record.op);
       context.fillRect(box.x, box.y, box.w, box.h);
@@ -116,8 +123,7 @@ export class Placements {
         context.fillStyle = colour("text");
         context.fillText(record.op, box.x + 4, box.y + box.h / 2 + 4);
       }
-      this.#boxes.push(box);
-    });
+    }
     if (this.#at >= 0 && this.#boxes[this.#at]) {
       const box = this.#boxes[this.#at];
       context.strokeStyle = colour("accent");
@@ -159,7 +165,7 @@ export class Placements {
 
 function arrow(context, fromX, fromY, toX, toY) {
   context.save();
-  context.strokeStyle = context.fillStyle = colour("text");
+  context.strokeStyle = context.fillStyle = colour("muted");
   context.lineWidth = 1;
   context.beginPath();
   context.moveTo(fromX, fromY);
