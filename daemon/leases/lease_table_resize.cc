@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<LeaseDevice>> Resized(const Lease& lease, const v1::R
         return each.card.device.uuid == device.card.device.uuid;
       });
       LGPU_CHECK(card != cards.end());  // cards are there as long as the daemon
-      // What is promised to it already is its own; a guarantee needs the rest to be nobody's.
+      // The device's own promise stays with it; a larger guarantee needs unpromised memory.
       device.limit = device.preallocate
                          ? RoundDown(std::min(Broker::WholeCard(*card), device.limit + card->view.free()),
                                      card->view.granularity)
@@ -126,8 +126,8 @@ absl::StatusOr<v1::Lease> LeaseTable::Resize(const Caller& caller, const v1::Res
   for (std::size_t i = 0; i < devices.size() && status.ok(); ++i) {
     const LeaseDevice before = devices[i];
     const LeaseDevice& wanted = resizing.wanted[i];
-    // What is set free may be somebody else's at once: by then the journal has it that it is not this one's.
-    // What is added is noted when it is there.
+    // Freed memory may be granted to another device at once, so the journal has the lower sizes before. Added
+    // memory is noted when it exists.
     devices[i].limit = std::min(before.limit, wanted.limit);
     devices[i].guarantee = std::min(before.guarantee, wanted.guarantee);
     NoteDevices(lease.key, devices);
