@@ -43,7 +43,7 @@ void AddMemoryNodes(Graph graph, int depth, std::vector<GraphBook::Part>& parts)
 }
 
 std::shared_ptr<PoolBook> BookOf(Shim& shim, Device device) {
-  return shim.graph_pools.Of(static_cast<std::uint64_t>(device), shim.CardOf(device));
+  return shim.graph_pools.Of(static_cast<std::uint64_t>(device), device, shim.CardOf(device));
 }
 
 void GiveBack(Shim& shim, const std::vector<GraphBook::Part>& parts, std::size_t count) {

@@ -58,11 +58,11 @@ std::shared_ptr<PoolBook> BookOf(Shim& shim, std::optional<MemPool> pool, Stream
   const auto key = [&] { return reinterpret_cast<std::uint64_t>(*pool); };
   if (pool) {
     if (std::shared_ptr<PoolBook> known = shim.pools.Find(key())) {
-      const bool has_card = known->is_host || known->card != LeaseSession::kNoCard;
-      return has_card ? known : shim.pools.Of(key(), shim.CardOf(known->device));
+      if (known->is_host || known->card != LeaseSession::kNoCard) return known;
+      if (known->device != kNoDevice) return shim.pools.Of(key(), known->device, shim.CardOf(known->device));
     }
     if (const std::optional<Device> device = DeviceOfPool(*pool))
-      return shim.pools.Of(key(), shim.CardOf(*device));
+      return shim.pools.Of(key(), *device, shim.CardOf(*device));
   }
   const std::optional<Device> device = DeviceOfStream(stream);
   if (!device) return nullptr;
@@ -70,7 +70,7 @@ std::shared_ptr<PoolBook> BookOf(Shim& shim, std::optional<MemPool> pool, Stream
     pool.emplace();
     if (CallReal(RealDriver::Get().cuDeviceGetMemPool, &*pool, *device) != kSuccess) return nullptr;
   }
-  return shim.pools.Of(key(), shim.CardOf(*device));
+  return shim.pools.Of(key(), *device, shim.CardOf(*device));
 }
 
 template <typename Allocate>
@@ -169,7 +169,7 @@ LGPU_SHIM_EXPORT Result cuMemPoolCreate(MemPool* pool, const MemPoolProps* props
     (void)CallReal(RealDriver::Get().cuCtxGetDevice, &device);
     shim->pools.Made(key, device, shim->CardOf(device), /*is_host=*/false);
   } else {
-    shim->pools.Made(key, /*device=*/0, LeaseSession::kNoCard, /*is_host=*/true);
+    shim->pools.Made(key, kNoDevice, LeaseSession::kNoCard, /*is_host=*/true);
   }
   return result;
 }
@@ -182,7 +182,7 @@ LGPU_SHIM_EXPORT Result cuMemPoolExportToShareableHandle(void* shareable, MemPoo
   if (shim == nullptr || result != kSuccess) return result;
   // Whatever it allocates later may be opened, too, so it counts with all that the card can have.
   const int card = shim->pools.CardOf(reinterpret_cast<std::uint64_t>(pool));
-  const auto book = shim->pools.Of(reinterpret_cast<std::uint64_t>(pool), card);
+  const auto book = shim->pools.Of(reinterpret_cast<std::uint64_t>(pool), kNoDevice, card);
   if (!std::exchange(book->is_exported, true)) shim->session.CountExported(card, Pools::kLargest);
   return result;
 }
@@ -194,7 +194,7 @@ LGPU_SHIM_EXPORT Result cuMemPoolImportFromShareableHandle(MemPool* pool, void* 
   Shim* const shim = Shim::Get();
   if (shim == nullptr || result != kSuccess) return result;
   // It cannot allocate, and is not charged.
-  const auto book = shim->pools.Of(reinterpret_cast<std::uint64_t>(*pool), LeaseSession::kNoCard);
+  const auto book = shim->pools.Of(reinterpret_cast<std::uint64_t>(*pool), kNoDevice, LeaseSession::kNoCard);
   book->is_host = true;
   book->is_import = true;
   shim->session.CountImports(1);

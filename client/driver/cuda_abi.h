@@ -19,6 +19,7 @@ inline constexpr Result kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
 inline constexpr Result kNotSupported = CUDA_ERROR_NOT_SUPPORTED;
 
 using Device = CUdevice;
+inline constexpr Device kNoDevice = -1;
 using DevicePtr = std::uint64_t;  // as CUdeviceptr
 using DevicePtrV1 = unsigned;
 using Handle = CUmemGenericAllocationHandle;

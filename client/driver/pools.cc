@@ -14,15 +14,16 @@ constexpr int kSettleTries = 4;
 
 }  // namespace
 
-std::shared_ptr<PoolBook> Pools::Of(std::uint64_t pool, int card) {
+std::shared_ptr<PoolBook> Pools::Of(std::uint64_t pool, Device device, int card) {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<PoolBook>& book = books_[pool];
   if (book == nullptr) {
-    book = std::make_shared<PoolBook>(PoolBook{.pool = pool, .card = card});
+    book = std::make_shared<PoolBook>(PoolBook{.pool = pool, .card = card, .device = device});
   } else if (book->card == LeaseSession::kNoCard && card != LeaseSession::kNoCard && !book->is_host) {
     // Nothing was charged for it yet.
     PoolBook known = *book;
     known.card = card;
+    known.device = device;
     book = std::make_shared<PoolBook>(known);
   }
   return book;
@@ -34,7 +35,7 @@ std::shared_ptr<PoolBook> Pools::Find(std::uint64_t pool) {
   return found == books_.end() ? nullptr : found->second;
 }
 
-void Pools::Made(std::uint64_t pool, int device, int card, bool is_host) {
+void Pools::Made(std::uint64_t pool, Device device, int card, bool is_host) {
   const std::lock_guard lock(mutex_);
   books_.insert_or_assign(pool, std::make_shared<PoolBook>(PoolBook{
                                     .pool = pool, .card = card, .device = device, .is_host = is_host}));

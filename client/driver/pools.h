@@ -16,7 +16,7 @@ namespace lgpu::shim {
 struct PoolBook {
   std::uint64_t pool = 0;            // the driver's handle
   int card = LeaseSession::kNoCard;  // kNoCard: of the host, or the daemon could not say
-  int device = 0;                    // of the driver's; of a pool that the program made
+  Device device = kNoDevice;         // whose memory the pool has; kNoDevice: not known
   std::uint64_t used = 0;            // of live allocations
   std::uint64_t kept = 0;     // of graphs that are gone: what the driver may still have in use for them
   std::uint64_t charged = 0;  // whole blocks; at least `used` and `kept`
@@ -39,12 +39,12 @@ class Pools {
   Pools(LeaseSession& session, ChargeKind kind, Figure reserved, Figure in_use = nullptr)
       : session_(session), kind_(kind), reserved_(reserved), in_use_(in_use) {}
 
-  /// The book of a pool, made at its first use, and anew while its card was not known.
-  std::shared_ptr<PoolBook> Of(std::uint64_t pool, int card);
+  /// The book of a pool of `device`, made at its first use, and anew while its card was not known.
+  std::shared_ptr<PoolBook> Of(std::uint64_t pool, Device device, int card);
   /// The book of a pool that was used before; else null.
   std::shared_ptr<PoolBook> Find(std::uint64_t pool);
   /// The driver made the pool. `is_host`: of the host's memory, which is not charged.
-  void Made(std::uint64_t pool, int device, int card, bool is_host);
+  void Made(std::uint64_t pool, Device device, int card, bool is_host);
 
   /// Counts an allocation of `bytes` of the pool: `call` is about to make it. At least `floor` is charged for
   /// the pool then. False: refused.

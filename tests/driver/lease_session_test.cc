@@ -191,7 +191,7 @@ std::optional<std::uint64_t> reserved;
 TEST_F(LeaseSessionTest, APoolIsChargedForItsRequestsAndLoweredByTheDriversWord) {
   LeaseSession session(Options());
   Pools pools(session, ChargeKind::kPool, [](std::uint64_t) { return reserved; });
-  const auto pool = pools.Of(1, 0);
+  const auto pool = pools.Of(1, 0, 0);
   ASSERT_TRUE(pools.Take(*pool, 20 * kMiB, kCall));
   ASSERT_TRUE(pools.Take(*pool, 20 * kMiB, kCall));
   EXPECT_FALSE(pools.Take(*pool, 40 * kMiB, kCall));
@@ -226,7 +226,7 @@ TEST_F(LeaseSessionTest, AFigureFromBeforeAnotherThreadsAllocationLowersNothing)
     other->GiveBack(*busy.pool, 20 * kMiB);  // which the driver keeps
     return 0;                                // what it had before
   });
-  busy = {.pools = &pools, .pool = pools.Of(3, 0)};
+  busy = {.pools = &pools, .pool = pools.Of(3, 0, 0)};
   pools.Settle(*busy.pool);
   EXPECT_TRUE(DaemonHas(20 * kMiB)) << "the driver is asked again";
   busy = {};
@@ -235,7 +235,7 @@ TEST_F(LeaseSessionTest, AFigureFromBeforeAnotherThreadsAllocationLowersNothing)
 TEST_F(LeaseSessionTest, APoolOfHostMemoryIsNotCharged) {
   LeaseSession session(Options());
   Pools pools(session, ChargeKind::kPool, [](std::uint64_t) { return reserved; });
-  const auto pool = pools.Of(2, LeaseSession::kNoCard);
+  const auto pool = pools.Of(2, 0, LeaseSession::kNoCard);
   EXPECT_FALSE(pools.Take(*pool, kMiB, kCall)) << "a card that is not the lease's";
   pool->is_host = true;
   EXPECT_TRUE(pools.Take(*pool, 1000 * kMiB, kCall));

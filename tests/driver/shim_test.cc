@@ -121,6 +121,21 @@ TEST_F(TwoCardsTest, StreamOrderedMemoryIsChargedToTheDeviceThatHasIt) {
   End(*client);
 }
 
+TEST_F(TwoCardsTest, APoolThatWasRefusedWithoutADaemonIsChargedToItsOwnDeviceLater) {
+  StartMachine();
+  ASSERT_EQ(Run({"create", "-q", "-n", "2", "--gpus", "all", "-m", "64MiB", "--name", "two"}).code, 0);
+  const ChildProgram::Environment environment = EnvironmentOf("two");
+  KillDaemon();
+  auto client = StartProgram({Client("dlopen"), "dlopen", "libcuda.so.1"}, environment);
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a pool_of_one ", 40 * kMiB)), "error 2");
+  StartMachine();
+  EXPECT_EQ(Ask(*client, absl::StrCat("alloc a pool_of_one ", 40 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*client, "info"), absl::StrCat("ok ", 64 * kMiB, " ", 64 * kMiB))
+      << "device 0 has none of it";
+  EXPECT_EQ(Ask(*client, "info_of_one"), absl::StrCat("ok ", 24 * kMiB, " ", 64 * kMiB));
+  End(*client);
+}
+
 TEST_F(ShimTest, AGraphThatIsGoneLeavesWhatIsInUseCharged) {
   StartMachine();
   auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
