@@ -94,12 +94,12 @@ void Handles::Mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t h
   mappings_.insert_or_assign(address, Mapping{.bytes = bytes, .memory = known->second.memory});
 }
 
-void Handles::Bound(std::uint64_t object, const Part& part, std::uint64_t handle) {
+void Handles::Bound(std::uint64_t object, const Part& part, std::uint64_t handle, const void* context) {
   const std::lock_guard lock(mutex_);
   const auto known = handles_.find(handle);
   if (known == handles_.end()) return;
   ++known->second.memory->references;
-  bindings_.emplace(object, Binding{.part = part, .memory = known->second.memory});
+  bindings_.emplace(object, Binding{.part = part, .memory = known->second.memory, .context = context});
 }
 
 void Handles::BoundMapping(std::uint64_t object, const Part& part, std::uint64_t address,
@@ -147,7 +147,7 @@ Handles::References Handles::TakeHandle(std::uint64_t handle) {
   const std::lock_guard lock(mutex_);
   const auto known = handles_.find(handle);
   if (known == handles_.end()) return {};
-  References taken{{.number = handle, .bytes = 0, .memory = known->second.memory}};
+  References taken{{.number = handle, .memory = known->second.memory}};
   if (--known->second.references == 0) handles_.erase(known);
   return taken;
 }
@@ -173,7 +173,7 @@ Handles::References Handles::TakeBinding(std::uint64_t object, const Part& part)
       ++at;
       continue;
     }
-    taken.push_back({.number = object, .bytes = 0, .memory = at->second.memory});
+    taken.push_back({.number = object, .memory = at->second.memory});
     at = bindings_.erase(at);
   }
   return taken;
@@ -183,9 +183,26 @@ Handles::References Handles::TakeBindings(std::uint64_t object) {
   References taken;
   const std::lock_guard lock(mutex_);
   const auto [begin, end] = bindings_.equal_range(object);
-  for (auto at = begin; at != end; ++at)
-    taken.push_back({.number = object, .bytes = 0, .memory = at->second.memory});
+  for (auto at = begin; at != end; ++at) {
+    const Binding& binding = at->second;
+    taken.push_back(
+        {.number = object, .memory = binding.memory, .part = binding.part, .context = binding.context});
+  }
   bindings_.erase(begin, end);
+  return taken;
+}
+
+Handles::References Handles::TakeBindingsOfContext(const void* context) {
+  References taken;
+  const std::lock_guard lock(mutex_);
+  for (auto at = bindings_.begin(); at != bindings_.end();) {
+    if (at->second.context != context) {
+      ++at;
+      continue;
+    }
+    taken.push_back({.number = at->first, .memory = at->second.memory});
+    at = bindings_.erase(at);
+  }
   return taken;
 }
 
@@ -203,6 +220,15 @@ void Handles::PutMappingsBack(const References& taken) {
   for (const Reference& reference : taken) {
     mappings_.insert_or_assign(reference.number,
                                Mapping{.bytes = reference.bytes, .memory = reference.memory});
+  }
+}
+
+void Handles::PutBindingsBack(const References& taken) {
+  const std::lock_guard lock(mutex_);
+  for (const Reference& reference : taken) {
+    bindings_.emplace(
+        reference.number,
+        Binding{.part = reference.part, .memory = reference.memory, .context = reference.context});
   }
 }
 

@@ -72,8 +72,9 @@ class Handles {
 
   /// A part of a sparse array or of a multicast object, in numbers that tell its parts apart.
   using Part = std::array<std::uint64_t, 5>;
-  /// The handle's memory, or that of the mappings in a range of addresses, is bound to a part of `object`.
-  void Bound(std::uint64_t object, const Part& part, std::uint64_t handle);
+  /// The handle's memory, or that of the mappings in a range of addresses, is bound to a part of `object`,
+  /// which dies with `context`; null: with none.
+  void Bound(std::uint64_t object, const Part& part, std::uint64_t handle, const void* context = nullptr);
   void BoundMapping(std::uint64_t object, const Part& part, std::uint64_t address, std::uint64_t bytes);
   /// The card of a handle's memory, or of what is mapped at an address; kNoCard: not the shim's.
   int CardOf(std::uint64_t handle);
@@ -88,9 +89,11 @@ class Handles {
     bool is_import = false;
   };
   struct Reference {
-    std::uint64_t number = 0;  // of the handle, or the mapping's address
+    std::uint64_t number = 0;  // of the handle or the object, or the mapping's address
     std::uint64_t bytes = 0;   // of a mapping
     std::shared_ptr<Memory> memory;
+    Part part{};  // of a binding
+    const void* context = nullptr;
   };
   using References = std::vector<Reference>;
   References TakeHandle(std::uint64_t handle);
@@ -98,8 +101,11 @@ class Handles {
   /// What is bound to one part of the object, and to all of its parts.
   References TakeBinding(std::uint64_t object, const Part& part);
   References TakeBindings(std::uint64_t object);
+  /// What is bound to objects that died with `context`.
+  References TakeBindingsOfContext(const void* context);
   void PutHandleBack(const References& taken);
   void PutMappingsBack(const References& taken);
+  void PutBindingsBack(const References& taken);
   /// What had its last reference among these.
   struct Dropped {
     std::vector<Charge> charges;
@@ -120,6 +126,7 @@ class Handles {
   struct Binding {
     Part part;
     std::shared_ptr<Memory> memory;
+    const void* context = nullptr;
   };
   /// The first mapping that ends after `address`.
   std::map<std::uint64_t, Mapping>::iterator MappingAt(std::uint64_t address);

@@ -71,10 +71,15 @@ Result CreateArray(Result (*real)(Array*, const Descriptor*), Array* array, cons
 Result Destroy(Result (*real)(void*), void* array) {
   Shim* const shim = Shim::Get();
   if (shim == nullptr) return CallReal(real, array);
-  const Result result =
-      shim->UnchargeAround(reinterpret_cast<std::uint64_t>(array), [&] { return CallReal(real, array); });
+  const auto key = reinterpret_cast<std::uint64_t>(array);
   // What was mapped into a sparse array goes with it.
-  if (result == kSuccess) shim->Drop(shim->handles.TakeBindings(reinterpret_cast<std::uint64_t>(array)));
+  const Handles::References mapped = shim->handles.TakeBindings(key);
+  const Result result = shim->UnchargeAround(key, [&] { return CallReal(real, array); });
+  if (result == kSuccess) {
+    shim->Drop(mapped);
+  } else {
+    shim->handles.PutBindingsBack(mapped);
+  }
   return result;
 }
 

@@ -27,10 +27,13 @@ Result MapArrays(Result (*real)(ArrayMapInfo*, unsigned, Stream), ArrayMapInfo* 
   const Result result = CallReal(real, infos, count, stream);
   Shim* const shim = Shim::Get();
   if (shim == nullptr || result != kSuccess) return result;
+  // The stream's context is that of the arrays.
+  Context context = nullptr;
+  (void)CallReal(RealDriver::Get().cuStreamGetCtx, stream, &context);
   for (const ArrayMapInfo& info : std::span(infos, count)) {
     const auto array = reinterpret_cast<std::uint64_t>(info.resource);
     shim->Drop(shim->handles.TakeBinding(array, PartOf(info)));
-    if (info.operation == kMapOperation) shim->handles.Bound(array, PartOf(info), info.handle);
+    if (info.operation == kMapOperation) shim->handles.Bound(array, PartOf(info), info.handle, context);
   }
   return result;
 }

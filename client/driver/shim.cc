@@ -148,6 +148,7 @@ void Shim::ForgetContext(const void* context) {
   if (context == nullptr) return;
   contexts_gone.fetch_add(1, std::memory_order_acq_rel);
   for (const Allocation& allocation : allocations.RemoveOfContext(context)) GiveBack(allocation);
+  Drop(handles.TakeBindingsOfContext(context));
 }
 
 }  // namespace lgpu::shim

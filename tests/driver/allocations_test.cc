@@ -82,6 +82,36 @@ TEST(HandlesTest, ABindingKeepsTheMemoryUntilItIsTakenBack) {
   EXPECT_TRUE(handles.TakeBindings(kArray).empty()) << "a handle that is not the shim's";
 }
 
+TEST(HandlesTest, BindingsOfAnArrayThatTheDriverRefusedToDestroyArePutBack) {
+  constexpr std::uint64_t kArray = 0x5500;
+  const Handles::Part part{0, 1};
+  int context = 0;
+  Handles handles;
+  handles.Created(1, Made());
+  handles.Bound(kArray, part, 1, &context);
+  EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).charges.empty());
+  const Handles::References taken = handles.TakeBindings(kArray);
+  EXPECT_EQ(taken.size(), 1U);
+  EXPECT_TRUE(handles.TakeBindings(kArray).empty()) << "a new array may have its number";
+  handles.PutBindingsBack(taken);
+  handles.PutBindingsBack(handles.TakeBindings(kArray));
+  EXPECT_TRUE(handles.TakeBindingsOfContext(nullptr).empty()) << "they have their context still";
+  EXPECT_EQ(handles.Drop(handles.TakeBinding(kArray, part)).charges.size(), 1U) << "and their part";
+}
+
+TEST(HandlesTest, AContextTakesTheBindingsOfItsArraysWithIt) {
+  const Handles::Part part{0, 1};
+  int one = 0, two = 0;
+  Handles handles;
+  for (const std::uint64_t i : {1, 2}) handles.Created(i, Made());
+  handles.Bound(0x5500, part, 1, &one);
+  handles.Bound(0x6600, part, 2, &two);
+  for (const std::uint64_t i : {1, 2}) EXPECT_TRUE(handles.Drop(handles.TakeHandle(i)).charges.empty());
+  EXPECT_EQ(handles.Drop(handles.TakeBindingsOfContext(&one)).charges.size(), 1U);
+  EXPECT_TRUE(handles.TakeBindings(0x5500).empty());
+  EXPECT_EQ(handles.Drop(handles.TakeBindings(0x6600)).charges.size(), 1U) << "of the other context";
+}
+
 TEST(HandlesTest, ABindingByAddressKeepsEveryMappingInTheRange) {
   constexpr std::uint64_t kObject = 7;
   const Handles::Part part{0, 0, 2 * kSize};
