@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "base/refusal_text.h"
+#include "base/wrapped_text.h"
 
 namespace lgpu {
 namespace {
@@ -14,7 +16,6 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kPayloadUrl = "type.lgpu/lgpu.Refusal";
 constexpr std::size_t kMostHoldersShown = 8;
-constexpr std::size_t kMostColumns = 80;
 constexpr std::size_t kFewestColumns = 30;  // for remarks: a longer label has its remark below it
 
 // Names come from programs; one with a line break must not forge a line of its own.
@@ -23,35 +24,6 @@ std::string OneLine(std::string_view text) {
   std::replace_if(
       line.begin(), line.end(), [](unsigned char c) { return c < ' ' || c == 127; }, ' ');
   return line;
-}
-
-bool IsContinuation(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
-
-// Where the first line of at most `columns` characters ends: before its last blank; inside a word that is
-// longer than that.
-std::size_t LineEnd(std::string_view text, std::size_t columns) {
-  std::size_t end = 0;
-  std::size_t blank = 0;
-  for (std::size_t used = 0; end < text.size(); ++end) {
-    if (IsContinuation(text[end])) continue;
-    if (used++ == columns) break;
-    if (text[end] == ' ') blank = end;
-  }
-  if (end == text.size() || text[end] == ' ' || blank == 0) return end;
-  return blank;
-}
-
-// Appends `words` in lines of at most kMostColumns; the first begins at `column`, the others behind as many
-// blanks as `indent` says.
-void AppendWrapped(std::string& text, std::string_view words, std::size_t column, std::size_t indent) {
-  words.remove_suffix(words.size() - (words.find_last_not_of(' ') + 1));
-  for (std::size_t end = LineEnd(words, kMostColumns - column); end < words.size();
-       end = LineEnd(words, kMostColumns - indent)) {
-    text.append(words.substr(0, words.find_last_not_of(' ', end == 0 ? 0 : end - 1) + 1));
-    text.append("\n").append(indent, ' ');
-    words.remove_prefix(std::min(words.find_first_not_of(' ', end), words.size()));
-  }
-  text.append(words);
 }
 
 // All sizes from 1 MiB on in MiB, so that a column of them compares at a glance.
@@ -67,18 +39,18 @@ std::string ColumnBytes(Bytes amount) {
 class Table {
  public:
   void Add(std::string label, Bytes amount, std::string remark = "") {
-    label_width_ = std::max(label_width_, label.size());
+    label_width_ = std::max(label_width_, CharacterCount(label));
     std::string number = ColumnBytes(amount);
     number_width_ = std::max(number_width_, number.size());
     rows_.push_back({std::move(label), std::move(number), std::move(remark)});
   }
   void AppendTo(std::string& text) const {
     for (const Row& row : rows_) {
-      text.append("\n  ").append(row.label).append(label_width_ - row.label.size() + 2, ' ');
+      text.append("\n  ").append(row.label).append(label_width_ - CharacterCount(row.label) + 2, ' ');
       text.append(number_width_ - row.number.size(), ' ').append(row.number);
       if (row.remark.empty()) continue;
       const std::size_t column = 2 + label_width_ + 2 + number_width_ + 3;
-      if (column + kFewestColumns <= kMostColumns) {
+      if (column + kFewestColumns <= kTextColumns) {
         AppendWrapped(text.append("   "), row.remark, column, column);
       } else {
         AppendWrapped(text.append("\n      "), row.remark, 6, 6);
@@ -96,15 +68,15 @@ class Table {
 };
 
 std::string CardName(const Refusal& refusal) {
-  constexpr std::size_t kMost = 48;
+  constexpr std::size_t kMost = 48;  // characters
   if (refusal.card.empty()) return "the card";
   std::string name = OneLine(refusal.card);
-  if (name.size() > kMost) name = name.substr(0, LineEnd(name, kMost - 3)) + "...";
+  if (CharacterCount(name) > kMost) name = name.substr(0, LineEnd(name, kMost - 3)) + "...";
   return name;
 }
 
 // What happened, and the word that leads on to where.
-std::pair<std::string, std::string_view> Headline(const Refusal& refusal) {
+std::pair<std::string, std::string_view> HeadlineStart(const Refusal& refusal) {
   switch (refusal.reason) {
     case RefusalReason::kLimit:
       return {"memory limit reached", " on "};
@@ -125,15 +97,6 @@ std::pair<std::string, std::string_view> Headline(const Refusal& refusal) {
       break;
   }
   return {"memory refused", " on "};
-}
-
-std::string FirstLine(const Refusal& refusal) {
-  auto [line, link] = Headline(refusal);
-  if (!refusal.device.empty()) line.append(link).append(OneLine(refusal.device));
-  if (!refusal.lease.empty()) {
-    line.append(refusal.device.empty() ? " for lease " : " of lease ").append(OneLine(refusal.lease));
-  }
-  return line;
 }
 
 void AppendPart(std::string& remark, std::string_view part) {
@@ -208,6 +171,20 @@ void AddOwnerRows(const Refusal& refusal, Table& table) {
   }
 }
 
+// A command behind a colon moves to a line of its own before it is broken, so that it can be copied.
+void AppendAdvice(std::string& text, std::string_view advice) {
+  constexpr std::size_t kColumn = 7, kIndent = 9;
+  const std::size_t colon = advice.find(": ");
+  if (colon != std::string_view::npos && CharacterCount(advice) > kTextColumns - kColumn) {
+    const std::string_view lead = advice.substr(0, colon + 1), rest = advice.substr(colon + 2);
+    if (CharacterCount(lead) <= kTextColumns - kColumn && CharacterCount(rest) <= kTextColumns - kIndent) {
+      text.append(lead).append("\n").append(kIndent, ' ').append(rest);
+      return;
+    }
+  }
+  AppendWrapped(text, advice, kColumn, kIndent);
+}
+
 }  // namespace
 
 std::string_view RefusalReasonName(RefusalReason reason) {
@@ -232,9 +209,17 @@ std::string_view RefusalReasonName(RefusalReason reason) {
   return "unspecified";
 }
 
-std::string FormatRefusal(const Refusal& refusal) {
+std::string RefusalHeadline(const Refusal& refusal) {
+  auto [line, link] = HeadlineStart(refusal);
+  if (!refusal.device.empty()) line.append(link).append(OneLine(refusal.device));
+  if (!refusal.lease.empty()) {
+    line.append(refusal.device.empty() ? " for lease " : " of lease ").append(OneLine(refusal.lease));
+  }
+  return line;
+}
+
+std::string RefusalDetails(const Refusal& refusal) {
   std::string text;
-  AppendWrapped(text, FirstLine(refusal), 0, 4);
   Table table;
   table.Add("asked for", refusal.asked, OneLine(refusal.what));
   if (refusal.limit) table.Add("limit", *refusal.limit);
@@ -256,9 +241,15 @@ std::string FormatRefusal(const Refusal& refusal) {
     text.append(" ms for memory to come back");
   }
   for (std::size_t i = 0; i < refusal.advice.size(); ++i) {
-    AppendWrapped(text.append(i == 0 ? "\n  try: " : "\n       "), OneLine(refusal.advice[i]), 7, 9);
+    AppendAdvice(text.append(i == 0 ? "\n  try: " : "\n       "), OneLine(refusal.advice[i]));
   }
   return text;
+}
+
+std::string FormatRefusal(const Refusal& refusal) {
+  std::string text;
+  AppendWrapped(text, RefusalHeadline(refusal), 0, 4);
+  return text + RefusalDetails(refusal);
 }
 
 namespace {
@@ -426,6 +417,11 @@ std::optional<Refusal> GetRefusal(const absl::Status& status) {
   if (!payload) return std::nullopt;
   const Json json = Json::parse(std::string(*payload), nullptr, false);
   return FromJson(json);
+}
+
+std::string StatusHeadline(const absl::Status& status) {
+  if (const std::optional<Refusal> refusal = GetRefusal(status)) return RefusalHeadline(*refusal);
+  return std::string(status.message().substr(0, status.message().find('\n')));
 }
 
 }  // namespace lgpu

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/cord.h"
+#include "base/refusal_text.h"
 
 namespace lgpu {
 namespace {
@@ -124,6 +125,51 @@ TEST(RefusalTest, NoLineIsLongerThan80ColumnsWhateverItNames) {
       EXPECT_THAT(text, HasSubstr("guaranteed"));
     }
   }
+}
+
+TEST(RefusalTest, TheHeadlineIsOneLineHoweverLongItIs) {
+  Refusal refusal = AtItsLimit();
+  refusal.reason = RefusalReason::kCard;
+  refusal.card = "GPU 0 (NVIDIA H100 80GB HBM3)";
+  refusal.lease = "a-lease-with-a-long-name";
+  constexpr char kHeadline[] =
+      "not enough memory on GPU 0 (NVIDIA H100 80GB HBM3) for /device:GPU:0 of lease "
+      "a-lease-with-a-long-name";
+  EXPECT_EQ(RefusalHeadline(refusal), kHeadline);
+  const absl::Status status = RefusalStatus(refusal);
+  EXPECT_EQ(StatusHeadline(status), kHeadline);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(RefusalDetails(refusal)));
+  EXPECT_EQ(StatusHeadline(absl::InternalError("one\ntwo")), "one");
+  EXPECT_EQ(StatusHeadline(absl::OkStatus()), "");
+}
+
+TEST(RefusalTest, ACommandOfTheAdviceIsInOneLine) {
+  Refusal refusal;
+  refusal.advice = {"raise the number of mappings a process may have: sysctl -w vm.max_map_count=1048576",
+                    "end a lease of yours: lgpu rm " + std::string(63, 'l'),
+                    "end a lease of yours: lgpu rm train"};
+  EXPECT_THAT(FormatRefusal(refusal),
+              HasSubstr("\n  try: raise the number of mappings a process may have:"
+                        "\n         sysctl -w vm.max_map_count=1048576"
+                        "\n       end a lease of yours:"
+                        "\n         lgpu rm " +
+                        std::string(63, 'l') + "\n       end a lease of yours: lgpu rm train"));
+}
+
+TEST(RefusalTest, ACardsNameIsCutByCharacters) {
+  Refusal refusal;
+  refusal.reason = RefusalReason::kCard;
+  const auto name = [](int characters) {
+    std::string text;
+    for (int i = 0; i < characters; ++i) text += "\xc3\xa9";
+    return text;
+  };
+  refusal.card = name(48);
+  refusal.card_free = 1_MiB;
+  EXPECT_THAT(FormatRefusal(refusal), Not(HasSubstr("...")));
+  EXPECT_THAT(FormatRefusal(refusal), HasSubstr("\n  asked for" + std::string(48 - 9 + 2, ' ') + "     0B"));
+  refusal.card = name(49);
+  EXPECT_THAT(FormatRefusal(refusal), HasSubstr(name(45) + "..."));
 }
 
 TEST(RefusalTest, ALineBreaksBetweenCharactersNeverInsideOne) {
