@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "packaging/kubernetes"))
 from doubles import ApiServer, Kubelet  # noqa: E402
 from lgpu_dra.__main__ import Upkeep  # noqa: E402
 from lgpu_dra.api import ApiError  # noqa: E402
-from lgpu_dra.leases import LeaseError  # noqa: E402
+from lgpu_dra.leases import LeaseError, Leases  # noqa: E402
 
 NODE = "node-7"
 CASES = []
@@ -333,6 +333,24 @@ def no_failure_of_upkeep_stops_the_rest(_):
         upkeep.once()
     expect(driver.tended == 1, f"claims are looked after all the same, and not at each look: {driver.tended}")
     expect(driver.published == [["card"]] * 3, f"tried each time, and never withdrawn: {driver.published}")
+
+
+@case
+def an_error_in_wrapped_lines_is_told_in_whole_sentences(world):
+    message = ("not enough memory on GPU 0 (NVIDIA H100 80GB HBM3) for /device:GPU:0 of lease\n    k8s-7\n  asked for    2.00MiB   guaranteed"
+               " memory\n  held by    768.00MiB   /device:GPU:0 of lease train (user anna, pid\n                         4242)\n"
+               "  try: raise the limit:\n         ulimit -n 16384\n       wait longer")
+    (world.folder / "error").write_text(json.dumps({"message": message}))
+    program = world.folder / "refusing-lgpu"
+    program.write_text(f"#!/bin/sh\ncat '{world.folder}/error' >&2\nexit 75\n")
+    program.chmod(0o755)
+    try:
+        Leases(program=program).remove("x")
+        told = "nothing"
+    except LeaseError as error:
+        told = str(error)
+    expect(told == "not enough memory on GPU 0 (NVIDIA H100 80GB HBM3) for /device:GPU:0 of lease k8s-7; asked for    2.00MiB   guaranteed memory;"
+           " held by    768.00MiB   /device:GPU:0 of lease train (user anna, pid 4242); try: raise the limit: ulimit -n 16384; wait longer", told)
 
 
 @case

@@ -65,8 +65,21 @@ class Leases:
 def _message(stderr):
     for line in reversed(stderr.splitlines()):
         try:
-            parts = [part.strip() for part in json.loads(line)["message"].split("\n")]
-            return "; ".join(part for part in parts if part)
+            parts = json.loads(line)["message"].split("\n")
         except (ValueError, KeyError, TypeError):
             continue
+        return _joined(parts)
     return stderr.strip()
+
+
+def _joined(lines):
+    """The lines of an error in one. Numbers have an indent of 2 and advice one of 2 or 7; a line with another indent of 4 or
+    more goes on with the sentence before it."""
+    text = ""
+    for line in lines:
+        part = line.strip()
+        indent = len(line) - len(line.lstrip())
+        goes_on = indent >= 4 and indent != 7
+        if part:
+            text += (" " if goes_on else "; ") * bool(text) + part
+    return text
