@@ -99,13 +99,16 @@ std::vector<ChunkId> LogicalDevices::TakeExcess(LogicalId logical) {
   const DeviceEntry& device = core_.tables.devices.at(logical);
   core_.charges.TakeAllowances(device.spec.card, device.spec.lease);
   core_.trims.AskForExcess(logical);
-  core_.WakeSessions();
   // Memory that is leaving is lost to the device already: only what is granted counts.
   return device.spec.preallocate ? core_.chunks.TakeExcessSpare(logical) : std::vector<ChunkId>();
 }
 
 std::optional<Bytes> LogicalDevices::ChargeMissing(LogicalId logical, Broker::TimePoint deadline) {
   std::optional<Bytes> missing = core_.chunks.ChargeMissing(logical);
+  if (missing) return missing;
+  // The lock is given up here: sessions ask for memory under the new limit from here on.
+  core_.WakeSessions();
+  missing = core_.chunks.ChargeMissing(logical);
   while (!missing && !core_.tables.stopping && core_.now() < deadline) {
     core_.tables.freed.WaitUntil(core_.mutex, deadline);
     missing = core_.chunks.ChargeMissing(logical);
