@@ -112,7 +112,12 @@ Broker::TimePoint PendingRequests::NextLook(WaiterId id, const Waiter& waiter, B
 std::optional<Making> PendingRequests::Conclude(Waiter& mine, Broker::GrowAnswer& answer) {
   if (mine.phase == Waiter::Phase::kBallast) return Making();
   if (mine.phase == Waiter::Phase::kCharged) {
-    const BrokerCard& card = tables_.cards.at(tables_.CardOf(mine.spec.device));
+    const Broker::DeviceSpec& spec = tables_.devices.at(mine.spec.device).spec;
+    const BrokerCard& card = tables_.cards.at(spec.card);
+    if (spec.preallocate) {
+      return Making{.sizes = ChunkSizesForPreallocation(card.device, mine.charged),
+                    .backend_device = card.backend_device};
+    }
     // What is wanted beyond the need is to lie in chunks of its own: it may have to go again.
     const Bytes needed = std::min(mine.spec.at_least, mine.charged);
     Making making{.sizes = ChunkSizesForGrowth(card.device, needed), .backend_device = card.backend_device};
