@@ -63,11 +63,14 @@ std::vector<Allocation> Allocations::RemoveOfContext(const void* context) {
   return removed;
 }
 
-void Handles::Created(std::uint64_t handle, const Charge& charge) {
-  const auto memory = std::make_shared<Memory>(Memory{.charge = charge, .references = 1});
+void Handles::Created(std::uint64_t handle, Device device, const Charge& charge) {
+  const auto memory =
+      std::make_shared<Memory>(Memory{.charge = charge, .device = device, .references = 1, .bound = {}});
   const std::lock_guard lock(mutex_);
   handles_.insert_or_assign(handle, Handle{.references = 1, .memory = memory});
 }
+
+void Handles::CreatedMulticast(std::uint64_t object) { Created(object, kNoDevice, Charge{}); }
 
 std::map<std::uint64_t, Handles::Mapping>::iterator Handles::MappingAt(std::uint64_t address) {
   const auto next = mappings_.upper_bound(address);
@@ -94,35 +97,33 @@ void Handles::Mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t h
   mappings_.insert_or_assign(address, Mapping{.bytes = bytes, .memory = known->second.memory});
 }
 
-void Handles::Bound(std::uint64_t object, const Part& part, std::uint64_t handle, const void* context) {
+void Handles::Bound(std::uint64_t array, const Part& part, std::uint64_t handle, const void* context) {
   const std::lock_guard lock(mutex_);
   const auto known = handles_.find(handle);
   if (known == handles_.end()) return;
   ++known->second.memory->references;
-  bindings_.emplace(object, Binding{.part = part, .memory = known->second.memory, .context = context});
+  bindings_.emplace(array, Binding{.part = part, .memory = known->second.memory, .context = context});
 }
 
-void Handles::BoundMapping(std::uint64_t object, const Part& part, std::uint64_t address,
-                           std::uint64_t bytes) {
+void Handles::BoundToMulticast(std::uint64_t object, std::uint64_t offset, std::uint64_t bytes,
+                               std::uint64_t handle) {
   const std::lock_guard lock(mutex_);
+  const auto to = handles_.find(object), known = handles_.find(handle);
+  if (to == handles_.end() || known == handles_.end()) return;
+  ++known->second.memory->references;
+  to->second.memory->bound.push_back({.offset = offset, .bytes = bytes, .memory = known->second.memory});
+}
+
+void Handles::BoundMappings(std::uint64_t object, std::uint64_t offset, std::uint64_t bytes,
+                            std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  const auto to = handles_.find(object);
+  if (to == handles_.end()) return;
   for (auto at = MappingAt(address); at != mappings_.end(); ++at) {
     if (at->first > address && at->first - address >= bytes) return;
     ++at->second.memory->references;
-    bindings_.emplace(object, Binding{.part = part, .memory = at->second.memory});
+    to->second.memory->bound.push_back({.offset = offset, .bytes = bytes, .memory = at->second.memory});
   }
-}
-
-int Handles::CardOf(std::uint64_t handle) {
-  const std::lock_guard lock(mutex_);
-  const auto known = handles_.find(handle);
-  return known == handles_.end() ? LeaseSession::kNoCard : known->second.memory->charge.card;
-}
-
-int Handles::CardOfMapping(std::uint64_t address) {
-  const std::lock_guard lock(mutex_);
-  const auto mapping = MappingAt(address);
-  const bool is_there = mapping != mappings_.end() && mapping->first <= address;
-  return is_there ? mapping->second.memory->charge.card : LeaseSession::kNoCard;
 }
 
 std::optional<Charge> Handles::Exported(std::uint64_t handle) {
@@ -132,12 +133,13 @@ std::optional<Charge> Handles::Exported(std::uint64_t handle) {
   return known->second.memory->charge;
 }
 
-bool Handles::Imported(std::uint64_t handle) {
+bool Handles::Imported(std::uint64_t handle, Device device) {
   const std::lock_guard lock(mutex_);
   Handle& known = handles_[handle];
   const bool is_new = known.memory == nullptr;
   if (is_new)
-    known.memory = std::make_shared<Memory>(Memory{.charge = {}, .references = 0, .is_import = true});
+    known.memory = std::make_shared<Memory>(
+        Memory{.charge = {}, .device = device, .references = 0, .is_import = true, .bound = {}});
   ++known.references;
   ++known.memory->references;
   return is_new;
@@ -164,31 +166,47 @@ Handles::References Handles::TakeMappings(std::uint64_t address, std::uint64_t b
   return taken;
 }
 
-Handles::References Handles::TakeBinding(std::uint64_t object, const Part& part) {
+Handles::References Handles::TakeBinding(std::uint64_t array, const Part& part) {
   References taken;
   const std::lock_guard lock(mutex_);
-  auto [at, end] = bindings_.equal_range(object);
+  auto [at, end] = bindings_.equal_range(array);
   while (at != end) {
     if (at->second.part != part) {
       ++at;
       continue;
     }
-    taken.push_back({.number = object, .memory = at->second.memory});
+    taken.push_back({.number = array, .memory = at->second.memory});
     at = bindings_.erase(at);
   }
   return taken;
 }
 
-Handles::References Handles::TakeBindings(std::uint64_t object) {
+Handles::References Handles::TakeBindings(std::uint64_t array) {
   References taken;
   const std::lock_guard lock(mutex_);
-  const auto [begin, end] = bindings_.equal_range(object);
+  const auto [begin, end] = bindings_.equal_range(array);
   for (auto at = begin; at != end; ++at) {
     const Binding& binding = at->second;
     taken.push_back(
-        {.number = object, .memory = binding.memory, .part = binding.part, .context = binding.context});
+        {.number = array, .memory = binding.memory, .part = binding.part, .context = binding.context});
   }
   bindings_.erase(begin, end);
+  return taken;
+}
+
+Handles::References Handles::TakeFromMulticast(std::uint64_t object, Device device, std::uint64_t offset,
+                                               std::uint64_t bytes) {
+  References taken;
+  const std::lock_guard lock(mutex_);
+  const auto known = handles_.find(object);
+  if (known == handles_.end()) return taken;
+  std::erase_if(known->second.memory->bound, [&](const MulticastBinding& binding) {
+    const bool is_within = binding.offset >= offset && binding.offset - offset <= bytes &&
+                           binding.bytes <= bytes - (binding.offset - offset);
+    if (!is_within || binding.memory->device != device) return false;
+    taken.push_back({.number = object, .memory = binding.memory});
+    return true;
+  });
   return taken;
 }
 
@@ -235,15 +253,18 @@ void Handles::PutBindingsBack(const References& taken) {
 Handles::Dropped Handles::Drop(const References& taken) {
   Dropped dropped;
   const std::lock_guard lock(mutex_);
-  for (const Reference& reference : taken) {
-    if (--reference.memory->references != 0) continue;
-    if (reference.memory->is_import) {
-      ++dropped.imports;
-    } else if (!reference.memory->is_exported) {
-      dropped.charges.push_back(reference.memory->charge);
-    }
-  }
+  for (const Reference& reference : taken) Drop(*reference.memory, dropped);
   return dropped;
+}
+
+void Handles::Drop(Memory& memory, Dropped& dropped) {
+  if (--memory.references != 0) return;
+  if (memory.is_import) {
+    ++dropped.imports;
+  } else if (!memory.is_exported) {
+    if (memory.charge.bytes > 0) dropped.charges.push_back(memory.charge);
+    for (const MulticastBinding& binding : memory.bound) Drop(*binding.memory, dropped);
+  }
 }
 
 }  // namespace lgpu::shim

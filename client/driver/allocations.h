@@ -60,36 +60,47 @@ class Allocations {
 /// Thread-safe.
 class Handles {
  public:
-  void Created(std::uint64_t handle, const Charge& charge);
+  void Created(std::uint64_t handle, Device device, const Charge& charge);
+  /// A multicast object, which has no memory of its own. It keeps what is bound to it until its own last
+  /// handle or mapping; one that another process may have keeps it until the process ends.
+  void CreatedMulticast(std::uint64_t object);
   /// Another reference to a handle's memory, by an address where it is mapped.
   void Retained(std::uint64_t handle, std::uint64_t address);
   void Mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t handle);
   /// The memory may outlive all that this process has of it, so it stays charged. The charge where that is
   /// new; nothing: not the shim's.
   std::optional<Charge> Exported(std::uint64_t handle);
-  /// A handle of another process's memory, which is charged there. False: its memory is known here.
-  bool Imported(std::uint64_t handle);
+  /// A handle of another process's memory, which is charged there, or of its multicast object. kNoDevice: the
+  /// driver does not say whose memory. False: its memory is known here.
+  bool Imported(std::uint64_t handle, Device device);
 
-  /// A part of a sparse array or of a multicast object, in numbers that tell its parts apart.
+  /// A part of a sparse array, in numbers that tell its parts apart.
   using Part = std::array<std::uint64_t, 5>;
-  /// The handle's memory, or that of the mappings in a range of addresses, is bound to a part of `object`,
-  /// which dies with `context`; null: with none.
-  void Bound(std::uint64_t object, const Part& part, std::uint64_t handle, const void* context = nullptr);
-  void BoundMapping(std::uint64_t object, const Part& part, std::uint64_t address, std::uint64_t bytes);
-  /// The card of a handle's memory, or of what is mapped at an address; kNoCard: not the shim's.
-  int CardOf(std::uint64_t handle);
-  int CardOfMapping(std::uint64_t address);
+  /// The handle's memory is mapped into a part of an array, which dies with `context`.
+  void Bound(std::uint64_t array, const Part& part, std::uint64_t handle, const void* context);
+  /// The handle's memory, or that of the mappings in a range of addresses, is bound to a multicast object.
+  void BoundToMulticast(std::uint64_t object, std::uint64_t offset, std::uint64_t bytes,
+                        std::uint64_t handle);
+  void BoundMappings(std::uint64_t object, std::uint64_t offset, std::uint64_t bytes, std::uint64_t address);
 
+  struct Memory;
+  struct MulticastBinding {
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+    std::shared_ptr<Memory> memory;
+  };
   /// What one call of the driver takes references from. It is taken out before the call, because the driver
   /// may use numbers and addresses again at once; Put back where the driver refused, else Dropped.
   struct Memory {
     Charge charge;
+    Device device = kNoDevice;
     int references = 0;  // handles, mappings and bindings
     bool is_exported = false;
     bool is_import = false;
+    std::vector<MulticastBinding> bound;  // to a multicast object, which this is then
   };
   struct Reference {
-    std::uint64_t number = 0;  // of the handle or the object, or the mapping's address
+    std::uint64_t number = 0;  // of the handle or the array, or the mapping's address
     std::uint64_t bytes = 0;   // of a mapping
     std::shared_ptr<Memory> memory;
     Part part{};  // of a binding
@@ -98,11 +109,14 @@ class Handles {
   using References = std::vector<Reference>;
   References TakeHandle(std::uint64_t handle);
   References TakeMappings(std::uint64_t address, std::uint64_t bytes);
-  /// What is bound to one part of the object, and to all of its parts.
-  References TakeBinding(std::uint64_t object, const Part& part);
-  References TakeBindings(std::uint64_t object);
-  /// What is bound to objects that died with `context`.
+  /// What is mapped into one part of the array, and into all of its parts.
+  References TakeBinding(std::uint64_t array, const Part& part);
+  References TakeBindings(std::uint64_t array);
+  /// What was mapped into arrays that died with `context`.
   References TakeBindingsOfContext(const void* context);
+  /// What of the device's memory is bound to the object, all of it within the range.
+  References TakeFromMulticast(std::uint64_t object, Device device, std::uint64_t offset,
+                               std::uint64_t bytes);
   void PutHandleBack(const References& taken);
   void PutMappingsBack(const References& taken);
   void PutBindingsBack(const References& taken);
@@ -130,11 +144,13 @@ class Handles {
   };
   /// The first mapping that ends after `address`.
   std::map<std::uint64_t, Mapping>::iterator MappingAt(std::uint64_t address);
+  /// One reference of `memory` is gone. With the last one of a multicast object goes what is bound to it.
+  static void Drop(Memory& memory, Dropped& dropped);
 
   std::mutex mutex_;
   std::unordered_map<std::uint64_t, Handle> handles_;
   std::map<std::uint64_t, Mapping> mappings_;
-  std::unordered_multimap<std::uint64_t, Binding> bindings_;  // by object
+  std::unordered_multimap<std::uint64_t, Binding> bindings_;  // by array
 };
 
 }  // namespace lgpu::shim

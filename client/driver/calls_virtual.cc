@@ -38,9 +38,11 @@ Result MapArrays(Result (*real)(ArrayMapInfo*, unsigned, Stream), ArrayMapInfo* 
   return result;
 }
 
-/// What of a multicast object one device's memory is bound to.
-Handles::Part PartOf(int card, std::size_t offset, std::size_t bytes) {
-  return {static_cast<std::uint64_t>(card), offset, bytes};
+/// kNoDevice: the driver does not say, as of a multicast object.
+Device DeviceOf(Handle handle) {
+  AllocationProp prop{};
+  const Result result = CallReal(RealDriver::Get().cuMemGetAllocationPropertiesFromHandle, &prop, handle);
+  return result == kSuccess && prop.location.type == kLocationDevice ? prop.location.id : kNoDevice;
 }
 
 }  // namespace
@@ -58,7 +60,7 @@ LGPU_SHIM_EXPORT Result cuMemCreate(Handle* handle, std::size_t bytes, const All
       shim->Take(shim->CardOf(prop->location.id), RoundUp(bytes, kBlock), ChargeKind::kVmm, "cuMemCreate");
   if (!charge) return kOutOfMemory;
   const Result result = shim->AllocateCharged(charge, "cuMemCreate", create);
-  if (charge) shim->handles.Created(*handle, *charge);
+  if (charge) shim->handles.Created(*handle, prop->location.id, *charge);
   return result;
 }
 
@@ -112,13 +114,20 @@ LGPU_SHIM_EXPORT Result cuMemMapArrayAsync_ptsz(ArrayMapInfo* infos, unsigned co
   return MapArrays(RealDriver::Get().cuMemMapArrayAsync_ptsz, infos, count, stream);
 }
 
+LGPU_SHIM_EXPORT Result cuMulticastCreate(Handle* object, const void* prop) {
+  const Result result = CallReal(RealDriver::Get().cuMulticastCreate, object, prop);
+  Shim* const shim = Shim::Get();
+  if (shim != nullptr && result == kSuccess) shim->handles.CreatedMulticast(*object);
+  return result;
+}
+
 LGPU_SHIM_EXPORT Result cuMulticastBindMem(Handle object, std::size_t object_offset, Handle handle,
                                            std::size_t offset, std::size_t bytes, Flags64 flags) {
   const Result result =
       CallReal(RealDriver::Get().cuMulticastBindMem, object, object_offset, handle, offset, bytes, flags);
   Shim* const shim = Shim::Get();
-  if (shim == nullptr || result != kSuccess) return result;
-  shim->handles.Bound(object, PartOf(shim->handles.CardOf(handle), object_offset, bytes), handle);
+  if (shim != nullptr && result == kSuccess)
+    shim->handles.BoundToMulticast(object, object_offset, bytes, handle);
   return result;
 }
 
@@ -127,9 +136,8 @@ LGPU_SHIM_EXPORT Result cuMulticastBindAddr(Handle object, std::size_t object_of
   const Result result =
       CallReal(RealDriver::Get().cuMulticastBindAddr, object, object_offset, address, bytes, flags);
   Shim* const shim = Shim::Get();
-  if (shim == nullptr || result != kSuccess) return result;
-  shim->handles.BoundMapping(object, PartOf(shim->handles.CardOfMapping(address), object_offset, bytes),
-                             address, bytes);
+  if (shim != nullptr && result == kSuccess)
+    shim->handles.BoundMappings(object, object_offset, bytes, address);
   return result;
 }
 
@@ -137,8 +145,8 @@ LGPU_SHIM_EXPORT Result cuMulticastUnbind(Handle object, Device device, std::siz
                                           std::size_t bytes) {
   const Result result = CallReal(RealDriver::Get().cuMulticastUnbind, object, device, offset, bytes);
   Shim* const shim = Shim::Get();
-  if (shim == nullptr || result != kSuccess) return result;
-  shim->Drop(shim->handles.TakeBinding(object, PartOf(shim->CardOf(device), offset, bytes)));
+  if (shim != nullptr && result == kSuccess)
+    shim->Drop(shim->handles.TakeFromMulticast(object, device, offset, bytes));
   return result;
 }
 
@@ -157,7 +165,8 @@ LGPU_SHIM_EXPORT Result cuMemExportToShareableHandle(void* shareable, Handle han
 LGPU_SHIM_EXPORT Result cuMemImportFromShareableHandle(Handle* handle, void* shareable, int type) {
   const Result result = CallReal(RealDriver::Get().cuMemImportFromShareableHandle, handle, shareable, type);
   Shim* const shim = Shim::Get();
-  if (shim != nullptr && result == kSuccess && shim->handles.Imported(*handle)) shim->session.CountImports(1);
+  if (shim == nullptr || result != kSuccess) return result;
+  if (shim->handles.Imported(*handle, DeviceOf(*handle))) shim->session.CountImports(1);
   return result;
 }
 

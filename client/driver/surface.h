@@ -41,6 +41,7 @@
   X(cuMemUnmap,                        "cuMemUnmap",                   10020, kNone,      DevicePtr, std::size_t) \
   X(cuMemMapArrayAsync,                "cuMemMapArrayAsync",           11010, kLegacy,    ArrayMapInfo*, unsigned, Stream) \
   X(cuMemMapArrayAsync_ptsz,           "cuMemMapArrayAsync",           11010, kPerThread, ArrayMapInfo*, unsigned, Stream) \
+  X(cuMulticastCreate,                 "cuMulticastCreate",            12010, kNone,      Handle*, const void*) \
   X(cuMulticastBindMem,                "cuMulticastBindMem",           12010, kNone,      Handle, std::size_t, Handle, std::size_t, std::size_t, Flags64) \
   X(cuMulticastBindAddr,               "cuMulticastBindAddr",          12010, kNone,      Handle, std::size_t, DevicePtr, std::size_t, Flags64) \
   X(cuMulticastUnbind,                 "cuMulticastUnbind",            12010, kNone,      Handle, Device, std::size_t, std::size_t) \
@@ -93,6 +94,7 @@
   X(cuCtxPushCurrent_v2,          Context)                                               \
   X(cuCtxPopCurrent_v2,           Context*)                                              \
   X(cuMemPoolGetAttribute,        MemPool, int, void*)                                   \
+  X(cuMemGetAllocationPropertiesFromHandle, AllocationProp*, Handle)                     \
   X(cuStreamIsCapturing,          Stream, int*)                                          \
   X(cuStreamIsCapturing_ptsz,     Stream, int*)                                          \
   X(cuDevicePrimaryCtxRetain,     Context*, Device)                                      \

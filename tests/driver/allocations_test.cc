@@ -12,7 +12,7 @@ Charge Made() { return {.card = 0, .bytes = kSize, .kind = ChargeKind::kVmm}; }
 
 TEST(HandlesTest, MemoryLivesUntilItsLastHandleAndMapping) {
   Handles handles;
-  handles.Created(1, Made());
+  handles.Created(1, 0, Made());
   handles.Mapped(kAddress, kSize, 1);
   EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).charges.empty()) << "the mapping keeps it";
   EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, kSize)).charges.size(), 1U);
@@ -21,7 +21,7 @@ TEST(HandlesTest, MemoryLivesUntilItsLastHandleAndMapping) {
 TEST(HandlesTest, OneUnmapMayFreeSeveralHandles) {
   Handles handles;
   for (std::uint64_t i = 0; i < 3; ++i) {
-    handles.Created(i + 1, Made());
+    handles.Created(i + 1, 0, Made());
     handles.Mapped(kAddress + i * kSize, kSize, i + 1);
     EXPECT_TRUE(handles.Drop(handles.TakeHandle(i + 1)).charges.empty());
   }
@@ -31,7 +31,7 @@ TEST(HandlesTest, OneUnmapMayFreeSeveralHandles) {
 
 TEST(HandlesTest, ARetainedHandleIsAFurtherReference) {
   Handles handles;
-  handles.Created(1, Made());
+  handles.Created(1, 0, Made());
   handles.Mapped(kAddress, kSize, 1);
   handles.Retained(9, kAddress + 4096);
   EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).charges.empty());
@@ -41,7 +41,7 @@ TEST(HandlesTest, ARetainedHandleIsAFurtherReference) {
 
 TEST(HandlesTest, WhatTheDriverRefusedToReleaseStaysCharged) {
   Handles handles;
-  handles.Created(1, Made());
+  handles.Created(1, 0, Made());
   handles.PutHandleBack(handles.TakeHandle(1));
   handles.Mapped(kAddress, kSize, 1);
   handles.PutMappingsBack(handles.TakeMappings(kAddress, kSize));
@@ -51,7 +51,7 @@ TEST(HandlesTest, WhatTheDriverRefusedToReleaseStaysCharged) {
 
 TEST(HandlesTest, ExportedMemoryMayOutliveTheProcessAndStaysCharged) {
   Handles handles;
-  handles.Created(1, Made());
+  handles.Created(1, 0, Made());
   handles.Exported(1);
   EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).charges.empty());
 }
@@ -69,16 +69,16 @@ TEST(HandlesTest, ABindingKeepsTheMemoryUntilItIsTakenBack) {
   constexpr std::uint64_t kArray = 0x5500, kOther = 0x6600;
   const Handles::Part left{0, 1}, right{0, 2};
   Handles handles;
-  handles.Created(1, Made());
-  handles.Bound(kArray, left, 1);
-  handles.Bound(kArray, right, 1);
-  handles.Bound(kOther, left, 1);
+  handles.Created(1, 0, Made());
+  handles.Bound(kArray, left, 1, nullptr);
+  handles.Bound(kArray, right, 1, nullptr);
+  handles.Bound(kOther, left, 1, nullptr);
   EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).charges.empty());
   EXPECT_TRUE(handles.Drop(handles.TakeBinding(kArray, left)).charges.empty());
   EXPECT_TRUE(handles.TakeBinding(kArray, left).empty()) << "it is not bound there any more";
   EXPECT_TRUE(handles.Drop(handles.TakeBindings(kArray)).charges.empty());
   EXPECT_EQ(handles.Drop(handles.TakeBinding(kOther, left)).charges.size(), 1U);
-  handles.Bound(kArray, left, 1);
+  handles.Bound(kArray, left, 1, nullptr);
   EXPECT_TRUE(handles.TakeBindings(kArray).empty()) << "a handle that is not the shim's";
 }
 
@@ -87,7 +87,7 @@ TEST(HandlesTest, BindingsOfAnArrayThatTheDriverRefusedToDestroyArePutBack) {
   const Handles::Part part{0, 1};
   int context = 0;
   Handles handles;
-  handles.Created(1, Made());
+  handles.Created(1, 0, Made());
   handles.Bound(kArray, part, 1, &context);
   EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).charges.empty());
   const Handles::References taken = handles.TakeBindings(kArray);
@@ -103,7 +103,7 @@ TEST(HandlesTest, AContextTakesTheBindingsOfItsArraysWithIt) {
   const Handles::Part part{0, 1};
   int one = 0, two = 0;
   Handles handles;
-  for (const std::uint64_t i : {1, 2}) handles.Created(i, Made());
+  for (const std::uint64_t i : {1, 2}) handles.Created(i, 0, Made());
   handles.Bound(0x5500, part, 1, &one);
   handles.Bound(0x6600, part, 2, &two);
   for (const std::uint64_t i : {1, 2}) EXPECT_TRUE(handles.Drop(handles.TakeHandle(i)).charges.empty());
@@ -113,20 +113,73 @@ TEST(HandlesTest, AContextTakesTheBindingsOfItsArraysWithIt) {
 }
 
 TEST(HandlesTest, ABindingByAddressKeepsEveryMappingInTheRange) {
-  constexpr std::uint64_t kObject = 7;
-  const Handles::Part part{0, 0, 2 * kSize};
+  constexpr std::uint64_t kObject = 77;
   Handles handles;
+  handles.CreatedMulticast(kObject);
   for (const std::uint64_t i : {0, 1, 2}) {
-    handles.Created(i + 1, Made());
+    handles.Created(i + 1, 0, Made());
     handles.Mapped(kAddress + i * kSize, kSize, i + 1);
     EXPECT_TRUE(handles.Drop(handles.TakeHandle(i + 1)).charges.empty());
   }
-  EXPECT_EQ(handles.CardOfMapping(kAddress + kSize / 2), Made().card);
-  EXPECT_EQ(handles.CardOfMapping(kAddress + 3 * kSize), LeaseSession::kNoCard);
-  EXPECT_EQ(handles.CardOfMapping(kAddress - 1), LeaseSession::kNoCard);
-  handles.BoundMapping(kObject, part, kAddress, 2 * kSize);
+  handles.BoundMappings(kObject, 0, 2 * kSize, kAddress);
   EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, 3 * kSize)).charges.size(), 1U) << "the third";
-  EXPECT_EQ(handles.Drop(handles.TakeBinding(kObject, part)).charges.size(), 2U);
+  EXPECT_TRUE(handles.TakeFromMulticast(kObject, 0, 0, kSize).empty()) << "the range is larger";
+  EXPECT_EQ(handles.Drop(handles.TakeFromMulticast(kObject, 0, 0, 2 * kSize)).charges.size(), 2U);
+}
+
+TEST(HandlesTest, OneUnbindEndsEveryBindingOfItsDeviceInTheRange) {
+  constexpr std::uint64_t kObject = 77;
+  Handles handles;
+  handles.CreatedMulticast(kObject);
+  for (const std::uint64_t i : {0, 1, 2, 3}) {
+    handles.Created(i + 1, /*device=*/i == 3 ? 1 : 0, Made());
+    handles.BoundToMulticast(kObject, i % 3 * kSize, kSize, i + 1);
+    EXPECT_TRUE(handles.Drop(handles.TakeHandle(i + 1)).charges.empty());
+  }
+  EXPECT_EQ(handles.Drop(handles.TakeFromMulticast(kObject, 0, 0, 2 * kSize)).charges.size(), 2U);
+  EXPECT_EQ(handles.Drop(handles.TakeFromMulticast(kObject, 0, 0, 3 * kSize)).charges.size(), 1U);
+  EXPECT_EQ(handles.Drop(handles.TakeFromMulticast(kObject, 1, 0, kSize)).charges.size(), 1U);
+}
+
+TEST(HandlesTest, AMulticastObjectKeepsWhatIsBoundUntilItsLastReference) {
+  constexpr std::uint64_t kObject = 77;
+  Handles handles;
+  handles.CreatedMulticast(kObject);
+  handles.Mapped(kAddress, kSize, kObject);
+  handles.Created(1, 0, Made());
+  handles.BoundToMulticast(kObject, 0, kSize, 1);
+  EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).charges.empty()) << "it is bound";
+  handles.PutHandleBack(handles.TakeHandle(kObject));
+  EXPECT_TRUE(handles.Drop(handles.TakeHandle(kObject)).charges.empty()) << "the object is mapped";
+  EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, kSize)).charges.size(), 1U);
+}
+
+TEST(HandlesTest, AMulticastObjectOfSeveralProcessesKeepsWhatIsBoundUntilItIsUnbound) {
+  constexpr std::uint64_t kExported = 77, kImported = 88;
+  Handles handles;
+  handles.CreatedMulticast(kExported);
+  handles.Exported(kExported);
+  handles.Imported(kImported, kNoDevice);
+  for (const std::uint64_t object : {kExported, kImported}) {
+    for (const std::uint64_t i : {0, 1}) {
+      handles.Created(i + 1, 0, Made());
+      handles.BoundToMulticast(object, i * kSize, kSize, i + 1);
+      EXPECT_TRUE(handles.Drop(handles.TakeHandle(i + 1)).charges.empty());
+    }
+    EXPECT_EQ(handles.Drop(handles.TakeFromMulticast(object, 0, 0, kSize)).charges.size(), 1U);
+    EXPECT_TRUE(handles.Drop(handles.TakeHandle(object)).charges.empty()) << "another process may have it";
+  }
+}
+
+TEST(HandlesTest, AnImportThatIsBoundEndsWithItsUnbinding) {
+  constexpr std::uint64_t kObject = 77;
+  Handles handles;
+  handles.CreatedMulticast(kObject);
+  EXPECT_TRUE(handles.Imported(1, /*device=*/1));
+  handles.BoundToMulticast(kObject, 0, kSize, 1);
+  EXPECT_EQ(handles.Drop(handles.TakeHandle(1)).imports, 0U);
+  EXPECT_TRUE(handles.TakeFromMulticast(kObject, /*device=*/0, 0, kSize).empty());
+  EXPECT_EQ(handles.Drop(handles.TakeFromMulticast(kObject, /*device=*/1, 0, kSize)).imports, 1U);
 }
 
 TEST(AllocationsTest, AContextTakesItsAllocationsWithIt) {
@@ -162,7 +215,7 @@ TEST(AllocationsTest, AnImportIsNewOnceAndEndsWithItsLastOpening) {
 
 TEST(HandlesTest, AnImportEndsWithItsLastReference) {
   Handles handles;
-  EXPECT_TRUE(handles.Imported(1));
+  EXPECT_TRUE(handles.Imported(1, 0));
   handles.Mapped(kAddress, kSize, 1);
   EXPECT_EQ(handles.Drop(handles.TakeHandle(1)).imports, 0U) << "the mapping keeps it";
   const Handles::Dropped dropped = handles.Drop(handles.TakeMappings(kAddress, kSize));
