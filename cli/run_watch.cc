@@ -77,15 +77,16 @@ void RunWatch::Look() {
   if (looks_to_skip_ == 0) LookForBypass();
 }
 
-void RunWatch::DaemonStartedAgain() {
+bool RunWatch::DaemonStartedAgain() {
   CommonOptions same = options_;
   same.endpoint = connection_->runtime_dir();
   absl::StatusOr<Connection> next = Connection::Open(same);
-  if (!next.ok()) return;  // the looks that follow find no daemon
+  if (!next.ok()) return false;  // the looks that follow find no daemon
   successor_ = *std::move(next);
   connection_ = &*successor_;
   looks_to_skip_ = 0;
   seen_ = 0;
+  return true;
 }
 
 void RunWatch::LookForRefusals() {

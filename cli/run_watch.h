@@ -29,8 +29,9 @@ class RunWatch {
   /// and so is what comes after the first few of one look. After a call that the daemon did not answer, the
   /// next looks do nothing, so that a stopped daemon keeps the command's signals waiting only now and then.
   void Look();
-  /// The daemon was started again: its successor is asked from here on.
-  void DaemonStartedAgain();
+  /// The daemon was started again: its successor is asked from here on. False if it cannot be reached now;
+  /// the caller tries again.
+  bool DaemonStartedAgain();
   /// A process of the command used a GPU without having attached.
   bool FoundBypass() const { return !bypassing_.empty(); }
 

@@ -12,7 +12,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -152,8 +151,9 @@ class RunCommand final : public Command {
     std::uint64_t generation = session->generation();
     const auto look = [&] {
       if (!environment.has_shim || !session->status().ok()) return;
-      if (const std::uint64_t now = session->generation(); std::exchange(generation, now) != now)
-        watch.DaemonStartedAgain();
+      // A successor that cannot be asked now is news for the next look too.
+      const std::uint64_t now = session->generation();
+      if (generation != now && watch.DaemonStartedAgain()) generation = now;
       watch.Look();
     };
     const auto tell = [&] {
