@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/refusal_text.h"
 #include "daemon/leases/lease_record.h"
 #include "daemon/leases/lease_table.h"
 #include "lgpu/status.h"
@@ -198,9 +199,9 @@ void LeaseTable::MakeMissing() {
     }
     if (const absl::Status made = broker_.MakeMissing(device); !made.ok()) {
       const std::string text = absl::StrCat("lease ", lease.name, " lacks ", FormatBytes(before->missing),
-                                            " of its preallocated memory: ", std::string(made.message()));
-      spdlog::warn("{}", text);
-      Tell(v1::Event::KIND_LEASE_DEGRADED, lease, nullptr, text.substr(0, text.find('\n')));
+                                            " of its preallocated memory: ");
+      spdlog::warn("{}{}", text, std::string(made.message()));
+      Tell(v1::Event::KIND_LEASE_DEGRADED, lease, nullptr, absl::StrCat(text, StatusHeadline(made)));
     }
   }
 }

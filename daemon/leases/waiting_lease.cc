@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/refusal_text.h"
 #include "daemon/leases/users.h"
 
 namespace lgpu::daemon {
@@ -57,8 +58,7 @@ WaitingLease::News WaitingLease::Look() {
     news.try_now = news.try_now || (now >= next_try_ && broker_.cards() > 1);
   } else {
     news.try_now = now >= next_try_ || now >= deadline_;
-    const std::string why(last_.message());
-    wait.set_text(why.substr(0, why.find('\n')));
+    wait.set_text(StatusHeadline(last_));
   }
   // Amounts change all the time: a new place or another cap is news.
   const bool is_news = told_.text().empty() || wait.place() != told_.place() ||

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/refusal_text.h"
 #include "daemon/leases/lease_trim.h"
 #include "daemon/leases/waiting_lease.h"
 #include "daemon/server/grpc_status.h"
@@ -178,8 +179,7 @@ void ControlService::TellRefusal(const Caller& caller, const absl::Status& statu
     event.set_session_id(caller.session->id().value);
     event.set_pid(caller.session->process().pid);
   }
-  const std::string text(status.message());
-  event.set_text(text.substr(0, text.find('\n')));
+  event.set_text(RefusalHeadline(*refusal));
   *event.mutable_refusal() = RefusalToProto(*refusal);
   parts_.events.Append(std::move(event), caller.uid);
 }

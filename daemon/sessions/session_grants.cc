@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/refusal_text.h"
 #include "daemon/sessions/session.h"
 #include "proto/refusal_messages.h"
 
@@ -63,7 +64,7 @@ void Session::Refuse(std::uint64_t request_id, const absl::Status& status, Conce
 }
 
 void Session::TellRefused(const absl::Status& status) {
-  std::string text(status.message().substr(0, status.message().find('\n')));
+  std::string text = StatusHeadline(status);
   if (const std::optional<Refusal> refusal = GetRefusal(status)) {
     absl::StrAppend(&text, "; asked for ", FormatBytes(refusal->asked));
     if (!refusal->what.empty()) absl::StrAppend(&text, " by ", refusal->what);

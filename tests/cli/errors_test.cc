@@ -46,6 +46,18 @@ TEST(ErrorsTest, ARefusalIsShownByTheOneFormatter) {
   EXPECT_THAT(text, HasSubstr(formatted.substr(formatted.find('\n'))));
 }
 
+TEST(ErrorsTest, ALongHeadlineBreaksBeforeTheDevice) {
+  Refusal refusal = LimitRefusal();
+  refusal.reason = RefusalReason::kCard;
+  refusal.card = "GPU 0 (simulated)";
+  refusal.lease = "a-lease-with-quite-a-long-name-of-more-than-40-letters";
+  EXPECT_THAT(FormatError(RefusalStatus(refusal), {}),
+              StartsWith("lgpu: error: not enough memory on GPU 0 (simulated) [RESOURCE_EXHAUSTED]\n"
+                         "  for /device:GPU:0 of lease\n"
+                         "  a-lease-with-quite-a-long-name-of-more-than-40-letters\n"
+                         "  asked for"));
+}
+
 TEST(ErrorsTest, ARefusalFits80ColumnsWithItsCode) {
   for (int reason = 0; reason <= static_cast<int>(RefusalReason::kDescriptors); ++reason) {
     Refusal refusal = LimitRefusal();
