@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <thread>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/load_error.h"
 #include "base/thread_room.h"
 #include "kernels/cpu/gemm.h"
 #include "lgpu/status.h"
@@ -19,6 +22,10 @@ namespace {
 
 // Debian's names. The second is whichever BLAS the machine's owner has chosen.
 constexpr std::array<const char*, 2> kFiles = {"libopenblas.so.0", "libblas.so.3"};
+constexpr Blas kOwn = {.sgemm = OwnSgemm, .dgemm = OwnDgemm};
+
+// Of the process, as the library is. Two threads that come first together find the same functions.
+std::atomic<const Blas*> opened{nullptr};
 
 }  // namespace
 
@@ -30,9 +37,15 @@ absl::StatusOr<Blas> Blas::Load(const std::string& file) {
     library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   }
   if (library == nullptr) {
-    const char* const error = ::dlerror();
-    return absl::NotFoundError(
-        absl::StrCat(file, " cannot be opened (", error == nullptr ? "without a reason" : error, ")"));
+    const char* const said = ::dlerror();
+    const std::string error = said == nullptr ? "without a reason" : said;
+    const std::string text = absl::StrCat(file, " cannot be opened (", error, ")");
+    if (IsPassingLoadError(error)) {
+      return absl::UnavailableError(
+          absl::StrCat(text, "\n  try: again, with a higher ulimit -n or -v, or more memory"));
+    }
+    if (error.find(std::strerror(ENOENT)) != std::string::npos) return absl::NotFoundError(text);
+    return absl::FailedPreconditionError(text);
   }
   Blas blas;
   blas.sgemm = reinterpret_cast<decltype(blas.sgemm)>(::dlsym(library, "cblas_sgemm"));
@@ -47,21 +60,30 @@ absl::StatusOr<Blas> Blas::Load(const std::string& file) {
 absl::StatusOr<Blas> Blas::Choose(std::span<const char* const> files) {
   for (const char* const file : files) {
     absl::StatusOr<Blas> loaded = Load(file);
-    if (!absl::IsNotFound(loaded.status())) return loaded;
+    if (loaded.ok() || absl::IsUnavailable(loaded.status())) return loaded;
+    if (absl::IsResourceExhausted(loaded.status())) {
+      Blas own = kOwn;
+      own.is_lasting = false;
+      return own;
+    }
   }
-  return Blas{.sgemm = OwnSgemm, .dgemm = OwnDgemm};
+  return kOwn;
 }
 
 absl::StatusOr<const Blas*> Blas::Open() {
-  // Of the process, as the library is. Two threads that come first together find the same functions.
-  static std::atomic<const Blas*> opened{nullptr};
   if (const Blas* const blas = opened.load(std::memory_order_acquire)) return blas;
   LGPU_ASSIGN_OR_RETURN(const Blas chosen, Choose(kFiles));
+  if (!chosen.is_lasting) return &kOwn;
   auto fresh = std::make_unique<const Blas>(chosen);
   const Blas* expected = nullptr;
   if (opened.compare_exchange_strong(expected, fresh.get(), std::memory_order_acq_rel))
     return fresh.release();
   return expected;
+}
+
+const Blas& Blas::Current() {
+  const Blas* const blas = opened.load(std::memory_order_acquire);
+  return blas == nullptr ? kOwn : *blas;
 }
 
 }  // namespace lgpu::cpu

@@ -17,13 +17,18 @@ namespace lgpu::cpu {
 struct Blas {
   decltype(&::cblas_sgemm) sgemm = nullptr;
   decltype(&::cblas_dgemm) dgemm = nullptr;
+  /// False: lgpu's own, until the process may start the threads of the machine's.
+  bool is_lasting = true;
 
-  /// This process's, chosen by the first call that succeeds. Errors as Choose. Thread-safe.
+  /// This process's. The first lasting choice is kept. Errors as Choose. Thread-safe.
   static absl::StatusOr<const Blas*> Open();
-  /// The first of these files that Load finds, else lgpu's own. Errors of Load other than NOT_FOUND.
+  /// The choice that Open has kept, else lgpu's own. It opens nothing. Thread-safe.
+  static const Blas& Current();
+  /// The first of these files that Load can use, else lgpu's own. UNAVAILABLE as Load.
   static absl::StatusOr<Blas> Choose(std::span<const char* const> files);
-  /// A file by its name, as dlopen finds it. NOT_FOUND: it cannot be opened, or has no such functions.
-  /// RESOURCE_EXHAUSTED: the process may not start its threads.
+  /// A file by its name, as dlopen finds it. NOT_FOUND: there is no such file, or it has no such functions.
+  /// RESOURCE_EXHAUSTED: the process may not start its threads. UNAVAILABLE: it cannot be opened now, and a
+  /// later call may succeed. FAILED_PRECONDITION: it cannot be opened at all.
   static absl::StatusOr<Blas> Load(const std::string& file);
 };
 

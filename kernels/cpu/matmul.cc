@@ -34,9 +34,6 @@ Operand<T> OperandB(const KernelArguments& args) {
   return args.transpose_b ? Operand<T>{data, 1, args.k} : Operand<T>{data, args.n, 1};
 }
 
-/// RunMatMul has opened it.
-const cpu::Blas& OpenedBlas() { return **cpu::Blas::Open(); }
-
 CBLAS_TRANSPOSE Transposition(bool transpose) { return transpose ? CblasTrans : CblasNoTrans; }
 
 template <typename T>
@@ -51,11 +48,11 @@ void BlasMatMul(const void* block) {
   const blasint lda = args.transpose_a ? m : k;
   const blasint ldb = args.transpose_b ? k : n;
   if constexpr (std::is_same_v<T, float>) {
-    OpenedBlas().sgemm(CblasRowMajor, Transposition(args.transpose_a), Transposition(args.transpose_b), m, n,
-                       k, 1.0F, a, lda, b, ldb, 0.0F, c, n);
+    cpu::Blas::Current().sgemm(CblasRowMajor, Transposition(args.transpose_a),
+                               Transposition(args.transpose_b), m, n, k, 1.0F, a, lda, b, ldb, 0.0F, c, n);
   } else {
-    OpenedBlas().dgemm(CblasRowMajor, Transposition(args.transpose_a), Transposition(args.transpose_b), m, n,
-                       k, 1.0, a, lda, b, ldb, 0.0, c, n);
+    cpu::Blas::Current().dgemm(CblasRowMajor, Transposition(args.transpose_a),
+                               Transposition(args.transpose_b), m, n, k, 1.0, a, lda, b, ldb, 0.0, c, n);
   }
 }
 
@@ -89,7 +86,7 @@ void WidenedMatMul(const void* block) {
   const Operand<T> a = OperandA<T>(args);
   const Operand<T> b = OperandB<T>(args);
   T* output = reinterpret_cast<T*>(args.output);
-  const cpu::Blas& blas = OpenedBlas();
+  const cpu::Blas& blas = cpu::Blas::Current();
   const std::int64_t tile_m = std::min(kTile, args.m);
   const std::int64_t tile_n = std::min(kTile, args.n);
   const std::int64_t tile_k = std::min(kTile, args.k);

@@ -3,15 +3,13 @@
 #include <dlfcn.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/load_error.h"
 
 namespace lgpu {
 
@@ -36,14 +34,6 @@ const char* Name(cublasStatus_t result) {
     default:
       return "an unknown result";
   }
-}
-
-// dlopen tells its reasons in words only.
-bool IsPassing(std::string_view error) {
-  for (const int reason : {EMFILE, ENFILE, ENOMEM}) {
-    if (error.find(std::strerror(reason)) != std::string_view::npos) return true;
-  }
-  return error.find("failed to map segment") != std::string_view::npos;
 }
 
 // Global: the end of the process belongs to no object.
@@ -85,8 +75,8 @@ absl::StatusOr<CublasLt> CublasLt::Load(const std::string& file) {
   if (library == nullptr) {
     const char* const said = ::dlerror();
     const std::string error = said == nullptr ? file : said;
-    return IsPassing(error) ? absl::ResourceExhaustedError(absl::StrCat("loading ", error))
-                            : absl::FailedPreconditionError(error);
+    return IsPassingLoadError(error) ? absl::ResourceExhaustedError(absl::StrCat("loading ", error))
+                                     : absl::FailedPreconditionError(error);
   }
   // Called before the destructors of all that was static before the library was there.
   std::atexit([] { process_ends.store(true, std::memory_order_relaxed); });

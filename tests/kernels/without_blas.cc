@@ -5,9 +5,11 @@
 
 namespace lgpu::cpu {
 
-absl::StatusOr<const Blas*> Blas::Open() {
+absl::StatusOr<const Blas*> Blas::Open() { return &Current(); }
+
+const Blas& Blas::Current() {
   static constexpr Blas kOwn = {.sgemm = OwnSgemm, .dgemm = OwnDgemm};
-  return &kOwn;
+  return kOwn;
 }
 
 }  // namespace lgpu::cpu
