@@ -5,7 +5,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
