@@ -96,8 +96,8 @@ void Admission::AdmitPreallocated(WaiterId id, Waiter& waiter) {
   const Bytes lack = SaturatingSub(at_least, device.spare_bytes);
   if (room >= at_least && !lack.is_zero() &&
       tables_.ledger.Check(logical, lack).shortage == Ledger::Shortage::kNone) {
-    // The device lacks chunks: those that the spare ones are too few for are made for this request.
-    waiter.taken = chunks_.Grant(waiter.spec.session, chunks_.AllSpare(logical));
+    // The device lacks chunks: those that the spare ones are too few for are made for this request. The spare
+    // ones serve every request meanwhile.
     ChargeFor(waiter, lack);
     return;
   }

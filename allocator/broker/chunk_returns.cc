@@ -6,12 +6,18 @@ namespace lgpu {
 
 absl::Status ChunkReturns::CheckReturn(SessionId session, LogicalId logical,
                                        std::span<const ChunkId> chunks) const {
-  std::set<ChunkId> seen;
+  std::set<ChunkId> refused;
+  if (const SessionEntry* const entry = core_.tables.FindSession(session)) {
+    // The session has not heard of these: its request is still parked.
+    for (const WaiterId waiting : entry->waiting) {
+      for (const Chunk& chunk : core_.tables.waiters.at(waiting).taken) refused.insert(chunk.id);
+    }
+  }
   for (const ChunkId id : chunks) {
     const auto found = core_.tables.chunks.find(id);
     if (found == core_.tables.chunks.end() || found->second.session != session ||
         found->second.device != logical || found->second.state != ChunkEntry::State::kGranted ||
-        !seen.insert(id).second) {
+        !refused.insert(id).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("chunk ", id.value, " is not granted to this session on device ", logical.value,
                        "; none of the ", chunks.size(), " chunks was taken back"));

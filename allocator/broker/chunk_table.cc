@@ -138,14 +138,6 @@ std::vector<ChunkId> ChunkTable::PickSpare(LogicalId logical, Bytes at_least, By
   return sum < at_least ? std::vector<ChunkId>() : picked;
 }
 
-std::vector<ChunkId> ChunkTable::AllSpare(LogicalId logical) const {
-  std::vector<ChunkId> all;
-  for (const auto& [bytes, chunks] : tables_.devices.at(logical).spare) {
-    all.insert(all.end(), chunks.begin(), chunks.end());
-  }
-  return all;
-}
-
 std::vector<Chunk> ChunkTable::Grant(SessionId session, const std::vector<ChunkId>& spare) {
   std::vector<Chunk> granted;
   granted.reserve(spare.size());
@@ -156,24 +148,6 @@ std::vector<Chunk> ChunkTable::Grant(SessionId session, const std::vector<ChunkI
     granted.push_back({.id = id, .bytes = chunk.bytes});
   }
   return granted;
-}
-
-std::vector<ChunkId> ChunkTable::UndoGrant(LogicalId device, const std::vector<Chunk>& granted) {
-  const bool preallocated = tables_.devices.at(device).spec.preallocate;
-  std::vector<ChunkId> leaving;
-  for (const Chunk& one : granted) {
-    ChunkEntry& chunk = tables_.chunks.at(one.id);
-    // The chunks of a session that ended meanwhile are draining.
-    if (chunk.state != ChunkEntry::State::kGranted) continue;
-    if (preallocated) {
-      TakeFromSession(one.id, chunk);
-      AddSpare(one.id, chunk);
-    } else {
-      StartLeaving(chunk, ChunkEntry::State::kReturning);
-      leaving.push_back(one.id);
-    }
-  }
-  return preallocated ? TakeExcessSpare(device) : leaving;
 }
 
 void ChunkTable::StartLeaving(ChunkEntry& chunk, ChunkEntry::State state) {

@@ -37,12 +37,8 @@ class ChunkTable {
   /// Spare chunks of at least `at_least`, and of `wanted` as far as they and RoomOf go. None: they are not
   /// enough, or too large for the room.
   std::vector<ChunkId> PickSpare(LogicalId device, Bytes at_least, Bytes wanted) const;
-  std::vector<ChunkId> AllSpare(LogicalId device) const;
   /// The session has these spare chunks from here on.
   std::vector<Chunk> Grant(SessionId session, const std::vector<ChunkId>& spare);
-  /// Takes back chunks of one device that were granted to a session which never saw them. Returns the chunks
-  /// that are leaving from here on.
-  std::vector<ChunkId> UndoGrant(LogicalId device, const std::vector<Chunk>& granted);
 
   // Leaving.
   void StartLeaving(ChunkEntry& chunk, ChunkEntry::State state);

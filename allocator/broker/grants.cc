@@ -125,33 +125,39 @@ Broker::GrowAnswer Grants::Finish(WaiterId id, Waiter mine, const std::optional<
                                   Broker::GrowAnswer answer) {
   if (!making) return Logged(std::move(answer));
   if (mine.phase == Waiter::Phase::kBallast) return FreeBallast(id, std::move(mine));
-  return Logged(MakeChunks(id, std::move(mine), *making));
+  return MakeChunks(id, std::move(mine), *making);
 }
 
 Broker::GrowAnswer Grants::MakeChunks(WaiterId id, Waiter mine, const Making& making) {
   const LogicalId logical = mine.spec.device;
   const MadeChunks created = CreateChunks(core_.backend, making.backend_device, making.sizes);
   Broker::GrowAnswer answer;
-  std::vector<ChunkId> undo;
+  std::optional<Making> more;
+  std::vector<ChunkId> leaving;
   {
     BrokerLock lock(core_);
     const DeviceEntry& device = core_.tables.devices.at(logical);
-    Bytes made, granted;
-    mine.taken.reserve(mine.taken.size() + created.chunks.size());
+    const SessionId owner = device.spec.preallocate ? SessionId() : mine.spec.session;
+    std::vector<Chunk> made;
+    Bytes bytes;
     for (const MadeChunk& chunk : created.chunks) {
-      mine.taken.push_back(
-          {.id = core_.chunks.Register(logical, mine.spec.session, chunk), .bytes = chunk.bytes});
-      made += chunk.bytes;
+      made.push_back({.id = core_.chunks.Register(logical, owner, chunk), .bytes = chunk.bytes});
+      bytes += chunk.bytes;
     }
-    for (const Chunk& chunk : mine.taken) granted += chunk.bytes;
-    const bool is_short = made < mine.charged;
-    core_.chunks.RefundCharge(logical, std::exchange(mine.charged, Bytes()) - made);
-    if (granted >= mine.spec.at_least) {
+    const bool is_short = bytes < mine.charged;
+    core_.chunks.RefundCharge(logical, std::exchange(mine.charged, Bytes()) - bytes);
+    if (device.spec.preallocate) {
+      more = ServeFromSpare(id, mine, created.status, answer);
+      leaving = core_.chunks.TakeExcessSpare(logical);  // the limit may be lower now
+    } else if (bytes >= mine.spec.at_least) {
       ++core_.tables.counters.grants;
-      answer.chunks = std::move(mine.taken);
+      answer.chunks = std::move(made);
     } else {
       const bool others_leave = !core_.tables.LeavingAnywhere().is_zero();
-      undo = core_.chunks.UndoGrant(logical, std::exchange(mine.taken, {}));
+      for (const Chunk& chunk : made) {
+        core_.chunks.StartLeaving(core_.tables.chunks.at(chunk.id), ChunkEntry::State::kReturning);
+        leaving.push_back(chunk.id);
+      }
       answer = NotMade(id, std::move(mine), created.status, others_leave);
     }
     const CardId card = device.spec.card;
@@ -162,8 +168,24 @@ Broker::GrowAnswer Grants::MakeChunks(WaiterId id, Waiter mine, const Making& ma
       core_.scheduler.Serve(card);
     }
   }
-  reclaimer_.Reclaim(undo);
-  return answer;
+  reclaimer_.Reclaim(leaving);
+  return Finish(id, std::move(mine), more, std::move(answer));
+}
+
+std::optional<Making> Grants::ServeFromSpare(WaiterId id, Waiter& mine, const absl::Status& made,
+                                             Broker::GrowAnswer& answer) {
+  mine.phase = Waiter::Phase::kNew;
+  if (made.ok()) return core_.requests.Place(id, mine, answer);
+  // Other sessions may have given chunks back meanwhile.
+  const std::vector<ChunkId> picked =
+      core_.chunks.PickSpare(mine.spec.device, mine.spec.at_least, mine.spec.wanted);
+  if (picked.empty()) {
+    answer = NotMade(id, std::move(mine), made, !core_.tables.LeavingAnywhere().is_zero());
+  } else {
+    ++core_.tables.counters.grants;
+    answer.chunks = core_.chunks.Grant(mine.spec.session, picked);
+  }
+  return std::nullopt;
 }
 
 Broker::GrowAnswer Grants::NotMade(WaiterId id, Waiter mine, const absl::Status& status, bool others_leave) {

@@ -33,12 +33,16 @@ class Grants {
   /// Makes what is to be made, and logs the answer.
   Broker::GrowAnswer Finish(WaiterId id, Waiter mine, const std::optional<Making>& making,
                             Broker::GrowAnswer answer);
-  /// Makes the chunks of a charged request.
+  /// Makes the chunks of a charged request, and does what is left of it.
   Broker::GrowAnswer MakeChunks(WaiterId id, Waiter mine, const Making& making);
+  /// The chunks that were made for a request of a preallocated device are spare now: the request is served
+  /// from these and from those that were there. If other sessions took them meanwhile it is admitted again.
+  std::optional<Making> ServeFromSpare(WaiterId id, Waiter& mine, const absl::Status& made,
+                                       Broker::GrowAnswer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// The backend had too little for a charged request. `others_leave`: it may have more soon.
   Broker::GrowAnswer NotMade(WaiterId id, Waiter mine, const absl::Status& status, bool others_leave)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// Frees spare chunks for a charge, and admits the charge again.
+  /// Frees spare chunks for a request, and admits the request again.
   Broker::GrowAnswer FreeBallast(WaiterId id, Waiter mine);
   /// The answer, once its chunks or its charge are in the log; otherwise they are taken back.
   Broker::GrowAnswer Logged(Broker::GrowAnswer answer);

@@ -32,7 +32,7 @@ struct Waiter {
     kCard,     // waits in its card's queue
     kBackend,  // is admitted again at `retry_at`: the backend had less than the ledger
     kCharged,  // `charged` is in the ledger, and chunks are to be made for it
-    kBallast,  // a charge: the spare chunks `ballast` are to be freed for it
+    kBallast,  // the spare chunks `ballast` are to be freed for it
     kServed,
     kRefused,
   };
@@ -44,8 +44,8 @@ struct Waiter {
   TrimTable::Need need;               // in kLimit and kCard
   bool in_grace = false;              // its timeout is over: it waits for idle memory and turns only
   Bytes charged;                      // in kCharged
-  std::vector<Chunk> taken;           // in kServed and kCharged: spare chunks, which its session has
-  std::vector<ChunkId> ballast = {};  // in kBallast: spare chunks, on their way back, for the charge
+  std::vector<Chunk> taken;           // in kServed: spare chunks, which its session has
+  std::vector<ChunkId> ballast = {};  // in kBallast: spare chunks, on their way back
   absl::Status refusal;               // in kRefused
 
   bool IsQueued() const { return phase == Phase::kLimit || phase == Phase::kCard; }

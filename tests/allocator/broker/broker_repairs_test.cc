@@ -4,7 +4,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "allocator/broker/broker.h"
 #include "allocator/device/simulated/simulated_backend.h"
@@ -341,6 +343,132 @@ TEST(BrokerRepairsTest, ARequestThatHasToWaitForItsChunksLeavesItsThreadFree) {
   while (answer.wait) answer = lowered.broker->Continue(*answer.wait);
   EXPECT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_TRUE(lowered.broker->CheckInvariants().ok()) << lowered.broker->CheckInvariants();
+}
+
+// A preallocated device of 64 MiB that lost small chunks of 20 MiB in all to a charge of the third session.
+class ChargedDevice {
+ public:
+  ChargedDevice() : broker(MakeBroker(backend)) {
+    device = AddDevice(*broker, 1, 64_MiB, true);
+    for (std::uint64_t i = 1; i <= 3; ++i) {
+      broker->AddSession(SessionId{i}, {.pid = 1});
+      broker->AttachSession(SessionId{i}, LeaseKey{1});
+    }
+    const Broker::GrowAnswer charged = broker->ChargeCard({.session = SessionId{3},
+                                                           .card_uuid = uuid,
+                                                           .bytes = 20_MiB,
+                                                           .what = "test",
+                                                           .asked_at = Clock::now(),
+                                                           .deadline = Clock::now()});
+    EXPECT_TRUE(charged.status.ok()) << charged.status;
+  }
+  // From here on 44 MiB are spare, and chunks of 20 MiB are lacking.
+  void Uncharge() { EXPECT_TRUE(broker->Uncharge(SessionId{3}, uuid, 20_MiB).ok()); }
+  Broker::GrowAnswer Grow(std::uint64_t session, Bytes bytes, std::chrono::milliseconds timeout = {}) {
+    return broker->Grow({.session = SessionId{session},
+                         .device = device,
+                         .at_least = bytes,
+                         .wanted = bytes,
+                         .asked_at = Clock::now(),
+                         .deadline = Clock::now() + timeout});
+  }
+
+  CountingBackend backend{{256_MiB}, 2_MiB};
+  const std::string uuid = backend.devices().front().uuid;
+  std::unique_ptr<Broker> broker;
+  LogicalId device;
+};
+
+// A hostile client guesses the ids.
+TEST(BrokerRepairsTest, ASessionCannotReturnChunksThatItsWaitingRequestWasGiven) {
+  for (const Bytes asked : {44_MiB, 60_MiB}) {
+    SCOPED_TRACE(asked.count());
+    ChargedDevice charged;
+    const Broker::GrowAnswer other = charged.Grow(2, 2_MiB);
+    ASSERT_TRUE(other.status.ok()) << other.status;
+    charged.broker->StartDraining(SessionId{3});
+    const Broker::GrowAnswer waiting = charged.Grow(1, asked, std::chrono::hours(1));
+    ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
+    ASSERT_TRUE(
+        charged.broker->Return(SessionId{2}, charged.device, std::vector{other.chunks.front().id}).ok());
+    charged.broker->EndCharges({SessionId{3}});
+    for (std::uint64_t id = 1; id <= 100; ++id) {
+      EXPECT_FALSE(charged.broker->Return(SessionId{1}, charged.device, std::vector{ChunkId{id}}).ok()) << id;
+    }
+    charged.backend.FailCreateAfter(0);
+    const Broker::GrowAnswer answer = charged.broker->Continue(*waiting.wait);
+    EXPECT_EQ(answer.status.ok(), asked == 44_MiB) << answer.status;
+    EXPECT_TRUE(charged.broker->CheckInvariants().ok()) << charged.broker->CheckInvariants();
+    for (const Chunk& chunk : answer.chunks) {
+      EXPECT_TRUE(charged.broker->Return(SessionId{1}, charged.device, std::vector{chunk.id}).ok());
+    }
+  }
+}
+
+TEST(BrokerRepairsTest, SpareChunksServeSmallRequestsWhileChunksAreMadeForALargeOne) {
+  for (const bool can_be_made : {true, false}) {
+    SCOPED_TRACE(can_be_made);
+    ChargedDevice charged;
+    charged.Uncharge();
+    Broker::GrowAnswer small;
+    charged.backend.BeforeNextCreate([&] {
+      if (!can_be_made) charged.backend.FailCreateAfter(0);
+      small = charged.Grow(2, 2_MiB);
+    });
+    const Broker::GrowAnswer large = charged.Grow(1, 60_MiB);
+    EXPECT_TRUE(small.status.ok()) << small.status;
+    EXPECT_EQ(small.chunks.size(), 1u);
+    EXPECT_EQ(large.status.ok(), can_be_made) << large.status;
+    EXPECT_EQ(charged.broker->Held(SessionId{1}), can_be_made ? 60_MiB : Bytes());
+    EXPECT_EQ(charged.broker->Find(charged.device)->held, can_be_made ? 62_MiB : 44_MiB);
+    EXPECT_TRUE(charged.broker->CheckInvariants().ok()) << charged.broker->CheckInvariants();
+  }
+}
+
+TEST(BrokerRepairsTest, ARequestWhoseChunksCannotBeMadeIsServedFromThoseThatCameBack) {
+  ChargedDevice charged;
+  const Broker::GrowAnswer other = charged.Grow(2, 32_MiB);
+  ASSERT_EQ(other.chunks.size(), 1u);
+  charged.Uncharge();
+  charged.backend.BeforeNextCreate([&] {
+    EXPECT_TRUE(
+        charged.broker->Return(SessionId{2}, charged.device, std::vector{other.chunks.front().id}).ok());
+    charged.backend.FailCreateAfter(0);
+  });
+  const Broker::GrowAnswer mine = charged.Grow(1, 32_MiB);
+  EXPECT_TRUE(mine.status.ok()) << mine.status;
+  EXPECT_EQ(charged.broker->Held(SessionId{1}), 32_MiB);
+  EXPECT_TRUE(charged.broker->CheckInvariants().ok()) << charged.broker->CheckInvariants();
+}
+
+TEST(BrokerRepairsTest, SpareChunksBeyondALimitThatWasLoweredWhileOthersWereMadeAreFreed) {
+  CountingBackend backend({256_MiB}, 2_MiB);
+  const std::unique_ptr<Broker> broker = MakeBroker(backend);
+  const LogicalId device{7};
+  ASSERT_TRUE(RestorePreallocated(*broker, device, 128_MiB).ok());
+  const auto grow = [&](std::uint64_t session) {
+    broker->AddSession(SessionId{session}, {.pid = 1});
+    broker->AttachSession(SessionId{session}, LeaseKey{1});
+    return broker->Grow({.session = SessionId{session},
+                         .device = device,
+                         .at_least = 64_MiB,
+                         .wanted = 64_MiB,
+                         .asked_at = Clock::now(),
+                         .deadline = Clock::now()});
+  };
+  const Broker::GrowAnswer other = grow(1);
+  ASSERT_TRUE(other.status.ok()) << other.status;
+  ASSERT_EQ(other.chunks.front().bytes, 32_MiB);
+  backend.BeforeNextCreate([&] {
+    EXPECT_TRUE(broker->Return(SessionId{1}, device, std::vector{other.chunks.front().id}).ok());
+    EXPECT_TRUE(broker->ResizeDevice(device, 96_MiB, Bytes(), Clock::now()).ok());
+  });
+  const Broker::GrowAnswer mine = grow(2);
+  EXPECT_TRUE(mine.status.ok()) << mine.status;
+  EXPECT_EQ(broker->Held(SessionId{2}), 64_MiB);
+  EXPECT_EQ(broker->Find(device)->held, 96_MiB);
+  EXPECT_EQ(backend.InUse(0), 96_MiB);
+  EXPECT_TRUE(broker->CheckInvariants().ok()) << broker->CheckInvariants();
 }
 
 TEST(BrokerRepairsTest, DescriptorsRunOutOnlyWhereTheBackendSaysSo) {
