@@ -106,6 +106,11 @@ void Admission::AdmitPreallocated(WaiterId id, Waiter& waiter) {
   if (IsBeingMade(waiter)) {
     waiter.phase = Waiter::Phase::kLimit;
     tables_.devices.at(logical).limit_waiters.push_back(id);
+  } else if (!waiter.spec.ahead && at_least <= room && room < device.spare_bytes && lack.is_zero()) {
+    // After the limit was lowered the spare chunks are larger than the room beside memory that is leaving.
+    // Smaller ones are made for this request as soon as those beyond the limit are freed.
+    waiter.ballast = chunks_.TakeBallast({logical}, device.spare_bytes - room);
+    waiter.phase = Waiter::Phase::kBallast;
   } else {
     WaitUnderLimit(id, waiter, SaturatingSub(at_least, possible));
   }

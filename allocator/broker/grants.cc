@@ -219,8 +219,8 @@ Broker::GrowAnswer Grants::FreeBallast(WaiterId id, Waiter mine) {
     for (std::size_t i = 0; i < freed.size(); ++i) core_.chunks.Settle(mine.ballast[i], freed[i], missing);
     mine.ballast.clear();
     mine.phase = Waiter::Phase::kNew;
-    const CardId card = mine.charge->card;
-    // Before waiting requests are looked at: the freed memory belongs to this charge.
+    const CardId card = core_.tables.CardOf(mine.spec.device);
+    // Before waiting requests are looked at: the freed memory belongs to this request.
     making = core_.requests.Place(id, mine, answer);
     core_.scheduler.Serve(card);
   }

@@ -471,6 +471,59 @@ TEST(BrokerRepairsTest, SpareChunksBeyondALimitThatWasLoweredWhileOthersWereMade
   EXPECT_TRUE(broker->CheckInvariants().ok()) << broker->CheckInvariants();
 }
 
+// 256 MiB in chunks of 32 MiB and 16 small ones. 96 MiB drain, 96 MiB with all small chunks are held, and two
+// large chunks are spare: a limit of 208 MiB leaves room for 16 MiB.
+TEST(BrokerRepairsTest, SpareChunksThatAreTooLargeForALoweredLimitAreMadeAnewInSmallOnes) {
+  CountingBackend backend({256_MiB}, 2_MiB);
+  const std::unique_ptr<Broker> broker = MakeBroker(backend);
+  const LogicalId device = AddDevice(*broker, 1, 256_MiB, true);
+  const auto grow = [&](std::uint64_t session, Bytes bytes, std::chrono::milliseconds timeout = {}) {
+    return broker->Grow({.session = SessionId{session},
+                         .device = device,
+                         .at_least = bytes,
+                         .wanted = bytes,
+                         .asked_at = Clock::now(),
+                         .deadline = Clock::now() + timeout});
+  };
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    broker->AddSession(SessionId{i}, {.pid = 1});
+    broker->AttachSession(SessionId{i}, LeaseKey{1});
+  }
+  ASSERT_EQ(grow(1, 96_MiB).chunks.size(), 3u);
+  ASSERT_EQ(grow(2, 64_MiB).chunks.size(), 2u);
+  for (int i = 0; i < 16; ++i) ASSERT_EQ(grow(2, 2_MiB).chunks.front().bytes, 2_MiB);
+  broker->StartDraining(SessionId{1});
+  ASSERT_TRUE(broker->ResizeDevice(device, 208_MiB, Bytes(), Clock::now()).ok());
+  const Broker::GrowAnswer mine = grow(3, 2_MiB);
+  EXPECT_TRUE(mine.status.ok()) << mine.status;
+  EXPECT_EQ(broker->Held(SessionId{3}), 2_MiB);
+  EXPECT_TRUE(grow(3, 14_MiB).status.ok());
+  EXPECT_EQ(broker->Find(device)->held, 208_MiB);
+  EXPECT_TRUE(absl::IsResourceExhausted(grow(3, 2_MiB).status));
+  EXPECT_EQ(broker->FinishDraining({SessionId{1}}).size(), 1u);
+  EXPECT_EQ(broker->Find(device)->held, 208_MiB);
+  EXPECT_TRUE(broker->CheckInvariants().ok()) << broker->CheckInvariants();
+}
+
+TEST(BrokerRepairsTest, ChunksMadeForARequestOfAPreallocatedDeviceAreSmallEnoughForBallast) {
+  CountingBackend backend({4_GiB}, 2_MiB);
+  backend.BecomeReal();
+  const std::unique_ptr<Broker> broker = MakeBroker(backend);
+  const LogicalId device{7};
+  ASSERT_TRUE(RestorePreallocated(*broker, device, 2_GiB).ok());
+  broker->AddSession(SessionId{1}, {.pid = 1});
+  broker->AttachSession(SessionId{1}, LeaseKey{1});
+  const Broker::GrowAnswer mine = broker->Grow({.session = SessionId{1},
+                                                .device = device,
+                                                .at_least = 1_GiB,
+                                                .wanted = 1_GiB,
+                                                .asked_at = Clock::now(),
+                                                .deadline = Clock::now()});
+  ASSERT_TRUE(mine.status.ok()) << mine.status;
+  EXPECT_EQ(broker->Held(SessionId{1}), 1_GiB);
+  for (const Chunk& chunk : mine.chunks) EXPECT_LE(chunk.bytes, 32_MiB);
+}
+
 TEST(BrokerRepairsTest, DescriptorsRunOutOnlyWhereTheBackendSaysSo) {
   CountingBackend backend({64_MiB}, 2_MiB);
   const std::unique_ptr<Broker> broker = MakeBroker(backend);
