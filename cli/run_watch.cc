@@ -14,6 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/process.h"
+#include "base/refusal_text.h"
+#include "base/wrapped_text.h"
 #include "cli/control_methods.h"
 #include "lgpu/bytes.h"
 #include "lgpu/refusal.h"
@@ -29,8 +31,14 @@ constexpr int kLooksSkipped = 15;  // 30 seconds
 
 /// The whole refusal where the event has it, by lines.
 std::string ExplanationOf(const v1::Event& event) {
-  const std::string text =
-      event.has_refusal() ? FormatRefusal(RefusalFromProto(event.refusal())) : event.text();
+  std::string text = absl::StrCat("lgpu: refused (pid ", event.pid(), "): ");
+  if (event.has_refusal()) {
+    const Refusal refusal = RefusalFromProto(event.refusal());
+    AppendWrapped(text, RefusalHeadline(refusal), text.size(), 4);
+    text += RefusalDetails(refusal);
+  } else {
+    text += event.text();
+  }
   std::vector<std::string> lines;
   for (const auto line : absl::StrSplit(text, '\n'))
     lines.push_back(Printable(std::string_view(line.data(), line.size())));
@@ -106,8 +114,7 @@ void RunWatch::LookForRefusals() {
           told_.emplace(event.pid(), event.refusal().what(), static_cast<int>(event.refusal().reason()))
               .second;
       is_new ? ++whole : ++counted;
-      if (is_new)
-        options_.Note(absl::StrCat("lgpu: refused (pid ", event.pid(), "): ", ExplanationOf(event)));
+      if (is_new) options_.Note(ExplanationOf(event));
     }
     return absl::OkStatus();
   });

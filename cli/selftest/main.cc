@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "base/refusal_text.h"
 #include "cli/selftest/driver_attempts.h"
 
 namespace {
@@ -39,6 +40,7 @@ json ErrorToJson(const absl::Status& status) {
   json result = {{"code", absl::StatusCodeToString(status.code())},
                  {"message", std::string(status.message())}};
   if (const std::optional<lgpu::Refusal> refusal = lgpu::GetRefusal(status)) {
+    result["message"] = lgpu::RefusalHeadline(*refusal) + lgpu::RefusalDetails(*refusal);
     result["reason"] = std::string(lgpu::RefusalReasonName(refusal->reason));
   }
   return result;
