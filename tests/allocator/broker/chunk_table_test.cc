@@ -35,15 +35,19 @@ TEST_F(ChunkTableTest, SmallChunksStayForSmallRequests) {
   EXPECT_TRUE(chunks_.PickSpare(device_, 36_MiB, 36_MiB).empty());
 }
 
-TEST_F(ChunkTableTest, AGrantedChunkIsInTheLogAndAnUndoneGrantIsNot) {
-  AddSpare(4_MiB);
-  const std::vector<Chunk> granted = chunks_.Grant(kSession, chunks_.AllSpare(device_));
+TEST_F(ChunkTableTest, AGrantedChunkIsInTheLogUntilItIsFree) {
+  const ChunkId id = AddSpare(4_MiB);
+  const std::vector<Chunk> granted = chunks_.Grant(kSession, {id});
   ASSERT_EQ(granted.size(), 1u);
   EXPECT_EQ(log_.granted().size(), 1u);
   EXPECT_EQ(tables_.sessions.at(kSession).held, 4_MiB);
-  EXPECT_TRUE(chunks_.UndoGrant(device_, granted).empty());
+  chunks_.GiveBack(tables_.chunks.at(id), ChunkEntry::State::kReturning);
+  EXPECT_EQ(log_.granted().size(), 1u);
+  ChunkTable::Missing missing;
+  chunks_.Settle(id, absl::OkStatus(), missing);
   EXPECT_TRUE(log_.granted().empty());
-  EXPECT_EQ(chunks_.AllSpare(device_), std::vector<ChunkId>{granted.front().id});
+  EXPECT_TRUE(tables_.sessions.at(kSession).held.is_zero());
+  EXPECT_EQ(missing.at(device_), std::vector<Bytes>{4_MiB});
   ExpectInStep();
 }
 
