@@ -26,9 +26,8 @@ TEST_F(UnchargedTest, ReportNamesTheProgramAndLeavesItAlone) {
   StartMachine(Config("report"));
   auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
   EXPECT_EQ(Ask(*client, absl::StrCat("past a ", 120 * kMiB)), "ok");
-  EXPECT_TRUE(Eventually([&] {
-    return client->Errors().find("beside what it has charged") != std::string::npos;
-  })) << client->Errors();
+  EXPECT_TRUE(Eventually([&] { return client->Errors().find("beside its charges") != std::string::npos; }))
+      << client->Errors();
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc b plain ", 40 * kMiB)), "ok");
   End(*client);
 }
