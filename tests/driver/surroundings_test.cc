@@ -149,7 +149,7 @@ TEST_F(SurroundingsTest, NoRoomForTheLinksAnywhereEndsBeforeTheCommandBegins) {
       AllOf(HasSubstr("no place for the links"), HasSubstr(absl::StrCat(first, ": No space left on device")),
             HasSubstr(absl::StrCat(second, ": No space left on device")),
             HasSubstr(absl::StrCat(third, ": No space left on device")), HasSubstr("try: ")));
-  EXPECT_EQ(Stats().leases_size(), 0) << "nothing is left of it";
+  EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0; })) << "nothing is left of it";
   if (is_mine) fs::remove(third);
 }
 
