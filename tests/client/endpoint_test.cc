@@ -130,7 +130,8 @@ TEST_F(FindDaemonTest, ADefaultDirectoryThatAnotherUserMadeIsNotUsed) {
   absl::StatusOr<DaemonSocket> found =
       FindDaemon({.directories = {"/nowhere/lgpu", directory_}, .is_default = true});
   EXPECT_EQ(found.status().code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_THAT(std::string(found.status().message()), HasSubstr(directory_ + " belongs to user 64217; every user "));
+  EXPECT_THAT(std::string(found.status().message()),
+              HasSubstr(directory_ + " belongs to user 64217; every user "));
   // One that was named is the caller's decision.
   EXPECT_TRUE(FindDaemon({.directories = {directory_}}).ok());
 }
