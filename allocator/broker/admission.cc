@@ -210,6 +210,7 @@ bool Admission::AdmitFromQueue(WaiterId id, Waiter& waiter) {
   if (shortage == Ledger::Shortage::kCard || (shortage == Ledger::Shortage::kNone && held_back)) {
     return false;
   }
+  if (shortage == Ledger::Shortage::kNone) tables_.QueueOf(waiter).NoteServed(id);
   Leave(id, waiter);
   if (shortage == Ledger::Shortage::kLimit) {
     Admit(id, waiter);  // another request of its device took what the limit had room for

@@ -16,6 +16,8 @@ void CardQueue::Join(WaiterId id, const std::string& user) {
   LGPU_CHECK(entries_.emplace(id, Entry{.user = found->second}).second);
 }
 
+void CardQueue::NoteServed(WaiterId id) { ring_.splice(ring_.end(), ring_, entries_.at(id).user); }
+
 void CardQueue::Leave(WaiterId id, TimePoint now) {
   if (turn_ && turn_->of == id) {
     EndTurn(now);
@@ -27,8 +29,6 @@ void CardQueue::Leave(WaiterId id, TimePoint now) {
   if (user->line.empty()) {
     users_.erase(user->name);
     ring_.erase(user);
-  } else {
-    ring_.splice(ring_.end(), ring_, user);
   }
   entries_.erase(entry);
 }

@@ -25,8 +25,8 @@ namespace lgpu {
 /// user to the end of the ring. After a turn no other one starts for as long as the turn lasted (the rest),
 /// so turns hold others back for at most half of the time, whatever a user asks for.
 ///
-/// From this follows: a user that waits with n-1 other users has a turn within 2 x max_turn x n, and a
-/// request that fits into the card's free memory waits for at most one turn.
+/// From this follows: a user that waits with n-1 other users has a turn, or a request served, within
+/// 2 x max_turn x n, and a request that fits into the card's free memory waits for at most one turn.
 ///
 /// Pure arithmetic over the clock value that the owner gives, which never falls. Not thread-safe: the owner
 /// brings a lock. Unknown ids are bugs and abort.
@@ -39,8 +39,11 @@ class CardQueue {
 
   /// Joins the end of its user's line; a user that did not wait joins the end of the ring.
   void Join(WaiterId id, const std::string& user);
-  /// A turn of it is over. Its user goes to the end of the ring, so that the next request that is served is
-  /// another user's.
+  /// The request is served, and about to leave. Its user goes to the end of the ring, so that the next
+  /// request that is served is another user's.
+  void NoteServed(WaiterId id);
+  /// A turn of it is over. The user of a request that had no turn and was not served keeps its place in the
+  /// ring: else requests that lapse would take the turns of the user's other ones.
   void Leave(WaiterId id, TimePoint now);
 
   bool empty() const { return entries_.empty(); }

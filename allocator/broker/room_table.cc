@@ -20,6 +20,7 @@ bool RoomTable::Try(WaiterId id) {
   }
   room.status = room.attempt();
   if (absl::IsResourceExhausted(room.status)) return false;
+  if (room.status.ok()) tables_.queues.at(room.card).NoteServed(id);
   End(id);
   return true;
 }

@@ -151,13 +151,14 @@ class BrokerModel {
     }
   }
 
-  void LeaveQueues(std::uint64_t grow) {
+  // The user of a request that is served goes to the end of the ring, as after a turn.
+  void LeaveQueues(std::uint64_t grow, bool served = false) {
     for (Queue& queue : queues_) {
       if (queue.turn == grow) EndTurn(queue);
       for (std::size_t i = 0; i < queue.ring.size(); ++i) {
         if (std::erase(queue.ring[i].second, grow) == 0) continue;
-        std::rotate(queue.ring.begin() + static_cast<std::ptrdiff_t>(i),
-                    queue.ring.begin() + static_cast<std::ptrdiff_t>(i) + 1, queue.ring.end());
+        const auto user = queue.ring.begin() + static_cast<std::ptrdiff_t>(i);
+        if (served) std::rotate(user, user + 1, queue.ring.end());
         break;
       }
       std::erase_if(queue.ring, [](const auto& user) { return user.second.empty(); });
@@ -215,7 +216,7 @@ class BrokerModel {
         Charge(grow);
       } else if (held_back ? model_.InGuarantee(request.device, request.at_least)
                            : model_.InCard(request.device, request.at_least)) {
-        LeaveQueues(grow);
+        LeaveQueues(grow, true);
         Grant(request, request.at_least);
         ++served_;
       } else {

@@ -304,6 +304,29 @@ TEST(BrokerTest, ARequestWhoseTurnsWereInVainIsToldSoAtItsDeadline) {
               HasSubstr("ask for less: the request had 1 turn of at most 2.0 s"));
 }
 
+TEST(BrokerTest, ARequestThatLapsesTakesNoTurnFromItsUsersOtherRequests) {
+  TurnRig rig;
+  ASSERT_TRUE(rig.Grow(1, kMiB * 8, {}).status.ok());
+  const Broker::GrowAnswer hog = rig.Grow(2, kMiB * 64, std::chrono::hours(24));
+  const Broker::GrowAnswer waits = rig.Grow(3, kMiB * 60, std::chrono::hours(1));
+  ASSERT_TRUE(hog.wait.has_value() && waits.wait.has_value());
+  const Clock::time_point start = rig.now();
+  rig.SetTime(start + std::chrono::seconds(2));
+  ASSERT_TRUE(rig.broker().Continue(*hog.wait).wait.has_value());
+  // Until 4 s the queue rests. The next turn is user-3's.
+  const Broker::GrowAnswer brief = rig.Grow(3, kMiB * 60, std::chrono::seconds(1));
+  ASSERT_TRUE(brief.wait.has_value());
+  rig.SetTime(start + std::chrono::seconds(3));
+  EXPECT_EQ(GetRefusal(rig.broker().Continue(*brief.wait).status).value_or(Refusal()).reason,
+            RefusalReason::kCard);
+  rig.SetTime(start + std::chrono::seconds(4));
+  ASSERT_TRUE(rig.broker().Continue(*waits.wait).wait.has_value());
+  const std::vector<Broker::Queued> queue = rig.broker().Cards().front().queue;
+  ASSERT_EQ(queue.size(), 2u);
+  EXPECT_EQ(queue.front().id, *waits.wait);
+  EXPECT_TRUE(queue.front().turn_ends.has_value()) << "user-2 has two turns before user-3 has one";
+}
+
 TEST(BrokerTest, ATurnHoldsBackNewGuaranteesAndNeverThoseThatAreThere) {
   TurnRig rig;
   const LogicalId guaranteed = *rig.broker().AddDevice(rig.Spec(3, kMiB * 4), rig.now());

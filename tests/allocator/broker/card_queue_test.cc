@@ -25,6 +25,7 @@ TEST_F(CardQueueTest, UsersAreServedInTurnAndTheRequestsOfEachInOrder) {
   queue_.Join(kThree, "lee");
   queue_.Join(kFour, "kim");
   EXPECT_THAT(queue_.Order(), ElementsAre(kOne, kThree, kTwo, kFour));
+  queue_.NoteServed(kOne);
   queue_.Leave(kOne, now_);
   EXPECT_THAT(queue_.Order(), ElementsAre(kThree, kTwo, kFour)) << "kim was served";
   queue_.Leave(kThree, now_);
@@ -33,6 +34,18 @@ TEST_F(CardQueueTest, UsersAreServedInTurnAndTheRequestsOfEachInOrder) {
   for (const WaiterId id : {kTwo, kThree, kFour}) queue_.Leave(id, now_);
   EXPECT_TRUE(queue_.empty());
   EXPECT_THAT(queue_.Order(), IsEmpty());
+}
+
+TEST_F(CardQueueTest, AUserWhoseRequestLeavesUnservedKeepsItsPlaceUnlessItHadATurn) {
+  queue_.Join(kOne, "kim");
+  queue_.Join(kTwo, "kim");
+  queue_.Join(kThree, "kim");
+  queue_.Join(kFour, "lee");
+  queue_.Leave(kOne, now_);
+  EXPECT_THAT(queue_.Order(), ElementsAre(kTwo, kFour, kThree));
+  queue_.StartTurn(kTwo, now_);
+  queue_.Leave(kTwo, now_);
+  EXPECT_THAT(queue_.Order(), ElementsAre(kFour, kThree));
 }
 
 TEST_F(CardQueueTest, ATurnHoldsBackEveryOtherRequestAndLastsAtMostItsTime) {
