@@ -9,8 +9,6 @@
 namespace lgpu {
 namespace {
 
-// Chunks that are freed between two looks at the requests that wait.
-constexpr std::size_t kReclaimBatch = 64;
 // How often the machine's processes are looked through for memory that an earlier daemon granted.
 constexpr std::chrono::milliseconds kLostRetry{250};
 
@@ -18,8 +16,8 @@ constexpr std::chrono::milliseconds kLostRetry{250};
 
 void ChunkReclaimer::Reclaim(const std::vector<ChunkId>& chunks) {
   const Results lost = ReclaimLost(chunks);
-  for (std::size_t start = 0; start < chunks.size(); start += kReclaimBatch) {
-    const std::size_t count = std::min(kReclaimBatch, chunks.size() - start);
+  for (std::size_t start = 0; start < chunks.size(); start += kBatch) {
+    const std::size_t count = std::min(kBatch, chunks.size() - start);
     ReclaimBatch(std::span(chunks).subspan(start, count), lost);
   }
 }

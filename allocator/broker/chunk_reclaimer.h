@@ -18,6 +18,9 @@ namespace lgpu {
 /// it.
 class ChunkReclaimer {
  public:
+  /// Chunks that are freed between two looks at the requests that wait.
+  static constexpr std::size_t kBatch = 64;
+
   ChunkReclaimer(BrokerCore& core, SpareChunks& spare) : core_(core), spare_(spare) {}
 
   /// Frees chunks that are leaving. RetryUnconfirmed asks again about those that are not confirmed.

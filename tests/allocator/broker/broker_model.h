@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/broker/chunk_reclaimer.h"
 #include "allocator/broker/ids.h"
 #include "lgpu/refusal.h"
 #include "tests/support/ledger_model.h"
@@ -344,6 +345,23 @@ class BrokerModel {
     }
     Serve(cards);
     FinishMaking();
+  }
+  // Chunks that came back, in the order of their ids. Requests are looked at after each batch.
+  void ReclaimChunks(std::vector<ChunkId> chunks) {
+    std::sort(chunks.begin(), chunks.end());
+    for (std::size_t start = 0; start < chunks.size(); start += ChunkReclaimer::kBatch) {
+      const std::size_t end = std::min(chunks.size(), start + ChunkReclaimer::kBatch);
+      std::set<int> cards;
+      for (std::size_t i = start; i < end; ++i) {
+        const auto piece = std::find_if(model_.pieces.begin(), model_.pieces.end(),
+                                        [&](const auto& it) { return it.chunk == chunks[i]; });
+        const int card = CardOf(piece->device);
+        cards.insert(card);
+        if (!stuck_[static_cast<std::size_t>(card)]) ConfirmFree(piece);
+      }
+      Serve(cards);
+      FinishMaking();
+    }
   }
 
   void ForgetIfEmpty(LogicalId id) {
