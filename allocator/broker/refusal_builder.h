@@ -24,8 +24,8 @@ struct RefusalCause {
   static RefusalCause OfBackend(const absl::Status& status, Bytes asked);
 };
 
-/// A RefusalBuilder describes why memory is refused and who holds it, in the words of Refusal. It reads the
-/// tables and changes nothing.
+/// A RefusalBuilder describes why memory is refused and which sessions hold it, in the words of Refusal. It
+/// reads the tables and changes nothing.
 ///
 /// Not thread-safe: the broker's lock guards it. The tables outlive it.
 class RefusalBuilder {

@@ -182,7 +182,7 @@ class BoundedServer::Threads final : public httplib::TaskQueue {
   }
 
  private:
-  // Those for whom no thread is free, and none can be made.
+  // Connections for which no thread is free and none can be made.
   void CountWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const std::size_t free = idle_ + (most_ - threads_.size());
     waiting_ = jobs_.size() - std::min(jobs_.size(), free);

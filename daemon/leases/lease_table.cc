@@ -142,10 +142,10 @@ Holdings LeaseTable::SumHoldings(Predicate owner_matches) const {
 }
 
 absl::Status LeaseTable::CheckCaps(const User& user, Holdings delta) const {
-  const auto check = [&delta](const CapConfig& cap, const std::string& whom, const Holdings& has) {
+  const auto check = [&delta](const CapConfig& cap, const std::string& holder, const Holdings& has) {
     Holdings would_have = has;
     would_have += delta;
-    return CheckCap(cap, whom, has, would_have);
+    return CheckCap(cap, holder, has, would_have);
   };
   if (const CapConfig* cap = FindUserCap(policy_.user_caps, user); cap != nullptr) {
     const Holdings has = SumHoldings([&user](const User& owner) { return owner.uid == user.uid; });

@@ -149,10 +149,10 @@ class Machine {
   }
 
   absl::Status CheckCaps(User user, const std::vector<PlannedDevice>& plan) {
-    const auto check = [&](const CapConfig& cap, const std::string& whom, const Holdings& has) {
+    const auto check = [&](const CapConfig& cap, const std::string& holder, const Holdings& has) {
       Holdings would_have = has;
       would_have += HoldingsOf(plan);
-      return CheckCap(cap, whom, has, would_have);
+      return CheckCap(cap, holder, has, would_have);
     };
     if (const CapConfig* cap = FindUserCap(config_.policy.user_caps, user); cap != nullptr) {
       LGPU_RETURN_IF_ERROR(check(*cap, absl::StrCat("user ", user.name),

@@ -13,7 +13,7 @@
 
 namespace lgpu::daemon {
 
-/// A UserNames remembers the names of users for those who ask again and again, as every message to an open
+/// A UserNames remembers the names of users for callers that ask often, as every message to an open
 /// page does: the system may ask a network for a name. A name is at most kLife old. Thread-safe.
 class UserNames {
  public:

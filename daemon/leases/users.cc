@@ -103,15 +103,16 @@ std::vector<const CapConfig*> FindGroupCaps(const std::vector<CapConfig>& caps, 
   return found;
 }
 
-absl::Status CheckCap(const CapConfig& cap, const std::string& whom, const Holdings& has,
+absl::Status CheckCap(const CapConfig& cap, const std::string& holder, const Holdings& has,
                       const Holdings& would_have) {
   const std::string hint = absl::StrCat(
-      has.leases > 0 && absl::StartsWith(whom, "user ") ? "end a lease of yours with `lgpu rm LEASE`, " : "",
+      has.leases > 0 && absl::StartsWith(holder, "user ") ? "end a lease of yours with `lgpu rm LEASE`, "
+                                                          : "",
       "ask for less, or ask the administrator to raise the cap in lgpud.toml");
   const auto over = [&](const char* key, const char* what, auto now, auto then,
                         auto allowed) -> absl::Status {
     const std::string text =
-        absl::StrCat(whom, " may have ", what, " of at most ", Text(allowed), " (", cap.key, ".", key,
+        absl::StrCat(holder, " may have ", what, " of at most ", Text(allowed), " (", cap.key, ".", key,
                      "): has ", Text(now), ", would have ", Text(then), "; ", hint);
     // More than the cap all by itself: no waiting helps.
     return then - now > allowed ? absl::InvalidArgumentError(text) : absl::ResourceExhaustedError(text);

@@ -53,8 +53,8 @@ std::vector<const CapConfig*> FindGroupCaps(const std::vector<CapConfig>& caps, 
 /// Whether a cap of a group (a name or a number) means one of the user's groups.
 bool IsInGroup(const User& user, const std::string& group);
 /// With the numbers, when `would_have` is over the cap: INVALID_ARGUMENT if the added part alone is over it,
-/// RESOURCE_EXHAUSTED if it would fit after other leases ended. `whom`: "user kim", "group lab".
-absl::Status CheckCap(const CapConfig& cap, const std::string& whom, const Holdings& has,
+/// RESOURCE_EXHAUSTED if it would fit after other leases ended. `holder`: "user kim", "group lab".
+absl::Status CheckCap(const CapConfig& cap, const std::string& holder, const Holdings& has,
                       const Holdings& would_have);
 
 }  // namespace lgpu::daemon

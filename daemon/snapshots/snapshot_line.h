@@ -34,10 +34,10 @@ struct DeviceAsk {
 
 /// A SnapshotLine has the questions for the blocks of one session's program, which answers one after another:
 /// one page for each frame that was sent. While a frame is unanswered nothing else is asked. A program may
-/// lose an answer that it could not send: where nobody waits for a frame that is unanswered for `patience`,
-/// the next question takes its place, so that at most kMostUnanswered small frames lie unread with a program
-/// that does not answer. What it answers too late is dropped. Thread-safe; Next and Take are the session's
-/// thread's.
+/// lose an answer that it could not send: where no caller waits for a frame that is unanswered for
+/// `patience`, the next question takes its place, so that at most kMostUnanswered small frames lie unread
+/// with a program that does not answer. What it answers too late is dropped. Thread-safe; Next and Take are
+/// the session's thread's.
 class SnapshotLine {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
