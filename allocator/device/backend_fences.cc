@@ -28,7 +28,9 @@ absl::Status BackendFences::Remove(StreamId stream) {
   LGPU_RETURN_IF_ERROR(backend_.Drain(slot.stream));
   const MutexLock lock(mutex_);
   Slot& removed = slots_[stream];
-  removed = {.stream = {}, .base = removed.last + 1, .last = removed.last};
+  removed.last = std::max(removed.last, removed.base);
+  removed.base = removed.last + 1;
+  removed.stream = {};
   return absl::OkStatus();
 }
 

@@ -34,7 +34,8 @@ class BackendFences final : public StreamFences {
 
  private:
   // A number, and the stream that has it. Values below `base` are of earlier streams and have passed; those
-  // of this one are its sequences counted from there.
+  // of this one are its sequences counted from there. `base` grows with every stream, also with one that
+  // recorded nothing: a call knows by it that the stream has changed meanwhile.
   struct Slot {
     StreamHandle stream;  // not valid: none
     std::uint64_t base = 0;

@@ -87,13 +87,15 @@ absl::Status CallerStreams::Remove(StreamId id) {
 }
 
 absl::StatusOr<bool> CallerStreams::RemoveOldest() {
-  std::vector<StreamId> by_age;
+  // Copies: other threads go on using their streams, and a sort needs an order that stays.
+  std::vector<std::pair<std::uint32_t, StreamId>> by_age;
   for (StreamId id = 1; id < end_.load(std::memory_order_relaxed); ++id) {
-    if (slots_[id].key.load(std::memory_order_relaxed) != kNoKey) by_age.push_back(id);
+    const Slot& slot = slots_[id];
+    if (slot.key.load(std::memory_order_relaxed) == kNoKey) continue;
+    by_age.emplace_back(slot.used_at.load(std::memory_order_relaxed), id);
   }
-  const auto used_at = [this](StreamId id) { return slots_[id].used_at.load(std::memory_order_relaxed); };
-  std::sort(by_age.begin(), by_age.end(), [&](StreamId a, StreamId b) { return used_at(a) < used_at(b); });
-  for (const StreamId id : by_age) {
+  std::sort(by_age.begin(), by_age.end());
+  for (const auto& [used_at, id] : by_age) {
     Slot& slot = slots_[id];
     const std::uint64_t key = slot.key.exchange(kNoKey, std::memory_order_seq_cst);
     absl::Status removed;

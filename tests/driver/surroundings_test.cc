@@ -130,8 +130,8 @@ TEST_F(SurroundingsTest, NoRoomForTheLinksAnywhereEndsBeforeTheCommandBegins) {
   const std::string first = absl::StrCat(daemon_->dir(), "/driver");
   const std::string second = absl::StrCat(own.path(), "/lgpu/driver");
   const std::string third = absl::StrCat("/tmp/lgpu-driver-", ::geteuid());
-  for (const std::string& folder : {first, second}) fs::create_directories(folder);
-  const bool is_mine = fs::create_directory(third);
+  // The third stays afterwards: it is also the folder of every other test of this user.
+  for (const std::string& folder : {first, second, third}) fs::create_directories(folder);
   const auto full = [](const std::string& folder) {
     return absl::StrCat("mount -t tmpfs -o nr_inodes=1,mode=755 tmpfs ", folder);
   };
@@ -150,7 +150,6 @@ TEST_F(SurroundingsTest, NoRoomForTheLinksAnywhereEndsBeforeTheCommandBegins) {
             HasSubstr(absl::StrCat(second, ": No space left on device")),
             HasSubstr(absl::StrCat(third, ": No space left on device")), HasSubstr("try: ")));
   EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0; })) << "nothing is left of it";
-  if (is_mine) fs::remove(third);
 }
 
 TEST_F(SurroundingsTest, AProgramWhoseFolderOfLinksIsGoneFindsNoDriverInPlaceOfAnUnlimitedOne) {
