@@ -290,6 +290,11 @@ std::optional<LeaseSession::Figures> LeaseSession::FiguresOf(int card) {
   return Figures{.limit = limit, .free = std::min(left, card_free + unused)};
 }
 
+void LeaseSession::NoteExit() {
+  if (!is_attached_.load(std::memory_order_acquire)) return;
+  page_->exiting.store(1, std::memory_order_relaxed);
+}
+
 void LeaseSession::Abandon() {
   if (const int socket = socket_.load(); socket >= 0) ::close(socket);
 }

@@ -71,6 +71,9 @@ class LeaseSession {
   /// What the lease may still take of the card; what this process gave back counts. Nothing: not attached.
   std::optional<Figures> FiguresOf(int card);
 
+  /// The process has begun to end by itself: lgpud need not report a lost program.
+  void NoteExit();
+
   /// In a forked child: closes the parent's connection, silently. The object is of no use after that.
   void Abandon();
 

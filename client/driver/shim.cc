@@ -33,6 +33,11 @@ std::optional<std::uint64_t> GraphInUse(std::uint64_t device) {
   return GraphFigure(device, kGraphUsedCurrent);
 }
 
+// Runs at exit() and at main's end. The library is never unloaded earlier (-z nodelete).
+[[gnu::destructor]] void NoteExit() {
+  if (Shim* const shim = the_shim.load()) shim->session.NoteExit();
+}
+
 }  // namespace
 
 std::optional<std::uint64_t> GraphReserved(std::uint64_t device) {

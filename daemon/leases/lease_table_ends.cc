@@ -7,7 +7,7 @@ namespace lgpu::daemon {
 
 void LeaseTable::SessionLost(SessionState& session) {
   MutexLock lock(mutex_);
-  ++lost_sessions_;
+  if (!session.is_exiting()) ++lost_sessions_;
   const auto found = leases_.find(session.lease());
   if (found == leases_.end()) {
     return;
@@ -18,6 +18,7 @@ void LeaseTable::SessionLost(SessionState& session) {
   if (lease.live.empty() && !lease.lasting) {
     lease.ending = true;
   }
+  if (session.is_exiting()) return;  // SessionGone tells its end, as that of any program that closes
   Tell(v1::Event::KIND_SESSION_LOST, lease, &session,
        absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ", lease.name,
                     " ended without closing; ", FormatBytes(broker_.Held(session.id())), " are draining"));
@@ -45,7 +46,7 @@ void LeaseTable::SessionGone(SessionState& session) {
       return;
     }
     Lease& lease = found->second;
-    const bool was_lost = lease.draining.erase(session.id()) > 0;
+    const bool was_lost = lease.draining.erase(session.id()) > 0 && !session.is_exiting();
     lease.live.erase(session.id());
     NoteSessionGone(session.id());
     Tell(was_lost ? v1::Event::KIND_SESSION_GONE : v1::Event::KIND_SESSION_CLOSED, lease, &session,

@@ -61,6 +61,8 @@ class SessionState {
   bool has_lost_context() const;
   /// True once, when that is first seen.
   bool TakeLostContext();
+  /// The program says that it has begun to end by itself.
+  bool is_exiting() const;
 
   Phase phase() const;
   LeaseKey lease() const;

@@ -81,7 +81,8 @@ struct ClientPage {
   std::atomic<std::uint64_t> op_count;
   std::atomic<std::uint64_t> context_lost;  // not 0: the program can use its GPUs no more
   std::atomic<std::uint64_t> imports;       // how much memory of other processes it has open, in pieces
-  std::array<std::atomic<std::uint64_t>, 4> reserved;
+  std::atomic<std::uint64_t> exiting;       // not 0: the program ends by itself, and sends no Close
+  std::array<std::atomic<std::uint64_t>, 3> reserved;
   std::array<Device, kMaxDevices> devices;
   std::array<OpName, kMaxOps> op_names;
   PlacementRing ring;

@@ -11,6 +11,7 @@ namespace lgpu::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A context of the fake machine takes 16 MiB.
 std::string Config(const std::string& action) {
@@ -21,6 +22,22 @@ class UnchargedTest : public ShimTest {
  protected:
   std::string Events(const std::string& lease) { return Run({"events", "--lease", lease}).out; }
 };
+
+TEST_F(UnchargedTest, ANormalEndIsAClosedSessionAndAKillALostOne) {
+  StartMachine();
+  const std::string lease = CreateLease("64MiB");
+  auto ends = StartIn(lease);
+  EXPECT_EQ(Ask(*ends, absl::StrCat("alloc a plain ", 20 * kMiB)), "ok");
+  End(*ends);
+  EXPECT_TRUE(Eventually([&] { return Events(lease).find("has closed its session") != std::string::npos; }));
+  EXPECT_EQ(Stats().sessions_lost_total(), 0u);
+  EXPECT_THAT(Events(lease), Not(HasSubstr("without closing")));
+  auto killed = StartIn(lease);
+  EXPECT_EQ(Ask(*killed, absl::StrCat("alloc a plain ", 20 * kMiB)), "ok");
+  ASSERT_EQ(::kill(killed->pid(), SIGKILL), 0);
+  EXPECT_TRUE(Eventually([&] { return Events(lease).find("without closing") != std::string::npos; }));
+  EXPECT_EQ(Stats().sessions_lost_total(), 1u);
+}
 
 TEST_F(UnchargedTest, ReportNamesTheProgramAndLeavesItAlone) {
   StartMachine(Config("report"));
