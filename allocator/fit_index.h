@@ -10,18 +10,18 @@
 
 namespace lgpu {
 
-/// A FitIndex finds a node by size: 32 linear classes per power of two, each a list, over two levels
-/// of bitmaps. It owns nothing: nodes are slots of the owner's table, which hang in their lists by `before`
-/// and `behind`; slot 0 is no node, and takes what is written behind the end of a list. Insert and Remove
-/// take O(1). Not thread-safe.
+/// A FitIndex finds a node by size: 32 linear classes per power of two, each a list, over two levels of
+/// bitmaps. It owns nothing: nodes are slots of the owner's table, which hang in their lists by `before` and
+/// `behind`. Slot 0 is no node: it takes writes beyond the end of a list. Insert and Remove take O(1). Not
+/// thread-safe.
 class FitIndex {
  public:
   static constexpr std::uint32_t kSubdivisions = 32;
   static constexpr std::uint32_t kLevels = 28;  // sizes below 32 have a class each; then 2^5 ... 2^31
   static constexpr std::uint32_t kClasses = kLevels * kSubdivisions;
 
-  /// The class that holds `size`; a higher class holds only larger sizes. Without a branch: a processor
-  /// cannot guess sizes.
+  /// The class that holds `size`; a higher class holds only larger sizes. Branch-free: a processor cannot
+  /// predict sizes.
   static std::uint32_t ClassOf(std::uint32_t size) {
     const auto shift = static_cast<std::uint32_t>(std::bit_width(size | kSubdivisions)) - 6;
     return shift * kSubdivisions + (size >> shift);

@@ -80,7 +80,7 @@ void Ledger::Update(Logical& logical, Change change) {
   TakeFromSums(card, logical);
   change();
   AddToSums(card, logical);
-  // What is over a bound may only fall: the bound follows it down.
+  // While held is above the limit it may only fall: the ceiling follows it down.
   logical.ceiling =
       logical.held() > LimitOf(card, logical) ? std::min(logical.ceiling, logical.held()) : Bytes();
   LowerCeiling(card);
@@ -166,7 +166,7 @@ absl::StatusOr<LogicalId> Ledger::AddLogical(CardId card, const LogicalOptions& 
 
 absl::Status Ledger::RestoreLogical(LogicalId id, CardId card, const LogicalOptions& options) {
   Card& on = CardOf(card);
-  // Whether the card could have it at all was asked when it was made; its reserve may be another one by now.
+  // AddLogical checked the size against the card; the card's reserve may differ now.
   if (options.limit.is_zero() || options.guarantee > options.limit) {
     return absl::InvalidArgumentError("a limit of " + Text(options.limit) + " and a guarantee of " +
                                       Text(options.guarantee) + " are no logical device's");
@@ -272,7 +272,7 @@ Ledger::Split Ledger::CheckSplit(const std::vector<LogicalId>& logicals, Bytes b
   }
   Split split;
   Bytes leaving, with_granted, promised_now, promised_later;
-  // As in CardVerdict: the least that the card must promise for these when all that is leaving has left.
+  // As in CardVerdict: the card's least promise with these bytes, once all leaving memory has left.
   Bytes least = card.guaranteed + card.overhead + card.options.reserve;
   for (std::size_t i = 0; i < logicals.size(); ++i) {
     const Logical& logical = LogicalOf(logicals[i]);

@@ -89,8 +89,8 @@ class Ledger {
   /// RESOURCE_EXHAUSTED: the guarantee cannot be set aside now (text with the numbers; the caller, which
   /// knows names, makes the Refusal of it).
   absl::StatusOr<LogicalId> AddLogical(CardId card, const LogicalOptions& options);
-  /// As AddLogical, for one that an earlier ledger had: with its id, and whatever the card says (a promise
-  /// above its total never rises, as after Adopt). ALREADY_EXISTS: the id is taken.
+  /// As AddLogical, for a logical device of an earlier ledger: keeps its id, and ignores what the card has
+  /// left (a promise above the card's total never rises, as after Adopt). ALREADY_EXISTS: the id is taken.
   absl::Status RestoreLogical(LogicalId id, CardId card, const LogicalOptions& options);
   /// Ids up to this one are never given out.
   void SkipIds(LogicalId last) { last_logical_ = std::max(last_logical_, last.value); }
@@ -121,8 +121,8 @@ class Ledger {
   void StartLeaving(LogicalId logical, Bytes bytes);
   /// Leaving bytes are confirmed free.
   void ConfirmFree(LogicalId logical, Bytes bytes);
-  /// Charges memory that exists already, whatever the card says (re-adoption after a restart). It may
-  /// put the logical device over its limit, and the card over its total, never above what is asked here.
+  /// Charges memory that exists already, even where the card has no room (re-adoption after a restart). It
+  /// may put the logical device over its limit, and the card over its total, never above what is asked here.
   /// An amount that no card could have (a sum above 2^62) is a bug of the caller.
   void Adopt(LogicalId logical, Bytes bytes);
 
@@ -150,7 +150,7 @@ class Ledger {
     Bytes guaranteed;       // sum of guarantee
     Bytes promised;         // sum of max(guarantee, held)
     Bytes coming_back;      // how much of `promised` goes when all that is leaving has left
-    Bytes adopted_ceiling;  // what Adopt brought the whole promise to, while that is above total
+    Bytes adopted_ceiling;  // the promise after Adopt, while that is above total
   };
   struct Logical {
     CardId card;

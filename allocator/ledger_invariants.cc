@@ -10,7 +10,7 @@ namespace {
 // Bytes, not rounded for people: a broken invariant is off by any amount.
 std::string Text(Bytes amount) { return std::to_string(amount.count()); }
 
-// A Claim collects what does not hold of one thing; only the first one is told.
+// A Claim checks invariants of one subject and keeps the first that does not hold.
 class Claim {
  public:
   explicit Claim(std::string subject) : subject_(std::move(subject)) {}

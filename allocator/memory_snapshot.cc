@@ -128,7 +128,7 @@ std::string SnapshotJson(const MemorySnapshot& snapshot) {
                       {"age_seconds", static_cast<double>(block.age.count()) / 1000},
                       {"state", BlockStateName(block.state)}});
   }
-  // A name that is no UTF-8 is shown as good as it goes.
+  // Bytes of a name that are not UTF-8 are replaced.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

@@ -19,15 +19,15 @@ constexpr std::uint64_t kLargestStep = std::uint64_t{1} << 21;
 
 NodeTable::NodeTable(std::uint64_t most) : most_(std::clamp(most, kFewest, kMost)) {
   void* mapping = MAP_FAILED;
-  // As many as this process may have addresses for.
+  // Halves the number until this process may have addresses for it.
   for (most_ *= 2; mapping == MAP_FAILED;) {
     most_ /= 2;
     LGPU_CHECK_OP(most_, >=, kFewest);
     mapping =
         mmap(nullptr, most_ * sizeof(Node), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   }
-  // Huge pages brought no time, and a pause for each, and memory that nothing lies in. Where a kernel has
-  // none there is nothing to switch off.
+  // Huge pages saved no time, and each cost a pause and unused memory. A kernel without them fails this call,
+  // which changes nothing.
   madvise(mapping, most_ * sizeof(Node), MADV_NOHUGEPAGE);
   nodes_ = static_cast<Node*>(mapping);
   Add();

@@ -40,7 +40,7 @@ struct alignas(32) Node {
     kClaimed,
     kDetached,
     kRetired,
-    // Blocks, for the sub-allocator all the same. The last three are a pool's.
+    // Blocks; the sub-allocator treats all four alike. Only a pool sets the last three.
     kLive = 8,
     kShared = 9,  // live, and used on other streams than its own
     kCached = 10,
@@ -91,14 +91,14 @@ struct alignas(32) Node {
 };
 static_assert(sizeof(Node) == 32);
 
-/// A NodeTable is an array of nodes that never moves: addresses for as many as there may ever be, of which
-/// the beginning is memory. So it grows without a copy, which would be a pause, and is read without the lock
-/// of the thread that extends it, from a cache line that hardly ever changes. Slot 0 is there from the start
-/// and no range: what lists end in.
+/// A NodeTable is an array of nodes that never moves: it reserves addresses for all nodes that there may be,
+/// and the beginning of them has memory. So it grows without a copy, which would be a pause. Other threads
+/// read it without the lock of the thread that extends it, from a cache line that seldom changes. Slot 0
+/// always exists and is no range: lists end in it.
 class alignas(64) NodeTable {
  public:
-  /// `most` nodes, or as many as there are addresses for; aborts where those for a few thousand cannot be
-  /// had.
+  /// Reserves addresses for `most` nodes, or for as many as it can get; aborts if that is less than a few
+  /// thousand.
   explicit NodeTable(std::uint64_t most);
   ~NodeTable();
   NodeTable(const NodeTable&) = delete;

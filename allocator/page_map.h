@@ -6,9 +6,9 @@
 
 namespace lgpu {
 
-/// A PageMap says which pages of a region are mapped: one bit a page, and a second one only once there
-/// is a chunk of more than one page, which says that a page continues the chunk of the page before it. It
-/// is pure arithmetic over page numbers; ranges are half open. Not thread-safe.
+/// A PageMap says which pages of a region are mapped: one bit a page. Once there is a chunk of more than one
+/// page, a second bit says that a page continues the chunk of the page before it. It is pure arithmetic over
+/// page numbers; ranges are half open. Not thread-safe.
 ///
 ///   only a mapped page continues a chunk, and only where the page before it is mapped
 class PageMap {
@@ -38,7 +38,7 @@ class PageMap {
   /// The last page up to `page`, `first` at least, where a chunk starts or nothing is mapped.
   std::uint64_t PreviousBorder(std::uint64_t page, std::uint64_t first) const;
 
-  /// Null, or what does not hold.
+  /// Null, or the invariant that does not hold.
   const char* CheckInvariants() const;
   /// Bytes of the heap.
   std::uint64_t footprint() const { return (mapped_.capacity() + continues_.capacity()) * 8; }

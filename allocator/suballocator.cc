@@ -73,7 +73,7 @@ Suballocator::Suballocator(const Options& options)
       fit.node != 0) {
     return fit;
   }
-  // Whatever lies in a higher class than this holds the size at any alignment.
+  // Every range of a higher class than this holds the size at any alignment.
   const std::uint64_t enough = want.size + want.alignment - 1;
   const std::uint32_t above =
       Index::ClassOf(static_cast<std::uint32_t>(std::min<std::uint64_t>(enough, ~std::uint32_t{0}))) + 1;
@@ -150,7 +150,7 @@ Suballocator::Fit Suballocator::FindAny(const Index& index, const Want& want) co
 
 // ---- nodes
 
-// None of the home's is vacant.
+// Called when no slot of the home is vacant.
 [[gnu::noinline]] std::uint32_t Suballocator::AddNode(std::uint32_t home) {
   if (run_homes_.empty()) {
     if (home == 0) {
@@ -163,7 +163,7 @@ Suballocator::Fit Suballocator::FindAny(const Index& index, const Want& want) co
     }
     run_homes_.assign(nodes_.end() / kHomeRun, 0);
   }
-  // Rather more slots than another home's, up to a number that the most blocks that there were are worth.
+  // Prefers new slots to vacant ones of other homes, up to a number that depends on the most blocks so far.
   peak_blocks_ = std::max(peak_blocks_, live_blocks_);
   const std::uint64_t many =
       std::min(std::max(2 * peak_blocks_, slots_at_first_ * 3 / 2) + spare_slots_, nodes_.most() - kHomeRun);

@@ -81,7 +81,7 @@ class Suballocator {
     Bytes reserved;                                         // at most kMaxReserved, whole pages
     Bytes page;                                             // a power of two
     std::uint32_t names_per_slot = Node::kGenerations - 1;  // tests make this small, and this:
-    std::uint32_t spare_slots = 2 * kHomes * kHomeRun;  // that homes may have beyond what blocks are worth
+    std::uint32_t spare_slots = 2 * kHomes * kHomeRun;      // that homes may have beyond their blocks' need
   };
 
   /// Nothing is mapped yet.
@@ -103,8 +103,8 @@ class Suballocator {
   /// A block in mapped pages, or nothing.
   std::optional<Handle> Allocate(const Request& request, Effort effort);
   void Free(Handle block, Stamp stamp);
-  /// When the memory of the block that was made last was freed: the youngest stamp in the range that it was
-  /// cut out of.
+  /// When the memory of the last block was freed: the youngest stamp in the range that the block was cut out
+  /// of.
   Stamp freed_at() const { return freed_at_; }
   /// The same bytes for another owner: the old handle names nothing any more.
   Handle Rename(Handle block);
@@ -116,9 +116,9 @@ class Suballocator {
   static std::uint32_t GenerationOf(Handle handle) { return static_cast<std::uint32_t>(handle >> 32); }
   /// The handle of the live block in a slot.
   Handle HandleAt(std::uint32_t slot) const { return HandleOf(slot); }
-  /// For an owner that has more to say of its blocks, without the lock around this object: a Node's `before`
-  /// and `behind` are the owner's as long as it is a block, 0 at first, and so is which state of a block it
-  /// has.
+  /// For an owner that keeps data of its blocks without the lock around this object: a Node's `before` and
+  /// `behind` belong to the owner as long as it is a block, and are 0 at first. The owner also chooses a
+  /// block's state.
   const NodeTable& nodes() const { return nodes_; }
   /// `behind`, by handle.
   void SetTag(Handle block, std::uint32_t tag);
@@ -312,16 +312,16 @@ class Suballocator {
   const std::uint64_t spare_slots_;
   NodeTable nodes_;                             // the `next` of slot 0 is the first range
   std::array<std::uint32_t, kHomes> vacant_{};  // heads of lists
-  // Whose the slots are, by run; empty as long as all are the first home's.
+  // The home of each run of slots; empty as long as all slots are the first home's.
   std::vector<std::uint8_t> run_homes_;
-  std::uint64_t slots_at_first_ = 0;  // when that ended
+  std::uint64_t slots_at_first_ = 0;  // when another home was first used
   PageMap pages_;
   std::array<Index, kZones> free_ranges_;
   Index unmapped_;
   std::uint64_t used_ = 0;  // in granules, as free
   std::uint64_t free_ = 0;
   std::uint64_t live_blocks_ = 0;
-  std::uint64_t peak_blocks_ = 0;  // as nodes were added, with several homes
+  std::uint64_t peak_blocks_ = 0;  // the most blocks when nodes were added, with several homes
   std::uint64_t retired_nodes_ = 0;
   Stamp freed_at_ = 0;
   bool scarce_ = false;

@@ -1,9 +1,9 @@
 #ifndef LGPU_ALLOCATOR_SUBALLOCATOR_INL_H_
 #define LGPU_ALLOCATOR_SUBALLOCATOR_INL_H_
 
-// The steps that Suballocator's members are made of, for its own source files: most of the time of an
-// allocation would be calls otherwise. Slot 0 takes what would be written beyond the ends of lists: it is
-// never free, so nothing merges with it.
+// The steps that Suballocator's members are made of, for its own source files: as calls they would take most
+// of the time of an allocation. Slot 0 takes writes beyond the ends of lists: it is never free, so nothing
+// merges with it.
 
 #include <algorithm>
 

@@ -12,16 +12,16 @@
 
 namespace lgpu {
 
-/// AccessWindows keeps the memory of simulated devices out of the host's reach but while a kernel or a
-/// copy of that device runs. Windows nest and overlap: the first one to open gives access, the last one
-/// to close takes it. Thread-safe.
+/// AccessWindows give the host access to the memory of a simulated device only while a kernel or a copy of
+/// that device runs. Windows nest and overlap: the first one to open gives access, the last one to close
+/// takes it away. Thread-safe.
 class AccessWindows {
  public:
   explicit AccessWindows(std::size_t devices) : devices_(devices) {}
 
   /// The range has its access set: windows cover it from now on.
   absl::Status Add(int device, std::byte* address, Bytes bytes);
-  /// Windows leave the range alone from now on; fine for one that was never added.
+  /// No window covers the range from now on. A range that was never added is not an error.
   void Remove(int device, std::byte* address);
 
   void Open(int device);

@@ -10,9 +10,9 @@
 
 namespace lgpu {
 
-// What every backend checks alike.
+// Checks that all backends share.
 
-/// FAILED_PRECONDITION: devices of a process that this one was forked from.
+/// FAILED_PRECONDITION: this process is a forked child, and the devices belong to its parent.
 absl::Status ForkedBackendError();
 /// INVALID_ARGUMENT unless `device` is below `count`.
 absl::Status CheckDeviceIndex(int device, std::size_t count);
@@ -21,7 +21,7 @@ absl::Status CheckWholeUnits(std::string_view what, Bytes bytes, Bytes granulari
 /// INVALID_ARGUMENT unless a copy to memory of `target` is queued on a stream of that device.
 absl::Status CheckCopyTarget(int stream_device, int target);
 
-/// What errors call the handles of one kind.
+/// The words for handles of one kind in errors.
 struct HandleWords {
   const char* what;   // "stream"
   const char* end;    // "destroy"

@@ -34,8 +34,8 @@ absl::Status BackendFences::Remove(StreamId stream) {
   return absl::OkStatus();
 }
 
-// By fences: a stream without later work answers the pool's next Record with the same one, which has passed.
-// After a mere Drain that fence would be new, and the driver may not know yet that it has passed.
+// Waits for fences, because the pool's next Record on a stream without later work returns the same fence.
+// After a Drain that fence would be new, and the driver may not know yet that it has passed.
 absl::Status BackendFences::WaitForAll() {
   std::size_t streams = 0;
   {
@@ -57,7 +57,7 @@ absl::StatusOr<BackendFences::Slot> BackendFences::Find(StreamId stream) const {
       absl::StrCat("stream ", stream, " was named; this device has ", slots_.size()));
 }
 
-// The stream may have gone while the backend was asked.
+// Another thread may have removed the stream during the call of the backend.
 bool BackendFences::IsOfRemoved(StreamId stream, std::uint64_t value) const {
   const MutexLock lock(mutex_);
   return value < slots_[stream].base;
@@ -69,7 +69,7 @@ absl::StatusOr<std::uint64_t> BackendFences::Record(StreamId stream) {
   const absl::StatusOr<Fence> fence = backend_.Record(slot.stream);
   const MutexLock lock(mutex_);
   Slot& now = slots_[stream];
-  if (now.base != slot.base) return now.base - 1;  // it was removed, and had done all its work
+  if (now.base != slot.base) return now.base - 1;  // the stream was removed after all its work was done
   if (!fence.ok()) return fence.status();
   now.last = std::max(now.last, slot.base + fence->sequence);
   return slot.base + fence->sequence;

@@ -23,7 +23,7 @@ class BackendFences final : public StreamFences {
   /// allocated for the number or used on it may still be freed. INVALID_ARGUMENT for a number without a
   /// stream.
   absl::Status Remove(StreamId stream);
-  /// Waits until all streams have done what is queued on them now. Memory that was freed behind that work is
+  /// Waits until all streams have done the work queued on them now. Memory that was freed behind that work is
   /// idle for the pool from then on.
   absl::Status WaitForAll();
 
@@ -33,9 +33,9 @@ class BackendFences final : public StreamFences {
   absl::Status Order(StreamId waiter, StreamId stream, std::uint64_t value) override;
 
  private:
-  // A number, and the stream that has it. Values below `base` are of earlier streams and have passed; those
-  // of this one are its sequences counted from there. `base` grows with every stream, also with one that
-  // recorded nothing: a call knows by it that the stream has changed meanwhile.
+  // A number, and the stream that has it. Values below `base` belong to earlier streams and have passed; a
+  // value of this stream is `base` plus its sequence. `base` grows with every stream, even one that recorded
+  // nothing, so that a call can see that the stream changed meanwhile.
   struct Slot {
     StreamHandle stream;  // not valid: none
     std::uint64_t base = 0;

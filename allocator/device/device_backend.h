@@ -6,8 +6,8 @@
 
 namespace lgpu {
 
-/// A DeviceBackend is what a program opens to use devices of one kind: their memory and their work. A caller
-/// that needs one half takes that half.
+/// A DeviceBackend gives a program the devices of one kind: their memory and their work. A caller that needs
+/// one half takes that half.
 class DeviceBackend : public DeviceMemory, public DeviceWork {};
 
 }  // namespace lgpu

@@ -34,8 +34,8 @@ struct PhysicalDevice {
 /// Physical memory that this process created or imported; a handle of the backend's, not of the wire.
 using MemoryHandle = Id<struct MemoryHandleTag>;
 
-/// A descriptor of memory, which keeps the memory alive. It may be the backend's own: only duplicates, as
-/// sending makes one, are a caller's to close.
+/// A descriptor of memory, which keeps the memory alive. It may be the backend's own: a caller closes only
+/// duplicates of it, such as those that sending makes.
 using ExportedFd = std::shared_ptr<const UniqueFd>;
 
 /// A DeviceMemory is the memory of devices of one kind: the half of a DeviceBackend that a daemon has too.
@@ -47,7 +47,7 @@ using ExportedFd = std::shared_ptr<const UniqueFd>;
 /// and only behind the fences of its last use.
 ///
 /// Thread-safety: all calls may come from any thread. Calls may block in the driver; hold no lock.
-/// Errors: INVALID_ARGUMENT wrong whatever the state; FAILED_PRECONDITION wrong now (mapped twice, not
+/// Errors: INVALID_ARGUMENT a call that is never valid; FAILED_PRECONDITION not valid now (mapped twice, not
 /// mapped); NOT_FOUND unknown handle; RESOURCE_EXHAUSTED the device or machine is out of memory,
 /// descriptors or mappings, and says which; INTERNAL a call that broke its promise, named with its result.
 class DeviceMemory {
@@ -60,8 +60,8 @@ class DeviceMemory {
   virtual const std::vector<PhysicalDevice>& devices() const = 0;
   /// Free memory, as the device reports it; nothing where it cannot be known.
   virtual std::optional<Bytes> FreeMemory(int device) = 0;
-  /// The processes that have a context on the device, with what they use of it as the device reports it.
-  /// Nothing where that cannot be known.
+  /// The processes that have a context on the device, with their use of it as the device reports it. Nothing
+  /// where that cannot be known.
   struct ProcessMemory {
     std::int64_t pid = 0;
     Bytes used;
@@ -69,7 +69,7 @@ class DeviceMemory {
   virtual std::vector<ProcessMemory> ProcessesOn(int /*device*/) { return {}; }
 
   // Physical memory.
-  /// Really allocates; a machine without that much is RESOURCE_EXHAUSTED here and never a fault later.
+  /// Allocates at once: a machine with too little memory is RESOURCE_EXHAUSTED here and never a fault later.
   virtual absl::StatusOr<MemoryHandle> Create(int device, Bytes bytes) = 0;
   /// A descriptor that lets another process import the memory, to be sent.
   virtual absl::StatusOr<ExportedFd> Export(MemoryHandle memory) = 0;
@@ -92,9 +92,9 @@ class DeviceMemory {
     return std::vector<absl::Status>(identities.size(),
                                      absl::UnavailableError("another process may still pin it"));
   }
-  /// Memory of a device that some process has, and that `known` does not name: (identity, pid) for each. For
-  /// a daemon that does not know what an earlier one granted. UNIMPLEMENTED where that can never be told,
-  /// RESOURCE_EXHAUSTED where it cannot now.
+  /// Memory of a device that a process has and `known` does not name, as (identity, pid), for a daemon that
+  /// does not know an earlier one's grants. UNIMPLEMENTED where the backend can never tell,
+  /// RESOURCE_EXHAUSTED where it cannot tell now.
   struct Stray {
     std::uint64_t identity = 0;
     std::int64_t pid = 0;
@@ -112,8 +112,8 @@ class DeviceMemory {
   virtual absl::Status Map(std::byte* address, MemoryHandle memory) = 0;
   /// [address, address + bytes) must be made of whole mappings; one call may span many chunks.
   virtual absl::Status SetAccess(std::byte* address, Bytes bytes) = 0;
-  /// One whole mapping. FAILED_PRECONDITION while queued work of any stream may use it, where that is
-  /// known.
+  /// Takes one whole mapping away. FAILED_PRECONDITION while queued work of any stream may use it, as far as
+  /// the backend knows.
   virtual absl::Status Unmap(std::byte* address) = 0;
 
  protected:

@@ -48,8 +48,8 @@ struct KernelLaunch {
   static constexpr std::size_t kMaxArgumentBytes = 4096;
 };
 
-/// A DeviceWork is what devices of one kind do: streams, and the copies, kernels and fences that are ordered
-/// on them. It is the half of a DeviceBackend that only programs have. `device` is an index into
+/// A DeviceWork runs the work of devices of one kind: streams, and the copies, kernels and fences that are
+/// ordered on them. It is the half of a DeviceBackend that only programs have. `device` is an index into
 /// DeviceMemory::devices(). Thread-safety and errors are those of DeviceMemory.
 class DeviceWork {
  public:
@@ -57,15 +57,16 @@ class DeviceWork {
   DeviceWork(const DeviceWork&) = delete;
   DeviceWork& operator=(const DeviceWork&) = delete;
 
-  /// A fault has ended the program's use of the devices: every later call fails, until it is started again.
+  /// A fault has ended the program's use of the devices: every later call fails until the program is
+  /// restarted.
   virtual bool HasLostContext() const { return false; }
 
   virtual absl::StatusOr<StreamHandle> CreateStream(int device, int priority) = 0;
   /// A handle of a stream that belongs to the program, not to this object. `native` is the CUstream of a real
   /// GPU, in the device's primary context: null or 1 is the legacy default stream, 2 the calling thread's own
-  /// default stream. A simulated device has no streams that a program could make: what runs on one is done,
-  /// and what a caller's stream is to wait for, WaitOnStream waits for. (In asynchronous mode `native` is the
-  /// number of a StreamHandle.) INVALID_ARGUMENT: a stream of another context.
+  /// default stream. A simulated device has no streams of the program: work on such a handle runs at once,
+  /// and WaitOnStream blocks until the fence has passed. (In asynchronous mode `native` is the number of a
+  /// StreamHandle.) INVALID_ARGUMENT: a stream of another context.
   virtual absl::StatusOr<StreamHandle> AdoptStream(int device, void* native) = 0;
   /// An adopted stream loses its handle and stays.
   virtual absl::Status DestroyStream(StreamHandle stream) = 0;
@@ -90,8 +91,8 @@ class DeviceWork {
   /// Its first point is behind all that was queued until now.
   virtual absl::StatusOr<std::unique_ptr<StreamTimer>> StartTimer(StreamHandle stream) = 0;
   /// For a library of the GPU's vendor, which queues its work itself: calls `call` once with the driver's
-  /// stream, whose context is current meanwhile; its status. What it queued is ordered as a launch is.
-  /// UNIMPLEMENTED where devices are not real.
+  /// stream, whose context is current meanwhile, and returns its status. The library's work is ordered like a
+  /// launch. UNIMPLEMENTED where devices are not real.
   virtual absl::Status CallLibrary(StreamHandle /*stream*/,
                                    absl::FunctionRef<absl::Status(void* stream)> /*call*/) {
     return absl::UnimplementedError("only a real GPU has libraries");

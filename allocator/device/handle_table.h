@@ -104,8 +104,8 @@ class HandleTable {
     return all;
   }
 
-  /// Leaves the values where they are, for ever: for a forked child, which has none of what they own. Takes
-  /// no lock, for the lock's owner may not exist in this process. No other call follows.
+  /// Never destroys the values: for a forked child, which has none of the objects that they own. Takes no
+  /// lock, because the lock's owner may not exist in this process. No other call follows.
   void Forget() {
     for (std::atomic<Slot*>& block : blocks_) block.store(nullptr, std::memory_order_relaxed);
   }

@@ -16,8 +16,8 @@
 
 namespace lgpu {
 
-/// MappedRanges is what a backend knows of its address space: the reserved ranges, which mappings lie in
-/// them, and which of those have access. It holds the rules of DeviceMemory and touches no memory; changes
+/// A MappedRanges records a backend's address space: the reserved ranges, the mappings in them, and which
+/// mappings have access. It holds the rules of DeviceMemory and touches no memory; changes
 /// are two-step (Begin..., then Settle) so that no lock is held over the calls in between. Thread-safe.
 class MappedRanges {
  public:
@@ -66,7 +66,7 @@ class MappedRanges {
     std::vector<MappedRange> mappings;
     std::vector<std::pair<std::byte*, Bytes>> reservations;
   };
-  /// Forgets everything and says what it was.
+  /// Forgets everything, and returns it.
   Everything TakeAll();
   /// Forgets everything without a lock: for a forked child, which has none of it.
   void Forget();

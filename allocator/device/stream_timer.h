@@ -12,18 +12,18 @@ namespace lgpu {
 
 class SimulatedStream;
 
-/// A StreamTimer measures the time that a device takes from one point of a stream to another. On a stream
-/// that had nothing to do the time begins with the first point, so that it includes what the program takes
-/// to queue its work. It goes before its backend does; one thread at a time.
+/// A StreamTimer measures the time that a device takes from one point of a stream to another. On an idle
+/// stream the time begins with the first point, so that it includes the time in which the program queues its
+/// work. Destroy it before its backend; one thread at a time.
 class StreamTimer {
  public:
   virtual ~StreamTimer() = default;
   StreamTimer(const StreamTimer&) = delete;
   StreamTimer& operator=(const StreamTimer&) = delete;
 
-  /// The second point: behind all that was queued until now. Once.
+  /// Sets the second point, behind all work queued until now. Call it once.
   virtual absl::Status Stop() = 0;
-  /// Nothing as long as the stream has not passed the second point.
+  /// Nothing until the stream has passed the second point.
   virtual absl::StatusOr<std::optional<std::chrono::nanoseconds>> Elapsed() = 0;
 
  protected:

@@ -37,7 +37,7 @@ void AddressIndex::Erase(std::uint32_t offset) {
   while (slots_[gap].index == 0 || slots_[gap].offset != offset) {
     gap = (gap + 1) & mask;
   }
-  // What was pushed past the gap moves back into it.
+  // Moves entries that were pushed past the gap back into it.
   for (std::size_t at = (gap + 1) & mask; slots_[at].index != 0; at = (at + 1) & mask) {
     if (((at - HomeOf(slots_[at].offset)) & mask) >= ((at - gap) & mask)) {
       slots_[gap] = slots_[at];

@@ -38,7 +38,7 @@ class BlockChanges {
     }
     for (std::uint32_t index = end_; index < end; ++index) visit(index);
   }
-  /// Notes what `later` has noted as well.
+  /// Adds the notes of `later`.
   void Include(const BlockChanges& later) {
     later.EachBelow(later.end_, [this](std::uint32_t index) { Note(index); });
   }

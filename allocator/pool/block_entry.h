@@ -8,9 +8,9 @@
 
 namespace lgpu {
 
-/// What a Pool keeps of a block in the two numbers of its Node that are the owner's: `behind` has the padding
-/// (what was not asked for of its size), the stream and the op, `before` when it was made, in milliseconds of
-/// the pool's clock.
+/// A Pool's data of a block, in the two numbers of its Node that belong to the owner. `behind` has the
+/// padding (size less the size asked for), the stream and the op; `before` has the time of the allocation, in
+/// milliseconds of the pool's clock.
 struct BlockEntry {
   static std::uint32_t About(std::uint32_t padding, std::uint32_t stream, std::uint32_t op) {
     return padding | stream << 9 | op << 15;

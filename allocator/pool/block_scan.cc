@@ -9,7 +9,7 @@
 namespace lgpu {
 namespace {
 
-// So many nodes, which lie anywhere, are read within some hundred microseconds.
+// This many scattered nodes are read within some hundred microseconds.
 constexpr std::uint64_t kFewChanges = 4096;
 // Each round has fewer changes than the one before, unless threads change blocks faster than they are read.
 constexpr int kMostRounds = 16;
@@ -23,7 +23,7 @@ void CopyIfBlock(const NodeTable& nodes, std::uint32_t index, Blocks& into) {
   }
 }
 
-/// The pool notes changes until this ends, whatever ends the scan.
+/// The pool notes changes during the life of this object.
 class Noting {
  public:
   Noting(const PoolState& state, BlockChanges& changes) : state_(state) { Into(&changes); }

@@ -10,7 +10,7 @@
 
 namespace lgpu {
 
-/// What a pool's Node says of one block. Offset and size are in granules; BlockEntry reads `about`.
+/// A copy of a pool's Node for one block. Offset and size are in granules; BlockEntry reads `about`.
 struct BlockCopy {
   std::uint32_t offset = 0;
   std::uint32_t size = 0;
@@ -21,11 +21,10 @@ struct BlockCopy {
 };
 static_assert(sizeof(BlockCopy) == 24);
 
-/// Copies all blocks of a pool as they are at one moment, in no particular order. The nodes are read without
-/// the pool's lock, while the pool notes which of them change; these are read again, until so few are left
-/// that reading them under the lock takes less than a millisecond. `at_that_moment` is called under the lock.
-/// Only whether a small block is live or cached may be of a moment before. Thread-safe; one scan of a pool
-/// runs at a time.
+/// Copies all blocks of a pool as they are at one moment, in no particular order. Reads the nodes without the
+/// pool's lock while the pool notes which of them change. Reads those again, until so few are left that
+/// reading them under the lock takes less than a millisecond. `at_that_moment` is called under the lock. Only
+/// the state of a small block, live or cached, may be older. Thread-safe; one scan of a pool runs at a time.
 PageArray<BlockCopy> ScanBlocks(const PoolState& state, absl::FunctionRef<void()> at_that_moment);
 
 /// Sorts by offset.

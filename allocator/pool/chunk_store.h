@@ -70,10 +70,10 @@ class ChunkStore {
   /// NoteUnmapped.
   std::vector<Run> DetachIdle(Suballocator& blocks, const Wanted& wanted) const;
 
-  // ---- What the source was seen to grant to a small block, which lives in chunks of one page.
-  /// It has only larger chunks: preallocated ones exist as they are.
+  // ---- How the source answers requests for a small block, which lives in chunks of one page.
+  /// The source has only larger chunks: preallocated ones exist as they are.
   bool only_large = false;
-  /// It grants larger chunks unless it is asked for one page.
+  /// The source grants larger chunks unless it is asked for one page.
   bool exact_small = false;
 
   /// `in_flight`: calls are on their way, and chunks in their hands.

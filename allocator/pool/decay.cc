@@ -8,7 +8,7 @@ namespace {
 constexpr int kLongHold = 10;
 constexpr std::uint64_t kReserveShare = 50;  // of the peak
 constexpr std::uint64_t kReservePages = 16;
-// Memory that was given back and had to be fetched again within this time was given back too early.
+// Memory that had to be fetched again within this time was given back too early.
 constexpr std::chrono::seconds kRegret{30};
 constexpr int kMostPatience = 64;
 

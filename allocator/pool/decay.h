@@ -21,7 +21,7 @@ class Decay {
   using Stamp = Suballocator::Stamp;
   static constexpr std::chrono::milliseconds kHold{1000};
 
-  /// What the pool looks like at `now`; called at every look.
+  /// The pool's state at `now`; passed at every look.
   struct Look {
     Stamp newest;               // the last stamp that is closed to new frees
     Bytes spare;                // in chunks that are not mapped
@@ -40,8 +40,8 @@ class Decay {
     bool with_spare = false;
     Stamp settled = 0;  // mapped memory that was freed up to this stamp may go
   };
-  /// What has been idle for too long. `idle`: mapped idle bytes that were freed up to a stamp; `settled`:
-  /// streams are done with memory up to this stamp; `page`: the granularity of chunks.
+  /// The memory that has been idle for too long. `idle`: mapped idle bytes that were freed up to a stamp;
+  /// `settled`: streams are done with memory up to this stamp; `page`: the granularity of chunks.
   Surplus FindSurplus(TimePoint now, const std::function<Bytes(Stamp)>& idle, Stamp settled, Bytes peak_used,
                       Bytes page) const;
 

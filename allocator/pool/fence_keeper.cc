@@ -129,7 +129,7 @@ absl::Status FenceKeeper::OrderAfterHome(StreamId stream, Suballocator::Stamp st
     rebases = state_.order.rebases();
   }
   if (!fence || fence->stamp < stamp) {
-    // Another thread is about to record it.
+    // Another thread is about to record that stamp's fence; this call records one of its own.
     LGPU_ASSIGN_OR_RETURN(const std::uint64_t value, state_.fences->Record(StreamOrder::kHome));
     fence = StreamOrder::HomeFence{closed, value};
   }

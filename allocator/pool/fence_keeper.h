@@ -6,8 +6,8 @@
 
 namespace lgpu {
 
-/// A FenceKeeper calls a pool's fences, without the pool's lock, and tells the pool's StreamOrder what they
-/// said. Thread-safe; the state outlives it.
+/// A FenceKeeper calls a pool's fences, without the pool's lock, and passes the results to the pool's
+/// StreamOrder. Thread-safe; the state outlives it.
 class FenceKeeper {
  public:
   explicit FenceKeeper(PoolState& state) : state_(state) {}
@@ -16,7 +16,7 @@ class FenceKeeper {
   absl::Status Record();
   /// Returns once no other thread is recording fences.
   void AwaitRecording();
-  /// Records fences, asks those that are there, and releases the blocks of those that have passed.
+  /// Records fences, queries the recorded ones, and releases the blocks whose fences have passed.
   absl::Status Poll();
   /// Polls, and waits for all fences of memory that was freed before this call.
   absl::Status Await();

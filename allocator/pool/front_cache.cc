@@ -13,13 +13,13 @@ bool IsGone(std::int32_t tid) { return syscall(SYS_tgkill, getpid(), tid, 0) != 
 
 }  // namespace
 
-// More threads than shards: now and then one of them is gone.
+// With more threads than shards, looks now and then for a shard whose thread has ended.
 FrontCache::Shard* FrontCache::MineOfMany(std::int32_t self) {
   constexpr std::uint32_t kPatience = 1024;
   return crowded_.fetch_add(1, std::memory_order_relaxed) % kPatience == 0 ? Claim(self) : nullptr;
 }
 
-// A place near the thread's own, so that it is found again: an empty one, or that of a thread that is gone.
+// Takes a place near the thread's hash: an empty one, or one whose thread has ended.
 FrontCache::Shard* FrontCache::Claim(std::int32_t self) {
   const std::uint32_t hash = HashOf(self);
   MutexLock lock(claim_mutex_);

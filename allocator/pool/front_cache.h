@@ -20,8 +20,9 @@ namespace front_cache_internal {
 
 constexpr std::uint32_t kSizes = 128;
 
-// How many of each size. Of a thousand live blocks that random ones of 512 B to 64 KiB replace, about 206 /
-// size have a size, give or take the root of that; so many come and go. Eight times that keeps misses rare.
+// The number of places for a size. When random blocks of 512 B to 64 KiB replace a thousand live blocks,
+// about 206 / size have one size, give or take the root of that; as many come and go. Eight times that keeps
+// misses rare.
 constexpr std::uint32_t WaysOf(std::uint32_t size) {
   std::uint32_t ways = 10;
   while ((ways + 1) * (ways + 1) * size <= 112 * 112) {
@@ -30,7 +31,7 @@ constexpr std::uint32_t WaysOf(std::uint32_t size) {
   return ways;
 }
 
-// Where those of each size begin.
+// The index of each size's first place.
 constexpr std::array<std::uint16_t, kSizes + 2> MakePlaces() {
   std::array<std::uint16_t, kSizes + 2> first{};
   for (std::uint32_t size = 1; size <= kSizes; ++size) {
@@ -46,11 +47,11 @@ constexpr std::array<std::uint16_t, kSizes + 2> MakePlaces() {
 ///
 /// Only the thread that owns a shard puts blocks in; any thread takes them out, by exchanging a slot with
 /// zero. So neither side ever waits: the owner's hit is one exchange, and Drain empties all shards from any
-/// thread. A shard whose thread is gone stays with what it holds until a drain, and passes to a new thread.
-/// Nothing thread-local knows of it.
+/// thread. A shard whose thread has ended keeps its blocks until a drain, and passes to a new thread. No
+/// thread-local variable refers to it.
 ///
-/// What a shard has no place for waits in its queue: freed, and on the way to the sub-allocator, which gets
-/// it the next time that a thread has the pool's lock in hand.
+/// A freed block that finds no place in the shard waits in its queue, until a thread that has the pool's lock
+/// hands the queue to the sub-allocator.
 class FrontCache {
  public:
   static constexpr Bytes kUnit = Bytes(512);
@@ -63,12 +64,12 @@ class FrontCache {
    public:
     explicit Shard(std::uint32_t number) : number_(number) {}
 
-    // Of the owner.
+    // For the owner.
     /// The slot of a block of `size` units, or zero.
     std::uint32_t Take(std::uint32_t size);
-    /// False: there is no room. `padding`: what its owner did not ask for of it.
+    /// False: there is no room. `padding`: the block's size less the size asked for.
     bool Put(std::uint32_t size, std::uint32_t index, std::int64_t padding, std::int64_t budget);
-    /// The same, where there is no place for the size.
+    /// As Put, into the queue: for a block that finds no place.
     bool Queue(std::uint32_t size, std::uint32_t index, std::int64_t padding, std::int64_t budget);
     /// A block of this shard was handed out; gives the number of hits before.
     std::uint64_t CountHit(std::uint32_t size, std::int64_t padding) {
@@ -80,7 +81,7 @@ class FrontCache {
     }
 
     // For any thread.
-    /// Of all shards, this was made as the n-th: below kMostShards.
+    /// The number of shards that were made before this one: below kMostShards.
     std::uint32_t number() const { return number_; }
     std::int64_t bytes() const {
       return bytes_.load(std::memory_order_relaxed) - drained_bytes_.load(std::memory_order_relaxed);
@@ -98,7 +99,7 @@ class FrontCache {
       if (head == tail) {
         return false;
       }
-      // Out of the queue before anything is done with them: that may look at the queue again.
+      // Empties the queue before the visits: a visit may look at the queue again.
       std::array<std::uint64_t, kQueue> entries;
       const std::uint32_t blocks = tail - head;
       std::int64_t bytes = 0;
@@ -110,7 +111,7 @@ class FrontCache {
       for (std::uint32_t i = 0; i < blocks; ++i) {
         visit(static_cast<std::uint32_t>(entries[i]));
       }
-      Drained(blocks, bytes);  // last: what is counted neither here nor there would look used
+      Drained(blocks, bytes);  // last: a block that neither side counts would look used
       return true;
     }
 
@@ -159,7 +160,7 @@ class FrontCache {
   FrontCache(const FrontCache&) = delete;
   FrontCache& operator=(const FrontCache&) = delete;
 
-  /// This thread's shard; null where it has none and there is none to be had.
+  /// This thread's shard; null where it has none and all near places are taken.
   Shard* Mine();
 
   /// Takes everything out, one call at a time: visit(index) for each block. True if there was any.
@@ -169,7 +170,7 @@ class FrontCache {
     ForEachShard([&](Shard& shard) { any |= DrainShard(shard, visit); });
     return any;
   }
-  /// The same of the queues only.
+  /// As Drain, for the queues only.
   template <typename Visit>
   bool DrainQueues(Visit visit) {
     bool any = false;
@@ -259,7 +260,7 @@ class FrontCache {
   std::uint32_t way = tops_[size].load(std::memory_order_relaxed);
   way = way == number ? 0 : way;  // a drain may have emptied them
   if (ways[way].load(std::memory_order_relaxed) != 0) {
-    return false;  // full; or the drain is not that far yet
+    return false;  // full; or a running drain has not reached this place
   }
   tops_[size].store(static_cast<std::uint8_t>(way + 1), std::memory_order_relaxed);
   ways[way].store(index, std::memory_order_release);

@@ -114,7 +114,7 @@ Refusal Growth::MakeRefusal(const Attempt& attempt, RefusalReason reason) const 
   return state_.MakeRefusal(reason, attempt.bytes, attempt.options, attempt.limit);
 }
 
-// A refusal of the source, with what only the pool knows.
+// Adds the pool's numbers to a refusal of the source.
 absl::Status Growth::WithNumbers(const Attempt& attempt, const absl::Status& status) const {
   std::optional<Refusal> known = GetRefusal(status);
   if (!known) {
@@ -166,7 +166,7 @@ absl::Status Growth::Grow(Attempt& attempt, GrowRequest request) {
   ++state_.counts.round_trips;
   if (!chunks.ok()) {
     attempt.plan.NoteGrowRefused(chunks.status());
-    // Chunks that are here already may suffice, whatever became of the other side.
+    // Chunks in hand may suffice even if the source is gone.
     const bool goes_on = absl::IsResourceExhausted(chunks.status()) || absl::IsUnavailable(chunks.status());
     return goes_on ? absl::OkStatus() : chunks.status();
   }
@@ -202,7 +202,7 @@ absl::Status Growth::ReturnSurplus(Attempt& attempt, const std::vector<Chunk>& s
   return absl::OkStatus();
 }
 
-// Asking costs nothing and may be enough; waiting is the last thing before a refusal.
+// Querying fences costs nothing and may be enough; only the next step, before a refusal, waits for them.
 absl::Status Growth::AskFences(Attempt& attempt) {
   const bool waits = std::exchange(attempt.waits_for_fences, !attempt.waits_for_fences);
   attempt.plan.NoteFences(waits);
@@ -225,7 +225,7 @@ absl::StatusOr<Growth::Result> Growth::Map(const Attempt& attempt, const GrowthP
   return HandOut(attempt, state_.blocks.Commit(step.claim, places));
 }
 
-// OK: it is worth while to try again.
+// OK: another attempt is worth while.
 absl::Status Growth::Refuse(Attempt& attempt, const GrowthPlan::Step& step) {
   if (attempt.options.spare_only) {
     return absl::ResourceExhaustedError("no memory lies ready");
@@ -236,9 +236,9 @@ absl::Status Growth::Refuse(Attempt& attempt, const GrowthPlan::Step& step) {
   return again ? absl::OkStatus() : status;
 }
 
-// The missing memory may be in the hands of another request that asked for more than it needs. Waits for one
-// to finish, with empty hands, so that the last request, which waits for no other, has all there is. A
-// request that may sit in the source for long is waited for only until the waiter's own deadline.
+// The missing memory may be in the hands of another request that asked for more than it needs. Puts this
+// request's chunks aside and waits for a request to end, so that the last one, which waits for no other, can
+// have all. Requests that may block in the source are waited for only until this one's deadline.
 bool Growth::WaitForOthers(Attempt& attempt) {
   constexpr int kMostRetries = 100;
   MutexLock lock(state_.mutex);
@@ -272,7 +272,7 @@ absl::Status Growth::Fail(Attempt& attempt, const absl::Status& status) {
     state_.pending -= RoundUp(attempt.bytes, Suballocator::kGranule);
     to_return = attempt.plan.GiveUp(state_.chunks);
   }
-  // If this fails as well, the first error is the one to tell.
+  // The first error is reported, even if this call fails as well.
   state_.Return(to_return).IgnoreError();
   return status;
 }

@@ -91,7 +91,7 @@ GrowthPlan::Step GrowthPlan::Done(const View& view, Suballocator::Handle block) 
   return {.kind = Kind::kDone, .block = block};
 }
 
-// Neither the mapped memory nor what the source may still give is enough as it lies.
+// Mapped memory and the source's further chunks do not suffice as they lie.
 GrowthPlan::Step GrowthPlan::UnderPressure(const View& view) {
   const auto place = PlaceUnderPressure(view);
   if (!place) {
@@ -114,14 +114,14 @@ GrowthPlan::Step GrowthPlan::UnderPressure(const View& view) {
   if (fill.missing.is_zero()) {
     return ToMap(view, *place, std::move(fill));
   }
-  // A chunk that sticks out would be missing elsewhere.
+  // A chunk that sticks out of this place would be missing elsewhere.
   fill = TryFill(view, *place, LastChunk::kFits);
   TakeInHand(view, fill.chunks);
   return fill.missing <= Room(view) ? ToGrow(view, fill) : ToMakeRoom(view, *place, fill);
 }
 
-// The place from which least has to be moved; and where that pins too much, the place that needs least. The
-// first may be another place after every step, the second stays: so a request of many steps comes to an end.
+// The place with the fewest unmapped pages; where that pins too much, the place with the fewest unpinned
+// pages. The first may change at every step; the second stays, so a long request comes to an end.
 std::optional<Suballocator::Placement> GrowthPlan::PlaceUnderPressure(const View& view) {
   constexpr int kFickleSteps = 4;
   const bool fickle = pressure_steps_++ < kFickleSteps && !coarse_ && room_behind_.is_zero();
@@ -322,7 +322,7 @@ std::vector<Chunk> GrowthPlan::GiveUp(ChunkStore& store) {
 
 // ---- Chunks for a place.
 
-// What the source may still give of what there is a place for.
+// The bytes that the source may still give, if there is a place for its chunks.
 Bytes GrowthPlan::Room(const View& view) const {
   const bool none_fits = coarse_ && room_behind_.is_zero();
   return grow_refused_ || none_fits ? Bytes()

@@ -19,8 +19,9 @@ struct GrowthSteps {
   Bytes page;
   Bytes least;        // PoolOptions::growth_step
   bool ahead = true;  // PoolOptions::grow_ahead
-  /// What to ask for where `missing` bytes are needed and `used` are in blocks. `small`: for small blocks,
-  /// which live in chunks of one page; their step stays below the size from which sources make larger chunks.
+  /// The bytes to ask for where `missing` bytes are needed and `used` are in blocks. `small`: for small
+  /// blocks, which live in chunks of one page; their step stays below the size from which sources make larger
+  /// chunks.
   Bytes StepFor(Bytes missing, Bytes used, bool small) const;
 };
 
@@ -94,7 +95,7 @@ class GrowthPlan {
 
   Step Next(const View& view);
 
-  /// They are in hand.
+  /// The chunks are in hand.
   void NoteGranted(std::span<const Chunk> chunks, ChunkStore& store);
   void NoteGrowRefused(const absl::Status& status) { grow_refused_ = status; }
   void NoteMoved(std::span<const ChunkStore::Run> runs);
@@ -102,14 +103,14 @@ class GrowthPlan {
   /// All fences were asked (`waited`: waited for) and what passed was released.
   void NoteFences(bool waited) { fences_passed_ = fences_passed_ || waited; }
   bool fences_passed() const { return fences_passed_; }
-  /// Puts what is in hand aside as spare; true if there was anything.
+  /// Makes the chunks in hand spare; true if there were any.
   bool DropHand(ChunkStore& store);
-  /// Another request ended: what was refused may be had now.
+  /// Another request ended: refused memory may be available now.
   void StartAgain();
   /// From here on a small block may lie in a large chunk, which it then pins. False: that was so already.
   bool AllowAnyChunk();
-  /// Ends the plan without a block: takes the chunks out of hand and out of the store that the source gave to
-  /// this request; they go back to it. What the pool had before is spare.
+  /// Ends the plan without a block. The result is the chunks that the source gave to this request, taken out
+  /// of the store; they go back to the source. The pool's earlier chunks are spare.
   std::vector<Chunk> GiveUp(ChunkStore& store);
 
  private:
@@ -144,7 +145,7 @@ class GrowthPlan {
   const GrowthSteps steps_;
   const GrowthPolicy policy_;
   std::vector<Chunk> hand_{};     // granted and not mapped, for this request
-  std::vector<ChunkId> grown_{};  // of these, what the source gave to this request
+  std::vector<ChunkId> grown_{};  // chunks that the source gave to this request
   std::optional<absl::Status> grow_refused_{};
   Bytes asked_{};        // `wanted` of the last step of growth
   Bytes room_behind_{};  // the source has no chunks that are small enough: this much may stick out

@@ -56,7 +56,7 @@ class PageArray {
     items_ = static_cast<T*>(grown);
     room_ = room;
   }
-  /// Drops the items that `is_gone` names; the others keep their order.
+  /// Drops the items for which `is_gone` is true; the others keep their order.
   template <typename IsGone>
   void EraseIf(IsGone is_gone) {
     size_ = static_cast<std::size_t>(std::remove_if(begin(), end(), is_gone) - begin());

@@ -12,7 +12,7 @@
 namespace lgpu {
 namespace {
 
-// What other threads free into their caches wakes no waiter, so waiters look for it.
+// Blocks that other threads free into their caches wake no waiter, so waiters look for them.
 constexpr std::chrono::milliseconds kFirstLook{1};
 constexpr std::chrono::milliseconds kLongestLook{16};
 
@@ -202,7 +202,7 @@ absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes, const Alloc
     return NoneToSpare();
   }
   if (quick == Quick::kOver && state_.fenced.load(std::memory_order_relaxed) != 0) {
-    // Blocks that streams are not done with yet count against the limit: the last that can be had back.
+    // Blocks that wait for fences count against the limit. Waiting for them is the last means.
     LGPU_RETURN_IF_ERROR(fences_.Await());
     MutexLock lock(state_.mutex);
     quick = TryMapped(shard, bytes, options, limit, index);
@@ -231,7 +231,7 @@ absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes, const Alloc
   return absl::OkStatus();
 }
 
-// Out of mapped memory. kSlow: Growth may get it; the request is counted as pending.
+// Takes the block from mapped memory. kSlow: Growth may get it; the request is counted as pending.
 Pool::Impl::Quick Pool::Impl::TryMapped(const Shard* shard, Bytes bytes, const AllocateOptions& options,
                                         Bytes limit, std::uint32_t& index) {
   const Bytes rounded = RoundUp(bytes, Suballocator::kGranule);
@@ -280,7 +280,7 @@ void Pool::Impl::WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanosec
   --state_.calls;
 }
 
-// A thread that waits for memory which only it itself would free waits in vain.
+// Also false where no other thread used the pool of late: this thread would wait in vain.
 bool Pool::Impl::MayComeFree(const absl::Status& refused, Bytes bytes, const AllocateOptions& options) const {
   if (options.timeout <= std::chrono::nanoseconds(0)) {
     return false;

@@ -1,4 +1,4 @@
-// Addresses without handles, and what to say of wrong ones.
+// Look-up by address, and the errors for wrong blocks.
 
 #include <utility>
 
@@ -18,7 +18,7 @@ Bytes SizeOf(const Node& node) { return Suballocator::kGranule * node.size; }
 
 }  // namespace
 
-// A walk over all entries: this is on the way to an error.
+// Walks all entries: only error paths call it.
 std::string Pool::Impl::DescribeAddress(const void* address) const {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   const auto base = reinterpret_cast<std::uintptr_t>(state_.base);

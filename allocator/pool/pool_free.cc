@@ -24,7 +24,7 @@ absl::Status Pool::Impl::Free(const Block& block) {
   Node& node = state_.nodes[block.node];
   const std::uint32_t about = node.behind;
   const bool is_shared = Node::StateOf(word) == Node::kShared;
-  // From here on it is this call's: of two that free the same block, one gets no further.
+  // This exchange gives the block to this call: of two calls that free it, only one gets further.
   if (!node.word.compare_exchange_strong(word, Node::Word(block.generation, Node::kCached),
                                          std::memory_order_acq_rel, std::memory_order_relaxed)) [[unlikely]] {
     return NotLive(block);

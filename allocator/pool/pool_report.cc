@@ -1,4 +1,4 @@
-// What a pool says of itself: statistics, snapshots, traces, invariants.
+// A pool's reports: statistics, snapshots, traces, invariants.
 
 #include <algorithm>
 #include <limits>
@@ -66,7 +66,7 @@ void Pool::Impl::ResetPeak() {
   state_.meter.ResetPeak(state_.Used());
 }
 
-// Whether a block is there at all, or fenced, changes under the lock only.
+// Blocks appear, disappear and become fenced under the lock only.
 absl::Status Pool::Impl::CheckEntries() const {
   std::uint64_t blocks = 0;
   std::uint64_t fenced_blocks = 0;

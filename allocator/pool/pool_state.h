@@ -36,8 +36,8 @@
 
 namespace lgpu {
 
-/// What the parts of one Pool share: its blocks and chunks under one lock, and the steps that hand blocks out
-/// and take them back. No step calls the source or the fences.
+/// A PoolState is what the parts of one Pool share: its blocks and chunks under one lock, and the steps that
+/// hand blocks out and take them back. No step calls the source or the fences.
 ///
 /// A block of the sub-allocator is live there also while it lies in a front cache or waits for fences. The
 /// state of its Node says which:
@@ -68,8 +68,8 @@ struct PoolState {
   alignas(64) mutable Mutex mutex;
   Suballocator blocks ABSL_GUARDED_BY(mutex);
 
-  // What every hit of a front cache reads, and no hit writes: in cache lines of their own, or each thread
-  // that takes the lock would take them away from all others.
+  // Every hit of a front cache reads these fields, and no hit writes them. They have cache lines of their
+  // own: otherwise a thread that takes the lock would take the line away from all others.
   alignas(64) const NodeTable& nodes;  // of blocks; Node says what may be read and written without the lock
   HitBounds bounds;
   std::atomic<TraceRecorder*> trace{nullptr};
@@ -97,7 +97,7 @@ struct PoolState {
   std::int64_t padding ABSL_GUARDED_BY(mutex) = 0;  // of live blocks, less what the caches know
 
   // ---- Requests on their way.
-  Bytes pending ABSL_GUARDED_BY(mutex);              // what requests that grow are going to use
+  Bytes pending ABSL_GUARDED_BY(mutex);              // bytes that growing requests are going to use
   int calls ABSL_GUARDED_BY(mutex) = 0;              // requests that grow, and trims
   int waiting ABSL_GUARDED_BY(mutex) = 0;            // of these: that wait for others
   int patient ABSL_GUARDED_BY(mutex) = 0;            // of these: in a Grow that may wait
@@ -209,7 +209,7 @@ struct PoolState {
 
   // ---- Calls of the source, without the lock.
   absl::Status Unmap(std::span<const ChunkStore::Run> runs);
-  /// An error says that the other side did not confirm; the chunks are not the pool's any more all the same.
+  /// Error: the other side did not confirm; the chunks no longer belong to the pool in any case.
   absl::Status Return(std::span<const Chunk> returned);
 
  private:
@@ -240,7 +240,7 @@ inline std::uint32_t PoolState::LiveWord(const Block& block) const {
   Block block;
   block.node = index;
   block.generation = node.generation();
-  // In one piece, for callers copy it so: a processor waits where a load needs what two stores wrote.
+  // One store, because callers copy the block as one: a load that needs two stores makes a processor wait.
   using Pair = std::uint64_t __attribute__((vector_size(16)));
   const Pair head = {reinterpret_cast<std::uintptr_t>(base + (Suballocator::kGranule * node.offset).count()),
                      (Suballocator::kGranule * node.size).count()};

@@ -76,7 +76,7 @@ void StreamOrder::Rebase(std::uint32_t by) {
 void StreamOrder::Passed(const Waiting& waiting) {
   const std::uint32_t stamp = waiting.stamp;
   if (waiting.rebases != rebases_) {
-    return;  // it has another number now, and will be asked again
+    return;  // a rebase changed its number: the stamp is asked about again
   }
   while (!batches_.empty() && batches_.front().recorded && batches_.front().stamp <= stamp) {
     batches_.pop_front();
@@ -125,7 +125,7 @@ std::optional<StreamOrder::Parked> StreamOrder::NextReady() {
     if (ready.key == 0) {
       return ready;
     }
-    // The oldest of its key that was not taken; if that is another one, this one was.
+    // If the oldest block of this key that was not taken is another one, this block was taken.
     const auto found = by_size_.find(ready.key);
     if (found != by_size_.end() && found->second.front().index == ready.index &&
         found->second.front().generation == ready.generation) {

@@ -16,7 +16,7 @@
 namespace lgpu {
 
 /// A StreamOrder knows in what order freed memory becomes safe. Pure bookkeeping: its owner calls the fences,
-/// without its lock, and tells it what they said.
+/// without its lock, and passes the results on.
 ///
 /// Frees belong to a stamp, a number that grows. Close ends a stamp: one fence is recorded on each stream
 /// that the frees of it were used on. A stamp has passed when its fences and those of all earlier stamps
@@ -38,11 +38,11 @@ class StreamOrder {
     std::uint64_t value = 0;
   };
 
-  /// What is freed now belongs to this stamp.
+  /// Memory that is freed now belongs to this stamp.
   std::uint32_t stamp() const { return stamp_; }
   /// All stamps up to this one have passed.
   std::uint32_t passed() const { return passed_; }
-  /// Something was freed whose streams are not known to be done with it.
+  /// Streams may still use some freed memory.
   bool is_waiting() const { return used_on_ != 0 || !batches_.empty(); }
   /// A thread is about to record fences.
   bool is_recording() const;
@@ -60,8 +60,8 @@ class StreamOrder {
   std::optional<Closing> Close();
   void Recorded(std::uint32_t stamp, std::vector<Fence> fences);
   void Unrecorded(std::uint32_t stamp);
-  /// The fences that are to be asked next: those of the first stamp that has not passed. Nothing: there is
-  /// none, or they are being recorded.
+  /// The fences to query next: those of the first stamp that has not passed. Nothing: there is none, or a
+  /// thread is recording them.
   struct Waiting {
     std::uint32_t stamp = 0;
     std::uint64_t rebases = 0;
@@ -88,7 +88,7 @@ class StreamOrder {
   /// The next block whose stamp has passed.
   std::optional<Parked> NextReady();
 
-  // What other streams wait for.
+  // The order between the home stream and other streams.
   /// True if `stream` may use memory that the home stream freed under `stamp`.
   bool IsOrdered(StreamId stream, std::uint32_t stamp) const {
     return stream == kHome || stamp <= passed_ || stamp <= ordered_[stream];
@@ -110,7 +110,7 @@ class StreamOrder {
   /// made smaller now; 0: there is no need, or a thread is about to record a stamp.
   std::uint32_t SmallerBy() const { return stamp_ < kManyStamps || is_recording() ? 0 : passed_; }
   void Rebase(std::uint32_t by);
-  /// How often that was. A stamp that is kept without the owner's lock is kept with this number.
+  /// The number of rebases. A stamp that is kept without the owner's lock is kept with this number.
   std::uint64_t rebases() const { return rebases_; }
 
  private:

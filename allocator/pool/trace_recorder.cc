@@ -68,7 +68,7 @@ void TraceRecorder::Record(Action action, const void* address, Bytes bytes, Stre
       return;
     }
   }
-  // Taken out under the file's lock, so that what is written stays in order.
+  // Takes the lines out under the file's lock, so that they are written in order.
   MutexLock file(file_mutex_);
   {
     MutexLock lock(mutex_);

@@ -36,7 +36,7 @@ class TraceRecorder {
   Mutex mutex_;
   std::string lines_ ABSL_GUARDED_BY(mutex_);
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  // Of the file only, and held over writing: only threads that record wait for it.
+  // Guards the file only, and is held over writing: only threads that record wait for it.
   Mutex file_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
   std::ofstream file_ ABSL_GUARDED_BY(file_mutex_);
   absl::Status status_ ABSL_GUARDED_BY(file_mutex_);

@@ -11,7 +11,7 @@ namespace {
 
 using TimePoint = PoolState::Clock::time_point;
 
-// What one call gives back at most: it is on the thread that answers the daemon.
+// The most that one call gives back: it runs on the thread that answers the daemon.
 constexpr Bytes kBudget = 256_MiB;
 constexpr std::chrono::milliseconds kSoon{20};
 constexpr std::chrono::milliseconds kTick{1000};
@@ -48,7 +48,7 @@ void Upkeep::FlushIdleCaches(TimePoint now) {
   }
 }
 
-// A step more than there is, where demand rises: spare chunks need no daemon any more.
+// Gets one step ahead of rising demand: spare chunks need no call of the daemon later.
 void Upkeep::GrowAhead() {
   GrowRequest request;
   std::uint64_t trims = 0;
@@ -172,8 +172,8 @@ absl::StatusOr<Bytes> Upkeep::GiveBack(const Offer& offer) {
   return returned;
 }
 
-// Makes idle what can be idle, as far as the fences of it have passed, and returns it. After a trim the pool
-// does not grow ahead for what was used before.
+// Flushes the caches, polls the fences, and returns idle memory behind passed ones. After a trim the pool
+// does not grow ahead for earlier use.
 absl::StatusOr<Bytes> Upkeep::TrimSettled(Bytes bytes, bool rather_more) {
   LGPU_RETURN_IF_ERROR(state_.CheckAlive());
   {

@@ -23,7 +23,7 @@ class Upkeep {
   absl::StatusOr<Pool::Trimmed> TrimFor(Bytes bytes);
 
  private:
-  /// What GiveBack may return.
+  /// The memory that GiveBack may return.
   struct Offer {
     Decay::Surplus surplus;
     bool rather_more = false;  // a chunk that is larger than what is left of `surplus` goes too

@@ -9,14 +9,14 @@ namespace {
 // All caches together may hold at most the limit: 64 shards of a 64th.
 constexpr std::uint64_t kCacheShare = 64;
 constexpr std::uint64_t kCacheShareAboveHalf = 4096;
-// How many steps of what is charged the front caches tell apart.
+// The front caches see the charged bytes in this many steps.
 constexpr std::uint64_t kChargedSteps = 256;
 
 }  // namespace
 
 bool UseMeter::Reassess(Bytes limit) {
   limit_ = limit;
-  // Where it matters, close to the limit, nothing is cached: an upper bound is enough.
+  // An upper bound is enough: close to the limit, where it matters, nothing is cached.
   step_ = (limit.count() / kChargedSteps) + 1;
   const std::uint64_t sixteenth = limit.count() / 16;
   const bool scarce = charged_ >= sixteenth * (level_ == Level::kScarce ? 12 : 13);
@@ -30,8 +30,8 @@ bool UseMeter::Reassess(Bytes limit) {
   return std::exchange(level_, level) < level;
 }
 
-// Charged memory, without scratch memory, is an upper bound of what is used: only where it is beyond the peak
-// a look at all caches is worth its cost.
+// Charged memory without scratch memory is an upper bound of used memory: a look at all caches is worth its
+// cost only where that bound is above the peak.
 void UseMeter::RaisePeak(std::uint64_t owned) {
   const std::int64_t used = static_cast<std::int64_t>(owned) - cache_.bytes() -
                             static_cast<std::int64_t>(fenced_.load(std::memory_order_relaxed));

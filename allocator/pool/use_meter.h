@@ -9,8 +9,8 @@
 
 namespace lgpu {
 
-/// What every hit of a front cache reads. It seldom changes, so threads do not take its cache line from each
-/// other.
+/// The bounds that every hit of a front cache reads. They seldom change, so threads do not take their cache
+/// line from each other.
 struct HitBounds {
   std::atomic<std::uint64_t> charged_at_most{0};  // an upper bound of the bytes in blocks, in coarse steps
   std::atomic<std::int64_t> cache_budget{0};      // bytes that one thread's cache may hold
@@ -77,7 +77,7 @@ class UseMeter {
   std::atomic<std::uint64_t> peak_used_{0};
   std::uint64_t charged_ = 0;
   std::uint64_t peak_owned_ = 0;  // at the last look at the peak
-  // Within these bytes charged nothing has to be decided anew.
+  // Reassess is not due while charged is in this range.
   std::uint64_t level_begin_ = 0;
   std::uint64_t level_end_ = 0;
   std::uint64_t step_ = 1;  // of charged_at_most

@@ -22,7 +22,7 @@ namespace {
 
 absl::string_view View(std::string_view text) { return absl::string_view(text.data(), text.size()); }
 
-// Whatever a driver says when it gets no descriptor: this is how to know.
+// Tries to get a descriptor, because no documented result of the driver says that they are used up.
 bool DescriptorsAreUsedUp() {
   const UniqueFd probe(::eventfd(0, EFD_CLOEXEC));
   return !probe && (errno == EMFILE || errno == ENFILE);
@@ -60,7 +60,7 @@ absl::StatusOr<PhysicalDevice> Identify(const CudaDriver& driver, CUdevice devic
   return about;
 }
 
-/// Why a GPU cannot do what the backend stands on; empty: it can.
+/// Why the backend cannot serve a GPU; empty: it can.
 absl::StatusOr<std::string> WhyRefused(const CudaDriver& driver, CUdevice device,
                                        const PhysicalDevice& about) {
   constexpr int kOldest = kOldestComputeCapability;
@@ -98,7 +98,7 @@ absl::Status Describe(const CudaDriver& driver, CUdevice device, PhysicalDevice&
 }
 
 struct Enumerated {
-  std::vector<CudaBackend::Gpu> gpus;  // those that can be served, in the driver's order
+  std::vector<CudaBackend::Gpu> gpus;  // the GPUs that can be served, in the driver's order
   std::vector<RefusedGpu> refused;
 };
 
@@ -239,7 +239,7 @@ absl::StatusOr<MemoryHandle> CudaBackend::Import(int device, UniqueFd fd, Bytes 
   const CUresult result = driver_.MemImportFromShareableHandle(
       &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd.get())),
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  // Which of them a driver says of a descriptor that is none of its own is not documented.
+  // The result for a foreign descriptor is not documented; it may be any of these.
   if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE ||
       result == CUDA_ERROR_INVALID_DEVICE || result == CUDA_ERROR_NOT_SUPPORTED ||
       result == CUDA_ERROR_OPERATING_SYSTEM) {

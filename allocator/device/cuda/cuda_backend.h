@@ -17,12 +17,12 @@ namespace lgpu {
 /// null. FAILED_PRECONDITION "no CUDA devices: ..." with the cause and what to do.
 ///
 /// Chunks come from cuMemCreate, their descriptors are the driver's own and are closed right after an import.
-/// Which kernels touch which memory only the driver knows: Unmap trusts that the fences of the last use have
-/// passed. Import cannot tell the size of what comes; Map of more than that is INVALID_ARGUMENT.
+/// Unmap trusts that the fences of the last use have passed: only the driver knows which kernels touch the
+/// memory. Import cannot tell a chunk's size; Map of more bytes than the chunk has is INVALID_ARGUMENT.
 absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenCudaBackend(std::shared_ptr<Nvml> nvml = nullptr);
 
-/// The UUIDs of the GPUs that the driver shows this process, in the order in which it counts them: what
-/// CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER come to. Errors as OpenCudaBackend.
+/// The UUIDs of the GPUs that the driver shows this process, in the order in which the driver counts them:
+/// CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are applied. Errors as OpenCudaBackend.
 absl::StatusOr<std::vector<std::string>> CudaEnumeration();
 
 }  // namespace lgpu

@@ -1,6 +1,6 @@
-// The CUDA backend's copies. Those to and from the host go through page-locked memory a piece at a time, so
-// that neither side waits for the other more than it must; those between devices go directly where one can
-// read the other's memory, and else the same way. What is queued is ordered by events alone.
+// The CUDA backend's copies. Copies to and from the host go through page-locked memory a piece at a time, so
+// that host and device work at the same time. Copies between devices go directly where the target can read
+// the source's memory, and else through the host. Events order all queued work.
 
 #include <algorithm>
 #include <cstring>
@@ -22,8 +22,8 @@ namespace {
 // behavior": "for transfers from pageable host memory to device memory of a memory block of 64 KB or less").
 constexpr Bytes kInCommand = Bytes(std::uint64_t{64} << 10);
 
-// One memcpy carries a tenth to a quarter of what the bus does, so several threads fill buffers for a copy of
-// this size. Starting them costs far less than it takes.
+// From this size on several threads fill buffers: one memcpy carries a tenth to a quarter of what the bus
+// does. Starting the threads costs far less than the copy.
 constexpr Bytes kSpread = Bytes(std::uint64_t{32} << 20);
 constexpr unsigned kMostCarriers = 4;
 
@@ -74,7 +74,7 @@ bool CudaBackend::IsPageLocked(const void* host) const {
                                      reinterpret_cast<CUdeviceptr>(host)) == CUDA_SUCCESS;
 }
 
-// Pieces of a copy that failed are done with its memory when the caller hears of it.
+// A failed copy returns only when its queued pieces no longer use its memory.
 absl::Status CudaBackend::AllOrNothing(CudaStream& stream, absl::Status status) {
   if (!status.ok()) stream.Drain().IgnoreError();
   return status;
@@ -98,7 +98,7 @@ absl::Status CudaBackend::CopyToDevice(StreamHandle stream, std::byte* to, const
   return reads_later ? found->Drain() : absl::OkStatus();
 }
 
-// Each piece that `next` names; the order in which they are queued does not matter.
+// Copies the pieces that `next` counts out. They may be queued in any order.
 absl::Status CudaBackend::CarryToDevice(CudaStream& stream, std::byte* to, const std::byte* from, Bytes bytes,
                                         std::atomic<std::uint64_t>& next) {
   while (true) {
@@ -129,7 +129,7 @@ absl::Status CudaBackend::CopyToDeviceStaged(CudaStream& stream, std::byte* to, 
         if (ends[i].ok()) ends[i] = CarryToDevice(stream, to, source, bytes, next);
         if (!ends[i].ok()) next.store(bytes.count(), std::memory_order_relaxed);
       });
-      // The threads that started do its part.
+      // The threads that have started do the missing one's part.
       if (!helper.ok()) break;
       helpers.push_back(*std::move(helper));
     }
@@ -155,7 +155,7 @@ absl::Status CudaBackend::CopyToHost(StreamHandle stream, void* to, const std::b
   return AllOrNothing(*found, copied.ok() ? found->Wait(*copied) : copied.status());
 }
 
-// Two pieces on their way, where there are two buffers: the device writes one while the host empties the
+// Where there are two buffers, two pieces are in flight: the device writes one while the host empties the
 // other.
 absl::Status CudaBackend::CopyToHostStaged(CudaStream& stream, void* to, const std::byte* from, Bytes bytes) {
   struct Piece {
@@ -290,7 +290,7 @@ absl::Status CudaBackend::CopyStaged(CudaStream& stream, std::byte* to, CudaStre
       LGPU_RETURN_IF_ERROR(WaitOn(reader, *buffer));
       LGPU_RETURN_IF_ERROR(QueueToHost(reader, buffer->data, from + done, piece));
       LGPU_RETURN_IF_ERROR(MarkUse(reader, *buffer));
-      // The driver reads ordinary memory when it is told to copy it, whatever the stream still waits for.
+      // The driver reads ordinary memory during this call, even if the stream still waits for other work.
       if (!buffer->page_locked) LGPU_RETURN_IF_ERROR(AwaitUse(*buffer));
     }
     LGPU_RETURN_IF_ERROR(WaitOn(stream, *buffer));

@@ -1,7 +1,7 @@
 #ifndef LGPU_ALLOCATOR_DEVICE_CUDA_CUDA_BACKEND_IMPL_H_
 #define LGPU_ALLOCATOR_DEVICE_CUDA_CUDA_BACKEND_IMPL_H_
 
-// The class behind OpenCudaBackend and OpenCudaMemory. Its members stand in cuda_backend.cc (memory and
+// The class behind OpenCudaBackend and OpenCudaMemory. Its members are defined in cuda_backend.cc (memory and
 // addresses), cuda_backend_streams.cc (contexts, streams, kernels) and cuda_backend_copies.cc.
 
 #include <atomic>
@@ -55,7 +55,7 @@ class CudaBackend final : public DeviceBackend {
   struct Gpu {
     PhysicalDevice about;
     CUdevice device = 0;
-    /// It reads the host's pageable memory by itself, when it comes to it.
+    /// The device reads the host's pageable memory itself, when the copy runs.
     bool reads_pageable = false;
   };
   /// kNever: address space is FAILED_PRECONDITION.
@@ -110,10 +110,10 @@ class CudaBackend final : public DeviceBackend {
     absl::flat_hash_map<const DeviceImage*, CUmodule> modules ABSL_GUARDED_BY(mutex);
     absl::flat_hash_map<const DeviceKernel*, CUfunction> functions ABSL_GUARDED_BY(mutex);
     absl::flat_hash_map<int, bool> peers ABSL_GUARDED_BY(mutex);  // whether it can read that device's memory
-    // Empties this device's memory into buffers, for devices that cannot read it.
+    // A stream that empties this device's memory into buffers, for devices that cannot read it.
     std::shared_ptr<CudaStream> reader ABSL_GUARDED_BY(mutex);
   };
-  // What a call of the driver was for, should it fail.
+  // The purpose of a call of the driver, for its error.
   struct Purpose {
     std::string_view call;
     std::string_view what;
@@ -145,7 +145,7 @@ class CudaBackend final : public DeviceBackend {
   absl::Status AwaitUse(CudaStaging::Buffer& buffer) const;
   absl::Status WaitOn(CudaStream& stream, const CudaStaging::Buffer& buffer) const;
   bool IsPageLocked(const void* host) const;
-  /// `reader` can, and may from now on, read this memory of `owner`.
+  /// Opens this memory of `owner` to `reader`. False: `reader` cannot read it.
   bool LetRead(int reader, int owner, const std::byte* from, Bytes bytes);
   bool IsPeer(int reader, int owner);
   absl::Status CopyBetween(CudaStream& stream, std::byte* to, int source, const std::byte* from, Bytes bytes);

@@ -64,7 +64,7 @@ void CudaBackend::GiveEverythingBack() {
   }
 }
 
-// Whatever used it is done: streams that wait for the readers have been drained.
+// No copy uses the staging memory any more: streams that wait for the readers have been drained.
 void CudaBackend::GiveStagingBack() {
   for (const std::unique_ptr<DeviceState>& gpu : states_) {
     const CUcontext context = gpu->context.load(std::memory_order_acquire);
@@ -85,7 +85,7 @@ void CudaBackend::GiveStagingBack() {
   }
 }
 
-// In a forked child the driver does not work, and what the parent has is not this process's to give back.
+// In a forked child the driver does not work, and the handles still belong to the parent.
 void CudaBackend::ForgetEverything() {
   ranges_.Forget();
   [[maybe_unused]] const CudaStaging* const staging = staging_.release();
@@ -147,7 +147,7 @@ absl::StatusOr<std::shared_ptr<CudaStream>> CudaBackend::FindStream(StreamHandle
 }
 
 absl::Status CudaBackend::DestroyStream(StreamHandle stream) {
-  if (epoch_.IsForked()) return ForkedBackendError();  // that of a lost context is given up all the same
+  if (epoch_.IsForked()) return ForkedBackendError();  // a stream of a lost context is still given up
   LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> found, streams_.Remove(stream));
   const CudaContextScope scope(driver_, found->context());
   LGPU_RETURN_IF_ERROR(scope.status());

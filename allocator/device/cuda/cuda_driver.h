@@ -19,8 +19,7 @@
 namespace lgpu {
 
 // Every call of the driver that lgpu makes: the name after "cu", the version whose type it has, and the
-// symbol that has had this type since then (a plain name may be older than the type of the header's). Adding
-// a line is all that a further call needs.
+// symbol that has had this type since then (a plain name may be older than the header's type).
 #define LGPU_CUDA_SYMBOLS(X)                                                               \
   X(Init, 2000, "cuInit")                                                                  \
   X(DriverGetVersion, 2020, "cuDriverGetVersion")                                          \
@@ -93,9 +92,8 @@ struct CudaDriver {
   /// INTERNAL with the call and its result; OK for CUDA_SUCCESS. A result after which no context of this
   /// process works is kept: see Lost.
   absl::Status Check(std::string_view call, CUresult result) const;
-  /// OK until a call came to a result that ends the process's contexts (an illegal address, an ECC error).
-  /// From then on INTERNAL, with that call: what the driver says after it means nothing. Shared by all
-  /// copies.
+  /// OK until a call had a result that ends the process's contexts (an illegal address, an ECC error). From
+  /// then on INTERNAL with that call: later results of the driver mean nothing. Shared by all copies.
   absl::Status Lost() const;
 
   struct LostBy {

@@ -10,12 +10,12 @@ namespace lgpu {
 /// The oldest compute capability that lgpu's kernels are compiled for, times 10.
 inline constexpr int kOldestComputeCapability = 75;
 
-/// Loads the machine code of `image` into the current context, or its PTX where the driver has no use for the
-/// machine code: that is newer than the driver, or is none for this GPU.
+/// Loads the machine code of `image` into the current context, or its PTX where the driver cannot use the
+/// machine code (newer than the driver, or not for this GPU).
 CUresult LoadImage(const CudaDriver& driver, const DeviceImage& image, CUmodule* module);
 
-/// FAILED_PRECONDITION, with what to do, for a result of LoadImage that says that the driver takes neither;
-/// else OK.
+/// FAILED_PRECONDITION, with what to do, if this result of LoadImage means that the driver takes neither
+/// form; else OK.
 absl::Status ExplainLoad(const CudaDriver& driver, CUresult result);
 
 }  // namespace lgpu

@@ -30,8 +30,8 @@ CudaStaging::~CudaStaging() {
 absl::StatusOr<CudaStaging::Lent> CudaStaging::Take() { return Take(WhenNone::kWait); }
 CudaStaging::Lent CudaStaging::TryTake() { return Take(WhenNone::kGiveUp).value_or(Lent()); }
 
-// One that the device is done with; else a new one, while there may be more; else the one that came back
-// first. The driver is asked without the lock, with all idle ones in hand.
+// Takes an idle buffer that the device has finished with; else makes one, up to the limit; else takes the one
+// that came back first. Asks the driver without the lock, with all idle buffers in hand.
 absl::StatusOr<CudaStaging::Lent> CudaStaging::Take(WhenNone when_none) {
   std::deque<std::unique_ptr<Buffer>> idle;
   bool may_make = false;

@@ -16,12 +16,11 @@
 namespace lgpu {
 
 /// CudaStaging lends pieces of host memory that copies go through: page-locked, so that the device reads and
-/// writes them while the host goes on, and portable, so that all devices can. There are a few of them in all,
-/// made as they are needed; they are ordinary memory where the machine has no page-locked one, and copies are
-/// slower then.
+/// writes them while the host goes on, and portable, so that all devices can. A few pieces are made, each
+/// when it is first needed. Without page-locked memory they are ordinary memory, and copies are slower.
 ///
-/// Thread-safe. A context is current on the thread that takes one. The destructor, which needs a context too,
-/// runs when all are back and the devices are done with them.
+/// Thread-safe. Take and the destructor need a current context. The destructor runs when all pieces are back
+/// and no device uses them.
 class CudaStaging {
  public:
   static constexpr Bytes kPiece = Bytes(std::uint64_t{2} << 20);
@@ -40,8 +39,8 @@ class CudaStaging {
   CudaStaging(const CudaStaging&) = delete;
   CudaStaging& operator=(const CudaStaging&) = delete;
 
-  /// Waits while all are lent, which no borrower may do that holds one. RESOURCE_EXHAUSTED if the machine has
-  /// no memory for any.
+  /// Waits while all pieces are lent: a thread that holds one must not call it. RESOURCE_EXHAUSTED if the
+  /// machine has no memory for a piece.
   absl::StatusOr<Lent> Take();
   /// Null where Take would wait or fail.
   Lent TryTake();
@@ -58,7 +57,7 @@ class CudaStaging {
   CondVar given_back_;
   std::deque<std::unique_ptr<Buffer>> idle_ ABSL_GUARDED_BY(mutex_);  // by the time they came back
   int made_ ABSL_GUARDED_BY(mutex_) = 0;
-  // A thread has the idle ones in hand, and gives them back soon.
+  // One thread at a time holds the idle pieces, without the lock, and soon puts them back.
   bool looking_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -14,8 +14,8 @@
 
 namespace lgpu {
 
-/// A CudaContextScope makes a context current on the calling thread for its own lifetime, and leaves what the
-/// program itself had there.
+/// A CudaContextScope makes a context current on the calling thread for its own lifetime. The program's own
+/// context is current again afterwards.
 class CudaContextScope {
  public:
   CudaContextScope(const CudaDriver& driver, CUcontext context);
@@ -56,9 +56,9 @@ class CudaEventPool {
 /// A CudaStream is a stream of the driver with the sequence numbers of its fences. Every call but those of
 /// fences needs a scope of its context. Thread-safe. The destructor does not wait for queued work.
 ///
-/// A stream of the program's (Owner::kProgram) is not destroyed, and each of its fences is a new event, for
-/// the work on it is not counted. That of CU_STREAM_PER_THREAD, whose meaning depends on the calling thread,
-/// is recorded on the legacy stream, which waits for the default streams of all threads.
+/// A stream of the program's (Owner::kProgram) is not destroyed. Each of its fences is a new event, because
+/// its work is not counted. Fences of CU_STREAM_PER_THREAD, whose meaning depends on the calling thread, are
+/// recorded on the legacy stream, which waits for the default streams of all threads.
 class CudaStream {
  public:
   enum class Owner { kLgpu, kProgram };
@@ -78,9 +78,9 @@ class CudaStream {
   CUcontext context() const { return context_; }
   CUstream get() const { return stream_; }
 
-  /// Something was queued: the next fence is a new one.
+  /// Work was queued, so the next fence is a new one.
   void CountWork();
-  /// A sequence number that passes when all that was queued before is done.
+  /// A sequence number that passes when all work queued before is done.
   absl::StatusOr<std::uint64_t> Record();
   absl::StatusOr<bool> HasPassed(std::uint64_t sequence);
   absl::Status Wait(std::uint64_t sequence);
@@ -93,7 +93,7 @@ class CudaStream {
     std::uint64_t sequence = 0;
     CudaEventPool::Event event;  // null: it has passed
   };
-  /// The event that passes not before the fence, and is the first one that is known to.
+  /// The first known event that does not pass before the fence.
   absl::StatusOr<Marker> Find(std::uint64_t sequence) const;
   void SetPassed(std::uint64_t sequence);
 
@@ -108,8 +108,8 @@ class CudaStream {
   std::uint64_t recorded_work_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;  // sequence number given to a fence
   std::uint64_t passed_ ABSL_GUARDED_BY(mutex_) = 0;
-  // By sequence number, which is taken before the event is recorded: an event that has passed is behind all
-  // work before every fence with a smaller number.
+  // By sequence number, which is taken before the event is recorded: a passed event is behind all work before
+  // every fence with a smaller number.
   std::map<std::uint64_t, CudaEventPool::Event> pending_ ABSL_GUARDED_BY(mutex_);
 };
 

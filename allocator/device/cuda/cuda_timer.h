@@ -8,8 +8,8 @@
 
 namespace lgpu {
 
-/// A pair of events of `events`, which has those that keep time, on `stream`. Makes the stream's context
-/// current for each call itself.
+/// Starts a timer on `stream` with two events of `events`, which must keep time. Each call makes the stream's
+/// context current.
 absl::StatusOr<std::unique_ptr<StreamTimer>> StartCudaTimer(const CudaDriver& driver, CudaEventPool& events,
                                                             std::shared_ptr<CudaStream> stream);
 

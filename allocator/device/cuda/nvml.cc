@@ -72,7 +72,7 @@ class OpenNvml final : public Nvml {
     std::vector<ProcessInfoLong> room;
     unsigned count = 0;
     Result result = nvml::kInsufficientSize;
-    // Processes come between two calls.
+    // More processes may start between two calls.
     for (int tries = 0; tries < 8 && result == nvml::kInsufficientSize; ++tries) {
       room.resize(std::max<std::size_t>(64, count + std::size_t{16}));
       count = static_cast<unsigned>(room.size());
@@ -105,7 +105,7 @@ class OpenNvml final : public Nvml {
 
  private:
   static constexpr unsigned char kUntouched = 0xa5;
-  /// How long the entries are that the driver wrote: behind short ones the room is as it was.
+  /// The length of the driver's entries: behind short entries the room is untouched.
   static std::size_t EntryBytes(const unsigned char* room, unsigned count) {
     const unsigned char* const behind = room + count * sizeof(ProcessInfoV2);
     const bool is_short = std::all_of(behind, room + count * sizeof(ProcessInfoLong),

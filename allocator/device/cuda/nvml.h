@@ -45,7 +45,7 @@ class Nvml {
   /// All GPUs of the machine, in PCI order.
   virtual absl::StatusOr<std::vector<Device>> Devices() = 0;
   virtual absl::StatusOr<Memory> MemoryOf(const std::string& uuid) = 0;
-  /// Those that have a context on the GPU.
+  /// The processes that have a context on the GPU.
   virtual absl::StatusOr<std::vector<Process>> ProcessesOf(const std::string& uuid) = 0;
   /// kDefault: any number of processes may use the GPU.
   enum class ComputeMode { kDefault = 0, kExclusiveThread = 1, kProhibited = 2, kExclusiveProcess = 3 };

@@ -20,7 +20,7 @@ struct MemoryV2 {
 };
 static_assert(sizeof(MemoryV2) == 40);
 
-/// What drivers before R510 have in place of MemoryV2.
+/// Drivers before R510 have this in place of MemoryV2.
 struct MemoryV1 {
   unsigned long long total, free, used;
 };
@@ -47,8 +47,8 @@ struct ProcessInfoLong {
 };
 static_assert(sizeof(ProcessInfoLong) == 32);
 
-// Symbol and type of every call: those that there is no NVML without, and those whose figure is missing where
-// the driver does not have them.
+// Symbol and type of every call. Without a NEEDED call NVML cannot be used; without an OPTIONAL call its
+// figure is missing.
 #define LGPU_NVML_NEEDED(X)                                                                       \
   X(Init, "nvmlInit_v2", Result (*)())                                                            \
   X(Shutdown, "nvmlShutdown", Result (*)())                                                       \

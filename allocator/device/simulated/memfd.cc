@@ -21,7 +21,7 @@ namespace {
 // A client that kept its descriptor can neither bring back pages that were reclaimed nor seal the
 // daemon out of reclaiming them.
 constexpr int kChunkSeals = F_SEAL_GROW | F_SEAL_SEAL;
-// Under Linux's default overcommit an exhausted machine is the OOM killer, not an error of fallocate.
+// Under Linux's default overcommit an exhausted machine starts the OOM killer; fallocate does not fail.
 constexpr Bytes kMachineReserve = 64_MiB;
 
 template <typename Call>
@@ -50,7 +50,7 @@ bool MachineHasMemory(Bytes bytes) {
   if (sysinfo(&info) == 0 && Bytes(std::uint64_t{info.freeram} * info.mem_unit) >= needed) {
     return true;
   }
-  // The page cache gives way; only the slow path counts it.
+  // The kernel can take memory back from the page cache; reading that number is slower.
   return AvailableMachineMemory().value_or(needed) >= needed;
 }
 

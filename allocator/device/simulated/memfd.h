@@ -15,16 +15,16 @@ namespace lgpu {
 
 /// INTERNAL: the system call `call` (with what it was for) broke its promise with `error`, an errno.
 absl::Status SystemCallError(const char* call, int error);
-/// RESOURCE_EXHAUSTED with a Refusal of one of kBackend (machine memory), kDescriptors, kMapCount, whose
-/// advice says what to change.
+/// RESOURCE_EXHAUSTED with a Refusal of kBackend (machine memory), kDescriptors or kMapCount, whose advice
+/// says what to change.
 absl::Status MachineRefusal(RefusalReason reason, std::string_view what, Bytes asked);
 /// vm.max_map_count; the largest number where it cannot be read.
 std::uint64_t MaxMappings();
-/// What a failed mmap or mprotect over many mappings means: RESOURCE_EXHAUSTED that tells a process out
-/// of mappings (vm.max_map_count) from a machine out of memory, or INTERNAL.
+/// The error of a failed mmap or mprotect: RESOURCE_EXHAUSTED, which tells a process out of mappings
+/// (vm.max_map_count) from a machine out of memory, or INTERNAL.
 absl::Status MappingError(const char* call, int error, Bytes asked);
 
-/// What the names of all chunks' memfds begin with.
+/// The names of all chunks' memfds begin with this.
 inline constexpr char kChunkMemfdName[] = "lgpu-chunk:";
 /// The name of the memfds of a device's chunks, by which they are found in /proc.
 std::string ChunkMemfdName(const std::string& uuid);
@@ -33,9 +33,9 @@ std::string ChunkMemfdName(const std::string& uuid);
 /// shrink but never grow, and that no seal can be added. Unless `sparse` its pages exist afterwards, or
 /// the answer is RESOURCE_EXHAUSTED.
 absl::StatusOr<UniqueFd> CreateChunkMemfd(Bytes bytes, bool sparse, const std::string& name);
-/// Whether it has the seals of a chunk, which no file but a memfd can have.
+/// Whether the file has the seals of a chunk; only a memfd can have seals.
 bool HasChunkSeals(int fd);
-/// INVALID_ARGUMENT unless `fd` is what CreateChunkMemfd makes, with that size.
+/// INVALID_ARGUMENT unless `fd` is a memfd of CreateChunkMemfd with that size.
 absl::Status CheckChunkMemfd(int fd, Bytes bytes);
 /// Frees the pages of a chunk for good, also under mappings of other processes.
 absl::Status EmptyChunkMemfd(int fd);

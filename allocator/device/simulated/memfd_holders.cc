@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "/memfd:";
 
-/// The name in what /proc says of a file; nothing for one of no interest.
+/// The memfd's name in a link or line of /proc; empty if it does not begin with `name`.
 std::string MemfdName(std::string_view target, std::string_view name) {
   constexpr std::string_view kDeleted = " (deleted)";
   if (target.substr(0, kPrefix.size()) != kPrefix) return "";
@@ -92,7 +92,7 @@ absl::Status AddMapped(std::int64_t pid, const std::string& folder, std::string_
   return absl::OkStatus();
 }
 
-// The thread that shows it all may end meanwhile.
+// The thread behind `folder` may end during a look: then looks again through another thread.
 absl::Status AddHolders(std::int64_t pid, std::string_view name, std::vector<MemfdHolder>& holders) {
   const auto others = static_cast<std::ptrdiff_t>(holders.size());
   LGPU_ASSIGN_OR_RETURN(std::string folder, FolderOfProcess(pid));
@@ -123,18 +123,19 @@ absl::StatusOr<std::vector<MemfdHolder>> FindMemfdHolders(std::string_view name)
   return holders;
 }
 
-// The path leads into another process, which may put any file there at any moment. So it is looked at before
-// it is opened (O_PATH opens nothing), and only what has the seals of a chunk is emptied.
+// The path leads into another process, which may put any file there at any moment. So the file is checked
+// through O_PATH, which opens nothing, and only a file with the seals of a chunk is emptied.
 absl::Status EmptyHeldMemfd(const MemfdHolder& holder) {
   const auto changed = [&] {
-    return absl::UnavailableError(
-        absl::StrCat("process ", holder.pid, " had it, and has nothing or something else there"));
+    return absl::UnavailableError(absl::StrCat("process ", holder.pid, " had the chunk at ", holder.path,
+                                               ", and now has no file or another file there"));
   };
   const UniqueFd seen(::open(holder.path.c_str(), O_PATH | O_CLOEXEC));
   if (!seen) {
-    if (errno == ENOENT) return changed();  // it let go of it, or has it elsewhere by now
-    return absl::UnavailableError(absl::StrCat(
-        "process ", holder.pid, " still has it, and it cannot be taken away: ", std::strerror(errno)));
+    if (errno == ENOENT) return changed();  // the process let go of the memfd, or has it elsewhere by now
+    return absl::UnavailableError(
+        absl::StrCat("process ", holder.pid,
+                     " still has the chunk, which this process cannot open: ", std::strerror(errno)));
   }
   struct stat info = {};
   if (::fstat(seen.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_ino != holder.inode) {
@@ -143,8 +144,9 @@ absl::Status EmptyHeldMemfd(const MemfdHolder& holder) {
   const std::string same = absl::StrCat("/proc/self/fd/", seen.get());
   const UniqueFd fd(::open(same.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd) {
-    return absl::UnavailableError(absl::StrCat(
-        "process ", holder.pid, " still has it, and it cannot be taken away: ", std::strerror(errno)));
+    return absl::UnavailableError(
+        absl::StrCat("process ", holder.pid,
+                     " still has the chunk, which this process cannot open: ", std::strerror(errno)));
   }
   return HasChunkSeals(fd.get()) ? EmptyChunkMemfd(fd.get()) : changed();
 }

@@ -12,7 +12,7 @@
 
 namespace lgpu {
 
-/// One way in which a process has a memfd.
+/// A descriptor or mapping through which a process has a memfd.
 struct MemfdHolder {
   std::uint64_t inode = 0;
   std::int64_t pid = 0;
@@ -21,14 +21,13 @@ struct MemfdHolder {
   Bytes bytes = {};  // allocated; zero where only a mapping is known
 };
 
-/// All memfds whose name begins with `name` that other processes have open or mapped, as /proc says.
-/// Processes that this one may not look into are passed over. RESOURCE_EXHAUSTED where this one may not open
-/// enough files to look, UNAVAILABLE where the threads of a process end too fast: the holders are unknown
-/// then.
+/// All memfds whose name begins with `name` that other processes have open or mapped, as /proc says. Skips
+/// processes that this one may not inspect. RESOURCE_EXHAUSTED (this process may not open enough files to
+/// look) and UNAVAILABLE (the threads of a process end too fast): the holders are unknown.
 absl::StatusOr<std::vector<MemfdHolder>> FindMemfdHolders(std::string_view name);
 
-/// Frees the pages of the memfd for good. UNAVAILABLE, naming the process: this one has no right to open it,
-/// or it is not there any more; it may be elsewhere, so one looks again.
+/// Frees the pages of the memfd for good. UNAVAILABLE, naming the process: this process may not open the
+/// memfd, or it is no longer at `path`. The holder may have it elsewhere: look again.
 absl::Status EmptyHeldMemfd(const MemfdHolder& holder);
 
 }  // namespace lgpu

@@ -110,7 +110,7 @@ std::vector<absl::Status> SimulatedBackend::ReclaimLost(std::span<const std::uin
     }
     const absl::Status emptied = EmptyHeldMemfd(holder);
     const auto [entry, is_new] = found.emplace(holder.inode, emptied);
-    // One way of many is enough: the pages are gone then.
+    // One way of many is enough: emptying through it frees the pages.
     if (!is_new && emptied.ok()) {
       entry->second = emptied;
     }

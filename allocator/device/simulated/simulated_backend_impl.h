@@ -1,8 +1,8 @@
 #ifndef LGPU_ALLOCATOR_DEVICE_SIMULATED_SIMULATED_BACKEND_IMPL_H_
 #define LGPU_ALLOCATOR_DEVICE_SIMULATED_SIMULATED_BACKEND_IMPL_H_
 
-// The class behind MakeSimulatedBackend. Its members stand in simulated_backend.cc (memory and addresses) and
-// simulated_backend_streams.cc (streams, copies, kernels).
+// The class behind MakeSimulatedBackend. Its members are defined in simulated_backend.cc (memory and
+// addresses) and simulated_backend_streams.cc (streams, copies, kernels).
 
 #include <cstdint>
 #include <memory>
@@ -20,7 +20,7 @@
 
 namespace lgpu {
 
-// A chunk's file, alive while an operation uses it; a handle of it may be gone already.
+// A chunk's file, alive while an operation uses it; the chunk's handle may be gone already.
 struct ChunkFile {
   UniqueFd fd;
   int device;
@@ -34,8 +34,7 @@ class SimulatedBackend final : public DeviceBackend {
 
   ~SimulatedBackend() override {
     if (epoch_.IsForked()) {
-      // The regions were not inherited, and the stream's threads do not exist here: nothing to give back
-      // but descriptors.
+      // A forked child has neither the regions nor the streams' threads: it gives back descriptors only.
       regions_.Forget();
       streams_.Forget();
     }
@@ -93,7 +92,7 @@ class SimulatedBackend final : public DeviceBackend {
   SimulatedRegions regions_;
   AccessWindows windows_;
   MemoryTable<ChunkFile> memory_;
-  // Its streams finish their work, which uses what stands above, as they are destroyed.
+  // Last: destroying a stream finishes its work, which uses the members above.
   HandleTable<StreamHandle, LiveStream, kMaxStreams> streams_{kStreamWords};
 };
 

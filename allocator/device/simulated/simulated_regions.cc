@@ -12,7 +12,7 @@ namespace lgpu {
 namespace {
 
 constexpr Bytes kRegionAlignment = 2_MiB;
-// Without a mapping left a process cannot even grow its heap: chunks stop before that.
+// Chunks leave these mappings to the process: without any it cannot even grow its heap.
 constexpr std::uint64_t kMappingsForTheRest = 1024;
 constexpr int kReservedFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
@@ -67,7 +67,7 @@ absl::Status MakeUnmapped(std::byte* address, Bytes bytes) {
   if (result == MAP_FAILED) {
     return SystemCallError("mmap of reserved addresses over a mapping", errno);
   }
-  // Only so that the range merges with its neighbours again: a child may well inherit emptiness.
+  // Lets the range merge with its neighbours again; a child may inherit an empty range.
   madvise(address, bytes.count(), MADV_DONTFORK);
   return absl::OkStatus();
 }

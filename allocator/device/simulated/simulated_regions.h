@@ -31,7 +31,7 @@ class SimulatedRegions {
   MappedRanges ranges_;
 };
 
-/// Replaces whatever is mapped at the range by reserved addresses.
+/// Replaces all mappings in the range by reserved addresses.
 absl::Status MakeUnmapped(std::byte* address, Bytes bytes);
 
 }  // namespace lgpu

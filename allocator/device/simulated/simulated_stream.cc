@@ -12,7 +12,7 @@ namespace lgpu {
 
 absl::StatusOr<std::shared_ptr<SimulatedStream>> SimulatedStream::Start() {
   std::shared_ptr<SimulatedStream> stream(new SimulatedStream);
-  // The program's signals are for its own threads; faults of a kernel stay where they are.
+  // The program's own threads handle its signals; faults of a kernel are delivered to this thread.
   sigset_t blocked;
   sigset_t previous;
   sigfillset(&blocked);

@@ -26,7 +26,7 @@ class SimulatedTimer final : public StreamTimer {
   }
 
  private:
-  // Outlives the timer where the stream has not come to it yet.
+  // Queued work may run after the timer is destroyed, so it shares these.
   struct Marks {
     std::atomic<std::int64_t> start{0};
     std::atomic<std::int64_t> end{0};

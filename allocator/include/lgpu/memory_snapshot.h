@@ -15,7 +15,7 @@
 
 namespace lgpu {
 
-/// What a piece of a region is at one moment.
+/// The state of a block at one moment.
 enum class BlockState {
   kLive,    // allocated
   kCached,  // freed, in a thread's front cache
@@ -37,12 +37,12 @@ struct BlockInfo {
 
 /// The live blocks of one op.
 struct MemoryOwner {
-  std::string op = {};  // empty: blocks whose owner said nothing
+  std::string op = {};  // empty: blocks that were allocated without an op
   Bytes bytes;
   std::uint64_t blocks = 0;
 };
 
-/// MemorySnapshot is all of a Pool at one moment; a value type.
+/// A MemorySnapshot is a copy of a Pool's state at one moment; a value type.
 struct MemorySnapshot {
   /// Neighbouring chunks that are mapped.
   struct Mapping {

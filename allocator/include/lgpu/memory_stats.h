@@ -8,8 +8,8 @@
 
 namespace lgpu {
 
-/// MemoryStats is what a Pool knows of itself at one moment; a value type. Where other threads allocate
-/// meanwhile, what they are doing at that moment may be in one number and not yet in another.
+/// MemoryStats are the numbers of a Pool at one moment; a value type. A call of another thread that runs
+/// meanwhile may be in one number and not yet in another.
 struct MemoryStats {
   Bytes limit;               // as asked for; used never exceeds it
   Bytes requested;           // what the owners of live blocks asked for

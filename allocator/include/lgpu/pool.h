@@ -91,28 +91,28 @@ class LGPU_API Pool {
   Pool& operator=(const Pool&) = delete;
 
   /// A block of at least `bytes`. INVALID_ARGUMENT for zero bytes, a wrong alignment or stream;
-  /// RESOURCE_EXHAUSTED with a Refusal when it does not fit; what RegionSource::Grow says otherwise.
+  /// RESOURCE_EXHAUSTED with a Refusal when it does not fit; otherwise the errors of RegionSource::Grow.
   absl::StatusOr<Block> Allocate(Bytes bytes, const AllocateOptions& options = {});
   /// Gives a block back, after the last work with it was queued. INVALID_ARGUMENT, and nothing changes, for a
   /// block that is not live: freed before, of another pool, or with another address or size than it had.
   absl::Status Free(const Block& block);
   /// For callers that keep no handle: the block that starts at `address`. Slower; the first call makes an
-  /// index of all blocks. INVALID_ARGUMENT, with what lies there instead, where no live block starts.
+  /// index of all blocks. INVALID_ARGUMENT where no live block starts; the error says what lies there.
   absl::Status Free(const void* address);
   absl::StatusOr<Block> Find(const void* address);
   /// Work with a live block was queued on `stream`, which is not its own.
   absl::Status UseOn(const Block& block, StreamId stream);
-  /// What was asked for when the live block was made. INVALID_ARGUMENT as Free.
+  /// The size that the owner of the live block asked for. INVALID_ARGUMENT as Free.
   absl::StatusOr<Bytes> RequestedOf(const Block& block) const;
 
-  /// Returns wholly free chunks to the source, at most `at_most` bytes; says how much it was. Without
-  /// PoolOptions.fences the caller makes sure that nothing queued on the device still uses freed blocks.
+  /// Returns wholly free chunks to the source, at most `at_most` bytes; the result is how many. Without
+  /// PoolOptions.fences the caller makes sure that no work queued on the device still uses freed blocks.
   absl::StatusOr<Bytes> Trim(Bytes at_most);
   struct Trimmed {
     Bytes returned;
-    Bytes pending;  // is free as well, but for work on the device that may still use it
+    Bytes pending;  // free as well, but work on the device may still use it
   };
-  /// As Trim, for another pool that needs `bytes`: where only a larger chunk is free, that one goes.
+  /// As Trim, for another pool that needs `bytes`: a larger chunk goes where only such a chunk is free.
   absl::StatusOr<Trimmed> TrimFor(Bytes bytes);
   /// Slow upkeep for a background thread: grows ahead of demand, gives long idle memory back, checks fences.
   /// `now` is of a steady clock and never falls. Gives the time of the next call, unless PoolOptions.wake
@@ -120,16 +120,16 @@ class LGPU_API Pool {
   std::optional<std::chrono::steady_clock::time_point> Maintain(std::chrono::steady_clock::time_point now);
 
   MemoryStats stats() const;
-  /// As it stands now; cheap.
+  /// The limit now; cheap.
   Bytes limit() const;
   /// peak_used starts again from used.
   void ResetPeak();
-  /// Every block. The blocks are copied while other threads allocate and free; these wait for less than a
+  /// Every block. Other threads allocate and free while the blocks are copied; they wait for less than a
   /// millisecond.
   MemorySnapshot Snapshot() const;
   /// The same in less memory, for the library itself. RESOURCE_EXHAUSTED: there are more than `at_most`.
   absl::StatusOr<PoolBlocks> Blocks(std::uint64_t at_most) const;
-  /// Those who hold most, largest first, at most `n`.
+  /// The ops that hold most, largest first, at most `n`.
   std::vector<MemoryOwner> LargestOwners(std::size_t n) const;
   /// Writes every allocation and free from now on to a file that allocator_replay reads ("Thread,Time,Action,
   /// Pointer,Size,Stream", as RMM logs), until StopTrace or the pool's end.

@@ -15,7 +15,7 @@
 
 namespace lgpu {
 
-/// Granted memory that lies at no address yet, or no more.
+/// Granted memory, without an address.
 struct Chunk {
   ChunkId id;
   Bytes bytes;  // a multiple of the granularity
@@ -28,23 +28,23 @@ struct ChunkPlacement {
 };
 
 struct GrowRequest {
-  Bytes at_least;  // the answer holds this much or is an error; a multiple of the granularity
-  Bytes wanted;    // >= at_least: what would be useful; more than at_least is never waited for
+  Bytes at_least;  // the source gives this much or an error; a multiple of the granularity
+  Bytes wanted;    // >= at_least: the useful amount; the source never waits for more than at_least
   /// How long the source may wait for memory that other devices hold or that is leaving.
   std::chrono::nanoseconds timeout{0};
   /// No allocation needs it yet: a refusal is not reported and needs no reason.
   bool ahead = false;
 };
 
-/// A RegionSource is what a Pool stands on: one range of reserved addresses (the region) of one
-/// logical device, and the right to chunks that can be mapped into it. The upstream of the
+/// A RegionSource gives a Pool its memory: one range of reserved addresses (the region) of one logical
+/// device, and the right to chunks that can be mapped into it. The upstream of the
 /// allocator: a daemon (client/session/leased_region_source), this process's own broker
 /// (client/session/local_region_source), or a test's.
 ///
 /// Thread-safety: all calls may come from any thread, at the same time. A call may block; callers
 /// hold no lock over it. Nothing calls back.
-/// Ownership: chunks that were granted belong to the caller until Return; the destructor of a source
-/// gives back whatever is left, mapped or not. Errors leave everything as it was, unless said otherwise.
+/// Ownership: chunks that were granted belong to the caller until Return; the destructor of a source gives
+/// back all that are left, mapped or not. Errors change nothing, unless said otherwise.
 class LGPU_API RegionSource {
  public:
   virtual ~RegionSource() = default;
@@ -71,9 +71,9 @@ class LGPU_API RegionSource {
   /// Takes mapped chunks out of the region; their contents go. The caller makes sure that nothing
   /// queued on the device still uses them (the fences of their last use have passed).
   virtual absl::Status Unmap(std::span<const ChunkId> chunks) = 0;
-  /// Gives unmapped chunks back. They count as held until the other side confirms that they are free. Also
-  /// where it does not (UNAVAILABLE, or another error of its own) they are not the caller's any more; only
-  /// for chunks that are mapped or unknown nothing changes.
+  /// Gives unmapped chunks back. They count as held until the other side confirms that they are free. If it
+  /// does not (UNAVAILABLE, or another error of its own), they no longer belong to the caller either. For
+  /// chunks that are mapped or unknown nothing changes.
   virtual absl::Status Return(std::span<const ChunkId> chunks) = 0;
 
  protected:

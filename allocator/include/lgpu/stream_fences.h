@@ -14,8 +14,8 @@ namespace lgpu {
 using StreamId = std::uint32_t;
 inline constexpr StreamId kMaxStreams = 64;
 
-/// StreamFences is what a Pool knows of a device's streams: points in them, and whether the device has come
-/// past. A pool records one for a batch of freed blocks, never one for a block.
+/// StreamFences are a Pool's view of a device's streams: points in them, and whether the device has passed a
+/// point. A pool records one fence for a batch of freed blocks, never one for a block.
 ///
 /// Thread-safe. A pool holds no lock over these calls. Errors of the device go through unchanged.
 class LGPU_API StreamFences {
@@ -24,7 +24,7 @@ class LGPU_API StreamFences {
   StreamFences(const StreamFences&) = delete;
   StreamFences& operator=(const StreamFences&) = delete;
 
-  /// A value that passes when all that is queued on `stream` now is done. Values of a stream never fall.
+  /// A value that passes when all work queued on `stream` now is done. Values of a stream never fall.
   /// INVALID_ARGUMENT for a stream that the owner does not know.
   virtual absl::StatusOr<std::uint64_t> Record(StreamId stream) = 0;
   virtual absl::StatusOr<bool> HasPassed(StreamId stream, std::uint64_t value) = 0;

@@ -20,10 +20,10 @@ enum class DeviceOrder {
   kFastestFirst,  // the driver's default
   kPciBusId,      // that of nvidia-smi
 };
-/// What the value of CUDA_DEVICE_ORDER stands for; the default where it is unset or neither word.
+/// The order that a value of CUDA_DEVICE_ORDER names; the default where it is unset or neither word.
 LGPU_API DeviceOrder ParseDeviceOrder(std::optional<std::string_view> value);
 
-/// What a value of CUDA_VISIBLE_DEVICES leaves of a list of GPUs.
+/// The GPUs of a list that a value of CUDA_VISIBLE_DEVICES leaves visible.
 struct VisibleList {
   std::vector<int> devices;  // positions in the list of GPUs, in the order of the value
   std::string note;          // for people, why entries have no effect; empty where all have one
@@ -52,8 +52,8 @@ struct VisibleCardsOptions {
   std::span<const std::string> machine = {};   // UUIDs of all GPUs, in the client's order
   std::span<const std::string> served = {};    // UUIDs of the GPUs that the daemon serves
 };
-/// The GPUs that a client can have: those that its own value leaves it and that the daemon serves, as
-/// positions in `served`, in the client's order. NOT_FOUND, with both lists, where none is left.
+/// The GPUs that a client can have: visible by its own value, and served by the daemon, as positions in
+/// `served`, in the client's order. NOT_FOUND, with both lists, where none is left.
 LGPU_API absl::StatusOr<std::vector<int>> VisibleCards(const VisibleCardsOptions& options);
 
 /// Reads a visible_device_list: positions among the GPUs that CUDA_VISIBLE_DEVICES leaves, separated by
