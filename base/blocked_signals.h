@@ -7,7 +7,7 @@
 namespace lgpu {
 
 /// While a BlockedSignals lives, threads that this thread starts do not take the program's signals, which are
-/// for the program's own threads. Faults stay where they are.
+/// for the program's own threads. They still take faults.
 class BlockedSignals {
  public:
   BlockedSignals() {

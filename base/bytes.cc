@@ -149,7 +149,7 @@ std::string FormatBytesCut(Bytes amount) {
   while (prefix + 1 < kPrefixes.size() && count >> (10 * (prefix + 2)) != 0) ++prefix;
   const int shift = static_cast<int>(10 * (prefix + 1));
   const std::uint64_t rest = count & ((std::uint64_t{1} << shift) - 1);
-  // Below 2^60 * 10, which has room; the second digit comes from what the first left.
+  // Below 2^60 * 10, which has room; the second digit comes from the first one's remainder.
   const std::uint64_t first = rest * 10 >> shift;
   const std::uint64_t second = (rest * 10 & ((std::uint64_t{1} << shift) - 1)) * 10 >> shift;
   return Decimal(count >> shift, prefix == 0 ? first : first * 10 + second, prefix);

@@ -5,8 +5,8 @@
 
 namespace lgpu {
 
-/// How lgpu and lgpud end: NVML's numbers where the meaning is the same, else sysexits'. The numbers are
-/// part of the command line's contract; append only.
+/// The exit codes of lgpu and lgpud: NVML's numbers where the meaning is the same, else sysexits'. The
+/// numbers are part of the command line's contract; append only.
 enum ExitCode : int {
   kExitOk = 0,
   kExitFailure = 1,

@@ -24,13 +24,13 @@ class ABSL_LOCKABLE Mutex {
   }
   void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
   bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) { return mutex_.try_lock(); }
-  /// Tells the analysis what the caller knows; checks nothing.
+  /// Tells the analysis that the caller holds the mutex; checks nothing.
   void AssertHeld() const ABSL_ASSERT_EXCLUSIVE_LOCK() {}
 
  private:
   friend class CondVar;
 
-  // Most locks are held for less than it takes to go to sleep and be woken.
+  // Most locks are held for less time than a thread takes to go to sleep and wake up.
   void LockContended() {
     constexpr int kMostPauses = 32;
     for (int pauses = 1; pauses <= kMostPauses; pauses *= 2) {

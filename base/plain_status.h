@@ -38,7 +38,7 @@ struct [[nodiscard]] PlainStatus {
 
 inline PlainStatus PlainError(PlainCode code, std::string message) { return {code, std::move(message)}; }
 
-/// A PlainResult is a value or why there is none; it converts to an absl::StatusOr of the same type.
+/// A PlainResult is a value or an error; it converts to an absl::StatusOr of the same type.
 template <typename T>
 class [[nodiscard]] PlainResult {
  public:

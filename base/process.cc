@@ -36,7 +36,7 @@ absl::StatusOr<std::uint64_t> ProcessStartTime(std::int64_t pid) {
   // A stream would throw where the process ends between open and read.
   const absl::StatusOr<std::string> stat = ReadWholeFile(absl::StrCat("/proc/", pid, "/stat"));
   if (absl::IsResourceExhausted(stat.status())) {
-    return stat.status();  // not that it is gone: that would cost it its memory
+    return stat.status();  // not "gone": a daemon takes the memory of a process that is gone
   }
   const std::string text = stat.value_or("");
   // The second field is the command in parentheses and may hold anything, parentheses and blanks included.

@@ -14,7 +14,7 @@ namespace lgpu {
 
 /// A Process is another process that cannot be confused with a later one of the same pid: a pidfd and the
 /// start time. It owns the pidfd. A process in a pid namespace that the daemon cannot see has pid 0 and no
-/// pidfd; of such a one only the socket tells that it is gone.
+/// pidfd; only its socket tells that it is gone.
 struct Process {
   std::int64_t pid = 0;
   std::uint64_t start_time = 0;  // clock ticks after boot, field 22 of /proc/PID/stat

@@ -17,7 +17,7 @@
 namespace lgpu {
 namespace {
 
-enum class Maps { kAny, kNone, kUnknown };  // unknown: it is gone, or not for this one to see
+enum class Maps { kAny, kNone, kUnknown };  // unknown: the process is gone, or this one may not see it
 
 absl::StatusOr<Maps> LookAt(const std::string& folder) {
   const std::string path = folder + "/maps";
@@ -33,7 +33,7 @@ absl::StatusOr<Maps> LookAt(const std::string& folder) {
   return got == 0 ? Maps::kNone : Maps::kAny;
 }
 
-// Of another thread that has anything mapped.
+// The other threads of a process: `folder` is one's that has memory mapped.
 struct Others {
   std::optional<std::string> folder;
   bool has_one_ended = false;  // while it was looked at
@@ -68,12 +68,12 @@ absl::StatusOr<std::string> FolderOfProcess(std::int64_t pid) {
   std::string own = absl::StrCat("/proc/", pid);
   LGPU_ASSIGN_OR_RETURN(const Maps first, LookAt(own));
   if (first != Maps::kNone) return own;
-  // Threads that come and go are met at another look.
+  // Another look finds threads that came meanwhile.
   constexpr int kLooks = 20;
   for (int look = 0; look < kLooks; ++look) {
     LGPU_ASSIGN_OR_RETURN(Others others, LookAtOthers(own, pid));
     if (others.folder) return *std::move(others.folder);
-    if (!others.has_one_ended) return own;  // they have nothing either, as those of a process that is ending
+    if (!others.has_one_ended) return own;  // no thread has memory mapped: the process is ending
   }
   return ThreadsEndTooFast(pid);
 }

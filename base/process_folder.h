@@ -9,10 +9,10 @@
 
 namespace lgpu {
 
-/// The folder of /proc that shows what a process has open and mapped: /proc/PID, or, where its first thread
-/// has ended and other threads go on (/proc/PID/fd and maps are empty then), the one of another thread.
+/// The folder of /proc that shows a process's open and mapped files: /proc/PID, or, where its first thread
+/// has ended and other threads go on (/proc/PID/fd and maps are empty then), another thread's folder.
 /// RESOURCE_EXHAUSTED where this process may not open enough files to look, UNAVAILABLE where each thread
-/// that was found ended while it was looked at.
+/// that was found ended during the look.
 absl::StatusOr<std::string> FolderOfProcess(std::int64_t pid);
 
 absl::Status ThreadsEndTooFast(std::int64_t pid);

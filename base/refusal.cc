@@ -75,7 +75,7 @@ std::string CardName(const Refusal& refusal) {
   return name;
 }
 
-// What happened, and the word that leads on to where.
+// The event, and the word that leads on to its place.
 std::pair<std::string, std::string_view> HeadlineStart(const Refusal& refusal) {
   switch (refusal.reason) {
     case RefusalReason::kLimit:
@@ -149,7 +149,7 @@ void AddCardRows(const Refusal& refusal, Table& table) {
   std::size_t shown = 0;
   Bytes rest;
   for (const Refusal::Holder& holder : refusal.holders) {
-    // Without held memory it is the promise that takes the room.
+    // A holder without held memory takes room by its promise.
     if (shown++ < kMostHoldersShown) {
       table.Add(holder.held.is_zero() ? "promised" : "held by",
                 holder.held.is_zero() ? holder.guarantee : holder.held, HolderRemark(holder));
@@ -225,7 +225,7 @@ std::string RefusalDetails(const Refusal& refusal) {
   if (refusal.limit) table.Add("limit", *refusal.limit);
   if (refusal.used) table.Add("in use", *refusal.used, UseRemark(refusal));
   AddOwnerRows(refusal, table);
-  // A charge has no use of its own beside what is held for it.
+  // The refusal of a charge has no `used`: its `held` counts chunks and charges.
   if (refusal.held)
     table.Add("held", *refusal.held, refusal.used ? "in granted chunks" : "granted or charged");
   if (refusal.limit && refusal.used) {

@@ -7,7 +7,7 @@
 
 namespace lgpu {
 
-/// A UniqueFd owns one file descriptor and closes it when it goes. Not thread-safe.
+/// A UniqueFd owns one file descriptor; its destructor closes it. Not thread-safe.
 class UniqueFd {
  public:
   UniqueFd() = default;

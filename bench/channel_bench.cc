@@ -1,7 +1,7 @@
-// What the session protocol costs on top of its socket: a Grow answered by a Grant with one descriptor,
-// against a bare SEQPACKET ping-pong whose answer passes one descriptor. The other end is a process of its
-// own and does nothing but answer. `cores` says where the two run: 0 as the scheduler likes, 1 both on one
-// core, 2 each on its own.
+// Measures the cost of the session protocol on top of its socket: a Grow answered by a Grant with one
+// descriptor, against a bare SEQPACKET ping-pong whose answer passes one descriptor. The other end is a
+// process of its own and only answers. `cores` says where the two run: 0 as the scheduler likes, 1 both on
+// one core, 2 each on its own.
 
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
@@ -77,7 +77,7 @@ void ServeGrants(UniqueFd socket) {
   }
 }
 
-// ack: the client also acknowledges each grant, as it does with a daemon (nobody waits for that).
+// ack: the client also acknowledges each grant, as it does with a daemon, and waits for no answer to that.
 void BM_GrowAndGrantWithOneFd(benchmark::State& state) {
   const std::unique_ptr<PeerProcess> peer = StartPeer(state, "grants");
   if (peer == nullptr) return;

@@ -1,6 +1,6 @@
-// What lgpu costs on a real GPU, each beside the bare calls of the driver in the same run: the first tensor
-// of a running process, growth by 1 GiB, a pool hit, copies over memory of grants, and how soon the memory of
-// a killed program is the next one's. Without a GPU every benchmark is skipped and says why; on the fake
+// Measures lgpu on a real GPU, each row beside the bare calls of the driver in the same run: the first tensor
+// of a running process, growth by 1 GiB, a pool hit, copies over memory of grants, and how soon the next
+// program gets the memory of a killed one. Without a GPU every benchmark is skipped and says why; on the fake
 // driver the figures mean nothing.
 
 #include <benchmark/benchmark.h>

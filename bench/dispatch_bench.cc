@@ -1,5 +1,5 @@
-// What the runtime adds to an op: output allocation, placement, record; against the bare call on buffers that
-// exist, in the same run. What the record of a small copy takes of it. And a large matmul against OpenBLAS
+// Measures the runtime's part of an op (output allocation, placement, record) against the bare call on
+// buffers that exist, in the same run; the record's part of a small copy; and a large matmul against OpenBLAS
 // itself. On one simulated GPU of this process.
 
 #include <benchmark/benchmark.h>
@@ -73,7 +73,7 @@ void BM_SmallMatMulInScope(benchmark::State& state, const Context* context) {
   for (auto _ : state) benchmark::DoNotOptimize(MatMul(a, a));
 }
 
-// What a copy's record adds to it: two looks at the clock and a Push.
+// The record's part of a copy: two looks at the clock and a Push.
 void BM_CopyRecord(benchmark::State& state) {
   static const auto ring = std::make_unique<PlacementRing>();
   for (auto _ : state) {

@@ -1,7 +1,7 @@
-// What MirroredStrategy adds to a step: two layers on a batch of 256 images of 8x8, on one simulated GPU, on
-// two under the strategy, and on two by hand (one thread, device after device), on the same cores in the same
-// run. And a sum of 64 Mi floats over four logical devices of one card, with the bytes that it moved over the
-// least that there are.
+// Measures MirroredStrategy's part of a step: two layers on a batch of 256 images of 8x8, on one simulated
+// GPU, on two under the strategy, and on two by hand (one thread, device after device), on the same cores in
+// the same run. And a sum of 64 Mi floats over four logical devices of one card, with the bytes that it moved
+// over the fewest possible.
 
 #include <benchmark/benchmark.h>
 #include <sched.h>

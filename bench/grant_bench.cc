@@ -1,4 +1,4 @@
-// What growing costs.
+// Measures the cost of growth.
 //
 // Protocol: DaemonConnection::Grow of one chunk from a process that runs lgpud's own session code over a
 // backend whose memory costs nothing, against a bare SEQPACKET ping-pong whose answer passes one descriptor;
@@ -111,7 +111,7 @@ absl::StatusOr<Session> OpenSession(std::unique_ptr<PeerProcess> peer, bool with
   return session;
 }
 
-/// Greets, and answers every Grow with one chunk: what a daemon does, without everything behind it.
+/// Greets, and answers every Grow with one chunk, as a daemon would, but without its other work.
 void GrantEcho(UniqueFd socket) {
   const UniqueFd memory(::memfd_create("lgpu-bench", MFD_CLOEXEC));
   SessionChannel channel(std::move(socket));
@@ -223,7 +223,7 @@ void BM_CreateAndMapAlone(benchmark::State& state) {
 }
 BENCHMARK(BM_CreateAndMapAlone)->Apply(WithMemory);
 
-/// What looks at the daemon meanwhile.
+/// The observers of the daemon during the measurement.
 enum class Watched {
   kNot,
   kByScrapes,   // of /metrics

@@ -1,7 +1,7 @@
-// Kernels beside what the hardware gives, in the same run: on a GPU, if there is one, AddN, Cast, Transpose,
-// Sum, Mean and softmax beside a copy on the device, MatMul beside bare cuBLASLt, and the host's time of
-// small ops beside a bare launch; then on the CPU AddN, Cast and Transpose beside a copy of as many bytes.
-// Each row takes turns with its baseline, and shows medians.
+// Measures kernels beside the hardware's own rates, in the same run: on a GPU, if there is one, AddN, Cast,
+// Transpose, Sum, Mean and softmax beside a copy on the device, MatMul beside bare cuBLASLt, and the host's
+// time of small ops beside a bare launch; then on the CPU AddN, Cast and Transpose beside a copy of as many
+// bytes. Each row takes turns with its baseline, and shows medians.
 //   kernels_bench [--quick] [--needs-gpu]
 //     --quick: small sizes, to see that it runs; the figures mean nothing
 //     --needs-gpu: no GPU is a failure

@@ -26,7 +26,7 @@ double Seconds(const Function& function) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// The compiler believes that the memory was read.
+/// Makes the compiler believe that the memory was read.
 void Keep(const void* data);
 void Heading(const std::string& title, const std::string& unit);
 void Row(const std::string& name, double ours, double bare, double ratio);

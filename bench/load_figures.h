@@ -15,7 +15,7 @@ inline double Median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-/// The machine's load, which is told beside every figure.
+/// The machine's load, which is printed beside every figure.
 inline std::string Load() {
   double loads[3] = {};
   return ::getloadavg(loads, 3) == 3 ? absl::StrCat(loads[0]) : "unknown";

@@ -1,6 +1,6 @@
-// An allocation and its free through LogicalMemory, by block and by address. Beside it, in the same run, the
-// Pool that it stands on, and what programs write themselves: free lists by size and a map of what is live,
-// under a mutex.
+// Measures an allocation and its free through LogicalMemory, by block and by address. Beside it, in the same
+// run, the Pool below it, and an allocator such as programs write themselves: free lists by size and a map of
+// live blocks, under a mutex.
 
 #include <benchmark/benchmark.h>
 

@@ -8,8 +8,8 @@
 namespace lgpu::bench {
 
 /// A backend of one device of 1 TiB whose memory costs nothing: Create gives a number, Export a duplicate of
-/// one descriptor, Release and Reclaim return. What is left of a grant over it is the protocol. Import and
-/// address space are UNIMPLEMENTED. INTERNAL without a memfd.
+/// one descriptor, Release and Reclaim return. A grant over it costs the protocol alone. Import and address
+/// space are UNIMPLEMENTED. INTERNAL without a memfd.
 absl::StatusOr<std::unique_ptr<DeviceMemory>> MakeNullBackend();
 
 }  // namespace lgpu::bench

@@ -1,6 +1,6 @@
-// What the daemon's page costs: the map of a logical device with a million blocks, beside one pass over its
-// blocks; and the whole answer of a real lgpud, with what its program takes to tell them, beside an answer
-// without content.
+// Measures the daemon's page: the map of a logical device with a million blocks, beside one pass over its
+// blocks; and the whole answer of a real lgpud, with the time in which its program reports the blocks, beside
+// an answer without content.
 
 #include <benchmark/benchmark.h>
 #include <httplib.h>

@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(const std::strin
   if (cores == Cores::kTwo && cpus.size() < 2) {
     return absl::FailedPreconditionError("this needs two CPUs");
   }
-  // The peer inherits where this thread runs.
+  // The peer inherits this thread's cores.
   if (cores != Cores::kAny) Pin(cpus[cores == Cores::kTwo ? 1 : 0]);
 
   absl::StatusOr<SpawnedProcess> process = SpawnedProcess::Start(

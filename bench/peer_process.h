@@ -12,12 +12,12 @@
 
 namespace lgpu::bench {
 
-/// Where the two processes of a ping-pong run: it decides what one costs more than anything that they do.
+/// The cores of the two processes of a ping-pong. They decide its cost more than the work of the processes.
 enum class Cores { kAny = 0, kOne = 1, kTwo = 2 };
 
 /// A PeerProcess is this program again, as `program --peer=NAME`, with the other ends of two socket pairs. As
-/// long as it lives, this thread and those that it starts are pinned as `cores` says. It ends, and is waited
-/// for, with its owner, who must have closed the session by then.
+/// long as it lives, this thread and the threads that it starts are pinned as `cores` says. Its owner closes
+/// the session, then destroys it, which waits for the process.
 class PeerProcess {
  public:
   /// The descriptors that the peer finds.

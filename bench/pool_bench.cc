@@ -1,6 +1,6 @@
-// The whole Pool: lock, front cache, statistics. Beside it, in the same run, what it stands on (the
-// sub-allocator without lock), an uncontended lock, and, for the rows with threads, plain arithmetic: what
-// the machine gives to that many threads at that moment.
+// Measures the whole Pool: lock, front cache, statistics. Beside it, in the same run, the sub-allocator
+// without lock, an uncontended lock, and, for the rows with threads, plain arithmetic, which shows the
+// machine's rate for that many threads at that moment.
 
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>
@@ -229,7 +229,7 @@ void BM_PoolTail(benchmark::State& state, const Workload& workload) {
 }
 BENCHMARK_CAPTURE(BM_PoolTail, A, kA);
 
-// How often the scheduler took the processor from this thread for somebody else.
+// How often the scheduler took the processor from this thread for another one.
 std::int64_t Preemptions() {
   rusage usage{};
   getrusage(RUSAGE_THREAD, &usage);
@@ -253,7 +253,7 @@ void BM_SnapshotStop(benchmark::State& state) {
       benchmark::DoNotOptimize(pool->Free(*pool->Allocate(1_MiB)));
       const std::int64_t took = (std::chrono::steady_clock::now() - start).count();
       if (took > longest.load()) {
-        // What others on this machine do to the thread is not the pool's doing.
+        // An operation during which the scheduler ran another thread says nothing about the pool.
         const std::int64_t now = Preemptions();
         longest = std::exchange(preemptions, now) == now ? took : longest.load();
       }
@@ -326,7 +326,7 @@ void BM_PoolThreads(benchmark::State& state) {
 }
 BENCHMARK(BM_PoolThreads)->Threads(1)->Threads(2)->Threads(8)->UseRealTime();
 
-// What these threads cost where they share nothing but the machine.
+// The baseline of the threads: they share nothing but the machine.
 void BM_OwnPoolThreads(benchmark::State& state) {
   const std::unique_ptr<Pool> pool = MakePool(16_GiB);
   Churn churn(*pool, kD, static_cast<unsigned>(state.thread_index()));

@@ -1,7 +1,7 @@
-// What death costs those who live on: from the end of a killed client's process until its quota is free, and
-// from the start of a new daemon until all sessions of the old one are back; each beside its bare counterpart
-// in the same run: the death of a process that holds nothing and the kernel's work of freeing as many pages,
-// and the start of a daemon that finds nothing.
+// Measures recovery: the time from the end of a killed client's process until its quota is free, and from the
+// start of a new daemon until all sessions of the old one are back. Beside each, in the same run, its bare
+// counterpart: the death of a process without memory and the kernel's freeing of as many pages, and the start
+// of a daemon without earlier sessions.
 //
 // usage: restart_bench [SESSIONS [KILLS]]
 
@@ -85,7 +85,7 @@ std::shared_ptr<ControlClient> Connect(const std::string& directory) {
   return ControlClient::Create(std::move(socket->control), directory).value_or(nullptr);
 }
 
-/// What the kernel takes to free the pages of so much memory in chunks.
+/// The kernel's time to free the pages of so much memory in chunks.
 double FreePages(std::uint64_t bytes) {
   constexpr Bytes kChunk = 2_MiB;
   std::vector<UniqueFd> chunks;

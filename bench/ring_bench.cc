@@ -1,5 +1,5 @@
-// What a placement record costs: Push into the ring of a real client page, against the least that a record
-// could cost, 64 bytes copied to a place that an atomic counter gives out.
+// Measures a placement record: Push into the ring of a real client page, against the least possible cost of a
+// record, 64 bytes copied to a place that an atomic counter gives out.
 
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
@@ -95,7 +95,7 @@ void BM_PushAndNext(benchmark::State& state) {
 }
 BENCHMARK(BM_PushAndNext);
 
-// The daemon's look at a ring where nothing is new.
+// The daemon's look at a ring without new records.
 void BM_NextOfEmpty(benchmark::State& state) {
   const Pages pages;
   if (!pages.client) {

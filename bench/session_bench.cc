@@ -1,6 +1,6 @@
-// What it costs to have a session: the first tensor of a program, in a new process and in one that had a
-// Context before, and connect, lease and first block, against a bare connect to the same socket; the daemon's
-// private memory for each idle session; many processes that start at once.
+// Measures a session: the first tensor of a program, in a new process and in one that had a Context before,
+// and connect, lease and first block, against a bare connect to the same socket; the daemon's private memory
+// for each idle session; many processes that start at once.
 
 #include <benchmark/benchmark.h>
 #include <sys/socket.h>
@@ -96,7 +96,7 @@ BENCHMARK(BM_ConnectLeaseFirstBlock)
     ->Iterations(50)
     ->ReportAggregatesOnly();
 
-/// What a program does first: a Context with one logical device, and a tensor on it.
+/// The first steps of a program: a Context with one logical device, and a tensor on it.
 struct FirstTensor {
   absl::StatusOr<Context> context;
   absl::StatusOr<Tensor> tensor;
@@ -115,8 +115,8 @@ FirstTensor MakeFirstTensor(const std::string& directory) {
   return first;
 }
 
-/// Every one in a process of its own, which says how long it took from the start of Context::Create: what
-/// is lazy in the libraries is paid there. `process_ms`: with the start and the end of the process.
+/// Each run in a process of its own, which says how long it took from the start of Context::Create: that
+/// includes the libraries' lazy work. `process_ms`: with the start and the end of the process.
 void BM_FirstTensorOfProcess(benchmark::State& state) {
   auto daemon = testing::DaemonProcess::Start();
   if (!daemon.ok()) {
@@ -186,7 +186,7 @@ void BM_IdleSessionMemory(benchmark::State& state) {
   ContextOptions options;
   options.endpoint = (*daemon)->dir();
   options.logical_devices = {{.memory_limit = 64_MiB}};
-  (void)OpenLease(options);  // what the first one of all brings about is not counted
+  (void)OpenLease(options);  // the daemon's growth for its very first lease is not counted
   const double before = PrivateBytes((*daemon)->pid());
   std::vector<std::unique_ptr<Lease>> leases;
   for (auto _ : state) {

@@ -20,8 +20,8 @@
 
 namespace lgpu::bench {
 
-/// A SessionHost is lgpud's broker, leases and sessions over any memory, in this process: everything that a
-/// grant passes, without control plane and configuration files.
+/// A SessionHost is lgpud's broker, leases and sessions over any memory, in this process: all parts on the
+/// way of a grant, without control plane and configuration files.
 class SessionHost {
  public:
   struct Options {

@@ -1,7 +1,7 @@
-// What the shim in front of the CUDA driver costs a program, beside the driver itself, in one run: the fake
-// driver, whose own work is the same on both sides. It starts a daemon on a fake machine and itself again by
-// `lgpu run`. `cores` says where this program and its daemon, or the other end of a ping-pong, run: 1 both on
-// one core, 2 on two.
+// Measures the shim in front of the CUDA driver beside the driver itself, in one run. The driver is the fake
+// one, whose own work is the same on both sides. The program starts a daemon on a fake machine and itself
+// again by `lgpu run`. `cores` says where this program and its daemon, or the other end of a ping-pong, run:
+// 1 both on one core, 2 on two.
 
 #include <benchmark/benchmark.h>
 #include <dlfcn.h>
@@ -168,7 +168,7 @@ void AllocFreeLarge(benchmark::State& state, Driver& driver) {
 void BM_AllocFree_BareLarge(benchmark::State& state) { AllocFreeLarge(state, Bare()); }
 void BM_AllocFree_Shim_ByDaemon(benchmark::State& state) { AllocFreeLarge(state, Shim()); }
 
-// A message of 32 bytes to another process and one back: the least that a question to it could cost.
+// A message of 32 bytes to another process and one back: the least cost of a question to it.
 void BM_PingPong_Bare(benchmark::State& state) {
   auto peer = bench::PeerProcess::Start(kEcho, static_cast<bench::Cores>(state.range(0)));
   if (!peer.ok()) {
@@ -185,7 +185,7 @@ void BM_PingPong_Bare(benchmark::State& state) {
   }
 }
 
-// A program that is started and ends, with what `lgpu run` has put into the environment and without it.
+// A program that is started and ends, with the environment of `lgpu run` and without it.
 void Exec(benchmark::State& state, const SpawnOptions::Environment& environment) {
   const OnCores cores(state);
   const SpawnOptions options{.argv = {"/bin/true"}, .environment = environment};

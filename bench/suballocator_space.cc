@@ -88,8 +88,8 @@ void AddMovesGoal(const Trace& trace, double spare, double moves, Goals& goals) 
   }
 }
 
-// What this process has touched of memory that is nobody else's and no file's: with what malloc itself adds,
-// and with what was mapped without malloc. In whole pages.
+// The private anonymous memory that this process has touched, malloc's own and mappings without malloc
+// included. In whole pages.
 std::uint64_t HostMemoryInUse() {
   ::malloc_trim(0);
   std::ifstream rollup("/proc/self/smaps_rollup");

@@ -10,7 +10,7 @@
 
 namespace lgpu::bench {
 
-/// What a run of suballocator_bench measures.
+/// The measurements of a run of suballocator_bench.
 struct Settings {
   std::vector<std::string> tables = {"time", "space", "waste", "first-refusal", "moves", "metadata"};
   std::vector<std::string> workloads = {};   // empty: all
@@ -29,7 +29,7 @@ struct Settings {
   }
 };
 
-/// What lgpu's allocator is to reach, and what it did in this run.
+/// A goal of lgpu's allocator, and its figure in this run.
 struct Goal {
   std::string figure;
   double measured = 0;

@@ -16,7 +16,7 @@
 namespace lgpu::bench {
 namespace {
 
-// What this thread itself took: others may load the machine.
+// The thread's own processor time: other processes may load the machine.
 class CpuTimer {
  public:
   CpuTimer() : start_(Now()) {}
@@ -122,8 +122,8 @@ class TimeTable {
     cell.ns_per_pair.push_back(elapsed * 1e9 / (static_cast<double>(done) / 2));
   }
 
-  // Every pass does the same. Of each operation the shortest time counts: what neighbours on the machine do
-  // to it in one pass they do not do in all, what the contender does to it is in all.
+  // Every pass does the same. The shortest time of each operation counts: other processes disturb an
+  // operation in some passes, while the contender's own work is in all of them.
   void MeasureLatency(const ContenderKind& kind, const Trace& trace, Bytes limit, TimeCell& cell) const {
     constexpr int kPasses = 4;
     std::vector<std::uint32_t> least;
@@ -163,7 +163,7 @@ class TimeTable {
         table.AddRow({std::string(kinds[i]->what), cell.failure});
         continue;
       }
-      // Of the same round: what disturbs one contender disturbs the base as well.
+      // Of the same round: a disturbance of one contender disturbs the base as well.
       std::vector<double> ratios;
       for (std::size_t round = 0; round < cell.ns_per_pair.size(); ++round) {
         ratios.push_back(cell.ns_per_pair[round] / cells[0].ns_per_pair[round]);

@@ -23,9 +23,9 @@ struct MatMulProblem {
   std::byte* output = nullptr;
 };
 
-/// A MatMulLibrary is what the GPU's vendor has for products of matrices, on one physical device: opened at
-/// its first use, shared by the logical devices there. All calls, and the destructor unless
-/// it was abandoned, come inside of DeviceWork::CallLibrary of that device, from any thread.
+/// A MatMulLibrary is the GPU vendor's library for products of matrices, on one physical device. It is opened
+/// at its first use and shared by the logical devices there. All calls, and the destructor unless it was
+/// abandoned, come inside of DeviceWork::CallLibrary of that device, from any thread.
 class MatMulLibrary {
  public:
   struct Options {
@@ -37,11 +37,11 @@ class MatMulLibrary {
   static std::unique_ptr<MatMulLibrary> Make(const Options& options);
   virtual ~MatMulLibrary() = default;
 
-  /// Loads the library, starts it, and queues a small product in the call's workspace, if it has one: the
-  /// first time. FAILED_PRECONDITION, for good, where this machine has none that works: what was tried, and
+  /// The first call loads and starts the library, and queues a small product in the call's workspace, if it
+  /// has one. FAILED_PRECONDITION, for good, where no library works on this machine, with what was tried and
   /// what to do. Other errors may pass: the next call tries again.
   virtual absl::Status Open(const LibraryCall& call, std::span<std::byte> scratch) = 0;
-  /// Queues the product on the call's stream. What Open says, if it was not called; UNIMPLEMENTED, and
+  /// Queues the product on the call's stream. Errors of Open, if it was not called; UNIMPLEMENTED, and
   /// nothing is queued, where the library has no algorithm for it; INTERNAL with the library's result.
   virtual absl::Status MatMul(const MatMulProblem& problem, const LibraryCall& call) = 0;
   /// The destructor makes no call of the library: there is no context for it any more.

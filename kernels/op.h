@@ -23,7 +23,7 @@ namespace lgpu {
 enum class DeviceType : std::uint8_t { kCpu = 0, kGpu = 1 };
 std::string_view DeviceTypeName(DeviceType type);  // "CPU", "GPU"
 
-/// What an op knows of a tensor without its data.
+/// A tensor without its data.
 struct TensorSpec {
   DType dtype = DType::kInvalid;
   Shape shape;
@@ -41,7 +41,7 @@ struct OpAttributes {
   bool transpose_a = false;         // MatMul
   bool transpose_b = false;         // MatMul
   DType cast_to = DType::kInvalid;  // Cast
-  AxisList axes = {};               // Sum, Mean: what goes; Transpose: the new order
+  AxisList axes = {};               // Sum, Mean: the dimensions to reduce; Transpose: the new order
   bool keep_dims = false;           // Sum, Mean: reduced dimensions stay, with size 1
   Shape shape = {};                 // Fill
 };
@@ -52,15 +52,15 @@ struct TensorView {
   TensorSpec spec;
 };
 
-/// What a kernel has that calls a library of the GPU's vendor.
+/// The means of a kernel that calls a library of the GPU's vendor.
 struct LibraryCall {
   void* stream = nullptr;  // the driver's, whose context is current
   MatMulLibrary* matmul = nullptr;
   /// How much scratch memory there may be.
   std::uint64_t workspace_bytes = 0;
-  /// Calls `queue` once with at least so many bytes of it, and gives its status. The memory is for what
-  /// `queue` puts on the stream, and nothing else that uses it is queued meanwhile. Nothing, and no call,
-  /// where there is not so much now.
+  /// Calls `queue` once with at least `at_least` bytes of it, and gives its status. The memory is for the
+  /// work that `queue` puts on the stream; no other work that uses it is queued meanwhile. Nothing, and no
+  /// call, where there is not so much now.
   absl::FunctionRef<std::optional<absl::Status>(
       std::uint64_t at_least, absl::FunctionRef<absl::Status(std::span<std::byte> workspace)> queue)>
       with_workspace;

@@ -31,7 +31,7 @@ class Alignment {
   bool alike_ = true;
 };
 
-/// So many threads have something to do.
+/// The number of threads that have work.
 inline std::uint64_t ThreadsFor(const code::Packing& packing, std::size_t element_bytes) {
   return std::max(packing.packs, packing.elements - packing.packs * (16 / element_bytes));
 }

@@ -61,8 +61,8 @@ class FramedChannel : public wire::Protocol {
     if (absl::Status status = ReceiveInto(received, deadline); !status.ok()) return status;
     return received;
   }
-  /// As Receive, into a frame of the caller's, whose memory is used again and whose descriptors are closed.
-  /// On an error it is empty.
+  /// As Receive, into a frame of the caller's: reuses its memory and closes its descriptors. On an error it
+  /// is empty.
   absl::Status ReceiveInto(Received& received, Deadline deadline = {}) {
     std::string_view packet;
     absl::Status status = channel_.Receive(packet, received, deadline);

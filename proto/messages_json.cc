@@ -103,7 +103,7 @@ static json DeviceToJson(const LogicalDeviceStats& device) {
           {"ops_total", device.ops_total()}};
 }
 
-/// Adds what root said of a managed lease.
+/// Adds the labels and ends of a managed lease.
 static void AddManagement(const Management& management, json& lease) {
   lease["labels"] = json::object();
   for (const Label& label : management.labels()) lease["labels"][label.key()] = label.value();

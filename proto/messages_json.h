@@ -13,7 +13,7 @@
 namespace lgpu {
 
 // The messages as JSON, for `lgpu --json` and the daemon's HTTP: amounts are bytes, times are seconds or ISO
-// 8601, both always as numbers or strings of one type; what is unknown is left out. Every object names its
+// 8601, both always as numbers or strings of one type; unknown values are left out. Every object names its
 // schema ("lgpu.<noun>/v1"); fields are added to one, never renamed.
 
 namespace v1 {

@@ -12,7 +12,7 @@ namespace {
 
 // gRPC's default for all metadata of a call is 8 KiB, and the message is in it once more.
 constexpr std::size_t kMaxDetailsBytes = 4096;
-// How google.protobuf.Any names a refusal; of the part before the slash anything is accepted.
+// The name of a refusal in google.protobuf.Any; any text before the slash is accepted.
 constexpr std::string_view kRefusalType = "type.googleapis.com/lgpu.v1.Refusal";
 constexpr std::string_view kRefusalName = "/lgpu.v1.Refusal";
 
@@ -62,7 +62,7 @@ Refusal RefusalFromWire(const wire::Refusal& message) {
     return count ? std::optional<Bytes>(Bytes(*count)) : std::nullopt;
   };
   Refusal refusal;
-  // A number of a later version is not a reason that this one can name.
+  // This version cannot name a reason that a later version added.
   const auto reason = static_cast<std::int32_t>(message.reason);
   const bool known = reason >= 0 && reason <= static_cast<std::int32_t>(RefusalReason::kDescriptors);
   refusal.reason = known ? static_cast<RefusalReason>(reason) : RefusalReason::kUnspecified;
@@ -113,7 +113,7 @@ std::string EncodeStatusDetails(const absl::Status& status) {
     return "";
   }
   wire::Refusal message = RefusalToWire(*refusal);
-  // The largest holders come first, so the least interesting ones go first where all do not fit.
+  // Drops the smallest holders, which come last, until the rest fits.
   std::string encoded = wire::Encode(message);
   while (encoded.size() > kMaxDetailsBytes && !message.holders.empty()) {
     message.holders.pop_back();

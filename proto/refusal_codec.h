@@ -14,7 +14,7 @@ namespace lgpu {
 wire::Refusal RefusalToWire(const Refusal& refusal);
 Refusal RefusalFromWire(const wire::Refusal& message);
 
-/// The status that a canonical code, a message and, for RESOURCE_EXHAUSTED, a refusal stand for.
+/// The status with this canonical code and message and, for RESOURCE_EXHAUSTED, this refusal.
 absl::Status StatusFromWire(int code, std::string_view message,
                             const std::optional<wire::Refusal>& refusal = std::nullopt);
 

@@ -17,8 +17,8 @@
 namespace lgpu {
 
 /// A MappedRanges records a backend's address space: the reserved ranges, the mappings in them, and which
-/// mappings have access. It holds the rules of DeviceMemory and touches no memory; changes
-/// are two-step (Begin..., then Settle) so that no lock is held over the calls in between. Thread-safe.
+/// mappings have access. It holds the rules of DeviceMemory and touches no memory; changes are two-step
+/// (Begin..., then Settle) so that no lock is held over the calls in between. Thread-safe.
 class MappedRanges {
  public:
   struct Mapping {

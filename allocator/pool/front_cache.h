@@ -21,8 +21,8 @@ namespace front_cache_internal {
 constexpr std::uint32_t kSizes = 128;
 
 // The number of places for a size. When random blocks of 512 B to 64 KiB replace a thousand live blocks,
-// about 206 / size have one size, give or take the root of that; as many come and go. Eight times that keeps
-// misses rare.
+// about 206 / size have one size, give or take its root; as many come and go. Eight times that keeps misses
+// rare.
 constexpr std::uint32_t WaysOf(std::uint32_t size) {
   std::uint32_t ways = 10;
   while ((ways + 1) * (ways + 1) * size <= 112 * 112) {

@@ -25,7 +25,7 @@ BareRegionSource::BareRegionSource(const Options& options) : options_(options) {
 }
 
 std::byte* BareRegionSource::base() const {
-  return reinterpret_cast<std::byte*>(kBase);  // NOLINT: an address that nobody touches
+  return reinterpret_cast<std::byte*>(kBase);  // NOLINT: an address that is never touched
 }
 
 absl::StatusOr<std::vector<Chunk>> BareRegionSource::Grow(const GrowRequest& request) {

@@ -14,7 +14,7 @@
 
 namespace lgpu::bench {
 
-/// What a BareRegionSource was asked for. Outlives the source, which its Pool owns.
+/// The calls of a BareRegionSource, counted. Outlives the source, which its Pool owns.
 struct SourceCounters {
   std::uint64_t grow_calls = 0;
   std::uint64_t map_calls = 0;
@@ -34,7 +34,7 @@ class BareRegionSource final : public RegionSource {
     Bytes limit{};
     Bytes reserved{};     // zero: eight times the limit, as far as the allocator goes
     Bytes chunk = 2_MiB;  // the largest that a Grow answers with, a power of two from 2 MiB on
-    std::shared_ptr<SourceCounters> counters{};  // null: nobody looks
+    std::shared_ptr<SourceCounters> counters{};  // null: nothing is counted
   };
   explicit BareRegionSource(const Options& options);
 

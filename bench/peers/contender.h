@@ -39,10 +39,10 @@ class Contender {
 
   /// Where a live block lies.
   virtual Bytes OffsetOf(Slot slot) const = 0;
-  /// Memory that is taken from the device now; for those that never give back also the most ever.
+  /// Memory that is taken from the device now; for contenders that never give back also the most ever.
   virtual Bytes held() const = 0;
   virtual PageOperations page_operations() const = 0;
-  /// What a caller keeps for each block, in bytes of its own memory; within the contender here.
+  /// The bytes that a caller keeps for each block; here the contender keeps them.
   virtual std::size_t handle_size() const { return sizeof(std::uint32_t); }
   /// Host memory that the original keeps and this one does not.
   virtual Bytes left_out_metadata() const { return Bytes(); }

@@ -28,7 +28,7 @@ struct ContenderKind {
   bool scans_lists = false;  // too slow for traces with many blocks
 };
 
-/// The base of the ratios first, then ours, then the models of others.
+/// The base of the ratios first, then ours, then the models of other allocators.
 const std::vector<ContenderKind>& ContenderKinds();
 /// NOT_FOUND, with the names that there are, for an unknown one.
 absl::StatusOr<const ContenderKind*> FindContenderKind(std::string_view name);

@@ -13,8 +13,8 @@
 
 namespace lgpu::bench {
 
-/// Two-level segregated fit over one flat range, the base of the ratios of time: what placing a block
-/// costs with nothing else around it.
+/// Two-level segregated fit over one flat range, the base of the ratios of time: the cost of placing a block
+/// with nothing else around it.
 ///
 /// Modelled from the TLSF paper (Masmano and others, 2004) and OffsetAllocator's idea of nodes beside
 /// the memory: 16 linear classes per doubling, a bitmap for each level, boundary neighbours linked by
@@ -116,7 +116,7 @@ class FlatFit final : public Contender {
         return index;
       }
     }
-    // Whatever is in a higher class is large enough. A part beyond the last shifts to no bits.
+    // Every node of a higher class is large enough. A part beyond the last shifts to no bits.
     std::uint32_t parts = parts_[level] & (~std::uint32_t{1} << part);
     if (parts == 0) {
       const std::uint32_t levels = levels_ & (~std::uint32_t{1} << level);
@@ -197,8 +197,8 @@ class FlatFit final : public Contender {
   std::vector<std::uint32_t> handles_;
 };
 
-/// FlatFit as a library would have to offer it: free by address, through an open-addressed table, and
-/// one uncontended mutex around each call. The base for what the whole Pool costs.
+/// FlatFit as a library would have to offer it: free by address, through an open-addressed table, and one
+/// uncontended mutex around each call. The base for the cost of the whole Pool.
 class LockedFlatFit final : public Contender {
  public:
   explicit LockedFlatFit(const ContenderOptions& options)

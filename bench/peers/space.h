@@ -10,7 +10,7 @@
 
 namespace lgpu::bench {
 
-/// What one replay of a trace took.
+/// The result of one replay of a trace.
 struct SpaceResult {
   bool completed = false;
   std::uint64_t refusals = 0;     // their blocks are left out, and their frees
@@ -35,8 +35,8 @@ struct LimitSearch {
   /// Limits that were tried are this fraction of the peak apart at the end, at least a page.
   double resolution = 0.0002;
   double largest = 4;  // times the peak
-  /// More memory is not always better: other places are chosen, and the luck of a smaller limit is gone. So
-  /// many larger limits, up to `confirmed_range` of the peak above, are to do as well.
+  /// More memory is not always better: under a larger limit blocks lie elsewhere, and may fit worse. So many
+  /// larger limits, up to `confirmed_range` of the peak above, must do as well.
   int confirmations = 16;
   double confirmed_range = 0.04;
 };

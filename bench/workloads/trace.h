@@ -11,8 +11,8 @@
 
 namespace lgpu::bench {
 
-/// Names a block within a trace. A slot is used again after its block was freed, so that whoever
-/// replays a trace keeps its handles in a plain array.
+/// Names a block within a trace. A slot is used again after its block was freed, so that a replay keeps its
+/// handles in a plain array.
 using Slot = std::uint32_t;
 
 struct Event {
@@ -22,8 +22,8 @@ struct Event {
   Bytes bytes{};  // kAllocate: what is asked for, never zero
 };
 
-/// A Trace is what a program asks of its allocator, made ahead of time so that a replay measures only
-/// the allocator. Whatever it allocates it frees:
+/// A Trace is a program's requests to its allocator, made ahead of time so that a replay measures only the
+/// allocator. It frees every block that it allocates:
 ///
 ///   events [0, fill_end)               brings the program up; not timed
 ///   events [fill_end, drain_begin)     its work, divided into steps where it has any
@@ -41,7 +41,7 @@ struct Trace {
 struct TraceSummary {
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
-  Bytes peak_live{};  // bytes asked for, without anybody's rounding
+  Bytes peak_live{};  // bytes asked for, before any rounding
   Bytes total{};      // of all allocations
   std::uint64_t hash = 0;
 };
@@ -59,9 +59,9 @@ class TraceBuilder {
   Slot Allocate(Bytes bytes);  // zero counts as one byte
   void Free(Slot slot);
   void BeginStep();
-  /// What was written so far is the fill.
+  /// Ends the fill, which is all events so far.
   void EndFill() { trace_.fill_end = trace_.events.size(); }
-  /// Frees what is live, in the order of allocation, and ends the trace.
+  /// Frees all live blocks, in the order of allocation, and ends the trace.
   Trace Finish() &&;
 
  private:

@@ -23,7 +23,7 @@ class Trainer {
   void Run();
 
  private:
-  // What a layer keeps from forward to backward.
+  // The blocks that a layer keeps from forward to backward.
   struct Saved {
     Slot input = 0;
     Slot norm = 0, norm_statistics = 0;

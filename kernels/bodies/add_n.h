@@ -16,8 +16,8 @@ struct AddNParameters {
   std::int32_t accumulate;
   const void* inputs[most];
 };
-// One kernel for what is usual, whose parameters are quickly sent, and one for what a launch can carry at
-// all.
+// AddNFew takes the usual number of inputs, and its parameters are quickly sent. AddNMany takes the most that
+// a launch can carry.
 using AddNFew = AddNParameters<32>;
 using AddNMany = AddNParameters<480>;
 

@@ -16,7 +16,7 @@ namespace lgpu::code {
 LGPU_CODE float OddFloat(float value) { return value; }
 LGPU_CODE float OddFloat(std::int32_t value) { return OddFloat(static_cast<double>(value)); }
 LGPU_CODE float OddFloat(std::int64_t value) {
-  // What double may not hold is cut off, to odd as well: it has more bits than float still.
+  // Cuts off the bits that double may not hold, to odd as well: double still has more bits than float.
   constexpr int kCut = 24;
   constexpr std::int64_t kLow = (std::int64_t{1} << kCut) - 1;
   const std::int64_t odd = (value & ~kLow) | (std::int64_t{(value & kLow) != 0} << kCut);
@@ -67,7 +67,7 @@ struct CastParameters {
   CastType to;
 };
 
-/// So many elements travel together: 16 bytes of the wider type.
+/// This many elements travel together: 16 bytes of the wider type.
 template <typename From, typename To>
 struct CastPack {
   static constexpr int kCount = 16 / static_cast<int>(sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To));
@@ -129,7 +129,7 @@ LGPU_CODE void Cast(const CastParameters& p, Thread t) {
   }
 }
 
-/// To whatever type `p` says.
+/// To the type that `p` names.
 template <typename From>
 LGPU_CODE void CastFrom(const CastParameters& p, Thread t) {
   switch (p.to) {

@@ -2,8 +2,8 @@
 #define LGPU_KERNELS_BODIES_NUMBERS_H_
 
 // The code of kernels (this folder) is written once for one thread of many: nvcc compiles it for GPUs, the
-// host compiler for the CPU, and the fake driver of the tests runs it thread by thread. C++17, and nothing
-// that a GPU has not.
+// host compiler for the CPU, and the fake driver of the tests runs it thread by thread. C++17, without
+// features that a GPU lacks.
 
 #include <cstdint>
 #include <cstring>
@@ -32,7 +32,7 @@ struct BFloat16Bits {
   std::uint16_t bits;
 };
 
-/// In what an element is computed.
+/// The type in which an element is computed.
 template <typename T>
 struct Wide {
   using Type = T;
@@ -136,7 +136,7 @@ LGPU_CODE void StorePack(void* aligned, std::uint64_t pack, const Pack<T>& value
   static_cast<Words*>(aligned)[pack] = BitCast<Words>(values);
 }
 
-/// So many loads of a thread are on their way before the first is used.
+/// This many loads of a thread are on their way before the first is used.
 constexpr int kInFlight = 4;
 /// Loads words[u] from `at(u)`. The compiler would load each one right before its use, and wait for it there.
 template <typename At>

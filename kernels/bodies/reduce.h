@@ -25,22 +25,22 @@ struct Strided {
   }
 };
 
-/// output[i] = the sum of `terms` elements of the input, or their mean. A sum that one block would be long at
-/// is `splits` sums of `terms_of_split` terms each, in `partials`, [splits, outputs] in SumOf; a second
-/// launch adds those up.
+/// output[i] = the sum of `terms` elements of the input, or their mean. A sum that would take one block long
+/// is divided into `splits` sums of `terms_of_split` terms each, in `partials`, [splits, outputs] in SumOf; a
+/// second launch adds those up.
 struct ReduceParameters {
   const void* input;
   void* output;
   void* partials;  // null: there is one split, and the sum goes into `output`
   std::uint64_t outputs, terms;
   std::uint64_t splits, terms_of_split;
-  std::uint64_t mean_of;  // the mean of so many; only if `mean`
+  std::uint64_t mean_of;  // the number of terms of the mean; only if `mean`
   Strided kept, reduced;
   std::int32_t mean;
   std::int32_t lanes;  // outputs of a block at a time; threads / lanes threads share the terms of each
 };
 
-/// In what sums are kept: wide enough that what counts is the rounding at the end. Whole numbers wrap around.
+/// The type in which sums are kept: so wide that only the final rounding counts. Whole numbers wrap around.
 template <typename T>
 using SumOf = std::conditional_t<std::is_integral_v<T>, std::uint64_t, double>;
 

@@ -17,7 +17,7 @@ struct SoftmaxParameters {
   void* backprop;
   std::uint64_t rows, classes;
   std::int32_t wide_labels;  // int64, else int32
-  std::int32_t lanes;        // of a block's threads: so many share a row
+  std::int32_t lanes;        // the threads of a block that share a row
 };
 
 LGPU_CODE std::int64_t LabelOf(const SoftmaxParameters& p, std::uint64_t row) {
@@ -39,7 +39,7 @@ LGPU_CODE double PartialMax(const SoftmaxParameters& p, std::uint64_t row, std::
 }
 LGPU_CODE double Larger(double a, double b) { return a != a || a > b ? a : b; }
 
-/// exp(logit - most), computed in the type in which T is.
+/// exp(logit - most), computed in WideOf<T>.
 template <typename T>
 LGPU_CODE WideOf<T> Exponential(T logit, double most) {
   return ::exp(Widen(logit) - static_cast<WideOf<T>>(most));

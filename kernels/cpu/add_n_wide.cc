@@ -81,7 +81,7 @@ struct BFloat16Lanes {
   }
 };
 
-// From beyond the caches lines come one of each input at a time, which is as fast as they can be read; in the
+// Inputs beyond the caches are read one line of each at a time, which is as fast as they can be read; in the
 // caches longer steps have less to count.
 template <typename Lanes, bool stream>
 LGPU_WIDE std::int64_t Sum(const KernelArguments& args) {

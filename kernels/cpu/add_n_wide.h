@@ -9,7 +9,7 @@
 namespace lgpu::cpu {
 
 /// Sums as many of the first elements as fill the processor's widest registers, in the order and with the
-/// rounding of add_n.cc; says how many. 0 where the processor has not the instructions.
+/// rounding of add_n.cc. The result is how many; 0 where the processor lacks the instructions.
 std::int64_t AddWide(const KernelArguments& args, DType dtype);
 
 }  // namespace lgpu::cpu

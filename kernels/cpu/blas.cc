@@ -20,11 +20,11 @@
 namespace lgpu::cpu {
 namespace {
 
-// Debian's names. The second is whichever BLAS the machine's owner has chosen.
+// Debian's names. The second is the BLAS that the machine's owner has chosen.
 constexpr std::array<const char*, 2> kFiles = {"libopenblas.so.0", "libblas.so.3"};
 constexpr Blas kOwn = {.sgemm = OwnSgemm, .dgemm = OwnDgemm};
 
-// Of the process, as the library is. Two threads that come first together find the same functions.
+// One for the process, as the library is. Two threads that open it at once find the same functions.
 std::atomic<const Blas*> opened{nullptr};
 
 }  // namespace

@@ -38,7 +38,7 @@ template <typename Each, typename From, typename To>
 void CastEach(const From* __restrict from, To* __restrict to, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = Each::template Of<To>(from[i]);
 }
-// The same loop with wider registers: all that it calls becomes a part of it.
+// The same loop with wider registers: its calls are inlined.
 #if defined(__x86_64__)
 template <typename Each, typename From, typename To>
 LGPU_WIDE __attribute__((flatten)) void CastEachWide(const From* __restrict from, To* __restrict to,

@@ -75,7 +75,7 @@ struct EightTo<double> {
             _mm256_cvtepi32_pd(_mm256_extracti128_si256(value, 1))};
   }
 };
-// The instruction gives the least number for all that is out of range.
+// The instruction gives the least number for every value out of range.
 template <>
 struct EightTo<std::int32_t> {
   LGPU_WIDE_INLINE static __m256i From(__m256 value) {
@@ -125,7 +125,7 @@ LGPU_WIDE_INLINE __m256 OddOf(__m256i value) {
   const __m256i least = _mm256_cmpeq_epi32(value, _mm256_set1_epi32(INT32_MIN));  // has no size
   return _mm256_cvtepi32_ps(_mm256_blendv_epi8(odd, value, _mm256_andnot_si256(least, fits)));
 }
-/// What the scalar code cuts off and gives to double; that is exact.
+/// Cuts off the bits that the scalar code cuts off, and converts to double, which is exact.
 LGPU_WIDE_INLINE __m256d CutToDouble(__m256i value) {
   const __m256i low = _mm256_set1_epi64x((std::int64_t{1} << 24) - 1);
   const __m256i end = _mm256_set1_epi64x(std::int64_t{1} << 52);
@@ -196,7 +196,7 @@ inline constexpr bool kHasLanes = false;
 
 #endif
 
-/// Converts the first elements, and says how many: 0 where the processor has nothing for these types.
+/// Converts the first elements; the result is how many: 0 where the processor lacks the instructions.
 template <typename From, typename To>
 std::int64_t CastLanes(const From* from, To* to, std::int64_t n) {
   if constexpr (kHasLanes<From, To>) {

@@ -15,7 +15,7 @@ void WidenBlock(const BFloat16* from, float* to, std::int64_t n);
 void NarrowBlock(const float* from, Half* to, std::int64_t n);
 void NarrowBlock(const float* from, BFloat16* to, std::int64_t n);
 
-/// Both aligned to 32 bytes, and HasWide(). After the last one FencePastCaches, before anybody is told.
+/// Needs 32-byte alignment and HasWide(). FencePastCaches follows the last copy, before other threads read.
 void CopyPastCaches(const void* from, void* to, std::size_t bytes);
 void FencePastCaches();
 

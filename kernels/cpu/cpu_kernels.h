@@ -16,7 +16,7 @@ absl::Status RunAddN(std::span<const TensorView> inputs, std::span<const TensorV
                      const OpAttributes& attributes, Launcher& launcher);
 absl::Status RunIdentity(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                          const OpAttributes& attributes, Launcher& launcher);
-// Those of metadata ops look at the specs of their input only, and write an output that lies on the host.
+// Kernels of metadata ops read only the specs of their input, and write an output that lies on the host.
 absl::Status RunShape(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                       const OpAttributes& attributes, Launcher& launcher);
 absl::Status RunSize(std::span<const TensorView> inputs, std::span<const TensorView> outputs,

@@ -191,7 +191,7 @@ absl::Status RunMatMul(std::span<const TensorView> inputs, std::span<const Tenso
   args.input_count = 2;
   args.inputs[0] = inputs[0].data;
   args.inputs[1] = inputs[1].data;
-  // Here, where an error can be returned, and not in the kernel.
+  // Opens the BLAS here, because a kernel cannot return an error.
   const bool whole_numbers = args.to == DType::kInt32 || args.to == DType::kInt64;
   if (!whole_numbers && args.k != 0) LGPU_RETURN_IF_ERROR(cpu::Blas::Open().status());
   // An empty inner dimension is an empty sum, and its operands have no address.

@@ -124,8 +124,8 @@ void TransposeWide(const T*, std::uint64_t, T*, std::uint64_t) {}
 
 #endif
 
-/// By way of a tile in the first-level cache: rows are read whole and written whole, whatever their distance,
-/// which is often one at which caches hold few of them.
+/// By way of a tile in the first-level cache: reads and writes whole rows. Caches hold few rows at the
+/// distance that rows often have.
 template <typename T>
 void TransposeOne(const TransposeParameters& p, const Tile& tile, bool wide, bool past_caches) {
   constexpr std::uint32_t kSize = code::TransposeTile<T>::kSize;
@@ -152,7 +152,7 @@ void TransposeOne(const TransposeParameters& p, const Tile& tile, bool wide, boo
 template <typename T>
 void Transpose(const void* parameters) {
   const auto& p = *static_cast<const TransposeParameters*>(parameters);
-  // Tiles of squares like this one stay in as many pages as the processor knows the addresses of.
+  // Tiles of squares like this one touch only as many pages as the processor has translations for.
   constexpr std::uint32_t kTiles = 512 / code::TransposeTile<T>::kSize;
   constexpr std::uint64_t kAligned = 32 / sizeof(T);
   const bool wide = HasWide();

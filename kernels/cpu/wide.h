@@ -1,8 +1,8 @@
 #ifndef LGPU_KERNELS_CPU_WIDE_H_
 #define LGPU_KERNELS_CPU_WIDE_H_
 
-// Registers of 32 bytes, for functions marked LGPU_WIDE. Not by flags for whole files: inline functions there
-// could be those that other files use as well, on processors without these instructions.
+// Registers of 32 bytes, for functions marked LGPU_WIDE. Flags for whole files would also mark their inline
+// functions, which other files may use on processors without these instructions.
 
 #include <cstddef>
 #include <cstdint>

@@ -43,7 +43,7 @@ std::atomic<bool> process_ends{false};
 
 bool CublasLt::IsProcessEnding() { return process_ends.load(std::memory_order_relaxed); }
 
-// As the loader finds it, then where the toolkit and PyPI's packages put it.
+// The names that the loader looks up, then the folders of the toolkit and of PyPI's packages.
 std::vector<std::string> CublasLt::Files() {
   std::vector<std::string> folders = {""};
   if (const char* const home = std::getenv("CUDA_HOME"); home != nullptr && *home == '/') {
@@ -78,7 +78,7 @@ absl::StatusOr<CublasLt> CublasLt::Load(const std::string& file) {
     return IsPassingLoadError(error) ? absl::ResourceExhaustedError(absl::StrCat("loading ", error))
                                      : absl::FailedPreconditionError(error);
   }
-  // Called before the destructors of all that was static before the library was there.
+  // Runs before the destructors of static objects that are older than the library.
   std::atexit([] { process_ends.store(true, std::memory_order_relaxed); });
   CublasLt lt;
   lt.file = file;

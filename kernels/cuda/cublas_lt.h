@@ -1,8 +1,8 @@
 #ifndef LGPU_KERNELS_CUDA_CUBLAS_LT_H_
 #define LGPU_KERNELS_CUDA_CUBLAS_LT_H_
 
-// Includes cublasLt.h: only where LGPU_CUDA is on. cuBLASLt and not cuBLAS, which would allocate behind the
-// limit's back.
+// Includes cublasLt.h: only where LGPU_CUDA is on. cuBLASLt and not cuBLAS, which would allocate memory
+// outside the limit.
 
 #include <cublasLt.h>
 
@@ -37,15 +37,15 @@ struct CublasLt {
 #undef LGPU_CUBLAS_LT_FIELD
   std::string file;  // "libcublasLt.so.13"
 
-  /// The files that there may be, the newest first.
+  /// The possible files, the newest first.
   static std::vector<std::string> Files();
   /// Loads one of them. FAILED_PRECONDITION: it is not there, or lacks a call; RESOURCE_EXHAUSTED: the
   /// process has no memory or descriptors for it now.
   static absl::StatusOr<CublasLt> Load(const std::string& file);
-  /// The process ends, and what a library has may be gone already: libraries that were opened while it ran
-  /// are torn down before older static objects, which may own what uses them.
+  /// True while the process ends, when a library's state may be gone: libraries opened at run time are torn
+  /// down before older static objects, which may own objects that use them.
   static bool IsProcessEnding();
-  /// OK, RESOURCE_EXHAUSTED, UNIMPLEMENTED (the library has nothing for what was asked), or INTERNAL, with
+  /// OK, RESOURCE_EXHAUSTED, UNIMPLEMENTED (the library has no algorithm for the request), or INTERNAL, with
   /// the call and its result.
   absl::Status Check(const char* call, cublasStatus_t result) const;
 };

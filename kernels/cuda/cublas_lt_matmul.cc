@@ -36,7 +36,7 @@ cudaDataType_t TypeOf(DType dtype) {
   }
 }
 
-/// In what products are summed: half and bfloat16 in float.
+/// The type in which products are summed: half and bfloat16 in float.
 cublasComputeType_t ComputeOf(DType dtype, bool tensor_float_32) {
   if (dtype == DType::kFloat64) return CUBLAS_COMPUTE_64F;
   return dtype == DType::kFloat32 && tensor_float_32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
@@ -58,7 +58,7 @@ struct CublasLtMatMul::Owned {
   cublasStatus_t (*destroy)(T);
 };
 
-/// What a product needs beside its pointers.
+/// The library's objects for a product, with the chosen algorithm.
 struct CublasLtMatMul::Plan {
   explicit Plan(const Opened& opened)
       : operation(opened, opened.lt.MatmulDescDestroy),
@@ -107,15 +107,15 @@ absl::StatusOr<const CublasLtMatMul::Opened*> CublasLtMatMul::Library(const Libr
   return opened_owner_.get();
 }
 
-// FAILED_PRECONDITION: it is not there, or does not work on this machine; another one may.
+// FAILED_PRECONDITION: the file is missing, or does not work on this machine; another one may.
 absl::StatusOr<std::unique_ptr<const CublasLtMatMul::Opened>> CublasLtMatMul::OpenFile(
     const std::string& file, const LibraryCall& call, std::span<std::byte> scratch) const {
   LGPU_ASSIGN_OR_RETURN(CublasLt lt, CublasLt::Load(file));
   auto opened = std::make_unique<Opened>(std::move(lt));
   const cublasStatus_t created = opened->lt.Create(&opened->handle);
   absl::Status status = opened->lt.Check("cublasLtCreate", created);
-  // One that is too new for the driver does not start. One that is too old for the GPU may start, and have
-  // nothing for it, or code that the driver does not take.
+  // A library too new for the driver does not start. A library too old for the GPU may start, and have no
+  // code for it, or code that the driver does not take.
   if (status.ok()) status = Try(*opened, call, scratch);
   if (created == CUBLAS_STATUS_NOT_INITIALIZED || absl::IsUnimplemented(status)) {
     return absl::FailedPreconditionError(status.message());
@@ -146,7 +146,7 @@ absl::Status CublasLtMatMul::Try(const Opened& opened, const LibraryCall& call,
                                  .b = scratch.data() + kBytes,
                                  .output = scratch.data() + 2 * kBytes};
   const absl::Status status = Queue(opened, *plan, problem, {}, call.stream);
-  // Whatever the reason: another one may do better, and if not, the reason is in what was tried.
+  // FAILED_PRECONDITION for every reason: another file may work; if none does, the error lists all reasons.
   return status.ok() ? status : absl::FailedPreconditionError(status.message());
 }
 
@@ -217,8 +217,8 @@ absl::StatusOr<std::shared_ptr<const CublasLtMatMul::Plan>> CublasLtMatMul::Make
   LGPU_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a));
   LGPU_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.align_output));
   LGPU_RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_output));
-  // In place is in the type of the output too: partial sums in half or bfloat16 would be rounded more than
-  // once, and overflow where the result does not.
+  // Reduction in place sums in the type of the output too: partial sums in half or bfloat16 would be rounded
+  // more than once, and overflow where the result does not.
   const bool narrow = ElementBytes(key.dtype) == 2;
   const std::uint32_t reductions = narrow ? std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}
                                           : std::uint32_t{CUBLASLT_REDUCTION_SCHEME_MASK} &

@@ -31,7 +31,7 @@ struct MatMulKey {
   }
 };
 
-/// A CublasLtMatMul is the MatMulLibrary of NVIDIA's GPUs. What it chose for a product is kept, up to
+/// A CublasLtMatMul is the MatMulLibrary of NVIDIA's GPUs. It keeps its choices for products, up to
 /// kMostPlans.
 class CublasLtMatMul final : public MatMulLibrary {
  public:
@@ -51,7 +51,7 @@ class CublasLtMatMul final : public MatMulLibrary {
     ~Opened();
     Opened(const Opened&) = delete;
     Opened& operator=(const Opened&) = delete;
-    /// Whether what it made can be given back.
+    /// Whether the library may still be called to destroy its objects.
     bool IsCallable() const { return !abandoned && !CublasLt::IsProcessEnding(); }
     const CublasLt lt;
     cublasLtHandle_t handle = nullptr;
@@ -61,7 +61,7 @@ class CublasLtMatMul final : public MatMulLibrary {
   struct Owned;
   struct Plan;
 
-  /// Opens it at the first call that succeeds.
+  /// Opens the library at the first call that succeeds.
   absl::StatusOr<const Opened*> Library(const LibraryCall& call, std::span<std::byte> scratch);
   absl::StatusOr<std::unique_ptr<const Opened>> OpenAny(const LibraryCall& call,
                                                         std::span<std::byte> scratch) const;

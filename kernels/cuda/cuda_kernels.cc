@@ -24,7 +24,7 @@ absl::Status LaunchKernel(const DeviceKernel* kernel, const Parameters& paramete
   return launcher.Launch(launch);
 }
 
-/// A thread has so many packs on their way.
+/// Each thread has kInFlight packs on their way.
 std::uint64_t ThreadsForBytes(std::uint64_t bytes) {
   constexpr std::uint64_t kBytes = 16 * code::kInFlight;
   return (bytes + kBytes - 1) / kBytes;

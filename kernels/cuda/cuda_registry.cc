@@ -6,7 +6,7 @@ namespace lgpu {
 
 namespace {
 
-/// What runs on GPUs in place of the simulated ones' kernel.
+/// The GPU's kernel in place of the kernel for simulated GPUs.
 Kernel GpuKernel(const Kernel& simulated) {
   Kernel kernel = simulated;
   if (kernel.op == &AddNOp()) kernel.run = RunAddNOnGpu;
@@ -16,7 +16,7 @@ Kernel GpuKernel(const Kernel& simulated) {
     kernel.run = RunMatMulOnGpu;
     kernel.needs_library = true;
   }
-  return kernel;  // those of kernels/launchers and of metadata are the same
+  return kernel;  // kernels of kernels/launchers and of metadata are the same
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 
-// What the build makes of the .cu files (bin2c).
+// The images that the build makes of the .cu files (bin2c).
 #define LGPU_IMAGE(stem)                                  \
   extern "C" const unsigned long long lgpu_cuda_##stem[]; \
   extern "C" const unsigned char lgpu_cuda_##stem##_ptx[]

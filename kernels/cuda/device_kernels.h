@@ -8,15 +8,15 @@
 
 namespace lgpu {
 
-// lgpu's own kernels of GPUs, by the type of their elements: null for a type that a kernel is not there for,
-// and for all of them in a build without CUDA. Their parameter blocks are in kernels/bodies.
+// lgpu's own kernels of GPUs, by the type of their elements: null where there is no kernel for the type, and
+// always in a build without CUDA. Their parameter blocks are in kernels/bodies.
 const DeviceKernel* AddNKernel(DType dtype, bool many);
 const DeviceKernel* CastKernel(DType from);
 const DeviceKernel* ElementwiseKernel(DType dtype);
 /// By the bytes of an element: 2, 4 or 8.
 const DeviceKernel* TransposeKernel(std::size_t element_bytes);
 const DeviceKernel* ReduceKernel(DType dtype);
-/// Adds up what ReduceKernel left in `partials`.
+/// Adds up the sums of ReduceKernel in `partials`.
 const DeviceKernel* ReducePartialsKernel(DType dtype);
 const DeviceKernel* SoftmaxKernel(DType dtype);
 

@@ -11,7 +11,7 @@
     std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x, std::uint64_t{gridDim.x} * blockDim.x \
   }
 
-/// All kernels have blocks of 256 threads: what ptxas knows of their size it need not save in registers.
+/// All kernels have blocks of 256 threads: ptxas allots registers for this size.
 #define LGPU_KERNEL __global__ void __launch_bounds__(256, 4)
 
 #define LGPU_FOR_FLOATS(KERNEL)                \

@@ -33,7 +33,7 @@ template <typename With>
 auto ForElementType(DType dtype, With with) {
   return ForTypeWith<std::uint32_t, std::uint64_t>(dtype, with);
 }
-/// Where their sign counts.
+/// As ForTypeWith, with signed types for whole numbers.
 template <typename With>
 auto ForSignedType(DType dtype, With with) {
   return ForTypeWith<std::int32_t, std::int64_t>(dtype, with);

@@ -36,7 +36,7 @@ Strides BroadcastStrides(const Shape& operand, const Shape& output) {
   return strides;
 }
 
-/// Dimensions that both operands pass through alike are one.
+/// Merges dimensions that both operands pass through alike.
 void SetDimensions(const Shape& output, const Strides& a, const Strides& b, ElementwiseParameters& p) {
   p.rank = 0;
   for (int d = 0; d < output.rank(); ++d) {

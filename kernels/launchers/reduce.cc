@@ -48,7 +48,7 @@ std::uint64_t BlocksOf(const ReduceParameters& p) {
   return (p.outputs + lanes - 1) / lanes * p.splits;
 }
 
-/// In how many splits a sum keeps a whole card busy, with enough work for every thread.
+/// The number of splits with which a sum keeps a whole card busy, with enough work for every thread.
 std::uint64_t SplitsFor(const ReduceParameters& p) {
   constexpr std::uint64_t kBlocks = 1024;
   constexpr std::uint64_t kLeastTermsOfThread = 16;

@@ -9,7 +9,7 @@
 
 namespace lgpu {
 
-/// Transposes by tiles what pays for them; nothing, and no launch, for the rest: rows that stay rows, and
+/// Transposes by tiles where they pay. Nothing, and no launch, for other moves: rows that stay rows, and
 /// matrices with a side of fewer than 16 elements. `p` describes the move element by element.
 std::optional<absl::Status> TransposeByTiles(const code::ElementwiseParameters& p, DType dtype,
                                              Launcher& launcher);

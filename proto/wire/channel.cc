@@ -21,8 +21,8 @@ constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(int) * Protocol::kMaxFds
 
 std::string ErrnoText(int error) { return std::strerror(error); }
 
-// Waits until `fd` is ready for `events`, or until the deadline. A hang-up counts as ready: the call that
-// follows says what it is.
+// Waits until `fd` is ready for `events`, or until the deadline. A hang-up counts as ready: the next call
+// reports it.
 PlainStatus WaitFor(int fd, short events, Channel::Deadline deadline, const char* waiting_for) {
   for (;;) {
     timespec timeout = {};
@@ -71,7 +71,7 @@ PlainStatus SendError(int error, std::size_t bytes, std::size_t fds) {
   }
 }
 
-// Takes the descriptors out of a received message; they are owned from here on, whatever else is wrong.
+// Takes the descriptors out of a received message and owns them, even if the message is otherwise wrong.
 void TakeFds(msghdr& message, std::vector<UniqueFd>& fds) {
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) {
@@ -138,7 +138,7 @@ PlainStatus Channel::Send(std::string_view frame, std::span<const int> fds, Dead
   }
 }
 
-// A far deadline needs no poll before the receiving: the socket itself waits, a second at most.
+// With a far deadline no poll precedes recvmsg: the socket itself waits, a second at most.
 bool Channel::MayBlock(Deadline deadline) {
   constexpr std::chrono::seconds kSlice{1};
   if (!deadline) {

@@ -59,14 +59,14 @@ class Channel {
   /// Nothing was sent then. A deadline that has passed means: try once, without waiting. Never raises
   /// SIGPIPE.
   PlainStatus Send(std::string_view frame, std::span<const int> fds, Deadline deadline);
-  /// As Send, before the channel is closed. Takes nothing of the peer's any more: closing a socket that still
-  /// holds unread frames would lose this one on its way.
+  /// As Send, before the channel is closed. Discards the peer's unread frames: closing a socket that still
+  /// holds some would lose this one on its way.
   PlainStatus SendLast(std::string_view frame, Deadline deadline);
 
-  /// What came beside a frame.
+  /// The descriptors that came beside a frame.
   struct Descriptors {
     std::vector<UniqueFd> fds;
-    /// More came than this process may open (RLIMIT_NOFILE); none is here then.
+    /// More came than this process may open (RLIMIT_NOFILE); `fds` is empty then.
     bool fds_cut = false;
   };
   /// The next packet; `frame` is good until the next call. UNAVAILABLE: end of file; DEADLINE_EXCEEDED;
@@ -88,8 +88,8 @@ class Channel {
   bool SetReceiveTimeout(std::chrono::seconds timeout);
 
   UniqueFd socket_;
-  // Not a vector: what no packet ever filled is never touched, so an idle session costs a page and not 64
-  // KiB.
+  // Not a vector: memory that no packet ever filled is never touched, so an idle session costs a page and not
+  // 64 KiB.
   std::unique_ptr<char[]> buffer_;  // of Receive
   bool has_receive_timeout_ = false;
 };

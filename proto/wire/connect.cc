@@ -157,7 +157,7 @@ PlainResult<UniqueFd> ConnectUnix(const std::string& path, int type, std::chrono
   }
   const Clock::time_point deadline = Clock::now() + patience;
   int error = EAGAIN;
-  // A signal ends the wait early; what is left of it goes on.
+  // A signal ends the wait early: waits for the rest of the time.
   for (auto left = Clock::duration(patience); left > Clock::duration::zero();
        left = deadline - Clock::now()) {
     // Zero microseconds would mean "for ever".

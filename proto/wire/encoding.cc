@@ -30,7 +30,7 @@ void Encoder::SetLength(std::size_t start) {
 
 bool Decoder::Varint(std::uint64_t& value) {
   value = 0;
-  // What does not fit into 64 bits is dropped, as protobuf does.
+  // Drops bits beyond 64, as protobuf does.
   for (unsigned i = 0; i < kVarintBytes && at_ != end_; ++i) {
     const auto byte = static_cast<unsigned char>(*at_++);
     value |= std::uint64_t{byte & 0x7fU} << (7 * i);

@@ -134,12 +134,12 @@ class Encoder {
   std::string& out_;
 };
 
-/// A Decoder reads one message out of bytes that anybody may have written. One thread.
+/// A Decoder reads one message out of bytes from an untrusted writer. One thread.
 class Decoder {
  public:
   explicit Decoder(std::string_view bytes) : at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
 
-  /// Adds what the bytes say to `message`. False for bytes that are no message; it is half read then.
+  /// Merges the bytes into `message`. False for bytes that are no message; it is half read then.
   template <typename Message>
   bool Read(Message& message) {
     while (at_ != end_) {
@@ -152,7 +152,7 @@ class Decoder {
   }
 
  private:
-  /// A Field is one tag with what follows it; it visits a message's fields until one takes it.
+  /// A Field is one tag with its value; it visits a message's fields until one takes it.
   class Field {
    public:
     explicit Field(Decoder& in) : in_(in) {}

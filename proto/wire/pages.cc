@@ -220,8 +220,8 @@ PlainResult<std::shared_ptr<const ClientPage>> SecondView(ClientPage& page) {
 // The words before the ring.
 constexpr std::size_t kHeadWords = offsetof(ClientPage, ring) / sizeof(std::uint64_t);
 
-// What was written to the old page between its being copied and its being replaced. Most counters are added
-// to and taken from, the peak and the count of ops are written and only grow, names of ops are written once.
+// Adds the writes to the old page between its copy and its replacement. Most counters rise and fall by
+// additions; the peak and the count of ops only grow; names of ops are written once.
 void AddWhatIsMissing(const ClientPage& old, const ClientPage& copied, ClientPage& fresh) {
   const auto raise = [](std::atomic<std::uint64_t>& value, std::uint64_t to) {
     std::uint64_t seen = value.load(std::memory_order_relaxed);

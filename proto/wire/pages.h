@@ -40,12 +40,12 @@ struct StatsPage {
 };
 static_assert(std::is_standard_layout_v<StatsPage>);
 
-/// Of one card of the lease, for a client that charges what it takes from the driver itself
+/// The charges of one card of the lease, for a client that takes memory from the driver itself
 /// (docs/protocol.md, Charging). Cards are numbered as the lease's logical devices first name them.
 struct CardCharges {
   static constexpr std::size_t kKinds = 13;
   std::atomic<std::uint64_t> free;  // both sides write: bytes lent and not in use
-  std::atomic<std::uint64_t> keep;  // the daemon writes: the client gives back what is beyond this
+  std::atomic<std::uint64_t> keep;  // the daemon writes: the client gives back free bytes beyond this
   std::array<std::atomic<std::uint64_t>, kKinds>
       by_kind;  // the client writes: bytes in use, by ChargeKind - 1
   /// The client writes: bytes in use that another process may have opened (IPC, exported handles and pools).
@@ -91,7 +91,7 @@ struct ClientPage {
   ChargeTable charges;
 };
 static_assert(std::is_standard_layout_v<ClientPage>);
-/// `charges` has memory pages of its own: the daemon can write nothing else of a client page.
+/// `charges` has memory pages of its own: the daemon can write to no other part of a client page.
 inline constexpr std::size_t kChargesOffset = sizeof(ClientPage) - sizeof(ChargeTable);
 static_assert(kChargesOffset % 4096 == 0 && sizeof(ChargeTable) % 4096 == 0);
 inline constexpr std::size_t kClientPageBytesWithoutCharges =
@@ -132,8 +132,8 @@ class SharedPages {
   /// magic, before it is mapped. Named "lgpu-client". `bytes`: sizeof(ClientPage), or
   /// kClientPageBytesWithoutCharges; `charges` must not be touched then.
   static PlainResult<SharedPage<const ClientPage>> CreateClientPage(std::size_t bytes = sizeof(ClientPage));
-  /// The daemon's second mapping, writable, of what it writes in a client page. INVALID_ARGUMENT for a page
-  /// without charges. Beside its own errors of the system.
+  /// The daemon's second mapping of a client page: of `charges` alone, writable. INVALID_ARGUMENT for a page
+  /// without charges. Other errors are the system's.
   static PlainResult<SharedPage<ChargeTable>> MapCharges(const SharedPage<const ClientPage>& page);
   /// The client's ends, from the descriptors of Welcome. INVALID_ARGUMENT if size, seals or magic do not fit.
   /// A client page of a daemon of an older version has no `charges`: they must not be touched.
@@ -141,9 +141,9 @@ class SharedPages {
   static PlainResult<SharedPage<ClientPage>> OpenClientPage(UniqueFd fd);
 
   /// After the daemon was restarted: puts the page of the new one at the addresses of the old one, so that
-  /// every reference to it stays good. No count is lost of those that other threads add to and take from in a
-  /// client page meanwhile; a record that they put into its ring may be. `charges` are those of the fresh
-  /// page. Errors as above; nothing changes then.
+  /// every reference to it stays good. Changes that other threads make to counts in a client page meanwhile
+  /// are kept; a record that they put into its ring may be lost. `charges` are those of the fresh page.
+  /// Errors as above; nothing changes then.
   static PlainStatus ReplaceStatsPage(SharedPage<const StatsPage>& page, UniqueFd fd);
   static PlainStatus ReplaceClientPage(SharedPage<ClientPage>& page, UniqueFd fd);
 };

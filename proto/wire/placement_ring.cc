@@ -5,9 +5,9 @@
 namespace lgpu {
 namespace {
 
-// More records than this between two looks of the reader cannot have been made by an honest client.
+// An honest client cannot make more records than this between two looks of the reader.
 constexpr std::uint64_t kMaxBacklog = std::uint64_t{1} << 40;
-// How far behind an unwritten slot the reader looks for a finished one: about as many threads as may be in
+// The reader looks this far beyond an unwritten slot for a finished one: about as many threads as may be in
 // the middle of Push at one time.
 constexpr std::uint64_t kLookAhead = 64;
 

@@ -8,11 +8,11 @@
 
 namespace lgpu {
 
-/// What is known of one executed op, made where its kernel is launched, or of one copy of a tensor (kCopy),
-/// made where it was queued. Plain numbers, as they lie in shared memory: names are indices into the client
-/// page's table of op names.
+/// The record of one executed op, made where its kernel is launched, or of one copy of a tensor (kCopy), made
+/// where it was queued. Plain numbers, as they lie in shared memory: names are indices into the client page's
+/// table of op names.
 struct PlacementEntry {
-  static constexpr std::uint16_t kNoDevice = 0xffff;    // nothing was asked for
+  static constexpr std::uint16_t kNoDevice = 0xffff;    // no device was asked for
   static constexpr std::uint16_t kHostDevice = 0xfffe;  // the CPU
   std::uint16_t op = 0;                                 // index into ClientPage::op_names
   std::uint16_t dtype = 0;                              // lgpu::DType
@@ -30,8 +30,8 @@ struct PlacementEntry {
   friend bool operator==(const PlacementEntry&, const PlacementEntry&) = default;
 };
 
-/// The ring in shared memory: many producers in one process, one reader in another. Producers never
-/// wait: what the reader has not read within a lap is overwritten. All words are lock-free atomics, so a
+/// The ring in shared memory: many producers in one process, one reader in another. Producers never wait:
+/// they overwrite records that the reader has not read within a lap. All words are lock-free atomics, so a
 /// process killed at any instruction leaves nothing locked.
 ///
 /// Slot `t % kSlots` belongs to ticket t. Its word 0 is 2t+1 while ticket t writes and 2t+2 when it is
@@ -45,8 +45,8 @@ struct PlacementRing {
     std::array<std::atomic<std::uint64_t>, 8> words;
   };
   alignas(64) std::atomic<std::uint64_t> head;  // next ticket
-  /// Records that found their slot busy. For the client's own statistics: a reader passes their tickets
-  /// and has them in lost() already.
+  /// Records that found their slot busy. For the client's own statistics: a reader passes their tickets and
+  /// counts them in lost().
   alignas(64) std::atomic<std::uint64_t> dropped;
   Slot slots[kSlots];
 
@@ -59,7 +59,7 @@ static_assert(sizeof(PlacementRing::Slot) == 64);
 /// A PlacementRingReader reads a ring whose writer may be hostile: it bounds every step, copies a
 /// slot before it looks at it, and keeps its cursor in private memory. One thread.
 ///
-/// A ticket whose slot is not written yet is waited for, with three ends: the ring went once around; or
+/// The reader waits for a ticket whose slot is not written yet, until the ring went once around; or
 /// WriterIsGone; or two calls in turn found it unwritten while a later one was complete (its writer was
 /// killed, or found the slot busy and dropped its record). So one dead slot costs one empty answer.
 class PlacementRingReader {
@@ -73,10 +73,10 @@ class PlacementRingReader {
   std::optional<PlacementEntry> Next();
   /// The writer is gone: a slot that is still being written will never be finished, skip it.
   void WriterIsGone() { writer_is_gone_ = true; }
-  /// Of a ring that had another reader before: begins with its last lap, and nothing before it is lost.
+  /// For a ring that had another reader: begins with its last lap; earlier records do not count as lost.
   void BeginWithLastLap();
-  /// Records that were made but never read, as far as can be known. What was read and what was lost are
-  /// together the tickets that the reader has passed.
+  /// Records that were made but never read, as far as can be known. Read and lost records together are the
+  /// tickets that the reader has passed.
   std::uint64_t lost() const { return lost_; }
 
  private:

@@ -37,9 +37,9 @@ struct GrowRequest {
 };
 
 /// A RegionSource gives a Pool its memory: one range of reserved addresses (the region) of one logical
-/// device, and the right to chunks that can be mapped into it. The upstream of the
-/// allocator: a daemon (client/session/leased_region_source), this process's own broker
-/// (client/session/local_region_source), or a test's.
+/// device, and the right to chunks that can be mapped into it. The upstream of the allocator: a daemon
+/// (client/session/leased_region_source), this process's own broker (client/session/local_region_source), or
+/// a test's.
 ///
 /// Thread-safety: all calls may come from any thread, at the same time. A call may block; callers
 /// hold no lock over it. Nothing calls back.

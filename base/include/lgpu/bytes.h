@@ -76,8 +76,8 @@ LGPU_API absl::StatusOr<Bytes> ParseBytes(std::string_view text);
 /// Writes a size as TensorFlow's HumanReadableNumBytes does: "1023B", "1.5KiB", "512.00MiB", "2.00GiB"; one
 /// decimal, from MiB on two, to the nearest.
 LGPU_API std::string FormatBytes(Bytes amount);
-/// The same with the digits beyond cut off: where "asked for 512.00MiB, free 512.00MiB" must not be said of
-/// what is a little less.
+/// As FormatBytes, rounded down: for texts such as "asked for 512.00MiB, free 511.99MiB", where rounding up
+/// would hide what is missing.
 LGPU_API std::string FormatBytesCut(Bytes amount);
 
 /// FormatBytes, for streams and test messages.

@@ -68,7 +68,7 @@ struct Refusal {
   std::optional<Bytes> card_free = {};    // neither held nor promised
   std::optional<Bytes> coming_back = {};  // returning or draining memory that was waited for
   std::vector<Holder> holders = {};       // of the rest of the card, largest first
-  std::vector<Owner> owners = {};         // of what is in use here, largest first; stays in the process
+  std::vector<Owner> owners = {};         // of the memory in use here, largest first; stays in the process
   std::optional<std::chrono::milliseconds> waited = {};
   std::vector<std::string> advice = {};  // commands or changes that would help, one each
 
