@@ -15,9 +15,9 @@
 
 namespace lgpu::cli {
 
-/// ForwardedSignals are held back from this process while it lives, so that they can be passed on to a child.
-/// A closed reader of its output does not end this process either: it must not leave its child alone.
-/// Made before any other thread, so that these hold them back as well.
+/// A ForwardedSignals holds signals back from this process while it lives, so that they can be passed on to a
+/// child. A closed reader of its output does not end this process either, which must not leave its child
+/// alone. Made before any other thread, so that all threads hold the signals back.
 class ForwardedSignals {
  public:
   ForwardedSignals();

@@ -127,7 +127,7 @@ class Completer {
     return {};
   }
 
-  /// Behind the last comma of `current` comes one of the words that are not there yet.
+  /// Completes a list: behind its last comma come the words that it lacks.
   static void GoOnWithList(const std::string& current, std::vector<Candidate>& words) {
     const std::size_t comma = current.rfind(',');
     if (comma == std::string::npos) return;

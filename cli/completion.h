@@ -18,7 +18,7 @@ struct Candidate {
   std::string description = {};
 };
 
-/// What could stand at the cursor: `words`, and what only the shell knows.
+/// The completions at the cursor: `words`, and `also` for words that only the shell knows.
 struct Completion {
   enum class Also { kNothing, kFiles, kDirectories, kCommand };
   std::vector<Candidate> words = {};

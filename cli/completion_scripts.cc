@@ -1,4 +1,4 @@
-// What `lgpu completion SHELL` prints. The scripts know nothing of lgpu: they ask `lgpu __complete`.
+// The scripts that `lgpu completion SHELL` prints. They know nothing of lgpu: they ask `lgpu __complete`.
 
 #include "cli/completion.h"
 

@@ -39,8 +39,8 @@ class Connection {
     return Stream(method, request, timeout_, each);
   }
 
-  /// The same for a stream that has no end, and so no deadline: whether the daemon answers at all is asked
-  /// before.
+  /// As Watch, for a stream that has no end, and so no deadline: first asks whether the daemon answers at
+  /// all.
   template <typename Request, typename Message, typename Each>
   absl::Status Follow(const StreamMethod<Request, Message>& method, const Request& request,
                       const Each& each) {
@@ -48,7 +48,7 @@ class Connection {
     return there.ok() ? Stream(method, request, ControlClient::kNoTimeout, each) : there;
   }
 
-  /// The same for a stream that takes `time` beyond that of a call, or has no end. `between` is called every
+  /// As Watch, for a stream that takes `time` beyond that of a call, or has no end. `between` is called every
   /// 50 ms, and may end the call as `each` does.
   template <typename Request, typename Message, typename Each>
   absl::Status Await(const StreamMethod<Request, Message>& method, const Request& request,
@@ -57,7 +57,7 @@ class Connection {
     return Stream(method, request, time ? *time + timeout_ : ControlClient::kNoTimeout, each, between);
   }
 
-  /// Calls are made in the name of this session from here on (Welcome.session_token).
+  /// Later calls are made in the name of this session (Welcome.session_token).
   void SetSessionToken(std::string token) { client_->UseToken(std::move(token)); }
 
   const std::string& runtime_dir() const { return runtime_dir_; }
@@ -82,7 +82,7 @@ class Connection {
         },
         between));
   }
-  /// What to do where the daemon took too long.
+  /// Adds advice where the daemon took too long.
   static absl::Status WithHint(const absl::Status& status);
 
   std::string runtime_dir_;

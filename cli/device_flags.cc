@@ -69,7 +69,7 @@ absl::StatusOr<std::vector<std::string>> NamedCards(const std::string& gpus,
 }
 
 /// The cards that the daemon may choose among: those of --gpus that CUDA_VISIBLE_DEVICES leaves; empty for
-/// all that it serves. --gpus all means all of them, whatever the variable says.
+/// all that it serves. --gpus all means all of them and ignores the variable.
 absl::StatusOr<std::vector<std::string>> CandidateCards(const std::string& gpus,
                                                         const v1::ListPhysicalDevicesResponse& cards,
                                                         const std::optional<std::string>& visible_devices) {
@@ -102,7 +102,7 @@ absl::StatusOr<double> ParsePercent(const std::string& text) {
       absl::StrCat("--memory ", Printable(text), ": a part of a GPU is above 0% and at most 100%"));
 }
 
-/// Of the whole GPU, in whole chunks. INVALID_ARGUMENT where that is not one size.
+/// A percentage of the GPU, in whole chunks. INVALID_ARGUMENT where the candidates' sizes differ.
 absl::StatusOr<std::uint64_t> PartOfCard(const std::string& memory,
                                          const std::vector<std::string>& candidates,
                                          const v1::ListPhysicalDevicesResponse& cards) {
@@ -147,7 +147,8 @@ absl::StatusOr<std::uint64_t> ParseSizeOrZero(const char* flag, const std::strin
 
 absl::StatusOr<std::uint64_t> ParseSize(const char* flag, const std::string& text) {
   LGPU_ASSIGN_OR_RETURN(const std::uint64_t bytes, ParseSizeOrZero(flag, text));
-  if (bytes == 0) return absl::InvalidArgumentError(absl::StrCat(flag, ": 0 bytes are no memory"));
+  if (bytes == 0)
+    return absl::InvalidArgumentError(absl::StrCat(flag, " must be above 0\ntry: ", flag, " 256MiB"));
   return bytes;
 }
 
@@ -173,7 +174,7 @@ void DeviceFlags::AddTo(CLI::App& verb) {
       ->type_name("LIST");
   verb.add_option("--name", name, "Name of the lease; default: one is made up")->type_name("NAME");
   verb.add_flag("--wait{forever}", wait,
-                "If there is not enough memory now, wait for it (so long) in the GPU's queue")
+                "If there is not enough memory now, wait for it in the GPU's queue (at most this long)")
       ->type_name("DUR");
 }
 

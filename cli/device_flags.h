@@ -22,7 +22,7 @@ struct DeviceFlags {
   std::uint32_t devices = 1;
   bool growth = false;
   bool preallocate = false;
-  std::string gpus;  // empty: those of CUDA_VISIBLE_DEVICES; "all": whatever that variable says
+  std::string gpus;  // empty: those of CUDA_VISIBLE_DEVICES; "all": ignores that variable
   std::string name;
   std::string wait;  // empty: do not; a duration, or "forever"
 
@@ -31,9 +31,9 @@ struct DeviceFlags {
   absl::StatusOr<v1::LogicalDeviceSpec> Spec() const;
 };
 
-/// The request that the flags stand for. `visible_devices` is CUDA_VISIBLE_DEVICES, which narrows what --gpus
-/// may choose; `order` is CUDA_DEVICE_ORDER. INVALID_ARGUMENT: a size that cannot be read; NOT_FOUND: no such
-/// GPU, naming those that are there.
+/// The request of the flags. `visible_devices` is CUDA_VISIBLE_DEVICES, which narrows the choice of --gpus;
+/// `order` is CUDA_DEVICE_ORDER. INVALID_ARGUMENT: a size that cannot be read; NOT_FOUND: no such GPU, naming
+/// the known ones.
 absl::StatusOr<v1::CreateLeaseRequest> MakeCreateRequest(const DeviceFlags& flags,
                                                          const v1::ListPhysicalDevicesResponse& cards,
                                                          std::optional<std::string> visible_devices);

@@ -122,7 +122,7 @@ std::optional<Check> CheckDriverShim(const GetVariable& get, const std::string& 
                absl::StrCat(calls->shim, " counts every call of ", calls->driver, " that it should")};
 }
 
-/// Which daemon was asked for, whether or not it answers.
+/// The endpoint that was asked for, whether or not its daemon answers.
 VariableInEffect EndpointInEffect(const CommonOptions& options, const GetVariable& get,
                                   const absl::StatusOr<Connection>& connection) {
   const std::string variable = get("LGPU_ENDPOINT").value_or("");
@@ -150,7 +150,7 @@ Level LevelOf(v1::Diagnosis::Level level) {
   }
 }
 
-/// With the daemon's own findings. False: it does not answer, and is not to be asked anything else.
+/// Adds the daemon's own findings. False: the daemon does not answer; it must not be asked again.
 bool ExamineDaemon(Connection& connection, Examination& examination) {
   const auto started = std::chrono::steady_clock::now();
   const auto version = connection.Call(kGetVersion, v1::GetVersionRequest());

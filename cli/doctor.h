@@ -13,16 +13,16 @@
 
 namespace lgpu::cli {
 
-/// One thing that was looked at. `id` is stable; docs/troubleshooting.md has a section for each.
+/// The result of one check. `id` is stable; docs/troubleshooting.md has a section for each.
 struct Check {
   enum class Level { kOk, kWarn, kFail, kSkip };
   std::string id;
   Level level = Level::kOk;
   std::string text;
-  std::vector<std::string> advice = {};  // lines: what else was found out, and what to try
+  std::vector<std::string> advice = {};  // lines: further findings, and what to try
 };
 
-/// A variable of this process: what counts, and where it comes from.
+/// A variable of this process: its value in effect, and the origin of that.
 struct VariableInEffect {
   std::string name;
   std::string value;   // in effect
@@ -43,7 +43,7 @@ using GetVariable = std::function<std::optional<std::string>(const char* name)>;
 void ExamineVariables(const GetVariable& get, const v1::ListPhysicalDevicesResponse* cards,
                       Examination& examination);
 
-/// Looks at everything. `self_test`: also makes a small lease of its own, and gives it back.
+/// Runs all checks. `self_test`: also makes a small lease of its own, and gives it back.
 Examination Examine(const CommonOptions& options, bool self_test);
 
 std::string FormatExamination(const Examination& examination, const CommonOptions& options);

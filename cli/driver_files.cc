@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Where packages, containers, NixOS and WSL have a driver, whatever the loader is configured to.
+// The folders of drivers of packages, containers, NixOS and WSL. The loader may not search them.
 constexpr const char* kUsualFolders[] = {
 #if defined(__aarch64__)
     "/usr/lib/aarch64-linux-gnu",
@@ -49,7 +49,7 @@ std::optional<fs::path> FindLibrary(const fs::path& path) {
   return found;
 }
 
-/// Where the loader of this process finds the library.
+/// The file that the loader of this process finds for the library.
 std::optional<fs::path> FindByLoader(const ShimmedLibrary& library) {
   void* const handle = ::dlopen(library.name, RTLD_LAZY | RTLD_LOCAL);
   const link_map* map = nullptr;
@@ -57,7 +57,7 @@ std::optional<fs::path> FindByLoader(const ShimmedLibrary& library) {
   return FindLibrary(map->l_name);
 }
 
-/// `found`, or what is behind it where that is lgpu's.
+/// `found`, or the real library behind it where `found` is lgpu's.
 std::optional<std::string> Behind(const ShimmedLibrary& library, const fs::path& found) {
   const absl::StatusOr<std::optional<ShimFile>> shim = ShimFile::Read(found.string(), library.real);
   if (!shim.ok()) return std::nullopt;

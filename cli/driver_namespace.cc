@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a program needs of its lease when its environment was cleared.
+// The lease's variables that a program needs when its environment was cleared.
 constexpr const char* kNoted[] = {"LGPU_LEASE", "LGPU_ENDPOINT", "LGPU_MEMORY_WAIT_MS",
                                   "CUDA_VISIBLE_DEVICES"};
 
@@ -40,7 +40,7 @@ absl::Status CannotMount(const std::string& what, int cause) {
 absl::Status WriteFile(const fs::path& path, std::string_view bytes, mode_t mode = 0) {
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | (mode == 0 ? 0 : O_CREAT | O_EXCL), mode));
   if (!fd) return CannotMount(path.string(), errno);
-  // Whatever the umask: a command that becomes another user reads the file too.
+  // Sets the mode despite the umask: a command that becomes another user reads the file too.
   if (mode != 0 && ::fchmod(fd.get(), mode) != 0) return CannotMount(path.string(), errno);
   while (!bytes.empty()) {
     const ssize_t wrote = ::write(fd.get(), bytes.data(), bytes.size());
@@ -77,7 +77,7 @@ absl::Status EnterNamespace() {
     if (errno != EPERM) return CannotMount("a mount namespace", errno);
     LGPU_RETURN_IF_ERROR(EnterUserNamespace());
   }
-  // What the machine mounts later is seen here; what is mounted here is not seen there.
+  // Later mounts of the machine appear here; mounts made here do not appear there.
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
     return CannotMount("mounts of its own (mount of / as a slave)", errno);
   return absl::OkStatus();
@@ -100,7 +100,7 @@ std::string NotedVariables() {
   return text;
 }
 
-/// What the folder has before it is covered.
+/// The content of the folder before it is covered.
 absl::StatusOr<std::vector<Piece>> ReadPieces(const fs::path& folder) {
   std::vector<Piece> pieces;
   std::error_code error;

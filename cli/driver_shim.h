@@ -22,7 +22,7 @@ struct DriverShim {
   SpawnOptions::Environment variables;  // LD_LIBRARY_PATH and LD_PRELOAD, with what they had
 };
 
-/// Where things are; a value of its own for tests.
+/// The folders of the shim; a type of its own for tests.
 struct DriverShimPlaces {
   std::vector<std::string> shims;    // folders that may have lgpu's libraries, in this order
   std::vector<std::string> parents;  // folders that may take the folder of links, in this order
@@ -36,7 +36,7 @@ struct DriverShimPlaces {
 absl::StatusOr<std::optional<DriverShim>> MakeDriverShim(const DriverShimPlaces& places,
                                                          const VariableReader& variable);
 
-/// What `lgpu doctor` says of the driver that this environment finds. Nothing: it finds none.
+/// The calls of the driver that this environment finds, for `lgpu doctor`. Nothing: it finds none.
 struct DriverCalls {
   std::string shim;                // lgpu's library; empty: it is not installed
   std::string driver;              // the real one
@@ -49,9 +49,9 @@ bool HasRealGpu(const v1::Lease& lease);
 /// The UUIDs of the lease's cards, with commas, each once.
 std::string CardUuids(const v1::Lease& lease);
 
-/// What a command needs to run inside `lease`: LGPU_LEASE and LGPU_ENDPOINT, and on real GPUs
-/// CUDA_VISIBLE_DEVICES and those of the shim. `notes`: lines for people. LGPU_SHIM=off leaves the
-/// shim out, and says so.
+/// The variables with which a command runs inside `lease`: LGPU_LEASE and LGPU_ENDPOINT, and on real GPUs
+/// CUDA_VISIBLE_DEVICES and those of the shim. `notes`: lines for people. LGPU_SHIM=off leaves the shim out,
+/// and says so.
 struct LeaseEnvironment {
   SpawnOptions::Environment variables;
   std::vector<std::string> notes;

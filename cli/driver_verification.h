@@ -12,18 +12,18 @@
 
 namespace lgpu::cli {
 
-/// What one kind of call came to on one GPU.
+/// The result of one kind of call on one GPU.
 struct DriverAttempt {
   std::string way;                 // "cuMemAlloc"
   std::uint64_t taken_bytes = 0;   // the most that the program had at once
-  std::uint64_t allocations = 0;   // in so many pieces
+  std::uint64_t allocations = 0;   // the number of pieces
   int refused = 0;                 // the driver's result that ended it; 0: none, the limit was passed
   std::uint64_t daemon_bytes = 0;  // held of the GPU's logical devices meanwhile, as the daemon counts
   /// The driver has no such call, or not on this GPU.
   bool is_absent() const { return allocations == 0 && refused != 0 && refused != 2; }
 };
 
-/// What came out for one GPU of the lease.
+/// The result for one GPU of the lease.
 struct DriverVerdict {
   std::string card_uuid;
   std::uint64_t limit_bytes = 0;  // of the lease's logical devices there

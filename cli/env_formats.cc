@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// Where a container finds the lease's directory: where lgpu looks by itself.
+// The place of the lease's directory in a container: lgpu looks there by default.
 constexpr char kInContainer[] = "/run/lgpu";
 
 /// For a shell: everything but ' stands for itself between two '.

@@ -94,7 +94,7 @@ absl::StatusOr<PlacementExplanation> ExplainFlagsOf(const ExplainFlags& flags) {
     specs.push_back(input.spec);
     devices.push_back(input.device);
   }
-  // Without inputs: such that fit the op, wherever it wants them.
+  // Without inputs: example inputs that fit the op, on no device in particular.
   if (specs.empty()) specs = ExampleInputs(*op, dtype);
   const internal::DeviceRequest request = placer.Resolve(flags.device);
   return internal::Explain(placer, {.op = *op,

@@ -12,7 +12,7 @@
 
 namespace lgpu::cli {
 
-/// What `lgpu explain` is asked, as it is written.
+/// The flags of `lgpu explain`, as they are written.
 struct ExplainFlags {
   std::string op = {};
   std::string dtype = "float";           // of inputs that are not given

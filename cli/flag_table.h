@@ -24,14 +24,14 @@ struct FlagInfo {
   bool optional_value = false;  // --wait or --wait=10m
 };
 
-/// One verb, or (without a name) what all verbs share.
+/// One verb, or (without a name) the flags that all verbs share.
 struct VerbInfo {
   std::string name = {};
   std::string description = {};
   std::vector<FlagInfo> flags = {};
 };
 
-/// The table that help, man pages and completion are made of: first what all verbs share, then the verbs.
+/// The table that help, man pages and completion are made of: first the shared flags, then the verbs.
 std::vector<VerbInfo> FlagTable(const CLI::App& app);
 
 /// "lgpu.help/v1"

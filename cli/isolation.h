@@ -10,7 +10,7 @@
 namespace lgpu::cli {
 
 /// An Isolation is how `lgpu run --isolate` starts a command: in a mount namespace of its own, where the
-/// files of the real driver are lgpu's, so that a program comes to lgpu's by whatever path. Outside of that
+/// files of the real driver are lgpu's, so that a program reaches lgpu's by any path. Outside of that
 /// namespace nothing changes, and it ends with the command's last process.
 struct Isolation {
   struct Covered {
@@ -30,8 +30,8 @@ inline constexpr char kIsolatedVerb[] = "__isolated";
 /// SpawnedProcess::Start.
 absl::StatusOr<SpawnedProcess> SpawnIsolated(SpawnOptions options, const Isolation& isolation);
 
-/// `lgpu __isolated ...`: becomes the command. Does not return but with an exit code, after a failure that
-/// its parent was told.
+/// `lgpu __isolated ...`: becomes the command. Returns only after a failure, which its parent was told, with
+/// an exit code.
 int BecomeIsolated(int argc, char** argv);
 
 }  // namespace lgpu::cli

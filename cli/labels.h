@@ -12,9 +12,9 @@ namespace lgpu::cli {
 /// "KEY=VALUE", where the value may be empty; INVALID_ARGUMENT for a text without key or '='.
 absl::StatusOr<v1::Label> ParseLabel(const std::string& text);
 
-/// What --label of a filter may be: "KEY" or "KEY=VALUE".
+/// INVALID_ARGUMENT unless the text fits --label of a filter: "KEY" or "KEY=VALUE".
 absl::Status CheckLabelFilter(const std::string& text);
-/// Whether the lease has every label of `wanted`; of "KEY" alone any value will do.
+/// Whether the lease has every label of `wanted`; "KEY" alone matches any value.
 bool HasLabels(const v1::LeaseStats& lease, const std::vector<std::string>& wanted);
 
 /// "slurm.job=812 team=vision"; empty for a lease without labels.

@@ -62,7 +62,7 @@ std::string Pids(const v1::LeaseStats& lease) {
   return absl::StrJoin(pids, ",");
 }
 
-/// Since its last op; empty where none is known.
+/// The time since its last op; empty where none is known.
 std::string Idle(const v1::StatsSnapshot& snapshot, const v1::LeaseStats& lease) {
   if (!lease.has_last_op_at()) return "";
   return FormatAge(std::chrono::seconds(snapshot.taken_at().seconds() - lease.last_op_at().seconds()));
@@ -164,7 +164,7 @@ std::string FormatRoom(const v1::StatsSnapshot& snapshot) {
   return text;
 }
 
-/// What leases hold on a card that the viewer may not see.
+/// The bytes on a card that are held by leases hidden from the viewer.
 std::uint64_t HiddenBytes(const v1::CardStats& card, const v1::StatsSnapshot& snapshot) {
   std::uint64_t seen = 0;
   for (const auto& lease : snapshot.leases()) {

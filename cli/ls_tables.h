@@ -16,19 +16,19 @@ struct Viewer {
   bool filtered = false;
 };
 
-/// What `lgpu ls` prints: a block of GPUs, a block of leases with a row per logical device and one for what
-/// leases hold that the viewer may not see, and how much of every card can still be promised.
+/// The output of `lgpu ls`: a block of GPUs, a block of leases with a row per logical device and one for
+/// leases that the viewer may not see, and how much of every card can still be promised.
 std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style, const Viewer& viewer);
 
-/// What `lgpu ls --by-user` prints: a row per user, with sums over their leases.
+/// The output of `lgpu ls --by-user`: a row per user, with sums over their leases.
 std::string FormatUsers(const v1::StatsSnapshot& snapshot, const Style& style);
 /// "lgpu.users/v1"
 nlohmann::json UsersToJson(const v1::StatsSnapshot& snapshot);
 
-/// What `lgpu ps` prints: a row per session.
+/// The output of `lgpu ps`: a row per session.
 std::string FormatSessions(const v1::StatsSnapshot& snapshot, const Style& style);
 
-/// What `lgpu inspect` prints of a lease and of a GPU.
+/// The output of `lgpu inspect` for a lease and for a GPU.
 std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& snapshot, const Style& style);
 std::string FormatCard(const v1::CardStats& card, const v1::StatsSnapshot& snapshot, const Style& style);
 

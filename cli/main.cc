@@ -28,7 +28,7 @@
 namespace lgpu::cli {
 namespace {
 
-// A shell waits for it.
+// A shell waits for the completion.
 constexpr std::chrono::milliseconds kCompletionTimeout{1000};
 
 std::string Variable(const char* name, const char* absent = "") {
@@ -155,8 +155,8 @@ int PrintHelp(const CLI::App& app, const std::vector<Verb>& verbs, const CommonO
   return WriteOut(HelpText(FlagTable(app), name, options.out.width)).ok() ? kExitOk : kExitFailure;
 }
 
-/// What no verb can mean by its words: values that are empty, as those of unset shell variables are, and text
-/// that is none. Paths and values of variables are whatever they are.
+/// Refuses values that no verb can take: empty ones, as those of unset shell variables are, and text that is
+/// not UTF-8. Paths and values of variables are not checked.
 absl::Status CheckValues(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() == 0) continue;
@@ -186,7 +186,7 @@ std::string EndpointOf(const std::vector<std::string>& words) {
   return endpoint;
 }
 
-/// What shells and the build ask, and no person: `__complete SHELL -- WORD ...` and `__man [VERB]`.
+/// The hidden verbs, for shells and the build: `__complete SHELL -- WORD ...` and `__man [VERB]`.
 std::optional<int> RunHidden(const CLI::App& app, const std::vector<std::string>& words) {
   if (words.empty()) return std::nullopt;
   std::string text;
@@ -251,7 +251,7 @@ int RunVerb(const CLI::App& app, const Verb& verb, const CommonFlags& flags, boo
 }
 
 int Main(int argc, char** argv) {
-  // A parent may have left it ignored; a reader that goes away ends this process quietly.
+  // A parent may have left SIGPIPE ignored; by default a closed reader ends this process quietly.
   ::signal(SIGPIPE, SIG_DFL);
 
   CLI::App app("One GPU, many logical GPUs.", "lgpu");
@@ -283,7 +283,7 @@ int Main(int argc, char** argv) {
   };
   options.error_file = Variable("LGPU_ERROR_FILE");
   options.err.color = UseColor(ColorMode::kAuto, ColorEnvironmentOf(STDERR_FILENO));
-  // The parser takes no value for the default one.
+  // The parser would take an empty value for the flag's default one.
   const auto empty = std::find_if(words.begin(), words.end(), [](const std::string& word) {
     return word.starts_with("--") && word.find('=') + 1 == word.size();
   });
@@ -310,7 +310,7 @@ int Main(int argc, char** argv) {
 }  // namespace lgpu::cli
 
 int main(int argc, char** argv) {
-  // First of all: what this process is given, signals and files, is the command's.
+  // Before all else: the signals and files that this process is given are the command's.
   if (argc > 1 && std::string_view(argv[1]) == lgpu::cli::kIsolatedVerb)
     return lgpu::cli::BecomeIsolated(argc, argv);
   lgpu::OpenStandardFiles();

@@ -12,7 +12,7 @@ namespace lgpu::cli {
 /// address order from the start of the region to the last mapped page, a legend, and how much is free in
 /// one piece. A cell shows the letter of the op that has most of its live bytes, or whether it is mapped.
 /// `columns`: how wide a line may be (at least 60 are taken); `ascii`: no character beyond ASCII. A program
-/// that told nothing has a line that says why.
+/// without an answer has a line with the reason.
 std::string FormatMemoryMaps(const SnapshotRecord& record, std::size_t columns, bool ascii);
 
 }  // namespace lgpu::cli

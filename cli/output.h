@@ -16,7 +16,7 @@ namespace lgpu::cli {
 
 enum class ColorMode { kAuto, kAlways, kNever };
 
-/// What decides about colour besides the flag; taken from the environment once, by main.
+/// The variables that decide about colour; taken from the environment once, by main.
 struct ColorEnvironment {
   bool no_color = false;        // NO_COLOR is set and not empty
   bool clicolor_force = false;  // CLICOLOR_FORCE is set and not "0"

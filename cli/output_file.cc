@@ -35,7 +35,7 @@ absl::Status WriteInto(OpenFile file, const std::string& path,
   return std::fclose(file.release()) == 0 ? absl::OkStatus() : WriteFailed(path);
 }
 
-/// Where a link leads, so that the link stays one; the path itself where there is no file yet.
+/// The target of a link, so that the link stays one; the path itself where there is no file yet.
 std::string TargetOfLinks(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> target(::realpath(path.c_str(), nullptr), &std::free);
   return target == nullptr ? path : target.get();

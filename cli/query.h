@@ -29,7 +29,7 @@ struct QueryFlags {
   CLI::Option* AddTo(CLI::App& verb, const std::vector<std::string>& known);
 };
 
-/// What to leave of a snapshot: -u, -p, --lease and --label.
+/// The filters of a snapshot: -u, -p, --lease and --label.
 struct FilterFlags {
   std::string user = {};
   std::optional<std::int64_t> pid = {};
@@ -37,8 +37,8 @@ struct FilterFlags {
   std::vector<std::string> labels = {};  // "KEY" or "KEY=VALUE", of which a lease has all
   void AddTo(CLI::App& verb);
   bool wanted() const { return !user.empty() || pid.has_value() || !lease.empty() || !labels.empty(); }
-  /// NOT_FOUND, naming what there is, for a lease, a process or a user that is not there; INVALID_ARGUMENT
-  /// for a name that several leases have.
+  /// NOT_FOUND, naming the known ones, for an unknown lease, process or user; INVALID_ARGUMENT for a name
+  /// that several leases have.
   absl::Status Check(const v1::StatsSnapshot& snapshot) const;
   /// Drops the leases that do not match all of what is given; cards stay.
   v1::StatsSnapshot Apply(v1::StatsSnapshot snapshot) const;

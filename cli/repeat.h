@@ -12,7 +12,7 @@ class App;
 
 namespace lgpu::cli {
 
-/// The flags -i and --count of a verb that shows how things stand now.
+/// The flags -i and --count of a verb that shows the present state.
 struct RepeatFlags {
   std::string interval;
   int count = 0;  // 0: for ever

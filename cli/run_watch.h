@@ -17,20 +17,20 @@
 
 namespace lgpu::cli {
 
-/// A RunWatch tells, while a command runs on real GPUs, what the shim cannot say in the command's own output:
-/// refusals of its lease, and processes of the command that use a GPU without it. One thread.
+/// A RunWatch reports, while a command runs on real GPUs, facts that are not in the command's own output:
+/// refusals of its lease, and processes of the command that use a GPU without the shim. One thread.
 class RunWatch {
  public:
   /// `pid` is the command's; all references outlive it.
   RunWatch(Connection& connection, const v1::Lease& lease, pid_t pid, const CommonOptions& options)
       : connection_(&connection), lease_(lease), pid_(pid), options_(options) {}
 
-  /// Tells what is new since the last call. A refusal like an earlier one (process, call, reason) is counted,
-  /// and so is what comes after the first few of one look. After a call that the daemon did not answer, the
+  /// Reports news since the last call. A refusal like an earlier one (process, call, reason) is only counted,
+  /// and so are refusals after the first few of one look. After a call that the daemon did not answer, the
   /// next looks do nothing, so that a stopped daemon keeps the command's signals waiting only now and then.
   void Look();
-  /// The daemon was started again: its successor is asked from here on. False if it cannot be reached now;
-  /// the caller tries again.
+  /// The daemon was started again: later looks ask its successor. False if it cannot be reached now; the
+  /// caller tries again.
   bool DaemonStartedAgain();
   /// A process of the command used a GPU without having attached.
   bool FoundBypass() const { return !bypassing_.empty(); }

@@ -19,7 +19,7 @@ class ShimFile {
   /// and damaged.
   static absl::StatusOr<std::optional<ShimFile>> Read(const std::string& path, std::string_view real);
 
-  /// Where a copy finds the real library; empty: this is no copy.
+  /// The folder in which a copy finds the real library; empty: this is no copy.
   std::string folder() const;
   /// The bytes of a copy that finds the real library in `folder`, and the lease's variables (NAME=VALUE, each
   /// with the end of a line) in its own note. INVALID_ARGUMENT: one of them is too long.

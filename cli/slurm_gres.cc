@@ -45,7 +45,7 @@ absl::StatusOr<std::string> FormatSlurmGres(const v1::ListPhysicalDevicesRespons
                        "try: write gres.conf by hand, with a line for each /dev/nvidiaN"));
     }
     const std::uint64_t kept = card.reserve_bytes() + options.overhead_bytes;
-    // Chunks have 2 MiB: an odd count would promise more than it says.
+    // Chunks have 2 MiB: no lease could have the last MiB of an odd count.
     const std::uint64_t count = card.total_bytes() <= kept ? 0 : (card.total_bytes() - kept) / (2 * kMiB) * 2;
     if (count == 0) {
       return absl::FailedPreconditionError(

@@ -12,7 +12,7 @@ namespace lgpu::cli {
 struct SlurmGresOptions {
   std::string node = {};                     // empty: a file that only this node reads
   std::string device_files = "/dev/nvidia";  // a card's is this with its minor number behind
-  std::uint64_t overhead_bytes = 0;          // of each card, for what programs use beside their limits
+  std::uint64_t overhead_bytes = 0;          // of each card, for memory that programs use beside their limits
 };
 
 /// The lines of gres.conf for these cards: one `gpu` and one `shard` for each that is served, 1 shard for 1

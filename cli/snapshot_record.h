@@ -30,7 +30,7 @@ struct SnapshotRecord {
   };
   struct Device {
     v1::MemorySnapshotPart::Device about;
-    std::vector<std::string> ops = {""};  // [0]: of blocks whose owner said nothing
+    std::vector<std::string> ops = {""};  // [0]: of blocks without an op
     std::vector<Mapping> mappings = {};
     std::vector<Block> blocks = {};
   };
@@ -41,7 +41,7 @@ struct SnapshotRecord {
   v1::MemorySnapshotPart::Head head;
   std::vector<Session> sessions;
 
-  /// Adds the next part. INTERNAL: it fits nothing.
+  /// Adds the next part. INTERNAL: it does not fit the parts before it.
   absl::Status Add(const v1::MemorySnapshotPart& part);
 };
 

@@ -103,7 +103,7 @@ class Explainer {
   const FlagInfo* FindFlag(const std::string& word) const {
     const std::string name = word[1] == '-' ? word.substr(0, word.find('=')) : word.substr(0, 2);
     for (const VerbInfo& verb : table_) {
-      // Before the verb is known, a flag may be that of any.
+      // Before the verb is known, a flag may belong to any verb.
       if (verb_ != nullptr && !verb.name.empty() && &verb != verb_) continue;
       for (const FlagInfo& flag : verb.flags) {
         if (std::find(flag.names.begin(), flag.names.end(), name) != flag.names.end()) return &flag;
@@ -218,7 +218,7 @@ std::string SuggestForVerb(std::string_view word, const std::vector<VerbInfo>& t
     if (word == theirs) return std::string(ours);
   }
   std::string best;
-  // Of a long word the length is bounded, so that its cost is.
+  // A long word is not compared, which bounds the cost.
   std::size_t least = word.size() > 32 ? 0 : Allowed(word) + 1;
   for (const VerbInfo& verb : table) {
     const std::size_t distance = verb.name.empty() || least == 0 ? least : EditDistance(word, verb.name);

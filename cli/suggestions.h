@@ -18,13 +18,13 @@ struct WrongLine {
 };
 
 /// Explains a line that the parser refused. `table`: of FlagTable; `words`: those before `--`; `command`:
-/// those behind it, absent without `--`; `parser_says`: its message, for what is not explained better here.
+/// those behind it, absent without `--`; `parser_says`: its message, for lines without a better explanation.
 WrongLine ExplainWrongLine(const std::vector<VerbInfo>& table, const std::vector<std::string>& words,
                            const std::optional<std::vector<std::string>>& command,
                            std::string_view parser_says);
 
-/// What to write for a word that is no verb: the lgpu command of another tool's verb ("top", "status"), or
-/// the verb that is spelled most alike. Empty: nothing is near.
+/// Advice for a word that is no verb: the lgpu command of another tool's verb ("top", "status"), or the verb
+/// that is spelled most alike. Empty: nothing is near.
 std::string SuggestForVerb(std::string_view word, const std::vector<VerbInfo>& table);
 
 /// How many letters must be inserted, deleted, replaced or swapped with their neighbour.

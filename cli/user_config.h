@@ -10,14 +10,14 @@
 
 namespace lgpu::cli {
 
-/// One value of a file, and where it stands.
+/// One value of a file, and its place.
 struct UserSetting {
   std::string value = {};   // empty: no file has it
   std::string origin = {};  // "/home/a/.config/lgpu/config.toml:3:1"
 };
 
-/// What config.toml says about how lgpu itself behaves; flags and variables win. Not which daemon: programs
-/// of the library would not follow it.
+/// The settings of config.toml for lgpu itself; flags and variables win. The daemon is not among them:
+/// programs of the library would not follow that.
 struct UserConfig {
   UserSetting color;                    // "auto", "always" or "never"
   UserSetting timeout;                  // a duration
@@ -32,7 +32,7 @@ std::vector<std::string> UserConfigFiles(const std::string& xdg_config_home, con
 /// Reads TOML `text` over what `config` has. INVALID_ARGUMENT with path:line:column.
 absl::Status ApplyUserConfig(std::string_view text, const std::string& path, UserConfig& config);
 
-/// Those of the files that are there. One that cannot be read is a note; one with a mistake an error.
+/// Loads the files that exist. A file that cannot be read is a note; one with a mistake is an error.
 absl::StatusOr<UserConfig> LoadUserConfig(const std::vector<std::string>& files);
 
 }  // namespace lgpu::cli

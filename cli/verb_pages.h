@@ -12,7 +12,7 @@ struct Example {
   const char* about;
 };
 
-/// What --help and the man page say of a verb beside its flags.
+/// The text of --help and the man page for a verb, beside its flags.
 struct VerbPage {
   const char* verb;  // empty: lgpu itself
   const char* description;

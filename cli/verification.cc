@@ -28,8 +28,8 @@ absl::StatusOr<v1::LeaseStats> FindStats(Connection& connection, const std::stri
   return absl::NotFoundError(absl::StrCat("lease ", lease_id, " has ended meanwhile"));
 }
 
-/// One chunk more than the device may hold, from the daemon itself: what it answers, in words. A problem is
-/// added where it grants it.
+/// Asks the daemon itself for one chunk more than the device may hold. The result is its answer, in words; a
+/// grant adds a problem.
 absl::StatusOr<std::string> AskPastTheLibrary(Connection& connection, const v1::Lease& lease,
                                               const v1::LogicalDevice& device, const CommonOptions& options,
                                               DeviceVerdict& verdict) {
@@ -49,7 +49,7 @@ absl::StatusOr<std::string> AskPastTheLibrary(Connection& connection, const v1::
   LGPU_ASSIGN_OR_RETURN(DaemonConnection::GrowCall call,
                         session->Grow(device.id(), {.at_least = asked, .wanted = asked}));
   const absl::Status answer = call.Next().status();
-  session->Close().IgnoreError();  // with it goes what was granted
+  session->Close().IgnoreError();  // which returns the grant
   const std::optional<Refusal> refusal = GetRefusal(answer);
   if (answer.ok()) {
     verdict.problems.push_back(

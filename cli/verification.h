@@ -12,15 +12,15 @@
 
 namespace lgpu::cli {
 
-/// What came out for one logical device.
+/// The result for one logical device.
 struct DeviceVerdict {
   std::string device;
   std::uint64_t total_bytes = 0;        // the limit, as the program sees it
-  std::uint64_t allocatable_bytes = 0;  // what it got before it was refused
+  std::uint64_t allocatable_bytes = 0;  // the bytes that it got before the refusal
   std::uint64_t blocks = 0;
   std::string refused_because = {};  // "limit"
   std::string enforced_by = {};
-  std::uint64_t chunk_bytes = 0;  // what memory is granted in; the limit may be held rounded up to it
+  std::uint64_t chunk_bytes = 0;  // the unit of grants; held memory may reach the limit rounded up to it
   std::uint64_t daemon_limit_bytes = 0;
   std::uint64_t daemon_held_bytes = 0;
   std::uint64_t daemon_used_bytes = 0;
@@ -34,8 +34,8 @@ struct Verification {
 };
 
 /// Fills every logical device of the lease with a program of the library until it is refused, and compares
-/// what that saw with what the daemon says; then asks the daemon itself, past the library, for one chunk
-/// more. Everything is given back. Other programs of the lease may run; they get no memory meanwhile.
+/// its figures with the daemon's; then asks the daemon itself, past the library, for one chunk more.
+/// Everything is given back. Other programs of the lease may run; they get no memory meanwhile.
 absl::StatusOr<Verification> VerifyLease(Connection& connection, const std::string& lease,
                                          const CommonOptions& options);
 

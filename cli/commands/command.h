@@ -15,7 +15,7 @@ class App;
 
 namespace lgpu::cli {
 
-/// What every command knows: the flags that all share, ready to use.
+/// The flags that all commands share, ready to use.
 struct CommonOptions {
   std::string endpoint;  // empty: LGPU_ENDPOINT, else the system's daemon, else the user's
   std::chrono::milliseconds timeout = std::chrono::seconds(10);  // of one call
@@ -26,16 +26,16 @@ struct CommonOptions {
   int verbose = 0;
   Style out;                         // of stdout
   Style err;                         // of stderr
-  std::vector<std::string> command;  // what stood after `--`
-  // Where these come from, for doctor: "flag --timeout", a place in a file, "default".
+  std::vector<std::string> command;  // the words after `--`
+  // The origins of these values, for doctor: "flag --timeout", a place in a file, "default".
   std::string timeout_origin = "default";
   std::string color_origin = "default";
 
   /// A line for people on stderr, unless --quiet.
   void Note(std::string_view line) const;
-  /// The same, --quiet or not.
+  /// As Note, also with --quiet.
   void Error(std::string_view line) const;
-  /// How lgpu itself failed, for people or as JSON.
+  /// Reports a failure of lgpu itself, for people or as JSON.
   void Report(const absl::Status& status, int exit_code) const;
 };
 

@@ -26,7 +26,7 @@ class CreateCommand final : public Command {
   }
 
   absl::StatusOr<int> Run(const CommonOptions& options) override {
-    LGPU_RETURN_IF_ERROR(flags_.Spec().status());  // what is wrong whatever the daemon says
+    LGPU_RETURN_IF_ERROR(flags_.Spec().status());  // errors in the flags, before the daemon is asked
     v1::CreateLeaseRequest management;
     LGPU_RETURN_IF_ERROR(management_.AddTo(management));
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));

@@ -17,7 +17,7 @@ class EventsCommand final : public Command {
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("events", "Show what happened in the daemon");
     verb->add_flag("-f,--follow", follow_, "Go on with new events as they happen");
-    verb->add_option("--lease", lease_, "Only those of this lease")->type_name("LEASE");
+    verb->add_option("--lease", lease_, "Only events of this lease")->type_name("LEASE");
     return verb;
   }
 

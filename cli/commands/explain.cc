@@ -28,24 +28,26 @@ class ExplainCommand final : public Command {
     verb->add_option("op", flags_.op, "One of " + ops)->required()->type_name("OP");
     verb->add_option("-d,--device", flags_.device, "The device that is asked for, as in GPU:1")
         ->type_name("DEVICE");
-    auto* dtype = verb->add_option("--dtype", flags_.dtype, "Of the inputs, where none is given")
+    auto* dtype = verb->add_option("--dtype", flags_.dtype, "Dtype of the inputs, where no --input is given")
                       ->type_name("DTYPE")
                       ->capture_default_str();
     verb->add_option("-i,--input", flags_.inputs, "An input, as in float[2,3]@GPU:0; may be repeated")
         ->type_name("INPUT")
         ->allow_extra_args(false)
         ->excludes(dtype);
-    auto* gpus = verb->add_option("--gpus", flags_.gpus, "Of a context with so many logical GPUs")
-                     ->type_name("N")
-                     ->check(CLI::Range(0, 64))
-                     ->capture_default_str();
+    auto* gpus =
+        verb->add_option("--gpus", flags_.gpus, "Place as a context with this many logical GPUs does")
+            ->type_name("N")
+            ->check(CLI::Range(0, 64))
+            ->capture_default_str();
     gpus_ = gpus;
-    verb->add_option("--lease", lease_, "Of a context on this lease (default: LGPU_LEASE, else --gpus)")
+    verb->add_option("--lease", lease_,
+                     "Place as a context on this lease does (default: LGPU_LEASE, else --gpus)")
         ->type_name("LEASE")
         ->excludes(gpus);
     hard_ = verb->add_flag("!--no-soft-placement,!--hard", flags_.soft,
                            "Fail rather than run elsewhere (default: as LGPU_SOFT_PLACEMENT says)");
-    verb->add_option("--policy", flags_.policy, "Of copies between devices")
+    verb->add_option("--policy", flags_.policy, "Policy of copies between devices")
         ->type_name("silent|silent_for_int32|warn|explicit")
         ->capture_default_str();
     of_op_ = {{"Cast", verb->add_option("--to", flags_.cast_to, "Cast: the dtype of its output")
@@ -53,7 +55,8 @@ class ExplainCommand final : public Command {
                            ->capture_default_str()},
               {"MatMul",
                verb->add_flag("--transpose-a", flags_.transpose_a, "MatMul: the first input is transposed")},
-              {"MatMul", verb->add_flag("--transpose-b", flags_.transpose_b, "MatMul: the second one is")},
+              {"MatMul",
+               verb->add_flag("--transpose-b", flags_.transpose_b, "MatMul: the second input is transposed")},
               {"Cast",
                verb->add_flag("--cast-on-gpu", flags_.cast_on_gpu, "Cast: as ContextOptions::cast_on_gpu")}};
     verb->add_flag("--pin-small-ops", flags_.pin_small_ops, "As ContextOptions::pin_small_ops");

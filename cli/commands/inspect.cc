@@ -104,7 +104,7 @@ class InspectCommand final : public Command {
     return WriteOut(text);
   }
 
-  /// The maps of the lease's programs; a line that says why there are none.
+  /// The maps of the lease's programs, or a line with the reason why there are none.
   std::string MapsOf(Connection& connection, const v1::LeaseStats& lease,
                      const CommonOptions& options) const {
     if (lease.sessions().empty()) return "";

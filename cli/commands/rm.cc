@@ -28,16 +28,18 @@ class RmCommand final : public Command {
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("rm", "End leases; their programs lose their memory rights");
     verb->add_option("lease", leases_, "Names or ids of leases")->type_name("LEASE");
-    CLI::Option* const request = verb->add_option("--request-id", request_id_,
-                                                  "In place of LEASE: the one that create made with this ID")
-                                     ->type_name("ID");
+    CLI::Option* const request =
+        verb->add_option("--request-id", request_id_,
+                         "In place of LEASE: the lease that create made with this ID")
+            ->type_name("ID");
     verb->add_flag("--if-exists", if_exists_, "Succeed also for a lease that does not exist");
-    verb->add_flag("--wait{forever}", wait_, "Until the memory of the leases is back (for so long)")
+    verb->add_flag("--wait{forever}", wait_,
+                   "Wait until the memory of the leases is back (at most this long)")
         ->type_name("DUR");
     CLI::Option* const kill = verb->add_flag(
         "--kill", kill_, "End the programs of the leases too: SIGTERM, and SIGKILL after a grace");
     kill->excludes(request);
-    verb->add_option("--grace", grace_text_, "How long the programs have between the two (with --kill)")
+    verb->add_option("--grace", grace_text_, "Time between SIGTERM and SIGKILL (with --kill)")
         ->type_name("DUR")
         ->needs(kill)
         ->capture_default_str();
@@ -98,7 +100,7 @@ class RmCommand final : public Command {
 
   absl::Status Remove(Connection& connection, const std::string& name, const v1::RemoveLeaseRequest& request,
                       Outcome& outcome) const {
-    // A name finds a lease that is ending only here: its programs may be there still, and its memory.
+    // Only here does a name find an ending lease, whose programs and memory may still be there.
     std::string id;
     if ((kill_ || !wait_.empty()) && !request.lease().empty()) {
       LGPU_ASSIGN_OR_RETURN(id, FindId(connection, request.lease()));

@@ -31,13 +31,13 @@ namespace {
 
 using Variables = SpawnOptions::Environment;
 
-/// Tells the user what becomes of the session while the command runs. One thread.
+/// Tells the user about changes of the session while the command runs. One thread.
 class SessionNews {
  public:
   SessionNews(const DaemonConnection& session, const CommonOptions& options)
       : session_(session), options_(options), generation_(session.generation()) {}
 
-  /// What is new. True while there may be more.
+  /// Reports changes. True while there may be more.
   bool Tell() {
     if (const std::uint64_t now = session_.generation(); now != generation_) {
       generation_ = now;
@@ -61,7 +61,7 @@ class SessionNews {
   const DaemonConnection& session_;
   const CommonOptions& options_;
   std::uint64_t generation_;
-  std::set<std::string> told_;  // why it is away; each once, however often it is tried
+  std::set<std::string> told_;  // the reasons for being away; each is told once
 };
 
 class RunCommand final : public Command {
@@ -109,7 +109,7 @@ class RunCommand final : public Command {
     }
     // Before gRPC starts its threads, which must not take the signals either.
     const ForwardedSignals signals;
-    LGPU_RETURN_IF_ERROR(flags_.Spec().status());  // what is wrong whatever the daemon says
+    LGPU_RETURN_IF_ERROR(flags_.Spec().status());  // errors in the flags, before the daemon is asked
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     LGPU_ASSIGN_OR_RETURN(v1::CreateLeaseRequest request, MakeCreateRequest(flags_, connection, options));
     const UniqueFd changed(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -151,7 +151,7 @@ class RunCommand final : public Command {
     std::uint64_t generation = session->generation();
     const auto look = [&] {
       if (!environment.has_shim || !session->status().ok()) return;
-      // A successor that cannot be asked now is news for the next look too.
+      // If the successor cannot be asked now, the next look tries again.
       const std::uint64_t now = session->generation();
       if (generation != now && watch.DaemonStartedAgain()) generation = now;
       watch.Look();
@@ -183,7 +183,7 @@ class RunCommand final : public Command {
     return EnvironmentOf(lease, connection.runtime_dir(),
                          [&given](const std::string& name) { return ValueOf(name, given); });
   }
-  /// What the command's environment has of a variable.
+  /// The value of a variable in the command's environment.
   static std::optional<std::string> ValueOf(const std::string& name, const Variables& given) {
     const auto found = given.find(name);
     if (found != given.end()) return found->second;
@@ -201,7 +201,7 @@ class RunCommand final : public Command {
     return Isolation{.folder = environment.shim_folder,
                      .covered = FilesToCover(ValueOf("LD_LIBRARY_PATH", variables).value_or(""))};
   }
-  /// What --env says goes before these, but for the paths, which have both.
+  /// --env overrides these variables, except that the two paths take both values.
   void AddVariables(const LeaseEnvironment& environment, Variables& variables) const {
     for (const char* const path : {"LD_LIBRARY_PATH", "LD_PRELOAD"}) {
       if (environment.variables.contains(path)) variables.erase(path);
@@ -232,7 +232,7 @@ class RunCommand final : public Command {
     return parsed;
   }
 
-  /// Whether the command used its lease, and what follows from that.
+  /// Finds out whether the command used its lease; the result is the exit code.
   absl::StatusOr<int> AfterCommand(Connection& connection, const DaemonConnection& session,
                                    const v1::Lease& lease, int code, const CommonOptions& options) const {
     v1::GetLeaseRequest request;
@@ -265,7 +265,7 @@ class RunCommand final : public Command {
   const CLI::Option* memory_wait_flag_ = nullptr;
   std::string memory_wait_text_ = "2s";
   std::chrono::milliseconds memory_wait_{};
-  const CLI::Option* soft_flag_ = nullptr;  // whether something was said of it
+  const CLI::Option* soft_flag_ = nullptr;  // tells whether the flag was given
   bool soft_placement_ = true;
   bool log_placement_ = false;
   std::vector<std::string> variables_;

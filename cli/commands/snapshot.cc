@@ -38,7 +38,7 @@ class SnapshotCommand final : public Command {
     v1::GetMemorySnapshotRequest request;
     request.set_lease(lease_);
     if (device_) request.set_device(*device_);
-    // The daemon tells of programs that do not answer before this call itself is over.
+    // Half of the call's time: the daemon names silent programs before the call itself is over.
     request.set_wait_ms(static_cast<std::uint64_t>(std::max<std::int64_t>(options.timeout.count() / 2, 1)));
     LGPU_ASSIGN_OR_RETURN(const SnapshotRecord record, FetchSnapshot(connection, request));
     LGPU_RETURN_IF_ERROR(TellErrors(record, options));
@@ -47,7 +47,7 @@ class SnapshotCommand final : public Command {
   }
 
  private:
-  /// A line for each program that told nothing; an error where none has told anything.
+  /// A line for each program without an answer; an error if no program answered.
   static absl::Status TellErrors(const SnapshotRecord& record, const CommonOptions& options) {
     absl::Status first;
     bool has_told = record.sessions.empty();

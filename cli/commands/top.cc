@@ -40,7 +40,7 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
   int fd() const { return fd_.get(); }
-  /// For this thread alone: whether the signals do what they usually do.
+  /// For this thread alone: Unblock lets the signals take their usual effect.
   void Unblock() { ::pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr); }
   void Block() { ::pthread_sigmask(SIG_BLOCK, &signals_, nullptr); }
   /// The next one; 0: none.
@@ -63,12 +63,12 @@ bool IsScreen() {
          size.ws_row >= kSmallestTop.lines;
 }
 
-/// What the keys do to the view.
+/// Applies keys to the view.
 class TopKeys {
  public:
   TopKeys(TopView& view, TopFeed& feed) : view_(view), feed_(feed) {}
 
-  /// False: the reader is done.
+  /// False: the user is done.
   bool Press(TopKeyPress key, const TopModel& model, std::size_t page) {
     if (view_.asked) {
       if (key == TopKeyPress::kYes) feed_.EndLease(view_.asked->first);
@@ -156,7 +156,7 @@ class TopCommand final : public Command {
  public:
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("top", "Show the GPUs and the leases live on the terminal");
-    verb->add_option("-i,--interval", interval_, "How long from one look to the next")
+    verb->add_option("-i,--interval", interval_, "Time from one look to the next")
         ->type_name("SEC")
         ->capture_default_str();
     verb->add_flag("-1,--once", once_, "Print it once, without keys; so it does without a terminal");
@@ -172,13 +172,13 @@ class TopCommand final : public Command {
     }
     if (interval->count() < 100) return absl::InvalidArgumentError("--interval must be at least 0.1\ntry: 1");
     const bool live = !once_ && !options.json && IsScreen();
-    // Before threads start: those of gRPC too leave them to this one.
+    // Made before threads start, so that gRPC's threads too leave the signals to this one.
     std::optional<Signals> signals;
     if (live) signals.emplace();
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
     TopModel model;
     model.uid = ::getuid();
-    // Ctrl-C ends the wait for a first answer; from then on the screen is there, which has to be put back.
+    // Ctrl-C ends the wait for a first answer; later the screen is there, which has to be restored.
     if (signals) signals->Unblock();
     LGPU_RETURN_IF_ERROR(AskForTop(connection, model));
     if (signals) signals->Block();
@@ -215,7 +215,7 @@ class TopCommand final : public Command {
   }
 
  private:
-  /// Until the reader is done, or a signal has come, which it gives.
+  /// Runs until the user is done, or a signal has come, whose number is the result.
   static int Watch(TopScreen& screen, TopFeed& feed, Signals& signals, TopView& view) {
     constexpr std::chrono::seconds kShown{4};  // a message of the feed
     TopFeed::News news = feed.Take();

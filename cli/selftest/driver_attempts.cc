@@ -28,7 +28,7 @@ constexpr int kFloat = 0x20;              // CU_AD_FORMAT_FLOAT
 constexpr unsigned kAttachGlobal = 1;     // CU_MEM_ATTACH_GLOBAL
 constexpr unsigned kNonBlocking = 1;      // CU_STREAM_NON_BLOCKING
 constexpr int kCaptureThreadLocal = 1;    // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-constexpr std::size_t kRow = 256 * 1024;  // bytes of a row of what has rows
+constexpr std::size_t kRow = 256 * 1024;  // bytes of a row of pitched memory and arrays
 
 /// The driver's calls by their symbols, as a linked program has them: lgpu's where the shim works.
 class Driver {
@@ -293,7 +293,7 @@ void FillByThreads(const Driver& driver, Context context, Holding& holding) {
   for (std::thread& thread : threads) thread.join();
 }
 
-/// False: nothing more is wanted.
+/// False: `say` asked to stop.
 bool TryDevice(const Driver& driver, Device device, std::uint64_t limit, Context context,
                const std::function<bool(const nlohmann::json&)>& say) {
   for (const Way& way : kWays) {

@@ -1,4 +1,4 @@
-// lgpu-selftest: what `lgpu verify` and `lgpu doctor` have a program of the library do. Not for people.
+// lgpu-selftest: a program of the library, which `lgpu verify` and `lgpu doctor` start. Not for people.
 //
 //   lgpu-selftest fill             fills every logical device of LGPU_LEASE until it is refused: a line of
 //                                  JSON for each, then it waits for a line before it lets go

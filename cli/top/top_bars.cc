@@ -14,8 +14,8 @@ namespace {
 
 std::string Size(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }
 
-/// The parts of a card's memory; they add up to its total. Held is what lies in chunks and in no block of a
-/// lease that the reader sees.
+/// The parts of a card's memory; they add up to its total. Held: bytes in chunks, and in no block of a lease
+/// that the user sees.
 struct CardParts {
   std::uint64_t used = 0, charged = 0, held = 0, promised = 0, free = 0, foreign = 0;
 };

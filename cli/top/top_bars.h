@@ -10,7 +10,7 @@
 
 namespace lgpu::cli {
 
-// The bars of `lgpu top`, and what it shows of a GPU. Pure functions, as LayOutTop.
+// The bars of `lgpu top`, and its lines for a GPU. Pure functions, as LayOutTop.
 
 /// A part of a bar; `letter` is ASCII's, `block` the other's.
 struct Part {
@@ -20,8 +20,8 @@ struct Part {
   const char* block;
 };
 
-/// "[####ss....xx]", `cells` wide without the brackets. A part that is not nothing has a cell at least, as
-/// far as there are cells.
+/// "[####ss....xx]", `cells` wide without the brackets. Each part above zero has at least one cell, as far as
+/// there are cells.
 TopLine TopBar(const std::vector<Part>& parts, std::uint64_t total, std::size_t cells, bool ascii);
 
 /// How a GPU is shown.

@@ -80,7 +80,7 @@ TopFeed::~TopFeed() {
 
 TopFeed::News TopFeed::Take() {
   std::uint64_t count = 0;
-  // Nothing to read: somebody else's wake-up; what is known is given all the same.
+  // The read may fail: another wake-up may have taken the count. The model is returned in any case.
   (void)!::read(news_.get(), &count, sizeof count);
   const MutexLock lock(mutex_);
   return {model_, std::exchange(message_, "")};

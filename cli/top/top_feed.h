@@ -25,7 +25,7 @@ absl::Status AskForTop(Connection& connection, TopModel& model);
 /// answer, or is not there: the feed connects again. Thread-safe.
 class TopFeed {
  public:
-  /// `first`: what is known at the start.
+  /// `first`: the model at the start.
   static absl::StatusOr<std::unique_ptr<TopFeed>> Start(const CommonOptions& options, Connection connection,
                                                         TopModel first, std::chrono::milliseconds interval);
   /// Waits for the call that is being made.
@@ -35,7 +35,7 @@ class TopFeed {
 
   /// Readable when there is news.
   int fd() const { return news_.get(); }
-  /// What is known, and what became of EndLease since the last call.
+  /// The model, and the result of EndLease since the last call.
   struct News {
     TopModel model;
     std::string message;
@@ -57,7 +57,7 @@ class TopFeed {
   const CommonOptions options_;
   const std::chrono::milliseconds interval_;
   const UniqueFd news_;
-  std::optional<Connection> connection_;  // of the thread alone, and so is what follows
+  std::optional<Connection> connection_;  // only the thread uses this and the members below
   TopModel known_;
   Mutex mutex_;
   CondVar changed_;

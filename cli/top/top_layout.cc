@@ -201,7 +201,7 @@ std::map<TopKey, TopRates> RatesBetween(const v1::StatsSnapshot& before, const v
   }
   std::map<TopKey, TopRates> rates;
   if (seconds <= 0) return rates;
-  // A session that ends takes its counts along.
+  // Counts fall when a session ends.
   const auto rate = [seconds](std::uint64_t was, std::uint64_t is) {
     return is > was ? static_cast<double>(is - was) / seconds : 0.0;
   };

@@ -13,10 +13,10 @@
 
 namespace lgpu::cli {
 
-// What `lgpu top` shows, as a pure function of the statistics and the size of the screen: lines of text with
-// attributes. cli/top/top_screen.h paints them.
+// The screen of `lgpu top`, as a pure function of the statistics and the size of the screen: lines of text
+// with attributes. cli/top/top_screen.h paints them.
 
-/// How a piece of text looks. It only repeats what the text says by itself.
+/// The look of a piece of text. It only repeats the text's meaning.
 enum class TopLook { kPlain, kTitle, kDim, kChosen, kUsed, kCharged, kHeld, kPromised, kForeign, kWarning };
 
 /// A piece of a line.
@@ -37,19 +37,19 @@ using TopKey = std::pair<std::string, std::string>;
 /// The rates between two snapshots; nothing for a device that the first one does not have.
 std::map<TopKey, TopRates> RatesBetween(const v1::StatsSnapshot& before, const v1::StatsSnapshot& now);
 
-/// What is known.
+/// The data behind the screen.
 struct TopModel {
   v1::StatsSnapshot stats;
   std::map<TopKey, TopRates> rates;
   std::vector<v1::Event> events;  // the last ones, in their order
   std::string problem;            // why `stats` is old; empty: it is not
-  std::uint32_t uid = 0;          // whose screen it is
+  std::uint32_t uid = 0;          // the user at the screen
 };
 
 enum class TopSort { kLease, kUsed, kOps, kAllocations, kFragmentation, kOwner };
 inline constexpr int kTopSorts = 6;
 
-/// What the reader chose.
+/// The user's choices.
 struct TopView {
   std::optional<TopKey> chosen = {};  // nothing: the first row
   TopSort sort = TopSort::kLease;

@@ -10,7 +10,7 @@
 
 namespace lgpu::cli {
 
-/// What a key means.
+/// The meaning of a key.
 enum class TopKeyPress {
   kNone,
   kUp,
@@ -31,8 +31,8 @@ enum class TopKeyPress {
   kBack,
 };
 
-/// A TopScreen has the terminal: it paints lines and reads keys, and knows nothing of what they say. Its
-/// destructor restores the terminal. One at a time; not thread-safe.
+/// A TopScreen has the terminal: it paints lines and reads keys, and does not interpret them. Its destructor
+/// restores the terminal. One at a time; not thread-safe.
 class TopScreen {
  public:
   /// FAILED_PRECONDITION: the terminal is of a kind that cannot be painted.

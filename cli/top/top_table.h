@@ -13,7 +13,7 @@ namespace lgpu::cli {
 
 // The table of logical devices of `lgpu top`: pure functions of the model.
 
-/// A row of the table; what it points to is the model's.
+/// A row of the table; its pointers lead into the model.
 struct TopRow {
   const v1::LeaseStats* lease;
   const v1::LogicalDeviceStats* device;
