@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Whole GPUs against shares of GPU memory, on a simulated cluster: how much of what is there is asked for and given, and how long
-jobs wait. Deterministic: the seed is printed.
+"""Whole GPUs against shares of GPU memory, on a simulated cluster: how much of the GPUs is asked for and given, and how long jobs
+wait. Deterministic: the seed is printed.
 
     bench/cluster_simulation.py [--nodes 1000] [--load 0.7,0.8,0.9] [--days 14] [--seed 1] [--trace FILE]
 

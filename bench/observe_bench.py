@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What looking costs: `lgpu ls` with 100 leases, /metrics and the page's API with 1,000 logical devices.
+"""Measures the cost of looking: `lgpu ls` with 100 leases, /metrics and the page's API with 1,000 logical devices.
 
 observe_bench.py BUILD     BUILD: where daemon/ and cli/ of a Release build lie
 

@@ -1,5 +1,5 @@
-// Replays what a program asked of its allocator, from a file or a generated workload, against lgpu's
-// allocator or a model of another. Needs no device: nothing is mapped.
+// Replays a program's allocations and frees, from a file or a generated workload, against lgpu's allocator or
+// a model of another one. Needs no device: no memory is mapped.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -16,7 +16,7 @@
 
 namespace lgpu {
 
-/// What a trace is replayed against, and what is to be found out.
+/// The subject of a replay, and its measurements.
 struct ReplayConfiguration {
   std::string allocator = "pool";   // or the name of a model of bench/peers
   std::optional<Bytes> limit{};     // nothing: twice the peak of the trace

@@ -47,7 +47,7 @@ std::vector<std::string_view> Fields(std::string_view line) {
   }
 }
 
-// What a message shows of a file's text: short, and harmless on a terminal.
+// A file's text as messages show it: short, and harmless on a terminal.
 std::string Shown(std::string_view text) {
   std::string shown = "'";
   for (const char c : text.substr(0, 40)) {

@@ -36,9 +36,9 @@ struct TraceReadOptions {
   std::uint64_t size_multiplier = 1;
 };
 
-/// Columns are found by the names in the first line; others are not looked at. Empty lines, and lines that
-/// begin with #, are skipped. INVALID_ARGUMENT, "name:line: what is wrong", for anything that cannot be
-/// read or cannot have happened.
+/// Columns are found by the names in the first line; other columns are not read. Empty lines, and lines that
+/// begin with #, are skipped. INVALID_ARGUMENT, "name:line: what is wrong", for text that cannot be read, or
+/// events that cannot have happened.
 absl::StatusOr<TraceReading> ParseTrace(std::string_view text, const TraceReadOptions& options);
 /// NOT_FOUND or PERMISSION_DENIED for the file itself.
 absl::StatusOr<TraceReading> ReadTraceFile(const std::string& path, std::uint64_t size_multiplier = 1);

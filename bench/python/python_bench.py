@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What lgpu costs from Python, beside the bare call from C++ and, where they are installed, PyTorch and TensorFlow in the same
+"""Measures lgpu from Python, beside the bare call from C++ and, where they are installed, PyTorch and TensorFlow in the same
 run: a MatMul of 2x2 floats on a simulated GPU, DLPack, the import.
 
     PYTHONPATH=build/release/python/package PYTHON bench/python/python_bench.py build/release/bench/python_bare_call

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What lgpu's scripts for Slurm share; each of them sources it. lgpu-slurm.conf beside it may set LGPU_ENDPOINT.
+# lgpu's scripts for Slurm source this file. lgpu-slurm.conf beside it may set LGPU_ENDPOINT.
 
 lgpu_folder=$(dirname -- "${BASH_SOURCE[0]}")
 # shellcheck source=/dev/null
@@ -8,7 +8,7 @@ export LGPU_ENDPOINT=${LGPU_ENDPOINT:-/run/lgpu}
 # Slurm's own choice of cards must not narrow what lgpu looks at.
 unset CUDA_VISIBLE_DEVICES
 
-# Of the job on this node: the lease has this name, and as a managed one nobody else's hides it.
+# The name of the job's lease on this node. The lease is a managed one, so no other user's lease hides it.
 lgpu_lease_name() { printf 'slurm-%s' "$1"; }
 
 # slurmd's log has what these scripts print; it may be as short as a line.

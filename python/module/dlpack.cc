@@ -46,8 +46,8 @@ DType DTypeOf(const dlpack::DataType& type) {
   return DType::kInvalid;
 }
 
-/// What a capsule owns: the memory, and the shape that it points at. Deleted on any thread, with or without
-/// the interpreter.
+/// The content of a capsule: the memory, and the shape that it points at. Deleted on any thread, with or
+/// without the interpreter.
 struct Lent {
   TensorExport tensor;
   std::unique_ptr<std::byte[]> copy;
@@ -83,7 +83,8 @@ struct LegacyCapsule {
   static constexpr const char* kName = dlpack::kName;
 };
 
-// The last array of a Context that is gone closes it, which waits for the daemon and for other threads.
+// The end of the last array of a Context that is gone closes it, which waits for the daemon and other
+// threads.
 template <typename Kind>
 void Delete(typename Kind::Managed* managed) {
   const std::unique_ptr<typename Kind::Managed> owned(managed);

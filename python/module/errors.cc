@@ -22,7 +22,7 @@ void Put(nb::dict& dict, const char* key, const std::optional<Bytes>& value) {
   if (value) dict[key] = value->count();
 }
 
-/// The fields of refusal.proto; what is not known is not there.
+/// The fields of refusal.proto; unknown values are left out.
 nb::dict DictOf(const Refusal& refusal) {
   nb::dict dict;
   dict["reason"] = std::string(RefusalReasonName(refusal.reason));

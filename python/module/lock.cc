@@ -35,8 +35,8 @@ void End() {
 }
 
 /// Whether this thread holds the interpreter's lock. PyGILState_Check always says yes once the process has
-/// had a second interpreter. What replaces it here is exported by every Python, under one of two names, but
-/// is no part of the limited interface.
+/// had a second interpreter. Every Python exports the function that is used here, under one of two names, but
+/// it is no part of the limited interface.
 bool IsHeld() {
   using Current = PyThreadState* (*)();
   static const auto current = [] {

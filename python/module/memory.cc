@@ -32,7 +32,7 @@ auto WaitingOn(const PyMemory& self, Call&& call) {
   });
 }
 
-// First with the interpreter's lock what lies ready; what may wait, waits without it.
+// Takes ready memory with the interpreter's lock; a request that may wait goes without it.
 std::uintptr_t Allocate(const PyMemory& self, std::uint64_t bytes, std::uintptr_t stream,
                         std::uint64_t alignment, const std::string& tag,
                         std::optional<std::int64_t> timeout_ms) {

@@ -10,8 +10,8 @@
 
 namespace lgpu::python {
 
-/// A PyMemory is a LogicalMemory that Python owns; adaptors share it. What ends it waits without the
-/// interpreter's lock, which callers of all members hold.
+/// A PyMemory is a LogicalMemory that Python owns; adaptors share it. Its end waits without the interpreter's
+/// lock, which callers of all members hold.
 class PyMemory {
  public:
   explicit PyMemory(LogicalMemory memory) : memory_(std::make_shared<LogicalMemory>(std::move(memory))) {}

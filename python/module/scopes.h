@@ -16,8 +16,8 @@
 
 namespace lgpu::python {
 
-/// A PyContext is a Context that Python owns. What ends it waits without the interpreter's lock: threads
-/// inside of it may need that lock to get out.
+/// A PyContext is a Context that Python owns. Its end waits without the interpreter's lock: threads inside of
+/// it may need that lock to get out.
 class PyContext {
  public:
   explicit PyContext(Context context) : context_(std::make_shared<Context>(std::move(context))) {}
@@ -34,8 +34,8 @@ class PyContext {
   std::shared_ptr<Context> context_;
 };
 
-/// A Scope is what `with context.device(...)` asks for, and the scopes around it. The innermost one is in a
-/// context variable of Python's, so each thread and each task has its own.
+/// A Scope is one `with context.device(...)`, and the scopes around it. The innermost one is in a context
+/// variable of Python's, so each thread and each task has its own.
 struct Scope {
   nanobind::object keep;  // of `context`
   PyContext* context = nullptr;

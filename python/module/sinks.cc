@@ -54,7 +54,7 @@ OutermostCall::~OutermostCall() {
 }
 
 std::function<void(std::string_view)> SinkOf(nb::object sink) {
-  // Whichever thread lets the function go last does not have the interpreter's lock.
+  // The thread that lets the function go last does not have the interpreter's lock.
   const std::shared_ptr<PyObject> kept(sink.release().ptr(), [](PyObject* object) {
     const WithLock lock;
     if (lock) Py_DECREF(object);

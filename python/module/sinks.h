@@ -18,7 +18,7 @@ std::function<void(std::string_view)> SinkOf(nanobind::object sink);
 
 /// Whether this thread runs a sink.
 bool InSink();
-/// StatusError: this thread runs a sink, which cannot close what its call may be inside of.
+/// StatusError: this thread runs a sink, which cannot close a Context whose call it may be inside of.
 void CheckNotInSink();
 
 /// Lets an owner go without the interpreter's lock, which this thread may hold: at once, or, within a sink,

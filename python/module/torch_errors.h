@@ -8,9 +8,9 @@
 
 namespace lgpu::python {
 
-/// Finds what makes a c10::OutOfMemoryError in PyTorch's libraries, which are files that are loaded already:
-/// lgpu is not linked with any PyTorch, so that one module serves all of its versions. NOT_FOUND: what is
-/// missing.
+/// Finds the parts of a c10::OutOfMemoryError in PyTorch's libraries, which are files that are loaded
+/// already: lgpu is not linked with any PyTorch, so that one module serves all of its versions. NOT_FOUND
+/// names the missing part.
 absl::Status FindTorchErrors(const std::vector<std::string>& libraries);
 
 /// Throws c10::OutOfMemoryError, which PyTorch turns into torch.OutOfMemoryError. Where FindTorchErrors found

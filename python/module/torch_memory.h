@@ -6,7 +6,7 @@
 #include <cstddef>
 
 // Functions for torch.cuda.CUDAPluggableAllocator, which finds them in this module by name. They know no user
-// data, so what they work on is in a table of the process; python/lgpu/torch.py fills it.
+// data, so their memories are in a table of the process; python/lgpu/torch.py fills it.
 //
 // Any thread may call them, with the interpreter's lock or without it. `stream` is a cudaStream_t.
 
@@ -25,8 +25,7 @@ LGPU_TORCH_EXPORT void lgpu_torch_record_stream(void* address, void* stream);
 LGPU_TORCH_EXPORT void lgpu_torch_empty_cache();
 /// torch.cuda.set_per_process_memory_fraction: throws std::runtime_error, for the limit is the device's.
 LGPU_TORCH_EXPORT void lgpu_torch_memory_fraction(double fraction, int device);
-/// The start of a CUDA graph or of a MemPool: throws std::runtime_error. What it gets as parameters is not
-/// read.
+/// The start of a CUDA graph or of a MemPool: throws std::runtime_error. The parameters are not read.
 LGPU_TORCH_EXPORT void lgpu_torch_no_pools();
 
 // lgpu_torch_pool_malloc_N and lgpu_torch_pool_free_N, N from 0 to 15: for a torch.cuda.MemPool each, with

@@ -146,7 +146,7 @@ Agent::Death Agent::KillAndTime() {
 }
 
 int RunAgent(int socket) {
-  // It may hang in the driver when its owner is ended.
+  // The agent may hang in the driver when its owner ends.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   Obedience obedience;
   std::string line;

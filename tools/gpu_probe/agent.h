@@ -12,12 +12,12 @@
 
 namespace lgpu::gpu_probe {
 
-/// What an agent answered: whether the driver took the call, its words as pairs, and a descriptor.
+/// An agent's answer: whether the driver took the call, its words as pairs, and a descriptor.
 struct Answer {
   bool ok = false;
   std::string error;
   std::map<std::string, double> numbers;
-  std::map<std::string, std::string> words;  // what is no number
+  std::map<std::string, std::string> words;  // words that are not numbers
   UniqueFd fd;
   std::string Word(const std::string& name) const {
     const auto found = words.find(name);
@@ -54,7 +54,7 @@ class Agent {
   UniqueFd socket_, pidfd_;
 };
 
-/// The agent's side: obeys what comes on `socket` until it is closed.
+/// The agent's side: obeys the commands that come on `socket` until it is closed.
 int RunAgent(int socket);
 
 double MillisecondsSince(std::chrono::steady_clock::time_point start);

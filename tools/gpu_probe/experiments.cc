@@ -1,4 +1,4 @@
-// The experiments: what agents are told to do, and what NVML and clocks say then. Every one gives a JSON
+// The experiments: commands to agents, then readings of NVML and clocks. Every experiment gives a JSON
 // object; a step that fails is in it with the driver's words and ends nothing.
 
 #include "tools/gpu_probe/experiments.h"
@@ -32,7 +32,7 @@ json Used(const Bench& bench) {
   return memory.ok() ? json(memory->used.count()) : json(nullptr);
 }
 
-// What NVML says of a process; "not listed", or null without NVML.
+// NVML's figure for a process; "not listed", or null without NVML.
 json UsedBy(const Bench& bench, pid_t pid) {
   if (bench.nvml == nullptr) return nullptr;
   const auto processes = bench.nvml->ProcessesOf(bench.uuid);
@@ -254,7 +254,7 @@ std::string AskAll(Agent& agent, const std::vector<std::string>& commands) {
   return "";
 }
 
-// Memory with the pattern in it, which is looked at, and given up.
+// Writes a pattern into memory, checks it, and gives the memory up.
 std::string WriteAndGiveUp(std::size_t bytes, bool killed) {
   Agent writer;
   std::string failed = AskAll(

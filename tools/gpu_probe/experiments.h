@@ -9,7 +9,7 @@
 
 namespace lgpu::gpu_probe {
 
-/// What experiments run on.
+/// The means of the experiments.
 struct Bench {
   std::shared_ptr<Nvml> nvml;  // may be null
   std::string uuid;            // of the GPU that the driver counts as 0; empty without a driver
@@ -19,7 +19,7 @@ struct Bench {
 
 struct Experiment {
   const char* name;      // "e1"
-  const char* question;  // what it is to find out
+  const char* question;  // the question that it answers
   nlohmann::json (*run)(const Bench& bench);
 };
 

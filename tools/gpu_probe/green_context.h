@@ -9,13 +9,13 @@ namespace lgpu::gpu_probe {
 
 /// A context of device 0 that has some of its multiprocessors only, and a stream in it.
 struct GreenContext {
-  unsigned multiprocessors = 0;  // what it was given: a multiple of what the driver deals out
+  unsigned multiprocessors = 0;  // a multiple of the driver's unit
   CUcontext context = nullptr;
   CUstream stream = nullptr;
 };
 
-/// Makes one of at least so many, which lives as long as the process. "" or what went wrong: a driver before
-/// CUDA 12.4 has no such calls, nor has a build with such a toolkit.
+/// Makes one of at least so many multiprocessors, which lives as long as the process. "" or the error: a
+/// driver before CUDA 12.4 has no such calls, nor has a build with such a toolkit.
 std::string MakeGreenContext(unsigned multiprocessors, GreenContext& made);
 
 }  // namespace lgpu::gpu_probe

@@ -1,6 +1,6 @@
 // gpu_probe: experiments on a real GPU whose outcome lgpu's design hangs on. Prints one JSON object, or keeps
 // it in a file that is whole after every experiment. Each experiment is a process of its own with a limit of
-// time: one that hangs costs its own answer alone.
+// time: one that hangs loses only its own answer.
 
 #include <poll.h>
 #include <unistd.h>
@@ -40,8 +40,8 @@ std::string Today() {
   return text;
 }
 
-// What the machine has, without a call of the driver in this process. `agent` has the driver started: while
-// it lives, the driver keeps the card initialised.
+// The machine's equipment, without a call of the driver in this process. `agent` has the driver started:
+// while it lives, the driver keeps the card initialised.
 Bench Look(Agent& agent, json& about) {
   Bench bench;
   about["date"] = Today();
@@ -106,7 +106,7 @@ bool Parse(int argc, char** argv, Flags& flags) {
   return flags.limit_seconds > 0 && (flags.chosen.empty() != flags.only.empty());
 }
 
-/// All that comes out of `read` until it is closed or the time is over; nothing in the second case.
+/// Reads `read` until it is closed; nothing if the time is over first.
 std::optional<std::string> ReadAll(int read, int seconds) {
   const auto start = std::chrono::steady_clock::now();
   std::string text;

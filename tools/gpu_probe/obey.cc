@@ -56,7 +56,7 @@ double ResidentKiB() {
   return 0;
 }
 
-// The median of what some calls took, in microseconds.
+// The median duration of some calls, in microseconds.
 double Median(std::vector<double>& times) {
   if (times.empty()) return 0;
   std::sort(times.begin(), times.end());
@@ -181,7 +181,7 @@ std::string Obedience::Import(UniqueFd fd, std::size_t bytes) {
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (result != CUDA_SUCCESS) return Check("cuMemImportFromShareableHandle", result);
   memory_.push_back(memory);
-  // What a driver says of where imported memory lies is not documented.
+  // The driver's answer for the location of imported memory is not documented.
   CUmemAllocationProp properties{};
   const CUresult asked = cu_.MemGetAllocationPropertiesFromHandle(&properties, memory.handle);
   return asked == CUDA_SUCCESS ? absl::StrCat("ok location=", properties.location.id)
@@ -297,7 +297,7 @@ std::string Obedience::Find(int value) {
   return absl::StrCat("ok found=", found);
 }
 
-// What every call costs, in microseconds, for `count` chunks of a size side by side.
+// The duration of every call, in microseconds, for `count` chunks of a size side by side.
 std::string Obedience::Cost(std::size_t bytes, int count) {
   const auto chunks = static_cast<std::size_t>(count);
   std::vector<double> create, exports, import, map, access, unmap, release, access_all;

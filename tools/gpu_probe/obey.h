@@ -10,9 +10,9 @@
 
 namespace lgpu::gpu_probe {
 
-/// Obedience is what an agent can do with the driver: calls as they are, without lgpu's backend between.
-/// Memory and descriptors are stacks; a command works on the last one. Nothing is given back at the end: that
-/// is the experiment.
+/// Obedience is an agent's commands to the driver: calls as they are, without lgpu's backend between. Memory
+/// and descriptors are stacks; a command works on the last one. Nothing is given back at the end: that is the
+/// experiment.
 class Obedience {
  public:
   /// "ok NAME=NUMBER ..." or "error CALL gave ..."; `reply` gets a descriptor where there is one to send.

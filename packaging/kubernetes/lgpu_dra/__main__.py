@@ -48,9 +48,9 @@ def parse(arguments):
 
 
 class Upkeep:
-    """What is done again and again: the slice is true, and leases of claims that are gone end. lgpud is looked at each time; the
-    API server is asked only when a card has changed, when kubelet has registered the driver, and now and then, not by all nodes
-    at once. kubelet_came() may be called on any thread."""
+    """The repeated work: keeps the slice true, and ends leases of claims that are gone. It looks at lgpud each time; it asks the
+    API server only when a card has changed, when kubelet has registered the driver, and now and then, not by all nodes at once.
+    kubelet_came() may be called on any thread."""
 
     def __init__(self, driver, resync, grace):
         self._driver, self._resync, self._grace = driver, resync, grace

@@ -1,4 +1,4 @@
-"""What the driver asks of the API server: claims, and its node's ResourceSlice."""
+"""The driver's requests to the API server: claims, and its node's ResourceSlice."""
 
 import logging
 

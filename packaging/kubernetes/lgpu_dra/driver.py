@@ -1,4 +1,4 @@
-"""Claims become managed leases: prepare, unprepare, and the end of what was left over.
+"""Claims become managed leases: prepare, unprepare, and the end of leftover leases.
 
 A claim's allocated devices have a lease each: `k8s-UID` on the card and of the size that the scheduler chose, made by a request
 whose id is the claim's UID, so that a repetition changes nothing. A CDI file in a folder that the container runtime reads gives
@@ -91,7 +91,7 @@ class Driver:
             return prepared
 
     def _results(self, claim):
-        """What the scheduler gave the claim of this node's cards."""
+        """The results of the scheduler for the claim on this node's cards."""
         what = f"claim {claim.namespace}/{claim.name}"
         found = self._api.claim(claim.namespace, claim.name)
         if found is None:
@@ -204,7 +204,7 @@ class Driver:
     def _leases_of(self, uid):
         return [lease for lease in self._leases.snapshot()[1] if lease.get("labels", {}).get(UID) == uid]
 
-    # --- what is left over
+    # --- leftovers
 
     def tend(self):
         """Ends leases and removes files of claims that are gone, writes files that are missing. Where lgpud or the API server does
@@ -233,7 +233,7 @@ class Driver:
             return
         found = self._api.claim(*claim)
         if found is None or found.metadata.uid != uid or not self._given(found):
-            log.info("ending what is left of %s%s: claim %s/%s is gone, or has no memory here", NAME, uid, *claim)
+            log.info("ending leases and files of %s%s: claim %s/%s is gone, or has no memory here", NAME, uid, *claim)
             self._end(uid)
             return
         # A file without a lease stays: lgpud may keep the lease until its card is served again.

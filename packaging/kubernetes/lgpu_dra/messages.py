@@ -1,5 +1,5 @@
-"""What kubelet and a driver say to each other: of kubelet's plugin registration (v1) and of dynamic resource allocation (v1)
-the messages and fields that this driver uses, under upstream's names and numbers."""
+"""The protocols between kubelet and a driver: the messages and fields of kubelet's plugin registration (v1) and of dynamic
+resource allocation (v1) that this driver uses, under upstream's names and numbers."""
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -7,7 +7,7 @@ REGISTRATION = "pluginregistration"
 DRA = "k8s.io.kubelet.pkg.apis.dra.v1"
 REGISTRATION_SERVICE = f"{REGISTRATION}.Registration"
 DRA_SERVICE = f"{DRA}.DRAPlugin"
-# What kubelet calls the service in PluginInfo.supported_versions.
+# kubelet's name for the service in PluginInfo.supported_versions.
 DRA_VERSION = "v1.DRAPlugin"
 
 _Field = descriptor_pb2.FieldDescriptorProto
