@@ -26,10 +26,10 @@ using LogicalId = Id<struct LogicalTag>;
 /// The invariants, which CheckInvariants() tests after every step of the property suite:
 ///
 ///   held(logical)    = granted + leaving           (leaving: returned or draining, not confirmed free)
-///   held(logical)   <= roundup(limit), or what it was when the limit was lowered; never rising while over
+///   held(logical)   <= roundup(limit), or its value when the limit was lowered; never rising while over
 ///   guarantee       <= roundup(limit)
 ///   promised(card)   = sum over its logicals of max(guarantee, held) + overhead + reserve <= total,
-///                      or what Adopt brought it to; never rising while over
+///                      or its value after Adopt; never rising while over
 ///
 /// `foreign` is an observation and no part of these: it lowers what may be granted next, and can
 /// make a card overcommitted. All roundings are to the card's granularity.
@@ -65,7 +65,7 @@ class Ledger {
   struct LogicalView {
     CardId card;
     Bytes limit;      // as asked
-    Bytes guarantee;  // rounded up: what is set aside
+    Bytes guarantee;  // rounded up: the memory that is set aside
     Bytes granted, leaving;
     Bytes held() const { return granted + leaving; }
   };
@@ -73,7 +73,7 @@ class Ledger {
     Bytes total, reserve, overhead, foreign, granularity;
     Bytes held;      // sum of held
     Bytes promised;  // as in the invariant
-    /// What can still be promised or granted beyond guarantees: total - promised - foreign, or zero.
+    /// Memory that can still be promised or granted beyond guarantees: total - promised - foreign, or zero.
     Bytes free() const;
     bool overcommitted() const;  // promised + foreign > total
   };
@@ -104,9 +104,9 @@ class Ledger {
   Verdict Request(LogicalId logical, Bytes bytes);
   /// As Request, and charges nothing.
   Verdict Check(LogicalId logical, Bytes bytes) const;
-  /// How `bytes` (as for Request) are to be taken from several logical devices of one card: inside their
-  /// guarantees first, then in the order given. With kNone, Request succeeds for each of `parts`, none of
-  /// which is zero. Short of the limit: `parts` are all that there is room for.
+  /// The shares of `bytes` (as for Request) of several logical devices of one card: inside their guarantees
+  /// first, then in the order given. With kNone, Request succeeds for each of `parts`, none of which is zero.
+  /// Short of the limit: `parts` fill all room.
   struct Split {
     Verdict verdict;
     std::vector<std::pair<LogicalId, Bytes>> parts;
@@ -149,7 +149,7 @@ class Ledger {
     Bytes held;
     Bytes guaranteed;       // sum of guarantee
     Bytes promised;         // sum of max(guarantee, held)
-    Bytes coming_back;      // how much of `promised` goes when all that is leaving has left
+    Bytes coming_back;      // the part of `promised` that goes when all leaving memory has left
     Bytes adopted_ceiling;  // the promise after Adopt, while that is above total
   };
   struct Logical {

@@ -127,7 +127,7 @@ class Suballocator {
   // ---- Growth. Steps that change nothing first.
   enum class Prefer {
     kFewestNew,    // pages that are not mapped yet
-    kFewestWhole,  // pages that no pinned chunk has: what counts when idle chunks are moved
+    kFewestWhole,  // pages that no pinned chunk has: these count when idle chunks are moved
   };
   enum class Search { kQuick, kExhaustive };
   struct Placement {
@@ -147,7 +147,7 @@ class Suballocator {
   std::optional<Placement> PlanGrowth(const Request& request, const GrowthOptions& options) const;
   /// Runs of pages, in order, that have to be mapped for a place.
   struct Run {
-    Range pages;   // those that the block touches
+    Range pages;   // the pages that the block touches
     Range around;  // the unmapped range that they are part of: a larger chunk may reach into it
   };
   std::vector<Run> UnmappedRuns(const Placement& placement) const;
@@ -158,7 +158,7 @@ class Suballocator {
   };
   /// Sets the place aside, with all of `pages`: unmapped pages next to or under the block.
   Claim ClaimGrowth(const Request& request, const Placement& placement, Range pages);
-  /// Chunks were mapped at these places, all inside the claim; the block is live, what is left is free.
+  /// Chunks were mapped at these places, all inside the claim; the block is live, the rest of the claim free.
   Handle Commit(const Claim& claim, std::span<const Range> chunks);
   /// Nothing was mapped.
   void Abandon(const Claim& claim);
@@ -183,7 +183,7 @@ class Suballocator {
   /// All stamps become smaller by this much, but not below 0: for an owner whose numbers run out.
   void RebaseStamps(Stamp by);
 
-  // ---- What there is.
+  // ---- Sizes.
   Bytes used() const { return FromGranules(used_); }
   Bytes free() const { return FromGranules(free_); }
   Bytes mapped() const { return FromGranules(pages_.mapped_pages() * page_); }

@@ -239,7 +239,7 @@ Suballocator::Handle Suballocator::Commit(const Claim& claim, std::span<const Ra
   }
   const std::uint32_t after = nodes_[index].size != size ? SplitAfter(index, size) : 0;
   const Handle block = MakeLive(index, claim.request);
-  // What is left of the claim are fresh pages, or pages that no chunk came for.
+  // The rest of the claim is fresh pages, or pages that no chunk came for.
   if (before != 0) {
     SettlePieces(before, 0);
   }

@@ -86,8 +86,8 @@ constexpr std::uint64_t AlignDown(std::uint64_t value, std::uint64_t alignment) 
   nodes_[node.next].previous = node.previous;
 }
 
-// Cuts a node that is in no index; the new one, in no index either, is what lies behind the first `size`
-// granules.
+// Cuts a node that is in no index. The new node has the range behind the first `size` granules, and is in no
+// index either.
 inline std::uint32_t Suballocator::SplitAfter(std::uint32_t index, std::uint32_t size, std::uint32_t home) {
   const std::uint32_t rest = NewNode(home);
   Node& node = nodes_[index];

@@ -52,7 +52,7 @@ void BM_BarePingPongWithOneFd(benchmark::State& state) {
 }
 BENCHMARK(BM_BarePingPongWithOneFd)->ArgName("cores")->Arg(0)->Arg(1)->Arg(2)->Apply(Settings);
 
-// Answers every Grow with one chunk; what a daemon does on a null backend, without its ledger.
+// Answers every Grow with one chunk, as a daemon on a null backend does, but without a ledger.
 void ServeGrants(UniqueFd socket) {
   const UniqueFd memory(::memfd_create("lgpu-bench", MFD_CLOEXEC));
   SessionChannel channel(std::move(socket));

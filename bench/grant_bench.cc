@@ -230,8 +230,8 @@ enum class Watched {
   kByEverybody  // and by an open page, the live stream, statistics and timelines, and by an `lgpu top`
 };
 
-/// Reads /metrics again and again while it lives, far more often than any Prometheus does; and what a page
-/// reads, beside an `lgpu top` in a terminal of 200 x 50.
+/// Reads /metrics again and again while it lives, far more often than any Prometheus does; and the data of a
+/// page, beside an `lgpu top` in a terminal of 200 x 50.
 class Scraper {
  public:
   Scraper(testing::DaemonProcess& daemon, Watched watched) {

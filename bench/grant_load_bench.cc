@@ -148,7 +148,7 @@ std::unique_ptr<DeviceBackend> Memfds() {
   return MakeSimulatedBackend({.devices = {SimulatedDevice(0, 16_GiB, "grant_load_bench")}});
 }
 
-/// What a grant and a return of a chunk cost without lgpud: a memfd is made and freed.
+/// The cost of a grant and a return of a chunk without lgpud: a memfd is made and freed.
 absl::StatusOr<Measured> MeasureCreates(const Flags& flags) {
   const std::unique_ptr<DeviceBackend> memory = Memfds();
   return Measure(flags.sessions, flags.seconds, [&](int) -> absl::Status {

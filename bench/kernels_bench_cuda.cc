@@ -318,7 +318,7 @@ class GpuBench {
   /// Microseconds of the host for each of many calls, which are waited for only at the end.
   Pair HostTime(const std::function<void()>& ours, const std::function<void()>& bare,
                 const Tensor& any) const {
-    const int calls = options_.quick ? 10 : 500;  // fewer than what the driver queues without waiting
+    const int calls = options_.quick ? 10 : 500;  // fewer than the driver queues without waiting
     const auto many = [&](const std::function<void()>& call) {
       return [&call, calls] {
         for (int i = 0; i < calls; ++i) call();
@@ -385,7 +385,7 @@ class GpuBench {
 
   absl::Status OneMatMul(DType dtype, std::int64_t n) {
     const std::size_t bytes = static_cast<std::size_t>(n * n) * ElementBytes(dtype);
-    // Numbers as work has them: zeros take less power, and a card that may use more of it runs faster.
+    // Typical numbers: zeros take less power, and a card that may use more of it runs faster.
     std::vector<std::byte> numbers(bytes);
     for (std::size_t i = 0; i < bytes; ++i) {
       const auto random = static_cast<unsigned>((i * 0x9e3779b97f4a7c15U) >> 40);

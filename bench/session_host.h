@@ -26,7 +26,7 @@ class SessionHost {
  public:
   struct Options {
     std::size_t max_sessions = 1;
-    std::size_t descriptors = 256;  // for chunks on their way: what lgpud has at 1,024 open files
+    std::size_t descriptors = 256;  // for chunks on their way: lgpud's number at 1,024 open files
     std::string journal_dir = {};   // empty: grants are not logged
   };
   /// `memory` has one card and outlives the host.

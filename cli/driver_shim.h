@@ -19,7 +19,7 @@ using VariableReader = std::function<std::optional<std::string>(const std::strin
 /// lgpu's libcuda.so.1 and to the real one, which the command's variables put first.
 struct DriverShim {
   std::string folder;
-  SpawnOptions::Environment variables;  // LD_LIBRARY_PATH and LD_PRELOAD, with what they had
+  SpawnOptions::Environment variables;  // LD_LIBRARY_PATH and LD_PRELOAD, with their earlier values
 };
 
 /// The folders of the shim; a type of its own for tests.

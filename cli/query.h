@@ -64,8 +64,8 @@ std::vector<std::string> DeviceKeys();
 std::vector<std::string> SessionKeys();
 
 /// The rows as CSV (RFC 4180, lines end in \n). Rows of `ls` are logical devices, or GPUs if all keys start
-/// with "gpu."; those of `ps` are sessions. INVALID_ARGUMENT for an unknown key or format, naming those that
-/// there are.
+/// with "gpu."; rows of `ps` are sessions. INVALID_ARGUMENT for an unknown key or format, naming the known
+/// ones.
 absl::StatusOr<std::string> QueryDevices(const QueryFlags& flags, const v1::StatsSnapshot& snapshot);
 absl::StatusOr<std::string> QuerySessions(const QueryFlags& flags, const v1::StatsSnapshot& snapshot);
 

@@ -11,7 +11,7 @@
 
 namespace lgpu {
 
-// Op::infer of the table in ops.cc, and what they share.
+// Op::infer of the table in ops.cc, and its helpers.
 
 absl::Status WrongDType(std::string_view op, std::size_t input, DType expected, DType actual);
 absl::Status CheckInputCount(std::string_view op, std::size_t expected, std::size_t actual);

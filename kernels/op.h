@@ -33,7 +33,7 @@ struct TensorSpec {
 struct AxisList {
   std::array<std::int32_t, Shape::kMaxRank> values = {};
   int count = 0;
-  bool all = false;  // every dimension, whatever `values` says; of Transpose: in reversed order
+  bool all = false;  // every dimension, and `values` is ignored; of Transpose: in reversed order
 };
 
 /// The attributes of all ops; each op reads its own.
@@ -80,8 +80,8 @@ class Launcher {
   virtual absl::Status CallLibrary(absl::FunctionRef<absl::Status(const LibraryCall&)> /*call*/) {
     return absl::UnimplementedError("only a real GPU has libraries");
   }
-  /// Calls `launch` once, and gives its status, with memory of the device for what `launch` launches; with
-  /// none where the device has no room now, or where one launch does as well.
+  /// Calls `launch` once, and gives its status, with memory of the device for its launches; with none where
+  /// the device has no room now, or where one launch does as well.
   virtual absl::Status WithScratch(Bytes /*bytes*/,
                                    absl::FunctionRef<absl::Status(std::span<std::byte> scratch)> launch) {
     return launch({});

@@ -70,7 +70,7 @@ class DeviceWork {
   virtual absl::StatusOr<StreamHandle> AdoptStream(int device, void* native) = 0;
   /// An adopted stream loses its handle and stays.
   virtual absl::Status DestroyStream(StreamHandle stream) = 0;
-  /// Waits until the stream has done all that was queued on it. Allocates nothing: for callers that
+  /// Waits until the stream has done all work queued on it. Allocates nothing: for callers that
   /// cannot record a fence.
   virtual absl::Status Drain(StreamHandle stream) = 0;
   virtual absl::StatusOr<Fence> Record(StreamHandle stream) = 0;
@@ -88,7 +88,7 @@ class DeviceWork {
   virtual absl::Status CopyOnDevice(StreamHandle stream, std::byte* to, const std::byte* from,
                                     Bytes bytes) = 0;
   virtual absl::Status Launch(StreamHandle stream, const KernelLaunch& launch) = 0;
-  /// Its first point is behind all that was queued until now.
+  /// The timer's first point is behind all work queued until now.
   virtual absl::StatusOr<std::unique_ptr<StreamTimer>> StartTimer(StreamHandle stream) = 0;
   /// For a library of the GPU's vendor, which queues its work itself: calls `call` once with the driver's
   /// stream, whose context is current meanwhile, and returns its status. The library's work is ordered like a

@@ -40,7 +40,7 @@ std::string List(std::span<const std::string> names) {
   return list;
 }
 
-// What an entry means: a position in the list of GPUs, or why it means nothing.
+// The meaning of an entry: a position in the list of GPUs, or the reason why it means none.
 struct Entry {
   int device = -1;
   std::string invalid;

@@ -54,7 +54,7 @@ class ChunkStore {
   enum class Bound { kAtLeast, kAtMost };
   struct Wanted {
     Bytes amount;
-    Bound bound = Bound::kAtLeast;  // kAtLeast: all of the amount or nothing; kAtMost: what there is up to it
+    Bound bound = Bound::kAtLeast;  // kAtLeast: all of the amount or nothing; kAtMost: up to the amount
     Bytes largest_chunk = Bytes(~std::uint64_t{0});
     Suballocator::Range avoid{};  // no chunk that lies wholly inside; none that overlaps unless `straddling`
     bool straddling = false;

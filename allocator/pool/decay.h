@@ -12,9 +12,10 @@
 
 namespace lgpu {
 
-/// A Decay decides when idle memory of a pool goes back to its source: all of it stays for a second, half of
-/// a reserve for ten, then nothing. Where memory that went back had to be fetched again soon, these times
-/// double, up to 64 times. Pure arithmetic; the caller passes the time, which never falls. Not thread-safe.
+/// A Decay decides when idle memory of a pool goes back to its source. The pool keeps all of it for a second,
+/// half of a reserve for ten seconds, and then none. Where returned memory had to be fetched again soon,
+/// these times double, up to 64 times. Pure arithmetic; the caller passes the time, which never falls. Not
+/// thread-safe.
 class Decay {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;

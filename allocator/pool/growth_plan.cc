@@ -6,8 +6,8 @@
 namespace lgpu {
 namespace {
 
-// Growth comes in steps of a sixteenth of what is used: a program that grows needs few of them, and one that
-// stopped holds little that it does not use.
+// Growth comes in steps of a sixteenth of the used memory: a program that grows needs few of them, and one
+// that stopped growing holds little unused memory.
 constexpr std::uint64_t kGrowthShare = 16;
 constexpr Bytes kLargestStep = 256_MiB;
 constexpr Bytes kLargeClass = 32_MiB;
@@ -256,7 +256,7 @@ GrowthPlan::Step GrowthPlan::Refuse(const View& view, RefusalReason reason) {
   return {.kind = Kind::kRefuse, .grow_refused = grow_refused_, .reason = reason};
 }
 
-// ---- What came of a step.
+// ---- Results of steps.
 
 void GrowthPlan::NoteGranted(std::span<const Chunk> chunks, ChunkStore& store) {
   for (const Chunk& chunk : chunks) {

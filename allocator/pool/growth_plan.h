@@ -25,7 +25,7 @@ struct GrowthSteps {
   Bytes StepFor(Bytes missing, Bytes used, bool small) const;
 };
 
-/// What a GrowthPlan may do. A test of the promise forbids each in turn, and must find the promise broken.
+/// The steps that a GrowthPlan may take. A test of the promise forbids each in turn, and must see it broken.
 struct GrowthPolicy {
   bool moves_idle_chunks = true;
   bool searches_every_place = true;
@@ -45,7 +45,7 @@ struct GrowthPolicy {
 ///
 /// for every mix of chunk sizes, of a source that grants `at_least` as long as it fits and no chunk larger
 /// than `wanted`: idle chunks move, and larger ones than fit go back in exchange for smaller ones, hole by
-/// hole. Where a source has only larger chunks, what is needed counts in those.
+/// hole. Where a source has only larger chunks, `needed` counts in those.
 ///
 /// Not thread-safe: the pool's lock guards every call.
 class GrowthPlan {
@@ -67,7 +67,7 @@ class GrowthPlan {
     bool caches_empty = false;    // the front caches were flushed since the last step and held nothing
   };
   enum class Kind {
-    kDone,    // `block` is made; what was in hand is spare
+    kDone,    // `block` is made; the chunks in hand are spare
     kFlush,   // flush the front caches, then ask again, with caches_empty where there was nothing in them
     kGrow,    // ask the source for `grow`: NoteGranted or NoteGrowRefused
     kMove,    // unmap `runs`: NoteMoved
@@ -100,7 +100,7 @@ class GrowthPlan {
   void NoteGrowRefused(const absl::Status& status) { grow_refused_ = status; }
   void NoteMoved(std::span<const ChunkStore::Run> runs);
   void NoteReturned() { grow_refused_.reset(); }
-  /// All fences were asked (`waited`: waited for) and what passed was released.
+  /// All fences were queried (`waited`: waited for), and passed blocks were released.
   void NoteFences(bool waited) { fences_passed_ = fences_passed_ || waited; }
   bool fences_passed() const { return fences_passed_; }
   /// Makes the chunks in hand spare; true if there were any.
@@ -119,7 +119,7 @@ class GrowthPlan {
     std::vector<Chunk> chunks{};
     std::vector<Suballocator::Range> places{};
     Bytes missing{};       // no chunk was there for this much
-    Bytes largest_hole{};  // of what is missing, in one piece
+    Bytes largest_hole{};  // of the missing bytes, in one piece
     bool small = false;    // only chunks of one page will do
   };
   enum class LastChunk { kFits, kMayStickOut };

@@ -63,7 +63,7 @@ Pool::Impl::~Impl() {
   }
 }
 
-// ---- Requests that are wrong whatever the state.
+// ---- Requests that are wrong in every state.
 
 absl::Status Pool::Impl::CheckStreamId(StreamId stream) const {
   if (stream == StreamOrder::kHome || (stream < kMaxStreams && state_.fences != nullptr)) {

@@ -82,7 +82,7 @@ class Pool::Impl {
   bool MayComeFree(const absl::Status& refused, Bytes bytes, const AllocateOptions& options) const;
 
   // ---- Free.
-  /// What is cached gets its next name without the sub-allocator.
+  /// Whether the slot has names left: a cached block gets its next name without the sub-allocator.
   static bool HasNames(std::uint32_t generation) { return generation + 2 < Node::kGenerations; }
   absl::Status FreeSmall(const Block& block);
   void FreeUncached(Shard* shard, std::uint32_t index, bool is_shared, std::uint32_t about);

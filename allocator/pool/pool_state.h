@@ -36,8 +36,8 @@
 
 namespace lgpu {
 
-/// A PoolState is what the parts of one Pool share: its blocks and chunks under one lock, and the steps that
-/// hand blocks out and take them back. No step calls the source or the fences.
+/// A PoolState has the parts that a Pool's classes share: its blocks and chunks under one lock, and the steps
+/// that hand blocks out and take them back. No step calls the source or the fences.
 ///
 /// A block of the sub-allocator is live there also while it lies in a front cache or waits for fences. The
 /// state of its Node says which:
@@ -94,7 +94,7 @@ struct PoolState {
   std::unordered_set<std::uint32_t> scratch_blocks ABSL_GUARDED_BY(mutex);
   Bytes scratch ABSL_GUARDED_BY(mutex);             // bytes in them
   Bytes scratch_padding ABSL_GUARDED_BY(mutex);     // of padding
-  std::int64_t padding ABSL_GUARDED_BY(mutex) = 0;  // of live blocks, less what the caches know
+  std::int64_t padding ABSL_GUARDED_BY(mutex) = 0;  // of live blocks, less the padding that the caches count
 
   // ---- Requests on their way.
   Bytes pending ABSL_GUARDED_BY(mutex);              // bytes that growing requests are going to use

@@ -81,7 +81,7 @@ class StreamOrder {
     std::uint32_t stamp = 0;
     std::uint64_t key = 0;  // its stream and size; zero: several streams used it
   };
-  /// `size` with `streams` is what TakeParked looks for.
+  /// TakeParked finds the block by `size` and `streams`.
   void Park(std::uint32_t index, std::uint32_t generation, Streams streams, std::uint32_t size);
   /// A block of exactly `size` that only `stream` used.
   std::optional<Parked> TakeParked(StreamId stream, std::uint32_t size);
@@ -106,8 +106,8 @@ class StreamOrder {
 
   // Numbers of stamps run out after 2^32, which is days where every upload closes one.
   static constexpr std::uint32_t kManyStamps = std::uint32_t{1} << 31;
-  /// By how much all stamps, here and wherever its owner keeps them (those that are smaller become 0), may be
-  /// made smaller now; 0: there is no need, or a thread is about to record a stamp.
+  /// The amount by which all stamps, here and wherever its owner keeps them (smaller ones become 0), may be
+  /// lowered now; 0: there is no need, or a thread is about to record a stamp.
   std::uint32_t SmallerBy() const { return stamp_ < kManyStamps || is_recording() ? 0 : passed_; }
   void Rebase(std::uint32_t by);
   /// The number of rebases. A stamp that is kept without the owner's lock is kept with this number.

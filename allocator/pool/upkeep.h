@@ -26,7 +26,7 @@ class Upkeep {
   /// The memory that GiveBack may return.
   struct Offer {
     Decay::Surplus surplus;
-    bool rather_more = false;  // a chunk that is larger than what is left of `surplus` goes too
+    bool rather_more = false;  // a chunk that is larger than the rest of `surplus` goes too
   };
   void FlushIdleCaches(PoolState::Clock::time_point now);
   void GrowAhead();

@@ -41,7 +41,7 @@ absl::StatusOr<std::vector<Chunk>> BareRegionSource::Grow(const GrowRequest& req
   }
   std::vector<Chunk> chunks;
   for (Bytes left = std::min(room, std::max(request.wanted, request.at_least)); !left.is_zero();) {
-    // The largest power of two that the chunk class and what is left allow.
+    // The largest power of two that the chunk class and the bytes left allow.
     Bytes bytes = options_.chunk;
     while (bytes > left) {
       bytes = bytes / 2;

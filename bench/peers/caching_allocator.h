@@ -34,7 +34,7 @@ class BlockCache {
   explicit BlockCache(Slot slots);
 
   Block* NewBlock(Bytes offset, Bytes bytes, int pool);
-  /// What lies behind the first `bytes` becomes a block of the same kind, in no set.
+  /// The bytes behind the first `bytes` become a block of the same kind, in no set.
   Block* Split(Block* block, Bytes bytes);
   /// Appends its neighbour, which is in no set any more.
   void AbsorbNext(Block* block);

@@ -19,7 +19,7 @@ struct Event {
   enum class Kind : std::uint32_t { kAllocate, kFree, kStep };
   Kind kind = Kind::kStep;
   Slot slot = 0;  // kStep: how many steps began before
-  Bytes bytes{};  // kAllocate: what is asked for, never zero
+  Bytes bytes{};  // kAllocate: the size asked for, never zero
 };
 
 /// A Trace is a program's requests to its allocator, made ahead of time so that a replay measures only the
@@ -47,8 +47,8 @@ struct TraceSummary {
 };
 
 TraceSummary Summarize(const Trace& trace);
-/// OK, or INTERNAL with the first event that allocates a live slot, frees a dead one or asks for nothing,
-/// or with what is live at the end.
+/// OK, or INTERNAL with the first event that allocates a live slot, frees a dead one or asks for nothing, or
+/// with the blocks that are live at the end.
 absl::Status Validate(const Trace& trace);
 
 /// A TraceBuilder writes a trace as the program would run. Not thread-safe.

@@ -57,8 +57,8 @@ struct Piece {
   void* second = nullptr;
 };
 
-/// A way to come to memory. `take` makes `piece.bytes` of the device in the current context and may change
-/// that number to what it asked for in the end.
+/// A way to get memory. `take` makes `piece.bytes` of the device in the current context, and may set that
+/// number to the size it finally asked for.
 struct Way {
   const char* name;
   Result (*take)(const Driver& driver, Device device, Piece& piece);
@@ -138,7 +138,7 @@ Result TakeArray(const Driver& driver, Device, Piece& piece) {
 }
 void FreeArray(const Driver& driver, const Piece& piece) { (void)driver("cuArrayDestroy", piece.first); }
 
-/// Three levels: what is asked for, a quarter and a sixteenth of it.
+/// Three levels: the size asked for, a quarter and a sixteenth of it.
 Result TakeMipmapped(const Driver& driver, Device, Piece& piece) {
   Array3dDescriptor array{};
   array.width = kRowElements;

@@ -6,7 +6,7 @@ namespace {
 
 using lgpu::code::kBlockThreads;
 
-/// shared[t] becomes the combination of what the threads t % lanes, t % lanes + lanes, ... have.
+/// shared[t] becomes the combination of the values of the threads t % lanes, t % lanes + lanes, ...
 template <typename T, typename Combine>
 __device__ void CombineRows(T* shared, int lanes, Combine combine) {
   __syncthreads();

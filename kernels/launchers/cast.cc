@@ -36,7 +36,7 @@ std::uint64_t HeadOf(const void* pointer, std::size_t element, std::uint64_t cou
 
 }  // namespace
 
-// The CPU's half has code for wide registers, and kernels/bodies for what is left over.
+// The CPU's half has code for wide registers; kernels/bodies does the remaining elements.
 absl::Status RunCast(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                      const OpAttributes&, Launcher& launcher) {
   const DType from = inputs[0].spec.dtype;

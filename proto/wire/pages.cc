@@ -196,7 +196,7 @@ PlainResult<SharedPage<ClientPage>> SharedPages::OpenClientPage(UniqueFd fd) {
 namespace {
 
 // Atomically: a thread that looks sees the one mapping or the other. Not through mmap(), which
-// ThreadSanitizer takes for a write to what the range held.
+// ThreadSanitizer takes for a write to the range.
 PlainStatus MapOver(const void* address, int fd, std::size_t bytes, int protection) {
   void* const target = const_cast<void*>(address);
   if (::syscall(SYS_mmap, target, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0) == -1) {

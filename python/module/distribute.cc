@@ -25,7 +25,7 @@ using nb::literals::operator""_a;
 
 namespace {
 
-/// A strategy and what keeps its Context.
+/// A strategy, and the object that keeps its Context alive.
 struct PyStrategy {
   nb::object keep;
   PyContext* context = nullptr;

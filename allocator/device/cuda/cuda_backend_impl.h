@@ -97,7 +97,7 @@ class CudaBackend final : public DeviceBackend {
   absl::Status CallLibrary(StreamHandle stream, absl::FunctionRef<absl::Status(void* stream)> call) override;
 
  private:
-  // What this process has on one device; `context` is null until something needs it.
+  // This process's objects on one device; `context` is null until it is needed.
   struct DeviceState {
     explicit DeviceState(const CudaDriver& driver)
         : events(driver, CudaEventPool::Timing::kOff), timing_events(driver, CudaEventPool::Timing::kOn) {}
@@ -125,7 +125,7 @@ class CudaBackend final : public DeviceBackend {
   absl::Status CheckDevice(int device) const;
   absl::Status CheckAddressSpace(int device) const;
   absl::Status CheckChunkSize(int device, Bytes bytes) const;
-  /// OK, or what the result means: descriptors that ran out, a full card, or a promise that was broken.
+  /// OK, or the meaning of the result: descriptors that ran out, a full card, or a promise that was broken.
   absl::Status Explain(const Purpose& purpose, CUresult result);
 
   DeviceState& state(int device) { return *states_[static_cast<std::size_t>(device)]; }

@@ -13,7 +13,7 @@
 
 namespace lgpu {
 
-/// INTERNAL: the system call `call` (with what it was for) broke its promise with `error`, an errno.
+/// INTERNAL: the system call `call` (with its purpose) broke its promise with `error`, an errno.
 absl::Status SystemCallError(const char* call, int error);
 /// RESOURCE_EXHAUSTED with a Refusal of kBackend (machine memory), kDescriptors or kMapCount, whose advice
 /// says what to change.

@@ -260,7 +260,7 @@ PhysicalDevice SimulatedDevice(int index, Bytes memory, const std::string& seed)
   device.pci_bus_id = absl::StrFormat("%04x:%02x:00.0", (index + 1) >> 8, (index + 1) & 0xff);
   device.total = memory;
   device.granularity = 2_MiB;
-  device.compute_major = 9;  // so that reserves and texts are those of a real card of today
+  device.compute_major = 9;  // so that reserves and texts are those of a present-day card
   device.simulated = true;
   device.minor = index;
   return device;

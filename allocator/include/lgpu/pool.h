@@ -49,8 +49,8 @@ struct AllocateOptions {
   /// program is asked to give memory back, no fence is waited for, no chunk moves. A failure does not count
   /// as a refusal, and its status carries no Refusal.
   bool spare_only = false;
-  /// Scratch memory of a library: in MemoryStats::workspace, and in no other number of what is used. More
-  /// than 64 KiB, of stream 0.
+  /// Scratch memory of a library: counted in MemoryStats::workspace, and in no other number of used memory.
+  /// More than 64 KiB, of stream 0.
   bool scratch = false;
 };
 
@@ -60,8 +60,8 @@ struct PoolOptions {
   std::string lease = {};
   /// Chunks are asked for in steps of at least this much where the limit allows it.
   Bytes growth_step = Bytes(std::uint64_t{2} << 20);
-  /// What the front cache of one thread may hold, in blocks of up to 64 KiB; never more than a 64th of the
-  /// limit, a 4096th where half of it is used, and nothing close to it. Zero: no front caches.
+  /// The most bytes in the front cache of one thread, in blocks of up to 64 KiB; never more than a 64th of
+  /// the limit, a 4096th where half of it is used, and nothing close to it. Zero: no front caches.
   Bytes cache_per_thread = Bytes(std::uint64_t{32} << 20);
   /// Null: there is one stream only, and the caller of Trim makes sure that it is done with freed blocks.
   std::shared_ptr<StreamFences> fences = {};

@@ -29,9 +29,9 @@ enum class RefusalReason {
 /// "limit", "card", "address range", ...
 LGPU_API std::string_view RefusalReasonName(RefusalReason reason);
 
-/// A Refusal is everything that is known when memory is refused: it is made once, where the refusal
-/// happens, and library, command line, JSON and events all show this. A number that is not known
-/// is absent, never zero. It is a value type.
+/// A Refusal has all that is known when memory is refused. It is made once, where the refusal happens;
+/// library, command line, JSON and events all show it. A number that is not known is absent, never zero. It
+/// is a value type.
 struct Refusal {
   /// A lease that holds, or is promised, memory of the card.
   struct Holder {
