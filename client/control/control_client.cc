@@ -81,8 +81,8 @@ class ControlClient::Impl {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Makes one call, again and again while the daemon asks to try again, until `timeout` is over. What was
-  /// not admitted had no effect.
+  /// Makes one call, and repeats it while the daemon asks to try again, until `timeout` is over. A call that
+  /// the daemon did not admit had no effect.
   template <typename Once>
   absl::Status UntilAdmitted(std::chrono::milliseconds timeout, const Once& once) const {
     const bool ends = timeout != kNoTimeout;
@@ -139,7 +139,7 @@ class ControlClient::Impl {
     return status;
   }
 
-  /// As Done, for a stream whose caller may end it meanwhile.
+  /// As Done, and calls `between` every 50 ms: an error of it ends the stream.
   static bool AwaitNext(grpc::CompletionQueue& queue, grpc::ClientContext& context,
                         const std::function<absl::Status()>& between, absl::Status& stopped) {
     constexpr std::chrono::milliseconds kBetween{50};

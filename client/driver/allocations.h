@@ -23,11 +23,11 @@ struct Allocation {
   std::shared_ptr<PoolBook> pool;  // a stream-ordered one: `charge.bytes` of this pool
   bool is_exported = false;        // another process may have opened it
   int opened = 0;                  // above 0: another process's, not charged here, and opened so often
-  /// What the driver has for it, at most.
+  /// The most that the driver has in use for it.
   std::uint64_t memory_bytes() const { return RoundUp(charge.bytes, kBlock); }
 };
 
-/// Allocations knows what was charged for each address or array handle. Thread-safe.
+/// Allocations has the charge of each address and array handle. Thread-safe.
 class Allocations {
  public:
   void Add(std::uint64_t key, Allocation allocation);
@@ -61,8 +61,8 @@ class Allocations {
 class Handles {
  public:
   void Created(std::uint64_t handle, Device device, const Charge& charge);
-  /// A multicast object, which has no memory of its own. It keeps what is bound to it until its own last
-  /// handle or mapping; one that another process may have keeps it until the process ends.
+  /// A multicast object, which has no memory of its own. It keeps memory bound to it until its last handle or
+  /// mapping is gone; an object that another process may have keeps it until this process ends.
   void CreatedMulticast(std::uint64_t object);
   /// Another reference to a handle's memory, by an address where it is mapped.
   void Retained(std::uint64_t handle, std::uint64_t address);
@@ -89,8 +89,8 @@ class Handles {
     std::uint64_t bytes = 0;
     std::shared_ptr<Memory> memory;
   };
-  /// What one call of the driver takes references from. It is taken out before the call, because the driver
-  /// may use numbers and addresses again at once; Put back where the driver refused, else Dropped.
+  /// Memory counts its references. A call's references are taken out before the call, because the driver may
+  /// use numbers and addresses again at once; they are put back where the driver refused, else dropped.
   struct Memory {
     Charge charge;
     Device device = kNoDevice;
@@ -109,18 +109,18 @@ class Handles {
   using References = std::vector<Reference>;
   References TakeHandle(std::uint64_t handle);
   References TakeMappings(std::uint64_t address, std::uint64_t bytes);
-  /// What is mapped into one part of the array, and into all of its parts.
+  /// The memory mapped into one part of the array, and into all of its parts.
   References TakeBinding(std::uint64_t array, const Part& part);
   References TakeBindings(std::uint64_t array);
-  /// What was mapped into arrays that died with `context`.
+  /// The memory mapped into arrays that died with `context`.
   References TakeBindingsOfContext(const void* context);
-  /// What of the device's memory is bound to the object, all of it within the range.
+  /// The device's memory that is bound to the object and lies wholly within the range.
   References TakeFromMulticast(std::uint64_t object, Device device, std::uint64_t offset,
                                std::uint64_t bytes);
   void PutHandleBack(const References& taken);
   void PutMappingsBack(const References& taken);
   void PutBindingsBack(const References& taken);
-  /// What had its last reference among these.
+  /// The memory that lost its last reference.
   struct Dropped {
     std::vector<Charge> charges;
     std::uint64_t imports = 0;
@@ -144,7 +144,7 @@ class Handles {
   };
   /// The first mapping that ends after `address`.
   std::map<std::uint64_t, Mapping>::iterator MappingAt(std::uint64_t address);
-  /// One reference of `memory` is gone. With the last one of a multicast object goes what is bound to it.
+  /// One reference of `memory` is gone. The last one of a multicast object drops the memory bound to it too.
   static void Drop(Memory& memory, Dropped& dropped);
 
   std::mutex mutex_;

@@ -1,5 +1,5 @@
-// Arrays and mipmapped arrays. The driver pads them as it likes and says by how much for few of them, so what
-// is charged is the sum of their elements.
+// Arrays and mipmapped arrays. The driver pads them, and tells the padding of few of them, so the charge is
+// the sum of their elements.
 
 #include <algorithm>
 
@@ -8,8 +8,8 @@
 namespace lgpu::shim {
 namespace {
 
-/// Of one element of one channel. Formats of several channels, of planes and of compressed blocks count as
-/// 4 bytes an element, which is at least what they take.
+/// The bytes of one channel of one element. Formats of several channels, of planes and of compressed blocks
+/// count as 4 bytes an element, which is at least their size.
 std::uint64_t BytesOfFormat(int format) {
   switch (format) {
     case 0x01:  // UNSIGNED_INT8
@@ -72,7 +72,7 @@ Result Destroy(Result (*real)(void*), void* array) {
   Shim* const shim = Shim::Get();
   if (shim == nullptr) return CallReal(real, array);
   const auto key = reinterpret_cast<std::uint64_t>(array);
-  // What was mapped into a sparse array goes with it.
+  // The mappings of a sparse array end with it.
   const Handles::References mapped = shim->handles.TakeBindings(key);
   const Result result = shim->UnchargeAround(key, [&] { return CallReal(real, array); });
   if (result == kSuccess) {

@@ -1,4 +1,4 @@
-// The start, what tells sizes, and contexts, which take their memory with them.
+// The start, the calls that tell sizes, and contexts, whose end frees their memory.
 
 #include <algorithm>
 
@@ -66,7 +66,7 @@ Context PrimaryContext(Device device) {
   return context;
 }
 
-/// A release or reset of the primary context; the last one frees what was allocated in it.
+/// A release or reset of the primary context; the last one frees the allocations in it.
 Result LetGoOfPrimary(Result (*real)(Device), Device device) {
   Shim* const shim = Shim::Get();
   const Context context = shim == nullptr ? nullptr : PrimaryContext(device);

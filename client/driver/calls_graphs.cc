@@ -1,5 +1,5 @@
 // Graphs with memory nodes. The graph owns that memory, and the driver reserves it at the first launch or
-// upload; it keeps what graphs freed until the device's graph memory is trimmed.
+// upload. The driver keeps memory that graphs freed until the device's graph memory is trimmed.
 
 #include "client/driver/shim.h"
 
@@ -51,8 +51,8 @@ void GiveBack(Shim& shim, const std::vector<GraphBook::Part>& parts, std::size_t
     shim.graph_pools.GiveBack(*BookOf(shim, parts[i].device), parts[i].bytes);
 }
 
-/// The driver may make the graph's memory anew although it keeps some of other graphs: both are charged, or
-/// what is kept goes.
+/// The driver may make the graph's memory anew although it keeps some of other graphs: both are charged.
+/// Where that is refused, the kept memory is trimmed first.
 bool TakePart(Shim& shim, const GraphBook::Part& part, const char* call) {
   // Shared: another thread may put a new book in its place, once the card is known.
   const std::shared_ptr<PoolBook> book = BookOf(shim, part.device);
@@ -95,10 +95,10 @@ void TellRefused(Shim& shim, const std::vector<GraphBook::Part>& parts, const ch
     shim.graph_pools.TellRefused(*BookOf(shim, part.device), part.bytes, call);
 }
 
-/// Those of CUDA_GRAPH_INSTANTIATE_PARAMS, which begins with them.
+/// The flags of CUDA_GRAPH_INSTANTIATE_PARAMS, which begins with them.
 Flags64 FlagsOf(const void* params) { return params == nullptr ? 0 : *static_cast<const Flags64*>(params); }
 
-/// An instantiation whose `flags` upload the graph is charged, too.
+/// An instantiation that uploads the graph (`flags`) is charged, too.
 template <typename MakeExecutable>
 Result Instantiate(GraphExec* executable, Graph graph, Flags64 flags, const char* call, MakeExecutable make) {
   Shim* const shim = Shim::Get();
@@ -152,7 +152,7 @@ Result Launch(Result (*real)(GraphExec, Stream), GraphExec executable, Stream st
     GiveBack(*shim, parts, parts.size());
     if (result == kOutOfMemory) TellRefused(*shim, parts, call);
   }
-  // The driver may have used what it kept.
+  // The driver may have used memory that it kept.
   shim->graph_pools.SettleAll();
   return result;
 }

@@ -10,12 +10,12 @@ namespace {
 // Rows of pitched memory begin at multiples of this, at least.
 constexpr std::uint64_t kRow = 512;
 
-/// One allocation of `bytes` in the current context, whose address comes in `*address`.
+/// One allocation of `bytes` in the current context; `allocate` writes its address to `*address`.
 template <typename Address, typename Allocate>
 Result Plain(Address* address, std::uint64_t bytes, ChargeKind kind, const char* call, Allocate allocate) {
   Shim* const shim = Shim::Get();
   const std::optional<Shim::Place> place = shim == nullptr ? std::nullopt : shim->Current();
-  // Without a context, or with arguments that cannot be, the driver says what is wrong.
+  // Without a context, or with invalid arguments, the driver says what is wrong.
   if (!place || address == nullptr || bytes == 0) return allocate();
   return shim->ChargeAround(*place, bytes, kind, call, allocate,
                             [&] { return static_cast<std::uint64_t>(*address); });

@@ -26,7 +26,7 @@ std::optional<Device> DeviceOf(Context context) {
   return result == kSuccess ? std::optional(device) : std::nullopt;
 }
 
-/// The device whose memory the stream's allocations take, which need not be that of the current context.
+/// The device that the stream's allocations are on, which need not be that of the current context.
 std::optional<Device> DeviceOfStream(Stream stream) {
   const RealDriver& real = RealDriver::Get();
   Device device = 0;
@@ -180,7 +180,7 @@ LGPU_SHIM_EXPORT Result cuMemPoolExportToShareableHandle(void* shareable, MemPoo
       CallReal(RealDriver::Get().cuMemPoolExportToShareableHandle, shareable, pool, type, flags);
   Shim* const shim = Shim::Get();
   if (shim == nullptr || result != kSuccess) return result;
-  // Whatever it allocates later may be opened, too, so it counts with all that the card can have.
+  // Later allocations of the pool may be opened, too, so it counts with all that the card can have.
   const int card = shim->pools.CardOf(reinterpret_cast<std::uint64_t>(pool));
   const auto book = shim->pools.Of(reinterpret_cast<std::uint64_t>(pool), kNoDevice, card);
   if (!std::exchange(book->is_exported, true)) shim->session.CountExported(card, Pools::kLargest);

@@ -9,7 +9,7 @@
 namespace lgpu::shim {
 namespace {
 
-/// What of a sparse array an entry maps or unmaps.
+/// The part of a sparse array that an entry maps or unmaps.
 Handles::Part PartOf(const ArrayMapInfo& info) {
   Handles::Part part{static_cast<std::uint64_t>(info.subresource_type)};
   if (info.subresource_type == kMipTail) {  // layer, offset and size; the rest of the union is anything
@@ -51,7 +51,7 @@ LGPU_SHIM_EXPORT Result cuMemCreate(Handle* handle, std::size_t bytes, const All
                                     Flags64 flags) {
   const auto create = [&] { return CallReal(RealDriver::Get().cuMemCreate, handle, bytes, prop, flags); };
   Shim* const shim = Shim::Get();
-  // The device is the one of the properties, whatever context is current; memory of the host is not charged.
+  // The device is the one of the properties, not the current context's; memory of the host is not charged.
   if (shim == nullptr || handle == nullptr || prop == nullptr || prop->location.type != kLocationDevice) {
     return create();
   }

@@ -19,12 +19,12 @@ inline constexpr std::uint64_t RoundUp(std::uint64_t bytes, std::uint64_t unit) 
   return bytes > ~std::uint64_t{0} - unit ? bytes : (bytes + unit - 1) / unit * unit;
 }
 
-/// The largest number where the product is none: what the driver refuses as well.
+/// On an overflow the largest number, which the driver refuses as well.
 inline constexpr std::uint64_t Product(std::uint64_t a, std::uint64_t b) {
   return b != 0 && a > ~std::uint64_t{0} / b ? ~std::uint64_t{0} : a * b;
 }
 
-/// What one allocation was charged with.
+/// A Charge is the card, the bytes and the kind that one allocation was charged with.
 struct Charge {
   int card = LeaseSession::kNoCard;
   std::uint64_t bytes = 0;
@@ -41,8 +41,8 @@ class Charges {
   /// Counts an allocation of `bytes` that `call` is about to make. Nothing: refused.
   std::optional<Charge> Take(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
   void GiveBack(const Charge& charge);
-  /// The driver refused what was charged: gives the charge back and takes it again, when the card has the
-  /// memory. Nothing: refused.
+  /// The driver refused memory that was charged: gives the charge back and takes it again, when the card has
+  /// the memory. Nothing: refused.
   std::optional<Charge> TakeAgain(const Charge& charge, const char* call);
   /// The driver refused it a second time: gives the charge back, and the daemon makes an event of it.
   void GiveUp(const Charge& charge, const char* call);

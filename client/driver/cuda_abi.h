@@ -12,7 +12,7 @@
 
 namespace lgpu::shim {
 
-using Result = int;  // a CUresult; a newer driver has others than cuda.h names
+using Result = int;  // a CUresult; a newer driver has more of them than cuda.h names
 inline constexpr Result kSuccess = CUDA_SUCCESS;
 inline constexpr Result kInvalidValue = CUDA_ERROR_INVALID_VALUE;
 inline constexpr Result kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;

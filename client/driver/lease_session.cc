@@ -11,7 +11,7 @@ namespace {
 
 // The daemon answers a charge within its waiting time; this is for its own work and the way.
 constexpr std::chrono::milliseconds kAnswerSlack{1000};
-// Of the first connection, whose daemon may be busy.
+// How long the first connection waits for a daemon that may be busy.
 constexpr std::chrono::milliseconds kJoinPatience{2000};
 // No frame of the shim's waits longer for room in the socket.
 constexpr std::chrono::milliseconds kSendPatience{500};
@@ -199,7 +199,7 @@ void LeaseSession::Take(const wire::Frame& frame) {
       }
       requests_.erase(request);
     } else if (request->is_granted) {
-      // Here, and not by the caller: what is attested next has it.
+      // Counted here, and not by the caller: the next attestation includes it.
       Count(request->card, request->kind, request->bytes);
     }
   } else if (const auto* const returned = frame.Get<wire::ReturnReply>()) {

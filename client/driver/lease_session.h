@@ -50,11 +50,11 @@ class LeaseSession {
 
   /// Counts `bytes` of `card`; false: the daemon refused, or cannot be reached in time. `call` names the
   /// driver's call. kNoCard is refused. `driver_refusals`: how often the driver refused this memory after a
-  /// charge, which was given back; the daemon is asked then, whatever the allowance has (docs/protocol.md).
+  /// charge, which was given back; above 0 the allowance is not used, the daemon is asked (docs/protocol.md).
   bool Charge(int card, std::uint64_t bytes, ChargeKind kind, const char* call,
               std::uint32_t driver_refusals = 0);
   /// Another process may have opened `bytes` of `card`, or may not any more (wraps for negative ones). They
-  /// stay charged after this process while some process of the lease has memory of others open.
+  /// stay charged after this process while a process of the lease has another process's memory open.
   void CountExported(int card, std::uint64_t bytes);
   /// This process has opened memory of another one (1), or closed it (wraps for -1).
   void CountImports(std::uint64_t pieces);
@@ -68,7 +68,8 @@ class LeaseSession {
   struct Figures {
     std::uint64_t limit = 0, free = 0;
   };
-  /// What the lease may still take of the card; what this process gave back counts. Nothing: not attached.
+  /// The lease's limit and free bytes on the card; bytes that this process gave back count as free. Nothing:
+  /// not attached.
   std::optional<Figures> FiguresOf(int card);
 
   /// The process has begun to end by itself: lgpud need not report a lost program.
@@ -111,7 +112,7 @@ class LeaseSession {
   void Receive(Lock& lock, Clock::time_point deadline);
   void Take(const wire::Frame& frame);
   void Lose();
-  /// Waits until the daemon has counted what was uncharged before.
+  /// Waits until the daemon has counted the earlier Uncharges.
   void AwaitUncharges();
   bool TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind);
   void Count(int card, ChargeKind kind, std::uint64_t bytes);  // wraps for negative ones

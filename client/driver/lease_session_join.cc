@@ -49,7 +49,7 @@ bool LeaseSession::EnsureJoined(Lock& lock, Clock::time_point deadline) {
     state_ = joined == Joining::kDone ? State::kJoined : joined == Joining::kNever ? State::kOver : before;
     changed_.notify_all();
     if (joined != Joining::kAgain) continue;
-    // A program without a daemon is told so at once; one whose daemon is being restarted waits for it.
+    // A program that never joined fails at once; one whose daemon is being restarted waits for it.
     if (before == State::kFresh || Clock::now() + pause >= deadline) return false;
     lock.unlock();
     std::this_thread::sleep_for(pause);

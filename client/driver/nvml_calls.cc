@@ -59,7 +59,7 @@ LeaseSession* Session() {
   return the_session.load();
 }
 
-/// What the lease may use of the device; nothing: there is no lease, or it has nothing of this device.
+/// The lease's figures of the device; nothing: there is no lease, or it has nothing of this device.
 std::optional<LeaseSession::Figures> FiguresOf(NvmlDevice device) {
   LeaseSession* const session = Session();
   const auto get = reinterpret_cast<NvmlResult (*)(NvmlDevice, char*, unsigned)>(Find("nvmlDeviceGetUUID"));

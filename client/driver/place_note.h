@@ -4,8 +4,8 @@
 namespace lgpu::shim {
 
 /// A PlaceNote is room in each of lgpu's libraries. `lgpu run --isolate` gives a command its own copies of
-/// the libraries and writes there what a copy could not learn from a cleared environment. The note of an
-/// installed library is empty.
+/// the libraries and writes the folder and the lease's variables there, which the program's environment may
+/// lack. The note of an installed library is empty.
 struct PlaceNote {
   static constexpr unsigned kRoom = 4096;
   static constexpr char kMarker[16] = "lgpu-place-note";

@@ -11,15 +11,15 @@
 
 namespace lgpu::shim {
 
-/// What one pool of stream-ordered memory is charged with. The pool keeps what is freed, so the charge
+/// A PoolBook is the charge of one pool of stream-ordered memory. The pool keeps freed memory, so the charge
 /// follows its requests upwards at once, and the driver's own figure downwards (Settle).
 struct PoolBook {
   std::uint64_t pool = 0;            // the driver's handle
   int card = LeaseSession::kNoCard;  // kNoCard: of the host, or the daemon could not say
-  Device device = kNoDevice;         // whose memory the pool has; kNoDevice: not known
+  Device device = kNoDevice;         // of the pool's memory; kNoDevice: not known
   std::uint64_t used = 0;            // of live allocations
-  std::uint64_t kept = 0;     // of graphs that are gone: what the driver may still have in use for them
-  std::uint64_t charged = 0;  // whole blocks; at least `used` and `kept`
+  std::uint64_t kept = 0;            // bytes that the driver may still have in use for graphs that are gone
+  std::uint64_t charged = 0;         // whole blocks; at least `used` and `kept`
   unsigned frees = 0;
   std::uint64_t takes = 0;  // allocations counted so far
   bool is_host = false;     // memory of the host, which is not charged
@@ -32,7 +32,7 @@ struct PoolBook {
 /// keeps as a pool for each device. Thread-safe.
 class Pools {
  public:
-  /// What the driver says of the pool now; nothing: it does not say.
+  /// A figure of the pool as the driver tells it now; nothing: it does not.
   using Figure = std::optional<std::uint64_t> (*)(std::uint64_t pool);
 
   /// `session` outlives it. `in_use`: of a pool with memory that no call of the program frees; else null.
@@ -49,17 +49,17 @@ class Pools {
   /// Counts an allocation of `bytes` of the pool: `call` is about to make it. At least `floor` is charged for
   /// the pool then. False: refused.
   bool Take(PoolBook& pool, std::uint64_t bytes, const char* call, std::uint64_t floor = 0);
-  /// The driver refused what was taken, and it was given back: takes it again when the card has the memory.
+  /// The driver refused memory that was taken and given back: takes it again when the card has the memory.
   bool TakeAgain(PoolBook& pool, std::uint64_t bytes, const char* call);
   /// The driver refused it a second time, and it was given back.
   void TellRefused(const PoolBook& pool, std::uint64_t bytes, const char* call);
   /// It was freed to the pool.
   void GiveBack(PoolBook& pool, std::uint64_t bytes);
-  /// A graph is gone that may have left memory in use: what the driver has in use stays charged until it
-  /// says otherwise.
+  /// A graph is gone that may have left memory in use: memory that the driver has in use stays charged until
+  /// the driver's figure is lower.
   void KeepInUse(PoolBook& pool);
-  /// The driver gave memory of the pool back to the device, or may have: uncharges what the pool does not
-  /// have any more.
+  /// The driver gave memory of the pool back to the device, or may have: uncharges memory that the pool no
+  /// longer has.
   void Settle(PoolBook& pool);
   void SettleAll();
   /// The driver destroyed it; its memory goes with the last allocation. True: it was another process's.
@@ -70,8 +70,8 @@ class Pools {
   static constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;
 
  private:
-  /// `reserved`: of the pool, said after `takes` allocations were counted; live allocations stay charged.
-  /// False: others were counted since, and the pool may have more by now.
+  /// `reserved`: the pool's figure, read after `takes` allocations were counted; live allocations stay
+  /// charged. False: more allocations were counted since, and the pool may have more by now.
   bool LowerTo(PoolBook& pool, std::uint64_t reserved, std::optional<std::uint64_t> takes = {});
 
   LeaseSession& session_;

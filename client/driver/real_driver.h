@@ -21,7 +21,7 @@ struct RealDriver {
   static void* Find(const char* symbol);
 };
 
-/// The answer where the driver does not have the call, else what it answers.
+/// The driver's answer, or kNotSupported where the driver does not have the call.
 template <typename... Parameters, typename... Arguments>
 Result CallReal(Result (*call)(Parameters...), Arguments... arguments) {
   return call == nullptr ? kNotSupported : call(arguments...);

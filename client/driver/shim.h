@@ -17,7 +17,7 @@
 
 namespace lgpu::shim {
 
-/// The memory nodes of an instantiated graph, summed by device: what its first launch reserves.
+/// A GraphBook sums an instantiated graph's memory nodes by device: the bytes that its first launch reserves.
 struct GraphBook {
   struct Part {
     Device device = 0;
@@ -27,10 +27,10 @@ struct GraphBook {
   bool is_charged = false;
 };
 
-/// What the driver has reserved for the graphs of a device; nothing: it does not say.
+/// The bytes that the driver has reserved for the graphs of a device; nothing: it does not tell.
 std::optional<std::uint64_t> GraphReserved(std::uint64_t device);
 
-/// A Shim is all that the shim knows in one process. A forked child begins a new one. It is never destroyed:
+/// A Shim is the state of the shim in one process. A forked child begins a new one. It is never destroyed:
 /// programs call the driver until their last instruction.
 class Shim {
  public:
@@ -51,12 +51,12 @@ class Shim {
   /// failure.
   template <typename Allocate>
   Result AllocateCharged(std::optional<Charge>& charge, const char* call, Allocate allocate);
-  /// Charges before `allocate` runs, adds the allocation under what `key` says after it, and gives the charge
-  /// back where the driver refuses.
+  /// Charges before `allocate` runs, adds the allocation under the key that `key` returns after it, and gives
+  /// the charge back where the driver refuses.
   template <typename Allocate, typename Key>
   Result ChargeAround(const Place& place, std::uint64_t bytes, ChargeKind kind, const char* call,
                       Allocate allocate, Key key);
-  /// Frees by `free` what is known under `key`.
+  /// Takes the allocation of `key` out, calls `free`, and gives its charge back where that succeeds.
   template <typename Free>
   Result UnchargeAround(std::uint64_t key, Free free);
   std::optional<Charge> Take(int card, std::uint64_t bytes, ChargeKind kind, const char* call);

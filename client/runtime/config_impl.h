@@ -22,7 +22,7 @@ class Config::Impl {
   std::shared_ptr<internal::ContextState> Live();
   std::shared_ptr<internal::ContextState> LiveContext() const;
   absl::StatusOr<ConfigState::Plan> MakePlan(std::vector<std::string>& notes) const;
-  /// Gives the live Context the sizes of `changed`; on an error it has those of before.
+  /// Gives the live Context the sizes of `changed`; on an error its sizes are as before.
   absl::Status Resize(internal::ContextState& context, const ConfigState& changed) const;
   void Log(const std::vector<std::string>& notes) const;
 

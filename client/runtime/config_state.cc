@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "/physical_device:";
 
-/// What Python's repr shows of the device, or of the text that is none.
+/// The error for a name of no device: with Python's repr of the device, or with the text itself.
 absl::Status Unrecognized(std::string_view name) {
   const std::string_view rest = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : std::string_view();
   const std::optional<DeviceName> parsed = ParseLocalName(rest);

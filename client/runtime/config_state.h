@@ -72,7 +72,7 @@ class ConfigState {
   bool strict() const { return mode_ == ConfigMode::kStrict; }
   bool IsVisible(std::size_t device) const;
   std::vector<std::size_t> Gpus() const;  // all of them, in order
-  /// Where no change is possible any more: TensorFlow's text, and natively what to do.
+  /// The error where no change is possible any more: TensorFlow's text, and in native mode what to do.
   absl::Status Initialized(std::string_view what) const;
   absl::Status CheckLogical(const PhysicalDeviceInfo& device,
                             const std::vector<LogicalDeviceConfiguration>& parts) const;

@@ -121,8 +121,8 @@ absl::Status Device::Launch(const KernelLaunch& launch) {
 
 absl::Status Device::CallLibrary(absl::FunctionRef<absl::Status(const LibraryCall&)> call) {
   if (!is_gpu() || gpu_.matmul == nullptr) return Launcher::CallLibrary(call);
-  // Outlives the backend's call, which counts what was queued at its end: the pool must not have the memory
-  // back before it can tell that the stream is not done with it.
+  // Outlives the backend's call, which counts the queued work at its end: only then can the pool tell that
+  // the stream still uses the memory.
   absl::InlinedVector<std::shared_ptr<const Block>, 1> taken;
   return gpu_.backend->CallLibrary(stream(), [&](void* stream) {
     return call({.stream = stream,

@@ -64,7 +64,7 @@ class Device final : public Launcher {
   StreamHandle stream(Streams stream = kHome) const { return streams_[stream]; }
   DeviceWork& backend() const { return *gpu_.backend; }  // GPUs only
   DevicePool& memory() const { return *gpu_.memory; }    // GPUs only
-  /// What the program takes of it for kernels of its own; until Shutdown. GPUs only.
+  /// The program's blocks of it for kernels of its own; until Shutdown. GPUs only.
   CallerMemory& caller_memory() const { return *caller_memory_; }
   OpTimers& timers() const { return *timers_; }  // GPUs only
 
@@ -73,7 +73,7 @@ class Device final : public Launcher {
   absl::StatusOr<Block> Allocate(Bytes bytes, std::string_view op, std::chrono::nanoseconds timeout,
                                  FilledBy filled_by);
   void Free(const Block& block, Bytes requested);
-  /// Fills what was allocated for the host to fill; `from` may go when this returns.
+  /// Fills memory that was allocated for the host to fill; `from` may go when this returns.
   absl::Status CopyFromHost(std::byte* to, std::span<const std::byte> from);
   /// Waits for queued work of the stream that uses `from`.
   absl::Status CopyToHost(std::span<std::byte> to, const std::byte* from);
@@ -81,7 +81,7 @@ class Device final : public Launcher {
   absl::Status CallLibrary(absl::FunctionRef<absl::Status(const LibraryCall&)> call) override;
   absl::Status WithScratch(Bytes bytes,
                            absl::FunctionRef<absl::Status(std::span<std::byte> scratch)> launch) override;
-  /// OK where kernels that need a library find it; why not, else. The first call on a card loads it.
+  /// OK where kernels that need a library find it, else the reason. The first call on a card loads it.
   absl::Status OpenLibrary();
   /// Waits until all work queued on the stream has ended.
   absl::Status Synchronize();
@@ -90,7 +90,7 @@ class Device final : public Launcher {
   void CountOp(bool soft_placed);
   std::uint64_t ops() const { return ops_.load(std::memory_order_relaxed); }
   std::uint64_t soft_placed() const { return soft_placed_.load(std::memory_order_relaxed); }
-  /// "GPU_0_lgpu", "cpu": what messages call the allocator.
+  /// The allocator's name in messages: "GPU_0_lgpu", "cpu".
   std::string allocator_name() const;
 
   /// Waits for the streams and gives them up; the memory has no stream any more.
@@ -109,8 +109,8 @@ class Device final : public Launcher {
   std::array<StreamHandle, kStreams> streams_{};  // none of a CPU, or after Shutdown
   std::unique_ptr<OpTimers> timers_;              // GPUs only
   std::unique_ptr<CallerMemory> caller_memory_;   // GPUs only
-  // Held while a library queues work that uses the workspace: what one call queues there may be several
-  // entries of the stream, and another's between them would overwrite what they hand on.
+  // Held while a library queues work that uses the workspace. One call may queue several entries on the
+  // stream that hand on values there; another call's work between them would overwrite these.
   Mutex workspace_order_;
   std::atomic<bool> library_open_{false};
   std::atomic<std::uint64_t> ops_{0};

@@ -84,7 +84,7 @@ absl::StatusOr<const MachineCard*> FindCard(const std::string& wanted,
   return found;
 }
 
-/// What TF_FORCE_GPU_ALLOW_GROWTH makes of each device; said once.
+/// Applies TF_FORCE_GPU_ALLOW_GROWTH to each device, with one note for all.
 void ApplyGrowthVariable(const DeviceEnvironment& environment, DeviceChoice& choice) {
   std::string note;
   for (LogicalDeviceSpec& device : choice.devices) {

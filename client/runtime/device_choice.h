@@ -22,13 +22,13 @@ struct MachineCard {
   Bytes available;  // total less reserve: the largest limit
 };
 
-/// The variables that have a say in which devices a Context gets.
+/// The environment's part in the choice of a Context's devices.
 struct DeviceEnvironment {
   std::optional<std::string> cuda_visible_devices = {};    // CUDA_VISIBLE_DEVICES
   std::optional<std::string> cuda_device_order = {};       // CUDA_DEVICE_ORDER
   std::optional<std::string> force_gpu_allow_growth = {};  // TF_FORCE_GPU_ALLOW_GROWTH
-  /// The UUIDs of the GPUs that the CUDA driver shows this process, in its order: what the first two come to,
-  /// where the cards are real. Else the list is read here, and the cards count in PCI order.
+  /// The UUIDs of the GPUs that the CUDA driver shows this process, in its order: the driver applies the
+  /// first two variables to real cards. Without it the list is read here, and the cards count in PCI order.
   std::optional<std::vector<std::string>> driver_cards = {};
 
   static DeviceEnvironment OfThisProcess();
@@ -40,8 +40,8 @@ absl::StatusOr<std::vector<int>> UsableCards(std::span<const std::string> machin
                                              std::span<const std::string> served,
                                              const DeviceEnvironment& environment);
 
-/// `environment` with what the CUDA driver says, for a machine with real cards. The driver's error where it
-/// does not start although CUDA_VISIBLE_DEVICES leaves this process some of them.
+/// `environment` with `driver_cards` where the machine has real cards. The driver's error where it does not
+/// start although CUDA_VISIBLE_DEVICES leaves this process some of them.
 absl::StatusOr<DeviceEnvironment> AskDriver(DeviceEnvironment environment,
                                             std::span<const std::string> machine,
                                             std::span<const std::string> served);
@@ -52,10 +52,10 @@ struct DeviceChoice {
   std::vector<std::string> notes;  // lines for the log
 };
 
-/// What `options.logical_devices` mean on this machine: cards that CUDA_VISIBLE_DEVICES leaves this process
-/// and that are served; growth as TF_FORCE_GPU_ALLOW_GROWTH overrides it. Without any option: one growing
-/// device on the first visible card. NOT_FOUND with both lists if no visible card is served, or a
-/// physical_device is none of them; INVALID_ARGUMENT for one that is ambiguous.
+/// The devices of `options` on this machine: on cards that CUDA_VISIBLE_DEVICES leaves this process and that
+/// are served; growth as TF_FORCE_GPU_ALLOW_GROWTH overrides it. Without any option: one growing device on
+/// the first visible card. NOT_FOUND with both lists if no visible card is served, or a physical_device is
+/// none of them; INVALID_ARGUMENT for one that is ambiguous.
 absl::StatusOr<DeviceChoice> ChooseDevices(const std::vector<LogicalDeviceOptions>& options,
                                            const std::vector<MachineCard>& machine,
                                            const DeviceEnvironment& environment);

@@ -41,7 +41,7 @@ void End(std::unique_ptr<DeviceScope::Entry> entry) {
     *link = entry->outer;
     return;
   }
-  // It was opened on another thread, whose list still holds it: it asks for nothing any more, and stays.
+  // The scope was opened on another thread, whose list still holds the entry: it stays, without effect.
   entry->ended.store(true, std::memory_order_relaxed);
   [[maybe_unused]] const DeviceScope::Entry* leaked = entry.release();
 }

@@ -9,7 +9,7 @@
 
 namespace lgpu::internal {
 
-/// What programs see of the devices of a lease.
+/// The devices of a lease as programs see them.
 std::vector<LogicalDeviceInfo> InfosOf(const std::vector<LeasedDevice>& devices);
 /// TensorFlow's physical_device_desc: "device: 0, name: ..., pci bus id: ..., compute capability: 9.0".
 std::string PhysicalDeviceDesc(const LogicalDeviceInfo& info);

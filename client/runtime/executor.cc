@@ -167,7 +167,7 @@ absl::Status BringInputs(ContextState& state, const Op& op, std::span<const Tens
   return absl::OkStatus();
 }
 
-/// A TimedLauncher is a GPU whose op is measured from its first launch on: what the host does before, like
+/// A TimedLauncher is a GPU whose op is measured from its first launch on: the host's work before it, like
 /// choosing an algorithm, is no time of the device.
 class TimedLauncher final : public Launcher {
  public:

@@ -29,7 +29,7 @@ struct CopyVerdict {
 };
 CopyVerdict JudgeCopy(DevicePolicy policy, const InputElsewhere& input);
 
-/// An op that is not run, and all that decides where it would be.
+/// An op that is not run, with the state of its thread and context that decides its placement.
 struct ExplainRequest {
   const Op& op;
   std::span<const TensorSpec> inputs;
@@ -40,7 +40,7 @@ struct ExplainRequest {
   bool soft = true;
   DevicePolicy policy = DevicePolicy::kSilent;
   bool pin_small_ops = false;
-  std::string_view node = {};  // its name in a graph, whose errors are said then; empty: TensorFlow 2's
+  std::string_view node = {};  // its name in a graph: gives a graph's errors; empty: TensorFlow 2's errors
 };
 PlacementExplanation Explain(const Placer& placer, const ExplainRequest& request);
 

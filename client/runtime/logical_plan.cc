@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kPascal = 6;
 
-/// What TensorFlow leaves to the system and the libraries.
+/// The bytes that TensorFlow leaves to the system and the libraries.
 Bytes SystemReserve(Bytes free, int compute_major) {
   if (free < 2_GiB) return 225_MiB;
   if (compute_major <= 6) return 500_MiB;
@@ -23,7 +23,7 @@ Bytes SystemReserve(Bytes free, int compute_major) {
   return compute_major == 8 ? 1536_MiB : 1800_MiB;
 }
 
-/// Whole MiB of a limit in "megabytes"; what a float of any value comes to without undefined conversions.
+/// A limit in whole MiB from a float of any value, without undefined conversions.
 Bytes LimitOf(float megabytes) {
   if (!(megabytes >= 1)) return Bytes();
   constexpr float kMost = 16.0F * 1024 * 1024 * 1024;  // 2^34 MiB are 2^54 bytes
@@ -78,7 +78,7 @@ absl::Status CheckPriorities(const PriorityCheck& check) {
   return absl::OkStatus();
 }
 
-/// The cards of the visible_device_list, and those of them that are valid.
+/// The cards of the visible_device_list, and the valid ones of them.
 struct VisibleGpus {
   std::vector<int> listed;
   std::vector<int> valid;
@@ -118,8 +118,8 @@ absl::Status CheckVirtualDevices(const PlanRequest& request, const VisibleGpus& 
   return absl::OkStatus();
 }
 
-/// The multiprocessors that a card must have: those of the largest visible one, but no more than 8; or what
-/// the variable says.
+/// The multiprocessors that a card must have: as many as the largest visible one has, but no more than 8; or
+/// the number in the variable.
 int MinMultiprocessors(const PlanRequest& request, std::span<const int> visible,
                        std::vector<std::string>& notes) {
   int least = 0;
@@ -135,7 +135,7 @@ int MinMultiprocessors(const PlanRequest& request, std::span<const int> visible,
   return least;
 }
 
-/// What one visible card becomes; `entry` is null where nothing says how to split it.
+/// Appends the logical devices of one visible card; `entry` is null where the options do not split it.
 absl::Status AppendDevices(const PlanRequest& request, int card, const VirtualDevices* entry,
                            std::vector<PlannedDevice>& devices, std::vector<std::string>& notes) {
   if (entry == nullptr || entry->memory_limit_mb.empty()) {

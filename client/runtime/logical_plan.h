@@ -15,7 +15,7 @@
 #include "lgpu/bytes.h"
 
 // How TensorFlow's runtime makes logical GPUs out of the cards that a process sees, with its errors and
-// texts. All of this is pure: what the environment and the cards say is handed in.
+// texts. All of this is pure: the caller passes the environment's values and the cards in.
 
 namespace lgpu {
 
@@ -69,9 +69,9 @@ struct PlanRequest {
   std::optional<std::string_view> min_multiprocessors = {};
 };
 
-/// Those of the visible cards (positions in request.cards) that TensorFlow takes: of compute capability 3.5
-/// at least, and not much smaller than the largest one. What is not known of a card leaves it in. A line for
-/// each one that is left out goes to `notes`.
+/// The visible cards (positions in request.cards) that TensorFlow takes: of compute capability 3.5 at least,
+/// and with enough multiprocessors (MinMultiprocessors). An unknown value does not exclude a card. A line for
+/// each card that is left out goes to `notes`.
 std::vector<int> ValidCards(const PlanRequest& request, std::span<const int> visible,
                             std::vector<std::string>& notes);
 
@@ -79,13 +79,13 @@ std::vector<int> ValidCards(const PlanRequest& request, std::span<const int> vis
 absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const PlanRequest& request,
                                                        std::vector<std::string>& notes);
 
-/// The limit of a logical GPU that has a card for itself and no limit of its own: what is free less a
-/// reserve, or a fraction of all. `card` is its position, for messages.
+/// The limit of a logical GPU that has a card for itself and no limit of its own: the free memory less a
+/// reserve, or a fraction of the total. `card` is its position, for messages.
 absl::StatusOr<Bytes> DefaultMemoryLimit(const PlanRequest& request, int card,
                                          std::vector<std::string>& notes);
 
-/// What TF_FORCE_GPU_ALLOW_GROWTH makes of a setting: exactly "true" or "false" count. `note` is the line for
-/// the log, if there is one.
+/// The setting after TF_FORCE_GPU_ALLOW_GROWTH, of which exactly "true" or "false" count. `note` is the line
+/// for the log, if there is one.
 struct GrowthSwitch {
   bool growth = false;
   std::string note = {};

@@ -40,7 +40,7 @@ absl::StatusOr<ContextOptions> LeaseOptions(const MemoryOptions& options) {
   return context;
 }
 
-// What every call needs: a state, of this process, whose gate is open.
+// An Entered is a call behind the state's gate: ok() if there is a state, of this process, with an open gate.
 class Entered {
  public:
   enum class For { kNewBlock, kAnythingElse };

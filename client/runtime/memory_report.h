@@ -18,7 +18,7 @@ absl::Status PrefixedStatus(const absl::Status& status, std::string_view prefix)
 
 /// `gpu` is one. Callers are behind the gate, here and below.
 AllocatorStats AllocatorStatsOf(const Device& gpu);
-/// What a summary says of one GPU.
+/// A DeviceMemory is the summary's data of one GPU.
 struct DeviceMemory {
   std::string name;
   MemoryStats stats;

@@ -47,7 +47,7 @@ class OwnMemory final : public MemoryState {
     session_.StartUpkeep();
   }
 
-  // Nobody has a block any more but programs that lost it.
+  // A block that is live now was lost by the program: no handle and no export is left.
   ~OwnMemory() override {
     if (IsForked()) return;
     const MutexLock lock(close_mutex_);

@@ -19,8 +19,8 @@ namespace lgpu::internal {
 
 class ContextState;
 
-/// A MemoryState is what a LogicalMemory and its exported blocks share. Two kinds: one with a session of its
-/// own, and one that is part of a Context. Thread-safe; what is below the gates is used behind them alone.
+/// A MemoryState is shared by a LogicalMemory and its exported blocks. Two kinds: one with a session of its
+/// own, and one that is part of a Context. Thread-safe; memory() and pool() are used behind the gates alone.
 class MemoryState {
  public:
   virtual ~MemoryState() = default;
@@ -74,7 +74,7 @@ absl::StatusOr<std::shared_ptr<MemoryState>> OpenMemory(std::unique_ptr<Lease> l
 /// GPU:index of the Context, whose gate is open.
 std::shared_ptr<MemoryState> MemoryOfContext(std::shared_ptr<ContextState> context, int index);
 
-/// What a ResizeOptions may not say.
+/// INVALID_ARGUMENT for options that no device can take.
 absl::Status CheckResize(const ResizeOptions& options);
 
 }  // namespace lgpu::internal

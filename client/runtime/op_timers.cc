@@ -45,7 +45,7 @@ std::vector<PlacementEntry> OpTimers::Take(Which which) {
     measured.pop_front();
   }
   const MutexLock lock(mutex_);
-  // Those that were kept meanwhile are younger.
+  // Ops that were kept meanwhile are younger.
   while (!measured.empty()) {
     kept_.push_front(std::move(measured.back()));
     measured.pop_back();

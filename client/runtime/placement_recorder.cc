@@ -12,7 +12,7 @@ namespace lgpu::internal {
 
 namespace {
 
-// What copies are called by an lgpud that knows them as ops only.
+// The name of copies for an lgpud that knows them as ops only.
 constexpr std::string_view kCopyName = "Copy";
 
 int CopyIndex() { return static_cast<int>(AllOps().size()); }

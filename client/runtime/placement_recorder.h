@@ -21,7 +21,7 @@
 
 namespace lgpu::internal {
 
-/// What happened to one op, by the clock.
+/// The times of one op.
 struct OpTimes {
   std::uint64_t submitted_ns = 0;  // of the monotonic clock
   std::uint64_t returned_ns = 0;
@@ -53,7 +53,7 @@ class PlacementRecorder {
   }
   /// The name of the next node of `op` in a graph; empty where lines are not in that format.
   std::string NextNodeName(const Op& op) const;
-  /// Records an op whose kernel was launched; one that is measured, when its device time is known.
+  /// Records an op whose kernel was launched; a measured op is recorded when its device time is known.
   void AfterOp(const Op& op, DType dtype, const DeviceRequest* request, Device& device, bool soft_placed,
                Bytes output, OpTimes times);
   /// Records a copy of values from a device, or nullptr for the host, to another one or the host.

@@ -134,7 +134,7 @@ DeviceRequest Placer::ResolveSpec(std::string_view text, const DeviceRequest* ou
   const bool inside = outer != nullptr && outer->spec != DeviceName{};
   const DeviceName name = MergeUnset(*spec, inside ? outer->spec : NameOf(cpu()));
   const std::string text_of_name = ToString(name);
-  // What Python lets through and the runtime cannot read, such as a number below zero.
+  // Python lets names through that the runtime cannot read, such as a number below zero.
   const std::optional<DeviceName> read = ParseFullName(text_of_name);
   if (read != WithoutStars(name)) {
     request.given = text_of_name;

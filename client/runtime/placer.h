@@ -34,7 +34,7 @@ struct DeviceRequest {
   std::string full_name;             // "/job:localhost/replica:0/task:0/device:GPU:2"
   std::string local_name;            // "/device:GPU:2"
   DeviceName name;
-  DeviceName spec;     // what a strict scope inside this one builds on: the name with its stars
+  DeviceName spec;     // the name with its stars, which a strict scope inside this one builds on
   DeviceName written;  // the name of the scopes alone, as a graph's errors show it
 };
 

@@ -18,14 +18,14 @@
 
 namespace lgpu {
 
-/// A CallerMemory is what a program takes of a DevicePool for kernels of its own: blocks on streams of its
-/// own, and how many of them are live or exported. An exported block belongs to owners that outlive its
-/// maker.
+/// A CallerMemory gives a program blocks of a DevicePool for its own kernels on its own streams, and counts
+/// the live and the exported ones. An exported block belongs to owners that may outlive the program's handle
+/// of the memory.
 ///
 /// Thread-safe, except RemoveStreams. Pool and backend outlive it.
 class CallerMemory {
  public:
-  /// kShared: the pool has blocks of others too, which are not to be found or freed here.
+  /// kShared: the pool has blocks of other owners too, which are not to be found or freed here.
   enum class PoolUse { kAlone, kShared };
   CallerMemory(DevicePool& pool, DeviceWork& backend, int device, PoolUse use)
       : pool_(pool), use_(use), streams_(pool, backend, device) {}
@@ -47,8 +47,8 @@ class CallerMemory {
   absl::Status Free(const Block& block, void* stream);
   absl::StatusOr<Block> Find(const void* address);
   absl::Status UseOn(const Block& block, void* stream);
-  /// Exported blocks that were to be freed on the stream wait for it no more; the stream is not used for
-  /// them any more when this returns, whatever thread ends an export meanwhile.
+  /// Exported blocks that were to be freed on the stream wait for it no more. When this returns, no thread
+  /// that ends an export uses the stream any more.
   absl::Status ForgetStream(void* stream);
 
   /// From here on the block is freed by FreeExported alone, once, on `stream`.

@@ -76,8 +76,8 @@ absl::Status CallerStreams::Find(void* stream, Use& use) {
   return absl::OkStatus();
 }
 
-// The key is cleared already. When the stream is drained, whatever it was ordered behind is done too: the
-// next stream with the number need not wait for it.
+// The key is cleared already. A drained stream has no work left to be ordered behind: the next stream with
+// the number need not wait for it.
 absl::Status CallerStreams::Remove(StreamId id) {
   Slot& slot = slots_[id];
   const absl::Status drained = pool_.RemoveStream(id);

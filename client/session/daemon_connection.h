@@ -37,10 +37,10 @@ namespace lgpu {
 /// one another, each costs two system calls of the channel's.
 ///
 /// When the daemon is gone (killed, stopped, or started again) the session thread looks for it until it is
-/// back, and tells the new one what this process holds. Until then Grow waits for as long as its request may
-/// wait, and fails with UNAVAILABLE; Return succeeds at once, since chunks that are not attested are given
-/// back; the two pages stay at their addresses. When the daemon ends the session for a reason that will not
-/// pass, or does not know it any more, every call fails with that reason; in a forked child with
+/// back, and attests this process's chunks to it. Until then Grow waits for as long as its request may wait,
+/// and fails with UNAVAILABLE; Return succeeds at once, since chunks that are not attested are given back;
+/// the two pages stay at their addresses. When the daemon ends the session for a reason that will not pass,
+/// or does not know it any more, every call fails with that reason; in a forked child with
 /// FAILED_PRECONDITION. Thread-safe; no lock of the state is held over a system call on the socket.
 class DaemonConnection {
  public:
@@ -86,8 +86,8 @@ class DaemonConnection {
     bool fds_cut = false;  // the chunks have no descriptors: this process may open no more
   };
 
-  /// A GrowCall is one request for chunks whose answer comes in pages. Chunks that its owner did not ask for
-  /// any more when it went are given back. One thread at a time.
+  /// A GrowCall is one request for chunks whose answer comes in pages. Its destructor gives chunks back that
+  /// Next has not returned. One thread at a time.
   class GrowCall {
    public:
     ~GrowCall();
@@ -107,7 +107,7 @@ class DaemonConnection {
     std::optional<GrowRequest> to_send_;  // until it is sent
   };
 
-  /// Says Hello on a connected channel and takes Welcome. What the daemon answers instead; UNAVAILABLE.
+  /// Says Hello on a connected channel and takes Welcome. Errors: the daemon's refusal; UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<DaemonConnection>> Open(ClientChannel channel, Options options);
   /// Ends the session without Close if there was none: the daemon takes this for a death.
   ~DaemonConnection();
@@ -124,9 +124,9 @@ class DaemonConnection {
   /// Attaches the session to the lease that `lease`, an id or a name, names; the lease as it stands. Errors
   /// as Control.AttachLease; FAILED_PRECONDITION: the daemon is older than version 3 of the session protocol.
   absl::StatusOr<wire::Lease> Attach(const std::string& lease);
-  /// Asks for chunks; what is sent goes out with the call's first Next().
+  /// A request for chunks; the call's first Next() sends it.
   absl::StatusOr<GrowCall> Grow(std::uint64_t device, const GrowRequest& request);
-  /// True while the daemon is gone and looked for, and for a call that failed since `generation`.
+  /// True while the daemon is gone and looked for, and where another one has come since `generation`.
   bool IsLost(std::uint64_t generation) const;
   /// The session is over, and status() is why: no daemon will take it up again.
   bool IsOver() const;
@@ -138,8 +138,8 @@ class DaemonConnection {
   void CancelReturn(std::span<const ChunkId> chunks);
   /// Gives chunks back; the caller has no mapping and no reference left.
   absl::Status Return(std::uint64_t device, std::span<const ChunkId> chunks);
-  /// What the daemon asks this session for since the last call; each order is to be answered. WakeMaintenance
-  /// happens with each.
+  /// The daemon's trim orders since the last call; each is to be answered. WakeMaintenance is called for each
+  /// that arrives.
   std::vector<TrimOrder> TakeTrims();
   /// The idle chunks have been returned. `pending`: more become idle when queued work ends.
   void AnswerTrim(TrimId id, bool pending);
@@ -166,9 +166,9 @@ class DaemonConnection {
   struct Waiter {
     std::uint64_t request = 0;
     std::vector<ClientFrame> inbox;
-    bool has_pages = false;  // its caller is at work on what it was granted
+    bool has_pages = false;  // its caller is at work on a page of a grant
   };
-  /// A grant whose request was given up, or chunks that go back without a grant (0).
+  /// An Orphan is a grant whose request was given up, or returned chunks of no grant (0).
   struct Orphan {
     std::uint64_t grant = 0;
     std::uint64_t device = 0;
@@ -237,8 +237,8 @@ class DaemonConnection {
   void TryToReconnect() ABSL_LOCKS_EXCLUDED(close_mutex_, mutex_, send_mutex_);
   absl::Status Rejoin(ClientChannel channel);
   absl::Status Greet(ClientChannel& channel, TimePoint deadline);
-  /// What the daemon answers; its Goodbye as a status, which is never CANCELLED: it hung up without one.
-  /// ABORTED: this connection is being destroyed.
+  /// The daemon's answer; its Goodbye as a status other than CANCELLED. CANCELLED: it hung up without a
+  /// Goodbye. ABORTED: this connection is being destroyed.
   absl::StatusOr<ClientFrame> Ask(ClientChannel& channel, const wire::Frame& frame, std::span<const int> fds,
                                   TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<HeldChunk>> WhatIsHeld(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -246,8 +246,8 @@ class DaemonConnection {
   /// Chunks that were returned since WhatIsHeld; this daemon has to be told.
   absl::StatusOr<std::vector<Orphan>> GoOnWith(ClientChannel channel)
       ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
-  /// Those of `chunks` that the daemon knows of, and is to be told about now. While it is away they are owed
-  /// to the next one.
+  /// The members of `chunks` whose return the daemon must be told now. None while it is away: their return is
+  /// owed to the next daemon.
   std::vector<ChunkId> StillToReturn(std::uint64_t device, std::span<const ChunkId> chunks)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishReturn(std::span<const ChunkId> chunks) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -281,10 +281,10 @@ class DaemonConnection {
   std::vector<Orphan> orphans_ ABSL_GUARDED_BY(mutex_);
   std::vector<TrimOrder> trims_ ABSL_GUARDED_BY(mutex_);
   std::vector<wire::Snapshot> snapshots_ ABSL_GUARDED_BY(mutex_);
-  std::uint64_t asked_by_ ABSL_GUARDED_BY(mutex_) = 0;  // the generation whose questions were taken last
+  std::uint64_t asked_by_ ABSL_GUARDED_BY(mutex_) = 0;  // the generation of the snapshots taken last
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in Receive
-  bool armed_ ABSL_GUARDED_BY(mutex_) = false;    // the session thread hears of what arrives
+  bool armed_ ABSL_GUARDED_BY(mutex_) = false;    // a frame that arrives wakes the session thread
   bool quiet_is_set_ ABSL_GUARDED_BY(mutex_) = false;
   std::uint64_t unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;  // a grant; 0: none
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;              // for good: also the next daemon is to hear it

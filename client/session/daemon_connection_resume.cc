@@ -1,5 +1,5 @@
-// A DaemonConnection whose daemon is gone: it looks for the next one and attests the chunks that are held
-// here.
+// A DaemonConnection whose daemon is gone: it looks for the next daemon and attests this process's chunks to
+// it.
 
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -198,8 +198,8 @@ absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::WhatI
     }
   }
   MutexLock lock(mutex_);
-  // What was returned, or about to be, before this moment is returned by not being named; what follows is
-  // named, and returned as ever or, if that is before the daemon is back, when it is (GoOnWith).
+  // Chunks returned, or about to be, before this moment are not attested, which returns them. Chunks returned
+  // later are attested, and then returned: by Return, or by GoOnWith where the daemon was still away.
   given_up_.insert(returning_.begin(), returning_.end());
   returning_.clear();
   std::unordered_set<std::uint64_t> unnamed = given_up_;

@@ -25,8 +25,8 @@ class DaemonLease final : public Lease {
   using Resizer = std::function<absl::Status(const std::string& token, int i, Bytes limit,
                                              std::optional<Bytes> guarantee)>;
 
-  /// Takes over the connection whose session has the lease that the daemon describes. FAILED_PRECONDITION,
-  /// INTERNAL: this process cannot use the cards of the lease.
+  /// Takes over a connection whose session has the lease `granted`. FAILED_PRECONDITION, INTERNAL: this
+  /// process cannot use the cards of the lease.
   static absl::StatusOr<std::unique_ptr<Lease>> Open(std::unique_ptr<DaemonConnection> connection,
                                                      const wire::Lease& granted, Resizer resize);
   /// Attaches to an existing lease, named by its handle or name, over a session of its own and without gRPC.

@@ -51,7 +51,7 @@ void DevicePool::CountAllocated(const Block& block, Bytes requested) {
   }
   ClientPage::Device* counters = options_.counters;
   if (counters == nullptr) return;
-  // The peak is of what is counted here: while the page moves to another daemon, its counts may be behind.
+  // The peak is that of used_: while the page moves to another daemon, the page's `used` may be behind.
   const std::uint64_t used = used_.fetch_add(size, std::memory_order_relaxed) + size;
   counters->used.fetch_add(size, std::memory_order_relaxed);
   std::uint64_t peak = counters->peak_used.load(std::memory_order_relaxed);

@@ -131,7 +131,7 @@ absl::StatusOr<DaemonSocket> FindDaemon(const Endpoint& endpoint) {
       others += "\n       " + FirstLine(status);
     }
   }
-  // What keeps this user from a daemon that is there has advice of its own.
+  // An error of a running daemon has its own advice; only "no lgpud" gets the lines of HowToStart.
   const std::string what = nobody ? FirstLine(first) : std::string(first.message());
   return absl::Status(first.code(), what + others + (nobody ? HowToStart(endpoint) : ""));
 }

@@ -8,7 +8,7 @@
 
 namespace lgpu {
 
-/// What every call says in a forked child: FAILED_PRECONDITION, and what to do instead.
+/// The error of every call in a forked child: FAILED_PRECONDITION, and what to do instead.
 absl::Status ForkedError();
 
 /// A ForkGuard puts dead descriptors in the place of some descriptors in every child that is forked during

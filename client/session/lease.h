@@ -21,8 +21,8 @@ namespace lgpu {
 
 /// A logical device to ask for.
 struct LogicalDeviceSpec {
-  std::vector<std::string> cards = {};  // the UUIDs of those that it may be on, in the order of preference
-  Bytes limit = {};                     // zero: all that the card has
+  std::vector<std::string> cards = {};  // UUIDs of the cards that it may be on, in the order of preference
+  Bytes limit = {};                     // zero: the whole card
   Bytes guarantee = {};
   bool preallocate = false;
   std::string name = {};

@@ -101,7 +101,7 @@ absl::StatusOr<std::vector<Chunk>> LeasedRegionSource::GrowOnce(const GrowReques
     status = ImportPage(*std::move(page), granted, imported);
   }
   if (status.ok()) return granted;
-  // What came before the error goes back; pages that are still on their way are the call's to give back.
+  // Chunks granted before the error go back here; the call gives back pages that are still on their way.
   std::vector<ChunkId> ids;
   for (const Chunk& chunk : granted) ids.push_back(chunk.id);
   connection_.StartReturn(ids);

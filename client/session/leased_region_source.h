@@ -50,7 +50,7 @@ class LeasedRegionSource final : public RegionSource, private DaemonConnection::
   absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> Held() override;
   absl::StatusOr<std::vector<Chunk>> GrowOnce(const GrowRequest& request);
   /// Imports a page of a grant. All of its chunks are this session's, and appended to `granted`; `imported`
-  /// gets those that are in the region.
+  /// gets the chunks that are in the region.
   absl::Status ImportPage(DaemonConnection::GrantPage page, std::vector<Chunk>& granted,
                           std::vector<ChunkId>& imported);
   /// Drops the imports of chunks that are out of the region, and gives them back.

@@ -19,7 +19,7 @@ namespace lgpu {
 class MaintenanceThread;
 
 /// A LocalRegionSource is a RegionSource whose chunks come from this process's own Broker. It is one session
-/// of that broker, so that devices of one process wait for each other's memory as processes do.
+/// of that broker: devices of one process wait for each other's memory as processes do.
 class LocalRegionSource final : public RegionSource {
  public:
   struct Options {

@@ -181,7 +181,7 @@ absl::Status Region::Unmap(std::span<const ChunkId> chunks) {
   for (; done < moves.size() && status.ok(); done += status.ok() ? 1 : 0) {
     status = backend_.Unmap(base_ + moves[done].offset.count());
   }
-  // What lay there is still in the chunks: mapping them again leaves everything as it was.
+  // The chunks still have their contents: mapping them again undoes the unmapping.
   const std::span<const Move> taken(moves.data(), done);
   const bool undone = !status.ok() && MapAll(taken).ok();
   Settle(taken, undone ? State::kMapped : State::kUnmapped);

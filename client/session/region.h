@@ -32,8 +32,8 @@ class Region {
     MemoryHandle memory;
   };
 
-  /// Reserves 8 times `limit` of addresses, and at least 4 times what the card has, for a limit may be raised
-  /// up to that; 8 or 4 times `limit` where so many are not to be had. `backend` outlives it.
+  /// Reserves 8 times `limit` of addresses, and at least 4 times the card's memory, to which a limit may be
+  /// raised; 8 or 4 times `limit` where the system refuses so many. `backend` outlives it.
   static absl::StatusOr<std::unique_ptr<Region>> Reserve(DeviceMemory& backend, int device, Bytes granularity,
                                                          Bytes limit);
   ~Region();

@@ -33,7 +33,7 @@ class SnapshotAnswers {
   /// The page that `question` asks for; nothing for one that wants no answer. `memory`: its device's; null:
   /// there is no such device here.
   std::optional<wire::SnapshotPage> Answer(const wire::Snapshot& question, const DevicePool* memory);
-  /// The answer to a question whose page cannot be told, and why.
+  /// The answer to a question whose page cannot be made, and why.
   static wire::SnapshotPage Refused(const wire::Snapshot& question, const absl::Status& why);
   /// Forgets a snapshot that is no longer asked for. Returns when to call it again; nothing: none is kept.
   std::optional<Clock::time_point> ForgetIfUnused(Clock::time_point now);

@@ -13,8 +13,8 @@
 namespace lgpu {
 
 /// A Workspace is the scratch memory of one logical GPU for libraries: one block of its pool, taken when a
-/// library first wants it, and given up when memory runs short. It is inside the limit, and not part of what
-/// programs see as used. Thread-safe; the pool outlives it.
+/// library first wants it, and given up when memory runs short. It is inside the limit, and not part of the
+/// used bytes that programs see. Thread-safe; the pool outlives it.
 class Workspace {
  public:
   /// The block's owner in snapshots and lists of owners.

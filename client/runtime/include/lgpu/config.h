@@ -66,8 +66,8 @@ struct DeviceDetails {
 };
 
 /// A Config says which devices a Context will have, with the calls of TensorFlow's tf.config, and makes that
-/// Context: `Context::Create(config)`. It is an object, not a state of the process: two of them know nothing
-/// of each other. Devices are named as ListPhysicalDevices names them, or as people do ("GPU:0").
+/// Context: `Context::Create(config)`. It is an object, not a state of the process: two Configs are
+/// independent. Devices are named as ListPhysicalDevices names them, or as people do ("GPU:0").
 ///
 /// Errors: INVALID_ARGUMENT where TensorFlow raises ValueError, FAILED_PRECONDITION where it raises
 /// RuntimeError, with its texts. Nothing changes on an error; setting what is set already is fine at any
@@ -90,7 +90,7 @@ class LGPU_API Config {
   absl::StatusOr<DeviceDetails> GetDeviceDetails(std::string_view device) const;
 
   /// Only these are used; with a `device_type` the devices of other types stay as they are. Logical ids
-  /// follow the physical order, whatever the order here.
+  /// follow the physical order, not the order of `devices`.
   absl::Status SetVisibleDevices(const std::vector<std::string>& devices, std::string_view device_type = {});
   std::vector<PhysicalDeviceInfo> GetVisibleDevices(std::string_view device_type = {}) const;
 
@@ -106,14 +106,14 @@ class LGPU_API Config {
   absl::StatusOr<std::vector<LogicalDeviceConfiguration>> GetLogicalDeviceConfiguration(
       std::string_view device) const;
 
-  /// The share of a card for a logical device without a limit of its own; 0: what is free, less a reserve
-  /// (strict), or all of it (native).
+  /// The share of a card for a logical device without a limit of its own; 0: the free memory less a reserve
+  /// (strict), or the whole card (native).
   absl::Status SetPerProcessGpuMemoryFraction(double fraction);
 
   /// How the lines of SetLogDevicePlacement look, for the Context that is made next.
   void SetPlacementLogFormat(PlacementLogFormat format);
 
-  // These reach a Context that is there already, and say what it does.
+  // The setters also change a Context that exists already; the getters say what it does.
   void SetSoftDevicePlacement(bool on);
   bool GetSoftDevicePlacement() const;
   void SetLogDevicePlacement(bool on);

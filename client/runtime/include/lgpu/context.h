@@ -33,7 +33,7 @@ struct ContextMaker;
 
 class Config;
 
-/// What happens when an op needs a tensor that lies on another device. TensorFlow's words.
+/// A DevicePolicy decides whether an op may use a tensor on another device by a copy. TensorFlow's words.
 enum class DevicePolicy { kExplicit = 0, kWarn = 1, kSilent = 2, kSilentForInt32 = 3 };
 
 /// How placement lines look.
@@ -62,16 +62,16 @@ struct ContextOptions {
   /// Default: LGPU_SOFT_PLACEMENT, else on.
   std::optional<bool> soft_device_placement = {};
   DevicePolicy device_policy = DevicePolicy::kSilent;
-  /// An op whose inputs are int32 or int64, of at most 64 elements each, and on the CPU, stays there if
-  /// nothing else is asked for. Default: TF_EAGER_ENABLE_SMALL_TENSOR_CPU_PINNING, else off.
+  /// An op whose inputs are int32 or int64, of at most 64 elements each, and on the CPU, stays there unless a
+  /// device is asked for. Default: TF_EAGER_ENABLE_SMALL_TENSOR_CPU_PINNING, else off.
   std::optional<bool> pin_small_ops = {};
   /// How long an allocation may wait for memory that other programs use or that is leaving; at the limit also
   /// for other threads of the program to free memory, if they used the device within that time. For idle
   /// memory of another program it waits up to 100 ms in any case.
   std::chrono::milliseconds allocation_timeout = std::chrono::seconds(10);
-  /// The device's own time is measured for one op in so many of those that run a kernel on a logical GPU, and
-  /// stands in their placement records. 1: for all, 0: for none. Not for constants and copies, and not
-  /// beyond 1,024 ops that wait.
+  /// One in this many ops that run a kernel on a logical GPU has its device time measured and in its
+  /// placement record. 1: every op, 0: none. Constants and copies are not measured, nor are ops while 1,024
+  /// measured ones wait.
   std::uint32_t device_time_every = 64;
   /// Registers Cast on GPUs; TensorFlow's guide has it on the CPU only.
   bool cast_on_gpu = false;
@@ -125,7 +125,7 @@ struct AllocatorStats {
   Bytes largest_free_block_bytes;
   double fragmentation = 0;
 
-  /// TensorFlow's eight lines; "Reserved" is pool_bytes, and what is not known is "-".
+  /// TensorFlow's eight lines; "Reserved" is pool_bytes, and an unknown value is "-".
   LGPU_API std::string DebugString() const;
 };
 
@@ -168,9 +168,9 @@ class LGPU_API Context {
   /// (tensor_export.h) are in use; IsMemoryInUse tells this error from other errors.
   absl::Status Close();
 
-  /// Closes as the destructor does. Where memory is in use outside, ops end at once and what is idle goes
-  /// back; exports and blocks stay usable, and the lease ends with the last of them. Blocks that no
-  /// LogicalMemory can free any more go at once.
+  /// Closes as the destructor does. Where memory is in use outside, ops end at once and idle chunks go back;
+  /// exports and blocks stay usable, and the lease ends with the last of them. Blocks that no LogicalMemory
+  /// can free any more go at once.
   void Retire();
 
   /// Exports of tensors on its GPUs that are in use.
@@ -186,12 +186,13 @@ class LGPU_API Context {
   /// TensorFlow's list_logical_devices: the CPUs, then the GPUs; `device_type` "GPU" or "CPU" lists only
   /// these.
   std::vector<LogicalDeviceName> ListLogicalDevices(std::string_view device_type = {}) const;
-  /// The same, with what there is to know of each; limits are those of now.
+  /// The same, with the attributes of each and the current limits.
   std::vector<DeviceAttributes> ListDeviceAttributes() const;
-  /// A new limit for a GPU while it runs. Lower than what it holds is fine: it gets nothing more until it is
-  /// below. Tensors stay. RESOURCE_EXHAUSTED with a Refusal: the card cannot guarantee that much.
+  /// A new limit for a GPU while it runs. The limit may be below the bytes held: the GPU then gets no chunk
+  /// until it holds less. Tensors stay. RESOURCE_EXHAUSTED with a Refusal: the card cannot guarantee that
+  /// much.
   absl::Status ResizeDevice(std::string_view device, const ResizeOptions& options) const;
-  /// The handle of the lease ("" for `local`); what LGPU_LEASE of a child would hold.
+  /// The handle of the lease ("" for `local`); a child attaches to the lease with it in LGPU_LEASE.
   const std::string& lease() const;
   /// Its name, for people.
   const std::string& lease_name() const;
@@ -241,14 +242,14 @@ class LGPU_API Context {
   /// The memory of a GPU ("GPU:0") for kernels of your own: blocks inside its limit, beside those of tensors.
   /// INVALID_ARGUMENT for a CPU, and where there is no such device.
   absl::StatusOr<LogicalMemory> Memory(std::string_view device) const;
-  /// Everything that the pool of a GPU knows.
+  /// The statistics of a GPU's pool.
   absl::StatusOr<MemoryStats> GetMemoryStats(std::string_view device) const;
   /// Gives chunks that no tensor needs back to the daemon; says how much it was.
   absl::StatusOr<Bytes> Trim() const;
 
   /// Where an op of that name ("MatMul") would run on these inputs if this thread ran it now, and why:
-  /// nothing runs. INVALID_ARGUMENT for an op that there is not, or a tensor of another Context; what the op
-  /// itself would fail with is in the explanation.
+  /// nothing runs. INVALID_ARGUMENT for an unknown op, or a tensor of another Context; an error that the op
+  /// itself would return is in the explanation.
   struct ExplainOptions {
     bool transpose_a = false;         // MatMul
     bool transpose_b = false;         // MatMul

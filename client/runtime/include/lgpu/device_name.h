@@ -53,8 +53,8 @@ LGPU_API absl::StatusOr<DeviceName> ParseLenientName(std::string_view text);
 /// and "CPU" in any case and without "device:", types become upper case; "device:" needs a type and a number.
 /// INVALID_ARGUMENT with Python's texts. Stricter than the C++ grammar here, laxer there.
 LGPU_API absl::StatusOr<DeviceName> ParseDeviceSpec(std::string_view text);
-/// The name that TensorFlow's Python makes of `text` (a DeviceSpec): what it leaves open comes from `base`,
-/// then from
+/// The name that TensorFlow's Python makes of `text` (a DeviceSpec): parts that it leaves open come from
+/// `base`, then from
 /// "/job:localhost/replica:0/task:0/device:CPU:0".
 LGPU_API absl::StatusOr<std::string> CanonicalDeviceSpec(std::string_view text, std::string_view base = {});
 
@@ -66,7 +66,7 @@ LGPU_API std::ostream& operator<<(std::ostream& out, const DeviceName& name);
 /// ToString of a complete name; INVALID_ARGUMENT if a part is missing, negative, or no NAME or TYPE.
 LGPU_API absl::StatusOr<std::string> FullName(const DeviceName& name);
 
-/// The full name that `text` (tried as a local name first) stands for, with what it leaves open taken from
+/// The full name that `text` (tried as a local name first) stands for; parts that it leaves open come from
 /// `base`, a complete name. INVALID_ARGUMENT with TensorFlow's texts.
 LGPU_API absl::StatusOr<std::string> CanonicalizeDeviceName(std::string_view text, std::string_view base);
 
@@ -79,8 +79,8 @@ LGPU_API bool AreCompatible(const DeviceName& a, const DeviceName& b);
 /// Job, replica and task are set in both and equal.
 LGPU_API bool IsSameAddressSpace(const DeviceName& a, const DeviceName& b);
 
-/// What Merge does where type or id are set in both and differ. Differing jobs, replicas and tasks are
-/// always errors.
+/// MergeConflicts decides how Merge treats types or ids that are set in both and differ. Differing jobs,
+/// replicas and tasks are always errors.
 enum class MergeConflicts {
   kError,     // an error
   kDrop,      // a type drops type and id, an id drops the id
@@ -100,7 +100,7 @@ struct SplitName {
 /// The two halves of a full name; nothing if it does not parse or type or id are not set.
 LGPU_API std::optional<SplitName> SplitDeviceName(std::string_view text);
 
-/// The order of full names as text: those that do not parse come first.
+/// Orders the texts of full names: texts that do not parse come first.
 LGPU_API bool FullNameLess(std::string_view a, std::string_view b);
 
 /// The texts under which a device is looked up: its full name, its full legacy name (".../gpu:1"),

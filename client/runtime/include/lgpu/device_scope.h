@@ -19,7 +19,7 @@ namespace lgpu {
 class LGPU_API DeviceScope {
  public:
   DeviceScope(const Context& context, std::string_view device);
-  /// Asks for nothing, whatever the scopes around ask for: tf.device(None).
+  /// Asks for no device and overrides the scopes around it: tf.device(None).
   DeviceScope(const Context& context, std::nullopt_t);
   ~DeviceScope();
   DeviceScope(const DeviceScope&) = delete;
@@ -31,8 +31,8 @@ class LGPU_API DeviceScope {
   std::unique_ptr<Entry> entry_;
 };
 
-/// A DevicePolicyScope sets what happens on this thread when an op of the context needs a tensor that lies on
-/// another device, as long as it lives. It nests with DeviceScopes, by the same rules.
+/// A DevicePolicyScope sets the DevicePolicy of the context's ops on this thread as long as it lives. It
+/// nests with DeviceScopes, by the same rules.
 class LGPU_API DevicePolicyScope {
  public:
   DevicePolicyScope(const Context& context, DevicePolicy policy);

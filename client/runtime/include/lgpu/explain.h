@@ -25,7 +25,7 @@ struct PlacementCopy {
   std::string from;
   std::string to;
   Bytes bytes;
-  std::string why;  // what the device policy says of it; empty: it copies silently
+  std::string why;  // the device policy's error or warning; empty: it copies silently
 };
 
 /// A PlacementExplanation says where an op would run and why, without running it. A value type.
@@ -39,7 +39,7 @@ struct PlacementExplanation {
   std::string device;        // where it would run; empty: nowhere, see status
   bool soft_placed = false;  // elsewhere than asked for
   std::vector<PlacementCopy> copies;
-  absl::Status status;  // what the op would fail with before it needs memory
+  absl::Status status;  // the error that the op would return before it needs memory, or OK
 
   /// A few lines for people, with newlines.
   LGPU_API std::string ToString() const;

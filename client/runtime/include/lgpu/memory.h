@@ -55,13 +55,13 @@ struct BlockOptions {
   /// The stream whose work uses the block first.
   void* stream = nullptr;
   Bytes alignment = Bytes(256);  // a power of two up to 2 MiB
-  /// Who owns it: refusals, snapshots and reports add up by it. Few different ones.
+  /// The owner's name: refusals, snapshots and reports add up by it. Use few different tags.
   std::string_view tag = {};
   /// Default: MemoryOptions::allocation_timeout, or that of the Context.
   std::optional<std::chrono::milliseconds> timeout = {};
-  /// Only what is there at once: nothing is waited for, and no other program is asked. What it is refused is
-  /// no refusal: it is not counted, and its RESOURCE_EXHAUSTED carries no Refusal. For callers that hold a
-  /// lock meanwhile, which try again without it.
+  /// Uses memory that is free now: does not wait, and asks no other program to return memory. A failure does
+  /// not count as a refusal, and its RESOURCE_EXHAUSTED carries no Refusal. For callers that hold a lock
+  /// meanwhile: they release it and try again without this option.
   bool only_if_ready = false;
 };
 
@@ -120,7 +120,7 @@ class LGPU_API LogicalMemory {
   /// any thread, also after this LogicalMemory and its Context. Free and Close do not take it away.
   absl::StatusOr<std::shared_ptr<void>> Export(const Block& block, void* stream) const;
 
-  /// What is known of the device as it was when it was made.
+  /// The device as it was when it was made.
   const LogicalDeviceInfo& device() const;
   /// The device's number for CUDA calls of this process, behind CUDA_VISIBLE_DEVICES; -1: it is simulated.
   int cuda_device() const;

@@ -90,8 +90,8 @@ LGPU_API absl::StatusOr<CrossEntropy> SparseSoftmaxCrossEntropyWithLogits(const 
                                                                           const Tensor& labels);
 
 /// The same values in another dtype. To a floating type: rounded once, to nearest even; too large becomes
-/// infinity. From a floating to a whole type: towards zero; NaN becomes 0, and what is out of range the
-/// nearest end of the range. int64 to int32: the low bits. On the CPU only, unless
+/// infinity. From a floating to a whole type: towards zero; NaN becomes 0, and a value out of range becomes
+/// the nearest end of the range. int64 to int32: the low bits. On the CPU only, unless
 /// ContextOptions::cast_on_gpu.
 LGPU_API absl::StatusOr<Tensor> Cast(const Tensor& input, DType to);
 

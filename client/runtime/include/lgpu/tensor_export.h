@@ -20,7 +20,7 @@ class TensorBuffer;
 /// has exports refuses Close.
 ///
 /// Thread-safety: as std::unique_ptr; the destructor runs on any thread. The last export of a Context that is
-/// gone closes what is left of it, and waits for that.
+/// gone closes the rest of it, and waits for that.
 class LGPU_API TensorExport {
  public:
   /// Lends nothing.
