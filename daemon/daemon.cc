@@ -261,7 +261,7 @@ class Daemon::Impl {
                                LeaseKey lease) { ServeSession(std::move(socket), peer, lease); },
              .control = [this](UniqueFd socket, const PeerCredentials& peer,
                                LeaseKey lease) { ServeControl(std::move(socket), peer, lease); }}));
-    // Those of an earlier daemon, which containers have mounted.
+    // An earlier daemon's directories stay where their leases do: containers have them mounted.
     directories_->RemoveEnded(leases_);
     for (const LeaseTable::WithDirectory& lease : leases_.LeasesWithDirectories()) {
       if (const absl::Status opened = directories_->Open(lease).status(); !opened.ok()) {

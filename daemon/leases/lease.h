@@ -43,7 +43,7 @@ struct Lease {
   bool anonymous = false;  // its name was made up
   bool lasting = false;
   bool has_directory = false;  // with sockets of its own
-  bool saved = false;          // it may be in the file of those that last
+  bool saved = false;          // it may be in the file of lasting leases
   std::chrono::system_clock::time_point created_at;
   std::string request_id;
   bool is_repeated = false;              // a second call with that request was given this lease
@@ -82,7 +82,7 @@ Holdings HoldingsOf(const std::vector<PlannedDevice>& plan);
 absl::Status CheckLabel(const std::string& label);
 
 /// Chooses cards: the named one (a uuid or a unique prefix), else the one with most room among the
-/// candidates. INVALID_ARGUMENT, NOT_FOUND or FAILED_PRECONDITION, with what there is.
+/// candidates. INVALID_ARGUMENT, NOT_FOUND or FAILED_PRECONDITION, with the list of cards.
 absl::StatusOr<std::vector<PlannedDevice>> PlanDevices(const v1::CreateLeaseRequest& request,
                                                        const std::vector<Broker::CardInfo>& cards);
 

@@ -221,7 +221,7 @@ absl::Status LeaseTable::AttachLocked(const Caller& caller, Lease& lease) {
   if (!lease.live.contains(session.id())) {
     lease.live.insert(session.id());
     ++lease.sessions_ever;
-    // First: from AttachSession on it may be granted chunks, of which the journal says whose they are.
+    // The journal first: from AttachSession on the session may be granted chunks, and their records name it.
     NoteLease(lease);
     NoteSession(lease, session);
     broker_.AttachSession(session.id(), lease.key);

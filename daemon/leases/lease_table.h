@@ -43,10 +43,10 @@ struct Caller {
 /// The last attempt to make a lease that waits to be made.
 struct LeaseAttempt {
   std::vector<PlannedDevice> plan;
-  WaiterId room;  // if any, `plan` is used again, with what is set aside there (Broker::QueueRoom)
+  WaiterId room;  // if any, `plan` is used again, with the memory set aside there (Broker::QueueRoom)
   struct Shortage {
     CardId card;
-    Bytes bytes;  // what the plan sets aside on it
+    Bytes bytes;  // that the plan sets aside on it
   };
   std::optional<Shortage> short_of;  // the card that had too little; nothing: a cap had
   bool is_new = false;               // this attempt made the lease; else an earlier call of the same request
@@ -60,7 +60,7 @@ struct LeaseAttempt {
 class LeaseTable {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
-  /// Of one user, whatever the caps allow: every one costs memory and time.
+  /// The most of one user, beside the caps: every lease costs memory and time.
   static constexpr std::uint32_t kMaxLeases = 1024;
   static constexpr std::size_t kMaxRequestIdBytes = 128;
 
@@ -81,7 +81,7 @@ class LeaseTable {
         state_directory_(config.state_dir),
         policy_(config.policy) {}
 
-  /// What an earlier daemon's leases were that were made to last, whether its journal has them or not.
+  /// The lasting leases of an earlier daemon, whether its journal has them or not.
   struct Lasting {
     std::vector<v1::JournalLease> leases;
     bool is_whole = true;  // else the file may have had more
@@ -90,9 +90,9 @@ class LeaseTable {
   /// A lease as an earlier daemon had it. NOT_FOUND: one of its cards is not served here; the broker's
   /// errors.
   absl::Status Restore(const v1::JournalLease& lease);
-  /// Writes the file of the leases that last: they would survive the machine.
+  /// Writes the file of the lasting leases: they survive a restart of the machine.
   absl::Status SaveLasting();
-  /// Tries again to write it where that failed. To be called now and then.
+  /// Tries again to write the file where that failed. To be called now and then.
   void TendFile();
   /// A lease that is not there waits until it is restored or removed; a lasting one stays in the file, under
   /// the keys of `lease`. `in_use`: sessions of an earlier daemon have it still.
@@ -106,7 +106,7 @@ class LeaseTable {
   absl::Status RecordSession(const SessionState& session);
   /// An absent session is live again.
   void SessionBack(SessionState& session);
-  /// Tries again to make what preallocated devices lack.
+  /// Tries again to make the chunks that preallocated devices lack.
   void MakeMissing();
 
   // Requests of the control service; errors as control.proto says.
@@ -131,7 +131,7 @@ class LeaseTable {
   /// one that is being made is awaited until `deadline` (UNAVAILABLE: it was not made by then).
   absl::StatusOr<std::string> RemoveRequested(const Caller& caller, const std::string& request_id,
                                               TimePoint deadline);
-  /// Removes a new lease whose caller did not hear of it, unless a repetition of the request was given it.
+  /// Removes a new lease that its caller was not told of, unless a repetition of the request was given it.
   void TakeBack(const v1::Lease& lease);
   /// A lease that has a directory of its own.
   struct WithDirectory {
@@ -139,10 +139,10 @@ class LeaseTable {
     std::string id;
     std::uint32_t owner = 0;
   };
-  /// From here on the lease has one, over restarts too.
+  /// From here on the lease has a directory, over restarts too.
   absl::StatusOr<WithDirectory> OpenDirectory(const Caller& caller, const std::string& lease);
   std::vector<WithDirectory> LeasesWithDirectories() const;
-  /// Ids of the leases whose directory stays: those, and leases that wait in the file for a later start.
+  /// Ids of the leases whose directory stays: LeasesWithDirectories, and leases that wait in the file.
   std::set<std::string> KeptDirectories() const;
   /// The lease is there and does not end.
   bool IsOpen(LeaseKey key) const;
@@ -169,7 +169,7 @@ class LeaseTable {
   void TellIgnoredTrim(SessionState& session, const Broker::IgnoredTrim& ignored);
   /// An event, once, for a session whose program has lost its GPU context.
   void TellLostContext(SessionState& session);
-  /// A program of the lease uses more than it has charged or was granted; `what` goes on after its name.
+  /// An event: a program of the lease uses more than it has charged or was granted; `what` follows its name.
   void TellUncharged(LeaseKey lease, std::int64_t pid, const std::string& what);
   /// Reads the ring of a session.
   void DrainPlacements(SessionState& session);
@@ -193,7 +193,7 @@ class LeaseTable {
   /// The caps of a user's calls, which the control service enforces.
   struct CallCap {
     std::string key;    // "caps.groups.lab"
-    std::string group;  // whose users' calls it counts together; empty: the user's alone
+    std::string group;  // the cap counts the calls of its users together; empty: of the user alone
     std::uint32_t calls = 0;
   };
   std::vector<CallCap> CallCaps(const User& user) const;
@@ -209,7 +209,7 @@ class LeaseTable {
     bool is_new = true;  // else it is the one of an earlier call
   };
   void FillModes(v1::CreateLeaseRequest& request) const;
-  /// A checked request for a lease, and whose it will be.
+  /// A checked request for a lease, with the owner that the lease will have.
   struct Wanted {
     const v1::CreateLeaseRequest& request;
     User owner;
@@ -250,9 +250,9 @@ class LeaseTable {
   /// The devices of the lease are the caller's until EndResize.
   absl::StatusOr<Resizing> StartResize(const Caller& caller, const v1::ResizeLeaseRequest& request,
                                        TimePoint deadline);
-  /// `devices`: as they are now.
   /// While it is resized: its present sizes, for the journal.
   void NoteDevices(LeaseKey key, const std::vector<LeaseDevice>& devices);
+  /// `devices`: as they are now.
   void EndResize(LeaseKey key, const std::vector<LeaseDevice>& devices);
   /// Takes the lease out, once, if nothing keeps it; the devices are the caller's to remove, without the
   /// lock.
@@ -302,9 +302,9 @@ class LeaseTable {
   void NoteSession(const Lease& lease, const SessionState& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteSessionGone(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteLeaseGone(LeaseKey lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// What was noted before would survive the daemon.
+  /// Writes all notes to the journal: they survive the daemon.
   absl::Status Commit();
-  /// As SaveLasting; a new lease for which that fails is removed.
+  /// As SaveLasting; a new lease is removed where that fails.
   absl::Status SaveOrRemove(LeaseKey key) { return KeepOrRemove(key, SaveLasting()); }
   /// Ends the lease that could not be written down. OK: it was, meanwhile.
   absl::Status KeepOrRemove(LeaseKey key, absl::Status saved);

@@ -144,7 +144,7 @@ absl::StatusOr<std::string> LeaseTable::FindWaiting(const Caller& caller, const 
     if (id == text && (is_own || caller.is_root())) return id;
     if (kept.record.name() == text && is_own) named.push_back(id);
   }
-  // One that still ends is what its name means.
+  // A name means a lease in the table, also one that is ending, before a waiting lease.
   const bool is_name_here = std::any_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
     return entry.second.owner.uid == caller.uid && entry.second.name == text;
   });

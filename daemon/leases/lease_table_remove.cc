@@ -65,8 +65,8 @@ LeaseTable::Removal LeaseTable::BeginRemoval(Lease& lease) {
 absl::Status LeaseTable::FinishRemoval(const Removal& removal, const absl::Status& why, TimePoint deadline) {
   EndSessions(removal.live, why.ok() ? WasRemoved(removal.name) : why);
   Finish(removal.taken, removal.devices);
-  // So that it stays removed whatever happens to this daemon. The journal first: the next one believes it,
-  // not the file, which is tried again when the sessions have ended.
+  // The removal must survive the death of this daemon. The journal is first: the next daemon believes it
+  // before the file, which is written again when the sessions have ended.
   Commit().IgnoreError();
   if (!removal.taken && removal.lasting) SaveLasting().IgnoreError();
   {

@@ -1,4 +1,4 @@
-// Leases whose devices get new limits and guarantees.
+// Gives the devices of leases new limits and guarantees.
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-// What leases, sessions and operators are shown of leases: statistics, placements and counts.
+// Statistics, placements and counts of leases, for their users, their sessions and operators.
 
 #include <utility>
 

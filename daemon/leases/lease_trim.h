@@ -25,12 +25,12 @@ class LeaseTrim {
     Broker& broker;
     const SessionDirectory& sessions;
   };
-  /// Asks the sessions. What `parts` names outlives the LeaseTrim. NOT_FOUND: the caller has no such lease;
-  /// no session was asked.
+  /// Asks the sessions. The members of `parts` outlive the LeaseTrim. NOT_FOUND: the caller has no such
+  /// lease; no session was asked.
   static absl::StatusOr<std::unique_ptr<LeaseTrim>> Start(const Parts& parts, const Caller& caller,
                                                           const v1::TrimLeasesRequest& request);
 
-  /// The leases that are new among those whose sessions have answered; at the deadline all that are left. To
+  /// The leases whose sessions have all answered since the last call; at the deadline all that are left. To
   /// be called often.
   std::vector<v1::LeaseTrim> Take();
   bool is_over() const { return open_.empty(); }

@@ -69,7 +69,7 @@ std::optional<std::string> ValueOf(absl::string_view text, absl::string_view key
   return std::nullopt;
 }
 
-// Each cgroup of version 2 has it, whatever its controllers. 0: there is no such cgroup yet.
+// Each cgroup of version 2 has cpu.stat, with any controllers. 0: there is no such cgroup yet.
 std::optional<std::uint64_t> CpuUsec(const std::string& cgroup) {
   const absl::StatusOr<std::string> stat = ReadWholeFile(absl::StrCat(cgroup, "/cpu.stat"));
   if (absl::IsNotFound(stat.status()) && absl::IsNotFound(IsPopulated(cgroup).status())) return 0;

@@ -15,8 +15,8 @@
 
 namespace lgpu::daemon {
 
-/// What root said of a lease that it made for a user: a managed lease. Its owner attaches; root alone resizes
-/// and removes it. A plain record of the LeaseTable's.
+/// Management is root's terms for a lease that root made for a user (a managed lease). Its owner attaches;
+/// root alone resizes and removes it. A plain record of the LeaseTable's.
 struct Management {
   /// Monotonic clock: time since the start of the machine, suspended or not.
   using BootTime = std::chrono::nanoseconds;

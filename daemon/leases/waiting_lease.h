@@ -17,7 +17,7 @@ class WaitingLease {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// What `leases` works with outlives it. `caller` has a session, or the lease lasts.
+  /// `leases` and `broker` outlive it. `caller` has a session, or the lease is lasting.
   WaitingLease(LeaseTable& leases, Broker& broker, Caller caller, v1::CreateLeaseRequest request,
                Clock::time_point deadline)
       : leases_(leases),
@@ -39,7 +39,7 @@ class WaitingLease {
   };
   /// To be called often; does not wait.
   News Look();
-  /// Takes back the lease that Try gave and that its caller did not hear of, if this request made it.
+  /// Takes back the lease that Try gave and that the caller was not told of, if this request made it.
   void TakeBack(const v1::Lease& lease);
   const Caller& caller() const { return caller_; }
 

@@ -15,20 +15,20 @@
 
 namespace lgpu::daemon {
 
-/// A Journal is the file from which the next lgpud learns which session holds what: `journal` in the
-/// runtime directory. It is never behind what clients have: a grant is in the file before it leaves (Note,
+/// A Journal is the file from which the next lgpud learns the chunks of each session: `journal` in the
+/// runtime directory. It has every chunk that a client has: a grant is in the file before it leaves (Note,
 /// then Commit), a freed chunk may be in it a little longer. There is no fsync: it is to survive the daemon,
 /// not the machine.
 ///
-/// Thread-safe. Note is cheap and may be called under other locks, so that records stand in the order of what
-/// they tell. Commit writes; the one lock that it holds meanwhile is the file's own.
+/// Thread-safe. Note is cheap and may be called under other locks, so that records have the order of their
+/// events. Commit writes; the one lock that it holds meanwhile is the file's own.
 class Journal final : public GrantLog {
  public:
   enum class Found {
     kNone,         // no file: the first daemon here, or it was removed
-    kWhole,        // `state` is all that there was, or a little more
+    kWhole,        // `state` is the daemon's last state, or a little more
     kForeignBoot,  // the machine was started again since: nothing of it is left
-    kDamaged,      // `state` may be less than there was
+    kDamaged,      // `state` may be less than the daemon's last state
   };
   struct Opened {
     std::unique_ptr<Journal> journal;
@@ -41,8 +41,8 @@ class Journal final : public GrantLog {
   static constexpr char kWasDamaged[] = "*damaged";
   static constexpr char kWasMissing[] = "*missing";
   static constexpr char kWasOfAnotherBoot[] = "*other boot";
-  /// Reads what is there, and begins a new file, which says the same. `directory`: exists; `boot_id`: 36
-  /// characters. The file's errors.
+  /// Reads the file, and begins a new one with the same state. `directory`: exists; `boot_id`: 36 characters.
+  /// The file's errors.
   static absl::StatusOr<Opened> Open(const std::string& directory, const std::string& boot_id);
 
   /// Records that the doubts about a damaged or missing earlier file are explained.
@@ -52,8 +52,8 @@ class Journal final : public GrantLog {
   void NoteGranted(const Granted& granted) override;
   void NoteFreed(ChunkId chunk) override;
   void NoteCharged(const Charged& charged) override;
-  /// All that was noted before is in the file. UNAVAILABLE, with the cause: it could not be written, and will
-  /// be tried again with the next call.
+  /// Writes all earlier notes to the file. UNAVAILABLE, with the cause: that failed, and the next call tries
+  /// again.
   absl::Status Commit() override;
   /// To be called now and then: commits, and writes the file anew where most of it is past.
   void Tend();
@@ -69,7 +69,7 @@ class Journal final : public GrantLog {
 
   Mutex file_mutex_;  // before mutex_
   UniqueFd file_ ABSL_GUARDED_BY(file_mutex_);
-  std::uint64_t size_ ABSL_GUARDED_BY(file_mutex_) = 0;     // of what is whole in it
+  std::uint64_t size_ ABSL_GUARDED_BY(file_mutex_) = 0;     // of its whole records
   std::uint64_t anew_at_ ABSL_GUARDED_BY(file_mutex_) = 0;  // of size_, when that failed last
   bool broken_ ABSL_GUARDED_BY(file_mutex_) = false;        // there may be half a record at its end
 

@@ -75,7 +75,7 @@ absl::Status JournalState::ApplyLease(const v1::JournalLease& lease) {
   }
   if (lease.key() == 0) return Impossible("a lease with key", 0);
   if (known != leases_.end()) {
-    // Memory may be granted on its devices: they stay, whatever else changes.
+    // Memory may be granted on its devices: a new record of the lease must have the same ones.
     const v1::JournalLease& before = known->second;
     if (before.devices_size() != lease.devices_size())
       return Impossible("other devices of lease", lease.key());

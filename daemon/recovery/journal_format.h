@@ -28,10 +28,10 @@ std::uint32_t Crc32c(std::string_view bytes);
 /// A JournalState is the state that all records of a journal add up to.
 class JournalState {
  public:
-  /// A record that cannot follow what was said before is INVALID_ARGUMENT and changes nothing: a grant to a
+  /// A record that cannot follow the earlier ones is INVALID_ARGUMENT and changes nothing: a grant to a
   /// session, or of a device, that is not there; a charge as a grant; a session of a lease that is not there;
-  /// a lease or session that is gone while something is left of it; an id that is taken. What is gone already
-  /// may go again.
+  /// a lease or session that is gone while something is left of it; an id that is taken. The end of something
+  /// that has ended already is fine.
   absl::Status Apply(const v1::JournalRecord& record);
   /// The shortest records that come to this state.
   void Encode(std::string& out) const;
@@ -83,9 +83,9 @@ void AppendJournalRecord(const v1::JournalRecord& record, std::string& out);
 struct ParsedJournal {
   enum class Condition {
     kWhole,
-    kTorn,         // the last record was not written to its end: what it says never happened
-    kForeignBoot,  // of an earlier boot of the machine: no process holds what it says
-    kDamaged,      // `state` is what could be read before the damage
+    kTorn,         // the last record was not written to its end: it never took effect
+    kForeignBoot,  // of an earlier boot of the machine: its processes are gone
+    kDamaged,      // `state` is that of the records before the damage
   };
   Condition condition = Condition::kWhole;
   std::string detail;  // of the damage, with its offset

@@ -17,8 +17,8 @@ namespace lgpu::daemon {
 absl::StatusOr<std::optional<std::string>> ReadFile(const std::string& path);
 /// Writes all of `bytes` at the end of the file. On an error some of it may be written.
 absl::Status AppendToFile(int fd, std::string_view bytes);
-/// Makes `name` in `directory` a file of `bytes`, whatever it was before: written beside it and renamed, so
-/// that a death in between leaves the one or the other. `sync`: it survives the machine's death too.
+/// Makes or replaces the file `name` in `directory` with `bytes`: written beside it and renamed, so that a
+/// death in between leaves the old file or the new one. `sync`: it survives the machine's death too.
 absl::Status ReplaceFile(int directory, const std::string& name, std::string_view bytes, bool sync);
 
 /// Gives a damaged file a second name, `path`.damaged, for the administrator. The file stays where it

@@ -16,9 +16,9 @@
 namespace lgpu::daemon {
 
 /// A LeaseRecovery restores the leases of an earlier daemon, from its journal and from the file of lasting
-/// leases. Leases in the earlier daemon's accounts come first, whatever the cards report now. A lasting lease
-/// that waited, in no account, is restored when its cards are there and no other lease has its name or
-/// memory; until then it waits in the file.
+/// leases. Leases that the earlier daemon served come first, without regard to the cards' present figures. A
+/// lasting lease that waited is restored when its cards are there and no other lease has its name or memory;
+/// until then it waits in the file.
 ///
 /// Not thread-safe; for the start, before the first connection.
 class LeaseRecovery {
@@ -29,15 +29,15 @@ class LeaseRecovery {
   LeaseRecovery(const RecoveryParts& parts, const Journal::Opened& found, const LeaseTable::Lasting& lasting,
                 const Names& wanted);
 
-  /// Those of the journal, before its sessions.
+  /// Restores the leases of the journal; to be called before its sessions are restored.
   void RestoreJournaled();
   /// Keeps leases that only the file has, before any lease may end and write the file anew.
   void KeepOthersInFile();
-  /// They are there again, when all that is held is charged; and the file is written.
+  /// Restores these leases and writes the file; to be called when all held memory is charged.
   void RestoreOthers();
 
-  /// Cards of leases that have sessions and cannot be restored: some of what is held there is in no account.
-  /// By uuid, with the reason.
+  /// Cards of leases that have sessions and cannot be restored: some memory held there is in no account. By
+  /// uuid, with the reason.
   const std::map<std::string, std::string>& doubted() const { return doubted_; }
 
  private:
@@ -59,7 +59,7 @@ class LeaseRecovery {
   Bytes HeldBeyondPromises(const v1::JournalLease& but, const Broker::CardInfo& card) const;
 
   void RestoreServed(v1::JournalLease lease);
-  /// One that waited, and that programs have all the same: what they hold is theirs.
+  /// A lease that waited while programs held its memory: they keep it.
   void RestoreUsed(const v1::JournalLease& lease);
   void RestoreRemoved(v1::JournalLease lease);
   void RestoreOther(const v1::JournalLease& lease);

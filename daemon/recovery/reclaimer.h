@@ -36,7 +36,7 @@ class Reclaimer {
   Reclaimer(const Reclaimer&) = delete;
   Reclaimer& operator=(const Reclaimer&) = delete;
 
-  /// Watches the process of a session until Unwatch. One that is draining is left alone.
+  /// Watches the process of a session until Unwatch. A draining session is left alone.
   void Watch(std::shared_ptr<SessionState> session);
   void Unwatch(const SessionState& session);
   /// Takes over a session whose thread ends; its memory is draining already.
@@ -51,12 +51,12 @@ class Reclaimer {
   struct Draining {
     std::shared_ptr<SessionState> session;
     Clock::time_point grace_ends;
-    bool is_gone = false;  // no process has what it charged any more
-    // What it charged is there still, listed by the driver or open in another program: when to look again.
-    // Zero: it is not.
+    bool is_gone = false;  // no process has its charged memory any more
+    // When to look again for its charged memory: the driver still lists it, or another program has it open.
+    // Zero: neither.
     std::chrono::milliseconds look_in{};
-    bool is_over = false;     // its process is gone or had its time; what is not free yet is unconfirmed
-    bool was_absent = false;  // what it holds is an earlier daemon's, and looked for all over the machine
+    bool is_over = false;     // its process is gone or its grace is over; memory not free yet is unconfirmed
+    bool was_absent = false;  // an earlier daemon's: its memory is looked for all over the machine
   };
 
   Reclaimer(Broker& broker, LeaseTable& leases, SessionDirectory& sessions, Options options)
@@ -74,8 +74,8 @@ class Reclaimer {
   bool HasNoCharges(const Draining& entry) const;
   /// Whether the driver lists memory of the gone process. A later process of its pid is another one.
   bool IsListed(const SessionState& session) const;
-  /// Whether what a gone session charged may be open in another program of its lease, as both said
-  /// themselves. No more than that stays charged.
+  /// Whether memory that a gone session charged may be open in another program of its lease, by the counts
+  /// that both programs told. No more than these counts stays charged.
   bool StaysOpenElsewhere(const SessionState& session) const;
 
   Broker& broker_;

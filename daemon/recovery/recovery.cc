@@ -101,7 +101,7 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
 
 Bytes Recovery::CountStrays(const Broker::CardInfo& card) {
   const auto strays = parts_.backend.FindStrays(card.card.backend_device, parts_.broker.Identities(card.id));
-  // A card that reports its free memory shows by that what is used and no session's.
+  // A card that reports its free memory shows memory of no session by that figure.
   if (absl::IsUnimplemented(strays.status()) && parts_.backend.FreeMemory(card.card.backend_device))
     return Bytes();
   if (!strays.ok()) return card.view.total;
@@ -173,7 +173,7 @@ absl::Status Recovery::Run(const Journal::Opened& found, const LeaseTable::Lasti
     LGPU_RETURN_IF_ERROR(RestoreSession(found.state, session, chunks[id], restored));
   }
   leases.KeepOthersInFile();
-  // Not sooner: a lease whose only known session ended would end too, under those that come after it.
+  // Only now: a lease ends with its last known session, and sessions restored later may be of that lease.
   parts_.leases.EndUnused();
   for (std::shared_ptr<SessionState>& session : restored.alive) parts_.reclaimer.Watch(std::move(session));
   for (std::shared_ptr<SessionState>& session : restored.gone) {
@@ -210,7 +210,7 @@ void Recovery::EndAbandoned() {
   for (const std::shared_ptr<SessionState>& session : parts_.sessions.All()) {
     const std::vector<std::uint64_t> pages = session->pages();
     if (session->phase() == SessionState::Phase::kAbsent && !session->end_request().ok()) {
-      parts_.reclaimer.EndAbsent(session, /*is_gone=*/false);  // as for one that is connected, and hears it
+      parts_.reclaimer.EndAbsent(session, /*is_gone=*/false);  // with a grace, as for a connected session
       continue;
     }
     if (session->phase() != SessionState::Phase::kAbsent || pages.empty() || !session->process().pidfd)
@@ -222,7 +222,7 @@ void Recovery::EndAbandoned() {
       continue;
     }
     if (maps != false) continue;
-    // Twice: what /proc says of a process that maps and unmaps meanwhile is no snapshot.
+    // Two looks must agree: /proc is no snapshot of a process that maps and unmaps meanwhile.
     if (before.contains(session->id())) {
       parts_.reclaimer.EndAbsent(session, /*is_gone=*/true);
     } else {

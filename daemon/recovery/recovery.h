@@ -18,8 +18,8 @@
 namespace lgpu::daemon {
 
 /// A Recovery restores the leases of an earlier daemon's journal, and its sessions as absent ones that are
-/// charged in full. Afterwards it tends three things: absent sessions whose process cannot be watched,
-/// missing preallocated memory, and memory that processes hold and no record names. One thread at a time.
+/// charged in full. Afterwards Tend looks after absent sessions whose process cannot be watched, missing
+/// preallocated memory, and memory that processes hold and no record names. One thread at a time.
 class Recovery {
  public:
   /// An absent session whose process cannot be watched is given up after this long.
@@ -32,10 +32,10 @@ class Recovery {
   explicit Recovery(const RecoveryParts& parts) : parts_(parts) {}
 
   /// Before the first connection. `found` is the journal as it was; `lasting`: the leases of the state
-  /// directory; `wanted`: owners and names of those that the configuration has. One of these that was removed
-  /// and whose sessions had not ended yet is as before: there is no room for it beside itself.
-  /// RESOURCE_EXHAUSTED where this process may not have enough descriptors: to serve without a session that
-  /// is there would grant its memory twice.
+  /// directory; `wanted`: owners and names of the leases that the configuration has. A wanted lease that was
+  /// removed and still has sessions is restored as if it was not: a second one would have no room beside it.
+  /// RESOURCE_EXHAUSTED where this process may not have enough descriptors: without one of the sessions its
+  /// memory would be granted twice.
   absl::Status Run(const Journal::Opened& found, const LeaseTable::Lasting& lasting,
                    const LeaseRecovery::Names& wanted);
   /// To be called now and then.
@@ -50,10 +50,10 @@ class Recovery {
   };
   absl::Status RestoreSession(const JournalState& state, const v1::JournalSession& session,
                               const Chunks& chunks, Restored& all);
-  /// Ends sessions that are absent for long and whose process cannot be watched.
+  /// Ends sessions that are absent for kUnwatchedPatience and whose process cannot be watched.
   void EndUnwatched(Clock::time_point now);
-  /// Ends absent sessions whose lease was removed, and those whose process lives without the Context: the
-  /// Context was closed while no daemon served, or the process runs another program now.
+  /// Ends absent sessions whose lease was removed, and absent sessions whose process lives without the
+  /// Context: the Context was closed while no daemon served, or the process runs another program now.
   void EndAbandoned();
   absl::Status FindUnexplained(const Journal::Opened& found);
   /// Bytes of the card that processes hold and the broker does not know of.

@@ -14,7 +14,7 @@
 
 namespace lgpu::daemon {
 
-/// What a daemon consists of that starts with an earlier one's accounts.
+/// The parts of a daemon that restores an earlier one's accounts.
 struct RecoveryParts {
   DeviceMemory& backend;
   Broker& broker;

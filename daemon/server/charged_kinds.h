@@ -9,8 +9,8 @@
 
 namespace lgpu::daemon {
 
-/// What a session has charged, over all cards, by kind of call, in the order of the kinds' names. The client
-/// tells the kinds: together they are never more than `charges`, and what they leave is "other".
+/// A session's charges over all cards by kind of call, in the order of the kinds' names. The client tells the
+/// kinds: together they are never more than `charges`, and the rest is "other".
 std::vector<v1::ChargedKind> ChargedByKind(const std::vector<Broker::Charged>& charges,
                                            const SessionState& session);
 

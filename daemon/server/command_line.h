@@ -8,13 +8,13 @@
 
 namespace lgpu::daemon {
 
-/// What lgpud was started with.
+/// The parsed arguments of lgpud.
 struct CommandLine {
   Flags flags;
   bool check_config = false;
   bool print_config = false;
 
-  // --help, --version or a wrong flag: what to print, and where the program ends.
+  // --help, --version or a wrong flag: the program prints `message` and exits with this code.
   std::optional<int> exit_code;
   std::string message;
 };

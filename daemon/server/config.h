@@ -21,7 +21,7 @@ struct SimulatedDeviceConfig {
   std::string uuid = {};  // empty: made from the runtime directory and the index
   std::string name = "Simulated GPU";
   bool sparse = false;      // do not allocate chunks really: more memory than the machine has
-  std::string origin = {};  // file:line:column of its uuid, or of all of it; no part of what it is
+  std::string origin = {};  // file:line:column of its uuid, else of its table; not compared
   friend bool operator==(const SimulatedDeviceConfig& a, const SimulatedDeviceConfig& b) {
     return a.memory == b.memory && a.uuid == b.uuid && a.name == b.name && a.sparse == b.sparse;
   }
@@ -62,18 +62,18 @@ struct StaticDeviceConfig {
 /// The port for metrics and the page.
 struct HttpConfig {
   std::string listen = {};      // "9400" (of this machine alone), "127.0.0.1:9400"; empty: none
-  std::string token_file = {};  // what `Authorization: Bearer` must hold; empty: nothing
+  std::string token_file = {};  // has the token of `Authorization: Bearer`; empty: none is needed
   std::string owners =
       "hidden";             // the metrics' label of a lease's owner: "names", or "hidden": a made-up one
   bool show_users = false;  // every reader of the page sees all leases, with their users and programs
   friend bool operator==(const HttpConfig&, const HttpConfig&) = default;
 };
 
-/// What holds for leases that are made from now on; a running daemon can change it.
+/// A LeasePolicy holds for leases that are made from now on; a running daemon can change it.
 struct LeasePolicy {
   std::vector<CapConfig> user_caps = {};
   std::vector<CapConfig> group_caps = {};
-  bool preallocate = false;                // of devices that nothing is said of
+  bool preallocate = false;                // for devices whose request names no mode
   std::uint32_t placement_records = 1024;  // kept per lease
 };
 
@@ -97,7 +97,7 @@ struct Config {
   std::uint32_t kept_events = 1024;
   std::uint32_t max_sessions = 4096;
   std::string log_level = "info";
-  std::string log_format = "auto";  // "text", "json", "journal"; "auto": what reads it decides
+  std::string log_format = "auto";  // "text", "json", "journal"; "auto": by the kind of standard error
   HttpConfig http;
   /// Where values come from, by key: "/etc/lgpu/lgpud.toml:3:1", "flag --dir". Missing: the default.
   std::map<std::string, std::string> origins;
@@ -132,7 +132,7 @@ struct Environment {
   static Environment OfThisProcess();
 };
 
-/// What the flags say; an absent one says nothing.
+/// The values of the flags; nothing: the flag was not given.
 struct Flags {
   std::optional<std::string> simulate;     // "2x1GiB", "1GiB", "2x1GiB,1x512MiB"
   std::optional<std::string> dir;          // the runtime directory

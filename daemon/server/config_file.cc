@@ -283,7 +283,7 @@ class Reader {
         [this, &to](const toml::node& value) {
           const toml::array* array = value.as_array();
           if (array == nullptr) return WrongType(value, "tables [[logical_device]]");
-          to.clear();  // those of one file replace those of another
+          to.clear();  // the devices of one file replace those of another
           for (const toml::node& entry : *array) {
             const toml::table* table = entry.as_table();
             if (table == nullptr) return WrongType(entry, "a table [[logical_device]]");
@@ -306,7 +306,7 @@ class Reader {
   }
 
  private:
-  /// Where the keys of a table that has just been read stand, those that it has.
+  /// The places of the keys that a table, which has just been read, has.
   std::map<std::string, std::string> Places(const toml::table& table, const std::string& prefix,
                                             const std::vector<std::string>& keys) const {
     std::map<std::string, std::string> places;

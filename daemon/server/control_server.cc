@@ -36,13 +36,13 @@ constexpr std::chrono::milliseconds kShutdown{300};
 // Threads for calls that may wait for memory, and for all other calls.
 constexpr std::size_t kMaxWaitingCalls = 64;
 constexpr std::size_t kMaxShortCalls = 8;
-// gRPC gathers a request before lgpud sees it. The product of a user's connections, the streams of each and
-// this bounds what that takes. The largest request, a lease of 64 named devices, has less than 9 KiB.
+// gRPC gathers a request before lgpud sees it. A user's connections times the streams of each times this is
+// the most memory of that. The largest request, a lease of 64 named devices, has less than 9 KiB.
 constexpr int kMaxRequestBytes = 16 * 1024;
 constexpr int kStreamsOfAConnection = 4;
 
-// What gRPC may use for the connections of one user; where it needs more, it ends calls and connections of
-// that user.
+// The memory that gRPC may use for the connections of one user; where it needs more, it ends calls and
+// connections of that user.
 constexpr std::size_t kMemoryOfAUser = std::size_t{64} << 20;
 // How often at most the connections of all users are looked at one by one.
 constexpr std::chrono::milliseconds kLookInterval{50};
@@ -71,8 +71,8 @@ void EnableHealthService() {
   std::call_once(once, [] { grpc::EnableDefaultHealthCheckService(true); });
 }
 
-/// The gRPC server of one user, or of the directory of one lease, with memory of its own: what the user does
-/// to it, no other user notices.
+/// The gRPC server of one user, or of the directory of one lease, with memory of its own: a user's calls do
+/// not affect other users' servers.
 class UserServer {
  public:
   UserServer(const ControlService::Parts& parts, CallRoom& room, std::uint32_t uid,
@@ -110,7 +110,7 @@ class UserServer {
   }
   std::size_t connections() const { return connections_.size(); }
 
-  /// Ends all calls; those that are not over at `deadline` are cancelled.
+  /// Ends all calls; calls that are not over at `deadline` are cancelled.
   void Shutdown(gpr_timespec deadline) {
     server_->Shutdown(deadline);
     server_->Wait();
@@ -238,7 +238,7 @@ class ControlServer::Impl {
     }
   }
 
-  /// Those of all users: connections of one that have ended must not make another one's share smaller.
+  /// For all users: ended connections of one user must not make another user's share smaller.
   void ForgetEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto now = std::chrono::steady_clock::now();
     if (now < next_look_) return;

@@ -24,7 +24,7 @@
 
 namespace lgpu::daemon {
 
-/// What all users' calls share: threads, and the places of calls, streams and answers that lie unread.
+/// A CallRoom is shared by all users' calls: threads, and the places of calls, streams and unread answers.
 struct CallRoom {
   KnownUsers users;  // the pools' calls use it
   /// For calls that may wait for memory, and for all other calls.
@@ -45,7 +45,7 @@ class ControlService final : public v1::Control::CallbackService {
  public:
   static constexpr char kRetryKey[] = "lgpu-retry-after-ms";
 
-  /// What the methods work with.
+  /// The parts that the methods use.
   struct Parts {
     LeaseTable& leases;
     Broker& broker;

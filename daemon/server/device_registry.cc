@@ -69,7 +69,7 @@ absl::StatusOr<UniqueFd> OpenLockDir(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   if (::mkdir(path.c_str(), 0777) == 0) {
-    ::chmod(path.c_str(), 01777);  // whatever the umask; its failure keeps other users' daemons out
+    ::chmod(path.c_str(), 01777);  // overrides the umask; its failure keeps other users' daemons out
   } else if (errno != EEXIST) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the directory for locks on cards ", path));
   }
@@ -153,7 +153,7 @@ absl::Status DeviceRegistry::OpenSimulated(const Config& config) {
   return absl::OkStatus();
 }
 
-// The driver has read CUDA_VISIBLE_DEVICES itself: what it shows is visible.
+// The driver has read CUDA_VISIBLE_DEVICES itself: the cards that it shows are visible.
 absl::Status DeviceRegistry::OpenCuda(const Config& config) {
   absl::StatusOr<std::shared_ptr<Nvml>> nvml = Nvml::Open();
   if (!nvml.ok()) accounting_note_ = std::string(nvml.status().message());

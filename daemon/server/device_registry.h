@@ -12,10 +12,10 @@
 
 namespace lgpu::daemon {
 
-/// A DeviceRegistry knows the machine's cards and owns those that this daemon serves: the ones that
-/// CUDA_VISIBLE_DEVICES leaves it and that no other daemon has locked: simulated ones, where the
-/// configuration has some, else those of the CUDA driver, beside which NVML knows the hidden ones. It holds
-/// an exclusive lock per served card (flock on a file in the lock directory, named by UUID) for its own
+/// A DeviceRegistry knows the machine's cards and owns the served ones: cards that CUDA_VISIBLE_DEVICES
+/// leaves this daemon and that no other daemon has locked. The cards are simulated ones where the
+/// configuration has some, else those of the CUDA driver; NVML lists the hidden ones beside them. It holds an
+/// exclusive lock per served card (flock on a file in the lock directory, named by UUID) for its own
 /// lifetime. Constant after Open, so thread-safe.
 class DeviceRegistry {
  public:
@@ -31,7 +31,7 @@ class DeviceRegistry {
   /// FAILED_PRECONDITION (exit code 9): no usable GPU and none simulated, or other daemons serve all; the
   /// text names the next step.
   static absl::StatusOr<std::unique_ptr<DeviceRegistry>> Open(const Config& config);
-  /// The same without a lock: what it would serve has no reason against it, and is not served.
+  /// The same without a lock: a card that Open would serve has no reason against it, and is not served.
   static absl::StatusOr<std::unique_ptr<DeviceRegistry>> Look(const Config& config);
 
   DeviceMemory& backend() const { return *backend_; }

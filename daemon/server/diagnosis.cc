@@ -19,7 +19,7 @@
 namespace lgpu::daemon {
 namespace {
 
-// What a few hundred sessions need.
+// Enough for a few hundred sessions.
 constexpr rlim_t kFewDescriptors = 4096;
 
 void Add(v1::Diagnosis& diagnosis, const char* id, v1::Diagnosis::Level level, std::string text) {

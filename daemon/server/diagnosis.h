@@ -24,7 +24,7 @@ class Diagnostician {
 
   void SetSettings(std::vector<Setting> settings);
 
-  /// With what the caller may see of leases.
+  /// With the leases that the caller may see.
   v1::Diagnosis Examine(const Caller& caller) const;
 
  private:

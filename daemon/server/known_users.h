@@ -17,7 +17,7 @@ namespace lgpu::daemon {
 /// Thread-safe.
 class KnownUsers {
  public:
-  /// What is known; before Learn(uid) only the number. `is_new`: Learn is to be called.
+  /// The user as known; before Learn(uid) with only the number. `is_new`: Learn is to be called.
   User Find(std::uint32_t uid, bool& is_new) {
     MutexLock lock(mutex_);
     const auto [entry, added] = users_.try_emplace(uid);

@@ -66,7 +66,7 @@ class LeaseDirectories {
   const Handlers handlers_;
   const std::shared_ptr<PollWaker> waker_;
   Mutex mutex_;
-  /// By id. The thread shares what it polls, so that no descriptor is closed under it.
+  /// By id. The thread shares the entries that it polls, so that no descriptor is closed under it.
   std::map<std::string, std::shared_ptr<const Served>> served_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Thread thread_;

@@ -25,7 +25,7 @@ class LeaseWaitCall final : public grpc::ServerWriteReactor<v1::LeaseWait>, publ
   struct Options {
     WatchPump& pump;
     CallPool& pool;
-    std::uint32_t uid = 0;  // whose turn on the pool it is
+    std::uint32_t uid = 0;  // the user whose turns on the pool the call takes
     std::function<void(const Caller&, const absl::Status&)> tell_refusal;
     std::function<void()> done;  // the call is over
   };
@@ -40,7 +40,7 @@ class LeaseWaitCall final : public grpc::ServerWriteReactor<v1::LeaseWait>, publ
   void StartTry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Try();
   void TakeBack(const v1::Lease& made);
-  /// Writes what the last attempt came to, or ends the call, as soon as nothing else runs.
+  /// Writes the result of the last attempt, or ends the call, as soon as no attempt and no write runs.
   void Continue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;

@@ -23,7 +23,7 @@ UniqueFd OpenOrCreate(int directory, const std::string& name, mode_t mode) {
     if (file || errno != ENOENT) return file;
     file.Reset(::openat(directory, name.c_str(), kFlags | O_CREAT | O_EXCL, mode));
     if (file) {
-      ::fchmod(file.get(), mode);  // whatever the umask; its failure leaves a stricter file
+      ::fchmod(file.get(), mode);  // overrides the umask; its failure leaves a stricter file
       return file;
     }
     if (errno != EEXIST) return file;

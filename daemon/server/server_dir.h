@@ -24,8 +24,8 @@ class ServerDir {
     UniqueFd control;  // stream
     UniqueFd session;  // seqpacket
   };
-  /// Takes what LISTEN_PID and LISTEN_FDS offer to this process, once, and tells the sockets apart by their
-  /// type. INVALID_ARGUMENT for descriptors that are no such sockets.
+  /// Takes the sockets that LISTEN_PID and LISTEN_FDS pass to this process, once, and tells them apart by
+  /// their type. INVALID_ARGUMENT for descriptors that are no such sockets.
   static absl::StatusOr<Inherited> TakeInherited();
 
   /// Makes the directories, locks, binds and listens. FAILED_PRECONDITION: another daemon serves here (with

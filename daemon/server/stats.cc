@@ -23,7 +23,7 @@ google::protobuf::Timestamp ToTimestamp(std::chrono::system_clock::time_point ti
       std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count());
 }
 
-// A client writes what it likes into its page: no amount is believed beyond the limit.
+// A client may write any number into its page: no amount is believed beyond the limit.
 void AddClientNumbers(const ClientPage::Device& page, v1::LogicalDeviceStats& out) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   const std::uint64_t limit = out.limit_bytes();

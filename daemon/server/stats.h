@@ -25,10 +25,10 @@ struct ListedCard {
   PhysicalDevice device;
   bool served = false;
   std::string not_served_because;
-  bool exact = false;  // what is used of it can be asked for
+  bool exact = false;  // its memory in use can be read, and is not estimated
 };
 
-/// A StatsReporter tells what the daemon knows at one moment. Thread-safe.
+/// A StatsReporter gives the daemon's statistics at one moment. Thread-safe.
 class StatsReporter {
  public:
   /// All outlive the reporter.
@@ -40,7 +40,7 @@ class StatsReporter {
   v1::StatsSnapshot Snapshot(const Caller& caller) const;
   /// Without the processes outside lgpu, which are looked up.
   std::vector<v1::CardStats> Cards() const;
-  /// Those that the caller may see.
+  /// The cards that the caller may see.
   std::vector<v1::CardStats> CardsFor(const Caller& caller) const;
   const UserNames& user_names() const { return user_names_; }
 

@@ -12,10 +12,10 @@
 
 namespace lgpu::daemon {
 
-/// An UnchargedWatch does what `memory.on_uncharged` says with programs of leases that use more of a GPU than
-/// they have charged or were granted: it reports them, stops grants to their lease while they do, or ends
-/// them. Programs are a lease's if they are attached to it or descend from a process that is. It does nothing
-/// where an MPS server is on the card, whose clients the driver does not tell apart. One thread.
+/// An UnchargedWatch enforces `memory.on_uncharged` on programs of leases that use more of a GPU than they
+/// have charged or were granted: it reports them, stops grants to their lease while they do, or ends them.
+/// Programs are a lease's if they are attached to it or descend from a process that is. It does nothing where
+/// an MPS server is on the card, whose clients the driver does not tell apart. One thread.
 class UnchargedWatch {
  public:
   /// All outlive it. `action`: "report", "stop" or "kill".

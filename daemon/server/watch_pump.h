@@ -19,7 +19,7 @@ class WatchPump {
   class Stream {
    public:
     virtual ~Stream() = default;
-    /// Writes what is new, if nothing is being written. On the pump's thread; must not wait.
+    /// Writes the news, unless a write is under way. On the pump's thread; must not wait.
     virtual void Look() = 0;
   };
 

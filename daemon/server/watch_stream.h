@@ -23,7 +23,8 @@ class WatchStream final : public grpc::ServerWriteReactor<Message>, public Watch
     std::vector<Message> messages;
     bool is_last = false;
   };
-  /// `next`: what is new; called on the pump's thread only. `done`: the call is over. Adds itself to `pump`.
+  /// `next` gives the news; called on the pump's thread only. `done`: the call is over. Adds itself to
+  /// `pump`.
   WatchStream(WatchPump& pump, std::function<Batch()> next, std::function<void()> done)
       : pump_(pump), next_(std::move(next)), done_(std::move(done)) {
     pump_.Add(*this);

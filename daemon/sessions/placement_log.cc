@@ -18,7 +18,7 @@ using google::protobuf::util::TimeUtil;
 constexpr std::uint64_t kMaxUnixSeconds = 253'402'300'799ULL;  // the last that a Timestamp can hold
 constexpr std::uint64_t kMaxHostNs = std::uint64_t{1} << 60;
 constexpr std::uint16_t kMaxDType = 255;
-// Those of this version of the library.
+// The ops of this version of the library.
 constexpr std::string_view kOps[] = {"MatMul", "AddN", "Cast", "Identity", "_EagerConst"};
 
 // Names of the numbers that PlacementEntry::dtype carries (TensorFlow's DataType).
@@ -244,8 +244,8 @@ bool PlacementReader::IsSensible(const PlacementEntry& entry, int devices) const
 
 void PlacementReader::Drain(PlacementLog& log, int devices) {
   constexpr std::size_t kBatch = 512;
-  // An honest ring takes a few milliseconds. One whose writer makes every step skip a lap must not keep the
-  // rings of other sessions waiting.
+  // An honest ring takes a few milliseconds. A ring whose writer makes every step skip a lap must not delay
+  // the rings of other sessions.
   constexpr std::uint64_t kLookAtClock = 64;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
   std::vector<PlacementLog::Record> records;

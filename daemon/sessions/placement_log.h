@@ -22,9 +22,9 @@
 
 namespace lgpu::daemon {
 
-/// A PlacementLog is what is known of the ops of one lease: totals by device, op and type, and the last
-/// records; and of its copies: totals by source and target, and the last records. Its size is bounded,
-/// whatever the clients write. Thread-safe.
+/// A PlacementLog has the ops of one lease: totals by device, op and type, and the last records; and its
+/// copies: totals by source and target, and the last records. Clients cannot make it grow beyond a fixed
+/// size. Thread-safe.
 class PlacementLog {
  public:
   static constexpr std::size_t kMaxTotals = 4096;  // distinct (device, op, type); more are counted as dropped
@@ -47,7 +47,7 @@ class PlacementLog {
   Counts counts() const;
   /// When the last op was submitted, never in the future; nothing: no record has come.
   std::optional<std::chrono::system_clock::time_point> last_at() const;
-  /// Adds what is in the totals.
+  /// Adds the totals of the ops to `counts`.
   void AddTo(OpCounts& counts) const;
   /// Everything but the lease's names. `max_records` 0: all that are kept.
   v1::PlacementReport Report(std::size_t max_records) const;
@@ -108,7 +108,7 @@ class PlacementReader {
   PlacementReader(const ClientPage* page, SessionId session, std::int64_t pid)
       : page_(page), session_(session), pid_(pid), ring_(&page->ring) {}
 
-  /// Moves what is there, at most two laps of the ring, into `log`; `devices`: how many the lease has.
+  /// Moves the ring's records, at most two laps of it, into `log`; `devices`: how many the lease has.
   void Drain(PlacementLog& log, int devices);
   /// The client is gone: slots that were being written stay so. Call before the last Drain.
   void WriterIsGone();

@@ -36,8 +36,8 @@ void Session::Run() {
     services_.reclaimer.Unwatch(*state_);
     ReleaseInFlight();
     if (end_ == End::kLost && stop_.load() && services_.outlives_daemon && state_->lease()) {
-      end_ = End::kLeft;  // cut off by the stop, in the middle of an answer: what it holds is the next
-                          // daemon's to judge
+      end_ = End::kLeft;  // cut off by the stop, in the middle of an answer: the next daemon decides on its
+                          // chunks
     }
     if (end_ == End::kLost) {
       const bool may_come_back =
@@ -127,7 +127,7 @@ void Session::Serve() {
 void Session::CheckRequests() {
   if (stop_.load()) {
     SayGoodbye(absl::UnavailableError("the daemon is stopping"));
-    // What it holds is in the journal, for the next daemon.
+    // The journal has the session's chunks, for the next daemon.
     end_ = services_.outlives_daemon && state_->lease() ? End::kLeft : End::kLost;
     return;
   }

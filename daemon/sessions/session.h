@@ -30,7 +30,7 @@
 
 namespace lgpu::daemon {
 
-/// What a session works with. All outlive it.
+/// The parts that a session uses. All outlive it.
 struct SessionServices {
   Broker& broker;
   LeaseTable& leases;
@@ -108,7 +108,7 @@ class Session {
   void HandleAttach(const v1::Attach& request);
   static bool AnswersSnapshots(const v1::Hello& hello, std::uint32_t version);
 
-  // session_snapshots.cc: what the program tells of its blocks.
+  // session_snapshots.cc: the program's answers about its blocks.
   void SendSnapshots();
   void HandleSnapshotPage(const v1::SnapshotPage& page);
 
@@ -133,7 +133,7 @@ class Session {
   // The loop.
   void Serve();
   void WaitForWork(bool& readable, bool& woken);
-  /// When to look again whatever happens, in milliseconds for poll(); -1: never.
+  /// When to look again at the latest, in milliseconds for poll(); -1: never.
   int TimeUntilNextLook() const;
   void HandleFrame();
   void Dispatch(const v1::Frame& frame);
@@ -153,7 +153,7 @@ class Session {
   // Sending.
   void Answer(std::uint64_t request_id, LogicalId device, Clock::time_point asked_at,
               Broker::GrowAnswer answer);
-  enum class Concern { kSomebody, kNobody };  // who was refused; of nobody's there is no event
+  enum class Concern { kSomebody, kNobody };  // kNobody: growth ahead of need; its refusal makes no event
   void TellRefused(const absl::Status& status);
   void Refuse(std::uint64_t request_id, const absl::Status& status, Concern concern = Concern::kSomebody);
   void Pump();

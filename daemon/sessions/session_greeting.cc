@@ -24,7 +24,7 @@ absl::StatusOr<std::string> RandomBytes(std::size_t count) {
   return bytes;
 }
 
-// What a client calls itself, fit for a line of a log.
+// The client's name for itself, fit for a line of a log.
 std::string CleanCommand(const std::string& command, std::int64_t pid) {
   // A process names itself in /proc too.
   std::string clean = command.empty() ? ProcessCommand(pid) : command.substr(0, kMaxCommandBytes);
@@ -69,7 +69,7 @@ bool Session::Greet() {
   if (absl::Status sent = SendWelcome(version); !sent.ok()) {
     Break(sent);
   }
-  // Not sooner: the one time that it tells must not be lost in what a greeting waits for.
+  // Only now: the reclaimer wakes the session once, and the waits of a greeting would lose that.
   services_.reclaimer.Watch(state_);
   return true;
 }

@@ -1,4 +1,4 @@
-// A session that an earlier daemon had: its client connects again and tells what it holds.
+// A session that an earlier daemon had: its client connects again and attests its chunks.
 
 #include <utility>
 
@@ -78,7 +78,8 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
     state_->RequestEnd(std::move(why));
   }
   services_.leases.WriteStats(*state_);
-  // Before the client has the new page: by it, or by the one that it maps now, is it known that it lives.
+  // Recorded before the client has the new page: a later daemon tells by the mapped pages that the client
+  // lives.
   attached.Update(services_.leases.RecordSession(*state_));
   if (!attached.ok()) {
     GoAbsent();
@@ -90,7 +91,7 @@ void Session::HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds) {
   if (!std::exchange(maps_page_, true)) {
     // It maps the page of this connection, or it could not say anything.
     state_->ForgetEarlierPages();
-    services_.leases.RecordSession(*state_).IgnoreError();  // what is in the journal now is right too
+    services_.leases.RecordSession(*state_).IgnoreError();  // the journal's present record is right too
   }
   const std::size_t count = static_cast<std::size_t>(page.chunks_size());
   absl::Status status;
@@ -108,7 +109,7 @@ void Session::HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds) {
     Break(status);
     return;
   }
-  // First the answer: what is missing is looked for all over the machine.
+  // The answer goes first: the search for missing chunks goes over the whole machine.
   v1::Frame frame;
   frame.mutable_attested();
   Send(frame);

@@ -1,4 +1,4 @@
-// Snapshots: what the program of a session tells of its blocks.
+// Snapshots: the blocks that the program of a session tells.
 
 #include "absl/strings/str_cat.h"
 #include "daemon/sessions/session.h"

@@ -23,8 +23,8 @@
 
 namespace lgpu::daemon {
 
-/// A SessionState is what all parts of the daemon know of one session; its thread's own things are in
-/// Session. Thread-safe; what is not guarded is constant.
+/// A SessionState is the state of one session that all parts of the daemon share; its thread's own state is
+/// in Session. Thread-safe; unguarded members are constant.
 class SessionState {
  public:
   /// kAbsent: an earlier daemon's, whose process has not connected again.
