@@ -22,7 +22,7 @@ std::vector<std::string> Split(const std::string& text, const std::string& separ
   }
 }
 
-/// What one row does with its Pool.
+/// Runs the steps of a row on a Pool.
 class AllocatorCasesTest : public PoolFixture {
  protected:
   void Call(const std::vector<std::string>& words) {

@@ -1,5 +1,5 @@
-// The shape of the fast path, without any clock: what a steady operation does not do, and how little it
-// touches.
+// The shape of the fast path, without any clock: a steady operation takes no heap, calls neither its source
+// nor the system, and writes to few nodes.
 
 #include <gtest/gtest.h>
 #include <linux/seccomp.h>
@@ -104,7 +104,7 @@ class Steady {
   bool Run(std::size_t steps) {
     bool ok = true;
     for (std::size_t step = 0; step < steps; ++step) {
-      // Two of one size are away at a time, so that neither always finds what the other left.
+      // Two blocks of one size are free at a time, so that neither always gets the other's place.
       const std::size_t a = at_ % live_.size();
       const std::size_t b = (at_ + 4 * kSizes) % live_.size();
       at_ += 7;
@@ -170,7 +170,7 @@ TEST(FastPathTest, SteadyOperationsMakeNoSystemCall) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-// How many nodes an operation writes to, whatever the number of blocks.
+// The most nodes that an operation writes to.
 struct Written {
   std::size_t allocate = 0;
   std::size_t free = 0;

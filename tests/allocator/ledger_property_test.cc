@@ -1,6 +1,6 @@
 // Random sequences against a model that keeps no sums: it has a list of single granules, each with its
-// owner, and answers every question by counting them. What may be granted follows from the invariants
-// alone, so that a refusal that they do not demand fails as surely as a grant that they forbid.
+// owner, and answers every question by counting them. The invariants alone decide what may be granted: the
+// tests find both a grant that they forbid and a refusal that they do not demand.
 
 #include <gtest/gtest.h>
 
@@ -203,7 +203,7 @@ class Runner {
     }
   }
 
-  // What AddLogical and Resize answer for these options, where `promised` would be all promises then.
+  // The answer of AddLogical and Resize for these options; `promised`: all promises with the new ones.
   absl::StatusCode Expected(const Model::Card& card, const Ledger::LogicalOptions& options, Bytes promised,
                             bool more) {
     const Bytes most = card.total - card.reserve;

@@ -120,7 +120,7 @@ TEST_F(LedgerTest, ForeignMemoryLowersWhatCanBeGrantedBeyondGuarantees) {
   EXPECT_TRUE(Granted(logical, 26_MiB));
   const Ledger::Verdict verdict = ledger_.Request(logical, 2_MiB);
   EXPECT_EQ(verdict.shortage, Shortage::kCard);
-  EXPECT_FALSE(verdict.hopeless);  // others may end
+  EXPECT_FALSE(verdict.hopeless);  // other programs may end
   ledger_.SetForeign(card_, 80_MiB);
   EXPECT_TRUE(ledger_.View(card_).overcommitted());
   EXPECT_EQ(ledger_.View(card_).free(), Bytes());

@@ -1,4 +1,4 @@
-// The front caches: what they hold is free memory in every respect, from any thread.
+// The front caches: their blocks are free memory in every respect, from any thread.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -168,8 +168,8 @@ TEST_F(PoolCacheTest, OnlyOneOfTwoThatFreeTheSameBlockSucceeds) {
   ExpectEmptyAfterTrim();
 }
 
-// Eight threads over their common limit: what they count themselves never passes it, and at the end every
-// byte is accounted for.
+// Eight threads over their common limit: their own count never passes it, and at the end every byte is
+// accounted for.
 TEST_F(PoolCacheTest, TheLimitIsExactUnderEightThreads) {
   const unsigned seed = TestSeed();
   Open({.limit = 8_MiB});

@@ -3,7 +3,7 @@
 //   bytes in live blocks + bytes asked for > limit, or
 //   bytes of chunks that hold a live block + bytes needed > limit, in whole pages
 //
-// Pools whose GrowthPolicy forbids a step must break it: so the test is known to find a broken promise.
+// Pools whose GrowthPolicy forbids a step must break it, which shows that the test finds a broken promise.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ namespace {
 
 constexpr Bytes kPage = 2_MiB;
 
-// What a source did; the test looks at it.
+// The state of a source, which the test checks and changes.
 struct Ground {
   Bytes limit;
   Bytes card = Bytes(~std::uint64_t{0});
@@ -148,7 +148,7 @@ struct Case {
   friend void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
 };
 
-// A pool with an account of its own of what is live.
+// A pool with the test's own account of live blocks.
 class Bench {
  public:
   Bench(const Case& test, unsigned seed, const GrowthPolicy& policy = {})
@@ -394,7 +394,7 @@ TEST_P(PoolPromiseTest, ASourceThatAlwaysRefusesIsNoEndlessLoop) {
 
 TEST_P(PoolPromiseTest, AHigherLimitRefusesNothingThatALowerOneGave) {
   const unsigned seed = TestSeed();
-  // Only allocations, in pages of one class: what fits is a matter of numbers then.
+  // Only allocations, in pages of one class: then the sizes alone decide whether a request fits.
   for (const std::uint64_t extra : {1u, 3u, 8u}) {
     Case lower = GetParam();
     lower.classes = {kPage};

@@ -77,7 +77,7 @@ TEST_F(PoolRefusalsTest, TheReasonComesThroughWithThePoolsNumbers) {
 }
 
 // A program that runs into its limit again and again, with small and large blocks, on two streams of use:
-// what is refused would really not fit, and whatever is freed can be had again.
+// a refused request really does not fit, and all freed memory can be allocated again.
 TEST_F(PoolRefusalsTest, AllThatIsFreeCanBeHad) {
   Open({.limit = 32_MiB});
   for (int round = 0; round < 20; ++round) {
@@ -100,8 +100,8 @@ TEST_F(PoolRefusalsTest, AllThatIsFreeCanBeHad) {
   ExpectEmptyAfterTrim();
 }
 
-// A limit that was raised far over what the addresses were reserved for, and a source that has large chunks
-// only.
+// A limit that was raised far over the one that the addresses were reserved for, and a source that has large
+// chunks only.
 TEST_F(PoolRefusalsTest, ChunksThatFitNowhereAreRefusedAndNotAskedForForEver) {
   Open({.limit = 64_MiB});
   auto source = FakeRegionSource::Make(

@@ -1,4 +1,4 @@
-// What a pool shows of itself: snapshot, picture, owners, trace.
+// The pool's reports: snapshot, picture, owners, trace.
 
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -228,7 +228,7 @@ TEST_F(PoolSnapshotTest, TheSystemHasTheMemoryOfASnapshotBackWithItsEnd) {
   constexpr std::size_t kBlocks = 200'000;
   Open({.limit = 256_MiB});
   for (std::size_t i = 0; i < kBlocks; ++i) Must(Bytes(512));
-  ASSERT_TRUE(pool_->Blocks(kBlocks).ok());  // what the heap keeps from the first time stays
+  ASSERT_TRUE(pool_->Blocks(kBlocks).ok());  // the heap keeps some memory of the first snapshot
   const std::size_t before = ResidentBytes();
   for (int i = 0; i < 5; ++i) {
     const absl::StatusOr<PoolBlocks> taken = pool_->Blocks(kBlocks);

@@ -218,7 +218,7 @@ TEST_F(PoolStreamsTest, ChunksMoveOnlyBehindTheirFences) {
   for (std::size_t i = 0; i < 8; i += 2) {
     MustFree(blocks[i]);
   }
-  fences_->Queue(0);  // uses what was just freed
+  fences_->Queue(0);  // work that uses the freed blocks
   EXPECT_EQ(*pool_->Trim(1_TiB), Bytes()) << "nothing has passed";
   const Block large = Must(6_MiB);
   EXPECT_EQ(fences_->waits(), 1u) << "moves chunks, for which it had to wait";
@@ -343,7 +343,7 @@ class PoolOnDeviceTest : public PoolFixture {
         {.host_function = &Fill, .arguments = &arguments, .argument_bytes = sizeof(arguments)});
     EXPECT_TRUE(status.ok()) << status;
   }
-  // What the block holds when its stream is done.
+  // The block's byte when its stream is done; -1: its bytes differ.
   int Read(StreamId stream, const Block& block) {
     std::vector<unsigned char> bytes(block.bytes.count());
     EXPECT_TRUE(backend_->CopyToHost(streams_[stream], bytes.data(), block.address, block.bytes).ok());

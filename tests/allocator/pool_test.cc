@@ -32,7 +32,7 @@ namespace {
 thread_local std::uint64_t heap_allocations = 0;
 }
 
-// Counts what this program takes from the heap; the array forms come here as well.
+// Counts this program's heap allocations; the array forms come here as well.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++heap_allocations;
   void* const memory = std::malloc(bytes);
@@ -148,7 +148,7 @@ TEST_F(PoolTest, SteadyStateTakesNothingFromTheHeap) {
     }
   };
   for (int i = 0; i < 3; ++i) {
-    churn();  // until the front cache has what it keeps
+    churn();  // until the front cache is full
   }
   const std::uint64_t before = heap_allocations;
   for (int i = 0; i < 10; ++i) {
@@ -792,8 +792,8 @@ TEST_F(PoolTest, ManyThreadsAllocateFreeAndTrim) {
   }
 }
 
-// Threads whose shares add up to the limit: chunks that one of them has in its hands, or asked for too
-// much of, must not make another one fail.
+// Threads whose shares add up to the limit: chunks that one thread is mapping, or has asked for in excess,
+// must not make another one fail.
 TEST_F(PoolTest, ThreadsInsideTheLimitAreNeverRefused) {
   for (const Bytes chunk : {2_MiB, 8_MiB}) {
     Open({.limit = 32_MiB, .chunk = chunk, .growth_step = chunk});

@@ -10,7 +10,7 @@ namespace {
 class UseMeterTest : public testing::Test {
  protected:
   Bytes Budget() const { return Bytes(static_cast<std::uint64_t>(bounds_.cache_budget.load())); }
-  // What a pool does whenever the bytes in blocks change.
+  // The calls of a pool whenever the bytes in blocks change.
   bool Charge(Bytes charged, Bytes scratch = {}) {
     return meter_.Update(charged, scratch) && meter_.Reassess(meter_.limit());
   }

@@ -1,5 +1,5 @@
-// A program of the public API that does at random what programs do, until its stdin says "settle": then it
-// answers with one line and does nothing until "go". Every tensor has one value all over, which it checks.
+// A program of the public API that makes random calls until its stdin says "settle": then it answers with one
+// line and does nothing until "go". Every tensor has one value all over, which it checks.
 //
 // usage: chaos_client SEED
 
@@ -182,7 +182,7 @@ bool HasInput() {
   return ::poll(&polled, 1, 0) == 1;
 }
 
-// Byte by byte: what a stream has buffered, HasInput would not see.
+// Byte by byte: HasInput would not see bytes that a stream has buffered.
 bool ReadLine(std::string& line) {
   line.clear();
   char c = 0;

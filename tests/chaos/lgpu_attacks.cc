@@ -33,7 +33,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr uid_t kAttacker = 61301;
 
-/// What an attacking thread works with. It may keep what it opened until the attack is over.
+/// The input of an attacking thread. The thread may keep its connections until the attack is over.
 struct Attack {
   std::string dir;
   const std::atomic<bool>& over;
@@ -205,7 +205,7 @@ bool Run(const char* name, const std::function<void(const Attack&)>& attack, std
   std::thread attacker;
   if (attack) {
     attacker = std::thread([&] {
-      // Of this thread alone: what it connects is this user's.
+      // The raw system call changes this thread alone: the daemon sees its connections as the attacker's.
       if (::syscall(SYS_setresuid, -1, kAttacker, -1) != 0) std::abort();
       attack({.dir = (*daemon)->dir(), .over = over});
     });

@@ -1,6 +1,6 @@
-// Kills, stops and starts real clients and a real daemon, whose backend fails now and then, at random, and
-// after every round compares what the daemon says with what the processes really have, which is read from
-// /proc only: descriptors and mappings of chunks; and what programs that charge say is in use.
+// Kills, stops and starts real clients and a real daemon, whose backend fails now and then, at random. After
+// every round it compares the daemon's figures with the descriptors and mappings of chunks of the processes,
+// which it reads from /proc only, and with the figures of programs that charge.
 //
 // usage: lgpu_chaos [--seed S] [--minutes M] [--json FILE] [--break-ledger]
 // Exit code 0: nothing was lost or counted twice, no client hung, no tensor changed. With --break-ledger,
@@ -60,7 +60,7 @@ struct Counts {
   double worst_recovery_ms = 0;
 };
 
-/// What the processes of the machine hold of chunks of one card, by pid: inode to bytes.
+/// The chunks of one card that the processes of the machine have, by pid: inode to bytes.
 using Truth = std::map<pid_t, std::map<std::uint64_t, std::uint64_t>>;
 
 template <typename Visit>
@@ -130,7 +130,7 @@ class Chaos {
     bool stopped = false;
     bool charges = false;    // tests/e2e/charge_client.cc
     bool asked = false;      // of one that charges: its answer is to come
-    std::uint64_t used = 0;  // what it said last that it has charged
+    std::uint64_t used = 0;  // the charged bytes in its last answer
   };
 
   std::uint64_t Roll(std::uint64_t sides) { return random_() % sides; }
@@ -216,7 +216,7 @@ class Chaos {
     client.used = used;
   }
 
-  /// Of the programs that charge; empty: the daemon counts what they use, and no less.
+  /// Of the programs that charge; empty: the daemon counts their bytes, and no less.
   std::string ChargeDifference(const v1::StatsSnapshot& stats) const {
     for (const Client& client : clients_) {
       if (!client.charges || client.stopped) continue;
@@ -282,7 +282,7 @@ class Chaos {
       Start();
     }
     if (Roll(2) == 0) Pause(60'000);
-    // The stopped ones stay so while the others are judged, now and then.
+    // In one round of four the stopped clients stay stopped during the comparison.
     if (Roll(4) != 0) WakeAll();
     if (broken_) return;
     Settle();
@@ -348,7 +348,7 @@ class Chaos {
     }
   }
 
-  /// Empty: the daemon says what is true.
+  /// The first difference between the daemon's figures and the truth; empty: none.
   std::string Difference() {
     if (control_ == nullptr) return "no control connection";
     const auto before = control_->GetStats();
@@ -367,7 +367,7 @@ class Chaos {
         }
       }
     }
-    // What a stopped one was granted may lie in its socket, where /proc does not show it.
+    // A stopped client's granted chunks may lie in its socket, where /proc does not show them.
     std::set<pid_t> stopped;
     for (const Client& client : clients_) {
       if (client.stopped) stopped.insert(client.program->pid());

@@ -163,7 +163,7 @@ TEST_F(CliTest, RunHandsTheExitCodeOn) {
   EXPECT_EQ(Run({"run", "-m", "8MiB", "--", "/etc/passwd"}).code, 126);
   EXPECT_EQ(Run({"run", "-m", "8TiB", "--", "true"}).code, 125);
   EXPECT_EQ(Run({"run", "-m", "8MiB", "-e", "=novalue", "--", "true"}).code, 125);
-  // The words of the command are its own, whatever they look like.
+  // Words after the command are its own, also those that look like options of lgpu.
   EXPECT_EQ(Run({"run", "-q", "-m", "8MiB", "--", "echo", "ls", "--json", "--", "-m"}).out,
             "ls --json -- -m\n");
 }
@@ -291,7 +291,7 @@ TEST_F(CliTest, AReaderThatGoesAwayEndsItQuietly) {
       {.argv = Shell("{ " + DaemonProcess::LgpuPath() + " events --follow; echo $? >&2; } | head -n 1"),
        .environment = {{"LGPU_ENDPOINT", daemon_->dir()}}});
   ASSERT_TRUE(shell.ok());
-  // The next event is what it cannot write any more.
+  // It cannot write the next event any more.
   ASSERT_TRUE((*shell)->ReadLine().has_value());
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));

@@ -62,7 +62,7 @@ TEST(MemoryMapTextTest, CellsAreInAddressOrderAndEachByteHasItsPlace) {
                           HasSubstr("fragmentation 50%")));
   const std::string cells = CellsOf(text);
   ASSERT_GT(cells.size(), 400u) << text;
-  // Twelfths of what is mapped: 4 of MatMul, 4 free (a cached block is free), then the hole, 2 free, 2 of
+  // Twelfths of the mapped memory: 4 of MatMul, 4 free (a cached block is free), then the hole, 2 free, 2 of
   // AddN.
   const std::string twelfths = "AAAA------BB";
   const std::size_t hole = cells.find('|');

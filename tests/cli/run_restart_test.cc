@@ -1,4 +1,4 @@
-// A lease of `lgpu run` is its command's for as long as that runs, whatever becomes of the daemon meanwhile.
+// A lease of `lgpu run` lasts as long as its command runs, also over restarts of the daemon.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ TEST_F(RunRestartTest, TheCommandHasItsLeaseFromTheNextDaemonToo) {
   EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0 && HeldBytes() == 0; }));
 }
 
-// The lease is its command's also where what it has to say of that goes nowhere.
+// The command keeps its lease also where `lgpu run` writes its messages to a closed pipe.
 TEST_F(RunRestartTest, RunKeepsItsLeaseWhenItsOutputIsNotRead) {
   StartInDirectory();
   ChildProgram::Options options = Lgpu({});
@@ -107,7 +107,7 @@ TEST_F(RunRestartTest, ACommandThatEndsWithoutADaemonLeavesNoLease) {
   auto run = StartRun("read go; exit 3");
   KillDaemon();
   run->WriteLine("go");
-  // Nobody can tell whether it attached.
+  // Only the daemon knew whether it had attached.
   EXPECT_EQ(run->Wait(), 125);
   EXPECT_THAT(run->Errors(), HasSubstr("cannot tell whether /bin/sh attached"));
   StartInDirectory();

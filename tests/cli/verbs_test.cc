@@ -208,7 +208,7 @@ TEST_F(VerbsTest, RunSetsThePlacementVariables) {
   const auto result = Run({"run", "-q", "-m", "8MiB", "--no-soft-placement", "--log-device-placement", "--",
                            "/bin/sh", "-c", "echo $LGPU_SOFT_PLACEMENT $LGPU_LOG_DEVICE_PLACEMENT"});
   EXPECT_EQ(result.out, "0 1\n");
-  // What is not asked for is left as it is.
+  // Without the options the variables stay as they are.
   EXPECT_EQ(Run({"run", "-q", "-m", "8MiB", "--", "/bin/sh", "-c", "echo ${LGPU_SOFT_PLACEMENT-unset}"}).out,
             "unset\n");
 }

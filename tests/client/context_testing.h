@@ -20,7 +20,7 @@ inline constexpr char kGpu0[] = "/job:localhost/replica:0/task:0/device:GPU:0";
 inline constexpr char kGpu1[] = "/job:localhost/replica:0/task:0/device:GPU:1";
 inline constexpr char kCpu0[] = "/job:localhost/replica:0/task:0/device:CPU:0";
 
-/// A Context on a FakeLease, the lines that it logs, and what it leaves behind.
+/// A Context on a FakeLease, the lines that it logs, and its records, also after its end.
 struct TestContext {
   explicit TestContext(const FakeLeaseOptions& lease_options = {}, ContextOptions options = {},
                        const internal::RuntimeOptions& runtime = {}) {
@@ -32,7 +32,7 @@ struct TestContext {
     gpu = std::make_unique<Context>(*std::move(made));
   }
 
-  /// The records of ops that were not read yet. Those of copies on the way are kept for Copies.
+  /// The records of ops that were not read yet. Records of copies among them are kept for Copies.
   std::vector<PlacementEntry> Records() {
     if (reader == nullptr) reader = std::make_unique<PlacementRingReader>(&page->ring);
     std::vector<PlacementEntry> records;
@@ -41,7 +41,7 @@ struct TestContext {
     }
     return records;
   }
-  /// The records of copies that were not read yet. Those of ops are dropped.
+  /// The records of copies that were not read yet. Records of ops are dropped.
   std::vector<PlacementEntry> Copies() {
     (void)Records();
     return std::exchange(copies, {});

@@ -12,8 +12,8 @@
 
 namespace lgpu::testing {
 
-/// A CudaCaller is what a program itself does with a GPU: streams and copies by the driver's calls, in the
-/// primary context. It knows nothing of lgpu. Thread-safe. Its streams stay until all tests are over.
+/// A CudaCaller makes a program's own calls of the driver: streams and copies in the primary context. It
+/// knows nothing of lgpu. Thread-safe. Its streams stay until all tests are over.
 class CudaCaller {
  public:
   explicit CudaCaller(int cuda_device) : driver_(*CudaDriver::Open()) {

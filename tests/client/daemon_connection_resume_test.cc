@@ -1,4 +1,4 @@
-// What a DaemonConnection tells the next daemon, case by case.
+// A DaemonConnection's frames to the next daemon, case by case.
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -97,14 +97,14 @@ v1::Frame GoodbyeOf(absl::StatusCode code, const std::string& message) {
 
 class DaemonConnectionResumeTest : public ::testing::Test {
  protected:
-  /// A session whose daemon does what `script` says, and is gone then.
+  /// A session whose daemon runs `script`, and is gone then.
   std::unique_ptr<DaemonConnection> Open(std::function<void(FakePeer&)> script) {
     first_.emplace(std::move(script));
     absl::StatusOr<std::unique_ptr<DaemonConnection>> connection = first_->Connect(path_);
     EXPECT_TRUE(connection.ok()) << connection.status();
     return *std::move(connection);
   }
-  /// One whose daemon is gone when it is open.
+  /// A session whose daemon goes after the greeting.
   std::unique_ptr<DaemonConnection> OpenAndLose() {
     std::unique_ptr<DaemonConnection> connection = Open([](FakePeer& peer) { peer.Greet(); });
     first_->Join();
@@ -146,7 +146,7 @@ TEST_F(DaemonConnectionResumeTest, AReturnDuringAttestationReachesTheNextDaemon)
   connection->RemoveHolder(chunks);
 }
 
-// What was returned before the daemon hears of anything is returned by not being named.
+// Chunks returned while no daemon is there are returned by being left out of the attestation.
 TEST_F(DaemonConnectionResumeTest, ChunksReturnedWithoutADaemonAreNotAttested) {
   const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
   TwoChunks chunks;
@@ -184,7 +184,7 @@ TEST_F(DaemonConnectionResumeTest, AFinalAnswerIsNotAskedForAgain) {
   EXPECT_NE(std::string(status.message()).find("this daemon 3 to 5"), std::string::npos) << status;
 }
 
-// Whatever its code, even this one.
+// A Goodbye ends the session with its reason for every code, also for CANCELLED.
 TEST_F(DaemonConnectionResumeTest, ACancelledSessionIsNoHangUp) {
   NextDaemon next(path_);
   const std::unique_ptr<DaemonConnection> connection = OpenAndLose();
@@ -267,7 +267,7 @@ TEST_F(DaemonConnectionResumeTest, AConnectionClosedWithoutAFrameGivesNoNewReaso
     WelcomeBack(peer);
     EXPECT_TRUE(peer.Read().has_attest());
   }
-  FakePeer peer = next.Accept();  // so that what came of the third attempt is known
+  FakePeer peer = next.Accept();  // the fourth attempt: the third one has failed by then
   const std::string why(connection->status().message());
   EXPECT_NE(why.find("is gone (it closed the session without a reason"), std::string::npos) << why;
   TakeUp(peer);

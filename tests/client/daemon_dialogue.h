@@ -1,7 +1,7 @@
 #ifndef LGPU_TESTS_CLIENT_DAEMON_DIALOGUE_H_
 #define LGPU_TESTS_CLIENT_DAEMON_DIALOGUE_H_
 
-// What the tests of a DaemonConnection say to a fake daemon, and it to them.
+// The dialogue between a DaemonConnection and a fake daemon, for tests.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What a Device gives a library: its workspace, in the order of the stream.
+// A Device gives a library its workspace in the order of the stream.
 
 #include <gtest/gtest.h>
 

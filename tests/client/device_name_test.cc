@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// "foo,1,2,GPU,3" with - for what is not set.
+// "foo,1,2,GPU,3" with - for a part that is not set.
 std::string Parts(const std::optional<DeviceName>& name) {
   if (!name) return "reject";
   const auto number = [](const std::optional<int>& n) { return n ? std::to_string(*n) : "-"; };
@@ -67,7 +67,7 @@ std::string Joined(const std::vector<std::string>& texts) {
   return joined;
 }
 
-// What the operation of a row answers; an operand that does not parse fails the test.
+// The answer of a row's operation; an operand that does not parse fails the test.
 std::string Answer(const std::string& operation, const std::string& a, const std::string& b) {
   if (operation == "canonicalize") return Text(CanonicalizeDeviceName(a, b));
   if (operation == "less") return Text(FullNameLess(a, b));
@@ -119,8 +119,8 @@ TEST(DeviceNameTest, SpecsOfPythonAreReadAsTheTableSays) {
   }
 }
 
-// What both front ends take, they take alike; what Python's alone takes is spelt without "device:", or in a
-// way that no full name has.
+// Names that both front ends take mean the same to both; only Python's takes names without "device:", or in
+// a form that no full name has.
 TEST(DeviceNameTest, SpecsOfPythonAreNamesOfTheRuntimeWhereBothRead) {
   const std::uint32_t seed = TestSeed();
   std::mt19937 random(seed);

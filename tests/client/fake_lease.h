@@ -72,7 +72,7 @@ class FakeSource final : public RegionSource {
   std::uint64_t next_ = 1;
 };
 
-/// What a test tells a FakeLease and may look at after its Context is gone.
+/// The settings and records of a FakeLease, which a test may read after its Context is gone.
 struct FakeLeaseLog {
   int closes = 0;
   absl::Status close_status;         // of the next Close
@@ -86,7 +86,7 @@ struct FakeLeaseLog {
   std::vector<TrimOrder> trims;  // to be taken
   std::vector<Answer> answers;
   std::vector<wire::Snapshot> questions;  // to be taken
-  std::vector<absl::Status> sends;        // what the next attempts to send a page return; then OK
+  std::vector<absl::Status> sends;        // the results of the next attempts to send a page; then OK
   std::vector<wire::SnapshotPage> pages;  // that were sent
   std::vector<std::string> order;         // "trim", "page", "failed page"
 };

@@ -1,5 +1,5 @@
 // LogicalMemory as programs have it: with a daemon and without one, on simulated GPUs and, where
-// LGPU_TEST_CUDA is defined, on those of whatever libcuda.so.1 is found.
+// LGPU_TEST_CUDA is defined, on the GPUs of the libcuda.so.1 that the loader finds.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ constexpr char kLocalEndpoint[] = "local";
 constexpr char kSimulate[] = "";
 /// Of the card: twice as much is more than it has.
 constexpr Bytes kMost = 700_MiB;
-/// What the program itself does with a device.
+/// The program's own work with a device.
 using Caller = testing::CudaCaller;
 #else
 constexpr char kLocalEndpoint[] = "local:1x256MiB";

@@ -109,7 +109,7 @@ TEST(LogicalPlanTest, VisibleDeviceListsAreReadAsTheTableSays) {
       ExpectAnswer(Text(ParseVisibleDeviceList(row[1], count)), row[3]);
       continue;
     }
-    // The list counts what CUDA_VISIBLE_DEVICES leaves; the answer is in the machine's order.
+    // The list counts the cards that CUDA_VISIBLE_DEVICES leaves; the answer is in the machine's order.
     std::vector<std::string> uuids;
     for (int i = 0; i < count; ++i) uuids.push_back("GPU-" + std::to_string(i));
     const std::vector<int> left = VisibleDevices(row[4], uuids);

@@ -1,4 +1,4 @@
-// What the background thread of a session does for the daemon: trims and snapshots.
+// The work of a session's background thread for the daemon: trims and snapshots.
 
 #include "client/session/memory_session.h"
 

@@ -72,7 +72,7 @@ internal::RuntimeOptions RuntimeOf(const testing::Case& row) {
           .strict = row[2].find("strict") != std::string::npos};
 }
 
-/// A Context, the tensors that a row names, and what it was asked so far.
+/// A Context, the tensors that a row names, and the state of the row's earlier commands.
 class Script {
  public:
   explicit Script(const testing::Case& row) : test_(LeaseOf(row), OptionsOf(row), RuntimeOf(row)) {}

@@ -1,6 +1,6 @@
-// The CUDA backend under the contract of all backends, and what only it promises. Runs on whatever
-// libcuda.so.1 is found: a fake driver in the tests (fake_cuda_run), a real one on a machine with a GPU,
-// where the tests that make the driver misbehave are skipped.
+// The CUDA backend under the contract of all backends, and its own promises. Runs on the libcuda.so.1 that
+// the loader finds: a fake driver in the tests (fake_cuda_run), a real one on a machine with a GPU, where the
+// tests that make the driver misbehave are skipped.
 
 #include "allocator/device/cuda/cuda_backend.h"
 
@@ -279,7 +279,7 @@ void* NativeOf(DeviceBackend& backend, StreamHandle stream) {
 
 TEST(CudaBackendTest, FenceOfAnAdoptedStreamWaitsForTheProgramsWork) {
   fake_cuda::StateFile* const machine = fake_cuda::StateFile::OfThisProcess();
-  const auto program = Open();  // another backend: what it does on its stream lgpu's own does not see
+  const auto program = Open();  // another backend: the tested one does not see work on its stream
   const auto backend = Open();
   const Bytes unit = backend->devices()[0].granularity;
   const auto base = program->Reserve(0, unit);
@@ -384,7 +384,7 @@ TEST(CudaBackendTest, ManyFencesOfManyThreadsPass) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Two devices with memory that is mapped, and what only the fake driver can tell of the way that copies take.
+// Two devices with mapped memory; only the fake driver can tell the way that copies take.
 class CudaCopiesTest : public ::testing::Test {
  protected:
   using State = fake_cuda::State;
@@ -507,7 +507,7 @@ TEST_F(CudaCopiesTest, WithoutPageLockedMemoryCopiesAreRightAllTheSame) {
   ExpectCopied(1);
 }
 
-// What was queued is done with the memory when the caller hears of the failure.
+// The queued parts of a copy no longer use the memory when the caller gets the error.
 TEST_F(CudaCopiesTest, AFailedCopyLeavesNothingUnderway) {
   OpenBoth();
   std::vector<unsigned char> data(kBytes, 1);

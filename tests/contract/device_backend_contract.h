@@ -1,7 +1,7 @@
 #ifndef LGPU_TESTS_CONTRACT_DEVICE_BACKEND_CONTRACT_H_
 #define LGPU_TESTS_CONTRACT_DEVICE_BACKEND_CONTRACT_H_
 
-// What every DeviceBackend promises, as tests (device_backend_contract.cc has them). A backend joins
+// The promises of every DeviceBackend, as tests (device_backend_contract.cc has them). A backend joins
 // with a program of its own that has
 //
 //   INSTANTIATE_TEST_SUITE_P(Simulated, DeviceBackendContract, ::testing::ValuesIn(Backends()),

@@ -45,7 +45,7 @@ std::vector<DeviceBackendFactory> Backends() {
 INSTANTIATE_TEST_SUITE_P(Simulated, DeviceBackendContract, ::testing::ValuesIn(Backends()),
                          DeviceBackendName);
 
-// ---- what only simulated devices promise
+// ---- promises of simulated devices alone
 
 bool HostCanRead(const std::byte* address) {
   int ends[2] = {-1, -1};
@@ -140,7 +140,7 @@ TEST(SimulatedBackendTest, ForkedChildHasNoRegionAndIsRefused) {
     const bool gone = mincore(chunk.address, 4096, &vector) != 0 && errno == ENOMEM;
     const bool refused = absl::IsFailedPrecondition(backend->Create(0, 2_MiB).status()) &&
                          absl::IsFailedPrecondition(backend->Unmap(chunk.address));
-    // Whatever the child puts where the region was is not the region's to take away.
+    // The region's destructor must not unmap the child's own mapping at its addresses.
     void* const own =
         mmap(chunk.address, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     backend.reset();
@@ -163,7 +163,7 @@ struct GateArguments {
   Gate* gate;
   int value;
 };
-// Waits until the gate is open and then says what its arguments were.
+// Waits until the gate is open and then tells its arguments.
 void PassGate(const void* arguments) {
   const auto& pass = *static_cast<const GateArguments*>(arguments);
   pass.gate->open.wait(0);

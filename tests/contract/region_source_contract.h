@@ -1,7 +1,7 @@
 #ifndef LGPU_TESTS_CONTRACT_REGION_SOURCE_CONTRACT_H_
 #define LGPU_TESTS_CONTRACT_REGION_SOURCE_CONTRACT_H_
 
-// What every RegionSource promises, as tests. A source joins with
+// The promises of every RegionSource, as tests. A source joins with
 //
 //   INSTANTIATE_TEST_SUITE_P(Leased, RegionSourceContract, ::testing::Values(factory), RegionSourceName);
 
@@ -28,7 +28,7 @@ class RegionSourceWorld {
  public:
   virtual ~RegionSourceWorld() = default;
   virtual std::unique_ptr<RegionSource> TakeSource() = 0;  // once
-  /// What the upstream counts as held by the source.
+  /// The bytes that the upstream counts as held by the source.
   virtual Bytes held() = 0;
 };
 

@@ -20,7 +20,7 @@
 namespace lgpu::daemon {
 namespace {
 
-// Keeps what was accepted, and lets the test wait for it.
+// Keeps accepted connections, and lets the test wait for them.
 class Accepted {
  public:
   Acceptor::Handler Handler() {

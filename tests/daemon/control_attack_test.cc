@@ -145,7 +145,7 @@ TEST_F(ControlAttackTest, AHerdOfCallersIsServed) {
 }
 
 TEST_F(ControlAttackTest, AUserWithTooManyCallsIsAskedToTryAgain) {
-  // Half of all places are what one user has.
+  // One user has half of all places.
   constexpr int kConnections = 2048 / 4 + 1;
   for (int i = 0; i < kConnections; ++i) {
     RawHttp2& attacker = Attack(/*window=*/0);

@@ -1,4 +1,4 @@
-// What a journal says of a lease while it gets other sizes.
+// The journal's record of a lease while the lease is resized.
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char kBoot[] = "01234567-89ab-cdef-0123-456789abcdef";
 
-// What the next daemon would read; the file itself is still written by this one.
+// The state that the next daemon would read; this daemon still writes the file itself.
 JournalState Read(const TemporaryDirectory& directory) {
   const TemporaryDirectory copy;
   std::filesystem::copy(directory.path(), copy.path());
@@ -111,7 +111,7 @@ TEST(LeaseResizeTest, FreedMemoryIsNotedBeforeItIsGrantedAgain) {
   EXPECT_FALSE(seen->chunks().empty());
   const v1::JournalLease noted = Find(*seen, "two");
   EXPECT_EQ(Bytes(noted.devices(0).limit_bytes()), 8_MiB);
-  EXPECT_EQ(Bytes(noted.devices(1).limit_bytes()), 8_MiB);  // what is added is noted when it is there
+  EXPECT_EQ(Bytes(noted.devices(1).limit_bytes()), 8_MiB);  // a raised limit is noted when it is in force
   broker->ReturnAll(SessionId{1});
 }
 

@@ -1,4 +1,4 @@
-// What root says of a managed lease, as requests, journal and answers have it.
+// Root's terms for a managed lease, as requests, journal and answers have them.
 
 #include "daemon/leases/management.h"
 

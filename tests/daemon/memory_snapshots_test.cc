@@ -137,7 +137,7 @@ TEST_F(MemorySnapshotsTest, ALateAnswerIsDroppedAndTheNextQuestionIsAnswered) {
   EXPECT_EQ(answer.parts[2].blocks().bytes_size(), 2);
 }
 
-// An answer that is being read when its caller's time is over belongs to nobody: the daemon drops it.
+// The daemon drops an answer that is still being read when its caller's time is over.
 TEST_F(MemorySnapshotsTest, AnswersAtTheDeadlineAreDropped) {
   TestSession session = OpenAnswering();
   const v1::Lease lease = CreateLease(session, 64);
@@ -188,7 +188,7 @@ TEST(SnapshotLineTest, AnAnswerThatTheProgramLostDoesNotBlockTheNextQuestion) {
   const std::optional<v1::Snapshot> next = line.Next();
   ASSERT_TRUE(next.has_value());
   EXPECT_GT(next->snapshot_id(), question->snapshot_id());
-  // It was not lost, but late: no error of the program's, and nobody's answer.
+  // The answer was not lost, but late: it is no error of the program's, and goes to no caller.
   EXPECT_TRUE(line.Take(PageOf(*question)).ok());
   EXPECT_FALSE(line.Take(PageOf(*question)).ok());
   EXPECT_TRUE(line.Take(PageOf(*next)).ok());

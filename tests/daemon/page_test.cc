@@ -1,4 +1,4 @@
-// What the page is made of, without HTTP: history, memory map, viewers, live streams.
+// The parts of the page, without HTTP: history, memory map, viewers, live streams.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -262,7 +262,7 @@ struct Pair {
     server.Reset(fds[0]);
     client.Reset(fds[1]);
   }
-  /// What comes until `text` has come; everything, where the other end closes first.
+  /// The bytes up to `text`; all bytes, where the other end closes first.
   std::string ReadUntil(const std::string& text) const {
     std::string all;
     char buffer[65536];

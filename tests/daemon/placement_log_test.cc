@@ -62,7 +62,7 @@ TEST(PlacementLogTest, CopiesAreNoOpsAndAddUpBySourceAndTarget) {
   for (const auto& [source, target] : {std::pair<std::uint16_t, std::uint16_t>{kHost, 0}, {0, 1}, {0, 1}}) {
     page->ring.Push(CopyFrom(source, target));
   }
-  // What cannot be: a device that the lease does not have, or a copy to where the bytes are.
+  // Impossible records: a device that the lease does not have, or a copy to the bytes' own device.
   page->ring.Push(CopyFrom(2, 0));
   page->ring.Push(CopyFrom(1, 1));
   page->ring.Push(CopyFrom(PlacementEntry::kNoDevice, 1));

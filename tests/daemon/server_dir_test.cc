@@ -78,7 +78,7 @@ TEST_F(ServerDirTest, ASecondOneIsRefusedAndTheFirstGoesOn) {
 
 TEST_F(ServerDirTest, AStaleSocketIsReplaced) {
   std::optional<ServerDir> dead = *Open();
-  // What a killed daemon leaves: socket files without a listener.
+  // A killed daemon leaves socket files without a listener.
   ASSERT_EQ(::link(Path("control.sock").c_str(), Path("kept").c_str()), 0);
   dead.reset();
   ASSERT_EQ(::rename(Path("kept").c_str(), Path("control.sock").c_str()), 0);
@@ -166,7 +166,7 @@ TEST_F(ServerDirTest, InheritedSocketsAreUsedAndStay) {
   EXPECT_FALSE(Exists("session.sock"));
 }
 
-// In a child, whose descriptors 3 and 4 are free to be anything. Returns 0, or the number of what was wrong.
+// In a child, whose descriptors 3 and 4 the test may replace. Returns 0, or the number of the failed check.
 int TakeInheritedInChild(int control, int session, bool ours) {
   const pid_t child = ::fork();
   if (child == 0) {

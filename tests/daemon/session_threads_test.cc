@@ -187,7 +187,7 @@ TEST_F(SessionThreadsTest, SessionsComeWaitAndGoSideBySide) {
   EXPECT_EQ(sessions_.size(), 0u);
 }
 
-// Another lgpud would not know whose it is.
+// Without the session's record before its grants, the next daemon could not tell the owner of the memory.
 TEST_F(SessionThreadsTest, GrantsDuringAttachAreInTheJournal) {
   v1::CreateLeaseRequest request;
   request.set_lasting(true);

@@ -1,6 +1,6 @@
-// driver_client WAY [LIBRARY]: a program that has never heard of lgpu. It comes to the CUDA driver by WAY
-// (linked, dlopen, deepbind, dlmopen, lookup, lookup_per_thread), makes a context of device 0 and does what
-// the lines of its stdin say, one answer each: "ok ..." or "error CODE".
+// driver_client WAY [LIBRARY]: a program without any code of lgpu. It comes to the CUDA driver by WAY
+// (linked, dlopen, deepbind, dlmopen, lookup, lookup_per_thread), makes a context of device 0 and runs the
+// commands on its stdin, one answer each: "ok ..." or "error CODE".
 
 #include <dlfcn.h>
 #include <signal.h>

@@ -23,7 +23,7 @@ using ::testing::Not;
 
 constexpr char kUser[] = "61301";
 
-/// Who runs `lgpu run`, by the words before it.
+/// A user that runs `lgpu run`, by the words before it.
 struct Person {
   const char* name;
   std::vector<std::string> words;
@@ -102,7 +102,7 @@ class IsolateTest : public ShimTest, public ::testing::WithParamInterface<Person
     End(client);
     EXPECT_THAT(client.Errors(), AllOf(HasSubstr("cuMemAlloc_v2"), Not(HasSubstr("never attached"))));
   }
-  /// What the machine, and not a namespace, has mounted.
+  /// The mounts of the machine, and not of a namespace.
   static std::string Mounts() {
     std::ostringstream text;
     text << std::ifstream("/proc/self/mountinfo").rdbuf();
@@ -114,7 +114,7 @@ class IsolateTest : public ShimTest, public ::testing::WithParamInterface<Person
     return words;
   }
 
-  TempDir own_;  // of the person who runs
+  TempDir own_;  // of the user that runs the command
   std::string machine_variable_;
 };
 

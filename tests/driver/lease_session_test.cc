@@ -185,7 +185,7 @@ TEST_F(LeaseSessionTest, LargeRequestsAreChargedInWholeBlocks) {
   EXPECT_EQ(Product(3, 4), 12U);
 }
 
-/// What the driver says of the one pool.
+/// The driver's figure of the one pool.
 std::optional<std::uint64_t> reserved;
 
 TEST_F(LeaseSessionTest, APoolIsChargedForItsRequestsAndLoweredByTheDriversWord) {
@@ -224,7 +224,7 @@ TEST_F(LeaseSessionTest, AFigureFromBeforeAnotherThreadsAllocationLowersNothing)
     if (other == nullptr) return 20 * kMiB;
     EXPECT_TRUE(other->Take(*busy.pool, 20 * kMiB, kCall));
     other->GiveBack(*busy.pool, 20 * kMiB);  // which the driver keeps
-    return 0;                                // what it had before
+    return 0;                                // the figure before that
   });
   busy = {.pools = &pools, .pool = pools.Of(3, 0, 0)};
   pools.Settle(*busy.pool);

@@ -17,7 +17,7 @@
 namespace lgpu::testing {
 
 /// A ScriptedDaemon plays lgpud for one client, with one card and one lease: it grants charges up to a limit,
-/// and does what a test wants of it that a real daemon does seldom. Killed and started again by its owner.
+/// and makes rare events of a real daemon at a test's command. Its owner kills and starts it again.
 class ScriptedDaemon {
  public:
   static constexpr char kUuid[] = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f";

@@ -59,7 +59,7 @@ class ShimTest : public CliTest {
     EXPECT_EQ(created.code, 0) << created.err;
     return created.out.substr(0, created.out.find('\n'));
   }
-  /// What `lgpu env` says of a lease.
+  /// The variables that `lgpu env` prints for a lease.
   ChildProgram::Environment EnvironmentOf(const std::string& lease) {
     ChildProgram::Options options = Lgpu({"env", lease, "--format", "json"});
     for (const auto& [name, value] : machine_.environment()) options.environment[name] = value;

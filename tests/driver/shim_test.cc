@@ -74,7 +74,7 @@ TEST_P(KindsTest, EveryKindIsChargedRefusedAndGivenBack) {
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc c ", kind, " ", 60 * kMiB)), "ok");
   EXPECT_EQ(Ask(*client, "free c"), "ok");
   EXPECT_EQ(Ask(*client, "trim_graphs"), "ok");
-  // What is smaller than a block is summed.
+  // Requests smaller than a block are summed.
   EXPECT_EQ(Ask(*client, absl::StrCat("info")), absl::StrCat("ok ", 64 * kMiB, " ", 64 * kMiB));
   End(*client);
 }
@@ -231,7 +231,7 @@ TEST_F(ShimTest, MemoryThatAnotherProgramHasOpenStaysChargedAfterItsMaker) {
   const std::string handle = Ask(*maker, "ipc_get a").substr(3);
   EXPECT_EQ(Ask(*user, "ipc_open c " + handle), "ok");
   RestartDaemon();
-  // Both come back, and say again what they share.
+  // Both come back, and tell their shared memory again.
   EXPECT_EQ(Ask(*maker, absl::StrCat("alloc x plain ", 40 * kMiB)), "error 2");
   EXPECT_EQ(Ask(*user, absl::StrCat("alloc d plain ", 20 * kMiB)), "error 2") << "it is charged once";
   maker->Signal(SIGKILL);

@@ -102,7 +102,7 @@ class Program {
     page_ = *std::move(page);
     return "";
   }
-  /// The session of an earlier connection goes on with what is in use.
+  /// Resumes the session of an earlier connection with the charges in use.
   std::string TakeUp(UniqueFd page) {
     if (!SharedPages::ReplaceClientPage(page_, std::move(page)).ok()) return "no page";
     Send({.body = wire::ChargeAttest{

@@ -1,5 +1,5 @@
-// A program of the public API that does what a test tells it, a line at a time: it reads commands from stdin
-// and answers each with one line, "ok ..." or "error CODE text", in which \n stands for a line break.
+// A program of the public API that runs a test's commands: it reads them from stdin, a line each, and answers
+// each with one line, "ok ..." or "error CODE text", in which \n stands for a line break.
 //
 // Past the usual length, because it is one class of many short commands on the same contexts and tensors.
 
@@ -49,7 +49,7 @@ std::string Error(const absl::Status& status) {
 
 std::string Answer(const absl::Status& status) { return status.ok() ? "ok" : Error(status); }
 
-// What outlives main.
+// Contexts that outlive main.
 std::map<std::string, Context> left;
 
 class Client {
@@ -373,7 +373,7 @@ class Client {
     return "ok";
   }
 
-  // fork CONTEXT: what the child gets from its copy of everything; the parent hands it on.
+  // fork CONTEXT: the child tries its copies of the context and a tensor; the parent passes the answers on.
   std::string Fork(const Words& words) {
     int pipe[2];
     if (::pipe(pipe) != 0) return "error pipe";
@@ -386,7 +386,7 @@ class Client {
           tensors_.empty() ? absl::OkStatus() : tensors_.begin()->second.ToVector<float>().status();
       const std::string text = Answer(work) + "|" + Answer(read);
       [[maybe_unused]] const ssize_t written = ::write(pipe[1], text.data(), text.size());
-      // As a program ends, with destructors: none of them may touch what is the parent's.
+      // As a program ends, with destructors: none of them may touch the parent's session or memory.
       contexts_.clear();
       tensors_.clear();
       ::_exit(0);
@@ -456,7 +456,7 @@ class Client {
     return Answer(contexts_.at(words.at(1)).ResizeDevice("/GPU:" + words.at(2), options));
   }
 
-  // rlimit nofile|nproc|as MORE: what this process has now, and so much more; "all" as before.
+  // rlimit nofile|nproc|as MORE: limits this process to its present use and MORE; "all": to its hard limit.
   static std::string Limit(const Words& words) {
     const bool files = words.at(1) == "nofile";
     const bool threads = words.at(1) == "nproc";

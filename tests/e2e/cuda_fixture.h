@@ -1,8 +1,8 @@
 #ifndef LGPU_TESTS_E2E_CUDA_FIXTURE_H_
 #define LGPU_TESTS_E2E_CUDA_FIXTURE_H_
 
-// A daemon and real client processes on real GPUs, as the fake driver has them. With LGPU_REAL_GPU in the
-// environment they run on the machine's own GPUs, and what only a fake one can show is left out.
+// A daemon and real client processes on the fake driver's GPUs, which they take for real ones. With
+// LGPU_REAL_GPU in the environment they run on the machine's own GPUs, without the checks of the fake driver.
 
 #include <cstdlib>
 #include <memory>

@@ -84,7 +84,7 @@ TEST_F(CudaKernelsTest, WorkspaceIsGivenUpForAnotherProgram) {
   ASSERT_THAT(Ask(*two, "open c"), StartsWith("ok "));
   EXPECT_EQ(Ask(*one, "product c 256"), absl::StrCat("ok 1.67772e+07 ", kGpu));
   EXPECT_EQ(Ask(*one, "workspace c"), absl::StrCat("ok ", 32 * kMiB));
-  // 256 MiB, less two contexts and what the other one needs.
+  // 256 MiB, less two contexts and the other program's tensors.
   EXPECT_THAT(Ask(*two, absl::StrCat("alloc c t ", 220 * kMiB)), StartsWith("ok "));
   EXPECT_EQ(Ask(*one, "workspace c"), "ok 0");
   EXPECT_EQ(Ask(*one, "product c 256"), absl::StrCat("ok 1.67772e+07 ", kGpu));

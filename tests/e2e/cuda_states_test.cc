@@ -1,4 +1,4 @@
-// What people see of GPUs that are in a special state: a lost context, memory that comes back late, MIG.
+// How lgpu reports GPUs in a special state: a lost context, memory that comes back late, MIG.
 
 #include <signal.h>
 

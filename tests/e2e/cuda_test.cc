@@ -284,7 +284,7 @@ TEST_F(CudaTest, FaultsOfTheDriverAreErrorsAndLeaveNothingBehind) {
   End(*client);
 }
 
-// A client that speaks the protocol by hand and holds on to what it gave back: nothing can take it from it.
+// A client that speaks the protocol by hand keeps chunks that it has returned: the daemon cannot take them.
 TEST_F(CudaTest, KeptMemoryIsChargedReportedAndStopsGrantsUntilItIsBack) {
   StartOnMachine();
   absl::StatusOr<RawSession> liar = RawSession::Open(daemon_->dir());
@@ -312,7 +312,7 @@ TEST_F(CudaTest, KeptMemoryIsChargedReportedAndStopsGrantsUntilItIsBack) {
     }
     return bytes;
   };
-  // Others come and go meanwhile, contexts too, and are not blamed.
+  // Memory and contexts of the honest program come and go meanwhile, and are not counted as unreturned.
   ASSERT_THAT(Ask(*honest, absl::StrCat("alloc c t ", 8 * kMiB)), StartsWith("ok "));
   EXPECT_EQ(Ask(*honest, "free t"), "ok");
   EXPECT_THAT(Ask(*honest, "trim c"), StartsWith("ok "));

@@ -53,7 +53,7 @@ class Control {
   std::unique_ptr<Impl> impl_;
 };
 
-/// A session that speaks the protocol by hand: what a client may send that the library would not.
+/// A session that speaks the protocol by hand, to send frames that the library would not.
 struct RawSession {
   SessionChannel channel;
   std::string token;
@@ -80,7 +80,7 @@ v1::CreateLeaseRequest OneDevice(std::uint64_t limit_bytes, bool preallocate = f
 
 /// Bytes of all chunk memfds that a process has open, really allocated.
 std::uint64_t ChunkBytesOpen(pid_t pid);
-/// Bytes of all chunks that these processes have open, each counted once: what they really hold.
+/// The bytes that these processes really hold: of all chunks that they have open, each counted once.
 std::uint64_t ChunkBytesHeldBy(const std::vector<pid_t>& pids);
 /// How many descriptors, threads, and mappings of lgpu's memfds a process has.
 std::size_t CountDescriptors(pid_t pid);
@@ -118,7 +118,7 @@ class E2eTest : public ::testing::Test {
 
   /// A client program (tests/e2e/client.cc) of this daemon.
   std::unique_ptr<ChildProgram> StartClient(const ChildProgram::Environment& environment = {});
-  /// Tells a client what to do and gives its answer.
+  /// Sends a command to a client and gives its answer.
   static std::string Ask(ChildProgram& client, const std::string& command);
   /// Tells it to allocate in its context c.
   static std::string Alloc(ChildProgram& client, const std::string& id, std::uint64_t mib);
@@ -126,7 +126,7 @@ class E2eTest : public ::testing::Test {
   v1::StatsSnapshot Stats();
   /// Of all cards.
   std::uint64_t HeldBytes();
-  /// What the ledger says is held is what these processes hold, by /proc.
+  /// The ledger's held bytes are those that these processes hold, by /proc.
   ::testing::AssertionResult LedgerIsTrue(const std::vector<pid_t>& pids);
   ::testing::AssertionResult EverythingIsBack();
 

@@ -1,4 +1,4 @@
-// The HTTP port of a real lgpud, and what it takes over while it runs.
+// The HTTP port of a real lgpud, and the settings of it that a reload changes.
 
 #include <httplib.h>
 #include <netinet/in.h>

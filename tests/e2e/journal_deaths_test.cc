@@ -1,5 +1,5 @@
 // The daemon dies at each of its writes to the journal in turn, before it, in its middle and behind it, while
-// a client opens, grows, gives back, resizes and closes. The next daemon's ledger is what the processes hold.
+// a client opens, grows, gives back, resizes and closes. The next daemon's ledger has the processes' chunks.
 
 #include <signal.h>
 
@@ -32,7 +32,7 @@ TEST_P(JournalDeathsTest, EachWriteInTurn) {
     SCOPED_TRACE(absl::StrCat("dies at write ", write, GetParam()));
     ASSERT_NO_FATAL_FAILURE(StartDaemon(ToDieAt(write)));
     auto client = StartClient();
-    // Whatever of this the daemon lives to see; each has its turn of being cut off.
+    // The daemon dies in the middle of these commands, at another one in each round.
     std::vector<std::string> commands = {"open c timeout=300"};
     for (int i = 0; i < 4; ++i) {
       commands.push_back(absl::StrCat("alloc c t", i, " ", (3 + 5 * i) * kMiB));
@@ -100,8 +100,8 @@ TEST_P(JournalDeathsTest, EachWriteOfARecoveryInTurn) {
   EXPECT_EQ(Ask(*alive, "close c"), "ok");
 }
 
-// Two devices of a lease get smaller, and another program asks for what is set free. (That the journal has
-// the one before the other, daemon_lease_resize_test shows.)
+// Two devices of a lease get smaller, and another program asks for the freed memory.
+// (daemon_lease_resize_test shows that the journal has the resize before the grant.)
 TEST_P(JournalDeathsTest, EachWriteOfAResizeInTurn) {
   for (int write = 4; write < 12; ++write) {
     SCOPED_TRACE(absl::StrCat("dies at write ", write, GetParam()));

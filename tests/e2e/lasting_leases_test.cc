@@ -1,5 +1,5 @@
-// Leases that outlive their programs, those of the configuration among them, over restarts of the daemon and
-// of the machine, and their file.
+// Leases that outlive their programs, also leases of the configuration, over restarts of the daemon and of
+// the machine, and their file.
 
 #include <signal.h>
 #include <unistd.h>
@@ -128,7 +128,7 @@ TEST_F(LastingLeasesTest, AStaticLeaseThatHasNoRoomKeepsNoOtherFromBeingMade) {
   }
 }
 
-// Others have leases, which a daemon that does not start would keep from them.
+// The daemon starts without the static lease: other leases would be gone with a daemon that does not start.
 TEST_F(LastingLeasesTest, AStaticLeaseThatHasNoRoomIsMadeByAReload) {
   const DaemonProcess::Options options = WithStaticLease();
   StartDaemon(options);
@@ -195,7 +195,7 @@ TEST_F(LastingLeasesTest, ADamagedFileOfLeasesStaysUntilAnotherOneIsWritten) {
   EXPECT_TRUE(control_->RemoveLease("whole").ok());
 }
 
-// Several at once, each of which writes down the others' leases too.
+// Several requests at once: each of them writes the file with the leases of all.
 TEST_F(LastingLeasesTest, ALeaseExistsExactlyWhenItsRequestSucceeded) {
   StartInDirectory();
   const std::string in_the_way = directory_.path() + "/state/leases.new";

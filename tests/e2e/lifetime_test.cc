@@ -65,7 +65,7 @@ TEST_F(LifetimeTest, AClosedContextGivesEverythingBackWhileItsProcessLivesOn) {
 TEST_F(LifetimeTest, AThousandContextsInOneProcessLeaveNothingBehind) {
   StartDaemon();
   auto client = StartClient();
-  ASSERT_EQ(Ask(*client, "churn 50"), "ok");  // what is made once is made
+  ASSERT_EQ(Ask(*client, "churn 50"), "ok");  // makes the things that exist once in a process
   const std::size_t descriptors = CountDescriptors(client->pid());
   const std::size_t threads = CountThreads(client->pid());
   const std::uint64_t memory = PrivateBytes(client->pid());
@@ -81,7 +81,7 @@ TEST_F(LifetimeTest, AThousandContextsInOneProcessLeaveNothingBehind) {
   EXPECT_TRUE(Eventually([&] { return CountDescriptors(daemon_->pid()) <= daemon_descriptors; }))
       << CountDescriptors(daemon_->pid()) << " against " << daemon_descriptors;
   if (!kSanitized) {  // sanitizers keep what was freed
-    // Neither side may grow by anything that is kept for every context: a page each would be 4 MB.
+    // Neither side may keep memory for every context: a page for each would be 4 MB.
     EXPECT_LT(PrivateBytes(client->pid()), memory + 3 * kMiB);
     EXPECT_LT(PrivateBytes(daemon_->pid()), daemon_memory + 3 * kMiB);
   }
@@ -126,7 +126,7 @@ TEST_F(LifetimeTest, AProgramThatExecsHoldsNothingAndAttachesAnew) {
   ASSERT_EQ(Ask(*client, "open c"), "ok " + lease->id());
   ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", 64 * kMiB)), StartsWith("ok "));
   client->WriteLine("exec");
-  // Not sooner: what the first program has read of its input, the second does not see.
+  // Only now: input that the first program has read is lost to the second one.
   ASSERT_TRUE(Eventually([&] { return HeldBytes() == 0; }));
   EXPECT_EQ(CountMappings(client->pid()), 0u);
   ASSERT_EQ(Ask(*client, "open c"), "ok " + lease->id());
@@ -235,7 +235,7 @@ TEST_F(LifetimeTest, TheSteadyStateMakesNoSystemCall) {
   bool inside = false;
   bool seen = false;
   std::vector<std::string> calls, waits;
-  std::string thread;  // that runs the ops; others may still be ending what opening began
+  std::string thread;  // that runs the ops; other threads may still be at work for the opening
   for (std::string line; std::getline(in, line);) {
     if (absl::StrContains(line, "/lgpu-ops-begin")) {
       inside = seen = true;

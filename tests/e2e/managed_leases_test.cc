@@ -168,7 +168,7 @@ TEST_F(ManagedLeasesTest, RepeatedRequestsMakeAndEndOneLease) {
 TEST_F(ManagedLeasesTest, RmWaitsUntilTheMemoryIsBack) {
   Start();
   ASSERT_EQ(Manage("job").code, 0);
-  // What it charges is back when it has ended, and not before.
+  // The program's charged memory is back only when the program has ended.
   const auto program =
       *ChildProgram::Start(As(kAnn, {DaemonProcess::ProgramPath(LGPU_CHARGE_CLIENT), daemon_->dir()}));
   ASSERT_THAT(Ask(*program, "attach job"), StartsWith("ok "));
@@ -269,7 +269,7 @@ TEST_F(ManagedLeasesTest, ItEndsWithACgroupThatWasPopulatedBetweenTwoLooks) {
   ASSERT_EQ(Manage("witness", {"--ttl", "1200ms"}).code, 0);
   EXPECT_TRUE(Eventually([&] { return LeaseNames() == std::vector<std::string>{"job"}; }))
       << "the cgroup was looked at, and its time is that of earlier processes";
-  // The next daemon knows what the time was.
+  // The next daemon knows the cgroup's CPU time at the start of the lease.
   Restart();
   std::ofstream(cgroup + "/cpu.stat.new") << "usage_usec 90\n";
   std::filesystem::rename(cgroup + "/cpu.stat.new", cgroup + "/cpu.stat");

@@ -22,12 +22,12 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-/// Fields of GetStats that tell one thing from another, or that only programs need; people are shown others.
+/// Fields of GetStats that identify things, or that only programs need: no view for people has them.
 const std::set<std::string> kNotShown = {"lgpu.v1.CardStats.compute_major", "lgpu.v1.CardStats.compute_minor",
                                          "lgpu.v1.CardStats.multiprocessors", "lgpu.v1.LogicalDeviceStats.id",
                                          "lgpu.v1.SessionStats.process_start_ticks"};
 
-/// What a field is called in JSON where that is not its own name.
+/// The names in JSON of fields that have another name there.
 const std::map<std::string, std::string> kJsonNames = {
     {"lgpu.v1.LogicalDeviceStats.limit_bytes", "memory_limit_bytes"},
     {"lgpu.v1.LogicalDeviceStats.card_index", "gpu"}};
@@ -98,7 +98,7 @@ void CollectKeys(const json& shown, std::set<std::string>& keys) {
   }
 }
 
-/// What is the same in two snapshots that are taken one after the other.
+/// The part of a snapshot that does not depend on its time.
 json WithoutTimes(json snapshot) {
   snapshot.erase("taken_at");
   snapshot.erase("uptime_seconds");
@@ -310,7 +310,7 @@ TEST_F(OneSourceTest, EveryNumberIsTheSameWhereverItIsShownAndIsExplained) {
   CompareCards(shown.ls, scrape);
   CompareDevices(shown.ls, scrape);
   CompareTotals(shown.ls, scrape);
-  // Those that no snapshot has: counts by reason or op, times of grants, and what the daemon is.
+  // Metrics that no snapshot has: counts by reason or op, times of grants, the daemon's build and uptime.
   EXPECT_THAT(scrape.Unused(),
               ::testing::IsSubsetOf(
                   {"lgpu_build_info", "lgpu_uptime_seconds", "lgpu_refusals_total",

@@ -79,7 +79,7 @@ class ProtocolTest : public E2eTest {
     return leased;
   }
 
-  /// What comes back for bytes on a new connection: the code of a Goodbye, or -1 for an end without one.
+  /// The daemon's answer to bytes on a new connection: the code of a Goodbye, or -1 for an end without one.
   int FateOf(const std::function<void(int socket)>& send) {
     absl::StatusOr<SessionChannel> channel = SessionChannel::Connect(daemon_->dir() + "/session.sock");
     EXPECT_TRUE(channel.ok()) << channel.status();
@@ -98,7 +98,7 @@ class ProtocolTest : public E2eTest {
     }
   }
 
-  /// The daemon serves others as if nothing had been.
+  /// The daemon serves another client as before.
   void ExpectOthersAreServed() {
     auto client = StartClient();
     ASSERT_THAT(Ask(*client, "open c"), StartsWith("ok "));
@@ -117,7 +117,7 @@ std::string Hello(std::uint32_t oldest = 1, std::uint32_t newest = 1) {
 }
 
 void SendBytes(int socket, const std::string& bytes) {
-  // A long packet may be refused by the socket itself; what matters is what the daemon then does.
+  // The socket itself may refuse a long packet; the tests check the daemon's reaction.
   [[maybe_unused]] const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 
@@ -165,7 +165,7 @@ TEST_P(ProtocolModesTest, AClientThatKeepsWhatItReturnedCannotExceedItsLimit) {
   EXPECT_NE(::ftruncate(grown->fds[0].get(), static_cast<off_t>(k2MiB)), 0);
   EXPECT_EQ(ChunkBytesOpen(::getpid()), kLimit - grown->chunks[0].bytes());
 
-  // What it gets for it is as much as it gave, and a chunk cannot be given back twice.
+  // It gets as many bytes as it returned, and a chunk cannot be returned twice.
   auto again = liar.session.Grow(4, liar.device(), grown->chunks[0].bytes());
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(ChunkBytesOpen(::getpid()), kLimit);

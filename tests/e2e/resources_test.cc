@@ -52,7 +52,7 @@ TEST_F(ResourcesTest, AClientWithoutDescriptorsResumesWhenItHasThemAgain) {
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, "open c timeout=0"), StartsWith("ok "));
   ASSERT_THAT(Alloc(*client, "a", 30), StartsWith("ok "));
-  // 1 is enough for a socket, and not for what comes over it.
+  // 1 is enough for a socket, and not for the descriptors that come over it.
   for (const int room : {0, 1, 2}) {
     SCOPED_TRACE(room);
     KillDaemon();
@@ -157,7 +157,7 @@ TEST_F(ResourcesTest, AFullDiskForTheJournalStopsGrantsUntilThereIsRoom) {
     while (filler << block << std::flush) {
     }
   }
-  // What fits into the page that the journal has already still goes.
+  // Records that fit into the journal's last page can still be written.
   std::string answer;
   for (int i = 0; i < 200; ++i) {
     answer = Alloc(*client, absl::StrCat("t", i), 3);
@@ -203,7 +203,7 @@ TEST_F(ResourcesTest, AFileSizeLimitEndsNoSession) {
               AllOf(HasSubstr("would be back if lgpud died now"), HasSubstr("File too large")));
   EXPECT_EQ(Ask(*client, "read a"), absl::StrCat("ok ", 10 * kMiB / 4 * 1.0));
   EXPECT_TRUE(LedgerIsTrue({client->pid()}));
-  // Whose program goes when it may write again: what is said is what is so by then.
+  // The other lease's program ends only when the journal can be written again: the removal then succeeds.
   absl::Status later = absl::UnknownError("not yet");
   std::thread remover([&] { later = (*Control::Open(daemon_->dir()))->RemoveLease("other"); });
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -229,7 +229,7 @@ TEST_F(ResourcesTest, AClockThatIsSetBackAndForthChangesNothing) {
   ASSERT_THAT(Alloc(*client, "a", 600), StartsWith("ok "));
   EXPECT_THAT(Alloc(*other, "b", 600), StartsWith("error RESOURCE_EXHAUSTED"));
   ASSERT_THAT(Alloc(*other, "b", 300), StartsWith("ok "));
-  // One that waits, for what comes back.
+  // A request that waits for returned memory.
   client->WriteLine(absl::StrCat("alloc c c ", 250 * kMiB));
   ASSERT_EQ(Ask(*other, "free b"), "ok");
   ASSERT_THAT(Ask(*other, "trim c"), StartsWith("ok "));

@@ -1,5 +1,5 @@
-// The daemon is killed and started again while clients compute, grow and give back. What is held is read from
-// /proc, never from the daemon's own word.
+// The daemon is killed and started again while clients compute, grow and give back. The held bytes are read
+// from /proc, never from the daemon's own figures.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -234,7 +234,7 @@ TEST_F(RestartTest, PreallocatedMemoryIsMadeAgainBeforeTheFirstRequest) {
   ASSERT_EQ(Ask(*client, "free a"), "ok");
   ASSERT_THAT(Ask(*client, "trim c"), StartsWith("ok "));
   EXPECT_EQ(HeldBytes(), 512 * kMiB);
-  // What a dead one held is made again.
+  // A dead session's chunks come back.
   client->Signal(SIGKILL);
   EXPECT_TRUE(Eventually([&] { return HeldBytes() == 0; }));
 }
@@ -329,7 +329,7 @@ TEST_F(RestartTest, ADamagedJournalBringsNoRemovedLeaseBack) {
   EXPECT_FALSE(control_->GetLease("removed").ok());
 }
 
-// It had a program, whose end is in the damaged part too.
+// The removed lease had a program, and the record of its end is in the damaged part too.
 TEST_F(RestartTest, ADamagedJournalBringsNoRemovedLeaseOfADeadProgramBack) {
   StartInDirectory();
   v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);

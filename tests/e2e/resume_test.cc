@@ -1,4 +1,4 @@
-// What a client says to a daemon that was started again, by hand: the truth, lies, and half of it.
+// A client attests by hand to a daemon that was started again: the truth, lies, and half of the truth.
 
 #include <fcntl.h>
 #include <sys/mman.h>

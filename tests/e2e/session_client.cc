@@ -1,6 +1,5 @@
-// A program that stands on client/session alone and does what a test tells it, a line at a time: it reads
-// commands from stdin and answers each with one line, "ok ..." or "error CODE text", in which \n stands for a
-// line break.
+// A program on client/session alone that runs a test's commands: it reads them from stdin, a line each, and
+// answers each with one line, "ok ..." or "error CODE text", in which \n stands for a line break.
 
 #include <unistd.h>
 

@@ -21,7 +21,7 @@ constexpr char kCpu[] = "/job:localhost/replica:0/task:0/device:CPU:0";
 
 class SharingTest : public E2eTest {
  protected:
-  /// What the daemon says of a lease's first device.
+  /// The daemon's figures of a lease's first device.
   v1::LogicalDeviceStats Device(const std::string& lease_id) {
     const v1::StatsSnapshot snapshot = Stats();
     for (const v1::LeaseStats& lease : snapshot.leases()) {
@@ -63,7 +63,7 @@ TEST_F(SharingTest, RefusedExactlyAtTheLimitWithTheNumbers) {
               AllOf(StartsWith("error RESOURCE_EXHAUSTED"), HasSubstr("memory limit reached"),
                     HasSubstr("train"), HasSubstr("512"), HasSubstr("64.00MiB"), HasSubstr("device:GPU:0")));
   EXPECT_EQ(Device(lease).held_bytes(), 64 * kMiB);
-  // What is freed can be had again, and what was there is untouched by the refusal.
+  // Freed memory can be allocated again, and the refusal has not changed other tensors.
   EXPECT_THAT(Ask(*client, "free t0"), "ok");
   EXPECT_THAT(Ask(*client, absl::StrCat("alloc c t0 ", 16 * kMiB)), StartsWith("ok "));
   EXPECT_THAT(Ask(*client, "read t1"), absl::StrCat("ok ", "4.1943e+06"));
@@ -82,7 +82,7 @@ TEST_F(SharingTest, PreallocatedMemoryExistsFromTheStartAndNeverFails) {
 
   auto client = StartClient({{"LGPU_LEASE", lease->id()}});
   ASSERT_THAT(Ask(*client, "open c timeout=0"), "ok " + lease->id());
-  // Whatever others take of the card, up to the limit every allocation succeeds.
+  // Up to the limit every allocation succeeds, also when another program takes most of the card.
   auto other = StartClient();
   ASSERT_THAT(Ask(*other, "open c timeout=0"), StartsWith("ok "));
   ASSERT_THAT(Ask(*other, absl::StrCat("alloc c t ", 512 * kMiB)), StartsWith("ok "));
@@ -146,7 +146,7 @@ TEST_F(SharingTest, GrowthBeyondTheCardIsRefusedWithTheHolders) {
       Ask(*two, absl::StrCat("alloc c t ", 64 * kMiB)),
       AllOf(StartsWith("error RESOURCE_EXHAUSTED"), HasSubstr("not enough memory on"), HasSubstr("holder"),
             HasSubstr("96.00MiB"), HasSubstr(absl::StrCat(one->pid())), HasSubstr("32.00MiB")));
-  // Both go on: with what fits, and with what they have.
+  // Both go on: one allocates a size that fits, the other uses its tensor.
   EXPECT_THAT(Ask(*two, absl::StrCat("alloc c t ", 32 * kMiB)), StartsWith("ok "));
   EXPECT_EQ(Ask(*one, "read t"), "ok 2.51658e+07");
   EXPECT_EQ(Ask(*one, "close c"), "ok");
@@ -182,7 +182,7 @@ TEST_F(SharingTest, AProgramThatWaitsIsServedWhenAnotherCloses) {
   EXPECT_EQ(Ask(*two, "close c"), "ok");
 }
 
-// What a program has freed is idle in it for a while: a request of another program is not refused for it.
+// A program keeps freed memory idle for a while: another program's request waits for it and is not refused.
 TEST_F(SharingTest, IdleMemoryOfOneProgramServesAnother) {
   StartDaemon({.simulate = "128MiB"});
   auto one = StartClient();

@@ -1,4 +1,4 @@
-// Memory that comes back: by `lgpu trim`, from programs that answer and from those that do not, and from
+// Memory that comes back: by `lgpu trim`, from programs that answer and from programs that do not, and from
 // leases whose limits change under load.
 
 #include <signal.h>
@@ -277,7 +277,7 @@ TEST_F(TrimTest, LimitsRiseAndFallUnderLoadAndTheLedgerHolds) {
   for (auto& [name, client] : clients) {
     v1::ResizeLeaseRequest request;
     request.set_lease(name);
-    // Below what is held: more is refused until the program frees; then it is within the limit by itself.
+    // A limit below the held bytes: growth is refused until the program frees and so returns below the limit.
     for (int i = 0; i < 6; ++i) Ask(*client, absl::StrCat("free t", i));
     request.add_devices()->set_memory_limit_bytes(96 * kMiB);
     ASSERT_TRUE(control_->ResizeLease(request).ok());

@@ -1,4 +1,4 @@
-// Real users of one lgpud: caps, and what one user learns of another. Only root may become several users.
+// Real users of one lgpud: caps, and how little one user sees of another. Only root may become several users.
 
 #include <signal.h>
 #include <unistd.h>

@@ -64,7 +64,7 @@ TEST_F(WaitingLeasesTest, LeasesOfACardThatIsNotThereWaitInTheFile) {
   }
 }
 
-// It is on a card that stayed too, whose memory was not kept for it.
+// The lease has a second card, which stayed and whose memory was not kept for it.
 TEST_F(WaitingLeasesTest, ALeaseThatWaitedTakesNoOtherLeasesMemory) {
   StartInDirectory("2x64MiB");
   const auto both = Create("both", 40, {0, 1});
@@ -189,7 +189,7 @@ TEST_F(WaitingLeasesTest, AProgramsOwnLeaseThatWaitsCanBeGivenUp) {
   EXPECT_TRUE(Eventually([&] { return Stats().leases_size() == 0 && HeldBytes() == 0; }));
 }
 
-// What the program holds is there. What it was promised beside that is others' by now.
+// The program keeps its held memory. The rest of its guarantee is promised to other leases by now.
 TEST_F(WaitingLeasesTest, AProgramsLeaseThatWaitedKeepsHeldMemoryAndNoPromise) {
   StartInDirectory("2x64MiB");
   const auto both = Create("both", 48, {0, 1});

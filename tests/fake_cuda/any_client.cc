@@ -1,5 +1,5 @@
-// A program that has never heard of lgpu: any_client CASE uses the driver in one of the ways that programs
-// do, and says what is not as the fake driver has it. --list names the cases.
+// A program without any code of lgpu: any_client CASE uses the driver in one of the ways that programs do,
+// and prints each difference from the fake driver's state. --list names the cases.
 
 #include <cuda.h>
 #include <dlfcn.h>
@@ -84,7 +84,7 @@ void Lookup() {
   EXPECT(cuGetErrorString(static_cast<CUresult>(-1), &text) == CUDA_ERROR_INVALID_VALUE);
 }
 
-// Every name of the list is there, and those that the fake does not have answer 801.
+// Every name of the list is found, and calls that the fake does not have answer 801.
 void Names() {
   std::ifstream names(LGPU_DRIVER_NAMES);
   int count = 0;
@@ -304,7 +304,7 @@ void Graphs() {
   OK(cuDeviceGraphMemTrim(0));
   EXPECT(Taken(before) == 0);
 
-  // What a stream captures is a graph, and allocates when that is launched.
+  // A captured allocation becomes a node of a graph, and allocates when the graph is launched.
   CUstream stream = nullptr;
   CUdeviceptr captured = 0;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));

@@ -1,5 +1,5 @@
-// Programs that have never heard of lgpu run on the fake driver: what each kind of call takes of the card,
-// and gives back.
+// Programs without any code of lgpu run on the fake driver: each kind of call takes memory of the card, and
+// gives it back.
 
 #include <gtest/gtest.h>
 

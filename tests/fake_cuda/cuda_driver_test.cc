@@ -1,4 +1,4 @@
-// What opening the driver comes to on machines that have none, a wrong one, or GPUs that are hidden.
+// The result of opening the driver on machines that have none, a wrong one, or hidden GPUs.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -205,7 +205,7 @@ TEST(CudaDriverTest, NvmlOfEveryAgeHasTheFigures) {
   EXPECT_EQ(Open(environment).figures, expected);
 }
 
-// NVML counts what the driver reserves beyond what CUDA has to give; before R510 as used.
+// NVML counts memory that the driver reserves, which is not in CUDA's total; before R510 as used.
 TEST(CudaDriverTest, MemoryReservedByTheDriverIsNotTheProgramsUse) {
   FakeMachine machine({FakeMachine::CardOptions{.reserved = 6_MiB}});
   auto environment = machine.environment();

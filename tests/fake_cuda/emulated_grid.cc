@@ -90,7 +90,7 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  /// False: some threads ended where others wait.
+  /// False: some threads ended while other ones wait at a barrier.
   bool Run(unsigned number) {
     running_ = this;
     for (std::size_t i = 0; i < fibers_.size(); ++i) {

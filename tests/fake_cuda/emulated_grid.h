@@ -23,7 +23,7 @@ enum class Barriers { kNone, kSome };
 /// threads of a block came to a barrier.
 bool RunGrid(const Grid& grid, Barriers barriers, absl::FunctionRef<void()> thread);
 
-/// What __syncthreads does. LGPU_FAKE_SKIP_BARRIER=FILE:LINE leaves that one out, for the tests of the tests.
+/// Stands in for __syncthreads. LGPU_FAKE_SKIP_BARRIER=FILE:LINE leaves that one out, for tests of the tests.
 void Barrier(const char* file, int line);
 
 struct Dimension {

@@ -9,7 +9,7 @@
 
 namespace lgpu::fake_cuda {
 
-/// An array is plain memory with padded rows here. Sparse ones and those whose memory is mapped later have
+/// An array is plain memory with padded rows here. Sparse arrays and arrays whose memory is mapped later have
 /// none.
 struct Array {
   CUDA_ARRAY3D_DESCRIPTOR about{};

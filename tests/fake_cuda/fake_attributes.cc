@@ -1,4 +1,4 @@
-// What the cards of the fake machine are like: those of an H100, where it does not matter.
+// The attributes of the fake machine's cards: an H100's, where tests do not set them.
 
 #include <algorithm>
 #include <iterator>
@@ -10,7 +10,7 @@ using namespace lgpu::fake_cuda;
 
 namespace {
 
-// All others are 0.
+// All other attributes are 0.
 constexpr std::pair<int, int> kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
     {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},

@@ -1,7 +1,7 @@
 #ifndef LGPU_TESTS_FAKE_CUDA_FAKE_BLOCKS_H_
 #define LGPU_TESTS_FAKE_CUDA_FAKE_BLOCKS_H_
 
-// Device memory that the fake driver places by itself: what cuMemAlloc, pools, arrays and modules take.
+// Device memory that the fake driver places by itself: for cuMemAlloc, pools, arrays and modules.
 
 #include <cuda.h>
 

@@ -17,10 +17,10 @@ struct Call {
   const char* name;
   std::atomic<int> index{-1};  // in State::calls
 };
-/// What every call begins with: is the driver there, did the program start it, is this a forked child, does a
-/// test want the call to fail?
+/// Every call begins with it. An error where there is no driver, the program has not started it, this is a
+/// forked child, or a test wants the call to fail.
 CUresult Enter(Call& call);
-/// Where the host sees memory when work on it runs; null kills the contexts.
+/// The host's address of memory when work on it runs; null, after which the contexts are dead.
 char* ReachLater(const Touch& touch, int card, const char* call);
 /// The card of CUDA's ordinal, or -1.
 int CardOf(int ordinal);

@@ -1,5 +1,5 @@
-// The calls of the fake driver on contexts. Each takes memory of its card, and those that cuda.h says go with
-// a context go with it here: what cuMemAlloc and its like gave, streams, events, modules.
+// The calls of the fake driver on contexts. A context takes memory of its card. As cuda.h says, its end frees
+// its plain allocations, streams, events and modules.
 
 #include <algorithm>
 #include <iterator>

@@ -29,7 +29,7 @@ std::uint64_t Extent(const Box& box, const Place& place) {
              : (box.depth - 1) * place.plane + (box.height - 1) * place.pitch + box.width;
 }
 
-// Where the host sees what may be memory of its own. Callers hold Process::mutex.
+// The host's address of a place, which may be host memory. Callers hold Process::mutex.
 char* Reach(Process& process, const Box& box, const Place& place, bool writes, int card, const char* call) {
   if (!process.IsReserved(place.address)) return reinterpret_cast<char*>(place.address);
   return process.Reach({place.address, Extent(box, place), writes}, card, call);

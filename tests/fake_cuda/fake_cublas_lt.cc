@@ -1,5 +1,5 @@
 // A cuBLASLt for the fake driver: the calls that lgpu makes, computed in double on the fake's device memory,
-// in stream order. What a program does wrong is recorded, and fails the test.
+// in stream order. A program's mistake is recorded, and fails the test.
 
 #include <cublasLt.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ struct Preference {
   std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
 };
 
-/// What was created and not destroyed. A library has this by nature.
+/// The live objects of the library: a global, as in a real one.
 struct Known {
   std::mutex mutex;
   std::set<const void*> handles, descriptors;
@@ -134,7 +134,7 @@ double ToTensorFloat32(double value) {
   return std::isfinite(value) ? std::bit_cast<float>((bits + 0x1000U) & ~0x1fffU) : value;
 }
 
-/// A product whose arguments were found right: m x n, k products each.
+/// A checked product: m x n, k products each.
 struct Product {
   Operation operation;
   Layout a, b, d;
@@ -157,8 +157,8 @@ std::vector<double> Operand(const Product& p, const Layout& layout, const char* 
   return values;
 }
 
-/// What a split product lays into the workspace: sums of the first half of each row, in the type in which its
-/// algorithm keeps them.
+/// A split product puts the sums of this first half of each row into the workspace, in the type of its
+/// algorithm's partial sums.
 std::uint64_t FirstHalf(const Product& p) { return p.k / 2; }
 
 /// The sums of products `begin` to `end`, row by row.
@@ -186,8 +186,8 @@ void Store(const Product& p, const std::vector<double>& sums, char* d) {
   }
 }
 
-/// What the fake puts into an algorithm: how much workspace it wants, in which type it keeps partial sums,
-/// and the alignment that was promised for it.
+/// The fake's contents of an algorithm: the bytes of its workspace, the type of its partial sums, and the
+/// alignments that the caller promised.
 struct Algorithm {
   std::uint64_t workspace;
   std::uint32_t in_output_type;
@@ -430,7 +430,7 @@ FAKE_EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmu
                }});
     return queued == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
   }
-  // Two entries of the stream, and others' may come between them.
+  // Two entries of the stream; work of other calls may come between them.
   const Touch scratch{address(workspace), algorithm.workspace, true};
   CUresult queued = queue({{in_a, in_b, scratch}, [product, algorithm](const std::vector<char*>& places) {
                              std::memset(places[2], 0xa5, algorithm.workspace);

@@ -1,5 +1,5 @@
-// The forms of code. A driver takes what one of its version would take: machine code whose ELF is not too
-// new, for the card's architecture, and PTX whose version it knows.
+// The forms of code. The fake driver takes the same forms as a driver of its version: machine code whose ELF
+// is not too new, for the card's architecture, and PTX whose version it knows.
 
 #include "tests/fake_cuda/fake_images.h"
 

@@ -12,7 +12,7 @@
 
 namespace lgpu::fake_cuda {
 
-/// What cuModuleLoadData got: a fat binary, machine code, or PTX, as long as it says to be.
+/// The argument of cuModuleLoadData: a fat binary, machine code, or PTX, of the length that it states.
 std::string_view ImageAt(const void* image);
 /// Whether a driver of the machine's version takes it for the card.
 CUresult CheckImage(const State& state, const Card& card, std::string_view image);

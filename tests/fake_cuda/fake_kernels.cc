@@ -4,7 +4,7 @@
 
 #include "tests/fake_cuda/emulated_grid.h"
 
-// The kernels themselves: what nvcc compiles for GPUs.
+// The source of the kernels, which nvcc compiles for GPUs.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
 #include "kernels/cuda/add_n.cu"
@@ -18,8 +18,8 @@
 namespace lgpu::fake_cuda {
 namespace {
 
-// ---- what a launch touches: `visit(pointer, bytes, writes)` for every pointer of a parameter block. The
-// types are those of its input and its output.
+// ---- the memory that a launch touches: `visit(pointer, bytes, writes)` for every pointer of a parameter
+// block. The types are those of its input and its output.
 
 template <typename From, typename To, typename Visit>
 void Pointers(FillParameters& p, Visit visit) {

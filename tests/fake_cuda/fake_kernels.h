@@ -20,7 +20,7 @@ struct Emulation {
   std::string_view name;
   std::size_t parameter_bytes;
   std::vector<Touch> (*touches)(const void* parameters);
-  /// False: some threads of a block came to a barrier and others did not.
+  /// False: some threads of a block came to a barrier and the rest did not.
   bool (*run)(const void* parameters, const Grid& grid, const HostAddress& at);
 };
 

@@ -1,5 +1,5 @@
-// The calls of the fake driver that run kernels and ask about them. lgpu's own are run by the host; those of
-// other programs do nothing.
+// The calls of the fake driver that run kernels and ask about them. The host runs lgpu's own kernels; kernels
+// of other programs do nothing.
 
 #include <unistd.h>
 

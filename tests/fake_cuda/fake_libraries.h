@@ -1,7 +1,7 @@
 #ifndef LGPU_TESTS_FAKE_CUDA_FAKE_LIBRARIES_H_
 #define LGPU_TESTS_FAKE_CUDA_FAKE_LIBRARIES_H_
 
-// What the fake driver has for fake libraries beside what programs see.
+// The calls of the fake driver that only fake libraries use.
 
 #include <cuda.h>
 
@@ -13,7 +13,7 @@
 
 namespace lgpu::fake_cuda {
 
-/// Work of a library on device memory. `run` gets where the host sees each touch, in their order.
+/// Work of a library on device memory. `run` gets the host's address of each touch, in their order.
 struct LibraryWork {
   std::vector<Touch> touches;
   std::function<void(const std::vector<char*>&)> run;

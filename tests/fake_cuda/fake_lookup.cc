@@ -1,5 +1,5 @@
 // How programs find the calls of the fake driver: by name and version. driver_names.txt has them all; the
-// build makes a table of it, and answers 801 (not supported) for those that the fake does not have.
+// build makes a table of it, with the answer 801 (not supported) for calls that the fake does not have.
 
 #include <algorithm>
 #include <cstring>

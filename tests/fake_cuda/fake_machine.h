@@ -19,10 +19,10 @@ class FakeMachine {
  public:
   struct CardOptions {
     Bytes total = 256_MiB;
-    Bytes context = 16_MiB;  // what a context takes
+    Bytes context = 16_MiB;  // of the card, for each context
     int speed = 0;           // the order of FASTEST_FIRST
     int compute_capability = 90;
-    Bytes reserved = {};  // what NVML counts beyond `total`
+    Bytes reserved = {};  // NVML counts it beyond `total`
     bool is_mig = false;  // an instance of a card in MIG mode
   };
   explicit FakeMachine(const std::vector<CardOptions>& cards);
@@ -37,7 +37,7 @@ class FakeMachine {
 
   void FailCall(std::string_view call, int result, int skip = 0, int times = 1, int pid = 0);
   void ClearFaults();
-  /// What is allocated now, contexts and everything.
+  /// All bytes allocated now, with those of contexts.
   Bytes Used(int card);
   /// How often a call was made, by all processes.
   std::uint64_t CallsOf(std::string_view call);

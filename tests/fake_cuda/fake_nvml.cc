@@ -1,5 +1,5 @@
-// The calls of the fake NVML. It knows all cards, whatever CUDA_VISIBLE_DEVICES says, and lists the processes
-// that have a context, with all that they made.
+// The calls of the fake NVML. It knows all cards, also those hidden by CUDA_VISIBLE_DEVICES, and lists the
+// processes that have a context, with all their memory.
 
 #include <cstdio>
 #include <cstring>
@@ -121,8 +121,8 @@ Result MemoryInfo(DeviceHandle handle, MemoryV2* memory) {
   return lgpu::nvml::kSuccess;
 }
 
-// What each process with a context has of the card, by whatever calls: contexts and all that it made,
-// wherever that is mapped. Memory that a process without a context made is listed for no process.
+// The bytes of the card that each process with a context has: contexts and all memory that it made, also
+// where another process maps it. Memory that a process without a context made is listed for no process.
 std::map<int, std::uint64_t> UseOf(StateFile& file, const Card* card) {
   std::map<int, std::uint64_t> used;
   std::set<int> with_context;

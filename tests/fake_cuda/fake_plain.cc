@@ -55,7 +55,7 @@ CUresult AllocateHost(void** address, std::size_t size, unsigned flags, const ch
   return CUDA_SUCCESS;
 }
 
-/// What a handle of cuIpcGetMemHandle holds.
+/// The contents of a handle of cuIpcGetMemHandle.
 struct SharedPiece {
   std::uint64_t slot, offset, bytes;
   std::int32_t card;
@@ -91,7 +91,7 @@ FAKE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, std::size_t* pitch
   return AllocatePlain(process, context, *pitch * height, address);
 }
 
-// Managed memory may exceed the card: what has no room there is on the host.
+// Managed memory may exceed the card: an allocation that has no room there is on the host.
 FAKE_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, std::size_t size, unsigned flags) {
   FAKE_ENTER_CONTEXT("cuMemAllocManaged");
   if (size == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))

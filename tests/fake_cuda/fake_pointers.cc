@@ -1,4 +1,4 @@
-// What the fake driver says of an address.
+// The fake driver's answers about an address.
 
 #include <algorithm>
 
@@ -98,7 +98,7 @@ FAKE_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attri
                                         : CUDA_ERROR_INVALID_VALUE;
 }
 
-// What it does not know of memory that is not the driver's is 0.
+// Unknown attributes, and those of memory that is not the driver's, are 0; such a device ordinal is -2.
 FAKE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data,
                                             CUdeviceptr address) {
   FAKE_ENTER("cuPointerGetAttributes");

@@ -12,7 +12,7 @@ namespace lgpu::fake_cuda {
 /// A pool of stream-ordered memory. It belongs to no context.
 struct Pool {
   std::shared_ptr<Blocks> blocks;
-  std::uint64_t threshold = 0;  // what it keeps when a program waits
+  std::uint64_t threshold = 0;  // the most that it keeps when a program waits
   std::uint64_t most = 0;       // 0: no limit
   std::map<int, int> switches;  // the attributes that are on or off
 };

@@ -253,7 +253,7 @@ CUresult Process::CurrentContext(Context** context, const char* call) {
 
 namespace {
 
-// What a program that ends in good order has left behind.
+// Reports objects that a program with an orderly end has not destroyed.
 __attribute__((destructor)) void ReportLeaks() {
   Process& process = Process::This();
   if (process.file == nullptr || process.pid != ::getpid()) return;

@@ -1,8 +1,8 @@
 #ifndef LGPU_TESTS_FAKE_CUDA_FAKE_PROCESS_H_
 #define LGPU_TESTS_FAKE_CUDA_FAKE_PROCESS_H_
 
-// What the fake driver knows in one process. A driver has one of these by nature, so here (and only here) is
-// a global.
+// The fake driver's state in one process. A driver has one state for a process, so here (and only here) is a
+// global.
 
 #include <cuda.h>
 
@@ -50,7 +50,7 @@ struct Touch {
   bool writes = false;
 };
 
-/// Work that an event marks, and that others wait for.
+/// The end of work that an event marks, for streams and threads that wait for it.
 struct Completion {
   std::mutex mutex;
   std::condition_variable changed;
@@ -77,10 +77,10 @@ struct Context {
   std::map<int, std::shared_ptr<Allocation>> limit_memory;
   std::shared_ptr<Allocation> memory;
   std::shared_ptr<Stream> default_stream;  // from its first use on
-  std::shared_ptr<Blocks> blocks;          // what cuMemAlloc gives
+  std::shared_ptr<Blocks> blocks;          // of cuMemAlloc
 };
 
-/// The current contexts of one thread. It has no destructor: programs use the driver in those of their static
+/// The current contexts of one thread. It has no destructor: programs use the driver in destructors of static
 /// objects, which run after those of the thread.
 struct Contexts {
   static constexpr std::size_t kMost = 64;
@@ -97,7 +97,7 @@ class Stream {
     std::function<void()> run;
   };
   explicit Stream(Context* of, unsigned stream_flags = 0);
-  ~Stream();  // finishes what is queued
+  ~Stream();  // finishes queued work
   /// While it captures, the work goes into the graph.
   void Queue(Work work);
   bool IsIdle();
@@ -219,7 +219,7 @@ struct Process {
   /// Waits for all work of a context, without the lock, and for its dead streams.
   void WaitForContext(std::unique_lock<std::mutex>& lock, const Context* context);
   std::vector<std::shared_ptr<Stream>> StreamsOf(const Context* context) const;
-  /// What pools do whenever a program waits: memory above their thresholds goes back.
+  /// Gives back the memory of pools above their thresholds, as a driver does whenever a program waits.
   void TrimPools();
   /// The piece that holds the address, or end().
   std::map<std::uint64_t, Piece>::iterator FindPiece(std::uint64_t address);

@@ -74,8 +74,8 @@ UniqueFd StateFile::OpenMemory(int card) {
 
 int StateFile::CardOfDescriptor(int fd) {
   struct stat theirs {};
-  // Exported descriptors stand at their allocation; those of the fake driver and NVML themselves at the
-  // start.
+  // The file offset of an exported descriptor is its allocation's; that of the fake driver's and NVML's own
+  // descriptors is 0.
   if (::lseek(fd, 0, SEEK_CUR) <= 0 || ::fstat(fd, &theirs) != 0) return -1;
   for (std::size_t i = 0; i < memories_.size(); ++i) {
     struct stat mine {};

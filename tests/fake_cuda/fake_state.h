@@ -1,9 +1,9 @@
 #ifndef LGPU_TESTS_FAKE_CUDA_FAKE_STATE_H_
 #define LGPU_TESTS_FAKE_CUDA_FAKE_STATE_H_
 
-// The hardware of the fake machine: what all processes share that open the fake driver or the fake NVML, and
-// the test that made it. The variable LGPU_FAKE_CUDA names the memfd that holds a State
-// ("/proc/PID/fd/N"); without it there is no GPU.
+// The hardware of the fake machine. All processes that open the fake driver or the fake NVML share it with
+// the test that made it. The variable LGPU_FAKE_CUDA names the memfd that holds a State ("/proc/PID/fd/N");
+// without it there is no GPU.
 
 #include <atomic>
 #include <cstdint>
@@ -17,9 +17,9 @@ namespace lgpu::fake_cuda {
 
 inline constexpr char kVariable[] = "LGPU_FAKE_CUDA";
 
-/// One card. Its memory is a sparse file in which every allocation has a range of its own for good; an
+/// One card. Its memory is a sparse file in which every allocation has a range of its own for good. An
 /// allocation lives as long as some open file, or a mapping of one, has its range locked: handles, exported
-/// descriptors, imports and mappings, in whatever process, and the kernel lets go for one that is killed.
+/// descriptors, imports and mappings, in any process. The kernel unlocks for a process that is killed.
 struct Card {
   char name[64];
   unsigned char uuid[16];
@@ -28,8 +28,8 @@ struct Card {
   std::int32_t speed;           // FASTEST_FIRST: the highest comes first
   bool is_mig;                  // an instance of a card in MIG mode
   std::uint64_t total;          // without `reserved`
-  std::uint64_t reserved;       // what the driver keeps, which NVML counts and CUDA does not
-  std::uint64_t context_bytes;  // what one context takes
+  std::uint64_t reserved;       // the driver keeps it; NVML counts it and CUDA does not
+  std::uint64_t context_bytes;  // of one context
   std::int32_t memory_fd;       // in the process that made the machine
   std::uint64_t next_offset;
   std::uint64_t used;  // of slots; Sweep finds allocations without a reference
@@ -132,8 +132,8 @@ class StateFile {
   /// Finds allocations without a reference, and frees them (their contents are scrubbed).
   void Sweep();
   enum class Kind { kMemory, kContext, kOnHost };
-  /// A new allocation, locked by `memory` (an open file of the card's); null: out of memory. What is on the
-  /// host takes none of the card.
+  /// A new allocation, locked by `memory` (an open file of the card's); null: out of memory. An allocation on
+  /// the host takes no memory of the card.
   Slot* Allocate(int card, std::uint64_t bytes, Kind kind, int memory);
   Slot* FindSlot(int card, std::uint64_t offset);
   void AddViolation(std::string_view rule, const std::string& text);

@@ -1,5 +1,6 @@
 // The calls of the fake driver on streams and events, and of the three copies that lgpu makes. Work really
-// runs later, on a thread per stream: a program that does not wait sees what is not there yet.
+// runs later, on a thread per stream: a program that does not wait reads memory before its work has written
+// it.
 
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// Opens the CUDA backend and NVML and says what came of it, a line each: "ok UUID ..." or "error CODE text"
-// of the enumeration; NVML's version; then, of a backend that opens, each refused GPU and what became of a
+// Opens the CUDA backend and NVML and prints the results, a line each: "ok UUID ..." or "error CODE text" of
+// the enumeration; NVML's version; then, of a backend that opens, each refused GPU and the result of a
 // kernel.
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Every rule of the fake driver catches the client that breaks it, and none is blamed for what it did right.
+// Every rule of the fake driver catches the client that breaks it, and a correct client breaks no rule.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

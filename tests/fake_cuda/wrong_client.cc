@@ -1,5 +1,5 @@
 // A client of the driver that breaks the one rule that its argument names, and nothing else. With "none" it
-// does all that the others do first, and breaks none.
+// makes the correct calls of all of them, and breaks no rule.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,7 +49,8 @@ class Client {
     PopAndRelease();
   }
 
-  // Every rule: what breaks it, with everything given back afterwards where that is still possible.
+  // A member for each rule, which breaks it and afterwards gives everything back where that is still
+  // possible.
   void None() {
     MapWithAccess();
     Touch();

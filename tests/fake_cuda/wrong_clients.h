@@ -10,12 +10,12 @@
 
 namespace lgpu::fake_cuda {
 
-/// What a client does wrong, by the name of the rule that has to catch it.
+/// The mistakes of a client, by the name of the rule that has to catch each.
 template <typename Client>
 using Wrongs = std::map<std::string, void (Client::*)()>;
 
-/// The main of a program of wrong clients: `--list` prints the names, a name does that. The exit code.
-/// `deadly`: those that kill their contexts, after which nothing can be given back.
+/// The main of a program of wrong clients: `--list` prints the names, a name runs that mistake. The exit
+/// code. `deadly`: mistakes that kill their contexts, after which nothing can be given back.
 template <typename Client>
 int RunWrong(const Wrongs<Client>& wrongs, int argc, char** argv, const std::set<std::string>& deadly = {}) {
   if (argc == 2 && std::string(argv[1]) == "--list") {

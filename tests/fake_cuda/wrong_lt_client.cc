@@ -1,5 +1,5 @@
 // A client of cuBLASLt that breaks the one rule that its argument names, and nothing else. With "none" it
-// does all that the others do first, and breaks none.
+// makes the correct calls of all of them, and breaks no rule.
 
 #include <cstddef>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// What a client may say of what it held under an earlier daemon: the broker never counts more than the
-// journal said, never takes other memory for a chunk, and its tables agree after every step.
+// A client's claims about chunks that it held under an earlier daemon: the broker never counts more than the
+// journal has, never takes other memory for a chunk, and its tables agree after every step.
 //
 // Input: two bytes a step: what to do, and with which chunk and descriptor.
 

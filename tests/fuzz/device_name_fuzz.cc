@@ -1,5 +1,5 @@
-// Any text as a device name and as a list of visible devices: what is read prints as something that reads the
-// same, and nothing crashes.
+// Any text as a device name and as a list of visible devices: a parsed name prints as text that parses to the
+// same name, and nothing crashes.
 
 #include <cstddef>
 #include <cstdint>

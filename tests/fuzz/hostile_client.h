@@ -18,8 +18,8 @@
 
 namespace lgpu::daemon {
 
-/// A HostileClient is the other end of a session: it says what it is told to, right or wrong, and keeps what
-/// it was granted. Where it has no connection, what it says goes nowhere.
+/// A HostileClient is the other end of a session: it sends the frames that it is told to, right or wrong, and
+/// keeps its granted chunks. Without a connection its frames are dropped.
 class HostileClient {
  public:
   enum class State { kOver, kNew, kLive, kAttesting, kClosing };
@@ -32,18 +32,18 @@ class HostileClient {
   using Granted = std::set<std::pair<std::uint64_t, std::uint64_t>>;  // session and chunk
   static constexpr std::uint64_t kShortTimeoutMs = 32;
 
-  /// Notes in `granted` what it was granted; of all clients, for sessions go from one to another.
+  /// Notes its granted chunks in `granted`, which is of all clients, for sessions go from one to another.
   explicit HostileClient(Granted& granted) : granted_(&granted) {}
 
   /// In place of the connection that it has.
   void Connect(MemoryPlane& plane);
   /// Ends the connection without a word.
   void Hang();
-  /// The same, and lets go of what it has.
+  /// The same, and closes its chunks.
   void Drop();
 
   void SayHello(std::uint32_t version, std::uint32_t oldest, const std::string& command);
-  /// Hello in the name of a client's session, this one's own too. `lie`: what of it is wrong; 0: nothing.
+  /// Hello in the name of a client's session, this one's own too. `lie`: the field that is wrong; 0: none.
   void Resume(HostileClient& whose, std::uint8_t lie);
   struct Wish {
     std::uint64_t device = 0;
@@ -62,8 +62,8 @@ class HostileClient {
   void ReturnOne();
   void AnswerTrim(std::uint8_t how);
   void Close();
-  /// A page of what it has, or claims to have; with the descriptors of `other`, which may be this client,
-  /// where it has none.
+  /// A page of chunks that it has, or claims to have; with the descriptors of `other`, which may be this
+  /// client, where it has none.
   void Attest(std::uint64_t device, InputReader& input, const HostileClient& other);
   void SendPacket(const std::string& bytes, std::size_t fd_count);
   /// Any body, with nothing in it.
@@ -126,7 +126,7 @@ class HostileClient {
   std::uint64_t grant_ = 0;         // not acknowledged
   std::uint64_t acknowledges_ = 0;  // with the next frame
   std::deque<std::uint64_t> trims_;
-  HostileClient* takes_up_ = nullptr;  // whose session the connection asked for first
+  HostileClient* takes_up_ = nullptr;  // the connection first asked for the session of this client
   std::uint64_t takes_up_id_ = 0;
   bool lies_ = false;                   // in that
   std::multiset<std::uint64_t> grows_;  // neither granted nor refused yet

@@ -1,4 +1,4 @@
-// Any bytes as a journal: they are read to some end, and what was read can be written and read again.
+// Any bytes as a journal: they are read to some end, and the state read can be written and read again.
 //
 // Input: the bytes behind the header, with the checksums of byte 0's choice made right so that the fuzzer
 // comes further than them.

@@ -57,7 +57,7 @@ class MemoryPlane {
   Bytes Held(SessionId session) const { return now_->broker->Held(session); }
   /// Waits for memory on its way back until no more than this is held on the card. Aborts if it is less.
   void WaitUntilHeld(Bytes bytes) const;
-  /// Aborts with what is wrong.
+  /// Aborts with the broken invariant.
   void CheckInvariants() const;
   /// No lease is left, and no descriptor counts as in flight.
   void CheckEmpty() const;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kStepBytes = 11;
 
-// A page is large: one serves all inputs, and each puts back what it touched.
+// A page is large: one serves all inputs, and each input clears the words that it touched.
 class Harness {
  public:
   explicit Harness(ClientPage& page) : page_(page) {}
@@ -74,7 +74,7 @@ class Harness {
 
  private:
   void Read() {
-    // Nothing writes meanwhile, so what is there at once is at most one lap.
+    // Nothing writes meanwhile, so the ring has at most one lap of records.
     for (std::uint64_t read = 0; reader_.Next(); ++read) {
       LGPU_CHECK_OP(read, <, PlacementRing::kSlots);
     }

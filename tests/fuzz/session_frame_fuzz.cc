@@ -44,7 +44,7 @@ void SendRaw(int socket, const std::uint8_t* data, std::size_t size, std::size_t
 
 int NextFreeDescriptor() { return UniqueFd(::dup(STDERR_FILENO)).get(); }
 
-// What every receiver does with a frame that came: read it, pass parts of it on, send it again.
+// Uses a received frame as receivers do: reads it, passes parts of it on, sends it again.
 void Use(const v1::Frame& frame) {
   if (frame.has_grow_refused()) {
     const v1::GrowRefused& refused = frame.grow_refused();

@@ -1,8 +1,8 @@
-// Clients that say anything to the daemon in any order: greeting, grants, acknowledgements, returns, trims,
-// Close, leases that come and go, restarts of the daemon and what is told after them; see SessionWorld.
+// Clients that send the daemon anything in any order: greeting, grants, acknowledgements, returns, trims,
+// Close, leases that come and go, restarts of the daemon and attestations after them; see SessionWorld.
 //
 // Input: steps of a byte for what to do, one for which of the connections (and whether to wait for the
-// answer), and what the step itself reads.
+// answer), and the bytes that the step itself reads.
 
 #include <array>
 #include <cstddef>

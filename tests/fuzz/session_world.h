@@ -47,7 +47,7 @@ enum class Deed {
   kBystander,
 };
 
-// What is not UTF-8, and every client that is thrown out, would be a line.
+// Text that is not UTF-8, and every client that the daemon ends, would be a line of the log.
 inline const bool kQuiet = [] {
   google::protobuf::SetLogHandler(nullptr);
   spdlog::set_level(spdlog::level::off);
@@ -75,7 +75,7 @@ class SessionWorld {
     LGPU_CHECK(BystanderGrows());
   }
 
-  /// One of `steps`; what it reads of the input is the same whichever they are.
+  /// Runs one of `steps`. A step reads the same bytes of the input in every set of steps.
   void Step(InputReader& input, std::span<const Deed> steps) {
     const Deed what = steps[input.Byte() % steps.size()];
     const std::uint8_t whom = input.Byte();
@@ -136,7 +136,7 @@ class SessionWorld {
         client.SendBare(input.Byte());
         break;
       case Deed::kBystander:
-        // It is answered, whatever the others wait for.
+        // The bystander is answered, also while other clients wait.
         if (BystanderGrows()) BystanderReturns();
         break;
     }
@@ -237,7 +237,7 @@ class SessionWorld {
     const KnownLease& lease = Lease(input);
     plane_.ResizeLease(client.token(), lease.id, input.Byte() % (2 * MemoryPlane::kCardChunks));
   }
-  // Numbers are small: mebibytes are what sizes are about.
+  // Sizes are in mebibytes, because the input's numbers are small.
   void Grow(HostileClient& client, InputReader& input) const {
     constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
     const std::uint64_t device = Device(input);

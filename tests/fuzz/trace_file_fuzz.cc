@@ -1,4 +1,4 @@
-// Any file is a trace that can have happened, or an error; what is written of a trace is read as the same.
+// Any file is a possible trace, or an error; a trace that is written reads as the same trace.
 
 #include <cstddef>
 #include <cstdint>

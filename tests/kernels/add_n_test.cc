@@ -64,7 +64,7 @@ TYPED_TEST(AddNTest, EveryDeviceSumsInTheSameOrder) {
       }
     }
     for (const auto& array : arrays) inputs.push_back(array.view());
-    // Tensors that begin at aligned addresses, at others that are alike, and anywhere.
+    // Tensors that begin at aligned addresses, at equally misaligned ones, and anywhere.
     const std::size_t size = sizeof(TypeParam);
     for (const testing::Shifts& shifts : {testing::Shifts{0}, {size}, {3 * size, size, 0, 2 * size}}) {
       const auto sum = RunOp<TypeParam>(AddNOp(), inputs, {}, shifts);

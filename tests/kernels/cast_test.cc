@@ -171,7 +171,7 @@ TYPED_TEST(AnyCastTest, EveryDeviceGivesTheBitsOfTheCode) {
   SKIP_WITHOUT_KERNEL(CastOp(), DType::kFloat32);
   Random random;
   const std::size_t size = sizeof(TypeParam);
-  // Tensors that begin at aligned addresses, at others that are alike for some types, and anywhere.
+  // Tensors that begin at aligned addresses, at ones equally misaligned for some types, and anywhere.
   for (const testing::Shifts& shifts : {testing::Shifts{0}, {size, 8}, {3 * size, 8, 0}}) {
     std::vector<TypeParam> values(static_cast<std::size_t>(random.Whole(1, 4000)));
     for (TypeParam& value : values) value = Anything<TypeParam>(random);
@@ -184,7 +184,7 @@ TYPED_TEST(AnyCastTest, EveryDeviceGivesTheBitsOfTheCode) {
   }
 }
 
-// What no cache holds takes another way.
+// Tensors larger than the caches take another path.
 TEST(CastTest, LargeTensorsToo) {
   SKIP_WITHOUT_KERNEL(CastOp(), DType::kFloat32);
   Random random;

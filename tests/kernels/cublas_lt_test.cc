@@ -1,5 +1,5 @@
-// What only the library's wrapper decides: its workspace, and what it keeps. On a machine without cuBLASLt
-// these tests are skipped.
+// The decisions of the library's wrapper: its workspace, and the choices that it keeps. On a machine without
+// cuBLASLt these tests are skipped.
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// What the build made of the GPU kernels: that drivers and GPUs that docs/cuda.md promises can load it, that
-// parameters are passed as the host lays them out, and that memory is read and written wide. No GPU needed.
+// The built code of the GPU kernels: the drivers and GPUs that docs/cuda.md promises can load it, its
+// parameters have the host's layout, and it reads and writes memory wide. No GPU needed.
 
 #include <elf.h>
 #include <gmock/gmock.h>
@@ -72,7 +72,7 @@ struct MachineCode {
   std::string_view file;
 };
 
-/// What is in the fat binary, which was not compressed.
+/// The machine code in the fat binary, which is not compressed.
 std::vector<MachineCode> MachineCodeOf(const DeviceImage& image) {
   const auto* const start = static_cast<const char*>(image.machine_code);
   std::uint16_t header = 0;
@@ -133,7 +133,7 @@ TEST(CudaImagesTest, MachineCodeIsThereForEveryArchitectureThatIsPromised) {
     std::set<int> there;
     for (const MachineCode& code : MachineCodeOf(*known.kernel->image)) {
       there.insert(code.architecture);
-      // 7: drivers of CUDA 12 load it; 8: those of CUDA 13.
+      // 7: drivers of CUDA 12 load it; 8: drivers of CUDA 13.
       EXPECT_LE(code.abi, 8);
       EXPECT_NE(code.file.find(known.kernel->name), code.file.npos) << known.kernel->name;
     }

@@ -1,4 +1,4 @@
-// What products of a real GPU's library have beside those of all devices.
+// Tests of products that hold for a real GPU's library alone.
 
 #include <memory>
 

@@ -4,8 +4,8 @@
 
 namespace lgpu::testing {
 
-// On whatever libcuda.so.1 is found: a fake one in the tests (fake_cuda_run), a real one on a machine with a
-// GPU.
+// On the libcuda.so.1 that the loader finds: a fake one in the tests (fake_cuda_run), a real one on a machine
+// with a GPU.
 std::unique_ptr<KernelRunner> MakeRunner() {
   absl::StatusOr<std::unique_ptr<DeviceBackend>> backend = OpenCudaBackend();
   LGPU_CHECK(backend.ok());

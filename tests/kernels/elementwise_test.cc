@@ -64,7 +64,7 @@ std::vector<BinaryCase> BinaryCases() {
           {ReluGradOp(), [](double a, double b) { return b > 0 ? a : 0; }}};
 }
 
-/// The position in an operand of what element `i` of the output is made of.
+/// The position of the operand's element from which element `i` of the output is made.
 std::size_t PositionIn(const Shape& operand, const Shape& output, std::size_t i) {
   std::size_t position = 0;
   std::size_t step = 1;
@@ -207,7 +207,7 @@ void ExpectTransposed(std::int64_t rows, std::int64_t columns, const testing::Sh
   }
 }
 
-// What no cache holds takes another way on the CPU, where addresses are aligned.
+// Tensors larger than the caches take another path on the CPU, where addresses are aligned.
 TEST(LargeTransposeTest, MovesElements) {
   ExpectTransposed<Half>(2080, 2051, {0});
   ExpectTransposed<std::int32_t>(1040, 2059, {0});

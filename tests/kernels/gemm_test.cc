@@ -53,7 +53,7 @@ void Check(const Case<T>& of) {
   const std::vector<T> b = make(of.transpose_b ? of.n : of.k, of.transpose_b ? of.k : of.n);
   const std::vector<T> before = make(of.m, of.n);
   std::vector<T> c = before;
-  if (of.beta == T{0}) {  // what is there is not read
+  if (of.beta == T{0}) {  // the output's old elements are not read
     for (int i = 0; i < of.m; ++i) {
       for (int j = 0; j < of.n; ++j)
         c[static_cast<std::size_t>(i * ldc + j)] = std::numeric_limits<T>::quiet_NaN();

@@ -18,7 +18,7 @@ class KernelRunner {
   virtual DeviceType type() const = 0;
   virtual const KernelRegistry& registry() const = 0;
   virtual Launcher& launcher() = 0;
-  /// Whether the kernel finds here what it needs.
+  /// Whether the device has the library that the kernel needs.
   virtual bool CanRun(const Kernel& /*kernel*/) { return true; }
   /// Memory of the device for the tensors of one run, 256-byte aligned.
   virtual std::span<std::byte> arena() = 0;
@@ -33,7 +33,7 @@ std::unique_ptr<KernelRunner> MakeRunner();
 KernelRunner& ThisRunner();
 
 /// Runs a kernel on tensors `shifts` bytes behind aligned addresses, with guards around them that are
-/// checked. Inputs lie on the host; returns what the outputs hold.
+/// checked. Inputs lie on the host; returns the bytes of the outputs.
 std::vector<std::vector<std::byte>> RunInArena(KernelRunner& runner, const Kernel& kernel,
                                                std::span<const TensorView> inputs,
                                                std::span<const TensorSpec> outputs,

@@ -140,7 +140,7 @@ TYPED_TEST(ReduceTest, NanAndInfinityComeThrough) {
   EXPECT_TRUE(std::isnan(ToDouble(sum.values[2])));
 }
 
-// Ones beyond what a sum kept in the type could count.
+// More ones than a sum in the tensor's own type could count.
 TYPED_TEST(ReduceTest, SumsAreWide) {
   const Array<TypeParam> ones(Shape{8192}, std::vector<TypeParam>(8192, FromDouble<TypeParam>(1)));
   const std::vector<TensorView> inputs = {ones.view()};

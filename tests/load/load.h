@@ -13,7 +13,7 @@ namespace lgpu::testing {
 
 // Load on a real lgpud, for the test of fixed size and for bench/load_bench.
 
-/// What lgpud has open and uses now.
+/// The memory and descriptors that lgpud uses now.
 struct DaemonSize {
   std::uint64_t private_bytes = 0;
   std::size_t descriptors = 0;
@@ -48,7 +48,7 @@ absl::Status RunLeaseCycles(const std::string& dir, int cycles, int threads);
 absl::Status MakeDevices(Control& control, int leases, int devices_each);
 
 /// `sessions` sessions, on `threads` threads, grow and return at random for `rounds` rounds each, and end. A
-/// refusal is no error: limits are lower than what a session may ask for.
+/// refusal is no error: sessions may ask for more than their limits.
 absl::Status GrowAndReturnAtRandom(const std::string& dir, int sessions, int threads, int rounds,
                                    std::uint32_t seed);
 

@@ -1,5 +1,5 @@
-// Load of a fixed size, without a clock: what comes and goes leaves nothing behind. bench/load_bench has
-// figures.
+// Load of a fixed size, without a clock: sessions, leases and devices leave nothing behind. bench/load_bench
+// has figures.
 
 #include "tests/load/load.h"
 
@@ -29,7 +29,8 @@ class LoadTest : public E2eTest {
     }
     return false;
   }
-  /// Once what has ended is taken out, which takes the daemon a moment.
+  /// The daemon's open descriptors, once their number stays: it closes those of ended sessions a little
+  /// later.
   std::size_t SettledDescriptors() {
     std::size_t now = CountDescriptors(daemon_->pid());
     int same = 0;
@@ -45,7 +46,7 @@ class LoadTest : public E2eTest {
 TEST_F(LoadTest, CyclesOfLeasesLeaveDescriptorsAndLeasesAsBefore) {
   constexpr int kCycles = kSanitized ? 500 : 5000;
   StartDaemon({.simulate = "1GiB"});
-  ASSERT_TRUE(RunLeaseCycles(daemon_->dir(), 200, 4).ok());  // what starts with a first call has started
+  ASSERT_TRUE(RunLeaseCycles(daemon_->dir(), 200, 4).ok());  // first calls start threads and open files
   ASSERT_TRUE(Eventually([&] { return Stats().leases_size() == 0; }));
   const std::size_t before = SettledDescriptors();
   const absl::Status cycled = RunLeaseCycles(daemon_->dir(), kCycles, 4);
@@ -75,7 +76,7 @@ TEST_F(LoadTest, AThousandLogicalDevicesAreListed) {
 TEST_F(LoadTest, TwoHundredSessionsGrowAndReturnAndTheLedgerIsExact) {
   constexpr std::uint32_t kSeed = 11;
   RecordProperty("seed", kSeed);
-  const OpenFilesLimit files(OpenFilesLimit::kAll);  // three for each session, and those of its grants
+  const OpenFilesLimit files(OpenFilesLimit::kAll);  // three for each session, and its grants' descriptors
   StartDaemon({.simulate = "1GiB", .open_files = 8192});
   const absl::Status load = GrowAndReturnAtRandom(daemon_->dir(), 200, 8, kSanitized ? 5 : 20, kSeed);
   EXPECT_TRUE(load.ok()) << load << ", seed " << kSeed;

@@ -38,7 +38,7 @@ std::string KindOf(const FieldDescriptor& field) {
   }
 }
 
-/// Writes down what a message's Fields say.
+/// Lists the numbers and kinds of a message's Fields.
 class FieldLister {
  public:
   template <typename T>

@@ -29,7 +29,7 @@ int MillisecondsUntil(Clock::time_point deadline) {
   return static_cast<int>(std::max<std::int64_t>(left, 0));
 }
 
-// A test says itself where its daemon is and what it may see.
+// A test sets its daemon and its visible devices itself.
 SpawnOptions::Environment WithoutLgpu(SpawnOptions::Environment changes) {
   changes.insert({{"LGPU_ENDPOINT", std::nullopt},
                   {"LGPU_LEASE", std::nullopt},

@@ -59,7 +59,7 @@ class ChildProgram {
   std::string ReadAll(std::chrono::milliseconds patience = kPatience);
   /// Exit code, or 128 + n of the signal that killed it; nothing if it does not end in time.
   std::optional<int> Wait(std::chrono::milliseconds patience = kPatience);
-  /// What it wrote to stderr until now.
+  /// Its output to stderr until now.
   std::string Errors() const;
 
  private:

@@ -20,7 +20,7 @@
 namespace lgpu::testing {
 
 /// Reads the bytes by protobuf's generated code and by lgpu's own: both refuse them, or both read the same.
-/// Empty, or what the difference is.
+/// The difference; empty: none.
 template <typename Wire, typename Generated>
 std::string CompareCodecs(std::string_view bytes) {
   Generated generated;

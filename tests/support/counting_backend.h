@@ -14,14 +14,14 @@
 
 namespace lgpu::testing {
 
-/// A CountingBackend has cards without any memory: it only counts what exists, so that what a broker says
-/// can be held against it. It has physical memory (Create, Release, Reclaim, FreeMemory), and addresses at
-/// which nothing can be mapped; all other calls are UNIMPLEMENTED.
+/// A CountingBackend has cards without any memory: it only counts the memory that would exist, so that tests
+/// can compare a broker's figures with it. It has physical memory (Create, Release, Reclaim, FreeMemory), and
+/// addresses at which nothing can be mapped; all other calls are UNIMPLEMENTED.
 ///
 /// Thread-safe.
 class CountingBackend final : public DeviceMemory {
  public:
-  /// What a card does with memory that is to be reclaimed.
+  /// How a card reclaims memory.
   enum class Reclaiming {
     kAtOnce,
     kFails,   // INTERNAL, and nothing happens
@@ -32,17 +32,17 @@ class CountingBackend final : public DeviceMemory {
   CountingBackend(std::vector<Bytes> totals, Bytes granularity);
 
   void SetReclaiming(int device, Reclaiming reclaiming);
-  /// From here on the cards are not simulated ones: what they report is believed.
+  /// From here on the cards are not simulated ones: the broker believes their figures.
   void BecomeReal() {
     for (PhysicalDevice& device : devices_) device.simulated = false;
   }
   /// The (n + 1)-th Create from here is RESOURCE_EXHAUSTED; none if n is below zero.
   void FailCreateAfter(int n);
-  /// Called once, at the start of the next Create or Reclaim: what others do meanwhile.
+  /// `call` runs once, at the start of the next Create or Reclaim, as another thread would meanwhile.
   void BeforeNextCreate(std::function<void()> call);
   void BeforeNextReclaim(std::function<void()> call);
 
-  /// What is there of the card's memory, pinned or referred to.
+  /// The bytes of the card's memory that exist, pinned or referred to.
   Bytes InUse(int device) const;
   /// How many handles there are.
   std::size_t Handles() const;

@@ -29,7 +29,7 @@ class DaemonProcess {
   static absl::StatusOr<std::unique_ptr<DaemonProcess>> Start(const Options& options);
   static absl::StatusOr<std::unique_ptr<DaemonProcess>> Start() { return Start(Options()); }
 
-  /// The runtime directory: what LGPU_ENDPOINT is to hold.
+  /// The runtime directory, for LGPU_ENDPOINT.
   const std::string& dir() const { return dir_; }
   ChildProgram& program() { return *program_; }
   pid_t pid() const { return program_->pid(); }

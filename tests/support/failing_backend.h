@@ -55,7 +55,7 @@ class FailingBackend final : public DeviceBackend {
   struct Options {
     absl::StatusCode code = absl::StatusCode::kInternal;
     bool cleanup_fails = false;
-    std::function<void()> before_create = {};  // what happens meanwhile
+    std::function<void()> before_create = {};  // runs at the start of each Create
     /// CallLibrary has a library, whose work is counted after this was called.
     std::function<void()> before_library_counts = {};
   };

@@ -177,7 +177,7 @@ absl::Status FakeRegionSource::Unmap(std::span<const ChunkId> chunks) {
 }
 
 absl::Status FakeRegionSource::Return(std::span<const ChunkId> chunks) {
-  // The chunks go in any case, as those of a daemon that does not answer.
+  // The chunks go in any case, as with a daemon that does not answer.
   const absl::Status answer =
       upstream_->faults.Next() ? absl::UnavailableError("injected: Return") : absl::OkStatus();
   for (const ChunkId id : chunks) {

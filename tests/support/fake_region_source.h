@@ -16,16 +16,16 @@
 
 namespace lgpu {
 
-/// What a test sees of a FakeRegionSource, and tells it, once a Pool owns it. Thread-safe.
+/// A FakeUpstream is a test's view of a FakeRegionSource that a Pool owns, and sets its faults. Thread-safe.
 struct FakeUpstream {
   std::atomic<std::uint64_t> limit{0};
-  /// The card gives no more than this, whatever the limit says.
+  /// The card gives no more than this, also below the limit.
   std::atomic<std::uint64_t> card{~std::uint64_t{0}};
   std::atomic<std::uint64_t> granted{0};  // bytes that are granted and not returned
   std::atomic<std::uint64_t> mapped{0};   // bytes
   std::atomic<std::uint64_t> waits{0};    // refusals that a source with neighbours would have waited with
   FaultPlan faults;                       // every call of the source counts
-  std::function<void()> on_its_way{};     // called with what a Grow ahead of demand is about to give
+  std::function<void()> on_its_way{};     // called when a Grow ahead of demand is about to give its chunks
 };
 
 /// A RegionSource of its own process without any daemon: chunks are created on a backend, up to a limit.

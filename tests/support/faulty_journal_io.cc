@@ -1,5 +1,5 @@
-// What takes the place of daemon/recovery/journal_io.cc in the tests' own lgpud: the same, but it dies, or
-// forgets, when the environment says so. The lgpud that is installed has none of this.
+// Replaces daemon/recovery/journal_io.cc in the tests' own lgpud: the same, but it dies, or forgets, when the
+// environment says so. The installed lgpud has none of this.
 //
 //   LGPU_TEST_JOURNAL_DIE=N[:half|:after]  SIGKILL at the N-th write of the journal: before it, in its
 //   middle, or

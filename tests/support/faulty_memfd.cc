@@ -1,5 +1,5 @@
-// What takes the place of allocator/device/simulated/memfd.cc in the tests' own lgpud: the same, but its
-// calls fail now and then, when the environment says so. The lgpud that is installed has none of this.
+// Replaces allocator/device/simulated/memfd.cc in the tests' own lgpud: the same, but its calls fail now and
+// then, when the environment says so. The installed lgpud has none of this.
 //
 //   LGPU_TEST_BACKEND_FAULTS=N  every N-th chunk cannot be made, and every N-th cannot be emptied at once
 //   LGPU_TEST_NO_CHUNKS=FILE    no chunk can be made while the file is there

@@ -13,9 +13,9 @@
 
 namespace lgpu::testing {
 
-/// A LedgerModel is what an owner of a Ledger must come to, told without sums: a list of all memory, each
-/// piece with its owner, and every question is answered by walking the list. What may be granted follows from
-/// the invariants of allocator/ledger.h alone.
+/// A LedgerModel is a model of a Ledger and its owner without sums: a list of all memory, each piece with its
+/// owner. It answers every question by walking the list. The invariants of allocator/ledger.h alone decide
+/// what may be granted.
 struct LedgerModel {
   enum class State {
     kGranted,
@@ -102,7 +102,7 @@ struct LedgerModel {
   bool CanEverBeInLimit(LogicalId device, Bytes more) const {
     return Held(device) - In(device, State::kLeaving) + more <= Limit(device);
   }
-  /// Whether the card would bear it if, besides, others held no more than their guarantees.
+  /// Whether the card would have room if, besides, other devices held no more than their guarantees.
   bool CanEverBeInCard(LogicalId device, Bytes more) const {
     const int card = devices.at(device).card;
     Bytes sum = cards.at(static_cast<std::size_t>(card)).reserve;
@@ -112,7 +112,7 @@ struct LedgerModel {
     const Bytes own = Held(device) - In(device, State::kLeaving) + more;
     return sum + std::max(Guarantee(device), own) <= Total(card);
   }
-  /// What a new device answers, or with `device` a device that is to have another size.
+  /// The answer to a new device, or with `device` to a resize of that device.
   absl::StatusCode SizeAnswer(const Device& wanted, std::optional<LogicalId> device = std::nullopt) const {
     const Card& card = cards.at(static_cast<std::size_t>(wanted.card));
     const Bytes most = card.total - card.reserve;

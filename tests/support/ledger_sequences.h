@@ -18,14 +18,14 @@ struct LedgerStep {
     kRemove,          // slot's logical device goes, if the ledger lets it
     kResize,          // to `limit` and `guarantee`
     kRequest,         // `bytes`; with `wait` it waits where it is short of the card
-    kRefund,          // of what is granted, `share`
-    kReturn,          // of what is granted, `share` starts to leave
-    kDie,             // all that is granted starts to leave, its waiters leave the queue
-    kConfirm,         // of what is leaving, `share` is confirmed free
-    kAdopt,           // `bytes`, whatever the card says
+    kRefund,          // `share` of the granted bytes
+    kReturn,          // `share` of the granted bytes starts to leave
+    kDie,             // all granted bytes start to leave, its waiters leave the queue
+    kConfirm,         // `share` of the leaving bytes is confirmed free
+    kAdopt,           // `bytes`, also where the card has no room
     kChargeOverhead,  // `bytes` on `card`
     kRefundOverhead,  // of the overhead of `card`, `share`
-    kForeign,         // others use `bytes` of `card`
+    kForeign,         // programs outside lgpu use `bytes` of `card`
     kGiveUp,          // the waiter at `share` of the queue of `card` leaves it
   };
   Kind kind = Kind::kRequest;

@@ -58,7 +58,7 @@ inline std::optional<std::uint64_t> Needed(const World& world, const Need& need)
     loose_before[p + 1] = loose_before[p] + loose[p];
     barred_before[p + 1] = barred_before[p] + barred[p];
   }
-  // What a place costs changes only at borders of pages and of live blocks.
+  // The cost of a place changes only at borders of pages and of live blocks.
   const std::uint64_t step = std::max<std::uint64_t>(need.alignment, 512);
   std::vector<std::uint64_t> starts;
   const auto add = [&](std::uint64_t border) {

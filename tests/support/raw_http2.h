@@ -9,9 +9,9 @@
 
 namespace lgpu {
 
-/// A RawHttp2 is the client's end of an HTTP/2 connection (RFC 9113) that says what the caller wants, also
-/// what no honest gRPC client would. It never reads. Nothing waits: what does not fit into the socket is
-/// dropped.
+/// A RawHttp2 is the client's end of an HTTP/2 connection (RFC 9113) that sends the caller's frames, also
+/// frames that no honest gRPC client would send. It never reads. Nothing waits: bytes that do not fit into
+/// the socket are dropped.
 class RawHttp2 {
  public:
   /// `socket`: connected, non-blocking. `window`: the bytes of each answer that the server may send.

@@ -1,4 +1,4 @@
-// Every entry to proto/wire, so that the linker says what it needs.
+// Every entry to proto/wire, so that the linker names every missing symbol.
 
 #include "proto/wire/channel.h"
 #include "proto/wire/connect.h"
