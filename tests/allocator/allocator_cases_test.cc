@@ -141,7 +141,7 @@ class AllocatorCasesTest : public PoolFixture {
   const std::byte* first_ = nullptr;
 };
 
-TEST_F(AllocatorCasesTest, ThePoolDoesWhatTheTableSays) {
+TEST_F(AllocatorCasesTest, ThePoolFollowsTheTable) {
   const std::vector<testing::Case> cases = testing::ReadCases("allocator.tsv");
   ASSERT_GT(cases.size(), 20U);
   for (const testing::Case& row : cases) {

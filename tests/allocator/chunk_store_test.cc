@@ -72,7 +72,7 @@ TEST_F(ChunkStoreTest, HeldCountsChunksInHandsUntilTheyAreReturned) {
   Check();
 }
 
-TEST_F(ChunkStoreTest, TakesOnlyThoseOfTheChunksThatAreSpare) {
+TEST_F(ChunkStoreTest, TakesOnlySpareChunksOfTheList) {
   for (std::uint64_t id = 1; id <= 3; ++id) {
     store_.NoteGranted(Make(id, id));
     store_.AddSpare(Make(id, id));

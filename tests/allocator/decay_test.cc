@@ -52,7 +52,7 @@ TEST_F(DecayTest, AfterASecondAllButHalfAReserveGoes) {
   EXPECT_EQ(Surplus(kMuch, 100_GiB).bytes, Bytes()) << "the reserve grows with the peak";
 }
 
-TEST_F(DecayTest, AfterTenSecondsTheReserveGoesToo) {
+TEST_F(DecayTest, TheReserveGoesAfterTenSeconds) {
   Look();
   Wait(milliseconds(10'200));
   EXPECT_EQ(Surplus().bytes, kMuch);

@@ -74,7 +74,7 @@ class GrowthPlanTest : public testing::Test {
   std::uint64_t next_id_ = 1;
 };
 
-TEST_F(GrowthPlanTest, GrowsByWhatIsMissingAndMapsIt) {
+TEST_F(GrowthPlanTest, GrowsByTheMissingBytesAndMapsThem) {
   GrowthPlan plan = Plan(kPage * 3);
   const GrowthPlan::Step grow = Next(plan);
   ASSERT_EQ(grow.kind, Kind::kGrow);
@@ -134,7 +134,7 @@ TEST_F(GrowthPlanTest, MovesIdleChunksWhereTheLimitLeavesNoRoom) {
   EXPECT_EQ(chunks_.held(), limit_);
 }
 
-TEST_F(GrowthPlanTest, APolicyWithoutMovesIsRefusedThere) {
+TEST_F(GrowthPlanTest, APolicyWithoutMovesRefusesWhereAMoveWouldDo) {
   const Suballocator::Handle a = Allocate(3);
   Allocate(2);
   const Suballocator::Handle c = Allocate(3);

@@ -24,7 +24,7 @@ using ::testing::Pair;
 using Handle = Id<struct HandleTableTestTag>;
 constexpr HandleWords kWords = {.what = "thing", .end = "drop", .ended = "dropped"};
 
-TEST(HandleTableTest, FindsWhatWasInserted) {
+TEST(HandleTableTest, FindsInsertedValues) {
   HandleTable<Handle, std::string, 4> table(kWords);
   const Handle one = *table.Insert("one");
   const Handle two = *table.Insert("two");
@@ -156,7 +156,7 @@ TEST(MemoryTableTest, AChunkIsMappedOnceAndRemovedUnmapped) {
   EXPECT_TRUE(absl::IsNotFound(table.SetMapped(memory).status()));
 }
 
-TEST(MemoryTableTest, ClearDropsMappedChunksToo) {
+TEST(MemoryTableTest, ClearAlsoDropsMappedChunks) {
   auto chunk = std::make_shared<int>(3);
   MemoryTable<int> table;
   const MemoryHandle memory = *table.Insert(chunk);

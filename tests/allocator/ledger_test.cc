@@ -74,7 +74,7 @@ TEST_F(LedgerTest, ALimitIsRoundedUpForChunksAndShownAsAsked) {
   EXPECT_FALSE(Granted(logical, 2_MiB));
 }
 
-TEST_F(LedgerTest, ARequestAboveTheLimitSaysHowMuchIsMissingAndWhatComesBack) {
+TEST_F(LedgerTest, ARequestAboveTheLimitReportsMissingAndReturningBytes) {
   const LogicalId logical = Add(10_MiB);
   ASSERT_TRUE(Granted(logical, 8_MiB));
   ledger_.StartLeaving(logical, 4_MiB);
@@ -113,7 +113,7 @@ TEST_F(LedgerTest, GuaranteedMemoryIsNeverLentAndNeverRefused) {
   EXPECT_TRUE(Granted(guaranteed, 40_MiB));
 }
 
-TEST_F(LedgerTest, ForeignMemoryLowersWhatCanBeGrantedBeyondGuarantees) {
+TEST_F(LedgerTest, ForeignMemoryLowersGrantsBeyondGuarantees) {
   const LogicalId logical = Add(96_MiB, 20_MiB);
   ledger_.SetForeign(card_, 70_MiB);
   EXPECT_EQ(ledger_.View(card_).free(), 6_MiB);
@@ -203,7 +203,7 @@ TEST_F(LedgerTest, OverheadIsChargedToTheCard) {
   EXPECT_TRUE(Granted(logical, 96_MiB));
 }
 
-TEST_F(LedgerTest, CheckSaysWhatRequestWouldAndChargesNothing) {
+TEST_F(LedgerTest, CheckAnswersAsRequestAndChargesNothing) {
   const LogicalId guaranteed = Add(40_MiB, 20_MiB);
   const LogicalId other = Add(96_MiB);
   EXPECT_EQ(ledger_.Check(guaranteed, 42_MiB).shortage, Shortage::kLimit);

@@ -46,7 +46,7 @@ TEST(MemfdHoldersTest, AChunkIsEmptied) {
 }
 
 // A process can put any file there after it was looked at, one that it may not even write.
-TEST(MemfdHoldersTest, AnotherFileIsLeftAloneWhateverItsNumber) {
+TEST(MemfdHoldersTest, AnotherFileIsLeftAloneAlsoWithTheSameNumber) {
   std::string path = ::testing::TempDir() + "/memfd_holders_XXXXXX";
   const UniqueFd file(::mkostemp(path.data(), O_CLOEXEC));
   ASSERT_TRUE(static_cast<bool>(file));

@@ -36,7 +36,7 @@ TEST_F(PoolFindTest, FindsAndFreesByAddress) {
   ExpectEmptyAfterTrim();
 }
 
-TEST_F(PoolFindTest, WrongAddressesAreErrorsThatSayWhatLiesThere) {
+TEST_F(PoolFindTest, WrongAddressesAreErrorsThatNameTheMemoryThere) {
   Open({});
   const Block block = Must(8_KiB, {.op = "MatMul"});
   const Block large = Must(2_MiB);

@@ -25,7 +25,7 @@ class PoolScratchTest : public PoolFixture {
   }
 };
 
-TEST_F(PoolScratchTest, SpareMemoryIsWhatTheLimitAndTheSourceLeave) {
+TEST_F(PoolScratchTest, SpareMemoryStaysWithinTheLimitAndTheSource) {
   Open({.limit = 16_MiB});
   const Block block = Must(8_MiB, kSpare);
   EXPECT_EQ(pool_->stats().source_round_trips, 1u);

@@ -40,7 +40,7 @@ TEST(StreamOrderTest, NumbersOfStampsDoNotRunOut) {
   EXPECT_TRUE(order.IsOrdered(3, 1));
 }
 
-TEST(StreamOrderTest, UnpassedStampsAreRenumberedToo) {
+TEST(StreamOrderTest, UnpassedStampsAreAlsoRenumbered) {
   StreamOrder order(StreamOrder::kManyStamps);
   order.NoteFree(StreamOrder::Only(0));
   const StreamOrder::Closing closing = *order.Close();

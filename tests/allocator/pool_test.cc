@@ -157,7 +157,7 @@ TEST_F(PoolTest, SteadyStateTakesNothingFromTheHeap) {
   EXPECT_EQ(heap_allocations, before);
 }
 
-TEST_F(PoolTest, BadArgumentsAreRefusedWhateverTheState) {
+TEST_F(PoolTest, BadArgumentsAreRefusedInEveryState) {
   Open({});
   EXPECT_TRUE(absl::IsInvalidArgument(pool_->Allocate(Bytes()).status()));
   for (const std::uint64_t alignment : {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{4} << 20}) {
@@ -740,7 +740,7 @@ TEST_F(PoolTest, RandomOperationsAgainstAnOracle) { RunRandomOperations(TestSeed
 
 // A block that reached into the pages of small blocks asked for a larger chunk than may lie there, without
 // end.
-TEST_F(PoolTest, RandomOperationsThatWentWrongOnce) {
+TEST_F(PoolTest, SeedsThatFailedOncePass) {
   for (const unsigned seed : {4u, 15u, 40u}) RunRandomOperations(seed);
 }
 

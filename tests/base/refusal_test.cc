@@ -87,7 +87,7 @@ TEST(RefusalTest, AFullCardNamesTheHolders) {
   waited 1500 ms for memory to come back)");
 }
 
-TEST(RefusalTest, WhatIsHeldWithoutAFigureOfUseMayBeCharged) {
+TEST(RefusalTest, HeldMemoryWithoutAFigureOfUseMayBeCharged) {
   Refusal refusal;
   refusal.reason = RefusalReason::kLimit;
   refusal.held = 2_MiB;
@@ -95,7 +95,7 @@ TEST(RefusalTest, WhatIsHeldWithoutAFigureOfUseMayBeCharged) {
 }
 
 // TiB sizes, and the longest names that leases, users and ops may have.
-TEST(RefusalTest, NoLineIsLongerThan80ColumnsWhateverItNames) {
+TEST(RefusalTest, NoLineIsLongerThan80ColumnsWithAnyNames) {
   const Bytes huge = Bytes((std::uint64_t{1} << 50) - 1);
   for (int reason = 0; reason <= static_cast<int>(RefusalReason::kDescriptors); ++reason) {
     for (const std::string& card : {std::string("GPU 0 (NVIDIA H100 80GB HBM3)"), std::string(70, 'c')}) {

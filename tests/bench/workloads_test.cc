@@ -30,7 +30,7 @@ class WorkloadTest : public testing::TestWithParam<std::string_view> {
   }
 };
 
-TEST_P(WorkloadTest, FreesWhatItAllocates) {
+TEST_P(WorkloadTest, FreesAllItsAllocations) {
   const Trace trace = Make();
   EXPECT_TRUE(Validate(trace).ok()) << Validate(trace);
   const TraceSummary summary = Summarize(trace);

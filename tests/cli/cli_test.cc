@@ -260,7 +260,7 @@ TEST_F(CliTest, PlacementsShowTotalsRecordsAndFollow) {
   EXPECT_EQ(Ask(*client, "close c"), "ok");
 }
 
-TEST_F(CliTest, EventsTellWhatHappened) {
+TEST_F(CliTest, EventsListTheHistoryOfALease) {
   StartDaemon();
   auto client = StartClient();
   ASSERT_THAT(Ask(*client, absl::StrCat("open c timeout=0 lease_name=train limit=", 8 * kMiB)),

@@ -55,13 +55,13 @@ TEST_F(CompletionTest, VerbsThenFlagsThenLiveNames) {
   EXPECT_THAT(Words({"show", "--wait", "tr"}), ElementsAre("train")) << "its value stands behind =";
 }
 
-TEST_F(CompletionTest, DevicesAreThoseOfTheLeaseThatIsNamed) {
+TEST_F(CompletionTest, DevicesAreThoseOfTheNamedLease) {
   const Completion completion = Complete(app_, {"show", "train", "-d", ""}, live_);
   ASSERT_EQ(completion.words.size(), 1u);
   EXPECT_EQ(completion.words[0].description, "train");
 }
 
-TEST_F(CompletionTest, TheShellDoesWhatOnlyTheShellCan) {
+TEST_F(CompletionTest, TheShellCompletesDirectoriesAndCommands) {
   EXPECT_EQ(Complete(app_, {"--endpoint", "/ru"}, live_).also, Completion::Also::kDirectories);
   EXPECT_EQ(Complete(app_, {"run", "--", "ls"}, live_).also, Completion::Also::kCommand);
   EXPECT_EQ(Complete(app_, {"run", "--gpus", "0", "--", "show", ""}, live_).also, Completion::Also::kCommand);
@@ -79,7 +79,7 @@ TEST_F(CompletionTest, FormatOfEveryShell) {
   EXPECT_EQ(CompletionScript("csh"), "");
 }
 
-TEST_F(CompletionTest, ManPagesHaveEveryFlagAndQuoteWhatRoffWouldRead) {
+TEST_F(CompletionTest, ManPagesHaveEveryFlagAndQuoteRoffRequests) {
   const std::vector<VerbInfo> table = FlagTable(app_);
   const std::string page = ManPage(table, "show");
   EXPECT_THAT(page, AllOf(HasSubstr(".TH LGPU\\-SHOW 1"), HasSubstr("\\fB\\-d\\fR, \\fB\\-\\-device\\fR"),

@@ -63,7 +63,7 @@ v1::ListPhysicalDevicesResponse Cards() {
   return cards;
 }
 
-TEST(SlurmGresTest, EachServedCardHasALineOfItsOwnWithATypeAndWhatItCanGive) {
+TEST(SlurmGresTest, EachServedCardHasALineOfItsOwnWithATypeAndItsMemory) {
   EXPECT_EQ(*FormatSlurmGres(Cards(), {.node = "n7", .overhead_bytes = std::uint64_t{100} << 20}),
             "# slurm.conf: GresTypes=gpu,shard and, at this node, Gres=gpu:nvidia_h200:2,shard:1800\n"
             "NodeName=n7 Name=gpu Type=nvidia_h200 File=/dev/nvidia1\n"

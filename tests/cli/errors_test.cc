@@ -77,7 +77,7 @@ TEST(ErrorsTest, AnEmptyMessageIsStillALine) {
   EXPECT_EQ(FormatError(absl::AbortedError(""), {}), "lgpu: error: no further explanation [ABORTED]\n");
 }
 
-TEST(ErrorsTest, JsonHasTheNumbersAsNumbersAndLeavesOutWhatIsUnknown) {
+TEST(ErrorsTest, JsonHasTheNumbersAsNumbersAndLeavesOutUnknownOnes) {
   const nlohmann::json json = ErrorToJson(RefusalStatus(LimitRefusal()), 75);
   EXPECT_EQ(json["schema"], "lgpu.error/v1");
   EXPECT_EQ(json["code"], "RESOURCE_EXHAUSTED");

@@ -91,7 +91,7 @@ TEST(DurationTest, TakesUnitsAndBareSeconds) {
   EXPECT_EQ(*ParseDuration("1h"), seconds(3600));
 }
 
-TEST(DurationTest, RefusesEverythingElseAndSaysWhatToWrite) {
+TEST(DurationTest, RefusesOtherTextAndShowsTheRightForm) {
   for (const char* text : {"", "s", "5x", "-1s", "1e9s", "1.2.3", "10 s", "99999999999999h", "nan"}) {
     const auto parsed = ParseDuration(text);
     ASSERT_FALSE(parsed.ok()) << text;

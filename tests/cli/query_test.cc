@@ -43,7 +43,7 @@ TEST(QueryTest, RowsOfLsAreLogicalDevicesWithTheirLeaseAndGpu) {
             "train,268435456,10\nsim,268435456,10\n");
 }
 
-TEST(QueryTest, KeysOfGpusAloneGiveARowPerGpuAndWhatIsUnknownIsEmpty) {
+TEST(QueryTest, KeysOfGpusAloneGiveARowPerGpuAndUnknownValuesAreEmpty) {
   EXPECT_EQ(*QueryDevices({.keys = "gpu.index,gpu.foreign"}, Snapshot()), "gpu.index,gpu.foreign\n0,\n1,\n");
 }
 
@@ -59,7 +59,7 @@ TEST(QueryTest, EveryKeyThatIsListedCanBeAsked) {
     EXPECT_TRUE(QuerySessions({.keys = key}, Snapshot()).ok()) << key;
 }
 
-TEST(QueryTest, WrongKeysAndFormatsNameThoseThatThereAre) {
+TEST(QueryTest, WrongKeysAndFormatsListTheValidOnes) {
   const absl::Status key = QueryDevices({.keys = "lease,color"}, Snapshot()).status();
   EXPECT_EQ(key.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(key.message()),

@@ -87,7 +87,7 @@ TEST(LsTest, ShowsWaitingRequestsAndTheRunningTurn) {
                 "  0      2  user2    -  (being made)  -        64.00MiB      0s  had 1\n"));
 }
 
-TEST(LsTest, ShowsCardsThenLeasesThenWhatCanBePromised) {
+TEST(LsTest, ShowsCardsThenLeasesThenMemoryThatCanBePromised) {
   EXPECT_EQ(
       Ls(Snapshot(), 0),
       "GPU  NAME               HELD   PROMISED    TOTAL       FREE  FOREIGN  STATE\n"
@@ -160,7 +160,7 @@ TEST(LsTest, AnEmptyDaemonSaysThatThereAreNoLeases) {
   EXPECT_THAT(Ls(snapshot), HasSubstr("\nNo leases.\n"));
 }
 
-TEST(LsTest, JsonHasBytesAndLeavesOutWhatIsUnknown) {
+TEST(LsTest, JsonHasBytesAndLeavesOutUnknownValues) {
   const nlohmann::json json = ToJson(Snapshot());
   EXPECT_EQ(json["schema"], "lgpu.snapshot/v1");
   EXPECT_EQ(json["cards"][0]["held_bytes"], 96 * kMiB);
@@ -255,7 +255,7 @@ TEST(DeviceFlagsTest, GpusAreIndicesOrBeginningsOfUuids) {
   EXPECT_EQ(request->devices(1).mode(), v1::LogicalDeviceSpec::MODE_UNSPECIFIED);
 }
 
-TEST(DeviceFlagsTest, GpusAreDeviceFilesToo) {
+TEST(DeviceFlagsTest, GpusCanBeGivenAsDeviceFiles) {
   v1::ListPhysicalDevicesResponse cards = ThreeCards();
   cards.mutable_devices(0)->set_minor(7);
   cards.mutable_devices(1)->set_minor(0);

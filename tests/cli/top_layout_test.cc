@@ -173,7 +173,7 @@ TEST(TopLayoutTest, TheQueueAndOldFiguresAreNamed) {
               AllOf(HasSubstr("1. user2 asks for 512.00MiB, waits 3s"), HasSubstr("OLD: lgpud is gone")));
 }
 
-TEST(TopLayoutTest, TextOfOthersCannotSteerTheTerminal) {
+TEST(TopLayoutTest, TextOfOtherProgramsCannotSteerTheTerminal) {
   TopModel model = Model(0);
   AddLease("evil\033[2J", 1, 1, model.stats);
   EXPECT_THAT(Once(model, 120), Not(HasSubstr("\033")));

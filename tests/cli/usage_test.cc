@@ -225,7 +225,7 @@ TEST_F(UsageTest, ErrorsAreJsonWhereThatIsAskedFor) {
   EXPECT_THAT(alone.err, HasSubstr("error: true never attached: its memory was not limited")) << "-q or not";
 }
 
-TEST_F(UsageTest, ErrorsGoToAFileToo) {
+TEST_F(UsageTest, ErrorsGoToAFile) {
   StartWithLease();
   TempDir dir;
   const std::string path = dir.path() + "/error";

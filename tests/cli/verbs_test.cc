@@ -157,7 +157,7 @@ TEST_F(VerbsTest, DoctorChecksEverythingAndLeavesNothing) {
               AllOf(HasSubstr("skip  self-test"), HasSubstr("TF_FORCE_GPU_ALLOW_GROWTH")));
 }
 
-TEST_F(VerbsTest, DoctorTellsWhatIsWrong) {
+TEST_F(VerbsTest, DoctorNamesEveryFault) {
   StartDaemon({.simulate = "32MiB"});
   ChildProgram::Options options = Lgpu({"doctor", "--json"});
   options.environment["TF_FORCE_GPU_ALLOW_GROWTH"] = "True";

@@ -238,7 +238,7 @@ TEST_F(CallerMemoryTest, ExportOnTheThreadsDefaultStreamMayEndInAnotherThread) {
       << "its own, and the legacy stream";
 }
 
-TEST_F(CallerMemoryTest, SharedPoolGivesOnlyWhatItHandedOut) {
+TEST_F(CallerMemoryTest, SharedPoolFindsAndFreesOnlyItsOwnBlocks) {
   CallerMemory shared(*pool_, *backend_, 0, CallerMemory::PoolUse::kShared);
   const absl::StatusOr<Block> tensor = pool_->Allocate(1_MiB);
   const absl::StatusOr<Block> block = shared.Allocate(1_MiB, {});
@@ -255,7 +255,7 @@ TEST_F(CallerMemoryTest, SharedPoolGivesOnlyWhatItHandedOut) {
   EXPECT_TRUE(shared.RemoveStreams().ok());
 }
 
-TEST_F(CallerMemoryTest, ThreadsWithManyStreamsKeepWhatTheyWrite) {
+TEST_F(CallerMemoryTest, ThreadsWithManyStreamsKeepTheirValues) {
   constexpr int kThreads = 4;
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
@@ -280,7 +280,7 @@ TEST_F(CallerMemoryTest, ThreadsWithManyStreamsKeepWhatTheyWrite) {
   EXPECT_EQ(pool_->stats().used, Bytes());
 }
 
-TEST_F(CallerMemoryTest, RefusalNamesTheTagAndWhoHasTheMemory) {
+TEST_F(CallerMemoryTest, RefusalNamesTheTagAndTheOwnersOfTheMemory) {
   const absl::StatusOr<Block> weights = memory_->Allocate(40_MiB, {.tag = "weights"});
   ASSERT_TRUE(weights.ok());
   const absl::StatusOr<Block> refused = memory_->Allocate(32_MiB, {.tag = "activations"});

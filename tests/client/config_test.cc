@@ -275,7 +275,7 @@ TEST_F(ConfigTest, SwitchesReportTheEnvironmentAndTheContext) {
   EXPECT_EQ(config.GetDevicePolicy(), "warn");
 }
 
-TEST_F(ConfigTest, StrictScopesAreThoseOfPython) {
+TEST_F(ConfigTest, StrictScopesAreAsInPython) {
   Config config = Make(ConfigMode::kStrict, "local:2x300MiB");
   const Context context = Must(Context::Create(config));
   EXPECT_EQ(Where(context), kGpu0);
@@ -312,7 +312,7 @@ TEST_F(ConfigTest, NoDaemonIsAnError) {
   EXPECT_EQ(Config::Create({.endpoint = "/nonexistent"}).status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(ConfigTest, LimitsOfADaemonsLeaseChangeToo) {
+TEST_F(ConfigTest, LimitsOfADaemonsLeaseCanChange) {
   const auto daemon = testing::DaemonProcess::Start({.simulate = "256MiB"});
   ASSERT_TRUE(daemon.ok()) << daemon.status();
   Config config = Make(ConfigMode::kNative, (*daemon)->dir());

@@ -68,7 +68,7 @@ TEST_P(CopiesTest, InputsComeToTheOp) {
   EXPECT_EQ(test.gpu->CopyCounts().bytes, Bytes((before + 2) * 8));
 }
 
-TEST(DevicePolicyTest, WarnSaysWhatTensorFlowSays) {
+TEST(DevicePolicyTest, WarnHasTensorFlowsText) {
   const TestContext test({}, {.device_policy = DevicePolicy::kWarn});
   const Tensor a = Must(test.gpu->Constant<float>({1, 2}));
   const DeviceScope scope(*test.gpu, "/CPU:0");

@@ -196,7 +196,7 @@ TEST_F(DaemonConnectionResumeTest, ACancelledSessionIsNoHangUp) {
 }
 
 // A lease that was removed: no call waits for the next daemon.
-TEST_F(DaemonConnectionResumeTest, AnEndThatTheDaemonDecidesIsOne) {
+TEST_F(DaemonConnectionResumeTest, AGoodbyeOfTheDaemonEndsTheSession) {
   const std::unique_ptr<DaemonConnection> connection = Open([](FakePeer& peer) {
     peer.Greet();
     peer.Send(GoodbyeOf(absl::StatusCode::kFailedPrecondition, "lease job is removed"));

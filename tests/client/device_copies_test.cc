@@ -127,7 +127,7 @@ TEST_P(DeviceUploadOrderTest, AnUploadIntoMemoryThatAKernelStillWritesWaitsForIt
 }
 
 // The place begins where home still writes, and goes on in a new chunk.
-TEST_F(DeviceCopiesTest, AnUploadIntoMemoryThatIsUsedInPartWaitsToo) {
+TEST_F(DeviceCopiesTest, AnUploadIntoPartlyUsedMemoryWaits) {
   const Block busy = Allocate(3_MiB, Device::FilledBy::kKernel);
   HoldHome(busy, 1);
   device_->Free(busy, busy.bytes);

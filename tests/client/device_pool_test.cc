@@ -114,7 +114,7 @@ TEST_F(DevicePoolTest, MemoryThatAnotherStreamUsesIsHandedOutWhenItsWorkIsDone) 
   EXPECT_TRUE(memory_->Free(again, 64_MiB).ok());
 }
 
-TEST_F(DevicePoolTest, AsManyStreamsAsThereAreNumbersAndAnyNumberOneAfterAnother) {
+TEST_F(DevicePoolTest, EveryStreamNumberCanBeUsedAndUsedAgain) {
   for (StreamId i = 0; i < kMaxStreams; ++i) EXPECT_EQ(AddStream(), i);
   const StreamHandle last = *backend_->CreateStream(0, 0);
   EXPECT_TRUE(absl::IsResourceExhausted(memory_->AddStream(last).status()));
@@ -208,7 +208,7 @@ TEST_F(MemorySessionTest, TrimsAreAnsweredByTheirDevice) {
   EXPECT_TRUE(session_->Close().ok());
 }
 
-TEST_F(MemorySessionTest, UpkeepCallsTheOwnersTaskToo) {
+TEST_F(MemorySessionTest, UpkeepCallsTheOwnersTask) {
   std::atomic<int> calls{0};
   session_->StartUpkeep([&calls](Maintenance::TimePoint now) {
     ++calls;

@@ -346,7 +346,7 @@ TEST(PlacementLogTest, GraphFormIsThatOfTensorFlow1) {
                           "MatMul_1: (MatMul): /job:localhost/replica:0/task:0/device:GPU:0"));
 }
 
-TEST(PlacementLogTest, AConstantOnADeviceThatIsNotThereSaysWhatTensorFlowSays) {
+TEST(PlacementLogTest, AConstantOnAMissingDeviceHasTensorFlowsError) {
   const TestContext test({}, {.soft_device_placement = false});
   const DeviceScope scope(*test.gpu, "/device:GPU:2");
   EXPECT_THAT(std::string(test.gpu->Constant<float>({1}).status().message()),

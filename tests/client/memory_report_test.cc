@@ -34,7 +34,7 @@ TEST(MemoryReportTest, InfoAndResetAnswerAsTheTableSays) {
   }
 }
 
-TEST(MemoryReportTest, PeaksNeverFallAndCoverWhatIsInUse) {  // MI-02
+TEST(MemoryReportTest, PeaksNeverFallAndCoverTheBytesInUse) {  // MI-02
   const TestContext test;
   Bytes peak;
   std::vector<Tensor> tensors;

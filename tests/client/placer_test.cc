@@ -59,7 +59,7 @@ TEST_F(PlacerTest, TakesEveryFormOfAName) {
   EXPECT_EQ(Place(two_, MatMulOp(), DType::kInt32, "/job:localhost", false).device, two_.cpu());
 }
 
-TEST_F(PlacerTest, HardPlacementSaysWhatTensorFlowSays) {
+TEST_F(PlacerTest, HardPlacementHasTensorFlowsErrors) {
   const absl::Status status = Error(two_, MatMulOp(), DType::kFloat32, "/GPU:2", false);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
@@ -123,7 +123,7 @@ TEST_F(PlacerTest, RequestsAreRecordedByDevice) {
   EXPECT_EQ(two_.Resolve("/GPU:2000000000").record_id, PlacementEntry::kNoDevice);
 }
 
-TEST_F(PlacerTest, FindOneSaysWhatTensorFlowSays) {
+TEST_F(PlacerTest, FindOneHasTensorFlowsErrors) {
   EXPECT_EQ(*two_.FindOne("GPU:1"), 1);
   EXPECT_EQ(*two_.FindOne("/device:CPU:0"), two_.cpu());
   for (const char* name : {"GPU", "GPU:", "GPU:CPU"}) {

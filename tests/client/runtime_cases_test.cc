@@ -209,7 +209,7 @@ class Script {
   Bytes peak_;
 };
 
-TEST(RuntimeCasesTest, AContextDoesWhatTheTableSays) {
+TEST(RuntimeCasesTest, AContextFollowsTheTable) {
   const std::vector<testing::Case> cases = testing::ReadCases("runtime.tsv");
   ASSERT_GT(cases.size(), 20U);
   for (const testing::Case& row : cases) {

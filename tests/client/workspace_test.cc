@@ -127,7 +127,7 @@ TEST_F(WorkspaceTest, AShortageWaitsForUsersOfTheWorkspaceAndStopsNewOnes) {
   EXPECT_EQ(NullsUntilTaken(), Workspace::kPause);
 }
 
-TEST_F(WorkspaceTest, TensorsThatNeedAllAreNeverRefusedForItsSake) {
+TEST_F(WorkspaceTest, TensorsThatNeedAllMemoryAreNeverRefusedForTheWorkspace) {
   OpenWithWorkspace(16_MiB);
   std::atomic<bool> done{false};
   std::vector<std::thread> products;

@@ -211,7 +211,7 @@ TEST(CudaBackendTest, LargeUploadArrivesWholeAndFailsWhole) {
               backend->Unreserve(*base, bytes).ok() && backend->DestroyStream(*stream).ok());
 }
 
-TEST(CudaBackendTest, ForeignDescriptorIsTheSameErrorWhateverTheDriverCallsIt) {
+TEST(CudaBackendTest, ForeignDescriptorIsTheSameErrorForEveryCodeOfTheDriver) {
   const auto backend = Open();
   const Bytes unit = backend->devices()[0].granularity;
   for (const int result : {1, 101, 304, 400, 801}) {

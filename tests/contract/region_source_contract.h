@@ -96,7 +96,7 @@ TEST_P(RegionSourceContract, RegionHasRoomForTheLimitAndIsAligned) {
   EXPECT_EQ(source_->limit(), kLimit);
 }
 
-TEST_P(RegionSourceContract, GrowGivesAtLeastWhatIsAskedInWholeUnits) {
+TEST_P(RegionSourceContract, GrowGivesAtLeastTheAskedBytesInWholeUnits) {
   const std::vector<Chunk> chunks = MustGrow(unit_ * 3);
   EXPECT_GE(Sum(chunks), unit_ * 3);
   std::set<std::uint64_t> ids;

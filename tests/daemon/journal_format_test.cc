@@ -92,7 +92,7 @@ std::string Encode(const std::vector<v1::JournalRecord>& records) {
   return bytes;
 }
 
-TEST(JournalFormatTest, WhatIsWrittenIsRead) {
+TEST(JournalFormatTest, WrittenDataReadsAsTheSame) {
   const ParsedJournal parsed = ParseJournal(Encode(Story()), kBoot);
   ASSERT_EQ(parsed.condition, Condition::kWhole) << parsed.detail;
   EXPECT_EQ(parsed.state.leases().size(), 1u);

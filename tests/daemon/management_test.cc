@@ -19,7 +19,7 @@ using std::chrono::seconds;
 
 constexpr Management::BootTime kNow = seconds(1000);
 
-TEST(ManagementTest, TimeCountsFromTheRequestOnAndIsToldAsWhatIsLeft) {
+TEST(ManagementTest, TimeCountsFromTheRequestOnAndIsToldAsTheRest) {
   v1::Management request;
   request.set_time_to_live_ms(90'000);
   const absl::StatusOr<Management> management = ParseManagement(request, kNow);

@@ -74,7 +74,7 @@ TEST(MetricsTest, NoPidAndNoUserIsInALabel) {
   EXPECT_THAT(text, Not(HasSubstr("user1")));
 }
 
-TEST(MetricsTest, LeasesWithoutANameOfTheirOwnAreOneSeriesAndThoseOfTwoUsersAreTwo) {
+TEST(MetricsTest, LeasesWithoutOwnNamesAreOneSeriesAndLeasesOfTwoUsersAreTwo) {
   v1::StatsSnapshot snapshot = Snapshot();
   *snapshot.add_leases() = OneLease("quiet-otter", 1000, true);
   *snapshot.add_leases() = OneLease("calm-heron", 24, true);

@@ -109,7 +109,7 @@ TEST(PlacementLogTest, TheLastOpIsNeverInTheFuture) {
   EXPECT_LE(*log.last_at(), system_clock::now());
 }
 
-TEST(PlacementLogTest, AStreamGetsWhatComesAndEnds) {
+TEST(PlacementLogTest, AStreamGetsNewRecordsAndEnds) {
   PlacementLog log(10);
   log.Add({{.session = SessionId{1}, .pid = 1, .op = "AddN", .entry = MatMulOn(0)}}, 0);
   EXPECT_EQ(log.Read(0, 10).records.size(), 1u);

@@ -188,7 +188,7 @@ class UnreadSessionsTest : public SessionServerTest {
   const OpenFilesLimit files_{1024};
 };
 
-TEST_F(UnreadSessionsTest, TwentyThatNeverReadAndAnotherThatIsServed) {
+TEST_F(UnreadSessionsTest, TwentySessionsThatNeverReadLeaveAnotherServed) {
   std::vector<TestSession> silent;
   for (int i = 0; i < 20; ++i) {
     silent.push_back(OpenSession());

@@ -39,7 +39,7 @@ TEST(HandlesTest, ARetainedHandleIsAFurtherReference) {
   EXPECT_EQ(handles.Drop(handles.TakeHandle(9)).charges.size(), 1U);
 }
 
-TEST(HandlesTest, WhatTheDriverRefusedToReleaseStaysCharged) {
+TEST(HandlesTest, MemoryThatTheDriverRefusedToReleaseStaysCharged) {
   Handles handles;
   handles.Created(1, 0, Made());
   handles.PutHandleBack(handles.TakeHandle(1));
@@ -141,7 +141,7 @@ TEST(HandlesTest, OneUnbindEndsEveryBindingOfItsDeviceInTheRange) {
   EXPECT_EQ(handles.Drop(handles.TakeFromMulticast(kObject, 1, 0, kSize)).charges.size(), 1U);
 }
 
-TEST(HandlesTest, AMulticastObjectKeepsWhatIsBoundUntilItsLastReference) {
+TEST(HandlesTest, AMulticastObjectKeepsBoundMemoryUntilItsLastReference) {
   constexpr std::uint64_t kObject = 77;
   Handles handles;
   handles.CreatedMulticast(kObject);
@@ -154,7 +154,7 @@ TEST(HandlesTest, AMulticastObjectKeepsWhatIsBoundUntilItsLastReference) {
   EXPECT_EQ(handles.Drop(handles.TakeMappings(kAddress, kSize)).charges.size(), 1U);
 }
 
-TEST(HandlesTest, AMulticastObjectOfSeveralProcessesKeepsWhatIsBoundUntilItIsUnbound) {
+TEST(HandlesTest, AMulticastObjectOfSeveralProcessesKeepsBoundMemoryUntilItIsUnbound) {
   constexpr std::uint64_t kExported = 77, kImported = 88;
   Handles handles;
   handles.CreatedMulticast(kExported);

@@ -83,7 +83,7 @@ TEST_F(LeaseSessionTest, TellsAnUnusedAllowanceAsFree) {
   EXPECT_EQ(figures->free, 62 * kMiB);
 }
 
-TEST_F(LeaseSessionTest, WhatWasGivenBackIsFreeAtOnce) {
+TEST_F(LeaseSessionTest, ReturnedChargesAreFreeAtOnce) {
   LeaseSession session(Options());
   for (int i = 0; i < 100; ++i) {
     ASSERT_TRUE(Charge(session, 20 * kMiB));
@@ -93,7 +93,7 @@ TEST_F(LeaseSessionTest, WhatWasGivenBackIsFreeAtOnce) {
   }
 }
 
-TEST_F(LeaseSessionTest, ARestartedDaemonIsToldWhatIsCharged) {
+TEST_F(LeaseSessionTest, ARestartedDaemonIsToldTheCharges) {
   LeaseSession session(Options());
   daemon_.lends = 8 * kMiB;
   ASSERT_TRUE(Charge(session, 40 * kMiB));

@@ -436,7 +436,7 @@ TEST_F(ShimTest, RmWithKillEndsThePrograms) {
   End(*bystander);
 }
 
-TEST_F(ShimTest, ALimitBelowWhatIsChargedGivesNoMore) {
+TEST_F(ShimTest, ALimitBelowTheChargesGivesNoMore) {
   StartMachine();
   const std::string lease = CreateLease("64MiB");
   auto client = StartIn(lease);

@@ -68,7 +68,7 @@ TEST_F(SurroundingsTest, AStaticProgramIsUntouched) {
 #endif
 }
 
-TEST_F(SurroundingsTest, A32BitProgramRunsAndTheLoaderSaysWhatItDoesNotLoad) {
+TEST_F(SurroundingsTest, A32BitProgramRunsAndTheLoaderNamesTheLibraryThatItSkips) {
 #ifndef LGPU_32_BIT_PROGRAM
   GTEST_SKIP() << "no 32-bit libc was found when this was built";
 #else
@@ -170,7 +170,7 @@ TEST_F(SurroundingsTest, AProgramWhoseFolderOfLinksIsGoneFindsNoDriverInPlaceOfA
       << "the next run makes the folder anew";
 }
 
-TEST_F(SurroundingsTest, ADriverOlderThanTheShimDoesWhatItCan) {
+TEST_F(SurroundingsTest, ADriverOlderThanTheShimIsLimitedInTheCallsThatItHas) {
   StartDriver(LGPU_OLDER_DRIVER);
   auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"}, driver_);
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc a async ", 20 * kMiB)), "error 801") << "it has no pools";

@@ -180,7 +180,7 @@ TEST_F(HttpTest, ARequestHasADeadlineHoweverItsBytesTrickleIn) {
   EXPECT_TRUE(closed);
 }
 
-TEST_F(HttpTest, ErrorsSayWhatIsWrong) {
+TEST_F(HttpTest, ErrorsHaveTheirCode) {
   StartWithHttp();
   const auto code = [&](const std::string& path, int status) {
     return json::parse(Get(path, status)).value("code", "");

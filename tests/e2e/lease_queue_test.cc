@@ -84,7 +84,7 @@ TEST_F(LeaseQueueTest, NothingStaysOfACallerThatEnds) {
   EXPECT_EQ(last->Wait(), 0);
 }
 
-TEST_F(LeaseQueueTest, ACapIsWaitedForToo) {
+TEST_F(LeaseQueueTest, ARequestWaitsForRoomInACap) {
   StartDaemon({.simulate = "64MiB", .config = "[caps.users.\"*\"]\nleases = 1\n"});
   ASSERT_EQ(Run({"create", "-m", "8MiB", "--name", "only"}).code, 0);
   auto waiting = ChildProgram::Start(Lgpu({"create", "-m", "8MiB", "--wait", "--name", "next"}));

@@ -102,7 +102,7 @@ TEST_F(ManagedLeasesTest, TheOwnerAttachesAndRootAloneResizesAndRemoves) {
   client->Signal(SIGKILL);
 }
 
-TEST_F(ManagedLeasesTest, OnlyRootMakesOne) {
+TEST_F(ManagedLeasesTest, OnlyRootMakesAManagedLease) {
   Start();
   const ProgramResult refused = Run(kAnn, {"create", "--managed", "-m", "8MiB"});
   EXPECT_EQ(refused.code, 4);
@@ -124,7 +124,7 @@ TEST_F(ManagedLeasesTest, OnlyRootMakesOne) {
   EXPECT_THAT(LeaseNames(), ::testing::IsEmpty());
 }
 
-TEST_F(ManagedLeasesTest, ItCountsInNoCapAndInItsCard) {
+TEST_F(ManagedLeasesTest, AManagedLeaseCountsInNoCapAndInItsCard) {
   Start(absl::StrCat("[caps.users.", kAnn, "]\nmemory_limit = \"4MiB\"\nleases = 0\nsessions = 0\n"));
   ASSERT_EQ(Run(kAnn, {"create", "-m", "2MiB"}).code, 2) << "the cap holds for ann's own";
   for (const char* const name : {"one", "two", "three", "four"}) ASSERT_EQ(Manage(name).code, 0) << name;
@@ -209,7 +209,7 @@ TEST_F(ManagedLeasesTest, LsFindsLeasesByTheirLabels) {
   EXPECT_EQ(Run(0, {"ls", "--query", "gpu.index", "--format", "csv,noheader"}).out, "0\n1\n");
 }
 
-TEST_F(ManagedLeasesTest, ItEndsWithItsTime) {
+TEST_F(ManagedLeasesTest, AManagedLeaseEndsWithItsTime) {
   Start();
   ASSERT_EQ(Manage("short", {"--ttl", "700ms"}).code, 0);
   ASSERT_EQ(Manage("long", {"--ttl", "1h"}).code, 0);
@@ -259,7 +259,7 @@ TEST_F(ManagedLeasesTest, ItEndsWithItsCgroupOnceThatWasPopulated) {
   EXPECT_TRUE(Eventually([&] { return LeaseNames().empty(); }));
 }
 
-TEST_F(ManagedLeasesTest, ItEndsWithACgroupThatWasPopulatedBetweenTwoLooks) {
+TEST_F(ManagedLeasesTest, AManagedLeaseEndsWithACgroupThatWasPopulatedBetweenTwoLooks) {
   StartInDirectory();
   const std::string cgroup = directory_.path() + "/job";
   std::filesystem::create_directory(cgroup);

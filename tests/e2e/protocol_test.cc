@@ -139,7 +139,7 @@ void SendWithFd(int socket, const std::string& bytes, int fd) {
 
 class ProtocolModesTest : public ProtocolTest, public ::testing::WithParamInterface<bool> {};
 
-TEST_P(ProtocolModesTest, AClientThatKeepsWhatItReturnedCannotExceedItsLimit) {
+TEST_P(ProtocolModesTest, AClientThatKeepsReturnedChunksCannotExceedItsLimit) {
   StartDaemon();
   constexpr std::uint64_t kLimit = 16 * kMiB;
   Leased liar = OpenLeased(kLimit, GetParam());

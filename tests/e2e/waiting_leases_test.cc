@@ -236,7 +236,7 @@ TEST_F(WaitingLeasesTest, ALeaseThatWaitsIsNotTheOneThatTheConfigurationWants) {
   EXPECT_TRUE(control_->RemoveLease(fixed).ok());
 }
 
-TEST_F(WaitingLeasesTest, ALeaseThatOnlyTheJournalHasWaitsForItsCardToo) {
+TEST_F(WaitingLeasesTest, ALeaseThatOnlyTheJournalHasWaitsForItsCard) {
   StartInDirectory("2x64MiB");
   ASSERT_TRUE(Create("x", 8, {1}).ok());
   KillDaemon();

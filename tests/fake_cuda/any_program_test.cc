@@ -14,7 +14,7 @@ namespace {
 using testing::ProgramResult;
 using testing::RunProgram;
 
-TEST(AnyProgramTest, EveryKindOfCallTakesAndGivesBackWhatItSays) {
+TEST(AnyProgramTest, EveryKindOfCallTakesAndReturnsItsMemory) {
   const absl::StatusOr<ProgramResult> listed = RunProgram({.argv = {LGPU_ANY_CLIENT, "--list"}});
   ASSERT_TRUE(listed.ok()) << listed.status();
   std::istringstream lines(listed->out);

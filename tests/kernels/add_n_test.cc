@@ -120,7 +120,7 @@ TYPED_TEST(AddNTest, ReadsAnInputTwiceWhereItComesTwice) {
   }
 }
 
-TYPED_TEST(AddNTest, NothingIsASumToo) {
+TYPED_TEST(AddNTest, TensorsWithoutElementsAreSummed) {
   const Array<TypeParam> empty(Shape{2, 0});
   const std::vector<TensorView> inputs = {empty.view(), empty.view()};
   EXPECT_EQ(RunOp<TypeParam>(AddNOp(), inputs).shape, (Shape{2, 0}));

@@ -27,7 +27,7 @@ TEST(BlasTest, IsOpenedOnceAndMultiplies) {
   EXPECT_THAT(product, ::testing::ElementsAre(7, 10, 15, 22));
 }
 
-TEST(BlasTest, WhatIsNoBlasIsNotFound) {
+TEST(BlasTest, ALibraryWithoutBlasIsNotFound) {
   const absl::Status missing = Blas::Load("libopenblas-of-no-machine.so.0").status();
   EXPECT_TRUE(absl::IsNotFound(missing)) << missing;
   EXPECT_THAT(missing.message(), HasSubstr("libopenblas-of-no-machine.so.0"));
@@ -64,7 +64,7 @@ TEST(BlasTest, ALackOfDescriptorsIsNoMissingBlas) {
   EXPECT_TRUE(absl::IsUnavailable(choose)) << choose;
 }
 
-TEST(BlasTest, AFileThatIsNoLibraryIsNoMissingOne) {
+TEST(BlasTest, ADamagedLibraryIsFailedPrecondition) {
   const absl::Status damaged = Blas::Load("/proc/self/cmdline").status();
   EXPECT_TRUE(absl::IsFailedPrecondition(damaged)) << damaged;
   ASSERT_TRUE(Blas::Choose(std::array{"/proc/self/cmdline"}).ok());

@@ -185,7 +185,7 @@ TYPED_TEST(AnyCastTest, EveryDeviceGivesTheBitsOfTheCode) {
 }
 
 // Tensors larger than the caches take another path.
-TEST(CastTest, LargeTensorsToo) {
+TEST(CastTest, LargeTensorsHaveTheBitsOfTheCode) {
   SKIP_WITHOUT_KERNEL(CastOp(), DType::kFloat32);
   Random random;
   std::vector<float> values((std::size_t{2} << 20) + 5);

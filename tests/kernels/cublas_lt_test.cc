@@ -73,7 +73,7 @@ class CublasLtTest : public ::testing::Test {
   int begun_ = 0;  // products
 };
 
-TEST_F(CublasLtTest, WorksWithoutAWorkspaceToo) {
+TEST_F(CublasLtTest, WorksWithoutAWorkspace) {
   const std::vector<float> ones(64 * 512, 1.0F);
   for (const bool workspace : {true, false, true}) {
     for (const float sum : Multiply(ones, ones, 64, 64, workspace)) ASSERT_EQ(sum, 512.0F);

@@ -71,7 +71,7 @@ TEST(DTypeTest, FloatToBFloat16RoundsToNearestEven) {
   EXPECT_TRUE(std::isnan(BFloat16ToFloat(FloatToBFloat16(nan))));
 }
 
-TEST(DTypeTest, RoundToOddKeepsWhatALaterRoundingNeeds) {
+TEST(DTypeTest, RoundToOddKeepsTheBitsThatALaterRoundingNeeds) {
   // Just above the middle of two halves, by less than a float can show: rounding twice would lose it.
   const double value = 1.0 + 0x1p-11 + 0x1p-40;
   EXPECT_EQ(code::Convert<code::HalfBits>(value).bits, 0x3c01);

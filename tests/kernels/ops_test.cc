@@ -17,7 +17,7 @@ std::string MatMulError(const TensorSpec& a, const TensorSpec& b, const OpAttrib
   return std::string(spec.status().message());
 }
 
-TEST(OpsTest, MatMulSaysWhatTensorFlowSays) {
+TEST(OpsTest, MatMulHasTensorFlowsErrors) {
   EXPECT_EQ(MatMulError({kF, {4, 6}}, {kF, {4, 7}}), "Matrix size-incompatible: In[0]: [4,6], In[1]: [4,7]");
   EXPECT_EQ(MatMulError({kF, {4}}, {kF, {4}}), "In[0] and In[1] ndims must be == 2: 1");
   EXPECT_EQ(MatMulError({kF, {4, 6}}, {kF, {6}}), "In[0] and In[1] has different ndims: [4,6] vs. [6]");
@@ -35,7 +35,7 @@ TEST(OpsTest, MatMulInfersTransposedShapes) {
   EXPECT_EQ(spec->shape, (Shape{4, 7}));
 }
 
-TEST(OpsTest, AddNSaysWhatTensorFlowSays) {
+TEST(OpsTest, AddNHasTensorFlowsErrors) {
   const std::vector<TensorSpec> shapes = {{kF, {2, 2}}, {kF, {2, 3}}};
   EXPECT_EQ(
       AddNOp().infer(shapes, {}).status().message(),
@@ -88,7 +88,7 @@ TEST(OpsTest, BroadcastingIsTensorFlows) {
             "[1]");
 }
 
-TEST(OpsTest, ReductionsSayWhatIsLeft) {
+TEST(OpsTest, ReductionsInferTheRemainingShape) {
   const std::vector<TensorSpec> input = {{kF, {2, 3, 4}}};
   EXPECT_EQ(Error(SumOp(), input, {.axes = {.values = {1}, .count = 1}}), "[2,4]");
   EXPECT_EQ(Error(SumOp(), input, {.axes = {.values = {-1, 0}, .count = 2}, .keep_dims = true}), "[1,3,1]");
@@ -100,7 +100,7 @@ TEST(OpsTest, ReductionsSayWhatIsLeft) {
             "Invalid reduction arguments: Axes contains duplicate dimension: -3");
 }
 
-TEST(OpsTest, TransposeFillAndSoftmaxSayWhatTensorFlowSays) {
+TEST(OpsTest, TransposeFillAndSoftmaxHaveTensorFlowsErrors) {
   const std::vector<TensorSpec> matrix = {{kF, {2, 3}}};
   EXPECT_EQ(Error(TransposeOp(), matrix, {.axes = {.values = {1, 0}, .count = 2}}), "[3,2]");
   EXPECT_EQ(Error(TransposeOp(), matrix, {.axes = {.values = {1}, .count = 1}}),

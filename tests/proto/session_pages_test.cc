@@ -45,7 +45,7 @@ std::string VmFlags(const void* address) {
   return "";
 }
 
-TEST(SharedPagesTest, ClientSeesWhatTheDaemonWritesIntoTheStatsPage) {
+TEST(SharedPagesTest, ClientSeesTheDaemonsWritesToTheStatsPage) {
   auto daemon = SharedPages::CreateStatsPage();
   ASSERT_TRUE(daemon.ok()) << daemon.status().message;
   auto client = SharedPages::OpenStatsPage(Duplicate(daemon->fd()));
@@ -55,7 +55,7 @@ TEST(SharedPagesTest, ClientSeesWhatTheDaemonWritesIntoTheStatsPage) {
   EXPECT_EQ((*client)->epoch.load(), 0u);
 }
 
-TEST(SharedPagesTest, DaemonSeesWhatTheClientWritesIntoItsPage) {
+TEST(SharedPagesTest, DaemonSeesTheClientsWritesToItsPage) {
   auto daemon = SharedPages::CreateClientPage();
   ASSERT_TRUE(daemon.ok()) << daemon.status().message;
   auto client = SharedPages::OpenClientPage(Duplicate(daemon->fd()));

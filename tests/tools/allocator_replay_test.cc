@@ -58,7 +58,7 @@ TEST_F(AllocatorReplayTest, ExportsAWorkloadThatItReadsAgain) {
   EXPECT_EQ(Run({path, "--allocator", "segments", "--spare", "5", "--passes", "1"}).code, 0);
 }
 
-TEST_F(AllocatorReplayTest, ExitCodesTellWhatIsWrong) {
+TEST_F(AllocatorReplayTest, ExitCodesTellTheKindOfError) {
   const std::string good = File("good.csv", "id,first,last,size\na,0,1,8388608\n");
   const std::string bad = File("bad.csv", "id,first,last,size\na,0,1,many\n");
   struct Case {

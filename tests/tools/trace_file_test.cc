@@ -127,7 +127,7 @@ TEST(TraceFileTest, SizeMultiplierIsForLifetimesAndDoesNotOverflow) {
   EXPECT_FALSE(Parse("id,first,last,size\na,0,1,1\n", 0).ok());
 }
 
-TEST(TraceFileTest, WhatIsWrittenIsRead) {
+TEST(TraceFileTest, WrittenDataReadsAsTheSame) {
   const Trace trace = *bench::MakeWorkload("S6", {.scale = bench::Scale::kSmall});
   for (const TraceFormat format : {TraceFormat::kRmmLog, TraceFormat::kLifetimes}) {
     const auto reading = Parse(FormatTrace(trace, format));
