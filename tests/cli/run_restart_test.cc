@@ -42,7 +42,7 @@ class RunRestartTest : public CliTest {
   }
 };
 
-TEST_F(RunRestartTest, TheCommandHasItsLeaseFromTheNextDaemonToo) {
+TEST_F(RunRestartTest, TheCommandKeepsItsLeaseWithTheNextDaemon) {
   StartInDirectory();
   auto run = StartRun(
       "read go; printf 'open c\\nwork c\\nalloc c t 33554432\\nalloc c u 512\\nclose c\\n' "

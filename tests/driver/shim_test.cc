@@ -136,7 +136,7 @@ TEST_F(TwoCardsTest, APoolThatWasRefusedWithoutADaemonIsChargedToItsOwnDeviceLat
   End(*client);
 }
 
-TEST_F(ShimTest, AGraphThatIsGoneLeavesWhatIsInUseCharged) {
+TEST_F(ShimTest, AGraphThatIsGoneLeavesMemoryInUseCharged) {
   StartMachine();
   auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc a gone_graph ", 40 * kMiB)), "ok");
@@ -159,7 +159,7 @@ TEST_F(ShimTest, AGraphThatTheDriverRefusesIsNotCharged) {
   End(*client);
 }
 
-TEST_F(ShimTest, TheLastDetachOfAContextGivesBackWhatItFreed) {  // as pycuda ends its contexts
+TEST_F(ShimTest, TheLastDetachOfAContextGivesItsMemoryBack) {  // as pycuda ends its contexts
   StartMachine();
   auto client = Start("64MiB", {Client("lookup"), "lookup", "libcuda.so.1"});
   EXPECT_EQ(Ask(*client, "make_context"), "ok");
@@ -173,7 +173,7 @@ TEST_F(ShimTest, TheLastDetachOfAContextGivesBackWhatItFreed) {  // as pycuda en
   End(*client);
 }
 
-TEST_F(ShimTest, APoolThatKeepsWhatIsFreedStaysCharged) {  // as PyTorch sets the release threshold
+TEST_F(ShimTest, APoolThatKeepsFreedMemoryStaysCharged) {  // as PyTorch sets the release threshold
   StartMachine();
   auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
   EXPECT_EQ(Ask(*client, "keep_default_pool"), "ok");
@@ -314,7 +314,7 @@ TEST_F(ShimTest, AForkedChildThatLivesOnHoldsNoCharge) {
   End(*other);
 }
 
-TEST_F(ShimTest, AResetOfTheContextGivesBackWhatItFreed) {
+TEST_F(ShimTest, AResetOfTheContextGivesItsMemoryBack) {
   StartMachine();
   auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
   EXPECT_EQ(Ask(*client, absl::StrCat("alloc a plain ", 40 * kMiB)), "ok");

@@ -222,7 +222,7 @@ TEST_F(ManagedLeasesTest, AManagedLeaseEndsWithItsTime) {
   EXPECT_THAT(Alloc(*client, "a", 2), AllOf(StartsWith("error"), HasSubstr("its time is over")));
 }
 
-TEST_F(ManagedLeasesTest, ItEndsWithItsTimeWhileNoDaemonServes) {
+TEST_F(ManagedLeasesTest, AManagedLeaseEndsWithItsTimeWhileNoDaemonServes) {
   StartInDirectory();
   ASSERT_EQ(Manage("short", {"--ttl", "300ms"}).code, 0);
   ASSERT_EQ(Manage("long", {"--ttl", "1h", "--label", "a=b", "--request-id", "r"}).code, 0);
@@ -236,7 +236,7 @@ TEST_F(ManagedLeasesTest, ItEndsWithItsTimeWhileNoDaemonServes) {
   EXPECT_EQ(LeaseNames().size(), 1u);
 }
 
-TEST_F(ManagedLeasesTest, ItEndsWithItsCgroupOnceThatWasPopulated) {
+TEST_F(ManagedLeasesTest, AManagedLeaseEndsWithItsCgroupOnceThatWasPopulated) {
   StartInDirectory();
   const std::string cgroup = directory_.path() + "/job";
   const auto write = [&](const char* populated) {

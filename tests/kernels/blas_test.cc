@@ -51,7 +51,7 @@ TEST(BlasTest, MachineWithoutABlasHasLgpusOwn) {
 // A file that nothing here opens.
 constexpr char kUnopened[] = "libBrokenLocale.so.1";
 
-TEST(BlasTest, ALackOfDescriptorsIsNoMissingBlas) {
+TEST(BlasTest, ALackOfDescriptorsIsUnavailable) {
   rlimit files = {};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
   const rlimit none = {.rlim_cur = 0, .rlim_max = files.rlim_max};
