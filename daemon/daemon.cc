@@ -148,8 +148,8 @@ class Daemon::Impl {
                                                    is_waited_for ? OnNoRoom::kGoOn : OnNoRoom::kUndo);
         !made.ok()) {
       if (!is_waited_for) return made;
-      const std::string text = absl::StrCat(std::string(made.message()),
-                                            "\nlgpud serves without that; make room and reload it (SIGHUP)");
+      const std::string text = absl::StrCat(
+          std::string(made.message()), "\nlgpud serves the other leases; make room and reload it (SIGHUP)");
       spdlog::error("{}", text);
       Tell(v1::Event::KIND_LEASE_DEGRADED, text);
     }

@@ -96,7 +96,7 @@ class ControlClient::Impl {
       if (!delay) return ToStatus(status, timeout);
       if (Clock::now() + *delay >= deadline) {
         return absl::UnavailableError(absl::StrFormat(
-            "lgpud at %s takes no more calls of this user now: %s\n  try: end programs of yours, or wait",
+            "lgpud at %s takes no more calls of this user now: %s\n  try: end some of your programs, or wait",
             directory_, status.error_message()));
       }
       std::this_thread::sleep_for(*delay);

@@ -158,7 +158,7 @@ absl::Status ConfigState::CheckLogical(const PhysicalDeviceInfo& device,
     }
     if (part.memory_limit && part.memory_limit->is_zero()) {
       return absl::InvalidArgumentError(
-          "a memory_limit of 0 allows nothing; leave it out for all that the card has");
+          "a memory_limit of 0 allows nothing; leave it out for the whole card");
     }
   }
   return absl::OkStatus();

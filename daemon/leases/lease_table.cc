@@ -79,7 +79,7 @@ absl::Status LeaseTable::CheckMayChange(const Caller& caller, const Lease& lease
   if (!lease.management || caller.is_root()) return absl::OkStatus();
   return absl::PermissionDeniedError(
       absl::StrCat("lease ", lease.name,
-                   " is managed: only root resizes and removes it; programs of yours may "
+                   " is managed: only root resizes and removes it; your programs may "
                    "attach to it"));
 }
 

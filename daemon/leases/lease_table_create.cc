@@ -153,7 +153,7 @@ absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
   });
   if (has >= kMaxLeases) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("user ", user.name, " has ", has, " leases, the most that one may have; end some"));
+        absl::StrCat("user ", user.name, " has ", has, " leases, the most that a user may have; end some"));
   }
   const LeaseKey key{++last_key_};
   Lease& lease = leases_[key];

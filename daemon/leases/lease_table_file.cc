@@ -64,7 +64,7 @@ absl::Status LeaseTable::SaveLasting() {
   }
   return absl::UnavailableError(
       absl::StrCat("lgpud cannot write ", state_directory_, "/", kFile, " (", std::string(saved.message()),
-                   "), where leases are kept that last; make room there and try again"));
+                   "), which keeps the lasting leases; make room there and try again"));
 }
 
 void LeaseTable::TendFile() {
@@ -120,8 +120,8 @@ absl::StatusOr<LeaseTable::Lasting> LeaseTable::ReadLasting(const std::string& s
   found.is_whole = parsed.condition == ParsedJournal::Condition::kWhole;
   if (!found.is_whole) {
     KeepDamaged(path);
-    spdlog::error("{} is damaged ({}) and is kept as {}.damaged; leases in it that last are lost but for {}",
-                  path, parsed.detail.empty() ? "it ends early" : parsed.detail, path,
+    spdlog::error("{} is damaged ({}) and is kept as {}.damaged; {} of its lasting leases can be read", path,
+                  parsed.detail.empty() ? "it ends early" : parsed.detail, path,
                   parsed.state.leases().size());
   }
   LGPU_ASSIGN_OR_RETURN(const std::string boot_id, ReadBootId());

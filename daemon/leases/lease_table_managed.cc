@@ -77,7 +77,7 @@ absl::StatusOr<LeaseTable::WithDirectory> LeaseTable::OpenDirectory(const Caller
     LGPU_ASSIGN_OR_RETURN(const LeaseKey key, FindKey(caller, text));
     if (caller.only || (!caller.is_root() && caller.uid != ::geteuid())) {
       return absl::PermissionDeniedError(
-          "only root can give a lease a directory of its own; containers of yours connect in your name and "
+          "only root can give a lease a directory of its own; your containers connect in your name and "
           "need none");
     }
     Lease& lease = leases_.at(key);

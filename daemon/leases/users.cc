@@ -106,7 +106,7 @@ std::vector<const CapConfig*> FindGroupCaps(const std::vector<CapConfig>& caps, 
 absl::Status CheckCap(const CapConfig& cap, const std::string& holder, const Holdings& has,
                       const Holdings& would_have) {
   const std::string hint = absl::StrCat(
-      has.leases > 0 && absl::StartsWith(holder, "user ") ? "end a lease of yours with `lgpu rm LEASE`, "
+      has.leases > 0 && absl::StartsWith(holder, "user ") ? "end one of your leases with `lgpu rm LEASE`, "
                                                           : "",
       "ask for less, or ask the administrator to raise the cap in lgpud.toml");
   const auto over = [&](const char* key, const char* what, auto now, auto then,

@@ -101,7 +101,7 @@ absl::StatusOr<Caller> ControlService::Identify(const grpc::CallbackServerContex
       parts_.sessions.FindToken(std::string_view(token->second.data(), token->second.size()));
   if (session == nullptr || (session->uid() != uid_ && (uid_ != 0 || only_))) {
     return absl::PermissionDeniedError(
-        "the session token is of no session of yours; the session has ended, connect again");
+        "you have no session with this token: the session has ended; connect again");
   }
   const std::uint32_t owner = session->uid();
   return Caller{.uid = owner, .session = std::move(session), .only = only_};

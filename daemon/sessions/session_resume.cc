@@ -37,7 +37,7 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
   }
   if (absent == nullptr || absent->id().value != resume.session_id() ||
       absent->uid() != peer_.credentials.uid) {
-    return CannotBeTakenUp(resume.session_id(), "lgpud knows of no such session of yours");
+    return CannotBeTakenUp(resume.session_id(), "you have no such session at this lgpud");
   }
   const Process& process = absent->process();
   if (process.pid != peer_.process.pid || process.start_time != peer_.process.start_time) {

@@ -246,7 +246,7 @@ TEST_F(DaemonConnectionResumeTest, ASessionUnknownToTheNextDaemonHasEnded) {
   std::thread second([&next] {
     FakePeer peer = next.Accept();
     EXPECT_TRUE(peer.Read().has_hello());
-    peer.Send(GoodbyeOf(absl::StatusCode::kFailedPrecondition, "lgpud knows of no such session of yours"));
+    peer.Send(GoodbyeOf(absl::StatusCode::kFailedPrecondition, "you have no such session at this lgpud"));
   });
   const absl::Status closed = connection->Close();
   EXPECT_TRUE(closed.ok()) << closed;
