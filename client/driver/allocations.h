@@ -67,11 +67,11 @@ class Handles {
   /// Another reference to a handle's memory, by an address where it is mapped.
   void Retained(std::uint64_t handle, std::uint64_t address);
   void Mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t handle);
-  /// The memory may outlive all that this process has of it, so it stays charged. The charge where that is
-  /// new; nothing: not the shim's.
+  /// The memory may outlive this process's handles and mappings of it, so it stays charged. The charge where
+  /// that is new; nothing: not the shim's.
   std::optional<Charge> Exported(std::uint64_t handle);
   /// A handle of another process's memory, which is charged there, or of its multicast object. kNoDevice: the
-  /// driver does not say whose memory. False: its memory is known here.
+  /// driver does not tell its device. False: its memory is known here.
   bool Imported(std::uint64_t handle, Device device);
 
   /// A part of a sparse array, in numbers that tell its parts apart.

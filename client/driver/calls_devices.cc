@@ -81,7 +81,7 @@ LGPU_SHIM_EXPORT Result cuInit(unsigned flags) {
   RestoreVisibleDevices();
   const Result result = CallReal(RealDriver::Get().cuInit, flags);
   Shim* const shim = Shim::Get();
-  // The daemon sees from here on that the program has come. Without it allocations are refused, not this.
+  // The daemon knows the program from here on. Without a daemon cuInit succeeds, and allocations are refused.
   if (shim != nullptr && result == kSuccess) (void)shim->session.Join();
   return result;
 }

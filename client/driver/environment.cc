@@ -15,7 +15,8 @@ constexpr long kLongestWait = 86'400'000;
 extern const PlaceNote place_note;
 const PlaceNote place_note = {"lgpu-place-note", "", ""};
 
-/// The variables of the note. `lgpu run` writes the note into the file, so the compiler must not read it.
+/// The variables of the note. `lgpu run` writes the note into the file: the compiler must not assume it
+/// empty.
 std::string_view NotedVariables() {
   const PlaceNote* note = &place_note;
   __asm__ volatile("" : "+r"(note));

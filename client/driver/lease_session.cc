@@ -9,7 +9,7 @@
 namespace lgpu::shim {
 namespace {
 
-// The daemon answers a charge within its waiting time; this is for its own work and the way.
+// Added to the waiting time of a charge: for the daemon's own work and the way.
 constexpr std::chrono::milliseconds kAnswerSlack{1000};
 // How long the first connection waits for a daemon that may be busy.
 constexpr std::chrono::milliseconds kJoinPatience{2000};

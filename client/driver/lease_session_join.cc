@@ -1,4 +1,4 @@
-// How a LeaseSession comes to its daemon: the first time, and after the daemon was started again.
+// A LeaseSession connects to its daemon: the first time, and after the daemon was started again.
 
 #include <fcntl.h>
 #include <sys/socket.h>

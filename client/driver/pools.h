@@ -66,7 +66,7 @@ class Pools {
   bool Destroyed(std::uint64_t pool);
   /// The card of a known pool, or kNoCard.
   int CardOf(std::uint64_t pool);
-  /// No card has this much, and sums of it are numbers still.
+  /// More than any card has; sums of it do not overflow.
   static constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;
 
  private:

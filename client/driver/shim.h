@@ -68,7 +68,7 @@ class Shim {
   void GiveBack(const Allocation& allocation);
   /// These references of handles' memory are gone.
   void Drop(const Handles::References& taken);
-  /// Before the daemon is asked, or figures are told: the driver may have memory of pools back.
+  /// Uncharges memory that pools gave back. To be called before the daemon is asked, or figures are told.
   void SettlePools();
 
   LeaseSession session;

@@ -43,7 +43,7 @@ class ConfigState {
 
   /// The free memory of a card now.
   void SetFree(std::string_view uuid, std::optional<Bytes> free);
-  /// There is a Context now, or none any more.
+  /// Whether there is a Context.
   void set_initialized(bool initialized) { initialized_ = initialized; }
   bool initialized() const { return initialized_; }
 

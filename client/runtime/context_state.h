@@ -42,8 +42,8 @@ class ContextState {
   ContextState(const ContextState&) = delete;
   ContextState& operator=(const ContextState&) = delete;
 
-  /// Context::Close. UNAVAILABLE: lgpud is away; it hears of the end when it is back, and another call says
-  /// how that went. FAILED_PRECONDITION: blocks of a LogicalMemory are live, or exports in use.
+  /// Context::Close. UNAVAILABLE: lgpud is away; it is told of the end when it is back, and a repeated Close
+  /// has the result. FAILED_PRECONDITION: blocks of a LogicalMemory are live, or exports in use.
   absl::Status Close();
   /// Close, for a Context that goes. Where memory is lent, ops end and idle memory goes back; the end of the
   /// last export, block or handle closes the rest.

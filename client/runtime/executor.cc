@@ -119,7 +119,7 @@ absl::StatusOr<Tensor> RunMetadata(const Decision& decision, const Op& op,
   return TensorBuffer::MakeTensor(std::move(output));
 }
 
-/// Where the inputs of `op` pull it to; asked for only where they may have a say.
+/// Placer::NearInputs, without a look at the inputs where they cannot matter.
 int NearInputs(const ContextState& state, const Op& op, std::span<const Tensor* const> inputs,
                std::span<const TensorSpec> specs) {
   if (!op.metadata && !state.pin_small_ops()) return DeviceRequest::kNone;

@@ -77,7 +77,7 @@ void AddCopies(const Placer& placer, const ExplainRequest& asked, int device, Pl
 CopyVerdict JudgeCopy(DevicePolicy policy, const InputElsewhere& input) {
   if (policy == DevicePolicy::kSilent) return {};
   if (policy == DevicePolicy::kSilentForInt32 && input.dtype == DType::kInt32) return {};
-  // The explicit copy is none that the policy forbids.
+  // The policies forbid automatic copies; Identity is the explicit one.
   if (&input.op == &IdentityOp() && policy != DevicePolicy::kWarn) return {};
   const std::string expectation =
       Cat("input #", input.index, " was expected to be on ", input.expected, " but is actually on ",

@@ -29,7 +29,7 @@ class OpTimers {
   /// After it was launched. kUnwatched: no thread looks, and the caller has to start one. Nothing: too many
   /// records are kept, or the timer fails; the record is the caller's, and final.
   std::optional<Kept> Keep(std::unique_ptr<StreamTimer> timer, const PlacementEntry& record);
-  /// The records that are final by now; `all`: of all ops, for there is no later.
+  /// The records that are final by now; kAll: of all ops, at the end.
   enum class Which { kDone, kAll };
   std::vector<PlacementEntry> Take(Which which);
   /// For the watching thread, after Take: whether to look again. A program that goes on measuring is watched

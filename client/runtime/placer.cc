@@ -18,7 +18,7 @@ bool IsBeyondConstants(const Op& op, const DeviceRequest& request) {
   return &op == &EagerConstOp() && request.elsewhere;
 }
 
-/// To TensorFlow's runtime a star is no part of a name; to Python it is one.
+/// TensorFlow's runtime leaves a part with a star unset; Python keeps the star.
 DeviceName WithoutStars(DeviceName name) {
   if (name.job == "*") name.job.reset();
   if (name.type == "*") name.type.reset();

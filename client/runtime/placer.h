@@ -58,13 +58,13 @@ class Placer {
   /// As TensorFlow's tf.device does: Python's grammar, merged over the scope around it (null: over CPU:0).
   DeviceRequest ResolveSpec(std::string_view name, const DeviceRequest* outer) const;
 
-  /// `request` may be null. `near`: the device that the op's inputs pull it to, taken where it has a kernel
-  /// and is not another one than asked for. INVALID_ARGUMENT: a malformed request, or one that cannot be met;
+  /// `request` may be null. `near`: the device that the op's inputs prefer, taken where it has a kernel and
+  /// fits the request. INVALID_ARGUMENT: a malformed request, or one that cannot be met;
   /// NOT_FOUND: no kernel at all; with TensorFlow's texts.
   absl::StatusOr<Placement> Place(const Op& op, DType dtype, const DeviceRequest* request, bool soft,
                                   int near = DeviceRequest::kNone) const;
   /// That device for an op on these inputs: a metadata op goes where its input is, and with `pin_small_ops`
-  /// an op on a few whole numbers that lie on the CPU stays there. kNone: the inputs have no say.
+  /// an op on a few whole numbers that lie on the CPU stays there. kNone: the inputs prefer none.
   int NearInputs(const Op& op, std::span<const TensorSpec> inputs, std::span<const int> devices,
                  bool pin_small_ops) const;
   /// The error of TensorFlow 1's graph for a failed placement: "Cannot assign a device for operation

@@ -15,9 +15,9 @@
 
 namespace lgpu {
 
-/// CallerStreams gives the streams of a program, of which there may be any number, the numbers under which a
-/// DevicePool knows streams, of which there are kMaxStreams. Where all are taken, the stream that was not
-/// used for longest is drained and loses its number; it gets another one with its next use.
+/// CallerStreams gives a program's streams the stream numbers of a DevicePool. There may be any number of
+/// streams, and there are kMaxStreams numbers. Where all are taken, the stream that was unused for longest is
+/// drained and loses its number; its next use gets another one.
 ///
 /// A stream is a CUstream, or any pointer on a simulated device. Null and 1 are one stream, the legacy
 /// default stream; 2 is another stream in each thread. The first stream of a pool that has none gets number

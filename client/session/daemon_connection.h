@@ -134,7 +134,7 @@ class DaemonConnection {
   std::uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
   /// Chunks are about to leave their holder, to be given back with Return: a new daemon is not told of them.
   void StartReturn(std::span<const ChunkId> chunks);
-  /// They stay after all.
+  /// The chunks stay with their holder after all.
   void CancelReturn(std::span<const ChunkId> chunks);
   /// Gives chunks back; the caller has no mapping and no reference left.
   absl::Status Return(std::uint64_t device, std::span<const ChunkId> chunks);
@@ -148,8 +148,8 @@ class DaemonConnection {
   std::vector<wire::Snapshot> TakeSnapshots();
   /// The answer to one of them, from the thread that took it. As Lease::AnswerSnapshot.
   absl::Status AnswerSnapshot(const wire::SnapshotPage& page);
-  /// Ends the session and waits until the daemon has it all back. UNAVAILABLE: none is there; the session
-  /// thread tells the one that comes next, and repeating it says how that went. Repeating it is always fine.
+  /// Ends the session and waits until the daemon has all memory back. UNAVAILABLE: no daemon is there; the
+  /// session thread tells the next one, and a repeated Close has the result. Repeating it is always fine.
   absl::Status Close();
   /// The session thread does the task between its other work.
   void StartMaintenance(Maintenance::Task task);
@@ -207,12 +207,12 @@ class DaemonConnection {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Waiter* FindWaiter(std::uint64_t request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Fails, and is looked for again where that is wanted.
+  /// Fails, and looks for the daemon again where `reconnect_path` is set.
   void Lose(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Arm(bool on) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Says Close to the daemon that is there, once, and waits until it has heard it.
+  /// Says Close to the daemon that is there, once, and waits for its answer.
   absl::Status SayClose(TimePoint deadline) ABSL_LOCKS_EXCLUDED(close_mutex_, mutex_, send_mutex_);
-  /// The session is over, as it was to be.
+  /// The session has ended by Close.
   void EndHere() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// At most kMaxReturnChunks.
   absl::Status ReturnPart(std::uint64_t device, std::span<const ChunkId> chunks);
@@ -287,7 +287,7 @@ class DaemonConnection {
   bool armed_ ABSL_GUARDED_BY(mutex_) = false;    // a frame that arrives wakes the session thread
   bool quiet_is_set_ ABSL_GUARDED_BY(mutex_) = false;
   std::uint64_t unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;  // a grant; 0: none
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;              // for good: also the next daemon is to hear it
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;              // for good: the next daemon is told, too
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<void>> to_drop_ ABSL_GUARDED_BY(mutex_);
@@ -297,7 +297,7 @@ class DaemonConnection {
   std::optional<TimePoint> next_attempt_ ABSL_GUARDED_BY(mutex_);  // the daemon is looked for then
   std::chrono::milliseconds pause_ ABSL_GUARDED_BY(mutex_){0};
   std::unordered_set<std::uint64_t> returning_ ABSL_GUARDED_BY(mutex_);  // chunks
-  std::unordered_set<std::uint64_t> given_up_ ABSL_GUARDED_BY(mutex_);   // and that a daemon was not told of
+  std::unordered_set<std::uint64_t> given_up_ ABSL_GUARDED_BY(mutex_);   // returned and not attested
   std::vector<Orphan> owed_ ABSL_GUARDED_BY(mutex_);  // were returned while the daemon was away; no grants
   Mutex holders_mutex_;                               // before mutex_
   std::vector<Holder*> holders_ ABSL_GUARDED_BY(holders_mutex_);

@@ -80,7 +80,7 @@ class DevicePool {
   std::uint64_t allocations() const;
   /// Peak, number and largest of allocations start again.
   void ResetStats();
-  /// Writes the counters that are too dear for every allocation.
+  /// Writes the counters that cost too much to write at every allocation.
   void PublishStats();
   Workspace& workspace() { return *workspace_; }
 

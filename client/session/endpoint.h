@@ -23,7 +23,7 @@ struct EndpointEnvironment {
   static EndpointEnvironment OfThisProcess();
 };
 
-/// An Endpoint is where memory comes from: a daemon, known by its runtime directory, or this process alone.
+/// An Endpoint is the source of leases: a daemon, known by its runtime directory, or this process alone.
 struct Endpoint {
   bool local = false;
   /// Local: the simulated GPUs; none: the machine's own.

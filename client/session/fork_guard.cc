@@ -47,8 +47,8 @@ struct ForkGuardList {
     bool is_guarded = false;
     for (ForkGuard* guard = std::exchange(Get().first, nullptr); guard != nullptr;) {
       for (const int fd : guard->dead_in_child_) {
-        // A process that may open no more files may when it has closed one. One that may not even then opens
-        // nothing that could be taken for it.
+        // A process at its limit of open files can open one after this close. Where it cannot, no other file
+        // of the child gets the number.
         if (dead < 0) {
           ::close(fd);
           dead = ::eventfd(0, EFD_CLOEXEC);

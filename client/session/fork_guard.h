@@ -13,7 +13,7 @@ absl::Status ForkedError();
 
 /// A ForkGuard puts dead descriptors in the place of some descriptors in every child that is forked during
 /// its lifetime, so that the child keeps no session alive (the numbers stay taken, and their owners close
-/// them as ever), and tells that child that it is one. It is destroyed before the descriptors are closed.
+/// them as ever), and IsForked is true there. It is destroyed before the descriptors are closed.
 ///
 /// Thread-safe. The list of all guards is the one thing that the library shares between contexts.
 class ForkGuard {

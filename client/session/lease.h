@@ -53,8 +53,8 @@ class Lease {
   virtual DeviceBackend& backend() = 0;
   /// The source of devices()[i]; once each. It lives no longer than the lease.
   virtual std::unique_ptr<RegionSource> TakeSource(int i) = 0;
-  /// A background thread of the lease does the task, at once and whenever it wants to be called or is woken,
-  /// until StopMaintenance, which waits for it. WakeMaintenance never blocks.
+  /// A background thread of the lease runs the task at once, when the task asks for it, and when woken, until
+  /// StopMaintenance, which waits for it. WakeMaintenance never blocks.
   virtual void StartMaintenance(Maintenance::Task task) = 0;
   virtual void WakeMaintenance() = 0;
   virtual void StopMaintenance() = 0;

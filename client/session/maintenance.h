@@ -24,7 +24,7 @@ class Maintenance {
 
   /// The first call is due at once.
   void Start(Task task);
-  /// True if the thread has to be told; false where it was told already and has not come to it. Takes no
+  /// True: the caller has to wake the thread. False: an earlier wake-up has not been served yet. Takes no
   /// lock.
   bool Wake() { return !woken_.exchange(true, std::memory_order_acq_rel); }
   /// The task does not run any more when this returns, and never again. Not from the task itself.
@@ -51,7 +51,7 @@ class MaintenanceThread {
   MaintenanceThread(const MaintenanceThread&) = delete;
   MaintenanceThread& operator=(const MaintenanceThread&) = delete;
 
-  /// Where no thread can be had, nothing is done: memory is then grown when it is needed, and kept.
+  /// Where no thread can be had, the task does not run: memory is then grown when it is needed, and kept.
   void Start(Maintenance::Task task);
   void Wake();
   void Stop() { maintenance_.Stop(); }

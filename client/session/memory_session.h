@@ -38,7 +38,7 @@ class MemorySession {
   /// Trims are answered no more when this returns.
   void StopUpkeep() { lease_->StopMaintenance(); }
   /// Gives all memory back, and then closes the lease. All streams are removed or have done their work.
-  /// UNAVAILABLE: lgpud is away, and hears of the end when it is back; repeating it says how that went.
+  /// UNAVAILABLE: lgpud is away, and is told of the end when it is back; a repeated Close has the result.
   absl::Status Close();
 
  private:

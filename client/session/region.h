@@ -79,7 +79,7 @@ class Region {
 
   absl::StatusOr<Entry*> Find(ChunkId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Move> ClaimPlace(const ChunkPlacement& placement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Settles claimed chunks; places that nothing lies at become free.
+  /// Settles claimed chunks; places without a chunk become free.
   void Settle(std::span<const Move> moves, State state) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Maps all of `moves`, in order of their offsets, and makes them accessible; or none of them.
   absl::Status MapAll(std::span<const Move> moves);
@@ -93,7 +93,7 @@ class Region {
 
   Mutex mutex_;
   std::unordered_map<ChunkId, Entry> chunks_ ABSL_GUARDED_BY(mutex_);
-  std::map<Bytes, Bytes> places_ ABSL_GUARDED_BY(mutex_);  // offset to size, of all that is taken
+  std::map<Bytes, Bytes> places_ ABSL_GUARDED_BY(mutex_);  // taken ones: offset to size
 };
 
 }  // namespace lgpu

@@ -94,15 +94,15 @@ class LeaseTable {
   absl::Status SaveLasting();
   /// Tries again to write the file where that failed. To be called now and then.
   void TendFile();
-  /// A lease that is not there waits until it is restored or removed; a lasting one stays in the file, under
-  /// the keys of `lease`. `in_use`: sessions of an earlier daemon have it still.
+  /// Keeps a lease that is not restored until it is restored or removed; a lasting one stays in the file,
+  /// under the keys of `lease`. `in_use`: sessions of an earlier daemon still have it.
   void KeepWaiting(const v1::JournalLease& lease, bool in_use);
   /// An absent session, which is attached to a lease.
   void RestoreSession(SessionState& session);
-  /// After all of them: leases that are there for sessions only, and have none, end.
+  /// After all RestoreSession: ends leases without a session, but for lasting ones.
   void EndUnused();
   void SkipKeys(LeaseKey last);
-  /// The pages of a session changed; UNAVAILABLE: that cannot be written.
+  /// Records the changed pages of a session; UNAVAILABLE: the journal cannot be written.
   absl::Status RecordSession(const SessionState& session);
   /// An absent session is live again.
   void SessionBack(SessionState& session);
@@ -121,11 +121,12 @@ class LeaseTable {
   /// Copies of the leases of these names or ids; without any, of all that the caller may see and that are not
   /// ending. NOT_FOUND names the first that is unknown.
   absl::StatusOr<std::vector<Lease>> Find(const Caller& caller, const std::vector<std::string>& names) const;
-  /// One at a time for a lease; waits until `deadline` for another one, and for memory on its way back.
+  /// One call at a time for a lease; waits until `deadline` for an earlier one, and for memory on its way
+  /// back.
   absl::StatusOr<v1::Lease> Resize(const Caller& caller, const v1::ResizeLeaseRequest& request,
                                    TimePoint deadline);
-  /// Tells its sessions to go and waits, until `deadline`, for their memory. One that waits in the file, by
-  /// its id or, where no lease of the caller has that name, by its name, is given up.
+  /// Asks its sessions to end and waits, until `deadline`, for their memory. Gives up a lease that waits in
+  /// the file, named by its id or, where no lease of the caller has the name, by its name.
   absl::Status Remove(const Caller& caller, const std::string& lease, TimePoint deadline);
   /// The same for the lease that `caller` made by this request; its id. One that ends already is no error;
   /// one that is being made is awaited until `deadline` (UNAVAILABLE: it was not made by then).
@@ -176,9 +177,9 @@ class LeaseTable {
   /// Shows a session's client how its devices stand.
   void WriteStats(SessionState& session) const;
 
-  /// The leases that the caller may see, those that are ending too.
+  /// The leases that the caller may see, also ending ones.
   std::vector<Lease> Snapshot(const Caller& caller) const;
-  /// Records and drops of all leases that ever were.
+  /// Records and drops of all leases, also ended ones.
   PlacementLog::Counts placement_counts() const;
   OpCounts op_counts() const;
   struct EndCounts {
@@ -188,7 +189,7 @@ class LeaseTable {
   EndCounts end_counts() const;
   /// Sessions that ended without Close.
   std::uint64_t lost_sessions() const;
-  /// Sets the live settings: caps, the default mode, records per (new) lease. Gives the earlier ones.
+  /// Sets the live settings: caps, the default mode, records per (new) lease. Returns the earlier ones.
   LeasePolicy SetPolicy(LeasePolicy policy);
   /// The caps of a user's calls, which the control service enforces.
   struct CallCap {
@@ -273,7 +274,7 @@ class LeaseTable {
     std::vector<LogicalId> devices = {};
   };
   Removal BeginRemoval(Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Ends its sessions, which are told `why`, if it says something; waits until `deadline` for their memory.
+  /// Ends its sessions with `why`, or WasRemoved where that is OK; waits until `deadline` for their memory.
   absl::Status FinishRemoval(const Removal& removal, const absl::Status& why, TimePoint deadline);
   absl::Status RemoveKey(LeaseKey key, const absl::Status& why, TimePoint deadline);
   /// The answer to a removal, by whether the journal has it.
@@ -306,7 +307,7 @@ class LeaseTable {
   absl::Status Commit();
   /// As SaveLasting; a new lease is removed where that fails.
   absl::Status SaveOrRemove(LeaseKey key) { return KeepOrRemove(key, SaveLasting()); }
-  /// Ends the lease that could not be written down. OK: it was, meanwhile.
+  /// Ends the lease if `saved` is an error. OK: the lease is in the file, or another call wrote it meanwhile.
   absl::Status KeepOrRemove(LeaseKey key, absl::Status saved);
   void Tell(v1::Event::Kind kind, const Lease& lease, const SessionState* session, std::string text) const;
 

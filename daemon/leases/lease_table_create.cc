@@ -79,7 +79,7 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
   absl::Status committed = Commit();
   LGPU_RETURN_IF_ERROR(announced.is_new ? KeepOrRemove(key, std::move(committed)) : committed);
   if (request.lasting()) {
-    // An earlier one is not this request's to end.
+    // An earlier lease of the request stays also where the file cannot be written.
     LGPU_RETURN_IF_ERROR(announced.is_new ? SaveOrRemove(key) : SaveLasting());
   }
   if (caller.session != nullptr) {

@@ -97,7 +97,7 @@ void LeaseTable::Finish(const std::optional<Lease>& lease, const std::vector<Log
     if (is_forgotten || !left->second.saved) {
       NoteLeaseGone(lease->key);
     } else {
-      // While the file has it, the journal says that it was removed: the next daemon would have it again.
+      // While the file has the lease, the journal keeps its removal: else the next daemon would restore it.
       left->second.removed = true;
       NoteLease(left->second);
       in_file_still_.push_back(lease->key);

@@ -1,4 +1,4 @@
-// The file of a LeaseTable's leases that last.
+// The file of a LeaseTable's lasting leases.
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
@@ -202,7 +202,7 @@ LeaseTable::Kept LeaseTable::TakeWaiting(const std::string& id) {
 
 absl::Status LeaseTable::GiveUp(const Kept& kept) {
   sessions_.RemoveWaiting(LeaseKey{kept.record.key()});
-  // As for one that is there.
+  // As for a lease in the table.
   Commit().IgnoreError();
   const bool is_forgotten = SaveLasting().ok();
   if (!kept.in_use) {

@@ -63,7 +63,7 @@ void LeaseTable::NotePopulated(LeaseKey key) {
     found->second.management->was_populated = true;
     NoteLease(found->second);
   }
-  // Not kept: the next daemon looks again, as this one did.
+  // Where this cannot be written, the next daemon looks again.
   Commit().IgnoreError();
   SaveLasting().IgnoreError();
 }

@@ -1,4 +1,4 @@
-// How leases of a LeaseTable are removed: by name, by request, or because their caller did not hear of them.
+// Removes leases of a LeaseTable: by name, by request, or because their caller was not told of them.
 
 #include <algorithm>
 #include <chrono>
@@ -18,7 +18,7 @@ void LeaseTable::EndSessions(const std::set<SessionId>& sessions, const absl::St
     std::shared_ptr<SessionState> session = sessions_.Find(id);
     while (session != nullptr) {
       session->RequestEnd(why);
-      // One that comes back has another state, which looks at the old one's wish only once.
+      // A session that comes back has another state, which copies the old one's request to end only once.
       std::shared_ptr<SessionState> now = sessions_.Find(id);
       if (now == session) break;
       session = std::move(now);

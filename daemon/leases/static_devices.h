@@ -31,8 +31,8 @@ absl::StatusOr<std::set<std::pair<std::uint32_t, std::string>>> StaticNames(
     const std::vector<StaticDeviceConfig>& devices);
 
 /// Makes the leases that the configuration wants and that are not there. A lease that its owner has under
-/// this name is left as it is. An error has the place in the file: with kUndo it is of the first lease that
-/// cannot be made, and none is; with kGoOn of each of these, and the other leases are made.
+/// this name is left as it is. An error has the place in the file: with kUndo of the first lease that cannot
+/// be made, and no lease is made; with kGoOn of every such lease, and the other leases are made.
 enum class OnNoRoom { kUndo, kGoOn };
 absl::Status MakeStaticLeases(const std::vector<StaticDeviceConfig>& devices,
                               const std::vector<v1::CardStats>& cards, LeaseTable& leases,

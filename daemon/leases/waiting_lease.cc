@@ -71,7 +71,7 @@ WaitingLease::News WaitingLease::Look() {
 }
 
 void WaitingLease::TakeBack(const v1::Lease& lease) {
-  // An earlier call of the same request made it: it is not this one's to end.
+  // A lease that an earlier call of the same request made stays.
   if (made_new_) leases_.TakeBack(lease);
 }
 

@@ -27,7 +27,7 @@ class Journal final : public GrantLog {
   enum class Found {
     kNone,         // no file: the first daemon here, or it was removed
     kWhole,        // `state` is the daemon's last state, or a little more
-    kForeignBoot,  // the machine was started again since: nothing of it is left
+    kForeignBoot,  // the machine was started again since: its processes are gone
     kDamaged,      // `state` may be less than the daemon's last state
   };
   struct Opened {
@@ -70,7 +70,7 @@ class Journal final : public GrantLog {
   Mutex file_mutex_;  // before mutex_
   UniqueFd file_ ABSL_GUARDED_BY(file_mutex_);
   std::uint64_t size_ ABSL_GUARDED_BY(file_mutex_) = 0;     // of its whole records
-  std::uint64_t anew_at_ ABSL_GUARDED_BY(file_mutex_) = 0;  // of size_, when that failed last
+  std::uint64_t anew_at_ ABSL_GUARDED_BY(file_mutex_) = 0;  // size_ when WriteAnew failed last
   bool broken_ ABSL_GUARDED_BY(file_mutex_) = false;        // there may be half a record at its end
 
   Mutex mutex_;

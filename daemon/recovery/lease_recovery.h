@@ -49,7 +49,7 @@ class LeaseRecovery {
   }
   bool IsNameTaken(const v1::JournalLease& lease) const { return names_.contains(NameOf(lease)); }
   bool IsInFile(const v1::JournalLease& lease) const;
-  /// Else the file knows better.
+  /// Whether the journal's record counts, and not its absence from the file.
   bool IsBelieved(const v1::JournalLease& lease) const;
   /// The configuration has it, and there is no room for another one while this one ends.
   bool IsStillWanted(const v1::JournalLease& lease) const;

@@ -72,7 +72,7 @@ class Reclaimer {
   /// Charged memory is the program's own: it is back when the process is gone, or maps the client page no
   /// more, and the driver lists none of it.
   bool HasNoCharges(const Draining& entry) const;
-  /// Whether the driver lists memory of the gone process. A later process of its pid is another one.
+  /// Whether the driver lists memory of the gone process. A later process with its pid does not count.
   bool IsListed(const SessionState& session) const;
   /// Whether memory that a gone session charged may be open in another program of its lease, by the counts
   /// that both programs told. No more than these counts stays charged.

@@ -132,7 +132,7 @@ absl::Status Recovery::FindUnexplained(const Journal::Opened& found) {
   for (const Broker::CardInfo& card : parts_.broker.Cards()) {
     const std::string& uuid = card.card.device.uuid;
     if (found.found != Journal::Found::kNone && !damaged && !unexplained_.contains(uuid)) continue;
-    // Without a journal, and where nothing can ever be found out, this is taken for the first daemon here.
+    // Without a journal, and where strays can never be found, this counts as the first daemon here.
     const absl::Status look = parts_.backend.FindStrays(card.card.backend_device, {}).status();
     if (absl::IsResourceExhausted(look)) return look;
     const bool can_tell = !absl::IsUnimplemented(look);

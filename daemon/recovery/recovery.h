@@ -46,7 +46,7 @@ class Recovery {
 
   using Chunks = std::vector<Broker::RestoredChunk>;
   struct Restored {
-    std::vector<std::shared_ptr<SessionState>> alive, gone;  // by what is known of their processes
+    std::vector<std::shared_ptr<SessionState>> alive, gone;  // by the state of their processes
   };
   absl::Status RestoreSession(const JournalState& state, const v1::JournalSession& session,
                               const Chunks& chunks, Restored& all);
@@ -62,9 +62,9 @@ class Recovery {
 
   const RecoveryParts parts_;
   std::set<std::string> unexplained_;
-  std::map<std::string, std::string> doubted_;  // at the start; uuid and why
+  std::map<std::string, std::string> doubted_;  // at the start; uuid and reason
   std::map<SessionId, Clock::time_point> unwatched_since_;
-  std::set<SessionId> abandoned_;  // as far as one look said
+  std::set<SessionId> abandoned_;  // by one look; a second one must agree
   Clock::time_point started_ = Clock::now();
   Clock::time_point next_look_ = Clock::now();
 };

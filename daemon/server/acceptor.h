@@ -37,7 +37,7 @@ class Acceptor {
   void Run();
   /// False: stopped.
   bool WaitFor(int fd, int timeout_ms);
-  /// False: out of descriptors or memory, or of a broken socket; try again later.
+  /// False: descriptors or memory are short, or the socket is broken; try again later.
   bool AcceptAll();
 
   const int listening_socket_;

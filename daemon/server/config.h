@@ -39,8 +39,8 @@ struct CapConfig {
   friend bool operator==(const CapConfig&, const CapConfig&) = default;
 };
 
-/// One logical device that is there from the start; those with the same owner and lease form one lease that
-/// lasts.
+/// One logical device that the daemon makes at its start. Devices with the same owner and lease form one
+/// lasting lease.
 struct StaticDeviceConfig {
   std::string lease = {};
   std::string owner = {};  // a user name or number; empty: lgpud's own
@@ -109,7 +109,7 @@ struct Setting {
   std::string value;
   std::string origin;
 };
-/// All that have one value (not the tables of devices, and not the caps, which are about people).
+/// All settings with one value: without the tables of devices, and without the caps of users and groups.
 std::vector<Setting> ListSettings(const Config& config);
 /// Every key that a file can have: "daemon.log_level", "simulated_device.memory", "caps.users.NAME.leases".
 std::vector<std::string> ConfigKeys();

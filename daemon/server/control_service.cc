@@ -434,7 +434,7 @@ grpc::ServerWriteReactor<v1::Event>* ControlService::WatchEvents(Context* contex
                                                  : std::nullopt]() mutable {
           EventLog::Batch read = events.Read(after, uid, kStreamBatch);
           Batch batch;
-          // From the very start means: from the oldest that is kept.
+          // `after` 0 asks for all kept events, so that earlier ones count as none lost.
           if (read.lost > 0 && after > 0) {
             v1::Event& dropped = batch.messages.emplace_back();
             dropped.set_kind(v1::Event::KIND_EVENTS_DROPPED);

@@ -93,7 +93,7 @@ absl::StatusOr<std::string> LeaseDirectories::Open(const LeaseTable::WithDirecto
 
 std::vector<LeaseKey> LeaseDirectories::RemoveEnded(const LeaseTable& leases) {
   std::vector<LeaseKey> removed;
-  // Under the lock, so that no folder goes that is being made: its lease says so before.
+  // Under the lock, which Open holds: a folder that is being made is kept, since its lease is marked before.
   MutexLock lock(mutex_);
   const std::set<std::string> kept = leases.KeptDirectories();
   for (auto entry = served_.begin(); entry != served_.end();) {

@@ -18,8 +18,8 @@
 namespace lgpu::daemon {
 
 /// A LeaseWaitCall is the server's end of one WaitForLease. It holds a thread of the pool only while the
-/// lease is being made. The end of the caller takes it out of the queue, and takes back a lease that the
-/// caller did not hear of. It deletes itself when the call is over.
+/// lease is being made. Where the caller ends, the request leaves the queue, and a lease that the caller was
+/// not told of is taken back. It deletes itself when the call is over.
 class LeaseWaitCall final : public grpc::ServerWriteReactor<v1::LeaseWait>, public WatchPump::Stream {
  public:
   struct Options {

@@ -11,8 +11,8 @@ namespace lgpu::daemon {
 /// nothing where there is none.
 void NotifyServiceManager(std::string_view state);
 
-/// How often the service manager wants to hear WATCHDOG=1 of this process, halved so that one late time is
-/// none too many; nothing where it does not watch.
+/// Half of the time in which the service manager wants WATCHDOG=1 of this process, so that one late message
+/// does no harm; nothing where it does not watch.
 std::optional<std::chrono::milliseconds> WatchdogPeriod();
 
 }  // namespace lgpu::daemon

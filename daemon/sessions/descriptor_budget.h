@@ -21,14 +21,14 @@ class DescriptorBudget {
   explicit DescriptorBudget(std::size_t limit);
 
   std::size_t limit() const { return limit_; }
-  /// How many one message may carry: a thirty-second of all, so that no few sessions use it up.
+  /// How many one message may carry: a thirty-second of all, so that a few sessions cannot take them all.
   std::size_t per_message() const { return per_message_; }
 
   /// Takes `count` (<= per_message()), or notes that the session waits for them: it is woken when some
   /// come back.
   bool TryTake(SessionId session, const std::shared_ptr<Waker>& waker, std::size_t count);
   void GiveBack(std::size_t count);
-  /// The session waits no more.
+  /// The session no longer waits.
   void Forget(SessionId session);
   /// A session waits: sessions that hold descriptors for long must go.
   bool contended() const;

@@ -9,8 +9,8 @@
 
 namespace lgpu::daemon {
 
-/// GrantTimes is a histogram of how long clients waited for memory. Thread-safe, without a lock: it lies on
-/// the way of every grant.
+/// GrantTimes is a histogram of how long clients waited for memory. Thread-safe, without a lock: every grant
+/// adds to it.
 class GrantTimes {
  public:
   static constexpr std::array<double, 12> kBounds = {1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 1e-3,

@@ -361,7 +361,7 @@ void Session::FinishClose() {
   end_ = End::kClosed;
   v1::Frame frame;
   frame.mutable_closed()->set_request_id(*close_request_);
-  // Whether it still listens makes no difference any more.
+  // A client that does not read it any more loses nothing.
   channel_.Send(frame, {}, Clock::now() + kGoodbyeTimeout).IgnoreError();
 }
 

@@ -72,7 +72,7 @@ class Session {
 
   /// Serves until the session is over.
   void Run();
-  /// Of a session that no thread runs: for a last word.
+  /// The channel of a session that no thread runs, for a Goodbye.
   SessionChannel TakeChannel() { return std::move(channel_); }
   /// From any thread: says goodbye and ends.
   void RequestStop();
@@ -117,9 +117,9 @@ class Session {
   void AnswerCharge(std::uint64_t request_id, Clock::time_point asked_at, const Broker::GrowAnswer& answer);
   void HandleUncharge(const v1::Uncharge& request);
   void HandleChargeAttest(const v1::ChargeAttest& attest);
-  /// From the first charge on, the broker knows the words of the client page. False: the session is broken.
+  /// Gives the broker the words of the client page, at the first charge. False: the session is broken.
   bool ShareAllowances();
-  /// The process of a session whose connection is over has memory that it charged.
+  /// After the connection's end: whether the process may live with memory that it charged.
   bool KeepsCharges() const;
 
   // session_resume.cc: a client of an earlier daemon.
@@ -127,7 +127,7 @@ class Session {
   absl::Status TakeUp(const v1::Hello& hello, std::uint32_t version);
   void HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds);
   void FinishAttesting();
-  /// The connection ended before the client knew that all was told.
+  /// The connection ended, and the client may come back: the session is absent until then.
   void GoAbsent();
 
   // The loop.
@@ -177,21 +177,20 @@ class Session {
 
   const SessionServices services_;
   SessionChannel channel_;
-  Mutex
-      closing_mutex_;  // only between Cut and the end: the socket's number must not be another one's by then
+  Mutex closing_mutex_;  // between Cut and the end: Cut must not shut another socket of the same number down
   Peer peer_;
   const std::shared_ptr<PollWaker> waker_;
   std::atomic<bool> stop_ = false;
   std::shared_ptr<SessionState> state_;  // after Hello
-  bool attesting_ = false;               // a resumed session that has not told all that it holds
-  bool maps_page_ = false;               // of this connection, for all that is known of a resumed session
-  bool unheard_ = false;                 // it has, and may not know that this was heard
+  bool attesting_ = false;               // a resumed session has not attested all its chunks
+  bool maps_page_ = false;               // a resumed session's client is known to map this connection's page
+  bool unheard_ = false;                 // all are attested; the client may not have the last Attested
   bool shares_allowances_ = false;       // the broker has the words of the client page
   End end_ = End::kNone;
 
   Clock::time_point turn_;  // when this turn of the loop began
   std::deque<Outgoing> outgoing_;
-  ReceivedFrame received_;  // these four only to use their memory again
+  ReceivedFrame received_;  // these four are members only to keep their buffers
   v1::Frame page_;
   std::vector<int> page_fds_;
   std::vector<ExportedFd> exported_;
@@ -206,7 +205,7 @@ class Session {
   std::optional<Clock::time_point> next_snapshot_look_;  // a lost page is waited for until then
   std::optional<Clock::time_point> failing_since_;       // exports of a started grant fail since then
   std::optional<std::uint64_t> close_request_;
-  std::optional<Clock::time_point> gone_since_;  // the process is, and frames may be left
+  std::optional<Clock::time_point> gone_since_;  // the process is gone; its frames may be left
 };
 
 }  // namespace lgpu::daemon

@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kRetry{10};
 // How long a grant that is partly delivered may fail to export the rest.
 constexpr std::chrono::seconds kExportPatience{5};
 
-// Nothing that was sent is still unread.
+// True where the client has read everything that was sent.
 bool IsAllRead(int socket) {
   int unread = 0;
   return ::ioctl(socket, SIOCOUTQ, &unread) == 0 && unread == 0;
@@ -108,7 +108,7 @@ void Session::CheckUnread() {
     return;
   }
   if (IsAllRead(channel_.fd())) {
-    // Only not acknowledged: a process that was stopped, say. The next page waits for that all the same.
+    // The client has read all and not acknowledged it, as a stopped process. The next page still waits.
     services_.budget.GiveBack(std::exchange(fds_in_flight_, 0));
   } else {
     Break(absl::DeadlineExceededError(absl::StrCat(

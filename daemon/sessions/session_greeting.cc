@@ -143,7 +143,7 @@ absl::Status Session::SendWelcome(std::uint32_t version) {
   return sent;
 }
 
-// As Control.AttachLease. Nothing here waits for memory: the journal's write is all that it takes.
+// As Control.AttachLease. It does not wait for memory, only for the journal's write.
 void Session::HandleAttach(const v1::Attach& request) {
   if (request.request_id() == 0) {
     Break(absl::InvalidArgumentError("request_id 0 of Attach is not allowed"));

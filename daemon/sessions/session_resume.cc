@@ -9,7 +9,7 @@
 namespace lgpu::daemon {
 namespace {
 
-// The client's answer to it is to give up: it would be the same the next time.
+// A final answer: the client gives up, since the next attempt would have the same answer.
 absl::Status CannotBeTakenUp(std::uint64_t session, std::string_view why) {
   return absl::FailedPreconditionError(
       absl::StrCat("session ", session, " cannot be resumed: ", std::string(why),
@@ -17,7 +17,7 @@ absl::Status CannotBeTakenUp(std::uint64_t session, std::string_view why) {
                    "its process ends"));
 }
 
-// Not an answer for good: its client asks again, and a later daemon has the lease again.
+// No final answer: the client asks again, and a later daemon may have the lease again.
 absl::Status WaitsFor(const SessionDirectory::Waiting& session) {
   return absl::UnavailableError(absl::StrCat("session ", session.id.value, " is of lease ", session.lease_id,
                                              ", which lgpud cannot serve now, because its GPU is "
@@ -50,7 +50,7 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
   LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page,
                         SharedPages::CreateClientPage(ClientPageBytes(version)));
   if (!absent->LeaveAbsent()) {
-    // Its earlier connection is not known to have ended yet, say: it is to ask again.
+    // The earlier connection's end may not be known yet: the client asks again.
     return absl::UnavailableError(
         absl::StrCat("session ", resume.session_id(), " has a connection; try again"));
   }
@@ -59,8 +59,8 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
   SessionState::Identity identity = absent->identity();
   identity.protocol_version = version;
   identity.answers_snapshots = AnswersSnapshots(hello, version);
-  identity.earlier_pages = absent->pages();  // of attempts too that did not come to their end
-  // The client maps one of them. None may be left out: it would be taken for one that has closed.
+  identity.earlier_pages = absent->pages();  // also of attempts that failed
+  // The client maps one of them. All must be known: a client that maps none of them counts as closed.
   constexpr std::size_t kMostEarlierPages = 64;
   if (identity.earlier_pages.empty() || identity.earlier_pages.size() > kMostEarlierPages) {
     identity.earlier_pages.clear();
@@ -89,7 +89,7 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
 
 void Session::HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds) {
   if (!std::exchange(maps_page_, true)) {
-    // It maps the page of this connection, or it could not say anything.
+    // An attestation shows that the client maps the page of this connection.
     state_->ForgetEarlierPages();
     services_.leases.RecordSession(*state_).IgnoreError();  // the journal's present record is right too
   }

@@ -51,7 +51,7 @@ class SessionServer {
     bool over = false;
   };
   absl::Status TryServe(SessionChannel& channel, const PeerCredentials& peer, std::optional<LeaseKey> only);
-  /// The user has a place for it.
+  /// The caller has taken a place of the user's share.
   absl::Status StartSession(SessionChannel& channel, const PeerCredentials& peer,
                             std::optional<LeaseKey> only);
   void Run(SessionId id, std::uint32_t uid, Session* session);

@@ -76,7 +76,7 @@ class SessionState {
   void StartDraining();
   /// It is attached to `lease` and has no connection.
   void SetAbsent(LeaseKey lease);
-  /// It is absent no more: its process is back, or gone. False: it was not, or another thread was faster.
+  /// Ends the absence: the process is back, or gone. False: it was not absent, or another thread was faster.
   bool LeaveAbsent();
 
   /// Asks the session's thread to say goodbye and end.
@@ -120,7 +120,7 @@ class SessionDirectory {
   /// Nothing for a token that no session has.
   std::shared_ptr<SessionState> FindToken(std::string_view token) const;
   std::vector<std::shared_ptr<SessionState>> All() const;
-  /// A session that no lease here has: the one that it is of waits for a later daemon.
+  /// A session whose lease waits for a later daemon.
   struct Waiting {
     SessionId id;
     std::uint32_t uid = 0;
@@ -129,7 +129,7 @@ class SessionDirectory {
   };
   void AddWaiting(std::string token, Waiting session);
   std::optional<Waiting> FindWaiting(std::string_view token) const;
-  /// The lease waits no more.
+  /// Removes the sessions of a lease that no longer waits.
   void RemoveWaiting(LeaseKey lease);
   std::size_t size() const;
 

@@ -163,7 +163,7 @@ class LGPU_API Context {
   Context& operator=(Context&& other) noexcept;
 
   /// Gives everything back now and waits until the quota is free. Tensors and ops fail afterwards.
-  /// Repeating it is fine. UNAVAILABLE: no daemon is there to hear it; the next one does.
+  /// Repeating it is fine. UNAVAILABLE: no daemon is there; the next one is told.
   /// FAILED_PRECONDITION, and nothing changes: blocks of Memory are live, or exports of tensors on its GPUs
   /// (tensor_export.h) are in use; IsMemoryInUse tells this error from other errors.
   absl::Status Close();

@@ -144,7 +144,7 @@ class LGPU_API LogicalMemory {
 
   /// Gives everything back and waits until the quota is free; other calls fail afterwards. Repeating it is
   /// fine. FAILED_PRECONDITION with the number of blocks, and nothing changes, while blocks are live.
-  /// UNAVAILABLE: no daemon is there to hear it; the next one does. The memory of a Context goes with its
+  /// UNAVAILABLE: no daemon is there; the next one is told. The memory of a Context goes with its
   /// Context.
   absl::Status Close() const;
 

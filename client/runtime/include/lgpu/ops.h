@@ -95,7 +95,7 @@ LGPU_API absl::StatusOr<CrossEntropy> SparseSoftmaxCrossEntropyWithLogits(const 
 /// ContextOptions::cast_on_gpu.
 LGPU_API absl::StatusOr<Tensor> Cast(const Tensor& input, DType to);
 
-/// The tensor on the named device: itself, or a copy; no op, and no policy or scope has a say.
+/// The tensor on the named device: itself, or a copy. It is no op: policies and scopes do not apply.
 /// INVALID_ARGUMENT
 /// "/job:localhost/replica:0/task:0/device:GPU:2 unknown device." where there is none.
 LGPU_API absl::StatusOr<Tensor> CopyToDevice(const Tensor& input, std::string_view device);
