@@ -78,7 +78,7 @@ def test_environment(build, directory):
 
 
 def fresh_environment(directory):
-    """What a login gives."""
+    """The environment after a login."""
     return {"HOME": directory, "XDG_RUNTIME_DIR": f"{directory}/runtime", "LC_ALL": "C.UTF-8",
             "PATH": "/usr/local/bin:/usr/bin:/bin"}
 
@@ -95,7 +95,7 @@ class Shell:
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=root, env=environment)
 
     def run(self, command):
-        """What it prints."""
+        """The command's output."""
         self.process.stdin.write(f"{command}\nprintf '\\n%s\\n' {END}\n")
         self.process.stdin.flush()
         lines, ended, ready = [], False, not command.rstrip().endswith("&")

@@ -40,7 +40,7 @@ TOP = sorted({layer.split("/")[0] for layer in ALLOWED})
 # Programs that load liblgpu may have a protobuf of their own: the library knows no generated message.
 MESSAGES = re.compile(r"^google/protobuf/|\.pb\.h$")
 MESSAGE_LAYERS = {"proto", "daemon", "cli"}
-# What the driver's shim is made of, which any program may load: the C and C++ library alone.
+# The layers of the driver's shim, which any program may load, use the C and C++ library alone.
 PLAIN_LAYERS = {"proto/wire", "client/driver"}
 NOT_PLAIN = re.compile(r"^(absl|boost|google|nlohmann)/|^lgpu/(?!v1/)")
 # The sources that may see gRPC; each one keeps it behind an interface of lgpu's.

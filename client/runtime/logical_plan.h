@@ -70,8 +70,8 @@ struct PlanRequest {
 };
 
 /// The visible cards (positions in request.cards) that TensorFlow takes: of compute capability 3.5 at least,
-/// and with enough multiprocessors (MinMultiprocessors). An unknown value does not exclude a card. A line for
-/// each card that is left out goes to `notes`.
+/// and with 8 multiprocessors or as many as the largest one (or `min_multiprocessors`). An unknown value does
+/// not exclude a card. A line for each card that is left out goes to `notes`.
 std::vector<int> ValidCards(const PlanRequest& request, std::span<const int> visible,
                             std::vector<std::string>& notes);
 

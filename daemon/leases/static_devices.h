@@ -20,10 +20,10 @@ namespace lgpu::daemon {
 /// INVALID_ARGUMENT with the place. Asks the system for users; may block.
 absl::Status CheckStaticNames(const Config& config);
 
-/// Errors in them that depend on cards, of which the ones with a reason against them are not served: no such
-/// GPU, limits and guarantees that do not fit (all of them together, on empty cards), and the caps of their
-/// owners. Checks the reserve too. INVALID_ARGUMENT: this machine cannot have the devices of the
-/// configuration.
+/// Errors in a configuration's logical devices that depend on cards, of which the ones with a reason against
+/// them are not served: no such GPU, limits and guarantees that do not fit (all of them together, on empty
+/// cards), and the caps of their owners. Checks the reserve too. INVALID_ARGUMENT: this machine cannot have
+/// these devices.
 absl::Status CheckStaticDevices(const Config& config, const std::vector<DeviceRegistry::Card>& cards);
 
 /// The owners and names of the leases that the configuration wants. Asks the system for users; may block.

@@ -143,7 +143,7 @@ class Runner {
     }
   }
 
-  // Everything goes back; every card must be as on the first day.
+  // Everything goes back; every card must be as at the start.
   void Drain() {
     for (auto& slot : slots_) {
       if (!slot) continue;

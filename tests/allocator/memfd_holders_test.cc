@@ -45,7 +45,7 @@ TEST(MemfdHoldersTest, AChunkIsEmptied) {
   EXPECT_EQ(About(chunk->get()).st_blocks, 0);
 }
 
-// A process can put any file there after it was looked at, one that it may not even write.
+// After the look a process can put another file under the number, also one that it may not write.
 TEST(MemfdHoldersTest, AnotherFileIsLeftAloneAlsoWithTheSameNumber) {
   std::string path = ::testing::TempDir() + "/memfd_holders_XXXXXX";
   const UniqueFd file(::mkostemp(path.data(), O_CLOEXEC));
@@ -122,7 +122,7 @@ TEST(MemfdHoldersTest, AProcessWhoseFirstThreadHasEndedIsSeen) {
   EXPECT_EQ(::munmap(mapped, 4096), 0);
 }
 
-// There is always a thread, and none is there for long.
+// The process always has a thread, and each of its threads ends soon.
 TEST(MemfdHoldersTest, AProcessOfShortThreadsIsSeen) {
   const absl::StatusOr<UniqueFd> chunk = CreateChunkMemfd(2_MiB, /*sparse=*/false, "lgpu-chunk:short");
   ASSERT_TRUE(chunk.ok()) << chunk.status();
@@ -148,7 +148,7 @@ TEST(MemfdHoldersTest, AProcessOfShortThreadsIsSeen) {
   EXPECT_EQ(seen, 100);
 }
 
-// It may have another descriptor of the same, by which it was not seen.
+// The process may have another descriptor of the memfd, which the look missed.
 TEST(MemfdHoldersTest, ADescriptorThatIsGoneIsUnavailable) {
   const absl::StatusOr<UniqueFd> chunk = CreateChunkMemfd(2_MiB, /*sparse=*/false, "lgpu-chunk:test");
   ASSERT_TRUE(chunk.ok()) << chunk.status();

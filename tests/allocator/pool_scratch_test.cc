@@ -32,7 +32,7 @@ TEST_F(PoolScratchTest, SpareMemoryStaysWithinTheLimitAndTheSource) {
   ExpectNoneToSpare(9_MiB);
   upstream_->card = (10_MiB).count();
   ExpectNoneToSpare(4_MiB);
-  EXPECT_EQ(upstream_->waits, 0u) << "nobody is asked";
+  EXPECT_EQ(upstream_->waits, 0u) << "no other program is asked";
   upstream_->card = (16_MiB).count();
   const Block second = Must(4_MiB, kSpare);
   ASSERT_TRUE(pool_->Free(block).ok());
@@ -76,7 +76,7 @@ TEST_F(PoolScratchTest, ScratchMemoryIsInNoOtherNumber) {
   EXPECT_EQ(stats.num_allocs, 1u);
   EXPECT_EQ(stats.slack(), stats.held - 5_MiB);
   ExpectSound();
-  // It is inside the limit all the same.
+  // Scratch memory counts against the limit.
   EXPECT_TRUE(absl::IsResourceExhausted(pool_->Allocate(12_MiB).status()));
   const Block more = Must(11_MiB);
   ASSERT_TRUE(pool_->Free(more).ok());

@@ -132,7 +132,7 @@ TEST_F(PoolStreamsTest, AFillingStreamWaitsForTheMemorysOwnPastOnly) {
   const Block apart = Must(3_MiB);
   const Block behind = Must(4_MiB);
   fences_->Queue(0);
-  MustFree(apart);  // home works, and with something else
+  MustFree(apart);  // home's queued work does not use it
   const Block fresh = Must(4_MiB, {.filled_on = 1});
   EXPECT_TRUE(fences_->ordered().empty());
   MustFree(fresh);

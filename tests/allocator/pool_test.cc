@@ -617,8 +617,8 @@ TEST_F(PoolTest, AnyTimeoutIsPossible) {
 }
 
 TEST_F(PoolTest, ZeroTimeoutIsNotDelayedByAPatientRequest) {
-  // The patient one is stopped on its way to Grow until the other one has been refused by the card and waits
-  // for it; then it sits in Grow until the other one is done.
+  // The patient request is stopped on its way to Grow until the card has refused the other request, which
+  // then waits for it. Then the patient one stays in Grow until the other one is done.
   std::promise<void> refused;
   std::promise<void> done;
   std::shared_future<void> is_refused(refused.get_future());

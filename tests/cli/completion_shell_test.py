@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a shell completes with the script of `lgpu completion SHELL`, asked of the shell itself.
+"""A shell's completions with the script of `lgpu completion SHELL`, asked of the shell itself.
 
 completion_shell_test.py SHELL LGPU     with LGPU_ENDPOINT set to a daemon with two GPUs. 77: no such shell here."""
 

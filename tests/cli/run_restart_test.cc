@@ -18,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Each absence has it once. A daemon that takes long to start may be a reason more.
+// Printed once for each absence of the daemon. A slow start of the daemon may add another reason.
 constexpr char kIsGone[] = "is gone (it closed the session without a reason";
 
 int HowOften(const std::string& words, const std::string& text) {

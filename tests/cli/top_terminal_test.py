@@ -156,7 +156,7 @@ def check_signal(folder, terminal):
         if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == "lgpu":
             os.kill(int(pid), 15)
     terminal.wait("code=143", absent=("[h]elp",))
-    # What is typed is shown again: the terminal is as it was.
+    # The terminal shows typed text again: it is as before.
     terminal.line("echo typed-$((40+2))")
     terminal.wait("echo typed-$((40+2))", "typed-42")
     terminal.line(f"NO_COLOR=1 {lgpu} --endpoint {folder}/run top")

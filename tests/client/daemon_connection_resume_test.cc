@@ -166,7 +166,7 @@ TEST_F(DaemonConnectionResumeTest, ChunksReturnedWithoutADaemonAreNotAttested) {
   connection->RemoveHolder(chunks);
 }
 
-// The next daemon is of a later version, or knows nothing of this session: its word is the last.
+// The next daemon is of a later version, or knows nothing of this session: its answer is final.
 TEST_F(DaemonConnectionResumeTest, AFinalAnswerIsNotAskedForAgain) {
   NextDaemon next(path_);
   const std::unique_ptr<DaemonConnection> connection = OpenAndLose();

@@ -16,7 +16,7 @@ using testing::kGpu0;
 using testing::Must;
 using testing::TestContext;
 
-// Twice: as kernels run at once, and as a card would run them, behind the host's back.
+// Each test runs twice: with kernels that run at once, and with kernels that run later, as on a card.
 class ExecutorTest : public ::testing::TestWithParam<bool> {
  protected:
   TestContext test_{{.asynchronous = GetParam()}};

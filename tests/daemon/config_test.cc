@@ -165,7 +165,7 @@ TEST(ConfigTest, FlagWinsOverEnvironmentOverUserFileOverSystemFilesOverDefault) 
   EXPECT_EQ(LoadConfig(flags, environment)->max_sessions, 3u);
 }
 
-// Containers mount them so.
+// A container may mount a directory in the place of a missing file.
 TEST(ConfigTest, ADirectoryInPlaceOfAFileIsAnError) {
   const TemporaryDirectory temporary;
   std::filesystem::create_directories(temporary.path() + "/lgpud.d/20.toml");

@@ -222,7 +222,7 @@ TEST(JournalFormatTest, ImpossibleRecordsAreRefusedAndChangeNothing) {
 
 TEST(JournalFormatTest, Crc32cOfTheStandardsExample) { EXPECT_EQ(Crc32c("123456789"), 0xe3069283u); }
 
-// Of an lgpud that came later and was taken back.
+// The journal of a later lgpud, which an earlier one has replaced.
 TEST(JournalFormatTest, AnotherVersionIsNotGuessedAt) {
   std::string bytes = Header(7);
   AppendJournalRecord(LeaseRecord(1, 1), bytes);

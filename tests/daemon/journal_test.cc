@@ -132,7 +132,7 @@ TEST_F(JournalTest, AnUnreadableJournalIsNotAMissingOne) {
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(path()), HasSubstr("Is a directory")));
 }
 
-// A start that finds it so and does not come to its end, as often as it may be.
+// A start that does not end leaves its finding to the next start, any number of times.
 TEST_F(JournalTest, UnsettledRecoveryIsLeftToTheNextStart) {
   EXPECT_EQ(Open().found, Journal::Found::kNone);
   EXPECT_EQ(Open().found, Journal::Found::kNone);

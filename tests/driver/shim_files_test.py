@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the shim's files are made of: shim_files_test.py ROOT SHIMS [CUDA_ROOT].
+"""The needs and exports of the shim's files: shim_files_test.py ROOT SHIMS [CUDA_ROOT].
 
 Programs of every kind load them, so they need libc alone, of a version that is stated in docs/unmodified.md, and export the calls
 of client/driver/surface.h and nothing else. With a CUDA toolkit, its headers and its stub say whether the table of calls

@@ -111,7 +111,7 @@ TEST_F(CudaKernelsTest, WithoutTheLibraryMatMulIsTheCpus) {
   End(*client);
 }
 
-// It opens, and its code is not for this driver or this GPU.
+// The library opens, and its code is not for this driver or this GPU.
 TEST_F(CudaKernelsTest, LibraryThatCannotLaunchIsNotKept) {
   FAKE_ONLY();
   StartOnMachine();
@@ -142,7 +142,7 @@ TEST_F(CudaKernelsTest, FaultsOfTheLibraryAreErrors) {
   End(*client);
 }
 
-// Ones hide which operand came first, and how it lies.
+// Matrices of ones would hide the order of the operands and their layout.
 TEST_F(CudaKernelsTest, ProductsAreRightHoweverTheirOperandsLie) {
   StartOnMachine();
   auto client = StartOnGpu();
@@ -174,7 +174,7 @@ TEST_F(CudaKernelsTest, FactorsKeepTheirBitsUnlessTensorFloat32IsAskedFor) {
   End(*client);
 }
 
-// Their library was opened later, and is torn down before.
+// The library of such a Context was opened later, and is torn down before it.
 TEST_F(CudaKernelsTest, ContextsMayLiveAsLongAsStaticObjects) {
   StartOnMachine();
   auto client = StartOnGpu();
@@ -224,10 +224,10 @@ TEST_F(CudaKernelsTest, ProductsThatTheLibraryHasNothingForAreTheCpus) {
   EXPECT_EQ(Ask(*client, "product hard 4"), absl::StrCat("ok 64 ", kCpu)) << "nothing was asked for";
   EXPECT_THAT(Ask(*client, "product hard 4 GPU:0"),
               AllOf(StartsWith("error UNIMPLEMENTED"), HasSubstr("CUBLAS_STATUS_NOT_SUPPORTED")));
-  EXPECT_EQ(Ask(*client, "product c 3"), absl::StrCat("ok 27 ", kGpu)) << "what it has, it has";
+  EXPECT_EQ(Ask(*client, "product c 3"), absl::StrCat("ok 27 ", kGpu)) << "the library has this product";
   EXPECT_THAT(client->Errors(), HasSubstr("op MatMul runs on /job:localhost/replica:0/task:0/device:CPU:0"));
   End(*client);
-  // A library that has nothing at all is none.
+  // A library that has nothing for any product counts as missing.
   auto old = StartOnGpu();
   ASSERT_THAT(Ask(*old, "open c soft=0"), StartsWith("ok "));
   EXPECT_THAT(Ask(*old, "product c 3 GPU:0"), StartsWith("error FAILED_PRECONDITION"));

@@ -317,9 +317,10 @@ TEST_F(CudaTest, KeptMemoryIsChargedReportedAndStopsGrantsUntilItIsBack) {
   EXPECT_EQ(Ask(*honest, "free t"), "ok");
   EXPECT_THAT(Ask(*honest, "trim c"), StartsWith("ok "));
   EXPECT_TRUE(Eventually([&] { return unreturned() == 8 * kMiB; })) << Stats().DebugString();
-  EXPECT_EQ(HeldBytes(), 8 * kMiB) << "charged, and to nobody else";
+  EXPECT_EQ(HeldBytes(), 8 * kMiB) << "charged, and to no other session";
   EXPECT_EQ(liar->Grow(3, device, 2 * kMiB).status().code(), absl::StatusCode::kFailedPrecondition);
-  ASSERT_THAT(Ask(*honest, absl::StrCat("alloc c t ", 8 * kMiB)), StartsWith("ok ")) << "others go on";
+  ASSERT_THAT(Ask(*honest, absl::StrCat("alloc c t ", 8 * kMiB)), StartsWith("ok "))
+      << "the other program goes on";
 
   grown->fds.clear();
   EXPECT_TRUE(Eventually([&] { return unreturned() == 0; })) << Stats().DebugString();

@@ -116,7 +116,7 @@ TEST_F(HttpTest, SlowClientsKeepNoOtherClientOut) {
     ASSERT_EQ(::send(slow.back().get(), "G", 1, MSG_NOSIGNAL), 1);
   }
   EXPECT_THAT(Get("/metrics"), HasSubstr("lgpu_build_info{"));
-  // They had to go for it.
+  // The daemon has closed the slow connections for this.
   char byte = 0;
   EXPECT_LE(::recv(slow.front().get(), &byte, 1, 0), 0);
 }
@@ -346,7 +346,7 @@ TEST_F(HttpTest, AReloadWithAnErrorChangesNothing) {
   ASSERT_TRUE((*control)->CreateLease(OneDevice(48 * kMiB, true, true)).ok());
   const std::string caps = "log_level = \"off\"\n[caps.users.\"*\"]\nleases = 1\n";
   const std::string good = "[[logical_device]]\nlease = \"a\"\nmemory = \"8MiB\"\n";
-  // One that no card could have, and one that this card cannot have now.
+  // A lease that fits on no card, and a lease that does not fit on this card now.
   write(caps + good + "[[logical_device]]\nlease = \"b\"\nmemory = \"1GiB\"\n");
   (*daemon)->Signal(SIGHUP);
   ASSERT_TRUE(said("the configuration is not taken over: " + config + ":12:1: lease b: "));

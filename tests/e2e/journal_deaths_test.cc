@@ -117,7 +117,7 @@ TEST_P(JournalDeathsTest, EachWriteOfAResizeInTurn) {
     KillDaemon();
     DaemonProcess::Options dying = ToDieAt(write);
     dying.simulate = "2x256MiB";
-    // It may not live to be asked; each has its turn of being cut off.
+    // The daemon may die before the request, in its middle, or after it.
     auto started = DaemonProcess::Start(dying);
     auto control = started.ok() ? Control::Open((*started)->dir()) : started.status();
     if (control.ok()) {

@@ -51,7 +51,7 @@ TEST_F(LastingLeasesTest, AStaticLeaseThatWasBeingRemovedIsThereAgain) {
   EXPECT_TRUE(control_->RemoveLease("fixed").ok());
 }
 
-// It has the removed one's name by now, and is another lease.
+// The newer lease has the removed one's name, and is another lease.
 TEST_F(LastingLeasesTest, ALeaseThatWasMadeSinceKeepsTheNameOfTheRemovedOne) {
   const DaemonProcess::Options options =
       WithConfig("[[logical_device]]\nlease = \"fixed\"\nmemory = \"100MiB\"\n");
@@ -109,7 +109,7 @@ TEST_F(LastingLeasesTest, LeasesOfOneNameOfTwoUsersAreThereSideBySide) {
   for (const v1::LeaseStats& lease : stats.leases()) EXPECT_TRUE(control_->RemoveLease(lease.id()).ok());
 }
 
-// The other ones of the configuration have.
+// The other leases of the configuration have room.
 TEST_F(LastingLeasesTest, AStaticLeaseThatHasNoRoomKeepsNoOtherFromBeingMade) {
   const auto device = [](const char* lease, int mib) {
     return absl::StrCat("[[logical_device]]\nlease = \"", lease, "\"\nmemory = \"", mib,
@@ -163,7 +163,7 @@ TEST_F(LastingLeasesTest, ReadableLeasesOfADamagedFileAreKept) {
   EXPECT_TRUE(control_->RemoveLease("whole").ok());
 }
 
-// It is read twice: the daemon that found it damaged dies before it has written another one.
+// The file is read twice: the daemon that found it damaged dies before it has written another one.
 TEST_F(LastingLeasesTest, ADamagedFileOfLeasesStaysUntilAnotherOneIsWritten) {
   StartInDirectory();
   v1::CreateLeaseRequest request = OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true);

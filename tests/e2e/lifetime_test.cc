@@ -49,7 +49,7 @@ TEST_F(LifetimeTest, AClosedContextGivesEverythingBackWhileItsProcessLivesOn) {
   ASSERT_THAT(Ask(*client, absl::StrCat("alloc c t ", 32 * kMiB)), StartsWith("ok "));
   EXPECT_GT(CountMappings(client->pid()), 0u);
   EXPECT_EQ(Ask(*client, "close c"), "ok");
-  // At the answer, not some time later.
+  // All memory is back when the answer comes.
   EXPECT_EQ(HeldBytes(), 0u);
   EXPECT_EQ(ChunkBytesOpen(daemon_->pid()), 0u);
   EXPECT_EQ(ChunkBytesOpen(client->pid()), 0u);

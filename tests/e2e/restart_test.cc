@@ -101,7 +101,7 @@ TEST_F(RestartTest, ALeaseOfSeveralProgramsStaysWithTheLivingOnes) {
   const auto shared = control_->GetLease("shared");
   ASSERT_TRUE(shared.ok()) << shared.status();
   ASSERT_THAT(Alloc(*dead, "a", 100), StartsWith("ok "));
-  // Many come between the two, so that the first one's end has the time to take the lease with it.
+  // Many sessions are restored between the two, so that the end of the dead one could end the lease first.
   std::vector<RawSession> between;
   v1::CreateLeaseRequest small = OneDevice(2 * kMiB);
   small.set_name("between");
@@ -294,7 +294,7 @@ TEST_F(RestartTest, ADamagedJournalHoldsBackUnexplainedMemory) {
   EXPECT_THAT(Alloc(*other, "b", 600), StartsWith("ok "));
 }
 
-// It is read twice: the daemon that found it damaged dies before it has written another one.
+// The journal is read twice: the daemon that found it damaged dies before it has written another one.
 TEST_F(RestartTest, ReadableRecordsOfADamagedJournalAreKept) {
   StartInDirectory();
   auto client = StartClient();

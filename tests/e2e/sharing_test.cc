@@ -284,7 +284,7 @@ TEST_F(SharingTest, OtherUsersLeasesAreInvisible) {
   ASSERT_TRUE(mine.ok()) << mine.status();
   auto other = StartClient();
   ASSERT_EQ(Ask(*other, "setuid 65534"), "ok");
-  // As if there were none, by id and by name.
+  // Another user's lease is not found, by id and by name.
   EXPECT_THAT(Ask(*other, "open c lease=" + mine->id()), StartsWith("error NOT_FOUND"));
   EXPECT_THAT(Ask(*other, "open c lease=" + mine->name()), StartsWith("error NOT_FOUND"));
   const std::string his = LeaseId(Ask(*other, "open c"));

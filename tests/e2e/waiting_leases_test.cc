@@ -96,7 +96,7 @@ TEST_F(WaitingLeasesTest, ALeaseThatWaitedTakesNoOtherLeasesName) {
     start == 0 ? Boot("2x64MiB") : Restart();
     EXPECT_EQ(IdOf("x"), active->id());
   }
-  // The one that is there first.
+  // The name means the active lease first, then the one that waits.
   EXPECT_TRUE(control_->RemoveLease("x").ok());
   EXPECT_TRUE(control_->RemoveLease("x").ok());
   EXPECT_TRUE(absl::IsNotFound(control_->RemoveLease("x")));
@@ -162,11 +162,11 @@ TEST_F(WaitingLeasesTest, AProgramThatAsksMeanwhileGoesOnWhenItsCardIsBack) {
   ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
   EXPECT_THAT(Alloc(*client, "b", 16), StartsWith("ok "));
   EXPECT_TRUE(LedgerIsTrue({client->pid()}));
-  // Given up, it does not come back: now that is an answer.
+  // The lease was given up and does not come back: the client now gets a final answer.
   KillDaemon();
   StartInDirectory("64MiB");
   ASSERT_TRUE(control_->RemoveLease("x").ok());
-  EXPECT_THAT(Alloc(*client, "d", 16), HasSubstr("knows of no such session"));
+  EXPECT_THAT(Alloc(*client, "d", 16), HasSubstr("you have no such session"));
 }
 
 TEST_F(WaitingLeasesTest, AProgramsOwnLeaseThatWaitsCanBeGivenUp) {

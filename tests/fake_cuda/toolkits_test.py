@@ -111,7 +111,7 @@ def nvml_program(source, header):
 
 
 def check(source, compiler, cuda, nvml):
-    """What is not the same with a toolkit's headers."""
+    """The differences from a toolkit's headers."""
     differences = []
     compared = subprocess.run([sys.executable, str(source / "tests/fake_cuda/cuda_headers_test.py"), str(source),
                                str(cuda), compiler], capture_output=True, text=True, timeout=120, check=False)

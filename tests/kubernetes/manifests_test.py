@@ -16,7 +16,7 @@ KINDS = {"ServiceAccount": client.V1ServiceAccount, "ClusterRole": client.V1Clus
 
 
 class Text:
-    """What the client takes for a response of the server."""
+    """A response of the server, as far as the client reads it."""
 
     def __init__(self, text):
         self.data = text
@@ -56,7 +56,7 @@ def main():
     assert f'"{options.driver}"' in seen["DeviceClass"]["spec"]["selectors"][0]["cel"]["expression"]
     asked = seen["ResourceClaimTemplate"]["spec"]["spec"]["devices"]["requests"][0]["exactly"]
     assert asked["deviceClassName"] == seen["DeviceClass"]["metadata"]["name"]
-    # What the driver calls is what it may do.
+    # The driver has the right to exactly the calls that it makes.
     allowed = {(resource, verb) for rule in seen["ClusterRole"]["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
     calls = re.findall(r"self\._(?:resource|core)\.(read|replace|create)_(?:namespaced_)?(\w+?)\b[,)]", (folder / "lgpu_dra/api.py").read_text())
     verbs = {"read": "get", "replace": "update", "create": "create"}

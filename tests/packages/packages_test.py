@@ -46,7 +46,7 @@ case "$1 $2" in
 esac
 """
 
-# What a package's removal does not answer for: apt's own notes, logs, caches that are made anew, and this test's files.
+# Files that a package's removal may change: apt's own notes, logs, caches that are made anew, and this test's files.
 NOT_COMPARED = re.compile(r"/(proc|sys|dev|tmp|run/systemd|packages)(/|$)|/var/(lib/(apt|dpkg)|cache|log)(/|$)|"
                           r"/etc/ld\.so\.cache$|/usr/local/bin/(systemctl|demo_worker)$|/home/")
 
@@ -148,7 +148,7 @@ def try_python(machine):
     expect((out, code) == ("[[12.0]] [1.0]\nlimit\n", 0), out)
     out, code = machine.run("python3 -m lgpu --version", "anna")
     expect(code == 1 and "install the package lgpu of the system" in out, out)
-    machine.run("python3 -c 'import lgpu.config'", check=True)  # as root, who could write into the package's folder
+    machine.run("python3 -c 'import lgpu.config'", check=True)  # as root, which could write into the package's folder
     machine.run("apt-get purge -y --auto-remove python3-lgpu liblgpu0", check=True)
     left = [str(path) for path in (machine.root / "usr/lib").rglob("*lgpu*")]
     expect(not left, f"python3-lgpu is purged, and left behind: {left}")

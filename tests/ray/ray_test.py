@@ -30,7 +30,7 @@ def check():
         assert f"\n{mib} MiB: ran for " in "\n" + ran.stdout, ran.stdout + ran.stderr
     most = int(re.search(r"^at most (\d+) MiB ran at once$", ran.stdout, re.MULTILINE).group(1))
     assert most in (600, 900, 1000), ran.stdout
-    # What Ray counts wrongly, lgpud refuses.
+    # lgpud refuses memory that Ray counts wrongly.
     sys.path.insert(0, str(root / "examples"))
     import ray_shares
     try:

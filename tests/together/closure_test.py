@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What comes into a process with a library, read from the ELF files themselves.
+"""The libraries that come into a process with a library, read from the ELF files themselves.
 
 closure_test.py LIBRARY: no protobuf, gRPC, OpenSSL, re2 or OpenBLAS in the closure of liblgpu; what is there is
 abseil, c-ares, zlib and the C and C++ runtime. A sanitizer that the build itself asked for comes in as well.
@@ -51,7 +51,7 @@ def imported(path):
 
 
 def linked_in(path):
-    """What a program of client/session alone must not have of its own."""
+    """Symbols of its own that a program of client/session alone must not have."""
     text = subprocess.run(["nm", "-C", "--defined-only", path], capture_output=True, text=True, check=True).stdout
     symbols = {line.split(" ", 2)[2] for line in text.splitlines() if line.count(" ") >= 2}
     assert any(symbol.startswith("lgpu::DevicePool::") for symbol in symbols), f"{path} has no symbols"

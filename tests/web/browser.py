@@ -11,7 +11,7 @@ except ImportError:
 
 
 def missing():
-    """What is not installed; empty: nothing."""
+    """The names of missing programs; empty: none is missing."""
     if webdriver is None:
         return "python3-selenium"
     return " and ".join(name for name in ("chromium", "chromedriver") if shutil.which(name) is None)

@@ -57,7 +57,7 @@ class PageDaemon:
                               capture_output=True).stdout
 
     def stats(self):
-        """What gRPC says."""
+        """The statistics by gRPC."""
         return json.loads(self.run("ls", "--json"))
 
     def get(self, path, headers=None):

@@ -40,7 +40,7 @@ def refused(daemon, programs):
     for _ in range(3):
         assert train.ask(f"alloc c never {800 * MIB}").startswith("error"), "it fits"
         time.sleep(1.5)
-    # More than GPU 1 has: lgpud refuses it, and says who holds the rest. Another one waits.
+    # More than GPU 1 has: lgpud refuses it, and names the holders of the rest. Another request waits.
     greedy = daemon.program()
     greedy.must(f"open c lease_name=greedy limit={900 * MIB} card=1 timeout=500")
     assert greedy.ask(f"alloc c never {700 * MIB}").startswith("error"), "it fits"
