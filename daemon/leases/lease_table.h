@@ -99,7 +99,7 @@ class LeaseTable {
   void KeepWaiting(const v1::JournalLease& lease, bool in_use);
   /// An absent session, which is attached to a lease.
   void RestoreSession(SessionState& session);
-  /// After all RestoreSession: ends leases without a session, but for lasting ones.
+  /// After all RestoreSession: ends leases without a session, but for lasting ones that were not removed.
   void EndUnused();
   void SkipKeys(LeaseKey last);
   /// Records the changed pages of a session; UNAVAILABLE: the journal cannot be written.

@@ -109,7 +109,7 @@ void Journal::Note(const v1::JournalRecord& record) {
   MutexLock lock(mutex_);
   const absl::Status applied = state_.Apply(record);
   // A session or chunk that could not be restored at the start may prevent the end of its lease or session:
-  // that record stays in the file. The file may say too much, and never too little.
+  // the ended one stays in the file. The file may have too much, and never too little.
   if (!applied.ok() && !record.has_granted() && !record.has_charged()) {
     spdlog::error("the journal keeps a record that has ended: {}", std::string(applied.message()));
     return;

@@ -101,7 +101,7 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
 
 Bytes Recovery::CountStrays(const Broker::CardInfo& card) {
   const auto strays = parts_.backend.FindStrays(card.card.backend_device, parts_.broker.Identities(card.id));
-  // A card that reports its free memory shows memory of no session by that figure.
+  // Where a card reports its free memory, that figure covers used memory that no session has.
   if (absl::IsUnimplemented(strays.status()) && parts_.backend.FreeMemory(card.card.backend_device))
     return Bytes();
   if (!strays.ok()) return card.view.total;
