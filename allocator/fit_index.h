@@ -52,9 +52,7 @@ class FitIndex {
     if (behind == 0) {
       std::uint32_t& bits = classes_[size_class / kSubdivisions];
       bits &= ~(std::uint32_t{1} << (size_class % kSubdivisions));
-      if (bits == 0) {
-        levels_ &= ~(std::uint32_t{1} << (size_class / kSubdivisions));
-      }
+      if (bits == 0) levels_ &= ~(std::uint32_t{1} << (size_class / kSubdivisions));
     }
   }
 
@@ -62,27 +60,19 @@ class FitIndex {
 
   /// The first class from `from` on that is not empty; kClasses if there is none.
   std::uint32_t NextClass(std::uint32_t from) const {
-    if (from >= kClasses) {
-      return kClasses;
-    }
+    if (from >= kClasses) return kClasses;
     const std::uint32_t level = from / kSubdivisions;
     const std::uint32_t here = classes_[level] & (~std::uint32_t{0} << (from % kSubdivisions));
-    if (here != 0) {
-      return level * kSubdivisions + static_cast<std::uint32_t>(std::countr_zero(here));
-    }
+    if (here != 0) return level * kSubdivisions + static_cast<std::uint32_t>(std::countr_zero(here));
     const std::uint32_t above = level + 1 < 32 ? levels_ & (~std::uint32_t{0} << (level + 1)) : 0;
-    if (above == 0) {
-      return kClasses;
-    }
+    if (above == 0) return kClasses;
     const auto next = static_cast<std::uint32_t>(std::countr_zero(above));
     return next * kSubdivisions + static_cast<std::uint32_t>(std::countr_zero(classes_[next]));
   }
 
   /// The highest class that is not empty; kClasses if all are.
   std::uint32_t LastClass() const {
-    if (levels_ == 0) {
-      return kClasses;
-    }
+    if (levels_ == 0) return kClasses;
     const auto level = static_cast<std::uint32_t>(std::bit_width(levels_)) - 1;
     return level * kSubdivisions + static_cast<std::uint32_t>(std::bit_width(classes_[level])) - 1;
   }
@@ -92,9 +82,7 @@ class FitIndex {
   void ForEach(const Node* nodes, std::uint32_t from, Visit visit) const {
     for (std::uint32_t c = NextClass(from); c < kClasses; c = NextClass(c + 1)) {
       for (std::uint32_t index = heads_[c]; index != 0; index = nodes[index].behind) {
-        if (!visit(index)) {
-          return;
-        }
+        if (!visit(index)) return;
       }
     }
   }

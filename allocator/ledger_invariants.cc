@@ -16,8 +16,9 @@ class Claim {
   explicit Claim(std::string subject) : subject_(std::move(subject)) {}
 
   void AtMost(const char* left_name, Bytes left, const char* right_name, Bytes right) {
-    if (left > right)
+    if (left > right) {
       Fail(std::string(left_name) + " " + Text(left) + " > " + right_name + " " + Text(right));
+    }
   }
   void Equal(const char* name, Bytes kept, Bytes counted) {
     if (kept != counted) Fail(std::string(name) + ": kept " + Text(kept) + ", counted " + Text(counted));
@@ -44,8 +45,9 @@ class Claim {
 absl::Status Ledger::CheckLogical(LogicalId id, const Logical& logical) const {
   Claim claim("logical " + std::to_string(id.value));
   const auto found = cards_.find(logical.card);
-  if (found == cards_.end())
+  if (found == cards_.end()) {
     return absl::InternalError("logical " + std::to_string(id.value) + " is on no card");
+  }
   const Card& card = found->second;
   const Bytes unit = card.options.granularity;
   claim.Holds(card.logicals.count(id) == 1, "its card does not list it");

@@ -80,9 +80,7 @@ void AppendPicture(std::string& text, const MemorySnapshot& snapshot) {
            first += per_character) {
         const std::size_t end = std::min(first + per_character, occupied.size());
         std::uint64_t sum = 0;
-        for (std::size_t page = first; page < end; ++page) {
-          sum += occupied[page];
-        }
+        for (std::size_t page = first; page < end; ++page) sum += occupied[page];
         text.push_back(Shade(sum, (end - first) * snapshot.granularity.count()));
       }
     }
@@ -142,9 +140,7 @@ std::string SnapshotText(const MemorySnapshot& snapshot) {
       FormatBytes(stats.idle), FormatBytes(stats.cached), FormatBytes(stats.fenced),
       FormatBytes(stats.largest_free_block), stats.Fragmentation());
   AppendPicture(text, snapshot);
-  if (!snapshot.owners.empty()) {
-    absl::StrAppend(&text, "\nlargest owners:");
-  }
+  if (!snapshot.owners.empty()) absl::StrAppend(&text, "\nlargest owners:");
   for (std::size_t i = 0; i < std::min(kMostOwners, snapshot.owners.size()); ++i) {
     const MemoryOwner& owner = snapshot.owners[i];
     absl::StrAppendFormat(&text, "\n  %12s  %6d blocks  %s", FormatBytes(owner.bytes), owner.blocks,

@@ -119,9 +119,7 @@ class alignas(64) NodeTable {
   /// A new slot at the end.
   std::uint32_t Add() {
     const std::uint32_t index = end_.load(std::memory_order_relaxed);
-    if (index == committed_) {
-      Commit();
-    }
+    if (index == committed_) Commit();
     std::construct_at(&nodes_[index]);
     end_.store(index + 1, std::memory_order_release);
     return index;

@@ -45,19 +45,13 @@ void PageMap::Map(std::uint64_t first, std::uint64_t end) {
 void PageMap::Unmap(std::uint64_t first, std::uint64_t end) {
   Set(mapped_, first, end, false);
   mapped_pages_ -= end - first;
-  if (!continues_.empty()) {
-    Set(continues_, first, end, false);
-  }
+  if (!continues_.empty()) Set(continues_, first, end, false);
 }
 
 bool PageMap::AnyLargeChunk(std::uint64_t first, std::uint64_t end) const {
-  if (continues_.empty()) {
-    return false;
-  }
+  if (continues_.empty()) return false;
   for (; first < end; ++first) {
-    if (InLargeChunk(first)) {
-      return true;
-    }
+    if (InLargeChunk(first)) return true;
   }
   return false;
 }
@@ -84,23 +78,17 @@ std::uint64_t PageMap::Next(std::uint64_t page, std::uint64_t end, std::uint64_t
 }
 
 std::uint64_t PageMap::NextBorder(std::uint64_t page, std::uint64_t end) const {
-  while (page < end && Continues(page)) {
-    ++page;
-  }
+  while (page < end && Continues(page)) ++page;
   return page;
 }
 
 std::uint64_t PageMap::PreviousBorder(std::uint64_t page, std::uint64_t first) const {
-  while (page > first && Continues(page)) {
-    --page;
-  }
+  while (page > first && Continues(page)) --page;
   return page;
 }
 
 const char* PageMap::CheckInvariants() const {
-  if (CountMapped(0, pages_) != mapped_pages_) {
-    return "the number of mapped pages is not that of their bits";
-  }
+  if (CountMapped(0, pages_) != mapped_pages_) return "the number of mapped pages is not that of their bits";
   for (std::uint64_t page = 0; page < pages_ && !continues_.empty(); ++page) {
     if (Continues(page) && (!IsMapped(page) || page == 0 || !IsMapped(page - 1))) {
       return "a page continues a chunk where none is mapped";

@@ -58,9 +58,7 @@ Suballocator::Suballocator(const Options& options)
     if (start + want.size <= node.end() && node.size < best_size) {
       best = {at, static_cast<std::uint32_t>(start)};
       best_size = node.size;
-      if (!scarce_ || node.size == want.size) {
-        break;
-      }
+      if (!scarce_ || node.size == want.size) break;
     }
     at = node.behind;
   }
@@ -78,9 +76,7 @@ Suballocator::Suballocator(const Options& options)
   const std::uint32_t above =
       Index::ClassOf(static_cast<std::uint32_t>(std::min<std::uint64_t>(enough, ~std::uint32_t{0}))) + 1;
   const std::uint32_t found = index.NextClass(above);
-  if (found == Index::kClasses) {
-    return {};
-  }
+  if (found == Index::kClasses) return {};
   return IsHuge(want.zone, index.head(found)) ? FindLowest(index, found, want) : FindIn(index, found, want);
 }
 
@@ -116,17 +112,13 @@ Suballocator::Fit Suballocator::FindAny(const Index& index, const Want& want) co
        c = index.NextClass(c + 1)) {
     for (std::uint32_t at = index.head(c); at != 0; at = nodes_[at].behind) {
       const Node& node = nodes_[at];
-      if (best.node != 0 && nodes_[best.node].size <= node.size) {
-        continue;
-      }
+      if (best.node != 0 && nodes_[best.node].size <= node.size) continue;
       std::uint64_t start = AlignUp(node.offset, want.alignment);
       // A few steps suffice: behind the first whole page of a larger chunk there is another one like it.
       while (start + size <= node.end() && !MayLieIn(want, start)) {
         start = AlignUp((start / page_ + 1) * page_, want.alignment);
       }
-      if (start + size <= node.end()) {
-        best = {at, static_cast<std::uint32_t>(start)};
-      }
+      if (start + size <= node.end()) best = {at, static_cast<std::uint32_t>(start)};
     }
   }
   return best;
@@ -139,9 +131,7 @@ Suballocator::Fit Suballocator::FindAny(const Index& index, const Want& want) co
   const std::uint32_t own = Index::ClassOf(size);
   std::uint32_t at = index.head(own);
   for (int tries = kQuickTries; at != 0 && tries > 0; --tries) {
-    if (nodes[at].size >= size) {
-      return at;
-    }
+    if (nodes[at].size >= size) return at;
     at = nodes[at].behind;
   }
   const std::uint32_t above = index.NextClass(own + 1);
@@ -153,14 +143,10 @@ Suballocator::Fit Suballocator::FindAny(const Index& index, const Want& want) co
 // Called when no slot of the home is vacant.
 [[gnu::noinline]] std::uint32_t Suballocator::AddNode(std::uint32_t home) {
   if (run_homes_.empty()) {
-    if (home == 0) {
-      return nodes_.Add();
-    }
+    if (home == 0) return nodes_.Add();
     // Another home for the first time.
     slots_at_first_ = nodes_.end();
-    while (nodes_.end() % kHomeRun != 0) {
-      PutVacant(0, nodes_.Add());
-    }
+    while (nodes_.end() % kHomeRun != 0) PutVacant(0, nodes_.Add());
     run_homes_.assign(nodes_.end() / kHomeRun, 0);
   }
   // Prefers new slots to vacant ones of other homes, up to a number that depends on the most blocks so far.
@@ -168,15 +154,11 @@ Suballocator::Fit Suballocator::FindAny(const Index& index, const Want& want) co
   const std::uint64_t many =
       std::min(std::max(2 * peak_blocks_, slots_at_first_ * 3 / 2) + spare_slots_, nodes_.most() - kHomeRun);
   for (std::uint32_t i = 1; nodes_.end() >= many && i < kHomes; ++i) {
-    if (const std::uint32_t other = TakeVacant((home + i) % kHomes); other != 0) {
-      return other;
-    }
+    if (const std::uint32_t other = TakeVacant((home + i) % kHomes); other != 0) return other;
   }
   const std::uint32_t first = nodes_.end();
   run_homes_.resize(first / kHomeRun + 1, static_cast<std::uint8_t>(home));
-  for (std::uint32_t i = 0; i < kHomeRun; ++i) {
-    nodes_.Add();
-  }
+  for (std::uint32_t i = 0; i < kHomeRun; ++i) nodes_.Add();
   for (std::uint32_t index = first + kHomeRun; --index > first;) {
     PutVacant(home, index);  // so that they are taken in order
   }
@@ -233,9 +215,7 @@ Suballocator::Fit Suballocator::FindAny(const Index& index, const Want& want) co
 
 std::optional<Suballocator::Handle> Suballocator::Allocate(const Request& request, Effort effort) {
   const std::uint64_t wanted = (request.bytes.count() - 1) / kGranule.count() + 1;
-  if (wanted > free_) {
-    return std::nullopt;
-  }
+  if (wanted > free_) return std::nullopt;
   if (request.alignment <= kGranule && !request.any_chunk && !scarce_) [[likely]] {
     const auto size = static_cast<std::uint32_t>(wanted);
     const std::size_t zone = (wanted <= small_ ? 1u : 0u) + (wanted <= tiny_ ? 1u : 0u);
@@ -269,9 +249,7 @@ std::optional<Suballocator::Handle> Suballocator::AllocateSlowly(const Want& wan
       }
     }
   }
-  if (fit.node == 0) {
-    return std::nullopt;
-  }
+  if (fit.node == 0) return std::nullopt;
   return MakeLive(Carve(fit.node, fit.start, static_cast<std::uint32_t>(want.size), request.home), request);
 }
 
@@ -374,9 +352,7 @@ Bytes Suballocator::largest_free() const {
 
 void Suballocator::RebaseStamps(Stamp by) {
   for (std::uint32_t index = 1; index < nodes_.end(); ++index) {
-    if (Node& node = nodes_[index]; !node.is_block()) {
-      node.stamp -= std::min(node.stamp, by);
-    }
+    if (Node& node = nodes_[index]; !node.is_block()) node.stamp -= std::min(node.stamp, by);
   }
 }
 

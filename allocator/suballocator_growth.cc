@@ -43,9 +43,7 @@ struct Suballocator::Planner {
     std::uint32_t first = unmapped;
     for (int i = 0; i != reach; ++i) {
       const std::uint32_t previous = nodes[first].previous;
-      if (previous == 0 || !IsOpen(nodes[previous])) {
-        break;
-      }
+      if (previous == 0 || !IsOpen(nodes[previous])) break;
       if (reach < 0 && nodes[previous].state() == State::kUnmapped) {
         return;  // the row was tried from there
       }
@@ -54,16 +52,12 @@ struct Suballocator::Planner {
     std::uint32_t last = unmapped;
     for (int i = 0; i != reach; ++i) {
       const std::uint32_t next = nodes[last].next;
-      if (next == 0 || !IsOpen(nodes[next])) {
-        break;
-      }
+      if (next == 0 || !IsOpen(nodes[next])) break;
       last = next;
     }
     const std::uint64_t begin = nodes[first].offset;
     const std::uint64_t end = nodes[last].end();
-    if (end - begin < want.size) {
-      return;
-    }
+    if (end - begin < want.size) return;
     for (std::uint32_t at = first;; at = nodes[at].next) {
       Try(first, begin, end, AlignUp(nodes[at].offset, want.alignment));
       if (nodes[at].end() >= begin + want.size) {
@@ -74,20 +68,14 @@ struct Suballocator::Planner {
           nodes[at].offset < zone && zone < nodes[at].end()) {
         Try(first, begin, end, zone);
       }
-      if (at == last) {
-        break;
-      }
+      if (at == last) break;
     }
   }
 
   void Try(std::uint32_t first, std::uint64_t begin, std::uint64_t end, std::uint64_t start) {
-    if (start < begin || start + want.size > end || !core.MayLieIn(want, start)) {
-      return;
-    }
+    if (start < begin || start + want.size > end || !core.MayLieIn(want, start)) return;
     const auto& nodes = core.nodes_;
-    while (nodes[first].end() <= start) {
-      first = nodes[first].next;
-    }
+    while (nodes[first].end() <= start) first = nodes[first].next;
     const Pages span = {start / core.page_, (start + want.size - 1) / core.page_ + 1};
     std::uint64_t fresh = 0;
     std::uint64_t idle = 0;
@@ -95,9 +83,7 @@ struct Suballocator::Planner {
     for (std::uint32_t at = first; at != 0 && nodes[at].offset < start + want.size; at = nodes[at].next) {
       const Node& node = nodes[at];
       const bool unmapped = node.state() == State::kUnmapped;
-      if (!unmapped && node.stamp > options.settled) {
-        continue;
-      }
+      if (!unmapped && node.stamp > options.settled) continue;
       const Pages pages =
           unmapped ? Pages{node.offset / core.page_, node.end() / core.page_} : core.IdlePages(node);
       const std::uint64_t from = std::max(pages.first, span.first);
@@ -107,9 +93,7 @@ struct Suballocator::Planner {
                    ? std::min(node.end(), core.zones_[1]) - std::min(span.end * core.page_, core.zones_[1])
                    : 0;
     }
-    if (behind < options.room_behind / kGranule) {
-      return;
-    }
+    if (behind < options.room_behind / kGranule) return;
     const bool wrong_zone = core.ZoneOf(start) != want.zone;
     const std::uint64_t whole = fresh + idle;
     const auto [major, minor] =
@@ -129,9 +113,7 @@ struct Suballocator::Planner {
 std::optional<Suballocator::Placement> Suballocator::PlanGrowth(const Request& request,
                                                                 const GrowthOptions& options) const {
   const Want want = WantOf(request);
-  if (want.size > reserved_) {
-    return std::nullopt;
-  }
+  if (want.size > reserved_) return std::nullopt;
   Planner planner{*this, want, options};
   int seen = 0;
   const bool all = options.search == Search::kExhaustive;
@@ -184,9 +166,7 @@ Suballocator::Claim Suballocator::ClaimGrowth(const Request& request, const Plac
     const std::uint64_t to = std::min(nodes_[at].end(), end);
     const std::uint32_t piece =
         Carve(at, static_cast<std::uint32_t>(reached), static_cast<std::uint32_t>(to - reached));
-    if (nodes_[piece].state() == State::kUnmapped) {
-      nodes_[piece].stamp = 0;
-    }
+    if (nodes_[piece].state() == State::kUnmapped) nodes_[piece].stamp = 0;
     if (claimed == 0) {
       claimed = piece;
     } else {
@@ -214,9 +194,7 @@ void Suballocator::SettlePieces(std::uint32_t index, Stamp stamp) {
         (mapped ? pages_.NextUnmapped(page, last) : pages_.NextMapped(page, last)) * page_;
     std::uint32_t rest = 0;
     more = border < end;
-    if (more) {
-      rest = SplitAfter(index, static_cast<std::uint32_t>(border - nodes_[index].offset));
-    }
+    if (more) rest = SplitAfter(index, static_cast<std::uint32_t>(border - nodes_[index].offset));
     Settle(index, mapped ? State::kFree : State::kUnmapped, mapped ? stamp : 0);
     index = rest;
   }
@@ -240,12 +218,8 @@ Suballocator::Handle Suballocator::Commit(const Claim& claim, std::span<const Ra
   const std::uint32_t after = nodes_[index].size != size ? SplitAfter(index, size) : 0;
   const Handle block = MakeLive(index, claim.request);
   // The rest of the claim is fresh pages, or pages that no chunk came for.
-  if (before != 0) {
-    SettlePieces(before, 0);
-  }
-  if (after != 0) {
-    SettlePieces(after, 0);
-  }
+  if (before != 0) SettlePieces(before, 0);
+  if (after != 0) SettlePieces(after, 0);
   return block;
 }
 
@@ -261,9 +235,7 @@ void Suballocator::Abandon(const Claim& claim) {
 Suballocator::Pages Suballocator::IdlePages(const Node& node) const {
   const std::uint64_t first = AlignUp(node.offset, page_) / page_;
   const std::uint64_t end = node.end() / page_;
-  if (first >= end) {
-    return {first, first};
-  }
+  if (first >= end) return {first, first};
   const std::uint64_t from = pages_.NextBorder(first, end);
   return {from, std::max(from, pages_.PreviousBorder(end, from))};
 }
@@ -273,9 +245,7 @@ void Suballocator::ForEachIdle(Stamp settled, Visit visit) const {
   for (const Index& index : free_ranges_) {
     index.ForEach(nodes_.data(), Index::ClassOf(page_), [&](std::uint32_t at) {
       if (nodes_[at].stamp <= settled) {
-        if (const Pages pages = IdlePages(nodes_[at]); pages.end > pages.first) {
-          visit(at, pages);
-        }
+        if (const Pages pages = IdlePages(nodes_[at]); pages.end > pages.first) visit(at, pages);
       }
       return true;
     });

@@ -123,9 +123,7 @@ inline std::uint32_t Suballocator::SplitAfter(std::uint32_t index, std::uint32_t
 // Cuts [start, start + size) out of a free or unmapped node; it is in no index afterwards, the rest is.
 inline std::uint32_t Suballocator::Carve(std::uint32_t index, std::uint32_t start, std::uint32_t size,
                                          std::uint32_t home) {
-  if (nodes_[index].state() == State::kFree) {
-    free_ -= size;
-  }
+  if (nodes_[index].state() == State::kFree) free_ -= size;
   if (nodes_[index].size == size) {
     RemoveFree(index);
     return index;
@@ -136,9 +134,7 @@ inline std::uint32_t Suballocator::Carve(std::uint32_t index, std::uint32_t star
     RemoveFree(index);
     const std::uint32_t piece = SplitAfter(index, left, home);
     InsertFree(index);
-    if (start + std::uint64_t{size} != end) {
-      InsertFree(SplitAfter(piece, size));
-    }
+    if (start + std::uint64_t{size} != end) InsertFree(SplitAfter(piece, size));
     return piece;
   }
   // The rest keeps its slot, so that it often stays where it is in its index.
@@ -158,9 +154,7 @@ inline std::uint32_t Suballocator::Carve(std::uint32_t index, std::uint32_t star
 inline void Suballocator::Settle(std::uint32_t index, State kind, Stamp stamp) {
   Node* const nodes = nodes_.data();
   Node& node = nodes[index];
-  if (kind == State::kFree) {
-    free_ += node.size;
-  }
+  if (kind == State::kFree) free_ += node.size;
   const std::uint32_t previous = node.previous;
   const std::uint32_t next = node.next;
   const bool merges_next = nodes[next].state() == kind;

@@ -14,9 +14,7 @@ absl::Status Broken(const char* what, std::uint64_t offset, std::uint64_t a, std
 absl::Status Suballocator::CheckNode(std::uint32_t index) const {
   const Node& node = nodes_[index];
   const State state = node.state();
-  if (node.size == 0) {
-    return Broken("an empty node", node.offset, node.size, 0);
-  }
+  if (node.size == 0) return Broken("an empty node", node.offset, node.size, 0);
   if ((state == State::kFree || state == State::kUnmapped) && node.next != 0 &&
       nodes_[node.next].state() == state) {
     return Broken("neighbours that are free and of one kind are not merged", node.offset, index, node.next);
@@ -97,9 +95,7 @@ absl::Status Suballocator::CheckSlots(std::uint64_t in_order) const {
     return Broken("slots and runs of homes differ", 0, run_homes_.size(), nodes_.end());
   }
   for (const std::uint8_t home : run_homes_) {
-    if (home >= kHomes) {
-      return Broken("a run of slots is of a home that there is not", 0, home, kHomes);
-    }
+    if (home >= kHomes) return Broken("a run of slots is of a home that there is not", 0, home, kHomes);
   }
   const std::uint64_t slots = nodes_.end() - 1;
   return in_order + vacant + retired_nodes_ == slots
@@ -122,9 +118,7 @@ absl::Status Suballocator::CheckInvariants() const {
     if (node.offset != reached || node.previous != previous) {
       return Broken("nodes do not follow each other", node.offset, node.offset, reached);
     }
-    if (absl::Status status = CheckNode(index); !status.ok()) {
-      return status;
-    }
+    if (absl::Status status = CheckNode(index); !status.ok()) return status;
     ++nodes;
     if (node.is_block()) {
       used += node.size;
@@ -142,18 +136,14 @@ absl::Status Suballocator::CheckInvariants() const {
     reached = node.end();
     previous = index;
   }
-  if (reached != reserved_) {
-    return Broken("the nodes do not cover the region", reached, reached, reserved_);
-  }
+  if (reached != reserved_) return Broken("the nodes do not cover the region", reached, reached, reserved_);
   if (nodes_[0].state() != State::kVacant || nodes_[0].previous != previous) {
     return Broken("slot 0 is not the end of the list", 0, nodes_[0].previous, previous);
   }
   if (used != used_ || live != live_blocks_) {
     return Broken("used is not the sum of live blocks", 0, used, used_);
   }
-  if (free != free_) {
-    return Broken("free is not the sum of free ranges", 0, free, free_);
-  }
+  if (free != free_) return Broken("free is not the sum of free ranges", 0, free, free_);
   if (const char* broken = pages_.CheckInvariants(); broken != nullptr) {
     return absl::InternalError(absl::StrCat("page map: ", broken));
   }

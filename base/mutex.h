@@ -18,9 +18,7 @@ class ABSL_LOCKABLE Mutex {
   Mutex& operator=(const Mutex&) = delete;
 
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
-    if (!mutex_.try_lock()) {
-      LockContended();
-    }
+    if (!mutex_.try_lock()) LockContended();
   }
   void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
   bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) { return mutex_.try_lock(); }
@@ -39,9 +37,7 @@ class ABSL_LOCKABLE Mutex {
         __builtin_ia32_pause();
 #endif
       }
-      if (mutex_.try_lock()) {
-        return;
-      }
+      if (mutex_.try_lock()) return;
     }
     mutex_.lock();
   }

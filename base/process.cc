@@ -25,9 +25,7 @@
 namespace lgpu {
 
 bool Process::IsGone() const {
-  if (!pidfd) {
-    return false;
-  }
+  if (!pidfd) return false;
   pollfd poll_fd{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
   return ::poll(&poll_fd, 1, 0) == 1;
 }
@@ -41,9 +39,7 @@ absl::StatusOr<std::uint64_t> ProcessStartTime(std::int64_t pid) {
   const std::string text = stat.value_or("");
   // The second field is the command in parentheses and may hold anything, parentheses and blanks included.
   const std::size_t end = text.rfind(')');
-  if (end == std::string::npos) {
-    return absl::NotFoundError(absl::StrCat("process ", pid, " is gone"));
-  }
+  if (end == std::string::npos) return absl::NotFoundError(absl::StrCat("process ", pid, " is gone"));
   const std::vector<std::string> fields = absl::StrSplit(text.substr(end + 1), ' ', absl::SkipEmpty());
   constexpr std::size_t kStartTime = 22 - 3;  // the first field after the command is number 3
   std::uint64_t ticks = 0;
@@ -56,9 +52,7 @@ absl::StatusOr<std::uint64_t> ProcessStartTime(std::int64_t pid) {
 absl::StatusOr<Process> HoldProcess(std::int64_t pid) {
   Process process;
   process.pid = pid;
-  if (pid <= 0) {
-    return process;
-  }
+  if (pid <= 0) return process;
   LGPU_ASSIGN_OR_RETURN(const std::uint64_t before, ProcessStartTime(pid));
   process.pidfd.Reset(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0u)));
   if (!process.pidfd) {

@@ -226,14 +226,16 @@ std::string RefusalDetails(const Refusal& refusal) {
   if (refusal.used) table.Add("in use", *refusal.used, UseRemark(refusal));
   AddOwnerRows(refusal, table);
   // The refusal of a charge has no `used`: its `held` counts chunks and charges.
-  if (refusal.held)
+  if (refusal.held) {
     table.Add("held", *refusal.held, refusal.used ? "in granted chunks" : "granted or charged");
+  }
   if (refusal.limit && refusal.used) {
     const Bytes free = SaturatingSub(*refusal.limit, *refusal.used);
     table.Add("free", free, FreeRemark(refusal, free));
   }
-  if (refusal.coming_back)
+  if (refusal.coming_back) {
     table.Add("returning", *refusal.coming_back, "given back, but not confirmed free yet");
+  }
   AddCardRows(refusal, table);
   table.AppendTo(text);
   if (refusal.waited) {
@@ -307,8 +309,9 @@ class Reader {
   }
   void Read(const char* key, Bytes& value) {
     const Json* member = Find(key);
-    if (Require(member != nullptr && member->is_number_unsigned()))
+    if (Require(member != nullptr && member->is_number_unsigned())) {
       value = Bytes(member->get<std::uint64_t>());
+    }
   }
   void Read(const char* key, std::optional<Bytes>& value) {
     if (Find(key) != nullptr) Read(key, value.emplace());

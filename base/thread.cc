@@ -58,9 +58,7 @@ Thread& Thread::operator=(Thread&& other) noexcept {
 }
 
 void Thread::Join() {
-  if (std::exchange(joinable_, false)) {
-    pthread_join(thread_, nullptr);
-  }
+  if (std::exchange(joinable_, false)) pthread_join(thread_, nullptr);
 }
 
 }  // namespace lgpu

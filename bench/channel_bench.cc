@@ -60,9 +60,7 @@ void ServeGrants(UniqueFd socket) {
   v1::Frame answer;
   std::uint64_t next_id = 0;
   while (channel.ReceiveInto(received).ok()) {
-    if (!received.frame.has_grow()) {
-      continue;
-    }
+    if (!received.frame.has_grow()) continue;
     v1::Grant& grant = *answer.mutable_grant();
     grant.set_request_id(received.frame.grow().request_id());
     grant.set_device_id(received.frame.grow().device_id());
@@ -71,9 +69,7 @@ void ServeGrants(UniqueFd socket) {
     v1::Chunk& chunk = *grant.add_chunks();
     chunk.set_id(next_id);
     chunk.set_bytes(kChunkBytes);
-    if (!channel.Send(answer, std::array<int, 1>{memory.get()}).ok()) {
-      return;
-    }
+    if (!channel.Send(answer, std::array<int, 1>{memory.get()}).ok()) return;
   }
 }
 
@@ -101,9 +97,7 @@ void BM_GrowAndGrantWithOneFd(benchmark::State& state) {
     return channel.Send(ack).ok();
   };
   bool ok = grow();
-  for (auto _ : state) {
-    ok = ok && grow();
-  }
+  for (auto _ : state) ok = ok && grow();
   if (!ok) state.SkipWithError("the other end is gone");
 }
 BENCHMARK(BM_GrowAndGrantWithOneFd)

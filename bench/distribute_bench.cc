@@ -39,8 +39,9 @@ void UseCores(std::int64_t count) {
   cpu_set_t set;
   CPU_ZERO(&set);
   for (int core = 0; core < count; ++core) CPU_SET(core, &set);
-  if (sched_setaffinity(0, sizeof(set), &set) != 0)
+  if (sched_setaffinity(0, sizeof(set), &set) != 0) {
     std::cerr << "distribute_bench: this machine has fewer cores\n";
+  }
 }
 
 Context Open(int devices, Bytes memory) {

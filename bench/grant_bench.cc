@@ -318,8 +318,9 @@ void GrowAndMapFromDaemon(benchmark::State& state, Watched watched) {
       break;
     }
   }
-  if (scraper && !scraper->works())
+  if (scraper && !scraper->works()) {
     state.SkipWithError("the scraper and the watchers had no answer from the daemon");
+  }
 }
 
 void BM_GrowAndMapFromDaemon(benchmark::State& state) { GrowAndMapFromDaemon(state, Watched::kNot); }

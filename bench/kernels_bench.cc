@@ -37,8 +37,9 @@ class Memory {
   explicit Memory(std::size_t bytes)
       : size_(bytes), data_(static_cast<std::byte*>(::operator new(bytes, kAlign))) {
     // Small floats, halves and whole numbers alike: nothing is slow because it is subnormal.
-    for (std::size_t i = 0; i < bytes; ++i)
+    for (std::size_t i = 0; i < bytes; ++i) {
       data_.get()[i] = static_cast<std::byte>(i % 2 == 0 ? i / 2 % 64 : 0x3c);
+    }
   }
   std::byte* data() const { return data_.get(); }
   std::size_t size() const { return size_; }

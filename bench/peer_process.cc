@@ -40,9 +40,7 @@ absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(const std::strin
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (CPU_ISSET(static_cast<std::size_t>(cpu), &peer->before_)) cpus.push_back(cpu);
   }
-  if (cores == Cores::kTwo && cpus.size() < 2) {
-    return absl::FailedPreconditionError("this needs two CPUs");
-  }
+  if (cores == Cores::kTwo && cpus.size() < 2) return absl::FailedPreconditionError("this needs two CPUs");
   // The peer inherits this thread's cores.
   if (cores != Cores::kAny) Pin(cpus[cores == Cores::kTwo ? 1 : 0]);
 
@@ -50,9 +48,7 @@ absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(const std::strin
       {.argv = {"/proc/self/exe", "--peer=" + name},
        .descriptors = {{session->theirs.get(), kSessionFd}, {control->theirs.get(), kControlFd}}});
   if (cores != Cores::kAny) Pin(cpus[0]);
-  if (!process.ok()) {
-    return absl::InternalError("posix_spawn: " + std::string(process.status().message()));
-  }
+  if (!process.ok()) return absl::InternalError("posix_spawn: " + std::string(process.status().message()));
   peer->process_ = *std::move(process);
   peer->session_ = std::move(session->ours);
   peer->control_ = std::move(control->ours);

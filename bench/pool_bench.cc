@@ -96,14 +96,10 @@ class Churn {
       block = *pool_.Allocate(sizes_.size());
       sizes_.Next();
     }
-    for (std::size_t i = 0; i < 4 * workload.live; ++i) {
-      Step();
-    }
+    for (std::size_t i = 0; i < 4 * workload.live; ++i) Step();
   }
   ~Churn() {
-    for (const Block& block : live_) {
-      pool_.Free(block).IgnoreError();
-    }
+    for (const Block& block : live_) pool_.Free(block).IgnoreError();
   }
   void Step() {
     Block& block = live_[sizes_.victim()];
@@ -129,9 +125,7 @@ void BM_Pool(benchmark::State& state, const Workload& workload) {
   const auto pool = MakePool(workload.limit);
   Churn churn(*pool, workload, 1);
   const MemoryStats before = pool->stats();
-  for (auto _ : state) {
-    churn.Step();
-  }
+  for (auto _ : state) churn.Step();
   const MemoryStats after = pool->stats();
   state.counters["hits"] = static_cast<double>(after.cache_hits - before.cache_hits) /
                            static_cast<double>(after.num_allocs - before.num_allocs);
@@ -143,27 +137,21 @@ BENCHMARK_CAPTURE(BM_Pool, D, kD);
 void BM_PoolByAddress(benchmark::State& state, const Workload& workload) {
   const auto pool = MakePool(workload.limit);
   Churn churn(*pool, workload, 1);
-  for (auto _ : state) {
-    churn.StepByAddress();
-  }
+  for (auto _ : state) churn.StepByAddress();
 }
 BENCHMARK_CAPTURE(BM_PoolByAddress, A, kA);
 BENCHMARK_CAPTURE(BM_PoolByAddress, D, kD);
 
 // A block, in new pages where the mapped ones have no place: as the pool does where the limit allows it.
 Suballocator::Handle Place(Suballocator& blocks, Bytes bytes) {
-  if (const auto handle = blocks.Allocate({.bytes = bytes}, Suballocator::Effort::kQuick)) {
-    return *handle;
-  }
+  if (const auto handle = blocks.Allocate({.bytes = bytes}, Suballocator::Effort::kQuick)) return *handle;
   if (const auto handle = blocks.Allocate({.bytes = bytes}, Suballocator::Effort::kExhaustive)) {
     return *handle;
   }
   const auto placement = blocks.PlanGrowth({.bytes = bytes}, {});
   std::vector<Suballocator::Range> pages;
   for (const Suballocator::Run& run : blocks.UnmappedRuns(*placement)) {
-    for (Bytes at; at < run.pages.bytes; at += 2_MiB) {
-      pages.push_back({run.pages.offset + at, 2_MiB});
-    }
+    for (Bytes at; at < run.pages.bytes; at += 2_MiB) pages.push_back({run.pages.offset + at, 2_MiB});
   }
   const Suballocator::Range all{pages.front().offset, pages.back().end() - pages.front().offset};
   return blocks.Commit(blocks.ClaimGrowth({.bytes = bytes}, *placement, all), pages);
@@ -184,12 +172,8 @@ void BM_Core(benchmark::State& state, const Workload& workload) {
     handle = Place(*pool, sizes.size());
     sizes.Next();
   };
-  for (std::size_t i = 0; i < 4 * workload.live; ++i) {
-    step();
-  }
-  for (auto _ : state) {
-    step();
-  }
+  for (std::size_t i = 0; i < 4 * workload.live; ++i) step();
+  for (auto _ : state) step();
 }
 BENCHMARK_CAPTURE(BM_Core, A, kA);
 BENCHMARK_CAPTURE(BM_Core, B, kB);
@@ -305,9 +289,7 @@ BENCHMARK(BM_SnapshotStop)->Arg(100'000)->Arg(1'000'000)->UseRealTime()->Unit(be
 std::unique_ptr<Pool> shared_pool;
 
 void BM_PoolThreads(benchmark::State& state) {
-  if (state.thread_index() == 0) {
-    shared_pool = MakePool(16_GiB);
-  }
+  if (state.thread_index() == 0) shared_pool = MakePool(16_GiB);
   std::unique_ptr<Churn> churn;
   for (auto _ : state) {
     if (churn == nullptr) {
@@ -330,9 +312,7 @@ BENCHMARK(BM_PoolThreads)->Threads(1)->Threads(2)->Threads(8)->UseRealTime();
 void BM_OwnPoolThreads(benchmark::State& state) {
   const std::unique_ptr<Pool> pool = MakePool(16_GiB);
   Churn churn(*pool, kD, static_cast<unsigned>(state.thread_index()));
-  for (auto _ : state) {
-    churn.Step();
-  }
+  for (auto _ : state) churn.Step();
   state.SetItemsProcessed(state.iterations());
 }
 BENCHMARK(BM_OwnPoolThreads)->Threads(1)->Threads(2)->Threads(8)->UseRealTime();

@@ -188,8 +188,9 @@ int Main(int argc, char** argv) {
   auto daemon = DaemonProcess::Start({.simulate = "1GiB"});
   if (!daemon.ok()) return 1;
   for (const std::uint64_t mib : {8, 256}) {
-    if (const int failed = KillClients(argv[0], (*daemon)->dir(), mib << 20, kills); failed != 0)
+    if (const int failed = KillClients(argv[0], (*daemon)->dir(), mib << 20, kills); failed != 0) {
       return failed;
+    }
   }
   return 0;
 }

@@ -50,9 +50,7 @@ BENCHMARK(BM_BareCopy)->Threads(1)->Threads(2)->UseRealTime();
 struct Pages {
   Pages() {
     auto daemon_page = SharedPages::CreateClientPage();
-    if (!daemon_page.ok()) {
-      return;
-    }
+    if (!daemon_page.ok()) return;
     auto client_page = SharedPages::OpenClientPage(UniqueFd(::fcntl(daemon_page->fd(), F_DUPFD_CLOEXEC, 0)));
     if (client_page.ok()) {
       daemon = *std::move(daemon_page);

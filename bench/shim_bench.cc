@@ -241,8 +241,9 @@ int Inside(int argc, char** argv) {
   Driver::Find(library, "cuDevicePrimaryCtxRetain", retain);
   Driver::Find(library, "cuCtxPushCurrent_v2", push);
   shim::Context context = nullptr;
-  if (init(0) != shim::kSuccess || retain(&context, 0) != shim::kSuccess || push(context) != shim::kSuccess)
+  if (init(0) != shim::kSuccess || retain(&context, 0) != shim::kSuccess || push(context) != shim::kSuccess) {
     return 1;
+  }
   // The first charge fills the allowance.
   DevicePtr address = 0;
   if (Shim().alloc(&address, kMiB) != shim::kSuccess) return 1;
@@ -265,8 +266,9 @@ void StartMany(const std::vector<std::string>& run, const SpawnOptions::Environm
   auto started = testing::RunProgram({.argv = command, .environment = environment});
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - before;
   std::size_t ok = 0;
-  for (std::size_t at = 0; started.ok() && (at = started->out.find("ok\n", at)) != std::string::npos; ++at)
+  for (std::size_t at = 0; started.ok() && (at = started->out.find("ok\n", at)) != std::string::npos; ++at) {
     ++ok;
+  }
   std::printf("%zu of %d processes started at once, in %.1f s\n", ok, kProcesses, took.count());
 }
 

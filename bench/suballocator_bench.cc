@@ -21,9 +21,7 @@ void Print(const std::string& text) {
 namespace {
 
 void PrintGoals(const Goals& goals) {
-  if (goals.empty()) {
-    return;
-  }
+  if (goals.empty()) return;
   TextTable table({"goals", "measured", "goal", ""});
   for (const Goal& goal : goals) {
     const bool floor = goal.at_least > 0;
@@ -73,9 +71,7 @@ int Main(int argc, char** argv) {
       {"waste", WasteTable}, {"first-refusal", FirstRefusalTable},
       {"moves", MovesTable}, {"metadata", MetadataTable}};
   Goals goals;
-  for (const std::string& table : settings.tables) {
-    tables.at(table)(settings, goals);
-  }
+  for (const std::string& table : settings.tables) tables.at(table)(settings, goals);
   PrintGoals(goals);
   return 0;
 }

@@ -22,9 +22,7 @@ namespace {
 std::vector<const ContenderKind*> SpaceKinds(const Settings& settings) {
   std::vector<const ContenderKind*> kinds;
   for (const ContenderKind& kind : ContenderKinds()) {
-    if (kind.for_space && settings.WantsContender(kind.name)) {
-      kinds.push_back(&kind);
-    }
+    if (kind.for_space && settings.WantsContender(kind.name)) kinds.push_back(&kind);
   }
   return kinds;
 }
@@ -32,9 +30,7 @@ std::vector<const ContenderKind*> SpaceKinds(const Settings& settings) {
 std::vector<Trace> SpaceTraces(const Settings& settings) {
   std::vector<Trace> traces;
   for (const std::string_view name : SpaceWorkloads()) {
-    if (settings.WantsWorkload(name)) {
-      traces.push_back(*MakeWorkload(name));
-    }
+    if (settings.WantsWorkload(name)) traces.push_back(*MakeWorkload(name));
   }
   return traces;
 }
@@ -44,9 +40,7 @@ bool TakesTooLong(const ContenderKind& kind, const Trace& trace) {
 }
 
 LimitSearch SearchFor(const Settings& settings, const Trace& trace) {
-  if (!settings.is_short) {
-    return {};
-  }
+  if (!settings.is_short) return {};
   return trace.events.size() < 200000 ? LimitSearch{.resolution = 0.0005}
                                       : LimitSearch{.resolution = 0.0005, .confirmations = 4};
 }
@@ -123,9 +117,7 @@ void SpaceTable(const Settings& settings, Goals& goals) {
       const std::optional<Bytes> limit = SmallestLimit(trace, kind->make, SearchFor(settings, trace));
       const double ratio = limit ? Ratio(*limit, Summarize(trace).peak_live) : 99;
       row.push_back(limit ? Fixed(ratio, 4) : ">4");
-      if (kind->name == "pool") {
-        AddSpaceGoal(trace, ratio, goals);
-      }
+      if (kind->name == "pool") AddSpaceGoal(trace, ratio, goals);
     }
     table.AddRow(row);
   }
@@ -135,9 +127,7 @@ void SpaceTable(const Settings& settings, Goals& goals) {
 void WasteTable(const Settings& settings, Goals&) {
   const std::vector<Trace> traces = SpaceTraces(settings);
   std::vector<std::string> header = {"1 - peak live / peak held, %"};
-  for (const Trace& trace : traces) {
-    header.push_back(trace.name);
-  }
+  for (const Trace& trace : traces) header.push_back(trace.name);
   TextTable table(header);
   for (const ContenderKind* kind : SpaceKinds(settings)) {
     std::vector<std::string> row = {std::string(kind->what)};
@@ -174,22 +164,16 @@ void FirstRefusalTable(const Settings& settings, Goals& goals) {
         least = std::min(least, use);
       }
       const double mean = sum / settings.seeds;
-      if (kind.name == "bound") {
-        bounds[workload.name] = mean;
-      }
+      if (kind.name == "bound") bounds[workload.name] = mean;
       const double of_bound = mean / bounds[workload.name];
       row.insert(row.end(), {Fixed(mean, 4), Fixed(least, 4), Fixed(of_bound, 4)});
-      if (kind.name == "pool") {
-        AddFirstRefusalGoal(workload.name, mean, of_bound, goals);
-      }
+      if (kind.name == "pool") AddFirstRefusalGoal(workload.name, mean, of_bound, goals);
     }
     table.AddRow(row);
   };
   measure(**FindContenderKind("bound"));
   for (const ContenderKind* kind : SpaceKinds(settings)) {
-    if (kind->name != "bound") {
-      measure(*kind);
-    }
+    if (kind->name != "bound") measure(*kind);
   }
   Print("Rising churn: live bytes / limit at the first refusal, mean and least of " +
         std::to_string(settings.seeds) + " seeds\n\n" + table.Text() + "\n");
@@ -198,21 +182,15 @@ void FirstRefusalTable(const Settings& settings, Goals& goals) {
 void MovesTable(const Settings& settings, Goals& goals) {
   constexpr double kSpare[] = {0.01, 0.03, 0.05, 0.08};
   std::vector<std::string> header = {"pages moved per step"};
-  for (const double spare : kSpare) {
-    header.push_back(Fixed(spare * 100, 0) + " % spare");
-  }
+  for (const double spare : kSpare) header.push_back(Fixed(spare * 100, 0) + " % spare");
   TextTable table(header);
   for (const std::string_view name : {"S1", "S2", "S3", "S4", "S5", "S6", "S7"}) {
-    if (!settings.WantsWorkload(name)) {
-      continue;
-    }
+    if (!settings.WantsWorkload(name)) continue;
     const Trace trace = *MakeWorkload(name);
     const Bytes peak = Summarize(trace).peak_live;
     for (const std::string_view kind_name : {"pool", "expandable"}) {
       const ContenderKind& kind = **FindContenderKind(kind_name);
-      if (!settings.WantsContender(kind_name)) {
-        continue;
-      }
+      if (!settings.WantsContender(kind_name)) continue;
       std::vector<std::string> row = {trace.name + " " + std::string(kind.what)};
       for (const double spare : kSpare) {
         const auto contender = kind.make({.limit = LimitWithSpare(peak, spare), .slots = trace.slots});
@@ -238,9 +216,7 @@ void MetadataTable(const Settings& settings, Goals& goals) {
   const std::span<const Event> fill(trace.events.data(), trace.fill_end);
   const auto blocks = static_cast<double>(trace.fill_end);
   for (const ContenderKind& kind : ContenderKinds()) {
-    if (!settings.WantsContender(kind.name) || kind.name == "bound") {
-      continue;
-    }
+    if (!settings.WantsContender(kind.name) || kind.name == "bound") continue;
     const std::uint64_t before = HostMemoryInUse();
     const auto contender = kind.make({.limit = 24_GiB, .slots = trace.slots});
     if (kind.replay(*contender, fill) < fill.size()) {

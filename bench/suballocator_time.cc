@@ -49,9 +49,7 @@ class TimeTable {
 
   void Measure(const TimeWorkload& workload) {
     const absl::StatusOr<Trace> trace = MakeWorkload(workload.name);
-    if (!trace.ok()) {
-      return;
-    }
+    if (!trace.ok()) return;
     std::vector<const ContenderKind*> kinds;
     for (const ContenderKind& kind : ContenderKinds()) {
       if (kind.for_time && (settings_.WantsContender(kind.name) || kind.name == "flat")) {
@@ -67,9 +65,7 @@ class TimeTable {
       }
     }
     for (std::size_t i = 0; i < kinds.size(); ++i) {
-      if (cells[i].failure.empty()) {
-        MeasureLatency(*kinds[i], *trace, workload.limit, cells[i]);
-      }
+      if (cells[i].failure.empty()) MeasureLatency(*kinds[i], *trace, workload.limit, cells[i]);
     }
     PrintRows(*trace, kinds, cells);
   }
@@ -98,9 +94,7 @@ class TimeTable {
 
   void MeasureRound(const ContenderKind& kind, const Trace& trace, Bytes limit, TimeCell& cell) const {
     const std::unique_ptr<Contender> contender = Filled(kind, trace, limit, cell);
-    if (contender == nullptr) {
-      return;
-    }
+    if (contender == nullptr) return;
     const std::span<const Event> work(trace.events.data() + trace.fill_end,
                                       trace.drain_begin - trace.fill_end);
     const CpuTimer timer;
@@ -114,9 +108,7 @@ class TimeTable {
       }
       done += batch.size();
       elapsed = timer.Seconds();
-      if (elapsed > settings_.seconds) {
-        break;
-      }
+      if (elapsed > settings_.seconds) break;
     }
     cell.cut = done < work.size();
     cell.ns_per_pair.push_back(elapsed * 1e9 / (static_cast<double>(done) / 2));
@@ -129,9 +121,7 @@ class TimeTable {
     std::vector<std::uint32_t> least;
     for (int pass = 0; pass < kPasses; ++pass) {
       const std::unique_ptr<Contender> contender = Filled(kind, trace, limit, cell);
-      if (contender == nullptr) {
-        return;
-      }
+      if (contender == nullptr) return;
       MergePass(MeasurePass(kind, trace, *contender), least);
     }
     cell.latency = clock_.Summarize(least);
@@ -147,9 +137,7 @@ class TimeTable {
       kind.replay(contender, {&trace.events[i], 1});
       ticks.push_back(static_cast<std::uint32_t>(
           std::min<std::uint64_t>(OperationClock::Now() - before, ~std::uint32_t{0})));
-      if (i % kBatch == 0 && timer.Seconds() > settings_.seconds) {
-        break;
-      }
+      if (i % kBatch == 0 && timer.Seconds() > settings_.seconds) break;
     }
     return ticks;
   }
@@ -218,9 +206,7 @@ void TimeTables(const Settings& settings, Goals& goals) {
         "shortest of four passes\n\n");
   TimeTable table(settings, goals);
   for (const TimeWorkload& workload : TimeWorkloads()) {
-    if (settings.WantsWorkload(workload.name)) {
-      table.Measure(workload);
-    }
+    if (settings.WantsWorkload(workload.name)) table.Measure(workload);
   }
 }
 

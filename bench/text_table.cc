@@ -10,9 +10,7 @@ std::string TextTable::Text() const {
   std::vector<std::size_t> widths;
   for (const std::vector<std::string>& row : rows_) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      widths[i] = std::max(widths[i], row[i].size());
-    }
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
   std::string text;
   for (const std::vector<std::string>& row : rows_) {

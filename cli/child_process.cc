@@ -61,8 +61,9 @@ absl::StatusOr<int> ChildProcess::Wait(const ForwardedSignals& signals, int watc
   while (true) {
     int status = 0;
     const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
-    if (ended < 0 && errno != EINTR)
+    if (ended < 0 && errno != EINTR) {
       return absl::InternalError(absl::StrCat("waitpid: ", std::strerror(errno)));
+    }
     if (ended == pid_) return ExitCodeOf(status);
 
     pollfd polled[2] = {{signal_fd.get(), POLLIN, 0}, {watched, POLLIN, 0}};

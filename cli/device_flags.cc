@@ -119,8 +119,9 @@ absl::StatusOr<std::uint64_t> PartOfCard(const std::string& memory,
     }
     chosen = &card;
   }
-  if (chosen == nullptr)
+  if (chosen == nullptr) {
     return absl::NotFoundError(absl::StrCat("--memory ", memory, ": no GPU is served here"));
+  }
   const auto part = static_cast<std::uint64_t>(static_cast<double>(chosen->total_bytes()) * percent / 100);
   return std::max(part / chosen->granularity_bytes(), std::uint64_t{1}) * chosen->granularity_bytes();
 }
@@ -147,8 +148,9 @@ absl::StatusOr<std::uint64_t> ParseSizeOrZero(const char* flag, const std::strin
 
 absl::StatusOr<std::uint64_t> ParseSize(const char* flag, const std::string& text) {
   LGPU_ASSIGN_OR_RETURN(const std::uint64_t bytes, ParseSizeOrZero(flag, text));
-  if (bytes == 0)
+  if (bytes == 0) {
     return absl::InvalidArgumentError(absl::StrCat(flag, " must be above 0\ntry: ", flag, " 256MiB"));
+  }
   return bytes;
 }
 

@@ -79,8 +79,9 @@ Check CheckGpuSupport() {
       "for kernels: scripts/deps --cuda (Debian's section non-free) or NVIDIA's toolkit, then build again "
       "with -DLGPU_CUDA=ON";
   if (HasNvidiaDriver()) {
-    if (kKernels)
+    if (kKernels) {
       return {"gpu-support", Level::kOk, "an NVIDIA driver is there; kernels for GPUs were built"};
+    }
     return {
         "gpu-support",
         Level::kWarn,

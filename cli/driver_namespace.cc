@@ -78,8 +78,9 @@ absl::Status EnterNamespace() {
     LGPU_RETURN_IF_ERROR(EnterUserNamespace());
   }
   // Later mounts of the machine appear here; mounts made here do not appear there.
-  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) {
     return CannotMount("mounts of its own (mount of / as a slave)", errno);
+  }
   return absl::OkStatus();
 }
 
@@ -94,8 +95,9 @@ struct Piece {
 std::string NotedVariables() {
   std::string text;
   for (const char* const name : kNoted) {
-    if (const char* const value = std::getenv(name); value != nullptr)
+    if (const char* const value = std::getenv(name); value != nullptr) {
       absl::StrAppend(&text, name, "=", value, "\n");
+    }
   }
   return text;
 }
@@ -125,8 +127,9 @@ absl::StatusOr<std::vector<Piece>> ReadPieces(const fs::path& folder) {
 
 absl::Status MakePiece(const fs::path& folder, const Piece& piece) {
   if (piece.real_name.empty()) {
-    if (::symlink(piece.target.c_str(), (folder / piece.name).c_str()) != 0)
+    if (::symlink(piece.target.c_str(), (folder / piece.name).c_str()) != 0) {
       return CannotMount((folder / piece.name).string(), errno);
+    }
     return absl::OkStatus();
   }
   LGPU_RETURN_IF_ERROR(WriteFile(folder / piece.name, piece.bytes, 0755));
@@ -141,11 +144,13 @@ absl::Status EnterDriverNamespace(const Isolation& isolation) {
   LGPU_ASSIGN_OR_RETURN(const std::vector<Piece> pieces, ReadPieces(folder));
   LGPU_RETURN_IF_ERROR(EnterNamespace());
   // Of memory, so that the folder's own file system may forbid programs (noexec) and each run has its lease.
-  if (::mount("lgpu", folder.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=16m") != 0)
+  if (::mount("lgpu", folder.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=16m") != 0) {
     return CannotMount(absl::StrCat("a file system at ", folder.string()), errno);
+  }
   for (const Piece& piece : pieces) LGPU_RETURN_IF_ERROR(MakePiece(folder, piece));
-  for (const Isolation::Covered& covered : isolation.covered)
+  for (const Isolation::Covered& covered : isolation.covered) {
     LGPU_RETURN_IF_ERROR(Bind(folder / covered.soname, covered.file));
+  }
   if (::mount(nullptr, folder.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV,
               nullptr) != 0)
     return CannotMount(absl::StrCat(folder.string(), " as read-only"), errno);

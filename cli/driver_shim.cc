@@ -178,8 +178,9 @@ std::optional<DriverCalls> CompareDriver(const DriverShimPlaces& places, const V
     for (int next = version + 1; next <= version + kAhead; ++next) {
       for (const char* const twin : {"", "_ptsz"}) {
         const std::string symbol = absl::StrCat(name, "_v", next, twin);
-        if (!known.contains(symbol) && ::dlsym(library, symbol.c_str()) != nullptr)
+        if (!known.contains(symbol) && ::dlsym(library, symbol.c_str()) != nullptr) {
           calls.newer.push_back(symbol);
+        }
       }
     }
   }

@@ -67,8 +67,9 @@ int Fail(int report, int code, const std::string& why) {
 absl::Status StatusOf(const std::string& report) {
   int code = 0;
   const auto [end, error] = std::from_chars(report.data(), report.data() + report.size(), code);
-  if (error != std::errc() || end == report.data() + report.size())
+  if (error != std::errc() || end == report.data() + report.size()) {
     return absl::InternalError(absl::StrCat("lgpu ", kIsolatedVerb, " said: ", report));
+  }
   const std::string why(end + 1, report.data() + report.size());
   if (code == kExitCommandNotFound) return absl::NotFoundError(why);
   if (code == kExitNotExecutable) return absl::InternalError(why);
@@ -92,11 +93,13 @@ absl::StatusOr<SpawnedProcess> SpawnIsolated(SpawnOptions options, const Isolati
   LGPU_ASSIGN_OR_RETURN(Pipe report, Pipe::Make());
   std::vector<std::string> words = {"/proc/self/exe", kIsolatedVerb, absl::StrCat(report.write.get()),
                                     isolation.folder};
-  for (const Isolation::Covered& covered : isolation.covered)
+  for (const Isolation::Covered& covered : isolation.covered) {
     words.push_back(absl::StrCat(kCover, covered.soname, ":", covered.file));
+  }
   for (const auto& [name, value] : options.environment) {
-    if (IsOfLoader(name))
+    if (IsOfLoader(name)) {
       words.push_back(value ? absl::StrCat(kSet, name, "=", *value) : absl::StrCat(kUnset, name));
+    }
   }
   std::erase_if(options.environment, [](const auto& variable) { return IsOfLoader(variable.first); });
   words.emplace_back(kEnd);

@@ -394,8 +394,9 @@ std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& sn
             absl::StrCat(FormatOwner(lease.owner(), lease.owner_uid()), " (uid ", lease.owner_uid(), ")"));
   facts.Add("created", absl::StrCat(FormatIso8601(lease.created_at()), ", ", FormatAge(age), " ago"));
   if (const std::string idle = Idle(snapshot, lease); !idle.empty()) facts.Add("last op", idle + " ago");
-  if (lease.degraded())
+  if (lease.degraded()) {
     facts.Add("state", "DEGRADED: it has less than it was promised; lgpud goes on trying");
+  }
   facts.Add("ends", EndText(lease));
   if (lease.has_management()) facts.Add("managed", "only root resizes and removes it");
   if (const std::string labels = LabelsText(lease); !labels.empty()) facts.Add("labels", Printable(labels));
@@ -412,8 +413,9 @@ std::string FormatLease(const v1::LeaseStats& lease, const v1::StatsSnapshot& sn
     for (const v1::ChargedKind& kind : session.charged_by_kind()) {
       kinds.push_back(absl::StrCat(Printable(kind.kind()), " ", Size(kind.bytes())));
     }
-    if (session.allowance_bytes() > 0)
+    if (session.allowance_bytes() > 0) {
       kinds.push_back(absl::StrCat("unused allowance ", Size(session.allowance_bytes())));
+    }
     absl::StrAppend(&text, "\nCharged by pid ", session.pid(), ": ", absl::StrJoin(kinds, ", "), "\n");
   }
   for (const v1::SessionStats& session : lease.sessions()) {

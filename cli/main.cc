@@ -311,8 +311,9 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   // Before all else: the signals and files that this process is given are the command's.
-  if (argc > 1 && std::string_view(argv[1]) == lgpu::cli::kIsolatedVerb)
+  if (argc > 1 && std::string_view(argv[1]) == lgpu::cli::kIsolatedVerb) {
     return lgpu::cli::BecomeIsolated(argc, argv);
+  }
   lgpu::OpenStandardFiles();
   return lgpu::cli::Main(argc, argv);
 }

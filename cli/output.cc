@@ -178,8 +178,9 @@ absl::Status WriteOut(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0)
+    if (written < 0) {
       return absl::UnknownError(absl::StrCat("cannot write the answer: ", std::strerror(errno)));
+    }
     text.remove_prefix(static_cast<std::size_t>(written));
   }
   return absl::OkStatus();

@@ -20,8 +20,9 @@ void RepeatFlags::AddTo(CLI::App& verb) {
 
 absl::Status RepeatFlags::Run(const std::function<absl::Status()>& once) const {
   if (interval.empty()) return once();
-  if (count < 0)
+  if (count < 0) {
     return absl::InvalidArgumentError(absl::StrCat("--count ", count, " is below 0\ntry: --count 10"));
+  }
   const absl::StatusOr<std::chrono::milliseconds> pause = ParseDuration(interval);
   if (!pause.ok()) return absl::InvalidArgumentError(absl::StrCat("--interval: ", pause.status().message()));
   if (pause->count() == 0) return absl::InvalidArgumentError("--interval must be above 0\ntry: --interval 1");

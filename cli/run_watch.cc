@@ -40,8 +40,9 @@ std::string ExplanationOf(const v1::Event& event) {
     text += event.text();
   }
   std::vector<std::string> lines;
-  for (const auto line : absl::StrSplit(text, '\n'))
+  for (const auto line : absl::StrSplit(text, '\n')) {
     lines.push_back(Printable(std::string_view(line.data(), line.size())));
+  }
   return absl::StrJoin(lines, "\n");
 }
 

@@ -126,8 +126,9 @@ absl::StatusOr<std::optional<ShimFile>> ShimFile::Read(const std::string& path, 
   ShimFile file;
   file.bytes_ = *std::move(bytes);
   file.note_ = file.bytes_.find(std::string_view(PlaceNote::kMarker, sizeof(PlaceNote::kMarker)));
-  if (file.note_ == std::string::npos || file.bytes_.size() - file.note_ < sizeof(PlaceNote))
+  if (file.note_ == std::string::npos || file.bytes_.size() - file.note_ < sizeof(PlaceNote)) {
     return damaged("room for a note");
+  }
   const auto runpath = std::find_if(library->dynamic.begin(), library->dynamic.end(),
                                     [](const Elf64_Dyn& entry) { return entry.d_tag == DT_RUNPATH; });
   const std::optional<std::uint64_t> folder = library->AddressOf(file.note_ + offsetof(PlaceNote, folder));

@@ -59,9 +59,7 @@ absl::StatusOr<std::string> FormatSlurmGres(const v1::ListPhysicalDevicesRespons
     ++types[type];
     all += count;
   }
-  if (types.empty()) {
-    return absl::FailedPreconditionError("this lgpud serves no GPU\ntry: lgpu ls");
-  }
+  if (types.empty()) return absl::FailedPreconditionError("this lgpud serves no GPU\ntry: lgpu ls");
   const std::string counts = absl::StrJoin(types, ",", [](std::string* out, const auto& type) {
     absl::StrAppend(out, "gpu:", type.first, ":", type.second);
   });

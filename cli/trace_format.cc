@@ -130,8 +130,9 @@ TraceJson InstantEvent(const v1::Event& event) {
   TraceJson args = {{"text", event.text()}, {"pid", event.pid()}, {"sequence", event.sequence()}};
   if (refused) args["asked_bytes"] = event.refusal().asked_bytes();
   std::string kind = v1::Event::Kind_Name(event.kind());
-  if (constexpr std::string_view kPrefix = "KIND_"; kind.starts_with(kPrefix))
+  if (constexpr std::string_view kPrefix = "KIND_"; kind.starts_with(kPrefix)) {
     kind = kind.substr(kPrefix.size());
+  }
   return {{"name", absl::AsciiStrToLower(kind)},
           {"cat", refused ? "refusal" : "event"},
           {"ph", "i"},
@@ -148,8 +149,9 @@ std::map<std::int64_t, std::string> TracedPrograms(const TraceRecord& record) {
   for (const auto& [sequence, op] : record.ops) programs[op.pid()];
   for (const auto& [sequence, copy] : record.copies) programs[copy.pid()];
   for (const TraceRecord::Sample& sample : record.samples) {
-    for (const v1::SessionStats& session : sample.lease.sessions())
+    for (const v1::SessionStats& session : sample.lease.sessions()) {
       programs[session.pid()] = session.command();
+    }
   }
   return programs;
 }

@@ -127,9 +127,7 @@ class Daemon::Impl {
                                                               .outlives_daemon = journal_ != nullptr,
                                                               .grant_times = &grant_times_},
                                               MaxSessions(config_));
-    if (found) {
-      LGPU_RETURN_IF_ERROR(Recover(backend, *found));
-    }
+    if (found) LGPU_RETURN_IF_ERROR(Recover(backend, *found));
     LGPU_ASSIGN_OR_RETURN(
         control_,
         ControlServer::Start({.leases = leases_,
@@ -204,34 +202,20 @@ class Daemon::Impl {
   void Stop() {
     {
       MutexLock lock(mutex_);
-      if (std::exchange(stopping_, true)) {
-        return;
-      }
+      if (std::exchange(stopping_, true)) return;
     }
     Tell(v1::Event::KIND_DAEMON_STOPPING, "lgpud is stopping");
-    if (http_ != nullptr) {
-      http_->Stop();
-    }
+    if (http_ != nullptr) http_->Stop();
     tick_.NotifyAll();
-    if (directories_ != nullptr) {
-      directories_->Stop();
-    }
+    if (directories_ != nullptr) directories_->Stop();
     broker_.StopWaiting();
     leases_.Close();
     events_.Close();
-    if (server_ != nullptr) {
-      server_->Stop();
-    }
-    if (reclaimer_ != nullptr) {
-      reclaimer_->Stop();
-    }
-    if (control_ != nullptr) {
-      control_->Stop();
-    }
+    if (server_ != nullptr) server_->Stop();
+    if (reclaimer_ != nullptr) reclaimer_->Stop();
+    if (control_ != nullptr) control_->Stop();
     ticker_.Join();
-    if (journal_ != nullptr) {
-      journal_->Tend();
-    }
+    if (journal_ != nullptr) journal_->Tend();
   }
 
  private:
@@ -320,9 +304,7 @@ class Daemon::Impl {
           tick_.WaitUntil(mutex_,
                           std::chrono::steady_clock::now() + (sessions_.size() > 0 ? kTick : kIdleTick));
         }
-        if (stopping_) {
-          return;
-        }
+        if (stopping_) return;
       }
       for (const std::shared_ptr<SessionState>& session : sessions_.All()) {
         leases_.DrainPlacements(*session);

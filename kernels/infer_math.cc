@@ -82,9 +82,7 @@ absl::StatusOr<std::uint32_t> ReducedAxes(const Shape& shape, const AxisList& ax
 AxisList TransposedOrder(const Shape& shape, const AxisList& axes) {
   if (!axes.all) return axes;
   AxisList reversed;
-  for (int d = shape.rank() - 1; d >= 0; --d) {
-    reversed.values[static_cast<std::size_t>(reversed.count++)] = d;
-  }
+  for (int d = shape.rank() - 1; d >= 0; --d) reversed.values[static_cast<std::size_t>(reversed.count++)] = d;
   return reversed;
 }
 

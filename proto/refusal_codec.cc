@@ -95,13 +95,9 @@ Refusal RefusalFromWire(const wire::Refusal& message) {
 
 absl::Status StatusFromWire(int code, std::string_view message, const std::optional<wire::Refusal>& refusal) {
   absl::Status status(CodeFromWire(code), absl::string_view(message.data(), message.size()));
-  if (!refusal || !absl::IsResourceExhausted(status)) {
-    return status;
-  }
+  if (!refusal || !absl::IsResourceExhausted(status)) return status;
   absl::Status refused = RefusalStatus(RefusalFromWire(*refusal));
-  if (message.empty()) {
-    return refused;
-  }
+  if (message.empty()) return refused;
   refused.ForEachPayload(
       [&status](absl::string_view url, const absl::Cord& payload) { status.SetPayload(url, payload); });
   return status;
@@ -109,9 +105,7 @@ absl::Status StatusFromWire(int code, std::string_view message, const std::optio
 
 std::string EncodeStatusDetails(const absl::Status& status) {
   const std::optional<Refusal> refusal = GetRefusal(status);
-  if (!refusal) {
-    return "";
-  }
+  if (!refusal) return "";
   wire::Refusal message = RefusalToWire(*refusal);
   // Drops the smallest holders, which come last, until the rest fits.
   std::string encoded = wire::Encode(message);

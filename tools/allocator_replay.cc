@@ -109,9 +109,7 @@ absl::Status Configure(Flags& flags, const Options& options) {
   if (!flags.limit.empty()) {
     LGPU_ASSIGN_OR_RETURN(replay.limit, SizeOf("--limit", flags.limit));
   }
-  if (options.spare->count() > 0) {
-    replay.spare = flags.spare_percent / 100;
-  }
+  if (options.spare->count() > 0) replay.spare = flags.spare_percent / 100;
   if (!flags.growth_step.empty()) {
     LGPU_ASSIGN_OR_RETURN(replay.pool.pool.growth_step, SizeOf("--growth-step", flags.growth_step));
   }
@@ -123,9 +121,7 @@ absl::Status Configure(Flags& flags, const Options& options) {
           absl::StrCat("--chunk: ", FormatBytes(chunk), " is not a power of two from 2MiB on"));
     }
   }
-  if (flags.no_front_cache) {
-    replay.pool.pool.cache_per_thread = Bytes();
-  }
+  if (flags.no_front_cache) replay.pool.pool.cache_per_thread = Bytes();
   const bool configures_pool = !flags.growth_step.empty() || !flags.chunk.empty() || flags.no_front_cache;
   if (configures_pool && replay.allocator != "pool") {
     return absl::InvalidArgumentError(
@@ -140,9 +136,7 @@ absl::Status Configure(Flags& flags, const Options& options) {
 }
 
 absl::StatusOr<TraceReading> Load(const Flags& flags) {
-  if (flags.workload.empty()) {
-    return ReadTraceFile(flags.file, flags.size_multiplier);
-  }
+  if (flags.workload.empty()) return ReadTraceFile(flags.file, flags.size_multiplier);
   TraceReading reading;
   LGPU_ASSIGN_OR_RETURN(reading.trace,
                         bench::MakeWorkload(flags.workload, {.scale = flags.is_small ? bench::Scale::kSmall
@@ -177,17 +171,13 @@ int Run(const Flags& flags) {
     return written.ok() ? kExitOk : ReportError(written, flags, ExitCodeOf(written.code()));
   }
   const absl::StatusOr<ReplayReport> report = Replay(reading->trace, flags.replay);
-  if (!report.ok()) {
-    return ReportError(report.status(), flags, ExitCodeOf(report.status().code()));
-  }
+  if (!report.ok()) return ReportError(report.status(), flags, ExitCodeOf(report.status().code()));
   const std::string text = flags.json
                                ? ReportJson(*reading, flags.replay, *report)
                                          .dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
                                      "\n"
                                : ReportText(*reading, flags.replay, *report);
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
-    return kExitFailure;
-  }
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) return kExitFailure;
   return flags.must_complete && !report->space.completed ? kExitNoMemory : kExitOk;
 }
 

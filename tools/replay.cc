@@ -70,9 +70,7 @@ PassTimes TimedPass(const bench::Trace& trace, Contender& contender, bench::OnRe
       const bool allocated = contender.Allocate(event.slot, event.bytes);
       times.allocations.push_back(since(start));
       live[event.slot] = allocated;
-      if (!allocated && on_refusal == bench::OnRefusal::kStop) {
-        break;
-      }
+      if (!allocated && on_refusal == bench::OnRefusal::kStop) break;
     } else if (event.kind == Event::Kind::kFree && live[event.slot]) {
       const std::uint64_t start = bench::OperationClock::Now();
       contender.Free(event.slot);
@@ -117,9 +115,7 @@ std::string Indented(std::string_view text) {
   std::string indented;
   for (const char c : text) {
     indented += c;
-    if (c == '\n') {
-      indented += "           ";
-    }
+    if (c == '\n') indented += "           ";
   }
   return indented;
 }
@@ -247,9 +243,7 @@ nlohmann::json ReportJson(const TraceReading& reading, const ReplayConfiguration
   if (!space.completed) {
     json["result"]["first_refusal_event"] = space.first_refusal;
     json["result"]["first_refusal_bytes"] = reading.trace.events[space.first_refusal].bytes.count();
-    if (!report.first_refusal.empty()) {
-      json["result"]["first_refusal_text"] = report.first_refusal;
-    }
+    if (!report.first_refusal.empty()) json["result"]["first_refusal_text"] = report.first_refusal;
   }
   if (report.source) {
     json["configuration"]["chunk_bytes"] = configuration.pool.chunk.count();

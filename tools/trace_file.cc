@@ -29,9 +29,7 @@ using bench::TraceBuilder;
 std::string_view Trimmed(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r";
   const std::size_t first = text.find_first_not_of(kBlank);
-  if (first == std::string_view::npos) {
-    return {};
-  }
+  if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
 }
 
@@ -40,9 +38,7 @@ std::vector<std::string_view> Fields(std::string_view line) {
   for (std::size_t start = 0;;) {
     const std::size_t comma = line.find(',', start);
     fields.push_back(Trimmed(line.substr(start, comma - start)));
-    if (comma == std::string_view::npos) {
-      return fields;
-    }
+    if (comma == std::string_view::npos) return fields;
     start = comma + 1;
   }
 }
@@ -50,9 +46,7 @@ std::vector<std::string_view> Fields(std::string_view line) {
 // A file's text as messages show it: short, and harmless on a terminal.
 std::string Shown(std::string_view text) {
   std::string shown = "'";
-  for (const char c : text.substr(0, 40)) {
-    shown += c >= 0x20 && c < 0x7f ? c : '?';
-  }
+  for (const char c : text.substr(0, 40)) shown += c >= 0x20 && c < 0x7f ? c : '?';
   return shown + (text.size() > 40 ? "...'" : "'");
 }
 
@@ -65,9 +59,7 @@ std::optional<std::uint64_t> NumberIn(std::string_view text) {
   }
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) {
-    return std::nullopt;
-  }
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
   return number;
 }
 
@@ -75,9 +67,7 @@ std::optional<std::uint64_t> NumberIn(std::string_view text) {
 class Table {
  public:
   Table(std::string_view text, std::string name) : text_(text), name_(std::move(name)) {
-    if (text_.starts_with("\xef\xbb\xbf")) {
-      text_.remove_prefix(3);
-    }
+    if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);
   }
 
   /// False at the end.
@@ -103,9 +93,7 @@ class Table {
   /// The column with one of these names in the current line, which is the header.
   std::optional<std::size_t> Column(std::initializer_list<std::string_view> names) const {
     for (std::size_t i = 0; i < fields_.size(); ++i) {
-      if (std::find(names.begin(), names.end(), fields_[i]) != names.end()) {
-        return i;
-      }
+      if (std::find(names.begin(), names.end(), fields_[i]) != names.end()) return i;
     }
     return std::nullopt;
   }
@@ -231,15 +219,9 @@ absl::StatusOr<std::vector<Lifetime>> ReadLifetimes(Table& table, const Lifetime
     LGPU_ASSIGN_OR_RETURN(const std::uint64_t first, table.Number(columns.first, "the first moment"));
     LGPU_ASSIGN_OR_RETURN(const std::uint64_t last, table.Number(columns.last, "the last moment"));
     LGPU_ASSIGN_OR_RETURN(const std::uint64_t size, table.Number(columns.size, "the size"));
-    if (!ids.insert(id).second) {
-      return table.Error(absl::StrCat("the id ", Shown(id), " is there twice"));
-    }
-    if (last <= first) {
-      return table.Error(absl::StrCat("ends at ", last, ", not after it begins at ", first));
-    }
-    if (size == 0) {
-      return table.Error("the size is zero");
-    }
+    if (!ids.insert(id).second) return table.Error(absl::StrCat("the id ", Shown(id), " is there twice"));
+    if (last <= first) return table.Error(absl::StrCat("ends at ", last, ", not after it begins at ", first));
+    if (size == 0) return table.Error("the size is zero");
     if (size > (std::numeric_limits<std::uint64_t>::max() / 2 - sum) / multiplier) {
       return table.Error(absl::StrCat("sizes times ", multiplier, " add up to more than 2^63 bytes"));
     }
@@ -281,9 +263,7 @@ std::string FormatRmmLog(const bench::Trace& trace) {
   std::uint64_t next = kBase;
   std::uint64_t time = 0;
   for (const Event& event : trace.events) {
-    if (event.kind == Event::Kind::kStep) {
-      continue;
-    }
+    if (event.kind == Event::Kind::kStep) continue;
     const bool allocates = event.kind == Event::Kind::kAllocate;
     auto& [address, bytes] = blocks[event.slot];
     if (allocates) {
@@ -348,9 +328,7 @@ absl::StatusOr<TraceReading> ParseTrace(std::string_view text, const TraceReadOp
   if (options.size_multiplier == 0) {
     return absl::InvalidArgumentError("a size multiplier of zero leaves nothing; take 1 or more");
   }
-  if (!table.NextLine()) {
-    return table.Error("the file is empty; its first line names the columns");
-  }
+  if (!table.NextLine()) return table.Error("the file is empty; its first line names the columns");
   const auto action = table.Column({"Action"});
   const auto pointer = table.Column({"Pointer"});
   const auto logged_size = table.Column({"Size"});
@@ -380,16 +358,10 @@ absl::StatusOr<TraceReading> ParseTrace(std::string_view text, const TraceReadOp
 absl::StatusOr<TraceReading> ReadTraceFile(const std::string& path, std::uint64_t size_multiplier) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return FileError(errno, path);
-  }
+  if (!file) return FileError(errno, path);
   std::ostringstream text;
-  if (file.peek() != std::ifstream::traits_type::eof()) {
-    text << file.rdbuf();
-  }
-  if (file.bad() || text.bad()) {
-    return FileError(errno == 0 ? EIO : errno, path);
-  }
+  if (file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
+  if (file.bad() || text.bad()) return FileError(errno == 0 ? EIO : errno, path);
   return ParseTrace(text.str(), {.name = path, .size_multiplier = size_multiplier});
 }
 
@@ -400,9 +372,7 @@ std::string FormatTrace(const bench::Trace& trace, TraceFormat format) {
 absl::Status WriteTraceFile(const bench::Trace& trace, TraceFormat format, const std::string& path) {
   errno = 0;
   std::ofstream file(path, std::ios::binary);
-  if (!file) {
-    return FileError(errno, path);
-  }
+  if (!file) return FileError(errno, path);
   file << FormatTrace(trace, format) << std::flush;
   return file ? absl::OkStatus() : FileError(errno == 0 ? EIO : errno, path);
 }

@@ -207,9 +207,7 @@ bool Admission::AdmitFromQueue(WaiterId id, Waiter& waiter) {
   const Ledger::Shortage shortage =
       waiter.charge ? split.verdict.shortage : tables_.ledger.Check(waiter.spec.device, bytes).shortage;
   const bool held_back = tables_.QueueOf(waiter).HoldsBack(id) && !NeedOf(waiter).is_zero();
-  if (shortage == Ledger::Shortage::kCard || (shortage == Ledger::Shortage::kNone && held_back)) {
-    return false;
-  }
+  if (shortage == Ledger::Shortage::kCard || (shortage == Ledger::Shortage::kNone && held_back)) return false;
   if (shortage == Ledger::Shortage::kNone) tables_.QueueOf(waiter).NoteServed(id);
   Leave(id, waiter);
   if (shortage == Ledger::Shortage::kLimit) {

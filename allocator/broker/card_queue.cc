@@ -19,9 +19,7 @@ void CardQueue::Join(WaiterId id, const std::string& user) {
 void CardQueue::NoteServed(WaiterId id) { ring_.splice(ring_.end(), ring_, entries_.at(id).user); }
 
 void CardQueue::Leave(WaiterId id, TimePoint now) {
-  if (turn_ && turn_->of == id) {
-    EndTurn(now);
-  }
+  if (turn_ && turn_->of == id) EndTurn(now);
   const auto entry = entries_.find(id);
   LGPU_CHECK(entry != entries_.end());
   const Ring::iterator user = entry->second.user;
@@ -38,9 +36,7 @@ std::vector<WaiterId> CardQueue::Order() const {
   order.reserve(entries_.size());
   for (std::size_t place = 0; order.size() < entries_.size(); ++place) {
     for (const User& user : ring_) {
-      if (place < user.line.size()) {
-        order.push_back(user.line[place]);
-      }
+      if (place < user.line.size()) order.push_back(user.line[place]);
     }
   }
   return order;
@@ -66,9 +62,7 @@ void CardQueue::EndTurn(TimePoint now) {
 }
 
 std::optional<CardQueue::TimePoint> CardQueue::NextChange(TimePoint now) const {
-  if (turn_) {
-    return turn_->ends;
-  }
+  if (turn_) return turn_->ends;
   return !empty() && now < rest_ends_ ? std::optional(rest_ends_) : std::nullopt;
 }
 

@@ -59,9 +59,7 @@ absl::Status SessionRestore::AddSession(SessionId session, std::int64_t pid, std
   entry.pid = pid;
   entry.waker = std::move(waker);
   entry.lease = lease;
-  for (const Broker::RestoredChunk& chunk : chunks) {
-    core_.chunks.Restore(session, chunk);
-  }
+  for (const Broker::RestoredChunk& chunk : chunks) core_.chunks.Restore(session, chunk);
   for (const Broker::RestoredCharge& charge : charges) {
     core_.charges.Restore(session, charge.device, charge.bytes);
   }

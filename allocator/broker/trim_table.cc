@@ -38,9 +38,7 @@ TrimTable::Asked TrimTable::Ask(Need& need, std::vector<Holder> holders, Bytes m
     return asked;
   }
   // A session that is slow to answer does not put the next round off.
-  if (!need.next_round) {
-    need.next_round = now + kNextRound;
-  }
+  if (!need.next_round) need.next_round = now + kNextRound;
   need.look_again = asked.hope ? std::min(*need.next_round, now + kPatience) : *need.next_round;
   return asked;
 }
@@ -48,9 +46,7 @@ TrimTable::Asked TrimTable::Ask(Need& need, std::vector<Holder> holders, Bytes m
 TrimId TrimTable::AskAlso(const Holder& holder, Bytes missing, TimePoint now) {
   constexpr std::uint64_t kNobodysRound = 0;
   const auto found = states_.find({holder.session, holder.device});
-  if (found != states_.end() && found->second.open) {
-    return TrimId();
-  }
+  if (found != states_.end() && found->second.open) return TrimId();
   Open(holder, missing, kNobodysRound, now);
   return TrimId{last_id_};
 }
@@ -84,9 +80,7 @@ bool TrimTable::IsHopeful(const Need& need, const std::vector<Holder>& holders) 
 
 std::vector<TrimOrder> TrimTable::Take(SessionId session) {
   const auto found = orders_.find(session);
-  if (found == orders_.end()) {
-    return {};
-  }
+  if (found == orders_.end()) return {};
   std::vector<TrimOrder> orders = std::move(found->second);
   orders_.erase(found);
   return orders;
@@ -115,12 +109,8 @@ absl::StatusOr<LogicalId> TrimTable::Answer(SessionId session, TrimId id, bool p
 
 std::optional<TrimTable::Answered> TrimTable::AnswerTo(SessionId session, LogicalId device, TrimId id) const {
   const auto found = states_.find({session, device});
-  if (found == states_.end()) {
-    return Answered();
-  }
-  if (found->second.open == id) {
-    return std::nullopt;
-  }
+  if (found == states_.end()) return Answered();
+  if (found->second.open == id) return std::nullopt;
   return Answered{.pending = found->second.pending};
 }
 

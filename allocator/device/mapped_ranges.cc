@@ -117,9 +117,7 @@ absl::StatusOr<std::vector<MappedRanges::MappedRange>> MappedRanges::BeginAccess
     return absl::FailedPreconditionError(absl::StrCat("set access: ", FormatBytes(bytes), " at ", At(address),
                                                       " end inside a mapping; take whole ones"));
   }
-  for (const MappedRange& range : ranges) {
-    mappings_.find(range.address)->second.changing = true;
-  }
+  for (const MappedRange& range : ranges) mappings_.find(range.address)->second.changing = true;
   return ranges;
 }
 
@@ -145,9 +143,7 @@ absl::StatusOr<int> MappedRanges::DeviceOf(const std::byte* address, Bytes bytes
     for (--at; left != 0 && at != mappings_.end() && at->first <= reached; ++at) {
       const std::uint64_t skip = static_cast<std::uint64_t>(reached - at->first);
       const MappedRanges::Mapping& mapping = at->second.mapping;
-      if (skip >= mapping.bytes.count() || !at->second.accessible) {
-        break;
-      }
+      if (skip >= mapping.bytes.count() || !at->second.accessible) break;
       if (device.value_or(mapping.device) != mapping.device) {
         return absl::InvalidArgumentError(absl::StrCat("copy: ", bytes.count(), " bytes at ", At(address),
                                                        " are memory of several devices; copy each alone"));
@@ -158,9 +154,7 @@ absl::StatusOr<int> MappedRanges::DeviceOf(const std::byte* address, Bytes bytes
       reached += step;
     }
   }
-  if (left == 0) {
-    return device.value_or(0);
-  }
+  if (left == 0) return device.value_or(0);
   return absl::FailedPreconditionError(absl::StrCat("copy: device memory at ", At(reached), " of ",
                                                     bytes.count(), " bytes at ", At(address),
                                                     " is not mapped or has no access set"));
@@ -172,14 +166,10 @@ std::vector<MappedRanges::MappedRange> MappedRanges::NotOpenTo(int peer, const s
   auto* const begin = const_cast<std::byte*>(address);
   auto at = mappings_.upper_bound(begin);
   std::vector<MappedRange> closed;
-  if (at != mappings_.begin()) {
-    --at;
-  }
+  if (at != mappings_.begin()) --at;
   for (; at != mappings_.end() && at->first < begin + bytes.count(); ++at) {
     const bool overlaps = at->first + at->second.mapping.bytes.count() > begin;
-    if (overlaps && (at->second.open_to >> peer & 1) == 0) {
-      closed.push_back({at->first, at->second.mapping});
-    }
+    if (overlaps && (at->second.open_to >> peer & 1) == 0) closed.push_back({at->first, at->second.mapping});
   }
   return closed;
 }

@@ -50,8 +50,9 @@ Entry ReadIndex(std::string_view text, std::size_t count) {
   std::string_view rest = Trimmed(text);
   const bool negative = !rest.empty() && rest.front() == '-';
   if (!rest.empty() && (negative || rest.front() == '+')) rest.remove_prefix(1);
-  if (rest.empty() || !IsDigit(rest.front()))
+  if (rest.empty() || !IsDigit(rest.front())) {
     return {-1, "is neither an index nor a UUID of the first entry's kind"};
+  }
   std::size_t index = 0;
   for (; !rest.empty() && IsDigit(rest.front()); rest.remove_prefix(1)) {
     // Capped: any number beyond the last GPU is as good as another.

@@ -18,9 +18,7 @@ template <typename Blocks>
 void CopyIfBlock(const NodeTable& nodes, std::uint32_t index, Blocks& into) {
   const Node& node = nodes[index];
   const Node::State state = node.state();
-  if (Node::IsBlock(state)) {
-    into.push_back({node.offset, node.size, node.behind, node.before, index, state});
-  }
+  if (Node::IsBlock(state)) into.push_back({node.offset, node.size, node.behind, node.before, index, state});
 }
 
 /// The pool notes changes during the life of this object.

@@ -18,16 +18,12 @@ bool Overlap(Suballocator::Range a, Suballocator::Range b) {
 std::vector<ChunkId> IdsOf(std::span<const Chunk> chunks) {
   std::vector<ChunkId> ids;
   ids.reserve(chunks.size());
-  for (const Chunk& chunk : chunks) {
-    ids.push_back(chunk.id);
-  }
+  for (const Chunk& chunk : chunks) ids.push_back(chunk.id);
   return ids;
 }
 
 void ChunkStore::NoteReturned(std::span<const Chunk> chunks) {
-  for (const Chunk& chunk : chunks) {
-    held_ -= chunk.bytes;
-  }
+  for (const Chunk& chunk : chunks) held_ -= chunk.bytes;
 }
 
 void ChunkStore::AddSpare(const Chunk& chunk) {
@@ -36,9 +32,7 @@ void ChunkStore::AddSpare(const Chunk& chunk) {
 }
 
 void ChunkStore::AddSpare(std::span<const Chunk> chunks) {
-  for (const Chunk& chunk : chunks) {
-    AddSpare(chunk);
-  }
+  for (const Chunk& chunk : chunks) AddSpare(chunk);
 }
 
 std::vector<Chunk> ChunkStore::TakeSpare(std::span<const Chunk> chunks) {
@@ -70,9 +64,7 @@ std::vector<Chunk> ChunkStore::TakeSpareUpTo(Bytes most) {
 }
 
 std::optional<Chunk> ChunkStore::TakeLastSpare() {
-  if (spare_.empty()) {
-    return std::nullopt;
-  }
+  if (spare_.empty()) return std::nullopt;
   const Chunk last = spare_.back();
   spare_.pop_back();
   spare_bytes_ -= last.bytes;
@@ -121,9 +113,7 @@ std::vector<ChunkStore::Run> ChunkStore::DetachIdle(Suballocator& blocks, const 
       sum += bytes;
     }
   }
-  if (wanted.bound == Bound::kAtLeast && sum < wanted.amount) {
-    return {};
-  }
+  if (wanted.bound == Bound::kAtLeast && sum < wanted.amount) return {};
   for (std::size_t i = 0; i < taken.size(); ++i) {
     taken[i].detached = blocks.Detach(sources[i], taken[i].range);
   }
@@ -142,9 +132,7 @@ absl::Status ChunkStore::CheckInvariants(bool in_flight) const {
     mapped += chunk.bytes;
   }
   Bytes spare;
-  for (const Chunk& chunk : spare_) {
-    spare += chunk.bytes;
-  }
+  for (const Chunk& chunk : spare_) spare += chunk.bytes;
   if (spare != spare_bytes_) {
     return absl::InternalError(absl::StrCat("pool: spare chunks have ", spare.count(), " bytes, ",
                                             spare_bytes_.count(), " are counted"));

@@ -15,12 +15,8 @@ constexpr int kMostPatience = 64;
 }  // namespace
 
 void Decay::Note(TimePoint now, const Look& look) {
-  if (marks_.empty() || now - marks_.back().time >= hold() / 8) {
-    marks_.push_back({look.newest, now});
-  }
-  while (marks_.size() > 1 && marks_[1].time + hold() * kLongHold <= now) {
-    marks_.pop_front();
-  }
+  if (marks_.empty() || now - marks_.back().time >= hold() / 8) marks_.push_back({look.newest, now});
+  while (marks_.size() > 1 && marks_[1].time + hold() * kLongHold <= now) marks_.pop_front();
   if (look.spare != spare_) {
     spare_ = look.spare;
     spare_since_ = now;
@@ -29,9 +25,7 @@ void Decay::Note(TimePoint now, const Look& look) {
     patience_ = std::min(patience_ * 2, kMostPatience);
     returned_.reset();
   }
-  if (returned_ && now - *returned_ > kRegret * patience_) {
-    returned_.reset();
-  }
+  if (returned_ && now - *returned_ > kRegret * patience_) returned_.reset();
   round_trips_ = look.round_trips;
 }
 
@@ -45,18 +39,14 @@ bool Decay::IsQuiet(TimePoint now, std::uint64_t operations) {
 }
 
 void Decay::Rebase(Stamp by) {
-  for (Mark& mark : marks_) {
-    mark.stamp -= std::min(mark.stamp, by);
-  }
+  for (Mark& mark : marks_) mark.stamp -= std::min(mark.stamp, by);
 }
 
 // The last stamp of memory that has been idle for `age`; nothing: none is known to have been.
 std::optional<Decay::Stamp> Decay::StampOfAge(TimePoint now, std::chrono::nanoseconds age) const {
   std::optional<Stamp> stamp;
   for (const Mark& mark : marks_) {
-    if (mark.time + age > now) {
-      break;
-    }
+    if (mark.time + age > now) break;
     stamp = mark.stamp;
   }
   return stamp;

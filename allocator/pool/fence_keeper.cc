@@ -17,9 +17,7 @@ absl::Status FenceKeeper::Record() {
       state_.RebaseStamps();
       closing = state_.order.Close();
     }
-    if (!closing) {
-      return absl::OkStatus();
-    }
+    if (!closing) return absl::OkStatus();
     std::vector<StreamOrder::Fence> recorded;
     absl::Status status;
     for (StreamOrder::Streams left = state_.fences != nullptr ? closing->streams : 0;
@@ -27,9 +25,7 @@ absl::Status FenceKeeper::Record() {
       const auto stream = static_cast<StreamId>(std::countr_zero(left));
       const absl::StatusOr<std::uint64_t> value = state_.fences->Record(stream);
       status = value.status();
-      if (value.ok()) {
-        recorded.push_back({stream, *value});
-      }
+      if (value.ok()) recorded.push_back({stream, *value});
     }
     MutexLock lock(state_.mutex);
     state_.counts.fences_recorded += recorded.size();
@@ -57,14 +53,10 @@ absl::Status FenceKeeper::Poll() {
       MutexLock lock(state_.mutex);
       oldest = state_.order.Oldest();
     }
-    if (!oldest) {
-      return absl::OkStatus();
-    }
+    if (!oldest) return absl::OkStatus();
     for (const StreamOrder::Fence& fence : oldest->fences) {
       LGPU_ASSIGN_OR_RETURN(const bool passed, state_.fences->HasPassed(fence.stream, fence.value));
-      if (!passed) {
-        return absl::OkStatus();
-      }
+      if (!passed) return absl::OkStatus();
     }
     MutexLock lock(state_.mutex);
     state_.order.Passed(*oldest);
@@ -84,9 +76,7 @@ absl::Status FenceKeeper::Await() {
         rebases = state_.order.rebases();
         target = state_.order.stamp() - 1;
       }
-      if (!state_.order.has_batches() || state_.order.passed() >= target) {
-        return absl::OkStatus();
-      }
+      if (!state_.order.has_batches() || state_.order.passed() >= target) return absl::OkStatus();
       oldest = state_.order.Oldest();
       if (!oldest && state_.order.IsRecording()) {
         state_.fence_recorded.Wait(state_.mutex);  // the other thread waits for nothing meanwhile
@@ -112,13 +102,9 @@ bool FenceKeeper::IsOrdered(StreamId stream, Suballocator::Stamp stamp) {
 }
 
 absl::Status FenceKeeper::OrderAfterHome(StreamId stream, Suballocator::Stamp stamp) {
-  if (IsOrdered(stream, stamp)) {
-    return absl::OkStatus();
-  }
+  if (IsOrdered(stream, stamp)) return absl::OkStatus();
   LGPU_RETURN_IF_ERROR(Poll());
-  if (IsOrdered(stream, stamp)) {
-    return absl::OkStatus();
-  }
+  if (IsOrdered(stream, stamp)) return absl::OkStatus();
   std::optional<StreamOrder::HomeFence> fence;
   std::uint32_t closed = 0;
   std::uint64_t rebases = 0;

@@ -25,9 +25,7 @@ constexpr std::uint32_t kSizes = 128;
 // rare.
 constexpr std::uint32_t WaysOf(std::uint32_t size) {
   std::uint32_t ways = 10;
-  while ((ways + 1) * (ways + 1) * size <= 112 * 112) {
-    ++ways;
-  }
+  while ((ways + 1) * (ways + 1) * size <= 112 * 112) ++ways;
   return ways;
 }
 
@@ -96,9 +94,7 @@ class FrontCache {
     bool DrainQueue(Visit visit) {
       const std::uint32_t tail = tail_.load(std::memory_order_acquire);
       std::uint32_t head = head_.load(std::memory_order_relaxed);
-      if (head == tail) {
-        return false;
-      }
+      if (head == tail) return false;
       // Empties the queue before the visits: a visit may look at the queue again.
       std::array<std::uint64_t, kQueue> entries;
       const std::uint32_t blocks = tail - head;
@@ -108,9 +104,7 @@ class FrontCache {
         bytes += BytesOf(static_cast<std::uint32_t>(entries[i] >> 32));
       }
       head_.store(head, std::memory_order_release);
-      for (std::uint32_t i = 0; i < blocks; ++i) {
-        visit(static_cast<std::uint32_t>(entries[i]));
-      }
+      for (std::uint32_t i = 0; i < blocks; ++i) visit(static_cast<std::uint32_t>(entries[i]));
       Drained(blocks, bytes);  // last: a block that neither side counts would look used
       return true;
     }
@@ -199,9 +193,7 @@ class FrontCache {
     for (std::uint32_t size = 1; size <= kSizes; ++size) {
       for (std::uint32_t at = Shard::kFirst[size]; at < Shard::kFirst[size + 1]; ++at) {
         std::atomic<std::uint32_t>& slot = shard.slots_[at];
-        if (slot.load(std::memory_order_relaxed) == 0) {
-          continue;
-        }
+        if (slot.load(std::memory_order_relaxed) == 0) continue;
         if (const std::uint32_t index = slot.exchange(0, std::memory_order_acq_rel); index != 0) {
           bytes += Shard::BytesOf(size);
           ++blocks;
@@ -215,9 +207,7 @@ class FrontCache {
   template <typename Visit>
   void ForEachShard(Visit visit) const {
     const std::uint32_t count = count_.load(std::memory_order_acquire);
-    for (std::uint32_t i = 0; i < count; ++i) {
-      visit(*all_[i].load(std::memory_order_relaxed));
-    }
+    for (std::uint32_t i = 0; i < count; ++i) visit(*all_[i].load(std::memory_order_relaxed));
   }
 
   static std::uint32_t HashOf(std::int32_t tid) {
@@ -238,9 +228,7 @@ class FrontCache {
 [[gnu::always_inline]] inline std::uint32_t FrontCache::Shard::Take(std::uint32_t size) {
   std::atomic<std::uint32_t>* const ways = &slots_[kFirst[size]];
   for (std::uint32_t way = tops_[size].load(std::memory_order_relaxed); way-- > 0;) {
-    if (ways[way].load(std::memory_order_relaxed) == 0) {
-      continue;
-    }
+    if (ways[way].load(std::memory_order_relaxed) == 0) continue;
     if (const std::uint32_t index = ways[way].exchange(0, std::memory_order_acq_rel); index != 0) {
       tops_[size].store(static_cast<std::uint8_t>(way), std::memory_order_relaxed);
       return index;
@@ -252,9 +240,7 @@ class FrontCache {
 
 [[gnu::always_inline]] inline bool FrontCache::Shard::Put(std::uint32_t size, std::uint32_t index,
                                                           std::int64_t padding, std::int64_t budget) {
-  if (bytes() + BytesOf(size) > budget) {
-    return false;
-  }
+  if (bytes() + BytesOf(size) > budget) return false;
   std::atomic<std::uint32_t>* const ways = &slots_[kFirst[size]];
   const std::uint32_t number = kFirst[size + 1] - std::uint32_t{kFirst[size]};
   std::uint32_t way = tops_[size].load(std::memory_order_relaxed);
@@ -271,9 +257,7 @@ class FrontCache {
 inline bool FrontCache::Shard::Queue(std::uint32_t size, std::uint32_t index, std::int64_t padding,
                                      std::int64_t budget) {
   const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
-  if (budget == 0 || tail - head_.load(std::memory_order_acquire) == kQueue) {
-    return false;
-  }
+  if (budget == 0 || tail - head_.load(std::memory_order_acquire) == kQueue) return false;
   queue_[tail % kQueue].store(std::uint64_t{size} << 32 | index, std::memory_order_relaxed);
   tail_.store(tail + 1, std::memory_order_release);
   NotePut(size, padding);
@@ -285,12 +269,8 @@ inline bool FrontCache::Shard::Queue(std::uint32_t size, std::uint32_t index, st
   const std::uint32_t hash = HashOf(self);
   for (std::uint32_t i = 0; i < kProbes; ++i) {
     Shard* const shard = shards_[(hash + i) % kMostShards].load(std::memory_order_acquire);
-    if (shard == nullptr) {
-      return Claim(self);
-    }
-    if (shard->owner_.load(std::memory_order_relaxed) == self) {
-      return shard;
-    }
+    if (shard == nullptr) return Claim(self);
+    if (shard->owner_.load(std::memory_order_relaxed) == self) return shard;
   }
   return MineOfMany(self);
 }

@@ -64,9 +64,7 @@ absl::StatusOr<Growth::Result> Growth::Run(Attempt& attempt) {
         break;
       case GrowthPlan::Kind::kMap: {
         absl::StatusOr<Result> mapped = Map(attempt, step);
-        if (mapped.ok()) {
-          return mapped;
-        }
+        if (mapped.ok()) return mapped;
         status = mapped.status();
         break;
       }
@@ -74,9 +72,7 @@ absl::StatusOr<Growth::Result> Growth::Run(Attempt& attempt) {
         status = Refuse(attempt, step);
         break;
     }
-    if (!status.ok()) {
-      return Fail(attempt, status);
-    }
+    if (!status.ok()) return Fail(attempt, status);
   }
 }
 
@@ -98,9 +94,7 @@ GrowthPlan::Step Growth::NextStep(Attempt& attempt) {
     view.caches_empty = !state_.FlushCaches();
     step = attempt.plan.Next(view);
   }
-  if (step.kind == GrowthPlan::Kind::kDone) {
-    attempt.result = HandOut(attempt, step.block);
-  }
+  if (step.kind == GrowthPlan::Kind::kDone) attempt.result = HandOut(attempt, step.block);
   return step;
 }
 
@@ -117,9 +111,7 @@ Refusal Growth::MakeRefusal(const Attempt& attempt, RefusalReason reason) const 
 // Adds the pool's numbers to a refusal of the source.
 absl::Status Growth::WithNumbers(const Attempt& attempt, const absl::Status& status) const {
   std::optional<Refusal> known = GetRefusal(status);
-  if (!known) {
-    return status;
-  }
+  if (!known) return status;
   const Refusal own = MakeRefusal(attempt, known->reason);
   known->device = own.device;
   known->lease = known->lease.empty() ? own.lease : known->lease;
@@ -131,9 +123,7 @@ absl::Status Growth::WithNumbers(const Attempt& attempt, const absl::Status& sta
   known->peak_used = own.peak_used;
   known->live_blocks = own.live_blocks;
   known->largest_free_block = own.largest_free_block;
-  if (known->advice.empty()) {
-    known->advice = own.advice;
-  }
+  if (known->advice.empty()) known->advice = own.advice;
   return RefusalStatus(*known);
 }
 
@@ -189,9 +179,7 @@ absl::Status Growth::Move(Attempt& attempt, const std::vector<ChunkStore::Run>& 
     return RefusalStatus(refusal);
   }
   LGPU_RETURN_IF_ERROR(status);
-  for (const ChunkStore::Run& run : runs) {
-    state_.counts.remapped_chunks += run.chunks.size();
-  }
+  for (const ChunkStore::Run& run : runs) state_.counts.remapped_chunks += run.chunks.size();
   attempt.plan.NoteMoved(runs);
   return absl::OkStatus();
 }
@@ -227,9 +215,7 @@ absl::StatusOr<Growth::Result> Growth::Map(const Attempt& attempt, const GrowthP
 
 // OK: another attempt is worth while.
 absl::Status Growth::Refuse(Attempt& attempt, const GrowthPlan::Step& step) {
-  if (attempt.options.spare_only) {
-    return absl::ResourceExhaustedError("no memory lies ready");
-  }
+  if (attempt.options.spare_only) return absl::ResourceExhaustedError("no memory lies ready");
   const absl::Status status = RefusalOf(attempt, step);
   const bool again =
       absl::IsResourceExhausted(status) && (WaitForOthers(attempt) || attempt.plan.AllowAnyChunk());
@@ -244,9 +230,7 @@ bool Growth::WaitForOthers(Attempt& attempt) {
   MutexLock lock(state_.mutex);
   bool again = state_.changes != attempt.seen_changes;
   if (!again) {
-    if (attempt.plan.DropHand(state_.chunks)) {
-      state_.NoteChange();
-    }
+    if (attempt.plan.DropHand(state_.chunks)) state_.NoteChange();
     const std::uint64_t seen = state_.changes;
     ++state_.waiting;
     while (state_.changes == seen) {

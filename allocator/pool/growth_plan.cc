@@ -14,9 +14,7 @@ constexpr Bytes kLargeClass = 32_MiB;
 
 Bytes SumOf(std::span<const Chunk> chunks) {
   Bytes sum;
-  for (const Chunk& chunk : chunks) {
-    sum += chunk.bytes;
-  }
+  for (const Chunk& chunk : chunks) sum += chunk.bytes;
   return sum;
 }
 
@@ -27,14 +25,10 @@ bool IsAmong(const Chunk& chunk, std::span<const Chunk> chunks) {
 }  // namespace
 
 Bytes GrowthSteps::StepFor(Bytes missing, Bytes used, bool small) const {
-  if (!ahead) {
-    return RoundUp(std::max(least, missing), page);
-  }
+  if (!ahead) return RoundUp(std::max(least, missing), page);
   const Bytes share = std::min(used / kGrowthShare, kLargestStep);
   const Bytes step = RoundUp(std::max({least, share, missing}), page);
-  if (small) {
-    return std::max(missing, std::min(step, kLargeClass - page));
-  }
+  if (small) return std::max(missing, std::min(step, kLargeClass - page));
   const Bytes unit = step >= kLargestStep ? kLargestStep : kLargeClass;
   return step >= kLargeClass && unit >= page ? RoundUp(step, unit) : step;
 }
@@ -56,9 +50,7 @@ bool GrowthPlan::IsSmall() const {
 GrowthPlan::Step GrowthPlan::Next(const View& view) {
   // More steps than any request needs: only a source that does not keep its word gets here.
   constexpr int kMostSteps = 10000;
-  if (++steps_taken_ > kMostSteps) {
-    return {.kind = Kind::kRefuse, .endless = !larger_came_};
-  }
+  if (++steps_taken_ > kMostSteps) return {.kind = Kind::kRefuse, .endless = !larger_came_};
   Suballocator& blocks = view.blocks;
   if (const auto block = blocks.Allocate(BlockRequest(), Suballocator::Effort::kExhaustive)) {
     return Done(view, *block);
@@ -70,16 +62,10 @@ GrowthPlan::Step GrowthPlan::Next(const View& view) {
   }
   if (const auto place = blocks.PlanGrowth(BlockRequest(), {.room_behind = room_behind_})) {
     Fill fill = TryFill(view, *place, LastChunk::kMayStickOut);
-    if (fill.missing.is_zero()) {
-      return ToMap(view, *place, std::move(fill));
-    }
-    if (fill.missing <= Room(view)) {
-      return ToGrow(view, fill);
-    }
+    if (fill.missing.is_zero()) return ToMap(view, *place, std::move(fill));
+    if (fill.missing <= Room(view)) return ToGrow(view, fill);
   }
-  if (!view.caches_empty) {
-    return {.kind = Kind::kFlush};
-  }
+  if (!view.caches_empty) return {.kind = Kind::kFlush};
   if (const auto block = blocks.Allocate(BlockRequest(), Suballocator::Effort::kAnywhere)) {
     return Done(view, *block);
   }
@@ -94,9 +80,7 @@ GrowthPlan::Step GrowthPlan::Done(const View& view, Suballocator::Handle block) 
 // Mapped memory and the source's further chunks do not suffice as they lie.
 GrowthPlan::Step GrowthPlan::UnderPressure(const View& view) {
   const auto place = PlaceUnderPressure(view);
-  if (!place) {
-    return Refuse(view, RefusalReason::kAddressRange);
-  }
+  if (!place) return Refuse(view, RefusalReason::kAddressRange);
   if (!FitsUnpinned(view, place, view.settled)) {
     if (view.settled != Suballocator::kYoungest) {
       const Suballocator::GrowthOptions options = {.prefer = Suballocator::Prefer::kFewestWhole,
@@ -111,9 +95,7 @@ GrowthPlan::Step GrowthPlan::UnderPressure(const View& view) {
     return Refuse(view, RefusalReason::kLimit);
   }
   Fill fill = TryFill(view, *place, LastChunk::kMayStickOut);
-  if (fill.missing.is_zero()) {
-    return ToMap(view, *place, std::move(fill));
-  }
+  if (fill.missing.is_zero()) return ToMap(view, *place, std::move(fill));
   // A chunk that sticks out of this place would be missing elsewhere.
   fill = TryFill(view, *place, LastChunk::kFits);
   TakeInHand(view, fill.chunks);
@@ -134,9 +116,7 @@ std::optional<Suballocator::Placement> GrowthPlan::PlaceUnderPressure(const View
       .room_behind = room_behind_};
   auto place = view.blocks.PlanGrowth(request, options);
   options.prefer = Suballocator::Prefer::kFewestWhole;
-  if (fickle && !FitsUnpinned(view, place, view.settled)) {
-    place = view.blocks.PlanGrowth(request, options);
-  }
+  if (fickle && !FitsUnpinned(view, place, view.settled)) place = view.blocks.PlanGrowth(request, options);
   if (!place && !room_behind_.is_zero()) {
     room_behind_ = options.room_behind = Bytes();
     place = view.blocks.PlanGrowth(request, options);
@@ -185,9 +165,7 @@ GrowthPlan::Step GrowthPlan::ToMap(const View& view, const Suballocator::Placeme
 
 GrowthPlan::Step GrowthPlan::ToMakeRoom(const View& view, const Suballocator::Placement& place,
                                         const Fill& fill) {
-  if (!policy_.moves_idle_chunks) {
-    return Refuse(view, RefusalReason::kLimit);
-  }
+  if (!policy_.moves_idle_chunks) return Refuse(view, RefusalReason::kLimit);
   const Bytes shortage = SaturatingSub(fill.missing, Room(view));
   const Bytes first = RoundDown(place.block.offset, steps_.page);
   // Idle chunks that fit into what is missing, as they are.
@@ -201,9 +179,7 @@ GrowthPlan::Step GrowthPlan::ToMakeRoom(const View& view, const Suballocator::Pl
       return {.kind = Kind::kMove, .runs = std::move(runs)};
     }
   }
-  if (!policy_.exchanges_large_chunks) {
-    return Refuse(view, RefusalReason::kLimit);
-  }
+  if (!policy_.exchanges_large_chunks) return Refuse(view, RefusalReason::kLimit);
   // Larger chunks go back to the source, which gives smaller ones for them.
   exact_ = true;
   if (auto surplus = TakeSurplus(view, fill, shortage); !surplus.empty()) {
@@ -224,9 +200,7 @@ std::vector<Chunk> GrowthPlan::TakeSurplus(const View& view, const Fill& fill, B
   std::vector<Chunk> unfit;
   std::erase_if(hand_, [&](const Chunk& chunk) {
     const bool used = IsAmong(chunk, fill.chunks);
-    if (!used) {
-      unfit.push_back(chunk);
-    }
+    if (!used) unfit.push_back(chunk);
     return !used;
   });
   const std::vector<Chunk> spare = view.chunks.TakeAllSpare();
@@ -244,9 +218,7 @@ std::vector<Chunk> GrowthPlan::TakeSurplus(const View& view, const Fill& fill, B
 }
 
 GrowthPlan::Step GrowthPlan::Refuse(const View& view, RefusalReason reason) {
-  if (view.fenced && !fences_passed_) {
-    return {.kind = Kind::kAwaitFences};
-  }
+  if (view.fenced && !fences_passed_) return {.kind = Kind::kAwaitFences};
   if (grow_refused_ && hasty_) {
     hasty_ = false;
     patient_ = true;
@@ -280,9 +252,7 @@ void GrowthPlan::NoteGranted(std::span<const Chunk> chunks, ChunkStore& store) {
 }
 
 void GrowthPlan::NoteMoved(std::span<const ChunkStore::Run> runs) {
-  for (const ChunkStore::Run& run : runs) {
-    hand_.insert(hand_.end(), run.chunks.begin(), run.chunks.end());
-  }
+  for (const ChunkStore::Run& run : runs) hand_.insert(hand_.end(), run.chunks.begin(), run.chunks.end());
   if (grow_refused_ && absl::IsResourceExhausted(*grow_refused_) && !combined_) {
     // Neither was enough alone: take the idle chunks, and ask for a smaller step of growth for the rest.
     combined_ = true;
@@ -308,9 +278,7 @@ bool GrowthPlan::AllowAnyChunk() { return IsSmall() && !std::exchange(any_chunk_
 std::vector<Chunk> GrowthPlan::GiveUp(ChunkStore& store) {
   DropHand(store);
   std::vector<Chunk> own;
-  for (const ChunkId id : grown_) {
-    own.push_back({id, Bytes()});
-  }
+  for (const ChunkId id : grown_) own.push_back({id, Bytes()});
   std::vector<Chunk> spare = store.TakeAllSpare();
   const auto kept = std::stable_partition(spare.begin(), spare.end(),
                                           [&](const Chunk& chunk) { return !IsAmong(chunk, own); });

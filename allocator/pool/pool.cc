@@ -58,9 +58,7 @@ Pool::Impl::Impl(std::unique_ptr<RegionSource> source, PoolOptions options, cons
     : state_(std::move(source), std::move(options), policy) {}
 
 Pool::Impl::~Impl() {
-  if (!state_.epoch.IsForked()) {
-    StopTrace().IgnoreError();
-  }
+  if (!state_.epoch.IsForked()) StopTrace().IgnoreError();
 }
 
 // ---- Requests that are wrong in every state.
@@ -118,16 +116,12 @@ absl::Status Pool::Impl::CheckRequest(Bytes bytes, const AllocateOptions& option
   const auto size = static_cast<std::uint32_t>((requested.count() + FrontCache::kUnit.count() - 1) /
                                                FrontCache::kUnit.count());
   const std::uint32_t index = shard.Take(size);
-  if (index == 0) {
-    return 0;
-  }
+  if (index == 0) return 0;
   Node& node = state_.nodes[index];
   const Bytes padding = FrontCache::kUnit * size - requested;
   // Even the kernel's coarse clock would be a tenth of a hit.
   constexpr std::uint64_t kHitsPerTick = 64;
-  if (shard.CountHit(size, static_cast<std::int64_t>(padding.count())) % kHitsPerTick == 0) {
-    state_.Tick();
-  }
+  if (shard.CountHit(size, static_cast<std::int64_t>(padding.count())) % kHitsPerTick == 0) state_.Tick();
   state_.Describe(node, padding, options);
   node.word.store(Node::Word(node.generation() + 1, Node::kLive), std::memory_order_release);
   state_.meter.NoteHit(shard.bytes());
@@ -150,9 +144,7 @@ absl::StatusOr<Block> Pool::Impl::Allocate(Bytes bytes, const AllocateOptions& o
   if (index == 0) {
     absl::Status status = AllocateUncached(shard, bytes, options, index);
     if (!status.ok()) [[unlikely]] {
-      if (options.spare_only && absl::IsResourceExhausted(status)) {
-        return NoneToSpare();
-      }
+      if (options.spare_only && absl::IsResourceExhausted(status)) return NoneToSpare();
       RecordAllocate(nullptr, bytes, options);
       return status;
     }
@@ -169,9 +161,7 @@ absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes, const Alloc
   if (status.ok()) [[likely]] {
     return status;
   }
-  if (MayComeFree(status, bytes, options)) {
-    status = AwaitFrees(shard, bytes, options, index);
-  }
+  if (MayComeFree(status, bytes, options)) status = AwaitFrees(shard, bytes, options, index);
   if (absl::IsResourceExhausted(status) && !options.spare_only) {
     const std::optional<Refusal> known = GetRefusal(status);
     MutexLock lock(state_.mutex);
@@ -191,16 +181,12 @@ absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes, const Alloc
     MutexLock lock(state_.mutex);
     state_.NoteThread();
     state_.NoteLimit(limit);
-    if (shard != nullptr && shard->has_queue()) {
-      state_.ReleaseQueue(*shard);
-    }
+    if (shard != nullptr && shard->has_queue()) state_.ReleaseQueue(*shard);
     quick = TryMapped(shard, bytes, options, limit, index);
     freed_at = state_.blocks.freed_at();
   }
   state_.WakeIfDue();
-  if (quick == Quick::kOver && options.spare_only) {
-    return NoneToSpare();
-  }
+  if (quick == Quick::kOver && options.spare_only) return NoneToSpare();
   if (quick == Quick::kOver && state_.fenced.load(std::memory_order_relaxed) != 0) {
     // Blocks that wait for fences count against the limit. Waiting for them is the last means.
     LGPU_RETURN_IF_ERROR(fences_.Await());
@@ -208,9 +194,7 @@ absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes, const Alloc
     quick = TryMapped(shard, bytes, options, limit, index);
     freed_at = state_.blocks.freed_at();
   }
-  if (quick == Quick::kParked) {
-    return absl::OkStatus();
-  }
+  if (quick == Quick::kParked) return absl::OkStatus();
   if (quick == Quick::kOver) {
     const auto reason = bytes <= state_.reserved ? RefusalReason::kLimit : RefusalReason::kAddressRange;
     MutexLock lock(state_.mutex);
@@ -237,9 +221,7 @@ Pool::Impl::Quick Pool::Impl::TryMapped(const Shard* shard, Bytes bytes, const A
   const Bytes rounded = RoundUp(bytes, Suballocator::kGranule);
   if (options.stream != StreamOrder::kHome) {
     index = state_.Fits(Bytes(), limit) ? state_.TakeParked(bytes, options) : 0;
-    if (index != 0) {
-      return Quick::kParked;
-    }
+    if (index != 0) return Quick::kParked;
   }
   if (!state_.Fits(rounded, limit)) {
     state_.ReleaseQueues();
@@ -248,13 +230,9 @@ Pool::Impl::Quick Pool::Impl::TryMapped(const Shard* shard, Bytes bytes, const A
         !options.spare_only) {
       WaitForPending(rounded, limit, options.timeout);
     }
-    if (!state_.Fits(rounded, limit)) {
-      return Quick::kOver;
-    }
+    if (!state_.Fits(rounded, limit)) return Quick::kOver;
   }
-  if (rounded > state_.reserved) {
-    return Quick::kOver;
-  }
+  if (rounded > state_.reserved) return Quick::kOver;
   if (const auto handle =
           state_.blocks.Allocate({.bytes = bytes, .alignment = options.alignment, .home = HomeOf(shard)},
                                  Suballocator::Effort::kQuick)) {
@@ -282,13 +260,9 @@ void Pool::Impl::WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanosec
 
 // Also false where no other thread used the pool of late: this thread would wait in vain.
 bool Pool::Impl::MayComeFree(const absl::Status& refused, Bytes bytes, const AllocateOptions& options) const {
-  if (options.timeout <= std::chrono::nanoseconds(0)) {
-    return false;
-  }
+  if (options.timeout <= std::chrono::nanoseconds(0)) return false;
   const std::optional<Refusal> refusal = GetRefusal(refused);
-  if (!refusal || refusal->reason != RefusalReason::kLimit || bytes > state_.source->limit()) {
-    return false;
-  }
+  if (!refusal || refusal->reason != RefusalReason::kLimit || bytes > state_.source->limit()) return false;
   MutexLock lock(state_.mutex);
   return state_.other_thread_at && std::chrono::milliseconds(PoolState::CoarseMilliseconds() -
                                                              *state_.other_thread_at) <= options.timeout;
@@ -313,9 +287,7 @@ absl::Status Pool::Impl::AwaitFrees(Shard* shard, Bytes bytes, const AllocateOpt
     again.timeout = std::max<std::chrono::nanoseconds>(deadline - now, {});
     const absl::Status status = AllocateOnce(shard, bytes, again, index);
     std::optional<Refusal> refusal = GetRefusal(status);
-    if (!refusal || refusal->reason != RefusalReason::kLimit) {
-      return status;
-    }
+    if (!refusal || refusal->reason != RefusalReason::kLimit) return status;
     if (now >= deadline) {
       refusal->waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
       return RefusalStatus(*refusal);

@@ -30,12 +30,8 @@ std::string Pool::Impl::DescribeAddress(const void* address) const {
   for (std::uint32_t index = 1; index < state_.nodes.end(); ++index) {
     const Node& node = state_.nodes[index];
     const Node::State state = node.state();
-    if (!Node::IsBlock(state) || offset < OffsetOf(node) || offset >= OffsetOf(node) + SizeOf(node)) {
-      continue;
-    }
-    if (state == Node::kCached || state == Node::kFenced) {
-      return "it was freed before";
-    }
+    if (!Node::IsBlock(state) || offset < OffsetOf(node) || offset >= OffsetOf(node) + SizeOf(node)) continue;
+    if (state == Node::kCached || state == Node::kFenced) return "it was freed before";
     const std::string op = state_.owners.NameOf(BlockEntry::OpOf(node.behind));
     return absl::StrCat(
         offset == OffsetOf(node) ? "at" : absl::StrCat((offset - OffsetOf(node)).count(), " bytes inside"),
@@ -72,9 +68,7 @@ absl::StatusOr<Block> Pool::Impl::Find(const void* address) {
       (at - base) % Suballocator::kGranule.count() == 0) {
     const auto offset = static_cast<std::uint32_t>((at - base) / Suballocator::kGranule.count());
     MutexLock lock(state_.mutex);
-    if (!state_.by_address.is_on()) {
-      IndexAddresses();
-    }
+    if (!state_.by_address.is_on()) IndexAddresses();
     if (const std::uint32_t index = state_.by_address.Find(offset); index != 0) {
       const Node& node = state_.nodes[index];
       const std::uint32_t word = node.word.load(std::memory_order_acquire);
@@ -90,9 +84,7 @@ absl::StatusOr<Block> Pool::Impl::Find(const void* address) {
 
 absl::StatusOr<Bytes> Pool::Impl::RequestedOf(const Block& block) const {
   LGPU_RETURN_IF_ERROR(state_.CheckAlive());
-  if (state_.LiveWord(block) == 0) {
-    return NotLive(block);
-  }
+  if (state_.LiveWord(block) == 0) return NotLive(block);
   return block.bytes - Bytes(BlockEntry::PaddingOf(state_.nodes[block.node].behind));
 }
 
@@ -100,9 +92,7 @@ void Pool::Impl::IndexAddresses() {
   state_.by_address.Start(state_.blocks.live_blocks());
   for (std::uint32_t index = 1; index < state_.nodes.end(); ++index) {
     const Node& node = state_.nodes[index];
-    if (node.is_block()) {
-      state_.by_address.Insert(node.offset, index);
-    }
+    if (node.is_block()) state_.by_address.Insert(node.offset, index);
   }
 }
 

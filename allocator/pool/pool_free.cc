@@ -36,9 +36,7 @@ absl::Status Pool::Impl::Free(const Block& block) {
       [[likely]] {
     const auto size = static_cast<std::uint32_t>(block.bytes / Suballocator::kGranule);
     const std::int64_t budget = state_.bounds.cache_budget.load(std::memory_order_relaxed);
-    if (shard->Put(size, block.node, padding, budget)) {
-      return absl::OkStatus();
-    }
+    if (shard->Put(size, block.node, padding, budget)) return absl::OkStatus();
     if (shard->Queue(size, block.node, padding, budget)) {
       state_.nodes.PrefetchNeighbours(block.node);
       return absl::OkStatus();
@@ -51,9 +49,7 @@ absl::Status Pool::Impl::Free(const Block& block) {
 void Pool::Impl::FreeUncached(Shard* shard, std::uint32_t index, bool is_shared, std::uint32_t about) {
   {
     MutexLock lock(state_.mutex);
-    if (shard != nullptr) {
-      state_.ReleaseQueue(*shard);
-    }
+    if (shard != nullptr) state_.ReleaseQueue(*shard);
     state_.padding -= static_cast<std::int64_t>(BlockEntry::PaddingOf(about));
     state_.TakeBack(index, is_shared, BlockEntry::StreamOf(about));
   }
@@ -61,15 +57,11 @@ void Pool::Impl::FreeUncached(Shard* shard, std::uint32_t index, bool is_shared,
 }
 
 [[gnu::always_inline]] inline bool Pool::Impl::FreeLargeLive(const Block& block) {
-  if (state_.nodes.Has(block.node)) {
-    state_.nodes.PrefetchNeighbours(block.node);
-  }
+  if (state_.nodes.Has(block.node)) state_.nodes.PrefetchNeighbours(block.node);
   MutexLock lock(state_.mutex);
   state_.NoteThread();
   const std::uint32_t word = state_.LiveWord(block);
-  if (word == 0) {
-    return false;
-  }
+  if (word == 0) return false;
   const std::uint32_t about = state_.nodes[block.node].behind;
   const std::uint32_t padding = BlockEntry::PaddingOf(about);
   state_.padding -= static_cast<std::int64_t>(padding);
@@ -82,9 +74,7 @@ void Pool::Impl::FreeUncached(Shard* shard, std::uint32_t index, bool is_shared,
 }
 
 absl::Status Pool::Impl::FreeLarge(const Block& block) {
-  if (!FreeLargeLive(block)) {
-    return NotLive(block);
-  }
+  if (!FreeLargeLive(block)) return NotLive(block);
   state_.WakeIfDue();
   return absl::OkStatus();
 }
@@ -92,13 +82,9 @@ absl::Status Pool::Impl::FreeLarge(const Block& block) {
 absl::Status Pool::Impl::UseOn(const Block& block, StreamId stream) {
   LGPU_RETURN_IF_ERROR(state_.CheckAlive());
   LGPU_RETURN_IF_ERROR(CheckStreamId(stream));
-  if (state_.LiveWord(block) == 0) {
-    return NotLive(block);
-  }
+  if (state_.LiveWord(block) == 0) return NotLive(block);
   Node& node = state_.nodes[block.node];
-  if (BlockEntry::StreamOf(node.behind) == stream) {
-    return absl::OkStatus();
-  }
+  if (BlockEntry::StreamOf(node.behind) == stream) return absl::OkStatus();
   MutexLock lock(state_.mutex);
   std::uint32_t word = Node::Word(block.generation, Node::kLive);
   if (!node.word.compare_exchange_strong(word, Node::Word(block.generation, Node::kShared)) &&

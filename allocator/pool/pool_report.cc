@@ -21,9 +21,7 @@ bool HoldsMore(const MemoryOwner& a, const MemoryOwner& b) {
 // ---- Statistics and invariants.
 
 MemoryStats Pool::Impl::stats() const {
-  if (state_.epoch.IsForked()) {
-    return {};
-  }
+  if (state_.epoch.IsForked()) return {};
   const Bytes limit = state_.source->limit();
   MutexLock lock(state_.mutex);
   return StatsUnder(limit);
@@ -59,9 +57,7 @@ MemoryStats Pool::Impl::StatsUnder(Bytes limit) const {
 }
 
 void Pool::Impl::ResetPeak() {
-  if (state_.epoch.IsForked()) {
-    return;
-  }
+  if (state_.epoch.IsForked()) return;
   MutexLock lock(state_.mutex);
   state_.meter.ResetPeak(state_.Used());
 }
@@ -75,9 +71,7 @@ absl::Status Pool::Impl::CheckEntries() const {
   for (std::uint32_t index = 1; index < state_.nodes.end(); ++index) {
     const Node& node = state_.nodes[index];
     const Node::State state = node.state();
-    if (!Node::IsBlock(state)) {
-      continue;
-    }
+    if (!Node::IsBlock(state)) continue;
     const Bytes size = Suballocator::kGranule * node.size;
     ++blocks;
     bytes += size;
@@ -118,9 +112,7 @@ absl::Status Pool::Impl::CheckInvariants() const {
   LGPU_RETURN_IF_ERROR(CheckEntries());
   LGPU_RETURN_IF_ERROR(state_.chunks.CheckInvariants(state_.calls != 0));
   Bytes mapped_bytes;
-  for (const auto& [offset, chunk] : state_.chunks.mapped()) {
-    mapped_bytes += chunk.bytes;
-  }
+  for (const auto& [offset, chunk] : state_.chunks.mapped()) mapped_bytes += chunk.bytes;
   if (state_.calls == 0 && !state_.pending.is_zero()) {
     return absl::InternalError(
         absl::StrCat("pool: ", state_.pending.count(), " bytes are pending without a request"));
@@ -154,9 +146,7 @@ std::vector<MemoryOwner> Pool::Impl::OwnersOf(const PageArray<BlockCopy>& blocks
 }
 
 std::vector<MemoryOwner> Pool::Impl::LargestOwners(std::size_t n) const {
-  if (state_.epoch.IsForked()) {
-    return {};
-  }
+  if (state_.epoch.IsForked()) return {};
   std::vector<MemoryOwner> owners = OwnersOf(ScanBlocks(state_, [] {}));
   owners.resize(std::min(owners.size(), n));
   return owners;
@@ -203,9 +193,7 @@ absl::StatusOr<PoolBlocks> Pool::Impl::Blocks(std::uint64_t at_most) const {
 
 MemorySnapshot Pool::Impl::Snapshot() const {
   absl::StatusOr<PoolBlocks> made = Blocks(std::numeric_limits<std::uint64_t>::max());
-  if (!made.ok()) {
-    return {};
-  }
+  if (!made.ok()) return {};
   MemorySnapshot snapshot = std::move(made->about);
   snapshot.blocks.reserve(made->blocks.size());
   for (const BlockCopy& block : made->blocks) {

@@ -42,9 +42,7 @@ std::uint32_t PoolState::CoarseMilliseconds() {
 // Most looks at the clock find the same time.
 void PoolState::Tick() {
   const std::uint32_t now = CoarseMilliseconds();
-  if (tick.load(std::memory_order_relaxed) != now) {
-    tick.store(now, std::memory_order_relaxed);
-  }
+  if (tick.load(std::memory_order_relaxed) != now) tick.store(now, std::memory_order_relaxed);
 }
 
 PoolState::Clock::time_point PoolState::DeadlineAfter(std::chrono::nanoseconds timeout) {
@@ -71,9 +69,7 @@ void PoolState::Park(std::uint32_t index, bool is_shared, StreamId stream) {
 }
 
 bool PoolState::NoteReleased(bool any) {
-  if (any) {
-    order.NoteFree(StreamOrder::Only(StreamOrder::kHome));
-  }
+  if (any) order.NoteFree(StreamOrder::Only(StreamOrder::kHome));
   return any;
 }
 
@@ -103,9 +99,7 @@ bool PoolState::FlushCaches() {
 void PoolState::Reassess(Bytes limit) {
   const bool flush = meter.Reassess(limit);
   blocks.SetScarce(meter.is_scarce());
-  if (flush) {
-    FlushCaches();
-  }
+  if (flush) FlushCaches();
 }
 
 void PoolState::NoteDemand() {
@@ -120,9 +114,7 @@ void PoolState::NoteDemand() {
 }
 
 void PoolState::Wake() {
-  if (wake_due.exchange(false, std::memory_order_relaxed)) {
-    options.wake();
-  }
+  if (wake_due.exchange(false, std::memory_order_relaxed)) options.wake();
 }
 
 // ---- Blocks that wait for fences.
@@ -135,17 +127,11 @@ void PoolState::Unpark(std::uint32_t index) {
 
 std::uint32_t PoolState::TakeParked(Bytes requested, const AllocateOptions& of_block) {
   const std::uint64_t size = RoundUp(requested, Suballocator::kGranule) / Suballocator::kGranule;
-  if (of_block.alignment > Suballocator::kGranule || size > ~std::uint32_t{0}) {
-    return 0;
-  }
+  if (of_block.alignment > Suballocator::kGranule || size > ~std::uint32_t{0}) return 0;
   const auto parked = order.TakeParked(of_block.stream, static_cast<std::uint32_t>(size));
-  if (!parked) {
-    return 0;
-  }
+  if (!parked) return 0;
   Unpark(parked->index);
-  if (by_address.is_on()) {
-    by_address.Erase(nodes[parked->index].offset);
-  }
+  if (by_address.is_on()) by_address.Erase(nodes[parked->index].offset);
   return HandOut(blocks.Rename(blocks.HandleAt(parked->index)), requested, of_block);
 }
 
@@ -187,9 +173,7 @@ std::uint64_t PoolState::LiveBlocks() const {
 
 void PoolState::NoteChange() {
   ++changes;
-  if (waiting > 0) {
-    changed.NotifyAll();
-  }
+  if (waiting > 0) changed.NotifyAll();
 }
 
 Refusal PoolState::MakeRefusal(RefusalReason reason, Bytes asked, const AllocateOptions& of_block,
@@ -221,9 +205,7 @@ Refusal PoolState::MakeRefusal(RefusalReason reason, Bytes asked, const Allocate
 // ---- Calls of the source.
 
 absl::Status PoolState::Unmap(std::span<const ChunkStore::Run> runs) {
-  if (runs.empty()) {
-    return absl::OkStatus();
-  }
+  if (runs.empty()) return absl::OkStatus();
   std::vector<ChunkId> ids;
   for (const ChunkStore::Run& run : runs) {
     const std::vector<ChunkId> of_run = IdsOf(run.chunks);
@@ -243,9 +225,7 @@ absl::Status PoolState::Unmap(std::span<const ChunkStore::Run> runs) {
 }
 
 absl::Status PoolState::Return(std::span<const Chunk> returned) {
-  if (returned.empty()) {
-    return absl::OkStatus();
-  }
+  if (returned.empty()) return absl::OkStatus();
   const absl::Status status = source->Return(IdsOf(returned));
   MutexLock lock(mutex);
   chunks.NoteReturned(returned);

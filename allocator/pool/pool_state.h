@@ -169,9 +169,7 @@ struct PoolState {
   void NoteThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const std::int32_t self = ThisThread::KernelNumber();
     if (last_thread != self) [[unlikely]] {
-      if (last_thread != 0) {
-        other_thread_at = tick.load(std::memory_order_relaxed);
-      }
+      if (last_thread != 0) other_thread_at = tick.load(std::memory_order_relaxed);
       last_thread = self;
     }
   }
@@ -223,9 +221,7 @@ struct PoolState {
 };
 
 inline std::uint32_t PoolState::LiveWord(const Block& block) const {
-  if (!nodes.Has(block.node)) {
-    return 0;
-  }
+  if (!nodes.Has(block.node)) return 0;
   const Node& node = nodes[block.node];
   const std::uint32_t word = node.word.load(std::memory_order_acquire);
   // One comparison for both: live, or shared.
@@ -260,9 +256,7 @@ inline void PoolState::Describe(Node& node, Bytes padding_of_block, const Alloca
   if (meter.Update(blocks.used(), scratch)) [[unlikely]] {
     Reassess(meter.limit());
   }
-  if (has_wake && !wake_sent) {
-    NoteDemand();
-  }
+  if (has_wake && !wake_sent) NoteDemand();
 }
 
 [[gnu::always_inline]] inline std::uint32_t PoolState::HandOut(Suballocator::Handle handle, Bytes requested,

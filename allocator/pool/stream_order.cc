@@ -21,9 +21,7 @@ std::optional<StreamOrder::Closing> StreamOrder::Close() {
       return Closing{batch.stamp, batch.streams};
     }
   }
-  if (used_on_ == 0) {
-    return std::nullopt;
-  }
+  if (used_on_ == 0) return std::nullopt;
   batches_.push_back({.stamp = stamp_, .streams = used_on_});
   used_on_ = 0;
   ++stamp_;
@@ -51,9 +49,7 @@ bool StreamOrder::is_recording() const {
 }
 
 std::optional<StreamOrder::Waiting> StreamOrder::Oldest() const {
-  if (batches_.empty() || !batches_.front().recorded) {
-    return std::nullopt;
-  }
+  if (batches_.empty() || !batches_.front().recorded) return std::nullopt;
   return Waiting{batches_.front().stamp, rebases_, batches_.front().fences};
 }
 
@@ -61,15 +57,9 @@ void StreamOrder::Rebase(std::uint32_t by) {
   const auto smaller = [by](std::uint32_t stamp) { return stamp - std::min(stamp, by); };
   stamp_ = smaller(stamp_);
   passed_ = smaller(passed_);
-  for (Batch& batch : batches_) {
-    batch.stamp = smaller(batch.stamp);
-  }
-  for (Parked& parked : parked_) {
-    parked.stamp = smaller(parked.stamp);
-  }
-  for (std::uint32_t& stamp : ordered_) {
-    stamp = smaller(stamp);
-  }
+  for (Batch& batch : batches_) batch.stamp = smaller(batch.stamp);
+  for (Parked& parked : parked_) parked.stamp = smaller(parked.stamp);
+  for (std::uint32_t& stamp : ordered_) stamp = smaller(stamp);
   ++rebases_;
 }
 
@@ -87,9 +77,7 @@ void StreamOrder::Passed(const Waiting& waiting) {
 std::optional<StreamOrder::HomeFence> StreamOrder::LastHomeFence() const {
   for (auto batch = batches_.rbegin(); batch != batches_.rend(); ++batch) {
     for (const Fence& fence : batch->fences) {
-      if (batch->recorded && fence.stream == kHome) {
-        return HomeFence{batch->stamp, fence.value};
-      }
+      if (batch->recorded && fence.stream == kHome) return HomeFence{batch->stamp, fence.value};
     }
   }
   return std::nullopt;
@@ -100,21 +88,15 @@ void StreamOrder::Park(std::uint32_t index, std::uint32_t generation, Streams st
   const bool of_one = std::has_single_bit(streams);
   const std::uint64_t key = of_one ? KeyOf(static_cast<StreamId>(std::countr_zero(streams)), size) : 0;
   parked_.push_back({index, generation, stamp_, key});
-  if (key != 0) {
-    by_size_[key].push_back(parked_.back());
-  }
+  if (key != 0) by_size_[key].push_back(parked_.back());
 }
 
 std::optional<StreamOrder::Parked> StreamOrder::TakeParked(StreamId stream, std::uint32_t size) {
   const auto found = by_size_.find(KeyOf(stream, size));
-  if (found == by_size_.end()) {
-    return std::nullopt;
-  }
+  if (found == by_size_.end()) return std::nullopt;
   const Parked parked = found->second.back();
   found->second.pop_back();
-  if (found->second.empty()) {
-    by_size_.erase(found);
-  }
+  if (found->second.empty()) by_size_.erase(found);
   return parked;
 }
 
@@ -122,17 +104,13 @@ std::optional<StreamOrder::Parked> StreamOrder::NextReady() {
   while (!parked_.empty() && parked_.front().stamp <= passed_) {
     const Parked ready = parked_.front();
     parked_.pop_front();
-    if (ready.key == 0) {
-      return ready;
-    }
+    if (ready.key == 0) return ready;
     // If the oldest block of this key that was not taken is another one, this block was taken.
     const auto found = by_size_.find(ready.key);
     if (found != by_size_.end() && found->second.front().index == ready.index &&
         found->second.front().generation == ready.generation) {
       found->second.pop_front();
-      if (found->second.empty()) {
-        by_size_.erase(found);
-      }
+      if (found->second.empty()) by_size_.erase(found);
       return ready;
     }
   }

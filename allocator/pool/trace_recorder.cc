@@ -57,16 +57,12 @@ void TraceRecorder::Record(Action action, const void* address, Bytes bytes, Stre
   std::string full;
   {
     MutexLock lock(mutex_);
-    if (finished_) {
-      return;
-    }
+    if (finished_) return;
     AppendTime(line);
     absl::StrAppend(&lines_, line, ",", NameOf(action), ",0x",
                     absl::Hex(reinterpret_cast<std::uintptr_t>(address)), ",", bytes.count(), ",0x",
                     absl::Hex(stream), "\n");
-    if (lines_.size() < kBuffer) {
-      return;
-    }
+    if (lines_.size() < kBuffer) return;
   }
   // Takes the lines out under the file's lock, so that they are written in order.
   MutexLock file(file_mutex_);

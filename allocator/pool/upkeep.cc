@@ -19,9 +19,7 @@ constexpr std::chrono::milliseconds kTick{1000};
 }  // namespace
 
 std::optional<TimePoint> Upkeep::Maintain(TimePoint now) {
-  if (state_.epoch.IsForked()) {
-    return std::nullopt;
-  }
+  if (state_.epoch.IsForked()) return std::nullopt;
   FlushIdleCaches(now);
   fences_.Poll().IgnoreError();  // a request that needs the memory behind them reports the error
   GrowAhead();
@@ -43,9 +41,7 @@ void Upkeep::FlushIdleCaches(TimePoint now) {
   state_.tick.store(PoolState::CoarseMilliseconds(), std::memory_order_relaxed);
   state_.wake_sent = false;
   state_.asleep = false;
-  if (state_.decay.IsQuiet(now, state_.counts.allocs + state_.cache.totals().hits)) {
-    state_.FlushCaches();
-  }
+  if (state_.decay.IsQuiet(now, state_.counts.allocs + state_.cache.totals().hits)) state_.FlushCaches();
 }
 
 // Gets one step ahead of rising demand: spare chunks need no call of the daemon later.
@@ -107,15 +103,11 @@ bool Upkeep::GiveBackSurplus(TimePoint now) {
     offer.surplus =
         state_.decay.FindSurplus(now, idle, state_.SettledStamp(), state_.meter.peak_used(), state_.page);
   }
-  if (offer.surplus.bytes.is_zero()) {
-    return false;
-  }
+  if (offer.surplus.bytes.is_zero()) return false;
   const bool more = offer.surplus.bytes > kBudget;
   offer.surplus.bytes = std::min(offer.surplus.bytes, kBudget);
   const absl::StatusOr<Bytes> given = GiveBack(offer);
-  if (!given.ok() || given->is_zero()) {
-    return false;
-  }
+  if (!given.ok() || given->is_zero()) return false;
   MutexLock lock(state_.mutex);
   state_.decay.NoteReturned(now);
   state_.grown_for = std::max(state_.grown_for, state_.blocks.used());
@@ -131,16 +123,12 @@ absl::StatusOr<Bytes> Upkeep::GiveBack(const Offer& offer) {
     ++state_.calls;
     if (offer.surplus.with_spare) {
       chunks = state_.chunks.TakeSpareUpTo(left);
-      for (const Chunk& chunk : chunks) {
-        left -= chunk.bytes;
-      }
+      for (const Chunk& chunk : chunks) left -= chunk.bytes;
     }
     const Suballocator::Stamp settled = std::min(offer.surplus.settled, state_.SettledStamp());
     runs = state_.chunks.DetachIdle(
         state_.blocks, {.amount = left, .bound = ChunkStore::Bound::kAtMost, .settled = settled});
-    for (const ChunkStore::Run& run : runs) {
-      left -= run.range.bytes;
-    }
+    for (const ChunkStore::Run& run : runs) left -= run.range.bytes;
     if (offer.rather_more && !left.is_zero()) {
       const std::optional<Chunk> spare =
           offer.surplus.with_spare ? state_.chunks.TakeLastSpare() : std::nullopt;
@@ -154,21 +142,15 @@ absl::StatusOr<Bytes> Upkeep::GiveBack(const Offer& offer) {
   }
   absl::Status status = state_.Unmap(runs);
   if (status.ok()) {
-    for (const ChunkStore::Run& run : runs) {
-      chunks.insert(chunks.end(), run.chunks.begin(), run.chunks.end());
-    }
+    for (const ChunkStore::Run& run : runs) chunks.insert(chunks.end(), run.chunks.begin(), run.chunks.end());
   }
   Bytes returned;
-  for (const Chunk& chunk : chunks) {
-    returned += chunk.bytes;
-  }
+  for (const Chunk& chunk : chunks) returned += chunk.bytes;
   status.Update(state_.Return(chunks));  // returns spare chunks even when unmapping failed
   MutexLock lock(state_.mutex);
   --state_.calls;
   state_.NoteChange();
-  if (!status.ok()) {
-    return status;
-  }
+  if (!status.ok()) return status;
   return returned;
 }
 

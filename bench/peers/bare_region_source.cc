@@ -19,9 +19,7 @@ BareRegionSource::BareRegionSource(const Options& options) : options_(options) {
     options_.reserved = std::min(RoundUp(options_.limit, 2_MiB) * kReservedTimesLimit,
                                  RoundDown(Suballocator::kMaxReserved, 2_MiB));
   }
-  if (options_.counters == nullptr) {
-    options_.counters = std::make_shared<SourceCounters>();
-  }
+  if (options_.counters == nullptr) options_.counters = std::make_shared<SourceCounters>();
 }
 
 std::byte* BareRegionSource::base() const {
@@ -43,9 +41,7 @@ absl::StatusOr<std::vector<Chunk>> BareRegionSource::Grow(const GrowRequest& req
   for (Bytes left = std::min(room, std::max(request.wanted, request.at_least)); !left.is_zero();) {
     // The largest power of two that the chunk class and the bytes left allow.
     Bytes bytes = options_.chunk;
-    while (bytes > left) {
-      bytes = bytes / 2;
-    }
+    while (bytes > left) bytes = bytes / 2;
     left -= bytes;
     counters.held += bytes;
     chunks.push_back({ChunkId{next_id_++}, bytes});
@@ -70,9 +66,7 @@ absl::Status BareRegionSource::Map(std::span<const ChunkPlacement> placements) {
 
 absl::Status BareRegionSource::Unmap(std::span<const ChunkId> chunks) {
   ++options_.counters->unmap_calls;
-  for (const ChunkId chunk : chunks) {
-    options_.counters->unmapped_pages += chunks_.at(chunk) / 2_MiB;
-  }
+  for (const ChunkId chunk : chunks) options_.counters->unmapped_pages += chunks_.at(chunk) / 2_MiB;
   return absl::OkStatus();
 }
 

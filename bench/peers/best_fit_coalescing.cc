@@ -33,16 +33,10 @@ std::uint32_t BestFitCoalescing::NewChunk() {
 bool BestFitCoalescing::Allocate(Slot slot, Bytes bytes) {
   const Bytes rounded = RoundUp(bytes, kUnit);
   std::uint32_t chunk = Find(rounded);
-  if (chunk == 0 && AddRegion(rounded)) {
-    chunk = Find(rounded);
-  }
-  if (chunk == 0) {
-    return false;
-  }
+  if (chunk == 0 && AddRegion(rounded)) chunk = Find(rounded);
+  if (chunk == 0) return false;
   const Bytes has = chunks_[chunk].bytes;
-  if (has >= rounded * 2 || has - rounded >= kMostWaste) {
-    Split(chunk, rounded);
-  }
+  if (has >= rounded * 2 || has - rounded >= kMostWaste) Split(chunk, rounded);
   chunks_[chunk].live = true;
   live_[slot] = chunk;
   return true;
@@ -65,17 +59,11 @@ std::uint32_t BestFitCoalescing::Find(Bytes bytes) {
 
 bool BestFitCoalescing::AddRegion(Bytes at_least) {
   const Bytes available = limit_ - held_;
-  if (at_least > available) {
-    return false;
-  }
+  if (at_least > available) return false;
   const bool raised = at_least > next_region_;
-  while (at_least > next_region_) {
-    next_region_ = next_region_ * 2;
-  }
+  while (at_least > next_region_) next_region_ = next_region_ * 2;
   const Bytes bytes = std::min(next_region_, available);
-  if (!raised) {
-    next_region_ = next_region_ * 2;
-  }
+  if (!raised) next_region_ = next_region_ * 2;
   const std::uint32_t chunk = NewChunk();
   chunks_[chunk].offset = next_address_;
   chunks_[chunk].bytes = bytes;
@@ -94,9 +82,7 @@ void BestFitCoalescing::Split(std::uint32_t chunk, Bytes bytes) {
                    .previous = chunk,
                    .next = first.next,
                    .live = false};
-  if (first.next != 0) {
-    chunks_[first.next].previous = rest;
-  }
+  if (first.next != 0) chunks_[first.next].previous = rest;
   first.next = rest;
   first.bytes = bytes;
   Insert(rest);
@@ -105,9 +91,7 @@ void BestFitCoalescing::Split(std::uint32_t chunk, Bytes bytes) {
 void BestFitCoalescing::Absorb(std::uint32_t chunk, std::uint32_t next) {
   chunks_[chunk].bytes += chunks_[next].bytes;
   chunks_[chunk].next = chunks_[next].next;
-  if (chunks_[chunk].next != 0) {
-    chunks_[chunks_[chunk].next].previous = chunk;
-  }
+  if (chunks_[chunk].next != 0) chunks_[chunks_[chunk].next].previous = chunk;
   vacant_.push_back(next);
 }
 

@@ -12,9 +12,7 @@ Bytes UpTo(Bytes bytes, Bytes unit) { return unit * ((bytes + unit - Bytes(1)) /
 Bytes DownTo(Bytes bytes, Bytes unit) { return unit * (bytes / unit); }
 
 Bytes SegmentFor(Bytes bytes) {
-  if (BlockCache::PoolOf(bytes) != BlockCache::kLarge) {
-    return 2_MiB;
-  }
+  if (BlockCache::PoolOf(bytes) != BlockCache::kLarge) return 2_MiB;
   return bytes < 10_MiB ? 20_MiB : UpTo(bytes, 2_MiB);
 }
 
@@ -44,9 +42,7 @@ BlockCache::Block* BlockCache::Split(Block* block, Bytes bytes) {
   rest->mapped = block->mapped;
   rest->previous = block;
   rest->next = block->next;
-  if (block->next != nullptr) {
-    block->next->previous = rest;
-  }
+  if (block->next != nullptr) block->next->previous = rest;
   block->next = rest;
   block->bytes = bytes;
   return rest;
@@ -56,18 +52,14 @@ void BlockCache::AbsorbNext(Block* block) {
   Block* gone = block->next;
   block->bytes += gone->bytes;
   block->next = gone->next;
-  if (block->next != nullptr) {
-    block->next->previous = block;
-  }
+  if (block->next != nullptr) block->next->previous = block;
   Drop(gone);
 }
 
 BlockCache::Block* BlockCache::TakeBestFit(int pool, Bytes bytes) {
   Block key{.offset = Bytes(), .bytes = bytes};
   const auto found = free_[pool].lower_bound(&key);
-  if (found == free_[pool].end()) {
-    return nullptr;
-  }
+  if (found == free_[pool].end()) return nullptr;
   Block* block = *found;
   free_[pool].erase(found);
   return block;
@@ -102,28 +94,18 @@ bool SegmentCachingAllocator::Allocate(Slot slot, Bytes bytes) {
   const Bytes rounded = RoundUp(bytes, kUnit);
   const int pool = BlockCache::PoolOf(rounded);
   BlockCache::Block* block = cache_.TakeBestFit(pool, rounded);
-  if (block == nullptr) {
-    block = NewSegment(rounded);
-  }
-  if (block == nullptr && ReleaseSegments()) {
-    block = NewSegment(rounded);
-  }
-  if (block == nullptr) {
-    return false;
-  }
+  if (block == nullptr) block = NewSegment(rounded);
+  if (block == nullptr && ReleaseSegments()) block = NewSegment(rounded);
+  if (block == nullptr) return false;
   const Bytes rest = block->bytes - rounded;
-  if (pool == BlockCache::kLarge ? rest > 1_MiB : rest >= kUnit) {
-    cache_.Insert(cache_.Split(block, rounded));
-  }
+  if (pool == BlockCache::kLarge ? rest > 1_MiB : rest >= kUnit) cache_.Insert(cache_.Split(block, rounded));
   cache_.MakeLive(slot, block);
   return true;
 }
 
 BlockCache::Block* SegmentCachingAllocator::NewSegment(Bytes bytes) {
   const Bytes segment = SegmentFor(bytes);
-  if (held_ + segment > limit_) {
-    return nullptr;
-  }
+  if (held_ + segment > limit_) return nullptr;
   BlockCache::Block* block = cache_.NewBlock(next_address_, segment, BlockCache::PoolOf(bytes));
   next_address_ += segment + kPage;
   held_ += segment;
@@ -163,21 +145,13 @@ bool ExpandableCachingAllocator::Allocate(Slot slot, Bytes bytes) {
   const Bytes rounded = RoundUp(bytes, kUnit);
   const int pool = BlockCache::PoolOf(rounded);
   Block* block = cache_.TakeBestFit(pool, rounded);
-  if (block == nullptr) {
-    block = Expand(pool, rounded);
-  }
+  if (block == nullptr) block = Expand(pool, rounded);
   if (block == nullptr && UnmapFree()) {
     block = cache_.TakeBestFit(pool, rounded);
-    if (block == nullptr) {
-      block = Expand(pool, rounded);
-    }
+    if (block == nullptr) block = Expand(pool, rounded);
   }
-  if (block == nullptr) {
-    return false;
-  }
-  if (block->bytes > rounded) {
-    cache_.Insert(cache_.Split(block, rounded));
-  }
+  if (block == nullptr) return false;
+  if (block->bytes > rounded) cache_.Insert(cache_.Split(block, rounded));
   cache_.MakeLive(slot, block);
   return true;
 }
@@ -186,15 +160,9 @@ bool ExpandableCachingAllocator::Allocate(Slot slot, Bytes bytes) {
 BlockCache::Block* ExpandableCachingAllocator::Expand(int pool, Bytes bytes) {
   for (Block* hole : holes_[pool]) {
     Bytes possible = hole->bytes;
-    if (hole->previous != nullptr && hole->previous->IsFree()) {
-      possible += hole->previous->bytes;
-    }
-    if (hole->next != nullptr && hole->next->IsFree()) {
-      possible += hole->next->bytes;
-    }
-    if (possible >= bytes) {
-      return MapStartOf(hole, bytes);
-    }
+    if (hole->previous != nullptr && hole->previous->IsFree()) possible += hole->previous->bytes;
+    if (hole->next != nullptr && hole->next->IsFree()) possible += hole->next->bytes;
+    if (possible >= bytes) return MapStartOf(hole, bytes);
   }
   return nullptr;
 }
@@ -204,13 +172,9 @@ BlockCache::Block* ExpandableCachingAllocator::MapStartOf(Block* hole, Bytes byt
   const bool continues = hole->previous != nullptr && hole->previous->IsFree();
   const Bytes before = continues ? hole->previous->bytes : Bytes();
   const Bytes fresh = before >= bytes ? page : std::min(hole->bytes, UpTo(bytes - before, page));
-  if (held_ + fresh > limit_) {
-    return nullptr;
-  }
+  if (held_ + fresh > limit_) return nullptr;
   holes_[hole->pool].erase(hole);
-  if (hole->bytes > fresh) {
-    holes_[hole->pool].insert(cache_.Split(hole, fresh));
-  }
+  if (hole->bytes > fresh) holes_[hole->pool].insert(cache_.Split(hole, fresh));
   Block* block = hole;
   block->mapped = true;
   held_ += fresh;
@@ -235,18 +199,14 @@ bool ExpandableCachingAllocator::UnmapFree() {
     for (Block* block : cache_.FreeBlocks(pool)) {
       const Bytes first = base + UpTo(block->offset - base, page);
       const Bytes last = base + DownTo(block->offset + block->bytes - base, page);
-      if (last <= first) {
-        continue;
-      }
+      if (last <= first) continue;
       cache_.Erase(block);
       if (first > block->offset) {
         Block* rest = cache_.Split(block, first - block->offset);
         cache_.Insert(block);
         block = rest;
       }
-      if (block->offset + block->bytes > last) {
-        cache_.Insert(cache_.Split(block, last - block->offset));
-      }
+      if (block->offset + block->bytes > last) cache_.Insert(cache_.Split(block, last - block->offset));
       Unmap(block);
       any = true;
     }

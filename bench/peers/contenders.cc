@@ -26,9 +26,7 @@ std::size_t Replay(Contender& contender, std::span<const Event> events) {
   std::size_t done = 0;
   for (const Event& event : events) {
     if (event.kind == Event::Kind::kAllocate) {
-      if (!exact.Allocate(event.slot, event.bytes)) {
-        break;
-      }
+      if (!exact.Allocate(event.slot, event.bytes)) break;
     } else if (event.kind == Event::Kind::kFree) {
       exact.Free(event.slot);
     }
@@ -72,9 +70,7 @@ const std::vector<ContenderKind>& ContenderKinds() {
 absl::StatusOr<const ContenderKind*> FindContenderKind(std::string_view name) {
   std::vector<std::string> names;
   for (const ContenderKind& kind : ContenderKinds()) {
-    if (kind.name == name) {
-      return &kind;
-    }
+    if (kind.name == name) return &kind;
     names.emplace_back(kind.name);
   }
   return absl::NotFoundError(

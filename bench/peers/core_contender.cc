@@ -20,9 +20,7 @@ CoreContender::CoreContender(const ContenderOptions& options)
 bool CoreContender::AllocateSlowly(Slot slot, Bytes bytes) {
   const Suballocator::Request request = {.bytes = bytes};
   const auto plan = core_.PlanGrowth(request, {});
-  if (!plan || held_ + plan->fresh > limit_) {
-    return false;
-  }
+  if (!plan || held_ + plan->fresh > limit_) return false;
   std::vector<Suballocator::Range> pages;
   Bytes end_of_room;
   for (const Suballocator::Run& run : core_.UnmappedRuns(*plan)) {

@@ -18,9 +18,7 @@ class CoreContender final : public Contender {
 
   bool Allocate(Slot slot, Bytes bytes) override {
     const auto block = core_.Allocate({.bytes = bytes}, Suballocator::Effort::kQuick);
-    if (!block) {
-      return AllocateSlowly(slot, bytes);
-    }
+    if (!block) return AllocateSlowly(slot, bytes);
     blocks_[slot] = *block;
     return true;
   }

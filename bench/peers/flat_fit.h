@@ -49,13 +49,9 @@ class FlatFit final : public Contender {
   }
   std::uint32_t Place(std::uint32_t size) {
     const std::uint32_t index = Find(size);
-    if (index == 0) {
-      return 0;
-    }
+    if (index == 0) return 0;
     Remove(index);
-    if (nodes_[index].size != size) {
-      Insert(Split(index, size));
-    }
+    if (nodes_[index].size != size) Insert(Split(index, size));
     Node& node = nodes_[index];
     node.live = true;
     highest_ = std::max(highest_, std::uint64_t{node.offset} + size);
@@ -101,9 +97,7 @@ class FlatFit final : public Contender {
   };
 
   static Class ClassOf(std::uint32_t size) {
-    if (size < kSubdivisions) {
-      return {0, size};
-    }
+    if (size < kSubdivisions) return {0, size};
     const auto log = static_cast<std::uint32_t>(std::bit_width(size)) - 1;
     const std::uint32_t shift = log - kLogSubdivisions;
     return {shift + 1, (size >> shift) & (kSubdivisions - 1)};
@@ -112,17 +106,13 @@ class FlatFit final : public Contender {
     auto [level, part] = ClassOf(size);
     std::uint32_t index = heads_[level][part];
     for (int i = 0; i < kTries && index != 0; ++i, index = nodes_[index].behind) {
-      if (nodes_[index].size >= size) {
-        return index;
-      }
+      if (nodes_[index].size >= size) return index;
     }
     // Every node of a higher class is large enough. A part beyond the last shifts to no bits.
     std::uint32_t parts = parts_[level] & (~std::uint32_t{1} << part);
     if (parts == 0) {
       const std::uint32_t levels = levels_ & (~std::uint32_t{1} << level);
-      if (levels == 0) {
-        return 0;
-      }
+      if (levels == 0) return 0;
       level = static_cast<std::uint32_t>(std::countr_zero(levels));
       parts = parts_[level];
     }
@@ -133,18 +123,14 @@ class FlatFit final : public Contender {
     std::uint32_t& head = heads_[level][part];
     nodes_[index].before = 0;
     nodes_[index].behind = head;
-    if (head != 0) {
-      nodes_[head].before = index;
-    }
+    if (head != 0) nodes_[head].before = index;
     head = index;
     parts_[level] |= 1u << part;
     levels_ |= 1u << level;
   }
   void Remove(std::uint32_t index) {
     const Node& node = nodes_[index];
-    if (node.behind != 0) {
-      nodes_[node.behind].before = node.before;
-    }
+    if (node.behind != 0) nodes_[node.behind].before = node.before;
     if (node.before != 0) {
       nodes_[node.before].behind = node.behind;
       return;
@@ -153,9 +139,7 @@ class FlatFit final : public Contender {
     heads_[level][part] = node.behind;
     if (node.behind == 0) {
       parts_[level] &= ~(1u << part);
-      if (parts_[level] == 0) {
-        levels_ &= ~(1u << level);
-      }
+      if (parts_[level] == 0) levels_ &= ~(1u << level);
     }
   }
   // Leaves `size` granules in the node; the rest is a new node, in no class.
@@ -170,9 +154,7 @@ class FlatFit final : public Contender {
     Node& node = nodes_[index];
     nodes_[rest] = {
         .offset = node.offset + size, .size = node.size - size, .previous = index, .next = node.next};
-    if (node.next != 0) {
-      nodes_[node.next].previous = rest;
-    }
+    if (node.next != 0) nodes_[node.next].previous = rest;
     node.next = rest;
     node.size = size;
     return rest;
@@ -181,9 +163,7 @@ class FlatFit final : public Contender {
     Node& node = nodes_[index];
     node.size += nodes_[next].size;
     node.next = nodes_[next].next;
-    if (node.next != 0) {
-      nodes_[node.next].previous = index;
-    }
+    if (node.next != 0) nodes_[node.next].previous = index;
     nodes_[next].vacant = vacant_;
     vacant_ = next;
   }
@@ -209,23 +189,17 @@ class LockedFlatFit final : public Contender {
   bool Allocate(Slot slot, Bytes bytes) override {
     const std::scoped_lock lock(mutex_);
     const std::uint32_t node = fit_.Place(FlatFit::ToGranules(bytes));
-    if (node == 0) {
-      return false;
-    }
+    if (node == 0) return false;
     offsets_[slot] = fit_.offset(node);
     std::size_t at = HomeOf(offsets_[slot]);
-    while (table_[at].node != 0) {
-      at = (at + 1) & (table_.size() - 1);
-    }
+    while (table_[at].node != 0) at = (at + 1) & (table_.size() - 1);
     table_[at] = {offsets_[slot], node};
     return true;
   }
   void Free(Slot slot) override {
     const std::scoped_lock lock(mutex_);
     std::size_t at = HomeOf(offsets_[slot]);
-    while (table_[at].offset != offsets_[slot] || table_[at].node == 0) {
-      at = (at + 1) & (table_.size() - 1);
-    }
+    while (table_[at].offset != offsets_[slot] || table_[at].node == 0) at = (at + 1) & (table_.size() - 1);
     const std::uint32_t node = table_[at].node;
     CloseGap(at);
     fit_.Release(node);

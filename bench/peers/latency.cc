@@ -31,16 +31,12 @@ OperationClock::OperationClock() {
   const std::uint64_t start = SteadyNanoseconds();
   const std::uint64_t start_ticks = Now();
   std::uint64_t elapsed = 0;
-  while (elapsed < kCalibration) {
-    elapsed = SteadyNanoseconds() - start;
-  }
+  while (elapsed < kCalibration) elapsed = SteadyNanoseconds() - start;
   ns_per_tick_ = static_cast<double>(elapsed) / static_cast<double>(Now() - start_ticks);
 }
 
 Percentiles OperationClock::Summarize(std::vector<std::uint32_t>& ticks) const {
-  if (ticks.empty()) {
-    return {};
-  }
+  if (ticks.empty()) return {};
   std::sort(ticks.begin(), ticks.end());
   const auto at = [&](double fraction) {
     const auto index = static_cast<std::size_t>(fraction * static_cast<double>(ticks.size() - 1));
@@ -55,9 +51,7 @@ void MergePass(const std::vector<std::uint32_t>& pass, std::vector<std::uint32_t
     return;
   }
   least.resize(std::min(least.size(), pass.size()));
-  for (std::size_t i = 0; i < least.size(); ++i) {
-    least[i] = std::min(least[i], pass[i]);
-  }
+  for (std::size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], pass[i]);
 }
 
 }  // namespace lgpu::bench

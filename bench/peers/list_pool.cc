@@ -9,15 +9,11 @@ bool ListPool::Allocate(Slot slot, Bytes bytes) {
   const Bytes rounded = RoundUp(bytes, 256_B);
   auto best = free_.end();
   for (auto range = free_.begin(); range != free_.end(); ++range) {
-    if (range->bytes >= rounded && (best == free_.end() || range->bytes < best->bytes)) {
-      best = range;
-    }
+    if (range->bytes >= rounded && (best == free_.end() || range->bytes < best->bytes)) best = range;
   }
   if (best == free_.end()) {
     const Bytes left = limit_ - held_;
-    if (rounded > left) {
-      return false;
-    }
+    if (rounded > left) return false;
     const Bytes step = std::min(left, std::max(rounded, held_));
     best = free_.insert(free_.end(), {next_address_, step});
     next_address_ += step + 256_B;  // never adjacent to what came before

@@ -14,9 +14,7 @@ class PageBound final : public Contender {
   explicit PageBound(const ContenderOptions& options) : limit_(options.limit), live_(options.slots) {}
 
   bool Allocate(Slot slot, Bytes bytes) override {
-    if (used_ + bytes > limit_) {
-      return false;
-    }
+    if (used_ + bytes > limit_) return false;
     used_ += bytes;
     live_[slot] = bytes;
     return true;

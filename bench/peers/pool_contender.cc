@@ -16,9 +16,7 @@ PoolContender::PoolContender(const ContenderOptions& options, const PoolConfigur
 bool PoolContender::Allocate(Slot slot, Bytes bytes) {
   absl::StatusOr<Block> block = pool_->Allocate(bytes);
   if (!block.ok()) {
-    if (first_refusal_.ok()) {
-      first_refusal_ = std::move(block).status();
-    }
+    if (first_refusal_.ok()) first_refusal_ = std::move(block).status();
     return false;
   }
   blocks_[slot] = *block;

@@ -13,9 +13,7 @@ PageOperations Since(const PageOperations& now, const PageOperations& then) {
 
 // The event at which the second half begins.
 std::size_t MiddleOf(const Trace& trace) {
-  if (trace.steps < 2) {
-    return trace.drain_begin / 2;
-  }
+  if (trace.steps < 2) return trace.drain_begin / 2;
   const auto middle = std::find_if(trace.events.begin(), trace.events.end(), [&](const Event& event) {
     return event.kind == Event::Kind::kStep && event.slot == (trace.steps + 1) / 2;
   });
@@ -32,9 +30,7 @@ std::uint64_t LargestRefused(std::uint64_t enough, std::uint64_t range, const Li
     const double fraction = static_cast<double>(i) / search.confirmations;
     const std::uint64_t pages =
         enough + static_cast<std::uint64_t>(fraction * fraction * static_cast<double>(range));
-    if (pages != enough && pages != last && !completes(pages)) {
-      return pages;
-    }
+    if (pages != enough && pages != last && !completes(pages)) return pages;
     last = pages;
   }
   return 0;
@@ -50,12 +46,8 @@ SpaceResult ReplayForSpace(const Trace& trace, Contender& contender, OnRefusal o
   PageOperations at_warm;
   for (std::size_t i = 0; i < trace.drain_begin; ++i) {
     const Event& event = trace.events[i];
-    if (i == warm_from) {
-      at_warm = contender.page_operations();
-    }
-    if (event.kind == Event::Kind::kStep) {
-      continue;
-    }
+    if (i == warm_from) at_warm = contender.page_operations();
+    if (event.kind == Event::Kind::kStep) continue;
     if (event.kind == Event::Kind::kFree) {
       if (!live[event.slot].is_zero()) {
         contender.Free(event.slot);
@@ -67,9 +59,7 @@ SpaceResult ReplayForSpace(const Trace& trace, Contender& contender, OnRefusal o
     if (!contender.Allocate(event.slot, event.bytes)) {
       result.first_refusal = result.refusals == 0 ? i : result.first_refusal;
       ++result.refusals;
-      if (on_refusal == OnRefusal::kStop) {
-        return result;
-      }
+      if (on_refusal == OnRefusal::kStop) return result;
       continue;
     }
     live[event.slot] = event.bytes;
@@ -81,9 +71,7 @@ SpaceResult ReplayForSpace(const Trace& trace, Contender& contender, OnRefusal o
   result.warm_operations = Since(result.operations, at_warm);
   result.warm_steps = trace.steps > 1 ? trace.steps / 2 : 0;
   for (std::size_t i = trace.drain_begin; i < trace.events.size(); ++i) {
-    if (!live[trace.events[i].slot].is_zero()) {
-      contender.Free(trace.events[i].slot);
-    }
+    if (!live[trace.events[i].slot].is_zero()) contender.Free(trace.events[i].slot);
   }
   result.completed = result.refusals == 0;
   return result;
@@ -105,9 +93,7 @@ std::optional<Bytes> SmallestLimit(const Trace& trace, const MakeContender& make
     // A limit that is too small ends a replay early, so it costs least to come from below.
     std::uint64_t enough = too_few + 1;
     for (std::uint64_t stride = step; !completes(enough); stride *= 2) {
-      if (enough == most) {
-        return std::nullopt;
-      }
+      if (enough == most) return std::nullopt;
       too_few = enough;
       enough = std::min(most, enough + stride);
     }
@@ -116,9 +102,7 @@ std::optional<Bytes> SmallestLimit(const Trace& trace, const MakeContender& make
       (completes(middle) ? enough : too_few) = middle;
     }
     const std::uint64_t refused = LargestRefused(enough, pages_of(search.confirmed_range), search, completes);
-    if (refused == 0) {
-      return kPage * enough;
-    }
+    if (refused == 0) return kPage * enough;
     too_few = refused;
   }
 }
@@ -137,9 +121,7 @@ double UseAtFirstRefusal(const RisingChurnShape& shape, const MakeContender& mak
       sum -= live[event.slot];
       continue;
     }
-    if (event.slot >= slots || !contender->Allocate(event.slot, event.bytes)) {
-      break;
-    }
+    if (event.slot >= slots || !contender->Allocate(event.slot, event.bytes)) break;
     live[event.slot] = event.bytes;
     sum += event.bytes;
     peak = std::max(peak, sum);

@@ -66,16 +66,10 @@ Trace Comb(std::string name, std::string what, const CombShape& shape) {
   for (std::uint32_t round = 0; round < shape.rounds; ++round) {
     trace.BeginStep();
     std::vector<Slot> teeth;
-    for (std::uint32_t i = 0; i < shape.teeth; ++i) {
-      teeth.push_back(trace.Allocate(shape.tooth));
-    }
-    for (std::uint32_t i = 0; i < shape.teeth; i += 2) {
-      trace.Free(teeth[i]);
-    }
+    for (std::uint32_t i = 0; i < shape.teeth; ++i) teeth.push_back(trace.Allocate(shape.tooth));
+    for (std::uint32_t i = 0; i < shape.teeth; i += 2) trace.Free(teeth[i]);
     trace.Free(trace.Allocate(shape.tooth * (shape.teeth / 2)));
-    for (std::uint32_t i = 1; i < shape.teeth; i += 2) {
-      trace.Free(teeth[i]);
-    }
+    for (std::uint32_t i = 1; i < shape.teeth; i += 2) trace.Free(teeth[i]);
   }
   return std::move(trace).Finish();
 }
@@ -107,9 +101,7 @@ Trace ScatteredBlocks(std::string name, std::string what, const ScatterShape& sh
   std::uint64_t ended_blocks = 0;
   while (started < shape.requests || !running.empty()) {
     for (; running.size() < shape.at_once && started < shape.requests; ++started) {
-      if (started % (shape.requests / 20 + 1) == 0) {
-        trace.BeginStep();
-      }
+      if (started % (shape.requests / 20 + 1) == 0) trace.BeginStep();
       running.push_back({.blocks = {}, .wanted = 16 + random.Below(112)});
     }
     for (std::size_t i = 0; i < running.size();) {
@@ -126,9 +118,7 @@ Trace ScatteredBlocks(std::string name, std::string what, const ScatterShape& sh
           trace.Free(block);
         }
       }
-      while (survivors.size() > shape.survivors) {
-        trace.Free(TakeRandom(survivors, random));
-      }
+      while (survivors.size() > shape.survivors) trace.Free(TakeRandom(survivors, random));
       running[i] = std::move(running.back());
       running.pop_back();
     }

@@ -83,9 +83,7 @@ void Trainer::LoadWeights() {
 void Trainer::Step(std::uint64_t batch) {
   const Slot images = Take(kFloat * batch * 3 * 224 * 224);
   std::vector<Saved> saved;
-  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-    saved.push_back(Forward(layer, batch));
-  }
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer) saved.push_back(Forward(layer, batch));
   const Slot logits = Take(kFloat * batch * kClasses);
   const Slot probabilities = Take(kFloat * batch * kClasses);
   Slot gradient = Take(kHalf * batch * kFeatures * 7 * 7);
@@ -96,9 +94,7 @@ void Trainer::Step(std::uint64_t batch) {
   }
   trace_.Free(gradient);
   trace_.Free(images);
-  for (const Slot weights : std::exchange(weight_gradients_, {})) {
-    trace_.Free(weights);
-  }
+  for (const Slot weights : std::exchange(weight_gradients_, {})) trace_.Free(weights);
 }
 
 Trainer::Saved Trainer::Forward(std::size_t layer, std::uint64_t batch) {
@@ -107,9 +103,7 @@ Trainer::Saved Trainer::Forward(std::size_t layer, std::uint64_t batch) {
   const Slot narrow_weights = Take(kHalf * shape.Weights());
   Saved saved{};
   saved.output = Take(bytes);
-  if (shape.kernel > 1) {
-    trace_.Free(Take(shape.InputBytes(batch) * (1 + layer * 7 % 5)));
-  }
+  if (shape.kernel > 1) trace_.Free(Take(shape.InputBytes(batch) * (1 + layer * 7 % 5)));
   trace_.Free(narrow_weights);
   saved.normalised = Take(bytes);
   saved.statistics = Take(2 * kFloat * shape.outputs);
@@ -123,9 +117,7 @@ Slot Trainer::Backward(std::size_t layer, std::uint64_t batch, const Saved& save
   trace_.Free(gradient);
   trace_.Free(saved.normalised);
   trace_.Free(saved.mask);
-  if (shape.kernel > 1) {
-    trace_.Free(Take(shape.InputBytes(batch) * (1 + layer * 5 % 4)));
-  }
+  if (shape.kernel > 1) trace_.Free(Take(shape.InputBytes(batch) * (1 + layer * 5 % 4)));
   weight_gradients_.push_back(Take(kFloat * shape.Weights()));
   const Slot of_input = Take(shape.InputBytes(batch));
   trace_.Free(of_normalised);

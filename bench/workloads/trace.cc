@@ -42,9 +42,7 @@ absl::Status Validate(const Trace& trace) {
   std::uint64_t count = 0;
   for (std::size_t i = 0; i < trace.events.size(); ++i) {
     const Event& event = trace.events[i];
-    if (event.kind == Event::Kind::kStep) {
-      continue;
-    }
+    if (event.kind == Event::Kind::kStep) continue;
     const bool allocates = event.kind == Event::Kind::kAllocate;
     if (event.slot >= trace.slots || live[event.slot] == allocates || (allocates && event.bytes.is_zero())) {
       return absl::InternalError(absl::StrCat("trace ", trace.name, ": event ", i, " ",
@@ -93,14 +91,10 @@ Trace TraceBuilder::Finish() && {
   trace_.drain_begin = trace_.events.size();
   std::vector<Slot> kept;
   for (Slot slot = 0; slot < trace_.slots; ++slot) {
-    if (born_[slot] != 0) {
-      kept.push_back(slot);
-    }
+    if (born_[slot] != 0) kept.push_back(slot);
   }
   std::sort(kept.begin(), kept.end(), [&](Slot a, Slot b) { return born_[a] < born_[b]; });
-  for (const Slot slot : kept) {
-    Free(slot);
-  }
+  for (const Slot slot : kept) Free(slot);
   return std::move(trace_);
 }
 

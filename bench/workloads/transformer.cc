@@ -44,9 +44,7 @@ class Trainer {
   Slot Take(std::uint64_t bytes) { return trace_.Allocate(Bytes(bytes)); }
   Slot Activation() { return Take(activation_); }
   void Drop(std::initializer_list<Slot> slots) {
-    for (const Slot slot : slots) {
-      trace_.Free(slot);
-    }
+    for (const Slot slot : slots) trace_.Free(slot);
   }
   std::uint64_t Share(std::uint64_t numbers) const {
     return std::max<std::uint64_t>(1, numbers / run_.shards);
@@ -104,9 +102,7 @@ Trainer::Trainer(TraceBuilder& trace, const TransformerTraining& run, std::uint6
 }
 
 void Trainer::Run() {
-  for (const std::uint64_t numbers : all_parameters_) {
-    Take(kHalf * Share(numbers));
-  }
+  for (const std::uint64_t numbers : all_parameters_) Take(kHalf * Share(numbers));
   trace_.Allocate(32_MiB);
   for (std::uint32_t step = 0; step < run_.steps; ++step) {
     trace_.BeginStep();
@@ -136,18 +132,14 @@ void Trainer::Step() {
   for (Saved& layer : saved) {
     Gather();
     output = Layer(output, layer);
-    if (run_.recompute) {
-      ForgetAllButInput(layer);
-    }
+    if (run_.recompute) ForgetAllButInput(layer);
     Scatter();
   }
   const Slot loss = Take(kFloat);
   Slot gradient = Loss(output);
   for (auto layer = saved.rbegin(); layer != saved.rend(); ++layer) {
     Gather();
-    if (run_.recompute) {
-      trace_.Free(Layer(layer->input, *layer));
-    }
+    if (run_.recompute) trace_.Free(Layer(layer->input, *layer));
     gradient = LayerBackward(*layer, gradient);
     Scatter();
   }
@@ -158,16 +150,12 @@ void Trainer::Step() {
 
 void Trainer::Gather() {
   if (run_.shards > 1) {
-    for (const std::uint64_t numbers : layer_.InOrder()) {
-      gathered_.push_back(Take(kHalf * numbers));
-    }
+    for (const std::uint64_t numbers : layer_.InOrder()) gathered_.push_back(Take(kHalf * numbers));
   }
 }
 
 void Trainer::Scatter() {
-  for (const Slot weights : std::exchange(gathered_, {})) {
-    trace_.Free(weights);
-  }
+  for (const Slot weights : std::exchange(gathered_, {})) trace_.Free(weights);
 }
 
 Slot Trainer::Layer(Slot input, Saved& saved) {
@@ -273,9 +261,7 @@ void Trainer::Update() {
   for (std::size_t i = 0; i < std::min(gradients_.size(), kUpdateScratch); ++i) {
     trace_.Free(Take(kFloat * Share(layer_.projection)));
   }
-  for (const Slot gradient : std::exchange(gradients_, {})) {
-    trace_.Free(gradient);
-  }
+  for (const Slot gradient : std::exchange(gradients_, {})) trace_.Free(gradient);
 }
 
 // One request after the other through an eager model.
@@ -324,9 +310,7 @@ void Inference::Request(std::uint32_t number) {
       ++i;
       continue;
     }
-    for (const Slot slot : cached_[i].keys_and_values) {
-      trace_.Free(slot);
-    }
+    for (const Slot slot : cached_[i].keys_and_values) trace_.Free(slot);
     cached_[i] = std::move(cached_.back());
     cached_.pop_back();
   }
@@ -334,9 +318,7 @@ void Inference::Request(std::uint32_t number) {
   const std::uint64_t tokens = batch * (16 + random_.Below(2000));
   Cached cached{.keys_and_values = {}, .until = number + 1 + static_cast<std::uint32_t>(random_.Below(12))};
   Slot output = Take(kHalf * tokens * kHidden);
-  for (std::uint64_t i = 0; i < kLayers; ++i) {
-    output = Layer(output, tokens, cached);
-  }
+  for (std::uint64_t i = 0; i < kLayers; ++i) output = Layer(output, tokens, cached);
   const Slot logits = Take(kFloat * batch * kVocabulary);
   trace_.Free(output);
   trace_.Free(logits);
@@ -376,9 +358,7 @@ Trace TrainTransformer(std::string name, std::string what, const TransformerTrai
 Trace InferTransformer(std::string name, std::string what, std::uint32_t requests, std::uint64_t seed) {
   TraceBuilder trace(std::move(name), std::move(what));
   Inference inference(trace, seed);
-  for (std::uint32_t i = 0; i < requests; ++i) {
-    inference.Request(i);
-  }
+  for (std::uint32_t i = 0; i < requests; ++i) inference.Request(i);
   return std::move(trace).Finish();
 }
 

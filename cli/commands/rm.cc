@@ -92,9 +92,7 @@ class RmCommand final : public Command {
 
   absl::StatusOr<std::chrono::milliseconds> ParseGrace() const {
     const absl::StatusOr<std::chrono::milliseconds> grace = ParseDuration(grace_text_);
-    if (!grace.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--grace: ", grace.status().message()));
-    }
+    if (!grace.ok()) return absl::InvalidArgumentError(absl::StrCat("--grace: ", grace.status().message()));
     return grace;
   }
 

@@ -37,8 +37,9 @@ class TraceCommand final : public Command {
     std::chrono::milliseconds duration{0};
     if (!duration_.empty()) {
       const absl::StatusOr<std::chrono::milliseconds> parsed = ParseDuration(duration_);
-      if (!parsed.ok())
+      if (!parsed.ok()) {
         return absl::InvalidArgumentError(absl::StrCat("--duration: ", parsed.status().message()));
+      }
       duration = *parsed;
     }
     LGPU_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
@@ -76,8 +77,9 @@ class TraceCommand final : public Command {
                           connection.Call(kGetStats, v1::GetStatsRequest()));
     record.daemon = snapshot.daemon();
     for (const v1::LeaseStats& lease : snapshot.leases()) {
-      if (lease.id() == record.lease_id)
+      if (lease.id() == record.lease_id) {
         record.samples.push_back({.at = snapshot.taken_at(), .lease = lease});
+      }
     }
     v1::WatchEventsRequest events;
     events.set_lease(record.lease_id);

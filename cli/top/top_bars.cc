@@ -97,8 +97,9 @@ TopLine TopBar(const std::vector<Part>& parts, std::uint64_t total, std::size_t 
 void AddCard(const v1::CardStats& card, const v1::StatsSnapshot& stats, const CardStyle& style,
              std::vector<TopLine>& lines) {
   TopLine title = {{absl::StrCat("GPU ", card.index(), "  "), TopLook::kTitle}};
-  if (!style.is_short)
+  if (!style.is_short) {
     title.push_back({absl::StrCat(Printable(card.name()), "  ", Size(card.total_bytes()))});
+  }
   if (!card.served()) {
     title.push_back({absl::StrCat("  not served: ", Printable(card.not_served_because())), TopLook::kDim});
     lines.push_back(std::move(title));
@@ -117,8 +118,9 @@ void AddCard(const v1::CardStats& card, const v1::StatsSnapshot& stats, const Ca
   if (card.waiting_requests() > 0) {
     title.push_back({absl::StrCat("  ", card.waiting_requests(), " waiting"), TopLook::kWarning});
   }
-  if (card.draining_bytes() > 0)
+  if (card.draining_bytes() > 0) {
     title.push_back({absl::StrCat("  ", Size(card.draining_bytes()), " draining")});
+  }
   lines.push_back(std::move(title));
   if (style.is_short) return;
   lines.push_back({{"MEM "}});

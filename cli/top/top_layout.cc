@@ -102,8 +102,9 @@ TopLine Head(const TopModel& model) {
   TopLine line = {{"lgpu top", TopLook::kTitle},
                   {absl::StrCat("  ", text, "  ", Printable(model.stats.daemon()), " up ", FormatAge(up),
                                 model.stats.accounting() == "estimated" ? "  accounting: estimated" : "")}};
-  if (!model.problem.empty())
+  if (!model.problem.empty()) {
     line.push_back({absl::StrCat("  ", Printable(model.problem)), TopLook::kWarning});
+  }
   return line;
 }
 

@@ -30,9 +30,7 @@ std::uint64_t BytesOf(const Tensor& tensor) {
 /// The values that must be equal in all processes, as text: "sum;float[2,3];float[3]".
 std::string Signature(std::span<const Tensor> tensors, bool add) {
   std::string text = add ? "sum" : "copy";
-  for (const Tensor& tensor : tensors) {
-    text += Cat(";", DTypeName(tensor.dtype()), tensor.shape().ToString());
-  }
+  for (const Tensor& tensor : tensors) text += Cat(";", DTypeName(tensor.dtype()), tensor.shape().ToString());
   if (text.size() <= kMostText) return text;
   std::uint64_t hash = 14695981039346656037U;  // FNV-1a, of what is cut off too
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
@@ -210,8 +208,9 @@ absl::Status ProcessGroup::FollowRound(const Message& own) {
     failure_ = absl::Status(answer->code, answer->text);
     return *failure_;
   }
-  if (answer->kind != Kind::kProceed)
+  if (answer->kind != Kind::kProceed) {
     return Break(absl::InternalError(Cat(Name(first), " answered no round")));
+  }
   if (!fd) return absl::OkStatus();
   // A map that fails is told in the next round, as any other error of this process.
   return sums_.Take(std::move(fd), options_.count, answer->value);

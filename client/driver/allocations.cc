@@ -137,9 +137,10 @@ bool Handles::Imported(std::uint64_t handle, Device device) {
   const std::lock_guard lock(mutex_);
   Handle& known = handles_[handle];
   const bool is_new = known.memory == nullptr;
-  if (is_new)
+  if (is_new) {
     known.memory = std::make_shared<Memory>(
         Memory{.charge = {}, .device = device, .references = 0, .is_import = true, .bound = {}});
+  }
   ++known.references;
   ++known.memory->references;
   return is_new;

@@ -47,8 +47,9 @@ std::shared_ptr<PoolBook> BookOf(Shim& shim, Device device) {
 }
 
 void GiveBack(Shim& shim, const std::vector<GraphBook::Part>& parts, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i)
+  for (std::size_t i = 0; i < count; ++i) {
     shim.graph_pools.GiveBack(*BookOf(shim, parts[i].device), parts[i].bytes);
+  }
 }
 
 /// The driver may make the graph's memory anew although it keeps some of other graphs: both are charged.
@@ -91,8 +92,9 @@ bool TakeAgain(Shim& shim, const std::vector<GraphBook::Part>& parts, const char
 
 void TellRefused(Shim& shim, const std::vector<GraphBook::Part>& parts, const char* call) {
   shim.graph_pools.SettleAll();
-  for (const GraphBook::Part& part : parts)
+  for (const GraphBook::Part& part : parts) {
     shim.graph_pools.TellRefused(*BookOf(shim, part.device), part.bytes, call);
+  }
 }
 
 /// The flags of CUDA_GRAPH_INSTANTIATE_PARAMS, which begins with them.

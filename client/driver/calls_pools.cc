@@ -61,8 +61,9 @@ std::shared_ptr<PoolBook> BookOf(Shim& shim, std::optional<MemPool> pool, Stream
       if (known->is_host || known->card != LeaseSession::kNoCard) return known;
       if (known->device != kNoDevice) return shim.pools.Of(key(), known->device, shim.CardOf(known->device));
     }
-    if (const std::optional<Device> device = DeviceOfPool(*pool))
+    if (const std::optional<Device> device = DeviceOfPool(*pool)) {
       return shim.pools.Of(key(), *device, shim.CardOf(*device));
+    }
   }
   const std::optional<Device> device = DeviceOfStream(stream);
   if (!device) return nullptr;

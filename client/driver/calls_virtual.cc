@@ -126,8 +126,9 @@ LGPU_SHIM_EXPORT Result cuMulticastBindMem(Handle object, std::size_t object_off
   const Result result =
       CallReal(RealDriver::Get().cuMulticastBindMem, object, object_offset, handle, offset, bytes, flags);
   Shim* const shim = Shim::Get();
-  if (shim != nullptr && result == kSuccess)
+  if (shim != nullptr && result == kSuccess) {
     shim->handles.BoundToMulticast(object, object_offset, bytes, handle);
+  }
   return result;
 }
 
@@ -136,8 +137,9 @@ LGPU_SHIM_EXPORT Result cuMulticastBindAddr(Handle object, std::size_t object_of
   const Result result =
       CallReal(RealDriver::Get().cuMulticastBindAddr, object, object_offset, address, bytes, flags);
   Shim* const shim = Shim::Get();
-  if (shim != nullptr && result == kSuccess)
+  if (shim != nullptr && result == kSuccess) {
     shim->handles.BoundMappings(object, object_offset, bytes, address);
+  }
   return result;
 }
 
@@ -145,8 +147,9 @@ LGPU_SHIM_EXPORT Result cuMulticastUnbind(Handle object, Device device, std::siz
                                           std::size_t bytes) {
   const Result result = CallReal(RealDriver::Get().cuMulticastUnbind, object, device, offset, bytes);
   Shim* const shim = Shim::Get();
-  if (shim != nullptr && result == kSuccess)
+  if (shim != nullptr && result == kSuccess) {
     shim->Drop(shim->handles.TakeFromMulticast(object, device, offset, bytes));
+  }
   return result;
 }
 

@@ -30,8 +30,9 @@ void Charges::GiveBack(const Charge& charge) {
 std::optional<Charge> Charges::TakeAgain(const Charge& charge, const char* call) {
   GiveBack(charge);
   const bool is_small = charge.kind == ChargeKind::kSmall;
-  if (!session_.Charge(charge.card, is_small ? kBlock : charge.bytes, charge.kind, call, 1))
+  if (!session_.Charge(charge.card, is_small ? kBlock : charge.bytes, charge.kind, call, 1)) {
     return std::nullopt;
+  }
   if (is_small) {
     SmallBlocks& small = small_[static_cast<std::size_t>(charge.card)];
     const std::lock_guard lock(small.mutex);

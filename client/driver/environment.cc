@@ -29,8 +29,9 @@ std::string Noted(std::string_view name) {
     const std::size_t end = rest.find('\n');
     const std::string_view line = rest.substr(0, end);
     rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-    if (line.size() > name.size() && line.substr(0, name.size()) == name && line[name.size()] == '=')
+    if (line.size() > name.size() && line.substr(0, name.size()) == name && line[name.size()] == '=') {
       return std::string(line.substr(name.size() + 1));
+    }
   }
   return {};
 }

@@ -147,8 +147,9 @@ bool LeaseSession::SendCharge(Lock&, std::list<Request>::iterator request, const
                            .kind = request->kind,
                            .what = call,
                            .driver_refusals = request->driver_refusals}};
-  if (channel_.Send(wire::Encode(frame), {}, std::min(deadline, Clock::now() + kSendPatience)).ok())
+  if (channel_.Send(wire::Encode(frame), {}, std::min(deadline, Clock::now() + kSendPatience)).ok()) {
     return true;
+  }
   Lose();
   return false;
 }
@@ -203,8 +204,9 @@ void LeaseSession::Take(const wire::Frame& frame) {
       Count(request->card, request->kind, request->bytes);
     }
   } else if (const auto* const returned = frame.Get<wire::ReturnReply>()) {
-    for (Request& request : requests_)
+    for (Request& request : requests_) {
       request.is_done = request.is_done || request.id == returned->request_id;
+    }
   } else if (const auto* const trim = frame.Get<wire::Trim>()) {
     const wire::Frame trimmed{.body = wire::Trimmed{.trim_id = trim->trim_id, .pending = false}};
     if (!channel_.Send(wire::Encode(trimmed), {}, Clock::now() + kSendPatience).ok()) Lose();
@@ -278,8 +280,9 @@ std::optional<LeaseSession::Figures> LeaseSession::FiguresOf(int card) {
     epoch = stats_->epoch.load();
     unused = Words(card).free.load();
     for (const StatsPage::Device& device : stats_->devices) {
-      if (std::find(asked.devices.begin(), asked.devices.end(), device.id.load()) == asked.devices.end())
+      if (std::find(asked.devices.begin(), asked.devices.end(), device.id.load()) == asked.devices.end()) {
         continue;
+      }
       limit += device.limit.load();
       held += device.held.load();
       card_free = device.card_free.load();

@@ -98,12 +98,14 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
   wire::Channel channel(*std::move(socket));
   const bool resumes = is_attached_.load();
   wire::Frame frame{.body = Greeting()};
-  if (resumes)
+  if (resumes) {
     std::get<wire::Hello>(frame.body).resume = {.session_id = session_id_, .session_token = {token_}};
+  }
   wire::Frame answer;
   wire::Channel::Descriptors beside;
-  if (const Joining greeted = Ask(channel, frame, answer, beside, deadline); greeted != Joining::kDone)
+  if (const Joining greeted = Ask(channel, frame, answer, beside, deadline); greeted != Joining::kDone) {
     return greeted;
+  }
   const auto* const welcome = answer.Get<wire::Welcome>();
   if (welcome == nullptr || welcome->protocol_version < wire::Protocol::kChargeVersion ||
       welcome->resumed != resumes) {
@@ -139,8 +141,9 @@ LeaseSession::Joining LeaseSession::Attach(wire::Channel& channel, Clock::time_p
   wire::Frame answer;
   wire::Channel::Descriptors beside;
   const wire::Frame frame{.body = wire::Attach{.request_id = next_request_++, .lease = options_.lease}};
-  if (const Joining asked = Ask(channel, frame, answer, beside, deadline); asked != Joining::kDone)
+  if (const Joining asked = Ask(channel, frame, answer, beside, deadline); asked != Joining::kDone) {
     return asked;
+  }
   const auto* const attached = answer.Get<wire::Attached>();
   if (attached == nullptr) return Joining::kNever;
   if (!attached->lease) {
@@ -169,8 +172,9 @@ LeaseSession::Joining LeaseSession::Attest(wire::Channel& channel, Clock::time_p
           {.card_uuid = cards_[card].uuid, .kind = static_cast<ChargeKind>(kind + 1), .bytes = bytes});
     }
   }
-  if (!channel.Send(wire::Encode(wire::Frame{.body = std::move(charges)}), {}, deadline).ok())
+  if (!channel.Send(wire::Encode(wire::Frame{.body = std::move(charges)}), {}, deadline).ok()) {
     return Joining::kAgain;
+  }
   wire::Frame answer;
   wire::Channel::Descriptors beside;
   if (const Joining asked = Ask(channel, {.body = wire::Attest{}}, answer, beside, deadline);

@@ -64,8 +64,9 @@ std::optional<LeaseSession::Figures> FiguresOf(NvmlDevice device) {
   LeaseSession* const session = Session();
   const auto get = reinterpret_cast<NvmlResult (*)(NvmlDevice, char*, unsigned)>(Find("nvmlDeviceGetUUID"));
   char text[kUuidBytes] = {};
-  if (session == nullptr || get == nullptr || get(device, text, kUuidBytes) != kNvmlSuccess)
+  if (session == nullptr || get == nullptr || get(device, text, kUuidBytes) != kNvmlSuccess) {
     return std::nullopt;
+  }
   return session->FiguresOf(session->CardOf(std::string_view(text)));
 }
 

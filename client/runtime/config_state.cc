@@ -97,8 +97,9 @@ absl::Status ConfigState::SetVisible(const std::vector<std::string>& names, std:
 std::vector<PhysicalDeviceInfo> ConfigState::Visible(std::string_view device_type) const {
   std::vector<PhysicalDeviceInfo> devices;
   for (const std::size_t device : visible_) {
-    if (device_type.empty() || devices_[device].device_type == device_type)
+    if (device_type.empty() || devices_[device].device_type == device_type) {
       devices.push_back(devices_[device]);
+    }
   }
   return devices;
 }

@@ -168,9 +168,7 @@ absl::Status Device::Synchronize() {
 }
 
 absl::Status Device::Noted(absl::Status status) const {
-  if (!status.ok() && gpu_.backend->HasLostContext()) {
-    gpu_.context_lost->store(1, std::memory_order_relaxed);
-  }
+  if (!status.ok() && gpu_.backend->HasLostContext()) gpu_.context_lost->store(1, std::memory_order_relaxed);
   return status;
 }
 

@@ -133,8 +133,9 @@ std::optional<DeviceName> ParseFullOrLocalName(std::string_view text) {
 
 std::string ToString(const DeviceName& name) {
   std::string text = TaskString(name);
-  if (name.type)
+  if (name.type) {
     text.append("/device:").append(*name.type).append(":").append(name.id ? std::to_string(*name.id) : "*");
+  }
   return text;
 }
 

@@ -35,8 +35,9 @@ std::string Why(const Placer& placer, const ExplainRequest& asked, DType dtype, 
                 const Placement* placement, int near) {
   const DeviceType type = placer.TypeOf(device);
   const Kernel* kernel = placer.registry().Find(asked.op, type, dtype);
-  if (asked.request != nullptr && asked.request->malformed)
+  if (asked.request != nullptr && asked.request->malformed) {
     return "the name that was asked for cannot be read";
+  }
   if (kernel == nullptr) return Cat("no ", DeviceTypeName(type), " kernel for ", DTypeName(dtype));
   const bool fits = Fits(placer, asked.request, device);
   const bool constrained = asked.request != nullptr && asked.request->constrained;

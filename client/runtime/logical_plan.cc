@@ -212,9 +212,7 @@ absl::StatusOr<Bytes> DefaultMemoryLimit(const PlanRequest& request, int card_po
                                          std::vector<std::string>& notes) {
   const PlanCard& card = request.cards[static_cast<std::size_t>(card_position)];
   const GpuOptions& options = request.options;
-  if (!card.free) {
-    return absl::UnknownError(Cat("Failed to query available memory for GPU ", card_position));
-  }
+  if (!card.free) return absl::UnknownError(Cat("Failed to query available memory for GPU ", card_position));
   const Bytes free = *card.free;
   const double fraction = options.per_process_gpu_memory_fraction;
   if ((fraction > 1 || options.use_unified_memory) && card.compute_major < kPascal) {

@@ -103,8 +103,9 @@ absl::StatusOr<Tensor> Concat(std::span<const Tensor> inputs) {
 }
 
 absl::StatusOr<Tensor> Reshape(const Tensor& input, const Shape& shape) {
-  if (!input.has_value())
+  if (!input.has_value()) {
     return absl::InvalidArgumentError("input #0 of Reshape is a Tensor without a value");
+  }
   if (shape.elements() != input.shape().elements()) {
     return absl::InvalidArgumentError(Cat("Input to reshape is a tensor with ", input.shape().elements(),
                                           " values, but the requested shape has ", shape.elements()));

@@ -72,8 +72,9 @@ DeviceName Placer::NameOf(int device) const {
 std::vector<int> Placer::ByPreference() const {
   std::vector<std::pair<std::string, int>> gpus;
   std::vector<std::pair<std::string, int>> cpus;
-  for (int i = 0; i < device_count(); ++i)
+  for (int i = 0; i < device_count(); ++i) {
     (i < gpu_count_ ? gpus : cpus).emplace_back(ToString(NameOf(i)), i);
+  }
   std::sort(gpus.begin(), gpus.end());
   std::sort(cpus.begin(), cpus.end());
   std::vector<int> order;

@@ -43,8 +43,9 @@ void DaemonConnection::RunSessionThread() {
   while (true) {
     std::array<epoll_event, 3> events;
     std::optional<TimePoint> next = maintenance_.next();
-    if (const std::optional<TimePoint> attempt = next_attempt())
+    if (const std::optional<TimePoint> attempt = next_attempt()) {
       next = std::min(next.value_or(*attempt), *attempt);
+    }
     const int count =
         ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), MillisecondsUntil(next));
     for (int i = 0; i < count; ++i) {

@@ -223,8 +223,9 @@ absl::Status DaemonConnection::Attest(ClientChannel& channel, const std::vector<
     }
     page.more = next < held.size();
     LGPU_ASSIGN_OR_RETURN(const ClientFrame answer, Ask(channel, {.body = std::move(page)}, fds, deadline));
-    if (answer.frame.Get<wire::Attested>() == nullptr)
+    if (answer.frame.Get<wire::Attested>() == nullptr) {
       return absl::InternalError("lgpud did not answer an Attest");
+    }
   } while (next < held.size());
   return absl::OkStatus();
 }

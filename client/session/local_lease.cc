@@ -140,8 +140,9 @@ std::vector<TrimOrder> LocalLease::TakeTrims() {
 void LocalLease::AnswerTrim(const TrimOrder& order, bool pending) {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     // The broker forgets its orders to a session that ends.
-    if (devices_[i].id == order.device)
+    if (devices_[i].id == order.device) {
       broker_->Trimmed(entries_[i]->session, order.id, pending).IgnoreError();
+    }
   }
 }
 

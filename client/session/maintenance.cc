@@ -17,9 +17,7 @@ void Maintenance::Stop() {
   MutexLock lock(mutex_);
   task_.reset();
   next_.reset();
-  while (running_) {
-    changed_.Wait(mutex_);
-  }
+  while (running_) changed_.Wait(mutex_);
 }
 
 std::optional<Maintenance::TimePoint> Maintenance::next() const {
@@ -31,18 +29,14 @@ void Maintenance::RunIfDue() {
   const bool woken = woken_.exchange(false, std::memory_order_acq_rel);
   MutexLock lock(mutex_);
   const TimePoint now = std::chrono::steady_clock::now();
-  if (task_ == nullptr || (!woken && (!next_ || now < *next_))) {
-    return;
-  }
+  if (task_ == nullptr || (!woken && (!next_ || now < *next_))) return;
   const std::shared_ptr<const Task> task = task_;
   running_ = true;
   mutex_.Unlock();
   const std::optional<TimePoint> next = (*task)(now);
   mutex_.Lock();
   running_ = false;
-  if (task_ == task) {
-    next_ = next;
-  }
+  if (task_ == task) next_ = next;
   changed_.NotifyAll();
 }
 
@@ -55,9 +49,7 @@ MaintenanceThread::~MaintenanceThread() {
     changed_.NotifyAll();
     thread.swap(thread_);
   }
-  if (thread.joinable()) {
-    thread.join();
-  }
+  if (thread.joinable()) thread.join();
 }
 
 void MaintenanceThread::Start(Maintenance::Task task) {
@@ -65,9 +57,7 @@ void MaintenanceThread::Start(Maintenance::Task task) {
   MutexLock lock(mutex_);
   due_ = true;
   changed_.NotifyAll();
-  if (thread_.joinable()) {
-    return;
-  }
+  if (thread_.joinable()) return;
   const BlockedSignals blocked;
   try {
     thread_ = std::thread([this] { Run(); });
@@ -96,9 +86,7 @@ void MaintenanceThread::Run() {
           break;
         }
       }
-      if (stopping_) {
-        return;
-      }
+      if (stopping_) return;
       due_ = false;
     }
     maintenance_.RunIfDue();

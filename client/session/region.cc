@@ -48,9 +48,7 @@ absl::StatusOr<std::unique_ptr<Region>> Region::Reserve(DeviceMemory& backend, i
 
 Region::~Region() {
   if (IsForked()) return;  // not mapped in a child, where other memory may lie at these addresses
-  for (const Held& held : TakeAll()) {
-    (void)backend_.Release(held.memory);
-  }
+  for (const Held& held : TakeAll()) (void)backend_.Release(held.memory);
   (void)backend_.Unreserve(base_, reserved_);
 }
 
@@ -64,9 +62,7 @@ absl::Status Region::Add(const Held& held) {
 
 absl::StatusOr<Region::Entry*> Region::Find(ChunkId id) {
   const auto found = chunks_.find(id);
-  if (found == chunks_.end()) {
-    return absl::NotFoundError(ChunkText(id) + " is none of this region's");
-  }
+  if (found == chunks_.end()) return absl::NotFoundError(ChunkText(id) + " is none of this region's");
   if (found->second.state == State::kBusy) {
     return absl::FailedPreconditionError(ChunkText(id) + " is being moved, or is named twice");
   }
@@ -116,16 +112,12 @@ absl::Status Region::MapAll(std::span<const Move> moves) {
   for (std::size_t first = 0; first < mapped && status.ok();) {
     std::size_t end = first + 1;
     Bytes run = moves[first].bytes;
-    while (end < moves.size() && moves[end].offset == moves[first].offset + run) {
-      run += moves[end++].bytes;
-    }
+    while (end < moves.size() && moves[end].offset == moves[first].offset + run) run += moves[end++].bytes;
     status = backend_.SetAccess(base_ + moves[first].offset.count(), run);
     first = end;
   }
   if (!status.ok()) {
-    for (const Move& move : moves.first(mapped)) {
-      (void)backend_.Unmap(base_ + move.offset.count());
-    }
+    for (const Move& move : moves.first(mapped)) (void)backend_.Unmap(base_ + move.offset.count());
   }
   return status;
 }

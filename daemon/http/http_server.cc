@@ -107,8 +107,9 @@ class HttpServer::Impl {
     address_ = absl::StrCat(six ? "[" : "", address.host, six ? "]:" : ":", port);
     LGPU_ASSIGN_OR_RETURN(thread_, Thread::Start("lgpud-http", [this] {
                             server_.listen_after_bind();
-                            if (!stopped_)
+                            if (!stopped_) {
                               spdlog::error("HTTP has ended: {} cannot be listened on any more", address_);
+                            }
                             ended_ = true;
                           }));
     // Before it runs, it cannot be stopped.

@@ -37,9 +37,7 @@ absl::StatusOr<const Broker::CardInfo*> FindNamed(const std::string& uuid,
                                                   const std::vector<Broker::CardInfo>& cards) {
   const Broker::CardInfo* found = nullptr;
   for (const Broker::CardInfo& info : cards) {
-    if (info.card.device.uuid == uuid) {
-      return &info;
-    }
+    if (info.card.device.uuid == uuid) return &info;
     if (absl::StartsWith(info.card.device.uuid, uuid)) {
       if (found != nullptr) {
         return absl::InvalidArgumentError(
@@ -146,8 +144,9 @@ void ShareOut(Bytes left, std::size_t devices, std::vector<PlannedDevice>& plan)
   for (PlannedDevice& device : plan) {
     if (!device.whole_card) continue;
     const Bytes share = RoundDown(Bytes(left.count() / devices), device.card.device.granularity);
-    if (share.is_zero() || (!device.preallocate && share < device.guarantee) || share >= device.limit)
+    if (share.is_zero() || (!device.preallocate && share < device.guarantee) || share >= device.limit) {
       continue;
+    }
     device.limit = share;
     if (device.preallocate) device.guarantee = share;
   }

@@ -86,15 +86,11 @@ absl::Status LeaseTable::CheckMayChange(const Caller& caller, const Lease& lease
 std::string LeaseTable::ChooseName(const Wanted& wanted) {
   std::set<std::string> taken;
   for (const auto& [key, lease] : leases_) {
-    if (lease.owner.uid == wanted.owner.uid || lease.management) {
-      taken.insert(lease.name);
-    }
+    if (lease.owner.uid == wanted.owner.uid || lease.management) taken.insert(lease.name);
   }
   std::random_device random;
   std::uint64_t number = random() % 576;
-  while (taken.contains(DefaultLeaseName(number))) {
-    ++number;
-  }
+  while (taken.contains(DefaultLeaseName(number))) ++number;
   return DefaultLeaseName(number);
 }
 
@@ -104,9 +100,7 @@ std::string LeaseTable::ChooseId() const {
     std::string id = absl::StrFormat("l-%08x", random());
     const bool taken = std::any_of(leases_.begin(), leases_.end(),
                                    [&id](const auto& entry) { return entry.second.id == id; });
-    if (!taken) {
-      return id;
-    }
+    if (!taken) return id;
   }
 }
 
@@ -114,9 +108,7 @@ template <typename Predicate>
 Holdings LeaseTable::SumHoldings(Predicate owner_matches) const {
   Holdings sum;
   for (const auto& [key, lease] : leases_) {
-    if (lease.management || !owner_matches(lease.owner)) {
-      continue;
-    }
+    if (lease.management || !owner_matches(lease.owner)) continue;
     sum.leases += lease.ending ? 0 : 1;
     sum.sessions += static_cast<std::uint32_t>(lease.live.size());
     for (std::size_t i = 0; i < lease.devices.size(); ++i) {
@@ -183,9 +175,7 @@ absl::StatusOr<LeaseKey> LeaseTable::FindKey(const Caller& caller, const std::st
   std::optional<LeaseKey> managed;
   std::optional<LeaseKey> own;
   for (const auto& [key, lease] : leases_) {
-    if (!lease.ready || lease.ending || !caller.may_see(key, lease.owner.uid)) {
-      continue;
-    }
+    if (!lease.ready || lease.ending || !caller.may_see(key, lease.owner.uid)) continue;
     if (lease.id == text) return key;
     const bool with_owner = absl::StrCat(lease.owner.name, "/", lease.name) == text ||
                             absl::StrCat(lease.owner.uid, "/", lease.name) == text;
@@ -286,9 +276,7 @@ v1::Lease LeaseTable::ToProto(const Lease& lease) const {
 absl::StatusOr<v1::Lease> LeaseTable::Describe(LeaseKey key) const {
   MutexLock lock(mutex_);
   const auto found = leases_.find(key);
-  if (found == leases_.end()) {
-    return absl::NotFoundError("the lease has ended");
-  }
+  if (found == leases_.end()) return absl::NotFoundError("the lease has ended");
   return ToProto(found->second);
 }
 
@@ -309,9 +297,7 @@ absl::StatusOr<std::vector<Lease>> LeaseTable::Find(const Caller& caller,
   }
   if (names.empty()) {
     for (const auto& [key, lease] : leases_) {
-      if (lease.ready && !lease.ending && caller.may_see(key, lease.owner.uid)) {
-        found.push_back(lease);
-      }
+      if (lease.ready && !lease.ending && caller.may_see(key, lease.owner.uid)) found.push_back(lease);
     }
   }
   return found;
@@ -320,9 +306,7 @@ absl::StatusOr<std::vector<Lease>> LeaseTable::Find(const Caller& caller,
 void LeaseTable::TellIgnoredTrim(SessionState& session, const Broker::IgnoredTrim& ignored) {
   MutexLock lock(mutex_);
   const auto found = leases_.find(session.lease());
-  if (found == leases_.end()) {
-    return;
-  }
+  if (found == leases_.end()) return;
   Tell(v1::Event::KIND_TRIM_IGNORED, found->second, &session,
        absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ",
                     found->second.name, " has not answered for 1s which of its ", FormatBytes(ignored.asked),
@@ -335,9 +319,7 @@ std::vector<v1::Lease> LeaseTable::List(const Caller& caller) const {
   std::vector<v1::Lease> list;
   MutexLock lock(mutex_);
   for (const auto& [key, lease] : leases_) {
-    if (lease.ready && !lease.ending && caller.may_see(key, lease.owner.uid)) {
-      list.push_back(ToProto(lease));
-    }
+    if (lease.ready && !lease.ending && caller.may_see(key, lease.owner.uid)) list.push_back(ToProto(lease));
   }
   return list;
 }

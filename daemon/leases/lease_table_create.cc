@@ -48,9 +48,7 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
   LGPU_ASSIGN_OR_RETURN(const Announced announced, Announce(caller, wanted, plan));
   const LeaseKey key = announced.key;
   attempt.is_new = announced.is_new;
-  if (announced.is_new) {
-    LGPU_RETURN_IF_ERROR(MakeDevices(key, plan, deadline, attempt));
-  }
+  if (announced.is_new) LGPU_RETURN_IF_ERROR(MakeDevices(key, plan, deadline, attempt));
   absl::Status attached;
   std::optional<Lease> taken;
   std::vector<LogicalId> devices;
@@ -82,9 +80,7 @@ absl::StatusOr<v1::Lease> LeaseTable::Create(const Caller& caller, const v1::Cre
     // An earlier lease of the request stays also where the file cannot be written.
     LGPU_RETURN_IF_ERROR(announced.is_new ? SaveOrRemove(key) : SaveLasting());
   }
-  if (caller.session != nullptr) {
-    WriteStats(*caller.session);
-  }
+  if (caller.session != nullptr) WriteStats(*caller.session);
   return Describe(key);
 }
 
@@ -98,9 +94,7 @@ absl::StatusOr<LeaseTable::Wanted> LeaseTable::CheckRequest(const Caller& caller
     return absl::FailedPreconditionError(
         "a lease needs an owner: call with the token of a session, or make it lasting, as a managed one is");
   }
-  if (!request.name().empty()) {
-    LGPU_RETURN_IF_ERROR(CheckLeaseName(request.name()));
-  }
+  if (!request.name().empty()) LGPU_RETURN_IF_ERROR(CheckLeaseName(request.name()));
   if (request.request_id().size() > kMaxRequestIdBytes) {
     return absl::InvalidArgumentError(absl::StrCat("a request_id has at most ", kMaxRequestIdBytes,
                                                    " bytes; this one has ", request.request_id().size()));
@@ -221,17 +215,13 @@ absl::Status LeaseTable::MakeDevices(LeaseKey key, const std::vector<PlannedDevi
     }
   }
   if (!status.ok()) {
-    for (const LogicalId device : made) {
-      broker_.RemoveDevice(device);
-    }
+    for (const LogicalId device : made) broker_.RemoveDevice(device);
   }
   {
     MutexLock lock(mutex_);
     if (status.ok()) {
       Lease& lease = leases_.at(key);
-      for (std::size_t i = 0; i < made.size(); ++i) {
-        lease.devices[i].id = made[i];
-      }
+      for (std::size_t i = 0; i < made.size(); ++i) lease.devices[i].id = made[i];
       lease.ready = true;
       NoteLease(lease);
     } else {

@@ -9,15 +9,11 @@ void LeaseTable::SessionLost(SessionState& session) {
   MutexLock lock(mutex_);
   if (!session.is_exiting()) ++lost_sessions_;
   const auto found = leases_.find(session.lease());
-  if (found == leases_.end()) {
-    return;
-  }
+  if (found == leases_.end()) return;
   Lease& lease = found->second;
   lease.live.erase(session.id());
   lease.draining.insert(session.id());
-  if (lease.live.empty() && !lease.lasting) {
-    lease.ending = true;
-  }
+  if (lease.live.empty() && !lease.lasting) lease.ending = true;
   if (session.is_exiting()) return;  // SessionGone tells its end, as that of any program that closes
   Tell(v1::Event::KIND_SESSION_LOST, lease, &session,
        absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ", lease.name,
@@ -27,9 +23,7 @@ void LeaseTable::SessionLost(SessionState& session) {
 void LeaseTable::TellUnreturned(SessionState& session, Bytes bytes) {
   MutexLock lock(mutex_);
   const auto found = leases_.find(session.lease());
-  if (found == leases_.end()) {
-    return;
-  }
+  if (found == leases_.end()) return;
   Tell(v1::Event::KIND_UNRETURNED, found->second, &session,
        absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ",
                     found->second.name, " returned ", FormatBytes(bytes),
@@ -42,9 +36,7 @@ void LeaseTable::SessionGone(SessionState& session) {
   {
     MutexLock lock(mutex_);
     const auto found = leases_.find(session.lease());
-    if (found == leases_.end()) {
-      return;
-    }
+    if (found == leases_.end()) return;
     Lease& lease = found->second;
     const bool was_lost = lease.draining.erase(session.id()) > 0 && !session.is_exiting();
     lease.live.erase(session.id());
@@ -53,9 +45,7 @@ void LeaseTable::SessionGone(SessionState& session) {
          absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") ",
                       was_lost ? "is gone from lease " : "has closed its session of lease ", lease.name,
                       "; its memory is back"));
-    if (lease.live.empty() && !lease.lasting) {
-      lease.ending = true;
-    }
+    if (lease.live.empty() && !lease.lasting) lease.ending = true;
     devices = TakeIfOver(found->first, taken);
   }
   Finish(taken, devices);
@@ -72,19 +62,13 @@ std::vector<LogicalId> LeaseTable::TakeIfOver(LeaseKey key, std::optional<Lease>
   lease.taken = true;
   taken = lease;
   std::vector<LogicalId> ids;
-  for (const LeaseDevice& device : lease.devices) {
-    ids.push_back(device.id);
-  }
+  for (const LeaseDevice& device : lease.devices) ids.push_back(device.id);
   return ids;
 }
 
 void LeaseTable::Finish(const std::optional<Lease>& lease, const std::vector<LogicalId>& devices) {
-  if (!lease) {
-    return;
-  }
-  for (const LogicalId device : devices) {
-    broker_.RemoveDevice(device);
-  }
+  if (!lease) return;
+  for (const LogicalId device : devices) broker_.RemoveDevice(device);
   lease->placements->Close();
   const PlacementLog::Counts counts = lease->placements->counts();
   const bool is_forgotten = !lease->lasting || SaveLasting().ok();
@@ -135,14 +119,10 @@ void LeaseTable::Close() {
   {
     MutexLock lock(mutex_);
     closed_ = true;
-    for (const auto& [key, lease] : leases_) {
-      logs.push_back(lease.placements);
-    }
+    for (const auto& [key, lease] : leases_) logs.push_back(lease.placements);
   }
   changed_.NotifyAll();
-  for (const std::shared_ptr<PlacementLog>& log : logs) {
-    log->Close();
-  }
+  for (const std::shared_ptr<PlacementLog>& log : logs) log->Close();
 }
 
 }  // namespace lgpu::daemon

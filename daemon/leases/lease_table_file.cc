@@ -26,9 +26,7 @@ constexpr char kFile[] = "leases";
 }  // namespace
 
 absl::Status LeaseTable::SaveLasting() {
-  if (journal_ == nullptr || state_directory_.empty()) {
-    return absl::OkStatus();
-  }
+  if (journal_ == nullptr || state_directory_.empty()) return absl::OkStatus();
   MutexLock file_lock(file_mutex_);
   std::string bytes = EncodeJournalHeader("");
   v1::JournalRecord record;
@@ -76,9 +74,7 @@ void LeaseTable::TendFile() {
 }
 
 absl::Status LeaseTable::KeepOrRemove(LeaseKey key, absl::Status saved) {
-  if (saved.ok()) {
-    return saved;
-  }
+  if (saved.ok()) return saved;
   std::string name;
   std::optional<Lease> taken;
   std::vector<LogicalId> devices;
@@ -86,13 +82,9 @@ absl::Status LeaseTable::KeepOrRemove(LeaseKey key, absl::Status saved) {
   {
     MutexLock lock(mutex_);
     const auto found = leases_.find(key);
-    if (found == leases_.end()) {
-      return saved;
-    }
+    if (found == leases_.end()) return saved;
     // Another call wrote it down: the same request that came again, say, and was answered that it is kept.
-    if (found->second.saved) {
-      return absl::OkStatus();
-    }
+    if (found->second.saved) return absl::OkStatus();
     found->second.ending = true;
     found->second.removed = true;
     name = found->second.name;

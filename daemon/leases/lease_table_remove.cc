@@ -116,9 +116,7 @@ absl::StatusOr<LeaseKey> LeaseTable::AwaitRequested(const Caller& caller, const 
 
 absl::StatusOr<std::string> LeaseTable::RemoveRequested(const Caller& caller, const std::string& request_id,
                                                         TimePoint deadline) {
-  if (caller.only) {
-    return absl::PermissionDeniedError("no lease can be changed from a lease's own directory");
-  }
+  if (caller.only) return absl::PermissionDeniedError("no lease can be changed from a lease's own directory");
   const absl::StatusOr<std::string> waited = RemoveWaitingRequest(caller, request_id);
   Removal removal;
   std::string id;

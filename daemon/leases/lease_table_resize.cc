@@ -142,9 +142,7 @@ absl::StatusOr<v1::Lease> LeaseTable::Resize(const Caller& caller, const v1::Res
   }
   // Some of its devices may have their new sizes when another one's is refused.
   absl::Status saved = Commit();
-  if (lease.lasting) {
-    saved.Update(SaveLasting());
-  }
+  if (lease.lasting) saved.Update(SaveLasting());
   LGPU_RETURN_IF_ERROR(status);
   LGPU_RETURN_IF_ERROR(saved);
   Tell(v1::Event::KIND_LEASE_RESIZED, lease, nullptr, absl::StrCat("lease ", lease.name, " has new limits"));

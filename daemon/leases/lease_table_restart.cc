@@ -14,18 +14,14 @@
 namespace lgpu::daemon {
 
 void LeaseTable::NoteLease(const Lease& lease) {
-  if (journal_ == nullptr) {
-    return;
-  }
+  if (journal_ == nullptr) return;
   v1::JournalRecord record;
   *record.mutable_lease() = RecordOf(lease);
   journal_->Note(record);
 }
 
 void LeaseTable::NoteSession(const Lease& lease, const SessionState& session) {
-  if (journal_ == nullptr) {
-    return;
-  }
+  if (journal_ == nullptr) return;
   v1::JournalRecord record;
   v1::JournalSession& out = *record.mutable_session();
   out.set_id(session.id().value);
@@ -35,25 +31,19 @@ void LeaseTable::NoteSession(const Lease& lease, const SessionState& session) {
   out.set_pid(session.process().pid);
   out.set_start_time(session.process().start_time);
   out.set_command(session.identity().command);
-  for (const std::uint64_t page : session.pages()) {
-    out.add_page_inodes(page);
-  }
+  for (const std::uint64_t page : session.pages()) out.add_page_inodes(page);
   journal_->Note(record);
 }
 
 void LeaseTable::NoteSessionGone(SessionId session) {
-  if (journal_ == nullptr) {
-    return;
-  }
+  if (journal_ == nullptr) return;
   v1::JournalRecord record;
   record.mutable_session_gone()->set_id(session.value);
   journal_->Note(record);
 }
 
 void LeaseTable::NoteLeaseGone(LeaseKey lease) {
-  if (journal_ == nullptr) {
-    return;
-  }
+  if (journal_ == nullptr) return;
   v1::JournalRecord record;
   record.mutable_lease_gone()->set_key(lease.value);
   journal_->Note(record);
@@ -63,9 +53,7 @@ absl::Status LeaseTable::RecordSession(const SessionState& session) {
   {
     MutexLock lock(mutex_);
     const auto found = leases_.find(session.lease());
-    if (found == leases_.end()) {
-      return absl::FailedPreconditionError("the lease has ended");
-    }
+    if (found == leases_.end()) return absl::FailedPreconditionError("the lease has ended");
     NoteSession(found->second, session);
   }
   return Commit();
@@ -114,9 +102,7 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
                                         .device_name = DeviceName(index),
                                         .lease_name = lease.name,
                                         .owner = lease.owner.name});
-    if (!status.ok()) {
-      break;
-    }
+    if (!status.ok()) break;
     made.push_back(id);
     lease.devices.push_back({.id = id,
                              .index = index,
@@ -127,9 +113,7 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
                              .guarantee = Bytes(device.guarantee_bytes())});
   }
   if (!status.ok()) {
-    for (const LogicalId device : made) {
-      broker_.RemoveDevice(device);
-    }
+    for (const LogicalId device : made) broker_.RemoveDevice(device);
     return status;
   }
   MutexLock lock(mutex_);
@@ -194,9 +178,7 @@ void LeaseTable::MakeMissing() {
   }
   for (const auto& [device, lease] : preallocated) {
     const std::optional<Broker::DeviceInfo> before = broker_.Find(device);
-    if (!before || before->missing.is_zero()) {
-      continue;
-    }
+    if (!before || before->missing.is_zero()) continue;
     if (const absl::Status made = broker_.MakeMissing(device); !made.ok()) {
       const std::string text = absl::StrCat("lease ", lease.name, " lacks ", FormatBytes(before->missing),
                                             " of its preallocated memory: ");

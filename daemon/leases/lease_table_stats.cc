@@ -13,9 +13,7 @@ void LeaseTable::DrainPlacements(SessionState& session) {
   {
     MutexLock lock(mutex_);
     const auto found = leases_.find(session.lease());
-    if (found == leases_.end()) {
-      return;
-    }
+    if (found == leases_.end()) return;
     log = found->second.placements;
     devices = static_cast<int>(found->second.devices.size());
   }
@@ -47,9 +45,7 @@ std::vector<LogicalId> LeaseTable::DeviceIds(LeaseKey key) const {
   MutexLock lock(mutex_);
   const auto found = leases_.find(key);
   if (found != leases_.end()) {
-    for (const LeaseDevice& device : found->second.devices) {
-      ids.push_back(device.id);
-    }
+    for (const LeaseDevice& device : found->second.devices) ids.push_back(device.id);
   }
   return ids;
 }
@@ -57,22 +53,16 @@ std::vector<LogicalId> LeaseTable::DeviceIds(LeaseKey key) const {
 void LeaseTable::WriteStats(SessionState& session) const {
   std::vector<std::pair<LogicalId, Broker::DeviceInfo>> devices;
   for (const LogicalId id : DeviceIds(session.lease())) {
-    if (const std::optional<Broker::DeviceInfo> info = broker_.Find(id)) {
-      devices.emplace_back(id, *info);
-    }
+    if (const std::optional<Broker::DeviceInfo> info = broker_.Find(id)) devices.emplace_back(id, *info);
   }
-  if (!devices.empty()) {
-    session.WriteStats(devices);
-  }
+  if (!devices.empty()) session.WriteStats(devices);
 }
 
 std::vector<Lease> LeaseTable::Snapshot(const Caller& caller) const {
   std::vector<Lease> leases;
   MutexLock lock(mutex_);
   for (const auto& [key, lease] : leases_) {
-    if (lease.ready && caller.may_see(key, lease.owner.uid)) {
-      leases.push_back(lease);
-    }
+    if (lease.ready && caller.may_see(key, lease.owner.uid)) leases.push_back(lease);
   }
   return leases;
 }
@@ -91,9 +81,7 @@ PlacementLog::Counts LeaseTable::placement_counts() const {
 OpCounts LeaseTable::op_counts() const {
   MutexLock lock(mutex_);
   OpCounts sum = past_ops_;
-  for (const auto& [key, lease] : leases_) {
-    lease.placements->AddTo(sum);
-  }
+  for (const auto& [key, lease] : leases_) lease.placements->AddTo(sum);
   return sum;
 }
 

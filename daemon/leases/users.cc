@@ -49,15 +49,11 @@ User LookUpUser(std::uint32_t uid) {
   std::vector<char> buffer(kEntryBytes);
   passwd entry{};
   passwd* found = nullptr;
-  if (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) {
-    return user;
-  }
+  if (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) return user;
   user.name = AsUtf8(found->pw_name);
   std::vector<gid_t> gids(kMaxGroups);
   int count = kMaxGroups;
-  if (::getgrouplist(found->pw_name, found->pw_gid, gids.data(), &count) < 0) {
-    count = kMaxGroups;
-  }
+  if (::getgrouplist(found->pw_name, found->pw_gid, gids.data(), &count) < 0) count = kMaxGroups;
   for (int i = 0; i < count; ++i) {
     const gid_t gid = gids[static_cast<std::size_t>(i)];
     group group_entry{};
@@ -75,20 +71,14 @@ User LookUpUser(std::uint32_t uid) {
 const CapConfig* FindUserCap(const std::vector<CapConfig>& caps, const User& user) {
   const CapConfig* everybody = nullptr;
   for (const CapConfig& cap : caps) {
-    if (cap.name == user.name || cap.name == absl::StrCat(user.uid)) {
-      return &cap;
-    }
-    if (cap.name == "*") {
-      everybody = &cap;
-    }
+    if (cap.name == user.name || cap.name == absl::StrCat(user.uid)) return &cap;
+    if (cap.name == "*") everybody = &cap;
   }
   return everybody;
 }
 
 bool IsInGroup(const User& user, const std::string& group) {
-  if (std::find(user.groups.begin(), user.groups.end(), group) != user.groups.end()) {
-    return true;
-  }
+  if (std::find(user.groups.begin(), user.groups.end(), group) != user.groups.end()) return true;
   return std::any_of(user.gids.begin(), user.gids.end(),
                      [&group](std::uint32_t gid) { return group == absl::StrCat(gid); });
 }
@@ -96,9 +86,7 @@ bool IsInGroup(const User& user, const std::string& group) {
 std::vector<const CapConfig*> FindGroupCaps(const std::vector<CapConfig>& caps, const User& user) {
   std::vector<const CapConfig*> found;
   for (const CapConfig& cap : caps) {
-    if (IsInGroup(user, cap.name)) {
-      found.push_back(&cap);
-    }
+    if (IsInGroup(user, cap.name)) found.push_back(&cap);
   }
   return found;
 }

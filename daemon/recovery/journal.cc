@@ -76,8 +76,9 @@ absl::StatusOr<Journal::Opened> Journal::Open(const std::string& directory, cons
     opened.detail = "found so by an lgpud that did not come to serve";
   }
   for (const auto& [doubt, was] : kDoubts) {
-    if (opened.found == was)
+    if (opened.found == was) {
       LGPU_RETURN_IF_ERROR(opened.state.Apply(Unexplained(doubt, /*explained=*/false)));
+    }
   }
   std::unique_ptr<Journal> journal(new Journal(path));
   journal->boot_id_ = boot_id;

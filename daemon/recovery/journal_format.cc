@@ -36,8 +36,9 @@ void AppendNumber(std::uint32_t number, std::string& out) {
 
 std::uint32_t ReadNumber(std::string_view bytes) {
   std::uint32_t number = 0;
-  for (std::size_t i = 0; i < 4; ++i)
+  for (std::size_t i = 0; i < 4; ++i) {
     number |= static_cast<std::uint32_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
+  }
   return number;
 }
 
@@ -54,9 +55,7 @@ void CountDown(std::map<std::uint64_t, std::size_t>& counts, std::uint64_t key) 
 
 std::uint32_t Crc32c(std::string_view bytes) {
   std::uint32_t crc = ~std::uint32_t{0};
-  for (const char byte : bytes) {
-    crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<unsigned char>(byte)) & 0xff];
-  }
+  for (const char byte : bytes) crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<unsigned char>(byte)) & 0xff];
   return ~crc;
 }
 
@@ -77,8 +76,9 @@ absl::Status JournalState::ApplyLease(const v1::JournalLease& lease) {
   if (known != leases_.end()) {
     // Memory may be granted on its devices: a new record of the lease must have the same ones.
     const v1::JournalLease& before = known->second;
-    if (before.devices_size() != lease.devices_size())
+    if (before.devices_size() != lease.devices_size()) {
       return Impossible("other devices of lease", lease.key());
+    }
     for (int i = 0; i < lease.devices_size(); ++i) {
       if (before.devices(i).id() != lease.devices(i).id()) {
         return Impossible("other devices of lease", lease.key());

@@ -28,15 +28,11 @@ absl::StatusOr<std::unique_ptr<Reclaimer>> Reclaimer::Start(Broker& broker, Leas
 }
 
 void Reclaimer::Watch(std::shared_ptr<SessionState> session) {
-  if (!session->process().pidfd) {
-    return;
-  }
+  if (!session->process().pidfd) return;
   {
     MutexLock lock(mutex_);
     // The session was absent and was resumed or ended meanwhile: it must not take the place of its successor.
-    if (session->phase() == SessionState::Phase::kDraining) {
-      return;
-    }
+    if (session->phase() == SessionState::Phase::kDraining) return;
     const SessionId id = session->id();
     watched_.insert_or_assign(id, std::move(session));
   }
@@ -47,9 +43,7 @@ void Reclaimer::Unwatch(const SessionState& session) {
   {
     MutexLock lock(mutex_);
     const auto found = watched_.find(session.id());
-    if (found == watched_.end() || found->second.get() != &session) {
-      return;
-    }
+    if (found == watched_.end() || found->second.get() != &session) return;
     watched_.erase(found);
   }
   options_.waker->Wake();  // it lets go of the descriptor
@@ -72,9 +66,7 @@ void Reclaimer::TellGone(const std::vector<SessionId>& gone) {
 }
 
 void Reclaimer::EndAbsent(std::shared_ptr<SessionState> session, bool is_gone) {
-  if (!session->LeaveAbsent()) {
-    return;
-  }
+  if (!session->LeaveAbsent()) return;
   Unwatch(*session);
   broker_.StartDraining(session->id());
   leases_.SessionLost(*session);
@@ -117,9 +109,7 @@ void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfir
     }
   }
   std::optional<Clock::time_point> next;
-  if (unconfirmed) {
-    next = Clock::now() + kUnconfirmedRetry;
-  }
+  if (unconfirmed) next = Clock::now() + kUnconfirmedRetry;
   for (const Draining& entry : draining) {
     if (entry.look_in.count() > 0) {
       const Clock::time_point look = Clock::now() + entry.look_in;
@@ -141,22 +131,16 @@ void Reclaimer::WaitForWork(const std::vector<Draining>& draining, bool unconfir
   options_.waker->Clear();
   std::vector<SessionId> gone;
   for (std::size_t i = 0; i < watched.size(); ++i) {
-    if (polled[i + 1].revents != 0) {
-      gone.push_back(watched[i]->id());
-    }
+    if (polled[i + 1].revents != 0) gone.push_back(watched[i]->id());
   }
-  if (!gone.empty()) {
-    TellGone(gone);
-  }
+  if (!gone.empty()) TellGone(gone);
 }
 
 void Reclaimer::Finish(std::vector<Draining>& draining, bool were_absent, bool stopping) {
   std::vector<SessionId> over;
   std::vector<SessionId> gone;
   for (Draining& entry : draining) {
-    if (entry.was_absent != were_absent) {
-      continue;
-    }
+    if (entry.was_absent != were_absent) continue;
     entry.is_gone = entry.is_gone || HasNoCharges(entry);
     entry.look_in = {};
     if (entry.is_gone && !stopping) {
@@ -164,24 +148,16 @@ void Reclaimer::Finish(std::vector<Draining>& draining, bool were_absent, bool s
                       : StaysOpenElsewhere(*entry.session) ? kChargesRetry
                                                            : std::chrono::milliseconds();
     }
-    if (entry.is_gone && entry.look_in.count() == 0) {
-      gone.push_back(entry.session->id());
-    }
+    if (entry.is_gone && entry.look_in.count() == 0) gone.push_back(entry.session->id());
     entry.is_over =
         entry.is_over || stopping || entry.session->process().IsGone() || Clock::now() >= entry.grace_ends;
-    if (entry.is_over) {
-      over.push_back(entry.session->id());
-    }
+    if (entry.is_over) over.push_back(entry.session->id());
   }
   broker_.EndCharges(gone);
-  if (over.empty()) {
-    return;
-  }
+  if (over.empty()) return;
   const std::vector<SessionId> empty = broker_.FinishDraining(over);
   std::erase_if(draining, [&](const Draining& entry) {
-    if (std::find(empty.begin(), empty.end(), entry.session->id()) == empty.end()) {
-      return false;
-    }
+    if (std::find(empty.begin(), empty.end(), entry.session->id()) == empty.end()) return false;
     TakeOut(*entry.session);
     return true;
   });
@@ -249,9 +225,7 @@ void Reclaimer::Run() {
     }
     Finish(draining, /*were_absent=*/false, stopping);
     Finish(draining, /*were_absent=*/true, stopping);
-    if (stopping) {
-      return;
-    }
+    if (stopping) return;
     WaitForWork(draining, !confirmed);
   }
 }

@@ -87,8 +87,9 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
         absl::StrCat("session ", session.id(), " cannot be restored: ", std::string(status.message()));
     spdlog::error("{}", why);
     if (const auto known = state.leases().find(lease.value); known != state.leases().end()) {
-      for (const v1::JournalDevice& device : known->second.devices())
+      for (const v1::JournalDevice& device : known->second.devices()) {
         doubted_.emplace(device.card_uuid(), why);
+      }
     }
     return absl::OkStatus();
   }
@@ -102,8 +103,9 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
 Bytes Recovery::CountStrays(const Broker::CardInfo& card) {
   const auto strays = parts_.backend.FindStrays(card.card.backend_device, parts_.broker.Identities(card.id));
   // Where a card reports its free memory, that figure covers used memory that no session has.
-  if (absl::IsUnimplemented(strays.status()) && parts_.backend.FreeMemory(card.card.backend_device))
+  if (absl::IsUnimplemented(strays.status()) && parts_.backend.FreeMemory(card.card.backend_device)) {
     return Bytes();
+  }
   if (!strays.ok()) return card.view.total;
   Bytes sum;
   for (const DeviceMemory::Stray& stray : *strays) sum = SaturatingAdd(sum, stray.bytes);
@@ -213,8 +215,9 @@ void Recovery::EndAbandoned() {
       parts_.reclaimer.EndAbsent(session, /*is_gone=*/false);  // with a grace, as for a connected session
       continue;
     }
-    if (session->phase() != SessionState::Phase::kAbsent || pages.empty() || !session->process().pidfd)
+    if (session->phase() != SessionState::Phase::kAbsent || pages.empty() || !session->process().pidfd) {
       continue;
+    }
     const std::optional<bool> maps = MapsFile(session->process().pid, "memfd:lgpu-client", pages);
     // The pid is its own only while it lives.
     if (session->process().IsGone()) {

@@ -171,8 +171,9 @@ std::vector<std::string> ConfigFiles(const Environment& environment) {
   std::string user_dir = environment.xdg_config_home;
   if (user_dir.empty() && !environment.home.empty()) user_dir = environment.home + "/.config";
   if (environment.uid != 0 && !user_dir.empty()) {
-    if (std::string path = user_dir + "/lgpu/lgpud.toml"; std::filesystem::exists(path, error))
+    if (std::string path = user_dir + "/lgpu/lgpud.toml"; std::filesystem::exists(path, error)) {
       files.push_back(path);
+    }
   }
   return files;
 }
@@ -188,9 +189,7 @@ absl::StatusOr<Config> LoadConfig(const Flags& flags, const Environment& environ
   Config config;
   const std::vector<std::string> files =
       flags.config_file ? std::vector<std::string>{*flags.config_file} : ConfigFiles(environment);
-  for (const std::string& file : files) {
-    LGPU_RETURN_IF_ERROR(ApplyFile(file, config));
-  }
+  for (const std::string& file : files) LGPU_RETURN_IF_ERROR(ApplyFile(file, config));
 
   const auto set = [&config](const char* key, std::string& to, const std::string& value, const char* origin) {
     to = value;

@@ -69,8 +69,9 @@ class Reader {
     std::vector<std::string> names;
     for (const Key& key : keys) {
       if (key.inner.empty()) names.emplace_back(key.name);
-      for (const std::string& inner : key.inner)
+      for (const std::string& inner : key.inner) {
         names.push_back(absl::StrCat(std::string(key.name), ".", inner));
+      }
     }
     return names;
   }
@@ -80,8 +81,9 @@ class Reader {
     return {name,
             [this, name, keys = std::move(keys)](const toml::node& value) {
               const toml::table* table = value.as_table();
-              if (table == nullptr)
+              if (table == nullptr) {
                 return WrongType(value, absl::StrCat("a table [", std::string(name), "]"));
+              }
               return ReadTable(*table, absl::StrCat("in [", std::string(name), "]"), keys,
                                absl::StrCat(std::string(name), "."));
             },
@@ -236,8 +238,9 @@ class Reader {
     return {name,
             [this, name, &to](const toml::node& value) {
               const toml::table* table = value.as_table();
-              if (table == nullptr)
+              if (table == nullptr) {
                 return WrongType(value, absl::StrCat("tables [caps.", std::string(name), ".NAME]"));
+              }
               for (const auto& [key, entry] : *table) {
                 const toml::table* cap_table = entry.as_table();
                 if (cap_table == nullptr) return WrongType(entry, "a table");

@@ -169,9 +169,7 @@ grpc::ServerUnaryReactor* ControlService::Answer(CallPool& pool, Context* contex
 
 void ControlService::TellRefusal(const Caller& caller, const absl::Status& status) {
   const std::optional<Refusal> refusal = GetRefusal(status);
-  if (!refusal) {
-    return;
-  }
+  if (!refusal) return;
   v1::Event event;
   event.set_kind(v1::Event::KIND_REFUSED);
   event.set_lease_name(refusal->lease);
@@ -203,8 +201,9 @@ grpc::ServerUnaryReactor* ControlService::ListPhysicalDevices(Context* context,
   return Answer(*room_.short_calls, context, response,
                 [this](const Caller& caller) -> absl::StatusOr<v1::ListPhysicalDevicesResponse> {
                   v1::ListPhysicalDevicesResponse list;
-                  for (v1::CardStats& card : parts_.stats.CardsFor(caller))
+                  for (v1::CardStats& card : parts_.stats.CardsFor(caller)) {
                     *list.add_devices() = std::move(card);
+                  }
                   return list;
                 });
 }

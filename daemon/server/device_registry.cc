@@ -201,9 +201,7 @@ void DeviceRegistry::Hide(const Config& config) {
   const std::vector<int> visible = VisibleDevices(config.cuda_visible_devices, uuids);
   for (Card& card : cards_) {
     const bool shown = std::find(visible.begin(), visible.end(), card.index) != visible.end();
-    if (!shown && card.not_served_because.empty()) {
-      card.not_served_because = HiddenText(config);
-    }
+    if (!shown && card.not_served_because.empty()) card.not_served_because = HiddenText(config);
   }
 }
 

@@ -18,9 +18,7 @@ void EventLog::Append(v1::Event event, std::optional<std::uint32_t> owner) {
           .count());
   MutexLock lock(mutex_);
   event.set_sequence(++last_);
-  if (event.has_refusal()) {
-    ++counts_.refusals[RefusalFromProto(event.refusal()).reason];
-  }
+  if (event.has_refusal()) ++counts_.refusals[RefusalFromProto(event.refusal()).reason];
   of_owners_[owner].push_back(last_);
   entries_.emplace(last_, Entry{std::move(event), owner});
   if (entries_.size() > kept_) DropOne();

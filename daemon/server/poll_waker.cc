@@ -13,9 +13,7 @@ namespace lgpu::daemon {
 
 absl::StatusOr<std::shared_ptr<PollWaker>> PollWaker::Create() {
   UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!fd) {
-    return absl::ResourceExhaustedError(absl::StrCat("eventfd: ", std::strerror(errno)));
-  }
+  if (!fd) return absl::ResourceExhaustedError(absl::StrCat("eventfd: ", std::strerror(errno)));
   return std::shared_ptr<PollWaker>(new PollWaker(std::move(fd)));
 }
 

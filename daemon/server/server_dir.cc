@@ -59,9 +59,7 @@ absl::StatusOr<UniqueFd> OpenRuntimeDir(const std::string& path, std::optional<g
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the runtime directory ", path));
   }
   UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!directory) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot open the runtime directory ", path));
-  }
+  if (!directory) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open the runtime directory ", path));
   struct stat info = {};
   if (::fstat(directory.get(), &info) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at the runtime directory ", path));
@@ -90,8 +88,9 @@ absl::StatusOr<UniqueFd> LockDirectory(int directory, const std::string& path) {
         absl::StrCat("another lgpud", pid.empty() ? "" : " (pid " + pid + ")", " serves from ", path,
                      "; stop it first, or choose another directory with --dir"));
   }
-  if (!lock.ok())
+  if (!lock.ok()) {
     return absl::Status(lock.status().code(), absl::StrCat(path, ": ", std::string(lock.status().message())));
+  }
   LGPU_RETURN_IF_ERROR(WriteLockFile(lock->get(), absl::StrCat(::getpid(), "\n")));
   return lock;
 }

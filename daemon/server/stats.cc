@@ -79,16 +79,12 @@ std::vector<v1::CardStats> StatsReporter::Cards() const {
     const auto info = std::find_if(infos.begin(), infos.end(), [&card](const Broker::CardInfo& candidate) {
       return candidate.card.device.uuid == card.device.uuid;
     });
-    if (info == infos.end()) {
-      continue;
-    }
+    if (info == infos.end()) continue;
     out.set_reserve_bytes(info->view.reserve.count());
     out.set_held_bytes(info->view.held.count());
     out.set_promised_bytes(info->view.promised.count());
     out.set_overhead_bytes(info->view.overhead.count());
-    if (card.device.simulated || info->observed) {
-      out.set_foreign_bytes(info->view.foreign.count());
-    }
+    if (card.device.simulated || info->observed) out.set_foreign_bytes(info->view.foreign.count());
     out.set_free_bytes(info->view.free().count());
     out.set_overcommitted(info->view.overcommitted());
     out.set_waiting_requests(info->queue.size());
@@ -191,9 +187,7 @@ void StatsReporter::AddCharges(const SessionState& session, v1::LeaseStats& leas
   }
   out.set_charged_bytes(used.count());
   out.set_allowance_bytes((lent - used).count());
-  for (v1::ChargedKind& kind : ChargedByKind(charges, session)) {
-    *out.add_charged_by_kind() = std::move(kind);
-  }
+  for (v1::ChargedKind& kind : ChargedByKind(charges, session)) *out.add_charged_by_kind() = std::move(kind);
 }
 
 void StatsReporter::AddSessions(const Lease& lease, const Broker::Overheads& overheads,
@@ -202,9 +196,7 @@ void StatsReporter::AddSessions(const Lease& lease, const Broker::Overheads& ove
   ids.insert(lease.draining.begin(), lease.draining.end());
   for (const SessionId id : ids) {
     const std::shared_ptr<SessionState> session = sessions_.Find(id);
-    if (session == nullptr) {
-      continue;
-    }
+    if (session == nullptr) continue;
     v1::SessionStats& entry = *out.add_sessions();
     entry.set_id(id.value);
     entry.set_pid(session->process().pid);
@@ -277,15 +269,11 @@ v1::StatsSnapshot StatsReporter::Snapshot(const Caller& caller) const {
   snapshot.set_accounting(exact ? "exact" : "estimated");
   snapshot.set_uptime_seconds(
       std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count());
-  for (v1::CardStats& card : CardsFor(caller)) {
-    *snapshot.add_cards() = std::move(card);
-  }
+  for (v1::CardStats& card : CardsFor(caller)) *snapshot.add_cards() = std::move(card);
   AddForeignProcesses(caller, snapshot);
   AddQueues(caller, snapshot);
   const Broker::Overheads overheads = broker_.overheads();
-  for (const Lease& lease : leases_.Snapshot(caller)) {
-    *snapshot.add_leases() = LeaseToProto(lease, overheads);
-  }
+  for (const Lease& lease : leases_.Snapshot(caller)) *snapshot.add_leases() = LeaseToProto(lease, overheads);
   const Broker::Counters counters = broker_.counters();
   snapshot.set_grants_total(counters.grants);
   snapshot.set_refusals_total(counters.refusals);

@@ -29,13 +29,9 @@ void DescriptorBudget::GiveBack(std::size_t count) {
     MutexLock lock(mutex_);
     LGPU_CHECK_OP(count, <=, taken_);
     taken_ -= count;
-    for (const auto& [session, waker] : waiting_) {
-      wakers.push_back(waker);
-    }
+    for (const auto& [session, waker] : waiting_) wakers.push_back(waker);
   }
-  for (const std::shared_ptr<Waker>& waker : wakers) {
-    waker->Wake();
-  }
+  for (const std::shared_ptr<Waker>& waker : wakers) waker->Wake();
 }
 
 void DescriptorBudget::Forget(SessionId session) {

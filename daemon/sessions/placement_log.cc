@@ -44,9 +44,7 @@ std::string DTypeText(std::uint16_t dtype) {
 }
 
 std::string DeviceText(std::uint16_t device) {
-  if (device == PlacementEntry::kNoDevice) {
-    return "";
-  }
+  if (device == PlacementEntry::kNoDevice) return "";
   return device == PlacementEntry::kHostDevice ? "/job:localhost/replica:0/task:0/device:CPU:0"
                                                : FullDeviceName(device);
 }
@@ -65,9 +63,7 @@ v1::PlacementRecord ToProto(const PlacementLog::Record& record, std::uint64_t se
   *proto.mutable_submitted_at() =
       TimeUtil::NanosecondsToTimestamp(static_cast<std::int64_t>(entry.submitted_unix_ns));
   proto.set_host_ns(entry.host_ns);
-  if ((entry.flags & PlacementEntry::kHasDeviceTime) != 0) {
-    proto.set_device_ns(entry.device_ns);
-  }
+  if ((entry.flags & PlacementEntry::kHasDeviceTime) != 0) proto.set_device_ns(entry.device_ns);
   proto.set_soft_placed((entry.flags & PlacementEntry::kSoftPlaced) != 0);
   return proto;
 }
@@ -100,9 +96,7 @@ TimePoint SubmittedAt(const PlacementEntry& entry) {
 }  // namespace
 
 void PlacementLog::Add(const std::vector<Record>& records, std::uint64_t dropped) {
-  if (records.empty() && dropped == 0) {
-    return;
-  }
+  if (records.empty() && dropped == 0) return;
   MutexLock lock(mutex_);
   dropped_ = Saturate(dropped_, dropped);
   const auto now = std::chrono::system_clock::now();
@@ -129,9 +123,7 @@ void PlacementLog::AddOp(const Record& record) {
   total.soft_placed += (record.entry.flags & PlacementEntry::kSoftPlaced) != 0 ? 1 : 0;
   ++total_;
   records_.push_back(record);
-  if (records_.size() > kept_) {
-    records_.pop_front();
-  }
+  if (records_.size() > kept_) records_.pop_front();
 }
 
 void PlacementLog::AddCopy(const Record& record) {
@@ -141,9 +133,7 @@ void PlacementLog::AddCopy(const Record& record) {
   total.host_ns = Saturate(total.host_ns, record.entry.host_ns);
   ++copies_total_;
   copies_.push_back(record);
-  if (copies_.size() > kept_) {
-    copies_.pop_front();
-  }
+  if (copies_.size() > kept_) copies_.pop_front();
 }
 
 std::optional<std::chrono::system_clock::time_point> PlacementLog::last_at() const {
@@ -252,13 +242,9 @@ void PlacementReader::Drain(PlacementLog& log, int devices) {
   std::uint64_t dropped = 0;
   MutexLock lock(mutex_);
   for (std::uint64_t step = 0; step < 2 * PlacementRing::kSlots; ++step) {
-    if (step % kLookAtClock == kLookAtClock - 1 && std::chrono::steady_clock::now() > end) {
-      break;
-    }
+    if (step % kLookAtClock == kLookAtClock - 1 && std::chrono::steady_clock::now() > end) break;
     const std::optional<PlacementEntry> entry = ring_.Next();
-    if (!entry) {
-      break;
-    }
+    if (!entry) break;
     std::string op = GetOpName(*page_, entry->op);
     if (op == "?" || !IsSensible(*entry, devices)) {
       ++dropped;

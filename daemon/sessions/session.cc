@@ -61,23 +61,13 @@ void Session::Cut() {
 int Session::TimeUntilNextLook() const {
   // Unread descriptors matter only while other sessions wait for some, so this check is rare.
   constexpr int kLookAtUnread = 1000;
-  if (gone_since_) {
-    return 0;
-  }
+  if (gone_since_) return 0;
   Clock::time_point next = Clock::time_point::max();
-  for (const Waiting& waiting : waiting_) {
-    next = std::min(next, waiting.next_look);
-  }
-  if (retry_at_) {
-    next = std::min(next, *retry_at_);
-  }
-  if (next_snapshot_look_ && !attesting_ && !close_request_) {
-    next = std::min(next, *next_snapshot_look_);
-  }
+  for (const Waiting& waiting : waiting_) next = std::min(next, waiting.next_look);
+  if (retry_at_) next = std::min(next, *retry_at_);
+  if (next_snapshot_look_ && !attesting_ && !close_request_) next = std::min(next, *next_snapshot_look_);
   const int at_most = fds_in_flight_ > 0 ? kLookAtUnread : -1;
-  if (next == Clock::time_point::max()) {
-    return at_most;
-  }
+  if (next == Clock::time_point::max()) return at_most;
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
   return static_cast<int>(std::clamp<std::int64_t>(left.count() + 1, 0, at_most < 0 ? 60'000 : at_most));
 }
@@ -102,9 +92,7 @@ void Session::Serve() {
       waker_->Clear();
       CheckRequests();
       SendTrims();
-      if (!gone_since_ && state_->process().IsGone()) {
-        gone_since_ = turn_;
-      }
+      if (!gone_since_ && state_->process().IsGone()) gone_since_ = turn_;
     }
     const bool last_frames = readable && (!gone_since_ || turn_ - *gone_since_ < kLastFrames);
     if (end_ == End::kNone && last_frames) {
@@ -118,9 +106,7 @@ void Session::Serve() {
       CheckUnread();
       SendSnapshots();
     }
-    if (end_ == End::kNone && close_request_) {
-      FinishClose();
-    }
+    if (end_ == End::kNone && close_request_) FinishClose();
   }
 }
 
@@ -139,9 +125,7 @@ void Session::CheckRequests() {
 
 void Session::HandleFrame() {
   const absl::Status status = channel_.ReceiveInto(received_, SessionChannel::kAtOnce);
-  if (absl::IsDeadlineExceeded(status)) {
-    return;
-  }
+  if (absl::IsDeadlineExceeded(status)) return;
   if (!status.ok()) {
     if (absl::IsInvalidArgument(status)) {
       Break(status);
@@ -176,12 +160,8 @@ void Session::HandleFrame() {
     Break(absl::InvalidArgumentError("a frame came after Close"));
     return;
   }
-  if (received_.frame.acknowledges() != 0) {
-    HandleAck(received_.frame.acknowledges());
-  }
-  if (end_ == End::kNone) {
-    Dispatch(received_.frame);
-  }
+  if (received_.frame.acknowledges() != 0) HandleAck(received_.frame.acknowledges());
+  if (end_ == End::kNone) Dispatch(received_.frame);
 }
 
 void Session::Dispatch(const v1::Frame& frame) {
@@ -282,14 +262,10 @@ void Session::Answer(std::uint64_t request_id, LogicalId device, Clock::time_poi
 }
 
 void Session::ContinueWaiting() {
-  if (waiting_.empty()) {
-    return;
-  }
+  if (waiting_.empty()) return;
   std::deque<Waiting> waiting = std::exchange(waiting_, {});
   for (Waiting& entry : waiting) {
-    if (end_ != End::kNone) {
-      return;
-    }
+    if (end_ != End::kNone) return;
     Broker::GrowAnswer answer = services_.broker.Continue(entry.grow);
     if (entry.is_charge) {
       AnswerCharge(entry.request_id, entry.asked_at, answer);
@@ -314,9 +290,7 @@ void Session::HandleReturn(const v1::ReturnRequest& request) {
       status = absl::InvalidArgumentError(absl::StrCat("chunk ", id, " was not received yet"));
     }
   }
-  if (status.ok()) {
-    status = services_.broker.Return(peer_.id, LogicalId{request.device_id()}, chunks);
-  }
+  if (status.ok()) status = services_.broker.Return(peer_.id, LogicalId{request.device_id()}, chunks);
   v1::Frame frame;
   v1::ReturnReply& reply = *frame.mutable_returned();
   reply.set_request_id(request.request_id());
@@ -328,9 +302,7 @@ void Session::HandleReturn(const v1::ReturnRequest& request) {
 void Session::HandleTrimmed(const v1::Trimmed& trimmed) {
   const absl::Status status =
       services_.broker.Trimmed(peer_.id, TrimId{trimmed.trim_id()}, trimmed.pending());
-  if (!status.ok()) {
-    Break(status);
-  }
+  if (!status.ok()) Break(status);
 }
 
 bool Session::IsUndelivered(ChunkId chunk) const {
@@ -349,9 +321,7 @@ void Session::HandleClose(const v1::CloseRequest& request) {
 }
 
 void Session::FinishClose() {
-  if (!services_.broker.Held(peer_.id).is_zero()) {
-    return;
-  }
+  if (!services_.broker.Held(peer_.id).is_zero()) return;
   state_->StartDraining();
   state_->placements().WriterIsGone();
   services_.leases.DrainPlacements(*state_);

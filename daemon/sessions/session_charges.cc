@@ -115,9 +115,7 @@ void Session::HandleChargeAttest(const v1::ChargeAttest& attest) {
     Bytes& sum = sums[total.card_uuid()];
     sum = SaturatingAdd(sum, Bytes(total.bytes()));
   }
-  for (const auto& [card, bytes] : sums) {
-    status.Update(services_.broker.AttestCharge(peer_.id, card, bytes));
-  }
+  for (const auto& [card, bytes] : sums) status.Update(services_.broker.AttestCharge(peer_.id, card, bytes));
   if (!status.ok()) Break(status);
 }
 

@@ -45,9 +45,7 @@ std::uint64_t Session::NextGrantId() {
 }
 
 void Session::Send(const v1::Frame& frame) {
-  if (end_ == End::kNone && !channel_.Send(frame, {}, Clock::now() + kSendTimeout).ok()) {
-    end_ = End::kLost;
-  }
+  if (end_ == End::kNone && !channel_.Send(frame, {}, Clock::now() + kSendTimeout).ok()) end_ = End::kLost;
 }
 
 void Session::Refuse(std::uint64_t request_id, const absl::Status& status, Concern concern) {
@@ -95,18 +93,12 @@ void Session::ReleaseInFlight() {
   const std::size_t count = std::exchange(fds_in_flight_, 0);
   grant_in_flight_ = 0;
   welcome_in_flight_ = false;
-  if (count > 0) {
-    services_.budget.GiveBack(count);
-  }
+  if (count > 0) services_.budget.GiveBack(count);
 }
 
 void Session::CheckUnread() {
-  if (welcome_in_flight_ && IsAllRead(channel_.fd())) {
-    ReleaseInFlight();
-  }
-  if (fds_in_flight_ == 0 || turn_ < sent_at_ + kUnreadTimeout || !services_.budget.contended()) {
-    return;
-  }
+  if (welcome_in_flight_ && IsAllRead(channel_.fd())) ReleaseInFlight();
+  if (fds_in_flight_ == 0 || turn_ < sent_at_ + kUnreadTimeout || !services_.budget.contended()) return;
   if (IsAllRead(channel_.fd())) {
     // The client has read all and not acknowledged it, as a stopped process. The next page still waits.
     services_.budget.GiveBack(std::exchange(fds_in_flight_, 0));
@@ -118,16 +110,10 @@ void Session::CheckUnread() {
 }
 
 void Session::Pump() {
-  if (retry_at_ && Clock::now() < *retry_at_) {
-    return;
-  }
+  if (retry_at_ && Clock::now() < *retry_at_) return;
   retry_at_.reset();
-  if (welcome_in_flight_ && IsAllRead(channel_.fd())) {
-    ReleaseInFlight();
-  }
-  if (end_ != End::kNone || outgoing_.empty()) {
-    return;
-  }
+  if (welcome_in_flight_ && IsAllRead(channel_.fd())) ReleaseInFlight();
+  if (end_ != End::kNone || outgoing_.empty()) return;
   if (fds_in_flight_ == 0 && grant_in_flight_ == 0 && SendPage(outgoing_.front())) {
     outgoing_.pop_front();
   } else if (welcome_in_flight_) {
@@ -137,9 +123,7 @@ void Session::Pump() {
 
 bool Session::SendPage(Outgoing& outgoing) {
   const std::size_t count = std::min(outgoing.rest().size(), services_.budget.per_message());
-  if (!services_.budget.TryTake(peer_.id, waker_, count)) {
-    return false;
-  }
+  if (!services_.budget.TryTake(peer_.id, waker_, count)) return false;
   const std::span<const Chunk> chunks = outgoing.rest().first(count);
   v1::Grant& grant = *page_.mutable_grant();
   grant.Clear();
@@ -179,12 +163,8 @@ bool Session::SendPage(Outgoing& outgoing) {
   grant_in_flight_ = grant.grant_id();
   fds_in_flight_ = count;
   sent_at_ = now;
-  if (!outgoing.rest().empty()) {
-    return false;
-  }
-  if (services_.grant_times != nullptr) {
-    services_.grant_times->Observe(now - outgoing.asked_at);
-  }
+  if (!outgoing.rest().empty()) return false;
+  if (services_.grant_times != nullptr) services_.grant_times->Observe(now - outgoing.asked_at);
   return true;
 }
 
@@ -202,12 +182,8 @@ bool Session::FailPage(Outgoing& outgoing, const absl::Status& status) {
   }
   // Part of the grant is delivered: the rest has to follow, or the session ends.
   const Clock::time_point now = Clock::now();
-  if (!failing_since_) {
-    failing_since_ = now;
-  }
-  if (now - *failing_since_ > kExportPatience) {
-    Break(status);
-  }
+  if (!failing_since_) failing_since_ = now;
+  if (now - *failing_since_ > kExportPatience) Break(status);
   retry_at_ = now + kRetry;
   return false;
 }

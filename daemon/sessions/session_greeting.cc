@@ -56,19 +56,13 @@ bool Session::Greet() {
           SessionChannel::kProtocolVersion, "; update the older one"));
     }
   }
-  if (status.ok()) {
-    status = hello->has_resume() ? TakeUp(*hello, version) : MakeState(*hello, version);
-  }
+  if (status.ok()) status = hello->has_resume() ? TakeUp(*hello, version) : MakeState(*hello, version);
   if (!status.ok()) {
-    if (absl::IsInvalidArgument(status)) {
-      Tell(v1::Event::KIND_PROTOCOL_ERROR, std::string(status.message()));
-    }
+    if (absl::IsInvalidArgument(status)) Tell(v1::Event::KIND_PROTOCOL_ERROR, std::string(status.message()));
     SayGoodbye(status);
     return false;
   }
-  if (absl::Status sent = SendWelcome(version); !sent.ok()) {
-    Break(sent);
-  }
+  if (absl::Status sent = SendWelcome(version); !sent.ok()) Break(sent);
   // Only now: the reclaimer wakes the session once, and the waits of a greeting would lose that.
   services_.reclaimer.Watch(state_);
   return true;
@@ -79,9 +73,7 @@ absl::StatusOr<v1::Hello> Session::ReceiveHello() {
                      {.fd = waker_->fd(), .events = POLLIN, .revents = 0}};
   const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(kHelloTimeout).count();
   ::poll(polled, 2, static_cast<int>(timeout));
-  if (stop_.load()) {
-    return absl::UnavailableError("the daemon is stopping");
-  }
+  if (stop_.load()) return absl::UnavailableError("the daemon is stopping");
   LGPU_ASSIGN_OR_RETURN(ReceivedFrame received, channel_.Receive(SessionChannel::kAtOnce));
   if (!received.frame.has_hello() || !received.fds.empty() || received.fds_cut ||
       received.frame.acknowledges() != 0) {

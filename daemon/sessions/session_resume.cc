@@ -43,9 +43,7 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
   if (process.pid != peer_.process.pid || process.start_time != peer_.process.start_time) {
     return CannotBeTakenUp(resume.session_id(), "it is another process's");
   }
-  if (absl::Status why = absent->end_request(); !why.ok()) {
-    return why;
-  }
+  if (absl::Status why = absent->end_request(); !why.ok()) return why;
   LGPU_ASSIGN_OR_RETURN(SharedPage<StatsPage> stats_page, SharedPages::CreateStatsPage());
   LGPU_ASSIGN_OR_RETURN(SharedPage<const ClientPage> client_page,
                         SharedPages::CreateClientPage(ClientPageBytes(version)));
@@ -74,16 +72,12 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
       peer_.id,
       {.pid = peer_.credentials.pid, .waker = waker_, .trims = version >= SessionChannel::kTrimVersion});
   attesting_ = true;
-  if (absl::Status why = absent->end_request(); !why.ok()) {
-    state_->RequestEnd(std::move(why));
-  }
+  if (absl::Status why = absent->end_request(); !why.ok()) state_->RequestEnd(std::move(why));
   services_.leases.WriteStats(*state_);
   // Recorded before the client has the new page: a later daemon tells by the mapped pages that the client
   // lives.
   attached.Update(services_.leases.RecordSession(*state_));
-  if (!attached.ok()) {
-    GoAbsent();
-  }
+  if (!attached.ok()) GoAbsent();
   return attached;
 }
 
@@ -113,9 +107,7 @@ void Session::HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds) {
   v1::Frame frame;
   frame.mutable_attested();
   Send(frame);
-  if (!page.more() && end_ == End::kNone) {
-    FinishAttesting();
-  }
+  if (!page.more() && end_ == End::kNone) FinishAttesting();
 }
 
 void Session::FinishAttesting() {

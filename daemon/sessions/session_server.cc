@@ -15,9 +15,7 @@ namespace lgpu::daemon {
 void SessionServer::Serve(UniqueFd socket, const PeerCredentials& peer, std::optional<LeaseKey> only) {
   SessionChannel channel(std::move(socket));
   const absl::Status status = TryServe(channel, peer, only);
-  if (status.ok()) {
-    return;
-  }
+  if (status.ok()) return;
   if (const std::optional<std::uint64_t> kept_back = services_.log_limit.Next()) {
     spdlog::warn("a session of pid {} (uid {}) was not served: {} ({} more such lines kept back)", peer.pid,
                  peer.uid, std::string(status.message()), *kept_back);
@@ -54,9 +52,7 @@ absl::Status SessionServer::StartSession(SessionChannel& channel, const PeerCred
   LGPU_ASSIGN_OR_RETURN(Process process, HoldProcess(peer.pid));
   LGPU_ASSIGN_OR_RETURN(std::shared_ptr<PollWaker> waker, PollWaker::Create());
   MutexLock lock(mutex_);
-  if (stopping_) {
-    return absl::UnavailableError("the daemon is stopping");
-  }
+  if (stopping_) return absl::UnavailableError("the daemon is stopping");
   const SessionId id{++last_id_};
   Running& running = running_[id];
   running.session = std::make_unique<Session>(
@@ -113,9 +109,7 @@ void SessionServer::Stop() {
     while (!std::all_of(running_.begin(), running_.end(), is_over) && ended_.WaitUntil(mutex_, deadline)) {
     }
     for (auto& [id, running] : running_) {
-      if (!running.over) {
-        running.session->Cut();
-      }
+      if (!running.over) running.session->Cut();
     }
   }
   threads.clear();  // joins

@@ -40,13 +40,9 @@ SessionState::SessionState(Identity identity, Process process, std::shared_ptr<W
 
 std::vector<std::uint64_t> SessionState::pages() const {
   MutexLock lock(mutex_);
-  if (pages_unknown_) {
-    return {};
-  }
+  if (pages_unknown_) return {};
   std::vector<std::uint64_t> pages = earlier_pages_;
-  if (page_inode_ != 0) {
-    pages.push_back(page_inode_);
-  }
+  if (page_inode_ != 0) pages.push_back(page_inode_);
   return pages;
 }
 
@@ -92,9 +88,7 @@ void SessionState::SetAbsent(LeaseKey lease) {
 
 bool SessionState::LeaveAbsent() {
   MutexLock lock(mutex_);
-  if (phase_ != Phase::kAbsent) {
-    return false;
-  }
+  if (phase_ != Phase::kAbsent) return false;
   phase_ = Phase::kDraining;
   return true;
 }
@@ -102,9 +96,7 @@ bool SessionState::LeaveAbsent() {
 void SessionState::RequestEnd(absl::Status why) {
   {
     MutexLock lock(mutex_);
-    if (end_request_.ok()) {
-      end_request_ = std::move(why);
-    }
+    if (end_request_.ok()) end_request_ = std::move(why);
   }
   waker_->Wake();
 }
@@ -181,9 +173,7 @@ std::shared_ptr<SessionState> SessionDirectory::FindToken(std::string_view token
 std::vector<std::shared_ptr<SessionState>> SessionDirectory::All() const {
   std::vector<std::shared_ptr<SessionState>> all;
   MutexLock lock(mutex_);
-  for (const auto& [id, session] : sessions_) {
-    all.push_back(session);
-  }
+  for (const auto& [id, session] : sessions_) all.push_back(session);
   return all;
 }
 

@@ -23,8 +23,9 @@ LGPU_CODE void Fill(const FillParameters& p, Thread t) {
   Words* const wide = reinterpret_cast<Words*>(p.to + head);
   for (std::uint64_t i = t.first; i < packs; i += t.stride) wide[i] = words;
   for (std::uint64_t i = t.first; i < head; i += t.stride) p.to[i] = p.value;
-  for (std::uint64_t i = head + packs * sizeof(Words) + t.first; i < p.count; i += t.stride)
+  for (std::uint64_t i = head + packs * sizeof(Words) + t.first; i < p.count; i += t.stride) {
     p.to[i] = p.value;
+  }
 }
 
 LGPU_CODE void Copy(const CopyParameters& p, Thread t) {
@@ -43,8 +44,9 @@ LGPU_CODE void Copy(const CopyParameters& p, Thread t) {
   }
   for (; i < packs; i += t.stride) to[i] = from[i];
   for (std::uint64_t j = t.first; j < head; j += t.stride) p.to[j] = p.from[j];
-  for (std::uint64_t j = head + packs * sizeof(Words) + t.first; j < p.bytes; j += t.stride)
+  for (std::uint64_t j = head + packs * sizeof(Words) + t.first; j < p.bytes; j += t.stride) {
     p.to[j] = p.from[j];
+  }
 }
 
 }  // namespace lgpu::code

@@ -49,8 +49,9 @@ LGPU_CODE double PartialExponentials(const SoftmaxParameters& p, std::uint64_t r
                                      std::uint64_t lane, std::uint64_t lanes) {
   const T* const logits = static_cast<const T*>(p.logits) + row * p.classes;
   double sum = 0;
-  for (std::uint64_t c = lane; c < p.classes; c += lanes)
+  for (std::uint64_t c = lane; c < p.classes; c += lanes) {
     sum += static_cast<double>(Exponential(logits[c], most));
+  }
   return sum;
 }
 

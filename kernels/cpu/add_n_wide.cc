@@ -101,8 +101,9 @@ LGPU_WIDE std::int64_t Sum(const KernelArguments& args) {
       for (std::size_t line = 0; line < kStep * sizeof(Element); line += 64) {
         _mm_prefetch(reinterpret_cast<const char*>(input) + line + kAhead, _MM_HINT_T0);
       }
-      for (int r = 0; r < kRegisters; ++r)
+      for (int r = 0; r < kRegisters; ++r) {
         sum[r] = Lanes::Add(sum[r], Lanes::Load(input + r * Lanes::kCount));
+      }
     }
     for (int r = 0; r < kRegisters; ++r) {
       Element* const to = output + i + r * Lanes::kCount;

@@ -76,8 +76,9 @@ absl::StatusOr<const Blas*> Blas::Open() {
   if (!chosen.is_lasting) return &kOwn;
   auto fresh = std::make_unique<const Blas>(chosen);
   const Blas* expected = nullptr;
-  if (opened.compare_exchange_strong(expected, fresh.get(), std::memory_order_acq_rel))
+  if (opened.compare_exchange_strong(expected, fresh.get(), std::memory_order_acq_rel)) {
     return fresh.release();
+  }
   return expected;
 }
 

@@ -84,8 +84,9 @@ void PackRows(const Matrix<T>& a, std::int64_t row, std::int64_t rows, std::int6
               std::int64_t depth, T* to) {
   for (std::int64_t group = 0; group < rows; group += kTileRows) {
     for (std::int64_t p = 0; p < depth; ++p) {
-      for (std::int64_t r = group; r < group + kTileRows; ++r)
+      for (std::int64_t r = group; r < group + kTileRows; ++r) {
         *to++ = r < rows ? a.at(row + r, column + p) : T{0};
+      }
     }
   }
 }

@@ -20,8 +20,9 @@ template <typename T>
 void TransposeEach(const T* from, std::uint64_t step, T* to, std::uint64_t pitch, std::uint32_t rows,
                    std::uint32_t columns) {
   for (std::uint32_t row = 0; row < rows; ++row) {
-    for (std::uint32_t column = 0; column < columns; ++column)
+    for (std::uint32_t column = 0; column < columns; ++column) {
       to[column * pitch + row] = from[row * step + column];
+    }
   }
 }
 
@@ -98,8 +99,9 @@ template <typename T>
 LGPU_WIDE void TransposeWide(const T* from, std::uint64_t step, T* to, std::uint64_t pitch) {
   constexpr std::uint32_t kSize = code::TransposeTile<T>::kSize;
   for (std::uint32_t row = 0; row < kSize; row += kSquare<T>) {
-    for (std::uint32_t column = 0; column < kSize; column += kSquare<T>)
+    for (std::uint32_t column = 0; column < kSize; column += kSquare<T>) {
       TransposeSquare(from + row * step + column, step, to + column * pitch + row, pitch);
+    }
   }
 }
 
@@ -110,8 +112,9 @@ LGPU_WIDE void StreamRows(const T* turned, T* to, std::uint64_t step, std::uint3
   for (std::uint32_t row = 0; row < rows; ++row) {
     const auto* const from = static_cast<const __m256i*>(static_cast<const void*>(turned + row * kSize));
     auto* const line = static_cast<__m256i*>(static_cast<void*>(to + row * step));
-    for (std::size_t i = 0; i < kSize * sizeof(T) / 32; ++i)
+    for (std::size_t i = 0; i < kSize * sizeof(T) / 32; ++i) {
       _mm256_stream_si256(line + i, _mm256_load_si256(from + i));
+    }
   }
 }
 
@@ -164,8 +167,9 @@ void Transpose(const void* parameters) {
     for (std::uint32_t row = 0; row < p.row_tiles; row += kTiles) {
       for (std::uint32_t column = 0; column < p.column_tiles; column += kTiles) {
         for (std::uint32_t r = row; r < std::min(row + kTiles, p.row_tiles); ++r) {
-          for (std::uint32_t c = column; c < std::min(column + kTiles, p.column_tiles); ++c)
+          for (std::uint32_t c = column; c < std::min(column + kTiles, p.column_tiles); ++c) {
             TransposeOne<T>(p, code::TileAt<T>(p, batch, r, c), wide, past_caches);
+          }
         }
       }
     }

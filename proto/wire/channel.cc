@@ -34,9 +34,7 @@ PlainStatus WaitFor(int fd, short events, Channel::Deadline deadline, const char
     }
     pollfd entry = {.fd = fd, .events = events, .revents = 0};
     const int ready = ::ppoll(&entry, 1, deadline ? &timeout : nullptr, nullptr);
-    if (ready > 0) {
-      return {};
-    }
+    if (ready > 0) return {};
     if (ready == 0) {
       return PlainError(PlainCode::kDeadlineExceeded, Text("the time for ", waiting_for, " is over"));
     }
@@ -74,9 +72,7 @@ PlainStatus SendError(int error, std::size_t bytes, std::size_t fds) {
 // Takes the descriptors out of a received message and owns them, even if the message is otherwise wrong.
 void TakeFds(msghdr& message, std::vector<UniqueFd>& fds) {
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
-    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) {
-      continue;
-    }
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     fds.reserve(fds.size() + count);
     for (std::size_t i = 0; i < count; ++i) {
@@ -88,9 +84,7 @@ void TakeFds(msghdr& message, std::vector<UniqueFd>& fds) {
 }
 
 PlainStatus CheckPacket(const msghdr& message, std::size_t bytes) {
-  if (bytes == 0) {
-    return PlainError(PlainCode::kUnavailable, "the other end closed the session");
-  }
+  if (bytes == 0) return PlainError(PlainCode::kUnavailable, "the other end closed the session");
   if ((message.msg_flags & MSG_TRUNC) != 0) {
     return PlainError(PlainCode::kInvalidArgument,
                       Text("a packet is longer than a frame may be (", Protocol::kMaxFrameBytes, " bytes)"));
@@ -123,15 +117,9 @@ PlainStatus Channel::Send(std::string_view frame, std::span<const int> fds, Dead
     message.msg_controllen = CMSG_SPACE(fds.size_bytes());
   }
   for (;;) {
-    if (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) {
-      return {};
-    }
-    if (errno == EINTR) {
-      continue;
-    }
-    if (errno != EAGAIN && errno != EWOULDBLOCK) {
-      return SendError(errno, frame.size(), fds.size());
-    }
+    if (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return SendError(errno, frame.size(), fds.size());
     if (PlainStatus ready = WaitFor(socket_.get(), POLLOUT, deadline, "the other end to read"); !ready.ok()) {
       return ready;
     }
@@ -141,20 +129,14 @@ PlainStatus Channel::Send(std::string_view frame, std::span<const int> fds, Dead
 // With a far deadline no poll precedes recvmsg: the socket itself waits, a second at most.
 bool Channel::MayBlock(Deadline deadline) {
   constexpr std::chrono::seconds kSlice{1};
-  if (!deadline) {
-    return !has_receive_timeout_ || SetReceiveTimeout(std::chrono::seconds(0));
-  }
-  if (*deadline == kAtOnce || *deadline - Clock::now() < kSlice) {
-    return false;
-  }
+  if (!deadline) return !has_receive_timeout_ || SetReceiveTimeout(std::chrono::seconds(0));
+  if (*deadline == kAtOnce || *deadline - Clock::now() < kSlice) return false;
   return has_receive_timeout_ || SetReceiveTimeout(kSlice);
 }
 
 bool Channel::SetReceiveTimeout(std::chrono::seconds timeout) {
   const timeval value = {.tv_sec = timeout.count(), .tv_usec = 0};
-  if (::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &value, sizeof(value)) != 0) {
-    return false;
-  }
+  if (::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &value, sizeof(value)) != 0) return false;
   has_receive_timeout_ = timeout.count() != 0;
   return true;
 }
@@ -163,9 +145,7 @@ PlainStatus Channel::Receive(std::string_view& frame, Descriptors& beside, Deadl
   beside.fds.clear();
   beside.fds_cut = false;
   frame = {};
-  if (!buffer_) {
-    buffer_ = std::make_unique_for_overwrite<char[]>(Protocol::kMaxFrameBytes);
-  }
+  if (!buffer_) buffer_ = std::make_unique_for_overwrite<char[]>(Protocol::kMaxFrameBytes);
   iovec part = {.iov_base = buffer_.get(), .iov_len = Protocol::kMaxFrameBytes};
   alignas(cmsghdr) char control[kControlBytes];
   msghdr message = {};
@@ -176,12 +156,8 @@ PlainStatus Channel::Receive(std::string_view& frame, Descriptors& beside, Deadl
   for (;;) {
     message.msg_controllen = sizeof(control);
     bytes = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | (MayBlock(deadline) ? 0 : MSG_DONTWAIT));
-    if (bytes >= 0) {
-      break;
-    }
-    if (errno == EINTR) {
-      continue;
-    }
+    if (bytes >= 0) break;
+    if (errno == EINTR) continue;
     if (errno == ECONNRESET) {
       return PlainError(PlainCode::kUnavailable, "the other end of the session is gone");
     }
@@ -197,9 +173,7 @@ PlainStatus Channel::Receive(std::string_view& frame, Descriptors& beside, Deadl
   }
   TakeFds(message, beside.fds);
   beside.fds_cut = (message.msg_flags & MSG_CTRUNC) != 0;
-  if (beside.fds_cut) {
-    beside.fds.clear();
-  }
+  if (beside.fds_cut) beside.fds.clear();
   PlainStatus status = CheckPacket(message, static_cast<std::size_t>(bytes));
   if (status.ok()) {
     frame = std::string_view(buffer_.get(), static_cast<std::size_t>(bytes));

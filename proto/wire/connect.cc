@@ -61,9 +61,7 @@ std::string OwnGroups() {
   std::vector<gid_t> groups(static_cast<std::size_t>(std::max(::getgroups(0, nullptr), 0)));
   const int count = ::getgroups(static_cast<int>(groups.size()), groups.data());
   groups.resize(static_cast<std::size_t>(std::max(count, 0)));
-  if (groups.empty()) {
-    groups.push_back(::getegid());
-  }
+  if (groups.empty()) groups.push_back(::getegid());
   std::string names;
   for (const gid_t gid : groups) names += (names.empty() ? "" : " ") + GroupName(gid);
   return names;
@@ -168,9 +166,7 @@ PlainResult<UniqueFd> ConnectUnix(const std::string& path, int type, std::chrono
       return socket;
     }
     error = errno;
-    if (error != EINTR && error != EAGAIN) {
-      break;
-    }
+    if (error != EINTR && error != EAGAIN) break;
     error = EAGAIN;
   }
   return ConnectError(path, error);

@@ -89,9 +89,7 @@ class Encoder {
   }
   template <typename T, typename Variant>
   void Case(int number, const Variant& body) {
-    if (const T* const message = std::get_if<T>(&body)) {
-      Nested(number, [&] { Write(*message); });
-    }
+    if (const T* const message = std::get_if<T>(&body)) Nested(number, [&] { Write(*message); });
   }
 
  private:

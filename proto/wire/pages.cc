@@ -34,9 +34,7 @@ PlainStatus OsError(std::string_view call, int error) {
 
 PlainResult<UniqueFd> MakeMemfd(const char* name, std::size_t bytes) {
   UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) {
-    return OsError("memfd_create", errno);
-  }
+  if (!fd) return OsError("memfd_create", errno);
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return OsError("ftruncate of a session page", errno);
   }
@@ -44,9 +42,7 @@ PlainResult<UniqueFd> MakeMemfd(const char* name, std::size_t bytes) {
 }
 
 PlainStatus Seal(int fd, int seals) {
-  if (::fcntl(fd, F_ADD_SEALS, seals) != 0) {
-    return OsError("fcntl(F_ADD_SEALS) on a session page", errno);
-  }
+  if (::fcntl(fd, F_ADD_SEALS, seals) != 0) return OsError("fcntl(F_ADD_SEALS) on a session page", errno);
   return {};
 }
 
@@ -90,9 +86,7 @@ std::string Hex(std::uint64_t value) {
 }
 
 PlainStatus CheckMagic(std::uint64_t magic, std::uint64_t expected) {
-  if (magic == expected) {
-    return {};
-  }
+  if (magic == expected) return {};
   return PlainError(PlainCode::kInvalidArgument,
                     Text("a session page starts with ", Hex(magic), " and not with ", Hex(expected),
                          "; use a liblgpu and an lgpud of the same version"));
@@ -106,24 +100,18 @@ void SetOpName(ClientPage& page, int index, std::string_view name) {
   std::array<std::uint64_t, ClientPage::kOpNameBytes / 8> words = {};
   std::memcpy(words.data(), name.data(), std::min<std::size_t>(name.size(), ClientPage::kOpNameBytes));
   auto& target = page.op_names[static_cast<std::size_t>(index)].words;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    target[i].store(words[i], std::memory_order_relaxed);
-  }
+  for (std::size_t i = 0; i < words.size(); ++i) target[i].store(words[i], std::memory_order_relaxed);
   const std::uint64_t count = page.op_count.load(std::memory_order_relaxed);
   page.op_count.store(std::max(count, static_cast<std::uint64_t>(index) + 1), std::memory_order_release);
 }
 
 std::string GetOpName(const ClientPage& page, int index) {
   const std::uint64_t count = page.op_count.load(std::memory_order_acquire);
-  if (index < 0 || index >= ClientPage::kMaxOps || static_cast<std::uint64_t>(index) >= count) {
-    return "?";
-  }
+  if (index < 0 || index >= ClientPage::kMaxOps || static_cast<std::uint64_t>(index) >= count) return "?";
   // The words are copied once; only the copy is looked at.
   std::array<std::uint64_t, ClientPage::kOpNameBytes / 8> words;
   const auto& source = page.op_names[static_cast<std::size_t>(index)].words;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    words[i] = source[i].load(std::memory_order_relaxed);
-  }
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = source[i].load(std::memory_order_relaxed);
   std::array<char, ClientPage::kOpNameBytes> text;
   std::memcpy(text.data(), words.data(), text.size());
   const auto end = std::find(text.begin(), text.end(), '\0');

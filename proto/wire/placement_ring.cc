@@ -54,21 +54,15 @@ std::optional<PlacementEntry> PlacementRingReader::Next() {
   const std::uint64_t head = ring_->head.load(std::memory_order_acquire);
   // A head that went backwards makes the difference huge as well.
   const std::uint64_t backlog = head - cursor_;
-  if (backlog > kMaxBacklog) {
-    return std::nullopt;
-  }
-  if (backlog > PlacementRing::kSlots) {
-    Skip(backlog - PlacementRing::kSlots);
-  }
+  if (backlog > kMaxBacklog) return std::nullopt;
+  if (backlog > PlacementRing::kSlots) Skip(backlog - PlacementRing::kSlots);
   while (cursor_ != head) {
     const auto& words = SlotOf(*ring_, cursor_).words;
     const std::uint64_t written = WrittenMark(cursor_);
     const std::uint64_t mark = words[0].load(std::memory_order_acquire);
     if (mark == written) {
       std::array<std::uint64_t, 8> copy;
-      for (std::size_t i = 1; i < copy.size(); ++i) {
-        copy[i] = words[i].load(std::memory_order_acquire);
-      }
+      for (std::size_t i = 1; i < copy.size(); ++i) copy[i] = words[i].load(std::memory_order_acquire);
       if (words[0].load(std::memory_order_relaxed) == written) {
         ++cursor_;
         return PlacementEntry{.op = static_cast<std::uint16_t>(copy[1]),
@@ -102,9 +96,7 @@ bool PlacementRingReader::GivesUpOnCursor(std::uint64_t head) {
   }
   const std::uint64_t end = cursor_ + std::min(head - cursor_, kLookAhead);
   for (std::uint64_t later = cursor_ + 1; later < end; ++later) {
-    if (SlotOf(*ring_, later).words[0].load(std::memory_order_relaxed) == WrittenMark(later)) {
-      return true;
-    }
+    if (SlotOf(*ring_, later).words[0].load(std::memory_order_relaxed) == WrittenMark(later)) return true;
   }
   return false;
 }

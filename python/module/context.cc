@@ -153,8 +153,9 @@ void BindMembers(nb::class_<PyContext>& type) {
       .def("logical_devices",
            [](PyContext& self) {
              nb::list devices;
-             for (const LogicalDeviceInfo& device : self.get().logical_devices())
+             for (const LogicalDeviceInfo& device : self.get().logical_devices()) {
                devices.append(DictOf(device));
+             }
              return devices;
            })
       .def(

@@ -136,8 +136,9 @@ void BindMemory(nb::module_& module) {
                               .lease_name = std::move(lease_name),
                               .endpoint = std::move(endpoint),
                               .log_sink = SinkOf(std::move(log_sink))};
-        if (allocation_timeout_ms)
+        if (allocation_timeout_ms) {
           options.allocation_timeout = std::chrono::milliseconds(*allocation_timeout_ms);
+        }
         new (self) PyMemory(Check(Waiting([&] { return LogicalMemory::Open(options); })));
       },
       "memory_limit"_a, "guarantee"_a, "preallocate"_a, "physical_device"_a, "lease"_a, "device_of_lease"_a,

@@ -17,9 +17,7 @@ Chunk Make(std::uint64_t id, std::uint64_t pages) { return {ChunkId{id}, kPage *
 
 std::vector<std::uint64_t> Ids(std::span<const Chunk> chunks) {
   std::vector<std::uint64_t> ids;
-  for (const Chunk& chunk : chunks) {
-    ids.push_back(chunk.id.value);
-  }
+  for (const Chunk& chunk : chunks) ids.push_back(chunk.id.value);
   return ids;
 }
 
@@ -28,9 +26,7 @@ class ChunkStoreTest : public testing::Test {
  protected:
   void Map(const std::vector<std::uint64_t>& pages_of_chunks) {
     std::uint64_t pages = 0;
-    for (const std::uint64_t n : pages_of_chunks) {
-      pages += n;
-    }
+    for (const std::uint64_t n : pages_of_chunks) pages += n;
     const Suballocator::Request request{.bytes = kPage * pages};
     const auto place = blocks_.PlanGrowth(request, {});
     ASSERT_TRUE(place);

@@ -44,9 +44,7 @@ std::atomic<std::uint64_t> heap_calls{0};
 #ifndef LGPU_TEST_SANITIZED
 void* operator new(std::size_t bytes) {
   heap_calls.fetch_add(1, std::memory_order_relaxed);
-  if (void* const memory = std::malloc(bytes)) {
-    return memory;
-  }
+  if (void* const memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
@@ -94,9 +92,7 @@ class Steady {
     auto source = std::make_unique<CountingSource>();
     source_ = source.get();
     pool_ = std::make_unique<Pool>(std::move(source), PoolOptions{});
-    for (std::size_t i = 0; i < live_.size(); ++i) {
-      live_[i] = *pool_->Allocate(SizeOf(i));
-    }
+    for (std::size_t i = 0; i < live_.size(); ++i) live_[i] = *pool_->Allocate(SizeOf(i));
     Run(4 * blocks);
   }
 
@@ -155,17 +151,13 @@ TEST(FastPathTest, SteadyOperationsMakeNoSystemCall) {
   if (child == 0) {
     Steady steady(1000);
     // From here on the kernel ends this process at any call but read, write and exit.
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) != 0) {
-      _exit(77);
-    }
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) != 0) _exit(77);
     const bool ok = steady.Run(20'000);
     syscall(SYS_exit, ok ? 0 : 1);
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
-    GTEST_SKIP() << "this kernel has no seccomp";
-  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "this kernel has no seccomp";
   EXPECT_FALSE(WIFSIGNALED(status)) << "killed by signal " << WTERMSIG(status) << ": a system call";
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
@@ -185,9 +177,7 @@ Written MostWritten(std::size_t blocks, std::uint32_t homes, unsigned seed) {
     const auto plan = core.PlanGrowth(request, {});
     std::vector<Suballocator::Range> pages;
     for (const Suballocator::Run& run : core.UnmappedRuns(*plan)) {
-      for (Bytes at = run.pages.offset; at < run.pages.end(); at += kPage) {
-        pages.push_back({at, kPage});
-      }
+      for (Bytes at = run.pages.offset; at < run.pages.end(); at += kPage) pages.push_back({at, kPage});
     }
     const Suballocator::Range all{pages.front().offset, pages.back().end() - pages.front().offset};
     return core.Commit(core.ClaimGrowth(request, *plan, all), pages);
@@ -252,9 +242,7 @@ TEST(FastPathTest, AnOperationWritesToAFewNodesHoweverManyThereAre) {
 std::set<std::uint32_t> LinesOf(const std::vector<Block>& blocks) {
   constexpr std::uint32_t kNodes = 128 / sizeof(Node);
   std::set<std::uint32_t> lines;
-  for (const Block& block : blocks) {
-    lines.insert(block.node / kNodes);
-  }
+  for (const Block& block : blocks) lines.insert(block.node / kNodes);
   return lines;
 }
 
@@ -270,9 +258,7 @@ TEST(FastPathTest, NodesOfTwoThreadsShareNoCacheLine) {
       for (int round = 0; round < 400; ++round) {
         for (std::size_t i = 0; i < 2; ++i) {
           turn.arrive_and_wait();
-          if (i != self) {
-            continue;
-          }
+          if (i != self) continue;
           for (int step = 0; step < 4; ++step) {
             const absl::StatusOr<Block> block = pool.Allocate(Bytes(512 + 512 * (random() % 4)));
             ASSERT_TRUE(block.ok()) << block.status();

@@ -33,9 +33,7 @@ class GrowthPlanTest : public testing::Test {
   }
   std::vector<Chunk> Grant(GrowthPlan& plan, std::vector<Bytes> sizes) {
     std::vector<Chunk> chunks;
-    for (const Bytes bytes : sizes) {
-      chunks.push_back({ChunkId{next_id_++}, bytes});
-    }
+    for (const Bytes bytes : sizes) chunks.push_back({ChunkId{next_id_++}, bytes});
     plan.NoteGranted(chunks, chunks_);
     return chunks;
   }

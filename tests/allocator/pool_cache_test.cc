@@ -65,21 +65,15 @@ TEST_F(PoolCacheTest, ThePeakOfOneThreadIsExact) {
     ASSERT_EQ(pool_->stats().used, used);
     ASSERT_EQ(pool_->stats().peak_used, peak);
   }
-  for (const Block& block : live) {
-    MustFree(block);
-  }
+  for (const Block& block : live) MustFree(block);
   ExpectEmptyAfterTrim();
 }
 
 TEST_F(PoolCacheTest, FlushedBeforeARefusal) {
   Open({.limit = 16_MiB});
   std::vector<Block> blocks;
-  for (int i = 0; i < 4; ++i) {
-    blocks.push_back(Must(32_KiB));
-  }
-  for (const Block& block : blocks) {
-    MustFree(block);
-  }
+  for (int i = 0; i < 4; ++i) blocks.push_back(Must(32_KiB));
+  for (const Block& block : blocks) MustFree(block);
   EXPECT_GT(pool_->stats().cached, Bytes());
   const Block all = Must(16_MiB);
   EXPECT_EQ(pool_->stats().cached, Bytes());
@@ -149,9 +143,7 @@ TEST_F(PoolCacheTest, OnlyOneOfTwoThatFreeTheSameBlockSucceeds) {
   const auto free_it = [&] {
     for (int i = 0; i < kRounds; ++i) {
       step.arrive_and_wait();
-      for (const Block& block : blocks) {
-        freed += pool_->Free(block).ok() ? 1 : 0;
-      }
+      for (const Block& block : blocks) freed += pool_->Free(block).ok() ? 1 : 0;
       step.arrive_and_wait();
     }
   };
@@ -200,9 +192,7 @@ TEST_F(PoolCacheTest, TheLimitIsExactUnderEightThreads) {
           EXPECT_TRUE(pool_->Free(live.back()).ok());
           live.pop_back();
         }
-        if (random() % 256 == 0) {
-          EXPECT_LE(pool_->stats().used, 8_MiB);
-        }
+        if (random() % 256 == 0) EXPECT_LE(pool_->stats().used, 8_MiB);
       }
       for (const Block& block : live) {
         used -= block.bytes.count();
@@ -210,9 +200,7 @@ TEST_F(PoolCacheTest, TheLimitIsExactUnderEightThreads) {
       }
     });
   }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(pool_->stats().used, Bytes());
   ExpectEmptyAfterTrim();
 }
@@ -228,9 +216,7 @@ TEST_F(PoolCacheTest, FreedInAnotherThread) {
   std::atomic<bool> done{false};
   std::thread consumer([&] {
     for (std::uint64_t i = 1; i <= kBlocks; ++i) {
-      while (ready[i % kRing].load(std::memory_order_acquire) != i) {
-        std::this_thread::yield();
-      }
+      while (ready[i % kRing].load(std::memory_order_acquire) != i) std::this_thread::yield();
       EXPECT_EQ(ring[i % kRing].address[0], static_cast<std::byte>(i));
       EXPECT_TRUE(pool_->Free(ring[i % kRing]).ok());
       ready[i % kRing].store(0, std::memory_order_release);
@@ -243,9 +229,7 @@ TEST_F(PoolCacheTest, FreedInAnotherThread) {
     }
   });
   for (std::uint64_t i = 1; i <= kBlocks; ++i) {
-    while (ready[i % kRing].load(std::memory_order_acquire) != 0) {
-      std::this_thread::yield();
-    }
+    while (ready[i % kRing].load(std::memory_order_acquire) != 0) std::this_thread::yield();
     const Block block = Must(Bytes(512 + 512 * (i % 9)));
     block.address[0] = static_cast<std::byte>(i);
     ring[i % kRing] = block;

@@ -31,9 +31,7 @@ class PoolMaintainTest : public PoolFixture {
   void Tick() {
     wakes_ = 0;
     next_ = pool_->Maintain(now_);
-    if (next_) {
-      EXPECT_GT(*next_, now_);
-    }
+    if (next_) EXPECT_GT(*next_, now_);
   }
   void TickIfWoken() {
     if (wakes_ > 0) {
@@ -110,9 +108,7 @@ TEST_F(PoolMaintainTest, GrowsAheadWhereDemandRises) {
   EXPECT_LT(stats.source_round_trips, 40u) << "of 750 pages";
   EXPECT_LT(stats.held, 1500_MiB + 200_MiB);
   ExpectSound();
-  for (const Block& block : blocks) {
-    MustFree(block);
-  }
+  for (const Block& block : blocks) MustFree(block);
   ExpectEmptyAfterTrim();
 }
 
@@ -157,9 +153,7 @@ TEST_F(PoolMaintainTest, NeverGrowsAheadBeyondTheLimit) {
   const Bytes held = pool_->stats().held;
   Pass(seconds(5));
   EXPECT_LE(pool_->stats().held, held) << "over its limit it does not grow";
-  for (const Block& block : blocks) {
-    MustFree(block);
-  }
+  for (const Block& block : blocks) MustFree(block);
   ExpectEmptyAfterTrim();
 }
 
@@ -172,9 +166,7 @@ TEST_F(PoolMaintainTest, HoldsOnlyNeededChunksUnderASharedLimit) {
     ASSERT_LE(pool_->stats().held, 50_MiB * (blocks.size()) + 2_MiB);
   }
   EXPECT_EQ(pool_->stats().source_round_trips_ahead, 0u);
-  for (const Block& block : blocks) {
-    MustFree(block);
-  }
+  for (const Block& block : blocks) MustFree(block);
   ExpectEmptyAfterTrim();
 }
 
@@ -221,17 +213,13 @@ TEST_F(PoolMaintainTest, TrainingWaitsForNoGrantAfterWarmUp) {
         activations.pop_back();
       }
       Pass(step_time / 2);
-      if (step == 14) {
-        warm = pool_->stats().source_round_trips;
-      }
+      if (step == 14) warm = pool_->stats().source_round_trips;
     }
     EXPECT_EQ(pool_->stats().source_round_trips, warm) << "after warm-up";
     std::printf("%lld ms: %llu round trips on the way up, %llu ahead\n",
                 static_cast<long long>(step_time.count()), static_cast<unsigned long long>(warm),
                 static_cast<unsigned long long>(pool_->stats().source_round_trips_ahead));
-    for (const Block& block : weights) {
-      MustFree(block);
-    }
+    for (const Block& block : weights) MustFree(block);
     Pass(std::chrono::minutes(30));
     EXPECT_EQ(pool_->stats().held, Bytes());
     ExpectSound();
@@ -319,23 +307,17 @@ TEST_F(PoolMaintainTest, SourceThatFailsAtAnyCallLeavesNoResidue) {
     upstream_->faults.FailCall(n);
     std::vector<Block> blocks;
     for (int i = 0; i < 20; ++i) {
-      if (const auto block = pool_->Allocate(1_MiB); block.ok()) {
-        blocks.push_back(*block);
-      }
+      if (const auto block = pool_->Allocate(1_MiB); block.ok()) blocks.push_back(*block);
       Tick();
     }
-    for (const Block& block : blocks) {
-      MustFree(block);
-    }
+    for (const Block& block : blocks) MustFree(block);
     Pass(seconds(30));
     const bool clean = !upstream_->faults.has_failed();
     upstream_->faults.Heal();
     ASSERT_NO_FATAL_FAILURE(ExpectSound()) << "call " << n;
     Pass(seconds(30));
     EXPECT_EQ(pool_->stats().held, Bytes()) << "call " << n;
-    if (clean) {
-      break;
-    }
+    if (clean) break;
   }
 }
 

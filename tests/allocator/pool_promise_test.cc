@@ -61,9 +61,7 @@ class MixedSource final : public RegionSource {
   Bytes limit() const override { return ground_->limit; }
 
   absl::StatusOr<std::vector<Chunk>> Grow(const GrowRequest& request) override {
-    if (Fails()) {
-      return absl::UnavailableError("injected: Grow");
-    }
+    if (Fails()) return absl::UnavailableError("injected: Grow");
     const Bytes limit = std::min(RoundUp(ground_->limit, kPage), ground_->card);
     const Bytes room = SaturatingSub(limit, ground_->held);
     if (room < request.at_least || ground_->always_refuse) {
@@ -77,9 +75,7 @@ class MixedSource final : public RegionSource {
     const Bytes most = std::min(room, request.wanted);
     while (given < request.at_least || (given < most && random_() % 4 != 0)) {
       Bytes bytes = options_.classes[random_() % options_.classes.size()];
-      if (options_.stock) {
-        bytes = std::min(options_.classes.back(), room - given);
-      }
+      if (options_.stock) bytes = std::min(options_.classes.back(), room - given);
       while (bytes > most - given && !options_.stock) {
         bytes = options_.classes[random_() % options_.classes.size()];
       }
@@ -91,9 +87,7 @@ class MixedSource final : public RegionSource {
     return chunks;
   }
   absl::Status Map(std::span<const ChunkPlacement> placements) override {
-    if (Fails()) {
-      return absl::InternalError("injected: Map");
-    }
+    if (Fails()) return absl::InternalError("injected: Map");
     for (const ChunkPlacement& placement : placements) {
       const std::uint64_t bytes = ground_->chunks.at(placement.id.value).bytes.count();
       const std::uint64_t offset = placement.offset.count();
@@ -110,9 +104,7 @@ class MixedSource final : public RegionSource {
     return absl::OkStatus();
   }
   absl::Status Unmap(std::span<const ChunkId> chunks) override {
-    if (Fails()) {
-      return absl::InternalError("injected: Unmap");
-    }
+    if (Fails()) return absl::InternalError("injected: Unmap");
     for (const ChunkId id : chunks) {
       ground_->mapped.erase(ground_->places.at(id.value));
       ground_->places.erase(id.value);
@@ -197,14 +189,10 @@ class Bench {
     blocks_.pop_back();
   }
   void FreeOne() {
-    if (!blocks_.empty()) {
-      Free(random_() % blocks_.size());
-    }
+    if (!blocks_.empty()) Free(random_() % blocks_.size());
   }
   void FreeAll() {
-    while (!blocks_.empty()) {
-      ASSERT_NO_FATAL_FAILURE(Free(blocks_.size() - 1));
-    }
+    while (!blocks_.empty()) ASSERT_NO_FATAL_FAILURE(Free(blocks_.size() - 1));
   }
 
   void CheckSound() const {
@@ -236,9 +224,7 @@ class Bench {
 
   // A small block lies in a large chunk: without that it would have been refused, by the limit or the card.
   void CheckNoSmallChunkWouldDo(std::uint64_t offset, std::uint64_t bytes, Bytes alignment) const {
-    if (ground_->card < ground_->limit || !is_fresh_) {
-      return;
-    }
+    if (ground_->card < ground_->limit || !is_fresh_) return;
     oracle::World before = World();
     before.live.erase(offset);
     const auto needed = oracle::Needed(before, {bytes, alignment.count(), true});
@@ -311,13 +297,9 @@ void Step(Bench& bench, const Case& test) {
     ASSERT_NO_FATAL_FAILURE(bench.FreeOne());
   }
   if (random() % 150 == 0) {
-    for (std::size_t n = bench.blocks().size() / 2; n > 0; --n) {
-      ASSERT_NO_FATAL_FAILURE(bench.FreeOne());
-    }
+    for (std::size_t n = bench.blocks().size() / 2; n > 0; --n) ASSERT_NO_FATAL_FAILURE(bench.FreeOne());
   }
-  if (random() % 100 == 0) {
-    ASSERT_TRUE(bench.pool().Trim(Bytes(random() % test.limit.count())).ok());
-  }
+  if (random() % 100 == 0) ASSERT_TRUE(bench.pool().Trim(Bytes(random() % test.limit.count())).ok());
   if (random() % 200 == 0) {
     bench.ground().limit = test.limit - kPage * (random() % 4) - Bytes(random() % 2 * 4096);
   }
@@ -351,13 +333,9 @@ TEST_P(PoolPromiseTest, ASourceThatFailsAtAnyCallChangesNothing) {
       return block.ok() ? std::optional(*block) : std::nullopt;
     };
     std::vector<std::optional<Block>> blocks;
-    for (int i = 0; i < 12; ++i) {
-      blocks.push_back(allocate(GetParam().limit / 14));
-    }
+    for (int i = 0; i < 12; ++i) blocks.push_back(allocate(GetParam().limit / 14));
     for (std::size_t i = 0; i < blocks.size(); i += 2) {
-      if (blocks[i]) {
-        ASSERT_TRUE(bench.pool().Free(*blocks[i]).ok());
-      }
+      if (blocks[i]) ASSERT_TRUE(bench.pool().Free(*blocks[i]).ok());
     }
     blocks.push_back(allocate(GetParam().limit / 4));
     blocks.push_back(allocate(4_KiB));
@@ -367,9 +345,7 @@ TEST_P(PoolPromiseTest, ASourceThatFailsAtAnyCallChangesNothing) {
     ASSERT_TRUE(bench.pool().CheckInvariants().ok()) << bench.pool().CheckInvariants() << " after call " << k;
     ASSERT_EQ(bench.pool().stats().held, bench.ground().held) << "after call " << k;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-      if (blocks[i] && (i % 2 == 1 || i >= 12)) {
-        ASSERT_TRUE(bench.pool().Free(*blocks[i]).ok());
-      }
+      if (blocks[i] && (i % 2 == 1 || i >= 12)) ASSERT_TRUE(bench.pool().Free(*blocks[i]).ok());
     }
     ASSERT_NO_FATAL_FAILURE(bench.CheckNothingLeft()) << "after call " << k;
     if (clean) {
@@ -406,9 +382,7 @@ TEST_P(PoolPromiseTest, AHigherLimitRefusesNothingThatALowerOneGave) {
     for (int i = 0; i < 300; ++i) {
       ASSERT_NO_FATAL_FAILURE(a.Allocate());
       ASSERT_NO_FATAL_FAILURE(b.Allocate());
-      if (a.refusals() > 0) {
-        break;
-      }
+      if (a.refusals() > 0) break;
       ASSERT_EQ(b.refusals(), 0u) << "allocation " << i;
     }
   }

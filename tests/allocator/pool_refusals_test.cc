@@ -23,9 +23,7 @@ class RefusingSource final : public RegionSource {
     return source_->Grow(request);
   }
   absl::Status Map(std::span<const ChunkPlacement> placements) override {
-    if (*reason_ == RefusalReason::kUnspecified) {
-      return source_->Map(placements);
-    }
+    if (*reason_ == RefusalReason::kUnspecified) return source_->Map(placements);
     Refusal refusal;
     refusal.reason = *reason_;
     refusal.advice = {"raise it"};
@@ -84,15 +82,11 @@ TEST_F(PoolRefusalsTest, AllThatIsFreeCanBeHad) {
     std::vector<Block> blocks;
     for (;;) {
       const auto block = pool_->Allocate(Bytes(512) * (1 + static_cast<std::uint64_t>(round) * 6));
-      if (!block.ok()) {
-        break;
-      }
+      if (!block.ok()) break;
       blocks.push_back(*block);
     }
     EXPECT_GT(pool_->stats().used, 32_MiB - 128_KiB);
-    for (const Block& block : blocks) {
-      MustFree(block);
-    }
+    for (const Block& block : blocks) MustFree(block);
     const Block all = Must(32_MiB);
     MustFree(all);
     ASSERT_NO_FATAL_FAILURE(ExpectSound());

@@ -58,9 +58,7 @@ TEST_F(PoolSnapshotTest, ShowsEveryBlock) {
   EXPECT_EQ(snapshot.owners[0].bytes, 3_MiB);
   EXPECT_EQ(snapshot.owners[0].blocks, 1u);
   Bytes mapped;
-  for (const MemorySnapshot::Mapping& mapping : snapshot.mappings) {
-    mapped += mapping.bytes;
-  }
+  for (const MemorySnapshot::Mapping& mapping : snapshot.mappings) mapped += mapping.bytes;
   EXPECT_EQ(mapped, snapshot.stats.held);
   MustFree(a);
   MustFree(b);
@@ -83,9 +81,7 @@ TEST_F(PoolSnapshotTest, LargestOwnersFirst) {
 
 TEST_F(PoolSnapshotTest, AnyNumberOfOpsIsPossible) {
   Open({.limit = 64_MiB});
-  for (int i = 0; i < 5000; ++i) {
-    Must(512_B, {.op = "op" + std::to_string(i)});
-  }
+  for (int i = 0; i < 5000; ++i) Must(512_B, {.op = "op" + std::to_string(i)});
   const std::vector<MemoryOwner> owners = pool_->LargestOwners(5000);
   EXPECT_EQ(owners[0].op, "(other)");
   EXPECT_EQ(owners.size(), 4096u);
@@ -106,9 +102,7 @@ TEST_F(PoolSnapshotTest, JsonHasTheSchemaOfTheDocument) {
   EXPECT_EQ(first.at("requested"), 1000);
   EXPECT_EQ(first.at("state"), "live");
   EXPECT_THAT(first.at("op").get<std::string>(), testing::StartsWith("odd \"name\" "));
-  for (const char* key : {"offset", "stream", "age_seconds"}) {
-    EXPECT_TRUE(first.at(key).is_number()) << key;
-  }
+  for (const char* key : {"offset", "stream", "age_seconds"}) EXPECT_TRUE(first.at(key).is_number()) << key;
   EXPECT_EQ(json.at("mappings").size(), 1u);
   EXPECT_EQ(json.at("owners")[0].at("blocks"), 1);
   MustFree(block);
@@ -157,9 +151,7 @@ TEST_F(PoolSnapshotTest, SnapshotsAreWholeWhileOtherThreadsAllocate) {
     EXPECT_LE(pool_->stats().used, 32_MiB);
   }
   done = true;
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 // Blocks above 64 KiB are in no front cache, so every change of theirs happens under the pool's lock.
@@ -253,9 +245,7 @@ TEST_F(PoolSnapshotTest, TheTraceHasEveryAllocationAndFreeInOrder) {
       }
     });
   }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  for (std::thread& thread : threads) thread.join();
   EXPECT_FALSE(pool_->Allocate(1_GiB).ok());
   ASSERT_TRUE(pool_->StopTrace().ok());
   MustFree(Must(1_KiB));

@@ -91,14 +91,10 @@ TEST_F(PoolStreamsTest, ABlockThatAnotherStreamUsedWaitsForIt) {
 TEST_F(PoolStreamsTest, OneFenceForABatch) {
   OpenWithFences(64_MiB);
   std::vector<Block> blocks;
-  for (int i = 0; i < 500; ++i) {
-    blocks.push_back(Must(16_KiB, {.stream = 1}));
-  }
+  for (int i = 0; i < 500; ++i) blocks.push_back(Must(16_KiB, {.stream = 1}));
   const std::uint64_t before = fences_->records();
   fences_->Queue(1);
-  for (const Block& block : blocks) {
-    MustFree(block);
-  }
+  for (const Block& block : blocks) MustFree(block);
   ASSERT_TRUE(pool_->Trim(Bytes()).ok());
   EXPECT_EQ(fences_->records(), before + 1);
   EXPECT_EQ(pool_->stats().fenced, 16_KiB * 500);
@@ -183,13 +179,9 @@ TEST_F(PoolStreamsTest, FencedMemoryIsWaitedForBeforeARefusal) {
 TEST_F(PoolStreamsTest, FencedMemoryIsWaitedForWhereTheCardIsFull) {
   OpenWithFences(32_MiB);
   std::vector<Block> blocks;
-  for (int i = 0; i < 8; ++i) {
-    blocks.push_back(Must(1_MiB + 256_KiB, {.stream = 1}));
-  }
+  for (int i = 0; i < 8; ++i) blocks.push_back(Must(1_MiB + 256_KiB, {.stream = 1}));
   fences_->Queue(1);
-  for (const Block& block : blocks) {
-    MustFree(block);
-  }
+  for (const Block& block : blocks) MustFree(block);
   upstream_->card = pool_->stats().held.count();
   const Block home = Must(6_MiB);
   EXPECT_EQ(fences_->waits(), 1u);
@@ -212,21 +204,15 @@ TEST_F(PoolStreamsTest, AParkedBlockNeedsNoOrder) {
 TEST_F(PoolStreamsTest, ChunksMoveOnlyBehindTheirFences) {
   OpenWithFences(16_MiB);
   std::vector<Block> blocks;
-  for (int i = 0; i < 8; ++i) {
-    blocks.push_back(Must(2_MiB));
-  }
-  for (std::size_t i = 0; i < 8; i += 2) {
-    MustFree(blocks[i]);
-  }
+  for (int i = 0; i < 8; ++i) blocks.push_back(Must(2_MiB));
+  for (std::size_t i = 0; i < 8; i += 2) MustFree(blocks[i]);
   fences_->Queue(0);  // work that uses the freed blocks
   EXPECT_EQ(*pool_->Trim(1_TiB), Bytes()) << "nothing has passed";
   const Block large = Must(6_MiB);
   EXPECT_EQ(fences_->waits(), 1u) << "moves chunks, for which it had to wait";
   EXPECT_GE(pool_->stats().remapped_chunks, 2u);
   MustFree(large);
-  for (std::size_t i = 1; i < 8; i += 2) {
-    MustFree(blocks[i]);
-  }
+  for (std::size_t i = 1; i < 8; i += 2) MustFree(blocks[i]);
   fences_->Finish(0);
   ExpectEmptyAfterTrim();
 }
@@ -271,9 +257,7 @@ TEST_F(PoolStreamsTest, ManyThreadsAndStreams) {
           block->address[0] = mark;
           live.emplace_back(*block, mark);
           fences_->Queue(stream);
-          if (random() % 4 == 0) {
-            EXPECT_TRUE(pool_->UseOn(*block, random() % 4).ok());
-          }
+          if (random() % 4 == 0) EXPECT_TRUE(pool_->UseOn(*block, random() % 4).ok());
         } else {
           EXPECT_TRUE(absl::IsResourceExhausted(block.status())) << block.status();
         }
@@ -283,24 +267,14 @@ TEST_F(PoolStreamsTest, ManyThreadsAndStreams) {
           EXPECT_TRUE(pool_->Free(live.back().first).ok());
           live.pop_back();
         }
-        if (random() % 16 == 0) {
-          fences_->Finish(random() % 4);
-        }
-        if (random() % 128 == 0) {
-          EXPECT_TRUE(pool_->CheckInvariants().ok()) << pool_->CheckInvariants();
-        }
+        if (random() % 16 == 0) fences_->Finish(random() % 4);
+        if (random() % 128 == 0) EXPECT_TRUE(pool_->CheckInvariants().ok()) << pool_->CheckInvariants();
       }
-      for (const auto& [block, mark] : live) {
-        EXPECT_TRUE(pool_->Free(block).ok());
-      }
+      for (const auto& [block, mark] : live) EXPECT_TRUE(pool_->Free(block).ok());
     });
   }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-  for (StreamId stream = 0; stream < 4; ++stream) {
-    fences_->Finish(stream);
-  }
+  for (std::thread& thread : threads) thread.join();
+  for (StreamId stream = 0; stream < 4; ++stream) fences_->Finish(stream);
   ExpectEmptyAfterTrim();
 }
 
@@ -317,9 +291,7 @@ struct Arguments {
 void Fill(const void* arguments) {
   Arguments fill;
   std::memcpy(&fill, arguments, sizeof(fill));
-  while (fill.gate != nullptr && !*fill.gate) {
-    std::this_thread::yield();
-  }
+  while (fill.gate != nullptr && !*fill.gate) std::this_thread::yield();
   std::memset(fill.address, fill.value, fill.bytes);
 }
 
@@ -353,9 +325,7 @@ class PoolOnDeviceTest : public PoolFixture {
   }
   void TearDown() override {
     pool_.reset();
-    for (const StreamHandle stream : streams_) {
-      EXPECT_TRUE(backend_->DestroyStream(stream).ok());
-    }
+    for (const StreamHandle stream : streams_) EXPECT_TRUE(backend_->DestroyStream(stream).ok());
   }
   std::vector<StreamHandle> streams_;
 };
@@ -440,14 +410,10 @@ TEST_F(PoolOnDeviceTest, ContentsSurviveMoves) {
     }
     while (!live.empty() && (!block.ok() || live.size() > 40)) {
       std::swap(live[random() % live.size()], live.back());
-      if (random() % 4 == 0) {
-        ASSERT_EQ(Read(live.back().stream, live.back().block), live.back().value);
-      }
+      if (random() % 4 == 0) ASSERT_EQ(Read(live.back().stream, live.back().block), live.back().value);
       MustFree(live.back().block);
       live.pop_back();
-      if (random() % 3 == 0) {
-        break;
-      }
+      if (random() % 3 == 0) break;
     }
   }
   for (const Live& one : live) {

@@ -36,9 +36,7 @@ thread_local std::uint64_t heap_allocations = 0;
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++heap_allocations;
   void* const memory = std::malloc(bytes);
-  if (memory == nullptr) {
-    throw std::bad_alloc();
-  }
+  if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
 [[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
@@ -129,9 +127,7 @@ TEST_F(PoolTest, SteadyStateNeedsNoSource) {
   MustFree(Must(1_MiB));
   MustFree(Must(1_KiB));  // tiny blocks have pages of their own
   const std::uint64_t calls = upstream_->faults.calls();
-  for (int i = 0; i < 1000; ++i) {
-    MustFree(Must(Bytes(1 + i * 1000)));
-  }
+  for (int i = 0; i < 1000; ++i) MustFree(Must(Bytes(1 + i * 1000)));
   EXPECT_EQ(upstream_->faults.calls(), calls);
   EXPECT_EQ(pool_->stats().source_round_trips, 2u);
 }
@@ -140,20 +136,14 @@ TEST_F(PoolTest, SteadyStateTakesNothingFromTheHeap) {
   Open({});
   std::vector<Block> blocks(64);
   const auto churn = [&] {
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      blocks[i] = Must(Bytes(1 + i * 997));
-    }
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      MustFree(blocks[i * 37 % blocks.size()]);
-    }
+    for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = Must(Bytes(1 + i * 997));
+    for (std::size_t i = 0; i < blocks.size(); ++i) MustFree(blocks[i * 37 % blocks.size()]);
   };
   for (int i = 0; i < 3; ++i) {
     churn();  // until the front cache is full
   }
   const std::uint64_t before = heap_allocations;
-  for (int i = 0; i < 10; ++i) {
-    churn();
-  }
+  for (int i = 0; i < 10; ++i) churn();
   EXPECT_EQ(heap_allocations, before);
 }
 
@@ -268,9 +258,7 @@ TEST_F(PoolTest, FillsUpToTheLimitInAnyMixOfSizes) {
       EXPECT_EQ(pool_->stats().used, 48_MiB);
       MustRefuse(Bytes(1));
       std::shuffle(blocks.begin(), blocks.end(), random);
-      for (const Block& block : blocks) {
-        MustFree(block);
-      }
+      for (const Block& block : blocks) MustFree(block);
       ExpectSound();
     }
     ExpectEmptyAfterTrim();
@@ -285,9 +273,7 @@ TEST_F(PoolTest, FreeChunksMoveWhereFragmentationWouldRefuse) {
     blocks.push_back(Must(2_MiB));
     std::memset(blocks.back().address, i + 1, (2_MiB).count());
   }
-  for (int i = 0; i < 8; i += 2) {
-    MustFree(blocks[static_cast<std::size_t>(i)]);
-  }
+  for (int i = 0; i < 8; i += 2) MustFree(blocks[static_cast<std::size_t>(i)]);
   EXPECT_EQ(pool_->stats().idle, 8_MiB);
   const Block large = Must(8_MiB);
   std::memset(large.address, 0x7f, large.bytes.count());
@@ -307,9 +293,7 @@ TEST_F(PoolTest, FreeChunksMoveWhereFragmentationWouldRefuse) {
 TEST_F(PoolTest, LiveBlockInEveryChunkIsAHonestRefusal) {
   Open({.limit = 8_MiB});
   std::vector<Block> blocks;
-  for (int i = 0; i < 5; ++i) {
-    blocks.push_back(Must(1536_KiB));
-  }
+  for (int i = 0; i < 5; ++i) blocks.push_back(Must(1536_KiB));
   MustFree(blocks[1]);
   MustFree(blocks[3]);
   const Refusal refusal = MustRefuse(3_MiB);
@@ -323,9 +307,7 @@ TEST_F(PoolTest, IdleChunksAndTheRestOfTheCardServeTogether) {
   // Pages 1 and 3 of 5 are idle, the card has 2 more: 4 pages side by side take all of these.
   Open({.limit = 32_MiB});
   std::vector<Block> blocks;
-  for (int i = 0; i < 5; ++i) {
-    blocks.push_back(Must(2_MiB));
-  }
+  for (int i = 0; i < 5; ++i) blocks.push_back(Must(2_MiB));
   MustFree(blocks[1]);
   MustFree(blocks[3]);
   upstream_->card = (14_MiB).count();
@@ -334,9 +316,7 @@ TEST_F(PoolTest, IdleChunksAndTheRestOfTheCardServeTogether) {
   EXPECT_EQ(pool_->stats().held, 14_MiB);
   EXPECT_EQ(MustRefuse(2_MiB).reason, RefusalReason::kCard);
   MustFree(large);
-  for (const int i : {0, 2, 4}) {
-    MustFree(blocks[static_cast<std::size_t>(i)]);
-  }
+  for (const int i : {0, 2, 4}) MustFree(blocks[static_cast<std::size_t>(i)]);
   ExpectEmptyAfterTrim();
 }
 
@@ -360,9 +340,7 @@ TEST_F(PoolTest, AddressesAreReusedForEver) {
     const Block b = Must(7_MiB);
     MustFree(a);
     MustFree(b);
-    if (i % 3 == 0) {
-      ASSERT_TRUE(pool_->Trim(4_MiB).ok());
-    }
+    if (i % 3 == 0) ASSERT_TRUE(pool_->Trim(4_MiB).ok());
     ASSERT_NO_FATAL_FAILURE(ExpectSound());
   }
   ExpectEmptyAfterTrim();
@@ -457,30 +435,20 @@ absl::Status BusyDay(Pool& pool) {
   const auto run = [&]() -> absl::Status {
     for (int i = 0; i < 8; ++i) {
       absl::StatusOr<Block> block = pool.Allocate(2_MiB);
-      if (!block.ok()) {
-        return block.status();
-      }
+      if (!block.ok()) return block.status();
       blocks.push_back(*block);
     }
     for (int i = 6; i >= 0; i -= 2) {
-      if (absl::Status status = pool.Free(blocks[static_cast<std::size_t>(i)]); !status.ok()) {
-        return status;
-      }
+      if (absl::Status status = pool.Free(blocks[static_cast<std::size_t>(i)]); !status.ok()) return status;
       blocks.erase(blocks.begin() + i);
     }
     absl::StatusOr<Block> block = pool.Allocate(7_MiB);
-    if (!block.ok()) {
-      return block.status();
-    }
-    if (absl::Status status = pool.Free(*block); !status.ok()) {
-      return status;
-    }
+    if (!block.ok()) return block.status();
+    if (absl::Status status = pool.Free(*block); !status.ok()) return status;
     return pool.Trim(4_MiB).status();
   };
   const absl::Status status = run();
-  for (const Block& block : blocks) {
-    EXPECT_TRUE(pool.Free(block).ok());
-  }
+  for (const Block& block : blocks) EXPECT_TRUE(pool.Free(block).ok());
   return status;
 }
 
@@ -497,9 +465,7 @@ TEST_F(PoolTest, SourceThatFailsAtAnyCallLeavesNoResidue) {
     ASSERT_NO_FATAL_FAILURE(ExpectEmptyAfterTrim()) << "call " << n;
     ASSERT_TRUE(BusyDay(*pool_).ok()) << "the pool recovers from call " << n;
     ASSERT_NO_FATAL_FAILURE(ExpectEmptyAfterTrim()) << "call " << n;
-    if (clean) {
-      break;
-    }
+    if (clean) break;
   }
   std::printf("the sweep saw %llu calls\n", static_cast<unsigned long long>(n - 1));
   EXPECT_GE(n - 1, 20u);
@@ -516,9 +482,7 @@ TEST_F(PoolTest, BackendThatFailsAtAnyCallLeavesNoResidue) {
     EXPECT_TRUE(!clean || status.ok()) << "call " << n << ": " << status;
     backend_.faults().Heal();
     ASSERT_NO_FATAL_FAILURE(ExpectEmptyAfterTrim()) << "call " << n;
-    if (clean) {
-      break;
-    }
+    if (clean) break;
   }
   std::printf("the sweep saw %llu calls\n", static_cast<unsigned long long>(n - 1));
   EXPECT_GE(n - 1, 20u);
@@ -527,14 +491,10 @@ TEST_F(PoolTest, BackendThatFailsAtAnyCallLeavesNoResidue) {
 TEST_F(PoolTest, SourceThatAlwaysRefusesIsRepeatedWithoutHarm) {
   Open({});
   upstream_->card = 0;
-  for (int i = 0; i < 100; ++i) {
-    EXPECT_EQ(MustRefuse(1_MiB).reason, RefusalReason::kCard);
-  }
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(MustRefuse(1_MiB).reason, RefusalReason::kCard);
   upstream_->card = ~std::uint64_t{0};
   upstream_->faults.FailFrom(1);
-  for (int i = 0; i < 100; ++i) {
-    EXPECT_TRUE(absl::IsUnavailable(pool_->Allocate(1_MiB).status()));
-  }
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(absl::IsUnavailable(pool_->Allocate(1_MiB).status()));
   upstream_->faults.Heal();
   MustFree(Must(1_MiB));
   ExpectEmptyAfterTrim();
@@ -545,9 +505,7 @@ TEST_F(PoolTest, SourceThatAlwaysRefusesIsRepeatedWithoutHarm) {
 TEST_F(PoolTest, IdleChunksServeWhereTheSourceIsGone) {
   Open({});
   std::vector<Block> blocks;
-  for (int i = 0; i < 5; ++i) {
-    blocks.push_back(Must(2_MiB));
-  }
+  for (int i = 0; i < 5; ++i) blocks.push_back(Must(2_MiB));
   MustFree(blocks[1]);
   MustFree(blocks[3]);
   upstream_->faults.FailCall(1);  // Grow, before anything is moved
@@ -555,9 +513,7 @@ TEST_F(PoolTest, IdleChunksServeWhereTheSourceIsGone) {
   EXPECT_TRUE(upstream_->faults.has_failed());
   upstream_->faults.Heal();
   MustFree(moved);
-  for (const int i : {0, 2, 4}) {
-    MustFree(blocks[static_cast<std::size_t>(i)]);
-  }
+  for (const int i : {0, 2, 4}) MustFree(blocks[static_cast<std::size_t>(i)]);
   ExpectEmptyAfterTrim();
 }
 
@@ -722,16 +678,12 @@ void PoolTest::RunRandomOperations(unsigned seed) {
         MustFree(block);
         live.erase(victim);
       }
-      if (random() % 50 == 0) {
-        ASSERT_TRUE(pool_->Trim(Bytes(random() % (8u << 20))).ok());
-      }
+      if (random() % 50 == 0) ASSERT_TRUE(pool_->Trim(Bytes(random() % (8u << 20))).ok());
       ASSERT_NO_FATAL_FAILURE(ExpectSound());
       ASSERT_EQ(pool_->stats().used, used);
       ASSERT_EQ(pool_->stats().live_blocks, live.size());
     }
-    for (const auto& [address, entry] : live) {
-      MustFree(entry.first);
-    }
+    for (const auto& [address, entry] : live) MustFree(entry.first);
     ExpectEmptyAfterTrim();
   }
 }
@@ -769,25 +721,17 @@ TEST_F(PoolTest, ManyThreadsAllocateFreeAndTrim) {
               EXPECT_TRUE(absl::IsResourceExhausted(block.status())) << block.status();
             }
           }
-          if (!live.empty() && (live.size() > 8 || random() % 2 == 0)) {
-            free_one(random() % live.size());
-          }
-          if (random() % 64 == 0) {
-            EXPECT_TRUE(pool_->Trim(4_MiB).ok());
-          }
+          if (!live.empty() && (live.size() > 8 || random() % 2 == 0)) free_one(random() % live.size());
+          if (random() % 64 == 0) EXPECT_TRUE(pool_->Trim(4_MiB).ok());
           if (random() % 128 == 0) {
             EXPECT_TRUE(pool_->CheckInvariants().ok()) << pool_->CheckInvariants();
             EXPECT_LE(pool_->stats().used, 32_MiB);
           }
         }
-        while (!live.empty()) {
-          free_one(0);
-        }
+        while (!live.empty()) free_one(0);
       });
     }
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
+    for (std::thread& thread : threads) thread.join();
     ExpectEmptyAfterTrim();
   }
 }
@@ -805,18 +749,12 @@ TEST_F(PoolTest, ThreadsInsideTheLimitAreNeverRefused) {
           for (int i = 0; i < 8; ++i) {
             const auto block = pool_->Allocate(1_MiB);
             EXPECT_TRUE(block.ok()) << block.status();
-            if (block.ok()) {
-              blocks.push_back(*block);
-            }
+            if (block.ok()) blocks.push_back(*block);
           }
-          for (const Block& block : blocks) {
-            EXPECT_TRUE(pool_->Free(block).ok());
-          }
+          for (const Block& block : blocks) EXPECT_TRUE(pool_->Free(block).ok());
         });
       }
-      for (std::thread& thread : threads) {
-        thread.join();
-      }
+      for (std::thread& thread : threads) thread.join();
       ASSERT_TRUE(pool_->Trim(1_TiB).ok());
     }
     ExpectEmptyAfterTrim();

@@ -42,26 +42,16 @@ class Arena {
 
   std::optional<Handle> Allocate(Bytes bytes) {
     const Suballocator::Request request{.bytes = bytes};
-    if (const auto block = core_.Allocate(request, Suballocator::Effort::kQuick)) {
-      return block;
-    }
+    if (const auto block = core_.Allocate(request, Suballocator::Effort::kQuick)) return block;
     const Suballocator::GrowthOptions all{.prefer = Suballocator::Prefer::kFewestWhole,
                                           .search = Suballocator::Search::kExhaustive};
     auto plan = core_.PlanGrowth(request, {});
-    if (plan && Fits(*plan)) {
-      return Map(request, *plan);
-    }
+    if (plan && Fits(*plan)) return Map(request, *plan);
     short_ = true;
-    if (!options_.moves) {
-      return std::nullopt;
-    }
-    if (const auto block = core_.Allocate(request, Suballocator::Effort::kAnywhere)) {
-      return block;
-    }
+    if (!options_.moves) return std::nullopt;
+    if (const auto block = core_.Allocate(request, Suballocator::Effort::kAnywhere)) return block;
     plan = core_.PlanGrowth(request, all);
-    while (plan && !Fits(*plan) && MoveOne(plan->block)) {
-      plan = core_.PlanGrowth(request, all);
-    }
+    while (plan && !Fits(*plan) && MoveOne(plan->block)) plan = core_.PlanGrowth(request, all);
     return plan && Fits(*plan) ? std::optional(Map(request, *plan)) : std::nullopt;
   }
   void Free(Handle block) { core_.Free(block, ++stamp_); }
@@ -90,9 +80,7 @@ class Arena {
           core_.CommitUnmapped(core_.Detach(run, {at, options_.page}));
           return true;
         }
-        if (at == run.range.offset) {
-          break;
-        }
+        if (at == run.range.offset) break;
       }
     }
     return false;
@@ -136,9 +124,7 @@ TEST(SuballocatorMetamorphicTest, TwiceTheSizesAndPagesAreTheSameDecisions) {
         const auto b = two.Allocate(bytes * 2);
         EXPECT_EQ(a.has_value(), b.has_value());
         refused += a ? 0 : 1;
-        if (!a || !b) {
-          return false;
-        }
+        if (!a || !b) return false;
         EXPECT_EQ(one.core().range(*a).offset * 2, two.core().range(*b).offset);
         live.emplace_back(*a, *b);
         return true;
@@ -160,14 +146,10 @@ TEST(SuballocatorMetamorphicTest, MovesChangeNothingBeforeTheFirstShortage) {
   RandomProgram(
       seed, 3000, 1_KiB, 30_MiB,
       [&](Bytes bytes) {
-        if (stays.was_short()) {
-          return false;
-        }
+        if (stays.was_short()) return false;
         const auto a = moves.Allocate(bytes);
         const auto b = stays.Allocate(bytes);
-        if (stays.was_short() || !a || !b) {
-          return false;
-        }
+        if (stays.was_short() || !a || !b) return false;
         EXPECT_EQ(moves.core().range(*a), stays.core().range(*b));
         ++compared;
         live.emplace_back(*a, *b);
@@ -194,9 +176,7 @@ TEST(SuballocatorMetamorphicTest, MorePagesRefuseNothingThatFewerGave) {
       [&](Bytes bytes) {
         const auto a = few.Allocate(bytes);
         over = over || !a;
-        if (over) {
-          return false;
-        }
+        if (over) return false;
         const auto b = many.Allocate(bytes);
         EXPECT_TRUE(b.has_value()) << bytes;
         live.emplace_back(*a, b.value_or(0));
@@ -234,17 +214,13 @@ TEST(SuballocatorRefillTest, EveryLevelFillsTheSamePages) {
   }
   EXPECT_FALSE(arena.Allocate(Bytes(1)).has_value());
   // Every other one away, the same refill, then all of it.
-  for (std::size_t i = 0; i < blocks.size(); i += 2) {
-    arena.Free(blocks[i]);
-  }
+  for (std::size_t i = 0; i < blocks.size(); i += 2) arena.Free(blocks[i]);
   for (std::size_t i = 0; i < blocks.size(); i += 2) {
     const auto block = arena.Allocate(2_MiB);
     ASSERT_TRUE(block.has_value());
     blocks[i] = *block;
   }
-  for (const Handle block : blocks) {
-    arena.Free(block);
-  }
+  for (const Handle block : blocks) arena.Free(block);
   EXPECT_EQ(core.largest_free(), 64_MiB);
   EXPECT_EQ(core.mapped(), 64_MiB);
 }
@@ -253,9 +229,7 @@ TEST(SuballocatorRefillTest, MetadataStaysSmall) {
   Arena arena({.pages = 4000});
   std::vector<Handle> live;
   std::mt19937 random(1);
-  for (int i = 0; i < 20000; ++i) {
-    live.push_back(*arena.Allocate(Bytes(1 + random() % 100'000)));
-  }
+  for (int i = 0; i < 20000; ++i) live.push_back(*arena.Allocate(Bytes(1 + random() % 100'000)));
   for (int i = 0; i < 100000; ++i) {
     Handle& block = live[random() % live.size()];
     arena.Free(block);

@@ -25,20 +25,14 @@ class SuballocatorTest : public testing::Test {
     const Suballocator::Request request{.bytes = bytes, .alignment = alignment};
     const auto plan = blocks_.PlanGrowth(request, {});
     EXPECT_TRUE(plan.has_value()) << bytes;
-    if (!plan) {
-      return 0;
-    }
+    if (!plan) return 0;
     const auto runs = blocks_.UnmappedRuns(*plan);
     std::vector<Range> chunks;
     Range pages;
     for (const auto& run : runs) {
-      for (Bytes at = run.pages.offset; at < run.pages.end(); at += chunk) {
-        chunks.push_back({at, chunk});
-      }
+      for (Bytes at = run.pages.offset; at < run.pages.end(); at += chunk) chunks.push_back({at, chunk});
     }
-    if (!chunks.empty()) {
-      pages = {chunks.front().offset, chunks.back().end() - chunks.front().offset};
-    }
+    if (!chunks.empty()) pages = {chunks.front().offset, chunks.back().end() - chunks.front().offset};
     const auto claim = blocks_.ClaimGrowth(request, *plan, pages);
     EXPECT_TRUE(blocks_.CheckInvariants().ok()) << blocks_.CheckInvariants();
     return blocks_.Commit(claim, chunks);
@@ -181,13 +175,9 @@ class SuballocatorHomesTest : public testing::Test {
 
 TEST_F(SuballocatorHomesTest, AnExactFitGetsANodeOfItsHome) {
   std::vector<Handle> first;
-  for (int i = 0; i < 40; ++i) {
-    first.push_back(Must(4_KiB, 0));
-  }
+  for (int i = 0; i < 40; ++i) first.push_back(Must(4_KiB, 0));
   std::set<std::uint32_t> lines;
-  for (const Handle block : first) {
-    lines.insert(LineOf(block));
-  }
+  for (const Handle block : first) lines.insert(LineOf(block));
   const Suballocator::Range hole = blocks_.range(first[20]);
   blocks_.Free(first[20], 1);
   const Handle other = Must(4_KiB, 1);
@@ -205,12 +195,8 @@ TEST_F(SuballocatorHomesTest, HomesThatTakeTurnsDoNotEachKeepNodesForAllBlocks) 
   constexpr std::size_t kBlocks = 8000;
   for (std::uint32_t home = 0; home < Suballocator::kHomes; ++home) {
     std::vector<Handle> live;
-    for (std::size_t i = 0; i < kBlocks; ++i) {
-      live.push_back(Must(Bytes(512), home));
-    }
-    for (const Handle block : live) {
-      blocks_.Free(block, 1);
-    }
+    for (std::size_t i = 0; i < kBlocks; ++i) live.push_back(Must(Bytes(512), home));
+    for (const Handle block : live) blocks_.Free(block, 1);
   }
   EXPECT_LE(blocks_.nodes().end(), 2 * kBlocks + 1024 + 2 * Suballocator::kHomeRun);
 }
@@ -234,9 +220,7 @@ TEST(SuballocatorNamesTest, NoHandleIsEverGivenTwice) {
       handle = blocks.Commit(claim, std::vector{pages});
     }
     EXPECT_EQ(std::count(all.begin(), all.end(), *handle), 0) << i;
-    for (const Handle old : all) {
-      ASSERT_FALSE(blocks.IsLive(old));
-    }
+    for (const Handle old : all) ASSERT_FALSE(blocks.IsLive(old));
     all.push_back(*handle);
     ASSERT_TRUE(blocks.CheckInvariants().ok()) << blocks.CheckInvariants();
     blocks.Free(*handle, 1);
@@ -368,9 +352,7 @@ TEST_F(SuballocatorTest, ExhaustiveSearchFindsTheTightFit) {
   while (!blocks_.largest_free().is_zero()) {
     ASSERT_TRUE(blocks_.Allocate({.bytes = std::min(blocks_.largest_free(), 1_MiB)}, kAnywhere).has_value());
   }
-  for (const Handle block : blocks) {
-    Free(block);
-  }
+  for (const Handle block : blocks) Free(block);
   EXPECT_TRUE(blocks_.Allocate({.bytes = Bytes(65 * 512)}, kExhaustive).has_value());
 }
 

@@ -348,8 +348,9 @@ TEST(RefusalTest, RandomRefusalsPassThroughAStatusAndDamagedOnesDoNotCrash) {
     const Refusal refusal = RandomRefusal(random);
     ASSERT_EQ(GetRefusal(RefusalStatus(refusal)), refusal);
     std::string payload = Payload(refusal);
-    for (int damage = 0; damage < 3; ++damage)
+    for (int damage = 0; damage < 3; ++damage) {
       payload[random() % payload.size()] = static_cast<char>(random());
+    }
     const std::optional<Refusal> back = FromPayload(payload);
     if (back) FormatRefusal(*back);
   }

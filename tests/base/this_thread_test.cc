@@ -26,9 +26,7 @@ TEST(ThisThreadTest, AThreadKeepsItsUniqueNumber) {
 TEST(ThisThreadTest, AThreadNeverGetsTheUniqueNumberOfAnEndedOne) {
   constexpr int kThreads = 200;
   std::vector<std::uint64_t> seen(kThreads);
-  for (std::uint64_t& number : seen) {
-    std::thread([&number] { number = ThisThread::UniqueNumber(); }).join();
-  }
+  for (std::uint64_t& number : seen) std::thread([&number] { number = ThisThread::UniqueNumber(); }).join();
   std::set<std::uint64_t> different(seen.begin(), seen.end());
   different.insert(ThisThread::UniqueNumber());
   EXPECT_EQ(different.size(), kThreads + 1u);

@@ -19,9 +19,7 @@ namespace {
 std::vector<std::string_view> PlacingKinds() {
   std::vector<std::string_view> names;
   for (const ContenderKind& kind : ContenderKinds()) {
-    if (kind.name != "bound") {
-      names.push_back(kind.name);
-    }
+    if (kind.name != "bound") names.push_back(kind.name);
   }
   return names;
 }
@@ -31,12 +29,8 @@ class Shadow {
  public:
   bool Add(Bytes offset, Bytes bytes) {
     const auto next = live_.upper_bound(offset);
-    if (next != live_.end() && next->first < offset + bytes) {
-      return false;
-    }
-    if (next != live_.begin() && std::prev(next)->second > offset) {
-      return false;
-    }
+    if (next != live_.end() && next->first < offset + bytes) return false;
+    if (next != live_.begin() && std::prev(next)->second > offset) return false;
     live_.emplace(offset, offset + bytes);
     return true;
   }
@@ -60,9 +54,7 @@ void Storm(const ContenderKind& kind, Bytes limit, Bytes largest, int turns, std
   Shadow shadow;
   std::vector<Slot> live;
   std::vector<Slot> vacant;
-  for (Slot slot = 0; slot < kSlots; ++slot) {
-    vacant.push_back(slot);
-  }
+  for (Slot slot = 0; slot < kSlots; ++slot) vacant.push_back(slot);
   for (int i = 0; i < turns; ++i) {
     const bool growing = i / (turns / 8) % 2 == 0;
     if (live.empty() || random.Below(100) < (growing ? 65u : 35u)) {
@@ -81,9 +73,7 @@ void Storm(const ContenderKind& kind, Bytes limit, Bytes largest, int turns, std
       live.pop_back();
     }
   }
-  for (const Slot slot : live) {
-    contender->Free(slot);
-  }
+  for (const Slot slot : live) contender->Free(slot);
 }
 
 TEST_P(ContenderTest, NeverHandsOutAByteTwice) {

@@ -15,9 +15,7 @@ namespace {
 
 std::vector<std::string_view> AllNames() {
   std::vector<std::string_view> names = SpaceWorkloads();
-  for (const TimeWorkload& workload : TimeWorkloads()) {
-    names.push_back(workload.name);
-  }
+  for (const TimeWorkload& workload : TimeWorkloads()) names.push_back(workload.name);
   return names;
 }
 

@@ -140,8 +140,9 @@ class Client {
   }
 
   void Check() {
-    if (!tensors_.empty())
+    if (!tensors_.empty()) {
       CheckOne(tensors_[static_cast<std::size_t>(Roll(static_cast<int>(tensors_.size())))]);
+    }
   }
   void CheckAll() {
     for (const Filled& filled : tensors_) CheckOne(filled);

@@ -362,9 +362,7 @@ class Chaos {
     for (const v1::LeaseStats& lease : stats->leases()) {
       for (const v1::LogicalDeviceStats& device : lease.devices()) held_by_devices += device.held_bytes();
       for (const v1::SessionStats& session : lease.sessions()) {
-        if (lease.name() != kChargersLease) {
-          said[static_cast<pid_t>(session.pid())] += session.held_bytes();
-        }
+        if (lease.name() != kChargersLease) said[static_cast<pid_t>(session.pid())] += session.held_bytes();
       }
     }
     // A stopped client's granted chunks may lie in its socket, where /proc does not show them.
@@ -421,8 +419,9 @@ class Chaos {
     if (equal) return;
     std::string text = difference;
     if (control_ != nullptr) {
-      if (const auto stats = control_->GetStats(); stats.ok())
+      if (const auto stats = control_->GetStats(); stats.ok()) {
         absl::StrAppend(&text, "\n", stats->DebugString());
+      }
     }
     Fail(counts_.violations, absl::StrCat(text, "\nlgpud said:\n", daemon_->program().Errors()));
   }

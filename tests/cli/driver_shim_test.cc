@@ -21,8 +21,9 @@ using ::testing::HasSubstr;
 class DriverShimTest : public ::testing::Test {
  protected:
   DriverShimTest() {
-    for (const char* const name : {"libcuda.so.1", "libnvidia-ml.so.1", "liblgpu_redirect.so"})
+    for (const char* const name : {"libcuda.so.1", "libnvidia-ml.so.1", "liblgpu_redirect.so"}) {
       Library("shims", name);
+    }
     Library("driver", "libcuda.so.1");
   }
   std::string At(const std::string& name) const { return dir_.path() + "/" + name; }

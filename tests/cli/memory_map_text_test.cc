@@ -49,8 +49,9 @@ std::string CellsOf(const std::string& text) {
   std::string cells;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    if (line.size() > 14 && line.find_first_not_of("ABCDEFGHIJKL+-|", 14) == std::string::npos)
+    if (line.size() > 14 && line.find_first_not_of("ABCDEFGHIJKL+-|", 14) == std::string::npos) {
       cells += line.substr(14);
+    }
   }
   return cells;
 }

@@ -53,10 +53,12 @@ TEST(QueryTest, RowsOfPsAreSessionsAndTextIsQuoted) {
 }
 
 TEST(QueryTest, EveryKeyThatIsListedCanBeAsked) {
-  for (const std::string& key : DeviceKeys())
+  for (const std::string& key : DeviceKeys()) {
     EXPECT_TRUE(QueryDevices({.keys = key}, Snapshot()).ok()) << key;
-  for (const std::string& key : SessionKeys())
+  }
+  for (const std::string& key : SessionKeys()) {
     EXPECT_TRUE(QuerySessions({.keys = key}, Snapshot()).ok()) << key;
+  }
 }
 
 TEST(QueryTest, WrongKeysAndFormatsListTheValidOnes) {

@@ -317,8 +317,9 @@ TEST_F(UsageTest, AFileHasThePersonsOwnDefaults) {
   const json diagnosis = json::parse(RunWith(environment, {"doctor", "--json", "--no-self-test"}).out);
   const auto variable = [&](const std::string& name) {
     for (const json& entry : diagnosis["variables"]) {
-      if (entry["name"] == name)
+      if (entry["name"] == name) {
         return std::pair(entry["value"].get<std::string>(), entry["origin"].get<std::string>());
+      }
     }
     return std::pair(std::string(), std::string());
   };

@@ -164,8 +164,9 @@ struct Python {
 
   std::string SetGrowth(const std::string& device, bool on) {
     if (!Known(device)) return "Unrecognized device";
-    if (virtuals.count(device) != 0)
+    if (virtuals.count(device) != 0) {
       return "Cannot set memory growth on device when virtual devices configured";
+    }
     if (!IsGpu(device)) return "Cannot set memory growth on non-GPU and non-Pluggable devices";
     if (growth.at(device) == (on ? 1 : 0)) return "";
     if (handle) return "Physical devices cannot be modified";

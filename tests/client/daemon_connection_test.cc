@@ -308,8 +308,9 @@ TEST(DaemonConnectionTest, LongReturnsArePaged) {
   auto connection = daemon.Connect();
   ASSERT_TRUE(connection.ok());
   std::vector<ChunkId> ids;
-  for (std::uint64_t i = 1; i <= 2 * SessionChannel::kMaxReturnChunks + 5; ++i)
+  for (std::uint64_t i = 1; i <= 2 * SessionChannel::kMaxReturnChunks + 5; ++i) {
     ids.push_back(ChunkId{i << 40});
+  }
   EXPECT_TRUE((*connection)->Return(kDevice, ids).ok());
   connection->reset();
   daemon.Join();

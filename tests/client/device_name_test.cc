@@ -62,8 +62,9 @@ std::string Text(bool truth) { return truth ? "true" : "false"; }
 
 std::string Joined(const std::vector<std::string>& texts) {
   std::string joined;
-  for (const std::string& text : texts)
+  for (const std::string& text : texts) {
     joined += (joined.empty() ? "" : " ") + (text.empty() ? "(empty)" : text);
+  }
   return joined;
 }
 

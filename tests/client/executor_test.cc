@@ -199,8 +199,9 @@ TEST_P(ExecutorTest, RecordsOfMeasuredOpsAreThereWhenAContextIsClosed) {
   ASSERT_TRUE(test.gpu->Close().ok());
   int measured = 0;
   const std::vector<PlacementEntry> records = test.Records();
-  for (const PlacementEntry& record : records)
+  for (const PlacementEntry& record : records) {
     measured += (record.flags & PlacementEntry::kHasDeviceTime) / 2;
+  }
   EXPECT_EQ(records.size(), 7U);
   EXPECT_EQ(measured, 5);
 }

@@ -24,9 +24,7 @@ class FakeSource final : public RegionSource {
   FakeSource(DeviceMemory& backend, int card, Bytes limit)
       : limit_(limit), region_(*Region::Reserve(backend, card, Bytes(2 << 20), limit)) {}
   ~FakeSource() override {
-    for (const Region::Held& held : region_->TakeAll()) {
-      region_->backend().Release(held.memory).IgnoreError();
-    }
+    for (const Region::Held& held : region_->TakeAll()) region_->backend().Release(held.memory).IgnoreError();
   }
 
   std::byte* base() const override { return region_->base(); }

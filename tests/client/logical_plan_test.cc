@@ -292,8 +292,9 @@ RandomConfiguration Configure(std::mt19937& random) {
     const int limits = below(4);
     for (int j = 0; j < limits; ++j) entry.memory_limit_mb.push_back(static_cast<float>(below(4000)) / 2);
     const bool slip = below(12) == 0;
-    for (int j = slip ? below(4) : (priorities ? limits : 0); j > 0; --j)
+    for (int j = slip ? below(4) : (priorities ? limits : 0); j > 0; --j) {
       entry.priority.push_back(below(4) - 2);
+    }
     const bool slip_too = below(12) == 0;
     for (int j = slip_too ? below(4) : (ordinals ? limits : 0); j > 0; --j) {
       entry.device_ordinal.push_back(below(3));

@@ -29,9 +29,7 @@ TEST(OpenLocalLeaseTest, DevicesWithoutAPhysicalDeviceAreSpreadOverTheCards) {
   options.logical_devices.resize(4, {.memory_limit = 64_MiB});
   const auto lease = OpenLocalLease(endpoint, options, {});
   ASSERT_TRUE(lease.ok()) << lease.status();
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_EQ((*lease)->devices()[static_cast<std::size_t>(i)].card_index, i);
-  }
+  for (int i = 0; i < 4; ++i) EXPECT_EQ((*lease)->devices()[static_cast<std::size_t>(i)].card_index, i);
 }
 
 TEST(OpenLocalLeaseTest, WithoutAnyGpuTheErrorNamesTheNextStep) {

@@ -119,8 +119,9 @@ TEST_F(TrainingTest, GradientsOfHalvesAddUpToThoseOfTheWhole) {
     const auto expected = Must(whole.gradients[g].ToVector<float>());
     const auto actual = Must(both.gradients[g].ToVector<float>());
     ASSERT_EQ(actual.size(), expected.size());
-    for (std::size_t i = 0; i < expected.size(); ++i)
+    for (std::size_t i = 0; i < expected.size(); ++i) {
       EXPECT_NEAR(actual[i], expected[i], 1e-6) << g << " " << i;
+    }
   }
 }
 

@@ -428,8 +428,9 @@ class CudaCopiesTest : public ::testing::Test {
   // From device 1 to device 0, and back to the host.
   void ExpectCopied(unsigned seed) {
     std::vector<unsigned char> data(kBytes);
-    for (std::size_t i = 0; i < kBytes; ++i)
+    for (std::size_t i = 0; i < kBytes; ++i) {
       data[i] = static_cast<unsigned char>((i + seed) * 2654435761u >> 24);
+    }
     EXPECT_TRUE(backend_->CopyToDevice(streams_[1], bases_[1], data.data(), Bytes(kBytes)).ok());
     EXPECT_TRUE(backend_->WaitOnStream(streams_[0], *backend_->Record(streams_[1])).ok());
     before_ = CallsOf("cuMemcpyDtoHAsync");

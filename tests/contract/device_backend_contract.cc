@@ -455,9 +455,7 @@ TEST_P(DeviceBackendContract, DestroyedStreamsFinishTheirWork) {
   MustMap(region_, unit_);
   const absl::StatusOr<StreamHandle> other = backend_->CreateStream(0, 0);
   ASSERT_TRUE(other.ok());
-  for (int i = 0; i < 10; ++i) {
-    Fill(*other, region_, unit_, i);
-  }
+  for (int i = 0; i < 10; ++i) Fill(*other, region_, unit_, i);
   EXPECT_OK(backend_->DestroyStream(*other));
   EXPECT_EQ(ValueOf(stream_, region_, unit_), 9);
 }
@@ -477,9 +475,7 @@ TEST_P(DeviceBackendContract, ManyThreadsShareABackend) {
       }
     });
   }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_P(DeviceBackendContract, BackendGoesWithEverythingInIt) {

@@ -111,9 +111,7 @@ TEST(SimulatedBackendTest, OutOfDescriptorsIsSaid) {
 }
 
 TEST(SimulatedBackendTest, OutOfMappingsIsSaid) {
-  if (kSanitized) {
-    GTEST_SKIP() << "a sanitizer's own allocator dies when there are no mappings left";
-  }
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own allocator dies when there are no mappings left";
   DevicePeer peer("Synchronous");
   EXPECT_EQ(peer.Ask("mappings"), "refused: " + std::string(RefusalReasonName(RefusalReason::kMapCount)));
 }

@@ -97,9 +97,7 @@ class Peer {
   std::string Check(int value) {
     std::vector<char> data(bytes_.count());
     const absl::Status status = backend_->CopyToHost(stream_, data.data(), base_, bytes_);
-    if (!status.ok()) {
-      return Say(status);
-    }
+    if (!status.ok()) return Say(status);
     return data == std::vector<char>(bytes_.count(), static_cast<char>(value)) ? "same" : "different";
   }
   absl::Status Release() {
@@ -158,9 +156,7 @@ int RunPeer(const DeviceBackendFactory& factory, int socket) {
   signal(SIGBUS, SIG_DFL);
   signal(SIGSEGV, SIG_DFL);
   Peer peer(factory, socket);
-  for (std::string line; std::getline(std::cin, line);) {
-    std::cout << peer.Obey(line) << std::endl;
-  }
+  for (std::string line; std::getline(std::cin, line);) std::cout << peer.Obey(line) << std::endl;
   return 0;
 }
 
@@ -175,9 +171,7 @@ DevicePeer::DevicePeer(const std::string& factory) {
   auto program = testing::ChildProgram::Start(
       {.argv = {"/proc/self/exe", "--device-peer", factory, std::to_string(theirs.get())}});
   EXPECT_TRUE(program.ok()) << program.status();
-  if (program.ok()) {
-    program_ = *std::move(program);
-  }
+  if (program.ok()) program_ = *std::move(program);
 }
 
 std::string DevicePeer::Ask(const std::string& line) {
@@ -198,9 +192,7 @@ int DevicePeer::WaitForEnd() {
 int RunDeviceBackendTests(int argc, char** argv, const std::vector<DeviceBackendFactory>& factories) {
   if (argc == 4 && std::strcmp(argv[1], "--device-peer") == 0) {
     for (const DeviceBackendFactory& factory : factories) {
-      if (factory.name == argv[2]) {
-        return RunPeer(factory, std::atoi(argv[3]));
-      }
+      if (factory.name == argv[2]) return RunPeer(factory, std::atoi(argv[3]));
     }
     return 2;
   }

@@ -62,16 +62,12 @@ class RegionSourceContract : public ::testing::TestWithParam<RegionSourceFactory
   }
   static Bytes Sum(const std::vector<Chunk>& chunks) {
     Bytes sum;
-    for (const Chunk& chunk : chunks) {
-      sum += chunk.bytes;
-    }
+    for (const Chunk& chunk : chunks) sum += chunk.bytes;
     return sum;
   }
   static std::vector<ChunkId> Ids(const std::vector<Chunk>& chunks) {
     std::vector<ChunkId> ids;
-    for (const Chunk& chunk : chunks) {
-      ids.push_back(chunk.id);
-    }
+    for (const Chunk& chunk : chunks) ids.push_back(chunk.id);
     return ids;
   }
   static std::vector<ChunkPlacement> PlaceFrom(Bytes offset, const std::vector<Chunk>& chunks) {
@@ -134,9 +130,7 @@ TEST_P(RegionSourceContract, MappedChunksHoldDataAcrossTheirBorders) {
   ASSERT_TRUE(source_->Map(PlaceFrom(unit_ * 5, chunks)).ok());
   std::byte* const start = source_->base() + (unit_ * 5).count();
   const std::size_t bytes = Sum(chunks).count();
-  for (std::size_t i = 0; i < bytes; i += 4096) {
-    start[i] = static_cast<std::byte>(i / 4096 * 37);
-  }
+  for (std::size_t i = 0; i < bytes; i += 4096) start[i] = static_cast<std::byte>(i / 4096 * 37);
   for (std::size_t i = 0; i < bytes; i += 4096) {
     ASSERT_EQ(start[i], static_cast<std::byte>(i / 4096 * 37)) << i;
   }
@@ -216,9 +210,7 @@ TEST_P(RegionSourceContract, ManyThreadsNeverGetMoreThanTheLimit) {
       }
     });
   }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(world_->held(), Bytes());
 }
 

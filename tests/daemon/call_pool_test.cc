@@ -61,9 +61,7 @@ TEST(CallPoolTest, TheCallsThatAreLeftRunBeforeItEnds) {
   {
     auto pool = CallPool::Start("test", 2);
     ASSERT_TRUE(pool.ok()) << pool.status();
-    for (int i = 0; i < 1000; ++i) {
-      (*pool)->Run(7, [&runs] { ++runs; });
-    }
+    for (int i = 0; i < 1000; ++i) (*pool)->Run(7, [&runs] { ++runs; });
   }
   EXPECT_EQ(runs, 1000);
 }

@@ -412,8 +412,9 @@ TEST(ConfigTest, SettingsSayWhereTheyComeFrom) {
   const absl::StatusOr<Config> config = LoadConfig(flags, environment);
   ASSERT_EQ(config.status(), absl::OkStatus());
   std::map<std::string, std::pair<std::string, std::string>> settings;
-  for (const Setting& setting : ListSettings(*config))
+  for (const Setting& setting : ListSettings(*config)) {
     settings[setting.key] = {setting.value, setting.origin};
+  }
   using Pair = std::pair<std::string, std::string>;
   EXPECT_EQ(settings["daemon.max_sessions"], (Pair{"5", path + ":2:1"}));
   EXPECT_EQ(settings["daemon.log_level"], (Pair{"debug", "LGPU_LOG_LEVEL"}));

@@ -19,8 +19,9 @@ constexpr std::uint32_t kAttacker = 12345;
 class ControlAttackTest : public DaemonFixture {
  protected:
   void SetUp() override {
-    if (files_.hard() < 8192)
+    if (files_.hard() < 8192) {
       GTEST_SKIP() << "the limit of open files is " << files_.hard() << "; 8192 are needed";
+    }
     DaemonFixture::SetUp();
   }
   UniqueFd ConnectAsAttacker() {

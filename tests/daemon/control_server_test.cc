@@ -173,9 +173,7 @@ TEST_F(ControlServerTest, ALeaseMayEndWhileItIsResized) {
     }
     session.Send(Close());
     EXPECT_TRUE(session.Receive().frame.has_closed());
-    for (std::thread& resizer : resizers) {
-      resizer.join();
-    }
+    for (std::thread& resizer : resizers) resizer.join();
     ASSERT_EQ(HeldBytes(), 0u);
     ASSERT_EQ(Stats().cards(0).promised_bytes(), 0u);
     ASSERT_EQ(Stats().leases_size(), 0);

@@ -13,9 +13,7 @@ v1::Event Named(const char* text) {
 
 TEST(EventLogTest, KeepsTheLastAndCountsTheLost) {
   EventLog log(2);
-  for (const char* text : {"a", "b", "c"}) {
-    log.Append(Named(text), std::nullopt);
-  }
+  for (const char* text : {"a", "b", "c"}) log.Append(Named(text), std::nullopt);
   const EventLog::Batch batch = log.Read(0, 5, 10);
   ASSERT_EQ(batch.events.size(), 2u);
   EXPECT_EQ(batch.events[0].text(), "b");

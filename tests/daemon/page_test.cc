@@ -47,8 +47,9 @@ v1::StatsSnapshot At(std::int64_t seconds, std::uint64_t used, std::uint64_t ref
 
 TEST(SeriesTest, StaysWithinItsMemoryAndKeepsPeaks) {
   Series series;
-  for (std::int64_t i = 0; i < 100'000; ++i)
+  for (std::int64_t i = 0; i < 100'000; ++i) {
     series.Add(i * 1000, {i == 777 ? 99u : 1u, 0, 0, 0}, i % 100 == 0);
+  }
   EXPECT_LE(series.points().size(), Series::kMostPoints);
   std::uint64_t most = 0, refusals = 0;
   std::int64_t before = -1;
@@ -341,8 +342,9 @@ TEST(LiveStreamsTest, APageThatReadsNothingIsClosedAndDelaysNoOtherPage) {
   fast.ReadUntil("data: 30\n");
   // Its place is free again: the user can have all of their share.
   int places = 0;
-  for (int i = 0; i < 1000 && !(*streams)->TakePlace(1); ++i)
+  for (int i = 0; i < 1000 && !(*streams)->TakePlace(1); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   while ((*streams)->TakePlace(1)) ++places;
   EXPECT_GE(places, 62);
   EXPECT_LT(slow.ReadUntil("never").size(), large.size());

@@ -28,9 +28,7 @@ TEST(PlacementLogTest, AddsUpByDeviceOpAndType) {
   SetOpName(*page, 0, "MatMul");
   PlacementLog log(2);
   PlacementReader reader(page.get(), SessionId{3}, 42);
-  for (const std::uint16_t device : {0, 0, 1}) {
-    page->ring.Push(MatMulOn(device));
-  }
+  for (const std::uint16_t device : {0, 0, 1}) page->ring.Push(MatMulOn(device));
   reader.Drain(log, 2);
   const v1::PlacementReport report = log.Report(0);
   ASSERT_EQ(report.totals_size(), 2);
@@ -126,9 +124,7 @@ TEST(PlacementLogTest, GarbageIsCountedAndBounded) {
   PlacementLog log(16);
   PlacementReader reader(page.get(), SessionId{1}, 1);
   for (int round = 0; round < 5; ++round) {
-    for (std::size_t i = 0; i < sizeof(ClientPage) / 8; ++i) {
-      words[i].store(random());
-    }
+    for (std::size_t i = 0; i < sizeof(ClientPage) / 8; ++i) words[i].store(random());
     page->ring.head.store(random() % (round < 3 ? 100'000 : ~0ULL));
     reader.Drain(log, 2);
   }

@@ -73,18 +73,14 @@ TEST_F(SessionServerTest, AReturnIsServedWhileAGrowOfTheSameSessionWaits) {
   std::vector<std::uint64_t> chunks;
   for (bool more = true; more;) {
     const ReceivedFrame page = session.Receive();
-    for (const v1::Chunk& chunk : page.frame.grant().chunks()) {
-      chunks.push_back(chunk.id());
-    }
+    for (const v1::Chunk& chunk : page.frame.grant().chunks()) chunks.push_back(chunk.id());
     session.Send(Ack(page.frame.grant()));
     more = page.frame.grant().more();
   }
   session.Send(Grow(2, lease, 56 * kMiB, 3'600'000));
   v1::Frame give_back;
   give_back.mutable_return_chunks()->set_device_id(lease.devices(0).id());
-  for (const std::uint64_t chunk : chunks) {
-    give_back.mutable_return_chunks()->add_chunk_ids(chunk);
-  }
+  for (const std::uint64_t chunk : chunks) give_back.mutable_return_chunks()->add_chunk_ids(chunk);
   session.Send(give_back);
   EXPECT_EQ(session.Receive().frame.returned().code(), 0);
   const ReceivedFrame granted = session.Receive();
@@ -106,9 +102,7 @@ TEST_F(SessionServerTest, ALostSessionGivesItsMemoryBack) {
   const auto stream = stub_->WatchEvents(&context, request);
   v1::Event event;
   std::vector<v1::Event::Kind> kinds;
-  while (stream->Read(&event) && event.kind() != v1::Event::KIND_LEASE_REMOVED) {
-    kinds.push_back(event.kind());
-  }
+  while (stream->Read(&event) && event.kind() != v1::Event::KIND_LEASE_REMOVED) kinds.push_back(event.kind());
   EXPECT_EQ(kinds.back(), v1::Event::KIND_SESSION_GONE);
   EXPECT_EQ(kinds[kinds.size() - 2], v1::Event::KIND_SESSION_LOST);
   EXPECT_EQ(HeldBytes(), 0u);

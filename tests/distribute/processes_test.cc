@@ -54,8 +54,9 @@ class ProcessesTest : public E2eTest {
   void Start(int count, const std::string& lease, int timeout_ms = 15'000) {
     processes_.clear();
     for (int rank = 0; rank < count; ++rank) processes_.push_back(Process(lease));
-    for (int rank = count - 1; rank >= 0; --rank)
+    for (int rank = count - 1; rank >= 0; --rank) {
       processes_[rank]->WriteLine(OpenLine(rank, count, timeout_ms));
+    }
     for (const std::string& answer : Answers()) ASSERT_THAT(answer, StartsWith("ok "));
     EXPECT_FALSE(MeetingExists());
   }
@@ -90,8 +91,9 @@ TEST_F(ProcessesTest, SeveralProcessesLearnTheSameAsOneProcess) {
   for (const int count : {2, 4}) {
     Start(count, Lease(4 / count));
     const std::vector<std::string> answers = AskAll("train 5 10");
-    for (const std::string& answer : answers)
+    for (const std::string& answer : answers) {
       EXPECT_EQ(answer, answers.front()) << "equal bits in all processes";
+    }
     const std::vector<double> weights = Weights(answers.front());
     ASSERT_EQ(weights.size(), alone.size());
     for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(weights[i], alone[i], 1e-6) << i;

@@ -65,8 +65,9 @@ bool OpenDriver(const char* path) {
   if (library == nullptr || way.rfind("lookup", 0) != 0) return library != nullptr;
   get_proc_address = reinterpret_cast<decltype(get_proc_address)>(::dlsym(library, "cuGetProcAddress"));
   void* again = nullptr;
-  if (get_proc_address == nullptr || get_proc_address("cuGetProcAddress", &again, 11030, 0) != kSuccess)
+  if (get_proc_address == nullptr || get_proc_address("cuGetProcAddress", &again, 11030, 0) != kSuccess) {
     return false;
+  }
   get_proc_address = reinterpret_cast<decltype(get_proc_address)>(again);
   return true;
 }
@@ -224,8 +225,9 @@ Result Allocate(Held& made) {
   if (made.kind == "array") return AllocateArray(made);
   if (made.kind == "mipmapped" || made.kind == "layered") return AllocateMipmapped(made);
   if (made.kind == "stream_of_one" || made.kind == "pool_of_one") return AllocateOnDeviceOne(made);
-  if (made.kind == "graph" || made.kind == "gone_graph" || made.kind == "uploaded")
+  if (made.kind == "graph" || made.kind == "gone_graph" || made.kind == "uploaded") {
     return AllocateInGraph(made);
+  }
   if (made.kind == "captured") return AllocateCaptured(made);
   if (made.kind == "pool" || made.kind == "managed_pool") return AllocateFromPool(made);
   if (made.kind == "of_made_pool") {
@@ -245,8 +247,9 @@ Result Free(Held old) {
       old.kind == "gone_graph" || old.graph != nullptr) {
     const Result freed = Call("cuMemFreeAsync", "cuMemFreeAsync", 11020, old.number, Stream{nullptr});
     Call("cuCtxSynchronize", "cuCtxSynchronize", 2000);
-    if (old.kind == "pool" || old.kind == "managed_pool")
+    if (old.kind == "pool" || old.kind == "managed_pool") {
       Call("cuMemPoolDestroy", "cuMemPoolDestroy", 11020, old.graph);
+    }
     if (old.kind == "graph" || old.kind == "captured" || old.kind == "uploaded") DestroyGraph(old);
     return freed;
   }
@@ -261,8 +264,9 @@ Result Free(Held old) {
     Call("cuMemAddressFree", "cuMemAddressFree", 10020, old.number, static_cast<std::size_t>(old.bytes));
     return unmapped;
   }
-  if (old.kind == "array")
+  if (old.kind == "array") {
     return Call("cuArrayDestroy", "cuArrayDestroy", 2000, reinterpret_cast<Array>(old.number));
+  }
   return Call("cuMemFree_v2", "cuMemFree", 3020, old.number);
 }
 
@@ -343,8 +347,9 @@ std::string Obey(std::istringstream& words) {
     }
     return Answer(Call("cuMemFreeAsync_v2", "cuMemFreeAsync", 14000, DevicePtr{1}, Stream{nullptr}));
   }
-  if (verb == "trim_graphs")
+  if (verb == "trim_graphs") {
     return Answer(Call("cuDeviceGraphMemTrim", "cuDeviceGraphMemTrim", 11040, Device{0}));
+  }
   if (verb == "past" || verb == "past_free") {  // the real driver, behind the shim
     std::uint64_t bytes = 0;
     words >> name >> bytes;
@@ -481,8 +486,9 @@ int main(int argc, char** argv) {
   if (!OpenDriver(opened.c_str())) return 3;
   Result started = Call("cuInit", "cuInit", 2000, unsigned{0});
   Context context = nullptr;
-  if (started == kSuccess)
+  if (started == kSuccess) {
     started = Call("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000, &context, Device{0});
+  }
   if (started == kSuccess) started = Call("cuCtxPushCurrent_v2", "cuCtxPushCurrent", 4000, context);
   std::cout << Answer(started) << std::endl;
   std::string line;

@@ -59,8 +59,9 @@ class IsolateTest : public ShimTest, public ::testing::WithParamInterface<Person
   void InheritTheMachine() {
     const std::string path = machine_.environment().at("LGPU_FAKE_CUDA").value_or("");
     const int state = std::stoi(path.substr(path.rfind('/') + 1));
-    for (const int fd : {state, static_cast<int>(machine_.state().cards[0].memory_fd)})
+    for (const int fd : {state, static_cast<int>(machine_.state().cards[0].memory_fd)}) {
       ASSERT_EQ(::fcntl(fd, F_SETFD, 0), 0);
+    }
     machine_variable_ = absl::StrCat("LGPU_FAKE_CUDA=/proc/self/fd/", state);
   }
 
@@ -266,8 +267,9 @@ TEST_P(IsolateTest, AMachineWithoutADriverRunsTheCommandAndSaysSo) {
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->code, 0) << result->err;
   EXPECT_EQ(result->out, "began\n");
-  if (result->err.find("no libcuda.so.1") == std::string::npos)
+  if (result->err.find("no libcuda.so.1") == std::string::npos) {
     GTEST_SKIP() << "this machine has a driver of its own: " << result->err;
+  }
   EXPECT_THAT(result->err, HasSubstr("--isolate changes nothing"));
 }
 
@@ -280,9 +282,10 @@ TEST_P(IsolateTest, WhereNoNamespaceIsAllowedTheCommandDoesNotBegin) {
     options.argv = {
         "unshare", "-Ur", "/bin/sh", "-c", absl::StrCat("echo 0 > /proc/sys/user/", rule, "; exec \"$@\""),
         "sh"};
-    if (std::string_view(rule) == "max_user_namespaces")
+    if (std::string_view(rule) == "max_user_namespaces") {
       options.argv.insert(options.argv.end(), kRootWithoutMounts.words.begin(),
                           kRootWithoutMounts.words.end());
+    }
     options.argv.insert(options.argv.end(), words.begin(), words.end());
     const absl::StatusOr<ProgramResult> result = RunProgram(options);
     ASSERT_TRUE(result.ok());

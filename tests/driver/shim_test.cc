@@ -187,9 +187,7 @@ TEST_F(ShimTest, APoolThatKeepsFreedMemoryStaysCharged) {  // as PyTorch sets th
 TEST_F(ShimTest, SmallRequestsShareBlocks) {
   StartMachine();
   auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
-  for (int i = 0; i < 100; ++i) {
-    ASSERT_EQ(Ask(*client, absl::StrCat("alloc s", i, " plain 4")), "ok");
-  }
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(Ask(*client, absl::StrCat("alloc s", i, " plain 4")), "ok");
   EXPECT_EQ(Ask(*client, "info"), absl::StrCat("ok ", 62 * kMiB, " ", 64 * kMiB)) << "one block for all";
   End(*client);
 }

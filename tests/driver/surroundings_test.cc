@@ -73,8 +73,9 @@ TEST_F(SurroundingsTest, A32BitProgramRunsAndTheLoaderNamesTheLibraryThatItSkips
   GTEST_SKIP() << "no 32-bit libc was found when this was built";
 #else
   StartMachine();
-  if (const auto bare = RunProgram({.argv = {LGPU_32_BIT_PROGRAM}}); !bare.ok() || bare->code != 3)
+  if (const auto bare = RunProgram({.argv = {LGPU_32_BIT_PROGRAM}}); !bare.ok() || bare->code != 3) {
     GTEST_SKIP() << "this machine runs no 32-bit programs";
+  }
   const ProgramResult result = RunCommand({LGPU_32_BIT_PROGRAM});
   EXPECT_EQ(result.code, 3) << result.err;
   EXPECT_EQ(result.out, "it ran\n");
@@ -95,8 +96,9 @@ TEST_F(SurroundingsTest, ASetuidProgramKeepsItsPowerAndLoadsNothingOfLgpu) {
   };
   const std::string id = copy("id"), cat = copy("cat");
   const std::string power = absl::StrCat(kAnotherUser, "\n");
-  if (const auto bare = RunProgram({.argv = {id, "-u"}}); !bare.ok() || bare->out != power)
+  if (const auto bare = RunProgram({.argv = {id, "-u"}}); !bare.ok() || bare->out != power) {
     GTEST_SKIP() << "setuid means nothing in " << folder.path();
+  }
   StartMachine();
   const ProgramResult result = RunCommand({id, "-u"});
   EXPECT_EQ(result.out, power) << result.err;

@@ -47,8 +47,9 @@ class Program {
   std::string Do(const Words& words) {
     const std::string& verb = words[0];
     if (verb == "attach") return Attach(words.at(1));
-    if (verb == "charge")
+    if (verb == "charge") {
       return Charge(std::stoull(words.at(1)), words.size() > 2 ? std::stoull(words[2]) : 0);
+    }
     if (verb == "free") return Free(std::stoull(words.at(1)));
     if (verb == "random") return Random(std::stoull(words.at(1)), std::stoull(words.at(2)));
     if (verb == "churn") return Churn(std::stoull(words.at(1)), std::stoull(words.at(2)));

@@ -45,9 +45,7 @@ class ChargesTest : public E2eTest {
   }
   void RemoveLeases() {
     const v1::StatsSnapshot stats = Stats();
-    for (const v1::LeaseStats& lease : stats.leases()) {
-      EXPECT_TRUE(control_->RemoveLease(lease.id()).ok());
-    }
+    for (const v1::LeaseStats& lease : stats.leases()) EXPECT_TRUE(control_->RemoveLease(lease.id()).ok());
   }
 };
 
@@ -180,9 +178,7 @@ TEST_F(ChargesTest, RestartsUnderLoadAndDeathsLeaveNothingBehind) {
   for (int round = 0; round < 3; ++round) {
     for (auto& program : programs) program->WriteLine(absl::StrCat("churn 3000 ", (3 + round) * kMiB));
     Restart();
-    for (auto& program : programs) {
-      EXPECT_EQ(program->ReadLine(), "ok 0");
-    }
+    for (auto& program : programs) EXPECT_EQ(program->ReadLine(), "ok 0");
     EXPECT_LE(HeldBytes(), 3 * 64 * kMiB) << "nothing but allowances";
   }
   for (auto& program : programs) program->WriteLine(absl::StrCat("churn 1000000 ", 100 * kMiB));

@@ -185,8 +185,9 @@ class Client {
     const absl::StatusOr<lgpu::Config> config = lgpu::Config::Create({});
     if (!config.ok()) return Error(config.status());
     std::string line = "ok";
-    for (const lgpu::PhysicalDeviceInfo& device : config->ListPhysicalDevices("GPU"))
+    for (const lgpu::PhysicalDeviceInfo& device : config->ListPhysicalDevices("GPU")) {
       line += " " + device.card_uuid;
+    }
     return line;
   }
 
@@ -395,8 +396,9 @@ class Client {
     std::string text;
     char bytes[512];
     ssize_t count = 0;
-    while ((count = ::read(pipe[0], bytes, sizeof(bytes))) > 0)
+    while ((count = ::read(pipe[0], bytes, sizeof(bytes))) > 0) {
       text.append(bytes, static_cast<std::size_t>(count));
+    }
     ::close(pipe[0]);
     int status = 0;
     ::waitpid(child, &status, 0);

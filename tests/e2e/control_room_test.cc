@@ -17,8 +17,9 @@ namespace {
 class ControlRoomTest : public E2eTest {
  protected:
   void SetUp() override {
-    if (files_.hard() < 8192)
+    if (files_.hard() < 8192) {
       GTEST_SKIP() << "the limit of open files is " << files_.hard() << "; 8192 are needed";
+    }
     StartDaemon();
   }
   void TearDown() override {

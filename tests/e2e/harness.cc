@@ -259,9 +259,7 @@ std::uint64_t E2eTest::HeldBytes() {
 }
 
 ::testing::AssertionResult E2eTest::LedgerIsTrue(const std::vector<pid_t>& pids) {
-  if (Eventually([&] { return HeldBytes() == ChunkBytesHeldBy(pids); })) {
-    return ::testing::AssertionSuccess();
-  }
+  if (Eventually([&] { return HeldBytes() == ChunkBytesHeldBy(pids); })) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure()
          << "ledger " << HeldBytes() << ", held " << ChunkBytesHeldBy(pids) << "\n"
          << Stats().DebugString();

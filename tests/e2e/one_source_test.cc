@@ -299,10 +299,12 @@ TEST_F(OneSourceTest, EveryNumberIsTheSameWhereverItIsShownAndIsExplained) {
     const v1::LeaseStats& lease = shown.stats.leases(i);
     const json& of_lease = shown.ls["leases"][i];
     compared += CompareNumbers(lease, of_lease);
-    for (int j = 0; j < lease.devices_size(); ++j)
+    for (int j = 0; j < lease.devices_size(); ++j) {
       compared += CompareNumbers(lease.devices(j), of_lease["devices"][j]);
-    for (int j = 0; j < lease.sessions_size(); ++j)
+    }
+    for (int j = 0; j < lease.sessions_size(); ++j) {
       compared += CompareNumbers(lease.sessions(j), of_lease["sessions"][j]);
+    }
   }
   EXPECT_GT(compared, 100);
 

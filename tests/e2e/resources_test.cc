@@ -34,8 +34,9 @@ TEST_F(ResourcesTest, AClientThatMayOpenNoMoreFilesIsRefusedAndGoesOn) {
   ASSERT_EQ(Ask(*client, "rlimit nofile 20"), "ok");
   int live = 0;
   std::string answer = "ok ";
-  for (; answer.rfind("ok ", 0) == 0 && live < 100; ++live)
+  for (; answer.rfind("ok ", 0) == 0 && live < 100; ++live) {
     answer = Alloc(*client, absl::StrCat("t", live), 3);
+  }
   EXPECT_THAT(answer, AllOf(StartsWith("error RESOURCE_EXHAUSTED"), HasSubstr("ulimit -n")));
   EXPECT_EQ(Ask(*client, "read first"), absl::StrCat("ok ", 3 * kMiB / 4 * 1.0));
   EXPECT_TRUE(LedgerIsTrue({client->pid()}));

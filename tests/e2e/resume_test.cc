@@ -125,8 +125,9 @@ TEST_F(ResumeTest, AClientThatLiesIsRefusedAndHarmsNoOtherSession) {
   EXPECT_TRUE(answer->frame.welcome().resumed());
   v1::Frame attest;
   attest.mutable_attest()->set_device_id(device);
-  for (int i = 0; i < 3; ++i)
+  for (int i = 0; i < 3; ++i) {
     *attest.mutable_attest()->add_chunks() = grown->chunks[static_cast<std::size_t>(i)];
+  }
   ASSERT_TRUE(channel->Send(attest, std::vector<int>{fd(0), fd(1), fd(2)}, session.Patience()).ok());
   answer = channel->Receive(session.Patience());
   ASSERT_TRUE(answer.ok() && answer->frame.has_attested());

@@ -45,9 +45,10 @@ class Client {
     if (verb == "close") return Answer(session_->Close());
     if (verb == "alloc") return Answer(Allocate(words.at(1), std::stoull(words.at(2))));
     if (verb == "free") return Answer(Free(words.at(1)));
-    if (verb == "sum")
+    if (verb == "sum") {
       return Answer(
           Sum(words.at(1)), +[](const int& sum) { return std::to_string(sum); });
+    }
     if (verb == "trim") return Answer(memory().Trim(), Count);
     if (verb == "used") return "ok " + Count(memory().stats().used);
     if (verb == "held") return "ok " + Count(memory().stats().held);

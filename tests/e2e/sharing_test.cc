@@ -210,8 +210,9 @@ TEST_F(SharingTest, TwoWaitingProgramsGiveEachOtherIdleMemory) {
     ASSERT_THAT(Ask(*client, "open c timeout=20000"), StartsWith("ok "));
   }
   for (int round = 0; round < 6; ++round) {
-    for (ChildProgram* client : {one.get(), two.get()})
+    for (ChildProgram* client : {one.get(), two.get()}) {
       client->WriteLine(absl::StrCat("alloc c t ", 60 * kMiB));
+    }
     for (ChildProgram* client : {one.get(), two.get()}) ASSERT_THAT(*client->ReadLine(), StartsWith("ok "));
     for (ChildProgram* client : {one.get(), two.get()}) ASSERT_EQ(Ask(*client, "free t"), "ok");
     // 60 lie idle in each: together they need more than is left.

@@ -60,9 +60,7 @@ TEST_F(TurnsTest, AProgramGrowsAtOnceWhileAnotherOneAsksForTheWholeCard) {
   ASSERT_THAT(Alloc(*program, "first", 64), StartsWith("ok "));
   AskForTheWholeCard();
   // The only holder waits because of the turn: the turn ends at once.
-  for (int i = 0; i < 8; ++i) {
-    EXPECT_THAT(Alloc(*program, absl::StrCat("t", i), 16), StartsWith("ok ")) << i;
-  }
+  for (int i = 0; i < 8; ++i) EXPECT_THAT(Alloc(*program, absl::StrCat("t", i), 16), StartsWith("ok ")) << i;
   EXPECT_EQ(Stats().cards(0).waiting_requests(), 1u);
   hog_.reset();
   EXPECT_EQ(Ask(*program, "close c"), "ok");
@@ -77,9 +75,7 @@ TEST_F(TurnsTest, AProgramWaitsForOneTurnAtMostWhileAHolderDoesNothing) {
   ASSERT_THAT(Ask(*program, "open c timeout=60000"), StartsWith("ok "));
   AskForTheWholeCard();
   const steady_clock::time_point start = steady_clock::now();
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_THAT(Alloc(*program, absl::StrCat("t", i), 16), StartsWith("ok ")) << i;
-  }
+  for (int i = 0; i < 4; ++i) EXPECT_THAT(Alloc(*program, absl::StrCat("t", i), 16), StartsWith("ok ")) << i;
   std::printf("four grants took %.1f s\n",
               std::chrono::duration<double>(steady_clock::now() - start).count());
   EXPECT_EQ(Stats().cards(0).waiting_requests(), 1u);

@@ -135,8 +135,9 @@ TEST_F(UsersTest, WhetherAnotherUsersLeaseExistsIsNotTold) {
         if (word == "LEASE") word = name;
       }
       ProgramResult result = Run(kBob, asked);
-      for (std::size_t at; (at = result.err.find(name)) != std::string::npos;)
+      for (std::size_t at; (at = result.err.find(name)) != std::string::npos;) {
         result.err.erase(at, name.size());
+      }
       return absl::StrCat(result.code, " ", result.out, result.err);
     };
     EXPECT_EQ(ask(lease), ask("l-0badc0de")) << words.front() << " " << lease;

@@ -63,8 +63,9 @@ TEST(CudaDriverTest, NoDriverIsSaid) {
 }
 
 TEST(CudaDriverTest, StubOfTheToolkitIsNoDriver) {
-  if (::access(LGPU_CUDA_STUB, R_OK) != 0)
+  if (::access(LGPU_CUDA_STUB, R_OK) != 0) {
     GTEST_SKIP() << "the toolkit here has no stub at " << LGPU_CUDA_STUB;
+  }
   const DriverDirectory stub(LGPU_CUDA_STUB);
   const std::string said = Open(stub.environment()).driver;
   EXPECT_THAT(said, StartsWith(kNoDevices));

@@ -107,8 +107,9 @@ FAKE_EXPORT CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffini
 }
 FAKE_EXPORT CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice reader,
                                              CUdevice owner) {
-  if (attribute == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED)
+  if (attribute == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED) {
     return cuDeviceCanAccessPeer(value, reader, owner);
+  }
   *value = 0;
   return CUDA_SUCCESS;
 }

@@ -186,8 +186,9 @@ FAKE_EXPORT CUresult cuCtxDestroy_v2(CUcontext handle) {
   FAKE_ENTER("cuCtxDestroy");
   if (handle == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   Context* context = nullptr;
-  if (const CUresult found = Find(process, handle, &context, "cuCtxDestroy"); found != CUDA_SUCCESS)
+  if (const CUresult found = Find(process, handle, &context, "cuCtxDestroy"); found != CUDA_SUCCESS) {
     return found;
+  }
   if (context->is_primary) return CUDA_ERROR_INVALID_CONTEXT;
   Contexts& stack = Process::ContextStack();
   if (!stack.empty() && stack.back() == context) --stack.size;
@@ -206,8 +207,9 @@ FAKE_EXPORT CUresult cuCtxDetach(CUcontext handle) {
   {
     FAKE_ENTER("cuCtxDetach");
     Context* context = nullptr;
-    if (const CUresult found = Find(process, handle, &context, "cuCtxDetach"); found != CUDA_SUCCESS)
+    if (const CUresult found = Find(process, handle, &context, "cuCtxDetach"); found != CUDA_SUCCESS) {
       return found;
+    }
     if (context->retained > 1) {
       --context->retained;
       return CUDA_SUCCESS;
@@ -258,8 +260,9 @@ FAKE_EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
 FAKE_EXPORT CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
   FAKE_ENTER("cuCtxGetDevice");
   Context* context = nullptr;
-  if (const CUresult found = Find(process, handle, &context, "cuCtxGetDevice"); found != CUDA_SUCCESS)
+  if (const CUresult found = Find(process, handle, &context, "cuCtxGetDevice"); found != CUDA_SUCCESS) {
     return found;
+  }
   *device = process.OrdinalOf(context->card);
   return CUDA_SUCCESS;
 }
@@ -284,8 +287,9 @@ FAKE_EXPORT CUresult cuCtxGetFlags(unsigned* flags) {
 FAKE_EXPORT CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
   FAKE_ENTER("cuCtxGetId");
   Context* context = nullptr;
-  if (const CUresult found = Find(process, handle, &context, "cuCtxGetId"); found != CUDA_SUCCESS)
+  if (const CUresult found = Find(process, handle, &context, "cuCtxGetId"); found != CUDA_SUCCESS) {
     return found;
+  }
   *id = reinterpret_cast<std::uintptr_t>(context);
   return CUDA_SUCCESS;
 }

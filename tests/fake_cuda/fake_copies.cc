@@ -63,8 +63,9 @@ CUresult Now(const Box& box) {
 CUresult Later(const Box& box, CUstream handle) {
   FAKE_ENTER("cuMemcpyAsync");
   std::shared_ptr<Stream> stream;
-  if (const CUresult found = process.FindStream(handle, "cuMemcpyAsync", &stream); found != CUDA_SUCCESS)
+  if (const CUresult found = process.FindStream(handle, "cuMemcpyAsync", &stream); found != CUDA_SUCCESS) {
     return found;
+  }
   std::vector<Touch> touches = {{box.to.address, Extent(box, box.to), true}};
   if (box.value_bytes == 0) touches.push_back({box.from.address, Extent(box, box.from), false});
   stream->Queue({std::move(touches), [box, card = stream->context->card] {

@@ -170,8 +170,9 @@ std::vector<double> Sums(const Product& p, const char* a, const char* b, std::ui
   for (std::uint64_t row = 0; row < p.m; ++row) {
     for (std::uint64_t i = begin; i < end; ++i) {
       const double factor = first[row * p.k + i];
-      for (std::uint64_t column = 0; column < p.n; ++column)
+      for (std::uint64_t column = 0; column < p.n; ++column) {
         sums[row * p.n + column] += factor * second[i * p.n + column];
+      }
     }
   }
   return sums;

@@ -86,8 +86,9 @@ std::map<std::string, std::uint64_t> GlobalsOfMachineCode(std::string_view image
     for (std::uint64_t at = 0; at + sizeof(Elf64_Sym) <= section.sh_size; at += sizeof(Elf64_Sym)) {
       const auto symbol = At<Elf64_Sym>(image, section.sh_offset + at);
       const std::uint64_t name = names.sh_offset + symbol.st_name;
-      if (ELF64_ST_TYPE(symbol.st_info) != STT_OBJECT || symbol.st_size == 0 || name >= image.size())
+      if (ELF64_ST_TYPE(symbol.st_info) != STT_OBJECT || symbol.st_size == 0 || name >= image.size()) {
         continue;
+      }
       found[image.data() + name] = symbol.st_size;
     }
   }

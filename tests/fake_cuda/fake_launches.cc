@@ -29,8 +29,9 @@ void RunKernel(const Emulation& emulation, const std::vector<char>& parameters, 
                                     [&](const auto& candidate) { return candidate.first == address; });
     return place->second;
   });
-  if (!met)
+  if (!met) {
     process.Break("barrier", std::string(emulation.name) + " has a barrier that not all threads reach");
+  }
 }
 
 }  // namespace

@@ -36,8 +36,9 @@ FakeMachine::FakeMachine(const std::vector<CardOptions>& cards) {
     std::snprintf(card.name, sizeof(card.name), cards[i].is_mig ? "Fake GPU MIG 1g.10gb" : "Fake GPU");
     card.is_mig = cards[i].is_mig;
     card.reserved = cards[i].reserved.count();
-    for (std::size_t k = 0; k < sizeof(card.uuid); ++k)
+    for (std::size_t k = 0; k < sizeof(card.uuid); ++k) {
       card.uuid[k] = static_cast<unsigned char>(0xfa + k * 7);
+    }
     card.uuid[0] = static_cast<unsigned char>((i + 1) << 4);
     card.pci_bus = static_cast<std::uint32_t>(i + 1);
     card.compute_major = cards[i].compute_capability / 10;

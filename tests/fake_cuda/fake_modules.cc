@@ -24,8 +24,9 @@ CUresult PlaceGlobals(Process& process, Module& module, Context* context) {
   module.context = context;
   for (const auto& [name, bytes] : GlobalsOf(module.image)) {
     CUdeviceptr address = 0;
-    if (const CUresult cut = context->blocks->Allocate(process, bytes, &address); cut != CUDA_SUCCESS)
+    if (const CUresult cut = context->blocks->Allocate(process, bytes, &address); cut != CUDA_SUCCESS) {
       return cut;
+    }
     module.globals[name] = {address, bytes};
   }
   return CUDA_SUCCESS;

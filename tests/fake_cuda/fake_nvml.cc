@@ -29,8 +29,9 @@ constexpr Result kUninitialised = 1, kInvalidArgument = 2, kNotFound = 6, kInsuf
 const Card* CardOf(DeviceHandle handle) {
   StateFile* const file = StateFile::OfThisProcess();
   const auto number = reinterpret_cast<std::uintptr_t>(handle);
-  if (file == nullptr || number == 0 || number > static_cast<unsigned>(file->state().card_count))
+  if (file == nullptr || number == 0 || number > static_cast<unsigned>(file->state().card_count)) {
     return nullptr;
+  }
   return &file->state().cards[number - 1];
 }
 

@@ -21,8 +21,9 @@ CUresult AllocatePlain(Process& process, Context* context, std::uint64_t bytes, 
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   Piece piece{.bytes = bytes, .card = context->card, .context = context};
   if (bytes < kSmall) {
-    if (const CUresult cut = context->blocks->Allocate(process, bytes, address); cut != CUDA_SUCCESS)
+    if (const CUresult cut = context->blocks->Allocate(process, bytes, address); cut != CUDA_SUCCESS) {
       return cut;
+    }
     piece.blocks = context->blocks;
   } else {
     std::shared_ptr<Allocation> memory;
@@ -43,8 +44,9 @@ CUresult AllocateHost(void** address, std::size_t size, unsigned flags, const ch
   Process& process = Process::This();
   const std::lock_guard lock(process.mutex);
   Context* context = nullptr;
-  if (const CUresult current = process.CurrentContext(&context, name); current != CUDA_SUCCESS)
+  if (const CUresult current = process.CurrentContext(&context, name); current != CUDA_SUCCESS) {
     return current;
+  }
   constexpr unsigned kKnown =
       CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
   if (size == 0 || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -85,8 +87,9 @@ FAKE_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t size) {
 FAKE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, std::size_t* pitch, std::size_t width,
                                         std::size_t height, unsigned element) {
   FAKE_ENTER_CONTEXT("cuMemAllocPitch");
-  if (width == 0 || height == 0 || (element != 4 && element != 8 && element != 16))
+  if (width == 0 || height == 0 || (element != 4 && element != 8 && element != 16)) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
   *pitch = (width + kPitch - 1) / kPitch * kPitch;
   return AllocatePlain(process, context, *pitch * height, address);
 }
@@ -94,8 +97,9 @@ FAKE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, std::size_t* pitch
 // Managed memory may exceed the card: an allocation that has no room there is on the host.
 FAKE_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, std::size_t size, unsigned flags) {
   FAKE_ENTER_CONTEXT("cuMemAllocManaged");
-  if (size == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
+  if (size == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
   std::shared_ptr<Allocation> memory;
   CUresult made = NewAllocation(process, context->card, size, StateFile::Kind::kMemory, &memory);
   if (made == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -116,8 +120,9 @@ FAKE_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
   FAKE_ENTER_CONTEXT("cuMemFree");
   if (address == 0) return CUDA_SUCCESS;
   const auto found = process.pieces.find(address);
-  if (found == process.pieces.end() || found->second.kind == Piece::Kind::kImported)
+  if (found == process.pieces.end() || found->second.kind == Piece::Kind::kImported) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
   // It waits for the work that uses the memory.
   while (process.IsInUse(address, found->second.bytes)) {
     lock.unlock();
@@ -194,8 +199,9 @@ FAKE_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr addre
   FAKE_ENTER_CONTEXT("cuIpcGetMemHandle");
   const auto piece = process.FindPiece(address);
   // "cuIpcGetMemHandle" is for memory of cuMemAlloc.
-  if (piece == process.pieces.end() || piece->second.kind != Piece::Kind::kPlain)
+  if (piece == process.pieces.end() || piece->second.kind != Piece::Kind::kPlain) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
   CUdeviceptr start = piece->second.mapping;
   const std::shared_ptr<Allocation> memory = piece->second.blocks != nullptr
                                                  ? piece->second.blocks->Find(piece->first, &start)
@@ -249,8 +255,9 @@ FAKE_EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle han
 FAKE_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   FAKE_ENTER_CONTEXT("cuIpcCloseMemHandle");
   const auto piece = process.pieces.find(address);
-  if (piece == process.pieces.end() || piece->second.kind != Piece::Kind::kImported)
+  if (piece == process.pieces.end() || piece->second.kind != Piece::Kind::kImported) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
   if (--piece->second.opened == 0) process.FreePiece(piece);
   return CUDA_SUCCESS;
 }

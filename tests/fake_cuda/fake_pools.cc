@@ -65,8 +65,9 @@ CUresult Allocate(CUdeviceptr* address, std::size_t bytes, CUmemoryPool handle, 
     return found;
   }
   const int card = stream->context->card;
-  if (stream->capture != nullptr)
+  if (stream->capture != nullptr) {
     return AddAllocation(process, *stream->capture, card, bytes, address, nullptr);
+  }
   const std::shared_ptr<Pool> pool = is_current ? CurrentPool(process, card) : FindPool(process, handle);
   return pool == nullptr ? CUDA_ERROR_INVALID_VALUE : AllocateFrom(process, *pool, bytes, address);
 }
@@ -127,8 +128,9 @@ FAKE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps*
   const bool is_anywhere = properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED &&
                            properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
   const int card = is_anywhere ? 0 : CardOf(properties->location.id);
-  if (card < 0 || (!is_anywhere && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE))
+  if (card < 0 || (!is_anywhere && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
   const std::shared_ptr<Pool> pool = NewPool(process, card);
   pool->most = properties->maxSize;
   *handle = HandleOf(pool);

@@ -284,8 +284,9 @@ __attribute__((destructor)) void ReportLeaks() {
        it.increment(error)) {
     if (process.file->CardOfDescriptor(std::atoi(it->path().filename().c_str())) >= 0) ++descriptors;
   }
-  if (descriptors != 0)
+  if (descriptors != 0) {
     process.Break("leaked-fd", std::to_string(descriptors) + " exported descriptors at exit");
+  }
 }
 
 }  // namespace

@@ -17,8 +17,9 @@ namespace {
 
 CUresult FindEvent(Process& process, CUevent handle, const char* call, Event** found) {
   Context* context = nullptr;
-  if (const CUresult current = process.CurrentContext(&context, call); current != CUDA_SUCCESS)
+  if (const CUresult current = process.CurrentContext(&context, call); current != CUDA_SUCCESS) {
     return current;
+  }
   const auto event = process.events.find(reinterpret_cast<Event*>(handle));
   if (event == process.events.end()) {
     process.Break("use-after-destroy", std::string(call) + " of an event that is not there");

@@ -37,8 +37,9 @@ void CheckName(std::string_view text) {
     }
   }
   const absl::StatusOr<DeviceName> lenient = lgpu::ParseLenientName(text);
-  if (lenient.ok() && HasText(*lenient))
+  if (lenient.ok() && HasText(*lenient)) {
     LGPU_CHECK(lgpu::ParseFullName(lgpu::ToString(*lenient)) == *lenient);
+  }
   if (!lenient.ok()) LGPU_CHECK(lenient.status().message().size() < 1000);
   const absl::StatusOr<std::string> whole =
       lgpu::CanonicalizeDeviceName(text, "/job:a/replica:0/task:0/device:GPU:0");

@@ -74,8 +74,9 @@ void HostileClient::Resume(HostileClient& whose, std::uint8_t lie) {
   v1::Resume& resume = *frame.mutable_hello()->mutable_resume();
   resume.set_session_id(whose.id_ + (lie % 4 == 1 ? 1 : 0));
   resume.set_session_token(whose.token_);
-  if (lie % 4 == 2 && !whose.token_.empty())
+  if (lie % 4 == 2 && !whose.token_.empty()) {
     (*resume.mutable_session_token())[lie / 4 % whose.token_.size()] ^= 1;
+  }
   if (lie % 4 == 3) resume.clear_session_token();
   Send(std::move(frame));
 }

@@ -75,16 +75,12 @@ class Harness {
  private:
   void Read() {
     // Nothing writes meanwhile, so the ring has at most one lap of records.
-    for (std::uint64_t read = 0; reader_.Next(); ++read) {
-      LGPU_CHECK_OP(read, <, PlacementRing::kSlots);
-    }
+    for (std::uint64_t read = 0; reader_.Next(); ++read) LGPU_CHECK_OP(read, <, PlacementRing::kSlots);
   }
   void CheckOpName(int index) const {
     const std::string name = GetOpName(page_, index);
     LGPU_CHECK(!name.empty() && name.size() <= ClientPage::kOpNameBytes);
-    for (const char c : name) {
-      LGPU_CHECK(c > ' ' && c < 0x7f && c != '<' && c != '"');
-    }
+    for (const char c : name) LGPU_CHECK(c > ' ' && c < 0x7f && c != '<' && c != '"');
   }
 
   ClientPage& page_;
@@ -99,8 +95,6 @@ class Harness {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const std::unique_ptr<lgpu::ClientPage> page = std::make_unique<lgpu::ClientPage>();
   lgpu::Harness harness(*page);
-  for (; size >= lgpu::kStepBytes; data += lgpu::kStepBytes, size -= lgpu::kStepBytes) {
-    harness.Step(data);
-  }
+  for (; size >= lgpu::kStepBytes; data += lgpu::kStepBytes, size -= lgpu::kStepBytes) harness.Step(data);
   return 0;
 }

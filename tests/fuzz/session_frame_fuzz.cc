@@ -87,8 +87,6 @@ void RunOne(const std::uint8_t* data, std::size_t size) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   // Longer packets do not fit into a socket's buffer.
-  if (size > 0 && size <= 128 * 1024) {
-    lgpu::RunOne(data, size);
-  }
+  if (size > 0 && size <= 128 * 1024) lgpu::RunOne(data, size);
   return 0;
 }

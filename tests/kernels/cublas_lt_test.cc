@@ -23,11 +23,12 @@ class CublasLtTest : public ::testing::Test {
   }
   void TearDown() override {
     // The library needs its context to go.
-    if (testing::HasKernel(MatMulOp(), DType::kFloat32))
+    if (testing::HasKernel(MatMulOp(), DType::kFloat32)) {
       Do([this](const LibraryCall&) {
         library_.reset();
         return absl::OkStatus();
       });
+    }
   }
   static void Do(absl::FunctionRef<absl::Status(const LibraryCall&)> call) {
     const absl::Status status = ThisRunner().launcher().CallLibrary(call);

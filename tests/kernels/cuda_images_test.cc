@@ -149,8 +149,9 @@ TEST(CudaImagesTest, MachineCodeIsThereForEveryArchitectureThatIsPromised) {
 std::map<std::string, int> Count(const std::string& code, const std::string& pattern) {
   std::map<std::string, int> counts;
   const std::regex instruction(pattern);
-  for (std::sregex_iterator it(code.begin(), code.end(), instruction), end; it != end; ++it)
+  for (std::sregex_iterator it(code.begin(), code.end(), instruction), end; it != end; ++it) {
     ++counts[it->str()];
+  }
   return counts;
 }
 

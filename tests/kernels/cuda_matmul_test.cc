@@ -25,8 +25,9 @@ TYPED_TEST(NarrowMatMulTest, PartialSumsAreNotRounded) {
   Array<TypeParam> a(Shape{kSize, kLength});
   Array<TypeParam> b(Shape{kLength, kSize});
   for (auto& value : a.values) value = testing::FromDouble<TypeParam>(1);
-  for (std::size_t i = 0; i < b.values.size(); ++i)
+  for (std::size_t i = 0; i < b.values.size(); ++i) {
     b.values[i] = testing::FromDouble<TypeParam>(i < b.values.size() / 2 ? 260 : -256);
+  }
   const std::vector<TensorView> inputs = {a.view(), b.view()};
   const auto product = testing::RunOp<TypeParam>(MatMulOp(), inputs);
   for (const TypeParam value : product.values) ASSERT_EQ(testing::ToDouble(value), 1200);

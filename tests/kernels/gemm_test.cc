@@ -55,8 +55,9 @@ void Check(const Case<T>& of) {
   std::vector<T> c = before;
   if (of.beta == T{0}) {  // the output's old elements are not read
     for (int i = 0; i < of.m; ++i) {
-      for (int j = 0; j < of.n; ++j)
+      for (int j = 0; j < of.n; ++j) {
         c[static_cast<std::size_t>(i * ldc + j)] = std::numeric_limits<T>::quiet_NaN();
+      }
     }
   }
   Multiply(of, a.data(), lda, b.data(), ldb, c.data(), ldc);

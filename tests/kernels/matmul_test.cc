@@ -128,8 +128,9 @@ TYPED_TEST(WholeMatMulTest, IsExactAndWrapsAround) {
       Array<TypeParam> a(ta ? Shape{k, m} : Shape{m, k});
       Array<TypeParam> b(tb ? Shape{n, k} : Shape{k, n});
       const auto fill = [&random](Array<TypeParam>& array) {
-        for (auto& value : array.values)
+        for (auto& value : array.values) {
           value = static_cast<TypeParam>(random.engine()() * 0x9e3779b97f4aULL);
+        }
       };
       fill(a);
       fill(b);

@@ -55,11 +55,13 @@ void CheckAgainstReference(std::int64_t rows, std::int64_t classes, double sprea
   for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
     const T* const row = logits.values.data() + r * static_cast<std::size_t>(classes);
     long double most = ToDouble(row[0]);
-    for (std::int64_t c = 1; c < classes; ++c)
+    for (std::int64_t c = 1; c < classes; ++c) {
       most = std::fmax(most, static_cast<long double>(ToDouble(row[c])));
+    }
     long double sum = 0;
-    for (std::int64_t c = 0; c < classes; ++c)
+    for (std::int64_t c = 0; c < classes; ++c) {
       sum += std::exp(static_cast<long double>(ToDouble(row[c])) - most);
+    }
     const long double loss = std::log(sum) + most - static_cast<long double>(ToDouble(row[labels.values[r]]));
     ASSERT_LE(std::fabs(ToDouble(result.loss[r]) - loss),
               16 * unit * (1 + std::fabs(loss) + spread) + own * std::fabs(loss) + least);

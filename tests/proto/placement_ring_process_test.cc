@@ -16,9 +16,7 @@ std::uint64_t Drain(PlacementRingReader& reader) {
   std::uint64_t read = 0;
   while (read < PlacementRing::kSlots) {
     const auto entry = reader.Next();
-    if (!entry) {
-      break;
-    }
+    if (!entry) break;
     EXPECT_EQ(entry->op, static_cast<std::uint16_t>(entry->output_bytes));
     EXPECT_EQ(entry->submitted_unix_ns, entry->output_bytes);
     EXPECT_EQ(entry->host_ns, entry->output_bytes);
@@ -28,9 +26,7 @@ std::uint64_t Drain(PlacementRingReader& reader) {
 }
 
 void WaitForHead(const ClientPage& page, std::uint64_t head) {
-  while (page.ring.head.load() < head) {
-    std::this_thread::yield();
-  }
+  while (page.ring.head.load() < head) std::this_thread::yield();
 }
 
 TEST(PlacementRingProcessTest, AKilledProducerLeavesAReaderThatEnds) {
@@ -44,9 +40,7 @@ TEST(PlacementRingProcessTest, AKilledProducerLeavesAReaderThatEnds) {
     std::uint64_t read = Drain(reader);
     producer.Kill();
     reader.WriterIsGone();
-    while (const std::uint64_t more = Drain(reader)) {
-      read += more;
-    }
+    while (const std::uint64_t more = Drain(reader)) read += more;
     ASSERT_EQ(read + reader.lost(), (*page)->ring.head.load());
   }
 }
@@ -67,9 +61,7 @@ TEST(PlacementRingProcessTest, SlotsOfKilledProducersDoNotStopTheNextOne) {
     read += now;
   }
   reader.WriterIsGone();
-  while (const std::uint64_t more = Drain(reader)) {
-    read += more;
-  }
+  while (const std::uint64_t more = Drain(reader)) read += more;
   EXPECT_EQ(read + reader.lost(), (*page)->ring.head.load());
 }
 

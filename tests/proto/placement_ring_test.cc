@@ -53,9 +53,7 @@ TEST(PlacementRingTest, RecordsUnreadForALapAreOverwrittenAndCounted) {
   PlacementRingReader reader(ring.get());
   ring->Push(EntryOf(0));
   EXPECT_EQ(reader.Next(), EntryOf(0));
-  for (std::uint64_t number = 1; number <= 3 * kSlots + 5; ++number) {
-    ring->Push(EntryOf(number));
-  }
+  for (std::uint64_t number = 1; number <= 3 * kSlots + 5; ++number) ring->Push(EntryOf(number));
   for (std::uint64_t number = 2 * kSlots + 6; number <= 3 * kSlots + 5; ++number) {
     ASSERT_EQ(reader.Next(), EntryOf(number));
   }
@@ -70,9 +68,7 @@ class StoppedWriterTest : public ::testing::TestWithParam<StoppedAt> {
  protected:
   void TakeAndStop() {
     const std::uint64_t ticket = ring_->head.fetch_add(1);
-    if (GetParam() == StoppedAt::kSlotClaimed) {
-      ring_->slots[ticket % kSlots].words[0].store(2 * ticket + 1);
-    }
+    if (GetParam() == StoppedAt::kSlotClaimed) ring_->slots[ticket % kSlots].words[0].store(2 * ticket + 1);
   }
   void Finish(std::uint64_t ticket) { ring_->slots[ticket % kSlots].words[0].store(2 * ticket + 2); }
 
@@ -84,9 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Moments, StoppedWriterTest,
 
 TEST_P(StoppedWriterTest, IsWaitedForWhileNothingLaterIsThere) {
   TakeAndStop();
-  for (int i = 0; i < 5; ++i) {
-    EXPECT_EQ(reader_.Next(), std::nullopt);
-  }
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(reader_.Next(), std::nullopt);
   Finish(0);
   EXPECT_EQ(reader_.Next(), PlacementEntry({.op = 0, .requested = 0, .device = 0}));
   EXPECT_EQ(reader_.lost(), 0u);
@@ -126,9 +120,7 @@ TEST_P(StoppedWriterTest, IsSkippedAtOnceWhenTheProcessIsGone) {
 
 TEST_P(StoppedWriterTest, LosesOnlyItsOwnSlotWhenTheRingGoesAround) {
   TakeAndStop();
-  for (std::uint64_t ticket = 1; ticket < 2 * kSlots; ++ticket) {
-    ring_->Push(EntryOf(ticket));
-  }
+  for (std::uint64_t ticket = 1; ticket < 2 * kSlots; ++ticket) ring_->Push(EntryOf(ticket));
   std::uint64_t read = 0;
   for (int empty = 0; empty < 3;) {
     const auto entry = reader_.Next();
@@ -145,9 +137,7 @@ TEST_P(StoppedWriterTest, LosesOnlyItsOwnSlotWhenTheRingGoesAround) {
 
 TEST(PlacementRingTest, AWriterThatWasOvertakenLeavesTheLaterRecordAlone) {
   auto ring = NewRing();
-  for (std::uint64_t ticket = 0; ticket <= kSlots; ++ticket) {
-    ring->Push(EntryOf(ticket));
-  }
+  for (std::uint64_t ticket = 0; ticket <= kSlots; ++ticket) ring->Push(EntryOf(ticket));
   // A writer took ticket 0 a lap ago and goes on only now.
   ring->head.store(0);
   ring->Push(EntryOf(99));
@@ -165,9 +155,7 @@ TEST(PlacementRingTest, ManyThreadsPushAndOneReads) {
   std::vector<std::thread> producers;
   for (std::uint64_t thread = 0; thread < kThreads; ++thread) {
     producers.emplace_back([&ring, &finished, thread] {
-      for (std::uint64_t i = 0; i < kRecords; ++i) {
-        ring->Push(EntryOf(thread << 32 | i));
-      }
+      for (std::uint64_t i = 0; i < kRecords; ++i) ring->Push(EntryOf(thread << 32 | i));
       ++finished;
     });
   }
@@ -185,12 +173,8 @@ TEST(PlacementRingTest, ManyThreadsPushAndOneReads) {
       ++read;
     }
   };
-  while (finished < kThreads) {
-    read_all();
-  }
-  for (std::thread& producer : producers) {
-    producer.join();
-  }
+  while (finished < kThreads) read_all();
+  for (std::thread& producer : producers) producer.join();
   reader.WriterIsGone();
   read_all();
   EXPECT_EQ(read + reader.lost(), kThreads * kRecords);
@@ -232,9 +216,7 @@ TEST(PlacementRingTest, GarbageIsReadInBoundedTimeAndBounds) {
       Scribble(*ring, random);
       std::uint64_t read = 0;
       for (int empty = 0; empty < 4; ++empty) {
-        while (reader.Next()) {
-          ++read;
-        }
+        while (reader.Next()) ++read;
       }
       EXPECT_LE(read, kSlots);
     }
@@ -262,14 +244,10 @@ TEST(PlacementRingTest, AScribblingThreadCannotHangTheReader) {
   std::atomic<bool> stop = false;
   std::thread scribbler([&] {
     std::mt19937_64 random(seed);
-    while (!stop) {
-      Scribble(*ring, random);
-    }
+    while (!stop) Scribble(*ring, random);
   });
   PlacementRingReader reader(ring.get());
-  for (int call = 0; call < 5000; ++call) {
-    reader.Next();
-  }
+  for (int call = 0; call < 5000; ++call) reader.Next();
   stop = true;
   scribbler.join();
 }

@@ -37,9 +37,7 @@ int Push(int threads) {
     return 1;
   }
   std::vector<std::thread> others;
-  for (int i = 1; i < threads; ++i) {
-    others.emplace_back([&page] { PushForEver(**page); });
-  }
+  for (int i = 1; i < threads; ++i) others.emplace_back([&page] { PushForEver(**page); });
   PushForEver(**page);
   return 0;
 }
@@ -59,26 +57,16 @@ int AttackStats() {
       ::mmap(nullptr, sizeof(StatsPage), PROT_READ | PROT_WRITE, MAP_SHARED, again, 0) != MAP_FAILED) {
     successes |= 4;
   }
-  if (::pwrite(kPageFd, "x", 1, 0) == 1) {
-    successes |= 8;
-  }
-  if (::ftruncate(kPageFd, 0) == 0 || ::ftruncate(kPageFd, 1 << 20) == 0) {
-    successes |= 16;
-  }
-  if (::fallocate(kPageFd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) == 0) {
-    successes |= 32;
-  }
+  if (::pwrite(kPageFd, "x", 1, 0) == 1) successes |= 8;
+  if (::ftruncate(kPageFd, 0) == 0 || ::ftruncate(kPageFd, 1 << 20) == 0) successes |= 16;
+  if (::fallocate(kPageFd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) == 0) successes |= 32;
   return successes;
 }
 
 int AttackClient() {
   int successes = 0;
-  if (::ftruncate(kPageFd, 0) == 0) {
-    successes |= 1;
-  }
-  if (::ftruncate(kPageFd, 1 << 24) == 0) {
-    successes |= 2;
-  }
+  if (::ftruncate(kPageFd, 0) == 0) successes |= 1;
+  if (::ftruncate(kPageFd, 1 << 24) == 0) successes |= 2;
   if (::fcntl(kPageFd, F_ADD_SEALS, F_SEAL_WRITE) == 0 ||
       ::fcntl(kPageFd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == 0) {
     successes |= 4;
@@ -91,11 +79,7 @@ int AttackClient() {
 
 int main(int argc, char** argv) {
   const std::string_view mode = argc > 1 ? argv[1] : "";
-  if (mode == "push" && argc > 2) {
-    return lgpu::Push(std::atoi(argv[2]));
-  }
-  if (mode == "attack-stats") {
-    return lgpu::AttackStats();
-  }
+  if (mode == "push" && argc > 2) return lgpu::Push(std::atoi(argv[2]));
+  if (mode == "attack-stats") return lgpu::AttackStats();
   return mode == "attack-client" ? lgpu::AttackClient() : 127;
 }

@@ -44,9 +44,7 @@ v1::Frame GrowFrame(std::uint64_t id) {
 v1::Frame FrameOfSize(std::size_t bytes) {
   v1::Frame frame;
   frame.mutable_goodbye()->set_message(std::string(bytes - 16, 'x'));
-  while (frame.ByteSizeLong() < bytes) {
-    frame.mutable_goodbye()->mutable_message()->push_back('x');
-  }
+  while (frame.ByteSizeLong() < bytes) frame.mutable_goodbye()->mutable_message()->push_back('x');
   EXPECT_EQ(frame.ByteSizeLong(), bytes);
   return frame;
 }
@@ -208,9 +206,7 @@ TEST_F(SessionChannelTest, EmptyPacketReadsAsTheEndAndItsDescriptorsAreClosed) {
 TEST_F(SessionChannelTest, TruncatedFramesAreFramesOrErrors) {
   v1::Frame frame;
   frame.mutable_grant()->set_grant_id(7);
-  for (std::uint64_t i = 1; i < 20; ++i) {
-    frame.mutable_grant()->add_chunks()->set_id(i);
-  }
+  for (std::uint64_t i = 1; i < 20; ++i) frame.mutable_grant()->add_chunks()->set_id(i);
   const std::string whole = frame.SerializeAsString();
   int errors = 0;
   for (std::size_t length = 1; length < whole.size(); ++length) {
@@ -229,9 +225,7 @@ TEST_F(SessionChannelTest, RandomPacketsAreFramesOrErrors) {
   const std::string valid = GrowFrame(1234).SerializeAsString();
   for (int i = 0; i < 2000; ++i) {
     std::string packet = valid;
-    if (i % 2 == 0) {
-      packet.resize(1 + random() % 200);
-    }
+    if (i % 2 == 0) packet.resize(1 + random() % 200);
     for (std::uint64_t changes = 1 + random() % 8; changes > 0; --changes) {
       packet[random() % packet.size()] = static_cast<char>(random());
     }
@@ -302,9 +296,7 @@ TEST_F(SessionChannelTest, ADeadlineEndsAReceive) {
 TEST_F(SessionChannelTest, APeerThatDoesNotReadEndsASendAtItsDeadlineAndLosesNothing) {
   std::uint64_t sent = 0;
   absl::Status status;
-  while ((status = left_->Send(GrowFrame(sent + 1), {}, Past())).ok()) {
-    ++sent;
-  }
+  while ((status = left_->Send(GrowFrame(sent + 1), {}, Past())).ok()) ++sent;
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   EXPECT_EQ(left_->Send(GrowFrame(sent + 1), {}, Soon()).code(), absl::StatusCode::kDeadlineExceeded);
   ASSERT_GT(sent, 10u);
@@ -357,9 +349,7 @@ TEST_F(SessionChannelTest, OneThreadSendsWhileAnotherReceives) {
     threads.emplace_back([&send, channel] { send(*channel); });
     threads.emplace_back([&receive, channel] { receive(*channel); });
   }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 // The limit counts the descriptors of one user, and does not count those of root.
@@ -373,13 +363,9 @@ TEST_F(SessionChannelTest, TooManyDescriptorsInFlightAreSentLater) {
   std::thread sender([&] {
     // By system call: the library's function would change every thread of the process.
     is_other_user = ::geteuid() != 0 || ::syscall(SYS_setresuid, -1, kNobodyElse, -1) == 0;
-    if (!is_other_user) {
-      return;
-    }
+    if (!is_other_user) return;
     const OpenFilesLimit limit(150);
-    while (sent < 10 && (status = left_->Send(GrowFrame(1), fds)).ok()) {
-      ++sent;
-    }
+    while (sent < 10 && (status = left_->Send(GrowFrame(1), fds)).ok()) ++sent;
     if (absl::IsAborted(status)) {
       while (right_->Receive(Past()).ok()) {
       }

@@ -154,9 +154,7 @@ TEST_F(SessionConnectTest, AFullQueueIsWaitedFor) {
     accepted.emplace_back(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     ASSERT_TRUE(accepted.back());
   }
-  for (std::thread& client : clients) {
-    client.join();
-  }
+  for (std::thread& client : clients) client.join();
   EXPECT_EQ(connected.load(), kClients);
 }
 

@@ -38,9 +38,7 @@ std::string VmFlags(const void* address) {
   bool found = false;
   for (std::string line; std::getline(smaps, line);) {
     found = found || line.compare(0, std::char_traits<char>::length(start), start) == 0;
-    if (found && line.compare(0, 8, "VmFlags:") == 0) {
-      return line + " ";
-    }
+    if (found && line.compare(0, 8, "VmFlags:") == 0) return line + " ";
   }
   return "";
 }
@@ -264,9 +262,7 @@ TEST_F(OpNameTest, LongerNamesAreCut) {
 TEST_F(OpNameTest, IndicesOutsideAreUnknown) {
   SetOpName(*page_, 0, "MatMul");
   page_->op_count.store(~std::uint64_t{0});
-  for (const int index : {-1, 128, 1 << 30}) {
-    EXPECT_EQ(GetOpName(*page_, index), "?") << index;
-  }
+  for (const int index : {-1, 128, 1 << 30}) EXPECT_EQ(GetOpName(*page_, index), "?") << index;
   page_->op_count.store(0);
   EXPECT_EQ(GetOpName(*page_, 0), "?");
 }

@@ -117,8 +117,9 @@ class RandomMessages {
           if (!bytes.empty()) bytes[at] = static_cast<char>(random_());
           break;
         default:
-          if (!bytes.empty())
+          if (!bytes.empty()) {
             bytes[at] = static_cast<char>(bytes[at] ^ static_cast<char>(1U << (random_() % 8)));
+          }
       }
     }
     return bytes;

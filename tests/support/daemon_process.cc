@@ -29,8 +29,9 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Option
   if (options.open_to_everybody) {
     daemon->temp_dir_->OpenToEverybody();
     // A directory that is there keeps its mode.
-    if (::mkdir(daemon->dir_.c_str(), 0755) != 0 && errno != EEXIST)
+    if (::mkdir(daemon->dir_.c_str(), 0755) != 0 && errno != EEXIST) {
       return absl::ErrnoToStatus(errno, daemon->dir_);
+    }
   }
   const std::string config = base + "/lgpud.toml";
   std::ofstream(config) << "[daemon]\n"

@@ -18,9 +18,7 @@ absl::Status FailingBackend::CleanupFault(const char* call) {
 }
 
 absl::StatusOr<MemoryHandle> FailingBackend::Create(int device, Bytes bytes) {
-  if (options_.before_create) {
-    options_.before_create();
-  }
+  if (options_.before_create) options_.before_create();
   LGPU_RETURN_IF_ERROR(Fault("Create"));
   return backend_->Create(device, bytes);
 }

@@ -13,12 +13,8 @@ absl::StatusOr<std::unique_ptr<FakeRegionSource>> FakeRegionSource::Make(DeviceM
                                                                          const Options& options) {
   Options complete = options;
   const Bytes granularity = backend.devices()[0].granularity;
-  if (complete.reserved.is_zero()) {
-    complete.reserved = RoundUp(complete.limit, granularity) * 8;
-  }
-  if (complete.upstream == nullptr) {
-    complete.upstream = std::make_shared<FakeUpstream>();
-  }
+  if (complete.reserved.is_zero()) complete.reserved = RoundUp(complete.limit, granularity) * 8;
+  if (complete.upstream == nullptr) complete.upstream = std::make_shared<FakeUpstream>();
   complete.upstream->limit = complete.limit.count();
   LGPU_ASSIGN_OR_RETURN(std::byte* const base, backend.Reserve(0, complete.reserved));
   return std::unique_ptr<FakeRegionSource>(new FakeRegionSource(backend, complete, base));
@@ -40,9 +36,7 @@ FakeRegionSource::~FakeRegionSource() {
 }
 
 absl::StatusOr<std::vector<Chunk>> FakeRegionSource::Grow(const GrowRequest& request) {
-  if (upstream_->faults.Next()) {
-    return absl::UnavailableError("injected: Grow");
-  }
+  if (upstream_->faults.Next()) return absl::UnavailableError("injected: Grow");
   const Bytes limit = RoundUp(Bytes(upstream_->limit), granularity());
   const Bytes ceiling = std::min(limit, Bytes(upstream_->card));
   Bytes give;
@@ -57,9 +51,7 @@ absl::StatusOr<std::vector<Chunk>> FakeRegionSource::Grow(const GrowRequest& req
       return RefusalStatus(refusal);
     }
     give = std::min(room, options_.no_smaller ? RoundUp(request.wanted, options_.chunk) : request.wanted);
-    if (upstream_->granted.compare_exchange_weak(granted, granted + give.count())) {
-      break;
-    }
+    if (upstream_->granted.compare_exchange_weak(granted, granted + give.count())) break;
   }
   std::vector<Chunk> chunks;
   for (Bytes left = give; !left.is_zero();) {
@@ -68,9 +60,7 @@ absl::StatusOr<std::vector<Chunk>> FakeRegionSource::Grow(const GrowRequest& req
     if (!memory.ok()) {
       upstream_->granted -= left.count();
       std::vector<ChunkId> ids;
-      for (const Chunk& chunk : chunks) {
-        ids.push_back(chunk.id);
-      }
+      for (const Chunk& chunk : chunks) ids.push_back(chunk.id);
       Return(ids).IgnoreError();
       return memory.status();
     }
@@ -79,18 +69,14 @@ absl::StatusOr<std::vector<Chunk>> FakeRegionSource::Grow(const GrowRequest& req
     chunks.push_back({ChunkId{next_id_++}, bytes});
     chunks_.emplace(chunks.back().id, Held{*memory, bytes});
   }
-  if (request.ahead && upstream_->on_its_way) {
-    upstream_->on_its_way();
-  }
+  if (request.ahead && upstream_->on_its_way) upstream_->on_its_way();
   return chunks;
 }
 
 absl::StatusOr<FakeRegionSource::Held> FakeRegionSource::Find(ChunkId id, bool mapped) {
   MutexLock lock(mutex_);
   const auto found = chunks_.find(id);
-  if (found == chunks_.end()) {
-    return absl::NotFoundError(absl::StrCat("chunk ", id.value, " is not granted"));
-  }
+  if (found == chunks_.end()) return absl::NotFoundError(absl::StrCat("chunk ", id.value, " is not granted"));
   if ((found->second.address != nullptr) != mapped) {
     return absl::FailedPreconditionError(
         absl::StrCat("chunk ", id.value, mapped ? " is not mapped" : " is mapped"));
@@ -120,18 +106,14 @@ absl::Status FakeRegionSource::SetAccessByRuns(std::span<const ChunkPlacement> p
   for (std::size_t i = 0; i < ranges.size();) {
     const Bytes start = ranges[i].first;
     Bytes end = start;
-    for (; i < ranges.size() && ranges[i].first == end; ++i) {
-      end += ranges[i].second;
-    }
+    for (; i < ranges.size() && ranges[i].first == end; ++i) end += ranges[i].second;
     LGPU_RETURN_IF_ERROR(backend_.SetAccess(base_ + start.count(), end - start));
   }
   return absl::OkStatus();
 }
 
 absl::Status FakeRegionSource::Map(std::span<const ChunkPlacement> placements) {
-  if (upstream_->faults.Next()) {
-    return absl::InternalError("injected: Map");
-  }
+  if (upstream_->faults.Next()) return absl::InternalError("injected: Map");
   absl::Status status;
   std::vector<ChunkPlacement> done;
   for (const ChunkPlacement& placement : placements) {
@@ -140,18 +122,12 @@ absl::Status FakeRegionSource::Map(std::span<const ChunkPlacement> placements) {
     if (status.ok() && placement.offset + held->bytes > options_.reserved) {
       status = absl::InvalidArgumentError("a placement lies outside the region");
     }
-    if (status.ok()) {
-      status = backend_.Map(base_ + placement.offset.count(), held->memory);
-    }
-    if (!status.ok()) {
-      break;
-    }
+    if (status.ok()) status = backend_.Map(base_ + placement.offset.count(), held->memory);
+    if (!status.ok()) break;
     SetAddress(placement.id, base_ + placement.offset.count());
     done.push_back(placement);
   }
-  if (status.ok()) {
-    status = SetAccessByRuns(placements);
-  }
+  if (status.ok()) status = SetAccessByRuns(placements);
   if (!status.ok()) {
     for (const ChunkPlacement& placement : done) {
       backend_.Unmap(base_ + placement.offset.count()).IgnoreError();
@@ -162,12 +138,8 @@ absl::Status FakeRegionSource::Map(std::span<const ChunkPlacement> placements) {
 }
 
 absl::Status FakeRegionSource::Unmap(std::span<const ChunkId> chunks) {
-  if (upstream_->faults.Next()) {
-    return absl::InternalError("injected: Unmap");
-  }
-  for (const ChunkId id : chunks) {
-    LGPU_RETURN_IF_ERROR(Find(id, true).status());
-  }
+  if (upstream_->faults.Next()) return absl::InternalError("injected: Unmap");
+  for (const ChunkId id : chunks) LGPU_RETURN_IF_ERROR(Find(id, true).status());
   for (const ChunkId id : chunks) {
     LGPU_ASSIGN_OR_RETURN(const Held held, Find(id, true));
     LGPU_RETURN_IF_ERROR(backend_.Unmap(held.address));
@@ -180,9 +152,7 @@ absl::Status FakeRegionSource::Return(std::span<const ChunkId> chunks) {
   // The chunks go in any case, as with a daemon that does not answer.
   const absl::Status answer =
       upstream_->faults.Next() ? absl::UnavailableError("injected: Return") : absl::OkStatus();
-  for (const ChunkId id : chunks) {
-    LGPU_RETURN_IF_ERROR(Find(id, false).status());
-  }
+  for (const ChunkId id : chunks) LGPU_RETURN_IF_ERROR(Find(id, false).status());
   for (const ChunkId id : chunks) {
     LGPU_ASSIGN_OR_RETURN(const Held held, Find(id, false));
     {

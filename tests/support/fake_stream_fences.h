@@ -48,9 +48,7 @@ class FakeStreamFences final : public StreamFences {
 
   absl::StatusOr<std::uint64_t> Record(StreamId stream) override {
     MutexLock lock(mutex_);
-    if (fail_) {
-      return absl::InternalError("injected: Record");
-    }
+    if (fail_) return absl::InternalError("injected: Record");
     ++records_;
     return queued_[stream];
   }

@@ -30,9 +30,7 @@ inline std::uint64_t Pinned(const World& world) {
   std::uint64_t pinned = 0;
   for (const auto& [offset, bytes] : world.chunks) {
     const auto at = world.live.lower_bound(offset + bytes);
-    if (at != world.live.begin() && std::prev(at)->first + std::prev(at)->second > offset) {
-      pinned += bytes;
-    }
+    if (at != world.live.begin() && std::prev(at)->first + std::prev(at)->second > offset) pinned += bytes;
   }
   return pinned;
 }
@@ -63,13 +61,9 @@ inline std::optional<std::uint64_t> Needed(const World& world, const Need& need)
   std::vector<std::uint64_t> starts;
   const auto add = [&](std::uint64_t border) {
     starts.push_back((border + step - 1) / step * step);
-    if (border >= need.bytes) {
-      starts.push_back((border - need.bytes) / step * step);
-    }
+    if (border >= need.bytes) starts.push_back((border - need.bytes) / step * step);
   };
-  for (std::uint64_t border = 0; border <= world.reserved; border += world.page) {
-    add(border);
-  }
+  for (std::uint64_t border = 0; border <= world.reserved; border += world.page) add(border);
   for (const auto& [offset, bytes] : world.live) {
     add(offset);
     add(offset + bytes);
@@ -77,18 +71,12 @@ inline std::optional<std::uint64_t> Needed(const World& world, const Need& need)
   std::optional<std::uint64_t> fewest;
   for (const std::uint64_t start : starts) {
     const std::uint64_t end = start + need.bytes;
-    if (end > world.reserved || end < start) {
-      continue;
-    }
+    if (end > world.reserved || end < start) continue;
     const auto at = world.live.lower_bound(end);
-    if (at != world.live.begin() && std::prev(at)->first + std::prev(at)->second > start) {
-      continue;
-    }
+    if (at != world.live.begin() && std::prev(at)->first + std::prev(at)->second > start) continue;
     const std::uint64_t first = start / world.page;
     const std::uint64_t last = (end + world.page - 1) / world.page;
-    if (barred_before[last] != barred_before[first]) {
-      continue;
-    }
+    if (barred_before[last] != barred_before[first]) continue;
     const std::uint64_t cost = (loose_before[last] - loose_before[first]) * world.page;
     fewest = std::min(fewest.value_or(cost), cost);
   }

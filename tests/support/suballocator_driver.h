@@ -73,9 +73,7 @@ class SuballocatorDriver {
       default:
         if (b % 64 == 0) {
           core_.RebaseStamps(a % 4);
-          for (Page& page : pages_) {
-            page.freed -= std::min(page.freed, a % 4);
-          }
+          for (Page& page : pages_) page.freed -= std::min(page.freed, a % 4);
           stamp_ -= std::min(stamp_, a % 4);
         } else {
           LGPU_CHECK(stale_.empty() || !core_.IsLive(stale_[a % stale_.size()]));
@@ -100,9 +98,7 @@ class SuballocatorDriver {
         .search = static_cast<Suballocator::Search>(a / 256 % 2),
         .settled = a / 512 % 2 == 0 ? Suballocator::kYoungest : stamp_ / 2};
     const auto plan = core_.PlanGrowth(request, options);
-    if (!plan || open_.size() > 3) {
-      return;
-    }
+    if (!plan || open_.size() > 3) return;
     Open open;
     Bytes fresh;
     for (const Suballocator::Run& run : core_.UnmappedRuns(*plan)) {
@@ -128,9 +124,7 @@ class SuballocatorDriver {
   }
 
   void Close(std::uint32_t a, bool commit) {
-    if (open_.empty()) {
-      return;
-    }
+    if (open_.empty()) return;
     const std::size_t i = a % open_.size();
     const Open open = open_[i];
     open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -162,30 +156,22 @@ class SuballocatorDriver {
       LGPU_CHECK(!small || ((p == 0 || pages_[p - 1].chunk != pages_[p].chunk) &&
                             (p + 1 == kPages || pages_[p + 1].chunk != pages_[p].chunk)));
     }
-    for (const Handle stale : stale_) {
-      LGPU_CHECK(stale != block);
-    }
+    for (const Handle stale : stale_) LGPU_CHECK(stale != block);
     live_[range.offset] = {range, block};
     used_ += range.bytes;
   }
 
   void FreeOne(std::uint32_t a) {
-    if (live_.empty()) {
-      return;
-    }
+    if (live_.empty()) return;
     const auto at = std::next(live_.begin(), static_cast<std::ptrdiff_t>(a % live_.size()));
     const auto [range, block] = at->second;
     live_.erase(at);
     core_.Free(block, ++stamp_);
     LGPU_CHECK(!core_.IsLive(block));
     used_ -= range.bytes;
-    for (std::uint64_t p = First(range); p < End(range); ++p) {
-      pages_[p].freed = stamp_;
-    }
+    for (std::uint64_t p = First(range); p < End(range); ++p) pages_[p].freed = stamp_;
     stale_.push_back(block);
-    if (stale_.size() > 64) {
-      stale_.erase(stale_.begin());
-    }
+    if (stale_.size() > 64) stale_.erase(stale_.begin());
   }
 
   void Detach(std::uint32_t a, std::uint32_t b) {
@@ -200,19 +186,13 @@ class SuballocatorDriver {
       }
     }
     LGPU_CHECK(idle == core_.idle(settled));
-    if (runs.empty()) {
-      return;
-    }
+    if (runs.empty()) return;
     const Suballocator::IdleRun& run = runs[a % runs.size()];
     // From a chunk's start to a chunk's end.
     std::uint64_t first = First(run.range) + a / 256 % (run.range.bytes / kPage);
     std::uint64_t end = first + 1;
-    while (first > First(run.range) && pages_[first - 1].chunk == pages_[first].chunk) {
-      --first;
-    }
-    while (end < End(run.range) && (pages_[end].chunk == pages_[end - 1].chunk || b / 8 % 4 != 0)) {
-      ++end;
-    }
+    while (first > First(run.range) && pages_[first - 1].chunk == pages_[first].chunk) --first;
+    while (end < End(run.range) && (pages_[end].chunk == pages_[end - 1].chunk || b / 8 % 4 != 0)) ++end;
     const Handle detached = core_.Detach(run, {kPage * first, kPage * (end - first)});
     CheckAll();
     if (b / 4 % 2 == 0) {
@@ -226,26 +206,18 @@ class SuballocatorDriver {
 
   void CheckAll() const {
     const absl::Status status = core_.CheckInvariants();
-    if (!status.ok()) {
-      std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-    }
+    if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
     LGPU_CHECK(status.ok());
     LGPU_CHECK(core_.used() == used_ && core_.live_blocks() == live_.size());
     std::uint64_t mapped = 0;
-    for (const Page& page : pages_) {
-      mapped += page.chunk != 0 ? 1 : 0;
-    }
+    for (const Page& page : pages_) mapped += page.chunk != 0 ? 1 : 0;
     LGPU_CHECK(core_.mapped() == kPage * mapped);
   }
 
   // Nothing is left when all is given back: one free range for each run of mapped pages.
   void Finish() {
-    while (!open_.empty()) {
-      Close(0, false);
-    }
-    while (!live_.empty()) {
-      FreeOne(0);
-    }
+    while (!open_.empty()) Close(0, false);
+    while (!live_.empty()) FreeOne(0);
     CheckAll();
     std::size_t ranges = 0;
     Suballocator::Snapshot snapshot;

@@ -28,9 +28,7 @@ std::string Shape(const Trace& trace) {
   for (const Event& event : trace.events) {
     shape += shape.empty() ? "" : " ";
     shape += (event.kind == Event::Kind::kAllocate ? "+" : "-") + std::to_string(event.slot);
-    if (event.kind == Event::Kind::kAllocate) {
-      shape += ":" + std::to_string(event.bytes.count());
-    }
+    if (event.kind == Event::Kind::kAllocate) shape += ":" + std::to_string(event.bytes.count());
   }
   return shape;
 }

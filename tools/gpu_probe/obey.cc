@@ -313,8 +313,9 @@ std::string Obedience::Cost(std::size_t bytes, int count) {
     CUmemGenericAllocationHandle taken = 0;
     int fd = -1;
     const CUdeviceptr address = base + i * bytes;
-    if (!Time(create, [&] { return cu_.MemCreate(&made, bytes, &properties, 0); }))
+    if (!Time(create, [&] { return cu_.MemCreate(&made, bytes, &properties, 0); })) {
       return "error cuMemCreate";
+    }
     Time(exports, [&] {
       return cu_.MemExportToShareableHandle(&fd, made, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     });

@@ -173,9 +173,7 @@ absl::Status CudaBackend::CheckChunkSize(int device, Bytes bytes) const {
 
 absl::Status CudaBackend::Explain(const Purpose& purpose, CUresult result) {
   if (result == CUDA_SUCCESS) return absl::OkStatus();
-  if (DescriptorsAreUsedUp()) {
-    return MachineRefusal(RefusalReason::kDescriptors, purpose.what, purpose.asked);
-  }
+  if (DescriptorsAreUsedUp()) return MachineRefusal(RefusalReason::kDescriptors, purpose.what, purpose.asked);
   if (result != CUDA_ERROR_OUT_OF_MEMORY) return driver_.Check(purpose.call, result);
   const PhysicalDevice& about = devices_[static_cast<std::size_t>(purpose.device)];
   Refusal refusal;

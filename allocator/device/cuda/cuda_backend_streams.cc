@@ -199,8 +199,9 @@ absl::StatusOr<CUfunction> CudaBackend::FunctionOf(int device, const DeviceKerne
   {
     MutexLock lock(gpu.mutex);
     if (const auto known = gpu.functions.find(&kernel); known != gpu.functions.end()) return known->second;
-    if (const auto loaded = gpu.modules.find(kernel.image); loaded != gpu.modules.end())
+    if (const auto loaded = gpu.modules.find(kernel.image); loaded != gpu.modules.end()) {
       module = loaded->second;
+    }
   }
   if (module == nullptr) {
     const CUresult loaded = LoadImage(driver_, *kernel.image, &module);

@@ -89,9 +89,7 @@ absl::StatusOr<std::uint64_t> CudaStream::Record() {
     MutexLock lock(mutex_);
     pending_.emplace(sequence, std::move(event));
   }
-  if (oldest != 0) {
-    LGPU_RETURN_IF_ERROR(HasPassed(oldest).status());
-  }
+  if (oldest != 0) LGPU_RETURN_IF_ERROR(HasPassed(oldest).status());
   return sequence;
 }
 

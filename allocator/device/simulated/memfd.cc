@@ -37,9 +37,7 @@ std::optional<Bytes> AvailableMachineMemory() {
   std::ifstream meminfo("/proc/meminfo");
   for (std::string line; std::getline(meminfo, line);) {
     unsigned long long kib = 0;
-    if (std::sscanf(line.c_str(), "MemAvailable: %llu kB", &kib) == 1) {
-      return Bytes(kib << 10);
-    }
+    if (std::sscanf(line.c_str(), "MemAvailable: %llu kB", &kib) == 1) return Bytes(kib << 10);
   }
   return std::nullopt;
 }
@@ -47,9 +45,7 @@ std::optional<Bytes> AvailableMachineMemory() {
 bool MachineHasMemory(Bytes bytes) {
   struct sysinfo info {};
   const Bytes needed = SaturatingAdd(bytes, kMachineReserve);
-  if (sysinfo(&info) == 0 && Bytes(std::uint64_t{info.freeram} * info.mem_unit) >= needed) {
-    return true;
-  }
+  if (sysinfo(&info) == 0 && Bytes(std::uint64_t{info.freeram} * info.mem_unit) >= needed) return true;
   // The kernel can take memory back from the page cache; reading that number is slower.
   return AvailableMachineMemory().value_or(needed) >= needed;
 }
@@ -94,14 +90,10 @@ std::uint64_t MaxMappings() {
 }
 
 absl::Status MappingError(const char* call, int error, Bytes asked) {
-  if (error != ENOMEM) {
-    return SystemCallError(call, error);
-  }
+  if (error != ENOMEM) return SystemCallError(call, error);
   std::ifstream maps("/proc/self/maps");
   std::uint64_t mappings = 0;
-  for (std::string line; std::getline(maps, line);) {
-    ++mappings;
-  }
+  for (std::string line; std::getline(maps, line);) ++mappings;
   const std::uint64_t most = MaxMappings();
   constexpr std::uint64_t kNearly = 16;  // a call needs up to two; other threads may have added some since
   const bool out_of_mappings = mappings + kNearly >= most;
@@ -116,18 +108,12 @@ std::string ChunkMemfdName(const std::string& uuid) {
 
 absl::StatusOr<UniqueFd> CreateChunkMemfd(Bytes bytes, bool sparse, const std::string& name) {
   constexpr std::string_view kWhat = "chunk of simulated device memory";
-  if (!sparse && !MachineHasMemory(bytes)) {
-    return MachineRefusal(RefusalReason::kBackend, kWhat, bytes);
-  }
+  if (!sparse && !MachineHasMemory(bytes)) return MachineRefusal(RefusalReason::kBackend, kWhat, bytes);
   UniqueFd fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) {
     const int error = errno;
-    if (error == EMFILE || error == ENFILE) {
-      return MachineRefusal(RefusalReason::kDescriptors, kWhat, bytes);
-    }
-    if (error == ENOMEM) {
-      return MachineRefusal(RefusalReason::kBackend, kWhat, bytes);
-    }
+    if (error == EMFILE || error == ENFILE) return MachineRefusal(RefusalReason::kDescriptors, kWhat, bytes);
+    if (error == ENOMEM) return MachineRefusal(RefusalReason::kBackend, kWhat, bytes);
     return SystemCallError("memfd_create of a chunk", error);
   }
   const auto size = static_cast<off_t>(bytes.count());
@@ -136,14 +122,10 @@ absl::StatusOr<UniqueFd> CreateChunkMemfd(Bytes bytes, bool sparse, const std::s
   }
   if (!sparse && RetryInterrupted([&] { return fallocate(fd.get(), 0, 0, size); }) != 0) {
     const int error = errno;
-    if (error == ENOSPC || error == ENOMEM) {
-      return MachineRefusal(RefusalReason::kBackend, kWhat, bytes);
-    }
+    if (error == ENOSPC || error == ENOMEM) return MachineRefusal(RefusalReason::kBackend, kWhat, bytes);
     return SystemCallError("fallocate of a new chunk", error);
   }
-  if (fcntl(fd.get(), F_ADD_SEALS, kChunkSeals) != 0) {
-    return SystemCallError("sealing a new chunk", errno);
-  }
+  if (fcntl(fd.get(), F_ADD_SEALS, kChunkSeals) != 0) return SystemCallError("sealing a new chunk", errno);
   return fd;
 }
 

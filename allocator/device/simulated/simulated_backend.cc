@@ -105,15 +105,11 @@ std::vector<absl::Status> SimulatedBackend::ReclaimLost(std::span<const std::uin
                                      absl::UnavailableError(std::string(holders.status().message())));
   }
   for (const MemfdHolder& holder : *holders) {
-    if (!std::binary_search(sorted.begin(), sorted.end(), holder.inode)) {
-      continue;
-    }
+    if (!std::binary_search(sorted.begin(), sorted.end(), holder.inode)) continue;
     const absl::Status emptied = EmptyHeldMemfd(holder);
     const auto [entry, is_new] = found.emplace(holder.inode, emptied);
     // One way of many is enough: emptying through it frees the pages.
-    if (!is_new && emptied.ok()) {
-      entry->second = emptied;
-    }
+    if (!is_new && emptied.ok()) entry->second = emptied;
   }
   std::vector<absl::Status> results;
   for (const std::uint64_t identity : identities) {
@@ -173,17 +169,13 @@ absl::Status SimulatedBackend::Map(std::byte* address, MemoryHandle memory) {
     }
     regions_.ranges().Settle(address, status.ok());
   }
-  if (!status.ok()) {
-    memory_.SetUnmapped(memory);
-  }
+  if (!status.ok()) memory_.SetUnmapped(memory);
   return status;
 }
 
 absl::Status SimulatedBackend::SetAccess(std::byte* address, Bytes bytes) {
   LGPU_RETURN_IF_ERROR(CheckAlive());
-  if (bytes.is_zero()) {
-    return absl::InvalidArgumentError("set access: an empty range");
-  }
+  if (bytes.is_zero()) return absl::InvalidArgumentError("set access: an empty range");
   LGPU_ASSIGN_OR_RETURN(const std::vector<MappedRanges::MappedRange> ranges,
                         regions_.ranges().BeginAccess(address, bytes));
   absl::Status status;
@@ -221,9 +213,7 @@ absl::Status SimulatedBackend::Unmap(std::byte* address) {
   }
   const absl::Status status = MakeUnmapped(address, mapping.bytes);
   regions_.ranges().Settle(address, /*mapped=*/!status.ok());
-  if (status.ok()) {
-    memory_.SetUnmapped(mapping.memory);
-  }
+  if (status.ok()) memory_.SetUnmapped(mapping.memory);
   return status;
 }
 
@@ -232,9 +222,7 @@ namespace {
 // FNV-1a: the same on every machine and in every build, which std::hash does not promise.
 std::uint64_t StableHash(std::string_view text) {
   std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  }
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return hash ^ (hash >> 29);
 }
 

@@ -36,9 +36,7 @@ absl::StatusOr<StreamHandle> SimulatedBackend::AdoptStream(int device, void* nat
 absl::Status SimulatedBackend::DestroyStream(StreamHandle stream) {
   LGPU_RETURN_IF_ERROR(CheckAlive());
   LGPU_ASSIGN_OR_RETURN(const LiveStream live, streams_.Remove(stream));
-  if (live.queue != nullptr) {
-    live.queue->Wait(live.queue->queued());
-  }
+  if (live.queue != nullptr) live.queue->Wait(live.queue->queued());
   return absl::OkStatus();
 }
 
@@ -67,9 +65,7 @@ absl::StatusOr<SimulatedBackend::LiveStream> SimulatedBackend::FindFence(const F
 
 absl::Status SimulatedBackend::Drain(StreamHandle stream) {
   LGPU_ASSIGN_OR_RETURN(const LiveStream live, FindStream(stream));
-  if (live.queue != nullptr) {
-    live.queue->Wait(live.queue->queued());
-  }
+  if (live.queue != nullptr) live.queue->Wait(live.queue->queued());
   return absl::OkStatus();
 }
 
@@ -89,18 +85,14 @@ absl::StatusOr<bool> SimulatedBackend::HasPassed(const Fence& fence) {
 
 absl::Status SimulatedBackend::Wait(const Fence& fence) {
   LGPU_ASSIGN_OR_RETURN(const LiveStream live, FindFence(fence));
-  if (live.queue != nullptr) {
-    live.queue->Wait(fence.sequence);
-  }
+  if (live.queue != nullptr) live.queue->Wait(fence.sequence);
   return absl::OkStatus();
 }
 
 absl::Status SimulatedBackend::WaitOnStream(StreamHandle stream, const Fence& fence) {
   LGPU_ASSIGN_OR_RETURN(const LiveStream waiter, FindStream(stream));
   LGPU_ASSIGN_OR_RETURN(const LiveStream other, FindFence(fence));
-  if (other.queue == nullptr || waiter.queue == other.queue) {
-    return absl::OkStatus();
-  }
+  if (other.queue == nullptr || waiter.queue == other.queue) return absl::OkStatus();
   if (waiter.queue == nullptr) {
     other.queue->Wait(fence.sequence);
   } else {
@@ -113,9 +105,7 @@ absl::Status SimulatedBackend::CopyToDevice(StreamHandle stream, std::byte* to, 
                                             Bytes bytes) {
   LGPU_ASSIGN_OR_RETURN(const LiveStream live, FindStream(stream));
   LGPU_RETURN_IF_ERROR(regions_.ranges().CheckAccessible(to, bytes));
-  if (bytes.is_zero()) {
-    return absl::OkStatus();
-  }
+  if (bytes.is_zero()) return absl::OkStatus();
   if (live.queue == nullptr) {
     std::memcpy(to, from, bytes.count());
     return absl::OkStatus();
@@ -132,9 +122,7 @@ absl::Status SimulatedBackend::CopyToDevice(StreamHandle stream, std::byte* to, 
 absl::Status SimulatedBackend::CopyToHost(StreamHandle stream, void* to, const std::byte* from, Bytes bytes) {
   LGPU_ASSIGN_OR_RETURN(const LiveStream live, FindStream(stream));
   LGPU_RETURN_IF_ERROR(regions_.ranges().CheckAccessible(from, bytes));
-  if (bytes.is_zero()) {
-    return absl::OkStatus();
-  }
+  if (bytes.is_zero()) return absl::OkStatus();
   if (live.queue == nullptr) {
     std::memcpy(to, from, bytes.count());
     return absl::OkStatus();
@@ -151,9 +139,7 @@ absl::Status SimulatedBackend::CopyOnDevice(StreamHandle stream, std::byte* to, 
   LGPU_ASSIGN_OR_RETURN(const LiveStream live, FindStream(stream));
   LGPU_ASSIGN_OR_RETURN(const int target, regions_.ranges().DeviceOf(to, bytes));
   LGPU_ASSIGN_OR_RETURN(const int source, regions_.ranges().DeviceOf(from, bytes));
-  if (bytes.is_zero()) {
-    return absl::OkStatus();
-  }
+  if (bytes.is_zero()) return absl::OkStatus();
   LGPU_RETURN_IF_ERROR(CheckCopyTarget(live.device, target));
   if (live.queue == nullptr) {
     std::memmove(to, from, bytes.count());

@@ -22,9 +22,7 @@ SimulatedRegions::SimulatedRegions()
     : ranges_(std::max(MaxMappings(), kMappingsForTheRest) - kMappingsForTheRest) {}
 
 SimulatedRegions::~SimulatedRegions() {
-  for (const auto& [base, bytes] : ranges_.TakeAll().reservations) {
-    munmap(base, bytes.count());
-  }
+  for (const auto& [base, bytes] : ranges_.TakeAll().reservations) munmap(base, bytes.count());
 }
 
 absl::StatusOr<std::byte*> SimulatedRegions::Reserve(Bytes bytes) {
@@ -41,9 +39,7 @@ absl::StatusOr<std::byte*> SimulatedRegions::Reserve(Bytes bytes) {
   const auto number = reinterpret_cast<std::uintptr_t>(start);
   const std::size_t skip = RoundUp(Bytes(number), kRegionAlignment).count() - number;
   std::byte* const base = start + skip;
-  if (skip != 0) {
-    munmap(start, skip);
-  }
+  if (skip != 0) munmap(start, skip);
   munmap(base + bytes.count(), kRegionAlignment.count() - skip);
   if (madvise(base, bytes.count(), MADV_DONTFORK) != 0) {
     const int error = errno;
@@ -56,17 +52,13 @@ absl::StatusOr<std::byte*> SimulatedRegions::Reserve(Bytes bytes) {
 
 absl::Status SimulatedRegions::Unreserve(std::byte* base, Bytes bytes) {
   if (absl::Status taken = ranges_.TakeReservation(base, bytes); !taken.ok()) return taken;
-  if (munmap(base, bytes.count()) != 0) {
-    return SystemCallError("munmap of reserved addresses", errno);
-  }
+  if (munmap(base, bytes.count()) != 0) return SystemCallError("munmap of reserved addresses", errno);
   return absl::OkStatus();
 }
 
 absl::Status MakeUnmapped(std::byte* address, Bytes bytes) {
   void* const result = mmap(address, bytes.count(), PROT_NONE, kReservedFlags | MAP_FIXED, -1, 0);
-  if (result == MAP_FAILED) {
-    return SystemCallError("mmap of reserved addresses over a mapping", errno);
-  }
+  if (result == MAP_FAILED) return SystemCallError("mmap of reserved addresses over a mapping", errno);
   // Lets the range merge with its neighbours again; a child may inherit an empty range.
   madvise(address, bytes.count(), MADV_DONTFORK);
   return absl::OkStatus();

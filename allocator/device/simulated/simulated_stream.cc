@@ -16,9 +16,7 @@ absl::StatusOr<std::shared_ptr<SimulatedStream>> SimulatedStream::Start() {
   sigset_t blocked;
   sigset_t previous;
   sigfillset(&blocked);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) {
-    sigdelset(&blocked, fault);
-  }
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&blocked, fault);
   pthread_sigmask(SIG_SETMASK, &blocked, &previous);
   absl::Status status;
   try {
@@ -28,16 +26,12 @@ absl::StatusOr<std::shared_ptr<SimulatedStream>> SimulatedStream::Start() {
         absl::StrCat("no thread for a stream: ", error.what(), "; see ulimit -u and the cgroup's pids.max"));
   }
   pthread_sigmask(SIG_SETMASK, &previous, nullptr);
-  if (!status.ok()) {
-    return status;
-  }
+  if (!status.ok()) return status;
   return stream;
 }
 
 SimulatedStream::~SimulatedStream() {
-  if (!thread_.joinable()) {
-    return;
-  }
+  if (!thread_.joinable()) return;
   {
     MutexLock lock(mutex_);
     ending_ = true;
@@ -69,9 +63,7 @@ bool SimulatedStream::HasPassed(std::uint64_t sequence) const {
 
 void SimulatedStream::Wait(std::uint64_t sequence) {
   MutexLock lock(mutex_);
-  while (done_ < sequence) {
-    changed_.Wait(mutex_);
-  }
+  while (done_ < sequence) changed_.Wait(mutex_);
 }
 
 bool SimulatedStream::IsIdle() const {
@@ -84,12 +76,8 @@ void SimulatedStream::Run() {
     std::function<void()> work;
     {
       MutexLock lock(mutex_);
-      while (work_.empty() && !ending_) {
-        changed_.Wait(mutex_);
-      }
-      if (work_.empty()) {
-        return;
-      }
+      while (work_.empty() && !ending_) changed_.Wait(mutex_);
+      if (work_.empty()) return;
       work = std::move(work_.front());
       work_.pop_front();
     }

@@ -375,9 +375,7 @@ class Runner {
   void Restart() {
     ++counts_.restarts;
     MakeBroker();
-    for (const Device& device : devices_) {
-      ASSERT_TRUE(broker_->RestoreDevice(device.id, SpecOf(device)).ok());
-    }
+    for (const Device& device : devices_) ASSERT_TRUE(broker_->RestoreDevice(device.id, SpecOf(device)).ok());
     for (Program& program : programs_) {
       std::vector<Broker::RestoredCharge> charges;
       for (Account& account : program.accounts) account.held.clear();

@@ -307,9 +307,7 @@ class Runner : BrokerModel {
     const bool waits = std::any_of(waiting_.begin(), waiting_.end(),
                                    [&](const auto& waiter) { return waiter.second.device == id; });
     // Spare chunks that the card does not give back have no name that the model knows.
-    if (waits || (preallocate && stuck_[static_cast<std::size_t>(card)])) {
-      return;
-    }
+    if (waits || (preallocate && stuck_[static_cast<std::size_t>(card)])) return;
     for (const SessionEntry& session : sessions_) {
       ReturnChunks(session.id, id, PiecesOf(session.id, id, State::kGranted));
     }
@@ -372,9 +370,7 @@ class Runner : BrokerModel {
       return Serve(before.card);
     }
     SetSpare(id, spare - surplus);
-    if (!surplus.is_zero()) {
-      model_.pieces.push_back({id, 0, ChunkId(), surplus, State::kLeaving, true});
-    }
+    if (!surplus.is_zero()) model_.pieces.push_back({id, 0, ChunkId(), surplus, State::kLeaving, true});
     if (!missing.is_zero()) model_.pieces.push_back({id, 0, ChunkId(), missing, State::kPromised});
     Serve(before.card);
     if (!surplus.is_zero()) Reclaim({before.card});
@@ -403,15 +399,11 @@ class Runner : BrokerModel {
                                                .wanted = request.wanted,
                                                .asked_at = now_,
                                                .deadline = request.deadline});
-    if (guaranteed) {
-      ASSERT_TRUE(answer.status.ok() && !answer.wait) << "refused inside its guarantee";
-    }
+    if (guaranteed) ASSERT_TRUE(answer.status.ok() && !answer.wait) << "refused inside its guarantee";
     if (EndTurnInTime(card)) Serve(card);
     // Ids of requests rise by one; only one that waits has a name.
     const std::uint64_t grow = ++last_grow_;
-    if (answer.wait) {
-      ASSERT_EQ(answer.wait->value, grow);
-    }
+    if (answer.wait) ASSERT_EQ(answer.wait->value, grow);
     waiting_.emplace(grow, request);
     Charge(grow);
     if (waiting_.at(grow).phase == Phase::kCard) Serve(card);

@@ -72,9 +72,7 @@ class Rig {
   }
   // Waits, as a session's thread does, until the request has its answer.
   Broker::GrowAnswer Finish(Broker::GrowAnswer answer) {
-    while (answer.wait) {
-      answer = broker_->Continue(*answer.wait);
-    }
+    while (answer.wait) answer = broker_->Continue(*answer.wait);
     return answer;
   }
   Broker::CardInfo Card() const { return broker_->Cards().front(); }
@@ -87,9 +85,7 @@ class Rig {
 
 std::vector<ChunkId> Ids(const std::vector<Chunk>& chunks) {
   std::vector<ChunkId> ids;
-  for (const Chunk& chunk : chunks) {
-    ids.push_back(chunk.id);
-  }
+  for (const Chunk& chunk : chunks) ids.push_back(chunk.id);
   return ids;
 }
 
@@ -357,9 +353,7 @@ TEST(BrokerTest, PreallocatedMemoryHidesNoDeadlock) {
     const LogicalId ready = *rig.Device(kMiB * 16, kLease, true);
     const LogicalId a = *rig.Device(kMiB * 64);
     const LogicalId b = *rig.Device(kMiB * 64, LeaseKey{2});
-    if (in_use) {
-      ASSERT_TRUE(rig.Grow(first, ready, kMiB * 8).status.ok());
-    }
+    if (in_use) ASSERT_TRUE(rig.Grow(first, ready, kMiB * 8).status.ok());
     ASSERT_TRUE(rig.Grow(first, a, kMiB * 24).status.ok());
     ASSERT_TRUE(rig.Grow(second, b, kMiB * 24).status.ok());
     ASSERT_TRUE(rig.Grow(first, a, kMiB * 8, std::chrono::hours(1)).wait.has_value());
@@ -596,9 +590,7 @@ TEST(BrokerTest, AnExhaustedBackendIsAskedNowAndThenOnly) {
   rig.faults().FailFrom(1);
   const Clock::time_point start = Clock::now();
   Broker::GrowAnswer answer = rig.Grow(living, device, kMiB * 8, std::chrono::hours(1));
-  for (int i = 0; i < 1000 && answer.wait; ++i) {
-    answer = rig.broker().Continue(*answer.wait);
-  }
+  for (int i = 0; i < 1000 && answer.wait; ++i) answer = rig.broker().Continue(*answer.wait);
   ASSERT_TRUE(answer.wait.has_value()) << answer.status;
   const auto looks = (Clock::now() - start) / std::chrono::milliseconds(20);
   EXPECT_LE(rig.faults().calls(), static_cast<std::uint64_t>(looks) + 1);
@@ -708,15 +700,11 @@ bool Scenario(Rig& rig) {
   const absl::StatusOr<LogicalId> ready = rig.Device(kMiB * 64, kLease, true);
   for (const absl::StatusOr<LogicalId>& device : {growing, ready}) {
     ok = ok && device.ok();
-    if (!device.ok()) {
-      continue;
-    }
+    if (!device.ok()) continue;
     for (const SessionId user : {session, lost}) {
       const Broker::GrowAnswer answer = rig.Finish(rig.Grow(user, *device, kMiB * 6));
       ok = ok && answer.status.ok();
-      for (const Chunk& chunk : answer.chunks) {
-        ok = rig.broker().Export(user, chunk.id).ok() && ok;
-      }
+      for (const Chunk& chunk : answer.chunks) ok = rig.broker().Export(user, chunk.id).ok() && ok;
       if (!answer.chunks.empty() && user == session) {
         ok = rig.broker().Return(user, *device, Ids(answer.chunks)).ok() && ok;
       }
@@ -729,9 +717,7 @@ bool Scenario(Rig& rig) {
   for (int i = 0; i < 3 && !rig.broker().RetryUnconfirmed(); ++i) {
   }
   for (const absl::StatusOr<LogicalId>& device : {growing, ready}) {
-    if (device.ok()) {
-      rig.broker().RemoveDevice(*device);
-    }
+    if (device.ok()) rig.broker().RemoveDevice(*device);
   }
   EXPECT_TRUE(rig.broker().RetryUnconfirmed() || rig.broker().RetryUnconfirmed());
   EXPECT_EQ(rig.broker().Held(session), Bytes());

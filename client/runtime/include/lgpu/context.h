@@ -314,9 +314,7 @@ absl::StatusOr<Tensor> Context::Constant(std::initializer_list<std::initializer_
   std::vector<T> values;
   values.reserve(rows.size() * columns);
   for (const std::initializer_list<T>& row : rows) {
-    if (row.size() != columns) {
-      return absl::InvalidArgumentError("the rows of a constant differ in length");
-    }
+    if (row.size() != columns) return absl::InvalidArgumentError("the rows of a constant differ in length");
     values.insert(values.end(), row.begin(), row.end());
   }
   const Shape shape{static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(columns)};
