@@ -164,8 +164,9 @@ absl::Status Config::Impl::Resize(internal::ContextState& context, const ConfigS
     const bool never_said =
         limit == before.gpus[i].options.memory_limit && (limit.is_zero() || limit >= total);
     ResizeOptions sizes{limit, std::nullopt};
-    if (attached)
+    if (attached) {
       return ResizeOptions{limit, plan.gpus[i].options.guarantee};  // only to compare the two plans
+    }
     if (&plan == &before || never_said) {
       sizes.memory_limit = context.limit(static_cast<int>(i));
     } else if (limit.is_zero()) {
