@@ -179,7 +179,7 @@ void Admission::WaitForCard(WaiterId id, Waiter& waiter, bool can_ever_be, bool 
   if (can_ever_be && (tables_.now() < waiter.spec.deadline ||
                       ((held_back || trims_.HasHolders(waiter)) && MayAsk(waiter)))) {
     waiter.phase = Waiter::Phase::kCard;
-    waiter.need = {};                             // of other sessions than under the limit
+    waiter.need = {};                             // it asks other sessions than under the limit
     waiter.next_look = Broker::TimePoint::max();  // the caller serves the queue
     tables_.QueueOf(waiter).Join(id, tables_.devices.at(waiter.spec.device).spec.owner);
   } else {
@@ -236,6 +236,7 @@ void Admission::AdmitUnderLimit(LogicalId device) {
 void Admission::Leave(WaiterId id, Waiter& waiter) {
   if (waiter.phase == Waiter::Phase::kCard) {
     tables_.QueueOf(waiter).Leave(id, tables_.now());
+    waiter.need = {};  // under the limit it asks other sessions
   } else if (waiter.phase == Waiter::Phase::kLimit) {
     std::erase(tables_.devices.at(waiter.spec.device).limit_waiters, id);
   } else if (waiter.phase == Waiter::Phase::kCharged) {

@@ -56,7 +56,7 @@ bool PendingRequests::TakeIfSettled(WaiterId id, Waiter& mine, Broker::GrowAnswe
     admission_.Admit(id, waiter);
     if (waiter.phase == Waiter::Phase::kCard) queues_.Serve(card);
   }
-  if (waiter.phase == Waiter::Phase::kLimit && now < waiter.spec.deadline) LookForIdle(id, waiter);
+  if (waiter.phase == Waiter::Phase::kLimit && now < waiter.spec.deadline) LookForIdle(waiter);
   if (waiter.phase == Waiter::Phase::kCard && now >= waiter.next_look) queues_.Serve(card);
   if (waiter.IsQueued() && now >= waiter.spec.deadline && !admission_.IsBeingMade(waiter)) {
     RefusalCause cause{.reason = RefusalReason::kLimit};
@@ -84,11 +84,10 @@ bool PendingRequests::TakeIfSettled(WaiterId id, Waiter& mine, Broker::GrowAnswe
   return true;
 }
 
-void PendingRequests::LookForIdle(WaiterId id, Waiter& waiter) {
+void PendingRequests::LookForIdle(Waiter& waiter) {
   if (waiter.need.round == 0 || tables_.now() < waiter.need.look_again) return;
-  admission_.Leave(id, waiter);
-  admission_.Admit(id, waiter);
-  if (waiter.phase == Waiter::Phase::kCard) queues_.Serve(tables_.CardOf(waiter.spec.device));
+  // All requests of its line are admitted again, so that each keeps its place there.
+  queues_.Serve(tables_.CardOf(waiter.spec.device));
   // Where nothing had to be asked, because what is missing is on its way.
   waiter.need.look_again = std::max(waiter.need.look_again, tables_.now() + TrimTable::kPatience);
 }

@@ -42,7 +42,7 @@ class PendingRequests {
   void Forget(WaiterId id);
   /// Takes a parked request out if it waits no more; else says in `answer` how long it does.
   bool TakeIfSettled(WaiterId id, Waiter& mine, Broker::GrowAnswer& answer);
-  void LookForIdle(WaiterId id, Waiter& waiter);
+  void LookForIdle(Waiter& waiter);
   Broker::TimePoint NextLook(WaiterId id, const Waiter& waiter, Broker::TimePoint now) const;
   std::optional<Making> Conclude(Waiter& mine, Broker::GrowAnswer& answer);
 
