@@ -490,6 +490,10 @@ class Runner : BrokerModel {
       std::vector<std::uint64_t> requests;
       for (const auto& [grow, request] : waiting_) requests.push_back(grow);
       for (const std::uint64_t grow : requests) FetchOne(grow, slowly, again);
+      // A request that leaves, or moves the queue on, lets others be served that were looked at before it.
+      again = again || (!slowly && std::any_of(waiting_.begin(), waiting_.end(), [](const auto& entry) {
+                return entry.second.phase == Phase::kGranted || entry.second.phase == Phase::kRefused;
+              }));
     }
     for (const SessionEntry& session : sessions_) {
       if (!slowly) session.waker->Clear();
