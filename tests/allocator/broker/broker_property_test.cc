@@ -371,15 +371,10 @@ class Runner : BrokerModel {
     }
     SetSpare(id, spare - surplus);
     if (!surplus.is_zero()) model_.pieces.push_back({id, 0, ChunkId(), surplus, State::kLeaving, true});
-    if (!missing.is_zero()) model_.pieces.push_back({id, 0, ChunkId(), missing, State::kPromised});
+    if (!missing.is_zero()) model_.pieces.push_back({id, 0, ChunkId(), missing, State::kMade});
     Serve(before.card);
     if (!surplus.is_zero()) Reclaim({before.card});
-    if (missing.is_zero()) return;
-    std::erase_if(model_.pieces, [&](const LedgerModel::Piece& piece) {
-      return piece.device == id && piece.state == State::kPromised && piece.session == 0;
-    });
-    AddSpare(id, missing);
-    Serve(before.card);
+    FinishMaking();
   }
 
   void Grow(LogicalId id, const LedgerStep& step) {
