@@ -21,6 +21,8 @@ void Admission::Admit(WaiterId id, Waiter& waiter) {
         absl::StrCat("lease ", device.spec.lease_name, " has ended; create another one"));
   } else if (waiter.charge) {
     AdmitCharge(id, waiter);
+  } else if (waiter.spec.at_least > tables_.LimitOf(waiter.spec.device)) {
+    Refuse(waiter, {.reason = RefusalReason::kLimit});  // whatever is on its way back
   } else if (device.spec.preallocate) {
     AdmitPreallocated(id, waiter);
   } else {
@@ -36,7 +38,7 @@ void Admission::AdmitGrowing(WaiterId id, Waiter& waiter) {
   // While requests wait, the memory they wait for is not spent on growth ahead of need.
   const bool others_first =
       waiter.spec.ahead && (!device.limit_waiters.empty() || (takes_free && !queue.empty()));
-  if (others_first || waiter.spec.at_least > tables_.LimitOf(logical)) {
+  if (others_first) {
     Refuse(waiter, {.reason = RefusalReason::kLimit});
     return;
   }
@@ -72,7 +74,9 @@ Bytes Admission::BytesToCharge(const Waiter& waiter) const {
 
 void Admission::ChargeFor(Waiter& waiter, Bytes bytes) {
   tables_.ledger.Request(waiter.spec.device, bytes);
-  tables_.devices.at(waiter.spec.device).charged += bytes;
+  DeviceEntry& device = tables_.devices.at(waiter.spec.device);
+  device.charged += bytes;
+  device.claimed += waiter.spec.at_least;
   waiter.charged = bytes;
   waiter.phase = Waiter::Phase::kCharged;
 }
@@ -124,7 +128,8 @@ bool Admission::IsBeingMade(const Waiter& waiter) const {
   }
   const Bytes to_be_spare = device.spare_bytes + device.charged;
   const Bytes others = tables_.ledger.View(logical).held() - to_be_spare;
-  return std::min(to_be_spare, SaturatingSub(tables_.LimitOf(logical), others)) >= waiter.spec.at_least;
+  const Bytes room = std::min(to_be_spare, SaturatingSub(tables_.LimitOf(logical), others));
+  return room >= device.claimed + waiter.spec.at_least;
 }
 
 void Admission::AdmitCharge(WaiterId id, Waiter& waiter) {
@@ -240,6 +245,7 @@ void Admission::Leave(WaiterId id, Waiter& waiter) {
   } else if (waiter.phase == Waiter::Phase::kLimit) {
     std::erase(tables_.devices.at(waiter.spec.device).limit_waiters, id);
   } else if (waiter.phase == Waiter::Phase::kCharged) {
+    EndClaim(waiter);
     chunks_.RefundCharge(waiter.spec.device, std::exchange(waiter.charged, Bytes()));
   }
   waiter.phase = Waiter::Phase::kNew;

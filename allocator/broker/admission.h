@@ -28,14 +28,18 @@ class Admission {
   void AdmitUnderLimit(LogicalId device);
   /// The request leaves its line, and what was charged for it is free again. It is new from here on.
   void Leave(WaiterId id, Waiter& waiter);
+  /// The chunks that were to be made for a charged request are there, or will not be.
+  void EndClaim(const Waiter& waiter) {
+    tables_.devices.at(waiter.spec.device).claimed -= waiter.spec.at_least;
+  }
   void Refuse(Waiter& waiter, RefusalCause cause);
   /// Leaves and is refused, and its session is woken.
   void RefuseWaiting(WaiterId id, Waiter& waiter, RefusalCause cause);
 
   /// How much of the card's free memory the request would take.
   Bytes NeedOf(const Waiter& waiter) const;
-  /// Spare chunks that are enough for the request are there or being made. It is served from them even with
-  /// timeout 0.
+  /// Spare chunks that are enough for the request are there or being made, beside those that are made for
+  /// other requests. It is served from them even with timeout 0.
   bool IsBeingMade(const Waiter& waiter) const;
 
  private:

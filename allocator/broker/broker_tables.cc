@@ -89,6 +89,15 @@ Bytes BrokerTables::Leaving(CardId card) const {
   return sum;
 }
 
+Bytes BrokerTables::ComingBack(CardId card) const {
+  Bytes sum;
+  for (const LogicalId logical : ledger.LogicalsOf(card)) {
+    const Ledger::LogicalView view = ledger.View(logical);
+    sum += std::min(SaturatingSub(view.held(), view.guarantee), view.leaving);
+  }
+  return sum;
+}
+
 Bytes BrokerTables::LeavingAnywhere() const {
   Bytes sum;
   for (const auto& [id, card] : cards) sum += Leaving(id);

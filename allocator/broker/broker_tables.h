@@ -43,11 +43,13 @@ struct ChunkEntry {
 struct DeviceEntry {
   Broker::DeviceSpec spec;
   Bytes charged;  // in the ledger, but no chunk yet
+  Bytes claimed;  // by requests that chunks are being made for
   // Of preallocated devices, by size, so that a pick looks only at what it takes. No set is empty.
   std::map<Bytes, std::set<ChunkId>, std::greater<>> spare;
   Bytes spare_bytes;
   Bytes coming_again;  // leaving, and made again as the limit allows
   std::map<SessionId, Bytes> held_by;
+  std::map<SessionId, Bytes> leaving_by;  // chunks: part of held_by
   std::deque<WaiterId> limit_waiters;
   bool removed = false;
   Bytes lent;  // charges of all sessions: part of what the ledger has granted, or leaving
@@ -150,6 +152,8 @@ struct BrokerTables {
   /// What the growing ones of these devices have lent for charges.
   Bytes LentOf(std::span<const LogicalId> devices) const;
   Bytes Leaving(CardId card) const;
+  /// Leaving memory that the card's free memory rises by: what is beyond guarantees.
+  Bytes ComingBack(CardId card) const;
   Bytes LeavingAnywhere() const;
 
   void Wake(SessionId session) { wakes.push_back(sessions.at(session).waker); }

@@ -82,10 +82,12 @@ void ChunkTable::TakeFromSession(ChunkId id, ChunkEntry& chunk) {
   owner.chunks.erase(id);
   owner.held -= chunk.bytes;
   if (chunk.unreturned) owner.unreturned -= chunk.bytes;
-  std::map<SessionId, Bytes>& held_by = tables_.devices.at(chunk.device).held_by;
-  Bytes& held = held_by.at(chunk.session);
-  held -= chunk.bytes;
-  if (held.is_zero()) held_by.erase(chunk.session);
+  DeviceEntry& device = tables_.devices.at(chunk.device);
+  for (std::map<SessionId, Bytes>* const sums : {&device.held_by, &device.leaving_by}) {
+    Bytes& sum = sums->at(chunk.session);
+    sum -= chunk.bytes;
+    if (sum.is_zero()) sums->erase(chunk.session);
+  }
   chunk.session = SessionId();
 }
 
@@ -153,6 +155,7 @@ std::vector<Chunk> ChunkTable::Grant(SessionId session, const std::vector<ChunkI
 void ChunkTable::StartLeaving(ChunkEntry& chunk, ChunkEntry::State state) {
   tables_.ledger.StartLeaving(chunk.device, chunk.bytes);
   chunk.state = state;
+  if (chunk.session) tables_.devices.at(chunk.device).leaving_by[chunk.session] += chunk.bytes;
 }
 
 void ChunkTable::GiveBack(ChunkEntry& chunk, ChunkEntry::State state) {

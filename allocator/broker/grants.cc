@@ -145,6 +145,7 @@ Broker::GrowAnswer Grants::MakeChunks(WaiterId id, Waiter mine, const Making& ma
       bytes += chunk.bytes;
     }
     const bool is_short = bytes < mine.charged;
+    core_.admission.EndClaim(mine);
     core_.chunks.RefundCharge(logical, std::exchange(mine.charged, Bytes()) - bytes);
     if (device.spec.preallocate) {
       more = ServeFromSpare(id, mine, created.status, answer);

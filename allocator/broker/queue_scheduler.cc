@@ -100,7 +100,8 @@ QueueScheduler::Reach QueueScheduler::ReachOf(CardId card) const {
       waiting.emplace(waiter->second.spec.device, waiter->second.spec.session);
     }
   }
-  Reach reach{.free = tables_.ledger.View(card).free(), .leaving = tables_.Leaving(card), .others = {}};
+  const Bytes free = tables_.ledger.View(card).free();
+  Reach reach{.free = free, .coming_back = tables_.ComingBack(card), .most = free};
   for (const LogicalId logical : tables_.ledger.LogicalsOf(card)) {
     const DeviceEntry& device = tables_.devices.at(logical);
     const Ledger::LogicalView view = tables_.ledger.View(logical);
@@ -108,17 +109,18 @@ QueueScheduler::Reach QueueScheduler::ReachOf(CardId card) const {
     for (const auto& [session, held] : device.held_by) {
       const bool trims = tables_.sessions.at(session).trims && !device.spec.preallocate;
       reach.idle = reach.idle || (trims && view.held() > view.guarantee);
-      kept += waiting.contains({logical, session}) ? held : Bytes();
+      if (!waiting.contains({logical, session})) continue;
+      const auto leaving = device.leaving_by.find(session);
+      kept += held - (leaving == device.leaving_by.end() ? Bytes() : leaving->second);
     }
-    reach.others += std::min(SaturatingSub(view.held(), view.guarantee), SaturatingSub(view.held(), kept));
+    reach.most += std::min(SaturatingSub(view.held(), view.guarantee), SaturatingSub(view.held(), kept));
   }
   return reach;
 }
 
 bool QueueScheduler::MayBeServed(WaiterId id, CardId card, const Reach& reach) {
   const Wish wish = WishOf(id);
-  if (wish.need <= reach.free || (!wish.patient && !reach.leaving.is_zero()) ||
-      (wish.patient && wish.need <= reach.free + reach.others + reach.leaving)) {
+  if (wish.need <= reach.free || (wish.patient ? wish.need <= reach.most : !reach.coming_back.is_zero())) {
     return true;
   }
   const CardQueue& queue = tables_.queues.at(card);
@@ -130,7 +132,7 @@ bool QueueScheduler::MayBeServed(WaiterId id, CardId card, const Reach& reach) {
 
 void QueueScheduler::AskForCard(WaiterId id, CardId card) {
   const Wish wish = WishOf(id);
-  const Bytes missing = SaturatingSub(wish.need, tables_.ledger.View(card).free() + tables_.Leaving(card));
+  const Bytes missing = SaturatingSub(wish.need, tables_.ledger.View(card).free() + tables_.ComingBack(card));
   if (!missing.is_zero()) trims_.AskOnCard(wish.trims, card, wish.device, wish.session, missing);
 }
 

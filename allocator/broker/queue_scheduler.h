@@ -45,8 +45,8 @@ class QueueScheduler {
   /// Memory that requests in a card's queue may hope for.
   struct Reach {
     Bytes free;
-    Bytes leaving;
-    Bytes others;       // beyond guarantees, of holders that do not wait themselves
+    Bytes coming_back;
+    Bytes most;         // if sessions that do not wait themselves gave back all that they hold
     bool idle = false;  // some sessions can be asked for idle memory
   };
   void ServeQueue(CardId card);

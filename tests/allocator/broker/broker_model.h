@@ -146,7 +146,8 @@ class BrokerModel {
     const Bytes later =
         std::min(spare + made, SaturatingSub(model_.Limit(id), model_.Held(id) - spare - made));
     if ((!made.is_zero() && later >= request.at_least) ||
-        (!IsLate(request) && available + coming >= request.at_least)) {
+        (!IsLate(request) && available + coming >= request.at_least &&
+         request.at_least <= model_.Limit(id))) {
       request.phase = Phase::kLimit;
       limit_waiters_[id].push_back(grow);
     }
@@ -232,20 +233,22 @@ class BrokerModel {
   // Whether it could be served without the memory of sessions that wait themselves.
   bool MayBeServed(const Request& request) const {
     const int card = CardOf(request.device);
-    const Bytes free = model_.Free(card), leaving = model_.LeavingOn(card);
+    const Bytes free = model_.Free(card);
     const Bytes need = model_.Need(request.device, request.at_least);
-    if (!request.patient) return need <= free || !leaving.is_zero();
-    Bytes others;
+    Bytes coming, most;
     for (const auto& [id, device] : model_.devices) {
       if (device.card != card) continue;
       const LogicalId logical = id;
       const Bytes kept = model_.Sum([&](const LedgerModel::Piece& piece) {
-        return piece.device == logical && piece.session != 0 && Waits(piece.session, logical);
+        return piece.device == logical && piece.session != 0 && piece.state != State::kLeaving &&
+               Waits(piece.session, logical);
       });
       const Bytes held = model_.Held(logical);
-      others += std::min(SaturatingSub(held, model_.Guarantee(logical)), held - kept);
+      const Bytes surplus = SaturatingSub(held, model_.Guarantee(logical));
+      coming += std::min(surplus, model_.In(logical, State::kLeaving));
+      most += std::min(surplus, held - kept);
     }
-    return need <= free + leaving + others;
+    return need <= free || (request.patient ? need <= free + most : !coming.is_zero());
   }
 
   bool MoveTurnOn(int card) {

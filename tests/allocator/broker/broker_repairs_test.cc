@@ -246,8 +246,9 @@ TEST(BrokerRepairsTest, ARequestHasTheChunksThatAreMadeForItBeforeLaterRequests)
     lowered.backend.BeforeNextCreate([&] { other = lowered.Grow(3, 4_MiB, patience); });
     const Broker::GrowAnswer mine = lowered.Grow(1, 8_MiB);
     EXPECT_TRUE(mine.status.ok()) << mine.status;
-    ASSERT_TRUE(other.wait.has_value()) << other.status;
-    other = lowered.broker->Continue(*other.wait);
+    // The chunks are made for the other request: a timeout of 0 does not wait for them.
+    EXPECT_EQ(other.wait.has_value(), patience.count() > 0) << other.status;
+    if (other.wait) other = lowered.broker->Continue(*other.wait);
     EXPECT_TRUE(absl::IsResourceExhausted(other.status)) << other.status;
     EXPECT_TRUE(lowered.broker->CheckInvariants().ok()) << lowered.broker->CheckInvariants();
   }
