@@ -5,10 +5,12 @@ wheel_check.py WHEEL [PYTHON]"""
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import threading
+import zipfile
 
 MOST_BYTES = 15_000_000
 TESTS = pathlib.Path(__file__).resolve().parent
@@ -52,15 +54,44 @@ def use_daemon(folder, environment):
             daemon.wait()
 
 
+def check_licences(wheel):
+    """Each library in the wheel has the copyright file of its Debian package there, and what that refers to."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        licences = {pathlib.PurePosixPath(name).name: archive.read(name) for name in names if ".dist-info/licenses/" in name}
+        notice = archive.read("lgpu/licenses/NOTICE").decode()
+    libraries = [name for name in names if name.startswith("lgpu.libs/") and not name.endswith("/")]
+    assert libraries and licences, names
+    missing = [name for name in re.findall(r"[a-z]+\.copyright", notice) if f"lgpu/licenses/{name}" not in names]
+    packages = {"libcli11-dev", "libgrpc-dev", "libjs-dygraphs", "nlohmann-json3-dev"}
+    for library in libraries:
+        stem, end = re.fullmatch(r"lgpu\.libs/(.+)-[0-9a-f]{8}(\.so.*)", library).groups()
+        found = subprocess.run(["dpkg-query", "--search", f"*/{stem}{end}"], check=True, stdout=subprocess.PIPE, text=True).stdout
+        packages.add(found.split(":")[0])
+    for package in sorted(packages):
+        own = pathlib.Path(f"/usr/share/doc/{package}/copyright").read_bytes()
+        if licences.get(f"{package}.copyright") != own:
+            missing.append(f"{package}.copyright")
+        missing += [name for name in re.findall(r"/usr/share/common-licenses/([\w.-]*\w)", own.decode()) if name not in licences]
+    assert not missing, f"the wheel lacks these licences, or has others: {sorted(set(missing))}"
+
+
 def main():
     wheel = pathlib.Path(sys.argv[1]).resolve()
     assert wheel.stat().st_size <= MOST_BYTES, f"{wheel} has {wheel.stat().st_size} bytes; at most {MOST_BYTES} are wanted"
+    check_licences(wheel)
     with tempfile.TemporaryDirectory(prefix="lgpu-", dir="/tmp") as name:
         folder = pathlib.Path(name)
         environment = clean_environment(folder)
         subprocess.run([*(sys.argv[2:] or ["python3"]), "-m", "venv", folder / "venv"], check=True)
         subprocess.run(["python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "numpy==2.4.6", "ml_dtypes",
                         wheel], check=True, env=environment)
+        # pip checks no hash: the files are what the wheel's record says.
+        code = ("import base64, hashlib, importlib.metadata as m\n"
+                "for file in m.files('lgpu'):\n"
+                "    if file.hash: assert base64.urlsafe_b64encode(hashlib.sha256(file.read_binary()).digest()).rstrip(b'=')"
+                ".decode() == file.hash.value, file")
+        subprocess.run(["python", "-c", code], check=True, env=environment, cwd=folder)
         for test in ("api", "errors", "scopes"):
             subprocess.run(["python", TESTS / f"{test}_test.py"], check=True, env=environment, cwd=folder)
         use_daemon(folder, environment)
