@@ -28,17 +28,24 @@ def resource(memory: LogicalMemory) -> Any:
     return _resource(memory, None)
 
 
+class _Calls:
+    """What a resource calls. It keeps the Context, which stays open as long as RMM may allocate."""
+
+    def __init__(self, memory: LogicalMemory, context: Optional[Context]) -> None:
+        self._memory, self._context = memory, context
+
+    def allocate(self, *arguments: Any) -> int:
+        numbers, stream = _split(arguments)
+        return self._memory.allocate(numbers[0], stream, tag="rmm")
+
+    def deallocate(self, *arguments: Any) -> None:
+        numbers, stream = _split(arguments)
+        self._memory.free(numbers[0], stream)
+
+
 def _resource(memory: LogicalMemory, context: Optional[Context]) -> Any:
-    def allocate(*arguments: Any) -> int:
-        numbers, stream = _split(arguments)
-        return memory.allocate(numbers[0], stream, tag="rmm")
-
-    def deallocate(*arguments: Any) -> None:
-        numbers, stream = _split(arguments)
-        memory.free(numbers[0], stream)
-
-    allocate.context = context  # open as long as RMM may allocate
-    return rmm.mr.CallbackMemoryResource(allocate, deallocate)
+    calls = _Calls(memory, context)
+    return rmm.mr.CallbackMemoryResource(calls.allocate, calls.deallocate)
 
 
 def enable(context: Optional[Context] = None, *, device: Optional[str] = None) -> None:
