@@ -233,6 +233,8 @@ bool Growth::WaitForOthers(Attempt& attempt) {
     if (attempt.plan.DropHand(state_.chunks)) state_.NoteChange();
     const std::uint64_t seen = state_.changes;
     ++state_.waiting;
+    // The others count their waiters again: a request that waits without a deadline may be one of the last.
+    if (state_.waiting > 1) state_.changed.NotifyAll();
     while (state_.changes == seen) {
       const int others = state_.calls - state_.waiting;
       if (others > state_.patient) {

@@ -66,6 +66,7 @@ void PoolState::Park(std::uint32_t index, bool is_shared, StreamId stream) {
   order.Park(index, generation, streams, node.size);
   fenced.fetch_add((Suballocator::kGranule * node.size).count(), std::memory_order_relaxed);
   ++counts.fenced_blocks;
+  NoteCharged();  // a pool that is asleep must ask the fences
 }
 
 bool PoolState::NoteReleased(bool any) {
@@ -111,6 +112,16 @@ void PoolState::NoteDemand() {
     wake_sent = true;
     wake_due.store(true, std::memory_order_relaxed);
   }
+}
+
+void PoolState::FallAsleep() {
+  asleep = true;
+  meter.StopCaching();
+}
+
+void PoolState::StayAwake() {
+  wake_sent = false;
+  if (std::exchange(asleep, false)) Reassess(meter.limit());
 }
 
 void PoolState::Wake() {

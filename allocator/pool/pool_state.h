@@ -200,6 +200,10 @@ struct PoolState {
   Bytes StepAhead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return steps.StepFor({}, blocks.used(), false);
   }
+  /// Maintain need not be called until the pool wakes its thread; every change of a block does. StayAwake
+  /// ends that.
+  void FallAsleep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void StayAwake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   /// Chunks or room came back: wakes requests that wait for others.
   void NoteChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   Refusal MakeRefusal(RefusalReason reason, Bytes asked, const AllocateOptions& of_block, Bytes limit) const

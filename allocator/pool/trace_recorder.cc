@@ -90,7 +90,7 @@ absl::Status TraceRecorder::Finish() {
     finished_ = true;
   }
   Write(rest);
-  file_.flush();
+  file_.close();
   Write({});
   return status_;
 }

@@ -29,7 +29,7 @@ std::optional<TimePoint> Upkeep::Maintain(TimePoint now) {
                             !state_.order.is_waiting() &&
                             state_.blocks.idle(Suballocator::kYoungest).is_zero();
   if (nothing_left && state_.options.wake && !state_.grew) {
-    state_.asleep = true;
+    state_.FallAsleep();
     return std::nullopt;
   }
   return now + (more ? kSoon : kTick);
@@ -39,8 +39,7 @@ std::optional<TimePoint> Upkeep::Maintain(TimePoint now) {
 void Upkeep::FlushIdleCaches(TimePoint now) {
   MutexLock lock(state_.mutex);
   state_.tick.store(PoolState::CoarseMilliseconds(), std::memory_order_relaxed);
-  state_.wake_sent = false;
-  state_.asleep = false;
+  state_.StayAwake();
   if (state_.decay.IsQuiet(now, state_.counts.allocs + state_.cache.totals().hits)) state_.FlushCaches();
 }
 

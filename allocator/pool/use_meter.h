@@ -47,6 +47,8 @@ class UseMeter {
     }
     return charged_ < level_begin_ || charged_ >= level_end_;
   }
+  /// While nothing is cached every free reaches the sub-allocator, which wakes a pool that is asleep.
+  void StopCaching() { bounds_.cache_budget.store(0, std::memory_order_relaxed); }
   /// Decides anew how scarce memory is under `limit`. True: the caches have to be flushed.
   bool Reassess(Bytes limit);
 

@@ -31,7 +31,9 @@ class PoolMaintainTest : public PoolFixture {
   void Tick() {
     wakes_ = 0;
     next_ = pool_->Maintain(now_);
-    if (next_) EXPECT_GT(*next_, now_);
+    if (next_) {
+      EXPECT_GT(*next_, now_);
+    }
   }
   void TickIfWoken() {
     if (wakes_ > 0) {
@@ -319,6 +321,46 @@ TEST_F(PoolMaintainTest, SourceThatFailsAtAnyCallLeavesNoResidue) {
     EXPECT_EQ(pool_->stats().held, Bytes()) << "call " << n;
     if (clean) break;
   }
+}
+
+TEST_F(PoolMaintainTest, ABlockThatIsFreedOnAnotherStreamWakesASleepingPool) {
+  for (const StreamId stream : {StreamId{0}, StreamId{1}}) {
+    const auto fences = std::make_shared<FakeStreamFences>();
+    Open({.limit = 8_GiB, .options = {.fences = fences, .wake = [this] { ++wakes_; }}});
+    const Block block = Must(4_GiB, {.stream = stream});
+    Tick();
+    Pass(seconds(100));
+    ASSERT_FALSE(next_) << "stream " << stream;
+    MustFree(block);
+    EXPECT_GT(wakes_, 0) << "stream " << stream;
+    TickIfWoken();
+    Pass(seconds(100));
+    EXPECT_EQ(pool_->stats().held, Bytes()) << "stream " << stream;
+  }
+}
+
+// Blocks that the freeing thread could keep in its cache.
+TEST_F(PoolMaintainTest, ASmallBlockWakesASleepingPool) {
+  OpenWithWake(1_GiB);
+  std::vector<Block> kept;
+  for (int i = 0; i < 400; ++i) {
+    const Block block = Must(64_KiB);
+    if (i % 40 == 0) {
+      kept.push_back(block);
+    } else {
+      MustFree(block);
+    }
+  }
+  Tick();
+  Pass(seconds(100));
+  ASSERT_FALSE(next_);
+  for (const Block& block : kept) MustFree(block);
+  EXPECT_GT(wakes_, 0);
+  TickIfWoken();
+  Pass(seconds(100));
+  EXPECT_EQ(pool_->stats().held, Bytes());
+  MustFree(Must(64_KiB));
+  EXPECT_GT(pool_->stats().cached, Bytes()) << "a pool that is awake caches again";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -284,6 +285,21 @@ TEST_F(PoolSnapshotTest, TheTraceHasEveryAllocationAndFreeInOrder) {
   std::remove(path.c_str());
   EXPECT_FALSE(pool_->StartTrace("/nowhere/at/all").ok());
   EXPECT_TRUE(pool_->StopTrace().ok());
+}
+
+TEST_F(PoolSnapshotTest, AFinishedTraceClosesItsFile) {
+  Open({.limit = 16_MiB});
+  const std::string path = testing::TempDir() + "/pool_traces_" + std::to_string(getpid()) + ".csv";
+  const auto descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  const auto before = descriptors();
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(pool_->StartTrace(path).ok());
+    ASSERT_TRUE(pool_->StopTrace().ok());
+  }
+  EXPECT_EQ(descriptors(), before);
+  std::remove(path.c_str());
 }
 
 }  // namespace

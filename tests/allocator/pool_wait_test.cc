@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/fake_stream_fences.h"
 #include "tests/support/pool_fixture.h"
 
 namespace lgpu {
@@ -111,6 +112,90 @@ TEST_F(PoolWaitTest, BlocksInAnotherThreadsCacheAreFound) {
   EXPECT_TRUE(all.ok()) << all.status();
   other.join();
   if (all.ok()) MustFree(*all);
+}
+
+/// A source whose refusals to one thread last until the gate opens, as a patient request of a daemon does.
+class SlowToRefuse final : public RegionSource {
+ public:
+  SlowToRefuse(std::unique_ptr<RegionSource> of, std::atomic<bool>& gate) : of_(std::move(of)), gate_(gate) {}
+  std::byte* base() const override { return of_->base(); }
+  Bytes reserved() const override { return of_->reserved(); }
+  Bytes granularity() const override { return of_->granularity(); }
+  Bytes limit() const override { return of_->limit(); }
+  absl::StatusOr<std::vector<Chunk>> Grow(const GrowRequest& request) override {
+    auto answer = of_->Grow(request);
+    if (!answer.ok() && is_slow) {
+      ++refusing_;
+      while (!gate_) std::this_thread::yield();
+    }
+    return answer;
+  }
+  absl::Status Map(std::span<const ChunkPlacement> places) override { return of_->Map(places); }
+  absl::Status Unmap(std::span<const ChunkId> chunks) override { return of_->Unmap(chunks); }
+  absl::Status Return(std::span<const ChunkId> chunks) override { return of_->Return(chunks); }
+
+  int refusing() const { return refusing_; }
+  static thread_local bool is_slow;
+
+ private:
+  const std::unique_ptr<RegionSource> of_;
+  std::atomic<bool>& gate_;
+  std::atomic<int> refusing_{0};
+};
+thread_local bool SlowToRefuse::is_slow = false;
+
+/// Fences that pass when the gate opens.
+class GatedFences final : public StreamFences {
+ public:
+  explicit GatedFences(std::atomic<bool>& gate) : gate_(gate) {}
+  absl::StatusOr<std::uint64_t> Record(StreamId) override { return ++last_; }
+  absl::StatusOr<bool> HasPassed(StreamId, std::uint64_t) override { return gate_.load(); }
+  absl::Status Wait(StreamId, std::uint64_t) override {
+    ++waiting_;
+    while (!gate_) std::this_thread::yield();
+    return absl::OkStatus();
+  }
+  absl::Status Order(StreamId, StreamId, std::uint64_t) override { return absl::OkStatus(); }
+  int waiting() const { return waiting_; }
+
+ private:
+  std::atomic<bool>& gate_;
+  std::atomic<std::uint64_t> last_{0};
+  std::atomic<int> waiting_{0};
+};
+
+// One request waits for fences, a patient one sits in the source, and the third waits for the first of them.
+// When the first waits as well, only the patient one is left, whose end the third need not await.
+TEST_F(PoolWaitTest, AnImpatientRequestDoesNotWaitForThePatientOnes) {
+  std::atomic<bool> fences_pass{false}, refusals_end{false};
+  backend_ = std::make_unique<FailingBackend>(
+      MakeSimulatedBackend({.devices = {SimulatedDevice(0, 64_GiB, "test")}, .sparse = true}));
+  upstream_ = std::make_shared<FakeUpstream>();
+  auto fake = FakeRegionSource::Make(*backend_, {.limit = 64_MiB, .upstream = upstream_});
+  ASSERT_TRUE(fake.ok()) << fake.status();
+  auto source = std::make_unique<SlowToRefuse>(*std::move(fake), refusals_end);
+  const SlowToRefuse& slow = *source;
+  const auto fences = std::make_shared<GatedFences>(fences_pass);
+  pool_ = std::make_unique<Pool>(std::move(source), PoolOptions{.fences = fences, .grow_ahead = false});
+  upstream_->card = Bytes(4_MiB).count();
+  const Block keep = Must(512_KiB);
+  MustFree(Must(512_KiB, {.stream = 1}));
+  std::thread for_fences([&] { EXPECT_FALSE(pool_->Allocate(16_MiB, {.timeout = seconds(60)}).ok()); });
+  while (fences->waiting() == 0) std::this_thread::yield();
+  std::thread patient([&] {
+    SlowToRefuse::is_slow = true;
+    EXPECT_FALSE(pool_->Allocate(16_MiB, {.timeout = seconds(60)}).ok());
+  });
+  while (slow.refusing() == 0) std::this_thread::yield();
+  std::thread impatient([&] { EXPECT_FALSE(pool_->Allocate(16_MiB, {.timeout = seconds(0)}).ok()); });
+  std::this_thread::sleep_for(milliseconds(200));  // it waits by now; if not, the test shows less
+  fences_pass = true;
+  impatient.join();
+  EXPECT_FALSE(refusals_end);
+  refusals_end = true;
+  patient.join();
+  for_fences.join();
+  MustFree(keep);
 }
 
 }  // namespace

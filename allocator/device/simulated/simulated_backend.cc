@@ -192,7 +192,7 @@ absl::Status SimulatedBackend::SetAccess(std::byte* address, Bytes bytes) {
 
 absl::Status SimulatedBackend::CheckNothingQueued(int device) {
   for (const auto& [handle, stream] : streams_.All()) {
-    if (stream.device == device && !stream.queue->IsIdle()) {
+    if (stream.device == device && stream.queue != nullptr && !stream.queue->IsIdle()) {
       return absl::FailedPreconditionError(
           absl::StrCat("unmap: work is queued on stream ", handle.value,
                        " and may use the mapping; record a fence and wait for it first"));
