@@ -74,17 +74,21 @@ absl::Status CallerMemory::Free(const Block& block, void* stream) {
 absl::Status CallerMemory::FreeLive(const Block& block, std::optional<void*> stream) {
   CallerStreams::Use use;
   if (stream) {
-    LGPU_RETURN_IF_ERROR(streams_.Find(*stream, use));
-    LGPU_RETURN_IF_ERROR(pool_.UseOn(block, use.id()));
+    const absl::Status found = streams_.Find(*stream, use);
+    // Every number may be in use by a request that waits for just this block.
+    LGPU_RETURN_IF_ERROR(absl::IsResourceExhausted(found) ? streams_.Drain(*stream) : found);
+    if (found.ok()) LGPU_RETURN_IF_ERROR(pool_.UseOn(block, use.id()));
   }
   if (use_ == PoolUse::kAlone) return pool_.Free(block);
   {
     // Before the pool has it: its address may be another block's from then on.
     const MutexLock lock(mutex_);
-    if (own_.erase(block.address) == 0) {
+    const auto own = own_.find(block.address);
+    if (own == own_.end() || own->second != block) {
       return absl::InvalidArgumentError(
           absl::StrCat("the block at ", Hex(block.address), " was freed before"));
     }
+    own_.erase(own);
     own_bytes_ -= block.bytes;
   }
   absl::Status freed = pool_.Free(block);

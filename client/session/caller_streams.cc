@@ -76,12 +76,15 @@ absl::Status CallerStreams::Find(void* stream, Use& use) {
   return absl::OkStatus();
 }
 
-// The key is cleared already. A drained stream has no work left to be ordered behind: the next stream with
+// A drained stream has no work left to be ordered behind: the next stream with
 // the number need not wait for it.
-absl::Status CallerStreams::Remove(StreamId id) {
+absl::Status CallerStreams::Remove(StreamId id, std::uint64_t key) {
   Slot& slot = slots_[id];
   const absl::Status drained = pool_.RemoveStream(id);
-  if (!drained.ok()) return drained;
+  if (!drained.ok()) {
+    slot.key.store(key, std::memory_order_release);
+    return drained;
+  }
   slot.stream = nullptr;
   return backend_.DestroyStream(std::exchange(slot.handle, {}));
 }
@@ -98,15 +101,20 @@ absl::StatusOr<bool> CallerStreams::RemoveOldest() {
   for (const auto& [used_at, id] : by_age) {
     Slot& slot = slots_[id];
     const std::uint64_t key = slot.key.exchange(kNoKey, std::memory_order_seq_cst);
-    absl::Status removed;
     if (slot.pins.load(std::memory_order_seq_cst) == 0) {
-      removed = Remove(id);
-      if (removed.ok()) return true;
+      LGPU_RETURN_IF_ERROR(Remove(id, key));
+      return true;
     }
     slot.key.store(key, std::memory_order_release);
-    if (!removed.ok()) return removed;
   }
   return false;
+}
+
+absl::Status CallerStreams::Drain(void* stream) {
+  LGPU_ASSIGN_OR_RETURN(const StreamHandle handle, backend_.AdoptStream(device_, stream));
+  absl::Status drained = backend_.Drain(handle);
+  drained.Update(backend_.DestroyStream(handle));
+  return drained;
 }
 
 absl::Status CallerStreams::Forget(void* stream) {
@@ -116,9 +124,7 @@ absl::Status CallerStreams::Forget(void* stream) {
     Slot& slot = slots_[id];
     if (slot.key.load(std::memory_order_relaxed) != key) continue;
     slot.key.store(kNoKey, std::memory_order_seq_cst);
-    const absl::Status removed = Remove(id);
-    if (!removed.ok()) slot.key.store(key, std::memory_order_release);
-    return removed;
+    return Remove(id, key);
   }
   return absl::OkStatus();
 }
@@ -127,7 +133,8 @@ absl::Status CallerStreams::RemoveAll() {
   const MutexLock lock(mutex_);
   absl::Status status;
   for (StreamId id = 0; id < end_.load(std::memory_order_relaxed); ++id) {
-    if (slots_[id].key.exchange(kNoKey, std::memory_order_seq_cst) != kNoKey) status.Update(Remove(id));
+    const std::uint64_t key = slots_[id].key.exchange(kNoKey, std::memory_order_seq_cst);
+    if (key != kNoKey) status.Update(Remove(id, key));
   }
   return status;
 }

@@ -53,6 +53,8 @@ class CallerStreams {
   /// Fills `use`, which is empty. Errors as DeviceWork::AdoptStream; RESOURCE_EXHAUSTED: kMaxStreams threads
   /// use a stream each at this moment.
   absl::Status Find(void* stream, Use& use);
+  /// Waits for the stream, which needs no number for that.
+  absl::Status Drain(void* stream);
   /// Waits for the stream, which may then be destroyed. Nothing happens for one that was never used. No other
   /// call with the stream runs.
   absl::Status Forget(void* stream);
@@ -73,7 +75,9 @@ class CallerStreams {
   };
   static std::uint64_t KeyOf(void* stream);
   bool FindKnown(std::uint64_t key, Use& use);
-  absl::Status Remove(StreamId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Takes the number from its stream, whose key is cleared already; on an error of the drain it gets `key`
+  /// back.
+  absl::Status Remove(StreamId id, std::uint64_t key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// False: every stream is in use.
   absl::StatusOr<bool> RemoveOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -288,7 +288,7 @@ absl::Status DaemonConnection::ReturnPart(std::uint64_t device, std::span<const 
     back.chunk_ids.reserve(part.size());
     for (const ChunkId chunk : part) back.chunk_ids.push_back(chunk.value);
     wire::Frame frame{.body = std::move(back)};
-    absl::StatusOr<ClientFrame> answer = Call(id, &frame, Clock::now() + options_.answer_timeout);
+    absl::StatusOr<ClientFrame> answer = Call(id, &frame, Clock::now() + options_.answer_timeout, generation);
     ForgetRequest(id);
     // A daemon that is gone may have taken them back or not; the next one is not told of them.
     if (!answer.ok() && IsLost(generation)) continue;

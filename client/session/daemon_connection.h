@@ -185,7 +185,9 @@ class DaemonConnection {
   bool DropAndSeeWhetherToStop();
 
   /// Sends `frame`, if there is one, and waits for the next frame that answers `request`.
-  absl::StatusOr<ClientFrame> Call(std::uint64_t request, wire::Frame* frame, TimePoint deadline);
+  /// `of`: UNAVAILABLE where the daemon is another one by now.
+  absl::StatusOr<ClientFrame> Call(std::uint64_t request, wire::Frame* frame, TimePoint deadline,
+                                   std::optional<std::uint64_t> of = std::nullopt);
   /// To the daemon of `generation`; UNAVAILABLE: it is another one by now.
   absl::Status Send(const wire::Frame& frame, std::uint64_t generation, TimePoint deadline)
       ABSL_LOCKS_EXCLUDED(send_mutex_, mutex_);
@@ -218,6 +220,8 @@ class DaemonConnection {
   absl::Status ReturnPart(std::uint64_t device, std::span<const ChunkId> chunks);
   static Orphan OrphanOf(const wire::Grant& grant);
   void GiveBack(const std::vector<Orphan>& orphans, std::uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// The daemon does not read now: the session thread gives the chunks back later.
+  void SendLater(Orphan orphan, std::uint64_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<GrantPage> TakePage(ClientFrame received) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Confused() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Unavailable(const std::string& what) const;
@@ -279,6 +283,7 @@ class DaemonConnection {
   std::uint64_t next_request_ ABSL_GUARDED_BY(mutex_) = 1;
   std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);  // few: one a thread that calls
   std::vector<Orphan> orphans_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Orphan> unsent_ ABSL_GUARDED_BY(mutex_);  // given back while the daemon did not read
   std::vector<TrimOrder> trims_ ABSL_GUARDED_BY(mutex_);
   std::vector<wire::Snapshot> snapshots_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t asked_by_ ABSL_GUARDED_BY(mutex_) = 0;  // the generation of the snapshots taken last

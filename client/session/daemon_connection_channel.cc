@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <thread>
 #include <utility>
 
 #include "client/session/daemon_connection.h"
@@ -15,6 +16,8 @@ namespace lgpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kPauseForMemory{5};
 
 std::uint64_t RequestOf(const wire::Frame& frame) {
   if (const auto* const grant = frame.Get<wire::Grant>()) return grant->request_id;
@@ -90,9 +93,11 @@ void DaemonConnection::TakeChannelBack() {
   (void)!::read(quiet_.get(), &expirations, sizeof(expirations));
   std::uint64_t grant = 0;
   std::uint64_t generation = 0;
+  std::vector<Orphan> unsent;
   {
     MutexLock lock(mutex_);
     generation = generation_.load();
+    unsent.swap(unsent_);
     quiet_is_set_ = false;
     // While a call waits, this is an acknowledgement that could not be sent before; the call may be waiting
     // for it.
@@ -100,6 +105,7 @@ void DaemonConnection::TakeChannelBack() {
     if (waiting_ == 0) Arm(true);  // else the end of that call sets the timer again
   }
   if (grant != 0) Acknowledge(grant, generation);
+  GiveBack(unsent, generation);
 }
 
 void DaemonConnection::ReadForNobody() {
@@ -132,7 +138,13 @@ absl::Status DaemonConnection::Send(const wire::Frame& frame, std::uint64_t gene
   if (generation != generation_.load()) return absl::UnavailableError("the daemon was started again");
   // To the daemon a frame after Close is a broken protocol: it would take the session for lost.
   if (close_is_sent_) return ClosedError();
-  const absl::Status sent = channel_.Send(frame, {}, deadline);
+  absl::Status sent = channel_.Send(frame, {}, deadline);
+  // A lack of memory in the kernel passes as a full socket does.
+  while (absl::IsAborted(sent)) {
+    if (Clock::now() >= deadline) return absl::DeadlineExceededError(sent.message());
+    std::this_thread::sleep_for(kPauseForMemory);
+    sent = channel_.Send(frame, {}, deadline);
+  }
   close_is_sent_ = sent.ok() && frame.Get<wire::CloseRequest>() != nullptr;
   return sent;
 }
@@ -239,7 +251,7 @@ absl::StatusOr<ClientFrame> DaemonConnection::Await(std::uint64_t request, std::
 }
 
 absl::StatusOr<ClientFrame> DaemonConnection::Call(std::uint64_t request, wire::Frame* frame,
-                                                   TimePoint deadline) {
+                                                   TimePoint deadline, std::optional<std::uint64_t> of) {
   if (IsForked()) return ForkedError();
   absl::Status sent;
   absl::StatusOr<ClientFrame> answer = NoAnswer();
@@ -250,6 +262,7 @@ absl::StatusOr<ClientFrame> DaemonConnection::Call(std::uint64_t request, wire::
     MutexLock lock(mutex_);
     if (!status_.ok() && frame != nullptr) return status_;
     generation = generation_.load();
+    if (of && *of != generation) return absl::UnavailableError("the daemon was started again");
     StartWaiting();
     if (frame != nullptr) {
       acknowledge = std::exchange(unacknowledged_, 0);
@@ -273,6 +286,10 @@ absl::StatusOr<ClientFrame> DaemonConnection::Call(std::uint64_t request, wire::
     }
     StopWaiting();
     orphans.swap(orphans_);
+    const auto* const back = frame != nullptr ? frame->Get<wire::ReturnRequest>() : nullptr;
+    if (back != nullptr && absl::IsDeadlineExceeded(sent)) {
+      SendLater({.grant = 0, .device = back->device_id, .chunks = back->chunk_ids}, generation);
+    }
   }
   if (acknowledge != 0) Acknowledge(acknowledge, generation);
   GiveBack(orphans, generation);
@@ -345,10 +362,23 @@ void DaemonConnection::GiveBack(const std::vector<Orphan>& orphans, std::uint64_
       // An id without an inbox: the answer is of no interest.
       back.request_id = next_request_++;
     }
-    // Where this fails the session is at its end, and the daemon takes everything back by itself.
-    const bool acknowledged = orphan.grant == 0 || Send(ack, generation, deadline).ok();
-    if (acknowledged) (void)Send({.body = std::move(back)}, generation, deadline);
+    Orphan rest = orphan;
+    absl::Status sent = orphan.grant == 0 ? absl::OkStatus() : Send(ack, generation, deadline);
+    if (sent.ok()) {
+      rest.grant = 0;
+      sent = Send({.body = std::move(back)}, generation, deadline);
+    }
+    // After any other error the session is at its end, and the daemon takes everything back by itself.
+    if (!absl::IsDeadlineExceeded(sent)) continue;
+    MutexLock lock(mutex_);
+    SendLater(std::move(rest), generation);
   }
+}
+
+void DaemonConnection::SendLater(Orphan orphan, std::uint64_t generation) {
+  if (generation != generation_.load()) return;  // the chunks were not attested to the next daemon
+  unsent_.push_back(std::move(orphan));
+  SetQuietTimer();
 }
 
 }  // namespace lgpu

@@ -240,6 +240,7 @@ absl::StatusOr<std::vector<DaemonConnection::Orphan>> DaemonConnection::GoOnWith
   status_ = absl::OkStatus();
   unacknowledged_ = 0;
   close_is_sent_ = false;
+  unsent_.clear();   // were not attested
   orphans_.clear();  // of grants by the earlier daemon that were not attested
   // The new daemon knows nothing of them; none is being answered, that is done on this thread.
   trims_.clear();

@@ -297,5 +297,37 @@ TEST_F(CallerMemoryTest, RefusalNamesTheTagAndTheOwnersOfTheMemory) {
   EXPECT_EQ(pool_->stats().num_refusals, 1u);
 }
 
+TEST_F(CallerMemoryTest, StreamsOfOtherOriginDoNotKeepMemoryMapped) {
+  ASSERT_TRUE(memory_->Free(Must(4_MiB, nullptr), nullptr).ok());
+  const absl::StatusOr<Bytes> trimmed = pool_->Trim();
+  ASSERT_TRUE(trimmed.ok()) << trimmed.status();
+  EXPECT_EQ(pool_->stats().held, Bytes());
+}
+
+// Each request that waits for memory keeps the number of its stream.
+TEST_F(CallerMemoryTest, BlocksCanBeFreedWhileRequestsThatWaitHaveAllStreamNumbers) {
+  const auto stream = [](int i) {
+    return reinterpret_cast<void*>(0x1000 + 16 * static_cast<std::uintptr_t>(i));
+  };
+  const Block exported = Must(60_MiB, stream(0));
+  const Block freed = Must(1_KiB, stream(0));
+  ASSERT_TRUE(memory_->Export(exported, stream(100)).ok());
+  std::vector<std::thread> threads;
+  for (std::uint32_t i = 1; i < kMaxStreams; ++i) {
+    threads.emplace_back([&, i] {
+      const auto block = memory_->Allocate(
+          8_MiB, {.stream = stream(static_cast<int>(i)), .timeout = std::chrono::seconds(60)});
+      ASSERT_TRUE(block.ok()) << block.status();
+      EXPECT_TRUE(memory_->Free(*block, stream(static_cast<int>(i))).ok());
+    });
+  }
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(300));  // they wait by now; if not, the test shows less
+  EXPECT_TRUE(memory_->Free(freed, stream(101)).ok());
+  memory_->FreeExported(exported);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(memory_->live().blocks, 0u);
+}
+
 }  // namespace
 }  // namespace lgpu
