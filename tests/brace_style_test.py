@@ -6,7 +6,8 @@
       body that does not;
     }
 
-It holds for if, for and while; a body with an else, with a declaration or with a comment has braces in any case.
+It holds for if, for and while; a body with an else, with a declaration or with a comment has braces in any
+case, and so has an assertion of googletest's, whose macro has an else.
 `brace_style_test.py ROOT` checks a tree; `brace_style_test.py ROOT --prove` checks that planted violations are found."""
 
 import pathlib
@@ -15,7 +16,7 @@ import sys
 
 LIMIT = 110
 FOLDERS = ("allocator", "base", "bench", "cli", "client", "daemon", "examples", "kernels", "proto", "python", "tests", "tools")
-BRACED_ALWAYS = re.compile(r"//|^(if|for|while|switch|do|case) |^return \[|^#|^LGPU_ASSIGN|^(const|static|auto) |^std::\w+ \w+ =")
+BRACED_ALWAYS = re.compile(r"//|^(if|for|while|switch|do|case) |^return \[|^#|^LGPU_ASSIGN|^(EXPECT|ASSERT)_|^(const|static|auto) |^std::\w+ \w+ =")
 
 
 def rest_of_head(line):

@@ -192,7 +192,9 @@ TEST_F(PoolCacheTest, TheLimitIsExactUnderEightThreads) {
           EXPECT_TRUE(pool_->Free(live.back()).ok());
           live.pop_back();
         }
-        if (random() % 256 == 0) EXPECT_LE(pool_->stats().used, 8_MiB);
+        if (random() % 256 == 0) {
+          EXPECT_LE(pool_->stats().used, 8_MiB);
+        }
       }
       for (const Block& block : live) {
         used -= block.bytes.count();

@@ -91,7 +91,9 @@ TEST_F(PoolFindTest, TheIndexKeepsUpWithEverything) {
   for (int i = 0; i < 6000; ++i) {
     if (live.empty() || random() % 8 < 5) {
       const auto block = pool_->Allocate(Bytes(1 + random() % (random() % 16 == 0 ? 2'000'000 : 20'000)));
-      if (block.ok()) ASSERT_TRUE(live.emplace(block->address, *block).second);
+      if (block.ok()) {
+        ASSERT_TRUE(live.emplace(block->address, *block).second);
+      }
     } else {
       const auto victim = std::next(live.begin(), static_cast<std::ptrdiff_t>(random() % live.size()));
       ASSERT_EQ(*pool_->Find(victim->first), victim->second);
@@ -99,7 +101,9 @@ TEST_F(PoolFindTest, TheIndexKeepsUpWithEverything) {
       ASSERT_FALSE(pool_->Find(victim->first).ok());
       live.erase(victim);
     }
-    if (random() % 512 == 0) ASSERT_TRUE(pool_->Trim(8_MiB).ok());
+    if (random() % 512 == 0) {
+      ASSERT_TRUE(pool_->Trim(8_MiB).ok());
+    }
   }
   for (const auto& [address, block] : live) {
     ASSERT_EQ(*pool_->Find(address), block);

@@ -299,7 +299,9 @@ void Step(Bench& bench, const Case& test) {
   if (random() % 150 == 0) {
     for (std::size_t n = bench.blocks().size() / 2; n > 0; --n) ASSERT_NO_FATAL_FAILURE(bench.FreeOne());
   }
-  if (random() % 100 == 0) ASSERT_TRUE(bench.pool().Trim(Bytes(random() % test.limit.count())).ok());
+  if (random() % 100 == 0) {
+    ASSERT_TRUE(bench.pool().Trim(Bytes(random() % test.limit.count())).ok());
+  }
   if (random() % 200 == 0) {
     bench.ground().limit = test.limit - kPage * (random() % 4) - Bytes(random() % 2 * 4096);
   }
@@ -335,7 +337,9 @@ TEST_P(PoolPromiseTest, ASourceThatFailsAtAnyCallChangesNothing) {
     std::vector<std::optional<Block>> blocks;
     for (int i = 0; i < 12; ++i) blocks.push_back(allocate(GetParam().limit / 14));
     for (std::size_t i = 0; i < blocks.size(); i += 2) {
-      if (blocks[i]) ASSERT_TRUE(bench.pool().Free(*blocks[i]).ok());
+      if (blocks[i]) {
+        ASSERT_TRUE(bench.pool().Free(*blocks[i]).ok());
+      }
     }
     blocks.push_back(allocate(GetParam().limit / 4));
     blocks.push_back(allocate(4_KiB));
@@ -345,7 +349,9 @@ TEST_P(PoolPromiseTest, ASourceThatFailsAtAnyCallChangesNothing) {
     ASSERT_TRUE(bench.pool().CheckInvariants().ok()) << bench.pool().CheckInvariants() << " after call " << k;
     ASSERT_EQ(bench.pool().stats().held, bench.ground().held) << "after call " << k;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-      if (blocks[i] && (i % 2 == 1 || i >= 12)) ASSERT_TRUE(bench.pool().Free(*blocks[i]).ok());
+      if (blocks[i] && (i % 2 == 1 || i >= 12)) {
+        ASSERT_TRUE(bench.pool().Free(*blocks[i]).ok());
+      }
     }
     ASSERT_NO_FATAL_FAILURE(bench.CheckNothingLeft()) << "after call " << k;
     if (clean) {

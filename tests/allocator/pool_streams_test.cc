@@ -257,7 +257,9 @@ TEST_F(PoolStreamsTest, ManyThreadsAndStreams) {
           block->address[0] = mark;
           live.emplace_back(*block, mark);
           fences_->Queue(stream);
-          if (random() % 4 == 0) EXPECT_TRUE(pool_->UseOn(*block, random() % 4).ok());
+          if (random() % 4 == 0) {
+            EXPECT_TRUE(pool_->UseOn(*block, random() % 4).ok());
+          }
         } else {
           EXPECT_TRUE(absl::IsResourceExhausted(block.status())) << block.status();
         }
@@ -268,7 +270,9 @@ TEST_F(PoolStreamsTest, ManyThreadsAndStreams) {
           live.pop_back();
         }
         if (random() % 16 == 0) fences_->Finish(random() % 4);
-        if (random() % 128 == 0) EXPECT_TRUE(pool_->CheckInvariants().ok()) << pool_->CheckInvariants();
+        if (random() % 128 == 0) {
+          EXPECT_TRUE(pool_->CheckInvariants().ok()) << pool_->CheckInvariants();
+        }
       }
       for (const auto& [block, mark] : live) EXPECT_TRUE(pool_->Free(block).ok());
     });
@@ -410,7 +414,9 @@ TEST_F(PoolOnDeviceTest, ContentsSurviveMoves) {
     }
     while (!live.empty() && (!block.ok() || live.size() > 40)) {
       std::swap(live[random() % live.size()], live.back());
-      if (random() % 4 == 0) ASSERT_EQ(Read(live.back().stream, live.back().block), live.back().value);
+      if (random() % 4 == 0) {
+        ASSERT_EQ(Read(live.back().stream, live.back().block), live.back().value);
+      }
       MustFree(live.back().block);
       live.pop_back();
       if (random() % 3 == 0) break;

@@ -340,7 +340,9 @@ TEST_F(PoolTest, AddressesAreReusedForEver) {
     const Block b = Must(7_MiB);
     MustFree(a);
     MustFree(b);
-    if (i % 3 == 0) ASSERT_TRUE(pool_->Trim(4_MiB).ok());
+    if (i % 3 == 0) {
+      ASSERT_TRUE(pool_->Trim(4_MiB).ok());
+    }
     ASSERT_NO_FATAL_FAILURE(ExpectSound());
   }
   ExpectEmptyAfterTrim();
@@ -678,7 +680,9 @@ void PoolTest::RunRandomOperations(unsigned seed) {
         MustFree(block);
         live.erase(victim);
       }
-      if (random() % 50 == 0) ASSERT_TRUE(pool_->Trim(Bytes(random() % (8u << 20))).ok());
+      if (random() % 50 == 0) {
+        ASSERT_TRUE(pool_->Trim(Bytes(random() % (8u << 20))).ok());
+      }
       ASSERT_NO_FATAL_FAILURE(ExpectSound());
       ASSERT_EQ(pool_->stats().used, used);
       ASSERT_EQ(pool_->stats().live_blocks, live.size());
@@ -722,7 +726,9 @@ TEST_F(PoolTest, ManyThreadsAllocateFreeAndTrim) {
             }
           }
           if (!live.empty() && (live.size() > 8 || random() % 2 == 0)) free_one(random() % live.size());
-          if (random() % 64 == 0) EXPECT_TRUE(pool_->Trim(4_MiB).ok());
+          if (random() % 64 == 0) {
+            EXPECT_TRUE(pool_->Trim(4_MiB).ok());
+          }
           if (random() % 128 == 0) {
             EXPECT_TRUE(pool_->CheckInvariants().ok()) << pool_->CheckInvariants();
             EXPECT_LE(pool_->stats().used, 32_MiB);

@@ -31,7 +31,9 @@ TEST_P(FragmentationTest, TraceCompletesCloseToItsPeak) {
   const SpaceResult result = ReplayForSpace(trace, contender, OnRefusal::kStop);
   EXPECT_TRUE(result.completed) << "refused at event " << result.first_refusal << " of "
                                 << trace.events.size() << ": " << contender.first_refusal();
-  if (result.completed) EXPECT_EQ(contender.pool().stats().live_blocks, 0u);
+  if (result.completed) {
+    EXPECT_EQ(contender.pool().stats().live_blocks, 0u);
+  }
   EXPECT_TRUE(contender.pool().CheckInvariants().ok()) << contender.pool().CheckInvariants();
 }
 

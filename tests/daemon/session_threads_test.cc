@@ -81,7 +81,9 @@ class SessionThreadsTest : public testing::Test {
       if (!received.ok() || !received->frame.has_trim()) return received.ok() ? received->frame : v1::Frame();
       v1::Frame trimmed;
       trimmed.mutable_trimmed()->set_trim_id(received->frame.trim().trim_id());
-      if (!closing) EXPECT_TRUE(channel.Send(trimmed).ok());
+      if (!closing) {
+        EXPECT_TRUE(channel.Send(trimmed).ok());
+      }
     }
   }
 

@@ -28,7 +28,9 @@ TEST_F(CudaKernelsTest, MatMulRunsOnTheGpu) {
     GTEST_SKIP() << "this machine has no cuBLASLt: " << client->Errors();
   }
   EXPECT_EQ(small, absl::StrCat("ok 27 ", kGpu));
-  if (!real_) EXPECT_EQ(Ask(*client, "workspace c"), "ok 0") << "nothing asked for it";
+  if (!real_) {
+    EXPECT_EQ(Ask(*client, "workspace c"), "ok 0") << "nothing asked for it";
+  }
   EXPECT_EQ(Ask(*client, "product c 256"), absl::StrCat("ok 1.67772e+07 ", kGpu));
   if (!real_) {
     EXPECT_EQ(Ask(*client, "workspace c"), absl::StrCat("ok ", 32 * kMiB));
@@ -50,7 +52,9 @@ TEST_F(CudaKernelsTest, WorkspaceIsInsideASmallLimitAndGivenUpForTensors) {
     GTEST_SKIP() << "this machine has no cuBLASLt: " << client->Errors();
   }
   EXPECT_EQ(first, absl::StrCat("ok 1.67772e+07 ", kGpu));
-  if (!real_) EXPECT_EQ(Ask(*client, "workspace c"), absl::StrCat("ok ", 2 * kMiB)) << "an eighth";
+  if (!real_) {
+    EXPECT_EQ(Ask(*client, "workspace c"), absl::StrCat("ok ", 2 * kMiB)) << "an eighth";
+  }
   EXPECT_THAT(Ask(*client, "stats c"), StartsWith(absl::StrCat("ok ", 256 * 1024, " ")))
       << "the product alone";
   // All that the limit has, but for the product.
@@ -63,7 +67,9 @@ TEST_F(CudaKernelsTest, WorkspaceIsInsideASmallLimitAndGivenUpForTensors) {
   for (int i = 0; i < 70; ++i) {
     ASSERT_EQ(Ask(*client, "product c 256"), absl::StrCat("ok 1.67772e+07 ", kGpu));
   }
-  if (!real_) EXPECT_EQ(Ask(*client, "workspace c"), absl::StrCat("ok ", 2 * kMiB)) << "there is room again";
+  if (!real_) {
+    EXPECT_EQ(Ask(*client, "workspace c"), absl::StrCat("ok ", 2 * kMiB)) << "there is room again";
+  }
   EXPECT_THAT(Ask(*client, "trim c"), StartsWith("ok "));
   EXPECT_EQ(Ask(*client, "workspace c"), "ok 0");
   End(*client);

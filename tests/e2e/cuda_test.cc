@@ -46,7 +46,9 @@ TEST_F(CudaTest, TwoProgramsShareACardAndComputeOnIt) {
     EXPECT_EQ(Ask(*client, "sum c t 3"), absl::StrCat("ok 6.29146e+06 ", kGpu)) << "a kernel of the GPU";
     EXPECT_EQ(Ask(*client, "sum c t 19"), absl::StrCat("ok 3.98459e+07 ", kGpu));
     EXPECT_EQ(Ask(*client, "work c 3"), "ok");
-    if (!real_) EXPECT_EQ(machine_.ContextsCreated(static_cast<int>(client->pid())), 1);
+    if (!real_) {
+      EXPECT_EQ(machine_.ContextsCreated(static_cast<int>(client->pid())), 1);
+    }
   }
   EXPECT_THAT(Ask(*one, absl::StrCat("alloc c more ", 64 * kMiB)), HasSubstr("memory limit reached"));
   EXPECT_EQ(Ask(*one, "read t"), "ok 2.09715e+06") << "what was there is untouched";
@@ -410,7 +412,9 @@ TEST_F(CudaVisibilityTest, ProgramsSeeTheCardsOfBothListsInTheirOwnOrder) {
   for (const Case& row : cases) {
     if (row[1] != daemon_value) {
       daemon_value = row[1];
-      if (daemon_) EXPECT_EQ(daemon_->Stop(), 0);
+      if (daemon_) {
+        EXPECT_EQ(daemon_->Stop(), 0);
+      }
       StartOnMachine({{"CUDA_VISIBLE_DEVICES", Value(row[1])}, {"CUDA_DEVICE_ORDER", "PCI_BUS_ID"}});
       ASSERT_EQ(Stats().cards_size(), 4) << "hidden cards are listed too: NVML knows them";
     }

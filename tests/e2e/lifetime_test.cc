@@ -178,7 +178,9 @@ TEST_F(LifetimeTest, ASecondDaemonOnTheSameCardDoesNotServeIt) {
   ASSERT_EQ(stats->cards_size(), 2);
   for (const v1::CardStats& listed : stats->cards()) {
     EXPECT_EQ(listed.served(), listed.uuid() == "GPU-own-2");
-    if (!listed.served()) EXPECT_THAT(listed.not_served_because(), HasSubstr(absl::StrCat(daemon_->pid())));
+    if (!listed.served()) {
+      EXPECT_THAT(listed.not_served_because(), HasSubstr(absl::StrCat(daemon_->pid())));
+    }
   }
   EXPECT_EQ((*third)->Stop(), 0);
 }

@@ -394,11 +394,15 @@ class Runner : BrokerModel {
                                                .wanted = request.wanted,
                                                .asked_at = now_,
                                                .deadline = request.deadline});
-    if (guaranteed) ASSERT_TRUE(answer.status.ok() && !answer.wait) << "refused inside its guarantee";
+    if (guaranteed) {
+      ASSERT_TRUE(answer.status.ok() && !answer.wait) << "refused inside its guarantee";
+    }
     if (EndTurnInTime(card)) Serve(card);
     // Ids of requests rise by one; only one that waits has a name.
     const std::uint64_t grow = ++last_grow_;
-    if (answer.wait) ASSERT_EQ(answer.wait->value, grow);
+    if (answer.wait) {
+      ASSERT_EQ(answer.wait->value, grow);
+    }
     waiting_.emplace(grow, request);
     Charge(grow);
     if (waiting_.at(grow).phase == Phase::kCard) Serve(card);

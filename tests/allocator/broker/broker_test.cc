@@ -353,7 +353,9 @@ TEST(BrokerTest, PreallocatedMemoryHidesNoDeadlock) {
     const LogicalId ready = *rig.Device(kMiB * 16, kLease, true);
     const LogicalId a = *rig.Device(kMiB * 64);
     const LogicalId b = *rig.Device(kMiB * 64, LeaseKey{2});
-    if (in_use) ASSERT_TRUE(rig.Grow(first, ready, kMiB * 8).status.ok());
+    if (in_use) {
+      ASSERT_TRUE(rig.Grow(first, ready, kMiB * 8).status.ok());
+    }
     ASSERT_TRUE(rig.Grow(first, a, kMiB * 24).status.ok());
     ASSERT_TRUE(rig.Grow(second, b, kMiB * 24).status.ok());
     ASSERT_TRUE(rig.Grow(first, a, kMiB * 8, std::chrono::hours(1)).wait.has_value());

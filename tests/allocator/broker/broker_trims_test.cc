@@ -65,7 +65,9 @@ class BrokerTrimsTest : public ::testing::Test {
     std::vector<ChunkId>& held = held_[session];
     const std::vector<ChunkId> back(held.end() - static_cast<std::ptrdiff_t>(bytes / (kMiB * 2)), held.end());
     held.resize(held.size() - back.size());
-    if (!back.empty()) EXPECT_TRUE(broker_->Return(session, device, back).ok());
+    if (!back.empty()) {
+      EXPECT_TRUE(broker_->Return(session, device, back).ok());
+    }
     EXPECT_TRUE(broker_->Trimmed(session, orders[0].id, /*pending=*/false).ok());
     return orders[0].bytes;
   }
