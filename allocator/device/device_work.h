@@ -98,6 +98,24 @@ class DeviceWork {
     return absl::UnimplementedError("only a real GPU has libraries");
   }
 
+  // Work of the program beside this object, on streams and in memory of its own. UNIMPLEMENTED where devices
+  // are not real.
+
+  /// What the program queues from now on on `native`, a stream as AdoptStream takes it, waits for `fence` of
+  /// a stream of the same device. The stream gets no handle, and may be destroyed at any time after the call.
+  virtual absl::Status WaitOnProgramStream(void* /*native*/, const Fence& /*fence*/) {
+    return absl::UnimplementedError("only a real GPU has streams of the program's own");
+  }
+  /// As CopyOnDevice, from memory of the same device that the program has of the driver.
+  virtual absl::Status CopyFromProgram(StreamHandle /*stream*/, std::byte* /*to*/, const std::byte* /*from*/,
+                                       Bytes /*bytes*/) {
+    return absl::UnimplementedError("only a real GPU has memory of the program's own");
+  }
+  /// Waits until the device has done all that this program has queued on any stream of its primary context.
+  virtual absl::Status DrainDevice(int /*device*/) {
+    return absl::UnimplementedError("only a real GPU has streams of the program's own");
+  }
+
  protected:
   DeviceWork() = default;
 };

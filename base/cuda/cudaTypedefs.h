@@ -31,6 +31,7 @@ typedef decltype(&cuDevicePrimaryCtxRelease_v2) PFN_cuDevicePrimaryCtxRelease_v1
 typedef decltype(&cuCtxGetCurrent) PFN_cuCtxGetCurrent_v4000;
 typedef decltype(&cuCtxPushCurrent_v2) PFN_cuCtxPushCurrent_v4000;
 typedef decltype(&cuCtxPopCurrent_v2) PFN_cuCtxPopCurrent_v4000;
+typedef decltype(&cuCtxSynchronize) PFN_cuCtxSynchronize_v2000;
 typedef decltype(&cuCtxGetStreamPriorityRange) PFN_cuCtxGetStreamPriorityRange_v5050;
 typedef decltype(&cuStreamCreateWithPriority) PFN_cuStreamCreateWithPriority_v5050;
 typedef decltype(&cuStreamGetCtx) PFN_cuStreamGetCtx_v9020;

@@ -10,11 +10,13 @@
 
 namespace lgpu::internal {
 
-/// Makes a Context on a lease that is already open: the second half of Context::Create, for tests of all
-/// that is above the lease.
+/// Between a Context and its state. Make is the second half of Context::Create, on a lease that is already
+/// open: for tests of all that is above the lease.
 struct ContextMaker {
   static absl::StatusOr<Context> Make(std::unique_ptr<Lease> lease, const ContextOptions& options,
                                       const RuntimeOptions& runtime = {});
+  /// Null: the Context was moved from.
+  static const std::shared_ptr<ContextState>& StateOf(const Context& context) { return context.state_; }
 };
 
 }  // namespace lgpu::internal

@@ -130,6 +130,7 @@ absl::Status ContextState::OpenDevices(const ContextOptions& options) {
     Device::GpuParts parts;
     parts.index = index;
     parts.card = leased[i].backend_device;
+    parts.cuda_device = CudaDeviceOf(infos_[i]);
     parts.backend = &memory_.lease().backend();
     parts.memory = &memory_.memory(index);
     if (index < ClientPage::kMaxDevices) parts.counters = &memory_.lease().page().devices[i];

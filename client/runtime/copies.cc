@@ -29,6 +29,7 @@ absl::Status CopyBetweenGpus(const TensorBuffer& from, const TensorBuffer& to) {
   Device& source = from.device();
   Device& target = to.device();
   DeviceWork& backend = target.backend();
+  if (&source == &target) return backend.CopyOnDevice(target.stream(), to.data(), from.data(), from.bytes());
   LGPU_RETURN_IF_ERROR(OrderAfter(backend, target.stream(), source.stream()));
   LGPU_RETURN_IF_ERROR(backend.CopyOnDevice(target.stream(), to.data(), from.data(), from.bytes()));
   return OrderAfter(backend, source.stream(), target.stream());
@@ -47,8 +48,27 @@ absl::StatusOr<std::shared_ptr<TensorBuffer>> MakeFromHost(const std::shared_ptr
   return made;
 }
 
+absl::StatusOr<std::shared_ptr<TensorBuffer>> MakeFromOutside(const std::shared_ptr<ContextState>& state,
+                                                              Device& device, const TensorSpec& spec,
+                                                              const Op& op, const void* from) {
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> made,
+                        ContextState::Allocate(state, device, spec, op, Device::FilledBy::kKernel));
+  if (made->bytes().is_zero()) return made;
+  LGPU_RETURN_IF_ERROR(Recorded(*state, &device, &device, spec.dtype, made->bytes(), [&] {
+    return device.CopyFromOutside(made->data(), static_cast<const std::byte*>(from), made->bytes());
+  }));
+  return made;
+}
+
 absl::StatusOr<std::shared_ptr<TensorBuffer>> CopyTo(const std::shared_ptr<TensorBuffer>& from, Device& to,
                                                      const Op& op) {
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> copy, MakeCopy(from, to, op));
+  from->state()->recorder().CountCopy(from->device(), to, from->bytes());
+  return copy;
+}
+
+absl::StatusOr<std::shared_ptr<TensorBuffer>> MakeCopy(const std::shared_ptr<TensorBuffer>& from, Device& to,
+                                                       const Op& op) {
   std::shared_ptr<TensorBuffer> copy;
   if (!from->device().is_gpu()) {
     LGPU_ASSIGN_OR_RETURN(
@@ -63,7 +83,6 @@ absl::StatusOr<std::shared_ptr<TensorBuffer>> CopyTo(const std::shared_ptr<Tenso
                                : CopyToHost(*from, {copy->data(), copy->bytes().count()}));
     }
   }
-  from->state()->recorder().CountCopy(from->device(), to, from->bytes());
   return copy;
 }
 

@@ -167,6 +167,31 @@ absl::Status Device::Synchronize() {
   return Noted(gpu_.backend->Wait(fence));
 }
 
+absl::Status Device::LetFollow(void* stream) {
+  LGPU_ASSIGN_OR_RETURN(const Fence fence, gpu_.backend->Record(this->stream()));
+  return Noted(gpu_.backend->WaitOnProgramStream(stream, fence));
+}
+
+void Device::EndOutsideUse(const Block& block, UsedOn streams) {
+  if (streams == UsedOn::kDefaultStreams && caller_memory_->UseOnDefaults(block).ok()) return;
+  // It fails on a device with a fault, where nothing runs any more.
+  Noted(gpu_.backend->DrainDevice(card())).IgnoreError();
+}
+
+absl::Status Device::CopyFromOutside(std::byte* to, const std::byte* from, Bytes bytes) {
+  LGPU_RETURN_IF_ERROR(Noted(gpu_.backend->CopyFromProgram(stream(), to, from, bytes)));
+  return Synchronize();
+}
+
+absl::StatusOr<void*> Device::NativeStream() {
+  void* native = nullptr;
+  LGPU_RETURN_IF_ERROR(gpu_.backend->CallLibrary(stream(), [&native](void* stream) {
+    native = stream;
+    return absl::OkStatus();
+  }));
+  return native;
+}
+
 absl::Status Device::Noted(absl::Status status) const {
   if (!status.ok() && gpu_.backend->HasLostContext()) gpu_.context_lost->store(1, std::memory_order_relaxed);
   return status;

@@ -41,7 +41,8 @@ class Device final : public Launcher {
   enum class FilledBy { kKernel, kHost };
   struct GpuParts {
     int index = 0;
-    int card = 0;  // index in the backend's devices()
+    int card = 0;          // index in the backend's devices()
+    int cuda_device = -1;  // what CUDA calls the card here; -1: it is simulated
     DeviceWork* backend = nullptr;
     DevicePool* memory = nullptr;                        // outlives the device
     ClientPage::Device* counters = nullptr;              // null: an index that the page has no place for
@@ -59,6 +60,7 @@ class Device final : public Launcher {
   bool is_gpu() const { return type_ == DeviceType::kGpu; }
   int index() const { return gpu_.index; }
   int card() const { return gpu_.card; }
+  int cuda_device() const { return gpu_.cuda_device; }
   const std::string& name() const { return name_; }  // "/job:localhost/replica:0/task:0/device:GPU:0"
   std::uint16_t record_id() const;                   // as PlacementEntry writes it
   StreamHandle stream(Streams stream = kHome) const { return streams_[stream]; }
@@ -85,6 +87,20 @@ class Device final : public Launcher {
   absl::Status OpenLibrary();
   /// Waits until all work queued on the stream has ended.
   absl::Status Synchronize();
+
+  // For other code of this program that works on the same real GPU, on `stream` of its own: a CUstream.
+
+  /// What that code queues there from now on waits for all that was queued here. INVALID_ARGUMENT: the stream
+  /// is of another context.
+  absl::Status LetFollow(void* stream);
+  /// That code has queued its last work with `block`, which is live: on the default streams, or on others,
+  /// which are waited for because they may be destroyed at any time.
+  enum class UsedOn { kDefaultStreams, kAnyStream };
+  void EndOutsideUse(const Block& block, UsedOn streams);
+  /// Fills `to` from memory of the same card that is not the pool's, and waits for that.
+  absl::Status CopyFromOutside(std::byte* to, const std::byte* from, Bytes bytes);
+  /// The CUstream of this device's work, for code that makes it wait for its own.
+  absl::StatusOr<void*> NativeStream();
 
   /// Counts an op that ran here.
   void CountOp(bool soft_placed);

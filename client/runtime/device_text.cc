@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "allocator/device/cuda/cuda_backend.h"
 #include "kernels/text.h"
 
 namespace lgpu::internal {
@@ -28,6 +29,14 @@ std::vector<LogicalDeviceInfo> InfosOf(const std::vector<LeasedDevice>& devices)
 std::string PhysicalDeviceDesc(const LogicalDeviceInfo& info) {
   return Cat("device: ", info.card_index, ", name: ", info.card_name, ", pci bus id: ", info.pci_bus_id,
              ", compute capability: ", info.compute_major, ".", info.compute_minor);
+}
+
+int CudaDeviceOf(const LogicalDeviceInfo& info) {
+  if (info.simulated) return -1;
+  const absl::StatusOr<std::vector<std::string>> uuids = CudaEnumeration();
+  if (!uuids.ok()) return -1;
+  const auto found = std::find(uuids->begin(), uuids->end(), info.card_uuid);
+  return found == uuids->end() ? -1 : static_cast<int>(found - uuids->begin());
 }
 
 std::optional<int> NumaNodeOf(const LogicalDeviceInfo& info) {

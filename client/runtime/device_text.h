@@ -18,6 +18,8 @@ std::string CreatedDeviceLine(const LogicalDeviceInfo& info);
 /// The block that a session of TensorFlow 1 prints: "Device mapping:" and a line for each GPU, with newlines.
 std::string DeviceMappingText(const std::vector<LogicalDeviceInfo>& infos);
 
+/// The number that CUDA gives the card in this process, after CUDA_VISIBLE_DEVICES; -1 for a simulated card.
+int CudaDeviceOf(const LogicalDeviceInfo& info);
 /// The NUMA node of a real card, as the kernel says; node 0 where it has only one. Nothing for a simulated
 /// card.
 std::optional<int> NumaNodeOf(const LogicalDeviceInfo& info);

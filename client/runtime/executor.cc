@@ -318,4 +318,46 @@ absl::StatusOr<Tensor> MakeConstant(const std::shared_ptr<ContextState>& state, 
   return TensorBuffer::MakeTensor(std::move(output));
 }
 
+absl::StatusOr<int> ChooseImporter(ContextState& state, int cuda_device) {
+  const DeviceRequest* const request = CurrentRequest(state);
+  if (cuda_device >= 0 && request != nullptr && request->constrained) {
+    const int asked = request->match[static_cast<std::size_t>(DeviceType::kGpu)];
+    if (asked != DeviceRequest::kNone && state.device(asked).cuda_device() == cuda_device) return asked;
+  }
+  std::string cards;
+  for (int i = 0; i < state.placer().gpu_count(); ++i) {
+    const int card = state.device(i).cuda_device();
+    if (card >= 0 && card == cuda_device) return i;
+    if (card >= 0) {
+      cards += Cat(cards.empty() ? "" : ", ", state.device(i).name(), " is on CUDA device ", card);
+    }
+  }
+  return absl::NotFoundError(Cat("no logical GPU of this Context is on CUDA device ", cuda_device, ": ",
+                                 cards.empty() ? std::string("it has no real GPU") : cards,
+                                 "; copy the array to the host first"));
+}
+
+absl::StatusOr<Tensor> MakeImported(const std::shared_ptr<ContextState>& state, const TensorSpec& spec,
+                                    int gpu, const void* data) {
+  if (state->IsForked()) return state->ClosedError();
+  const GatePass pass(state->gate());
+  if (!pass) return state->ClosedError();
+  if (ElementBytes(spec.dtype) == 0) return absl::InvalidArgumentError("the array has no element type");
+  LGPU_ASSIGN_OR_RETURN(const Decision decision, Decide(*state, EagerConstOp(), spec.dtype));
+  const bool asked = decision.request != nullptr && decision.request->constrained;
+  Device& reader = state->device(gpu);
+  Device& device = asked ? *decision.device : reader;
+  state->recorder().BeforeOp(EagerConstOp(), device);
+  const std::uint64_t submitted = MonotonicNanoseconds();
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<TensorBuffer> output,
+                        MakeFromOutside(state, reader, spec, EagerConstOp(), data));
+  if (&device != &reader) {
+    LGPU_ASSIGN_OR_RETURN(output, CopyTo(output, device, EagerConstOp()));
+  }
+  state->recorder().AfterOp(EagerConstOp(), spec.dtype, decision.request, device,
+                            decision.placement.soft_placed, output->bytes(),
+                            {submitted, MonotonicNanoseconds()});
+  return TensorBuffer::MakeTensor(std::move(output));
+}
+
 }  // namespace lgpu::internal

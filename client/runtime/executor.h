@@ -29,6 +29,14 @@ absl::StatusOr<Tensor> CopyToNamed(const Tensor& tensor, std::string_view device
 absl::StatusOr<Tensor> MakeConstant(const std::shared_ptr<ContextState>& state, const TensorSpec& spec,
                                     std::span<const std::byte> values);
 
+/// The position of the GPU on that card which an array there is copied to. NOT_FOUND: there is none.
+/// Callers are behind the gate.
+absl::StatusOr<int> ChooseImporter(ContextState& state, int cuda_device);
+/// A constant with what other code has at `data` in the memory of that GPU's card, placed as TensorImport
+/// says.
+absl::StatusOr<Tensor> MakeImported(const std::shared_ptr<ContextState>& state, const TensorSpec& spec,
+                                    int gpu, const void* data);
+
 }  // namespace lgpu::internal
 
 #endif  // LGPU_CLIENT_RUNTIME_EXECUTOR_H_

@@ -1,12 +1,9 @@
 #include "client/runtime/memory_state.h"
 
-#include <algorithm>
 #include <atomic>
 #include <string_view>
 #include <utility>
-#include <vector>
 
-#include "allocator/device/cuda/cuda_backend.h"
 #include "base/mutex.h"
 #include "client/runtime/context_state.h"
 #include "client/runtime/device_text.h"
@@ -17,14 +14,6 @@
 
 namespace lgpu::internal {
 namespace {
-
-int CudaDeviceOf(const LogicalDeviceInfo& info) {
-  if (info.simulated) return -1;
-  const absl::StatusOr<std::vector<std::string>> uuids = CudaEnumeration();
-  if (!uuids.ok()) return -1;
-  const auto found = std::find(uuids->begin(), uuids->end(), info.card_uuid);
-  return found == uuids->end() ? -1 : static_cast<int>(found - uuids->begin());
-}
 
 absl::Status Closing(std::string_view what) {
   return absl::FailedPreconditionError(

@@ -18,6 +18,11 @@ namespace {
 constexpr std::int64_t kPrintAll = 1000;  // elements; larger tensors show the ends of their axes
 constexpr std::int64_t kEdge = 3;
 
+bool IsOnRealGpu(const internal::TensorBuffer& buffer) {
+  const internal::Device& device = buffer.device();
+  return device.is_gpu() && !buffer.state()->infos()[static_cast<std::size_t>(device.index())].simulated;
+}
+
 absl::Status NoValue() { return absl::InvalidArgumentError("this Tensor has no value"); }
 
 void PrintElement(std::ostream& out, DType dtype, const std::byte* element) {
@@ -100,22 +105,32 @@ absl::Status Tensor::CopyToHost(void* to, std::size_t size) const {
   return internal::CopyToHost(*buffer_, {static_cast<std::byte*>(to), size});
 }
 
-absl::StatusOr<TensorExport> Tensor::Export() const {
+int Tensor::cuda_device() const { return has_value() ? buffer_->device().cuda_device() : -1; }
+
+absl::StatusOr<TensorExport> Tensor::Export(const ExportOptions& options) const {
   if (!has_value()) return NoValue();
   internal::ContextState& state = *buffer_->state();
   if (state.IsForked()) return state.ClosedError();
   const internal::GatePass pass(state.gate());
   if (!pass) return state.ClosedError();
   internal::Device& device = buffer_->device();
-  if (!device.is_gpu()) return TensorExport(buffer_);
-  if (!state.infos()[static_cast<std::size_t>(device.index())].simulated) {
-    return absl::UnimplementedError(Cat("the tensor lies on ", device.name(),
-                                        ", a real GPU, whose memory lgpu does not lend to other "
-                                        "code without a copy; copy the tensor to the host"));
+  std::shared_ptr<internal::TensorBuffer> lent = buffer_;
+  if (options.copies) {
+    LGPU_ASSIGN_OR_RETURN(lent, internal::MakeCopy(buffer_, device, IdentityOp()));
   }
-  LGPU_RETURN_IF_ERROR(device.Synchronize());
+  if (!device.is_gpu()) return TensorExport(std::move(lent), true);
+  if (!IsOnRealGpu(*buffer_)) {
+    LGPU_RETURN_IF_ERROR(device.Synchronize());
+  } else if (device.cuda_device() < 0) {
+    return absl::FailedPreconditionError(
+        Cat(device.name(),
+            " is on a card that the CUDA driver does not list in this process, so no other code can "
+            "find the tensor there; copy it to the host"));
+  } else if (options.orders_stream) {
+    LGPU_RETURN_IF_ERROR(device.LetFollow(options.stream));
+  }
   LGPU_RETURN_IF_ERROR(state.AddExport(bytes()));
-  return TensorExport(buffer_);
+  return TensorExport(std::move(lent), options.orders_stream && CallerStreams::IsDefault(options.stream));
 }
 
 TensorExport::~TensorExport() { Release(); }
@@ -124,6 +139,7 @@ TensorExport& TensorExport::operator=(TensorExport&& other) noexcept {
   if (this != &other) {
     Release();
     buffer_ = std::move(other.buffer_);
+    on_default_stream_ = other.on_default_stream_;
   }
   return *this;
 }
@@ -134,8 +150,13 @@ const void* TensorExport::data() const { return buffer_ == nullptr ? nullptr : b
 void TensorExport::Release() {
   if (buffer_ == nullptr) return;
   const std::shared_ptr<internal::ContextState> state = buffer_->state();
-  const bool counted = buffer_->device().is_gpu();
+  internal::Device& device = buffer_->device();
+  const bool counted = device.is_gpu();
   const Bytes bytes = buffer_->bytes();
+  if (IsOnRealGpu(*buffer_) && !bytes.is_zero() && !state->IsForked()) {
+    using UsedOn = internal::Device::UsedOn;
+    device.EndOutsideUse(buffer_->block(), on_default_stream_ ? UsedOn::kDefaultStreams : UsedOn::kAnyStream);
+  }
   buffer_.reset();
   if (counted) state->RemoveExport(bytes);
 }

@@ -40,6 +40,8 @@ class TensorBuffer {
   Bytes bytes() const { return SpecBytes(spec_); }
   std::byte* data() const { return data_; }
   TensorView view() const { return {data_, spec_}; }
+  /// The memory that it lies in; empty for a tensor without elements.
+  const Block& block() const { return whole_ == nullptr ? block_ : whole_->block(); }
 
   static Bytes SpecBytes(const TensorSpec& spec) {
     return Bytes(static_cast<std::uint64_t>(spec.shape.elements()) * ElementBytes(spec.dtype));

@@ -115,6 +115,13 @@ absl::Status CallerMemory::UseOn(const Block& block, void* stream) {
   return pool_.UseOn(block, use.id());
 }
 
+// The legacy stream waits for the default streams of all threads.
+absl::Status CallerMemory::UseOnDefaults(const Block& block) {
+  CallerStreams::Use use;
+  LGPU_RETURN_IF_ERROR(streams_.Find(nullptr, use));
+  return pool_.UseOn(block, use.id());
+}
+
 // Null is the legacy stream. The block may be freed by another thread, whose own default stream is another
 // one than this thread's: the legacy stream waits for both.
 absl::Status CallerMemory::Export(const Block& block, void* stream) {

@@ -47,6 +47,9 @@ class CallerMemory {
   absl::Status Free(const Block& block, void* stream);
   absl::StatusOr<Block> Find(const void* address);
   absl::Status UseOn(const Block& block, void* stream);
+  /// Work with a live block of the pool, which may be another owner's, was queued on the default streams of
+  /// any threads.
+  absl::Status UseOnDefaults(const Block& block);
   /// Exported blocks that were to be freed on the stream wait for it no more. When this returns, no thread
   /// that ends an export uses the stream any more.
   absl::Status ForgetStream(void* stream);

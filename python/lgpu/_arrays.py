@@ -88,6 +88,15 @@ def array_of(tensor: Any, dtype: Any, copy: Optional[bool]) -> np.ndarray:
     return array if dtype is None else array.astype(dtype, copy=False)
 
 
+def capsule_of(array: Any, stream: Optional[int]) -> Any:
+    """The DLPack capsule of a producer of any version. stream: CUDA's, which waits for the array; None for the CPU."""
+    asked = {} if stream is None else {"stream": stream}
+    try:
+        return array.__dlpack__(max_version=(1, 0), **asked)
+    except TypeError:
+        return array.__dlpack__(**asked)
+
+
 def text_of(tensor: Any) -> str:
     where = tensor.device.rsplit("/device:", 1)[-1]
     head = f"<lgpu.Tensor shape={tensor.shape} dtype={tensor.dtype_name} device={where}"

@@ -222,21 +222,21 @@ class Context:
         return _core.fill(list(shape), self.constant(value, dtype))
 
     def from_dlpack(self, array: Any) -> _core.Tensor:
-        """A tensor with a copy of what an array of another library holds (or a DLPack capsule), which lies in memory of
-        the CPU and is dense."""
+        """A tensor with a copy of what an array of another library holds (or a DLPack capsule), which is dense. An array in
+        memory of the CPU goes where a constant does. An array on a real GPU is copied there, to a logical GPU of the same
+        card: the one of the device block around the call, else the first."""
         if type(array).__name__ == "PyCapsule":
             return _core.from_capsule(self._core, array)
         if not hasattr(array, "__dlpack__"):
             raise TypeError(f"{type(array).__name__} has no __dlpack__; pass an array, or a DLPack capsule")
         kind, number = array.__dlpack_device__()
+        if kind == 2:
+            return _core.from_cuda(self._core, array, int(number))
         if kind not in (1, 3):
-            raise BufferError(f"the array lies on DLPack device ({int(kind)}, {number}); lgpu takes memory of the CPU, so "
-                              "copy it there first")
-        try:
-            capsule = array.__dlpack__(max_version=(1, 0))
-        except TypeError:
-            capsule = array.__dlpack__()
-        return _core.from_capsule(self._core, capsule)
+            raise BufferError(f"the array lies on DLPack device ({int(kind)}, {number}); lgpu takes memory of the CPU and of "
+                              "CUDA's GPUs, so copy it there first")
+        from lgpu import _arrays
+        return _core.from_capsule(self._core, _arrays.capsule_of(array, None))
 
     def device(self, name: Optional[str]) -> _ScopeManager:
         """`with context.device("GPU:1"):` asks for a device for the ops in the block; None asks for nothing."""

@@ -66,12 +66,12 @@ class Tensor:
 
     def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
         """
-        The values without a copy, as a DLPack capsule; they stay charged as long as a consumer has them. Versioned capsules are marked as read-only. copy=True: a copy on the host, which may be written.
+        The values without a copy, as a DLPack capsule; they stay charged as long as a consumer has them. Versioned capsules are marked as read-only. copy=True: a copy that may be written, on the same device. On a real GPU `stream` waits for the values, and dl_device=(1, 0) gives a copy on the host.
         """
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """
-        (1, 0): tensors are given as memory of the CPU. That of a real GPU is given as a copy only.
+        (1, 0), memory of the CPU, for tensors on the CPU and on simulated GPUs; (2, CUDA's number of the card) on a real GPU.
         """
 
     __array_ufunc__: None = None
@@ -351,6 +351,11 @@ def copy_to_device(input: Tensor, device: str) -> Tensor:
 
 def from_capsule(context: Context, capsule: object) -> Tensor:
     """A tensor with a copy of what a DLPack capsule holds, which is used up."""
+
+def from_cuda(context: Context, array: object, cuda_device: int) -> Tensor:
+    """
+    A tensor with a copy of a DLPack producer's array on that card, made on the card.
+    """
 
 class MirroredVariable:
     """A value on the device of each replica, the same on all of them."""

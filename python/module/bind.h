@@ -20,6 +20,8 @@ void BindTorch(nanobind::module_& module);
 /// Tensor.__dlpack__: a capsule.
 nanobind::object ToDlpack(const Tensor& tensor, nanobind::handle stream, nanobind::handle max_version,
                           nanobind::handle dl_device, nanobind::handle copy);
+/// Tensor.__dlpack_device__: (1, 0), or (2, card) on a real GPU.
+nanobind::object DlpackDevice(const Tensor& tensor);
 void BindDlpack(nanobind::module_& module);
 
 }  // namespace lgpu::python

@@ -8,6 +8,7 @@
 namespace lgpu::python::dlpack {
 
 inline constexpr std::int32_t kCpu = 1;
+inline constexpr std::int32_t kCuda = 2;
 inline constexpr std::int32_t kCudaHost = 3;
 
 inline constexpr std::uint8_t kInt = 0;

@@ -4,7 +4,6 @@
 #include <nanobind/stl/string.h>
 
 #include "python/module/bind.h"
-#include "python/module/dlpack_abi.h"
 #include "python/module/errors.h"
 #include "python/module/scopes.h"
 #include "python/module/words.h"
@@ -91,11 +90,13 @@ void BindTensor(nb::module_& module, nb::class_<Tensor>& tensor) {
                   "None, "
                   "dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> typing.Any"),
           "The values without a copy, as a DLPack capsule; they stay charged as long as a consumer has them. "
-          "Versioned capsules are marked as read-only. copy=True: a copy on the host, which may be written.")
+          "Versioned capsules are marked as read-only. copy=True: a copy that may be written, on the same "
+          "device. On a real GPU `stream` waits for the values, and dl_device=(1, 0) gives a copy on the "
+          "host.")
       .def(
-          "__dlpack_device__", [](const Tensor&) { return nb::make_tuple(dlpack::kCpu, 0); },
-          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
-          "(1, 0): tensors are given as memory of the CPU. That of a real GPU is given as a copy only.");
+          "__dlpack_device__", &DlpackDevice, nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
+          "(1, 0), memory of the CPU, for tensors on the CPU and on simulated GPUs; (2, CUDA's number of the "
+          "card) on a real GPU.");
   // numpy refuses `array + tensor` then, and does not copy the tensor to the host for it.
   tensor.attr("__array_ufunc__") = nb::none();
   module.attr("Tensor") = tensor;

@@ -49,9 +49,26 @@ def compute_with_torch(torch):
     assert torch.equal(x.grad.cpu(), 8 * torch.arange(1024, dtype=torch.float32))
 
 
+def share_with_torch(torch, ctx):
+    """DLPack both ways, on a stream of torch's own too."""
+    values = [float(i) for i in range(1024)]
+    tensor = ctx.constant(values)
+    shared = torch.from_dlpack(tensor)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        doubled = torch.from_dlpack(tensor) * 2
+        back = ctx.from_dlpack(doubled)
+    assert shared.is_cuda and shared.cpu().tolist() == values
+    assert back.tolist() == [2 * value for value in values]
+    del shared
+    gc.collect()
+    assert ctx.exports() == (0, 0), ctx.exports()
+
+
 def use_torch(lgpu, ctx):
     import torch
     lgpu.torch.enable(ctx)
+    share_with_torch(torch, ctx)
+    gc.collect()
     compute_with_torch(torch)
     gc.collect()
     assert torch.cuda.memory_allocated() == ctx.memory_info()["current"]

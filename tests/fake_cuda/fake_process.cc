@@ -190,6 +190,10 @@ std::vector<std::shared_ptr<Stream>> Process::StreamsOf(const Context* context) 
 
 void Process::WaitForContext(std::unique_lock<std::mutex>& lock, const Context* context) {
   std::vector<std::shared_ptr<Stream>> all = StreamsOf(context);
+  // Work of streams that were destroyed is work of the context still.
+  for (const std::shared_ptr<Stream>& zombie : zombies) {
+    if (zombie->context == context) all.push_back(zombie);
+  }
   lock.unlock();
   for (const std::shared_ptr<Stream>& stream : all) stream->Drain();
   all.clear();

@@ -205,11 +205,24 @@ absl::Status CudaBackend::CopyOnDevice(StreamHandle stream, std::byte* to, const
   if (source != target && !LetRead(target, source, from, bytes)) {
     return CopyBetween(*found, to, source, from, bytes);
   }
-  const CudaContextScope scope(driver_, found->context());
+  return QueueOnDevice(*found, to, from, bytes);
+}
+
+absl::Status CudaBackend::CopyFromProgram(StreamHandle stream, std::byte* to, const std::byte* from,
+                                          Bytes bytes) {
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> found, FindStream(stream));
+  LGPU_ASSIGN_OR_RETURN(const int target, ranges_.DeviceOf(to, bytes));
+  LGPU_RETURN_IF_ERROR(CheckCopyTarget(found->device(), target));
+  return bytes.is_zero() ? absl::OkStatus() : QueueOnDevice(*found, to, from, bytes);
+}
+
+absl::Status CudaBackend::QueueOnDevice(CudaStream& stream, std::byte* to, const std::byte* from,
+                                        Bytes bytes) {
+  const CudaContextScope scope(driver_, stream.context());
   LGPU_RETURN_IF_ERROR(scope.status());
   LGPU_RETURN_IF_ERROR(driver_.Check(
-      "cuMemcpyDtoDAsync", driver_.MemcpyDtoDAsync(Address(to), Address(from), bytes.count(), found->get())));
-  found->CountWork();
+      "cuMemcpyDtoDAsync", driver_.MemcpyDtoDAsync(Address(to), Address(from), bytes.count(), stream.get())));
+  stream.CountWork();
   return absl::OkStatus();
 }
 

@@ -89,6 +89,10 @@ class CudaBackend final : public DeviceBackend {
   absl::StatusOr<bool> HasPassed(const Fence& fence) override;
   absl::Status Wait(const Fence& fence) override;
   absl::Status WaitOnStream(StreamHandle stream, const Fence& fence) override;
+  absl::Status WaitOnProgramStream(void* native, const Fence& fence) override;
+  absl::Status CopyFromProgram(StreamHandle stream, std::byte* to, const std::byte* from,
+                               Bytes bytes) override;
+  absl::Status DrainDevice(int device) override;
   absl::Status CopyToDevice(StreamHandle stream, std::byte* to, const void* from, Bytes bytes) override;
   absl::Status CopyToHost(StreamHandle stream, void* to, const std::byte* from, Bytes bytes) override;
   absl::Status CopyOnDevice(StreamHandle stream, std::byte* to, const std::byte* from, Bytes bytes) override;
@@ -132,9 +136,13 @@ class CudaBackend final : public DeviceBackend {
   /// The primary context of the device, retained once for the backend's life.
   absl::StatusOr<CUcontext> ContextOf(int device);
   absl::StatusOr<std::shared_ptr<CudaStream>> FindStream(StreamHandle stream);
+  /// A stream of the program's, which keeps it. INVALID_ARGUMENT: it is of another context.
+  absl::StatusOr<std::shared_ptr<CudaStream>> ProgramStream(int device, void* native);
   absl::StatusOr<CUfunction> FunctionOf(int device, const DeviceKernel& kernel);
 
-  // Copies. A scope of the stream's context is open.
+  absl::Status QueueOnDevice(CudaStream& stream, std::byte* to, const std::byte* from, Bytes bytes);
+
+  // Other copies. A scope of the stream's context is open.
   absl::Status QueueToDevice(CudaStream& stream, std::byte* to, const void* from, Bytes bytes);
   absl::Status QueueToHost(CudaStream& stream, void* to, const std::byte* from, Bytes bytes);
   absl::Status CarryToDevice(CudaStream& stream, std::byte* to, const std::byte* from, Bytes bytes,

@@ -120,6 +120,11 @@ absl::StatusOr<StreamHandle> CudaBackend::CreateStream(int device, int priority)
 }
 
 absl::StatusOr<StreamHandle> CudaBackend::AdoptStream(int device, void* native) {
+  LGPU_ASSIGN_OR_RETURN(std::shared_ptr<CudaStream> adopted, ProgramStream(device, native));
+  return streams_.Insert(std::move(adopted));
+}
+
+absl::StatusOr<std::shared_ptr<CudaStream>> CudaBackend::ProgramStream(int device, void* native) {
   LGPU_RETURN_IF_ERROR(CheckDevice(device));
   LGPU_ASSIGN_OR_RETURN(const CUcontext context, ContextOf(device));
   const CudaContextScope scope(driver_, context);
@@ -137,8 +142,8 @@ absl::StatusOr<StreamHandle> CudaBackend::AdoptStream(int device, void* native) 
                      "\n  try: make streams where cuDevicePrimaryCtxRetain's context is current, as the CUDA "
                      "runtime does"));
   }
-  return streams_.Insert(std::make_shared<CudaStream>(driver_, state(device).events, device, context, stream,
-                                                      CudaStream::Owner::kProgram));
+  return std::make_shared<CudaStream>(driver_, state(device).events, device, context, stream,
+                                      CudaStream::Owner::kProgram);
 }
 
 absl::StatusOr<std::shared_ptr<CudaStream>> CudaBackend::FindStream(StreamHandle stream) {
@@ -189,6 +194,22 @@ absl::Status CudaBackend::WaitOnStream(StreamHandle stream, const Fence& fence) 
   const CudaContextScope scope(driver_, waiter->context());
   LGPU_RETURN_IF_ERROR(scope.status());
   return other->MakeWait(*waiter, fence.sequence);
+}
+
+absl::Status CudaBackend::WaitOnProgramStream(void* native, const Fence& fence) {
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> other, FindStream(fence.stream));
+  LGPU_ASSIGN_OR_RETURN(const std::shared_ptr<CudaStream> waiter, ProgramStream(other->device(), native));
+  const CudaContextScope scope(driver_, waiter->context());
+  LGPU_RETURN_IF_ERROR(scope.status());
+  return other->MakeWait(*waiter, fence.sequence);
+}
+
+absl::Status CudaBackend::DrainDevice(int device) {
+  LGPU_RETURN_IF_ERROR(CheckDevice(device));
+  LGPU_ASSIGN_OR_RETURN(const CUcontext context, ContextOf(device));
+  const CudaContextScope scope(driver_, context);
+  LGPU_RETURN_IF_ERROR(scope.status());
+  return driver_.Check("cuCtxSynchronize", driver_.CtxSynchronize());
 }
 
 // ---- kernels

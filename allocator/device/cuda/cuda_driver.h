@@ -48,6 +48,7 @@ namespace lgpu {
   X(CtxGetCurrent, 4000, "cuCtxGetCurrent")                                                \
   X(CtxPushCurrent, 4000, "cuCtxPushCurrent_v2")                                           \
   X(CtxPopCurrent, 4000, "cuCtxPopCurrent_v2")                                             \
+  X(CtxSynchronize, 2000, "cuCtxSynchronize")                                              \
   X(CtxGetStreamPriorityRange, 5050, "cuCtxGetStreamPriorityRange")                        \
   X(StreamCreateWithPriority, 5050, "cuStreamCreateWithPriority")                          \
   X(StreamGetCtx, 9020, "cuStreamGetCtx")                                                  \

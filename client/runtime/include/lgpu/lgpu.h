@@ -22,6 +22,7 @@
 #include "lgpu/status.h"
 #include "lgpu/tensor.h"
 #include "lgpu/tensor_export.h"
+#include "lgpu/tensor_import.h"
 // IWYU pragma: end_exports
 
 #endif  // LGPU_LGPU_H_

@@ -52,9 +52,14 @@ class LGPU_API Tensor {
   template <typename T>
   absl::StatusOr<std::vector<T>> ToVector() const;
 
-  /// Waits for the tensor and lends its memory to other code of this process, without a copy.
-  /// UNIMPLEMENTED: it lies on a real GPU.
-  absl::StatusOr<TensorExport> Export() const;
+  /// The number that CUDA gives the GPU with the tensor in this process, after CUDA_VISIBLE_DEVICES; -1 for a
+  /// tensor on a CPU or a simulated GPU.
+  int cuda_device() const;
+  /// Lends the tensor's memory to other code of this process, without a copy unless `options` asks for one.
+  /// On a CPU or a simulated GPU it waits for the tensor. INVALID_ARGUMENT: `options.stream` is of another
+  /// CUDA context.
+  absl::StatusOr<TensorExport> Export(const ExportOptions& options) const;
+  absl::StatusOr<TensorExport> Export() const { return Export({}); }
 
  private:
   friend class internal::TensorBuffer;
