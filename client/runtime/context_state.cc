@@ -231,6 +231,11 @@ absl::Status ContextState::CheckNothingLent() const {
 
 absl::Status ContextState::Close() {
   if (IsForked()) return ForkedError();
+  if (PlacementRecorder::IsInSink()) {
+    return absl::FailedPreconditionError(
+        "a log_sink runs within an op, which the end of a Context waits for, so it cannot close one; let the "
+        "Context go, which then ends after the op, or close it after the op");
+  }
   const MutexLock lock(close_mutex_);
   if (!closed_) {
     LGPU_RETURN_IF_ERROR(CheckNothingLent());
@@ -260,6 +265,30 @@ absl::Status ContextState::CloseNow() {
 void ContextState::Retire() {
   if (IsForked()) return;
   retired_.store(true);
+  if (!LeaveToLastOp()) FinishRetire();
+}
+
+bool ContextState::LeaveToLastOp() {
+  if (!PlacementRecorder::IsInSink()) return false;
+  {
+    const MutexLock lock(kept_mutex_);
+    kept_ = shared_from_this();
+  }
+  if (gate_.CloseForLast()) EndRetired();
+  return true;
+}
+
+// A gate that was left to the last thread calls it again for each thread that finds it closed.
+void ContextState::EndRetired() {
+  std::shared_ptr<ContextState> kept;
+  {
+    const MutexLock lock(kept_mutex_);
+    kept = std::move(kept_);
+  }
+  if (kept != nullptr) FinishRetire();
+}
+
+void ContextState::FinishRetire() {
   {
     const MutexLock lock(close_mutex_);
     if (closed_) return;
@@ -268,7 +297,7 @@ void ContextState::Retire() {
       if (device->is_gpu() && IsLent()) device->memory().Trim().IgnoreError();
     }
   }
-  CloseIfDone();
+  CloseRetired();
 }
 
 bool ContextState::IsLent() const {
@@ -286,7 +315,12 @@ bool ContextState::IsLent() const {
 }
 
 void ContextState::CloseIfDone() {
-  if (IsForked() || !IsRetired() || IsLent()) return;
+  if (IsForked() || !IsRetired() || IsLent() || LeaveToLastOp()) return;
+  CloseRetired();
+}
+
+void ContextState::CloseRetired() {
+  if (IsLent()) return;
   const MutexLock lock(close_mutex_);
   if (closed_) return;
   gate_.CloseAndWait();

@@ -33,7 +33,7 @@ struct RuntimeOptions {
 /// A ContextState is shared by a Context, its tensors and its scopes: the lease, the devices on it, and
 /// the rules by which ops run there. Work on devices happens behind its gate, which Close shuts.
 /// Thread-safe.
-class ContextState {
+class ContextState : public std::enable_shared_from_this<ContextState> {
  public:
   static absl::StatusOr<std::shared_ptr<ContextState>> Create(std::unique_ptr<Lease> lease,
                                                               const ContextOptions& options,
@@ -43,10 +43,12 @@ class ContextState {
   ContextState& operator=(const ContextState&) = delete;
 
   /// Context::Close. UNAVAILABLE: lgpud is away; it is told of the end when it is back, and a repeated Close
-  /// has the result. FAILED_PRECONDITION: blocks of a LogicalMemory are live, or exports in use.
+  /// has the result. FAILED_PRECONDITION: blocks of a LogicalMemory are live, exports in use, or
+  /// this thread is inside a sink.
   absl::Status Close();
   /// Close, for a Context that goes. Where memory is lent, ops end and idle memory goes back; the end of the
-  /// last export, block or handle closes the rest.
+  /// last export, block or handle closes the rest. Within a sink it waits for no op: the thread that ends the
+  /// last one does the rest.
   void Retire();
   bool IsRetired() const { return retired_.load(); }
 
@@ -120,6 +122,11 @@ class ContextState {
   bool IsLent() const;
   /// Closes a retired Context of which no memory is lent.
   void CloseIfDone();
+  /// True: this thread is inside of a sink, and Retire or CloseIfDone goes on behind the ops under way.
+  bool LeaveToLastOp();
+  void EndRetired();
+  void FinishRetire();
+  void CloseRetired();
   absl::Status CloseNow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
   /// No thread passes the gate any more when this returns, and all blocks are gone.
   void ShutDownDevices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(close_mutex_);
@@ -141,11 +148,14 @@ class ContextState {
   bool pin_small_ops_ = false;               // constant after the constructor
   std::vector<std::uint64_t> incarnations_;  // by position; constant after the constructor
   std::vector<std::unique_ptr<Device>> devices_;
-  Gate gate_;
+  Gate gate_{[this] { EndRetired(); }};
   Gate free_gate_;
   // The end of the last loan closes. A thread that ends a loan reads it then, and Retire, which writes it,
   // looks for loans then: one of the two finds the other.
   std::atomic<bool> retired_{false};
+  Mutex kept_mutex_;
+  // Itself, from LeaveToLastOp to EndRetired.
+  std::shared_ptr<ContextState> kept_ ABSL_GUARDED_BY(kept_mutex_);
   mutable Mutex exports_mutex_;
   Context::ExportCount exports_ ABSL_GUARDED_BY(exports_mutex_);
   bool exports_ended_ ABSL_GUARDED_BY(exports_mutex_) = false;  // there will be no more

@@ -295,7 +295,7 @@ absl::StatusOr<Tensor> CopyToNamed(const Tensor& tensor, std::string_view device
   return TensorBuffer::MakeTensor(std::move(copy));
 }
 
-absl::StatusOr<Tensor> MakeConstant(const std::shared_ptr<ContextState>& state, const TensorSpec& spec,
+absl::StatusOr<Tensor> MakeConstant(std::shared_ptr<ContextState> state, const TensorSpec& spec,
                                     std::span<const std::byte> values) {
   if (state->IsForked()) return state->ClosedError();
   const GatePass pass(state->gate());

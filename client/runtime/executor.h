@@ -25,8 +25,8 @@ absl::StatusOr<Tensor> Execute(const Op& op, std::span<const Tensor* const> inpu
 /// not.
 absl::StatusOr<Tensor> CopyToNamed(const Tensor& tensor, std::string_view device);
 
-/// A constant, placed like an op.
-absl::StatusOr<Tensor> MakeConstant(const std::shared_ptr<ContextState>& state, const TensorSpec& spec,
+/// A constant, placed like an op. By value: a sink may let the Context go meanwhile.
+absl::StatusOr<Tensor> MakeConstant(std::shared_ptr<ContextState> state, const TensorSpec& spec,
                                     std::span<const std::byte> values);
 
 /// The position of the GPU on that card which an array there is copied to. NOT_FOUND: there is none.

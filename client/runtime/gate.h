@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 namespace lgpu::internal {
 
@@ -10,6 +12,10 @@ namespace lgpu::internal {
 /// Passing it costs two atomic additions and no system call. Thread-safe.
 class Gate {
  public:
+  Gate() = default;
+  /// `when_left` is called, with the gate closed, by the thread that leaves last after CloseForLast. It may
+  /// be called more than once, and may end the gate.
+  explicit Gate(std::function<void()> when_left) : when_left_(std::move(when_left)) {}
   /// False: the gate is closed, stay out.
   bool Enter() {
     if ((inside_.fetch_add(1, std::memory_order_acquire) & kClosed) == 0) return true;
@@ -17,15 +23,23 @@ class Gate {
     return false;
   }
   void Leave() {
-    if (inside_.fetch_sub(1, std::memory_order_release) == kClosed + 1) inside_.notify_all();
+    const std::uint64_t before = inside_.fetch_sub(1, std::memory_order_acq_rel);
+    if ((before & kClosed) == 0 || (before & kThreads) != 1) return;
+    inside_.notify_all();
+    if ((before & kCallsLast) != 0) when_left_();
   }
   /// Callers are outside. Closing a closed gate waits too.
   void CloseAndWait() {
     inside_.fetch_or(kClosed, std::memory_order_acq_rel);
-    for (std::uint64_t now = inside_.load(std::memory_order_acquire); now != kClosed;
+    for (std::uint64_t now = inside_.load(std::memory_order_acquire); (now & kThreads) != 0;
          now = inside_.load(std::memory_order_acquire)) {
       inside_.wait(now, std::memory_order_acquire);
     }
+  }
+  /// Closes the gate and does not wait, for callers that may be inside. False: some thread is, and the last
+  /// of them calls `when_left`.
+  bool CloseForLast() {
+    return (inside_.fetch_or(kClosed | kCallsLast, std::memory_order_acq_rel) & kThreads) == 0;
   }
   /// After CloseAndWait, by the same thread: threads get through again.
   void Reopen() { inside_.fetch_and(~kClosed, std::memory_order_release); }
@@ -33,7 +47,10 @@ class Gate {
 
  private:
   static constexpr std::uint64_t kClosed = std::uint64_t{1} << 63;
+  static constexpr std::uint64_t kCallsLast = std::uint64_t{1} << 62;
+  static constexpr std::uint64_t kThreads = kCallsLast - 1;
   std::atomic<std::uint64_t> inside_{0};
+  const std::function<void()> when_left_;
 };
 
 /// A GatePass is a thread's stay behind a gate, if it got in.

@@ -21,6 +21,17 @@ std::uint16_t RecordIdOf(const Device* device) {
   return device == nullptr ? PlacementEntry::kHostDevice : device->record_id();
 }
 
+thread_local int sinks_inside = 0;
+
+/// A thread's stay inside of a sink.
+class SinkCall {
+ public:
+  SinkCall() { ++sinks_inside; }
+  ~SinkCall() { --sinks_inside; }
+  SinkCall(const SinkCall&) = delete;
+  SinkCall& operator=(const SinkCall&) = delete;
+};
+
 std::uint64_t UnixNanoseconds() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
                                         std::chrono::system_clock::now().time_since_epoch())
@@ -48,12 +59,15 @@ PlacementRecorder::PlacementRecorder(ClientPage& page, Sink sink, PlacementLogFo
 
 void PlacementRecorder::Log(std::string_view line) const {
   if (sink_) {
+    const SinkCall inside;
     sink_(line);
     return;
   }
   const std::string text = Cat(line, "\n");  // one write, so that lines of threads do not mix
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
+
+bool PlacementRecorder::IsInSink() { return sinks_inside != 0; }
 
 void PlacementRecorder::BeforeAll(const std::vector<LogicalDeviceInfo>& devices, bool always) const {
   if (!logging() && !always) return;

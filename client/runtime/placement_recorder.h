@@ -42,6 +42,8 @@ class PlacementRecorder {
 
   /// One line, to the sink or stderr.
   void Log(std::string_view line) const;
+  /// Whether this thread is inside of a sink, of any recorder.
+  static bool IsInSink();
 
   bool logging() const { return logging_.load(std::memory_order_relaxed); }
   void set_logging(bool on) { logging_.store(on, std::memory_order_relaxed); }

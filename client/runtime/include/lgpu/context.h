@@ -78,8 +78,8 @@ struct ContextOptions {
   /// MatMul of float on real GPUs rounds its factors to 10 bits, which tensor cores multiply faster.
   /// TensorFlow does so by default (enable_tensor_float_32_execution).
   bool tensor_float_32 = false;
-  /// Gets every placement line and note instead of stderr; called on the thread that runs the op, and
-  /// must not close the context.
+  /// Gets every placement line and note instead of stderr; called on the thread that runs the op, within it.
+  /// It may let the Context go, which then ends after the ops under way. Close is FAILED_PRECONDITION in it.
   std::function<void(std::string_view line)> log_sink = {};
 };
 
