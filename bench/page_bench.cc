@@ -1,14 +1,16 @@
 // Measures the daemon's page: the map of a logical device with a million blocks, beside one pass over its
-// blocks; and the whole answer of a real lgpud, with the time in which its program reports the blocks, beside
-// an answer without content.
+// blocks; the map as JSON; and the whole answer of a real lgpud, with the time in which its program makes the
+// map, beside an answer without content.
 
 #include <benchmark/benchmark.h>
 #include <httplib.h>
 
+#include <algorithm>
 #include <memory>
 #include <random>
 #include <string>
 
+#include "allocator/pool/block_map.h"
 #include "daemon/http/memory_map.h"
 #include "lgpu/memory.h"
 #include "proto/messages_json.h"
@@ -18,40 +20,68 @@
 namespace lgpu::daemon {
 namespace {
 
-DeviceBlocks MillionBlocks() {
-  constexpr std::uint64_t kBlock = 4096;
-  constexpr int kBlocks = 1'000'000;
+constexpr std::uint64_t kChunk = std::uint64_t{2} << 20;
+
+/// As a pool's scan has them: in no order.
+PoolBlocks MillionBlocks() {
+  constexpr std::uint32_t kSize = 8;  // granules
+  constexpr std::uint32_t kBlocks = 1'000'000;
   std::minstd_rand random(20261123);
-  DeviceBlocks device;
-  device.ops = {"", "MatMul", "AddN", "Cast", "Identity"};
-  std::uint64_t offset = 0;
-  for (int i = 0; i < kBlocks; ++i) {
-    device.blocks.push_back(
-        {.offset = offset, .bytes = kBlock, .op = static_cast<std::uint16_t>(random() % device.ops.size())});
-    offset += kBlock * (1 + random() % 3);
+  PoolBlocks taken;
+  taken.ops = {"", "MatMul", "AddN", "Cast", "Identity"};
+  std::uint32_t offset = 0;
+  for (std::uint32_t i = 0; i < kBlocks; ++i) {
+    const auto op = static_cast<std::uint32_t>(random() % taken.ops.size());
+    taken.blocks.push_back(
+        {.offset = offset, .size = kSize, .about = BlockEntry::About(0, 0, op), .state = Node::kLive});
+    offset += kSize * static_cast<std::uint32_t>(1 + random() % 3);
   }
-  constexpr std::uint64_t kChunk = std::uint64_t{2} << 20;
-  device.mappings = {{.offset = 0, .bytes = (offset / kChunk + 1) * kChunk}};
-  return device;
+  std::shuffle(taken.blocks.begin(), taken.blocks.end(), random);
+  const std::uint64_t chunks = PoolBlocks::OffsetOf({.offset = offset}) / Bytes(kChunk) + 1;
+  taken.about.granularity = Bytes(kChunk);
+  taken.about.mappings = {{Bytes(), Bytes(kChunk) * chunks}};
+  return taken;
 }
 
 void BM_PassOverBlocks(benchmark::State& state) {
-  const DeviceBlocks device = MillionBlocks();
+  const PoolBlocks taken = MillionBlocks();
   for (auto _ : state) {
-    std::uint64_t used = 0;
-    for (const ToldBlock& block : device.blocks) used += block.bytes;
+    Bytes used;
+    for (const BlockCopy& block : taken.blocks) used += PoolBlocks::BytesOf(block);
     benchmark::DoNotOptimize(used);
   }
 }
 BENCHMARK(BM_PassOverBlocks)->Unit(benchmark::kMillisecond);
 
 void BM_Map(benchmark::State& state) {
-  const DeviceBlocks device = MillionBlocks();
-  std::size_t bytes = 0;
-  for (auto _ : state) bytes = JsonLine(MapOf(device, static_cast<std::size_t>(state.range(0)))).size();
-  state.counters["bytes"] = static_cast<double>(bytes);
+  const PoolBlocks taken = MillionBlocks();
+  for (auto _ : state) benchmark::DoNotOptimize(MapOfBlocks(taken, static_cast<std::size_t>(state.range(0))));
 }
 BENCHMARK(BM_Map)->ArgName("cells")->Arg(1000)->Arg(8000)->Unit(benchmark::kMillisecond);
+
+/// The map as lgpud has it from the program.
+DeviceBlocks Told(const PoolBlocks& taken, std::size_t cells) {
+  const BlockMap map = MapOfBlocks(taken, cells);
+  DeviceBlocks told;
+  told.ops = {""};
+  told.ops.insert(told.ops.end(), taken.ops.begin(), taken.ops.end());
+  told.map.held_bytes = map.held.count();
+  told.map.cell_bytes = map.cell_bytes.count();
+  for (const Bytes bytes : map.op_bytes) told.map.op_bytes.push_back(bytes.count());
+  for (const BlockMap::Cell& cell : map.cells) {
+    told.map.cells.push_back(
+        {.used = cell.used.count(), .op = cell.op + 1, .blocks = cell.blocks, .gaps = cell.gaps});
+  }
+  return told;
+}
+
+void BM_MapAsJson(benchmark::State& state) {
+  const DeviceBlocks told = Told(MillionBlocks(), static_cast<std::size_t>(state.range(0)));
+  std::size_t bytes = 0;
+  for (auto _ : state) bytes = JsonLine(MapOf(told)).size();
+  state.counters["bytes"] = static_cast<double>(bytes);
+}
+BENCHMARK(BM_MapAsJson)->ArgName("cells")->Arg(1000)->Arg(8000)->Unit(benchmark::kMillisecond);
 
 /// A real lgpud whose only program, this one, has a logical device with so many blocks.
 class Served {
@@ -108,9 +138,15 @@ void BM_AnswerWithoutContent(benchmark::State& state) { AskAgainAndAgain(state, 
 BENCHMARK(BM_AnswerWithoutContent)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 void BM_MapFromDaemonAndProgram(benchmark::State& state) {
-  AskAgainAndAgain(state, "/api/v1/map?lease=many&device=0&width=1000");
+  AskAgainAndAgain(state, "/api/v1/map?lease=many&device=0&width=" + std::to_string(state.range(0)));
 }
-BENCHMARK(BM_MapFromDaemonAndProgram)->UseRealTime()->MeasureProcessCPUTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_MapFromDaemonAndProgram)
+    ->ArgName("cells")
+    ->Arg(1000)
+    ->Arg(8000)
+    ->UseRealTime()
+    ->MeasureProcessCPUTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace lgpu::daemon

@@ -17,7 +17,7 @@ namespace lgpu {
 /// plain value.
 struct PoolBlocks {
   MemorySnapshot about = {};          // everything but blocks and owners
-  PageArray<BlockCopy> blocks = {};   // by offset
+  PageArray<BlockCopy> blocks = {};   // in no particular order
   std::vector<std::string> ops = {};  // by BlockEntry::OpOf; [0]: ""
   std::uint32_t now = 0;              // of the clock of BlockCopy::birth
 

@@ -184,7 +184,6 @@ absl::StatusOr<PoolBlocks> Pool::Impl::Blocks(std::uint64_t at_most) const {
     }
   });
   made.now = PoolState::CoarseMilliseconds();
-  SortByOffset(made.blocks);
   std::uint32_t ops = 1;
   for (const BlockCopy& block : made.blocks) ops = std::max(ops, BlockEntry::OpOf(block.about) + 1);
   for (std::uint32_t op = 0; op < ops; ++op) made.ops.push_back(state_.owners.NameOf(op));
@@ -194,6 +193,7 @@ absl::StatusOr<PoolBlocks> Pool::Impl::Blocks(std::uint64_t at_most) const {
 MemorySnapshot Pool::Impl::Snapshot() const {
   absl::StatusOr<PoolBlocks> made = Blocks(std::numeric_limits<std::uint64_t>::max());
   if (!made.ok()) return {};
+  SortByOffset(made->blocks);
   MemorySnapshot snapshot = std::move(made->about);
   snapshot.blocks.reserve(made->blocks.size());
   for (const BlockCopy& block : made->blocks) {

@@ -2,33 +2,31 @@
 #define LGPU_CLIENT_SESSION_SNAPSHOT_ANSWERS_H_
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "allocator/pool/pool_blocks.h"
 #include "client/session/device_pool.h"
+#include "client/session/snapshot_pages.h"
 #include "proto/wire/snapshot_messages.h"
 
 namespace lgpu {
 
-/// A SnapshotAnswers tells the daemon the blocks of this program, a page for each question. It takes one
-/// snapshot of a pool, with page 0, and makes each page when it is asked for, so that its thread does other
-/// work between two pages. It keeps 24 bytes for each block until the last page is told, the daemon wants no
-/// more, or another snapshot is asked for; then the system has this memory back. Not thread-safe.
+/// A SnapshotAnswers tells the daemon the blocks of this program, or a map of them, a page for each question.
+/// It takes one snapshot of a pool, with page 0, and makes each page when it is asked for, so that its thread
+/// does other work between two pages. It keeps 24 bytes for each block (for a map: for each cell) until the
+/// last page is told, the daemon wants no more, or another snapshot is asked for; then the system has this
+/// memory back. Not thread-safe.
 class SnapshotAnswers {
  public:
   using Clock = std::chrono::steady_clock;
   /// A snapshot is forgotten when the daemon has not asked for its next page for this long.
   static constexpr std::chrono::seconds kPatience{10};
-  /// A page of lists is at most this long, which leaves a frame's other fields room.
-  static constexpr std::size_t kMostListBytes = std::size_t{60} * 1024;
-  static constexpr std::size_t kMostNameBytes = 200;  // longer ones are cut
   /// A device with more blocks is refused with RESOURCE_EXHAUSTED: the daemon has no room for more either.
   static constexpr std::uint64_t kMostBlocks = std::uint64_t{4} << 20;
+  /// A map for which more are asked has so many.
+  static constexpr std::uint32_t kMostCells = 10'000;
 
   /// The page that `question` asks for; nothing for one that wants no answer. `memory`: its device's; null:
   /// there is no such device here.
@@ -45,15 +43,8 @@ class SnapshotAnswers {
     std::uint64_t id = 0;
     std::uint32_t next_page = 0;
     Clock::time_point asked_at;
-    PoolBlocks taken;
-    std::vector<std::uint32_t> told;  // the daemon's number of each of taken.ops; 0: not told yet
-    std::uint32_t told_ops = 0;
-    std::size_t mapping = 0, block = 0;            // the next ones
-    std::uint64_t mapping_end = 0, block_end = 0;  // of the ones before
+    std::unique_ptr<SnapshotPages> pages;
   };
-  static wire::RegionStats RegionOf(const MemorySnapshot& snapshot);
-  static std::size_t AddMappings(Kept& kept, wire::SnapshotPage& page);
-  static void AddBlocks(Kept& kept, std::size_t bytes_left, wire::SnapshotPage& page);
 
   std::optional<Kept> kept_;
 };

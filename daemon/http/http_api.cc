@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -27,6 +28,7 @@ constexpr std::size_t kMostEvents = 1000;
 constexpr std::size_t kMostEventsOfAMessage = 200;
 // A program that does not answer keeps one thread of its own user's so long.
 constexpr std::chrono::milliseconds kMapWait{2000};
+constexpr std::uint64_t kFewestCells = 10, kMostCells = 10'000;
 
 absl::StatusOr<std::uint64_t> Number(const httplib::Request& request, const char* name,
                                      std::uint64_t otherwise) {
@@ -194,11 +196,13 @@ void HttpApi::Map(const httplib::Request& request, httplib::Response& response) 
     if (!number->ok()) return Fail(response, number->status());
   }
   if (*device > 1'000) return Fail(response, absl::NotFoundError("no lease has so many logical devices"));
+  const auto cells = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(*width, kFewestCells, kMostCells));
   const absl::StatusOr<std::unique_ptr<SnapshotCall>> call =
       services_.snapshots.Start(CurrentViewer().caller, {.lease = request.get_param_value("lease"),
                                                          .device = static_cast<int>(*device),
                                                          .session = {},
-                                                         .wait = kMapWait});
+                                                         .wait = kMapWait,
+                                                         .cells = cells});
   if (!call.ok()) return Fail(response, call.status());
   const std::shared_ptr<const LeaseBlocks> blocks = (*call)->Wait();
   // Of the programs of the lease, the one with the most blocks.
@@ -209,13 +213,13 @@ void HttpApi::Map(const httplib::Request& request, httplib::Response& response) 
     for (const DeviceBlocks& told : session.devices) {
       if (!told.status.ok()) {
         why = told.status;
-      } else if (most == nullptr || told.blocks.size() > most->blocks.size()) {
+      } else if (most == nullptr || LiveBlocksOf(told.map) > LiveBlocksOf(most->map)) {
         most = &told;
       }
     }
   }
   if (most == nullptr) return Fail(response, why);
-  json map = MapOf(*most, static_cast<std::size_t>(*width));
+  json map = MapOf(*most);
   map["lease"] = {{"id", blocks->lease_id}, {"name", blocks->lease_name}};
   map["programs"] = blocks->sessions.size();
   Answer(response, 200, map);

@@ -49,9 +49,11 @@ bool Advance(std::uint64_t gap, std::uint64_t bytes, std::uint64_t most, std::ui
 absl::Status BlockPages::Add(const v1::SnapshotPage& page) {
   if (page.code() != 0) return ErrorOf(page);
   if (!has_begun_) LGPU_RETURN_IF_ERROR(Begin(page));
-  const bool says_nothing = page.mappings().bytes().empty() && page.blocks().bytes().empty();
+  const bool says_nothing = page.mappings().bytes().empty() && page.blocks().bytes().empty() &&
+                            page.map().used().empty() && page.map().op_bytes().empty();
   if (page.more() && says_nothing) return Impossible("page ", page.page(), " is empty and not the last");
   LGPU_RETURN_IF_ERROR(AddNames(page));
+  if (most_cells_ > 0) return AddMap(page);
   LGPU_RETURN_IF_ERROR(AddMappings(page.mappings()));
   return AddBlocks(page.blocks());
 }
@@ -167,6 +169,59 @@ absl::Status BlockPages::AddBlocks(const v1::BlockList& list) {
       return Impossible("a block of ", bytes, " bytes at ", block.offset, " does not lie in mapped memory");
     }
     blocks_.blocks.push_back(block);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BlockPages::AddMap(const v1::SnapshotPage& page) {
+  if (!page.has_map()) {
+    return absl::FailedPreconditionError(
+        "the program's liblgpu tells blocks and no map of them\ntry: start it again with the liblgpu of this "
+        "lgpud, or lgpu inspect");
+  }
+  const v1::BlockMap& told = page.map();
+  ToldMap& map = blocks_.map;
+  if (page.page() == 0) LGPU_RETURN_IF_ERROR(BeginMap(told));
+  if (told.op_bytes_size() != page.op_names_size()) {
+    return Impossible("of its ops ", page.op_names_size(), " have a name and ", told.op_bytes_size(),
+                      " a size");
+  }
+  for (const std::uint64_t bytes : told.op_bytes()) {
+    if (bytes > map.held_bytes) return Impossible("an op has ", bytes, " bytes of ", map.held_bytes);
+    map.op_bytes.push_back(bytes);
+  }
+  return AddCells(told);
+}
+
+absl::Status BlockPages::BeginMap(const v1::BlockMap& told) {
+  if (told.held_bytes() > blocks_.region.reserved_bytes() || told.cell_bytes() > kMostBytes) {
+    return Impossible("a map of ", told.held_bytes(), " bytes in cells of ", told.cell_bytes(),
+                      " is told of its region of ", blocks_.region.reserved_bytes(), " bytes");
+  }
+  blocks_.map.held_bytes = told.held_bytes();
+  blocks_.map.cell_bytes = told.cell_bytes();
+  return absl::OkStatus();
+}
+
+absl::Status BlockPages::AddCells(const v1::BlockMap& told) {
+  ToldMap& map = blocks_.map;
+  const int count = told.used_size();
+  for (const int size : {told.op_size(), told.blocks_size(), told.gaps_size()}) {
+    if (size != count) return Impossible("its lists of cells have ", size, " and ", count, " entries");
+  }
+  if (static_cast<std::size_t>(count) > most_cells_ - map.cells.size()) {
+    return Impossible("its map has more than ", most_cells_, " cells");
+  }
+  if (!take_room_(static_cast<std::size_t>(count))) return NoRoom();
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t used = told.used(i);
+    if (used > map.cell_bytes || used > map.held_bytes - map_used_ || told.op(i) >= blocks_.ops.size() ||
+        (used == 0) != (told.op(i) == 0) || told.blocks(i) > used) {
+      return Impossible("a cell of ", map.cell_bytes, " bytes has ", used, " used by op ", told.op(i), " of ",
+                        blocks_.ops.size() - 1, ", and ", told.blocks(i), " blocks");
+    }
+    map_used_ += used;
+    map.cells.push_back({.used = used, .op = told.op(i), .blocks = told.blocks(i), .gaps = told.gaps(i)});
   }
   return absl::OkStatus();
 }

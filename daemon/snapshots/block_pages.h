@@ -22,15 +22,19 @@ class BlockPages {
   static constexpr std::size_t kMostNameBytes = 256;
   static constexpr std::size_t kMostMappings = std::size_t{1} << 20;
 
-  /// `take_room`: asks for room for so many more blocks; false: there is none.
-  explicit BlockPages(std::function<bool(std::size_t)> take_room) : take_room_(std::move(take_room)) {
+  /// `take_room`: asks for room for so many more blocks; false: there is none. `cells`: a map of at most so
+  /// many is expected; 0: mappings and blocks.
+  explicit BlockPages(std::function<bool(std::size_t)> take_room, std::uint32_t cells = 0)
+      : take_room_(std::move(take_room)), most_cells_(cells) {
     blocks_.ops.emplace_back();
   }
 
+  std::uint32_t most_cells() const { return most_cells_; }
   /// The next page. DATA_LOSS: it cannot be, and the text says why; RESOURCE_EXHAUSTED: there is no room for
-  /// its blocks; else the program's own error. After an error the object is of no use.
+  /// its blocks; FAILED_PRECONDITION: the program knows no maps; else the program's own error. After an error
+  /// the object is of no use.
   absl::Status Add(const v1::SnapshotPage& page);
-  /// What was added, as far as it goes: taken_at, region, ops, mappings and blocks.
+  /// What was added, as far as it goes: taken_at, region, ops, and mappings and blocks or the map.
   DeviceBlocks Take() { return std::move(blocks_); }
 
  private:
@@ -38,14 +42,19 @@ class BlockPages {
   absl::Status AddNames(const v1::SnapshotPage& page);
   absl::Status AddMappings(const v1::MappingList& list);
   absl::Status AddBlocks(const v1::BlockList& list);
+  absl::Status AddMap(const v1::SnapshotPage& page);
+  absl::Status BeginMap(const v1::BlockMap& told);
+  absl::Status AddCells(const v1::BlockMap& told);
   /// Looks from the mapping of the block before on.
   bool LiesInMapping(const ToldBlock& block);
 
   const std::function<bool(std::size_t)> take_room_;
+  const std::uint32_t most_cells_;
   bool has_begun_ = false;
   std::uint64_t mapped_end_ = 0;
   std::uint64_t block_end_ = 0;
-  std::size_t mapping_ = 0;  // where the last block lies
+  std::size_t mapping_ = 0;     // where the last block lies
+  std::uint64_t map_used_ = 0;  // of all cells
   DeviceBlocks blocks_;
 };
 

@@ -39,6 +39,22 @@ struct ToldMapping {
   std::uint64_t bytes = 0;
 };
 
+/// A cell of a map. `op`: that has most of it, in DeviceBlocks::ops; 0: no live block.
+struct ToldCell {
+  std::uint64_t used = 0;  // bytes in live blocks
+  std::uint32_t op = 0;
+  std::uint32_t blocks = 0;  // live ones that begin in it
+  std::uint32_t gaps = 0;    // how often address space without memory was left out there
+};
+
+/// The mapped memory of one logical device in address order, thinned by its program.
+struct ToldMap {
+  std::uint64_t held_bytes = 0;
+  std::uint64_t cell_bytes = 0;
+  std::vector<std::uint64_t> op_bytes = {0};  // in live blocks, as DeviceBlocks::ops
+  std::vector<ToldCell> cells = {};
+};
+
 /// One logical device inside one program.
 struct DeviceBlocks {
   LogicalId id;
@@ -51,8 +67,10 @@ struct DeviceBlocks {
   std::chrono::system_clock::time_point taken_at;
   v1::RegionStats region;
   std::vector<std::string> ops;  // [0]: "", of blocks whose owner said nothing
+  // Either these, or the map.
   std::vector<ToldMapping> mappings;
   std::vector<ToldBlock> blocks;
+  ToldMap map;
 };
 
 /// One session of the lease.

@@ -80,6 +80,7 @@ class Gathering {
       into.ops = std::move(blocks.ops);
       into.mappings = std::move(blocks.mappings);
       into.blocks = std::move(blocks.blocks);
+      into.map = std::move(blocks.map);
     }
     into.status = std::move(status);
     if (--pending_ == 0) Finish();
@@ -264,7 +265,7 @@ absl::StatusOr<std::unique_ptr<SnapshotCall>> MemorySnapshots::Start(const Calle
   auto call = std::make_unique<Call>(gathering, Clock::now() + wait);
   for (const Place& place : places) {
     const auto ask = std::make_shared<DeviceAsk>(
-        place.id, [room](std::size_t blocks) { return room->Take(blocks); },
+        place.id, BlockPages([room](std::size_t blocks) { return room->Take(blocks); }, request.cells),
         [gathering, place](absl::Status status, DeviceBlocks blocks) {
           gathering->Told(place.session, place.device, std::move(status), std::move(blocks));
         });

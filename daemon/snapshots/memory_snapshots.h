@@ -41,8 +41,8 @@ class SnapshotCall {
 /// the same lease; a program answers them one after another.
 ///
 /// Per user of the caller: kMostCalls calls whose record is being made or is still kept, and room for
-/// kMostBlocks blocks in these records (a mapping takes as much as a block, a name of an op as eight), both
-/// shared as UserShares says (one user has at most half of each). Thread-safe.
+/// kMostBlocks blocks in these records (a mapping or a cell takes as much as a block, a name of an op as
+/// eight), both shared as UserShares says (one user has at most half of each). Thread-safe.
 class MemorySnapshots {
  public:
   static constexpr std::size_t kMostCalls = 64;
@@ -65,6 +65,7 @@ class MemorySnapshots {
     std::optional<int> device = {};               // its index in the lease; nothing: all
     std::optional<SessionId> session = {};        // nothing: all
     std::chrono::milliseconds wait = kUsualWait;  // for the answers; at most kLongestWait
+    std::uint32_t cells = 0;                      // a map of at most so many; 0: mappings and blocks
   };
   /// Asks the programs, and returns at once. NOT_FOUND: the caller has no such lease, or the lease no such
   /// device or session; RESOURCE_EXHAUSTED: the user has their share of calls.

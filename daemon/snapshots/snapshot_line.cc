@@ -68,6 +68,7 @@ std::optional<v1::Snapshot> SnapshotLine::Next() {
   frame.set_snapshot_id(unanswered_->id);
   frame.set_device_id(current_->device.value);
   frame.set_page(unanswered_->page);
+  frame.set_cells(current_->pages.most_cells());
   return frame;
 }
 

@@ -25,8 +25,9 @@ namespace lgpu::daemon {
 /// stands in works on it from one thread, and calls `done` once, unless it was cancelled.
 struct DeviceAsk {
   using Done = std::function<void(absl::Status, DeviceBlocks)>;
-  DeviceAsk(LogicalId of, std::function<bool(std::size_t)> take_room, Done when_done)
-      : device(of), pages(std::move(take_room)), done(std::move(when_done)) {}
+  /// `into`: new.
+  DeviceAsk(LogicalId of, BlockPages into, Done when_done)
+      : device(of), pages(std::move(into)), done(std::move(when_done)) {}
   const LogicalId device;
   BlockPages pages;
   const Done done;

@@ -81,16 +81,37 @@ struct BlockList {
   }
 };
 
+struct BlockMap {
+  std::uint64_t held_bytes = 0;
+  std::uint64_t cell_bytes = 0;
+  std::vector<std::uint64_t> op_bytes;
+  std::vector<std::uint32_t> op;
+  std::vector<std::uint64_t> used;
+  std::vector<std::uint32_t> blocks;
+  std::vector<std::uint32_t> gaps;
+  static void Fields(auto&& visit, auto& m) {
+    visit(1, m.held_bytes);
+    visit(2, m.cell_bytes);
+    visit(3, m.op_bytes);
+    visit(4, m.op);
+    visit(5, m.used);
+    visit(6, m.blocks);
+    visit(7, m.gaps);
+  }
+};
+
 struct Snapshot {
   std::uint64_t snapshot_id = 0;
   std::uint64_t device_id = 0;
   std::uint32_t page = 0;
   bool end = false;
+  std::uint32_t cells = 0;
   static void Fields(auto&& visit, auto& m) {
     visit(1, m.snapshot_id);
     visit(2, m.device_id);
     visit(3, m.page);
     visit(4, m.end);
+    visit(100, m.cells);
   }
 };
 
@@ -104,6 +125,7 @@ struct SnapshotPage {
   std::optional<MappingList> mappings;
   std::optional<BlockList> blocks;
   bool more = false;
+  std::optional<BlockMap> map;
   static void Fields(auto&& visit, auto& m) {
     visit(1, m.snapshot_id);
     visit(2, m.page);
@@ -114,6 +136,7 @@ struct SnapshotPage {
     visit(7, m.mappings);
     visit(8, m.blocks);
     visit(9, m.more);
+    visit(100, m.map);
   }
 };
 

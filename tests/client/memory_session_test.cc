@@ -20,9 +20,9 @@ using ::testing::HasSubstr;
 class MemorySessionTest : public ::testing::Test {
  protected:
   ~MemorySessionTest() override { EXPECT_TRUE(session_.Close().ok()); }
-  void Ask(std::uint64_t id, std::uint32_t page) {
+  void Ask(std::uint64_t id, std::uint32_t page, std::uint32_t cells = 0) {
     const std::lock_guard lock(log_->mutex);
-    log_->questions.push_back({.snapshot_id = id, .device_id = 1, .page = page});
+    log_->questions.push_back({.snapshot_id = id, .device_id = 1, .page = page, .cells = cells});
   }
   void Fail(std::vector<absl::Status> sends) {
     const std::lock_guard lock(log_->mutex);
@@ -94,6 +94,61 @@ TEST_F(MemorySessionTest, ATrimThatComesBetweenTwoPagesIsAnsweredBeforeTheSecond
   (void)AwaitPages(2);
   const std::lock_guard lock(log_->mutex);
   EXPECT_THAT(log_->order, ElementsAre("page", "trim", "page"));
+}
+
+TEST_F(MemorySessionTest, AMapHasTheSumsOfTheBlocksAndTheirOps) {
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(session_.memory(0).Allocate(Bytes(1024), {.op = i % 4 == 0 ? "AddN" : "MatMul"}).ok());
+  }
+  ASSERT_TRUE(session_.memory(0).Allocate(Bytes(512)).ok());
+  session_.StartUpkeep();
+  Ask(7, 0, 50);
+  const wire::SnapshotPage page = AwaitPages(1)[0];
+  EXPECT_EQ(page.code, 0) << page.message;
+  EXPECT_FALSE(page.more);
+  EXPECT_FALSE(page.blocks.has_value());
+  ASSERT_TRUE(page.map.has_value());
+  EXPECT_THAT(page.op_names, ElementsAre("MatMul", "AddN", ""));
+  EXPECT_THAT(page.map->op_bytes, ElementsAre(75 * 1024, 25 * 1024, 512));
+  EXPECT_EQ(page.map->held_bytes, page.region->held_bytes);
+  ASSERT_FALSE(page.map->used.empty());
+  EXPECT_LE(page.map->used.size(), 50u);
+  std::uint64_t used = 0, blocks = 0;
+  for (std::size_t i = 0; i < page.map->used.size(); ++i) {
+    used += page.map->used[i];
+    blocks += page.map->blocks[i];
+    EXPECT_EQ(page.map->used[i] == 0, page.map->op[i] == 0);
+  }
+  EXPECT_EQ(used, page.region->used_bytes);
+  EXPECT_EQ(blocks, 101u);
+}
+
+TEST_F(MemorySessionTest, AMapThatIsLongerThanAFrameComesInPages) {
+  for (int i = 0; i < 10'000; ++i) {
+    const std::string op = std::to_string(i % 1000) + std::string(150, 'x');
+    ASSERT_TRUE(session_.memory(0).Allocate(Bytes(512), {.op = op}).ok());
+  }
+  session_.StartUpkeep();
+  std::vector<std::string> names;
+  std::uint64_t used = 0, told = 0;
+  bool more = true;
+  for (std::uint32_t page = 0; more; ++page) {
+    Ask(7, page, 5000);
+    const wire::SnapshotPage answer = AwaitPages(page + 1)[page];
+    ASSERT_EQ(answer.code, 0) << answer.message;
+    EXPECT_LE(wire::Encode(wire::Frame{.body = answer}).size(), wire::Protocol::kMaxFrameBytes);
+    more = answer.more;
+    names.insert(names.end(), answer.op_names.begin(), answer.op_names.end());
+    ASSERT_TRUE(answer.map.has_value());
+    for (const std::uint64_t bytes : answer.map->op_bytes) told += bytes;
+    for (const std::uint64_t bytes : answer.map->used) used += bytes;
+    if (!answer.map->used.empty()) {
+      EXPECT_EQ(names.size(), 1000u) << "a cell came before all names";
+    }
+  }
+  EXPECT_GT(AwaitPages(1).size(), 2u);
+  EXPECT_EQ(used, 10'000u * 512);
+  EXPECT_EQ(told, used);
 }
 
 }  // namespace

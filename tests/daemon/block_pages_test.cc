@@ -126,5 +126,105 @@ TEST(BlockPagesTest, TheProgramsErrorIsShownCleaned) {
   }
 }
 
+constexpr std::uint32_t kMostCells = 4;
+
+/// The only page of a map: of two ops and three cells, the second one free.
+v1::SnapshotPage GoodMap() {
+  v1::SnapshotPage page;
+  *page.mutable_region() = Good().region();
+  page.add_op_names("MatMul");
+  page.add_op_names("");
+  v1::BlockMap& map = *page.mutable_map();
+  map.set_held_bytes(3 * kPage);
+  map.set_cell_bytes(kPage);
+  map.add_op_bytes(kPage);
+  map.add_op_bytes(512);
+  for (const auto& [op, used] : {std::pair<std::uint32_t, std::uint64_t>{1, kPage}, {0, 0}, {2, 512}}) {
+    map.add_op(op);
+    map.add_used(used);
+    map.add_blocks(used > 0 ? 1 : 0);
+    map.add_gaps(0);
+  }
+  return page;
+}
+
+absl::Status AddMap(const v1::SnapshotPage& page) {
+  BlockPages pages([](std::size_t) { return true; }, kMostCells);
+  return pages.Add(page);
+}
+
+TEST(BlockPagesTest, PutsAMapTogether) {
+  BlockPages pages([](std::size_t) { return true; }, kMostCells);
+  v1::SnapshotPage page = GoodMap();
+  page.set_more(true);
+  ASSERT_TRUE(pages.Add(page).ok());
+  v1::SnapshotPage next;
+  next.set_page(1);
+  next.mutable_map()->add_op(1);
+  next.mutable_map()->add_used(1024);
+  next.mutable_map()->add_blocks(2);
+  next.mutable_map()->add_gaps(3);
+  ASSERT_TRUE(pages.Add(next).ok());
+  const DeviceBlocks told = pages.Take();
+  EXPECT_EQ(told.map.held_bytes, 3 * kPage);
+  EXPECT_EQ(told.map.op_bytes, (std::vector<std::uint64_t>{0, kPage, 512}));
+  ASSERT_EQ(told.map.cells.size(), 4u);
+  EXPECT_EQ(told.ops.at(told.map.cells[0].op), "MatMul");
+  EXPECT_EQ(told.map.cells[1].op, 0u);
+  EXPECT_EQ(told.map.cells[3].used, 1024u);
+  EXPECT_EQ(told.map.cells[3].blocks, 2u);
+  EXPECT_EQ(told.map.cells[3].gaps, 3u);
+}
+
+TEST(BlockPagesTest, ImpossibleMapsAreDataLoss) {
+  const std::pair<const char*, std::function<void(v1::SnapshotPage&)>> lies[] = {
+      {"more memory than address space", [](auto& page) { page.mutable_map()->set_held_bytes(9 * kPage); }},
+      {"a cell of exabytes", [](auto& page) { page.mutable_map()->set_cell_bytes(~std::uint64_t{0}); }},
+      {"no cell size", [](auto& page) { page.mutable_map()->set_cell_bytes(0); }},
+      {"an op with more than all memory", [](auto& page) { page.mutable_map()->set_op_bytes(0, 4 * kPage); }},
+      {"an op without a size", [](auto& page) { page.add_op_names("AddN"); }},
+      {"a size without an op", [](auto& page) { page.mutable_map()->add_op_bytes(512); }},
+      {"lists of two lengths", [](auto& page) { page.mutable_map()->add_gaps(0); }},
+      {"a cell that is more than full", [](auto& page) { page.mutable_map()->set_used(2, kPage + 1); }},
+      {"cells that are more than all memory", [](auto& page) { page.mutable_map()->set_held_bytes(kPage); }},
+      {"an op without a name", [](auto& page) { page.mutable_map()->set_op(0, 3); }},
+      {"a used cell of no op", [](auto& page) { page.mutable_map()->set_op(0, 0); }},
+      {"a free cell of an op", [](auto& page) { page.mutable_map()->set_op(1, 1); }},
+      {"more blocks than bytes", [](auto& page) { page.mutable_map()->set_blocks(2, 513); }},
+      {"more cells than were asked for",
+       [](auto& page) {
+         for (int i = 0; i < 2; ++i) {
+           page.mutable_map()->add_op(0);
+           page.mutable_map()->add_used(0);
+           page.mutable_map()->add_blocks(0);
+           page.mutable_map()->add_gaps(0);
+         }
+       }},
+  };
+  ASSERT_TRUE(AddMap(GoodMap()).ok());
+  for (const auto& [name, lie] : lies) {
+    v1::SnapshotPage page = GoodMap();
+    lie(page);
+    EXPECT_TRUE(absl::IsDataLoss(AddMap(page))) << name << ": " << AddMap(page);
+  }
+}
+
+TEST(BlockPagesTest, AProgramThatKnowsNoMapsIsNamedAsOlder) {
+  const absl::Status status = AddMap(Good());
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+}
+
+TEST(BlockPagesTest, AMapDoesNotTakeMoreRoomThanItsNamesAndCells) {
+  std::vector<std::size_t> asked;
+  BlockPages pages(
+      [&](std::size_t blocks) {
+        asked.push_back(blocks);
+        return asked.size() < 2;
+      },
+      kMostCells);
+  EXPECT_TRUE(absl::IsResourceExhausted(pages.Add(GoodMap())));
+  EXPECT_EQ(asked, (std::vector<std::size_t>{16, 3}));
+}
+
 }  // namespace
 }  // namespace lgpu::daemon

@@ -164,7 +164,7 @@ struct NoWaker final : Waker {
 
 std::shared_ptr<DeviceAsk> MakeAsk(std::vector<absl::Status>& answers) {
   return std::make_shared<DeviceAsk>(
-      LogicalId{1}, [](std::size_t) { return true; },
+      LogicalId{1}, BlockPages([](std::size_t) { return true; }),
       [&answers](absl::Status status, DeviceBlocks) { answers.push_back(std::move(status)); });
 }
 
@@ -195,6 +195,26 @@ TEST(SnapshotLineTest, AnAnswerThatTheProgramLostDoesNotBlockTheNextQuestion) {
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_TRUE(answers[0].ok()) << answers[0];
   EXPECT_TRUE(lost.empty());
+}
+
+TEST(SnapshotLineTest, AQuestionForAMapSaysSoOnEveryPage) {
+  SnapshotLine line(std::make_shared<NoWaker>());
+  absl::Status answer = absl::UnknownError("none yet");
+  ASSERT_TRUE(line.Add(std::make_shared<DeviceAsk>(
+                           LogicalId{1}, BlockPages([](std::size_t) { return true; }, 500),
+                           [&answer](absl::Status status, DeviceBlocks) { answer = std::move(status); }))
+                  .ok());
+  for (const bool more : {true, false}) {
+    const std::optional<v1::Snapshot> question = line.Next();
+    ASSERT_TRUE(question.has_value());
+    EXPECT_EQ(question->cells(), 500u);
+    v1::SnapshotPage page = PageOf(*question);
+    page.set_more(more);
+    page.add_op_names("MatMul");
+    page.mutable_map()->add_op_bytes(0);
+    ASSERT_TRUE(line.Take(page).ok());
+  }
+  EXPECT_TRUE(answer.ok()) << answer;
 }
 
 TEST(SnapshotLineTest, AProgramThatNeverAnswersHasFewFramesUnread) {

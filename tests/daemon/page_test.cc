@@ -143,61 +143,42 @@ TEST(HistoryTest, ManyLeasesAreStackedAsAFewAndARest) {
 DeviceBlocks TwoOps() {
   DeviceBlocks device;
   device.ops = {"", "MatMul", "AddN"};
-  device.mappings = {{.offset = 0, .bytes = 4 * kMiB}, {.offset = 8 * kMiB, .bytes = 2 * kMiB}};
   device.region.set_largest_free_block_bytes(kMiB);
-  device.blocks = {{.offset = 0, .bytes = kMiB, .op = 1},
-                   {.offset = kMiB, .bytes = kMiB, .op = 2},
-                   {.offset = 8 * kMiB, .bytes = 2 * kMiB, .op = 2}};
+  device.map = {.held_bytes = 6 * kMiB, .cell_bytes = 2 * kMiB, .op_bytes = {0, kMiB, 3 * kMiB}};
+  device.map.cells = {{.used = 2 * kMiB, .op = 1, .blocks = 2},
+                      {.used = 0, .op = 0},
+                      {.used = 2 * kMiB, .op = 2, .blocks = 1, .gaps = 1}};
   return device;
 }
 
-TEST(MemoryMapTest, CellsAreInAddressOrderWithHolesAndWithoutAddressSpaceThatHasNoMemory) {
-  const json map = MapOf(TwoOps(), 12);
-  ASSERT_EQ(map["cells"].size(), 12u);
-  EXPECT_EQ(map["cell_bytes"], kMiB / 2);
-  EXPECT_EQ(map["ops"][0]["name"], "AddN");
-  EXPECT_EQ(map["ops"][0]["bytes"], 3 * kMiB);
-  EXPECT_EQ(map["cells"][0], json({1, 1.0, 1, 0}));
-  EXPECT_EQ(map["cells"][1], json({1, 1.0, 0, 0}));  // the block began before
-  EXPECT_EQ(map["cells"][2], json({0, 1.0, 1, 0}));
-  EXPECT_EQ(map["cells"][4], json({-1, 0.0, 0, 0}));  // free
-  EXPECT_EQ(map["cells"][8], json({0, 1.0, 1, 1}));   // behind the gap
+TEST(MemoryMapTest, OpsAreSortedByBytesAndCellsNameTheirPlaces) {
+  const json map = MapOf(TwoOps());
+  EXPECT_EQ(map["ops"],
+            json::parse(R"([{"name": "AddN", "bytes": 3145728}, {"name": "MatMul", "bytes": 1048576}])"));
+  EXPECT_EQ(map["cells"], json::parse("[[1, 1.0, 2, 0], [-1, 0.0, 0, 0], [0, 1.0, 1, 1]]"));
+  EXPECT_EQ(map["cell_bytes"], 2 * kMiB);
+}
+
+TEST(MemoryMapTest, SumsAreThoseOfTheCells) {
+  const json map = MapOf(TwoOps());
   EXPECT_EQ(map["held_bytes"], 6 * kMiB);
   EXPECT_EQ(map["used_bytes"], 4 * kMiB);
+  EXPECT_EQ(map["live_blocks"], 3);
   EXPECT_DOUBLE_EQ(map["fragmentation"], 0.5);
 }
 
-TEST(MemoryMapTest, ACellHasTheOpOfMostBytesAlsoWhereThatIsLessThanHalf) {
+TEST(MemoryMapTest, ADeviceWithoutMemoryHasNoCells) {
   DeviceBlocks device;
-  device.ops = {"", "MatMul", "AddN", "Cast"};
-  device.mappings = {{.offset = 0, .bytes = 1000 * kMiB}};
-  device.blocks = {{.offset = 0, .bytes = 40 * kMiB, .op = 1},
-                   {.offset = 40 * kMiB, .bytes = 35 * kMiB, .op = 2},
-                   {.offset = 75 * kMiB, .bytes = 25 * kMiB, .op = 3}};
-  const json map = MapOf(device, 10);
-  EXPECT_EQ(map["cell_bytes"], 100 * kMiB);
-  EXPECT_EQ(map["ops"][map["cells"][0][0].get<std::size_t>()]["name"], "MatMul");
+  device.ops = {""};
+  const json map = MapOf(device);
+  EXPECT_EQ(map["cells"], json::array());
+  EXPECT_EQ(map["fragmentation"], 0.0);
 }
 
-TEST(MemoryMapTest, BytesOfAllCellsAreThoseOfTheBlocksAtEveryWidth) {
-  const DeviceBlocks device = TwoOps();
-  for (const std::size_t width : {0, 1, 11, 333, 10'000, 1'000'000}) {
-    const json map = MapOf(device, width);
-    double used = 0;
-    for (const json& cell : map["cells"]) used += cell[1].get<double>() * map["cell_bytes"].get<double>();
-    EXPECT_NEAR(used, 4.0 * kMiB, 1);
-  }
-}
-
-TEST(MemoryMapTest, NothingAndBlocksWithoutAnOwnerAreFine) {
-  EXPECT_EQ(MapOf(DeviceBlocks{}, 100)["cells"].size(), 0u);
+TEST(MemoryMapTest, ANumberThatAProgramInventedIsNoPlaceOutsideTheOps) {
   DeviceBlocks device = TwoOps();
-  device.ops.clear();
-  device.blocks[0].state = v1::BlockList::STATE_CACHED;
-  device.blocks.push_back({.offset = 10 * kMiB, .bytes = 0});
-  const json map = MapOf(device, 10);
-  EXPECT_EQ(map["live_blocks"], 2);
-  EXPECT_EQ(map["ops"][0]["name"], "");
+  device.map.op_bytes[1] = 0;  // and cell 0 is said to be its
+  EXPECT_EQ(MapOf(device)["cells"][0][0], -1);
 }
 
 TEST(ViewerTest, OtherUsersNamesAreRemovedAndAmountsStay) {

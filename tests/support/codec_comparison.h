@@ -96,6 +96,7 @@ void ForEachCodedMessage(Visit&& visit) {
   one.template operator()<wire::RegionStats, v1::RegionStats>();
   one.template operator()<wire::MappingList, v1::MappingList>();
   one.template operator()<wire::BlockList, v1::BlockList>();
+  one.template operator()<wire::BlockMap, v1::BlockMap>();
 }
 
 }  // namespace lgpu::testing
