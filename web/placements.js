@@ -34,10 +34,17 @@ export class Placements {
       if (record.source === undefined) ops.set(record.op, (ops.get(record.op) ?? 0) + 1);
     }
     const copied = copies.reduce((sum, copy) => sum + copy.bytes, 0);
+    // In a narrow lane arrows lie over each other, so the routes are words, too.
+    const routes = new Map();
+    for (const copy of copies) {
+      const route = `${shortDevice(copy.source)} to ${shortDevice(copy.target)}`;
+      routes.set(route, (routes.get(route) ?? 0) + 1);
+    }
+    const list = (counts) => [...counts].map(([name, count]) => `${name} ${count}`).join(", ");
     const text = this.#records.length === 0
       ? "No op of it has run yet, or none is remembered."
-      : `${this.#records.length - copies.length} ops: ${[...ops].map(([op, count]) => `${op} ${count}`).join(", ")}` +
-        `${copies.length ? `; ${copies.length} copies of ${bytes(copied)}` : ""}`;
+      : `${this.#records.length - copies.length} ops: ${list(ops)}` +
+        `${copies.length ? `; ${copies.length} copies of ${bytes(copied)}: ${list(routes)}` : ""}`;
     this.#canvas.setAttribute("aria-label", `Placements. ${text}`);
     if (this.#at < 0) this.#detail.textContent = text;
     const legend = (name, fill, height) => {
@@ -51,7 +58,7 @@ export class Placements {
     };
     this.#legend.replaceChildren(
       ...[...ops.keys()].map((op) => legend(op, (paint) => fillOf(paint, looks.of(op), colour("back")), 12)),
-      ...(copies.length ? [legend("copy", () => colour("muted"), 4)] : []));
+      ...(copies.length ? [legend("copy, its arrow comes from its source", () => colour("muted"), 4)] : []));
   }
 
   // The last ops and copies by time. A copy has its target as its device.

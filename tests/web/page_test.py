@@ -69,6 +69,8 @@ def values_are_those_of_grpc(browser, daemon, program):
     spoken = browser.execute_script("return document.getElementById('placements').getAttribute('aria-label')")
     copies = daemon.get(f"/api/v1/placements?lease={lease}")["copies"]
     assert copies and f"; {len(copies)} copies of " in spoken, spoken
+    down = sum(copy["source"].endswith("CPU:0") for copy in copies)
+    assert down and f"CPU:0 to GPU:0 {down}" in spoken, spoken
     # A refusal is a mark in the timeline; where the GPU is short, lgpud tells it as an event too.
     assert program.ask(f"alloc c big {1 << 30}").startswith("error")
     daemon.run("create", "-q", "-m", "900MiB", "--preallocate", "--name", "hoard")

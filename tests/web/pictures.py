@@ -80,14 +80,11 @@ def choose(browser, lease):
 
 def all_states(browser, folder, state, lease=None):
     for name in ("light", "dark"):
-        theme(browser, name)
-        if lease:
-            choose(browser, lease)
-        shoot(browser, folder / f"{state}-{name}.png", 1400)
-    theme(browser, "light")
-    if lease:
-        choose(browser, lease)
-    shoot(browser, folder / f"{state}-narrow.png", 520)
+        for view, width in ((name, 1400), (f"narrow-{name}", 520)):
+            theme(browser, name)
+            if lease:
+                choose(browser, lease)
+            shoot(browser, folder / f"{state}-{view}.png", width)
 
 
 def main():
