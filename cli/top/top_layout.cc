@@ -78,15 +78,15 @@ std::vector<TopLine> HelpLines() {
       "  o, F6                             sort by the next column\n"
       "  /                                 turn the order around\n"
       "  r                                 ask lgpud now\n"
-      "  K, F9                             end the lease (asks first; your own, or as root)\n"
+      "  K, F9                             end the lease, yours or as root; asks first\n"
       "  a, F2                             ASCII or blocks in the bars\n"
       "  h, ?, F1                          this help, and back\n"
       "  q, F10                            quit\n"
       "\n"
-      "Bars: # used (in blocks of programs), c charged (taken from the driver by unmodified programs),\n"
-      "= held (in chunks, in no block now, or of leases that you do not see), s promised (set aside, not "
-      "held),\n"
-      ". free, x outside lgpu. Rates are of the time since the last look.");
+      "Bars: # used (in blocks of programs), = held (in chunks, in no block now, or of\n"
+      "leases that you do not see), c charged (taken from the driver by unmodified\n"
+      "programs), s promised (set aside, not held), . free, x outside lgpu. Rates are\n"
+      "of the time since the last look.");
 }
 
 const char* SortName(TopSort sort) {

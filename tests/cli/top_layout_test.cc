@@ -193,5 +193,9 @@ TEST(TopLayoutTest, ColourOnlyRepeatsTheText) {
 
 TEST(TopLayoutTest, NoLeasesIsSaid) { EXPECT_THAT(Once(Model(0), 80), HasSubstr("No leases of yours.")); }
 
+TEST(TopLayoutTest, TheHelpFitsATerminalOf80Columns) {
+  EXPECT_EQ(Once(Model(), 80, {.help = true}), Once(Model(), 300, {.help = true}));
+}
+
 }  // namespace
 }  // namespace lgpu::cli
