@@ -43,6 +43,12 @@ void AppendCopies(const v1::PlacementReport& report, const Style& style, std::st
   if (!copies.empty()) absl::StrAppend(&text, "\n", copies.Format(style));
 }
 
+std::string FormatCopy(const v1::CopyRecord& copy) {
+  return absl::StrCat(FormatClock(copy.submitted_at()), "  ", copy.pid(), "  copy ", Printable(copy.dtype()),
+                      " from ", Printable(copy.source()), " to ", Printable(copy.target()), "  ",
+                      FormatBytes(Bytes(copy.bytes())), "  host ", HostTime(copy.host_ns()));
+}
+
 }  // namespace
 
 std::string FormatReport(const v1::PlacementReport& report, const Style& style) {
@@ -87,6 +93,7 @@ std::string FormatReport(const v1::PlacementReport& report, const Style& style) 
 }
 
 std::string FormatRecord(const v1::PlacementRecord& record) {
+  if (record.has_copy()) return FormatCopy(record.copy());
   std::string line = absl::StrCat(FormatClock(record.submitted_at()), "  ", record.pid(), "  ",
                                   Printable(record.op()), " ", Printable(record.dtype()), " in device ",
                                   Printable(record.device()), "  ", FormatBytes(Bytes(record.output_bytes())),

@@ -11,7 +11,7 @@ namespace lgpu::cli {
 /// What `lgpu placements` prints: the sums of ops by device, op and dtype, and of copies by their devices,
 /// then the last ones of both.
 std::string FormatReport(const v1::PlacementReport& report, const Style& style);
-/// One executed op as a line, as `--follow` prints it; times that were not measured are "-".
+/// One executed op or copy as a line, as `--follow` prints it; times that were not measured are "-".
 std::string FormatRecord(const v1::PlacementRecord& record);
 
 }  // namespace lgpu::cli

@@ -212,6 +212,18 @@ json ToJson(const LeaseTrim& trim) {
   return result;
 }
 
+static json CopyToJson(const CopyRecord& copy) {
+  return {{"sequence", copy.sequence()},
+          {"session_id", copy.session_id()},
+          {"pid", copy.pid()},
+          {"source", copy.source()},
+          {"target", copy.target()},
+          {"dtype", copy.dtype()},
+          {"bytes", copy.bytes()},
+          {"submitted_at", FormatIso8601(copy.submitted_at())},
+          {"host_seconds", static_cast<double>(copy.host_ns()) / 1e9}};
+}
+
 json ToJson(const PlacementReport& report) {
   json result = {{"schema", "lgpu.placements/v1"},
                  {"lease", {{"id", report.lease_id()}, {"name", report.lease_name()}}},
@@ -239,21 +251,16 @@ json ToJson(const PlacementReport& report) {
                                      {"host_seconds", static_cast<double>(total.host_ns()) / 1e9}});
   }
   result["copies"] = json::array();
-  for (const auto& copy : report.copies()) {
-    result["copies"].push_back({{"sequence", copy.sequence()},
-                                {"session_id", copy.session_id()},
-                                {"pid", copy.pid()},
-                                {"source", copy.source()},
-                                {"target", copy.target()},
-                                {"dtype", copy.dtype()},
-                                {"bytes", copy.bytes()},
-                                {"submitted_at", FormatIso8601(copy.submitted_at())},
-                                {"host_seconds", static_cast<double>(copy.host_ns()) / 1e9}});
-  }
+  for (const auto& copy : report.copies()) result["copies"].push_back(CopyToJson(copy));
   return result;
 }
 
 json ToJson(const PlacementRecord& record) {
+  if (record.has_copy()) {
+    json copy = CopyToJson(record.copy());
+    copy["schema"] = "lgpu.copy/v1";
+    return copy;
+  }
   json result = {{"schema", "lgpu.placement/v1"},
                  {"sequence", record.sequence()},
                  {"session_id", record.session_id()},

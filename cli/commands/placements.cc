@@ -18,8 +18,8 @@ class PlacementsCommand final : public Command {
     CLI::App* verb =
         app.add_subcommand("placements", "Show on which device every op of a lease ran, and what was copied");
     verb->add_option("lease", lease_, "Name or id of the lease")->required()->type_name("LEASE");
-    auto* follow =
-        verb->add_flag("-f,--follow", follow_, "Print every op, the kept ones and then new ones as they run");
+    auto* follow = verb->add_flag("-f,--follow", follow_,
+                                  "Print every op and copy, the kept ones and then new ones as they run");
     verb->add_option("--records", records_,
                      "How many of the last ops and copies to list, 0: all that are kept")
         ->type_name("N")

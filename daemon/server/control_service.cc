@@ -378,7 +378,7 @@ grpc::ServerWriteReactor<v1::PlacementRecord>* ControlService::WatchPlacements(
                               parts_.leases.FindPlacements(caller, request->lease()));
         return [log = placements.log, after = placements.log->Before(request->max_records())]() mutable {
           PlacementLog::Batch read = log->Read(after, kStreamBatch);
-          after = read.last_sequence;
+          after = read.last;
           return Batch{.messages = std::move(read.records), .is_last = read.closed};
         };
       });

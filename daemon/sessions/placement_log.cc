@@ -122,7 +122,7 @@ void PlacementLog::AddOp(const Record& record) {
   total.host_ns = Saturate(total.host_ns, record.entry.host_ns);
   total.soft_placed += (record.entry.flags & PlacementEntry::kSoftPlaced) != 0 ? 1 : 0;
   ++total_;
-  records_.push_back(record);
+  records_.push_back({record, total_ + copies_total_});
   if (records_.size() > kept_) records_.pop_front();
 }
 
@@ -132,7 +132,7 @@ void PlacementLog::AddCopy(const Record& record) {
   total.bytes = Saturate(total.bytes, record.entry.output_bytes);
   total.host_ns = Saturate(total.host_ns, record.entry.host_ns);
   ++copies_total_;
-  copies_.push_back(record);
+  copies_.push_back({record, total_ + copies_total_});
   if (copies_.size() > kept_) copies_.pop_front();
 }
 
@@ -172,7 +172,7 @@ v1::PlacementReport PlacementLog::Report(std::size_t max_records) const {
   const std::size_t count =
       max_records == 0 ? records_.size() : std::min<std::size_t>(max_records, records_.size());
   for (std::size_t i = records_.size() - count; i < records_.size(); ++i) {
-    *report.add_records() = ToProto(records_[i], total_ - records_.size() + 1 + i);
+    *report.add_records() = ToProto(records_[i].record, total_ - records_.size() + 1 + i);
   }
   report.set_records_total(total_);
   report.set_dropped_total(dropped_);
@@ -192,27 +192,37 @@ void PlacementLog::ReportCopies(std::size_t max_records, v1::PlacementReport& re
   const std::size_t count =
       max_records == 0 ? copies_.size() : std::min<std::size_t>(max_records, copies_.size());
   for (std::size_t i = copies_.size() - count; i < copies_.size(); ++i) {
-    *report.add_copies() = ToCopy(copies_[i], copies_total_ - copies_.size() + 1 + i);
+    *report.add_copies() = ToCopy(copies_[i].record, copies_total_ - copies_.size() + 1 + i);
   }
   report.set_copies_total(copies_total_);
 }
 
-PlacementLog::Batch PlacementLog::Read(std::uint64_t after, std::size_t max) const {
+PlacementLog::Batch PlacementLog::Read(const Position& after, std::size_t max) const {
   Batch batch;
   MutexLock lock(mutex_);
-  const std::uint64_t first = total_ + 1 - records_.size();
-  batch.last_sequence = std::max(std::min(after, total_), first - 1);
-  while (batch.last_sequence < total_ && batch.records.size() < max) {
-    ++batch.last_sequence;
-    batch.records.push_back(ToProto(records_[batch.last_sequence - first], batch.last_sequence));
+  const Position kept = {total_ - records_.size(), copies_total_ - copies_.size()};  // before all of them
+  Position& at = batch.last;
+  at.op = std::max(std::min(after.op, total_), kept.op);
+  at.copy = std::max(std::min(after.copy, copies_total_), kept.copy);
+  while (batch.records.size() < max && (at.op < total_ || at.copy < copies_total_)) {
+    const Kept* const op = at.op < total_ ? &records_[at.op - kept.op] : nullptr;
+    const Kept* const copy = at.copy < copies_total_ ? &copies_[at.copy - kept.copy] : nullptr;
+    if (copy == nullptr || (op != nullptr && op->order < copy->order)) {
+      batch.records.push_back(ToProto(op->record, ++at.op));
+    } else {
+      *batch.records.emplace_back().mutable_copy() = ToCopy(copy->record, ++at.copy);
+    }
   }
-  batch.closed = closed_ && batch.last_sequence == total_;
+  batch.closed = closed_ && at.op == total_ && at.copy == copies_total_;
   return batch;
 }
 
-std::uint64_t PlacementLog::Before(std::size_t max_records) const {
+PlacementLog::Position PlacementLog::Before(std::size_t max_records) const {
   MutexLock lock(mutex_);
-  return total_ - (max_records == 0 ? records_.size() : std::min<std::size_t>(max_records, records_.size()));
+  const auto last = [max_records](const std::deque<Kept>& kept) {
+    return max_records == 0 ? kept.size() : std::min(max_records, kept.size());
+  };
+  return {total_ - last(records_), copies_total_ - last(copies_)};
 }
 
 void PlacementLog::Close() {

@@ -52,15 +52,20 @@ class PlacementLog {
   /// Everything but the lease's names. `max_records` 0: all that are kept.
   v1::PlacementReport Report(std::size_t max_records) const;
 
+  /// How far a reader has come: the sequences of the last op and the last copy that it has read.
+  struct Position {
+    std::uint64_t op = 0;
+    std::uint64_t copy = 0;
+  };
   struct Batch {
     std::vector<v1::PlacementRecord> records;
-    std::uint64_t last_sequence = 0;
+    Position last;
     bool closed = false;
   };
-  /// At most `max` kept records after `after`.
-  Batch Read(std::uint64_t after, std::size_t max) const;
-  /// The sequence before the last `max_records` ones (0: before all that are kept).
-  std::uint64_t Before(std::size_t max_records) const;
+  /// At most `max` kept records after `after`, ops and copies in the order in which they came.
+  Batch Read(const Position& after, std::size_t max) const;
+  /// Before the last `max_records` ops and as many copies (0: before all that are kept).
+  Position Before(std::size_t max_records) const;
   /// No more records come: a reader of the last one is told so.
   void Close();
 
@@ -83,6 +88,10 @@ class PlacementLog {
     std::uint64_t bytes = 0;
     std::uint64_t host_ns = 0;
   };
+  struct Kept {
+    Record record;
+    std::uint64_t order = 0;  // among ops and copies
+  };
   void AddCopy(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddOp(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportCopies(std::size_t max_records, v1::PlacementReport& report) const
@@ -91,10 +100,10 @@ class PlacementLog {
   const std::size_t kept_;
   mutable Mutex mutex_;
   std::map<Key, Total> totals_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Record> records_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Kept> records_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t total_ ABSL_GUARDED_BY(mutex_) = 0;                   // the sequence of the last record
   std::map<CopyKey, CopyTotal> copy_totals_ ABSL_GUARDED_BY(mutex_);  // at most one for each pair of devices
-  std::deque<Record> copies_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Kept> copies_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t copies_total_ ABSL_GUARDED_BY(mutex_) = 0;  // the sequence of the last copy
   std::uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<std::chrono::system_clock::time_point> last_at_ ABSL_GUARDED_BY(mutex_);

@@ -205,6 +205,25 @@ TEST(PlacementsTest, TimesThatWereNotMeasuredAreDashes) {
   EXPECT_FALSE(ToJson(record).contains("device_seconds"));
 }
 
+TEST(PlacementTablesTest, ACopyThatIsFollowedIsALineWithItsDevices) {
+  v1::PlacementRecord record;
+  v1::CopyRecord& copy = *record.mutable_copy();
+  copy.set_sequence(3);
+  copy.set_pid(7);
+  copy.set_source("/job:localhost/replica:0/task:0/device:CPU:0");
+  copy.set_target("/job:localhost/replica:0/task:0/device:GPU:1");
+  copy.set_dtype("float");
+  copy.set_bytes(4096);
+  copy.set_host_ns(1500);
+  EXPECT_THAT(FormatRecord(record),
+              HasSubstr("  7  copy float from /job:localhost/replica:0/task:0/device:CPU:0 to "
+                        "/job:localhost/replica:0/task:0/device:GPU:1  4.00KiB  host 1.5us"));
+  const nlohmann::json line = ToJson(record);
+  EXPECT_EQ(line["schema"], "lgpu.copy/v1");
+  EXPECT_EQ(line["bytes"], 4096);
+  EXPECT_FALSE(line.contains("op"));
+}
+
 TEST(PlacementTablesTest, CopiesHaveTablesOfTheirOwn) {
   v1::PlacementReport report;
   report.set_lease_name("train");

@@ -110,10 +110,42 @@ TEST(PlacementLogTest, TheLastOpIsNeverInTheFuture) {
 TEST(PlacementLogTest, AStreamGetsNewRecordsAndEnds) {
   PlacementLog log(10);
   log.Add({{.session = SessionId{1}, .pid = 1, .op = "AddN", .entry = MatMulOn(0)}}, 0);
-  EXPECT_EQ(log.Read(0, 10).records.size(), 1u);
-  EXPECT_EQ(log.Before(0), 0u);
+  EXPECT_EQ(log.Read({}, 10).records.size(), 1u);
+  EXPECT_EQ(log.Before(0).op, 0u);
   log.Close();
-  EXPECT_TRUE(log.Read(1, 10).closed);
+  EXPECT_TRUE(log.Read({.op = 1}, 10).closed);
+}
+
+TEST(PlacementLogTest, AStreamHasOpsAndCopiesInTheirOrder) {
+  PlacementLog log(3);
+  const auto add = [&log](const PlacementEntry& entry) {
+    log.Add({{.session = SessionId{1}, .pid = 7, .op = "AddN", .entry = entry}}, 0);
+  };
+  add(CopyFrom(0, 1));
+  add(MatMulOn(0));
+  add(CopyFrom(1, 0));
+  add(MatMulOn(1));
+  const auto told = [](const PlacementLog::Batch& batch) {
+    std::string text;
+    for (const v1::PlacementRecord& record : batch.records) {
+      text += record.has_copy() ? "c" + std::to_string(record.copy().sequence())
+                                : "o" + std::to_string(record.sequence());
+    }
+    return text;
+  };
+  PlacementLog::Batch batch = log.Read({}, 3);
+  EXPECT_EQ(told(batch), "c1o1c2");
+  EXPECT_EQ(batch.records[0].copy().source(), "/job:localhost/replica:0/task:0/device:GPU:0");
+  EXPECT_EQ(batch.records[0].copy().pid(), 7);
+  EXPECT_EQ(told(batch = log.Read(batch.last, 3)), "o2");
+  // Of a reader that was away for long the oldest are lost.
+  for (int i = 0; i < 5; ++i) add(CopyFrom(0, 1));
+  add(MatMulOn(0));
+  EXPECT_EQ(told(batch = log.Read(batch.last, 10)), "c5c6c7o3");
+  EXPECT_EQ(told(log.Read(log.Before(1), 10)), "c7o3");
+  log.Close();
+  EXPECT_FALSE(log.Read({.op = 3, .copy = 6}, 0).closed);
+  EXPECT_TRUE(log.Read(batch.last, 10).closed);
 }
 
 TEST(PlacementLogTest, GarbageIsCountedAndBounded) {
