@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <map>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_format.h"
@@ -101,13 +102,19 @@ std::string MemoryTables(const std::vector<DeviceMemory>& devices,
 std::string MemorySummaryOf(const std::vector<std::unique_ptr<Device>>& devices,
                             const PlacementRecorder& recorder) {
   std::vector<DeviceMemory> gpus;
+  std::map<std::uint16_t, std::string> names;
   for (const auto& device : devices) {
+    names[device->record_id()] = device->name();
     if (!device->is_gpu()) continue;
     gpus.push_back({.name = device->name(),
                     .stats = device->memory().stats(),
                     .owners = device->memory().LargestOwners(kMostOwners)});
   }
-  return MemoryTables(gpus, recorder.copy_routes());
+  PlacementRecorder::CopyRoutes routes;
+  for (const auto& [route, count] : recorder.recorded_copies()) {
+    routes[{names[route.first], names[route.second]}] = count;
+  }
+  return MemoryTables(gpus, routes);
 }
 
 }  // namespace lgpu::internal

@@ -150,6 +150,15 @@ void PlacementRecorder::AfterCopy(const Device* from, const Device* to, DType dt
   entry.submitted_unix_ns = times.submitted_ns + unix_offset_ns_;
   entry.host_ns = times.returned_ns - times.submitted_ns;
   page_.ring.Push(entry);
+  const MutexLock lock(mutex_);
+  auto& [count, sum] = recorded_copies_[{entry.source, entry.device}];
+  ++count;
+  sum += bytes.count();
+}
+
+PlacementRecorder::RecordedCopies PlacementRecorder::recorded_copies() const {
+  const MutexLock lock(mutex_);
+  return recorded_copies_;
 }
 
 void PlacementRecorder::RecordMeasured(Device& device, OpTimers::Which which) {

@@ -67,8 +67,12 @@ class PlacementRecorder {
 
   using CopyRoutes = std::map<std::pair<std::string, std::string>, std::pair<std::uint64_t, std::uint64_t>>;
   void CountCopy(const Device& from, const Device& to, Bytes bytes);
-  /// Copies and bytes by the names of source and target.
+  /// Copies of tensors between devices and their bytes, by the names of source and target.
   CopyRoutes copy_routes() const;
+  /// The same of every copy that has a record, by the record ids of source and target.
+  using RecordedCopies =
+      std::map<std::pair<std::uint16_t, std::uint16_t>, std::pair<std::uint64_t, std::uint64_t>>;
+  RecordedCopies recorded_copies() const;
   std::uint64_t copies() const { return copies_.load(std::memory_order_relaxed); }
   Bytes copied_bytes() const { return Bytes(copied_bytes_.load(std::memory_order_relaxed)); }
 
@@ -88,6 +92,7 @@ class PlacementRecorder {
   mutable Mutex mutex_;
   mutable std::map<std::uint16_t, std::uint64_t> nodes_ ABSL_GUARDED_BY(mutex_);
   CopyRoutes routes_ ABSL_GUARDED_BY(mutex_);
+  RecordedCopies recorded_copies_ ABSL_GUARDED_BY(mutex_);
   std::set<std::pair<std::uint16_t, std::string>> noted_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -124,6 +124,13 @@ TEST_P(ExecutorTest, RecordsEveryCopyThatAGpuTakesPartIn) {
   const std::vector<PlacementEntry> inputs = test_.Copies();
   ASSERT_EQ(inputs.size(), 1U);
   expect(inputs[0], 0, 1);
+  // The table for people has as many.
+  const std::string summary = test_.gpu->MemorySummary();
+  for (const char* const route :
+       {"/device:CPU:0 -> /device:GPU:0 +2 +32B\n", "/device:GPU:0 -> /device:CPU:0 +1 +16B\n",
+        "/device:GPU:0 -> /device:GPU:1 +2 +32B\n", "/device:GPU:1 -> /device:CPU:0 +1 +16B\n"}) {
+    EXPECT_THAT(summary, ::testing::ContainsRegex(route));
+  }
 }
 
 TEST_P(ExecutorTest, FailedOpsLeaveNothing) {
