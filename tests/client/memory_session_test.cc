@@ -5,8 +5,12 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "proto/wire/channel.h"
+#include "proto/wire/session_messages.h"
 #include "tests/client/fake_lease.h"
 
 namespace lgpu {
