@@ -33,7 +33,7 @@ absl::StatusOr<Maps> LookAt(const std::string& folder) {
   return got == 0 ? Maps::kNone : Maps::kAny;
 }
 
-// The other threads of a process: `folder` is one's that has memory mapped.
+// A look at the other threads of a process: `folder` belongs to one that has memory mapped.
 struct Others {
   std::optional<std::string> folder;
   bool has_one_ended = false;  // while it was looked at

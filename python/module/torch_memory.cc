@@ -170,7 +170,7 @@ void* AllocateInPool(ssize_t size, void* stream) {
   return size == 0 ? nullptr : pools[kPool].Allocate(size, stream);
 }
 
-/// Takes a pool's functions; the result is their number.
+/// Takes the functions of a free pool; the result is the pool's index.
 int TakePool(const PyMemory& memory) {
   for (std::size_t i = 0; i < kPools; ++i) {
     if (pools[i].Take(memory.get())) return static_cast<int>(i);
