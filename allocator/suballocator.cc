@@ -12,7 +12,7 @@ namespace {
 constexpr int kQuickTries = 4;
 // ... but the smallest of this many where memory is scarce.
 constexpr int kScarceTries = 64;
-// Of ranges that are huge, a part of the region, the lowest of this many.
+// A quick search compares this many ranges that are huge, a part of the region, and takes the lowest.
 constexpr std::uint64_t kHugeShare = 2048;
 constexpr int kHugeTries = 3;
 

@@ -170,7 +170,7 @@ class Suballocator {
     Stamp stamp;
     std::uint32_t node;  // valid until anything changes but a Detach of higher addresses of this run
   };
-  /// Of settled ranges, in no particular order.
+  /// Idle runs of settled ranges, in no particular order.
   std::vector<IdleRun> IdleRuns(Stamp settled) const;
   Bytes idle(Stamp settled) const;
   /// Takes whole idle chunks of a run out of use.

@@ -134,7 +134,7 @@ std::string FormatBytes(Bytes amount) {
   if (count < 1024) return std::to_string(count) + "B";
   std::size_t prefix = 0;
   for (; count >= 1024 * 1024; count /= 1024) ++prefix;
-  // What printf makes of count / 1024.0, in any locale: to the nearest, halves to even.
+  // Rounds count / 1024.0 as printf does, in any locale: to the nearest, halves to even.
   const std::uint64_t scale = prefix == 0 ? 10 : 100;
   std::uint64_t scaled = count * scale / 1024;
   const std::uint64_t rest = count * scale % 1024;

@@ -19,7 +19,7 @@ std::optional<Int> ParseWholeNumber(std::string_view text) {
   const bool negative = !text.empty() && text.front() == '-';
   if (negative) text.remove_prefix(1);
   if (text.empty()) return std::nullopt;
-  // Counted below zero, where there is one number more.
+  // Counts below zero, where there is one number more.
   constexpr Int kLeast = std::numeric_limits<Int>::min();
   Int value = 0;
   for (const char c : text) {

@@ -98,7 +98,7 @@ void BM_SmallRead(benchmark::State& state, const Context* context) {
 
 constexpr std::int64_t kLarge = 1024;
 
-/// Of OpenBLAS, or of lgpu itself for machines without a BLAS.
+/// The product of OpenBLAS, or lgpu's own for machines without a BLAS.
 void BM_LargeMatMulBlas(benchmark::State& state, decltype(&::cblas_sgemm) sgemm) {
   const std::vector<float> a(kLarge * kLarge, 1);
   std::vector<float> c(kLarge * kLarge);

@@ -39,7 +39,7 @@ struct Flags {
   double seconds = 2;
 };
 
-/// Of this process, all of its threads.
+/// The processor time of this process, all of its threads.
 double CpuSeconds() {
   rusage usage = {};
   ::getrusage(RUSAGE_SELF, &usage);

@@ -151,7 +151,7 @@ class TimeTable {
         table.AddRow({std::string(kinds[i]->what), cell.failure});
         continue;
       }
-      // Of the same round: a disturbance of one contender disturbs the base as well.
+      // Ratios within one round: a disturbance of one contender disturbs the base as well.
       std::vector<double> ratios;
       for (std::size_t round = 0; round < cell.ns_per_pair.size(); ++round) {
         ratios.push_back(cell.ns_per_pair[round] / cells[0].ns_per_pair[round]);

@@ -143,7 +143,8 @@ absl::Status EnterDriverNamespace(const Isolation& isolation) {
   const fs::path folder = isolation.folder;
   LGPU_ASSIGN_OR_RETURN(const std::vector<Piece> pieces, ReadPieces(folder));
   LGPU_RETURN_IF_ERROR(EnterNamespace());
-  // Of memory, so that the folder's own file system may forbid programs (noexec) and each run has its lease.
+  // A file system in memory: the folder's own one may forbid programs (noexec), and each run has its own
+  // lease.
   if (::mount("lgpu", folder.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=16m") != 0) {
     return CannotMount(absl::StrCat("a file system at ", folder.string()), errno);
   }

@@ -15,7 +15,7 @@ namespace lgpu::cli {
 /// The value of a variable in a command's environment; nothing: not set.
 using VariableReader = std::function<std::optional<std::string>(const std::string& name)>;
 
-/// How a command that knows nothing of lgpu gets a lease's limit (docs/unmodified.md): a folder of links to
+/// Gives a command that knows nothing of lgpu a lease's limit (docs/unmodified.md): a folder of links to
 /// lgpu's libcuda.so.1 and to the real one, which the command's variables put first.
 struct DriverShim {
   std::string folder;
@@ -26,7 +26,7 @@ struct DriverShim {
 struct DriverShimPlaces {
   std::vector<std::string> shims;    // folders that may have lgpu's libraries, in this order
   std::vector<std::string> parents;  // folders that may take the folder of links, in this order
-  /// Of this program; `runtime_dir` is the daemon's.
+  /// The places of this program; `runtime_dir` is the daemon's.
   static DriverShimPlaces OfThisProgram(const std::string& runtime_dir, const VariableReader& variable);
 };
 

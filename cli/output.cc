@@ -17,7 +17,7 @@
 namespace lgpu::cli {
 namespace {
 
-// Of the width of a table's last column.
+// The most columns of a table's last column that count for the table's width.
 constexpr std::size_t kCountedOfLast = 12;
 
 }  // namespace

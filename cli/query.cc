@@ -48,7 +48,7 @@ struct Field {
   Cell (*get)(const QueryRow& row);
 };
 
-// Of the lease behind a row.
+// Fields of the lease behind a row.
 constexpr Field kLeaseFields[] = {
     {"lease", [](const QueryRow& row) { return Text(row.lease->name()); }},
     {"lease_id", [](const QueryRow& row) { return Text(row.lease->id()); }},

@@ -18,7 +18,7 @@ namespace {
 
 using shim::PlaceNote;
 
-// Of a library's dynamic section and its names: far above those of any driver.
+// The most bytes of a library's dynamic section and its names: far above any driver's.
 constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
 
 std::optional<std::string> ReadAt(int fd, std::uint64_t offset, std::uint64_t bytes) {

@@ -20,7 +20,7 @@ std::size_t MiddleOf(const Trace& trace) {
   return static_cast<std::size_t>(middle - trace.events.begin());
 }
 
-// Of some limits in (enough, enough + range] the largest that does not complete; 0 if all do.
+// Tries some limits in (enough, enough + range], and gives the largest that does not complete; 0 if all do.
 template <typename Completes>
 std::uint64_t LargestRefused(std::uint64_t enough, std::uint64_t range, const LimitSearch& search,
                              const Completes& completes) {

@@ -71,7 +71,7 @@ class Trainer {
   std::uint64_t embedding_;
   std::vector<std::uint64_t> all_parameters_;
   bool has_optimizer_ = false;
-  // Of the step that runs.
+  // Sizes of the running step.
   std::uint64_t tokens_ = 0;
   std::uint64_t activation_ = 0;       // bytes, hidden wide
   std::uint64_t wide_activation_ = 0;  // feed-forward wide

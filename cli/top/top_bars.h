@@ -24,7 +24,7 @@ struct Part {
 /// there are cells.
 TopLine TopBar(const std::vector<Part>& parts, std::uint64_t total, std::size_t cells, bool ascii);
 
-/// How a GPU is shown.
+/// The display of a GPU.
 struct CardStyle {
   std::size_t columns = 80;
   bool ascii = false;

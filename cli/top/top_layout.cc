@@ -17,7 +17,7 @@
 namespace lgpu::cli {
 namespace {
 
-/// Of a line's parts at least; a narrower window shows their beginning.
+/// Lines have this many columns at least; a narrower window shows their beginning.
 constexpr std::size_t kLeastColumns = 20;
 
 std::string Size(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }

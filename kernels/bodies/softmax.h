@@ -25,7 +25,7 @@ LGPU_CODE std::int64_t LabelOf(const SoftmaxParameters& p, std::uint64_t row) {
                             : static_cast<const std::int32_t*>(p.labels)[row];
 }
 
-/// Of the logits lane, lane + lanes, ... of a row. NaN counts as the largest.
+/// The largest of the logits lane, lane + lanes, ... of a row. NaN counts as the largest.
 template <typename T>
 LGPU_CODE double PartialMax(const SoftmaxParameters& p, std::uint64_t row, std::uint64_t lane,
                             std::uint64_t lanes) {

@@ -21,7 +21,7 @@ using code::ElementwiseParameters;
 constexpr int kMost = ElementwiseParameters::kMostDimensions;
 static_assert(kMost == Shape::kMaxRank);
 
-/// Of one operand along each dimension of the output.
+/// The steps of one operand along each dimension of the output.
 using Strides = std::array<std::uint64_t, kMost>;
 
 /// The operand's steps; 0 where it has one element for all.
@@ -78,7 +78,7 @@ absl::Status LaunchElementwise(Elementwise function, const TensorView& a, const 
   p.function = function;
   p.packing.elements = static_cast<std::uint64_t>(shape.elements());
   SetDimensions(shape, a_strides, b_strides, p);
-  // Of copies only those of Transpose have several steps.
+  // Only copies of Transpose have several steps.
   if (function == Elementwise::kCopy && p.rank > 1) {
     if (const auto launched = TransposeByTiles(p, dtype, launcher)) return *launched;
   }

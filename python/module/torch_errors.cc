@@ -28,7 +28,7 @@ struct Parts {
   std::type_info* type = nullptr;
 };
 
-// Of the process, as PyTorch is. Written once, by the first FindTorchErrors that succeeds; never freed.
+// One for the process, as PyTorch is. Written once, by the first FindTorchErrors that succeeds; never freed.
 std::atomic<const Parts*> found{nullptr};
 
 constexpr const char* kConstructor =

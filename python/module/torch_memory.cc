@@ -154,8 +154,8 @@ class Slot {
 constexpr int kMostDevices = 64;
 constexpr std::size_t kPools = 16;
 
-// Of the process: the functions have no other way to their memory. Never destroyed, for PyTorch frees tensors
-// until the process ends.
+// Tables of the process: the functions have no other way to their memory. Never destroyed, for PyTorch frees
+// tensors until the process ends.
 std::array<Slot, kMostDevices>& by_device = *new std::array<Slot, kMostDevices>;
 std::array<Slot, kPools>& pools = *new std::array<Slot, kPools>;
 

@@ -125,13 +125,14 @@ class Driver:
         except LeaseError as error:
             if error.code != ALREADY_EXISTS:
                 raise
-            # Of the same name, and not of this request: left by hand, or by another driver.
+            # The lease has the same name and is not of this request: left by hand, or by another driver.
             self._leases.remove(NAME + request_id)
             lease = self._leases.create(NAME + request_id, request_id, card["uuid"], size, labels)
         device = lease["devices"][0]
         is_of_size = not is_named or device["memory_limit_bytes"] == size
         if device["card_uuid"] != card["uuid"] or not (is_of_size or self._is_in_use(lease)):
-            # Of an earlier allocation of the claim that was never unprepared. A pod that runs on this card keeps its lease.
+            # The lease is of an earlier allocation of the claim that was never unprepared. A pod that runs on
+            # this card keeps it.
             self._leases.remove(lease["id"])
             lease = self._leases.create(NAME + request_id, request_id, card["uuid"], size, labels)
         self._write(self._record(claim.uid), f"{claim.namespace}/{claim.name}\n")
@@ -139,7 +140,7 @@ class Driver:
         ids = [f"{CDI_KIND}={lease['name']}"]
         if self._card_cdi and not card["simulated"]:
             ids.append(self._card_cdi.format(uuid=card["uuid"], index=card["index"]))
-        # Of a subrequest, "request/subrequest", kubelet knows the request.
+        # kubelet knows a subrequest, "request/subrequest", by its request.
         return result.request.split("/")[0], result.pool, result.device, ids
 
     def _size(self, claim, result, card):
