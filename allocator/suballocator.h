@@ -175,9 +175,9 @@ class Suballocator {
   Bytes idle(Stamp settled) const;
   /// Takes whole idle chunks of a run out of use.
   Handle Detach(const IdleRun& run, Range chunks);
-  /// They are not mapped any more.
+  /// The detached chunks are not mapped any more.
   void CommitUnmapped(Handle detached);
-  /// They stay mapped and are free again.
+  /// The detached chunks stay mapped and are free again.
   void Reattach(Handle detached);
 
   /// All stamps become smaller by this much, but not below 0: for an owner whose numbers run out.

@@ -13,7 +13,7 @@ class ThisThread {
  public:
   /// The kernel's number, asked for once: no other living thread has the same.
   static std::int32_t KernelNumber() { return Now().kernel_number; }
-  /// From 1 on: no other thread of this process has the same, earlier ones included.
+  /// Counts from 1: no other thread of this process has the same, earlier ones included.
   static std::uint64_t UniqueNumber() { return Now().unique_number; }
 
  private:

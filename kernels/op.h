@@ -97,8 +97,8 @@ struct Op {
   /// dtype and shape of the first output, or INVALID_ARGUMENT with TensorFlow's text.
   absl::StatusOr<TensorSpec> (*infer)(std::span<const TensorSpec> inputs, const OpAttributes& attributes);
   std::uint16_t index;  // position in AllOps(), and in the client page's table of names
-  /// It reads the shape of its input and not the values: no input is ever copied for it, and where nothing
-  /// else is asked for it runs where its input is. Its kernels write their output on the host.
+  /// The op reads the shape of its input and not the values: no input is ever copied for it, and without
+  /// another request it runs where its input is. Its kernels write their output on the host.
   bool metadata = false;
   /// The second output, of inputs that `infer` accepted; null: there is one output only.
   TensorSpec (*infer_second)(std::span<const TensorSpec> inputs, const OpAttributes& attributes) = nullptr;
@@ -113,7 +113,7 @@ struct Kernel {
   /// Launches the op; may be several launches. The outputs are as `infer` said and overlap no input.
   absl::Status (*run)(std::span<const TensorView> inputs, std::span<const TensorView> outputs,
                       const OpAttributes& attributes, Launcher& launcher);
-  /// It calls the MatMulLibrary, which a machine may not have.
+  /// The kernel calls the MatMulLibrary, which a machine may not have.
   bool needs_library = false;
 };
 

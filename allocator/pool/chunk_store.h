@@ -29,7 +29,7 @@ class ChunkStore {
   Bytes held() const { return held_; }
   Bytes spare_bytes() const { return spare_bytes_; }
   const std::vector<Chunk>& spare() const { return spare_; }
-  /// By offset.
+  /// The mapped chunks, by offset.
   const std::map<Bytes, Chunk>& mapped() const { return mapped_; }
 
   // ---- Granted and returned. Both start and end in the hands of the caller.

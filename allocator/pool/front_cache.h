@@ -180,7 +180,7 @@ class FrontCache {
   };
   Totals totals() const;
   std::int64_t bytes() const;
-  /// Only one thread ever had a shard.
+  /// True while only one thread has ever had a shard.
   bool is_single() const { return count_.load(std::memory_order_relaxed) == 1; }
 
  private:

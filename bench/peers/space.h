@@ -18,7 +18,7 @@ struct SpaceResult {
   Bytes peak_live;
   Bytes peak_held;
   PageOperations operations;
-  /// When it is warm: from the middle of its steps on, of its events where it has none.
+  /// The operations of the warm phase: from the middle of its steps on, of its events where it has none.
   PageOperations warm_operations;
   std::uint32_t warm_steps = 0;
 

@@ -13,9 +13,9 @@ class Random {
   explicit Random(std::uint64_t seed) : state_(seed) {}
 
   std::uint64_t Next();
-  /// From [0, bound); `bound` is not zero.
+  /// A number from [0, bound); `bound` is not zero.
   std::uint64_t Below(std::uint64_t bound);
-  /// From [low, high], every doubling equally likely.
+  /// A number from [low, high], every doubling equally likely.
   Bytes LogUniform(Bytes low, Bytes high);
 
  private:

@@ -40,7 +40,7 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
   int fd() const { return fd_.get(); }
-  /// For this thread alone: Unblock lets the signals take their usual effect.
+  /// Unblock lets the signals take their usual effect, for this thread alone.
   void Unblock() { ::pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr); }
   void Block() { ::pthread_sigmask(SIG_BLOCK, &signals_, nullptr); }
   /// The next one; 0: none.

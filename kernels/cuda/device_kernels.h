@@ -13,7 +13,7 @@ namespace lgpu {
 const DeviceKernel* AddNKernel(DType dtype, bool many);
 const DeviceKernel* CastKernel(DType from);
 const DeviceKernel* ElementwiseKernel(DType dtype);
-/// By the bytes of an element: 2, 4 or 8.
+/// One kernel for each size of an element: 2, 4 or 8 bytes.
 const DeviceKernel* TransposeKernel(std::size_t element_bytes);
 const DeviceKernel* ReduceKernel(DType dtype);
 /// Adds up the sums of ReduceKernel in `partials`.

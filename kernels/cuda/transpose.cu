@@ -18,7 +18,7 @@ __device__ void Transpose(const lgpu::code::TransposeParameters& p) {
 
 }  // namespace
 
-// By the bytes of an element.
+// Kernels are named by the bytes of an element.
 #define LGPU_TRANSPOSE(bytes, type)                                                                            \
   extern "C" LGPU_KERNEL lgpu_transpose_##bytes(const __grid_constant__ lgpu::code::TransposeParameters p) { \
     Transpose<type>(p);                                                                                        \

@@ -30,7 +30,7 @@ struct Answer {
 };
 
 /// An Agent is another process that makes calls of the driver, one command at a time (agent.cc lists them).
-/// It is killed with its owner.
+/// The agent is killed with its owner.
 class Agent {
  public:
   using Environment = SpawnOptions::Environment;

@@ -207,7 +207,7 @@ std::string Obedience::Context() {
   return Check("cuStreamCreate", cu_.StreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, 0));
 }
 
-// From here on work has so many multiprocessors.
+// Gives all work from here on so many multiprocessors.
 std::string Obedience::Green(unsigned multiprocessors) {
   GreenContext green;
   if (const std::string error = MakeGreenContext(multiprocessors, green); !error.empty()) {
