@@ -9,7 +9,7 @@ namespace lgpu::bench {
 
 absl::StatusOr<std::unique_ptr<SessionHost>> SessionHost::Start(DeviceMemory& memory,
                                                                 const Options& options) {
-  std::unique_ptr<SessionHost> host(new SessionHost());
+  std::unique_ptr<SessionHost> host(new SessionHost(options));
   LGPU_ASSIGN_OR_RETURN(host->waker_, daemon::PollWaker::Create());
   if (!options.journal_dir.empty()) {
     LGPU_ASSIGN_OR_RETURN(const std::string boot_id, daemon::ReadBootId());
@@ -38,8 +38,7 @@ absl::StatusOr<std::unique_ptr<SessionHost>> SessionHost::Start(DeviceMemory& me
                                                                       .events = *host->events_,
                                                                       .budget = *host->budget_,
                                                                       .reclaimer = *host->reclaimer_,
-                                                                      .log_limit = host->log_limit_},
-                                              options.max_sessions);
+                                                                      .log_limit = host->log_limit_});
   return host;
 }
 

@@ -43,14 +43,14 @@ class SessionHost {
   absl::Status CheckInvariants() const { return broker_->CheckInvariants(); }
 
  private:
-  SessionHost() = default;
+  explicit SessionHost(const Options& options) : sessions_(options.max_sessions) {}
 
   daemon::Config config_;
   std::shared_ptr<daemon::PollWaker> waker_;
   NoGrantLog no_log_;
   std::unique_ptr<daemon::Journal> journal_;
   std::unique_ptr<Broker> broker_;
-  daemon::SessionDirectory sessions_;
+  daemon::SessionDirectory sessions_;  // which bounds the connections too
   std::unique_ptr<daemon::EventLog> events_;
   std::unique_ptr<daemon::DescriptorBudget> budget_;
   daemon::LogLimit log_limit_;

@@ -56,7 +56,9 @@ std::size_t DescriptorLimit() {
 }
 
 // Sessions have at most half of the descriptors: a socket, a process, two pages and a wake-up each, and one
-// more in flight. A quarter is for control connections; the rest is for chunks.
+// more in flight. An absent session has a process and a wake-up, a connection without a session these and a
+// socket: a place for each is within the six too. A quarter is for control connections; the rest is for
+// chunks.
 std::size_t MaxSessions(const Config& config) {
   constexpr std::size_t kDescriptorsOfASession = 6;
   const std::size_t most = DescriptorLimit() / 2 / kDescriptorsOfASession;
@@ -125,8 +127,7 @@ class Daemon::Impl {
                                                               .reclaimer = *reclaimer_,
                                                               .log_limit = log_limit_,
                                                               .outlives_daemon = journal_ != nullptr,
-                                                              .grant_times = &grant_times_},
-                                              MaxSessions(config_));
+                                                              .grant_times = &grant_times_});
     if (found) LGPU_RETURN_IF_ERROR(Recover(backend, *found));
     LGPU_ASSIGN_OR_RETURN(
         control_,
@@ -325,7 +326,7 @@ class Daemon::Impl {
   const Foundation foundation_;
   Journal* const journal_ = foundation_.journal.get();
   Broker& broker_ = *foundation_.broker;
-  SessionDirectory sessions_;
+  SessionDirectory sessions_{MaxSessions(config_)};
   EventLog events_;
   LogLimit log_limit_;
   DescriptorBudget budget_;

@@ -94,7 +94,7 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
     return absl::OkStatus();
   }
   restored->SetAbsent(lease);
-  parts_.sessions.Add(restored);
+  parts_.sessions.Restore(restored);
   parts_.leases.RestoreSession(*restored);
   (held.is_gone ? all.gone : all.alive).push_back(std::move(restored));
   return absl::OkStatus();

@@ -22,6 +22,13 @@ Session::Session(const SessionServices& services, SessionChannel channel, Peer p
                  std::shared_ptr<PollWaker> waker)
     : services_(services), channel_(std::move(channel)), peer_(std::move(peer)), waker_(std::move(waker)) {}
 
+void Session::WarnNotServed(LogLimit& limit, const PeerCredentials& peer, const absl::Status& why) {
+  if (const std::optional<std::uint64_t> kept_back = limit.Next()) {
+    spdlog::warn("a session of pid {} (uid {}) was not served: {} ({} more such lines kept back)", peer.pid,
+                 peer.uid, std::string(why.message()), *kept_back);
+  }
+}
+
 void Session::RequestStop() {
   stop_.store(true);
   waker_->Wake();
@@ -349,6 +356,7 @@ void Session::SayGoodbye(const absl::Status& why) {
 }
 
 void Session::EndLost() {
+  state_->ClosePageFds();
   state_->StartDraining();
   if (!state_->lease()) {
     services_.broker.ReturnAll(peer_.id);

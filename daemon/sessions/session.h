@@ -74,6 +74,8 @@ class Session {
   void Run();
   /// The channel of a session that no thread runs, for a Goodbye.
   SessionChannel TakeChannel() { return std::move(channel_); }
+  /// The daemon's log says why a peer got no session.
+  static void WarnNotServed(LogLimit& limit, const PeerCredentials& peer, const absl::Status& why);
   /// From any thread: says goodbye and ends.
   void RequestStop();
   /// From any thread: ends the connection at once, for a client that does not read its goodbye.

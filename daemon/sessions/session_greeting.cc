@@ -59,6 +59,7 @@ bool Session::Greet() {
   if (status.ok()) status = hello->has_resume() ? TakeUp(*hello, version) : MakeState(*hello, version);
   if (!status.ok()) {
     if (absl::IsInvalidArgument(status)) Tell(v1::Event::KIND_PROTOCOL_ERROR, std::string(status.message()));
+    if (absl::IsResourceExhausted(status)) WarnNotServed(services_.log_limit, peer_.credentials, status);
     SayGoodbye(status);
     return false;
   }
@@ -99,8 +100,9 @@ absl::Status Session::MakeState(const v1::Hello& hello, std::uint32_t version) {
   services_.broker.AddSession(
       peer_.id,
       {.pid = peer_.credentials.pid, .waker = waker_, .trims = version >= SessionChannel::kTrimVersion});
-  services_.sessions.Add(state_);
-  return absl::OkStatus();
+  absl::Status added = services_.sessions.Add(state_);
+  if (!added.ok()) services_.broker.RemoveSession(peer_.id);
+  return added;
 }
 
 absl::Status Session::SendWelcome(std::uint32_t version) {

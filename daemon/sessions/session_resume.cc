@@ -119,6 +119,7 @@ void Session::FinishAttesting() {
 }
 
 void Session::GoAbsent() {
+  state_->ClosePageFds();
   services_.broker.GoAbsent(peer_.id);
   state_->SetAbsent(state_->lease());
   services_.reclaimer.Watch(state_);

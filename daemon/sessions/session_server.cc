@@ -1,7 +1,5 @@
 #include "daemon/sessions/session_server.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -16,10 +14,7 @@ void SessionServer::Serve(UniqueFd socket, const PeerCredentials& peer, std::opt
   SessionChannel channel(std::move(socket));
   const absl::Status status = TryServe(channel, peer, only);
   if (status.ok()) return;
-  if (const std::optional<std::uint64_t> kept_back = services_.log_limit.Next()) {
-    spdlog::warn("a session of pid {} (uid {}) was not served: {} ({} more such lines kept back)", peer.pid,
-                 peer.uid, std::string(status.message()), *kept_back);
-  }
+  Session::WarnNotServed(services_.log_limit, peer, status);
   v1::Frame frame;
   frame.mutable_goodbye()->set_code(static_cast<int>(status.code()));
   frame.mutable_goodbye()->set_message(std::string(status.message()));
@@ -35,16 +30,22 @@ void SessionServer::SkipIds(SessionId last) {
 absl::Status SessionServer::TryServe(SessionChannel& channel, const PeerCredentials& peer,
                                      std::optional<LeaseKey> only) {
   // First: a flood of connections beyond a share costs other users little.
-  if (!shares_.TryTake(peer.uid)) {
+  if (!TryTakePlace(peer.uid)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("your programs have ", shares_.CountOf(peer.uid),
-                     " sessions, which is your share of the ", shares_.places(),
+                     " connections, which is your share of the ", shares_.places(),
                      " of this lgpud\n  try: end some, or have its daemon.max_sessions or its"
                      " limit of open files raised"));
   }
   absl::Status started = StartSession(channel, peer, only);
   if (!started.ok()) shares_.GiveBack(peer.uid);
   return started;
+}
+
+bool SessionServer::TryTakePlace(std::uint32_t uid) {
+  if (shares_.TryTake(uid)) return true;
+  Reap();
+  return shares_.TryTake(uid);
 }
 
 absl::Status SessionServer::StartSession(SessionChannel& channel, const PeerCredentials& peer,
@@ -55,13 +56,13 @@ absl::Status SessionServer::StartSession(SessionChannel& channel, const PeerCred
   if (stopping_) return absl::UnavailableError("the daemon is stopping");
   const SessionId id{++last_id_};
   Running& running = running_[id];
+  running.uid = peer.uid;
   running.session = std::make_unique<Session>(
       services_, std::move(channel),
       Session::Peer{.id = id, .credentials = peer, .process = std::move(process), .only = only},
       std::move(waker));
   absl::StatusOr<Thread> thread =
-      Thread::Start("lgpud-session",
-                    [this, id, uid = peer.uid, session = running.session.get()] { Run(id, uid, session); });
+      Thread::Start("lgpud-session", [this, id, session = running.session.get()] { Run(id, session); });
   if (!thread.ok()) {
     channel = running.session->TakeChannel();  // to say so
     running_.erase(id);
@@ -71,11 +72,10 @@ absl::Status SessionServer::StartSession(SessionChannel& channel, const PeerCred
   return absl::OkStatus();
 }
 
-void SessionServer::Run(SessionId id, std::uint32_t uid, Session* session) {
+void SessionServer::Run(SessionId id, Session* session) {
   session->Run();
   MutexLock lock(mutex_);
   running_.at(id).over = true;
-  shares_.GiveBack(uid);
   ended_.NotifyAll();
 }
 
@@ -92,7 +92,10 @@ void SessionServer::Reap() {
       }
     }
   }
-  // Their threads are joined here, outside of the lock that a thread takes last.
+  std::vector<std::uint32_t> uids;
+  for (const Running& running : over) uids.push_back(running.uid);
+  over.clear();  // joins their threads, outside of the lock that a thread takes last
+  for (const std::uint32_t uid : uids) shares_.GiveBack(uid);
 }
 
 void SessionServer::Stop() {

@@ -21,9 +21,8 @@ namespace lgpu::daemon {
 /// Thread-safe.
 class SessionServer {
  public:
-  /// `max_sessions`: of all users; each has their share, connections without a Hello included.
-  SessionServer(const SessionServices& services, std::size_t max_sessions)
-      : services_(services), shares_(max_sessions) {}
+  explicit SessionServer(const SessionServices& services)
+      : services_(services), shares_(services.sessions.max_sessions()) {}
   ~SessionServer() { Stop(); }
   SessionServer(const SessionServer&) = delete;
   SessionServer& operator=(const SessionServer&) = delete;
@@ -46,17 +45,21 @@ class SessionServer {
 
  private:
   struct Running {
+    std::uint32_t uid = 0;
     std::unique_ptr<Session> session;
     Thread thread;
     bool over = false;
   };
   absl::Status TryServe(SessionChannel& channel, const PeerCredentials& peer, std::optional<LeaseKey> only);
+  bool TryTakePlace(std::uint32_t uid);
   /// The caller has taken a place of the user's share.
   absl::Status StartSession(SessionChannel& channel, const PeerCredentials& peer,
                             std::optional<LeaseKey> only);
-  void Run(SessionId id, std::uint32_t uid, Session* session);
+  void Run(SessionId id, Session* session);
 
   const SessionServices services_;
+  // As many places for connections as for sessions: a connection that has not said anything has no session,
+  // and one that resumes a session needs no place for another one. A place is taken until Reap.
   UserShares shares_;
   mutable Mutex mutex_;
   CondVar ended_;

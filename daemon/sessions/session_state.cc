@@ -46,6 +46,11 @@ std::vector<std::uint64_t> SessionState::pages() const {
   return pages;
 }
 
+void SessionState::ClosePageFds() {
+  stats_page_.CloseFd();
+  client_page_.CloseFd();
+}
+
 void SessionState::ForgetEarlierPages() {
   MutexLock lock(mutex_);
   earlier_pages_.clear();
@@ -136,7 +141,25 @@ void SessionState::WriteStats(const std::vector<std::pair<LogicalId, Broker::Dev
   page.epoch.store(epoch + 2, std::memory_order_release);
 }
 
-void SessionDirectory::Add(std::shared_ptr<SessionState> session) {
+absl::Status SessionDirectory::Add(std::shared_ptr<SessionState> session) {
+  const std::uint32_t uid = session->uid();
+  if (!shares_.TryTake(uid)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "your programs have ", shares_.CountOf(uid), " sessions, which is your share of the ",
+        shares_.places(),
+        " of this lgpud; a session that has lost its connection counts until its memory is back\n  try: end"
+        " some of the programs, or have its daemon.max_sessions or its limit of open files raised"));
+  }
+  Insert(std::move(session));
+  return absl::OkStatus();
+}
+
+void SessionDirectory::Restore(std::shared_ptr<SessionState> session) {
+  shares_.Take(session->uid(), 1);
+  Insert(std::move(session));
+}
+
+void SessionDirectory::Insert(std::shared_ptr<SessionState> session) {
   MutexLock lock(mutex_);
   tokens_.emplace(session->identity().token, session);
   sessions_.emplace(session->id(), session);
@@ -146,6 +169,7 @@ void SessionDirectory::Remove(SessionId id) {
   MutexLock lock(mutex_);
   const auto found = sessions_.find(id);
   if (found != sessions_.end()) {
+    shares_.GiveBack(found->second->uid());
     tokens_.erase(found->second->identity().token);
     sessions_.erase(found);
   }

@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "base/process.h"
 #include "daemon/leases/ids.h"
+#include "daemon/server/user_shares.h"
 #include "daemon/sessions/placement_log.h"
 #include "daemon/snapshots/snapshot_line.h"
 #include "proto/wire/pages.h"
@@ -51,6 +52,9 @@ class SessionState {
   const std::shared_ptr<Waker>& waker() const { return waker_; }
   const SharedPage<StatsPage>& stats_page() const { return stats_page_; }
   const SharedPage<const ClientPage>& client_page() const { return client_page_; }
+  /// The session has no connection any more: closes the pages' descriptors and keeps the mappings. For the
+  /// thread of its connection, which alone uses the descriptors.
+  void ClosePageFds();
   /// Whether `client_page()->charges` may be read: its client knows of charges.
   bool has_charge_words() const { return has_charge_words_; }
   PlacementReader& placements() { return placements_; }
@@ -91,8 +95,8 @@ class SessionState {
   const Identity identity_;
   const Process process_;
   const std::shared_ptr<Waker> waker_;
-  const SharedPage<StatsPage> stats_page_;
-  const SharedPage<const ClientPage> client_page_;
+  SharedPage<StatsPage> stats_page_;  // constant but for the descriptors
+  SharedPage<const ClientPage> client_page_;
   const std::chrono::system_clock::time_point connected_at_ = std::chrono::system_clock::now();
   const std::uint64_t page_inode_;
   const bool has_charge_words_;
@@ -109,10 +113,18 @@ class SessionState {
   Mutex stats_mutex_;  // one writer of the stats page at a time
 };
 
-/// A SessionDirectory finds sessions by id and by token. Thread-safe.
+/// A SessionDirectory finds sessions by id and by token. A session takes a place of its user's share from Add
+/// to Remove: with a connection, absent or draining, since it has descriptors in each of these states.
+/// Thread-safe.
 class SessionDirectory {
  public:
-  void Add(std::shared_ptr<SessionState> session);
+  /// `max_sessions`: of all users.
+  explicit SessionDirectory(std::size_t max_sessions) : shares_(max_sessions) {}
+
+  /// RESOURCE_EXHAUSTED: the user has their share of sessions.
+  absl::Status Add(std::shared_ptr<SessionState> session);
+  /// A session of an earlier daemon: it is older than sessions that ask for a place now, and gets one.
+  void Restore(std::shared_ptr<SessionState> session);
   void Remove(SessionId id);
   /// Puts `session` in the place of the one with its id and token.
   void Replace(std::shared_ptr<SessionState> session);
@@ -132,8 +144,12 @@ class SessionDirectory {
   /// Removes the sessions of a lease that no longer waits.
   void RemoveWaiting(LeaseKey lease);
   std::size_t size() const;
+  std::size_t max_sessions() const { return shares_.places(); }
 
  private:
+  void Insert(std::shared_ptr<SessionState> session);
+
+  UserShares shares_;
   mutable Mutex mutex_;
   std::map<SessionId, std::shared_ptr<SessionState>> sessions_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<SessionState>, std::less<>> tokens_ ABSL_GUARDED_BY(mutex_);

@@ -5,6 +5,7 @@
 //   lgpu_attacks [--seconds N]     so long for each attack; default 2
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -142,6 +143,43 @@ void Churn(const Attack& attack) {
   }
 }
 
+/// A session charges a byte, and its connection is closed. The mapping of its page, which keeps it; none:
+/// lgpud gave it no session.
+absl::StatusOr<void*> LeaveASession(const std::string& dir, const v1::Lease& lease) {
+  RawSession session;
+  LGPU_ASSIGN_OR_RETURN(session.channel, SessionChannel::Connect(dir + "/session.sock"));
+  v1::Frame frame;
+  frame.mutable_hello()->set_protocol_version(SessionChannel::kProtocolVersion);
+  frame.mutable_hello()->set_oldest_version(SessionChannel::kProtocolVersion);
+  LGPU_ASSIGN_OR_RETURN(const ReceivedFrame welcome, session.Ask(frame));
+  if (welcome.fds.size() != 2) return absl::ResourceExhaustedError(welcome.frame.goodbye().message());
+  void* const page = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, welcome.fds[1].get(), 0);
+  if (page == MAP_FAILED) return absl::InternalError("mmap failed");
+  frame.mutable_attach()->set_request_id(1);
+  frame.mutable_attach()->set_lease(lease.id());
+  LGPU_RETURN_IF_ERROR(session.Ask(frame).status());
+  frame.mutable_charge()->set_request_id(2);
+  frame.mutable_charge()->set_card_uuid(lease.devices(0).card_uuid());
+  frame.mutable_charge()->set_bytes(1);
+  LGPU_RETURN_IF_ERROR(session.Ask(frame).status());
+  return page;
+}
+
+/// Sessions without a connection, whose process lives and maps their pages.
+void SessionsLeftBehind(const Attack& attack) {
+  const absl::StatusOr<std::unique_ptr<Control>> control = Control::Open(attack.dir);
+  if (!control.ok()) return;
+  const absl::StatusOr<v1::Lease> lease =
+      (*control)->CreateLease(OneDevice(64 * kMiB, /*preallocate=*/false, /*lasting=*/true));
+  if (!lease.ok()) return;
+  std::vector<void*> pages;
+  while (!attack.over) {
+    const absl::StatusOr<void*> page = LeaveASession(attack.dir, *lease);
+    if (page.ok()) pages.push_back(*page);
+  }
+  for (void* const page : pages) ::munmap(page, 4096);
+}
+
 struct Times {
   std::vector<double> connect, create, grow;  // milliseconds
 };
@@ -188,8 +226,11 @@ absl::Status Live(const std::string& dir, Clock::time_point end, Times& times) {
   return absl::OkStatus();
 }
 
-bool Run(const char* name, const std::function<void(const Attack&)>& attack, std::chrono::seconds seconds) {
+/// `open_files`: the daemon's limit; 0: this process's.
+bool Run(const char* name, const std::function<void(const Attack&)>& attack, std::chrono::seconds seconds,
+         std::uint64_t open_files = 0) {
   DaemonProcess::Options options{.simulate = "1GiB"};
+  options.open_files = open_files;
   options.open_to_everybody = true;
   const absl::StatusOr<std::unique_ptr<DaemonProcess>> daemon = DaemonProcess::Start(options);
   if (!daemon.ok()) {
@@ -242,6 +283,7 @@ int Main(std::chrono::seconds seconds) {
   ok = Run("connections without a word", ConnectionsWithoutAWord, seconds) && ok;
   ok = Run("the whole card for a day", TheWholeCard, seconds) && ok;
   ok = Run("sessions without an end", Churn, seconds) && ok;
+  ok = Run("sessions left behind", SessionsLeftBehind, seconds, /*open_files=*/1024) && ok;
   ok = Run("none, again", {}, seconds) && ok;
   return ok ? 0 : 1;
 }

@@ -79,7 +79,7 @@ class DaemonParts {
         SessionState::Identity{
             .id = id, .uid = uid, .command = "test", .token = "token " + std::to_string(number)},
         std::move(process), *PollWaker::Create(), *std::move(stats_page), *std::move(client_page));
-    sessions_.Add(session);
+    EXPECT_EQ(sessions_.Add(session), absl::OkStatus());
     return session;
   }
 
@@ -123,7 +123,7 @@ class DaemonParts {
   const std::unique_ptr<DeviceBackend> backend_ =
       MakeSimulatedBackend({.devices = {SimulatedDevice(0, kCard, "parts")}, .sparse = true});
   const std::unique_ptr<Broker> broker_ = *Broker::Create(*backend_, *opened_.journal, AllCardsOf(*backend_));
-  SessionDirectory sessions_;
+  SessionDirectory sessions_{16};
   EventLog events_{64};
   std::unique_ptr<LeaseTable> leases_;
 };

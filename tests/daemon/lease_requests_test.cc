@@ -57,7 +57,7 @@ class LeaseRequestsTest : public ::testing::Test {
       }}};
   NoGrantLog log_;
   const std::unique_ptr<Broker> broker_ = *Broker::Create(backend_, log_, AllCardsOf(backend_));
-  SessionDirectory sessions_;
+  SessionDirectory sessions_{16};
   EventLog events_{64};
   const Config config_{};
   LeaseTable leases_{config_, {.broker = *broker_, .sessions = sessions_, .events = events_}};

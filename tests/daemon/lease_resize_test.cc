@@ -55,7 +55,7 @@ TEST(LeaseResizeTest, FreedMemoryIsNotedBeforeItIsGrantedAgain) {
       }});
   const std::unique_ptr<Journal> journal = std::move(Journal::Open(directory.path(), kBoot)->journal);
   const std::unique_ptr<Broker> broker = *Broker::Create(backend, *journal, AllCardsOf(backend));
-  SessionDirectory sessions;
+  SessionDirectory sessions(16);
   EventLog events{64};
   Config config;
   config.state_dir = directory.path();

@@ -228,7 +228,7 @@ TEST_F(FewSessionsTest, ConnectionsWithoutAHelloLeaveSessionsToOtherUsers) {
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->frame.goodbye().code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(answer->frame.goodbye().message(),
-              ::testing::HasSubstr("your programs have 4 sessions, which is your share of the 8"));
+              ::testing::HasSubstr("your programs have 4 connections, which is your share of the 8"));
   OpenSession();
   // A place is free again when its connection is closed.
   silent.clear();

@@ -56,8 +56,7 @@ class SessionThreadsTest : public testing::Test {
                                                               .events = events_,
                                                               .budget = budget_,
                                                               .reclaimer = *reclaimer_,
-                                                              .log_limit = log_limit_},
-                                              kThreads * 16);
+                                                              .log_limit = log_limit_});
   }
 
   JournalState Reopen() { return Journal::Open(directory_.path(), kBoot)->state; }
@@ -151,7 +150,7 @@ class SessionThreadsTest : public testing::Test {
   std::unique_ptr<Journal> journal_;
   std::unique_ptr<DeviceBackend> backend_;
   std::unique_ptr<Broker> broker_;
-  SessionDirectory sessions_;
+  SessionDirectory sessions_{4096};  // lost sessions count until they are reclaimed
   EventLog events_{64};
   LogLimit log_limit_;
   DescriptorBudget budget_{64};

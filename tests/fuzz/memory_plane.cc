@@ -61,8 +61,7 @@ std::unique_ptr<MemoryPlane::Generation> MemoryPlane::Start(bool again) {
                                                                  .budget = next->budget,
                                                                  .reclaimer = *next->reclaimer,
                                                                  .log_limit = next->log_limit,
-                                                                 .outlives_daemon = true},
-                                                 /*max_sessions=*/16);
+                                                                 .outlives_daemon = true});
   if (!again) {
     next->journal->Settled();
     return next;

@@ -68,7 +68,7 @@ class MemoryPlane {
     std::unique_ptr<DeviceBackend> backend;
     std::unique_ptr<Journal> journal;
     std::unique_ptr<Broker> broker;
-    SessionDirectory sessions;
+    SessionDirectory sessions{1024};  // more than an input opens
     EventLog events{64};
     LogLimit log_limit;
     DescriptorBudget budget{128};  // four descriptors a message
