@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "lgpu/tensor_import.h"
 #include "tests/client/context_testing.h"
 
 namespace lgpu {
@@ -99,6 +100,31 @@ TEST(TensorExportTest, ATensorWithoutElementsHasNoAddress) {
   const TensorExport lent =
       Must(Must(test.gpu->Constant<float>(Shape{0}, std::span<const float>())).Export());
   EXPECT_EQ(lent.data(), nullptr);
+}
+
+TEST(TensorExportTest, CopyIsOtherMemoryOfTheSameDevice) {
+  TestContext test;
+  const Tensor tensor = Must(test.gpu->Fill<float>({512, 512}, 3));
+  const TensorExport shared = Must(tensor.Export());
+  {
+    const TensorExport copy = Must(tensor.Export({.copies = true}));
+    EXPECT_NE(copy.data(), shared.data());
+    *static_cast<float*>(const_cast<void*>(copy.data())) = 7;
+    EXPECT_EQ(FirstOf(shared), 3);
+    EXPECT_EQ(Must(test.gpu->GetMemoryStats("GPU:0")).used, 2_MiB);
+    EXPECT_EQ(test.gpu->Exports().exports, 2U);
+  }
+  EXPECT_EQ(Must(test.gpu->GetMemoryStats("GPU:0")).used, 1_MiB);
+  EXPECT_EQ(test.gpu->CopyCounts().copies, 0U) << "it is no copy between devices";
+}
+
+TEST(TensorExportTest, SimulatedGpusAreOnNoCudaDevice) {
+  const TestContext test;
+  const Tensor tensor = Must(test.gpu->Constant<float>({1, 2}));
+  EXPECT_EQ(tensor.cuda_device(), -1);
+  EXPECT_EQ(Tensor().cuda_device(), -1);
+  EXPECT_TRUE(absl::IsNotFound(TensorImport::Open(*test.gpu, 0).status()));
+  EXPECT_TRUE(absl::IsNotFound(TensorImport::Open(*test.gpu, -1).status()));
 }
 
 TEST(TensorExportTest, ManyThreadsExportAndRelease) {
