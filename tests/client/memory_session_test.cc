@@ -114,7 +114,8 @@ TEST_F(MemorySessionTest, AMapHasTheSumsOfTheBlocksAndTheirOps) {
   ASSERT_TRUE(page.map.has_value());
   EXPECT_THAT(page.op_names, ElementsAre("MatMul", "AddN", ""));
   EXPECT_THAT(page.map->op_bytes, ElementsAre(75 * 1024, 25 * 1024, 512));
-  EXPECT_EQ(page.map->held_bytes, page.region->held_bytes);
+  EXPECT_GE(page.map->held_bytes, page.region->used_bytes);
+  EXPECT_LE(page.map->held_bytes, page.region->held_bytes) << "mapped memory is held";
   ASSERT_FALSE(page.map->used.empty());
   EXPECT_LE(page.map->used.size(), 50u);
   std::uint64_t used = 0, blocks = 0;
