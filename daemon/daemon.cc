@@ -14,6 +14,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "allocator/broker/broker.h"
+#include "allocator/broker/card_observer.h"
+#include "allocator/broker/session_trims.h"
 #include "base/mutex.h"
 #include "base/thread.h"
 #include "daemon/http/http_server.h"
@@ -279,7 +281,7 @@ class Daemon::Impl {
     const auto now = std::chrono::steady_clock::now();
     if (now < next_trim_look_) return;
     next_trim_look_ = now + kTrimLook;
-    for (const Broker::IgnoredTrim& ignored : broker_.TakeIgnoredTrims()) {
+    for (const Broker::IgnoredTrim& ignored : broker_.trims().TakeIgnored()) {
       if (const std::shared_ptr<SessionState> session = sessions_.Find(ignored.session)) {
         leases_.TellIgnoredTrim(*session, ignored);
       }
@@ -291,7 +293,7 @@ class Daemon::Impl {
     while (true) {
       const auto now = std::chrono::steady_clock::now();
       if (!simulated_ && now >= observe_at) {
-        broker_.ObserveCards();
+        broker_.observer().ObserveCards();
         uncharged_watch_.Look();
         observe_at = now + kObservation;
       }

@@ -36,6 +36,14 @@ Broker::~Broker() {
   }
 }
 
+SessionRestore& Broker::restore() const { return parts_->restore; }
+
+CardObserver& Broker::observer() const { return parts_->observer; }
+
+SessionTrims& Broker::trims() const { return parts_->trims; }
+
+Reservations& Broker::rooms() const { return parts_->reservations; }
+
 std::vector<Broker::CardInfo> Broker::Cards() const {
   std::vector<CardInfo> infos;
   BrokerCore& core = parts_->core;
@@ -52,12 +60,6 @@ std::vector<Broker::CardInfo> Broker::Cards() const {
     }
   }
   return infos;
-}
-
-std::size_t Broker::cards() const {
-  BrokerCore& core = parts_->core;
-  BrokerLock lock(core);
-  return core.tables.cards.size();
 }
 
 Bytes Broker::WholeCard(const CardInfo& card) {
@@ -92,42 +94,6 @@ std::optional<Broker::DeviceInfo> Broker::Find(LogicalId device) const {
 
 absl::Status Broker::MakeMissing(LogicalId device) { return parts_->devices.MakeMissing(device); }
 
-WaiterId Broker::QueueRoom(const RoomSpec& spec) { return parts_->reservations.Queue(spec); }
-
-Broker::RoomView Broker::LookAtRoom(WaiterId id) { return parts_->reservations.Look(id); }
-
-void Broker::LeaveRoom(WaiterId id) { parts_->reservations.Leave(id); }
-
-absl::Status Broker::RestoreDevice(LogicalId device, const DeviceSpec& spec) {
-  return parts_->restore.AddDevice(device, spec);
-}
-
-absl::Status Broker::RestoreSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker,
-                                    LeaseKey lease, std::span<const RestoredChunk> chunks,
-                                    std::span<const RestoredCharge> charges) {
-  return parts_->restore.AddSession(session, pid, std::move(waker), lease, chunks, charges);
-}
-
-void Broker::ChargeRestoredOverhead() { parts_->restore.ChargeOverhead(); }
-
-void Broker::SkipIds(LogicalId device, ChunkId chunk) { parts_->restore.SkipIds(device, chunk); }
-
-void Broker::StartAttesting(SessionId session, SessionSpec spec) {
-  parts_->restore.StartAttesting(session, std::move(spec));
-}
-
-absl::Status Broker::Attest(SessionId session, LogicalId device, const Chunk& chunk, UniqueFd fd) {
-  return parts_->restore.Attest(session, device, chunk, std::move(fd));
-}
-
-absl::Status Broker::AttestCharge(SessionId session, const std::string& card_uuid, Bytes bytes) {
-  return parts_->restore.AttestCharge(session, card_uuid, bytes);
-}
-
-void Broker::FinishAttesting(SessionId session) { parts_->restore.FinishAttesting(session); }
-
-void Broker::GoAbsent(SessionId session) { parts_->restore.GoAbsent(session); }
-
 Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) { return parts_->grants.Grow(spec); }
 
 Broker::GrowAnswer Broker::Continue(GrowId grow) { return parts_->grants.Continue(grow); }
@@ -147,30 +113,6 @@ std::vector<SessionId> Broker::FinishDraining(const std::vector<SessionId>& sess
 }
 
 bool Broker::RetryUnconfirmed() { return parts_->reclaimer.RetryUnconfirmed(); }
-
-void Broker::ObserveCards() { parts_->observer.ObserveCards(); }
-
-std::set<SessionId> Broker::StillListed(const std::vector<SessionId>& sessions) {
-  return parts_->observer.StillListed(sessions);
-}
-
-void Broker::SetForeign(CardId card, Bytes bytes) {
-  BrokerCore& core = parts_->core;
-  BrokerLock lock(core);
-  if (core.tables.ledger.View(card).foreign == bytes) return;
-  core.tables.ledger.SetForeign(card, bytes);
-  core.scheduler.Serve(card);
-}
-
-std::vector<std::uint64_t> Broker::Identities(CardId card) const {
-  std::vector<std::uint64_t> identities;
-  BrokerCore& core = parts_->core;
-  BrokerLock lock(core);
-  for (const auto& [id, chunk] : core.tables.chunks) {
-    if (core.tables.CardOf(chunk) == card) identities.push_back(chunk.identity);
-  }
-  return identities;
-}
 
 absl::StatusOr<MemoryHandle> Broker::MemoryOf(SessionId session, ChunkId id) const {
   BrokerCore& core = parts_->core;

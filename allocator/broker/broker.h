@@ -41,6 +41,10 @@ struct BrokerCard {
 };
 
 struct BrokerParts;
+class CardObserver;
+class Reservations;
+class SessionRestore;
+class SessionTrims;
 
 /// A Broker grants the memory of cards to sessions: it keeps the Ledger and the table of all chunks, and
 /// makes and frees chunks through the backend. lgpud runs one for all processes of the machine, a `local`
@@ -82,11 +86,17 @@ class Broker {
 
   struct SessionSpec {
     std::int64_t pid = 0;
-    /// Woken when Continue or TakeTrims has news, and when memory of the session becomes free later than in
+    /// Woken when Continue or trims() has news, and when memory of the session becomes free later than in
     /// the call that returned it.
     std::shared_ptr<Waker> waker = {};
     bool trims = false;  // the session can be asked for idle memory
   };
+
+  // Its parts for single purposes; they live as long as the broker.
+  SessionRestore& restore() const;  // takes over what an earlier broker granted, before any other call
+  CardObserver& observer() const;   // reads the reports of real cards
+  SessionTrims& trims() const;      // asks sessions for idle memory
+  Reservations& rooms() const;      // queues leases that wait to be made
 
   // Cards.
   /// A request that waits for memory of a card.
@@ -112,7 +122,6 @@ class Broker {
     std::vector<DeviceMemory::ProcessMemory> outsiders = {};  // processes without a session on it
   };
   std::vector<CardInfo> Cards() const;
-  std::size_t cards() const;
   /// The largest limit of a growing device on the card.
   static Bytes WholeCard(const CardInfo& card);
   /// Spreads the devices of a lease over cards: `candidates` with the one that has the most room first. Room
@@ -157,7 +166,7 @@ class Broker {
   };
   std::optional<DeviceInfo> Find(LogicalId device) const;
 
-  // Memory for a lease that waits to be made, in the queue of a card. No thread waits.
+  // What rooms() tells and is told.
   struct RoomSpec {
     CardId card;
     Bytes bytes;  // above zero
@@ -165,8 +174,6 @@ class Broker {
     std::string owner = {};
     std::int64_t pid = 0;
   };
-  /// Joins the queue. When its time comes, the bytes are set aside for AddDevice with this id.
-  WaiterId QueueRoom(const RoomSpec& spec);
   struct RoomView {
     bool is_over = false;  // it waits no more: the bytes are set aside, or `status` is an error
     absl::Status status = {};
@@ -175,10 +182,6 @@ class Broker {
     std::size_t place = 0;  // from 1
     std::size_t waiting = 0;
   };
-  /// To be called often: it moves the queue on.
-  RoomView LookAtRoom(WaiterId id);
-  /// Leaves the queue. What was set aside and not used is free.
-  void LeaveRoom(WaiterId id);
 
   // Sessions.
   void AddSession(SessionId session, SessionSpec spec);
@@ -189,9 +192,9 @@ class Broker {
   void RemoveSession(SessionId session);
   Bytes Held(SessionId session) const;
 
-  // After a restart, before any other call: the grants of an earlier broker, as its log has them. This
-  // process has no reference to their memory; the session that holds a chunk brings a descriptor, or the
-  // memory is known by its identity only.
+  // What restore() is told: the grants of an earlier broker, as its log has them. This process has no
+  // reference to their memory; the session that holds a chunk brings a descriptor, or the memory is known by
+  // its identity only.
   struct RestoredChunk {
     ChunkId id;
     LogicalId device;
@@ -202,34 +205,8 @@ class Broker {
     LogicalId device;
     Bytes bytes;
   };
-  /// Errors as the ledger's RestoreLogical.
-  absl::Status RestoreDevice(LogicalId device, const DeviceSpec& spec);
-  /// Charges all chunks, also beyond the limits. INVALID_ARGUMENT for a device that is not there; then
-  /// nothing is restored.
-  absl::Status RestoreSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker,
-                              LeaseKey lease, std::span<const RestoredChunk> chunks,
-                              std::span<const RestoredCharge> charges = {});
-  /// After the last session is restored.
-  void ChargeRestoredOverhead();
-  /// Ids up to these are never given out.
-  void SkipIds(LogicalId device, ChunkId chunk);
   /// Makes the chunks that a preallocated device lacks; OK where it lacks none, or cannot have them now.
   absl::Status MakeMissing(LogicalId device);
-  /// The process of a restored session is connected again.
-  void StartAttesting(SessionId session, SessionSpec spec);
-  /// The session says that it holds this chunk. `fd`: of the memory, where memory is known by descriptors; it
-  /// is never mapped. INVALID_ARGUMENT if the log does not say the same.
-  absl::Status Attest(SessionId session, LogicalId device, const Chunk& chunk, UniqueFd fd);
-  /// The session says how much it has charged of a card. INVALID_ARGUMENT if that is more than the log says.
-  absl::Status AttestCharge(SessionId session, const std::string& card_uuid, Bytes bytes);
-  /// Chunks that the session did not attest start leaving; charges that it did not attest are over.
-  void FinishAttesting(SessionId session);
-  /// The session's connection is gone again. The memory that it holds stays charged.
-  void GoAbsent(SessionId session);
-  /// Memory of a card that processes without a session use, as observed.
-  void SetForeign(CardId card, Bytes bytes);
-  /// The identities of all chunks of a card that are known.
-  std::vector<std::uint64_t> Identities(CardId card) const;
 
   // Growing.
   struct GrowSpec {
@@ -293,12 +270,8 @@ class Broker {
     Bytes used;             // as far as it is known: without what is free in the program's word
   };
   std::vector<Charged> ChargesOf(SessionId session) const;
-  /// No process of these sessions, which are draining, has the charged memory any more.
-  void EndCharges(const std::vector<SessionId>& sessions);
-  /// Those of the draining sessions whose process has more memory of a card, as its driver lists it, than
-  /// what the process's other sessions account for. None where drivers list no processes.
-  std::set<SessionId> StillListed(const std::vector<SessionId>& sessions);
-  /// Of what a draining session has charged of each card, no more than this is still in use.
+  /// Of what a draining session has charged of each card, no more than this is still in use. Empty: no
+  /// process has any.
   void LowerCharges(SessionId session, const std::map<std::string, Bytes>& by_card);
 
   /// A granted chunk as the backend knows it, for a session of this process. NOT_FOUND if it is not the
@@ -325,12 +298,7 @@ class Broker {
   /// another thread asks.
   bool RetryUnconfirmed();
 
-  // Trimming: memory that lies idle in one session, for requests of others that are short of it.
-  /// New orders to return idle memory. Trimmed answers each of them.
-  std::vector<TrimOrder> TakeTrims(SessionId session);
-  /// The idle chunks have been returned. `pending`: more become idle when queued work ends. INVALID_ARGUMENT
-  /// for an order that is not open.
-  absl::Status Trimmed(SessionId session, TrimId trim, bool pending);
+  // What trims() tells.
   /// A request of a person that the sessions of a lease give back what lies idle. It belongs to the caller.
   struct TrimRequest {
     struct Part {
@@ -350,39 +318,23 @@ class Broker {
     Bytes allowances = {};                // taken back at once: lent for charges and not in use
     bool is_done = false;                 // all have answered
   };
-  /// Asks every session that holds memory of these devices, which are of one lease. Preallocated devices are
-  /// left out: their memory stays with the lease.
-  TrimRequest StartTrim(std::span<const LogicalId> devices);
-  /// Sees which answers have come, and asks again where more became idle. To be called now and then.
-  void ContinueTrim(TrimRequest& request);
-  /// Sessions that have not answered an order for TrimTable::kOverdue. A session is told of at most once in
-  /// kTellIgnoredEvery. To be called about every half second.
+  /// A session that has not answered an order for TrimTable::kOverdue.
   struct IgnoredTrim {
     SessionId session;
     Bytes asked;
     std::uint64_t ignored = 0;  // orders that this session ever ignored
   };
-  std::vector<IgnoredTrim> TakeIgnoredTrims();
   struct TrimRecord {
     std::uint64_t ignored = 0;  // orders that it ever ignored
     bool ignores_now = false;   // one of them is open still
   };
-  TrimRecord TrimsOf(SessionId session) const;
-  /// Memory that a session returned and its card does not have after a grace: a process keeps it. It stays
-  /// charged to the session, whose requests are refused meanwhile. Only of real cards that report their
-  /// memory.
-  Bytes UnreturnedBy(SessionId session) const;
+
+  // What observer() tells.
+  /// Memory that a session returned and its card does not have.
   struct Unreturned {
     SessionId session;
     Bytes bytes;
   };
-  /// The unreturned memory that was found since the last call.
-  std::vector<Unreturned> TakeUnreturned();
-
-  /// Reads the reports of real cards that have them: memory that a program uses beside chunks replaces its
-  /// allowance; memory of unknown processes counts as foreign and lowers what may be granted. To be called
-  /// about every second.
-  void ObserveCards();
   /// A process that uses more of a card than what it has charged, was granted, and its overhead may be.
   struct Uncharged {
     std::int64_t pid = 0;
@@ -390,18 +342,14 @@ class Broker {
     Bytes beside;                        // what it has charged and was granted
     std::set<std::int64_t> listed = {};  // all processes on the card
   };
-  /// Those of the last two readings: more than the card's overhead allowance and 64 MiB. None on cards
-  /// without an allowance, where nothing is known of contexts, and on MIG instances, whose lists do not tell
-  /// processes apart.
-  std::vector<Uncharged> UnchargedUse() const;
-  /// Requests of the lease are refused from here on, or not any more.
-  void SetStopped(LeaseKey lease, bool is_stopped);
   /// Memory of the cards that processes use beside chunks, where it was measured; else their allowance.
   struct Overheads {
     std::map<SessionId, Bytes> of_session;  // of the session's process
     std::map<std::pair<LeaseKey, CardId>, Bytes> of_lease;
   };
-  Overheads overheads() const;
+
+  /// Requests of the lease are refused from here on, or not any more.
+  void SetStopped(LeaseKey lease, bool is_stopped);
 
   /// AddDevice and ResizeDevice do not wait any more.
   void StopWaiting();

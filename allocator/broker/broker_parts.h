@@ -9,6 +9,7 @@
 #include "allocator/broker/logical_devices.h"
 #include "allocator/broker/reservations.h"
 #include "allocator/broker/session_restore.h"
+#include "allocator/broker/session_trims.h"
 #include "allocator/broker/spare_chunks.h"
 
 namespace lgpu {
@@ -27,6 +28,7 @@ struct BrokerParts {
   Reservations reservations{core};
   LogicalDevices devices{core, reservations, spare, reclaimer};
   SessionRestore restore{core, reclaimer};
+  SessionTrims trims{core};
 };
 
 }  // namespace lgpu

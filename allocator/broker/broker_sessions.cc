@@ -1,4 +1,4 @@
-// The calls of a Broker about sessions: what they may use, what they have charged, and their idle memory.
+// The calls of a Broker about sessions: what they may use, and what they have charged.
 
 #include <algorithm>
 #include <utility>
@@ -58,31 +58,6 @@ void Broker::SetStopped(LeaseKey lease, bool is_stopped) {
   }
 }
 
-Broker::Overheads Broker::overheads() const {
-  BrokerCore& core = parts_->core;
-  BrokerLock lock(core);
-  return core.overheads.Overheads();
-}
-
-std::vector<Broker::Uncharged> Broker::UnchargedUse() const {
-  BrokerCore& core = parts_->core;
-  BrokerLock lock(core);
-  return core.overheads.Uncharged();
-}
-
-Bytes Broker::UnreturnedBy(SessionId session) const {
-  BrokerCore& core = parts_->core;
-  BrokerLock lock(core);
-  const SessionEntry* const entry = core.tables.FindSession(session);
-  return entry == nullptr ? Bytes() : entry->unreturned;
-}
-
-std::vector<Broker::Unreturned> Broker::TakeUnreturned() {
-  BrokerCore& core = parts_->core;
-  BrokerLock lock(core);
-  return core.unreturned.TakeUnreturned();
-}
-
 // Charges.
 
 void Broker::ShareAllowances(SessionId session, std::shared_ptr<Allowances> allowances) {
@@ -123,10 +98,6 @@ std::vector<Broker::Charged> Broker::ChargesOf(SessionId session) const {
   return charges;
 }
 
-void Broker::EndCharges(const std::vector<SessionId>& sessions) {
-  for (const SessionId session : sessions) LowerCharges(session, {});
-}
-
 void Broker::LowerCharges(SessionId session, const std::map<std::string, Bytes>& by_card) {
   BrokerCore& core = parts_->core;
   BrokerLock lock(core);
@@ -138,61 +109,6 @@ void Broker::LowerCharges(SessionId session, const std::map<std::string, Bytes>&
     core.charges.EndBeyond(session, card, rest == by_card.end() ? Bytes() : rest->second);
     core.scheduler.Serve(card);
   }
-}
-
-// Idle memory.
-
-std::vector<TrimOrder> Broker::TakeTrims(SessionId session) {
-  BrokerCore& core = parts_->core;
-  BrokerLock lock(core);
-  return core.trims.TakeOrders(session);
-}
-
-absl::Status Broker::Trimmed(SessionId session, TrimId trim, bool pending) {
-  BrokerCore& core = parts_->core;
-  BrokerLock lock(core);
-  const absl::StatusOr<LogicalId> answered = core.trims.Answer(session, trim, pending);
-  if (!answered.ok()) return answered.status();
-  if (core.tables.devices.contains(*answered)) core.scheduler.Serve(core.tables.CardOf(*answered));
-  return absl::OkStatus();
-}
-
-Broker::TrimRequest Broker::StartTrim(std::span<const LogicalId> devices) {
-  TrimRequest request;
-  BrokerCore& core = parts_->core;
-  BrokerLock lock(core);
-  const Bytes before = core.tables.LentOf(devices);
-  if (!before.is_zero()) {
-    for (const LogicalId id : devices) {
-      const auto device = core.tables.devices.find(id);
-      if (device == core.tables.devices.end()) continue;
-      const Broker::DeviceSpec& spec = device->second.spec;
-      if (core.charges.TakeAllowances(spec.card, spec.lease)) core.scheduler.Serve(spec.card);
-    }
-    request.allowances = SaturatingSub(before, core.tables.LentOf(devices));
-  }
-  core.trims.Start(devices, request);
-  return request;
-}
-
-void Broker::ContinueTrim(TrimRequest& request) {
-  BrokerCore& core = parts_->core;
-  BrokerLock lock(core);
-  core.trims.Continue(request);
-}
-
-std::vector<Broker::IgnoredTrim> Broker::TakeIgnoredTrims() {
-  BrokerCore& core = parts_->core;
-  BrokerLock lock(core);
-  return core.trims.TakeIgnored();
-}
-
-Broker::TrimRecord Broker::TrimsOf(SessionId session) const {
-  BrokerCore& core = parts_->core;
-  BrokerLock lock(core);
-  const SessionEntry* const entry = core.tables.FindSession(session);
-  if (entry == nullptr) return {};
-  return {.ignored = entry->trims_ignored, .ignores_now = core.trims.Ignores(session)};
 }
 
 }  // namespace lgpu

@@ -85,7 +85,9 @@ Bytes BrokerTables::LentOf(std::span<const LogicalId> ids) const {
 
 Bytes BrokerTables::Leaving(CardId card) const {
   Bytes sum;
-  for (const LogicalId logical : ledger.LogicalsOf(card)) sum += ledger.View(logical).leaving;
+  for (const auto& [id, device] : devices) {
+    if (!card || device.spec.card == card) sum += ledger.View(id).leaving;
+  }
   return sum;
 }
 
@@ -95,12 +97,6 @@ Bytes BrokerTables::ComingBack(CardId card) const {
     const Ledger::LogicalView view = ledger.View(logical);
     sum += std::min(SaturatingSub(view.held(), view.guarantee), view.leaving);
   }
-  return sum;
-}
-
-Bytes BrokerTables::LeavingAnywhere() const {
-  Bytes sum;
-  for (const auto& [id, card] : cards) sum += Leaving(id);
   return sum;
 }
 

@@ -129,6 +129,7 @@ struct BrokerTables {
   std::map<CardId, CardQueue> queues;               // of the ids of waiters and rooms
   std::map<WaiterId, Waiter> waiters;               // those that wait
   std::map<WaiterId, Room*> rooms;                  // in queues; each is its thread's, or RoomTable's
+  std::map<CardId, TimePoint> observed_at;          // by CardObserver::ObserveCard
   std::uint64_t last_chunk = 0;
   std::uint64_t last_waiter = 0;
 
@@ -151,10 +152,9 @@ struct BrokerTables {
   std::vector<SessionId> ChargingOn(CardId card, LeaseKey lease = {}) const;
   /// What the growing ones of these devices have lent for charges.
   Bytes LentOf(std::span<const LogicalId> devices) const;
-  Bytes Leaving(CardId card) const;
+  Bytes Leaving(CardId card = {}) const;  // none: of all cards
   /// Leaving memory that the card's free memory rises by: what is beyond guarantees.
   Bytes ComingBack(CardId card) const;
-  Bytes LeavingAnywhere() const;
 
   void Wake(SessionId session) { wakes.push_back(sessions.at(session).waker); }
   /// RetryUnconfirmed asks the backend about the chunk.

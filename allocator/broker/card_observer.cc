@@ -3,6 +3,8 @@
 #include <optional>
 #include <utility>
 
+#include "allocator/broker/broker_core.h"
+
 namespace lgpu {
 
 void CardObserver::ObserveCards() {
@@ -29,11 +31,10 @@ void CardObserver::ObserveCard(const std::string& uuid) {
   {
     BrokerLock lock(core_);
     card = core_.tables.FindCard(uuid);
-    if (!card || core_.tables.cards.at(*card).device.simulated ||
-        core_.now() < observed_at_[*card] + BrokerTables::kBackendRetry) {
-      return;
-    }
-    observed_at_[*card] = core_.now();
+    if (!card || core_.tables.cards.at(*card).device.simulated) return;
+    Broker::TimePoint& observed_at = core_.tables.observed_at[*card];
+    if (core_.now() < observed_at + BrokerTables::kBackendRetry) return;
+    observed_at = core_.now();
     backend_device = core_.tables.cards.at(*card).backend_device;
   }
   const std::optional<CardReport> report = CardReport::Take(core_.backend, backend_device);
@@ -74,6 +75,34 @@ std::set<SessionId> CardObserver::StillListed(const std::vector<SessionId>& ids)
     if (used > core_.overheads.AccountedTo(place.pid, place.card)) listed.insert(place.session);
   }
   return listed;
+}
+
+void CardObserver::SetForeign(CardId card, Bytes bytes) {
+  BrokerLock lock(core_);
+  if (core_.tables.ledger.View(card).foreign == bytes) return;
+  core_.tables.ledger.SetForeign(card, bytes);
+  core_.scheduler.Serve(card);
+}
+
+Broker::Overheads CardObserver::overheads() const {
+  BrokerLock lock(core_);
+  return core_.overheads.Overheads();
+}
+
+std::vector<Broker::Uncharged> CardObserver::UnchargedUse() const {
+  BrokerLock lock(core_);
+  return core_.overheads.Uncharged();
+}
+
+Bytes CardObserver::UnreturnedBy(SessionId session) const {
+  BrokerLock lock(core_);
+  const SessionEntry* const entry = core_.tables.FindSession(session);
+  return entry == nullptr ? Bytes() : entry->unreturned;
+}
+
+std::vector<Broker::Unreturned> CardObserver::TakeUnreturned() {
+  BrokerLock lock(core_);
+  return core_.unreturned.TakeUnreturned();
 }
 
 }  // namespace lgpu

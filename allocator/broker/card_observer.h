@@ -1,31 +1,50 @@
 #ifndef LGPU_ALLOCATOR_BROKER_CARD_OBSERVER_H_
 #define LGPU_ALLOCATOR_BROKER_CARD_OBSERVER_H_
 
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "allocator/broker/broker_core.h"
+#include "allocator/broker/broker.h"
 
 namespace lgpu {
 
-/// A CardObserver takes the reports of real cards, and has the OverheadTable account for them.
+struct BrokerCore;
+
+/// A CardObserver takes the reports of real cards, has the OverheadTable account for them, and tells what
+/// they show: memory beside chunks, and memory that programs keep.
 ///
 /// Thread-safe: it takes the broker's lock, and calls the backend without it. The core outlives it.
 class CardObserver {
  public:
   explicit CardObserver(BrokerCore& core) : core_(core) {}
 
-  // As ObserveCards and StillListed of Broker.
+  /// Reads the reports of real cards that have them: memory that a program uses beside chunks replaces its
+  /// allowance; memory of unknown processes counts as foreign and lowers what may be granted. To be called
+  /// about every second.
   void ObserveCards();
-  std::set<SessionId> StillListed(const std::vector<SessionId>& sessions);
   /// Observes one card, at most every kBackendRetry.
   void ObserveCard(const std::string& uuid);
+  /// Memory of a card that processes without a session use, as observed.
+  void SetForeign(CardId card, Bytes bytes);
+
+  /// Those of the draining sessions whose process has more memory of a card, as its driver lists it, than
+  /// what the process's other sessions account for. None where drivers list no processes.
+  std::set<SessionId> StillListed(const std::vector<SessionId>& sessions);
+  /// Processes of the last two readings that use more than the card's overhead allowance and 64 MiB. None on
+  /// cards without an allowance, where nothing is known of contexts, and on MIG instances, whose lists do not
+  /// tell processes apart.
+  std::vector<Broker::Uncharged> UnchargedUse() const;
+  Broker::Overheads overheads() const;
+  /// Memory that a session returned and its card does not have after a grace: a process keeps it. It stays
+  /// charged to the session, whose requests are refused meanwhile. Only of real cards that report their
+  /// memory.
+  Bytes UnreturnedBy(SessionId session) const;
+  /// The unreturned memory that was found since the last call.
+  std::vector<Broker::Unreturned> TakeUnreturned();
 
  private:
   BrokerCore& core_;
-  std::map<CardId, Broker::TimePoint> observed_at_ ABSL_GUARDED_BY(core_.mutex);  // by ObserveCard
 };
 
 }  // namespace lgpu

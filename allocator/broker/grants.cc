@@ -154,7 +154,7 @@ Broker::GrowAnswer Grants::MakeChunks(WaiterId id, Waiter mine, const Making& ma
       ++core_.tables.counters.grants;
       answer.chunks = std::move(made);
     } else {
-      const bool others_leave = !core_.tables.LeavingAnywhere().is_zero();
+      const bool others_leave = !core_.tables.Leaving().is_zero();
       for (const Chunk& chunk : made) {
         core_.chunks.StartLeaving(core_.tables.chunks.at(chunk.id), ChunkEntry::State::kReturning);
         leaving.push_back(chunk.id);
@@ -181,7 +181,7 @@ std::optional<Making> Grants::ServeFromSpare(WaiterId id, Waiter& mine, const ab
   const std::vector<ChunkId> picked =
       core_.chunks.PickSpare(mine.spec.device, mine.spec.at_least, mine.spec.wanted);
   if (picked.empty()) {
-    answer = NotMade(id, std::move(mine), made, !core_.tables.LeavingAnywhere().is_zero());
+    answer = NotMade(id, std::move(mine), made, !core_.tables.Leaving().is_zero());
   } else {
     ++core_.tables.counters.grants;
     answer.chunks = core_.chunks.Grant(mine.spec.session, picked);

@@ -68,12 +68,7 @@ bool PendingRequests::TakeIfSettled(WaiterId id, Waiter& mine, Broker::GrowAnswe
     admission_.Refuse(waiter, cause);
     queues_.Serve(card);
   }
-  if (waiter.IsPutOff(now)) {
-    answer.wait = id;
-    answer.next_look = std::min(waiter.spec.deadline, waiter.retry_at);
-    return false;
-  }
-  if (waiter.IsQueued()) {
+  if (waiter.IsQueued() || waiter.IsPutOff(now)) {
     waiter.next_look = NextLook(id, waiter, now);
     answer.wait = id;
     answer.next_look = waiter.next_look;
@@ -93,6 +88,7 @@ void PendingRequests::LookForIdle(Waiter& waiter) {
 }
 
 Broker::TimePoint PendingRequests::NextLook(WaiterId id, const Waiter& waiter, Broker::TimePoint now) const {
+  if (waiter.IsPutOff(now)) return std::min(waiter.spec.deadline, waiter.retry_at);
   if (now >= waiter.spec.deadline) return now + BrokerTables::kBackendRetry;
   const CardQueue& queue = tables_.QueueOf(waiter);
   const bool waits_for_card = waiter.phase == Waiter::Phase::kCard;

@@ -2,18 +2,21 @@
 
 #include <algorithm>
 
+#include "allocator/broker/broker_core.h"
+
 namespace lgpu {
 namespace {
 
 // How often a request that waits is told its place.
 constexpr std::chrono::seconds kTextEvery{1};
 
-}  // namespace
-
-void Reservations::Serve(CardId card) {
-  core_.scheduler.Serve(card);
-  core_.WakeSessions();
+// Gives the lock up meanwhile.
+void Serve(BrokerCore& core, CardId card) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core.mutex) {
+  core.scheduler.Serve(card);
+  core.WakeSessions();
 }
+
+}  // namespace
 
 absl::Status Reservations::Wait(const BrokerLock& /*lock*/, CardId card, const std::string& user,
                                 Bytes guarantee, Broker::TimePoint deadline,
@@ -25,7 +28,7 @@ absl::Status Reservations::Wait(const BrokerLock& /*lock*/, CardId card, const s
             .bytes = RoundUp(guarantee, core_.tables.GranuleOf(card)),
             .since = core_.now(),
             .attempt = attempt};
-  if (queue.IsTurnOver(core_.now())) Serve(card);
+  if (queue.IsTurnOver(core_.now())) Serve(core_, card);
   room.status = absl::ResourceExhaustedError("the card's free memory is held back for another request");
   if (!queue.turn() || guarantee.is_zero()) room.status = attempt();
   if (!absl::IsResourceExhausted(room.status) || core_.tables.stopping || core_.now() >= deadline) {
@@ -33,7 +36,7 @@ absl::Status Reservations::Wait(const BrokerLock& /*lock*/, CardId card, const s
   }
   const WaiterId id = core_.rooms.Join(room);
   while (!room.over && !core_.tables.stopping && core_.now() < deadline) {
-    Serve(card);
+    Serve(core_, card);
     // Every thread that changes the card tries `attempt`, so no change is missed here.
     if (!room.over) {
       const Broker::TimePoint next = std::min(deadline, queue.NextChange(core_.now()).value_or(deadline));
@@ -43,7 +46,7 @@ absl::Status Reservations::Wait(const BrokerLock& /*lock*/, CardId card, const s
   }
   if (!room.over) {
     core_.rooms.End(id);
-    Serve(card);
+    Serve(core_, card);
   }
   return room.status;
 }
@@ -61,7 +64,7 @@ Broker::RoomView Reservations::Look(WaiterId id) {
   const CardQueue& queue = core_.tables.queues.at(room.card);
   if (!room.over && core_.now() >= ticket.next_look) {
     // Of many requests whose time to look has come one moves the queue on.
-    if (core_.scheduler.ServedAt(room.card) <= ticket.next_look) Serve(room.card);
+    if (core_.scheduler.ServedAt(room.card) <= ticket.next_look) Serve(core_, room.card);
     const Broker::TimePoint now = core_.now();
     // As for requests of sessions: so that turns begin and end in time, whichever request looks.
     const Broker::TimePoint latest = now + core_.tables.max_drain;

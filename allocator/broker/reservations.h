@@ -4,12 +4,15 @@
 #include <string>
 
 #include "absl/functional/function_ref.h"
-#include "allocator/broker/broker_core.h"
+#include "allocator/broker/broker.h"
 
 namespace lgpu {
 
+struct BrokerCore;
+class BrokerLock;
+
 /// Reservations sets guarantees aside for devices that are made or resized: at once, or after waiting in the
-/// card's queue. It waits on a thread of the caller, or without one (Broker::QueueRoom).
+/// card's queue. It waits on a thread of the caller, or without one (Queue).
 ///
 /// Thread-safe: it takes the broker's lock. The core outlives it.
 class Reservations {
@@ -22,15 +25,15 @@ class Reservations {
   absl::Status Wait(const BrokerLock& lock, CardId card, const std::string& user, Bytes guarantee,
                     Broker::TimePoint deadline, absl::FunctionRef<absl::Status()> attempt);
 
-  // As QueueRoom, LookAtRoom and LeaveRoom of Broker.
+  // Memory for a lease that waits to be made, in the queue of a card. No thread waits.
+  /// Joins the queue. When its time comes, the bytes are set aside for AddDevice with this id.
   WaiterId Queue(const Broker::RoomSpec& spec);
+  /// To be called often: it moves the queue on.
   Broker::RoomView Look(WaiterId id);
+  /// Leaves the queue. What was set aside and not used is free.
   void Leave(WaiterId id);
 
  private:
-  /// Serves the card; gives the lock up meanwhile.
-  void Serve(CardId card) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-
   BrokerCore& core_;
 };
 

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/broker_core.h"
+#include "allocator/broker/chunk_reclaimer.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
@@ -16,27 +18,15 @@ absl::Status NotInJournal(const Chunk& chunk, std::string_view why) {
                                                  " is not this session's: ", std::string(why)));
 }
 
-}  // namespace
-
-absl::Status SessionRestore::AddDevice(LogicalId id, const Broker::DeviceSpec& spec) {
-  BrokerLock lock(core_);
-  const Bytes guarantee = spec.preallocate ? spec.limit : spec.guarantee;
-  LGPU_RETURN_IF_ERROR(
-      core_.tables.ledger.RestoreLogical(id, spec.card, {.limit = spec.limit, .guarantee = guarantee}));
-  core_.tables.devices[id].spec = spec;
-  return absl::OkStatus();
-}
-
-absl::Status SessionRestore::CheckAmounts(std::span<const Broker::RestoredChunk> chunks,
-                                          std::span<const Broker::RestoredCharge> charges) const {
-  const auto is_amount_of = [this](LogicalId id, Bytes bytes) {
-    core_.mutex.AssertHeld();
-    const auto device = core_.tables.devices.find(id);
-    return device != core_.tables.devices.end() &&
-           RoundDown(bytes, core_.tables.GranuleOf(device->second.spec.card)) == bytes;
+absl::Status CheckAmounts(const BrokerTables& tables, std::span<const Broker::RestoredChunk> chunks,
+                          std::span<const Broker::RestoredCharge> charges) {
+  const auto is_amount_of = [&tables](LogicalId id, Bytes bytes) {
+    const auto device = tables.devices.find(id);
+    return device != tables.devices.end() &&
+           RoundDown(bytes, tables.GranuleOf(device->second.spec.card)) == bytes;
   };
   for (const Broker::RestoredChunk& chunk : chunks) {
-    if (chunk.bytes.is_zero() || core_.tables.chunks.contains(chunk.id) ||
+    if (chunk.bytes.is_zero() || tables.chunks.contains(chunk.id) ||
         !is_amount_of(chunk.device, chunk.bytes)) {
       return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.id.value, " cannot be restored"));
     }
@@ -50,11 +40,37 @@ absl::Status SessionRestore::CheckAmounts(std::span<const Broker::RestoredChunk>
   return absl::OkStatus();
 }
 
+// The granted chunk that the session claims. INVALID_ARGUMENT if the log does not say the same.
+absl::StatusOr<ChunkEntry*> FindClaimed(BrokerTables& tables, SessionId session, LogicalId device,
+                                        const Chunk& claimed) {
+  const auto found = tables.chunks.find(claimed.id);
+  if (found == tables.chunks.end() || found->second.session != session) {
+    return NotInJournal(claimed, "it was not granted to it");
+  }
+  ChunkEntry& chunk = found->second;
+  if (chunk.device != device || chunk.bytes != claimed.bytes || chunk.state != ChunkEntry::State::kGranted) {
+    return NotInJournal(claimed, "it was granted otherwise, or given back");
+  }
+  if (chunk.attested) return NotInJournal(claimed, "it was named twice");
+  return &chunk;
+}
+
+}  // namespace
+
+absl::Status SessionRestore::AddDevice(LogicalId id, const Broker::DeviceSpec& spec) {
+  BrokerLock lock(core_);
+  const Bytes guarantee = spec.preallocate ? spec.limit : spec.guarantee;
+  LGPU_RETURN_IF_ERROR(
+      core_.tables.ledger.RestoreLogical(id, spec.card, {.limit = spec.limit, .guarantee = guarantee}));
+  core_.tables.devices[id].spec = spec;
+  return absl::OkStatus();
+}
+
 absl::Status SessionRestore::AddSession(SessionId session, std::int64_t pid, std::shared_ptr<Waker> waker,
                                         LeaseKey lease, std::span<const Broker::RestoredChunk> chunks,
                                         std::span<const Broker::RestoredCharge> charges) {
   BrokerLock lock(core_);
-  LGPU_RETURN_IF_ERROR(CheckAmounts(chunks, charges));
+  LGPU_RETURN_IF_ERROR(CheckAmounts(core_.tables, chunks, charges));
   SessionEntry& entry = core_.tables.sessions[session];
   entry.pid = pid;
   entry.waker = std::move(waker);
@@ -77,6 +93,15 @@ void SessionRestore::SkipIds(LogicalId device, ChunkId chunk) {
   core_.tables.last_chunk = std::max(core_.tables.last_chunk, chunk.value);
 }
 
+std::vector<std::uint64_t> SessionRestore::Identities(CardId card) const {
+  std::vector<std::uint64_t> identities;
+  BrokerLock lock(core_);
+  for (const auto& [id, chunk] : core_.tables.chunks) {
+    if (core_.tables.CardOf(chunk) == card) identities.push_back(chunk.identity);
+  }
+  return identities;
+}
+
 void SessionRestore::StartAttesting(SessionId session, Broker::SessionSpec spec) {
   BrokerLock lock(core_);
   SessionEntry& entry = core_.tables.sessions.at(session);
@@ -88,26 +113,12 @@ void SessionRestore::StartAttesting(SessionId session, Broker::SessionSpec spec)
   for (const ChunkId id : entry.chunks) core_.tables.chunks.at(id).attested = false;
 }
 
-absl::StatusOr<ChunkEntry*> SessionRestore::FindClaimed(SessionId session, LogicalId device,
-                                                        const Chunk& claimed) {
-  const auto found = core_.tables.chunks.find(claimed.id);
-  if (found == core_.tables.chunks.end() || found->second.session != session) {
-    return NotInJournal(claimed, "it was not granted to it");
-  }
-  ChunkEntry& chunk = found->second;
-  if (chunk.device != device || chunk.bytes != claimed.bytes || chunk.state != ChunkEntry::State::kGranted) {
-    return NotInJournal(claimed, "it was granted otherwise, or given back");
-  }
-  if (chunk.attested) return NotInJournal(claimed, "it was named twice");
-  return &chunk;
-}
-
 absl::Status SessionRestore::Attest(SessionId session, LogicalId device, const Chunk& claimed, UniqueFd fd) {
   std::uint64_t identity = 0;
   int backend_device = 0;
   {
     BrokerLock lock(core_);
-    LGPU_ASSIGN_OR_RETURN(ChunkEntry* const chunk, FindClaimed(session, device, claimed));
+    LGPU_ASSIGN_OR_RETURN(ChunkEntry* const chunk, FindClaimed(core_.tables, session, device, claimed));
     identity = chunk->identity;
     if (!chunk->lost || identity == 0) {
       chunk->attested = true;

@@ -33,7 +33,7 @@ MadeChunks SpareChunks::CreateInTime(int backend_device, const std::vector<Bytes
   while (absl::IsResourceExhausted(created.status) && core_.now() < deadline) {
     {
       BrokerLock lock(core_);
-      if (core_.tables.stopping || core_.tables.LeavingAnywhere().is_zero()) break;
+      if (core_.tables.stopping || core_.tables.Leaving().is_zero()) break;
       core_.tables.freed.WaitUntil(core_.mutex,
                                    std::min(deadline, core_.now() + BrokerTables::kBackendRetry));
     }

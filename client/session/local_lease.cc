@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "allocator/broker/session_trims.h"
 #include "base/check.h"
 #include "client/session/fork_guard.h"
 #include "client/session/local_region_source.h"
@@ -131,7 +132,7 @@ void LocalLease::StartMaintenance(Maintenance::Task task) {
 std::vector<TrimOrder> LocalLease::TakeTrims() {
   std::vector<TrimOrder> orders;
   for (const std::unique_ptr<Entry>& entry : entries_) {
-    const std::vector<TrimOrder> more = broker_->TakeTrims(entry->session);
+    const std::vector<TrimOrder> more = broker_->trims().TakeOrders(entry->session);
     orders.insert(orders.end(), more.begin(), more.end());
   }
   return orders;
@@ -141,7 +142,7 @@ void LocalLease::AnswerTrim(const TrimOrder& order, bool pending) {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     // The broker forgets its orders to a session that ends.
     if (devices_[i].id == order.device) {
-      broker_->Trimmed(entries_[i]->session, order.id, pending).IgnoreError();
+      broker_->trims().Answer(entries_[i]->session, order.id, pending).IgnoreError();
     }
   }
 }

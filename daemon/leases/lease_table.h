@@ -43,7 +43,7 @@ struct Caller {
 /// The last attempt to make a lease that waits to be made.
 struct LeaseAttempt {
   std::vector<PlannedDevice> plan;
-  WaiterId room;  // if any, `plan` is used again, with the memory set aside there (Broker::QueueRoom)
+  WaiterId room;  // if any, `plan` is used again, with the memory set aside there (Reservations::Queue)
   struct Shortage {
     CardId card;
     Bytes bytes;  // that the plan sets aside on it

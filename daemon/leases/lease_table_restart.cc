@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/session_restore.h"
 #include "base/refusal_text.h"
 #include "daemon/leases/lease_record.h"
 #include "daemon/leases/lease_table.h"
@@ -94,14 +95,14 @@ absl::Status LeaseTable::Restore(const v1::JournalLease& record) {
     }
     const LogicalId id{device.id()};
     const int index = static_cast<int>(lease.devices.size());
-    status = broker_.RestoreDevice(id, {.card = card->id,
-                                        .limit = Bytes(device.limit_bytes()),
-                                        .guarantee = Bytes(device.guarantee_bytes()),
-                                        .preallocate = device.preallocate(),
-                                        .lease = lease.key,
-                                        .device_name = DeviceName(index),
-                                        .lease_name = lease.name,
-                                        .owner = lease.owner.name});
+    status = broker_.restore().AddDevice(id, {.card = card->id,
+                                              .limit = Bytes(device.limit_bytes()),
+                                              .guarantee = Bytes(device.guarantee_bytes()),
+                                              .preallocate = device.preallocate(),
+                                              .lease = lease.key,
+                                              .device_name = DeviceName(index),
+                                              .lease_name = lease.name,
+                                              .owner = lease.owner.name});
     if (!status.ok()) break;
     made.push_back(id);
     lease.devices.push_back({.id = id,

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <optional>
 
+#include "allocator/broker/session_trims.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
@@ -46,7 +47,7 @@ absl::StatusOr<std::unique_ptr<LeaseTrim>> LeaseTrim::Start(const Parts& parts, 
     open.name = lease.name;
     open.owner = lease.owner.name;
     for (const LeaseDevice& device : lease.devices) open.devices.push_back(device.id);
-    open.request = parts.broker.StartTrim(open.devices);
+    open.request = parts.broker.trims().Start(open.devices);
   }
   return trim;
 }
@@ -56,7 +57,7 @@ std::vector<v1::LeaseTrim> LeaseTrim::Take() {
   std::vector<v1::LeaseTrim> told;
   std::vector<Open> left;
   for (Open& open : open_) {
-    parts_.broker.ContinueTrim(open.request);
+    parts_.broker.trims().Continue(open.request);
     if (is_late || open.request.is_done) {
       told.push_back(Describe(open));
     } else {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/reservations.h"
 #include "base/refusal_text.h"
 #include "daemon/leases/users.h"
 
@@ -17,7 +18,7 @@ constexpr std::chrono::milliseconds kTryEvery{500};
 
 std::optional<absl::StatusOr<v1::Lease>> WaitingLease::Try() {
   const bool is_late = Clock::now() >= deadline_;
-  const bool has_room = attempt_.room && broker_.LookAtRoom(attempt_.room).is_over;
+  const bool has_room = attempt_.room && broker_.rooms().Look(attempt_.room).is_over;
   // In the queue another card is tried with a plan of its own, which leaves the place alone.
   LeaseAttempt elsewhere;
   LeaseAttempt& attempt = attempt_.room && !has_room ? elsewhere : attempt_;
@@ -33,12 +34,12 @@ std::optional<absl::StatusOr<v1::Lease>> WaitingLease::Try() {
   if (&attempt == &elsewhere) return std::nullopt;
   LeaveQueue();
   if (attempt_.short_of && !attempt_.short_of->bytes.is_zero()) {
-    attempt_.room =
-        broker_.QueueRoom({.card = attempt_.short_of->card,
-                           .bytes = attempt_.short_of->bytes,
-                           .lease_name = request_.name(),
-                           .owner = UserName(request_.has_management() ? request_.owner_uid() : caller_.uid),
-                           .pid = caller_.session == nullptr ? 0 : caller_.session->process().pid});
+    attempt_.room = broker_.rooms().Queue(
+        {.card = attempt_.short_of->card,
+         .bytes = attempt_.short_of->bytes,
+         .lease_name = request_.name(),
+         .owner = UserName(request_.has_management() ? request_.owner_uid() : caller_.uid),
+         .pid = caller_.session == nullptr ? 0 : caller_.session->process().pid});
   }
   return std::nullopt;
 }
@@ -48,14 +49,14 @@ WaitingLease::News WaitingLease::Look() {
   News news;
   v1::LeaseWait wait;
   if (attempt_.room) {
-    const Broker::RoomView view = broker_.LookAtRoom(attempt_.room);
+    const Broker::RoomView view = broker_.rooms().Look(attempt_.room);
     news.try_now = view.is_over || now >= deadline_;
     if (view.text.empty()) return news;
     wait.set_place(static_cast<std::uint32_t>(view.place));
     wait.set_waiting(static_cast<std::uint32_t>(view.waiting));
     wait.set_text(view.text);
     // Another card may have room meanwhile.
-    news.try_now = news.try_now || (now >= next_try_ && broker_.cards() > 1);
+    news.try_now = news.try_now || (now >= next_try_ && broker_.Cards().size() > 1);
   } else {
     news.try_now = now >= next_try_ || now >= deadline_;
     wait.set_text(StatusHeadline(last_));
@@ -76,7 +77,7 @@ void WaitingLease::TakeBack(const v1::Lease& lease) {
 }
 
 void WaitingLease::LeaveQueue() {
-  if (const WaiterId room = std::exchange(attempt_.room, {})) broker_.LeaveRoom(room);
+  if (const WaiterId room = std::exchange(attempt_.room, {})) broker_.rooms().Leave(room);
 }
 
 }  // namespace lgpu::daemon

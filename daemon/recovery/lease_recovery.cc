@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/session_restore.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -168,7 +169,7 @@ void LeaseRecovery::KeepOthersInFile() {
   }
   for (const v1::JournalLease& lease : others_) parts_.leases.KeepWaiting(lease, /*in_use=*/false);
   parts_.leases.SkipKeys(LeaseKey{ids_.lease_key()});
-  parts_.broker.SkipIds(LogicalId{ids_.device_id()}, ChunkId{ids_.chunk_id()});
+  parts_.broker.restore().SkipIds(LogicalId{ids_.device_id()}, ChunkId{ids_.chunk_id()});
 }
 
 void LeaseRecovery::RestoreOthers() {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "allocator/broker/card_observer.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
@@ -153,7 +154,7 @@ void Reclaimer::Finish(std::vector<Draining>& draining, bool were_absent, bool s
         entry.is_over || stopping || entry.session->process().IsGone() || Clock::now() >= entry.grace_ends;
     if (entry.is_over) over.push_back(entry.session->id());
   }
-  broker_.EndCharges(gone);
+  for (const SessionId session : gone) broker_.LowerCharges(session, {});
   if (over.empty()) return;
   const std::vector<SessionId> empty = broker_.FinishDraining(over);
   std::erase_if(draining, [&](const Draining& entry) {
@@ -178,7 +179,7 @@ bool Reclaimer::IsListed(const SessionState& session) const {
   const Process& process = session.process();
   const absl::StatusOr<std::uint64_t> started = ProcessStartTime(process.pid);
   if (started.ok() && *started != process.start_time) return false;
-  return !broker_.StillListed({session.id()}).empty();
+  return !broker_.observer().StillListed({session.id()}).empty();
 }
 
 bool Reclaimer::StaysOpenElsewhere(const SessionState& session) const {
@@ -218,7 +219,7 @@ void Reclaimer::Run() {
       stopping = stopping_;
     }
     const bool confirmed = broker_.RetryUnconfirmed();
-    for (const Broker::Unreturned& unreturned : broker_.TakeUnreturned()) {
+    for (const Broker::Unreturned& unreturned : broker_.observer().TakeUnreturned()) {
       if (const std::shared_ptr<SessionState> session = sessions_.Find(unreturned.session)) {
         leases_.TellUnreturned(*session, unreturned.bytes);
       }

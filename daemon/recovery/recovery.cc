@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/card_observer.h"
+#include "allocator/broker/session_restore.h"
 #include "lgpu/status.h"
 
 namespace lgpu::daemon {
@@ -80,8 +82,8 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
                                                                         .earlier_pages = std::move(pages)},
                                                  std::move(held.process), *waker, *std::move(stats_page),
                                                  *std::move(client_page));
-  if (const absl::Status status = parts_.broker.RestoreSession(restored->id(), session.pid(),
-                                                               *std::move(waker), lease, chunks, charges);
+  if (const absl::Status status = parts_.broker.restore().AddSession(
+          restored->id(), session.pid(), *std::move(waker), lease, chunks, charges);
       !status.ok()) {
     const std::string why =
         absl::StrCat("session ", session.id(), " cannot be restored: ", std::string(status.message()));
@@ -101,7 +103,8 @@ absl::Status Recovery::RestoreSession(const JournalState& state, const v1::Journ
 }
 
 Bytes Recovery::CountStrays(const Broker::CardInfo& card) {
-  const auto strays = parts_.backend.FindStrays(card.card.backend_device, parts_.broker.Identities(card.id));
+  const auto strays =
+      parts_.backend.FindStrays(card.card.backend_device, parts_.broker.restore().Identities(card.id));
   // Where a card reports its free memory, that figure covers used memory that no session has.
   if (absl::IsUnimplemented(strays.status()) && parts_.backend.FreeMemory(card.card.backend_device)) {
     return Bytes();
@@ -144,7 +147,7 @@ absl::Status Recovery::FindUnexplained(const Journal::Opened& found) {
       continue;
     }
     SetUnexplained(uuid, false);
-    parts_.broker.SetForeign(card.id, strays);
+    parts_.broker.observer().SetForeign(card.id, strays);
     const auto doubt = doubted_.find(uuid);
     const std::string why = damaged ? absl::StrCat("the journal is damaged (", found.detail, ")")
                             : doubt != doubted_.end() ? doubt->second
@@ -181,8 +184,8 @@ absl::Status Recovery::Run(const Journal::Opened& found, const LeaseTable::Lasti
   for (std::shared_ptr<SessionState>& session : restored.gone) {
     parts_.reclaimer.EndAbsent(std::move(session), /*is_gone=*/true);
   }
-  parts_.broker.ChargeRestoredOverhead();
-  parts_.broker.ObserveCards();
+  parts_.broker.restore().ChargeOverhead();
+  parts_.broker.observer().ObserveCards();
   LGPU_RETURN_IF_ERROR(FindUnexplained(found));
   leases.RestoreOthers();
   parts_.journal.Settled();
@@ -246,7 +249,7 @@ void Recovery::Tend() {
   for (const Broker::CardInfo& card : parts_.broker.Cards()) {
     if (!unexplained_.contains(card.card.device.uuid)) continue;
     const Bytes strays = CountStrays(card);
-    parts_.broker.SetForeign(card.id, strays);
+    parts_.broker.observer().SetForeign(card.id, strays);
     if (strays.is_zero()) SetUnexplained(card.card.device.uuid, true);
   }
 }

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "allocator/broker/card_observer.h"
+#include "allocator/broker/session_trims.h"
 #include "base/process.h"
 #include "daemon/leases/users.h"
 #include "daemon/saturate.h"
@@ -210,8 +212,8 @@ void StatsReporter::AddSessions(const Lease& lease, const Broker::Overheads& ove
     *entry.mutable_connected_at() = ToTimestamp(session->connected_at());
     entry.set_held_bytes(broker_.Held(id).count());
     entry.set_context_lost(session->has_lost_context());
-    entry.set_unreturned_bytes(broker_.UnreturnedBy(id).count());
-    const Broker::TrimRecord trims = broker_.TrimsOf(id);
+    entry.set_unreturned_bytes(broker_.observer().UnreturnedBy(id).count());
+    const Broker::TrimRecord trims = broker_.trims().RecordOf(id);
     entry.set_trims_ignored(trims.ignored);
     entry.set_ignores_trim(trims.ignores_now);
     if (const auto overhead = overheads.of_session.find(id); overhead != overheads.of_session.end()) {
@@ -272,7 +274,7 @@ v1::StatsSnapshot StatsReporter::Snapshot(const Caller& caller) const {
   for (v1::CardStats& card : CardsFor(caller)) *snapshot.add_cards() = std::move(card);
   AddForeignProcesses(caller, snapshot);
   AddQueues(caller, snapshot);
-  const Broker::Overheads overheads = broker_.overheads();
+  const Broker::Overheads overheads = broker_.observer().overheads();
   for (const Lease& lease : leases_.Snapshot(caller)) *snapshot.add_leases() = LeaseToProto(lease, overheads);
   const Broker::Counters counters = broker_.counters();
   snapshot.set_grants_total(counters.grants);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/card_observer.h"
 #include "base/process.h"
 
 namespace lgpu::daemon {
@@ -58,7 +59,7 @@ LeaseKey UnchargedWatch::LeaseOf(std::int64_t pid) const {
 void UnchargedWatch::Look() {
   std::set<std::int64_t> told;
   std::set<LeaseKey> leases;
-  for (const Broker::Uncharged& use : broker_.UnchargedUse()) {
+  for (const Broker::Uncharged& use : broker_.observer().UnchargedUse()) {
     const LeaseKey lease = LeaseOf(use.pid);
     if (!lease || IsUnderMps(use)) continue;
     leases.insert(lease);

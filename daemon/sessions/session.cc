@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/session_trims.h"
 #include "lgpu/status.h"
 #include "proto/refusal_messages.h"
 
@@ -308,7 +309,7 @@ void Session::HandleReturn(const v1::ReturnRequest& request) {
 
 void Session::HandleTrimmed(const v1::Trimmed& trimmed) {
   const absl::Status status =
-      services_.broker.Trimmed(peer_.id, TrimId{trimmed.trim_id()}, trimmed.pending());
+      services_.broker.trims().Answer(peer_.id, TrimId{trimmed.trim_id()}, trimmed.pending());
   if (!status.ok()) Break(status);
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/broker/allowance.h"
+#include "allocator/broker/session_restore.h"
 #include "daemon/sessions/session.h"
 #include "lgpu/status.h"
 #include "proto/refusal_messages.h"
@@ -115,7 +116,9 @@ void Session::HandleChargeAttest(const v1::ChargeAttest& attest) {
     Bytes& sum = sums[total.card_uuid()];
     sum = SaturatingAdd(sum, Bytes(total.bytes()));
   }
-  for (const auto& [card, bytes] : sums) status.Update(services_.broker.AttestCharge(peer_.id, card, bytes));
+  for (const auto& [card, bytes] : sums) {
+    status.Update(services_.broker.restore().AttestCharge(peer_.id, card, bytes));
+  }
   if (!status.ok()) Break(status);
 }
 

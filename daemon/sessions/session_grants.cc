@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/session_trims.h"
 #include "base/refusal_text.h"
 #include "daemon/sessions/session.h"
 #include "proto/refusal_messages.h"
@@ -71,7 +72,7 @@ void Session::TellRefused(const absl::Status& status) {
 }
 
 void Session::SendTrims() {
-  for (const TrimOrder& order : services_.broker.TakeTrims(peer_.id)) {
+  for (const TrimOrder& order : services_.broker.trims().TakeOrders(peer_.id)) {
     v1::Frame frame;
     v1::Trim& trim = *frame.mutable_trim();
     trim.set_trim_id(order.id.value);

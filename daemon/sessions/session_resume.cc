@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "allocator/broker/session_restore.h"
 #include "daemon/sessions/session.h"
 #include "lgpu/status.h"
 
@@ -68,7 +69,7 @@ absl::Status Session::TakeUp(const v1::Hello& hello, std::uint32_t version) {
                                           std::move(stats_page), std::move(client_page));
   absl::Status attached = state_->Attach(absent->lease());
   services_.sessions.Replace(state_);
-  services_.broker.StartAttesting(
+  services_.broker.restore().StartAttesting(
       peer_.id,
       {.pid = peer_.credentials.pid, .waker = waker_, .trims = version >= SessionChannel::kTrimVersion});
   attesting_ = true;
@@ -95,9 +96,9 @@ void Session::HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds) {
   }
   for (std::size_t i = 0; i < count && status.ok(); ++i) {
     const v1::Chunk& chunk = page.chunks(static_cast<int>(i));
-    status = services_.broker.Attest(peer_.id, LogicalId{page.device_id()},
-                                     {.id = ChunkId{chunk.id()}, .bytes = Bytes(chunk.bytes())},
-                                     fds.empty() ? UniqueFd() : std::move(fds[i]));
+    status = services_.broker.restore().Attest(peer_.id, LogicalId{page.device_id()},
+                                               {.id = ChunkId{chunk.id()}, .bytes = Bytes(chunk.bytes())},
+                                               fds.empty() ? UniqueFd() : std::move(fds[i]));
   }
   if (!status.ok()) {
     Break(status);
@@ -111,7 +112,7 @@ void Session::HandleAttest(const v1::Attest& page, std::vector<UniqueFd>& fds) {
 }
 
 void Session::FinishAttesting() {
-  services_.broker.FinishAttesting(peer_.id);
+  services_.broker.restore().FinishAttesting(peer_.id);
   attesting_ = false;
   unheard_ = true;
   state_->placements().BeginWithLastLap();
@@ -120,7 +121,7 @@ void Session::FinishAttesting() {
 
 void Session::GoAbsent() {
   state_->ClosePageFds();
-  services_.broker.GoAbsent(peer_.id);
+  services_.broker.restore().GoAbsent(peer_.id);
   state_->SetAbsent(state_->lease());
   services_.reclaimer.Watch(state_);
 }

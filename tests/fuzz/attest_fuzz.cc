@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "allocator/broker/broker.h"
+#include "allocator/broker/session_restore.h"
 #include "allocator/device/simulated/simulated_backend.h"
 #include "base/check.h"
 #include "tests/support/broker_testing.h"
@@ -40,13 +41,13 @@ struct World {
   World() {
     broker = MakeBroker(*backend);
     const CardId card = broker->Cards().front().id;
-    LGPU_CHECK(broker
-                   ->RestoreDevice(kDevice, {.card = card,
-                                             .limit = kGranule * kChunks,
-                                             .guarantee = Bytes(),
-                                             .lease = LeaseKey{1},
-                                             .lease_name = "fuzz",
-                                             .owner = "fuzz"})
+    LGPU_CHECK(broker->restore()
+                   .AddDevice(kDevice, {.card = card,
+                                        .limit = kGranule * kChunks,
+                                        .guarantee = Bytes(),
+                                        .lease = LeaseKey{1},
+                                        .lease_name = "fuzz",
+                                        .owner = "fuzz"})
                    .ok());
     std::vector<Broker::RestoredChunk> mine, others;
     for (std::uint64_t i = 0; i < 2 * kChunks; ++i) {
@@ -59,8 +60,8 @@ struct World {
                       .bytes = kGranule,
                       .identity = known ? before->Identity(memory.back()) : 0});
     }
-    LGPU_CHECK(broker->RestoreSession(kSession, 1, nullptr, LeaseKey{1}, mine).ok());
-    LGPU_CHECK(broker->RestoreSession(kOther, 2, nullptr, LeaseKey{1}, others).ok());
+    LGPU_CHECK(broker->restore().AddSession(kSession, 1, nullptr, LeaseKey{1}, mine).ok());
+    LGPU_CHECK(broker->restore().AddSession(kOther, 2, nullptr, LeaseKey{1}, others).ok());
   }
 
   UniqueFd Descriptor(std::uint8_t which) {
@@ -82,17 +83,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size > 64) return 0;
   World world;
   const lgpu::Bytes all = kGranule * kChunks;
-  world.broker->StartAttesting(kSession, {.pid = 1});
+  world.broker->restore().StartAttesting(kSession, {.pid = 1});
   for (std::size_t i = 0; i + 1 < size; i += 2) {
     const std::uint8_t what = data[i];
     const std::uint8_t which = data[i + 1];
     const lgpu::ChunkId chunk{which / 16u};
     switch (what % 8) {
       case 0:
-        world.broker->StartAttesting(kSession, {.pid = 1});
+        world.broker->restore().StartAttesting(kSession, {.pid = 1});
         break;
       case 1:
-        world.broker->FinishAttesting(kSession);
+        world.broker->restore().FinishAttesting(kSession);
         break;
       case 2:
         (void)world.broker->Return(kSession, kDevice, std::array{chunk});
@@ -101,7 +102,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         const lgpu::Bytes bytes = what % 8 == 3 ? kGranule * 2 : kGranule;
         const lgpu::LogicalId device = what % 8 == 4 ? lgpu::LogicalId{6} : kDevice;
         const bool attested =
-            world.broker->Attest(kSession, device, {.id = chunk, .bytes = bytes}, world.Descriptor(which))
+            world.broker->restore()
+                .Attest(kSession, device, {.id = chunk, .bytes = bytes}, world.Descriptor(which))
                 .ok();
         LGPU_CHECK(!attested ||
                    (chunk.value >= 1 && chunk.value <= kChunks && bytes == kGranule && device == kDevice));

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "allocator/broker/broker.h"
+#include "allocator/broker/session_restore.h"
 #include "lgpu/refusal.h"
 #include "tests/allocator/broker/recording_log.h"
 #include "tests/support/broker_testing.h"
@@ -355,7 +356,7 @@ class Runner {
   }
   void EndCharges(Program& program) {
     for (Account& account : program.accounts) account = Account();
-    broker_->EndCharges({program.id});
+    broker_->LowerCharges(program.id, {});
   }
   void Bury(Program& program) {
     EndCharges(program);
@@ -375,7 +376,9 @@ class Runner {
   void Restart() {
     ++counts_.restarts;
     MakeBroker();
-    for (const Device& device : devices_) ASSERT_TRUE(broker_->RestoreDevice(device.id, SpecOf(device)).ok());
+    for (const Device& device : devices_) {
+      ASSERT_TRUE(broker_->restore().AddDevice(device.id, SpecOf(device)).ok());
+    }
     for (Program& program : programs_) {
       std::vector<Broker::RestoredCharge> charges;
       for (Account& account : program.accounts) account.held.clear();
@@ -390,7 +393,7 @@ class Runner {
         account.lent = SumOf(account.held);
         account.free = account.keep = Bytes();
       }
-      ASSERT_TRUE(broker_->RestoreSession(program.id, 1, nullptr, program.lease, {}, charges).ok());
+      ASSERT_TRUE(broker_->restore().AddSession(program.id, 1, nullptr, program.lease, {}, charges).ok());
       if (program.dead) broker_->StartDraining(program.id);
     }
     for (Program& program : programs_) {
@@ -398,15 +401,16 @@ class Runner {
     }
   }
   void ComeBack(Program& program) {
-    broker_->StartAttesting(program.id, {.pid = static_cast<std::int64_t>(1000 + program.id.value)});
+    broker_->restore().StartAttesting(program.id,
+                                      {.pid = static_cast<std::int64_t>(1000 + program.id.value)});
     for (std::size_t card = 0; card < kCards; ++card) {
       Account& account = program.accounts[card];
       account.lent = account.used;
       Fit(account);
       if (account.used.is_zero()) continue;
-      ASSERT_TRUE(broker_->AttestCharge(program.id, Uuid(card), account.used).ok());
+      ASSERT_TRUE(broker_->restore().AttestCharge(program.id, Uuid(card), account.used).ok());
     }
-    broker_->FinishAttesting(program.id);
+    broker_->restore().FinishAttesting(program.id);
     program.words = std::make_shared<Words>();
     broker_->ShareAllowances(program.id, program.words);
   }

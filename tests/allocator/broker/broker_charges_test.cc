@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "allocator/broker/broker.h"
+#include "allocator/broker/card_observer.h"
+#include "allocator/broker/session_restore.h"
+#include "allocator/broker/session_trims.h"
 #include "allocator/device/simulated/simulated_backend.h"
 #include "lgpu/refusal.h"
 #include "tests/allocator/broker/recording_log.h"
@@ -290,10 +293,10 @@ TEST_F(BrokerChargesTest, ShortOfTheLimitAChargeWaitsAtMostTheGrace) {
   ASSERT_FALSE(Grow(client, device, 64_MiB).chunks.empty());
   const Broker::GrowAnswer answer = Charge(program, k2MiB, std::chrono::hours(1));
   ASSERT_TRUE(answer.wait.has_value()) << "the other session may have idle memory";
-  EXPECT_EQ(broker_->TakeTrims(client).size(), 1u);
+  EXPECT_EQ(broker_->trims().TakeOrders(client).size(), 1u);
   now_ += milliseconds(100);
   EXPECT_EQ(GetRefusal(Refused(broker_->Continue(*answer.wait)))->reason, RefusalReason::kLimit);
-  EXPECT_TRUE(broker_->TakeTrims(program).empty()) << "nothing is asked of a program that charges";
+  EXPECT_TRUE(broker_->trims().TakeOrders(program).empty()) << "nothing is asked of a program that charges";
 }
 
 TEST_F(BrokerChargesTest, ChargesOfALostSessionLeaveWhenNoProcessHasTheMemory) {
@@ -305,7 +308,7 @@ TEST_F(BrokerChargesTest, ChargesOfALostSessionLeaveWhenNoProcessHasTheMemory) {
   Check();
   EXPECT_EQ(broker_->Find(device)->leaving, Held(device));
   EXPECT_TRUE(broker_->FinishDraining({lost}).empty()) << "its process lives";
-  broker_->EndCharges({lost});
+  broker_->LowerCharges(lost, {});
   EXPECT_EQ(broker_->FinishDraining({lost}).size(), 1u);
   broker_->RemoveSession(lost);
   EXPECT_TRUE(Charges(next, 60_MiB));
@@ -319,7 +322,7 @@ TEST_F(BrokerChargesTest, AChargeWaitsUnderTheLimitForWhatIsLeaving) {
   broker_->StartDraining(lost);
   const Broker::GrowAnswer answer = Charge(next, 40_MiB);
   ASSERT_TRUE(answer.wait.has_value());
-  broker_->EndCharges({lost});
+  broker_->LowerCharges(lost, {});
   EXPECT_TRUE(broker_->Continue(*answer.wait).lent.has_value());
   Check();
 }
@@ -342,7 +345,7 @@ TEST_F(BrokerChargesTest, TheLogHasAtLeastWhatIsLent) {
   EXPECT_TRUE(Charges(session, 50_MiB));
   EXPECT_EQ(log_.charged(session, device), 164_MiB) << "nothing is written below the highest value";
   Uncharge(session, 20_MiB);
-  broker_->ObserveCards();
+  broker_->observer().ObserveCards();
   EXPECT_EQ(log_.charged(session, device), Held(device)) << "but now and then";
   log_.SetFailing(true);
   words_[1]->Free(0) = 0;
@@ -356,36 +359,39 @@ TEST_F(BrokerChargesTest, TheLogHasAtLeastWhatIsLent) {
 TEST_F(BrokerChargesTest, ARestoredSessionIsChargedInFullUntilItAttests) {
   const auto restored = [&](std::uint64_t id) {
     const SessionId session{id};
-    EXPECT_TRUE(broker_
-                    ->RestoreSession(
-                        session, 1, nullptr, kLease, {},
+    EXPECT_TRUE(
+        broker_->restore()
+            .AddSession(session, 1, nullptr, kLease, {},
                         std::vector<Broker::RestoredCharge>{{LogicalId{7}, 40_MiB}, {LogicalId{8}, 20_MiB}})
-                    .ok());
+            .ok());
     return session;
   };
   for (const std::uint64_t id : {7, 8}) {
-    ASSERT_TRUE(
-        broker_->RestoreDevice(LogicalId{id}, {.card = Card(1), .limit = 40_MiB, .lease = kLease}).ok());
+    ASSERT_TRUE(broker_->restore()
+                    .AddDevice(LogicalId{id}, {.card = Card(1), .limit = 40_MiB, .lease = kLease})
+                    .ok());
   }
   const SessionId session = restored(1);
   Check();
   EXPECT_EQ(broker_->Held(session), 60_MiB);
-  broker_->StartAttesting(session, {.pid = 1, .trims = true});
-  EXPECT_EQ(broker_->AttestCharge(session, Uuid(1), 62_MiB).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(broker_->AttestCharge(session, Uuid(0), k2MiB).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(broker_->AttestCharge(session, Uuid(1), 21_MiB).ok());
-  broker_->FinishAttesting(session);
+  broker_->restore().StartAttesting(session, {.pid = 1, .trims = true});
+  EXPECT_EQ(broker_->restore().AttestCharge(session, Uuid(1), 62_MiB).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(broker_->restore().AttestCharge(session, Uuid(0), k2MiB).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(broker_->restore().AttestCharge(session, Uuid(1), 21_MiB).ok());
+  broker_->restore().FinishAttesting(session);
   Check();
   EXPECT_EQ(broker_->Held(session), 22_MiB);
   const SessionId next = Session(2);
   EXPECT_EQ(Refused(Charge(next, 80_MiB, {}, 1)).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(broker_->TakeTrims(session).empty()) << "nothing is asked of a program that charges";
-  broker_->GoAbsent(session);
-  broker_->StartAttesting(session, {.pid = 1});
-  broker_->FinishAttesting(session);
+  EXPECT_TRUE(broker_->trims().TakeOrders(session).empty()) << "nothing is asked of a program that charges";
+  broker_->restore().GoAbsent(session);
+  broker_->restore().StartAttesting(session, {.pid = 1});
+  broker_->restore().FinishAttesting(session);
   EXPECT_EQ(broker_->Held(session), Bytes()) << "what it did not attest it has not";
   const std::vector<Broker::RestoredCharge> wrong = {{LogicalId{9}, k2MiB}};
-  EXPECT_EQ(broker_->RestoreSession(SessionId{5}, 1, nullptr, kLease, {}, wrong).code(),
+  EXPECT_EQ(broker_->restore().AddSession(SessionId{5}, 1, nullptr, kLease, {}, wrong).code(),
             absl::StatusCode::kInvalidArgument);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "allocator/broker/broker.h"
+#include "allocator/broker/session_restore.h"
 #include "allocator/device/simulated/simulated_backend.h"
 #include "tests/support/broker_testing.h"
 #include "tests/support/counting_backend.h"
@@ -32,12 +33,12 @@ LogicalId AddDevice(Broker& broker, std::uint64_t lease, Bytes limit, bool preal
 
 // As a daemon has it that was started again: its limit is guaranteed, and no chunk is there yet.
 absl::Status RestorePreallocated(Broker& broker, LogicalId device, Bytes limit) {
-  return broker.RestoreDevice(device, {.card = broker.Cards().front().id,
-                                       .limit = limit,
-                                       .preallocate = true,
-                                       .lease = LeaseKey{1},
-                                       .lease_name = "lease",
-                                       .owner = "owner"});
+  return broker.restore().AddDevice(device, {.card = broker.Cards().front().id,
+                                             .limit = limit,
+                                             .preallocate = true,
+                                             .lease = LeaseKey{1},
+                                             .lease_name = "lease",
+                                             .owner = "owner"});
 }
 
 // A look for what an earlier daemon granted is one at every process of the machine.
@@ -45,20 +46,20 @@ TEST(BrokerRepairsTest, MemoryOfManyDeadSessionsIsLookedForOnce) {
   CountingBackend backend({64_MiB}, 2_MiB);
   const std::unique_ptr<Broker> broker = MakeBroker(backend);
   const LogicalId device{1};
-  ASSERT_TRUE(broker
-                  ->RestoreDevice(device, {.card = broker->Cards().front().id,
-                                           .limit = 64_MiB,
-                                           .preallocate = false,
-                                           .lease = LeaseKey{1},
-                                           .lease_name = "lease",
-                                           .owner = "owner"})
+  ASSERT_TRUE(broker->restore()
+                  .AddDevice(device, {.card = broker->Cards().front().id,
+                                      .limit = 64_MiB,
+                                      .preallocate = false,
+                                      .lease = LeaseKey{1},
+                                      .lease_name = "lease",
+                                      .owner = "owner"})
                   .ok());
   std::vector<SessionId> sessions;
   for (std::uint64_t i = 1; i <= 8; ++i) {
     sessions.push_back(SessionId{i});
     const Broker::RestoredChunk chunk{
         .id = ChunkId{i}, .device = device, .bytes = 2_MiB, .identity = 1000 + i};
-    ASSERT_TRUE(broker->RestoreSession(sessions.back(), 1, nullptr, LeaseKey{1}, {&chunk, 1}).ok());
+    ASSERT_TRUE(broker->restore().AddSession(sessions.back(), 1, nullptr, LeaseKey{1}, {&chunk, 1}).ok());
     broker->StartDraining(sessions.back());
   }
   EXPECT_EQ(broker->Cards().front().view.held, 16_MiB);
@@ -392,7 +393,7 @@ TEST(BrokerRepairsTest, ASessionCannotReturnChunksThatItsWaitingRequestWasGiven)
     ASSERT_TRUE(waiting.wait.has_value()) << waiting.status;
     ASSERT_TRUE(
         charged.broker->Return(SessionId{2}, charged.device, std::vector{other.chunks.front().id}).ok());
-    charged.broker->EndCharges({SessionId{3}});
+    charged.broker->LowerCharges(SessionId{3}, {});
     for (std::uint64_t id = 1; id <= 100; ++id) {
       EXPECT_FALSE(charged.broker->Return(SessionId{1}, charged.device, std::vector{ChunkId{id}}).ok()) << id;
     }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "allocator/broker/broker.h"
+#include "allocator/broker/reservations.h"
 #include "allocator/device/simulated/simulated_backend.h"
 #include "tests/support/broker_testing.h"
 
@@ -47,12 +48,12 @@ class BrokerRoomsTest : public ::testing::Test {
                               now_);
   }
   WaiterId Queue(std::uint64_t mib, const std::string& owner) {
-    return broker_->QueueRoom(
+    return broker_->rooms().Queue(
         {.card = card_, .bytes = Bytes(mib * kMiB), .lease_name = "new", .owner = owner});
   }
   bool IsOver(WaiterId id) {
     now_ += std::chrono::milliseconds(50);
-    return broker_->LookAtRoom(id).is_over;
+    return broker_->rooms().Look(id).is_over;
   }
 
   NoGrantLog log_;
@@ -75,14 +76,14 @@ TEST_F(BrokerRoomsTest, WhatIsSetAsideIsForThatLeaseAlone) {
   EXPECT_TRUE(Device(20, 20, room, "ann").ok());
   EXPECT_TRUE(Device(12, 12, room, "ann").ok());
   EXPECT_FALSE(Device(2, 2, room, "ann").ok()) << "nothing is left";
-  broker_->LeaveRoom(room);
+  broker_->rooms().Leave(room);
 }
 
 TEST_F(BrokerRoomsTest, LeavingFreesWhatWasSetAside) {
   const WaiterId room = Queue(64, "ann");
   ASSERT_TRUE(IsOver(room));
   EXPECT_FALSE(Device(2, 2).ok());
-  broker_->LeaveRoom(room);
+  broker_->rooms().Leave(room);
   EXPECT_TRUE(Device(64, 64).ok());
   EXPECT_TRUE(broker_->Cards().front().queue.empty());
 }
@@ -97,28 +98,28 @@ TEST_F(BrokerRoomsTest, UsersAreServedInTheirOrder) {
   EXPECT_TRUE(IsOver(ann_first));
   EXPECT_FALSE(IsOver(ann_second));
   EXPECT_FALSE(IsOver(bob));
-  broker_->LeaveRoom(ann_first);
+  broker_->rooms().Leave(ann_first);
   EXPECT_TRUE(IsOver(bob)) << "users take turns";
   EXPECT_FALSE(IsOver(ann_second));
-  broker_->LeaveRoom(bob);
+  broker_->rooms().Leave(bob);
   EXPECT_TRUE(IsOver(ann_second));
-  broker_->LeaveRoom(ann_second);
+  broker_->rooms().Leave(ann_second);
 }
 
 TEST_F(BrokerRoomsTest, APlaceIsToldWithoutTheNamesOfLeases) {
   ASSERT_TRUE(Device(64, 48).ok());
   const WaiterId before = Queue(32, "ann");
   const WaiterId room = Queue(20, "bob");
-  const Broker::RoomView view = broker_->LookAtRoom(room);
+  const Broker::RoomView view = broker_->rooms().Look(room);
   EXPECT_EQ(view.place, 2u);
   EXPECT_EQ(view.waiting, 2u);
   EXPECT_THAT(view.text, AllOf(HasSubstr("20.00MiB on GPU 0: behind user ann's request for 32.00MiB; "),
                                HasSubstr("16.00MiB can be promised, user kim has most: 48.00MiB"),
                                Not(HasSubstr("lease"))));
-  broker_->LeaveRoom(before);
+  broker_->rooms().Leave(before);
   now_ += std::chrono::seconds(1);
-  EXPECT_EQ(broker_->LookAtRoom(room).place, 1u);
-  broker_->LeaveRoom(room);
+  EXPECT_EQ(broker_->rooms().Look(room).place, 1u);
+  broker_->rooms().Leave(room);
 }
 
 TEST_F(BrokerRoomsTest, WhatBecomesFreeInItsTurnIsForTheLease) {
@@ -153,7 +154,7 @@ TEST_F(BrokerRoomsTest, WhatBecomesFreeInItsTurnIsForTheLease) {
   }
   EXPECT_TRUE(IsOver(room));
   EXPECT_TRUE(broker_->Continue(*waits.wait).wait.has_value()) << "it asked later";
-  broker_->LeaveRoom(room);
+  broker_->rooms().Leave(room);
   EXPECT_EQ(broker_->Continue(*waits.wait).chunks.size(), 1u);
   broker_->ReturnAll(holder);
   broker_->ReturnAll(late);

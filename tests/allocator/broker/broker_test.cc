@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "allocator/broker/card_observer.h"
 #include "allocator/device/simulated/simulated_backend.h"
 #include "lgpu/refusal.h"
 #include "tests/allocator/broker/recording_log.h"
@@ -159,7 +160,7 @@ TEST(BrokerTest, TheOnlyHolderOfACardIsRefusedAtOnceAndToldSo) {
   const SessionId session = rig.Session(1);
   const LogicalId device = *rig.Device(kMiB * 64);
   ASSERT_TRUE(rig.Grow(session, device, kMiB * 32).status.ok());
-  rig.broker().SetForeign(rig.Card().id, kMiB * 16);
+  rig.broker().observer().SetForeign(rig.Card().id, kMiB * 16);
   const Broker::GrowAnswer refused = rig.Grow(session, device, kMiB * 24, std::chrono::hours(1));
   EXPECT_EQ(GetRefusal(refused.status).value_or(Refusal()).reason, RefusalReason::kDeadlock);
   const std::string text(refused.status.message());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "allocator/broker/broker.h"
+#include "allocator/broker/session_trims.h"
 #include "allocator/device/simulated/simulated_backend.h"
 #include "lgpu/refusal.h"
 #include "tests/support/broker_testing.h"
@@ -58,7 +59,7 @@ class BrokerTrimsTest : public ::testing::Test {
   }
   // The one order of a session; it gives back `bytes`, in chunks of 2 MiB, and answers.
   Bytes AnswerTrim(SessionId session, LogicalId device, Bytes bytes) {
-    const std::vector<TrimOrder> orders = broker_->TakeTrims(session);
+    const std::vector<TrimOrder> orders = broker_->trims().TakeOrders(session);
     EXPECT_EQ(orders.size(), 1u);
     if (orders.size() != 1) return Bytes();
     EXPECT_EQ(orders[0].device, device);
@@ -68,7 +69,7 @@ class BrokerTrimsTest : public ::testing::Test {
     if (!back.empty()) {
       EXPECT_TRUE(broker_->Return(session, device, back).ok());
     }
-    EXPECT_TRUE(broker_->Trimmed(session, orders[0].id, /*pending=*/false).ok());
+    EXPECT_TRUE(broker_->trims().Answer(session, orders[0].id, /*pending=*/false).ok());
     return orders[0].bytes;
   }
   static RefusalReason Reason(const absl::Status& status) {
@@ -123,10 +124,10 @@ TEST_F(BrokerTrimsTest, OthersOfTheCardAreAskedLargestFirstAndOnlyBeyondTheirGua
   ASSERT_TRUE(Grow(three, safe, kMiB * 16).status.ok());
   const Broker::GrowAnswer waits = Grow(four, asking, kMiB * 8);
   ASSERT_TRUE(waits.wait.has_value());
-  EXPECT_TRUE(broker_->TakeTrims(one).empty());
+  EXPECT_TRUE(broker_->trims().TakeOrders(one).empty());
   EXPECT_EQ(AnswerTrim(two, large, kMiB * 2), kMiB * 8);
   EXPECT_EQ(AnswerTrim(one, small, kMiB * 6), kMiB * 6);
-  EXPECT_TRUE(broker_->TakeTrims(three).empty()) << "its guarantee stays its own";
+  EXPECT_TRUE(broker_->trims().TakeOrders(three).empty()) << "its guarantee stays its own";
   EXPECT_EQ(Continue(four, waits).chunks.size(), 4u);
 }
 
@@ -169,9 +170,9 @@ TEST_F(BrokerTrimsTest, WhoDoesNotWantToWaitGetsWhatLiesIdleAllTheSame) {
   Broker::GrowAnswer waits = Grow(two, second, kMiB * 2, milliseconds(0));
   ASSERT_TRUE(waits.wait.has_value()) << waits.status;
   held_[one].clear();  // it was granted large chunks
-  const std::vector<TrimOrder> orders = broker_->TakeTrims(one);
+  const std::vector<TrimOrder> orders = broker_->trims().TakeOrders(one);
   ASSERT_EQ(orders.size(), 1u);
-  EXPECT_TRUE(broker_->Trimmed(one, orders[0].id, false).ok());
+  EXPECT_TRUE(broker_->trims().Answer(one, orders[0].id, false).ok());
   EXPECT_EQ(Reason(Continue(two, waits).status), RefusalReason::kCard) << "at the answer";
   // One that never answers is waited for only a moment.
   waits = Grow(two, second, kMiB * 2, milliseconds(0));
@@ -199,7 +200,7 @@ TEST_F(BrokerTrimsTest, NobodyIsAskedAheadOfNeedAndTheRefusalCountsForNothing) {
   EXPECT_TRUE(absl::IsResourceExhausted(answer.status));
   EXPECT_TRUE(answer.ahead);
   EXPECT_FALSE(GetRefusal(answer.status).has_value());
-  EXPECT_TRUE(broker_->TakeTrims(one).empty());
+  EXPECT_TRUE(broker_->trims().TakeOrders(one).empty());
   EXPECT_EQ(broker_->counters().refusals, 0u);
 }
 
@@ -245,7 +246,7 @@ TEST_F(BrokerTrimsTest, SessionsThatDoNotSpeakOfTrimsAreNotAsked) {
   const SessionId two = Session(2, LeaseKey{1});
   ASSERT_TRUE(Grow(old, first, kMiB * 16).status.ok());
   EXPECT_EQ(Reason(Grow(two, first, kMiB * 2).status), RefusalReason::kLimit);
-  EXPECT_TRUE(broker_->TakeTrims(old).empty());
+  EXPECT_TRUE(broker_->trims().TakeOrders(old).empty());
 }
 
 TEST_F(BrokerTrimsTest, TheDeathOfWhoWasAskedIsAnAnswer) {
@@ -283,13 +284,13 @@ TEST_F(BrokerTrimsTest, AGuaranteeIsSetAsideFromWhatLiesIdle) {
   std::vector<TrimOrder> orders;
   while (orders.empty()) {
     std::this_thread::yield();
-    orders = broker_->TakeTrims(one);
+    orders = broker_->trims().TakeOrders(one);
   }
   EXPECT_EQ(orders[0].bytes, kMiB * 16);
   std::vector<ChunkId>& held = held_[one];
   const std::vector<ChunkId> back(held.end() - 8, held.end());
   EXPECT_TRUE(broker_->Return(one, device, back).ok());
-  EXPECT_TRUE(broker_->Trimmed(one, orders[0].id, false).ok());
+  EXPECT_TRUE(broker_->trims().Answer(one, orders[0].id, false).ok());
   adds.join();
   EXPECT_TRUE(added.ok()) << added.status();
 }
@@ -305,9 +306,9 @@ TEST_F(BrokerTrimsTest, AGuaranteeThatIdleMemoryMakesNoRoomForIsRefusedAtTheAnsw
   std::vector<TrimOrder> orders;
   while (orders.empty()) {
     std::this_thread::yield();
-    orders = broker_->TakeTrims(one);
+    orders = broker_->trims().TakeOrders(one);
   }
-  EXPECT_TRUE(broker_->Trimmed(one, orders[0].id, false).ok());
+  EXPECT_TRUE(broker_->trims().Answer(one, orders[0].id, false).ok());
   adds.join();
   EXPECT_EQ(Reason(added.status()), RefusalReason::kCard);
 }
@@ -324,28 +325,28 @@ TEST_F(BrokerTrimsTest, APersonAsksAllSessionsOfALeaseAndIsToldWhatEachGaveBack)
   ASSERT_TRUE(Grow(old, device, kMiB * 2).status.ok());
   ASSERT_TRUE(Grow(stranger, other, kMiB * 8).status.ok());
 
-  Broker::TrimRequest request = broker_->StartTrim(std::vector{device});
+  Broker::TrimRequest request = broker_->trims().Start(std::vector{device});
   ASSERT_EQ(request.sessions.size(), 2u);
   EXPECT_EQ(request.unasked, std::vector{old});
-  EXPECT_TRUE(broker_->TakeTrims(stranger).empty());
-  broker_->ContinueTrim(request);
+  EXPECT_TRUE(broker_->trims().TakeOrders(stranger).empty());
+  broker_->trims().Continue(request);
   EXPECT_FALSE(request.is_done);
   EXPECT_EQ(AnswerTrim(two, device, kMiB * 12), kMiB * 16) << "it is asked for all that it holds";
-  broker_->ContinueTrim(request);
+  broker_->trims().Continue(request);
   EXPECT_FALSE(request.is_done);
   EXPECT_FALSE(request.sessions[0].parts[0].answered);
   EXPECT_TRUE(request.sessions[1].parts[0].done);
   EXPECT_EQ(request.sessions[1].returned, kMiB * 12);
 
   // More becomes idle: the session is asked again.
-  std::vector<TrimOrder> orders = broker_->TakeTrims(one);
+  std::vector<TrimOrder> orders = broker_->trims().TakeOrders(one);
   ASSERT_EQ(orders.size(), 1u);
-  EXPECT_TRUE(broker_->Trimmed(one, orders[0].id, /*pending=*/true).ok());
-  broker_->ContinueTrim(request);
+  EXPECT_TRUE(broker_->trims().Answer(one, orders[0].id, /*pending=*/true).ok());
+  broker_->trims().Continue(request);
   EXPECT_TRUE(request.sessions[0].parts[0].answered);
   EXPECT_FALSE(request.is_done);
   EXPECT_EQ(AnswerTrim(one, device, kMiB * 6), kMiB * 8);
-  broker_->ContinueTrim(request);
+  broker_->trims().Continue(request);
   EXPECT_TRUE(request.is_done);
   EXPECT_EQ(request.sessions[0].returned, kMiB * 6);
   EXPECT_EQ(broker_->Find(device)->held, kMiB * (8 + 16 + 2 - 12 - 6));
@@ -361,12 +362,12 @@ TEST_F(BrokerTrimsTest, ASessionThatEndsHasAnsweredAndAPreallocatedDeviceIsLeftO
   const SessionId one = Session(1, LeaseKey{1});
   ASSERT_TRUE(Grow(one, device, kMiB * 8).status.ok());
   ASSERT_TRUE(Grow(one, fixed, kMiB * 8).status.ok());
-  Broker::TrimRequest request = broker_->StartTrim(std::vector{device, fixed});
+  Broker::TrimRequest request = broker_->trims().Start(std::vector{device, fixed});
   ASSERT_EQ(request.sessions.size(), 1u);
   EXPECT_EQ(request.sessions[0].parts.size(), 1u);
   broker_->ReturnAll(one);
   broker_->RemoveSession(one);
-  broker_->ContinueTrim(request);
+  broker_->trims().Continue(request);
   EXPECT_TRUE(request.is_done);
 }
 

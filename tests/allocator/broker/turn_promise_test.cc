@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "allocator/broker/broker.h"
+#include "allocator/broker/session_trims.h"
 #include "lgpu/refusal.h"
 #include "tests/allocator/broker/recording_log.h"
 #include "tests/support/broker_testing.h"
@@ -169,7 +170,9 @@ class Scenario {
         again = true;
         program.waker->Clear();
         if (program.waits) Look(*program.waits);
-        for (const TrimOrder& order : broker_->TakeTrims(program.session)) AnswerTrim(program, order);
+        for (const TrimOrder& order : broker_->trims().TakeOrders(program.session)) {
+          AnswerTrim(program, order);
+        }
       }
     }
     Note();
@@ -177,7 +180,7 @@ class Scenario {
 
   void AnswerTrim(Program& program, const TrimOrder& order) {
     if (!OneIn(3)) Return(program, std::min<std::size_t>(program.held.size(), Below(3)));
-    ASSERT_TRUE(broker_->Trimmed(program.session, order.id, false).ok());
+    ASSERT_TRUE(broker_->trims().Answer(program.session, order.id, false).ok());
   }
 
   // Whether it did something.
