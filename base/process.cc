@@ -5,7 +5,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -71,21 +70,21 @@ absl::StatusOr<Process> HoldProcess(std::int64_t pid) {
   return process;
 }
 
-std::optional<bool> MapsFile(std::int64_t pid, std::string_view name, std::span<const std::uint64_t> inodes) {
+std::optional<std::set<std::uint64_t>> MappedFiles(std::int64_t pid, std::string_view name) {
   const absl::StatusOr<std::string> folder = FolderOfProcess(pid);
   if (!folder.ok()) return std::nullopt;
   std::ifstream maps(*folder + "/maps");
   bool has_lines = false;
+  std::set<std::uint64_t> inodes;
   for (std::string line; std::getline(maps, line);) {
     has_lines = true;
     unsigned long long inode = 0;
     if (line.find(name) != std::string::npos &&
-        std::sscanf(line.c_str(), "%*x-%*x %*s %*x %*x:%*x %llu", &inode) == 1 &&
-        std::find(inodes.begin(), inodes.end(), inode) != inodes.end()) {
-      return true;
+        std::sscanf(line.c_str(), "%*x-%*x %*s %*x %*x:%*x %llu", &inode) == 1) {
+      inodes.insert(inode);
     }
   }
-  return has_lines && !maps.bad() ? std::optional(false) : std::nullopt;
+  return has_lines && !maps.bad() ? std::optional(std::move(inodes)) : std::nullopt;
 }
 
 std::optional<std::uint32_t> ProcessOwner(std::int64_t pid) {

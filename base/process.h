@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -30,8 +30,9 @@ absl::StatusOr<Process> HoldProcess(std::int64_t pid);
 /// Field 22 of /proc/PID/stat.
 absl::StatusOr<std::uint64_t> ProcessStartTime(std::int64_t pid);
 
-/// Whether a process maps one of these files, which are named `name`; nothing: it may not be looked at.
-std::optional<bool> MapsFile(std::int64_t pid, std::string_view name, std::span<const std::uint64_t> inodes);
+/// The inodes of the files that a process maps and whose paths have `name` in them; nothing: it may not be
+/// looked at. The time is that of the process's number of mappings.
+std::optional<std::set<std::uint64_t>> MappedFiles(std::int64_t pid, std::string_view name);
 
 /// The user that a process runs as; nothing: it is gone.
 std::optional<std::uint32_t> ProcessOwner(std::int64_t pid);

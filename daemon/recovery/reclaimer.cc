@@ -169,10 +169,26 @@ bool Reclaimer::HasNoCharges(const Draining& entry) const {
   if (process.IsGone()) return true;
   const bool has_grace = Clock::now() < entry.grace_ends;
   // A process that cannot be watched has the grace.
-  if (!process.pidfd || broker_.ChargesOf(entry.session->id()).empty()) return !has_grace;
-  // A program that became another one (exec) has lost its page before its socket.
-  const std::vector<std::uint64_t> pages = entry.session->pages();
-  return !pages.empty() && MapsFile(process.pid, "memfd:lgpu-client", pages) == false;
+  return !has_grace && (!process.pidfd || broker_.ChargesOf(entry.session->id()).empty());
+}
+
+// A program that became another one (exec) has lost its page before its socket.
+bool Reclaimer::FindUnmapped(std::vector<Draining>& draining) {
+  std::vector<std::shared_ptr<SessionState>> living;
+  for (const Draining& entry : draining) {
+    if (!entry.is_gone && entry.session->process().pidfd && !entry.session->pages().empty() &&
+        !broker_.ChargesOf(entry.session->id()).empty()) {
+      living.push_back(entry.session);
+    }
+  }
+  const std::map<SessionId, bool> maps = search_.Look(living);
+  bool found = false;
+  for (Draining& entry : draining) {
+    const auto session = maps.find(entry.session->id());
+    if (session == maps.end() || session->second) continue;
+    entry.is_gone = found = true;
+  }
+  return found;
 }
 
 bool Reclaimer::IsListed(const SessionState& session) const {
@@ -227,7 +243,7 @@ void Reclaimer::Run() {
     Finish(draining, /*were_absent=*/false, stopping);
     Finish(draining, /*were_absent=*/true, stopping);
     if (stopping) return;
-    WaitForWork(draining, !confirmed);
+    if (!FindUnmapped(draining)) WaitForWork(draining, !confirmed);
   }
 }
 

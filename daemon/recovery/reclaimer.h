@@ -12,6 +12,7 @@
 #include "base/mutex.h"
 #include "base/thread.h"
 #include "daemon/leases/lease_table.h"
+#include "daemon/recovery/page_search.h"
 #include "daemon/server/poll_waker.h"
 #include "daemon/sessions/session_state.h"
 
@@ -70,8 +71,10 @@ class Reclaimer {
   void Finish(std::vector<Draining>& draining, bool were_absent, bool stopping);
   void TakeOut(SessionState& session);
   /// Charged memory is the program's own: it is back when the process is gone, or maps the client page no
-  /// more, and the driver lists none of it.
+  /// more (FindUnmapped), and the driver lists none of it.
   bool HasNoCharges(const Draining& entry) const;
+  /// Marks sessions whose living process maps none of their pages. True: there are some.
+  bool FindUnmapped(std::vector<Draining>& draining);
   /// Whether the driver lists memory of the gone process. A later process with its pid does not count.
   bool IsListed(const SessionState& session) const;
   /// Whether memory that a gone session charged may be open in another program of its lease, by the counts
@@ -86,6 +89,7 @@ class Reclaimer {
   std::vector<Draining> adopted_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionId, std::shared_ptr<SessionState>> watched_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  PageSearch search_;  // of the thread
   Thread thread_;
 };
 

@@ -211,28 +211,30 @@ void Recovery::EndUnwatched(Clock::time_point now) {
 }
 
 void Recovery::EndAbandoned() {
-  const std::set<SessionId> before = std::exchange(abandoned_, {});
+  std::vector<std::shared_ptr<SessionState>> living;
   for (const std::shared_ptr<SessionState>& session : parts_.sessions.All()) {
-    const std::vector<std::uint64_t> pages = session->pages();
-    if (session->phase() == SessionState::Phase::kAbsent && !session->end_request().ok()) {
+    if (session->phase() != SessionState::Phase::kAbsent) continue;
+    if (!session->end_request().ok()) {
       parts_.reclaimer.EndAbsent(session, /*is_gone=*/false);  // with a grace, as for a connected session
-      continue;
-    }
-    if (session->phase() != SessionState::Phase::kAbsent || pages.empty() || !session->process().pidfd) {
-      continue;
-    }
-    const std::optional<bool> maps = MapsFile(session->process().pid, "memfd:lgpu-client", pages);
-    // The pid is its own only while it lives.
-    if (session->process().IsGone()) {
+    } else if (session->process().IsGone()) {
       parts_.reclaimer.EndAbsent(session, /*is_gone=*/true);
-      continue;
+    } else if (session->process().pidfd && !session->pages().empty()) {
+      living.push_back(session);
     }
-    if (maps != false) continue;
-    // Two looks must agree: /proc is no snapshot of a process that maps and unmaps meanwhile.
-    if (before.contains(session->id())) {
+  }
+  const std::map<SessionId, bool> maps = search_.Look(living);
+  const std::set<SessionId> before = std::exchange(abandoned_, {});
+  for (const std::shared_ptr<SessionState>& session : living) {
+    const SessionId id = session->id();
+    const auto found = maps.find(id);
+    const bool was_abandoned = before.contains(id);
+    if (found == maps.end()) {
+      if (was_abandoned) abandoned_.insert(id);
+    } else if (!found->second && was_abandoned) {
+      // Two looks must agree: /proc is no snapshot of a process that maps and unmaps meanwhile.
       parts_.reclaimer.EndAbsent(session, /*is_gone=*/true);
-    } else {
-      abandoned_.insert(session->id());
+    } else if (!found->second) {
+      abandoned_.insert(id);
     }
   }
 }

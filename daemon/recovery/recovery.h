@@ -12,6 +12,7 @@
 #include "allocator/broker/broker.h"
 #include "daemon/recovery/journal.h"
 #include "daemon/recovery/lease_recovery.h"
+#include "daemon/recovery/page_search.h"
 #include "daemon/recovery/recovery_parts.h"
 #include "daemon/sessions/session_state.h"
 
@@ -64,6 +65,7 @@ class Recovery {
   std::set<std::string> unexplained_;
   std::map<std::string, std::string> doubted_;  // at the start; uuid and reason
   std::map<SessionId, Clock::time_point> unwatched_since_;
+  PageSearch search_;
   std::set<SessionId> abandoned_;  // by one look; a second one must agree
   Clock::time_point started_ = Clock::now();
   Clock::time_point next_look_ = Clock::now();

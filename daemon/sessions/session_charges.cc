@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -127,8 +129,9 @@ bool Session::KeepsCharges() const {
   const bool charges_some = std::any_of(charges.begin(), charges.end(),
                                         [](const Broker::Charged& charge) { return !charge.lent.is_zero(); });
   const Process& process = state_->process();
-  return charges_some && !process.IsGone() &&
-         MapsFile(process.pid, "memfd:lgpu-client", state_->pages()) != false;
+  if (!charges_some || process.IsGone()) return false;
+  const std::optional<std::set<std::uint64_t>> mapped = MappedFiles(process.pid, kClientPageFile);
+  return !mapped || MapsOneOf(state_->pages(), *mapped);
 }
 
 }  // namespace lgpu::daemon

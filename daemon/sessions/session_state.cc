@@ -46,6 +46,10 @@ std::vector<std::uint64_t> SessionState::pages() const {
   return pages;
 }
 
+bool MapsOneOf(const std::vector<std::uint64_t>& pages, const std::set<std::uint64_t>& mapped) {
+  return std::any_of(pages.begin(), pages.end(), [&](std::uint64_t page) { return mapped.contains(page); });
+}
+
 void SessionState::ClosePageFds() {
   stats_page_.CloseFd();
   client_page_.CloseFd();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -112,6 +113,11 @@ class SessionState {
   std::atomic<bool> loss_is_known_{false};
   Mutex stats_mutex_;  // one writer of the stats page at a time
 };
+
+/// In the names of client pages, as /proc shows them.
+constexpr std::string_view kClientPageFile = "memfd:lgpu-client";
+/// Whether one of `pages` is among the files that a process maps.
+bool MapsOneOf(const std::vector<std::uint64_t>& pages, const std::set<std::uint64_t>& mapped);
 
 /// A SessionDirectory finds sessions by id and by token. A session takes a place of its user's share from Add
 /// to Remove: with a connection, absent or draining, since it has descriptors in each of these states.
