@@ -190,15 +190,15 @@ void LeaseSession::Take(const wire::Frame& frame) {
     request->is_done = true;
     request->is_granted = charged->code == 0;
     if (request->is_abandoned) {
-      if (request->is_granted) {
-        ++late_grants_;
-        const wire::Frame back{
-            .body = wire::Uncharge{.card_uuid = cards_[static_cast<std::size_t>(request->card)].uuid,
-                                   .bytes = request->bytes,
-                                   .kind = request->kind}};
-        if (!channel_.Send(wire::Encode(back), {}, Clock::now() + kSendPatience).ok()) Lose();
-      }
-      requests_.erase(request);
+      const wire::Frame back{
+          .body = wire::Uncharge{.card_uuid = cards_[static_cast<std::size_t>(request->card)].uuid,
+                                 .bytes = request->bytes,
+                                 .kind = request->kind}};
+      const bool is_granted = request->is_granted;
+      requests_.erase(request);  // first: Lose erases every abandoned request
+      if (!is_granted) return;
+      ++late_grants_;
+      if (!channel_.Send(wire::Encode(back), {}, Clock::now() + kSendPatience).ok()) Lose();
     } else if (request->is_granted) {
       // Counted here, and not by the caller: the next attestation includes it.
       Count(request->card, request->kind, request->bytes);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -135,6 +137,16 @@ TEST_F(LeaseSessionTest, ARefusalBecauseOfALateGrantIsAskedAgain) {
   EXPECT_TRUE(Charge(session, 40 * kMiB)) << "the late one is granted before, and goes back";
   EXPECT_TRUE(DaemonHas(42 * kMiB));
   EXPECT_FALSE(Charge(session, 40 * kMiB)) << "that is a refusal";
+}
+
+TEST_F(LeaseSessionTest, ALateGrantThatCannotGoBackIsForgotten) {
+  LeaseSession session(Options(std::chrono::milliseconds(0)));
+  ASSERT_TRUE(Charge(session, 2 * kMiB));
+  daemon_.answer_after = 1;
+  EXPECT_FALSE(Charge(session, 4 * kMiB)) << "its deadline is over";
+  daemon_.ends_with_late = true;
+  EXPECT_TRUE(Charge(session, 2 * kMiB)) << "by the next connection";
+  EXPECT_TRUE(DaemonHas(4 * kMiB)) << "the late grant is not attested";
 }
 
 TEST_F(LeaseSessionTest, ASessionThatTheDaemonDoesNotKnowIsOver) {

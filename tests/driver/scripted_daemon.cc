@@ -17,8 +17,8 @@ constexpr char kToken[] = "token";
 
 }  // namespace
 
-ScriptedDaemon::ScriptedDaemon(std::string directory, std::uint64_t limit, std::string uuid)
-    : directory_(std::move(directory)), limit_(limit), uuid_(std::move(uuid)) {
+ScriptedDaemon::ScriptedDaemon(std::string directory, std::uint64_t bytes, std::string uuid)
+    : limit(bytes), directory_(std::move(directory)), uuid_(std::move(uuid)) {
   Start();
 }
 
@@ -78,19 +78,24 @@ bool ScriptedDaemon::Answer(wire::Channel& channel, const wire::Frame& frame) {
     wire::LogicalDevice device;
     device.id = 7;
     device.card_uuid = uuid_;
-    device.memory_limit_bytes = limit_;
+    device.memory_limit_bytes = limit;
     wire::Attached attached;
     attached.request_id = attach->request_id;
-    attached.lease.emplace().devices.push_back(device);
+    attached.code = attach_code;
+    if (attach_code == 0) attached.lease.emplace().devices.push_back(device);
     Send(channel, {.body = std::move(attached)});
   } else if (const auto* const charge = frame.Get<wire::Charge>()) {
     ++charges;
+    imports = client_->imports.load();
     if (answer_after > 0) {
       --answer_after;
       late_.push_back(*charge);
       return true;
     }
+    const bool ends = !late_.empty() && ends_with_late;
+    if (ends) ::shutdown(channel.fd(), SHUT_RD);  // the client's further frames fail
     for (const wire::Charge& late : std::exchange(late_, {})) Decide(channel, late);
+    if (ends) return false;
     Decide(channel, *charge);
   } else if (const auto* const uncharge = frame.Get<wire::Uncharge>()) {
     charged -= uncharge->bytes;
@@ -105,8 +110,9 @@ bool ScriptedDaemon::Answer(wire::Channel& channel, const wire::Frame& frame) {
     charged = 0;
     for (const wire::ChargeAttest::Total& total : attest->totals) charged += total.bytes;
     attested = charged.load();
+    stats_->devices[0].held = charged.load();
   } else if (frame.Get<wire::Attest>() != nullptr) {
-    Send(channel, {.body = wire::Attested{}});
+    if (attests) Send(channel, {.body = wire::Attested{}});
   }
   return true;
 }
@@ -121,9 +127,9 @@ void ScriptedDaemon::Welcome(wire::Channel& channel, const wire::Hello& hello) {
   LGPU_CHECK(words.ok());
   words_ = *std::move(words);
   stats_->devices[0].id = 7;
-  stats_->devices[0].limit = limit_;
+  stats_->devices[0].limit = limit.load();
   stats_->devices[0].held = charged.load();
-  stats_->devices[0].card_free = limit_;
+  stats_->devices[0].card_free = limit.load();
   wire::Welcome welcome;
   welcome.protocol_version = wire::Protocol::kProtocolVersion;
   welcome.session_id = 3;
@@ -137,7 +143,7 @@ void ScriptedDaemon::Welcome(wire::Channel& channel, const wire::Hello& hello) {
 }
 
 void ScriptedDaemon::Decide(wire::Channel& channel, const wire::Charge& charge) {
-  const bool fits = charge.bytes <= limit_ - charged;
+  const bool fits = charge.bytes <= limit - charged;
   if (fits) {
     charged += charge.bytes;
     const std::uint64_t lent = lends.exchange(0);
@@ -146,6 +152,7 @@ void ScriptedDaemon::Decide(wire::Channel& channel, const wire::Charge& charge) 
     words_->cards[0].free += lent;
   }
   stats_->devices[0].held = charged.load();
+  if (half_writes_stats && stats_->epoch % 2 == 0) ++stats_->epoch;
   wire::Charged charged_frame;
   charged_frame.request_id = charge.request_id;
   charged_frame.code = fits ? 0 : 8;

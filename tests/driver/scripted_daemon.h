@@ -22,17 +22,23 @@ class ScriptedDaemon {
  public:
   static constexpr char kUuid[] = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f";
 
-  ScriptedDaemon(std::string directory, std::uint64_t limit, std::string uuid = kUuid);
+  ScriptedDaemon(std::string directory, std::uint64_t bytes, std::string uuid = kUuid);
   ~ScriptedDaemon() { Kill(); }
 
   /// As SIGKILL: the connection ends without a word.
   void Kill();
   void Start();
 
-  std::atomic<std::uint64_t> charged{0};      // as the daemon counts it, lent bytes included
-  std::atomic<std::uint64_t> lends{0};        // put into `free` at the next granted charge
-  std::atomic<int> charges{0}, uncharges{0};  // frames that came
-  std::atomic<int> answer_after{0};           // so many further charges are answered late: with the next one
+  std::atomic<std::uint64_t> limit;            // read at a connection and a charge
+  std::atomic<std::uint64_t> charged{0};       // as the daemon counts it, lent bytes included
+  std::atomic<std::uint64_t> lends{0};         // put into `free` at the next granted charge
+  std::atomic<int> charges{0}, uncharges{0};   // frames that came
+  std::atomic<int> answer_after{0};            // so many further charges are answered late: with the next one
+  std::atomic<bool> ends_with_late{false};     // after late answers, reading no more before them
+  std::atomic<bool> half_writes_stats{false};  // the stats page's epoch stays odd
+  std::atomic<int> attach_code{0};             // why it refuses Attach; 0: it does not
+  std::atomic<bool> attests{true};             // false: it never answers an attestation
+  std::atomic<std::uint64_t> imports{0};       // the client's, as its page said at the last charge
   std::atomic<bool> knows_session{true};
   std::atomic<std::uint64_t> attested{0};
 
@@ -45,7 +51,6 @@ class ScriptedDaemon {
   void Send(wire::Channel& channel, const wire::Frame& frame);
 
   const std::string directory_;
-  const std::uint64_t limit_;
   const std::string uuid_;
   UniqueFd listener_;
   std::atomic<int> connection_{-1};
