@@ -294,7 +294,8 @@ std::optional<LeaseSession::Figures> LeaseSession::FiguresOf(int card) {
 }
 
 void LeaseSession::NoteExit() {
-  if (!is_attached_.load(std::memory_order_acquire)) return;
+  // A child by a bare system call did not abandon this session, and does not have its pages.
+  if (!is_attached_.load(std::memory_order_acquire) || process_ != ::getpid()) return;
   page_->exiting.store(1, std::memory_order_relaxed);
 }
 

@@ -1,6 +1,8 @@
 #ifndef LGPU_CLIENT_DRIVER_LEASE_SESSION_H_
 #define LGPU_CLIENT_DRIVER_LEASE_SESSION_H_
 
+#include <sys/types.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -26,7 +28,7 @@ using wire::ChargeKind;
 /// the program takes from the driver (docs/protocol.md, Charging). It has no thread: it connects at the first
 /// call that needs the daemon, and a restarted daemon is joined again by the next such call.
 ///
-/// Thread-safety: all methods, from any thread. In a forked child only Abandon.
+/// Thread-safety: all methods, from any thread. In a forked child only Abandon and NoteExit.
 class LeaseSession {
  public:
   using Clock = std::chrono::steady_clock;
@@ -72,7 +74,8 @@ class LeaseSession {
   /// not attached.
   std::optional<Figures> FiguresOf(int card);
 
-  /// The process has begun to end by itself: lgpud need not report a lost program.
+  /// The process has begun to end by itself: lgpud need not report a lost program. Nothing happens in a
+  /// child, however it was made.
   void NoteExit();
 
   /// In a forked child: closes the parent's connection, silently. The object is of no use after that.
@@ -119,7 +122,8 @@ class LeaseSession {
   CardCharges& Words(int card) const { return page_->charges.cards[static_cast<std::size_t>(card)]; }
 
   const Options options_;
-  std::atomic<bool> is_attached_{false};  // once: cards_ and the pages are there, for good
+  std::atomic<bool> is_attached_{false};  // once: process_, cards_ and the pages are there, for good
+  pid_t process_ = 0;                     // that attached
   std::vector<Card> cards_;
   SharedPage<const StatsPage> stats_;
   SharedPage<ClientPage> page_;

@@ -129,6 +129,7 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
     token_ = welcome->session_token.bytes;
     stats_ = *std::move(stats);
     page_ = *std::move(page);
+    process_ = ::getpid();
     if (const Joining attached = Attach(channel, deadline); attached != Joining::kDone) return attached;
   }
   channel_ = std::move(channel);

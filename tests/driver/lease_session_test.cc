@@ -1,6 +1,10 @@
 #include "client/driver/lease_session.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -157,6 +161,21 @@ TEST_F(LeaseSessionTest, ASessionThatTheDaemonDoesNotKnowIsOver) {
   daemon_.Start();
   EXPECT_FALSE(Charge(session, 2 * kMiB));
   EXPECT_FALSE(Charge(session, 2 * kMiB));
+}
+
+TEST_F(LeaseSessionTest, AChildOfTheBareSystemCallEndsInPeace) {
+  LeaseSession session(Options());
+  ASSERT_TRUE(Charge(session, 2 * kMiB));
+  // No handler of pthread_atfork runs, and the child has no shared pages.
+  const long child = ::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    session.NoteExit();
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(static_cast<pid_t>(child), &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(LeaseSessionTest, ThreadsShareOneConnection) {
