@@ -45,6 +45,11 @@ void ForgetParent() {
   is_looked_up.store(false);
 }
 
+// As the CUDA library does: a program that asks NVML alone, or both, is no lost one at its end.
+[[gnu::destructor]] void NoteExit() {
+  if (LeaseSession* const session = the_session.load()) session->NoteExit();
+}
+
 /// This process's session; null without a lease.
 LeaseSession* Session() {
   if (is_looked_up.load(std::memory_order_acquire)) return the_session.load(std::memory_order_relaxed);

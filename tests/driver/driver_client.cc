@@ -458,6 +458,18 @@ std::string Obey(std::istringstream& words) {
     const Result result = Call("cuMemGetInfo_v2", "cuMemGetInfo", 3020, &free, &total);
     return result == kSuccess ? "ok " + std::to_string(free) + " " + std::to_string(total) : Answer(result);
   }
+  if (verb == "nvml_info") {
+    void* const nvml = ::dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (nvml == nullptr) return "error no NVML";
+    void* device = nullptr;
+    unsigned long long memory[3] = {};  // total, free, used
+    reinterpret_cast<int (*)()>(::dlsym(nvml, "nvmlInit_v2"))();
+    reinterpret_cast<int (*)(unsigned, void**)>(::dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2"))(0, &device);
+    const Result result = reinterpret_cast<Result (*)(void*, unsigned long long*)>(
+        ::dlsym(nvml, "nvmlDeviceGetMemoryInfo"))(device, memory);
+    return result == kSuccess ? "ok " + std::to_string(memory[1]) + " " + std::to_string(memory[0])
+                              : Answer(result);
+  }
   if (verb == "total") {
     std::size_t total = 0;
     const Result result = Call("cuDeviceTotalMem_v2", "cuDeviceTotalMem", 3020, &total, Device{0});

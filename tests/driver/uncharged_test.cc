@@ -39,6 +39,19 @@ TEST_F(UnchargedTest, ANormalEndIsAClosedSessionAndAKillALostOne) {
   EXPECT_EQ(Stats().sessions_lost_total(), 1u);
 }
 
+TEST_F(UnchargedTest, ANormalEndOfAProgramThatAsksNvmlLosesNoSession) {
+  StartMachine();
+  const std::string lease = CreateLease("64MiB");
+  auto ends = StartIn(lease);
+  EXPECT_EQ(Ask(*ends, absl::StrCat("alloc a plain ", 20 * kMiB)), "ok");
+  EXPECT_EQ(Ask(*ends, "nvml_info"), absl::StrCat("ok ", 44 * kMiB, " ", 64 * kMiB));
+  EXPECT_EQ(Stats().leases(0).sessions_size(), 2) << "one for each library";
+  End(*ends);
+  EXPECT_TRUE(Eventually([&] { return Stats().leases(0).sessions_size() == 0; }));
+  EXPECT_EQ(Stats().sessions_lost_total(), 0u);
+  EXPECT_THAT(Events(lease), Not(HasSubstr("without closing")));
+}
+
 TEST_F(UnchargedTest, ReportNamesTheProgramAndLeavesItAlone) {
   StartMachine(Config("report"));
   auto client = Start("64MiB", {Client("dlopen"), "dlopen", "libcuda.so.1"});
