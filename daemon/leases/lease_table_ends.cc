@@ -6,15 +6,16 @@
 namespace lgpu::daemon {
 
 void LeaseTable::SessionLost(SessionState& session) {
+  session.NoteLoss();
   MutexLock lock(mutex_);
-  if (!session.is_exiting()) ++lost_sessions_;
+  if (!session.ended_by_itself()) ++lost_sessions_;
   const auto found = leases_.find(session.lease());
   if (found == leases_.end()) return;
   Lease& lease = found->second;
   lease.live.erase(session.id());
   lease.draining.insert(session.id());
   if (lease.live.empty() && !lease.lasting) lease.ending = true;
-  if (session.is_exiting()) return;  // SessionGone tells its end, as that of any program that closes
+  if (session.ended_by_itself()) return;  // SessionGone tells its end, as that of any program that closes
   Tell(v1::Event::KIND_SESSION_LOST, lease, &session,
        absl::StrCat(session.identity().command, " (pid ", session.process().pid, ") of lease ", lease.name,
                     " ended without closing; ", FormatBytes(broker_.Held(session.id())), " are draining"));
@@ -38,7 +39,7 @@ void LeaseTable::SessionGone(SessionState& session) {
     const auto found = leases_.find(session.lease());
     if (found == leases_.end()) return;
     Lease& lease = found->second;
-    const bool was_lost = lease.draining.erase(session.id()) > 0 && !session.is_exiting();
+    const bool was_lost = lease.draining.erase(session.id()) > 0 && !session.ended_by_itself();
     lease.live.erase(session.id());
     NoteSessionGone(session.id());
     Tell(was_lost ? v1::Event::KIND_SESSION_GONE : v1::Event::KIND_SESSION_CLOSED, lease, &session,

@@ -119,7 +119,9 @@ bool SessionState::has_lost_context() const {
   return client_page_->context_lost.load(std::memory_order_relaxed) != 0;
 }
 
-bool SessionState::is_exiting() const { return client_page_->exiting.load(std::memory_order_relaxed) != 0; }
+void SessionState::NoteLoss() {
+  ended_by_itself_.store(client_page_->exiting.load(std::memory_order_relaxed) != 0);
+}
 
 bool SessionState::TakeLostContext() { return has_lost_context() && !loss_is_known_.exchange(true); }
 

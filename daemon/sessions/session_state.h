@@ -66,8 +66,11 @@ class SessionState {
   bool has_lost_context() const;
   /// True once, when that is first seen.
   bool TakeLostContext();
-  /// The program says that it has begun to end by itself.
-  bool is_exiting() const;
+  /// Its connection ended without Close. Whether its program says that it has begun to end by itself is read
+  /// now, once: the program may write the word at any time.
+  void NoteLoss();
+  /// What was read then.
+  bool ended_by_itself() const { return ended_by_itself_.load(); }
 
   Phase phase() const;
   LeaseKey lease() const;
@@ -111,6 +114,7 @@ class SessionState {
   LeaseKey lease_ ABSL_GUARDED_BY(mutex_);
   absl::Status end_request_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> loss_is_known_{false};
+  std::atomic<bool> ended_by_itself_{false};
   Mutex stats_mutex_;  // one writer of the stats page at a time
 };
 

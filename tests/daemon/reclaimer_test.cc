@@ -4,7 +4,9 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <thread>
 
@@ -45,6 +47,12 @@ class ReclaimerTest : public ::testing::Test {
     reclaimer_->Adopt(session);
   }
 
+  std::ptrdiff_t Told(v1::Event::Kind kind) {
+    const EventLog::Batch told = parts_.events().Read(0, kUid, 64);
+    return std::count_if(told.events.begin(), told.events.end(),
+                         [&](const v1::Event& event) { return event.kind() == kind; });
+  }
+
   bool IsFree() {
     return parts_.sessions().size() == 0 && parts_.leases().size() == 0 &&
            parts_.FreeOfCard() == DaemonParts::kCard;
@@ -64,6 +72,20 @@ TEST_F(ReclaimerTest, ASessionWhoseProcessIsGoneIsFreeWithoutTheGrace) {
   EXPECT_TRUE(Eventually([&] { return IsFree(); }));
   EXPECT_EQ(parts_.leases().lost_sessions(), 1u);
   EXPECT_EQ(parts_.leases().end_counts().by_exit, 1u);
+}
+
+TEST_F(ReclaimerTest, AWordWrittenAfterTheLossChangesNothing) {
+  Start(std::chrono::hours(1));
+  const std::shared_ptr<SessionState> session = StartSession();
+  Lose(session);
+  auto page = SharedPages::OpenClientPage(UniqueFd(::dup(session->client_page().fd())));
+  ASSERT_TRUE(page.ok());
+  (*page)->exiting = 1;
+  child_.Kill();
+  EXPECT_TRUE(Eventually([&] { return IsFree(); }));
+  EXPECT_EQ(parts_.leases().lost_sessions(), 1u);
+  EXPECT_EQ(Told(v1::Event::KIND_SESSION_GONE), 1) << "as it was told when it was lost";
+  EXPECT_EQ(Told(v1::Event::KIND_SESSION_CLOSED), 0);
 }
 
 TEST_F(ReclaimerTest, ASessionWhoseProcessLivesIsFreeAfterTheGrace) {
