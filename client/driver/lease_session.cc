@@ -13,6 +13,9 @@ namespace {
 constexpr std::chrono::milliseconds kAnswerSlack{1000};
 // How long the first connection waits for a daemon that may be busy.
 constexpr std::chrono::milliseconds kJoinPatience{2000};
+// A daemon writes its figures in less time than so many readings; a killed one may have left them half
+// written.
+constexpr int kReadings = 1000;
 // No frame of the shim's waits longer for room in the socket.
 constexpr std::chrono::milliseconds kSendPatience{500};
 
@@ -274,10 +277,10 @@ std::optional<LeaseSession::Figures> LeaseSession::FiguresOf(int card) {
   if (card == kNoCard || !Join()) return std::nullopt;
   AwaitUncharges();
   const Card& asked = cards_[static_cast<std::size_t>(card)];
-  std::uint64_t limit = 0, held = 0, unused = 0, card_free = 0, epoch = 0;
-  do {
+  std::uint64_t limit = 0, held = 0, unused = 0, card_free = 0;
+  for (int reading = 0; reading < kReadings; ++reading) {
     limit = held = 0;
-    epoch = stats_->epoch.load();
+    const std::uint64_t epoch = stats_->epoch.load();
     unused = Words(card).free.load();
     for (const StatsPage::Device& device : stats_->devices) {
       if (std::find(asked.devices.begin(), asked.devices.end(), device.id.load()) == asked.devices.end()) {
@@ -287,7 +290,8 @@ std::optional<LeaseSession::Figures> LeaseSession::FiguresOf(int card) {
       held += device.held.load();
       card_free = device.card_free.load();
     }
-  } while (epoch % 2 != 0 || epoch != stats_->epoch.load());
+    if (epoch % 2 == 0 && epoch == stats_->epoch.load()) break;
+  }
   held -= std::min(held, unused);
   const std::uint64_t left = limit - std::min(limit, held);
   return Figures{.limit = limit, .free = std::min(left, card_free + unused)};

@@ -70,8 +70,8 @@ class LeaseSession {
   struct Figures {
     std::uint64_t limit = 0, free = 0;
   };
-  /// The lease's limit and free bytes on the card; bytes that this process gave back count as free. Nothing:
-  /// not attached.
+  /// The lease's limit and free bytes on the card; bytes that this process gave back count as free. Of a
+  /// daemon that was killed while it wrote them: as they are. Nothing: not attached.
   std::optional<Figures> FiguresOf(int card);
 
   /// The process has begun to end by itself: lgpud need not report a lost program. Nothing happens in a

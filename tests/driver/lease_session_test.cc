@@ -112,6 +112,13 @@ TEST_F(LeaseSessionTest, ARestartedDaemonIsToldTheCharges) {
   EXPECT_FALSE(Charge(session, 4 * kMiB));
 }
 
+TEST_F(LeaseSessionTest, FiguresOfAHalfWrittenPageAreToldAsTheyAre) {
+  LeaseSession session(Options());
+  daemon_.half_writes_stats = true;  // as a daemon that was killed while it wrote
+  ASSERT_TRUE(Charge(session, 20 * kMiB));
+  EXPECT_EQ(session.FiguresOf(0)->free, 44 * kMiB);
+}
+
 TEST_F(LeaseSessionTest, AChargeWaitsForADaemonThatIsBeingRestarted) {
   LeaseSession session(Options(std::chrono::seconds(5)));
   ASSERT_TRUE(Charge(session, 4 * kMiB));
