@@ -13,6 +13,10 @@ namespace {
 constexpr std::chrono::milliseconds kAnswerSlack{1000};
 // How long the first connection waits for a daemon that may be busy.
 constexpr std::chrono::milliseconds kJoinPatience{2000};
+// A program that asks for figures while lgpud is away waits so long for a new one, and then asks it no more
+// for a while.
+constexpr std::chrono::milliseconds kLookPatience{100};
+constexpr std::chrono::milliseconds kLookPause{1000};
 // A daemon writes its figures in less time than so many readings; a killed one may have left them half
 // written.
 constexpr int kReadings = 1000;
@@ -167,7 +171,7 @@ void LeaseSession::Await(Lock& lock, const Request& request, Clock::time_point d
   }
 }
 
-void LeaseSession::Receive(Lock& lock, Clock::time_point deadline) {
+bool LeaseSession::Receive(Lock& lock, Clock::time_point deadline) {
   is_reading_ = true;
   lock.unlock();
   std::string_view bytes;
@@ -183,6 +187,7 @@ void LeaseSession::Receive(Lock& lock, Clock::time_point deadline) {
     Lose();
   }
   changed_.notify_all();
+  return is_frame;
 }
 
 void LeaseSession::Take(const wire::Frame& frame) {
@@ -273,9 +278,19 @@ void LeaseSession::AwaitUncharges() {
   requests_.erase(request);
 }
 
+void LeaseSession::FollowDaemon() {
+  Lock lock(mutex_);
+  // The end of a connection is seen by reading alone; a thread that reads now sees it by itself.
+  while (state_ == State::kJoined && !is_reading_ && Receive(lock, wire::Channel::kAtOnce)) {
+  }
+  if (state_ != State::kAway || Clock::now() < next_look_) return;
+  if (!EnsureJoined(lock, Clock::now() + kLookPatience)) next_look_ = Clock::now() + kLookPause;
+}
+
 std::optional<LeaseSession::Figures> LeaseSession::FiguresOf(int card) {
   if (card == kNoCard || !Join()) return std::nullopt;
   AwaitUncharges();
+  FollowDaemon();
   const Card& asked = cards_[static_cast<std::size_t>(card)];
   std::uint64_t limit = 0, held = 0, unused = 0, card_free = 0;
   for (int reading = 0; reading < kReadings; ++reading) {

@@ -26,7 +26,8 @@ using wire::ChargeKind;
 
 /// A LeaseSession is the shim's session with lgpud: it attaches to one lease and charges device memory that
 /// the program takes from the driver (docs/protocol.md, Charging). It has no thread: it connects at the first
-/// call that needs the daemon, and a restarted daemon is joined again by the next such call.
+/// call that needs the daemon, and a restarted daemon is joined again by the next such call, or by one that
+/// asks for figures.
 ///
 /// Thread-safety: all methods, from any thread. In a forked child only Abandon and NoteExit.
 class LeaseSession {
@@ -70,8 +71,9 @@ class LeaseSession {
   struct Figures {
     std::uint64_t limit = 0, free = 0;
   };
-  /// The lease's limit and free bytes on the card; bytes that this process gave back count as free. Of a
-  /// daemon that was killed while it wrote them: as they are. Nothing: not attached.
+  /// The lease's limit and free bytes on the card; bytes that this process gave back count as free. Those
+  /// of a daemon that was started again, as soon as it can be joined; until then the last ones, as a killed
+  /// daemon left them. Nothing: not attached.
   std::optional<Figures> FiguresOf(int card);
 
   /// The process has begun to end by itself: lgpud need not report a lost program. Nothing happens in a
@@ -112,9 +114,12 @@ class LeaseSession {
   bool SendCharge(Lock& lock, std::list<Request>::iterator request, const char* call,
                   Clock::time_point deadline);
   void Await(Lock& lock, const Request& request, Clock::time_point deadline);
-  void Receive(Lock& lock, Clock::time_point deadline);
+  /// False: no frame came.
+  bool Receive(Lock& lock, Clock::time_point deadline);
   void Take(const wire::Frame& frame);
   void Lose();
+  /// Joins a daemon that was started again since; briefly, and not at each call while there is none.
+  void FollowDaemon();
   /// Waits until the daemon has counted the earlier Uncharges.
   void AwaitUncharges();
   bool TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind);
@@ -140,7 +145,8 @@ class LeaseSession {
   std::condition_variable changed_;
   State state_ = State::kFresh;
   wire::Channel channel_;
-  bool is_reading_ = false;  // a thread is in channel_.Receive
+  bool is_reading_ = false;        // a thread is in channel_.Receive
+  Clock::time_point next_look_{};  // for a new daemon, by FiguresOf
   std::list<Request> requests_;
   std::uint64_t late_grants_ = 0;  // given back: their callers had given up
   std::uint64_t next_request_ = 1;

@@ -112,6 +112,19 @@ TEST_F(LeaseSessionTest, ARestartedDaemonIsToldTheCharges) {
   EXPECT_FALSE(Charge(session, 4 * kMiB));
 }
 
+TEST_F(LeaseSessionTest, FiguresOfARestartedDaemonAreToldAtOnce) {
+  LeaseSession session(Options());
+  ASSERT_TRUE(Charge(session, 20 * kMiB));
+  ASSERT_EQ(session.FiguresOf(0)->free, 44 * kMiB);
+  daemon_.Kill();
+  EXPECT_EQ(session.FiguresOf(0)->free, 44 * kMiB) << "the last that is known";
+  daemon_.limit = 32 * kMiB;
+  daemon_.Start();
+  EXPECT_TRUE(Eventually([&] { return session.FiguresOf(0)->limit == 32 * kMiB; }));
+  EXPECT_EQ(session.FiguresOf(0)->free, 12 * kMiB);
+  EXPECT_EQ(daemon_.attested, 20 * kMiB);
+}
+
 TEST_F(LeaseSessionTest, FiguresOfAHalfWrittenPageAreToldAsTheyAre) {
   LeaseSession session(Options());
   daemon_.half_writes_stats = true;  // as a daemon that was killed while it wrote
