@@ -115,6 +115,7 @@ bool LeaseSession::Charge(int card, std::uint64_t bytes, ChargeKind kind, const 
   while (EnsureJoined(lock, deadline)) {
     const std::uint64_t late_grants = late_grants_;
     const auto request = requests_.insert(requests_.end(), {.id = next_request_++,
+                                                            .generation = generation_.load(),
                                                             .card = card,
                                                             .bytes = bytes,
                                                             .kind = kind,
@@ -125,7 +126,7 @@ bool LeaseSession::Charge(int card, std::uint64_t bytes, ChargeKind kind, const 
     }
     Await(lock, *request, deadline);
     const bool is_done = request->is_done, is_granted = request->is_granted;
-    if (!is_done && state_ == State::kJoined) {
+    if (!is_done && IsOfNow(*request)) {
       request->is_abandoned = true;
       return false;
     }
@@ -162,7 +163,7 @@ bool LeaseSession::SendCharge(Lock&, std::list<Request>::iterator request, const
 }
 
 void LeaseSession::Await(Lock& lock, const Request& request, Clock::time_point deadline) {
-  while (!request.is_done && state_ == State::kJoined && Clock::now() < deadline) {
+  while (!request.is_done && IsOfNow(request) && Clock::now() < deadline) {
     if (is_reading_) {
       changed_.wait_until(lock, deadline);
     } else {
@@ -266,7 +267,8 @@ void LeaseSession::AwaitUncharges() {
   Lock lock(mutex_);
   if (state_ != State::kJoined) return;
   // A Return of no chunks is answered, with an error, after all that was sent before it.
-  const auto request = requests_.insert(requests_.end(), {.id = next_request_++});
+  const auto request =
+      requests_.insert(requests_.end(), {.id = next_request_++, .generation = generation_.load()});
   wire::ReturnRequest barrier;
   barrier.request_id = request->id;
   const wire::Frame frame{.body = std::move(barrier)};

@@ -92,6 +92,7 @@ class LeaseSession {
   };
   struct Request {
     std::uint64_t id = 0;
+    std::uint64_t generation = 0;  // of the connection that it was sent by
     int card = 0;
     std::uint64_t bytes = 0;
     ChargeKind kind{};
@@ -113,7 +114,12 @@ class LeaseSession {
   wire::Hello Greeting() const;
   bool SendCharge(Lock& lock, std::list<Request>::iterator request, const char* call,
                   Clock::time_point deadline);
+  /// Until it is done or can have no answer any more.
   void Await(Lock& lock, const Request& request, Clock::time_point deadline);
+  /// Whether its answer can still come: another thread may have joined the next daemon meanwhile.
+  bool IsOfNow(const Request& request) const {
+    return state_ == State::kJoined && request.generation == generation_.load();
+  }
   /// False: no frame came.
   bool Receive(Lock& lock, Clock::time_point deadline);
   void Take(const wire::Frame& frame);

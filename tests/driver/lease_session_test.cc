@@ -112,6 +112,26 @@ TEST_F(LeaseSessionTest, ARestartedDaemonIsToldTheCharges) {
   EXPECT_FALSE(Charge(session, 4 * kMiB));
 }
 
+TEST_F(LeaseSessionTest, ThreadsThatWaitForAnAnswerAreAnsweredByTheNextDaemon) {
+  constexpr int kThreads = 8;
+  LeaseSession session(Options(std::chrono::seconds(5)));
+  ASSERT_TRUE(Charge(session, 2 * kMiB));
+  for (int round = 1; round <= 5; ++round) {
+    daemon_.answer_after = kThreads;
+    std::atomic<int> granted{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&] { granted += Charge(session, kMiB) ? 1 : 0; });
+    }
+    EXPECT_TRUE(Eventually([&] { return daemon_.answer_after == 0; }));
+    daemon_.Kill();
+    daemon_.Start();
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(granted, kThreads) << "in round " << round;
+  }
+  EXPECT_TRUE(DaemonHas(42 * kMiB));
+}
+
 TEST_F(LeaseSessionTest, FiguresOfARestartedDaemonAreToldAtOnce) {
   LeaseSession session(Options());
   ASSERT_TRUE(Charge(session, 20 * kMiB));
