@@ -221,10 +221,7 @@ void LeaseSession::Take(const wire::Frame& frame) {
     if (!channel_.Send(wire::Encode(trimmed), {}, Clock::now() + kSendPatience).ok()) Lose();
   } else if (const auto* const goodbye = frame.Get<wire::Goodbye>()) {
     Lose();
-    const auto code = static_cast<PlainCode>(goodbye->code);
-    const bool comes_again = code == PlainCode::kUnavailable || code == PlainCode::kDeadlineExceeded ||
-                             code == PlainCode::kResourceExhausted || code == PlainCode::kAborted;
-    if (!comes_again) state_ = State::kOver;
+    if (!MayBeAskedAgain(goodbye->code)) state_ = State::kOver;
   }
 }
 

@@ -108,6 +108,8 @@ class LeaseSession {
   Joining Connect(Clock::time_point deadline);
   Joining Attach(wire::Channel& channel, Clock::time_point deadline);
   Joining Attest(wire::Channel& channel, Clock::time_point deadline);
+  /// Whether a daemon that refused with this code may have another answer later.
+  static bool MayBeAskedAgain(int code);
   /// Sends a frame and reads the answer of a connection that no other thread has.
   Joining Ask(wire::Channel& channel, const wire::Frame& frame, wire::Frame& answer,
               wire::Channel::Descriptors& beside, Clock::time_point deadline);

@@ -59,6 +59,18 @@ bool LeaseSession::EnsureJoined(Lock& lock, Clock::time_point deadline) {
   return true;
 }
 
+bool LeaseSession::MayBeAskedAgain(int code) {
+  switch (static_cast<PlainCode>(code)) {
+    case PlainCode::kUnavailable:
+    case PlainCode::kDeadlineExceeded:
+    case PlainCode::kResourceExhausted:
+    case PlainCode::kAborted:
+      return true;
+    default:
+      return false;
+  }
+}
+
 wire::Hello LeaseSession::Greeting() const {
   wire::Hello hello;
   hello.protocol_version = wire::Protocol::kProtocolVersion;
@@ -79,15 +91,7 @@ LeaseSession::Joining LeaseSession::Ask(wire::Channel& channel, const wire::Fram
   if (!wire::Decoder(bytes).Read(answer)) return Joining::kNever;
   const auto* const goodbye = answer.Get<wire::Goodbye>();
   if (goodbye == nullptr) return Joining::kDone;
-  switch (static_cast<PlainCode>(goodbye->code)) {
-    case PlainCode::kUnavailable:
-    case PlainCode::kDeadlineExceeded:
-    case PlainCode::kResourceExhausted:
-    case PlainCode::kAborted:
-      return Joining::kAgain;
-    default:
-      return Joining::kNever;
-  }
+  return MayBeAskedAgain(goodbye->code) ? Joining::kAgain : Joining::kNever;
 }
 
 LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
@@ -147,10 +151,7 @@ LeaseSession::Joining LeaseSession::Attach(wire::Channel& channel, Clock::time_p
   }
   const auto* const attached = answer.Get<wire::Attached>();
   if (attached == nullptr) return Joining::kNever;
-  if (!attached->lease) {
-    return static_cast<PlainCode>(attached->code) == PlainCode::kUnavailable ? Joining::kAgain
-                                                                             : Joining::kNever;
-  }
+  if (!attached->lease) return MayBeAskedAgain(attached->code) ? Joining::kAgain : Joining::kNever;
   for (const wire::LogicalDevice& device : attached->lease->devices) {
     auto card = std::find_if(cards_.begin(), cards_.end(),
                              [&](const Card& known) { return known.uuid == device.card_uuid; });

@@ -203,6 +203,22 @@ TEST_F(LeaseSessionTest, ASessionThatTheDaemonDoesNotKnowIsOver) {
   EXPECT_FALSE(Charge(session, 2 * kMiB));
 }
 
+TEST_F(LeaseSessionTest, AnAttachRefusedForLackOfRoomIsAskedAgain) {
+  for (const PlainCode code : {PlainCode::kDeadlineExceeded, PlainCode::kResourceExhausted,
+                               PlainCode::kAborted, PlainCode::kUnavailable}) {
+    LeaseSession session(Options());
+    daemon_.attach_code = static_cast<int>(code);
+    EXPECT_FALSE(Charge(session, 2 * kMiB)) << daemon_.attach_code;
+    daemon_.attach_code = 0;
+    EXPECT_TRUE(Charge(session, 2 * kMiB)) << static_cast<int>(code);
+  }
+  LeaseSession session(Options());
+  daemon_.attach_code = 5;  // NOT_FOUND
+  EXPECT_FALSE(Charge(session, 2 * kMiB));
+  daemon_.attach_code = 0;
+  EXPECT_FALSE(Charge(session, 2 * kMiB));
+}
+
 TEST_F(LeaseSessionTest, AChildOfTheBareSystemCallEndsInPeace) {
   LeaseSession session(Options());
   ASSERT_TRUE(Charge(session, 2 * kMiB));
