@@ -16,6 +16,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kFirstPause{5};
 constexpr std::chrono::milliseconds kLongestPause{200};
+// How long an attestation may take: the program's other threads cannot charge meanwhile, also not what the
+// allowance has.
+constexpr std::chrono::milliseconds kAttestPatience{1000};
 
 std::string OwnCommand() {
   char text[256];
@@ -117,7 +120,9 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
   }
   if (beside.fds.size() != 2) return Joining::kAgain;  // no descriptors are left in this process now
   if (resumes) {
-    // Nothing may change the words of the old page, or the totals, until the daemon knows them.
+    // Nothing may change the words of the old page, or the totals, until the daemon knows them. A daemon that
+    // does not answer in time is asked again when other threads have had their turn.
+    deadline = std::min(deadline, Clock::now() + kAttestPatience);
     const std::unique_lock gate(totals_gate_);
     if (!SharedPages::ReplaceStatsPage(stats_, std::move(beside.fds[0])).ok() ||
         !SharedPages::ReplaceClientPage(page_, std::move(beside.fds[1])).ok()) {

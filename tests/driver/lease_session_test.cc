@@ -152,6 +152,25 @@ TEST_F(LeaseSessionTest, FiguresOfAHalfWrittenPageAreToldAsTheyAre) {
   EXPECT_EQ(session.FiguresOf(0)->free, 44 * kMiB);
 }
 
+TEST_F(LeaseSessionTest, ADaemonThatDoesNotAnswerAnAttestationStopsNoOtherThread) {
+  LeaseSession session(Options(std::chrono::seconds(30)));
+  ASSERT_TRUE(Charge(session, 2 * kMiB));
+  daemon_.Kill();
+  daemon_.attests = false;
+  daemon_.Start();
+  std::atomic<bool> is_over{false};
+  std::thread charging([&] {
+    EXPECT_TRUE(Charge(session, 20 * kMiB));
+    is_over = true;
+  });
+  EXPECT_TRUE(Eventually([&] { return daemon_.attested == 2 * kMiB; }));
+  session.Uncharge(0, 2 * kMiB, ChargeKind::kPlain);
+  EXPECT_FALSE(is_over);
+  daemon_.attests = true;
+  charging.join();
+  EXPECT_TRUE(DaemonHas(20 * kMiB));
+}
+
 TEST_F(LeaseSessionTest, AChargeWaitsForADaemonThatIsBeingRestarted) {
   LeaseSession session(Options(std::chrono::seconds(5)));
   ASSERT_TRUE(Charge(session, 4 * kMiB));
