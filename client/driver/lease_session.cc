@@ -70,25 +70,26 @@ int LeaseSession::CardOf(std::string_view uuid) {
 }
 
 void LeaseSession::Count(int card, ChargeKind kind, std::uint64_t bytes) {
-  auto& total = totals_[static_cast<std::size_t>(card)][KindIndex(kind)];
-  const std::uint64_t now = total.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  Words(card).by_kind[KindIndex(kind)].store(now, std::memory_order_relaxed);
+  // Added to both: threads that stored their sums could store them in another order.
+  totals_[static_cast<std::size_t>(card)][KindIndex(kind)].fetch_add(bytes, std::memory_order_relaxed);
+  Words(card).by_kind[KindIndex(kind)].fetch_add(bytes, std::memory_order_relaxed);
 }
 
 void LeaseSession::CountExported(int card, std::uint64_t bytes) {
   if (card == kNoCard || !is_attached_.load(std::memory_order_acquire)) return;
   const std::shared_lock gate(totals_gate_);
-  auto& total = exported_[static_cast<std::size_t>(card)];
-  const std::uint64_t now = total.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  Words(card).exported.store(now, std::memory_order_relaxed);
+  exported_[static_cast<std::size_t>(card)].fetch_add(bytes, std::memory_order_relaxed);
+  Words(card).exported.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 void LeaseSession::CountImports(std::uint64_t pieces) {
-  // Counted also where there is no session: an import that ends later is subtracted.
-  const bool joined = Join();
+  (void)Join();
   const std::shared_lock gate(totals_gate_);
-  const std::uint64_t imports = imports_.fetch_add(pieces, std::memory_order_relaxed) + pieces;
-  if (joined) page_->imports.store(imports, std::memory_order_relaxed);
+  // Counted also where there is no session: the first one is told.
+  imports_.fetch_add(pieces, std::memory_order_relaxed);
+  if (is_attached_.load(std::memory_order_acquire)) {
+    page_->imports.fetch_add(pieces, std::memory_order_relaxed);
+  }
 }
 
 bool LeaseSession::TakeFromAllowance(int card, std::uint64_t bytes, ChargeKind kind) {

@@ -143,7 +143,11 @@ LeaseSession::Joining LeaseSession::Connect(Clock::time_point deadline) {
   }
   channel_ = std::move(channel);
   socket_.store(channel_.fd());
-  is_attached_.store(true, std::memory_order_release);
+  if (!resumes) {
+    const std::unique_lock gate(totals_gate_);
+    page_->imports.store(imports_.load());
+    is_attached_.store(true, std::memory_order_release);
+  }
   return Joining::kDone;
 }
 

@@ -238,6 +238,18 @@ TEST_F(LeaseSessionTest, AnAttachRefusedForLackOfRoomIsAskedAgain) {
   EXPECT_FALSE(Charge(session, 2 * kMiB));
 }
 
+TEST_F(LeaseSessionTest, ImportsFromBeforeTheFirstConnectionCount) {
+  daemon_.Kill();
+  LeaseSession session(Options());
+  session.CountImports(3);
+  daemon_.Start();
+  ASSERT_TRUE(Charge(session, 2 * kMiB));
+  EXPECT_EQ(daemon_.imports, 3U);
+  session.CountImports(~std::uint64_t{0});
+  ASSERT_TRUE(Charge(session, 2 * kMiB));
+  EXPECT_EQ(daemon_.imports, 2U);
+}
+
 TEST_F(LeaseSessionTest, AChildOfTheBareSystemCallEndsInPeace) {
   LeaseSession session(Options());
   ASSERT_TRUE(Charge(session, 2 * kMiB));
