@@ -182,9 +182,8 @@ LGPU_SHIM_EXPORT Result cuMemPoolExportToShareableHandle(void* shareable, MemPoo
   Shim* const shim = Shim::Get();
   if (shim == nullptr || result != kSuccess) return result;
   // Later allocations of the pool may be opened, too, so it counts with all that the card can have.
-  const int card = shim->pools.CardOf(reinterpret_cast<std::uint64_t>(pool));
-  const auto book = shim->pools.Of(reinterpret_cast<std::uint64_t>(pool), kNoDevice, card);
-  if (!std::exchange(book->is_exported, true)) shim->session.CountExported(card, Pools::kLargest);
+  const int card = shim->pools.SetExported(reinterpret_cast<std::uint64_t>(pool));
+  shim->session.CountExported(card, Pools::kLargest);
   return result;
 }
 
@@ -194,10 +193,7 @@ LGPU_SHIM_EXPORT Result cuMemPoolImportFromShareableHandle(MemPool* pool, void* 
       CallReal(RealDriver::Get().cuMemPoolImportFromShareableHandle, pool, shareable, type, flags);
   Shim* const shim = Shim::Get();
   if (shim == nullptr || result != kSuccess) return result;
-  // It cannot allocate, and is not charged.
-  const auto book = shim->pools.Of(reinterpret_cast<std::uint64_t>(*pool), kNoDevice, LeaseSession::kNoCard);
-  book->is_host = true;
-  book->is_import = true;
+  shim->pools.Imported(reinterpret_cast<std::uint64_t>(*pool));  // it cannot allocate
   shim->session.CountImports(1);
   return result;
 }

@@ -1,6 +1,7 @@
 #include "client/driver/pools.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace lgpu::shim {
@@ -41,6 +42,19 @@ void Pools::Made(std::uint64_t pool, Device device, int card, bool is_host) {
                                     .pool = pool, .card = card, .device = device, .is_host = is_host}));
 }
 
+void Pools::Imported(std::uint64_t pool) {
+  const std::lock_guard lock(mutex_);
+  books_.insert_or_assign(
+      pool, std::make_shared<PoolBook>(PoolBook{.pool = pool, .is_host = true, .is_import = true}));
+}
+
+int Pools::SetExported(std::uint64_t pool) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<PoolBook>& book = books_[pool];
+  if (book == nullptr) book = std::make_shared<PoolBook>(PoolBook{.pool = pool});
+  return std::exchange(book->is_exported, true) ? LeaseSession::kNoCard : book->card;
+}
+
 bool Pools::Take(PoolBook& pool, std::uint64_t bytes, const char* call, std::uint64_t floor) {
   if (pool.is_host) return true;
   if (bytes > kLargest || floor > kLargest) return false;
@@ -74,15 +88,16 @@ void Pools::TellRefused(const PoolBook& pool, std::uint64_t bytes, const char* c
 }
 
 void Pools::GiveBack(PoolBook& pool, std::uint64_t bytes) {
-  bool is_time = false;
+  bool is_time = false, is_destroyed = false;
   {
     const std::lock_guard lock(mutex_);
     pool.used -= std::min(pool.used, bytes);
-    if (!pool.is_destroyed) {
+    is_destroyed = pool.is_destroyed;
+    if (!is_destroyed) {
       is_time = ++pool.frees % kFreesBetween == 0 && pool.charged - pool.used >= kWorthwhile;
     }
   }
-  if (pool.is_destroyed) {
+  if (is_destroyed) {
     LowerTo(pool, 0);
   } else if (is_time) {
     Settle(pool);

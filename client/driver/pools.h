@@ -14,16 +14,18 @@ namespace lgpu::shim {
 /// A PoolBook is the charge of one pool of stream-ordered memory. The pool keeps freed memory, so the charge
 /// follows its requests upwards at once, and the driver's own figure downwards (Settle).
 struct PoolBook {
+  // These never change.
   std::uint64_t pool = 0;            // the driver's handle
   int card = LeaseSession::kNoCard;  // kNoCard: of the host, or the daemon could not say
   Device device = kNoDevice;         // of the pool's memory; kNoDevice: not known
-  std::uint64_t used = 0;            // of live allocations
-  std::uint64_t kept = 0;            // bytes that the driver may still have in use for graphs that are gone
-  std::uint64_t charged = 0;         // whole blocks; at least `used` and `kept`
+  bool is_host = false;              // memory of the host, or of another process: not charged
+  bool is_import = false;            // of another process
+  // The lock of Pools guards the rest.
+  std::uint64_t used = 0;     // of live allocations
+  std::uint64_t kept = 0;     // bytes that the driver may still have in use for graphs that are gone
+  std::uint64_t charged = 0;  // whole blocks; at least `used` and `kept`
   unsigned frees = 0;
   std::uint64_t takes = 0;  // allocations counted so far
-  bool is_host = false;     // memory of the host, which is not charged
-  bool is_import = false;   // of another process
   bool is_exported = false;
   bool is_destroyed = false;
 };
@@ -45,6 +47,10 @@ class Pools {
   std::shared_ptr<PoolBook> Find(std::uint64_t pool);
   /// The driver made the pool. `is_host`: of the host's memory, which is not charged.
   void Made(std::uint64_t pool, Device device, int card, bool is_host);
+  /// It is another process's, which has its charge.
+  void Imported(std::uint64_t pool);
+  /// Another process may have it from now on. Its card where that is new and the card is known, else kNoCard.
+  int SetExported(std::uint64_t pool);
 
   /// Counts an allocation of `bytes` of the pool: `call` is about to make it. At least `floor` is charged for
   /// the pool then. False: refused.
@@ -78,7 +84,7 @@ class Pools {
   const ChargeKind kind_;
   const Figure reserved_;
   const Figure in_use_;
-  std::mutex mutex_;  // guards every book
+  std::mutex mutex_;  // guards the books
   std::unordered_map<std::uint64_t, std::shared_ptr<PoolBook>> books_;
 };
 

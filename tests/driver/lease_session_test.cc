@@ -350,13 +350,26 @@ TEST_F(LeaseSessionTest, AFigureFromBeforeAnotherThreadsAllocationLowersNothing)
   busy = {};
 }
 
+TEST_F(LeaseSessionTest, APoolIsExportedOnceFromItsCard) {
+  LeaseSession session(Options());
+  Pools pools(session, ChargeKind::kPool, [](std::uint64_t) { return reserved; });
+  pools.Made(5, 0, 0, /*is_host=*/false);
+  EXPECT_EQ(pools.SetExported(5), 0);
+  EXPECT_EQ(pools.SetExported(5), LeaseSession::kNoCard) << "counted before";
+  EXPECT_EQ(pools.SetExported(6), LeaseSession::kNoCard) << "of an unknown card";
+}
+
 TEST_F(LeaseSessionTest, APoolOfHostMemoryIsNotCharged) {
   LeaseSession session(Options());
   Pools pools(session, ChargeKind::kPool, [](std::uint64_t) { return reserved; });
   const auto pool = pools.Of(2, 0, LeaseSession::kNoCard);
   EXPECT_FALSE(pools.Take(*pool, kMiB, kCall)) << "a card that is not the lease's";
-  pool->is_host = true;
-  EXPECT_TRUE(pools.Take(*pool, 1000 * kMiB, kCall));
+  pools.Made(3, kNoDevice, LeaseSession::kNoCard, /*is_host=*/true);
+  EXPECT_TRUE(pools.Take(*pools.Find(3), 1000 * kMiB, kCall));
+  pools.Imported(4);
+  EXPECT_TRUE(pools.Take(*pools.Find(4), 1000 * kMiB, kCall)) << "its other process has the charge";
+  EXPECT_TRUE(pools.Destroyed(4));
+  EXPECT_FALSE(pools.Destroyed(3));
   EXPECT_EQ(daemon_.charges, 0);
 }
 
