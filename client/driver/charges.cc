@@ -53,9 +53,11 @@ bool Charges::TakeSmall(int card, std::uint64_t bytes, const char* call) {
   while (small.used + bytes > small.charged) {
     // The lock is free while the daemon is asked: other threads may free meanwhile.
     lock.unlock();
-    if (!session_.Charge(card, kBlock, ChargeKind::kSmall, call)) return false;
+    const bool is_granted = session_.Charge(card, kBlock, ChargeKind::kSmall, call);
     lock.lock();
-    small.charged += kBlock;
+    if (is_granted) small.charged += kBlock;
+    // Another thread may have made room meanwhile.
+    if (!is_granted && small.used + bytes > small.charged) return false;
   }
   small.used += bytes;
   return true;

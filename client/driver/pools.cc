@@ -63,9 +63,11 @@ bool Pools::Take(PoolBook& pool, std::uint64_t bytes, const char* call, std::uin
   while (needed() > pool.charged) {
     const std::uint64_t missing = RoundUp(needed() - pool.charged, kBlock);
     lock.unlock();
-    if (!session_.Charge(pool.card, missing, kind_, call)) return false;
+    const bool is_granted = session_.Charge(pool.card, missing, kind_, call);
     lock.lock();
-    pool.charged += missing;
+    if (is_granted) pool.charged += missing;
+    // Another thread may have made room meanwhile.
+    if (!is_granted && needed() > pool.charged) return false;
   }
   pool.used += bytes;
   ++pool.takes;

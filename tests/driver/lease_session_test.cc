@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -301,6 +302,25 @@ TEST_F(LeaseSessionTest, LargeRequestsAreChargedInWholeBlocks) {
   EXPECT_FALSE(charges.Take(0, ~std::uint64_t{0}, ChargeKind::kPlain, kCall).has_value());
   EXPECT_EQ(Product(std::uint64_t{1} << 40, std::uint64_t{1} << 40), ~std::uint64_t{0});
   EXPECT_EQ(Product(3, 4), 12U);
+}
+
+TEST_F(LeaseSessionTest, ARefusedRequestTakesTheRoomThatAnotherThreadMadeMeanwhile) {
+  LeaseSession session(Options());
+  Charges charges(session);
+  Pools pools(session, ChargeKind::kPool, [](std::uint64_t) { return std::optional<std::uint64_t>(); });
+  const auto pool = pools.Of(7, 0, 0);
+  const std::optional<shim::Charge> small = charges.Take(0, kSmall - 512, ChargeKind::kPlain, kCall);
+  ASSERT_TRUE(small && charges.Take(0, kSmall - 512, ChargeKind::kPlain, kCall));
+  ASSERT_TRUE(charges.Take(0, 1024, ChargeKind::kPlain, kCall)) << "which fills the block";
+  ASSERT_TRUE(pools.Take(*pool, 4 * kMiB, kCall));
+  daemon_.limit = daemon_.charged.load();
+  std::function<void()> free_small = [&] { charges.GiveBack(*small); };
+  daemon_.meanwhile = &free_small;
+  EXPECT_TRUE(charges.Take(0, 512, ChargeKind::kPlain, kCall));
+  std::function<void()> free_of_pool = [&] { pools.GiveBack(*pool, 2 * kMiB); };
+  daemon_.meanwhile = &free_of_pool;
+  EXPECT_TRUE(pools.Take(*pool, 2 * kMiB, kCall));
+  EXPECT_FALSE(pools.Take(*pool, 2 * kMiB, kCall)) << "nothing was freed meanwhile";
 }
 
 /// The driver's figure of the one pool.

@@ -143,6 +143,7 @@ void ScriptedDaemon::Welcome(wire::Channel& channel, const wire::Hello& hello) {
 }
 
 void ScriptedDaemon::Decide(wire::Channel& channel, const wire::Charge& charge) {
+  if (const auto* const other = meanwhile.exchange(nullptr)) (*other)();
   const bool fits = charge.bytes <= limit - charged;
   if (fits) {
     charged += charge.bytes;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -38,7 +39,8 @@ class ScriptedDaemon {
   std::atomic<bool> half_writes_stats{false};  // the stats page's epoch stays odd
   std::atomic<int> attach_code{0};             // why it refuses Attach; 0: it does not
   std::atomic<bool> attests{true};             // false: it never answers an attestation
-  std::atomic<std::uint64_t> imports{0};       // the client's, as its page said at the last charge
+  std::atomic<std::function<void()>*> meanwhile{nullptr};  // run once, before a charge is decided on
+  std::atomic<std::uint64_t> imports{0};  // the client's, as its page said at the last charge
   std::atomic<bool> knows_session{true};
   std::atomic<std::uint64_t> attested{0};
 
