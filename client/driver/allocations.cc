@@ -5,10 +5,12 @@
 
 namespace lgpu::shim {
 
-void Allocations::Add(std::uint64_t key, Allocation allocation) {
+std::optional<Allocation> Allocations::Add(std::uint64_t key, Allocation allocation) {
   Shard& shard = Of(key);
   const std::lock_guard lock(shard.mutex);
-  shard.known.insert_or_assign(key, std::move(allocation));
+  const auto [place, is_new] = shard.known.try_emplace(key, std::move(allocation));
+  if (is_new) return std::nullopt;
+  return std::exchange(place->second, std::move(allocation));  // which an existing key has left alone
 }
 
 std::optional<Allocation> Allocations::Remove(std::uint64_t key) {
@@ -29,11 +31,11 @@ std::optional<Allocation> Allocations::SetExported(std::uint64_t key) {
   return found->second;
 }
 
-bool Allocations::AddImport(std::uint64_t key, void* context) {
+bool Allocations::AddImport(std::uint64_t key, void* context, Era era) {
   Shard& shard = Of(key);
   const std::lock_guard lock(shard.mutex);
   Allocation& allocation = shard.known[key];
-  if (allocation.opened == 0) allocation = {.charge = {}, .context = context, .pool = nullptr};
+  if (allocation.opened == 0) allocation = {.charge = {}, .context = context, .era = era, .pool = nullptr};
   return ++allocation.opened == 1;
 }
 
@@ -42,17 +44,18 @@ std::optional<Allocations::Opening> Allocations::TakeImport(std::uint64_t key) {
   const std::lock_guard lock(shard.mutex);
   const auto found = shard.known.find(key);
   if (found == shard.known.end() || found->second.opened == 0) return std::nullopt;
-  const Opening opening{.context = found->second.context, .was_last = --found->second.opened == 0};
+  const Opening opening{
+      .context = found->second.context, .era = found->second.era, .was_last = --found->second.opened == 0};
   if (opening.was_last) shard.known.erase(found);
   return opening;
 }
 
-std::vector<Allocation> Allocations::RemoveOfContext(const void* context) {
+std::vector<Allocation> Allocations::RemoveOfContext(const void* context, Era last) {
   std::vector<Allocation> removed;
   for (Shard& shard : shards_) {
     const std::lock_guard lock(shard.mutex);
     for (auto at = shard.known.begin(); at != shard.known.end();) {
-      if (at->second.context != context) {
+      if (at->second.context != context || at->second.era > last) {
         ++at;
         continue;
       }
@@ -97,12 +100,14 @@ void Handles::Mapped(std::uint64_t address, std::uint64_t bytes, std::uint64_t h
   mappings_.insert_or_assign(address, Mapping{.bytes = bytes, .memory = known->second.memory});
 }
 
-void Handles::Bound(std::uint64_t array, const Part& part, std::uint64_t handle, const void* context) {
+void Handles::Bound(std::uint64_t array, const Part& part, std::uint64_t handle, const void* context,
+                    Era era) {
   const std::lock_guard lock(mutex_);
   const auto known = handles_.find(handle);
   if (known == handles_.end()) return;
   ++known->second.memory->references;
-  bindings_.emplace(array, Binding{.part = part, .memory = known->second.memory, .context = context});
+  bindings_.emplace(array,
+                    Binding{.part = part, .memory = known->second.memory, .context = context, .era = era});
 }
 
 void Handles::BoundToMulticast(std::uint64_t object, std::uint64_t offset, std::uint64_t bytes,
@@ -188,8 +193,11 @@ Handles::References Handles::TakeBindings(std::uint64_t array) {
   const auto [begin, end] = bindings_.equal_range(array);
   for (auto at = begin; at != end; ++at) {
     const Binding& binding = at->second;
-    taken.push_back(
-        {.number = array, .memory = binding.memory, .part = binding.part, .context = binding.context});
+    taken.push_back({.number = array,
+                     .memory = binding.memory,
+                     .part = binding.part,
+                     .context = binding.context,
+                     .era = binding.era});
   }
   bindings_.erase(begin, end);
   return taken;
@@ -211,11 +219,11 @@ Handles::References Handles::TakeFromMulticast(std::uint64_t object, Device devi
   return taken;
 }
 
-Handles::References Handles::TakeBindingsOfContext(const void* context) {
+Handles::References Handles::TakeBindingsOfContext(const void* context, Era last) {
   References taken;
   const std::lock_guard lock(mutex_);
   for (auto at = bindings_.begin(); at != bindings_.end();) {
-    if (at->second.context != context) {
+    if (at->second.context != context || at->second.era > last) {
       ++at;
       continue;
     }
@@ -245,9 +253,10 @@ void Handles::PutMappingsBack(const References& taken) {
 void Handles::PutBindingsBack(const References& taken) {
   const std::lock_guard lock(mutex_);
   for (const Reference& reference : taken) {
-    bindings_.emplace(
-        reference.number,
-        Binding{.part = reference.part, .memory = reference.memory, .context = reference.context});
+    bindings_.emplace(reference.number, Binding{.part = reference.part,
+                                                .memory = reference.memory,
+                                                .context = reference.context,
+                                                .era = reference.era});
   }
 }
 

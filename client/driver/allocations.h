@@ -16,10 +16,15 @@ namespace lgpu::shim {
 
 struct PoolBook;
 
+/// The driver uses the numbers of contexts again. A new era begins before a context may end: what was made in
+/// an earlier era belonged to that context, and what is made later belongs to another one with its number.
+using Era = std::uint64_t;
+
 /// One allocation that the driver made and that is charged.
 struct Allocation {
   Charge charge;
   void* context = nullptr;         // dies with this context; null: with none
+  Era era = 0;                     // in which it was made
   std::shared_ptr<PoolBook> pool;  // a stream-ordered one: `charge.bytes` of this pool
   bool is_exported = false;        // another process may have opened it
   int opened = 0;                  // above 0: another process's, not charged here, and opened so often
@@ -30,21 +35,24 @@ struct Allocation {
 /// Allocations has the charge of each address and array handle. Thread-safe.
 class Allocations {
  public:
-  void Add(std::uint64_t key, Allocation allocation);
+  /// The earlier allocation of `key`, if there is one: its memory is gone, else the driver would not have
+  /// made another one there.
+  std::optional<Allocation> Add(std::uint64_t key, Allocation allocation);
   /// Taken out before the driver frees it: its address may be used again at once. Nothing: not the shim's.
   std::optional<Allocation> Remove(std::uint64_t key);
   /// Another process may open it from now on. The allocation where that is new; nothing: not the shim's.
   std::optional<Allocation> SetExported(std::uint64_t key);
   /// Another process's memory was opened at `key`. True: it was not open before.
-  bool AddImport(std::uint64_t key, void* context);
+  bool AddImport(std::uint64_t key, void* context, Era era);
   /// Takes out one opening, before the driver closes it. Nothing: none is known.
   struct Opening {
     void* context = nullptr;
+    Era era = 0;
     bool was_last = false;
   };
   std::optional<Opening> TakeImport(std::uint64_t key);
-  /// All that die with `context`.
-  std::vector<Allocation> RemoveOfContext(const void* context);
+  /// All that die with `context`, which ended after the era `last`.
+  std::vector<Allocation> RemoveOfContext(const void* context, Era last);
 
  private:
   struct alignas(64) Shard {
@@ -77,7 +85,7 @@ class Handles {
   /// A part of a sparse array, in numbers that tell its parts apart.
   using Part = std::array<std::uint64_t, 5>;
   /// The handle's memory is mapped into a part of an array, which dies with `context`.
-  void Bound(std::uint64_t array, const Part& part, std::uint64_t handle, const void* context);
+  void Bound(std::uint64_t array, const Part& part, std::uint64_t handle, const void* context, Era era);
   /// The handle's memory, or that of the mappings in a range of addresses, is bound to a multicast object.
   void BoundToMulticast(std::uint64_t object, std::uint64_t offset, std::uint64_t bytes,
                         std::uint64_t handle);
@@ -105,6 +113,7 @@ class Handles {
     std::shared_ptr<Memory> memory;
     Part part{};  // of a binding
     const void* context = nullptr;
+    Era era = 0;
   };
   using References = std::vector<Reference>;
   References TakeHandle(std::uint64_t handle);
@@ -112,8 +121,8 @@ class Handles {
   /// The memory mapped into one part of the array, and into all of its parts.
   References TakeBinding(std::uint64_t array, const Part& part);
   References TakeBindings(std::uint64_t array);
-  /// The memory mapped into arrays that died with `context`.
-  References TakeBindingsOfContext(const void* context);
+  /// The memory mapped into arrays that died with `context`, which ended after the era `last`.
+  References TakeBindingsOfContext(const void* context, Era last);
   /// The device's memory that is bound to the object and lies wholly within the range.
   References TakeFromMulticast(std::uint64_t object, Device device, std::uint64_t offset,
                                std::uint64_t bytes);
@@ -141,6 +150,7 @@ class Handles {
     Part part;
     std::shared_ptr<Memory> memory;
     const void* context = nullptr;
+    Era era = 0;
   };
   /// The first mapping that ends after `address`.
   std::map<std::uint64_t, Mapping>::iterator MappingAt(std::uint64_t address);

@@ -40,9 +40,10 @@ Result GetInfo(Result (*real)(Size*, Size*), Size* free, Size* total) {
 }
 
 Result DestroyContext(Result (*real)(Context), Context context) {
+  const Era last = Shim::EndEra();
   const Result result = CallReal(real, context);
   Shim* const shim = Shim::Get();
-  if (shim != nullptr && result == kSuccess) shim->ForgetContext(context);
+  if (shim != nullptr && result == kSuccess) shim->ForgetContext(context, last);
   return result;
 }
 
@@ -70,8 +71,10 @@ Context PrimaryContext(Device device) {
 Result LetGoOfPrimary(Result (*real)(Device), Device device) {
   Shim* const shim = Shim::Get();
   const Context context = shim == nullptr ? nullptr : PrimaryContext(device);
+  const Era last = Shim::EndEra();
   const Result result = CallReal(real, device);
-  if (result == kSuccess && context != nullptr && !IsPrimaryActive(device)) shim->ForgetContext(context);
+  if (result == kSuccess && context != nullptr && !IsPrimaryActive(device))
+    shim->ForgetContext(context, last);
   return result;
 }
 
@@ -117,9 +120,10 @@ LGPU_SHIM_EXPORT Result cuCtxDetach(Context context) {
   const bool is_primary = shim != nullptr &&
                           CallReal(RealDriver::Get().cuCtxGetDevice, &device) == kSuccess &&
                           PrimaryContext(device) == context;
+  const Era last = Shim::EndEra();
   const Result result = CallReal(RealDriver::Get().cuCtxDetach, context);
   if (shim == nullptr || result != kSuccess || !shim->WasLastDetach(context)) return result;
-  if (!is_primary || !IsPrimaryActive(device)) shim->ForgetContext(context);
+  if (!is_primary || !IsPrimaryActive(device)) shim->ForgetContext(context, last);
   return result;
 }
 LGPU_SHIM_EXPORT Result cuDevicePrimaryCtxRelease(Device device) {

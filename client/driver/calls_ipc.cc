@@ -13,7 +13,9 @@ Result Open(Result (*real)(DevicePtr*, IpcMemHandle, unsigned), DevicePtr* addre
   if (shim == nullptr || result != kSuccess) return result;
   const std::optional<Shim::Place> place = shim->Current();
   // The driver counts how often a handle is open; the daemon hears of it once.
-  if (shim->allocations.AddImport(*address, place ? place->context : nullptr)) shim->session.CountImports(1);
+  const bool is_new = place ? shim->allocations.AddImport(*address, place->context, place->era)
+                            : shim->allocations.AddImport(*address, nullptr, 0);
+  if (is_new) shim->session.CountImports(1);
   return result;
 }
 
@@ -42,7 +44,8 @@ LGPU_SHIM_EXPORT Result cuIpcCloseMemHandle(DevicePtr address) {
   const Result result = CallReal(RealDriver::Get().cuIpcCloseMemHandle, address);
   if (!opening) return result;
   // Where the driver refuses, the opening goes back; another thread may have opened the memory meanwhile.
-  const bool is_back = result != kSuccess && shim->allocations.AddImport(address, opening->context);
+  const bool is_back =
+      result != kSuccess && shim->allocations.AddImport(address, opening->context, opening->era);
   if (opening->was_last && !is_back) shim->session.CountImports(~std::uint64_t{0});
   return result;
 }

@@ -40,7 +40,7 @@ Result Pitched(Result (*real)(Address*, Size*, Size, Size, unsigned), Address* a
     return kOutOfMemory;
   }
   allocation->charge = *whole;
-  shim->allocations.Add(*address, *std::move(allocation));
+  shim->Keep(*address, *std::move(allocation));
   return result;
 }
 

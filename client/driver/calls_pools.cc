@@ -100,10 +100,9 @@ Result FromPool(DevicePtr* address, std::size_t bytes, std::optional<MemPool> po
     shim->pools.GiveBack(*book, charged);
     return result;
   }
-  shim->allocations.Add(*address,
-                        {.charge = {.card = book->card, .bytes = charged, .kind = ChargeKind::kPool},
-                         .context = nullptr,
-                         .pool = book});
+  shim->Keep(*address, {.charge = {.card = book->card, .bytes = charged, .kind = ChargeKind::kPool},
+                        .context = nullptr,
+                        .pool = book});
   return result;
 }
 

@@ -33,7 +33,8 @@ Result MapArrays(Result (*real)(ArrayMapInfo*, unsigned, Stream), ArrayMapInfo* 
   for (const ArrayMapInfo& info : std::span(infos, count)) {
     const auto array = reinterpret_cast<std::uint64_t>(info.resource);
     shim->Drop(shim->handles.TakeBinding(array, PartOf(info)));
-    if (info.operation == kMapOperation) shim->handles.Bound(array, PartOf(info), info.handle, context);
+    if (info.operation != kMapOperation) continue;
+    shim->handles.Bound(array, PartOf(info), info.handle, context, Shim::CurrentEra());
   }
   return result;
 }

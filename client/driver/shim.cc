@@ -12,7 +12,7 @@ namespace {
 std::atomic<Shim*> the_shim{nullptr};
 std::atomic<bool> is_looked_up{false};
 std::atomic<bool> is_watching_forks{false};
-std::atomic<std::uint64_t> contexts_gone{1};  // rises when one was destroyed or reset
+std::atomic<Era> the_era{1};  // a new Shim's threads may know a place of the one before
 
 std::optional<std::uint64_t> PoolReserved(std::uint64_t pool) {
   std::uint64_t bytes = 0;
@@ -86,21 +86,17 @@ int Shim::CardOf(Device device) {
 
 std::optional<Shim::Place> Shim::Current() {
   // One question to the driver in place of two: a thread allocates in one context mostly. The number of a
-  // context that was destroyed may come again on another device.
-  struct Known {
-    std::uint64_t contexts = 0;  // the value of contexts_gone; 0: nothing is known
-    Place place{.card = LeaseSession::kNoCard, .context = nullptr};
-  };
-  static thread_local Known known;
+  // context that has ended may come again on another device.
+  static thread_local Place known{.card = LeaseSession::kNoCard, .context = nullptr, .era = 0};
   const RealDriver& real = RealDriver::Get();
   Context context = nullptr;
   if (CallReal(real.cuCtxGetCurrent, &context) != kSuccess) return std::nullopt;
-  const std::uint64_t gone = contexts_gone.load(std::memory_order_acquire);
-  if (known.contexts == gone && known.place.context == context && context != nullptr) return known.place;
+  const Era era = CurrentEra();
+  if (known.era == era && known.context == context && context != nullptr) return known;
   Device device = 0;
   if (CallReal(real.cuCtxGetDevice, &device) != kSuccess) return std::nullopt;
-  const Place place{.card = CardOf(device), .context = context};
-  if (place.card != LeaseSession::kNoCard) known = {.contexts = gone, .place = place};
+  const Place place{.card = CardOf(device), .context = context, .era = era};
+  if (place.card != LeaseSession::kNoCard) known = place;
   return place;
 }
 
@@ -149,11 +145,18 @@ bool Shim::WasLastDetach(Context context) {
   return false;
 }
 
-void Shim::ForgetContext(const void* context) {
+void Shim::Keep(std::uint64_t key, Allocation allocation) {
+  if (const auto gone = allocations.Add(key, std::move(allocation))) GiveBack(*gone);
+}
+
+Era Shim::CurrentEra() { return the_era.load(std::memory_order_acquire); }
+
+Era Shim::EndEra() { return the_era.fetch_add(1, std::memory_order_acq_rel); }
+
+void Shim::ForgetContext(const void* context, Era last) {
   if (context == nullptr) return;
-  contexts_gone.fetch_add(1, std::memory_order_acq_rel);
-  for (const Allocation& allocation : allocations.RemoveOfContext(context)) GiveBack(allocation);
-  Drop(handles.TakeBindingsOfContext(context));
+  for (const Allocation& allocation : allocations.RemoveOfContext(context, last)) GiveBack(allocation);
+  Drop(handles.TakeBindingsOfContext(context, last));
 }
 
 }  // namespace lgpu::shim

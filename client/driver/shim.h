@@ -43,6 +43,7 @@ class Shim {
   struct Place {
     int card;
     Context context;
+    Era era;  // before the caller's next call to the driver
   };
   std::optional<Place> Current();
 
@@ -60,7 +61,13 @@ class Shim {
   template <typename Free>
   Result UnchargeAround(std::uint64_t key, Free free);
   std::optional<Charge> Take(int card, std::uint64_t bytes, ChargeKind kind, const char* call);
-  void ForgetContext(const void* context);
+  /// The allocation that the driver made at `key`. One that was there before is gone, and is given back.
+  void Keep(std::uint64_t key, Allocation allocation);
+  static Era CurrentEra();
+  /// To be called before a call that may end a context; the era that is over.
+  static Era EndEra();
+  /// A context has ended after the era `last`.
+  void ForgetContext(const void* context, Era last);
   /// A context's references by cuCtxAttach, beside that of its maker.
   void Attached(Context context);
   /// After a cuCtxDetach: whether that reference was the context's last.
@@ -113,7 +120,7 @@ Result Shim::ChargeAround(const Place& place, std::uint64_t bytes, ChargeKind ki
   std::optional<Charge> charge = Take(place.card, bytes, kind, call);
   if (!charge) return kOutOfMemory;
   const Result result = AllocateCharged(charge, call, allocate);
-  if (charge) allocations.Add(key(), {.charge = *charge, .context = place.context, .pool = nullptr});
+  if (charge) Keep(key(), {.charge = *charge, .context = place.context, .era = place.era, .pool = nullptr});
   return result;
 }
 
@@ -125,7 +132,7 @@ Result Shim::UnchargeAround(std::uint64_t key, Free free) {
   if (result == kSuccess) {
     GiveBack(*allocation);
   } else {
-    allocations.Add(key, *std::move(allocation));
+    Keep(key, *std::move(allocation));
   }
   return result;
 }

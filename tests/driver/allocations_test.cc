@@ -70,15 +70,15 @@ TEST(HandlesTest, ABindingKeepsTheMemoryUntilItIsTakenBack) {
   const Handles::Part left{0, 1}, right{0, 2};
   Handles handles;
   handles.Created(1, 0, Made());
-  handles.Bound(kArray, left, 1, nullptr);
-  handles.Bound(kArray, right, 1, nullptr);
-  handles.Bound(kOther, left, 1, nullptr);
+  handles.Bound(kArray, left, 1, nullptr, 1);
+  handles.Bound(kArray, right, 1, nullptr, 1);
+  handles.Bound(kOther, left, 1, nullptr, 1);
   EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).charges.empty());
   EXPECT_TRUE(handles.Drop(handles.TakeBinding(kArray, left)).charges.empty());
   EXPECT_TRUE(handles.TakeBinding(kArray, left).empty()) << "it is not bound there any more";
   EXPECT_TRUE(handles.Drop(handles.TakeBindings(kArray)).charges.empty());
   EXPECT_EQ(handles.Drop(handles.TakeBinding(kOther, left)).charges.size(), 1U);
-  handles.Bound(kArray, left, 1, nullptr);
+  handles.Bound(kArray, left, 1, nullptr, 1);
   EXPECT_TRUE(handles.TakeBindings(kArray).empty()) << "a handle that is not the shim's";
 }
 
@@ -88,14 +88,14 @@ TEST(HandlesTest, BindingsOfAnArrayThatTheDriverRefusedToDestroyArePutBack) {
   int context = 0;
   Handles handles;
   handles.Created(1, 0, Made());
-  handles.Bound(kArray, part, 1, &context);
+  handles.Bound(kArray, part, 1, &context, 1);
   EXPECT_TRUE(handles.Drop(handles.TakeHandle(1)).charges.empty());
   const Handles::References taken = handles.TakeBindings(kArray);
   EXPECT_EQ(taken.size(), 1U);
   EXPECT_TRUE(handles.TakeBindings(kArray).empty()) << "a new array may have its number";
   handles.PutBindingsBack(taken);
   handles.PutBindingsBack(handles.TakeBindings(kArray));
-  EXPECT_TRUE(handles.TakeBindingsOfContext(nullptr).empty()) << "they have their context still";
+  EXPECT_TRUE(handles.TakeBindingsOfContext(nullptr, 1).empty()) << "they have their context still";
   EXPECT_EQ(handles.Drop(handles.TakeBinding(kArray, part)).charges.size(), 1U) << "and their part";
 }
 
@@ -104,10 +104,10 @@ TEST(HandlesTest, AContextTakesTheBindingsOfItsArraysWithIt) {
   int one = 0, two = 0;
   Handles handles;
   for (const std::uint64_t i : {1, 2}) handles.Created(i, 0, Made());
-  handles.Bound(0x5500, part, 1, &one);
-  handles.Bound(0x6600, part, 2, &two);
+  handles.Bound(0x5500, part, 1, &one, 1);
+  handles.Bound(0x6600, part, 2, &two, 1);
   for (const std::uint64_t i : {1, 2}) EXPECT_TRUE(handles.Drop(handles.TakeHandle(i)).charges.empty());
-  EXPECT_EQ(handles.Drop(handles.TakeBindingsOfContext(&one)).charges.size(), 1U);
+  EXPECT_EQ(handles.Drop(handles.TakeBindingsOfContext(&one, 1)).charges.size(), 1U);
   EXPECT_TRUE(handles.TakeBindings(0x5500).empty());
   EXPECT_EQ(handles.Drop(handles.TakeBindings(0x6600)).charges.size(), 1U) << "of the other context";
 }
@@ -188,17 +188,48 @@ TEST(AllocationsTest, AContextTakesItsAllocationsWithIt) {
   allocations.Add(1, {.charge = Made(), .context = &one, .pool = nullptr});
   allocations.Add(2, {.charge = Made(), .context = &two, .pool = nullptr});
   allocations.Add(3, {.charge = Made(), .context = nullptr, .pool = nullptr});
-  EXPECT_EQ(allocations.RemoveOfContext(&one).size(), 1U);
+  EXPECT_EQ(allocations.RemoveOfContext(&one, 1).size(), 1U);
   EXPECT_FALSE(allocations.Remove(1).has_value());
   EXPECT_TRUE(allocations.Remove(2).has_value());
   EXPECT_TRUE(allocations.Remove(3).has_value()) << "stream-ordered memory belongs to no context";
 }
 
+TEST(AllocationsTest, AContextLeavesThoseOfALaterOneWithItsNumber) {
+  Allocations allocations;
+  Handles handles;
+  int number = 0;
+  constexpr Era kOld = 5, kNew = 6;
+  const Handles::Part part{0, 1};
+  for (const std::uint64_t i : {1, 2}) handles.Created(i, 0, Made());
+  allocations.Add(1, {.charge = Made(), .context = &number, .era = kOld, .pool = nullptr});
+  EXPECT_TRUE(allocations.AddImport(2, &number, kOld));
+  handles.Bound(0x5500, part, 1, &number, kOld);
+  // Another thread's context, before the first one's end is worked off.
+  EXPECT_FALSE(allocations.Add(3, {.charge = Made(), .context = &number, .era = kNew, .pool = nullptr}));
+  EXPECT_TRUE(allocations.AddImport(4, &number, kNew));
+  handles.Bound(0x6600, part, 2, &number, kNew);
+  EXPECT_EQ(allocations.RemoveOfContext(&number, kOld).size(), 2U);
+  EXPECT_EQ(handles.TakeBindingsOfContext(&number, kOld).size(), 1U);
+  EXPECT_TRUE(allocations.Remove(3).has_value());
+  EXPECT_TRUE(allocations.TakeImport(4).has_value());
+  EXPECT_EQ(handles.TakeBindings(0x6600).size(), 1U);
+}
+
+TEST(AllocationsTest, AnAddressThatIsMadeAgainHasLostItsEarlierAllocation) {
+  Allocations allocations;
+  EXPECT_FALSE(allocations.Add(1, {.charge = {.card = 0, .bytes = 4}, .pool = nullptr}).has_value());
+  const auto gone = allocations.Add(1, {.charge = {.card = 0, .bytes = 8}, .pool = nullptr});
+  ASSERT_TRUE(gone.has_value());
+  EXPECT_EQ(gone->charge.bytes, 4U);
+  EXPECT_EQ(allocations.Remove(1)->charge.bytes, 8U);
+  EXPECT_FALSE(allocations.Remove(1).has_value());
+}
+
 TEST(AllocationsTest, AnImportIsNewOnceAndEndsWithItsLastOpening) {
   Allocations allocations;
   int context = 0;
-  EXPECT_TRUE(allocations.AddImport(1, &context));
-  EXPECT_FALSE(allocations.AddImport(1, &context)) << "it is open already";
+  EXPECT_TRUE(allocations.AddImport(1, &context, 1));
+  EXPECT_FALSE(allocations.AddImport(1, &context, 1)) << "it is open already";
   const auto first = allocations.TakeImport(1);
   ASSERT_TRUE(first.has_value());
   EXPECT_FALSE(first->was_last);
@@ -207,8 +238,8 @@ TEST(AllocationsTest, AnImportIsNewOnceAndEndsWithItsLastOpening) {
   EXPECT_TRUE(second->was_last);
   EXPECT_EQ(second->context, &context);
   EXPECT_FALSE(allocations.TakeImport(1).has_value());
-  EXPECT_TRUE(allocations.AddImport(1, &context));
-  EXPECT_EQ(allocations.RemoveOfContext(&context).size(), 1U) << "one, however often it is open";
+  EXPECT_TRUE(allocations.AddImport(1, &context, 1));
+  EXPECT_EQ(allocations.RemoveOfContext(&context, 1).size(), 1U) << "one, however often it is open";
   allocations.Add(2, {.charge = Made(), .context = &context, .pool = nullptr});
   EXPECT_FALSE(allocations.TakeImport(2).has_value()) << "it is charged here";
 }
