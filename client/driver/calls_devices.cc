@@ -73,8 +73,9 @@ Result LetGoOfPrimary(Result (*real)(Device), Device device) {
   const Context context = shim == nullptr ? nullptr : PrimaryContext(device);
   const Era last = Shim::EndEra();
   const Result result = CallReal(real, device);
-  if (result == kSuccess && context != nullptr && !IsPrimaryActive(device))
+  if (result == kSuccess && context != nullptr && !IsPrimaryActive(device)) {
     shim->ForgetContext(context, last);
+  }
   return result;
 }
 

@@ -95,9 +95,7 @@ void Pools::GiveBack(PoolBook& pool, std::uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     pool.used -= std::min(pool.used, bytes);
     is_destroyed = pool.is_destroyed;
-    if (!is_destroyed) {
-      is_time = ++pool.frees % kFreesBetween == 0 && pool.charged - pool.used >= kWorthwhile;
-    }
+    if (!is_destroyed) is_time = ++pool.frees % kFreesBetween == 0 && pool.charged - pool.used >= kWorthwhile;
   }
   if (is_destroyed) {
     LowerTo(pool, 0);
