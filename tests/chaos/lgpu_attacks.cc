@@ -283,7 +283,7 @@ int Main(std::chrono::seconds seconds) {
   ok = Run("connections without a word", ConnectionsWithoutAWord, seconds) && ok;
   ok = Run("the whole card for a day", TheWholeCard, seconds) && ok;
   ok = Run("sessions without an end", Churn, seconds) && ok;
-  ok = Run("sessions left behind", SessionsLeftBehind, seconds, /*open_files=*/1024) && ok;
+  ok = Run("sessions left behind", SessionsLeftBehind, seconds, /*open_files=*/256) && ok;
   ok = Run("none, again", {}, seconds) && ok;
   return ok ? 0 : 1;
 }
