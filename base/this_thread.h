@@ -7,8 +7,9 @@
 
 namespace lgpu {
 
-/// ThisThread numbers the calling thread. It is liblgpu's one thread-local value beside the stack of device
-/// scopes. A forked child's only thread gets new numbers if a ProcessEpoch was made before the fork.
+/// ThisThread numbers the calling thread, and counts the sinks that it is in. It is liblgpu's one
+/// thread-local value beside the stack of device scopes. A forked child's only thread gets new numbers if a
+/// ProcessEpoch was made before the fork.
 class ThisThread {
  public:
   /// The kernel's number, asked for once: no other living thread has the same.
@@ -16,11 +17,22 @@ class ThisThread {
   /// Counts from 1: no other thread of this process has the same, earlier ones included.
   static std::uint64_t UniqueNumber() { return Now().unique_number; }
 
+  /// A thread's stay inside a sink of the program's; one may begin inside another.
+  class SinkCall {
+   public:
+    SinkCall() { ++numbers_.sinks_inside; }
+    ~SinkCall() { --numbers_.sinks_inside; }
+    SinkCall(const SinkCall&) = delete;
+    SinkCall& operator=(const SinkCall&) = delete;
+  };
+  static bool IsInSink() { return numbers_.sinks_inside != 0; }
+
  private:
   struct Numbers {
     std::uint64_t epoch;
     std::uint64_t unique_number;
     std::int32_t kernel_number;
+    std::int32_t sinks_inside;
   };
   static const Numbers& Now() { return numbers_.epoch == ProcessEpoch::Now() ? numbers_ : Ask(); }
   static const Numbers& Ask();

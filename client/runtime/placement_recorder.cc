@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/this_thread.h"
 #include "client/runtime/device_text.h"
 #include "kernels/registry.h"
 #include "kernels/text.h"
@@ -20,17 +21,6 @@ int CopyIndex() { return static_cast<int>(AllOps().size()); }
 std::uint16_t RecordIdOf(const Device* device) {
   return device == nullptr ? PlacementEntry::kHostDevice : device->record_id();
 }
-
-thread_local int sinks_inside = 0;
-
-/// A thread's stay inside of a sink.
-class SinkCall {
- public:
-  SinkCall() { ++sinks_inside; }
-  ~SinkCall() { --sinks_inside; }
-  SinkCall(const SinkCall&) = delete;
-  SinkCall& operator=(const SinkCall&) = delete;
-};
 
 std::uint64_t UnixNanoseconds() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -59,7 +49,7 @@ PlacementRecorder::PlacementRecorder(ClientPage& page, Sink sink, PlacementLogFo
 
 void PlacementRecorder::Log(std::string_view line) const {
   if (sink_) {
-    const SinkCall inside;
+    const ThisThread::SinkCall inside;
     sink_(line);
     return;
   }
@@ -67,7 +57,7 @@ void PlacementRecorder::Log(std::string_view line) const {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
-bool PlacementRecorder::IsInSink() { return sinks_inside != 0; }
+bool PlacementRecorder::IsInSink() { return ThisThread::IsInSink(); }
 
 void PlacementRecorder::BeforeAll(const std::vector<LogicalDeviceInfo>& devices, bool always) const {
   if (!logging() && !always) return;

@@ -4,16 +4,7 @@
 #include <string.h>
 
 #include "lgpu/c/lgpu.h"
-
-static int failures = 0;
-
-#define CHECK(condition)                                                      \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                             \
-    }                                                                         \
-  } while (0)
+#include "tests/client/c_check.h"
 
 static void CheckOps(const lgpu_context* context, lgpu_status* status) {
   static const float kA[] = {1, 2, 3, 4, 5, 6};

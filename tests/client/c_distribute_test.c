@@ -4,16 +4,7 @@
 #include <string.h>
 
 #include "lgpu/c/distribute.h"
-
-static int failures = 0;
-
-#define CHECK(condition)                                                      \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                             \
-    }                                                                         \
-  } while (0)
+#include "tests/client/c_check.h"
 
 static lgpu_context* NewContext(int devices) {
   lgpu_options* const options = lgpu_options_new();

@@ -5,16 +5,7 @@
 #include <string.h>
 
 #include "lgpu/c/memory.h"
-
-static int failures = 0;
-
-#define CHECK(condition)                                                      \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                             \
-    }                                                                         \
-  } while (0)
+#include "tests/client/c_check.h"
 
 static const uint64_t kMiB = (uint64_t)1 << 20;
 

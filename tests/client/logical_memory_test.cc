@@ -1,5 +1,6 @@
 // LogicalMemory as programs have it: with a daemon and without one, on simulated GPUs and, where
-// LGPU_TEST_CUDA is defined, on the GPUs of the libcuda.so.1 that the loader finds.
+// LGPU_TEST_CUDA is defined, on the GPUs of the libcuda.so.1 that the loader finds. One file past the usual
+// length: every case runs in all these places, by one fixture and one program's own kernels.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

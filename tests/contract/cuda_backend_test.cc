@@ -1,6 +1,7 @@
 // The CUDA backend under the contract of all backends, and its own promises. Runs on the libcuda.so.1 that
 // the loader finds: a fake driver in the tests (fake_cuda_run), a real one on a machine with a GPU, where the
-// tests that make the driver misbehave are skipped.
+// tests that make the driver misbehave are skipped. One file past the usual length: its cases share the
+// faults of the fake driver and the instance of the contract.
 
 #include "allocator/device/cuda/cuda_backend.h"
 

@@ -1,4 +1,5 @@
-// Charges: memory that programs take from the driver themselves.
+// Charges: memory that programs take from the driver themselves. One file past the usual length: all its
+// cases share the broker of two cards and the words of programs.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

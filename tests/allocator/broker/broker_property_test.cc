@@ -327,7 +327,7 @@ class Runner : BrokerRunner {
     ASSERT_EQ(refusal->reason == RefusalReason::kBackend, allowed);
     counts_.backend += allowed ? 1 : 0;
     if (!allowed) return;
-    // What was made before the failure goes back like any chunk: meanwhile it counts for who waits.
+    // Chunks made before the failure go back like any chunk: meanwhile they count for requests that wait.
     if (made != 0) {
       model_.pieces.push_back({id, session.id.value, ChunkId(), kUnit * made, State::kLeaving, true});
     }

@@ -167,7 +167,7 @@ class BrokerRunner : protected BrokerModel {
           {request.device, request.session.value, chunk.id, chunk.bytes, State::kGranted});
     }
     ASSERT_EQ(sum, request.charged);
-    // While it was only promised, nobody could tell a deadlock.
+    // While the memory was only promised, no deadlock could be found.
     const int card = CardOf(request.device);
     if (!model_.devices.at(request.device).preallocate && !QueueOn(card).ring.empty()) Serve(card);
   }
@@ -197,7 +197,7 @@ class BrokerRunner : protected BrokerModel {
     const bool refused = request.phase == Phase::kRefused;
     if (slowly && granted && !model_.devices.at(request.device).preallocate) return;
     if (granted || refused) {
-      ASSERT_TRUE(WasWoken(request.session)) << "nobody told it";
+      ASSERT_TRUE(WasWoken(request.session)) << "its session was not woken";
       settled = true;
     }
     const Broker::GrowAnswer answer = broker_->Continue(GrowId{grow});
@@ -288,7 +288,7 @@ class BrokerRunner : protected BrokerModel {
     stuck_[static_cast<std::size_t>(card)] = false;
     backend_->SetReclaiming(card, Reclaiming::kAtOnce);
     const bool done = broker_->RetryUnconfirmed();
-    // One by one, and whoever waits is served after each.
+    // One by one; requests that wait are served after each.
     std::vector<ChunkId> asked;
     for (const LedgerModel::Piece& piece : model_.pieces) {
       if (piece.asked) asked.push_back(piece.chunk);

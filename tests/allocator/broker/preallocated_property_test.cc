@@ -22,8 +22,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr Bytes kUnit = 2_MiB;
 
-// Preallocated memory of any size, in small and large chunks: what is not in somebody's hands is there for
-// whoever of the lease asks, however it is cut.
+// Preallocated memory of any size, in small and large chunks: a session of the
+// lease can have all of it that no other session holds, in chunks of any size.
 TEST(PreallocatedPropertyTest, PreallocatedMemoryIsThereDownToTheLastGranule) {
   constexpr std::uint32_t kSeeds = 10;
   constexpr int kSteps = 1000;
