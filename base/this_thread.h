@@ -12,10 +12,8 @@ namespace lgpu {
 /// ProcessEpoch was made before the fork.
 class ThisThread {
  public:
-  /// The kernel's number, asked for once: no other living thread has the same.
-  static std::int32_t KernelNumber() { return Now().kernel_number; }
   /// Counts from 1: no other thread of this process has the same, earlier ones included.
-  static std::uint64_t UniqueNumber() { return Now().unique_number; }
+  static std::uint64_t Number() { return Now().number; }
 
   /// A thread's stay inside a sink of the program's; one may begin inside another.
   class SinkCall {
@@ -30,8 +28,7 @@ class ThisThread {
  private:
   struct Numbers {
     std::uint64_t epoch;
-    std::uint64_t unique_number;
-    std::int32_t kernel_number;
+    std::uint64_t number;
     std::int32_t sinks_inside;
   };
   static const Numbers& Now() { return numbers_.epoch == ProcessEpoch::Now() ? numbers_ : Ask(); }

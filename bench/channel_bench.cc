@@ -4,7 +4,6 @@
 // one core, 2 each on its own.
 
 #include <benchmark/benchmark.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -15,13 +14,15 @@
 #include <vector>
 
 #include "bench/bare_message.h"
+#include "bench/grant_echo.h"
 #include "bench/peer_process.h"
+#include "lgpu/bytes.h"
 #include "proto/session_channel.h"
 
 namespace lgpu::bench {
 namespace {
 
-constexpr std::uint64_t kChunkBytes = 2 << 20;
+constexpr Bytes kChunk = 2_MiB;
 constexpr int kRepetitions = 15;
 constexpr int kIterations = 400;
 
@@ -52,25 +53,9 @@ void BM_BarePingPongWithOneFd(benchmark::State& state) {
 }
 BENCHMARK(BM_BarePingPongWithOneFd)->ArgName("cores")->Arg(0)->Arg(1)->Arg(2)->Apply(Settings);
 
-// Answers every Grow with one chunk, as a daemon on a null backend does, but without a ledger.
 void ServeGrants(UniqueFd socket) {
-  const UniqueFd memory(::memfd_create("lgpu-bench", MFD_CLOEXEC));
   SessionChannel channel(std::move(socket));
-  ReceivedFrame received;
-  v1::Frame answer;
-  std::uint64_t next_id = 0;
-  while (channel.ReceiveInto(received).ok()) {
-    if (!received.frame.has_grow()) continue;
-    v1::Grant& grant = *answer.mutable_grant();
-    grant.set_request_id(received.frame.grow().request_id());
-    grant.set_device_id(received.frame.grow().device_id());
-    grant.set_grant_id(++next_id);
-    grant.clear_chunks();
-    v1::Chunk& chunk = *grant.add_chunks();
-    chunk.set_id(next_id);
-    chunk.set_bytes(kChunkBytes);
-    if (!channel.Send(answer, std::array<int, 1>{memory.get()}).ok()) return;
-  }
+  EchoGrants(channel, kChunk);
 }
 
 // ack: the client also acknowledges each grant, as it does with a daemon, and waits for no answer to that.
@@ -86,8 +71,8 @@ void BM_GrowAndGrantWithOneFd(benchmark::State& state) {
     v1::GrowRequest& body = *request.mutable_grow();
     body.set_request_id(++next_id);
     body.set_device_id(7);
-    body.set_at_least_bytes(kChunkBytes);
-    body.set_wanted_bytes(kChunkBytes);
+    body.set_at_least_bytes(kChunk.count());
+    body.set_wanted_bytes(kChunk.count());
     if (!channel.Send(request).ok() || !channel.ReceiveInto(received).ok() || received.fds.size() != 1) {
       return false;
     }

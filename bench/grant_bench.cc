@@ -10,7 +10,6 @@
 
 #include <benchmark/benchmark.h>
 #include <httplib.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -28,6 +27,7 @@
 
 #include "allocator/device/simulated/simulated_backend.h"
 #include "bench/bare_message.h"
+#include "bench/grant_echo.h"
 #include "bench/null_daemon.h"
 #include "bench/peer_process.h"
 #include "client/runtime/open_lease.h"
@@ -113,30 +113,17 @@ absl::StatusOr<Session> OpenSession(std::unique_ptr<PeerProcess> peer, bool with
 
 /// Greets, and answers every Grow with one chunk, as a daemon would, but without its other work.
 void GrantEcho(UniqueFd socket) {
-  const UniqueFd memory(::memfd_create("lgpu-bench", MFD_CLOEXEC));
   SessionChannel channel(std::move(socket));
   ReceivedFrame received;
   if (!channel.ReceiveInto(received).ok()) return;
   absl::StatusOr<SharedPage<StatsPage>> stats = SharedPages::CreateStatsPage();
   auto page = SharedPages::CreateClientPage();
   if (!stats.ok() || !page.ok()) return;
-  v1::Frame answer;
-  answer.mutable_welcome()->set_protocol_version(SessionChannel::kProtocolVersion);
-  answer.mutable_welcome()->set_session_token("0123456789abcdef0123456789abcdef");
-  if (!channel.Send(answer, std::array<int, 2>{stats->fd(), page->fd()}).ok()) return;
-  std::uint64_t next_id = 0;
-  while (channel.ReceiveInto(received).ok()) {
-    if (!received.frame.has_grow()) continue;
-    v1::Grant& grant = *answer.mutable_grant();
-    grant.set_request_id(received.frame.grow().request_id());
-    grant.set_device_id(received.frame.grow().device_id());
-    grant.set_grant_id(++next_id);
-    grant.clear_chunks();
-    v1::Chunk& chunk = *grant.add_chunks();
-    chunk.set_id(next_id);
-    chunk.set_bytes(kChunk.count());
-    if (!channel.Send(answer, std::array<int, 1>{memory.get()}).ok()) return;
-  }
+  v1::Frame welcome;
+  welcome.mutable_welcome()->set_protocol_version(SessionChannel::kProtocolVersion);
+  welcome.mutable_welcome()->set_session_token("0123456789abcdef0123456789abcdef");
+  if (!channel.Send(welcome, std::array<int, 2>{stats->fd(), page->fd()}).ok()) return;
+  EchoGrants(channel, kChunk);
 }
 
 void BM_GrowFromEchoPeer(benchmark::State& state) {
@@ -226,8 +213,8 @@ BENCHMARK(BM_CreateAndMapAlone)->Apply(WithMemory);
 /// The observers of the daemon during the measurement.
 enum class Watched {
   kNot,
-  kByScrapes,   // of /metrics
-  kByEverybody  // and by an open page, the live stream, statistics and timelines, and by an `lgpu top`
+  kByScrapes,  // of /metrics
+  kByAll       // and by an open page, the live stream, statistics and timelines, and by an `lgpu top`
 };
 
 /// Reads /metrics again and again while it lives, far more often than any Prometheus does; and the data of a
@@ -242,7 +229,7 @@ class Scraper {
     const std::size_t at = log.find(begin) + begin.size();
     url_ = log.substr(at, log.find("/metrics", at) - at);
     thread_ = std::thread([this] { Ask({"/metrics"}); });
-    if (watched != Watched::kByEverybody) return;
+    if (watched != Watched::kByAll) return;
     page_ = std::thread([this] { Ask({"/api/v1/stats", "/api/v1/timeline?gpu=0", "/api/v1/events"}); });
     stream_ = std::thread([this] {
       httplib::Client client(url_);
@@ -332,7 +319,7 @@ void BM_GrowAndMapFromDaemonThatIsScraped(benchmark::State& state) {
 BENCHMARK(BM_GrowAndMapFromDaemonThatIsScraped)->Apply(WithMemory);
 
 void BM_GrowAndMapFromDaemonThatIsWatched(benchmark::State& state) {
-  GrowAndMapFromDaemon(state, Watched::kByEverybody);
+  GrowAndMapFromDaemon(state, Watched::kByAll);
 }
 BENCHMARK(BM_GrowAndMapFromDaemonThatIsWatched)->Apply(WithMemory);
 

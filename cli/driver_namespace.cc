@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -125,6 +126,14 @@ absl::StatusOr<std::vector<Piece>> ReadPieces(const fs::path& folder) {
   return pieces;
 }
 
+/// What a file system needs to hold the pieces: their bytes in whole pages, and room for the folder itself.
+std::size_t BytesOf(const std::vector<Piece>& pieces) {
+  constexpr std::size_t kMostPage = 64 * 1024;  // of the processors that Linux runs on
+  std::size_t bytes = 16 * kMostPage;
+  for (const Piece& piece : pieces) bytes += piece.bytes.size() + kMostPage;
+  return bytes;
+}
+
 absl::Status MakePiece(const fs::path& folder, const Piece& piece) {
   if (piece.real_name.empty()) {
     if (::symlink(piece.target.c_str(), (folder / piece.name).c_str()) != 0) {
@@ -145,7 +154,8 @@ absl::Status EnterDriverNamespace(const Isolation& isolation) {
   LGPU_RETURN_IF_ERROR(EnterNamespace());
   // A file system in memory: the folder's own one may forbid programs (noexec), and each run has its own
   // lease.
-  if (::mount("lgpu", folder.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=16m") != 0) {
+  const std::string with = absl::StrCat("mode=0755,size=", BytesOf(pieces));
+  if (::mount("lgpu", folder.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, with.c_str()) != 0) {
     return CannotMount(absl::StrCat("a file system at ", folder.string()), errno);
   }
   for (const Piece& piece : pieces) LGPU_RETURN_IF_ERROR(MakePiece(folder, piece));

@@ -14,13 +14,15 @@ bool IsGone(std::int32_t tid) { return syscall(SYS_tgkill, getpid(), tid, 0) != 
 }  // namespace
 
 // With more threads than shards, looks now and then for a shard whose thread has ended.
-FrontCache::Shard* FrontCache::MineOfMany(std::int32_t self) {
+FrontCache::Shard* FrontCache::MineOfMany(std::uint64_t self) {
   constexpr std::uint32_t kPatience = 1024;
   return crowded_.fetch_add(1, std::memory_order_relaxed) % kPatience == 0 ? Claim(self) : nullptr;
 }
 
-// Takes a place near the thread's hash: an empty one, or one whose thread has ended.
-FrontCache::Shard* FrontCache::Claim(std::int32_t self) {
+// Takes a place near the thread's hash: an empty one, or one whose thread has ended. A new thread may have
+// the kernel's number of an ended one, which then only looks as if it lived: `owner_` is a number that never
+// comes again.
+FrontCache::Shard* FrontCache::Claim(std::uint64_t self) {
   const std::uint32_t hash = HashOf(self);
   MutexLock lock(claim_mutex_);
   for (std::uint32_t i = 0; i < kProbes; ++i) {
@@ -31,9 +33,10 @@ FrontCache::Shard* FrontCache::Claim(std::int32_t self) {
       shard = owned_.emplace_back(std::make_unique<Shard>(number)).get();
       all_[number].store(shard, std::memory_order_relaxed);
       count_.fetch_add(1, std::memory_order_release);
-    } else if (!IsGone(shard->owner_.load(std::memory_order_relaxed))) {
+    } else if (!IsGone(shard->owner_tid_)) {
       continue;
     }
+    shard->owner_tid_ = static_cast<std::int32_t>(syscall(SYS_gettid));
     shard->owner_.store(self, std::memory_order_relaxed);
     place.store(shard, std::memory_order_release);
     return shard;

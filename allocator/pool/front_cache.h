@@ -130,7 +130,8 @@ class FrontCache {
       Add(drained_blocks_, std::int64_t{blocks});
     }
 
-    std::atomic<std::int32_t> owner_{0};  // a thread's number; those whose shards lie beside it read it
+    std::atomic<std::uint64_t> owner_{0};  // a thread's number; those whose shards lie beside it read it
+    std::int32_t owner_tid_ = 0;           // the kernel's; with the cache's claim_mutex_
     const std::uint32_t number_;
     // Written by the owner.
     alignas(64) std::atomic<std::int64_t> bytes_{0};  // put - taken by the owner
@@ -210,12 +211,12 @@ class FrontCache {
     for (std::uint32_t i = 0; i < count; ++i) visit(*all_[i].load(std::memory_order_relaxed));
   }
 
-  static std::uint32_t HashOf(std::int32_t tid) {
-    return static_cast<std::uint32_t>(tid) * 0x9e3779b9u >> 26;
+  static std::uint32_t HashOf(std::uint64_t thread) {
+    return static_cast<std::uint32_t>(thread) * 0x9e3779b9u >> 26;
   }
 
-  Shard* MineOfMany(std::int32_t self);
-  Shard* Claim(std::int32_t self);
+  Shard* MineOfMany(std::uint64_t self);
+  Shard* Claim(std::uint64_t self);
 
   std::array<std::atomic<Shard*>, kMostShards> shards_{};  // by hash
   std::array<std::atomic<Shard*>, kMostShards> all_{};     // as they came
@@ -265,7 +266,7 @@ inline bool FrontCache::Shard::Queue(std::uint32_t size, std::uint32_t index, st
 }
 
 [[gnu::always_inline]] inline FrontCache::Shard* FrontCache::Mine() {
-  const std::int32_t self = ThisThread::KernelNumber();
+  const std::uint64_t self = ThisThread::Number();
   const std::uint32_t hash = HashOf(self);
   for (std::uint32_t i = 0; i < kProbes; ++i) {
     Shard* const shard = shards_[(hash + i) % kMostShards].load(std::memory_order_acquire);

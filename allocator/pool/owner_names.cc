@@ -26,7 +26,7 @@ std::uint32_t OwnerNames::IdOfNamed(std::string_view op) {
 }
 
 std::string OwnerNames::NameOf(std::uint32_t id) const {
-  if (id == kNobody) return {};
+  if (id == kNoOp) return {};
   MutexLock lock(mutex_);
   return id <= names_.size() ? names_[id - 1]->text : "(other)";
 }

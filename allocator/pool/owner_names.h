@@ -19,11 +19,11 @@ namespace lgpu {
 /// Thread-safe.
 class OwnerNames {
  public:
-  static constexpr std::uint32_t kNobody = 0;
+  static constexpr std::uint32_t kNoOp = 0;
   /// Ops beyond the first 4095 are one: "(other)".
   static constexpr std::uint32_t kMost = 4096;
 
-  std::uint32_t IdOf(std::string_view op) { return op.empty() ? kNobody : IdOfNamed(op); }
+  std::uint32_t IdOf(std::string_view op) { return op.empty() ? kNoOp : IdOfNamed(op); }
   std::string NameOf(std::uint32_t id) const;
 
  private:

@@ -106,7 +106,7 @@ struct PoolState {
   CondVar fence_recorded;
   CondVar freed;
   int free_waiters ABSL_GUARDED_BY(mutex) = 0;                          // for freed
-  std::int32_t last_thread ABSL_GUARDED_BY(mutex) = 0;                  // that took the lock for a block
+  std::uint64_t last_thread ABSL_GUARDED_BY(mutex) = 0;                 // that took the lock for a block
   std::optional<std::uint32_t> other_thread_at ABSL_GUARDED_BY(mutex);  // when another one did last
 
   // ---- Growing ahead.
@@ -167,7 +167,7 @@ struct PoolState {
   }
   /// This thread takes the lock for a block.
   void NoteThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    const std::int32_t self = ThisThread::KernelNumber();
+    const std::uint64_t self = ThisThread::Number();
     if (last_thread != self) [[unlikely]] {
       if (last_thread != 0) other_thread_at = tick.load(std::memory_order_relaxed);
       last_thread = self;

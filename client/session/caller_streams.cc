@@ -18,7 +18,7 @@ constexpr std::uint64_t kThreadBit = std::uint64_t{1} << 63;
 std::uint64_t CallerStreams::KeyOf(void* stream) {
   const auto value = reinterpret_cast<std::uintptr_t>(stream);
   if (value == 0) return kLegacyStream;
-  return value == kPerThreadStream ? kThreadBit | ThisThread::UniqueNumber() : value;
+  return value == kPerThreadStream ? kThreadBit | ThisThread::Number() : value;
 }
 
 // Number 0 is taken from its stream by Forget alone, which no use of the stream runs beside: it needs no pin.

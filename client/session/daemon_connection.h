@@ -180,7 +180,7 @@ class DaemonConnection {
   absl::Status Handshake();
   absl::Status StartSessionThread();
   void RunSessionThread();
-  void ReadForNobody();
+  void ReadUnasked();
   void TakeChannelBack();
   bool DropAndSeeWhetherToStop();
 
@@ -245,9 +245,9 @@ class DaemonConnection {
   /// Goodbye. ABORTED: this connection is being destroyed.
   absl::StatusOr<ClientFrame> Ask(ClientChannel& channel, const wire::Frame& frame, std::span<const int> fds,
                                   TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<std::vector<HeldChunk>> WhatIsHeld(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::vector<HeldChunk>> ChunksToAttest(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Attest(ClientChannel& channel, const std::vector<HeldChunk>& held, TimePoint deadline);
-  /// Chunks that were returned since WhatIsHeld; this daemon has to be told.
+  /// Chunks that were returned since ChunksToAttest; this daemon has to be told.
   absl::StatusOr<std::vector<Orphan>> GoOnWith(ClientChannel channel)
       ABSL_LOCKS_EXCLUDED(mutex_, send_mutex_);
   /// The members of `chunks` whose return the daemon must be told now. None while it is away: their return is

@@ -58,7 +58,7 @@ void DaemonConnection::RunSessionThread() {
       } else if (fd == quiet_.get()) {
         TakeChannelBack();
       } else {
-        ReadForNobody();
+        ReadUnasked();
       }
     }
     maintenance_.RunIfDue();
@@ -108,15 +108,15 @@ void DaemonConnection::TakeChannelBack() {
   GiveBack(unsent, generation);
 }
 
-void DaemonConnection::ReadForNobody() {
+void DaemonConnection::ReadUnasked() {
   std::vector<Orphan> orphans;
   std::uint64_t generation = 0;
   {
     MutexLock lock(mutex_);
     generation = generation_.load();
     if (!armed_ || reading_) return;  // a waiter took over after the event was reported
-    constexpr std::uint64_t kNobody = 0;
-    (void)ReadOne(kNobody, ClientChannel::kAtOnce);
+    constexpr std::uint64_t kNoRequest = 0;
+    (void)ReadOne(kNoRequest, ClientChannel::kAtOnce);
     if (waiting_ > 0) changed_.NotifyAll();
     orphans.swap(orphans_);
   }

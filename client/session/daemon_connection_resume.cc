@@ -135,7 +135,7 @@ void DaemonConnection::TryToReconnect() {
 absl::Status DaemonConnection::Rejoin(ClientChannel channel) {
   const TimePoint deadline = Clock::now() + kAttempt;
   LGPU_RETURN_IF_ERROR(Greet(channel, deadline));
-  LGPU_ASSIGN_OR_RETURN(const std::vector<HeldChunk> held, WhatIsHeld(deadline));
+  LGPU_ASSIGN_OR_RETURN(const std::vector<HeldChunk> held, ChunksToAttest(deadline));
   LGPU_RETURN_IF_ERROR(Attest(channel, held, deadline));
   LGPU_ASSIGN_OR_RETURN(const std::vector<Orphan> owed, GoOnWith(std::move(channel)));
   GiveBack(owed, generation_.load());
@@ -179,7 +179,7 @@ absl::StatusOr<ClientFrame> DaemonConnection::Ask(ClientChannel& channel, const 
   }
 }
 
-absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::WhatIsHeld(TimePoint deadline) {
+absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::ChunksToAttest(TimePoint deadline) {
   {
     // A chunk that came last may be on its way to its holder.
     MutexLock lock(mutex_);

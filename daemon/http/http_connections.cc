@@ -29,10 +29,13 @@ using namespace std::chrono_literals;
 constexpr std::size_t kStackBytes = std::size_t{8} << 20;
 // How often who waits for his client looks whether others wait for him.
 constexpr std::chrono::milliseconds kLook{50};
-// Connections that wait for a thread. One more, and the one that has waited longest is closed.
+// Connections that wait for a thread. One more, and the one that has waited longest is turned away.
 constexpr std::size_t kMostWaiting = 256;
+constexpr const char* kUserHasTooMany =
+    "your user has too many connections to this port; close some and try again";
+constexpr const char* kAllTooMany = "too many connections wait at this port; try again";
 
-// This thread runs a job only to close its connection.
+// This thread runs a job only to turn its connection away.
 thread_local bool turns_away = false;
 
 /// The connection whose request a thread answers.
@@ -119,11 +122,10 @@ void ReadAway(int socket) {
   }
 }
 
-// The user of this connection has as many as they may have.
-void TurnAway(int socket) {
-  const std::string body =
-      "{\"schema\":\"lgpu.error/v1\",\"code\":\"RESOURCE_EXHAUSTED\",\"message\":\"your user has too many "
-      "connections to this port; close some and try again\"}\n";
+// Answers with 503 and closes. Does not block.
+void TurnAway(int socket, const char* why) {
+  const std::string body = absl::StrCat(
+      "{\"schema\":\"lgpu.error/v1\",\"code\":\"RESOURCE_EXHAUSTED\",\"message\":\"", why, "\"}\n");
   const std::string answer = absl::StrCat(
       "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Type: application/json\r\n"
       "Connection: close\r\nContent-Length: ",
@@ -241,18 +243,22 @@ std::uint64_t BoundedServer::CurrentUser() { return current->user; }
 void BoundedServer::HandOver(std::function<void(UniqueFd)> taker) { current->taker = std::move(taker); }
 
 bool BoundedServer::process_and_close_socket(socket_t socket) {
+  if (turns_away) {
+    TurnAway(socket, kAllTooMany);
+    return false;
+  }
   std::uint64_t user = PeerUser(socket);
-  {
-    MutexLock lock(mutex_);
-    if (stopping_ || turns_away) {
+  switch (Admit(socket, user)) {
+    case Admission::kThread:
+      break;
+    case Admission::kWaits:
+      return true;
+    case Admission::kNoPlace:
+      TurnAway(socket, kUserHasTooMany);
+      return true;
+    case Admission::kStopping:
       ::close(socket);
       return false;
-    }
-    if (!threads_.TryTake(user)) {
-      Park(socket, user);
-      return true;
-    }
-    sockets_.insert(socket);
   }
   bool processed = Process(socket, user);
   // The connections that waited for this one's place.
@@ -269,12 +275,16 @@ bool BoundedServer::process_and_close_socket(socket_t socket) {
   }
 }
 
-void BoundedServer::Park(socket_t socket, std::uint64_t user) {
-  if (places_.TryTake(user)) {
-    parked_[user].push_back(socket);
-  } else {
-    TurnAway(socket);
+BoundedServer::Admission BoundedServer::Admit(socket_t socket, std::uint64_t user) {
+  MutexLock lock(mutex_);
+  if (stopping_) return Admission::kStopping;
+  if (threads_.TryTake(user)) {
+    sockets_.insert(socket);
+    return Admission::kThread;
   }
+  if (!places_.TryTake(user)) return Admission::kNoPlace;
+  parked_[user].push_back(socket);
+  return Admission::kWaits;
 }
 
 std::optional<std::pair<socket_t, std::uint64_t>> BoundedServer::TakeParked() {

@@ -26,7 +26,8 @@ namespace lgpu::daemon {
 /// one for more than a moment goes. So nobody keeps others out by being slow. A connection has one request.
 ///
 /// Threads and places of connections that wait are shared among users (UserShares, PeerUser): a connection
-/// beyond its user's share of threads waits, and one beyond the share of places is answered 503.
+/// beyond its user's share of threads waits. One beyond the share of places is answered 503, and so is the
+/// one that has waited longest where too many wait for a thread.
 ///
 /// Thread-safe as httplib's.
 class BoundedServer final : public httplib::Server {
@@ -57,12 +58,13 @@ class BoundedServer final : public httplib::Server {
 
  private:
   class Threads;
+  enum class Admission { kThread, kWaits, kNoPlace, kStopping };
 
   bool process_and_close_socket(socket_t socket) override;
   /// The connection has a thread.
   bool Process(socket_t socket, std::uint64_t user);
-  /// It waits from here on, or is closed.
-  void Park(socket_t socket, std::uint64_t user) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Gives the connection the calling thread, a place among those that wait, or nothing.
+  Admission Admit(socket_t socket, std::uint64_t user);
   /// The next connection of the users that have room, in turn.
   std::optional<std::pair<socket_t, std::uint64_t>> TakeParked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool OthersWait(std::uint64_t user);

@@ -9,16 +9,16 @@ namespace {
 // PeerUser's numbers from here on are no uids.
 constexpr std::uint64_t kNoUid = std::uint64_t{1} << 32;
 // (uid_t)-1, which no user has.
-constexpr std::uint32_t kNobody = std::numeric_limits<std::uint32_t>::max();
+constexpr std::uint32_t kUnknownUid = std::numeric_limits<std::uint32_t>::max();
 
 }  // namespace
 
 Viewer ViewerOf(std::uint64_t user, bool sees_all) {
-  const bool is_known = user < kNoUid && user != kNobody;
+  const bool is_known = user < kNoUid && user != kUnknownUid;
   Viewer viewer;
   viewer.is_known = is_known;
   if (sees_all || (is_known && user == 0)) return viewer;
-  viewer.caller.uid = is_known ? static_cast<std::uint32_t>(user) : kNobody;
+  viewer.caller.uid = is_known ? static_cast<std::uint32_t>(user) : kUnknownUid;
   viewer.sees_names = false;
   return viewer;
 }

@@ -253,7 +253,7 @@ void Session::HandleGrow(const v1::GrowRequest& request) {
 void Session::Answer(std::uint64_t request_id, LogicalId device, Clock::time_point asked_at,
                      Broker::GrowAnswer answer) {
   if (!answer.status.ok()) {
-    Refuse(request_id, answer.status, answer.ahead ? Concern::kNobody : Concern::kSomebody);
+    Refuse(request_id, answer.status, answer.ahead ? Growth::kAhead : Growth::kNeeded);
   } else if (answer.wait) {
     waiting_.push_back({.request_id = request_id,
                         .device = device,

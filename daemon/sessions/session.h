@@ -155,9 +155,9 @@ class Session {
   // Sending.
   void Answer(std::uint64_t request_id, LogicalId device, Clock::time_point asked_at,
               Broker::GrowAnswer answer);
-  enum class Concern { kSomebody, kNobody };  // kNobody: growth ahead of need; its refusal makes no event
+  enum class Growth { kNeeded, kAhead };  // the refusal of a growth ahead of need makes no event
   void TellRefused(const absl::Status& status);
-  void Refuse(std::uint64_t request_id, const absl::Status& status, Concern concern = Concern::kSomebody);
+  void Refuse(std::uint64_t request_id, const absl::Status& status, Growth growth = Growth::kNeeded);
   void Pump();
   /// A number that only the receiver of the grant can know: its Ack proves that the descriptors were read.
   std::uint64_t NextGrantId();

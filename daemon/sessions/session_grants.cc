@@ -49,7 +49,7 @@ void Session::Send(const v1::Frame& frame) {
   if (end_ == End::kNone && !channel_.Send(frame, {}, Clock::now() + kSendTimeout).ok()) end_ = End::kLost;
 }
 
-void Session::Refuse(std::uint64_t request_id, const absl::Status& status, Concern concern) {
+void Session::Refuse(std::uint64_t request_id, const absl::Status& status, Growth growth) {
   v1::Frame frame;
   v1::GrowRefused& refused = *frame.mutable_grow_refused();
   refused.set_request_id(request_id);
@@ -58,7 +58,7 @@ void Session::Refuse(std::uint64_t request_id, const absl::Status& status, Conce
   if (const std::optional<Refusal> refusal = GetRefusal(status)) {
     *refused.mutable_refusal() = RefusalToProto(*refusal);
   }
-  if (concern == Concern::kSomebody) TellRefused(status);
+  if (growth == Growth::kNeeded) TellRefused(status);
   Send(frame);
 }
 

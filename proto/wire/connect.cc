@@ -67,7 +67,7 @@ std::string OwnGroups() {
   return names;
 }
 
-PlainStatus NobodyThere(const std::string& path, std::string_view cause) {
+PlainStatus NotListening(const std::string& path, std::string_view cause) {
   const std::string directory = DirectoryOf(path);
   return PlainError(PlainCode::kUnavailable,
                     Text("no lgpud at ", directory, " (", std::string(cause), ")\n  try: lgpud --dir ",
@@ -109,11 +109,11 @@ PlainStatus ConnectError(const std::string& path, int error) {
   switch (error) {
     case ENOENT:
     case ENOTDIR:
-      return NobodyThere(path, "no such file");
+      return NotListening(path, "no such file");
     case ECONNREFUSED:
-      return NobodyThere(path, "no process listens at its socket");
+      return NotListening(path, "no process listens at its socket");
     case EPROTOTYPE:
-      return NobodyThere(path, "its socket is of another kind");
+      return NotListening(path, "its socket is of another kind");
     case EAGAIN:
       return PlainError(PlainCode::kUnavailable,
                         Text("lgpud at ", DirectoryOf(path),

@@ -210,7 +210,7 @@ constexpr std::size_t kHeadWords = offsetof(ClientPage, ring) / sizeof(std::uint
 
 // Adds the writes to the old page between its copy and its replacement. Most counters rise and fall by
 // additions; the peak and the count of ops only grow; names of ops are written once.
-void AddWhatIsMissing(const ClientPage& old, const ClientPage& copied, ClientPage& fresh) {
+void AddLateWrites(const ClientPage& old, const ClientPage& copied, ClientPage& fresh) {
   const auto raise = [](std::atomic<std::uint64_t>& value, std::uint64_t to) {
     std::uint64_t seen = value.load(std::memory_order_relaxed);
     while (seen < to && !value.compare_exchange_weak(seen, to, std::memory_order_release)) {
@@ -262,7 +262,7 @@ PlainStatus SharedPages::ReplaceClientPage(SharedPage<ClientPage>& page, UniqueF
     if (i < kHeadWords) seen[i].store(word, std::memory_order_relaxed);
   }
   LGPU_PLAIN_RETURN_IF_ERROR(MapOver(page.get(), fresh.fd(), sizeof(ClientPage), PROT_READ | PROT_WRITE));
-  AddWhatIsMissing(*old, *copied, *fresh);
+  AddLateWrites(*old, *copied, *fresh);
   return {};
 }
 

@@ -24,16 +24,6 @@ static lgpu_tensor* Column(const lgpu_context* context, int64_t rows, const floa
   return tensor;
 }
 
-/* Whether the float tensor has these values; deletes it. */
-static int Has(lgpu_tensor* tensor, const float* values, size_t count) {
-  float found[8];
-  const int same = tensor != NULL && lgpu_tensor_bytes(tensor) == count * sizeof(float) &&
-                   lgpu_tensor_copy_to_host(tensor, found, count * sizeof(float), NULL) == LGPU_OK &&
-                   memcmp(found, values, count * sizeof(float)) == 0;
-  lgpu_tensor_delete(tensor);
-  return same;
-}
-
 static int EndsWith(const char* text, const char* end) {
   return text != NULL && strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
 }

@@ -18,16 +18,6 @@ static lgpu_tensor* Tensor(const lgpu_context* context, lgpu_dtype dtype, int64_
   return tensor;
 }
 
-/* Whether the float tensor has these values; deletes it. */
-static int Has(lgpu_tensor* tensor, const float* values, size_t count) {
-  float found[8];
-  const int same = tensor != NULL && lgpu_tensor_bytes(tensor) == count * sizeof(float) &&
-                   lgpu_tensor_copy_to_host(tensor, found, count * sizeof(float), NULL) == LGPU_OK &&
-                   memcmp(found, values, count * sizeof(float)) == 0;
-  lgpu_tensor_delete(tensor);
-  return same;
-}
-
 typedef lgpu_code (*binary_op)(const lgpu_tensor*, const lgpu_tensor*, lgpu_tensor**, lgpu_status*);
 typedef lgpu_code (*unary_op)(const lgpu_tensor*, lgpu_tensor**, lgpu_status*);
 typedef lgpu_code (*reduction)(const lgpu_tensor*, const int*, size_t, int, lgpu_tensor**, lgpu_status*);

@@ -32,12 +32,7 @@ class LoweredDevice {
   void Lower() { EXPECT_TRUE(broker->ResizeDevice(device, 42_MiB, Bytes(), Clock::now()).ok()); }
 
   Broker::GrowAnswer Grow(std::uint64_t session, Bytes bytes, std::chrono::milliseconds timeout = {}) {
-    return broker->Grow({.session = SessionId{session},
-                         .device = device,
-                         .at_least = bytes,
-                         .wanted = bytes,
-                         .asked_at = Clock::now(),
-                         .deadline = Clock::now() + timeout});
+    return GrowOf(*broker, session, device, bytes, timeout);
   }
 
   CountingBackend backend{{256_MiB}, 2_MiB};

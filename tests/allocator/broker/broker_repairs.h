@@ -19,6 +19,17 @@ inline LogicalId AddDevice(Broker& broker, std::uint64_t lease, Bytes limit, boo
                            std::chrono::steady_clock::now());
 }
 
+inline Broker::GrowAnswer GrowOf(Broker& broker, std::uint64_t session, LogicalId device, Bytes bytes,
+                                 std::chrono::milliseconds timeout) {
+  const auto now = std::chrono::steady_clock::now();
+  return broker.Grow({.session = SessionId{session},
+                      .device = device,
+                      .at_least = bytes,
+                      .wanted = bytes,
+                      .asked_at = now,
+                      .deadline = now + timeout});
+}
+
 /// As a daemon has it that was started again: its limit is guaranteed, and no chunk is there yet.
 inline absl::Status RestorePreallocated(Broker& broker, LogicalId device, Bytes limit) {
   return broker.restore().AddDevice(device, {.card = broker.Cards().front().id,

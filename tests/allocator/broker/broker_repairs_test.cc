@@ -176,12 +176,7 @@ class ChargedDevice {
   // From here on 44 MiB are spare, and chunks of 20 MiB are lacking.
   void Uncharge() { EXPECT_TRUE(broker->Uncharge(SessionId{3}, uuid, 20_MiB).ok()); }
   Broker::GrowAnswer Grow(std::uint64_t session, Bytes bytes, std::chrono::milliseconds timeout = {}) {
-    return broker->Grow({.session = SessionId{session},
-                         .device = device,
-                         .at_least = bytes,
-                         .wanted = bytes,
-                         .asked_at = Clock::now(),
-                         .deadline = Clock::now() + timeout});
+    return GrowOf(*broker, session, device, bytes, timeout);
   }
 
   CountingBackend backend{{256_MiB}, 2_MiB};
