@@ -8,16 +8,14 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <deque>
 #include <functional>
+#include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/thread.h"
 #include "daemon/http/peer_user.h"
+#include "lgpu/status.h"
 
 namespace lgpu::daemon {
 namespace {
@@ -29,15 +27,6 @@ using namespace std::chrono_literals;
 constexpr std::size_t kStackBytes = std::size_t{8} << 20;
 // How often who waits for his client looks whether others wait for him.
 constexpr std::chrono::milliseconds kLook{50};
-// Connections that wait for a thread. One more, and the one that has waited longest is turned away.
-constexpr std::size_t kMostWaiting = 256;
-constexpr const char* kUserHasTooMany =
-    "your user has too many connections to this port; close some and try again";
-constexpr const char* kAllTooMany = "too many connections wait at this port; try again";
-
-// This thread runs a job only to turn its connection away.
-thread_local bool turns_away = false;
-
 /// The connection whose request a thread answers.
 struct Connection {
   std::uint64_t user = 0;
@@ -117,15 +106,16 @@ class DeadlineStream final : public httplib::Stream {
 void ReadAway(int socket) {
   ::shutdown(socket, SHUT_WR);
   std::array<char, 4096> bytes;
-  constexpr int kMostReads = 16;  // whoever sends more has himself to blame
-  for (int i = 0; i<kMostReads&& ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT)> 0; ++i) {
-  }
+  constexpr int kMostReads = 16;  // a sender of more may lose the answer
+  int reads = 0;
+  while (reads<kMostReads&& ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT)> 0) ++reads;
 }
 
-// Answers with 503 and closes. Does not block.
-void TurnAway(int socket, const char* why) {
-  const std::string body = absl::StrCat(
-      "{\"schema\":\"lgpu.error/v1\",\"code\":\"RESOURCE_EXHAUSTED\",\"message\":\"", why, "\"}\n");
+// The user of this connection has as many as they may have. Does not block.
+void TurnAway(int socket) {
+  const std::string body =
+      "{\"schema\":\"lgpu.error/v1\",\"code\":\"RESOURCE_EXHAUSTED\",\"message\":\"your user has too many "
+      "connections to this port; close some and try again\"}\n";
   const std::string answer = absl::StrCat(
       "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Type: application/json\r\n"
       "Connection: close\r\nContent-Length: ",
@@ -135,105 +125,36 @@ void TurnAway(int socket, const char* why) {
   ::close(socket);
 }
 
-}  // namespace
-
-/// Threads that are made when they are needed, up to a number of them. Thread-safe.
-class BoundedServer::Threads final : public httplib::TaskQueue {
+/// The server's thread runs its jobs, which are short: each gives a connection to the CallPool.
+class AdmitAtOnce final : public httplib::TaskQueue {
  public:
-  /// `waiting`: where to write how many jobs wait for a thread.
-  Threads(std::size_t most, std::atomic<std::size_t>& waiting) : most_(most), waiting_(waiting) {}
-
-  void enqueue(std::function<void()> job) override {
-    std::function<void()> turned_away;
-    {
-      MutexLock lock(mutex_);
-      jobs_.push_back(std::move(job));
-      if (jobs_.size() > kMostWaiting) {
-        turned_away = std::move(jobs_.front());
-        jobs_.pop_front();
-      }
-      if (jobs_.size() > idle_ && threads_.size() < most_) {
-        absl::StatusOr<Thread> thread = Thread::Start(
-            "lgpud-http", [this] { Work(); }, kStackBytes);
-        if (thread.ok()) threads_.push_back(*std::move(thread));
-      }
-      CountWaiting();
-    }
-    changed_.NotifyAll();
-    if (turned_away) {
-      turns_away = true;
-      turned_away();
-      turns_away = false;
-    }
-  }
-
-  void shutdown() override {
-    {
-      MutexLock lock(mutex_);
-      ending_ = true;
-    }
-    changed_.NotifyAll();
-    std::vector<Thread> threads;
-    {
-      MutexLock lock(mutex_);
-      threads = std::move(threads_);
-    }
-    for (Thread& thread : threads) thread.Join();
-    // Where not one thread could be made.
-    Work();
-  }
+  explicit AdmitAtOnce(std::unique_ptr<CallPool>& threads) : threads_(threads) {}
+  void enqueue(std::function<void()> job) override { job(); }
+  void shutdown() override { threads_.reset(); }
 
  private:
-  // Connections for which no thread is free and none can be made.
-  void CountWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const std::size_t free = idle_ + (most_ - threads_.size());
-    waiting_ = jobs_.size() - std::min(jobs_.size(), free);
-  }
-
-  void Work() {
-    while (true) {
-      std::function<void()> job;
-      {
-        MutexLock lock(mutex_);
-        ++idle_;
-        while (jobs_.empty() && !ending_) changed_.Wait(mutex_);
-        --idle_;
-        if (jobs_.empty()) return;
-        job = std::move(jobs_.front());
-        jobs_.pop_front();
-        CountWaiting();
-      }
-      job();
-    }
-  }
-
-  const std::size_t most_;
-  std::atomic<std::size_t>& waiting_;
-  Mutex mutex_;
-  CondVar changed_;
-  std::vector<Thread> threads_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mutex_);
-  std::size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<CallPool>& threads_;
 };
 
+}  // namespace
+
 BoundedServer::BoundedServer(const Bounds& bounds) : bounds_(bounds) {
-  new_task_queue = [this] { return new Threads(bounds_.threads, waiting_); };
+  new_task_queue = [this] { return new AdmitAtOnce(threads_); };
 }
 
 BoundedServer::~BoundedServer() = default;
 
-void BoundedServer::WidenQueue() { ::listen(svr_sock_, SOMAXCONN); }
+absl::Status BoundedServer::Prepare() {
+  LGPU_ASSIGN_OR_RETURN(threads_, CallPool::Start("lgpud-http", bounds_.threads, kStackBytes));
+  ::listen(svr_sock_, SOMAXCONN);
+  return absl::OkStatus();
+}
 
 void BoundedServer::Stop() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
     for (const int socket : sockets_) ::shutdown(socket, SHUT_RDWR);
-    for (const auto& [user, line] : parked_) {
-      for (const int socket : line) ::close(socket);
-    }
-    parked_.clear();
   }
   stop();
 }
@@ -243,73 +164,30 @@ std::uint64_t BoundedServer::CurrentUser() { return current->user; }
 void BoundedServer::HandOver(std::function<void(UniqueFd)> taker) { current->taker = std::move(taker); }
 
 bool BoundedServer::process_and_close_socket(socket_t socket) {
-  if (turns_away) {
-    TurnAway(socket, kAllTooMany);
+  const std::uint64_t user = PeerUser(socket);
+  if (!places_.TryTake(user)) {
+    TurnAway(socket);
     return false;
   }
-  std::uint64_t user = PeerUser(socket);
-  switch (Admit(socket, user)) {
-    case Admission::kThread:
-      break;
-    case Admission::kWaits:
-      return true;
-    case Admission::kNoPlace:
-      TurnAway(socket, kUserHasTooMany);
-      return true;
-    case Admission::kStopping:
-      ::close(socket);
-      return false;
-  }
-  bool processed = Process(socket, user);
-  // The connections that waited for this one's place.
-  while (true) {
-    {
-      MutexLock lock(mutex_);
-      threads_.GiveBack(user);
-      const auto next = TakeParked();
-      if (!next) return processed;
-      std::tie(socket, user) = *next;
-      sockets_.insert(socket);
-    }
-    processed = Process(socket, user);
-  }
-}
-
-BoundedServer::Admission BoundedServer::Admit(socket_t socket, std::uint64_t user) {
-  MutexLock lock(mutex_);
-  if (stopping_) return Admission::kStopping;
-  if (threads_.TryTake(user)) {
-    sockets_.insert(socket);
-    return Admission::kThread;
-  }
-  if (!places_.TryTake(user)) return Admission::kNoPlace;
-  parked_[user].push_back(socket);
-  return Admission::kWaits;
-}
-
-std::optional<std::pair<socket_t, std::uint64_t>> BoundedServer::TakeParked() {
-  auto entry = parked_.upper_bound(last_);
-  for (std::size_t i = 0; i < parked_.size(); ++i, ++entry) {
-    if (entry == parked_.end()) entry = parked_.begin();
-    const std::uint64_t user = entry->first;
-    if (stopping_ || !threads_.TryTake(user)) continue;
-    last_ = user;
-    const socket_t socket = entry->second.front();
-    entry->second.pop_front();
+  // The pool while it ends, too, when `threads_` has let go of it.
+  CallPool& pool = *threads_;
+  pool.Run(user, [this, &pool, socket, user] {
+    Process(pool, socket, user);
     places_.GiveBack(user);
-    if (entry->second.empty()) parked_.erase(entry);
-    return std::pair(socket, user);
+  });
+  return true;
+}
+
+void BoundedServer::Process(CallPool& pool, socket_t socket, std::uint64_t user) {
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) {
+      ::close(socket);
+      return;
+    }
+    sockets_.insert(socket);
   }
-  return std::nullopt;
-}
-
-bool BoundedServer::OthersWait(std::uint64_t user) {
-  MutexLock lock(mutex_);
-  return waiting_ > 0 || parked_.contains(user);
-}
-
-bool BoundedServer::Process(socket_t socket, std::uint64_t user) {
-  DeadlineStream stream(socket, bounds_, [this, user] { return OthersWait(user); });
+  DeadlineStream stream(socket, bounds_, [&pool, user] { return pool.OthersWaitFor(user); });
   bool closed = false;
   // Nothing here is worth a part of: a line of a thousand ranges would make an answer of gigabytes. Nor is it
   // worth compressing: the library's brotli takes a second for a megabyte.
@@ -319,7 +197,7 @@ bool BoundedServer::Process(socket_t socket, std::uint64_t user) {
   };
   Connection connection{.user = user};
   current = &connection;
-  const bool processed = process_request(stream, /*close_connection=*/true, closed, without_ranges);
+  process_request(stream, /*close_connection=*/true, closed, without_ranges);
   current = nullptr;
   if (connection.taker) {
     {
@@ -327,14 +205,13 @@ bool BoundedServer::Process(socket_t socket, std::uint64_t user) {
       sockets_.erase(socket);
     }
     connection.taker(UniqueFd(socket));
-    return processed;
+    return;
   }
   ReadAway(socket);
   // Under the lock: nobody may shut down a number that the system has given to another connection.
   MutexLock lock(mutex_);
   sockets_.erase(socket);
   ::close(socket);
-  return processed;
 }
 
 }  // namespace lgpu::daemon

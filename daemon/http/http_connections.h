@@ -3,20 +3,18 @@
 
 #include <httplib.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
-#include <optional>
+#include <memory>
 #include <set>
-#include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
+#include "daemon/server/call_pool.h"
 #include "daemon/server/user_shares.h"
 
 namespace lgpu::daemon {
@@ -25,9 +23,8 @@ namespace lgpu::daemon {
 /// however its bytes trickle in, and so has its answer; and while others wait for a thread, whoever has had
 /// one for more than a moment goes. So nobody keeps others out by being slow. A connection has one request.
 ///
-/// Threads and places of connections that wait are shared among users (UserShares, PeerUser): a connection
-/// beyond its user's share of threads waits. One beyond the share of places is answered 503, and so is the
-/// one that has waited longest where too many wait for a thread.
+/// Threads and places of connections are shared among users (CallPool, UserShares, PeerUser): a connection
+/// beyond its user's share of threads waits, and one beyond the share of places is answered 503.
 ///
 /// Thread-safe as httplib's.
 class BoundedServer final : public httplib::Server {
@@ -38,14 +35,15 @@ class BoundedServer final : public httplib::Server {
     std::chrono::milliseconds moment = std::chrono::milliseconds(200);
     std::size_t request_bytes = 64 * 1024;
     std::size_t threads = 64;  // made when they are needed
-    std::size_t places = 256;  // of connections that wait for their user's turn
+    std::size_t places = 320;  // of connections that have a thread, or wait for their user's turn
   };
   explicit BoundedServer(const Bounds& bounds);
   ~BoundedServer() override;
 
-  /// After the bind: lets many connect at once. The library's own is a queue of five, and whoever does not
-  /// get into it tries again a second later.
-  void WidenQueue();
+  /// After the bind, before it listens: starts the first thread, and lets many connect at once. The library's
+  /// own is a queue of five, and whoever does not get into it tries again a second later.
+  /// RESOURCE_EXHAUSTED: the system allows no thread.
+  absl::Status Prepare();
 
   /// Ends all connections, those that come too, and then the server.
   void Stop();
@@ -57,27 +55,16 @@ class BoundedServer final : public httplib::Server {
   static void HandOver(std::function<void(UniqueFd)> taker);
 
  private:
-  class Threads;
-  enum class Admission { kThread, kWaits, kNoPlace, kStopping };
-
   bool process_and_close_socket(socket_t socket) override;
   /// The connection has a thread.
-  bool Process(socket_t socket, std::uint64_t user);
-  /// Gives the connection the calling thread, a place among those that wait, or nothing.
-  Admission Admit(socket_t socket, std::uint64_t user);
-  /// The next connection of the users that have room, in turn.
-  std::optional<std::pair<socket_t, std::uint64_t>> TakeParked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool OthersWait(std::uint64_t user);
+  void Process(CallPool& pool, socket_t socket, std::uint64_t user);
 
   const Bounds bounds_;
-  std::atomic<std::size_t> waiting_ = 0;  // connections without a thread
-  UserShares threads_{bounds_.threads};
   UserShares places_{bounds_.places};
   Mutex mutex_;
-  std::map<std::uint64_t, std::deque<socket_t>> parked_ ABSL_GUARDED_BY(mutex_);  // no line is empty
-  std::uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;                                // whose was taken last
   std::set<int> sockets_ ABSL_GUARDED_BY(mutex_);  // of all connections that have a thread
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<CallPool> threads_;  // from Prepare until it does not listen any more
 };
 
 }  // namespace lgpu::daemon

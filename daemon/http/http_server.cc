@@ -102,7 +102,7 @@ class HttpServer::Impl {
       return absl::UnavailableError(absl::StrCat("cannot listen on ", address.host, ":", address.port,
                                                  " for HTTP: it is taken, or no address of this machine"));
     }
-    server_.WidenQueue();
+    LGPU_RETURN_IF_ERROR(server_.Prepare());
     const bool six = absl::StrContains(address.host, ":");
     address_ = absl::StrCat(six ? "[" : "", address.host, six ? "]:" : ":", port);
     LGPU_ASSIGN_OR_RETURN(thread_, Thread::Start("lgpud-http", [this] {

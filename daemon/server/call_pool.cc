@@ -10,16 +10,18 @@
 
 namespace lgpu::daemon {
 
-absl::StatusOr<std::unique_ptr<CallPool>> CallPool::Start(const char* name, std::size_t most_threads) {
+absl::StatusOr<std::unique_ptr<CallPool>> CallPool::Start(const char* name, std::size_t most_threads,
+                                                          std::size_t stack_bytes) {
   LGPU_CHECK(most_threads >= 2);
-  std::unique_ptr<CallPool> pool(new CallPool(name, most_threads));
+  std::unique_ptr<CallPool> pool(new CallPool(name, most_threads, stack_bytes));
   MutexLock lock(pool->mutex_);
   LGPU_RETURN_IF_ERROR(pool->StartThread());
   return pool;
 }
 
 absl::Status CallPool::StartThread() {
-  LGPU_ASSIGN_OR_RETURN(Thread thread, Thread::Start(name_, [this] { Work(); }));
+  LGPU_ASSIGN_OR_RETURN(Thread thread, Thread::Start(
+                                           name_, [this] { Work(); }, stack_bytes_));
   threads_.push_back(std::move(thread));
   return absl::OkStatus();
 }
@@ -34,24 +36,22 @@ CallPool::~CallPool() {
   changed_.NotifyAll();
 }  // joins
 
-void CallPool::Run(std::uint32_t uid, std::function<void()> call) {
+void CallPool::Run(std::uint64_t user, std::function<void()> call) {
+  absl::Status started;
   {
     MutexLock lock(mutex_);
     LGPU_CHECK(!stopping_);
-    lines_[uid].calls.push_back(std::move(call));
+    lines_[user].calls.push_back(std::move(call));
     ++queued_;
     const std::size_t idle = threads_.size() - running_;
-    if (queued_ > idle && threads_.size() < most_threads_) {
-      // Without another thread the call waits for one that there is.
-      if (const absl::Status started = StartThread(); !started.ok()) {
-        spdlog::warn("{}", std::string(started.message()));
-      }
-    }
+    if (queued_ > idle && threads_.size() < most_threads_) started = StartThread();
   }
   changed_.NotifyOne();
+  // Without another thread the call waits for one that there is.
+  if (!started.ok()) spdlog::warn("{}", std::string(started.message()));
 }
 
-std::map<std::uint32_t, CallPool::Line>::iterator CallPool::Next() {
+std::map<std::uint64_t, CallPool::Line>::iterator CallPool::Next() {
   const std::size_t free = most_threads_ - running_;
   auto entry = lines_.upper_bound(last_);
   for (std::size_t i = 0; i < lines_.size(); ++i, ++entry) {
@@ -60,6 +60,13 @@ std::map<std::uint32_t, CallPool::Line>::iterator CallPool::Next() {
     if (!line.calls.empty() && (stopping_ || line.running < free)) return entry;
   }
   return lines_.end();
+}
+
+bool CallPool::OthersWaitFor(std::uint64_t user) {
+  MutexLock lock(mutex_);
+  const auto line = lines_.find(user);
+  if (line != lines_.end() && !line->second.calls.empty()) return true;
+  return running_ == threads_.size() && Next() != lines_.end();
 }
 
 void CallPool::Work() {

@@ -34,6 +34,19 @@ TEST(CallPoolTest, WaitingCallsOfOneUserLeaveThreadsToOtherUsers) {
   held.go.release(100);
 }
 
+TEST(CallPoolTest, ACallThatMayNotStartWaitsForItsOwnUser) {
+  Held held;
+  auto pool = CallPool::Start("test", 2);
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  (*pool)->Run(1, [&held] { held(); });
+  held.started.acquire();
+  EXPECT_FALSE((*pool)->OthersWaitFor(1));
+  (*pool)->Run(1, [&held] { held(); });  // one of two threads is this user's share
+  EXPECT_TRUE((*pool)->OthersWaitFor(1));
+  EXPECT_FALSE((*pool)->OthersWaitFor(2));
+  held.go.release(2);
+}
+
 TEST(CallPoolTest, UsersTakeTurns) {
   Held held;
   std::counting_semaphore<> done{0};

@@ -75,17 +75,17 @@ TEST_F(SnapshotsTest, AStoppedProgramCostsItsAskerOneDeadlineAndAnEndedOneNothin
   ASSERT_THAT(Ask(*one, absl::StrCat("open c lease_name=shared limit=", 64 * kMiB)),
               ::testing::StartsWith("ok "));
   ASSERT_THAT(Alloc(*one, "t", 4), ::testing::StartsWith("ok"));
-  ASSERT_EQ(::kill(one->pid(), SIGSTOP), 0);
+  one->Signal(SIGSTOP);
   absl::StatusOr<Told> told = Snapshot("shared", 100);
   ASSERT_TRUE(told.ok()) << told.status();
   ASSERT_EQ(told->devices.size(), 1u);
   EXPECT_EQ(told->devices[0].code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
-  ASSERT_EQ(::kill(one->pid(), SIGCONT), 0);
+  one->Signal(SIGCONT);
   told = Snapshot("shared");
   ASSERT_TRUE(told.ok()) << told.status();
   EXPECT_EQ(told->devices[0].code(), 0) << told->devices[0].message();
   EXPECT_GE(told->live_bytes, 4 * kMiB);
-  ASSERT_EQ(::kill(one->pid(), SIGKILL), 0);
+  one->Signal(SIGKILL);
   one->Wait();
   EXPECT_TRUE(Eventually([&] { return absl::IsNotFound(Snapshot("shared").status()); }));
 }

@@ -89,7 +89,14 @@ absl::StatusOr<std::unique_ptr<ChildProgram>> ChildProgram::Start(const Options&
 bool ChildProgram::running() { return !Wait(std::chrono::milliseconds(0)).has_value(); }
 
 void ChildProgram::Signal(int number) const {
-  if (!result_) ::kill(pid_, number);
+  if (result_) return;
+  ::kill(pid_, number);
+  if (number != SIGSTOP) return;
+  // Each of its threads goes on until it notices.
+  siginfo_t stopped;
+  while (::waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED | WEXITED | WNOWAIT) != 0 &&
+         errno == EINTR) {
+  }
 }
 
 void ChildProgram::WriteLine(const std::string& line) {

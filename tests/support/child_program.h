@@ -50,6 +50,7 @@ class ChildProgram {
 
   pid_t pid() const { return pid_; }
   bool running();
+  /// SIGSTOP: returns when it has stopped.
   void Signal(int number) const;
   void WriteLine(const std::string& line);
   void CloseStdin() { stdin_.Reset(); }
