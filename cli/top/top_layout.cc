@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/event_lines.h"
@@ -22,14 +23,20 @@ constexpr std::size_t kLeastColumns = 20;
 
 std::string Size(std::uint64_t bytes) { return FormatBytes(Bytes(bytes)); }
 
-TopLine Fit(TopLine line, std::size_t columns) {
+/// `mark`, of one column, stands for what a line has beyond the columns.
+TopLine Fit(TopLine line, std::size_t columns, const char* mark) {
+  std::string text;
+  for (const TopSpan& span : line) text += span.text;
+  absl::StripTrailingAsciiWhitespace(&text);
+  const bool is_cut = columns > 0 && TextWidth(text) > columns;
   TopLine fitted;
-  std::size_t left = columns;
+  std::size_t left = is_cut ? columns - 1 : columns;
   for (TopSpan& span : line) {
     span.text = CutText(span.text, left);
     left -= TextWidth(span.text);
     if (!span.text.empty()) fitted.push_back(std::move(span));
   }
+  if (is_cut) fitted.push_back({mark, TopLook::kDim});
   return fitted;
 }
 
@@ -249,7 +256,7 @@ std::vector<TopLine> LayOutTop(const TopModel& model, const TopView& view, TopSi
     lines.resize(size.lines - 1);
     lines.push_back(Foot(model, view));
   }
-  for (TopLine& line : lines) line = Fit(std::move(line), wanted.columns);
+  for (TopLine& line : lines) line = Fit(std::move(line), wanted.columns, view.ascii ? ">" : "…");
   return lines;
 }
 

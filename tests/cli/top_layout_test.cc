@@ -173,6 +173,17 @@ TEST(TopLayoutTest, TheQueueAndOldFiguresAreNamed) {
               AllOf(HasSubstr("1. user2 asks for 512.00MiB, waits 3s"), HasSubstr("OLD: lgpud is gone")));
 }
 
+TEST(TopLayoutTest, ALineThatDoesNotFitEndsWithAMark) {
+  TopModel model = Model();
+  v1::Event& event = model.events.emplace_back();
+  event.set_kind(v1::Event::KIND_REFUSED);
+  event.set_text(absl::StrCat("refused ", std::string(60, 'x'), " end"));
+  EXPECT_THAT(Once(model, 300), AllOf(HasSubstr("x end\n"), Not(HasSubstr("x>\n"))));
+  EXPECT_THAT(Once(model, 80), AllOf(HasSubstr("x>\n"), Not(HasSubstr("x end"))));
+  const std::string wide = TopText(LayOutTop(model, {}, {.columns = 80}), /*color=*/false);
+  EXPECT_THAT(wide, HasSubstr("x…\n"));
+}
+
 TEST(TopLayoutTest, TextOfOtherProgramsCannotSteerTheTerminal) {
   TopModel model = Model(0);
   AddLease("evil\033[2J", 1, 1, model.stats);
