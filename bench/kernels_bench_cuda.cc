@@ -1,4 +1,5 @@
-// The part of kernels_bench that needs a GPU.
+// The part of kernels_bench that needs a GPU. One file past the usual length: one list of cases
+// serves all kernels.
 
 #include <dlfcn.h>
 

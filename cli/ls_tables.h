@@ -6,7 +6,6 @@
 
 #include "cli/output.h"
 #include "lgpu/v1/stats.pb.h"
-#include "nlohmann/json.hpp"
 
 namespace lgpu::cli {
 
@@ -19,11 +18,6 @@ struct Viewer {
 /// The output of `lgpu ls`: a block of GPUs, a block of leases with a row per logical device and one for
 /// leases that the viewer may not see, and how much of every card can still be promised.
 std::string FormatSnapshot(const v1::StatsSnapshot& snapshot, const Style& style, const Viewer& viewer);
-
-/// The output of `lgpu ls --by-user`: a row per user, with sums over their leases.
-std::string FormatUsers(const v1::StatsSnapshot& snapshot, const Style& style);
-/// "lgpu.users/v1"
-nlohmann::json UsersToJson(const v1::StatsSnapshot& snapshot);
 
 /// The output of `lgpu ps`: a row per session.
 std::string FormatSessions(const v1::StatsSnapshot& snapshot, const Style& style);

@@ -9,6 +9,7 @@
 #include "cli/ls_tables.h"
 #include "cli/query.h"
 #include "cli/stats_command.h"
+#include "cli/users_table.h"
 #include "proto/messages_json.h"
 
 namespace lgpu::cli {

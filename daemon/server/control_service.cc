@@ -1,3 +1,5 @@
+// One file past the usual length: one class with a method for each call of the service.
+
 #include "daemon/server/control_service.h"
 
 #include <unistd.h>

@@ -1,6 +1,7 @@
 // Kills, stops and starts real clients and a real daemon, whose backend fails now and then, at random. After
 // every round it compares the daemon's figures with the descriptors and mappings of chunks of the processes,
-// which it reads from /proc only, and with the figures of programs that charge.
+// which it reads from /proc only, and with the figures of programs that charge. One file past the usual
+// length: every random step works on the same clients, daemon and accounts.
 //
 // usage: lgpu_chaos [--seed S] [--minutes M] [--json FILE] [--break-ledger]
 // Exit code 0: nothing was lost or counted twice, no client hung, no tensor changed. With --break-ledger,

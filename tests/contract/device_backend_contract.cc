@@ -1,3 +1,6 @@
+// The contract of all backends. One file past the usual length: one suite, which every backend instantiates
+// whole.
+
 #include "tests/contract/device_backend_contract.h"
 
 #include <fcntl.h>

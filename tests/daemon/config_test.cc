@@ -1,3 +1,6 @@
+// The configuration from files and flags. One file past the usual length: every case is a few lines of the
+// same file.
+
 #include "daemon/server/config.h"
 
 #include <gmock/gmock.h>

@@ -1,6 +1,7 @@
 // driver_client WAY [LIBRARY]: a program without any code of lgpu. It comes to the CUDA driver by WAY
 // (linked, dlopen, deepbind, dlmopen, lookup, lookup_per_thread), makes a context of device 0 and runs the
-// commands on its stdin, one answer each: "ok ..." or "error CODE".
+// commands on its stdin, one answer each: "ok ..." or "error CODE". One file past the usual length: its many
+// short commands share one context, and it has no other code than its own.
 
 #include <dlfcn.h>
 #include <signal.h>

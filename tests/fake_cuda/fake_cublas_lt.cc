@@ -1,5 +1,6 @@
 // A cuBLASLt for the fake driver: the calls that lgpu makes, computed in double on the fake's device memory,
-// in stream order. A program's mistake is recorded, and fails the test.
+// in stream order. A program's mistake is recorded, and fails the test. One file past the usual length: all
+// its calls check the same few descriptors.
 
 #include <cublasLt.h>
 #include <unistd.h>

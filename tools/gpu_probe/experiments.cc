@@ -1,5 +1,6 @@
 // The experiments: commands to agents, then readings of NVML and clocks. Every experiment gives a JSON
-// object; a step that fails is in it with the driver's words and ends nothing.
+// object; a step that fails is in it with the driver's words and ends nothing. One file past the usual
+// length: one function an experiment, and a table of them.
 
 #include "tools/gpu_probe/experiments.h"
 

@@ -1,7 +1,8 @@
 // Random programs that take memory from the driver themselves, through a Broker: every answer to a charge,
 // and every allowance, is foretold by a model that follows from the rules alone, so that a refusal that they
 // do not demand fails as surely as a charge that they forbid. Programs charge, use what they were lent, give
-// back, die at any time, come back after a restart; limits fall below what is charged.
+// back, die at any time, come back after a restart; limits fall below what is charged. One file past the
+// usual length: the model and its random steps have no other user.
 
 #include <gtest/gtest.h>
 
