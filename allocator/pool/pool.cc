@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -179,7 +180,6 @@ absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes, const Alloc
   Suballocator::Stamp freed_at = 0;
   {
     MutexLock lock(state_.mutex);
-    state_.NoteThread();
     state_.NoteLimit(limit);
     if (shard != nullptr && shard->has_queue()) state_.ReleaseQueue(*shard);
     quick = TryMapped(shard, bytes, options, limit, index);
@@ -259,13 +259,14 @@ void Pool::Impl::WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanosec
 }
 
 // Also false where no other thread used the pool of late: this thread would wait in vain.
-bool Pool::Impl::MayComeFree(const absl::Status& refused, Bytes bytes, const AllocateOptions& options) const {
+bool Pool::Impl::MayComeFree(const absl::Status& refused, Bytes bytes, const AllocateOptions& options) {
   if (options.timeout <= std::chrono::nanoseconds(0)) return false;
   const std::optional<Refusal> refusal = GetRefusal(refused);
   if (!refusal || refusal->reason != RefusalReason::kLimit || bytes > state_.source->limit()) return false;
   MutexLock lock(state_.mutex);
-  return state_.other_thread_at && std::chrono::milliseconds(PoolState::CoarseMilliseconds() -
-                                                             *state_.other_thread_at) <= options.timeout;
+  const std::uint32_t now = PoolState::CoarseMilliseconds();
+  const std::optional<std::uint32_t> used = state_.uses.LastOfOthers(ThisThread::Number(), now);
+  return used && std::chrono::milliseconds(now - *used) <= options.timeout;
 }
 
 absl::Status Pool::Impl::AwaitFrees(Shard* shard, Bytes bytes, const AllocateOptions& options,

@@ -59,7 +59,6 @@ void Pool::Impl::FreeUncached(Shard* shard, std::uint32_t index, bool is_shared,
 [[gnu::always_inline]] inline bool Pool::Impl::FreeLargeLive(const Block& block) {
   if (state_.nodes.Has(block.node)) state_.nodes.PrefetchNeighbours(block.node);
   MutexLock lock(state_.mutex);
-  state_.NoteThread();
   const std::uint32_t word = state_.LiveWord(block);
   if (word == 0) return false;
   const std::uint32_t about = state_.nodes[block.node].behind;

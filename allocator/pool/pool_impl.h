@@ -79,7 +79,7 @@ class Pool::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
   /// AllocateOnce again and again, until other threads freed enough or the timeout is over.
   absl::Status AwaitFrees(Shard* shard, Bytes bytes, const AllocateOptions& options, std::uint32_t& index);
-  bool MayComeFree(const absl::Status& refused, Bytes bytes, const AllocateOptions& options) const;
+  bool MayComeFree(const absl::Status& refused, Bytes bytes, const AllocateOptions& options);
 
   // ---- Free.
   /// Whether the slot has names left: a cached block gets its next name without the sub-allocator.

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <span>
 #include <type_traits>
 #include <unordered_map>
@@ -25,6 +24,7 @@
 #include "allocator/pool/growth_plan.h"
 #include "allocator/pool/owner_names.h"
 #include "allocator/pool/stream_order.h"
+#include "allocator/pool/thread_uses.h"
 #include "allocator/pool/trace_recorder.h"
 #include "allocator/pool/use_meter.h"
 #include "allocator/suballocator.h"
@@ -105,9 +105,8 @@ struct PoolState {
   CondVar changed;
   CondVar fence_recorded;
   CondVar freed;
-  int free_waiters ABSL_GUARDED_BY(mutex) = 0;                          // for freed
-  std::uint64_t last_thread ABSL_GUARDED_BY(mutex) = 0;                 // that took the lock for a block
-  std::optional<std::uint32_t> other_thread_at ABSL_GUARDED_BY(mutex);  // when another one did last
+  int free_waiters ABSL_GUARDED_BY(mutex) = 0;  // for freed
+  ThreadUses uses ABSL_GUARDED_BY(mutex);       // of blocks, under the lock
 
   // ---- Growing ahead.
   bool grew ABSL_GUARDED_BY(mutex) = false;    // on an allocation's path, since the last Maintain
@@ -163,14 +162,6 @@ struct PoolState {
   void NoteLimit(Bytes limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (limit != meter.limit()) [[unlikely]] {
       Reassess(limit);
-    }
-  }
-  /// This thread takes the lock for a block.
-  void NoteThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    const std::uint64_t self = ThisThread::Number();
-    if (last_thread != self) [[unlikely]] {
-      if (last_thread != 0) other_thread_at = tick.load(std::memory_order_relaxed);
-      last_thread = self;
     }
   }
   bool Fits(Bytes rounded, Bytes limit) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -282,6 +273,7 @@ inline void PoolState::Describe(Node& node, Bytes padding_of_block, const Alloca
   }
   NoteCharged();
   Tick();
+  uses.NoteTaken(ThisThread::Number(), tick.load(std::memory_order_relaxed));
   Describe(node, padding_of_block, of_block);
   return index;
 }
@@ -299,6 +291,7 @@ inline void PoolState::Describe(Node& node, Bytes padding_of_block, const Alloca
 }
 
 [[gnu::always_inline]] inline void PoolState::TakeBack(std::uint32_t index, bool is_shared, StreamId stream) {
+  uses.NoteFreed(ThisThread::Number());
   if (is_shared || stream != StreamOrder::kHome) [[unlikely]] {
     Park(index, is_shared, stream);
     return;

@@ -38,7 +38,8 @@ std::optional<TimePoint> Upkeep::Maintain(TimePoint now) {
 // Caches of threads that do nothing keep pages from being idle.
 void Upkeep::FlushIdleCaches(TimePoint now) {
   MutexLock lock(state_.mutex);
-  state_.tick.store(PoolState::CoarseMilliseconds(), std::memory_order_relaxed);
+  state_.Tick();
+  state_.uses.NoteTime(state_.tick.load(std::memory_order_relaxed));
   state_.StayAwake();
   if (state_.decay.IsQuiet(now, state_.counts.allocs + state_.cache.totals().hits)) state_.FlushCaches();
 }

@@ -61,6 +61,50 @@ TEST_F(PoolWaitTest, AThreadOnItsOwnIsRefusedAtOnce) {
   EXPECT_TRUE(pool_->Free(keep).ok());
 }
 
+TEST_F(PoolWaitTest, AThreadThatOnlyFreedOfLateIsWaitedFor) {
+  Open({.limit = 4_MiB});
+  Block keep;
+  std::thread([&] {
+    keep = Must(3_MiB);
+    const Block last = Must(1_MiB);
+    std::this_thread::sleep_for(milliseconds(600));  // longer than the request below may wait
+    MustFree(last);
+  }).join();
+  const std::optional<Refusal> refusal =
+      GetRefusal(pool_->Allocate(2_MiB, {.timeout = milliseconds(500)}).status());
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_GE(refusal->waited.value_or(milliseconds(0)), milliseconds(500));
+  MustFree(keep);
+}
+
+TEST_F(PoolWaitTest, AThreadThatOnlyFreesSmallBlocksIsWaitedFor) {
+  Open({.limit = 4_MiB});
+  std::vector<Block> small;
+  for (absl::StatusOr<Block> block; (block = pool_->Allocate(64_KiB)).ok();) small.push_back(*block);
+  ASSERT_FALSE(small.empty());
+  std::thread([&] { MustFree(small.back()); }).join();
+  small.pop_back();
+  EXPECT_EQ(pool_->stats().cached, Bytes()) << "close to the limit nothing is cached";
+  const std::optional<Refusal> refusal =
+      GetRefusal(pool_->Allocate(2_MiB, {.timeout = milliseconds(500)}).status());
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_GE(refusal->waited.value_or(milliseconds(0)), milliseconds(500));
+  for (const Block& block : small) MustFree(block);
+}
+
+TEST_F(PoolWaitTest, AThreadThatUsedThePoolLongAgoIsNotWaitedFor) {
+  Open({.limit = 4_MiB});
+  Block keep;
+  std::thread([&] { keep = Must(3_MiB); }).join();
+  std::this_thread::sleep_for(milliseconds(200));
+  pool_->Maintain(std::chrono::steady_clock::now());
+  const std::optional<Refusal> refusal =
+      GetRefusal(pool_->Allocate(2_MiB, {.timeout = milliseconds(50)}).status());
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_FALSE(refusal->waited.has_value());
+  MustFree(keep);
+}
+
 TEST_F(PoolWaitTest, ARequestAboveTheLimitIsRefusedAtOnce) {
   Open({.limit = 4_MiB});
   UseFromAnotherThread();
