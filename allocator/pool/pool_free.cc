@@ -23,12 +23,14 @@ absl::Status Pool::Impl::Free(const Block& block) {
   }
   Node& node = state_.nodes[block.node];
   const std::uint32_t about = node.behind;
-  const bool is_shared = Node::StateOf(word) == Node::kShared;
-  // This exchange gives the block to this call: of two calls that free it, only one gets further.
-  if (!node.word.compare_exchange_strong(word, Node::Word(block.generation, Node::kCached),
-                                         std::memory_order_acq_rel, std::memory_order_relaxed)) [[unlikely]] {
-    return NotLive(block);
+  // This exchange gives the block to this call: of two calls that free it, only one gets further. It fails
+  // once, without harm, where UseOn shares the block meanwhile.
+  const std::uint32_t freed = Node::Word(block.generation, Node::kCached);
+  while (
+      !node.word.compare_exchange_weak(word, freed, std::memory_order_acq_rel, std::memory_order_relaxed)) {
+    if ((word & ~1u) != Node::Word(block.generation, Node::kLive)) return NotLive(block);
   }
+  const bool is_shared = Node::StateOf(word) == Node::kShared;
   const auto padding = static_cast<std::int64_t>(BlockEntry::PaddingOf(about));
   const StreamId stream = BlockEntry::StreamOf(about);
   Shard* const shard = state_.cache.Mine();

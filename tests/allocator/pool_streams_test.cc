@@ -233,6 +233,40 @@ TEST_F(PoolStreamsTest, AFenceThatCannotBeRecordedLosesNothing) {
   ExpectEmptyAfterTrim();
 }
 
+// The two threads meet somewhere in the list. Either UseOn comes first there, and the block waits for the
+// stream; or UseOn finds no live block.
+TEST_F(PoolStreamsTest, AFreeThatMeetsAUseOnOfTheSameBlockSucceeds) {
+  OpenWithFences(64_MiB);
+  constexpr int kRounds = 3'000;
+  std::vector<Block> blocks(64);
+  std::atomic<int> made{0}, started{0}, used{0};  // the last round that got so far
+  std::thread user([&] {
+    for (int i = 1; i <= kRounds; ++i) {
+      while (made != i) std::this_thread::yield();
+      started = i;
+      for (const Block& block : blocks) {
+        const absl::Status status = pool_->UseOn(block, 1);
+        EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+        if (!status.ok()) break;
+      }
+      used = i;
+    }
+  });
+  int failures = 0;
+  for (int i = 1; i <= kRounds; ++i) {
+    for (Block& block : blocks) block = Must(4_KiB);
+    made = i;
+    while (started != i) std::this_thread::yield();
+    for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+      failures += pool_->Free(*block).ok() ? 0 : 1;
+    }
+    while (used != i) std::this_thread::yield();
+  }
+  user.join();
+  EXPECT_EQ(failures, 0);
+  ExpectEmptyAfterTrim();
+}
+
 TEST_F(PoolStreamsTest, WrongStreamsAreErrors) {
   Open({});
   EXPECT_TRUE(absl::IsInvalidArgument(pool_->Allocate(1_KiB, {.stream = 1}).status()));
