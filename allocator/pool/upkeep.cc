@@ -48,6 +48,7 @@ void Upkeep::FlushIdleCaches(TimePoint now) {
 void Upkeep::GrowAhead() {
   GrowRequest request;
   std::uint64_t trims = 0;
+  const Bytes limit = state_.source->limit();
   {
     MutexLock lock(state_.mutex);
     trims = state_.trims;
@@ -56,7 +57,7 @@ void Upkeep::GrowAhead() {
     const Bytes spare = state_.chunks.spare_bytes();
     const bool rises = std::exchange(state_.grew, false) || used > state_.grown_for;
     const Bytes step = state_.StepAhead();
-    const Bytes room = SaturatingSub(RoundUp(state_.source->limit(), state_.page), held);
+    const Bytes room = SaturatingSub(RoundUp(limit, state_.page), held);
     if (!state_.options.grow_ahead || !rises || spare >= step || SaturatingSub(held, used) >= step * 2 ||
         room.is_zero()) {
       return;

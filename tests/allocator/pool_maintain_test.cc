@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <random>
 #include <vector>
 
@@ -137,6 +138,21 @@ TEST_F(PoolMaintainTest, ChunksGrantedAheadAfterATrimAreReturned) {
   EXPECT_EQ(pool_->stats().held, Bytes());
   EXPECT_EQ(upstream_->granted, 0u);
   ExpectSound();
+}
+
+TEST_F(PoolMaintainTest, AsksForTheLimitWithoutItsLock) {
+  OpenWithWake(4_GiB);
+  const Block block = Must(4_MiB);
+  std::vector<std::future<void>> others;
+  upstream_->on_limit = [&] {
+    others.push_back(std::async(std::launch::async, [this] { pool_->ResetPeak(); }));
+    EXPECT_EQ(others.back().wait_for(seconds(10)), std::future_status::ready) << "it takes the lock";
+  };
+  Tick();
+  upstream_->on_limit = nullptr;
+  EXPECT_FALSE(others.empty());
+  EXPECT_EQ(pool_->stats().source_round_trips_ahead, 1u);
+  MustFree(block);
 }
 
 TEST_F(PoolMaintainTest, NeverGrowsAheadBeyondTheLimit) {

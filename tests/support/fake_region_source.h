@@ -26,6 +26,7 @@ struct FakeUpstream {
   std::atomic<std::uint64_t> waits{0};    // refusals that a source with neighbours would have waited with
   FaultPlan faults;                       // every call of the source counts
   std::function<void()> on_its_way{};     // called when a Grow ahead of demand is about to give its chunks
+  std::function<void()> on_limit{};       // called when the pool asks for the limit
 };
 
 /// A RegionSource of its own process without any daemon: chunks are created on a backend, up to a limit.
@@ -46,7 +47,10 @@ class FakeRegionSource final : public RegionSource {
   std::byte* base() const override { return base_; }
   Bytes reserved() const override { return options_.reserved; }
   Bytes granularity() const override { return backend_.devices()[0].granularity; }
-  Bytes limit() const override { return Bytes(upstream_->limit); }
+  Bytes limit() const override {
+    if (upstream_->on_limit) upstream_->on_limit();
+    return Bytes(upstream_->limit);
+  }
   absl::StatusOr<std::vector<Chunk>> Grow(const GrowRequest& request) override;
   absl::Status Map(std::span<const ChunkPlacement> placements) override;
   absl::Status Unmap(std::span<const ChunkId> chunks) override;
