@@ -208,7 +208,10 @@ absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes, const Alloc
   const StreamId first = options.filled_on != StreamOrder::kHome ? options.filled_on : options.stream;
   if (first != StreamOrder::kHome) {
     if (absl::Status status = fences_.OrderAfterHome(first, freed_at); !status.ok()) {
-      Free(state_.BlockAt(std::exchange(index, 0))).IgnoreError();
+      const std::uint32_t about = state_.nodes[index].behind;
+      FreeUncached(shard, std::exchange(index, 0), false, about);
+      MutexLock lock(state_.mutex);
+      --state_.counts.allocs;
       return status;
     }
   }

@@ -287,6 +287,27 @@ TEST_F(PoolSnapshotTest, TheTraceHasEveryAllocationAndFreeInOrder) {
   EXPECT_TRUE(pool_->StopTrace().ok());
 }
 
+TEST_F(PoolSnapshotTest, ABlockThatNoStreamCouldBeOrderedForIsOneFailureInTheTrace) {
+  const auto fences = std::make_shared<FakeStreamFences>();
+  Open({.limit = 16_MiB, .options = {.fences = fences}});
+  const std::string path = testing::TempDir() + "/pool_trace_order_" + std::to_string(getpid()) + ".csv";
+  MustFree(Must(1_MiB));
+  ASSERT_TRUE(pool_->StartTrace(path).ok());
+  fences->FailRecords(true);
+  const absl::StatusOr<Block> block = pool_->Allocate(1_MiB, {.stream = 1});
+  EXPECT_TRUE(absl::IsInternal(block.status())) << block.status();
+  fences->FailRecords(false);
+  ASSERT_TRUE(pool_->StopTrace().ok());
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 2U) << "the columns' names, and the failure";
+  EXPECT_THAT(lines[1], testing::HasSubstr(",allocate failure,"));
+  EXPECT_EQ(pool_->stats().num_allocs, 1U);
+  ExpectEmptyAfterTrim();
+  std::remove(path.c_str());
+}
+
 TEST_F(PoolSnapshotTest, AFinishedTraceClosesItsFile) {
   Open({.limit = 16_MiB});
   const std::string path = testing::TempDir() + "/pool_traces_" + std::to_string(getpid()) + ".csv";
