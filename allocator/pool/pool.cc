@@ -175,27 +175,29 @@ absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes, const Alloc
 [[gnu::noinline]] absl::Status Pool::Impl::AllocateOnce(Shard* shard, Bytes bytes,
                                                         const AllocateOptions& options,
                                                         std::uint32_t& index) {
-  const Bytes limit = state_.source->limit();
+  Bytes limit;
   Quick quick;
   Suballocator::Stamp freed_at = 0;
-  {
-    MutexLock lock(state_.mutex);
-    state_.NoteLimit(limit);
-    if (shard != nullptr && shard->has_queue()) state_.ReleaseQueue(*shard);
-    quick = TryMapped(shard, bytes, options, limit, index);
-    freed_at = state_.blocks.freed_at();
-  }
-  state_.WakeIfDue();
-  if (quick == Quick::kOver && options.spare_only) return NoneToSpare();
-  if (quick == Quick::kOver && state_.fenced.load(std::memory_order_relaxed) != 0) {
+  for (Attempt attempt = Attempt::kFirst;; attempt = Attempt::kBehindFences) {
+    limit = state_.source->limit();
+    {
+      MutexLock lock(state_.mutex);
+      state_.NoteLimit(limit);
+      if (shard != nullptr && shard->has_queue()) state_.ReleaseQueue(*shard);
+      quick = TryMapped(shard, bytes, options, limit, attempt, index);
+      freed_at = state_.blocks.freed_at();
+    }
+    state_.WakeIfDue();
+    if (quick != Quick::kOver || options.spare_only || attempt == Attempt::kBehindFences ||
+        state_.fenced.load(std::memory_order_relaxed) == 0) {
+      break;
+    }
     // Blocks that wait for fences count against the limit. Waiting for them is the last means.
     LGPU_RETURN_IF_ERROR(fences_.Await());
-    MutexLock lock(state_.mutex);
-    quick = TryMapped(shard, bytes, options, limit, index);
-    freed_at = state_.blocks.freed_at();
   }
   if (quick == Quick::kParked) return absl::OkStatus();
   if (quick == Quick::kOver) {
+    if (options.spare_only) return NoneToSpare();
     const auto reason = bytes <= state_.reserved ? RefusalReason::kLimit : RefusalReason::kAddressRange;
     MutexLock lock(state_.mutex);
     return RefusalStatus(state_.MakeRefusal(reason, bytes, options, limit));
@@ -214,23 +216,24 @@ absl::Status Pool::Impl::AllocateUncached(Shard* shard, Bytes bytes, const Alloc
       --state_.counts.allocs;
       return status;
     }
+    state_.WakeIfDue();
   }
   return absl::OkStatus();
 }
 
 // Takes the block from mapped memory. kSlow: Growth may get it; the request is counted as pending.
 Pool::Impl::Quick Pool::Impl::TryMapped(const Shard* shard, Bytes bytes, const AllocateOptions& options,
-                                        Bytes limit, std::uint32_t& index) {
+                                        Bytes limit, Attempt attempt, std::uint32_t& index) {
   const Bytes rounded = RoundUp(bytes, Suballocator::kGranule);
   if (options.stream != StreamOrder::kHome) {
     index = state_.Fits(Bytes(), limit) ? state_.TakeParked(bytes, options) : 0;
     if (index != 0) return Quick::kParked;
   }
   if (!state_.Fits(rounded, limit)) {
-    state_.ReleaseQueues();
     state_.FlushCaches();
-    if (!state_.Fits(rounded, limit) && state_.fenced.load(std::memory_order_relaxed) == 0 &&
-        !options.spare_only) {
+    const bool waits =
+        attempt == Attempt::kBehindFences || state_.fenced.load(std::memory_order_relaxed) == 0;
+    if (!state_.Fits(rounded, limit) && waits && !options.spare_only) {
       WaitForPending(rounded, limit, options.timeout);
     }
     if (!state_.Fits(rounded, limit)) return Quick::kOver;

@@ -73,8 +73,9 @@ class Pool::Impl {
                                 std::uint32_t& index);
   absl::Status AllocateOnce(Shard* shard, Bytes bytes, const AllocateOptions& options, std::uint32_t& index);
   enum class Quick { kDone, kParked, kOver, kSlow };
+  enum class Attempt { kFirst, kBehindFences };
   Quick TryMapped(const Shard* shard, Bytes bytes, const AllocateOptions& options, Bytes limit,
-                  std::uint32_t& index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
+                  Attempt attempt, std::uint32_t& index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
   void WaitForPending(Bytes rounded, Bytes limit, std::chrono::nanoseconds timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
   /// AllocateOnce again and again, until other threads freed enough or the timeout is over.

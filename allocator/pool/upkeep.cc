@@ -169,6 +169,7 @@ absl::StatusOr<Bytes> Upkeep::TrimSettled(Bytes bytes, bool rather_more) {
   LGPU_RETURN_IF_ERROR(fences_.Record());
   fences_.AwaitRecording();
   LGPU_RETURN_IF_ERROR(fences_.Poll());
+  state_.WakeIfDue();
   return GiveBack({.surplus = {.bytes = bytes, .with_spare = true, .settled = Suballocator::kYoungest},
                    .rather_more = rather_more});
 }
