@@ -120,7 +120,6 @@ void PoolState::FallAsleep() {
 }
 
 void PoolState::StayAwake() {
-  wake_sent = false;
   if (std::exchange(asleep, false)) Reassess(meter.limit());
 }
 

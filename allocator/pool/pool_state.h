@@ -191,8 +191,7 @@ struct PoolState {
   Bytes StepAhead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return steps.StepFor({}, blocks.used(), false);
   }
-  /// Maintain need not be called until the pool wakes its thread; every change of a block does. StayAwake
-  /// ends that.
+  /// Nothing is cached until StayAwake, and the next change of a block wakes the pool's thread.
   void FallAsleep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void StayAwake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   /// Chunks or room came back: wakes requests that wait for others.

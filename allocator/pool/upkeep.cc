@@ -28,11 +28,15 @@ std::optional<TimePoint> Upkeep::Maintain(TimePoint now) {
   const bool nothing_left = state_.chunks.spare().empty() && state_.cache.bytes() <= 0 &&
                             !state_.order.is_waiting() &&
                             state_.blocks.idle(Suballocator::kYoungest).is_zero();
-  if (nothing_left && state_.options.wake && !state_.grew) {
-    state_.FallAsleep();
-    return std::nullopt;
+  if (!nothing_left || !state_.options.wake || state_.grew) {
+    state_.StayAwake();
+    return now + (more ? kSoon : kTick);
   }
-  return now + (more ? kSoon : kTick);
+  // A thread may have found its cache open before FallAsleep and put a block there after this look at it: the
+  // next call looks again.
+  const bool looked_again = state_.asleep;
+  state_.FallAsleep();
+  return looked_again ? std::nullopt : std::optional(now + kTick);
 }
 
 // Caches of threads that do nothing keep pages from being idle.
@@ -40,7 +44,7 @@ void Upkeep::FlushIdleCaches(TimePoint now) {
   MutexLock lock(state_.mutex);
   state_.Tick();
   state_.uses.NoteTime(state_.tick.load(std::memory_order_relaxed));
-  state_.StayAwake();
+  if (std::exchange(state_.wake_sent, false)) state_.StayAwake();
   if (state_.decay.IsQuiet(now, state_.counts.allocs + state_.cache.totals().hits)) state_.FlushCaches();
 }
 

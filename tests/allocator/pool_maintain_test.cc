@@ -155,6 +155,24 @@ TEST_F(PoolMaintainTest, AsksForTheLimitWithoutItsLock) {
   MustFree(block);
 }
 
+// The first call that finds nothing left may miss a block that a thread is putting into its cache.
+TEST_F(PoolMaintainTest, APoolFallsAsleepAfterASecondLook) {
+  OpenWithWake(1_GiB);
+  const Block block = Must(2_MiB);
+  EXPECT_EQ(pool_->Trim(1_GiB).value_or(1_GiB), Bytes());
+  Tick();
+  EXPECT_EQ(pool_->stats().held, 2_MiB);
+  EXPECT_EQ(next_, now_ + seconds(1));
+  now_ += seconds(1);
+  Tick();
+  EXPECT_FALSE(next_);
+  MustFree(block);
+  EXPECT_GT(wakes_, 0);
+  Tick();
+  Pass(seconds(30));
+  EXPECT_EQ(pool_->stats().held, Bytes());
+}
+
 TEST_F(PoolMaintainTest, NeverGrowsAheadBeyondTheLimit) {
   OpenWithWake(33_MiB);
   std::vector<Block> blocks;
