@@ -26,7 +26,7 @@ struct BlockMap {
 };
 
 /// Thins `taken` to at most `cells` cells, at least one. Its blocks may have any order. Takes 8 bytes for
-/// each live block meanwhile, which the system has back at the end.
+/// each live block in each cell that it touches meanwhile, which the system has back at the end.
 BlockMap MapOfBlocks(const PoolBlocks& taken, std::size_t cells);
 
 }  // namespace lgpu

@@ -78,7 +78,7 @@ absl::Status FenceKeeper::Await() {
       }
       if (!state_.order.has_batches() || state_.order.passed() >= target) return absl::OkStatus();
       oldest = state_.order.Oldest();
-      if (!oldest && state_.order.IsRecording()) {
+      if (!oldest && state_.order.IsRecordingOldest()) {
         state_.fence_recorded.Wait(state_.mutex);  // the other thread waits for nothing meanwhile
       }
     }

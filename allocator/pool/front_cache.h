@@ -1,10 +1,8 @@
 #ifndef LGPU_ALLOCATOR_POOL_FRONT_CACHE_H_
 #define LGPU_ALLOCATOR_POOL_FRONT_CACHE_H_
 
-#include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -212,6 +210,7 @@ class FrontCache {
   }
 
   static std::uint32_t HashOf(std::uint64_t thread) {
+    static_assert(kMostShards == 1u << (32 - 26));
     return static_cast<std::uint32_t>(thread) * 0x9e3779b9u >> 26;
   }
 

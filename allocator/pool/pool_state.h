@@ -37,7 +37,8 @@
 namespace lgpu {
 
 /// A PoolState has the parts that a Pool's classes share: its blocks and chunks under one lock, and the steps
-/// that hand blocks out and take them back. No step calls the source or the fences.
+/// that hand blocks out and take them back. Only Unmap and Return call the source, without the lock; nothing
+/// here calls the fences.
 ///
 /// A block of the sub-allocator is live there also while it lies in a front cache or waits for fences. The
 /// state of its Node says which:

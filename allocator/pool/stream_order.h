@@ -5,9 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -44,7 +42,7 @@ class StreamOrder {
   std::uint32_t passed() const { return passed_; }
   /// Streams may still use some freed memory.
   bool is_waiting() const { return used_on_ != 0 || !batches_.empty(); }
-  /// A thread is about to record fences.
+  /// A thread is about to record fences of some stamp.
   bool is_recording() const;
   /// There are stamps that are closed and have not passed.
   bool has_batches() const { return !batches_.empty(); }
@@ -70,7 +68,7 @@ class StreamOrder {
   std::optional<Waiting> Oldest() const;
   void Passed(const Waiting& waiting);
   /// True while a thread records the fences of the oldest stamp.
-  bool IsRecording() const {
+  bool IsRecordingOldest() const {
     return !batches_.empty() && !batches_.front().recorded && !batches_.front().failed;
   }
 

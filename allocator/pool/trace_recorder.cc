@@ -91,7 +91,7 @@ absl::Status TraceRecorder::Finish() {
   }
   Write(rest);
   file_.close();
-  Write({});
+  Write({});  // notes that closing failed
   return status_;
 }
 

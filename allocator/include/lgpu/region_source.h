@@ -69,7 +69,8 @@ class LGPU_API RegionSource {
   /// call per contiguous run). On an error none of them is mapped.
   virtual absl::Status Map(std::span<const ChunkPlacement> placements) = 0;
   /// Takes mapped chunks out of the region; their contents go. The caller makes sure that nothing
-  /// queued on the device still uses them (the fences of their last use have passed).
+  /// queued on the device still uses them (the fences of their last use have passed). FAILED_PRECONDITION:
+  /// the device knows of work that uses one of them.
   virtual absl::Status Unmap(std::span<const ChunkId> chunks) = 0;
   /// Gives unmapped chunks back. They count as held until the other side confirms that they are free. If it
   /// does not (UNAVAILABLE, or another error of its own), they no longer belong to the caller either. For
