@@ -3,9 +3,6 @@
 
 #include <cstdint>
 
-#include "allocator/node_table.h"
-#include "lgpu/bytes.h"
-
 namespace lgpu {
 
 /// A Pool's data of a block, in the two numbers of its Node that belong to the owner. `behind` has the

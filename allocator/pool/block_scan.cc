@@ -2,9 +2,11 @@
 
 #include <array>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
+
+#include "allocator/pool/block_changes.h"
+#include "allocator/pool/pool_state.h"
 
 namespace lgpu {
 namespace {

@@ -30,7 +30,7 @@ void Decay::Note(TimePoint now, const Look& look) {
 }
 
 bool Decay::IsQuiet(TimePoint now, std::uint64_t operations) {
-  if (operations != operations_ || now < operations_since_) {
+  if (operations != operations_) {
     operations_ = operations;
     operations_since_ = now;
     return false;

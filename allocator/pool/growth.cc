@@ -215,7 +215,7 @@ absl::StatusOr<Growth::Result> Growth::Map(const Attempt& attempt, const GrowthP
 
 // OK: another attempt is worth while.
 absl::Status Growth::Refuse(Attempt& attempt, const GrowthPlan::Step& step) {
-  if (attempt.options.spare_only) return absl::ResourceExhaustedError("no memory lies ready");
+  if (attempt.options.spare_only) return NoneToSpare();
   const absl::Status status = RefusalOf(attempt, step);
   const bool again =
       absl::IsResourceExhausted(status) && (WaitForOthers(attempt) || attempt.plan.AllowAnyChunk());

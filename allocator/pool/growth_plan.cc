@@ -129,8 +129,8 @@ GrowthPlan::Step GrowthPlan::ToGrow(const View& view, const Fill& fill) {
   step.grow.at_least = fill.missing;
   step.grow.wanted = fill.missing;
   if (!exact_ && !request_.scratch && !(fill.small && view.chunks.exact_small)) {
-    step.grow.wanted = std::clamp(steps_.StepFor(fill.missing, view.blocks.used(), fill.small), fill.missing,
-                                  RoundDown(Room(view), steps_.page));
+    step.grow.wanted =
+        std::clamp(steps_.StepFor(fill.missing, view.blocks.used(), fill.small), fill.missing, Room(view));
   }
   if (exact_) {
     // One hole after the other, so that no chunk is larger than its hole.

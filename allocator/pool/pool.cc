@@ -17,7 +17,8 @@ namespace {
 constexpr std::chrono::milliseconds kFirstLook{1};
 constexpr std::chrono::milliseconds kLongestLook{16};
 
-absl::Status NoneToSpare() { return absl::ResourceExhaustedError("no memory lies ready"); }
+static_assert(FrontCache::kMostShards <= Suballocator::kHomes);
+std::uint32_t HomeOf(const FrontCache::Shard* shard) { return shard == nullptr ? 0 : shard->number(); }
 
 }  // namespace
 

@@ -2,13 +2,13 @@
 #define LGPU_ALLOCATOR_POOL_POOL_BLOCKS_H_
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "allocator/pool/block_entry.h"
 #include "allocator/pool/block_scan.h"
+#include "allocator/suballocator.h"
 #include "lgpu/memory_snapshot.h"
 
 namespace lgpu {

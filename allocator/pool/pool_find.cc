@@ -1,7 +1,5 @@
 // Look-up by address, and the errors for wrong blocks.
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "allocator/pool/pool_impl.h"
 #include "lgpu/status.h"
@@ -46,12 +44,12 @@ absl::Status Pool::Impl::NotLive(const Block& block) const {
   if (state_.nodes.Has(block.node)) {
     const Node& node = state_.nodes[block.node];
     const std::uint32_t word = node.word.load(std::memory_order_acquire);
-    const bool same_place =
-        block.address == state_.base + OffsetOf(node).count() && block.bytes == SizeOf(node);
-    if (same_place && Node::GenerationOf(word) != block.generation) {
+    const bool same_address = block.address == state_.base + OffsetOf(node).count();
+    const bool same_size = block.bytes == SizeOf(node);
+    const bool same_name = Node::GenerationOf(word) == block.generation;
+    if (same_address && same_size && !same_name) {
       reason = "it was freed before, and its address may belong to another block now";
-    } else if (Node::GenerationOf(word) == block.generation &&
-               block.address == state_.base + OffsetOf(node).count() && block.bytes != SizeOf(node)) {
+    } else if (same_address && same_name && !same_size) {
       reason = absl::StrCat("the block there has ", SizeOf(node).count(), " bytes");
     }
   }

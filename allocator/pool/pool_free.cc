@@ -4,6 +4,12 @@
 #include "lgpu/status.h"
 
 namespace lgpu {
+namespace {
+
+// A cached block gets its next name without the sub-allocator.
+bool HasNames(std::uint32_t generation) { return generation + 2 < Node::kGenerations; }
+
+}  // namespace
 
 // Defined here so that FreeSmall is inlined.
 absl::Status Pool::Free(const Block& block) { return impl_->Free(block); }
@@ -58,24 +64,26 @@ void Pool::Impl::FreeUncached(Shard* shard, std::uint32_t index, bool is_shared,
   state_.WakeIfDue();
 }
 
-[[gnu::always_inline]] inline bool Pool::Impl::FreeLargeLive(const Block& block) {
-  if (state_.nodes.Has(block.node)) state_.nodes.PrefetchNeighbours(block.node);
-  MutexLock lock(state_.mutex);
-  const std::uint32_t word = state_.LiveWord(block);
-  if (word == 0) return false;
-  const std::uint32_t about = state_.nodes[block.node].behind;
-  const std::uint32_t padding = BlockEntry::PaddingOf(about);
-  state_.padding -= static_cast<std::int64_t>(padding);
-  if (!state_.scratch_blocks.empty() && state_.scratch_blocks.erase(block.node) != 0) {
-    state_.scratch -= block.bytes;
-    state_.scratch_padding -= Bytes(padding);
-  }
-  state_.TakeBack(block.node, Node::StateOf(word) == Node::kShared, BlockEntry::StreamOf(about));
-  return true;
-}
-
 absl::Status Pool::Impl::FreeLarge(const Block& block) {
-  if (!FreeLargeLive(block)) return NotLive(block);
+  if (state_.nodes.Has(block.node)) state_.nodes.PrefetchNeighbours(block.node);
+  std::uint32_t word = 0;
+  {
+    MutexLock lock(state_.mutex);
+    word = state_.LiveWord(block);
+    if (word != 0) [[likely]] {
+      const std::uint32_t about = state_.nodes[block.node].behind;
+      const std::uint32_t padding = BlockEntry::PaddingOf(about);
+      state_.padding -= static_cast<std::int64_t>(padding);
+      if (!state_.scratch_blocks.empty() && state_.scratch_blocks.erase(block.node) != 0) {
+        state_.scratch -= block.bytes;
+        state_.scratch_padding -= Bytes(padding);
+      }
+      state_.TakeBack(block.node, Node::StateOf(word) == Node::kShared, BlockEntry::StreamOf(about));
+    }
+  }
+  if (word == 0) [[unlikely]] {
+    return NotLive(block);
+  }
   state_.WakeIfDue();
   return absl::OkStatus();
 }

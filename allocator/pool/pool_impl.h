@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,8 +63,6 @@ class Pool::Impl {
   }
   absl::Status CheckRequest(Bytes bytes, const AllocateOptions& options) const;
   absl::Status CheckStreamId(StreamId stream) const;
-  static_assert(FrontCache::kMostShards <= Suballocator::kHomes);
-  static std::uint32_t HomeOf(const Shard* shard) { return shard == nullptr ? 0 : shard->number(); }
   static bool IsCacheable(Bytes bytes) { return bytes <= FrontCache::kLargest; }
   /// A block out of this thread's cache; zero: there is none.
   std::uint32_t TakeCached(Shard& shard, Bytes requested, const AllocateOptions& options);
@@ -83,12 +80,9 @@ class Pool::Impl {
   bool MayComeFree(const absl::Status& refused, Bytes bytes, const AllocateOptions& options);
 
   // ---- Free.
-  /// Whether the slot has names left: a cached block gets its next name without the sub-allocator.
-  static bool HasNames(std::uint32_t generation) { return generation + 2 < Node::kGenerations; }
   absl::Status FreeSmall(const Block& block);
   void FreeUncached(Shard* shard, std::uint32_t index, bool is_shared, std::uint32_t about);
   absl::Status FreeLarge(const Block& block);
-  bool FreeLargeLive(const Block& block);
   absl::Status NotLive(const Block& block) const;
   std::string DescribeAddress(const void* address) const;
   void IndexAddresses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
@@ -96,7 +90,6 @@ class Pool::Impl {
   // ---- Reports.
   absl::Status CheckEntries() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
   MemoryStats StatsUnder(Bytes limit) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
-  std::vector<MemoryOwner> OwnersOf(const PageArray<BlockCopy>& blocks) const;
   void RecordAllocate(const std::byte* address, Bytes bytes, const AllocateOptions& options) const;
   void RecordFree(TraceRecorder& trace, const Block& block) const;
 

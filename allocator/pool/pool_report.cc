@@ -16,6 +16,24 @@ bool HoldsMore(const MemoryOwner& a, const MemoryOwner& b) {
   return a.bytes != b.bytes ? a.bytes > b.bytes : a.op < b.op;
 }
 
+std::vector<MemoryOwner> OwnersOf(const PageArray<BlockCopy>& blocks, const OwnerNames& names) {
+  std::unordered_map<std::uint32_t, MemoryOwner> by_op;
+  for (const BlockCopy& block : blocks) {
+    if (PoolBlocks::StateOf(block) == BlockState::kLive) {
+      MemoryOwner& owner = by_op[BlockEntry::OpOf(block.about)];
+      owner.bytes += PoolBlocks::BytesOf(block);
+      ++owner.blocks;
+    }
+  }
+  std::vector<MemoryOwner> owners;
+  for (auto& [op, owner] : by_op) {
+    owner.op = names.NameOf(op);
+    owners.push_back(std::move(owner));
+  }
+  std::sort(owners.begin(), owners.end(), HoldsMore);
+  return owners;
+}
+
 }  // namespace
 
 // ---- Statistics and invariants.
@@ -127,27 +145,9 @@ absl::Status Pool::Impl::CheckInvariants() const {
 
 // ---- Snapshots.
 
-std::vector<MemoryOwner> Pool::Impl::OwnersOf(const PageArray<BlockCopy>& blocks) const {
-  std::unordered_map<std::uint32_t, MemoryOwner> by_op;
-  for (const BlockCopy& block : blocks) {
-    if (PoolBlocks::StateOf(block) == BlockState::kLive) {
-      MemoryOwner& owner = by_op[BlockEntry::OpOf(block.about)];
-      owner.bytes += PoolBlocks::BytesOf(block);
-      ++owner.blocks;
-    }
-  }
-  std::vector<MemoryOwner> owners;
-  for (auto& [op, owner] : by_op) {
-    owner.op = state_.owners.NameOf(op);
-    owners.push_back(std::move(owner));
-  }
-  std::sort(owners.begin(), owners.end(), HoldsMore);
-  return owners;
-}
-
 std::vector<MemoryOwner> Pool::Impl::LargestOwners(std::size_t n) const {
   if (state_.epoch.IsForked()) return {};
-  std::vector<MemoryOwner> owners = OwnersOf(ScanBlocks(state_, [] {}));
+  std::vector<MemoryOwner> owners = OwnersOf(ScanBlocks(state_, [] {}), state_.owners);
   owners.resize(std::min(owners.size(), n));
   return owners;
 }
@@ -206,7 +206,7 @@ MemorySnapshot Pool::Impl::Snapshot() const {
                                .age = made->AgeOf(block),
                                .state = PoolBlocks::StateOf(block)});
   }
-  snapshot.owners = OwnersOf(made->blocks);
+  snapshot.owners = OwnersOf(made->blocks, state_.owners);
   return snapshot;
 }
 

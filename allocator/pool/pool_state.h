@@ -11,7 +11,6 @@
 #include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -214,6 +213,9 @@ struct PoolState {
   bool NoteReleased(bool any) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Unpark(std::uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 };
+
+/// The failure of a request with AllocateOptions::spare_only.
+inline absl::Status NoneToSpare() { return absl::ResourceExhaustedError("no memory lies ready"); }
 
 inline std::uint32_t PoolState::LiveWord(const Block& block) const {
   if (!nodes.Has(block.node)) return 0;

@@ -1,10 +1,10 @@
 #ifndef LGPU_ALLOCATOR_POOL_TRACE_RECORDER_H_
 #define LGPU_ALLOCATOR_POOL_TRACE_RECORDER_H_
 
-#include <cstdint>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"

@@ -1,6 +1,7 @@
 #include "allocator/pool/upkeep.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -67,9 +68,7 @@ void Upkeep::GrowAhead() {
       return;
     }
     state_.grown_for = used;
-    request = {.at_least = state_.page,
-               .wanted = std::min(step - spare, RoundDown(room, state_.page)),
-               .ahead = true};
+    request = {.at_least = state_.page, .wanted = std::min(step - spare, room), .ahead = true};
     ++state_.calls;
   }
   // A refusal is not reported: a request that needs the memory will be refused itself.

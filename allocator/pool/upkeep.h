@@ -1,7 +1,6 @@
 #ifndef LGPU_ALLOCATOR_POOL_UPKEEP_H_
 #define LGPU_ALLOCATOR_POOL_UPKEEP_H_
 
-#include <chrono>
 #include <optional>
 
 #include "absl/status/status.h"

@@ -34,8 +34,8 @@ class UseMeter {
   /// The bytes in blocks changed. True: Reassess is due.
   bool Update(Bytes charged, Bytes scratch) {
     charged_ = charged.count();
-    owned_.store((charged - scratch).count(), std::memory_order_relaxed);
     const std::uint64_t owned = (charged - scratch).count();
+    owned_.store(owned, std::memory_order_relaxed);
     // A look at all caches takes their lines from their threads.
     if (owned > peak_used_.load(std::memory_order_relaxed) && (cache_.is_single() || owned > peak_owned_)) {
       peak_owned_ = owned;
