@@ -157,7 +157,7 @@ def check_sources(root, page):
 
 
 def check_flags(root, build):
-    """docs/commands.md has every verb with all of its flags, and no other."""
+    """docs/commands.md has every verb with all of its flags and positional arguments, and no other."""
     import json
     table = json.loads(subprocess.run([f"{build}/cli/lgpu", "help", "--json"], check=True, capture_output=True,
                                       text=True).stdout)
@@ -179,6 +179,12 @@ def check_flags(root, build):
         for flag_name in re.findall(r"(?<![\w-])--[a-z-]+", tables):
             if flag_name not in known:
                 failures.append(f"docs/commands.md: lgpu {name} has no {flag_name}")
+        arguments = {flag["value"] for flag in verbs[name]["flags"] if flag["positional"]}
+        # A row of the table that is no flag's. `LEASE ...` is LEASE, which may be repeated.
+        shown = {row.replace("\\|", "|").removesuffix(" ...")
+                 for row in re.findall(r"^\| `([^-`][^`]*)` \|", sections[name], re.MULTILINE)}
+        failures += [f"docs/commands.md: lgpu {name} has {argument}" for argument in sorted(arguments - shown)]
+        failures += [f"docs/commands.md: lgpu {name} has no {argument}" for argument in sorted(shown - arguments)]
     return failures
 
 
