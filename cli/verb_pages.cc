@@ -83,7 +83,8 @@ const std::vector<VerbPage>& Pages() {
        "named on stderr and keeps its memory. Preallocated devices keep their memory. Programs also give "
        "idle memory back by themselves: when a request is short of memory, and after some seconds.",
        {{"lgpu trim train", "one lease"},
-        {"lgpu trim --idle-for 10m", "all leases that you see and that ran no op for 10 minutes"}}},
+        {"lgpu trim --idle-for 10m",
+         "all leases that you see and that ran no op and made no copy for 10 minutes"}}},
       {"inspect",
        "Shows one lease with its devices, processes, last events and memory maps, or one GPU.",
        {{"lgpu inspect train", "a lease"}, {"lgpu inspect 0", "GPU 0"}}},
