@@ -26,7 +26,7 @@ absl::Status BrokerTables::AddCards(const Broker::Options& options) {
                                                            .reserve = options.reserve,
                                                            .granularity = card.device.granularity}));
     cards.emplace(id, card);
-    queues.emplace(id, CardQueue(options.max_drain));
+    queues.emplace(id, CardQueue(max_drain));
   }
   return absl::OkStatus();
 }
@@ -46,6 +46,14 @@ std::optional<CardId> BrokerTables::FindCard(const std::string& uuid) const {
 Bytes BrokerTables::LimitOf(LogicalId device) const {
   const Ledger::LogicalView view = ledger.View(device);
   return RoundUp(view.limit, GranuleOf(view.card));
+}
+
+Bytes BrokerTables::InChunks(CardId card) const {
+  Bytes sum = ledger.View(card).held;
+  for (const auto& [id, device] : devices) {
+    if (device.spec.card == card) sum -= device.charged + device.lent;
+  }
+  return sum;
 }
 
 std::vector<LogicalId> BrokerTables::DevicesOn(LeaseKey lease, CardId card) const {
@@ -142,6 +150,12 @@ absl::Status BrokerTables::CheckInvariants() const {
         held[id] += bytes;
       }
     }
+  }
+  std::size_t logicals = 0;
+  for (const auto& [card, about] : cards) logicals += ledger.LogicalsOf(card).size();
+  if (logicals != devices.size()) {
+    return absl::InternalError(
+        absl::StrCat("the ledger has ", logicals, " logical devices, the tables have ", devices.size()));
   }
   for (const auto& [id, device] : devices) {
     const Ledger::LogicalView view = ledger.View(id);

@@ -31,19 +31,19 @@ struct ChunkEntry {
   Bytes bytes;
   MemoryHandle memory;
   State state = State::kGranted;
-  bool reference_gone = false;  // the backend dropped it but could not confirm
-  std::uint64_t identity = 0;   // of the memory, as the backend knows it
-  bool lost = false;            // an earlier daemon's: there is no reference to it here
-  bool attested = false;        // its session said that it holds it
-  bool unreturned = false;      // the card does not have it back, for longer than a driver takes
-  bool made_again = false;      // leaving: the preallocated device gets empty chunks in its place
-  Broker::TimePoint leaving_since = {};
+  bool reference_gone = false;        // the backend dropped it but could not confirm
+  std::uint64_t identity = 0;         // of the memory, as the backend knows it
+  bool lost = false;                  // an earlier daemon's: there is no reference to it here
+  bool attested = false;              // its session said that it holds it
+  bool unreturned = false;            // the card does not have it back, for longer than a driver takes
+  bool made_again = false;            // leaving: the preallocated device gets empty chunks in its place
+  Broker::TimePoint dropped_at = {};  // with `reference_gone`
 };
 
 struct DeviceEntry {
-  Broker::DeviceSpec spec;
-  Bytes charged;  // in the ledger, but no chunk yet
-  Bytes claimed;  // by requests that chunks are being made for
+  Broker::DeviceSpec spec;  // as it was made: the ledger has the limit and the guarantee
+  Bytes charged;            // in the ledger, but no chunk yet
+  Bytes claimed;            // by requests that chunks are being made for
   // Of preallocated devices, by size, so that a pick looks only at what it takes. No set is empty.
   std::map<Bytes, std::set<ChunkId>, std::greater<>> spare;
   Bytes spare_bytes;
@@ -142,6 +142,8 @@ struct BrokerTables {
   Bytes GranuleOf(CardId card) const { return cards.at(card).device.granularity; }
   /// In whole granules.
   Bytes LimitOf(LogicalId device) const;
+  /// All chunks that exist: no chunk was made yet for what is charged, and none will be for what is lent.
+  Bytes InChunks(CardId card) const;
   /// What no chunk of a preallocated device was made for, of what its limit has room for.
   Bytes LackOf(LogicalId device) const { return SaturatingSub(LimitOf(device), ledger.View(device).held()); }
   /// The logical devices of a lease on a card, in their order.

@@ -1,7 +1,6 @@
 #include "allocator/broker/card_watch.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace lgpu {
 
@@ -17,14 +16,15 @@ std::int64_t CardWatch::Outside(const CardReport& report, Bytes chunks) {
 
 CardWatch::CardWatch(const CardReport& report, Bytes chunks, Bytes coming)
     : outside_(Outside(report, chunks) - static_cast<std::int64_t>(coming.count())) {
-  for (const DeviceMemory::ProcessMemory& process : report.processes) processes_[process.pid] = process.used;
+  // A process may be listed for each of its contexts.
+  for (const DeviceMemory::ProcessMemory& process : report.processes) processes_[process.pid] += process.used;
 }
 
 Bytes CardWatch::Back(const CardReport& report, Bytes chunks, Bytes coming,
                       const std::set<std::int64_t>& suspects) const {
   std::int64_t still_there = Outside(report, chunks) - outside_;
   std::map<std::int64_t, Bytes> now;
-  for (const DeviceMemory::ProcessMemory& process : report.processes) now[process.pid] = process.used;
+  for (const DeviceMemory::ProcessMemory& process : report.processes) now[process.pid] += process.used;
   const auto count_change = [&](std::int64_t pid, Bytes before, Bytes after) {
     if (suspects.count(pid) != 0) return;
     still_there -= static_cast<std::int64_t>(after.count()) - static_cast<std::int64_t>(before.count());

@@ -22,48 +22,106 @@ void ChunkReclaimer::Reclaim(const std::vector<ChunkId>& chunks) {
   }
 }
 
-void ChunkReclaimer::ReclaimBatch(std::span<const ChunkId> chunks, const Results& lost) {
-  std::vector<MemoryHandle> memories;
+bool ChunkReclaimer::NeedsCard(const ChunkEntry& chunk) const {
+  return core_.leaves_process && core_.unreturned.IsReal(chunk);
+}
+
+ChunkReclaimer::Batch ChunkReclaimer::Take(std::span<const ChunkId> chunks, bool is_retry) {
+  Batch batch;
+  std::set<CardId> others;
+  for (const ChunkId id : chunks) {
+    const ChunkEntry& chunk = core_.tables.chunks.at(id);
+    const CardId card = core_.tables.CardOf(chunk);
+    if (NeedsCard(chunk) && !batch.cards.contains(card)) {
+      // What was put off before comes first, so that a card with many returns gets to it.
+      const bool must_wait = !is_retry && core_.unreturned.IsPutOff(card);
+      if (must_wait || others.contains(card) || !core_.unreturned.TakeCard(card)) {
+        others.insert(card);
+        core_.tables.NoteUnconfirmed(id);
+        continue;
+      }
+      batch.cards.emplace(card, core_.tables.cards.at(card).backend_device);
+    }
+    batch.chunks.push_back(id);
+    batch.memories.push_back(chunk.memory);
+  }
+  return batch;
+}
+
+void ChunkReclaimer::Give(const Batch& batch) {
+  for (const auto& [card, backend_device] : batch.cards) {
+    if (core_.unreturned.GiveCard(card)) core_.tables.wakes.push_back(core_.tables.unconfirmed_waker);
+  }
+  if (!batch.cards.empty()) core_.tables.freed.NotifyAll();
+}
+
+void ChunkReclaimer::ReclaimBatch(std::span<const ChunkId> chunks, const Results& lost, bool is_retry) {
+  Batch batch;
   {
     BrokerLock lock(core_);
-    for (const ChunkId id : chunks) memories.push_back(core_.tables.chunks.at(id).memory);
+    batch = Take(chunks, is_retry);
   }
-  const std::vector<ChunkId> batch(chunks.begin(), chunks.end());
   const std::map<CardId, CardReport> before = ReportBefore(batch);
   std::vector<absl::Status> results;
-  results.reserve(batch.size());
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    const auto found = lost.find(batch[i]);
-    results.push_back(found == lost.end() ? core_.backend.Reclaim(memories[i]) : found->second);
+  results.reserve(batch.chunks.size());
+  for (std::size_t i = 0; i < batch.chunks.size(); ++i) {
+    const auto found = lost.find(batch.chunks[i]);
+    results.push_back(found == lost.end() ? core_.backend.Reclaim(batch.memories[i]) : found->second);
   }
   for (const auto& [card, report] : before) {
-    int backend_device = 0;
-    {
-      BrokerLock lock(core_);
-      backend_device = core_.tables.cards.at(card).backend_device;
-    }
-    const std::optional<CardReport> after = CardReport::Take(core_.backend, backend_device);
+    const std::optional<CardReport> after = CardReport::Take(core_.backend, batch.cards.at(card));
     if (!after) continue;
     BrokerLock lock(core_);
-    core_.unreturned.Doubt(card, report, *after, batch, results);
+    core_.unreturned.Doubt(card, report, *after, batch.chunks, results);
   }
   ChunkTable::Missing missing;
   {
     BrokerLock lock(core_);
-    Settle(chunks, results, missing);
+    if (is_retry) {
+      for (const ChunkId id : batch.chunks) WakeHolder(id);
+    }
+    const std::set<CardId> touched = Settle(batch.chunks, results, missing);
+    Give(batch);
+    Serve(touched);
   }
   MakeAgain(missing);
 }
 
-void ChunkReclaimer::Settle(std::span<const ChunkId> chunks, std::span<const absl::Status> results,
-                            ChunkTable::Missing& missing) {
+void ChunkReclaimer::FreeSpare(const std::vector<ChunkId>& chunks, absl::FunctionRef<void()> settled) {
+  Batch batch;
+  {
+    BrokerLock lock(core_);
+    const CardId card = core_.tables.CardOf(core_.tables.chunks.at(chunks.front()));
+    while (core_.unreturned.IsTaken(card)) core_.tables.freed.Wait(core_.mutex);
+    batch = Take(chunks, /*is_retry=*/true);
+  }
+  std::vector<absl::Status> results;
+  for (const MemoryHandle& memory : batch.memories) results.push_back(core_.backend.Reclaim(memory));
+  BrokerLock lock(core_);
+  ChunkTable::Missing missing;  // stays empty: these chunks were no session's
+  const std::set<CardId> touched = Settle(batch.chunks, results, missing);
+  Give(batch);
+  settled();
+  Serve(touched);
+}
+
+std::set<CardId> ChunkReclaimer::Settle(std::span<const ChunkId> chunks,
+                                        std::span<const absl::Status> results, ChunkTable::Missing& missing) {
   std::set<CardId> touched;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     touched.insert(core_.tables.CardOf(core_.tables.chunks.at(chunks[i])));
-    core_.unreturned.EndRelease(chunks[i]);
     core_.chunks.Settle(chunks[i], results[i], missing);
   }
-  for (const CardId card : touched) core_.scheduler.Serve(card);
+  return touched;
+}
+
+void ChunkReclaimer::Serve(const std::set<CardId>& cards) {
+  for (const CardId card : cards) core_.scheduler.Serve(card);
+}
+
+void ChunkReclaimer::WakeHolder(ChunkId chunk) {
+  const SessionId holder = core_.tables.chunks.at(chunk).session;
+  if (core_.tables.FindSession(holder) != nullptr) core_.tables.Wake(holder);
 }
 
 // A device that cannot have its chunks now lacks them: the next request that needs them makes them.
@@ -98,37 +156,35 @@ ChunkReclaimer::Results ChunkReclaimer::ReclaimLost(const std::vector<ChunkId>& 
   return results;
 }
 
-std::map<CardId, CardReport> ChunkReclaimer::ReportBefore(const std::vector<ChunkId>& chunks) {
+std::map<CardId, CardReport> ChunkReclaimer::ReportBefore(const Batch& batch) {
   std::map<CardId, CardReport> reports;
-  if (!core_.leaves_process) return reports;
-  std::map<CardId, int> cards;
-  {
-    BrokerLock lock(core_);
-    cards = core_.unreturned.RealCardsOf(chunks);
-  }
-  if (cards.empty()) return reports;
-  for (const auto& [card, backend_device] : cards) {
+  for (const auto& [card, backend_device] : batch.cards) {
     if (std::optional<CardReport> report = CardReport::Take(core_.backend, backend_device)) {
       reports.emplace(card, *std::move(report));
     }
   }
+  if (reports.empty()) return reports;
   BrokerLock lock(core_);
-  core_.unreturned.StartRelease(chunks, reports);
+  core_.unreturned.StartRelease(batch.chunks, reports);
   return reports;
 }
 
 std::set<ChunkId> ChunkReclaimer::LookAtCards() {
   std::set<ChunkId> back;
-  std::vector<std::pair<CardId, int>> cards;
+  Batch looked_at;
   {
     BrokerLock lock(core_);
-    cards = core_.unreturned.CardsToLookAt();
+    for (const auto& [card, backend_device] : core_.unreturned.CardsToLookAt()) {
+      if (core_.unreturned.TakeCard(card)) looked_at.cards.emplace(card, backend_device);
+    }
   }
-  for (const auto& [card, backend_device] : cards) {
+  for (const auto& [card, backend_device] : looked_at.cards) {
     const std::optional<CardReport> report = CardReport::Take(core_.backend, backend_device);
     BrokerLock lock(core_);
     back.merge(core_.unreturned.Back(card, report ? &*report : nullptr));
   }
+  BrokerLock lock(core_);
+  Give(looked_at);
   return back;
 }
 
@@ -141,10 +197,7 @@ bool ChunkReclaimer::LooksFree(const ChunkEntry& chunk) {
     if (core_.unreturned.Watches(card)) return false;  // a watch knows better
     const Ledger::CardView view = core_.tables.ledger.View(card);
     backend_device = core_.tables.cards.at(card).backend_device;
-    Bytes exists = view.held + view.overhead + view.foreign;
-    for (const auto& [id, device] : core_.tables.devices) {
-      if (device.spec.card == card) exists -= device.charged;  // no chunk was made for it yet
-    }
+    const Bytes exists = core_.tables.InChunks(card) + view.overhead + view.foreign;
     expected = SaturatingSub(view.total, exists) + chunk.bytes;
   }
   const std::optional<Bytes> free = core_.backend.FreeMemory(backend_device);
@@ -157,6 +210,10 @@ ChunkReclaimer::Pending ChunkReclaimer::TakePending() {
   const bool ask_for_lost = now >= lost_retry_at_;
   for (const ChunkId id : core_.tables.unconfirmed) {
     const ChunkEntry& chunk = core_.tables.chunks.at(id);
+    if (!chunk.reference_gone && NeedsCard(chunk)) {
+      pending.put_off.push_back(id);
+      continue;
+    }
     if (chunk.lost && chunk.identity != 0) {
       if (!ask_for_lost) continue;
       pending.lost.push_back(id);
@@ -175,6 +232,7 @@ bool ChunkReclaimer::RetryUnconfirmed() {
     if (core_.tables.unconfirmed.empty() && core_.unreturned.is_idle()) return true;
     retrying_ = true;
     pending = TakePending();
+    core_.unreturned.ForgetPutOff();
   }
   const Results answers = ReclaimLost(pending.lost);
   const std::set<ChunkId> back = LookAtCards();
@@ -192,12 +250,14 @@ bool ChunkReclaimer::RetryUnconfirmed() {
       result = absl::UnavailableError("another process pins it");
     }
     BrokerLock lock(core_);
-    if (const SessionEntry* const session = core_.tables.FindSession(chunk.session)) {
-      core_.tables.wakes.push_back(session->waker);  // it may wait for this to close
-    }
-    Settle({&id, 1}, {&result, 1}, missing);
+    WakeHolder(id);
+    Serve(Settle({&id, 1}, {&result, 1}, missing));
   }
   MakeAgain(missing);
+  for (std::size_t start = 0; start < pending.put_off.size(); start += kBatch) {
+    const std::size_t count = std::min(kBatch, pending.put_off.size() - start);
+    ReclaimBatch(std::span(pending.put_off).subspan(start, count), {}, /*is_retry=*/true);
+  }
   BrokerLock lock(core_);
   retrying_ = false;
   return core_.tables.unconfirmed.empty();

@@ -219,7 +219,10 @@ void ChunkTable::Settle(ChunkId id, const absl::Status& result, Missing& missing
   ChunkEntry& chunk = tables_.chunks.at(id);
   // NOT_FOUND: an earlier call, which said something else, did free it.
   if (!result.ok() && !absl::IsNotFound(result)) {
-    chunk.reference_gone = chunk.reference_gone || absl::IsUnavailable(result);
+    if (!chunk.reference_gone && absl::IsUnavailable(result)) {
+      chunk.reference_gone = true;
+      chunk.dropped_at = tables_.now();
+    }
     tables_.NoteUnconfirmed(id);
     return;
   }

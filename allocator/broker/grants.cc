@@ -205,26 +205,15 @@ Broker::GrowAnswer Grants::NotMade(WaiterId id, Waiter mine, const absl::Status&
 }
 
 Broker::GrowAnswer Grants::FreeBallast(WaiterId id, Waiter mine) {
-  std::vector<MemoryHandle> memories;
-  {
-    BrokerLock lock(core_);
-    for (const ChunkId chunk : mine.ballast) memories.push_back(core_.tables.chunks.at(chunk).memory);
-  }
-  std::vector<absl::Status> freed;
-  for (const MemoryHandle& memory : memories) freed.push_back(core_.backend.Reclaim(memory));
   Broker::GrowAnswer answer;
   std::optional<Making> making;
-  {
-    BrokerLock lock(core_);
-    ChunkTable::Missing missing;  // stays empty: these chunks were no session's
-    for (std::size_t i = 0; i < freed.size(); ++i) core_.chunks.Settle(mine.ballast[i], freed[i], missing);
-    mine.ballast.clear();
+  const std::vector<ChunkId> ballast = std::exchange(mine.ballast, {});
+  reclaimer_.FreeSpare(ballast, [&] {
+    core_.mutex.AssertHeld();
     mine.phase = Waiter::Phase::kNew;
-    const CardId card = core_.tables.CardOf(mine.spec.device);
     // Before waiting requests are looked at: the freed memory belongs to this request.
     making = core_.requests.Place(id, mine, answer);
-    core_.scheduler.Serve(card);
-  }
+  });
   return Finish(id, std::move(mine), making, std::move(answer));
 }
 

@@ -55,10 +55,9 @@ std::set<CardId> OverheadTable::Refund(SessionEntry& session) {
 
 std::map<std::int64_t, Bytes> OverheadTable::BesideChunksOf(CardId card, const CardReport& report) const {
   const Ledger::CardView view = tables_.ledger.View(card);
-  ChunkUse chunks{.total = view.total, .existing = view.held, .granted = {}};
+  ChunkUse chunks{.total = view.total, .existing = tables_.InChunks(card), .granted = {}};
   for (const auto& [id, device] : tables_.devices) {
     if (device.spec.card != card) continue;
-    chunks.existing -= device.charged + device.lent;
     for (const auto& [session, held] : device.held_by) {
       chunks.granted[tables_.sessions.at(session).pid] += held;
     }
@@ -141,6 +140,7 @@ std::vector<Broker::Uncharged> OverheadTable::Uncharged() const {
 
 Bytes OverheadTable::AccountedTo(std::int64_t pid, CardId card) const {
   Bytes sum;
+  bool has_context = false;
   for (const auto& [id, session] : tables_.sessions) {
     if (session.pid != pid) continue;
     const auto charge = session.charges.find(card);
@@ -149,9 +149,10 @@ Bytes OverheadTable::AccountedTo(std::int64_t pid, CardId card) const {
       if (device.spec.card != card) continue;
       if (const auto held = device.held_by.find(id); held != device.held_by.end()) sum += held->second;
     }
-    // Its context, which has the process's overhead.
-    sum += std::max(tables_.cards.at(card).overhead_allowance, kUnmeasuredContext);
+    has_context |= session.on_cards.contains(card);
   }
+  // The sessions share the process's context, which has its overhead.
+  if (has_context) sum += std::max(tables_.cards.at(card).overhead_allowance, kUnmeasuredContext);
   return sum;
 }
 

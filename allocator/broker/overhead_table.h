@@ -12,7 +12,7 @@
 
 namespace lgpu {
 
-/// A OverheadTable accounts for memory of cards that lies in no chunk: a process's allowance from the start,
+/// An OverheadTable accounts for memory of cards that lies in no chunk: a process's allowance from the start,
 /// and what the card's report says of it as soon as there is one. A program takes its driver's memory whether
 /// the card has room or not, so no session is refused for it: as much as there is room for is charged.
 ///
@@ -31,8 +31,8 @@ class OverheadTable {
   /// be. `beside`: as Observe returned it.
   void NoteUncharged(CardId card, const CardReport& report, const std::map<std::int64_t, Bytes>& beside);
 
-  /// What the sessions of a process that are not draining may use of a card: all that they hold, and a
-  /// context.
+  /// What the sessions of a process that are not draining may use of a card: all that they hold, and one
+  /// context if a session of them uses the card.
   Bytes AccountedTo(std::int64_t pid, CardId card) const;
   std::vector<Broker::Uncharged> Uncharged() const;
   Broker::Overheads Overheads() const;

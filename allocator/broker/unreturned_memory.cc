@@ -20,39 +20,32 @@ bool UnreturnedMemory::IsComing(ChunkId id) const {
 
 UnreturnedMemory::Sums UnreturnedMemory::SumsOf(CardId card) const {
   Sums sums;
-  Bytes exists = tables_.ledger.View(card).held;
-  for (const auto& [id, device] : tables_.devices) {
-    // No chunk was made for what is charged yet, and none will be for what is lent.
-    if (device.spec.card == card) exists -= device.charged + device.lent;
-  }
-  const auto count = [&](const ChunkEntry& chunk) {
-    if (tables_.CardOf(chunk) != card) return;
+  for (const ChunkId id : tables_.unconfirmed) {
+    const ChunkEntry& chunk = tables_.chunks.at(id);
+    if (!IsComing(id) || tables_.CardOf(chunk) != card) continue;
     sums.coming += chunk.bytes;
     if (const SessionEntry* session = tables_.FindSession(chunk.session)) sums.suspects.insert(session->pid);
-  };
-  for (const ChunkId id : tables_.unconfirmed) {
-    if (IsComing(id)) count(tables_.chunks.at(id));
   }
-  for (const ChunkId id : releasing_) count(tables_.chunks.at(id));
-  sums.chunks = SaturatingSub(exists, sums.coming);
+  sums.chunks = SaturatingSub(tables_.InChunks(card), sums.coming);
   return sums;
 }
 
-std::map<CardId, int> UnreturnedMemory::RealCardsOf(const std::vector<ChunkId>& chunks) const {
-  std::map<CardId, int> found;
-  if (std::all_of(tables_.cards.begin(), tables_.cards.end(),
-                  [](const auto& card) { return card.second.device.simulated; })) {
-    return found;
-  }
-  for (const ChunkId id : chunks) {
-    const ChunkEntry& chunk = tables_.chunks.at(id);
-    const BrokerCard& card = tables_.cards.at(tables_.CardOf(chunk));
-    if (!chunk.lost && !card.device.simulated) found.emplace(tables_.CardOf(chunk), card.backend_device);
-  }
-  return found;
+bool UnreturnedMemory::IsReal(const ChunkEntry& chunk) const {
+  return !chunk.lost && !tables_.cards.at(tables_.CardOf(chunk)).device.simulated;
 }
 
-void UnreturnedMemory::StartRelease(const std::vector<ChunkId>& chunks,
+bool UnreturnedMemory::TakeCard(CardId card) {
+  const bool is_free = taken_.insert(card).second;
+  if (!is_free) put_off_.insert(card);
+  return is_free;
+}
+
+bool UnreturnedMemory::GiveCard(CardId card) {
+  taken_.erase(card);
+  return put_off_.contains(card);
+}
+
+void UnreturnedMemory::StartRelease(std::span<const ChunkId> chunks,
                                     const std::map<CardId, CardReport>& reports) {
   for (const auto& [card, report] : reports) {
     // While something else is coming back its watch goes on: only at its start everything was there.
@@ -66,14 +59,10 @@ void UnreturnedMemory::StartRelease(const std::vector<ChunkId>& chunks,
     watches_.erase(card);
     watches_.emplace(card, CardWatch(report, SaturatingSub(sums.chunks, leaving), leaving));
   }
-  for (const ChunkId id : chunks) {
-    const ChunkEntry& chunk = tables_.chunks.at(id);
-    if (!chunk.lost && reports.contains(tables_.CardOf(chunk))) releasing_.insert(id);
-  }
 }
 
 void UnreturnedMemory::Doubt(CardId card, const CardReport& before, const CardReport& after,
-                             const std::vector<ChunkId>& chunks, std::vector<absl::Status>& results) {
+                             std::span<const ChunkId> chunks, std::vector<absl::Status>& results) {
   std::vector<std::size_t> released;
   Bytes amount;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
@@ -85,12 +74,11 @@ void UnreturnedMemory::Doubt(CardId card, const CardReport& before, const CardRe
   // Less than half a granule is no chunk.
   Bytes risen = CardWatch::Risen(before, after, amount) + tables_.GranuleOf(card) / 2;
   for (const std::size_t i : released) {
-    ChunkEntry& chunk = tables_.chunks.at(chunks[i]);
-    if (chunk.bytes <= risen) {
-      risen -= chunk.bytes;
+    const Bytes bytes = tables_.chunks.at(chunks[i]).bytes;
+    if (bytes <= risen) {
+      risen -= bytes;
     } else {
       results[i] = absl::UnavailableError("the card does not have it back yet");
-      chunk.leaving_since = tables_.now();
     }
   }
 }
@@ -99,6 +87,10 @@ std::vector<std::pair<CardId, int>> UnreturnedMemory::CardsToLookAt() {
   std::vector<std::pair<CardId, int>> found;
   for (auto watch = watches_.begin(); watch != watches_.end();) {
     const CardId card = watch->first;
+    if (IsTaken(card)) {
+      ++watch;  // its thread may have begun the watch, and asks about no chunk yet
+      continue;
+    }
     if (SumsOf(card).coming.is_zero()) {
       late_looks_.erase(card);
       watch = watches_.erase(watch);
@@ -126,7 +118,7 @@ std::set<ChunkId> UnreturnedMemory::Back(CardId card, const CardReport* report) 
   for (const ChunkId id : tables_.unconfirmed) {
     const ChunkEntry& chunk = tables_.chunks.at(id);
     if (IsComing(id) && tables_.CardOf(chunk) == card) {
-      coming.emplace_back(chunk.unreturned, -chunk.leaving_since.time_since_epoch(), id);
+      coming.emplace_back(chunk.unreturned, -chunk.dropped_at.time_since_epoch(), id);
     }
   }
   std::sort(coming.begin(), coming.end());
@@ -136,7 +128,7 @@ std::set<ChunkId> UnreturnedMemory::Back(CardId card, const CardReport* report) 
     if (chunk.bytes <= room) {
       room -= chunk.bytes;
       back.insert(id);
-    } else if (tables_.now() - chunk.leaving_since > kUnreturnedGrace) {
+    } else if (tables_.now() - chunk.dropped_at > kUnreturnedGrace) {
       late = true;
       CountUnreturned(chunk);
     }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -12,23 +13,33 @@
 
 namespace lgpu {
 
-/// A UnreturnedMemory finds chunks of real cards that programs gave back and still keep: it compares what a
-/// card reports before and after. Its caller takes the reports, without the lock.
+/// An UnreturnedMemory finds chunks of real cards that programs gave back and still keep: it compares what a
+/// card reports before and after. Its caller takes the reports, without the lock. Meanwhile the caller has
+/// taken the card: what a card has back can be told only of memory that one thread drops.
 ///
 /// Not thread-safe: the broker's lock guards it. The tables outlive it.
 class UnreturnedMemory {
  public:
   explicit UnreturnedMemory(BrokerTables& tables) : tables_(tables) {}
 
-  /// The real cards of `chunks`, with their numbers in the backend.
-  std::map<CardId, int> RealCardsOf(const std::vector<ChunkId>& chunks) const;
+  /// The card is real, and this process has a reference to the chunk.
+  bool IsReal(const ChunkEntry& chunk) const;
+  /// Takes a card for one thread. False: another thread has it, and GiveCard tells that thread of the
+  /// attempt.
+  bool TakeCard(CardId card);
+  bool IsTaken(CardId card) const { return taken_.contains(card); }
+  /// Returns whether TakeCard failed for the card since the last call of ForgetPutOff.
+  bool GiveCard(CardId card);
+  /// Attempts to take the card failed, and their chunks are still to be dropped.
+  bool IsPutOff(CardId card) const { return put_off_.contains(card); }
+  /// The caller drops from here on what was put off.
+  void ForgetPutOff() { put_off_.clear(); }
+
   /// The backend is about to drop `chunks`. `reports`: of their cards, from before.
-  void StartRelease(const std::vector<ChunkId>& chunks, const std::map<CardId, CardReport>& reports);
+  void StartRelease(std::span<const ChunkId> chunks, const std::map<CardId, CardReport>& reports);
   /// Makes the results of dropped chunks UNAVAILABLE for which the card's memory has not risen.
-  void Doubt(CardId card, const CardReport& before, const CardReport& after,
-             const std::vector<ChunkId>& chunks, std::vector<absl::Status>& results);
-  /// The backend said what became of the chunk.
-  void EndRelease(ChunkId chunk) { releasing_.erase(chunk); }
+  void Doubt(CardId card, const CardReport& before, const CardReport& after, std::span<const ChunkId> chunks,
+             std::vector<absl::Status>& results);
 
   /// The cards to look at now, with their numbers in the backend.
   std::vector<std::pair<CardId, int>> CardsToLookAt();
@@ -42,7 +53,7 @@ class UnreturnedMemory {
   /// What the ledger and the table of chunks say of a card.
   struct Sums {
     Bytes chunks;  // all that exist, but for `coming`
-    Bytes coming;  // chunks that the backend dropped and that are not confirmed
+    Bytes coming;  // chunks that the backend dropped and did not confirm
     std::set<std::int64_t> suspects;
   };
   Sums SumsOf(CardId card) const;
@@ -51,7 +62,8 @@ class UnreturnedMemory {
 
   BrokerTables& tables_;
   std::map<CardId, CardWatch> watches_;  // of cards with memory coming back
-  std::set<ChunkId> releasing_;          // the backend is dropping them
+  std::set<CardId> taken_;
+  std::set<CardId> put_off_;
   std::map<CardId, Broker::TimePoint> late_looks_;
   std::map<SessionId, Broker::Unreturned> unreturned_;
 };

@@ -46,6 +46,16 @@ TEST(CardWatchTest, MoreThatComesBackLaterIsCountedToo) {
   EXPECT_EQ(watch.Back(Report(80_MiB, 8_MiB, {}), 80_MiB, 28_MiB, {}), 20_MiB);
 }
 
+TEST(CardWatchTest, AProcessThatIsListedForEachOfItsContextsHasTheirSum) {
+  const Processes listed = {{kSuspect, 16_MiB}, {kOther, 100_MiB}, {kOther, 300_MiB}};
+  const CardWatch watch(Report(100_MiB, 8_MiB, listed), 100_MiB, 8_MiB);
+  const Processes reordered = {{kSuspect, 16_MiB}, {kOther, 300_MiB}, {kOther, 100_MiB}};
+  EXPECT_EQ(watch.Back(Report(100_MiB, Bytes(), reordered), 100_MiB, 8_MiB, {kSuspect}), 8_MiB);
+  EXPECT_EQ(watch.Back(Report(100_MiB, 8_MiB, reordered), 100_MiB, 8_MiB, {kSuspect}), Bytes());
+  const Processes one_left = {{kSuspect, 16_MiB}, {kOther, 100_MiB}};
+  EXPECT_EQ(watch.Back(Report(100_MiB, 8_MiB, one_left), 100_MiB, 8_MiB, {kSuspect}), Bytes());
+}
+
 TEST(CardWatchTest, RisesAreBoundedByWhatWasAsked) {
   const CardReport low = Report(100_MiB, Bytes(), {});
   const CardReport high = Report(50_MiB, Bytes(), {});

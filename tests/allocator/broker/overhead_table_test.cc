@@ -47,6 +47,18 @@ TEST_F(OverheadTableTest, MemoryOfAProcessWithoutASessionIsForeign) {
   EXPECT_EQ(overheads_.OutsidersOf(card_)->front().pid, 300);
 }
 
+TEST_F(OverheadTableTest, SessionsOfOneProcessAreAccountedForWithOneContext) {
+  EXPECT_EQ(overheads_.AccountedTo(100, card_), Bytes()) << "no session of the process uses the card";
+  Attach(kSession);
+  const Bytes context = overheads_.AccountedTo(100, card_);
+  EXPECT_GT(context, Bytes());
+  AddSession(SessionId{2}, 100);
+  Attach(SessionId{2});
+  EXPECT_EQ(overheads_.AccountedTo(100, card_), context);
+  AddSession(SessionId{3}, 100);
+  EXPECT_EQ(overheads_.AccountedTo(100, card_), context) << "this one is on no card";
+}
+
 TEST_F(OverheadTableTest, OneReadingBeyondTheAllowanceIsNotNamed) {
   Attach(kSession);
   const CardReport report{.free = 56_MiB, .processes = {{.pid = 100, .used = 200_MiB}}};

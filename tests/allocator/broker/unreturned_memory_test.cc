@@ -19,12 +19,15 @@ class UnreturnedMemoryTest : public RequestsFixture {
     StartReturning(chunk_);
     const CardReport before{.free = 100_MiB, .processes = {}};
     const CardReport after{.free = free_after, .processes = {}};
-    unreturned_.StartRelease({chunk_}, {{card_, before}});
+    EXPECT_TRUE(unreturned_.TakeCard(card_));
+    const std::vector<ChunkId> chunks = {chunk_};
+    unreturned_.StartRelease(chunks, {{card_, before}});
+    EXPECT_TRUE(unreturned_.CardsToLookAt().empty()) << "the card is taken";
     std::vector<absl::Status> results = {absl::OkStatus()};
-    unreturned_.Doubt(card_, before, after, {chunk_}, results);
-    unreturned_.EndRelease(chunk_);
+    unreturned_.Doubt(card_, before, after, chunks, results);
     ChunkTable::Missing missing;
     chunks_.Settle(chunk_, results[0], missing);
+    EXPECT_FALSE(unreturned_.GiveCard(card_));
     return results[0];
   }
 
@@ -72,9 +75,22 @@ TEST_F(UnreturnedMemoryTest, ACardWithoutReportsIsTrusted) {
 }
 
 TEST_F(UnreturnedMemoryTest, SimulatedCardsAreNotAsked) {
-  EXPECT_EQ(unreturned_.RealCardsOf({chunk_}).size(), 1u);
+  EXPECT_TRUE(unreturned_.IsReal(tables_.chunks.at(chunk_)));
   tables_.cards.at(card_).device.simulated = true;
-  EXPECT_TRUE(unreturned_.RealCardsOf({chunk_}).empty());
+  EXPECT_FALSE(unreturned_.IsReal(tables_.chunks.at(chunk_)));
+}
+
+TEST_F(UnreturnedMemoryTest, ACardIsTakenByOneThreadWhichIsToldOfOthers) {
+  EXPECT_TRUE(unreturned_.TakeCard(card_));
+  EXPECT_FALSE(unreturned_.IsPutOff(card_));
+  EXPECT_FALSE(unreturned_.TakeCard(card_));
+  EXPECT_TRUE(unreturned_.IsPutOff(card_));
+  EXPECT_TRUE(unreturned_.GiveCard(card_));
+  EXPECT_FALSE(unreturned_.IsTaken(card_));
+  EXPECT_TRUE(unreturned_.IsPutOff(card_)) << "what was put off comes first";
+  unreturned_.ForgetPutOff();
+  EXPECT_TRUE(unreturned_.TakeCard(card_));
+  EXPECT_FALSE(unreturned_.GiveCard(card_));
 }
 
 }  // namespace
