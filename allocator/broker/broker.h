@@ -147,9 +147,10 @@ class Broker {
   /// Waits until `deadline` only for memory that is on its way back. INVALID_ARGUMENT: a size that can never
   /// be; RESOURCE_EXHAUSTED with a Refusal.
   absl::StatusOr<LogicalId> AddDevice(const DeviceSpec& spec, TimePoint deadline);
-  /// Errors as AddDevice; on an error nothing changes. A preallocated device guarantees its limit, and waits
-  /// until `deadline` for its own memory that is on its way back. One call for a device at a time, and none
-  /// after RemoveDevice.
+  /// Errors as AddDevice; on an error nothing changes. A preallocated device guarantees its limit. For a
+  /// higher limit it makes the chunks that it lacks, and waits until `deadline` for its own memory that is on
+  /// its way back: UNAVAILABLE if that takes longer. One call for a device at a time, and none after
+  /// RemoveDevice.
   absl::Status ResizeDevice(LogicalId device, Bytes limit, Bytes guarantee, TimePoint deadline);
   /// No session may hold memory of it or wait for some. Spare chunks are freed; the device is gone when the
   /// last of them is.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
@@ -21,6 +22,8 @@ absl::StatusOr<LogicalId> LogicalDevices::Reserve(const BrokerLock& lock, const 
   const absl::Status added = core_.rooms.TakeFromTicket(spec, guarantee)
                                  ? add()
                                  : reservations_.Wait(lock, spec.card, spec.owner, guarantee, deadline, add);
+  // The ticket may have set aside less than the device needs: that is free again.
+  if (!added.ok() && spec.room) core_.scheduler.Serve(spec.card);
   if (absl::IsResourceExhausted(added)) return RefusalStatus(core_.refusals.OfNewDevice(spec, guarantee));
   LGPU_RETURN_IF_ERROR(added);
   if (!spec.preallocate) return id;
@@ -55,6 +58,7 @@ absl::Status LogicalDevices::Resize(LogicalId logical, Bytes limit, Bytes guaran
   std::optional<Bytes> missing = Bytes();
   std::vector<ChunkId> excess;
   Ledger::LogicalOptions before;
+  bool grows = false;
   {
     BrokerLock lock(core_);
     const DeviceEntry& device = core_.tables.devices.at(logical);
@@ -76,23 +80,28 @@ absl::Status LogicalDevices::Resize(LogicalId logical, Bytes limit, Bytes guaran
     }
     LGPU_RETURN_IF_ERROR(resized);
     excess = TakeExcess(logical);
-    if (device.spec.preallocate) missing = ChargeMissing(logical, deadline);
-    if (!missing) {
-      // It cannot fail: it takes less than what was just possible.
-      core_.tables.ledger.Resize(logical, before).IgnoreError();
+    grows = limit > before.limit;
+    if (device.spec.preallocate) missing = ChargeMissing(logical, grows ? deadline : core_.now());
+    if (!missing && grows) {
+      // It cannot fail: the smaller size takes nothing of the card.
+      LGPU_CHECK(core_.tables.ledger.Resize(logical, before).ok());
       const std::vector<ChunkId> more_excess = core_.chunks.TakeExcessSpare(logical);
       excess.insert(excess.end(), more_excess.begin(), more_excess.end());
     }
     core_.scheduler.Serve(view.card);
   }
   reclaimer_.Reclaim(excess);
-  if (!missing) {
+  if (!missing && grows) {
     return absl::UnavailableError(
         "the device's own memory is still on its way back from a process that used it; try again later");
   }
-  if (missing->is_zero()) return absl::OkStatus();
-  return Made(
-      spare_.Make({.device = logical, .bytes = *missing, .deadline = core_.now(), .size_before = before}));
+  if (!missing || missing->is_zero()) return absl::OkStatus();
+  const absl::Status made = Made(spare_.Make({.device = logical,
+                                              .bytes = *missing,
+                                              .deadline = core_.now(),
+                                              .size_before = grows ? std::optional(before) : std::nullopt}));
+  // A device that does not grow lacked these chunks before, and has its new size without them.
+  return grows ? made : absl::OkStatus();
 }
 
 std::vector<ChunkId> LogicalDevices::TakeExcess(LogicalId logical) {

@@ -31,8 +31,8 @@ class LogicalDevices {
                                     Broker::TimePoint deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// A device has its new limit. Asks for what it holds beyond, and returns the spare chunks beyond.
   std::vector<ChunkId> TakeExcess(LogicalId device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
-  /// Charges what a preallocated device lacks of its new limit. Waits until `deadline` for memory of its own
-  /// that is leaving; none: that takes longer.
+  /// Charges what a preallocated device lacks of its new limit. Waits until `deadline` for memory of its
+  /// own that is leaving; none: that takes longer.
   std::optional<Bytes> ChargeMissing(LogicalId device, Broker::TimePoint deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   absl::Status Made(const SpareChunks::Made& made);

@@ -35,7 +35,8 @@ class RoomTable {
   Ticket& TicketOf(WaiterId id) { return *tickets_.at(id); }
   /// The ticket leaves the queue, and what it has set aside is free. Returns whether that may serve others.
   bool RemoveTicket(WaiterId id);
-  /// Gives what a ticket has set aside to a device that is being made; false: it has not that much.
+  /// Gives what a ticket has set aside to a device that is being made. False: that is less than the
+  /// guarantee, and it is free.
   bool TakeFromTicket(const Broker::DeviceSpec& spec, Bytes guarantee);
 
  private:

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/broker/chunk_sizes.h"
+#include "base/check.h"
 
 namespace lgpu {
 
@@ -72,8 +73,8 @@ SpareChunks::Made SpareChunks::Register(const Order& order, const MadeChunks& cr
   core_.chunks.StartLeaving(chunks);
   if (order.size_before) {
     // Before waiting requests are looked at: none is served from a limit that does not stay. It cannot fail:
-    // the size takes less than what was just possible.
-    core_.tables.ledger.Resize(order.device, *order.size_before).IgnoreError();
+    // the smaller size takes nothing of the card.
+    LGPU_CHECK(core_.tables.ledger.Resize(order.device, *order.size_before).ok());
     const std::vector<ChunkId> excess = core_.chunks.TakeExcessSpare(order.device);
     chunks.insert(chunks.end(), excess.begin(), excess.end());
   }

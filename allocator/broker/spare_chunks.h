@@ -25,7 +25,7 @@ class SpareChunks {
     std::vector<Bytes> sizes = {};  // empty: as the card's chunks of preallocated devices are cut
     /// While memory is leaving, a backend that has too little is asked again until then.
     Broker::TimePoint deadline;
-    /// On an error the device has this size again.
+    /// On an error the device has this smaller size again.
     std::optional<Ledger::LogicalOptions> size_before = {};
   };
   /// Makes the chunks of an order. On an error nothing stays charged.

@@ -91,6 +91,24 @@ TEST(BrokerRepairsTest, ARequestHasTheChunksThatAreMadeForItBeforeLaterRequests)
   }
 }
 
+// The chunks that it lacks went as ballast, and other devices have that memory by now.
+TEST(BrokerRepairsTest, ALimitIsLoweredThoughTheDeviceLacksChunks) {
+  CountingBackend backend({64_MiB}, 2_MiB);
+  const std::unique_ptr<Broker> broker = MakeBroker(backend);
+  const LogicalId device{7};
+  ASSERT_TRUE(RestorePreallocated(*broker, device, 64_MiB).ok());
+  const CardId card = broker->Cards().front().id;
+  backend.BeforeNextCreate([&] {
+    const Broker::DeviceSpec other{.card = card, .limit = 4_MiB, .guarantee = 4_MiB, .lease = LeaseKey{2}};
+    EXPECT_TRUE(broker->AddDevice(other, Clock::now()).ok());
+  });
+  backend.FailCreateAfter(0);
+  EXPECT_TRUE(broker->ResizeDevice(device, 60_MiB, Bytes(), Clock::now()).ok());
+  EXPECT_EQ(broker->Find(device)->limit, 60_MiB);
+  EXPECT_EQ(broker->Find(device)->guarantee, 60_MiB);
+  EXPECT_TRUE(broker->CheckInvariants().ok()) << broker->CheckInvariants();
+}
+
 TEST(BrokerRepairsTest, AFailedResizeLeavesNothingBeyondTheLimit) {
   for (const auto patience : {std::chrono::milliseconds(0), std::chrono::milliseconds(3'600'000)}) {
     SCOPED_TRACE(patience.count());

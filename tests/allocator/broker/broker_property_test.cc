@@ -242,7 +242,9 @@ class Runner : BrokerRunner {
       surplus = std::min(spare, SaturatingSub(Granted(id), rounded));
       missing = SaturatingSub(rounded, Granted(id) + given_back);
     }
-    const bool unavailable = !missing.is_zero() && model_.In(id, State::kLeaving) > given_back;
+    const bool is_leaving = !missing.is_zero() && model_.In(id, State::kLeaving) > given_back;
+    const bool unavailable = is_leaving && after.limit > before.limit;
+    if (is_leaving) missing = Bytes();
     // A waiting request would have chunks made for the limit that does not stay.
     if (unavailable && !limit_waiters_[id].empty()) return;
     if (!surplus.is_zero() && stuck_[static_cast<std::size_t>(before.card)]) return;

@@ -13,6 +13,7 @@
 #include "allocator/broker/broker.h"
 #include "allocator/broker/session_restore.h"
 #include "allocator/device/simulated/simulated_backend.h"
+#include "lgpu/refusal.h"
 #include "tests/support/broker_testing.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/failing_backend.h"
@@ -184,6 +185,16 @@ class ChargedDevice {
   std::unique_ptr<Broker> broker;
   LogicalId device;
 };
+
+TEST(BrokerRepairsTest, ALimitIsLoweredWhileAChargeOfTheDeviceIsLeaving) {
+  ChargedDevice charged;
+  charged.broker->StartDraining(SessionId{3});
+  EXPECT_TRUE(charged.broker->ResizeDevice(charged.device, 60_MiB, Bytes(), Clock::now()).ok());
+  EXPECT_EQ(charged.broker->Find(charged.device)->limit, 60_MiB);
+  charged.broker->LowerCharges(SessionId{3}, {});
+  EXPECT_EQ(charged.Grow(1, 60_MiB).status, absl::OkStatus()) << "what it lacks is made for a request";
+  EXPECT_TRUE(charged.broker->CheckInvariants().ok()) << charged.broker->CheckInvariants();
+}
 
 // A hostile client guesses the ids.
 TEST(BrokerRepairsTest, ASessionCannotReturnChunksThatItsWaitingRequestWasGiven) {

@@ -88,6 +88,28 @@ TEST_F(BrokerRoomsTest, LeavingFreesWhatWasSetAside) {
   EXPECT_TRUE(broker_->Cards().front().queue.empty());
 }
 
+TEST_F(BrokerRoomsTest, WhatADeviceDidNotTakeServesRequestsThatWait) {
+  const auto grow = [&](std::uint64_t id, std::uint64_t mib) {
+    const absl::StatusOr<LogicalId> device = Device(64, 0);
+    broker_->AddSession(SessionId{id}, {.pid = 1});
+    broker_->AttachSession(SessionId{id}, LeaseKey{last_lease_});
+    return broker_->Grow({.session = SessionId{id},
+                          .device = device.value_or(LogicalId()),
+                          .at_least = Bytes(mib * kMiB),
+                          .wanted = Bytes(mib * kMiB),
+                          .asked_at = now_,
+                          .deadline = now_ + std::chrono::hours(1)});
+  };
+  ASSERT_EQ(grow(1, 40).status, absl::OkStatus());
+  const WaiterId room = Queue(24, "ann");
+  ASSERT_TRUE(IsOver(room));
+  const Broker::GrowAnswer waits = grow(2, 20);
+  ASSERT_TRUE(waits.wait.has_value()) << waits.status;
+  EXPECT_FALSE(Device(40, 40, room, "ann").ok()) << "24 MiB are set aside";
+  EXPECT_FALSE(broker_->Continue(*waits.wait).chunks.empty());
+  broker_->rooms().Leave(room);
+}
+
 TEST_F(BrokerRoomsTest, UsersAreServedInTheirOrder) {
   const absl::StatusOr<LogicalId> all = Device(64, 64);
   ASSERT_TRUE(all.ok());
