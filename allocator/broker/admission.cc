@@ -1,6 +1,7 @@
 #include "allocator/broker/admission.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +16,10 @@ constexpr std::chrono::milliseconds kGrace{100};
 
 void Admission::Admit(WaiterId id, Waiter& waiter) {
   const DeviceEntry& device = tables_.devices.at(waiter.spec.device);
-  if (device.removed) {
+  if (absl::Status may = MayGrow(waiter); !may.ok()) {
+    waiter.phase = Waiter::Phase::kRefused;
+    waiter.refusal = std::move(may);
+  } else if (device.removed) {
     waiter.phase = Waiter::Phase::kRefused;
     waiter.refusal = absl::FailedPreconditionError(
         absl::StrCat("lease ", device.spec.lease_name, " has ended; create another one"));
@@ -206,7 +210,17 @@ Bytes Admission::NeedOf(const Waiter& waiter) const {
                        : tables_.ledger.NeedOf(waiter.spec.device, waiter.spec.at_least);
 }
 
+absl::Status Admission::MayGrow(const Waiter& waiter) const {
+  return tables_.CheckMayGrow(tables_.sessions.at(waiter.spec.session));
+}
+
 bool Admission::AdmitFromQueue(WaiterId id, Waiter& waiter) {
+  if (!MayGrow(waiter).ok()) {
+    Leave(id, waiter);
+    Admit(id, waiter);  // refuses it
+    tables_.Wake(waiter.spec.session);
+    return true;
+  }
   const Bytes bytes = waiter.spec.at_least;
   const Ledger::Split split = waiter.charge ? charges_.SplitOf(waiter) : Ledger::Split();
   const Ledger::Shortage shortage =

@@ -43,6 +43,8 @@ class Admission {
   bool IsBeingMade(const Waiter& waiter) const;
 
  private:
+  /// FAILED_PRECONDITION: the request's session gets no more memory, however long the request has waited.
+  absl::Status MayGrow(const Waiter& waiter) const;
   void AdmitGrowing(WaiterId id, Waiter& waiter);
   void AdmitPreallocated(WaiterId id, Waiter& waiter);
   void AdmitCharge(WaiterId id, Waiter& waiter);

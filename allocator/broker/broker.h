@@ -349,7 +349,7 @@ class Broker {
     std::map<std::pair<LeaseKey, CardId>, Bytes> of_lease;
   };
 
-  /// Requests of the lease are refused from here on, or not any more.
+  /// Requests of the lease, also those that wait, are refused from here on, or not any more.
   void SetStopped(LeaseKey lease, bool is_stopped);
 
   /// AddDevice and ResizeDevice do not wait any more.

@@ -1,6 +1,5 @@
 // The calls of a Broker about sessions: what they may use, and what they have charged.
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -54,7 +53,8 @@ void Broker::SetStopped(LeaseKey lease, bool is_stopped) {
   }
   core.tables.stopped.insert(lease);
   for (const auto& [card, about] : core.tables.cards) {
-    if (core.charges.TakeAllowances(card, lease)) core.scheduler.Serve(card);
+    core.charges.TakeAllowances(card, lease);
+    core.scheduler.Serve(card);  // refuses the lease's requests that wait
   }
 }
 

@@ -150,12 +150,15 @@ Broker::Lent ChargeTable::Lend(const Waiter& waiter) {
                     .allowances = session.allowances,
                     .index = session.charges.at(card).index};
   const std::vector<LogicalId> devices = tables_.DevicesOn(session.lease, card);
-  // While a request waits for the card or for a limit of the lease, no allowance is lent.
+  // While a request waits for the card or for a limit of the lease, no allowance is lent; nor to a session
+  // that gets no more memory since the charge was granted.
   const bool others_wait =
       !tables_.queues.at(card).empty() || std::any_of(devices.begin(), devices.end(), [&](LogicalId device) {
         return !tables_.devices.at(device).limit_waiters.empty();
       });
-  if (lent.allowances == nullptr || others_wait || devices.empty()) return lent;
+  if (lent.allowances == nullptr || others_wait || devices.empty() || !tables_.CheckMayGrow(session).ok()) {
+    return lent;
+  }
   lent.keep = AllowanceOf(session.lease, card);
   const Bytes free(lent.allowances->Free(lent.index).load(std::memory_order_relaxed));
   const Bytes granule = tables_.GranuleOf(card);
@@ -176,11 +179,8 @@ bool ChargeTable::Lower(SessionId id, CardId card, Bytes lent) {
 }
 
 bool ChargeTable::Uncharge(SessionId id, CardId card, Bytes bytes) {
-  const SessionEntry* const session = tables_.FindSession(id);
-  if (session == nullptr) return false;
-  const auto charge = session->charges.find(card);
-  return charge != session->charges.end() && !charge->second.leaving &&
-         Lower(id, card, SaturatingSub(charge->second.lent, bytes));
+  const CardCharge& charge = tables_.sessions.at(id).charges.at(card);
+  return !charge.leaving && Lower(id, card, SaturatingSub(charge.lent, bytes));
 }
 
 std::set<CardId> ChargeTable::StartLeaving(SessionEntry& session) {

@@ -285,6 +285,41 @@ TEST_F(BrokerChargesTest, AChargeWaitsForTheCardUntilItsDeadline) {
   }
 }
 
+TEST_F(BrokerChargesTest, RequestsThatWaitAreRefusedWhenTheirLeaseIsStopped) {
+  Device(4_GiB);
+  const LogicalId small = Device(1_GiB, kOther);
+  const SessionId other{3};
+  broker_->AddSession(other, {.pid = 3});
+  broker_->AttachSession(other, kOther);
+  const Broker::GrowAnswer held = Grow(other, small, 1_GiB);
+  ASSERT_FALSE(held.chunks.empty());
+  wakers_[1] = std::make_shared<FlagWaker>();
+  const SessionId program = Session(1);
+  ASSERT_TRUE(Charges(program, 2_GiB));
+  const Broker::GrowAnswer for_card = Charge(program, 2_GiB, std::chrono::seconds(10));
+  ASSERT_TRUE(for_card.wait.has_value());
+  wakers_[1]->Clear();
+  broker_->SetStopped(kLease, true);
+  EXPECT_TRUE(wakers_[1]->woken());
+  EXPECT_TRUE(absl::IsFailedPrecondition(Refused(broker_->Continue(*for_card.wait))));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Refused(Charge(program, k2MiB))));
+  ASSERT_TRUE(broker_->Return(other, small, std::vector{held.chunks.front().id}).ok());
+  EXPECT_EQ(broker_->Held(program), 2_GiB) << "a stopped lease has no allowance";
+
+  wakers_[2] = std::make_shared<FlagWaker>();
+  const SessionId waiter = Session(2, kOther);
+  const Broker::GrowAnswer refill = Grow(other, small, held.chunks.front().bytes);
+  ASSERT_FALSE(refill.chunks.empty());
+  broker_->StartDraining(other);
+  const Broker::GrowAnswer for_limit = Grow(waiter, small, k2MiB, std::chrono::seconds(10));
+  ASSERT_TRUE(for_limit.wait.has_value());
+  broker_->SetStopped(kOther, true);
+  EXPECT_TRUE(wakers_[2]->woken());
+  EXPECT_TRUE(absl::IsFailedPrecondition(Refused(broker_->Continue(*for_limit.wait))));
+  broker_->SetStopped(kLease, false);
+  EXPECT_TRUE(Charges(program, k2MiB));
+}
+
 TEST_F(BrokerChargesTest, ShortOfTheLimitAChargeWaitsAtMostTheGrace) {
   const LogicalId device = Device(64_MiB);
   const SessionId program = Session(1);
