@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "allocator/broker/broker_parts.h"
+#include "lgpu/refusal.h"
 #include "lgpu/status.h"
 
 namespace lgpu {
@@ -25,15 +26,16 @@ Broker::Broker(std::unique_ptr<BrokerParts> parts) : parts_(std::move(parts)) {}
 Broker::~Broker() {
   // Nothing waits for what is not confirmed: the process ends, and its references with it.
   BrokerCore& core = parts_->core;
-  BrokerLock lock(core);
-  for (const auto& [id, chunk] : core.tables.chunks) {
-    if (chunk.reference_gone || chunk.lost) continue;
-    if (chunk.state == ChunkEntry::State::kGranted) {
-      core.backend.Release(chunk.memory).IgnoreError();
-    } else {
-      core.backend.Reclaim(chunk.memory).IgnoreError();
+  std::vector<MemoryHandle> granted, others;
+  {
+    BrokerLock lock(core);
+    for (const auto& [id, chunk] : core.tables.chunks) {
+      if (chunk.reference_gone || chunk.lost) continue;
+      (chunk.state == ChunkEntry::State::kGranted ? granted : others).push_back(chunk.memory);
     }
   }
+  for (const MemoryHandle memory : granted) core.backend.Release(memory).IgnoreError();
+  for (const MemoryHandle memory : others) core.backend.Reclaim(memory).IgnoreError();
 }
 
 SessionRestore& Broker::restore() const { return parts_->restore; }
@@ -96,7 +98,7 @@ absl::Status Broker::MakeMissing(LogicalId device) { return parts_->devices.Make
 
 Broker::GrowAnswer Broker::Grow(const GrowSpec& spec) { return parts_->grants.Grow(spec); }
 
-Broker::GrowAnswer Broker::Continue(GrowId grow) { return parts_->grants.Continue(grow); }
+Broker::GrowAnswer Broker::Continue(WaiterId grow) { return parts_->grants.Continue(grow); }
 
 Broker::GrowAnswer Broker::ChargeCard(const ChargeSpec& spec) { return parts_->grants.ChargeCard(spec); }
 

@@ -10,6 +10,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,16 +22,11 @@
 #include "allocator/broker/waker.h"
 #include "allocator/device/device_memory.h"
 #include "allocator/ledger.h"
-#include "base/unique_fd.h"
 #include "lgpu/bytes.h"
 #include "lgpu/id.h"
-#include "lgpu/refusal.h"
 #include "lgpu/region_source.h"
 
 namespace lgpu {
-
-/// A request for memory that waits.
-using GrowId = WaiterId;
 
 /// A card that the broker may use.
 struct BrokerCard {
@@ -230,9 +226,9 @@ class Broker {
     std::size_t index = 0;
   };
   struct GrowAnswer {
-    absl::Status status;         // OK: `chunks` are granted, or it waits
-    std::vector<Chunk> chunks;   // granted to the session
-    std::optional<GrowId> wait;  // call Continue when woken, at the latest at `next_look`
+    absl::Status status;           // OK: `chunks` are granted, or it waits
+    std::vector<Chunk> chunks;     // granted to the session
+    std::optional<WaiterId> wait;  // call Continue when woken, at the latest at `next_look`
     TimePoint next_look;
     bool ahead = false;             // as in the request
     std::optional<Lent> lent = {};  // of a charge that was granted
@@ -240,7 +236,7 @@ class Broker {
   /// Grants at least `at_least`, or says that the request waits, or why it is refused.
   GrowAnswer Grow(const GrowSpec& spec);
   /// The state of a request that waits. The request is over when the answer does not wait.
-  GrowAnswer Continue(GrowId grow);
+  GrowAnswer Continue(WaiterId grow);
 
   // Charging: memory that a program takes from the driver itself. It is held memory of its session, of all
   // logical devices that the lease has on the card together.
@@ -253,8 +249,8 @@ class Broker {
     Bytes bytes;
     std::string what;  // the call, for the refusal
     TimePoint asked_at;
-    TimePoint
-        deadline;  // of waiting for the card; for room under the limit a charge waits for kGrace at most
+    /// Of waiting for the card. For room under the limit a charge waits a tenth of a second at most.
+    TimePoint deadline;
     /// How often the driver refused this memory after a charge of it, which was given back. From 1 on the
     /// card's report is read first; from 2 on nothing is charged, and the answer is a refusal.
     std::uint32_t driver_refusals = 0;

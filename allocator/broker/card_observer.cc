@@ -1,5 +1,6 @@
 #include "allocator/broker/card_observer.h"
 
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -44,37 +45,29 @@ void CardObserver::ObserveCard(const std::string& uuid) {
   core_.scheduler.Serve(*card);
 }
 
-std::set<SessionId> CardObserver::StillListed(const std::vector<SessionId>& ids) {
-  struct Place {
-    SessionId session;
-    CardId card;
-    std::int64_t pid;
-    int backend_device;
-  };
-  std::vector<Place> places;
+bool CardObserver::IsStillListed(SessionId id) {
+  std::int64_t pid = 0;
+  std::vector<std::pair<CardId, int>> cards;
   {
     BrokerLock lock(core_);
-    for (const SessionId id : ids) {
-      const SessionEntry* const session = core_.tables.FindSession(id);
-      if (session == nullptr) continue;
-      for (const auto& [card, charge] : session->charges) {
-        const BrokerCard& about = core_.tables.cards.at(card);
-        if (!charge.leaving || charge.held.empty() || about.device.simulated) continue;
-        places.push_back({id, card, session->pid, about.backend_device});
-      }
+    const SessionEntry* const session = core_.tables.FindSession(id);
+    if (session == nullptr) return false;
+    pid = session->pid;
+    for (const auto& [card, charge] : session->charges) {
+      const BrokerCard& about = core_.tables.cards.at(card);
+      if (!charge.leaving || charge.held.empty() || about.device.simulated) continue;
+      cards.emplace_back(card, about.backend_device);
     }
   }
-  std::set<SessionId> listed;
-  for (const Place& place : places) {
+  for (const auto& [card, backend_device] : cards) {
     Bytes used;
-    for (const DeviceMemory::ProcessMemory& process : core_.backend.ProcessesOn(place.backend_device)) {
-      if (process.pid == place.pid) used += process.used;
+    for (const DeviceMemory::ProcessMemory& process : core_.backend.ProcessesOn(backend_device)) {
+      if (process.pid == pid) used += process.used;
     }
-    if (used.is_zero()) continue;
     BrokerLock lock(core_);
-    if (used > core_.overheads.AccountedTo(place.pid, place.card)) listed.insert(place.session);
+    if (!used.is_zero() && used > core_.overheads.AccountedTo(pid, card)) return true;
   }
-  return listed;
+  return false;
 }
 
 void CardObserver::SetForeign(CardId card, Bytes bytes) {

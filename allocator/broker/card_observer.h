@@ -1,7 +1,6 @@
 #ifndef LGPU_ALLOCATOR_BROKER_CARD_OBSERVER_H_
 #define LGPU_ALLOCATOR_BROKER_CARD_OBSERVER_H_
 
-#include <set>
 #include <string>
 #include <vector>
 
@@ -28,9 +27,9 @@ class CardObserver {
   /// Memory of a card that processes without a session use, as observed.
   void SetForeign(CardId card, Bytes bytes);
 
-  /// Those of the draining sessions whose process has more memory of a card, as its driver lists it, than
-  /// what the process's other sessions account for. None where drivers list no processes.
-  std::set<SessionId> StillListed(const std::vector<SessionId>& sessions);
+  /// The process of a draining session has more memory of a card, as the card's driver lists it, than what
+  /// the process's other sessions account for. False where drivers list no processes.
+  bool IsStillListed(SessionId session);
   /// Processes of the last two readings that use more than the card's overhead allowance and 64 MiB. None on
   /// cards without an allowance, where nothing is known of contexts, and on MIG instances, whose lists do not
   /// tell processes apart.

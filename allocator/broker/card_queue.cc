@@ -1,6 +1,7 @@
 #include "allocator/broker/card_queue.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/check.h"
 

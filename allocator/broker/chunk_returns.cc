@@ -1,5 +1,7 @@
 #include "allocator/broker/chunk_returns.h"
 
+#include <set>
+
 #include "absl/strings/str_cat.h"
 
 namespace lgpu {
@@ -86,20 +88,17 @@ std::vector<SessionId> ChunkReturns::FinishDraining(const std::vector<SessionId>
   std::vector<ChunkId> leaving;
   {
     BrokerLock lock(core_);
-    std::set<CardId> touched;
     for (const SessionId id : sessions) {
       const SessionEntry* const session = core_.tables.FindSession(id);
       if (session == nullptr) continue;
       for (const ChunkId chunk_id : session->Chunks()) {
         ChunkEntry& chunk = core_.tables.chunks.at(chunk_id);
         if (chunk.state != ChunkEntry::State::kDraining) continue;
-        touched.insert(core_.tables.CardOf(chunk));
         // From here on RetryUnconfirmed asks about the chunk, should the backend not confirm it.
         chunk.state = ChunkEntry::State::kReturning;
         leaving.push_back(chunk_id);
       }
     }
-    for (const CardId card : touched) core_.scheduler.Serve(card);
   }
   reclaimer_.Reclaim(leaving);
   std::vector<SessionId> empty;

@@ -1,7 +1,6 @@
 #ifndef LGPU_ALLOCATOR_BROKER_CHUNK_RETURNS_H_
 #define LGPU_ALLOCATOR_BROKER_CHUNK_RETURNS_H_
 
-#include <set>
 #include <span>
 #include <vector>
 

@@ -24,14 +24,10 @@ ChunkId ChunkTable::Register(LogicalId device, SessionId session, const MadeChun
 void ChunkTable::Restore(SessionId session, const Broker::RestoredChunk& restored) {
   ChunkEntry& chunk = tables_.chunks[restored.id];
   chunk.device = restored.device;
-  chunk.session = session;
   chunk.bytes = restored.bytes;
   chunk.identity = restored.identity;
   chunk.lost = true;
-  SessionEntry& owner = tables_.sessions.at(session);
-  owner.chunks.insert(restored.id);
-  owner.held += restored.bytes;
-  tables_.devices.at(restored.device).held_by[session] += restored.bytes;
+  Hold(session, restored.id, chunk);
   tables_.ledger.Adopt(restored.device, restored.bytes);
   tables_.last_chunk = std::max(tables_.last_chunk, restored.id.value);
 }
@@ -61,13 +57,17 @@ std::optional<Bytes> ChunkTable::ChargeMissing(LogicalId logical) {
   return missing;
 }
 
-void ChunkTable::GiveTo(SessionId session, ChunkId id, ChunkEntry& chunk) {
+void ChunkTable::Hold(SessionId session, ChunkId id, ChunkEntry& chunk) {
   SessionEntry& owner = tables_.sessions.at(session);
   chunk.session = session;
   chunk.state = ChunkEntry::State::kGranted;
   owner.chunks.insert(id);
   owner.held += chunk.bytes;
   tables_.devices.at(chunk.device).held_by[session] += chunk.bytes;
+}
+
+void ChunkTable::GiveTo(SessionId session, ChunkId id, ChunkEntry& chunk) {
+  Hold(session, id, chunk);
   tables_.log.NoteGranted({.chunk = id,
                            .session = session,
                            .device = chunk.device,

@@ -60,6 +60,7 @@ class ChunkTable {
   void Settle(ChunkId id, const absl::Status& result, Missing& missing);
 
  private:
+  void Hold(SessionId session, ChunkId id, ChunkEntry& chunk);
   void GiveTo(SessionId session, ChunkId id, ChunkEntry& chunk);
   void TakeFromSession(ChunkId id, ChunkEntry& chunk);
   void AddSpare(ChunkId id, ChunkEntry& chunk);

@@ -2,7 +2,6 @@
 #define LGPU_ALLOCATOR_BROKER_GRANTS_H_
 
 #include <optional>
-#include <vector>
 
 #include "allocator/broker/broker_core.h"
 #include "allocator/broker/card_observer.h"

@@ -1,6 +1,7 @@
 #include "allocator/broker/pending_requests.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "allocator/broker/chunk_sizes.h"

@@ -44,26 +44,21 @@ RefusalCause RefusalCause::OfBackend(const absl::Status& status, Bytes asked) {
 
 void RefusalBuilder::AddHolders(Refusal& refusal, CardId card, LogicalId except) const {
   for (const LogicalId logical : tables_.ledger.LogicalsOf(card)) {
-    const auto device = tables_.devices.find(logical);
+    const DeviceEntry& device = tables_.devices.at(logical);
     const Ledger::LogicalView view = tables_.ledger.View(logical);
-    if (logical == except || device == tables_.devices.end() ||
-        (view.held().is_zero() && view.guarantee.is_zero())) {
-      continue;
-    }
-    Refusal::Holder holder{.lease = device->second.spec.lease_name,
-                           .owner = device->second.spec.owner,
+    if (logical == except || (view.held().is_zero() && view.guarantee.is_zero())) continue;
+    Refusal::Holder holder{.lease = device.spec.lease_name,
+                           .owner = device.spec.owner,
                            .pid = 0,
-                           .device = device->second.spec.device_name,
+                           .device = device.spec.device_name,
                            .held = view.held(),
                            .guarantee = view.guarantee};
     // Of several processes that share the device, the one that holds most.
     Bytes most;
-    for (const auto& [session, held] : device->second.held_by) {
-      const auto found = tables_.sessions.find(session);
-      if (held > most && found != tables_.sessions.end()) {
-        most = held;
-        holder.pid = found->second.pid;
-      }
+    for (const auto& [session, held] : device.held_by) {
+      if (held <= most) continue;
+      most = held;
+      holder.pid = tables_.sessions.at(session).pid;
     }
     refusal.holders.push_back(std::move(holder));
   }
@@ -214,8 +209,7 @@ Bytes RefusalBuilder::SetAsideBy(const Broker::DeviceSpec& spec) const {
   Bytes sum;
   if (spec.lease_name.empty()) return sum;
   for (const LogicalId logical : tables_.ledger.LogicalsOf(spec.card)) {
-    const auto device = tables_.devices.find(logical);
-    if (device == tables_.devices.end() || device->second.spec.lease != spec.lease) continue;
+    if (tables_.devices.at(logical).spec.lease != spec.lease) continue;
     const Ledger::LogicalView view = tables_.ledger.View(logical);
     sum += std::max(view.guarantee, view.held());
   }

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "allocator/broker/broker_tables.h"
 #include "lgpu/refusal.h"

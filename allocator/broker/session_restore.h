@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "allocator/broker/broker.h"
+#include "base/unique_fd.h"
 
 namespace lgpu {
 

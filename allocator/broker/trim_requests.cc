@@ -27,9 +27,8 @@ std::vector<TrimTable::Holder> TrimRequests::CardHolders(CardId card, LogicalId 
                                                          SessionId session) const {
   std::vector<TrimTable::Holder> holders;
   for (const LogicalId logical : tables_.ledger.LogicalsOf(card)) {
-    const auto found = tables_.devices.find(logical);
     // Preallocated memory, and what lies inside a guarantee, stays set aside when it comes back.
-    if (found == tables_.devices.end() || found->second.spec.preallocate) continue;
+    if (tables_.devices.at(logical).spec.preallocate) continue;
     const Ledger::LogicalView view = tables_.ledger.View(logical);
     const Bytes surplus = SaturatingSub(view.held(), view.guarantee);
     if (surplus.is_zero()) continue;

@@ -29,7 +29,7 @@ class TrimRequests {
   /// Asks all sessions that hold memory of a device that is over its limit.
   void AskForExcess(LogicalId device);
 
-  // For people: as Broker's StartTrim and ContinueTrim, but for allowances.
+  // For people: as Start and Continue of SessionTrims, but without allowances.
   void Start(std::span<const LogicalId> devices, Broker::TrimRequest& request);
   void Continue(Broker::TrimRequest& request);
 

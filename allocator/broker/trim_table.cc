@@ -119,7 +119,7 @@ std::vector<TrimTable::Overdue> TrimTable::TakeOverdue(TimePoint now) {
   for (auto& [key, state] : states_) {
     if (state.open && !state.overdue && now >= state.asked_at + kOverdue) {
       state.overdue = true;
-      found.push_back({.session = key.first, .device = key.second, .asked = state.asked});
+      found.push_back({.session = key.first, .asked = state.asked});
     }
   }
   return found;

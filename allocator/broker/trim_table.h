@@ -68,7 +68,6 @@ class TrimTable {
   /// Orders that have become overdue since the last call.
   struct Overdue {
     SessionId session;
-    LogicalId device;
     Bytes asked;
   };
   std::vector<Overdue> TakeOverdue(TimePoint now);

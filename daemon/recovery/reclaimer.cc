@@ -195,7 +195,7 @@ bool Reclaimer::IsListed(const SessionState& session) const {
   const Process& process = session.process();
   const absl::StatusOr<std::uint64_t> started = ProcessStartTime(process.pid);
   if (started.ok() && *started != process.start_time) return false;
-  return !broker_.observer().StillListed({session.id()}).empty();
+  return broker_.observer().IsStillListed(session.id());
 }
 
 bool Reclaimer::StaysOpenElsewhere(const SessionState& session) const {

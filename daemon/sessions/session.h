@@ -95,7 +95,7 @@ class Session {
   struct Waiting {
     std::uint64_t request_id = 0;
     LogicalId device;
-    GrowId grow;
+    WaiterId grow;
     Clock::time_point asked_at;
     Clock::time_point next_look;
     bool is_charge = false;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "allocator/device/simulated/simulated_backend.h"
+#include "lgpu/refusal.h"
 #include "tests/contract/region_source_contract.h"
 #include "tests/support/broker_testing.h"
 #include "tests/support/failing_backend.h"

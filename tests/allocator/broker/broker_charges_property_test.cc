@@ -291,7 +291,7 @@ class Runner {
     if (expected == Answer::kWaits) {
       ++counts_.waited;
       ASSERT_TRUE(answer.wait.has_value()) << "enough is on its way back: " << answer.status;
-      const GrowId grow = *answer.wait;
+      const WaiterId grow = *answer.wait;
       if (Below(2) == 0) {
         for (Program& other : programs_) {
           if (other.dead && other.lease == program.lease) EndCharges(other);

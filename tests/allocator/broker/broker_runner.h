@@ -139,7 +139,7 @@ class BrokerRunner : protected BrokerModel {
   void ExpectAnswer(std::uint64_t grow, const Broker::GrowAnswer& answer) {
     const Request request = waiting_.at(grow);
     if (request.phase == Phase::kCard || request.phase == Phase::kLimit) {
-      ASSERT_TRUE(answer.status.ok() && answer.wait == GrowId{grow}) << answer.status;
+      ASSERT_TRUE(answer.status.ok() && answer.wait == WaiterId{grow}) << answer.status;
       waiting_.at(grow).next_look = answer.next_look;
       ASSERT_LE(answer.next_look, LatestLook(request)) << "a turn would last longer";
       return;
@@ -200,7 +200,7 @@ class BrokerRunner : protected BrokerModel {
       ASSERT_TRUE(WasWoken(request.session)) << "its session was not woken";
       settled = true;
     }
-    const Broker::GrowAnswer answer = broker_->Continue(GrowId{grow});
+    const Broker::GrowAnswer answer = broker_->Continue(WaiterId{grow});
     if (!granted && !refused) LookAt(grow);
     ExpectAnswer(grow, answer);
   }

@@ -61,7 +61,7 @@ struct Program {
 
 struct Request {
   std::size_t program = 0;
-  GrowId id;
+  WaiterId id;
   Bytes bytes;
   std::size_t first_moment = 0;
   Time asked_at, deadline;
