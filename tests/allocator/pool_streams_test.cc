@@ -233,11 +233,11 @@ TEST_F(PoolStreamsTest, AFenceThatCannotBeRecordedLosesNothing) {
   ExpectEmptyAfterTrim();
 }
 
-// The two threads meet somewhere in the list. Either UseOn comes first there, and the block waits for the
-// stream; or UseOn finds no live block.
+// The two threads meet somewhere in the list, if each has a core. Either UseOn comes first there, and the block
+// waits for the stream; or UseOn finds no live block.
 TEST_F(PoolStreamsTest, AFreeThatMeetsAUseOnOfTheSameBlockSucceeds) {
   OpenWithFences(64_MiB);
-  constexpr int kRounds = 3'000;
+  constexpr int kRounds = 5'000;
   std::vector<Block> blocks(64);
   std::atomic<int> made{0}, started{0}, used{0};  // the last round that got so far
   std::thread user([&] {
