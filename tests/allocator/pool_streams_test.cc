@@ -233,8 +233,8 @@ TEST_F(PoolStreamsTest, AFenceThatCannotBeRecordedLosesNothing) {
   ExpectEmptyAfterTrim();
 }
 
-// The two threads meet somewhere in the list, if each has a core. Either UseOn comes first there, and the block
-// waits for the stream; or UseOn finds no live block.
+// The two threads meet somewhere in the list, if each has a core. Either UseOn comes first there, and the
+// block waits for the stream; or UseOn finds no live block.
 TEST_F(PoolStreamsTest, AFreeThatMeetsAUseOnOfTheSameBlockSucceeds) {
   OpenWithFences(64_MiB);
   constexpr int kRounds = 5'000;
