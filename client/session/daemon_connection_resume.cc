@@ -179,7 +179,8 @@ absl::StatusOr<ClientFrame> DaemonConnection::Ask(ClientChannel& channel, const 
   }
 }
 
-absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::ChunksToAttest(TimePoint deadline) {
+absl::StatusOr<std::vector<DaemonConnection::HeldChunk>> DaemonConnection::ChunksToAttest(
+    TimePoint deadline) {
   {
     // A chunk that came last may be on its way to its holder.
     MutexLock lock(mutex_);
