@@ -26,7 +26,7 @@ bool ChunkReclaimer::NeedsCard(const ChunkEntry& chunk) const {
   return core_.leaves_process && core_.unreturned.IsReal(chunk);
 }
 
-ChunkReclaimer::Batch ChunkReclaimer::Take(std::span<const ChunkId> chunks, bool is_retry) {
+ChunkReclaimer::Batch ChunkReclaimer::Take(std::span<const ChunkId> chunks, bool comes_first) {
   Batch batch;
   std::set<CardId> others;
   for (const ChunkId id : chunks) {
@@ -34,7 +34,7 @@ ChunkReclaimer::Batch ChunkReclaimer::Take(std::span<const ChunkId> chunks, bool
     const CardId card = core_.tables.CardOf(chunk);
     if (NeedsCard(chunk) && !batch.cards.contains(card)) {
       // What was put off before comes first, so that a card with many returns gets to it.
-      const bool must_wait = !is_retry && core_.unreturned.IsPutOff(card);
+      const bool must_wait = !comes_first && core_.unreturned.IsPutOff(card);
       if (must_wait || others.contains(card) || !core_.unreturned.TakeCard(card)) {
         others.insert(card);
         core_.tables.NoteUnconfirmed(id);
@@ -60,6 +60,9 @@ void ChunkReclaimer::ReclaimBatch(std::span<const ChunkId> chunks, const Results
   {
     BrokerLock lock(core_);
     batch = Take(chunks, is_retry);
+    if (is_retry) {
+      for (const auto& [card, backend_device] : batch.cards) core_.unreturned.ForgetPutOff(card);
+    }
   }
   const std::map<CardId, CardReport> before = ReportBefore(batch);
   std::vector<absl::Status> results;
@@ -93,7 +96,7 @@ void ChunkReclaimer::FreeSpare(const std::vector<ChunkId>& chunks, absl::Functio
     BrokerLock lock(core_);
     const CardId card = core_.tables.CardOf(core_.tables.chunks.at(chunks.front()));
     while (core_.unreturned.IsTaken(card)) core_.tables.freed.Wait(core_.mutex);
-    batch = Take(chunks, /*is_retry=*/true);
+    batch = Take(chunks, /*comes_first=*/true);
   }
   std::vector<absl::Status> results;
   for (const MemoryHandle& memory : batch.memories) results.push_back(core_.backend.Reclaim(memory));
@@ -175,7 +178,8 @@ std::set<ChunkId> ChunkReclaimer::LookAtCards() {
   {
     BrokerLock lock(core_);
     for (const auto& [card, backend_device] : core_.unreturned.CardsToLookAt()) {
-      if (core_.unreturned.TakeCard(card)) looked_at.cards.emplace(card, backend_device);
+      LGPU_CHECK(core_.unreturned.TakeCard(card));
+      looked_at.cards.emplace(card, backend_device);
     }
   }
   for (const auto& [card, backend_device] : looked_at.cards) {
@@ -232,7 +236,6 @@ bool ChunkReclaimer::RetryUnconfirmed() {
     if (core_.tables.unconfirmed.empty() && core_.unreturned.is_idle()) return true;
     retrying_ = true;
     pending = TakePending();
-    core_.unreturned.ForgetPutOff();
   }
   const Results answers = ReclaimLost(pending.lost);
   const std::set<ChunkId> back = LookAtCards();

@@ -51,7 +51,7 @@ class ChunkReclaimer {
   bool NeedsCard(const ChunkEntry& chunk) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   /// Takes the real cards of `chunks`. Chunks of cards that another thread has are put off: RetryUnconfirmed
   /// drops them, so that no caller waits for another one's calls of the driver.
-  Batch Take(std::span<const ChunkId> chunks, bool is_retry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
+  Batch Take(std::span<const ChunkId> chunks, bool comes_first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   void Give(const Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_.mutex);
   void ReclaimBatch(std::span<const ChunkId> chunks, const Results& lost, bool is_retry = false);
   /// Takes the backend's answers about chunks. Returns their cards, whose waiting requests are to be served.

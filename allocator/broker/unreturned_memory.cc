@@ -88,7 +88,7 @@ std::vector<std::pair<CardId, int>> UnreturnedMemory::CardsToLookAt() {
   for (auto watch = watches_.begin(); watch != watches_.end();) {
     const CardId card = watch->first;
     if (IsTaken(card)) {
-      ++watch;  // its thread may have begun the watch, and asks about no chunk yet
+      ++watch;  // the thread that has the card may have begun this watch
       continue;
     }
     if (SumsOf(card).coming.is_zero()) {

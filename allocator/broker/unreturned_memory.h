@@ -24,16 +24,14 @@ class UnreturnedMemory {
 
   /// The card is real, and this process has a reference to the chunk.
   bool IsReal(const ChunkEntry& chunk) const;
-  /// Takes a card for one thread. False: another thread has it, and GiveCard tells that thread of the
-  /// attempt.
+  /// Takes a card for one thread. False: another thread has it, and chunks of the card are put off.
   bool TakeCard(CardId card);
   bool IsTaken(CardId card) const { return taken_.contains(card); }
-  /// Returns whether TakeCard failed for the card since the last call of ForgetPutOff.
+  /// Returns whether chunks of the card are put off.
   bool GiveCard(CardId card);
-  /// Attempts to take the card failed, and their chunks are still to be dropped.
   bool IsPutOff(CardId card) const { return put_off_.contains(card); }
-  /// The caller drops from here on what was put off.
-  void ForgetPutOff() { put_off_.clear(); }
+  /// The caller drops what was put off.
+  void ForgetPutOff(CardId card) { put_off_.erase(card); }
 
   /// The backend is about to drop `chunks`. `reports`: of their cards, from before.
   void StartRelease(std::span<const ChunkId> chunks, const std::map<CardId, CardReport>& reports);
@@ -41,7 +39,7 @@ class UnreturnedMemory {
   void Doubt(CardId card, const CardReport& before, const CardReport& after, std::span<const ChunkId> chunks,
              std::vector<absl::Status>& results);
 
-  /// The cards to look at now, with their numbers in the backend.
+  /// The cards to look at now, with their numbers in the backend: none that a thread has taken.
   std::vector<std::pair<CardId, int>> CardsToLookAt();
   /// The doubted chunks that the card has back; null: the card has no report any more.
   std::set<ChunkId> Back(CardId card, const CardReport* report);

@@ -94,6 +94,25 @@ TEST_F(BrokerReturnsTest, OneRiseOfTheCardIsNotBelievedForTwoReturns) {
   EXPECT_EQ(Held(1), Bytes());
 }
 
+TEST_F(BrokerReturnsTest, ReturnsThatWerePutOffComeBeforeLaterOnes) {
+  UseRealCard();
+  for (std::uint64_t session = 1; session <= 3; ++session) Session(session, 32_MiB);
+  const std::vector<ChunkId> first = Grow(1, 4_MiB);
+  const std::vector<ChunkId> second = Grow(2, 4_MiB);
+  const std::vector<ChunkId> third = Grow(3, 4_MiB);
+  backend_.BeforeNextReclaim([&] { Return(2, second); });
+  Return(1, first);
+  EXPECT_EQ(Held(1), Bytes());
+  EXPECT_EQ(Held(2), 4_MiB);
+  Return(3, third);
+  EXPECT_EQ(Held(3), 4_MiB);
+  EXPECT_TRUE(broker_->RetryUnconfirmed());
+  EXPECT_EQ(Held(2), Bytes());
+  EXPECT_EQ(Held(3), Bytes());
+  Return(3, Grow(3, 4_MiB));
+  EXPECT_EQ(Held(3), Bytes()) << "no return is put off any more";
+}
+
 TEST_F(BrokerReturnsTest, SpareChunksThatAreFreedForAChargeAreNotBelievedToBeAReturn) {
   UseRealCard();
   Session(1, 64_MiB);

@@ -88,7 +88,7 @@ TEST_F(UnreturnedMemoryTest, ACardIsTakenByOneThreadWhichIsToldOfOthers) {
   EXPECT_TRUE(unreturned_.GiveCard(card_));
   EXPECT_FALSE(unreturned_.IsTaken(card_));
   EXPECT_TRUE(unreturned_.IsPutOff(card_)) << "what was put off comes first";
-  unreturned_.ForgetPutOff();
+  unreturned_.ForgetPutOff(card_);
   EXPECT_TRUE(unreturned_.TakeCard(card_));
   EXPECT_FALSE(unreturned_.GiveCard(card_));
 }
