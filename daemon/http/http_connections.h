@@ -41,7 +41,7 @@ class BoundedServer final : public httplib::Server {
   ~BoundedServer() override;
 
   /// After the bind, before it listens: starts the first thread, and lets many connect at once. The library's
-  /// own is a queue of five, and whoever does not get into it tries again a second later.
+  /// own is a queue of five, and a client that finds it full tries again a second later.
   /// RESOURCE_EXHAUSTED: the system allows no thread.
   absl::Status Prepare();
 

@@ -64,9 +64,11 @@ std::map<std::uint64_t, CallPool::Line>::iterator CallPool::Next() {
 
 bool CallPool::OthersWaitFor(std::uint64_t user) {
   MutexLock lock(mutex_);
+  // A call that may start, and has a thread for it, does not wait.
+  if (running_ == threads_.size() && Next() != lines_.end()) return true;
   const auto line = lines_.find(user);
-  if (line != lines_.end() && !line->second.calls.empty()) return true;
-  return running_ == threads_.size() && Next() != lines_.end();
+  return line != lines_.end() && !line->second.calls.empty() &&
+         line->second.running >= most_threads_ - running_;
 }
 
 void CallPool::Work() {

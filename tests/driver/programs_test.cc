@@ -55,7 +55,7 @@ TEST_F(ShimTest, MemoryThatAnotherProgramHasOpenStaysChargedAfterItsMaker) {
   EXPECT_EQ(Ask(*user, absl::StrCat("alloc e plain ", 20 * kMiB)), "error 2");
   EXPECT_EQ(Ask(*user, "free c"), "ok");
   EXPECT_TRUE(Eventually([&] { return Ask(*user, absl::StrCat("alloc e plain ", 20 * kMiB)) == "ok"; }))
-      << "nobody has it open";
+      << "no process has it open";
   End(*user);
 }
 
