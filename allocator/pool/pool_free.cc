@@ -59,6 +59,7 @@ void Pool::Impl::FreeUncached(Shard* shard, std::uint32_t index, bool is_shared,
     MutexLock lock(state_.mutex);
     if (shard != nullptr) state_.ReleaseQueue(*shard);
     state_.padding -= static_cast<std::int64_t>(BlockEntry::PaddingOf(about));
+    state_.uses.NoteFreed(ThisThread::Number());
     state_.TakeBack(index, is_shared, BlockEntry::StreamOf(about));
   }
   state_.WakeIfDue();
@@ -77,6 +78,8 @@ absl::Status Pool::Impl::FreeLarge(const Block& block) {
       if (!state_.scratch_blocks.empty() && state_.scratch_blocks.erase(block.node) != 0) {
         state_.scratch -= block.bytes;
         state_.scratch_padding -= Bytes(padding);
+      } else {
+        state_.uses.NoteFreed(ThisThread::Number());
       }
       state_.TakeBack(block.node, Node::StateOf(word) == Node::kShared, BlockEntry::StreamOf(about));
     }

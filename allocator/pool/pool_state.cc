@@ -101,6 +101,7 @@ void PoolState::Reassess(Bytes limit) {
   const bool flush = meter.Reassess(limit);
   blocks.SetScarce(meter.is_scarce());
   if (flush) FlushCaches();
+  if (asleep) meter.StopCaching();
 }
 
 void PoolState::NoteDemand() {

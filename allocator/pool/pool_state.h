@@ -264,6 +264,7 @@ inline void PoolState::Describe(Node& node, Bytes padding_of_block, const Alloca
     by_address.Insert(node.offset, index);
   }
   NoteBlockChange(index);
+  Tick();
   const Bytes padding_of_block = Suballocator::kGranule * node.size - requested;
   padding += static_cast<std::int64_t>(padding_of_block.count());
   if (of_block.scratch) [[unlikely]] {
@@ -272,10 +273,9 @@ inline void PoolState::Describe(Node& node, Bytes padding_of_block, const Alloca
     scratch_padding += padding_of_block;
   } else {
     ++counts.allocs;
+    uses.NoteTaken(ThisThread::Number(), tick.load(std::memory_order_relaxed));
   }
   NoteCharged();
-  Tick();
-  uses.NoteTaken(ThisThread::Number(), tick.load(std::memory_order_relaxed));
   Describe(node, padding_of_block, of_block);
   return index;
 }
@@ -293,7 +293,6 @@ inline void PoolState::Describe(Node& node, Bytes padding_of_block, const Alloca
 }
 
 [[gnu::always_inline]] inline void PoolState::TakeBack(std::uint32_t index, bool is_shared, StreamId stream) {
-  uses.NoteFreed(ThisThread::Number());
   if (is_shared || stream != StreamOrder::kHome) [[unlikely]] {
     Park(index, is_shared, stream);
     return;

@@ -21,32 +21,36 @@ constexpr std::chrono::milliseconds kTick{1000};
 
 std::optional<TimePoint> Upkeep::Maintain(TimePoint now) {
   if (state_.epoch.IsForked()) return std::nullopt;
-  FlushIdleCaches(now);
+  const bool quiet = FlushIdleCaches(now);
   fences_.Poll().IgnoreError();  // a request that needs the memory behind them reports the error
   GrowAhead();
   const bool more = GiveBackSurplus(now);
   MutexLock lock(state_.mutex);
-  const bool nothing_left = state_.chunks.spare().empty() && state_.cache.bytes() <= 0 &&
+  // A pool in use would be woken by its next block: a system call.
+  const bool nothing_left = quiet && state_.chunks.spare().empty() && state_.cache.bytes() <= 0 &&
                             !state_.order.is_waiting() &&
                             state_.blocks.idle(Suballocator::kYoungest).is_zero();
   if (!nothing_left || !state_.options.wake || state_.grew) {
     state_.StayAwake();
     return now + (more ? kSoon : kTick);
   }
-  // A thread may have found its cache open before FallAsleep and put a block there after this look at it: the
-  // next call looks again.
-  const bool looked_again = state_.asleep;
+  // A thread may have found its cache open before FallAsleep and put a block there after this look at it: a
+  // call one tick later looks again.
+  if (!state_.asleep) asleep_since_ = now;
   state_.FallAsleep();
-  return looked_again ? std::nullopt : std::optional(now + kTick);
+  if (now - asleep_since_ >= kTick) return std::nullopt;
+  return asleep_since_ + kTick;
 }
 
-// Caches of threads that do nothing keep pages from being idle.
-void Upkeep::FlushIdleCaches(TimePoint now) {
+// Caches of threads that do nothing keep pages from being idle. True: no thread has allocated of late.
+bool Upkeep::FlushIdleCaches(TimePoint now) {
   MutexLock lock(state_.mutex);
   state_.Tick();
   state_.uses.NoteTime(state_.tick.load(std::memory_order_relaxed));
   if (std::exchange(state_.wake_sent, false)) state_.StayAwake();
-  if (state_.decay.IsQuiet(now, state_.counts.allocs + state_.cache.totals().hits)) state_.FlushCaches();
+  const bool quiet = state_.decay.IsQuiet(now, state_.counts.allocs + state_.cache.totals().hits);
+  if (quiet) state_.FlushCaches();
+  return quiet;
 }
 
 // Gets one step ahead of rising demand: spare chunks need no call of the daemon later.

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "allocator/pool/fence_keeper.h"
@@ -27,7 +28,7 @@ class Upkeep {
     Decay::Surplus surplus;
     bool rather_more = false;  // a chunk that is larger than the rest of `surplus` goes too
   };
-  void FlushIdleCaches(PoolState::Clock::time_point now);
+  bool FlushIdleCaches(PoolState::Clock::time_point now);
   void GrowAhead();
   bool GiveBackSurplus(PoolState::Clock::time_point now);
   absl::StatusOr<Bytes> GiveBack(const Offer& offer);
@@ -35,6 +36,7 @@ class Upkeep {
 
   PoolState& state_;
   FenceKeeper& fences_;
+  PoolState::Clock::time_point asleep_since_ ABSL_GUARDED_BY(state_.mutex);
 };
 
 }  // namespace lgpu

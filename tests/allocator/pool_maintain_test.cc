@@ -162,8 +162,12 @@ TEST_F(PoolMaintainTest, APoolFallsAsleepAfterASecondLook) {
   EXPECT_EQ(pool_->Trim(1_GiB).value_or(1_GiB), Bytes());
   Tick();
   EXPECT_EQ(pool_->stats().held, 2_MiB);
+  Pass(seconds(1));
   EXPECT_EQ(next_, now_ + seconds(1));
-  now_ += seconds(1);
+  now_ += milliseconds(1);  // another device of the program woke the thread
+  Tick();
+  EXPECT_EQ(next_, now_ + milliseconds(999));
+  now_ += milliseconds(999);
   Tick();
   EXPECT_FALSE(next_);
   MustFree(block);
@@ -374,6 +378,20 @@ TEST_F(PoolMaintainTest, ABlockThatIsFreedOnAnotherStreamWakesASleepingPool) {
 }
 
 // Blocks that the freeing thread could keep in its cache.
+TEST_F(PoolMaintainTest, ANewLimitDoesNotOpenTheCachesOfASleepingPool) {
+  OpenWithWake(64_MiB);
+  const Block small = Must(4_KiB);
+  Tick();
+  Pass(seconds(100));
+  ASSERT_FALSE(next_);
+  upstream_->limit = (32_MiB).count();
+  MustRefuse(64_MiB);
+  wakes_ = 0;
+  MustFree(small);
+  EXPECT_GT(wakes_, 0);
+  EXPECT_EQ(pool_->stats().cached, Bytes());
+}
+
 TEST_F(PoolMaintainTest, ASmallBlockWakesASleepingPool) {
   OpenWithWake(1_GiB);
   std::vector<Block> kept;

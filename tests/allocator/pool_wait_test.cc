@@ -95,11 +95,25 @@ TEST_F(PoolWaitTest, AThreadThatOnlyFreesSmallBlocksIsWaitedFor) {
 TEST_F(PoolWaitTest, AThreadThatUsedThePoolLongAgoIsNotWaitedFor) {
   Open({.limit = 4_MiB});
   Block keep;
-  std::thread([&] { keep = Must(3_MiB); }).join();
+  std::thread([&] {
+    keep = Must(3_MiB);
+    MustFree(Must(512_KiB));
+  }).join();
+  pool_->Maintain(std::chrono::steady_clock::now());  // dates the free
   std::this_thread::sleep_for(milliseconds(200));
-  pool_->Maintain(std::chrono::steady_clock::now());
   const std::optional<Refusal> refusal =
       GetRefusal(pool_->Allocate(2_MiB, {.timeout = milliseconds(50)}).status());
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_FALSE(refusal->waited.has_value());
+  MustFree(keep);
+}
+
+TEST_F(PoolWaitTest, AThreadThatOnlyUsesScratchMemoryIsNotWaitedFor) {
+  Open({.limit = 4_MiB});
+  const Block keep = Must(3_MiB);
+  std::thread([&] { MustFree(*pool_->Allocate(1_MiB, {.scratch = true})); }).join();
+  const std::optional<Refusal> refusal =
+      GetRefusal(pool_->Allocate(2_MiB, {.timeout = seconds(20)}).status());
   ASSERT_TRUE(refusal.has_value());
   EXPECT_FALSE(refusal->waited.has_value());
   MustFree(keep);
