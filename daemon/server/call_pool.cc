@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -47,8 +49,11 @@ void CallPool::Run(std::uint64_t user, std::function<void()> call) {
     if (queued_ > idle && threads_.size() < most_threads_) started = StartThread();
   }
   changed_.NotifyOne();
+  if (started.ok()) return;
   // Without another thread the call waits for one that there is.
-  if (!started.ok()) spdlog::warn("{}", std::string(started.message()));
+  if (const std::optional<std::uint64_t> kept_back = log_limit_.Next()) {
+    spdlog::warn("{} ({} more such lines kept back)", std::string(started.message()), *kept_back);
+  }
 }
 
 std::map<std::uint64_t, CallPool::Line>::iterator CallPool::Next() {
@@ -64,8 +69,14 @@ std::map<std::uint64_t, CallPool::Line>::iterator CallPool::Next() {
 
 bool CallPool::OthersWaitFor(std::uint64_t user) {
   MutexLock lock(mutex_);
-  // A call that may start, and has a thread for it, does not wait.
-  if (running_ == threads_.size() && Next() != lines_.end()) return true;
+  // While a thread is idle, a call that may start does not wait. The first thread that ends its call is for a
+  // user who has none.
+  const std::size_t free = std::max<std::size_t>(most_threads_ - running_, 1);
+  if (running_ == threads_.size() && std::any_of(lines_.begin(), lines_.end(), [free](const auto& entry) {
+        return !entry.second.calls.empty() && entry.second.running < free;
+      })) {
+    return true;
+  }
   const auto line = lines_.find(user);
   return line != lines_.end() && !line->second.calls.empty() &&
          line->second.running >= most_threads_ - running_;

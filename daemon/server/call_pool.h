@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "base/thread.h"
+#include "daemon/server/log_limit.h"
 
 namespace lgpu::daemon {
 
@@ -33,8 +34,8 @@ class CallPool {
 
   /// Runs `call` on one of the threads. `user`: mostly a uid.
   void Run(std::uint64_t user, std::function<void()> call);
-  /// Whether a call would start earlier if one of this user's ended: one of this user's own, or any where the
-  /// system allows no more threads.
+  /// Whether a call would start earlier if one of this user's ended: one of this user's own, or, where all
+  /// threads run calls, one of a user who has less than a share.
   bool OthersWaitFor(std::uint64_t user);
   std::size_t threads() const;
 
@@ -53,6 +54,7 @@ class CallPool {
   const char* const name_;
   const std::size_t most_threads_;
   const std::size_t stack_bytes_;
+  LogLimit log_limit_;
   mutable Mutex mutex_;
   CondVar changed_;
   std::map<std::uint64_t, Line> lines_ ABSL_GUARDED_BY(mutex_);  // of users with a call

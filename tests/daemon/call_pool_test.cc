@@ -47,6 +47,21 @@ TEST(CallPoolTest, ACallThatMayNotStartWaitsForItsOwnUser) {
   held.go.release(2);
 }
 
+TEST(CallPoolTest, AUserWithoutAThreadWaitsForEveryUser) {
+  Held held;
+  auto pool = CallPool::Start("test", 2);
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  for (const std::uint32_t uid : {1u, 2u}) {
+    (*pool)->Run(uid, [&held] { held(); });
+    held.started.acquire();
+  }
+  EXPECT_FALSE((*pool)->OthersWaitFor(1));
+  (*pool)->Run(3, [&held] { held(); });
+  EXPECT_TRUE((*pool)->OthersWaitFor(1));
+  EXPECT_TRUE((*pool)->OthersWaitFor(2));
+  held.go.release(3);
+}
+
 TEST(CallPoolTest, UsersTakeTurns) {
   Held held;
   std::counting_semaphore<> done{0};
