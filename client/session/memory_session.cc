@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace lgpu {
 
@@ -54,7 +55,9 @@ void MemorySession::AnswerTrims() {
 // A page at a time: a trim that comes meanwhile is answered before the next one.
 void MemorySession::AnswerSnapshots() {
   SendPage();
-  for (const wire::Snapshot& question : lease_->TakeSnapshots()) {
+  const std::vector<wire::Snapshot> questions = lease_->TakeSnapshots();
+  if (!questions.empty()) AnswerTrims();  // some may have come after the last look, and before the question
+  for (const wire::Snapshot& question : questions) {
     const DevicePool* memory = nullptr;
     for (std::size_t i = 0; i < memories_.size(); ++i) {
       if (lease_->devices()[i].id.value == question.device_id) memory = memories_[i].get();
