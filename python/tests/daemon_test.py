@@ -95,6 +95,7 @@ class DaemonTest(unittest.TestCase):
         thread = threading.Thread(target=wake)
         thread.start()
         self.daemon.process.send_signal(signal.SIGSTOP)  # the end of the lease waits for it
+        os.waitid(os.P_PID, self.daemon.process.pid, os.WSTOPPED)  # the signal alone stops it some time later
         # Functions in C, between which the interpreter gives its lock to no other thread.
         list(map(operator.call, [go.release, array.clear, functools.partial(order.append, "closed")]))
         thread.join()

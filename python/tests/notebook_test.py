@@ -6,10 +6,12 @@ import contextlib
 import io
 import re
 import sys
+import tempfile
 import unittest
 
 import nbclient
 import nbformat
+import traitlets.config
 
 NOTEBOOK, PAGE = sys.argv[1:]
 
@@ -20,7 +22,10 @@ class NotebookTest(unittest.TestCase):
             notebook = nbformat.read(file, as_version=4)
         nbformat.validate(notebook)
         self.assertFalse([cell for cell in notebook.cells if cell.get("outputs")], "keep no outputs in the file")
-        nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+        # Over unix sockets: for TCP the client picks ports that are free now, and the kernel takes them seconds later.
+        with tempfile.TemporaryDirectory(prefix="lgpu-", dir="/tmp") as folder:
+            sockets = traitlets.config.Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}})
+            nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", config=sockets).execute()
         outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
         text = "\n".join(output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in outputs)
         html = "\n".join(output.get("data", {}).get("text/html", "") for output in outputs)

@@ -3,6 +3,7 @@ libc10; and with PyTorch itself where it is installed, as far as it goes without
 
 torch_test.py STAND_IN_C10"""
 
+import contextlib
 import ctypes
 import importlib.util
 import os
@@ -68,6 +69,18 @@ class Streams:
         assert self.driver.cuStreamCreate(ctypes.byref(stream), 1) == 0
         return stream.value
 
+    @contextlib.contextmanager
+    def blocked(self, stream):
+        """The stream has work that does not end."""
+        go = threading.Event()
+        callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: go.wait(60) and None)
+        assert self.driver.cuLaunchHostFunc(ctypes.c_void_p(stream), callback, None) == 0
+        try:
+            yield
+        finally:
+            go.set()
+            assert self.driver.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
+
 
 class FunctionsTest(unittest.TestCase):
     @classmethod
@@ -128,10 +141,11 @@ class FunctionsTest(unittest.TestCase):
             address, _, _ = malloc(20 * MIB, stream=own)
             if recorded:
                 self.assertEqual(record_stream(address, other), (0, ""))
-            free(address, stream=own)
             # Without a recorded stream, memory that its own stream freed is there for that stream at once; else it waits for a
-            # fence of the other stream first.
-            self.assertEqual(self.memory.stats()["fenced"] > 0, recorded)
+            # fence of the other stream first. Its upkeep, a thread of its own, asks for fences at any time.
+            with self.streams.blocked(other):
+                free(address, stream=own)
+                self.assertEqual(self.memory.stats()["fenced"] > 0, recorded)
             self.memory.trim()
         for stream in (own, other):
             self.memory.forget_stream(stream)

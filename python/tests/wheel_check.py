@@ -84,7 +84,7 @@ def main():
         folder = pathlib.Path(name)
         environment = clean_environment(folder)
         subprocess.run([*(sys.argv[2:] or ["python3"]), "-m", "venv", folder / "venv"], check=True)
-        subprocess.run(["python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "numpy==2.4.6", "ml_dtypes",
+        subprocess.run(["python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "numpy==2.4.6", "ml_dtypes==0.6.0",
                         wheel], check=True, env=environment)
         # pip checks no hash: the files are what the wheel's record says.
         code = ("import base64, hashlib, importlib.metadata as m\n"

@@ -80,6 +80,11 @@ TEST(MemfdHoldersTest, WithoutFreeDescriptorsTheHoldersAreUnknown) {
   EXPECT_TRUE(FindMemfdHolders("lgpu-chunk:test").ok());
 }
 
+// Of this run: a process of an earlier or of another one may have chunks, too.
+std::string NameOfThisRun(const std::string& name) {
+  return absl::StrCat("lgpu-chunk:", name, "-", ::getpid(), "-");
+}
+
 // Waits until the first thread has ended, then does nothing until the process is killed.
 pid_t StartWithoutFirstThread() {
   const pid_t child = ::fork();
@@ -89,8 +94,10 @@ pid_t StartWithoutFirstThread() {
     }).detach();
     ::syscall(SYS_exit, 0);  // of this thread, without unwinding the test above it
   }
-  const std::string maps = absl::StrCat("/proc/", child, "/maps");
-  while (child > 0 && std::ifstream(maps).peek() != std::ifstream::traits_type::eof()) {
+  // A thread that ends lets go of its memory first, and of its files a little later.
+  const std::string folder = absl::StrCat("/proc/", child);
+  while (child > 0 && (std::ifstream(folder + "/maps").peek() != std::ifstream::traits_type::eof() ||
+                       !std::filesystem::is_empty(folder + "/fd"))) {
     std::this_thread::yield();
   }
   return child;
@@ -98,15 +105,15 @@ pid_t StartWithoutFirstThread() {
 
 // /proc/PID/fd and maps are empty then.
 TEST(MemfdHoldersTest, AProcessWhoseFirstThreadHasEndedIsSeen) {
-  const absl::StatusOr<UniqueFd> chunk = CreateChunkMemfd(2_MiB, /*sparse=*/false, "lgpu-chunk:first");
+  const std::string name = NameOfThisRun("first");
+  const absl::StatusOr<UniqueFd> chunk = CreateChunkMemfd(2_MiB, /*sparse=*/false, name);
   ASSERT_TRUE(chunk.ok()) << chunk.status();
   void* const mapped = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, chunk->get(), 0);
   ASSERT_NE(mapped, MAP_FAILED);
   const pid_t child = StartWithoutFirstThread();
   ASSERT_GT(child, 0);
   EXPECT_TRUE(std::filesystem::is_empty(absl::StrCat("/proc/", child, "/fd")));
-  const std::vector<MemfdHolder> holders =
-      FindMemfdHolders("lgpu-chunk:first").value_or(std::vector<MemfdHolder>());
+  const std::vector<MemfdHolder> holders = FindMemfdHolders(name).value_or(std::vector<MemfdHolder>());
   EXPECT_EQ(holders.size(), 2u) << "the descriptor and the mapping";
   for (const MemfdHolder& holder : holders) {
     EXPECT_EQ(holder.pid, child);
@@ -124,7 +131,8 @@ TEST(MemfdHoldersTest, AProcessWhoseFirstThreadHasEndedIsSeen) {
 
 // The process always has a thread, and each of its threads ends soon.
 TEST(MemfdHoldersTest, AProcessOfShortThreadsIsSeen) {
-  const absl::StatusOr<UniqueFd> chunk = CreateChunkMemfd(2_MiB, /*sparse=*/false, "lgpu-chunk:short");
+  const std::string name = NameOfThisRun("short");
+  const absl::StatusOr<UniqueFd> chunk = CreateChunkMemfd(2_MiB, /*sparse=*/false, name);
   ASSERT_TRUE(chunk.ok()) << chunk.status();
   const pid_t child = ::fork();
   if (child == 0) {
@@ -140,7 +148,7 @@ TEST(MemfdHoldersTest, AProcessOfShortThreadsIsSeen) {
   ASSERT_GT(child, 0);
   int seen = 0;
   for (int look = 0; look < 100; ++look) {
-    const auto holders = FindMemfdHolders("lgpu-chunk:short");
+    const auto holders = FindMemfdHolders(name);
     seen += !holders.ok() || holders->size() == 1 ? 1 : 0;  // an error: nothing is believed
   }
   EXPECT_EQ(::kill(child, SIGKILL), 0);

@@ -48,7 +48,7 @@ def zsh(line):
 
         def read_until(pattern):
             nonlocal shown
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while not re.search(pattern, shown):
                 ready, _, _ = select.select([terminal], [], [], max(0, deadline - time.monotonic()))
                 if not ready:

@@ -88,7 +88,8 @@ def check_trace(lgpu, client, schema, folder):
     """The kept ops, each once; then those that run while the trace is made, with the memory beside them."""
     ask(client, "work c 3")
     end = time.monotonic() + 60
-    while len(kept_ops(lgpu)) < 6 and time.monotonic() < end:
+    # Each round ends with AddN.
+    while [record["op"] for record in kept_ops(lgpu)].count("AddN") < 3 and time.monotonic() < end:
         time.sleep(0.02)
     told = json.loads(subprocess.run([lgpu, "trace", "drawn"], stdout=subprocess.PIPE, check=True).stdout)
     jsonschema.validate(told, schema)
@@ -120,16 +121,22 @@ def check_trace(lgpu, client, schema, folder):
 
     path = os.path.join(folder, "drawn.trace.json")
     with subprocess.Popen([lgpu, "trace", "drawn", "--duration", "3s", "-o", path]) as tracing:
-        time.sleep(1)
-        ask(client, f"alloc c more {8 * MIB}")
-        ask(client, "work c")
+        # How soon it begins to look is its own affair, so the program goes on taking memory until it has ended.
+        for number in range(300):
+            ask(client, f"alloc c more{number} {MIB // 8}")
+            ask(client, "work c")
+            try:
+                tracing.wait(0.1)
+                break
+            except subprocess.TimeoutExpired:
+                continue
         check(tracing.wait(60) == 0)
     with open(path, encoding="utf-8") as file:
         longer = json.load(file)
     jsonschema.validate(longer, schema)
     check(len([event for event in longer["traceEvents"] if event.get("cat") == "op"]) > len(ops), "no new op")
     used = [event["args"]["used_bytes"] for event in longer["traceEvents"] if event["ph"] == "C"]
-    check(len(used) > 2 and used[-1] >= used[0] + 8 * MIB, used)
+    check(len(used) > 2 and used[-1] > used[0], used)
 
 
 def check_failed_writes(lgpu, folder):

@@ -38,7 +38,7 @@ class Terminal:
 
     def wait(self, *texts, absent=()):
         screen = ""
-        for _ in range(200):
+        for _ in range(600):
             screen = self.screen()
             if all(text in screen for text in texts) and not any(text in screen for text in absent):
                 return screen

@@ -177,7 +177,7 @@ TEST_F(VerbsTest, DoctorNamesEveryFault) {
 TEST_F(VerbsTest, WaitLastsUntilThereIsMemory) {
   StartDaemon({.simulate = "64MiB"});
   ASSERT_EQ(Run({"create", "-m", "64MiB", "--preallocate", "--name", "first"}).code, 0);
-  const ProgramResult too_long = Run({"create", "-m", "32MiB", "--preallocate", "--wait=150ms"});
+  const ProgramResult too_long = Run({"create", "-m", "32MiB", "--preallocate", "--wait=2s"});
   EXPECT_EQ(too_long.code, 75) << too_long.err;
   EXPECT_THAT(
       too_long.err,

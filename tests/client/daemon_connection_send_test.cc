@@ -80,7 +80,7 @@ TEST(DaemonConnectionSendTest, AReturnThatCouldNotBeSentIsSentLater) {
   });
   auto connection = daemon.Connect(std::chrono::milliseconds(200));
   ASSERT_TRUE(connection.ok()) << connection.status();
-  ASSERT_TRUE(GrowAll(**connection, 2_MiB).ok());
+  ASSERT_TRUE(GrowAll(**connection, 2_MiB, std::chrono::minutes(1)).ok());
   failures = 1'000'000;
   EXPECT_FALSE((*connection)->Return(kDevice, std::vector{ChunkId{1}}).ok());
   failures = 0;

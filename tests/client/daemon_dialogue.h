@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,8 +22,11 @@ inline std::string Text(const absl::Status& status) { return std::string(status.
 inline GrowRequest Ask(Bytes bytes) { return {.at_least = bytes, .wanted = bytes}; }
 
 /// The pages of a whole answer, as ids.
-inline absl::StatusOr<std::vector<std::uint64_t>> GrowAll(DaemonConnection& connection, Bytes bytes) {
-  absl::StatusOr<DaemonConnection::GrowCall> call = connection.Grow(kDevice, Ask(bytes));
+inline absl::StatusOr<std::vector<std::uint64_t>> GrowAll(DaemonConnection& connection, Bytes bytes,
+                                                          std::chrono::nanoseconds timeout = {}) {
+  GrowRequest request = Ask(bytes);
+  request.timeout = timeout;
+  absl::StatusOr<DaemonConnection::GrowCall> call = connection.Grow(kDevice, request);
   if (!call.ok()) return call.status();
   std::vector<std::uint64_t> ids;
   for (bool more = true; more;) {

@@ -73,7 +73,9 @@ TEST(LeasedRegionSourceTest, AFailedImportGivesTheWholeGrantBack) {
     if (back.has_ack()) back = peer.Read();  // else the Return itself acknowledges
     given_back.assign(back.return_chunks().chunk_ids().begin(), back.return_chunks().chunk_ids().end());
     peer.Returned(back.return_chunks().request_id());
-    EXPECT_EQ(peer.Read().body_case(), v1::Frame::BODY_NOT_SET);
+    v1::Frame end = peer.Read();
+    if (end.has_ack()) end = peer.Read();  // by the session thread, which the Return overtook
+    EXPECT_EQ(end.body_case(), v1::Frame::BODY_NOT_SET);
   });
   auto connection = daemon.Connect();
   ASSERT_TRUE(connection.ok());

@@ -28,7 +28,7 @@ def expect(condition, text):
         raise AssertionError(text)
 
 
-def eventually(condition, what, seconds=30):
+def eventually(condition, what, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
         expect(time.monotonic() < deadline, f"not within {seconds} s: {what}")

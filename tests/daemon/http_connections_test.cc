@@ -15,8 +15,12 @@
 namespace lgpu::daemon {
 namespace {
 
-// Of eight places one user alone has four, and of two threads one.
-constexpr BoundedServer::Bounds kBounds{.request = std::chrono::minutes(1), .threads = 2, .places = 8};
+// Of eight places one user alone has four, and of two threads one. No connection goes for being slow.
+constexpr BoundedServer::Bounds kBounds{.request = std::chrono::minutes(1),
+                                        .answer = std::chrono::minutes(1),
+                                        .moment = std::chrono::minutes(1),
+                                        .threads = 2,
+                                        .places = 8};
 constexpr int kShare = 4;
 
 // A server that answers "/held" when it may.

@@ -336,7 +336,7 @@ TEST(LiveStreamsTest, AUserHasAShareOfThePlacesAndStopClosesAll) {
       LiveStreams::Start({.tick = [] {},
                           .figures = [](const Viewer&) { return std::string("data: 1\n\n"); },
                           .events = [](const Viewer&, LiveStreams::Position&) { return std::string(); }},
-                         {});
+                         {.period = std::chrono::hours(1)});  // no further message
   ASSERT_TRUE(streams.ok());
   int taken = 0;
   while (taken < 1000 && (*streams)->TakePlace(1)) ++taken;

@@ -96,7 +96,7 @@ class SessionThreadsTest : public testing::Test {
     grow.mutable_grow()->set_device_id(lease.devices(0).id());
     grow.mutable_grow()->set_at_least_bytes((16_MiB).count());
     grow.mutable_grow()->set_wanted_bytes((16_MiB).count());
-    grow.mutable_grow()->set_timeout_ms(10'000);
+    grow.mutable_grow()->set_timeout_ms(60'000);
     ASSERT_TRUE(channel.Send(grow).ok());
     v1::Frame back;
     back.mutable_return_chunks()->set_request_id(2);

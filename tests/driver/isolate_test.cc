@@ -5,10 +5,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -103,11 +104,20 @@ class IsolateTest : public ShimTest, public ::testing::WithParamInterface<Person
     End(client);
     EXPECT_THAT(client.Errors(), AllOf(HasSubstr("cuMemAlloc_v2"), Not(HasSubstr("never attached"))));
   }
-  /// The mounts of the machine, and not of a namespace.
-  static std::string Mounts() {
-    std::ostringstream text;
-    text << std::ifstream("/proc/self/mountinfo").rdbuf();
-    return text.str();
+  /// The mounts of the machine, and not of a namespace, that `lgpu run --isolate` could have made. Other
+  /// programs mount things of their own meanwhile.
+  std::string Mounts() const {
+    const std::string places[] = {" - tmpfs lgpu ", daemon_->dir(), own_.path(),
+                                  std::filesystem::path(FakeDriver()).parent_path().string()};
+    std::string found;
+    std::ifstream mounts("/proc/self/mountinfo");
+    for (std::string line; std::getline(mounts, line);) {
+      const bool may_be_ours =
+          std::any_of(std::begin(places), std::end(places),
+                      [&](const std::string& place) { return line.find(place) != std::string::npos; });
+      if (may_be_ours) absl::StrAppend(&found, line, "\n");
+    }
+    return found;
   }
   std::vector<std::string> Cleared(const std::vector<std::string>& command) const {
     std::vector<std::string> words = {"env", "-i", machine_variable_};

@@ -33,7 +33,7 @@ constexpr char kUuid[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 
 class LeaseSessionTest : public ::testing::Test {
  protected:
-  LeaseSession::Options Options(std::chrono::milliseconds wait = std::chrono::milliseconds(300)) const {
+  LeaseSession::Options Options(std::chrono::milliseconds wait = std::chrono::seconds(60)) const {
     return {.directory = directory_.path(), .lease = "l-1", .client = "test", .memory_wait = wait};
   }
   bool Charge(LeaseSession& session, std::uint64_t bytes) {
@@ -115,7 +115,7 @@ TEST_F(LeaseSessionTest, ARestartedDaemonIsToldTheCharges) {
 
 TEST_F(LeaseSessionTest, ThreadsThatWaitForAnAnswerAreAnsweredByTheNextDaemon) {
   constexpr int kThreads = 8;
-  LeaseSession session(Options(std::chrono::seconds(5)));
+  LeaseSession session(Options());
   ASSERT_TRUE(Charge(session, 2 * kMiB));
   for (int round = 1; round <= 5; ++round) {
     daemon_.answer_after = kThreads;
@@ -154,7 +154,7 @@ TEST_F(LeaseSessionTest, FiguresOfAHalfWrittenPageAreToldAsTheyAre) {
 }
 
 TEST_F(LeaseSessionTest, ADaemonThatDoesNotAnswerAnAttestationStopsNoOtherThread) {
-  LeaseSession session(Options(std::chrono::seconds(30)));
+  LeaseSession session(Options());
   ASSERT_TRUE(Charge(session, 2 * kMiB));
   daemon_.Kill();
   daemon_.attests = false;
@@ -173,7 +173,7 @@ TEST_F(LeaseSessionTest, ADaemonThatDoesNotAnswerAnAttestationStopsNoOtherThread
 }
 
 TEST_F(LeaseSessionTest, AChargeWaitsForADaemonThatIsBeingRestarted) {
-  LeaseSession session(Options(std::chrono::seconds(5)));
+  LeaseSession session(Options());
   ASSERT_TRUE(Charge(session, 4 * kMiB));
   daemon_.Kill();
   std::thread restart([this] {
@@ -267,7 +267,7 @@ TEST_F(LeaseSessionTest, AChildOfTheBareSystemCallEndsInPeace) {
 }
 
 TEST_F(LeaseSessionTest, ThreadsShareOneConnection) {
-  LeaseSession session(Options(std::chrono::seconds(5)));
+  LeaseSession session(Options());
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {

@@ -224,7 +224,8 @@ TEST_F(ShimTest, RmWithKillEndsThePrograms) {
   auto bystander = StartIn(other);
   EXPECT_EQ(Ask(*stubborn, absl::StrCat("alloc a plain ", 20 * kMiB)), "ok");
   EXPECT_EQ(Ask(*stubborn, "ignore_term"), "ok");
-  const json removed = RunJson({"rm", "--kill", "--grace", "200ms", lease});
+  // The obedient one, too, needs a moment to be gone.
+  const json removed = RunJson({"rm", "--kill", "--grace", "5s", lease});
   EXPECT_EQ(removed["terminated"], json::array({obedient->pid()}));
   EXPECT_EQ(removed["killed"], json::array({stubborn->pid()}));
   EXPECT_EQ(obedient->Wait(), 128 + SIGTERM);

@@ -228,13 +228,15 @@ TEST_F(ManyProgramsTest, TwoHundredProgramsAtOnceAllStartAndShareTheLimit) {
   constexpr int kPrograms = 200;
   constexpr int kFit = 150;  // of 2 MiB each
   StartMachine();
-  // Each has its memory until all have asked.
+  // Each has its memory until all have asked. The fifo keeps a line for each of them, also for one that comes
+  // to read late.
   const TempDir folder;
   const std::string script = absl::StrCat(
       "mkfifo ", folder.path(), "/end; for i in $(seq ", kPrograms, "); do { echo alloc a plain ", 2 * kMiB,
       "; read line <", folder.path(), "/end; } | ", Client("dlopen"), " dlopen libcuda.so.1 >", folder.path(),
       "/out$i & done; until [ \"$(cat ", folder.path(), "/out* | grep -c .)\" -ge ", 2 * kPrograms,
-      " ]; do sleep 0.1; done; exec 3>", folder.path(), "/end; exec 3>&-; cat ", folder.path(), "/out*");
+      " ]; do sleep 0.1; done; exec 3<>", folder.path(), "/end; yes '' | head -n ", kPrograms,
+      " >&3; wait; cat ", folder.path(), "/out*");
   ChildProgram::Options options = Lgpu({"run", "-m", absl::StrCat(2 * kFit, "MiB"), "--memory-wait", "500ms",
                                         "--", "/bin/sh", "-c", script, "sh"});
   auto program = StartProgram(options.argv, options.environment);

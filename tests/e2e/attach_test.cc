@@ -101,7 +101,7 @@ TEST_F(AttachTest, IdleMemoryOfAProgramWithoutGrpcServesAnotherProgram) {
   ASSERT_EQ(Ask(*idle, "alloc b 40"), "ok");
   ASSERT_EQ(Ask(*idle, "free b"), "ok");
   auto other = StartClient();
-  ASSERT_THAT(Ask(*other, absl::StrCat("open c timeout=10000 limit=", 56 * kMiB)), StartsWith("ok "));
+  ASSERT_THAT(Ask(*other, absl::StrCat("open c timeout=50000 limit=", 56 * kMiB)), StartsWith("ok "));
   EXPECT_THAT(Alloc(*other, "t", 56), StartsWith("ok"));
   EXPECT_EQ(Ask(*idle, "sum a"), "ok 4") << "of the 8 MiB that the other program left";
   EXPECT_EQ(Ask(*other, "drop c"), "ok");

@@ -30,7 +30,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kPatience{60};
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 std::string Error(std::int32_t code, const std::string& text) {

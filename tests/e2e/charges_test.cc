@@ -119,7 +119,7 @@ TEST_F(ChargesTest, AChargeWaitsForTheCardAndAChunkForACharge) {
   auto program = StartProgram(MakeLease({512 * kMiB}));
   EXPECT_THAT(Charge(*program, 300), AllOf(StartsWith("error 8 "), HasSubstr("cuMemAlloc_v2")));
   EXPECT_EQ(Ask(*client, "free a"), "ok");
-  EXPECT_EQ(Charge(*program, 300, 10'000), "ok") << "the client is asked for what lies idle";
+  EXPECT_EQ(Charge(*program, 300, 50'000), "ok") << "the client is asked for what lies idle";
   EXPECT_EQ(Free(*program, 300), "ok");
   EXPECT_THAT(Alloc(*client, "b", 300), StartsWith("ok "));
   Kill(std::move(program));

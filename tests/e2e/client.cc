@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -469,10 +471,15 @@ class Client {
     if (words.at(2) != "all") {
       std::uint64_t now = 0;
       if (files) {
-        // A gap below the highest one is room too.
-        const int next = ::dup(STDIN_FILENO);
-        now = static_cast<std::uint64_t>(next);
-        (void)::close(next);
+        // A gap below the highest one is room too, also one that a thread uses for a moment: to look for a
+        // daemon.
+        now = limit.rlim_max;
+        for (int look = 0; look < 20; ++look) {
+          const int next = ::dup(STDIN_FILENO);
+          now = std::min(now, static_cast<std::uint64_t>(next));
+          (void)::close(next);
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
       } else if (threads) {
         now = static_cast<std::uint64_t>(std::distance(std::filesystem::directory_iterator("/proc/self/task"),
                                                        std::filesystem::directory_iterator()));

@@ -54,7 +54,7 @@ TEST_F(ControlRoomTest, TheCommandTriesAgainUntilThereIsRoomOrItsTimeIsOver) {
   ASSERT_NO_FATAL_FAILURE(TakeAllCalls());
   // Calls that have arrived are not many enough at once: the first commands may still be served.
   ASSERT_TRUE(Eventually([&] {
-    const absl::StatusOr<ProgramResult> refused = RunProgram({.argv = List("300ms")});
+    const absl::StatusOr<ProgramResult> refused = RunProgram({.argv = List("1s")});
     return refused.ok() && refused->code == 69 &&
            refused->err.find(
                "takes no more calls of this user now: your programs have 2048 unfinished calls") !=

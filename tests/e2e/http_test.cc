@@ -42,6 +42,7 @@ class HttpTest : public E2eTest {
   }
   std::string Get(const std::string& path, int status = 200, const httplib::Headers& headers = {}) {
     httplib::Client client(url_);
+    client.set_read_timeout(ChildProgram::kPatience);
     const auto result = client.Get(path, headers);
     if (!result) return absl::StrCat("no answer: ", httplib::to_string(result.error()));
     EXPECT_EQ(result->status, status) << path << ": " << result->body;
@@ -190,7 +191,9 @@ TEST_F(HttpTest, ErrorsHaveTheirCode) {
   EXPECT_EQ(code("/api/v1/placements", 400), "INVALID_ARGUMENT");
   EXPECT_EQ(code("/api/v1/events?after=soon", 400), "INVALID_ARGUMENT");
   EXPECT_EQ(code("/" + std::string(9000, 'x'), 414), "INVALID_ARGUMENT");
-  const auto posted = httplib::Client(url_).Post("/metrics", "body", "text/plain");
+  httplib::Client client(url_);
+  client.set_read_timeout(ChildProgram::kPatience);
+  const auto posted = client.Post("/metrics", "body", "text/plain");
   ASSERT_TRUE(posted);
   EXPECT_EQ(posted->status, 405);
   EXPECT_EQ(json::parse(posted->body)["code"], "UNIMPLEMENTED");

@@ -50,6 +50,7 @@ TEST_P(JournalDeathsTest, EachWriteInTurn) {
     ASSERT_NO_FATAL_FAILURE(StartInDirectory("512MiB"));
     EXPECT_TRUE(LedgerIsTrue({client->pid()}));
     if (opened) {
+      ASSERT_TRUE(Eventually([&] { return IsBack(client->pid()); }));
       EXPECT_THAT(Ask(*client, absl::StrCat("alloc c again ", 40 * kMiB)), StartsWith("ok "));
       EXPECT_EQ(Ask(*client, "work c"), "ok");
       EXPECT_TRUE(LedgerIsTrue({client->pid()}));

@@ -236,7 +236,9 @@ class OneSourceTest : public E2eTest {
     url_ = errors.substr(at, errors.find("/metrics", at) - at);
   }
   std::string Get(const std::string& path) {
-    const auto result = httplib::Client(url_).Get(path);
+    httplib::Client client(url_);
+    client.set_read_timeout(ChildProgram::kPatience);
+    const auto result = client.Get(path);
     EXPECT_TRUE(result && result->status == 200) << path;
     return result ? result->body : "";
   }

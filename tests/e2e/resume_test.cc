@@ -50,7 +50,6 @@ TEST_F(ResumeTest, AClientThatLiesIsRefusedAndHarmsNoOtherSession) {
   ASSERT_EQ(grown->chunks.size(), 4u);
   Restart();
   ASSERT_TRUE(Eventually([&] { return IsBack(honest->pid()); }));
-  const std::uint64_t before = HeldBytes();
 
   struct Lie {
     const char* what;
@@ -108,11 +107,10 @@ TEST_F(ResumeTest, AClientThatLiesIsRefusedAndHarmsNoOtherSession) {
       ASSERT_TRUE(answer.ok()) << answer.status();
     }
     EXPECT_TRUE(answer->frame.has_goodbye()) << answer->frame.ShortDebugString();
-    EXPECT_EQ(HeldBytes(), before);
-    EXPECT_TRUE(Eventually([&] {
-      const auto state = SessionOf(::getpid());
-      return state && state->state() == v1::SessionStats::STATE_ABSENT;
-    }));
+    ASSERT_TRUE(Eventually([&] { return IsInState(::getpid(), v1::SessionStats::STATE_ABSENT); }));
+    // The honest one may give back spare memory meanwhile.
+    EXPECT_EQ(SessionOf(::getpid())->held_bytes(), 8 * kMiB);
+    EXPECT_GE(SessionOf(honest->pid())->held_bytes(), 100 * kMiB);
   }
   EXPECT_EQ(Ask(*honest, "read a"), absl::StrCat("ok ", 100 * kMiB / 4 * 1.0));
   EXPECT_EQ(Ask(*honest, "work c 3"), "ok");
@@ -211,9 +209,12 @@ TEST_F(ResumeTest, ALeaseThatIsRemovedStaysRemovedWhenItsDaemonDiesMeanwhile) {
 TEST_F(ResumeTest, ADaemonThatMayNotOpenEnoughFilesDoesNotServe) {
   StartInDirectory();
   std::vector<RawSession> sessions;
+  std::vector<void*> pages;  // without them the sessions would be given up after a while
   for (int i = 0; i < 40; ++i) {
     auto opened = RawSession::Open(daemon_->dir());
     ASSERT_TRUE(opened.ok());
+    pages.push_back(::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, opened->client_page.get(), 0));
+    ASSERT_NE(pages.back(), MAP_FAILED);
     control_->SetSessionToken(opened->token);
     const auto lease = control_->CreateLease(OneDevice(2 * kMiB));
     ASSERT_TRUE(lease.ok()) << lease.status();
@@ -229,6 +230,7 @@ TEST_F(ResumeTest, ADaemonThatMayNotOpenEnoughFilesDoesNotServe) {
   StartInDirectory();
   EXPECT_EQ(HeldBytes(), 80 * kMiB);
   sessions.clear();
+  for (void* const page : pages) ::munmap(page, 4096);
 }
 
 }  // namespace

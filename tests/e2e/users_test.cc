@@ -101,7 +101,7 @@ TEST_F(UsersTest, CallsBeyondTheCapAreAskedToTryAgain) {
   Start(absl::StrCat("[caps.users.", kAnn, "]\ncalls = 1\n"));
   const auto follows = *ChildProgram::Start(Lgpu(kAnn, {"events", "-f"}));
   EXPECT_TRUE(Eventually([&] {
-    const ProgramResult refused = Run(kAnn, {"--timeout", "300ms", "ls"});
+    const ProgramResult refused = Run(kAnn, {"--timeout", "1s", "ls"});
     return refused.code == 69 &&
            refused.err.find(absl::StrCat("may have at most 1 unfinished calls (caps.users.", kAnn,
                                          ".calls)")) != std::string::npos;

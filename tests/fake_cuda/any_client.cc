@@ -377,7 +377,7 @@ void TwoProcesses() {
   Start();
   const std::size_t before = Free();
   const pid_t child = Spawn("hold", "");
-  for (int i = 0; Taken(before) != (16 + 30) * kMiB && i < 5000; ++i) ::usleep(1000);
+  for (int i = 0; Taken(before) != (16 + 30) * kMiB && i < 30'000; ++i) ::usleep(1000);
   EXPECT(Taken(before) == (16 + 30) * kMiB);
   CUdeviceptr rest = 0;
   EXPECT(cuMemAlloc_v2(&rest, before - 32 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
@@ -398,7 +398,7 @@ void TwoProcesses() {
   }
   ::kill(child, SIGKILL);
   EXPECT(!Succeeds(child));
-  for (int i = 0; Taken(before) != 0 && i < 5000; ++i) ::usleep(1000);
+  for (int i = 0; Taken(before) != 0 && i < 30'000; ++i) ::usleep(1000);
   EXPECT(Taken(before) == 0);
 }
 

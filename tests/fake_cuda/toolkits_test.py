@@ -51,9 +51,13 @@ def fetch(wheel, cache):
     folder = cache / wheel.replace("==", "-")
     if not (folder / "complete").exists():
         with tempfile.TemporaryDirectory() as downloads:
-            done = subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
-                                   "--no-deps", "--dest", downloads, wheel], capture_output=True, text=True,
-                                  timeout=120, check=False)
+            try:
+                done = subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+                                       "--no-deps", "--dest", downloads, wheel], capture_output=True, text=True,
+                                      timeout=120, check=False)
+            except subprocess.TimeoutExpired:
+                print(f"skipped: {wheel} cannot be had within 120 s")
+                return None
             if done.returncode != 0:
                 print(f"skipped: {wheel} cannot be had: {done.stderr.strip().splitlines()[-1:]}")
                 return None

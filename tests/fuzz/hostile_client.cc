@@ -18,7 +18,7 @@
 namespace lgpu::daemon {
 namespace {
 
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kPatience{60};
 
 }  // namespace
 

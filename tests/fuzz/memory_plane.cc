@@ -18,7 +18,7 @@ namespace lgpu::daemon {
 namespace {
 
 constexpr char kBoot[] = "01234567-89ab-cdef-0123-456789abcdef";
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kPatience{60};
 
 template <typename Result>
 auto Need(Result value) {

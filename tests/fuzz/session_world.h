@@ -200,7 +200,7 @@ class SessionWorld {
   }
   // Threads of sessions that ended close theirs as the last thing.
   void WaitForDescriptors() const {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (CountDescriptors() > idle_ && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }

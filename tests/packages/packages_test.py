@@ -58,7 +58,7 @@ class Machine:
     def run(self, command, user="root", check=False):
         """(what it prints, its exit code)"""
         done = subprocess.run(self.words(command, user), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-                              stdin=subprocess.DEVNULL, timeout=120)
+                              stdin=subprocess.DEVNULL, timeout=600)
         if check and done.returncode != 0:
             raise RuntimeError(f"{user}: {command}: exit code {done.returncode}\n{done.stdout}")
         return done.stdout, done.returncode
@@ -156,11 +156,11 @@ def try_python(machine):
 
 def upgrade(machine, newer):
     """Over a program that holds memory: it goes on, with its lease."""
-    worker = machine.start("demo_worker --name work --mode preallocate --memory 64MiB --seconds 120 --until /tmp/stop", "anna")
+    worker = machine.start("demo_worker --name work --mode preallocate --memory 64MiB --seconds 1800 --until /tmp/stop", "anna")
     def held():
         out, _ = machine.run("lgpu ls --lease work --query held,sessions --format=csv,noheader,nounits", "anna")
         return out.strip()
-    for _ in range(200):
+    for _ in range(600):
         if held() == f"{64 << 20},1":
             break
         subprocess.run(["sleep", "0.05"], check=True)
@@ -175,7 +175,7 @@ def upgrade(machine, newer):
     expect(out != "" and (newer / f"lgpud_{out}_amd64.deb").exists(), f"lgpud is {out}")
     ops = "lgpu placements work --json | grep -o '\"records_total\":[0-9]*' | cut -d: -f2"
     before = int(machine.run(ops, "anna", check=True)[0] or 0)
-    for _ in range(200):
+    for _ in range(600):
         if int(machine.run(ops, "anna", check=True)[0] or 0) > before:
             break
         subprocess.run(["sleep", "0.05"], check=True)
@@ -184,7 +184,7 @@ def upgrade(machine, newer):
     expect(worker.poll() is None, "the program has ended with the upgrade")
     expect(held() == f"{64 << 20},1", f"after the upgrade: {held()}")
     (machine.root / "tmp/stop").touch()
-    expect(worker.wait(30) == 0, f"the program ended with {worker.returncode}")
+    expect(worker.wait(120) == 0, f"the program ended with {worker.returncode}")
 
 
 def main():

@@ -1,6 +1,7 @@
 """A Slurm of Debian's with two nodes on this machine and a lgpud with simulated GPUs for each: everything in one folder,
 on ports of its own, with a munged of its own. Root only."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -163,7 +164,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
         (self.folder / "lgpu" / node).chmod(0o755)
         self.launch(f"lgpud-{node}", [str(self.build / "daemon/lgpud"), "--dir", f"{self.folder}/lgpu/{node}",
                                       "--simulate", ",".join(f"1x{mib}MiB" for mib in self.CARDS[node]), "--config", str(config)])
-        eventually(lambda: self.lgpu(node, "ls").returncode == 0, 20, f"lgpud of {node} answers")
+        eventually(lambda: self.lgpu(node, "ls").returncode == 0, 60, f"lgpud of {node} answers")
 
     def start_slurmd(self, node):
         self.launch(f"slurmd-{node}", ["slurmd", "-D", "-N", node])
@@ -180,13 +181,13 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
         self.launch("munged", ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={munge}/socket",
                                f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed",
                                "--num-threads=2"])
-        eventually((munge / "socket").exists, 10, "munged has its socket")
+        eventually((munge / "socket").exists, 60, "munged has its socket")
         for node in NODES:
             self.start_lgpud(node)
         self.start_slurmctld()
         for node in NODES:
             self.start_slurmd(node)
-        eventually(self.all_idle, 40, "both nodes are idle")
+        eventually(self.all_idle, 120, "both nodes are idle")
 
     def stop(self):
         for name in [*[f"slurmd-{node}" for node in NODES], "slurmctld", *[f"lgpud-{node}" for node in NODES], "munged"]:
@@ -209,7 +210,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
         """As a service manager does: slurmctld writes its state down."""
         process = self.processes.pop(name)
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
     # --- ask
 
@@ -235,6 +236,11 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
                 name, minor, limit = row.split(",")
                 found.append((node, name, int(minor), int(limit) >> 20))
         return found
+
+    def lease_id(self, node, name):
+        """Of the lease that has the name now; None: there is none."""
+        leases = json.loads(self.lgpu(node, "ls", "--json").stdout)["leases"]
+        return next((lease["id"] for lease in leases if lease["name"] == name), None)
 
     def held(self):
         total = 0
@@ -268,12 +274,16 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
         file = self.folder / "out" / f"{job}.out"
         return file.read_text() if file.exists() else ""
 
-    def wait(self, job, *states, seconds=40):
+    def wait(self, job, *states, seconds=120):
         """Waits until the job is in one of the states; at most until it has ended in another one."""
         ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
-        eventually(lambda: self.state(job) in (*states, *ended), seconds,
-                   lambda: f"job {job} is {' or '.join(states)}: {self.job(job)[1]}")
-        if self.state(job) not in states:
+
+        def reached():
+            state = self.state(job)
+            return state if state in (*states, *ended) else None
+
+        found = eventually(reached, seconds, lambda: f"job {job} is {' or '.join(states)}: {self.job(job)[1]}")
+        if found not in states:
             raise AssertionError(f"job {job} is not {' or '.join(states)}: {self.job(job)[1]}\n{self.output(job)}")
 
     def kill_processes_of(self, job):
@@ -288,7 +298,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
             except OSError:
                 continue  # it has ended meanwhile
 
-    def nothing_left(self, seconds=40):
+    def nothing_left(self, seconds=120):
         """No lease, no promised memory, both nodes idle."""
         eventually(lambda: not self.leases() and self.held() == 0, seconds, lambda: f"no lease is left: {self.leases()}")
         eventually(self.all_idle, seconds, "both nodes are idle")

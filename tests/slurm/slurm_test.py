@@ -21,6 +21,14 @@ def case(function):
     return function
 
 
+# In a job's script: it goes on once let_go has been called.
+HELD = "until [ -e go.${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID} ]; do sleep 0.1; done"
+
+
+def let_go(cluster, job):
+    (cluster.folder / "out" / f"go.{job}").touch()
+
+
 def expect(condition, text):
     if not condition:
         raise AssertionError(text)
@@ -29,14 +37,14 @@ def expect(condition, text):
 def running(cluster, job, node="n0"):
     """Waits for the job and its lease; (card, MiB) of the lease."""
     cluster.wait(job, "RUNNING")
-    found = eventually(lambda: [lease for lease in cluster.leases() if lease[:2] == (node, f"slurm-{job}")], 10,
+    found = eventually(lambda: [lease for lease in cluster.leases() if lease[:2] == (node, f"slurm-{job}")], 60,
                        lambda: f"the lease of job {job} is on {node}: {cluster.leases()}; {cluster.job(job)[1]}")
     return found[0][2:]
 
 
 def started(cluster, job):
     """Waits for the first words of the job's script: until then the prolog runs, or slurmd starts the script."""
-    eventually(lambda: cluster.output(job), 40, lambda: f"job {job} has started its script: {cluster.job(job)[1]}")
+    eventually(lambda: cluster.output(job), 120, lambda: f"job {job} has started its script: {cluster.job(job)[1]}")
 
 
 @case
@@ -53,7 +61,7 @@ def a_job_has_what_slurm_gave_it(cluster):
     cluster.wait(other, "COMPLETED")
     expect("verify 0" in cluster.output(other), cluster.output(other))
     expect(f"slurm-{job}" not in cluster.output(other), "a user sees their own leases")
-    eventually((cluster.folder / "out" / f"done.{job}").exists, 20, "the job has verified its limit")
+    eventually((cluster.folder / "out" / f"done.{job}").exists, 60, "the job has verified its limit")
     (cluster.folder / "out/go").touch()
     cluster.wait(job, "COMPLETED")
     expect("verify 0" in cluster.output(job), cluster.output(job))
@@ -63,8 +71,9 @@ def a_job_has_what_slurm_gave_it(cluster):
 @case
 def the_lease_is_on_slurms_card(cluster):
     # Only the second card of n1 is large enough, and gres.conf has it first.
-    job = cluster.submit("lgpu verify", "-w", "n1", "--gres=shard:200")
+    job = cluster.submit(f"{HELD}; lgpu verify", "-w", "n1", "--gres=shard:200")
     expect(running(cluster, job, "n1") == (1, 200), f"{cluster.leases()}")
+    let_go(cluster, job)
     cluster.wait(job, "COMPLETED")
 
 
@@ -75,7 +84,7 @@ def a_job_waits_for_freed_memory(cluster):
         running(cluster, job)
     expect({lease[2] for lease in cluster.leases()} == {0, 1}, f"each on a card of its own: {cluster.leases()}")
     waits = cluster.submit("lgpu verify", "-w", "n0", "--gres=shard:200", user=USERS[1])
-    eventually(lambda: cluster.job(waits)[0].get("Reason") == "Resources", 10, "it waits for the memory")
+    eventually(lambda: cluster.job(waits)[0].get("Reason") == "Resources", 60, "it waits for the memory")
     cluster.run("scancel", str(first[0]))
     cluster.wait(waits, "COMPLETED")
     cluster.run("scancel", str(first[1]))
@@ -97,7 +106,7 @@ def a_killed_slurmstepd_leaves_nothing(cluster):
     started(cluster, job)
     cluster.kill_processes_of(job)
     # Slurm looks for such jobs now and then.
-    cluster.wait(job, "FAILED", "CANCELLED", "NODE_FAIL", seconds=150)
+    cluster.wait(job, "FAILED", "CANCELLED", "NODE_FAIL", seconds=240)
 
 
 @case
@@ -105,11 +114,12 @@ def a_requeued_job_gets_a_new_lease(cluster):
     job = cluster.submit("lgpu verify; echo verify $? restart ${SLURM_RESTART_COUNT:-0}; sleep 300", "-w", "n0", "--gres=shard:100",
                          "--requeue", "--open-mode=append")
     running(cluster, job)
+    first = cluster.lease_id("n0", f"slurm-{job}")
     cluster.run("scontrol", "requeue", str(job))
-    cluster.wait(job, "PENDING")
-    eventually(lambda: not cluster.leases(), 20, "the first lease has ended")
+    eventually(lambda: cluster.lease_id("n0", f"slurm-{job}") not in (None, first), 120,
+               lambda: f"another lease has the first one's place: {cluster.job(job)[1]}")
     running(cluster, job)
-    eventually(lambda: "verify 0 restart 1" in cluster.output(job), 20, lambda: f"the limit holds again: {cluster.output(job)}")
+    eventually(lambda: "verify 0 restart 1" in cluster.output(job), 60, lambda: f"the limit holds again: {cluster.output(job)}")
     cluster.run("scancel", str(job))
 
 
@@ -130,10 +140,10 @@ def more_than_a_card_is_refused_at_submit(cluster):
 def each_component_of_a_heterogeneous_job_has_a_lease(cluster):
     job = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100", ":", "-n", "1", "-w", "n1", "--gres=shard:40")
     wanted = [("n0", f"slurm-{job}", 100), ("n1", f"slurm-{job + 1}", 40)]
-    eventually(lambda: [(node, name, mib) for node, name, _, mib in cluster.leases()] == wanted, 40,
+    eventually(lambda: [(node, name, mib) for node, name, _, mib in cluster.leases()] == wanted, 120,
                lambda: f"{cluster.leases()}; {cluster.run('squeue').stdout}; {cluster.job(job)[1]}")
     cluster.run("scancel", str(job))
-    eventually(lambda: not cluster.leases(), 40, lambda: f"{cluster.leases()}")
+    eventually(lambda: not cluster.leases(), 120, lambda: f"{cluster.leases()}")
 
 
 @case
@@ -144,9 +154,9 @@ def a_job_whose_part_slurmctld_does_not_tell_goes_back(cluster):
     squeue.chmod(0o755)
     try:
         job = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100", ":", "-n", "1", "-w", "n1", "--gres=shard:40")
-        eventually(lambda: "does not tell which part" in cluster.job(job)[0].get("Comment", "") + cluster.job(job)[1], 40,
+        eventually(lambda: "does not tell which part" in cluster.job(job)[0].get("Comment", "") + cluster.job(job)[1], 120,
                    lambda: f"the comment is there: {cluster.job(job)[1]}")
-        eventually(lambda: cluster.state(job) == "PENDING", 40, lambda: cluster.job(job)[1])
+        eventually(lambda: cluster.state(job) == "PENDING", 120, lambda: cluster.job(job)[1])
         expect("held" not in cluster.job(job)[0]["Reason"], f"it is not held: {cluster.job(job)[1]}")
         cluster.run("scancel", str(job))
     finally:
@@ -163,18 +173,18 @@ def texts_of_a_user_are_not_taken_for_slurms(cluster):
         cluster.run("scancel", str(job))
         cluster.wait(job, "CANCELLED")
     array = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100", "--array=0-1", "--job-name", f"JobId=1 {fake}")
-    eventually(lambda: [lease[3] for lease in cluster.leases()] == [100, 100], 40, lambda: f"{cluster.leases()}")
+    eventually(lambda: [lease[3] for lease in cluster.leases()] == [100, 100], 120, lambda: f"{cluster.leases()}")
     cluster.run("scancel", str(array))
-    eventually(lambda: not cluster.leases(), 40, lambda: f"{cluster.leases()}")
+    eventually(lambda: not cluster.leases(), 120, lambda: f"{cluster.leases()}")
     lines = f"x\n   JOB_GRES=shard:200\n     {fake}\n\nJobId=1 y"
     job = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100", "--job-name", lines, "--no-requeue")
     state = ["squeue", "-h", "-j", str(job), "-t", "all", "-o", "%T"]
-    eventually(lambda: cluster.run(*state).stdout == "CANCELLED\n", 40, "the job of that name does not start")
+    eventually(lambda: cluster.run(*state).stdout == "CANCELLED\n", 120, "the job of that name does not start")
     expect("its name, account or a path has a line break" in cluster.run("scontrol", "show", "job", str(job)).stdout, "the comment")
     expect(not cluster.leases(), f"no lease is made by a text: {cluster.leases()}")
     held = cluster.submit("true", "-w", "n0", "--gres=shard:100", "--job-name", "two\nlines\nJobId=2", "--requeue")
     reason = ["squeue", "-h", "-j", str(held), "-o", "%T %r"]
-    eventually(lambda: "held" in cluster.run(*reason).stdout.lower(), 40, lambda: f"it is held: {cluster.run(*reason).stdout}")
+    eventually(lambda: "held" in cluster.run(*reason).stdout.lower(), 120, lambda: f"it is held: {cluster.run(*reason).stdout}")
     cluster.run("scancel", str(held))
 
 
@@ -206,17 +216,18 @@ def a_name_that_a_user_took_is_in_nobodys_way(cluster):
     cluster.wait(job, "COMPLETED")
     expect(f"slurm-{job}" == taken[0], f"the name was taken: {taken} {job}")
     expect("verify 0" in cluster.output(job) and "only root resizes" in cluster.output(job), cluster.output(job))
-    eventually(lambda: {lease[1] for lease in cluster.leases()} == set(taken), 20, "the job's lease alone has ended")
+    eventually(lambda: {lease[1] for lease in cluster.leases()} == set(taken), 60, "the job's lease alone has ended")
     cluster.run("lgpu", "--endpoint", endpoint, "rm", *taken, user=USERS[0])
 
 
 @case
 def arrays_and_steps_share_cards_and_leases(cluster):
-    array = cluster.submit("lgpu verify; echo verify $?; sleep 3", "-w", "n0", "--gres=shard:120", "--array=0-3")
-    eventually(lambda: len(cluster.leases()) == 4, 40, lambda: f"four leases: {cluster.leases()}")
+    array = cluster.submit(f"lgpu verify; echo verify $?; {HELD}", "-w", "n0", "--gres=shard:120", "--array=0-3")
+    eventually(lambda: len(cluster.leases()) == 4, 120, lambda: f"four leases: {cluster.leases()}")
     cards = [lease[2] for lease in cluster.leases()]
     expect(sorted(cards) == [0, 0, 1, 1], f"two on a card: {cluster.leases()}")
     expect({lease[3] for lease in cluster.leases()} == {120}, f"{cluster.leases()}")
+    let_go(cluster, array)
     steps = cluster.submit("srun -n 2 sh -c 'echo lease $LGPU_LEASE'; srun -n 1 lgpu verify; echo verify $?", "-w", "n1",
                            "-n", "2", "--gres=shard:64")
     cluster.wait(steps, "COMPLETED")
@@ -225,7 +236,7 @@ def arrays_and_steps_share_cards_and_leases(cluster):
     expect("verify 0" in cluster.output(steps), cluster.output(steps))
     direct = cluster.run("srun", "-n", "1", "-w", "n1", "--gres=shard:50", "sh", "-c", "lgpu verify && echo $LGPU_LEASE", user=USERS[1])
     expect("\nl-" in direct.stdout, direct.stdout)
-    eventually(lambda: not cluster.leases(), 40, lambda: f"all have ended: {cluster.leases()} of {array}")
+    eventually(lambda: not cluster.leases(), 120, lambda: f"all have ended: {cluster.leases()} of {array}")
 
 
 @case
@@ -241,8 +252,9 @@ def an_option_asks_for_memory(cluster):
     if not cluster.has_option:
         print("        an_option_asks_for_memory was left out: no gcc, or no slurm/spank.h (libslurm-dev)")
         return
-    job = cluster.submit("srun -n 1 lgpu verify; echo verify $?", "-w", "n0", "--gpu-memory=128MiB")
+    job = cluster.submit(f"{HELD}; srun -n 1 lgpu verify; echo verify $?", "-w", "n0", "--gpu-memory=128MiB")
     expect(running(cluster, job)[1] == 128, f"{cluster.leases()}")
+    let_go(cluster, job)
     cluster.wait(job, "COMPLETED")
     expect("verify 0" in cluster.output(job), cluster.output(job))
     for size, text in (("1G", "1024 MiB of GPU memory fit on no card"), ("8T", "--gpu-memory=8T: a size such as"),
@@ -258,7 +270,7 @@ def whole_cards_and_shares_exclude_each_other(cluster):
     share = cluster.submit("sleep 300", "-w", "n0", "--gres=shard:100")
     running(cluster, share)
     whole = cluster.submit("echo lease ${LGPU_LEASE:-none}", "-w", "n0", "--gres=gpu:2")
-    eventually(lambda: cluster.job(whole)[0].get("Reason") == "Resources", 10, "both cards are not free")
+    eventually(lambda: cluster.job(whole)[0].get("Reason") == "Resources", 60, "both cards are not free")
     cluster.run("scancel", str(share))
     cluster.wait(whole, "COMPLETED")
     expect(cluster.output(whole) == "lease none\n", "whole cards have no lease")
@@ -277,7 +289,7 @@ def restarts_lose_nothing(cluster):
     cluster.start_lgpud("n0")
     cluster.start_slurmctld()
     cluster.start_slurmd("n0")
-    eventually(lambda: cluster.state(job) == "RUNNING", 30, "slurmctld has the job again")
+    eventually(lambda: cluster.state(job) == "RUNNING", 60, "slurmctld has the job again")
     expect([each for each in cluster.leases() if each[1] == f"slurm-{job}"] == lease, "the lease is there again")
     (cluster.folder / "out/again").touch()
     cluster.wait(job, "COMPLETED")
@@ -289,7 +301,7 @@ def a_failed_node_comes_back_clean(cluster):
     job = cluster.submit("lgpu verify; echo verify $?; sleep 300", "-w", "n1", "--gres=shard:100", "--requeue",
                          "--open-mode=append")
     running(cluster, job, "n1")
-    eventually(lambda: "verify 0" in cluster.output(job), 20, lambda: f"the limit holds: {cluster.output(job)}")
+    eventually(lambda: "verify 0" in cluster.output(job), 60, lambda: f"the limit holds: {cluster.output(job)}")
     cluster.kill("slurmd-n1")
     cluster.kill_processes_of(job)
     cluster.run("scontrol", "update", "NodeName=n1", "State=DOWN", "Reason=test")
@@ -313,7 +325,7 @@ def the_sweep_ends_what_no_epilog_ended(cluster):
     cluster.kill("lgpud-n0")
     cluster.run("scancel", str(gone))
     cluster.wait(gone, "CANCELLED")
-    eventually(lambda: "COMPLETING" not in cluster.run("squeue", "-h", "-o", "%T").stdout, 60, "the epilog has ended")
+    eventually(lambda: "COMPLETING" not in cluster.run("squeue", "-h", "-o", "%T").stdout, 120, "the epilog has ended")
     cluster.start_lgpud("n0")
     expect(len(cluster.leases()) == 2, f"its epilog found no lgpud: {cluster.leases()}")
     sweep = str(cluster.folder / "etc/lgpu-sweep")
@@ -321,7 +333,7 @@ def the_sweep_ends_what_no_epilog_ended(cluster):
     cluster.run(sweep, "n0")
     expect(len(cluster.leases()) == 2, "while slurmctld is silent nothing is touched")
     cluster.start_slurmctld()
-    eventually(lambda: cluster.state(stays) == "RUNNING", 30, "slurmctld answers")
+    eventually(lambda: cluster.state(stays) == "RUNNING", 60, "slurmctld answers")
     cluster.run(sweep, "n0")
     expect([lease[1] for lease in cluster.leases()] == [f"slurm-{stays}"], f"{cluster.leases()}")
     cluster.run("scancel", str(stays))
@@ -331,7 +343,7 @@ def the_sweep_ends_what_no_epilog_ended(cluster):
 def a_node_without_lgpud_gives_the_job_back(cluster):
     cluster.kill("lgpud-n1")
     job = cluster.submit("lgpu verify; echo verify $?", "-w", "n1", "--gres=shard:100")
-    eventually(lambda: "Comment=lgpu on n1: no lease of 100MiB: " in cluster.job(job)[1], 40,
+    eventually(lambda: "Comment=lgpu on n1: no lease of 100MiB: " in cluster.job(job)[1], 120,
                lambda: f"the comment says why: {cluster.job(job)[1]}")
     cluster.wait(job, "PENDING")
     expect("DRAIN" not in cluster.run("scontrol", "-o", "show", "node", "n1").stdout, "the prolog drains no node")
@@ -341,7 +353,7 @@ def a_node_without_lgpud_gives_the_job_back(cluster):
     cluster.start_lgpud("n1")
     cluster.run(sweep, "n1")
     expect("DRAIN" not in cluster.run("scontrol", "-o", "show", "node", "n1").stdout, "and undrains")
-    cluster.wait(job, "COMPLETED", seconds=60)
+    cluster.wait(job, "COMPLETED", seconds=150)
     expect("verify 0" in cluster.output(job), cluster.output(job))
 
 

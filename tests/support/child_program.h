@@ -37,7 +37,7 @@ class TempDir {
 class ChildProgram {
  public:
   using Environment = SpawnOptions::Environment;
-  static constexpr std::chrono::seconds kPatience{20};  // for anything that must happen
+  static constexpr std::chrono::seconds kPatience{60};  // for anything that must happen
 
   struct Options {
     std::vector<std::string> argv;

@@ -55,12 +55,12 @@ def main():
         reader = threading.Thread(target=read_log, daemon=True)
         reader.start()
         try:
-            if not settled.wait(30) or daemon.poll() is not None or not any(" ready: " in l for l in log):
+            if not settled.wait(60) or daemon.poll() is not None or not any(" ready: " in l for l in log):
                 return fail("lgpud did not start", log)
             code = subprocess.run(args.command, env=dict(environment, LGPU_ENDPOINT=runtime)).returncode
             daemon.terminate()
             try:
-                stopped = daemon.wait(30)
+                stopped = daemon.wait(60)
             except subprocess.TimeoutExpired:
                 return fail("lgpud did not stop", log)
             return code if stopped == 0 else fail(f"lgpud ended with {stopped}", log)

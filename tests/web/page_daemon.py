@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import tempfile
+import threading
 import urllib.request
 
 
@@ -38,6 +39,8 @@ class PageDaemon:
             found = re.search(r"shows its page at (http://\S+)/", line)
             if found:
                 self.url = found.group(1)
+                # A full pipe would stop lgpud.
+                threading.Thread(target=self.process.stderr.read, daemon=True).start()
                 return
         raise RuntimeError("lgpud did not start")
 
