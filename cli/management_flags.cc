@@ -1,11 +1,15 @@
 #include "cli/management_flags.h"
 
+#include <linux/magic.h>
 #include <pwd.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -68,6 +72,20 @@ absl::Status ManagementFlags::AddTo(v1::CreateLeaseRequest& request) const {
   }
   management.set_end_with_cgroup(cgroup);
   return absl::OkStatus();
+}
+
+std::optional<std::string> ManagementFlags::NoteOnCgroup() const {
+  if (cgroup.empty()) return std::nullopt;
+  // The folder may be made later, in a folder that is there.
+  std::filesystem::path folder = cgroup;
+  struct statfs info {};
+  while (::statfs(folder.c_str(), &info) != 0 && errno == ENOENT && folder.has_relative_path()) {
+    folder = folder.parent_path();
+  }
+  if (info.f_type == 0 || info.f_type == CGROUP2_SUPER_MAGIC) return std::nullopt;
+  return absl::StrCat(Printable(folder.string()), " is in no file system of cgroups (version 2), so ",
+                      Printable(cgroup), " cannot become one: the lease stays until ",
+                      time_to_live.empty() ? "" : "its --ttl or ", "lgpu rm");
 }
 
 }  // namespace lgpu::cli

@@ -1,6 +1,7 @@
 #ifndef LGPU_CLI_MANAGEMENT_FLAGS_H_
 #define LGPU_CLI_MANAGEMENT_FLAGS_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct ManagementFlags {
   void AddTo(CLI::App& verb);
   /// Fills the request in. INVALID_ARGUMENT names the flag that is wrong; NOT_FOUND: there is no such user.
   absl::Status AddTo(v1::CreateLeaseRequest& request) const;
+  /// A note for the user where no cgroup can ever be at the folder of --end-with-cgroup.
+  std::optional<std::string> NoteOnCgroup() const;
 };
 
 }  // namespace lgpu::cli

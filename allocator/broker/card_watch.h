@@ -22,10 +22,10 @@ struct CardReport {
   static std::optional<CardReport> Take(DeviceMemory& backend, int device);
 };
 
-/// A CardWatch tells how much of the memory that programs gave back is back on a card, which the driver has
-/// no call for: whoever kept a mapping keeps the memory. It compares what the card has free now with what it
-/// had when the first piece of what is coming back was still there. A context that another program makes
-/// meanwhile is not mistaken for kept memory. Pure arithmetic. Not thread-safe.
+/// A CardWatch tells how much of the memory that programs returned is free again on a card. The driver has no
+/// call for that, and a program that kept a mapping keeps the memory. The watch compares the card's free
+/// memory now with its free memory before the first of the returned chunks was dropped. A context that
+/// another program makes meanwhile is not mistaken for kept memory. Pure arithmetic. Not thread-safe.
 class CardWatch {
  public:
   /// `chunks`: all of lgpu's memory on the card that is not coming back; `coming`: that which is, all of it

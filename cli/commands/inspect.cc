@@ -53,7 +53,7 @@ class InspectCommand final : public Command {
  public:
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("inspect", "Show everything about one lease or one GPU");
-    verb->add_option("what", what_, "Name or id of a lease, or index or UUID of a GPU")
+    verb->add_option("lease-or-gpu", what_, "Name or id of a lease, or index or UUID of a GPU")
         ->required()
         ->type_name("LEASE|GPU");
     verb->add_flag("--ascii", ascii_, "Draw the memory maps with ASCII characters only");

@@ -16,7 +16,7 @@ class SlurmCommand final : public Command {
  public:
   CLI::App* Define(CLI::App& app) override {
     CLI::App* verb = app.add_subcommand("slurm", "Print Slurm's configuration of this node's GPUs");
-    verb->add_option("what", what_, "gres: the lines of gres.conf")
+    verb->add_option("file", file_, "gres: the lines of gres.conf")
         ->required()
         ->type_name("gres")
         ->check(CLI::IsMember({"gres"}));
@@ -46,7 +46,7 @@ class SlurmCommand final : public Command {
   }
 
  private:
-  std::string what_;
+  std::string file_;
   std::string overhead_;
   SlurmGresOptions options_;
 };

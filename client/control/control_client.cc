@@ -54,7 +54,14 @@ class ControlClient::Impl {
  public:
   Impl(UniqueFd socket, std::string directory)
       : directory_(std::move(directory)),
-        stub_(grpc::CreateInsecureChannelFromFd("lgpud", socket.Release())) {}
+        stub_(grpc::CreateCustomInsecureChannelFromFd("lgpud", socket.Release(), Arguments())) {}
+
+  // The statistics of many users' leases are longer than gRPC's 4 MiB; lgpud bounds the leases of each user.
+  static grpc::ChannelArguments Arguments() {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);
+    return arguments;
+  }
 
   void UseToken(std::string token) { token_ = std::move(token); }
 

@@ -58,9 +58,9 @@ class AllReducer {
         offered_(static_cast<std::size_t>(members)),
         work_(offered_.size()) {}
 
-  /// Errors of any member, and INVALID_ARGUMENT where shapes differ, are everybody's.
+  /// An error of one member, such as INVALID_ARGUMENT where shapes differ, is the result of all members.
   absl::StatusOr<std::vector<Tensor>> Run(int member, Meeting& meeting, std::span<const Tensor> tensors);
-  /// Between steps: nothing is kept for anybody.
+  /// Drops the members' tensors; to be called between steps.
   void Clear();
 
  private:

@@ -21,7 +21,7 @@ class SharedSums {
   SharedSums& operator=(const SharedSums&) = delete;
 
   /// Makes memory of `regions` regions of `bytes` each, whose size nobody can change. RESOURCE_EXHAUSTED: the
-  /// machine has not so much.
+  /// machine has too little memory.
   absl::Status Make(int regions, std::uint64_t bytes);
   /// Maps the memory that another process made.
   absl::Status Take(UniqueFd fd, int regions, std::uint64_t bytes);

@@ -208,7 +208,7 @@ void BoundedServer::Process(CallPool& pool, socket_t socket, std::uint64_t user)
     return;
   }
   ReadAway(socket);
-  // Under the lock: nobody may shut down a number that the system has given to another connection.
+  // Under the lock, so that no other thread shuts down this number once the system has reused it.
   MutexLock lock(mutex_);
   sockets_.erase(socket);
   ::close(socket);

@@ -129,7 +129,7 @@ class HttpServer::Impl {
 
  private:
   void Configure(const HttpAddress& address) {
-    // The library's default shares the port with whoever of the same user asks for it as well.
+    // httplib's default, SO_REUSEPORT, would let another server of the same user take the same port.
     server_.set_socket_options([](int socket) {
       const int on = 1;
       ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);

@@ -62,6 +62,7 @@ class LeaseTable {
   using TimePoint = std::chrono::steady_clock::time_point;
   /// The most of one user, beside the caps: every lease costs memory and time.
   static constexpr std::uint32_t kMaxLeases = 1024;
+  static constexpr std::size_t kMaxDevices = 4096;  // of all leases of a user
   static constexpr std::size_t kMaxRequestIdBytes = 128;
 
   /// The parts that a table works with. All outlive it.
@@ -236,6 +237,9 @@ class LeaseTable {
   std::string ChooseId() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Whether the caller's leases with `delta` stay within the user's caps.
   absl::Status CheckCaps(const User& user, Holdings delta) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The bounds that every user has beside the caps.
+  absl::Status CheckNumbers(const User& user, bool is_managed, std::size_t more_devices) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   template <typename Predicate>
   Holdings SumHoldings(Predicate owner_matches) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<LeaseKey> FindKey(const Caller& caller, const std::string& text) const

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -142,13 +141,7 @@ absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
     more.sessions = caller.session == nullptr ? 0 : 1;
     LGPU_RETURN_IF_ERROR(CheckCaps(user, more));
   }
-  const auto has = std::count_if(leases_.begin(), leases_.end(), [&](const auto& entry) {
-    return entry.second.owner.uid == user.uid && entry.second.management.has_value() == is_managed;
-  });
-  if (has >= kMaxLeases) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("user ", user.name, " has ", has, " leases, the most that a user may have; end some"));
-  }
+  LGPU_RETURN_IF_ERROR(CheckNumbers(user, is_managed, plan.size()));
   const LeaseKey key{++last_key_};
   Lease& lease = leases_[key];
   lease.key = key;
@@ -171,6 +164,26 @@ absl::StatusOr<LeaseTable::Announced> LeaseTable::Announce(const Caller& caller,
                              .guarantee = plan[i].guarantee});
   }
   return Announced{.key = key, .is_new = true};
+}
+
+absl::Status LeaseTable::CheckNumbers(const User& user, bool is_managed, std::size_t more_devices) const {
+  std::size_t leases = 0;
+  std::size_t devices = 0;
+  for (const auto& [key, lease] : leases_) {
+    if (lease.owner.uid != user.uid || lease.management.has_value() != is_managed) continue;
+    ++leases;
+    devices += lease.devices.size();
+  }
+  if (leases >= kMaxLeases) {
+    return absl::ResourceExhaustedError(absl::StrCat("user ", user.name, " has ", leases,
+                                                     " leases, the most that a user may have; end some"));
+  }
+  if (devices + more_devices > kMaxDevices) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("user ", user.name, " has ", devices, " logical devices and asks for ", more_devices,
+                     " more; a user may have ", kMaxDevices, ": end some leases"));
+  }
+  return absl::OkStatus();
 }
 
 LeaseAttempt::Shortage LeaseTable::ShortOf(const std::vector<PlannedDevice>& plan, CardId card) {

@@ -91,7 +91,7 @@ struct LeaseBlocks {
   std::string owner;
   std::chrono::system_clock::time_point taken_at;  // when the programs were asked
   std::vector<SessionBlocks> sessions = {};
-  /// Room for the blocks among those of all users; held by whoever has the record.
+  /// The user's room for blocks that this record takes up, given back with the record's last copy.
   std::shared_ptr<void> room = {};
 };
 

@@ -30,8 +30,8 @@ struct MemorySnapshots::Shared {
 
 namespace {
 
-/// What one call has of its user's shares: the call itself, which the caller of the constructor has taken,
-/// and room for what is told. Given back when nobody keeps the record any more. Thread-safe.
+/// The part of a user's shares that one call takes: the call itself, taken by the constructor's caller, and
+/// room for the blocks of its record. It is given back with the record's last copy. Thread-safe.
 class Room {
  public:
   Room(std::shared_ptr<void> keeps_alive, UserShares& calls, UserShares& places, std::uint32_t uid)

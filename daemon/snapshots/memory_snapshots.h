@@ -35,9 +35,9 @@ class SnapshotCall {
   SnapshotCall() = default;
 };
 
-/// MemorySnapshots asks the programs of a lease which blocks they have. Nothing waits but the caller of
-/// SnapshotCall::Wait. A program that does not answer, answers late, ends or lies costs its asker one
-/// deadline, and nobody else anything but a place in the line of that program. Several callers may ask for
+/// MemorySnapshots asks the programs of a lease which blocks they have. Only the caller of
+/// SnapshotCall::Wait waits. A program that does not answer, answers late, ends or lies costs the caller that
+/// asked it one deadline, and other callers a place in the line of that program. Several callers may ask for
 /// the same lease; a program answers them one after another.
 ///
 /// Per user of the caller: kMostCalls calls whose record is being made or is still kept, and room for

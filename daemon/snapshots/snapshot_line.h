@@ -51,9 +51,9 @@ class SnapshotLine {
 
   /// Puts the question at the end of the line. Not OK: the line is closed, and why.
   absl::Status Add(std::shared_ptr<DeviceAsk> ask);
-  /// Nobody waits for its answer any more; `done` is not called after this unless it has begun.
+  /// The caller of `ask` no longer waits for the answer; `done` is not called after this unless it has begun.
   void Cancel(const DeviceAsk& ask);
-  /// The session is over: whoever waits, or comes later, is told `why`.
+  /// The session is over: the callers that wait, and later ones, get the error `why`.
   void Close(const absl::Status& why);
 
   /// When Next has a frame although there is no news: the question in line then takes the place of a frame

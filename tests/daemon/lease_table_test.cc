@@ -117,6 +117,19 @@ TEST_F(LeaseTableTest, AUsersLeasesStayWithinTheCap) {
   EXPECT_TRUE(Create(ben_, "eval").ok()) << "the cap names one user";
 }
 
+TEST_F(LeaseTableTest, AUserHasABoundedNumberOfLogicalDevices) {
+  v1::CreateLeaseRequest request;
+  request.set_lasting(true);
+  for (int i = 0; i < 64; ++i) request.add_devices()->set_memory_limit_bytes((2_MiB).count());
+  for (std::size_t devices = 0; devices < LeaseTable::kMaxDevices; devices += 64) {
+    ASSERT_EQ(leases_.Create(anna_, request, DaemonParts::Soon()).status(), absl::OkStatus()) << devices;
+  }
+  const absl::Status refused = Create(anna_, "more").status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("has 4096 logical devices and asks for 1 more"));
+  EXPECT_TRUE(Create(ben_, "more").ok()) << "each user has a share";
+}
+
 TEST_F(LeaseTableTest, AResizeChangesTheLimitThatTheLeaseReports) {
   ASSERT_TRUE(Create(anna_, "train").ok());
   v1::ResizeLeaseRequest resize;

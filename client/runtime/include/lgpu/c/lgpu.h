@@ -2,10 +2,10 @@
 #define LGPU_C_LGPU_H_
 
 /*
- * The stable C interface of liblgpu. It says what lgpu/lgpu.h says; see there for the meaning of each call.
+ * The stable C interface of liblgpu. Each call has the meaning of the call in lgpu/lgpu.h that it wraps.
  *
- * Handles are opaque. Whoever gets one from a function whose name ends in _new, _create, _constant, is an op,
- * or returns lgpu_strings deletes it with the function of its type; NULL may be deleted. Strings that are
+ * Handles are opaque. The caller deletes a handle from a function named _new, _create or _constant, from an
+ * op, or of type lgpu_strings, with the function of its type; NULL may be deleted. Strings that are
  * returned belong to the handle and live as long as it does (those of a status: until its next use).
  *
  * Every call that can fail returns a code and, if `status` is not NULL, leaves code and message there.
